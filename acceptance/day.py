@@ -246,7 +246,7 @@ def _uuids(answer: str) -> List[str]:
 def _attach(day: Day) -> str:
     row = _attached(day)
     expect("the result", row["status"], attach.DONE)
-    expect("the SR", row["sr"]["new"], day.copy_uuid)
+    expect("the SR", row["new_sr"], day.copy_uuid)
     pbds = [pbd for pbd in day.calls.records("PBD").values() if pbd["SR"] == day.copy()]
     plugged = {pbd["host"] for pbd in pbds if pbd["currently_attached"]}
     expect("the hosts with a plugged PBD", len(plugged), len(day.hosts))
@@ -294,7 +294,7 @@ def _clone_vm(day: Day) -> str:
     words = ["clone", day.copy_uuid, day.uuid("VM", day.vms["one"]), "--isolated", day.name("isolated")]
     (row,) = day.command(*words, "--name", day.name("one copied"), "--yes")["vms"]
     expect("the result", row["status"], "cloned")
-    vm = day.vms["copied"] = day.calls.call("VM.get_by_uuid", row["vm"]["new"])
+    vm = day.vms["copied"] = day.calls.call("VM.get_by_uuid", row["new_vm"])
     _expect_disks_on(day, vm, day.copy())
     macs = [day.calls.call("VIF.get_MAC", day.calls.call("VM.get_VIFs", each)[0]) for each in (day.vms["one"], vm)]
     expect("MACs that are the same", macs[0] == macs[1], False)

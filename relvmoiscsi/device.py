@@ -212,6 +212,10 @@ class Device(ABC):
         `of_another_host`: the earlier run may still be at work. So wait first until its lease has ended.
         """
 
+    def data_ranges(self) -> List[Range]:
+        """Return the ranges of the device that may hold bytes other than zero, in ascending order."""
+        return [Range(0, self.size_bytes)] if self.size_bytes else []
+
 
 #: LVM puts the label into one page of this size, and the metadata area into the next page. A larger physical block is
 #: an allocation unit of the storage, not the unit of a write.
@@ -370,6 +374,9 @@ class ForwardingDevice(Device):
 
     def end_late_writes(self, of_another_host: bool = False) -> None:
         self._device.end_late_writes(of_another_host)
+
+    def data_ranges(self) -> List[Range]:
+        return self._device.data_ranges()
 
 
 class CountingDevice(ForwardingDevice):

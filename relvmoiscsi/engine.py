@@ -45,11 +45,12 @@ from relvmoiscsi.resignature.inspection import (
     state_of,
 )
 from relvmoiscsi.resignature.merge import vdi_choice
+from relvmoiscsi.resignature.merge.strategy import Cost
 from relvmoiscsi.resignature.merge.vdi_choice import fits, named_now
 from relvmoiscsi.resignature.planning import new_ids, run_plan
 from relvmoiscsi.resignature.planning.plan_check import check_plan
 from relvmoiscsi.resignature.planning.run_plan import NEW_IMAGE, Plan, Planned
-from relvmoiscsi.resignature.planning.selection import Cost, select_vdis
+from relvmoiscsi.resignature.planning.selection import select_vdis
 from relvmoiscsi.resignature.problems import Problems, problems_of, refuse_losing_all, tell, telling
 from relvmoiscsi.resignature.protocol import sentences, steps
 from relvmoiscsi.resignature.protocol.commit_record import (
@@ -69,7 +70,7 @@ from relvmoiscsi.resignature.protocol.rebuilt import EMPTY_UNIT, FULL_UNIT
 from relvmoiscsi.resignature.protocol.run_record import Run
 from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.left_behind import settle
-from relvmoiscsi.resignature.reading.lun_contents import Lun, Unreadable, Volume
+from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume
 from relvmoiscsi.resignature.reading.lun_notes import notes
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
 from relvmoiscsi.resignature.reading.request import OneVdiRequest, ResignatureRequest, naming_who_asks
@@ -92,7 +93,7 @@ __all__ += [  # for the other packages, which import nothing from `resignature`;
     "CAN_BE_ONE", "CANNOT_BE_ONE", "CLEAN", "DAMAGED", "EMPTY", "FOREIGN", "IS_ONE", "RESIGNATURED", "UNFINISHED",
     "DONE", "IN_PROGRESS", "KINDS", "RESIGNATURE", "SWITCHED", "UNDO", "Mark", "Run", "CommitRecord",
     "EMPTY_UNIT", "FULL_UNIT", "NEW_IMAGE", "Cost", "LaterCopy", "Plan", "Planned", "Progress", "steps",
-    "Lun", "Unreadable", "Volume", "databases", "notes", "saved",
+    "Lun", "Volume", "databases", "notes", "saved",
     "OneVdiOutlook", "fits", "one_vdi", "refuse_other_content",
     "copy_unseen", "find_done", "find_unfinished", "goes_back", "has_new_identities", "is_of_another_lun",
     "read_undoable", "refuse_databases", "refuse_left_behind", "vg_names",

@@ -8,7 +8,7 @@
                  {"luns": [{"scsi_id", "device", "state", "size_bytes", "sr", "old_sr", "copied", "metadata_of",
                  "changed_at", "name", "problem"}, ...], "problems": [], "next": null}
     map          sr: the old ids of a resignatured LUN, while its journal is on the LUN
-                 {"sr": {"old", "new"}, "vdis": [{"old", "new", "name_label"}, ...], "next": null}
+                 {"old_sr", "new_sr", "vdis": [{"old", "new", "name_label"}, ...], "next": null}
     status       the active runs on this host
                  {"runs": [{"scsi_id", "by", "phase", "percent"}, ...]}
     resignature  scsi_id, dry_run, clear_metadata_vdi, later_copy, vdis, sr_uuid: the JSON of `relvmoiscsi
@@ -207,7 +207,7 @@ def map_of(arguments: Arguments, host: Host = THIS_HOST, see: Look = look) -> st
             return {}
         facts = report.map_facts(seen.lun, seen.run.ids)
         vdis = [{"old": vdi["old"], "new": vdi["new"], "name_label": vdi["name_label"]} for vdi in facts["vdis"]]
-        return {"sr": facts["sr"], "vdis": vdis}
+        return {"old_sr": facts["old_sr"], "new_sr": facts["new_sr"], "vdis": vdis}
 
     for path in luns(host).values():
         try:
@@ -218,7 +218,7 @@ def map_of(arguments: Arguments, host: Host = THIS_HOST, see: Look = look) -> st
             start = arguments.get("from", "")
             vdis = sorted((vdi for vdi in found["vdis"] if vdi["new"] >= start), key=itemgetter("new"))
             rows: List[_Row] = [(vdi["new"], vdi.copy) for vdi in vdis]
-            return _page("plugin map", "vdis", rows, {"sr": found["sr"]})
+            return _page("plugin map", "vdis", rows, {"old_sr": found["old_sr"], "new_sr": found["new_sr"]})
     raise NotFound(f"No LUN of this host holds the SR {sr_uuid} together with a journal of its old ids.")
 
 
@@ -242,7 +242,7 @@ def resignature(arguments: Arguments, host: Host = THIS_HOST) -> str:
     """Resignature a LUN of this host as `relvmoiscsi resignature --yes` does, or plan that. Raises RelvmoiscsiError."""
     from relvmoiscsi.lun import answer, run  # noqa: PLC0415 - only this function writes
     from relvmoiscsi.lun.opened import Permission  # noqa: PLC0415
-    from relvmoiscsi.lun.source import source_at  # noqa: PLC0415
+    from relvmoiscsi.lun.source import source_of  # noqa: PLC0415
 
     if not arguments.get("scsi_id"):
         raise UsageError("The argument scsi_id is no SCSIid. Give the SCSIid of a LUN of this host.")
@@ -259,16 +259,16 @@ def resignature(arguments: Arguments, host: Host = THIS_HOST) -> str:
     try:
         asked, permission = wanted(path, arguments), Permission(is_asked=False)
         with in_state(NOTHING_WRITTEN):
-            source = source_at(path, host)
+            source = source_of(path, host)
         if asked.is_dry_run:
             lun, planned = run.plan_of(source, permission, asked.request, os.urandom)
-            if isinstance(planned, run.DryRun):
+            if isinstance(planned, run.NewRun):
                 return fitted(answer.dry_run_facts(lun, planned))
             return fitted(answer.finished_facts(lun, planned))
         lun, done = run.resignature_of(source, permission, asked.request, os.urandom, consent)
         if isinstance(done, run.Finished):
             return fitted(answer.finished_facts(lun, done))
-        for sentence in lun.refresh():
+        for sentence in done.stale:
             log.warning("%s", sentence)
         return fitted(answer.completed_facts(lun, done))
     except RelvmoiscsiError as error:

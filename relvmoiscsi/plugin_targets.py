@@ -78,7 +78,7 @@ def _luns(asked: Access, deadline: Deadline) -> Tuple[List[TargetLun], str]:
         targets = [asked]
         if not asked.config.target_iqn:
             offered = asked.discovered(deadline.part(TARGET_SECONDS))
-            targets = [asked.to(one.iqn, one.portals or asked.portals) for one in offered]
+            targets = [asked.to(iqn, portals) for iqn, portals in offered.items()]
         for access in targets:
             where, of_one = (access.portals, access.config.target_iqn), deadline.part(TARGET_SECONDS)
             luns = access.in_turn(lambda by: list_luns(*where, by, of_one, access.credentials))  # noqa: B023

@@ -33,6 +33,7 @@ NEEDED=(
 # The VM of the end-to-end tests, and what runs inside it; only for `tools/need-packages.sh e2e`
 NEEDED_E2E=(
     linux.uml:user-mode-linux
+    cc:gcc
     qemu-system-x86_64:qemu-system-x86
     busybox:busybox-static
     mke2fs:e2fsprogs
@@ -65,6 +66,7 @@ if [ "${1:-}" = e2e ]; then
     # it goes into an initramfs without libraries; Debian's other busybox has some
     busybox=$(command -v busybox || true)
     if [ -n "$busybox" ] && ldd "$busybox" >/dev/null 2>&1; then missing+=(busybox-static); fi
+    [ -e /usr/include/dlfcn.h ] || missing+=(libc6-dev)
     compgen -G "/boot/vmlinuz-*-amd64" >/dev/null || missing+=(linux-image-amd64)
 fi
 [ "${1:-}" != clients ] || NEEDED+=("${NEEDED_CLIENTS[@]}")

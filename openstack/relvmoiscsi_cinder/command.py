@@ -9,12 +9,10 @@ import re
 from typing import Any, Callable, Dict, Optional, Tuple
 
 from oslo_concurrency import processutils
-from oslo_log import log as logging
 
 from relvmoiscsi.wording import printable
+from relvmoiscsi_cinder import cinder_log
 from relvmoiscsi_cinder.place import Place
-
-LOG = logging.getLogger(__name__)
 
 Execute = Callable[..., Tuple[str, str]]  #: `_execute` of a driver; returns stdout and stderr
 
@@ -68,7 +66,7 @@ def give_identities(execute: Execute, place: Place, sr_uuid: str, vdis: str) -> 
 
 
 def _has(found: Dict[str, Any], sr_uuid: str) -> bool:
-    return found.get("state") == "resignatured" and bool(found["sr"]["uuid"] == sr_uuid)
+    return found.get("state") == "resignatured" and bool(found["sr"] == sr_uuid)
 
 
 class _Command:
@@ -84,14 +82,14 @@ class _Command:
             try:
                 return self.run("show")
             except Told as problem:
-                LOG.info("The volume cannot be read at %s: %s", path, problem)
+                cinder_log.info(f"The volume cannot be read at {path}: {problem}")
                 failure = failure if self._place.hidden else problem
         raise failure
 
     def run(self, action: str, *options: str) -> Dict[str, Any]:
         """Run the command and return its answer. Raises Told, or _BrokeOff."""
         argv = ["relvmoiscsi", action, self._path, "--json", *self._place.options, *options]
-        LOG.info("%s", " ".join(argv))
+        cinder_log.info(" ".join(argv))
         try:
             said, _ = self._execute(*argv, **self._place.how())
             return dict(json.loads(said))
@@ -111,7 +109,7 @@ class _Command:
         try:
             self.run("recover", *_YES)
         except (Told, _BrokeOff) as problem:
-            LOG.info("The resignature in the source of this volume is left to the next one: %s", problem)
+            cinder_log.info(f"The resignature in the source of this volume is left to the next one: {problem}")
 
     def after_all(self) -> Dict[str, Any]:
         """Return the answer of `show` after a resignature without a result; {} if `show` fails too."""

@@ -17,16 +17,14 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 from cinder import exception, objects
 from cinder.db import api as db
 from cinder.volume import group_types, volume_utils
-from oslo_log import log as logging
 
 from relvmoiscsi.lun.url_login import initiator_name
+from relvmoiscsi_cinder import cinder_log
 from relvmoiscsi_cinder.asking import VDIS, WANTED, vdis_wanted
 from relvmoiscsi_cinder.command import Told, give_identities
 from relvmoiscsi_cinder.place import Place, on_this_host, place_of
 
 __all__ = ["CAPABILITY", "METADATA", "VDIS", "WANTED", "ResignatureFailed", "ResignatureMixin"]
-
-LOG = logging.getLogger(__name__)
 
 Update = Optional[Dict[str, Any]]
 
@@ -177,8 +175,8 @@ class ResignatureMixin:
         """Detach the volume; return False, with the cause in the log, after a failure."""
         try:
             self._detach_volume(context, attached, volume, properties, force=True)
-        except Exception:  # drivers and connectors raise any exception
-            LOG.exception("Volume %s could not be detached from this host.", volume.id)
+        except Exception as problem:  # noqa: BLE001 - drivers and connectors raise any exception
+            cinder_log.error(f"Volume {volume.id} could not be detached from this host.", problem)
             return False
         return True
 
@@ -252,7 +250,7 @@ def _known(volume: Any, update: Update) -> Any:
 def _failed(volume: Any, problem: Exception) -> ResignatureFailed:
     """Return the exception for Cinder. The metadata gets the sentence too, because only the operator sees the log."""
     sentence = problem.sentence if isinstance(problem, Told) else _UNEXPECTED
-    LOG.error("Volume %s was not resignatured: %s", volume.id, sentence, exc_info=problem)
+    cinder_log.error(f"Volume {volume.id} was not resignatured: {sentence}", problem)
     _tell(volume, {METADATA: textwrap.shorten(sentence, _METADATA_LENGTH, placeholder=" ...")})
     return ResignatureFailed(reason=sentence)
 
@@ -261,5 +259,5 @@ def _tell(volume: Any, told: Dict[str, str]) -> None:
     """Add the text to the metadata of a volume. A failure does not change the result."""
     try:
         db.volume_metadata_update(volume.obj_context.elevated(), volume.id, told, False)
-    except Exception:  # a database raises any exception
-        LOG.exception("Volume %s cannot be told what became of it: %s", volume.id, told[METADATA])
+    except Exception as problem:  # noqa: BLE001 - a database raises any exception
+        cinder_log.error(f"Volume {volume.id} cannot be told what became of it: {told[METADATA]}", problem)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import uuid
+from pathlib import Path
 from unittest import mock
 
 from cinder import objects
@@ -18,7 +19,7 @@ from oslo_concurrency import processutils
 
 from kit import cuts, golden
 from kit.sparse import SparseDisk
-from relvmoiscsi_cinder import command, lvm, resignature
+from relvmoiscsi_cinder import cinder_log, command, lvm, resignature
 from relvmoiscsi_cinder.place import on_this_host
 from tests.kit_cinder import EMPTY, TOP, FileCase, LocalTarget, check, show
 
@@ -45,7 +46,7 @@ class ResignatureCase(FileCase):
         assert (problem, made.status) == (None, "available")
         assert made.metadata == {"relvmoiscsi": f"resignatured as SR {made.id}"}
         found = show(self.path(made))
-        assert (found["state"], found["sr"]["uuid"]) == ("resignatured", made.id)
+        assert (found["state"], found["sr"]) == ("resignatured", made.id)
         check(self.path(made), self.path(original))
         assert same(self.path(original), before)
         assert LocalTarget.exported == []
@@ -55,7 +56,7 @@ class ResignatureCase(FileCase):
         first, _ = self.made_of(original)
         second, _ = self.made_of(first, size=2)  # larger, as it may be
         assert os.path.getsize(self.path(second)) == 2 << 30
-        assert show(self.path(second))["sr"]["uuid"] == second.id
+        assert show(self.path(second))["sr"] == second.id
         check(self.path(second), self.path(first))
         check(self.path(second), self.path(original))
 
@@ -123,7 +124,7 @@ class FailureCase(FileCase):
     def test_a_source_whose_resignature_was_cut_is_finished_first(self):
         made, says = self.made_of(self.volume(self.wanted(), cuts.cut_before(golden.load("chain").disk, 4)))
         assert says == f"resignatured as SR {made.id}"
-        assert show(self.path(made))["sr"]["uuid"] == made.id
+        assert show(self.path(made))["sr"] == made.id
         assert self.calls() == ["show", "recover", "show", "resignature"]
 
     def test_done_and_not_printed_is_done(self):
@@ -145,7 +146,7 @@ class FailureCase(FileCase):
             _, says_of_empty = self.made_of(self.empty_volume(wanted))
         assert made.status == "error"
         assert says.startswith("The volume has its new identities, but the host of cinder-volume could not detach")
-        assert show(self.path(made))["sr"]["uuid"] == made.id
+        assert show(self.path(made))["sr"] == made.id
         assert says_of_empty == EMPTY
 
     def test_what_a_back_end_says_is_for_the_log_alone(self):
@@ -171,7 +172,7 @@ class FailureCase(FileCase):
 
 
 class LogCase(test.TestCase):
-    """What a user writes into his volume gets no line of its own in Cinder's log, and no escape."""
+    """What a user writes into his volume, or a driver says, gets no line of its own in Cinder's log, and no escape."""
 
     def test_a_message_is_one_line_of_printable_characters(self):
         said = {
@@ -186,6 +187,24 @@ class LogCase(test.TestCase):
         for text in (*logged.output, told.exception.sentence):
             assert text.isprintable(), text
         assert "forged" in told.exception.sentence
+
+    def test_each_line_of_a_traceback_is_printable(self):
+        try:
+            try:
+                raise OSError("x\r2026-11-28 ERROR forged\u009b2J\u202e")
+            except OSError as cause:
+                raise command.Told("a\nb\x1b[2J") from cause
+        except command.Told as problem:
+            with self.assertLogs("relvmoiscsi_cinder") as logged:
+                cinder_log.error("Volume x\ny could not be detached.", problem)
+        assert all(text.isprintable() for text in logged.output), logged.output
+        assert all(record.exc_info is None for record in logged.records)
+        assert [text for text in logged.output if "OSError" in text and text.endswith("x")]
+
+    def test_one_module_logs(self):
+        for path in Path(command.__file__).parent.glob("*.py"):
+            if path.name != "cinder_log.py":
+                assert "logging" not in path.read_text() and "exc_info" not in path.read_text(), path
 
 
 class ImageCase(FileCase):
@@ -212,7 +231,7 @@ class ImageCase(FileCase):
         assert same(self.path(made), self.path(original))
         assert self.calls() == []
         copy, _ = self.made_of(made)
-        assert show(self.path(copy))["sr"]["uuid"] == copy.id
+        assert show(self.path(copy))["sr"] == copy.id
 
     def test_a_volume_of_an_image_is_that_image_also_where_it_comes_from_the_cache(self):
         wanted = self.wanted()
@@ -250,7 +269,7 @@ class GroupCase(FileCase):
         wanted = self.wanted()
         made, group = self.copied(self.golden_volume(wanted))
         assert (made.status, group.status) == ("available", "available")
-        assert show(self.path(made))["sr"]["uuid"] == made.id
+        assert show(self.path(made))["sr"] == made.id
         made, group = self.copied(self.empty_volume(wanted))
         assert (made.status, group.status) == ("error", "error")
         assert made.metadata == {"relvmoiscsi": EMPTY}

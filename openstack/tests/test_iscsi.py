@@ -68,7 +68,7 @@ class IscsiCase(FileCase):
         original = self.golden_volume(self.wanted())
         made, says = self.made_of(original)
         assert (made.status, says) == ("available", f"resignatured as SR {made.id}")
-        assert show(self.path(made))["sr"]["uuid"] == made.id
+        assert show(self.path(made))["sr"] == made.id
         check(self.path(made), self.path(original))
         assert LocalTarget.exported == []
         argv = Path(self.directory, "calls").read_text()
@@ -81,7 +81,7 @@ class IscsiCase(FileCase):
         TgtTarget.dead_portals = (f"127.0.0.1:{free_port()}",)
         made, _ = self.made_of(self.golden_volume(self.wanted()))
         assert made.status == "available"
-        assert show(self.path(made))["sr"]["uuid"] == made.id
+        assert show(self.path(made))["sr"] == made.id
 
     def test_a_target_that_lets_nobody_in_is_for_the_log_alone(self):
         with mock.patch(f"{__name__}.CHAP", CHAP._replace(secret="wrongwrongwrong")):

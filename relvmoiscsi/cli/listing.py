@@ -6,14 +6,12 @@ from functools import partial
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi import engine
-from relvmoiscsi.cli import on_lun
 from relvmoiscsi.cli.on_lun import DeviceCommand
-from relvmoiscsi.cli.output import Answer, say, waiting
+from relvmoiscsi.cli.output import Answer, say
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.iscsi import LunInfo
 from relvmoiscsi.iscsi.faults import Lost
-from relvmoiscsi.lun.url_login import url_of
-from relvmoiscsi.lun.url_source import each_at_once
+from relvmoiscsi.lun.url_source import UrlSource, each_at_once
 from relvmoiscsi.wording import human_size, printable, table
 
 LIST_SECONDS = 20.0  #: for all work on one LUN of a list
@@ -34,14 +32,15 @@ class Listed(NamedTuple):
         """Return the values for --json."""
         info = self.info
         return {
-            "lun": info.number,
+            "number": info.number,
             "scsi_id": info.scsi_id,
             "vendor": info.vendor or None,
             "model": info.model or None,
             "serial": info.serial or None,
             "size_bytes": info.size_bytes or None,
             "state": self.state,
-            "sr": {"uuid": self.sr_uuid, "name_label": self.sr_name_label},
+            "sr": self.sr_uuid,
+            "sr_name_label": self.sr_name_label,
             "vdi_count": self.vdi_count,
             "same_sr_as": list(self.same_sr_as),
             "problem": self.problem,
@@ -53,15 +52,15 @@ def listed(command: DeviceCommand) -> Optional[Answer]:
 
     Raises UsageError, NotFound, Refused.
     """
-    text, login = command.device, (command.initiator_name, command.chap_file)
-    source = url_of(*login, text, on_lun.HOST, waiting=waiting)
-    url = source.url
+    text, named = command.device, command.source(command.device)
+    assert isinstance(named, UrlSource)
+    source, url = named, named.url
     if url.lun is not None:
         with suppress(Lost):  # the command that opens the LUN logs in again
             _say_equal_scsi_ids(source.luns(), url.lun)
         return None
     if not url.iqn:
-        targets = {target.iqn: [str(portal) for portal in target.portals] for target in source.targets()}
+        targets = {iqn: list(map(str, portals)) for iqn, portals in source.targets().items()}
         rows = [{"iqn": iqn, "portals": portals} for iqn, portals in targets.items()]
         lines = [f"{text}: targets of the portal"]
         lines += _indented([["target", "portals"], *([iqn, ", ".join(on)] for iqn, on in targets.items())])
@@ -76,9 +75,8 @@ def listed(command: DeviceCommand) -> Optional[Answer]:
         """Read the content of a LUN. An unreadable LUN is listed with the reason."""
         if info.problem:
             return Listed(info, problem=info.problem)
-        where = text.rstrip("/") + f"/{info.number}"
         try:
-            with url_of(*login, where, on_lun.HOST, LIST_SECONDS, info.scsi_id, waiting).opened_to_read() as opened:
+            with source.lun(info, LIST_SECONDS).opened_to_read() as opened:
                 found = engine.inspect(opened.device)
         except RelvmoiscsiError as problem:
             return Listed(info, problem=problem.message)

@@ -27,7 +27,7 @@ from relvmoiscsi.lun.answer import completed_facts, identification
 from relvmoiscsi.lun.lun_url import is_url, parse_url
 from relvmoiscsi.lun.opened import LunSource, OpenLun, Permission
 from relvmoiscsi.lun.run import Proposal
-from relvmoiscsi.lun.source import source_at
+from relvmoiscsi.lun.source import source_of
 from relvmoiscsi.portal import DEFAULT_PORT
 from relvmoiscsi.wording import human_size, printable
 
@@ -65,11 +65,8 @@ class DeviceCommand:
 
     def source(self, word: str) -> LunSource:
         """Return what an argument DEVICE names. Raises UsageError, NotFound, Refused."""
-        if not is_url(word):
-            return source_at(word, HOST, self._only_block)
-        from relvmoiscsi.lun.url_login import url_of  # noqa: PLC0415 - a path needs no initiator
-
-        return url_of(self.initiator_name, self.chap_file, word, HOST, waiting=waiting)
+        login = (self.initiator_name, self.chap_file)
+        return source_of(word, HOST, self._only_block, *login, waiting=waiting)
 
 
 class WriteCommand(DeviceCommand, Asked):
@@ -95,7 +92,7 @@ class WriteCommand(DeviceCommand, Asked):
         """Print what the LUN is, before a question. Raises UsageError where a question needs a missing terminal."""
         beside_yes = ""  # the options without which --yes is refused
         if self._is_unknown(lun, proposal):
-            beside_yes = "--not-in-use" if lun.ids.own is None else "--scsi-id ID or --not-in-use"
+            beside_yes = "--not-in-use" if lun.scsi_id is None else "--scsi-id ID or --not-in-use"
         must_be_able_to_ask(self, beside_yes)
         if proposal.pool.is_overridden and proposal.pool.objection is not None:
             warn_of_override(lun.name, proposal.pool.objection)
@@ -111,13 +108,13 @@ class WriteCommand(DeviceCommand, Asked):
         if loss:
             ask(self, loss)
         if self._is_unknown(lun, proposal):
-            ask(self, question + " Type the SCSIid of the clone:", str(lun.ids.own))
+            ask(self, question + " Type the SCSIid of the clone:", str(lun.scsi_id))
         elif not loss:
             ask(self, question)
 
     def _is_unknown(self, lun: OpenLun, proposal: Proposal) -> bool:
         """Has nobody said that the LUN is the clone, and unused: neither a pool, nor --not-in-use, nor --scsi-id?"""
-        is_said = self.permission.not_in_use or lun.ids.is_named
+        is_said = self.permission.not_in_use or self.permission.scsi_id is not None
         return lun.is_lun and proposal.pool.is_missing and not is_said
 
 
@@ -170,14 +167,16 @@ def takes_device_options(parser: argparse.ArgumentParser) -> argparse.ArgumentPa
     what = "with a URL: initiator name to log in with; default: the name of this machine"
     parser.add_argument("--initiator-name", metavar="IQN", help=what)
     what = "with a URL: file with CHAP users and passwords, one NAME=VALUE per line"
-    parser.add_argument("--chap-file", metavar="FILE", help=what)
+    parser.add_argument("--chap-file", metavar="FILE", type=file_word, help=what)
     what = "refuse an image file and a URL, for callers whose rights must not exceed block devices"
     parser.add_argument("--block-device", action="store_true", help=what)
     return parser
 
 
 def device_word(word: str) -> str:
-    """Return the argument. Raises ArgumentTypeError for an empty word, as of a script whose variable is not set.
+    """Return the argument, as `file_word` does for a path.
+
+    Raises ArgumentTypeError for an empty word, as of a script whose variable is not set.
 
     Raises ArgumentTypeError for a malformed URL; the message does not repeat the URL.
     """
@@ -188,16 +187,21 @@ def device_word(word: str) -> str:
             parse_url(word)
         except UsageError as problem:
             raise argparse.ArgumentTypeError(problem.message) from None
-    return word
+    return file_word(word)
+
+
+def file_word(word: str) -> str:
+    """Return the path, with ./ before a leading dash: a command in a message has the path, and no option, there."""
+    return "./" + word if word.startswith("-") else word
 
 
 # --- the answer
 
 
 def answer(lun: OpenLun, outcome: run.CompletedRun, headline: str) -> Answer:
-    """Return the answer after a write, when the LUN is closed; refresh what this machine remembers of the LUN."""
+    """Return the answer after a write, when the LUN is closed; say what this machine still remembers of the LUN."""
     result = outcome.result
-    for sentence in lun.refresh():
+    for sentence in outcome.stale:
         say(sentence)
     lines = [headline]
     if result.ids is not None:
@@ -209,7 +213,7 @@ def answer(lun: OpenLun, outcome: run.CompletedRun, headline: str) -> Answer:
             f"next: give the clone new identities with {resignature}, or detach it. "
             "No host may attach it beside its original."
         )
-    elif lun.ids.own is not None and result.ids is not None and result.lun is not None:
+    elif lun.scsi_id is not None and result.ids is not None and result.lun is not None:
         # The commands that attach the new SR, with its values. No host attaches an image file.
         sr_type = "lvmohba"
         config: List[str] = []
@@ -220,7 +224,7 @@ def answer(lun: OpenLun, outcome: run.CompletedRun, headline: str) -> Answer:
             config += [f"port={url.portal.port}"] if url.portal.port != DEFAULT_PORT else []
         else:
             lines.append("  for a LUN behind iSCSI, use type=lvmoiscsi and add device-config:target and targetIQN")
-        config.append(f"SCSIid={lun.ids.own}")
+        config.append(f"SCSIid={lun.scsi_id}")
         sr, name = result.ids.new_sr, (result.lun.mgt.name_label if result.lun.mgt else "") + " copy"
         introduce = [f"uuid={sr}", f"type={sr_type}", f"name-label={name}", "shared=true", "content-type=user"]
         create = [f"sr-uuid={sr}", "host-uuid=HOST", *(f"device-config:{one}" for one in config)]

@@ -60,9 +60,10 @@ def _show(arguments: argparse.Namespace) -> Answer:
     """Show each device. A device that cannot be read hides no other; the error of an only device propagates."""
     if len(arguments.devices) == 1:
         return on_lun(ShowCommand)(arguments)
-    answers = []
+    answers: List[Answer] = []
     for device in arguments.devices:
-        one = argparse.Namespace(**{**vars(arguments), "device": device})
+        is_explained = any(report.CHANGED_MEANS in each.text for each in answers)
+        one = argparse.Namespace(**{**vars(arguments), "device": device, "is_explained": is_explained})
         try:
             answers.append(on_lun(ShowCommand)(one))
         except RelvmoiscsiError as error:
@@ -82,6 +83,10 @@ def _resignature_words(command: DeviceCommand) -> Sequence[str]:
 
 class ShowCommand(DeviceCommand):
     """Print the content of a LUN."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        super().__init__(arguments)
+        self._explains = not getattr(arguments, "is_explained", False)
 
     def run(self) -> Answer:
         if is_url(self.device):
@@ -104,7 +109,7 @@ class ShowCommand(DeviceCommand):
         who = [told.device_line(), told.pool_line()]
         encoding = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "")
         branches = report.UNICODE_BRANCHES if encoding == "utf8" else report.ASCII_BRANCHES
-        return Answer(facts, report.inspection_text(self.device, found, branches, one, saved, who))
+        return Answer(facts, report.inspection_text(self.device, found, branches, one, saved, who, self._explains))
 
 
 # --- check
@@ -120,6 +125,7 @@ def _way_out(defects: Sequence[RelvmoiscsiError]) -> str:
 
 
 _FINISHED = "No next step is needed on the LUN: a host may attach the clone beside its original."
+_FEW = 10  #: findings for people; a copy may differ from its original in every mebibyte
 _TAKE_AGAIN = "next: attach neither beside the other; take the copy again from the array, and resignature that copy."
 
 
@@ -168,7 +174,9 @@ class CheckCommand(DeviceCommand):
         """Compare a clone with its original, which has this name."""
         with source.opened_to_read() as original:
             data: List[Range] = []  # in order, with overlapping and touching ranges joined
-            for part in () if self.identities_only else sorted(original.data_ranges() + clone.data_ranges()):
+            for part in (
+                () if self.identities_only else sorted(original.device.data_ranges() + clone.device.data_ranges())
+            ):
                 if data and part.offset <= data[-1].end:
                     data[-1] = Range(data[-1].offset, max(data[-1].end, part.end) - data[-1].offset)
                 else:
@@ -180,11 +188,18 @@ class CheckCommand(DeviceCommand):
             refused = Refused(found.problems[0]).in_state(NOTHING_WRITTEN)
             facts.update(error_facts(refused))
             count, state = counted(len(found.problems), "finding"), facts["state"]
-            verdict = f"{self.device}, state {state}, is no finished copy of {name}: {count}."
+            verdict, told = f"{self.device}, state {state}, is no finished copy of {name}: {count}.", found.problems
+            if found.same_identities:
+                is_new = state == engine.RESIGNATURED
+                what = "no finished copy" if is_new else "an untouched copy"
+                verdict, told = f"{self.device}, state {state}, is {what} of {name}: both have the same identities.", []
             after = _TAKE_AGAIN if state == engine.RESIGNATURED else next_line(state, self.device)
             if found.problems[0].startswith("The original is another SR"):
                 after = next_line(engine.RESIGNATURED, self.device)
-            lines = [verdict, *map(printable, found.problems), after]
+            lines = [verdict, *map(printable, told[:_FEW])]
+            if len(told) > _FEW:
+                lines.append(f"... and {len(told) - _FEW} more, which --json prints.")
+            lines.append(after)
             return Answer(facts, "\n".join(lines), refused.exit_status)
         compared = "none" if self.identities_only else human_size(found.bytes_compared)
         text = (

@@ -6,8 +6,7 @@ import os
 from relvmoiscsi import engine, report
 from relvmoiscsi.cli.on_lun import FINISHED, WriteCommand, answer, next_line, on_lun, writes
 from relvmoiscsi.cli.output import Answer, Maker
-from relvmoiscsi.engine import KINDS
-from relvmoiscsi.errors import NOTHING_WRITTEN, in_state
+from relvmoiscsi.engine import KINDS, Inspection
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import Identification
 from relvmoiscsi.lun.opened import NOBODY_NEEDED, OpenLun
@@ -43,17 +42,12 @@ class RecoverCommand(WriteCommand):
     """Roll back or finish an interrupted run."""
 
     def run(self) -> Answer:
-        with run.to_write(self.source(self.device), self.permission) as lun:
-            outcome = run.recover(lun, self.consent)
-            if outcome is None:
-                with in_state(NOTHING_WRITTEN):
-                    found = engine.inspect(lun.device)
-                    if found.problem is not None:
-                        raise found.problem
-                facts = report.inspection_facts(lun.name, found)
-                facts["lun"] = Identification(lun, NOBODY_NEEDED, found.lun).facts()
-                text = f"{lun.name}: no run was interrupted; state {found.state}. Nothing was written."
-                return Answer(facts, text + "\n" + next_line(found.state, lun.name))
+        lun, outcome = run.recover(self.source(self.device), self.permission, self.consent)
+        if isinstance(outcome, Inspection):
+            facts = report.inspection_facts(lun.name, outcome)
+            facts["lun"] = Identification(lun, NOBODY_NEEDED, outcome.lun).facts()
+            text = f"{lun.name}: no run was interrupted; state {outcome.state}. Nothing was written."
+            return Answer(facts, text + "\n" + next_line(outcome.state, lun.name))
         assert isinstance(outcome.proposal, Settlement)
         mark, text = outcome.proposal.mark, FINISHED
         if engine.goes_back(mark):
@@ -74,8 +68,7 @@ class UndoCommand(WriteCommand):
     """Give a LUN its old identities back."""
 
     def run(self) -> Answer:
-        with run.to_write(self.source(self.device), self.permission) as lun:
-            outcome = run.undo(lun, os.urandom, self.consent)
+        lun, outcome = run.undo(self.source(self.device), self.permission, os.urandom, self.consent)
         return answer(lun, outcome, f"{lun.name} has its old identities back.")
 
     def consent(self, lun: OpenLun, proposal: Proposal) -> None:

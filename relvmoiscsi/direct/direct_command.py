@@ -9,7 +9,6 @@ from typing import Any, Dict, Iterator, List
 from relvmoiscsi.cli.output import Answer, Maker, waiting
 from relvmoiscsi.direct import links as direct
 from relvmoiscsi.direct.direct_config import (
-    DirectLun,
     check_name,
     check_scsi_id,
     read_section,
@@ -94,14 +93,27 @@ def add_direct(make: Maker) -> None:
         sub.add_argument("-v", "--verbose", action="count", default=argparse.SUPPRESS, help="print more on stderr")
         return sub
 
-    adding = command("add", _add, "give a LUN a name and make the LUN a direct LUN", _ADD)
+    adding = command(
+        "add",
+        lambda arguments: add(arguments.name, arguments.scsi_id, arguments.iscsi),
+        "give a LUN a name and make the LUN a direct LUN",
+        _ADD,
+    )
     adding.add_argument("name", metavar="NAME", help="name of the link in /dev/xapi/block")
     adding.add_argument("scsi_id", metavar="SCSIID", help="SCSIid of the LUN, as `scsi_id -g` or the array prints it")
     adding.add_argument("--iscsi", action="store_true", help="accept a LUN behind iSCSI; you keep its session")
-    removing = command("remove", _remove, "remove a direct LUN from the udev SR", _REMOVE)
+    removing = command(
+        "remove", lambda arguments: remove(arguments.name), "remove a direct LUN from the udev SR", _REMOVE
+    )
     removing.add_argument("name", metavar="NAME", help="name of the direct LUN, as `list` prints it")
-    command("list", _list, "show the state of each direct LUN", _LIST)
-    command("udev", _udev, "", "What udev asks: the name of the link that a device gets").add_argument("kernel_name")
+    command("list", lambda _arguments: list_luns(), "show the state of each direct LUN", _LIST)
+    asked = command(
+        "udev",
+        lambda arguments: answer_udev(arguments.kernel_name),
+        "",
+        "What udev asks: the name of the link that a device gets",
+    )
+    asked.add_argument("kernel_name")
 
 
 def _no_command(_arguments: argparse.Namespace) -> Answer:
@@ -111,49 +123,65 @@ def _no_command(_arguments: argparse.Namespace) -> Answer:
 # --- add
 
 
-def _add(arguments: argparse.Namespace) -> Answer:
-    entry = DirectLun(check_name(arguments.name), check_scsi_id(typed_scsi_id(arguments.scsi_id)))
+def add(name: str, typed: str, keeps_session: bool) -> Answer:
+    """Make the LUN with the SCSIid, as a person typed it, a direct LUN. `keeps_session` accepts a LUN behind iSCSI."""
+    check_name(name)
+    scsi_id = check_scsi_id(typed_scsi_id(typed))
     notes: List[str] = []
     with changing(HOST):
         with in_state(NOT_CHANGED), _pool() as pool:
             text = read_config(HOST.config)
-            is_new = read_section(text).named(entry.name) != entry
-            new_text = with_entry(text, entry) if is_new else text
-            direct.check_no_user(entry.scsi_id, read_pool(pool), direct.link_of(entry.name, HOST), HOST)
-            if is_new and not arguments.iscsi:
-                direct.check_transport(udev.disks_of(entry.scsi_id, HOST), HOST)
-            device = _checked_device(entry, pool.has_multipathing(), is_new, notes)
+            is_new = read_section(text)[0].get(name) != scsi_id
+            new_text = with_entry(text, name, scsi_id) if is_new else text
+            direct.check_no_user(scsi_id, read_pool(pool), direct.link_of(name, HOST), HOST)
+            if is_new and not keeps_session:
+                direct.check_transport(udev.disks_of(scsi_id, HOST), HOST)
+            device = _checked_device(scsi_id, pool.has_multipathing(), is_new, notes)
         if is_new:
             replace_config(HOST.config, new_text)
-    if not device:
-        if is_new and not arguments.iscsi:
-            notes.append(_WITHOUT_SESSION)
-        return _answer(entry, direct.status_of(entry, look, HOST), "", notes)
-    with waiting("the link that udev makes", direct.LINK_SECONDS):
-        is_linked = direct.renew_link(entry, device, HOST)
-    status = direct.status_of(entry, look, HOST)
-    if not (is_linked and status.is_linked):
+    is_linked = False
+    if device:
+        with waiting("the link that udev makes", direct.LINK_SECONDS):
+            is_linked = direct.renew_link(name, scsi_id, device, HOST)
+    status = direct.status_of(name, scsi_id, look, HOST)
+    if device and not (is_linked and status.is_linked):
         raise Refused(
-            "{} did not appear: {}".format(direct.link_of(entry.name, HOST), status.problem or "udev was too slow.")
-        ).in_state(f"{entry.name} has LUN {entry.scsi_id} in {HOST.config}.")
-    return _answer(entry, status, _vdi(entry, notes), notes)
+            "{} did not appear: {}".format(direct.link_of(name, HOST), status.problem or "udev was too slow.")
+        ).in_state(f"{name} has LUN {scsi_id} in {HOST.config}.")
+    if not device and is_new and not keeps_session:
+        notes.append(_WITHOUT_SESSION)
+    vdi = _vdi(name, notes) if device else ""
+    facts = {**_facts(name, scsi_id, status), "vdi": vdi or None, "notes": notes}
+    if status.is_linked:
+        size = human_size(status.size_bytes)
+        lines = [f"{direct.link_of(name, HOST)} leads to {HOST.node(status.device)} ({size})."]
+    else:
+        lines = [f"{direct.link_of(name, HOST)} will appear with its LUN. {printable(status.problem)}"]
+    if vdi:
+        lines += [
+            f"The LUN is the VDI {vdi}.",
+            "next, to give the disk to a VM:",
+            f"  xe vbd-create vm-uuid=VM {shell_words(f'vdi-uuid={vdi}')} device=autodetect",
+            "  xe vbd-plug uuid=VBD",
+        ]
+    return Answer(facts, "\n".join(lines + ["note: " + printable(note) for note in notes]))
 
 
-def _checked_device(entry: DirectLun, has_multipathing: bool, is_new: bool, notes: List[str]) -> str:
+def _checked_device(scsi_id: str, has_multipathing: bool, is_new: bool, notes: List[str]) -> str:
     """Return the device of a LUN that a VM may get, after the checks; "" for a LUN that this host does not see."""
-    disks = udev.disks_of(entry.scsi_id, HOST)
-    has_map = multipath.find_map(entry.scsi_id, HOST) is not None
+    disks = udev.disks_of(scsi_id, HOST)
+    has_map = bool(udev.maps_of(scsi_id, HOST))
     if not disks and not has_map:
         return ""
     if has_multipathing and not has_map:
         for disk in disks:  # a VM that writes through a path must not get a map beside the path
             _check_device(disk, True, notes)
         raise Refused(
-            f"Multipathing of this host is on, and LUN {entry.scsi_id} has no multipath map. Make the map with "
-            f"{command('multipath', '-a', entry.scsi_id)}, then {command('multipath', entry.scsi_id)}. If multipathd "
+            f"Multipathing of this host is on, and LUN {scsi_id} has no multipath map. Make the map with "
+            f"{command('multipath', '-a', scsi_id)}, then {command('multipath', scsi_id)}. If multipathd "
             "does not run, start multipathd first. Then repeat the command."
         )
-    device = direct.device_of(entry.scsi_id, HOST)
+    device = direct.device_of(scsi_id, HOST)
     _check_device(device, is_new, notes)
     return device
 
@@ -215,90 +243,93 @@ class _Pool:
         return {ref: vdi for ref, vdi in found if vdi.get("SR") in srs and vdi.get("location") == location}
 
 
-def _vdi(entry: DirectLun, notes: List[str]) -> str:
+def _vdi(name: str, notes: List[str]) -> str:
     """Return the UUID of the VDI for the link; introduce a missing VDI. An error becomes a note."""
-    link = direct.link_of(entry.name, HOST)
+    link = direct.link_of(name, HOST)
     try:
         with _pool() as pool:
             found = pool.vdis(link)
             srs = {} if found else pool.udev_srs()
             if srs:
                 try:
-                    HOST.runner(["env", "ACTION=add", HOST.at(_INTRODUCER), entry.name])
+                    HOST.runner(["env", "ACTION=add", HOST.at(_INTRODUCER), name])
                 except CommandFailed as error:
                     notes.append(str(error))
                 found = pool.vdis(link)
-            if not found and srs:
-                sr = next(iter(srs.values()))["uuid"]
-                notes.append(
-                    "The LUN is not a VDI yet. To make a VDI: `xe vdi-introduce uuid=$(uuidgen) "
-                    f"{shell_words(f'sr-uuid={sr}', 'type=user', f'location={link}')}`."
-                )
-            elif not found:
-                notes.append("This host has no udev SR for disks, so the LUN is no VDI yet.")
-            return str(next(iter(found.values()))["uuid"]) if found else ""
     except RelvmoiscsiError as error:
         notes.append(f"The VDI of the LUN could not be found: {error.message}")
         return ""
+    if found:
+        return str(next(iter(found.values()))["uuid"])
+    if srs:
+        sr = next(iter(srs.values()))["uuid"]
+        notes.append(
+            "The LUN is not a VDI yet. To make a VDI: `xe vdi-introduce uuid=$(uuidgen) "
+            f"{shell_words(f'sr-uuid={sr}', 'type=user', f'location={link}')}`."
+        )
+    else:
+        notes.append("This host has no udev SR for disks, so the LUN is no VDI yet.")
+    return ""
 
 
 # --- remove
 
 
-def _remove(arguments: argparse.Namespace) -> Answer:
+def remove(name: str) -> Answer:
+    """Make the LUN of this name no direct LUN any more."""
     notes: List[str] = []
+    link = direct.link_of(name, HOST)
     with changing(HOST):
         text = read_config(HOST.config)
-        entry = read_section(text).named(arguments.name)
+        scsi_id = read_section(text)[0].get(name, "")
         with in_state(NOT_CHANGED):
-            if entry is None:
+            if not scsi_id:
                 raise NotFound(
-                    f"There is no direct LUN with the name {arguments.name!r}. `relvmoiscsi direct list` lists the "
-                    "names."
+                    f"There is no direct LUN with the name {name!r}. `relvmoiscsi direct list` lists the names."
                 )
             # A VM may have the device of the link open, and the map of the LUN, or its disks. The paths of a map do not
             # count, because the map always holds its paths open.
-            the_map = multipath.find_map(entry.scsi_id, HOST)
-            devices = [the_map.kernel_name] if the_map else udev.disks_of(entry.scsi_id, HOST)
-            leads = direct.leads_to(entry.name, HOST)
-            if leads and leads not in (the_map.paths if the_map else ()):
-                devices.append(leads)
+            maps = udev.maps_of(scsi_id, HOST)
+            devices = maps or udev.disks_of(scsi_id, HOST)
+            leads = direct.leads_to(name, HOST)
+            if leads and leads not in multipath.paths_in(maps, HOST):
+                devices = [*devices, leads]
             for device in dict.fromkeys(devices):
                 direct.check_unused(device, HOST)
-            _check_no_vm(entry, notes)
-            new_text = without_entry(text, entry.name)
+            _check_no_vm(name, notes)
+            new_text = without_entry(text, name)
         replace_config(HOST.config, new_text)
     with waiting("udev to remove the link", direct.LINK_SECONDS):
-        is_gone = direct.remove_link(entry, HOST)
+        is_gone = direct.renew_link(name, scsi_id, "", HOST)
     if not is_gone:
-        raise Refused(f"{direct.link_of(entry.name, HOST)} still exists: udev did not remove the link.").in_state(
-            f"{HOST.config} has {entry.name} no longer. Have udev apply its rules: `udevadm trigger --action=change`."
+        raise Refused(f"{link} still exists: udev did not remove the link.").in_state(
+            f"{HOST.config} has {name} no longer. Have udev apply its rules: `udevadm trigger --action=change`."
         )
     try:
         with _pool() as pool:
-            for ref in pool.vdis(direct.link_of(entry.name, HOST)):
+            for ref in pool.vdis(link):
                 pool.call("VDI.forget", ref)
     except RelvmoiscsiError as error:
         notes.append(f"The VDI of the LUN could not be forgotten: {error.message} Run `xe vdi-forget`.")
-    facts = {"name": entry.name, "scsi_id": entry.scsi_id, "link": direct.link_of(entry.name, HOST), "notes": notes}
     text = (
-        f"{entry.name} (LUN {entry.scsi_id}) is no longer a direct LUN.\n"
+        f"{name} (LUN {scsi_id}) is no longer a direct LUN.\n"
         "next: unmap the LUN at the array, or give it a name again: "
-        f"`{shell_words('relvmoiscsi', 'direct', 'add', 'NAME', entry.scsi_id)}`."
+        f"`{shell_words('relvmoiscsi', 'direct', 'add', 'NAME', scsi_id)}`."
     )
+    facts = {"name": name, "scsi_id": scsi_id, "link": link, "notes": notes}
     return Answer(facts, "\n".join([text] + ["note: " + printable(note) for note in notes]))
 
 
-def _check_no_vm(entry: DirectLun, notes: List[str]) -> None:
+def _check_no_vm(name: str, notes: List[str]) -> None:
     """Raises Refused when the LUN is a disk of a VM, running or halted. Without xapi, only open devices count."""
     try:
         with _pool() as pool:
-            vbds = [vbd for vdi in pool.vdis(direct.link_of(entry.name, HOST)).values() for vbd in vdi.get("VBDs", [])]
+            vbds = [vbd for vdi in pool.vdis(direct.link_of(name, HOST)).values() for vbd in vdi.get("VBDs", [])]
             if vbds:
                 vm = pool.call("VM.get_record", pool.call("VBD.get_record", vbds[0])["VM"])
                 raise Refused(
                     "{} is a disk of the VM {} ({!r}). Remove the disk from the VM first: `xe vbd-list` and `xe "
-                    "vbd-destroy`.".format(entry.name, vm.get("uuid"), vm.get("name_label"))
+                    "vbd-destroy`.".format(name, vm.get("uuid"), vm.get("name_label"))
                 )
     except XapiFailure as error:
         notes.append(f"xapi could not be asked whether a VM has the LUN as a disk: {error.message}")
@@ -307,25 +338,27 @@ def _check_no_vm(entry: DirectLun, notes: List[str]) -> None:
 # --- list
 
 
-def _list(_arguments: argparse.Namespace) -> Answer:
-    section = read_section(read_config(HOST.config))
-    found = [(entry, direct.status_of(entry, look, HOST)) for entry in section.entries]
-    facts = {"luns": [_facts(entry, status) for entry, status in found], "problems": list(section.problems)}
+def list_luns() -> Answer:
+    """Return the state of each direct LUN."""
+    luns, problems = read_section(read_config(HOST.config))
+    facts = []
     rows = [["NAME", "SCSIID", "DEVICE", "SIZE", "LINK"]]
-    for entry, status in found:
+    for name, scsi_id in luns.items():
+        status = direct.status_of(name, scsi_id, look, HOST)
+        facts.append(_facts(name, scsi_id, status))
         size = human_size(status.size_bytes) if status.device else "-"
         link = "linked" if status.is_linked else "not linked: " + printable(status.problem)
-        rows.append([entry.name, entry.scsi_id, status.device or "-", size, link])
-    lines = table(rows) if found else ["This host has no direct LUNs."]
-    lines += [f"{HOST.config}: {printable(problem)}" for problem in section.problems]
-    return Answer(facts, "\n".join(lines))
+        rows.append([name, scsi_id, status.device or "-", size, link])
+    lines = table(rows) if luns else ["This host has no direct LUNs."]
+    lines += [f"{HOST.config}: {printable(problem)}" for problem in problems]
+    return Answer({"luns": facts, "problems": problems}, "\n".join(lines))
 
 
-def _facts(entry: DirectLun, status: Status) -> Dict[str, Any]:
+def _facts(name: str, scsi_id: str, status: Status) -> Dict[str, Any]:
     return {
-        "name": entry.name,
-        "scsi_id": entry.scsi_id,
-        "link": direct.link_of(entry.name, HOST),
+        "name": name,
+        "scsi_id": scsi_id,
+        "link": direct.link_of(name, HOST),
         "is_linked": status.is_linked,
         "device": HOST.node(status.device) if status.device else None,
         "size_bytes": status.size_bytes if status.device else None,
@@ -333,27 +366,10 @@ def _facts(entry: DirectLun, status: Status) -> Dict[str, Any]:
     }
 
 
-def _answer(entry: DirectLun, status: Status, vdi: str, notes: List[str]) -> Answer:
-    facts = dict(_facts(entry, status), vdi=vdi or None, notes=notes)
-    if status.is_linked:
-        size = human_size(status.size_bytes)
-        lines = [f"{direct.link_of(entry.name, HOST)} leads to {HOST.node(status.device)} ({size})."]
-    else:
-        lines = [f"{direct.link_of(entry.name, HOST)} will appear with its LUN. {printable(status.problem)}"]
-    if vdi:
-        lines += [
-            f"The LUN is the VDI {vdi}.",
-            "next, to give the disk to a VM:",
-            f"  xe vbd-create vm-uuid=VM {shell_words(f'vdi-uuid={vdi}')} device=autodetect",
-            "  xe vbd-plug uuid=VBD",
-        ]
-    return Answer(facts, "\n".join(lines + ["note: " + printable(note) for note in notes]))
-
-
 # --- udev
 
 
-def _udev(arguments: argparse.Namespace) -> Answer:
+def answer_udev(kernel_name: str) -> Answer:
     """Answer the udev rule. The rule asks at each event of a configured LUN, and udev waits for the answer."""
-    name = direct.link_name(arguments.kernel_name, os.environ.get(direct.MARK, ""), look, HOST)
+    name = direct.link_name(kernel_name, os.environ.get(direct.MARK, ""), look, HOST)
     return Answer({"link": name}, name)

@@ -9,10 +9,10 @@ A change of one line keeps all other bytes of the file. An invalid line takes no
 
 import re
 from itertools import takewhile
-from typing import List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused, UsageError
-from relvmoiscsi.host.config_file import KEY_VALUE, append_section, header, insert_line, lines_of_section, said
+from relvmoiscsi.host.config_file import KEY_VALUE, header, lines_of_section, said, with_line
 from relvmoiscsi.scsi_id_text import typed_scsi_id
 from relvmoiscsi.wording import command
 
@@ -26,26 +26,6 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _KERNEL_NAME = re.compile(r"(sd|hd|vd|xvd|td)[a-z]+\d*\Z|(dm-|sr|scd|nbd|loop|md|ram|zram|fd|nvme|mmcblk)\d[\dnp]*\Z")
 #: the characters that udev keeps in a SCSIid (systemd src/shared/udev-util.c), so that the rule can compare the SCSIid
 _SCSI_ID = re.compile(r"[0-9A-Fa-fS][A-Za-z0-9#+.:=@_-]{3,199}\Z")
-
-
-class DirectLun(NamedTuple):
-    """A LUN and the name of its link."""
-
-    name: str
-    scsi_id: str
-
-
-class DirectSection(NamedTuple):
-    """The entries of the section, and a sentence for each invalid line."""
-
-    entries: Tuple[DirectLun, ...] = ()
-    problems: Tuple[str, ...] = ()
-
-    def named(self, name: str) -> Optional[DirectLun]:
-        return next((entry for entry in self.entries if entry.name == name), None)
-
-    def of_lun(self, scsi_id: str) -> Optional[DirectLun]:
-        return next((entry for entry in self.entries if entry.scsi_id == scsi_id), None)
 
 
 def check_name(name: str) -> str:
@@ -72,23 +52,26 @@ def check_scsi_id(scsi_id: str) -> str:
 # --- reading
 
 
-def read_section(text: str) -> DirectSection:
-    """Return the section of the file's text. If several lines have one name or one LUN, the first line counts."""
-    entries: List[DirectLun] = []
+def read_section(text: str) -> Tuple[Dict[str, str], List[str]]:
+    """Return the SCSIids of the section by name, in the order of the lines, and a sentence for each invalid line.
+
+    If several lines have one name or one LUN, the first line counts.
+    """
+    luns: Dict[str, str] = {}
     problems: List[str] = []
     for number, line in lines_of_section(text.split("\n"), SECTION):
         try:
             entry = _entry(line)
             if entry is not None:
-                _check_new(entry, entries)
-                entries.append(entry)
+                _check_new(luns, *entry)
+                luns[entry[0]] = entry[1]
         except UsageError as problem:
             problems.append(f"Line {number + 1}: {problem.message}")
-    return DirectSection(tuple(entries), tuple(problems))
+    return luns, problems
 
 
-def _entry(line: str) -> Optional[DirectLun]:
-    """Return the entry of a line; None for an empty line or a comment. Raises UsageError."""
+def _entry(line: str) -> Optional[Tuple[str, str]]:
+    """Return the name and the SCSIid of a line; None for an empty line or a comment. Raises UsageError."""
     text = said(line)
     if not text:
         return None
@@ -98,41 +81,33 @@ def _entry(line: str) -> Optional[DirectLun]:
     written = check_scsi_id(match.group(2))
     if typed_scsi_id(written) != written:  # the udev rule searches the file for the text that udev prints
         raise UsageError(f"The udev rule does not find {written!r}: write {typed_scsi_id(written)}.", "ConfigSCSIid")
-    return DirectLun(check_name(match.group(1)), written)
+    return check_name(match.group(1)), written
 
 
-def _check_new(entry: DirectLun, entries: Sequence[DirectLun]) -> None:
-    for other in entries:
-        if entry.name == other.name:
-            raise UsageError(f"The name {other.name} is taken: it is LUN {other.scsi_id}. Choose another name.")
-        if entry.scsi_id == other.scsi_id:
+def _check_new(luns: Mapping[str, str], name: str, scsi_id: str) -> None:
+    for other, other_id in luns.items():
+        if name == other:
+            raise UsageError(f"The name {other} is taken: it is LUN {other_id}. Choose another name.")
+        if scsi_id == other_id:
             raise UsageError(
-                f"LUN {other.scsi_id} has a name already: {other.name}. To give the LUN another name, first run "
-                f"{command('relvmoiscsi', 'direct', 'remove', other.name)}."
+                f"LUN {other_id} has a name already: {other}. To give the LUN another name, first run "
+                f"{command('relvmoiscsi', 'direct', 'remove', other)}."
             )
 
 
 # --- changing the text
 
 
-def with_entry(text: str, entry: DirectLun) -> str:
+def with_entry(text: str, name: str, scsi_id: str) -> str:
     """Return the text with one more entry. Raises UsageError if the text has the name or the LUN already."""
-    section = read_section(text)
-    _check_new(entry, section.entries)
-    lines = text.split("\n")
-    line = f"{entry.name} = {entry.scsi_id}"
-    headers = [number for number, each in enumerate(lines) if header(each) == SECTION]
-    if headers:
-        at = max([headers[0]] + [number for number, each in lines_of_section(lines, SECTION) if _is_entry(each)]) + 1
-        insert_line(lines, at, line, like=lines[headers[0]])
-    else:
-        append_section(lines, MARK, f"[{SECTION}]", line)
-    return _checked("\n".join(lines), section.entries + (entry,))
+    luns, _problems = read_section(text)
+    _check_new(luns, name, scsi_id)
+    return _checked(with_line(text, SECTION, MARK, f"{name} = {scsi_id}", _is_entry), {**luns, name: scsi_id})
 
 
 def without_entry(text: str, name: str) -> str:
     """Return the text without the entry of that name, and without a section made for it alone. Raises NotFound."""
-    section = read_section(text)
+    luns, _problems = read_section(text)
     lines = text.split("\n")
     found = [number for number, line in lines_of_section(lines, SECTION) if _is_entry(line, name)]
     if not found:
@@ -143,8 +118,7 @@ def without_entry(text: str, name: str) -> str:
     if lines[max(0, at - 2) : at] == [MARK, f"[{SECTION}]"] and not any(rest):
         start = at - 3 if at > 2 and not lines[at - 3] else at - 2
         del lines[start:at]
-    left = [entry for entry in section.entries if entry.name != name]
-    return _checked("\n".join(lines), left)
+    return _checked("\n".join(lines), {other: scsi_id for other, scsi_id in luns.items() if other != name})
 
 
 def _is_entry(line: str, name: Optional[str] = None) -> bool:
@@ -153,11 +127,11 @@ def _is_entry(line: str, name: Optional[str] = None) -> bool:
         entry = _entry(line)
     except UsageError:
         return False
-    return entry is not None and name in (None, entry.name)
+    return entry is not None and name in (None, entry[0])
 
 
-def _checked(text: str, expected: Sequence[DirectLun]) -> str:
+def _checked(text: str, expected: Dict[str, str]) -> str:
     """Return the new text if it has the expected entries. Raises Refused otherwise: a person must edit the file."""
-    if set(read_section(text).entries) != set(expected):
+    if read_section(text)[0] != expected:
         raise Refused(f"The section [{SECTION}] cannot be changed safely. Edit the section by hand.")
     return text

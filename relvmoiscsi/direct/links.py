@@ -22,7 +22,7 @@ from typing import Callable, Iterable, List, NamedTuple, Optional
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.deadline import Deadline, OutOfTime
-from relvmoiscsi.direct.direct_config import DirectLun, read_section
+from relvmoiscsi.direct.direct_config import read_section
 from relvmoiscsi.errors import DeviceError, NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.formats.lvm.owner import Owner
 from relvmoiscsi.host.config_file import read_config
@@ -74,9 +74,9 @@ def device_of(scsi_id: str, host: Host = THIS_HOST) -> str:
     Raises NotFound if the LUN has no disk here. Raises Refused if the LUN has several disks and no map, or waits for
     its map.
     """
-    the_map = multipath.find_map(scsi_id, host)
-    if the_map is not None:
-        return the_map.kernel_name
+    maps = udev.maps_of(scsi_id, host)
+    if maps:
+        return maps[0]
     disks = udev.disks_of(scsi_id, host)
     if disks and is_for_multipath(scsi_id, host):
         raise Refused(
@@ -204,15 +204,17 @@ def link_name(kernel_name: str, previous: str, look: Looker, host: Host = THIS_H
     for each of these devices.
     """
     scsi_id = scsi_id_of_disk(kernel_name, host)
-    entry = read_section(read_config(host.config)).of_lun(scsi_id) if scsi_id else None
-    if entry is None:
+    luns, _problems = read_section(read_config(host.config))
+    names = [name for name, one in luns.items() if one == scsi_id]
+    if scsi_id is None or not names:
         return ""
+    name = names[0]
     try:
-        device = device_of(entry.scsi_id, host)
+        device = device_of(scsi_id, host)
     except RelvmoiscsiError as reason:
-        log.info("%s: no link for %s: %s", entry.name, kernel_name, reason)
+        log.info("%s: no link for %s: %s", name, kernel_name, reason)
         device = ""
-    for other in devices_of(entry.scsi_id, host):
+    for other in devices_of(scsi_id, host):
         if other not in (kernel_name, device) and marked(other, host):
             udev.make_event(other, host)
     if device != kernel_name:
@@ -220,18 +222,17 @@ def link_name(kernel_name: str, previous: str, look: Looker, host: Host = THIS_H
     try:
         check_content(kernel_name, look, host)
     except Uncertain as reason:
-        log.info("%s: %s stays as it is: %s", entry.name, kernel_name, reason)
-        return entry.name if previous == entry.name else ""
+        log.info("%s: %s stays as it is: %s", name, kernel_name, reason)
+        return name if previous == name else ""
     except Refused as reason:
-        log.warning("%s: no link for %s: %s", entry.name, kernel_name, reason)
+        log.warning("%s: no link for %s: %s", name, kernel_name, reason)
         return ""
-    return entry.name
+    return name
 
 
 def devices_of(scsi_id: str, host: Host = THIS_HOST) -> List[str]:
     """Return the kernel's names of the LUN's disks and of its map."""
-    the_map = multipath.find_map(scsi_id, host)
-    return udev.disks_of(scsi_id, host) + ([the_map.kernel_name] if the_map else [])
+    return udev.disks_of(scsi_id, host) + udev.maps_of(scsi_id, host)
 
 
 def marked(kernel_name: str, host: Host = THIS_HOST) -> str:
@@ -247,20 +248,12 @@ def leads_to(name: str, host: Host = THIS_HOST) -> str:
     return os.path.basename(os.path.realpath(link)) if os.path.islink(link) else ""
 
 
-def renew_link(entry: DirectLun, device: str, host: Host = THIS_HOST) -> bool:
-    """Have udev make the link of a LUN. Return whether the link leads to `device` then."""
-    for name in devices_of(entry.scsi_id, host):
-        udev.make_event(name, host)
-    return bool(host.wait_for(lambda: leads_to(entry.name, host) == device, LINK_SECONDS))
-
-
-def remove_link(entry: DirectLun, host: Host = THIS_HOST) -> bool:
-    """Have udev remove the link, after the entry was removed. Return whether the link is gone."""
-    names = devices_of(entry.scsi_id, host)
-    for name in dict.fromkeys([*names, leads_to(entry.name, host)]):
-        if name:
-            udev.make_event(name, host)
-    return bool(host.wait_for(lambda: not leads_to(entry.name, host), LINK_SECONDS))
+def renew_link(name: str, scsi_id: str, device: str, host: Host = THIS_HOST) -> bool:
+    """Have udev make the link of a LUN, or remove the link, where `device` is "". Return whether udev has done so."""
+    for other in dict.fromkeys([*devices_of(scsi_id, host), leads_to(name, host)]):
+        if other:
+            udev.make_event(other, host)
+    return bool(host.wait_for(lambda: leads_to(name, host) == device, LINK_SECONDS))
 
 
 class Status(NamedTuple):
@@ -272,18 +265,18 @@ class Status(NamedTuple):
     problem: str = ""  #: why the link is missing
 
 
-def status_of(entry: DirectLun, look: Looker, host: Host = THIS_HOST) -> Status:
+def status_of(name: str, scsi_id: str, look: Looker, host: Host = THIS_HOST) -> Status:
     """Return the state of a direct LUN, with the reason if there is no link."""
     try:
-        device = device_of(entry.scsi_id, host)
+        device = device_of(scsi_id, host)
     except (NotFound, Refused, DeviceError) as problem:
         return Status(problem=problem.message)
     found = Status(device, size_bytes(device, host))
-    leads = leads_to(entry.name, host)
+    leads = leads_to(name, host)
     if leads == device:
         return found._replace(is_linked=True)
     if leads:
-        return found._replace(problem=f"{link_of(entry.name, host)} leads to {leads}.")
+        return found._replace(problem=f"{link_of(name, host)} leads to {leads}.")
     if hiding.is_hidden(device, host):
         return found._replace(problem="relvmoiscsi is giving the LUN new identities.")
     try:
@@ -293,6 +286,6 @@ def status_of(entry: DirectLun, look: Looker, host: Host = THIS_HOST) -> Status:
     return found._replace(
         problem=(
             f"udev has made no link for {device}; check that the rules of relvmoiscsi are installed, then repeat "
-            f"{command('relvmoiscsi', 'direct', 'add', entry.name, entry.scsi_id)}."
+            f"{command('relvmoiscsi', 'direct', 'add', name, scsi_id)}."
         )
     )

@@ -56,7 +56,11 @@ def examine_drivers(host: Host) -> Tuple[List[Finding], Optional[DriverInfo], st
     there = ok("executable", f"Both drivers are where xapi looks for them, in {directory}, and executable.")
     path, info = paths[0], None
     try:
-        info = parse_driver_info(_answer(host, path, "sr_get_driver_info"))
+        value = _answer(host, path, "sr_get_driver_info")
+        found: List[Any] = [value.get(key) for key in _SAID] if isinstance(value, dict) else []
+        if not found or not all(isinstance(text, str) for text in found):
+            raise ValueError("its answer has no name, description or version")
+        info = DriverInfo(*found)
         answer = ok("driver-info", f'The driver answers xapi: "{info.name}", version {info.version}.')
         if PHRASE not in info.name + "\n" + info.description:
             sentence = f'The driver calls itself "{info.name}", without the words "{PHRASE}" that CloudStack looks for.'
@@ -78,7 +82,7 @@ def examine_drivers(host: Host) -> Tuple[List[Finding], Optional[DriverInfo], st
 def sm_directory(root: str) -> str:
     """Return the directory where xapi looks for drivers. Raises NotFound for an unreadable configuration."""
     found = SM_DIR
-    for path in conf.conf_files(root):
+    for path in conf.conf_files(root)[0]:
         for line in conf.read_conf(root, path).decode("utf-8", "surrogateescape").splitlines():
             key, is_setting, value = line.partition("#")[0].partition("=")
             if is_setting and key.strip() == "sm-dir":
@@ -114,38 +118,27 @@ def value_of(document: str) -> Any:
     return params[0]
 
 
-def parse_driver_info(value: Any) -> DriverInfo:
-    """Parse an answer to sr_get_driver_info. Raises ValueError for another answer."""
-    found: List[Any] = [value.get(key) for key in _SAID] if isinstance(value, dict) else []
-    if not found or not all(isinstance(text, str) for text in found):
-        raise ValueError("its answer has no name, description or version")
-    return DriverInfo(*found)
-
-
 # --- whether xapi accepts the drivers
 
 
 def examine_whitelist(host: Host) -> Finding:
     """Would xapi accept the types if xapi started now? Name the deciding file, and other files with the setting."""
     try:
-        obstacles = conf.obstacles(host.root)
-        whitelist = conf.read_whitelist(host.root)
+        _files, obstacles = conf.conf_files(host.root)
+        settings = conf.sm_plugins(host.root)
     except (NotFound, OSError) as error:
         return unknown("whitelist", str(error), AS_ROOT)
     if obstacles:
         sentence = f"xapi reads every entry of {conf.CONF_D} and does not start: {listed(obstacles)} cannot be read."
         return problem("whitelist", sentence, "Remove every entry that is not a file from that directory.")
-    if whitelist.source is None:
+    if not settings:
         sentence = "No file of xapi has a line sm-plugins, so xapi accepts no driver at all."
         return problem("whitelist", sentence, "Install the package xapi-core again, then relvmoiscsi.")
-    lacking = [name for name in TYPES if not whitelist.allows(name)]
+    used = settings[-1]
+    lacking = [name for name in TYPES if not used.allows(name)]
     if not lacking:
-        return ok("whitelist", f"sm-plugins in {whitelist.source} accepts {' and '.join(TYPES)}.")
-    sentence = f"sm-plugins in {whitelist.source}, the last such line that xapi reads, lacks {' and '.join(lacking)}"
-    others = [
-        each.path
-        for each in whitelist.sources
-        if each.path != whitelist.source and conf.allows(each.plugins, lacking[0])
-    ]
+        return ok("whitelist", f"sm-plugins in {used.path} accepts {' and '.join(TYPES)}.")
+    sentence = f"sm-plugins in {used.path}, the last such line that xapi reads, lacks {' and '.join(lacking)}"
+    others = [each.path for each in settings if each.path != used.path and each.allows(lacking[0])]
     sentence += f"; {listed(others)} lists it, but xapi does not use that line" if others else ""
     return problem("whitelist", sentence + ".", SYNC)

@@ -19,13 +19,15 @@ from relvmoiscsi.doctor.needs import KEEPS_ALL, MAKES_ONE, examine_settings
 from relvmoiscsi.host.disk import holders, multipath
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi.api import AWAY, XapiFailure, local_xapi, own_ref
-from relvmoiscsi.host.xapi.other_hosts import Use
-from relvmoiscsi.host.xapi.stale_volumes import Attachments, vg_command
+from relvmoiscsi.host.xapi.other_hosts import srs_of
+from relvmoiscsi.host.xapi.stale_volumes import Records, is_attached, vg_command
 from relvmoiscsi.wording import command, shell_words
 
 PLUGIN = "relvmoiscsi"
 PLUGIN_SECONDS = 120.0  #: the programs that the plugin runs have their own time limits
 HOSTS_AT_ONCE = 8
+
+_MULTIPATH = ("multipath", "multipathd")
 
 _UPGRADE = "rolling_upgrade_in_progress"
 _ON_MASTER = "Run `relvmoiscsi doctor` on the master, then `xe-toolstack-restart` there."
@@ -41,12 +43,12 @@ class PoolFacts(NamedTuple):
     own_ref: str  #: the host of this process; "" if xapi does not know the host
     master_ref: str
     other_config: Mapping[str, str]
-    hosts: Mapping[str, Mapping[str, Any]]
+    hosts: Records
     drivers: List[Mapping[str, Any]]  #: SM records of type relvmoiscsi
     types: List[str]  #: SR types that the master has registered since its start
     answers: Mapping[str, Answer]  #: of the host plugins
-    attachments: Attachments = Attachments({}, {}, "")
-    leftovers: Tuple[str, ...] = ()  #: UUIDs of SRs of relvmoiscsi's types
+    pbds: Records
+    srs: Records
 
     def name(self, ref: str) -> str:
         return str(self.hosts.get(ref, {}).get("name_label") or self.hosts.get(ref, {}).get("uuid") or "a host")
@@ -70,7 +72,6 @@ def read_pool(here: Host) -> PoolFacts:
 
         with ThreadPoolExecutor(HOSTS_AT_ONCE) as threads:
             answers = dict(zip(hosts, threads.map(ask, hosts)))
-        srs = xapi.records("SR")
         return PoolFacts(
             own,
             str(pool.get("master", "")),
@@ -79,8 +80,8 @@ def read_pool(here: Host) -> PoolFacts:
             [record for record in xapi.records("SM").values() if str(record.get("type")).lower() == TYPE],
             [str(name).lower() for name in xapi.call("SR.get_supported_types")],
             answers,
-            Attachments(xapi.records("PBD"), srs, own),
-            tuple(str(sr.get("uuid", "")) for sr in srs.values() if str(sr.get("type")).lower() in TYPES),
+            xapi.records("PBD"),
+            xapi.records("SR"),
         )
 
 
@@ -203,10 +204,11 @@ def examine_leftovers(pool: PoolFacts) -> List[Finding]:
 
     No LUN has the UUID of such an SR.
     """
-    if not pool.leftovers:
+    uuids = [str(sr.get("uuid", "")) for sr in pool.srs.values() if str(sr.get("type")).lower() in TYPES]
+    if not uuids:
         return []
-    sentence = f"xapi has SRs of type {' or '.join(TYPES)}, which exist only during a call: {listed(pool.leftovers)}."
-    commands = [command("xe", "sr-forget", f"uuid={uuid}") for uuid in pool.leftovers]
+    sentence = f"xapi has SRs of type {' or '.join(TYPES)}, which exist only during a call: {listed(uuids)}."
+    commands = [command("xe", "sr-forget", f"uuid={uuid}") for uuid in uuids]
     advice = (
         f"If no SR.create is under way: {listed(commands)}. If the call had a CHAP password, a Secret remains: "
         "`relvmoiscsi pool secrets --remove`."
@@ -219,8 +221,8 @@ def examine_volumes(here: Host, pool: PoolFacts) -> List[Finding]:
     disks = [os.path.basename(path) for path in sorted(glob(os.path.join(escape(here.sysfs), "block/*")))]
     found = []
     for disk in [each for each in disks if not each.startswith("dm-")]:
-        for sr_uuid in Use((disk,), tuple(holders.stacked(disk, here))).srs:
-            if pool.attachments.is_attached_here(sr_uuid) is False:
+        for sr_uuid in srs_of(holders.stacked(disk, here)):
+            if is_attached(sr_uuid, pool.pbds, pool.srs, pool.own_ref) is False:
                 sentence = (
                     f"Volumes of the SR {sr_uuid} are active on the disk {disk}, and that SR is not attached here."
                 )
@@ -263,7 +265,8 @@ def examine_multipathing(here: Host, pool: PoolFacts) -> List[Finding]:
         return [warning("multipathing", sentence, "Set it alike on all hosts of the pool, in maintenance mode.")]
     if not on.get(pool.own_ref, False):
         return []
-    if not all(host_root.has_program(here, name) for name in ("multipath", "multipathd")):
+    paths = [[os.path.join(directory, name) for directory in host_root.XAPI_PATH.split(":")] for name in _MULTIPATH]
+    if not all(any(host_root.is_program(here, path) for path in of_program) for of_program in paths):
         sentence = "Multipathing is on for this host, and it lacks multipath or multipathd."
         return [problem("multipathing", sentence, "Install the package device-mapper-multipath.")]
     return [ok("multipathing", "Multipathing is on.")]

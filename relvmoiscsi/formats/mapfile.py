@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The file in which an administrator chooses new ids (`--map`): the map that `--json` prints, or a part of it. Pure.
 
-    {"sr":   {"old": UUID, "new": UUID},        "vg_id": {"old": ID, "new": ID},    "pv_id": ...,
-     "vdis": [{"old": UUID, "new": UUID}, ...], "lvs":   [{"id": {"old": ID, "new": ID}}, ...],
+    {"old_sr": UUID, "new_sr": UUID,            "old_vg_id": ID, "new_vg_id": ID,    "old_pv_id": ...,
+     "vdis": [{"old": UUID, "new": UUID}, ...], "lvs": [{"old_id": ID, "new_id": ID}, ...],
      "other_uuids": {UUID: UUID, ...}}          UUIDs in deleted records, and in links to deleted VDIs
 
-`relvmoiscsi map --json` and administrators write two tables instead: "uuids" and "lvm_ids", old to new. "new_sr" is the
-new SR UUID, as --sr-uuid gives it.
+`relvmoiscsi map --json` and administrators write two tables instead: "uuids" and "lvm_ids", old to new. "new_sr"
+without "old_sr" is the new SR UUID, as --sr-uuid gives it.
 
 Without a choice, `derived_ids` computes the map of any LUN from the new SR UUID and the old ids.
 """
 
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from relvmoiscsi.errors import FormatError, Place, UsageError
 from relvmoiscsi.formats.identity import IdMap, dashed, derived_lvm_id, derived_uuid, is_uuid, parse_lvm_id
@@ -50,16 +50,25 @@ def read_map(facts: Mapping[str, Any], name: str) -> IdMap:
     Raises UsageError for facts that are not a map, for text that is not an id, and for two new ids of one old id.
     """
     try:
-        uuids = _joined(_checked(_uuid_pairs(facts), checked_uuid, name, _UUID_FORM))
-        lvm_ids = _joined(_checked(_lvm_id_pairs(facts), _lvm_id, name, _LVM_ID_FORM))
+        uuids = [(facts["old_sr"], facts["new_sr"])] if "old_sr" in facts else []
+        uuids += [(vdi["old"], vdi["new"]) for vdi in facts.get("vdis", [])]
+        uuids += [*facts.get("other_uuids", {}).items(), *facts.get("uuids", {}).items()]
+        lvm_ids = [(facts[f"old_{key}"], facts[f"new_{key}"]) for key in ("vg_id", "pv_id") if f"old_{key}" in facts]
+        lvm_ids += [(lv["old_id"], lv["new_id"]) for lv in facts.get("lvs", [])]
+        lvm_ids += facts.get("lvm_ids", {}).items()
+        return IdMap(
+            "", _checked(uuids, checked_uuid, name, _UUID_FORM), _checked(lvm_ids, _lvm_id, name, _LVM_ID_FORM)
+        )
     except (KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{name} is no old-to-new map as --json prints it.") from error
-    return IdMap("", uuids, lvm_ids)
 
 
 def chosen_sr(facts: Mapping[str, Any]) -> Optional[str]:
-    """The new SR UUID in a map of `relvmoiscsi map --json`; None without one. Raises UsageError for a wrong UUID."""
-    if "new_sr" not in facts:
+    """The new SR UUID in a map of `relvmoiscsi map --json`; None without one. Raises UsageError for a wrong UUID.
+
+    A map of a LUN has the old SR beside the new SR: `read_map` returns both.
+    """
+    if "new_sr" not in facts or "old_sr" in facts:
         return None
     try:
         return checked_uuid(facts["new_sr"])
@@ -67,35 +76,14 @@ def chosen_sr(facts: Mapping[str, Any]) -> Optional[str]:
         raise UsageError("The new_sr of the map is not a UUID of 36 characters in lower case.") from None
 
 
-def _uuid_pairs(facts: Mapping[str, Any]) -> Iterable[Tuple[Any, Any]]:
-    for pair in [facts.get("sr"), *facts.get("vdis", [])]:
-        if pair:
-            yield pair["old"], pair["new"]
-    for key in ("other_uuids", "uuids"):
-        yield from facts.get(key, {}).items()
-
-
-def _lvm_id_pairs(facts: Mapping[str, Any]) -> Iterable[Tuple[Any, Any]]:
-    for pair in [facts.get("vg_id"), facts.get("pv_id"), *(lv["id"] for lv in facts.get("lvs", []))]:
-        if pair:
-            yield pair["old"], pair["new"]
-    yield from facts.get("lvm_ids", {}).items()
-
-
-def _checked(
-    pairs: Iterable[Tuple[Any, Any]], checked: Callable[[Any], str], name: str, form: str
-) -> Iterator[Tuple[str, str]]:
+def _checked(pairs: Iterable[Tuple[Any, Any]], checked: Callable[[Any], str], name: str, form: str) -> Dict[str, str]:
     """The pairs with checked ids. The message shows no text of the file, which the caller may have no right to read."""
-    for number, (old, new) in enumerate(pairs, 1):
+    found: Dict[str, str] = {}
+    for number, pair in enumerate(pairs, 1):
         try:
-            yield checked(old), checked(new)
+            old, new = map(checked, pair)
         except UsageError:
             raise UsageError(f"{name}: an id of pair {number} is wrong: {form}.") from None
-
-
-def _joined(pairs: Iterable[Tuple[str, str]]) -> Dict[str, str]:
-    found: Dict[str, str] = {}
-    for old, new in pairs:
         if found.setdefault(old, new) != new:
             raise UsageError(f"The map says that {old} becomes {found[old]}, and that it becomes {new}.")
     return found

@@ -26,7 +26,7 @@ import re
 from collections import Counter
 from html import unescape
 from sys import intern
-from typing import Container, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Container, Dict, List, Mapping, NamedTuple, Tuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import Malformed, Place, Unsupported, shown_bytes
@@ -75,17 +75,11 @@ class VdiRecord(NamedTuple):
 
 
 class SlotLink(NamedTuple):
-    """A UUID in an unreadable slot, and its place."""
+    """A UUID in a tag `uuid` or `snapshot_of` of a slot whose record cannot be read."""
 
-    at: int  #: bytes from the start of the volume
+    offset: int  #: of the slot, in bytes from the start of the volume
+    at: int  #: of the UUID, in bytes from the start of the volume
     uuid: str
-
-
-class Unread(NamedTuple):
-    """A slot whose record cannot be read; `links` are the UUIDs in the tags `uuid` and `snapshot_of` of the slot."""
-
-    offset: int
-    links: Tuple[SlotLink, ...]
 
 
 class Mgt(NamedTuple):
@@ -100,7 +94,8 @@ class Mgt(NamedTuple):
     name_description: str
     records: List[VdiRecord]
     damaged: List[int]  #: offsets of records of which a shifted record has blanked the start
-    unread: Tuple[Unread, ...] = ()
+    unread: List[int]  #: offsets of slots whose record cannot be read
+    links: List[SlotLink]  #: the UUIDs in these slots
 
     def duplicates(self) -> List[str]:
         """The UUIDs of VDIs with several live records."""
@@ -146,14 +141,14 @@ def read_mgt(data: bytes, volume: str, spare: bytes = b"") -> Mgt:
         if name in sr:
             where = Place(volume, _at(data, name, sr, SR_START))
             raise Unsupported("MGT", where, "the SR was made by the xenvm experiment")
-    records, damaged, unread = [], [], []
+    records, damaged, unread, links = [], [], [], []
     for offset in range(SR_END, len(data), RECORD_BYTES):
         try:
             records.append(_record(data, offset, Place(volume, offset)))
         except Malformed:
-            matches = _LINK.finditer(data, offset, offset + RECORD_BYTES)
-            links = tuple(SlotLink(match.start(1), match.group(1).decode("ascii")) for match in matches)
-            unread.append(Unread(offset, links))
+            unread.append(offset)
+            for match in _LINK.finditer(data, offset, offset + RECORD_BYTES):
+                links.append(SlotLink(offset, match.start(1), match.group(1).decode("ascii")))
             continue
         if not data[offset : offset + RECORD_BYTES].replace(b"\0", b"").startswith(b"<vdi>"):
             damaged.append(offset)
@@ -168,7 +163,8 @@ def read_mgt(data: bytes, volume: str, spare: bytes = b"") -> Mgt:
         name_description=_text(sr, b"name_description"),
         records=records,
         damaged=damaged,
-        unread=tuple(unread),
+        unread=unread,
+        links=links,
     )
 
 
@@ -256,30 +252,20 @@ def _other_tags(mgt: Mgt, record: VdiRecord) -> Tags:
     return {name: text.strip() for name, text in tags.items() if name not in (b"uuid", b"snapshot_of")}
 
 
-def changes(mgt: Mgt, sr_uuid: str, uuids: Mapping[str, str]) -> List[Change]:
-    """The bytes that change under new UUIDs: the UUID of the SR, and `uuid` and `snapshot_of` of each slot.
+def changes(before: Mgt, after: Mgt, sr_uuid: str, uuids: Mapping[str, str]) -> List[Change]:
+    """The bytes that change under new UUIDs: the UUID of the SR, `uuid` and `snapshot_of` of each record, the `links`.
 
-    In a slot that cannot be read, the `links` change.
+    `before` is MGT as found, `after` MGT after SM's unfinished work: a slot that the work changes is written whole.
     """
-    found = [Change(mgt.sr_uuid_at, mgt.sr_uuid.encode(), sr_uuid.encode(), "MGT: UUID of the SR")]
-    for record in mgt.records:
-        found.append(_change(record.uuid_at, record.uuid, uuids, "MGT: UUID of VDI " + record.uuid))
+    places = []
+    for record in after.records:
+        places.append((record.uuid_at, record.uuid, "MGT: UUID of VDI " + record.uuid))
         if record.snapshot_of:
-            what = f"MGT: VDI {record.uuid} is a snapshot of"
-            found.append(_change(record.snapshot_of_at, record.snapshot_of, uuids, what))
-    for slot in mgt.unread:
-        what = f"MGT: UUID in the unreadable record at byte {slot.offset}"
-        found += [_change(link.at, link.uuid, uuids, what) for link in slot.links]
-    return found
-
-
-def _change(at: int, old: str, uuids: Mapping[str, str], what: str) -> Change:
-    return Change(at, old.encode("ascii"), uuids[old].encode("ascii"), what)
-
-
-def changes_between(before: Mgt, after: Mgt, sr_uuid: str, uuids: Mapping[str, str]) -> List[Change]:
-    """As `changes`, when SM's unfinished work also changes records: a slot that the work changes is written whole."""
-    found = changes(after, sr_uuid, uuids)
+            places.append((record.snapshot_of_at, record.snapshot_of, f"MGT: VDI {record.uuid} is a snapshot of"))
+    for link in after.links:
+        places.append((link.at, link.uuid, f"MGT: UUID in the unreadable record at byte {link.offset}"))
+    found = [Change(after.sr_uuid_at, after.sr_uuid.encode(), sr_uuid.encode(), "MGT: UUID of the SR")]
+    found += [Change(at, old.encode("ascii"), uuids[old].encode("ascii"), what) for at, old, what in places]
     if after.data == before.data:
         return found
     final = bytearray(after.data)
@@ -304,36 +290,42 @@ def changes_between(before: Mgt, after: Mgt, sr_uuid: str, uuids: Mapping[str, s
 # --- records that SM would add
 
 
-class NewRecord(NamedTuple):
-    """The facts of a record that SM writes for a new VDI."""
+def new_record(uuid: str, name_label: str, vdi_type: str, kind: str = "user", managed: bool = True) -> bytes:
+    """Both sectors of the record of a new VDI, with the tags in the order in which SM 3 writes them.
 
-    uuid: str
-    name_label: str
-    type: str  #: xapi's
-    vdi_type: str
-    read_only: bool
-    managed: bool
+    `kind` is xapi's type. A VDI that is not managed is a base copy, which is read-only.
+    """
+    names = f"<vdi><name_label>{name_label}</name_label><name_description></name_description>"
+    facts = (
+        f"<uuid>{uuid}</uuid><is_a_snapshot>0</is_a_snapshot><snapshot_of></snapshot_of><snapshot_time></snapshot_time>"
+        f"<type>{kind}</type><vdi_type>{vdi_type}</vdi_type>"
+        f"<read_only>{not managed:d}</read_only><managed>{managed:d}</managed>"
+        "<metadata_of_pool></metadata_of_pool><deleted>0</deleted></vdi>"
+    )
+    half = RECORD_BYTES // 2
+    return names.encode("utf-8").ljust(half) + facts.encode("utf-8").ljust(half)
 
 
-def with_records(mgt: Mgt, wanted: Sequence[NewRecord], volume_size: int, volume: str) -> Tuple[Mgt, List[NewRecord]]:
-    """MGT with the `wanted` records in free slots, and the records for which MGT has no slot left.
+def with_records(mgt: Mgt, wanted: Mapping[str, bytes], volume_size: int, volume: str) -> Tuple[Mgt, List[str]]:
+    """MGT with new records in free slots, and the UUIDs of the VDIs for which MGT has no slot left.
 
-    As SM does, this takes deleted slots first, then slots behind the bytes in use.
+    `wanted` has the records by UUID (`new_record`). As SM does, this takes deleted slots first, then slots behind the
+    bytes in use.
     """
     data = bytearray(mgt.data)
     free = [record.offset for record in mgt.records if record.deleted]
     most = min(volume_size, SR_END + MAX_RECORDS * RECORD_BYTES, mgt.length + len(mgt.spare))
     left_over = []
-    for record in wanted:
+    for uuid, slot in wanted.items():
         if free:
             at = free.pop(0)
         elif len(data) + RECORD_BYTES <= most:
             at = len(data)
             data += bytes(RECORD_BYTES)
         else:
-            left_over.append(record)
+            left_over.append(uuid)
             continue
-        data[at : at + RECORD_BYTES] = _record_bytes(record)
+        data[at : at + RECORD_BYTES] = slot
     if len(data) > mgt.length:
         data[:HEADER_BYTES] = _header_bytes(mgt.data[:HEADER_BYTES], len(data))
     return read_mgt(bytes(data), volume, mgt.spare[len(data) - mgt.length :]), left_over
@@ -348,18 +340,6 @@ def without_records(mgt: Mgt, uuids: Container[str], volume: str) -> Mgt:
     return read_mgt(bytes(data), volume, mgt.spare)
 
 
-def _record_bytes(record: NewRecord) -> bytes:
-    """Both sectors of a record, with the tags in the order in which SM 3 writes them."""
-    names = f"<vdi><name_label>{record.name_label}</name_label><name_description></name_description>"
-    facts = (
-        f"<uuid>{record.uuid}</uuid><is_a_snapshot>0</is_a_snapshot><snapshot_of></snapshot_of><snapshot_time></snapshot_time>"
-        f"<type>{record.type}</type><vdi_type>{record.vdi_type}</vdi_type><read_only>{record.read_only:d}</read_only><managed>{record.managed:d}</managed>"
-        "<metadata_of_pool></metadata_of_pool><deleted>0</deleted></vdi>"
-    )
-    half = RECORD_BYTES // 2
-    return names.encode("utf-8").ljust(half) + facts.encode("utf-8").ljust(half)
-
-
 def _header_bytes(header: bytes, length: int) -> bytes:
     """The header with another length, padded to ten characters as SM does."""
     fields = header.split(b":")
@@ -370,17 +350,14 @@ def _header_bytes(header: bytes, length: int) -> bytes:
 # --- one record
 
 
-def with_only(mgt: Mgt, wanted: NewRecord, volume: str) -> Mgt:
-    """MGT with one record only: the record of the VDI `wanted.uuid`, which then is no snapshot.
-
-    `wanted` is the record when MGT has no record of the VDI.
-    """
-    found = mgt.live().get(wanted.uuid)
-    slot = _record_bytes(wanted)
+def with_only(mgt: Mgt, uuid: str, vdi_type: str, volume: str) -> Mgt:
+    """MGT with one record only: the record of the VDI, or a new record, in which the VDI is no snapshot."""
+    found = mgt.live().get(uuid)
+    slot = new_record(uuid, "", vdi_type)
     if found is not None:
         # all changed tags are in the second sector, which ends in blanks
         slot = mgt.data[found.offset : found.offset + RECORD_BYTES]
-        for name, text in (("is_a_snapshot", "0"), ("snapshot_of", ""), ("vdi_type", wanted.vdi_type)):
+        for name, text in (("is_a_snapshot", "0"), ("snapshot_of", ""), ("vdi_type", vdi_type)):
             slot = _with_tag(slot, name, text)
         slot = slot.rstrip(b" ").ljust(RECORD_BYTES)
     end = SR_END + RECORD_BYTES

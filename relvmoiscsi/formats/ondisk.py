@@ -14,6 +14,8 @@
 A Record class cannot be defined unless its fields cover [0, size) without a gap or an overlap.
 """
 
+import sys
+from array import array
 from functools import partial
 from struct import Struct, error
 from typing import Any, Callable, Dict, Generic, List, NamedTuple, Optional, Type, TypeVar, Union, overload
@@ -29,11 +31,13 @@ NOWHERE = Place("a buffer", 0)
 class Field(Generic[T]):
     """The bytes of a record that hold one value; `offset` counts from the start of the record."""
 
-    def __init__(self, offset: int, layout: Struct, encode: Callable[[T], bytes]) -> None:
+    def __init__(
+        self, offset: int, layout: Struct, encode: Callable[[T], bytes], decode: Optional[Callable[[Any], T]] = None
+    ) -> None:
         self.offset, self.size, self.end = offset, layout.size, offset + layout.size
         self.name = ""
         self._unpack = layout.unpack_from
-        self._encode = encode
+        self._encode, self._decode = encode, decode
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -48,7 +52,7 @@ class Field(Generic[T]):
         if record is None:
             return self
         value: T = self._unpack(record._bytes, self.offset)[0]
-        return value
+        return value if self._decode is None else self._decode(value)
 
     def stored(self, record: "Record") -> bytes:
         """The field's bytes in a record."""
@@ -156,32 +160,28 @@ def raw(offset: int, size: int) -> "Field[bytes]":
     return Field(offset, Struct(f"{size}s"), bytes)
 
 
+def big_endian(numbers: "array[int]") -> "array[int]":
+    """The numbers of an array that was filled with big-endian bytes; or an array whose bytes are these numbers."""
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return numbers
+
+
 def expect_magic(what: str, where: Place, found: bytes, expected: bytes) -> None:
     """Raises BadMagic unless `found` equals `expected`."""
     if found != expected:
         raise BadMagic(what, where, found, expected)
 
 
-class Structure(NamedTuple):
-    """A structure that holds an identity and also bytes that SM or tapdisk writes: a VHD header or footer.
-
-    `resignature.protocol.structure` has a row for each `kind`.
-    """
-
-    kind: str
-    offset: int  #: bytes from the start of the volume
-    length: int
-
-
 class Change(NamedTuple):
     """Bytes of a volume that a new identity changes; `old` and `new` have the same length.
 
-    With `within`, only the bytes that differ between `old` and `new` belong to the identity. The checksum of the
-    structure then follows from its other bytes.
+    With a `kind`, the bytes are a structure with a checksum, in which SM or tapdisk writes, too (`vhd.STRUCTURES`).
+    Then only the bytes that differ between `old` and `new` belong to the identity.
     """
 
     offset: int  #: bytes from the start of the volume
     old: bytes
     new: bytes
     what: str  #: for the printed plan: "VHD header of VHD-7ee28c74-..."
-    within: Optional[Structure] = None
+    kind: str = ""

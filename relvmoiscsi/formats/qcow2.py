@@ -16,9 +16,9 @@ The image has no UUID. An image with a parent holds the parent's path, /dev/VG_X
 Source: QEMU docs/interop/qcow2.rst.
 """
 
-from typing import List, Mapping, NamedTuple, Optional
+from typing import Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
-from relvmoiscsi.device import Range
+from relvmoiscsi.device import Range, align_up
 from relvmoiscsi.errors import Malformed, Place, Unsupported
 from relvmoiscsi.formats.naming import ParentName, parse_parent_name, rename_parent
 from relvmoiscsi.formats.ondisk import Change, Record, be32, be64, expect_magic, raw
@@ -36,6 +36,7 @@ KNOWN_INCOMPATIBLE       = 0b11111     #: dirty, corrupt, external data file, co
 
 MAX_L1_BYTES             = 32 << 20    #: of the first-level table; QEMU makes no larger table
 EXTENSION_END            = 0
+EXTENSION_ALIGNMENT      = 8           #: bytes; zeros pad the data of an extension
 EXTENSION_BACKING_FORMAT = 0xE2792ACA
 EXTENSION_BITMAPS        = 0x23852875
 EXTENSION_DATA_FILE      = 0x44415441
@@ -128,8 +129,18 @@ def read_qcow2(head: bytes, volume: str, volume_size: int) -> Qcow2:
         raise Unsupported("QCOW2 header", where.plus(Qcow2Header.crypt_method.offset), "it is encrypted")
     if not 9 <= header.cluster_bits <= 21:
         raise Malformed("QCOW2 header", where.plus(Qcow2Header.cluster_bits.offset), "its cluster size is out of range")
-    extensions_at = _header_length(head, header, where)
-    backing = None
+    extensions_at, backing, hidden_at = VERSION_2_HEADER_LENGTH, None, None
+    if header.version == 3:
+        at = where.plus(Qcow2Header.SIZE)
+        more = HeaderV3.at(head, Qcow2Header.SIZE, at)
+        if more.incompatible & ~KNOWN_INCOMPATIBLE or more.incompatible & INCOMPATIBLE_DATA_FILE:
+            problem = f"it has the incompatible features {incompatible_features(more.incompatible)}"
+            raise Unsupported("QCOW2 header", at, problem)
+        if more.incompatible & INCOMPATIBLE_CORRUPT:
+            raise Malformed("QCOW2 header", at, "it is marked as corrupt")
+        extensions_at = more.header_length
+        if extensions_at < Qcow2Header.SIZE + HeaderV3.SIZE or extensions_at % 8:
+            raise Malformed("QCOW2 header", where, f"its length is {extensions_at}")
     if header.backing_file_offset:
         backing = Range(header.backing_file_offset, header.backing_file_size)
         first_cluster = min(1 << header.cluster_bits, volume_size)
@@ -137,45 +148,30 @@ def read_qcow2(head: bytes, volume: str, volume_size: int) -> Qcow2:
         if not is_inside or not 0 < backing.length <= MAX_BACKING_BYTES:
             problem = f"its backing file path has {backing.length} bytes at {backing.offset}"
             raise Malformed("QCOW2 header", where.plus(Qcow2Header.backing_file_offset.offset), problem)
-    extensions_end = backing.offset if backing else 1 << header.cluster_bits
-    hidden_at = _hidden_at(head, extensions_at, extensions_end, where)
+    end = backing.offset if backing else 1 << header.cluster_bits
+    for offset, extension in extensions(head, extensions_at, end, volume):
+        if extension.type in (EXTENSION_DATA_FILE, EXTENSION_ENCRYPTION):
+            problem = f"its type is 0x{extension.type:08x}"
+            raise Unsupported("QCOW2 header extension", where.plus(offset), problem)
+        if offset + Extension.SIZE + extension.length > end:
+            raise Malformed("QCOW2 header extension", where.plus(offset), f"it has {extension.length} bytes")
+        if extension.type == EXTENSION_HIDDEN and extension.length > 0 and offset + Extension.SIZE < len(head):
+            hidden_at = offset + Extension.SIZE
     hidden = hidden_at is not None and head[hidden_at] == 1
     return Qcow2(header, hidden, hidden_at, backing)
 
 
-def _header_length(head: bytes, header: Qcow2Header, where: Place) -> int:
-    if header.version == 2:
-        return VERSION_2_HEADER_LENGTH
-    more = HeaderV3.at(head, Qcow2Header.SIZE, where.plus(Qcow2Header.SIZE))
-    if more.incompatible & ~KNOWN_INCOMPATIBLE or more.incompatible & INCOMPATIBLE_DATA_FILE:
-        problem = f"it has the incompatible features {incompatible_features(more.incompatible)}"
-        raise Unsupported("QCOW2 header", where.plus(Qcow2Header.SIZE), problem)
-    if more.incompatible & INCOMPATIBLE_CORRUPT:
-        raise Malformed("QCOW2 header", where.plus(Qcow2Header.SIZE), "it is marked as corrupt")
-    if more.header_length < Qcow2Header.SIZE + HeaderV3.SIZE or more.header_length % 8:
-        raise Malformed("QCOW2 header", where, f"its length is {more.header_length}")
-    return more.header_length
+def extensions(head: bytes, at: int, end: int, volume: str) -> Iterator[Tuple[int, Extension]]:
+    """The header extensions from byte `at` on, in front of the end mark or of byte `end`, and their places.
 
-
-def _hidden_at(head: bytes, at: int, end: int, where: Place) -> Optional[int]:
-    """The place of SM's hidden flag, in bytes from the start of the volume. Verifies the extensions up to the end mark.
-
-    Raises FormatError.
+    Raises Truncated when `head` ends before the extensions do.
     """
-    found = None
     while at + Extension.SIZE <= end:
-        extension = Extension.at(head, at, where.plus(at))
+        extension = Extension.at(head, at, Place(volume, at))
         if extension.type == EXTENSION_END:
-            break
-        if extension.type in (EXTENSION_DATA_FILE, EXTENSION_ENCRYPTION):
-            raise Unsupported("QCOW2 header extension", where.plus(at), f"its type is 0x{extension.type:08x}")
-        data_at = at + Extension.SIZE
-        if data_at + extension.length > end:
-            raise Malformed("QCOW2 header extension", where.plus(at), f"it has {extension.length} bytes")
-        if extension.type == EXTENSION_HIDDEN and extension.length > 0 and data_at < len(head):
-            found = data_at
-        at = data_at + extension.length + -extension.length % 8
-    return found
+            return
+        yield at, extension
+        at += Extension.SIZE + align_up(extension.length, EXTENSION_ALIGNMENT)
 
 
 def parent_of(image: Qcow2, path: bytes, volume: str) -> Optional[ParentName]:
@@ -189,20 +185,19 @@ def parent_of(image: Qcow2, path: bytes, volume: str) -> Optional[ParentName]:
     return parent
 
 
-def changes(image: Qcow2, path: bytes, uuids: Mapping[str, str], volume: str) -> List[Change]:
-    """The bytes that change under new UUIDs: the backing file's path."""
-    if image.backing is None:
-        return []
-    new = rename_parent(path.decode("latin-1"), uuids).encode("latin-1")
-    return [Change(image.backing.offset, path, new, "QCOW2 backing file of " + volume)]
+def changes(before: Qcow2, after: Qcow2, path: bytes, uuids: Mapping[str, str], volume: str) -> List[Change]:
+    """The bytes that change: the hidden flag, which SM's unfinished work changes; the backing file's path.
 
-
-def hidden_changes(before: Qcow2, after: Qcow2, volume: str) -> List[Change]:
-    """The byte that changes when SM's unfinished work changes the hidden flag."""
-    if before.hidden == after.hidden or before.hidden_at is None:
-        return []
-    old, new = bytes([before.hidden]), bytes([after.hidden])
-    return [Change(before.hidden_at, old, new, "QCOW2 hidden flag of " + volume)]
+    The `path` then has new UUIDs. `before` is the image as found, `after` the image after the work.
+    """
+    found = []
+    if before.hidden != after.hidden and before.hidden_at is not None:
+        old, new = bytes([before.hidden]), bytes([after.hidden])
+        found.append(Change(before.hidden_at, old, new, "QCOW2 hidden flag of " + volume))
+    if after.backing is not None:
+        new = rename_parent(path.decode("latin-1"), uuids).encode("latin-1")
+        found.append(Change(after.backing.offset, path, new, "QCOW2 backing file of " + volume))
+    return found
 
 
 def incompatible_features(bits: int) -> str:

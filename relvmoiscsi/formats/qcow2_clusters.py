@@ -5,14 +5,14 @@ Sources: QEMU docs/interop/qcow2.rst; block/qcow2.c (qcow2_calc_prealloc_size, w
 xcp-ng-rpms/sm, qcow2util.py as patches 0139 and 0140 have it (calcOverheadEmpty), lvmcowutil.py (calcVolumeSize).
 """
 
-import sys
 from array import array
 from functools import lru_cache
-from typing import Iterable, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Iterable, List, NamedTuple, Sequence, Tuple
 
 from relvmoiscsi.device import align_up
 from relvmoiscsi.errors import Malformed, Place, Truncated, Unsupported
 from relvmoiscsi.formats import qcow2
+from relvmoiscsi.formats.ondisk import big_endian
 from relvmoiscsi.formats.qcow2 import (
     COUNT_BYTES,
     ENTRY_BYTES,
@@ -48,17 +48,11 @@ class Needs(NamedTuple):
 
 def words(data: bytes) -> Sequence[int]:
     """The 64-bit numbers in big-endian bytes."""
-    return _swapped(array("Q", data))
+    return big_endian(array("Q", data))
 
 
 def word_bytes(numbers: Iterable[int]) -> bytes:
-    return _swapped(array("Q", numbers)).tobytes()
-
-
-def _swapped(found: "array[int]") -> "array[int]":
-    if sys.byteorder == "little":
-        found.byteswap()
-    return found
+    return big_endian(array("Q", numbers)).tobytes()
 
 
 def read_tables(data: bytes, what: str, where: Place) -> List[int]:
@@ -165,7 +159,11 @@ def verify_plain(image: Qcow2, head: bytes, volume: str, parent_format: bytes) -
     if more.refcount_order != qcow2.COUNT_ORDER:
         order = at.plus(HeaderV3.refcount_order.offset)
         raise Unsupported("QCOW2 header", order, f"its counts have {1 << min(99, more.refcount_order)} bits, not 16")
-    for offset, extension, data in _extensions(head, more.header_length, volume):
+    end = image.backing.offset if image.backing else HEAD_BYTES
+    for offset, extension in qcow2.extensions(head, more.header_length, end, volume):
+        data = head[offset + Extension.SIZE : offset + Extension.SIZE + extension.length]
+        if len(data) < extension.length:
+            raise Truncated("QCOW2 header extension", where.plus(offset), extension.length, len(data))
         if extension.type == qcow2.EXTENSION_BITMAPS:
             raise Unsupported("QCOW2 header extension", where.plus(offset), "it has bitmaps of changed blocks")
         if extension.type == qcow2.EXTENSION_BACKING_FORMAT and data != parent_format:
@@ -173,28 +171,15 @@ def verify_plain(image: Qcow2, head: bytes, volume: str, parent_format: bytes) -
             raise Malformed("QCOW2 header extension", where.plus(offset), f"it calls its parent a {named!r}")
 
 
-def _extensions(head: bytes, at: int, volume: str) -> Iterator[Tuple[int, Extension, bytes]]:
-    """The place, the start and the data of each extension in front of the end mark. Raises Truncated."""
-    while True:
-        extension = Extension.at(head, at, Place(volume, at))
-        if extension.type == qcow2.EXTENSION_END:
-            return
-        data = head[at + Extension.SIZE : at + Extension.SIZE + extension.length]
-        if len(data) < extension.length:
-            raise Truncated("QCOW2 header extension", Place(volume, at), extension.length, len(data))
-        yield at, extension, data
-        at += Extension.SIZE + align_up(extension.length, ENTRY_BYTES)
-
-
 def plain_head(head: bytes, cluster_bytes: int, needed: Needs, tables_at: Tuple[int, int], volume: str) -> bytes:
-    """The header of an image without a parent, HEAD_BYTES long, made of the header of a leaf.
+    """The header of an image without a parent, HEAD_BYTES long, made of the header of a leaf (see `verify_plain`).
 
     `tables_at` are the places of the first-level table and of the count table, `needed` has their sizes. SM's extension
     stays, with a hidden flag of 0. The extension with the parent's format goes.
     """
     header, more = Qcow2Header.at(head), HeaderV3.at(head, Qcow2Header.SIZE)
-    virtual_size = header.size
-    entries = -(-virtual_size // (cluster_bytes * (cluster_bytes // ENTRY_BYTES)))
+    end = header.backing_file_offset or HEAD_BYTES
+    entries = -(-header.size // (cluster_bytes * (cluster_bytes // ENTRY_BYTES)))
     header = header.replace(
         backing_file_offset=0,
         backing_file_size=0,
@@ -211,9 +196,10 @@ def plain_head(head: bytes, cluster_bytes: int, needed: Needs, tables_at: Tuple[
         bytes(more.replace(autoclear=0)),
         head[Qcow2Header.SIZE + HeaderV3.SIZE : more.header_length],
     ]
-    for _offset, extension, data in _extensions(head, more.header_length, volume):
-        if extension.type == qcow2.EXTENSION_BACKING_FORMAT:
-            continue
-        kept = b"\0" + data[1:] if extension.type == qcow2.EXTENSION_HIDDEN else data
-        parts += [bytes(extension), kept.ljust(align_up(len(kept), ENTRY_BYTES), b"\0")]
+    for at, extension in qcow2.extensions(head, more.header_length, end, volume):
+        data = head[at + Extension.SIZE : at + Extension.SIZE + extension.length]
+        if extension.type == qcow2.EXTENSION_HIDDEN:
+            data = b"\0" + data[1:]
+        if extension.type != qcow2.EXTENSION_BACKING_FORMAT:
+            parts += [bytes(extension), data.ljust(align_up(len(data), qcow2.EXTENSION_ALIGNMENT), b"\0")]
     return b"".join(parts).ljust(HEAD_BYTES, b"\0")

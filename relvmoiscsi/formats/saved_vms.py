@@ -28,7 +28,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import BadChecksum, BadMagic, Malformed, Place, Truncated, Unsupported
 from relvmoiscsi.formats.ondisk import Record, le32, le64, raw
-from relvmoiscsi.untrusted import text_of
+from relvmoiscsi.untrusted import size_of, text_of
 
 NAME_LABEL = "VM records (relvmoiscsi)"  #: of the VDI
 MAGIC = b"relvmoiscsi VMs\0"
@@ -178,16 +178,25 @@ def unpack(header: SavedHeader, content: bytes, volume: str) -> SavedVms:
     try:
         index = untrusted.object_of(content[: header.index_length], MOST_INDEX_BYTES, _MOST_VALUES)
         sr_uuid, when = text_of(index["sr"]), text_of(index["when"])
-        serial, rows = _count(index.get("serial", 0), MOST_SERIAL), _list(index["vms"])
-        vms = []
-        for row in rows:
+        serial = size_of(index.get("serial", 0))
+        if serial > MOST_SERIAL:
+            raise ValueError("the serial is out of range")
+        vms: List[SavedVm] = []
+        packed: Dict[str, bytes] = {}
+        bodies, end = content[header.index_length :], 0
+        for row in _list(index["vms"]):
             disks = tuple(
                 SavedDisk(text_of(disk["userdevice"]), text_of(disk["vdi"]), text_of(disk["name_label"]))
                 for disk in _list(row["disks"])
             )
             vm = SavedVm(text_of(row["uuid"]), text_of(row["name_label"]), text_of(row["power_state"]), disks)
+            if size_of(row["offset"]) != end or vm.uuid in packed:
+                raise ValueError("records overlap, leave a gap, or belong to one VM twice")
             vms.append(vm)
-        packed = _bodies(rows, content[header.index_length :])
+            packed[vm.uuid] = bodies[end : end + size_of(row["length"])]
+            end += row["length"]
+        if end != len(bodies):
+            raise ValueError("the records end before the content, or behind it")
     except (ValueError, KeyError, TypeError) as error:
         raise Malformed(_WHAT, where, f"their index cannot be read ({error})") from error
     return SavedVms(sr_uuid, when, serial, tuple(vms), packed, volume, header.digest, header.seal)
@@ -201,32 +210,7 @@ def _crc(header: SavedHeader) -> int:
     return zlib.crc32(bytes(header.replace(crc=0)))
 
 
-def _bodies(rows: Sequence[Mapping[str, Any]], bodies: bytes) -> Dict[str, bytes]:
-    """The compressed records of each VM, by UUID. Raises ValueError, KeyError, TypeError."""
-    found: Dict[str, bytes] = {}
-    end = 0
-    for row in rows:
-        uuid, start, length = (
-            text_of(row["uuid"]),
-            _count(row["offset"], len(bodies)),
-            _count(row["length"], len(bodies)),
-        )
-        if start != end or uuid in found:
-            raise ValueError("records overlap, leave a gap, or belong to one VM twice")
-        end += length
-        found[uuid] = bodies[start:end]
-    if end != len(bodies):
-        raise ValueError("the records end before the content")
-    return found
-
-
 def _list(value: Any) -> List[Any]:
     if not isinstance(value, list):
         raise ValueError("a value is not a list")
-    return value
-
-
-def _count(value: Any, most: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-        raise ValueError("a number is out of range")
     return value

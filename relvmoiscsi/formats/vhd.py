@@ -20,13 +20,13 @@ volume counts, here and for libvhd. Source: blktap drivers/block-vhd.c (vhd_kill
 """
 
 import re
-from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar
 
 from relvmoiscsi.device import SECTOR, Range
 from relvmoiscsi.errors import BadChecksum, Malformed, Place, Unsupported
 from relvmoiscsi.formats.checksum import vhd_checksum
 from relvmoiscsi.formats.naming import ParentName, parent_text, parse_parent_name, rename_parent
-from relvmoiscsi.formats.ondisk import Change, Field, Record, Structure, be32, be64, expect_magic, raw, u8
+from relvmoiscsi.formats.ondisk import Change, Field, Record, be32, be64, expect_magic, raw, u8
 
 # fmt: off
 FOOTER_COOKIE   = b"conectix"
@@ -34,7 +34,7 @@ POISONED_COOKIE = b"v_poison"      #: the cookie of a footer that vhd-util has d
 KILLED_FOOTER   = b"\xc7" * 512    #: the last sector while tapdisk has the VHD open for writing
 HEADER_COOKIE   = b"cxsparse"
 HEADER_OFFSET   = 512
-HEADER_KIND     = "VHD header"     #: `kind` of a Structure
+HEADER_KIND     = "VHD header"     #: `kind` of a Change
 FOOTER_KIND     = "VHD footer"
 VERSION         = 0x00010000
 TYPE_DYNAMIC    = 3
@@ -53,8 +53,19 @@ BATMAP_VERSIONS = (0x00010001, 0x00010002)   #: the checksum of version 1.1 adds
 OLD_CREATORS    = (0x00000001, 0x00010001)
 
 
-class Footer(Record, size=512):
+class SealedRecord(Record, size=0):
+    """What footers and headers have: a cookie, a version, and a checksum of the other bytes."""
+
+    cookie: "Field[bytes]"
+    version: "Field[int]"
+    checksum: "Field[int]"
+    COOKIE = b""
+
+
+class Footer(SealedRecord, size=512):
     """The footer at the end of the volume, and the copy of the footer at the start of the volume."""
+
+    COOKIE = FOOTER_COOKIE
 
     cookie          = raw(0, 8)
     features        = be32(8)
@@ -75,8 +86,10 @@ class Footer(Record, size=512):
     reserved        = raw(86, 426)
 
 
-class DynamicHeader(Record, size=1024):
+class DynamicHeader(SealedRecord, size=1024):
     """The place of the block table, and the name of the parent."""
+
+    COOKIE = HEADER_COOKIE
 
     cookie           = raw(0, 8)
     data_offset      = be64(8)         #: all ones
@@ -135,9 +148,12 @@ _FIELDS_OF_LOCATORS: Tuple[Field[Any], ...] = (
 UNUSED_ENTRY = b"\xff\xff\xff\xff"
 
 _NO_LOCATOR = LocatorEntry.code.encode(LOCATOR_NONE)  #: the start of an unused entry
-Sealed = TypeVar("Sealed", Footer, DynamicHeader)
+Sealed = TypeVar("Sealed", bound=SealedRecord)
 
-_TEXT_PREFIX = re.compile(r"(?:file://)?(?:\./)?(?:\.\\)?")
+#: the structures with a checksum, by `kind` of a Change
+STRUCTURES: Dict[str, Type[SealedRecord]] = {HEADER_KIND: DynamicHeader, FOOTER_KIND: Footer}
+
+_TEXT_PREFIX = re.compile(r"\A(?:file://)?(?:\./)?(?:\.\\)?")
 
 
 class Locator(NamedTuple):
@@ -209,18 +225,25 @@ def read_vhd(
         footer, end_footer, stale_end, killed = like[:4]
     else:
         footer, end_footer, stale_end, killed = _footers(footer_copy, last_sector, start, volume_size)
-    header = _header(header_bytes, start.plus(HEADER_OFFSET), volume_size)
+    header_place = start.plus(HEADER_OFFSET)
+    header = DynamicHeader.at(header_bytes, 0, header_place)
+    _verify("VHD header", header, header_place)
+    if header.reserved1 or header.reserved2.strip(b"\0"):
+        raise Unsupported("VHD header", header_place, "its reserved bytes are in use")
+    table_end = header.table_offset + 4 * header.max_bat_entries
+    if header.table_offset < HEAD_BYTES or table_end > volume_size:
+        raise Malformed("VHD header", header_place, f"its block table ends at {table_end} of {volume_size}")
     if footer.type == TYPE_DYNAMIC:
         for field in (DynamicHeader.parent_uuid, DynamicHeader.parent_name, DynamicHeader.locators):
             if getattr(header, field.name).strip(b"\0"):
                 problem = f"it has a {field.name}, and the footer says that there is no parent"
-                raise Malformed("VHD header", start.plus(HEADER_OFFSET + field.offset), problem)
+                raise Malformed("VHD header", header_place.plus(field.offset), problem)
         return Vhd(footer, end_footer, stale_end, killed, header, (), None)
     if like is not None and _same_in(header, like.header, *_FIELDS_OF_LOCATORS):
         locators = like.locators
     else:
         locators = _locators(header, volume, volume_size)
-    name_place = start.plus(HEADER_OFFSET + DynamicHeader.parent_name.offset)
+    name_place = header_place.plus(DynamicHeader.parent_name.offset)
     parent = _parent_of(_name_text(header, name_place), "VHD parent name", name_place)
     return Vhd(footer, end_footer, stale_end, killed, header, locators, parent)
 
@@ -229,46 +252,53 @@ def _footers(
     footer_copy: bytes, last_sector: bytes, start: Place, volume_size: int
 ) -> Tuple[Footer, Optional[Footer], Optional[Footer], bool]:
     """`footer`, `end_footer`, `stale_end` and `killed` of a `Vhd`."""
-    footer = _footer("VHD footer copy", Footer.at(footer_copy, 0, start), start)
-    is_copy = last_sector == footer_copy
+    footer = Footer.at(footer_copy, 0, start)
+    _verify("VHD footer copy", footer, start)
     end_footer: Optional[Footer] = footer
-    if not is_copy:
-        end, where = Footer.at(last_sector, 0, start), start.plus(volume_size - Footer.SIZE)
-        is_valid = end.cookie == FOOTER_COOKIE and _checksum_holds(end)
-        end_footer = _footer("VHD footer", end, where) if is_valid or end.cookie == POISONED_COOKIE else None
-    killed = last_sector == KILLED_FOOTER
-    stale_end = None
-    if end_footer is not None and not (is_copy or _same_in(footer, end_footer, *_SAME_IN_BOTH_FOOTERS)):
-        end_footer, stale_end = None, end_footer
+    stale_end: Optional[Footer] = None
+    if last_sector != footer_copy:
+        end = Footer.at(last_sector, 0, start)
+        if is_whole(FOOTER_KIND, last_sector) or end.cookie == POISONED_COOKIE:
+            _verify("VHD footer", end, start.plus(volume_size - Footer.SIZE))
+            is_own = _same_in(footer, end, *_SAME_IN_BOTH_FOOTERS)
+            end_footer, stale_end = (end, None) if is_own else (None, end)
+        else:
+            end_footer = None
     if footer.type not in (TYPE_DYNAMIC, TYPE_DIFFERENCING):
         kind = TYPE_NAMES.get(footer.type, str(footer.type))
         raise Unsupported("VHD footer", start.plus(Footer.type.offset), f"its disk type is {kind}")
     if footer.data_offset != HEADER_OFFSET:
         problem = f"it puts the dynamic header at {footer.data_offset}"
         raise Unsupported("VHD footer", start.plus(Footer.data_offset.offset), problem)
-    return footer, end_footer, stale_end, killed
+    return footer, end_footer, stale_end, last_sector == KILLED_FOOTER
 
 
-def _same_in(one: Sealed, other: Sealed, *fields: Field[Any]) -> bool:
+def _same_in(one: Record, other: Record, *fields: Field[Any]) -> bool:
     return all(field.stored(one) == field.stored(other) for field in fields)
 
 
-def _footer(what: str, footer: Footer, where: Place) -> Footer:
-    if footer.cookie == POISONED_COOKIE:
+def _verify(what: str, record: SealedRecord, where: Place) -> None:
+    """Raises FormatError for a wrong cookie, checksum or version, in the order of libvhd."""
+    if record.cookie == POISONED_COOKIE:
         raise Unsupported(what, where, "a resize of the VHD was cut, its footer is disabled")
-    expect_magic(what, where, footer.cookie, FOOTER_COOKIE)
-    if footer.version != VERSION:
-        raise Unsupported(what, where.plus(Footer.version.offset), f"its version is 0x{footer.version:08x}")
-    if not _checksum_holds(footer):
-        raise BadChecksum(what, where, footer.checksum, vhd_checksum(bytes(footer), Footer.checksum.offset))
-    return footer
+    expect_magic(what, where, record.cookie, record.COOKIE)
+    if not _checksum_holds(record):
+        raise BadChecksum(what, where, record.checksum, sealed(record).checksum)
+    if record.version != VERSION:
+        raise Unsupported(what, where.plus(type(record).version.offset), f"its version is 0x{record.version:08x}")
 
 
-def _checksum_holds(footer: Footer) -> bool:
-    if footer.checksum == vhd_checksum(bytes(footer), Footer.checksum.offset):
+def is_whole(kind: str, data: bytes) -> bool:
+    """Whether `data` is a structure of this kind with a correct checksum."""
+    record = STRUCTURES[kind](data)
+    return record.cookie == record.COOKIE and _checksum_holds(record)
+
+
+def _checksum_holds(record: SealedRecord) -> bool:
+    if record.checksum == sealed(record).checksum:
         return True
-    shown = bytes(footer.replace(hidden=0))
-    return footer.creator_version in OLD_CREATORS and footer.checksum == vhd_checksum(shown, Footer.checksum.offset)
+    is_old = isinstance(record, Footer) and record.creator_version in OLD_CREATORS
+    return is_old and record.checksum == sealed(record.replace(hidden=0)).checksum
 
 
 def _with_hidden(footer: Footer, hidden: bool) -> Footer:
@@ -280,22 +310,6 @@ def _with_hidden(footer: Footer, hidden: bool) -> Footer:
 def sealed(record: Sealed) -> Sealed:
     """A footer or a header with the checksum of its content."""
     return record.replace(checksum=vhd_checksum(bytes(record), type(record).checksum.offset))
-
-
-def _header(data: bytes, where: Place, volume_size: int) -> DynamicHeader:
-    header = DynamicHeader.at(data, 0, where)
-    expect_magic("VHD header", where, header.cookie, HEADER_COOKIE)
-    computed = vhd_checksum(bytes(header), DynamicHeader.checksum.offset)
-    if header.checksum != computed:
-        raise BadChecksum("VHD header", where, header.checksum, computed)
-    if header.version != VERSION:
-        raise Unsupported("VHD header", where, f"its version is 0x{header.version:08x}")
-    if header.reserved1 or header.reserved2.strip(b"\0"):
-        raise Unsupported("VHD header", where, "its reserved bytes are in use")
-    table_end = header.table_offset + 4 * header.max_bat_entries
-    if header.table_offset < HEAD_BYTES or table_end > volume_size:
-        raise Malformed("VHD header", where, f"its block table ends at {table_end} of {volume_size}")
-    return header
 
 
 def _locators(header: DynamicHeader, volume: str, volume_size: int) -> Tuple[Locator, ...]:
@@ -342,13 +356,8 @@ def _decoded(data: bytes, codec: str, what: str, where: Place) -> str:
         raise Malformed(what, where, f"it is not {codec.upper()}: {error.reason}") from error
 
 
-def _prefix_length(text: str) -> int:
-    match = _TEXT_PREFIX.match(text)
-    return match.end() if match else 0
-
-
 def _parent_of(text: str, what: str, where: Place) -> ParentName:
-    parent = parse_parent_name(text[_prefix_length(text) :])
+    parent = parse_parent_name(_TEXT_PREFIX.sub("", text, 1))
     if parent is None:
         raise Unsupported(what, where, f"{text!r} names no volume of an SR")
     return parent
@@ -375,27 +384,32 @@ def _located_text(locator: Locator, data: bytes, what: str, where: Place) -> str
     return _decoded(data, LOCATOR_CODECS[locator.code], what, where).rstrip("\0")
 
 
-def footer_changes(before: Vhd, after: Vhd, volume: str, volume_size: int) -> List[Change]:
-    """The bytes that change when SM's unfinished work changes a footer."""
-    found = []
-    if bytes(before.footer) != bytes(after.footer):
-        within = Structure(FOOTER_KIND, 0, Footer.SIZE)
-        found.append(Change(0, bytes(before.footer), bytes(after.footer), "VHD footer copy of " + volume, within))
-    old, new = before.end_footer or before.stale_end, after.end_footer
-    if old is not None and new is not None and bytes(old) != bytes(new):
-        within = Structure(FOOTER_KIND, volume_size - Footer.SIZE, Footer.SIZE)
-        found.append(Change(within.offset, bytes(old), bytes(new), "VHD footer of " + volume, within))
-    return found
-
-
 def changes(
-    vhd: Vhd, texts: Sequence[bytes], parent: Optional[ParentName], uuids: Mapping[str, str], volume: str
+    before: Vhd,
+    after: Vhd,
+    texts: Sequence[bytes],
+    parent: Optional[ParentName],
+    uuids: Mapping[str, str],
+    volume: str,
+    volume_size: int,
 ) -> List[Change]:
-    """The bytes that change under new UUIDs: the header and the locators' texts, all of which then name `parent`."""
+    """The bytes that change: footers that SM's unfinished work changes; the header and the locators' texts.
+
+    Header and `texts` then name `parent` under new UUIDs. `before` is the VHD as found, `after` the VHD after the work.
+    """
+    ends = before.end_footer or before.stale_end, after.end_footer
+    found = [
+        Change(offset, bytes(old), bytes(new), f"{what} of {volume}", FOOTER_KIND)
+        for offset, what, old, new in (
+            (0, "VHD footer copy", before.footer, after.footer),
+            (volume_size - Footer.SIZE, "VHD footer", *ends),
+        )
+        if old is not None and new is not None and old != new
+    ]
     if parent is None:
-        return []
-    header, found = vhd.header, []
-    for locator, data in zip(vhd.locators, texts):
+        return found
+    header, in_texts = after.header, []
+    for locator, data in zip(after.locators, texts):
         codec = LOCATOR_CODECS[locator.code]
         text = _located_text(locator, data, "VHD parent locator text", Place(volume, locator.offset))
         renamed = _named(text, parent, uuids)
@@ -406,23 +420,19 @@ def changes(
             entry = LocatorEntry.at(header.locators, at).replace(data_length=length)
             behind = header.locators[at + LocatorEntry.SIZE :]
             header = header.replace(locators=header.locators[:at] + bytes(entry) + behind)
-        found.append(Change(locator.offset, data.ljust(len(new), b"\0"), new, "VHD parent locator of " + volume))
-    name = _name_text(vhd.header, Place(volume, HEADER_OFFSET))
-    stored = vhd.header.parent_name
-    header = header.replace(parent_name=_exchanged(stored, name, _named(name, parent, uuids), NAME_CODEC))
-    header = sealed(header)
-    within = Structure(HEADER_KIND, HEADER_OFFSET, DynamicHeader.SIZE)
-    what = "VHD header of " + volume
-    return [Change(HEADER_OFFSET, bytes(vhd.header), bytes(header), what, within), *found]
+        in_texts.append(Change(locator.offset, data.ljust(len(new), b"\0"), new, "VHD parent locator of " + volume))
+    name = _name_text(after.header, Place(volume, HEADER_OFFSET))
+    stored = after.header.parent_name
+    header = sealed(header.replace(parent_name=_exchanged(stored, name, _named(name, parent, uuids), NAME_CODEC)))
+    found.append(Change(HEADER_OFFSET, bytes(after.header), bytes(header), "VHD header of " + volume, HEADER_KIND))
+    return found + in_texts
 
 
 def _named(text: str, parent: ParentName, uuids: Mapping[str, str]) -> str:
     """A text that names `parent` under new UUIDs, in the spelling of `text`."""
-    at = _prefix_length(text)
-    prefix, rest = text[:at], text[at:]
-    if parse_parent_name(rest) != parent:
-        rest = parent_text(parent)
-    return prefix + rename_parent(rest, uuids)
+    rest = _TEXT_PREFIX.sub("", text, 1)
+    name = rest if parse_parent_name(rest) == parent else parent_text(parent)
+    return text[: len(text) - len(rest)] + rename_parent(name, uuids)
 
 
 def _exchanged(stored: bytes, old: str, new: str, codec: str) -> bytes:

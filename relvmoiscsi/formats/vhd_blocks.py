@@ -14,15 +14,14 @@ Sources: blktap drivers/block-vhd.c (reserve_new_block, schedule_redundant_bm_wr
 (vhd_end_of_headers, vhd_batmap_header_offset, vhd_checksum_batmap); SM drivers/lvhdutil.py (calcSizeVHDLV).
 """
 
-import sys
 from array import array
-from typing import Iterable, List, NamedTuple, Optional, Sequence
+from typing import Iterable, List, Optional, Sequence
 
 from relvmoiscsi.device import SECTOR, Range, align_up
 from relvmoiscsi.errors import BadChecksum, Malformed, Place, Unsupported
 from relvmoiscsi.formats import vhd
 from relvmoiscsi.formats.checksum import byte_sum
-from relvmoiscsi.formats.ondisk import expect_magic
+from relvmoiscsi.formats.ondisk import big_endian, expect_magic
 from relvmoiscsi.formats.vhd import BatmapHeader, DynamicHeader, LocatorEntry, locator_space
 
 UNIT = 4096  #: bytes
@@ -38,23 +37,21 @@ ENTRY_BYTES = 4
 _FORMULA_BYTES = 4329472
 
 
-class Geometry(NamedTuple):
-    """The places of the tables of an image, in bytes from the start of its volume."""
-
-    table: Range  #: the whole block allocation table
-    batmap_header: int
-    first_slot_unit: int  #: the unit of slot 0 in an image without parent locators
+def block_table(header: DynamicHeader) -> Range:
+    """The range of the whole block allocation table, in the volume."""
+    return Range(header.table_offset, ENTRY_BYTES * header.max_bat_entries)
 
 
-def geometry(header: DynamicHeader, batmap: Optional[BatmapHeader] = None) -> Geometry:
-    """The geometry of an image with this header and this batmap header."""
-    table = Range(header.table_offset, ENTRY_BYTES * header.max_bat_entries)
-    batmap_header = align_up(table.end, SECTOR)
-    end = batmap_header + BatmapHeader.SIZE
-    if batmap is not None:
-        end = max(end, batmap.batmap_offset + batmap.batmap_sectors * SECTOR)
+def batmap_header_at(header: DynamicHeader) -> int:
+    """The bytes from the start of the volume to the batmap header of an image with this header."""
+    return align_up(block_table(header).end, SECTOR)
+
+
+def first_slot_unit(header: DynamicHeader, batmap: BatmapHeader) -> int:
+    """The unit of slot 0 in an image without parent locators."""
+    end = max(batmap_header_at(header) + BatmapHeader.SIZE, batmap.batmap_offset + batmap.batmap_sectors * SECTOR)
     sector = align_up(end, SECTOR) // SECTOR  # of the first bitmap that may lie behind the headers
-    return Geometry(table, batmap_header, (sector + (_PADDING_SECTORS - sector) % 8) // 8)
+    return (sector + (_PADDING_SECTORS - sector) % 8) // 8
 
 
 def end_of_headers(header: DynamicHeader, batmap: BatmapHeader) -> int:
@@ -101,17 +98,11 @@ def block_count(virtual_size: int) -> int:
 
 def read_entries(data: bytes) -> Sequence[int]:
     """The entries of a table."""
-    found = array("I", data)
-    if sys.byteorder == "little":
-        found.byteswap()
-    return found
+    return big_endian(array("I", data))
 
 
 def table_bytes(entries: Iterable[int]) -> bytes:
-    found = array("I", entries)
-    if sys.byteorder == "little":
-        found.byteswap()
-    return found.tobytes()
+    return big_endian(array("I", entries)).tobytes()
 
 
 # --- bitmaps

@@ -28,16 +28,11 @@ _REMEDIES = {
 }
 
 
-def remedy(error: OSError) -> str:
-    """Return what a person can do about the error of making or writing a file."""
+def remedy(error: OSError, path: str = "") -> str:
+    """Return what a person can do about the error. After EACCES and EPERM, root and the owner of `path` differ."""
     number = error.errno or 0
-    if number in _FORBIDDEN_TO_ROOT:
-        return permission_remedy(number)
-    return _REMEDIES.get(number, "Look at what is in its place.")
-
-
-def permission_remedy(number: int, path: str = "") -> str:
-    """Return what a person can do about EACCES or EPERM. The answers to root, and to the owner of `path`, differ."""
+    if number not in _FORBIDDEN_TO_ROOT:
+        return _REMEDIES.get(number, "Look at what is in its place.")
     if os.geteuid() == 0:
         return _FORBIDDEN_TO_ROOT[number]
     try:
@@ -114,7 +109,7 @@ def make_directory(path: str, mode: int) -> None:
     """Make a directory and those above it, each with this mode. What is there stays as it is. Raises OSError."""
     if os.path.isdir(path):
         return
-    above = os.path.dirname(path)
+    above = os.path.dirname(path) or os.curdir
     if not os.path.lexists(above):
         make_directory(above, mode)
     try:

@@ -1,20 +1,30 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Flocks: wait for a flock with a time limit, take a lock file that its holder unlinks, and name the holders.
+"""Locks on files: wait for a flock with a time limit, hold a lock file, name the holders, and keep locks from children.
 
-Some holders unlink the lock file at release. A process may then lock a file that no path leads to. So each process
-compares the locked file with the file at the path, and starts again if the two differ:
+The holder of a lock file unlinks the file at release. A process may then lock a file that no path leads to. So each
+process compares the locked file with the file at the path, and starts again if the two differ:
 
     open(O_CREAT)  ->  flock(LOCK_EX)  ->  fstat == stat ?  ->  this process has the lock
+
+A lock ends when the last copy of its descriptor is closed, and a forked child has copies (inherited_lock_fds). A child
+that hangs in the kernel may outlive its parent, and keeps its copies. A parent that exits releases its locks for all
+copies; a parent that is killed does not. So a child closes its copies first.
+
+A child that writes to a LUN may still write after its parent was killed. Such a child keeps two copies: the LUN's lock,
+so that no other call begins, and the switch that hides the LUN. The child keeps no other lock, so that SM and LVM do
+not wait for a disk that does not answer.
 """
 
 import fcntl
 import logging
 import os
+import stat
 import time
-from typing import Callable, List, Optional
+from contextlib import contextmanager
+from typing import Callable, Dict, Iterator, Union
 
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.host.files import text_of
+from relvmoiscsi.host.files import open_private, remedy, text_of
 from relvmoiscsi.host.own_path import NotOwn, verify_own_way
 from relvmoiscsi.host.terminated import pause
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -23,74 +33,88 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.05
 
+#: the descriptors of this process that hold a lock, or will soon: does the descriptor guard a LUN?
+inherited_lock_fds: Dict[int, bool] = {}
 
-def verify_own_lock(path: str) -> None:
-    """Raise Refused where another user could lead this process to another lock file than `path`. Raises OSError.
 
-    In a place such as /run/lock, each user could otherwise make the directory of the locks first.
+def open_lock(path: str, flags: int) -> int:
+    """Open a lock file of SM or LVM, and return the descriptor. A file that is not there is made with mode 0600.
+
+    In a place such as /run/lock, each user could make the directory first, and lead this process to another lock file.
+    Raises Refused then, and for a failed open. Raises FileNotFoundError if there is no such directory.
     """
     try:
         verify_own_way(path)
-    except NotOwn as problem:
-        raise Refused(
-            f"The lock {path} is not safe: {problem}. Let root have that place alone, then try again."
-        ).in_state("Nothing was written.") from None
+        return open_private(path, flags)
+    except NotOwn as error:
+        problem = f"The lock {path} is not safe: {error}. Let root have that place alone, then try again."
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise FileNotFoundError(path) from error
+    except OSError as error:
+        problem = f"The lock {path} cannot be opened: {error.strerror}. {remedy(error)}"
+    raise Refused(problem).in_state("Nothing was written.")
 
 
-def take(descriptor: int) -> bool:
-    """Take LOCK_EX on an open file if no other process has it. Raises OSError where the file system has no locks."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def take(descriptor: int, deadline: float = 0.0) -> bool:
+    """Try once, and until `deadline`, to take LOCK_EX on an open file. Return whether this process has the lock.
 
-
-def take_before(descriptor: int, deadline: float) -> bool:
-    """Try `take` until `deadline`, a value of time.monotonic(). Return whether this process has the lock."""
-    while not take(descriptor):
-        if time.monotonic() >= deadline:
-            return False
+    `deadline` is a value of time.monotonic(). Raises OSError where the file system has no locks.
+    """
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
         pause(POLL_SECONDS)
-    return True
 
 
-def take_file(path: str, opened: Callable[[], int], deadline: float) -> Optional[int]:
-    """Lock the lock file `path` and return its descriptor; None if the lock is not free at `deadline`.
+@contextmanager
+def lock_file(
+    path: str,
+    opened: Callable[[], int],
+    deadline: float,
+    taken: Callable[[str], Exception],
+    host: Host = THIS_HOST,
+    guards_lun: bool = False,
+) -> Iterator[int]:
+    """Hold the lock file `path` while the block runs, and give its descriptor. Then unlink the file; log a failure.
 
-    `opened` opens the file and returns the descriptor. Exceptions of `opened` go through.
+    `opened` opens the file and returns the descriptor; its exceptions go through. Raises `taken(holders)` if the lock
+    is not free at `deadline`; the holders are words of a sentence. A child that writes keeps a lock that `guards_lun`.
     """
     while True:
         descriptor = opened()
         try:
-            is_free = take_before(descriptor, deadline)
+            is_free = take(descriptor, deadline)
             if is_free and is_current(path, descriptor):
-                return descriptor
+                break
         except BaseException:
             os.close(descriptor)
             raise
         os.close(descriptor)
         if not is_free or time.monotonic() >= deadline:
-            return None
-
-
-def release_file(path: str, descriptor: int) -> None:
-    """Unlink a lock file that this process has locked, release the flock, and close the file. Log failures.
-
-    The work that the lock guarded is over, and its outcome stands.
-    """
+            raise taken(owner_of(path, host))
     try:
-        # Only the holder may unlink the file. So the path leads to the same file between the check and the unlink.
-        if is_current(path, descriptor):
-            os.unlink(path)
-        fcntl.flock(descriptor, fcntl.LOCK_UN)  # for all copies: a forked child that hangs would keep its copy locked
-    except OSError as error:
-        log.warning("The lock file %s could not be removed: %s.", path, error.strerror)
+        with inherited(descriptor, guards_lun):
+            log.debug("took the lock %s", path)
+            yield descriptor
     finally:
         try:
-            os.close(descriptor)
-        except OSError as error:
-            log.warning("The lock file %s could not be closed: %s.", path, error.strerror)
+            # Only the holder may unlink the file. So the path leads to the same file between the check and the unlink.
+            if not is_handed_over(descriptor):
+                if is_current(path, descriptor):
+                    os.unlink(path)
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # for all copies: a child that hangs would keep its copy locked
+        except OSError as error:  # the work that the lock guarded is over, and its outcome stands
+            log.warning("The lock file %s could not be removed: %s.", path, error.strerror)
+        finally:
+            try:
+                os.close(descriptor)
+            except OSError as error:
+                log.warning("The lock file %s could not be closed: %s.", path, error.strerror)
+        log.debug("closed the lock %s", path)
 
 
 def is_current(path: str, descriptor: int) -> bool:
@@ -120,25 +144,62 @@ def is_held(path: str) -> bool:
     return False
 
 
-def owners_of(status: os.stat_result, host: Host = THIS_HOST) -> List[str]:
-    """Return the processes with a flock on the file or device node of `status`, as words of a sentence."""
-    return [host.named_process(number) for number in owner_numbers(status, host)]
+def owner_of(file: Union[str, int], host: Host = THIS_HOST) -> str:
+    """Return the processes with a flock on the file, by path or descriptor, as words of a sentence.
 
-
-def owner_numbers(status: os.stat_result, host: Host = THIS_HOST) -> List[str]:
-    """Return the ids of the processes that took a flock on the file. A child may hold the lock of an ended process."""
-    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    owners = []
-    for line in text_of(os.path.join(host.proc, "locks")).splitlines():
-        words = line.split()  # 1: FLOCK ADVISORY WRITE 4711 08:01:12345 0 EOF
-        if len(words) >= 6 and words[1] == "FLOCK" and words[5] == place:
-            owners.append(words[4])
-    return owners
-
-
-def owner_of(path: str, host: Host = THIS_HOST) -> str:
-    """Return the processes with a flock on the file, joined for a sentence."""
+    A process may have ended that took the lock: its child has the lock then.
+    """
     try:
-        return ", ".join(owners_of(os.stat(path), host)) or "another process"
+        status = os.stat(file)
     except FileNotFoundError:
         return "another process"  # the holder has released the lock since
+    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    # 1: FLOCK ADVISORY WRITE 4711 08:01:12345 0 EOF
+    locks = [line.split() for line in text_of(os.path.join(host.proc, "locks")).splitlines()]
+    owners = [words[4] for words in locks if len(words) >= 6 and words[1] == "FLOCK" and words[5] == place]
+    return ", ".join(map(host.named_process, owners)) or "another process"
+
+
+# --- locks and child processes
+
+
+@contextmanager
+def inherited(descriptor: int, guards_lun: bool = False) -> Iterator[None]:
+    """While the block runs, have each new child close its copy of a descriptor that holds a lock, or will soon.
+
+    A child that writes to the LUN keeps a descriptor that `guards_lun`. Enter the block after the descriptor is open,
+    and close the descriptor after the block: the kernel reuses its number at once.
+    """
+    inherited_lock_fds[descriptor] = guards_lun
+    try:
+        yield
+    finally:
+        inherited_lock_fds.pop(descriptor, None)
+
+
+def close_inherited(but_lun: bool) -> None:
+    """In a forked child: close the child's copies of all locks; with `but_lun`, not of the locks and switches of LUNs.
+
+    The parent keeps its copies.
+    """
+    for descriptor, guards_lun in list(inherited_lock_fds.items()):
+        if not (but_lun and guards_lun):
+            del inherited_lock_fds[descriptor]
+            os.close(descriptor)
+
+
+def hand_over_to_child() -> None:
+    """Give up this process's copies of the locks and switches of LUNs: a child that still writes alone keeps them.
+
+    The descriptors lead to /dev/null afterwards, so closing them releases nothing.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for descriptor, guards_lun in inherited_lock_fds.items():
+        if guards_lun:
+            os.dup2(nothing, descriptor, inheritable=False)
+    os.close(nothing)
+
+
+def is_handed_over(descriptor: int) -> bool:
+    """Return whether `hand_over_to_child` has given up the lock: then the lock file must stay."""
+    return stat.S_ISCHR(os.fstat(descriptor).st_mode)

@@ -16,7 +16,7 @@ import os
 import re
 from functools import partial
 from glob import escape, glob
-from typing import List, NamedTuple, Optional
+from typing import List, Optional
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
@@ -32,17 +32,8 @@ log = logging.getLogger(__name__)
 ADD_SECONDS = 15.0  #: for the kernel and udev to add the LUN
 _LOGGED_IN = "LOGGED_IN"
 _TCP, _RDMA = "iscsi_tcp", ("iscsi_iser", "ib_iser")  #: drivers; any other driver is of a card that speaks TCP itself
-_SESSION = re.compile(r"/host(\d+)/session\d+\Z")
+_SESSION = re.compile(r"/host\d+/session\d+\Z")
 _TARGET = re.compile(r"/target\d+:(\d+):(\d+)\Z")
-
-
-class KernelSession(NamedTuple):
-    """A kernel session to a target."""
-
-    name: str  #: "session4"
-    host: str  #: the number of its SCSI host
-    directory: str  #: in sysfs, with its targets and LUNs
-    is_logged_in: bool
 
 
 def add_lun(iqn: str, scsi_id: str, number: int, deadline: Deadline, host: Host = THIS_HOST) -> None:
@@ -59,9 +50,10 @@ def problems_of_adding(iqn: str, scsi_id: str, number: int, deadline: Deadline, 
     before = udev.disks_of(scsi_id, host)
     lacking = []
     for session in sessions_to(iqn, host):
-        luns = glob(os.path.join(escape(session.directory), "target*", "[0-9]*:*"))
+        luns = glob(os.path.join(escape(session), "target*", "[0-9]*:*"))
         shown = {scsi.scsi_id_of_address(os.path.basename(path), host) for path in luns}
-        if session.is_logged_in and scsi_id not in shown:
+        state = attribute(host.sysfs, "class/iscsi_session", os.path.basename(session), "state")
+        if state == _LOGGED_IN and scsi_id not in shown:
             lacking.append(session)
     if not lacking:
         return []
@@ -71,9 +63,10 @@ def problems_of_adding(iqn: str, scsi_id: str, number: int, deadline: Deadline, 
     problems = []
     for session, outcome in zip(lacking, outcomes):
         if isinstance(outcome, RelvmoiscsiError):
-            rescan = command("iscsiadm", "-m", "session", "-r", session.name[len("session") :], "--rescan")
+            name = os.path.basename(session)
+            rescan = command("iscsiadm", "-m", "session", "-r", name[len("session") :], "--rescan")
             problems.append(
-                f"The LUN {scsi_id} was not added to {session.name} to {iqn}: {outcome} "
+                f"The LUN {scsi_id} was not added to {name} to {iqn}: {outcome} "
                 f"Run {rescan} before SR.probe or PBD.plug."
             )
     added = len(lacking) - len(problems)
@@ -113,47 +106,37 @@ def offload_hint(iqn: str, host: Host = THIS_HOST) -> str:
     return f"This host reaches the target through a card of its own ({others[0]}); use type=relvmohba."
 
 
-def sessions_to(iqn: str, host: Host = THIS_HOST) -> List[KernelSession]:
-    """Return the kernel's sessions of this host to the IQN. A session that vanishes during the read is left out."""
-    found = []
-    for path in sorted(glob(os.path.join(escape(host.sysfs), "class/iscsi_session/session*"))):
-        directory = os.path.realpath(os.path.join(path, "device"))
-        match = _SESSION.search(directory)
-        if match and attribute(path, "targetname") == iqn:
-            is_logged_in = attribute(path, "state") == _LOGGED_IN
-            found.append(KernelSession(os.path.basename(path), match.group(1), directory, is_logged_in))
-    return found
+def sessions_to(iqn: str, host: Host = THIS_HOST) -> List[str]:
+    """Return the kernel's sessions of this host to the IQN: directories in sysfs, such as ".../host7/session4".
+
+    A session that vanishes during the read is left out.
+    """
+    paths = sorted(glob(os.path.join(escape(host.sysfs), "class/iscsi_session/session*")))
+    found = [os.path.realpath(os.path.join(path, "device")) for path in paths if attribute(path, "targetname") == iqn]
+    return [directory for directory in found if _SESSION.search(directory)]
 
 
-def _add(session: KernelSession, scsi_id: str, number: int, host: Host) -> str:
+def _add(session: str, scsi_id: str, number: int, host: Host) -> str:
     # A card has all its sessions at one SCSI host.
-    places = [_TARGET.search(path) for path in sorted(glob(os.path.join(escape(session.directory), "target*")))]
+    scsi_host = os.path.basename(os.path.dirname(session))
+    places = [_TARGET.search(path) for path in sorted(glob(os.path.join(escape(session), "target*")))]
     channel, target = next((place.groups() for place in places if place), ("0", "0"))
     if not any(places) and _driver(session, host) not in (_TCP, *_RDMA):
         raise Refused("the card does not tell which of its targets the session has.")
-    address = f"{session.host}:{channel}:{target}:{number}"
+    address = f"{scsi_host[len('host') :]}:{channel}:{target}:{number}"
     stale = _at(address, host)
     if stale is not None:
         switch = f"/sys/bus/scsi/devices/{address}/delete"
         raise Refused(
             f"its LUN {number} was {stale} at the login. If nothing uses that disk: `echo 1 > {shell_words(switch)}`."
         )
-    _scan(session, f"{channel} {target} {number}", host)
+    scsi.look_for_luns(scsi_host, f"{channel} {target} {number}", host)
     found = _at(address, host)
     if found is None:
         raise Refused(f"the target has no LUN {number} for this host.")
     if found != scsi_id:
         raise Refused(f"for this host, the LUN {number} of the target is {found}, which this host sees now.")
     return ""
-
-
-def _scan(session: KernelSession, place: str, host: Host) -> None:
-    path = os.path.join(host.sysfs, f"class/scsi_host/host{session.host}/scan")
-    try:
-        with open(path, "w", encoding="ascii") as switch:
-            switch.write(place)
-    except OSError as error:
-        raise Refused(f"{path}: {error.strerror}.") from error
 
 
 def _at(address: str, host: Host) -> Optional[str]:
@@ -163,6 +146,6 @@ def _at(address: str, host: Host) -> Optional[str]:
     return scsi.scsi_id_of_address(address, host) or "a LUN without an id"
 
 
-def _driver(session: KernelSession, host: Host) -> str:
+def _driver(session: str, host: Host) -> str:
     """Return the driver of the session's SCSI host: "iscsi_tcp", "qla4xxx"; "" if the kernel does not report it."""
-    return attribute(host.sysfs, f"class/scsi_host/host{session.host}/proc_name")
+    return attribute(host.sysfs, "class/scsi_host", os.path.basename(os.path.dirname(session)), "proc_name")

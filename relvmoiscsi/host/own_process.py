@@ -30,11 +30,11 @@ import select
 import signal
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 from relvmoiscsi.deadline import BATCH_SECONDS, Deadline, OutOfTime
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
-from relvmoiscsi.host import inherited_lock_fds, terminated
+from relvmoiscsi.host import flock, terminated
 
 log = logging.getLogger(__name__)
 
@@ -108,10 +108,80 @@ def _begin() -> None:
         raise _Stop
 
 
-class _Child(NamedTuple):
-    pid: int
-    answers: int  #: a descriptor to read from
-    orders: int  #: a descriptor to write to
+class _Child:
+    """A child process that does a work, seen from its parent."""
+
+    def __init__(self, work: Callable[[], Any], guards_lun: bool) -> None:
+        """Fork. With `guards_lun`, the child keeps the locks that guard a LUN; else no lock.
+
+        The child inherits this process's SIGTERM handler and never heeds the signal: before its first wait, the child
+        calls `heed_no_longer`.
+        """
+        self.answers, tell = os.pipe()
+        hear, self.orders = os.pipe()
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid:
+            os.close(tell)
+            os.close(hear)
+            return
+        try:
+            terminated.heed_no_longer()
+            self.close()
+            global _parent  # noqa: PLW0603 - of the child, which does nothing but this work
+            _parent = tell, hear
+            flock.close_inherited(but_lun=guards_lun)
+            nothing = os.open(os.devnull, os.O_RDWR)
+            for descriptor in (0, 1, 2):  # the caller's
+                os.dup2(nothing, descriptor)
+            ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != parent:  # the parent has ended before the call
+                os._exit(0)
+            try:
+                answer = {"value": work()}
+            except RelvmoiscsiError as error:
+                answer = _as_json(error)
+            except _Stop:
+                answer = {}  # the parent does not read the answer
+            except BaseException as error:
+                log.exception("a bug in the work on a device")
+                answer = {"bug": repr(error)}
+            _tell(tell, json.dumps(answer).encode("ascii"))
+        finally:
+            os._exit(0)  # the parent's finally blocks and exit handlers must not run in the child
+
+    def kill(self) -> None:
+        try:
+            os.kill(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # the process has ended
+
+    def line(self, deadline: Deadline) -> Optional[bytes]:
+        """Return the next question of the work, or its result; None at the deadline."""
+        return _line(self.answers, deadline)
+
+    def tell(self, answer: Dict[str, Any]) -> None:
+        """Answer a question of the work."""
+        try:
+            _tell(self.orders, json.dumps(answer).encode("ascii"))
+        except BrokenPipeError:
+            pass  # the child has ended; its other pipe reports the end
+
+    def outcome(self, deadline: Deadline, what: str) -> Outcome:
+        """Return the result of work that asks no question, or its error; at the deadline, kill the child."""
+        line = self.line(deadline)
+        if line is None:  # the child was stopped in the middle of its answer
+            self.kill()
+            return deadline.over(what)
+        try:
+            return _result(line, begun=False, state=deadline.state)
+        except RelvmoiscsiError as error:
+            return error
+
+    def close(self) -> None:
+        """Close the pipes."""
+        os.close(self.answers)
+        os.close(self.orders)
 
 
 def run_in_child(
@@ -130,51 +200,42 @@ def run_in_child(
     - RelvmoiscsiError: `work` raised a RelvmoiscsiError; message, key and state are the same.
     - RuntimeError: `work` raised another exception, which the child has logged.
     """
-    child: Optional[_Child] = None
-    begun = False
-    locks = ExitStack()
+    child, begun, locks = _Child(partial(work, _begin), guards_lun=not only_reads), False, ExitStack()
     try:
-        child = _fork(partial(work, _begin), guards_lun=not only_reads)
         while True:
-            line = _line(child.answers, Deadline(BATCH_SECONDS) if begun else deadline)
+            line = child.line(Deadline(BATCH_SECONDS) if begun else deadline)
+            answer: Dict[str, Any] = {}
             if line is None:
-                _kill(child.pid)
+                child.kill()
                 if not begun:
                     raise deadline.over(what)
                 problem = f"The LUN did not answer for {BATCH_SECONDS:g} seconds in the middle of the work."
                 raise Refused(problem, OutOfTime.sm_key).in_state(_MAYBE_BEGUN)
-            answer: Dict[str, Any] = {}
-            if line.startswith(_LOCK) and lock is not None:
+            if line == _MAY_I_WRITE:
+                if not begun and deadline.has_passed:
+                    child.tell({"yes": False})
+                    raise deadline.over("the first write to the LUN")
+                terminated.heed_no_longer()
+                begun, answer = True, {"yes": True}
+            elif line == _UNLOCK:
+                locks.close()
+            elif line.startswith(_LOCK) and lock is not None:
                 try:
                     locks.enter_context(lock(*json.loads(line[len(_LOCK) :].decode("ascii"))))
                 except RelvmoiscsiError as error:
                     answer = _as_json(error)
-            elif line == _UNLOCK:
-                locks.close()
-            elif line == _MAY_I_WRITE:
-                if not (begun or deadline.has_passed):
-                    terminated.heed_no_longer()
-                    begun = True
-                answer = {"yes": begun}
             else:
                 return _result(line, begun, deadline.state)
-            try:
-                _tell(child.orders, json.dumps(answer).encode("ascii"))
-            except BrokenPipeError:
-                pass  # the child has ended; its other pipe reports the end
-            if answer == {"yes": False}:
-                raise deadline.over("the first write to the LUN")
+            child.tell(answer)
     except terminated.Terminated:
-        if child is not None:
-            _kill(child.pid)
+        child.kill()
         raise
     finally:
-        if child is not None:
-            _close(child)
-            _reap([child.pid])
-            if begun and child.pid in _given_up:  # the child still writes
-                inherited_lock_fds.leave_to_child()
-            locks.close()
+        child.close()
+        _reap([child.pid])
+        if begun and child.pid in _given_up:  # the child still writes
+            flock.hand_over_to_child()
+        locks.close()
 
 
 def _as_json(error: RelvmoiscsiError) -> Dict[str, Any]:
@@ -196,7 +257,7 @@ def run_parallel(works: Sequence[Callable[[], Any]], deadline: Deadline, what: s
     try:
         while True:
             while waiting and len(running) < _AT_ONCE and not deadline.has_passed:
-                child = _fork(works[waiting[0]], guards_lun=False)
+                child = _Child(works[waiting[0]], guards_lun=False)
                 running[child.answers] = waiting.pop(0), child
                 poll.register(child.answers, select.POLLIN)
             if not running:
@@ -209,74 +270,17 @@ def run_parallel(works: Sequence[Callable[[], Any]], deadline: Deadline, what: s
                 number, child = running.pop(descriptor)
                 poll.unregister(descriptor)
                 ended.append(child.pid)
-                outcomes[number] = _outcome(child, deadline, what)
+                try:
+                    outcomes[number] = child.outcome(deadline, what)
+                finally:
+                    child.close()
     finally:
         for _number, child in running.values():  # kill all, before any is waited for
-            _kill(child.pid)
-            _close(child)
+            child.kill()
+            child.close()
             ended.append(child.pid)
         _reap(ended)
     return [outcomes[number] if number in outcomes else deadline.over(what) for number in range(len(works))]
-
-
-def _outcome(child: _Child, deadline: Deadline, what: str) -> Outcome:
-    try:
-        line = _line(child.answers, deadline)
-        if line is None:  # the child was stopped in the middle of its answer
-            _kill(child.pid)
-            return deadline.over(what)
-        return _result(line, begun=False, state=deadline.state)
-    except RelvmoiscsiError as error:
-        return error
-    finally:
-        _close(child)
-
-
-def _close(child: _Child) -> None:
-    os.close(child.answers)
-    os.close(child.orders)
-
-
-def _fork(work: Callable[[], Any], guards_lun: bool) -> _Child:
-    """Fork a child that does the work. With `guards_lun`, the child keeps the locks that guard a LUN; else no lock.
-
-    The child inherits this process's SIGTERM handler and never heeds the signal: before its first wait, the child calls
-    `heed_no_longer`.
-    """
-    answers, tell = os.pipe()
-    hear, orders = os.pipe()
-    parent = os.getpid()
-    pid = os.fork()
-    if pid:
-        os.close(tell)
-        os.close(hear)
-        return _Child(pid, answers, orders)
-    try:
-        terminated.heed_no_longer()
-        os.close(answers)
-        os.close(orders)
-        global _parent  # noqa: PLW0603 - of the child, which does nothing but this work
-        _parent = tell, hear
-        inherited_lock_fds.close_copies(but_lun=guards_lun)
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for descriptor in (0, 1, 2):  # the caller's
-            os.dup2(nothing, descriptor)
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # the parent has ended before the call
-            os._exit(0)
-        try:
-            answer = {"value": work()}
-        except RelvmoiscsiError as error:
-            answer = _as_json(error)
-        except _Stop:
-            answer = {}  # the parent does not read the answer
-        except BaseException as error:
-            log.exception("a bug in the work on a device")
-            answer = {"bug": repr(error)}
-        _tell(tell, json.dumps(answer).encode("ascii"))
-    finally:
-        os._exit(0)  # the parent's finally blocks and exit handlers must not run in the child
-    return _Child(0, -1, -1)  # not reached
 
 
 def _tell(descriptor: int, line: bytes) -> None:
@@ -319,13 +323,6 @@ def _result(line: bytes, begun: bool, state: str) -> Any:
         raise RuntimeError(answer["bug"])
     problem = "The process that worked on the LUN was ended from outside."
     raise Refused(problem, "SMGeneral").in_state(_MAYBE_BEGUN if begun else state or "Repeat the call.")
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass  # the process has ended
 
 
 def _reap(pids: Sequence[int]) -> None:

@@ -16,8 +16,7 @@ then two processes would hold the lock of one LUN.
 import os
 import stat
 import time
-from contextlib import contextmanager
-from typing import Callable, Iterator
+from typing import ContextManager
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host import flock
@@ -68,20 +67,18 @@ def open_lock_file(name: str, host: Host = THIS_HOST, directory: str = "") -> in
     return descriptor
 
 
-@contextmanager
-def only_one(name: str, host: Host, seconds: float, taken: Callable[[str], Exception]) -> Iterator[None]:
-    """Hold the lock file `name` in the directory while the block changes files of the product on this host.
+def only_one(name: str, host: Host, seconds: float, what: str) -> ContextManager[object]:
+    """Hold the lock file `name` in the directory while a block changes files of the product on this host.
 
-    Raises Refused, and `taken(owner)` if the lock is not free within `seconds`.
+    Raises Refused, also if the lock is not free within `seconds`: a sentence that begins with `what`, such as "The file
+    is being changed by".
     """
     path = os.path.join(host.at(RUN_DIRECTORY), name)
-    descriptor = flock.take_file(path, lambda: open_lock_file(name, host), time.monotonic() + seconds)
-    if descriptor is None:
-        raise taken(flock.owner_of(path, host))
-    try:
-        yield
-    finally:
-        flock.release_file(path, descriptor)
+
+    def taken(owner: str) -> Refused:
+        return Refused(f"{what} {owner}. Try again when that has ended.").in_state("Nothing was changed.")
+
+    return flock.lock_file(path, lambda: open_lock_file(name, host), time.monotonic() + seconds, taken, host)
 
 
 def _make_private(path: str) -> None:

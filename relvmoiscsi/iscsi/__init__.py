@@ -11,8 +11,8 @@ bytes in, bytes out. When the process ends, nothing of the session is left on th
 
 from relvmoiscsi.iscsi.lun_device import LunDevice
 from relvmoiscsi.iscsi.lun_opening import list_luns, open_lun
-from relvmoiscsi.iscsi.names import Credentials, DiscoveredTarget, Initiator, LunInfo
-from relvmoiscsi.iscsi.target_sessions import discover
+from relvmoiscsi.iscsi.names import Credentials, Initiator, LunInfo
+from relvmoiscsi.iscsi.target_sessions import Targets, discover
 from relvmoiscsi.portal import Portal
 
 __all__ = [
@@ -21,7 +21,7 @@ __all__ = [
     "LunDevice",
     "LunInfo",
     "Portal",
-    "DiscoveredTarget",
+    "Targets",
     "discover",
     "list_luns",
     "open_lun",

@@ -70,7 +70,13 @@ def authenticate(
     except LoginRefused as refused:
         if refused.status != AUTHENTICATION_FAILED:
             raise
-        raise _not_accepted(target, is_mutual) from refused
+        reason, remedy = "the CHAP user or secret is wrong", "Check the CHAP user and secret on both sides."
+        if is_mutual:  # RFC 7143 11.13.5 has one status for both
+            reason += ", or the target has no incoming CHAP user"
+            remedy = (
+                "Check both CHAP users and secrets on both sides. Leave out the incoming user if the target has none."
+            )
+        raise LoginRefused(target, AUTHENTICATION_FAILED, reason, remedy) from refused
     if not is_mutual:
         return answer
     expected = _response(algorithm, own_identifier, credentials.incoming_secret, own_challenge)
@@ -82,15 +88,6 @@ def authenticate(
     if not hmac.compare_digest(binary("CHAP_R", found["CHAP_R"]), expected) or "CHAP_C" in found:
         raise Unproven(target, "it does not know the secret of its incoming CHAP user")
     return answer
-
-
-def _not_accepted(target: str, is_mutual: bool) -> LoginRefused:
-    """Return the refusal of a login that gave the CHAP user and the response; with `is_mutual` also a challenge."""
-    reason, remedy = "the CHAP user or secret is wrong", "Check the CHAP user and secret on both sides."
-    if is_mutual:  # RFC 7143 11.13.5 has one status for both
-        reason += ", or the target has no incoming CHAP user"
-        remedy = "Check both CHAP users and secrets on both sides. Leave out the incoming user if the target has none."
-    return LoginRefused(target, AUTHENTICATION_FAILED, reason, remedy)
 
 
 def _response(algorithm: int, identifier: bytes, secret: str, challenge: bytes) -> bytes:

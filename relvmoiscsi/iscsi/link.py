@@ -11,16 +11,18 @@ import math
 import select
 import socket
 import time
-from typing import Callable, Optional
+from typing import Callable, Optional, Tuple
 
 from relvmoiscsi.deadline import Deadline, OutOfTime
+from relvmoiscsi.errors import shown_bytes
 from relvmoiscsi.iscsi.chap import Entropy
 from relvmoiscsi.iscsi.crc32c import fastest_crc32c
-from relvmoiscsi.iscsi.faults import Lost
-from relvmoiscsi.iscsi.login import Handshake, LoginRequest
-from relvmoiscsi.iscsi.pdu import Pdu, Wire
+from relvmoiscsi.iscsi.faults import Lost, Violation
+from relvmoiscsi.iscsi.login import Handshake, login
+from relvmoiscsi.iscsi.names import Credentials
+from relvmoiscsi.iscsi.pdu import LOGIN_RESPONSE, REJECT, PduHeader, Wire
 from relvmoiscsi.iscsi.session import Session
-from relvmoiscsi.portal import Portal
+from relvmoiscsi.portal import DEFAULT_PORT, Portal
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +30,7 @@ PING_SECONDS = 5.0
 SILENCE_SECONDS = 10.0
 NO_STEP_SECONDS = 30.0
 LOGOUT_SECONDS = 2.0
+_FIRST_OF_A_TARGET = (bytes([LOGIN_RESPONSE]), bytes([REJECT]))  #: opcodes of an answer to a login
 
 
 class Link:
@@ -44,7 +47,7 @@ class Link:
         self.portal = portal
         self.deadline = deadline
         self.wire = Wire(fastest_crc32c)
-        self.first_bytes = b""  #: of the other side's first answer
+        self._first_bytes = b""  #: of the other side's first answer
         self._socket = connection
         self._poll = select.poll()
         self._is_in = False
@@ -52,45 +55,68 @@ class Link:
         self.write_until = math.inf  #: on the monotonic clock; after that time no write command is sent
         self._last_byte = self._last_step = time.monotonic()
         self._steps = 0
-        self._handle: Callable[[Pdu], None]
+        self._handshake: Handshake
 
-    def log_in(self, wanted: LoginRequest, isid: bytes, entropy: Entropy) -> None:
-        """Log in. Raises Closed, Lost, Redirected, OutOfTime, and the errors of `login.login`."""
-        handshake = Handshake(self.wire, wanted, isid, entropy)
+    def log_in(
+        self,
+        initiator: str,
+        target: str,
+        credentials: Credentials,
+        algorithms: Tuple[int, ...],
+        isid: bytes,
+        entropy: Entropy,
+    ) -> None:
+        """Log in to the IQN `target`; "" for a discovery. `algorithms` are the CHAP algorithms to offer.
 
-        def handle(answer: Pdu) -> None:
-            handshake.handle(answer)
-            if handshake.parameters is not None:
-                self.session = Session(self.wire, handshake.parameters, handshake.last)
-                self._handle, self._is_in = self.session.handle, True
-
-        self._handle = handle
+        Raises Closed, Lost, Redirected, OutOfTime, and the errors of `login.login`.
+        """
+        exchange = login(str(self.portal), initiator, target, credentials, algorithms, entropy)
+        self._handshake = Handshake(self.wire, exchange, str(self.portal), target, isid)
         try:
             self.wait(lambda: self._is_in, f"the login at {self.portal}")
         except _ClosedByTarget as lost:
-            whom = "whose CHAP user they do not know" if wanted.credentials.user else "without CHAP"
-            handshake.closed(
+            whom = "whose CHAP user they do not know" if credentials.user else "without CHAP"
+            self._handshake.closed(
                 f"{self.portal} closed the connection in the middle of the login. Some targets do that to an initiator "
                 f"whose name they do not know, or {whom}: check both at the target. A port of another service may do "
                 "so as well: check the port."
             )
             raise AssertionError("an error thrown into the login always comes out") from lost
+        except Violation as problem:
+            if self._first_bytes[:1] in _FIRST_OF_A_TARGET:
+                raise Violation(f"{self.portal} does not log in as RFC 7143 wants it. {problem.message}") from problem
+            raise Violation(
+                f"What listens at {self.portal} does not speak iSCSI: its answer begins with "
+                f"{shown_bytes(self._first_bytes[:32])}. Check the port; the usual port of iSCSI is {DEFAULT_PORT}."
+            ) from problem
 
     def wait(self, is_done: Callable[[], bool], what: str) -> None:
         """Exchange data until `is_done`. Raises Lost, and OutOfTime, whose message has `what`."""
         now = time.monotonic()
         self._last_byte = max(self._last_byte, now)
         self._last_step = now
-        self._raise_if_lost()
+        if self._lost is not None:
+            raise self._lost
         while not is_done():
             if self.deadline.has_passed:
                 raise self._over(f"{what} was done")
-            self._turn(self._seconds_to_wait())
+            now = time.monotonic()
+            silent, stuck = now - self._last_byte, now - self._last_step
+            if silent >= SILENCE_SECONDS:
+                raise self._is_lost(Lost(f"{self.portal} has said nothing for {SILENCE_SECONDS:g} seconds."))
+            if stuck >= NO_STEP_SECONDS:
+                raise self._is_lost(Lost(f"{self.portal} has carried out nothing for {NO_STEP_SECONDS:g} seconds."))
+            is_ping_due = silent >= PING_SECONDS
+            if self._is_in and is_ping_due:
+                self.session.ping()
+            next_event = (PING_SECONDS if self._is_in and not is_ping_due else SILENCE_SECONDS) - silent
+            self._turn(min(next_event, NO_STEP_SECONDS - stuck, self.deadline.left))
 
     def pause(self, seconds: float) -> None:
         """Wait for `seconds`, and answer the target's requests meanwhile. Raises Lost and OutOfTime."""
         end = time.monotonic() + seconds
-        self._raise_if_lost()
+        if self._lost is not None:
+            raise self._lost
         while True:
             now = time.monotonic()
             if now >= end:
@@ -121,21 +147,6 @@ class Link:
         advice = "Look at the load and the state of the LUN at the array." if delay else "Look at the target."
         return self.deadline.over(what, f"{delay} {advice}".strip())
 
-    def _seconds_to_wait(self) -> float:
-        """Return how long to wait for the next byte. Send a ping if one is due. Raises Lost for a silent target."""
-        now = time.monotonic()
-        silent, stuck = now - self._last_byte, now - self._last_step
-        if silent >= SILENCE_SECONDS:
-            raise self._is_lost(Lost(f"{self.portal} has said nothing for {SILENCE_SECONDS:g} seconds."))
-        if stuck >= NO_STEP_SECONDS:
-            raise self._is_lost(Lost(f"{self.portal} has carried out nothing for {NO_STEP_SECONDS:g} seconds."))
-        next_event = SILENCE_SECONDS - silent
-        if self._is_in and silent < PING_SECONDS:
-            next_event = PING_SECONDS - silent
-        elif self._is_in:
-            self.session.ping()
-        return min(next_event, NO_STEP_SECONDS - stuck, self.deadline.left)
-
     def _turn(self, seconds: float) -> None:
         """Send queued data, and handle the data that arrive within `seconds`."""
         try:
@@ -146,12 +157,11 @@ class Link:
                 return
             buffers = self.wire.buffers()
             count = self._socket.recvmsg_into(buffers)[0]
-            self.first_bytes = self.first_bytes or bytes(buffers[0][:count])
+            self._first_bytes = self._first_bytes or bytes(buffers[0][:count])
             if not count:
                 raise _ClosedByTarget(f"{self.portal} has closed the connection.")
             self._last_byte = now = time.monotonic()
-            for answer in self.wire.received(count):
-                self._handle(answer)
+            self.wire.received(count, self._handle)
             steps = self.session.steps if self._is_in else self._steps
             if steps != self._steps:
                 self._steps, self._last_step = steps, now
@@ -163,6 +173,15 @@ class Link:
         except Lost as lost:
             self._is_lost(lost)
             raise
+
+    def _handle(self, header: PduHeader, data: memoryview) -> None:
+        if self._is_in:
+            self.session.handle(header, data)
+            return
+        self._handshake.handle(header, data)
+        if self._handshake.parameters is not None:
+            self.session = Session(self.wire, self._handshake.parameters, self._handshake.last)
+            self._is_in = True
 
     def _send(self) -> bool:
         """Send as much as the socket accepts. Return whether data are left."""
@@ -180,10 +199,6 @@ class Link:
     def _is_lost(self, lost: Lost) -> Lost:
         self._lost = lost
         return lost
-
-    def _raise_if_lost(self) -> None:
-        if self._lost is not None:
-            raise self._lost
 
 
 class _ClosedByTarget(Lost):

@@ -24,8 +24,8 @@ from relvmoiscsi.iscsi.faults import (
     Violation,
     no_such_target,
 )
-from relvmoiscsi.iscsi.names import NO_CREDENTIALS, Credentials
-from relvmoiscsi.iscsi.pdu import MAX_DATA_BYTES, Pdu, PduHeader, Wire
+from relvmoiscsi.iscsi.names import Credentials
+from relvmoiscsi.iscsi.pdu import MAX_DATA_BYTES, PduHeader, Wire
 from relvmoiscsi.iscsi.text_keys import (
     MAX_LOGIN_TEXT,
     NEXT,
@@ -70,16 +70,6 @@ _DECLARED_AT_ONCE = ("TargetPortalGroupTag",)  #: with the first answer; lengths
 _ANSWERS = {"IFMarker": "No", "OFMarker": "No", **{name: "Irrelevant" for name, _ in _OF_A_NORMAL_SESSION}}
 
 
-class LoginRequest(NamedTuple):
-    """The parameters of a login request."""
-
-    where: str  #: the target's name in messages
-    initiator: str
-    target: str  #: IQN; "" for a discovery
-    credentials: Credentials = NO_CREDENTIALS
-    algorithms: Tuple[int, ...] = (5,)  #: CHAP algorithms to offer
-
-
 class Parameters(NamedTuple):
     """The negotiated parameters of a session."""
 
@@ -94,14 +84,45 @@ class Parameters(NamedTuple):
 Exchange = Generator[Request, TextAnswer, Parameters]
 
 
-def login(wanted: LoginRequest, entropy: Entropy) -> Exchange:
-    """Negotiate and return the parameters. Raises Violation, LoginRefused, NoCommonAlgorithm, Unproven."""
-    told: Dict[str, str] = {}
-    answer = yield from _security(wanted, entropy, told)
+def login(
+    where: str, initiator: str, target: str, credentials: Credentials, algorithms: Tuple[int, ...], entropy: Entropy
+) -> Exchange:
+    """Negotiate and return the parameters. Raises Violation, LoginRefused, NoCommonAlgorithm, Unproven.
+
+    `where` is the target's name in messages; `target` is its IQN, "" for a discovery; `algorithms` are those of CHAP
+    to offer.
+    """
+    # --- the security stage
+    methods = "None"
+    if credentials.user:  # with None in the offer, the target could skip its own proof
+        methods = "CHAP" if credentials.incoming_user else "CHAP,None"
+    keys = [("InitiatorName", initiator), ("SessionType", "Normal" if target else "Discovery")]
+    keys += [("TargetName", target)] if target else []
+    keys += [("AuthMethod", methods)]
+    remedy = "Set up CHAP at the target." if credentials.user else "Give the CHAP user and secret of this initiator."
+    try:
+        answer = yield Request(SECURITY, methods == "None", keys)
+    except LoginRefused as refused:
+        if credentials.user or refused.status != AUTHENTICATION_FAILED:
+            raise
+        reason = "this login came without CHAP, and the target wants CHAP"
+        raise LoginRefused(where, refused.status, reason, remedy) from refused
+    told = dict(answer.keys)
+    method = told.get("AuthMethod", "None")
+    if method == "CHAP" and credentials.user:
+        answer = yield from authenticate(where, credentials, algorithms, entropy)
+    elif method == "None" and credentials.incoming_user:
+        raise Unproven(where, "it skipped CHAP, so it does not know its incoming CHAP user")
+    elif method in (*NO_ANSWER, "CHAP"):
+        raise LoginRefused(where, AUTHENTICATION_FAILED, f"it does not take AuthMethod={methods}", remedy)
+    elif method != "None":
+        reason = f"it wants {method[:40]!r}; CHAP is supported"
+        raise LoginRefused(where, AUTHENTICATION_FAILED, reason, "Set up CHAP at the target.")
     while not answer.went_on:
         answer = yield Request(SECURITY, True, [])
+    # --- the operational stage
     told = {name: value for name, value in told.items() if name in _DECLARED_AT_ONCE}
-    offer = _OF_EACH_SESSION + (_OF_A_NORMAL_SESSION if wanted.target else [])
+    offer = _OF_EACH_SESSION + (_OF_A_NORMAL_SESSION if target else [])
     reply: Keys = offer
     while True:
         answer = yield Request(OPERATIONAL, True, reply)
@@ -125,40 +146,6 @@ def login(wanted: LoginRequest, entropy: Entropy) -> Exchange:
     )
 
 
-def _security(
-    wanted: LoginRequest, entropy: Entropy, told: Dict[str, str]
-) -> Generator[Request, TextAnswer, TextAnswer]:
-    credentials = wanted.credentials
-    methods = "None"
-    if credentials.user:  # with None in the offer, the target could skip its own proof
-        methods = "CHAP" if credentials.incoming_user else "CHAP,None"
-    keys = [("InitiatorName", wanted.initiator), ("SessionType", "Normal" if wanted.target else "Discovery")]
-    keys += [("TargetName", wanted.target)] if wanted.target else []
-    keys += [("AuthMethod", methods)]
-    remedy = "Set up CHAP at the target." if credentials.user else "Give the CHAP user and secret of this initiator."
-    try:
-        answer = yield Request(SECURITY, methods == "None", keys)
-    except LoginRefused as refused:
-        if credentials.user or refused.status != AUTHENTICATION_FAILED:
-            raise
-        reason = "this login came without CHAP, and the target wants CHAP"
-        raise LoginRefused(wanted.where, refused.status, reason, remedy) from refused
-    told.update(answer.keys)
-    method = told.get("AuthMethod", "None")
-    if method == "CHAP" and credentials.user:
-        answer = yield from authenticate(wanted.where, credentials, wanted.algorithms, entropy)
-    elif method == "None" and not credentials.incoming_user:
-        pass
-    elif method == "None":
-        raise Unproven(wanted.where, "it skipped CHAP, so it does not know its incoming CHAP user")
-    elif method in (*NO_ANSWER, "CHAP"):
-        raise LoginRefused(wanted.where, AUTHENTICATION_FAILED, f"it does not take AuthMethod={methods}", remedy)
-    else:
-        reason = f"it wants {method[:40]!r}; CHAP is supported"
-        raise LoginRefused(wanted.where, AUTHENTICATION_FAILED, reason, "Set up CHAP at the target.")
-    return answer
-
-
 def _length(name: str, answers: Dict[str, str], default: int) -> int:
     return number(name, answers.get(name, str(default)), _LEAST_BYTES, _MOST_BYTES)
 
@@ -173,37 +160,37 @@ def _choice(name: str, answers: Dict[str, str], default: str, other: str) -> str
 class Handshake:
     """The PDUs of a login."""
 
-    def __init__(self, wire: Wire, wanted: LoginRequest, isid: bytes, entropy: Entropy) -> None:
+    def __init__(self, wire: Wire, exchange: Exchange, where: str, target: str, isid: bytes) -> None:
+        """`exchange` is a `login` that has not begun; `where` and `target` are as there."""
         self.parameters: Optional[Parameters] = None  #: set at the end of the login
         self.last = PduHeader(pdu.LOGIN_RESPONSE)  #: the last response: StatSN and the command window
-        self._wire, self._wanted, self._isid = wire, wanted, isid
-        self._exchange = login(wanted, entropy)
+        self._wire, self._where, self._target, self._isid = wire, where, target, isid
+        self._exchange = exchange
         self._text = Collector(MAX_LOGIN_TEXT)
         self._rounds, self._is_answered = 0, False
         self._request = next(self._exchange)
         self._send(self._request)
 
-    def handle(self, answer: Pdu) -> None:
+    def handle(self, header: PduHeader, data: memoryview) -> None:
         """Handle a response. Raises Redirected, and the errors of `login`."""
-        header = answer.header
         if header.opcode != pdu.LOGIN_RESPONSE or header.task_tag != 0 or header.byte3 != 0:
             raise Violation("The target answered a login with something else.")
         self.last, self._is_answered = header, True
-        self._text.add(answer.data)
+        self._text.add(data)
         status = header.word36 >> 16
         if status >> 8 == 1:
-            keys, wanted = dict(unpack(self._text.take())), self._wanted
-            if keys.get("TargetName", wanted.target) != wanted.target:
+            keys = dict(unpack(self._text.take()))
+            if keys.get("TargetName", self._target) != self._target:
                 raise Violation("The target redirects the login to another target, which RFC 7143 does not know.")
             if "TargetAddress" not in keys:
                 raise Violation("The target redirects the login and does not say where.")
-            raise Redirected(wanted.where, keys["TargetAddress"])
+            raise Redirected(self._where, keys["TargetAddress"])
         if status:
             is_unknown = status in (NOT_FOUND, REMOVED)
-            where = self._wanted.where
+            where = self._where
             self._exchange.throw(no_such_target(where, status) if is_unknown else LoginRefused(where, status))
         if header.flags & 0x40:  # the text continues in the next response
-            if header.flags & pdu.FINAL or not answer.data:
+            if header.flags & pdu.FINAL or not data:
                 raise Violation("The target sent a part of a text that is empty, or went on in the middle of it.")
             self._send(Request(self._request.stage, False, []))
             return

@@ -76,9 +76,9 @@ def read(link: Link, commands: Sequence[Command], what: str) -> List[Task]:
     return tasks
 
 
-def asking(lun: bytes, cdb: bytes, size: int) -> Command:
+def asking(lun: bytes, cdb: bytes, size: int, offset: int = 0) -> Command:
     """Return a command that reads at most `size` bytes. The answer may be shorter or absent."""
-    return Command(lun, cdb, into=memoryview(bytearray(size)), may_fail=True)
+    return Command(lun, cdb, into=memoryview(bytearray(size)), may_fail=True, offset=offset)
 
 
 def answer_of(task: Task) -> bytes:
@@ -152,7 +152,7 @@ def look(link: Link, luns: Sequence[bytes], waits: bool = True) -> List[Look]:
             found[number] = _with_capacity(found[number], task, scsi.capacity_10)
         return found
 
-    return _patiently(link, luns, once, waits)
+    return _until_ready(link, luns, once, waits)
 
 
 def names(link: Link, luns: Sequence[bytes]) -> List[Look]:
@@ -162,10 +162,10 @@ def names(link: Link, luns: Sequence[bytes]) -> List[Look]:
         tasks = read(link, [command for lun in luns for command in asking_names(lun)], "a look at the names of LUNs")
         return [name_of(lun, tasks[3 * number : 3 * number + 3]) for number, lun in enumerate(luns)]
 
-    return _patiently(link, luns, once)
+    return _until_ready(link, luns, once)
 
 
-def _patiently(
+def _until_ready(
     link: Link, luns: Sequence[bytes], once: Callable[[Link, Sequence[bytes]], List[Look]], waits: bool = True
 ) -> List[Look]:
     """Read the LUNs, and repeat the read for LUNs that had a unit attention, and with `waits` for busy LUNs."""

@@ -27,7 +27,7 @@ next batch needs a new session.
 import errno
 import logging
 import math
-from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Iterator, List, Optional, Sequence, Tuple
 
 from relvmoiscsi import scsi
 from relvmoiscsi.deadline import OutOfTime
@@ -64,25 +64,16 @@ READ, WRITE, FLUSH = "read", "write", "flush"
 _RESET_DONE = 0
 
 
-class Operation(NamedTuple):
-    """A command of a batch, and its place on the LUN."""
-
-    offset: int
-    length: int
-    command: Command
-
-
 class Questions:
-    """What is asked beside the operations of an attempt, or alone: the name of the LUN, and the places of the fence."""
+    """What is asked beside the commands of an attempt, or alone: the name of the LUN, and the places of the fence."""
 
-    def __init__(self, names: List[Command], places: List[Operation], begun: float, with_fence: bool) -> None:
-        self.names, self.places, self.with_fence = names, places, with_fence
+    def __init__(self, names: List[Command], places: List[Command], begun: float) -> None:
+        self.names, self.places = names, places
         self.begun = begun  #: on the clock of the fence, before the questions are sent
-        self.commands = [*names, *(one.command for one in places)]
 
 
 class LunDevice(Device):
-    """Reads and writes blocks; all operations of a batch run in parallel.
+    """Reads and writes blocks; all commands of a batch run in parallel.
 
     Errors are DeviceError. Refused means that the LUN is another LUN now, is reserved, or is read-only. The engine
     expects both kinds after a write.
@@ -110,11 +101,11 @@ class LunDevice(Device):
         self._is_known = True  # a look has succeeded, and no event has happened since
         self._reset_on: Optional[Link] = None  # the session that reset the LUN: no late write can arrive on it
         self._attempt_bytes = ATTEMPT_BYTES  # as many as this target takes in a part of the lease
-        self._unflushed: List[List[Operation]] = []
-        self._to_repeat: List[List[Operation]] = []
+        self._unflushed: List[List[Command]] = []
+        self._to_repeat: List[List[Command]] = []
         self._action = READ  # of the running batch
-        self._batch: Sequence[Operation] = ()
-        self._rest: List[Operation] = []
+        self._batch: Sequence[Command] = ()
+        self._rest: List[Command] = []
         self._has_looked = False  # at names and fence, in this batch
         self._first_is_answered = False  # the attempt of this batch that has the first write alone
         self._losses = self._violations = self._attentions = 0
@@ -124,35 +115,34 @@ class LunDevice(Device):
             verify_readable(self, wanted)
         spans = spans_of(ranges, self.block_size, self.size_bytes)
         buffers = [memoryview(bytearray(span.length)) for span in spans]
-        operations = []
+        commands = []
         for span, buffer in zip(spans, buffers):
             for piece in pieces_of(span.length):
-                place = Range(span.offset + piece.offset, piece.length)
-                command = Command(self.info.lun, scsi.read(*self._blocks(place)), into=buffer[piece.offset : piece.end])
-                operations.append(Operation(place.offset, place.length, command))
-        self._run(READ, operations)
+                offset = span.offset + piece.offset
+                cdb, into = scsi.read(*self._blocks(offset, piece.length)), buffer[piece.offset : piece.end]
+                commands.append(Command(self.info.lun, cdb, into=into, offset=offset))
+        self._run(READ, commands)
         starts = [span.offset for span in spans]
         return [cut_out(wanted, starts, buffers) for wanted in ranges]
 
     def write(self, chunks: Sequence[Chunk]) -> None:
         for chunk in chunks:
             verify_writable(self, chunk, self.writable)
-        operations = []
+        commands = []
         for run in runs_of(chunks):
-            for offset, data in _joined(run):
+            for start, data in _joined(run):
                 for piece in pieces_of(len(data)):
-                    place = Range(offset + piece.offset, piece.length)
-                    cdb = scsi.write(*self._blocks(place))
-                    command = Command(self.info.lun, cdb, data=data[piece.offset : piece.end])
-                    operations.append(Operation(place.offset, place.length, command))
-        for batch in _batches(operations, KEPT_BYTES):
+                    offset, part = start + piece.offset, data[piece.offset : piece.end]
+                    cdb = scsi.write(*self._blocks(offset, piece.length))
+                    commands.append(Command(self.info.lun, cdb, data=part, offset=offset))
+        for batch in _batches(commands, KEPT_BYTES):
             if sum(map(_bytes_of, [*self._unflushed, batch])) > KEPT_BYTES:
                 self.flush()
             self._run(WRITE, batch)
             self._unflushed.append(batch)
 
     def flush(self) -> None:
-        self._run(FLUSH, [Operation(0, 0, Command(self.info.lun, scsi.synchronize_cache()))])
+        self._run(FLUSH, [Command(self.info.lun, scsi.synchronize_cache())])
         self._unflushed = []
 
     def end_late_writes(self, of_another_host: bool = False) -> None:
@@ -167,12 +157,12 @@ class LunDevice(Device):
         """Log out. A second call does nothing."""
         self._drop(politely=True)
 
-    def _blocks(self, place: Range) -> Sequence[int]:
-        return place.offset // self.block_size, place.length // self.block_size
+    def _blocks(self, offset: int, length: int) -> Sequence[int]:
+        return offset // self.block_size, length // self.block_size
 
     # --- a batch
 
-    def _run(self, action: str, batch: Sequence[Operation]) -> None:
+    def _run(self, action: str, batch: Sequence[Command]) -> None:
         """Run a batch, over several sessions if sessions are lost."""
         self._action, self._batch, self._rest = action, batch, list(batch)
         self._has_looked = self._first_is_answered = False
@@ -225,20 +215,20 @@ class LunDevice(Device):
             else:
                 return link
 
-    def _attempt(self, link: Link, rest: List[Operation]) -> None:
-        """Send operations, or the first write alone, with the questions of `_questions`; judge all answers.
+    def _attempt(self, link: Link, rest: List[Command]) -> None:
+        """Send commands, or the first write alone, with the questions of `_questions`; judge all answers.
 
-        Completed operations are removed from `rest`. The caller has looked before a write. No write command leaves
+        Completed commands are removed from `rest`. The caller has looked before a write. No write command leaves
         after the lease of that look. Then a command may take any time: the host that settles this run resets the LUN,
         which ends the command. A slow target gets fewer commands in an attempt: otherwise the lease would end in each
         attempt, and each new session would repeat all.
         """
-        is_write = bool(rest[0].command.data)
+        is_write = bool(rest[0].data)
         now = _batches(rest, self._attempt_bytes)[0] if is_write else list(rest)
         if is_write and not self._first_is_answered:
             now = rest[:1]
         asked = self._questions(with_fence=is_write)
-        tasks = link.session.start([one.command for one in now] + asked.commands)
+        tasks = link.session.start([*now, *asked.names, *asked.places])
         if asked.places:
             link.write_until = self.fence.expires
         try:
@@ -250,7 +240,7 @@ class LunDevice(Device):
             raise
         finally:
             link.write_until = math.inf
-            rest[: len(now)] = [operation for operation, task in zip(now, tasks) if not _is_done(task)]
+            rest[: len(now)] = [command for command, task in zip(now, tasks) if not _is_done(task)]
         self._first_is_answered = True
         if is_write:  # fit the next attempt to the lease; few bytes tell nothing of many
             count, seconds = _bytes_of(now), self.fence.clock() - asked.begun
@@ -259,41 +249,54 @@ class LunDevice(Device):
                 self._attempt_bytes = max(1, int(count * wanted / seconds))
             elif 2 * seconds <= wanted:
                 self._attempt_bytes = min(ATTEMPT_BYTES, max(self._attempt_bytes, 2 * count))
-        self._judge(link, asked, tasks[len(now) :], list(zip(now, tasks)))
+        self._judge(link, asked, tasks[len(now) :], tasks[: len(now)])
 
     # --- names and fence
 
     def _questions(self, with_fence: bool) -> Questions:
         """Return the questions for the name of the LUN, and with `with_fence` for the places of the fence."""
         spans = spans_of(self.fence.places, self.block_size, self.size_bytes) if with_fence else []
-        reads = [looking.asking(self.info.lun, scsi.read(*self._blocks(span)), span.length) for span in spans]
-        places = [Operation(span.offset, span.length, command) for span, command in zip(spans, reads)]
-        return Questions(looking.asking_names(self.info.lun), places, self.fence.clock(), with_fence)
+        places = [
+            looking.asking(self.info.lun, scsi.read(*self._blocks(span.offset, span.length)), span.length, span.offset)
+            for span in spans
+        ]
+        return Questions(looking.asking_names(self.info.lun), places, self.fence.clock())
 
     def _look_at_fence(self, link: Link) -> None:
         """Read the name and the places of the fence, with no write of this run under way."""
         asked = self._questions(with_fence=True)
-        tasks = looking.read(link, asked.commands, f"the name of {self.name}")
+        tasks = looking.read(link, [*asked.names, *asked.places], f"the name of {self.name}")
         self._has_looked = True
         self._judge(link, asked, tasks)
 
-    def _judge(
-        self, link: Link, asked: Questions, answers: Sequence[Task], sent: Sequence[Tuple[Operation, Task]] = ()
-    ) -> None:
-        """Judge the answers to the questions, and the operations that were sent together with the questions.
+    def _judge(self, link: Link, asked: Questions, answers: Sequence[Task], sent: Sequence[Task] = ()) -> None:
+        """Judge the answers to the questions, and the tasks that were sent together with the questions.
 
         First the name, because all other answers may come from another LUN. Then failures: of all failed commands, the
         one with the worst verdict is handled, and the fence is looked at again. Without a failure, the fence gets what
         the LUN holds. Raises Refused for another LUN, Overtaken, and the error of a failed command.
         """
-        self._compare(link, answers[: len(asked.names)], [one for one, _ in sent if one.command.data])
-        pairs = [*sent, *zip(asked.places, answers[len(asked.names) :])]
-        failed = [(operation, task) for operation, task in pairs if task.is_done and not _is_done(task)]
+        now, was = looking.name_of(self.info.lun, answers[: len(asked.names)]).info, self.info
+        if (now.scsi_id, now.serial) != (was.scsi_id, was.serial):
+            self._is_known = False  # the look may find the LUN busy; then the caller looks again
+            try:
+                self._look(link)
+            except Refused as refused:
+                written = [task.command for task in sent if task.command.data]
+                if written:
+                    first, last = written[0], written[-1]
+                    refused.message += (
+                        f" Up to {_bytes_of(written)} bytes of this run, between byte {first.offset} and byte "
+                        f"{last.offset + last.expected}, may have been written to the LUN that is there now."
+                    )
+                raise
+        tasks = [*sent, *answers[len(asked.names) :]]
+        failed = [task for task in tasks if task.is_done and not _is_done(task)]
         if failed:
             self._has_looked = False
-            self._heed(link, *max(failed, key=lambda pair: _verdict(pair[1]).value))
-        elif asked.with_fence or not self.fence.places:
-            starts, buffers = [one.offset for one in asked.places], [one.command.into for one in asked.places]
+            self._heed(link, max(failed, key=lambda task: _verdict(task).value))
+        elif asked.places or not self.fence.places:
+            starts, buffers = [one.offset for one in asked.places], [one.into for one in asked.places]
             try:
                 self.fence.verify([cut_out(place, starts, buffers) for place in self.fence.places], asked.begun)
             except Overtaken:
@@ -302,7 +305,7 @@ class LunDevice(Device):
                 # A target may give a read beside a write of the same block a part of the write: read the block alone.
                 self._look_at_fence(link)
 
-    def _heed(self, link: Link, operation: Operation, task: Task) -> None:
+    def _heed(self, link: Link, task: Task) -> None:
         """React to a failed command: pause, look again or change the portal; otherwise raise its error."""
         verdict, reason = _verdict(task), scsi.reason(task.status, task.sense)
         if verdict == Verdict.LATER:
@@ -321,16 +324,15 @@ class LunDevice(Device):
         elif verdict == Verdict.UNMAPPED:
             raise self._gone()
         elif task.is_short and scsi.judge(task.status, task.sense) == Verdict.DONE:
-            raise self._failure(task.mismatch, errno.EIO, operation)
+            raise self._failure(task.mismatch, errno.EIO, task.command)
         else:
             is_medium = task.status and scsi.parse_sense(task.sense).key == scsi.MEDIUM_ERROR
             number = errno.ENODATA if is_medium else errno.EIO
-            raise self._failure(scsi.explained(task.status, task.sense), number, operation)
+            raise self._failure(scsi.explained(task.status, task.sense), number, task.command)
 
-    def _failure(self, reason: str, number: int, operation: Optional[Operation] = None) -> DeviceError:
-        nothing = Operation(0, 0, Command(self.info.lun, b""))
-        at = operation if operation is not None else [*self._rest, *self._batch, nothing][0]
-        return DeviceError(self.name, self._action, at.offset, at.length, reason, number)
+    def _failure(self, reason: str, number: int, command: Optional[Command] = None) -> DeviceError:
+        at = command or [*self._rest, *self._batch, Command(self.info.lun, b"")][0]
+        return DeviceError(self.name, self._action, at.offset, at.expected, reason, number)
 
     # --- a session
 
@@ -387,25 +389,6 @@ class LunDevice(Device):
             self._has_looked = True
             self.fence.verify([], begun)
 
-    def _compare(self, link: Link, tasks: Sequence[Task], written: Sequence[Operation] = ()) -> None:
-        """Check the names in the answers to `tasks`. Raises Refused for another LUN.
-
-        `written` are the writes that were sent together with the questions for the names.
-        """
-        now, was = looking.name_of(self.info.lun, tasks).info, self.info
-        if (now.scsi_id, now.serial) != (was.scsi_id, was.serial):
-            self._is_known = False  # the look may find the LUN busy; then the caller looks again
-            try:
-                self._look(link)
-            except Refused as refused:
-                if written:
-                    first, last = written[0], written[-1]
-                    refused.message += (
-                        f" Up to {_bytes_of(written)} bytes of this run, between byte {first.offset} and byte "
-                        f"{last.offset + last.length}, may have been written to the LUN that is there now."
-                    )
-                raise
-
     def _gone(self) -> Refused:
         problem = "{}: the target does not show the LUN {} any more. Check the mapping at the array."
         return Refused(problem.format(self.name, looking.called(self.info)), "ISCSIDevice")
@@ -436,20 +419,20 @@ def _verdict(task: Task) -> Verdict:
     return Verdict.FAILED if verdict == Verdict.DONE and task.is_short else verdict
 
 
-def _bytes_of(batch: Sequence[Operation]) -> int:
-    return sum(operation.length for operation in batch)
+def _bytes_of(batch: Sequence[Command]) -> int:
+    return sum(command.expected for command in batch)
 
 
-def _batches(operations: Sequence[Operation], most_bytes: int) -> List[List[Operation]]:
-    """Return the operations in order, in batches of at most `most_bytes`."""
-    found: List[List[Operation]] = []
+def _batches(commands: Sequence[Command], most_bytes: int) -> List[List[Command]]:
+    """Return the commands in order, in batches of at most `most_bytes`."""
+    found: List[List[Command]] = []
     room = 0  # bytes of the last batch that are left
-    for operation in operations:
-        if not found or operation.length > room:
+    for command in commands:
+        if not found or command.expected > room:
             found.append([])
             room = most_bytes
-        found[-1].append(operation)
-        room -= operation.length
+        found[-1].append(command)
+        room -= command.expected
     return found
 
 

@@ -2,10 +2,9 @@
 """The values that callers pass and receive: portals, initiators, credentials, targets, LUNs."""
 
 import logging
-from typing import NamedTuple, Optional, Tuple
+from typing import NamedTuple, Optional
 
 from relvmoiscsi.errors import UsageError
-from relvmoiscsi.portal import Portal
 
 log = logging.getLogger(__name__)
 
@@ -13,14 +12,7 @@ log = logging.getLogger(__name__)
 LEAST_SECRET_BYTES = 12  #: of a CHAP secret (RFC 7143 9.2.1): shorter secrets can be found from one recorded login
 
 
-class _ChapPairs(NamedTuple):
-    user: str = ""
-    secret: str = ""
-    incoming_user: str = ""
-    incoming_secret: str = ""
-
-
-class Credentials(_ChapPairs):
+class Credentials:
     """CHAP users and secrets; "" if absent. With incoming user and secret, the target must prove its identity.
 
     Raises UsageError for half a pair, and for secrets with which the proof of the target would be none: a response is
@@ -28,11 +20,7 @@ class Credentials(_ChapPairs):
     gets its proof from the initiator. In a second login, the target puts the rest and the challenge of the first login.
     """
 
-    __slots__ = ()
-
-    def __new__(
-        cls, user: str = "", secret: str = "", incoming_user: str = "", incoming_secret: str = ""
-    ) -> "Credentials":
+    def __init__(self, user: str = "", secret: str = "", incoming_user: str = "", incoming_secret: str = "") -> None:
         _verify_pair("CHAP", user, secret)
         _verify_pair("incoming CHAP", incoming_user, incoming_secret)
         if incoming_user and not user:
@@ -45,7 +33,8 @@ class Credentials(_ChapPairs):
             )
         if any(0 < len(each) < LEAST_SECRET_BYTES for each in (hashed, incoming_hashed)):
             log.warning("a CHAP password has less than %d bytes: choose a longer password", LEAST_SECRET_BYTES)
-        return super().__new__(cls, user, secret, incoming_user, incoming_secret)
+        self.user, self.secret = user, secret
+        self.incoming_user, self.incoming_secret = incoming_user, incoming_secret
 
     def __repr__(self) -> str:
         return f"Credentials(user={self.user!r}, incoming_user={self.incoming_user!r})"
@@ -72,13 +61,6 @@ class Initiator(NamedTuple):
     name: str  #: the initiator's IQN
     host_uuid: str = ""  #: of a host that writes; every other writer of the same LUN has another UUID
     interface: str = ""  #: the network interface, or the source address on this host, for connections
-
-
-class DiscoveredTarget(NamedTuple):
-    """A target from a discovery."""
-
-    iqn: str
-    portals: Tuple[Portal, ...]
 
 
 class LunInfo(NamedTuple):

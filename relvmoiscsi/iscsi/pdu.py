@@ -15,7 +15,7 @@ read go straight into the memory of the command. Source: RFC 7143 11.2.
 import struct
 from collections import deque
 from itertools import islice
-from typing import Callable, Deque, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Callable, Deque, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.iscsi.crc32c import Bytes, Checksum, crc32c
 from relvmoiscsi.iscsi.faults import Violation
@@ -58,15 +58,10 @@ class PduHeader(NamedTuple):
     word44: int = 0
 
 
-class Pdu(NamedTuple):
-    """A received PDU. `data` is the memory that `Destination` gave for the header."""
-
-    header: PduHeader
-    data: memoryview
-
-
 #: gives the memory for the data of a PDU: exactly as many bytes as the header says
 Destination = Callable[[PduHeader], memoryview]
+#: takes the header and the data of a received PDU; the data are in the memory that `Destination` gave
+Handle = Callable[[PduHeader, memoryview], None]
 
 _NOTHING = memoryview(b"")
 
@@ -77,7 +72,7 @@ class Wire:
     def __init__(self, checksum: Checksum = crc32c) -> None:
         self.header_digest = self.data_digest = False
         self.max_data_bytes = DEFAULT_DATA_BYTES
-        self.destination: Destination = _own_memory
+        self.destination: Destination = lambda header: memoryview(bytearray(header.lengths))
         self._checksum = checksum
         self._outgoing: Deque[Bytes] = deque()
         self.bytes_queued = self.bytes_sent = 0  #: since the start
@@ -158,41 +153,33 @@ class Wire:
         stage = self._stage[self._end :]
         return [self._place[self._filled :], stage] if self._filled < len(self._place) else [stage]
 
-    def received(self, count: int) -> Iterator[Pdu]:
-        """Give the PDUs that are complete after `count` more bytes in the buffers.
+    def received(self, count: int, handle: Handle) -> None:
+        """Take `count` more bytes in the buffers, and give each complete PDU to `handle`. Raises Violation.
 
-        Handle each PDU before the next: the PDU may change how the next PDU is parsed. Raises Violation.
+        A PDU is handled before the next PDU is parsed: it may change how the next PDU is parsed.
         """
         direct = min(count, len(self._place) - self._filled)
         self._filled += direct
         self._end += count - direct
-        while True:
-            pdu = self._next()
-            if pdu is None:
+        while self._header is not None or self._begin():
+            step = min(len(self._place) - self._filled, self._end - self._start)
+            if step:
+                self._place[self._filled : self._filled + step] = self._stage[self._start : self._start + step]
+                self._filled += step
+                self._start += step
+            if self._filled < len(self._place):
                 return
-            yield pdu
-
-    def _next(self) -> Optional[Pdu]:
-        if self._header is None and not self._begin():
-            return None
-        header = self._header
-        assert header is not None
-        step = min(len(self._place) - self._filled, self._end - self._start)
-        if step:
-            self._place[self._filled : self._filled + step] = self._stage[self._start : self._start + step]
-            self._filled += step
-            self._start += step
-        if self._filled < len(self._place):
-            return None
-        if self._place:
-            padding = -len(self._place) % 4
-            trailer = self._take(padding + 4 * self.data_digest)
-            if trailer is None:
-                return None
-            if self.data_digest and self._checksum([self._place, trailer[:padding]]) != trailer[padding:]:
-                raise Violation("A data digest of the target is wrong.")
-        data, self._header, self._place, self._filled = self._place, None, _NOTHING, 0
-        return Pdu(header, data)
+            if self._place:
+                padding = -len(self._place) % 4
+                trailer = self._take(padding + 4 * self.data_digest)
+                if trailer is None:
+                    return
+                if self.data_digest and self._checksum([self._place, trailer[:padding]]) != trailer[padding:]:
+                    raise Violation("A data digest of the target is wrong.")
+            header, data = self._header, self._place
+            assert header is not None  # else `_begin` has returned False
+            self._header, self._place, self._filled = None, _NOTHING, 0
+            handle(header, data)
 
     def _begin(self) -> bool:
         """Parse the next header. Return False if the header is incomplete."""
@@ -218,7 +205,3 @@ class Wire:
             return None
         self._start += count
         return bytes(self._stage[self._start - count : self._start])
-
-
-def _own_memory(header: PduHeader) -> memoryview:
-    return memoryview(bytearray(header.lengths))

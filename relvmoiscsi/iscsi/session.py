@@ -18,7 +18,7 @@ from relvmoiscsi.iscsi.crc32c import Bytes
 from relvmoiscsi.iscsi.faults import Lost, Violation
 from relvmoiscsi.iscsi.login import FIRST_CMD_SN, Parameters
 from relvmoiscsi.iscsi.names import LunInfo
-from relvmoiscsi.iscsi.pdu import FINAL, IMMEDIATE, NO_TAG, Pdu, PduHeader, Wire
+from relvmoiscsi.iscsi.pdu import FINAL, IMMEDIATE, NO_TAG, PduHeader, Wire
 from relvmoiscsi.iscsi.text_keys import MAX_TEXT, Collector
 from relvmoiscsi.scsi import Verdict
 
@@ -41,10 +41,11 @@ class Command(NamedTuple):
     into: memoryview = _EMPTY
     data: memoryview = _EMPTY
     may_fail: bool = False  #: after a failure, the commands behind this command still run
+    offset: int = 0  #: where the command reads or writes on the LUN
 
     @property
     def expected(self) -> int:
-        """The expected number of bytes."""
+        """The number of bytes that the command reads or writes."""
         return len(self.into) or len(self.data)
 
 
@@ -93,7 +94,7 @@ class Session:
         self._exp_stat_sn = _next(last.word24)
         self._tag = 0
         self._ping_tag = self._logout_tag = self._text_tag = self._reset_tag = NO_TAG
-        self._text = Collector(MAX_TEXT)
+        self.text = Collector(MAX_TEXT)  #: of the answer to `ask`
         self.text_is_done = True
         #: 0: done; 5: not supported by the target; None: no answer yet. Source: RFC 7143 11.6.1
         self.reset_response: Optional[int] = None
@@ -157,9 +158,6 @@ class Session:
         self._text_tag, self.text_is_done = self._new_tag(), False
         self._send(PduHeader(pdu.TEXT, task_tag=self._text_tag), text)
 
-    def take_text(self) -> bytes:
-        return self._text.take()
-
     def reset_lun(self, lun: bytes) -> None:
         """Request a LOGICAL UNIT RESET, which ends the tasks of all sessions. `reset_response` has the answer."""
         self._reset_tag, self.reset_response = self._new_tag(), None
@@ -180,18 +178,27 @@ class Session:
 
     # --- answers
 
-    def handle(self, answer: Pdu) -> None:
+    def handle(self, header: PduHeader, data: memoryview) -> None:
         """Handle a PDU. Raises Violation; raises Lost if the target ends the connection."""
-        header = answer.header
         self._heed_numbers(header)
         if header.opcode == pdu.SCSI_RESPONSE:
-            self._on_response(answer)
+            self._task_of(header)
+            if header.byte2:
+                raise Lost(f"The target failed to carry out a command (response {header.byte2:#04x}).")
+            length = int.from_bytes(data[:2], "big")
+            self._end(header, bytes(data[2 : 2 + length]))
         elif header.opcode == pdu.DATA_IN:
-            self._on_data(answer)
+            task = self._task_of(header)
+            if not task.command.into:
+                raise Violation("The target sent data for a command that reads none.")
+            task.moved += len(data)
+            self.steps += 1
+            if header.flags & _HAS_STATUS:
+                self._end(header, b"")
         elif header.opcode == pdu.R2T:
-            self._on_r2t(answer)
+            self._on_r2t(header)
         elif header.opcode == pdu.TEXT_RESPONSE:
-            self._on_text(answer)
+            self._on_text(header, data)
         elif header.opcode == pdu.NOP_IN:
             if header.task_tag == self._ping_tag and self.ping_is_out:
                 self.ping_is_out = False
@@ -245,23 +252,6 @@ class Session:
             raise Violation(f"The target spoke of a command {header.task_tag:#x} that is not under way.")
         return task
 
-    def _on_data(self, answer: Pdu) -> None:
-        header, task = answer.header, self._task_of(answer.header)
-        if not task.command.into:
-            raise Violation("The target sent data for a command that reads none.")
-        task.moved += len(answer.data)
-        self.steps += 1
-        if header.flags & _HAS_STATUS:
-            self._end(header, b"")
-
-    def _on_response(self, answer: Pdu) -> None:
-        header = answer.header
-        self._task_of(header)
-        if header.byte2:
-            raise Lost(f"The target failed to carry out a command (response {header.byte2:#04x}).")
-        length = int.from_bytes(answer.data[:2], "big")
-        self._end(header, bytes(answer.data[2 : 2 + length]))
-
     def _end(self, header: PduHeader, sense: bytes) -> None:
         task = self._active.pop(header.task_tag)
         task.is_done, task.status, task.sense = True, header.byte3, sense
@@ -269,15 +259,12 @@ class Session:
             task.moved = min(task.moved, max(0, task.command.expected - header.word44))
         if header.flags & _OVERFLOW:
             task.surplus = header.word44
-        self._note_delay(task)
         self.steps += 1
         if task.status and not task.command.may_fail:
             self._waiting.clear()
-
-    def _note_delay(self, task: Task) -> None:
-        """Keep what a LUN has answered to a command that it puts off, until the LUN carries out such a command."""
         if not (task.status or self._delays):
             return
+        # Keep what a LUN has answered to a command that it puts off, until the LUN carries out such a command.
         command = task.command
         self._delays.pop((command.lun, command.cdb[0]), None)
         if scsi.judge(task.status, task.sense) in (Verdict.LATER, Verdict.LOOK_AGAIN):
@@ -291,8 +278,8 @@ class Session:
         """Return the last answer with which the target put off a command that was not carried out since; "" if none."""
         return list(self._delays.values())[-1] if self._delays else ""
 
-    def _on_r2t(self, answer: Pdu) -> None:
-        header, task = answer.header, self._task_of(answer.header)
+    def _on_r2t(self, header: PduHeader) -> None:
+        task = self._task_of(header)
         offset, length = header.word40, header.word44
         is_next = offset == task.moved and offset + length <= len(task.command.data)
         if not is_next or not 0 < length <= self.parameters.max_burst_bytes or header.lengths:
@@ -309,15 +296,14 @@ class Session:
         )
         self.wire.send_data(first, task.command.data[offset : task.moved], self.parameters.max_send_bytes)
 
-    def _on_text(self, answer: Pdu) -> None:
-        header = answer.header
+    def _on_text(self, header: PduHeader, data: memoryview) -> None:
         if header.task_tag != self._text_tag or self.text_is_done:
             raise Violation("The target sent text that was not asked for.")
         if header.flags & _CONTINUES and header.flags & FINAL:
             raise Violation("The target ended its text in the middle.")
-        if not answer.data and not header.flags & FINAL:
+        if not data and not header.flags & FINAL:
             raise Violation("The target sent a part of a text that is empty.")
-        self._text.add(answer.data)
+        self.text.add(data)
         self.steps += 1
         if header.flags & FINAL:
             self.text_is_done = True

@@ -17,7 +17,7 @@ from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.deadline import Deadline, OutOfTime
 from relvmoiscsi.device import Fence
-from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError, shown_bytes
+from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.iscsi import chap
 from relvmoiscsi.iscsi.connect import Unreachable, connect
 from relvmoiscsi.iscsi.faults import (
@@ -31,14 +31,11 @@ from relvmoiscsi.iscsi.faults import (
     NoSuchTarget,
     Redirected,
     Unproven,
-    Violation,
 )
 from relvmoiscsi.iscsi.link import Link
-from relvmoiscsi.iscsi.login import LoginRequest
-from relvmoiscsi.iscsi.names import NO_CREDENTIALS, Credentials, DiscoveredTarget, Initiator
-from relvmoiscsi.iscsi.pdu import LOGIN_RESPONSE, REJECT
+from relvmoiscsi.iscsi.names import NO_CREDENTIALS, Credentials, Initiator
 from relvmoiscsi.iscsi.text_keys import pack, unpack
-from relvmoiscsi.portal import DEFAULT_PORT, Portal, parse_address
+from relvmoiscsi.portal import Portal, parse_address
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +43,10 @@ MAX_REDIRECTIONS = 6
 PORTAL_SECONDS = 8.0  #: limit for a silent portal, if there are several portals
 _TRIES, _TRY_SECONDS = 5, 1.0  #: at a target that is out of service for now
 _MAX_PAUSE_SECONDS = 1.0  #: between sessions that are lost in a row
-_FIRST_OF_A_TARGET = (bytes([LOGIN_RESPONSE]), bytes([REJECT]))  #: opcodes of an answer to a login
 _RANDOM_ISID = b"\x80"
+
+#: from a discovery: the portals of each target, by its IQN
+Targets = Dict[str, Tuple[Portal, ...]]
 
 
 def isid_of_reader() -> bytes:
@@ -88,7 +87,7 @@ class TargetSessions:
         failures: List[RelvmoiscsiError] = []
         for portal, seconds in in_turn(self._open_portals(), self.deadline):
             try:
-                return self._log_in_patiently(portal, self.deadline.part(seconds))
+                return self._log_in_retrying(portal, self.deadline.part(seconds))
             except OutOfTime as over:
                 if self.deadline.has_passed:
                     raise
@@ -150,7 +149,7 @@ class TargetSessions:
             self._offered = []
             try:
                 targets = discover(self.portals, self.initiator, self.credentials, self.deadline)
-                self._offered = [portal for one in targets if one.iqn == self.iqn for portal in one.portals]
+                self._offered = list(targets.get(self.iqn, ()))
             except (NotFound, Refused) as problem:
                 log.info("no discovery at %s: %s", self.iqn, problem)
         return bool(self._open_portals())
@@ -159,7 +158,7 @@ class TargetSessions:
         known = dict.fromkeys([*self.portals, *(self._offered or [])])
         return [portal for portal in known if portal not in self._skipped]
 
-    def _log_in_patiently(self, portal: Portal, deadline: Deadline) -> Link:
+    def _log_in_retrying(self, portal: Portal, deadline: Deadline) -> Link:
         """Return a session to a target that may fail over. Raises NotFound (ISCSIDiscovery) for an unknown target."""
         for attempt in range(1, _TRIES + 1):
             try:
@@ -184,7 +183,7 @@ class TargetSessions:
         For a target that does not exist, LIO answers "not in service", a temporary status (`passes`), every time.
         """
         try:
-            offered = [target.iqn for target in discover([portal], self.initiator, self.credentials, deadline)]
+            offered = discover([portal], self.initiator, self.credentials, deadline)
         except (NotFound, Refused) as problem:
             log.info("which targets %s has is not known: %s", portal, problem)
             return
@@ -195,62 +194,46 @@ class TargetSessions:
             ) from refused
 
     def _log_in(self, portal: Portal, deadline: Deadline) -> Link:
-        link = self._with_any_algorithm(portal, deadline)
-        link.deadline, self._last = self.deadline, portal
-        log.info("logged in to %s at %s", self.iqn, link.portal)
-        return link
-
-    def _with_any_algorithm(self, portal: Portal, deadline: Deadline) -> Link:
         """Log in, and offer MD5 alone to a target that refuses the list.
 
         tgt takes the number of SHA-256 for SHA-1, as drafts of the RFC had it, and ends the login with INITIATOR_ERROR.
         """
         try:
-            return self._at_any_address(portal, deadline)
+            link = self._at_any_address(portal, deadline)
         except LoginRefused as refused:
             is_of_list = isinstance(refused, NoCommonAlgorithm) or refused.status == INITIATOR_ERROR
             md5_alone = chap.available(chap.MD5_ALONE)
             if not (is_of_list and self.credentials.user and md5_alone) or self._algorithms == md5_alone:
                 raise
             self._algorithms = md5_alone
-            return self._at_any_address(portal, deadline)
+            link = self._at_any_address(portal, deadline)
+        link.deadline, self._last = self.deadline, portal
+        log.info("logged in to %s at %s", self.iqn or "a discovery", link.portal)
+        return link
 
     def _at_any_address(self, portal: Portal, deadline: Deadline) -> Link:
         """Log in, and follow redirections of the target."""
-        wanted = LoginRequest("", self.initiator.name, self.iqn, self.credentials, self._algorithms)
         place = portal
         for _ in range(MAX_REDIRECTIONS + 1):
+            link = Link(connect(place, self.initiator.interface, deadline), place, deadline)
             try:
-                return _log_in_at(place, wanted, self.initiator, self.isid, deadline)
+                link.log_in(self.initiator.name, self.iqn, self.credentials, self._algorithms, self.isid, os.urandom)
+                return link
             except Redirected as redirected:
+                link.close(politely=False)
                 try:
                     place = parse_address(redirected.address)
                 except ValueError as error:
                     raise Refused(f"{redirected.message} But {error}.", "ISCSILogin") from error
                 log.info("%s redirects the login to %s", portal, place)
+            except BaseException:
+                link.close(politely=False)
+                raise
         raise Refused(
             f"{portal} redirected the login {MAX_REDIRECTIONS + 1} times, and none of the addresses took it. Check the "
             "portals of the array.",
             "ISCSILogin",
         )
-
-
-def _log_in_at(portal: Portal, wanted: LoginRequest, initiator: Initiator, isid: bytes, deadline: Deadline) -> Link:
-    link = Link(connect(portal, initiator.interface, deadline), portal, deadline)
-    try:
-        link.log_in(wanted._replace(where=str(portal)), isid, os.urandom)
-    except Violation as problem:
-        link.close(politely=False)
-        if link.first_bytes[:1] not in _FIRST_OF_A_TARGET:
-            raise Violation(
-                f"What listens at {portal} does not speak iSCSI: its answer begins with "
-                f"{shown_bytes(link.first_bytes[:32])}. Check the port; the usual port of iSCSI is {DEFAULT_PORT}."
-            ) from problem
-        raise Violation(f"{portal} does not log in as RFC 7143 wants it. {problem.message}") from problem
-    except BaseException:
-        link.close(politely=False)
-        raise
-    return link
 
 
 def in_turn(portals: Sequence[Portal], deadline: Deadline) -> Iterator[Tuple[Portal, float]]:
@@ -260,10 +243,8 @@ def in_turn(portals: Sequence[Portal], deadline: Deadline) -> Iterator[Tuple[Por
         yield portal, min(PORTAL_SECONDS, deadline.left / (further + 2)) if further else deadline.left
 
 
-def discover(
-    portals: Sequence[Portal], initiator: Initiator, credentials: Credentials, deadline: Deadline
-) -> List[DiscoveredTarget]:
-    """Return the targets from the first portal that answers a discovery (SendTargets).
+def discover(portals: Sequence[Portal], initiator: Initiator, credentials: Credentials, deadline: Deadline) -> Targets:
+    """Return the targets, and the portals of each, from the first portal that answers a discovery (SendTargets).
 
     Raises NotFound (DNSError, ISCSITarget), Refused (ISCSILogin), OutOfTime.
     """
@@ -286,20 +267,18 @@ def discover(
     raise (refusals or failures)[0]
 
 
-def _send_targets(
-    portal: Portal, initiator: Initiator, credentials: Credentials, deadline: Deadline
-) -> List[DiscoveredTarget]:
+def _send_targets(portal: Portal, initiator: Initiator, credentials: Credentials, deadline: Deadline) -> Targets:
     sessions = TargetSessions([portal], "", initiator, credentials, deadline, isid_of_reader())
-    link = sessions._with_any_algorithm(portal, deadline)
+    link = sessions._log_in(portal, deadline)
     try:
         link.session.ask(pack([("SendTargets", "All")]))
         link.wait(lambda: link.session.text_is_done, f"the discovery at {portal}")
-        return targets_in(link.session.take_text(), portal)
+        return targets_in(link.session.text.take(), portal)
     finally:
         link.close(politely=True)
 
 
-def targets_in(text: bytes, portal: Portal) -> List[DiscoveredTarget]:
+def targets_in(text: bytes, portal: Portal) -> Targets:
     """Parse the answer to SendTargets. A target without an address is at the asked portal. Raises Violation."""
     found: Dict[str, List[Portal]] = {}
     portals: List[Portal] = []
@@ -311,4 +290,4 @@ def targets_in(text: bytes, portal: Portal) -> List[DiscoveredTarget]:
                 portals.append(parse_address(value))
             except ValueError as error:
                 log.info("%s names an address that is none: %s", portal, error)
-    return [DiscoveredTarget(iqn, tuple(dict.fromkeys(places or [portal]))) for iqn, places in found.items()]
+    return {iqn: tuple(dict.fromkeys(places or [portal])) for iqn, places in found.items()}

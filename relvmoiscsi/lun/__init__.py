@@ -16,7 +16,7 @@ A command, the plugin and the SR drivers call this room, and nothing below it th
                         driver: a way to open in call.py, and a Transport in sr_driver/
     a user in the pool  users.objection: the one rule of all entrances
     a user on this host host/disk/holders.py: an exclusive open refuses the LUN for the users that holders.py finds
-    a lock              guard._take_locks, for a LUN that LVM sees. For every LUN: CommandGuard.held and hold_in_call
+    a lock              guard.WriteGuard.hold. For some LUNs alone: a name beside LVM_LOCKS, for the source or call.py
     an entrance         run.resignature_of and plan_of with a Permission, as the plugin; answer.py has the JSON. The
                         room has a row in tests/unit/test_architecture.py
     a refusal           of the pool: users.objection; its override is in Permission and CommandGuard.ask, and for a

@@ -13,7 +13,7 @@ from relvmoiscsi.engine import LaterCopy, Lun, Result
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused
 from relvmoiscsi.formats import naming
 from relvmoiscsi.lun.opened import NOBODY_NEEDED, OpenLun, PoolAnswer
-from relvmoiscsi.lun.run import CompletedRun, DryRun, Finished, NewRun, Proposal
+from relvmoiscsi.lun.run import CompletedRun, Finished, NewRun, Proposal
 from relvmoiscsi.wording import human_size, printable
 
 _AT_WORK = "The storage manager was working on the SR when the copy was taken, or is working now."
@@ -35,12 +35,13 @@ class Identification:
         lun = self._lun
         return {
             "kind": lun.kind,
-            "scsi_id": lun.ids.own,
+            "scsi_id": lun.scsi_id,
             "vendor": lun.vendor or None,
             "model": lun.model or None,
             "serial": lun.serial or None,
             "size_bytes": lun.device.size_bytes,
-            "sr": {"uuid": self._sr_uuid, "name_label": self._name_label},
+            "sr": self._sr_uuid,
+            "sr_name_label": self._name_label,
             "vdi_count": self._vdi_count,
             "storage_manager_at_work": self._is_sm_at_work,
             "pool": self._pool.facts(),
@@ -62,7 +63,7 @@ class Identification:
             return f"  device   image file, {size}"
         name = " ".join(filter(None, [lun.vendor, lun.model]))
         serial = f"serial {lun.serial}" if lun.serial else ""
-        scsi_id = f"SCSIid {lun.ids.own}" if lun.ids.own else "no SCSIid"
+        scsi_id = f"SCSIid {lun.scsi_id}" if lun.scsi_id else "no SCSIid"
         return printable("  device   " + ", ".join(filter(None, [scsi_id, name, serial, size])))
 
     def pool_line(self) -> str:
@@ -87,10 +88,10 @@ def completed_facts(lun: OpenLun, done: CompletedRun) -> Dict[str, Any]:
     return facts
 
 
-def dry_run_facts(lun: OpenLun, planned: DryRun) -> Dict[str, Any]:
+def dry_run_facts(lun: OpenLun, planned: NewRun) -> Dict[str, Any]:
     """Return the facts of a plan that was not carried out."""
     prepared, content = planned.prepared, planned.prepared.lun
-    facts = report.result_facts(lun.name, Result(prepared.state, content, prepared.plan.run.ids, lun.ids.own))
+    facts = report.result_facts(lun.name, Result(prepared.state, content, prepared.plan.run.ids, lun.scsi_id))
     facts["lun"] = Identification(lun, planned.pool, content).facts()
     facts["plan"] = report.plan_facts(prepared.plan)
     if prepared.later_copy is not None:
@@ -105,9 +106,10 @@ def dry_run_facts(lun: OpenLun, planned: DryRun) -> Dict[str, Any]:
 def finished_facts(lun: OpenLun, found: Finished) -> Dict[str, Any]:
     """Return the facts of a LUN that an earlier run has resignatured."""
     new_ids = found.done.run.ids if found.done.run else None
-    result = Result(engine.RESIGNATURED, found.content, new_ids, lun.ids.own, already_done=True)
+    result = Result(engine.RESIGNATURED, found.content, new_ids, lun.scsi_id, already_done=True)
     facts = report.result_facts(lun.name, result)
-    facts.setdefault("sr", {"old": None, "new": found.done.sr_uuid})
+    if "new_sr" not in facts:
+        facts.update(old_sr=None, new_sr=found.done.sr_uuid)
     facts["lun"] = Identification(lun, NOBODY_NEEDED, found.content, found.done.sr_uuid).facts()
     return facts
 

@@ -22,8 +22,8 @@ from relvmoiscsi.host.locks.lun_lock import lun_lock
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.iscsi import LunDevice
 from relvmoiscsi.lun.gate import ChildGate, GatedDevice, SessionGate, StepDeadline
-from relvmoiscsi.lun.guard import CallGuard, ReadGuard, VerifyUnused, wait_seconds
-from relvmoiscsi.lun.opened import BLOCK_DEVICE, ISCSI_LUN, DeviceId, Guard, OpenLun
+from relvmoiscsi.lun.guard import LVM_LOCKS, SM_LOCK, CallGuard, ReadGuard, VerifyUnused, wait_seconds
+from relvmoiscsi.lun.opened import BLOCK_DEVICE, ISCSI_LUN, Guard, OpenLun
 
 _DISK_LOCK_SECONDS = 15.0  #: wait for a udev worker that has the disk open
 
@@ -36,7 +36,7 @@ def state_unopened(deadline: Deadline) -> str:
     return deadline.disk_state if deadline.has_passed else NOTHING_WRITTEN
 
 
-def lun_locked(scsi_id: str, deadline: Deadline, lock_seconds: float) -> ContextManager[None]:
+def lun_locked(scsi_id: str, deadline: Deadline, lock_seconds: float) -> ContextManager[object]:
     """Hold the lock of a LUN: one call at a time. `lock_seconds` limits the wait, together with the deadline."""
     return lun_lock(scsi_id, THIS_HOST, deadline.within(lock_seconds))
 
@@ -44,9 +44,9 @@ def lun_locked(scsi_id: str, deadline: Deadline, lock_seconds: float) -> Context
 @contextmanager
 def session_to_read(scsi_id: str, session: OpenSession, deadline: Deadline, lock_seconds: float) -> Iterator[OpenLun]:
     """Open a LUN over a session for reading, for the block. Raises RelvmoiscsiError."""
-    ids, steps = DeviceId(scsi_id, is_named=True), StepDeadline(deadline)
+    steps = StepDeadline(deadline)
     with lun_locked(scsi_id, deadline, lock_seconds), session(False, steps) as device:
-        yield _of_session(device, steps, deadline, ids, ReadGuard(ids, THIS_HOST))
+        yield _of_session(device, steps, deadline, scsi_id, ReadGuard(scsi_id, THIS_HOST))
 
 
 @contextmanager
@@ -63,7 +63,7 @@ def session_to_write(
     After a block without an error, `afterwards` is called under the lock of the LUN, with the kernel's number of the
     LUN. Raises RelvmoiscsiError. If the LUN could not be opened, the error says that nothing was written.
     """
-    ids, steps = DeviceId(scsi_id, is_named=True), StepDeadline(deadline)
+    steps = StepDeadline(deadline)
     with ExitStack() as locked:
         with in_state(lambda: state_unopened(deadline)):
             locked.enter_context(lun_locked(scsi_id, deadline, lock_seconds))
@@ -72,22 +72,21 @@ def session_to_write(
                 # Keep other programs of this host from writing to the LUN. LVM commands have separate locks.
                 seen = held.enter_context(exclusive_open(scsi_id, deadline, THIS_HOST))
                 device = held.enter_context(session(True, steps))
-            guard = CallGuard(deadline, verify, is_disk=bool(seen), has_sm_lock=False)
-            yield _of_session(device, steps, deadline, ids, guard)
+            guard = CallGuard(scsi_id, THIS_HOST, (SM_LOCK, LVM_LOCKS) if seen else (), deadline, verify)
+            yield _of_session(device, steps, deadline, scsi_id, guard)
         afterwards(device.info.kernel_number)
 
 
-def _of_session(device: LunDevice, steps: StepDeadline, deadline: Deadline, ids: DeviceId, guard: Guard) -> OpenLun:
+def _of_session(device: LunDevice, steps: StepDeadline, deadline: Deadline, scsi_id: str, guard: Guard) -> OpenLun:
     gated = GatedDevice(device, SessionGate(steps, deadline))
-    return OpenLun(gated, ISCSI_LUN, ids, guard, copy_limit_bytes=device.copy_limit_bytes)
+    return OpenLun(gated, ISCSI_LUN, scsi_id, guard, copy_limit_bytes=device.copy_limit_bytes)
 
 
 @contextmanager
 def disks_to_read(scsi_id: str, nodes: Sequence[str]) -> Iterator[OpenLun]:
     """Open these nodes that lead to a LUN for reading, for the block. Raises NotFound if all have gone."""
-    ids = DeviceId(scsi_id, is_named=True)
     with _opened(nodes, lambda node: open_device(node, writable=False)) as device:
-        yield OpenLun(device, BLOCK_DEVICE, ids, ReadGuard(ids, THIS_HOST))
+        yield OpenLun(device, BLOCK_DEVICE, scsi_id, ReadGuard(scsi_id, THIS_HOST))
 
 
 @contextmanager
@@ -95,22 +94,20 @@ def disks_to_write(
     name: Tuple[str, str],
     nodes: Sequence[str],
     deadline: Deadline,
-    verify: VerifyUnused,
-    has_sm_lock: bool,
+    guard: Guard,
     begin: Callable[[], None],
 ) -> Iterator[OpenLun]:
     """Open these nodes that lead to a LUN for writing, in a child process, for the block.
 
     `name` is the LUN's SCSIid and serial number, which the LUN says before each batch. `begin` asks the parent, which
-    holds the lock of the LUN. `has_sm_lock`: the parent has SM's LVM lock already. Raises as `disks_to_read`, Refused.
+    holds the lock of the LUN and calls `guard.hold`. Raises as `disks_to_read`, Refused.
     """
-    ids, guard = DeviceId(name[0], is_named=True), CallGuard(deadline, verify, is_disk=True, has_sm_lock=has_sm_lock)
 
     def open_one(node: str) -> ContextManager[Device]:
         return open_device(node, writable=True, lock_timeout=wait_seconds(deadline, _DISK_LOCK_SECONDS))
 
     with _opened(nodes, open_one) as device:
-        yield OpenLun(GatedDevice(NamedPath(device, name), ChildGate(begin)), BLOCK_DEVICE, ids, guard)
+        yield OpenLun(GatedDevice(NamedPath(device, name), ChildGate(begin)), BLOCK_DEVICE, name[0], guard)
 
 
 @contextmanager

@@ -19,11 +19,12 @@ from relvmoiscsi.host.disk.kernel_disks import exclusive_open
 from relvmoiscsi.host.disk.lvm_memory import tell_lvm
 from relvmoiscsi.host.disk.paths import NamedPath
 from relvmoiscsi.host.disk.scsi_id import hardware_of, scsi_id_at, scsi_id_of
+from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.locks.lun_lock import lun_lock
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.lun import guard, users
-from relvmoiscsi.lun.guard import DiskGuard, ReadGuard
-from relvmoiscsi.lun.opened import BLOCK_DEVICE, DeviceId, Guard, LunSource, OpenLun, Permission, agreed
+from relvmoiscsi.lun.guard import LVM_LOCKS, SM_LOCK, CommandGuard, ReadGuard
+from relvmoiscsi.lun.opened import BLOCK_DEVICE, Guard, LunSource, OpenLun, Permission, agreed
 
 
 class DiskSource(LunSource):
@@ -37,32 +38,35 @@ class DiskSource(LunSource):
     def opened_to_read(self, permission: Optional[Permission] = None) -> Iterator[OpenLun]:
         with self._open(writable=False) as device:
             if permission is None:
-                ids = DeviceId(scsi_id_at(self.name))
-                of_lun: Guard = ReadGuard(ids, self.host)
+                scsi_id = scsi_id_at(self.name)
+                of_lun: Guard = ReadGuard(scsi_id, self.host)
             else:
-                ids = agreed(self.name, permission.scsi_id, scsi_id_of(self.name))
-                of_lun = DiskGuard(self.name, ids, permission, self.host)
-            yield OpenLun(device, BLOCK_DEVICE, ids, of_lun, hardware_of(self.name, self.host))
+                scsi_id = agreed(self.name, permission.scsi_id, scsi_id_of(self.name))
+                of_lun = self._guard(scsi_id, permission)
+            yield OpenLun(device, BLOCK_DEVICE, scsi_id, of_lun, hardware_of(self.name, self.host))
 
     @contextmanager
     def opened_to_write(self, permission: Permission) -> Iterator[OpenLun]:
-        ids = agreed(self.name, permission.scsi_id, scsi_id_of(self.name))
+        scsi_id = agreed(self.name, permission.scsi_id, scsi_id_of(self.name))
         with ExitStack() as held:
-            if ids.own is not None:
-                held.enter_context(lun_lock(ids.own, self.host, guard.LOCK_SECONDS))
+            if scsi_id is not None:
+                held.enter_context(lun_lock(scsi_id, self.host, guard.LOCK_SECONDS))
             try:
-                device = self._open_alone(held, ids.own)
+                device = self._open_alone(held, scsi_id)
             except Refused as refused:
-                refused.message = f"{refused.message} {self._way_out(ids)}".strip()
+                refused.message = f"{refused.message} {self._way_out(scsi_id)}".strip()
                 raise
 
             def refresh() -> List[str]:
                 """Make LVM forget the old identity; not of a path that has gone."""
                 return tell_lvm(self.name, run_command) if os.path.exists(self.name) else []
 
-            of_lun = DiskGuard(self.name, ids, permission, self.host)
-            hardware = hardware_of(self.name, self.host)
-            yield OpenLun(device, BLOCK_DEVICE, ids, of_lun, hardware, refresh=refresh)
+            of_lun, hardware = self._guard(scsi_id, permission), hardware_of(self.name, self.host)
+            yield OpenLun(device, BLOCK_DEVICE, scsi_id, of_lun, hardware, refresh=refresh)
+
+    def _guard(self, scsi_id: Optional[str], permission: Permission) -> CommandGuard:
+        locks = (SM_LOCK, LVM_LOCKS) if sm_locks.is_sm_here(self.host) else (LVM_LOCKS,)
+        return CommandGuard(self.name, scsi_id, permission, self.host, locks)
 
     def _open(self, writable: bool) -> HostDevice:
         return open_device(self.name, writable, only_block=self._only_block)
@@ -81,7 +85,7 @@ class DiskSource(LunSource):
         named.verify_name()
         return named
 
-    def _way_out(self, ids: DeviceId) -> str:
+    def _way_out(self, scsi_id: Optional[str]) -> str:
         """Return the advice for a refusal: how to remove volumes that SM has activated on a clone; "" without volumes.
 
         A LUN in the records of the pool may be the original.
@@ -92,6 +96,8 @@ class DiskSource(LunSource):
                 lun = engine.inspect(device).lun
             return lun.sr_uuid if lun is not None else ""
 
-        advice = users.advice_on_holders(ids.names, sr_on, lambda: users.attachments_here(self.host), self.host)
-        refusal = ReadGuard(ids, self.host).ask([]).objection if advice else None
+        advice = users.advice_on_holders(
+            scsi_id, sr_on, lambda sr_uuid: users.is_attached_here(sr_uuid, self.host), self.host
+        )
+        refusal = ReadGuard(scsi_id, self.host).ask([]).objection if advice else None
         return refusal.message if refusal is not None else advice

@@ -6,11 +6,10 @@ from typing import Iterator, Optional
 
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import UsageError
-from relvmoiscsi.host.disk import block_device
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.lun.lun_url import is_url
 from relvmoiscsi.lun.opened import Permission
-from relvmoiscsi.lun.url_login import url_of
+from relvmoiscsi.lun.source import source_of
 
 __all__ = ["open_device"]
 
@@ -25,16 +24,12 @@ def open_device(
 ) -> Iterator[Device]:
     """Open a block device or an image file by its path, or a LUN by its iscsi:// URL; for writing, exclusively.
 
-    The last three are for a URL: who logs in, as the options of the command, and the SCSIid that the LUN must have.
-    Raises NotFound, Refused, UsageError, NoConnection, DeviceError.
+    For writing, the block holds the lock of the LUN. The last three are for a URL: who logs in, as the options of the
+    command, and the SCSIid that the LUN must have. Raises NotFound, Refused, UsageError, NoConnection, DeviceError.
     """
-    if not is_url(name):
-        if (initiator_name, chap_file, scsi_id) != (None, None, None):
-            raise UsageError(f"{name} is no URL: initiator_name, chap_file and scsi_id are for a URL.")
-        with block_device.open_device(name, writable) as device:
-            yield device
-        return
-    source = url_of(initiator_name, chap_file, name, THIS_HOST, scsi_id=scsi_id)
+    if not is_url(name) and (initiator_name, chap_file, scsi_id) != (None, None, None):
+        raise UsageError(f"{name} is no URL: initiator_name, chap_file and scsi_id are for a URL.")
+    source = source_of(name, THIS_HOST, False, initiator_name, chap_file, scsi_id)
     permission = Permission(scsi_id, is_asked=False)
     with source.opened_to_write(permission) if writable else source.opened_to_read() as lun:
         yield lun.device

@@ -7,25 +7,15 @@ url_source.py the LUN of a URL, guard.py the guards of LUNs.
 
 from abc import ABC, abstractmethod
 from contextlib import ExitStack, contextmanager
-from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
-from relvmoiscsi.device import Device, Range
+from relvmoiscsi.device import Device
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError, in_state
-from relvmoiscsi.host.disk.block_device import HostDevice, same_device
 from relvmoiscsi.host.this_host import Host
 
+Entered = TypeVar("Entered")
+
 IMAGE_FILE, BLOCK_DEVICE, ISCSI_LUN = "image file", "block device", "iSCSI LUN"
-
-
-class DeviceId(NamedTuple):
-    """The SCSIid of a device."""
-
-    own: Optional[str]  #: None for a device without a SCSIid
-    is_named: bool = False  #: Has the caller given this SCSIid?
-
-    @property
-    def names(self) -> List[str]:
-        return [] if self.own is None else [self.own]
 
 
 class Permission(NamedTuple):
@@ -73,15 +63,15 @@ class Guard(ABC):
     """Who may write to an open LUN."""
 
     @abstractmethod
-    def ask(self, replaced: Sequence[str], new_sr: str) -> PoolAnswer:
+    def ask(self, replaced: Sequence[str], new_sr: str = "") -> PoolAnswer:
         """Ask who uses the LUN. `replaced` are the UUIDs of the SRs that the LUN will no longer hold.
 
         `new_sr` is the UUID that a new run gives the SR, or "".
         """
 
     @abstractmethod
-    def held(self, vg_names: Optional[Sequence[str]], replaced: Sequence[str]) -> ContextManager[None]:
-        """Hold the locks of a write for the block, and ask under the locks who uses the LUN. None takes no locks.
+    def held(self, vg_names: Sequence[str], replaced: Sequence[str]) -> ContextManager[None]:
+        """Hold the locks of a write for the block, and ask under the locks who uses the LUN. No names: no locks.
 
         Raises Refused before the block; nothing was written.
         """
@@ -90,11 +80,11 @@ class Guard(ABC):
 class ImageGuard(Guard):
     """The guard of an image file: no pool knows the file, and LVM does not see it."""
 
-    def ask(self, replaced: Sequence[str], new_sr: str) -> PoolAnswer:
+    def ask(self, replaced: Sequence[str], new_sr: str = "") -> PoolAnswer:
         return PoolAnswer("This is an image file: no pool was asked whether it is in use.")
 
     @contextmanager
-    def held(self, vg_names: Optional[Sequence[str]], replaced: Sequence[str]) -> Iterator[None]:
+    def held(self, vg_names: Sequence[str], replaced: Sequence[str]) -> Iterator[None]:
         yield
 
 
@@ -105,25 +95,20 @@ class OpenLun:
         self,
         device: Device,
         kind: str,
-        ids: DeviceId,
+        scsi_id: Optional[str],
         guard: Guard,
         hardware: Tuple[str, str, str] = ("", "", ""),
         copy_limit_bytes: Optional[int] = None,
         refresh: Callable[[], List[str]] = list,
     ) -> None:
-        """`hardware` is the vendor, the model and the serial number."""
-        self.device, self.kind, self.ids, self.guard = device, kind, ids, guard
+        """`scsi_id` is None for a device without a SCSIid. `hardware`: vendor, model, serial number."""
+        self.device, self.kind, self.scsi_id, self.guard = device, kind, scsi_id, guard
         self.name = device.name  #: for messages: a path or a URL
         self.is_lun = kind != IMAGE_FILE  #: may another machine use the device?
         self.vendor, self.model, self.serial = hardware
         self.copy_limit_bytes = copy_limit_bytes  #: a copy of more guest data would take hours
         #: drops what this machine remembers of the LUN, after a write and the end of `device`; returns what to tell
         self.refresh = refresh
-
-    def data_ranges(self) -> List[Range]:
-        """Return the ranges that may hold data: allocated ranges of an image file, the whole of another device."""
-        device = self.device
-        return device.data_ranges() if isinstance(device, HostDevice) else [Range(0, device.size_bytes)]
 
 
 class LunSource(ABC):
@@ -134,18 +119,13 @@ class LunSource(ABC):
     def __init__(self, name: str, host: Host) -> None:
         self.name, self.host = name, host
 
-    @contextmanager
-    def opened(self, permission: Permission, to_write: bool) -> Iterator[OpenLun]:
+    def opened(self, permission: Permission, to_write: bool) -> ContextManager[OpenLun]:
         """Open the LUN for a run, for the block. If that fails, the error says that nothing was written.
 
         A run looks before it opens the LUN for a write. A LUN in use cannot be opened for a write, and udev scans a LUN
         that was open for a write.
         """
-        with ExitStack() as held:
-            with in_state(NOTHING_WRITTEN), nothing_written():
-                opening = self.opened_to_write(permission) if to_write else self.opened_to_read(permission)
-                lun = held.enter_context(opening)
-            yield lun
+        return unwritten(self.opened_to_write(permission) if to_write else self.opened_to_read(permission))
 
     @abstractmethod
     def opened_to_read(self, permission: Optional[Permission] = None) -> ContextManager[OpenLun]:
@@ -160,6 +140,8 @@ class LunSource(ABC):
 
     def is_same(self, other: "LunSource") -> bool:
         """Do both name the same device? Raises NotFound for a path without a device."""
+        from relvmoiscsi.host.disk.block_device import same_device  # noqa: PLC0415 - a driver opens no path
+
         return self.is_path and other.is_path and same_device(self.name, other.name)
 
     def may_open_after(self, problem: RelvmoiscsiError) -> bool:
@@ -167,20 +149,26 @@ class LunSource(ABC):
         return True
 
 
-def agreed(name: str, given: Optional[str], own: Optional[str]) -> DeviceId:
-    """Compare two SCSIids. Raises Refused when the SCSIids differ; UsageError when the device has no SCSIid."""
+def agreed(name: str, given: Optional[str], own: Optional[str]) -> Optional[str]:
+    """Return the own SCSIid of a device. Raises Refused for another SCSIid than given, UsageError for none."""
     if given is not None and own is None:
         raise UsageError(f"{name} has no SCSIid, so --scsi-id cannot be compared. Leave out --scsi-id.")
     if given is not None and given != own:
         raise Refused(f"{name} has the SCSIid {own}, and --scsi-id says {given}: it is another LUN.")
-    return DeviceId(own, given is not None)
+    return own
 
 
 @contextmanager
-def nothing_written() -> Iterator[None]:
-    """Let each Refused of the block say that nothing was written: a lock says that nothing was changed."""
-    try:
-        yield
-    except Refused as refused:
-        refused.disk_state = NOTHING_WRITTEN
-        raise
+def unwritten(entrance: ContextManager[Entered]) -> Iterator[Entered]:
+    """Enter a context for the block. If that fails, the error says that nothing was written.
+
+    A Refused has another state before: a lock says that nothing was changed.
+    """
+    with ExitStack() as held:
+        with in_state(NOTHING_WRITTEN):
+            try:
+                entered = held.enter_context(entrance)
+            except Refused as refused:
+                refused.disk_state = NOTHING_WRITTEN
+                raise
+        yield entered

@@ -23,7 +23,7 @@ finished run is found also on a LUN in use.
 import logging
 import time
 from contextlib import contextmanager
-from typing import Callable, Iterator, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Callable, Iterator, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
 
 from relvmoiscsi import __version__, engine, report
 from relvmoiscsi.device import Range
@@ -31,6 +31,7 @@ from relvmoiscsi.engine import (
     RESIGNATURE,
     UNDO,
     AlreadyDone,
+    Inspection,
     Lun,
     Mark,
     Prepared,
@@ -120,6 +121,8 @@ class Undoing(Proposal):
         self.mark = mark
 
 
+Found = TypeVar("Found")
+
 #: returns if the caller consents, and raises otherwise
 Consent = Callable[[OpenLun, Proposal], None]
 #: what is done ("copied", "read back"), the bytes done, the bytes in all
@@ -134,6 +137,7 @@ class CompletedRun(NamedTuple):
     result: Result
     proposal: Proposal
     was_cut: bool = False  #: the completed run is an interrupted run that was finished now
+    stale: Sequence[str] = ()  #: sentences about what this machine still remembers of the LUN; the caller tells them
 
 
 class Finished(NamedTuple):
@@ -141,13 +145,6 @@ class Finished(NamedTuple):
 
     done: AlreadyDone
     content: Optional[Lun]  #: None if the content is unreadable; the LUN may be in use
-
-
-class DryRun(NamedTuple):
-    """A checked plan that was not carried out."""
-
-    prepared: Prepared
-    pool: PoolAnswer
 
 
 def consent_unasked(_lun: OpenLun, _proposal: Proposal) -> None:
@@ -171,41 +168,81 @@ def resignature_of(
 ) -> Tuple[OpenLun, Union[CompletedRun, Finished]]:
     """Give a LUN new identities; the SCSIid of the request is that of the open LUN. Return the LUN, closed.
 
-    After a CompletedRun, the caller calls `refresh` of the LUN, and tells what that returns.
-
     Raises the errors of `resignature`, and Refused where a finished run does not fit the request.
     """
     if not request.again:
         with source.opened(permission, to_write=False) as lun:
-            request = request._replace(scsi_id=lun.ids.own)
+            request = request._replace(scsi_id=lun.scsi_id)
             with in_state(NOTHING_WRITTEN):
-                found = engine.find_done(lun.device, lun.ids.own)
+                found = engine.find_done(lun.device, lun.scsi_id)
             if found is not None:
                 return lun, _finished(lun, request, found)
-    with to_write(source, permission) as lun:
-        request = request._replace(scsi_id=lun.ids.own)
-        done = resignature(lun, request, entropy, consent, progress)
-        return lun, _finished(lun, request, done) if isinstance(done, AlreadyDone) else done
+
+    def work(lun: OpenLun) -> Union[CompletedRun, Finished]:
+        asked = request._replace(scsi_id=lun.scsi_id)
+        done = resignature(lun, asked, entropy, consent, progress)
+        return _finished(lun, asked, done) if isinstance(done, AlreadyDone) else done
+
+    return _carried_out(source, permission, work)
 
 
 def plan_of(
     source: LunSource, permission: Permission, request: ResignatureRequest, entropy: Entropy
-) -> Tuple[OpenLun, Union[DryRun, Finished]]:
+) -> Tuple[OpenLun, Union[NewRun, Finished]]:
     """Plan a resignature, as `resignature_of` does the resignature. The pool's objection is a part of the answer."""
     with source.opened(permission, to_write=False) as lun:
-        request = request._replace(scsi_id=lun.ids.own)
+        request = request._replace(scsi_id=lun.scsi_id)
         planned = plan(lun, request, entropy)
         return lun, _finished(lun, request, planned) if isinstance(planned, AlreadyDone) else planned
 
 
-@contextmanager
-def to_write(source: LunSource, permission: Permission) -> Iterator[OpenLun]:
-    """Open a LUN for a write, for the block. The map of a run goes to SMlog, or to syslog on a machine without SM.
+def recover(
+    source: LunSource, permission: Permission, consent: Consent
+) -> Tuple[OpenLun, Union[CompletedRun, Inspection]]:
+    """Finish an interrupted run, or roll it back before its commit. Without one, return the content of the LUN."""
 
-    After the block, a caller that has written calls `refresh` of the LUN, and tells what that returns.
+    def work(lun: OpenLun) -> Union[CompletedRun, Inspection]:
+        mark = engine.find_unfinished(lun.device)
+        if mark is None:
+            with in_state(NOTHING_WRITTEN):
+                found = engine.inspect(lun.device)
+                if found.problem is not None:
+                    raise found.problem
+            return found
+        proposal = Settlement(mark)
+        _ask(lun, proposal, consent)
+        with lun.guard.held(engine.vg_names(mark.journal.run), proposal.replaced):
+            result = engine.recover(lun.device, mark, lun.scsi_id)
+        return _recorded(lun, CompletedRun(result, proposal, was_cut=True))
+
+    return _carried_out(source, permission, work)
+
+
+def undo(source: LunSource, permission: Permission, entropy: Entropy, consent: Consent) -> Tuple[OpenLun, CompletedRun]:
+    """Give the LUN its old identities back. Raises the errors of `engine.read_undoable` and `engine.undo`."""
+
+    def work(lun: OpenLun) -> CompletedRun:
+        mark = engine.read_undoable(lun.device)
+        with in_state(NOTHING_WRITTEN):
+            proposal = Undoing(mark, engine.inspect(lun.device).lun)
+        _ask(lun, proposal, consent)
+        with lun.guard.held(engine.vg_names(mark.journal.run), proposal.replaced):
+            result = engine.undo(lun.device, entropy)
+        return _recorded(lun, CompletedRun(result, proposal))
+
+    return _carried_out(source, permission, work)
+
+
+def _carried_out(
+    source: LunSource, permission: Permission, work: Callable[[OpenLun], Union[CompletedRun, Found]]
+) -> Tuple[OpenLun, Union[CompletedRun, Found]]:
+    """Open the LUN for a write, do the work, close the LUN. After a completed run, refresh what this machine remembers.
+
+    The map of a run goes to SMlog, or to syslog on a machine without SM.
     """
     with recording(source.host), source.opened(permission, to_write=True) as lun:
-        yield lun
+        done = work(lun)
+    return lun, done._replace(stale=lun.refresh()) if isinstance(done, CompletedRun) else done
 
 
 def _finished(lun: OpenLun, request: ResignatureRequest, done: AlreadyDone) -> Finished:
@@ -262,7 +299,7 @@ def resignature(
         proposal = NewRun(prepared)
         _ask(lun, proposal, consent)
         if prepared.cost is not None:  # the copy is written before the locks, and takes long
-            with lun.guard.held(None, proposal.replaced):
+            with lun.guard.held((), proposal.replaced):
                 pass
         prepared = engine.copy_unseen(lun.device, prepared, lambda done, total: progress(COPIED, done, total))
         begun = "A new image was begun where nobody sees it" if prepared.writes else ""
@@ -271,7 +308,7 @@ def resignature(
         return _recorded(lun, CompletedRun(result, proposal))
 
 
-def plan(lun: OpenLun, request: ResignatureRequest, entropy: Entropy) -> Union[DryRun, AlreadyDone]:
+def plan(lun: OpenLun, request: ResignatureRequest, entropy: Entropy) -> Union[NewRun, AlreadyDone]:
     """Plan a resignature, and write nothing. The pool's objection is a part of the answer."""
     try:
         prepared = engine.prepare(lun.device, entropy, request)
@@ -284,31 +321,9 @@ def plan(lun: OpenLun, request: ResignatureRequest, entropy: Entropy) -> Union[D
     if isinstance(prepared, AlreadyDone):
         return prepared
     _check_copy(lun, prepared)
-    ids = prepared.plan.run.ids
-    return DryRun(prepared, lun.guard.ask((ids.sr,), ids.new_sr))
-
-
-def recover(lun: OpenLun, consent: Consent) -> Optional[CompletedRun]:
-    """Finish an interrupted run, or roll it back before its commit; None without an interrupted run."""
-    mark = engine.find_unfinished(lun.device)
-    if mark is None:
-        return None
-    proposal = Settlement(mark)
-    _ask(lun, proposal, consent)
-    with lun.guard.held(engine.vg_names(mark.journal.run), proposal.replaced):
-        result = engine.recover(lun.device, mark, lun.ids.own)
-    return _recorded(lun, CompletedRun(result, proposal, was_cut=True))
-
-
-def undo(lun: OpenLun, entropy: Entropy, consent: Consent) -> CompletedRun:
-    """Give the LUN its old identities back. Raises the errors of `engine.read_undoable` and `engine.undo`."""
-    mark = engine.read_undoable(lun.device)
-    with in_state(NOTHING_WRITTEN):
-        proposal = Undoing(mark, engine.inspect(lun.device).lun)
-    _ask(lun, proposal, consent)
-    with lun.guard.held(engine.vg_names(mark.journal.run), proposal.replaced):
-        result = engine.undo(lun.device, entropy)
-    return _recorded(lun, CompletedRun(result, proposal))
+    proposal = NewRun(prepared)
+    proposal.pool = lun.guard.ask(proposal.replaced, proposal.new_sr)
+    return proposal
 
 
 # --- their steps

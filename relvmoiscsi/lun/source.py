@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What a path names: an image file, or a disk of this machine (disk_source.py). url_source.py has the LUN of a URL."""
+"""What a word of a caller names: an image file, a disk (disk_source.py), or the LUN of a URL (url_source.py).
+
+`source_of` is the only choice between them, for each entrance.
+"""
 
 import stat
 from contextlib import contextmanager
-from typing import Iterator, Optional
+from typing import Callable, ContextManager, Iterator, Optional
 
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.disk.exclusive import stat_path
 from relvmoiscsi.host.this_host import Host
+from relvmoiscsi.lun.lun_url import is_url
 from relvmoiscsi.lun.opened import IMAGE_FILE, ImageGuard, LunSource, OpenLun, Permission, agreed
 
 
@@ -16,27 +20,40 @@ class ImageSource(LunSource):
 
     @contextmanager
     def opened_to_read(self, permission: Optional[Permission] = None) -> Iterator[OpenLun]:
-        ids = agreed(self.name, permission and permission.scsi_id, None)
+        agreed(self.name, permission and permission.scsi_id, None)
         with open_device(self.name, writable=False) as device:
-            yield OpenLun(device, IMAGE_FILE, ids, ImageGuard())
+            yield OpenLun(device, IMAGE_FILE, None, ImageGuard())
 
     @contextmanager
     def opened_to_write(self, permission: Permission) -> Iterator[OpenLun]:
-        ids = agreed(self.name, permission.scsi_id, None)
+        agreed(self.name, permission.scsi_id, None)
         with open_device(self.name, writable=True) as device:
-            yield OpenLun(device, IMAGE_FILE, ids, ImageGuard())
+            yield OpenLun(device, IMAGE_FILE, None, ImageGuard())
 
 
-def source_at(path: str, host: Host, only_block: bool = False) -> LunSource:
-    """Return the disk or image file at a path. Raises NotFound or Refused for a missing or unusable path.
+def source_of(
+    word: str,
+    host: Host,
+    only_block: bool = False,
+    initiator_name: Optional[str] = None,
+    chap_file: Optional[str] = None,
+    scsi_id: Optional[str] = None,
+    waiting: Optional[Callable[[str, float], ContextManager[None]]] = None,
+) -> LunSource:
+    """Return what a word of a caller names: the LUN of a URL, a disk of this machine, or an image file.
 
-    With `only_block`, the open refuses an image file.
+    With `only_block`, the open refuses an image file. The rest is for a URL: who logs in, the SCSIid that the LUN must
+    have, and a function that says that a slow block waits for the target. Raises UsageError, NotFound, Refused.
     """
-    if not only_block and not is_block_device(path):
-        return ImageSource(path, host)
+    if is_url(word):
+        from relvmoiscsi.lun.url_login import url_of  # noqa: PLC0415 - a path needs no initiator
+
+        return url_of(word, host, initiator_name, chap_file, scsi_id, waiting)
+    if not only_block and not is_block_device(word):
+        return ImageSource(word, host)
     from relvmoiscsi.lun.disk_source import DiskSource  # noqa: PLC0415 - an image file needs no disks and no xapi
 
-    return DiskSource(path, host, only_block)
+    return DiskSource(word, host, only_block)
 
 
 def is_block_device(path: str) -> bool:

@@ -19,7 +19,7 @@ from relvmoiscsi.host.secret_file import lines_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.iscsi import Credentials, Initiator
 from relvmoiscsi.lun.lun_url import parse_url
-from relvmoiscsi.lun.url_source import PATIENCE_SECONDS, UrlSource
+from relvmoiscsi.lun.url_source import UrlSource
 
 USER, SECRET = "LIBISCSI_CHAP_USERNAME", "LIBISCSI_CHAP_PASSWORD"
 TARGET_USER, TARGET_SECRET = "LIBISCSI_CHAP_TARGET_USERNAME", "LIBISCSI_CHAP_TARGET_PASSWORD"
@@ -40,13 +40,12 @@ def silent(_what: str, _limit_seconds: float) -> Iterator[None]:
 
 
 def url_of(
-    name: Optional[str],
-    chap_file: Optional[str],
     word: str,
     host: Host,
-    seconds: Optional[float] = None,
-    scsi_id: Optional[str] = None,
-    waiting: Callable[[str, float], ContextManager[None]] = silent,
+    name: Optional[str],
+    chap_file: Optional[str],
+    scsi_id: Optional[str],
+    waiting: Optional[Callable[[str, float], ContextManager[None]]],
 ) -> UrlSource:
     """Return what a URL names, with who logs in: the options --initiator-name and --chap-file. Raises UsageError.
 
@@ -54,8 +53,7 @@ def url_of(
     """
     url = parse_url(word)
     initiator = Initiator(initiator_name(name, host), host_uuid(host))
-    secrets = credentials(chap_file, url.user)
-    return UrlSource(word, url, initiator, secrets, host, waiting, seconds or PATIENCE_SECONDS, scsi_id)
+    return UrlSource(word, url, initiator, credentials(chap_file, url.user), host, waiting or silent, scsi_id=scsi_id)
 
 
 def host_uuid(host: Host = THIS_HOST) -> str:

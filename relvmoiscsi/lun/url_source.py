@@ -19,10 +19,10 @@ from relvmoiscsi.host.locks.lun_lock import lun_lock, user_lock
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.iscsi import (
     Credentials,
-    DiscoveredTarget,
     Initiator,
     LunDevice,
     LunInfo,
+    Targets,
     discover,
     list_luns,
     open_lun,
@@ -31,7 +31,7 @@ from relvmoiscsi.lun import guard
 from relvmoiscsi.lun.gate import GatedDevice, SessionGate, StepDeadline
 from relvmoiscsi.lun.guard import CommandGuard, ReadGuard
 from relvmoiscsi.lun.lun_url import FORM, Url
-from relvmoiscsi.lun.opened import ISCSI_LUN, DeviceId, Guard, LunSource, OpenLun, Permission, agreed
+from relvmoiscsi.lun.opened import ISCSI_LUN, Guard, LunSource, OpenLun, Permission, agreed
 from relvmoiscsi.wording import command
 
 PATIENCE_SECONDS = 120.0  #: for a batch of reads or writes, and for a login
@@ -59,19 +59,19 @@ class UrlSource(LunSource):
         credentials: Credentials,
         host: Host,
         waiting: Callable[[str, float], ContextManager[None]],
-        seconds: float = PATIENCE_SECONDS,
+        seconds: Optional[float] = None,
         scsi_id: Optional[str] = None,
     ) -> None:
         super().__init__(name, host)
         self.url, self._initiator, self._credentials = url, initiator, credentials
-        self._waiting, self._seconds, self._scsi_id = waiting, seconds, scsi_id
+        self._waiting, self._seconds, self._scsi_id = waiting, seconds or PATIENCE_SECONDS, scsi_id
 
     @contextmanager
     def opened_to_read(self, permission: Optional[Permission] = None) -> Iterator[OpenLun]:
         steps = StepDeadline.of_steps(self._seconds)
         with self._session(False, self._scsi_id, steps) as device:
-            ids = agreed(self.name, permission and permission.scsi_id, device.info.scsi_id)
-            yield self._open_lun(device, steps, ids, permission)
+            scsi_id = agreed(self.name, permission and permission.scsi_id, device.info.scsi_id)
+            yield self._open_lun(device, steps, scsi_id, permission)
 
     @contextmanager
     def opened_to_write(self, permission: Permission) -> Iterator[OpenLun]:
@@ -106,7 +106,7 @@ class UrlSource(LunSource):
                 )
             steps = StepDeadline.of_steps(self._seconds)
             device = held.enter_context(self._session(True, scsi_id, steps))
-            yield self._open_lun(device, steps, DeviceId(scsi_id, permission.scsi_id is not None), permission)
+            yield self._open_lun(device, steps, scsi_id, permission)
 
     def is_same(self, other: LunSource) -> bool:
         if not isinstance(other, UrlSource):
@@ -118,8 +118,14 @@ class UrlSource(LunSource):
         is_late = problem.sm_key == OutOfTime.sm_key and isinstance(problem, (OutOfTime, DeviceError))
         return problem.sm_key not in _PERMANENT_KEYS and not is_late
 
-    def targets(self) -> List[DiscoveredTarget]:
-        """Return the targets of the portal. Raises UsageError, NotFound, Refused."""
+    def lun(self, info: LunInfo, seconds: float) -> "UrlSource":
+        """Return a LUN of this target; all work on the LUN may take `seconds`."""
+        name, url = f"{self.name.rstrip('/')}/{info.number}", self.url._replace(lun=info.number)
+        login = (self._initiator, self._credentials, self.host)
+        return UrlSource(name, url, *login, self._waiting, seconds, info.scsi_id)
+
+    def targets(self) -> Targets:
+        """Return the portals of each target that the portal offers, by IQN. Raises UsageError, NotFound, Refused."""
         with self._at_target():
             steps = StepDeadline.of_steps(self._seconds)
             return discover([self.url.portal], self._initiator, self._credentials, steps)
@@ -144,7 +150,7 @@ class UrlSource(LunSource):
             yield device
 
     def _open_lun(
-        self, device: LunDevice, steps: StepDeadline, ids: DeviceId, permission: Optional[Permission]
+        self, device: LunDevice, steps: StepDeadline, scsi_id: Optional[str], permission: Optional[Permission]
     ) -> OpenLun:
         def refresh() -> List[str]:
             """Return a note about each disk that appeared during the run: its caches may be stale."""
@@ -152,15 +158,15 @@ class UrlSource(LunSource):
                 f"note: during the run this machine found the LUN as /dev/{name}. Drop its cached data: "
                 f"{command('blockdev', '--flushbufs', '/dev/' + name)}, then "
                 f"{command('udevadm', 'trigger', '--action=change', '/dev/' + name)}."
-                for name in disks_with(ids.own, self.host)
+                for name in disks_with(scsi_id, self.host)
             ]
 
-        of_lun: Guard = ReadGuard(ids, self.host)
+        of_lun: Guard = ReadGuard(scsi_id, self.host)
         if permission is not None:
-            of_lun = CommandGuard(self.name, ids, permission, self.host)
+            of_lun = CommandGuard(self.name, scsi_id, permission, self.host)
         info, gated = device.info, GatedDevice(device, SessionGate(steps, NO_DEADLINE))
         hardware = (info.vendor, info.model, info.serial)
-        return OpenLun(gated, ISCSI_LUN, ids, of_lun, hardware, device.copy_limit_bytes, refresh)
+        return OpenLun(gated, ISCSI_LUN, scsi_id, of_lun, hardware, device.copy_limit_bytes, refresh)
 
     @contextmanager
     def _at_target(self) -> Iterator[None]:

@@ -25,7 +25,6 @@ from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi import stale_volumes
 from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_xapi, own_ref
 from relvmoiscsi.host.xapi.other_hosts import use_of_lun
-from relvmoiscsi.host.xapi.stale_volumes import Attachments
 from relvmoiscsi.known_sr import KnownSr
 from relvmoiscsi.lun.opened import PoolAnswer
 from relvmoiscsi.lun.pool_records import SAME_EVERYWHERE, Look, PoolRecords, name_of, read_pool, users_of
@@ -71,7 +70,7 @@ def answers_of_disks(scsi_id: str) -> List[str]:
 class Question(NamedTuple):
     """A LUN that a run will write to, as the pool may know the LUN."""
 
-    scsi_ids: Sequence[str]
+    scsi_id: Optional[str]  #: None for a device without a SCSIid
     replaced: Sequence[str] = ()  #: UUIDs of the SRs that the LUN holds before the run, and not after it
     own_sr: str = ""  #: reference of the SR of this very call
     here: str = ""  #: reference of this host: any device path in the host's own PBDs is followed
@@ -105,16 +104,15 @@ def objection(lun: Question, pool: PoolRecords, hosts: Callable[[], Hosts]) -> O
 
     `hosts` is called only where the pool has the SR of the LUN.
     """
-    for scsi_id in lun.scsi_ids:
-        found = users_of(scsi_id, pool, lun.look, lun.here)
-        users = [user for user in found if not user.is_own and user.sr_ref != lun.own_sr]
-        if users:
-            return Refused(
-                "The LUN with the SCSIid {} is in use in this pool. {} A clone must have a SCSIid of its own; an SR or "
-                "VDI whose LUN is to be written must be forgotten first.".format(
-                    scsi_id, " ".join(user.sentence for user in users)
-                )
+    found = users_of(lun.scsi_id, pool, lun.look, lun.here) if lun.scsi_id is not None else []
+    users = [user for user in found if not user.is_own and user.sr_ref != lun.own_sr]
+    if users:
+        return Refused(
+            "The LUN with the SCSIid {} is in use in this pool. {} A clone must have a SCSIid of its own; an SR or "
+            "VDI whose LUN is to be written must be forgotten first.".format(
+                lun.scsi_id, " ".join(user.sentence for user in users)
             )
+        )
     for sr_uuid in lun.replaced:
         sr = known_sr.find_sr(sr_uuid, pool.srs, pool.pbds)
         if sr is None:
@@ -122,12 +120,11 @@ def objection(lun: Question, pool: PoolRecords, hosts: Callable[[], Hosts]) -> O
         # May the LUN be that of an attached PBD, under a new SCSIid? Only a host that has the LUN as a disk can tell.
         attached = [pbd for pbd in sr.pbds if pbd.get("currently_attached")]
         named = {scsi_id for pbd in attached for scsi_id in known_sr.luns_of_pbd(pbd)}
-        if any(answer in lun.scsi_ids for scsi_id in named for answer in lun.answers(scsi_id)):
+        if any(lun.scsi_id in lun.answers(scsi_id) for scsi_id in named):
             return Refused(
-                "The LUN with the SCSIid {} is the SR {} of this pool: this host has the SR attached, and its disk "
-                "answers with that SCSIid now. Give the PBDs of the SR the new SCSIid, and plug them again.".format(
-                    " or ".join(lun.scsi_ids), name_of(sr.record)
-                )
+                f"The LUN with the SCSIid {lun.scsi_id} is the SR {name_of(sr.record)} of this pool: this host has the "
+                "SR attached, and its disk answers with that SCSIid now. Give the PBDs of the SR the new SCSIid, and "
+                "plug them again."
             )
         if sr_uuid != lun.clone_of and not known_sr.is_new(sr):
             refusal = _unless_attached_elsewhere(lun, sr, hosts())
@@ -146,7 +143,7 @@ def _unless_attached_elsewhere(lun: Question, sr: KnownSr, hosts: Hosts) -> Opti
     if known_sr.is_attached_elsewhere(sr, live, follow):
         return None
     attached = [pbd for pbd in sr.pbds if pbd.get("currently_attached") and pbd.get("host") in live]
-    uuid, ids = sr.record.get("uuid"), " or ".join(lun.scsi_ids)
+    uuid, scsi_id = sr.record.get("uuid"), lun.scsi_id
     names = ", ".join(_host_name(pbd, hosts) for pbd in attached)
     why = f"The attached PBD of {names} names no SCSIid." if attached else "No live host has that SR attached."
     told = []
@@ -157,9 +154,9 @@ def _unless_attached_elsewhere(lun: Question, sr: KnownSr, hosts: Hosts) -> Opti
     pbds = " ".join(told) or "The SR has no PBD."
     busy = "A plug of the SR is under way: try again when the plug has ended. " if sr.is_being_plugged else ""
     return MayBeSr(
-        f"The LUN with the SCSIid {ids} holds the SR {name_of(sr.record)} of this pool. {why} This LUN may be that SR "
-        f"under a new SCSIid. {pbds} {busy}If this LUN is the SR, give its PBDs the SCSIid {ids}, and plug them. "
-        f"If this LUN is a clone, plug the SR on its own LUN first. If the SR is not needed, run "
+        f"The LUN with the SCSIid {scsi_id} holds the SR {name_of(sr.record)} of this pool. {why} This LUN may be that "
+        f"SR under a new SCSIid. {pbds} {busy}If this LUN is the SR, give its PBDs the SCSIid {scsi_id}, and plug them."
+        f" If this LUN is a clone, plug the SR on its own LUN first. If the SR is not needed, run "
         f"{command('xe', 'sr-forget', f'uuid={uuid}')}.",
         str(uuid),
     )
@@ -186,7 +183,7 @@ def ask_pool(lun: Question, new_sr: str, host: Host) -> PoolAnswer:
     """Ask the pool of this host about a LUN, and about the UUID that the new SR will have; "" for no new SR."""
     if not os.path.exists(host.xapi_socket):
         return PoolAnswer("No xapi on this machine: no pool was asked whether this LUN is in use.")
-    if not lun.scsi_ids:
+    if lun.scsi_id is None:
         return PoolAnswer("The LUN has no SCSIid: no pool was asked whether this LUN is in use.")
     try:
         with local_xapi(host.xapi_socket, XAPI_SECONDS) as xapi:
@@ -196,8 +193,8 @@ def ask_pool(lun: Question, new_sr: str, host: Host) -> PoolAnswer:
             refusal = objection(lun, records, partial(read_hosts, xapi))
     except XapiFailure as failure:
         problem = Refused(
-            "xapi cannot say whether this pool uses the LUN {}: {} Make xapi answer (`xe-toolstack-restart` "
-            "restarts xapi), then repeat the command.".format(" or ".join(lun.scsi_ids), failure.message)
+            f"xapi cannot say whether this pool uses the LUN {lun.scsi_id}: {failure.message} Make xapi answer "
+            "(`xe-toolstack-restart` restarts xapi), then repeat the command."
         )
         return PoolAnswer("xapi does not answer: this LUN may be in use.", objection=problem)
     uuid, label = str(pool.get("uuid", "unknown")), str(pool.get("name_label", ""))
@@ -215,32 +212,33 @@ def ask_pool(lun: Question, new_sr: str, host: Host) -> PoolAnswer:
 # --- holders of the LUN on this host
 
 
-def attachments_here(host: Host) -> Optional[Attachments]:
-    """Return xapi's records of the SRs on this host; None where xapi does not answer."""
+def is_attached_here(sr_uuid: str, host: Host) -> Optional[bool]:
+    """Return whether this host has the SR attached; None if that is unknown, also where xapi does not answer."""
     try:
         with local_xapi(host.xapi_socket, XAPI_SECONDS) as xapi:
             own = own_ref(xapi.records("host"), host)
-            return Attachments(xapi.records("PBD"), xapi.records("SR"), own)
+            return stale_volumes.is_attached(sr_uuid, xapi.records("PBD"), xapi.records("SR"), own)
     except XapiFailure:
         return None
 
 
 def advice_on_holders(
-    scsi_ids: Sequence[str],
+    scsi_id: Optional[str],
     read_sr: Callable[[str], str],
-    attachments: Callable[[], Optional[Attachments]],
+    is_attached: Callable[[str], Optional[bool]],
     host: Host = THIS_HOST,
 ) -> str:
     """Return how to remove volumes that SM has activated on a clone, for a refused open; "" without such volumes.
 
-    `read_sr` returns the UUID of the SR on a disk of the LUN; `attachments` returns xapi's records, None without xapi.
+    `read_sr` returns the UUID of the SR on a disk of the LUN. `is_attached` returns whether this host has an SR
+    attached; None if that is unknown.
     """
-    uses = [use for use in (use_of_lun(scsi_id, host) for scsi_id in scsi_ids) if use.stacked and use.disks]
-    if not uses:
+    use = use_of_lun(scsi_id, host) if scsi_id is not None else None
+    if use is None or not (use.stacked and use.disks):
         return ""
     try:
-        sr_uuid = read_sr(uses[0].disks[0])
+        sr_uuid = read_sr(use.disks[0])
     except (RelvmoiscsiError, RuntimeError) as problem:
         log.warning("which SR the LUN holds could not be read: %s", problem)
         return ""
-    return stale_volumes.way_out(sr_uuid, [name for use in uses for name in use.stacked], attachments())
+    return stale_volumes.way_out(sr_uuid, use.stacked, is_attached)

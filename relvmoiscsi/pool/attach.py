@@ -77,11 +77,12 @@ class Attached(NamedTuple):
         return {
             "scsi_id": self.scsi_id or None,
             "status": self.status,
-            "sr": {"old": self.of_sr or None, "new": self.sr_uuid or None},
+            "old_sr": self.of_sr or None,
+            "new_sr": self.sr_uuid or None,
             "name": self.name,
             "hosts": dict(self.hosts),
             "vdis": [pair.facts() for pair in self.vdis],
-            "error": str(self.error) if self.error is not None else None,
+            "problem": str(self.error) if self.error is not None else None,
         }
 
 

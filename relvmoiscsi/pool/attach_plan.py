@@ -92,7 +92,7 @@ class LunPlan(NamedTuple):
             "scsi_id": self.lun.scsi_id,
             "steps": [{"step": what, "on": on or None} for what, on in self.steps],
             "hosts_down": self.down,
-            "error": None if self.error is None else str(self.error),
+            "problem": None if self.error is None else str(self.error),
         }
 
     def text(self) -> str:

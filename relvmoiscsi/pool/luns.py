@@ -90,11 +90,11 @@ class PoolLun(NamedTuple):
             "sr": self.sr_uuid or None,
             "copy_of": self.of_sr or None,
             "name": self.name,
-            "one_vdi": self.one_vdi or None,
+            "one_vdi_state": self.one_vdi or None,
             "is_known_copy": self.is_ours or self.kind == ATTACHED,
             "database_of_this_pool": pool.ref in self.metadata_of,
             "changed_at": self.changed or None,
-            "vms": list(self.vms),
+            "vm_names": list(self.vms),
             "vms_saved": self.vms_saved or None,
             "problem": self.problem or None,
         }

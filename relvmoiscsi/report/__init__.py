@@ -7,6 +7,7 @@ run_report  map of a run, old ids to new ids; result of a run; volumes that a ru
 
 from relvmoiscsi.report.lun_report import (
     ASCII_BRANCHES,
+    CHANGED_MEANS,
     UNICODE_BRANCHES,
     Branches,
     comparison_facts,
@@ -35,7 +36,7 @@ from relvmoiscsi.report.run_report import (
 __all__ = [
     "ASCII_BRANCHES", "UNICODE_BRANCHES", "Branches",
     "comparison_facts", "contradictions_text", "defect_facts", "defects_text", "inspection_facts", "inspection_text",
-    "note_lines", "one_vdi_facts", "saved_vms_facts",
+    "CHANGED_MEANS", "note_lines", "one_vdi_facts", "saved_vms_facts",
     "map_facts", "map_text", "result_facts", "whole_map_lines",
     "cost_facts", "cost_text", "dropped_facts", "loss_of",
     "plan_facts", "plan_text",

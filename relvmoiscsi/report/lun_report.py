@@ -11,11 +11,10 @@ from relvmoiscsi.engine import (
     Inspection,
     Lun,
     OneVdiOutlook,
-    Unreadable,
     Volume,
     notes,
 )
-from relvmoiscsi.errors import RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import FormatError, RelvmoiscsiError, UsageError
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import dashed
 from relvmoiscsi.formats.saved_vms import SavedVms
@@ -24,6 +23,7 @@ from relvmoiscsi.wording import human_size, printable, shown_time, table, utc_ti
 _LV_PREFIX = "Logical volume "  #: the start of a structure name that names a volume
 #: for a VDI that is made of several images
 IRREVERSIBLE = "Irreversible once committed."
+CHANGED_MEANS = "the SR's last change, not the time of a snapshot"
 
 
 class Branches(NamedTuple):
@@ -48,7 +48,8 @@ def inspection_facts(name: str, found: Inspection) -> Dict[str, Any]:
         facts["defects"] = [defect_facts(defect, found.readable) for defect in found.defects]
     if found.run is not None:
         facts["run"] = {
-            "sr": {"old": found.run.ids.sr, "new": found.run.ids.new_sr},
+            "old_sr": found.run.ids.sr,
+            "new_sr": found.run.ids.new_sr,
             "scsi_id": found.run.scsi_id,
             "tool": found.run.tool,
         }
@@ -93,11 +94,9 @@ def lun_facts(lun: Lun, defects: Sequence[RelvmoiscsiError] = ()) -> Dict[str, A
     problems = problems_by_lv(lun, defects)
     return {
         "size_bytes": lun.size_bytes,
-        "sr": {
-            "uuid": lun.sr_uuid,
-            "name_label": lun.mgt.name_label if lun.mgt else "",
-            "name_description": lun.mgt.name_description if lun.mgt else "",
-        },
+        "sr": lun.sr_uuid,
+        "sr_name_label": lun.mgt.name_label if lun.mgt else "",
+        "sr_name_description": lun.mgt.name_description if lun.mgt else "",
         "vg": {
             "name": lun.vg.name,
             "id": dashed(lun.vg.id),
@@ -122,7 +121,7 @@ def _vdi_facts(lun: Lun, volume: Volume, problem: Optional[str]) -> Dict[str, An
     """Return the facts of a VDI. `problem` is the defect of the volume. Values of unreadable content are None."""
     uuid = str(volume.name.uuid)
     record = lun.records().get(uuid)
-    reads = not isinstance(volume.content, Unreadable)
+    reads = not isinstance(volume.content, FormatError)
     return {
         "uuid": uuid,
         "name_label": record.name_label if record else "",
@@ -153,14 +152,16 @@ def cost_text(cost: Cost) -> str:
 
 
 def cost_words(cost: Cost) -> str:
-    goes = {0: "nothing goes", 1: "1 volume goes"}.get(cost.dropped, f"{cost.dropped} volumes go")
+    deleted = {0: "no volume is deleted", 1: "1 volume is deleted"}.get(
+        cost.dropped, f"{cost.dropped} volumes are deleted"
+    )
     if cost.images == 1:
-        return f", which is one image; {goes}. No data to copy."
+        return f", which is one image; {deleted}. No data to copy."
     data = (
         f"{cost.copied} of {cost.blocks} blocks are copied, {cost.filled} are completed: {human_size(cost.data_bytes)}."
     )
     return (
-        f" from {cost.images} images; {goes}. {data if cost.data_bytes else 'No data to copy.'} "
+        f" from {cost.images} images; {deleted}. {data if cost.data_bytes else 'No data to copy.'} "
         f"The run needs {cost.fresh_extents} of {cost.free_extents} free extents."
     )
 
@@ -190,8 +191,9 @@ def inspection_text(
     one: Optional[OneVdiOutlook] = None,
     saved: Optional[SavedVms] = None,
     who: Sequence[str] = (),
+    explains: bool = True,
 ) -> str:
-    """Return the text of `show`; `who` are the lines that identify the device."""
+    """Return the text of `show`; `who` are the lines that identify the device. `explains`: with CHANGED_MEANS."""
     if found.lun is None:
         lines = [f"{name}: {found.state}.", *who]
         if found.run is not None:
@@ -199,7 +201,7 @@ def inspection_text(
             lines.append(printable(text))
         lines += [printable(str(problem)) for problem in found.defects or [found.problem]]
         if found.readable is not None:
-            lines += ["", "What can be read:", *_lun_lines(name, found, found.readable, branches, [])]
+            lines += ["", "What can be read:", *_lun_lines(name, found, found.readable, branches, [], explains)]
         return "\n".join(lines)
     more = list(who)
     if one is not None and one.state == IS_ONE:
@@ -212,12 +214,14 @@ def inspection_text(
     if saved is not None:
         names = ", ".join(vm.name_label for vm in saved.vms)
         more.append(printable(f"  VMs      {names}; their records of {saved.when} are on it"))
-    return "\n".join(_lun_lines(name, found, found.lun, branches, more))
+    return "\n".join(_lun_lines(name, found, found.lun, branches, more, explains))
 
 
-def _lun_lines(name: str, found: Inspection, lun: Lun, branches: Branches, more: Sequence[str]) -> List[str]:
+def _lun_lines(
+    name: str, found: Inspection, lun: Lun, branches: Branches, more: Sequence[str], explains: bool
+) -> List[str]:
     facts = lun_facts(lun, found.defects)
-    label = printable(facts["sr"]["name_label"])
+    label = printable(facts["sr_name_label"])
     state = found.state
     if found.run is not None and found.run.ids.new_sr == lun.sr_uuid and state == "resignatured":
         state = f"resignatured (it was {printable(found.run.ids.sr)})"
@@ -230,22 +234,17 @@ def _lun_lines(name: str, found: Inspection, lun: Lun, branches: Branches, more:
         f"{human_size(lun.vg.pe_count * lun.vg.extent_size)} allocated in {len(lun.volumes)} volumes",
         "  LVM      VG {}, PV {}, generation {}".format(facts["vg"]["id"], facts["pv"]["id"], lun.vg.seqno),
         *more,
-        *_changed_lines(facts["vg"]),
-        "",
     ]
+    if facts["vg"]["changed_at"] is not None:  # else: LVM has not written a time
+        on = printable(f" on {facts['vg']['changed_on']}") if facts["vg"]["changed_on"] else ""
+        means = f": {CHANGED_MEANS}" if explains else ""
+        lines.append(f"  changed  {shown_time(facts['vg']['changed_at'])} by LVM{on}{means}")
+    lines.append("")
     lines += table([["VDI", "size", "on LUN", "kind", "label"], *rows], right=(1, 2)) if rows else ["No VDIs."]
     others = [volume.lv.name for volume in lun.volumes if not volume.is_disk]
     if others:
         lines += ["", "Other volumes: {}".format(", ".join(others))]
     return lines + note_lines(facts["notes"])
-
-
-def _changed_lines(vg: Mapping[str, Any]) -> List[str]:
-    """Return the line with the last change of the SR; nothing where LVM has not written a time."""
-    if vg["changed_at"] is None:
-        return []
-    on = printable(f" on {vg['changed_on']}") if vg["changed_on"] else ""
-    return [f"  changed  {shown_time(vg['changed_at'])} by LVM{on}: the SR's last change, not the time of a snapshot"]
 
 
 def tree(vdis: Sequence[Mapping[str, Any]], branches: Branches) -> List[Tuple[str, Mapping[str, Any]]]:

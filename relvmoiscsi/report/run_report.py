@@ -2,7 +2,7 @@
 """A run: the old-to-new map and the result, the volumes that the run drops, the plan write by write."""
 
 from itertools import groupby
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.engine import (
     EMPTY_UNIT,
@@ -34,46 +34,47 @@ _MOST_ALIKE = 4
 
 def map_facts(lun: Optional[Lun], ids: IdMap) -> Dict[str, Any]:
     """Return the old-to-new map, as `--map` reads it. `lun` is the LUN before or after the run."""
-    facts: Dict[str, Any] = {"sr": {"old": ids.sr, "new": ids.new_sr}}
+    facts: Dict[str, Any] = {"old_sr": ids.sr, "new_sr": ids.new_sr}
     if lun is None:
         return {**facts, "uuids": ids.uuids, "lvm_ids": {dashed(old): dashed(new) for old, new in ids.lvm_ids.items()}}
     lun = lun.settled()
     to_new = ids if lun.sr_uuid == ids.sr else None
     to_old = None if to_new else ids.reversed()
-    facts["vg_id"] = _pair(lun.vg.id, to_new, to_old)
-    facts["pv_id"] = _pair(lun.label.pv_id, to_new, to_old)
+    facts["old_vg_id"], facts["new_vg_id"] = _lvm_ids(lun.vg.id, to_new, to_old)
+    facts["old_pv_id"], facts["new_pv_id"] = _lvm_ids(lun.label.pv_id, to_new, to_old)
     facts["vdis"], records = [], lun.records()
     for uuid, volume in lun.disks().items():
         label = records[uuid].name_label if uuid in records else ""
-        pair = _uuid_pair(uuid, to_new, to_old)
-        facts["vdis"].append({**pair, "name_label": label, "lv": _name_pair(volume, to_new, to_old)})
-    facts["lvs"] = [
-        {"name": _name_pair(volume, to_new, to_old), "id": _pair(volume.lv.id, to_new, to_old)}
-        for volume in lun.volumes
-    ]
+        (old, new), (old_lv, new_lv) = _uuids(uuid, to_new, to_old), _names(volume, to_new, to_old)
+        facts["vdis"].append({"old": old, "new": new, "name_label": label, "old_lv": old_lv, "new_lv": new_lv})
+    facts["lvs"] = []
+    for volume in lun.volumes:
+        (old, new), (old_id, new_id) = _names(volume, to_new, to_old), _lvm_ids(volume.lv.id, to_new, to_old)
+        facts["lvs"].append({"old": old, "new": new, "old_id": old_id, "new_id": new_id})
     told = {ids.sr, *(vdi["old"] for vdi in facts["vdis"])}
     facts["other_uuids"] = {old: new for old, new in ids.uuids.items() if old not in told}
     return facts
 
 
-def _pair(lvm_id: str, to_new: Optional[IdMap], to_old: Optional[IdMap]) -> Dict[str, str]:
+def _lvm_ids(lvm_id: str, to_new: Optional[IdMap], to_old: Optional[IdMap]) -> Tuple[str, str]:
     """Return old and new id. An unknown id is equal in both: the volume may have been made after the run."""
     old = to_old.lvm_ids.get(lvm_id, lvm_id) if to_old else lvm_id
     new = to_new.lvm_ids.get(lvm_id, lvm_id) if to_new else lvm_id
-    return {"old": dashed(old), "new": dashed(new)}
+    return dashed(old), dashed(new)
 
 
-def _uuid_pair(uuid: str, to_new: Optional[IdMap], to_old: Optional[IdMap]) -> Dict[str, str]:
+def _uuids(uuid: str, to_new: Optional[IdMap], to_old: Optional[IdMap]) -> Tuple[str, str]:
     old = to_old.uuids.get(uuid, uuid) if to_old else uuid
     new = to_new.uuids.get(uuid, uuid) if to_new else uuid
-    return {"old": old, "new": new}
+    return old, new
 
 
-def _name_pair(volume: Volume, to_new: Optional[IdMap], to_old: Optional[IdMap]) -> Dict[str, str]:
-    if volume.name.uuid is None:
-        return {"old": volume.name.text, "new": volume.name.text}
-    pair = _uuid_pair(volume.name.uuid, to_new, to_old)
-    return {which: volume.name.text.replace(volume.name.uuid, uuid) for which, uuid in pair.items()}
+def _names(volume: Volume, to_new: Optional[IdMap], to_old: Optional[IdMap]) -> Tuple[str, str]:
+    text, uuid = volume.name.text, volume.name.uuid
+    if uuid is None:
+        return text, text
+    old, new = _uuids(uuid, to_new, to_old)
+    return text.replace(uuid, old), text.replace(uuid, new)
 
 
 def result_facts(name: str, result: Result) -> Dict[str, Any]:
@@ -90,7 +91,7 @@ def result_facts(name: str, result: Result) -> Dict[str, Any]:
     if result.ids is not None:
         facts.update(map_facts(result.lun, result.ids))
     elif result.lun is not None:
-        facts["sr"] = {"old": None, "new": result.lun.sr_uuid}
+        facts.update(old_sr=None, new_sr=result.lun.sr_uuid)
     if result.lun is not None:
         facts["notes"] = notes(result.lun)
     return facts
@@ -99,7 +100,7 @@ def result_facts(name: str, result: Result) -> Dict[str, Any]:
 def map_text(lun: Optional[Lun], ids: IdMap) -> str:
     """Return the map as text: the SR, then its VDIs."""
     facts = map_facts(lun, ids)
-    lines = ["  SR   {old}  becomes  {new}".format(**facts["sr"])]
+    lines = ["  SR   {old_sr}  becomes  {new_sr}".format(**facts)]
     for vdi in facts.get("vdis", []):
         label = vdi["name_label"]
         lines.append("  VDI  {old}  becomes  {new}".format(**vdi) + ("  " + label if label else ""))
@@ -109,19 +110,19 @@ def map_text(lun: Optional[Lun], ids: IdMap) -> str:
 def whole_map_lines(lun: Optional[Lun], ids: IdMap) -> List[str]:
     """Return the map with every id, LVM's ids as well, for the log."""
     facts = map_facts(lun, ids)
-    rows = [("SR", facts["sr"], "")]
+    rows = [("SR", facts["old_sr"], facts["new_sr"], "")]
     if lun is None:
-        rows += [("UUID", {"old": old, "new": new}, "") for old, new in facts["uuids"].items() if old != ids.sr]
-        rows += [("LVM", {"old": old, "new": new}, "") for old, new in facts["lvm_ids"].items()]
+        rows += [("UUID", old, new, "") for old, new in facts["uuids"].items() if old != ids.sr]
+        rows += [("LVM", old, new, "") for old, new in facts["lvm_ids"].items()]
     else:
-        rows += [("VG", facts["vg_id"], ""), ("PV", facts["pv_id"], "")]
-        rows += [("VDI", vdi, vdi["name_label"]) for vdi in facts["vdis"]]
-        rows += [("LV", lv["id"], lv["name"]["new"]) for lv in facts["lvs"]]
-        rows += [("UUID", {"old": old, "new": new}, "") for old, new in facts["other_uuids"].items()]
-    width = max(len(what) for what, _, _ in rows)
+        rows += [("VG", facts["old_vg_id"], facts["new_vg_id"], ""), ("PV", facts["old_pv_id"], facts["new_pv_id"], "")]
+        rows += [("VDI", vdi["old"], vdi["new"], vdi["name_label"]) for vdi in facts["vdis"]]
+        rows += [("LV", lv["old_id"], lv["new_id"], lv["new"]) for lv in facts["lvs"]]
+        rows += [("UUID", old, new, "") for old, new in facts["other_uuids"].items()]
+    width = max(len(what) for what, *_ in rows)
     return [
-        printable(f"  {what:<{width}}  {pair['old']}  becomes  {pair['new']}" + (f"  {label}" if label else ""))
-        for what, pair, label in rows
+        printable(f"  {what:<{width}}  {old}  becomes  {new}" + (f"  {label}" if label else ""))
+        for what, old, new, label in rows
     ]
 
 
@@ -177,13 +178,13 @@ def loss_of(prepared: Prepared) -> Optional[Loss]:
             shown = ("hidden", "hidden"), ("snapshot", "is_a_snapshot"), ("has a defect", "problem")
             remarks = [note for note, key in shown if volume[key]]
             text = f"{volume['uuid']}  {volume['name_label']}" + (" [{}]".format(", ".join(remarks)) if remarks else "")
-        lines.append("  goes   " + printable(text.rstrip()))
+        lines.append("  deletes  " + printable(text.rstrip()))
     retained = f"{len(lun.settled().disks())} more"
     if prepared.cost is not None:
         (uuid,) = lun.settled().disks()
         record = lun.records().get(uuid)
         label = printable(record.name_label) if record else ""
-        lines.insert(0, f"  stays  {uuid}  {label}".rstrip())
+        lines.insert(0, f"  retains  {uuid}  {label}".rstrip())
         retained = f"'{label}' ({uuid})"
     count = sum(volume["is_vdi"] for volume in dropped)
     if not count:

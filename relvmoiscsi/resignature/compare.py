@@ -25,6 +25,7 @@ class Comparison(NamedTuple):
     problems: List[str]
     bytes_compared: int
     left_behind: Tuple[str, ...] = ()  #: UUIDs of VDIs of the original that the clone does not hold
+    same_identities: bool = False  #: whether the clone has every identity of the original, and no other
 
 
 def compare(
@@ -45,7 +46,8 @@ def compare(
     verify_lun(one)
     ids, problems = identity_check.pairing(one, other), identity_check.shared_identities(before, after)
     if problems:
-        return Comparison(problems if ids is not None else [*problems, _ELSEWHERE], 0)
+        is_same = identity_check.identities(before).keys() == identity_check.identities(after).keys()
+        return Comparison(problems if ids is not None else [*problems, _ELSEWHERE], 0, (), is_same)
     record = read_commit_record(labels[1], Place(clone.name, labels[1].offset))
     run = earlier_run.run_or_none(caches[1], record, labels[1])
     is_of_original = identity_check.is_made_of(one, other, run.ids if run is not None else None)

@@ -14,8 +14,9 @@ from relvmoiscsi.errors import (
     RelvmoiscsiError,
     Unfinished,
 )
+from relvmoiscsi.resignature.merge.strategy import Cost
 from relvmoiscsi.resignature.merge.vdi_choice import has_one_row
-from relvmoiscsi.resignature.planning.selection import Cost, select_one
+from relvmoiscsi.resignature.planning.selection import select_one
 from relvmoiscsi.resignature.problems import Problems, read_problems, tell
 from relvmoiscsi.resignature.protocol import sentences
 from relvmoiscsi.resignature.protocol.commit_record import DONE, RESIGNATURE, CommitRecord, read_commit_record

@@ -9,8 +9,8 @@ from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError, in_state
 from relvmoiscsi.host.settings import one_vdi
 from relvmoiscsi.host.sm_log import SmLogHandler
+from relvmoiscsi.host.xapi import stale_volumes
 from relvmoiscsi.host.xapi.api import Xapi, XapiFailure
-from relvmoiscsi.host.xapi.stale_volumes import Attachments
 from relvmoiscsi.lun import users
 from relvmoiscsi.sr_driver.protocol import Call
 from relvmoiscsi.sr_driver.transport import CallLun, CallRequest, Transport
@@ -39,7 +39,7 @@ def sr_create(
     if config.vdi is not None and asked is None:
         problem = "device-config:vdi names the one VDI that stays. Say device-config:vdis=one as well."
         raise UsageError(problem, "InvalidArg").in_state(NOTHING_WRITTEN)
-    asks = users.Question([lun.scsi_id], own_sr=call.sr_ref, here=call.host_ref, clone_of=config.clone_of)
+    asks = users.Question(lun.scsi_id, own_sr=call.sr_ref, here=call.host_ref, clone_of=config.clone_of)
     users.verify_unused(asks, xapi)
 
     def verify_again(replaced: Sequence[str]) -> None:
@@ -76,27 +76,27 @@ def _way_out(lun: CallLun, call: Call, xapi: Xapi) -> str:
     """Return what to do about volumes that the storage manager has activated on the clone; "" without volumes."""
     deadline = lun.deadline.for_cleanup()
 
-    def attachments() -> Optional[Attachments]:
+    def is_attached(sr_uuid: str) -> Optional[bool]:
         try:
             asked = xapi.until(deadline)
-            return Attachments(asked.records("PBD"), asked.records("SR"), call.host_ref)
+            return stale_volumes.is_attached(sr_uuid, asked.records("PBD"), asked.records("SR"), call.host_ref)
         except XapiFailure:
             return None
 
     def sr_uuid_on(disk: str) -> str:
-        return sr_on_disk("/dev/" + disk, deadline)[0]
+        return sr_on_disk(lun.scsi_id, "/dev/" + disk, deadline)[0]
 
-    return users.advice_on_holders([lun.scsi_id], sr_uuid_on, attachments)
+    return users.advice_on_holders(lun.scsi_id, sr_uuid_on, is_attached)
 
 
-def sr_on_disk(path: str, deadline: Deadline) -> Tuple[str, str]:
+def sr_on_disk(scsi_id: str, path: str, deadline: Deadline) -> Tuple[str, str]:
     """Return the UUID of the SR on a disk, and the SR for a sentence; "" as the UUID if no SR can be read."""
-    from relvmoiscsi.host.disk.block_device import open_device  # noqa: PLC0415 - only a refused call needs a disk
-    from relvmoiscsi.host.own_process import Begin, run_in_child  # noqa: PLC0415 - the same
+    from relvmoiscsi.host.own_process import Begin, run_in_child  # noqa: PLC0415 - only a refused call needs a disk
+    from relvmoiscsi.lun.call import disks_to_read  # noqa: PLC0415 - the same
 
     def read(_begin: Begin) -> Tuple[str, str]:
-        with open_device(path, writable=False) as device:
-            return _sr_on(device)
+        with disks_to_read(scsi_id, [path]) as opened:
+            return _sr_on(opened.device)
 
     uuid, what = run_in_child(read, deadline, "the LUN had been read", only_reads=True)
     return uuid, what

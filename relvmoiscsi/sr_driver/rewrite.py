@@ -27,7 +27,7 @@ _WHY = {
 def rewrite(lun: OpenLun, config: CallRequest, asked: Optional[Tuple[int, str]], deadline: Deadline) -> str:
     """Give the LUN new identities and return the new SR UUID; an earlier call may have chosen the UUID."""
     one = OneVdiRequest(config.vdi, *asked) if asked is not None else None
-    request = ResignatureRequest(lun.ids.own, one=one, clear_databases=config.clear_databases)
+    request = ResignatureRequest(lun.scsi_id, one=one, clear_databases=config.clear_databases)
     done = run.resignature(lun, request, os.urandom, log_step, CopyLog(lun.name, deadline), settles_undo=True)
     if isinstance(done, AlreadyDone):
         log.info("%s was resignatured already, as SR %s", lun.name, done.sr_uuid)

@@ -36,7 +36,7 @@ def test_the_way_of_the_page(run, release, transport):
         assert told[created]["code"] == "SR_BACKEND_FAILURE_1"
         assert "successfully resigned" in told[created]["params"][1]
     new = world.sr_uuid(copy)
-    assert told["plugin"]["sr"] == {"old": original, "new": world.sr_uuid(second)}
+    assert (told["plugin"]["old_sr"], told["plugin"]["new_sr"]) == (original, world.sr_uuid(second))
     # the plugin sees the LUNs of the adapters, of which this pool has none
     assert told["classified"]["luns"] == [] and told["noPlugin"]["code"] == "XENAPI_MISSING_PLUGIN"
     assert original in told["probed"] and told["attached"]["uuid"] == new != original

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Runs that a page of docs/ shows: their words and lines, made comparable with what the command prints."""
+"""Runs that a page of docs/ shows: their words and lines, compared with what the command prints."""
 
 import re
 import shlex
@@ -24,14 +24,25 @@ def shown_in(text):
             yield program, argv, [line[4:] for line in rest.splitlines() if line.strip()]
 
 
-def comparable(lines, names):
-    """With a number for each UUID, in the order in which they come, and no date."""
-    for line in lines:
-        said = FINGERPRINT.sub("fingerprint of the records is DIGITS", line)
-        yield DATE.sub("DATE", UUID.sub(lambda found: names.setdefault(found.group(), f"<{len(names)}>"), said))
-
-
-def is_in_order(lines, printed):
-    """Does each line stand in what was printed, after the one before it?"""
+def is_in_order(lines, printed, uuids):
+    """Does each line of a page stand in what was printed, after the one before it? A line "..." is any lines, and dates
+    may differ. `uuids`, {UUID on the page: UUID that is printed}, learns from each line.
+    """
     rest = iter(printed)
-    return all(line in rest for line in lines)
+    return all(any(is_same(line, other, uuids) for other in rest) for line in lines if line.strip() != "...")
+
+
+def is_same(line, printed, uuids):
+    """Is it one line but for dates and UUIDs, and does each UUID stand for the one for which it stood before?"""
+    if without_ids(line) != without_ids(printed):
+        return False
+    known = dict(zip(UUID.findall(line), UUID.findall(printed)), **uuids)
+    if [known[uuid] for uuid in UUID.findall(line)] != UUID.findall(printed) or len(set(known.values())) < len(known):
+        return False
+    uuids.update(known)
+    return True
+
+
+def without_ids(line):
+    line = FINGERPRINT.sub("fingerprint of the records is DIGITS", line)
+    return DATE.sub("DATE", UUID.sub("UUID", line))

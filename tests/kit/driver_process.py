@@ -26,9 +26,9 @@ executable, socket_path, root = sys.argv[1:4]
 del sys.argv[:4]
 sys.argv.insert(0, executable)
 api.Xapi.__init__.__defaults__ = (socket_path, *api.Xapi.__init__.__defaults__[1:])
-from relvmoiscsi.lun import call, guard
+from relvmoiscsi.lun import call
 from relvmoiscsi.sr_driver.iscsi import iscsi_lun, target_access
-target_access.THIS_HOST = iscsi_lun.THIS_HOST = call.THIS_HOST = guard.THIS_HOST = Host(root)
+target_access.THIS_HOST = iscsi_lun.THIS_HOST = call.THIS_HOST = Host(root)
 runpy.run_path(executable, run_name="__main__")
 """
 

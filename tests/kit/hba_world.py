@@ -106,10 +106,10 @@ class MappedHost:
 
     # --- the kernel and udev
 
-    def scan(self, place, _host):
+    def scan(self, scsi_host, _place, _host):
         """Atomic, for a call that is killed does not end it."""
         for address, (disk, the_id, number) in MAPPED.items():
-            if place.adapter.name == "host1" and not os.path.exists(self.world.at("bus/scsi/devices/" + address)):
+            if scsi_host == "host1" and not os.path.exists(self.world.at("bus/scsi/devices/" + address)):
                 os.link(os.path.join(self.array, disk), self.host.node(disk))
                 self.world.put(f"../run/udev/data/b{number}", "I:1\n" + self._mark())
                 self.world.lun(address, scsi_id=the_id)

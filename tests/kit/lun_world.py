@@ -34,7 +34,7 @@ from kit.reader import device_ranges, lv_bytes, read_sr
 from relvmoiscsi import engine, plugin
 from relvmoiscsi.device import Chunk
 from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError
-from relvmoiscsi.iscsi import DiscoveredTarget, LunInfo, Portal
+from relvmoiscsi.iscsi import LunInfo, Portal
 from relvmoiscsi.lun import users
 from relvmoiscsi.report import result_facts
 from relvmoiscsi.sr_driver import probe
@@ -331,7 +331,7 @@ class World:
             raise NotFound(f"No iSCSI target answers at {parsed.target}.", "ISCSITarget")
         mine = [lun for lun in there if lun.iqn == parsed.target_iqn]
         if not mine:
-            targets = [DiscoveredTarget(lun.iqn, (Portal(lun.target, 3260),)) for lun in there]
+            targets = [(Portal(lun.target, 3260), lun.iqn) for lun in there]
             targets = list(dict.fromkeys(targets))
             text = "The target's IQN (device-config:targetIQN) is missing or incorrect."
             asked = Portal(parsed.target, 3260)
@@ -381,7 +381,7 @@ class World:
         if is_hba and not hba_config.HbaConfig(config).is_meant:
             raise UsageError("The LUN is resignatured with device-config:resign=true alone.", "InvalidArg")
         clone_of = config.get("clone-of", "")
-        asks = users.Question([lun.scsi_id], own_sr=members["sr_ref"], clone_of=clone_of, look=lambda path: None)
+        asks = users.Question(lun.scsi_id, own_sr=members["sr_ref"], clone_of=clone_of, look=lambda path: None)
         users.verify_unused(asks, db)
         end = time.monotonic() + self.create_s
         with self._lock:

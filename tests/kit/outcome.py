@@ -12,7 +12,7 @@ from kit.sparse import SparseDisk
 from relvmoiscsi import engine
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.lun import run
-from relvmoiscsi.lun.opened import ISCSI_LUN, DeviceId, Guard, OpenLun, PoolAnswer
+from relvmoiscsi.lun.opened import ISCSI_LUN, Guard, OpenLun, PoolAnswer
 
 
 def entropy_of(seed=0):
@@ -38,7 +38,7 @@ class Unguarded(Guard):
 
 def opened(device, guard=None, scsi_id=None):
     """A device as a LUN that is open."""
-    return OpenLun(device, ISCSI_LUN, DeviceId(scsi_id), guard or Unguarded())
+    return OpenLun(device, ISCSI_LUN, scsi_id, guard or Unguarded())
 
 
 def run_on(device, entropy, request=engine.ResignatureRequest(), consent=run.consent_unasked, guard=None):  # noqa: B008

@@ -120,21 +120,25 @@ MAY_READ = {
     "host.own_process": "the answer of its child",
 }
 
-#: What opens, locks or writes a LUN: a caller reaches it through `lun` alone, which cannot forget a guard.
+#: What opens, locks or writes a LUN: a caller reaches it through `lun` alone, which cannot forget a guard. A room may
+#: use what it defines itself.
 CORRIDOR = (
     "iscsi.open_lun", "iscsi.lun_opening.open_lun", "host.disk.block_device.open_device",
+    "host.disk.block_device.BlockDevice", "host.disk.block_device.ImageFile", "host.disk.exclusive",
     "host.disk.kernel_disks.exclusive_open", "host.locks.lun_lock.lun_lock", "host.locks.lun_lock.user_lock",
     "host.locks.lvm_locks.lvm_locks", "host.locks.sm_locks.lvm_lock", "resignature.writing",
+    "engine.copy_unseen", "engine.resignature", "engine.recover", "engine.undo",
 )  # fmt: skip
-#: Who else: what for.
-MAY_OPEN = {
-    "sr_driver.iscsi.target_access": "`lun.call` asks it for a session, through each interface of the host in turn",
-    "sr_driver.hba.discovery": "reads the label of a LUN that a killed call may have rewritten",
-    "sr_driver.hba.other_luns": "tries the locks of other LUNs that a scan has brought",
-    "sr_driver.create": "reads the SR on a disk, for the advice of a refusal",
-    "plugin": "reads a LUN in a child process",
-    "direct.links": "reads what is on a disk",
-    "direct.direct_command": "reads what is on a disk",
+#: Who else: what of it, and what for. Who may open a device outside `lun` may read it alone.
+OPENS, TAKES_SM_LOCK = "host.disk.block_device.open_device", "host.locks.sm_locks.lvm_lock"
+MAY_PASS = {
+    ("engine", "resignature.writing"): "the engine writes for `lun.run`",
+    ("sr_driver.iscsi.target_access", "iscsi.lun_opening.open_lun"): "each interface of the host, for `lun.call`",
+    ("sr_driver.hba.discovery", TAKES_SM_LOCK): "before a scan, which brings disks that LVM reads",
+    ("sr_driver.hba.missing", TAKES_SM_LOCK): "the same",
+    ("sr_driver.hba.other_luns", "host.locks.lun_lock.lun_lock"): "tries the locks of LUNs that a scan has brought",
+    ("plugin", OPENS): "reads a LUN in a child process",
+    ("direct.direct_command", OPENS): "reads what is on a disk",
 }
 
 #: What makes a file or a directory with a mode that a umask changes: only `host.files` names these.
@@ -185,6 +189,8 @@ class Module:
     imports: (line number, dotted name) of what is imported, absolute, wherever in the module
     calls: (line number, name) of what is called by its bare name
     readers: (line number, name) of Python's readers that it calls
+    used: (line number, dotted name) of what is imported, and of what is named of it
+    writable_opens: line numbers of opens of a device that may write
     sm_keys: (line number, key) of the SM keys that it names
     classes: names of its classes
     """
@@ -193,6 +199,8 @@ class Module:
         self.name, self.unit = name, name.split(".")[0]
         nodes = list(ast.walk(ast.parse(source, name)))
         self.imports = list(self._find_imports(nodes))
+        self.used = list(used_names(nodes, self.imports))
+        self.writable_opens = list(writable_opens(nodes))
         self.sm_keys = list(sm_keys(nodes))
         self.readers = list(readers(nodes))
         attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
@@ -315,12 +323,48 @@ def reads(module):
 
 
 def past_the_corridor(module):
-    """Imports of what opens, locks or writes a LUN, elsewhere than in `lun` and in the rooms that have it."""
-    if module.unit in ("lun", "engine", "resignature", "iscsi", "host") or module.name in MAY_OPEN:
-        return
-    for line, name in module.imports:
-        if name.replace(PACKAGE + ".", "", 1).startswith(CORRIDOR):
-            yield f"{module.name}:{line} imports {name}; use relvmoiscsi.lun"
+    """Uses of what opens, locks or writes a LUN, elsewhere than in `lun` and in the room that defines it."""
+    for line, name in passes(module):
+        if (module.name, name) not in MAY_PASS:
+            yield f"{module.name}:{line} uses {name}; use relvmoiscsi.lun"
+    if module.unit not in ("lun", "host"):
+        yield from (f"{module.name}:{line} opens a device to write" for line in module.writable_opens)
+
+
+def passes(module):
+    """Uses of CORRIDOR outside of `lun`: (line number, name of CORRIDOR)."""
+    for line, name in module.used:
+        own = name.replace(PACKAGE + ".", "", 1) + "."
+        found = [each for each in CORRIDOR if own.startswith(each + ".")]
+        if found and module.unit not in ("lun", found[0].split(".")[0]):
+            yield line, found[0]
+
+
+def used_names(nodes, imports):
+    """What is imported, and each attribute of it that is named, under its full name: (line number, name)."""
+    full = {}
+    for node in nodes:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            for alias, (_, name) in zip(node.names, (each for each in imports if each[0] == node.lineno)):
+                full[alias.asname or name.split(".")[0 if isinstance(node, ast.Import) else -1]] = (
+                    name if alias.asname or isinstance(node, ast.ImportFrom) else name.split(".")[0]
+                )
+    yield from imports
+    for node in nodes:
+        words, inside = [], node
+        while isinstance(inside, ast.Attribute):
+            words, inside = [inside.attr, *words], inside.value
+        if words and isinstance(inside, ast.Name) and inside.id in full:
+            yield node.lineno, ".".join([full[inside.id], *words])
+
+
+def writable_opens(nodes):
+    """The lines of calls of `open_device` that do not say `writable=False`."""
+    for node in nodes:
+        if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == "open_device":
+            said = [each.value for each in node.keywords if each.arg == "writable"]
+            if not said or ast.dump(said[0]) != ast.dump(ast.parse("False", mode="eval").body):
+                yield node.lineno
 
 
 def foreign(module):
@@ -531,6 +575,7 @@ def test_files_and_directories_are_made_in_one_module():
 
 def test_a_lun_is_opened_locked_and_written_in_one_room():
     assert of_all(past_the_corridor) == []
+    assert set(MAY_PASS) == {(module.name, name) for module in package() for _, name in passes(module)}
 
 
 def test_a_command_to_copy_has_one_way_into_a_message():
@@ -572,6 +617,13 @@ PV, PLAN, UDEV = "formats.lvm.pv", "resignature.plan", "host.disk.udev"
         (past_the_corridor, "cli.novelty", "from relvmoiscsi.host.disk.block_device import open_device"),
         (past_the_corridor, "sr_driver.novelty", "def late():\n    from relvmoiscsi.iscsi import open_lun"),
         (past_the_corridor, "pool.novelty", "from relvmoiscsi.host.locks.lvm_locks import lvm_locks"),
+        (past_the_corridor, "cli.novelty", "from relvmoiscsi.host.locks import sm_locks\nsm_locks.lvm_lock()"),
+        (past_the_corridor, "cli.novelty", "import relvmoiscsi.engine as core\ncore.undo(device)"),
+        (past_the_corridor, "cli.novelty", "from relvmoiscsi.engine import recover"),
+        (past_the_corridor, "iscsi.novelty", "from relvmoiscsi.host.disk.kernel_disks import exclusive_open"),
+        (past_the_corridor, "sr_driver.create", "from relvmoiscsi.host.disk.block_device import open_device"),
+        (past_the_corridor, "plugin", "def look(path):\n    return open_device(path, writable=True)"),
+        (past_the_corridor, "direct.links", "def look(path, why):\n    return open_device(path, why)"),
         (against_the_direction_within, "pool.attach", "from relvmoiscsi.pool.vms import clone"),
         (against_the_direction_within, "pool.records", "from relvmoiscsi.host.disk.block_device import BlockDevice"),
         (against_the_direction_within, "pool.vms.clone", "from relvmoiscsi.host.disk.block_device import BlockDevice"),

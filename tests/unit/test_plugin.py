@@ -236,7 +236,7 @@ def test_the_map_of_a_resignatured_lun(host):
     found = answered(plugin.map_of, {"sr": sr_of(DONE).upper()}, this, see)
 
     ids = engine.inspect(DONE).run.ids
-    assert found["sr"] == {"old": ids.sr, "new": sr_of(DONE)}
+    assert (found["old_sr"], found["new_sr"]) == (ids.sr, sr_of(DONE))
     old = engine.inspect(CHAIN).lun.disks()
     assert {vdi["old"]: vdi["new"] for vdi in found["vdis"]} == {uuid: ids.uuids[uuid] for uuid in old}
     with pytest.raises(NotFound, match="together with a journal of its old ids"):
@@ -289,7 +289,7 @@ def test_success_is_success_and_the_same_call_again_is_as_well(image, xapi_less)
     assert image.read_bytes() == before
     for arguments, is_again in (({"sr_uuid": shell.SR}, False), ({}, True)):
         found = answered(plugin.resignature, {"scsi_id": SCSI_ID, **arguments}, xapi_less)
-        assert (found["state"], found["sr"]["new"], found["already_done"]) == ("resignatured", shell.SR, is_again)
+        assert (found["state"], found["new_sr"], found["already_done"]) == ("resignatured", shell.SR, is_again)
 
 
 def test_a_refusal_is_an_error_in_the_words_of_the_command(image, xapi_less):
@@ -329,7 +329,6 @@ def test_options_become_those_of_the_command():
 
 
 def test_a_long_answer_leaves_out_what_can_be_asked_for():
-    pair = {"old": "x" * 250, "new": "x" * 250}
     pool = {"asked": False, "uuid": None, "name_label": None, "overridden": False, "sentence": ""}
     lun = {
         "kind": "block device",
@@ -338,15 +337,17 @@ def test_a_long_answer_leaves_out_what_can_be_asked_for():
         "model": None,
         "serial": None,
         "size_bytes": 0,
-        "sr": {"uuid": None, "name_label": None},
+        "sr": None,
+        "sr_name_label": None,
         "vdi_count": 0,
         "storage_manager_at_work": False,
         "pool": pool,
     }
     counts = {"already_done": False, "writes": 0, "bytes_written": 0, "flushes": 0}
     facts = {"state": "resignatured", "device": "/dev/sdx", "scsi_id": None, **counts, "lun": lun}
-    vdi = {"old": "", "new": "", "name_label": "y" * 400, "lv": pair}
-    facts.update(lvs=[{"name": pair, "id": pair}] * 40, vdis=[vdi] * 59, notes=[])
+    vdi = {"old": "", "new": "", "name_label": "y" * 400, "old_lv": "x" * 250, "new_lv": "x" * 250}
+    lv = dict.fromkeys(("old", "new", "old_id", "new_id"), "x" * 250)
+    facts.update(lvs=[lv] * 40, vdis=[vdi] * 59, notes=[])
     text = plugin.fitted(facts)
 
     assert len(text) <= plugin.MOST_BYTES and json.loads(text)["left_out"] == ["lvs"]

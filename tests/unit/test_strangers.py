@@ -46,7 +46,24 @@ ANY = st.recursive(
         st.lists(inside)
         | st.dictionaries(
             st.sampled_from(
-                ["sr", "old", "new", "vdis", "lvs", "id", "vg_id", "pv_id", "other_uuids", "uuids", "lvm_ids", UUID]
+                [
+                    "old_sr",
+                    "new_sr",
+                    "old",
+                    "new",
+                    "vdis",
+                    "lvs",
+                    "old_id",
+                    "new_id",
+                    "old_vg_id",
+                    "new_vg_id",
+                    "old_pv_id",
+                    "new_pv_id",
+                    "other_uuids",
+                    "uuids",
+                    "lvm_ids",
+                    UUID,
+                ]
             ),
             inside,
         )

@@ -181,7 +181,7 @@ def test_copies_are_attached_lend_their_disks_and_are_discarded(lab, pool, stand
     by_name = {row["name"]: next(copy for copy in copies if copy.scsi_id == row["scsi_id"]) for row in attached}
     assert sorted(by_name) == ["copy", "copy (2)"]
     made = say(pool, "clone", "copy", "--all", "--same-networks", "--yes")["vms"]
-    assert [(vm["name"]["old"], vm["status"]) for vm in made] == [("db", "cloned"), ("web", "cloned")]
+    assert [(vm["old_name"], vm["status"]) for vm in made] == [("db", "cloned"), ("web", "cloned")]
     for label, vm, device in (("db tables", 0, 0), ("web data", 1, 1), ("web root", 1, 0)):
         found, before = content(by_name["copy"], made[vm]["disks"][device]["new"]), then[label]
         if label == "web root":  # of a VHD what a guest has written: all but what says whose child it is
@@ -195,7 +195,7 @@ def test_copies_are_attached_lend_their_disks_and_are_discarded(lab, pool, stand
     assert disks_of(pool, db) == own
 
     gone = say(pool, "discard", "--all", "--with-vms", "--yes")["srs"]
-    assert sorted(len(row["vms"]) for row in gone) == [0, 2]
+    assert sorted(len(row["vm_names"]) for row in gone) == [0, 2]
     assert {row["name_label"] for row in pool.db.records("SR").values()} == {"Production"}
     assert disks_of(pool, web)["0"] == pool.db.get("VDI", vdi["web root"], "uuid")
     assert luns.digest(array) == digest

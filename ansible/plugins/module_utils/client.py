@@ -94,8 +94,8 @@ def play(module, work):
     except RelvmoiscsiError as error:
         module.fail_json(msg=printable(in_words_of(module.params, str(error))))
     for row in result.get("luns", result.get("vms", [])):
-        if row.get("error"):
-            row["error"] = in_words_of(module.params, row["error"])
+        if row.get("problem"):
+            row["problem"] = in_words_of(module.params, row["problem"])
     if result.pop("failed", False):
         module.fail_json(**shown({**result, "msg": in_words_of(module.params, result["msg"])}))
     module.exit_json(**shown(result))
@@ -193,11 +193,11 @@ def summary(what, outcomes):
 def ended(rows, key, what, named, text_of=str):
     """Return the dict for exit_json, or for fail_json with `failed`, from rows.
 
-    Each row has `changed`, `error`, `before` and `after`. `named` returns the name of a row's object. `text_of` returns
-    the lines for --diff from `before` or `after`.
+    Each row has `changed`, `problem`, `before` and `after`. `named` returns the name of a row's object. `text_of`
+    returns the lines for --diff from `before` or `after`.
     """
     told = [{name: value for name, value in row.items() if name not in ("before", "after")} for row in rows]
     diff = {side: "".join(text_of(row[side]) for row in rows) for side in ("before", "after")}
-    msg = summary(what, [(named(row), row["error"]) for row in rows])
+    msg = summary(what, [(named(row), row["problem"]) for row in rows])
     result = {"changed": any(row["changed"] for row in rows), key: told, "diff": diff}
     return {**result, "failed": True, "msg": msg} if msg else result

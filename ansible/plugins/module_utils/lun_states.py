@@ -142,7 +142,7 @@ def _before(pool, lun):
 def _would(pool, row):
     """Return the row of check mode, from the plan that a run would execute."""
     lun, old, steps = row.lun, _before(pool, row.lun), bool(row.steps)
-    told = {"error": str(row.error) if row.error is not None else None}
+    told = {"problem": str(row.error) if row.error is not None else None}
     if row.refusal is not None:
         return _row(lun, attach.FAILED, False, old, old, told)
     new = {**old, "kind": luns.RESIGNATURED} if row.resignatures or not old["sr"] else old
@@ -155,7 +155,7 @@ def _would(pool, row):
         return _row(lun, attach.FAILED, steps, old, new, told)
     if row.attaches:
         told["hosts"] = {host.name: "down" if host.is_down else "plugged" for host in row.hosts}
-        told["error"] = _away(told["hosts"])
+        told["problem"] = _away(told["hosts"])
         new = {**new, "kind": luns.ATTACHED, "hosts": told["hosts"]}
     return _row(lun, f"would be {done}" if steps else idle, steps, old, new if steps else old, told)
 
@@ -166,7 +166,7 @@ def _became(pool, now, lun, result, is_written):
     after = _after(pool, now, lun, old, is_written)
     changed = after != old or result.status in (attach.DONE, attach.NEW_IDS)
     if result.status == attach.PARTIAL:
-        told["error"] = _away(told["hosts"])
+        told["problem"] = _away(told["hosts"])
     return _row(lun, result.status, changed, old, after, told)
 
 
@@ -188,8 +188,8 @@ def _away(hosts):
 
 
 def _row(lun, status, changed, old, after, told):
-    row = {"scsi_id": lun.scsi_id, "sr": {"old": lun.of_sr or None, "new": old["sr"]}, "name": old["name"], "hosts": {}}
-    row.update(vdis=[], error=None)
+    row = {"scsi_id": lun.scsi_id, "old_sr": lun.of_sr or None, "new_sr": old["sr"], "name": old["name"]}
+    row.update(hosts={}, vdis=[], problem=None)
     row.update(told)
     return {**row, "status": status, "changed": changed, "before": old, "after": after}
 
@@ -270,8 +270,8 @@ def _copy_on(pool, scsi_id):
 
 
 def _gone_row(text):
-    row = {"scsi_id": None, "sr": {"old": None, "new": None}, "name": text, "hosts": {}, "vdis": [], "error": None}
-    return {**row, "status": "already gone", "changed": False, "before": None, "after": None, "vms": []}
+    row = {"scsi_id": None, "old_sr": None, "new_sr": None, "name": text, "hosts": {}, "vdis": [], "problem": None}
+    return {**row, "status": "already gone", "changed": False, "before": None, "after": None, "vm_names": []}
 
 
 def _back_row(module, pool, ref, has_work, error, made):
@@ -285,16 +285,17 @@ def _back_row(module, pool, ref, has_work, error, made):
         status, new = attach.FAILED, old
     return {
         "scsi_id": sr["other_config"].get(records.SCSI_ID),
-        "sr": {"old": sr["other_config"].get(records.ORIGINAL_SR) or None, "new": sr["uuid"]},
+        "old_sr": sr["other_config"].get(records.ORIGINAL_SR) or None,
+        "new_sr": sr["uuid"],
         "name": sr["name_label"],
         "status": status,
         "hosts": new["hosts"] if new else {},
         "vdis": [],
-        "vms": old["vms"],
+        "vm_names": old["vms"],
         "changed": has_work and error is None,
         "before": old,
         "after": new,
-        "error": str(error) if error is not None else None,
+        "problem": str(error) if error is not None else None,
     }
 
 
@@ -313,7 +314,7 @@ def id_map(rows):
     for row in rows:
         pairs = {pair["old"]: pair["new"] for pair in row["vdis"] if pair["old"]}
         if pairs:
-            found[row["sr"]["new"]] = pairs
+            found[row["new_sr"]] = pairs
     return found
 
 

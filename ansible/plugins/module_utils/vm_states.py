@@ -31,8 +31,6 @@ def present(module, calls, pool):
     copy = choice.find_copy(pool, found, params["sr"])
     sources = _sources(module, calls, found, copy)
     wanted, with_network = _wanted(params, calls, found, copy.uuid, sources, True)
-    if params["same_networks"] and (params["isolated"] or params["networks"]):
-        raise UsageError("same_networks contradicts isolated and networks: give one of them. Nothing was changed.")
     if not params["same_networks"]:
         _verify_networks_said(found, sources, wanted)
     results = clone.would(calls, pool, with_network, copy, sources, wanted)
@@ -113,16 +111,16 @@ def _start(module, calls, rows, wanted):
     found = inventory.read(calls)
     by_uuid = {vm["uuid"]: ref for ref, vm in found.vms.items()}
     for row in rows:
-        ref = by_uuid.get(row["vm"]["new"])
-        if row["error"]:
+        ref = by_uuid.get(row["new_vm"])
+        if row["problem"]:
             continue
         state = found.vms[ref]["power_state"] if ref is not None else "Halted"
         if state == "Running":
             row["before"], row["after"] = (text + "  running\n" for text in (row["before"], row["after"]))
             continue
         if not module.check_mode:
-            row["error"] = _run(calls, found, ref, wanted) if ref is not None else "The VM is gone."
-        if row["error"] is None:
+            row["problem"] = _run(calls, found, ref, wanted) if ref is not None else "The VM is gone."
+        if row["problem"] is None:
             row["changed"] = True
             row["before"] += f"  {state.lower()}\n" if row["before"] else ""
             row["after"] += "  running\n"
@@ -161,7 +159,7 @@ def absent(module, calls, pool):
             try:
                 discard.destroy_made(calls, pool, copy.ref, {ref: made[ref]}, force=params["force"])
             except RelvmoiscsiError as error:
-                row.update(status=clone.FAILED, error=str(error), changed=False, after=row["before"])
+                row.update(status=clone.FAILED, problem=str(error), changed=False, after=row["before"])
         discard.clean_networks(calls, [copy.uuid])
     return ended(rows)
 
@@ -176,13 +174,13 @@ def _is_meant(found, vm, params):
 def _absent_row(vm, is_check):
     old, name = vm["other_config"][inventory.COPY_OF], vm["name_label"]
     status = "would be destroyed" if is_check else "destroyed"
-    told = {"vm": {"old": old, "new": vm["uuid"]}, "name": {"old": None, "new": name}, "status": status}
-    return {**told, "error": None, "changed": True, "before": client.line(name), "after": ""}
+    told = {"old_vm": old, "new_vm": vm["uuid"], "old_name": None, "new_name": name, "status": status}
+    return {**told, "problem": None, "changed": True, "before": client.line(name), "after": ""}
 
 
 def ended(rows):
     """Return the dict for exit_json, or for fail_json with `failed`, from the rows."""
-    return client.ended(rows, "vms", "VMs", lambda row: row["name"]["old"] or row["name"]["new"])
+    return client.ended(rows, "vms", "VMs", lambda row: row["old_name"] or row["new_name"])
 
 
 # --- vm_restore
@@ -290,4 +288,4 @@ def _lent(found, copy, params):
 
 
 def _lent_lines(results):
-    return "".join(client.line(f"{each.name} ({each.vdi}): {each.mode}, {each.vm}") for each in results)
+    return "".join(client.line(f"{each.name} ({each.vdi}): {each.mode}, {each.vm_name}") for each in results)

@@ -134,7 +134,7 @@ EXAMPLES = r"""
 - name: Forget the attached copies
   relvmoiscsi.pool.lun:
     state: forgotten
-    srs: "{{ copies.luns | map(attribute='sr.new') }}"
+    srs: "{{ copies.luns | map(attribute='new_sr') }}"
     with_vms: true
 """
 
@@ -155,9 +155,12 @@ luns:
     changed:
       description: Whether the LUN or its SR was changed.
       type: bool
-    sr:
-      description: UUIDs of the original SR, C(old), and of the SR on the LUN, C(new).
-      type: dict
+    old_sr:
+      description: UUID of the original SR.
+      type: str
+    new_sr:
+      description: UUID of the SR on the LUN.
+      type: str
     name:
       description: Name of the SR.
       type: str
@@ -168,11 +171,11 @@ luns:
       description: VDIs, each with C(old), C(new), C(name_label), C(size_bytes), C(is_a_snapshot) and C(is_managed).
       type: list
       elements: dict
-    vms:
+    vm_names:
       description: Names of the VMs that are destroyed with the SR.
       type: list
       elements: str
-    error:
+    problem:
       description: Why the LUN is not in the requested state.
       type: str
 map:

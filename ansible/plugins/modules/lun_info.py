@@ -67,7 +67,7 @@ luns:
     name:
       description: Name of the SR on the LUN, or of the original SR.
       type: str
-    one_vdi:
+    one_vdi_state:
       description: Whether the LUN has one VDI, or can be reduced to one VDI.
       type: str
     is_known_copy:
@@ -79,7 +79,7 @@ luns:
     changed_at:
       description: Time of the last change of the SR by LVM, not of the snapshot.
       type: str
-    vms:
+    vm_names:
       description: Names of VMs whose records are on the LUN.
       type: list
       elements: str

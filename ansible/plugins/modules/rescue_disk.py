@@ -60,7 +60,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 disks:
-  description: A row for each disk, with C(vdi), C(name), C(vm), C(status), C(mode) and C(userdevice).
+  description: A row for each disk, with C(vdi), C(name), C(vm_name), C(status), C(mode), C(userdevice) and C(problem).
   returned: success
   type: list
   elements: dict

@@ -68,7 +68,6 @@ options:
       - Connect the new VMs to the networks of their originals. Their addresses may conflict.
       - Without O(isolated), O(networks) and this option, a VM with a network of its original is refused.
     type: bool
-    default: false
   keep_mac:
     description:
       - Keep the MACs of the originals.
@@ -130,7 +129,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 vms:
-  description: A row for each VM, with C(vm), C(name), C(status), C(disks), C(networks), C(snapshots), C(notes), C(changed) and C(error).
+  description: A row for each VM, with C(old_vm), C(new_vm), C(old_name), C(new_name), C(status), C(disks), C(networks), C(snapshots),
+    C(notes), C(changed) and C(problem).
   returned: unless the task was refused before the first change
   type: list
   elements: dict
@@ -149,7 +149,7 @@ def main():
         "name": {"type": "str", "default": "{vm} {date}"},
         "isolated": {"type": "str"},
         "networks": {"type": "dict"},
-        "same_networks": {"type": "bool", "default": False},
+        "same_networks": {"type": "bool"},  # a default would exclude the others
         "keep_mac": {"type": "bool", "default": False},
         "snapshots": {"type": "bool", "default": False},
         "from_snapshot": {"type": "bool", "default": False},
@@ -161,7 +161,7 @@ def main():
     }
     module = AnsibleModule(
         argument_spec={**client.CONNECTION, **client.MARK, **spec},
-        mutually_exclusive=[("isolated", "networks")],
+        mutually_exclusive=[("isolated", "networks", "same_networks")],
         supports_check_mode=True,
     )
     works = {"present": vm_states.present, "started": vm_states.present, "absent": vm_states.absent}

@@ -18,7 +18,7 @@ def copy_of(stage, **more):
 
 def sr_of(found):
     """The UUID of the SR that a task has made of its first LUN."""
-    return found["luns"][0]["sr"]["new"]
+    return found["luns"][0]["new_sr"]
 
 
 def vms_on(stage, sr, **more):
@@ -99,7 +99,7 @@ def test_one_that_is_in_use_stops_no_other(day):
     found = day.now("lun", state="forgotten", all=True)
     rows = {row["name"]: row for row in found["luns"]}
     assert found["failed"] and found["changed"]
-    assert "web" in rows["copy of Production"]["error"] and rows["copy of Testing"]["status"] == "forgotten"
+    assert "web" in rows["copy of Production"]["problem"] and rows["copy of Testing"]["status"] == "forgotten"
 
 
 def test_no_password_is_shown(stage):
@@ -191,7 +191,7 @@ def test_what_others_have_made_is_not_meant_by_a_mark(day):
     assert day.now("lun", **{**gone, "mark": "nobody"})["luns"] == [] and day.lab.summary() == before
 
     forgotten = day.now("lun", **gone)
-    assert [(row["scsi_id"], len(row["vms"])) for row in forgotten["luns"]] == [(tonight, 1)]
+    assert [(row["scsi_id"], len(row["vm_names"])) for row in forgotten["luns"]] == [(tonight, 1)]
     assert [sr["name_label"] for sr in day.lab.pool.db.records("SR").values()][-1] == "theirs"
     assert [vm["power_state"] for vm in day.lab.pool.db.records("VM").values()] == ["Running"] * 3
     clone = {"scsi_ids": [day.clone]}
@@ -256,7 +256,7 @@ def test_check_mode_promises_what_a_run_then_changes(stage):
     ended, *both = stage.both(all=True)
     assert ended == (True, False)
     for found in both:
-        assert "(down)" in found["msg"] and [row["status"] for row in found["luns"] if row["error"]] == ["partial"]
+        assert "(down)" in found["msg"] and [row["status"] for row in found["luns"] if row["problem"]] == ["partial"]
 
 
 def test_check_mode_knows_of_hosts_that_are_down(stage):
@@ -288,7 +288,7 @@ def test_check_mode_knows_of_a_clone_that_the_array_has_overwritten_and_of_a_lun
     beside = {"scsi_ids": [stage.clone, stage.other]}
     ended, check, real = stage.both(**beside)
     assert ended == (True, True) and "is introduced but not plugged" in check["msg"]
-    assert [row["error"] for row in check["luns"]] == [row["error"] for row in real["luns"]]
+    assert [row["problem"] for row in check["luns"]] == [row["problem"] for row in real["luns"]]
     assert "sr: (new)" in check["diff"]["after"] and "xs1: plugged" not in check["diff"]["after"]
     assert stage.both(**beside)[0] == (True, False)
 

@@ -67,7 +67,7 @@ def test_a_test_environment_goes_though_the_original_is_what_was_lost(alone):
 def of_others(day, **more):
     """A copy of Production that somebody else has attached, with a VM that runs."""
     copy = day.now("lun", clones_of=["Production"], name="dev copy", leave_others=True)
-    made = day.now("vm_clone", sr="dev copy", all=True, name="dev {vm}", same_networks=not more, **more)
+    made = day.now("vm_clone", sr="dev copy", all=True, name="dev {vm}", **(more or {"same_networks": True}))
     assert not copy["failed"] and not made["failed"]
 
 

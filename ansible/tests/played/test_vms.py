@@ -43,7 +43,7 @@ def test_vms_of_a_copy_are_made_started_and_destroyed(day):
     assert not copies(day)
     found = [day.now("vm_clone", **MADE, **state) for state in ({}, {}, {"state": "started"}, {"state": "started"})]
     (row,) = found[0]["vms"]
-    assert (row["name"]["old"], row["status"], row["networks"]["0"]["new"]) == ("web", "cloned", "lab")
+    assert (row["old_name"], row["status"], row["networks"]["0"]["new"]) == ("web", "cloned", "lab")
     kept = day.now("vm_clone", sr="A copy", all=True, state="absent")
     assert kept["failed"] and "is not shut down" in kept["msg"]
     found += [day.now("vm_clone", **ABSENT), day.now("vm_clone", **ABSENT)]
@@ -71,7 +71,7 @@ def test_a_copy_is_on_the_network_of_its_original_only_by_a_word(day):
     for told in (check, real):
         assert "Give isolated, networks with each network, or same_networks=true. Nothing was changed." in told["msg"]
     found = day.now("vm_clone", sr="A copy", all=True, same_networks=True, isolated="lab")
-    assert found["failed"] and "contradicts" in found["msg"] and not copies(day)
+    assert found["failed"] and "mutually exclusive: isolated|networks|same_networks" in found["msg"] and not copies(day)
     found = day.now("vm_clone", sr="A copy", all=True, same_networks=True)
     ((ref, _),) = copies(day).items()
     assert found["changed"] and networks(day, ref) == ["office"]

@@ -93,17 +93,6 @@ MAX_TEXT_BYTES = 16 << 20
 _NO_TEXT = bytes(RawLocation.SIZE)
 
 
-class Area(NamedTuple):
-    """Bytes [offset, offset + size) of the device."""
-
-    offset: int
-    size: int
-
-    @property
-    def end(self) -> int:
-        return self.offset + self.size
-
-
 class Label(NamedTuple):
     """A verified label. `sector` has the 512 bytes, all other fields are read from `sector`."""
 
@@ -111,7 +100,7 @@ class Label(NamedTuple):
     number: int  #: number of the sector on the device, 0 to 3
     pv_id: str  #: 32 characters
     device_size: int  #: bytes, as LVM recorded it
-    mdas: Tuple[Area, ...]
+    mdas: Tuple[Range, ...]
     mdas_at: int  #: start of the list of metadata areas, in bytes from the start of the sector
     extension_at: int  #: place of the extension header, also when the label has none; from the start of the sector
     used_end: int  #: end of LVM's content, from the start of the sector; LVM does not change the bytes behind
@@ -121,7 +110,7 @@ class Label(NamedTuple):
         """Bytes from the start of the device."""
         return self.number * SECTOR
 
-    def sector_with(self, pv_id: Optional[str] = None, mdas: Optional[Tuple[Area, ...]] = None) -> bytes:
+    def sector_with(self, pv_id: Optional[str] = None, mdas: Optional[Tuple[Range, ...]] = None) -> bytes:
         """The sector with another PV id, or with as many other metadata areas, and with the checksum of its content."""
         sector = bytearray(self.sector)
         if pv_id is not None:
@@ -130,7 +119,7 @@ class Label(NamedTuple):
         if mdas is not None:
             if len(mdas) != len(self.mdas):
                 raise ValueError(f"{len(mdas)} metadata areas given, the label has {len(self.mdas)}")
-            entries = b"".join(bytes(AreaEntry.zero(offset=a.offset, size=a.size)) for a in mdas)
+            entries = b"".join(bytes(AreaEntry.zero(offset=a.offset, size=a.length)) for a in mdas)
             sector[self.mdas_at : self.mdas_at + len(entries)] = entries
         return sealed_label(bytes(sector))
 
@@ -207,21 +196,21 @@ def parse_label(sector: bytes, number: int, where: Place) -> Label:
     )
 
 
-def _area_list(sector: bytes, at: int, where: Place) -> Tuple[Tuple[Area, ...], int]:
+def _area_list(sector: bytes, at: int, where: Place) -> Tuple[Tuple[Range, ...], int]:
     """The areas of the list that starts at byte `at` of the sector, and the end of the list."""
-    areas: List[Area] = []
+    areas: List[Range] = []
     while True:
         entry = AreaEntry.at(sector, at, where.plus(at))
         at += AreaEntry.SIZE
         if bytes(entry) == bytes(AreaEntry.SIZE):
             return tuple(areas), at
-        areas.append(Area(entry.offset, entry.size))
+        areas.append(Range(entry.offset, entry.size))
 
 
 class Mda(NamedTuple):
     """A verified header of a metadata area, and the header's two locations."""
 
-    area: Area
+    area: Range
     header: MdaHeader
     committed: RawLocation
     precommitted: RawLocation
@@ -235,7 +224,7 @@ class Mda(NamedTuple):
         return not self.ignored and bytes(self.committed) != _NO_TEXT
 
 
-def parse_mda(data: bytes, area: Area, where: Place) -> Mda:
+def parse_mda(data: bytes, area: Range, where: Place) -> Mda:
     """Verify the header of a metadata area. Raises FormatError.
 
     Source: LVM2 lib/format_text/format-text.c, _raw_read_mda_header.
@@ -251,12 +240,12 @@ def parse_mda(data: bytes, area: Area, where: Place) -> Mda:
         raise Malformed(
             "Metadata area header",
             where,
-            f"it says {header.size} bytes at {header.start}, the label says {area.size} bytes",
+            f"it says {header.size} bytes at {header.start}, the label says {area.length} bytes",
         )
     return Mda(area, header, RawLocation.at(header.committed), RawLocation.at(header.precommitted))
 
 
-def mda_header(area: Area, committed: RawLocation, like: Optional[MdaHeader] = None) -> MdaHeader:
+def mda_header(area: Range, committed: RawLocation, like: Optional[MdaHeader] = None) -> MdaHeader:
     """A header for `area` with `committed` in slot 0 and an empty slot 1.
 
     The bytes of `rest`, of which relvmoiscsi does not know the meaning, come from `like`.
@@ -265,33 +254,33 @@ def mda_header(area: Area, committed: RawLocation, like: Optional[MdaHeader] = N
         magic=MDA_MAGIC,
         version=MDA_VERSION,
         start=area.offset,
-        size=area.size,
+        size=area.length,
         committed=bytes(committed),
         precommitted=_NO_TEXT,
     )
     return header.replace(crc=lvm_crc(bytes(header)[MDA_CRC_START:]))
 
 
-def text_location(area: Area, position: int, text: bytes) -> RawLocation:
+def text_location(area: Range, position: int, text: bytes) -> RawLocation:
     """The location of a text that lies in one piece at byte `position` of the device."""
     return RawLocation.zero(offset=position - area.offset, size=len(text), crc=lvm_crc(text))
 
 
-def text_ranges(area: Area, location: RawLocation, where: Place) -> List[Range]:
+def text_ranges(area: Range, location: RawLocation, where: Place) -> List[Range]:
     """The one or two ranges of the device that hold a text; the ring is [512, size) of the area and wraps to 512.
 
     Raises Malformed for a location outside the ring, Unsupported for a text of more than MAX_TEXT_BYTES.
     """
-    ring = area.size - MDA_HEADER_SIZE
+    ring = area.length - MDA_HEADER_SIZE
     if location.size > MAX_TEXT_BYTES:
         raise Unsupported("Metadata text", where, f"it has {location.size} bytes")
-    if not MDA_HEADER_SIZE <= location.offset < area.size or not 0 < location.size <= ring:
+    if not MDA_HEADER_SIZE <= location.offset < area.length or not 0 < location.size <= ring:
         raise Malformed(
             "Metadata area header",
             where,
-            f"its text has {location.size} bytes at offset {location.offset} of an area of {area.size}",
+            f"its text has {location.size} bytes at offset {location.offset} of an area of {area.length}",
         )
-    before_wrap = min(location.size, area.size - location.offset)
+    before_wrap = min(location.size, area.length - location.offset)
     ranges = [Range(area.offset + location.offset, before_wrap)]
     if before_wrap < location.size:
         ranges.append(Range(area.offset + MDA_HEADER_SIZE, location.size - before_wrap))

@@ -20,7 +20,7 @@ Two runs with the same new ids have the same seed, and write the same bytes to t
 from typing import List, Optional, Sequence
 
 from relvmoiscsi.device import Range, align_down, align_up
-from relvmoiscsi.formats.lvm.pv import MDA_HEADER_SIZE, Area
+from relvmoiscsi.formats.lvm.pv import MDA_HEADER_SIZE
 
 ALIGNMENT = 4096
 #: spare room in a second area: two more texts and these bytes, for LVM's updates after a run that was cut
@@ -31,7 +31,7 @@ _GAP_BYTES = 64 << 10
 MIN_AREA_BYTES = 36 << 10
 
 
-def free_ranges(area: Area, live: Sequence[Range], taken: Sequence[Range] = ()) -> List[Range]:
+def free_ranges(area: Range, live: Sequence[Range], taken: Sequence[Range] = ()) -> List[Range]:
     """The free ranges of the ring in LVM's order: from the end of the live text, once around.
 
     `live` are the one or two ranges of the committed text; `taken` are other ranges that must stay.
@@ -47,7 +47,7 @@ def free_ranges(area: Area, live: Sequence[Range], taken: Sequence[Range] = ()) 
     return [part for part in free if part.offset >= behind_live] + [part for part in free if part.offset < behind_live]
 
 
-def place_second_area(free: Sequence[Range], text_bytes: int, spare: bool, seed: int = 0) -> Optional[Area]:
+def place_second_area(free: Sequence[Range], text_bytes: int, spare: bool, seed: int = 0) -> Optional[Range]:
     """Room for a header and a text, in the first half of one of the `free` ranges; None when no range is large enough.
 
     With `spare` the second area has room for LVM's updates: after a cut the label may list the second area. And a ring
@@ -61,7 +61,7 @@ def place_second_area(free: Sequence[Range], text_bytes: int, spare: bool, seed:
     for gap in gaps:
         for part in free:
             if part.length >= gap + size:
-                return Area(part.offset + gap + _shift(seed, (part.length - gap - size) // 2), size)
+                return Range(part.offset + gap + _shift(seed, (part.length - gap - size) // 2), size)
     return None
 
 

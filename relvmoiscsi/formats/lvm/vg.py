@@ -6,7 +6,7 @@ SM makes volume groups of one PV and linear LVs. This module refuses every other
 
 import re
 from bisect import bisect_left
-from typing import Dict, FrozenSet, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
+from typing import Dict, FrozenSet, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.device import SECTOR, Range
 from relvmoiscsi.errors import Malformed, OnDefect, Place, Truncated, Unsupported, WayOut, raise_defect, reading
@@ -139,7 +139,8 @@ def read_vg(text: str, where: Place, on_defect: OnDefect = raise_defect) -> Volu
     for section in _lv_sections(vg):
         with reading(on_defect):
             lvs.append(_lv(section, pv.name, vg.name))
-    changed, changed_on = (_value(root, key) for key in ("creation_time", "creation_host"))
+    first = {key: found.values[0] for key, found in root.assignments.items() if found.values}
+    changed, changed_on = first.get("creation_time"), first.get("creation_host")  # LVM does not need these keys
     found = VolumeGroup(
         text=text,
         name=vg.name,
@@ -157,12 +158,6 @@ def read_vg(text: str, where: Place, on_defect: OnDefect = raise_defect) -> Volu
     )
     _verify_volumes(found, where, on_defect)
     return found
-
-
-def _value(section: TextSection, key: str) -> Union[int, float, str, None]:
-    """The first value of a key that LVM does not need; None without a value."""
-    values = section.assignments[key].values if key in section.assignments else ()
-    return values[0] if values else None
 
 
 def _refuse_unreadable(text: str, vg: TextSection, where: Place) -> None:
@@ -195,7 +190,7 @@ def _refuse_unknown(vg: TextSection) -> None:
         "EXPORTED": WayOut(("vgimport", vg.name)),
         "CLUSTERED": _disowned(vg.name, "lock_type", ""),
     }
-    _refuse_unknown_status(what, vg.where, _status(what, vg), _VG_STATUS, ways_out)
+    _status(what, vg, _VG_STATUS, ways_out)
 
 
 #: what LVM leaves of a system ID. Source: LVM2 man/lvmsystemid.7
@@ -212,17 +207,16 @@ def _disowned(vg_name: str, key: str, value: object) -> WayOut:
     return WayOut(("vgchange", "--lock-type", "none", "--lock-opt", "force", vg_name))
 
 
-def _status(what: str, section: TextSection) -> FrozenSet[str]:
+def _status(
+    what: str, section: TextSection, known: Set[str], ways_out: Mapping[str, WayOut] = _NO_WAYS_OUT
+) -> FrozenSet[str]:
+    """The words of a status. Raises FormatError for a word that is not `known`."""
     if "status" not in section.assignments:
         raise Malformed(what, section.where, "it has no status")
-    return frozenset(section.strings("status"))
-
-
-def _refuse_unknown_status(
-    what: str, where: Place, status: FrozenSet[str], known: Set[str], ways_out: Mapping[str, WayOut] = _NO_WAYS_OUT
-) -> None:
+    status = frozenset(section.strings("status"))
     for word in sorted(status - known):
-        raise Unsupported(what, where, f"its status is {word}").with_way_out(ways_out.get(word, WayOut()))
+        raise Unsupported(what, section.where, f"its status is {word}").with_way_out(ways_out.get(word, WayOut()))
+    return status
 
 
 def _only_pv(vg: TextSection) -> TextSection:
@@ -231,9 +225,8 @@ def _only_pv(vg: TextSection) -> TextSection:
         problem = f"it lies on {len(pvs)} physical volumes, an SR on a LUN has one"
         raise Unsupported(f"Volume group {vg.name}", vg.where, problem)
     what = f"Physical volume {pvs[0].name} of volume group {vg.name}"
-    is_exported = "EXPORTED" in _status(what, vg)  # LVM marks VG and PV, and one command takes both marks away
-    ways_out = {"EXPORTED": WayOut(("vgimport", vg.name))} if is_exported else _NO_WAYS_OUT
-    _refuse_unknown_status(what, pvs[0].where, _status(what, pvs[0]), _PV_STATUS, ways_out)
+    is_exported = "EXPORTED" in vg.strings("status")  # LVM marks VG and PV, and one command takes both marks away
+    _status(what, pvs[0], _PV_STATUS, {"EXPORTED": WayOut(("vgimport", vg.name))} if is_exported else _NO_WAYS_OUT)
     if "MISSING" in pvs[0].strings("flags"):
         restored = WayOut(("vgextend", "--restoremissing", vg.name, vg.where.container))
         raise Unsupported(what, pvs[0].where, "it is marked MISSING").with_way_out(restored)
@@ -251,7 +244,6 @@ def _lv(section: TextSection, pv_name: str, vg_name: str) -> LogicalVolume:
     if "creation_time" in section.assignments and "creation_host" not in section.assignments:
         raise Malformed(what, where, "it has a creation_time and no creation_host")
     lv_id = parse_lvm_id(section.string("id"), f"id of logical volume {section.name}", where)
-    status = _status(what, section)
     removed = WayOut(("lvremove", f"{vg_name}/{section.name}"))
     segments = []
     for child in section.sections.values():
@@ -270,7 +262,7 @@ def _lv(section: TextSection, pv_name: str, vg_name: str) -> LogicalVolume:
         if segment.start_extent != expected:
             raise Malformed(what, where, f"extent {expected} is in no segment or in two")
         expected += segment.extent_count
-    _refuse_unknown_status(what, where, status, _LV_STATUS)
+    status = _status(what, section, _LV_STATUS)
     return LogicalVolume(section.name, lv_id, status, tuple(section.strings("tags")), tuple(segments))
 
 

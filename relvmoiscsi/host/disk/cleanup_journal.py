@@ -15,7 +15,7 @@ import json
 import logging
 import os
 from glob import escape, glob
-from typing import List, NamedTuple, Optional, Sequence, Tuple
+from typing import List, Optional, Sequence, Tuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import Refused
@@ -30,35 +30,31 @@ log = logging.getLogger(__name__)
 DIRECTORY = "var/lib/relvmoiscsi/cleanup"
 
 
-class Entry(NamedTuple):
-    """The state of this host before a scan."""
+def read(scsi_id: str, host: Host = THIS_HOST) -> Optional[Tuple[str, ...]]:
+    """Return the SCSI addresses of all LUNs that this host had before the scan for the LUN; None without an entry.
 
-    boot: str  #: id of the boot
-    there: Tuple[str, ...]  #: SCSI addresses of all LUNs that the host had
-
-
-def read(scsi_id: str, host: Host = THIS_HOST) -> Optional[Entry]:
-    """Return the LUN's entry of this boot; None if there is none. Log an unreadable entry, and ignore the entry."""
+    Only an entry of this boot counts. Log an unreadable entry, and ignore the entry.
+    """
     text = text_of(_path(scsi_id, host))
     if not text:
         return None
     try:
         verify_own_way(_path(scsi_id, host))
         facts = untrusted.object_of(text)
-        entry = Entry(untrusted.text_of(facts.get("boot")), tuple(untrusted.texts_of(facts.get("there"))))
+        boot, there = untrusted.text_of(facts.get("boot")), tuple(untrusted.texts_of(facts.get("there")))
     except ValueError:
         log.warning("The clean-up journal %s cannot be read and is ignored.", _path(scsi_id, host))
         return None
     except (NotOwn, OSError) as error:  # another user's entry would name disks to remove
         log.warning("The clean-up journal %s is ignored: %s.", _path(scsi_id, host), error)
         return None
-    return entry if entry.boot == host.boot_id else None
+    return there if boot == host.boot_id else None
 
 
 def note(scsi_id: str, there: Sequence[str], host: Host = THIS_HOST) -> None:
     """Write the LUN's entry, and replace an earlier entry. Raises Refused."""
     path = _path(scsi_id, host)
-    content = json.dumps(Entry(host.boot_id, tuple(there))._asdict(), sort_keys=True)
+    content = json.dumps({"boot": host.boot_id, "there": list(there)}, sort_keys=True)
 
     def put() -> None:
         verify_own_way(path)

@@ -16,7 +16,7 @@ from typing import Callable, Optional, Sequence
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host import flock
 from relvmoiscsi.host.disk.holders import opened_by, users_of_block, users_of_file
-from relvmoiscsi.host.files import attribute, permission_remedy
+from relvmoiscsi.host.files import attribute, remedy
 from relvmoiscsi.host.flock import POLL_SECONDS
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
@@ -87,9 +87,8 @@ def take_alone(path: str, descriptor: int, seconds: float, host: Host = THIS_HOS
     Raises Refused. Closing the descriptor releases the lock.
     """
     deadline = time.monotonic() + seconds
-    if not flock.take_before(descriptor, deadline):
-        owners = _listing(flock.owners_of(os.fstat(descriptor)))
-        problem = f"{path} is locked by {owners}, and was not free within {seconds:g} seconds."
+    if not flock.take(descriptor, deadline):
+        problem = f"{path} is locked by {flock.owner_of(descriptor)}, and was not free within {seconds:g} seconds."
         raise Refused(problem + " Try again when that has ended.").in_state(NOT_WRITTEN)
     while True:
         users = opened_by(os.fstat(descriptor), descriptor, host)
@@ -100,23 +99,16 @@ def take_alone(path: str, descriptor: int, seconds: float, host: Host = THIS_HOS
         time.sleep(LOOK_SECONDS)
 
 
-def lock_image(path: str, descriptor: int) -> None:
-    """Take the flock that excludes a second run on an image file. Raises Refused if the flock is taken."""
-    if not flock.take(descriptor):
-        owners = _listing(flock.owners_of(os.fstat(descriptor)))
-        problem = f"{path} is locked by {owners}: another relvmoiscsi is at work on it."
-        raise Refused(problem).in_state(NOT_WRITTEN)
+def take_image(path: str, descriptor: int) -> None:
+    """Lock an image file against a second run, and verify that no other process or loop device has the file open.
 
-
-def check_file_mode(path: str, status: os.stat_result) -> None:
-    """Raise Refused for a file without any write permission. Root could write, but the owner forbids it."""
+    Raises Refused, also for a file without any write permission: root could write, but the owner forbids it.
+    """
+    status = os.fstat(descriptor)
     if not status.st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH):
         raise read_only(path)
-
-
-def check_not_open_elsewhere(path: str, descriptor: int) -> None:
-    """Raise Refused if a loop device or another process has the file open, even if only to read."""
     deadline = time.monotonic() + LEASE_SECONDS
+    is_alone: Optional[bool] = None  # None: this file system has no leases
     while True:
         try:
             # The kernel grants a lease only if no other process has the file open. Another process may open the file
@@ -125,19 +117,20 @@ def check_not_open_elsewhere(path: str, descriptor: int) -> None:
             fcntl.fcntl(descriptor, F_SETSIG, signal.SIGURG)
             fcntl.fcntl(descriptor, F_SETLEASE, fcntl.F_WRLCK)
             fcntl.fcntl(descriptor, F_SETLEASE, fcntl.F_UNLCK)
-            return
+            is_alone = True
         except BlockingIOError:
-            is_open = True
-        except OSError as error:  # this file system has no leases
-            log.debug("no lease on descriptor %d: %s", descriptor, error.strerror)
-            is_open = False
-        if not is_open or time.monotonic() >= deadline:
+            is_alone = False
+        except OSError as error:
+            log.debug("no lease on %s: %s", path, error.strerror)
+        if is_alone is not False or time.monotonic() >= deadline:
             break
         time.sleep(POLL_SECONDS)
-    users = users_of_file(os.fstat(descriptor), descriptor)
-    if users or is_open:
+    users = [] if is_alone else users_of_file(status, descriptor)
+    if users or is_alone is False:
         raise Refused(f"{path} is in use by {_listing(users)}.").in_state(NOT_WRITTEN)
-    log.debug("leases are not supported for %s; no other process was found that has it open", path)
+    if not flock.take(descriptor):
+        problem = f"{path} is locked by {flock.owner_of(descriptor)}: another relvmoiscsi is at work on it."
+        raise Refused(problem).in_state(NOT_WRITTEN)
 
 
 def _cannot_open(path: str, error: OSError, writable: bool) -> RelvmoiscsiError:
@@ -158,7 +151,7 @@ def _cannot_open(path: str, error: OSError, writable: bool) -> RelvmoiscsiError:
     if error.errno == errno.EBUSY:
         problem = f"{path} is in use by {_listing(users_of_block(device) if device else ())}."
     elif error.errno in (errno.EACCES, errno.EPERM):
-        problem = f"{path} cannot be opened: {error.strerror}. {permission_remedy(error.errno, path)}"
+        problem = f"{path} cannot be opened: {error.strerror}. {remedy(error, path)}"
     else:
         problem = f"{path} cannot be opened: {error.strerror}."
     refused = Refused(problem)

@@ -28,7 +28,7 @@ from typing import ContextManager, Iterable, Iterator, List, Sequence
 
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError, in_state
-from relvmoiscsi.host import flock, inherited_lock_fds, terminated
+from relvmoiscsi.host import flock, terminated
 from relvmoiscsi.host.disk import udev
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.files import append, open_private, remedy
@@ -52,9 +52,12 @@ _LONGEST_NAME = 255 - len("mpath-")  #: characters of a file name
 # --- hidden disks
 
 
-def is_hidden(name: str, host: Host = THIS_HOST) -> bool:
-    """Return whether the rules hid this device ("sdb", "dm-3") when udev last handled the device."""
-    return any(line.startswith(f"E:{MARK}=") for line in udev.database(name, host))
+def is_hidden(name: str, host: Host = THIS_HOST, how: str = "") -> bool:
+    """Return whether the rules hid this device ("sdb", "dm-3") when udev last handled the device.
+
+    With `how` ("all", "lvm"), only a device that they hid so counts.
+    """
+    return any(line.startswith(f"E:{MARK}={how}") for line in udev.database(name, host))
 
 
 def is_stale_hidden(name: str, host: Host = THIS_HOST) -> bool:
@@ -63,7 +66,7 @@ def is_stale_hidden(name: str, host: Host = THIS_HOST) -> bool:
     Then a scan has added the disk, and the call of that scan was killed or could not remove the disk. Call this only
     while no scan runs.
     """
-    return f"E:{MARK}=all" in udev.database(name, host) and not _is_worked_on(name, host)
+    return is_hidden(name, host, "all") and not _is_worked_on(name, host)
 
 
 def stale_hidden(host: Host = THIS_HOST) -> List[str]:
@@ -123,11 +126,12 @@ def hidden(scsi_id: str, host: Host = THIS_HOST, deadline: Deadline = NO_DEADLIN
     descriptor = _switch_on(scsi_id, names, host)
     log.debug("LUN %s is hidden from event handlers", scsi_id)
     try:
-        yield
+        with flock.inherited(descriptor, guards_lun=True):
+            yield
     finally:
-        is_left = inherited_lock_fds.is_left(descriptor)  # the LUN stays hidden as long as the child may write
-        _switch_off(() if is_left else names, descriptor, host)
-        if not is_left:
+        is_handed_over = flock.is_handed_over(descriptor)  # the LUN stays hidden as long as the child may write
+        _switch_off(() if is_handed_over else names, descriptor, host)
+        if not is_handed_over:
             with _warned(f"LUN {scsi_id}"):
                 _show(scsi_id, host, deadline)
         log.debug("LUN %s is hidden no longer by this call", scsi_id)
@@ -149,9 +153,10 @@ def hidden_adapters(adapters: Sequence[str], known: Iterable[str], host: Host = 
     what = "behind " + ", ".join(adapters)
     _verify_rules(what, host)
     names = [_SCAN + adapter for adapter in adapters]
-    descriptor = _switch_on(what, names, host, known, guards_lun=False)
+    descriptor = _switch_on(what, names, host, known)
     try:
-        yield
+        with flock.inherited(descriptor):
+            yield
     finally:
         with terminated.put_off():  # the call goes on after a scan
             _switch_off(names, descriptor, host)
@@ -197,7 +202,7 @@ def _scan_switches(host: Host) -> List[str]:
     return sorted(glob(os.path.join(escape(_directory(host)), _SCAN + "*")))
 
 
-def _switch_on(what: str, names: Sequence[str], host: Host, known: Iterable[str] = (), guards_lun: bool = True) -> int:
+def _switch_on(what: str, names: Sequence[str], host: Host, known: Iterable[str] = ()) -> int:
     """Make the switch for the LUN `what`, which may be "behind host3", under all its names.
 
     Return the descriptor with the flock. The file is flocked before it gets the first name. Raises Refused.
@@ -227,7 +232,6 @@ def _switch_on(what: str, names: Sequence[str], host: Host, known: Iterable[str]
             finally:
                 os.unlink(path)
             undo.pop_all()
-            inherited_lock_fds.note(descriptor, guards_lun)
     except OSError as error:
         problem = f"LUN {what} cannot be hidden from event handlers: {run_dir}: {error.strerror}. {remedy(error)}"
         raise Refused(problem).in_state(NOTHING_WRITTEN) from error
@@ -246,17 +250,12 @@ def _switch_off(names: Sequence[str], descriptor: int, host: Host) -> None:
     except (OSError, Refused) as error:
         log.warning("the switch that hid a LUN from event handlers could not be removed from %s: %s", directory, error)
     finally:
-        inherited_lock_fds.forget(descriptor)
         os.close(descriptor)
 
 
-def _only_one(host: Host) -> ContextManager[None]:
+def _only_one(host: Host) -> ContextManager[object]:
     """Hold the lock that each process takes before it changes switches."""
-
-    def taken(owner: str) -> Refused:
-        return Refused(f"The switches in {_directory(host)} are being changed by {owner}. Try again.")
-
-    return only_one("hide.lock", host, LOCK_SECONDS, taken)
+    return only_one("hide.lock", host, LOCK_SECONDS, f"The switches in {_directory(host)} are being changed by")
 
 
 def _is_young(path: str) -> bool:
@@ -342,8 +341,8 @@ def _may_be_hidden(name: str, host: Host, how: str = "") -> bool:
 
     udev may have seen a switch at that event that is gone now.
     """
-    is_marked = any(line.startswith(f"E:{MARK}={how}") for line in udev.database(name, host))
-    return is_marked or udev.has_not_looked(name, host)
+    is_handled = any(line.startswith("I:") for line in udev.database(name, host))
+    return is_hidden(name, host, how) or udev.is_running(host) and not is_handled
 
 
 def _show_disk(name: str, host: Host) -> None:

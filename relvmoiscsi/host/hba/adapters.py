@@ -14,7 +14,7 @@ Source: SM drivers/devscan.py (behaviour only); Linux Documentation/scsi/scsi_fc
 import os
 import re
 from glob import escape, glob
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address, unit_serial
@@ -59,23 +59,18 @@ class Disk(NamedTuple):
 
 
 class ScanPlace(NamedTuple):
-    """A place where an adapter looks for LUNs; "-" stands for all channels, targets or LUNs."""
+    """A place where an adapter looks for LUNs."""
 
     adapter: Adapter
-    channel: str = "-"
-    target: str = "-"
-    lun: str = "-"
-
-    def __str__(self) -> str:
-        return f"{self.channel} {self.target} {self.lun}"
+    where: str  #: "channel target LUN"; "-" stands for all channels, targets or LUNs
 
 
 def adapters(driver: str = ANY_DRIVER, host: Host = THIS_HOST) -> List[Adapter]:
-    """Return the adapters of this host by number. `driver` is a regular expression for the start of a driver's name."""
+    """Return the adapters of this host by number. `driver` is the start of a driver's name."""
     found = []
     for path in glob(os.path.join(escape(host.sysfs), "class/scsi_host/host[0-9]*")):
         adapter = Adapter(os.path.basename(path), _driver_of(path))
-        if not _NO_ADAPTERS.match(adapter.driver) and (driver == ANY_DRIVER or re.match(driver, adapter.driver)):
+        if not _NO_ADAPTERS.match(adapter.driver) and (driver == ANY_DRIVER or adapter.driver.startswith(driver)):
             found.append(adapter)
     return sorted(found, key=lambda adapter: int(adapter.number))
 
@@ -86,7 +81,8 @@ def addresses(adapter_list: Sequence[Adapter], host: Host = THIS_HOST) -> List[s
     devices = os.path.join(host.sysfs, "bus/scsi/devices")
     found = [os.path.basename(path) for path in glob(os.path.join(escape(devices), "*:*"))]
     found = [one for one in found if _ADDRESS.match(one) and one.split(":")[0] in numbers]
-    return sorted((one for one in found if attribute(devices, one, "type") == _DISK), key=_by_number)
+    there = [one for one in found if attribute(devices, one, "type") == _DISK]
+    return sorted(there, key=lambda address: [int(part) for part in address.split(":")])
 
 
 def addresses_of(scsi_id: str, adapter_list: Sequence[Adapter], host: Host = THIS_HOST) -> List[str]:
@@ -132,12 +128,12 @@ def places(
     """
     numbers = ["-"] if lun is None else [str(number) for number in numbers_of(lun)]
     if not wwpns:
-        return [ScanPlace(adapter, lun=number) for adapter in adapter_list for number in numbers]
+        return [ScanPlace(adapter, f"- - {number}") for adapter in adapter_list for number in numbers]
     return [
-        ScanPlace(adapter, port.channel, port.target, number)
+        ScanPlace(adapter, " ".join([*place.split(":")[1:], number]))
         for adapter in adapter_list
-        for port in _ports(adapter, host)
-        if port.wwpn in wwpns
+        for place, port in _ports(adapter, host).items()
+        if _wwpn(port) in wwpns
         for number in numbers
     ]
 
@@ -154,7 +150,7 @@ def numbers_of(lun: int) -> List[int]:
 
 def remote_ports(adapter_list: Sequence[Adapter], host: Host = THIS_HOST) -> List[str]:
     """Return the WWPNs of the target ports that the adapters are logged in to."""
-    return sorted({port.wwpn for adapter in adapter_list for port in _ports(adapter, host)})
+    return sorted({_wwpn(port) for adapter in adapter_list for port in _ports(adapter, host).values()})
 
 
 def ports_online(adapter_list: Sequence[Adapter], host: Host = THIS_HOST) -> List[str]:
@@ -165,23 +161,23 @@ def ports_online(adapter_list: Sequence[Adapter], host: Host = THIS_HOST) -> Lis
     Source: Linux drivers/scsi/scsi_transport_fc.c, fc_remote_port_rolechg, fc_scsi_scan_rport.
     """
     return [
-        f"{adapter.number}:{port.channel}:{port.target}"
+        place
         for adapter in adapter_list
-        for port in _ports(adapter, host)
-        if port.is_online
+        for place, port in _ports(adapter, host).items()
+        if attribute(port, "port_state") == "Online"
     ]
 
 
-def port_facts(adapter: Adapter, kind: str, names: Sequence[str], host: Host = THIS_HOST) -> List[Tuple[str, str]]:
-    """Return these attributes of the adapter as an "fc_host" or "iscsi_host" in sysfs, without empty attributes."""
+def port_facts(adapter: Adapter, kind: str, names: Sequence[str], host: Host = THIS_HOST) -> Optional[Dict[str, str]]:
+    """Return these attributes of the adapter as an "fc_host" or "iscsi_host" (`kind`), without empty attributes.
+
+    None if sysfs does not have the adapter as such a port.
+    """
     directory = os.path.join(host.sysfs, "class", kind, adapter.name)
-    found = [(name, attribute(directory, name)) for name in names]
-    return [(name, text) for name, text in found if text]
-
-
-def is_port(adapter: Adapter, kind: str, host: Host = THIS_HOST) -> bool:
-    """Return whether sysfs has the adapter as an "fc_host" or "iscsi_host" (`kind`)."""
-    return os.path.exists(os.path.join(host.sysfs, "class", kind, adapter.name))
+    if not os.path.exists(directory):
+        return None
+    found = {name: attribute(directory, name) for name in names}
+    return {name: text for name, text in found.items() if text}
 
 
 def _driver_of(path: str) -> str:
@@ -198,26 +194,16 @@ def _driver_of(path: str) -> str:
     return "Unknown"
 
 
-class _Port(NamedTuple):
-    """A target port that an adapter is logged in to."""
-
-    wwpn: str
-    channel: str
-    target: str
-    is_online: bool
-
-
-def _ports(adapter: Adapter, host: Host) -> List[_Port]:
-    found = []
+def _ports(adapter: Adapter, host: Host) -> Dict[str, str]:
+    """Return sysfs's directories of the target ports that the adapter is logged in to, by address: "1:0:0"."""
+    found = {}
     for path in sorted(glob(os.path.join(escape(host.sysfs), f"class/fc_remote_ports/rport-{adapter.number}:*"))):
-        match = _REMOTE_PORT.search(path)
-        target = attribute(path, "scsi_target_id")
+        match, target = _REMOTE_PORT.search(path), attribute(path, "scsi_target_id")
         if match and untrusted.is_number(target):  # -1: the remote port is an initiator, or it has logged out
-            wwpn = attribute(path, "port_name")
-            is_online = attribute(path, "port_state") == "Online"
-            found.append(_Port(wwpn[2:] if wwpn.startswith("0x") else wwpn, match.group(2), target, is_online))
+            found[f"{adapter.number}:{match.group(2)}:{target}"] = path
     return found
 
 
-def _by_number(address: str) -> List[int]:
-    return [int(part) for part in address.split(":")]
+def _wwpn(port: str) -> str:
+    name = attribute(port, "port_name")
+    return name[2:] if name.startswith("0x") else name

@@ -2,8 +2,8 @@
 """The lock of a LUN: one process of root on this host works on a LUN at a time.
 
 The lock is a flock on root's file /run/relvmoiscsi/locks/<SCSIid> (0600). The holder unlinks the file at release, so
-each taker compares the locked file with the file at the path (flock.py). The kernel releases the lock of a killed
-process; a child that still writes keeps its copy of the lock (inherited_lock_fds.py). The next taker locks the file
+each taker compares the locked file with the file at the path. The kernel releases the lock of a killed process; a
+child that still writes keeps its copy of the lock (flock.py has both). The next taker locks the file
 that a killed process has left. Other users can neither open nor replace the file (run_directory.py).
 
 An ordinary user's process, which reaches the LUN over iSCSI, has another lock (`user_lock`): an abstract Unix socket
@@ -24,10 +24,11 @@ import os
 import socket
 import time
 from contextlib import contextmanager
-from typing import Dict, Iterator
+from functools import partial
+from typing import ContextManager, Dict, Iterator
 
 from relvmoiscsi.errors import Refused, UsageError
-from relvmoiscsi.host import flock, inherited_lock_fds
+from relvmoiscsi.host import flock
 from relvmoiscsi.host.flock import POLL_SECONDS
 from relvmoiscsi.host.locks.sm_locks import WAIT_SECONDS, busy
 from relvmoiscsi.host.run_directory import RUN_DIRECTORY, open_lock_file
@@ -40,28 +41,15 @@ log = logging.getLogger(__name__)
 LOCKS = "locks"  #: subdirectory of RUN_DIRECTORY
 
 
-@contextmanager
-def lun_lock(scsi_id: str, host: Host = THIS_HOST, timeout: float = WAIT_SECONDS) -> Iterator[None]:
-    """Hold the lock of the LUN while the block runs. `timeout` is in seconds.
+def lun_lock(scsi_id: str, host: Host = THIS_HOST, timeout: float = WAIT_SECONDS) -> ContextManager[object]:
+    """Hold the lock of the LUN while a block runs. `timeout` is in seconds.
 
     Raises, before the block, Busy if another process keeps the lock, Refused if the lock file cannot be trusted.
     """
-    _verify_scsi_id(scsi_id)
-    path = _path(scsi_id, host)
-
-    descriptor = flock.take_file(path, lambda: open_lock_file(scsi_id, host, LOCKS), time.monotonic() + timeout)
-    if descriptor is None:
-        raise busy(path, flock.owner_of(path, host))
-    try:
-        with inherited_lock_fds.noted(descriptor, guards_lun=True):
-            log.debug("took the lock %s", path)
-            yield
-    finally:
-        if inherited_lock_fds.is_left(descriptor):
-            os.close(descriptor)
-        else:
-            flock.release_file(path, descriptor)
-        log.debug("closed the lock %s", path)
+    path, deadline = _path(scsi_id, host), time.monotonic() + timeout
+    return flock.lock_file(
+        path, lambda: open_lock_file(scsi_id, host, LOCKS), deadline, partial(busy, path), host, guards_lun=True
+    )
 
 
 @contextmanager
@@ -93,7 +81,6 @@ def user_lock(scsi_id: str, host: Host = THIS_HOST, timeout: float = WAIT_SECOND
 
 def is_lun_locked(scsi_id: str, host: Host = THIS_HOST) -> bool:
     """Return whether a process holds the LUN's lock, without taking the lock. Raises UsageError."""
-    _verify_scsi_id(scsi_id)
     return flock.is_held(_path(scsi_id, host))
 
 
@@ -105,10 +92,8 @@ def locked_luns(host: Host = THIS_HOST) -> Dict[str, str]:
     return {scsi_id: flock.owner_of(_path(scsi_id, host), host) for scsi_id in locked}
 
 
-def _verify_scsi_id(scsi_id: str) -> None:
+def _path(scsi_id: str, host: Host) -> str:
+    """Return the path of the LUN's lock. Raises UsageError."""
     if not is_scsi_id(scsi_id):
         raise UsageError(f"{scsi_id!r} is no SCSIid.", "ConfigSCSIid")
-
-
-def _path(scsi_id: str, host: Host) -> str:
     return os.path.join(host.at(RUN_DIRECTORY), LOCKS, scsi_id)

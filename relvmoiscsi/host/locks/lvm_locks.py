@@ -24,11 +24,11 @@ import os
 import re
 import time
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Iterable, Iterator, List, Optional
 
 from relvmoiscsi.errors import NotFound, Refused
-from relvmoiscsi.host import flock, inherited_lock_fds
-from relvmoiscsi.host.files import open_private, remedy
+from relvmoiscsi.host import flock
 
 log = logging.getLogger(__name__)
 
@@ -60,43 +60,23 @@ def lvm_locks(
     found = directory or next((path for path in LOCK_DIRECTORIES if os.path.lexists(path)), None)
     deadline = time.monotonic() + timeout
     with ExitStack() as held:
+        descriptors: List[int] = []
+        for path in [os.path.join(found, name) for name in lock_names] if found is not None else ():
+            opened = partial(flock.open_lock, path, os.O_APPEND | os.O_RDWR)
+            try:
+                descriptors.append(held.enter_context(flock.lock_file(path, opened, deadline, partial(_taken, path))))
+            except FileNotFoundError as error:
+                raise NotFound(
+                    f"The directory of the LVM lock {path} does not exist. Install LVM2, or check locking_dir in "
+                    "lvm.conf."
+                ) from error
         if found is None:
             log.debug("no LVM lock is needed: none of %s exists, LVM has not run here", ", ".join(LOCK_DIRECTORIES))
-            yield []
-        else:
-            yield [held.enter_context(lock_file(os.path.join(found, name), deadline)) for name in lock_names]
+        yield descriptors
 
 
-@contextmanager
-def lock_file(path: str, deadline: float) -> Iterator[int]:
-    """Hold the lock file `path`, and give its descriptor. `deadline` is a value of time.monotonic().
-
-    Raises Refused if the lock is not free at the deadline.
-    """
-    descriptor = flock.take_file(path, lambda: _open(path), deadline)
-    if descriptor is None:
-        raise Refused(
-            f"The LVM lock {path} is held by {flock.owner_of(path)} and did not become free in time. "
-            "Let the LVM commands on that volume group end, then try again."
-        ).in_state("Nothing was written.")
-    try:
-        with inherited_lock_fds.noted(descriptor):
-            log.debug("took the LVM lock %s", path)
-            yield descriptor
-    finally:
-        flock.release_file(path, descriptor)
-        log.debug("released the LVM lock %s", path)
-
-
-def _open(path: str) -> int:
-    try:
-        flock.verify_own_lock(path)
-        return open_private(path, os.O_APPEND | os.O_RDWR)
-    except FileNotFoundError as error:
-        problem = (
-            f"The directory of the LVM lock {path} does not exist. Install LVM2, or check locking_dir in lvm.conf."
-        )
-        raise NotFound(problem) from error
-    except OSError as error:
-        problem = f"The LVM lock {path} cannot be opened: {error.strerror}. {remedy(error)}"
-        raise Refused(problem).in_state("Nothing was written.") from error
+def _taken(path: str, holders: str) -> Refused:
+    return Refused(
+        f"The LVM lock {path} is held by {holders} and did not become free in time. "
+        "Let the LVM commands on that volume group end, then try again."
+    ).in_state("Nothing was written.")

@@ -11,7 +11,7 @@ still the file at the path, so after a removal two processes could have the lock
 
 A forked child has copies of all descriptors, and may hang in a disk for longer than its parent lives. So the parent
 releases the lock for all copies before it closes the file. A parent that is killed releases nothing. So a child closes
-its copies (inherited_lock_fds.py). A child takes no lock itself: its parent takes the lock (own_process.in_call).
+its copies (flock.py). A child takes no lock itself: its parent takes the lock (own_process.in_call).
 
 These locks are of this host only. A process that takes several locks takes the LUN's lock first (lun_lock.py).
 Source: SM drivers/lock.py, flock.py, lvutil.py; misc/fairlock.
@@ -28,10 +28,10 @@ from contextlib import contextmanager
 from typing import Iterator
 
 from relvmoiscsi.errors import CommandFailed, Refused
-from relvmoiscsi.host import inherited_lock_fds, terminated
+from relvmoiscsi.host import flock, terminated
 from relvmoiscsi.host.command import Runner
-from relvmoiscsi.host.files import make_directory, open_private, remedy
-from relvmoiscsi.host.flock import POLL_SECONDS, verify_own_lock
+from relvmoiscsi.host.files import make_directory, remedy
+from relvmoiscsi.host.flock import POLL_SECONDS
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ def _sm_lock(path: str, deadline: float) -> Iterator[None]:
     whole, unlocked = struct.pack(RECORD_LOCK, fcntl.F_WRLCK, *_WHOLE), struct.pack(RECORD_LOCK, fcntl.F_UNLCK, *_WHOLE)
     descriptor = _open(path)
     try:
-        with inherited_lock_fds.noted(descriptor):
+        with flock.inherited(descriptor):
             while True:
                 try:
                     fcntl.fcntl(descriptor, F_OFD_SETLK, whole)
@@ -126,16 +126,13 @@ def _open(path: str) -> int:
     """
     for _ in range(10):
         try:
-            verify_own_lock(path)
-            return open_private(path, os.O_RDWR)
-        except (FileNotFoundError, NotADirectoryError):
+            return flock.open_lock(path, os.O_RDWR)
+        except FileNotFoundError:
             directory = os.path.dirname(path)
             try:
                 make_directory(directory, _MODE_OF_SM)
             except OSError as error:
                 raise Refused(f"{directory} cannot be made: {error.strerror}. {remedy(error)}") from error
-        except OSError as error:
-            raise Refused(f"The lock {path} cannot be opened: {error.strerror}. {remedy(error)}") from error
     raise Refused(f"The lock {path} cannot be opened: its directory vanishes again and again.")
 
 
@@ -147,7 +144,7 @@ def _fairlock(path: str, deadline: float, run: Runner) -> Iterator[None]:
         yield
         return
     connection = _greeted(path, deadline, run)
-    with connection, inherited_lock_fds.noted(connection.fileno()):
+    with connection, flock.inherited(connection.fileno()):
         log.debug("took the Fairlock %s", path)
         try:
             connection.sendall(f"{os.getpid()} - relvmoiscsi".encode("ascii"))

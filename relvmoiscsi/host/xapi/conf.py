@@ -34,60 +34,41 @@ class Setting(NamedTuple):
     """An sm-plugins line."""
 
     path: str  #: of the file with the line, without the root
-    plugins: Tuple[str, ...]  #: as written, in the order of the line
-
-
-class Whitelist(NamedTuple):
-    """The storage drivers that xapi accepts, and the file that lists them."""
-
     plugins: Tuple[str, ...]  #: as written, in the order of the line; empty: no driver
-    source: Optional[str]  #: the file of the last sm-plugins line, without the root; None: no file has a line
-    sources: Tuple[Setting, ...]  #: every sm-plugins line, in the order in which xapi reads them
 
     def allows(self, name: str) -> bool:
-        """Return whether xapi accepts the driver of SR type `name` ("relvmoiscsi")."""
-        return allows(self.plugins, name)
+        """Return whether the line has the driver of SR type `name`. xapi compares bytes, ASCII in any case."""
+        return ALL in self.plugins or os.fsencode(name).lower() in [os.fsencode(each).lower() for each in self.plugins]
 
 
-def read_whitelist(root: str = "/") -> Whitelist:
-    """Return the list that xapi would read if it started now, from the files under `root`.
+def sm_plugins(root: str = "/") -> List[Setting]:
+    """Return the sm-plugins lines that xapi would read if it started now, in its order. The last line counts.
 
     Raises NotFound if a file exists and cannot be read.
     """
-    sources = tuple(setting for path in conf_files(root) for setting in settings_of(path, read_conf(root, path)))
-    return Whitelist(sources[-1].plugins if sources else (), sources[-1].path if sources else None, sources)
+    files, _obstacles = conf_files(root)
+    return [setting for path in files for setting in settings_of(path, read_conf(root, path))]
 
 
-def allows(plugins: Tuple[str, ...], name: str) -> bool:
-    """Return whether an sm-plugins list has the driver of SR type `name`. xapi compares bytes, ASCII in any case."""
-    return ALL in plugins or os.fsencode(name).lower() in [os.fsencode(plugin).lower() for plugin in plugins]
+def conf_files(root: str) -> Tuple[List[str], List[str]]:
+    """Return the files that xapi reads, in its order, and the obstacles in xapi.conf.d, all without the root.
 
-
-def conf_files(root: str) -> List[str]:
-    """Return the files that xapi reads, in its order, without the root. Obstacles (see `obstacles`) are left out."""
-    found = [CONF] if os.path.exists(under(root, CONF)) else []
-    return found + [path for path in _fragments(root) if not _is_obstacle(under(root, path))]
-
-
-def obstacles(root: str = "/") -> List[str]:
-    """Return directories, pipes and dangling links in xapi.conf.d, without the root. With any of them xapi fails."""
-    return [path for path in _fragments(root) if _is_obstacle(under(root, path))]
-
-
-def _fragments(root: str) -> List[str]:
+    An obstacle is a directory, a pipe, a socket or a dangling link: with any of them xapi fails.
+    """
+    files: List[str] = [CONF] if os.path.exists(under(root, CONF)) else []
+    obstacles: List[str] = []
     try:
         names = os.listdir(os.fsencode(under(root, CONF_D)))
     except (FileNotFoundError, NotADirectoryError):  # xapi too reads this as an empty directory
-        return []
-    return [os.path.join(CONF_D, os.fsdecode(name)) for name in sorted(names)]
-
-
-def _is_obstacle(path: str) -> bool:
-    try:
-        mode = os.stat(path).st_mode
-        return stat.S_ISDIR(mode) or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
-    except OSError:  # a link to nowhere, or to itself
-        return os.path.islink(path)
+        names = []
+    for path in [os.path.join(CONF_D, os.fsdecode(name)) for name in sorted(names)]:
+        try:
+            mode = os.stat(under(root, path)).st_mode
+            is_obstacle = stat.S_ISDIR(mode) or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+        except OSError:  # a link to nowhere, or to itself
+            is_obstacle = os.path.islink(under(root, path))
+        (obstacles if is_obstacle else files).append(path)
+    return files, obstacles
 
 
 def read_conf(root: str, path: str) -> bytes:

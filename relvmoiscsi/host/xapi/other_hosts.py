@@ -17,7 +17,7 @@ Each host locks before it asks. So at least one of two hosts learns of the other
 import logging
 import re
 import threading
-from typing import Dict, List, NamedTuple, Tuple, Union
+from typing import Dict, List, NamedTuple, Sequence, Tuple, Union
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.deadline import Deadline
@@ -44,11 +44,11 @@ class Use(NamedTuple):
     stacked: Tuple[str, ...]  #: names of device-mapper devices on the disks, without the LUN's multipath map
     is_worked_on: bool = False  #: by a call or a command of relvmoiscsi
 
-    @property
-    def srs(self) -> List[str]:
-        """UUIDs of the SRs whose volumes are active on the LUN."""
-        found = [match.group(1).replace("--", "-") for match in map(_OF_SR.match, self.stacked) if match]
-        return list(dict.fromkeys(found))
+
+def srs_of(stacked: Sequence[str]) -> List[str]:
+    """Return the UUIDs of the SRs whose volumes are among these device-mapper names."""
+    found = [match.group(1).replace("--", "-") for match in map(_OF_SR.match, stacked) if match]
+    return list(dict.fromkeys(found))
 
 
 def use_of_lun(scsi_id: str, host: Host = THIS_HOST) -> Use:
@@ -59,14 +59,14 @@ def use_of_lun(scsi_id: str, host: Host = THIS_HOST) -> Use:
 
 
 def to_json(use: Use) -> str:
-    facts = {"disks": use.disks, "stacked": use.stacked, "is_worked_on": use.is_worked_on}
+    facts = {"disk_names": use.disks, "stacked": use.stacked, "is_worked_on": use.is_worked_on}
     return answer_text("plugin lun", facts)
 
 
 def from_json(text: str) -> Use:
     """Return the use that the plugin's answer has. Raises ValueError for any other text."""
     found = untrusted.object_of(text)
-    disks, stacked = (tuple(untrusted.texts_of(found.get(name))) for name in ("disks", "stacked"))
+    disks, stacked = (tuple(untrusted.texts_of(found.get(name))) for name in ("disk_names", "stacked"))
     is_worked_on = found.get("is_worked_on")
     if not isinstance(is_worked_on, bool):
         raise ValueError("is_worked_on is neither true nor false")
@@ -94,7 +94,7 @@ class OtherHosts:
             at_work += [name] if answer.is_worked_on else []
             disks = ", ".join(answer.disks)
             if answer.stacked:
-                what = " and ".join("the SR " + uuid for uuid in answer.srs) or ", ".join(answer.stacked)
+                what = " and ".join("the SR " + uuid for uuid in srs_of(answer.stacked)) or ", ".join(answer.stacked)
                 sentences.append(f"The host {name} runs {what} on the clone's disk {disks}.")
             elif disks:
                 advice = "map a clone to the pool's master alone until it has its identities"

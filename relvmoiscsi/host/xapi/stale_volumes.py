@@ -11,29 +11,22 @@ to the host, the disk may be the original in use: then no volume may be deactiva
 Source: sm LVHDoISCSISR.py attach, LVHDSR.py attach, lvutil.py checkPVScsiIds.
 """
 
-from typing import Any, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Mapping, Optional, Sequence
 
-from relvmoiscsi.host.xapi.other_hosts import Use
+from relvmoiscsi.host.xapi.other_hosts import srs_of
 from relvmoiscsi.wording import command
 
 Records = Mapping[str, Mapping[str, Any]]
 
 
-class Attachments(NamedTuple):
-    """The PBDs and SRs of xapi's records, by reference, and the reference of this host."""
-
-    pbds: Records
-    srs: Records
-    host_ref: str
-
-    def is_attached_here(self, sr_uuid: str) -> Optional[bool]:
-        """Return whether the SR is attached to this host; None if unknown or while an operation on the SR runs."""
-        refs = [ref for ref, sr in self.srs.items() if sr.get("uuid") == sr_uuid]
-        mine = [pbd for pbd in self.pbds.values() if pbd.get("host") == self.host_ref and pbd.get("SR") in refs]
-        if any(pbd.get("currently_attached") for pbd in mine):
-            return True
-        is_busy = any(self.srs[ref].get("current_operations") for ref in refs)
-        return None if is_busy or not self.host_ref else False
+def is_attached(sr_uuid: str, pbds: Records, srs: Records, host_ref: str) -> Optional[bool]:
+    """Return whether the host has the SR attached, by xapi's records; None if unknown or while an operation runs."""
+    refs = [ref for ref, sr in srs.items() if sr.get("uuid") == sr_uuid]
+    mine = [pbd for pbd in pbds.values() if pbd.get("host") == host_ref and pbd.get("SR") in refs]
+    if any(pbd.get("currently_attached") for pbd in mine):
+        return True
+    is_busy = any(srs[ref].get("current_operations") for ref in refs)
+    return None if is_busy or not host_ref else False
 
 
 def vg_command(sr_uuid: str) -> str:
@@ -41,24 +34,23 @@ def vg_command(sr_uuid: str) -> str:
     return command("vgchange", "-an", f"VG_XenStorage-{sr_uuid}")
 
 
-def way_out(lun_sr: str, stacked: Sequence[str], attachments: Optional[Attachments]) -> str:
+def way_out(lun_sr: str, stacked: Sequence[str], is_attached_here: Callable[[str], Optional[bool]]) -> str:
     """Return remedies for a refusal of a LUN that holds the SR `lun_sr`; "" if other devices are stacked on the LUN.
 
-    `stacked` are device-mapper names on the LUN's disks. `attachments` is None if xapi does not answer.
+    `stacked` are device-mapper names on the LUN's disks. `is_attached_here` answers for an SR as `is_attached` does.
     """
-    volumes = [Use((), (name,)).srs for name in stacked]
-    if not volumes or any(srs != [lun_sr] for srs in volumes):
+    if not stacked or any(srs_of([name]) != [lun_sr] for name in stacked):
         return ""
-    is_attached = attachments.is_attached_here(lun_sr) if attachments is not None else None
+    is_here = is_attached_here(lun_sr)
     what = f"The volumes in use belong to the SR {lun_sr}, which is the SR that this LUN holds."
-    if is_attached is None:
+    if is_here is None:
         return (
             f"{what} It is unknown whether this host has that SR attached. Run "
             f"{command('xe', 'pbd-list', f'sr-uuid={lun_sr}')} when xapi answers: if the PBD of this host is "
             "attached, this LUN may be the original in use. Deactivate no volume before that is known. Then repeat the "
             "command."
         )
-    if is_attached:
+    if is_here:
         return (
             f"{what} This host has that SR attached: this LUN may be the original in use. If the LUN is a clone, shut "
             "down the VMs that use the SR on this host, unplug the PBD of this host, then repeat the command."

@@ -23,7 +23,7 @@ from relvmoiscsi.host import files
 from relvmoiscsi.host.run_directory import only_one
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi import conf
-from relvmoiscsi.host.xapi.conf import CONF, CONF_D, SM_PLUGINS, allows, under
+from relvmoiscsi.host.xapi.conf import CONF, CONF_D, SM_PLUGINS, under
 
 OURS = ("relvmoiscsi", "relvmohba")  #: the product's SR types
 DROP_IN = "zz-relvmoiscsi.conf"
@@ -55,7 +55,7 @@ def sync(root: str = "/") -> Tuple[bool, str]:
         if not settings:
             return False, f"Neither {CONF} nor {CONF_D} sets {SM_PLUGINS}: nothing was written."
         base = settings[-1]
-        plugins = base.plugins + tuple(name for name in OURS if not allows(base.plugins, name))
+        plugins = base.plugins + tuple(name for name in OURS if not base.allows(name))
         source = printable(base.path)
         if plugins == base.plugins:
             return _unlink(root, ours), f"{source} accepts {' and '.join(OURS)} already."
@@ -108,7 +108,7 @@ def _name(others: List[str], settings: List[conf.Setting]) -> str:
 
 def _files(root: str) -> Tuple[Files, Files]:
     """Return the drop-ins, and all other files."""
-    found = {path: conf.read_conf(root, path) for path in conf.conf_files(root)}
+    found = {path: conf.read_conf(root, path) for path in conf.conf_files(root)[0]}
     ours = {path: text for path, text in found.items() if text.startswith(_WRITTEN.encode())}
     return ours, {path: text for path, text in found.items() if path not in ours}
 
@@ -138,10 +138,7 @@ def _alone(root: str) -> Iterator[None]:
     except OSError as error:
         raise NotFound(f"{etc} cannot be opened: {error.strerror}.") from error
 
-    def taken(owner: str) -> Refused:
-        return Refused(f"sm-whitelist waited {WAIT_SECONDS:g} seconds for {owner}. Try again when that has ended.")
-
-    with only_one("whitelist.lock", Host(root), WAIT_SECONDS, taken):
+    with only_one("whitelist.lock", Host(root), WAIT_SECONDS, f"sm-whitelist waited {WAIT_SECONDS:g} seconds for"):
         if os.path.lexists(under(root, NEW_FILE)):
             _unlink(root, [NEW_FILE])
         yield

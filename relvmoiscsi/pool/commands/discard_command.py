@@ -122,7 +122,7 @@ def _discarded(
             if not error or (record["snapshot_of"] if record["is_a_snapshot"] else vm) in destroyed[ref]:
                 (snapshots if record["is_a_snapshot"] else vms).append(record["name_label"])
         others = [] if error else sorted(set(plan.losers(ref).values()))
-        row = {"sr": uuid, "name": name, "status": status, "error": error, "vms": vms, "snapshots": snapshots}
+        row = {"sr": uuid, "name": name, "status": status, "problem": error, "vm_names": vms, "snapshots": snapshots}
         rows.append({**row, "vms_left_without_disks": others})
         lines.append(f'"{name}" ({uuid}): {status}' + (f": {error}" if error else ""))
         if vms:
@@ -137,7 +137,7 @@ def _discarded(
             scsi_id = plan.pool.lun_of(ref)
             find = "find the LUN on the array, and remove it; only a note names it: " + lock.name_of(plan.pool.srs[ref])
             lines.append("  next: " + (f"remove the LUN {scsi_id} on the array" if scsi_id else find))
-    row = {"sr": None, "name": None, "status": "not in the pool", "error": None, "vms": [], "snapshots": []}
+    row = {"sr": None, "name": None, "status": "not in the pool", "problem": None, "vm_names": [], "snapshots": []}
     rows += [{**row, "vms_left_without_disks": [], "sr": uuid} for uuid in gone]
     lines += [f"{uuid}: not in the pool" for uuid in gone]
     text = "\n".join(map(printable, lines)) or "The pool has no copies."

@@ -48,7 +48,7 @@ example:
   relvmoiscsi pool attach --clones-of Production --clones-of Testing --yes"""
 
 _MAP = """\
-The command prints old and new UUID of each VDI. Names and VMs are the present ones of the original's VDIs.
+The command prints new and old UUID of each VDI. Names and VMs are the present ones of the original's VDIs.
 
 example:
   relvmoiscsi pool map "Production 2026-11-22\""""
@@ -220,7 +220,8 @@ class AttachCommand(PoolChange):
                 rows = [
                     {
                         "scsi_id": each.scsi_id,
-                        "sr": {"old": each.of_sr, "new": each.sr_uuid},
+                        "old_sr": each.of_sr,
+                        "new_sr": each.sr_uuid,
                         "vdis": each.facts()["vdis"],
                     }
                     for each in results
@@ -267,7 +268,7 @@ def _would_attach(planned: Sequence[LunPlan], passed_over: Sequence[Attached]) -
     head = "Planned steps:" if is_any else "Nothing to do:"
     rows = [row.facts() for row in planned]
     rows += [
-        {"scsi_id": each.scsi_id or None, "steps": [], "hosts_down": [], "error": str(each.error)}
+        {"scsi_id": each.scsi_id or None, "steps": [], "hosts_down": [], "problem": str(each.error)}
         for each in passed_over
     ]
     # the exit status that the run would have, as far as the plan tells
@@ -319,9 +320,10 @@ class PoolMapCommand(PoolCommand):
             pairs = vdis.pairs(sr["uuid"], vdis.of_sr(calls, ref), originals)
             vms = vdis.vms_of(originals, calls.records("VBD"), calls.records("VM"))
         facts = {
-            "sr": {"old": sr["other_config"][records.ORIGINAL_SR] or None, "new": sr["uuid"]},
+            "old_sr": sr["other_config"][records.ORIGINAL_SR] or None,
+            "new_sr": sr["uuid"],
             "name": sr["name_label"],
-            "vdis": [{**pair.facts(), "vms": vms.get(pair.old, [])} for pair in pairs],
+            "vdis": [{**pair.facts(), "vm_names": vms.get(pair.old, [])} for pair in pairs],
         }
         lines = ['{} "{}"'.format(sr["uuid"], sr["name_label"])]
         for pair in pairs:
@@ -329,7 +331,7 @@ class PoolMapCommand(PoolCommand):
                 note for note, shown in (("snapshot", pair.is_a_snapshot), ("hidden", not pair.is_managed)) if shown
             ]
             notes += ["VM " + ", ".join(vms[pair.old])] if vms.get(pair.old) else []
-            before = pair.old or ("gone from the pool" if vdis.is_derived(pair.new) else "")
-            text = f"  {before:<36}  {'became' if before else 'is new'}  {pair.new}  {pair.name_label}"
-            lines.append(text + (" [{}]".format("; ".join(notes)) if notes else ""))
+            before = pair.old or ("a VDI that is gone from the pool" if vdis.is_derived(pair.new) else "")
+            lines.append(f"  {pair.new}  {pair.name_label}" + (" [{}]".format("; ".join(notes)) if notes else ""))
+            lines.append(f"    was {before}" if before else "    is new")
         return Answer(facts, "\n".join(map(printable, lines)))

@@ -17,15 +17,16 @@ from relvmoiscsi.wording import counted, printable
 _SECRETS = """\
 xapi makes a Secret for each call with a CHAP password and never removes the Secret. The command lists Secrets
 that hold a CHAP password of an SR of this pool, or the password in --chap-password-file. A Secret is not
-listed if it has other_config keys, or if a record of the pool refers to it. Set an other_config key on
-Secrets that your scripts use.
+listed if it has other_config keys, or if a record of the pool has its UUID: the third example protects the Secret of
+a script.
 
 --remove waits five minutes after your answer, because a running call has such a Secret too. Then it destroys
 the Secrets that are still unused.
 
 example:
   relvmoiscsi pool secrets
-  relvmoiscsi pool secrets --remove"""
+  relvmoiscsi pool secrets --remove
+  xe pool-param-set uuid=POOL other-config:my-script=UUID-OF-THE-SECRET"""
 
 
 def add_command(command: CommandMaker) -> None:

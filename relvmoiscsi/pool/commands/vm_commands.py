@@ -293,7 +293,9 @@ class RestoreCommand(PoolChange):
             halts = "{} is running. The run shuts the VM down and leaves the VM halted. "
             first = "".join(halts.format(printable(row.name)) for row in planned if row.shuts_down)
             ask(self, first + _QUESTIONS[self.end].format(", ".join(printable(row.name) for row in todo)))
-            shown: ContextManager[Any] = bar if self.end == "home" else waiting("the pool")
+            shown: ContextManager[Any] = waiting("the pool")
+            if self.end == "home":
+                shown = bar
             with self.so_far.work([row.name for row in todo]), shown:
                 results = self._of_each(calls, found, copy, vms, bar, dry_run=False)
         return _all_restored(results, () if self.end else restore.TO_KNOW)
@@ -347,7 +349,7 @@ def _all_restored(results: Sequence[Restored], to_know: Sequence[str] = ()) -> A
     if len(results) == 1:
         return _restored(results[0], to_know)
     texts = [_restored(result).text for result in results]
-    rows = [{**each.facts(), "error": None if each.error is None else str(each.error)} for each in results]
+    rows = [{**each.facts(), "problem": None if each.error is None else str(each.error)} for each in results]
     return Answer({"vms": rows}, "\n".join([*texts, *to_know]), exit_status([each.error for each in results]))
 
 
@@ -435,7 +437,7 @@ class RescueCommand(PoolChange):
             if self.dry_run:
                 return _lent(copy, [planned])
             if planned.status == rescue.WOULD:
-                ask(self, f"Lend {printable(planned.name)} to {printable(planned.vm)}?")
+                ask(self, f"Lend {printable(planned.name)} to {printable(planned.vm_name)}?")
             with self.work(planned.name, "lend"), waiting("the pool"):
                 result = rescue.lend(calls, found, copy, vdi, vm, rw)
         return _lent(copy, [result], [rescue.TO_KNOW] + ([] if rw else [rescue.READ_ONLY]))
@@ -445,7 +447,7 @@ class RescueCommand(PoolChange):
         if self.dry_run:
             return _lent(copy, rows)
         ask(self, f"Take {counted(len(vbds), 'disk')} back?")
-        said = [f"{row.name} ({row.vdi}), {row.vm}" for row in rows]
+        said = [f"{row.name} ({row.vdi}), {row.vm_name}" for row in rows]
         results: List[Lent] = []
         with self.so_far.work(said):
             for name, vbd in zip(said, vbds):
@@ -459,7 +461,7 @@ def _lent(copy: Copy, results: Sequence[Lent], to_know: Sequence[str] = ()) -> A
     lines = []
     for each in results:
         at = f", device {each.userdevice}" if each.userdevice else ""
-        lines.append(printable(f"{each.name} ({each.vdi}): {each.status}, {each.vm}{at}"))
+        lines.append(printable(f"{each.name} ({each.vdi}): {each.status}, {each.vm_name}{at}"))
         lines += [printable(f"  {each.error}")] if each.error is not None else []
         if each.status in (rescue.DONE, rescue.ALREADY):
             lines.append(f"  next: {shell_words('relvmoiscsi', 'pool', 'rescue', copy.uuid, each.vdi, '--done')}")
@@ -482,7 +484,9 @@ class SaveVmsCommand(PoolChange):
             refs = save_vms.vms_on(pool, found, sr)
             names = ", ".join(str(found.vms[ref]["name_label"]) for ref in refs)
             if self.dry_run:
-                would = {"would": [found.vms[ref]["uuid"] for ref in refs]}
+                would = {
+                    "would": [{"uuid": found.vms[ref]["uuid"], "name": found.vms[ref]["name_label"]} for ref in refs]
+                }
                 return Answer(would, printable(f"The records of these VMs would be saved: {names}"))
             ask(self, printable(f"Save the records of {names}?"))
             with self.work(str(pool.srs[sr]["name_label"]), "save the records"), waiting("the pool"):
@@ -499,7 +503,7 @@ class SaveVmsCommand(PoolChange):
             "vdi": vdi,
             "when": saved.when,
             "vms": [{"uuid": vm.uuid, "name": vm.name_label} for vm in vms],
-            "failed": [{"name": name, "error": error} for name, error in failed.values()],
+            "failed": [{"name": name, "problem": error} for name, error in failed.values()],
             "fingerprint": saved.fingerprint,
         }
         return Answer(facts, "\n".join(map(printable, lines)), exit_status([], is_partial=bool(failed)))

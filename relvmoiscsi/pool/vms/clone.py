@@ -64,14 +64,16 @@ class Cloned(NamedTuple):
 
     def facts(self) -> Dict[str, Any]:
         return {
-            "vm": {"old": self.vm, "new": self.uuid or None},
-            "name": {"old": self.vm_name, "new": self.name or None},
+            "old_vm": self.vm,
+            "new_vm": self.uuid or None,
+            "old_name": self.vm_name,
+            "new_name": self.name or None,
             "status": self.status,
             "disks": [disk._asdict() for disk in self.disks],
             "networks": {device: {"old": old, "new": new} for device, (old, new) in self.networks.items()},
             "snapshots": list(self.snapshots),
             "notes": list(self.notes),
-            "error": str(self.error) if self.error is not None else None,
+            "problem": str(self.error) if self.error is not None else None,
         }
 
 

@@ -36,14 +36,16 @@ class Lent(NamedTuple):
 
     vdi: str  #: UUID
     name: str
-    vm: str  #: name of the VM
+    vm_name: str
     status: str
     mode: str = ""  #: RO or RW
     userdevice: str = ""
     error: Optional[RelvmoiscsiError] = None
 
     def facts(self) -> Dict[str, Any]:
-        return {**self._asdict(), "error": None if self.error is None else str(self.error)}
+        facts = self._asdict()
+        error = facts.pop("error")
+        return {**facts, "problem": None if error is None else str(error)}
 
 
 def find(copy: Copy, text: str) -> str:

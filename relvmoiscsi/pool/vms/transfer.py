@@ -81,7 +81,7 @@ def _transferred(
     if other is not None:  # the caller may not trust the certificate of the other host
         _destroy(calls, task)
         raise PoolFailure(
-            f"The master does not have the SR of the VDI attached; the host {other} has. Plug the SR on the "
+            f"The master does not have the SR of the VDI attached; {other} has. Plug the SR on the "
             "master (`xe pbd-plug`), then repeat the command."
         )
     try:
@@ -125,7 +125,8 @@ def _answered(
             if method == "PUT" and status == http.client.OK:
                 return status, b"", None  # sent before the import; the connection ends with the import
             if status == http.client.FOUND and "vdi" in query:
-                return status, b"", _HOST_OF_URL.sub(r"\1", response.getheader("Location", ""))[:_MOST_SAID]
+                host = _HOST_OF_URL.sub(r"\1", response.getheader("Location", ""))[:_MOST_SAID]
+                return status, b"", f"the host {host}" if host else "another host"
             return status, response.read(None if status == http.client.OK else _MOST_PAGE_BYTES), None
     except GONE as error:
         raise PoolGone(f"The pool at {calls.url} closed the connection during {path}: {reason(error)}.") from error

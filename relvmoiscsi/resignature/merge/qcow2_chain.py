@@ -11,13 +11,13 @@ The arrays, and the tables of the images, are compressed (`compact.Arrays`).
 
 import hashlib
 from array import array
-from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
-from relvmoiscsi.device import SECTOR, Device, Range, read_pieces
+from relvmoiscsi.device import SECTOR, Device, Range, in_pieces, read_pieces
 from relvmoiscsi.errors import Malformed, Place
 from relvmoiscsi.formats import qcow2_clusters as clusters
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup, extents_of
-from relvmoiscsi.formats.qcow2 import ENTRY_BYTES, HEAD_BYTES, Qcow2
+from relvmoiscsi.formats.qcow2 import ENTRY_BYTES, HEAD_BYTES, MAX_L1_BYTES, Qcow2, Qcow2Header
 from relvmoiscsi.formats.qcow2_clusters import ABSENT, ZEROS
 from relvmoiscsi.resignature.merge.compact import Arrays, Memory
 from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES
@@ -33,17 +33,46 @@ _BYTES_FOR_CLUSTER, _BYTES_FOR_NEW_CLUSTER = 1, 2
 _BATCH_BYTES = 1 << 20  #: bytes of tables in a batch of reads
 
 
-class Qcow2Member(NamedTuple):
-    """An image of a chain."""
+class Qcow2Member:
+    """An image of a chain; a raw volume has neither head nor tables. `read` reads and verifies the tables.
 
-    name: str  #: name of the volume
-    lv: LogicalVolume
-    virtual_size: int  #: bytes
-    head: bytes  #: the header with its extensions; empty for a raw volume
-    cluster_bytes: int  #: 0 for a raw volume
-    tables: Arrays  #: the clusters of `read_entries` for each table of the second level
-    taken: bytearray  #: a byte for each cluster of the volume: 1 when the image uses the cluster
-    built_on: Tuple[Expected, ...]  #: digests of header and tables
+    `taken` has a byte for each cluster of the volume: 1 when the header, a table or an entry uses the cluster.
+    """
+
+    def __init__(self, device: Device, vg: VolumeGroup, lv: LogicalVolume, name: str, virtual_size: int) -> None:
+        self.name, self.lv, self.virtual_size = name, lv, virtual_size
+        self.head = b""  #: the header with its extensions
+        self.cluster_bytes = 0  #: 0 for a raw volume
+        self.tables = Arrays()  #: the clusters of `read_entries` for each table of the second level
+        self.taken = bytearray()
+        self.built_on: List[Expected] = []  #: digests of header and tables
+        self._device, self._vg = device, vg
+
+    def read(self, header: Qcow2Header, head: bytes, memory: Optional[Memory] = None) -> None:
+        """Read the tables of an image. Raises FormatError when tables overlap, or lie outside the volume.
+
+        `memory` counts the memory for the tables; raises Refused when the memory is too much.
+        """
+        self.head, self.cluster_bytes = head, 1 << header.cluster_bits
+        if memory is not None:
+            memory.take(_BYTES_FOR_CLUSTER * (self._vg.size_of(self.lv) >> header.cluster_bits))
+        self.taken = bytearray(self._vg.size_of(self.lv) // self.cluster_bytes)
+        self._take(0, "QCOW2 header")
+        what = "QCOW2 table of the first level"
+        first = self._table(header.l1_table_offset, ENTRY_BYTES * header.l1_size, what)
+        counts_bytes = header.refcount_clusters << header.cluster_bits
+        for place in self._table(header.refcount_table_offset, counts_bytes, "QCOW2 table of counts"):
+            if place:
+                self._take(place, "QCOW2 counts")
+        self._second_level(first, memory)
+        if len(first) * self.cluster_bytes * (self.cluster_bytes // ENTRY_BYTES) < self.virtual_size:
+            where = Place(self.name, 0)
+            raise Malformed("QCOW2 header", where, "its table is too small for its virtual disk")
+        self._expect(self._vg.ranges(self.lv, 0, HEAD_BYTES), head)
+
+    def forget_tables(self) -> None:
+        """Free the memory of the tables, once `find_owners` and `unused_extents` have used them."""
+        self.tables, self.taken = Arrays(), bytearray()
 
     @property
     def is_raw(self) -> bool:
@@ -82,6 +111,68 @@ class Qcow2Member(NamedTuple):
             return found
         inside = list(found[: end - first]) if found is not None else [ABSENT] * (end - first)
         return inside + [ZEROS] * (first + count - end)
+
+    # --- the tables
+
+    def _take(self, place: int, what: str) -> None:
+        """Mark the cluster at `place` as used. Raises Malformed for a cluster that is marked already."""
+        index, within = divmod(place, self.cluster_bytes)
+        where = Place(self.name, place)
+        if within:
+            raise Malformed(what, where, "it does not begin at a cluster")
+        if index >= len(self.taken):
+            raise Malformed(what, where, "it lies behind the end of the volume")
+        if self.taken[index]:
+            raise Malformed(what, where, "its cluster is used twice")
+        self.taken[index] = 1
+
+    def _table(self, offset: int, length: int, what: str) -> List[int]:
+        """The entries of a first-level table or a count table, which are places of clusters."""
+        if offset + length > len(self.taken) * self.cluster_bytes or length > MAX_L1_BYTES:
+            raise Malformed(what, Place(self.name, offset), f"it has {length} bytes there")
+        for place in range(offset, offset + length, self.cluster_bytes):
+            self._take(place, what)
+        return clusters.read_tables(self._read([Range(offset, length)])[0], what, Place(self.name, offset))
+
+    def _second_level(self, places: Sequence[int], memory: Optional[Memory]) -> None:
+        """Read the tables of the second level. `places` are the places of the tables."""
+        there = [(index, place) for index, place in enumerate(places) if place]
+        for _index, place in there:
+            self._take(place, "QCOW2 table of the second level")
+        batch = max(1, _BATCH_BYTES // self.cluster_bytes)
+        for start in range(0, len(there), batch):
+            part = there[start : start + batch]
+            read = self._read([Range(place, self.cluster_bytes) for _index, place in part])
+            for (index, place), data in zip(part, read):
+                self.tables[index], taken = clusters.read_entries(data, Place(self.name, place))
+                self._take_all(taken)
+                if memory is not None:
+                    memory.take(_BYTES_FOR_TABLE + _TIMES_PACKED * self.tables.size_bytes(index))
+
+    def _take_all(self, places: Sequence[int]) -> None:
+        """`take` for millions of clusters."""
+        taken, size = self.taken, self.cluster_bytes
+        end = len(taken) * size
+        if places and places[0] % size == 0 and places[-1] < end:
+            first, row = places[0] // size, range(places[0], places[0] + len(places) * size, size)
+            if array("Q", row) == places and not any(taken[first : first + len(places)]):
+                taken[first : first + len(places)] = b"\1" * len(places)
+                return
+        for place in places:
+            if place >= end or place % size or taken[place // size]:
+                self._take(place, "QCOW2 cluster")
+            taken[place // size] = 1
+
+    def _read(self, wanted: Sequence[Range]) -> List[bytes]:
+        pieces = [self._vg.ranges(self.lv, part.offset, part.length) for part in wanted]
+        found = read_pieces(self._device, pieces)
+        for ranges, data in zip(pieces, found):
+            self._expect(ranges, data)
+        return found
+
+    def _expect(self, ranges: Sequence[Range], data: bytes) -> None:
+        for part in in_pieces(ranges, data):
+            self.built_on.append(Expected(Range(part.offset, len(part.data)), hashlib.sha256(part.data).digest()))
 
 
 def _owners_of_clusters(entries: Sequence[int], cluster_bytes: int, unit: int, image: int) -> Sequence[int]:
@@ -144,123 +235,15 @@ def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume], mem
         memory.take(_BYTES_AT_LEAST)
         memory.take(_BYTES_FOR_NEW_CLUSTER * (vg.size_of(leaf.lv) >> leaf.content.header.cluster_bits))
     for volume, parent in zip(volumes, [*volumes[1:], None]):
-        kind = b"" if parent is None else b"qcow2" if isinstance(parent.content, Qcow2) else b"raw"
         name = volume.name.text
         memory.take(_BYTES_FOR_EXTENT * (vg.size_of(volume.lv) // vg.extent_size))
         if volume.virtual_size % SECTOR:
             raise Malformed("QCOW2 header", Place(name, 0), f"its disk has {volume.virtual_size} bytes")
-        if not isinstance(volume.content, Qcow2):
-            found.append(Qcow2Member(name, volume.lv, volume.virtual_size, b"", 0, Arrays(), bytearray(), ()))
-            continue
-        (head,) = read_pieces(device, [vg.ranges(volume.lv, 0, HEAD_BYTES)])
-        clusters.verify_plain(volume.content, head, name, kind)
-        found.append(read_member(device, vg, volume.lv, name, volume.content, head, memory))
+        member = Qcow2Member(device, vg, volume.lv, name, volume.virtual_size)
+        if isinstance(volume.content, Qcow2):
+            kind = b"" if parent is None else b"qcow2" if isinstance(parent.content, Qcow2) else b"raw"
+            (head,) = read_pieces(device, [vg.ranges(volume.lv, 0, HEAD_BYTES)])
+            clusters.verify_plain(volume.content, head, name, kind)
+            member.read(volume.content.header, head, memory)
+        found.append(member)
     return tuple(found)
-
-
-def read_member(
-    device: Device,
-    vg: VolumeGroup,
-    lv: LogicalVolume,
-    name: str,
-    content: Qcow2,
-    head: bytes,
-    memory: Optional[Memory] = None,
-) -> Qcow2Member:
-    """An image with all tables. Raises FormatError when tables overlap, or lie outside the volume.
-
-    `memory` counts the memory for the tables; raises Refused when the memory is too much.
-    """
-    if memory is not None:
-        memory.take(_BYTES_FOR_CLUSTER * (vg.size_of(lv) >> content.header.cluster_bits))
-    reading = _Reading(device, vg, lv, name, 1 << content.header.cluster_bits)
-    reading.take(0, "QCOW2 header")
-    header = content.header
-    first = reading.table(header.l1_table_offset, ENTRY_BYTES * header.l1_size, "QCOW2 table of the first level")
-    counts = reading.table(
-        header.refcount_table_offset, header.refcount_clusters << header.cluster_bits, "QCOW2 table of counts"
-    )
-    for place in counts:
-        if place:
-            reading.take(place, "QCOW2 counts")
-    tables = reading.second_level(first, memory)
-    size = reading.cluster_bytes
-    if len(first) * size * (size // ENTRY_BYTES) < content.virtual_size:
-        raise Malformed("QCOW2 header", Place(name, 0), "its table is too small for its virtual disk")
-    expected = [*reading.expected, *_expected(vg.ranges(lv, 0, HEAD_BYTES), head)]
-    return Qcow2Member(name, lv, content.virtual_size, head, size, tables, reading.taken, tuple(expected))
-
-
-def _expected(ranges: Sequence[Range], data: bytes) -> Iterator[Expected]:
-    at = 0
-    for part in ranges:
-        yield Expected(part, hashlib.sha256(data[at : at + part.length]).digest())
-        at += part.length
-
-
-class _Reading:
-    """Reads the tables of an image, and marks each cluster that a table or an entry uses."""
-
-    def __init__(self, device: Device, vg: VolumeGroup, lv: LogicalVolume, name: str, cluster_bytes: int) -> None:
-        self._device, self._vg, self._lv, self._name = device, vg, lv, name
-        self.cluster_bytes = cluster_bytes
-        self.taken = bytearray(vg.size_of(lv) // cluster_bytes)
-        self.expected: List[Expected] = []
-
-    def take(self, place: int, what: str) -> None:
-        """Mark the cluster at `place` as used. Raises Malformed for a cluster that is marked already."""
-        index, within = divmod(place, self.cluster_bytes)
-        where = Place(self._name, place)
-        if within:
-            raise Malformed(what, where, "it does not begin at a cluster")
-        if index >= len(self.taken):
-            raise Malformed(what, where, "it lies behind the end of the volume")
-        if self.taken[index]:
-            raise Malformed(what, where, "its cluster is used twice")
-        self.taken[index] = 1
-
-    def table(self, offset: int, length: int, what: str) -> List[int]:
-        """The entries of a first-level table or a count table, which are places of clusters."""
-        if offset + length > len(self.taken) * self.cluster_bytes or length > 32 << 20:
-            raise Malformed(what, Place(self._name, offset), f"it has {length} bytes there")
-        for place in range(offset, offset + length, self.cluster_bytes):
-            self.take(place, what)
-        return clusters.read_tables(self._read([Range(offset, length)])[0], what, Place(self._name, offset))
-
-    def second_level(self, places: Sequence[int], memory: Optional[Memory] = None) -> Arrays:
-        """The tables of the second level, by number. `places` are the places of the tables."""
-        what, found = "QCOW2 table of the second level", Arrays()
-        there = [(index, place) for index, place in enumerate(places) if place]
-        for _index, place in there:
-            self.take(place, what)
-        batch = max(1, _BATCH_BYTES // self.cluster_bytes)
-        for start in range(0, len(there), batch):
-            part = there[start : start + batch]
-            read = self._read([Range(place, self.cluster_bytes) for _index, place in part])
-            for (index, place), data in zip(part, read):
-                found[index], taken = clusters.read_entries(data, Place(self._name, place))
-                self.take_all(taken)
-                if memory is not None:
-                    memory.take(_BYTES_FOR_TABLE + _TIMES_PACKED * found.size_bytes(index))
-        return found
-
-    def take_all(self, places: Sequence[int]) -> None:
-        """`take` for millions of clusters."""
-        taken, size = self.taken, self.cluster_bytes
-        end = len(taken) * size
-        if places and places[0] % size == 0 and places[-1] < end:
-            first, row = places[0] // size, range(places[0], places[0] + len(places) * size, size)
-            if array("Q", row) == places and not any(taken[first : first + len(places)]):
-                taken[first : first + len(places)] = b"\1" * len(places)
-                return
-        for place in places:
-            if place >= end or place % size or taken[place // size]:
-                self.take(place, "QCOW2 cluster")
-            taken[place // size] = 1
-
-    def _read(self, wanted: Sequence[Range]) -> List[bytes]:
-        pieces = [self._vg.ranges(self._lv, part.offset, part.length) for part in wanted]
-        found = read_pieces(self._device, pieces)
-        for ranges, data in zip(pieces, found):
-            self.expected += _expected(ranges, data)
-        return found

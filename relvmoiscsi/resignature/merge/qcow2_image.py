@@ -16,9 +16,9 @@ from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup, extents_of
 from relvmoiscsi.formats.qcow2 import COUNT_BYTES, ENTRY_BYTES, HEAD_BYTES, Qcow2, read_qcow2
 from relvmoiscsi.formats.qcow2_clusters import ABSENT, ZEROS
 from relvmoiscsi.resignature.merge.compact import Arrays, Memory
-from relvmoiscsi.resignature.merge.qcow2_chain import EXTENT_SHIFT, Qcow2Member, place_of, read_member, read_members
+from relvmoiscsi.resignature.merge.qcow2_chain import EXTENT_SHIFT, Qcow2Member, place_of, read_members
 from relvmoiscsi.resignature.merge.qcow2_layout import Qcow2Layout, layouts
-from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, Image, MergeStrategy, Room, VolumeRanges, room_on
+from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, MergeStrategy, Room, VolumeRanges, room_on
 from relvmoiscsi.resignature.merge.vdi_choice import Chain
 from relvmoiscsi.resignature.protocol.rebuilt import Again, BlockCopy, Rebuilt, Unseen
 from relvmoiscsi.resignature.reading.lun_contents import Lun
@@ -39,34 +39,35 @@ def strategies(device: Device, lun: Lun, found: Chain, seed: int) -> Iterator[Me
     members = read_members(uncached(device), lun.vg, found.members, memory)
     thick = lun.vg.size_of(members[0].lv) >= clusters.formula_size(members[0].virtual_size)
     unused = [pe for member in members for pe in member.unused_extents()]
-    room = room_on(lun, found.members, found.dropped, unused, seed)
-    # only `find_owners` and `unused_extents` need the tables
-    light = tuple(member._replace(tables=Arrays(), taken=bytearray()) for member in members)
+    room = room_on(lun, found, unused, seed)
     for made in layouts(members, thick, memory):
-        yield Qcow2Merge(lun.vg, light, made, room)
+        for member in members:
+            member.forget_tables()
+        yield Qcow2Merge(lun.vg, members, made, room)
 
 
 class Qcow2Merge(MergeStrategy):
     """The merge strategy of a QCOW2 layout."""
 
     def __init__(self, vg: VolumeGroup, members: Sequence[Qcow2Member], made: Qcow2Layout, room: Room) -> None:
-        super().__init__(made.counts(), range(made.head_extents), room)
+        super().__init__(made.cost(), range(made.head_extents), room)
         self._vg, self._members, self._layout = vg, members, made
         self.content: Qcow2 = read_qcow2(plain_head(made, members[0]), members[0].name, made.size_bytes)
 
     def retained(self) -> "array[int]":
         return self._layout.retained_extents([extents_of(member.lv.segments) for member in self._members])
 
-    def image(self, device: Device, lv: LogicalVolume, lv_id: str) -> Image:
+    def image(self, device: Device, lv: LogicalVolume, lv_id: str) -> Tuple[Unseen, Rebuilt]:
         made, members = self._layout, self._members
         places = VolumeRanges(self._vg, lv, [member.lv for member in members])
         first = tuple(chunk for piece in first_pieces(made, members[0]) for chunk in places.chunks(*piece))
         tables = Tables(made)
         # read the planned image back, in memory
-        name = members[0].name
+        name, size = members[0].name, made.size_bytes
         planned = _Planned(ReadCache(device).with_chunks(first), places, made.head_extents, tables)
         (head,) = planned.read(places.at(0, HEAD_BYTES))
-        new = read_member(planned, self._vg, lv, name, read_qcow2(head, name, made.size_bytes), head)
+        new = Qcow2Member(planned, self._vg, lv, name, members[0].virtual_size)
+        new.read(read_qcow2(head, name, size).header, head)
         verify_image(made, new, tables.counts(), places, members)
         unseen = Unseen(
             expected=tuple(one for member in members for one in member.built_on),
@@ -74,7 +75,7 @@ class Qcow2Merge(MergeStrategy):
             copies=(Again(lambda: copies(made, places)),),
             more=Again(lambda: (chunk for piece in tables.pieces() for chunk in places.chunks(*piece))),
         )
-        return Image(unseen, Rebuilt(lv_id=lv_id, segments=lv.segments))
+        return unseen, Rebuilt(lv_id=lv_id, segments=lv.segments)
 
 
 def plain_head(made: Qcow2Layout, leaf: Qcow2Member) -> bytes:

@@ -33,7 +33,7 @@ from relvmoiscsi.formats.qcow2 import ENTRY_BYTES
 from relvmoiscsi.formats.qcow2_clusters import ZEROS, Needs
 from relvmoiscsi.resignature.merge.compact import Arrays, Memory
 from relvmoiscsi.resignature.merge.qcow2_chain import EXTENT_SHIFT, Qcow2Member, cut_short, find_owners
-from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, NEW, Counts
+from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, NEW, Cost
 
 
 class Copied(NamedTuple):
@@ -44,27 +44,34 @@ class Copied(NamedTuple):
     length: int
 
 
-class Qcow2Layout(NamedTuple):
-    """The parts of the new image and their places."""
+class Qcow2Layout:
+    """The parts of the new image and their places. The volume keeps the extents `retained`, which are in its order.
 
-    unit: int  #: bytes of a cluster of the new image
-    units: int  #: number of units of the disk
-    owners: Arrays  #: the owners of units, by the number of the table
-    block_count: int  #: units of the disk that an image has
-    tables: Tuple[int, ...]  #: the numbers of the tables of the second level: the tables in `owners`, and empty tables
-    needed: Needs  #: clusters in the head, beside one cluster for the header
-    copied: Tuple[Copied, ...]  #: units in the head, behind the tables
-    head_extents: int
-    retained: Tuple[int, ...]  #: extents, as `owner >> EXTENT_SHIFT`, in the order of the volume
-    size_bytes: int  #: of the new volume, whole extents
+    With `thick` the volume has room for a full disk, with `is_roomy` beside its dead clusters.
+    """
 
-    @property
-    def per_table(self) -> int:
-        return self.unit // ENTRY_BYTES
-
-    @property
-    def per_extent(self) -> int:
-        return EXTENT_BYTES // self.unit
+    def __init__(self, disk: "_Disk", retained: Sequence[int], thick: bool, is_roomy: bool) -> None:
+        self.unit = disk.unit  #: bytes of a cluster of the new image
+        self.units, self.per_table, self.per_extent = disk.units, disk.per_table, disk.per_extent
+        self.owners = disk.owners  #: the owners of units, by the number of the table
+        self.retained = tuple(retained)  #: extents, as `owner >> EXTENT_SHIFT`
+        #: units of the disk that an image has
+        self.block_count = sum(disk.alive.values()) + len(disk.cut)
+        alive = sum(disk.alive[extent] for extent in retained)
+        #: the number of extents in the head; its clusters, beside one cluster for the header
+        self.head_extents, self.needed = disk.head(len(retained), alive, self.block_count - alive)
+        extents = self.head_extents + len(retained)
+        if thick:
+            tail = self._tail(extents, disk.table_count) if is_roomy else 0
+            extents = max(extents + tail, disk.most_extents)
+        else:
+            extents += SPARE_EXTENTS
+        self.size_bytes = extents * EXTENT_BYTES  #: of the new volume
+        empty = (table for table in range(disk.table_count) if table not in self.owners)
+        more = self.needed.second_level - len(self.owners)
+        #: the numbers of the tables of the second level: the tables in `owners`, and empty tables
+        self.tables = (*self.owners, *(next(empty) for _ in range(more)))
+        self.copied = tuple(disk.copied(frozenset(retained)))  #: units in the head, behind the tables
 
     @property
     def first_copy(self) -> int:
@@ -86,16 +93,25 @@ class Qcow2Layout(NamedTuple):
         return self.first_level_at + self.needed.first_level * self.unit
 
     def retained_extents(self, extents: Sequence[List[int]]) -> "array[int]":
-        """The physical extents that stay, in the form of `strategy.place`; `extents` are the extents of each image."""
+        """The physical extents that stay, in the form of `strategy.Room.place`. `extents` are those of each image."""
         found = array("q", [NEW]) * (self.size_bytes // EXTENT_BYTES)
         for index, extent in enumerate(self.retained):
             image, at = divmod(extent, 1 << 56 - EXTENT_SHIFT)
             found[self.head_extents + index] = extents[image - 1][at]
         return found
 
-    def counts(self) -> Counts:
-        copied = len(self.copied)
-        return Counts(self.block_count, self.block_count - copied, 0, copied, copied * self.unit)
+    def cost(self) -> Cost:
+        copied, blocks = len(self.copied), self.block_count
+        return Cost(blocks=blocks, remapped=blocks - copied, copied=copied, data_bytes=copied * self.unit)
+
+    def _tail(self, used: int, table_count: int) -> int:
+        """The number of extents of the tail: room for all clusters, tables and counts that the image lacks."""
+        wanted, tail = self.units - self.block_count + table_count - self.needed.second_level, 0
+        while True:
+            counts = clusters.counts_for((used + tail) * self.per_extent, self.unit) - self.needed.counts
+            if wanted + counts <= tail * self.per_extent:
+                return tail
+            tail = -(-(wanted + counts) // self.per_extent)
 
 
 #: a layout copies at most so many bytes to save extents
@@ -118,27 +134,23 @@ def layouts(members: Sequence[Qcow2Member], thick: bool, memory: Memory) -> Iter
     owners = Arrays()
     for number, table in find_owners(members, unit):
         owners[number] = table
-    choice = _Choice(members, unit, owners)
-    memory.take(_BYTES_FOR_ALIVE * len(choice.alive))
-    dense, everything, as_sm_makes_it = choice.half_alive(), sorted(choice.alive), choice.that_fit()
-    memory.take(_BYTES_FOR_COPY * (choice.copied_bytes(dense) // unit))
-    yield choice.layout(dense, thick, is_roomy=True)
+    disk = _Disk(members, unit, owners)
+    memory.take(_BYTES_FOR_ALIVE * len(disk.alive))
+    dense, everything, as_sm_makes_it = disk.half_alive(), sorted(disk.alive), disk.that_fit()
+    memory.take(_BYTES_FOR_COPY * (disk.copied_bytes(dense) // unit))
+    yield Qcow2Layout(disk, dense, thick, is_roomy=True)
     if everything != dense:
-        yield choice.layout(everything, thick, is_roomy=True)
-    if choice.copied_bytes(as_sm_makes_it) <= MOST_COPIED_BYTES:
-        yield choice.layout(as_sm_makes_it, thick, is_roomy=False)
+        yield Qcow2Layout(disk, everything, thick, is_roomy=True)
+    if disk.copied_bytes(as_sm_makes_it) <= MOST_COPIED_BYTES:
+        yield Qcow2Layout(disk, as_sm_makes_it, thick, is_roomy=False)
 
 
-class _Choice:
-    """Chooses the extents that stay, and computes the size of the new volume."""
+class _Disk:
+    """The disk of the chain: the owner of each unit, the live units in each extent. Chooses the extents that stay."""
 
     def __init__(self, members: Sequence[Qcow2Member], unit: int, owners: Arrays) -> None:
-        self.unit, self.owners, self.disk_bytes = unit, owners, members[0].virtual_size
-        self.units, self.per_extent, self.per_table = (
-            -(-self.disk_bytes // unit),
-            EXTENT_BYTES // unit,
-            unit // ENTRY_BYTES,
-        )
+        self.unit, self.owners, disk_bytes = unit, owners, members[0].virtual_size
+        self.units, self.per_extent, self.per_table = -(-disk_bytes // unit), EXTENT_BYTES // unit, unit // ENTRY_BYTES
         self.cut = cut_short(members, unit, owners)
         self.alive: CounterOf[int] = Counter()  # the number of live units in each extent
         for table in owners:
@@ -150,9 +162,9 @@ class _Choice:
                 del self.alive[extent]
         self.table_count = -(-self.units // self.per_table)
         self.in_tables = sum(min(self.per_table, self.units - table * self.per_table) for table in owners)
-        size = clusters.formula_size(self.disk_bytes)
+        size = clusters.formula_size(disk_bytes)
         if unit < clusters.SM_CLUSTER_BYTES:
-            size = max(size, clusters.full_size(self.disk_bytes, unit))
+            size = max(size, clusters.full_size(disk_bytes, unit))
         self.most_extents = -(-size // EXTENT_BYTES)
 
     def half_alive(self) -> List[int]:
@@ -170,7 +182,7 @@ class _Choice:
         """The extents with the most live clusters, as many as fit beside the head into a volume of SM's size."""
         retained = sorted(self.alive, key=lambda extent: (-self.alive[extent], extent))
         alive, copied = sum(self.alive.values()), len(self.cut)
-        while retained and self._head(len(retained), alive, copied)[0] + len(retained) > self.most_extents:
+        while retained and self.head(len(retained), alive, copied)[0] + len(retained) > self.most_extents:
             moved = self.alive[retained.pop()]
             alive, copied = alive - moved, copied + moved
         return sorted(retained)
@@ -178,40 +190,7 @@ class _Choice:
     def copied_bytes(self, retained: Sequence[int]) -> int:
         return (sum(self.alive.values()) - sum(self.alive[extent] for extent in retained)) * self.unit
 
-    def layout(self, retained: Sequence[int], thick: bool, is_roomy: bool) -> Qcow2Layout:
-        alive, all_alive = sum(self.alive[extent] for extent in retained), sum(self.alive.values()) + len(self.cut)
-        head, needed = self._head(len(retained), alive, all_alive - alive)
-        extents = head + len(retained)
-        if thick:
-            tail = self._tail(extents, self.units - all_alive, needed) if is_roomy else 0
-            extents = max(extents + tail, self.most_extents)
-        else:
-            extents += SPARE_EXTENTS
-        empty = (table for table in range(self.table_count) if table not in self.owners)
-        tables = (*self.owners, *(next(empty) for _ in range(needed.second_level - len(self.owners))))
-        return Qcow2Layout(
-            unit=self.unit,
-            units=self.units,
-            owners=self.owners,
-            block_count=all_alive,
-            tables=tables,
-            needed=needed,
-            copied=tuple(self._copied(frozenset(retained))),
-            head_extents=head,
-            retained=tuple(retained),
-            size_bytes=extents * EXTENT_BYTES,
-        )
-
-    def _tail(self, used: int, absent: int, needed: Needs) -> int:
-        """The number of extents of the tail: room for all clusters, tables and counts that the image lacks."""
-        wanted, tail = absent + self.table_count - needed.second_level, 0
-        while True:
-            counts = clusters.counts_for((used + tail) * self.per_extent, self.unit) - needed.counts
-            if (wanted + counts) <= tail * self.per_extent:
-                return tail
-            tail = -(-(wanted + counts) // self.per_extent)
-
-    def _head(self, retained: int, alive: int, copied: int) -> Tuple[int, Needs]:
+    def head(self, retained: int, alive: int, copied: int) -> Tuple[int, Needs]:
         """The number of extents of the head, and the clusters in the head, with tables for all dead units."""
         dead = retained * self.per_extent - alive + self.per_extent  # the last extent of the head has dead units, too
         in_tables = self.in_tables - alive - copied
@@ -228,7 +207,7 @@ class _Choice:
                 return head, needed
             counts = wanted
 
-    def _copied(self, retained: FrozenSet[int]) -> Iterator[Copied]:
+    def copied(self, retained: FrozenSet[int]) -> Iterator[Copied]:
         """The units that are not in retained extents, in the order of the disk."""
         if len(retained) == len(self.alive) and not self.cut:
             return

@@ -2,7 +2,7 @@
 """The common part of the merge strategies of all formats: costs, and the extents of the new volume.
 
     for strategy in vhd_image.strategies(...)     likely the cheapest first
-        strategy.counts                           the cost
+        strategy.cost                             the cost
         strategy.extents()                        the extents of the new volume; Refused when the LUN has too few
         strategy.image(device, lv, id)            all writes, once the new ids are known
 
@@ -13,13 +13,14 @@ the commit, and extents that the run does not write.
 from abc import ABC, abstractmethod
 from array import array
 from itertools import chain
-from typing import Collection, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Collection, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
 
 from relvmoiscsi.device import Chunk, Device, Range, align_down, align_up, in_pieces
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, Segment, VolumeGroup, extents_of
+from relvmoiscsi.resignature.merge.vdi_choice import Chain
 from relvmoiscsi.resignature.protocol.rebuilt import BlockCopy, Rebuilt, Unseen
-from relvmoiscsi.resignature.reading.lun_contents import Content, Lun, Volume
+from relvmoiscsi.resignature.reading.lun_contents import Content, Lun
 
 EXTENT_BYTES = 4 << 20  #: as SM makes them
 PAGE_BYTES = 4096  #: the largest logical block size of a device
@@ -27,38 +28,68 @@ _ENLARGE = "Ask for all VDIs (`vdis=all`): the clone's own SR can then lose snap
 NEW = -1  #: in a list of extents that stay: another extent comes to this place
 
 
-class Counts(NamedTuple):
-    """The cost of a strategy. A block is a block of a VHD, or a cluster of a QCOW2."""
+class Cost(NamedTuple):
+    """The cost of making one VDI. A block is a block of a VHD, or a cluster of a QCOW2."""
 
-    blocks: int  #: blocks of the disk that an image has
-    remapped: int  #: blocks that stay at their place
-    filled: int  #: blocks that stay and get sectors from parents
-    copied: int  #: blocks that get another place
-    data_bytes: int  #: bytes of guest data that the run writes: fills and copies
+    images: int = 1  #: images of the chain
+    dropped: int = 0  #: volumes that the run removes, volumes of SM's unfinished work included
+    blocks: int = 0  #: blocks of the disk that an image has
+    remapped: int = 0  #: blocks that stay at their place
+    filled: int = 0  #: blocks that stay and get sectors from parents
+    copied: int = 0  #: blocks that get another place
+    data_bytes: int = 0  #: bytes of guest data that the run writes: fills and copies
     fresh_extents: int = 0  #: free extents that are written before the commit
     free_extents: int = 0  #: free extents of the LUN
 
 
-class Image(NamedTuple):
-    """The writes that make the new image, in places of the device."""
+class Room:
+    """Physical extents that the new volume may take, beside the extents that stay.
 
-    unseen: Unseen = Unseen()
-    rebuilt: Optional[Rebuilt] = None
+    `writable` are free extents, which the run may write before the commit. `later` are extents that become free with
+    the commit, and must not be written before the commit.
+    """
+
+    def __init__(self, writable: Sequence[int], later: Sequence[int]) -> None:
+        self.writable, self.later = writable, later
+
+    def place(self, retained: "array[int]", fresh: Collection[int]) -> "array[int]":
+        """The physical extents of a new volume, in the order of the volume. Raises Refused when the LUN has too few.
+
+        `retained` has for each place in the volume the physical extent that stays there, or NEW. `fresh` are the places
+        whose extents the run writes before the commit: these take the first extents of `writable`.
+        """
+        if len(fresh) > len(self.writable):
+            raise Refused(
+                f"One VDI needs {len(fresh)} free extents of 4 MiB before its commit, {len(self.writable)} are free. "
+                + _ENLARGE,
+                sm_key="SRNoSpace",
+            )
+        found, staying = retained[:], bytearray(1 + max(chain(retained, self.later), default=0))
+        for pe in retained:
+            if pe != NEW:
+                staying[pe] = 1
+        writable = iter(self.writable)
+        for extent in sorted(fresh):
+            found[extent] = next(writable)
+        there = len(found) - found.count(NEW)
+        rest = chain((pe for pe in self.later if not staying[pe]), writable)
+        for extent, known in enumerate(found):
+            if known == NEW:
+                pe = next(rest, NEW)
+                if pe == NEW:
+                    problem = f"One VDI needs {len(found)} extents of 4 MiB, {there} are there. {_ENLARGE}"
+                    raise Refused(problem, sm_key="SRNoSpace")
+                found[extent] = pe
+                there += 1
+        return found
 
 
-class Room(NamedTuple):
-    """Physical extents that the new volume may take, beside the extents that stay."""
-
-    writable: Sequence[int]  #: free extents, which the run may write before the commit; `place` takes the first ones
-    later: Sequence[int]  #: extents that become free with the commit, and must not be written before the commit
-
-
-def room_on(lun: Lun, chain_: Sequence[Volume], dropped: Sequence[Volume], unused: Sequence[int], seed: int) -> Room:
+def room_on(lun: Lun, images: Chain, unused: Sequence[int], seed: int) -> Room:
     """The extents that are free on the LUN, and the extents that become free with the commit.
 
-    The new volume replaces the volumes of the chain; the run removes the volumes `dropped`. `unused` are extents of the
-    chain that no image uses: they follow the free extents in `Room.writable`, in this order. `seed` is a large random
-    number, which chooses the first of the free extents:
+    The new volume replaces the volumes of the chain `images`; the run removes other volumes. `unused` are extents of
+    the chain that no image uses: they follow the free extents in `Room.writable`, in this order. `seed` is a large
+    random number, which chooses the first of the free extents:
 
         t0    an earlier run with another seed fails; one of its writes is still on the way
         t1    this run writes a new image
@@ -71,42 +102,10 @@ def room_on(lun: Lun, chain_: Sequence[Volume], dropped: Sequence[Volume], unuse
             taken[one.first_pe : one.first_pe + one.extent_count] = b"\1" * one.extent_count
     free = array("I", (pe for pe, is_taken in enumerate(taken) if not is_taken))
     ends = set(unused)
-    gone = (volume.lv for volume in (*chain_, *dropped))
+    gone = (volume.lv for volume in (*images.members, *images.dropped))
     later = array("I", (pe for lv in gone for pe in extents_of(lv.segments) if pe not in ends))
     start = seed % len(free) if free else 0
     return Room(free[start:] + free[:start] + array("I", unused), later)
-
-
-def place(retained: "array[int]", fresh: Collection[int], room: Room) -> "array[int]":
-    """The physical extents of a new volume, in the order of the volume. Raises Refused when the LUN has too few.
-
-    `retained` has for each place in the volume the physical extent that stays there, or NEW. `fresh` are the places
-    whose extents the run writes before the commit.
-    """
-    if len(fresh) > len(room.writable):
-        raise Refused(
-            f"One VDI needs {len(fresh)} free extents of 4 MiB before its commit, {len(room.writable)} are free. "
-            + _ENLARGE,
-            sm_key="SRNoSpace",
-        )
-    found, staying = retained[:], bytearray(1 + max(chain(retained, room.later), default=0))
-    for pe in retained:
-        if pe != NEW:
-            staying[pe] = 1
-    writable = iter(room.writable)
-    for extent in sorted(fresh):
-        found[extent] = next(writable)
-    there = len(found) - found.count(NEW)
-    rest = chain((pe for pe in room.later if not staying[pe]), writable)
-    for extent, known in enumerate(found):
-        if known == NEW:
-            pe = next(rest, NEW)
-            if pe == NEW:
-                problem = f"One VDI needs {len(found)} extents of 4 MiB, {there} are there. {_ENLARGE}"
-                raise Refused(problem, sm_key="SRNoSpace")
-            found[extent] = pe
-            there += 1
-    return found
 
 
 def segments_of(pes: Sequence[int]) -> Tuple[Segment, ...]:
@@ -126,21 +125,21 @@ class MergeStrategy(ABC):
 
     content: Content  #: content of the new volume, as a survey will read it
 
-    def __init__(self, counts: Counts, fresh: Collection[int], room: Room) -> None:
-        self.counts = counts._replace(fresh_extents=len(fresh), free_extents=len(room.writable))
+    def __init__(self, cost: Cost, fresh: Collection[int], room: Room) -> None:
+        self.cost = cost._replace(fresh_extents=len(fresh), free_extents=len(room.writable))
         self._fresh, self._room = fresh, room
 
     def extents(self) -> Sequence[int]:
         """The physical extents of the new volume, in order. Raises Refused when the LUN has too few."""
-        return place(self.retained(), self._fresh, self._room)
+        return self._room.place(self.retained(), self._fresh)
 
     @abstractmethod
     def retained(self) -> "array[int]":
-        """The physical extents that stay, in the form of `place`."""
+        """The physical extents that stay, in the form of `Room.place`."""
 
     @abstractmethod
-    def image(self, device: Device, lv: LogicalVolume, lv_id: str) -> Image:
-        """All writes that make the new image, and the bytes on which they depend.
+    def image(self, device: Device, lv: LogicalVolume, lv_id: str) -> Tuple[Unseen, Rebuilt]:
+        """All writes that make the new image, and the bytes on which they depend: outside the journal, and in it.
 
         `lv` is the new volume, `lv_id` the new id of the volume.
         """

@@ -25,7 +25,7 @@ from relvmoiscsi.errors import Malformed, Place, Refused, shown_bytes
 from relvmoiscsi.formats import vhd_blocks as blocks
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup
 from relvmoiscsi.formats.vhd import HEAD_BYTES, BatmapHeader, DynamicHeader, Footer, Vhd
-from relvmoiscsi.formats.vhd_blocks import BLOCK_SECTORS, FULL, UNIT, UNUSED, Batmap, Geometry, bitmap_bytes
+from relvmoiscsi.formats.vhd_blocks import BLOCK_SECTORS, FULL, UNIT, UNUSED, Batmap, bitmap_bytes
 from relvmoiscsi.resignature.merge.compact import Memory, Rows
 from relvmoiscsi.resignature.reading.lun_contents import Volume
 from relvmoiscsi.resignature.reading.read_cache import uncached
@@ -77,13 +77,9 @@ class VhdMember(NamedTuple):
     crowded: FrozenSet[int] = frozenset()
 
     @property
-    def geometry(self) -> Geometry:
-        return blocks.geometry(self.header, self.batmap_header)
-
-    @property
     def first_unit(self) -> int:
         """The unit of slot 0: behind the headers; in some geometries one unit later, behind the parent locators."""
-        first = self.geometry.first_slot_unit
+        first = blocks.first_slot_unit(self.header, self.batmap_header)
         unit = blocks.unit_of(min(self.entries, default=UNUSED))
         return first + 1 if unit is not None and (unit - first) % blocks.SLOT_UNITS == 1 else first
 
@@ -107,7 +103,7 @@ def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume]) -> 
     Reads the tables of all images in one batch, then all batmaps, then bitmaps in batches.
     """
     contents = [_content(volume) for volume in volumes]
-    header_places = [blocks.geometry(content.header).batmap_header for content in contents]
+    header_places = [blocks.batmap_header_at(content.header) for content in contents]
     pieces: List[List[Range]] = []
     for volume, content, place in zip(volumes, contents, header_places):
         pieces.append(vg.ranges(volume.lv, *content.block_table()))
@@ -224,21 +220,6 @@ def owned_blocks(found: Iterable[OwnedBlock] = ()) -> "Rows[OwnedBlock]":
     return Rows(OwnedBlock, "IBHB", found)
 
 
-class Sectors(NamedTuple):
-    """The sectors of a block in each image."""
-
-    bits: int  #: bitmap of the sectors in the owner
-    below: Tuple[Tuple[int, int], ...]  #: index of a parent in the chain, and bitmap of the sectors from that parent
-
-    @property
-    def all_bits(self) -> int:
-        """The bitmap of the sectors that any image has."""
-        found = self.bits
-        for _member, bits in self.below:
-            found |= bits
-        return found
-
-
 def find_owners(members: Sequence[VhdMember], tears_pages: bool) -> "Rows[OwnedBlock]":
     """All blocks that any image has, in the order of the disk. `tears_pages`: a cut may tear a page of 4 KiB."""
     # this is fast for a large disk with few blocks
@@ -249,7 +230,7 @@ def find_owners(members: Sequence[VhdMember], tears_pages: bool) -> "Rows[OwnedB
                 there[block] = 1
     found = owned_blocks()
     for block in compress(range(len(there)), there):
-        parts = list(_found(block, members))
+        parts = list(sectors_of(block, members))
         if not parts:
             continue
         index, bits = parts[0]
@@ -268,14 +249,8 @@ def find_owners(members: Sequence[VhdMember], tears_pages: bool) -> "Rows[OwnedB
     return found
 
 
-def sectors_of(members: Sequence[VhdMember], owned: OwnedBlock) -> Sectors:
-    """The sectors of a block in its owner and in the parents."""
-    (_owner, bits), *below = _found(owned.block, members)
-    return Sectors(bits, tuple(below))
-
-
-def _found(block: int, members: Sequence[VhdMember]) -> Iterator[Tuple[int, int]]:
-    """The images from which a guest reads sectors of a block: the index in the chain, and the bitmap of the sectors.
+def sectors_of(block: int, members: Sequence[VhdMember]) -> Iterator[Tuple[int, int]]:
+    """The images from which a guest reads sectors of a block, the owner first: the index in the chain, and the bitmap.
 
     A guest reads zeros behind the end of a parent's disk, also when a lower image has sectors there.
     """

@@ -8,8 +8,10 @@ after the commit    bitmaps of holes: all zeros; then the entries of holes in th
 """
 
 from array import array
+from functools import reduce
 from hashlib import sha256
 from itertools import chain
+from operator import or_
 from typing import Iterable, Iterator, Sequence, Tuple
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, torn_bytes
@@ -19,11 +21,10 @@ from relvmoiscsi.formats import vhd_blocks as blocks
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup, extents_of
 from relvmoiscsi.formats.vhd import DynamicHeader, Footer, Vhd, sealed
 from relvmoiscsi.formats.vhd_blocks import BLOCK_BYTES, FULL, UNIT, UNUSED, Batmap
-from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, Image, MergeStrategy, Room, VolumeRanges, room_on
+from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, MergeStrategy, Room, VolumeRanges, room_on
 from relvmoiscsi.resignature.merge.vdi_choice import Chain
 from relvmoiscsi.resignature.merge.vhd_chain import (
     OwnedBlock,
-    Sectors,
     VhdMember,
     bitmaps_as_read,
     built_on,
@@ -31,7 +32,7 @@ from relvmoiscsi.resignature.merge.vhd_chain import (
     read_members,
     sectors_of,
 )
-from relvmoiscsi.resignature.merge.vhd_layout import NO_SLOT, Hole, VhdLayout, layouts, retained_extents, unused_extents
+from relvmoiscsi.resignature.merge.vhd_layout import NO_SLOT, VhdLayout, layouts, unused_extents
 from relvmoiscsi.resignature.protocol.rebuilt import Again, BlockCopy, Expected, Rebuilt, TableUnit, Unseen
 from relvmoiscsi.resignature.reading.lun_contents import Lun
 
@@ -51,7 +52,7 @@ def strategies(device: Device, lun: Lun, found: Chain, seed: int) -> Iterator[Me
             raise Refused(f"{member.name} is encrypted: its blocks cannot be put together without the key.")
     owned = find_owners(members, tears_pages=torn_bytes(device) > SECTOR)
     thick = lun.vg.size_of(members[0].lv) >= blocks.formula_size(members[0].virtual_size)
-    room = room_on(lun, found.members, found.dropped, unused_extents(members[0]), seed)
+    room = room_on(lun, found, unused_extents(members[0]), seed)
     for made in layouts(members, owned, thick):
         yield VhdMerge(lun.vg, members, made, room)
 
@@ -60,7 +61,7 @@ class VhdMerge(MergeStrategy):
     """The merge strategy of a VHD layout."""
 
     def __init__(self, vg: VolumeGroup, members: Sequence[VhdMember], made: VhdLayout, room: Room) -> None:
-        super().__init__(made.counts(), made.fresh, room)
+        super().__init__(made.cost(), made.fresh, room)
         self._vg, self._members, self._layout = vg, members, made
         # footer and header without a parent
         self._footer = sealed(members[0].footer.replace(type=vhd.TYPE_DYNAMIC, hidden=0))
@@ -75,9 +76,9 @@ class VhdMerge(MergeStrategy):
         self.content = Vhd(self._footer, self._footer, None, False, self._header, (), None)
 
     def retained(self) -> "array[int]":
-        return retained_extents(self._layout, self._members)
+        return self._layout.retained_extents()
 
-    def image(self, device: Device, lv: LogicalVolume, lv_id: str) -> Image:
+    def image(self, device: Device, lv: LogicalVolume, lv_id: str) -> Tuple[Unseen, Rebuilt]:
         vg, members, made = self._vg, self._members, self._layout
         wanted = built_on(vg, members)
         expected = tuple(Expected(part, sha256(data).digest()) for part, data in zip(wanted, device.read(wanted)))
@@ -88,12 +89,12 @@ class VhdMerge(MergeStrategy):
             lv_id=lv_id,
             segments=lv.segments,
             full=array("q", new.full_units()),
-            empty=array("q", (new.unit(hole.slot) for hole in new.later_holes())),
+            empty=array("q", (new.unit(made.slots[block]) for block in new.later_holes())),
             table=tuple(new.table_units(head)),
         )
         copies = Again(new.shadows), Again(new.fills_and_copies)
         unchanged = Again(lambda: bitmaps_as_read(vg, members))
-        return Image(Unseen(expected, unchanged, chunks, copies, Again(new.bitmaps)), rebuilt)
+        return Unseen(expected, unchanged, chunks, copies, Again(new.bitmaps)), rebuilt
 
 
 class _NewImage(VolumeRanges):
@@ -109,17 +110,11 @@ class _NewImage(VolumeRanges):
     def _owned(self) -> Iterator[OwnedBlock]:
         return chain(self.layout.staying, self.layout.copied)
 
-    def _slot(self, owned: OwnedBlock) -> int:
-        return self.layout.slots[owned.block]
-
     def _bits(self, owned: OwnedBlock) -> int:
         """The new bitmap: all ones for a filled block; for a copied block, the sectors that any image has."""
-        if self._copied[owned.block]:
-            return self._sectors(owned).all_bits
-        return FULL if owned.filled_sectors else self._sectors(owned).bits
-
-    def _sectors(self, owned: OwnedBlock) -> Sectors:
-        return sectors_of(self.members, owned)
+        if owned.filled_sectors and not self._copied[owned.block]:
+            return FULL
+        return reduce(or_, (bits for _member, bits in sectors_of(owned.block, self.members)))
 
     def _bitmap_at(self, slot: int) -> int:
         """The place of the bitmap, in bytes from the start of the new volume."""
@@ -133,22 +128,22 @@ class _NewImage(VolumeRanges):
         """Whether the bitmap of a slot is in a new extent, which the run writes before the commit."""
         return self._bitmap_at(slot) // EXTENT_BYTES in self.layout.fresh
 
-    def later_holes(self) -> Iterator[Hole]:
-        """The holes in old extents, which the old image may use until the commit."""
-        return (hole for hole in self.layout.holes if not self._is_fresh(hole.slot))
+    def later_holes(self) -> Iterator[int]:
+        """The blocks with holes in old extents, which the old image may use until the commit."""
+        return (block for block in self.layout.holes if not self._is_fresh(self.layout.slots[block]))
 
     def head(self, footer: Footer, header: DynamicHeader) -> bytes:
         """The bytes of the volume in front of slot 0's bitmap. Their block table lacks the holes in old extents."""
         made = self.layout
         primary, leaf = self.members[made.primary], self.members[0]
-        place, own = primary.geometry, primary.batmap_header
+        place, own = blocks.block_table(primary.header), primary.batmap_header
+        batmap_header_at = blocks.batmap_header_at(primary.header)
         entries = array("I", [UNUSED]) * primary.header.max_bat_entries
         for block, slot in enumerate(made.slots):
             if slot != NO_SLOT:
                 entries[block] = made.entry(slot)
-        for hole in made.holes:
-            if self._is_fresh(hole.slot):
-                entries[hole.block] = made.entry(hole.slot)
+        for block in self.later_holes():
+            entries[block] = UNUSED
         batmap = Batmap(bytes(own.batmap_sectors * SECTOR))
         covered = 8 * blocks.checked_bytes(leaf.virtual_size)
         for owned in self._owned():
@@ -163,12 +158,12 @@ class _NewImage(VolumeRanges):
             checksum=blocks.batmap_checksum(version, full, leaf.virtual_size),
         )
         data = bytearray(made.first_unit * UNIT + UNIT - SECTOR)
-        table = blocks.table_bytes(entries).ljust(place.batmap_header - place.table.offset, b"\xff")
+        table = blocks.table_bytes(entries).ljust(batmap_header_at - place.offset, b"\xff")
         for at, part in (
             (0, bytes(footer)),
             (vhd.HEADER_OFFSET, bytes(header)),
-            (place.table.offset, table),
-            (place.batmap_header, bytes(batmap_header)),
+            (place.offset, table),
+            (batmap_header_at, bytes(batmap_header)),
             (own.batmap_offset, full),
         ):
             data[at : at + len(part)] = part
@@ -176,12 +171,13 @@ class _NewImage(VolumeRanges):
 
     def bitmaps(self) -> Iterator[Chunk]:
         """The bitmaps in free extents, each with its padding. `head` has the bytes in front of slot 0's bitmap."""
+        slots = self.layout.slots
         for owned in self._owned():
-            if self._is_fresh(self._slot(owned)):
-                yield from self._bitmap(self._slot(owned), self._bits(owned))
-        for hole in self.layout.holes:
-            if self._is_fresh(hole.slot):
-                yield from self._bitmap(hole.slot, 0)
+            if self._is_fresh(slots[owned.block]):
+                yield from self._bitmap(slots[owned.block], self._bits(owned))
+        for block in self.layout.holes:
+            if self._is_fresh(slots[block]):
+                yield from self._bitmap(slots[block], 0)
 
     def _bitmap(self, slot: int, bits: int) -> Iterator[Chunk]:
         padding = UNIT - SECTOR if slot else 0
@@ -190,7 +186,7 @@ class _NewImage(VolumeRanges):
     # --- copies of guest data
 
     def _data_at(self, owned: OwnedBlock) -> int:
-        return blocks.data_at(self.layout.entry(self._slot(owned)))
+        return blocks.data_at(self.layout.entry(self.layout.slots[owned.block]))
 
     def shadows(self) -> Iterator[BlockCopy]:
         """The copies of blocks that stay, for the part of their data in an extent that a new extent replaces.
@@ -202,7 +198,7 @@ class _NewImage(VolumeRanges):
             start = self._data_at(owned)
             if not any(part.offset // EXTENT_BYTES in made.fresh for part in _by_extent(start, BLOCK_BYTES)):
                 continue
-            bits = self._sectors(owned).bits if owned.filled_sectors else FULL
+            bits = next(sectors_of(owned.block, self.members))[1] if owned.filled_sectors else FULL
             for run in blocks.runs(bits):
                 for part in _by_extent(start + run.offset * SECTOR, run.length * SECTOR):
                     extent = part.offset // EXTENT_BYTES
@@ -213,8 +209,7 @@ class _NewImage(VolumeRanges):
 
     def fills_and_copies(self) -> Iterator[BlockCopy]:
         for owned in self.layout.copied:
-            found = self._sectors(owned)
-            yield from self._put(owned, [(owned.owner, found.bits), *found.below])
+            yield from self._put(owned, sectors_of(owned.block, self.members))
         # For each new extent behind the head, by its first byte: the distance to the old extent that it replaces. A
         # block may reach into such an extent while its bitmap stays in an old extent. The bitmap will be all ones also
         # for the old image. So the filled sectors are written to the old extent, too.
@@ -226,9 +221,9 @@ class _NewImage(VolumeRanges):
                 replaced[new[extent] * EXTENT_BYTES] = (pe - new[extent]) * EXTENT_BYTES
         for owned in self.layout.staying:
             if owned.filled_sectors:
-                in_place = not self._is_fresh(self._slot(owned))
-                found = self._sectors(owned)
-                for copy in self._put(owned, found.below, found.bits):
+                in_place = not self._is_fresh(made.slots[owned.block])
+                (_owner, bits), *below = sectors_of(owned.block, self.members)
+                for copy in self._put(owned, below, bits):
                     yield copy
                     old = replaced.get(align_down(copy.target - self.vg.pe_start, EXTENT_BYTES))
                     if in_place and old is not None:
@@ -251,18 +246,18 @@ class _NewImage(VolumeRanges):
     def full_units(self) -> Iterator[int]:
         """The places of the bitmaps of filled blocks, as far as they stay in old extents."""
         for owned in self.layout.staying:
-            slot = self._slot(owned)
+            slot = self.layout.slots[owned.block]
             if owned.filled_sectors and not self._is_fresh(slot):
                 yield self.unit(slot)
 
     def table_units(self, head: bytes) -> Iterator[TableUnit]:
         """The units of the block table with entries of holes. Whole units, because a cut may tear a unit."""
-        table = self.members[self.layout.primary].geometry.table
+        table = blocks.block_table(self.members[self.layout.primary].header)
         after = bytearray(head)
         touched = set()
-        for hole in self.later_holes():
-            at = table.offset + blocks.ENTRY_BYTES * hole.block
-            after[at : at + blocks.ENTRY_BYTES] = blocks.table_bytes([self.layout.entry(hole.slot)])
+        for block in self.later_holes():
+            at = table.offset + blocks.ENTRY_BYTES * block
+            after[at : at + blocks.ENTRY_BYTES] = blocks.table_bytes([self.layout.entry(self.layout.slots[block])])
             touched.add(align_down(at, UNIT))
         for at in sorted(touched):
             old, new = head[at : at + UNIT], bytes(after[at : at + UNIT])

@@ -19,7 +19,7 @@ the run writes only to free extents, and to sectors that no bitmap shows.
 from array import array
 from collections import Counter
 from heapq import merge
-from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import SECTOR, align_up
 from relvmoiscsi.errors import Refused
@@ -28,7 +28,7 @@ from relvmoiscsi.formats.lvm.vg import extents_of
 from relvmoiscsi.formats.vhd import Footer
 from relvmoiscsi.formats.vhd_blocks import BLOCK_BYTES, SLOT_UNITS, UNIT
 from relvmoiscsi.resignature.merge.compact import Rows
-from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, NEW, Counts
+from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, NEW, Cost
 from relvmoiscsi.resignature.merge.vhd_chain import OwnedBlock, VhdMember, owned_blocks
 
 EXTENT_UNITS = EXTENT_BYTES // UNIT
@@ -38,7 +38,7 @@ WORTH_MOVING = 256
 
 _HALF = 257  #: 2 * 257 = 1 (mod 513), and an extent is -2 units (mod 513)
 _MAX_ENTRY = (1 << 32) - 2
-NO_SLOT = 0xFFFFFFFF  #: slot of a block that no image has
+NO_SLOT = 0xFFFFFFFF  #: of a block that no image has, and that gets no hole
 
 
 class Moved(NamedTuple):
@@ -55,35 +55,139 @@ class Moved(NamedTuple):
         return range(self.at, self.at + self.end - self.first)
 
 
-class Hole(NamedTuple):
-    """A free slot, and the block without data that gets the slot."""
+class VhdLayout:
+    """The slots and extents of the new image: `primary`, the index of an image in the chain, stays in its slots.
 
-    block: int
-    slot: int
+    `movable` are the blocks that may stay in extents of their images, by image. `fixed` are blocks that are copied.
+    """
 
+    def __init__(
+        self,
+        members: Sequence[VhdMember],
+        movable: Dict[int, "Rows[OwnedBlock]"],
+        fixed: "Rows[OwnedBlock]",
+        primary: int,
+        thick: bool,
+    ) -> None:
+        self._members, self.primary = members, primary
+        self.first_unit = members[primary].first_unit  #: the unit of slot 0
+        self.fresh_head = self.first_unit // EXTENT_UNITS + 1  #: number of new extents at the start
+        block_count = len(members[0].entries)
+        self.slots = array("I", [NO_SLOT]) * block_count  #: by block; NO_SLOT for a block without a slot
+        self.staying = owned_blocks()  #: blocks whose data stays in its extents
+        self.copied = owned_blocks()  #: blocks that get new slots
+        self.moved: List[Moved] = []  #: the primary's extents first, when any of them stay
+        self.slot_count = 0  #: number of slots up to the highest slot in use
+        self._extents = self.fresh_head  # number of extents in use
+        spare = block_count - sum(map(len, movable.values())) - len(fixed)
+        rest = [fixed, self._keep(movable.get(primary, owned_blocks()))]
+        for index in sorted(set(movable) - {primary}, reverse=True):
+            rest.append(self._move(index, movable[index], spare))
+        self._copy(owned_blocks(merge(*rest)))
+        # neighbouring blocks get the free slots, so that few sectors of the table change
+        used = bytearray(self.slot_count)
+        for slot in self.slots:
+            if slot != NO_SLOT:
+                used[slot] = 1
+        self.holes = array("I")  #: blocks that no image has, and that get a free slot below the highest slot
+        free = (slot for slot in range(self.slot_count) if not used[slot])
+        for block, slot in zip((block for block in range(block_count) if self.slots[block] == NO_SLOT), free):
+            self.holes.append(block)
+            self.slots[block] = slot
+        #: number of free slots for which no block is left: then the image has all blocks of the disk
+        self.lost_slots = used.count(0) - len(self.holes)
+        still = block_count - len(self.staying) - len(self.copied) - len(self.holes) if thick else 0
+        # room for these slots, and on a thick SR at least SM's size
+        size = (self.first_unit + SLOT_UNITS * (self.slot_count + still)) * UNIT + Footer.SIZE
+        if thick and members[0].virtual_size:
+            size = max(size, blocks.formula_size(members[0].virtual_size))
+        #: of the new volume, whole extents
+        self.size_bytes = align_up(max(size, (self.fresh_head + 1) * EXTENT_BYTES), EXTENT_BYTES)
+        # the head, the extents of copied blocks, and the last extent, which may replace an old extent
+        fresh = set(range(self.fresh_head))
+        for owned in self.copied:
+            first = self.first_unit + SLOT_UNITS * self.slots[owned.block]
+            fresh.update(range(first // EXTENT_UNITS, _extent_behind(first + SLOT_UNITS)))
+        assert not any(extent in fresh for piece in self.moved for extent in piece.extents)
+        fresh.add(self.size_bytes // EXTENT_BYTES - 1)
+        self.fresh = frozenset(fresh)  #: new extents, which the run writes before the commit
 
-class VhdLayout(NamedTuple):
-    """The slots and extents of the new image."""
+    def _keep(self, several: "Rows[OwnedBlock]") -> "Rows[OwnedBlock]":
+        """Let blocks of the primary stay in their slots; returns the blocks that cannot stay."""
+        rest, reached = owned_blocks(), 0
+        for owned in several:
+            slot = self._slot_of(owned, self.first_unit)
+            if slot is None:
+                rest.append(owned)
+                continue
+            self._stay(owned, slot)
+            reached = max(reached, slot + 1)
+        end = _extent_behind(self.first_unit + SLOT_UNITS * reached)
+        if reached and end > self.fresh_head:
+            self.moved.append(Moved(self.primary, self.fresh_head, end, self.fresh_head))
+            self._extents = end
+        return rest
 
-    primary: int  #: index in the chain of the image that stays: the new image has its header and its slots
-    first_unit: int  #: the unit of slot 0
-    slots: Sequence[int]  #: by block; NO_SLOT for a block that no image has
-    copied: "Rows[OwnedBlock]"  #: blocks that get new slots
-    staying: "Rows[OwnedBlock]"  #: blocks whose data stays in its extents
-    moved: Tuple[Moved, ...]  #: the primary's extents first, when any of them stay
-    fresh_head: int  #: number of new extents at the start
-    slot_count: int  #: number of slots up to the highest slot in use
-    holes: "Rows[Hole]"
-    lost_slots: int  #: number of free slots for which no block is left: then the image has all blocks of the disk
-    size_bytes: int  #: of the new volume, whole extents
-    fresh: FrozenSet[int]  #: new extents, which the run writes before the commit
+    def _move(self, index: int, several: "Rows[OwnedBlock]", spare_blocks: int) -> "Rows[OwnedBlock]":
+        """Move blocks of another image with their extents, if the move is worth its cost; returns blocks not moved.
+
+        `spare_blocks` is the number of blocks that no image has.
+        """
+        first_unit = self._members[index].first_unit
+        slots = array("I", [self._slot_of(owned, first_unit) or 0 for owned in several])
+        known = array("I", filter(None, slots))  # behind slot 0 are headers, which must stay as they are
+        if len(known) < WORTH_MOVING:
+            return several
+        low, high = min(known), max(known)
+        first = (first_unit + SLOT_UNITS * low) // EXTENT_UNITS
+        end = _extent_behind(first_unit + SLOT_UNITS * (high + 1))
+        shift = (first_unit - self.first_unit) * _HALF % SLOT_UNITS  # extents by which slots fall on the other lattice
+        at = self._extents + (first + shift - self._extents) % SLOT_UNITS
+        by = (first_unit + EXTENT_UNITS * (at - first) - self.first_unit) // SLOT_UNITS
+        if by + high + 1 - len(self.staying) - len(known) > spare_blocks:
+            return several
+        self.moved.append(Moved(index, first, end, at))
+        self._extents = at + end - first
+        rest = owned_blocks()
+        for owned, slot in zip(several, slots):
+            if slot:
+                self._stay(owned, slot + by)
+            else:
+                rest.append(owned)
+        return rest
+
+    def _copy(self, several: "Rows[OwnedBlock]") -> None:
+        """Give the blocks new slots, in new extents."""
+        start = EXTENT_UNITS * self._extents if self.moved else self.first_unit
+        slot = max(-(-(start - self.first_unit) // SLOT_UNITS), self.slot_count)
+        for owned in several:
+            self._put(owned, slot)
+            slot += 1
+        self.copied = several
+        if len(several):
+            self._extents = max(self._extents, _extent_behind(self.first_unit + SLOT_UNITS * slot))
+
+    def _slot_of(self, owned: OwnedBlock, first_unit: int) -> Optional[int]:
+        """The slot of a block in its owner; None for a block that does not lie on the lattice."""
+        unit = blocks.unit_of(self._members[owned.owner].entries[owned.block])
+        if unit is None or unit < first_unit or (unit - first_unit) % SLOT_UNITS:
+            return None
+        return (unit - first_unit) // SLOT_UNITS
+
+    def _stay(self, owned: OwnedBlock, slot: int) -> None:
+        self._put(owned, slot)
+        self.staying.append(owned)
+
+    def _put(self, owned: OwnedBlock, slot: int) -> None:
+        self.slots[owned.block] = slot
+        self.slot_count = max(self.slot_count, slot + 1)
 
     def entry(self, slot: int) -> int:
         return blocks.entry_of(self.first_unit + SLOT_UNITS * slot)
 
-    def counts(self) -> Counts:
+    def cost(self) -> Cost:
         fills = array("H", (owned.filled_sectors for owned in self.staying if owned.filled_sectors))
-        return Counts(
+        return Cost(
             blocks=len(self.staying) + len(self.copied),
             remapped=len(self.staying),
             filled=len(fills),
@@ -97,6 +201,18 @@ class VhdLayout(NamedTuple):
             return self.primary, extent
         piece = next(piece for piece in self.moved if extent in piece.extents)
         return piece.member, extent - piece.at + piece.first
+
+    def retained_extents(self) -> "array[int]":
+        """The physical extents that stay, in the form of `strategy.Room.place`."""
+        found = array("q", [NEW]) * (self.size_bytes // EXTENT_BYTES)
+        for piece in self.moved:
+            old = extents_of(self._members[piece.member].lv.segments)[piece.first : piece.end]
+            found[piece.at : piece.at + len(old)] = array("q", old)
+        return found
+
+
+def _extent_behind(unit: int) -> int:
+    return -(-unit // EXTENT_UNITS)
 
 
 def layouts(members: Sequence[VhdMember], several: "Rows[OwnedBlock]", thick: bool) -> Iterator[VhdLayout]:
@@ -118,162 +234,12 @@ def layouts(members: Sequence[VhdMember], several: "Rows[OwnedBlock]", thick: bo
     # the blocks that are copied beside each primary; blocks that find no room to move to are not counted
     copied = {one: sum(n for index, n in counts.items() if index != one and n < WORTH_MOVING) for one in worth}
     for primary in sorted(worth, key=lambda index: (copied[index], -index)):
-        made = _layout(members, movable, fixed, primary, thick)
+        made = VhdLayout(members, movable, fixed, primary, thick)
         if made.entry(max(0, made.slot_count - 1)) <= _MAX_ENTRY:
             any_fits = True
             yield made
     if not any_fits:
         raise Refused("The image would be larger than a VHD can be.")
-
-
-class _Builder:
-    """Puts blocks into a layout."""
-
-    def __init__(self, members: Sequence[VhdMember], primary: int) -> None:
-        self.members, self.primary = members, primary
-        self.first_unit = members[primary].first_unit
-        self.head = self.first_unit // EXTENT_UNITS + 1
-        self.extents = self.head  # number of extents in use
-        self.slots = array("I", [NO_SLOT]) * len(members[0].entries)
-        self.staying = owned_blocks()
-        self.copied = owned_blocks()
-        self.moved: List[Moved] = []
-        self.slot_count = 0  #: number of slots up to the highest slot in use
-
-    def keep(self, several: "Rows[OwnedBlock]") -> "Rows[OwnedBlock]":
-        """Let blocks of the primary stay in their slots; returns the blocks that cannot stay."""
-        rest, reached = owned_blocks(), 0
-        for owned in several:
-            slot = self._slot_of(owned, self.first_unit)
-            if slot is None:
-                rest.append(owned)
-                continue
-            self._stay(owned, slot)
-            reached = max(reached, slot + 1)
-        end = _extent_behind(self.first_unit + SLOT_UNITS * reached)
-        if reached and end > self.head:
-            self.moved.append(Moved(self.primary, self.head, end, self.head))
-            self.extents = end
-        return rest
-
-    def move(self, index: int, several: "Rows[OwnedBlock]", spare_blocks: int) -> "Rows[OwnedBlock]":
-        """Move blocks of another image with their extents, if the move is worth its cost; returns blocks not moved.
-
-        `spare_blocks` is the number of blocks that no image has.
-        """
-        first_unit = self.members[index].first_unit
-        slots = array("I", [self._slot_of(owned, first_unit) or 0 for owned in several])
-        known = array("I", filter(None, slots))  # behind slot 0 are headers, which must stay as they are
-        if len(known) < WORTH_MOVING:
-            return several
-        low, high = min(known), max(known)
-        first = (first_unit + SLOT_UNITS * low) // EXTENT_UNITS
-        end = _extent_behind(first_unit + SLOT_UNITS * (high + 1))
-        shift = (first_unit - self.first_unit) * _HALF % SLOT_UNITS  # extents by which slots fall on the other lattice
-        at = self.extents + (first + shift - self.extents) % SLOT_UNITS
-        by = (first_unit + EXTENT_UNITS * (at - first) - self.first_unit) // SLOT_UNITS
-        if by + high + 1 - len(self.staying) - len(known) > spare_blocks:
-            return several
-        self.moved.append(Moved(index, first, end, at))
-        self.extents = at + end - first
-        rest = owned_blocks()
-        for owned, slot in zip(several, slots):
-            if slot:
-                self._stay(owned, slot + by)
-            else:
-                rest.append(owned)
-        return rest
-
-    def copy(self, several: "Rows[OwnedBlock]") -> None:
-        """Give the blocks new slots, in new extents."""
-        start = EXTENT_UNITS * self.extents if self.moved else self.first_unit
-        slot = max(-(-(start - self.first_unit) // SLOT_UNITS), self.slot_count)
-        for owned in several:
-            self._put(owned, slot)
-            slot += 1
-        self.copied = several
-        if len(several):
-            self.extents = max(self.extents, _extent_behind(self.first_unit + SLOT_UNITS * slot))
-
-    def _slot_of(self, owned: OwnedBlock, first_unit: int) -> Optional[int]:
-        """The slot of a block in its owner; None for a block that does not lie on the lattice."""
-        unit = blocks.unit_of(self.members[owned.owner].entries[owned.block])
-        if unit is None or unit < first_unit or (unit - first_unit) % SLOT_UNITS:
-            return None
-        return (unit - first_unit) // SLOT_UNITS
-
-    def _stay(self, owned: OwnedBlock, slot: int) -> None:
-        self._put(owned, slot)
-        self.staying.append(owned)
-
-    def _put(self, owned: OwnedBlock, slot: int) -> None:
-        self.slots[owned.block] = slot
-        self.slot_count = max(self.slot_count, slot + 1)
-
-
-def _extent_behind(unit: int) -> int:
-    return -(-unit // EXTENT_UNITS)
-
-
-def _layout(
-    members: Sequence[VhdMember],
-    movable: Dict[int, "Rows[OwnedBlock]"],
-    fixed: "Rows[OwnedBlock]",
-    primary: int,
-    thick: bool,
-) -> VhdLayout:
-    builder = _Builder(members, primary)
-    block_count = len(members[0].entries)
-    spare = block_count - sum(map(len, movable.values())) - len(fixed)
-    rest = [fixed, builder.keep(movable.get(primary, owned_blocks()))]
-    for index in sorted(set(movable) - {primary}, reverse=True):
-        rest.append(builder.move(index, movable[index], spare))
-    builder.copy(owned_blocks(merge(*rest)))
-    slot_count = builder.slot_count
-    # neighbouring blocks get the free slots, so that few sectors of the table change
-    used = bytearray(slot_count)
-    for slot in builder.slots:
-        if slot != NO_SLOT:
-            used[slot] = 1
-    free = (slot for slot in range(slot_count) if not used[slot])
-    without_slot = (block for block in range(block_count) if builder.slots[block] == NO_SLOT)
-    holes = Rows(Hole, "II", zip(without_slot, free))
-    still = block_count - len(builder.staying) - len(builder.copied) - len(holes) if thick else 0
-    # room for these slots, and on a thick SR at least SM's size
-    size = (builder.first_unit + SLOT_UNITS * (slot_count + still)) * UNIT + Footer.SIZE
-    if thick and members[0].virtual_size:
-        size = max(size, blocks.formula_size(members[0].virtual_size))
-    size = align_up(max(size, (builder.head + 1) * EXTENT_BYTES), EXTENT_BYTES)
-    # the head, the extents of copied blocks, and the last extent, which may replace an old extent
-    fresh = set(range(builder.head))
-    for owned in builder.copied:
-        first = builder.first_unit + SLOT_UNITS * builder.slots[owned.block]
-        fresh.update(range(first // EXTENT_UNITS, _extent_behind(first + SLOT_UNITS)))
-    assert not any(extent in fresh for piece in builder.moved for extent in piece.extents)
-    fresh.add(size // EXTENT_BYTES - 1)
-    return VhdLayout(
-        primary=primary,
-        first_unit=builder.first_unit,
-        slots=builder.slots,
-        copied=builder.copied,
-        staying=builder.staying,
-        moved=tuple(builder.moved),
-        fresh_head=builder.head,
-        slot_count=slot_count,
-        holes=holes,
-        lost_slots=used.count(0) - len(holes),
-        size_bytes=size,
-        fresh=frozenset(fresh),
-    )
-
-
-def retained_extents(layout: VhdLayout, members: Sequence[VhdMember]) -> "array[int]":
-    """The physical extents that stay, in the form of `strategy.place`."""
-    found = array("q", [NEW]) * (layout.size_bytes // EXTENT_BYTES)
-    for piece in layout.moved:
-        old = extents_of(members[piece.member].lv.segments)[piece.first : piece.end]
-        found[piece.at : piece.at + len(old)] = array("q", old)
-    return found
 
 
 def unused_extents(leaf: VhdMember) -> List[int]:

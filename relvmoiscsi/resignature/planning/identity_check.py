@@ -12,7 +12,7 @@ from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.cbt import CbtLog
 from relvmoiscsi.formats.identity import IdMap, dashed, derived_lvm_id, derived_uuid, sightings
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, text_without_tags
-from relvmoiscsi.formats.mgt import Unread, VdiRecord
+from relvmoiscsi.formats.mgt import VdiRecord
 from relvmoiscsi.formats.ondisk import Field
 from relvmoiscsi.formats.vhd import DynamicHeader, Vhd
 from relvmoiscsi.resignature.reading.lun_contents import Content, Lun, Volume
@@ -36,9 +36,8 @@ def identities(lun: Lun) -> Dict[str, str]:
         for record in lun.mgt.records:
             for uuid in filter(None, (record.uuid, record.snapshot_of)):
                 found.setdefault(uuid, f"UUID in the MGT record at byte {record.offset}")
-        for slot in lun.mgt.unread:
-            for link in slot.links:
-                found.setdefault(link.uuid, f"UUID in the MGT record at byte {slot.offset}")
+        for link in lun.mgt.links:
+            found.setdefault(link.uuid, f"UUID in the MGT record at byte {link.offset}")
     return found
 
 
@@ -73,8 +72,8 @@ def foreign_identities(lun: Lun) -> List[str]:
             found.append(f"MGT has a record of VDI {uuid}, which has no volume.")
     known = set(disks).union(record.uuid for record in (lun.mgt.records if lun.mgt else []))
     known.update(uuid for volume in lun.volumes for uuid in volume.name.uuids)
-    for slot in lun.mgt.unread if lun.mgt else ():
-        found.append(f"The MGT record at byte {slot.offset} does not read.")
+    for offset in lun.mgt.unread if lun.mgt else ():
+        found.append(f"The MGT record at byte {offset} does not read.")
     for volume in lun.volumes:
         if volume.disputed:
             found.append(f"Header and locators of {volume.name.text} name different parents.")
@@ -136,18 +135,13 @@ def pairing(original: Lun, clone: Lun) -> Optional[IdMap]:
         uuids.setdefault(record.uuid, other_record.uuid)
         if record.snapshot_of and other_record.snapshot_of:
             uuids.setdefault(record.snapshot_of, other_record.snapshot_of)
-    for slot, other_slot in _unread_pairs(original, clone):
-        for link, other_link in zip(slot.links, other_slot.links):
-            uuids.setdefault(link.uuid, other_link.uuid)
+    for link, other_link in zip(original.mgt.links, clone.mgt.links) if original.mgt and clone.mgt else ():
+        uuids.setdefault(link.uuid, other_link.uuid)
     return IdMap(original.sr_uuid, uuids, lvm_ids)
 
 
 def _record_pairs(before: Lun, after: Lun) -> List[Tuple[VdiRecord, VdiRecord]]:
     return list(zip(before.mgt.records, after.mgt.records)) if before.mgt and after.mgt else []
-
-
-def _unread_pairs(before: Lun, after: Lun) -> List[Tuple[Unread, Unread]]:
-    return list(zip(before.mgt.unread, after.mgt.unread)) if before.mgt and after.mgt else []
 
 
 def differences(before: Lun, after: Lun, ids: IdMap, generations: int = 1) -> List[str]:
@@ -192,8 +186,8 @@ def _volume_differences(volume: Volume, other: Volume, name: str, ids: IdMap) ->
         found += _expect(f"The parent of {name}", other.parent, parent)
     content = volume.content
     if isinstance(content, CbtLog):
-        parent_uuid = ids.uuids[content.parent] if content.parent else None
-        content = content._replace(parent=parent_uuid, child=ids.uuids[content.child] if content.child else None)
+        links = {field.name: getattr(content, field.name) for field in (CbtLog.parent, CbtLog.child)}
+        content = content.replace(**{name: ids.uuids[uuid] for name, uuid in links.items() if uuid is not None})
     if other.content is content:
         return found
     wanted = _shape(content, volume.disputed)
@@ -211,8 +205,6 @@ def _shape(content: Content, disputed: bool) -> object:
             changed.append(DynamicHeader.locators)
             content = content._replace(locators=tuple(one._replace(length=0) for one in content.locators))
         return content._replace(header=_NO_HEADER, parent=None), content.header.without(*changed)
-    if isinstance(content, CbtLog):
-        return content._replace(header=content.header.replace(parent=bytes(16), child=bytes(16)))
     return content
 
 
@@ -228,10 +220,9 @@ def _mgt_differences(before: Lun, after: Lun, ids: IdMap) -> List[str]:
         found += _expect(where, (other.uuid, other.snapshot_of), wanted)
         for name in mgt_records.other_tags(before.mgt, record, after.mgt, other):
             found.append(f"{where} has another {name}.")
-    for slot, other_slot in _unread_pairs(before, after):
-        links = tuple(link._replace(uuid=ids.uuids[link.uuid]) for link in slot.links)
-        found += _expect(f"The MGT record at byte {slot.offset}", other_slot.links, links)
-    return found + _expect("Unreadable MGT records", len(after.mgt.unread), len(before.mgt.unread))
+    links = [link._replace(uuid=ids.uuids[link.uuid]) for link in before.mgt.links]
+    found += _expect("The UUIDs in unreadable MGT records", after.mgt.links, links)
+    return found + _expect("The places of unreadable MGT records", after.mgt.unread, before.mgt.unread)
 
 
 def verify_result(before: Lun, after: Lun, ids: IdMap) -> None:

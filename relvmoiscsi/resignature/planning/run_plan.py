@@ -13,7 +13,7 @@ from relvmoiscsi.errors import Place, Refused
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm import pv, ring
-from relvmoiscsi.formats.lvm.pv import Area, Mda
+from relvmoiscsi.formats.lvm.pv import Mda
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, renamed_text
 from relvmoiscsi.resignature.planning.selection import Selection
 from relvmoiscsi.resignature.planning.volume_writes import content_fields, content_writes, volume_changes
@@ -113,7 +113,9 @@ def plan_resignature(
 
     Raises Refused when the ring has no room for journal and second area.
     """
-    lun, image = selection.lun, selection.image(cache, ids)
+    lun, only, unseen, rebuilt = selection.lun, selection.only, Unseen(), None
+    if only is not None and selection.strategy is not None:
+        unseen, rebuilt = selection.strategy.image(cache, only.lv, ids.lvm_ids[only.lv.id])
     # of the journal: the physical block size, which the device writes at once. Where extents or metadata areas do not
     # begin at physical blocks, a physical block would also hold bytes of other volumes: then the logical block size
     block_bytes = torn_bytes(cache)
@@ -142,11 +144,11 @@ def plan_resignature(
         writes=content_writes(lun.vg, changes, fields, cache.read, block_bytes),
         fields=fields,
         block_bytes=block_bytes,
-        rebuilt=image.rebuilt,
-        one=selection.only,
+        rebuilt=rebuilt,
+        one=only.name.uuid if only is not None else None,
         unverified=unverified,
     )
-    return place_in_ring(run, lun.name, lun.mdas, text, finals=None, retained=())._replace(unseen=image.unseen)
+    return place_in_ring(run, lun.name, lun.mdas, text, finals=None, retained=())._replace(unseen=unseen)
 
 
 # --- room in the ring
@@ -209,7 +211,7 @@ class _RingSpace:
     def free_bytes(self) -> int:
         return sum(part.length for mda in self._mdas if mda.has_text for part in self._free(mda))
 
-    def second_areas(self, text_bytes: int, has_spare: bool, seed: int) -> Optional[List[Area]]:
+    def second_areas(self, text_bytes: int, has_spare: bool, seed: int) -> Optional[List[Range]]:
         """The second area of each metadata area; an area without a text is its own. None without room for one."""
         areas = []
         for mda in self._mdas:
@@ -222,15 +224,15 @@ class _RingSpace:
             areas.append(area)
         return areas
 
-    def journal(self, second_areas: Sequence[Area], length: int, seed: int) -> Optional[Range]:
+    def journal(self, second_areas: Sequence[Range], length: int, seed: int) -> Optional[Range]:
         """Room for a journal of `length` bytes beside the second areas; None without room."""
-        taken = [Range(*area) for mda, area in zip(self._mdas, second_areas) if mda.has_text]
+        taken = [area for mda, area in zip(self._mdas, second_areas) if mda.has_text]
         rooms = (ring.place_journal(self._free(mda, taken), length, seed) for mda in self._mdas if mda.has_text)
         return next((room for room in rooms if room is not None), None)
 
 
 def _moves(
-    mdas: Sequence[Mda], second_areas: Sequence[Area], text: bytes, finals: Optional[Sequence[bytes]]
+    mdas: Sequence[Mda], second_areas: Sequence[Range], text: bytes, finals: Optional[Sequence[bytes]]
 ) -> List[MdaMove]:
     """The move of each metadata area to its second area, which holds `text` behind its header."""
     moves = []

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Select the VDIs of the new SR: all of them, or one VDI, whose chain is merged into one image. Reads only."""
 
-from typing import FrozenSet, List, NamedTuple, Optional
+from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import FormatError, Refused, WayOut
 from relvmoiscsi.formats import naming
-from relvmoiscsi.formats.identity import Entropy, IdMap
-from relvmoiscsi.formats.lvm.vg import LogicalVolume
-from relvmoiscsi.formats.mgt import NewRecord, with_only
-from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, Counts, Image, MergeStrategy, segments_of
+from relvmoiscsi.formats.identity import Entropy
+from relvmoiscsi.formats.mgt import with_only
+from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, Cost, MergeStrategy, segments_of
 from relvmoiscsi.resignature.merge.vdi_choice import Chain, choose_chain
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume, Work, verify_lun
 from relvmoiscsi.resignature.reading.request import OneVdiRequest, naming_who_asks
@@ -17,34 +16,13 @@ from relvmoiscsi.resignature.reading.request import OneVdiRequest, naming_who_as
 _KEEP_ALL = "With all its VDIs (`vdis=all`) the clone can be resignatured."
 
 
-class Cost(NamedTuple):
-    """The cost of making one VDI. `strategy.Counts` says what the numbers from `blocks` on count."""
-
-    images: int  #: images of the chain
-    dropped: int  #: volumes that the run removes, volumes of SM's unfinished work included
-    blocks: int
-    remapped: int
-    filled: int
-    copied: int
-    data_bytes: int
-    fresh_extents: int
-    free_extents: int
-
-
 class Selection(NamedTuple):
     """The VDIs of the new SR. Without a `strategy`, each image stays as found."""
 
     lun: Lun  #: as found, with `Lun.work` that gives the LUN with these VDIs
-    only: Optional[str] = None  #: the old UUID of the only VDI; None for all VDIs
+    only: Optional[Volume] = None  #: the volume of the only VDI, after a merge, under its old ids; None for all VDIs
     cost: Optional[Cost] = None  #: of the only VDI
     strategy: Optional[MergeStrategy] = None
-    lv: Optional[LogicalVolume] = None  #: the volume of the merged image, under its old id
-
-    def image(self, device: Device, ids: IdMap) -> Image:
-        """The writes that make the merged image under the new ids; no writes when each image stays as found."""
-        if self.strategy is None or self.lv is None:
-            return Image()
-        return self.strategy.image(device, self.lv, ids.lvm_ids[self.lv.id])
 
 
 def select_vdis(device: Device, lun: Lun, request: Optional[OneVdiRequest], entropy: Entropy) -> Selection:
@@ -64,25 +42,33 @@ def select_one(device: Device, lun: Lun, request: OneVdiRequest, seed: int = 0) 
     """
     chain = choose_chain(lun.settled(), request)
     verify_lun(lun.settled().without(chain.dropped))
-    only = chain.leaf.name.uuid
-    if len(chain.members) == 1:
-        cost = _cost(lun, chain, Counts(0, 0, 0, 0, 0))
-        return Selection(_with_work(lun, chain, chain.leaf, frozenset()), only, cost)
+    leaf, parents = chain.leaf, len(chain.members) - 1
+    dropped = len(lun.volumes) - len(lun.settled().volumes) + len(chain.dropped) + parents
+    if not parents:
+        return Selection(_with_work(lun, chain, leaf), leaf, Cost(dropped=dropped))
     if lun.vg.extent_size != EXTENT_BYTES:
         problem = f"The extents of {device.name} are not of 4 MiB, as the storage manager makes them."
         raise Refused(problem + " " + _KEEP_ALL)
     try:
-        return _cheapest_merge(device, lun, chain, request, seed)
+        strategy, extents = _cheapest(device, lun, chain, request.most_bytes, seed)
     except FormatError as error:
         raise error.with_way_out(WayOut(sentence=_KEEP_ALL)) from None
+    lv = leaf.lv._replace(status=leaf.lv.status | {"WRITE"}, segments=segments_of(extents))
+    merged = leaf._replace(  # as a survey will read the volume
+        lv=lv, size=lun.vg.size_of(lv), content=strategy.content, parent=None, texts=(), disputed=False, empty=None
+    )
+    cost = strategy.cost._replace(images=parents + 1, dropped=dropped)
+    return Selection(_with_work(lun, chain, merged), merged, cost, strategy)
 
 
-def _cheapest_merge(device: Device, lun: Lun, chain: Chain, request: OneVdiRequest, seed: int) -> Selection:
+def _cheapest(
+    device: Device, lun: Lun, chain: Chain, most_bytes: Optional[int], seed: int
+) -> Tuple[MergeStrategy, Sequence[int]]:
+    """The cheapest strategy for which the LUN has room, and the extents of the new volume."""
     no_room: Optional[Refused] = None
     least: Optional[int] = None
-    leaf = chain.leaf
     # the modules of a format are imported when a chain of the format is merged
-    if leaf.name.kind == naming.QCOW2:
+    if chain.leaf.name.kind == naming.QCOW2:
         from relvmoiscsi.resignature.merge import qcow2_image  # noqa: PLC0415
 
         strategies = qcow2_image.strategies
@@ -91,43 +77,31 @@ def _cheapest_merge(device: Device, lun: Lun, chain: Chain, request: OneVdiReque
 
         strategies = vhd_image.strategies
     for strategy in strategies(device, lun, chain, seed):
-        cost = _cost(lun, chain, strategy.counts)
-        if request.most_bytes is not None and cost.data_bytes > request.most_bytes:
-            least = cost.data_bytes if least is None else min(least, cost.data_bytes)
+        copied = strategy.cost.data_bytes
+        if most_bytes is not None and copied > most_bytes:
+            least = copied if least is None else min(least, copied)
             continue
         try:
-            extents = strategy.extents()
+            return strategy, strategy.extents()
         except Refused as refused:
             no_room = no_room or refused
-            continue
-        lv = leaf.lv._replace(status=leaf.lv.status | {"WRITE"}, segments=segments_of(extents))
-        merged = leaf._replace(  # as a survey will read the volume
-            lv=lv, size=lun.vg.size_of(lv), content=strategy.content, parent=None, texts=(), disputed=False, empty=None
-        )
-        return Selection(_with_work(lun, chain, merged, frozenset([lv.id])), leaf.name.uuid, cost, strategy, lv)
     if no_room is not None:
         raise no_room
     assert least is not None  # `strategies` gives at least one strategy, or raises
     raise Refused(
-        f"One VDI of {leaf.name.text} takes {least} bytes of copying, and a call may copy "
-        f"{request.most_bytes} here (`copy` in /etc/relvmoiscsi.conf). The command `relvmoiscsi resignature "
+        f"One VDI of {chain.leaf.name.text} takes {least} bytes of copying, and a call may copy "
+        f"{most_bytes} here (`copy` in /etc/relvmoiscsi.conf). The command `relvmoiscsi resignature "
         "--vdis one` on the host has no such limit.",
         sm_key="InvalidArg",
     )
 
 
-def _cost(lun: Lun, chain: Chain, counts: Counts) -> Cost:
-    settled = len(lun.volumes) - len(lun.settled().volumes)
-    return Cost(len(chain.members), settled + len(chain.dropped) + len(chain.members) - 1, *counts)
-
-
-def _with_work(lun: Lun, chain: Chain, leaf: Volume, merged: FrozenSet[str]) -> Lun:
+def _with_work(lun: Lun, chain: Chain, leaf: Volume) -> Lun:
     """The LUN with `Lun.work` that drops all volumes but `leaf`, which replaces the leaf of the chain."""
     rest = lun.settled().without([*chain.dropped, *chain.members[1:]])
     mgt = rest.mgt
     if mgt is not None:
-        kind = naming.MGT_TYPES[leaf.name.kind]
-        mgt = with_only(mgt, NewRecord(str(leaf.name.uuid), "", "user", kind, False, True), naming.MGT)
+        mgt = with_only(mgt, str(leaf.name.uuid), naming.MGT_TYPES[leaf.name.kind], naming.MGT)
     volumes = tuple(leaf if volume.lv.id == leaf.lv.id else volume for volume in rest.volumes)
     work = lun.work or Work(rest, ())
     sentences: List[str] = []
@@ -141,7 +115,7 @@ def _with_work(lun: Lun, chain: Chain, leaf: Volume, merged: FrozenSet[str]) -> 
         work=Work(
             rest._replace(volumes=volumes, mgt=mgt, work=None),
             [*work.sentences, *sentences],
-            merged,
+            leaf.lv.id if len(chain.members) > 1 else None,
             [*work.left_behind, *(volume.lv.id for volume in chain.dropped)],
         )
     )

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The changes of a run inside volumes: writes of whole blocks, and the places of identities in these blocks. Pure."""
 
+import re
 from typing import Callable, Dict, Iterable, Iterator, List, Sequence, Tuple
 
 from relvmoiscsi.device import Chunk, Range, align_down, in_pieces, overlaid
@@ -9,10 +10,10 @@ from relvmoiscsi.formats import mgt as mgt_records
 from relvmoiscsi.formats.cbt import CbtLog
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm.vg import VolumeGroup
-from relvmoiscsi.formats.ondisk import Change
+from relvmoiscsi.formats.ondisk import Change, Field
 from relvmoiscsi.formats.qcow2 import Qcow2
 from relvmoiscsi.formats.vhd import Vhd
-from relvmoiscsi.resignature.protocol import identities, structure
+from relvmoiscsi.resignature.protocol import identities
 from relvmoiscsi.resignature.protocol.identities import WriteBuffer
 from relvmoiscsi.resignature.protocol.run_record import IdField, Run, Write
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume
@@ -23,14 +24,18 @@ VolumeChange = Tuple[Volume, Change]
 #: gives the bytes of ranges that a survey has read: `ReadCache.read`
 Known = Callable[[Sequence[Range]], List[bytes]]
 
+#: differing bytes with at most so many bytes between them are one field
+_FIELD_GAP_BYTES = 64
+_DIFFERENT = re.compile(rb"[^\0](?:\0{0,%d}[^\0])*" % _FIELD_GAP_BYTES)
+
 
 def volume_changes(lun: Lun, ids: IdMap) -> Iterator[VolumeChange]:
     """The changed bytes inside volumes: identities, and the changes of SM's unfinished work."""
     settled = lun.settled()
     after = {volume.lv.id: volume for volume in settled.volumes}
-    rebuilt = lun.work.rebuilt if lun.work else frozenset()
+    merged = lun.work.merged if lun.work else None
     for volume in lun.volumes:
-        if volume.lv.id in after and volume.lv.id not in rebuilt:
+        if volume.lv.id in after and volume.lv.id != merged:
             for change in _changes_in(lun, settled, volume, after[volume.lv.id], ids):
                 yield volume, change
 
@@ -38,15 +43,13 @@ def volume_changes(lun: Lun, ids: IdMap) -> Iterator[VolumeChange]:
 def _changes_in(lun: Lun, settled: Lun, before: Volume, after: Volume, ids: IdMap) -> List[Change]:
     name = before.name.text
     if isinstance(before.content, Vhd) and isinstance(after.content, Vhd):
-        found = vhd.footer_changes(before.content, after.content, name, before.size)
-        return found + vhd.changes(after.content, after.texts, after.parent, ids.uuids, name)
+        return vhd.changes(before.content, after.content, after.texts, after.parent, ids.uuids, name, before.size)
     if isinstance(before.content, Qcow2) and isinstance(after.content, Qcow2):
-        found = qcow2.hidden_changes(before.content, after.content, name)
-        return found + qcow2.changes(after.content, b"".join(after.texts), ids.uuids, name)
+        return qcow2.changes(before.content, after.content, b"".join(after.texts), ids.uuids, name)
     if isinstance(after.content, CbtLog):
         return cbt.changes(after.content, ids.uuids, name)
     if after.name.kind == naming.MGT and lun.mgt and settled.mgt:
-        return mgt_records.changes_between(lun.mgt, settled.mgt, ids.new_sr, ids.uuids)
+        return mgt_records.changes(lun.mgt, settled.mgt, ids.new_sr, ids.uuids)
     return []
 
 
@@ -74,19 +77,21 @@ def content_fields(vg: VolumeGroup, changes: Iterable[VolumeChange]) -> Tuple[Id
     for volume, change in changes:
         if change.old == change.new:
             continue
-        kind, around = "", ()  # type: str, Tuple[Range, ...]
-        if change.within is not None:
-            kind = change.within.kind
-            around = tuple(vg.ranges(volume.lv, change.within.offset, change.within.length))
-        # from the start of the change: a checksum is not an identity
-        checksum = structure.checksum_range(kind)
-        if checksum is not None and change.within is not None:
-            checksum = Range(change.within.offset + checksum.offset - change.offset, checksum.length)
-        whole = [Range(0, len(change.new))]
-        for part in structure.differing(change.old, change.new, checksum) if checksum else whole:
+        parts, around = [Range(0, len(change.new))], ()  # type: List[Range], Tuple[Range, ...]
+        if change.kind:
+            around = tuple(vg.ranges(volume.lv, change.offset, len(change.new)))
+            parts = differing(change.old, change.new, vhd.STRUCTURES[change.kind].checksum)
+        for part in parts:
             pieces = tuple(vg.ranges(volume.lv, change.offset + part.offset, part.length))
-            found.append(IdField(pieces, change.what, kind, around))
+            found.append(IdField(pieces, change.what, change.kind, around))
     return tuple(found)
+
+
+def differing(old: bytes, new: bytes, checksum: "Field[int]") -> List[Range]:
+    """The ranges in which two versions of a structure differ, near ranges joined. The checksum is not compared."""
+    both = bytearray((int.from_bytes(old, "big") ^ int.from_bytes(new, "big")).to_bytes(len(old), "big"))
+    both[checksum.offset : checksum.end] = bytes(checksum.size)
+    return [Range(match.start(), match.end() - match.start()) for match in _DIFFERENT.finditer(both)]
 
 
 def _writes(parts: Iterable[_Part], fields: Iterable[IdField], known: Known, block_bytes: int) -> Tuple[Write, ...]:
@@ -130,8 +135,8 @@ def undone_contents(run: Run, buffer: WriteBuffer, known: Known) -> Tuple[Write,
     parts: List[_Part] = []
     for field in run.fields:
         parts += [(chunk, field.what) for chunk in in_pieces(field.pieces, buffer.get(field.pieces))]
-        place = structure.checksum_range(field.kind)
-        if place is not None:
-            pieces = identities.part_of(field.around, place)
+        if field.kind:
+            checksum = vhd.STRUCTURES[field.kind].checksum
+            pieces = identities.part_of(field.around, Range(checksum.offset, checksum.size))
             parts += [(chunk, field.what) for chunk in in_pieces(pieces, buffer.get(pieces))]
     return _writes(parts, run.fields, known, run.block_bytes)

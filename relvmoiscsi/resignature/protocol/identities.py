@@ -12,7 +12,7 @@ from bisect import bisect_right
 from typing import Iterable, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, align_up
-from relvmoiscsi.resignature.protocol import structure
+from relvmoiscsi.formats.vhd import STRUCTURES, is_whole, sealed
 from relvmoiscsi.resignature.protocol.run_record import IdField, Run, joined
 
 #: other programs may write the bytes of a shorter field by chance
@@ -133,11 +133,11 @@ def put_back(run: Run, buffer: WriteBuffer, careful: bool = False) -> List[IdFie
     for field in run.fields:
         if field.kind and field.around not in seen:
             seen.add(field.around)
-            data, before = buffer.get(field.around), sides.old.get(field.around)
+            data, before = (STRUCTURES[field.kind](side.get(field.around)) for side in (buffer, sides.old))
             # the old checksum when only the run has changed the structure, which then may have a wrong checksum
-            as_before = structure.with_checksum_of(field.kind, data, before)
-            is_before = as_before == before and structure.is_whole(field.kind, before)
-            buffer.put(field.around, as_before if is_before else structure.resealed(field.kind, data))
+            as_before = data.replace(checksum=before.checksum)
+            is_before = as_before == before and is_whole(field.kind, bytes(before))
+            buffer.put(field.around, bytes(as_before if is_before else sealed(data)))
     return strange
 
 
@@ -145,7 +145,7 @@ def first_changed(run: Run, buffer: WriteBuffer) -> Optional[IdField]:
     """The first field that holds neither its old nor its new bytes, or whose structure is damaged."""
     sides = _Sides(run, buffer)
     for field in run.fields:
-        is_damaged = bool(field.kind) and not structure.is_whole(field.kind, buffer.get(field.around))
+        is_damaged = bool(field.kind) and not is_whole(field.kind, buffer.get(field.around))
         if is_damaged or not sides.is_ours(field, careful=False):
             return field
     return None

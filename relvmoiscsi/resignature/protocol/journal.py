@@ -18,7 +18,7 @@ from relvmoiscsi import untrusted
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_up
 from relvmoiscsi.errors import BadChecksum, Malformed, Place, Unsupported
 from relvmoiscsi.formats.identity import IdMap
-from relvmoiscsi.formats.lvm.pv import Area, Label, MdaHeader, parse_label
+from relvmoiscsi.formats.lvm.pv import Label, MdaHeader, parse_label
 from relvmoiscsi.formats.lvm.vg import Segment
 from relvmoiscsi.formats.ondisk import Record, expect_magic, le32, le64, raw
 from relvmoiscsi.resignature.protocol.commit_record import (
@@ -247,7 +247,7 @@ def _bytes(payload: BytesIO, length: Any) -> bytes:
 
 
 def _move(item: Sequence[Sequence[Any]], payload: BytesIO) -> MdaMove:
-    original, second = (Area(*_sizes(area)) for area in item)
+    original, second = _ranges(item)
     old = _bytes(payload, MdaHeader.SIZE)
     second_header = _bytes(payload, MdaHeader.SIZE if second != original else 0)
     return MdaMove(original, second, old, second_header, _bytes(payload, MdaHeader.SIZE))

@@ -9,9 +9,9 @@ from typing import Callable, Iterable, List, NamedTuple, Optional, Tuple
 from relvmoiscsi.device import SECTOR, Range
 from relvmoiscsi.errors import Malformed, Place
 from relvmoiscsi.formats.identity import IdMap, is_lvm_id, is_uuid
-from relvmoiscsi.formats.lvm.pv import LABEL_SECTORS, Area, parse_label
+from relvmoiscsi.formats.lvm.pv import LABEL_SECTORS, parse_label
+from relvmoiscsi.formats.vhd import STRUCTURES
 from relvmoiscsi.formats.vhd_blocks import UNIT
-from relvmoiscsi.resignature.protocol import structure
 from relvmoiscsi.resignature.protocol.rebuilt import Rebuilt, given_away
 
 
@@ -36,7 +36,7 @@ class IdField(NamedTuple):
 
     pieces: Tuple[Range, ...]
     what: str
-    kind: str = ""  #: kind of the structure around the field, when the structure has a checksum (`protocol.structure`)
+    kind: str = ""  #: kind of the structure around the field, when the structure has a checksum (`vhd.STRUCTURES`)
     around: Tuple[Range, ...] = ()  #: place of that structure
 
     @property
@@ -51,8 +51,8 @@ class MdaMove(NamedTuple):
     lists this area in all phases, so LVM would read a header that a cut has torn.
     """
 
-    original: Area
-    second: Area
+    original: Range
+    second: Range
     old_header: bytes  #: 512 bytes at the start of `original`, before
     second_header: bytes  #: at the start of `second`; empty when the area does not move
     final_header: bytes  #: at the start of `original`, in the end
@@ -114,7 +114,7 @@ def verify_run(run: Run, device_size: int, where: Place) -> None:
     contents = [write.range for write in run.writes] + [part for field in run.fields for part in field.around]
     contents += run.rebuilt.hulls() if run.rebuilt is not None else []
     label_end = LABEL_SECTORS * SECTOR
-    reserved = [Range(0, label_end), *(Range(*move.original) for move in run.mdas)]
+    reserved = [Range(0, label_end), *(move.original for move in run.mdas)]
     for part in contents:
         is_lvms = any(part.offset < other.end and other.offset < part.end for other in reserved)
         is_inside = 0 <= part.offset <= part.end <= device_size
@@ -127,8 +127,8 @@ def verify_run(run: Run, device_size: int, where: Place) -> None:
         require(is_whole, f"{len(write.new)} bytes at {write.offset} are no blocks")
     written = joined(write.range for write in run.writes)
     for field in run.fields:
-        require(field.kind in ("", *structure.SIZES), f"it knows a structure {field.kind[:40]!r}")
-        size = structure.SIZES.get(field.kind, 0)
+        require(field.kind in ("", *STRUCTURES), f"it knows a structure {field.kind[:40]!r}")
+        size = STRUCTURES[field.kind].SIZE if field.kind else 0
         require(sum(part.length for part in field.around) == size, f"a {field.kind or 'field'} has another length")
         require(bool(field.pieces), f"its writes do not cover a field: {field.what[:40]!r}")
         for piece in field.pieces:

@@ -20,10 +20,10 @@ drivers/srmetadata.py (spaceAvailableForVdis, addVdiInternal, deleteVdi, getSect
 from typing import Dict, List, Tuple
 
 from relvmoiscsi.device import SECTOR
-from relvmoiscsi.errors import Malformed, Place
+from relvmoiscsi.errors import FormatError, Malformed, Place
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.mgt import RECORD_BYTES, SR_END, VdiRecord
-from relvmoiscsi.resignature.reading.lun_contents import Lun, Unreadable, Volume
+from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume
 
 #: SM adds a record with this label and deletes it again, to find out whether MGT has room
 _TRIAL_LABEL = "dummy vdi for space check"
@@ -53,7 +53,7 @@ def contradictions(lun: Lun) -> Tuple[Malformed, ...]:
             records.setdefault((record.vdi_type, record.managed), []).append(record)
     volumes: Dict[Tuple[str, bool], List[Volume]] = {}
     for volume in lost:
-        if not isinstance(volume.content, Unreadable):
+        if not isinstance(volume.content, FormatError):
             volumes.setdefault((naming.MGT_TYPES[volume.name.kind], not volume.hidden), []).append(volume)
     for kind in sorted(set(records) & set(volumes)):
         for record in records[kind]:

@@ -11,7 +11,7 @@ Lun
 A defect that SM, LVM and tapdisk tolerate is a note (`resignature.reading.lun_notes`), not an error.
 """
 
-from typing import Dict, FrozenSet, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
+from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 from relvmoiscsi.device import SECTOR
 from relvmoiscsi.errors import (
@@ -35,20 +35,9 @@ from relvmoiscsi.formats.naming import LvName, ParentName
 from relvmoiscsi.formats.qcow2 import Qcow2
 from relvmoiscsi.formats.vhd import Vhd
 
-
-class Unreadable(NamedTuple):
-    """The content of a volume that does not fit its name: SM has not filled the volume yet, or it is damaged."""
-
-    problem: FormatError
-
-
-class JournalText(NamedTuple):
-    """The text of an SM journal; None when the text cannot be read."""
-
-    value: Optional[str]
-
-
-Content = Union[Vhd, Qcow2, CbtLog, Unreadable, JournalText, None]
+#: a FormatError for a volume that does not fit its name: SM has not filled the volume yet, or the volume is damaged. A
+#: str for the text of an SM journal. None for a journal without such a text, and for other volumes that are not read
+Content = Union[Vhd, Qcow2, CbtLog, FormatError, str, None]
 
 
 class Volume(NamedTuple):
@@ -143,8 +132,8 @@ class Work:
     """The result of SM's unfinished work, as SM's recovery would finish or undo the work; and what the caller drops.
 
     `lun` is the LUN after the work, under the old identities. Its volumes keep their LV ids. A volume may have another
-    name, status, tag or hidden flag, or may be gone. `sentences` are messages about the work. The volumes with the LV
-    ids `rebuilt` get a new image (`resignature.merge`) and other extents. `left_behind` are the ids of the LVs that the
+    name, status, tag or hidden flag, or may be gone. `sentences` are messages about the work. The volume with the LV id
+    `merged` gets a new image (`resignature.merge`) and other extents. `left_behind` are the ids of the LVs that the
     caller drops: these volumes need not be readable.
     """
 
@@ -152,15 +141,15 @@ class Work:
         self,
         lun: Lun,
         sentences: Sequence[str],
-        rebuilt: FrozenSet[str] = frozenset(),
+        merged: Optional[str] = None,
         left_behind: Sequence[str] = (),
     ) -> None:
-        self.lun, self.sentences, self.rebuilt = lun, tuple(sentences), rebuilt
+        self.lun, self.sentences, self.merged = lun, tuple(sentences), merged
         self.left_behind = tuple(left_behind)
 
     def replaced(self, lun: Lun, sentences: Iterable[str]) -> "Work":
         """The work with another result, and more sentences."""
-        return Work(lun, [*self.sentences, *sentences], self.rebuilt, self.left_behind)
+        return Work(lun, [*self.sentences, *sentences], self.merged, self.left_behind)
 
 
 def _unknown(lun: Lun, volume: Volume, known: Set[str]) -> Tuple[str, WayOut]:
@@ -194,8 +183,8 @@ def verify_lun(lun: Lun, on_defect: OnDefect = raise_defect) -> None:
             defect = Unsupported(f"Logical volume {volume.name.text}", lun.text_place, unknown)
             on_defect(defect.with_way_out(way_out))
     for volume in lun.volumes:
-        if isinstance(volume.content, Unreadable):
-            on_defect(_unreadable(lun, volume, volume.content.problem).with_way_out(_without(lun, volume)))
+        if isinstance(volume.content, FormatError):
+            on_defect(_unreadable(lun, volume, volume.content).with_way_out(_without(lun, volume)))
         if isinstance(volume.content, Vhd) and volume.content.stale_end is not None:
             where = Place(volume.name.text, volume.size - SECTOR)
             problem = Malformed("VHD footer", where, "it is the footer of another VHD, and no journal explains this")
@@ -264,7 +253,7 @@ def _verify_parent(sr_uuid: str, disks: Mapping[str, Volume], volume: Volume, pa
     if parent.sr != sr_uuid:
         raise Malformed(what, where, f"it is a volume of another SR, {parent.sr}")
     found = disks.get(parent.uuid)
-    if found is None or found.name.kind != parent.kind or isinstance(found.content, Unreadable):
+    if found is None or found.name.kind != parent.kind or isinstance(found.content, FormatError):
         return
     if parent.kind not in (volume.name.kind, naming.RAW):
         raise Malformed(what, where, f"it is a {parent.kind}, and its child is a {volume.name.kind}")

@@ -3,11 +3,12 @@
 
 from typing import List, Mapping
 
+from relvmoiscsi.errors import FormatError
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.cbt import CbtLog
 from relvmoiscsi.formats.vhd import Vhd
 from relvmoiscsi.resignature.reading.contradictions import without_record, without_volume
-from relvmoiscsi.resignature.reading.lun_contents import Lun, Unreadable, Volume
+from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume
 
 
 def notes(lun: Lun) -> List[str]:
@@ -15,8 +16,8 @@ def notes(lun: Lun) -> List[str]:
     found = list(lun.work.sentences) if lun.work else []
     gone = lun.work.left_behind if lun.work else ()
     for volume in lun.volumes:
-        if volume.lv.id in gone and isinstance(volume.content, Unreadable):
-            found.append(f"{volume.name.text} goes, and cannot be read. {volume.content.problem.message}")
+        if volume.lv.id in gone and isinstance(volume.content, FormatError):
+            found.append(f"{volume.name.text} goes, and cannot be read. {volume.content.message}")
     if any(any(bytes(mda.precommitted)) for mda in lun.mdas):
         found.append("LVM was about to change the volume group; what it had committed counts.")
     if lun.vg.dev_size > lun.size_bytes:
@@ -42,11 +43,11 @@ def _volume_notes(volume: Volume, disks: Mapping[str, Volume]) -> List[str]:
         return [f"Journal {name} is carried over: {effect}."]
     if volume.name.kind == naming.OTHER:
         return [f"{name} is not the storage manager's; its content is carried over as it is."]
-    if volume.name.kind == naming.CBT_LOG and not (isinstance(volume.content, CbtLog) and volume.content.initialised):
+    if volume.name.kind == naming.CBT_LOG and not (isinstance(volume.content, CbtLog) and volume.content.size):
         return [f"The CBT log {name} was not yet initialised; its content stays as it is."]
     if volume.name.is_old:
         return [f"{name} waits to be deleted by SM's garbage collector."]
-    if isinstance(volume.content, Unreadable):
+    if isinstance(volume.content, FormatError):
         return []
     found = _parent_notes(volume, disks)
     vhd = volume.content
@@ -86,8 +87,8 @@ def _mgt_notes(lun: Lun) -> List[str]:
         found.append(f"MGT names the SR {lun.mgt.sr_uuid}, the volume group {lun.sr_uuid}.")
     for offset in lun.mgt.damaged:
         found.append(f"The MGT record at byte {offset} is damaged: its label may be lost.")
-    for slot in lun.mgt.unread:
-        found.append(f"The MGT record at byte {slot.offset} does not read: its VDI has no label.")
+    for offset in lun.mgt.unread:
+        found.append(f"The MGT record at byte {offset} does not read: its VDI has no label.")
     for uuid in lun.mgt.duplicates():
         found.append(f"MGT has several records of VDI {uuid}; the last one counts.")
     for uuid, record in lun.records().items():

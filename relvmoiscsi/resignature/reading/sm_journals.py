@@ -9,10 +9,10 @@ the work, by SM's rules and in SM's order.
     inflate_<VDI>_<bytes>   a VHD's volume was being enlarged          keep the larger volume
     clone_<VDI>_1           text: <base>_<clone>, or <base>_
         no base                                                        drop the journal
-        a leaf missing, or not a valid VHD                             take back: drop the leaves, base becomes the VDI
+        a leaf missing, or not a valid VHD                             roll back: drop the leaves, base becomes the VDI
         all volumes there                                              complete: base hidden and read-only, MGT records
     leaf_<VDI>_1            text: <parent>
-        parent, or OLD_<VDI>, there                                    take back: both get their names, parent hidden
+        parent, or OLD_<VDI>, there                                    roll back: both get their names, parent hidden
         neither                                                        complete: drop the journal
 
 A leaf that holds blocks is never dropped: the journal may be older than the VM's last writes to the leaf.
@@ -34,22 +34,16 @@ Sources: SM drivers/LVHDSR.py (_undoAllJournals, _handleInterruptedCloneOp), dri
 """
 
 import re
-from typing import Iterable, List, NamedTuple, Optional, Set, Tuple
+from typing import Iterable, List, Match, Optional, Set, Tuple
 
 from relvmoiscsi import untrusted
-from relvmoiscsi.errors import Place, Unsupported, WayOut
+from relvmoiscsi.errors import FormatError, Place, Unsupported, WayOut
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import UUID_PATTERN
-from relvmoiscsi.formats.mgt import NewRecord
+from relvmoiscsi.formats.mgt import new_record
 from relvmoiscsi.formats.naming import LvName
 from relvmoiscsi.formats.vhd import Vhd
-from relvmoiscsi.resignature.reading.lun_contents import (
-    JournalText,
-    Lun,
-    Unreadable,
-    Volume,
-    Work,
-)
+from relvmoiscsi.resignature.reading.lun_contents import Content, Lun, Volume, Work
 from relvmoiscsi.resignature.reading.sm_work import WorkArea
 
 _CLONE = re.compile(f"(?P<base>{UUID_PATTERN})_(?P<clone>{UUID_PATTERN})?")
@@ -58,39 +52,35 @@ _LEAF = re.compile(UUID_PATTERN)
 BASE_LABEL = "base copy"
 
 
-class CloneJournal(NamedTuple):
-    """The text of the journal of a snapshot or clone."""
+def journal_text(block: bytes) -> Optional[str]:
+    """The text in the first block of a journal volume: the length of the text in decimal, a blank, the text.
 
-    base: str  #: VDI UUID that the original volume gets
-    clone: Optional[str]  #: VDI UUID of the second leaf; None when there is one leaf only
-
-
-def journal_text(block: bytes) -> JournalText:
-    """The text in the first block of a journal volume: the length of the text in decimal, a blank, the text."""
+    None for a block without such a text.
+    """
     digits, _blank, rest = block.partition(b" ")
     try:
         length = untrusted.number(digits.decode("ascii"))
         is_whole = len(digits) <= 3 and length <= len(rest)
-        return JournalText(rest[:length].decode("ascii") if is_whole else None)
+        return rest[:length].decode("ascii") if is_whole else None
     except ValueError:  # also UnicodeDecodeError
-        return JournalText(None)
-
-
-def parse_clone(text: JournalText) -> Optional[CloneJournal]:
-    """The parts of a clone journal's text; None for any other text."""
-    match = _CLONE.match(text.value) if text.value else None
-    if match is None or match.end() != len(text.value or ""):
         return None
-    return CloneJournal(match.group("base"), match.group("clone"))
 
 
-def under_way(texts: Iterable[Tuple[LvName, JournalText]]) -> Set[str]:
+def _snapshot(name: LvName, text: Content) -> Optional[Match[str]]:
+    """The UUIDs in the journal of a snapshot: `base`, which the original volume gets, and `clone`, of a second leaf.
+
+    None for any other volume, and for any other text.
+    """
+    return _CLONE.fullmatch(text) if name.journal == naming.CLONE and isinstance(text, str) else None
+
+
+def under_way(volumes: Iterable[Tuple[LvName, Content]]) -> Set[str]:
     """The VDIs of unfinished snapshots, whose block tables must be read. The survey asks before it reads a volume."""
     found: Set[str] = set()
-    for name, text in texts:
-        snapshot = parse_clone(text) if name.journal == naming.CLONE else None
+    for name, content in volumes:
+        snapshot = _snapshot(name, content)
         if snapshot is not None:
-            found.update(filter(None, (name.uuid, snapshot.clone, snapshot.base)))
+            found.update(filter(None, (name.uuid, *snapshot.groups())))
     return found
 
 
@@ -98,8 +88,8 @@ def old_uuids(lun: Lun) -> List[str]:
     """The VDI UUIDs in the texts of the journals, as far as the texts can be read."""
     found: List[str] = []
     for volume in lun.volumes:
-        if isinstance(volume.content, JournalText):
-            found += re.findall(UUID_PATTERN, volume.content.value or "")
+        if isinstance(volume.content, str):
+            found += re.findall(UUID_PATTERN, volume.content)
     return found
 
 
@@ -151,50 +141,47 @@ def _inflate(area: WorkArea, journal: Volume) -> None:
 
 def _clone(area: WorkArea, journal: Volume) -> None:
     uuid = str(journal.name.uuid)
-    text = parse_clone(_text_of(journal))
-    if text is None:
+    snapshot = _snapshot(journal.name, journal.content)
+    if snapshot is None:
         # SM makes the volume of the journal, then writes the text, then begins work. Once work has begun, the base copy
         # is a visible disk without a record in MGT
         leaf, known = area.disk(uuid), area.lun.records()
         strangers = [other for other, volume in area.lun.disks().items() if not volume.hidden and other not in known]
-        if leaf is None or isinstance(leaf.content, Unreadable) or strangers:
+        if leaf is None or isinstance(leaf.content, FormatError) or strangers:
             raise _refuse(area, journal, f"a snapshot of VDI {uuid} was under way, and its journal does not read")
         area.say(f"A snapshot of VDI {uuid} was about to begin: it is dropped.")
         return
-    base, leaf = area.disk(text.base), area.disk(uuid)
+    base_uuid, clone_uuid = snapshot.groups()
+    base, leaf = area.disk(base_uuid), area.disk(uuid)
     if base is None:
         if leaf is None:
-            raise _refuse(area, journal, f"neither VDI {uuid} nor its base copy {text.base} is there")
+            raise _refuse(area, journal, f"neither VDI {uuid} nor its base copy {base_uuid} is there")
         area.say(f"A snapshot of VDI {uuid} was about to begin: it is dropped.")
         return
-    clone = area.disk(text.clone) if text.clone else None
+    clone = area.disk(clone_uuid) if clone_uuid else None
     others = [child for child in area.children(base) if child not in (leaf, clone) and not child.name.is_old]
-    if text.base in area.lun.records() or others:
+    if base_uuid in area.lun.records() or others:
         # SM adds the base to MGT after it drops the journal: the snapshot has ended, or the text is of an older journal
         if leaf is None:
             raise _refuse(area, journal, f"VDI {uuid} is gone, and its journal speaks of another snapshot")
         area.say(f"A snapshot of VDI {uuid} was about to begin, or has ended: the journal is dropped.")
         return
     present = [volume for volume in (leaf, clone) if volume is not None]
-    if len(present) == (2 if text.clone else 1) and all(_is_leaf(area, volume, base) for volume in present):
+    if len(present) == (2 if clone_uuid else 1) and all(_is_leaf(area, volume, base) for volume in present):
         _complete(area, journal, base, clone)
     elif all(_may_go(area, volume, base) for volume in present):
         for volume in present:
             area.drop(volume)
         area.rename(area.set_read_only(area.set_hidden(base, False), False), uuid)
-        area.say(f"A snapshot of VDI {uuid} was under way and not complete: it is taken back, and loses nothing.")
-    elif leaf is not None and not isinstance(leaf.content, Unreadable):
-        if clone is not None and isinstance(clone.content, Unreadable):
+        area.say(f"A snapshot of VDI {uuid} was under way and not complete: it is rolled back, and loses nothing.")
+    elif leaf is not None and not isinstance(leaf.content, FormatError):
+        if clone is not None and isinstance(clone.content, FormatError):
             area.drop(clone)  # no VM has used the clone
             clone = None
         _complete(area, journal, base, clone)  # the VM has written to the leaf since: no leaf may go
     else:
         problem = f"a snapshot of VDI {uuid} was under way, and its volumes hold both data and damage"
         raise _refuse_data(journal, problem)
-
-
-def _text_of(journal: Volume) -> JournalText:
-    return journal.content if isinstance(journal.content, JournalText) else JournalText(None)
 
 
 def _is_leaf(area: WorkArea, leaf: Volume, base: Volume) -> bool:
@@ -228,7 +215,7 @@ def _may_go(area: WorkArea, leaf: Volume, base: Volume) -> bool:
     A base that is not hidden proves nothing: SM unhides the base at the start of a take-back, and the take-back fails
     when a VM has the leaf open.
     """
-    if isinstance(leaf.content, Unreadable) or leaf.empty:
+    if isinstance(leaf.content, FormatError) or leaf.empty:
         return True
     parent = area.disk(leaf.parent.uuid) if leaf.parent else None
     if base.hidden or parent is not None and parent.lv.id == base.lv.id:
@@ -244,24 +231,12 @@ def _complete(area: WorkArea, journal: Volume, base: Volume, clone: Optional[Vol
     area.set_read_only(area.set_hidden(base, True), True)
     record = area.lun.records().get(uuid)
     kind = record.type if record else "user"
-    if clone is not None:
-        area.new_records.append(_record(clone, "", kind))
-    if area.children(base):
-        area.new_records.append(_record(base, BASE_LABEL, kind))
+    # the records that SM writes: the VDI's label is lost
+    for volume, label in ((clone, ""), (base if area.children(base) else None, BASE_LABEL)):
+        if volume is not None:
+            uuid_there, vdi_type = str(volume.name.uuid), naming.MGT_TYPES[volume.name.kind]
+            area.new_records[uuid_there] = new_record(uuid_there, label, vdi_type, kind, managed=not label)
     area.say(f"A snapshot of VDI {uuid} was under way: all its volumes are there, so it is completed.")
-
-
-def _record(volume: Volume, label: str, kind: str) -> NewRecord:
-    """The record that SM writes when SM completes a snapshot: the VDI's label is lost."""
-    is_base = label == BASE_LABEL
-    return NewRecord(
-        uuid=str(volume.name.uuid),
-        name_label=label,
-        type=kind,
-        vdi_type=naming.MGT_TYPES[volume.name.kind],
-        read_only=is_base,
-        managed=not is_base,
-    )
 
 
 # --- leaf coalesce
@@ -270,9 +245,8 @@ def _record(volume: Volume, label: str, kind: str) -> NewRecord:
 def _leaf(area: WorkArea, journal: Volume) -> None:
     uuid = str(journal.name.uuid)
     leaf, old = area.disk(uuid), area.disk(uuid, is_old=True)
-    text = _text_of(journal).value
-    if text is not None and _LEAF.match(text) and len(text) == len(uuid):
-        parent_uuid = text
+    if isinstance(journal.content, str) and _LEAF.fullmatch(journal.content):
+        parent_uuid = journal.content
     elif leaf is not None and old is None and leaf.parent is not None:  # SM has not renamed a volume yet
         parent_uuid = leaf.parent.uuid
     else:
@@ -305,4 +279,4 @@ def _leaf(area: WorkArea, journal: Volume) -> None:
         leaf = area.rename(old, uuid)
     area.set_hidden(leaf, False)
     area.set_read_only(area.set_hidden(parent, True), True)
-    area.say(f"VDI {uuid} was being coalesced into its parent: that is taken back, SM will do it again.")
+    area.say(f"VDI {uuid} was being coalesced into its parent: that is rolled back, SM will do it again.")

@@ -4,7 +4,7 @@
 from typing import Dict, List, Optional
 
 from relvmoiscsi.formats import naming
-from relvmoiscsi.formats.mgt import NewRecord, with_records, without_pools, without_records
+from relvmoiscsi.formats.mgt import with_records, without_pools, without_records
 from relvmoiscsi.formats.qcow2 import Qcow2
 from relvmoiscsi.formats.vhd import Vhd
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume, Work
@@ -16,7 +16,7 @@ class WorkArea:
     def __init__(self, lun: Lun) -> None:
         self.lun = lun
         self.sentences: List[str] = []
-        self.new_records: List[NewRecord] = []
+        self.new_records: Dict[str, bytes] = {}  #: by UUID of the VDI
         self.freed_records: List[str] = []
         self._volumes: Dict[str, Volume] = {volume.lv.id: volume for volume in lun.volumes}
         self.journals = [
@@ -83,11 +83,11 @@ class WorkArea:
         if mgt is not None and mgt_volume is not None:
             mgt = without_records(mgt, self.freed_records, naming.MGT)
             known = mgt.live()
-            wanted = [record for record in self.new_records if record.uuid not in known]
+            wanted = {uuid: record for uuid, record in self.new_records.items() if uuid not in known}
             if wanted:
                 mgt, without_slot = with_records(mgt, wanted, mgt_volume.size, naming.MGT)
-                for record in without_slot:
-                    self.say(f"MGT is full: VDI {record.uuid} gets no record, and so no label.")
+                for uuid in without_slot:
+                    self.say(f"MGT is full: VDI {uuid} gets no record, and so no label.")
         return Work(self.lun._replace(volumes=volumes, mgt=mgt), tuple(self.sentences))
 
 

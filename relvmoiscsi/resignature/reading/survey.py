@@ -25,7 +25,7 @@ from relvmoiscsi.errors import (
 )
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.lvm import pv
-from relvmoiscsi.formats.lvm.pv import Area, Label, Mda
+from relvmoiscsi.formats.lvm.pv import Label, Mda
 from relvmoiscsi.formats.lvm.vg import VolumeGroup, read_vg
 from relvmoiscsi.formats.naming import LvName
 from relvmoiscsi.resignature.reading.left_behind import settle
@@ -113,7 +113,7 @@ def read_lun(device: Device, label: Label, like: Optional[Lun] = None) -> Lun:
 
 
 def read_contents(device: Device, label: Label, like: Optional[Lun] = None, on_defect: OnDefect = raise_defect) -> Lun:
-    """The content of the LUN, without `Lun.work`. Volumes that cannot be read are Unreadable.
+    """The content of the LUN, without `Lun.work`. The content of a volume that cannot be read is the error.
 
     `like`, and the errors, as for `read_lun`. An `on_defect` that returns collects the defects, in order. Then the
     result is the readable part of the LUN: show the result, never plan with it. An error means that nothing more can be
@@ -163,9 +163,9 @@ def read_mdas(device: Device, label: Label, on_defect: OnDefect = raise_defect) 
         raise Unsupported("LVM label", place, f"it lists {len(label.mdas)} metadata areas")
     areas = []
     for area in label.mdas:
-        whole = area.offset % SECTOR == 0 and area.size % SECTOR == 0 and area.size > pv.MDA_HEADER_SIZE
+        whole = area.offset % SECTOR == 0 and area.length % SECTOR == 0 and area.length > pv.MDA_HEADER_SIZE
         if not whole or area.offset < pv.LABEL_SECTORS * SECTOR or area.end > device.size_bytes:
-            problem = f"a metadata area of {area.size} bytes at {area.offset} is not on the device"
+            problem = f"a metadata area of {area.length} bytes at {area.offset} is not on the device"
             on_defect(Malformed("LVM label", place, problem))
         else:
             areas.append(area)
@@ -181,7 +181,7 @@ def read_mdas(device: Device, label: Label, on_defect: OnDefect = raise_defect) 
     return found
 
 
-def _offering_other_area(device: Device, areas: Sequence[Area], on_defect: OnDefect) -> OnDefect:
+def _offering_other_area(device: Device, areas: Sequence[Range], on_defect: OnDefect) -> OnDefect:
     """`on_defect` for a defect of one metadata area: LVM can write the area anew from another area that reads."""
 
     def offering(problem: FormatError) -> None:
@@ -192,7 +192,7 @@ def _offering_other_area(device: Device, areas: Sequence[Area], on_defect: OnDef
     return offering
 
 
-def vg_in(device: Device, area: Area) -> Optional[VolumeGroup]:
+def vg_in(device: Device, area: Range) -> Optional[VolumeGroup]:
     """The volume group in a metadata area, also when the label does not list the area; None when it cannot be read."""
     place = Place(device.name, area.offset)
     try:

@@ -2,7 +2,7 @@
 """Read the contents of the volumes of an SR: the heads of all volumes in one batch, then the rest in a second batch."""
 
 from operator import attrgetter
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import SECTOR, Device, Range, read_pieces
 from relvmoiscsi.errors import FormatError, Place, Truncated
@@ -12,25 +12,12 @@ from relvmoiscsi.formats.mgt import RECORD_BYTES, SR_END, Mgt, read_length, read
 from relvmoiscsi.formats.naming import LvName, ParentName
 from relvmoiscsi.formats.saved_vms import SavedHeader, SavedVms
 from relvmoiscsi.resignature.reading import sm_journals
-from relvmoiscsi.resignature.reading.lun_contents import Content, JournalText, Lun, Unreadable, Volume, agreed_parent
+from relvmoiscsi.resignature.reading.lun_contents import Content, Lun, Volume, agreed_parent
 
 _SPARE_MGT_RECORDS = 64  #: records to read beyond the number of volumes: slots of deleted VDIs
 
 #: two records for each completed snapshot, for at most 16 unfinished snapshots
 _NEW_MGT_RECORDS = 2 * 16
-
-
-class VolumeRange(NamedTuple):
-    """A range of a volume to read."""
-
-    lv: LogicalVolume
-    offset: int
-    length: int
-
-
-def read_volumes(device: Device, vg: VolumeGroup, wanted: Sequence[VolumeRange]) -> List[bytes]:
-    """The bytes of ranges of volumes, in one batch of reads. Raises Truncated."""
-    return read_pieces(device, [vg.ranges(*item) for item in wanted])
 
 
 def read_all_volumes(
@@ -41,16 +28,14 @@ def read_all_volumes(
     `names` are the parts of the volumes' names, in the same order. `like` are volumes that were read before: bytes
     equal to those of a volume at the same place are not verified again.
 
-    A volume whose content cannot be read is Unreadable, also MGT: a run may leave the volume behind.
+    The content of a volume that cannot be read is the error, also of MGT: a run may leave the volume behind.
     """
     readers = [_VolumeReader(device, vg, lv, name) for lv, name in zip(vg.lvs, names)]
     _read_batch(device, vg, readers)
     verified = _VerifiedVhds(like)
     for reader in readers:
         reader.take_head(verified)
-    under_way = sm_journals.under_way(
-        (reader.name, reader.content) for reader in readers if isinstance(reader.content, JournalText)
-    )
+    under_way = sm_journals.under_way((reader.name, reader.content) for reader in readers)
     for reader in readers:
         if reader.name.uuid in under_way:
             reader.want_block_table()
@@ -66,7 +51,7 @@ def read_all_volumes(
                 is_disputed = any(one != volume.parent for one in located)
                 volumes[number] = volume._replace(parent=parent, disputed=is_disputed)
             except FormatError as problem:
-                volumes[number] = volume._replace(content=Unreadable(problem), parent=None, texts=(), empty=None)
+                volumes[number] = volume._replace(content=problem, parent=None, texts=(), empty=None)
     return tuple(volumes), mgt
 
 
@@ -108,8 +93,7 @@ class _VolumeReader:
         self._has_block_table = False  #: whether the last range of `wanted` is the block table
         end = max(part.end for part in vg.ranges(lv, 0, self.size))
         if end > device.size_bytes:
-            lost = Truncated(f"Logical volume {lv.name}", Place(device.name, 0), end, device.size_bytes)
-            self.content = Unreadable(lost)
+            self.content = Truncated(f"Logical volume {lv.name}", Place(device.name, 0), end, device.size_bytes)
         elif name.kind == naming.VHD:
             # three pieces: then the records share their bytes with the cache, without a copy
             end_footer = Range(self.size - SECTOR, SECTOR)
@@ -117,7 +101,7 @@ class _VolumeReader:
         elif name.kind == naming.QCOW2:
             self.wanted = [Range(0, qcow2.HEAD_BYTES)]
         elif name.kind == naming.CBT_LOG:
-            self.wanted = [Range(0, cbt.CbtHeader.SIZE)]
+            self.wanted = [Range(0, cbt.CbtLog.SIZE)]
         elif name.kind == naming.JOURNAL and name.journal in (naming.CLONE, naming.LEAF):
             self.wanted = [Range(0, SECTOR)]
         elif name.kind == naming.MGT:
@@ -149,7 +133,7 @@ class _VolumeReader:
                 self._mgt_start = head[0]
                 self.wanted = [Range(len(head[0]), end - len(head[0]))] if end > len(head[0]) else []
         except FormatError as problem:
-            self.content = Unreadable(problem)
+            self.content = problem
 
     def want_block_table(self) -> None:
         """Ask for the block table of an image too: it shows whether the image has a block."""
@@ -178,13 +162,12 @@ class _VolumeReader:
             elif isinstance(self.content, qcow2.Qcow2) and texts:
                 parent = qcow2.parent_of(self.content, texts[0], self.name.text)
         except FormatError as problem:
-            return Volume(self.lv, self.name, self.size, Unreadable(problem), None, ())
+            return Volume(self.lv, self.name, self.size, problem, None, ())
         return Volume(self.lv, self.name, self.size, self.content, parent, texts, empty=empty)
 
 
 def _read_batch(device: Device, vg: VolumeGroup, readers: Sequence[_VolumeReader]) -> None:
-    wanted = [VolumeRange(reader.lv, *part) for reader in readers for part in reader.wanted]
-    found = iter(read_volumes(device, vg, wanted))
+    found = iter(read_pieces(device, [vg.ranges(reader.lv, *part) for reader in readers for part in reader.wanted]))
     for reader in readers:
         reader.parts = [next(found) for _ in reader.wanted]
 
@@ -201,10 +184,10 @@ def saved(device: Device, lun: Lun) -> Optional[SavedVms]:
     for uuid, volume in lun.disks().items():
         if volume.content is None and uuid in records and records[uuid].name_label == saved_vms.NAME_LABEL:
             try:
-                (head,) = read_volumes(device, lun.vg, [VolumeRange(volume.lv, 0, SavedHeader.SIZE)])
+                (head,) = read_pieces(device, [lun.vg.ranges(volume.lv, 0, SavedHeader.SIZE)])
                 header = saved_vms.read_header(head, volume.name.text)
-                wanted = VolumeRange(volume.lv, SavedHeader.SIZE, min(header.length, volume.size - SavedHeader.SIZE))
-                (content,) = read_volumes(device, lun.vg, [wanted])
+                length = min(header.length, volume.size - SavedHeader.SIZE)
+                (content,) = read_pieces(device, [lun.vg.ranges(volume.lv, SavedHeader.SIZE, length)])
                 found = saved_vms.unpack(header, content, volume.name.text)
             except FormatError:
                 continue

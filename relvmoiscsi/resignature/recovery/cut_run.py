@@ -22,7 +22,6 @@ from relvmoiscsi.errors import (
 )
 from relvmoiscsi.formats.identity import dashed
 from relvmoiscsi.formats.lvm import pv
-from relvmoiscsi.formats.lvm.pv import Area
 from relvmoiscsi.formats.lvm.vg import VolumeGroup
 from relvmoiscsi.resignature.protocol import identities, steps
 from relvmoiscsi.resignature.protocol.commit_record import (
@@ -122,7 +121,7 @@ def _claimed(device: Device, mark: Mark) -> Mark:
     return mark._replace(label=label)
 
 
-def _headers(device: Device, areas: Sequence[Area]) -> List[Chunk]:
+def _headers(device: Device, areas: Sequence[Range]) -> List[Chunk]:
     places = [Range(area.offset, SECTOR) for area in areas]
     return [Chunk(place.offset, data) for place, data in zip(places, device.read(places))]
 
@@ -170,7 +169,7 @@ def _wrong_behind(run: Run, move: MdaMove, first: Optional[VolumeGroup], second:
     return ""
 
 
-def _holds(area: Area, vg: Optional[VolumeGroup], wanted: str) -> str:
+def _holds(area: Range, vg: Optional[VolumeGroup], wanted: str) -> str:
     found = f"the volume group of PV {dashed(vg.pv_id)}" if vg is not None else "no metadata that reads"
     return f"the metadata area at byte {area.offset} holds {found}, not that of PV {dashed(wanted)}"
 

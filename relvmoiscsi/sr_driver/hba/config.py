@@ -3,7 +3,7 @@
 
     SCSIid      the LUN
     device      without SCSIid: a device node of the LUN on this host
-    type        a regular expression for the start of the name of the adapters' driver; "any"
+    type        the start of the name of the adapters' driver; "any"
     resign      must be "true": an adapter sees all LUNs that the array maps, originals as well
     lun         a scan looks for this LUN number only; above 255, the number of either addressing method
     targetWWPN  a scan looks behind these ports of the array only, with commas between; with or without colons
@@ -18,6 +18,7 @@ from relvmoiscsi.errors import UsageError
 from relvmoiscsi.sr_driver.transport import CallRequest, scsi_id_in
 
 ANY_DRIVER = "any"
+_DRIVER = re.compile(r"[0-9A-Za-z_-]{1,64}\Z")  #: lvmohba takes a regular expression, which may run for ever
 _LUN = re.compile(r"[0-9]{1,9}\Z")
 _WWPN = re.compile(r"[0-9a-f]{16}\Z")
 
@@ -29,12 +30,12 @@ class HbaConfig(CallRequest):
         """Check a device-config. Raises UsageError: ConfigSCSIid (107) for an invalid SCSIid, else InvalidArg."""
         scsi_id = scsi_id_in(device_config)
         self.device = device_config.get("device", "").strip()  #: "" if the key is missing
-        driver = device_config.get("type", "")
-        try:
-            re.compile(driver)
-        except re.error as error:
-            raise UsageError(f"{driver!r} is no regular expression (device-config:type).", "InvalidArg") from error
-        self.driver = driver.strip() or ANY_DRIVER  #: a regular expression
+        self.driver = device_config.get("type", "").strip() or ANY_DRIVER
+        if not _DRIVER.match(self.driver):
+            raise UsageError(
+                f"{device_config['type']!r} is no start of a driver's name, such as qla2xxx (device-config:type).",
+                "InvalidArg",
+            )
         self.is_meant = device_config.get("resign", "").strip().lower() == "true"
         lun = device_config.get("lun", "").strip()
         if lun and not _LUN.match(lun):

@@ -23,7 +23,6 @@ from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 from relvmoiscsi.deadline import CLEANUP_SECONDS, Deadline
 from relvmoiscsi.errors import DeviceError, NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.host.disk import cleanup_journal, holders, multipath, paths, udev
-from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address
 from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.hba import adapters as hba
@@ -33,6 +32,7 @@ from relvmoiscsi.host.own_process import Begin, run_in_child
 from relvmoiscsi.host.terminated import quietly
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.lun import pool_records
+from relvmoiscsi.lun.call import disks_to_read
 from relvmoiscsi.sr_driver.hba import other_luns
 from relvmoiscsi.sr_driver.hba.config import HbaConfig
 
@@ -140,8 +140,8 @@ class Discovery:
         def check(_begin: Begin) -> None:
             until = time.monotonic() + USER_SECONDS
             while True:
-                the_map = multipath.find_map(self.scsi_id)  # multipathd may make a map at any time
-                alone = [disk for disk in disks if the_map is None or disk not in the_map.paths]
+                in_map = multipath.paths_in(udev.maps_of(self.scsi_id))  # multipathd may make a map at any time
+                alone = [disk for disk in disks if disk not in in_map]
                 users = holders.users_of_disks(alone)
                 if not users:
                     return
@@ -190,7 +190,7 @@ class Discovery:
             hiding.enter_context(other_luns.hidden(self._adapters, before))
             if not self._live:  # else a killed call has scanned for the LUN before
                 try:
-                    started, what = time.monotonic(), _listed(f"{one.adapter.name} ({one})" for one in places)
+                    started, what = time.monotonic(), _listed(f"{one.adapter.name} ({one.where})" for one in places)
                     log.info("scanning %s for the LUN %s", what, self.scsi_id)
                     self._failures = scan(places, self.deadline.part(min(SCAN_SECONDS, self.deadline.left / 2)))
                     for failure in self._failures:
@@ -217,7 +217,7 @@ class Discovery:
         before = cleanup_journal.read(self.scsi_id)
         if before is None:
             return
-        came = [one for one in hba.addresses_of(self.scsi_id, hba.adapters()) if one not in before.there]
+        came = [one for one in hba.addresses_of(self.scsi_id, hba.adapters()) if one not in before]
         if came and self._had_entry and not (self._live or self._pool_has_lun):
             log.warning("the new disks of the LUN %s stay: none answers, so their identities are unknown", self.scsi_id)
             return
@@ -252,8 +252,8 @@ class Discovery:
             problem: Optional[RelvmoiscsiError] = None
             for disk in self._live:
                 try:
-                    with open_device(THIS_HOST.node(disk), writable=False) as device:
-                        return engine.has_new_identities(device, self.scsi_id)
+                    with disks_to_read(self.scsi_id, [THIS_HOST.node(disk)]) as lun:
+                        return engine.has_new_identities(lun.device, self.scsi_id)
                 except (NotFound, DeviceError) as error:  # a path that has died meanwhile
                     problem = problem or error
             assert problem is not None  # at least one disk has answered

@@ -24,8 +24,8 @@ from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.iscsi.lun_device import LunDevice
 from relvmoiscsi.iscsi.lun_opening import LunName, open_lun
-from relvmoiscsi.iscsi.names import Credentials, DiscoveredTarget, Initiator
-from relvmoiscsi.iscsi.target_sessions import discover
+from relvmoiscsi.iscsi.names import Credentials, Initiator
+from relvmoiscsi.iscsi.target_sessions import Targets, discover
 from relvmoiscsi.portal import Portal
 from relvmoiscsi.sr_driver.iscsi.iscsi_config import Chap, IscsiConfig
 
@@ -48,8 +48,8 @@ class Access(NamedTuple):
         config.target_iqn = target_iqn
         return self._replace(config=config, portals=portals)
 
-    def discovered(self, deadline: Deadline, portals: Optional[Sequence[Portal]] = None) -> Sequence[DiscoveredTarget]:
-        """Return the targets that the portals offer. Raises NotFound, Refused, OutOfTime."""
+    def discovered(self, deadline: Deadline, portals: Optional[Sequence[Portal]] = None) -> Targets:
+        """Return the targets that the portals offer, and the portals of each. Raises NotFound, Refused, OutOfTime."""
         asked = self.portals if portals is None else portals
         return self.in_turn(lambda initiator: discover(asked, initiator, self.credentials, deadline))
 

@@ -10,7 +10,7 @@ from typing import Dict, Iterable, List, Sequence, Tuple
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.iscsi.lun_opening import list_luns
-from relvmoiscsi.iscsi.names import DiscoveredTarget, LunInfo
+from relvmoiscsi.iscsi.names import LunInfo
 from relvmoiscsi.iscsi.target_sessions import in_turn
 from relvmoiscsi.portal import DEFAULT_PORT, Portal
 from relvmoiscsi.sr_driver.iscsi.iscsi_config import ANY_IQN
@@ -22,11 +22,12 @@ from relvmoiscsi.sr_driver.transport import MissingKey
 def verify_named(access: Access, deadline: Deadline) -> None:
     """Raise MissingKey if the IQN or the SCSIid is missing: with the targets of each portal, or with the LUNs."""
     if not access.config.target_iqn:
-        targets: List[DiscoveredTarget] = []
+        targets: List[Tuple[Portal, str]] = []
         failures: List[RelvmoiscsiError] = []
         for portal, seconds in in_turn(access.portals, deadline):
             try:
-                targets += access.discovered(deadline.part(seconds), [portal])
+                offered = access.discovered(deadline.part(seconds), [portal])
+                targets += [(at, iqn) for iqn, portals in offered.items() for at in portals]
             except RelvmoiscsiError as failure:
                 failures.append(failure)
         if failures and not targets:
@@ -62,12 +63,10 @@ def lun_list(luns: Sequence[LunInfo]) -> str:
     )
 
 
-def target_list(targets: Sequence[DiscoveredTarget], asked: Portal) -> str:
+def target_list(targets: Sequence[Tuple[Portal, str]], asked: Portal) -> str:
     """Return the XML of error 96. As in SM, the last entry stands for all targets of the portal."""
     rows = []
-    for index, (portal, iqn) in enumerate(
-        [*((at, one.iqn) for one in targets for at in one.portals), (asked, ANY_IQN)]
-    ):
+    for index, (portal, iqn) in enumerate([*targets, (asked, ANY_IQN)]):
         port = [("Port", str(portal.port))] if portal.port != DEFAULT_PORT else []
         rows.append([("Index", str(index)), ("IPAddress", portal.host), *port, ("TargetIQN", iqn)])
     return _document("iscsi-target-iqns", "TGT", rows)

@@ -76,7 +76,7 @@ def test_luns_of_any_number_and_block_are_found(tgt, tmp_path):
     with tgt(exports) as target:
         portals = [Portal("127.0.0.1", target.port)]
         found = discover(portals, ME, NONE, Deadline(600))
-        assert [(one.iqn, one.portals) for one in found] == [(target.iqn, tuple(portals))]
+        assert found == {target.iqn: tuple(portals)}
         found = list_luns(portals, target.iqn, ME, Deadline(600))
         listed = [(one.number, one.block_size, one.problem) for one in found]
         assert listed == [(1, 512, ""), (7, 512, ""), (300, 4096, "")]
@@ -92,11 +92,12 @@ def test_luns_of_any_number_and_block_are_found(tgt, tmp_path):
 def test_a_target_that_is_killed_and_started_again_has_all_bytes(tgt, monkeypatch):
     asked = threading.Event()
 
-    def why_not(portal, *rest, real=connect._why_not):
-        asked.set()  # a connection was refused
-        return real(portal, *rest)
+    class Refused(connect.Unreachable):
+        def __init__(self, *words):
+            super().__init__(*words)
+            asked.set()  # a connection was refused
 
-    monkeypatch.setattr(connect, "_why_not", why_not)
+    monkeypatch.setattr(connect, "Unreachable", Refused)
     with tgt() as target, lun_of(target) as device:
         for number in range(2):
             device.write([Chunk(4096 * number, bytes([number + 1]) * 4096)])
@@ -129,7 +130,7 @@ def test_istgt_is_read_and_written_with_digests_and_wants_chap_for_the_discovery
         work(device)
     with Istgt(tmp_path, [image(tmp_path)], chap=USER, mutual=TARGET, discovery_chap=True) as istgt:
         found = discover([Portal("127.0.0.1", istgt.port)], ME, BOTH, Deadline(600))
-        assert istgt.iqn in [one.iqn for one in found]
+        assert istgt.iqn in found
         with lun_of(istgt, 0, credentials=BOTH) as device:
             work(device)
 

@@ -63,8 +63,8 @@ HOSTS = {
 
 def xapi_list(dom0):
     """What xapi would accept if it started now."""
-    found = conf.read_whitelist(dom0.path("/"))
-    return " ".join(found.plugins) if found.source is not None else None
+    found = conf.sm_plugins(dom0.path("/"))
+    return " ".join(found[-1].plugins) if found else None
 
 
 def difference(before, after):
@@ -255,7 +255,7 @@ def test_what_nobody_told_us_of_is_followed_when_xapi_starts(dom0, packages):
 
 def discovered(dom0, directory):
     """SR type and path of the drivers that xapi finds: names that end in SR, accepted, executable."""
-    whitelist = conf.read_whitelist(dom0.path("/"))
+    whitelist = conf.sm_plugins(dom0.path("/"))[-1]
     names = [name for name in dom0.names(directory) if name.endswith("SR") and whitelist.allows(name[:-2])]
     paths = {name[:-2].lower(): os.path.join(directory, name) for name in names}
     return {sr_type: path for sr_type, path in paths.items() if not dom0.run(["test", "-x", path], check=False).status}

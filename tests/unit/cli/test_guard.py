@@ -18,10 +18,10 @@ from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.disk import scsi_id as live_scsi
 from relvmoiscsi.host.disk.block_device import HostDevice, ImageFile
 from relvmoiscsi.host.locks import sm_locks
-from relvmoiscsi.host.locks.lun_lock import lun_lock
+from relvmoiscsi.host.locks.lun_lock import is_lun_locked, lun_lock
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi import other_hosts
-from relvmoiscsi.lun import disk_source, users
+from relvmoiscsi.lun import disk_source, named_device, users
 
 YES = ("--yes", "--scsi-id", SCSI_ID)
 NOTHING = "Nothing was written."
@@ -399,3 +399,17 @@ def test_what_a_target_calls_its_lun_is_no_command_of_a_shell(lun, command, has_
     has_scsi_id("1x$(touch${IFS}pwned)")
     ran = command("resignature", lun, "--yes", "--not-in-use")
     assert ran.status == 0 and "device-config:SCSIid='1x$(touch${IFS}pwned)'" in ran.out
+
+
+def test_a_python_program_writes_to_a_disk_under_the_lock_of_the_lun_and_never_to_another_lun(lun, root, monkeypatch):
+    monkeypatch.setattr(named_device, "THIS_HOST", Host(root))
+    with named_device.open_device(str(lun), writable=True) as device:
+        assert is_lun_locked(SCSI_ID, Host(root)) and device.read([]) == []
+    assert not is_lun_locked(SCSI_ID, Host(root))
+    with lun_lock(SCSI_ID, Host(root), 0), pytest.raises(Refused):
+        named_device.open_device(str(lun), writable=True).__enter__()
+    monkeypatch.setattr(live_scsi, "live_scsi_id", lambda _path: OTHER_SCSI_ID)
+    with pytest.raises(Refused, match=OTHER_SCSI_ID):
+        named_device.open_device(str(lun), writable=True).__enter__()
+    with named_device.open_device(str(lun), writable=False) as device:
+        assert not is_lun_locked(SCSI_ID, Host(root)) and device.size_bytes

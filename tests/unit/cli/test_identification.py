@@ -50,13 +50,13 @@ def make(command, monkeypatch):
 
 def facts_of(disk, **others):
     pool = {"asked": False, "uuid": None, "name_label": None, "overridden": False, "sentence": NO_XAPI}
-    sr = {"uuid": tree().truth.sr_uuid, "name_label": "test SR"}
     known = {"kind": "block device", "scsi_id": SCSI_ID, "vendor": "ACME", "model": "Rocket", "serial": "x42"}
     size = os.stat(str(disk)).st_size
     return {
         **known,
         "size_bytes": size,
-        "sr": sr,
+        "sr": tree().truth.sr_uuid,
+        "sr_name_label": "test SR",
         "vdi_count": 4,
         "storage_manager_at_work": False,
         "pool": pool,
@@ -74,8 +74,8 @@ def test_show_the_dry_run_and_a_run_have_the_facts_of_the_lun_before(disk, comma
     recovered = command("recover", disk, "--yes", *named).json["lun"]
 
     assert shown == planned == done == facts_of(disk)
-    assert undone == facts_of(disk, sr={"uuid": SR, "name_label": "test SR"})
-    assert recovered == facts_of(disk, sr={"uuid": tree().truth.sr_uuid, "name_label": None}, vdi_count=None)
+    assert undone == facts_of(disk, sr=SR)
+    assert recovered == facts_of(disk, sr_name_label=None, vdi_count=None)
 
 
 def test_the_pool_that_has_answered_is_named_and_asked_is_enough(disk, command, monkeypatch, pool):

@@ -120,7 +120,7 @@ def is_true(command, path, was, state, sentence, kind):
     elif sentence == BEGUN.format(path, kind):
         assert command("recover", path, "--yes").status == 0
         settled = command("show", path, "--json").json
-        assert (settled["state"], settled["sr"]["uuid"]) in (("clean", pair().truth.sr_uuid), ("resignatured", SR))
+        assert (settled["state"], settled["sr"]) in (("clean", pair().truth.sr_uuid), ("resignatured", SR))
     else:
         assert now["state"] in ("clean", "resignatured"), "an unfinished run is always said"
 

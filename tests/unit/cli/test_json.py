@@ -81,7 +81,7 @@ def test_a_result_that_nobody_reads_is_74_and_the_run_is_whole_and_talk_goes_to_
     assert process.returncode == 74 and f"opened {image} for writing" in err
     assert f"relvmoiscsi: step 4 of 6: label: switched, 1 writes to {image}\n" in err
     found = command("resignature", image, "--yes", "--json").json
-    assert (found["already_done"], found["sr"]["new"]) == (True, SR)
+    assert (found["already_done"], found["new_sr"]) == (True, SR)
 
 
 def test_a_result_that_finds_no_room_is_74_and_said(image):

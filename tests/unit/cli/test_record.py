@@ -16,7 +16,8 @@ from relvmoiscsi.host.disk.block_device import open_device
 
 def pairs_of(facts):
     """Every old id of a result, with the new one."""
-    rows = [facts["sr"], facts["vg_id"], facts["pv_id"], *facts["vdis"], *(lv["id"] for lv in facts["lvs"])]
+    rows = [{"old": facts[f"old_{name}"], "new": facts[f"new_{name}"]} for name in ("sr", "vg_id", "pv_id")]
+    rows += [*facts["vdis"], *({"old": lv["old_id"], "new": lv["new_id"]} for lv in facts["lvs"])]
     return {**{row["old"]: row["new"] for row in rows}, **facts["other_uuids"]}
 
 

@@ -24,7 +24,7 @@ from kit.streams import Unwritable
 from relvmoiscsi import cli, engine
 from relvmoiscsi.host.disk.block_device import ImageFile, open_device
 
-IDS = ("sr", "vg_id", "pv_id", "vdis", "other_uuids")
+IDS = ("old_sr", "new_sr", "old_vg_id", "new_vg_id", "old_pv_id", "new_pv_id", "vdis", "other_uuids")
 OTHER = "66666666-7777-4888-9999-aaaaaaaaaaaa"
 YES = ("--yes", "--json")
 
@@ -45,7 +45,7 @@ def test_a_dry_run_prints_ids_and_writes_and_writes_nothing(image, command, unwr
 
     found = unwritten(0, "resignature", image, "--dry-run", "--json").json
     assert (found["state"], found["writes"], found["bytes_written"], found["flushes"]) == ("clean", 0, 0, 0)
-    assert (found["already_done"], found["sr"]["old"]) == (False, tree().truth.sr_uuid)
+    assert (found["already_done"], found["old_sr"]) == (False, tree().truth.sr_uuid)
     assert len(found["plan"]) > 5
     for write in found["plan"]:
         assert set(write) == {"offset", "length", "what", "old", "new"}
@@ -82,7 +82,7 @@ def test_text_says_what_became_what_and_what_it_cost_and_a_sparse_image_stays_sp
 
     now, lines = command("show", image, "--json").json, ran.out.splitlines()
     assert lines[0] == f"{image} was resignatured."
-    assert lines[1] == "  SR   {}  becomes  {}".format(tree().truth.sr_uuid, now["sr"]["uuid"])
+    assert lines[1] == "  SR   {}  becomes  {}".format(tree().truth.sr_uuid, now["sr"])
     assert lines[3].split("  becomes  ")[1] == "{}  Größe <é>".format(now["vdis"][1]["uuid"])
     assert lines[-1].endswith(" KiB, 6 flushes") and ran.err == ""
     size = os.stat(str(image))
@@ -195,24 +195,24 @@ def test_a_second_clone_gets_the_ids_of_the_first(request, original, command, tm
 @pytest.mark.parametrize("key", ["sr", "pv_id", "vdis", "other_uuids", "lvs"])
 def test_a_part_of_a_map_is_enough(image, original, command, tmp_path, key):
     first = command("resignature", image, *YES).json
-    second = command("resignature", original, *YES, "--map", map_file(tmp_path, {key: first[key]})).json
+    part = {name: value for name, value in first.items() if name in (key, f"old_{key}", f"new_{key}")}
+    second = command("resignature", original, *YES, "--map", map_file(tmp_path, part)).json
 
-    new = {"lvs": lambda rows: [row["id"] for row in rows], "vdis": lambda rows: [row["new"] for row in rows]}
-    assert new.get(key, dict)(second[key]) == new.get(key, dict)(first[key])
-    other = "vg_id" if key != "vg_id" else "sr"
-    assert (second[other] != first[other]) == (key != "sr"), "from the SR's UUID all the others follow"
+    new = {"lvs": lambda rows: [row["new_id"] for row in rows], "vdis": lambda rows: [row["new"] for row in rows]}
+    assert part and all(new.get(key, str)(second[name]) == new.get(key, str)(first[name]) for name in part)
+    assert (second["new_vg_id"] != first["new_vg_id"]) == (key != "sr"), "from the SR's UUID all the others follow"
 
 
 @pytest.mark.parametrize("kind", ["a result", "of the command map"])
 def test_map_and_sr_uuid_may_agree_and_not_contradict(image, command, unwritten, tmp_path, kind):
-    facts, says = {"sr": {"old": tree().truth.sr_uuid, "new": SR}}, "another SR UUID"
+    facts, says = {"old_sr": tree().truth.sr_uuid, "new_sr": SR}, "another SR UUID"
     if kind == "of the command map":
         disk = command("show", image, "--json").json["vdis"][0]["uuid"]
         facts, says = command("map", "--sr", SR, disk, "--json").json, f"is a map for the SR {SR}"
     words = ("--json", "--map", map_file(tmp_path, facts))
 
     for more in ((), ("--sr-uuid", SR)):
-        assert unwritten(0, "resignature", image, "--dry-run", *words, *more).json["sr"]["new"] == SR
+        assert unwritten(0, "resignature", image, "--dry-run", *words, *more).json["new_sr"] == SR
     unwritten(2, "resignature", image, "--yes", *words, "--sr-uuid", SR[:-1] + "6", says=says)
 
 
@@ -221,15 +221,15 @@ LVM_ID = "abcdef-ABCD-1234-abcd-ABCD-1234-abcdef"
 BAD_MAPS = {
     "no JSON": "SR: new",
     "no UTF-8": '{"sr": "\xff"}',
-    "sr a number": {"sr": 5},
-    "sr without new": {"sr": {"old": UUIDS["sr"]}},
+    "sr a number": {"old_sr": 5, "new_sr": 6},
+    "sr without new": {"old_sr": UUIDS["sr"]},
     "vdis of numbers": {"vdis": [5]},
-    "lvs without id": {"lvs": [{"name": {"old": "MGT", "new": "MGT"}}]},
+    "lvs without id": {"lvs": [{"old": "MGT", "new": "MGT"}]},
     "an unknown UUID": {"uuids": {OTHER: SR}},
-    "a UUID with a newline": {"sr": {"old": UUIDS["sr"], "new": SR + "\n"}},
+    "a UUID with a newline": {"old_sr": UUIDS["sr"], "new_sr": SR + "\n"},
     "no LVM id": {"lvm_ids": {TRUTH.vg_id: "abc"}},
-    "a UUID for an LVM id": {"vg_id": {"old": TRUTH.vg_id, "new": SR}},
-    "two choices for one UUID": {"uuids": {UUIDS["sr"]: SR}, "sr": {"old": UUIDS["sr"], "new": OTHER}},
+    "a UUID for an LVM id": {"old_vg_id": TRUTH.vg_id, "new_vg_id": SR},
+    "two choices for one UUID": {"uuids": {UUIDS["sr"]: SR}, "old_sr": UUIDS["sr"], "new_sr": OTHER},
     "one LVM id twice": {"lvm_ids": {TRUTH.vg_id: LVM_ID, TRUTH.pv_id: LVM_ID}},
     "two UUIDs exchanged": {"uuids": {UUIDS["disk"]: UUIDS["data"], UUIDS["data"]: UUIDS["disk"]}},
 }
@@ -250,7 +250,7 @@ def test_a_map_that_is_not_there_is_2(image, unwritten, tmp_path):
 @pytest.mark.parametrize("option", ["--sr-uuid", "--map"])
 def test_ids_that_were_chosen_otherwise_are_refused(finished, unwritten, tmp_path, option):
     """A script relies on the ids that it has chosen."""
-    choice = OTHER if option == "--sr-uuid" else map_file(tmp_path, {"sr": {"old": tree().truth.sr_uuid, "new": OTHER}})
+    choice = OTHER if option == "--sr-uuid" else map_file(tmp_path, {"old_sr": tree().truth.sr_uuid, "new_sr": OTHER})
     ran = unwritten(4, "resignature", finished, "--yes", option, choice, says="--again")
 
     assert OTHER in ran.err and SR in ran.err
@@ -271,7 +271,7 @@ def test_a_second_run_has_nothing_to_do_and_writes_nothing_to_a_lun_that_may_be_
     with open(str(image), "rb"):
         text = unwritten(0, "resignature", image, "--yes", *options)
         second = unwritten(0, "resignature", image, *YES, *options).json
-    new_sr = first["sr"]["new"]
+    new_sr = first["new_sr"]
     assert text.out == f"{image} was already resignatured, as SR {new_sr}. Nothing was written.\n"
     assert (second["already_done"], second["writes"], second["state"]) == (True, 0, "resignatured")
     assert of(second, (*IDS, "lvs", "scsi_id")) == of(first, (*IDS, "lvs", "scsi_id"))
@@ -285,7 +285,7 @@ def test_already_done_without_the_map_once_lvm_has_reclaimed_the_journal(finishe
     patched(finished, at, bytes(512))
 
     ran = unwritten(0, "resignature", finished, *YES)
-    assert (ran.json["already_done"], ran.json["sr"]) == (True, {"old": None, "new": SR})
+    assert (ran.json["already_done"], ran.json["old_sr"], ran.json["new_sr"]) == (True, None, SR)
     assert "vdis" not in ran.json
     unwritten(4, "undo", finished, "--yes")
     unwritten(2, "resignature", finished, "--yes", "--again", "--map", map_file(tmp_path, ran.out))
@@ -296,8 +296,8 @@ def test_again_is_a_new_resignature(finished, command, unwritten):
     second = command("resignature", finished, *YES, "--again").json
 
     assert planned["state"] == "resignatured" and planned["plan"]
-    assert (second["already_done"], second["sr"]["old"]) == (False, SR) and second["sr"]["new"] != SR
-    assert command("show", finished, "--json").json["sr"]["uuid"] == second["sr"]["new"]
+    assert (second["already_done"], second["old_sr"]) == (False, SR) and second["new_sr"] != SR
+    assert command("show", finished, "--json").json["sr"] == second["new_sr"]
 
 
 @pytest.fixture

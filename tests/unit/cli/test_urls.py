@@ -106,7 +106,7 @@ def test_the_result_is_shown_checked_mapped_compared_and_undone(command, clone):
         assert command("check", where, "--original", where).status == 2
         assert SR in command("map", "--device", where).out
         assert command("undo", *words).status == 0
-        assert command("show", where, "--json").json["sr"]["uuid"] == shell.tree().truth.sr_uuid
+        assert command("show", where, "--json").json["sr"] == shell.tree().truth.sr_uuid
 
 
 def cut_run(command, monkeypatch, target):
@@ -384,7 +384,7 @@ def test_an_initiator_name_has_at_most_223_bytes_and_a_longer_one_is_told_as_tha
 
 
 def test_a_lun_that_does_not_answer_is_opened_once_for_json(command, monkeypatch):
-    monkeypatch.setattr(login, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(url_source, "PATIENCE_SECONDS", 0.2)
     with HostileTarget(quirks=["busy_for_ever"], ignore=("isid kept",)) as target:
         ran = command("show", url(target, 0), "--json")
 
@@ -393,7 +393,7 @@ def test_a_lun_that_does_not_answer_is_opened_once_for_json(command, monkeypatch
 
 
 def test_a_list_asks_a_busy_lun_once_and_says_that_it_is_busy(command, monkeypatch):
-    monkeypatch.setattr(login, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(url_source, "PATIENCE_SECONDS", 0.2)
     monkeypatch.setattr(looking, "PAUSE_SECONDS", 3600.0)
     with HostileTarget(quirks=["busy_for_ever"], ignore=("isid kept",)) as target:
         (row,) = command("show", url(target), "--json").json["luns"]
@@ -406,7 +406,7 @@ def test_a_list_asks_a_busy_lun_once_and_says_that_it_is_busy(command, monkeypat
 def test_a_reader_that_has_waited_too_long_says_what_the_lun_answered_and_nothing_of_earlier_calls(
     command, reader, output_as, monkeypatch
 ):
-    monkeypatch.setattr(login, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(url_source, "PATIENCE_SECONDS", 0.2)
     with HostileTarget(quirks=["busy_for_ever"], ignore=("isid kept",)) as target:
         ran = command(reader, url(target, 0), *output_as)
 
@@ -462,21 +462,22 @@ def test_a_url_without_a_lun_lists_luns_with_their_srs_and_one_that_cannot_be_re
         first, second, third = command("show", url(target), "--json").json["luns"]
         text = command("show", url(target))
     assert first == {
-        "lun": 0,
+        "number": 0,
         "scsi_id": target.lun(0).scsi_id,
         "vendor": "HOSTILE",
         "model": "SCRIPTED",
         "serial": "HOSTILE000000",
         "size_bytes": clone.size_bytes,
         "state": "clean",
-        "sr": {"uuid": shell.tree().truth.sr_uuid, "name_label": "test SR"},
+        "sr": shell.tree().truth.sr_uuid,
+        "sr_name_label": "test SR",
         "vdi_count": 4,
         "same_sr_as": [],
         "problem": None,
     }
-    assert (second["lun"], second["state"], second["sr"]["uuid"]) == (1, "empty", None)
+    assert (second["number"], second["state"], second["sr"]) == (1, "empty", None)
     assert third["state"] is None and text.status == 0 and "LUN 2: It is reserved by another host." in text.out
-    assert re.search(rf"^  0 +{first['scsi_id']} .* clean +{first['sr']['uuid']}", text.out, re.MULTILINE)
+    assert re.search(rf"^  0 +{first['scsi_id']} .* clean +{first['sr']}", text.out, re.MULTILINE)
 
 
 def test_luns_with_one_sr_are_marked(command, clone):

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from kit.direct_world import LUN, OTHER, World, in_process
 from relvmoiscsi.direct import direct_config, links
 from relvmoiscsi.direct.direct_config import (
-    DirectLun,
     check_name,
     check_scsi_id,
     read_section,
@@ -30,7 +29,7 @@ from relvmoiscsi.host import config_file
 from relvmoiscsi.host.config_file import changing, read_config, replace_config
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
-DISK = DirectLun("disk", LUN)
+DISK = ("disk", LUN)
 
 
 #: lines that an administrator, an editor or an accident puts into a file
@@ -50,7 +49,7 @@ def test_names_and_ids_are_read_from_the_section_alone():
         "[DEFAULT]\nno = 3600140500000000000000000000000000\n[direct] ; the LUNs\n# comment\n\n"
         f"disk = {LUN}\nlog.1: {OTHER}  # theirs\n[other]\nother = 36001405aa\n"
     )
-    assert read_section(text) == ((DISK, DirectLun("log.1", OTHER)), ())
+    assert read_section(text) == ({"disk": LUN, "log.1": OTHER}, [])
 
 
 @pytest.mark.parametrize("line, reason", [
@@ -62,9 +61,8 @@ def test_names_and_ids_are_read_from_the_section_alone():
     ("disk = 36001405aaaa", "has a name already: first"),
 ])  # fmt: skip
 def test_a_line_that_cannot_be_meant_is_told_and_harms_no_other(line, reason):
-    section = read_section(f"[direct]\nfirst = 36001405aaaa\n{line}\nlast = 36001405bbbb\n")
-    assert [entry.name for entry in section.entries] == ["first", "last"]
-    (problem,) = section.problems
+    luns, (problem,) = read_section(f"[direct]\nfirst = 36001405aaaa\n{line}\nlast = 36001405bbbb\n")
+    assert list(luns) == ["first", "last"]
     assert problem.startswith("Line 3: ") and reason in problem
 
 
@@ -92,31 +90,29 @@ def test_what_would_be_a_path_an_option_a_word_of_a_shell_or_a_disk_of_the_kerne
 @given(texts)
 def test_adding_and_removing_restores_every_byte(text):
     """Of any text at all: no file is a failure."""
-    section = read_section(text)
-    for key in ("name", "scsi_id"):
-        assert len({getattr(entry, key) for entry in section.entries}) == len(section.entries)
-    assume(not section.named("new") and not section.of_lun(LUN))
+    luns, _problems = read_section(text)
+    assert len(set(luns.values())) == len(luns)
+    assume("new" not in luns and LUN not in luns.values())
     # An empty section below our mark is one that we made: it goes with its last line.
     assume(direct_config.MARK + "\n[direct]" not in text.replace("\r", ""))
     try:
-        changed = with_entry(text, DirectLun("new", LUN))
+        changed = with_entry(text, "new", LUN)
     except Refused:
         return  # a file to be edited by hand
-    assert read_section(changed).named("new") == DirectLun("new", LUN)
-    assert set(read_section(changed).entries) == {*section.entries, DirectLun("new", LUN)}
+    assert read_section(changed)[0] == {**luns, "new": LUN}
     assert without_entry(changed, "new") == text
 
 
 def test_a_file_with_the_line_ends_of_windows_keeps_them():
     text = f"[direct]\r\nother = {OTHER}\r\n[more]\r\n"
-    changed = with_entry(text, DISK)
+    changed = with_entry(text, *DISK)
     assert changed == f"[direct]\r\nother = {OTHER}\r\ndisk = {LUN}\r\n[more]\r\n"
     assert without_entry(changed, "disk") == text
 
 
 def test_a_mark_of_ours_goes_only_with_an_empty_section():
     mine, others = f"disk = {LUN}\n", f"other = {OTHER}\n"
-    text = with_entry("", DISK) + "# by hand\n" + others
+    text = with_entry("", *DISK) + "# by hand\n" + others
     assert without_entry(without_entry(text, "disk"), "other") == text.replace(mine, "").replace(others, "")
 
 
@@ -229,7 +225,7 @@ def test_a_disk_that_multipath_will_take_has_no_link(world, sign):
     was_multipathed(world)
     world.put(sign) if sign else world.runs_multipathd()
     assert world.link_name("sda") == ""
-    assert "has no map yet" in links.status_of(DISK, world.look, world.host).problem
+    assert "has no map yet" in links.status_of(*DISK, world.look, world.host).problem
 
 
 @pytest.mark.parametrize("text", ["", "[other]\ndisk = {0}\n", "[direct]\nsda = {0}\n"])
@@ -250,7 +246,7 @@ def test_an_sr_or_what_may_be_one_has_no_link_whatever_there_was(world, owner, s
     world.has_disk("sda")
     world.content["sda"] = owner
     assert world.link_name("sda") == world.link_name("sda", "disk") == ""
-    assert re.search(sentence, links.status_of(DISK, world.look, world.host).problem)
+    assert re.search(sentence, links.status_of(*DISK, world.look, world.host).problem)
 
 
 UNREADABLE = DeviceError("/dev/sda", "read", 0, 4608, "Input/output error")
@@ -312,7 +308,7 @@ def test_a_link_is_renewed_by_an_event_of_everything_the_lun_has(world):
     a_map(world)
     world.has_disk("sdc", "8:32", OTHER)
     world.steps = [lambda: world.links("sda"), lambda: world.links("dm-0")]
-    assert links.renew_link(DISK, "dm-0", world.host)
+    assert links.renew_link(*DISK, "dm-0", world.host)
     assert world.events() == ["dm-0", "sda", "sdb"]
 
 
@@ -326,7 +322,7 @@ def test_a_device_that_goes_at_that_moment_is_no_failure(world):
 
 def test_a_linked_lun_is_linked_and_not_read_and_any_other_has_a_reason(world):
     def status():
-        return links.status_of(DISK, world.look, world.host)
+        return links.status_of(*DISK, world.look, world.host)
 
     assert "No disk of this host has the SCSIid" in status().problem
     world.has_disk("sda")

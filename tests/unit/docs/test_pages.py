@@ -20,7 +20,7 @@ MADE = re.compile(r"\.|build$|dist$|htmlcov$|__pycache__$|.*\.egg-info$")
 def map_of(page):
     """The rooms of the map, and what it says of each."""
     table = page[page.index("\nThe rooms\n") : page.index("\nImports\n")]
-    rows = re.findall(r"^   \* - ``(\S+)/``\n     - (.*\n(?:       .*\n)*)", table, re.MULTILINE)
+    rows = re.findall(r"^``(\S+)/``\n((?:   .*\n)+)", table, re.MULTILINE)
     return dict(rows)
 
 

@@ -43,6 +43,7 @@ def prose(page):
     text = re.sub(r"(?m)::\n\n(?:(?: +.*)?\n)+", ".\n\n", page)
     text = re.sub(r"(?m)^\.\. .*\n(?:   .*\n|\n(?=   ))*", "", text)
     text = re.sub(r"(?m)^(?:- )?``.*``$", "", text)  # a message on docs/troubleshooting.rst: judged where it is made
+    text = re.sub(r"(?m)^(?:=+ +)+=+\n(?:.+\n)+", lambda table: table.group().replace("\n", "\n\n"), text)
     text = re.sub(r"``[^`]*``|:\w+:`[^`]*`|`[^`]*`__?", "X", text)
     for block in re.split(r"\n\s*\n|(?m:^\s*(?:[-*] |\d+\. )+)", text):
         yield " ".join(block.split())

@@ -76,6 +76,7 @@ COMPLETE = (
     "There are no VM records on the VDI … of ….",
     "There is no … with the UUID or the name ….",
     "it is in use by ….",
+    "This host sees no LUN with the SCSIid ….",
     "… But ….",
     "… begins like an LVM1 physical volume, which LVM releases read",
     "… cannot be read: …",
@@ -101,8 +102,6 @@ COMPLETE = (
     "…: there is no room for the journal: it needs … bytes and a second",
     "…: a part of that VDI is still to be zeroed. …: the clone's own SR",
 )
-#: errors whose first argument is what the structure is called, and whose second says where it is
-STRUCTURES = {"BadMagic", "BadChecksum", "Truncated", "Malformed", "Unsupported"}
 
 
 def listed():
@@ -199,15 +198,13 @@ def test_each_sentence_on_the_page_is_the_beginning_of_one_in_the_code(of_module
     assert [sentence for sentence in LISTED if not is_in_code(sentence)] == []
 
 
-def test_each_sentence_without_an_action_and_each_structure_of_the_code_is_on_the_page(trees):
+def test_each_sentence_without_an_action_is_on_the_page_or_complete(trees):
     sentences = tuple(sentence.rstrip(ANY) for sentence in LISTED)
-    structures = tuple(re.sub(" (at )?" + ANY + "$", "", sentence) for sentence in LISTED)
 
     made = {text for text in raised(SENTENCES - {"UsageError"}, *trees) if not ACTION.search(text)}
     assert len(made) > 100 and sorted(text for text in made if not text.startswith((*sentences, *COMPLETE))) == []
     assert [beginning for beginning in COMPLETE if not any(text.startswith(beginning) for text in made)] == []
     assert [beginning for beginning in COMPLETE if beginning.startswith(sentences)] == [], "on the page as well"
-    assert sorted(what for what in raised(STRUCTURES, *trees) if not what.startswith(structures)) == []
 
 
 def test_each_row_of_the_page_says_something():
@@ -217,7 +214,7 @@ def test_each_row_of_the_page_says_something():
 
 
 def test_the_numbers_on_the_page_are_those_that_the_driver_answers_with(of_modules):
-    rows = re.findall(r"^   \* - (\d+)\n     - (\w+)$", PAGE, re.MULTILINE)
+    rows = re.findall(r"^(\d+) +(\w+) ", PAGE, re.MULTILINE)
     used = set().union(*(found for path, found in zip(MODULES, of_modules) if path.name != "codes.py"))
 
     assert rows == [

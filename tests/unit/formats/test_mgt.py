@@ -11,9 +11,8 @@ from kit.build_volumes import MgtSpec, Record, mgt_content
 from kit.examples import examples
 from relvmoiscsi.errors import FormatError, Malformed, Unsupported
 from relvmoiscsi.formats.mgt import (
-    NewRecord,
     changes,
-    changes_between,
+    new_record,
     other_tags,
     read_length,
     read_mgt,
@@ -79,7 +78,7 @@ def applied(data, found):
 
 def renamed(data):
     """The bytes under new UUIDs."""
-    return applied(data, changes(read(data), NEW[SR], NEW))
+    return applied(data, changes(read(data), read(data), NEW[SR], NEW))
 
 
 # --- reading
@@ -192,9 +191,10 @@ def test_a_record_that_does_not_read_keeps_its_bytes_but_for_the_uuids_in_it(old
     mgt = read(in_record(old, new))
 
     assert [record.uuid for record in mgt.records] == [SNAPSHOT]
-    assert [(slot.offset, [link.uuid for link in slot.links]) for slot in mgt.unread] == [(2048, links)]
-    changed = {change.offset: change.new.decode() for change in changes(mgt, NEW[SR], NEW)}
-    assert [changed[link.at] for link in mgt.unread[0].links] == [NEW[uuid] for uuid in links]
+    assert mgt.unread == [2048]
+    assert [(link.offset, link.uuid) for link in mgt.links] == [(2048, uuid) for uuid in links]
+    changed = {change.offset: change.new.decode() for change in changes(mgt, mgt, NEW[SR], NEW)}
+    assert [changed[link.at] for link in mgt.links] == [NEW[uuid] for uuid in links]
 
 
 def test_an_sr_part_without_uuid_is_malformed():
@@ -218,7 +218,7 @@ def test_any_bytes_in_it_are_read_or_refused(offset, noise):
 
 
 def test_uuids_change_in_place_and_nothing_else_does():
-    found = changes(read(), NEW[SR], NEW)
+    found = changes(read(), read(), NEW[SR], NEW)
 
     expected = DATA
     for old, new in NEW.items():
@@ -232,7 +232,7 @@ def test_of_two_records_of_one_vdi_the_last_counts_and_both_change():
 
     assert mgt.duplicates() == [DISK]
     assert mgt.live()[DISK].offset == 3072
-    assert [change.new.decode() for change in changes(mgt, NEW[SR], NEW)].count(NEW[DISK]) == 3
+    assert [change.new.decode() for change in changes(mgt, mgt, NEW[SR], NEW)].count(NEW[DISK]) == 3
 
 
 def test_a_reference_and_a_uuid_in_a_label_stay():
@@ -263,7 +263,8 @@ def test_records_are_compared_by_the_tags_that_are_no_uuids(old, new, expected):
 
 # --- records that are added and freed
 
-BASE = NewRecord("33333333-4444-4555-8666-777777777777", "base copy", "user", "vhd", read_only=True, managed=False)
+BASE = "33333333-4444-4555-8666-777777777777"
+NEW_BASE = {BASE: new_record(BASE, "base copy", "vhd", managed=False)}
 ROOM = b"\xee" * 2048
 
 
@@ -271,7 +272,7 @@ def test_a_slot_that_the_work_leaves_alone_changes_in_its_uuids_only():
     """Somebody else may have written the rest of it."""
     before, after = read(), read(in_record(b"<type>user", b"<type>none"))
 
-    found = changes_between(before, after, NEW[SR], NEW)
+    found = changes(before, after, NEW[SR], NEW)
 
     of_snapshot = [(change.offset, len(change.new)) for change in found if change.offset >= 3072]
     assert [len(change.new) for change in found if 2048 <= change.offset < 3072] == [1024]
@@ -281,16 +282,16 @@ def test_a_slot_that_the_work_leaves_alone_changes_in_its_uuids_only():
 
 def final(before, after):
     """The bytes of MGT once every change between the two is made."""
-    found = changes_between(before, after, SR, {uuid: uuid for uuid in [*NEW, BASE.uuid]})
+    found = changes(before, after, SR, {uuid: uuid for uuid in [*NEW, BASE]})
     return applied(before.data + before.spare, found)
 
 
 def test_a_record_goes_behind_the_last_one_and_the_length_grows():
     mgt = read(spare=ROOM)
 
-    after, left_over = with_records(mgt, [BASE], SIZE, "MGT")
+    after, left_over = with_records(mgt, NEW_BASE, SIZE, "MGT")
 
-    record = after.live()[BASE.uuid]
+    record = after.live()[BASE]
     assert left_over == []
     assert (record.offset, record.name_label, record.type, record.vdi_type) == (4096, "base copy", "user", "vhd")
     assert b"<read_only>1</read_only><managed>0</managed>" in after.data[4096:]
@@ -302,9 +303,9 @@ def test_a_record_goes_behind_the_last_one_and_the_length_grows():
 def test_a_record_takes_the_first_free_slot():
     mgt = read(in_record(b"<deleted>0", b"<deleted>1"), ROOM)
 
-    after, left_over = with_records(mgt, [BASE], SIZE, "MGT")
+    after, left_over = with_records(mgt, NEW_BASE, SIZE, "MGT")
 
-    assert (left_over, after.length, after.live()[BASE.uuid].offset) == ([], mgt.length, 2048)
+    assert (left_over, after.length, after.live()[BASE].offset) == ([], mgt.length, 2048)
     assert final(mgt, after) == after.data + ROOM
 
 
@@ -320,13 +321,11 @@ def test_a_freed_record_is_marked_as_sm_marks_it():
 
 # --- one VDI
 
-ONE = NewRecord(DISK, "", "user", "vhd", read_only=False, managed=True)
-
 
 def test_only_the_record_of_one_vdi_stays_with_its_labels():
     mgt = read(spare=ROOM)
 
-    after = with_only(mgt, ONE, "MGT")
+    after = with_only(mgt, DISK, "vhd", "MGT")
 
     assert list(after.live()) == [DISK] and len(after.records) == 1
     assert after.live()[DISK].name_label == "disk one \xe9 <x>"
@@ -337,7 +336,7 @@ def test_only_the_record_of_one_vdi_stays_with_its_labels():
 
 
 def test_it_moves_to_the_first_slot_is_no_snapshot_any_more_and_has_the_type_of_its_volume():
-    found = with_only(read(spare=ROOM), ONE._replace(uuid=SNAPSHOT, vdi_type="aio"), "MGT")
+    found = with_only(read(spare=ROOM), SNAPSHOT, "aio", "MGT")
 
     (record,) = found.records
     assert (record.uuid, record.offset, record.is_a_snapshot, record.snapshot_of) == (SNAPSHOT, 2048, False, "")
@@ -351,7 +350,7 @@ DELETED = in_record(b"<deleted>0", b"<deleted>1")
 
 @pytest.mark.parametrize("data, uuid", [(DATA, GONE), (IN_USE_IS_THE_HEAD, DISK), (DELETED, DISK)])
 def test_a_vdi_without_a_live_record_gets_a_new_one(data, uuid):
-    (record,) = with_only(read(data, ROOM), ONE._replace(uuid=uuid), "MGT").records
+    (record,) = with_only(read(data, ROOM), uuid, "vhd", "MGT").records
 
     assert (record.uuid, record.offset, record.name_label, record.deleted) == (uuid, 2048, "", False)
     assert (record.type, record.vdi_type, record.is_a_snapshot) == ("user", "vhd", False)

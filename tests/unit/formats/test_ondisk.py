@@ -18,7 +18,7 @@ TABLES = [
     value
     for module in (lvm, vhd, qcow2, cbt, commit_record, journal)
     for value in vars(module).values()
-    if isinstance(value, type) and issubclass(value, Record) and value.__module__ == module.__name__
+    if isinstance(value, type) and issubclass(value, Record) and value.SIZE and value.__module__ == module.__name__
 ]
 
 

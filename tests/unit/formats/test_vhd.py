@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kit.examples import examples
 from relvmoiscsi.errors import BadChecksum, BadMagic, FormatError, Malformed, Truncated, Unsupported
 from relvmoiscsi.formats.naming import RAW, VHD, ParentName
-from relvmoiscsi.formats.vhd import HEAD_BYTES, changes, footer_changes, located_parents, read_vhd
+from relvmoiscsi.formats.vhd import HEAD_BYTES, changes, located_parents, read_vhd
 
 NAME = "VHD-46ff1617-8121-4480-8d12-99227603d317"
 SIZE = 8 << 20
@@ -100,7 +100,7 @@ def test_a_dynamic_vhd_has_no_parent_and_nothing_to_change():
 
     assert (vhd.parent, vhd.locators) == (None, ())
     assert located_parents(vhd, [], NAME) == []
-    assert changes(vhd, [], None, NEW, NAME) == []
+    assert changes(vhd, vhd, [], None, NEW, NAME, SIZE) == []
 
 
 @pytest.mark.parametrize("text", [PARENT, "./" + PARENT, "file://" + PARENT, "file:///dev/mapper/" + PARENT])
@@ -147,7 +147,7 @@ def test_an_end_footer_that_is_not_valid_means_nothing(last):
 
     assert (vhd.end_footer, vhd.stale_end) == (None, None)
     assert (vhd.hidden, vhd.virtual_size, vhd.parent) == (False, 64 << 20, ParentName(SR, VHD, VDI))
-    assert [change.offset for change in footer_changes(vhd, vhd.with_hidden(True), NAME, SIZE)] == [0]
+    assert [change.offset for change in changes(vhd, vhd.with_hidden(True), [], None, NEW, NAME, SIZE)] == [0]
 
 
 @pytest.mark.parametrize("field", [(68, "16s", b"another VHD"), (60, ">I", 3), (16, ">Q", 1024)])
@@ -155,7 +155,7 @@ def test_the_valid_footer_of_another_vhd_is_told_apart(field):
     vhd = read(last=footer(field))
 
     assert vhd.end_footer is None and vhd.stale_end is not None
-    (change,) = footer_changes(vhd, vhd.with_own_end_footer(), NAME, SIZE)
+    (change,) = changes(vhd, vhd.with_own_end_footer(), [], None, NEW, NAME, SIZE)
     assert (change.offset, change.old, change.new) == (SIZE - 512, footer(field), FOOTER)
 
 
@@ -164,10 +164,10 @@ def test_the_hidden_flag_goes_into_both_footers_with_a_new_checksum(hidden):
     before, wanted = (FOOTER, HIDDEN) if hidden else (HIDDEN, FOOTER)
     vhd = read(before)
 
-    found = footer_changes(vhd, vhd.with_hidden(hidden), NAME, SIZE)
+    found = changes(vhd, vhd.with_hidden(hidden), [], None, NEW, NAME, SIZE)
 
     assert [(change.offset, change.new) for change in found] == [(0, wanted), (SIZE - 512, wanted)]
-    assert footer_changes(vhd, vhd.with_hidden(not hidden), NAME, SIZE) == [], "it is so already"
+    assert changes(vhd, vhd.with_hidden(not hidden), [], None, NEW, NAME, SIZE) == [], "it is so already"
 
 
 # --- refusing
@@ -329,7 +329,7 @@ def test_what_is_known_of_a_volume_with_some_of_the_same_bytes_changes_nothing(k
 def changed(vhd=None, texts=tuple(TEXTS), parent=None, uuids=NEW):
     """The changes of a VHD whose parent stays the one that its header names, unless another is given."""
     vhd = vhd or read()
-    return changes(vhd, texts, parent or vhd.parent, uuids, NAME)
+    return changes(vhd, vhd, texts, parent or vhd.parent, uuids, NAME, SIZE)
 
 
 def test_four_places_change_in_the_layout_of_vhd_util():

@@ -28,13 +28,13 @@ def batmap_header(version=vhd.BATMAP_VERSIONS[-1], sectors=ENTRIES // 8 // 512, 
 
 
 def test_the_headers_of_an_image_that_sm_made_end_at_sector_8452_and_its_first_entry_is_8455():
-    place = blocks.geometry(HEADER, batmap_header())
+    first = blocks.first_slot_unit(HEADER, batmap_header())
 
-    assert place.table == Range(TABLE, 4 << 20)
-    assert place.batmap_header == BATMAP - 512
+    assert blocks.block_table(HEADER) == Range(TABLE, 4 << 20)
+    assert blocks.batmap_header_at(HEADER) == BATMAP - 512
     assert blocks.end_of_headers(HEADER, batmap_header()) == 8452 * 512
-    assert place.first_slot_unit == 1056
-    assert blocks.entry_of(place.first_slot_unit) == 8455
+    assert first == 1056
+    assert blocks.entry_of(first) == 8455
 
 
 @pytest.mark.parametrize("locators, end", [(((0, 8452, 1), (2, 8454, 1)), 8455), (((0, 8452, 512),), 8453)])

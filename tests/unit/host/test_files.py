@@ -3,11 +3,21 @@
 
 import errno
 import os
+import stat
 
 import pytest
 
 from kit.vanishing import vanishing
-from relvmoiscsi.host.files import append, content_of, in_directory, remedy, replace, sync_directory, text_of
+from relvmoiscsi.host.files import (
+    append,
+    content_of,
+    in_directory,
+    make_directory,
+    remedy,
+    replace,
+    sync_directory,
+    text_of,
+)
 
 
 def test_what_is_not_there_has_no_text_and_no_content_and_what_cannot_be_read_is_not_absent(tmp_path):
@@ -71,6 +81,18 @@ def test_a_directory_that_others_remove_is_made_again_and_what_is_in_its_way_is_
     sync_directory(str(directory))
     with pytest.raises(NotADirectoryError):
         sync_directory(str(directory / "file"))
+
+
+def test_a_relative_directory_is_made_in_the_directory_of_the_process(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    make_directory("here", 0o700)
+    make_directory("there/below/", 0o750)
+
+    made = {name: stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("here", "there", "there/below")}
+    assert made == {"here": 0o700, "there": 0o750, "there/below": 0o750}
+    with pytest.raises(FileNotFoundError):
+        make_directory("", 0o700)
 
 
 def test_a_line_is_appended_as_a_whole_or_not_at_all(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ import pytest
 from kit.clock import over_after
 from kit.iscsi_world import CHAP_IQN, IQN, put, put_session
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline
-from relvmoiscsi.host import iscsi_sessions
+from relvmoiscsi.host.disk import scsi_id
 from relvmoiscsi.host.disk.udev import disks_of
 from relvmoiscsi.host.iscsi_sessions import add_lun, offload_hint, problems_of_adding, sessions_to
 from relvmoiscsi.host.this_host import Host
@@ -48,11 +48,11 @@ class World:
     def finds(self, *brought):
         """A scan brings these LUNs, whatever number it is for."""
 
-        def scan(session, place, host, write=iscsi_sessions._scan):
-            write(session, place, host)
-            self._put(session.host, (0, 1, *brought))
+        def scan(scsi_host, place, host, write=scsi_id.look_for_luns):
+            write(scsi_host, place, host)
+            self._put(scsi_host[len("host") :], (0, 1, *brought))
 
-        self._monkeypatch.setattr(iscsi_sessions, "_scan", scan)
+        self._monkeypatch.setattr(scsi_id, "look_for_luns", scan)
 
     def written(self):
         """What each `scan` file was told, by session."""
@@ -109,7 +109,7 @@ def test_the_target_of_a_session_that_has_luns_is_that_of_its_luns(world, caplog
     """A card has the sessions to all targets at one SCSI host. A LUN that it does not have is told with what to do."""
     world.has_session(1, driver="qla4xxx")
     (session,) = sessions_to(IQN, world.host)
-    os.rename(os.path.join(session.directory, "target6:0:0"), os.path.join(session.directory, "target6:0:3"))
+    os.rename(os.path.join(session, "target6:0:0"), os.path.join(session, "target6:0:3"))
 
     add_lun(IQN, LUN_7, 7, NO_DEADLINE, world.host)
     assert world.written() == {1: "0 3 7"}
@@ -119,7 +119,7 @@ def test_the_target_of_a_session_that_has_luns_is_that_of_its_luns(world, caplog
 
 def test_a_kernel_that_does_not_come_to_an_end_is_waited_for_until_the_deadline(world, monkeypatch):
     world.has_session(1)
-    monkeypatch.setattr(iscsi_sessions, "_scan", lambda *_: time.sleep(6000))
+    monkeypatch.setattr(scsi_id, "look_for_luns", lambda *_: time.sleep(6000))
 
     (problem,) = problems_of_adding(IQN, LUN_7, 7, Deadline(0.3), world.host)
     assert "were over before the session showed the LUN" in problem

@@ -3,7 +3,6 @@
 
 import os
 import stat
-import time
 
 import pytest
 
@@ -12,7 +11,7 @@ from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.config_file import replace_config
 from relvmoiscsi.host.disk import cleanup_journal, hiding
 from relvmoiscsi.host.locks.lun_lock import lun_lock
-from relvmoiscsi.host.locks.lvm_locks import lock_file
+from relvmoiscsi.host.locks.lvm_locks import lvm_locks
 from relvmoiscsi.host.locks.sm_locks import LVM_LOCK, lvm_lock
 from relvmoiscsi.host.run_directory import only_one
 from relvmoiscsi.host.this_host import Host
@@ -44,7 +43,7 @@ def lock_of_sm(host):
 def lock_of_lvm(host):
     os.mkdir(host.at("lvm"))
     os.chmod(host.at("lvm"), 0o755)
-    with lock_file(host.at("lvm/V_group"), time.monotonic()):
+    with lvm_locks(["group"], host.at("lvm")):
         return modes(host.root)
 
 
@@ -54,7 +53,7 @@ def lock_of_lun(host):
 
 
 def lock_of_settings(host):
-    with only_one("settings.lock", host, 1, Refused):
+    with only_one("settings.lock", host, 1, "It is changed by"):
         return modes(host.root)
 
 

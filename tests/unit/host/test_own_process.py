@@ -116,7 +116,7 @@ def test_what_began_before_the_deadline_goes_on_to_its_end():
 def stuck(monkeypatch):
     """The children that were given up; they end with the test."""
     pids = []
-    monkeypatch.setattr(child_module, "_kill", pids.append)
+    monkeypatch.setattr(child_module._Child, "kill", lambda child: pids.append(child.pid))
     monkeypatch.setattr(child_module, "_REAP_MILLISECONDS", 20)
     yield pids
     for pid in pids:
@@ -460,7 +460,7 @@ def test_what_works_give_beside_each_other_is_in_their_order():
 
 def test_those_that_hang_are_killed_first_and_waited_for_at_the_same_time(stuck, monkeypatch):
     done = []
-    monkeypatch.setattr(child_module, "_kill", lambda pid: done.append(pid) or stuck.append(pid))
+    monkeypatch.setattr(child_module._Child, "kill", lambda child: done.append(child.pid) or stuck.append(child.pid))
     monkeypatch.setattr(child_module, "_has_ended", lambda pid: bool(done.append(pid)))
 
     outcomes = run_parallel([for_ever] * 3, Deadline(0.05), "it was done")

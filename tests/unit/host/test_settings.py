@@ -52,10 +52,9 @@ def test_a_file_that_cannot_be_read_stops_no_call_and_no_file_is_the_usual_case(
 
 
 def test_the_settings_of_the_driver_are_no_direct_luns():
-    section = read_section("[driver]\ndeadline = 40\n" + DIRECT)
+    luns, problems = read_section("[driver]\ndeadline = 40\n" + DIRECT)
 
-    assert [entry.name for entry in section.entries] == ["database-log"]
-    assert section.problems == ()
+    assert (list(luns), problems) == (["database-log"], [])
 
 
 # --- one VDI

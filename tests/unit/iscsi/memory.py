@@ -69,8 +69,7 @@ def put(wire, data, piece, handle):
             count = min(len(buffer), len(rest))
             buffer[:count] = rest[:count]
             rest = rest[count:]
-            for pdu in wire.received(count):
-                handle(pdu)
+            wire.received(count, handle)
 
 
 class MemoryTarget:

@@ -15,7 +15,7 @@ from kit.examples import SEED, WHOLE
 from kit.iscsi.wire import Pdu, text_of
 from relvmoiscsi import scsi
 from relvmoiscsi.errors import RelvmoiscsiError
-from relvmoiscsi.iscsi.login import Handshake, LoginRequest
+from relvmoiscsi.iscsi.login import Handshake, login
 from relvmoiscsi.iscsi.looking import luns_in
 from relvmoiscsi.iscsi.names import Credentials
 from relvmoiscsi.iscsi.pdu import Wire
@@ -28,7 +28,11 @@ PER_SEED = 120
 CALLS_FOR_A_BYTE = 100
 SEEDS = random.Random(f"{SEED} iscsi").sample(range(10000), 15 if WHOLE else 3)
 LUN = bytes(8)
-WANTED = LoginRequest("memory", "iqn.me", "iqn.it", Credentials("user", "secret"))
+
+
+def a_handshake(wire):
+    exchange = login("memory", "iqn.me", "iqn.it", Credentials("user", "secret"), (5,), bytes)
+    return Handshake(wire, exchange, "memory", "iqn.it", b"\x80" + bytes(5))
 
 
 def login_stream():
@@ -127,11 +131,11 @@ def test_a_login_ends_in_an_error_of_ours_or_goes_on(seed):
     dice = random.Random(f"login {seed}")
     for _ in range(PER_SEED):
         wire = Wire()
-        handshake = Handshake(wire, WANTED, b"\x80" + bytes(5), bytes)
+        handshake = a_handshake(wire)
 
-        def handle(pdu, handshake=handshake):
+        def handle(*pdu, handshake=handshake):
             if handshake.parameters is None:
-                handshake.handle(pdu)
+                handshake.handle(*pdu)
 
         run(dice, mutant(dice, login_stream()), wire, handle)
 
@@ -152,7 +156,7 @@ def test_a_session_ends_in_an_error_of_ours_or_goes_on_and_fills_only_what_it_ma
 
 def test_without_a_mutation_the_streams_are_taken_to_their_end():
     wire, one = Wire(), a_session(memoryview(bytearray(1024)))
-    handshake = Handshake(wire, WANTED, b"\x80" + bytes(5), bytes)
+    handshake = a_handshake(wire)
     put(wire, b"".join(pdu.encoded(False, False) for pdu in login_stream()), 7, handshake.handle)
     put(one.wire, b"".join(pdu.encoded(False, False) for pdu in session_stream()), 7, one.handle)
 

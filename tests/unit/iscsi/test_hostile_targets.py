@@ -21,7 +21,6 @@ from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, shown_bytes
 from relvmoiscsi.iscsi import (
     Credentials,
-    DiscoveredTarget,
     Initiator,
     LunInfo,
     Portal,
@@ -315,7 +314,7 @@ def test_a_discovery_of_900_targets():
         found = discover(portals_of(target), ME, Credentials(), Deadline(50))
 
         assert len(found) == 901
-        assert found[0] == DiscoveredTarget(target.iqn, tuple(portals_of(target)))
+        assert next(iter(found.items())) == (target.iqn, tuple(portals_of(target)))
 
 
 @pytest.mark.parametrize("name", ["discovery_silent", "discovery_closes"])
@@ -345,7 +344,7 @@ def test_a_discovery_goes_without_chap_first_and_with_it_after_a_refusal(chap, n
     with HostileTarget(chap=USER, discovery_chap=chap, chap_no_offer=no_offer) as target:
         found = discover(portals_of(target), ME, Credentials(*USER), Deadline(50))
 
-        assert [one.iqn for one in found] == [target.iqn]
+        assert list(found) == [target.iqn]
         assert target.count("connected") == logins
 
 

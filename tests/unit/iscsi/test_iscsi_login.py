@@ -10,15 +10,15 @@ from kit.iscsi.wire import Pdu, pairs_of, text_of
 from relvmoiscsi.errors import RelvmoiscsiError, UsageError
 from relvmoiscsi.iscsi.chap import BEST_FIRST, MD5_ALONE, available
 from relvmoiscsi.iscsi.faults import Closed, LoginRefused, NoCommonAlgorithm, Unproven, Violation
-from relvmoiscsi.iscsi.login import Handshake, LoginRequest, Parameters
-from relvmoiscsi.iscsi.names import Credentials
+from relvmoiscsi.iscsi.login import Handshake, Parameters, login
+from relvmoiscsi.iscsi.names import NO_CREDENTIALS, Credentials
 from relvmoiscsi.iscsi.pdu import Wire
 from relvmoiscsi.iscsi.text_keys import pack
 
 ISID = bytes.fromhex("80 01 02 03 04 05".replace(" ", ""))
-WANTED = LoginRequest("10.0.0.1:3260", "iqn.2026-01.test:me", "iqn.2026-01.test:array")
-ONE_WAY = WANTED._replace(credentials=Credentials("user", "secret"))
-MUTUAL = WANTED._replace(credentials=Credentials("user", "secret", "target", "its secret"))
+WHERE, ME, ARRAY = "10.0.0.1:3260", "iqn.2026-01.test:me", "iqn.2026-01.test:array"
+ONE_WAY = Credentials("user", "secret")
+MUTUAL = Credentials("user", "secret", "target", "its secret")
 TO_OPERATIONAL, TO_FULL = 0x81, 0x87
 
 
@@ -29,9 +29,10 @@ def entropy(count):
 class Play:
     """The target's lines, and what the initiator said last."""
 
-    def __init__(self, wanted=WANTED, piece=1 << 20, entropy=entropy):
+    def __init__(self, credentials=NO_CREDENTIALS, piece=1 << 20, entropy=entropy, target=ARRAY, algorithms=(5,)):
         self.wire, self.piece = Wire(), piece
-        self.handshake = Handshake(self.wire, wanted, ISID, entropy)
+        exchange = login(WHERE, ME, target, credentials, algorithms, entropy)
+        self.handshake = Handshake(self.wire, exchange, WHERE, target, ISID)
         self.stat_sn = 41
         self.hear()
 
@@ -102,7 +103,7 @@ def test_what_the_target_brings_up_is_answered_unless_it_is_a_declaration():
     "identifier, challenge", [("0xc8", "0x" + "ab" * 24), ("200", "0Bq6urq6urq6urq6urq6urq6urq6urq6ur")]
 )
 def test_chap_answers_the_challenge(number, name, identifier, challenge):
-    play = Play(ONE_WAY._replace(algorithms=(5, 6, 7, 8)))
+    play = Play(ONE_WAY, algorithms=(5, 6, 7, 8))
     assert (play.keys["AuthMethod"], play.last.flags) == ("CHAP,None", 0x00)
 
     play.say(0x00, ("AuthMethod", "CHAP"))
@@ -115,8 +116,8 @@ def test_chap_answers_the_challenge(number, name, identifier, challenge):
     assert play.say(TO_OPERATIONAL).say(TO_FULL).parameters is not None
 
 
-def mutual(wanted=MUTUAL):
-    play = Play(wanted)
+def mutual(credentials=MUTUAL):
+    play = Play(credentials)
     play.say(0x00, ("AuthMethod", "CHAP"))
     return play.say(0x00, ("CHAP_A", "5"), ("CHAP_I", "9"), ("CHAP_C", "0x1122"))
 
@@ -180,14 +181,15 @@ def test_a_target_without_these_algorithms_is_told_apart(error, say):
 
 
 def relayed(secret, incoming_secret):
-    """Log in to a target that knows no secret, and gets its proof from a second login. `_make` verifies nothing."""
-    wanted = WANTED._replace(credentials=Credentials._make(("alice", secret, "array", incoming_secret)))
-    first = Play(wanted).say(0x00, ("AuthMethod", "CHAP"))
+    """Log in to a target that knows no secret, and gets its proof from a second login. Nothing is verified here."""
+    credentials = Credentials("alice", secret)
+    credentials.incoming_user, credentials.incoming_secret = "array", incoming_secret
+    first = Play(credentials).say(0x00, ("AuthMethod", "CHAP"))
     first.say(0x00, ("CHAP_A", "5"), ("CHAP_I", "9"), ("CHAP_C", "0x11"))
     challenge = bytes.fromhex(first.keys["CHAP_C"][2:])
     own, rest = secret.encode(), incoming_secret.encode()
     asked = rest[len(own) :] + challenge if len(own) < len(rest) else challenge[len(own) - len(rest) :]
-    second = Play(wanted, entropy=bytes).say(0x00, ("AuthMethod", "CHAP"))
+    second = Play(credentials, entropy=bytes).say(0x00, ("AuthMethod", "CHAP"))
     second.say(0x00, ("CHAP_A", "5"), ("CHAP_I", first.keys["CHAP_I"]), ("CHAP_C", "0x" + asked.hex()))
     first.say(TO_OPERATIONAL, ("CHAP_N", "array"), ("CHAP_R", second.keys["CHAP_R"])).say(TO_FULL)
     return first.parameters is not None
@@ -246,7 +248,7 @@ def test_short_secrets_are_warned_of(caplog):
 
 
 def test_a_user_and_a_secret_that_are_no_utf_8_are_sent_and_hashed_as_the_environment_has_them():
-    play = Play(ONE_WAY._replace(credentials=Credentials("user", "secret \udcff"))).say(0x00, ("AuthMethod", "CHAP"))
+    play = Play(Credentials("user", "secret \udcff")).say(0x00, ("AuthMethod", "CHAP"))
 
     play.say(0x00, ("CHAP_A", "5"), ("CHAP_I", "9"), ("CHAP_C", "0x1122"))
 
@@ -255,7 +257,7 @@ def test_a_user_and_a_secret_that_are_no_utf_8_are_sent_and_hashed_as_the_enviro
 
 
 def test_a_refused_list_is_no_wrong_secret():
-    play = Play(ONE_WAY._replace(algorithms=BEST_FIRST)).say(0x00, ("AuthMethod", "CHAP"))
+    play = Play(ONE_WAY, algorithms=BEST_FIRST).say(0x00, ("AuthMethod", "CHAP"))
     with pytest.raises(NoCommonAlgorithm):
         play.say(0x00, status=0x0201)
 
@@ -336,7 +338,7 @@ def test_a_malformed_challenge_is_refused(keys):
 
 
 def test_no_secret_is_in_any_text():
-    shown = [repr(MUTUAL), str(MUTUAL.credentials), f"{MUTUAL.credentials}"]
+    shown = [repr(MUTUAL), str(MUTUAL), f"{MUTUAL}"]
     for say in (lambda: mutual().say(TO_OPERATIONAL), lambda: Play(MUTUAL).say(0, status=0x0201)):
         with pytest.raises(RelvmoiscsiError) as caught:
             say()

@@ -17,11 +17,10 @@ ANSWERS = [
 ]
 
 
-def facts(pdu):
-    header = pdu.header
+def facts(header, data):
     words = [header.word20, header.word24, header.word28, header.word32, header.word36, header.word40, header.word44]
     first = (header.opcode, header.flags, header.byte2, header.byte3, header.lun, header.task_tag)
-    return first, words, bytes(pdu.data)
+    return first, words, bytes(data)
 
 
 def expected(pdu):
@@ -34,7 +33,7 @@ def test_pdus_are_the_same_in_pieces_of_any_size(digests):
     for piece in (1, 48, 52, 100, 1 << 20):
         wire, found = Wire(), []
         wire.header_digest, wire.data_digest = digests
-        put(wire, stream, piece, lambda pdu, found=found: found.append(facts(pdu)))
+        put(wire, stream, piece, lambda *pdu, found=found: found.append(facts(*pdu)))
         assert found == [expected(answer) for answer in ANSWERS * 2], piece
 
 
@@ -45,7 +44,7 @@ def test_a_wrong_digest_ends_it(part):
     answer.spoil = part
 
     with pytest.raises(Violation, match=part + " digest"):
-        put(wire, answer.encoded(True, True), 1 << 20, lambda pdu: None)
+        put(wire, answer.encoded(True, True), 1 << 20, lambda *_pdu: None)
 
 
 @pytest.mark.parametrize("first", [0, 1, 48, 50, 55])
@@ -73,7 +72,7 @@ def test_what_goes_out_is_padded_and_has_its_digests_and_goes_on_where_it_stoppe
 )
 def test_a_header_that_no_target_sends_is_refused_before_any_data(header, words):
     with pytest.raises(Violation, match=words):
-        put(Wire(), header, 48, lambda pdu: None)
+        put(Wire(), header, 48, lambda *_pdu: None)
 
 
 def test_a_target_that_asks_and_does_not_read_is_refused_before_memory_is_full(monkeypatch):

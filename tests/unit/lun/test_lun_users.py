@@ -37,7 +37,7 @@ class Records:
         self.ask()
 
     def ask(self, **more):
-        verify_unused(Question([SCSI_ID], own_sr=self.sr, look=self.links.get, **more), self.db)
+        verify_unused(Question(SCSI_ID, own_sr=self.sr, look=self.links.get, **more), self.db)
 
     def users(self):
         return [user.sentence for user in users_of(SCSI_ID, self.pool, self.links.get) if not user.is_own]
@@ -59,7 +59,7 @@ def test_records_without_what_a_guard_reads_are_no_obstacle():
     half = PoolRecords({"p": {}, "q": {"SR": "gone"}}, {"s": {}, "t": {"PBDs": ["p"]}}, {"v": {}})
 
     for pool in (half, PoolRecords({}, {}, {})):
-        assert objection(Question([SCSI_ID], ["some SR"], own_sr="OpaqueRef:a"), pool, dict) is None
+        assert objection(Question(SCSI_ID, ["some SR"], own_sr="OpaqueRef:a"), pool, dict) is None
 
 
 @pytest.mark.parametrize("attached", [True, False])

@@ -32,7 +32,7 @@ class Asked:
 
     def ask(self, **more):
         """The refusal of the LUN that holds the SR; "" if a run may write to the LUN."""
-        question = Question([SCSI_ID], [SR])._replace(**{"look": lambda _path: None, **more})
+        question = Question(SCSI_ID, [SR])._replace(**{"look": lambda _path: None, **more})
         try:
             verify_unused(question, self.db)
         except Refused as refused:

@@ -195,11 +195,14 @@ TRANSFERS = {
     **{
         f"a redirect to {address!r}": (moved(address), "; the host ", "; the host ")
         for address in (
-            "", "x", "https://[", "https://[::1/x", "https://a]/", "https://\u00b2/", "https:///x", "//xs2/x",
+            "x", "https://[", "https://[::1/x", "https://a]/", "https://\u00b2/", "https:///x", "//xs2/x",
             "https://user@xs2/x", "https://x\x1b[2J/", "https://" + "x" * 400 + "/", "https://xs2",
         )
     },
-    "a redirect to nowhere": (http("", first=MOVED), "; the host ", "; the host "),
+    **{
+        f"a redirect to {what}": (answer, "attached; another host has. ", "attached; another host has. ")
+        for what, answer in (("nowhere", http("", first=MOVED)), ("an empty address", moved("")))
+    },
 }  # fmt: skip
 
 

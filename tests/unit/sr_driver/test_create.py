@@ -13,6 +13,7 @@ from kit.outcome import opened
 from relvmoiscsi import engine
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.errors import NotFound, Refused
+from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.host.xapi.other_hosts import Use
 from relvmoiscsi.lun import guard, users
 from relvmoiscsi.lun.pool_records import PoolRecords
@@ -55,7 +56,7 @@ def refusal(monkeypatch, xapi, use=None, reads=THE_ORIGINAL, problem=IN_USE):
         def write(self, work, verify):
             raise Refused(problem).in_state("Nothing was written.")
 
-    def sr_on_disk(path, _deadline):
+    def sr_on_disk(_scsi_id, path, _deadline):
         assert path == "/dev/sdc"
         if isinstance(reads, Exception):
             raise reads
@@ -116,7 +117,8 @@ def waits(monkeypatch):
 
 def rewritten(disk, deadline, scsi_id=SCSI_ID):
     """A call of the driver for a LUN that LVM sees."""
-    who = guard.CallGuard(deadline, lambda _replaced: None, is_disk=True, has_sm_lock=False)
+    locks = (guard.SM_LOCK, guard.LVM_LOCKS)
+    who = guard.CallGuard(scsi_id, THIS_HOST, locks, deadline, lambda _replaced: None)
     return rewrite.rewrite(opened(disk, who, scsi_id), IscsiConfig(DEVICE_CONFIG), None, deadline)
 
 

@@ -14,7 +14,6 @@ from relvmoiscsi.device import Range
 from relvmoiscsi.errors import BadChecksum, BadMagic, FormatError, Malformed, Place, Truncated, Unsupported
 from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.formats.lvm.pv import (
-    Area,
     MdaHeader,
     RawLocation,
     find_label,
@@ -28,7 +27,7 @@ from relvmoiscsi.formats.lvm.pv import (
 
 WHERE, START = Place("/dev/sdc", 512), Place("/dev/sdc", 0)
 PV_ID = "nXFYJpoRBjLp75i94cqU3vVrUa3sLAf9"
-AREA, SMALL = Area(4096, 11530240), Area(4096, 8192)
+AREA, SMALL = Range(4096, 11530240), Range(4096, 8192)
 
 
 def flipped(data, bit):
@@ -54,8 +53,7 @@ SECTOR = bytes.fromhex(
 
 
 def label_sector(number=1, areas=(AREA,), ext_version=2, tail=b""):
-    ranges = [Range(*area) for area in areas]
-    return build_lvm.label_sector(build_lvm.Label(number, PV_ID, 10 << 30, 11534336, ranges, ext_version, tail))
+    return build_lvm.label_sector(build_lvm.Label(number, PV_ID, 10 << 30, 11534336, areas, ext_version, tail))
 
 
 def start_with(**sectors):
@@ -78,7 +76,7 @@ def test_a_label_that_real_lvm_wrote_is_read():
 
 @pytest.mark.parametrize("areas, ext_version, used", [(0, 0, 120), (1, 0, 136), (2, 0, 152), (1, 1, 160), (2, 2, 176)])
 def test_lvms_own_content_ends_where_measured(areas, ext_version, used):
-    sector = label_sector(areas=[AREA, Area(10726932480, 10485760)][:areas], ext_version=ext_version)
+    sector = label_sector(areas=[AREA, Range(10726932480, 10485760)][:areas], ext_version=ext_version)
 
     assert parse_label(sector, 1, WHERE).used_end == used
 
@@ -141,7 +139,7 @@ def test_whatever_a_sealed_label_holds_it_is_read_or_refused(content):
     assert label.sector == sector
 
 
-SECOND = Area(5767168, 5767168)
+SECOND = Range(5767168, 5767168)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +169,7 @@ def test_a_label_of_today_has_the_extension_of_lvm_2_02_143(ext_version):
 def test_bytes_behind_lvms_content_survive(tail, ext_version):
     label = parse_label(label_sector(ext_version=ext_version, tail=tail), 1, WHERE)
 
-    assert label.sector_with("B" * 32, (Area(8192, 4096),))[-64:] == tail
+    assert label.sector_with("B" * 32, (Range(8192, 4096),))[-64:] == tail
 
 
 # --- headers of metadata areas
@@ -181,7 +179,7 @@ TEXT = b"VG_XenStorage-x {\n}\n\0"
 
 
 def header_with(*slots):
-    return build_lvm.mda_header(Range(*AREA), slots)
+    return build_lvm.mda_header(AREA, slots)
 
 
 def patched_header(offset, form, value):
@@ -194,17 +192,17 @@ def patched_header(offset, form, value):
 @pytest.mark.parametrize(
     "area, location, crc",
     [
-        ((4096, 11530240), {}, 0xD1266522),
-        ((4096, 1044480), {}, 0xDB8ED616),
-        ((10736369664, 1048576), {}, 0xD652E498),
-        ((4096, 11530240), {"offset": 512, "size": 755, "crc": 0x2FB4DE18}, 0x040C1450),
+        (Range(4096, 11530240), {}, 0xD1266522),
+        (Range(4096, 1044480), {}, 0xDB8ED616),
+        (Range(10736369664, 1048576), {}, 0xD652E498),
+        (Range(4096, 11530240), {"offset": 512, "size": 755, "crc": 0x2FB4DE18}, 0x040C1450),
     ],
 )
 def test_a_header_is_the_one_that_real_lvm_writes(area, location, crc):
-    header = mda_header(Area(*area), RawLocation.zero(**location))
+    header = mda_header(area, RawLocation.zero(**location))
 
     assert header.crc == crc
-    assert location or bytes(header) == build_lvm.mda_header(Range(*area), [])
+    assert location or bytes(header) == build_lvm.mda_header(area, [])
     assert bytes.fromhex("20 4c 56 4d 32 20 78 5b 35 41 25 72 30 4e 2a 3e") == pv.MDA_MAGIC
 
 

@@ -6,10 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relvmoiscsi.device import Range
-from relvmoiscsi.formats.lvm.pv import Area
 from relvmoiscsi.formats.lvm.ring import ALIGNMENT, MIN_AREA_BYTES, free_ranges, place_journal, place_second_area
 
-AREA = Area(4096, 1044480)
+AREA = Range(4096, 1044480)
 KIB = 1024
 
 
@@ -17,7 +16,7 @@ KIB = 1024
 def rings(draw):
     """An area, the one or two ranges of its live text, and ranges that are taken."""
     size = 512 * draw(st.integers(4, 4000))
-    area = Area(4096 * draw(st.integers(1, 3)) + draw(st.sampled_from([0, 0, 512])), size)
+    area = Range(4096 * draw(st.integers(1, 3)) + draw(st.sampled_from([0, 0, 512])), size)
     start, length = draw(st.integers(512, size - 1)), draw(st.integers(1, size - 512))
     live = [Range(area.offset + start, min(length, size - start))]
     if start + length > size:
@@ -42,7 +41,7 @@ def test_free_ranges_are_all_whole_blocks_that_nothing_uses_in_the_order_in_whic
     unused = [at for at in blocks if not any(overlap(Range(at, ALIGNMENT), other) for other in used)]
     assert all(part.offset % ALIGNMENT == part.length % ALIGNMENT == 0 < part.length for part in free)
     assert sorted(at for part in free for at in range(part.offset, part.end, ALIGNMENT)) == unused
-    around = [(part.offset - live[-1].end) % area.size for part in free]
+    around = [(part.offset - live[-1].end) % area.length for part in free]
     assert around == sorted(around)
 
 
@@ -61,8 +60,8 @@ def test_the_second_area_has_room_for_two_more_texts_where_it_is_to_have_spare_a
 
     plain, roomy = (place_second_area(free_ranges(AREA, [live]), 30000, spare) for spare in (False, True))
 
-    assert plain.size == 32768 + 4096
-    assert roomy.size - plain.size >= 2 * 30000
+    assert plain.length == 32768 + 4096
+    assert roomy.length - plain.length >= 2 * 30000
     assert place_second_area(free_ranges(AREA, [live]), 3000, spare=True).offset - live.end >= 2 * 3000
 
 
@@ -76,7 +75,7 @@ def test_a_second_area_is_whole_blocks_of_one_free_range_or_nothing(text_bytes, 
     if area is None:
         assert spare or all(part.length < smallest + ALIGNMENT for part in free)
     else:
-        assert area.offset % ALIGNMENT == area.size % ALIGNMENT == 0 and area.size >= smallest
+        assert area.offset % ALIGNMENT == area.length % ALIGNMENT == 0 and area.length >= smallest
         assert any(part.offset <= area.offset and area.end <= part.end for part in free)
 
 

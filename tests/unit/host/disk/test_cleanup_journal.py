@@ -43,8 +43,8 @@ def test_an_entry_is_there_until_it_is_forgotten_or_the_host_restarts(host):
     note(OTHER, [], host)
     note(LUN, ["1:0:0:0", "3:0:0:0"], host)
 
-    assert read(LUN, host) == ("first", ("1:0:0:0", "3:0:0:0"))
-    assert read(OTHER, host).there == (), "nothing was there: another entry than none"
+    assert read(LUN, host) == ("1:0:0:0", "3:0:0:0")
+    assert read(OTHER, host) == (), "nothing was there: another entry than none"
     with open(os.path.join(host.at(DIRECTORY), LUN), encoding="ascii") as file:
         assert json.load(file) == {"boot": "first", "there": ["1:0:0:0", "3:0:0:0"]}
 

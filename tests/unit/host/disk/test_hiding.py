@@ -156,7 +156,7 @@ def is_being_changed(world, patch):
         (lambda world, _: (world.root / RULES_FILE).unlink(), "no 57-relvmoiscsi.rules in .*Nothing was written"),
         (is_switched_off, "57-relvmoiscsi.rules is empty"),
         (has_no_room, "No space left on device"),
-        (is_being_changed, "hide are being changed by another process. Try again. Nothing was written"),
+        (is_being_changed, "hide are being changed by another process. Try again when that has ended. Nothing was"),
     ],
 )
 def test_what_cannot_be_hidden_is_refused(world, monkeypatch, happens, words):
@@ -200,8 +200,8 @@ def test_a_lun_is_shown_when_udev_has_made_its_link_and_hides_no_disk_of_it(worl
 
 
 def test_a_switch_goes_although_the_call_is_told_to_end_meanwhile(world, monkeypatch):
-    take_before = flock.take_before
-    monkeypatch.setattr(flock, "take_before", lambda *arguments: (pause(0), take_before(*arguments))[1])
+    take = flock.take
+    monkeypatch.setattr(flock, "take", lambda *arguments: (pause(0), take(*arguments))[1])
 
     with suppress(Terminated), heeded(), hidden_adapters(["host3"], (), world.host):
         os.kill(os.getpid(), signal.SIGTERM)

@@ -13,7 +13,7 @@ from kit.clock import Clock, over_after
 from kit.udev_world import LUN, OTHER, UdevWorld, waiting_with
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.errors import NotFound, Refused
-from relvmoiscsi.host import inherited_lock_fds
+from relvmoiscsi.host import flock
 from relvmoiscsi.host.disk import exclusive, holders, paths, udev
 from relvmoiscsi.host.disk import scsi_id as scsi
 from relvmoiscsi.host.disk.kernel_disks import exclusive_open
@@ -326,8 +326,8 @@ def test_the_disks_stay_locked_for_a_child_that_still_writes(world):
     """The parent gives up what guards a LUN; the child has copies."""
     world.has_disks("sdb")
     with exclusive_open(LUN, NO_DEADLINE, world.host):
-        child = [os.dup(descriptor) for descriptor in list(inherited_lock_fds._noted)]
-        inherited_lock_fds.leave_to_child()
+        child = [os.dup(descriptor) for descriptor in list(flock.inherited_lock_fds)]
+        flock.hand_over_to_child()
         assert world.is_locked("sdb")
         for descriptor in child:
             os.close(descriptor)

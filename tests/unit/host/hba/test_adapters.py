@@ -59,8 +59,8 @@ def test_those_of_a_driver_by_the_beginning_of_its_name_in_the_order_of_their_nu
     for number in (10, 9):
         world.adapter(number, proc_name="qla2xxx")
 
-    counts = {driver: len(adapters(driver, world.host)) for driver in ("any", "fcoe", "fc", "qla.xxx", "oe")}
-    assert counts == {"any": 6, "fcoe": 4, "fc": 4, "qla.xxx": 2, "oe": 0}
+    counts = {driver: len(adapters(driver, world.host)) for driver in ("any", "fcoe", "fc", "qla2", "qla.xxx", "oe")}
+    assert counts == {"any": 6, "fcoe": 4, "fc": 4, "qla2": 2, "qla.xxx": 0, "oe": 0}
     assert [adapter.name for adapter in adapters(host=world.host)[-2:]] == ["host9", "host10"]
     assert adapters(host=world.host._replace(root=world.root + "/nothing")) == []
 
@@ -117,7 +117,7 @@ EVERYWHERE = [f"host{number}" for number in range(4)]
 def test_where_to_look(world, number, ports, expected):
     found = places(adapters(host=world.host), number, *([ports] if ports else []), host=world.host)
 
-    assert [(place.adapter.name, str(place)) for place in found] == expected
+    assert [(place.adapter.name, place.where) for place in found] == expected
     if ports and expected and number is not None:
         assert numbers_of(number) == [int(place.split()[-1]) for _, place in expected]
 

@@ -13,7 +13,7 @@ from kit.clock import Clock
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host import flock
 from relvmoiscsi.host.locks import lvm_locks as lock
-from relvmoiscsi.host.locks.lvm_locks import lock_file, lvm_locks
+from relvmoiscsi.host.locks.lvm_locks import lvm_locks
 
 OLD, NEW = "VG_XenStorage-old", "VG_XenStorage-new"
 
@@ -118,14 +118,14 @@ def test_a_lock_that_is_released_in_time_is_taken_on_the_new_file(directory, oth
 def test_a_lock_file_that_is_replaced_all_the_time_is_given_up(directory, clock, monkeypatch):
     monkeypatch.setattr(flock, "is_current", lambda _path, _descriptor: False)
 
-    with pytest.raises(Refused, match="V_" + OLD):
-        lock_file(os.path.join(directory, "V_" + OLD), clock.now).__enter__()
+    with pytest.raises(Refused, match="P_orphans"):
+        lvm_locks([OLD], directory, timeout=0).__enter__()
 
 
 def test_at_least_one_attempt_is_made_whatever_the_deadline(directory, clock):
     descriptor = os.open(os.path.join(directory, "file"), os.O_CREAT | os.O_RDWR)
 
-    assert flock.take_before(descriptor, clock.now - 5)
+    assert flock.take(descriptor, clock.now - 5)
 
     os.close(descriptor)
 

@@ -11,7 +11,7 @@ from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.disk import hiding
 from relvmoiscsi.host.locks.lun_lock import lun_lock
 from relvmoiscsi.host.xapi.api import XapiFailure
-from relvmoiscsi.host.xapi.other_hosts import OtherHosts, Use, from_json, to_json, use_of_lun
+from relvmoiscsi.host.xapi.other_hosts import OtherHosts, Use, from_json, srs_of, to_json, use_of_lun
 
 SR = "5d0d2b3a-7777-4a4a-9b9b-0123456789ab"
 MGT = "VG_XenStorage--{}-MGT".format(SR.replace("-", "--"))
@@ -83,7 +83,8 @@ def test_one_that_cannot_be_asked_is_a_warning(caplog):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "7", '{"disks": 7, "stacked": []}', '{"disks": []}', '{"disks": [], "stacked": []}']
+    "text",
+    ["", "[]", "7", '{"disk_names": 7, "stacked": []}', '{"disk_names": []}', '{"disk_names": [], "stacked": []}'],
 )
 def test_what_is_no_answer(text):
     with pytest.raises(ValueError):
@@ -113,7 +114,7 @@ def test_what_a_host_has_of_a_lun(world):
 
     stack(world, "dm-0", "dm-3", uuid="LVM-x", name=MGT)
     assert use_of_lun(SCSI_ID, world.host) == Use(("sda", "sdb"), (MGT,))
-    assert use_of_lun(SCSI_ID, world.host).srs == [SR]
+    assert srs_of(use_of_lun(SCSI_ID, world.host).stacked) == [SR]
     stack(world, "sda", "md127")
     assert "md127" in use_of_lun(SCSI_ID, world.host).stacked
 

@@ -3,7 +3,7 @@
 
 import pytest
 
-from relvmoiscsi.host.xapi.stale_volumes import Attachments, way_out
+from relvmoiscsi.host.xapi.stale_volumes import is_attached, way_out
 
 SR = "5d0d2b3a-7777-4a4a-9b9b-0123456789ab"
 OTHER = "11111111-7777-4a4a-9b9b-0123456789ab"
@@ -17,14 +17,14 @@ def volume(name, sr_uuid=SR):
 def attachments(here=False, elsewhere=True, host_ref=HERE, **sr):
     pbds = {"p1": (HERE, here), "p2": (ELSEWHERE, elsewhere)}
     records = {ref: {"SR": "s", "host": host, "currently_attached": on} for ref, (host, on) in pbds.items()}
-    return Attachments(records, {"s": {"uuid": SR, **sr}, "t": {"uuid": OTHER}}, host_ref)
+    return lambda uuid: is_attached(uuid, records, {"s": {"uuid": SR, **sr}, "t": {"uuid": OTHER}}, host_ref)
 
 
 def test_the_volume_group_of_an_sr_that_is_not_attached_here_is_named_with_the_command():
     said = way_out(SR, [volume("MGT"), volume("VHD--1")], attachments())
 
     assert f"`vgchange -an VG_XenStorage-{SR}` on this host, resignature the clone, then plug the original." in said
-    unknown = way_out(OTHER, [volume("MGT", OTHER)], Attachments({}, {}, HERE))
+    unknown = way_out(OTHER, [volume("MGT", OTHER)], lambda uuid: is_attached(uuid, {}, {}, HERE))
     assert f"vgchange -an VG_XenStorage-{OTHER}`" in unknown, "the pool does not know it: it is attached nowhere"
 
 
@@ -34,7 +34,7 @@ def test_the_volume_group_of_an_sr_that_is_not_attached_here_is_named_with_the_c
         (attachments(here=True), "has that SR attached: this LUN may be the original in use"),
         (attachments(current_operations={"task": "plug"}), "is unknown"),
         (attachments(host_ref=""), "is unknown"),
-        (None, f"Run `xe pbd-list sr-uuid={SR}` when xapi answers"),
+        (lambda _uuid: None, f"Run `xe pbd-list sr-uuid={SR}` when xapi answers"),
     ],
     ids=["attached", "a plug is under way", "which host is this", "xapi is mute"],
 )

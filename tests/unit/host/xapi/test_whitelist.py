@@ -19,7 +19,7 @@ from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host import run_directory
 from relvmoiscsi.host.this_host import Host as AnyHost
 from relvmoiscsi.host.xapi import whitelist
-from relvmoiscsi.host.xapi.conf import read_whitelist
+from relvmoiscsi.host.xapi.conf import sm_plugins
 from relvmoiscsi.host.xapi.whitelist import OURS, remove, sync
 
 CONF, CONF_D = "/etc/xapi.conf", "/etc/xapi.conf.d/"
@@ -64,7 +64,7 @@ class Host:
         return sorted(os.listdir(str(self / CONF_D))) if (self / CONF_D).exists() else []
 
     def xapi_list(self):
-        return read_whitelist(str(self.root)).plugins
+        return ([(), *(setting.plugins for setting in sm_plugins(str(self.root)))])[-1]
 
     def sync(self):
         return sync(str(self.root))
@@ -203,7 +203,7 @@ def test_two_runs_wait_for_each_other(host, monkeypatch):
     dom0 = host(STOCK, DIRECTORY)
     monkeypatch.setattr(whitelist, "WAIT_SECONDS", 0.0)
     waits = pytest.raises(Refused, match="sm-whitelist waited 0 seconds for")
-    with run_directory.only_one("whitelist.lock", AnyHost(str(dom0.root)), 0.0, NotFound), waits:
+    with run_directory.only_one("whitelist.lock", AnyHost(str(dom0.root)), 0.0, "It is changed by"), waits:
         dom0.sync()
 
     assert dom0.sync()[0]
@@ -344,12 +344,12 @@ def test_whatever_others_change_they_and_we_are_accepted_once_and_our_removal_re
                         (host / (CONF_D + name)).unlink()
                 for name, content in files.items():
                     host.write(CONF_D + name, content)
-            others = read_whitelist(str(without.root))
+            others = sm_plugins(str(without.root))
 
             dom0.sync()
 
-            if others.source is not None:
-                expected = (*others.plugins, *(name for name in OURS if not others.allows(name)))
+            if others:
+                expected = (*others[-1].plugins, *(name for name in OURS if not others[-1].allows(name)))
                 assert dom0.xapi_list() == expected
             once = dom0.tree()
             assert not dom0.sync()[0] and dom0.tree() == once

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from relvmoiscsi.errors import NotFound
 from relvmoiscsi.host.xapi import conf
-from relvmoiscsi.host.xapi.conf import Setting, read_whitelist, value_of
+from relvmoiscsi.host.xapi.conf import Setting, sm_plugins, value_of
 
 STOCK = "ext nfs iscsi lvmoiscsi dummy file hba rawhba udev iso lvm lvmohba lvmofcoe shm smb"
 
@@ -59,11 +59,11 @@ def test_the_last_line_in_the_last_file_is_the_whole_list(root):
         root, conf="sm-plugins=a\nsm-plugins=b\n", x10="sm-plugins=c\nlog=d", x20="sm-plugins=d\n#\n", x30="log=e"
     )
 
-    found = read_whitelist(str(root))
+    found = sm_plugins(str(root))
 
     of_conf, of_x = "/etc/xapi.conf", "/etc/xapi.conf.d/x{}.conf"
     lists = [(of_conf, "a"), (of_conf, "b"), (of_x.format(10), "c"), (of_x.format(20), "d")]
-    assert found == (("d",), of_x.format(20), tuple(Setting(path, (name,)) for path, name in lists))
+    assert found == [Setting(path, (name,)) for path, name in lists]
 
 
 def test_files_are_read_in_the_byte_order_of_their_names_whatever_their_suffix(root):
@@ -72,10 +72,10 @@ def test_files_are_read_in_the_byte_order_of_their_names_whatever_their_suffix(r
         with open(os.path.join(os.fsencode(str(root)), b"etc/xapi.conf.d", name), "wb") as file:
             file.write(b"sm-plugins=" + name + b"\n")
 
-    found = read_whitelist(str(root))
+    found = sm_plugins(str(root))
 
-    assert [os.fsencode(os.path.basename(setting.path)) for setting in found.sources] == sorted(names)
-    assert os.fsencode(found.plugins[0]) == b"\xff"
+    assert [os.fsencode(os.path.basename(setting.path)) for setting in found] == sorted(names)
+    assert os.fsencode(found[-1].plugins[0]) == b"\xff"
 
 
 @pytest.mark.parametrize(
@@ -93,20 +93,20 @@ def test_files_are_read_in_the_byte_order_of_their_names_whatever_their_suffix(r
 def test_a_driver_is_accepted_by_its_name_in_any_case_or_by_a_star(root, plugins, name, accepted):
     configure(root, conf="sm-plugins=" + plugins)
 
-    assert read_whitelist(str(root)).allows(name) is accepted
+    assert sm_plugins(str(root))[-1].allows(name) is accepted
 
 
 def test_without_a_line_no_driver_is_accepted_and_an_empty_list_is_a_list(tmp_path):
-    assert read_whitelist(str(tmp_path)) == ((), None, ()), "neither file nor directory need exist"
+    assert sm_plugins(str(tmp_path)) == [], "neither file nor directory need exist"
     (tmp_path / "etc").mkdir()
     configure(tmp_path, conf="log=all\n")
-    assert read_whitelist(str(tmp_path)) == ((), None, ()) and not read_whitelist(str(tmp_path)).allows("ext")
+    assert sm_plugins(str(tmp_path)) == []
 
     configure(tmp_path, conf="sm-plugins=ext")
-    assert read_whitelist(str(tmp_path)).plugins == ("ext",)
+    assert sm_plugins(str(tmp_path))[-1].plugins == ("ext",)
     (tmp_path / "etc/xapi.conf.d").mkdir()
     configure(tmp_path, x="sm-plugins=\n")
-    assert read_whitelist(str(tmp_path))[:2] == ((), "/etc/xapi.conf.d/x.conf")
+    assert sm_plugins(str(tmp_path))[-1] == Setting("/etc/xapi.conf.d/x.conf", ())
 
 
 def test_what_xapi_cannot_read_is_named_and_does_not_hide_the_rest(root):
@@ -116,8 +116,8 @@ def test_what_xapi_cannot_read_is_named_and_does_not_hide_the_rest(root):
     os.mkfifo(str(root / "etc/xapi.conf.d/pipe"))
 
     names = [".#y.conf", "pipe", "x"]
-    assert conf.obstacles(str(root)) == ["/etc/xapi.conf.d/" + name for name in names]
-    assert read_whitelist(str(root)).plugins == ("nfs",)
+    assert conf.conf_files(str(root))[1] == ["/etc/xapi.conf.d/" + name for name in names]
+    assert sm_plugins(str(root))[-1].plugins == ("nfs",)
 
 
 def test_a_file_that_cannot_be_read_is_an_error_and_one_that_goes_meanwhile_is_empty(root):
@@ -125,7 +125,7 @@ def test_a_file_that_cannot_be_read_is_an_error_and_one_that_goes_meanwhile_is_e
     (root / "etc/xapi.conf").mkdir()
 
     with pytest.raises(NotFound, match=r"xapi\.conf cannot be read: Is a directory"):
-        read_whitelist(str(root))
+        sm_plugins(str(root))
 
 
 NAMES = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E, blacklist_characters="#\"'\\"), min_size=1)

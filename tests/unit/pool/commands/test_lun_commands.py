@@ -75,7 +75,7 @@ def copy(clone, pool_command):
 
 def test_a_name_that_looks_like_an_option_is_not_in_the_next_command(clone, pool_command):
     ran = pool_command("attach", clone, "--yes", "--name=--yes")
-    (sr,) = (row["sr"]["new"] for row in pool_command("attach", clone, "--yes", "--json").json["luns"])
+    (sr,) = (row["new_sr"] for row in pool_command("attach", clone, "--yes", "--json").json["luns"])
     assert ran.status == 0 and f"  next: relvmoiscsi pool clone {sr} --all --isolated lab" in ran.out.splitlines()
 
 
@@ -108,7 +108,7 @@ def test_what_would_be_done_is_told_and_not_done(lab, clone, pool_command):
     steps = 'resignature; introduce as "Production copy"; create PBD on xs1, xs2; plug on xs1, xs2; scan; label VDIs'
     assert ran.out.splitlines() == ["Planned steps:", f"{clone}: {steps}"]
     (row,) = pool_command("attach", clone, "--dry-run", "--json").json["would"]
-    assert (row["scsi_id"], row["hosts_down"], row["error"]) == (clone, [], None)
+    assert (row["scsi_id"], row["hosts_down"], row["problem"]) == (clone, [], None)
     assert row["steps"][0] == {"step": "resignature", "on": None} and {"step": "plug", "on": "xs2"} in row["steps"]
 
     pool_command("attach", clone, "--yes", "--name", "{sr} copy")
@@ -163,7 +163,7 @@ def test_one_of_several_that_fails_is_9_and_a_single_one_its_own_status(lab, wor
         ran = pool_command("attach", "--all", "--yes", "--json", *more)
         bad, good = ran.json["luns"]
         assert (ran.status, bad["status"], good["status"]) == (9, "failed", status)
-        assert "did not appear" in bad["error"] and error in (good["error"] or "")
+        assert "did not appear" in bad["problem"] and error in (good["problem"] or "")
 
 
 def test_what_could_not_be_looked_at_is_9_and_told(lab, world, clone, pool_command):
@@ -175,11 +175,11 @@ def test_what_could_not_be_looked_at_is_9_and_told(lab, world, clone, pool_comma
     would = pool_command("attach", "--all", "--dry-run", "--json").json
     rows = would["would"]
     assert would["changed"] is any(row["steps"] for row in rows)
-    found = {row["scsi_id"]: (bool(row["steps"]), bool(row["error"])) for row in rows}
+    found = {row["scsi_id"]: (bool(row["steps"]), bool(row["problem"])) for row in rows}
     assert found == {clone: (True, False), bad: (False, True)}
 
     ran = pool_command("attach", "--all", "--yes", "--json", "--target", TARGET)
-    rows = {row["scsi_id"]: (row["status"], row["error"]) for row in ran.json["luns"]}
+    rows = {row["scsi_id"]: (row["status"], row["problem"]) for row in ran.json["luns"]}
     assert ran.status == 9 and rows.pop(clone) == ("attached", None) and set(rows) == {bad, None}
     assert "did not appear" in rows[bad][1] and "iqn.2026-01.test:refuses" in rows[None][1]
     told = pool_command("luns", "--target", TARGET).out
@@ -270,8 +270,9 @@ def test_the_map_has_names_vms_and_what_is_new(lab, copy, pool_command):
     new = db.get("VDI", db.create("VDI", SR=db.refs("SR", name_label=copy)[0], name_label="made today"), "uuid")
 
     rows = {row["old"]: row for row in pool_command("map", copy, "--json").json["vdis"]}
-    assert rows[record["uuid"]]["vms"] == ["web"] and rows[record["uuid"]]["name_label"] == "root disk"
-    assert ["is", "new", new, "made", "today"] in [line.split() for line in pool_command("map", copy).out.splitlines()]
+    assert rows[record["uuid"]]["vm_names"] == ["web"] and rows[record["uuid"]]["name_label"] == "root disk"
+    told = pool_command("map", copy).out
+    assert f"\n  {new}  made today\n    is new\n" in told and max(map(len, told.splitlines())) <= 80
     assert pool_command("map", "Production").status == 4
 
 

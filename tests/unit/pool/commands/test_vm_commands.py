@@ -226,10 +226,10 @@ def test_the_dry_run_promises_what_is_then_done(office, pool_command, monkeypatc
     assert dry.status == ran.status
     assert [row["status"].replace("would be ", "") for row in promised] == [row["status"] for row in done]
     for would, did in zip(promised, done):
-        if did["error"] is None and any("left the VM unfinished" in note for note in would["notes"]):
+        if did["problem"] is None and any("left the VM unfinished" in note for note in would["notes"]):
             assert state is one_is_half
             continue
-        same = ("disks", "networks", "snapshots", "notes", "error")
+        same = ("disks", "networks", "snapshots", "notes", "problem")
         assert [would[name] for name in same] == [did[name] for name in same]
     if not any(row["status"] == "would be cloned" for row in promised):
         assert office.state() == before, "no network is made for nothing"
@@ -316,7 +316,7 @@ def test_with_its_vms_the_question_and_the_answer_name_them(office, pool_command
     snap = office.snapshot(made(office)[0], "before the upgrade")
     office.pool.db.set("VM", snap, "power_state", "Suspended")
     (row,) = pool_command("discard", "copy", "--with-vms", "--dry-run", "--json").json["srs"]
-    assert len(row["vms"]) == 2 and row["snapshots"] == ["before the upgrade"] and len(made(office)) == 2
+    assert len(row["vm_names"]) == 2 and row["snapshots"] == ["before the upgrade"] and len(made(office)) == 2
     type_in("yes\n")
     ran = pool_command("discard", "copy", "--with-vms")
 
@@ -445,7 +445,8 @@ def test_of_several_vms_one_that_cannot_be_restored_stops_no_other(halted, pool_
     for vm in (halted.web, halted.db_vm):
         assert {sr for sr, _ in halted.disks_of(vm).values()} == {halted.pool.db.by_uuid("SR", halted.copy.sr_uuid)}
     rows = {
-        row["name"]: (row["status"], bool(row["error"])) for row in pool_command(*words, "--json", "--yes").json["vms"]
+        row["name"]: (row["status"], bool(row["problem"]))
+        for row in pool_command(*words, "--json", "--yes").json["vms"]
     }
     assert rows == {"web": ("already restored", False), "db": ("already restored", False), "mixed": ("failed", True)}
 
@@ -572,7 +573,7 @@ def test_records_are_saved_shown_and_made_vms_of(office, pool_command, refused, 
     assert pool_command("save-vms", "Production", "--yes").status == 0
     clone = office.clone("Production")
     found = {lun["scsi_id"]: lun for lun in pool_command("luns", "--json").json["luns"]}
-    assert found[clone]["vms"] == ["db", "web"] and found[clone]["vms_saved"].startswith("20")
+    assert found[clone]["vm_names"] == ["db", "web"] and found[clone]["vms_saved"].startswith("20")
 
     disk, image = office.world.lun(clone).disk, tmp_path / "clone.img"
     image.write_bytes(disk.peek(0, disk.size_bytes))
@@ -583,5 +584,5 @@ def test_records_are_saved_shown_and_made_vms_of(office, pool_command, refused, 
     office.pool.api.vms.vm_destroy("", office.db_vm)
     pool_command("attach", clone, "--yes", "--name", "of then")
     ran = pool_command("clone", "of then", "--all", "--from-snapshot", "--isolated", "lab", "--yes", "--json")
-    assert [(vm["name"]["old"], vm["status"]) for vm in ran.json["vms"]] == [("db", "cloned"), ("web", "cloned")]
+    assert [(vm["old_name"], vm["status"]) for vm in ran.json["vms"]] == [("db", "cloned"), ("web", "cloned")]
     refused(3, "", "clone", "copy", "--all", "--from-snapshot", "--yes")

@@ -112,7 +112,7 @@ def test_one_that_is_mounted_stays_and_keeps_no_other(day, helper):
     real = day.lab.answer("VBD.unplug", unplug)
     found = take_back(day)
     assert sorted(each.status for each in found) == ["failed", "taken back"]
-    (error,) = [each.facts()["error"] for each in found if each.error]
+    (error,) = [each.facts()["problem"] for each in found if each.error]
     assert "the guest has it mounted" in error and day.db.exists("VBD", held)
     assert "Unmount the disk in the guest of 'helper', then repeat the command." in error
 

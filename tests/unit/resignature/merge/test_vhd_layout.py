@@ -18,7 +18,7 @@ from relvmoiscsi.formats.vhd import BatmapHeader, DynamicHeader, Footer
 from relvmoiscsi.formats.vhd_blocks import UNUSED, Batmap
 from relvmoiscsi.resignature.merge import vhd_chain
 from relvmoiscsi.resignature.merge import vhd_layout as layout
-from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, Room, place, segments_of
+from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, Room, segments_of
 from relvmoiscsi.resignature.merge.vhd_chain import Bitmaps, VhdMember, find_owners, sectors_of
 
 SECTOR = 512
@@ -51,7 +51,7 @@ class World:
         header = DynamicHeader.zero(table_offset=1536, max_bat_entries=entries, block_size=BLOCK)
         at = 1536 + 4 * entries + 512
         batmap = BatmapHeader.zero(batmap_offset=at, batmap_sectors=max(1, entries // 8 // SECTOR), version=0x10002)
-        unit = first or blocks.geometry(header, batmap).first_slot_unit
+        unit = first or blocks.first_slot_unit(header, batmap)
         table, full = array("I", [UNUSED] * block_count), Batmap(bytes(entries // 8))
         for slot, block in enumerate(present):
             table[block] = blocks.entry_of(unit + 513 * slot)
@@ -64,9 +64,9 @@ class World:
 
 def test_blocks_that_no_image_has_are_not_looked_at(monkeypatch):
     """A large disk of which little is written, in a chain of many images: that took minutes."""
-    world, seen, real = World(1, 9000), [], vhd_chain._found
+    world, seen, real = World(1, 9000), [], vhd_chain.sectors_of
     members = tuple(world.image(f"image {n}", 1 << 16, [n, 9000 * n]) for n in range(1, 6))
-    monkeypatch.setattr(vhd_chain, "_found", lambda block, *more: (seen.append(block), real(block, *more))[1])
+    monkeypatch.setattr(vhd_chain, "sectors_of", lambda block, *more: (seen.append(block), real(block, *more))[1])
 
     found = [owned.block for owned in find_owners(members, False)]
 
@@ -89,8 +89,7 @@ def laid_out(world, members, thick=True):
     room = Room(tuple(world.free), tuple(sorted(used)))
     for made in layout.layouts(members, owners, thick):
         try:
-            retained = layout.retained_extents(made, members)
-            return made, segments_of(place(retained, made.fresh, room)), owners
+            return made, segments_of(room.place(made.retained_extents(), made.fresh)), owners
         except Refused:
             continue
     raise AssertionError("no room")
@@ -101,7 +100,8 @@ def verify(members, made, segments, owners, free):
     pes = [segment.first_pe + n for segment in segments for n in range(segment.extent_count)]
     assert len(set(pes)) == len(pes) == count, "an extent is named twice"
     assert count * EXTENT_BYTES == made.size_bytes
-    slots = sorted(slot for slot in made.slots if slot != layout.NO_SLOT)
+    given = {made.slots[block] for block in made.holes}
+    slots = sorted(slot for slot in made.slots if slot != layout.NO_SLOT and slot not in given)
     assert len(set(slots)) == len(slots) == len(owners), "two blocks share a slot"
     fresh = made.fresh
     assert all(pes[extent] in free for extent in fresh), "an extent that is in use is written"
@@ -117,9 +117,7 @@ def verify(members, made, segments, owners, free):
                 assert extent in fresh
             elif extent not in fresh:
                 assert place_of(segments, new + at) == place_of(members[owned.owner].lv.segments, old + at), owned
-    given = {hole.slot for hole in made.holes}
-    assert not given & set(slots)
-    assert all(made.slots[hole.block] == layout.NO_SLOT for hole in made.holes)
+    assert len(given) == len(made.holes) and not set(made.holes) & {owned.block for owned in owners}
     dead = set(range(made.slot_count)) - given - set(slots)
     unallocated = len(members[0].entries) - len(owners) - len(made.holes)
     assert not dead or not unallocated, "a slot is lost, and a guest can run out of space"
@@ -176,7 +174,7 @@ def test_without_blocks_for_its_holes_an_image_is_copied():
 
 def test_of_the_leaf_only_what_lies_behind_its_last_block_may_be_written_before_the_commit():
     leaf = World(5, 2000).image("leaf", 100, range(50))
-    end = (leaf.geometry.first_slot_unit + 513 * 50) * 4096
+    end = (blocks.first_slot_unit(leaf.header, leaf.batmap_header) + 513 * 50) * 4096
     behind = extents_of(leaf.lv.segments)[-(-end // EXTENT_BYTES) : -1]
 
     assert behind and list(layout.unused_extents(leaf)) == list(behind)
@@ -191,4 +189,4 @@ def test_of_a_parent_that_is_smaller_than_its_child_nothing_behind_the_end_of_it
     (owned,) = find_owners(members, False)
 
     assert owned.must_be_copied
-    assert sectors_of(members, owned).bits == blocks.first_sectors(8)
+    assert next(sectors_of(owned.block, members))[1] == blocks.first_sectors(8)

@@ -13,8 +13,9 @@ from kit.cuts import SCSI_ID, entropy, image
 from kit.examples import examples
 from relvmoiscsi import engine
 from relvmoiscsi.device import Chunk, Range
+from relvmoiscsi.formats import vhd
 from relvmoiscsi.formats.checksum import vhd_checksum
-from relvmoiscsi.resignature.protocol import identities, structure
+from relvmoiscsi.resignature.protocol import identities
 from relvmoiscsi.resignature.protocol.identities import changed_chunks, read_written
 
 NAMES = ["everything", "blocks of 4096", "512e", "fragmented"]
@@ -46,9 +47,9 @@ def identity_bytes(run):
     """Bytes that may change: fields and checksums."""
     found = [piece for field in run.fields for piece in field.pieces]
     for field in run.fields:
-        place = structure.checksum_range(field.kind)
-        if place is not None:
-            found += identities.part_of(field.around, place)
+        if field.kind:
+            checksum = vhd.STRUCTURES[field.kind].checksum
+            found += identities.part_of(field.around, Range(checksum.offset, checksum.size))
     return found
 
 
@@ -117,13 +118,13 @@ def test_a_header_that_somebody_else_has_changed_gets_the_name_and_a_checksum_th
         return  # cookie, checksum, sizes; and the name itself
     found = with_writes(disk, run, new=True)
     found.poke(place.offset, data[: place.length])
-    found.poke(start, structure.resealed("VHD header", found.peek(start, 1024)))
+    found.poke(start, bytes(vhd.sealed(vhd.DynamicHeader(found.peek(start, 1024)))))
 
     after, strange = taken_back(found, run)
 
     header = after.peek(start, 1024)
     assert strange == []
-    assert structure.is_whole("VHD header", header)
+    assert vhd.is_whole("VHD header", header)
     assert header[at : at + place.length] == data[: place.length]
     assert after.peek(*field.pieces[0]) == disk.peek(*field.pieces[0])
 
@@ -145,9 +146,9 @@ def test_a_footer_of_an_old_creator_is_whole_with_the_checksum_that_ignores_the_
     footer[64:68] = vhd_checksum(bytes(footer), 64).to_bytes(4, "big")
     footer[85] = 1
 
-    assert structure.is_whole("VHD footer", bytes(footer))
+    assert vhd.is_whole("VHD footer", bytes(footer))
     footer[32:36] = bytes([0, 1, 0, 3])
-    assert not structure.is_whole("VHD footer", bytes(footer))
+    assert not vhd.is_whole("VHD footer", bytes(footer))
 
 
 def test_only_blocks_that_change_are_written_and_neighbours_together():

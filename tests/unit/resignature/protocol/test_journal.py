@@ -15,7 +15,6 @@ from relvmoiscsi.device import Range
 from relvmoiscsi.errors import BadChecksum, BadMagic, FormatError, Malformed, Place, Truncated, Unsupported
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm import pv
-from relvmoiscsi.formats.lvm.pv import Area
 from relvmoiscsi.resignature.protocol import journal
 from relvmoiscsi.resignature.protocol.commit_record import (
     COMMIT_RECORD_AT,
@@ -40,13 +39,13 @@ from relvmoiscsi.resignature.protocol.run_record import MdaMove, Run, Write, ver
 
 WHERE = Place("/dev/sdc", 65536)
 SIZE = 1 << 30
-AREA, SECOND = Area(4096, 1044480), Area(131072, 65536)
-IGNORED = Area(SIZE - (1 << 20), 1 << 20)
+AREA, SECOND = Range(4096, 1044480), Range(131072, 65536)
+IGNORED = Range(SIZE - (1 << 20), 1 << 20)
 ONE, TWO = "0a0b0c0d-0000-4000-8000-000000000001", "0a0b0c0d-0000-4000-8000-000000000002"
 
 
 def label_sector(ext_version=2, tail=b"", areas=(AREA, IGNORED)):
-    values = 1, "a" * 32, SIZE, 1 << 20, [Range(*area) for area in areas], ext_version, tail
+    values = 1, "a" * 32, SIZE, 1 << 20, areas, ext_version, tail
     return build_lvm.label_sector(build_lvm.Label(*values))
 
 
@@ -173,10 +172,10 @@ def test_a_run_that_would_write_outside_the_contents_is_malformed(offset):
 @pytest.mark.parametrize(
     "original, second",
     [
-        (AREA, Area(2048, 65536)),
-        (AREA, Area(1044480, 65536)),
-        (Area(512, 1044480), Area(8192, 65536)),
-        (Area(4096, SIZE), Area(8192, 65536)),
+        (AREA, Range(2048, 65536)),
+        (AREA, Range(1044480, 65536)),
+        (Range(512, 1044480), Range(8192, 65536)),
+        (Range(4096, SIZE), Range(8192, 65536)),
     ],
 )
 def test_a_run_whose_areas_do_not_lie_in_each_other_is_malformed(original, second):

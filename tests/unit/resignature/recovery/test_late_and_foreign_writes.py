@@ -45,8 +45,9 @@ from kit.examples import WHOLE, some
 from kit.live import STATES
 from relvmoiscsi import engine
 from relvmoiscsi.errors import FormatError, Refused, RelvmoiscsiError, Unfinished
+from relvmoiscsi.formats import vhd
 from relvmoiscsi.formats.lvm import pv
-from relvmoiscsi.resignature.protocol import journal, structure
+from relvmoiscsi.resignature.protocol import journal
 from relvmoiscsi.resignature.protocol.commit_record import COMMIT_RECORD_AT, CommitRecord, with_commit_record
 
 pytestmark = pytest.mark.states
@@ -148,7 +149,7 @@ def other_parent(disk, was, run):
     field = next(field for field in planned(was).fields if field.kind == "VHD header")
     header, at = field.around[0].offset, field.pieces[0].offset
     disk.poke(at, b"\0f" if disk.peek(at, 2) != b"\0f" else b"\0e")
-    disk.poke(header, structure.resealed("VHD header", disk.peek(header, 1024)))
+    disk.poke(header, bytes(vhd.sealed(vhd.DynamicHeader(disk.peek(header, 1024)))))
 
 
 def other_owner(disk, was, run):
@@ -165,7 +166,7 @@ def other_vhd(disk, was, run):
     there = bytearray(was.peek(footer, 512))
     there[at - footer : at - footer + 1] = done(was).peek(at, 1)
     there[68:84] = b"of another disk."
-    disk.poke(footer, structure.resealed("VHD footer", bytes(there)))
+    disk.poke(footer, bytes(vhd.sealed(vhd.Footer(bytes(there)))))
 
 
 def at_label(offset, data, disk, was, run):

@@ -18,8 +18,8 @@ from relvmoiscsi.device import Chunk
 from relvmoiscsi.errors import Place
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, Segment
-from relvmoiscsi.formats.vhd import DynamicHeader, Footer
-from relvmoiscsi.resignature.protocol import journal, structure
+from relvmoiscsi.formats.vhd import DynamicHeader, Footer, sealed
+from relvmoiscsi.resignature.protocol import journal
 from relvmoiscsi.resignature.protocol.commit_record import RESIGNATURE
 from relvmoiscsi.resignature.protocol.journal import decode, encode
 from relvmoiscsi.resignature.protocol.rebuilt import (
@@ -128,9 +128,9 @@ def test_the_volume_is_ours_as_long_as_its_extents_are_where_they_were_put(group
 
 ELSEWHERE = {2: 90007}  #: tapdisk has put the block elsewhere meanwhile: its hole stays unused
 GUEST = {100: 90007}  #: a new block of a guest
-HEADERS = structure.resealed("VHD footer", bytes(Footer.zero(cookie=b"conectix", version=0x10000)))
-HEADERS += structure.resealed("VHD header", bytes(DynamicHeader.zero(cookie=b"cxsparse", version=0x10000)))
-HIDDEN = structure.resealed("VHD footer", HEADERS[:85] + b"\1" + HEADERS[86:512])
+HEADERS = bytes(sealed(Footer.zero(cookie=b"conectix", version=0x10000)))
+HEADERS += bytes(sealed(DynamicHeader.zero(cookie=b"cxsparse", version=0x10000)))
+HIDDEN = bytes(sealed(Footer(HEADERS[:85] + b"\1" + HEADERS[86:512])))
 FIRST = HEADERS.ljust(1536, b"\0") + OLD[1536:]
 FIRST_UNIT = TableUnit(40 * MIB, FIRST, with_entries(FIRST, {1022: 16663}), 1536, UNIT)
 SMALL_UNIT = TableUnit(40 * MIB, OLD[:512] + bytes(512), NEW[:512] + bytes(512), 0, 512)

@@ -10,7 +10,7 @@ from relvmoiscsi.host.hba import adapters
 from relvmoiscsi.host.hba import scan as scan_module
 from relvmoiscsi.host.locks import lun_lock, sm_locks
 from relvmoiscsi.host.this_host import Host
-from relvmoiscsi.lun import call, guard
+from relvmoiscsi.lun import call
 from relvmoiscsi.sr_driver.hba import discovery, lun, missing, other_luns
 
 MODULES = (cleanup_journal, adapters, hiding, udev, sm_locks, lun_lock, scan_module, multipath, holders, scsi_id)
@@ -25,7 +25,7 @@ def on_host(monkeypatch):
         for function in filter(inspect.isfunction, functions):
             defaults = [host if isinstance(one, Host) else one for one in function.__defaults__ or ()]
             monkeypatch.setattr(function, "__defaults__", tuple(defaults))
-        for module in (call, guard, discovery, lun, missing, other_luns):
+        for module in (call, discovery, lun, missing, other_luns):
             monkeypatch.setattr(module, "THIS_HOST", host._replace(wait_for=lambda condition, _: condition()))
 
     return move
@@ -40,7 +40,7 @@ def driver_on(monkeypatch, on_host):
     def move(mapped):
         on_host(mapped.host)
         monkeypatch.setattr(other_luns, "is_taken", lambda scsi_id, pool, host_ref: False)
-        monkeypatch.setattr(scan_module, "_scan", mapped.scan)
+        monkeypatch.setattr(scsi_id, "look_for_luns", mapped.scan)
         monkeypatch.setattr(scsi_id, "remove_lun", mapped.remove)
         monkeypatch.setattr(paths, "look", mapped.look)
         monkeypatch.setattr(holders, "users_of_each", lambda disks, host: {disk: [] for disk in disks})

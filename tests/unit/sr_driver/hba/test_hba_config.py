@@ -46,7 +46,7 @@ def test_what_keys_say(given, expected):
     [
         ("lun", "seven", "InvalidArg"),
         ("targetWWPN", "500a09", "InvalidArg"),
-        ("type", "qla(", "InvalidArg"),
+        *[("type", text, "InvalidArg") for text in ("qla(", "(a+)+$", "qla.*", "a|b", "x" * 65, "--yes x", "qla\n2")],
     ],
 )
 def test_what_cannot_be_meant_is_refused_by_its_key(key, text, sm_key):

@@ -46,7 +46,7 @@ class World:
         self.world.lun(address, disk, scsi_id=scsi_id)
 
     def scan(self, places, _deadline):
-        self.done.append("scan " + ", ".join(sorted({str(place) for place in places})))
+        self.done.append("scan " + ", ".join(sorted({place.where for place in places})))
         self.hides = self.switches()
         self.meanwhile()
         for lun in self.mapped:
@@ -104,8 +104,7 @@ class World:
 
     def noted_of(self, scsi_id=CLONE):
         """What was there before the scan for the LUN, as it is noted."""
-        entry = cleanup_journal.read(scsi_id)
-        return entry and entry.there
+        return cleanup_journal.read(scsi_id)
 
     def hold(self, is_new=False, **config):
         """The steps of a session that are about the disks; gives the disks."""

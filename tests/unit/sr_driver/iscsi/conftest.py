@@ -10,7 +10,7 @@ from kit.iscsi.lun import Lun
 from kit.pool.client import connected_locally
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi.api import Xapi
-from relvmoiscsi.lun import call, guard
+from relvmoiscsi.lun import call
 from relvmoiscsi.sr_driver.iscsi import iscsi_lun, target_access
 
 
@@ -53,7 +53,7 @@ def clock(monkeypatch):
 @pytest.fixture
 def driver(answer, pool, tmp_path, clock, monkeypatch):
     host = Host(str(tmp_path / "host"))
-    for module in (call, guard, iscsi_lun, target_access):
+    for module in (call, iscsi_lun, target_access):
         monkeypatch.setattr(module, "THIS_HOST", host)
     with connected_locally(pool) as session:
         defaults = Xapi.__init__.__defaults__

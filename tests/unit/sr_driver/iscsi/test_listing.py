@@ -4,7 +4,7 @@
 from xml.etree import ElementTree
 
 from kit.iscsi.lun import address_of
-from relvmoiscsi.iscsi import DiscoveredTarget, LunInfo, Portal
+from relvmoiscsi.iscsi import LunInfo, Portal
 from relvmoiscsi.sr_driver.iscsi.unnamed import lun_list, target_list
 
 
@@ -19,8 +19,9 @@ def rows(document):
 
 def test_targets():
     targets = [
-        DiscoveredTarget("iqn.a:1", (Portal("10.0.0.5"),)),
-        DiscoveredTarget("iqn.a:2", (Portal("fd00::7", 3261), Portal("10.0.0.6"))),
+        (Portal("10.0.0.5"), "iqn.a:1"),
+        (Portal("fd00::7", 3261), "iqn.a:2"),
+        (Portal("10.0.0.6"), "iqn.a:2"),
     ]
 
     assert rows(target_list(targets, Portal("array,10.0.0.6", 3260))) == (

@@ -11,7 +11,7 @@ from ansible_collections.relvmoiscsi.pool.plugins.module_utils import client, lu
 
 def test_the_map_is_by_sr_and_passes_over_what_is_new():
     vdis = [{"old": "1", "new": "2"}, {"old": None, "new": "3"}]
-    rows = [{"sr": {"old": "a", "new": "b"}, "vdis": each} for each in (vdis, [])]
+    rows = [{"old_sr": "a", "new_sr": "b", "vdis": each} for each in (vdis, [])]
     assert lun_states.id_map(rows) == {"b": {"1": "2"}}
 
 
