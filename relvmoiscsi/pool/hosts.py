@@ -122,7 +122,7 @@ def _answers(calls: Calls, method: str, arguments: Mapping[str, Sequence[object]
             tasks[host] = calls.start(method, *words)
     for host, task in tasks.items():
         with suppress(PoolFailure):
-            answers[host] = calls.finish(method, task, MEMBER_SECONDS)
+            answers[host] = calls.wait(method, task, MEMBER_SECONDS)
     return answers
 
 
@@ -158,7 +158,7 @@ def plug_everywhere(
             waiting.append((each.name, calls.start("PBD.plug", pbds[each.host])))
     for name, task in waiting:
         try:
-            calls.finish("PBD.plug", task, MEMBER_SECONDS)
+            calls.wait("PBD.plug", task, MEMBER_SECONDS)
         except PoolGone as gone:  # so that the result names the SR and the other hosts
             states[name] = str(gone)
         except PoolFailure as failure:

@@ -391,9 +391,9 @@ def _restored(result: Restored, to_know: Sequence[str] = ()) -> Answer:
 
 def _next_of(result: Restored) -> List[str]:
     """Return the next steps after a restore, and after its end."""
-    left = result.left_copies
+    unused = result.unused_copies
     if result.status in (restore.UNDONE, restore.HOME):
-        left = list(dict.fromkeys(disk.sr for disk in result.disks))
+        unused = list(dict.fromkeys(disk.sr for disk in result.disks))
     steps = {
         restore.DONE: [
             f"next: {_start(result.vm)}",
@@ -403,7 +403,7 @@ def _next_of(result: Restored) -> List[str]:
         restore.UNDONE: [f"next: {_start(result.vm)}"],
         restore.KEPT: [f"next: {_start(result.vm)}"] if result.is_halted else [],
     }.get(result.status, [])
-    discards = [shell_words("relvmoiscsi", "pool", "discard", sr) for sr in left]
+    discards = [shell_words("relvmoiscsi", "pool", "discard", sr) for sr in unused]
     return steps + [f"{'then' if steps else 'next'}: {discard}" for discard in discards]
 
 
