@@ -431,7 +431,19 @@ class RescueCommand(PoolChange):
             vdi = rescue.find(copy, self.given.vdi) if self.given.vdi else None
             vm = inventory.find_vm(found, self.given.vm) if self.given.vm else None
             if self.given.done:
-                return self._take_back(calls, found, copy, rescue.lent(found, copy, vdi, vm))
+                vbds = rescue.lent(found, copy, vdi, vm)
+                rows = rescue.take_back(calls, found, copy, vbds, dry_run=True)
+                if self.dry_run:
+                    return _lent(copy, rows)
+                ask(self, f"Take {counted(len(vbds), 'disk')} back?")
+                said = [f"{row.name} ({row.vdi}), {row.vm_name}" for row in rows]
+                results: List[Lent] = []
+                with self.so_far.work(said):
+                    for name, vbd in zip(said, vbds):
+                        self.so_far.tell(name, UNDER_WAY, "take back")
+                        results += rescue.take_back(calls, found, copy, [vbd])
+                        self.so_far.tell(name, DONE if results[-1].error is None else FAILED, "take back")
+                return _lent(copy, results)
             assert vdi is not None and vm is not None
             planned = rescue.lend(calls, found, copy, vdi, vm, rw, dry_run=True)
             if self.dry_run:
@@ -441,20 +453,6 @@ class RescueCommand(PoolChange):
             with self.work(planned.name, "lend"), waiting("the pool"):
                 result = rescue.lend(calls, found, copy, vdi, vm, rw)
         return _lent(copy, [result], [rescue.TO_KNOW] + ([] if rw else [rescue.READ_ONLY]))
-
-    def _take_back(self, calls: Calls, found: Inventory, copy: Copy, vbds: Sequence[str]) -> Answer:
-        rows = rescue.take_back(calls, found, copy, vbds, dry_run=True)
-        if self.dry_run:
-            return _lent(copy, rows)
-        ask(self, f"Take {counted(len(vbds), 'disk')} back?")
-        said = [f"{row.name} ({row.vdi}), {row.vm_name}" for row in rows]
-        results: List[Lent] = []
-        with self.so_far.work(said):
-            for name, vbd in zip(said, vbds):
-                self.so_far.tell(name, UNDER_WAY, "take back")
-                results += rescue.take_back(calls, found, copy, [vbd])
-                self.so_far.tell(name, DONE if results[-1].error is None else FAILED, "take back")
-        return _lent(copy, results)
 
 
 def _lent(copy: Copy, results: Sequence[Lent], to_know: Sequence[str] = ()) -> Answer:
