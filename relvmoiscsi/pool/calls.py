@@ -132,13 +132,13 @@ class Calls:
 
     def run(self, method: str, *arguments: Any) -> str:
         """Run a slow call as a task and return the text of the result. Raises PoolFailure."""
-        return self.finish(method, self.start(method, *arguments))
+        return self.wait(method, self.start(method, *arguments))
 
     def start(self, method: str, *arguments: Any) -> str:
-        """Start a task, which `finish` awaits. Raises PoolFailure."""
+        """Start a task, which `wait` awaits. Raises PoolFailure."""
         return str(self.call("Async." + method, *arguments))
 
-    def finish(
+    def wait(
         self,
         method: str,
         task: str,
@@ -147,7 +147,7 @@ class Calls:
     ) -> str:
         """Wait for a task and return the text of its result. Raises PoolFailure, also after `limit_seconds`.
 
-        `progress` gets the finished part of the task, from 0 to 1, at each change.
+        `progress` gets the done part of the task, from 0 to 1, at each change.
         """
         token, record, end = "", {}, time.monotonic() + limit_seconds  # type: str, Record, float
         while record.get("status", "pending") in ("pending", "cancelling"):

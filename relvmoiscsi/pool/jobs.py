@@ -107,13 +107,10 @@ class _Work:
                 return
             with self._changed:
                 self._busy -= 1
-                if step == 0:
-                    self._end_first_step(self._groups[item])
+                group = self._groups[item]
+                self._in_first_step[group] -= step == 0
+                if step + 1 < len(self._steps) and not self._in_first_step[group]:
+                    mine = [each for each, its_group in enumerate(self._groups) if its_group == group]
+                    good = [each for each in mine if not isinstance(self.values[each], RelvmoiscsiError)]
+                    self._ready.extend((1, each) for each in good)
                 self._changed.notify_all()
-
-    def _end_first_step(self, group: Hashable) -> None:
-        """Make the second steps of the group ready, unless one of its items is still in the first step."""
-        self._in_first_step[group] -= 1
-        if len(self._steps) > 1 and not self._in_first_step[group]:
-            mine = [item for item, its_group in enumerate(self._groups) if its_group == group]
-            self._ready.extend((1, item) for item in mine if not isinstance(self.values[item], RelvmoiscsiError))

@@ -86,7 +86,7 @@ def destroy(calls: Calls, refs: Iterable[str]) -> int:
     return count
 
 
-def left_behind(calls: Calls, pool: Pool, now: float) -> List[str]:
+def stale(calls: Calls, pool: Pool, now: float) -> List[str]:
     """Return the Secrets of killed runs, by their marks; no value is read. Raises PoolFailure."""
     named = {value for pbd in pool.pbds.values() for value in pbd["device_config"].values()}
     old = [ref for ref in calls.call("secret.get_all") if is_over(_mark(calls, ref), now)]

@@ -59,7 +59,16 @@ class DiscardCommand(PoolChange):
             destroyed: Dict[str, List[str]] = {ref: [] for ref in refs}
             uuids = [str(plan.pool.srs[ref]["uuid"]) for ref in refs]
             if refs:
-                ask(self, _question(plan))
+                halted = plan.all_losers()
+                lost = f"These halted VMs lose their disks on the copy: {forget.named(halted)}. " if halted else ""
+                lost += "--with-vms destroys the VMs that `clone` has made. " if halted and not plan.made else ""
+                made = [vm for of_sr in plan.made.values() for vm in of_sr.values()]
+                vms = sorted(vm["name_label"] for vm in made if not vm["is_a_snapshot"])
+                snapshots = sorted(vm["name_label"] for vm in made if vm["is_a_snapshot"])
+                names = ", ".join(str(plan.pool.srs[ref]["name_label"]) for ref in plan.uses)
+                goes = f"{names}, and destroy {counted(len(vms), 'VM')} ({', '.join(vms)})" if vms else names
+                goes += f" with {counted(len(snapshots), 'snapshot')} ({', '.join(snapshots)})" if snapshots else ""
+                ask(self, printable(f"{lost}Discard {goes}?"))
                 made_vms.verify_as_told(plan, made_vms.plan(calls, refs, with_vms))
 
             said = {ref: '"{name_label}" ({uuid})'.format(**plan.pool.srs[ref]) for ref in refs}
@@ -88,18 +97,6 @@ class DiscardCommand(PoolChange):
             if self.given.all or sr["other_config"][records.ORIGINAL_SR] in wanted:
                 refs.append(ref)
         return sorted(dict.fromkeys(refs), key=lambda ref: (str(pool.srs[ref]["name_label"]), ref)), gone
-
-
-def _question(plan: DiscardPlan) -> str:
-    halted = plan.all_losers()
-    lost = f"These halted VMs lose their disks on the copy: {forget.named(halted)}. " if halted else ""
-    lost += "--with-vms destroys the VMs that `clone` has made. " if halted and not plan.made else ""
-    made = [vm for of_sr in plan.made.values() for vm in of_sr.values()]
-    vms, snapshots = (sorted(vm["name_label"] for vm in made if vm["is_a_snapshot"] is kind) for kind in (False, True))
-    goes = ", and destroy {} ({})".format(counted(len(vms), "VM"), ", ".join(vms)) if vms else ""
-    goes += " with {} ({})".format(counted(len(snapshots), "snapshot"), ", ".join(snapshots)) if snapshots else ""
-    names = ", ".join(str(plan.pool.srs[ref]["name_label"]) for ref in plan.uses)
-    return printable(f"{lost}Discard {names}{goes}?")
 
 
 _WOULD_DISCARD = "would be discarded"

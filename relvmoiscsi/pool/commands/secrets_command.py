@@ -74,10 +74,10 @@ def clean(calls: Calls, pool: Pool, is_dry: bool) -> None:
     A failure is only printed: the command has done its work, and must still print its result.
     """
     try:
-        left = secrets.left_behind(calls, pool, time.time())
+        stale = secrets.stale(calls, pool, time.time())
         if is_dry:
-            say(f"{len(left)} Secrets of killed runs would be destroyed.")
+            say(f"{len(stale)} Secrets of killed runs would be destroyed.")
         else:
-            say(f"{secrets.destroy(calls, left)} Secrets of killed runs were destroyed.")
+            say(f"{secrets.destroy(calls, stale)} Secrets of killed runs were destroyed.")
     except (PoolFailure, PoolGone) as failure:
         say(printable(f"The Secrets of killed runs could not be destroyed: {failure}"))

@@ -109,15 +109,6 @@ def add_commands(command: CommandMaker) -> None:
         "--jobs", metavar="N", type=int, default=jobs.MOST, help="number of VMs in parallel; default: 10"
     )
     changes(cloning)
-    _describe_restore(command)
-    _describe_rescue(command)
-    what = "save VM records on the SR before the array's snapshot"
-    saving = command("save-vms", SaveVmsCommand, what, _SAVE)
-    saving.add_argument("sr", metavar="SR", help="the original, by UUID or name")
-    changes(saving)
-
-
-def _describe_restore(command: CommandMaker) -> None:
     what = "replace a VM's disks with the disks of a copy"
     restoring = command("restore", RestoreCommand, what, _RESTORE)
     restoring.add_argument("sr", metavar="SR", nargs="?", help="the copy, by UUID, name or SCSIid")
@@ -129,9 +120,6 @@ def _describe_restore(command: CommandMaker) -> None:
     ways.add_argument("--home", metavar="VM", help="move the disks of this VM from the copy to the SR of the old disks")
     ways.add_argument("--keep", metavar="VM", help="leave the disks of this VM as they are and remove the journal")
     changes(restoring)
-
-
-def _describe_rescue(command: CommandMaker) -> None:
     rescuing = command("rescue", RescueCommand, "add a disk of a copy to a VM for a while", _RESCUE)
     rescuing.add_argument("sr", metavar="SR", help="the copy, by UUID, name or SCSIid")
     rescuing.add_argument(
@@ -141,6 +129,10 @@ def _describe_rescue(command: CommandMaker) -> None:
     flag(rescuing, "--rw", "let the VM write to the disk on the copy")
     flag(rescuing, "--done", "take the disk back; without VDI, take all lent disks of this copy back")
     changes(rescuing)
+    what = "save VM records on the SR before the array's snapshot"
+    saving = command("save-vms", SaveVmsCommand, what, _SAVE)
+    saving.add_argument("sr", metavar="SR", help="the original, by UUID or name")
+    changes(saving)
 
 
 # --- clone
@@ -399,9 +391,9 @@ def _restored(result: Restored, to_know: Sequence[str] = ()) -> Answer:
 
 def _next_of(result: Restored) -> List[str]:
     """Return the next steps after a restore, and after its end."""
-    left = result.left_copies
+    unused = result.unused_copies
     if result.status in (restore.UNDONE, restore.HOME):
-        left = list(dict.fromkeys(disk.sr for disk in result.disks))
+        unused = list(dict.fromkeys(disk.sr for disk in result.disks))
     steps = {
         restore.DONE: [
             f"next: {_start(result.vm)}",
@@ -411,7 +403,7 @@ def _next_of(result: Restored) -> List[str]:
         restore.UNDONE: [f"next: {_start(result.vm)}"],
         restore.KEPT: [f"next: {_start(result.vm)}"] if result.is_halted else [],
     }.get(result.status, [])
-    discards = [shell_words("relvmoiscsi", "pool", "discard", sr) for sr in left]
+    discards = [shell_words("relvmoiscsi", "pool", "discard", sr) for sr in unused]
     return steps + [f"{'then' if steps else 'next'}: {discard}" for discard in discards]
 
 
@@ -439,7 +431,19 @@ class RescueCommand(PoolChange):
             vdi = rescue.find(copy, self.given.vdi) if self.given.vdi else None
             vm = inventory.find_vm(found, self.given.vm) if self.given.vm else None
             if self.given.done:
-                return self._take_back(calls, found, copy, rescue.lent(found, copy, vdi, vm))
+                vbds = rescue.lent(found, copy, vdi, vm)
+                rows = rescue.take_back(calls, found, copy, vbds, dry_run=True)
+                if self.dry_run:
+                    return _lent(copy, rows)
+                ask(self, f"Take {counted(len(vbds), 'disk')} back?")
+                said = [f"{row.name} ({row.vdi}), {row.vm_name}" for row in rows]
+                results: List[Lent] = []
+                with self.so_far.work(said):
+                    for name, vbd in zip(said, vbds):
+                        self.so_far.tell(name, UNDER_WAY, "take back")
+                        results += rescue.take_back(calls, found, copy, [vbd])
+                        self.so_far.tell(name, DONE if results[-1].error is None else FAILED, "take back")
+                return _lent(copy, results)
             assert vdi is not None and vm is not None
             planned = rescue.lend(calls, found, copy, vdi, vm, rw, dry_run=True)
             if self.dry_run:
@@ -449,20 +453,6 @@ class RescueCommand(PoolChange):
             with self.work(planned.name, "lend"), waiting("the pool"):
                 result = rescue.lend(calls, found, copy, vdi, vm, rw)
         return _lent(copy, [result], [rescue.TO_KNOW] + ([] if rw else [rescue.READ_ONLY]))
-
-    def _take_back(self, calls: Calls, found: Inventory, copy: Copy, vbds: Sequence[str]) -> Answer:
-        rows = rescue.take_back(calls, found, copy, vbds, dry_run=True)
-        if self.dry_run:
-            return _lent(copy, rows)
-        ask(self, f"Take {counted(len(vbds), 'disk')} back?")
-        said = [f"{row.name} ({row.vdi}), {row.vm_name}" for row in rows]
-        results: List[Lent] = []
-        with self.so_far.work(said):
-            for name, vbd in zip(said, vbds):
-                self.so_far.tell(name, UNDER_WAY, "take back")
-                results += rescue.take_back(calls, found, copy, [vbd])
-                self.so_far.tell(name, DONE if results[-1].error is None else FAILED, "take back")
-        return _lent(copy, results)
 
 
 def _lent(copy: Copy, results: Sequence[Lent], to_know: Sequence[str] = ()) -> Answer:

@@ -161,7 +161,7 @@ def clones(found: Inventory, copy: Copy) -> Tuple[Records, Records, Records]:
     """
     whole, empty, half = {}, {}, {}  # type: Records, Records, Records
     for ref, vm in found.copies_on(copy.uuid):
-        if inventory.is_half(vm):
+        if inventory.is_unfinished(vm):
             half[ref] = vm
         elif inventory.is_own(vm):
             is_on = any(disk["SR"] == copy.ref for disk in found.disks_of(ref).values())

@@ -243,7 +243,7 @@ class _Clone:
         notes, under_way = [], transfer.under_way(self.calls, self.label)
         for ref, task in under_way.items():
             try:
-                self.calls.finish("the import of an earlier run", ref, self.wanted.patience)
+                self.calls.wait("the import of an earlier run", ref, self.wanted.patience)
             except PoolFailure as failure:
                 if not failure.code:
                     notes.append(
@@ -377,7 +377,7 @@ class _Clone:
                 with passing("HANDLE_INVALID"):  # the VBD was destroyed since VDI.get_VBDs
                     user = str(calls.call("VBD.get_VM", ref))
                     other: Record = calls.call("VM.get_record", user)
-                    is_copy = other["other_config"].get(ON_SR) == copy.uuid and inventory.is_own_or_half(other)
+                    is_copy = other["other_config"].get(ON_SR) == copy.uuid and inventory.is_clone(other)
                     if user != vm and not other["is_a_snapshot"] and not is_copy:
                         return f"its disk {disk.userdevice} is a disk of the VM {other['name_label']!r} meanwhile"
         return ""

@@ -201,7 +201,7 @@ def _unplug(calls: Calls, pbds: Sequence[str]) -> None:
     for task in tasks:
         try:
             with passing("HANDLE_INVALID"):
-                calls.finish("PBD.unplug", task)
+                calls.wait("PBD.unplug", task)
         except PoolFailure as failure:
             failures.append(failure)
     if failures:

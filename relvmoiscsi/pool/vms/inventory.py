@@ -64,7 +64,7 @@ class Inventory(NamedTuple):
         record = self.vms.get(vm)
         if record is not None and record["is_a_snapshot"]:
             record = self.vms.get(record["snapshot_of"])
-        return record is not None and is_own_or_half(record)
+        return record is not None and is_clone(record)
 
     def copies_on(self, sr_uuid: str) -> Iterator[Tuple[str, Record]]:
         """Yield the VMs and snapshots that a run has made on this SR (a UUID), finished or not."""
@@ -98,14 +98,14 @@ def is_own(vm: Record) -> bool:
     return COPY_OF in vm["other_config"] and bool(vm["other_config"].get(DONE) == vm["uuid"])
 
 
-def is_half(vm: Record) -> bool:
+def is_unfinished(vm: Record) -> bool:
     """Is this an unfinished clone?"""
     return COPY_OF in vm["other_config"] and DONE not in vm["other_config"] and not vm["is_a_snapshot"]
 
 
-def is_own_or_half(vm: Record) -> bool:
+def is_clone(vm: Record) -> bool:
     """Is this a clone that a run has made, finished or not? False for a person's copy of a clone."""
-    return is_own(vm) or is_half(vm)
+    return is_own(vm) or is_unfinished(vm)
 
 
 def owners_of(network: Record) -> Set[str]:

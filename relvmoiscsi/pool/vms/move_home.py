@@ -112,7 +112,7 @@ def _move(locked: LockedVm, swap: Swap, progress: Callable[[int, int], None]) ->
     restore_journal.write_leaving(locked, record, swap)
     try:
         task = calls.start("VDI.pool_migrate", device.vdi_ref, _sr(calls, swap), {})
-        calls.finish("VDI.pool_migrate", task, progress=lambda part: progress(int(part * size), size))
+        calls.wait("VDI.pool_migrate", task, progress=lambda part: progress(int(part * size), size))
     except PoolFailure as failure:
         now = locked.device(swap)
         if now.vbd == device.vbd and now.sr == swap.home and now.vdi not in (NULL, swap.old, swap.new):

@@ -10,7 +10,7 @@ Source: xen-api ocaml/xapi/{export,import}.ml.
 """
 
 import re
-from typing import AbstractSet, Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import AbstractSet, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.pool.calls import Record, Records
@@ -375,15 +375,7 @@ def dangling(records: Sequence[Dict[str, Any]]) -> List[str]:
 
 def verify(document: bytes, edit: RecordEdit) -> None:
     """Parse the file again: every disk must be a disk of the copy or an ISO. Raises Refused."""
-    for thing in _outside(Ova(document), edit):
-        raise Refused(
-            f"The records of the new VM would refer to a disk outside the copy ({thing.cls} {thing.text('uuid')}). "
-            "Nothing was made. This is a bug: please report it."
-        )
-
-
-def _outside(ova: Ova, edit: RecordEdit) -> Iterator[Thing]:
-    """Yield the objects that the edit leaves in no file."""
+    ova, outside = Ova(document), []
     srs, vdis = ova.by_id("SR"), ova.by_id("VDI")
     new = {vbd.text("VDI") for vbd in ova.of("VBD") if _is_disk(vbd)}
     for vdi in vdis.values():
@@ -393,25 +385,30 @@ def _outside(ova: Ova, edit: RecordEdit) -> Iterator[Thing]:
         else:
             is_good = _is_iso(sr, edit) and vdi.id not in new
         if not is_good or vdi.map("sm_config") or not set(vdi.map("other_config")) <= set(_SYNCED):
-            yield vdi
+            outside.append(vdi)
     for sr in srs.values():
         is_iso = _is_iso(sr, edit)
         if not (is_iso or sr.text("uuid") == edit.sr_uuid) or (sr.text("content_type") == _ISO) != is_iso:
-            yield sr
+            outside.append(sr)
     for thing in ova.things:
         if not ova_fields.has_rule(thing.cls, edit.is_known) or ova_fields.rebuild(thing, edit.is_known):
-            yield thing
+            outside.append(thing)
     for vbd in ova.of("VBD"):
         if vbd.truth("currently_attached") or (_is_disk(vbd) and vbd.text("VDI") not in vdis):
-            yield vbd
-    yield from (thing for thing, _ in _references(ova))
+            outside.append(vbd)
+    outside += [thing for thing, _ in _references(ova)]
     for vm in ova.of("VM"):
         config, platform = vm.map("other_config"), vm.map("platform")
         is_started = not (vm.truth("is_a_template") or vm.truth("is_a_snapshot"))  # xapi starts neither
         is_active = vm.text("power_state") != "Halted" or vm.text("suspend_VDI") not in ("", NULL)
         is_kept = config == {**_kept("VM", config), **edit.marks} and platform == _kept_platform(platform)
         if is_started or is_active or not is_kept or vm.truth("ha_always_run") or vm.truth("is_control_domain"):
-            yield vm
+            outside.append(vm)
+    for thing in outside[:1]:
+        raise Refused(
+            f"The records of the new VM would refer to a disk outside the copy ({thing.cls} {thing.text('uuid')}). "
+            "Nothing was made. This is a bug: please report it."
+        )
 
 
 def _forged(problem: str) -> Refused:

@@ -89,15 +89,13 @@ class LockedVm:
 
 
 @contextmanager
-def locked(
-    calls: Calls, vm: str, record: Record, swaps: Iterable[Swap], doing: str, left_behind: str
-) -> Iterator[LockedVm]:
+def locked(calls: Calls, vm: str, record: Record, swaps: Iterable[Swap], doing: str, state: str) -> Iterator[LockedVm]:
     """Lock a VM (its reference) and the copies of these disks for the block.
 
-    An error or Ctrl-C in the block gets the sentence `left_behind`. Raises Refused where another client has one of the
+    An error or Ctrl-C in the block gets the sentence `state`. Raises Refused where another client has one of the
     locks; PoolFailure.
     """
-    with lock.held(calls, _locks(calls, record, swaps), doing) as mine, in_state(left_behind):
+    with lock.held(calls, _locks(calls, record, swaps), doing) as mine, in_state(state):
         yield LockedVm(calls, vm, mine)
 
 

@@ -77,7 +77,7 @@ def _transferred(
     task, name = str(calls.call("task.create", label, "")), f"{method} {path}"
     status, content, other = _answered(calls, method, path, query, body, task)
     if status == http.client.OK:
-        return content, calls.finish(name, task)
+        return content, calls.wait(name, task)
     if other is not None:  # the caller may not trust the certificate of the other host
         _destroy(calls, task)
         raise PoolFailure(
@@ -85,7 +85,7 @@ def _transferred(
             "master (`xe pbd-plug`), then repeat the command."
         )
     try:
-        calls.finish(name, task, VERDICT_SECONDS)
+        calls.wait(name, task, VERDICT_SECONDS)
     except PoolFailure as failure:
         if failure.code:
             raise

@@ -232,7 +232,7 @@ def test_a_task_is_told_as_done_only_after_a_success(lab, monkeypatch, end, told
     with connect(lab.where()) as calls:
         monkeypatch.setattr(calls, "call", answer)
         try:
-            calls.finish("VDI.pool_migrate", "task", progress=found.append)
+            calls.wait("VDI.pool_migrate", "task", progress=found.append)
         except PoolFailure as error:
             assert end == "failure" and "full" in str(error)
         monkeypatch.undo()
@@ -246,7 +246,7 @@ def test_a_task_that_a_restart_has_ended_is_not_waited_for(lab, monkeypatch):
         task = lab.pool.db.create("task", name_label="begun before")
         threading.Timer(0.1, lab.pool.db.destroy, ["task", task]).start()
         with pytest.raises(PoolGone, match="was restarted during the call"):
-            calls.finish("SR.scan", task)
+            calls.wait("SR.scan", task)
 
 
 def test_connections_share_a_session_and_each_that_takes_its_place_is_ended_too(lab):
