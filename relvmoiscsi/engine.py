@@ -27,7 +27,7 @@ from relvmoiscsi.errors import (
 from relvmoiscsi.formats import mapfile, naming
 from relvmoiscsi.formats.identity import Entropy, IdMap
 from relvmoiscsi.formats.lvm.pv import Label
-from relvmoiscsi.resignature.compare import Comparison, compare
+from relvmoiscsi.resignature.compare import EXCHANGED, Comparison, compare
 from relvmoiscsi.resignature.inspection import (
     CAN_BE_ONE,
     CANNOT_BE_ONE,
@@ -91,7 +91,8 @@ __all__ = [  # described in docs/python.rst, and stable
 PROMISED = tuple(__all__)
 __all__ += [  # for the other packages, which import nothing from `resignature`; may change
     "CAN_BE_ONE", "CANNOT_BE_ONE", "CLEAN", "DAMAGED", "EMPTY", "FOREIGN", "IS_ONE", "RESIGNATURED", "UNFINISHED",
-    "DONE", "IN_PROGRESS", "KINDS", "RESIGNATURE", "SWITCHED", "UNDO", "EarlierRun", "Run", "CommitRecord",
+    "EXCHANGED", "DONE", "IN_PROGRESS", "KINDS", "RESIGNATURE", "SWITCHED", "UNDO", "EarlierRun", "Run",
+    "CommitRecord",
     "EMPTY_UNIT", "FULL_UNIT", "NEW_IMAGE", "Cost", "LaterCopy", "Plan", "Planned", "Progress", "steps",
     "Lun", "Volume", "databases", "notes", "saved",
     "OneVdiOutlook", "fits", "one_vdi", "refuse_other_content",

@@ -16,6 +16,8 @@ from relvmoiscsi.resignature.recovery import earlier_run
 from relvmoiscsi.resignature.writing.copying import Progress
 
 _COMPARE_BYTES = 1 << 20
+#: the start of a problem: each LUN was given in the place of the other
+EXCHANGED = "The LUNs are exchanged"
 _ELSEWHERE = "Their volumes do not lie at the same places. A clone that was made one VDI cannot be compared."
 
 
@@ -51,6 +53,8 @@ def compare(
     record = read_commit_record(label, Place(clone.name, label.offset))
     run = earlier_run.run_or_none(clone_cache, record, label)
     is_of_original = identity_check.is_made_of(one, other, run.ids if run is not None else None)
+    if not is_of_original and identity_check.is_made_of(other, one, None):
+        return Comparison([f"{EXCHANGED}: {original.name} is a clone of {clone.name}."], 0)
     if not is_of_original and not identity_check.has_same_shape(one, other):
         return Comparison([_another_sr(before, after, record, run)], 0)
     if ids is None:
