@@ -67,6 +67,10 @@ def width(stream: Any) -> int:
         return 80
 
 
+#: a command, alone or as a next step; `relvmoiscsi: error: ...` is a sentence
+_COMMAND_LINE = r" *((next|then|or): +)?(xe|relvmoiscsi) (?![a-z -]*: error: )"
+
+
 def fitted(text: str, stream: Any) -> str:
     """Return the text with its long lines broken for this stream. Only a terminal breaks rows: a program reads rows."""
     return wrapped(text, width(stream), breaks_rows=is_terminal(stream))
@@ -83,7 +87,7 @@ def wrapped(text: str, columns: int, breaks_rows: bool = True) -> str:
     for line in text.split("\n"):
         starts = [cell.end() for cell in re.finditer("  +", line)] or [0]
         is_row = starts[-1] > columns // 2 and not breaks_rows
-        if len(line) <= columns or is_row or re.match(r" *((next|then|or): +)?(xe|relvmoiscsi) ", line):
+        if len(line) <= columns or is_row or re.match(_COMMAND_LINE, line):
             lines.append(line)
             continue
         indent = max([2, *(start for start in starts if start <= columns // 2)])

@@ -189,6 +189,8 @@ class CheckCommand(DeviceCommand):
                 what = "no finished copy" if is_new else "an untouched copy"
                 verdict, told = f"{self.device}, state {state}, is {what} of {name}: both have the same identities.", []
             after = _TAKE_AGAIN if state == engine.RESIGNATURED else next_line(state, self.device)
+            if found.problems[0].startswith(engine.EXCHANGED):
+                after = "next: " + shell_words("relvmoiscsi", "check", "--original", self.device, name)
             if found.problems[0].startswith("The original is another SR"):
                 after = next_line(engine.RESIGNATURED, self.device)
             lines = [verdict, *map(printable, told[:_FEW])]

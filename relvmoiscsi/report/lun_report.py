@@ -152,14 +152,16 @@ def cost_text(cost: Cost) -> str:
 
 
 def cost_words(cost: Cost) -> str:
-    goes = {0: "nothing goes", 1: "1 volume goes"}.get(cost.dropped, f"{cost.dropped} volumes go")
+    deleted = {0: "no volume is deleted", 1: "1 volume is deleted"}.get(
+        cost.dropped, f"{cost.dropped} volumes are deleted"
+    )
     if cost.images == 1:
-        return f", which is one image; {goes}. No data to copy."
+        return f", which is one image; {deleted}. No data to copy."
     data = (
         f"{cost.copied} of {cost.blocks} blocks are copied, {cost.filled} are completed: {human_size(cost.data_bytes)}."
     )
     return (
-        f" from {cost.images} images; {goes}. {data if cost.data_bytes else 'No data to copy.'} "
+        f" from {cost.images} images; {deleted}. {data if cost.data_bytes else 'No data to copy.'} "
         f"The run needs {cost.fresh_extents} of {cost.free_extents} free extents."
     )
 

@@ -178,18 +178,18 @@ def loss_of(prepared: Prepared) -> Optional[Loss]:
             shown = ("hidden", "hidden"), ("snapshot", "is_a_snapshot"), ("has a defect", "problem")
             remarks = [note for note, key in shown if volume[key]]
             text = f"{volume['uuid']}  {volume['name_label']}" + (" [{}]".format(", ".join(remarks)) if remarks else "")
-        lines.append("  goes   " + printable(text.rstrip()))
+        lines.append("  deletes  " + printable(text.rstrip()))
     retained = f"{len(lun.settled().disks())} more"
     if prepared.cost is not None:
         (uuid,) = lun.settled().disks()
         record = lun.records().get(uuid)
         label = printable(record.name_label) if record else ""
-        lines.insert(0, f"  stays  {uuid}  {label}".rstrip())
+        lines.insert(0, f"  retains  {uuid}  {label}".rstrip())
         retained = f"'{label}' ({uuid})"
     count = sum(volume["is_vdi"] for volume in dropped)
     if not count:
         return Loss(lines, "")
-    lines.append(IRREVERSIBLE if prepared.plan.run.rebuilt is not None else _UNTIL_LVM_CHANGES)
+    lines.append(IRREVERSIBLE if prepared.plan.run.merged is not None else _UNTIL_LVM_CHANGES)
     noun = "1 VDI" if count == 1 else f"{count} VDIs"
     return Loss(lines, f"Destroy {noun} and keep {retained}?")
 

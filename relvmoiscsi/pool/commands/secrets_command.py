@@ -8,7 +8,7 @@ from typing import List
 from relvmoiscsi.cli.output import Answer, ask, must_be_able_to_ask, say
 from relvmoiscsi.host.secret_file import first_line
 from relvmoiscsi.pool import orphans, secrets
-from relvmoiscsi.pool.calls import Calls, PoolFailure
+from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
 from relvmoiscsi.pool.commands.options import CommandMaker, PoolCommand, flag
 from relvmoiscsi.pool.commands.so_far import SoFar
 from relvmoiscsi.pool.records import Pool
@@ -17,15 +17,16 @@ from relvmoiscsi.wording import counted, printable
 _SECRETS = """\
 xapi makes a Secret for each call with a CHAP password and never removes the Secret. The command lists Secrets
 that hold a CHAP password of an SR of this pool, or the password in --chap-password-file. A Secret is not
-listed if it has other_config keys, or if a record of the pool refers to it. Set an other_config key on
-Secrets that your scripts use.
+listed if it has other_config keys, or if a record of the pool has its UUID: the third example protects the Secret of
+a script.
 
 --remove waits five minutes after your answer, because a running call has such a Secret too. Then it destroys
 the Secrets that are still unused.
 
 example:
   relvmoiscsi pool secrets
-  relvmoiscsi pool secrets --remove"""
+  relvmoiscsi pool secrets --remove
+  xe pool-param-set uuid=POOL other-config:my-script=UUID-OF-THE-SECRET"""
 
 
 def add_command(command: CommandMaker) -> None:
@@ -78,5 +79,5 @@ def clean(calls: Calls, pool: Pool, is_dry: bool) -> None:
             say(f"{len(left)} Secrets of killed runs would be destroyed.")
         else:
             say(f"{secrets.destroy(calls, left)} Secrets of killed runs were destroyed.")
-    except PoolFailure as failure:
+    except (PoolFailure, PoolGone) as failure:
         say(printable(f"The Secrets of killed runs could not be destroyed: {failure}"))

@@ -31,8 +31,8 @@ def settle(found: Lun, uuids: Sequence[str] = ()) -> Lun:
     sentences = [*work.sentences]
     sentences += [f"VDI {uuid} is left behind, as it was asked for." for uuid in sorted(set(uuids))]
     for uuid in sorted(lost - set(uuids)):
-        sentences.append(f"VDI {uuid} was made of a VDI that is left behind, and goes too.")
-    sentences.append("These volumes go: {}.".format(", ".join(volume.name.text for volume in gone)))
+        sentences.append(f"VDI {uuid} was made of a VDI that is left behind, and is deleted too.")
+    sentences.append("These volumes are deleted: {}.".format(", ".join(volume.name.text for volume in gone)))
     return found._replace(work=Work(work.lun, sentences, left_behind=[volume.lv.id for volume in gone]))
 
 

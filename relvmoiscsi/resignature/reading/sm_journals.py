@@ -9,10 +9,10 @@ the work, by SM's rules and in SM's order.
     inflate_<VDI>_<bytes>   a VHD's volume was being enlarged          keep the larger volume
     clone_<VDI>_1           text: <base>_<clone>, or <base>_
         no base                                                        drop the journal
-        a leaf missing, or not a valid VHD                             take back: drop the leaves, base becomes the VDI
+        a leaf missing, or not a valid VHD                             roll back: drop the leaves, base becomes the VDI
         all volumes there                                              complete: base hidden and read-only, MGT records
     leaf_<VDI>_1            text: <parent>
-        parent, or OLD_<VDI>, there                                    take back: both get their names, parent hidden
+        parent, or OLD_<VDI>, there                                    roll back: both get their names, parent hidden
         neither                                                        complete: drop the journal
 
 A leaf that holds blocks is never dropped: the journal may be older than the VM's last writes to the leaf.
@@ -173,7 +173,7 @@ def _clone(area: WorkArea, journal: Volume) -> None:
         for volume in present:
             area.drop(volume)
         area.rename(area.set_read_only(area.set_hidden(base, False), False), uuid)
-        area.say(f"A snapshot of VDI {uuid} was under way and not complete: it is taken back, and loses nothing.")
+        area.say(f"A snapshot of VDI {uuid} was under way and not complete: it is rolled back, and loses nothing.")
     elif leaf is not None and not isinstance(leaf.content, FormatError):
         if clone is not None and isinstance(clone.content, FormatError):
             area.drop(clone)  # no VM has used the clone
@@ -279,4 +279,4 @@ def _leaf(area: WorkArea, journal: Volume) -> None:
         leaf = area.rename(old, uuid)
     area.set_hidden(leaf, False)
     area.set_read_only(area.set_hidden(parent, True), True)
-    area.say(f"VDI {uuid} was being coalesced into its parent: that is taken back, SM will do it again.")
+    area.say(f"VDI {uuid} was being coalesced into its parent: that is rolled back, SM will do it again.")

@@ -3,7 +3,6 @@
 but for UUIDs and the date; and the same Python runs. Pools are the simulated one.
 """
 
-import ast
 import doctest
 import inspect
 import json
@@ -89,10 +88,9 @@ def test_the_json_on_the_page_is_a_part_of_what_the_run_prints(luns, command):
     said = json.loads(block)
     ran = command("resignature", "clone.img", "--yes", "--json", "--sr-uuid", said["new_sr"]).json
 
-    assert list(said) == ["command", "json_version", "state", "device", "already_done", "sr", "vdis"]
     assert (said.pop("command"), said.pop("json_version")) == ("resignature", 1)
     (vdi,) = said.pop("vdis")
-    assert vdi in ran["vdis"] and said == {key: ran[key] for key in said}
+    assert vdi in ran["vdis"] and said == {key: ran.get(key) for key in said}
 
 
 def test_the_python_on_the_page_runs(luns, command):
@@ -198,8 +196,7 @@ def test_the_python_on_the_page_of_a_pool_attaches_the_clones_and_makes_a_vm(new
     here = f"Where({pool['XENSERVER_HOST']!r}, {pool['XENSERVER_USER']!r}, password)"
     exec(re.sub(r"Where\(.*?\)", here, inspect.cleandoc(block)), {"password": pool["XENSERVER_PASSWORD"]})
 
-    said = [ast.literal_eval(line) for line in capsys.readouterr().out.splitlines()]
-    assert [facts["status"] for facts in said] == ["attached", "cloned"]
+    assert re.findall("'status'(?:: |, )'(.+?)'", capsys.readouterr().out) == ["attached", "cloned"]
     assert {"web", "web 2026-11-22"} <= set(names(lab)["VM"]) and "lab" in names(lab)["network"]
 
 

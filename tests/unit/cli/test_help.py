@@ -45,7 +45,9 @@ def test_the_overview_has_the_usage_the_options_and_the_commands_of_the_parser(c
 
     assert page.startswith(parser.format_usage())
     assert re.findall(r"^  (-.*?)  ", page, re.MULTILINE) == [
-        ", ".join(action.option_strings) for action in parser._actions if action.option_strings
+        ", ".join(action.option_strings) + (f" {action.metavar}" if action.metavar else "")
+        for action in parser._actions
+        if action.option_strings
     ]
     (commands,) = (action for action in parser._actions if not action.option_strings)
     told = dict(re.findall(r"^    ([a-z]+)\s+(.+)$", page, re.MULTILINE))

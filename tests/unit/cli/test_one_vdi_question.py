@@ -39,8 +39,8 @@ def test_the_prompt_lists_what_stays_and_what_goes_and_asks_for_that(image, comm
 
     ran = command("resignature", image, *ONE)
 
-    goes = listed(ran.err, "goes")
-    assert listed(ran.err, "stays") == [f"{KEPT}  {vdis[KEPT]['name_label']}"]
+    goes = listed(ran.err, "deletes")
+    assert listed(ran.err, "retains") == [f"{KEPT}  {vdis[KEPT]['name_label']}"]
     assert {line.split()[0] for line in goes if "[no VDI]" not in line} == set(vdis) - {KEPT}
     for line in goes:
         uuid, _, text = line.partition("  ")
@@ -88,8 +88,8 @@ def test_prompt_dry_run_and_json_count_alike(tmp_path, command, type_in, name):
 
     dropped = [volume for volume in facts["dropped"] if volume["is_vdi"]]
     assert len(dropped) == len(shown) - 1 and facts["lun"]["vdi_count"] == len(shown)
-    assert listed(planned.out, "goes") == listed(asked, "goes")
-    assert len(listed(asked, "goes")) == len(facts["dropped"]) == facts["cost"]["dropped_count"]
+    assert listed(planned.out, "deletes") == listed(asked, "deletes")
+    assert len(listed(asked, "deletes")) == len(facts["dropped"]) == facts["cost"]["dropped_count"]
     assert f"Destroy {len(dropped)} VDI" in asked
     for said in (planned.out, asked):
         assert f"; {len(facts['dropped'])} volume" in said

@@ -71,6 +71,8 @@ def test_errors_and_answers_are_wrapped_but_json_is_not(command, image, monkeypa
     failed = command("show", "/no/such/device/of/that/name/here/or/anywhere")
     assert failed.err.count("\n") > 1
     assert max(len(line) for line in command("show", image, "--json").out.splitlines()) > 60
+    for words in (["check"], ["pool", "lun"]):
+        assert max(map(len, command(*words).err.splitlines())) <= 60
 
 
 @pytest.mark.parametrize("name, value", [("NO_COLOR", "1"), ("TERM", "dumb")])

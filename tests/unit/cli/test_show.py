@@ -78,8 +78,13 @@ GONE, RAW_BASE = cbtlog("gone"), raw("base", hidden=True)
     "volumes, more, state, words",
     [
         ([vhd("disk")], {}, "is", "yes"),
-        ([vhd("disk"), GONE], {"also": ("gone",)}, "can be", "can be made, which is one image; 1 volume goes. No data"),
-        ([BASE, LEAF], {"free_extents": 40}, "can be", "can be made from 2 images; 1 volume goes. No data to copy. "),
+        (
+            [vhd("disk"), GONE],
+            {"also": ("gone",)},
+            "can be",
+            "can be made, which is one image; 1 volume is deleted. No",
+        ),
+        ([BASE, LEAF], {"free_extents": 40}, "can be", "can be made from 2 images; 1 volume is deleted. No data"),
         ([vhd("disk", snapshot_of="disk")], {}, "cannot be", ""),  # one must be named: said to who asks for one VDI
         ([vhd("disk"), vhd("other")], {}, "cannot be", ""),
         ([RAW_BASE, LEAF], {"free_extents": 40}, "cannot be", "cannot be made: LV-"),
@@ -211,6 +216,11 @@ def test_a_device_without_a_name_is_2(command, argv):
     """A script whose variable is not set."""
     ran = command(*argv)
     assert ran.status == 2 and ": the name of the device is empty\n" in ran.err
+
+
+def test_a_url_with_one_slash_is_no_name_of_a_file(command):
+    ran = command("show", "iscsi:/10.0.0.1/iqn.a/0")
+    assert ran.status == 2 and "a URL begins with iscsi:// and two slashes" in ran.err
 
 
 def test_the_page_for_scripts_has_every_state():

@@ -40,7 +40,7 @@ def test_prompt_dry_run_and_json_list_what_goes(image, command, type_in, unwritt
     asked = unwritten(4, "resignature", image, *WITHOUT).err
 
     for said in (planned.out, asked):
-        goes = [line.split()[1] for line in said.splitlines() if line.startswith("  goes ")]
+        goes = [line.split()[1] for line in said.splitlines() if line.startswith("  deletes ")]
         assert set(goes) == GOES
         assert "`relvmoiscsi undo` brings these back until LVM next changes the volume group." in said.splitlines()
         assert "VHD footer copy at byte 0" in said and "was made of a VDI that is left behind" in said
@@ -89,7 +89,7 @@ def test_one_vdi_of_a_healthy_disk_drops_a_broken_one_and_says_so(image, command
     assert {row["uuid"]: bool(row["problem"]) for row in facts["dropped"] if row["is_vdi"]}[UUIDS["broken"]] is True
 
     ran = command("resignature", image, *one, "--dry-run")
-    assert f"  goes   {UUIDS['broken']}  broken [has a defect]" in ran.out.splitlines()
+    assert f"  deletes  {UUIDS['broken']}  broken [has a defect]" in ran.out.splitlines()
     assert command("resignature", image, *one, "--yes").status == 0
     assert len(command("show", image, "--json").json["vdis"]) == 1
 

@@ -121,9 +121,9 @@ def test_the_plan_of_one_vdi_has_every_write(plan_of_one):
 
 COST = Cost(3, 4, 10, 8, 2, 2, 4 << 20, 3, 40)
 COSTS = [
-    (COST, "One VDI from 3 images; 4 volumes go. 2 of 10 blocks are copied, 2 are completed: 4 MiB. "
+    (COST, "One VDI from 3 images; 4 volumes are deleted. 2 of 10 blocks are copied, 2 are completed: 4 MiB. "
            "The run needs 3 of 40 free extents."),
-    (COST._replace(images=1, dropped=1), "One VDI, which is one image; 1 volume goes. No data to copy."),
+    (COST._replace(images=1, dropped=1), "One VDI, which is one image; 1 volume is deleted. No data to copy."),
 ]  # fmt: skip
 
 

@@ -74,3 +74,13 @@ def test_what_a_script_imports_is_there(script):
     assert found
     for module, name in found:
         assert hasattr(importlib.import_module(module), name) or importlib.import_module(f"{module}.{name}")
+
+
+def test_the_command_imports_nothing_that_takes_time_before_it_hears_signals():
+    """Until `main` runs, SIGTERM ends the process without a word."""
+    tree = ast.parse((TOP / "supp-pack/relvmoiscsi").read_text(encoding="utf-8"))
+    (call,) = (at for at, node in enumerate(tree.body) if isinstance(node, ast.Assign))
+    before = [each for node in tree.body[:call] for each in ast.walk(node)]
+
+    assert [each.module for each in before if isinstance(each, ast.ImportFrom)] == ["relvmoiscsi.cli"]
+    assert [each.names[0].name for each in before if isinstance(each, ast.Import)] == ["sys", "gc"]
