@@ -227,11 +227,13 @@ def tell(text: str, end: str = "\n") -> None:
 
 def _typed(question: str) -> str:
     tell(question, end=" ")
+    line = ""
     try:
-        return sys.stdin.readline().strip()
-    except KeyboardInterrupt:
-        Unheard(sys.stderr).write("\n")  # the message begins its own line, behind ^C
-        raise
+        line = sys.stdin.readline()
+    finally:
+        if not line.endswith("\n"):  # Ctrl-C or Ctrl-D: the message begins its own line
+            Unheard(sys.stderr).write("\n")
+    return line.strip()
 
 
 # --- long work

@@ -141,6 +141,10 @@ class Pool(NamedTuple):
     def host_name(self, ref: str) -> str:
         return str(self.hosts[ref]["name_label"]) if ref in self.hosts else ref
 
+    def is_live(self, host: str) -> bool:
+        """Does the host answer? False for the host of a PBD that the pool does not have."""
+        return self.live.get(host, False)
+
     def pbds_of(self, sr: str) -> Dict[str, Tuple[str, Record]]:
         """Return (reference, record) of the PBDs of an SR, by host."""
         return {pbd["host"]: (ref, pbd) for ref, pbd in self.pbds.items() if pbd["SR"] == sr}
@@ -208,8 +212,8 @@ class Pool(NamedTuple):
 
 
 def is_copy(sr: Record) -> bool:
-    """Has `attach` introduced this SR?"""
-    return ORIGINAL_SR in sr["other_config"]
+    """Has `attach` introduced this SR? xapi takes any text for the UUID of an SR; a copy has a real one."""
+    return ORIGINAL_SR in sr["other_config"] and is_uuid(sr["uuid"])
 
 
 def verify_copy(pool: Pool, sr: str) -> None:
@@ -278,5 +282,5 @@ def original_uuid(pool: Pool, text: str) -> str:
 
 
 def is_lvm(sr: Record) -> bool:
-    """Can a clone of this SR be resignatured?"""
-    return sr["type"] in _LVM_TYPES
+    """Can a clone of this SR be resignatured? The names of its volumes on the LUN have its UUID."""
+    return sr["type"] in _LVM_TYPES and is_uuid(sr["uuid"])
