@@ -187,6 +187,10 @@ def device_word(word: str) -> str:
             parse_url(word)
         except UsageError as problem:
             raise argparse.ArgumentTypeError(problem.message) from None
+    elif word.startswith("iscsi:"):
+        raise argparse.ArgumentTypeError(
+            "a URL begins with iscsi:// and two slashes; a file of this name is ./iscsi:..."
+        )
     return file_word(word)
 
 

@@ -121,8 +121,6 @@ def _started(calls: Calls, method: str, *arguments: object) -> str:
     """Start a task and return the task; "" where the pool refuses. Raises PoolGone."""
     try:
         return calls.start(method, *arguments)
-    except PoolGone:
-        raise
     except PoolFailure:
         return ""
 
@@ -131,8 +129,6 @@ def _finished(calls: Calls, method: str, task: str) -> str:
     """Wait for the task and return its result; "" where the task failed, or was not started. Raises PoolGone."""
     try:
         return calls.finish(method, task, MEMBER_SECONDS) if task else ""
-    except PoolGone:
-        raise
     except PoolFailure:
         return ""
 
@@ -170,6 +166,8 @@ def plug_everywhere(
     for name, task in waiting:
         try:
             calls.finish("PBD.plug", task, MEMBER_SECONDS)
+        except PoolGone as gone:  # so that the result names the SR and the other hosts
+            states[name] = str(gone)
         except PoolFailure as failure:
             states[name] = DOWN if failure.code in AWAY else str(_explained(failure, config))
     return states

@@ -39,7 +39,7 @@ from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import marks
-from relvmoiscsi.pool.calls import Calls, PoolFailure, Record, passing
+from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, passing
 from relvmoiscsi.pool.records import SCSI_ID
 from relvmoiscsi.wording import command, printable
 
@@ -98,7 +98,7 @@ class _Locks:
     """The locks in the pool, from one call. Raises PoolFailure."""
 
     def __init__(self, calls: Calls) -> None:
-        ((self.ref, record),) = list(calls.records("pool").items())[:1]
+        self.ref, record = calls.pool()
         self._calls, self._master, config = calls, str(record["master"]), record["other_config"]
         self.locks = locks_in(config)
         self.keys = [key for key in config if key.startswith(_BEGINS)]  #: of all locks, also keys that no client reads
@@ -303,7 +303,7 @@ class Held:
                             with passing(_DENIED):
                                 self._calls.call("pool.remove_from_other_config", seen.ref, lock.key)
                 break
-            except PoolFailure:
+            except (PoolFailure, PoolGone):
                 pass  # the caller reports the error that ended the work
             except KeyboardInterrupt as interrupt:
                 stop = interrupt

@@ -171,8 +171,6 @@ def find(calls: Calls, pool: Pool, portals: Iterable[ProbePortal], at_once: int 
             there = {} if has_own else {one.iqn: one for one in known if one.target == portal.target}
             iqns = listed_iqns(answer)
             todo.extendleft(portal._replace(iqn=iqn).with_chap_of(there.get(iqn, portal)) for iqn in reversed(iqns))
-        except PoolGone:
-            raise
         except PoolFailure as failure:
             failures.append((portal, failure))
     if failures and not found:
@@ -182,12 +180,9 @@ def find(calls: Calls, pool: Pool, portals: Iterable[ProbePortal], at_once: int 
     for lun, outcome in zip(found.values(), outcomes):
         if isinstance(outcome, PoolGone):
             raise outcome
-        rows.append(outcome if isinstance(outcome, PoolLun) else _unreachable(pool, lun, str(outcome)))
+        unreachable = lun._replace(kind=UNREACHABLE, problem=str(outcome), is_ours=pool.is_begun(lun.scsi_id))
+        rows.append(outcome if isinstance(outcome, PoolLun) else unreachable)
     return twins_named(rows) + [PoolLun("", UNREACHABLE, portal, problem=str(failure)) for portal, failure in failures]
-
-
-def _unreachable(pool: Pool, lun: PoolLun, problem: str) -> PoolLun:
-    return lun._replace(kind=UNREACHABLE, problem=problem, is_ours=pool.is_begun(lun.scsi_id))
 
 
 def _probe_fails(calls: Calls, pool: Pool, portal: ProbePortal) -> PoolFailure:
@@ -231,7 +226,8 @@ def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
                     config = next(iter(pool.pbds_of(sr).values()))[1]["device_config"]
                     found.append(_in_use(pool, sr, lun._replace(portal=portal_of(config))))
                 elif row["state"] is None:
-                    found.append(_unreachable(pool, lun, texts["problem"]))
+                    is_begun = pool.is_begun(lun.scsi_id)
+                    found.append(lun._replace(kind=UNREACHABLE, problem=texts["problem"], is_ours=is_begun))
                 else:
                     databases = tuple(untrusted.texts_of(row.get("metadata_of") or []))
                     state = _state(untrusted.text_of(row["state"]), bool(row.get("copied")))
@@ -260,8 +256,6 @@ def look(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
             probed = probe(calls, pool, lun)
             if probed.sr_uuid not in ("", pool.srs[sr]["uuid"]):
                 return named(pool, probed)
-        except PoolGone:
-            raise
         except PoolFailure:
             pass  # the records of the pool say what the LUN is
     return _in_use(pool, sr, lun)
@@ -309,7 +303,7 @@ def _kind(pool: Pool, lun: PoolLun) -> str:
     is_here = pool.is_on(sr.ref, lun.scsi_id)
     if is_here is False:
         live = [host for host, is_live in pool.live.items() if is_live]
-        return CLONE if known_sr.is_new(sr) or known_sr.is_attached_elsewhere(sr, live) else UNCONNECTED
+        return CLONE if sr.is_new() or sr.is_attached_elsewhere(live) else UNCONNECTED
     if has_own_ids:
         return RESIGNATURED
     return ORIGINAL if is_here else UNCONNECTED

@@ -225,20 +225,17 @@ def verify_copy(pool: Pool, sr: str) -> None:
 
 def read(calls: Calls) -> Pool:
     """Read the records of the pool. Raises PoolFailure."""
-    pools = calls.records("pool")
+    ref, pool = calls.pool()
     metrics = calls.records("host_metrics")
     hosts = calls.records("host")
-    ref = next(iter(pools))
     return Pool(
         ref=ref,
-        master=pools[ref]["master"],
+        master=pool["master"],
         hosts=hosts,
         live={host: bool(metrics.get(record["metrics"], {}).get("live", True)) for host, record in hosts.items()},
         srs=calls.records("SR"),
         pbds=calls.records("PBD"),
-        at_work={
-            key: frozenset(text.split()) for key, text in pools[ref]["other_config"].items() if key.startswith(AT_WORK)
-        },
+        at_work={key: frozenset(text.split()) for key, text in pool["other_config"].items() if key.startswith(AT_WORK)},
     )
 
 

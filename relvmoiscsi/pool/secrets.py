@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import Callable, Dict, Iterable, Iterator, List, Mapping
 
 from relvmoiscsi import untrusted
-from relvmoiscsi.pool.calls import Calls, PoolFailure, passing
+from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, passing
 from relvmoiscsi.pool.records import RUN, Pool, ProbePortal
 
 _COPIED, _OURS = "password_secret", "secret"
@@ -62,7 +62,7 @@ def chap(
     finally:
         try:
             destroy(calls, [ref])
-        except PoolFailure as failure:
+        except (PoolFailure, PoolGone) as failure:
             tell(
                 f"The Secret with the CHAP password could not be destroyed: {failure} "
                 "`relvmoiscsi pool luns --clean-secrets` destroys it."

@@ -16,7 +16,7 @@ import ssl
 import sys
 import xmlrpc.client
 from functools import partial
-from typing import Any, Callable, Mapping, Optional, Sequence, cast
+from typing import Any, Callable, Mapping, Optional, cast
 from xml.parsers import expat
 
 from relvmoiscsi import untrusted_xml
@@ -180,18 +180,14 @@ class XapiTransport(xmlrpc.client.Transport):
             raise
         except Exception as error:  # the parser raises errors of many kinds for values that it does not expect
             raise xmlrpc.client.ResponseError(f"the answer is no XML-RPC ({error or type(error).__name__})") from error
-        _verify_is_xapis(found)
+        answer = found[0] if len(found) == 1 and isinstance(found[0], dict) else {}
+        details = answer.get("ErrorDescription")
+        is_success = answer.get("Status") == "Success" and "Value" in answer
+        is_error = answer.get("Status") == "Failure" and isinstance(details, list) and len(details) > 0
+        # The SDK looks at the values without a check.
+        if not is_success and not (is_error and all(isinstance(detail, str) for detail in details or ())):
+            raise xmlrpc.client.ResponseError("the answer is XML-RPC, and no answer of xapi")
         return found
-
-
-def _verify_is_xapis(found: Sequence[Any]) -> None:
-    """Raises ResponseError for values that no xapi answers: the SDK looks at the values without a check."""
-    answer = found[0] if len(found) == 1 and isinstance(found[0], dict) else {}
-    details = answer.get("ErrorDescription")
-    is_success = answer.get("Status") == "Success" and "Value" in answer
-    is_error = answer.get("Status") == "Failure" and isinstance(details, list) and len(details) > 0
-    if not is_success and not (is_error and all(isinstance(detail, str) for detail in details or ())):
-        raise xmlrpc.client.ResponseError("the answer is XML-RPC, and no answer of xapi")
 
 
 class UnixConnection(http.client.HTTPConnection):

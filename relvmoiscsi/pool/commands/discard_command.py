@@ -49,7 +49,7 @@ class DiscardCommand(PoolChange):
             refs, gone = self._copies(pool)
             with_vms, leave_vms = self.given.with_vms, self.given.leave_vms
             plan = made_vms.plan(calls, refs, with_vms)
-            made_vms.verify_free(calls, plan)
+            lock.verify_free(calls, [lock.name_of(plan.pool.srs[sr]) for sr in plan.uses])
             if self.dry_run:
                 would = _discarded(plan, gone, {}, _WOULD_DISCARD, {})
                 is_refused = bool(plan.all_losers()) and self.yes and not leave_vms  # else the run asks
@@ -106,13 +106,6 @@ _WOULD_DISCARD = "would be discarded"
 _LOSE = "halted VMs that lose disks on the copy (--yes needs --with-vms or --leave-vms)"
 
 
-def _next(pool: Pool, sr: str) -> str:
-    scsi_id = pool.lun_of(sr)
-    if scsi_id:
-        return f"  next: remove the LUN {scsi_id} on the array"
-    return "  next: find the LUN on the array, and remove it; only a note names it: " + lock.name_of(pool.srs[sr])
-
-
 def _discarded(
     plan: DiscardPlan,
     gone: Sequence[str],
@@ -144,7 +137,9 @@ def _discarded(
                 f"  {_LOSE if word == _WOULD_DISCARD else 'halted VMs that had disks on the copy'}: {', '.join(others)}"
             )
         if status == "discarded":
-            lines.append(_next(plan.pool, ref))
+            scsi_id = plan.pool.lun_of(ref)
+            find = "find the LUN on the array, and remove it; only a note names it: " + lock.name_of(plan.pool.srs[ref])
+            lines.append("  next: " + (f"remove the LUN {scsi_id} on the array" if scsi_id else find))
     row = {"sr": None, "name": None, "status": "not in the pool", "problem": None, "vm_names": [], "snapshots": []}
     rows += [{**row, "vms_left_without_disks": [], "sr": uuid} for uuid in gone]
     lines += [f"{uuid}: not in the pool" for uuid in gone]

@@ -4,7 +4,7 @@
 import argparse
 import sys
 from contextlib import ExitStack, contextmanager
-from typing import Any, Dict, Iterator, List, Sequence
+from typing import Iterator, List, Sequence
 
 from relvmoiscsi.cli.map_out import new_file
 from relvmoiscsi.cli.output import EXIT_NOT_PRINTED, Answer, Unheard, ask, say, waiting
@@ -218,7 +218,17 @@ class AttachCommand(PoolChange):
                     ask(self, f"Attach {counted(len(todo), 'LUN')}?")
                 results = self._carry_out(calls, pool, planned, todo)
                 answer = _attached_answer([*results, *passed_over], is_changed=bool(todo))
-                is_written = write_map({"srs": [_map_row(result) for result in results if result.sr_uuid]})
+                rows = [
+                    {
+                        "scsi_id": each.scsi_id,
+                        "old_sr": each.of_sr,
+                        "new_sr": each.sr_uuid,
+                        "vdis": each.facts()["vdis"],
+                    }
+                    for each in results
+                    if each.sr_uuid
+                ]
+                is_written = write_map({"srs": rows})
                 return answer if is_written else answer._replace(status=answer.status or EXIT_NOT_PRINTED)
 
     def _plan(self, calls: Calls, pool: Pool, seen: Sequence[PoolLun], of: Sequence[str]) -> List[LunPlan]:
@@ -250,16 +260,6 @@ class AttachCommand(PoolChange):
                 shown(scsi_id, step, how)
 
             return attach.carry_out(calls, pool, planned, self.request, tell)
-
-
-def _map_row(result: Attached) -> Dict[str, Any]:
-    """Return the old and new UUIDs of a LUN, for --map-out."""
-    return {
-        "scsi_id": result.scsi_id,
-        "old_sr": result.of_sr,
-        "new_sr": result.sr_uuid,
-        "vdis": [pair.facts() for pair in result.vdis],
-    }
 
 
 def _would_attach(planned: Sequence[LunPlan], passed_over: Sequence[Attached]) -> Answer:

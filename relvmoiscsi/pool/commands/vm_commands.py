@@ -3,13 +3,13 @@
 
 import argparse
 import sys
-import threading
 import time
 from contextlib import ExitStack
-from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Tuple
+from functools import partial
+from typing import Any, ContextManager, Dict, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.cli.output import Answer, Bar, ask, is_terminal, say, waiting
-from relvmoiscsi.errors import Partial, RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import jobs, records
 from relvmoiscsi.pool.calls import Calls, PoolGone
 from relvmoiscsi.pool.commands.options import CommandMaker, PoolChange, changes, exit_status, flag
@@ -201,7 +201,9 @@ class CloneCommand(PoolChange):
             found = inventory.read(calls)  # the pool may have changed during the question
             with self.so_far.work(todo), waiting("the pool"):
                 wanted, found = self._with_networks(calls, found, copy, sources, dry_run=False)
-                results = clone.clone(calls, pool, found, copy, sources, wanted, self._told(todo))
+                results = clone.clone(
+                    calls, pool, found, copy, sources, wanted, partial(self._tell, todo, time.monotonic())
+                )
         is_any = any(each.status == clone.MADE for each in results)
         # what a person must know before the first start
         return _cloned(results, [*clone.TO_KNOW, *warnings] if is_any else [])
@@ -219,27 +221,18 @@ class CloneCommand(PoolChange):
             wanted = wanted._replace(isolated=ref)
         return wanted, found
 
-    def _told(self, todo: Sequence[str]) -> Callable[[VmSource, str], None]:
-        """Return a function, for any thread, that prints the start and end of each VM and reports to `so_far`.
+    def _tell(self, todo: Sequence[str], begun: float, source: VmSource, status: str) -> None:
+        """Print the start ("") or end of a VM, and report to `so_far`. Several threads may call.
 
-        In a terminal, it also prints the remaining time, by the VMs of `todo` that were made.
+        In a terminal, also print the remaining time, by the VMs of `todo` that were made since `begun`.
         """
-        lock, begun = threading.Lock(), time.monotonic()
-        made: List[str] = []
-        failed: List[str] = []
-
-        def tell(source: VmSource, status: str) -> None:
-            state, vm = UNDER_WAY if not status else FAILED if status == clone.FAILED else DONE, _said(source)
-            self.so_far.tell(vm, state, status if state == DONE else "clone")
-            if not (self.json or self.quiet):
-                with lock:
-                    if status and vm in todo:
-                        (failed if state == FAILED else made).append(vm)
-                    is_known = is_terminal(sys.stderr) and len(made) >= self.request.jobs
-                    left = time_left(len(made), len(todo) - len(failed), time.monotonic() - begun) if is_known else ""
-                    say(printable(f"{source.name}: {status or 'begins'}{left}"))
-
-        return tell
+        state = UNDER_WAY if not status else FAILED if status == clone.FAILED else DONE
+        self.so_far.tell(_said(source), state, status if state == DONE else "clone")
+        if not (self.json or self.quiet):
+            made, failed = self.so_far.count(todo, DONE), self.so_far.count(todo, FAILED)
+            is_known = is_terminal(sys.stderr) and made >= self.request.jobs
+            left = time_left(made, len(todo) - failed, time.monotonic() - begun) if is_known else ""
+            say(printable(f"{source.name}: {status or 'begins'}{left}"))
 
 
 def _said(source: VmSource) -> str:
@@ -499,16 +492,24 @@ class SaveVmsCommand(PoolChange):
             refs = save_vms.vms_on(pool, found, sr)
             names = ", ".join(str(found.vms[ref]["name_label"]) for ref in refs)
             if self.dry_run:
-                facts = {
-                    "would": [{"uuid": found.vms[ref]["uuid"], "name": found.vms[ref]["name_label"]} for ref in refs]
-                }
-                return Answer(facts, printable(f"The records of these VMs would be saved: {names}"))
+                would = [{"uuid": found.vms[ref]["uuid"], "name": found.vms[ref]["name_label"]} for ref in refs]
+                return Answer({"would": would}, printable(f"The records of these VMs would be saved: {names}"))
             ask(self, printable(f"Save the records of {names}?"))
             with self.work(str(pool.srs[sr]["name_label"]), "save the records"), waiting("the pool"):
-                done = save_vms.save(calls, pool, found, sr, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
-        lines = [f"{vm.name_label}: saved" for vm in done.vms]
-        lines += [f"{name}: failed: {error}" for name, error in done.failed]
-        lines.append(f"The VM records of {done.when} are on the VDI {done.vdi}, without vTPM contents.")
-        lines.append(f"The fingerprint of the records is {done.fingerprint}: note it for use in another pool.")
+                when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+                saved, vdi, failed = save_vms.save(calls, pool, found, sr, when)
+        vms = [vm for vm in saved.vms if vm.uuid not in failed]
+        lines = [f"{vm.name_label}: saved" for vm in vms]
+        lines += [f"{name}: failed: {error}" for name, error in failed.values()]
+        lines.append(f"The VM records of {saved.when} are on the VDI {vdi}, without vTPM contents.")
+        lines.append(f"The fingerprint of the records is {saved.fingerprint}: note it for use in another pool.")
         lines.append("next: make the snapshot on the array, map its clone, then `relvmoiscsi pool luns`")
-        return Answer(done.facts(), "\n".join(map(printable, lines)), Partial.exit_status if done.failed else 0)
+        facts: Dict[str, Any] = {
+            "sr": saved.sr_uuid,
+            "vdi": vdi,
+            "when": saved.when,
+            "vms": [{"uuid": vm.uuid, "name": vm.name_label} for vm in vms],
+            "failed": [{"name": name, "problem": error} for name, error in failed.values()],
+            "fingerprint": saved.fingerprint,
+        }
+        return Answer(facts, "\n".join(map(printable, lines)), exit_status([], is_partial=bool(failed)))

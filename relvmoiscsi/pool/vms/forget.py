@@ -202,8 +202,6 @@ def _unplug(calls: Calls, pbds: Sequence[str]) -> None:
         try:
             with passing("HANDLE_INVALID"):
                 calls.finish("PBD.unplug", task)
-        except PoolGone:
-            raise
         except PoolFailure as failure:
             failures.append(failure)
     if failures:
@@ -215,5 +213,5 @@ def _plug_again(calls: Calls, pbds: Sequence[str]) -> None:
     for pbd in pbds:
         try:
             calls.run("PBD.plug", pbd)
-        except PoolFailure:
+        except (PoolFailure, PoolGone):
             pass  # the caller reports the failed unplug; `attach` plugs the PBD later

@@ -107,8 +107,6 @@ def rename(calls: Calls, names: Mapping[str, str]) -> List[str]:
             continue
         try:
             calls.finish("VDI.set_name_label", calls.start("VDI.set_name_label", vdi, text), NAME_SECONDS)
-        except PoolGone:
-            raise
         except PoolFailure as failure:
             notes.append(
                 f"The VDI {uuid} keeps its name: {failure} Rename the VDI after its SR is attached: "

@@ -207,7 +207,7 @@ def test_it_is_found_by_a_command_that_is_started_without_site_packages():
 
 def test_a_pool_that_goes_away_is_said(lab):
     said = "closed the connection during SR.get_all_records"
-    with connect(lab.where()) as calls, lab.cut("SR.get_all_records"), pytest.raises(PoolFailure, match=said):
+    with connect(lab.where()) as calls, lab.cut("SR.get_all_records"), pytest.raises(PoolGone, match=said):
         records.read(calls)
 
 

@@ -10,7 +10,8 @@ import pytest
 from kit.examples import dice, seeds
 from kit.pool.hostile import HostileServer, http, refusal, success, xml
 from relvmoiscsi.errors import NoConnection, Refused
-from relvmoiscsi.pool.calls import PoolFailure
+from relvmoiscsi.pool import answer_forms
+from relvmoiscsi.pool.calls import PoolFailure, PoolGone
 from relvmoiscsi.pool.connection import Where, connect
 from relvmoiscsi.pool.vms import transfer
 
@@ -194,11 +195,14 @@ TRANSFERS = {
     **{
         f"a redirect to {address!r}": (moved(address), "; the host ", "; the host ")
         for address in (
-            "", "x", "https://[", "https://[::1/x", "https://a]/", "https://\u00b2/", "https:///x", "//xs2/x",
+            "x", "https://[", "https://[::1/x", "https://a]/", "https://\u00b2/", "https:///x", "//xs2/x",
             "https://user@xs2/x", "https://x\x1b[2J/", "https://" + "x" * 400 + "/", "https://xs2",
         )
     },
-    "a redirect to nowhere": (http("", first=MOVED), "; the host ", "; the host "),
+    **{
+        f"a redirect to {what}": (answer, "attached; another host has. ", "attached; another host has. ")
+        for what, answer in (("nowhere", http("", first=MOVED)), ("an empty address", moved("")))
+    },
 }  # fmt: skip
 
 
@@ -219,11 +223,11 @@ def test_no_answer_to_a_transfer_is_a_bug(monkeypatch, name):
     monkeypatch.setattr(transfer, "VERDICT_SECONDS", 0)
     answer, of_get, of_put = TRANSFERS[name]
     with transfers(answer, "pending" if of_put else "failure") as server, connect(Where(server.url)) as calls:
-        with pytest.raises(PoolFailure) as failed:
+        with pytest.raises((PoolFailure, PoolGone)) as failed:
             transfer.export_raw(calls, "OpaqueRef:vdi")
         assert of_get in str(failed.value) and len(str(failed.value)) < 1000
         if of_put:
-            with pytest.raises(PoolFailure) as failed:
+            with pytest.raises((PoolFailure, PoolGone)) as failed:
                 transfer.import_raw(calls, "OpaqueRef:vdi", b"x")
             assert of_put in str(failed.value) and len(str(failed.value)) < 1000
 
@@ -293,3 +297,10 @@ def test_a_forged_answer_after_the_login_ends_no_command_with_a_bug(lab, command
     finally:
         del api.call
         api.mistakes.clear()  # a forged reference is one that no real xapi has
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_pool_has_one_record(count):
+    pools = {f"OpaqueRef:{number}": {"master": "OpaqueRef:xs1", "other_config": {}} for number in range(count)}
+    with pytest.raises(ValueError, match="has not the one record of the pool"):
+        answer_forms.verify("pool.get_all_records", pools)

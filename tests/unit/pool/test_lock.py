@@ -16,7 +16,7 @@ from kit.pool.api import GoneAway
 from kit.pool_fakes import until
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import attach, lock
-from relvmoiscsi.pool.calls import PoolFailure
+from relvmoiscsi.pool.calls import PoolFailure, PoolGone
 from relvmoiscsi.pool.connection import connect
 
 WHAT = "360014050000000000000000000000003"
@@ -393,7 +393,7 @@ def test_a_name_from_the_pool_does_not_reach_the_terminal(lab, calls):
 
 
 def test_the_lock_of_a_run_to_which_the_pool_is_lost_stays_until_it_is_stale(lab, calls, other):
-    with pytest.raises(PoolFailure), lock.held(calls, [WHAT], "attach"):
+    with pytest.raises(PoolGone), lock.held(calls, [WHAT], "attach"):
         lab.pool.api.before = gone
         calls.records("SR")
     lab.pool.api.before = None
