@@ -214,7 +214,10 @@ def judge(status: int, sense: bytes) -> Verdict:
         TASK_ABORTED: Verdict.LOOK_AGAIN,
         RESERVATION_CONFLICT: Verdict.RESERVED,
     }
-    return _judge_sense(parse_sense(sense)) if status == CHECK_CONDITION else simple.get(status, Verdict.FAILED)
+    if status != CHECK_CONDITION:
+        return simple.get(status, Verdict.FAILED)
+    found = parse_sense(sense)
+    return Verdict.FAILED if found.is_deferred else meaning_of(found).verdict
 
 
 def judge_question(status: int, sense: bytes) -> Verdict:
@@ -222,10 +225,6 @@ def judge_question(status: int, sense: bytes) -> Verdict:
     verdict = judge(status, sense)
     is_refused = verdict == Verdict.FAILED and status == CHECK_CONDITION and parse_sense(sense).key == ILLEGAL_REQUEST
     return Verdict.UNSUPPORTED if is_refused else verdict
-
-
-def _judge_sense(sense: Sense) -> Verdict:
-    return Verdict.FAILED if sense.is_deferred else meaning_of(sense).verdict
 
 
 def reason(status: int, sense: bytes) -> str:

@@ -6,7 +6,7 @@ import argparse
 from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.errors import in_state
 from relvmoiscsi.host import settings
-from relvmoiscsi.host.config_file import NOT_CHANGED, changing, read_config, replace_config
+from relvmoiscsi.host.config_file import NOT_CHANGED, changing, read_config, replace_config, settings_of
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.wording import ONE, VDIS
 
@@ -39,7 +39,7 @@ def _settings(arguments: argparse.Namespace) -> Answer:
     else:
         with changing(HOST):
             text = read_config(HOST.config)
-            if settings.vdis_of(text) != arguments.vdis:
+            if settings_of(text, settings.SECTION).get("vdis") != arguments.vdis:
                 with in_state(NOT_CHANGED):
                     text = settings.with_vdis(text, arguments.vdis)
                 settings.settings_in(text, HOST.config)  # an invalid file is not changed

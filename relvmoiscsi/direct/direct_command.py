@@ -170,7 +170,7 @@ def add(name: str, typed: str, keeps_session: bool) -> Answer:
 def _checked_device(scsi_id: str, has_multipathing: bool, is_new: bool, notes: List[str]) -> str:
     """Return the device of a LUN that a VM may get, after the checks; "" for a LUN that this host does not see."""
     disks = udev.disks_of(scsi_id, HOST)
-    has_map = multipath.find_map(scsi_id, HOST) is not None
+    has_map = bool(udev.maps_of(scsi_id, HOST))
     if not disks and not has_map:
         return ""
     if has_multipathing and not has_map:
@@ -256,18 +256,20 @@ def _vdi(name: str, notes: List[str]) -> str:
                 except CommandFailed as error:
                     notes.append(str(error))
                 found = pool.vdis(link)
-            if not found and srs:
-                sr = next(iter(srs.values()))["uuid"]
-                notes.append(
-                    "The LUN is not a VDI yet. To make a VDI: `xe vdi-introduce uuid=$(uuidgen) "
-                    f"{shell_words(f'sr-uuid={sr}', 'type=user', f'location={link}')}`."
-                )
-            elif not found:
-                notes.append("This host has no udev SR for disks, so the LUN is no VDI yet.")
-            return str(next(iter(found.values()))["uuid"]) if found else ""
     except RelvmoiscsiError as error:
         notes.append(f"The VDI of the LUN could not be found: {error.message}")
         return ""
+    if found:
+        return str(next(iter(found.values()))["uuid"])
+    if srs:
+        sr = next(iter(srs.values()))["uuid"]
+        notes.append(
+            "The LUN is not a VDI yet. To make a VDI: `xe vdi-introduce uuid=$(uuidgen) "
+            f"{shell_words(f'sr-uuid={sr}', 'type=user', f'location={link}')}`."
+        )
+    else:
+        notes.append("This host has no udev SR for disks, so the LUN is no VDI yet.")
+    return ""
 
 
 # --- remove
@@ -287,11 +289,11 @@ def remove(name: str) -> Answer:
                 )
             # A VM may have the device of the link open, and the map of the LUN, or its disks. The paths of a map do not
             # count, because the map always holds its paths open.
-            the_map = multipath.find_map(scsi_id, HOST)
-            devices = [the_map.kernel_name] if the_map else udev.disks_of(scsi_id, HOST)
+            maps = udev.maps_of(scsi_id, HOST)
+            devices = maps or udev.disks_of(scsi_id, HOST)
             leads = direct.leads_to(name, HOST)
-            if leads and leads not in (the_map.paths if the_map else ()):
-                devices.append(leads)
+            if leads and leads not in multipath.paths_in(maps, HOST):
+                devices = [*devices, leads]
             for device in dict.fromkeys(devices):
                 direct.check_unused(device, HOST)
             _check_no_vm(name, notes)

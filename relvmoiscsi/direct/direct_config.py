@@ -12,7 +12,7 @@ from itertools import takewhile
 from typing import Dict, List, Mapping, Optional, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused, UsageError
-from relvmoiscsi.host.config_file import KEY_VALUE, append_section, header, insert_line, lines_of_section, said
+from relvmoiscsi.host.config_file import KEY_VALUE, header, lines_of_section, said, with_line
 from relvmoiscsi.scsi_id_text import typed_scsi_id
 from relvmoiscsi.wording import command
 
@@ -102,15 +102,7 @@ def with_entry(text: str, name: str, scsi_id: str) -> str:
     """Return the text with one more entry. Raises UsageError if the text has the name or the LUN already."""
     luns, _problems = read_section(text)
     _check_new(luns, name, scsi_id)
-    lines = text.split("\n")
-    line = f"{name} = {scsi_id}"
-    headers = [number for number, each in enumerate(lines) if header(each) == SECTION]
-    if headers:
-        at = max([headers[0]] + [number for number, each in lines_of_section(lines, SECTION) if _is_entry(each)]) + 1
-        insert_line(lines, at, line, like=lines[headers[0]])
-    else:
-        append_section(lines, MARK, f"[{SECTION}]", line)
-    return _checked("\n".join(lines), {**luns, name: scsi_id})
+    return _checked(with_line(text, SECTION, MARK, f"{name} = {scsi_id}", _is_entry), {**luns, name: scsi_id})
 
 
 def without_entry(text: str, name: str) -> str:

@@ -74,9 +74,9 @@ def device_of(scsi_id: str, host: Host = THIS_HOST) -> str:
     Raises NotFound if the LUN has no disk here. Raises Refused if the LUN has several disks and no map, or waits for
     its map.
     """
-    the_map = multipath.find_map(scsi_id, host)
-    if the_map is not None:
-        return the_map.kernel_name
+    maps = udev.maps_of(scsi_id, host)
+    if maps:
+        return maps[0]
     disks = udev.disks_of(scsi_id, host)
     if disks and is_for_multipath(scsi_id, host):
         raise Refused(
@@ -232,8 +232,7 @@ def link_name(kernel_name: str, previous: str, look: Looker, host: Host = THIS_H
 
 def devices_of(scsi_id: str, host: Host = THIS_HOST) -> List[str]:
     """Return the kernel's names of the LUN's disks and of its map."""
-    the_map = multipath.find_map(scsi_id, host)
-    return udev.disks_of(scsi_id, host) + ([the_map.kernel_name] if the_map else [])
+    return udev.disks_of(scsi_id, host) + udev.maps_of(scsi_id, host)
 
 
 def marked(kernel_name: str, host: Host = THIS_HOST) -> str:

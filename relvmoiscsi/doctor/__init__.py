@@ -35,32 +35,30 @@ SIGNS_OF_DOM0 = ("/etc/xensource-inventory", "/etc/xapi.conf", "/opt/xensource")
 
 def examine(host: Host) -> List[Finding]:
     """Return the findings on this host, xapi and the other hosts of the pool; causes before their consequences."""
+    found, info = _examine_host(host)
     if not _is_dom0(host):
-        return [_no_dom0(host)]
+        return found
     try:
         pool = read_pool(host)
     except (RelvmoiscsiError, OSError) as error:
-        return [*examine_host(host), no_pool(error)]
-    found, info = _examine_host(host)
+        return [*found, no_pool(error)]
     return found + examine_pool(host, pool, info)
 
 
 def examine_host(host: Host) -> List[Finding]:
     """Return the findings on this host without XenAPI, for the host plugin."""
-    return _examine_host(host)[0] if _is_dom0(host) else [_no_dom0(host)]
+    return _examine_host(host)[0]
 
 
 def _is_dom0(host: Host) -> bool:
     return any(os.path.exists(host.at(path)) for path in SIGNS_OF_DOM0)
 
 
-def _no_dom0(host: Host) -> Finding:
-    sentence = f"This machine is not a dom0: it has no {', no '.join(SIGNS_OF_DOM0)}."
-    advice = "Run doctor as root in dom0, on a host of the pool. The commands on a LUN need no dom0 and no doctor."
-    return problem("dom0", sentence, advice)
-
-
 def _examine_host(host: Host) -> Tuple[List[Finding], Optional[DriverInfo]]:
+    if not _is_dom0(host):
+        sentence = f"This machine is not a dom0: it has no {', no '.join(SIGNS_OF_DOM0)}."
+        advice = "Run doctor as root in dom0, on a host of the pool. The commands on a LUN need no dom0 and no doctor."
+        return [problem("dom0", sentence, advice)], None
     found = []
     if not host.is_superuser:
         found = [unknown("user", "Some checks need root.", "Run `relvmoiscsi doctor` as root for a complete check.")]

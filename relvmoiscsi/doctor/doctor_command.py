@@ -8,7 +8,7 @@ from typing import List
 from relvmoiscsi import __version__
 from relvmoiscsi import doctor as health
 from relvmoiscsi.cli.output import Answer, Maker, waiting
-from relvmoiscsi.doctor.finding import PROBLEM, STATUSES, UNKNOWN, WARNING, Finding, is_ready, reason
+from relvmoiscsi.doctor.finding import PROBLEM, STATUSES, UNKNOWN, WARNING, Finding, reason
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.wording import printable
@@ -46,19 +46,18 @@ def _doctor(_arguments: argparse.Namespace) -> Answer:
     for status, one, many in _COUNTED:
         number = sum(finding.status == status for finding in found)
         counts += [f"{number} {one if number == 1 else many}"] if number else []
-    ready, said = is_ready(found), ", ".join(counts)
-    if ready:
+    first, said = reason(found), ", ".join(counts)
+    if first is None:
         verdict = f"Ready, with {said}." if said else "Ready."
     else:
-        first = reason(found)
         verdict = f"Not ready ({said}): {_sentence(first)} {first.advice}"
     facts = {
-        "ready": ready,
+        "ready": first is None,
         "verdict": verdict,
         "version": __version__,
         "findings": [dict(finding._asdict()) for finding in found],
     }
-    return Answer(facts, "\n".join([*lines, "", printable(verdict)]), 0 if ready else Refused.exit_status)
+    return Answer(facts, "\n".join([*lines, "", printable(verdict)]), 0 if first is None else Refused.exit_status)
 
 
 _COUNTED = (

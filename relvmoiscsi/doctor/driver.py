@@ -56,7 +56,11 @@ def examine_drivers(host: Host) -> Tuple[List[Finding], Optional[DriverInfo], st
     there = ok("executable", f"Both drivers are where xapi looks for them, in {directory}, and executable.")
     path, info = paths[0], None
     try:
-        info = parse_driver_info(_answer(host, path, "sr_get_driver_info"))
+        value = _answer(host, path, "sr_get_driver_info")
+        found: List[Any] = [value.get(key) for key in _SAID] if isinstance(value, dict) else []
+        if not found or not all(isinstance(text, str) for text in found):
+            raise ValueError("its answer has no name, description or version")
+        info = DriverInfo(*found)
         answer = ok("driver-info", f'The driver answers xapi: "{info.name}", version {info.version}.')
         if PHRASE not in info.name + "\n" + info.description:
             sentence = f'The driver calls itself "{info.name}", without the words "{PHRASE}" that CloudStack looks for.'
@@ -112,14 +116,6 @@ def value_of(document: str) -> Any:
     if method is not None or len(params) != 1:
         raise ValueError("it is no response with one value")
     return params[0]
-
-
-def parse_driver_info(value: Any) -> DriverInfo:
-    """Parse an answer to sr_get_driver_info. Raises ValueError for another answer."""
-    found: List[Any] = [value.get(key) for key in _SAID] if isinstance(value, dict) else []
-    if not found or not all(isinstance(text, str) for text in found):
-        raise ValueError("its answer has no name, description or version")
-    return DriverInfo(*found)
 
 
 # --- whether xapi accepts the drivers

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A finding: the result of one check on a host; and the JSON form for other hosts."""
 
-from typing import Any, List, NamedTuple, Sequence, Tuple
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.json_answer import answer_text
@@ -43,16 +43,12 @@ def unknown(name: str, sentence: str, advice: str) -> Finding:
     return Finding(name, UNKNOWN, sentence, advice)
 
 
-def is_ready(findings: Sequence[Finding]) -> bool:
-    return all(finding.status in (OK, WARNING) for finding in findings)
+def reason(findings: Sequence[Finding]) -> Optional[Finding]:
+    """Return why the host is not ready; None if it is.
 
-
-def reason(findings: Sequence[Finding]) -> Finding:
-    """Return the first problem, because later problems often follow from the first; without a problem, an unknown."""
-    return min(
-        (finding for finding in findings if finding.status in (PROBLEM, UNKNOWN)),
-        key=lambda finding: finding.status != PROBLEM,
-    )
+    The first problem counts, because later problems often follow from the first; without a problem, an unknown.
+    """
+    return next((one for status in (PROBLEM, UNKNOWN) for one in findings if one.status == status), None)
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:

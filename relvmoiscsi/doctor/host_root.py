@@ -38,11 +38,6 @@ def is_program(host: Host, name: str) -> bool:
     return os.path.isfile(host.at(name)) and os.access(host.at(name), os.X_OK)
 
 
-def has_program(host: Host, name: str) -> bool:
-    """Is a program of this name in a directory of xapi's PATH?"""
-    return any(is_program(host, os.path.join(directory, name)) for directory in XAPI_PATH.split(":"))
-
-
 def run_as_xapi(host: Host, program: str, *arguments: str) -> Completed:
     """Run a program in the environment of xapi, without writing compiled Python files.
 

@@ -27,6 +27,8 @@ PLUGIN = "relvmoiscsi"
 PLUGIN_SECONDS = 120.0  #: the programs that the plugin runs have their own time limits
 HOSTS_AT_ONCE = 8
 
+_MULTIPATH = ("multipath", "multipathd")
+
 _UPGRADE = "rolling_upgrade_in_progress"
 _ON_MASTER = "Run `relvmoiscsi doctor` on the master, then `xe-toolstack-restart` there."
 _ON_ALL = "Install the same package on every host of the pool, then restart every toolstack, the master's first."
@@ -263,7 +265,8 @@ def examine_multipathing(here: Host, pool: PoolFacts) -> List[Finding]:
         return [warning("multipathing", sentence, "Set it alike on all hosts of the pool, in maintenance mode.")]
     if not on.get(pool.own_ref, False):
         return []
-    if not all(host_root.has_program(here, name) for name in ("multipath", "multipathd")):
+    paths = [[os.path.join(directory, name) for directory in host_root.XAPI_PATH.split(":")] for name in _MULTIPATH]
+    if not all(any(host_root.is_program(here, path) for path in of_program) for of_program in paths):
         sentence = "Multipathing is on for this host, and it lacks multipath or multipathd."
         return [problem("multipathing", sentence, "Install the package device-mapper-multipath.")]
     return [ok("multipathing", "Multipathing is on.")]

@@ -9,7 +9,7 @@ every line is well-formed, configparser gives the same settings; a test compares
 import logging
 import os
 import re
-from typing import ContextManager, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Callable, ContextManager, Dict, Iterator, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.files import content_of, replace, sync_directory
@@ -57,15 +57,20 @@ def said(line: str) -> str:
     return re.sub(r"(^|\s)[#;].*", "", line).strip()
 
 
-def insert_line(lines: List[str], at: int, line: str, like: str) -> None:
-    """Insert a line with the same line end as the line `like`: LF or CR LF."""
-    lines.insert(at, line + ("\r" if like.endswith("\r") else ""))
+def with_line(text: str, section: str, mark: str, line: str, is_setting: Callable[[str], bool]) -> str:
+    """Return the text with one more line in the section, behind its last setting: comments below may belong elsewhere.
 
-
-def append_section(lines: List[str], *section: str) -> None:
-    """Append the lines of a section. A blank line separates the section from the lines before."""
-    end = len(lines) if lines[-1] else len(lines) - 1
-    lines[end:end] = ([""] if lines != [""] else []) + list(section)
+    The line gets the line end of the header: LF or CR LF. A missing section is appended, below the comment `mark`.
+    """
+    lines = text.split("\n")
+    headers = [number for number, each in enumerate(lines) if header(each) == section]
+    if headers:
+        settings = [number for number, each in lines_of_section(lines, section) if is_setting(each)]
+        lines.insert(max([headers[0], *settings]) + 1, line + ("\r" if lines[headers[0]].endswith("\r") else ""))
+    else:
+        end = len(lines) if lines[-1] else len(lines) - 1
+        lines[end:end] = ([""] if lines != [""] else []) + [mark, f"[{section}]", line]
+    return "\n".join(lines)
 
 
 # --- the file
@@ -81,11 +86,7 @@ def read_config(path: str) -> str:
 
 def changing(host: Host) -> ContextManager[object]:
     """Hold the lock that every command takes before it changes the file. Raises Refused after LOCK_SECONDS."""
-
-    def taken(owner: str) -> Refused:
-        return Refused(f"{host.config} is being changed by {owner}. Try again.").in_state(NOT_CHANGED)
-
-    return only_one("settings.lock", host, LOCK_SECONDS, taken)
+    return only_one("settings.lock", host, LOCK_SECONDS, f"{host.config} is being changed by")
 
 
 def replace_config(path: str, text: str) -> None:

@@ -103,7 +103,7 @@ def lock_file(
     finally:
         try:
             # Only the holder may unlink the file. So the path leads to the same file between the check and the unlink.
-            if not is_left_to_child(descriptor):
+            if not is_handed_over(descriptor):
                 if is_current(path, descriptor):
                     os.unlink(path)
                 fcntl.flock(descriptor, fcntl.LOCK_UN)  # for all copies: a child that hangs would keep its copy locked
@@ -188,7 +188,7 @@ def close_inherited(but_lun: bool) -> None:
             os.close(descriptor)
 
 
-def leave_to_child() -> None:
+def hand_over_to_child() -> None:
     """Give up this process's copies of the locks and switches of LUNs: a child that still writes alone keeps them.
 
     The descriptors lead to /dev/null afterwards, so closing them releases nothing.
@@ -200,6 +200,6 @@ def leave_to_child() -> None:
     os.close(nothing)
 
 
-def is_left_to_child(descriptor: int) -> bool:
-    """Return whether `leave_to_child` has given up the lock: then the lock file must stay."""
+def is_handed_over(descriptor: int) -> bool:
+    """Return whether `hand_over_to_child` has given up the lock: then the lock file must stay."""
     return stat.S_ISCHR(os.fstat(descriptor).st_mode)

@@ -69,9 +69,9 @@ def read_named(path: str, most_bytes: int, verify: Optional[Verify] = None) -> b
 
     Raises NotOwn, OSError, and the errors of `verify`.
     """
-    given = given_descriptor(path)
+    given = _DESCRIPTOR.fullmatch(path)
     if given is not None:
-        descriptor = os.dup(given)
+        descriptor = os.dup(int(given.group(1) or given.group(2) or 0))
     else:
         verify_own_way(os.path.join(path, "") if verify is None else path)
         follows = 0 if verify is None else os.O_NOFOLLOW
@@ -111,12 +111,6 @@ def open_own(path: str, flags: int) -> int:
         os.close(descriptor)
         raise
     return descriptor
-
-
-def given_descriptor(path: str) -> Optional[int]:
-    """Return the descriptor that a path such as /dev/stdin names: the caller has opened the file. None: a real path."""
-    match = _DESCRIPTOR.fullmatch(path)
-    return int(match.group(1) or match.group(2) or 0) if match else None
 
 
 class NotOwn(Exception):

@@ -156,6 +156,28 @@ class _Child:
         except ProcessLookupError:
             pass  # the process has ended
 
+    def line(self, deadline: Deadline) -> Optional[bytes]:
+        """Return the next question of the work, or its result; None at the deadline."""
+        return _line(self.answers, deadline)
+
+    def tell(self, answer: Dict[str, Any]) -> None:
+        """Answer a question of the work."""
+        try:
+            _tell(self.orders, json.dumps(answer).encode("ascii"))
+        except BrokenPipeError:
+            pass  # the child has ended; its other pipe reports the end
+
+    def outcome(self, deadline: Deadline, what: str) -> Outcome:
+        """Return the result of work that asks no question, or its error; at the deadline, kill the child."""
+        line = self.line(deadline)
+        if line is None:  # the child was stopped in the middle of its answer
+            self.kill()
+            return deadline.over(what)
+        try:
+            return _result(line, begun=False, state=deadline.state)
+        except RelvmoiscsiError as error:
+            return error
+
     def close(self) -> None:
         """Close the pipes."""
         os.close(self.answers)
@@ -178,51 +200,42 @@ def run_in_child(
     - RelvmoiscsiError: `work` raised a RelvmoiscsiError; message, key and state are the same.
     - RuntimeError: `work` raised another exception, which the child has logged.
     """
-    child: Optional[_Child] = None
-    begun = False
-    locks = ExitStack()
+    child, begun, locks = _Child(partial(work, _begin), guards_lun=not only_reads), False, ExitStack()
     try:
-        child = _Child(partial(work, _begin), guards_lun=not only_reads)
         while True:
-            line = _line(child.answers, Deadline(BATCH_SECONDS) if begun else deadline)
+            line = child.line(Deadline(BATCH_SECONDS) if begun else deadline)
+            answer: Dict[str, Any] = {}
             if line is None:
                 child.kill()
                 if not begun:
                     raise deadline.over(what)
                 problem = f"The LUN did not answer for {BATCH_SECONDS:g} seconds in the middle of the work."
                 raise Refused(problem, OutOfTime.sm_key).in_state(_MAYBE_BEGUN)
-            answer: Dict[str, Any] = {}
-            if line.startswith(_LOCK) and lock is not None:
+            if line == _MAY_I_WRITE:
+                if not begun and deadline.has_passed:
+                    child.tell({"yes": False})
+                    raise deadline.over("the first write to the LUN")
+                terminated.heed_no_longer()
+                begun, answer = True, {"yes": True}
+            elif line == _UNLOCK:
+                locks.close()
+            elif line.startswith(_LOCK) and lock is not None:
                 try:
                     locks.enter_context(lock(*json.loads(line[len(_LOCK) :].decode("ascii"))))
                 except RelvmoiscsiError as error:
                     answer = _as_json(error)
-            elif line == _UNLOCK:
-                locks.close()
-            elif line == _MAY_I_WRITE:
-                if not (begun or deadline.has_passed):
-                    terminated.heed_no_longer()
-                    begun = True
-                answer = {"yes": begun}
             else:
                 return _result(line, begun, deadline.state)
-            try:
-                _tell(child.orders, json.dumps(answer).encode("ascii"))
-            except BrokenPipeError:
-                pass  # the child has ended; its other pipe reports the end
-            if answer == {"yes": False}:
-                raise deadline.over("the first write to the LUN")
+            child.tell(answer)
     except terminated.Terminated:
-        if child is not None:
-            child.kill()
+        child.kill()
         raise
     finally:
-        if child is not None:
-            child.close()
-            _reap([child.pid])
-            if begun and child.pid in _given_up:  # the child still writes
-                flock.leave_to_child()
-            locks.close()
+        child.close()
+        _reap([child.pid])
+        if begun and child.pid in _given_up:  # the child still writes
+            flock.hand_over_to_child()
+        locks.close()
 
 
 def _as_json(error: RelvmoiscsiError) -> Dict[str, Any]:
@@ -257,7 +270,10 @@ def run_parallel(works: Sequence[Callable[[], Any]], deadline: Deadline, what: s
                 number, child = running.pop(descriptor)
                 poll.unregister(descriptor)
                 ended.append(child.pid)
-                outcomes[number] = _outcome(child, deadline, what)
+                try:
+                    outcomes[number] = child.outcome(deadline, what)
+                finally:
+                    child.close()
     finally:
         for _number, child in running.values():  # kill all, before any is waited for
             child.kill()
@@ -265,19 +281,6 @@ def run_parallel(works: Sequence[Callable[[], Any]], deadline: Deadline, what: s
             ended.append(child.pid)
         _reap(ended)
     return [outcomes[number] if number in outcomes else deadline.over(what) for number in range(len(works))]
-
-
-def _outcome(child: _Child, deadline: Deadline, what: str) -> Outcome:
-    try:
-        line = _line(child.answers, deadline)
-        if line is None:  # the child was stopped in the middle of its answer
-            child.kill()
-            return deadline.over(what)
-        return _result(line, begun=False, state=deadline.state)
-    except RelvmoiscsiError as error:
-        return error
-    finally:
-        child.close()
 
 
 def _tell(descriptor: int, line: bytes) -> None:

@@ -16,7 +16,7 @@ then two processes would hold the lock of one LUN.
 import os
 import stat
 import time
-from typing import Callable, ContextManager
+from typing import ContextManager
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host import flock
@@ -67,12 +67,17 @@ def open_lock_file(name: str, host: Host = THIS_HOST, directory: str = "") -> in
     return descriptor
 
 
-def only_one(name: str, host: Host, seconds: float, taken: Callable[[str], Exception]) -> ContextManager[object]:
+def only_one(name: str, host: Host, seconds: float, what: str) -> ContextManager[object]:
     """Hold the lock file `name` in the directory while a block changes files of the product on this host.
 
-    Raises Refused, and `taken(owner)` if the lock is not free within `seconds`.
+    Raises Refused, also if the lock is not free within `seconds`: a sentence that begins with `what`, such as "The file
+    is being changed by".
     """
     path = os.path.join(host.at(RUN_DIRECTORY), name)
+
+    def taken(owner: str) -> Refused:
+        return Refused(f"{what} {owner}. Try again when that has ended.").in_state("Nothing was changed.")
+
     return flock.lock_file(path, lambda: open_lock_file(name, host), time.monotonic() + seconds, taken, host)
 
 

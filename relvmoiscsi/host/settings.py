@@ -25,13 +25,12 @@ from relvmoiscsi.deadline import DEFAULT_SECONDS
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused
 from relvmoiscsi.host.config_file import (
     KEY_VALUE,
-    append_section,
     header,
-    insert_line,
     lines_of_section,
     read_config,
     said,
     settings_of,
+    with_line,
 )
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.wording import ALL, ONE, VDIS
@@ -155,11 +154,6 @@ def _wrong(path: str, key: str, found: str, expected: str) -> Refused:
 # --- changing the file
 
 
-def vdis_of(text: str) -> str:
-    """Return the value of `vdis` in the text, valid or not; "" if the text has none."""
-    return settings_of(text, SECTION).get("vdis", "")
-
-
 def with_vdis(text: str, wanted: str) -> str:
     """Return the text with this value of `vdis`. Other lines stay. Raises Refused if the result would be misread."""
     line = _misspelled(text)
@@ -167,24 +161,15 @@ def with_vdis(text: str, wanted: str) -> str:
         raise Refused(f"The line {line!r} is misspelled and is not read. Correct the line by hand.")
     lines = text.split("\n")
     found = [number for number, line in lines_of_section(lines, SECTION) if _key_of(line) == "vdis"]
-    headers = [number for number, line in enumerate(lines) if header(line) == SECTION]
-    setting = f"vdis = {wanted}"
     if found:  # the last line of a setting counts
         line = lines[found[-1]]
         value = KEY_VALUE.match(said(line))
         assert value is not None  # the line has the key
         start = line.index(said(line)) + value.start(2)
         lines[found[-1]] = line[:start] + wanted + line[start + len(value.group(2)) :]  # a comment behind it stays
-    elif headers:
-        last = headers[-1]  # behind the last setting of the section: comments below may belong to the next section
-        for number in range(headers[-1] + 1, len(lines)):
-            if header(lines[number]) is not None:
-                break
-            last = number if _key_of(lines[number]) else last
-        insert_line(lines, last + 1, setting, like=lines[headers[-1]])
+        new = "\n".join(lines)
     else:
-        append_section(lines, MARK, f"[{SECTION}]", setting)
-    new = "\n".join(lines)
+        new = with_line(text, SECTION, MARK, f"vdis = {wanted}", lambda line: bool(_key_of(line)))
     before, after = settings_of(text, SECTION), settings_of(new, SECTION)
     if after != dict(before, vdis=wanted):
         raise Refused(f"The section [{SECTION}] cannot be changed safely. Edit the section by hand.")

@@ -40,16 +40,13 @@ class SmLogHandler(logging.Handler):
             text = text.replace(secret, MASK)
         return text
 
-    def line_of(self, record: logging.LogRecord) -> str:
-        lines = self.masked(self.format(record)).splitlines()  # the format includes a traceback
-        return "[{}] relvmoiscsi: {}".format(self._pid, printable(" | ".join(lines)))
-
     def emit(self, record: logging.LogRecord) -> None:
         try:
             if not os.path.exists(NO_LOG_FILE):
                 is_info, is_error = record.levelno < logging.WARNING, record.levelno >= logging.ERROR
                 priority = syslog.LOG_ERR if is_error else syslog.LOG_INFO if is_info else syslog.LOG_WARNING
-                syslog.syslog(priority, self.line_of(record))
+                lines = self.masked(self.format(record)).splitlines()  # the format includes a traceback
+                syslog.syslog(priority, f"[{self._pid}] relvmoiscsi: {printable(' | '.join(lines))}")
         except Exception:  # noqa: BLE001
             pass  # a failed log must not end a run, and must not print to stderr, which xapi passes on
 

@@ -16,7 +16,22 @@ from relvmoiscsi.portal import Portal
 CONNECT_SECONDS = 5.0  #: for each address; the same as in SM
 RESOLVE_SECONDS = 10.0
 
-_NO_ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
+_REASONS = {
+    errno.ETIMEDOUT: (
+        "The portal {portal} does not answer: no TCP connection within {seconds:g} seconds. Check the address, the "
+        "network and any firewall in between."
+    ),
+    errno.ECONNREFUSED: (
+        "Nothing listens at the portal {portal}. Check the port, and whether the target runs; a portal for iSER alone "
+        "takes no TCP connection."
+    ),
+    **dict.fromkeys(
+        (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN),
+        "This host has no route to the portal {portal}: {name}. Check its storage network; a host that reaches the "
+        "target through an iSCSI card uses type=relvmohba.",
+    ),
+}
+_OTHER_REASON = "The portal {portal} takes no TCP connection: {name}."
 
 Lookup = Callable[..., List[Any]]
 
@@ -88,7 +103,8 @@ def connect(portal: Portal, interface: str, deadline: Deadline, lookup: Lookup =
         if not number:
             return connection
         connection.close()
-        failures.append(_why_not(candidate, number, seconds))
+        reason, name = _REASONS.get(number, _OTHER_REASON), errno.errorcode.get(number, str(number))
+        failures.append(reason.format(portal=candidate, seconds=seconds, name=name))
         is_reset = number == errno.ECONNRESET  # the target is there, and may accept the next connection
     raise (Lost if is_reset else Unreachable)(" ".join(failures))
 
@@ -109,25 +125,6 @@ def _leave_by(connection: socket.socket, interface: str) -> None:
             "it; only root may choose a network interface.",
             "ISCSIInitiator",
         ) from error
-
-
-def _why_not(portal: Portal, number: int, seconds: float) -> str:
-    if number == errno.ETIMEDOUT:
-        return (
-            f"The portal {portal} does not answer: no TCP connection within {seconds:g} seconds. Check the address, "
-            "the network and any firewall in between."
-        )
-    if number == errno.ECONNREFUSED:
-        return (
-            f"Nothing listens at the portal {portal}. Check the port, and whether the target runs; a portal for iSER "
-            "alone takes no TCP connection."
-        )
-    if number in _NO_ROUTE:
-        return (
-            f"This host has no route to the portal {portal}: {errno.errorcode[number]}. Check its storage network; a "
-            "host that reaches the target through an iSCSI card uses type=relvmohba."
-        )
-    return f"The portal {portal} takes no TCP connection: {errno.errorcode.get(number, number)}."
 
 
 def _no_address(portal: Portal, reason: str) -> NoAddress:

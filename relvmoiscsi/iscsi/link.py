@@ -95,16 +95,28 @@ class Link:
         now = time.monotonic()
         self._last_byte = max(self._last_byte, now)
         self._last_step = now
-        self._raise_if_lost()
+        if self._lost is not None:
+            raise self._lost
         while not is_done():
             if self.deadline.has_passed:
                 raise self._over(f"{what} was done")
-            self._turn(self._seconds_to_wait())
+            now = time.monotonic()
+            silent, stuck = now - self._last_byte, now - self._last_step
+            if silent >= SILENCE_SECONDS:
+                raise self._is_lost(Lost(f"{self.portal} has said nothing for {SILENCE_SECONDS:g} seconds."))
+            if stuck >= NO_STEP_SECONDS:
+                raise self._is_lost(Lost(f"{self.portal} has carried out nothing for {NO_STEP_SECONDS:g} seconds."))
+            is_ping_due = silent >= PING_SECONDS
+            if self._is_in and is_ping_due:
+                self.session.ping()
+            next_event = (PING_SECONDS if self._is_in and not is_ping_due else SILENCE_SECONDS) - silent
+            self._turn(min(next_event, NO_STEP_SECONDS - stuck, self.deadline.left))
 
     def pause(self, seconds: float) -> None:
         """Wait for `seconds`, and answer the target's requests meanwhile. Raises Lost and OutOfTime."""
         end = time.monotonic() + seconds
-        self._raise_if_lost()
+        if self._lost is not None:
+            raise self._lost
         while True:
             now = time.monotonic()
             if now >= end:
@@ -134,21 +146,6 @@ class Link:
         delay = self.session.delay if self._is_in else ""
         advice = "Look at the load and the state of the LUN at the array." if delay else "Look at the target."
         return self.deadline.over(what, f"{delay} {advice}".strip())
-
-    def _seconds_to_wait(self) -> float:
-        """Return how long to wait for the next byte. Send a ping if one is due. Raises Lost for a silent target."""
-        now = time.monotonic()
-        silent, stuck = now - self._last_byte, now - self._last_step
-        if silent >= SILENCE_SECONDS:
-            raise self._is_lost(Lost(f"{self.portal} has said nothing for {SILENCE_SECONDS:g} seconds."))
-        if stuck >= NO_STEP_SECONDS:
-            raise self._is_lost(Lost(f"{self.portal} has carried out nothing for {NO_STEP_SECONDS:g} seconds."))
-        next_event = SILENCE_SECONDS - silent
-        if self._is_in and silent < PING_SECONDS:
-            next_event = PING_SECONDS - silent
-        elif self._is_in:
-            self.session.ping()
-        return min(next_event, NO_STEP_SECONDS - stuck, self.deadline.left)
 
     def _turn(self, seconds: float) -> None:
         """Send queued data, and handle the data that arrive within `seconds`."""
@@ -202,10 +199,6 @@ class Link:
     def _is_lost(self, lost: Lost) -> Lost:
         self._lost = lost
         return lost
-
-    def _raise_if_lost(self) -> None:
-        if self._lost is not None:
-            raise self._lost
 
 
 class _ClosedByTarget(Lost):

@@ -152,7 +152,7 @@ def look(link: Link, luns: Sequence[bytes], waits: bool = True) -> List[Look]:
             found[number] = _with_capacity(found[number], task, scsi.capacity_10)
         return found
 
-    return _patiently(link, luns, once, waits)
+    return _until_ready(link, luns, once, waits)
 
 
 def names(link: Link, luns: Sequence[bytes]) -> List[Look]:
@@ -162,10 +162,10 @@ def names(link: Link, luns: Sequence[bytes]) -> List[Look]:
         tasks = read(link, [command for lun in luns for command in asking_names(lun)], "a look at the names of LUNs")
         return [name_of(lun, tasks[3 * number : 3 * number + 3]) for number, lun in enumerate(luns)]
 
-    return _patiently(link, luns, once)
+    return _until_ready(link, luns, once)
 
 
-def _patiently(
+def _until_ready(
     link: Link, luns: Sequence[bytes], once: Callable[[Link, Sequence[bytes]], List[Look]], waits: bool = True
 ) -> List[Look]:
     """Read the LUNs, and repeat the read for LUNs that had a unit attention, and with `waits` for busy LUNs."""

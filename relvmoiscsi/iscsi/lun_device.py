@@ -67,8 +67,8 @@ _RESET_DONE = 0
 class Questions:
     """What is asked beside the commands of an attempt, or alone: the name of the LUN, and the places of the fence."""
 
-    def __init__(self, names: List[Command], places: List[Command], begun: float, with_fence: bool) -> None:
-        self.names, self.places, self.with_fence = names, places, with_fence
+    def __init__(self, names: List[Command], places: List[Command], begun: float) -> None:
+        self.names, self.places = names, places
         self.begun = begun  #: on the clock of the fence, before the questions are sent
 
 
@@ -260,7 +260,7 @@ class LunDevice(Device):
             looking.asking(self.info.lun, scsi.read(*self._blocks(span.offset, span.length)), span.length, span.offset)
             for span in spans
         ]
-        return Questions(looking.asking_names(self.info.lun), places, self.fence.clock(), with_fence)
+        return Questions(looking.asking_names(self.info.lun), places, self.fence.clock())
 
     def _look_at_fence(self, link: Link) -> None:
         """Read the name and the places of the fence, with no write of this run under way."""
@@ -276,13 +276,26 @@ class LunDevice(Device):
         one with the worst verdict is handled, and the fence is looked at again. Without a failure, the fence gets what
         the LUN holds. Raises Refused for another LUN, Overtaken, and the error of a failed command.
         """
-        self._compare(link, answers[: len(asked.names)], [task.command for task in sent if task.command.data])
+        now, was = looking.name_of(self.info.lun, answers[: len(asked.names)]).info, self.info
+        if (now.scsi_id, now.serial) != (was.scsi_id, was.serial):
+            self._is_known = False  # the look may find the LUN busy; then the caller looks again
+            try:
+                self._look(link)
+            except Refused as refused:
+                written = [task.command for task in sent if task.command.data]
+                if written:
+                    first, last = written[0], written[-1]
+                    refused.message += (
+                        f" Up to {_bytes_of(written)} bytes of this run, between byte {first.offset} and byte "
+                        f"{last.offset + last.expected}, may have been written to the LUN that is there now."
+                    )
+                raise
         tasks = [*sent, *answers[len(asked.names) :]]
         failed = [task for task in tasks if task.is_done and not _is_done(task)]
         if failed:
             self._has_looked = False
             self._heed(link, max(failed, key=lambda task: _verdict(task).value))
-        elif asked.with_fence or not self.fence.places:
+        elif asked.places or not self.fence.places:
             starts, buffers = [one.offset for one in asked.places], [one.into for one in asked.places]
             try:
                 self.fence.verify([cut_out(place, starts, buffers) for place in self.fence.places], asked.begun)
@@ -375,25 +388,6 @@ class LunDevice(Device):
         if not self.fence.places:  # then the names are all that `_ready` would look at
             self._has_looked = True
             self.fence.verify([], begun)
-
-    def _compare(self, link: Link, tasks: Sequence[Task], written: Sequence[Command] = ()) -> None:
-        """Check the names in the answers to `tasks`. Raises Refused for another LUN.
-
-        `written` are the writes that were sent together with the questions for the names.
-        """
-        now, was = looking.name_of(self.info.lun, tasks).info, self.info
-        if (now.scsi_id, now.serial) != (was.scsi_id, was.serial):
-            self._is_known = False  # the look may find the LUN busy; then the caller looks again
-            try:
-                self._look(link)
-            except Refused as refused:
-                if written:
-                    first, last = written[0], written[-1]
-                    refused.message += (
-                        f" Up to {_bytes_of(written)} bytes of this run, between byte {first.offset} and byte "
-                        f"{last.offset + last.expected}, may have been written to the LUN that is there now."
-                    )
-                raise
 
     def _gone(self) -> Refused:
         problem = "{}: the target does not show the LUN {} any more. Check the mapping at the array."

@@ -82,12 +82,13 @@ def open_lun(
                 "ISCSIDevice",
             )
         sessions.isid = isid_of_writer(initiator.host_uuid, iqn, expected)
-    link, one = _on_a_session(sessions, lambda link: _usable(sessions, link, lun, expected, writable))
-    while one.verdict == Verdict.ELSEWHERE:
+    while True:
+        link, one = _on_a_session(sessions, lambda link: _usable(sessions, link, lun, expected, writable))
+        if one.verdict != Verdict.ELSEWHERE:
+            break
         link.close(politely=True)
         if not sessions.next_portal():
             raise no_path(f"the LUN {lun} behind {iqn}", one.info.problem)
-        link, one = _on_a_session(sessions, lambda link: _usable(sessions, link, lun, expected, writable))
     info, name = one.info, f"iscsi://{portals[0]}/{iqn}/{one.info.number}"
     fence = sessions.fence(name) if writable else None
     parameters = link.session.parameters

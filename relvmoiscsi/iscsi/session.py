@@ -22,6 +22,7 @@ from relvmoiscsi.iscsi.pdu import FINAL, IMMEDIATE, NO_TAG, PduHeader, Wire
 from relvmoiscsi.iscsi.text_keys import MAX_TEXT, Collector
 from relvmoiscsi.scsi import Verdict
 
+STEP_BYTES = 1 << 16  #: progress of a command; less of it, and a target could let an answer trickle for days
 DEPTH = 32  #: commands in parallel, the usual queue depth of an iSCSI session
 
 _READ, _WRITE, _SIMPLE = 0x40, 0x20, 0x01
@@ -94,7 +95,7 @@ class Session:
         self._exp_stat_sn = _next(last.word24)
         self._tag = 0
         self._ping_tag = self._logout_tag = self._text_tag = self._reset_tag = NO_TAG
-        self._text = Collector(MAX_TEXT)
+        self.text = Collector(MAX_TEXT)  #: of the answer to `ask`
         self.text_is_done = True
         #: 0: done; 5: not supported by the target; None: no answer yet. Source: RFC 7143 11.6.1
         self.reset_response: Optional[int] = None
@@ -158,9 +159,6 @@ class Session:
         self._text_tag, self.text_is_done = self._new_tag(), False
         self._send(PduHeader(pdu.TEXT, task_tag=self._text_tag), text)
 
-    def take_text(self) -> bytes:
-        return self._text.take()
-
     def reset_lun(self, lun: bytes) -> None:
         """Request a LOGICAL UNIT RESET, which ends the tasks of all sessions. `reset_response` has the answer."""
         self._reset_tag, self.reset_response = self._new_tag(), None
@@ -194,8 +192,7 @@ class Session:
             task = self._task_of(header)
             if not task.command.into:
                 raise Violation("The target sent data for a command that reads none.")
-            task.moved += len(data)
-            self.steps += 1
+            self._move(task, task.moved + len(data))
             if header.flags & _HAS_STATUS:
                 self._end(header, b"")
         elif header.opcode == pdu.R2T:
@@ -255,6 +252,15 @@ class Session:
             raise Violation(f"The target spoke of a command {header.task_tag:#x} that is not under way.")
         return task
 
+    def _move(self, task: Task, end: int) -> None:
+        """Note how far the data of a command have come, and whether that is progress.
+
+        A target could send or ask for a byte at a time, or for none. So the first bytes are progress, and then each
+        STEP_BYTES.
+        """
+        self.steps += (task.moved == 0 < end) or task.moved // STEP_BYTES < end // STEP_BYTES
+        task.moved = end
+
     def _end(self, header: PduHeader, sense: bytes) -> None:
         task = self._active.pop(header.task_tag)
         task.is_done, task.status, task.sense = True, header.byte3, sense
@@ -287,8 +293,7 @@ class Session:
         is_next = offset == task.moved and offset + length <= len(task.command.data)
         if not is_next or not 0 < length <= self.parameters.max_burst_bytes or header.lengths:
             raise Violation("The target asked for data of a write that are not there, or not in order.")
-        self.steps += 1
-        task.moved = offset + length
+        self._move(task, offset + length)
         first = PduHeader(
             opcode=pdu.DATA_OUT,
             lun=header.lun,
@@ -306,10 +311,10 @@ class Session:
             raise Violation("The target ended its text in the middle.")
         if not data and not header.flags & FINAL:
             raise Violation("The target sent a part of a text that is empty.")
-        self._text.add(data)
-        self.steps += 1
+        self.text.add(data)
         if header.flags & FINAL:
             self.text_is_done = True
+            self.steps += 1
         else:
             self._send(PduHeader(pdu.TEXT, lun=header.lun, task_tag=self._text_tag, word20=header.word20))
 

@@ -87,7 +87,7 @@ class TargetSessions:
         failures: List[RelvmoiscsiError] = []
         for portal, seconds in in_turn(self._open_portals(), self.deadline):
             try:
-                return self._log_in_patiently(portal, self.deadline.part(seconds))
+                return self._log_in_retrying(portal, self.deadline.part(seconds))
             except OutOfTime as over:
                 if self.deadline.has_passed:
                     raise
@@ -158,7 +158,7 @@ class TargetSessions:
         known = dict.fromkeys([*self.portals, *(self._offered or [])])
         return [portal for portal in known if portal not in self._skipped]
 
-    def _log_in_patiently(self, portal: Portal, deadline: Deadline) -> Link:
+    def _log_in_retrying(self, portal: Portal, deadline: Deadline) -> Link:
         """Return a session to a target that may fail over. Raises NotFound (ISCSIDiscovery) for an unknown target."""
         for attempt in range(1, _TRIES + 1):
             try:
@@ -194,25 +194,22 @@ class TargetSessions:
             ) from refused
 
     def _log_in(self, portal: Portal, deadline: Deadline) -> Link:
-        link = self._with_any_algorithm(portal, deadline)
-        link.deadline, self._last = self.deadline, portal
-        log.info("logged in to %s at %s", self.iqn, link.portal)
-        return link
-
-    def _with_any_algorithm(self, portal: Portal, deadline: Deadline) -> Link:
         """Log in, and offer MD5 alone to a target that refuses the list.
 
         tgt takes the number of SHA-256 for SHA-1, as drafts of the RFC had it, and ends the login with INITIATOR_ERROR.
         """
         try:
-            return self._at_any_address(portal, deadline)
+            link = self._at_any_address(portal, deadline)
         except LoginRefused as refused:
             is_of_list = isinstance(refused, NoCommonAlgorithm) or refused.status == INITIATOR_ERROR
             md5_alone = chap.available(chap.MD5_ALONE)
             if not (is_of_list and self.credentials.user and md5_alone) or self._algorithms == md5_alone:
                 raise
             self._algorithms = md5_alone
-            return self._at_any_address(portal, deadline)
+            link = self._at_any_address(portal, deadline)
+        link.deadline, self._last = self.deadline, portal
+        log.info("logged in to %s at %s", self.iqn or "a discovery", link.portal)
+        return link
 
     def _at_any_address(self, portal: Portal, deadline: Deadline) -> Link:
         """Log in, and follow redirections of the target."""
@@ -272,11 +269,11 @@ def discover(portals: Sequence[Portal], initiator: Initiator, credentials: Crede
 
 def _send_targets(portal: Portal, initiator: Initiator, credentials: Credentials, deadline: Deadline) -> Targets:
     sessions = TargetSessions([portal], "", initiator, credentials, deadline, isid_of_reader())
-    link = sessions._with_any_algorithm(portal, deadline)
+    link = sessions._log_in(portal, deadline)
     try:
         link.session.ask(pack([("SendTargets", "All")]))
         link.wait(lambda: link.session.text_is_done, f"the discovery at {portal}")
-        return targets_in(link.session.take_text(), portal)
+        return targets_in(link.session.text.take(), portal)
     finally:
         link.close(politely=True)
 

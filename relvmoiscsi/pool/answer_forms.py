@@ -108,6 +108,7 @@ def verify(method: str, value: Any) -> None:
     kind, _, what = method.rpartition(".")
     if what in ("get_all_records", "get_all_records_where"):
         _verify(isinstance(value, dict), "it is no map of records")
+        _verify(kind != "pool" or len(value) == 1, "it has not the one record of the pool")
         for ref, record in value.items():
             _verify(is_reference(ref), "the name of a record is no reference")
             _verify_record(kind, record)
@@ -116,7 +117,12 @@ def verify(method: str, value: Any) -> None:
     elif what in _REFERENCES:
         _verify(isinstance(value, list) and all(map(is_reference, value)), "it is no list of references")
     elif method == "event.from":
-        _verify_events(value)
+        is_batch = isinstance(value, dict) and is_text(value.get("token")) and isinstance(value.get("events"), list)
+        _verify(is_batch, "it is no list of events")
+        for event in value["events"]:
+            _verify(isinstance(event, dict) and is_text(event.get("ref")), "an event names no object")
+            if "snapshot" in event:
+                _verify_record("task", event["snapshot"])
     elif what in ("create", "introduce", "get_by_uuid") or method.startswith("Async."):
         _verify(is_reference(value), "it is no reference")
     elif what.startswith("get_") and what[4:] in FIELDS.get(kind, {}):
@@ -136,15 +142,6 @@ def _verify_record(kind: str, record: Any) -> None:
         _verify(name in record and form(record[name]), f"a record of a {kind} has no readable field {name}")
     for name, form in OPTIONAL.get(kind, {}).items():
         _verify(name not in record or form(record[name]), f"a record of a {kind} has no readable field {name}")
-
-
-def _verify_events(batch: Any) -> None:
-    is_batch = isinstance(batch, dict) and is_text(batch.get("token")) and isinstance(batch.get("events"), list)
-    _verify(is_batch, "it is no list of events")
-    for event in batch["events"]:
-        _verify(isinstance(event, dict) and is_text(event.get("ref")), "an event names no object")
-        if "snapshot" in event:
-            _verify_record("task", event["snapshot"])
 
 
 def _is_plain(value: Any, level: int = 1) -> bool:

@@ -25,7 +25,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Opt
 from relvmoiscsi.errors import FormatError, NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import attach_plan, hosts, jobs, lock, luns, marks, secrets, vdis
 from relvmoiscsi.pool.attach_plan import AttachRequest, LunPlan, Originals
-from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
+from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record
 from relvmoiscsi.pool.luns import (
     ATTACHABLE,
     ATTACHED,
@@ -251,7 +251,7 @@ def carry_out(
         try:
             for name in [name for name, luns_of in notes.items() if wanted.attaches and luns_of <= marked]:
                 calls.call("pool.remove_from_other_config", pool.ref, name)
-        except PoolFailure:
+        except (PoolFailure, PoolGone):
             pass  # the pool stopped answering; the next run removes the notes
         return results
 

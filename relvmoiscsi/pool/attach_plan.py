@@ -202,16 +202,16 @@ def with_neighbours(planned: Sequence[LunPlan], found: Sequence[PoolLun]) -> Lis
     group = seen_together([row.lun for row in planned])
     clones = [row.lun for row in planned if row.lun.is_untouched] + [lun for lun in found if lun.may_be_untouched]
     resignatured = {row.lun.scsi_id for row in planned if row.refusal is None}
-
-    def beside(row: LunPlan) -> LunPlan:
-        row = row._replace(neighbours=tuple(lun.scsi_id for lun in clones if group(lun) == group(row.lun)))
-        try:
-            verify_neighbours(row, resignatured)
-        except Refused as unplugged:
-            return row._replace(hosts=(), scans=False, labels=False, unplugged=unplugged)
-        return row
-
-    return [beside(row) if row.plugs else row for row in planned]
+    rows = list(planned)
+    for number, row in enumerate(rows):
+        if row.plugs:
+            beside = row._replace(neighbours=tuple(lun.scsi_id for lun in clones if group(lun) == group(row.lun)))
+            try:
+                verify_neighbours(beside, resignatured)
+            except Refused as unplugged:
+                beside = beside._replace(hosts=(), scans=False, labels=False, unplugged=unplugged)
+            rows[number] = beside
+    return rows
 
 
 def verify_neighbours(row: LunPlan, own_ids: AbstractSet[str]) -> None:

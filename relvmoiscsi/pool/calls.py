@@ -11,7 +11,7 @@ import math
 import time
 import xmlrpc.client
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Type
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple, Type
 
 from relvmoiscsi import untrusted_xml
 from relvmoiscsi.errors import NoConnection, NotFound
@@ -35,8 +35,12 @@ DATABASE_NAMES = {
 }
 
 
+class PoolGone(XapiFailure):
+    """The pool stopped answering, or what answers is no pool: nobody goes on after it. Any call raises it."""
+
+
 class PoolFailure(XapiFailure):
-    """The pool did not answer, or answered with an error."""
+    """The pool answered with an error, or has not ended a call in time."""
 
     def __init__(self, message: str, description: Sequence[str] = ()) -> None:
         super().__init__(message, description)
@@ -50,10 +54,6 @@ _NOT_THERE = [f"SR_BACKEND_FAILURE_{number}" for number in (67, 96, 107, 140, 14
 
 class NotConnected(NoConnection, PoolFailure):
     """No pool answers, its certificate is not trusted, or it refuses the login."""
-
-
-class PoolGone(PoolFailure):
-    """The pool stopped answering."""
 
 
 @contextmanager
@@ -125,15 +125,20 @@ class Calls:
             found = self.call(kind + ".get_all_records_where", expression(kind, equal))
         return found
 
+    def pool(self) -> Tuple[str, Record]:
+        """Return the pool: its reference and record. Raises PoolFailure."""
+        ((ref, record),) = self.records("pool").items()
+        return ref, record
+
     def run(self, method: str, *arguments: Any) -> str:
         """Run a slow call as a task and return the text of the result. Raises PoolFailure."""
-        return self.finish(method, self.start(method, *arguments))
+        return self.wait(method, self.start(method, *arguments))
 
     def start(self, method: str, *arguments: Any) -> str:
-        """Start a task, which `finish` awaits. Raises PoolFailure."""
+        """Start a task, which `wait` awaits. Raises PoolFailure."""
         return str(self.call("Async." + method, *arguments))
 
-    def finish(
+    def wait(
         self,
         method: str,
         task: str,
@@ -142,7 +147,7 @@ class Calls:
     ) -> str:
         """Wait for a task and return the text of its result. Raises PoolFailure, also after `limit_seconds`.
 
-        `progress` gets the finished part of the task, from 0 to 1, at each change.
+        `progress` gets the done part of the task, from 0 to 1, at each change.
         """
         token, record, end = "", {}, time.monotonic() + limit_seconds  # type: str, Record, float
         while record.get("status", "pending") in ("pending", "cancelling"):
@@ -167,7 +172,7 @@ class Calls:
                 progress(min(float(record["progress"]), 0.99))
         try:
             self.call("task.destroy", task)
-        except PoolFailure:
+        except XapiFailure:
             pass  # xapi deletes the task within two hours; the result is known
         if record["status"] != "success":
             raise failure(method, record["error_info"] or [record["status"]])
@@ -189,7 +194,7 @@ class Calls:
         if self._shared_session and str(self._proxy._session) != self._shared_session:
             try:
                 self.call("session.logout")
-            except PoolFailure:
+            except XapiFailure:
                 pass  # the pool stopped answering; xapi ends an unused session
         self._disconnect()
 

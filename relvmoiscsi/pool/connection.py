@@ -17,12 +17,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Callable, Iterator, NamedTuple, Optional, Tuple
 
-from relvmoiscsi.errors import UsageError
+from relvmoiscsi.errors import RelvmoiscsiError, UsageError
 from relvmoiscsi.host.own_path import NotOwn, read_named
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.host.xapi import sdk
 from relvmoiscsi.host.xapi.sdk import GONE, reason
-from relvmoiscsi.pool.calls import EVENT_SECONDS, Calls, NotConnected, PoolFailure, failure
+from relvmoiscsi.pool.calls import EVENT_SECONDS, Calls, NotConnected, failure
 
 __all__ = ["LOCAL", "TIMEOUT_SECONDS", "Where", "connect", "url_of"]
 
@@ -66,7 +66,7 @@ def connect(where: Where) -> Iterator[Calls]:
     finally:
         try:
             calls.call("session.logout")
-        except PoolFailure:
+        except RelvmoiscsiError:
             pass  # the pool stopped answering; xapi ends an unused session
         calls.close()
 

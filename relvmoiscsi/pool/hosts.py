@@ -12,6 +12,7 @@ Source: sm BaseISCSI.py attach and detach, iscsilib.py refresh_luns, LVHDoISCSIS
 """
 
 import threading
+from contextlib import suppress
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi import untrusted
@@ -50,7 +51,7 @@ def planned(pool: Pool, sr: Optional[str]) -> List[HostPlan]:
     found = []
     for host in pool.hosts_in_order():
         ref, is_plugged = (pbds[host][0], bool(pbds[host][1]["currently_attached"])) if host in pbds else ("", False)
-        is_down = not (is_plugged or pool.live[host] or host == pool.master)
+        is_down = not (is_plugged or pool.is_live(host) or host == pool.master)
         found.append(HostPlan(host, pool.host_name(host), ref, is_plugged, is_down))
     return found
 
@@ -74,12 +75,9 @@ class Sessions:
         """
         iqn, shown = config.get("targetIQN", ""), set()
         if number is not None and iqn and "*" not in iqn:
-            arguments = {"iqn": iqn, "scsi_id": config.get("SCSIid", ""), "number": str(number)}
-            words = (PLUGIN, ADD_LUN, arguments)
-            asked = [host for host in hosts if host not in self._without_plugin]
-            tasks = {host: _started(calls, "host.call_plugin", host, *words) for host in asked}
-            answers = {host: _finished(calls, "host.call_plugin", task) for host, task in tasks.items()}
-            for host, answer in answers.items():
+            words = (PLUGIN, ADD_LUN, {"iqn": iqn, "scsi_id": config.get("SCSIid", ""), "number": str(number)})
+            asked = {host: (host, *words) for host in hosts if host not in self._without_plugin}
+            for host, answer in _answers(calls, "host.call_plugin", asked).items():
                 try:
                     if not untrusted.texts_of(untrusted.object_of(answer).get("problems")):
                         shown.add(host)  # every session to the IQN shows the LUN, or no session exists
@@ -97,10 +95,9 @@ class Sessions:
             wanted = [host for host in hosts if (host, portal.iqn) not in self._scanned]
             attached = [pbd for pbd in self._pool.pbds.values() if pbd["currently_attached"]]
             used = {pbd["host"] for pbd in attached if portal.iqn in _iqns(pbd["device_config"])}
-            asked = [host for host in wanted if host in used]
-            tasks = [_started(calls, "SR.probe", host, portal.config(), portal.lvm_type, {}) for host in asked]
-            for task in tasks:
-                _finished(calls, "SR.probe", task)  # the probe "fails" with the list
+            words: Tuple[object, ...] = (portal.config(), portal.lvm_type, {})
+            asked = {host: (host, *words) for host in wanted if host in used}
+            _answers(calls, "SR.probe", asked)  # the probe "fails" with the list
             self._scanned.update((host, portal.iqn) for host in wanted)
 
 
@@ -117,24 +114,16 @@ def _iqns(config: Mapping[str, str]) -> Set[str]:
     return {words[2] for words in noted if len(words) > 2}
 
 
-def _started(calls: Calls, method: str, *arguments: object) -> str:
-    """Start a task and return the task; "" where the pool refuses. Raises PoolGone."""
-    try:
-        return calls.start(method, *arguments)
-    except PoolGone:
-        raise
-    except PoolFailure:
-        return ""
-
-
-def _finished(calls: Calls, method: str, task: str) -> str:
-    """Wait for the task and return its result; "" where the task failed, or was not started. Raises PoolGone."""
-    try:
-        return calls.finish(method, task, MEMBER_SECONDS) if task else ""
-    except PoolGone:
-        raise
-    except PoolFailure:
-        return ""
+def _answers(calls: Calls, method: str, arguments: Mapping[str, Sequence[object]]) -> Dict[str, str]:
+    """Call the method with the arguments of each host, all at once. Return the results by host; "" for an error."""
+    answers, tasks = dict.fromkeys(arguments, ""), {}
+    for host, words in arguments.items():
+        with suppress(PoolFailure):
+            tasks[host] = calls.start(method, *words)
+    for host, task in tasks.items():
+        with suppress(PoolFailure):
+            answers[host] = calls.wait(method, task, MEMBER_SECONDS)
+    return answers
 
 
 def plug_everywhere(
@@ -169,7 +158,9 @@ def plug_everywhere(
             waiting.append((each.name, calls.start("PBD.plug", pbds[each.host])))
     for name, task in waiting:
         try:
-            calls.finish("PBD.plug", task, MEMBER_SECONDS)
+            calls.wait("PBD.plug", task, MEMBER_SECONDS)
+        except PoolGone as gone:  # so that the result names the SR and the other hosts
+            states[name] = str(gone)
         except PoolFailure as failure:
             states[name] = DOWN if failure.code in AWAY else str(_explained(failure, config))
     return states

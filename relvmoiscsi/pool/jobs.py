@@ -6,14 +6,15 @@ start the first steps of all items before any second step. Second steps fill the
 """
 
 import threading
-from collections import deque
-from typing import Any, Callable, Deque, Dict, Hashable, List, Optional, Sequence, Set, Tuple, TypeVar, Union
+from collections import Counter, deque
+from typing import Any, Callable, Deque, Hashable, List, Optional, Sequence, Tuple, TypeVar, Union
 
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.pool.calls import Calls
 
 Item = TypeVar("Item")
 Found = TypeVar("Found")
+Step = Callable[[Calls, Any], Any]
 
 MOST = 10  #: jobs in parallel, by default
 
@@ -25,14 +26,14 @@ def at_once(
 
     With one job at a time, all jobs run in the calling thread, on the connection `calls`.
     """
-    return _run(calls, items, _Work(items, [job], lambda item: None), jobs)
+    return _run(calls, items, [job], lambda item: None, jobs)
 
 
 def in_two_steps(
     calls: Calls,
     items: Sequence[Any],
-    first: Callable[[Calls, Any], Any],
-    second: Callable[[Calls, Any], Any],
+    first: Step,
+    second: Step,
     group: Callable[[Any], Hashable],
     jobs: int = MOST,
 ) -> List[Any]:
@@ -40,20 +41,21 @@ def in_two_steps(
 
     No item of a group takes the second step before every item of the group has ended the first step.
     """
-    return _run(calls, items, _Work(items, [first, second], group), jobs)
+    return _run(calls, items, [first, second], group, jobs)
 
 
-def _run(calls: Calls, items: Sequence[Any], work: "_Work", jobs: int) -> List[Any]:
-    workers = min(jobs, len(items))
-    if workers <= 1:
-        work.go_on(calls)
-        return work.values
+def _run(
+    calls: Calls, items: Sequence[Any], steps: Sequence[Step], group: Callable[[Any], Hashable], jobs: int
+) -> List[Any]:
+    work, workers = _Work(items, steps, group), min(jobs, len(items))
     connections: List[Calls] = []
     threads = []
+    if workers <= 1:
+        work.go_on(calls)
     try:
-        for _ in range(workers):
+        for _ in range(workers if workers > 1 else 0):
             connections.append(calls.another())
-            threads.append(threading.Thread(target=work.go_on_in_thread, args=(connections[-1],), daemon=True))
+            threads.append(threading.Thread(target=work.go_on, args=(connections[-1],), daemon=True))
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -71,16 +73,12 @@ def _run(calls: Calls, items: Sequence[Any], work: "_Work", jobs: int) -> List[A
 class _Work:
     """The items, and which steps are ready for a thread."""
 
-    def __init__(
-        self, items: Sequence[Any], steps: Sequence[Callable[[Calls, Any], Any]], group: Callable[[Any], Hashable]
-    ) -> None:
+    def __init__(self, items: Sequence[Any], steps: Sequence[Step], group: Callable[[Any], Hashable]) -> None:
         self.values, self._steps = list(items), steps
-        self.bug: Optional[BaseException] = None
+        self.bug: Optional[BaseException] = None  #: an error of another kind, for the thread that waits
         self._ready: Deque[Tuple[int, int]] = deque((0, item) for item in range(len(items)))  #: (step, item)
         self._groups = [group(item) for item in items]
-        self._in_first_step: Dict[Hashable, Set[int]] = {}  #: items of each group that have not ended the first step
-        for item, its_group in enumerate(self._groups):
-            self._in_first_step.setdefault(its_group, set()).add(item)
+        self._in_first_step = Counter(self._groups)  #: how many items of each group have not ended the first step
         self._busy, self._is_stopped = 0, False
         self._changed = threading.Condition()
 
@@ -90,15 +88,8 @@ class _Work:
             self._is_stopped = True
             self._changed.notify_all()
 
-    def go_on_in_thread(self, calls: Calls) -> None:
-        """Take steps until no step is left. `bug` stores an exception for the waiting thread."""
-        try:
-            self.go_on(calls)
-        except BaseException as error:  # noqa: BLE001 - the thread that waits raises it
-            self.bug = self.bug or error
-
     def go_on(self, calls: Calls) -> None:
-        """Take steps until no step is left. Waits while another thread may make a step ready."""
+        """Take steps until no step is ready, and no thread may make a step ready."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._ready or not self._busy or self._is_stopped)
@@ -106,21 +97,20 @@ class _Work:
                     return
                 step, item = self._ready.popleft()
                 self._busy += 1
-            is_bug = True
             try:
                 self.values[item] = self._steps[step](calls, self.values[item])
-                is_bug = False
             except RelvmoiscsiError as error:
-                self.values[item], is_bug = error, False
-            finally:
-                with self._changed:
-                    self._busy -= 1
-                    self._is_stopped = self._is_stopped or is_bug
-                    group = self._groups[item]
-                    left = self._in_first_step[group]
-                    left.discard(item)
-                    if step + 1 < len(self._steps) and not left:
-                        mine = [each for each, its_group in enumerate(self._groups) if its_group == group]
-                        is_good = [not isinstance(self.values[each], RelvmoiscsiError) for each in mine]
-                        self._ready.extend((1, each) for each, is_so in zip(mine, is_good) if is_so)
-                    self._changed.notify_all()
+                self.values[item] = error
+            except BaseException as error:  # noqa: BLE001 - the thread that waits raises it
+                self.bug = self.bug or error
+                self.stop()
+                return
+            with self._changed:
+                self._busy -= 1
+                group = self._groups[item]
+                self._in_first_step[group] -= step == 0
+                if step + 1 < len(self._steps) and not self._in_first_step[group]:
+                    mine = [each for each, its_group in enumerate(self._groups) if its_group == group]
+                    good = [each for each in mine if not isinstance(self.values[each], RelvmoiscsiError)]
+                    self._ready.extend((1, each) for each in good)
+                self._changed.notify_all()

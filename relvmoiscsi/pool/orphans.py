@@ -46,14 +46,14 @@ def find(calls: Calls, pool: Pool, passwords: Iterable[str] = ()) -> Dict[str, s
     The caller calls `find` again after CALL_SECONDS, and removes only Secrets of both answers. Raises Refused where
     XenAPI may hide the user of a Secret; PoolFailure.
     """
-    for record in calls.records("pool").values():
-        is_hidden = record.get("repository_proxy_url") and "repository_proxy_password" not in record
-        what = "Workload Balancing" if record.get("wlb_url") else "a proxy for updates" if is_hidden else ""
-        if what:
-            raise Refused(
-                f"The pool uses {what}, and XenAPI does not show which Secret holds that password. Nothing was "
-                "removed. Check `xe secret-list` by hand."
-            )
+    _, record = calls.pool()
+    is_hidden = record.get("repository_proxy_url") and "repository_proxy_password" not in record
+    what = "Workload Balancing" if record.get("wlb_url") else "a proxy for updates" if is_hidden else ""
+    if what:
+        raise Refused(
+            f"The pool uses {what}, and XenAPI does not show which Secret holds that password. Nothing was "
+            "removed. Check `xe secret-list` by hand."
+        )
     refs = calls.call("secret.get_all")
     named = _named(calls)
     pairs = {pair for pbd in pool.pbds.values() for pair in pbd["device_config"].items()}

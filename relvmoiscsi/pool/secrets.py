@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import Callable, Dict, Iterable, Iterator, List, Mapping
 
 from relvmoiscsi import untrusted
-from relvmoiscsi.pool.calls import Calls, PoolFailure, passing
+from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, passing
 from relvmoiscsi.pool.records import RUN, Pool, ProbePortal
 
 _COPIED, _OURS = "password_secret", "secret"
@@ -62,7 +62,7 @@ def chap(
     finally:
         try:
             destroy(calls, [ref])
-        except PoolFailure as failure:
+        except (PoolFailure, PoolGone) as failure:
             tell(
                 f"The Secret with the CHAP password could not be destroyed: {failure} "
                 "`relvmoiscsi pool luns --clean-secrets` destroys it."
@@ -86,7 +86,7 @@ def destroy(calls: Calls, refs: Iterable[str]) -> int:
     return count
 
 
-def left_behind(calls: Calls, pool: Pool, now: float) -> List[str]:
+def stale(calls: Calls, pool: Pool, now: float) -> List[str]:
     """Return the Secrets of killed runs, by their marks; no value is read. Raises PoolFailure."""
     named = {value for pbd in pool.pbds.values() for value in pbd["device_config"].values()}
     old = [ref for ref in calls.call("secret.get_all") if is_over(_mark(calls, ref), now)]

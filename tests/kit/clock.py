@@ -23,13 +23,14 @@ def over_after(answers, monkeypatch):
     """A clock on which a long time has passed once so many pieces of parallel work have answered. What never answers
     is given up then, and what does has all the time that it needs.
     """
-    clock, outcome = Clock(), own_process._outcome
+    clock, result = Clock(), own_process._result
     left = iter(range(answers - 1, -1, -1))
 
-    def answered(*words):
-        found = outcome(*words)
-        clock.now += 0 if next(left) else 10000
-        return found
+    def answered(*words, **more):
+        try:
+            return result(*words, **more)
+        finally:
+            clock.now += 0 if next(left) else 10000
 
-    monkeypatch.setattr(own_process, "_outcome", answered)
+    monkeypatch.setattr(own_process, "_result", answered)
     return clock

@@ -54,13 +54,11 @@ from relvmoiscsi.errors import DeviceError, NotFound, Refused, UsageError
 from relvmoiscsi.host.disk.exclusive import (
     FLOCK_SECONDS,
     NOT_WRITTEN,
-    check_file_mode,
-    check_not_open_elsewhere,
-    lock_image,
     open_file,
     read_only,
     stat_path,
     take_alone,
+    take_image,
 )
 from relvmoiscsi.host.this_host import THIS_HOST
 
@@ -268,13 +266,11 @@ class ImageFile(HostDevice):
         )
         self.block_size = self.physical_block_size = block_size
         try:
-            status = os.fstat(self._descriptor)
+            size = os.fstat(self._descriptor).st_size
             # No disk is smaller than a sector. A smaller file keeps its true size; nothing is read from such a file.
-            self.size_bytes = max(align_down(status.st_size, SECTOR), min(status.st_size, SECTOR))
+            self.size_bytes = max(align_down(size, SECTOR), min(size, SECTOR))
             if writable:
-                check_file_mode(path, status)
-                check_not_open_elsewhere(path, self._descriptor)
-                lock_image(path, self._descriptor)
+                take_image(path, self._descriptor)
         except BaseException:
             self.close()
             raise

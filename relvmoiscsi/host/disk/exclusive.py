@@ -99,22 +99,16 @@ def take_alone(path: str, descriptor: int, seconds: float, host: Host = THIS_HOS
         time.sleep(LOOK_SECONDS)
 
 
-def lock_image(path: str, descriptor: int) -> None:
-    """Take the flock that excludes a second run on an image file. Raises Refused if the flock is taken."""
-    if not flock.take(descriptor):
-        problem = f"{path} is locked by {flock.owner_of(descriptor)}: another relvmoiscsi is at work on it."
-        raise Refused(problem).in_state(NOT_WRITTEN)
+def take_image(path: str, descriptor: int) -> None:
+    """Lock an image file against a second run, and verify that no other process or loop device has the file open.
 
-
-def check_file_mode(path: str, status: os.stat_result) -> None:
-    """Raise Refused for a file without any write permission. Root could write, but the owner forbids it."""
+    Raises Refused, also for a file without any write permission: root could write, but the owner forbids it.
+    """
+    status = os.fstat(descriptor)
     if not status.st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH):
         raise read_only(path)
-
-
-def check_not_open_elsewhere(path: str, descriptor: int) -> None:
-    """Raise Refused if a loop device or another process has the file open, even if only to read."""
     deadline = time.monotonic() + LEASE_SECONDS
+    is_alone: Optional[bool] = None  # None: this file system has no leases
     while True:
         try:
             # The kernel grants a lease only if no other process has the file open. Another process may open the file
@@ -123,19 +117,20 @@ def check_not_open_elsewhere(path: str, descriptor: int) -> None:
             fcntl.fcntl(descriptor, F_SETSIG, signal.SIGURG)
             fcntl.fcntl(descriptor, F_SETLEASE, fcntl.F_WRLCK)
             fcntl.fcntl(descriptor, F_SETLEASE, fcntl.F_UNLCK)
-            return
+            is_alone = True
         except BlockingIOError:
-            is_open = True
-        except OSError as error:  # this file system has no leases
-            log.debug("no lease on descriptor %d: %s", descriptor, error.strerror)
-            is_open = False
-        if not is_open or time.monotonic() >= deadline:
+            is_alone = False
+        except OSError as error:
+            log.debug("no lease on %s: %s", path, error.strerror)
+        if is_alone is not False or time.monotonic() >= deadline:
             break
         time.sleep(POLL_SECONDS)
-    users = users_of_file(os.fstat(descriptor), descriptor)
-    if users or is_open:
+    users = [] if is_alone else users_of_file(status, descriptor)
+    if users or is_alone is False:
         raise Refused(f"{path} is in use by {_listing(users)}.").in_state(NOT_WRITTEN)
-    log.debug("leases are not supported for %s; no other process was found that has it open", path)
+    if not flock.take(descriptor):
+        problem = f"{path} is locked by {flock.owner_of(descriptor)}: another relvmoiscsi is at work on it."
+        raise Refused(problem).in_state(NOT_WRITTEN)
 
 
 def _cannot_open(path: str, error: OSError, writable: bool) -> RelvmoiscsiError:

@@ -129,9 +129,9 @@ def hidden(scsi_id: str, host: Host = THIS_HOST, deadline: Deadline = NO_DEADLIN
         with flock.inherited(descriptor, guards_lun=True):
             yield
     finally:
-        is_left = flock.is_left_to_child(descriptor)  # the LUN stays hidden as long as the child may write
-        _switch_off(() if is_left else names, descriptor, host)
-        if not is_left:
+        is_handed_over = flock.is_handed_over(descriptor)  # the LUN stays hidden as long as the child may write
+        _switch_off(() if is_handed_over else names, descriptor, host)
+        if not is_handed_over:
             with _warned(f"LUN {scsi_id}"):
                 _show(scsi_id, host, deadline)
         log.debug("LUN %s is hidden no longer by this call", scsi_id)
@@ -255,11 +255,7 @@ def _switch_off(names: Sequence[str], descriptor: int, host: Host) -> None:
 
 def _only_one(host: Host) -> ContextManager[object]:
     """Hold the lock that each process takes before it changes switches."""
-
-    def taken(owner: str) -> Refused:
-        return Refused(f"The switches in {_directory(host)} are being changed by {owner}. Try again.")
-
-    return only_one("hide.lock", host, LOCK_SECONDS, taken)
+    return only_one("hide.lock", host, LOCK_SECONDS, f"The switches in {_directory(host)} are being changed by")
 
 
 def _is_young(path: str) -> bool:
@@ -345,7 +341,8 @@ def _may_be_hidden(name: str, host: Host, how: str = "") -> bool:
 
     udev may have seen a switch at that event that is gone now.
     """
-    return is_hidden(name, host, how) or udev.has_not_looked(name, host)
+    is_handled = any(line.startswith("I:") for line in udev.database(name, host))
+    return is_hidden(name, host, how) or udev.is_running(host) and not is_handled
 
 
 def _show_disk(name: str, host: Host) -> None:

@@ -8,7 +8,7 @@ import errno
 import os
 import stat
 from glob import escape, glob
-from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.host.files import attribute, text_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -17,14 +17,83 @@ from relvmoiscsi.host.this_host import THIS_HOST, Host
 WATCHERS = ("multipathd", "systemd-udevd", "(udev-worker)", "udevd")
 
 
+class _Devices:
+    """The block devices whose users are looked for."""
+
+    def __init__(self, directories: Dict[str, str], host: Host) -> None:
+        """`directories` are those of sysfs, by the name of the device."""
+        self.directories, self._host = directories, host
+        #: the names by major:minor; a device without a number has vanished
+        self.names = {attribute(directory, "dev"): name for name, directory in directories.items()}
+        self.names.pop("", None)
+
+    def claims(self, advice: str = "") -> Iterator[Tuple[str, str]]:
+        """Give device name and use for each claim that the kernel shows. A claim makes an exclusive open fail."""
+        # devices that the kernel has stacked on this device: device-mapper, md, bcache
+        for device, directory in self.directories.items():
+            for path in sorted(glob(os.path.join(escape(directory), "holders", "*"))):
+                name = attribute(path, "dm/name")
+                if attribute(path, "dm/uuid").startswith("mpath-"):
+                    yield device, f"multipath map /dev/mapper/{name}{advice}"
+                else:
+                    yield device, f"device-mapper volume {name}" if name else f"block device {os.path.basename(path)}"
+        # mounted file systems, in every mount namespace of a process
+        nodes = {"/dev/" + name: name for name in self.names.values()}
+        seen = set()
+        for process in sorted(glob(os.path.join(escape(self._host.proc), "[0-9]*"))):
+            namespace = _link(os.path.join(process, "ns/mnt"))
+            if namespace and namespace in seen:
+                continue
+            seen.add(namespace)
+            for line in attribute(process, "mountinfo").splitlines():
+                words = line.split()  # 36 35 98:0 /mnt1 /mnt2 rw,noatime shared:1 - ext3 /dev/root rw
+                # btrfs mounts have device numbers of their own; the mount source names the device.
+                source = words[words.index("-") + 2] if "-" in words[:-2] else ""
+                mounted = (self.names.get(words[2]) if len(words) > 4 else None) or nodes.get(source)
+                if mounted is not None:
+                    yield mounted, f"the file system mounted at {words[4]}"
+        for line in attribute(self._host.proc, "swaps").splitlines()[1:]:  # /dev/sdb1  partition  1048572  0  -2
+            path = line.split()[0] if line.strip() else ""
+            if os.path.basename(path) in self.directories:
+                yield os.path.basename(path), f"swap space {path}"
+
+    def opens(self, own_descriptor: int = -1, paths: Sequence[str] = ()) -> Iterator[Tuple[str, str]]:
+        """Give device name and use for each open of a device, without watchers and without `own_descriptor`.
+
+        Of this process only writers count, and of the devices `paths` (major:minor).
+        """
+        for loop, backing in _loop_devices(self._host):
+            device = os.path.basename(backing)
+            if os.path.dirname(backing) != "/dev" or device not in self.directories:
+                device = self.names.get(_number(backing), "") if "/dev/" in backing else ""
+            if device:
+                yield device, loop
+        us, found = str(os.getpid()), set()
+        own = os.path.join(self._host.proc, us, "fd", str(own_descriptor))
+        for link in _open_devices(self._host):
+            number = _number(link)
+            if link == own or number not in self.names and number not in paths:
+                continue
+            process, flags = link.split(os.sep)[-3], os.O_RDONLY
+            for line in attribute(link.replace("/fd/", "/fdinfo/")).splitlines():
+                if line.startswith("flags:"):  # flags:	02100002
+                    flags = int(line.split()[1], 8)
+            is_writer = flags & os.O_ACCMODE != os.O_RDONLY
+            is_open = not flags & os.O_PATH  # a descriptor with O_PATH cannot read
+            if is_open and (is_writer or process != us and number in self.names):
+                found.add((int(process), self.names.get(number, "")))
+        for one, device in sorted(found):
+            if attribute(self._host.proc, str(one), "comm") not in WATCHERS:
+                yield device, self._host.named_process(str(one))
+
+
 def users_of_block(status: os.stat_result, host: Host = THIS_HOST) -> List[str]:
     """Return the users of the block device of `status` and of its partitions, in every mount namespace.
 
     Users are processes and loop devices with an open descriptor, and claims within the kernel.
     """
-    directories, numbers = _devices_at(status, host)
-    uses = [*_claiming(directories, numbers, host, " (use that instead)"), *_opened(directories, numbers, host)]
-    return list(dict.fromkeys(use for _name, use in uses))
+    devices = _devices_at(status, host)
+    return list(dict.fromkeys(use for _name, use in [*devices.claims(" (use that instead)"), *devices.opens()]))
 
 
 def opened_by(status: os.stat_result, own_descriptor: int, host: Host = THIS_HOST) -> List[str]:
@@ -34,21 +103,19 @@ def opened_by(status: os.stat_result, own_descriptor: int, host: Host = THIS_HOS
     the write. On a path of a multipath map only writers count: a read on a dead path cannot end, and does not use the
     map.
     """
-    directories, numbers = _devices_at(status, host)
-    paths: List[str] = []
-    for directory in directories.values():
-        if attribute(directory, "dm/uuid").startswith("mpath-"):
-            paths += [attribute(path) for path in glob(os.path.join(escape(directory), "slaves/*/dev"))]
-    return list(dict.fromkeys(use for _name, use in _opened(directories, numbers, host, own_descriptor, paths)))
+    devices = _devices_at(status, host)
+    maps = [each for each in devices.directories.values() if attribute(each, "dm/uuid").startswith("mpath-")]
+    paths = [attribute(path) for each in maps for path in glob(os.path.join(escape(each), "slaves/*/dev"))]
+    return list(dict.fromkeys(use for _name, use in devices.opens(own_descriptor, paths)))
 
 
-def _devices_at(status: os.stat_result, host: Host) -> Tuple[Dict[str, str], Dict[str, str]]:
-    """Return, for the block device of `status` and its partitions: sysfs directory by name, name by major:minor."""
+def _devices_at(status: os.stat_result, host: Host) -> _Devices:
+    """Return the block device of `status` and its partitions."""
     number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
     directory = os.path.realpath(os.path.join(host.sysfs, "dev/block", number))
-    parts = [os.path.dirname(path) for path in sorted(glob(os.path.join(escape(directory), "*/partition")))]
-    directories = {os.path.basename(path): path for path in (directory, *parts)}
-    return directories, {**_numbers(directories), number: os.path.basename(directory)}
+    devices = _Devices(_with_parts(directory), host)
+    devices.names[number] = os.path.basename(directory)
+    return devices
 
 
 def users_of_disks(names: Sequence[str], host: Host = THIS_HOST, answering: bool = True) -> List[str]:
@@ -66,91 +133,10 @@ def users_of_disks(names: Sequence[str], host: Host = THIS_HOST, answering: bool
 
 def users_of_each(names: Sequence[str], host: Host = THIS_HOST) -> Dict[str, List[str]]:
     """Return the users by disk, with one search for all disks. The disks are not opened (see `users_of_disks`)."""
-    devices = {name: disk for disk in names for name in _with_parts(disk, host)}
-    block = os.path.join(host.sysfs, "block")
-    directories = {
-        name: os.path.join(block, *((disk,) if name == disk else (disk, name))) for name, disk in devices.items()
-    }
-    numbers = _numbers(directories)
-    uses = [*_claiming(directories, numbers, host), *_opened(directories, numbers, host)]
-    found: Dict[str, List[str]] = {disk: [] for disk in names}
-    for disk, use in dict.fromkeys((devices[name], use) for name, use in uses):
-        found[disk].append(use)
-    return found
-
-
-def _numbers(directories: Mapping[str, str]) -> Dict[str, str]:
-    """Return the names of the existing devices by major:minor."""
-    numbers = {attribute(directory, "dev"): name for name, directory in directories.items()}
-    numbers.pop("", None)  # devices without a number have vanished
-    return numbers
-
-
-def _claiming(
-    directories: Mapping[str, str], numbers: Dict[str, str], host: Host, advice: str = ""
-) -> Iterator[Tuple[str, str]]:
-    """Give device name and use for each claim that the kernel shows. A claim makes an exclusive open fail."""
-    # devices that the kernel has stacked on this device: device-mapper, md, bcache
-    for device, directory in directories.items():
-        for path in sorted(glob(os.path.join(escape(directory), "holders", "*"))):
-            name = attribute(path, "dm/name")
-            if attribute(path, "dm/uuid").startswith("mpath-"):
-                yield device, f"multipath map /dev/mapper/{name}{advice}"
-            else:
-                yield device, f"device-mapper volume {name}" if name else f"block device {os.path.basename(path)}"
-    # mounted file systems, in every mount namespace of a process
-    nodes = {"/dev/" + name: name for name in numbers.values()}
-    seen = set()
-    for process in sorted(glob(os.path.join(escape(host.proc), "[0-9]*"))):
-        namespace = _link(os.path.join(process, "ns/mnt"))
-        if namespace and namespace in seen:
-            continue
-        seen.add(namespace)
-        for line in attribute(process, "mountinfo").splitlines():
-            words = line.split()  # 36 35 98:0 /mnt1 /mnt2 rw,noatime shared:1 - ext3 /dev/root rw
-            # btrfs mounts have device numbers of their own; the mount source names the device.
-            source = words[words.index("-") + 2] if "-" in words[:-2] else ""
-            mounted = (numbers.get(words[2]) if len(words) > 4 else None) or nodes.get(source)
-            if mounted is not None:
-                yield mounted, f"the file system mounted at {words[4]}"
-    for line in attribute(host.proc, "swaps").splitlines()[1:]:  # /dev/sdb1  partition  1048572  0  -2
-        path = line.split()[0] if line.strip() else ""
-        if os.path.basename(path) in directories:
-            yield os.path.basename(path), f"swap space {path}"
-
-
-def _opened(
-    directories: Mapping[str, str],
-    numbers: Dict[str, str],
-    host: Host,
-    own_descriptor: int = -1,
-    paths: Sequence[str] = (),
-) -> Iterator[Tuple[str, str]]:
-    """Give device name and use for each open of a device, without watchers; of `paths` (major:minor), only writers."""
-    for path, backing in _loop_devices(host):
-        device = os.path.basename(backing)
-        if os.path.dirname(backing) != "/dev" or device not in directories:
-            device = numbers.get(_number(backing), "") if "/dev/" in backing else ""
-        if device:
-            yield device, path
-    found = set()
-    us = str(os.getpid())
-    own = os.path.join(host.proc, us, "fd", str(own_descriptor))
-    for link in _open_devices(host):
-        number = _number(link)
-        if link == own or number not in numbers and number not in paths:
-            continue
-        process, flags = link.split(os.sep)[-3], os.O_RDONLY
-        for line in attribute(link.replace("/fd/", "/fdinfo/")).splitlines():
-            if line.startswith("flags:"):  # flags:	02100002
-                flags = int(line.split()[1], 8)
-        is_writer = flags & os.O_ACCMODE != os.O_RDONLY
-        is_open = not flags & os.O_PATH  # a descriptor with O_PATH cannot read
-        if is_open and (is_writer or process != us and number in numbers):
-            found.add((int(process), numbers.get(number, "")))
-    for one, device in sorted(found):
-        if attribute(host.proc, str(one), "comm") not in WATCHERS:
-            yield device, host.named_process(str(one))
+    parts = {disk: _with_parts(os.path.join(host.sysfs, "block", disk)) for disk in names}
+    devices = _Devices({name: path for of_disk in parts.values() for name, path in of_disk.items()}, host)
+    uses = dict.fromkeys([*devices.claims(), *devices.opens()])
+    return {disk: list(dict.fromkeys(use for name, use in uses if name in parts[disk])) for disk in names}
 
 
 def _open_devices(host: Host) -> Iterator[str]:
@@ -182,7 +168,7 @@ def _loop_devices(host: Host) -> Iterator[Tuple[str, str]]:
 def claims_of_disks(names: Sequence[str], host: Host = THIS_HOST) -> List[str]:
     """Return kernel claims on these disks or their partitions. The disks are opened: on a dead disk this hangs."""
     found = []
-    for name in [name for disk in names for name in _with_parts(disk, host)]:
+    for name in [name for disk in names for name in _with_parts(os.path.join(host.sysfs, "block", disk))]:
         try:  # the exclusive open is read-only, so that udev takes no notice
             os.close(os.open(host.node(name), os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK | os.O_CLOEXEC))
         except OSError as error:
@@ -191,10 +177,10 @@ def claims_of_disks(names: Sequence[str], host: Host = THIS_HOST) -> List[str]:
     return found
 
 
-def _with_parts(disk: str, host: Host) -> List[str]:
-    """Return the kernel's names of the disk and of its partitions."""
-    parts = sorted(glob(os.path.join(escape(host.sysfs), "block", escape(disk), "*/partition")))
-    return [disk, *(os.path.basename(os.path.dirname(path)) for path in parts)]
+def _with_parts(directory: str) -> Dict[str, str]:
+    """Return sysfs's directories of a block device and of its partitions, by name."""
+    parts = [os.path.dirname(path) for path in sorted(glob(os.path.join(escape(directory), "*/partition")))]
+    return {os.path.basename(path): path for path in (directory, *parts)}
 
 
 def disks_below(path: str, host: Host = THIS_HOST) -> List[str]:

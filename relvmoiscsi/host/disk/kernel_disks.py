@@ -19,12 +19,11 @@ path is not opened; its users are found in sysfs and /proc.
 import logging
 import os
 from contextlib import ExitStack, contextmanager
-from glob import escape, glob
-from typing import Iterator, List, Optional, Sequence
+from typing import Iterator, List, Optional
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.host import flock
-from relvmoiscsi.host.disk import exclusive, paths, udev
+from relvmoiscsi.host.disk import exclusive, multipath, paths, udev
 from relvmoiscsi.host.files import attribute
 from relvmoiscsi.host.terminated import quietly
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -50,19 +49,32 @@ def exclusive_open(
     before = _present_devices(scsi_id, host, but)
     with ExitStack() as held:
         devices = _opened(scsi_id, held, deadline, host, but)
+
+        def drop_caches() -> None:
+            names = _present_devices(scsi_id, host, but)
+            if names:
+                paths.drop_caches(names, deadline.for_cleanup().part(CACHES_SECONDS), host)
+
+        def show() -> None:
+            names = _present_devices(scsi_id, host, but)
+            came = [name for name in names if name not in before]
+            if came:
+                log.warning("%s came while the LUN %s was written, and was not held", ", ".join(came), scsi_id)
+            if names:
+                udev.look_again(names, deadline.for_cleanup().within(UDEV_SECONDS), host)
+
         try:
             yield devices
         finally:
             # Drop the caches before the disks are closed: a program that waits for a disk must not read old pages.
-            quietly("dropping page caches", lambda: _drop_caches(scsi_id, deadline, host, but))
+            quietly("dropping page caches", drop_caches)
             held.close()
-            quietly("having udev look at the LUN again", lambda: _show(scsi_id, before, deadline, host, but))
+            quietly("having udev look at the LUN again", show)
 
 
 def _opened(scsi_id: str, held: ExitStack, deadline: Deadline, host: Host, but: Optional[str]) -> List[str]:
     maps = udev.maps_of(scsi_id, host)
-    slaves = [path for name in maps for path in glob(os.path.join(escape(host.sysfs), "block", name, "slaves/*"))]
-    in_maps = {os.path.basename(path) for path in slaves}
+    in_maps = multipath.paths_in(maps, host)
     alone = [disk for disk in udev.disks_of(scsi_id, host) if disk not in in_maps and disk != but]
     asked = [disk for disk in alone if _is_running(disk, host)]
     answering = paths.look(asked, deadline.part(paths.ANSWER_SECONDS), host) if asked else {}
@@ -96,18 +108,3 @@ def _is_running(name: str, host: Host) -> bool:
     """Return False if the kernel knows that the disk's path is dead, for example after a lost iSCSI session."""
     state = attribute(host.sysfs, "block", name, "device/state")
     return state in ("running", "")  # a map has no state
-
-
-def _drop_caches(scsi_id: str, deadline: Deadline, host: Host, but: Optional[str]) -> None:
-    names = _present_devices(scsi_id, host, but)
-    if names:
-        paths.drop_caches(names, deadline.for_cleanup().part(CACHES_SECONDS), host)
-
-
-def _show(scsi_id: str, before: Sequence[str], deadline: Deadline, host: Host, but: Optional[str]) -> None:
-    names = _present_devices(scsi_id, host, but)
-    came = [name for name in names if name not in before]
-    if came:
-        log.warning("%s came while the LUN %s was written, and was not held", ", ".join(came), scsi_id)
-    if names:
-        udev.look_again(names, deadline.for_cleanup().within(UDEV_SECONDS), host)

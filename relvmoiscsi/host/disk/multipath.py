@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The multipath map of one LUN, as the kernel's files show it. No code here makes or removes a map.
+"""The multipath maps of a LUN, as the kernel's files show them. No code here makes or removes a map.
 
 `is_on` tells the caller whether multipathing is on. If it is off, `single_path` selects the only usable path.
 
@@ -8,10 +8,9 @@ The kernel's files give the state: /sys/block/dm-*/dm/uuid is "mpath-<SCSIid>", 
 
 import os
 from glob import escape, glob
-from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Sequence
 
 from relvmoiscsi.errors import NotFound, Refused
-from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.files import content_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
@@ -19,14 +18,6 @@ WWIDS = "etc/multipath/wwids"  #: the LUNs that were multipathed before, a line 
 
 #: States of a SCSI disk through which no request reaches the LUN. A "blocked" disk may come back.
 _DEAD_STATES = ("offline", "transport-offline", "cancel", "deleted")
-
-
-class Map(NamedTuple):
-    """A multipath map."""
-
-    kernel_name: str  #: "dm-3"
-    paths: Tuple[str, ...]  #: kernel names of the disks in the map
-    device: str  #: "/dev/mapper/<name>"; the name is the SCSIid, or "mpatha" with user_friendly_names
 
 
 def is_on(device_config: Mapping[str, str], other_config: Mapping[str, str]) -> bool:
@@ -71,14 +62,15 @@ def _states(disks: Sequence[str], host: Host) -> Dict[str, str]:
     return {disk: _text(os.path.join(host.sysfs, "block", disk, "device/state")) for disk in disks}
 
 
-def find_map(scsi_id: str, host: Host = THIS_HOST) -> Optional[Map]:
-    """Return the map of a LUN; None if there is none."""
-    for directory in sorted(glob(os.path.join(escape(host.sysfs), "block/dm-*"))):
-        if scsi_id_of_disk(os.path.basename(directory), host) == scsi_id:
-            name = _text(os.path.join(directory, "dm/name"))
-            paths = tuple(sorted(os.path.basename(path) for path in glob(os.path.join(escape(directory), "slaves/*"))))
-            return Map(os.path.basename(directory), paths, os.path.join(host.dev, "mapper", name))
-    return None
+def paths_in(maps: Sequence[str], host: Host = THIS_HOST) -> List[str]:
+    """Return the disks ("sdb") that are paths of these maps ("dm-3"; see udev.maps_of)."""
+    directories = [os.path.join(escape(host.sysfs), "block", name, "slaves/*") for name in maps]
+    return [os.path.basename(path) for directory in directories for path in sorted(glob(directory))]
+
+
+def mapper_path(name: str, host: Host = THIS_HOST) -> str:
+    """Return the device of a map ("dm-3") by its name, which is the SCSIid, or "mpatha" with user_friendly_names."""
+    return os.path.join(host.dev, "mapper", _text(os.path.join(host.sysfs, "block", name, "dm/name")))
 
 
 def is_listed(scsi_id: str, host: Host = THIS_HOST) -> bool:

@@ -18,7 +18,7 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import Chunk, Device, ForwardingDevice
 from relvmoiscsi.errors import DeviceError, Refused, RelvmoiscsiError
-from relvmoiscsi.host.disk import holders, multipath
+from relvmoiscsi.host.disk import holders, multipath, udev
 from relvmoiscsi.host.disk import scsi_id as scsi
 from relvmoiscsi.host.own_process import run_parallel, still_there
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -69,8 +69,8 @@ class NamedPath(ForwardingDevice):
         """Raise Refused if the LUN says another name now."""
         nodes = []
         if os.path.basename(os.path.realpath(self.name)).startswith("dm-"):
-            the_map = multipath.find_map(self._name[0], self._host)  # multipathd may add paths at any time
-            usable = multipath.usable(the_map.paths, self._host) if the_map else []
+            maps = udev.maps_of(self._name[0], self._host)  # multipathd may add paths at any time
+            usable = multipath.usable(multipath.paths_in(maps, self._host), self._host)
             nodes = [self._host.node(disk) for disk in usable]
         for path in nodes or [self.name]:
             now = scsi.live_scsi_id(path), scsi.live_serial(path)

@@ -173,50 +173,43 @@ def scsi_command(path: str, command: bytes, size: int) -> Optional[bytes]:
     A LUN that is busy, or has a unit attention pending, is asked again. A LUN that does not answer, is no longer mapped
     or gives another error is a DeviceError: such a LUN is not known to be another LUN.
     """
-    give_up = time.monotonic() + _BUSY_SECONDS
-    tries = 0
+    words = ctypes.create_string_buffer(command, len(command))
+    give_up, tries_left = time.monotonic() + _BUSY_SECONDS, _TRIES
     while True:
-        answer, status, sense = _ask_once(path, command, size)
-        verdict = scsi.judge_question(status, sense)
+        answer, sense = ctypes.create_string_buffer(size), ctypes.create_string_buffer(64)
+        header = _SgIoHdr(
+            interface_id=ord("S"),
+            dxfer_direction=-3,  # from the device
+            cmd_len=len(command),
+            mx_sb_len=len(sense),
+            dxfer_len=size,
+            dxferp=ctypes.addressof(answer),
+            cmdp=ctypes.addressof(words),
+            sbp=ctypes.addressof(sense),
+            timeout=_LIVE_MILLISECONDS,
+        )
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                fcntl.ioctl(descriptor, _SG_IO, header)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise DeviceError(path, "read", 0, size, error.strerror or str(error), error.errno) from error
+        if header.host_status or header.driver_status & ~8:  # 8: there is sense data; header.status is set then, too
+            raise DeviceError(path, "read", 0, size, "the SCSI command had no answer", errno.EIO)
+        told = header.status, sense.raw[: header.sb_len_wr]
+        verdict = scsi.judge_question(*told)
         if verdict == scsi.Verdict.DONE:
-            return answer
+            return answer.raw[: size - header.resid]
         if verdict == scsi.Verdict.UNSUPPORTED:
             return None
-        tries += verdict == scsi.Verdict.LOOK_AGAIN
-        is_passing = verdict == scsi.Verdict.LATER or verdict == scsi.Verdict.LOOK_AGAIN and tries < _TRIES
+        tries_left -= verdict == scsi.Verdict.LOOK_AGAIN
+        is_passing = verdict == scsi.Verdict.LATER or verdict == scsi.Verdict.LOOK_AGAIN and tries_left
         if not is_passing or time.monotonic() > give_up:
-            raise DeviceError(path, "read", 0, size, scsi.explained(status, sense), errno.EIO)
+            raise DeviceError(path, "read", 0, size, scsi.explained(*told), errno.EIO)
         if verdict == scsi.Verdict.LATER:
             time.sleep(_PAUSE_SECONDS)
-
-
-def _ask_once(path: str, command: bytes, size: int) -> Tuple[bytes, int, bytes]:
-    """Return the LUN's answer, the SCSI status and the sense data. Raises DeviceError if the disk does not answer."""
-    page = ctypes.create_string_buffer(size)
-    sense = ctypes.create_string_buffer(64)
-    words = ctypes.create_string_buffer(command, len(command))
-    header = _SgIoHdr(
-        interface_id=ord("S"),
-        dxfer_direction=-3,  # from the device
-        cmd_len=len(command),
-        mx_sb_len=len(sense),
-        dxfer_len=size,
-        dxferp=ctypes.addressof(page),
-        cmdp=ctypes.addressof(words),
-        sbp=ctypes.addressof(sense),
-        timeout=_LIVE_MILLISECONDS,
-    )
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            fcntl.ioctl(descriptor, _SG_IO, header)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise DeviceError(path, "read", 0, size, error.strerror or str(error), error.errno) from error
-    if header.host_status or header.driver_status & ~8:  # 8: there is sense data; header.status is set then, too
-        raise DeviceError(path, "read", 0, size, "the SCSI command had no answer", errno.EIO)
-    return page.raw[: size - header.resid], header.status, sense.raw[: header.sb_len_wr]
 
 
 def scsi_id_of_disk(name: str, host: Host = THIS_HOST) -> Optional[str]:

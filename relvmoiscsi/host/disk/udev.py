@@ -81,11 +81,18 @@ def settle(
         log.debug("udev does not run here")
         return
     earliest = {name: 0.0 if name in known else since for name in devices}
-    late = _late(
-        lambda: [name for name, moment in earliest.items() if not _is_handled(name, moment, host)],
-        timeout_seconds,
-        host,
-    )
+
+    def waiting() -> List[str]:
+        found = []
+        for name, moment in earliest.items():
+            # "I:" is the time of udev's first event for the device, in microseconds of CLOCK_MONOTONIC.
+            stamps = [line[2:] for line in database(name, host) if line.startswith("I:")]
+            is_handled = any(untrusted.is_number(stamp) and int(stamp) >= moment * 1000000 for stamp in stamps)
+            if _is_there(name, host) and not is_handled:
+                found.append(name)
+        return found
+
+    late = _late(waiting, timeout_seconds, host)
     if late:
         raise Refused(
             "udev did not handle {} within {:g} seconds. Either the disk does not answer: look at the array and the "
@@ -142,11 +149,6 @@ def make_event(kernel_name: str, host: Host = THIS_HOST, action: str = "change")
         log.debug("no %s event for %s: %s", action, kernel_name, error.strerror)  # the device is being removed
 
 
-def has_not_looked(name: str, host: Host = THIS_HOST) -> bool:
-    """Return whether udev still handles the first event of this device."""
-    return is_running(host) and not any(line.startswith("I:") for line in database(name, host))
-
-
 def database(name: str, host: Host = THIS_HOST) -> List[str]:
     """Return the lines of a device in udev's database; [] for a new device. Raises NotFound if a read fails."""
     try:
@@ -160,14 +162,6 @@ def database(name: str, host: Host = THIS_HOST) -> List[str]:
 
 def _is_there(name: str, host: Host) -> bool:
     return os.path.exists(os.path.join(host.sysfs, "block", name))
-
-
-def _is_handled(name: str, since: float, host: Host) -> bool:
-    if not _is_there(name, host):
-        return True
-    # "I:" is the time of udev's first event for the device, in microseconds of CLOCK_MONOTONIC.
-    stamps = [line[2:] for line in database(name, host) if line.startswith("I:")]
-    return any(untrusted.is_number(stamp) and int(stamp) >= since * 1000000 for stamp in stamps)
 
 
 def _written(name: str, host: Host) -> Tuple[int, int]:

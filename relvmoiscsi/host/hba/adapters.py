@@ -14,7 +14,7 @@ Source: SM drivers/devscan.py (behaviour only); Linux Documentation/scsi/scsi_fc
 import os
 import re
 from glob import escape, glob
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address, unit_serial
@@ -168,16 +168,16 @@ def ports_online(adapter_list: Sequence[Adapter], host: Host = THIS_HOST) -> Lis
     ]
 
 
-def port_facts(adapter: Adapter, kind: str, names: Sequence[str], host: Host = THIS_HOST) -> List[Tuple[str, str]]:
-    """Return these attributes of the adapter as an "fc_host" or "iscsi_host" in sysfs, without empty attributes."""
+def port_facts(adapter: Adapter, kind: str, names: Sequence[str], host: Host = THIS_HOST) -> Optional[Dict[str, str]]:
+    """Return these attributes of the adapter as an "fc_host" or "iscsi_host" (`kind`), without empty attributes.
+
+    None if sysfs does not have the adapter as such a port.
+    """
     directory = os.path.join(host.sysfs, "class", kind, adapter.name)
-    found = [(name, attribute(directory, name)) for name in names]
-    return [(name, text) for name, text in found if text]
-
-
-def is_port(adapter: Adapter, kind: str, host: Host = THIS_HOST) -> bool:
-    """Return whether sysfs has the adapter as an "fc_host" or "iscsi_host" (`kind`)."""
-    return os.path.exists(os.path.join(host.sysfs, "class", kind, adapter.name))
+    if not os.path.exists(directory):
+        return None
+    found = {name: attribute(directory, name) for name in names}
+    return {name: text for name, text in found.items() if text}
 
 
 def _driver_of(path: str) -> str:

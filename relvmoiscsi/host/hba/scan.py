@@ -8,7 +8,7 @@ adapter; all children run at the same time, with one deadline.
 import logging
 import time
 from functools import partial
-from typing import Dict, Iterable, List, Optional, Sequence
+from typing import Callable, Dict, Iterable, List, Optional, Sequence, TypeVar
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
@@ -16,13 +16,15 @@ from relvmoiscsi.host import terminated
 from relvmoiscsi.host.disk import holders
 from relvmoiscsi.host.disk import scsi_id as scsi
 from relvmoiscsi.host.hba.adapters import ScanPlace, disk_at
-from relvmoiscsi.host.own_process import Outcome, run_parallel
+from relvmoiscsi.host.own_process import run_parallel
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 3.0  #: for short users of a disk, such as an LVM command that scans all disks
 POLL_SECONDS = 0.1
+
+Found = TypeVar("Found")
 
 
 @terminated.put_off()
@@ -47,44 +49,49 @@ def take_away(addresses: Iterable[str], deadline: Deadline, host: Host = THIS_HO
     If one path of a LUN has a user, all paths of that LUN stay: multipathd, for example, may open the next path soon.
     The caller ensures that no call works on these LUNs.
     """
-    there = {address: disk_at(address, host) for address in addresses}
+    disks = {address: disk_at(address, host) for address in addresses}
+    problems: Dict[str, object] = {}
     # One search finds the users of all disks: a search takes a while on a large host.
-    looking = [partial(_users_after_wait, [disk for disk in there.values() if disk], host)]
-    (users,) = run_parallel(looking, deadline, "it was known who uses the disk")
-    outcomes: Sequence[Outcome] = [users] * len(there)
-    if not isinstance(users, RelvmoiscsiError):
-        luns = {address: scsi.scsi_id_of_address(address, host) or address for address in there}
-        of_lun: Dict[str, List[str]] = {lun: [] for lun in luns.values()}
-        for address, disk in there.items():
-            of_lun[luns[address]] += users.get(disk or "", [])
-        uses = {address: list(dict.fromkeys(of_lun[lun])) for address, lun in luns.items()}
-        works = [partial(_remove, address, disk, uses[address], host) for address, disk in there.items()]
-        outcomes = run_parallel(works, deadline, "the disk had been removed")
+    names = [disk for disk in disks.values() if disk]
+
+    def used() -> Dict[str, List[str]]:
+        return {disk: users for disk, users in holders.users_of_each(names, host).items() if users}
+
+    (users,) = run_parallel([partial(_lasting, used)], deadline, "it was known who uses the disk")
+    if isinstance(users, RelvmoiscsiError):
+        problems = dict.fromkeys(disks, users)
+    else:
+        luns = {address: scsi.scsi_id_of_address(address, host) or address for address in disks}
+        for address, lun in luns.items():
+            paths = [disk for other, disk in disks.items() if disk and luns[other] == lun]
+            of_lun = dict.fromkeys(user for disk in paths for user in users.get(disk, ()))
+            if of_lun:
+                problems[address] = f"it is in use by {', '.join(of_lun)}."
+        unused = [address for address in disks if address not in problems]
+        works = [partial(_remove, address, disks[address], host) for address in unused]
+        outcomes = zip(unused, run_parallel(works, deadline, "the disk had been removed"))
+        problems.update((address, outcome) for address, outcome in outcomes if isinstance(outcome, RelvmoiscsiError))
     return {
-        address: f"The disk {disk or 'without a name'} at {address} stays: {outcome}"
-        for (address, disk), outcome in zip(there.items(), outcomes)
-        if isinstance(outcome, RelvmoiscsiError)
+        address: f"The disk {disk or 'without a name'} at {address} stays: {problems[address]}"
+        for address, disk in disks.items()
+        if address in problems
     }
 
 
-def _users_after_wait(disks: Sequence[str], host: Host) -> Dict[str, List[str]]:
-    """Return the users of each used disk after LOOK_SECONDS, by disk; earlier if no disk has a user."""
-    until = time.monotonic() + LOOK_SECONDS
-    while True:
-        users = {disk: found for disk, found in holders.users_of_each(disks, host).items() if found}
-        if not users or time.monotonic() >= until:
-            return users
-        time.sleep(POLL_SECONDS)
-
-
-def _remove(address: str, disk: Optional[str], users: Sequence[str], host: Host) -> str:
-    until = time.monotonic() + LOOK_SECONDS
-    while True:
-        claims = users or (holders.claims_of_disks([disk], host) if disk else ())
-        if not claims:
-            break
-        if users or time.monotonic() >= until:
-            raise Refused("it is in use by {}.".format(", ".join(claims)))
-        time.sleep(POLL_SECONDS)
+def _remove(address: str, disk: Optional[str], host: Host) -> str:
+    names = [disk] if disk else []
+    claims = _lasting(lambda: holders.claims_of_disks(names, host))
+    if claims:
+        raise Refused(f"it is in use by {', '.join(claims)}.")
     scsi.remove_lun(address, host)
     return ""
+
+
+def _lasting(look: Callable[[], Found]) -> Found:
+    """Return what `look` gives after LOOK_SECONDS; earlier, as soon as it gives nothing."""
+    until = time.monotonic() + LOOK_SECONDS
+    while True:
+        found = look()
+        if not found or time.monotonic() >= until:
+            return found
+        time.sleep(POLL_SECONDS)

@@ -24,7 +24,8 @@ import os
 import re
 import time
 from contextlib import ExitStack, contextmanager
-from typing import ContextManager, Iterable, Iterator, List, Optional
+from functools import partial
+from typing import Iterable, Iterator, List, Optional
 
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host import flock
@@ -59,26 +60,23 @@ def lvm_locks(
     found = directory or next((path for path in LOCK_DIRECTORIES if os.path.lexists(path)), None)
     deadline = time.monotonic() + timeout
     with ExitStack() as held:
+        descriptors: List[int] = []
+        for path in [os.path.join(found, name) for name in lock_names] if found is not None else ():
+            opened = partial(flock.open_lock, path, os.O_APPEND | os.O_RDWR)
+            try:
+                descriptors.append(held.enter_context(flock.lock_file(path, opened, deadline, partial(_taken, path))))
+            except FileNotFoundError as error:
+                raise NotFound(
+                    f"The directory of the LVM lock {path} does not exist. Install LVM2, or check locking_dir in "
+                    "lvm.conf."
+                ) from error
         if found is None:
             log.debug("no LVM lock is needed: none of %s exists, LVM has not run here", ", ".join(LOCK_DIRECTORIES))
-            yield []
-        else:
-            yield [held.enter_context(_lock(os.path.join(found, name), deadline)) for name in lock_names]
+        yield descriptors
 
 
-def _lock(path: str, deadline: float) -> ContextManager[int]:
-    def opened() -> int:
-        try:
-            return flock.open_lock(path, os.O_APPEND | os.O_RDWR)
-        except FileNotFoundError as error:
-            raise NotFound(
-                f"The directory of the LVM lock {path} does not exist. Install LVM2, or check locking_dir in lvm.conf."
-            ) from error
-
-    def taken(holders: str) -> Refused:
-        return Refused(
-            f"The LVM lock {path} is held by {holders} and did not become free in time. "
-            "Let the LVM commands on that volume group end, then try again."
-        ).in_state("Nothing was written.")
-
-    return flock.lock_file(path, opened, deadline, taken)
+def _taken(path: str, holders: str) -> Refused:
+    return Refused(
+        f"The LVM lock {path} is held by {holders} and did not become free in time. "
+        "Let the LVM commands on that volume group end, then try again."
+    ).in_state("Nothing was written.")

@@ -138,10 +138,7 @@ def _alone(root: str) -> Iterator[None]:
     except OSError as error:
         raise NotFound(f"{etc} cannot be opened: {error.strerror}.") from error
 
-    def taken(owner: str) -> Refused:
-        return Refused(f"sm-whitelist waited {WAIT_SECONDS:g} seconds for {owner}. Try again when that has ended.")
-
-    with only_one("whitelist.lock", Host(root), WAIT_SECONDS, taken):
+    with only_one("whitelist.lock", Host(root), WAIT_SECONDS, f"sm-whitelist waited {WAIT_SECONDS:g} seconds for"):
         if os.path.lexists(under(root, NEW_FILE)):
             _unlink(root, [NEW_FILE])
         yield

@@ -49,7 +49,7 @@ class DiscardCommand(PoolChange):
             refs, gone = self._copies(pool)
             with_vms, leave_vms = self.given.with_vms, self.given.leave_vms
             plan = made_vms.plan(calls, refs, with_vms)
-            made_vms.verify_free(calls, plan)
+            lock.verify_free(calls, [lock.name_of(plan.pool.srs[sr]) for sr in plan.uses])
             if self.dry_run:
                 would = _discarded(plan, gone, {}, _WOULD_DISCARD, {})
                 is_refused = bool(plan.all_losers()) and self.yes and not leave_vms  # else the run asks
@@ -59,7 +59,16 @@ class DiscardCommand(PoolChange):
             destroyed: Dict[str, List[str]] = {ref: [] for ref in refs}
             uuids = [str(plan.pool.srs[ref]["uuid"]) for ref in refs]
             if refs:
-                ask(self, _question(plan))
+                halted = plan.all_losers()
+                lost = f"These halted VMs lose their disks on the copy: {forget.named(halted)}. " if halted else ""
+                lost += "--with-vms destroys the VMs that `clone` has made. " if halted and not plan.made else ""
+                made = [vm for of_sr in plan.made.values() for vm in of_sr.values()]
+                vms = sorted(vm["name_label"] for vm in made if not vm["is_a_snapshot"])
+                snapshots = sorted(vm["name_label"] for vm in made if vm["is_a_snapshot"])
+                names = ", ".join(str(plan.pool.srs[ref]["name_label"]) for ref in plan.uses)
+                goes = f"{names}, and destroy {counted(len(vms), 'VM')} ({', '.join(vms)})" if vms else names
+                goes += f" with {counted(len(snapshots), 'snapshot')} ({', '.join(snapshots)})" if snapshots else ""
+                ask(self, printable(f"{lost}Discard {goes}?"))
                 made_vms.verify_as_told(plan, made_vms.plan(calls, refs, with_vms))
 
             said = {ref: '"{name_label}" ({uuid})'.format(**plan.pool.srs[ref]) for ref in refs}
@@ -90,27 +99,8 @@ class DiscardCommand(PoolChange):
         return sorted(dict.fromkeys(refs), key=lambda ref: (str(pool.srs[ref]["name_label"]), ref)), gone
 
 
-def _question(plan: DiscardPlan) -> str:
-    halted = plan.all_losers()
-    lost = f"These halted VMs lose their disks on the copy: {forget.named(halted)}. " if halted else ""
-    lost += "--with-vms destroys the VMs that `clone` has made. " if halted and not plan.made else ""
-    made = [vm for of_sr in plan.made.values() for vm in of_sr.values()]
-    vms, snapshots = (sorted(vm["name_label"] for vm in made if vm["is_a_snapshot"] is kind) for kind in (False, True))
-    goes = ", and destroy {} ({})".format(counted(len(vms), "VM"), ", ".join(vms)) if vms else ""
-    goes += " with {} ({})".format(counted(len(snapshots), "snapshot"), ", ".join(snapshots)) if snapshots else ""
-    names = ", ".join(str(plan.pool.srs[ref]["name_label"]) for ref in plan.uses)
-    return printable(f"{lost}Discard {names}{goes}?")
-
-
 _WOULD_DISCARD = "would be discarded"
 _LOSE = "halted VMs that lose disks on the copy (--yes needs --with-vms or --leave-vms)"
-
-
-def _next(pool: Pool, sr: str) -> str:
-    scsi_id = pool.lun_of(sr)
-    if scsi_id:
-        return f"  next: remove the LUN {scsi_id} on the array"
-    return "  next: find the LUN on the array, and remove it; only a note names it: " + lock.name_of(pool.srs[sr])
 
 
 def _discarded(
@@ -144,7 +134,9 @@ def _discarded(
                 f"  {_LOSE if word == _WOULD_DISCARD else 'halted VMs that had disks on the copy'}: {', '.join(others)}"
             )
         if status == "discarded":
-            lines.append(_next(plan.pool, ref))
+            scsi_id = plan.pool.lun_of(ref)
+            find = "find the LUN on the array, and remove it; only a note names it: " + lock.name_of(plan.pool.srs[ref])
+            lines.append("  next: " + (f"remove the LUN {scsi_id} on the array" if scsi_id else find))
     row = {"sr": None, "name": None, "status": "not in the pool", "problem": None, "vm_names": [], "snapshots": []}
     rows += [{**row, "vms_left_without_disks": [], "sr": uuid} for uuid in gone]
     lines += [f"{uuid}: not in the pool" for uuid in gone]

@@ -4,7 +4,7 @@
 import argparse
 import sys
 from contextlib import ExitStack, contextmanager
-from typing import Any, Dict, Iterator, List, Sequence
+from typing import Iterator, List, Sequence
 
 from relvmoiscsi.cli.map_out import new_file
 from relvmoiscsi.cli.output import EXIT_NOT_PRINTED, Answer, Unheard, ask, say, waiting
@@ -25,7 +25,7 @@ from relvmoiscsi.pool.commands.options import (
     takes_copies,
 )
 from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY, SoFar
-from relvmoiscsi.pool.luns import PoolLun
+from relvmoiscsi.pool.luns import LunSearch, PoolLun
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.scsi_id_text import typed_scsi_id
 from relvmoiscsi.wording import counted, human_size, printable, shell_words, shown_time
@@ -101,31 +101,30 @@ def _takes_portal(parser: argparse.ArgumentParser) -> None:
 # --- luns
 
 
-class _Search:
-    """The search for LUNs, from the options of `luns` and `attach`."""
+def _search(arguments: argparse.Namespace) -> LunSearch:
+    """Return where to look for LUNs, from the options of `luns` and `attach`. Raises UsageError."""
+    file = arguments.chap_password_file
+    if bool(arguments.chap_user) != bool(file):
+        raise UsageError("--chap-user and --chap-password-file need each other: give both.")
+    password = first_line(file) if file else ""
+    target, iqn, port = arguments.target or "", arguments.iqn or "", arguments.port or ""
+    search = LunSearch(target, iqn, port, arguments.chap_user or "", password, arguments.hba, arguments.jobs)
+    search.verify()
+    return search
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        """Raises UsageError."""
-        file = arguments.chap_password_file
-        if bool(arguments.chap_user) != bool(file):
-            raise UsageError("--chap-user and --chap-password-file need each other: give both.")
-        password = first_line(file) if file else ""
-        target, iqn, port = arguments.target or "", arguments.iqn or "", arguments.port or ""
-        user, is_hba = arguments.chap_user or "", arguments.hba
-        self._source = luns.LunSearch(target, iqn, port, user, password, is_hba, arguments.jobs)
-        self._source.verify()
-        self._cleans_secrets: bool = arguments.clean_secrets
 
-    @contextmanager
-    def seen(self, calls: Calls, pool: Pool, so_far: SoFar, is_dry: bool = False) -> Iterator[List[PoolLun]]:
-        """Yield the LUNs. After the block, remove the Secrets of killed runs, with --clean-secrets."""
-        with ExitStack() as stack:
-            with waiting("the LUNs of the pool"):
-                seen = stack.enter_context(luns.seen(calls, pool, self._source, say))
-            yield seen
-        if self._cleans_secrets:
-            with so_far.work():
-                secrets_command.clean(calls, pool, is_dry)
+@contextmanager
+def _seen(
+    command: PoolCommand, calls: Calls, pool: Pool, search: LunSearch, is_dry: bool = False
+) -> Iterator[List[PoolLun]]:
+    """Yield the LUNs. After the block, remove the Secrets of killed runs, with --clean-secrets."""
+    with ExitStack() as stack:
+        with waiting("the LUNs of the pool"):
+            seen = stack.enter_context(luns.seen(calls, pool, search, say))
+        yield seen
+    if command.given.clean_secrets:
+        with command.so_far.work():
+            secrets_command.clean(calls, pool, is_dry)
 
 
 class LunsCommand(PoolCommand):
@@ -133,10 +132,10 @@ class LunsCommand(PoolCommand):
 
     def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
         super().__init__(arguments, so_far)
-        self.search = _Search(arguments)
+        self.search = _search(arguments)
 
     def run(self) -> Answer:
-        with self.opened() as (calls, pool), self.search.seen(calls, pool, self.so_far) as seen:
+        with self.opened() as (calls, pool), _seen(self, calls, pool, self.search) as seen:
             return Answer({"luns": [lun.facts(pool) for lun in seen]}, _luns_text(pool, seen))
 
 
@@ -188,7 +187,7 @@ class AttachCommand(PoolChange):
 
     def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
         super().__init__(arguments, so_far)
-        self.search = _Search(arguments)
+        self.search = _search(arguments)
         self.scsi_ids = [typed_scsi_id(text) for text in arguments.scsi_ids]
         if not (self.scsi_ids or arguments.clones_of or arguments.all):
             raise UsageError("No LUN is selected: give SCSIids, --clones-of SR, or --all.")
@@ -206,7 +205,7 @@ class AttachCommand(PoolChange):
         look = "`relvmoiscsi pool map` prints the same UUIDs."
         with new_file(self.given.map_out, "pool attach --map-out", look) as write_map, self.opened() as (calls, pool):
             of, is_all = [records.original_uuid(pool, text) for text in self.given.clones_of], self.given.all
-            with self.search.seen(calls, pool, self.so_far, self.dry_run) as seen:
+            with _seen(self, calls, pool, self.search, self.dry_run) as seen:
                 planned = self._plan(calls, pool, seen, of)
                 passed_over = [attach.passed_over(lun) for lun in attach.unseen(seen, self.scsi_ids, of, is_all)]
                 todo = [row.lun.scsi_id for row in planned if row.steps]
@@ -218,7 +217,17 @@ class AttachCommand(PoolChange):
                     ask(self, f"Attach {counted(len(todo), 'LUN')}?")
                 results = self._carry_out(calls, pool, planned, todo)
                 answer = _attached_answer([*results, *passed_over], is_changed=bool(todo))
-                is_written = write_map({"srs": [_map_row(result) for result in results if result.sr_uuid]})
+                rows = [
+                    {
+                        "scsi_id": each.scsi_id,
+                        "old_sr": each.of_sr,
+                        "new_sr": each.sr_uuid,
+                        "vdis": each.facts()["vdis"],
+                    }
+                    for each in results
+                    if each.sr_uuid
+                ]
+                is_written = write_map({"srs": rows})
                 return answer if is_written else answer._replace(status=answer.status or EXIT_NOT_PRINTED)
 
     def _plan(self, calls: Calls, pool: Pool, seen: Sequence[PoolLun], of: Sequence[str]) -> List[LunPlan]:
@@ -250,16 +259,6 @@ class AttachCommand(PoolChange):
                 shown(scsi_id, step, how)
 
             return attach.carry_out(calls, pool, planned, self.request, tell)
-
-
-def _map_row(result: Attached) -> Dict[str, Any]:
-    """Return the old and new UUIDs of a LUN, for --map-out."""
-    return {
-        "scsi_id": result.scsi_id,
-        "old_sr": result.of_sr,
-        "new_sr": result.sr_uuid,
-        "vdis": [pair.facts() for pair in result.vdis],
-    }
 
 
 def _would_attach(planned: Sequence[LunPlan], passed_over: Sequence[Attached]) -> Answer:

@@ -8,7 +8,7 @@ from typing import List
 from relvmoiscsi.cli.output import Answer, ask, must_be_able_to_ask, say
 from relvmoiscsi.host.secret_file import first_line
 from relvmoiscsi.pool import orphans, secrets
-from relvmoiscsi.pool.calls import Calls, PoolFailure
+from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
 from relvmoiscsi.pool.commands.options import CommandMaker, PoolCommand, flag
 from relvmoiscsi.pool.commands.so_far import SoFar
 from relvmoiscsi.pool.records import Pool
@@ -74,10 +74,10 @@ def clean(calls: Calls, pool: Pool, is_dry: bool) -> None:
     A failure is only printed: the command has done its work, and must still print its result.
     """
     try:
-        left = secrets.left_behind(calls, pool, time.time())
+        stale = secrets.stale(calls, pool, time.time())
         if is_dry:
-            say(f"{len(left)} Secrets of killed runs would be destroyed.")
+            say(f"{len(stale)} Secrets of killed runs would be destroyed.")
         else:
-            say(f"{secrets.destroy(calls, left)} Secrets of killed runs were destroyed.")
-    except PoolFailure as failure:
+            say(f"{secrets.destroy(calls, stale)} Secrets of killed runs were destroyed.")
+    except (PoolFailure, PoolGone) as failure:
         say(printable(f"The Secrets of killed runs could not be destroyed: {failure}"))

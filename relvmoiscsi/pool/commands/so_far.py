@@ -3,7 +3,7 @@
 
 import threading
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, Sequence, Tuple
 
 from relvmoiscsi.wording import printable
 
@@ -68,20 +68,18 @@ class SoFar:
                 self._rows[name] = state, what
                 self._log(f"{name}: {state}" + (f" ({what})" if what else ""))
 
+    def count(self, names: Iterable[str], state: str) -> int:
+        """Return how many of these objects have the state."""
+        with self._lock:
+            return sum(self._rows.get(name, ("",))[0] == state for name in names)
+
     def interrupted(self, stop: KeyboardInterrupt) -> Interrupted:
         """Return the exception that replaces `stop`. The text of `stop`, if any, says how to continue."""
         rows = [{"name": name, "state": state, "what": what or None} for name, (state, what) in self._rows.items()]
-        return Interrupted(" ".join(self._sentences(str(stop))), {"so_far": rows})
-
-    def _sentences(self, more: str) -> List[str]:
         if not self._is_started:
-            return ["Nothing was changed."]
-        found = []
+            return Interrupted("Nothing was changed.", {"so_far": rows})
+        sentences = []
         for state, head in _HEADS.items():
-            names = [
-                printable(f"{name} ({what})" if what else name)
-                for name, (now, what) in self._rows.items()
-                if now == state
-            ]
-            found += [f"{head}: {', '.join(names)}."] if names else []
-        return [*found, more or _AGAIN]
+            names = [f"{name} ({what})" if what else name for name, (now, what) in self._rows.items() if now == state]
+            sentences += [f"{head}: {', '.join(map(printable, names))}."] if names else []
+        return Interrupted(" ".join([*sentences, str(stop) or _AGAIN]), {"so_far": rows})

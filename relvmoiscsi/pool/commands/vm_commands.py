@@ -3,13 +3,13 @@
 
 import argparse
 import sys
-import threading
 import time
 from contextlib import ExitStack
-from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Tuple
+from functools import partial
+from typing import Any, ContextManager, Dict, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.cli.output import Answer, Bar, ask, is_terminal, say, waiting
-from relvmoiscsi.errors import Partial, RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import jobs, records
 from relvmoiscsi.pool.calls import Calls, PoolGone
 from relvmoiscsi.pool.commands.options import CommandMaker, PoolChange, changes, exit_status, flag
@@ -109,15 +109,6 @@ def add_commands(command: CommandMaker) -> None:
         "--jobs", metavar="N", type=int, default=jobs.MOST, help="number of VMs in parallel; default: 10"
     )
     changes(cloning)
-    _describe_restore(command)
-    _describe_rescue(command)
-    what = "save VM records on the SR before the array's snapshot"
-    saving = command("save-vms", SaveVmsCommand, what, _SAVE)
-    saving.add_argument("sr", metavar="SR", help="the original, by UUID or name")
-    changes(saving)
-
-
-def _describe_restore(command: CommandMaker) -> None:
     what = "replace a VM's disks with the disks of a copy"
     restoring = command("restore", RestoreCommand, what, _RESTORE)
     restoring.add_argument("sr", metavar="SR", nargs="?", help="the copy, by UUID, name or SCSIid")
@@ -129,9 +120,6 @@ def _describe_restore(command: CommandMaker) -> None:
     ways.add_argument("--home", metavar="VM", help="move the disks of this VM from the copy to the SR of the old disks")
     ways.add_argument("--keep", metavar="VM", help="leave the disks of this VM as they are and remove the journal")
     changes(restoring)
-
-
-def _describe_rescue(command: CommandMaker) -> None:
     rescuing = command("rescue", RescueCommand, "add a disk of a copy to a VM for a while", _RESCUE)
     rescuing.add_argument("sr", metavar="SR", help="the copy, by UUID, name or SCSIid")
     rescuing.add_argument(
@@ -141,6 +129,10 @@ def _describe_rescue(command: CommandMaker) -> None:
     flag(rescuing, "--rw", "let the VM write to the disk on the copy")
     flag(rescuing, "--done", "take the disk back; without VDI, take all lent disks of this copy back")
     changes(rescuing)
+    what = "save VM records on the SR before the array's snapshot"
+    saving = command("save-vms", SaveVmsCommand, what, _SAVE)
+    saving.add_argument("sr", metavar="SR", help="the original, by UUID or name")
+    changes(saving)
 
 
 # --- clone
@@ -201,7 +193,9 @@ class CloneCommand(PoolChange):
             found = inventory.read(calls)  # the pool may have changed during the question
             with self.so_far.work(todo), waiting("the pool"):
                 wanted, found = self._with_networks(calls, found, copy, sources, dry_run=False)
-                results = clone.clone(calls, pool, found, copy, sources, wanted, self._told(todo))
+                results = clone.clone(
+                    calls, pool, found, copy, sources, wanted, partial(self._tell, todo, time.monotonic())
+                )
         is_any = any(each.status == clone.MADE for each in results)
         # what a person must know before the first start
         return _cloned(results, [*clone.TO_KNOW, *warnings] if is_any else [])
@@ -219,27 +213,18 @@ class CloneCommand(PoolChange):
             wanted = wanted._replace(isolated=ref)
         return wanted, found
 
-    def _told(self, todo: Sequence[str]) -> Callable[[VmSource, str], None]:
-        """Return a function, for any thread, that prints the start and end of each VM and reports to `so_far`.
+    def _tell(self, todo: Sequence[str], begun: float, source: VmSource, status: str) -> None:
+        """Print the start ("") or end of a VM, and report to `so_far`. Several threads may call.
 
-        In a terminal, it also prints the remaining time, by the VMs of `todo` that were made.
+        In a terminal, also print the remaining time, by the VMs of `todo` that were made since `begun`.
         """
-        lock, begun = threading.Lock(), time.monotonic()
-        made: List[str] = []
-        failed: List[str] = []
-
-        def tell(source: VmSource, status: str) -> None:
-            state, vm = UNDER_WAY if not status else FAILED if status == clone.FAILED else DONE, _said(source)
-            self.so_far.tell(vm, state, status if state == DONE else "clone")
-            if not (self.json or self.quiet):
-                with lock:
-                    if status and vm in todo:
-                        (failed if state == FAILED else made).append(vm)
-                    is_known = is_terminal(sys.stderr) and len(made) >= self.request.jobs
-                    left = time_left(len(made), len(todo) - len(failed), time.monotonic() - begun) if is_known else ""
-                    say(printable(f"{source.name}: {status or 'begins'}{left}"))
-
-        return tell
+        state = UNDER_WAY if not status else FAILED if status == clone.FAILED else DONE
+        self.so_far.tell(_said(source), state, status if state == DONE else "clone")
+        if not (self.json or self.quiet):
+            made, failed = self.so_far.count(todo, DONE), self.so_far.count(todo, FAILED)
+            is_known = is_terminal(sys.stderr) and made >= self.request.jobs
+            left = time_left(made, len(todo) - failed, time.monotonic() - begun) if is_known else ""
+            say(printable(f"{source.name}: {status or 'begins'}{left}"))
 
 
 def _said(source: VmSource) -> str:
@@ -406,9 +391,9 @@ def _restored(result: Restored, to_know: Sequence[str] = ()) -> Answer:
 
 def _next_of(result: Restored) -> List[str]:
     """Return the next steps after a restore, and after its end."""
-    left = result.left_copies
+    unused = result.unused_copies
     if result.status in (restore.UNDONE, restore.HOME):
-        left = list(dict.fromkeys(disk.sr for disk in result.disks))
+        unused = list(dict.fromkeys(disk.sr for disk in result.disks))
     steps = {
         restore.DONE: [
             f"next: {_start(result.vm)}",
@@ -418,7 +403,7 @@ def _next_of(result: Restored) -> List[str]:
         restore.UNDONE: [f"next: {_start(result.vm)}"],
         restore.KEPT: [f"next: {_start(result.vm)}"] if result.is_halted else [],
     }.get(result.status, [])
-    discards = [shell_words("relvmoiscsi", "pool", "discard", sr) for sr in left]
+    discards = [shell_words("relvmoiscsi", "pool", "discard", sr) for sr in unused]
     return steps + [f"{'then' if steps else 'next'}: {discard}" for discard in discards]
 
 
@@ -446,7 +431,19 @@ class RescueCommand(PoolChange):
             vdi = rescue.find(copy, self.given.vdi) if self.given.vdi else None
             vm = inventory.find_vm(found, self.given.vm) if self.given.vm else None
             if self.given.done:
-                return self._take_back(calls, found, copy, rescue.lent(found, copy, vdi, vm))
+                vbds = rescue.lent(found, copy, vdi, vm)
+                rows = rescue.take_back(calls, found, copy, vbds, dry_run=True)
+                if self.dry_run:
+                    return _lent(copy, rows)
+                ask(self, f"Take {counted(len(vbds), 'disk')} back?")
+                said = [f"{row.name} ({row.vdi}), {row.vm_name}" for row in rows]
+                results: List[Lent] = []
+                with self.so_far.work(said):
+                    for name, vbd in zip(said, vbds):
+                        self.so_far.tell(name, UNDER_WAY, "take back")
+                        results += rescue.take_back(calls, found, copy, [vbd])
+                        self.so_far.tell(name, DONE if results[-1].error is None else FAILED, "take back")
+                return _lent(copy, results)
             assert vdi is not None and vm is not None
             planned = rescue.lend(calls, found, copy, vdi, vm, rw, dry_run=True)
             if self.dry_run:
@@ -456,20 +453,6 @@ class RescueCommand(PoolChange):
             with self.work(planned.name, "lend"), waiting("the pool"):
                 result = rescue.lend(calls, found, copy, vdi, vm, rw)
         return _lent(copy, [result], [rescue.TO_KNOW] + ([] if rw else [rescue.READ_ONLY]))
-
-    def _take_back(self, calls: Calls, found: Inventory, copy: Copy, vbds: Sequence[str]) -> Answer:
-        rows = rescue.take_back(calls, found, copy, vbds, dry_run=True)
-        if self.dry_run:
-            return _lent(copy, rows)
-        ask(self, f"Take {counted(len(vbds), 'disk')} back?")
-        said = [f"{row.name} ({row.vdi}), {row.vm_name}" for row in rows]
-        results: List[Lent] = []
-        with self.so_far.work(said):
-            for name, vbd in zip(said, vbds):
-                self.so_far.tell(name, UNDER_WAY, "take back")
-                results += rescue.take_back(calls, found, copy, [vbd])
-                self.so_far.tell(name, DONE if results[-1].error is None else FAILED, "take back")
-        return _lent(copy, results)
 
 
 def _lent(copy: Copy, results: Sequence[Lent], to_know: Sequence[str] = ()) -> Answer:
@@ -499,16 +482,24 @@ class SaveVmsCommand(PoolChange):
             refs = save_vms.vms_on(pool, found, sr)
             names = ", ".join(str(found.vms[ref]["name_label"]) for ref in refs)
             if self.dry_run:
-                facts = {
-                    "would": [{"uuid": found.vms[ref]["uuid"], "name": found.vms[ref]["name_label"]} for ref in refs]
-                }
-                return Answer(facts, printable(f"The records of these VMs would be saved: {names}"))
+                would = [{"uuid": found.vms[ref]["uuid"], "name": found.vms[ref]["name_label"]} for ref in refs]
+                return Answer({"would": would}, printable(f"The records of these VMs would be saved: {names}"))
             ask(self, printable(f"Save the records of {names}?"))
             with self.work(str(pool.srs[sr]["name_label"]), "save the records"), waiting("the pool"):
-                done = save_vms.save(calls, pool, found, sr, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
-        lines = [f"{vm.name_label}: saved" for vm in done.vms]
-        lines += [f"{name}: failed: {error}" for name, error in done.failed]
-        lines.append(f"The VM records of {done.when} are on the VDI {done.vdi}, without vTPM contents.")
-        lines.append(f"The fingerprint of the records is {done.fingerprint}: note it for use in another pool.")
+                when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+                saved, vdi, failed = save_vms.save(calls, pool, found, sr, when)
+        vms = [vm for vm in saved.vms if vm.uuid not in failed]
+        lines = [f"{vm.name_label}: saved" for vm in vms]
+        lines += [f"{name}: failed: {error}" for name, error in failed.values()]
+        lines.append(f"The VM records of {saved.when} are on the VDI {vdi}, without vTPM contents.")
+        lines.append(f"The fingerprint of the records is {saved.fingerprint}: note it for use in another pool.")
         lines.append("next: make the snapshot on the array, map its clone, then `relvmoiscsi pool luns`")
-        return Answer(done.facts(), "\n".join(map(printable, lines)), Partial.exit_status if done.failed else 0)
+        facts: Dict[str, Any] = {
+            "sr": saved.sr_uuid,
+            "vdi": vdi,
+            "when": saved.when,
+            "vms": [{"uuid": vm.uuid, "name": vm.name_label} for vm in vms],
+            "failed": [{"name": name, "problem": error} for name, error in failed.values()],
+            "fingerprint": saved.fingerprint,
+        }
+        return Answer(facts, "\n".join(map(printable, lines)), exit_status([], is_partial=bool(failed)))

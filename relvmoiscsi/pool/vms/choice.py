@@ -6,7 +6,7 @@ from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import jobs, records
-from relvmoiscsi.pool.calls import Calls, Record, passing
+from relvmoiscsi.pool.calls import Calls, Records, passing
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import inventory, ova, rescue
 from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inventory
@@ -130,8 +130,8 @@ def verify_free(found: Inventory, copy: Copy, disks: Sequence[ova.CloneDisk]) ->
 
 def names(found: Inventory, copy: Copy, sources: Sequence[VmSource], wanted: CloneRequest) -> Dict[str, str]:
     """Return the name of each copy, by UUID of the original; all names differ. Raises UsageError."""
-    there = {vm["other_config"][COPY_OF]: str(vm["name_label"]) for _, vm in whole(found, copy)}
-    unfinished = {ref for ref, _ in half(found, copy)}
+    whole, _, unfinished = clones(found, copy)
+    there = {vm["other_config"][COPY_OF]: str(vm["name_label"]) for vm in whole.values()}
     taken = {str(vm["name_label"]) for ref, vm in found.vms.items() if ref not in unfinished}
     chosen = {}
     for source in sources:
@@ -154,27 +154,19 @@ def verify_template(template: str) -> List[Tuple[str, str]]:
     return parts
 
 
-def whole(found: Inventory, copy: Copy) -> List[Tuple[str, Record]]:
-    """Return the finished copies (reference, record) with a disk on the copy of the SR."""
-    return [(ref, vm) for ref, vm in found.copies_on(copy.uuid) if inventory.is_own(vm) and _is_on(found, copy, ref)]
+def clones(found: Inventory, copy: Copy) -> Tuple[Records, Records, Records]:
+    """Return the finished clones with a disk on the copy of the SR, those without, and the unfinished clones.
 
-
-def empty(found: Inventory, copy: Copy) -> List[Tuple[str, Record]]:
-    """Return the finished copies without a disk on the copy of the SR.
-
-    The SR was discarded and attached again since `clone` made these copies.
+    A clone without a disk there is older: since `clone` made it, the SR was discarded and attached again.
     """
-    ours = found.copies_on(copy.uuid)
-    return [(ref, vm) for ref, vm in ours if inventory.is_own(vm) and not _is_on(found, copy, ref)]
-
-
-def half(found: Inventory, copy: Copy) -> List[Tuple[str, Record]]:
-    """Return the unfinished copies."""
-    return [(ref, vm) for ref, vm in found.copies_on(copy.uuid) if inventory.is_half(vm)]
-
-
-def _is_on(found: Inventory, copy: Copy, vm: str) -> bool:
-    return any(disk["SR"] == copy.ref for disk in found.disks_of(vm).values())
+    whole, empty, half = {}, {}, {}  # type: Records, Records, Records
+    for ref, vm in found.copies_on(copy.uuid):
+        if inventory.is_unfinished(vm):
+            half[ref] = vm
+        elif inventory.is_own(vm):
+            is_on = any(disk["SR"] == copy.ref for disk in found.disks_of(ref).values())
+            (whole if is_on else empty)[ref] = vm
+    return whole, empty, half
 
 
 # --- networks
@@ -262,18 +254,18 @@ def isolated_network(
     return ref, found
 
 
-def verify_macs(found: Inventory, name: str, nics: Iterable[ova.Nic], own: str = "") -> None:
+def verify_macs(found: Inventory, name: str, vifs: Records, own: str = "") -> None:
     """Raises Refused where the copy (`own`) would be on a network that already has the MAC of its original (`name`).
 
-    Snapshots of VMs do not count: a snapshot never runs.
+    `vifs` are those of the copy, as in `Edited`. Snapshots of VMs do not count: a snapshot never runs.
     """
-    for nic in nics:
-        network = found.networks[nic.network]["name_label"]
+    for new in vifs.values():
+        network = found.networks[new["network"]]["name_label"]
         for vif in found.vifs.values():
-            is_same = (vif["network"], vif["MAC"].lower()) == (nic.network, nic.old_mac.lower())
+            is_same = (vif["network"], vif["MAC"].lower()) == (new["network"], new["MAC"].lower())
             if is_same and vif["VM"] != own and not found.vms.get(vif["VM"], {}).get("is_a_snapshot"):
                 raise Refused(
-                    f"--keep-mac: the MAC {nic.old_mac} of {name!r} is on the network {network!r} already, where its "
+                    f"--keep-mac: the MAC {new['MAC']} of {name!r} is on the network {network!r} already, where its "
                     f"copy would be. Use --isolated NET, or --network {network}=NEW."
                 )
 

@@ -109,7 +109,7 @@ def clone(
         if any(result.status == MADE for result in results):
             try:
                 calls.run("SR.scan", copy.ref)  # repairs snapshot_of and parent, which some imports change
-            except PoolFailure as failure:
+            except (PoolFailure, PoolGone) as failure:
                 note = f"the final scan of the copy failed: {failure}"
                 results = [
                     each._replace(notes=[*each.notes, note]) if each.status == MADE else each for each in results
@@ -164,13 +164,13 @@ class _Clone:
         """Return the result that `run` would give now. Raises PoolFailure, Refused, UsageError."""
         if self.source.problem is not None:
             raise self.source.problem
-        there, begun = self._there(), self._begun()
+        there, begun, notes = self._earlier()
         if there is not None:
             return there
-        edited, notes = self._edited(begun), self._notes_on_empty_clones()
+        edited = self._edited(begun)
         for vm in begun[:1]:
             record: Record = self.calls.call("VM.get_record", vm)
-            if not (self.wanted.keep_mac and len(record["VIFs"]) < len(edited.nics)):  # `run` makes the VIFs first
+            if not (self.wanted.keep_mac and len(record["VIFs"]) < len(edited.vifs)):  # `run` makes the VIFs first
                 self._verify_unfinished(vm, record, edited)
             uuid = record["uuid"]
             notes.insert(0, f"an earlier run left the VM unfinished ({uuid}); this run verifies and finishes the VM")
@@ -180,8 +180,8 @@ class _Clone:
         """Make or finish the clone. Raises PoolFailure, Refused, UsageError."""
         if self.source.problem is not None:
             raise self.source.problem
-        calls, notes = self.calls, self._wait_for_imports()
-        there, begun = self._there(), self._begun()
+        calls, active = self.calls, self._wait_for_imports()
+        there, begun, notes = self._earlier()
         if there is not None:
             return there
         edited = self._edited(begun)
@@ -191,10 +191,9 @@ class _Clone:
             record: Record = calls.call("VM.get_record", vm)
             if self.wanted.keep_mac and record["power_state"] == "Halted":  # a run cut after VIF.destroy leaves no VIF
                 devices = {calls.call("VIF.get_device", ref) for ref in record["VIFs"]}
-                for device, nic in edited.nics.items():
+                for device, vif in edited.vifs.items():
                     if device not in devices:
-                        fields = {"VM": vm, "device": device, "network": nic.network, "MAC": nic.old_mac}
-                        calls.call("VIF.create", {**nic.settings, **fields})
+                        calls.call("VIF.create", {**vif, "VM": vm})
                 record = calls.call("VM.get_record", vm)
             self._verify_unfinished(vm, record, edited)
         else:
@@ -203,7 +202,7 @@ class _Clone:
         if self.wanted.keep_mac:
             for ref in record["VIFs"]:  # xapi cannot change the MAC of a VIF: make a new VIF
                 vif = calls.call("VIF.get_record", ref)
-                mac = edited.nics[vif["device"]].old_mac
+                mac = edited.vifs[vif["device"]]["MAC"]
                 if vif["MAC"].lower() != mac.lower():
                     calls.call("VIF.destroy", ref)
                     calls.call("VIF.create", {**{name: vif[name] for name in _VIF if name in vif}, "MAC": mac})
@@ -217,13 +216,12 @@ class _Clone:
                 calls.call("VM.remove_from_blocked_operations", vm, "make_into_template")
             with passing("MAP_DUPLICATE_KEY"):
                 calls.call("VM.add_to_other_config", ref, DONE, record["uuid"])
-        notes = [*self._notes_on_empty_clones(), *notes]
-        return self._result(MADE, record["name_label"], record["uuid"], edited, notes)
+        return self._result(MADE, record["name_label"], record["uuid"], edited, [*notes, *active])
 
     def _result(self, status: str, name: str, uuid: str, edited: ova.Edited, notes: Sequence[str]) -> Cloned:
         found, on_owners = self.found, []
         names = {ref: str(network["name_label"]) for ref, network in found.networks.items()}
-        networks = {device: (nic.old_network, names[nic.network]) for device, nic in edited.nics.items()}
+        networks = {device: (edited.networks[device], names[vif["network"]]) for device, vif in edited.vifs.items()}
         if self.source.document:  # saved records claim these disks: say which VM has each disk in this pool now
             by_uuid = {str(vdi["uuid"]): ref for ref, vdi in found.vdis.items()}
             for disk in edited.disks:
@@ -245,9 +243,7 @@ class _Clone:
         notes, under_way = [], transfer.under_way(self.calls, self.label)
         for ref, task in under_way.items():
             try:
-                self.calls.finish("the import of an earlier run", ref, self.wanted.patience)
-            except PoolGone:
-                raise
+                self.calls.wait("the import of an earlier run", ref, self.wanted.patience)
             except PoolFailure as failure:
                 if not failure.code:
                     notes.append(
@@ -258,36 +254,32 @@ class _Clone:
             self.found = inventory.read(self.calls)
         return notes
 
-    def _there(self) -> Optional[Cloned]:
-        """Return the result for a finished clone; None without a finished clone. Raises Refused for a wrong clone."""
-        for ref, vm in choice.whole(self.found, self.copy):
-            if vm["other_config"][COPY_OF] == self.source.uuid:
-                choice.verify_as_wanted(self.found, ref, self.wanted)
-                unfinished = [self.found.vms[ref] for ref in self._begun()]
-                notes = [
-                    f"an earlier run also left an unfinished copy, {each['name_label']!r} ({each['uuid']}): "
-                    + run_states.BY_HAND
-                    for each in unfinished
-                ]
-                return Cloned(self.source.uuid, self.source.name, ALREADY, vm["name_label"], vm["uuid"], notes=notes)
-        return None
+    def _earlier(self) -> Tuple[Optional[Cloned], List[str], List[str]]:
+        """Return (the result for a finished clone, the unfinished clones sorted by UUID, notes on older clones).
 
-    def _begun(self) -> List[str]:
-        """Return the unfinished clones of the VM, sorted by UUID."""
-        ours = choice.half(self.found, self.copy)
-        return [
-            ref for ref, vm in sorted(ours, key=lambda row: str(row[1]["uuid"]))
-            if vm["other_config"][COPY_OF] == self.source.uuid
-        ]  # fmt: skip
-
-    def _notes_on_empty_clones(self) -> List[str]:
-        """Return a note for each older clone of the VM that lost its disks when the SR was discarded."""
-        return [
+        The result is None without a finished clone. An older clone lost its disks when the SR was discarded. Raises
+        Refused for a finished clone that is wrong.
+        """
+        whole, empty, half = (
+            [(ref, vm) for ref, vm in of_all.items() if vm["other_config"][COPY_OF] == self.source.uuid]
+            for of_all in choice.clones(self.found, self.copy)
+        )
+        half.sort(key=lambda row: str(row[1]["uuid"]))
+        for ref, vm in whole[:1]:
+            choice.verify_as_wanted(self.found, ref, self.wanted)
+            notes = [
+                f"an earlier run also left an unfinished copy, {each['name_label']!r} ({each['uuid']}): "
+                + run_states.BY_HAND
+                for _, each in half
+            ]
+            done = Cloned(self.source.uuid, self.source.name, ALREADY, vm["name_label"], vm["uuid"], notes=notes)
+            return done, [], []
+        notes = [
             f"{vm['name_label']!r} ({vm['uuid']}) is an older copy of this VM without a disk on the copy: if "
             "unused, destroy the older copy (xe vm-destroy)"
-            for _, vm in choice.empty(self.found, self.copy)
-            if vm["other_config"][COPY_OF] == self.source.uuid
+            for _, vm in empty
         ]
+        return None, [ref for ref, _ in half], notes
 
     def _verify_unfinished(self, vm: str, record: Record, edited: ova.Edited) -> None:
         """Raises Refused where an unfinished clone of another run differs from the edited records."""
@@ -326,7 +318,7 @@ class _Clone:
         choice.verify_free(self.found, copy, edited.disks)
         if wanted.keep_mac:
             now = self.found._replace(vifs=self.calls.records("VIF"))
-            choice.verify_macs(now, source.name, edited.nics.values(), begun[0] if begun else "")
+            choice.verify_macs(now, source.name, edited.vifs, begun[0] if begun else "")
         return edited
 
     def _imported(self, edited: ova.Edited) -> Tuple[str, Record]:
@@ -375,7 +367,7 @@ class _Clone:
             return "the copy has other disks than its original"
         vifs = calls.records("VIF", VM=vm)
         networks = {vif["device"]: vif["network"] for vif in vifs.values()}
-        if networks != {device: nic.network for device, nic in edited.nics.items()}:
+        if networks != {device: vif["network"] for device, vif in edited.vifs.items()}:
             return "the copy is on the wrong networks"
         left = ova.dangling([*vms.values(), *vbds.values(), *vifs.values()])
         if left:
@@ -385,7 +377,7 @@ class _Clone:
                 with passing("HANDLE_INVALID"):  # the VBD was destroyed since VDI.get_VBDs
                     user = str(calls.call("VBD.get_VM", ref))
                     other: Record = calls.call("VM.get_record", user)
-                    is_copy = other["other_config"].get(ON_SR) == copy.uuid and inventory.is_own_or_half(other)
+                    is_copy = other["other_config"].get(ON_SR) == copy.uuid and inventory.is_clone(other)
                     if user != vm and not other["is_a_snapshot"] and not is_copy:
                         return f"its disk {disk.userdevice} is a disk of the VM {other['name_label']!r} meanwhile"
         return ""

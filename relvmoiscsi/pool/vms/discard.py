@@ -84,12 +84,6 @@ def turned_off(found: Inventory, sr_uuids: Collection[str], mark: str) -> Invent
     return found._replace(vms={**found.vms, **off}, vbds=vbds)
 
 
-def verify_free(calls: Calls, plan: DiscardPlan) -> None:
-    """Raises Refused where another client works on one of the SRs; PoolFailure."""
-    srs = plan.pool.srs
-    lock.verify_free(calls, [lock.name_of(srs[sr]) for sr in plan.uses])
-
-
 def verify_nobody_left(plan: DiscardPlan) -> None:
     """Raises Refused where VMs would lose their disks."""
     left = plan.all_losers()

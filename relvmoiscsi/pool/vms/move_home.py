@@ -7,7 +7,7 @@ xapi copies the disks, while the VM runs or is halted. The old VDIs stay in the 
 from typing import Callable
 
 from relvmoiscsi.errors import NotFound, Refused
-from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record
+from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
 from relvmoiscsi.pool.records import ORIGINAL_SR
 from relvmoiscsi.pool.vms import restore_journal, run_states, vbds
 from relvmoiscsi.pool.vms.inventory import NULL
@@ -112,9 +112,7 @@ def _move(locked: LockedVm, swap: Swap, progress: Callable[[int, int], None]) ->
     restore_journal.write_leaving(locked, record, swap)
     try:
         task = calls.start("VDI.pool_migrate", device.vdi_ref, _sr(calls, swap), {})
-        calls.finish("VDI.pool_migrate", task, progress=lambda part: progress(int(part * size), size))
-    except PoolGone:
-        raise
+        calls.wait("VDI.pool_migrate", task, progress=lambda part: progress(int(part * size), size))
     except PoolFailure as failure:
         now = locked.device(swap)
         if now.vbd == device.vbd and now.sr == swap.home and now.vdi not in (NULL, swap.old, swap.new):

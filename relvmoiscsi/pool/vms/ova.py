@@ -13,7 +13,7 @@ import re
 from typing import AbstractSet, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.errors import Refused, UsageError
-from relvmoiscsi.pool.calls import Record
+from relvmoiscsi.pool.calls import Record, Records
 from relvmoiscsi.pool.vms import ova_fields
 from relvmoiscsi.pool.vms.inventory import NULL
 from relvmoiscsi.pool.vms.ova_file import Ova, Thing
@@ -99,21 +99,13 @@ class CloneDisk(NamedTuple):
     new: str  #: UUID of the clone's VDI
 
 
-class Nic(NamedTuple):
-    """A VIF of the clone."""
-
-    network: str  #: reference in the pool
-    old_network: str  #: name of the original's network
-    old_mac: str
-    settings: Mapping[str, Any] = {}  #: other arguments of VIF.create
-
-
 class Edited(NamedTuple):
     """The edited file, and a summary of its content."""
 
     document: bytes
     disks: List[CloneDisk]  #: disks of the VM, without its snapshots
-    nics: Dict[str, Nic]  #: by device
+    vifs: Records  #: by device: the VIFs of the clone with the MACs of the original, as VIF.create takes them
+    networks: Dict[str, str]  #: by device: name of the original's network
     snapshots: List[str]  #: names of the snapshots in the file
     notes: List[str]  #: differences between clone and original, for people
 
@@ -147,7 +139,7 @@ def edited(document: bytes, edit: RecordEdit) -> Edited:
         notes.append(f"without the values of these fields in the records: {', '.join(sorted(lost))}")
     _keep_snapshots(ova, main, edit, notes)
     disks = _move_disks(ova, main, edit, notes)
-    nics = _move_vifs(ova, main, edit)
+    vifs, old_networks = _move_vifs(ova, main, edit)
     notes += _make_inactive(ova, main, edit)
     main.set("is_a_template", True)  # xapi starts no template: the clone stays a template until every disk was verified
     if main.text("generation_id"):
@@ -157,7 +149,7 @@ def edited(document: bytes, edit: RecordEdit) -> Edited:
     for thing, name in _references(ova):  # a reference to a missing object of the file becomes NULL
         thing.set(name, NULL)
     snapshots = [vm.text("name_label") for vm in ova.of("VM") if vm is not main]
-    result = Edited(ova.document(), disks, nics, snapshots, notes)
+    result = Edited(ova.document(), disks, vifs, old_networks, snapshots, notes)
     verify(result.document, edit)
     return result
 
@@ -258,10 +250,14 @@ def _is_iso(sr: Optional[Thing], edit: RecordEdit) -> bool:
     return sr is not None and sr.text("uuid") in edit.iso_srs
 
 
-def _move_vifs(ova: Ova, main: Thing, edit: RecordEdit) -> Dict[str, Nic]:
-    """Name the network of every VIF by reference: from a name, xapi takes the first such network, or makes one."""
+def _move_vifs(ova: Ova, main: Thing, edit: RecordEdit) -> Tuple[Records, Dict[str, str]]:
+    """Name the network of every VIF by reference: from a name, xapi takes the first such network, or makes one.
+
+    Return `Edited.vifs` and `Edited.networks`.
+    """
     networks = ova.by_id("network")
-    found = {}
+    found: Records = {}
+    names: Dict[str, str] = {}
     for vif in ova.of("VIF"):
         network = networks.get(vif.text("network"))
         uuid, name = (network.text("uuid"), network.text("name_label")) if network is not None else ("", "")
@@ -274,13 +270,14 @@ def _move_vifs(ova: Ova, main: Thing, edit: RecordEdit) -> Dict[str, Nic]:
         vif.set("other_config", {**other_config, "maps_to": ref})
         vif.set("currently_attached", False)
         if vif.text("VM") == main.id:
-            settings: Dict[str, Any] = {"other_config": other_config}
-            settings["qos_algorithm_params"] = vif.map("qos_algorithm_params")
-            settings.update((key, vif.text(key)) for key in _VIF_TEXTS if key in vif.fields)
-            settings.update((key, vif.texts(key)) for key in _VIF_LISTS if key in vif.fields)
-            found[vif.text("device")] = Nic(ref, name, vif.text("MAC"), settings)
+            device = vif.text("device")
+            record: Record = {"device": device, "network": ref, "MAC": vif.text("MAC"), "other_config": other_config}
+            record["qos_algorithm_params"] = vif.map("qos_algorithm_params")
+            record.update((key, vif.text(key)) for key in _VIF_TEXTS if key in vif.fields)
+            record.update((key, vif.texts(key)) for key in _VIF_LISTS if key in vif.fields)
+            found[device], names[device] = record, name
     ova.drop(ova.of("network"))
-    return found
+    return found, names
 
 
 def _kept(cls: str, other_config: Mapping[str, str]) -> Dict[str, str]:
@@ -378,40 +375,40 @@ def dangling(records: Sequence[Dict[str, Any]]) -> List[str]:
 
 def verify(document: bytes, edit: RecordEdit) -> None:
     """Parse the file again: every disk must be a disk of the copy or an ISO. Raises Refused."""
-    ova = Ova(document)
+    ova, outside = Ova(document), []
     srs, vdis = ova.by_id("SR"), ova.by_id("VDI")
     new = {vbd.text("VDI") for vbd in ova.of("VBD") if _is_disk(vbd)}
     for vdi in vdis.values():
         sr = srs.get(vdi.text("SR"))
-        is_of_copy = sr is not None and sr.text("uuid") == edit.sr_uuid
-        if not (is_of_copy or (_is_iso(sr, edit) and vdi.id not in new)):
-            raise _refers_outside(vdi)
-        if vdi.map("sm_config") or not set(vdi.map("other_config")) <= set(_SYNCED):
-            raise _refers_outside(vdi)
-        if is_of_copy and vdi.text("location") not in edit.locations:
-            raise _refers_outside(vdi)
+        if sr is not None and sr.text("uuid") == edit.sr_uuid:
+            is_good = vdi.text("location") in edit.locations
+        else:
+            is_good = _is_iso(sr, edit) and vdi.id not in new
+        if not is_good or vdi.map("sm_config") or not set(vdi.map("other_config")) <= set(_SYNCED):
+            outside.append(vdi)
     for sr in srs.values():
-        if not (sr.text("uuid") == edit.sr_uuid or _is_iso(sr, edit)):
-            raise _refers_outside(sr)
-        if (sr.text("content_type") == _ISO) != _is_iso(sr, edit):
-            raise _refers_outside(sr)
+        is_iso = _is_iso(sr, edit)
+        if not (is_iso or sr.text("uuid") == edit.sr_uuid) or (sr.text("content_type") == _ISO) != is_iso:
+            outside.append(sr)
     for thing in ova.things:
         if not ova_fields.has_rule(thing.cls, edit.is_known) or ova_fields.rebuild(thing, edit.is_known):
-            raise _refers_outside(thing)
+            outside.append(thing)
     for vbd in ova.of("VBD"):
         if vbd.truth("currently_attached") or (_is_disk(vbd) and vbd.text("VDI") not in vdis):
-            raise _refers_outside(vbd)
-    for thing, _ in _references(ova):
-        raise _refers_outside(thing)
+            outside.append(vbd)
+    outside += [thing for thing, _ in _references(ova)]
     for vm in ova.of("VM"):
-        if not (vm.truth("is_a_template") or vm.truth("is_a_snapshot")):  # xapi starts neither templates nor snapshots
-            raise _refers_outside(vm)
-        if vm.text("power_state") != "Halted" or vm.truth("ha_always_run") or vm.text("suspend_VDI") not in ("", NULL):
-            raise _refers_outside(vm)
-        kept = {**_kept("VM", vm.map("other_config")), **edit.marks}
-        is_kept = vm.map("other_config") == kept and vm.map("platform") == _kept_platform(vm.map("platform"))
-        if vm.truth("is_control_domain") or not is_kept:
-            raise _refers_outside(vm)
+        config, platform = vm.map("other_config"), vm.map("platform")
+        is_started = not (vm.truth("is_a_template") or vm.truth("is_a_snapshot"))  # xapi starts neither
+        is_active = vm.text("power_state") != "Halted" or vm.text("suspend_VDI") not in ("", NULL)
+        is_kept = config == {**_kept("VM", config), **edit.marks} and platform == _kept_platform(platform)
+        if is_started or is_active or not is_kept or vm.truth("ha_always_run") or vm.truth("is_control_domain"):
+            outside.append(vm)
+    for thing in outside[:1]:
+        raise Refused(
+            f"The records of the new VM would refer to a disk outside the copy ({thing.cls} {thing.text('uuid')}). "
+            "Nothing was made. This is a bug: please report it."
+        )
 
 
 def _forged(problem: str) -> Refused:
@@ -419,11 +416,4 @@ def _forged(problem: str) -> Refused:
     return Refused(
         f"The records of the VM cannot be used: {problem}. xapi writes no such records. Records of `save-vms` were "
         "changed by another program. Nothing was made."
-    )
-
-
-def _refers_outside(thing: Thing) -> Refused:
-    return Refused(
-        f"The records of the new VM would refer to a disk outside the copy ({thing.cls} {thing.text('uuid')}). "
-        "Nothing was made. This is a bug: please report it."
     )

@@ -35,7 +35,7 @@ def find_or_make(calls: Calls) -> bytes:
         found = _read(calls)
         if not found:
             # of two clients at once, the Secret of one is named, and the other one's goes
-            ((ref, pool),) = calls.records("pool").items()
+            ref, pool = calls.pool()
             value: Dict[str, Any] = {"value": secrets.token_hex(_BYTES), "other_config": {NAME: "true"}}
             secret = str(calls.call("secret.create", value))
             uuid = str(calls.call("secret.get_uuid", secret))
@@ -57,9 +57,8 @@ def find_or_make(calls: Calls) -> bytes:
 
 
 def _read(calls: Calls) -> bytes:
-    for pool in calls.records("pool").values():
-        uuid = pool["other_config"].get(NAME)
-        if uuid:
-            with passing("UUID_INVALID", "HANDLE_INVALID"):  # somebody has destroyed the Secret
-                return str(calls.call("secret.get_value", calls.call("secret.get_by_uuid", uuid))).encode("utf-8")
+    uuid = calls.pool()[1]["other_config"].get(NAME)
+    if uuid:
+        with passing("UUID_INVALID", "HANDLE_INVALID"):  # somebody has destroyed the Secret
+            return str(calls.call("secret.get_value", calls.call("secret.get_by_uuid", uuid))).encode("utf-8")
     return b""

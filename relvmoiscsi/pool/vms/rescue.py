@@ -6,9 +6,9 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool import lock
-from relvmoiscsi.pool.calls import NO_READ_ONLY_DISK, Calls, PoolFailure, PoolGone, Record, passing
+from relvmoiscsi.pool.calls import NO_READ_ONLY_DISK, Calls, PoolFailure, Record, passing
 from relvmoiscsi.pool.records import OLD_VDI
-from relvmoiscsi.pool.vms import inventory, run_states, vbds
+from relvmoiscsi.pool.vms import inventory, vbds
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 
 #: key of VBD.other_config: UUIDs of the copy, the VM and the VDI. The UUIDs identify the mark, because xapi copies the
@@ -80,12 +80,10 @@ def lend(calls: Calls, found: Inventory, copy: Copy, vdi: str, vm: str, writable
         if to["power_state"] == "Running" and not calls.call("VBD.get_currently_attached", vbd):
             try:
                 calls.run("VBD.plug", vbd)
-            except PoolGone:
-                raise
             except PoolFailure as failure:
                 with passing("HANDLE_INVALID"):
                     calls.call("VBD.destroy", vbd)
-                raise failure.in_state(run_states.lent_disk_removed(to["name_label"])) from failure
+                raise failure.in_state(f"The disk was removed from the VM {to['name_label']!r}.") from failure
             status = DONE
         return planned._replace(status=status, userdevice=str(calls.call("VBD.get_userdevice", vbd)))
 
@@ -191,7 +189,7 @@ def take_back(calls: Calls, found: Inventory, copy: Copy, lent_by: Sequence[str]
         except RelvmoiscsiError as error:
             # the guest uses the disk
             if isinstance(error, PoolFailure) and error.code in ("DEVICE_DETACH_REJECTED", "DEVICE_DETACH_TIMEOUT"):
-                error.in_state(run_states.mounted_disk(name))
+                error.in_state(f"Unmount the disk in the guest of {name!r}, then repeat the command.")
             told = told._replace(status=FAILED, error=error)
         results.append(told)
     return results

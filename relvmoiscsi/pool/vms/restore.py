@@ -52,7 +52,7 @@ class Restored(NamedTuple):
     shuts_down: bool = False  #: whether the run shuts (or shut) the VM down; the VM stays halted
     is_halted: bool = False  #: whether the VM is halted after `keep`
     error: Optional[RelvmoiscsiError] = None  #: with FAILED
-    left_copies: Sequence[str] = ()  #: after `keep`: UUIDs of copies that have no disk of the VM any more
+    unused_copies: Sequence[str] = ()  #: after `keep`: UUIDs of copies that have no disk of the VM any more
 
     def facts(self) -> Dict[str, Any]:
         return {
@@ -309,8 +309,8 @@ def keep(calls: Calls, vm: str, dry_run: bool = False) -> Restored:
         notes += swap_disks.rename(calls, back)
         on_copies = {locked.device(swap).sr for swap in swaps}
         restore_journal.forget_all(locked)
-    left = sorted({swap.sr for swap in swaps} - on_copies)
-    return result_of(record, KEPT, notes=notes, is_halted=record["power_state"] == "Halted", left_copies=left)
+    unused = sorted({swap.sr for swap in swaps} - on_copies)
+    return result_of(record, KEPT, notes=notes, is_halted=record["power_state"] == "Halted", unused_copies=unused)
 
 
 def _what_it_has(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> List[str]:

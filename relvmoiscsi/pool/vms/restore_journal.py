@@ -89,15 +89,13 @@ class LockedVm:
 
 
 @contextmanager
-def locked(
-    calls: Calls, vm: str, record: Record, swaps: Iterable[Swap], doing: str, left_behind: str
-) -> Iterator[LockedVm]:
+def locked(calls: Calls, vm: str, record: Record, swaps: Iterable[Swap], doing: str, state: str) -> Iterator[LockedVm]:
     """Lock a VM (its reference) and the copies of these disks for the block.
 
-    An error or Ctrl-C in the block gets the sentence `left_behind`. Raises Refused where another client has one of the
+    An error or Ctrl-C in the block gets the sentence `state`. Raises Refused where another client has one of the
     locks; PoolFailure.
     """
-    with lock.held(calls, _locks(calls, record, swaps), doing) as mine, in_state(left_behind):
+    with lock.held(calls, _locks(calls, record, swaps), doing) as mine, in_state(state):
         yield LockedVm(calls, vm, mine)
 
 
@@ -316,8 +314,8 @@ def block_start(vm: LockedVm, record: Record) -> None:
     uuid, priority = record["uuid"], str(record["ha_restart_priority"])
     if priority:  # needs more rights than the other calls, so these calls are the first
         _put(vm, record, _HA, uuid)
-        ref, config = _pool(vm.calls)
-        key = _PRIORITY + uuid
+        ref, pool = vm.calls.pool()
+        config, key = pool["other_config"], _PRIORITY + uuid
         if config.get(key) != priority:
             vm.held.verify(vm.calls)
             if key in config:  # of a restore whose VM was deleted
@@ -337,19 +335,13 @@ def allow_start(vm: LockedVm) -> None:
     for operation in _blocked(record):
         vm.call("VM.remove_from_blocked_operations", operation)
     if record["other_config"].get(_HA, "").startswith(record["uuid"]):
-        ref, config = _pool(vm.calls)
-        key = _PRIORITY + record["uuid"]
+        ref, pool = vm.calls.pool()
+        config, key = pool["other_config"], _PRIORITY + record["uuid"]
         if key in config and not record["ha_restart_priority"]:
             vm.call("VM.set_ha_restart_priority", config[key])
         vm.call("VM.remove_from_other_config", _HA)
         if key in config:
             vm.calls.call("pool.remove_from_other_config", ref, key)
-
-
-def _pool(calls: Calls) -> Tuple[str, Dict[str, str]]:
-    """Return the reference and other_config of the pool. Raises PoolFailure."""
-    ((ref, record),) = list(calls.records("pool").items())[:1]
-    return ref, record["other_config"]
 
 
 def _blocked(record: Record) -> List[str]:

@@ -56,11 +56,3 @@ def not_movable(vm: Record) -> str:
         "(`xe vdi-copy`) and attach the new VDI in its place. Then run "
         f"{keep_command(vm['uuid'])}. Or use `--undo`."
     )
-
-
-def lent_disk_removed(vm_name: str) -> str:
-    return f"The disk was removed from the VM {vm_name!r}."
-
-
-def mounted_disk(vm_name: str) -> str:
-    return f"Unmount the disk in the guest of {vm_name!r}, then repeat the command."

@@ -5,17 +5,19 @@ vTPM contents are left out, because every reader of the LUN could read the conte
 data is read back and compared.
 """
 
+from collections import Counter
 from operator import attrgetter
-from typing import Any, Collection, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Collection, Dict, List, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.device import align_up
 from relvmoiscsi.errors import FormatError, NotFound, Refused, RelvmoiscsiError, in_state
 from relvmoiscsi.formats import saved_vms
+from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.formats.saved_vms import SavedDisk, SavedHeader, SavedVm, SavedVms
 from relvmoiscsi.pool import jobs, marks
-from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
-from relvmoiscsi.pool.records import Pool, is_copy, is_lvm
+from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record
+from relvmoiscsi.pool.records import LVM_TYPES, Pool, is_copy
 from relvmoiscsi.pool.vms import inventory, ova, ova_file, records_key, run_states, transfer
 from relvmoiscsi.pool.vms.choice import VmSource
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
@@ -30,29 +32,12 @@ _EXTENT = 4 << 20  #: bytes; the smallest VDI of an LVM SR
 _MOST_VDI_BYTES = align_up(SavedHeader.SIZE + saved_vms.MOST_BYTES, _EXTENT)
 
 
-class Save(NamedTuple):
-    """Result of a save."""
-
-    sr: str  #: UUID
-    vdi: str  #: UUID; "" without a VDI
-    when: str
-    vms: Sequence[SavedVm]
-    failed: Sequence[Tuple[str, str]]  #: names of VMs whose records the pool did not export, with the reasons
-    fingerprint: str
-
-    def facts(self) -> Dict[str, Any]:
-        vms = [{"uuid": vm.uuid, "name": vm.name_label} for vm in self.vms]
-        failed = [{"name": name, "problem": error} for name, error in self.failed]
-        facts = {"sr": self.sr, "vdi": self.vdi or None, "when": self.when, "vms": vms, "failed": failed}
-        return {**facts, "fingerprint": self.fingerprint}
-
-
 def vms_on(pool: Pool, found: Inventory, sr: str) -> List[str]:
     """Return the VMs with a disk on an SR, by name. Raises Refused for an SR that needs no records, NotFound."""
     record = pool.srs[sr]
     if is_copy(record):
         raise Refused(f"The SR {record['name_label']!r} is a copy: give the original SR.")
-    if not is_lvm(record):
+    if record["type"] not in LVM_TYPES or not is_uuid(record["uuid"]):  # the names of its volumes have the UUID
         raise Refused(f"The SR {record['name_label']!r} is not an LVM SR: its clones cannot be resignatured.")
     refs = [
         ref
@@ -64,10 +49,13 @@ def vms_on(pool: Pool, found: Inventory, sr: str) -> List[str]:
     return refs
 
 
-def save(calls: Calls, pool: Pool, found: Inventory, sr: str, when: str) -> Save:
+def save(
+    calls: Calls, pool: Pool, found: Inventory, sr: str, when: str
+) -> Tuple[SavedVms, str, Dict[str, Tuple[str, str]]]:
     """Save the records of all VMs on an SR; `when` is the time, as in SavedVms.
 
-    Raises NotFound, PoolFailure, Refused.
+    Return (the records, the UUID of their VDI, name and reason by UUID for each VM that the pool did not export). The
+    records of such a VM are those of an earlier save, if there are any. Raises NotFound, PoolFailure, Refused.
     """
     refs = vms_on(pool, found, sr)
     key = records_key.find_or_make(calls)
@@ -81,16 +69,15 @@ def save(calls: Calls, pool: Pool, found: Inventory, sr: str, when: str) -> Save
     if not good:
         raise PoolFailure(f"The pool exported no VM records: {next(iter(failed.values()))[1]}")
     earlier = _earlier(calls, pool, sr, key, failed) if failed else {}
-    kept = []
     for vm, document, before in earlier.values():  # `_drop_older` destroys the earlier VDI
-        kept.append((vm, document))
+        good.append((vm, document))
         name, why = failed[vm.uuid]
         failed[vm.uuid] = name, f"{why} Its records of the save of {before} are kept."
     serial = _serial(calls, sr) + 1
-    content = saved_vms.pack(pool.srs[sr]["uuid"], when, serial, [*good, *kept], key)
+    content = saved_vms.pack(pool.srs[sr]["uuid"], when, serial, good, key)
     try:  # as every reader will
         header = saved_vms.read_header(content, saved_vms.NAME_LABEL)
-        fingerprint = saved_vms.unpack(header, content[SavedHeader.SIZE :], saved_vms.NAME_LABEL).fingerprint
+        saved = saved_vms.unpack(header, content[SavedHeader.SIZE :], saved_vms.NAME_LABEL)
     except FormatError as error:
         raise Refused(
             f"The records of the VMs are too large to be read back ({len(content)} bytes). Nothing was saved. "
@@ -102,7 +89,7 @@ def save(calls: Calls, pool: Pool, found: Inventory, sr: str, when: str) -> Save
         vdi = _written(calls, sr, f"{serial} {when}", content)
         _drop_older(calls, sr, vdi)
         uuid = str(calls.call("VDI.get_uuid", vdi))
-    return Save(pool.srs[sr]["uuid"], uuid, when, [vm for vm, _ in good], list(failed.values()), fingerprint)
+    return saved, uuid, failed
 
 
 def _serial(calls: Calls, sr: str) -> int:
@@ -149,26 +136,11 @@ def _written(calls: Calls, sr: str, mark: str, content: bytes) -> str:
 
     A VDI with other content is destroyed.
     """
-    vdi = calls.run("VDI.create", _vdi(sr, mark, align_up(len(content), _EXTENT)))
-    try:
-        size = int(calls.call("VDI.get_virtual_size", vdi))
-        transfer.import_raw(calls, vdi, content + bytes(size - len(content)))
-        if transfer.export_raw(calls, vdi)[: len(content)] != content:
-            raise PoolFailure(
-                "The VDI with the records of the VMs reads back different data than was written. Repeat the command."
-            )
-    except PoolFailure:
-        _destroy(calls, vdi)
-        raise
-    return vdi
-
-
-def _vdi(sr: str, mark: str, size: int) -> Dict[str, Any]:
-    return {
+    record = {
         "name_label": saved_vms.NAME_LABEL,
         "name_description": f"Of {mark.rpartition(' ')[2]}. Made by relvmoiscsi pool save-vms; no disk of a VM.",
         "SR": sr,
-        "virtual_size": str(size),
+        "virtual_size": str(align_up(len(content), _EXTENT)),
         "type": "user",
         "sharable": False,
         "read_only": False,
@@ -177,6 +149,18 @@ def _vdi(sr: str, mark: str, size: int) -> Dict[str, Any]:
         "sm_config": {"type": "raw"},
         "tags": [],
     }
+    vdi = calls.run("VDI.create", record)
+    try:
+        size = int(calls.call("VDI.get_virtual_size", vdi))
+        transfer.import_raw(calls, vdi, content + bytes(size - len(content)))
+        if transfer.export_raw(calls, vdi)[: len(content)] != content:
+            raise PoolFailure(
+                "The VDI with the records of the VMs reads back different data than was written. Repeat the command."
+            )
+    except (PoolFailure, PoolGone):
+        _destroy(calls, vdi)
+        raise
+    return vdi
 
 
 def _is_named(vdi: Record) -> bool:
@@ -210,7 +194,7 @@ def _drop_older(calls: Calls, sr: str, keep: str) -> None:
 def _destroy(calls: Calls, vdi: str) -> None:
     try:
         calls.run("VDI.destroy", vdi)
-    except PoolFailure:
+    except (PoolFailure, PoolGone):
         pass  # the next save destroys the VDI
 
 
@@ -284,50 +268,49 @@ def choose(
         VmSource(uuid, str(rows[uuid]["name_label"]), here.get(uuid, ""), documents[uuid], is_known)
         for uuid in documents
     ]
-    if is_known:
-        return sources
-    claims = Claims(found, saved)
-    return [source._replace(problem=claims.problem(source)) for source in sources]
+    return sources if is_known else _compared(found, saved, sources)
 
 
-class Claims:
-    """The disks that records of an unknown writer claim, compared with each other and with the VMs of the pool."""
+def _compared(found: Inventory, saved: SavedVms, sources: Sequence[VmSource]) -> List[VmSource]:
+    """Return the sources, with a `problem` where the records of an unknown writer contradict themselves or the pool.
 
-    def __init__(self, found: Inventory, saved: SavedVms) -> None:
-        self._found, self._saved = found, {vm.uuid: vm for vm in saved.vms}
-        self._names: Dict[str, List[str]] = {}  #: of the VMs that claim a VDI (its UUID)
-        for vm in saved.vms:
-            for vdi in {disk.vdi for disk in vm.disks}:
-                self._names.setdefault(vdi, []).append(vm.name_label)
-        self._users: Dict[str, Set[str]] = {}  #: VMs and snapshots of the pool (references) that have a VDI (its UUID)
-        for vbd in found.vbds.values():
-            if vbd["type"] == "Disk" and vbd["VDI"] in found.vdis and vbd["VM"] in found.vms:
-                self._users.setdefault(str(found.vdis[vbd["VDI"]]["uuid"]), set()).add(vbd["VM"])
-
-    def problem(self, source: VmSource) -> Optional[RelvmoiscsiError]:
-        """Return why the records of a VM are not believed; None where nothing contradicts them."""
+    Their claims on disks are compared with each other and with the VMs of the pool.
+    """
+    index = {vm.uuid: sorted({disk.vdi for disk in vm.disks}) for vm in saved.vms}
+    claims = Counter(vdi for vdis in index.values() for vdi in vdis)  #: how many VMs of the records claim a VDI
+    owners: Dict[str, Set[str]] = {}  #: VMs of the pool (references) that have a VDI (its UUID), also for a snapshot
+    for vbd in found.vbds.values():
+        if vbd["type"] == "Disk" and vbd["VDI"] in found.vdis and vbd["VM"] in found.vms:
+            vm = found.vms[vbd["VM"]]
+            owner = vm["snapshot_of"] if vm["is_a_snapshot"] else vbd["VM"]
+            owners.setdefault(str(found.vdis[vbd["VDI"]]["uuid"]), set()).add(owner)
+    believed = []
+    for source in sources:
         try:
             uuid, own, all_disks = ova.disks_of(source.document)
         except Refused as error:
-            return error
-        why, vms = "", self._found.vms
-        if uuid != source.uuid or own != sorted({disk.vdi for disk in self._saved[source.uuid].disks}):
+            believed.append(source._replace(problem=error))
+            continue
+        why = ""
+        if uuid != source.uuid or own != index[source.uuid]:
             why = "they describe another VM, or other disks, than the index of the records"
         for vdi in [] if why else all_disks:
-            is_own, claimants, users = vdi in own, self._names.get(vdi, []), self._users.get(vdi, set())
-            owners = {vms[ref]["snapshot_of"] if vms[ref]["is_a_snapshot"] else ref for ref in users}
-            others = sorted(str(vms[ref]["name_label"]) for ref in owners - {source.ref} if ref in vms)
-            if len(claimants) > 1 or (claimants and not is_own):
+            is_own, here = vdi in own, owners.get(vdi, set())
+            others = sorted(str(found.vms[ref]["name_label"]) for ref in here - {source.ref} if ref in found.vms)
+            if claims[vdi] > 1 or (claims[vdi] and not is_own):
                 why = f"other records claim the disk {vdi} too"
             elif others:
                 why = f"the disk {vdi} is a disk of the VM {others[0]!r} in this pool"
-            elif source.ref and is_own and source.ref not in owners:
+            elif source.ref and is_own and source.ref not in here:
                 why = f"the VM has no disk {vdi} in this pool"
             if why:
                 break
-        if not why:
-            return None
-        return Refused(
-            f"The records of the VM {source.name!r} are of an unknown writer, and are not believed: {why}. Nothing was "
-            "made. `relvmoiscsi pool rescue` lends single disks of the copy to a VM."
-        )
+        if why:
+            refusal = Refused(
+                f"The records of the VM {source.name!r} are of an unknown writer, and are not believed: {why}. Nothing "
+                "was made. `relvmoiscsi pool rescue` lends single disks of the copy to a VM."
+            )
+            believed.append(source._replace(problem=refusal))
+        else:
+            believed.append(source)
+    return believed

@@ -106,9 +106,7 @@ def rename(calls: Calls, names: Mapping[str, str]) -> List[str]:
         if vdi is None or calls.call("VDI.get_name_label", vdi) == text:
             continue
         try:
-            calls.finish("VDI.set_name_label", calls.start("VDI.set_name_label", vdi, text), NAME_SECONDS)
-        except PoolGone:
-            raise
+            calls.wait("VDI.set_name_label", calls.start("VDI.set_name_label", vdi, text), NAME_SECONDS)
         except PoolFailure as failure:
             notes.append(
                 f"The VDI {uuid} keeps its name: {failure} Rename the VDI after its SR is attached: "

@@ -22,6 +22,7 @@ from relvmoiscsi.pool.vms import ova_file
 #: how long to wait for a task after an HTTP error: perhaps no handler has taken the task
 VERDICT_SECONDS = 10.0
 _MOST_SAID = 300  #: shown characters of an answer
+_HOST_OF_URL = re.compile("[a-z]+://([^/?#]+).*", re.DOTALL)  #: a redirect; any other text is shown as it is
 _MOST_PAGE_BYTES = 1 << 16  #: bytes that are read of an error page
 
 
@@ -76,17 +77,17 @@ def _transferred(
     task, name = str(calls.call("task.create", label, "")), f"{method} {path}"
     status, content, other = _answered(calls, method, path, query, body, task)
     if status == http.client.OK:
-        return content, calls.finish(name, task)
+        return content, calls.wait(name, task)
     if other is not None:  # the caller may not trust the certificate of the other host
         _destroy(calls, task)
         raise PoolFailure(
-            f"The master does not have the SR of the VDI attached; the host {other} has. Plug the SR on the "
+            f"The master does not have the SR of the VDI attached; {other} has. Plug the SR on the "
             "master (`xe pbd-plug`), then repeat the command."
         )
     try:
-        calls.finish(name, task, VERDICT_SECONDS)
+        calls.wait(name, task, VERDICT_SECONDS)
     except PoolFailure as failure:
-        if failure.code or isinstance(failure, PoolGone):
+        if failure.code:
             raise
     _destroy(calls, task)
     # A tag has no `<` inside: otherwise a page of many `<` takes minutes. The text is cut before `unescape`, because a
@@ -124,17 +125,10 @@ def _answered(
             if method == "PUT" and status == http.client.OK:
                 return status, b"", None  # sent before the import; the connection ends with the import
             if status == http.client.FOUND and "vdi" in query:
-                return status, b"", _host_in(response.getheader("Location", ""))
+                host = _HOST_OF_URL.sub(r"\1", response.getheader("Location", ""))[:_MOST_SAID]
+                return status, b"", f"the host {host}" if host else "another host"
             return status, response.read(None if status == http.client.OK else _MOST_PAGE_BYTES), None
     except GONE as error:
         raise PoolGone(f"The pool at {calls.url} closed the connection during {path}: {reason(error)}.") from error
     finally:
         connection.close()
-
-
-def _host_in(url: str) -> str:
-    """Return the host of a redirect, for a sentence; the whole text where it is no URL."""
-    try:
-        return urllib.parse.urlsplit(url).netloc or url[:_MOST_SAID]
-    except ValueError:
-        return url[:_MOST_SAID]

@@ -140,8 +140,8 @@ class Discovery:
         def check(_begin: Begin) -> None:
             until = time.monotonic() + USER_SECONDS
             while True:
-                the_map = multipath.find_map(self.scsi_id)  # multipathd may make a map at any time
-                alone = [disk for disk in disks if the_map is None or disk not in the_map.paths]
+                in_map = multipath.paths_in(udev.maps_of(self.scsi_id))  # multipathd may make a map at any time
+                alone = [disk for disk in disks if disk not in in_map]
                 users = holders.users_of_disks(alone)
                 if not users:
                     return

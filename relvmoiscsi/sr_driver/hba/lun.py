@@ -33,7 +33,7 @@ from relvmoiscsi.host.xapi import other_hosts
 from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.lun import pool_records
 from relvmoiscsi.lun.call import disks_to_read, disks_to_write, lun_locked, state_unopened
-from relvmoiscsi.lun.guard import LVM_LOCKS, SM_LOCK, CallGuard, VerifyUnused
+from relvmoiscsi.lun.guard import DISK_LOCKS, LOCKS_BESIDE_SM, CallGuard, VerifyUnused
 from relvmoiscsi.lun.opened import OpenLun
 from relvmoiscsi.sr_driver.hba.config import HbaConfig
 from relvmoiscsi.sr_driver.hba.discovery import Discovery
@@ -109,7 +109,7 @@ class HbaLun(CallLun):
                 nodes = stack.enter_context(self.device_session(to_write=True))
 
             # SM's lock, where the call has taken it before the LUN came, is not taken again.
-            locks = (LVM_LOCKS,) if found.has_sm_lock else (SM_LOCK, LVM_LOCKS)
+            locks = LOCKS_BESIDE_SM if found.has_sm_lock else DISK_LOCKS
             guard = CallGuard(self.scsi_id, THIS_HOST, locks, self.deadline, verify)
 
             def write(begin: Begin) -> Found:
@@ -172,18 +172,16 @@ class HbaLun(CallLun):
         Raises Refused if a disk that does not answer is in use. Raises Refused for several paths without multipathing
         and without a map.
         """
-        the_map = multipath.find_map(self.scsi_id)
-        in_map = the_map.paths if the_map else ()
+        maps = udev.maps_of(self.scsi_id)
+        in_map = multipath.paths_in(maps)
         if to_write:  # an exclusive open of the map detects the users of the map
             paths.verify_unused([one for one in udev.disks_of(self.scsi_id) if one not in {*disks, *in_map}])
-        if the_map is None and not self.multipathing:
+        if not maps and not self.multipathing:
             return [THIS_HOST.node(multipath.single_path(self.scsi_id, disks))]
 
         def is_detour(disk: str) -> bool:
             state = text_of(os.path.join(THIS_HOST.sysfs, "block", disk, "device/access_state")).strip()
             return state not in ("", "active/optimized")  # "": the array has no such states
 
-        first = [the_map.device] if the_map else []
-        return first + [
-            THIS_HOST.node(disk) for disk in sorted((disk for disk in disks if disk not in in_map), key=is_detour)
-        ]
+        alone = sorted((disk for disk in disks if disk not in in_map), key=is_detour)
+        return [*map(multipath.mapper_path, maps[:1]), *map(THIS_HOST.node, alone)]

@@ -7,7 +7,7 @@ Source: SM drivers/devscan.py, scan (behaviour only); docs/host.rst, "Lists on s
 
 from typing import Callable, Dict, List, Sequence, Tuple
 
-from relvmoiscsi.host.hba.adapters import Adapter, Disk, is_port, port_facts
+from relvmoiscsi.host.hba.adapters import Adapter, Disk, port_facts
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.sr_driver.protocol import escaped
 
@@ -56,8 +56,9 @@ def device_list(
         facts += [("manufacturer", describe(adapter.driver) or "Unknown"), ("id", adapter.number)]
         lines += ["\t<Adapter>", *_leaves(facts, 2)]
         for kind, names in _KINDS:
-            if is_port(adapter, kind, host):
-                lines += _element(kind, port_facts(adapter, kind, names, host), 2)
+            of_port = port_facts(adapter, kind, names, host)
+            if of_port is not None:
+                lines += _element(kind, list(of_port.items()), 2)
         lines.append("\t</Adapter>")
     return "\n".join([*lines, "</Devlist>"]) + "\n"
 

@@ -92,11 +92,12 @@ def test_luns_of_any_number_and_block_are_found(tgt, tmp_path):
 def test_a_target_that_is_killed_and_started_again_has_all_bytes(tgt, monkeypatch):
     asked = threading.Event()
 
-    def why_not(portal, *rest, real=connect._why_not):
-        asked.set()  # a connection was refused
-        return real(portal, *rest)
+    class Refused(connect.Unreachable):
+        def __init__(self, *words):
+            super().__init__(*words)
+            asked.set()  # a connection was refused
 
-    monkeypatch.setattr(connect, "_why_not", why_not)
+    monkeypatch.setattr(connect, "Unreachable", Refused)
     with tgt() as target, lun_of(target) as device:
         for number in range(2):
             device.write([Chunk(4096 * number, bytes([number + 1]) * 4096)])

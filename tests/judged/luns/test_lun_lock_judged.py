@@ -73,7 +73,7 @@ def test_an_ordinary_user_neither_holds_up_root_nor_lets_two_roots_work_at_once(
             assert not as_user(flocks, host.at(name)), name
             assert not as_user(renames, host.at(name)), name
         refused(host, "is held by this very process")
-    with only_one("settings.lock", host, 0, Refused):
+    with only_one("settings.lock", host, 0, "It is changed by"):
         assert not as_user(flocks, host.at("run/relvmoiscsi/settings.lock"))
     assert as_user(flocks, host.at("run")), "the attempts above failed for want of rights alone"
 

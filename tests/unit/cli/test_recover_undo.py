@@ -78,7 +78,7 @@ def test_a_run_that_another_host_has_settled_is_10_and_the_state_is_that_of_the_
     assert (ran.status, ran.json["error"]["exit_status"], ran.json["error"]["kind"]) == (10, 10, "Overtaken")
     assert ran.json["state"] == "clean"
     assert "changed at byte 512 during this run" in ran.json["error"]["message"]
-    assert ran.json["error"]["disk_state"].startswith("Another run has settled this run.")
+    assert ran.json["error"]["disk_state"].startswith("Another run has recovered this run.")
 
 
 def test_a_run_that_loses_a_write_behind_its_mark_is_8_and_recover_settles_it(small, command, monkeypatch):
@@ -245,7 +245,8 @@ def test_what_changed_since_is_not_lost_by_an_undo(finished, unwritten):
 
 
 def test_a_command_to_copy_has_the_name_of_the_device_as_a_shell_reads_it(finished, command):
-    path = finished.rename(finished.parent / "my clone's.img")
+    path = finished.parent / "my clone's.img"
+    finished.rename(path)
 
     next_line = command("undo", path, "--yes").out.splitlines()[-1]
 

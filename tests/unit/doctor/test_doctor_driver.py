@@ -28,11 +28,13 @@ from relvmoiscsi.doctor.driver import DriverInfo, examine_drivers, examine_white
 from relvmoiscsi.doctor.finding import (
     Finding,
     from_json,
-    is_ready,
     listed,
     ok,
     problem,
     to_json,
+)
+from relvmoiscsi.doctor.finding import (
+    reason as why_not_ready,
 )
 from relvmoiscsi.host.this_host import Host
 
@@ -104,7 +106,7 @@ def test_a_dom0_without_anything_else_has_findings_only(tmp_path):
     found = doctor.examine(Host(str(tmp_path), is_superuser=False))
     bad = {finding.name for finding in found if finding.status in ("problem", "unknown")}
     assert bad == {"user", "executable", "whitelist", "xapi", "restart", "udev-rules", "pool"}
-    assert not is_ready(found) and all(finding.advice for finding in found if finding.status != "ok")
+    assert why_not_ready(found) is not None and all(finding.advice for finding in found if finding.status != "ok")
 
 
 # --- where xapi looks for drivers

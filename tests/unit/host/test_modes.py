@@ -53,7 +53,7 @@ def lock_of_lun(host):
 
 
 def lock_of_settings(host):
-    with only_one("settings.lock", host, 1, Refused):
+    with only_one("settings.lock", host, 1, "It is changed by"):
         return modes(host.root)
 
 

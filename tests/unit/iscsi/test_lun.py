@@ -307,14 +307,14 @@ def test_a_lun_that_is_busy_when_it_is_asked_for_its_name_is_looked_at_until_it_
 @pytest.mark.parametrize("error", [Lost("the connection was cut"), OutOfTime("The time is over.")])
 def test_a_session_that_ends_behind_the_last_answer_is_no_bug(monkeypatch, error):
     target, _, device = opened()
-    compare, ends = device._compare, [error]
+    name_of, ends = looking.name_of, [error]
 
     def end(*given):
         if ends:
             raise ends.pop()
-        compare(*given)
+        return name_of(*given)
 
-    monkeypatch.setattr(device, "_compare", end)
+    monkeypatch.setattr(looking, "name_of", end)
     if isinstance(error, Lost):
         device.read([Range(0, 512)])
     else:

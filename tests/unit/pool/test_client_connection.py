@@ -207,7 +207,7 @@ def test_it_is_found_by_a_command_that_is_started_without_site_packages():
 
 def test_a_pool_that_goes_away_is_said(lab):
     said = "closed the connection during SR.get_all_records"
-    with connect(lab.where()) as calls, lab.cut("SR.get_all_records"), pytest.raises(PoolFailure, match=said):
+    with connect(lab.where()) as calls, lab.cut("SR.get_all_records"), pytest.raises(PoolGone, match=said):
         records.read(calls)
 
 
@@ -232,7 +232,7 @@ def test_a_task_is_told_as_done_only_after_a_success(lab, monkeypatch, end, told
     with connect(lab.where()) as calls:
         monkeypatch.setattr(calls, "call", answer)
         try:
-            calls.finish("VDI.pool_migrate", "task", progress=found.append)
+            calls.wait("VDI.pool_migrate", "task", progress=found.append)
         except PoolFailure as error:
             assert end == "failure" and "full" in str(error)
         monkeypatch.undo()
@@ -246,7 +246,7 @@ def test_a_task_that_a_restart_has_ended_is_not_waited_for(lab, monkeypatch):
         task = lab.pool.db.create("task", name_label="begun before")
         threading.Timer(0.1, lab.pool.db.destroy, ["task", task]).start()
         with pytest.raises(PoolGone, match="was restarted during the call"):
-            calls.finish("SR.scan", task)
+            calls.wait("SR.scan", task)
 
 
 def test_connections_share_a_session_and_each_that_takes_its_place_is_ended_too(lab):

@@ -89,7 +89,7 @@ def test_an_attach_leaves_no_copy_of_the_password_and_both_sides_prove_themselve
 def attach_all(lab, now):
     """As `attach --all --clean-secrets` with a password: what was done."""
     with connect(lab.where()) as calls:
-        secrets.destroy(calls, secrets.left_behind(calls, records.read(calls), now))
+        secrets.destroy(calls, secrets.stale(calls, records.read(calls), now))
     with connect(lab.where()) as calls, secrets.chap(calls, [ProbePortal(GUARDED)], *CHAP) as portals:
         pool = records.read(calls)
         found = luns.find(calls, pool, portals, 1)
@@ -172,7 +172,7 @@ def test_the_secrets_of_killed_runs_are_found_by_their_mark_and_no_others(lab, c
     config = {**db.get("PBD", pbd, "device_config"), "chappassword_secret": db.get("secret", named, "uuid")}
     db.set("PBD", pbd, "device_config", config)
     before, pool, asked = db.refs("secret"), records.read(calls), len(lab.pool.api.calls)
-    found = secrets.left_behind(calls, pool, NOON)
+    found = secrets.stale(calls, pool, NOON)
     assert found == [yesterday] and secrets.destroy(calls, [*found, *found]) == 1
     assert not any("get_value" in call or "record" in call for call in lab.pool.api.calls[asked:])
     assert set(before) - set(db.refs("secret")) == {yesterday}

@@ -51,7 +51,7 @@ def test_a_lun_and_one_that_is_not_named():
     args = wire.strings({"SCSIid": "36001405" + "0" * 25})
     call = wire.method_call("lun", wire.string("OpaqueRef:session"), args)
 
-    found = {"command": "plugin lun", "json_version": 1, "disks": [], "stacked": [], "is_worked_on": False}
+    found = {"command": "plugin lun", "json_version": 1, "disk_names": [], "stacked": [], "is_worked_on": False}
     assert json.loads(answer(PLUGIN, call)) == found
     code, function, _, problem = answer(PLUGIN, call_of("lun"))
     assert (code, function) == ("XENAPI_PLUGIN_FAILURE", "lun") and "SCSIid" in problem

@@ -156,7 +156,7 @@ def is_being_changed(world, patch):
         (lambda world, _: (world.root / RULES_FILE).unlink(), "no 57-relvmoiscsi.rules in .*Nothing was written"),
         (is_switched_off, "57-relvmoiscsi.rules is empty"),
         (has_no_room, "No space left on device"),
-        (is_being_changed, "hide are being changed by another process. Try again. Nothing was written"),
+        (is_being_changed, "hide are being changed by another process. Try again when that has ended. Nothing was"),
     ],
 )
 def test_what_cannot_be_hidden_is_refused(world, monkeypatch, happens, words):

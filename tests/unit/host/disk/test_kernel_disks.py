@@ -327,7 +327,7 @@ def test_the_disks_stay_locked_for_a_child_that_still_writes(world):
     world.has_disks("sdb")
     with exclusive_open(LUN, NO_DEADLINE, world.host):
         child = [os.dup(descriptor) for descriptor in list(flock.inherited_lock_fds)]
-        flock.leave_to_child()
+        flock.hand_over_to_child()
         assert world.is_locked("sdb")
         for descriptor in child:
             os.close(descriptor)

@@ -7,7 +7,8 @@ import re
 import pytest
 
 from relvmoiscsi.errors import NotFound, Refused
-from relvmoiscsi.host.disk.multipath import Map, find_map, is_listed, is_on, single_path
+from relvmoiscsi.host.disk.multipath import is_listed, is_on, mapper_path, paths_in, single_path
+from relvmoiscsi.host.disk.udev import maps_of
 from relvmoiscsi.host.this_host import Host
 
 LUN = "3600140593f176bc54ff48f3bcc0d0073"
@@ -114,9 +115,9 @@ def test_the_map_of_exactly_this_lun_is_found(world):
     world.put("sys/block/dm-2/dm/uuid", "\n")
     world.has_map(["sdb", "sda"], LUN, "dm-3", name="mpatha")
 
-    found = Map("dm-3", ("sda", "sdb"), os.path.join(world.host.dev, "mapper/mpatha"))
-    assert find_map(LUN, world.host) == found
-    assert find_map(LUN[:-1], world.host) is None
+    assert (maps_of(LUN, world.host), maps_of(LUN[:-1], world.host)) == (["dm-3"], [])
+    assert paths_in(["dm-3"], world.host) == ["sda", "sdb"]
+    assert mapper_path("dm-3", world.host) == os.path.join(world.host.dev, "mapper/mpatha")
 
 
 def test_a_lun_that_had_a_map_before_is_listed(world):

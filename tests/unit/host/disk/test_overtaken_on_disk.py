@@ -36,8 +36,7 @@ def clock(monkeypatch):
     monkeypatch.setattr(Fence, "OUTLAST_SECONDS", 12.0)
     monkeypatch.setattr(block_device, "time", SimpleNamespace(monotonic=clock, sleep=clock.sleep))
     monkeypatch.setattr(block_device, "WORKERS", 1)
-    monkeypatch.setattr(block_device, "check_not_open_elsewhere", lambda *_: None)
-    monkeypatch.setattr(block_device, "lock_image", lambda *_: None)
+    monkeypatch.setattr(block_device, "take_image", lambda *_: None)
     return clock
 
 

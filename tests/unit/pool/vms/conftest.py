@@ -7,7 +7,7 @@ from kit.lun_world import World
 from kit.pool_lab import Image, lab_of_three
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats.identity import derived_uuid
-from relvmoiscsi.pool.calls import PoolFailure
+from relvmoiscsi.pool.calls import PoolGone
 
 
 class Day:
@@ -102,7 +102,7 @@ class Day:
 
     def cut(self, work, method, number=1):
         """The client of `work` is cut off at the call of this method that has this number."""
-        with self.lab.cut(method, number), pytest.raises(PoolFailure):
+        with self.lab.cut(method, number), pytest.raises(PoolGone):
             work(self)
 
     def new(self, vdi):

@@ -119,7 +119,7 @@ def test_it_leads_to_the_new_sr_and_to_nothing_of_the_old(document, edit, day):
         u[::-1] for u in old[:2]
     ]
     assert {sr.text("uuid") for sr in things(done.document, "SR")} == {NEW_SR}
-    assert things(done.document, "network") == [] and done.nics["0"].network == "OpaqueRef:lab"
+    assert things(done.document, "network") == [] and done.vifs["0"]["network"] == "OpaqueRef:lab"
 
 
 @pytest.mark.parametrize(
@@ -314,7 +314,7 @@ def test_a_stranger_sets_what_a_boot_needs_and_nothing_that_takes_more_than_a_vm
     assert (vif.text("locking_mode"), vif.texts("ipv4_allowed"), vif.texts("ipv6_allowed")) == (
         "network_default", [], []
     )  # fmt: skip
-    assert done.nics["0"].settings["locking_mode"] == "network_default" and not done.nics["0"].settings["ipv4_allowed"]
+    assert done.vifs["0"]["locking_mode"] == "network_default" and not done.vifs["0"]["ipv4_allowed"]
     (note,) = [note for note in done.notes if note.startswith("without the values of these fields")]
     for name in ("VM.affinity", "VM.order", "VM.bios_strings", "VIF.locking_mode", "VIF.ipv4_allowed"):
         assert name in note

@@ -8,7 +8,7 @@ import pytest
 from kit.pool.api import GoneAway
 from kit.pool_verbs import bring_back, discard, keep, lend, second_copy, take_back, take_home, undo, unlock
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.pool.calls import PoolFailure
+from relvmoiscsi.pool.calls import PoolFailure, PoolGone
 
 
 def clone(day):
@@ -138,7 +138,7 @@ def test_a_slow_run_whose_lock_was_broken_stops_and_does_no_harm_to_the_next(rea
 def test_a_copy_is_not_discarded_while_a_cut_restore_names_it(ready, method):
     """Between the two calls no VM has a disk there, and the VM would be left without its own."""
     ready.lab.before(method, lambda: setattr(ready.lab.pool.api, "before", gone))
-    with pytest.raises(PoolFailure):
+    with pytest.raises(PoolGone):
         bring_back(ready)
     ready.lab.pool.api.before = None
     ready.refuses(discard, "VMs were restored from the SR .*: web.*relvmoiscsi pool restore --undo VM")

@@ -14,7 +14,7 @@ from relvmoiscsi.deadline import NOT_BEGUN, Deadline, OutOfTime
 from relvmoiscsi.device import Fence
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.host import terminated
-from relvmoiscsi.host.disk import hiding, holders, multipath, paths, udev
+from relvmoiscsi.host.disk import block_device, hiding, holders, multipath, paths, udev
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.lun import call
 from relvmoiscsi.lun.guard import CallGuard
@@ -92,7 +92,7 @@ def world(monkeypatch):
         (hiding, "wait_until_shown", lambda scsi_id, *_: made.step(f"wait until {scsi_id} is shown")),
         (udev, "settle", told("settle")),
         (udev, "disks_of", lambda _: ["sda"]),
-        (multipath, "find_map", lambda _: None),
+        (udev, "maps_of", lambda _: []),
         (multipath, "single_path", told("single path", "sdb")),
         (paths, "drop_caches", told("drop caches")),
         (paths, "verify_unused", told("verify unused")),
@@ -101,8 +101,10 @@ def world(monkeypatch):
     return made
 
 
-def the_map(*disks):
-    return multipath.Map("dm-0", disks, "/dev/mapper/m")
+def has_map(monkeypatch, *disks):
+    monkeypatch.setattr(udev, "maps_of", lambda _: ["dm-0"] if disks else [])
+    monkeypatch.setattr(multipath, "paths_in", lambda maps: disks if maps else ())
+    monkeypatch.setattr(multipath, "mapper_path", lambda _: "/dev/mapper/m")
 
 
 READ = ["lock", "hide", "bring", "disks", "settle", "verify", "single path", "work"]
@@ -148,7 +150,7 @@ def test_a_call_that_is_told_to_end_takes_back_what_it_has_brought_and_says_what
 @pytest.mark.parametrize(
     "multipathing, in_map, expected",
     [
-        (True, None, ["/dev/sdb", "/dev/sdc"]),
+        (True, (), ["/dev/sdb", "/dev/sdc"]),
         (True, ("sdb", "sdc"), ["/dev/mapper/m"]),
         (True, ("sdb",), ["/dev/mapper/m", "/dev/sdc"]),
         (False, ("sdb", "sdc"), ["/dev/mapper/m"]),
@@ -157,7 +159,7 @@ def test_a_call_that_is_told_to_end_takes_back_what_it_has_brought_and_says_what
 def test_several_paths_are_opened_and_a_map_that_somebody_has_made_for_its_paths(
     world, monkeypatch, multipathing, in_map, expected
 ):
-    monkeypatch.setattr(multipath, "find_map", lambda _: the_map(*in_map) if in_map else None)
+    has_map(monkeypatch, *in_map)
     world.answering = ["sdb", "sdc"]
     with world.session(multipathing=multipathing) as nodes:
         assert nodes == expected
@@ -184,7 +186,7 @@ def test_where_it_is_written_nobody_may_use_it_through_a_path_that_does_not_answ
     world.refused(words, to_write=True, multipathing=multipathing)
     assert "single path" not in world.said
 
-    monkeypatch.setattr(multipath, "find_map", lambda _: the_map("sda"))
+    has_map(monkeypatch, "sda")
     with world.session(to_write=True, multipathing=multipathing) as nodes:
         assert nodes == ["/dev/mapper/m", "/dev/sdb"]
 
@@ -255,7 +257,7 @@ def test_all_paths_that_are_there_are_open_during_the_work(monkeypatch, writes):
         with to_write if writes else call.disks_to_read("3600a", nodes) as lun:
             return work(lun)
 
-    monkeypatch.setattr(call, "open_device", open_device)
+    monkeypatch.setattr(block_device, "open_device", open_device)
     assert run("/dev/sdb", "/dev/sdc", "/dev/sdd") == "answer"
     assert said == ["open /dev/sdc", "open /dev/sdd", "work on /dev/sdc", "close /dev/sdd", "close /dev/sdc"]
     with pytest.raises(NotFound, match="It has gone"):
