@@ -36,6 +36,11 @@ class Range(NamedTuple):
     def end(self) -> int:
         return self.offset + self.length
 
+    def widened(self, unit: int) -> "Range":
+        """Return the range, widened to multiples of `unit`."""
+        start = align_down(self.offset, unit)
+        return Range(start, align_up(self.end, unit) - start)
+
 
 class Chunk(NamedTuple):
     """Bytes for a write, and their offset."""
@@ -47,6 +52,10 @@ class Chunk(NamedTuple):
     def end(self) -> int:
         return self.offset + len(self.data)
 
+    @property
+    def range(self) -> Range:
+        return Range(self.offset, len(self.data))
+
 
 class Fence:
     """What an open LUN must hold for a run to write to it. A run that was overtaken finds out, and writes no more.
@@ -54,16 +63,16 @@ class Fence:
     A process, a virtual machine or a host may stand still between any two instructions:
 
         t0  host A looks at the LUN, and stands still
-        t1  host B settles the run of A, or gives the LUN new identities, and has ended
+        t1  host B recovers the run of A, or gives the LUN new identities, and has ended
         t2  host A goes on, and sends the write for which it has looked
 
-    So each write has a condition and a lease, and a host that settles a run claims the run:
+    So each write has a condition and a lease, and a host that recovers a run claims the run:
 
         condition  the LUN holds what this run last wrote or found, in the places of `hold`
         lease      a write leaves this host at most `lease_seconds` after the look that found the condition true. A
                    transport compares the clock directly before it sends
-        claim      the settling host writes its `claim` into the mark, and waits OUTLAST_SECONDS. By then, each look of
-                   host A from before the claim is too old, and each later look finds the claim
+        claim      the recovering host writes its `claim` into the commit record, and waits OUTLAST_SECONDS. By then,
+                   each look of host A from before the claim is too old, and each later look finds the claim
 
     A transport looks where that costs no time of its own: with the questions for the name of the LUN, or by one read
     before a batch.
@@ -83,8 +92,8 @@ class Fence:
     ) -> None:
         """`clock` returns seconds and never goes back.
 
-        `writer`, 4 bytes, goes into the marks of this run. A later run that has the same `writer`, and has the LUN
-        open, knows that this run can send nothing any more. Zeros: nobody knows. `claim` is a number that no other
+        `writer`, 4 bytes, goes into the commit records of this run. A later run that has the same `writer`, and has the
+        LUN open, knows that this run can send nothing any more. Zeros: nobody knows. `claim` is a number that no other
         open LUN has, from 1 to 2**32 - 1.
         """
         self.name, self.clock, self.lease_seconds = name, clock, lease_seconds
@@ -118,7 +127,7 @@ class Fence:
 
     def hold_also(self, chunks: Iterable[Chunk]) -> None:
         """Add places to those of `hold`."""
-        self._versions.update((Range(chunk.offset, len(chunk.data)), [chunk.data]) for chunk in chunks)
+        self._versions.update((chunk.range, [chunk.data]) for chunk in chunks)
 
     @property
     def places(self) -> List[Range]:
@@ -244,7 +253,7 @@ def whole_blocks(device: Device, chunks: Sequence[Chunk], around: Sequence[Chunk
             inside.append([chunk])
         spans.append(Range(start, stop - start))
     is_whole = [len(several[0].data) == span.length for span, several in zip(spans, inside)]
-    known = {Range(block.offset, len(block.data)): block.data for block in around}
+    known = {block.range: block.data for block in around}
     unknown = [span for span, whole in zip(spans, is_whole) if not whole and span not in known]
     known.update(zip(unknown, device.read(unknown) if unknown else []))
     return [

@@ -27,7 +27,7 @@ from relvmoiscsi.errors import (
 from relvmoiscsi.formats import mapfile, naming
 from relvmoiscsi.formats.identity import Entropy, IdMap
 from relvmoiscsi.formats.lvm.pv import Label
-from relvmoiscsi.resignature.compare import Comparison, compare
+from relvmoiscsi.resignature.compare import EXCHANGED, Comparison, compare
 from relvmoiscsi.resignature.inspection import (
     CAN_BE_ONE,
     CANNOT_BE_ONE,
@@ -65,8 +65,8 @@ from relvmoiscsi.resignature.protocol.commit_record import (
     read_commit_record,
     scsi_id_digest,
 )
-from relvmoiscsi.resignature.protocol.journal import Mark
-from relvmoiscsi.resignature.protocol.rebuilt import EMPTY_UNIT, FULL_UNIT
+from relvmoiscsi.resignature.protocol.journal import EarlierRun
+from relvmoiscsi.resignature.protocol.merged_image import EMPTY_UNIT, FULL_UNIT
 from relvmoiscsi.resignature.protocol.run_record import Run
 from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.left_behind import settle
@@ -91,7 +91,8 @@ __all__ = [  # described in docs/python.rst, and stable
 PROMISED = tuple(__all__)
 __all__ += [  # for the other packages, which import nothing from `resignature`; may change
     "CAN_BE_ONE", "CANNOT_BE_ONE", "CLEAN", "DAMAGED", "EMPTY", "FOREIGN", "IS_ONE", "RESIGNATURED", "UNFINISHED",
-    "DONE", "IN_PROGRESS", "KINDS", "RESIGNATURE", "SWITCHED", "UNDO", "Mark", "Run", "CommitRecord",
+    "EXCHANGED", "DONE", "IN_PROGRESS", "KINDS", "RESIGNATURE", "SWITCHED", "UNDO", "EarlierRun", "Run",
+    "CommitRecord",
     "EMPTY_UNIT", "FULL_UNIT", "NEW_IMAGE", "Cost", "LaterCopy", "Plan", "Planned", "Progress", "steps",
     "Lun", "Volume", "databases", "notes", "saved",
     "OneVdiOutlook", "fits", "one_vdi", "refuse_other_content",
@@ -152,7 +153,7 @@ def prepare(
 ) -> Union[Prepared, AlreadyDone]:
     """Read the LUN, plan its resignature and check the result of the plan. Nothing is written.
 
-    Raises Unfinished where an earlier run was interrupted (`recover` settles the run). Raises NotFound, Refused or
+    Raises Unfinished where an earlier run was interrupted (`recover` ends the run). Raises NotFound, Refused or
     FormatError for a LUN that cannot be resignatured, UsageError for an invalid choice.
     """
     counting = CountingDevice(device)
@@ -173,10 +174,10 @@ def prepare(
                 refuse_other_content(cache, survey.read_lun(cache, label), done.run, request)
                 return done
             found = survey.read_contents(cache, label)
-            if request.names_vdis:
+            if request.without or request.one is not None and request.one.vdi is not None:
                 request = _with_present_uuids(request, found, earlier_run.run_or_none(cache, record, label))
         with telling(cache, label, request):
-            defects = problems_of(found).found if request.drops_vdis else ()
+            defects = problems_of(found).found if request.one is not None or request.without else ()
             refuse_losing_all(found, request)
             lun = settle(found, request.without)
             lun = without_databases(lun) if request.clear_databases else lun
@@ -289,15 +290,15 @@ def vg_names(run: Run) -> Tuple[str, str]:
 def copy_unseen(device: Device, prepared: Prepared, progress: Optional[Progress] = None) -> Prepared:
     """Write the parts of a plan that no reader sees before the commit. This may take long, and needs no LVM locks.
 
-    Return the rest of the plan. `progress` gets the copied bytes and the total bytes. Raises the errors of
+    Return the plan, with these writes done. `progress` gets the copied bytes and the total bytes. Raises the errors of
     `resignature`.
     """
-    if not (prepared.plan.unseen.chunks or prepared.plan.unseen.copies):
+    if prepared.plan.digests or not prepared.plan.unseen.chunks:
         return prepared
     counting = CountingDevice(device)
-    rest = apply.write_unseen(counting, prepared.plan, progress)
+    plan = apply.write_unseen(counting, prepared.plan, progress)
     return prepared._replace(
-        plan=rest,
+        plan=plan,
         reads=prepared.reads + counting.reads,
         read_batches=prepared.read_batches + counting.read_batches,
         writes=counting.writes,
@@ -340,14 +341,14 @@ def _result(counting: CountingDevice, state: str, lun: Optional[Lun], run: Run) 
 # --- interrupted runs
 
 
-def find_unfinished(device: Device) -> Optional[Mark]:
+def find_unfinished(device: Device) -> Optional[EarlierRun]:
     """Return the interrupted run on this device; None without an interrupted run."""
     with in_state(NOTHING_WRITTEN):
         return earlier_run.find_unfinished(device)
 
 
-def recover(device: Device, mark: Optional[Mark] = None, scsi_id: Optional[str] = None) -> Result:
-    """Settle an interrupted run: roll back before its commit; finish after its commit, with the ids of the run.
+def recover(device: Device, mark: Optional[EarlierRun] = None, scsi_id: Optional[str] = None) -> Result:
+    """End an interrupted run: roll back before its commit; finish after its commit, with the ids of the run.
 
     Without an interrupted run, nothing is written (`already_done`). A caller that must lock the VG first passes the
     `mark` of `find_unfinished`.
@@ -355,40 +356,40 @@ def recover(device: Device, mark: Optional[Mark] = None, scsi_id: Optional[str] 
     Raises Refused for a run that must be finished and was begun on another LUN. Finishing would give this copy the ids
     of that LUN.
     """
-    mark = mark or find_unfinished(device)
-    if mark is None:
+    earlier = mark or find_unfinished(device)
+    if earlier is None:
         with in_state(NOTHING_WRITTEN):
             found = inspect(device)
             if found.problem is not None:
                 raise found.problem
         ids, of = (found.run.ids, found.run.scsi_id) if found.run is not None else (None, None)
         return Result(found.state, found.lun, ids, of, already_done=True)
-    counting, run = CountingDevice(device), mark.journal.run
-    if goes_back(mark):
-        cut_run.roll_back(counting, mark)
+    counting, run = CountingDevice(device), earlier.journal.run
+    if goes_back(earlier):
+        cut_run.roll_back(counting, earlier)
         found = _inspect_after(device, f"The {KINDS[run.kind]} was rolled back.", run.kind != UNDO and run.unverified)
         return _result(counting, found.state, found.lun, run._replace(ids=run.ids.reversed()))
     digest = scsi_id_digest(scsi_id)
-    if any(digest) and any(mark.commit_record.scsi_id_digest) and digest != mark.commit_record.scsi_id_digest:
+    if any(digest) and any(earlier.commit_record.scsi_id_digest) and digest != earlier.commit_record.scsi_id_digest:
         undo_first = f"Run {command('relvmoiscsi', 'undo', device.name)}, then resignature it."
-        way_out = sentences.on_a_copy(device.name) if run.rebuilt is not None else undo_first
+        way_out = sentences.on_a_copy(device.name) if run.merged is not None else undo_first
         raise Refused(
             f"{device.name} is a copy of a LUN whose resignature was cut (SCSIid {run.scsi_id}). {way_out}"
         ).in_state(NOTHING_WRITTEN)
-    cut_run.finish(counting, mark)
+    cut_run.finish(counting, earlier)
     found = _inspect_after(device, f"The {KINDS[run.kind]} was finished.", run.kind == UNDO and run.unverified)
     return _result(counting, found.state, found.lun, run)
 
 
-def goes_back(mark: Mark) -> bool:
+def goes_back(earlier: EarlierRun) -> bool:
     """Does `recover` roll the run back? The run was interrupted before its commit."""
-    return mark.commit_record.phase == IN_PROGRESS
+    return earlier.commit_record.phase == IN_PROGRESS
 
 
 def _inspect_after(device: Device, done: str, unverified: Union[bool, Sequence[str]]) -> Inspection:
-    """Inspect a device after its run was settled; `done` is the state for an error of this inspection.
+    """Inspect a device after its run was recovered; `done` is the state for an error of this inspection.
 
-    `unverified` are LVs that the settled LUN has again: then the LUN may be damaged, as it was before the run.
+    `unverified` are LVs that the LUN has again: then the LUN may be damaged, as it was before the run.
     """
     with in_state(done):
         found = inspect(device)
@@ -404,37 +405,37 @@ def undo(device: Device, entropy: Entropy) -> Result:
 
     Raises Refused when the LUN has no run to undo, or when LVM or SM has changed the written data since.
     """
-    mark = read_undoable(device)
-    if mark.journal.run.rebuilt is not None and not goes_back(mark):
+    earlier = read_undoable(device)
+    if earlier.journal.run.merged is not None and not goes_back(earlier):
         # the old images share extents with the new image: later writes are in both, and freed slots were reused
         way_out = f" {command('relvmoiscsi', 'recover', device.name)} finishes it. {sentences.on_a_copy(device.name)}"
-        finish = "" if mark.commit_record.phase == DONE else way_out
+        finish = "" if earlier.commit_record.phase == DONE else way_out
         raise Refused(
             f"{device.name} was reduced to one VDI, which cannot be undone after the commit: the snapshots are gone, "
             f"and the old images share extents with the new image.{finish}"
         ).in_state(NOTHING_WRITTEN)
-    if mark.commit_record.phase == DONE:
-        return _reverse(device, mark, entropy)
-    result, is_undo = recover(device, mark), mark.commit_record.kind == UNDO
-    if is_undo != goes_back(mark):  # a finished undo, or a resignature that was rolled back
+    if earlier.commit_record.phase == DONE:
+        return _reverse(device, earlier, entropy)
+    result, is_undo = recover(device, earlier), earlier.commit_record.kind == UNDO
+    if is_undo != goes_back(earlier):  # a finished undo, or a resignature that was rolled back
         return result
-    settled = "The undo was rolled back" if is_undo else "The resignature was finished"
-    return _reverse(device, read_undoable(device, sentences.nothing_written(settled)), entropy, settled)
+    done = "The undo was rolled back" if is_undo else "The resignature was finished"
+    return _reverse(device, read_undoable(device, sentences.nothing_written(done)), entropy, done)
 
 
-def read_undoable(device: Device, untouched: str = NOTHING_WRITTEN) -> Mark:
+def read_undoable(device: Device, untouched: str = NOTHING_WRITTEN) -> EarlierRun:
     """Return the run that `undo` would reverse. Raises the errors of `undo`, before any write.
 
     `untouched` is the sentence on the state of the device.
     """
     with in_state(untouched):
-        return earlier_run.find_unfinished(device) or earlier_run.finished_mark(device)
+        return earlier_run.find_unfinished(device) or earlier_run.finished_run(device)
 
 
-def _reverse(device: Device, mark: Mark, entropy: Entropy, before: str = "") -> Result:
+def _reverse(device: Device, earlier: EarlierRun, entropy: Entropy, before: str = "") -> Result:
     """Undo a finished run by a new run. `before` starts the sentence on the steps that are done."""
     with in_state(sentences.nothing_written(before)):
-        made, old = prepare_undo(device, mark, entropy)
+        made, old = prepare_undo(device, earlier, entropy)
     counting = CountingDevice(device)
     apply.carry_out(counting, made, before)
     if not made.run.unverified:

@@ -13,7 +13,7 @@ with a device path of another host, proves nothing either.
 """
 
 import re
-from typing import Any, Callable, Container, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Container, List, Mapping, Optional, Sequence
 
 from relvmoiscsi.scsi_id_text import luns_named
 
@@ -27,16 +27,31 @@ _NAMES_LUN = re.compile(r"(?:^|[,/])((?:scsi-|wwn-0x|dm-uuid-mpath-|by-scsid/)[^
 _KEY = "scsiid"  #: SCSIid (lvmoiscsi, lvmohba), ScsiId (gfs2)
 
 
-class KnownSr(NamedTuple):
+class KnownSr:
     """An SR of the pool, and its PBDs."""
 
-    ref: str
-    record: Record
-    pbds: Sequence[Record]
+    def __init__(self, ref: str, record: Record, pbds: Sequence[Record]) -> None:
+        self.ref, self.record, self.pbds = ref, record, pbds
 
     @property
     def is_being_plugged(self) -> bool:
         return "plug" in self.record.get("current_operations", {}).values()
+
+    def is_attached_elsewhere(self, live_hosts: Container[str], follow: Follow = lambda _pbd, _path: None) -> bool:
+        """Does a live host have the SR attached on another LUN? The caller has asked for users of its LUN by SCSIid.
+
+        The records of an attached SR name the LUN where its PBD has only a device path.
+        """
+        attached = [pbd for pbd in self.pbds if pbd.get("currently_attached") and pbd.get("host") in live_hosts]
+        return any(luns_of_pbd(pbd, follow) for pbd in attached) or bool(attached and self._luns_made_on())
+
+    def is_new(self) -> bool:
+        """Is the SR just introduced? No PBD, no VDI and no record of a LUN says that a host has had it attached."""
+        return not self.pbds and not self._luns_made_on() and not self.record.get("VDIs")
+
+    def _luns_made_on(self) -> List[str]:
+        """Return the SCSIids that SM has recorded for the SR when a host attached the SR."""
+        return _luns_named(self.record.get("sm_config", {}), lambda _path: None)
 
 
 def find_sr(sr_uuid: str, srs: Records, pbds: Records) -> Optional[KnownSr]:
@@ -47,28 +62,9 @@ def find_sr(sr_uuid: str, srs: Records, pbds: Records) -> Optional[KnownSr]:
     return None
 
 
-def is_attached_elsewhere(sr: KnownSr, live_hosts: Container[str], follow: Follow = lambda _pbd, _path: None) -> bool:
-    """Does a live host have the SR attached on another LUN? The caller has asked for users of its LUN by SCSIid before.
-
-    The records of an attached SR name the LUN where its PBD has only a device path.
-    """
-    attached = [pbd for pbd in sr.pbds if pbd.get("currently_attached") and pbd.get("host") in live_hosts]
-    return any(luns_of_pbd(pbd, follow) for pbd in attached) or bool(attached and _luns_made_on(sr.record))
-
-
-def is_new(sr: KnownSr) -> bool:
-    """Has the SR just been introduced? No PBD, no VDI and no record of a LUN says that a host has had it attached."""
-    return not sr.pbds and not _luns_made_on(sr.record) and not sr.record.get("VDIs")
-
-
 def luns_of_pbd(pbd: Record, follow: Follow = lambda _pbd, _path: None) -> List[str]:
     """Return the SCSIids that the device-config of a PBD names; [] where it names none."""
     return _luns_named(pbd.get("device_config", {}), lambda path: follow(pbd, path))
-
-
-def _luns_made_on(sr: Record) -> List[str]:
-    """Return the SCSIids that SM has recorded for the SR when a host attached the SR."""
-    return _luns_named(sr.get("sm_config", {}), lambda _path: None)
 
 
 def _luns_named(config: Mapping[str, Any], look: Callable[[str], Optional[str]]) -> List[str]:

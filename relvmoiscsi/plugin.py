@@ -37,7 +37,6 @@ from typing import (
     Iterable,
     List,
     Mapping,
-    NamedTuple,
     Optional,
     Tuple,
 )
@@ -257,7 +256,7 @@ def resignature(arguments: Arguments, host: Host = THIS_HOST) -> str:
             raise answer.unsaid_copy(lun.name, proposal.prepared.later_copy)
 
     try:
-        asked, permission = wanted(path, arguments), Permission(is_asked=False)
+        asked, permission = Wanted(path, arguments), Permission(is_asked=False)
         with in_state(NOTHING_WRITTEN):
             source = source_of(path, host)
         if asked.is_dry_run:
@@ -276,39 +275,35 @@ def resignature(arguments: Arguments, host: Host = THIS_HOST) -> str:
         raise
 
 
-class Wanted(NamedTuple):
-    """The arguments of `resignature`."""
+class Wanted:
+    """The arguments of `resignature`, checked."""
 
-    request: engine.ResignatureRequest  #: its SCSIid is that of the opened LUN
-    is_dry_run: bool
-    is_later_copy: bool  #: the caller says that the LUN is a copy of a resignatured LUN
-
-
-def wanted(path: str, arguments: Arguments) -> Wanted:
-    """Parse the arguments. `words` of the request are the command with these options. Raises UsageError."""
-    words = ["relvmoiscsi", "resignature", path, "--json", "--yes"]
-    said = {}
-    for name in ("dry_run", "clear_metadata_vdi", "later_copy"):
-        value = arguments.get(name, "false")
-        if value not in ("true", "false"):
-            raise UsageError(f"The argument {name} is neither true nor false. Give true or false.")
-        said[name] = value == "true"
-        words += ["--" + name.replace("_", "-")] if said[name] else []
-    for name in ("vdis", "sr_uuid"):
-        words += ["--" + name.replace("_", "-"), arguments[name]] if arguments.get(name) else []
-    vdis, sr_uuid = arguments.get("vdis") or ALL, arguments.get("sr_uuid") or None
-    if vdis not in VDIS:
-        raise UsageError("The argument vdis is neither one nor all. Give one or all.")
-    if sr_uuid is not None:
-        with in_state(NOTHING_WRITTEN):
-            mapfile.checked_uuid(sr_uuid)
-    request = engine.ResignatureRequest(
-        sr_uuid=sr_uuid,
-        one=None if vdis == ALL else engine.OneVdiRequest(),
-        clear_databases=said["clear_metadata_vdi"],
-        words=tuple(words),
-    )
-    return Wanted(request, said["dry_run"], said["later_copy"])
+    def __init__(self, path: str, arguments: Arguments) -> None:
+        """`words` of the request are the command on the path with these options. Raises UsageError."""
+        words = ["relvmoiscsi", "resignature", path, "--json", "--yes"]
+        said = {}
+        for name in ("dry_run", "clear_metadata_vdi", "later_copy"):
+            value = arguments.get(name, "false")
+            if value not in ("true", "false"):
+                raise UsageError(f"The argument {name} is neither true nor false. Give true or false.")
+            said[name] = value == "true"
+            words += ["--" + name.replace("_", "-")] if said[name] else []
+        for name in ("vdis", "sr_uuid"):
+            words += ["--" + name.replace("_", "-"), arguments[name]] if arguments.get(name) else []
+        vdis, sr_uuid = arguments.get("vdis") or ALL, arguments.get("sr_uuid") or None
+        if vdis not in VDIS:
+            raise UsageError("The argument vdis is neither one nor all. Give one or all.")
+        if sr_uuid is not None:
+            with in_state(NOTHING_WRITTEN):
+                mapfile.checked_uuid(sr_uuid)
+        self.is_dry_run, self.is_later_copy = said["dry_run"], said["later_copy"]
+        #: without the SCSIid, which the open LUN has
+        self.request = engine.ResignatureRequest(
+            sr_uuid=sr_uuid,
+            one=None if vdis == ALL else engine.OneVdiRequest(),
+            clear_databases=said["clear_metadata_vdi"],
+            words=tuple(words),
+        )
 
 
 def fitted(facts: Dict[str, Any]) -> str:

@@ -6,8 +6,8 @@ from typing import List
 
 from relvmoiscsi.errors import UsageError
 
-#: printable, without a slash: a SCSIid becomes part of paths
-_SCSI_ID = re.compile(r"[!-.0-~]{1,255}\Z")
+#: printable, without a slash, no option: a SCSIid becomes part of paths and a word of commands
+_SCSI_ID = re.compile(r"(?!-)[!-.0-~]{1,255}\Z")
 
 _NAA = "6[0-9a-f]{31}|[0-57-9a-f][0-9a-f]{15}"
 _EUI = "[0-9a-f]{16}(?:[0-9a-f]{8}){0,2}"

@@ -113,6 +113,11 @@ def _shell_word(word: str) -> str:
     return f"{key}={shlex.quote(value)}" if is_pair else shlex.quote(key + is_set + value)
 
 
+def file_word(path: str) -> str:
+    """Return the path as a word that no program takes for an option: `./-x` for `-x`."""
+    return "./" + path if path.startswith("-") else path
+
+
 def command(*words: str) -> str:
     """Return a command for a message, to copy as it stands: its words are quoted, and no line breaks between them."""
     return f"`{shell_words(*words)}`"

@@ -1,10 +1,9 @@
-# SPDX-License-Identifier: LGPL-2.1-only
-# Completion of the words of relvmoiscsi(8) in bash. Made from the command's parser: tools/docs.sh --update
+# Completion of the words of relvmoiscsi(8) in bash. Made from the command's parser: --completion
 
 # what may follow the command $1: its commands and options
 _relvmoiscsi_words() {
     case $1 in
-        '') echo '-h --help --version show check resignature recover undo map doctor settings direct pool' ;;
+        '') echo '-h --help --version --completion show check resignature recover undo map doctor settings direct pool' ;;
         'show') echo '-h --help --json -q --quiet -v --verbose FILE --initiator-name --chap-file --block-device' ;;
         'check') echo '-h --help --json -q --quiet -v --verbose FILE --initiator-name --chap-file --block-device --original --identities-only' ;;
         'resignature') echo '-h --help --json -q --quiet -v --verbose -y --yes --not-in-use --scsi-id --map-out FILE --initiator-name --chap-file --block-device -n --dry-run --sr-uuid --map --vdis --vdi --without --clear-metadata-vdi --again --later-copy' ;;
@@ -34,6 +33,7 @@ _relvmoiscsi_words() {
 # what may follow the option $2 of the command $1: words, or FILE for the name of one; fails if no value follows
 _relvmoiscsi_value() {
     case "$1 $2" in
+        ' --completion') echo 'bash zsh' ;;
         'show --initiator-name') echo '' ;;
         'show --chap-file') echo 'FILE' ;;
         'check --initiator-name') echo '' ;;
@@ -144,6 +144,8 @@ _relvmoiscsi_value() {
 
 _relvmoiscsi() {
     local current=${COMP_WORDS[COMP_CWORD]} last=${COMP_WORDS[COMP_CWORD - 1]} command='' known n
+    if [[ $current == = ]]; then current=''; fi # --option=value is three words
+    if [[ $last == = ]]; then last=${COMP_WORDS[COMP_CWORD - 2]}; fi
     for ((n = 1; n < COMP_CWORD; n++)); do
         known=" $(_relvmoiscsi_words "$command") "
         if [[ ${COMP_WORDS[n]} != -* && $known == *" ${COMP_WORDS[n]} "* ]]; then
@@ -152,12 +154,10 @@ _relvmoiscsi() {
     done
     known=$(_relvmoiscsi_value "$command" "$last") || known=$(_relvmoiscsi_words "$command")
     COMPREPLY=()
-    if [[ " $known " == *" FILE "* && $current != -* ]]; then
-        compopt -o filenames 2>/dev/null || : # not while bash completes: a test
-        mapfile -t COMPREPLY < <(compgen -f -- "$current")
-    else
-        mapfile -t COMPREPLY < <(compgen -W "${known//FILE/}" -- "$current")
+    if [[ " $known " != *" FILE "* || $current == -* ]]; then
+        compopt +o default 2>/dev/null
+        COMPREPLY=($(compgen -W "${known//FILE/}" -- "$current"))
     fi
 }
 
-complete -F _relvmoiscsi relvmoiscsi
+complete -o default -F _relvmoiscsi relvmoiscsi

@@ -29,7 +29,7 @@ build man build/man
     echo '.\" Made from docs/command.rst and --help: tools/docs.sh --update'
     grep -v '^\.\\" \|^'"'"'\\" t' build/man/relvmoiscsi.8
 } >build/man/page
-.venv/docs/bin/python -B tools/completion.py >build/man/completion
+.venv/docs/bin/python -B -m relvmoiscsi --completion bash >build/man/completion
 if [ "${1:-}" = --update ]; then
     cp build/man/page "$page"
     cp build/man/completion "$completion"

@@ -28,6 +28,7 @@ NEEDED=(
     iscsi-inq:libiscsi-bin
     tshark:tshark
     chromium:chromium
+    zsh:zsh
 )
 
 # The VM of the end-to-end tests, and what runs inside it; only for `tools/need-packages.sh e2e`

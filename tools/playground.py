@@ -49,6 +49,9 @@ Try it, and type `exit` at the end:
   relvmoiscsi pool attach {clone}
   relvmoiscsi pool clone "Production {today}" web db mail --isolated night
   xe vm-start vm="web {today}"
+
+`relvmoiscsi doctor` and `relvmoiscsi direct` belong to a dom0, and no simulated
+host has one. `xe help` lists what this `xe` knows.
 """
 
 #: the night of docs/night.rst, and the day after; each line is typed as it stands

@@ -4,7 +4,7 @@
 Results go to stdout, messages to stderr; with --json, stdout is one JSON object. errors.py lists the exit statuses.
 `overview` lists the commands, `parser` finds their modules, and `on_lun` has the common code of the commands on a LUN.
 `main` imports all other modules while it runs: Ctrl-C during the imports ends the command without a traceback, and
---help imports little.
+--help imports little. `running` runs the command that the parser has found.
 """
 
 import sys
@@ -12,14 +12,9 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # a type checker takes TYPE_CHECKING for true
     from argparse import Namespace
-    from typing import Any, Dict, List, Optional, Sequence
-
-    from relvmoiscsi.cli.output import Answer
+    from typing import Any, List, Optional, Sequence
 
 EXIT_USAGE = 2  #: of UsageError, and of the argument parser
-EXIT_BUG = 70
-EXIT_NOT_PRINTED = 74  #: as in sysexits.h, like EXIT_BUG
-EXIT_INTERRUPTED = 130
 _AGAIN = " Repeat the command."
 
 
@@ -29,10 +24,15 @@ def main(argv: "Optional[Sequence[str]]" = None) -> int:
     try:
         with _OneCtrlC():
             try:
-                words = _without_help(list(sys.argv[1:] if argv is None else argv))
+                words = list(sys.argv[1:] if argv is None else argv)
+                at = 1 if words[:1] in (["pool"], ["direct"]) else 0
+                if words[:1] == ["version"]:
+                    words = ["--version", *words[1:]]
+                elif words[at : at + 1] == ["help"]:  # in the place of a command
+                    words = [*words[:at], *words[at + 1 :], "--help"]
                 if words in ([], ["-h"], ["--help"]):  # the parser takes as long to import as the interpreter to start
                     from relvmoiscsi.cli import overview  # noqa: PLC0415
-                    from relvmoiscsi.cli.output import print_text  # noqa: PLC0415
+                    from relvmoiscsi.cli.output import EXIT_NOT_PRINTED, print_text  # noqa: PLC0415
 
                     is_printed = print_text(overview.page())
                     return (0 if words else EXIT_USAGE) if is_printed else EXIT_NOT_PRINTED
@@ -44,82 +44,22 @@ def main(argv: "Optional[Sequence[str]]" = None) -> int:
                     parser.print_help()
                     return EXIT_USAGE
                 arguments.words = ("relvmoiscsi", *words)
-                state = _how_to_tell(arguments) or _AGAIN
-                return _run(arguments)
-            except KeyboardInterrupt:  # outside the handler of `_run`
+                look = _how_to_tell(arguments)
+                state = look or _AGAIN
+                from relvmoiscsi.cli.running import run_command  # noqa: PLC0415 - --help needs none of its imports
+
+                return run_command(arguments, look, state)
+            except KeyboardInterrupt:  # outside the handler of `run_command`
                 return _say_early(state)
     except KeyboardInterrupt:  # before the first line, or behind the last line, of the block
         return _say_early(state)
 
 
 def _say_early(state: str) -> int:
-    from relvmoiscsi.cli.output import say  # noqa: PLC0415
+    from relvmoiscsi.cli.output import EXIT_INTERRUPTED, say  # noqa: PLC0415
 
     say("Interrupted." + state)
     return EXIT_INTERRUPTED
-
-
-def _without_help(words: "List[str]") -> "List[str]":
-    """Return the words with `help` and `version`, in the place of a command, as the options that they mean."""
-    if words[:1] == ["version"]:
-        return ["--version", *words[1:]]
-    at = 1 if words[:1] in (["pool"], ["direct"]) else 0
-    if words[at : at + 1] == ["help"]:
-        return [*words[:at], *words[at + 1 :], "--help"]
-    return words
-
-
-def _run(arguments: "Namespace") -> int:
-    import logging  # noqa: PLC0415 - --help needs none of these imports
-
-    from relvmoiscsi.cli.output import RED, LogFormatter, print_result, print_text, say  # noqa: PLC0415
-    from relvmoiscsi.errors import RelvmoiscsiError, error_facts  # noqa: PLC0415
-    from relvmoiscsi.json_answer import answer_text  # noqa: PLC0415
-    from relvmoiscsi.wording import printable, with_options  # noqa: PLC0415
-
-    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(arguments.verbose, 2)]
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LogFormatter())
-    logging.basicConfig(level=level, handlers=[handler])
-    is_on_lun = hasattr(arguments, "device")
-    facts: Dict[str, Any] = {}
-    try:
-        answer: Answer = arguments.run(arguments)
-        if arguments.json:
-            is_printed = print_result(answer_text(arguments.command, answer.facts, indent=2))
-        else:
-            is_printed = arguments.quiet or print_text(answer.text)
-        return answer.status if is_printed else EXIT_NOT_PRINTED
-    except RelvmoiscsiError as error:
-        if hasattr(arguments, "vdis"):
-            error.message = with_options(error.message)
-        if arguments.json and is_on_lun:
-            from relvmoiscsi.cli.on_lun import failure_facts  # noqa: PLC0415
-
-            facts = failure_facts(arguments, error)
-        if arguments.json:
-            print_result(answer_text(arguments.command, {**facts, **error_facts(error)}, indent=2))
-        say(printable(str(error)), RED)
-        return error.exit_status
-    except KeyboardInterrupt as stop:
-        message, state = "Interrupted.", str(stop)
-        if arguments.json and not is_on_lun:  # the LUN may be the device that does not answer
-            facts = {
-                "kind": "Interrupted",
-                "exit_status": EXIT_INTERRUPTED,
-                "message": message,
-                "disk_state": state,
-            }
-            facts = {"error": facts, **getattr(stop, "facts", {})}
-            print_result(answer_text(arguments.command, facts, indent=2))
-        say(message + (" " + printable(state) if state else _how_to_tell(arguments) or _AGAIN))
-        return EXIT_INTERRUPTED
-    except Exception:  # noqa: BLE001 - a bug: print the traceback, and return EXIT_BUG
-        import traceback  # noqa: PLC0415
-
-        say(traceback.format_exc().rstrip())
-        say("This is a bug." + _how_to_tell(arguments), RED)
-        return EXIT_BUG
 
 
 class _OneCtrlC:
@@ -146,7 +86,7 @@ class _OneCtrlC:
         signals: Any = __import__("_signal")
 
         for number, _before in self._before:
-            signals.signal(number, _ignored)
+            signals.signal(number, lambda *_: None)  # a child process would inherit SIG_IGN
         raise KeyboardInterrupt
 
     def __exit__(self, *_error: object) -> None:
@@ -156,11 +96,8 @@ class _OneCtrlC:
             signals.signal(number, before)
 
 
-def _ignored(*_signal: object) -> None:
-    """Do nothing: a child process would inherit SIG_IGN."""
-
-
 def _how_to_tell(arguments: "Namespace") -> str:
+    """Return the sentence on how to see the state of the LUN of the command; "" for a command on no LUN."""
     if not hasattr(arguments, "device"):
         return ""
     from relvmoiscsi.wording import command  # noqa: PLC0415

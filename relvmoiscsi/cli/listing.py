@@ -86,22 +86,15 @@ def listed(command: DeviceCommand) -> Optional[Answer]:
         label = lun.mgt.name_label if lun.mgt else ""
         return Listed(info, found.state, lun.sr_uuid, label, len(lun.disks()), reason)
 
-    luns = _with_same_srs(each_at_once([partial(read, info) for info in infos]))
-    facts = {"device": text, "iqn": url.iqn, "luns": [lun.facts() for lun in luns]}
-    return Answer(facts, "\n".join(_lun_lines(text, luns)))
-
-
-def _with_same_srs(luns: Sequence[Listed]) -> List[Listed]:
-    """Return the LUNs, each with the numbers of the other LUNs that hold its SR."""
+    luns = each_at_once([partial(read, info) for info in infos])
     by_sr: Dict[Optional[str], List[int]] = {}
     for lun in luns:
         by_sr.setdefault(lun.sr_uuid, []).append(lun.info.number)
-    return [
-        lun._replace(same_sr_as=[number for number in by_sr[lun.sr_uuid] if number != lun.info.number])
-        if lun.sr_uuid
-        else lun
-        for lun in luns
-    ]
+    for at, lun in enumerate(luns):
+        if lun.sr_uuid:
+            luns[at] = lun._replace(same_sr_as=[each for each in by_sr[lun.sr_uuid] if each != lun.info.number])
+    facts = {"device": text, "iqn": url.iqn, "luns": [lun.facts() for lun in luns]}
+    return Answer(facts, "\n".join(_lun_lines(text, luns)))
 
 
 def _say_equal_scsi_ids(infos: Sequence[LunInfo], number: Optional[int] = None) -> None:

@@ -50,7 +50,7 @@ class MapCommand(DeviceCommand):
         if self.lun is not None and (self._is_computed or self.old):
             raise UsageError("--device prints the whole map: remove --sr and the ids.")
         if self.lun is None and not (self._is_computed and self.old):
-            raise UsageError("Give --sr and at least one old id, or --device.")
+            raise UsageError("Give --device DEVICE for the whole map of a LUN, or --sr NEW and at least one old id.")
 
     def run(self) -> Answer:
         """Return a map. Raises NotFound where a LUN has no map, and the errors of reading a LUN."""

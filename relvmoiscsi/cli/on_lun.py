@@ -29,7 +29,7 @@ from relvmoiscsi.lun.opened import LunSource, OpenLun, Permission
 from relvmoiscsi.lun.run import Proposal
 from relvmoiscsi.lun.source import source_of
 from relvmoiscsi.portal import DEFAULT_PORT
-from relvmoiscsi.wording import human_size, printable
+from relvmoiscsi.wording import file_word, human_size, printable
 
 HOST = THIS_HOST
 
@@ -187,12 +187,11 @@ def device_word(word: str) -> str:
             parse_url(word)
         except UsageError as problem:
             raise argparse.ArgumentTypeError(problem.message) from None
+    elif word.startswith("iscsi:"):
+        raise argparse.ArgumentTypeError(
+            "a URL begins with iscsi:// and two slashes; a file of this name is ./iscsi:..."
+        )
     return file_word(word)
-
-
-def file_word(word: str) -> str:
-    """Return the path, with ./ before a leading dash: a command in a message has the path, and no option, there."""
-    return "./" + word if word.startswith("-") else word
 
 
 # --- the answer
@@ -213,8 +212,10 @@ def answer(lun: OpenLun, outcome: run.CompletedRun, headline: str) -> Answer:
             f"next: give the clone new identities with {resignature}, or detach it. "
             "No host may attach it beside its original."
         )
+    elif not lun.is_lun:  # no host attaches an image file
+        lines.append("next: " + wording.shell_words("relvmoiscsi", "check", lun.name))
     elif lun.scsi_id is not None and result.ids is not None and result.lun is not None:
-        # The commands that attach the new SR, with its values. No host attaches an image file.
+        # The commands that attach the new SR, with its values.
         sr_type = "lvmohba"
         config: List[str] = []
         lines.append("next, on the pool master (pbd-create and pbd-plug for each host):")

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
 
-EXIT_NOT_PRINTED = 74  #: the run is complete, and its result was not printed or not written to a file
+EXIT_BUG = 70
+EXIT_NOT_PRINTED = 74  #: the run is complete, and its result was not printed or not written to a file; as in sysexits.h
+EXIT_INTERRUPTED = 130
 
 
 class Answer(NamedTuple):
@@ -65,6 +67,10 @@ def width(stream: Any) -> int:
         return 80
 
 
+#: a command, alone or as a next step; `relvmoiscsi: error: ...` is a sentence
+_COMMAND_LINE = r" *((next|then|or): +)?(xe|relvmoiscsi) (?![a-z -]*: error: )"
+
+
 def fitted(text: str, stream: Any) -> str:
     """Return the text with its long lines broken for this stream. Only a terminal breaks rows: a program reads rows."""
     return wrapped(text, width(stream), breaks_rows=is_terminal(stream))
@@ -77,23 +83,23 @@ def wrapped(text: str, columns: int, breaks_rows: bool = True) -> str:
     alone on an indented line, or after `next: `. A row has its last column in the right half, and stays whole unless
     `breaks_rows`.
     """
-    lines = text.split("\n")
-    return "\n".join(line if len(line) <= columns else _wrapped_line(line, columns, breaks_rows) for line in lines)
+    lines = []
+    for line in text.split("\n"):
+        starts = [cell.end() for cell in re.finditer("  +", line)] or [0]
+        is_row = starts[-1] > columns // 2 and not breaks_rows
+        if len(line) <= columns or is_row or re.match(_COMMAND_LINE, line):
+            lines.append(line)
+            continue
+        indent = max([2, *(start for start in starts if start <= columns // 2)])
+        from textwrap import fill  # noqa: PLC0415 - slow to import, and udev waits
 
-
-def _wrapped_line(line: str, columns: int, breaks_rows: bool) -> str:
-    starts = [cell.end() for cell in re.finditer("  +", line)] or [0]
-    if starts[-1] > columns // 2 and not breaks_rows or re.match(r" *((next|then|or): +)?(xe|relvmoiscsi) ", line):
-        return line
-    indent = max([2, *(start for start in starts if start <= columns // 2)])
-    from textwrap import fill  # noqa: PLC0415 - slow to import, and udev waits
-
-    whole = re.sub("`[^`]*`", lambda command: command.group().replace(" ", "\0"), line)
-    longest = max(map(len, whole.split()))
-    if longest <= columns - 2:  # a name of a volume fits, if not under its column
-        indent = min(indent, columns - longest)
-    filled = fill(whole, columns, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
-    return filled.replace("\0", " ")
+        whole = re.sub("`[^`]*`", lambda command: command.group().replace(" ", "\0"), line)
+        longest = max(map(len, whole.split()))
+        if longest <= columns - 2:  # a name of a volume fits, if not under its column
+            indent = min(indent, columns - longest)
+        filled = fill(whole, columns, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+        lines.append(filled.replace("\0", " "))
+    return "\n".join(lines)
 
 
 # --- results and talk
@@ -221,11 +227,13 @@ def tell(text: str, end: str = "\n") -> None:
 
 def _typed(question: str) -> str:
     tell(question, end=" ")
+    line = ""
     try:
-        return sys.stdin.readline().strip()
-    except KeyboardInterrupt:
-        Unheard(sys.stderr).write("\n")  # the message begins its own line, behind ^C
-        raise
+        line = sys.stdin.readline()
+    finally:
+        if not line.endswith("\n"):  # Ctrl-C or Ctrl-D: the message begins its own line
+            Unheard(sys.stderr).write("\n")
+    return line.strip()
 
 
 # --- long work

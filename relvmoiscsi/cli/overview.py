@@ -15,8 +15,11 @@ COMMANDS = {
     "pool": "attach clones as SRs in a whole pool, clone their VMs",
 }
 
+#: the shells of --completion
+SHELLS = ("bash", "zsh")
+
 _PAGE = """\
-usage: relvmoiscsi [-h] [--version] COMMAND ...
+usage: relvmoiscsi [-h] [--version] [--completion SHELL] COMMAND ...
 
 Give an array clone of a XenServer or XCP-ng SR new identities, so that a pool
 can use the clone beside its original. The SR has the type lvmoiscsi, lvmohba or
@@ -24,8 +27,9 @@ lvm. DEVICE is a block device, an image file or iscsi://host/iqn/lun; it must be
 the clone.
 
 options:
-  -h, --help     show this help message and exit
-  --version      show program's version number and exit
+  -h, --help          show this help message and exit
+  --version           show program's version number and exit
+  --completion SHELL  print the script by which bash or zsh completes words
 
 commands:
   COMMAND

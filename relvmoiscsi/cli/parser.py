@@ -114,6 +114,17 @@ class _Version(argparse.Action):
         sys.exit(0)
 
 
+class _Completion(argparse.Action):
+    """Prints the script by which a shell completes the words of the command, and ends."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, _option: Any = None) -> NoReturn:
+        from relvmoiscsi.cli import completion  # noqa: PLC0415 - udev waits
+
+        if not print_result(completion.script(values, make_parser(overview.COMMANDS)).rstrip("\n")):
+            sys.exit(EXIT_NOT_PRINTED)
+        sys.exit(0)
+
+
 class _TopParser(Parser):
     """Prints the overview, which is equal on every Python."""
 
@@ -147,6 +158,8 @@ def make_parser(whole: Iterable[str] = tuple(overview.COMMANDS)) -> argparse.Arg
     """
     parser = _TopParser("relvmoiscsi", formatter_class=_Help)
     parser.add_argument("--version", action=_Version, nargs=0, help="show program's version number and exit")
+    what = "print the script by which bash or zsh completes words"
+    parser.add_argument("--completion", action=_Completion, choices=overview.SHELLS, metavar="SHELL", help=what)
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(metavar="COMMAND", prog="relvmoiscsi", parser_class=Parser)
 

@@ -115,15 +115,6 @@ class ShowCommand(DeviceCommand):
 # --- check
 
 
-def _way_out(defects: Sequence[RelvmoiscsiError]) -> str:
-    """Return the next step for a damaged LUN: the command that a defect names, or a look at the original."""
-    commands = [found for defect in defects for found in re.findall(r"`([^`]+ [^`]+)`", defect.message)]
-    for found in sorted(commands, key=lambda words: not words.startswith("relvmoiscsi ")):
-        return f"next: {found}"
-    words = shell_words("relvmoiscsi", "check", "ORIGINAL")
-    return f"next: {words}\nIf the original is whole, the copy is incomplete: take the copy again from the array."
-
-
 _FINISHED = "No next step is needed on the LUN: a host may attach the clone beside its original."
 _FEW = 10  #: findings for people; a copy may differ from its original in every mebibyte
 _TAKE_AGAIN = "next: attach neither beside the other; take the copy again from the array, and resignature that copy."
@@ -148,9 +139,13 @@ class CheckCommand(DeviceCommand):
             found = engine.inspect(lun.device, _resignature_words(self))
             facts = report.inspection_facts(name, found)
             if found.defects:
-                return self._told(
-                    found.defects[0], facts, report.defects_text(name, found) + "\n" + _way_out(found.defects)
-                )
+                # The next step: a command that a defect names, of relvmoiscsi first; else a look at the original.
+                named = [words for each in found.defects for words in re.findall(r"`([^`]+ [^`]+)`", each.message)]
+                named.sort(key=lambda words: not words.startswith("relvmoiscsi "))
+                look = "next: " + shell_words("relvmoiscsi", "check", "ORIGINAL")
+                look += "\nIf the original is whole, the copy is incomplete: take the copy again from the array."
+                text = report.defects_text(name, found) + "\n" + (f"next: {named[0]}" if named else look)
+                return self._told(found.defects[0], facts, text)
             if found.problem is not None:
                 raise found.problem
             if self.original:
@@ -194,6 +189,8 @@ class CheckCommand(DeviceCommand):
                 what = "no finished copy" if is_new else "an untouched copy"
                 verdict, told = f"{self.device}, state {state}, is {what} of {name}: both have the same identities.", []
             after = _TAKE_AGAIN if state == engine.RESIGNATURED else next_line(state, self.device)
+            if found.problems[0].startswith(engine.EXCHANGED):
+                after = "next: " + shell_words("relvmoiscsi", "check", "--original", self.device, name)
             if found.problems[0].startswith("The original is another SR"):
                 after = next_line(engine.RESIGNATURED, self.device)
             lines = [verdict, *map(printable, told[:_FEW])]

@@ -4,7 +4,7 @@
 import argparse
 import json
 import os
-from typing import Optional
+from typing import Optional, Union
 
 from relvmoiscsi import report, untrusted
 from relvmoiscsi.cli.on_lun import FINISHED, WriteCommand, answer, on_lun, warn_of_override, writes
@@ -15,8 +15,8 @@ from relvmoiscsi.formats import mapfile
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.host.own_path import NotOwn, read_named
 from relvmoiscsi.lun import run
-from relvmoiscsi.lun.answer import Identification, dry_run_facts, finished_facts, unsaid_copy
-from relvmoiscsi.lun.opened import LunSource, OpenLun
+from relvmoiscsi.lun.answer import dry_run_facts, finished_facts, identification, unsaid_copy
+from relvmoiscsi.lun.opened import OpenLun
 from relvmoiscsi.lun.run import NewRun, Proposal, Settlement
 from relvmoiscsi.wording import ALL, VDIS, printable
 
@@ -118,30 +118,24 @@ class ResignatureCommand(WriteCommand):
             )
 
     def run(self) -> Answer:
-        source = self.source(self.device)
+        source, asked = self.source(self.device), (self.permission, self.request, os.urandom)
+        found: Union[run.CompletedRun, run.Finished, NewRun]
         if self.dry_run:
-            return self._plan(source)
-        with Bar() as bar:
-
-            def progress(_what: str, done: int, total: int) -> None:
-                bar(done, total)
-
-            asked = (source, self.permission, self.request, os.urandom, self.consent, progress)
-            lun, found = run.resignature_of(*asked)
+            lun, found = run.plan_of(source, *asked)
+        else:
+            with Bar() as bar:
+                lun, found = run.resignature_of(source, *asked, self.consent, lambda _, done, total: bar(done, total))
         if isinstance(found, run.Finished):
-            return _already_done(lun, found)
-        headline = f"{self.device} was resignatured."
-        if found.was_cut:
-            headline = FINISHED.format(self.device, "resignature")
-        return answer(lun, found, headline)
-
-    def _plan(self, source: LunSource) -> Answer:
-        """Return the plan as the answer, and say what would refuse the run."""
-        lun, planned = run.plan_of(source, self.permission, self.request, os.urandom)
-        if isinstance(planned, run.Finished):
-            return _already_done(lun, planned)
-        objection, prepared = planned.pool.objection, planned.prepared
-        if objection is not None and planned.pool.is_overridden:
+            said = f"{lun.name} was already resignatured, as SR {found.done.sr_uuid}. Nothing was written."
+            return Answer(finished_facts(lun, found), said)
+        if isinstance(found, run.CompletedRun):
+            headline = (
+                FINISHED.format(self.device, "resignature") if found.was_cut else f"{self.device} was resignatured."
+            )
+            return answer(lun, found, headline)
+        # The answer to a dry run is the plan, with what would refuse the run.
+        objection, prepared = found.pool.objection, found.prepared
+        if objection is not None and found.pool.is_overridden:
             with run.recording(source.host):
                 warn_of_override(lun.name, objection)
         elif objection is not None:
@@ -150,9 +144,9 @@ class ResignatureCommand(WriteCommand):
             self._as_later_copy(lun.name, prepared.later_copy)
         except Refused as refusal:
             say("note: a run without --dry-run is refused: " + printable(refusal.message))
-        facts, loss = dry_run_facts(lun, planned), report.loss_of(prepared)
+        facts, loss = dry_run_facts(lun, found), report.loss_of(prepared)
         lines = [f"{lun.name}: dry run. These writes are planned; nothing was written."]
-        lines += Identification(lun, planned.pool, prepared.lun).lines()
+        lines += identification(lun, found).lines()
         lines += [report.cost_text(prepared.cost)] if prepared.cost is not None else []
         lines += loss.lines if loss is not None else []
         lines += [report.map_text(prepared.lun, prepared.plan.run.ids), "", report.plan_text(prepared.plan)]
@@ -196,8 +190,3 @@ class ResignatureCommand(WriteCommand):
             raise unsaid_copy(name, copy)
         say("note: " + printable(copy.sentence(name)))
         return ", as a later copy"
-
-
-def _already_done(lun: OpenLun, found: run.Finished) -> Answer:
-    sr_uuid, facts = found.done.sr_uuid, finished_facts(lun, found)
-    return Answer(facts, f"{lun.name} was already resignatured, as SR {sr_uuid}. Nothing was written.")

@@ -20,7 +20,7 @@ volume counts, here and for libvhd. Source: blktap drivers/block-vhd.c (vhd_kill
 """
 
 import re
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar
 
 from relvmoiscsi.device import SECTOR, Range
 from relvmoiscsi.errors import BadChecksum, Malformed, Place, Unsupported
@@ -40,7 +40,6 @@ VERSION         = 0x00010000
 TYPE_DYNAMIC    = 3
 TYPE_DIFFERENCING = 4
 TYPE_NAMES      = {2: "fixed", TYPE_DYNAMIC: "dynamic", TYPE_DIFFERENCING: "differencing"}
-LOCATOR_COUNT   = 8
 LOCATOR_NONE    = 0
 LOCATOR_MACX    = 0x4D616358       #: "MacX": a file URL, UTF-8
 LOCATOR_W2KU    = 0x57326B75       #: "W2ku": absolute path, UTF-16LE
@@ -156,15 +155,6 @@ STRUCTURES: Dict[str, Type[SealedRecord]] = {HEADER_KIND: DynamicHeader, FOOTER_
 _TEXT_PREFIX = re.compile(r"\A(?:file://)?(?:\./)?(?:\.\\)?")
 
 
-class Locator(NamedTuple):
-    """A parent locator in use."""
-
-    number: int  #: index of the entry in the header
-    code: int
-    offset: int  #: bytes from the start of the volume
-    length: int  #: bytes of text
-
-
 class Vhd(NamedTuple):
     """A verified VHD, with both footers as stored: SM may have been cut between the writes of the two footers."""
 
@@ -173,7 +163,7 @@ class Vhd(NamedTuple):
     stale_end: Optional[Footer]  #: a valid footer of another VHD in the last sector
     killed: bool  #: the last sector is KILLED_FOOTER: tapdisk has, or had, the VHD open for writing
     header: DynamicHeader
-    locators: Tuple[Locator, ...]
+    locators: Tuple[LocatorEntry, ...]  #: those in use
     parent: Optional[ParentName]  #: as the header names it; None for a dynamic VHD
 
     @property
@@ -195,10 +185,6 @@ class Vhd(NamedTuple):
         """The VHD with this hidden flag in each valid footer."""
         end = _with_hidden(self.end_footer, hidden) if self.end_footer else None
         return self._replace(footer=_with_hidden(self.footer, hidden), end_footer=end)
-
-    def with_own_end_footer(self) -> "Vhd":
-        """The VHD with the copy of its footer in the last sector."""
-        return self._replace(end_footer=self.footer, stale_end=None, killed=False)
 
 
 def read_vhd(
@@ -312,29 +298,32 @@ def sealed(record: Sealed) -> Sealed:
     return record.replace(checksum=vhd_checksum(bytes(record), type(record).checksum.offset))
 
 
-def _locators(header: DynamicHeader, volume: str, volume_size: int) -> Tuple[Locator, ...]:
-    found: List[Locator] = []
+def used_locators(header: DynamicHeader) -> Iterator[Tuple[int, LocatorEntry]]:
+    """The parent locators in use, and their places in the field `locators`, in bytes."""
+    entries = header.locators
+    for at in range(0, len(entries), LocatorEntry.SIZE):
+        if not entries.startswith(_NO_LOCATOR, at):
+            yield at, LocatorEntry.at(entries, at)
+
+
+def _locators(header: DynamicHeader, volume: str, volume_size: int) -> Tuple[LocatorEntry, ...]:
+    found: List[LocatorEntry] = []
     table = (header.table_offset, header.table_offset + 4 * header.max_bat_entries)
     taken = [(0, HEAD_BYTES), table, (volume_size - Footer.SIZE, volume_size)]
-    entries, start = header.locators, Place(volume, HEADER_OFFSET + DynamicHeader.locators.offset)
-    for index in range(LOCATOR_COUNT):
-        at = index * LocatorEntry.SIZE
-        if entries.startswith(_NO_LOCATOR, at):
-            continue
-        where = start.plus(at)
-        what, entry = f"VHD parent locator {index}", LocatorEntry.at(entries, at, where)
+    for at, entry in used_locators(header):
+        what = f"VHD parent locator {at // LocatorEntry.SIZE}"
+        where = Place(volume, HEADER_OFFSET + DynamicHeader.locators.offset + at)
         if entry.code not in LOCATOR_CODECS:
             raise Unsupported(what, where, f"its code is 0x{entry.code:08x}")
         space, length = locator_space(entry), entry.data_length
         if not 0 < length <= space or length > 4096:
             raise Malformed(what, where, f"its text has {length} bytes, the room for the text has {space}")
-        locator = Locator(index, entry.code, entry.data_offset, length)
-        span = (locator.offset, locator.offset + locator.length)
+        span = (entry.data_offset, entry.data_offset + length)
         if span[1] > volume_size or any(span[0] < end and start < span[1] for start, end in taken):
             problem = "its text in bytes {} to {} runs into something else".format(*span)
             raise Malformed(what, where, problem)
         taken.append(span)
-        found.append(locator)
+        found.append(entry)
     return tuple(found)
 
 
@@ -373,13 +362,13 @@ def located_parents(vhd: Vhd, texts: Sequence[bytes], volume: str) -> List[Paren
         raise Malformed("VHD header", Place(volume, HEADER_OFFSET), "it has a parent and no parent locator")
     found = []
     for locator, data in zip(vhd.locators, texts):
-        where = Place(volume, locator.offset)
+        where = Place(volume, locator.data_offset)
         what = "VHD parent locator text"
         found.append(_parent_of(_located_text(locator, data, what, where), what, where))
     return found
 
 
-def _located_text(locator: Locator, data: bytes, what: str, where: Place) -> str:
+def _located_text(locator: LocatorEntry, data: bytes, what: str, where: Place) -> str:
     """The text without trailing zeros: a cut reparenting may leave the length of the old, longer text in the header."""
     return _decoded(data, LOCATOR_CODECS[locator.code], what, where).rstrip("\0")
 
@@ -409,18 +398,16 @@ def changes(
     if parent is None:
         return found
     header, in_texts = after.header, []
-    for locator, data in zip(after.locators, texts):
-        codec = LOCATOR_CODECS[locator.code]
-        text = _located_text(locator, data, "VHD parent locator text", Place(volume, locator.offset))
+    for (at, locator), data in zip(used_locators(after.header), texts):
+        codec, offset = LOCATOR_CODECS[locator.code], locator.data_offset
+        text = _located_text(locator, data, "VHD parent locator text", Place(volume, offset))
         renamed = _named(text, parent, uuids)
         new = _exchanged(data, text, renamed, codec)
         length = len(renamed.encode(codec))
-        if length != locator.length:  # the name of a VHD is a letter longer than of a raw parent
-            at = locator.number * LocatorEntry.SIZE
-            entry = LocatorEntry.at(header.locators, at).replace(data_length=length)
-            behind = header.locators[at + LocatorEntry.SIZE :]
+        if length != locator.data_length:  # the name of a VHD is a letter longer than of a raw parent
+            entry, behind = locator.replace(data_length=length), header.locators[at + LocatorEntry.SIZE :]
             header = header.replace(locators=header.locators[:at] + bytes(entry) + behind)
-        in_texts.append(Change(locator.offset, data.ljust(len(new), b"\0"), new, "VHD parent locator of " + volume))
+        in_texts.append(Change(offset, data.ljust(len(new), b"\0"), new, "VHD parent locator of " + volume))
     name = _name_text(after.header, Place(volume, HEADER_OFFSET))
     stored = after.header.parent_name
     header = sealed(header.replace(parent_name=_exchanged(stored, name, _named(name, parent, uuids), NAME_CODEC)))

@@ -22,7 +22,7 @@ from relvmoiscsi.errors import BadChecksum, Malformed, Place, Unsupported
 from relvmoiscsi.formats import vhd
 from relvmoiscsi.formats.checksum import byte_sum
 from relvmoiscsi.formats.ondisk import big_endian, expect_magic
-from relvmoiscsi.formats.vhd import BatmapHeader, DynamicHeader, LocatorEntry, locator_space
+from relvmoiscsi.formats.vhd import BatmapHeader, DynamicHeader, locator_space
 
 UNIT = 4096  #: bytes
 SLOT_UNITS = 513
@@ -57,10 +57,8 @@ def first_slot_unit(header: DynamicHeader, batmap: BatmapHeader) -> int:
 def end_of_headers(header: DynamicHeader, batmap: BatmapHeader) -> int:
     """The end of the headers of an image, locator texts included, in bytes. Source: libvhd, vhd_end_of_headers."""
     end = batmap.batmap_offset + batmap.batmap_sectors * SECTOR
-    for index in range(vhd.LOCATOR_COUNT):
-        entry = LocatorEntry.at(bytes(header), DynamicHeader.locators.offset + index * LocatorEntry.SIZE)
-        if entry.code != vhd.LOCATOR_NONE:
-            end = max(end, entry.data_offset + locator_space(entry))
+    for _at, entry in vhd.used_locators(header):
+        end = max(end, entry.data_offset + locator_space(entry))
     return end
 
 

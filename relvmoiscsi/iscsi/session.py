@@ -22,6 +22,7 @@ from relvmoiscsi.iscsi.pdu import FINAL, IMMEDIATE, NO_TAG, PduHeader, Wire
 from relvmoiscsi.iscsi.text_keys import MAX_TEXT, Collector
 from relvmoiscsi.scsi import Verdict
 
+STEP_BYTES = 1 << 16  #: progress of a command; less of it, and a target could let an answer trickle for days
 DEPTH = 32  #: commands in parallel, the usual queue depth of an iSCSI session
 
 _READ, _WRITE, _SIMPLE = 0x40, 0x20, 0x01
@@ -191,8 +192,7 @@ class Session:
             task = self._task_of(header)
             if not task.command.into:
                 raise Violation("The target sent data for a command that reads none.")
-            task.moved += len(data)
-            self.steps += 1
+            self._move(task, task.moved + len(data))
             if header.flags & _HAS_STATUS:
                 self._end(header, b"")
         elif header.opcode == pdu.R2T:
@@ -252,6 +252,15 @@ class Session:
             raise Violation(f"The target spoke of a command {header.task_tag:#x} that is not under way.")
         return task
 
+    def _move(self, task: Task, end: int) -> None:
+        """Note how far the data of a command have come, and whether that is progress.
+
+        A target could send or ask for a byte at a time, or for none. So the first bytes are progress, and then each
+        STEP_BYTES.
+        """
+        self.steps += (task.moved == 0 < end) or task.moved // STEP_BYTES < end // STEP_BYTES
+        task.moved = end
+
     def _end(self, header: PduHeader, sense: bytes) -> None:
         task = self._active.pop(header.task_tag)
         task.is_done, task.status, task.sense = True, header.byte3, sense
@@ -284,8 +293,7 @@ class Session:
         is_next = offset == task.moved and offset + length <= len(task.command.data)
         if not is_next or not 0 < length <= self.parameters.max_burst_bytes or header.lengths:
             raise Violation("The target asked for data of a write that are not there, or not in order.")
-        self.steps += 1
-        task.moved = offset + length
+        self._move(task, offset + length)
         first = PduHeader(
             opcode=pdu.DATA_OUT,
             lun=header.lun,
@@ -304,9 +312,9 @@ class Session:
         if not data and not header.flags & FINAL:
             raise Violation("The target sent a part of a text that is empty.")
         self.text.add(data)
-        self.steps += 1
         if header.flags & FINAL:
             self.text_is_done = True
+            self.steps += 1
         else:
             self._send(PduHeader(pdu.TEXT, lun=header.lun, task_tag=self._text_tag, word20=header.word20))
 

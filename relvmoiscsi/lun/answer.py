@@ -92,7 +92,7 @@ def dry_run_facts(lun: OpenLun, planned: NewRun) -> Dict[str, Any]:
     """Return the facts of a plan that was not carried out."""
     prepared, content = planned.prepared, planned.prepared.lun
     facts = report.result_facts(lun.name, Result(prepared.state, content, prepared.plan.run.ids, lun.scsi_id))
-    facts["lun"] = Identification(lun, planned.pool, content).facts()
+    facts["lun"] = identification(lun, planned).facts()
     facts["plan"] = report.plan_facts(prepared.plan)
     if prepared.later_copy is not None:
         facts["later_copy"] = prepared.later_copy._asdict()

@@ -10,12 +10,11 @@ A call over a session heeds no signal. A killed call leaves nothing on the host,
 """
 
 from contextlib import ExitStack, contextmanager
-from typing import Callable, ContextManager, Iterator, List, Sequence, Tuple
+from typing import Callable, ContextManager, Iterator, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import NOTHING_WRITTEN, NotFound, in_state
-from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.disk.kernel_disks import exclusive_open
 from relvmoiscsi.host.disk.paths import NamedPath
 from relvmoiscsi.host.locks.lun_lock import lun_lock
@@ -85,7 +84,7 @@ def _of_session(device: LunDevice, steps: StepDeadline, deadline: Deadline, scsi
 @contextmanager
 def disks_to_read(scsi_id: str, nodes: Sequence[str]) -> Iterator[OpenLun]:
     """Open these nodes that lead to a LUN for reading, for the block. Raises NotFound if all have gone."""
-    with _opened(nodes, lambda node: open_device(node, writable=False)) as device:
+    with _opened(nodes, None) as device:
         yield OpenLun(device, BLOCK_DEVICE, scsi_id, ReadGuard(scsi_id, THIS_HOST))
 
 
@@ -102,23 +101,25 @@ def disks_to_write(
     `name` is the LUN's SCSIid and serial number, which the LUN says before each batch. `begin` asks the parent, which
     holds the lock of the LUN and calls `guard.hold`. Raises as `disks_to_read`, Refused.
     """
-
-    def open_one(node: str) -> ContextManager[Device]:
-        return open_device(node, writable=True, lock_timeout=wait_seconds(deadline, _DISK_LOCK_SECONDS))
-
-    with _opened(nodes, open_one) as device:
+    with _opened(nodes, deadline) as device:
         yield OpenLun(GatedDevice(NamedPath(device, name), ChildGate(begin)), BLOCK_DEVICE, name[0], guard)
 
 
 @contextmanager
-def _opened(nodes: Sequence[str], open_one: Callable[[str], ContextManager[Device]]) -> Iterator[Device]:
-    """Open all these nodes, without nodes that have gone, and give the first. Raises NotFound if all have gone."""
+def _opened(nodes: Sequence[str], to_write: Optional[Deadline]) -> Iterator[Device]:
+    """Open all these nodes, without nodes that have gone, and give the first. Raises NotFound if all have gone.
+
+    For a write, the wait for a disk ends before the deadline `to_write`.
+    """
+    from relvmoiscsi.host.disk.block_device import open_device  # noqa: PLC0415 - a session needs no disk
+
     opened: List[Device] = []
     gone: List[NotFound] = []
     with ExitStack() as stack:
         for node in nodes:
             try:
-                opened.append(stack.enter_context(open_one(node)))
+                seconds = wait_seconds(to_write, _DISK_LOCK_SECONDS) if to_write is not None else 0.0
+                opened.append(stack.enter_context(open_device(node, to_write is not None, lock_timeout=seconds)))
             except NotFound as problem:
                 gone.append(problem)
         if not opened:

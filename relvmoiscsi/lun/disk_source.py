@@ -6,6 +6,7 @@ The LUN says its name with each batch.
 
 import os
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Iterator, List, Optional
 
 from relvmoiscsi import engine
@@ -22,7 +23,8 @@ from relvmoiscsi.host.disk.scsi_id import hardware_of, scsi_id_at, scsi_id_of
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.locks.lun_lock import lun_lock
 from relvmoiscsi.host.this_host import Host
-from relvmoiscsi.lun import guard, users
+from relvmoiscsi.host.xapi import stale_volumes
+from relvmoiscsi.lun import guard
 from relvmoiscsi.lun.guard import LVM_LOCKS, SM_LOCK, CommandGuard, ReadGuard
 from relvmoiscsi.lun.opened import BLOCK_DEVICE, Guard, LunSource, OpenLun, Permission, agreed
 
@@ -47,14 +49,30 @@ class DiskSource(LunSource):
 
     @contextmanager
     def opened_to_write(self, permission: Permission) -> Iterator[OpenLun]:
+        """Open the device. A LUN with a SCSIid keeps its name, or is refused.
+
+        The kernel keeps the SCSIid of the LUN that it has found. The array may have mapped the original there since.
+        """
         scsi_id = agreed(self.name, permission.scsi_id, scsi_id_of(self.name))
         with ExitStack() as held:
             if scsi_id is not None:
                 held.enter_context(lun_lock(scsi_id, self.host, guard.LOCK_SECONDS))
             try:
-                device = self._open_alone(held, scsi_id)
+                if scsi_id is not None:
+                    own = live_scsi.kernel_name(self.name, self.host)  # LVM may have taken another path of the LUN
+                    held.enter_context(exclusive_open(scsi_id, NO_DEADLINE, self.host, own))
+                device: Device = held.enter_context(self._open(writable=True))
+                if scsi_id is not None:
+                    named = NamedPath(device, (scsi_id, live_scsi.live_serial(self.name)))
+                    named.verify_name()
+                    device = named
             except Refused as refused:
-                refused.message = f"{refused.message} {self._way_out(scsi_id)}".strip()
+                # Volumes that SM has activated on a clone can be removed. A LUN in the records of the pool may be the
+                # original.
+                is_attached = partial(stale_volumes.is_attached_here, host=self.host)
+                advice = stale_volumes.advice(scsi_id, self._sr_uuid, is_attached, self.host)
+                refusal = ReadGuard(scsi_id, self.host).ask([]).objection if advice else None
+                refused.message = f"{refused.message} {refusal.message if refusal is not None else advice}".strip()
                 raise
 
             def refresh() -> List[str]:
@@ -71,33 +89,8 @@ class DiskSource(LunSource):
     def _open(self, writable: bool) -> HostDevice:
         return open_device(self.name, writable, only_block=self._only_block)
 
-    def _open_alone(self, held: ExitStack, scsi_id: Optional[str]) -> Device:
-        """Open the device. A LUN with a SCSIid keeps its name, or is refused.
-
-        The kernel keeps the SCSIid of the LUN that it has found. The array may have mapped the original there since.
-        """
-        if scsi_id is None:
-            return held.enter_context(self._open(writable=True))
-        own = live_scsi.kernel_name(self.name, self.host)  # LVM may have taken another path of the LUN
-        held.enter_context(exclusive_open(scsi_id, NO_DEADLINE, self.host, own))
-        disk = held.enter_context(self._open(writable=True))
-        named = NamedPath(disk, (scsi_id, live_scsi.live_serial(self.name)))
-        named.verify_name()
-        return named
-
-    def _way_out(self, scsi_id: Optional[str]) -> str:
-        """Return the advice for a refusal: how to remove volumes that SM has activated on a clone; "" without volumes.
-
-        A LUN in the records of the pool may be the original.
-        """
-
-        def sr_on(_disk: str) -> str:
-            with self._open(writable=False) as device:
-                lun = engine.inspect(device).lun
-            return lun.sr_uuid if lun is not None else ""
-
-        advice = users.advice_on_holders(
-            scsi_id, sr_on, lambda sr_uuid: users.is_attached_here(sr_uuid, self.host), self.host
-        )
-        refusal = ReadGuard(scsi_id, self.host).ask([]).objection if advice else None
-        return refusal.message if refusal is not None else advice
+    def _sr_uuid(self, _disk: str) -> str:
+        """Return the UUID of the SR on the LUN; "" without one that can be read."""
+        with self._open(writable=False) as device:
+            lun = engine.inspect(device).lun
+        return lun.sr_uuid if lun is not None else ""

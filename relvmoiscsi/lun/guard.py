@@ -12,6 +12,7 @@ The users on this host are no matter of a guard: an exclusive open refuses them 
 """
 
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Callable, ContextManager, Iterator, Optional, Sequence
 
 from relvmoiscsi.deadline import Deadline
@@ -51,10 +52,20 @@ class ReadGuard(Guard):
 class WriteGuard(ReadGuard):
     """The guard of a LUN that is open for a write."""
 
-    def __init__(self, scsi_id: Optional[str], host: Host, locks: Sequence[str]) -> None:
-        """`locks` are the locks that the LUN needs: none for a LUN of which the LVM of this machine sees nothing."""
+    def __init__(
+        self,
+        scsi_id: Optional[str],
+        host: Host,
+        locks: Sequence[str],
+        lock_seconds: Callable[[], float],
+        verify_unused: VerifyUnused,
+    ) -> None:
+        """`locks` are the locks that the LUN needs: none for a LUN of which the LVM of this machine sees nothing.
+
+        `lock_seconds` returns how long to wait for the next lock.
+        """
         super().__init__(scsi_id, host)
-        self._locks = list(locks)
+        self._locks, self._lock_seconds, self._verify_unused = list(locks), lock_seconds, verify_unused
 
     def held(self, vg_names: Sequence[str], replaced: Sequence[str]) -> ContextManager[None]:
         return in_call(self.hold, self._locks if vg_names else [], list(vg_names), list(replaced))
@@ -68,20 +79,12 @@ class WriteGuard(ReadGuard):
         """
         with ExitStack() as held:
             if SM_LOCK in locks:
-                held.enter_context(sm_locks.lvm_lock(self._host, timeout=self.lock_seconds()))
+                held.enter_context(sm_locks.lvm_lock(self._host, timeout=self._lock_seconds()))
             if LVM_LOCKS in locks:
-                held.enter_context(lvm_locks(vg_names, timeout=self.lock_seconds()))
+                held.enter_context(lvm_locks(vg_names, timeout=self._lock_seconds()))
             with in_state(NOTHING_WRITTEN):
-                self.verify_unused(replaced)
+                self._verify_unused(replaced)
             yield
-
-    def lock_seconds(self) -> float:
-        """Return how long to wait for the next lock."""
-        return LOCK_SECONDS
-
-    def verify_unused(self, replaced: Sequence[str]) -> None:
-        """Raise Refused if the pool uses the LUN."""
-        self.ask(replaced).verify()
 
 
 class CommandGuard(WriteGuard):
@@ -90,7 +93,7 @@ class CommandGuard(WriteGuard):
     def __init__(
         self, name: str, scsi_id: Optional[str], permission: Permission, host: Host, locks: Sequence[str] = ()
     ) -> None:
-        super().__init__(scsi_id, host, locks)
+        super().__init__(scsi_id, host, locks, lambda: LOCK_SECONDS, lambda replaced: self.ask(replaced).verify())
         self._name, self._permission = name, permission
 
     def ask(self, replaced: Sequence[str], new_sr: str = "") -> PoolAnswer:
@@ -128,17 +131,10 @@ class CallGuard(WriteGuard):
     def __init__(
         self, scsi_id: str, host: Host, locks: Sequence[str], deadline: Deadline, verify: VerifyUnused
     ) -> None:
-        super().__init__(scsi_id, host, locks)
-        self._deadline, self._verify = deadline, verify
+        super().__init__(scsi_id, host, locks, partial(wait_seconds, deadline, _CALL_LOCK_SECONDS), verify)
 
     def ask(self, replaced: Sequence[str], new_sr: str = "") -> PoolAnswer:
         return users.ASKED_BEFORE
-
-    def lock_seconds(self) -> float:
-        return wait_seconds(self._deadline, _CALL_LOCK_SECONDS)
-
-    def verify_unused(self, replaced: Sequence[str]) -> None:
-        self._verify(replaced)
 
 
 def wait_seconds(deadline: Deadline, seconds: float) -> float:

@@ -25,15 +25,15 @@ import time
 from contextlib import contextmanager
 from typing import Callable, Iterator, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
 
-from relvmoiscsi import __version__, engine, report
+from relvmoiscsi import __version__, engine
 from relvmoiscsi.device import Range
 from relvmoiscsi.engine import (
     RESIGNATURE,
     UNDO,
     AlreadyDone,
+    EarlierRun,
     Inspection,
     Lun,
-    Mark,
     Prepared,
     ResignatureRequest,
     Result,
@@ -89,7 +89,7 @@ class NewRun(Proposal):
 class Settlement(Proposal):
     """Finish an interrupted run, or roll it back."""
 
-    def __init__(self, mark: Mark, request: Optional[ResignatureRequest] = None) -> None:
+    def __init__(self, mark: EarlierRun, request: Optional[ResignatureRequest] = None) -> None:
         """`request` is the request for a new run; None for a caller that wants the interrupted run settled."""
         run, goes_back = mark.journal.run, engine.goes_back(mark)
         self.mark, self.is_undo = mark, mark.commit_record.kind == UNDO
@@ -102,7 +102,7 @@ class Settlement(Proposal):
             elif not self.is_undo and not fits(run, request.one):
                 self.unfit = OTHER_VDIS
         #: why the run is rolled back; "" for a run that is finished. One VDI is not undone after the commit
-        self.why = self.unfit if goes_back or run.rebuilt is None else ""
+        self.why = self.unfit if goes_back or run.merged is None else ""
         replaced: Tuple[str, ...] = ()  # finishing replaces nothing: the LUN holds the new SR since the commit
         if self.why and not self.is_undo:  # until the new run behind it
             replaced = (run.ids.sr,) if goes_back else (run.ids.sr, run.ids.new_sr)
@@ -112,7 +112,7 @@ class Settlement(Proposal):
 class Undoing(Proposal):
     """Give the LUN its old identities back."""
 
-    def __init__(self, mark: Mark, content: Optional[Lun]) -> None:
+    def __init__(self, mark: EarlierRun, content: Optional[Lun]) -> None:
         run = mark.journal.run
         self.old_sr, now = (run.ids.sr, run.ids.new_sr)
         if mark.commit_record.kind != RESIGNATURE:
@@ -341,7 +341,7 @@ def _check_copy(lun: OpenLun, prepared: Prepared) -> None:
 
 
 def _settle(
-    lun: OpenLun, entropy: Entropy, consent: Consent, request: ResignatureRequest, mark: Mark
+    lun: OpenLun, entropy: Entropy, consent: Consent, request: ResignatureRequest, mark: EarlierRun
 ) -> Union[CompletedRun, str]:
     """Settle an interrupted run. Return a CompletedRun, or a sentence about it where a new run must follow."""
     run, proposal = mark.journal.run, Settlement(mark, request)
@@ -439,6 +439,8 @@ def recording(host: Host) -> Iterator[None]:
 
 
 def _recorded(lun: OpenLun, outcome: CompletedRun) -> CompletedRun:
+    from relvmoiscsi import report  # noqa: PLC0415 - a run that ends before needs no map
+
     result = outcome.result
     record.info("%s: %s now. This is relvmoiscsi %s.", lun.name, result.state, __version__)
     record.info("%d writes, %d bytes, %d flushes", result.writes, result.bytes_written, result.flushes)

@@ -10,8 +10,7 @@ CHAP secrets      from the environment variables of libiscsi, or from --chap-fil
 import hashlib
 import os
 import re
-from contextlib import contextmanager
-from typing import Callable, ContextManager, Iterator, Optional
+from typing import Callable, ContextManager, Optional
 
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.host.files import text_of
@@ -33,12 +32,6 @@ MAX_NAME_BYTES = 223  #: RFC 7143 4.2.7.1
 _INITIATOR = re.compile(r"(iqn\.[0-9]{4}-[0-9]{2}\.[!-~]{1,211}|eui\.[0-9A-Fa-f]{16}|naa\.([0-9A-Fa-f]{16}){1,2})\Z")
 
 
-@contextmanager
-def silent(_what: str, _limit_seconds: float) -> Iterator[None]:
-    """Wait without a word."""
-    yield
-
-
 def url_of(
     word: str,
     host: Host,
@@ -53,7 +46,7 @@ def url_of(
     """
     url = parse_url(word)
     initiator = Initiator(initiator_name(name, host), host_uuid(host))
-    return UrlSource(word, url, initiator, credentials(chap_file, url.user), host, waiting or silent, scsi_id=scsi_id)
+    return UrlSource(word, url, initiator, credentials(chap_file, url.user), host, waiting, scsi_id=scsi_id)
 
 
 def host_uuid(host: Host = THIS_HOST) -> str:

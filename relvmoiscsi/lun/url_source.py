@@ -58,7 +58,7 @@ class UrlSource(LunSource):
         initiator: Initiator,
         credentials: Credentials,
         host: Host,
-        waiting: Callable[[str, float], ContextManager[None]],
+        waiting: Optional[Callable[[str, float], ContextManager[None]]],
         seconds: Optional[float] = None,
         scsi_id: Optional[str] = None,
     ) -> None:
@@ -173,7 +173,9 @@ class UrlSource(LunSource):
         """Say that a slow block waits for the target. Add the initiator name of this machine to the target's errors."""
         name = self._initiator.name
         try:
-            with self._waiting(f"the answer of {self.url.portal}", self._seconds):
+            with ExitStack() as told:
+                if self._waiting is not None:
+                    told.enter_context(self._waiting(f"the answer of {self.url.portal}", self._seconds))
                 yield
         except (NotFound, Refused) as problem:
             asks_for_it = problem.sm_key in ("ISCSILogin", "ISCSIDiscovery", "ISCSIDevice")

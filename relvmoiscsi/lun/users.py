@@ -5,32 +5,27 @@
     by SR           the pool has the SR that the run takes off the LUN, and known_sr.py
                     cannot tell that the LUN is a copy                                     refused
     nobody asked    no pool has answered: the caller must name the LUN                     refused without a name
-    on this host    an exclusive open finds the users (host.disk); `advice_on_holders` says what to do about volumes
+    on this host    an exclusive open finds the users (host.disk); host.xapi.stale_volumes: what to do about volumes
 
 The caller asks after the read of the LUN, because the LUN has the UUID of the SR, and under the locks. The override is
 --not-in-use for the command. For a driver it is device-config:clone-of, with the UUID of the SR of the second line.
 """
 
-import logging
 import os
 from functools import partial
 from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence
 
 from relvmoiscsi import known_sr
 from relvmoiscsi.deadline import Deadline
-from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError
+from relvmoiscsi.errors import NOTHING_WRITTEN, Refused
 from relvmoiscsi.host.disk import paths, udev
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at
-from relvmoiscsi.host.this_host import THIS_HOST, Host
-from relvmoiscsi.host.xapi import stale_volumes
-from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_xapi, own_ref
-from relvmoiscsi.host.xapi.other_hosts import use_of_lun
+from relvmoiscsi.host.this_host import Host
+from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_xapi
 from relvmoiscsi.known_sr import KnownSr
 from relvmoiscsi.lun.opened import PoolAnswer
 from relvmoiscsi.lun.pool_records import SAME_EVERYWHERE, Look, PoolRecords, name_of, read_pool, users_of
 from relvmoiscsi.wording import command
-
-log = logging.getLogger(__name__)
 
 XAPI_SECONDS = 10.0  #: the time limit of a command for one answer of xapi
 
@@ -126,7 +121,7 @@ def objection(lun: Question, pool: PoolRecords, hosts: Callable[[], Hosts]) -> O
                 "SR attached, and its disk answers with that SCSIid now. Give the PBDs of the SR the new SCSIid, and "
                 "plug them again."
             )
-        if sr_uuid != lun.clone_of and not known_sr.is_new(sr):
+        if sr_uuid != lun.clone_of and not sr.is_new():
             refusal = _unless_attached_elsewhere(lun, sr, hosts())
             if refusal is not None:
                 return refusal
@@ -140,7 +135,7 @@ def _unless_attached_elsewhere(lun: Question, sr: KnownSr, hosts: Hosts) -> Opti
         return lun.look(path) if path.startswith(SAME_EVERYWHERE) or lun.here and pbd.get("host") == lun.here else None
 
     live = {ref for ref, host in hosts.items() if host.is_live}
-    if known_sr.is_attached_elsewhere(sr, live, follow):
+    if sr.is_attached_elsewhere(live, follow):
         return None
     attached = [pbd for pbd in sr.pbds if pbd.get("currently_attached") and pbd.get("host") in live]
     uuid, scsi_id = sr.record.get("uuid"), lun.scsi_id
@@ -207,38 +202,3 @@ def ask_pool(lun: Question, new_sr: str, host: Host) -> PoolAnswer:
             f"This pool has an SR {new_sr} already: give another --sr-uuid, or two LUNs share every identity."
         )
     return PoolAnswer(f"The pool {called} was asked: {what}.", uuid, label, refusal)
-
-
-# --- holders of the LUN on this host
-
-
-def is_attached_here(sr_uuid: str, host: Host) -> Optional[bool]:
-    """Return whether this host has the SR attached; None if that is unknown, also where xapi does not answer."""
-    try:
-        with local_xapi(host.xapi_socket, XAPI_SECONDS) as xapi:
-            own = own_ref(xapi.records("host"), host)
-            return stale_volumes.is_attached(sr_uuid, xapi.records("PBD"), xapi.records("SR"), own)
-    except XapiFailure:
-        return None
-
-
-def advice_on_holders(
-    scsi_id: Optional[str],
-    read_sr: Callable[[str], str],
-    is_attached: Callable[[str], Optional[bool]],
-    host: Host = THIS_HOST,
-) -> str:
-    """Return how to remove volumes that SM has activated on a clone, for a refused open; "" without such volumes.
-
-    `read_sr` returns the UUID of the SR on a disk of the LUN. `is_attached` returns whether this host has an SR
-    attached; None if that is unknown.
-    """
-    use = use_of_lun(scsi_id, host) if scsi_id is not None else None
-    if use is None or not (use.stacked and use.disks):
-        return ""
-    try:
-        sr_uuid = read_sr(use.disks[0])
-    except (RelvmoiscsiError, RuntimeError) as problem:
-        log.warning("which SR the LUN holds could not be read: %s", problem)
-        return ""
-    return stale_volumes.way_out(sr_uuid, use.stacked, is_attached)

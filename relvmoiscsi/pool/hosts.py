@@ -51,7 +51,7 @@ def planned(pool: Pool, sr: Optional[str]) -> List[HostPlan]:
     found = []
     for host in pool.hosts_in_order():
         ref, is_plugged = (pbds[host][0], bool(pbds[host][1]["currently_attached"])) if host in pbds else ("", False)
-        is_down = not (is_plugged or pool.live[host] or host == pool.master)
+        is_down = not (is_plugged or pool.is_live(host) or host == pool.master)
         found.append(HostPlan(host, pool.host_name(host), ref, is_plugged, is_down))
     return found
 

@@ -41,6 +41,7 @@ from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import marks
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, passing
 from relvmoiscsi.pool.records import SCSI_ID
+from relvmoiscsi.scsi_id_text import is_scsi_id
 from relvmoiscsi.wording import command, printable
 
 KEY = "relvmoiscsi:lock:"
@@ -52,6 +53,11 @@ REFRESH_SECONDS = 300.0
 _FORM = "%Y-%m-%dT%H:%M:%SZ"
 _RELEASE_TRIES = 4  #: when a call fails, or a person presses Ctrl-C again
 _UNREADABLE = "unknown"  #: value of a field of a lock that a person has changed by hand
+#: what a lock may show as a command to copy; an open key can have any text
+_COMMANDS = (
+    *("attach", "clone", "discard", "rescue", "rescue --done"),
+    *("restore", "restore --undo", "restore --home", "restore --keep"),
+)
 _MOST_NUMBER = 10**17  #: far more than refreshes can reach; the next number must be one that every client reads
 _MOST_SAID = 80  #: characters of a field in a message
 _MOST_ROUNDS = 10  #: of `unlock`, against a client that refreshes its lock at the same moment
@@ -83,10 +89,8 @@ class Lock(NamedTuple):
         """Return the owner of the lock, as part of a sentence."""
         fields = self.doing, self.who, self.host, self.process, self.since, self.refreshed
         doing, who, host, process, since, refreshed = (field[:_MOST_SAID] for field in fields)
-        return printable(
-            f"{command('relvmoiscsi', 'pool', *doing.split())} of {who} on {host} (process {process}), since {since}, "
-            f"refreshed at {refreshed}"
-        )
+        by = command("relvmoiscsi", "pool", *doing.split()) if doing in _COMMANDS else repr(doing)
+        return printable(f"{by} of {who} on {host} (process {process}), since {since}, refreshed at {refreshed}")
 
     def is_stale(self, now: str) -> bool:
         """Has no client refreshed the lock for STALE_SECONDS? False for a lock that cannot be read."""
@@ -131,7 +135,8 @@ def in_order(locks: Iterable[Lock]) -> List[Lock]:
 
 def name_of(sr: Record) -> str:
     """Return the name of the lock on this copy (the record of its SR)."""
-    return str(sr["other_config"].get(SCSI_ID) or sr["uuid"])
+    scsi_id = str(sr["other_config"].get(SCSI_ID, ""))
+    return scsi_id if is_scsi_id(scsi_id) else str(sr["uuid"])
 
 
 def names_of(calls: Calls, sr_uuids: Iterable[str]) -> List[str]:
@@ -369,7 +374,7 @@ def locks_in(config: Mapping[str, str]) -> List[Lock]:
     for key in [key for key in config if key.startswith(_BEGINS)]:
         begin = next(begin for begin in _BEGINS if key.startswith(begin))
         what, _, number = key[len(begin) :].rpartition(":")
-        if untrusted.is_number(number):
+        if untrusted.is_number(number) and is_scsi_id(what):  # a UUID has the form of a SCSIid, too
             try:
                 values = marks.values_of(config[key])
             except ValueError:

@@ -129,6 +129,7 @@ class LunSearch(NamedTuple):
 
 #: of an answer of the plugin, which is shorter (`relvmoiscsi.plugin`)
 _MOST_PAGE_BYTES = 16 << 20
+_MOST_PAGES = 1000  #: of a list: of 4096 LUNs that each take the longest time, a page has six
 
 
 @contextmanager
@@ -211,8 +212,8 @@ def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
     Needs the role pool-admin. Raises PoolFailure.
     """
     found: List[PoolLun] = []
-    start: Optional[str] = ""
-    while start is not None:
+    start, last = "", ""  # type: Optional[str], str
+    for _ in range(_MOST_PAGES):
         text = calls.run("host.call_plugin", pool.master, "relvmoiscsi", "classify", {"from": start, "hba": "true"})
         try:
             page = untrusted.object_of(text, _MOST_PAGE_BYTES)
@@ -220,7 +221,10 @@ def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
                 size = untrusted.size_of(row.get("size_bytes") or 0)
                 lun = PoolLun(untrusted.text_of(row["scsi_id"]), "", HBA, size)
                 verify_scsi_id(lun.scsi_id)
+                last = _behind(last, lun.scsi_id)
                 texts: Dict[str, Any] = {name: untrusted.text_of(row.get(key) or "") for name, key in _ROW.items()}
+                for name in ("sr_uuid", "of_sr"):
+                    verify_uuid(texts[name])
                 sr = pool.sr_on(lun.scsi_id)
                 if sr is not None and pool.pbds_of(sr):
                     config = next(iter(pool.pbds_of(sr).values()))[1]["device_config"]
@@ -232,13 +236,24 @@ def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
                     databases = tuple(untrusted.texts_of(row.get("metadata_of") or []))
                     state = _state(untrusted.text_of(row["state"]), bool(row.get("copied")))
                     found.append(named(pool, lun._replace(kind=state, metadata_of=databases, **texts)))
-            start = None if page["next"] is None else untrusted.text_of(page["next"])
+            if page["next"] is None:
+                return twins_named(found)
+            start = _behind(last, untrusted.text_of(page["next"]))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise PoolFailure(
                 f"The answer of the plugin on the master cannot be read: {error}. Install the same version of "
                 "relvmoiscsi on all hosts."
             ) from error
-    return twins_named(found)
+    raise PoolFailure(
+        f"The plugin on the master lists LUNs without end: {_MOST_PAGES} answers were not the last. Check the master."
+    )
+
+
+def _behind(last: str, scsi_id: str) -> str:
+    """Return the SCSIid. Raises ValueError where it does not come behind the last one: a plugin sorts its LUNs."""
+    if scsi_id <= last:
+        raise ValueError(f"{scsi_id[:40]!r} follows on {last[:40]!r}, and the LUNs are not sorted")
+    return scsi_id
 
 
 #: fields of PoolLun, and the plugin's names of these fields
@@ -303,7 +318,7 @@ def _kind(pool: Pool, lun: PoolLun) -> str:
     is_here = pool.is_on(sr.ref, lun.scsi_id)
     if is_here is False:
         live = [host for host, is_live in pool.live.items() if is_live]
-        return CLONE if known_sr.is_new(sr) or known_sr.is_attached_elsewhere(sr, live) else UNCONNECTED
+        return CLONE if sr.is_new() or sr.is_attached_elsewhere(live) else UNCONNECTED
     if has_own_ids:
         return RESIGNATURED
     return ORIGINAL if is_here else UNCONNECTED
@@ -341,6 +356,12 @@ def verify_scsi_id(text: str) -> None:
         )
 
 
+def verify_uuid(text: str) -> None:
+    """Raises PoolFailure for the UUID of an SR on a LUN that is none; "" stands for a LUN without a UUID."""
+    if text and not is_uuid(text):
+        raise PoolFailure(f"The answer about a LUN has the UUID {text[:_MOST_SHOWN]!r}, which is none. Check the LUN.")
+
+
 def reported(lun: PoolLun, document: str) -> PoolLun:
     """Return the LUN with the answer of its successful probe. Raises PoolFailure for another text."""
     rows = _parsed(document, "SR")
@@ -350,9 +371,8 @@ def reported(lun: PoolLun, document: str) -> PoolLun:
             "Install the same version."
         )
     row = rows[0]
-    for uuid in (row.get("UUID"), row.get("old_uuid")):
-        if uuid and not is_uuid(uuid):
-            raise PoolFailure(f"The probe's answer has the UUID {uuid[:_MOST_SHOWN]!r}, which is none. Check the LUN.")
+    for name in ("UUID", "old_uuid"):
+        verify_uuid(row.get(name, ""))
     try:
         vms = untrusted.texts_of(untrusted.json_of(row.get("vms", "[]")))
     except ValueError as error:

@@ -14,7 +14,7 @@ from relvmoiscsi.scsi_id_text import names_lun
 #: the stock types of an attached copy, and relvmoiscsi's type for each stock type
 ISCSI_TYPE, HBA_TYPE = "lvmoiscsi", "lvmohba"
 OWN_TYPES = {ISCSI_TYPE: "relvmoiscsi", HBA_TYPE: "relvmohba"}
-LVM_TYPES = ("lvmoiscsi", "lvmohba", "lvm")  #: clones of these SRs can be resignatured
+_LVM_TYPES = ("lvmoiscsi", "lvmohba", "lvm")
 
 #: prefix of keys of pool.other_config. The value lists the SCSIids of the LUNs that a run attaches, until the SRs of
 #: these LUNs have marks.
@@ -141,6 +141,10 @@ class Pool(NamedTuple):
     def host_name(self, ref: str) -> str:
         return str(self.hosts[ref]["name_label"]) if ref in self.hosts else ref
 
+    def is_live(self, host: str) -> bool:
+        """Does the host answer? False for the host of a PBD that the pool does not have."""
+        return self.live.get(host, False)
+
     def pbds_of(self, sr: str) -> Dict[str, Tuple[str, Record]]:
         """Return (reference, record) of the PBDs of an SR, by host."""
         return {pbd["host"]: (ref, pbd) for ref, pbd in self.pbds.items() if pbd["SR"] == sr}
@@ -208,8 +212,8 @@ class Pool(NamedTuple):
 
 
 def is_copy(sr: Record) -> bool:
-    """Has `attach` introduced this SR?"""
-    return ORIGINAL_SR in sr["other_config"]
+    """Has `attach` introduced this SR? xapi takes any text for the UUID of an SR; a copy has a real one."""
+    return ORIGINAL_SR in sr["other_config"] and is_uuid(sr["uuid"])
 
 
 def verify_copy(pool: Pool, sr: str) -> None:
@@ -275,3 +279,8 @@ def original_uuid(pool: Pool, text: str) -> str:
     if is_uuid(text.lower()) and pool.sr_by_uuid(text.lower()) is None:
         return text.lower()
     return str(pool.srs[find_sr(pool, text)]["uuid"])
+
+
+def is_lvm(sr: Record) -> bool:
+    """Can a clone of this SR be resignatured? The names of its volumes on the LUN have its UUID."""
+    return sr["type"] in _LVM_TYPES and is_uuid(sr["uuid"])

@@ -9,7 +9,7 @@ other_config.
 import uuid
 from typing import Any, Dict, Iterable, List, NamedTuple, Tuple
 
-from relvmoiscsi.formats.identity import derived_uuid
+from relvmoiscsi.formats.identity import derived_uuid, is_uuid
 from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.pool.records import OLD_VDI
 
@@ -77,7 +77,7 @@ def _became(new_sr: str, originals: Records) -> Dict[str, Tuple[str, Record]]:
 
 def is_derived(new: str) -> bool:
     """Does the UUID come from a resignature? xapi and the storage manager make random UUIDs, of version 4."""
-    return uuid.UUID(new).version == 5
+    return is_uuid(new) and uuid.UUID(new).version == 5
 
 
 def carry_over(calls: Calls, new_sr: str, copies: Records, originals: Records) -> None:

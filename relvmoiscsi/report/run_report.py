@@ -189,7 +189,7 @@ def loss_of(prepared: Prepared) -> Optional[Loss]:
     count = sum(volume["is_vdi"] for volume in dropped)
     if not count:
         return Loss(lines, "")
-    lines.append(IRREVERSIBLE if prepared.plan.run.rebuilt is not None else _UNTIL_LVM_CHANGES)
+    lines.append(IRREVERSIBLE if prepared.plan.run.merged is not None else _UNTIL_LVM_CHANGES)
     noun = "1 VDI" if count == 1 else f"{count} VDIs"
     return Loss(lines, f"Destroy {noun} and keep {retained}?")
 

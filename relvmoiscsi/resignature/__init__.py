@@ -17,8 +17,8 @@ merge          a leaf and its parents become one image: vdi_choice (which VDI), 
                (values in little memory); vhd_chain, qcow2_chain (owners of blocks); vhd_layout, qcow2_layout (places of
                blocks); vhd_image, qcow2_image (strategies and bytes)
 protocol       steps (the table); commit_record (in the label), journal (bytes; the label in each state), run_record
-               (content of a journal), rebuilt (a new image in a journal), identities
-               (take identities back), sentences (messages about a LUN with a run that is not over)
+               (content of a journal), merged_image (a new image in a journal), identities (take identities back),
+             sentences (messages about a LUN with a run that is not over)
 writing        step (write, flush, read back), apply (all steps), copying (guest data), finalize (steps 5 and 6)
 recovery       earlier_run (find an earlier run), cut_run (roll back or finish), undo
 """

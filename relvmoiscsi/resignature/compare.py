@@ -16,6 +16,8 @@ from relvmoiscsi.resignature.recovery import earlier_run
 from relvmoiscsi.resignature.writing.copying import Progress
 
 _COMPARE_BYTES = 1 << 20
+#: the start of a problem: each LUN was given in the place of the other
+EXCHANGED = "The LUNs are exchanged"
 _ELSEWHERE = "Their volumes do not lie at the same places. A clone that was made one VDI cannot be compared."
 
 
@@ -37,9 +39,9 @@ def compare(
     the number of bytes compared so far, and the number of all bytes to compare. Raises FormatError, Refused or NotFound
     for a LUN without an SR.
     """
-    caches = [ReadCache(original), ReadCache(clone)]
-    labels = [survey.read_label(cache) for cache in caches]
-    contents, after = survey.read_contents(caches[0], labels[0]), survey.read_lun(caches[1], labels[1])
+    cache, clone_cache = ReadCache(original), ReadCache(clone)
+    original_label, label = survey.read_label(cache), survey.read_label(clone_cache)
+    contents, after = survey.read_contents(cache, original_label), survey.read_lun(clone_cache, label)
     missing = _left_behind(contents, after)
     before = settle(contents, missing)
     one, other = before.settled(), after.settled()
@@ -48,9 +50,11 @@ def compare(
     if problems:
         is_same = identity_check.identities(before).keys() == identity_check.identities(after).keys()
         return Comparison(problems if ids is not None else [*problems, _ELSEWHERE], 0, (), is_same)
-    record = read_commit_record(labels[1], Place(clone.name, labels[1].offset))
-    run = earlier_run.run_or_none(caches[1], record, labels[1])
+    record = read_commit_record(label, Place(clone.name, label.offset))
+    run = earlier_run.run_or_none(clone_cache, record, label)
     is_of_original = identity_check.is_made_of(one, other, run.ids if run is not None else None)
+    if not is_of_original and identity_check.is_made_of(other, one, None):
+        return Comparison([f"{EXCHANGED}: {original.name} is a clone of {clone.name}."], 0)
     if not is_of_original and not identity_check.has_same_shape(one, other):
         return Comparison([_another_sr(before, after, record, run)], 0)
     if ids is None:
@@ -60,7 +64,7 @@ def compare(
         return Comparison([_another_sr(before, after, record, run)], 0)
     changes = list(volume_writes.volume_changes(before, ids))
     fields = volume_writes.content_fields(one.vg, changes)
-    writes = volume_writes.content_writes(one.vg, changes, fields, caches[0].read, original.block_size)
+    writes = volume_writes.content_writes(one.vg, changes, fields, cache.read, original.block_size)
     allowed = [Chunk(write.offset, write.new) for write in writes]
     # outside the extents of volumes is metadata of LVM
     owned = sorted(part for volume in one.volumes for part in one.vg.ranges(volume.lv, 0, one.vg.size_of(volume.lv)))

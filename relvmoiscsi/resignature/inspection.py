@@ -77,12 +77,15 @@ def inspect(device: Device, words: Sequence[str] = ()) -> Inspection:
     run = earlier_run.run_or_none(cache, record, label)
     if record is not None and record.phase != DONE:
         try:
-            mark = earlier_run.find_unfinished(cache)
+            earlier = earlier_run.find_unfinished(cache)
         except FormatError:
-            mark = None
+            earlier = None
         lost = Unfinished(sentences.journal_lost(device.name, record))
         return Inspection(
-            UNFINISHED, commit_record=record, run=run, problem=cut_run.cut(cache, mark) if mark is not None else lost
+            UNFINISHED,
+            commit_record=record,
+            run=run,
+            problem=cut_run.cut(cache, earlier) if earlier is not None else lost,
         )
     try:
         problems = read_problems(cache, label)

@@ -3,17 +3,16 @@
 
 import logging
 import math
-from typing import TYPE_CHECKING, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Sequence, Tuple
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError, in_state
 from relvmoiscsi.host.settings import one_vdi
 from relvmoiscsi.host.sm_log import SmLogHandler
-from relvmoiscsi.host.xapi import stale_volumes
-from relvmoiscsi.host.xapi.api import Xapi, XapiFailure
+from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.lun import users
 from relvmoiscsi.sr_driver.protocol import Call
-from relvmoiscsi.sr_driver.transport import CallLun, CallRequest, Transport
+from relvmoiscsi.sr_driver.transport import CallRequest, Transport
 
 if TYPE_CHECKING:
     from relvmoiscsi.device import Device
@@ -68,25 +67,16 @@ def sr_create(
                 )
         return lun.write(rewritten, verify_again)
     except Refused as refused:
-        refused.message = f"{refused.message} {_way_out(lun, call, xapi)}".strip()
+        from relvmoiscsi.host.xapi import stale_volumes  # noqa: PLC0415 - only a refused call needs it
+
+        until = lun.deadline.for_cleanup()
+        advice = stale_volumes.advice(
+            lun.scsi_id,
+            lambda disk: sr_on_disk(lun.scsi_id, "/dev/" + disk, until)[0],
+            lambda sr_uuid: stale_volumes.is_attached_to(sr_uuid, xapi.until(until), call.host_ref),
+        )
+        refused.message = f"{refused.message} {advice}".strip()
         raise
-
-
-def _way_out(lun: CallLun, call: Call, xapi: Xapi) -> str:
-    """Return what to do about volumes that the storage manager has activated on the clone; "" without volumes."""
-    deadline = lun.deadline.for_cleanup()
-
-    def is_attached(sr_uuid: str) -> Optional[bool]:
-        try:
-            asked = xapi.until(deadline)
-            return stale_volumes.is_attached(sr_uuid, asked.records("PBD"), asked.records("SR"), call.host_ref)
-        except XapiFailure:
-            return None
-
-    def sr_uuid_on(disk: str) -> str:
-        return sr_on_disk(lun.scsi_id, "/dev/" + disk, deadline)[0]
-
-    return users.advice_on_holders(lun.scsi_id, sr_uuid_on, is_attached)
 
 
 def sr_on_disk(scsi_id: str, path: str, deadline: Deadline) -> Tuple[str, str]:

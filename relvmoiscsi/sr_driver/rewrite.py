@@ -5,7 +5,6 @@ import logging
 import os
 from typing import Optional, Tuple
 
-from relvmoiscsi import report
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.engine import AlreadyDone, OneVdiRequest, ResignatureRequest, notes
 from relvmoiscsi.errors import Refused
@@ -55,6 +54,8 @@ def log_step(lun: OpenLun, proposal: Proposal) -> None:
         for sentence in notes(proposal.prepared.lun):
             log.info("%s: %s", lun.name, sentence)
         if proposal.prepared.cost is not None:
+            from relvmoiscsi import report  # noqa: PLC0415 - most calls copy nothing
+
             log.info("%s: %s", lun.name, report.cost_text(proposal.prepared.cost))
 
 

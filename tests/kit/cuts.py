@@ -26,7 +26,7 @@ from relvmoiscsi import engine
 from relvmoiscsi.device import Range
 from relvmoiscsi.errors import DeviceError, Place, Refused, RelvmoiscsiError
 from relvmoiscsi.resignature.protocol.commit_record import read_commit_record
-from relvmoiscsi.resignature.protocol.journal import Mark, read_journal
+from relvmoiscsi.resignature.protocol.journal import EarlierRun, read_journal
 from relvmoiscsi.resignature.reading import survey
 
 SCSI_ID = "3600a098038303053743f4a4f4e4b6d41"
@@ -119,10 +119,10 @@ def recover(disk, scsi_id=None):
 
 
 def read_mark(disk):
-    """The mark of a run, finished or not, and its journal; None without a mark."""
+    """An earlier run, finished or not; None without a commit record."""
     label = survey.read_label(disk)
     tail = read_commit_record(label, Place(disk.name, label.offset))
-    return None if tail is None else Mark(label, tail, read_journal(disk, tail, label))
+    return None if tail is None else EarlierRun(label, tail, read_journal(disk, tail, label))
 
 
 def recorded(disk, run=resignature, dropped_flush=None, **more):

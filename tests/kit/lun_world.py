@@ -178,7 +178,7 @@ class World:
 
     def _resignature_by_plugin(self, arguments):
         """As the command on the host prints it. Every host sees every LUN here."""
-        wanted = plugin.wanted("", arguments).request._replace(scsi_id=arguments["scsi_id"])
+        wanted = plugin.Wanted("", arguments).request._replace(scsi_id=arguments["scsi_id"])
         with self._lock:
             disk = self.lun(arguments["scsi_id"]).disk
             done = run_on(disk, os.urandom, wanted)

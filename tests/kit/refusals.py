@@ -266,9 +266,9 @@ ROWS = {
     "no PV id": other(label(32, bytes(32)), "is not an LVM id"),
     "tail in use": unsupported(lun(raw("data"), label_tail=b"somebody"), "byte 928", "in use by something else"),
     "lists in the place of the mark": unsupported(
-        label(144, b"\1" * 288 + bytes(16)), "its lists leave no room for the mark"
+        label(144, b"\1" * 288 + bytes(16)), "its lists leave no room for a commit record"
     ),
-    "mark of a later version": unsupported(mark(1, 2), "Mark of a run at byte 928", "another version"),
+    "mark of a later version": unsupported(mark(1, 2), "Commit record at byte 928", "another version"),
     "mark of a run that was cut": Row(mark(2), Unfinished, ("unfinished resignature",), engine.UNFINISHED),
     # metadata areas and their texts
     "text of a terabyte": unsupported(area(48, "<Q", 1 << 40), "Metadata text", "1099511627776 bytes"),

@@ -28,7 +28,7 @@ from kit.builder import (
 )
 from kit.examples import IS_36
 from kit.sparse import SparseDisk
-from relvmoiscsi import cli
+from relvmoiscsi.cli import output
 from relvmoiscsi.host.disk.block_device import HostDevice
 
 TOP = Path(__file__).resolve().parent.parent.parent
@@ -81,10 +81,10 @@ def verify(argv, ran):
     if "--json" not in argv and not ran.err.startswith("usage: "):
         wrong = {advice: problem_of(advice) for advice in commands_in(ran.out + ran.err) if problem_of(advice)}
         assert not wrong, wrong
-    assert ran.status in (*range(12), cli.EXIT_BUG, cli.EXIT_NOT_PRINTED, cli.EXIT_INTERRUPTED)
+    assert ran.status in (*range(12), output.EXIT_BUG, output.EXIT_NOT_PRINTED, output.EXIT_INTERRUPTED)
     if ran.status and argv and argv[0] in WRITERS and not ran.err.startswith("usage: "):
         assert DISK_STATE.search(ran.err.rstrip("\n")), ran.err
-    if "--json" in argv and ran.status not in (cli.EXIT_BUG, cli.EXIT_INTERRUPTED):
+    if "--json" in argv and ran.status not in (output.EXIT_BUG, output.EXIT_INTERRUPTED):
         verify_object(ran, on_device=argv[0] not in ("direct", "doctor", "map", "settings", "pool"))
 
 

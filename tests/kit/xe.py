@@ -90,14 +90,41 @@ def _vm_list(api, given):
     return "".join(f"{vm['uuid']}  {vm['power_state'].lower():8}  {vm['name_label']}\n" for vm in found)
 
 
+def _vif_list(api, given):
+    """The real `xe` prints a block of lines for each VIF."""
+    vms, networks = api.VM.get_all_records(), api.network.get_all_records()
+    rows = [
+        (vif["uuid"], f"device {vif['device']}", networks[vif["network"]]["name_label"], vms[vif["VM"]]["name_label"])
+        for vif in api.VIF.get_all_records().values()
+        if given.get("vm-name-label") in (None, vms[vif["VM"]]["name_label"])
+    ]
+    return "".join("  ".join(row) + "\n" for row in sorted(rows, key=lambda row: row[1:]))
+
+
+def _vif_move(api, given):
+    api.VIF.move(api.VIF.get_by_uuid(given["uuid"]), api.network.get_by_uuid(given["network-uuid"]))
+
+
+def _named_list(table):
+    def listed(api, given):
+        found = getattr(api, table).get_all_records().values()
+        return "".join(f"{record['uuid']}  {record['name_label']}\n" for record in found)
+
+    return listed
+
+
 COMMANDS = {
+    "network-list": _named_list("network"),
     "sr-create": _sr_create,
+    "sr-list": _named_list("SR"),
     "sr-probe": _sr_probe,
     "sr-param-set": _sr_param_set,
     "vm-start": _vm_start,
     "vm-shutdown": _vm_shutdown,
     "vm-destroy": _vm_destroy,
     "vm-list": _vm_list,
+    "vif-list": _vif_list,
+    "vif-move": _vif_move,
 }
 
 

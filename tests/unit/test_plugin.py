@@ -319,7 +319,7 @@ def test_what_cannot_be_meant(image, xapi_less, arguments):
 def test_options_become_those_of_the_command():
     arguments = {"clear_metadata_vdi": "true", "later_copy": "true", "vdis": "one", "dry_run": "false", "ignored": "x"}
 
-    wanted = plugin.wanted("/dev/x", arguments)
+    wanted = plugin.Wanted("/dev/x", arguments)
     assert wanted.request.words == (
         "relvmoiscsi", "resignature", "/dev/x", "--json", "--yes", "--clear-metadata-vdi", "--later-copy",
         "--vdis", "one",

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relvmoiscsi.cli.on_lun import device_word
 from relvmoiscsi.errors import CommandFailed
-from relvmoiscsi.wording import command, printable, shell_words
+from relvmoiscsi.wording import command, file_word, printable, shell_words
 
 HOSTILE = (
     "1x$(touch${IFS}pwned)",
@@ -46,6 +47,12 @@ def test_any_words_are_one_line_of_printable_characters_and_the_same_words(words
         found.remove("--")
     assert found == wanted
     assert said.isprintable()
+
+
+@pytest.mark.parametrize("path", ["-dash", "--yes", "-", "-rf", "--"])
+def test_a_path_is_never_an_option(path):
+    assert shell_words("chmod", "600", file_word(path)) == f"chmod 600 ./{path}"
+    assert device_word(path) == f"./{path}" and device_word("/dev/sdb") == "/dev/sdb"
 
 
 def test_what_needs_no_quotes_has_none_and_of_a_pair_the_value_has_them():

@@ -12,7 +12,7 @@ list of metadata areas under one checksum. So one write of 512 bytes switches PV
 Sources: LVM2 lib/label/label.h, lib/format_text/layout.h.
 """
 
-from typing import List, NamedTuple, Optional, Sequence, Tuple
+from typing import List, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.device import SECTOR, Device, Range, read_pieces
 from relvmoiscsi.errors import BadChecksum, Malformed, Place, Unsupported, shown_bytes
@@ -287,10 +287,12 @@ def text_ranges(area: Range, location: RawLocation, where: Place) -> List[Range]
     return ranges
 
 
-def read_texts(device: Device, mdas: Sequence[Mda]) -> List[bytes]:
-    """The committed text of each area, as stored, in one batch of reads. `verify_text` must verify the texts."""
-    places = [Place(device.name, mda.area.offset) for mda in mdas]
-    return read_pieces(device, [text_ranges(mda.area, mda.committed, place) for mda, place in zip(mdas, places)])
+def read_text(device: Device, mda: Mda) -> bytes:
+    """The committed text of an area, as stored and verified. Raises FormatError."""
+    where = Place(device.name, mda.area.offset)
+    (text,) = read_pieces(device, [text_ranges(mda.area, mda.committed, where)])
+    verify_text(text, mda.committed, where)
+    return text
 
 
 def verify_text(text: bytes, location: RawLocation, where: Place) -> None:

@@ -8,12 +8,15 @@ connection.
 
 import http.client
 import importlib
+import io
+import math
 import os
 import re
 import site
 import socket
 import ssl
 import sys
+import time
 import xmlrpc.client
 from functools import partial
 from typing import Any, Callable, Mapping, Optional, cast
@@ -28,6 +31,7 @@ GONE = (OSError, ssl.CertificateError, http.client.HTTPException, xmlrpc.client.
 
 #: of one answer: the records of all VDIs of a pool with some 100000 of them
 MOST_ANSWER_BYTES = 256 << 20
+SLOWEST_BYTES = 256 << 10  #: a second, of a large answer over a slow line
 _PIECE_BYTES = 1 << 16
 #: of all lines of one answer: status, headers, sizes of chunks, and what follows the last chunk
 _MOST_LINE_BYTES = 8 << 20
@@ -50,13 +54,51 @@ class _BoundedLines:
         return line
 
 
+class _TimedSocket(io.RawIOBase):
+    """The bytes of one answer. The time limit of the socket is for the answer, and not for each byte of it.
+
+    Each SLOWEST_BYTES give one second more.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket, self._file = connection, cast(io.RawIOBase, connection.makefile("rb", buffering=0))
+        self._limit = connection.gettimeout()
+        self._until = math.inf if self._limit is None else time.monotonic() + self._limit
+
+    def makefile(self, *_: Any) -> io.BufferedReader:
+        """Return the file, as HTTPResponse asks a socket for it."""
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> Optional[int]:
+        """Raises socket.timeout."""
+        if self._limit is None:
+            return self._file.readinto(buffer)
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise socket.timeout(f"the answer was not complete after {self._limit:.0f} seconds")
+        self._socket.settimeout(left)
+        try:
+            count = self._file.readinto(buffer)
+        finally:
+            self._socket.settimeout(self._limit)
+        self._until += (count or 0) / SLOWEST_BYTES
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
 class BoundedResponse(http.client.HTTPResponse):
-    """An answer that is read up to MOST_ANSWER_BYTES: a hostile server could fill the memory."""
+    """An answer that is read up to MOST_ANSWER_BYTES, and within its time: a hostile server could send for ever."""
 
     _read_bytes = 0
 
-    def __init__(self, *arguments: Any, **more: Any) -> None:
-        super().__init__(*arguments, **more)
+    def __init__(self, sock: Any, *arguments: Any, **more: Any) -> None:
+        super().__init__(cast(Any, _TimedSocket(sock)), *arguments, **more)
         self.fp: Any = _BoundedLines(self.fp)
 
     def begin(self) -> None:
@@ -191,7 +233,7 @@ class XapiTransport(xmlrpc.client.Transport):
 
 
 class UnixConnection(http.client.HTTPConnection):
-    """HTTP over a Unix socket, with a time limit for each wait."""
+    """HTTP over a Unix socket, with a time limit for each answer."""
 
     response_class = BoundedResponse
 

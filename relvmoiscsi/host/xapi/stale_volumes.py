@@ -11,10 +11,18 @@ to the host, the disk may be the original in use: then no volume may be deactiva
 Source: sm LVHDoISCSISR.py attach, LVHDSR.py attach, lvutil.py checkPVScsiIds.
 """
 
+import logging
 from typing import Any, Callable, Mapping, Optional, Sequence
 
-from relvmoiscsi.host.xapi.other_hosts import srs_of
+from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.host.this_host import THIS_HOST, Host
+from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_xapi, own_ref
+from relvmoiscsi.host.xapi.other_hosts import srs_of, use_of_lun
 from relvmoiscsi.wording import command
+
+log = logging.getLogger(__name__)
+
+_XAPI_SECONDS = 10.0  #: the time limit for one answer of xapi
 
 Records = Mapping[str, Mapping[str, Any]]
 
@@ -27,6 +35,44 @@ def is_attached(sr_uuid: str, pbds: Records, srs: Records, host_ref: str) -> Opt
         return True
     is_busy = any(srs[ref].get("current_operations") for ref in refs)
     return None if is_busy or not host_ref else False
+
+
+def is_attached_to(sr_uuid: str, xapi: Xapi, host_ref: str) -> Optional[bool]:
+    """Return whether the host has the SR attached; None if that is unknown, also where xapi does not answer."""
+    try:
+        return is_attached(sr_uuid, xapi.records("PBD"), xapi.records("SR"), host_ref)
+    except XapiFailure:
+        return None
+
+
+def is_attached_here(sr_uuid: str, host: Host) -> Optional[bool]:
+    """Return whether this host has the SR attached; None if that is unknown, also where xapi does not answer."""
+    try:
+        with local_xapi(host.xapi_socket, _XAPI_SECONDS) as xapi:
+            return is_attached_to(sr_uuid, xapi, own_ref(xapi.records("host"), host))
+    except XapiFailure:
+        return None
+
+
+def advice(
+    scsi_id: Optional[str],
+    read_sr: Callable[[str], str],
+    is_attached_here: Callable[[str], Optional[bool]],
+    host: Host = THIS_HOST,
+) -> str:
+    """Return how to remove volumes that SM has activated on a clone, for a refused open; "" without such volumes.
+
+    `read_sr` returns the UUID of the SR on a disk of the LUN. `is_attached_here` answers for an SR as `is_attached`.
+    """
+    use = use_of_lun(scsi_id, host) if scsi_id is not None else None
+    if use is None or not (use.stacked and use.disks):
+        return ""
+    try:
+        sr_uuid = read_sr(use.disks[0])
+    except (RelvmoiscsiError, RuntimeError) as problem:
+        log.warning("which SR the LUN holds could not be read: %s", problem)
+        return ""
+    return way_out(sr_uuid, use.stacked, is_attached_here)
 
 
 def vg_command(sr_uuid: str) -> str:

@@ -482,10 +482,8 @@ class SaveVmsCommand(PoolChange):
             refs = save_vms.vms_on(pool, found, sr)
             names = ", ".join(str(found.vms[ref]["name_label"]) for ref in refs)
             if self.dry_run:
-                would = {
-                    "would": [{"uuid": found.vms[ref]["uuid"], "name": found.vms[ref]["name_label"]} for ref in refs]
-                }
-                return Answer(would, printable(f"The records of these VMs would be saved: {names}"))
+                would = [{"uuid": found.vms[ref]["uuid"], "name": found.vms[ref]["name_label"]} for ref in refs]
+                return Answer({"would": would}, printable(f"The records of these VMs would be saved: {names}"))
             ask(self, printable(f"Save the records of {names}?"))
             with self.work(str(pool.srs[sr]["name_label"]), "save the records"), waiting("the pool"):
                 when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -113,7 +113,7 @@ def verify_unused(pool: Pool, uses: Dict[str, Uses]) -> None:
 
 def verify_hosts_up(pool: Pool, sr: str) -> None:
     """Raises Refused where a host with the SR is down, by xapi's records: the discard could not finish."""
-    down = [host for host, (_, pbd) in pool.pbds_of(sr).items() if pbd["currently_attached"] and not pool.live[host]]
+    down = [host for host, (_, pbd) in pool.pbds_of(sr).items() if pbd["currently_attached"] and not pool.is_live(host)]
     if down:
         name, hosts = pool.srs[sr]["name_label"], ", ".join(sorted(map(pool.host_name, down)))
         raise Refused(

@@ -10,7 +10,7 @@ person's copy of the clone, DONE holds the UUID of another VM.
 from typing import Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from relvmoiscsi.errors import NotFound, UsageError
-from relvmoiscsi.formats.identity import derived_uuid
+from relvmoiscsi.formats.identity import derived_uuid, is_uuid
 from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.pool.records import ORIGINAL_SR, Pool
 
@@ -30,9 +30,12 @@ class Inventory(NamedTuple):
     vdis: Records
 
     def named_vms(self) -> Records:
-        """Return the VMs that a person uses: no templates, snapshots or control domains."""
+        """Return the VMs that a person uses: no templates, snapshots or control domains, and none without a UUID.
+
+        xapi takes any text for the UUID of a VM, a VDI or an SR.
+        """
         kinds = ("is_a_template", "is_a_snapshot", "is_control_domain")
-        return {ref: vm for ref, vm in self.vms.items() if not any(vm[kind] for kind in kinds)}
+        return {ref: vm for ref, vm in self.vms.items() if is_uuid(vm["uuid"]) and not any(vm[kind] for kind in kinds)}
 
     def vbds_of(self, vm: str) -> Records:
         return {ref: vbd for ref, vbd in self.vbds.items() if vbd["VM"] == vm}
@@ -77,7 +80,7 @@ class Copy(NamedTuple):
     uuid: str
     name: str
     original: str  #: UUID of the original SR
-    vdis: Records  #: by reference
+    vdis: Records  #: by reference, those with a UUID
     by_uuid: Dict[str, str]  #: references of the VDIs, by UUID
 
     def new_of(self, old_uuid: str) -> Optional[Record]:
@@ -118,14 +121,18 @@ def owners_of(network: Record) -> Set[str]:
 
 
 def read(calls: Calls) -> Inventory:
-    """Read the records of the pool. Raises PoolFailure."""
-    return Inventory(*(calls.records(kind) for kind in ("VM", "VBD", "VIF", "network", "VDI")))
+    """Read the records of the pool. Raises PoolFailure.
+
+    A VIF on no network is left out, as xapi itself removes it. Source: xen-api ocaml/xapi/db_gc.ml, gc_VIFs.
+    """
+    vms, vbds, vifs, networks, vdis = (calls.records(kind) for kind in ("VM", "VBD", "VIF", "network", "VDI"))
+    return Inventory(vms, vbds, {ref: vif for ref, vif in vifs.items() if vif["network"] in networks}, networks, vdis)
 
 
 def copy_of(pool: Pool, found: Inventory, sr: str) -> Copy:
     """Return the copy on this SR. The caller has checked that the SR is a copy."""
     record = pool.srs[sr]
-    vdis = found.vdis_of(sr)
+    vdis = {ref: vdi for ref, vdi in found.vdis_of(sr).items() if is_uuid(vdi["uuid"])}
     by_uuid = {str(vdi["uuid"]): ref for ref, vdi in vdis.items()}
     return Copy(sr, record["uuid"], record["name_label"], record["other_config"][ORIGINAL_SR], vdis, by_uuid)
 

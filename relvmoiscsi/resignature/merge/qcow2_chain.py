@@ -21,7 +21,7 @@ from relvmoiscsi.formats.qcow2 import ENTRY_BYTES, HEAD_BYTES, MAX_L1_BYTES, Qco
 from relvmoiscsi.formats.qcow2_clusters import ABSENT, ZEROS
 from relvmoiscsi.resignature.merge.compact import Arrays, Memory
 from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES
-from relvmoiscsi.resignature.protocol.rebuilt import Expected
+from relvmoiscsi.resignature.protocol.merged_image import Expected
 from relvmoiscsi.resignature.reading.lun_contents import Volume
 
 IMAGE_SHIFT = 56
@@ -64,7 +64,18 @@ class Qcow2Member:
         for place in self._table(header.refcount_table_offset, counts_bytes, "QCOW2 table of counts"):
             if place:
                 self._take(place, "QCOW2 counts")
-        self._second_level(first, memory)
+        there = [(index, place) for index, place in enumerate(first) if place]
+        for _index, place in there:
+            self._take(place, "QCOW2 table of the second level")
+        batch = max(1, _BATCH_BYTES // self.cluster_bytes)
+        for start in range(0, len(there), batch):
+            part = there[start : start + batch]
+            found = self._read([Range(place, self.cluster_bytes) for _index, place in part])
+            for (index, place), data in zip(part, found):
+                self.tables[index], taken = clusters.read_entries(data, Place(self.name, place))
+                self._take_all(taken)
+                if memory is not None:
+                    memory.take(_BYTES_FOR_TABLE + _TIMES_PACKED * self.tables.size_bytes(index))
         if len(first) * self.cluster_bytes * (self.cluster_bytes // ENTRY_BYTES) < self.virtual_size:
             where = Place(self.name, 0)
             raise Malformed("QCOW2 header", where, "its table is too small for its virtual disk")
@@ -74,13 +85,9 @@ class Qcow2Member:
         """Free the memory of the tables, once `find_owners` and `unused_extents` have used them."""
         self.tables, self.taken = Arrays(), bytearray()
 
-    @property
-    def is_raw(self) -> bool:
-        return not self.cluster_bytes
-
     def unused_extents(self) -> List[int]:
         """The physical extents of the volume in which the image uses no cluster."""
-        if self.is_raw:
+        if not self.cluster_bytes:
             return []
         per_extent = EXTENT_BYTES // self.cluster_bytes
         pes = extents_of(self.lv.segments)
@@ -98,15 +105,17 @@ class Qcow2Member:
         if first >= end:
             return [ZEROS] * count
         found: Optional[Sequence[int]] = None
-        if self.is_raw:
+        if not self.cluster_bytes:
             found = range(image + first * unit, image + (first + count) * unit, unit)
         else:
             times = self.cluster_bytes // unit  # a table of this image covers times * times tables of the new image
             own = self.tables.get(table // (times * times))
             if own is not None:
                 at = table % (times * times) * (count // times)
-                entries = own[at : at + count // times]
-                found = _owners_of_clusters(entries, self.cluster_bytes, unit, image)
+                found = clusters.marked(own[at : at + count // times], image)
+                if times > 1:
+                    steps = range(0, self.cluster_bytes, unit)
+                    found = [entry + step if entry > ZEROS else entry for entry in found for step in steps]
         if end >= first + count:
             return found
         inside = list(found[: end - first]) if found is not None else [ABSENT] * (end - first)
@@ -134,21 +143,6 @@ class Qcow2Member:
             self._take(place, what)
         return clusters.read_tables(self._read([Range(offset, length)])[0], what, Place(self.name, offset))
 
-    def _second_level(self, places: Sequence[int], memory: Optional[Memory]) -> None:
-        """Read the tables of the second level. `places` are the places of the tables."""
-        there = [(index, place) for index, place in enumerate(places) if place]
-        for _index, place in there:
-            self._take(place, "QCOW2 table of the second level")
-        batch = max(1, _BATCH_BYTES // self.cluster_bytes)
-        for start in range(0, len(there), batch):
-            part = there[start : start + batch]
-            read = self._read([Range(place, self.cluster_bytes) for _index, place in part])
-            for (index, place), data in zip(part, read):
-                self.tables[index], taken = clusters.read_entries(data, Place(self.name, place))
-                self._take_all(taken)
-                if memory is not None:
-                    memory.take(_BYTES_FOR_TABLE + _TIMES_PACKED * self.tables.size_bytes(index))
-
     def _take_all(self, places: Sequence[int]) -> None:
         """`take` for millions of clusters."""
         taken, size = self.taken, self.cluster_bytes
@@ -172,15 +166,7 @@ class Qcow2Member:
 
     def _expect(self, ranges: Sequence[Range], data: bytes) -> None:
         for part in in_pieces(ranges, data):
-            self.built_on.append(Expected(Range(part.offset, len(part.data)), hashlib.sha256(part.data).digest()))
-
-
-def _owners_of_clusters(entries: Sequence[int], cluster_bytes: int, unit: int, image: int) -> Sequence[int]:
-    """The owners of the units of an image's clusters; `entries` have the clusters' places."""
-    if cluster_bytes == unit:
-        return clusters.marked(entries, image)
-    steps = range(0, cluster_bytes, unit)
-    return [image | entry + step if entry > ZEROS else entry for entry in entries for step in steps]
+            self.built_on.append(Expected(part.range, hashlib.sha256(part.data).digest()))
 
 
 def place_of(owner: int) -> Tuple[int, int]:

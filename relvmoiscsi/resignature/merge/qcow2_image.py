@@ -6,7 +6,7 @@ The run writes the head of the new image and all copies to new extents, before t
 
 from array import array
 from hashlib import sha256
-from typing import Dict, Iterable, Iterator, List, Sequence, Tuple
+from typing import Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import Chunk, Device, Range, torn_bytes
 from relvmoiscsi.errors import Refused
@@ -20,7 +20,7 @@ from relvmoiscsi.resignature.merge.qcow2_chain import EXTENT_SHIFT, Qcow2Member,
 from relvmoiscsi.resignature.merge.qcow2_layout import Qcow2Layout, layouts
 from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, MergeStrategy, Room, VolumeRanges, room_on
 from relvmoiscsi.resignature.merge.vdi_choice import Chain
-from relvmoiscsi.resignature.protocol.rebuilt import Again, BlockCopy, Rebuilt, Unseen
+from relvmoiscsi.resignature.protocol.merged_image import Again, BlockCopy, MergedImage, Unseen
 from relvmoiscsi.resignature.reading.lun_contents import Lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache, uncached
 
@@ -50,14 +50,14 @@ class Qcow2Merge(MergeStrategy):
     """The merge strategy of a QCOW2 layout."""
 
     def __init__(self, vg: VolumeGroup, members: Sequence[Qcow2Member], made: Qcow2Layout, room: Room) -> None:
-        super().__init__(made.cost(), range(made.head_extents), room)
+        super().__init__(made.cost, range(made.head_extents), room)
         self._vg, self._members, self._layout = vg, members, made
         self.content: Qcow2 = read_qcow2(plain_head(made, members[0]), members[0].name, made.size_bytes)
 
     def retained(self) -> "array[int]":
         return self._layout.retained_extents([extents_of(member.lv.segments) for member in self._members])
 
-    def image(self, device: Device, lv: LogicalVolume, lv_id: str) -> Tuple[Unseen, Rebuilt]:
+    def image(self, device: Device, lv: LogicalVolume, lv_id: str) -> Tuple[Unseen, MergedImage]:
         made, members = self._layout, self._members
         places = VolumeRanges(self._vg, lv, [member.lv for member in members])
         first = tuple(chunk for piece in first_pieces(made, members[0]) for chunk in places.chunks(*piece))
@@ -75,7 +75,7 @@ class Qcow2Merge(MergeStrategy):
             copies=(Again(lambda: copies(made, places)),),
             more=Again(lambda: (chunk for piece in tables.pieces() for chunk in places.chunks(*piece))),
         )
-        return unseen, Rebuilt(lv_id=lv_id, segments=lv.segments)
+        return unseen, MergedImage(lv_id=lv_id, segments=lv.segments)
 
 
 def plain_head(made: Qcow2Layout, leaf: Qcow2Member) -> bytes:
@@ -121,11 +121,15 @@ class Tables:
                 _refuse(f"the bytes to write at byte {offset} differ from the verified bytes")
             yield offset, data
 
-    def read_piece(self, offset: int) -> Tuple[int, bytes]:
-        """For verification: the piece that holds the byte at `offset`, and the offset of the piece."""
-        first, size = self._made.counts_at, PIECE_BYTES
-        if offset >= self._made.second_level_at:
-            first, size = self._made.second_level_at, self._at_once * self._made.unit
+    def read_piece(self, offset: int) -> Optional[Tuple[int, bytes]]:
+        """For verification: the piece that holds the byte at `offset`, and its place; None when no piece holds it."""
+        made = self._made
+        first, end, size = made.counts_at, made.first_level_at, PIECE_BYTES
+        if offset >= made.second_level_at:
+            first, size = made.second_level_at, self._at_once * made.unit
+            end = first + len(made.tables) * made.unit
+        if not first <= offset < end:
+            return None
         start = first + (offset - first) // size * size
         data = self._piece(start)
         self._verified[start] = sha256(data).digest()
@@ -133,13 +137,8 @@ class Tables:
 
     def counts(self) -> Iterator[bytes]:
         """For verification: the counts, in pieces."""
-        return (self.read_piece(offset)[1] for offset in self._starts() if offset < self._made.first_level_at)
-
-    def has(self, offset: int) -> bool:
-        """Whether a piece holds the byte at `offset` of the volume."""
-        made = self._made
-        end = made.second_level_at + len(made.tables) * made.unit
-        return made.counts_at <= offset < made.first_level_at or made.second_level_at <= offset < end
+        starts = range(self._made.counts_at, self._made.first_level_at, PIECE_BYTES)
+        return (data for _start, data in filter(None, map(self.read_piece, starts)))
 
     def _starts(self) -> Iterator[int]:
         yield from range(self._made.counts_at, self._made.first_level_at, PIECE_BYTES)
@@ -201,7 +200,7 @@ def _entries(made: Qcow2Layout) -> Iterator[Tuple[int, "array[int]"]]:
     """The number and the entries of each table with a cluster of an image."""
     once = qcow2.ENTRY_USED_ONCE
     bases = {extent: once | (made.head_extents + at) * EXTENT_BYTES for at, extent in enumerate(made.retained)}
-    copies = {copy.number: index for index, copy in enumerate(made.copied)}
+    copies = {number: index for index, number in enumerate(made.copied)}
     touched = {number // made.per_table for number in copies}
     for table in made.owners:
         owners = made.owners[table]
@@ -220,10 +219,10 @@ def _entries(made: Qcow2Layout) -> Iterator[Tuple[int, "array[int]"]]:
 
 def copies(made: Qcow2Layout, places: VolumeRanges) -> Iterator[BlockCopy]:
     """The copies of the clusters that get a new place."""
-    for index, copy in enumerate(made.copied):
+    for index, (number, owner) in enumerate(made.copied.items()):
         target = (made.first_copy + index) * made.unit
-        image, source = place_of(copy.owner)
-        yield from places.copy_up_to(target, image, source, copy.length, made.unit)
+        image, source = place_of(owner)
+        yield from places.copy_up_to(target, image, source, made.cut.get(number, made.unit), made.unit)
 
 
 # --- the planned image, read back
@@ -241,7 +240,7 @@ def verify_image(
     for mark, member in enumerate([new, *olds]):
         for extent, pe in enumerate(extents_of(member.lv.segments)):
             at[mark << 56 - EXTENT_SHIFT | extent] = places.vg.pe_start + pe * EXTENT_BYTES
-    targets = {copy.number: (made.first_copy + index) * made.unit for index, copy in enumerate(made.copied)}
+    targets = {number: (made.first_copy + index) * made.unit for index, number in enumerate(made.copied)}
     copied: Dict[int, Dict[int, int]] = {}
     for number, target in targets.items():
         copied.setdefault(number // made.per_table, {})[number % made.per_table] = target
@@ -280,12 +279,13 @@ class _Planned(Device):
         found = []
         for part in ranges:
             pe, within = divmod(part.offset - self._base, EXTENT_BYTES)
-            offset = self._extents[pe] * EXTENT_BYTES + within if pe in self._extents else None
-            if offset is None or not self._tables.has(offset):
-                found += self._device.read([part])
-                continue
+            offset = self._extents[pe] * EXTENT_BYTES + within if pe in self._extents else -1
             if not self._start <= offset < self._start + len(self._piece):
-                self._start, self._piece = self._tables.read_piece(offset)
+                piece = self._tables.read_piece(offset)
+                if piece is None:
+                    found += self._device.read([part])
+                    continue
+                self._start, self._piece = piece
             at = offset - self._start
             found.append(self._piece[at : at + part.length])
         return found

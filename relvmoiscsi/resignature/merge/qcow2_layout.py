@@ -26,7 +26,7 @@ second layout.
 from array import array
 from collections import Counter
 from typing import Counter as CounterOf
-from typing import FrozenSet, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import FrozenSet, Iterator, List, Sequence, Tuple
 
 from relvmoiscsi.formats import qcow2_clusters as clusters
 from relvmoiscsi.formats.qcow2 import ENTRY_BYTES
@@ -34,14 +34,6 @@ from relvmoiscsi.formats.qcow2_clusters import ZEROS, Needs
 from relvmoiscsi.resignature.merge.compact import Arrays, Memory
 from relvmoiscsi.resignature.merge.qcow2_chain import EXTENT_SHIFT, Qcow2Member, cut_short, find_owners
 from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, NEW, Cost
-
-
-class Copied(NamedTuple):
-    """A unit that gets a new place, and the number of its bytes that a guest sees."""
-
-    number: int
-    owner: int
-    length: int
 
 
 class Qcow2Layout:
@@ -62,7 +54,13 @@ class Qcow2Layout:
         self.head_extents, self.needed = disk.head(len(retained), alive, self.block_count - alive)
         extents = self.head_extents + len(retained)
         if thick:
-            tail = self._tail(extents, disk.table_count) if is_roomy else 0
+            # the tail has room for all clusters, tables and counts that the image lacks
+            absent, tail = self.units - self.block_count + disk.table_count - self.needed.second_level, 0
+            while is_roomy:
+                counts = clusters.counts_for((extents + tail) * self.per_extent, self.unit) - self.needed.counts
+                if absent + counts <= tail * self.per_extent:
+                    break
+                tail = -(-(absent + counts) // self.per_extent)
             extents = max(extents + tail, disk.most_extents)
         else:
             extents += SPARE_EXTENTS
@@ -71,26 +69,21 @@ class Qcow2Layout:
         more = self.needed.second_level - len(self.owners)
         #: the numbers of the tables of the second level: the tables in `owners`, and empty tables
         self.tables = (*self.owners, *(next(empty) for _ in range(more)))
-        self.copied = tuple(disk.copied(frozenset(retained)))  #: units in the head, behind the tables
-
-    @property
-    def first_copy(self) -> int:
-        """The unit of the volume at which the copied clusters begin."""
-        return self.needed.total
-
-    # the parts of the head, in bytes from the start of the volume; the count table is behind the header
-
-    @property
-    def counts_at(self) -> int:
-        return (1 + self.needed.count_table) * self.unit
-
-    @property
-    def first_level_at(self) -> int:
-        return self.counts_at + self.needed.counts * self.unit
-
-    @property
-    def second_level_at(self) -> int:
-        return self.first_level_at + self.needed.first_level * self.unit
+        #: the owners of the units that get a new place in the head, by unit, in the order of the places
+        self.copied = dict(disk.copied(frozenset(retained)))
+        self.cut = disk.cut  #: the units of which a guest sees a part only: the number of bytes
+        self.first_copy = self.needed.total  #: the unit of the volume at which the copied units begin
+        # the parts of the head, in bytes from the start of the volume; the count table is behind the header
+        self.counts_at = (1 + self.needed.count_table) * self.unit
+        self.first_level_at = self.counts_at + self.needed.counts * self.unit
+        self.second_level_at = self.first_level_at + self.needed.first_level * self.unit
+        count = len(self.copied)
+        self.cost = Cost(
+            blocks=self.block_count,
+            remapped=self.block_count - count,
+            copied=count,
+            data_bytes=count * self.unit,
+        )
 
     def retained_extents(self, extents: Sequence[List[int]]) -> "array[int]":
         """The physical extents that stay, in the form of `strategy.Room.place`. `extents` are those of each image."""
@@ -100,19 +93,6 @@ class Qcow2Layout:
             found[self.head_extents + index] = extents[image - 1][at]
         return found
 
-    def cost(self) -> Cost:
-        copied, blocks = len(self.copied), self.block_count
-        return Cost(blocks=blocks, remapped=blocks - copied, copied=copied, data_bytes=copied * self.unit)
-
-    def _tail(self, used: int, table_count: int) -> int:
-        """The number of extents of the tail: room for all clusters, tables and counts that the image lacks."""
-        wanted, tail = self.units - self.block_count + table_count - self.needed.second_level, 0
-        while True:
-            counts = clusters.counts_for((used + tail) * self.per_extent, self.unit) - self.needed.counts
-            if wanted + counts <= tail * self.per_extent:
-                return tail
-            tail = -(-(wanted + counts) // self.per_extent)
-
 
 #: a layout copies at most so many bytes to save extents
 MOST_COPIED_BYTES = 1 << 30
@@ -121,7 +101,7 @@ MOST_COPIED_BYTES = 1 << 30
 SPARE_EXTENTS = 1
 
 #: memory as measured: for a cluster that is copied, and for an extent with data
-_BYTES_FOR_COPY, _BYTES_FOR_ALIVE = 300, 300
+_BYTES_FOR_COPY, _BYTES_FOR_ALIVE = 200, 300
 
 
 def layouts(members: Sequence[Qcow2Member], thick: bool, memory: Memory) -> Iterator[Qcow2Layout]:
@@ -207,8 +187,8 @@ class _Disk:
                 return head, needed
             counts = wanted
 
-    def copied(self, retained: FrozenSet[int]) -> Iterator[Copied]:
-        """The units that are not in retained extents, in the order of the disk."""
+    def copied(self, retained: FrozenSet[int]) -> Iterator[Tuple[int, int]]:
+        """The units that are not in retained extents, and their owners, in the order of the disk."""
         if len(retained) == len(self.alive) and not self.cut:
             return
         for table in self.owners:
@@ -216,4 +196,4 @@ class _Disk:
             first = table * self.per_table
             for number, owner in enumerate(owners, first):
                 if owner > ZEROS and (number in self.cut or owner >> EXTENT_SHIFT not in retained):
-                    yield Copied(number, owner, self.cut.get(number, self.unit))
+                    yield number, owner

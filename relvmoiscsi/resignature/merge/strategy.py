@@ -19,7 +19,7 @@ from relvmoiscsi.device import Chunk, Device, Range, align_down, align_up, in_pi
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, Segment, VolumeGroup, extents_of
 from relvmoiscsi.resignature.merge.vdi_choice import Chain
-from relvmoiscsi.resignature.protocol.rebuilt import BlockCopy, Rebuilt, Unseen
+from relvmoiscsi.resignature.protocol.merged_image import BlockCopy, MergedImage, Unseen
 from relvmoiscsi.resignature.reading.lun_contents import Content, Lun
 
 EXTENT_BYTES = 4 << 20  #: as SM makes them
@@ -138,7 +138,7 @@ class MergeStrategy(ABC):
         """The physical extents that stay, in the form of `Room.place`."""
 
     @abstractmethod
-    def image(self, device: Device, lv: LogicalVolume, lv_id: str) -> Tuple[Unseen, Rebuilt]:
+    def image(self, device: Device, lv: LogicalVolume, lv_id: str) -> Tuple[Unseen, MergedImage]:
         """All writes that make the new image, and the bytes on which they depend: outside the journal, and in it.
 
         `lv` is the new volume, `lv_id` the new id of the volume.

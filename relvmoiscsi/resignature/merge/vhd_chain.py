@@ -23,8 +23,8 @@ from typing import FrozenSet, Iterable, Iterator, List, NamedTuple, Sequence, Tu
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, align_up, in_pieces, read_pieces
 from relvmoiscsi.errors import Malformed, Place, Refused, shown_bytes
 from relvmoiscsi.formats import vhd_blocks as blocks
-from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup
-from relvmoiscsi.formats.vhd import HEAD_BYTES, BatmapHeader, DynamicHeader, Footer, Vhd
+from relvmoiscsi.formats.lvm.vg import VolumeGroup
+from relvmoiscsi.formats.vhd import HEAD_BYTES, BatmapHeader, Vhd
 from relvmoiscsi.formats.vhd_blocks import BLOCK_SECTORS, FULL, UNIT, UNUSED, Batmap, bitmap_bytes
 from relvmoiscsi.resignature.merge.compact import Memory, Rows
 from relvmoiscsi.resignature.reading.lun_contents import Volume
@@ -61,20 +61,52 @@ class Bitmaps:
         self._ends.append(len(self._packed))
 
 
-class VhdMember(NamedTuple):
-    """An image of a chain."""
+class VhdMember:
+    """An image of a chain. `read_members` reads its tables.
 
-    name: str  #: name of the volume
-    lv: LogicalVolume
-    virtual_size: int  #: bytes
-    footer: Footer
-    header: DynamicHeader
+    Raises Refused or Malformed for an image that tapdisk has not made.
+    """
+
     batmap_header: BatmapHeader
     entries: Sequence[int]  #: for each block of the disk; UNUSED for a block that the image does not have
     full: Batmap
-    bitmaps: Bitmaps  #: of the blocks that the image has and that the batmap does not mark as full
-    #: blocks in whose padding another block ends; no program of SM makes such blocks
-    crowded: FrozenSet[int] = frozenset()
+
+    def __init__(self, volume: Volume) -> None:
+        content = volume.content
+        assert isinstance(content, Vhd)  # `vdi_choice` refuses all other contents
+        self.name, self.lv, self.volume_bytes = volume.name.text, volume.lv, volume.size
+        self.virtual_size = content.virtual_size  #: bytes
+        self.footer, self.header = content.end_footer or content.footer, content.header
+        self.block_table = content.block_table()
+        self.bitmaps = Bitmaps()  #: of the blocks that the image has and that the batmap does not mark as full
+        #: blocks in whose padding another block ends; no program of SM makes such blocks
+        self.crowded: FrozenSet[int] = frozenset()
+        if content.footer.creator_app != CREATOR:
+            app = shown_bytes(content.footer.creator_app)
+            raise Refused(f"{self.name} was made by {app}, not by the storage manager.")
+        if self.header.block_size != blocks.BLOCK_BYTES:
+            raise Refused(f"{self.name} has blocks of {self.header.block_size} bytes, not of 2 MiB.")
+        if blocks.block_count(self.virtual_size) > self.header.max_bat_entries:
+            problem = "its block table is too small for its virtual disk"
+            raise Malformed("VHD header", Place(self.name, 0), problem)
+
+    def verify_blocks(self) -> None:
+        """Find the crowded blocks. Raises Malformed for a block that does not lie apart from all other parts."""
+        first = blocks.end_of_headers(self.header, self.batmap_header)
+        taken = sorted(entry for entry in self.entries if entry != UNUSED)
+        crowded = set()  # entries in whose padding another block ends
+        for entry, following in zip(taken, taken[1:] + [self.volume_bytes // SECTOR]):
+            where = Place(self.name, blocks.bitmap_at(entry) if entry else 0)
+            end = blocks.data_at(entry) + blocks.BLOCK_BYTES
+            if blocks.bitmap_at(entry) < first or end > self.volume_bytes:
+                raise Malformed("VHD block", where, "it does not lie between the headers and the end of the volume")
+            if entry + 1 + blocks.BLOCK_SECTORS > following:
+                raise Malformed("VHD block", where, "it overlaps another block")
+            if end > align_down(blocks.bitmap_at(following), UNIT):
+                crowded.add(following)
+        crowded.discard(self.volume_bytes // SECTOR)  # the end of the volume follows the last block
+        if crowded:
+            self.crowded = frozenset(block for block, entry in enumerate(self.entries) if entry in crowded)
 
     @property
     def first_unit(self) -> int:
@@ -83,9 +115,9 @@ class VhdMember(NamedTuple):
         unit = blocks.unit_of(min(self.entries, default=UNUSED))
         return first + 1 if unit is not None and (unit - first) % blocks.SLOT_UNITS == 1 else first
 
-    @property
-    def sectors(self) -> int:
-        return self.virtual_size // SECTOR
+    def partial(self) -> Iterator[int]:
+        """The blocks that the image has and that the batmap does not mark as full."""
+        return (block for block, entry in enumerate(self.entries) if entry != UNUSED and not self.full[block])
 
     def has(self, block: int) -> bool:
         return block < len(self.entries) and self.entries[block] != UNUSED
@@ -102,38 +134,36 @@ def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume]) -> 
 
     Reads the tables of all images in one batch, then all batmaps, then bitmaps in batches.
     """
-    contents = [_content(volume) for volume in volumes]
-    header_places = [blocks.batmap_header_at(content.header) for content in contents]
+    members = tuple(map(VhdMember, volumes))
     pieces: List[List[Range]] = []
-    for volume, content, place in zip(volumes, contents, header_places):
-        pieces.append(vg.ranges(volume.lv, *content.block_table()))
-        pieces.append(vg.ranges(volume.lv, place, BatmapHeader.SIZE))
-    read = read_pieces(device, pieces)
-    headers = [
-        blocks.read_batmap_header(data, Place(volume.name.text, place))
-        for volume, data, place in zip(volumes, read[1::2], header_places)
-    ]
+    for member in members:
+        pieces.append(vg.ranges(member.lv, *member.block_table))
+        pieces.append(vg.ranges(member.lv, blocks.batmap_header_at(member.header), BatmapHeader.SIZE))
+    read = iter(read_pieces(device, pieces))
+    for member in members:
+        where = Place(member.name, blocks.batmap_header_at(member.header))
+        member.entries, member.batmap_header = (
+            blocks.read_entries(next(read)),
+            blocks.read_batmap_header(next(read), where),
+        )
     pieces = []
-    for volume, content, header in zip(volumes, contents, headers):
-        length = min(header.batmap_sectors * SECTOR, blocks.checked_bytes(content.virtual_size))
-        pieces.append(vg.ranges(volume.lv, header.batmap_offset, length))
-    batmaps = read_pieces(device, pieces)
-    members = tuple(_member(vg, *item) for item in zip(volumes, contents, headers, read[::2], batmaps))
+    for member in members:
+        length = min(member.batmap_header.batmap_sectors * SECTOR, blocks.checked_bytes(member.virtual_size))
+        pieces.append(vg.ranges(member.lv, member.batmap_header.batmap_offset, length))
+    for member, batmap in zip(members, read_pieces(device, pieces)):
+        where = Place(member.name, member.batmap_header.batmap_offset)
+        member.full = blocks.verify_batmap(member.batmap_header, batmap, member.virtual_size, where)
+        member.verify_blocks()
     memory = Memory(members[0].name)
     for member in members:
-        memory.take(_BYTES_FOR_BLOCK * len(member.entries) + _BYTES_FOR_BITMAP * sum(1 for _ in _partial(member)))
-    wanted = [(member, block) for member in members for block in _partial(member)]
+        memory.take(_BYTES_FOR_BLOCK * len(member.entries) + _BYTES_FOR_BITMAP * sum(1 for _ in member.partial()))
+    wanted = [(member, block) for member in members for block in member.partial()]
     for start in range(0, len(wanted), _BATCH):
         batch = wanted[start : start + _BATCH]
         pieces = [vg.ranges(one.lv, blocks.bitmap_at(one.entries[block]), SECTOR) for one, block in batch]
         for (member, block), data in zip(batch, read_pieces(uncached(device), pieces)):
             member.bitmaps.append(block, data)
     return members
-
-
-def _partial(member: VhdMember) -> Iterator[int]:
-    """The blocks that the image has and that the batmap does not mark as full."""
-    return (block for block, entry in enumerate(member.entries) if entry != UNUSED and not member.full[block])
 
 
 def built_on(vg: VolumeGroup, members: Iterable[VhdMember]) -> List[Range]:
@@ -154,53 +184,6 @@ def bitmaps_as_read(vg: VolumeGroup, members: Iterable[VhdMember]) -> Iterator[C
     for member in members:
         for block, data in member.bitmaps.items():
             yield from in_pieces(vg.ranges(member.lv, blocks.bitmap_at(member.entries[block]), SECTOR), data)
-
-
-def _content(volume: Volume) -> Vhd:
-    content = volume.content
-    assert isinstance(content, Vhd)  # `vdi_choice` refuses all other contents
-    if content.footer.creator_app != CREATOR:
-        raise Refused(
-            f"{volume.name.text} was made by {shown_bytes(content.footer.creator_app)}, not by the storage manager."
-        )
-    if content.header.block_size != blocks.BLOCK_BYTES:
-        raise Refused(f"{volume.name.text} has blocks of {content.header.block_size} bytes, not of 2 MiB.")
-    if blocks.block_count(content.virtual_size) > content.header.max_bat_entries:
-        where = Place(volume.name.text, 0)
-        raise Malformed("VHD header", where, "its block table is too small for its virtual disk")
-    return content
-
-
-def _member(
-    vg: VolumeGroup, volume: Volume, content: Vhd, header: BatmapHeader, table: bytes, batmap: bytes
-) -> VhdMember:
-    name, entries = volume.name.text, blocks.read_entries(table)
-    full = blocks.verify_batmap(header, batmap, content.virtual_size, Place(name, header.batmap_offset))
-    volume_size, first = vg.size_of(volume.lv), blocks.end_of_headers(content.header, header)
-    taken = sorted(entry for entry in entries if entry != UNUSED)
-    crowded = set()  # entries in whose padding another block ends
-    for entry, following in zip(taken, taken[1:] + [volume_size // SECTOR]):
-        where = Place(name, blocks.bitmap_at(entry) if entry else 0)
-        if blocks.bitmap_at(entry) < first or blocks.data_at(entry) + blocks.BLOCK_BYTES > volume_size:
-            raise Malformed("VHD block", where, "it does not lie between the headers and the end of the volume")
-        if entry + 1 + blocks.BLOCK_SECTORS > following:
-            raise Malformed("VHD block", where, "it overlaps another block")
-        if blocks.data_at(entry) + blocks.BLOCK_BYTES > align_down(blocks.bitmap_at(following), UNIT):
-            crowded.add(following)
-    crowded.discard(volume_size // SECTOR)  # the end of the volume follows the last block
-    crowded_blocks = (block for block, entry in enumerate(entries) if entry in crowded) if crowded else ()
-    return VhdMember(
-        name=name,
-        lv=volume.lv,
-        virtual_size=content.virtual_size,
-        footer=content.end_footer or content.footer,
-        header=content.header,
-        batmap_header=header,
-        entries=entries,
-        full=full,
-        bitmaps=Bitmaps(),
-        crowded=frozenset(crowded_blocks),
-    )
 
 
 # --- which image owns each block
@@ -242,7 +225,7 @@ def find_owners(members: Sequence[VhdMember], tears_pages: bool) -> "Rows[OwnedB
         filled = 0
         if len(parts) > 1:
             filled = BLOCK_SECTORS - bin(bits).count("1")
-            ends_here = members[0].sectors < (block + 1) * BLOCK_SECTORS
+            ends_here = members[0].virtual_size // SECTOR < (block + 1) * BLOCK_SECTORS
             has_mixed_pages = tears_pages and bool(set(bitmap_bytes(bits)) - {0, 255})
             must_be_copied = must_be_copied or ends_here or block in members[index].crowded or has_mixed_pages
         found.append(OwnedBlock(block, index, filled, must_be_copied))
@@ -267,4 +250,4 @@ def sectors_of(block: int, members: Sequence[VhdMember]) -> Iterator[Tuple[int, 
 
 def _seen(block: int, member: VhdMember, index: int) -> int:
     """The bitmap of the sectors of a block in front of the end of the image's disk."""
-    return blocks.first_sectors(max(0, member.sectors - block * BLOCK_SECTORS)) if index else FULL
+    return blocks.first_sectors(max(0, member.virtual_size // SECTOR - block * BLOCK_SECTORS)) if index else FULL

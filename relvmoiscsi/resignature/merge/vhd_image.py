@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The strategies to merge a chain of VHDs, and the bytes of the new image. Each strategy keeps another image in place.
 
-before the mark     head (footer, header, block table, batmap), footer in the last sector, new bitmaps: to free extents
+before step 2       head (footer, header, block table, batmap), footer in the last sector, new bitmaps: to free extents
                     copies: blocks to free extents, missing sectors to blocks that stay (no bitmap shows them yet)
 with the contents   bitmaps of filled blocks: all ones (old image and new image then have the same content)
 after the commit    bitmaps of holes: all zeros; then the entries of holes in the block table
@@ -33,7 +33,7 @@ from relvmoiscsi.resignature.merge.vhd_chain import (
     sectors_of,
 )
 from relvmoiscsi.resignature.merge.vhd_layout import NO_SLOT, VhdLayout, layouts, unused_extents
-from relvmoiscsi.resignature.protocol.rebuilt import Again, BlockCopy, Expected, Rebuilt, TableUnit, Unseen
+from relvmoiscsi.resignature.protocol.merged_image import Again, BlockCopy, Expected, MergedImage, TableUnit, Unseen
 from relvmoiscsi.resignature.reading.lun_contents import Lun
 
 
@@ -61,7 +61,7 @@ class VhdMerge(MergeStrategy):
     """The merge strategy of a VHD layout."""
 
     def __init__(self, vg: VolumeGroup, members: Sequence[VhdMember], made: VhdLayout, room: Room) -> None:
-        super().__init__(made.cost(), made.fresh, room)
+        super().__init__(made.cost, made.fresh, room)
         self._vg, self._members, self._layout = vg, members, made
         # footer and header without a parent
         self._footer = sealed(members[0].footer.replace(type=vhd.TYPE_DYNAMIC, hidden=0))
@@ -78,14 +78,14 @@ class VhdMerge(MergeStrategy):
     def retained(self) -> "array[int]":
         return self._layout.retained_extents()
 
-    def image(self, device: Device, lv: LogicalVolume, lv_id: str) -> Tuple[Unseen, Rebuilt]:
+    def image(self, device: Device, lv: LogicalVolume, lv_id: str) -> Tuple[Unseen, MergedImage]:
         vg, members, made = self._vg, self._members, self._layout
         wanted = built_on(vg, members)
         expected = tuple(Expected(part, sha256(data).digest()) for part, data in zip(wanted, device.read(wanted)))
         new = _NewImage(vg, members, made, lv)
         head = new.head(self._footer, self._header)
         chunks = (*new.chunks(0, head), *new.chunks(made.size_bytes - Footer.SIZE, bytes(self._footer)))
-        rebuilt = Rebuilt(
+        merged = MergedImage(
             lv_id=lv_id,
             segments=lv.segments,
             full=array("q", new.full_units()),
@@ -94,7 +94,7 @@ class VhdMerge(MergeStrategy):
         )
         copies = Again(new.shadows), Again(new.fills_and_copies)
         unchanged = Again(lambda: bitmaps_as_read(vg, members))
-        return Unseen(expected, unchanged, chunks, copies, Again(new.bitmaps)), rebuilt
+        return Unseen(expected, unchanged, chunks, copies, Again(new.bitmaps)), merged
 
 
 class _NewImage(VolumeRanges):

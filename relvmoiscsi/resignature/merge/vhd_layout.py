@@ -75,7 +75,6 @@ class VhdLayout:
         block_count = len(members[0].entries)
         self.slots = array("I", [NO_SLOT]) * block_count  #: by block; NO_SLOT for a block without a slot
         self.staying = owned_blocks()  #: blocks whose data stays in its extents
-        self.copied = owned_blocks()  #: blocks that get new slots
         self.moved: List[Moved] = []  #: the primary's extents first, when any of them stay
         self.slot_count = 0  #: number of slots up to the highest slot in use
         self._extents = self.fresh_head  # number of extents in use
@@ -83,7 +82,11 @@ class VhdLayout:
         rest = [fixed, self._keep(movable.get(primary, owned_blocks()))]
         for index in sorted(set(movable) - {primary}, reverse=True):
             rest.append(self._move(index, movable[index], spare))
-        self._copy(owned_blocks(merge(*rest)))
+        self.copied = owned_blocks(merge(*rest))  #: blocks that get new slots, in new extents
+        start = EXTENT_UNITS * self._extents if self.moved else self.first_unit
+        first_slot = max(-(-(start - self.first_unit) // SLOT_UNITS), self.slot_count)
+        for slot, owned in enumerate(self.copied, first_slot):
+            self._put(owned, slot)
         # neighbouring blocks get the free slots, so that few sectors of the table change
         used = bytearray(self.slot_count)
         for slot in self.slots:
@@ -111,6 +114,14 @@ class VhdLayout:
         assert not any(extent in fresh for piece in self.moved for extent in piece.extents)
         fresh.add(self.size_bytes // EXTENT_BYTES - 1)
         self.fresh = frozenset(fresh)  #: new extents, which the run writes before the commit
+        fills = array("H", (owned.filled_sectors for owned in self.staying if owned.filled_sectors))
+        self.cost = Cost(
+            blocks=len(self.staying) + len(self.copied),
+            remapped=len(self.staying),
+            filled=len(fills),
+            copied=len(self.copied),
+            data_bytes=len(self.copied) * BLOCK_BYTES + sum(fills) * SECTOR,
+        )
 
     def _keep(self, several: "Rows[OwnedBlock]") -> "Rows[OwnedBlock]":
         """Let blocks of the primary stay in their slots; returns the blocks that cannot stay."""
@@ -120,7 +131,8 @@ class VhdLayout:
             if slot is None:
                 rest.append(owned)
                 continue
-            self._stay(owned, slot)
+            self._put(owned, slot)
+            self.staying.append(owned)
             reached = max(reached, slot + 1)
         end = _extent_behind(self.first_unit + SLOT_UNITS * reached)
         if reached and end > self.fresh_head:
@@ -151,21 +163,11 @@ class VhdLayout:
         rest = owned_blocks()
         for owned, slot in zip(several, slots):
             if slot:
-                self._stay(owned, slot + by)
+                self._put(owned, slot + by)
+                self.staying.append(owned)
             else:
                 rest.append(owned)
         return rest
-
-    def _copy(self, several: "Rows[OwnedBlock]") -> None:
-        """Give the blocks new slots, in new extents."""
-        start = EXTENT_UNITS * self._extents if self.moved else self.first_unit
-        slot = max(-(-(start - self.first_unit) // SLOT_UNITS), self.slot_count)
-        for owned in several:
-            self._put(owned, slot)
-            slot += 1
-        self.copied = several
-        if len(several):
-            self._extents = max(self._extents, _extent_behind(self.first_unit + SLOT_UNITS * slot))
 
     def _slot_of(self, owned: OwnedBlock, first_unit: int) -> Optional[int]:
         """The slot of a block in its owner; None for a block that does not lie on the lattice."""
@@ -174,26 +176,12 @@ class VhdLayout:
             return None
         return (unit - first_unit) // SLOT_UNITS
 
-    def _stay(self, owned: OwnedBlock, slot: int) -> None:
-        self._put(owned, slot)
-        self.staying.append(owned)
-
     def _put(self, owned: OwnedBlock, slot: int) -> None:
         self.slots[owned.block] = slot
         self.slot_count = max(self.slot_count, slot + 1)
 
     def entry(self, slot: int) -> int:
         return blocks.entry_of(self.first_unit + SLOT_UNITS * slot)
-
-    def cost(self) -> Cost:
-        fills = array("H", (owned.filled_sectors for owned in self.staying if owned.filled_sectors))
-        return Cost(
-            blocks=len(self.staying) + len(self.copied),
-            remapped=len(self.staying),
-            filled=len(fills),
-            copied=len(self.copied),
-            data_bytes=len(self.copied) * BLOCK_BYTES + sum(fills) * SECTOR,
-        )
 
     def source_of(self, extent: int) -> Tuple[int, int]:
         """The extent of an old volume at this place, also when a new extent replaces it: index of the image, extent."""

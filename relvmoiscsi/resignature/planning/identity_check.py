@@ -4,7 +4,7 @@
 The callers are the plan (its result in memory, before the first write), `check --original` (two LUNs), and the tests.
 """
 
-from typing import Any, Container, Dict, Iterable, List, Optional, Set, Tuple
+from typing import Any, Container, Dict, Iterable, List, Optional, Set
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats import mgt as mgt_records
@@ -12,7 +12,6 @@ from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.cbt import CbtLog
 from relvmoiscsi.formats.identity import IdMap, dashed, derived_lvm_id, derived_uuid, sightings
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, text_without_tags
-from relvmoiscsi.formats.mgt import VdiRecord
 from relvmoiscsi.formats.ondisk import Field
 from relvmoiscsi.formats.vhd import DynamicHeader, Vhd
 from relvmoiscsi.resignature.reading.lun_contents import Content, Lun, Volume
@@ -131,17 +130,14 @@ def pairing(original: Lun, clone: Lun) -> Optional[IdMap]:
         lvm_ids[volume.lv.id] = other.lv.id
         for old, new in zip(_uuids_in(volume), _uuids_in(other)):
             uuids.setdefault(old, new)
-    for record, other_record in _record_pairs(original, clone):
-        uuids.setdefault(record.uuid, other_record.uuid)
-        if record.snapshot_of and other_record.snapshot_of:
-            uuids.setdefault(record.snapshot_of, other_record.snapshot_of)
-    for link, other_link in zip(original.mgt.links, clone.mgt.links) if original.mgt and clone.mgt else ():
-        uuids.setdefault(link.uuid, other_link.uuid)
+    if original.mgt is not None and clone.mgt is not None:
+        for record, other_record in zip(original.mgt.records, clone.mgt.records):
+            uuids.setdefault(record.uuid, other_record.uuid)
+            if record.snapshot_of and other_record.snapshot_of:
+                uuids.setdefault(record.snapshot_of, other_record.snapshot_of)
+        for link, other_link in zip(original.mgt.links, clone.mgt.links):
+            uuids.setdefault(link.uuid, other_link.uuid)
     return IdMap(original.sr_uuid, uuids, lvm_ids)
-
-
-def _record_pairs(before: Lun, after: Lun) -> List[Tuple[VdiRecord, VdiRecord]]:
-    return list(zip(before.mgt.records, after.mgt.records)) if before.mgt and after.mgt else []
 
 
 def differences(before: Lun, after: Lun, ids: IdMap, generations: int = 1) -> List[str]:
@@ -165,7 +161,20 @@ def differences(before: Lun, after: Lun, ids: IdMap, generations: int = 1) -> Li
         return found + [f"{after.name} has {len(after.volumes)} volumes, expected {len(before.volumes)}."]
     for volume, other in zip(before.volumes, after.volumes):
         found += _volume_differences(volume, other, volume.name.renamed(names), ids)
-    return found + _mgt_differences(before, after, ids)
+    if before.mgt is None or after.mgt is None:
+        return found + _expect("MGT", after.mgt is None, before.mgt is None)
+    found += _expect("The SR UUID in MGT", after.mgt.sr_uuid, ids.new_sr)
+    found += _expect("MGT's length", after.mgt.length, before.mgt.length)
+    found += _expect("The number of MGT records", len(after.mgt.records), len(before.mgt.records))
+    for record, twin in zip(before.mgt.records, after.mgt.records):
+        where = f"The MGT record at byte {record.offset}"
+        wanted = ids.uuids[record.uuid], ids.uuids.get(record.snapshot_of, record.snapshot_of)
+        found += _expect(where, (twin.uuid, twin.snapshot_of), wanted)
+        for name in mgt_records.other_tags(before.mgt, record, after.mgt, twin):
+            found.append(f"{where} has another {name}.")
+    links = [link._replace(uuid=ids.uuids[link.uuid]) for link in before.mgt.links]
+    found += _expect("The UUIDs in unreadable MGT records", after.mgt.links, links)
+    return found + _expect("The places of unreadable MGT records", after.mgt.unread, before.mgt.unread)
 
 
 def _expect(what: str, found: object, expected: object) -> List[str]:
@@ -203,26 +212,9 @@ def _shape(content: Content, disputed: bool) -> object:
         changed: List[Field[Any]] = [DynamicHeader.checksum, DynamicHeader.parent_name]
         if disputed:
             changed.append(DynamicHeader.locators)
-            content = content._replace(locators=tuple(one._replace(length=0) for one in content.locators))
+            content = content._replace(locators=tuple(one.replace(data_length=0) for one in content.locators))
         return content._replace(header=_NO_HEADER, parent=None), content.header.without(*changed)
     return content
-
-
-def _mgt_differences(before: Lun, after: Lun, ids: IdMap) -> List[str]:
-    if before.mgt is None or after.mgt is None:
-        return _expect("MGT", after.mgt is None, before.mgt is None)
-    found = _expect("The SR UUID in MGT", after.mgt.sr_uuid, ids.new_sr)
-    found += _expect("MGT's length", after.mgt.length, before.mgt.length)
-    found += _expect("The number of MGT records", len(after.mgt.records), len(before.mgt.records))
-    for record, other in _record_pairs(before, after):
-        where = f"The MGT record at byte {record.offset}"
-        wanted = ids.uuids[record.uuid], ids.uuids.get(record.snapshot_of, record.snapshot_of)
-        found += _expect(where, (other.uuid, other.snapshot_of), wanted)
-        for name in mgt_records.other_tags(before.mgt, record, after.mgt, other):
-            found.append(f"{where} has another {name}.")
-    links = [link._replace(uuid=ids.uuids[link.uuid]) for link in before.mgt.links]
-    found += _expect("The UUIDs in unreadable MGT records", after.mgt.links, links)
-    return found + _expect("The places of unreadable MGT records", after.mgt.unread, before.mgt.unread)
 
 
 def verify_result(before: Lun, after: Lun, ids: IdMap) -> None:

@@ -22,12 +22,12 @@ def check_plan(cache: ReadCache, lun: Lun, made: Plan) -> None:
     """Read, in memory, the LUN after the commit and at the end of the run. Raises Refused or FormatError."""
     _check_journal(made, cache)
     unseen = made.unseen  # is written without the bytes around
-    alone = [Range(chunk.offset, len(chunk.data)) for chunk in unseen.chunks]
+    alone = [chunk.range for chunk in unseen.chunks]
     more: Iterator[Range] = iter(())
     if cache.block_size > SECTOR:  # other pieces are in sectors, and may be millions
         copies = chain.from_iterable(unseen.copies)
         more = chain(
-            (Range(chunk.offset, len(chunk.data)) for chunk in unseen.more),
+            (chunk.range for chunk in unseen.more),
             (Range(copy.target, copy.end - copy.target) for copy in copies),
         )
     for part in chain(alone, more):

@@ -18,9 +18,9 @@ from relvmoiscsi.formats.lvm.vg import LogicalVolume, renamed_text
 from relvmoiscsi.resignature.planning.selection import Selection
 from relvmoiscsi.resignature.planning.volume_writes import content_fields, content_writes, volume_changes
 from relvmoiscsi.resignature.protocol import steps
-from relvmoiscsi.resignature.protocol.commit_record import RESIGNATURE
-from relvmoiscsi.resignature.protocol.journal import DENSE, FAST, Journal, Labels, encode
-from relvmoiscsi.resignature.protocol.rebuilt import Unseen, Written, all_empty_units, full_units
+from relvmoiscsi.resignature.protocol.commit_record import DONE, IN_PROGRESS, RESIGNATURE, SWITCHED
+from relvmoiscsi.resignature.protocol.journal import DENSE, FAST, Journal, encode
+from relvmoiscsi.resignature.protocol.merged_image import EMPTY_UNIT, FULL_UNIT, Unseen, all_the_same
 from relvmoiscsi.resignature.protocol.run_record import MdaMove, Run
 from relvmoiscsi.resignature.protocol.steps import Step
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
@@ -43,8 +43,10 @@ class Plan(NamedTuple):
     journal: Journal
     areas: Tuple[Chunk, ...]  #: second metadata areas, headers and texts
     text: bytes  #: the new metadata text, as stored
-    unseen: Unseen = Unseen()  #: the part of a new image that the run still has to write
-    written: Written = Written()  #: the part of a new image that the run has written
+    unseen: Unseen = Unseen()  #: the writes of a new image before the commit record
+    digests: bytes = (
+        b""  #: SHA-256 of each batch of `unseen`, once the run has written `unseen`: it writes no byte twice
+    )
 
     def __repr__(self) -> str:
         return f"Plan({self.run.ids.sr} becomes {self.run.ids.new_sr})"
@@ -53,16 +55,15 @@ class Plan(NamedTuple):
     def run(self) -> Run:
         return self.journal.run
 
-    def labels(self) -> Labels:
-        return Labels.of(self.journal)
-
     def bitmaps_of(self, step: Step) -> Iterable[Chunk]:
         """The bitmaps and tables of a new image in a step: there may be millions, and no survey reads them."""
         if step == steps.JOURNAL:
             return self.unseen.more
-        if step == steps.CONTENTS:
-            return full_units(self.run.rebuilt)
-        return all_empty_units(self.run.rebuilt) if step == steps.HOLES else ()
+        merged = self.run.merged
+        if merged is not None and step in (steps.CONTENTS, steps.HOLES):
+            full = step == steps.CONTENTS
+            return all_the_same(merged.full if full else merged.empty, FULL_UNIT if full else EMPTY_UNIT)
+        return ()
 
     def each_write(self, step: Step, bitmaps: bool = True) -> Iterator[Planned]:
         """The writes of a step of the protocol, in order. Writes to contents are whole blocks, as in the journal.
@@ -73,7 +74,7 @@ class Plan(NamedTuple):
         if step == steps.JOURNAL:
             yield Planned(self.journal.offset, None, self.journal.data, "journal")
             yield from (Planned(chunk.offset, None, chunk.data, "second metadata area") for chunk in self.areas)
-            for chunk in chain(self.unseen.chunks, more):
+            for chunk in chain(self.unseen.chunks, more) if not self.digests else ():
                 yield Planned(chunk.offset, None, chunk.data, NEW_IMAGE)
         elif step == steps.CONTENTS:
             yield from (Planned(*write) for write in self.run.writes)
@@ -83,19 +84,19 @@ class Plan(NamedTuple):
             for chunk in more:
                 yield Planned(chunk.offset, None, chunk.data, "bitmap of a free slot")
         elif step == steps.HEADERS:
-            for unit in self.run.rebuilt.table if self.run.rebuilt is not None else ():
+            for unit in self.run.merged.table if self.run.merged is not None else ():
                 yield Planned(unit.offset, unit.old, unit.new, "block table: free slots")
             for move in self.run.mdas:
                 if move.moves:
                     yield Planned(move.original.offset, move.old_header, move.final_header, "metadata area header")
         else:
-            labels = self.labels()
-            old, new = {
-                steps.MARK: (labels.before, labels.in_progress),
-                steps.COMMIT: (labels.in_progress, labels.switched),
-                steps.FINAL: (labels.switched, labels.final),
+            before, phase = {
+                steps.BEGIN: (None, IN_PROGRESS),
+                steps.COMMIT: (IN_PROGRESS, SWITCHED),
+                steps.FINAL: (SWITCHED, DONE),
             }[step]
-            yield Planned(labels.offset, old, new, step.name)
+            old = self.journal.label(before) if before is not None else self.run.old_label
+            yield Planned(self.run.label_offset, old, self.journal.label(phase), step.name)
 
     def chunks_of(self, step: Step, bitmaps: bool = True) -> List[Chunk]:
         return [Chunk(planned.offset, planned.new) for planned in self.each_write(step, bitmaps)]
@@ -113,9 +114,9 @@ def plan_resignature(
 
     Raises Refused when the ring has no room for journal and second area.
     """
-    lun, only, unseen, rebuilt = selection.lun, selection.only, Unseen(), None
+    lun, only, unseen, merged = selection.lun, selection.only, Unseen(), None
     if only is not None and selection.strategy is not None:
-        unseen, rebuilt = selection.strategy.image(cache, only.lv, ids.lvm_ids[only.lv.id])
+        unseen, merged = selection.strategy.image(cache, only.lv, ids.lvm_ids[only.lv.id])
     # of the journal: the physical block size, which the device writes at once. Where extents or metadata areas do not
     # begin at physical blocks, a physical block would also hold bytes of other volumes: then the logical block size
     block_bytes = torn_bytes(cache)
@@ -144,7 +145,7 @@ def plan_resignature(
         writes=content_writes(lun.vg, changes, fields, cache.read, block_bytes),
         fields=fields,
         block_bytes=block_bytes,
-        rebuilt=rebuilt,
+        merged=merged,
         one=only.name.uuid if only is not None else None,
         unverified=unverified,
     )
@@ -171,14 +172,13 @@ def place_in_ring(
         (True, 0, DENSE),
         (False, 0, DENSE),
     ):
-        areas = ring_space.second_areas(len(text), has_spare, attempt_seed)
-        if areas is None:
+        moves = ring_space.moves(text, finals, has_spare, attempt_seed)
+        if moves is None:
             continue
-        moves = _moves(mdas, areas, text, finals)
         placed = run._replace(mdas=tuple(moves))
         data = encode(placed, level)
         journal_bytes = len(data)
-        room = ring_space.journal(areas, journal_bytes, attempt_seed)
+        room = ring_space.journal(moves, journal_bytes, attempt_seed)
         if room is not None:
             chunks = []
             for move in moves:
@@ -211,40 +211,32 @@ class _RingSpace:
     def free_bytes(self) -> int:
         return sum(part.length for mda in self._mdas if mda.has_text for part in self._free(mda))
 
-    def second_areas(self, text_bytes: int, has_spare: bool, seed: int) -> Optional[List[Range]]:
-        """The second area of each metadata area; an area without a text is its own. None without room for one."""
-        areas = []
-        for mda in self._mdas:
-            area = mda.area
-            if mda.has_text:
-                second = ring.place_second_area(self._free(mda), text_bytes, has_spare, seed)
-                if second is None:
-                    return None
-                area = second
-            areas.append(area)
-        return areas
+    def moves(
+        self, text: bytes, finals: Optional[Sequence[bytes]], has_spare: bool, seed: int
+    ) -> Optional[List[MdaMove]]:
+        """The move of each metadata area to its second area, which holds `text` behind its header.
 
-    def journal(self, second_areas: Sequence[Range], length: int, seed: int) -> Optional[Range]:
+        An area without a text stays. None without room for a second area.
+        """
+        moves = []
+        for index, mda in enumerate(self._mdas):
+            old = bytes(mda.header)
+            if not mda.has_text:
+                moves.append(MdaMove(mda.area, mda.area, old, b"", old))
+                continue
+            second = ring.place_second_area(self._free(mda), len(text), has_spare, seed)
+            if second is None:
+                return None
+            text_at = second.offset + pv.MDA_HEADER_SIZE
+            header = pv.mda_header(second, pv.text_location(second, text_at, text))
+            final = finals[index] if finals else b""
+            if not final:
+                final = bytes(pv.mda_header(mda.area, pv.text_location(mda.area, text_at, text), mda.header))
+            moves.append(MdaMove(mda.area, second, old, bytes(header), final))
+        return moves
+
+    def journal(self, moves: Sequence[MdaMove], length: int, seed: int) -> Optional[Range]:
         """Room for a journal of `length` bytes beside the second areas; None without room."""
-        taken = [area for mda, area in zip(self._mdas, second_areas) if mda.has_text]
+        taken = [move.second for move in moves if move.moves]
         rooms = (ring.place_journal(self._free(mda, taken), length, seed) for mda in self._mdas if mda.has_text)
         return next((room for room in rooms if room is not None), None)
-
-
-def _moves(
-    mdas: Sequence[Mda], second_areas: Sequence[Range], text: bytes, finals: Optional[Sequence[bytes]]
-) -> List[MdaMove]:
-    """The move of each metadata area to its second area, which holds `text` behind its header."""
-    moves = []
-    for index, (mda, second) in enumerate(zip(mdas, second_areas)):
-        old = bytes(mda.header)
-        if second == mda.area:
-            moves.append(MdaMove(mda.area, second, old, b"", old))
-            continue
-        text_at = second.offset + pv.MDA_HEADER_SIZE
-        header = pv.mda_header(second, pv.text_location(second, text_at, text))
-        final = finals[index] if finals else b""
-        if not final:
-            final = bytes(pv.mda_header(mda.area, pv.text_location(mda.area, text_at, text), mda.header))
-        moves.append(MdaMove(mda.area, second, old, bytes(header), final))
-    return moves

@@ -35,22 +35,19 @@ def volume_changes(lun: Lun, ids: IdMap) -> Iterator[VolumeChange]:
     after = {volume.lv.id: volume for volume in settled.volumes}
     merged = lun.work.merged if lun.work else None
     for volume in lun.volumes:
-        if volume.lv.id in after and volume.lv.id != merged:
-            for change in _changes_in(lun, settled, volume, after[volume.lv.id], ids):
-                yield volume, change
-
-
-def _changes_in(lun: Lun, settled: Lun, before: Volume, after: Volume, ids: IdMap) -> List[Change]:
-    name = before.name.text
-    if isinstance(before.content, Vhd) and isinstance(after.content, Vhd):
-        return vhd.changes(before.content, after.content, after.texts, after.parent, ids.uuids, name, before.size)
-    if isinstance(before.content, Qcow2) and isinstance(after.content, Qcow2):
-        return qcow2.changes(before.content, after.content, b"".join(after.texts), ids.uuids, name)
-    if isinstance(after.content, CbtLog):
-        return cbt.changes(after.content, ids.uuids, name)
-    if after.name.kind == naming.MGT and lun.mgt and settled.mgt:
-        return mgt_records.changes(lun.mgt, settled.mgt, ids.new_sr, ids.uuids)
-    return []
+        if volume.lv.id not in after or volume.lv.id == merged:
+            continue
+        then, name, found = after[volume.lv.id], volume.name.text, []  # type: Volume, str, List[Change]
+        old, new = volume.content, then.content
+        if isinstance(old, Vhd) and isinstance(new, Vhd):
+            found = vhd.changes(old, new, then.texts, then.parent, ids.uuids, name, volume.size)
+        elif isinstance(old, Qcow2) and isinstance(new, Qcow2):
+            found = qcow2.changes(old, new, b"".join(then.texts), ids.uuids, name)
+        elif isinstance(new, CbtLog):
+            found = cbt.changes(new, ids.uuids, name)
+        elif then.name.kind == naming.MGT and lun.mgt and settled.mgt:
+            found = mgt_records.changes(lun.mgt, settled.mgt, ids.new_sr, ids.uuids)
+        yield from ((volume, change) for change in found)
 
 
 #: a part of a change, in one piece on the device, and what the change is

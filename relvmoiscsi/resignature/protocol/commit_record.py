@@ -6,7 +6,7 @@
 
 LVM keeps the record when LVM updates the VG, and erases the record when LVM changes the identity of the PV. A run moves
 the record through the phases IN_PROGRESS, SWITCHED and DONE; docs/protocol.rst says what the LUN holds in each phase. A
-label has no record before the first run, and after an undo. Messages and docs call the record the mark of a run.
+label has no record before the first run, and after an undo.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ class CommitRecord(Record, size=96):
     journal_offset = le64(32)     #: bytes from the start of the device
     scsi_id_digest = raw(40, 16)  #: digest of the LUN's SCSIid at the time of the run; zeros: the SCSIid was not known
     writer         = raw(56, 4)   #: of the run: `Fence.writer`; zeros: nobody knows
-    claim          = le32(60)     #: of the host that settles the run: `Fence.claim`; 0: nobody settles it
+    claim          = le32(60)     #: of the host that recovers the run: `Fence.claim`; 0: no host does
     journal_digest = raw(64, 32)  #: SHA-256 of the JournalHeader, which has the digest of the payload
 
 
@@ -68,7 +68,7 @@ def read_commit_record(label: Label, where: Place) -> Optional[CommitRecord]:
     """
     anew = WayOut(("pvchange", "--uuid", where.container))  # LVM writes a label without unknown bytes
     if label.used_end > COMMIT_RECORD_AT:
-        raise Unsupported("LVM label", where, "its lists leave no room for the mark of a run").with_way_out(anew)
+        raise Unsupported("LVM label", where, "its lists leave no room for a commit record").with_way_out(anew)
     data = label.sector[COMMIT_RECORD_AT:]
     if not any(data):
         return None
@@ -78,7 +78,7 @@ def read_commit_record(label: Label, where: Place) -> Optional[CommitRecord]:
         raise Unsupported("LVM label", place, "its last bytes are in use by something else").with_way_out(anew)
     if record.version != RECORD_VERSION or record.phase not in PHASES or record.kind not in KINDS:
         problem = "it was made by another version of relvmoiscsi"
-        raise Unsupported("Mark of a run", place, problem).with_way_out(_BY_THAT_VERSION)
+        raise Unsupported("Commit record", place, problem).with_way_out(_BY_THAT_VERSION)
     return record
 
 

@@ -11,7 +11,7 @@ A caller fills a `WriteBuffer` with the bytes of the device; the buffer then giv
 from bisect import bisect_right
 from typing import Iterable, List, Optional, Sequence, Tuple
 
-from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, align_up
+from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down
 from relvmoiscsi.formats.vhd import STRUCTURES, is_whole, sealed
 from relvmoiscsi.resignature.protocol.run_record import IdField, Run, joined
 
@@ -48,7 +48,7 @@ class WriteBuffer:
         """A buffer that was found with the bytes to write of this buffer, and with the bytes of `chunks`."""
         other = WriteBuffer(Chunk(chunk.offset, bytes(now)) for chunk, now in zip(self._found, self._now))
         for chunk in chunks:
-            other.put([Range(chunk.offset, len(chunk.data))], chunk.data)
+            other.put([chunk.range], chunk.data)
         return other
 
     def _place(self, piece: Range) -> Tuple[int, slice]:
@@ -75,10 +75,7 @@ def changed_chunks(before: Chunk, after: bytes, block_size: int) -> List[Chunk]:
 def spans_of(run: Run, block_size: int) -> List[Range]:
     """The ranges that `put_back` needs in a WriteBuffer: whole blocks, in order, neighbours joined."""
     wanted = [write.range for write in run.writes] + [part for field in run.fields for part in field.around]
-    return joined(
-        Range(align_down(part.offset, block_size), align_up(part.end, block_size) - align_down(part.offset, block_size))
-        for part in wanted
-    )
+    return joined(part.widened(block_size) for part in wanted)
 
 
 def read_written(device: Device, run: Run) -> WriteBuffer:
@@ -104,9 +101,7 @@ class _Sides:
             return False
         if not careful or field.length >= _TELLING_BYTES:
             return True
-        starts = [align_down(piece.offset, self._block_bytes) for piece in field.pieces]
-        ends = [align_up(piece.end, self._block_bytes) for piece in field.pieces]
-        return self._is_either(field.around or [Range(start, end - start) for start, end in zip(starts, ends)])
+        return self._is_either(field.around or [piece.widened(self._block_bytes) for piece in field.pieces])
 
     def _is_either(self, pieces: Sequence[Range]) -> bool:
         """Whether each block holds old or new bytes in these pieces: a cut leaves each block old or new."""

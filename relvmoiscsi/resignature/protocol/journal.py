@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The journal of a run, to which the mark in the label points.
+"""The journal of a run, to which the commit record in the label points.
 
     ring           | JournalHeader | zlib( length of facts | facts (JSON) | bytes ) | padding |
 
@@ -11,7 +11,9 @@ import hashlib
 import json
 import struct
 import zlib
+from array import array
 from io import BytesIO
+from itertools import accumulate, chain
 from typing import Any, Dict, Iterable, Iterator, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi import untrusted
@@ -32,7 +34,7 @@ from relvmoiscsi.resignature.protocol.commit_record import (
     scsi_id_digest,
     with_commit_record,
 )
-from relvmoiscsi.resignature.protocol.rebuilt import Rebuilt, TableUnit, decode_units, encode_rebuilt
+from relvmoiscsi.resignature.protocol.merged_image import MergedImage, TableUnit
 from relvmoiscsi.resignature.protocol.run_record import (
     IdField,
     MdaMove,
@@ -95,6 +97,17 @@ class Journal(NamedTuple):
             journal_digest=hashlib.sha256(self.data[: JournalHeader.SIZE]).digest(),
         )
 
+    def label(self, phase: int, found: Optional[Label] = None) -> bytes:
+        """The label sector in a phase of the run: made of the label before the run, or of a label as `found` now."""
+        run, where = self.run, Place("the journal", 0)
+        if phase == DONE and run.final_label and found is None:
+            return run.final_label
+        label = found if found is not None else parse_label(run.old_label, run.label_number, where)
+        label = label.as_of_today(where)
+        areas = tuple(move.second if phase == SWITCHED else move.original for move in run.mdas)
+        sector = label.sector if phase == IN_PROGRESS else label.sector_with(run.new_pv_id, areas)
+        return with_commit_record(sector, self.commit_record(phase))
+
 
 # --- the journal's bytes
 
@@ -124,12 +137,19 @@ def encode(run: Run, level: int = FAST) -> bytes:
         facts["one"] = run.one
     if run.unverified:
         facts["unverified"] = run.unverified
-    if run.rebuilt is not None:
-        facts["rebuilt"] = encode_rebuilt(run.rebuilt)
+    if run.merged is not None:
+        new = run.merged
+        facts["rebuilt"] = {
+            "lv_id": new.lv_id,
+            "segments": new.segments,
+            "table": [[unit.offset, len(unit.old), unit.first, unit.end] for unit in new.table],
+        }
+        for name, units in (("full", new.full), ("empty", new.empty)):  # differences, which compress well
+            facts["rebuilt"][name] = [unit - before for before, unit in zip(chain([0], units), units)]
     blobs = [run.old_label, run.final_label]
     blobs += [part for move in run.mdas for part in (move.old_header, move.second_header, move.final_header)]
     blobs += [part for write in run.writes for part in (write.old, write.new)]
-    blobs += [part for unit in (run.rebuilt.table if run.rebuilt else ()) for part in (unit.old, unit.new)]
+    blobs += [part for unit in (run.merged.table if run.merged else ()) for part in (unit.old, unit.new)]
     text = json.dumps(facts, sort_keys=True, separators=(",", ":")).encode("utf-8")
     payload = [struct.pack("<Q", len(text)), text, *blobs]
     packer = zlib.compressobj(level)
@@ -150,7 +170,7 @@ def journal_range(record: CommitRecord, where: Place, device_size: int) -> Range
     found = Range(record.journal_offset, record.journal_length)
     if not JournalHeader.SIZE <= found.length <= MAX_JOURNAL_BYTES or found.end > device_size:
         problem = f"it says that {found.length} bytes of journal lie at byte {found.offset}"
-        raise Malformed("Mark of a run", where, problem)
+        raise Malformed("Commit record", where, problem)
     return found
 
 
@@ -164,7 +184,7 @@ def decode(data: bytes, where: Place, digest: bytes, device_size: int) -> Run:
     if header.version != VERSION:
         raise Unsupported("Journal", where, f"its version is {header.version}")
     if hashlib.sha256(bytes(header)).digest() != digest:
-        raise Malformed("Journal", where, "it is not the journal of the mark in the label")
+        raise Malformed("Journal", where, "it is not the journal of the commit record in the label")
     packed = data[header.SIZE : header.SIZE + header.payload_length]
     if hashlib.sha256(packed).digest() != header.payload_digest:
         stored, computed = (
@@ -213,17 +233,19 @@ def _run(payload: BytesIO) -> Run:
     )
     if "rebuilt" not in facts:
         return run
-    rebuilt = Rebuilt(
-        lv_id=untrusted.text_of(facts["rebuilt"]["lv_id"]),
-        segments=tuple(Segment(*_sizes(item)) for item in facts["rebuilt"]["segments"]),
-        full=decode_units(facts["rebuilt"]["full"]),
-        empty=decode_units(facts["rebuilt"]["empty"]),
+    new = facts["rebuilt"]
+    full, empty = (array("q", accumulate(map(int, new[name]))) for name in ("full", "empty"))
+    merged = MergedImage(
+        lv_id=untrusted.text_of(new["lv_id"]),
+        segments=tuple(Segment(*_sizes(item)) for item in new["segments"]),
+        full=full,
+        empty=empty,
         table=tuple(
             TableUnit(untrusted.size_of(at), _bytes(payload, length), _bytes(payload, length), *_sizes((first, end)))
-            for at, length, first, end in facts["rebuilt"]["table"]
+            for at, length, first, end in new["table"]
         ),
     )
-    return run._replace(rebuilt=rebuilt)
+    return run._replace(merged=merged)
 
 
 def _text_or_none(value: Any) -> Optional[str]:
@@ -257,46 +279,11 @@ def _ranges(values: Sequence[Sequence[Any]]) -> Tuple[Range, ...]:
     return tuple(Range(*_sizes(value)) for value in values)
 
 
-# --- the label sector in each phase of a run
-
-
-class Labels(NamedTuple):
-    """The label sector in each phase of a run."""
-
-    offset: int  #: bytes from the start of the device
-    before: bytes
-    in_progress: bytes
-    switched: bytes
-    final: bytes
-
-    @classmethod
-    def of(cls, journal: Journal) -> "Labels":
-        run = journal.run
-        label = parse_label(run.old_label, run.label_number, Place("the journal", 0))
-        today = label.as_of_today(Place("the journal", 0))
-        return cls(
-            offset=label.offset,
-            before=run.old_label,
-            in_progress=with_commit_record(today.sector, journal.commit_record(IN_PROGRESS)),
-            switched=with_commit_record(
-                today.sector_with(run.new_pv_id, tuple(move.second for move in run.mdas)),
-                journal.commit_record(SWITCHED),
-            ),
-            final=run.final_label or final_label(label, run, journal.commit_record(DONE)),
-        )
-
-
-def final_label(label: Label, run: Run, record: CommitRecord) -> bytes:
-    """The label at the end: new PV id, original areas, and the mark."""
-    label = label.as_of_today(Place("the label", 0))
-    return with_commit_record(label.sector_with(run.new_pv_id, tuple(move.original for move in run.mdas)), record)
-
-
 # --- on a device
 
 
-class Mark(NamedTuple):
-    """A label with the mark of a run, and the run's journal."""
+class EarlierRun(NamedTuple):
+    """An earlier run on a LUN: the label with its commit record, and its journal."""
 
     label: Label
     commit_record: CommitRecord
@@ -304,7 +291,7 @@ class Mark(NamedTuple):
 
 
 def read_journal(device: Device, record: CommitRecord, label: Label) -> Journal:
-    """The journal that a mark points to. Raises FormatError."""
+    """The journal that a commit record points to. Raises FormatError."""
     where = Place(device.name, label.offset)
     found = journal_range(record, where, device.size_bytes)
     data = device.read([found])[0]

@@ -4,7 +4,7 @@
 import sys
 from bisect import bisect_right
 from itertools import chain
-from typing import Callable, Iterable, List, NamedTuple, Optional, Tuple
+from typing import Iterable, List, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.device import SECTOR, Range
 from relvmoiscsi.errors import Malformed, Place
@@ -12,7 +12,7 @@ from relvmoiscsi.formats.identity import IdMap, is_lvm_id, is_uuid
 from relvmoiscsi.formats.lvm.pv import LABEL_SECTORS, parse_label
 from relvmoiscsi.formats.vhd import STRUCTURES
 from relvmoiscsi.formats.vhd_blocks import UNIT
-from relvmoiscsi.resignature.protocol.rebuilt import Rebuilt, given_away
+from relvmoiscsi.resignature.protocol.merged_image import MergedImage, given_away
 
 
 class Write(NamedTuple):
@@ -78,9 +78,14 @@ class Run(NamedTuple):
     writes: Tuple[Write, ...]  #: to the contents of volumes
     fields: Tuple[IdField, ...] = ()  #: the identities in `writes`
     block_bytes: int = SECTOR  #: block size of `writes`
-    rebuilt: Optional[Rebuilt] = None  #: for a run that merges images
+    merged: Optional[MergedImage] = None  #: for a run that merges images
     one: Optional[str] = None  #: the old UUID of the only VDI that stays; None when all VDIs stay
     unverified: Tuple[str, ...] = ()  #: ids, in the SR before the resignature, of LVs left behind that do not verify
+
+    @property
+    def label_offset(self) -> int:
+        """Bytes from the start of the device to the label sector."""
+        return self.label_number * SECTOR
 
 
 _RUN_ID_BYTES = 16
@@ -93,8 +98,8 @@ _MOST_EXTENTS = 1 << 22
 def verify_run(run: Run, device_size: int, where: Place) -> None:
     """Raises FormatError for a wrong id, and for a write behind the end of the device or into LVM's sectors.
 
-    The digests prove that the journal is the journal of the mark. A program that writes the LUN can make both, with
-    any content. So each value has its range here, before a run reads or writes by that value.
+    The digests prove that the journal is the journal of the commit record. A program that writes the LUN can make both,
+    with any content. So each value has its range here, before a run reads or writes by that value.
     """
 
     def require(holds: bool, problem: str) -> None:
@@ -112,7 +117,7 @@ def verify_run(run: Run, device_size: int, where: Place) -> None:
     label = parse_label(run.old_label, run.label_number, where)
     require(label.mdas == tuple(move.original for move in run.mdas), "its metadata areas are not those of its label")
     contents = [write.range for write in run.writes] + [part for field in run.fields for part in field.around]
-    contents += run.rebuilt.hulls() if run.rebuilt is not None else []
+    contents += run.merged.hulls() if run.merged is not None else []
     label_end = LABEL_SECTORS * SECTOR
     reserved = [Range(0, label_end), *(move.original for move in run.mdas)]
     for part in contents:
@@ -135,25 +140,23 @@ def verify_run(run: Run, device_size: int, where: Place) -> None:
             at = bisect_right(written, Range(piece.offset, sys.maxsize)) - 1
             is_covered = at >= 0 and piece.length > 0 and piece.end <= written[at].end
             require(is_covered, f"its writes do not cover a field: {field.what[:40]!r}")
-    if run.rebuilt is not None:
-        _verify_rebuilt(run.rebuilt, run.block_bytes, require)
-
-
-def _verify_rebuilt(rebuilt: Rebuilt, block_bytes: int, require: Callable[[bool, str], None]) -> None:
-    require(is_lvm_id(rebuilt.lv_id), f"{rebuilt.lv_id!r} is not an LVM id")
-    extents = sum(one.extent_count for one in rebuilt.segments)
+    new = run.merged
+    if new is None:
+        return
+    require(is_lvm_id(new.lv_id), f"{new.lv_id!r} is not an LVM id")
+    extents = sum(one.extent_count for one in new.segments)
     require(extents <= _MOST_EXTENTS, f"it makes a volume of {extents} extents")
-    for at in chain(rebuilt.full, rebuilt.empty, (unit.offset for unit in rebuilt.table)):
-        require(not at % block_bytes, f"a unit of the new image begins at {at}")
-    for offsets in (rebuilt.full, rebuilt.empty):
+    for at in chain(new.full, new.empty, (unit.offset for unit in new.table)):
+        require(not at % run.block_bytes, f"a unit of the new image begins at {at}")
+    for offsets in (new.full, new.empty):
         units = sorted(offsets)
         are_apart = all(after - at >= UNIT for at, after in zip(units, units[1:]))
         require(are_apart, "units of the new image overlap")
-    for unit in rebuilt.table:
-        is_table = unit.first <= unit.end <= len(unit.old) and not len(unit.old) % block_bytes
+    for unit in new.table:
+        is_table = unit.first <= unit.end <= len(unit.old) and not len(unit.old) % run.block_bytes
         require(is_table and bool(unit.old), f"the block table at {unit.offset} has another length")
-    holes = sum(1 for unit in rebuilt.table for _ in given_away(unit))
-    require(holes == len(rebuilt.empty), "its block table gives away another number of holes")
+    holes = sum(1 for unit in new.table for _ in given_away(unit))
+    require(holes == len(new.empty), "its block table gives away another number of holes")
 
 
 def joined(ranges: Iterable[Range]) -> List[Range]:

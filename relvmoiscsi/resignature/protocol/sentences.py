@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Messages about a LUN with a run that is not over. Each message says how to settle the run. Pure."""
+"""Messages about a LUN with a run that is not over. Each message says how to recover the run. Pure."""
 
 from contextlib import contextmanager
 from typing import Iterator
@@ -40,11 +40,11 @@ def overtaken(name: str) -> str:
 
 
 @contextmanager
-def since_mark(name: str, kind: int, label_offset: int) -> Iterator[None]:
+def since_begun(name: str, kind: int, label_offset: int) -> Iterator[None]:
     """Add the state of the device to errors from step 2 on.
 
     A refusal without a state becomes Unfinished, because something was written. An overtaken run that finds another
-    label was settled by another run.
+    label was recovered by another run.
     """
     try:
         with in_state(lambda: cut_sentence(name, kind), DeviceError):
@@ -54,8 +54,10 @@ def since_mark(name: str, kind: int, label_offset: int) -> Iterator[None]:
             raise
         raise Unfinished(refused.message, refused.sm_key).in_state(cut_sentence(name, kind)) from refused
     except Overtaken as error:
-        settled = f"Another run has settled this run. {command('relvmoiscsi', 'show', name)} shows the state of {name}."
-        error.in_state(settled if error.offset == label_offset else cut_sentence(name, kind))
+        recovered = (
+            f"Another run has recovered this run. {command('relvmoiscsi', 'show', name)} shows the state of {name}."
+        )
+        error.in_state(recovered if error.offset == label_offset else cut_sentence(name, kind))
         raise
 
 
@@ -76,7 +78,7 @@ def waiting(name: str, seconds: float) -> str:
 
 
 def unfinished(name: str, record: CommitRecord) -> Unfinished:
-    """The error of a command that finds an unfinished run and does not settle the run."""
+    """The error of a command that finds an unfinished run and does not recover the run."""
     kind, recover = KINDS[record.kind], command("relvmoiscsi", "recover", name)
     if record.phase == IN_PROGRESS:
         return Unfinished(

@@ -22,10 +22,10 @@ JOURNAL = Step(
     writes="journal and second metadata area, into free ring space; one VDI: the new image, where nobody sees it yet",
     leaves="the old identity",
 )
-MARK = Step(
+BEGIN = Step(
     2,
     "label: in progress",
-    writes='label: mark "in progress"',
+    writes='label: commit record "in progress"',
     leaves="the old identity, and a journal that says what was begun",
 )
 CONTENTS = Step(
@@ -37,7 +37,7 @@ CONTENTS = Step(
 COMMIT = Step(
     4,
     "label: switched",
-    writes='label: new PV id, second metadata area, mark "switched"',
+    writes='label: new PV id, second metadata area, commit record "switched"',
     leaves="the new identity: this is the commit",
 )
 #: the first part of step 5, with a flush of its own; only for a run with holes
@@ -56,19 +56,19 @@ HEADERS = Step(
 FINAL = Step(
     6,
     "label: final",
-    writes='label: original metadata area, mark "done"',
+    writes='label: original metadata area, commit record "done"',
     leaves="the new identity, where LVM put the old one",
 )
 
-STEPS = (JOURNAL, MARK, CONTENTS, COMMIT, HEADERS, FINAL)
-ALL_PARTS = (JOURNAL, MARK, CONTENTS, COMMIT, HOLES, HEADERS, FINAL)  #: in their order
+STEPS = (JOURNAL, BEGIN, CONTENTS, COMMIT, HEADERS, FINAL)
+ALL_PARTS = (JOURNAL, BEGIN, CONTENTS, COMMIT, HOLES, HEADERS, FINAL)  #: in their order
 
 
 OLD_CONTENTS = Step(
     1,
     "old contents",
     writes="old contents of volumes; zeros over the second metadata area's header: a late commit leads nowhere",
-    leaves="the old identity, and the mark of the run",
+    leaves="the old identity, and the commit record of the run",
 )
 OLD_LABEL = Step(2, "old label", writes="label: as it was before the run", leaves="the old identity")
 

@@ -121,12 +121,6 @@ class Lun(NamedTuple):
         """The way out that removes a volume with LVM."""
         return WayOut(("lvremove", f"{self.vg.name}/{lv_name}"))
 
-    @property
-    def text_place(self) -> Place:
-        """The first byte of the committed metadata text."""
-        mda = next(mda for mda in self.mdas if mda.has_text)
-        return Place(self.name, mda.area.offset + mda.committed.offset)
-
 
 class Work:
     """The result of SM's unfinished work, as SM's recovery would finish or undo the work; and what the caller drops.
@@ -146,10 +140,6 @@ class Work:
     ) -> None:
         self.lun, self.sentences, self.merged = lun, tuple(sentences), merged
         self.left_behind = tuple(left_behind)
-
-    def replaced(self, lun: Lun, sentences: Iterable[str]) -> "Work":
-        """The work with another result, and more sentences."""
-        return Work(lun, [*self.sentences, *sentences], self.merged, self.left_behind)
 
 
 def _unknown(lun: Lun, volume: Volume, known: Set[str]) -> Tuple[str, WayOut]:
@@ -180,8 +170,9 @@ def verify_lun(lun: Lun, on_defect: OnDefect = raise_defect) -> None:
     for volume in lun.volumes:
         unknown, way_out = _unknown(lun, volume, known)
         if unknown:
-            defect = Unsupported(f"Logical volume {volume.name.text}", lun.text_place, unknown)
-            on_defect(defect.with_way_out(way_out))
+            mda = next(mda for mda in lun.mdas if mda.has_text)
+            where = Place(lun.name, mda.area.offset + mda.committed.offset)  # of the committed text
+            on_defect(Unsupported(f"Logical volume {volume.name.text}", where, unknown).with_way_out(way_out))
     for volume in lun.volumes:
         if isinstance(volume.content, FormatError):
             on_defect(_unreadable(lun, volume, volume.content).with_way_out(_without(lun, volume)))
@@ -200,10 +191,17 @@ def verify_lun(lun: Lun, on_defect: OnDefect = raise_defect) -> None:
             names[uuid] = volume.name.text
     for volume in lun.volumes:
         if volume.parent is not None:
-            try:
-                _verify_parent(lun.sr_uuid, disks, volume, volume.parent)
-            except FormatError as problem:
-                on_defect(problem.with_way_out(_without(lun, volume)))
+            parent, wrong = disks.get(volume.parent.uuid), ""
+            if volume.parent.sr != lun.sr_uuid:
+                wrong = f"it is a volume of another SR, {volume.parent.sr}"
+            elif parent is None or parent.name.kind != volume.parent.kind or isinstance(parent.content, FormatError):
+                continue
+            elif parent.name.kind not in (volume.name.kind, naming.RAW):
+                wrong = f"it is a {parent.name.kind}, and its child is a {volume.name.kind}"
+            elif not volume.is_made_of(parent):
+                wrong = f"{parent.name.text} is not the VHD that this one was made of"
+            if wrong:
+                on_defect(Malformed("Parent", Place(volume.name.text, 0), wrong).with_way_out(_without(lun, volume)))
     _verify_no_loops(lun, on_defect)
 
 
@@ -246,19 +244,6 @@ def agreed_parent(volume: Volume, located: Sequence[ParentName], disks: Mapping[
     texts = " and ".join(f"{parent.kind} {parent.uuid}" for parent in named)
     problem = f"header and locators name {texts}, and it was made of none of them"
     raise Malformed("Parent", Place(volume.name.text, 0), problem)
-
-
-def _verify_parent(sr_uuid: str, disks: Mapping[str, Volume], volume: Volume, parent: ParentName) -> None:
-    what, where = "Parent", Place(volume.name.text, 0)
-    if parent.sr != sr_uuid:
-        raise Malformed(what, where, f"it is a volume of another SR, {parent.sr}")
-    found = disks.get(parent.uuid)
-    if found is None or found.name.kind != parent.kind or isinstance(found.content, FormatError):
-        return
-    if parent.kind not in (volume.name.kind, naming.RAW):
-        raise Malformed(what, where, f"it is a {parent.kind}, and its child is a {volume.name.kind}")
-    if not volume.is_made_of(found):
-        raise Malformed(what, where, f"{found.name.text} is not the VHD that this one was made of")
 
 
 def _verify_no_loops(lun: Lun, on_defect: OnDefect) -> None:

@@ -49,28 +49,19 @@ def _volume_notes(volume: Volume, disks: Mapping[str, Volume]) -> List[str]:
         return [f"{name} waits to be deleted by SM's garbage collector."]
     if isinstance(volume.content, FormatError):
         return []
-    found = _parent_notes(volume, disks)
-    vhd = volume.content
+    found, vhd, parent = [], volume.content, volume.parent
     # a killed footer is no note: each disk of a running VM has a killed footer
     if isinstance(vhd, Vhd) and vhd.end_footer is not None and bytes(vhd.end_footer) != bytes(vhd.footer):
         one, other = vhd.end_footer.current_size, vhd.footer.current_size
         why = "one of them was being written"
         if one != other:
             why = f"tapdisk sees a disk of {one} bytes, a scan of the storage manager one of {other}"
-        found.insert(0, f"The footers of {name} differ: {why}.")
+        found.append(f"The footers of {name} differ: {why}.")
+    if parent is not None and (parent.uuid not in disks or disks[parent.uuid].name.kind != parent.kind):
+        found.append(f"{name} has lost its parent, the {parent.kind} {parent.uuid}: it cannot be attached.")
+    elif parent is not None and volume.disputed:
+        found.append(f"{name} was being given a new parent; it gets {parent.uuid}.")
     return found
-
-
-def _parent_notes(volume: Volume, disks: Mapping[str, Volume]) -> List[str]:
-    parent, name = volume.parent, volume.name.text
-    if parent is None:
-        return []
-    found = disks.get(parent.uuid)
-    if found is None or found.name.kind != parent.kind:
-        return [f"{name} has lost its parent, the {parent.kind} {parent.uuid}: it cannot be attached."]
-    if volume.disputed:
-        return [f"{name} was being given a new parent; it gets {parent.uuid}."]
-    return []
 
 
 def _mgt_notes(lun: Lun) -> List[str]:

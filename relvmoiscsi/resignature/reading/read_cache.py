@@ -54,11 +54,6 @@ class ReadCache(ForwardingDevice):
                 first, end = max(start, chunk.offset), min(start + len(self._known[index]), chunk.end)
                 self._put_within(index, first, chunk.data[first - chunk.offset : end - chunk.offset])
 
-    @property
-    def device(self) -> Device:
-        """The device behind the cache."""
-        return self._device
-
     def _whole_part(self, wanted: Range) -> Optional[bytes]:
         """The bytes of a range in one cached stretch; None for any other range."""
         offset, length = wanted
@@ -125,4 +120,4 @@ class ReadCache(ForwardingDevice):
 
 def uncached(device: Device) -> Device:
     """The device behind a cache, for bytes that are read only once. The cache must not hold planned writes there."""
-    return device.device if isinstance(device, ReadCache) else device
+    return device._device if isinstance(device, ReadCache) else device

@@ -28,16 +28,6 @@ class ResignatureRequest(NamedTuple):
     without: Tuple[str, ...] = ()  #: UUIDs of VDIs to leave behind, with the VDIs that were made of them
     words: Tuple[str, ...] = ()  #: the command that makes this request, for messages with another command
 
-    @property
-    def drops_vdis(self) -> bool:
-        """Whether the new SR may lack VDIs of the LUN."""
-        return self.one is not None or bool(self.without)
-
-    @property
-    def names_vdis(self) -> bool:
-        """Whether the request has UUIDs of VDIs."""
-        return bool(self.without) or self.one is not None and self.one.vdi is not None
-
 
 @contextmanager
 def naming_who_asks(request: Optional[OneVdiRequest]) -> Iterator[None]:

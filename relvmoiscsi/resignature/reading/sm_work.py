@@ -71,7 +71,8 @@ class WorkArea:
     def heal_end_footer(self, volume: Volume) -> None:
         """Replace the footer of another VHD in the last sector of an enlarged volume with the VHD's own footer."""
         if isinstance(volume.content, Vhd) and volume.content.stale_end is not None:
-            self._put(volume._replace(content=volume.content.with_own_end_footer()))
+            healed = volume.content._replace(end_footer=volume.content.footer, stale_end=None, killed=False)
+            self._put(volume._replace(content=healed))
 
     def _put(self, volume: Volume) -> Volume:
         self._volumes[volume.lv.id] = volume
@@ -114,4 +115,5 @@ def without_databases(lun: Lun) -> Lun:
         return lun
     after = settled._replace(mgt=without_pools(settled.mgt, naming.MGT), work=None)
     sentences = [f"VDI {uuid} is not to hold the database of the pool {pool} any more." for uuid, pool in found.items()]
-    return lun._replace(work=(lun.work or Work(settled, ())).replaced(after, sentences))
+    work = lun.work or Work(settled, ())
+    return lun._replace(work=Work(after, [*work.sentences, *sentences], work.merged, work.left_behind))

@@ -199,9 +199,7 @@ def vg_in(device: Device, area: Range) -> Optional[VolumeGroup]:
         mda = pv.parse_mda(device.read([Range(area.offset, pv.MDA_HEADER_SIZE)])[0], area, place)
         if not mda.has_text:
             return None
-        text = pv.read_texts(device, [mda])[0]
-        pv.verify_text(text, mda.committed, place)
-        return read_vg(text[:-1].decode("latin-1"), place)
+        return read_vg(pv.read_text(device, mda)[:-1].decode("latin-1"), place)
     except FormatError:
         return None
 

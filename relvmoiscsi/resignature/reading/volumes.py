@@ -119,7 +119,7 @@ class _VolumeReader:
                 like = verified.like(self.lv, self.size)
                 found = vhd.read_vhd(copy, header, last, self.name.text, self.size, like)
                 self.content = verified.add(self.size, found)
-                self.wanted = [Range(locator.offset, locator.length) for locator in found.locators]
+                self.wanted = [Range(locator.data_offset, locator.data_length) for locator in found.locators]
             elif self.name.kind == naming.QCOW2:
                 self.content = image = qcow2.read_qcow2(head[0], self.name.text, self.size)
                 self.wanted = [image.backing] if image.backing else []

@@ -64,7 +64,8 @@ def without_sentence(words: Sequence[str], more: Sequence[str]) -> str:
 
 def sentence(way_out: WayOut, device_name: str) -> str:
     """The sentence for a way out without a VDI to leave behind."""
-    if way_out.lvm and all(_is_safe(word, device_name) for word in way_out.lvm):
+    ours = (*_OUR_WORDS, device_name)
+    if way_out.lvm and all(word in ours or _NAME.fullmatch(word) is not None for word in way_out.lvm):
         where = "" if _is_disk(device_name) else f", as the disk {PLACEHOLDER} of a host"
         return f"This command of LVM changes nothing but the clone{where}: {lvm_command(device_name, way_out)}."
     return way_out.sentence
@@ -85,7 +86,3 @@ def lvm_command(device_name: str, way_out: WayOut) -> str:
 
 def _is_disk(device_name: str) -> bool:
     return _PATH.fullmatch(device_name) is not None
-
-
-def _is_safe(word: str, device_name: str) -> bool:
-    return word in (*_OUR_WORDS, device_name) or _NAME.fullmatch(word) is not None

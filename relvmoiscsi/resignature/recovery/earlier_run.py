@@ -23,7 +23,7 @@ from relvmoiscsi.resignature.protocol.commit_record import (
     scsi_id_digest,
     with_commit_record,
 )
-from relvmoiscsi.resignature.protocol.journal import Journal, Mark, read_journal
+from relvmoiscsi.resignature.protocol.journal import EarlierRun, Journal, read_journal
 from relvmoiscsi.resignature.protocol.run_record import MdaMove, Run
 from relvmoiscsi.resignature.protocol.sentences import TAKE_AGAIN, journal_lost
 from relvmoiscsi.resignature.reading import survey
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 def run_or_none(device: Device, record: Optional[CommitRecord], label: Label) -> Optional[Run]:
-    """The run of a mark; None without a mark, and when the journal cannot be read.
+    """The run of a commit record; None without a commit record, and when the journal cannot be read.
 
     LVM may overwrite the journal of a finished run at any time.
     """
@@ -48,21 +48,21 @@ def run_or_none(device: Device, record: Optional[CommitRecord], label: Label) ->
         return None
 
 
-def find_unfinished(device: Device) -> Optional[Mark]:
+def find_unfinished(device: Device) -> Optional[EarlierRun]:
     """The run that was cut; None when no run was cut. Raises as `read_label`, and FormatError for a lost journal."""
     label = survey.read_label(device)
     record = read_commit_record(label, Place(device.name, label.offset))
     if record is None or record.phase == DONE:
         return None
     try:
-        return Mark(label, record, read_journal(device, record, label))
+        return EarlierRun(label, record, read_journal(device, record, label))
     except FormatError as error:
         log.info("%s: %s", device.name, error)
-        mark = _forgotten_mark(device, label, record)
-        if mark is None:
+        earlier = _forgotten_run(device, label, record)
+        if earlier is None:
             error.message += " " + journal_lost(device.name, record)
             raise
-        return mark
+        return earlier
 
 
 # --- a run that is done
@@ -125,25 +125,25 @@ def has_all_volumes(device: Device, lun: Lun, run: Run) -> bool:
     return all(name.uuid is None or run.ids.uuids.get(name.uuid) in there for name in names)
 
 
-def finished_mark(device: Device) -> Mark:
+def finished_run(device: Device) -> EarlierRun:
     """The run that is done. Raises Refused when there is no run that can be undone."""
     label = survey.read_label(device)
     record = read_commit_record(label, Place(device.name, label.offset))
     if record is None or record.kind == UNDO:
         raise Refused(f"{device.name} holds no resignature that could be undone.", "InvalidArg")
     try:
-        return Mark(label, record, read_journal(device, record, label))
+        return EarlierRun(label, record, read_journal(device, record, label))
     except FormatError as error:
         raise Refused(
             f"{device.name} cannot be undone: LVM has reclaimed the space of the journal. {TAKE_AGAIN}"
         ) from error
 
 
-# --- a mark whose journal LVM has overwritten
+# --- a run whose journal LVM has overwritten
 
 
-def _forgotten_mark(device: Device, label: Label, record: CommitRecord) -> Optional[Mark]:
-    """A mark "in progress" whose journal LVM has overwritten, when the LUN has no identity of the run; else None.
+def _forgotten_run(device: Device, label: Label, record: CommitRecord) -> Optional[EarlierRun]:
+    """A run "in progress" whose journal LVM has overwritten, when the LUN has no identity of the run; else None.
 
     The `run` of the result is a substitute, which gives back only the label.
     """
@@ -160,7 +160,7 @@ def _forgotten_mark(device: Device, label: Label, record: CommitRecord) -> Optio
     if doubts:
         return None
     done = record.replace(phase=DONE, kind=RESIGNATURE) if record.kind == UNDO else None
-    run = Run(  # without writes, with the run id of the mark
+    run = Run(  # without writes, with the run id of the commit record
         kind=record.kind,
         run_id=record.run_id,
         scsi_id=None,
@@ -173,4 +173,4 @@ def _forgotten_mark(device: Device, label: Label, record: CommitRecord) -> Optio
         mdas=tuple(MdaMove(mda.area, mda.area, bytes(mda.header), b"", bytes(mda.header)) for mda in lun.mdas),
         writes=(),
     )
-    return Mark(label, record, Journal(run, 0, b""))
+    return EarlierRun(label, record, Journal(run, 0, b""))

@@ -15,7 +15,7 @@ from relvmoiscsi.resignature.planning.volume_writes import undone_contents
 from relvmoiscsi.resignature.protocol import identities
 from relvmoiscsi.resignature.protocol.commit_record import UNDO
 from relvmoiscsi.resignature.protocol.identities import read_written
-from relvmoiscsi.resignature.protocol.journal import Mark
+from relvmoiscsi.resignature.protocol.journal import EarlierRun
 from relvmoiscsi.resignature.protocol.run_record import Run
 from relvmoiscsi.resignature.protocol.sentences import TAKE_AGAIN
 from relvmoiscsi.resignature.reading import survey
@@ -23,11 +23,11 @@ from relvmoiscsi.resignature.reading.lun_contents import Lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
 
 
-def prepare_undo(device: Device, mark: Mark, entropy: Entropy) -> Tuple[Plan, Lun]:
+def prepare_undo(device: Device, earlier: EarlierRun, entropy: Entropy) -> Tuple[Plan, Lun]:
     """The plan that reverses a finished run, and the LUN after the undo. Raises Refused after a change of the LUN."""
-    run = mark.journal.run
+    run = earlier.journal.run
     cache = ReadCache(device)
-    mdas = survey.read_mdas(cache, mark.label)
+    mdas = survey.read_mdas(cache, earlier.label)
     if [bytes(mda.header) for mda in mdas] != [move.final_header for move in run.mdas]:
         raise Refused(f"{device.name} cannot be undone: LVM has changed the volume group since. {TAKE_AGAIN}")
     buffer = read_written(cache, run)
@@ -46,8 +46,8 @@ def prepare_undo(device: Device, mark: Mark, entropy: Entropy) -> Tuple[Plan, Lu
         scsi_id=run.scsi_id,
         tool=__version__,
         ids=run.ids.reversed(),
-        label_number=mark.label.number,
-        old_label=mark.label.sector,
+        label_number=earlier.label.number,
+        old_label=earlier.label.sector,
         new_pv_id=before.pv_id,
         final_label=run.old_label,
         mdas=(),
@@ -57,7 +57,7 @@ def prepare_undo(device: Device, mark: Mark, entropy: Entropy) -> Tuple[Plan, Lu
         unverified=run.unverified,
     )
     # the old text, and the journal of the finished run, stay until the commit of the undo
-    retained = [*live, Range(mark.journal.offset, len(mark.journal.data))]
+    retained = [*live, Range(earlier.journal.offset, len(earlier.journal.data))]
     finals = [move.old_header for move in run.mdas]
     made = place_in_ring(undone, "The LUN", mdas, text, finals, retained)
     return made, check_undo(cache, made, run.unverified)
@@ -73,8 +73,7 @@ def old_text(device: Device, run: Run) -> Tuple[bytes, List[Range]]:
         where = Place(device.name, move.original.offset)
         mda = pv.parse_mda(move.old_header, move.original, where)
         if mda.has_text:
-            found = pv.read_texts(device, [mda])[0]
-            pv.verify_text(found, mda.committed, where)
+            found = pv.read_text(device, mda)
             seqno = read_vg(found[:-1].decode("latin-1"), where).seqno
             if seqno > newest:
                 text, newest = found, seqno

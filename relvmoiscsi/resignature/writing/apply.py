@@ -6,7 +6,7 @@
     before and after step 2  read back the new image
     after step 6             read back all writes
 
-When an operation fails, the run ends. The run takes nothing back by itself, and erases no journal. `recover` settles
+When an operation fails, the run ends. The run takes nothing back by itself, and erases no journal. `recover` ends
 the run by the label (docs/protocol.rst, "Recover"; `resignature.recovery.cut_run`).
 """
 
@@ -14,30 +14,28 @@ import logging
 from hashlib import sha256
 from typing import List, Optional
 
-from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, align_up, torn_bytes
+from relvmoiscsi.device import SECTOR, Chunk, Device, Range, torn_bytes
 from relvmoiscsi.errors import NOTHING_WRITTEN, Overtaken, Refused, in_state
 from relvmoiscsi.resignature.planning.run_plan import Plan
 from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.protocol.commit_record import written_by
 from relvmoiscsi.resignature.protocol.identities import changed_chunks
-from relvmoiscsi.resignature.protocol.journal import Journal
-from relvmoiscsi.resignature.protocol.rebuilt import Unseen, all_empty_units, full_units
 from relvmoiscsi.resignature.protocol.sentences import (
     nothing_written,
     only_free_space,
     only_unseen,
     overtaken,
-    since_mark,
+    since_begun,
 )
 from relvmoiscsi.resignature.writing import copying
 from relvmoiscsi.resignature.writing.copying import Progress
-from relvmoiscsi.resignature.writing.step import batches, range_of, read_back, read_back_all, step
+from relvmoiscsi.resignature.writing.step import batches, read_back, read_back_all, step
 
 log = logging.getLogger(__name__)
 
 
 def write_unseen(device: Device, plan: Plan, progress: Optional[Progress] = None) -> Plan:
-    """Write the new image, as far as no program reads it before the commit. Returns the plan without these writes.
+    """Write the new image, as far as no program reads it before the commit. Returns the plan with `digests`.
 
     The first flush of `carry_out` makes the writes durable. Raises as `carry_out`.
     """
@@ -46,9 +44,7 @@ def write_unseen(device: Device, plan: Plan, progress: Optional[Progress] = None
         _compare_with_plan(device, plan)
     device.fence.hold(_deciding(plan))
     with in_state(only_unseen(device.name)), in_state(overtaken(device.name), Overtaken):
-        written = copying.write_unseen(device, plan.unseen, progress)
-    unseen = plan.unseen
-    return plan._replace(unseen=Unseen(unseen.expected, unseen.unchanged), written=written)
+        return plan._replace(digests=copying.write_unseen(device, plan.unseen, progress))
 
 
 def carry_out(device: Device, plan: Plan, before: str = "", progress: Optional[Progress] = None) -> None:
@@ -57,46 +53,46 @@ def carry_out(device: Device, plan: Plan, before: str = "", progress: Optional[P
     Raises Refused, without a write, when the device has changed since the plan. Raises DeviceError when an operation
     fails, Overtaken after a write of another host, Unfinished for a refusal in the middle. The error says in what state
     the device is; `before` is a sentence about earlier writes, for this error.
-    `progress` gets the number of bytes of the new image that are read back before the mark; its errors go through.
+    `progress` gets the number of bytes of the new image that are read back before step 2; its errors go through.
 
     The new image is read back twice:
 
-        before the mark    from the mark on, a run or its rollback may write the bitmaps of filled blocks
-        after the mark     another host may write a new image to the same places; that host reads the label before each
-                           batch and stops at a mark, so the second reading finds the batches from before the mark
+        before step 2    from step 2 on, a run or its rollback may write the bitmaps of filled blocks
+        after step 2     another host may write a new image to the same places. That host reads the label before each
+                         batch, and stops at the commit record. So the second reading finds its batches from before
     """
-    run, labels = plan.run, plan.labels()
-    untouched = only_unseen(device.name) if run.rebuilt else nothing_written(before)
+    run, deciding = plan.run, _deciding(plan)
+    headers = deciding[1:]
+    untouched = only_unseen(device.name) if run.merged else nothing_written(before)
     with in_state(untouched):
         device.end_late_writes()
         known_blocks = _compare_with_plan(device, plan)
-    device.fence.hold(_deciding(plan))
-    headers = _old_headers(plan.journal)
-    written = only_unseen(device.name) if run.rebuilt else only_free_space(device.name, before)
+    device.fence.hold(deciding)
+    written = only_unseen(device.name) if run.merged else only_free_space(device.name, before)
     with in_state(written):
         prepared = plan.chunks_of(steps.JOURNAL)
         step(device, steps.JOURNAL, prepared)
-        read_back(device, [*prepared, Chunk(labels.offset, labels.before), *headers])
-        if run.rebuilt is not None:
-            copying.read_back_written(device, plan.written, progress)
-    device.fence.hold_also([*(Chunk(chunk.offset, chunk.data[:SECTOR]) for chunk in prepared), *plan.written.head])
+        read_back(device, [*prepared, *deciding])
+        if run.merged is not None:
+            copying.read_back_unseen(device, plan.unseen, plan.digests, progress)
+    device.fence.hold_also([*(Chunk(chunk.offset, chunk.data[:SECTOR]) for chunk in prepared), *_head(plan)])
     mark, commit = (  # with the writer of this run
         [Chunk(chunk.offset, written_by(chunk.data, device.fence.writer)) for chunk in plan.chunks_of(taken)]
-        for taken in (steps.MARK, steps.COMMIT)
+        for taken in (steps.BEGIN, steps.COMMIT)
     )
-    with since_mark(device.name, run.kind, labels.offset):
-        step(device, steps.MARK, mark, known_blocks)
-        copying.read_back_written(device, plan.written)
+    with since_begun(device.name, run.kind, run.label_offset):
+        step(device, steps.BEGIN, mark, known_blocks)
+        copying.read_back_unseen(device, plan.unseen, plan.digests)
         contents: List[Chunk] = []  # the journalled blocks that change
         for write in run.writes:
             blocks = changed_chunks(Chunk(write.offset, write.old), write.new, max(device.block_size, run.block_bytes))
             contents += blocks
-        step(device, steps.CONTENTS, contents, units=full_units(run.rebuilt))
+        step(device, steps.CONTENTS, contents, units=plan.bitmaps_of(steps.CONTENTS))
         read_back(device, [*contents, *mark, *headers])
-        read_back_all(device, full_units(run.rebuilt))
+        read_back_all(device, plan.bitmaps_of(steps.CONTENTS))
         step(device, steps.COMMIT, commit, known_blocks)
-        if run.rebuilt is not None and len(run.rebuilt.empty):
-            step(device, steps.HOLES, (), units=all_empty_units(run.rebuilt))
+        if run.merged is not None and len(run.merged.empty):
+            step(device, steps.HOLES, (), units=plan.bitmaps_of(steps.HOLES))
         for taken in (steps.HEADERS, steps.FINAL):
             step(device, taken, plan.chunks_of(taken), known_blocks)
         read_back(device, [*plan.chunks_of(steps.FINAL), *plan.chunks_of(steps.HEADERS), *plan.areas])
@@ -105,35 +101,35 @@ def carry_out(device: Device, plan: Plan, before: str = "", progress: Optional[P
 def _compare_with_plan(device: Device, plan: Plan) -> List[Chunk]:
     """Raises Refused when a range on which the plan depends has changed. Returns the blocks of label and headers."""
     deciding = _deciding(plan)
-    others = [*plan.written.head, *(Chunk(write.offset, write.old) for write in plan.run.writes)]
-    unit = torn_bytes(device)
-    spans = []
-    for chunk in deciding:
-        start, end = align_down(chunk.offset, unit), min(align_up(chunk.end, unit), device.size_bytes)
-        spans.append(Range(start, end - start))
-    found = device.read([*spans, *map(range_of, others)])
-    known_blocks = [Chunk(span.offset, data) for span, data in zip(spans, found)]
-    inside = [
-        block.data[chunk.offset - block.offset :][: len(chunk.data)] for chunk, block in zip(deciding, known_blocks)
-    ]
-    for chunk, data in zip([*deciding, *others], [*inside, *found[len(spans) :]]):
-        if data != chunk.data:
-            raise _changed(device, chunk.offset)
+    expected = [*deciding, *_head(plan), *(Chunk(write.offset, write.old) for write in plan.run.writes)]
+    blocks = [chunk.range.widened(torn_bytes(device)) for chunk in deciding]
+    blocks = [Range(block.offset, min(block.end, device.size_bytes) - block.offset) for block in blocks]
+    parts = [*blocks, *(chunk.range for chunk in expected[len(deciding) :])]
+    found = [Chunk(part.offset, data) for part, data in zip(parts, device.read(parts))]
+    for wanted, there in zip(expected, found):
+        start = wanted.offset - there.offset
+        if there.data[start : start + len(wanted.data)] != wanted.data:
+            raise _changed(device, wanted.offset)
     for batch in batches(plan.unseen.expected, lambda one: one.range.length):
         for one, data in zip(batch, device.read([one.range for one in batch])):
             if sha256(data).digest() != one.digest:
                 raise _changed(device, one.range.offset)
     for part in batches(plan.unseen.unchanged, lambda chunk: len(chunk.data)):
-        for chunk, data in zip(part, device.read([range_of(chunk) for chunk in part])):
+        for chunk, data in zip(part, device.read([chunk.range for chunk in part])):
             if data != chunk.data:
                 raise _changed(device, chunk.offset)
-    return known_blocks
+    return found[: len(deciding)]
 
 
 def _deciding(plan: Plan) -> List[Chunk]:
     """The label and the headers of the metadata areas, as read for the plan."""
-    labels = plan.labels()
-    return [Chunk(labels.offset, labels.before), *_old_headers(plan.journal)]
+    headers = [Chunk(move.original.offset, move.old_header) for move in plan.run.mdas]
+    return [Chunk(plan.run.label_offset, plan.run.old_label), *headers]
+
+
+def _head(plan: Plan) -> List[Chunk]:
+    """The first written sector of a new image: an array that restores an older snapshot also restores this sector."""
+    return [Chunk(chunk.offset, chunk.data[:SECTOR]) for chunk in plan.unseen.chunks[:1]] if plan.digests else []
 
 
 def _changed(device: Device, offset: int) -> Refused:
@@ -141,7 +137,3 @@ def _changed(device: Device, offset: int) -> Refused:
         f"{device.name} changed at byte {offset} since it was read: something else writes to it. Detach the LUN "
         "from all hosts, then take the clone again."
     )
-
-
-def _old_headers(journal: Journal) -> List[Chunk]:
-    return [Chunk(move.original.offset, move.old_header) for move in journal.run.mdas]

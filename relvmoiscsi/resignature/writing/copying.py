@@ -10,8 +10,8 @@ from itertools import chain
 from typing import Callable, Iterable, Iterator, List, Optional, Sequence
 
 from relvmoiscsi.device import Chunk, Device, Range
-from relvmoiscsi.resignature.protocol.rebuilt import BlockCopy, Unseen, Written
-from relvmoiscsi.resignature.writing.step import batches, other_bytes, range_of
+from relvmoiscsi.resignature.protocol.merged_image import BlockCopy, Unseen
+from relvmoiscsi.resignature.writing.step import batches, other_bytes
 
 log = logging.getLogger(__name__)
 
@@ -24,8 +24,8 @@ PIECE_BYTES = 1 << 20
 _DIGEST_BYTES = sha256().digest_size
 
 
-def write_unseen(device: Device, unseen: Unseen, progress: Optional[Progress] = None) -> Written:
-    """Write a new image. The caller must flush, and then call `read_back_written` with the result.
+def write_unseen(device: Device, unseen: Unseen, progress: Optional[Progress] = None) -> bytes:
+    """Write a new image. Returns the SHA-256 of each batch. The caller must flush, and then call `read_back_unseen`.
 
     Raises DeviceError, Overtaken, and the errors of `progress`.
     """
@@ -47,24 +47,23 @@ def write_unseen(device: Device, unseen: Unseen, progress: Optional[Progress] = 
         done += sum(copy.length for copy in batch)
         if progress is not None:
             progress(done, total)
-    return Written(unseen, bytes(digests))
+    return bytes(digests)
 
 
-def read_back_written(device: Device, written: Written, progress: Optional[Progress] = None) -> None:
+def read_back_unseen(device: Device, unseen: Unseen, digests: bytes, progress: Optional[Progress] = None) -> None:
     """Raises Refused when the device has other bytes than `write_unseen` has written.
 
     `progress` gets the number of bytes read back so far, and the number of all bytes.
     """
-    unseen = written.unseen
-    starts = iter(range(0, len(written.digests), _DIGEST_BYTES))
+    starts = iter(range(0, len(digests), _DIGEST_BYTES))
 
     def compare(ranges: List[Range]) -> None:
         start = next(starts)
-        if _digest(device.read(ranges)) != written.digests[start : start + _DIGEST_BYTES]:
+        if _digest(device.read(ranges)) != digests[start : start + _DIGEST_BYTES]:
             raise other_bytes(device, min(ranges).offset)
 
     for part in _pieces_of(unseen):
-        compare([range_of(chunk) for chunk in part])
+        compare([chunk.range for chunk in part])
     total, done = unseen.copied_bytes, 0
     for batch in _copies_of(unseen):
         compare([Range(copy.target, copy.end - copy.target) for copy in batch])

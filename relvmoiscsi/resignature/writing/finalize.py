@@ -8,7 +8,7 @@ of tapdisk since the commit stay. When LVM has given the extents to another volu
 """
 
 import logging
-from typing import Iterable, List, Optional, Tuple
+from typing import List, Optional, Tuple
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_up
 from relvmoiscsi.errors import Place, Refused
@@ -16,9 +16,15 @@ from relvmoiscsi.formats.lvm import pv, ring
 from relvmoiscsi.formats.lvm.pv import Label
 from relvmoiscsi.formats.lvm.vg import VolumeGroup
 from relvmoiscsi.resignature.protocol import steps
-from relvmoiscsi.resignature.protocol.commit_record import DONE, UNDO
-from relvmoiscsi.resignature.protocol.journal import Journal, Labels, final_label
-from relvmoiscsi.resignature.protocol.rebuilt import EMPTY_UNIT, Rebuilt, all_the_same, merged_table, not_given_yet
+from relvmoiscsi.resignature.protocol.commit_record import DONE, SWITCHED
+from relvmoiscsi.resignature.protocol.journal import Journal
+from relvmoiscsi.resignature.protocol.merged_image import (
+    EMPTY_UNIT,
+    MergedImage,
+    all_the_same,
+    merged_table,
+    not_given_yet,
+)
 from relvmoiscsi.resignature.reading.survey import vg_in
 from relvmoiscsi.resignature.writing.step import read_back, step
 
@@ -31,21 +37,15 @@ def finalize(device: Device, label: Label, journal: Journal) -> None:
     planned = [move.final_header for move in run.mdas if move.moves]
     headers, copies = _final_headers(device, label, journal)
     slots: List[Chunk] = []  # writes to the block table, which need the empty bitmaps to be durable
-    if run.rebuilt is not None:
+    if run.merged is not None:
         # the volume group under its new identity, from the newest committed text
         areas = dict.fromkeys([*label.mdas, *(move.original for move in run.mdas)])
         found = [vg for vg in (vg_in(device, area) for area in areas) if vg is not None and vg.pv_id == run.new_pv_id]
         vg = max(found, key=lambda vg: vg.seqno) if found else None
-        units = empty_units(device, run.rebuilt, vg)
-        if any(True for _unit in units):
-            step(device, steps.HOLES, (), units=units)
-        slots = table_units(device, run.rebuilt, vg)
+        slots = give_slots(device, run.merged, vg)
     step(device, steps.HEADERS, [*slots, *copies, *headers])
-    as_planned = [chunk.data for chunk in headers] == planned and label.sector == Labels.of(journal).switched
-    if run.kind == UNDO and as_planned:
-        sector = run.final_label
-    else:
-        sector = final_label(label, run, journal.commit_record(DONE))
+    as_planned = [chunk.data for chunk in headers] == planned and label.sector == journal.label(SWITCHED)
+    sector = journal.label(DONE, None if as_planned else label)
     step(device, steps.FINAL, [Chunk(label.offset, sector)])
     read_back(device, [*slots, *headers, Chunk(label.offset, sector)])
 
@@ -66,8 +66,7 @@ def _final_headers(device: Device, label: Label, journal: Journal) -> Tuple[List
             headers.append(Chunk(move.original.offset, move.final_header))
             continue
         mda = pv.parse_mda(data, area, Place(device.name, area.offset))
-        text = pv.read_texts(device, [mda])[0]
-        pv.verify_text(text, mda.committed, Place(device.name, area.offset))
+        text = pv.read_text(device, mda)
         live = pv.text_ranges(mda.area, mda.committed, Place("the second metadata area", area.offset))
         at = live[0].offset
         if len(live) > 1:
@@ -87,25 +86,19 @@ def _final_headers(device: Device, label: Label, journal: Journal) -> Tuple[List
     return headers, copies
 
 
-def empty_units(device: Device, rebuilt: Rebuilt, vg: Optional[VolumeGroup]) -> Iterable[Chunk]:
-    """The empty bitmaps of holes that the block table does not name yet; none when other volumes have the extents."""
-    if vg is None or not rebuilt.is_still_on(vg):
+def give_slots(device: Device, merged: MergedImage, vg: Optional[VolumeGroup]) -> List[Chunk]:
+    """Empty the bitmaps of free slots that the block table does not name yet.
+
+    Returns the writes that give these slots away: units of the block table that lack slots, with all slots. Does
+    nothing when other volumes have the extents.
+    """
+    if vg is None or not merged.is_still_on(vg):
         log.warning("%s: the volume group was changed; free slots of the new image stay unused", device.name)
-        return ()
-    return all_the_same(not_given_yet(rebuilt, _table(device, rebuilt)), EMPTY_UNIT)
-
-
-def table_units(device: Device, rebuilt: Rebuilt, vg: Optional[VolumeGroup]) -> List[Chunk]:
-    """The units of the block table that do not name all their holes yet, with all holes."""
-    if vg is None or not rebuilt.is_still_on(vg):
         return []
-    found = []
-    for unit, data in zip(rebuilt.table, _table(device, rebuilt)):
-        merged = merged_table(unit, data)
-        if merged != data:
-            found.append(Chunk(unit.offset, merged))
-    return found
-
-
-def _table(device: Device, rebuilt: Rebuilt) -> List[bytes]:
-    return device.read([Range(unit.offset, len(unit.old)) for unit in rebuilt.table])
+    table = [Range(unit.offset, len(unit.old)) for unit in merged.table]
+    holes = not_given_yet(merged, device.read(table))
+    if holes:
+        step(device, steps.HOLES, (), units=all_the_same(holes, EMPTY_UNIT))
+    found = [Chunk(part.offset, data) for part, data in zip(table, device.read(table))]
+    full = [Chunk(unit.offset, merged_table(unit, chunk.data)) for unit, chunk in zip(merged.table, found)]
+    return [after for before, after in zip(found, full) if after != before]

@@ -4,7 +4,7 @@
 import logging
 from typing import Callable, Iterable, Iterator, List, Sequence, TypeVar
 
-from relvmoiscsi.device import Chunk, Device, Range, whole_blocks
+from relvmoiscsi.device import Chunk, Device, whole_blocks
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.resignature.protocol.steps import STEPS, Step
 
@@ -60,11 +60,6 @@ def flush(device: Device) -> None:
     device.fence.flushed()
 
 
-def range_of(chunk: Chunk) -> Range:
-    """The range of the device to which a chunk is written."""
-    return Range(chunk.offset, len(chunk.data))
-
-
 def read_back_all(device: Device, chunks: Iterable[Chunk]) -> None:
     """`read_back` in batches."""
     for part in batches(chunks, lambda chunk: len(chunk.data)):
@@ -73,7 +68,7 @@ def read_back_all(device: Device, chunks: Iterable[Chunk]) -> None:
 
 def read_back(device: Device, chunks: Sequence[Chunk]) -> None:
     """Raises Refused when the device does not hold the chunks, and Overtaken where the fence says why."""
-    for chunk, data in zip(chunks, device.read([range_of(chunk) for chunk in chunks])):
+    for chunk, data in zip(chunks, device.read([chunk.range for chunk in chunks])):
         if data != chunk.data:
             raise other_bytes(device, chunk.offset)
 

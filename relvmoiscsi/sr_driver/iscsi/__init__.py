@@ -19,10 +19,12 @@ def open_lun(
     """Return the LUN that a call names. Raises MissingKey or another RelvmoiscsiError."""
     from relvmoiscsi.sr_driver.iscsi.iscsi_lun import IscsiLun  # noqa: PLC0415 - a refused device-config needs no LUN
     from relvmoiscsi.sr_driver.iscsi.target_access import access_of  # noqa: PLC0415 - the same
-    from relvmoiscsi.sr_driver.iscsi.unnamed import verify_named  # noqa: PLC0415 - the same
 
     access = access_of(config, record_of_host(call, xapi), xapi, smlog.hide)
-    verify_named(access, deadline)
+    if not (config.target_iqn and config.scsi_id):
+        from relvmoiscsi.sr_driver.iscsi.unnamed import missing_key  # noqa: PLC0415 - a call that names its LUN
+
+        raise missing_key(access, deadline)
     return IscsiLun(access, deadline, lock_seconds)
 
 

@@ -16,7 +16,6 @@ from functools import partial
 from typing import Callable
 
 from relvmoiscsi.deadline import Deadline
-from relvmoiscsi.host.iscsi_sessions import add_lun
 from relvmoiscsi.host.terminated import quietly
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.lun.call import session_to_read, session_to_write
@@ -40,6 +39,8 @@ class IscsiLun(CallLun):
 
     def write(self, work: Callable[[OpenLun], Found], verify: VerifyUnused) -> Found:
         def add(number: int) -> None:
+            from relvmoiscsi.host.iscsi_sessions import add_lun  # noqa: PLC0415 - only a LUN that was written is added
+
             deadline = self.deadline.for_cleanup()
             which = (self._access.config.target_iqn, self.scsi_id, number, deadline, THIS_HOST)
             quietly("adding the LUN to a session that this host has", partial(add_lun, *which))

@@ -19,7 +19,6 @@ from typing import Any, Callable, Iterator, List, Mapping, NamedTuple, Optional,
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host.files import text_of
-from relvmoiscsi.host.iscsi_sessions import offload_hint
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.iscsi.lun_device import LunDevice
@@ -66,6 +65,8 @@ class Access(NamedTuple):
                 if failure.sm_key not in ("ISCSITarget", "ISCSIInitiator"):
                     raise
                 if initiator is self.initiators[-1]:
+                    from relvmoiscsi.host.iscsi_sessions import offload_hint  # noqa: PLC0415 - a failed login needs it
+
                     hint = offload_hint(self.config.target_iqn, THIS_HOST)
                     failure.message = f"{failure.message} {hint}".strip()
                     raise

@@ -19,8 +19,8 @@ from relvmoiscsi.sr_driver.protocol import escaped
 from relvmoiscsi.sr_driver.transport import MissingKey
 
 
-def verify_named(access: Access, deadline: Deadline) -> None:
-    """Raise MissingKey if the IQN or the SCSIid is missing: with the targets of each portal, or with the LUNs."""
+def missing_key(access: Access, deadline: Deadline) -> MissingKey:
+    """Return the error for a missing IQN, with the targets of each portal; or for a missing SCSIid, with the LUNs."""
     if not access.config.target_iqn:
         targets: List[Tuple[Portal, str]] = []
         failures: List[RelvmoiscsiError] = []
@@ -34,11 +34,10 @@ def verify_named(access: Access, deadline: Deadline) -> None:
             raise failures[0]
         text = "The target's IQN (device-config:targetIQN) is missing or incorrect."
         asked = Portal(access.config.target, access.config.portals[0].port)
-        raise MissingKey(text, "ConfigTargetIQNMissing", target_list(targets, asked))
-    if not access.config.scsi_id:
-        iqn = access.config.target_iqn
-        luns = access.in_turn(lambda one: list_luns(access.portals, iqn, one, deadline, access.credentials))
-        raise MissingKey("The SCSIid (device-config:SCSIid) is missing.", "ConfigSCSIid", lun_list(luns))
+        return MissingKey(text, "ConfigTargetIQNMissing", target_list(targets, asked))
+    iqn = access.config.target_iqn
+    luns = access.in_turn(lambda one: list_luns(access.portals, iqn, one, deadline, access.credentials))
+    return MissingKey("The SCSIid (device-config:SCSIid) is missing.", "ConfigSCSIid", lun_list(luns))
 
 
 def lun_list(luns: Sequence[LunInfo]) -> str:

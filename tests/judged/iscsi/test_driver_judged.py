@@ -79,6 +79,20 @@ def test_a_clone_behind_tgt_gets_new_identities_with_chap_and_digests(calls, tmp
     assert calls.state() == "resignatured"
 
 
+@pytest.mark.parametrize("secret", [USER.secret, USER.secret + "!", USER.secret[:-1]])
+def test_passwords_of_which_one_begins_with_the_other_are_refused_though_the_target_takes_them(calls, tmp_path, secret):
+    """Else a target that knows neither passes: docs/security.rst."""
+    mutual = Chap("array", secret)
+    chap = {"chapuser": USER.user, "chappassword": USER.secret}
+    chap.update({"incoming_chapuser": mutual.user, "incoming_chappassword": mutual.secret})
+    before = calls.image.read_bytes()
+    with Tgt(tmp_path, [Export(1, calls.image)], chap=USER, mutual=mutual) as tgt:
+        found = calls.answer(tgt, scsi_id="36001405" + "0" * 25, **chap)
+
+    assert "begins with it" in found.result.text and USER.secret not in str(found)
+    assert calls.image.read_bytes() == before
+
+
 @pytest.mark.states(few=2)
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.parametrize("sent, state", [(9000, "clean"), (30000, "unfinished"), (60000, "unfinished")])

@@ -301,6 +301,12 @@ class Database:
             self._keep_in_step(table, ref, name)
             self.touch(table, ref)
 
+    def forge(self, table, ref, name, value):
+        """Set what no client can write, such as a reference to nothing or the UUID of another record."""
+        with self.lock:
+            self._row(table, ref)[name] = value
+            self.touch(table, ref)
+
     def add_to(self, table, ref, name, key, value):
         with self.lock:
             mapping = self.get(table, ref, name)

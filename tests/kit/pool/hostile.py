@@ -4,9 +4,13 @@
 A call of XML-RPC has the name of its method, any other request its first line without query and version: "GET /path".
 """
 
+import copy
 import socket
 import threading
 import xmlrpc.client
+from contextlib import contextmanager
+
+JUNK = ["", "x", True, 7, 0.5, [], {}, ["x"], {"x": "y"}, [["x"]], "OpaqueRef:NULL", "\u009b2J", "9" * 30, None]
 
 
 def http(body, *headers, first="HTTP/1.1 200 OK", length=True):
@@ -28,6 +32,52 @@ def success(value):
 
 def refusal(*details):
     return xml({"Status": "Failure", "ErrorDescription": list(details)})
+
+
+@contextmanager
+def forged_answer(api, chance, most):
+    """A block in which one of the first `most` answers of a simulated pool has another value at one place, or none.
+
+    Gives a list that gets the method and the answer.
+    """
+    told, real, left = [], api.call, [chance.randrange(1, most)]
+
+    def call(method, *words, **more):
+        found = real(method, *words, **more)
+        left[0] -= method != "session.login_with_password"
+        if left[0] == 0:
+            told.append((method, _forged(found, chance)))
+            return told[0][1]
+        return found
+
+    api.call = call
+    try:
+        yield told
+    finally:
+        del api.call
+        api.mistakes.clear()  # a forged reference is one that no real xapi has
+
+
+def _forged(value, chance):
+    value = copy.deepcopy(value)
+    *way, last = chance.choice([at for at in _places(value) if at] or [("",)])
+    if last == "":
+        return chance.choice(JUNK)
+    inside = value
+    for key in way:
+        inside = inside[key]
+    if isinstance(inside, dict) and not chance.randrange(3):
+        del inside[last]
+    else:
+        inside[last] = chance.choice(JUNK)
+    return value
+
+
+def _places(value, at=()):
+    """The ways to each value in an answer."""
+    yield at
+    for key, each in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from _places(each, (*at, key))
 
 
 class HostileServer:

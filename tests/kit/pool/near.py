@@ -84,9 +84,13 @@ class _Socket:
     def sendall(self, data):
         self._request.append(data)
 
-    def makefile(self, _mode):
+    def makefile(self, _mode, buffering=-1):
         request, self._request = b"".join(self._request), []
-        return io.BufferedReader(_Answer(request, self._server))
+        answer = _Answer(request, self._server)
+        return io.BufferedReader(answer) if buffering else answer
+
+    def gettimeout(self):
+        """It never waits."""
 
     def setsockopt(self, *_):
         pass

@@ -326,6 +326,11 @@ class Vms:
             raise XenError("OPERATION_NOT_ALLOWED", "VIF currently attached to a running VM")
         self.database.destroy("VIF", vif)
 
+    def vif_move(self, _session, vif, network):
+        """xapi_vif.ml move; a running VM gets the network at once."""
+        self.database.get("network", network, "uuid")
+        self.database.set("VIF", vif, "network", network)
+
     def network_create(self, _session, record):
         bridge = record.get("bridge") or "xapi" + str(uuid.uuid4())[:4]
         if self.database.refs("network", bridge=bridge):

@@ -12,8 +12,7 @@ from kit import shell
 from kit.pool.simulator import Pool, sm_directory
 from kit.shell import SCSI_ID
 from kit.sparse import SparseDisk
-from relvmoiscsi import cli
-from relvmoiscsi.cli import on_lun
+from relvmoiscsi.cli import on_lun, output
 from relvmoiscsi.host import sm_log
 from relvmoiscsi.host.disk import exclusive
 from relvmoiscsi.host.disk import scsi_id as live_scsi
@@ -107,7 +106,7 @@ def cut_short(image, command, monkeypatch):
         with monkeypatch.context() as patch:
             shell.cut(patch, writes)
             ran = command("resignature", image, "--yes", "--sr-uuid", shell.SR)
-        assert ran.status == cli.EXIT_INTERRUPTED
+        assert ran.status == output.EXIT_INTERRUPTED
 
     return run
 

@@ -219,6 +219,11 @@ def test_a_wrong_original_is_called_another_sr_with_the_names_of_both(
     assert command("check", image, "--original", other, "--json").json["bytes_compared"] == 0
 
 
+def test_exchanged_luns_are_told_with_the_command_that_was_meant(finished, original, compared):
+    ran = compared(4, original, f"The LUNs are exchanged: {finished} is a clone of {original}.", other=finished)
+    assert ran.out.splitlines()[-1] == f"next: relvmoiscsi check --original {original} {finished}"
+
+
 def test_a_clone_with_one_vdi_cannot_be_compared_and_is_no_other_sr(image, original, compared, command):
     volumes = [vhd("base", hidden=True), vhd("disk", parent="base")]
     for path in (image, original):

@@ -20,7 +20,7 @@ from relvmoiscsi.host.disk.block_device import HostDevice, ImageFile
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.locks.lun_lock import is_lun_locked, lun_lock
 from relvmoiscsi.host.this_host import Host
-from relvmoiscsi.host.xapi import other_hosts
+from relvmoiscsi.host.xapi import other_hosts, stale_volumes
 from relvmoiscsi.lun import disk_source, named_device, users
 
 YES = ("--yes", "--scsi-id", SCSI_ID)
@@ -196,7 +196,7 @@ def taken(lun, root, monkeypatch):
         return opened(path, writable, **more)
 
     monkeypatch.setattr(disk_source, "open_device", open_device)
-    monkeypatch.setattr(users, "use_of_lun", lambda scsi_id, host: other_hosts.Use(("sdc",), (mgt,)))
+    monkeypatch.setattr(stale_volumes, "use_of_lun", lambda scsi_id, host: other_hosts.Use(("sdc",), (mgt,)))
     return lun
 
 

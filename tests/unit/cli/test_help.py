@@ -7,7 +7,8 @@ import re
 import pytest
 
 from kit.shell import TOP
-from relvmoiscsi import __version__, cli, errors
+from relvmoiscsi import __version__, errors
+from relvmoiscsi.cli import output
 from relvmoiscsi.cli.parser import make_parser, separated
 
 LUN_COMMANDS = ("show", "check", "resignature", "recover", "undo")
@@ -17,7 +18,7 @@ COMMANDS = (*LUN_COMMANDS, "map", "doctor", "settings", "direct", "pool")
 def statuses():
     """Every exit status there is, with the class of errors it belongs to."""
     families = [errors.RelvmoiscsiError] + errors.RelvmoiscsiError.__subclasses__()
-    return {family.exit_status for family in families} | {cli.EXIT_NOT_PRINTED, cli.EXIT_INTERRUPTED}
+    return {family.exit_status for family in families} | {output.EXIT_NOT_PRINTED, output.EXIT_INTERRUPTED}
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, "direct add", "direct remove", "direct list"])
@@ -44,7 +45,9 @@ def test_the_overview_has_the_usage_the_options_and_the_commands_of_the_parser(c
 
     assert page.startswith(parser.format_usage())
     assert re.findall(r"^  (-.*?)  ", page, re.MULTILINE) == [
-        ", ".join(action.option_strings) for action in parser._actions if action.option_strings
+        ", ".join(action.option_strings) + (f" {action.metavar}" if action.metavar else "")
+        for action in parser._actions
+        if action.option_strings
     ]
     (commands,) = (action for action in parser._actions if not action.option_strings)
     told = dict(re.findall(r"^    ([a-z]+)\s+(.+)$", page, re.MULTILINE))

@@ -12,7 +12,6 @@ from kit import examples, shell
 from kit.builder import AREA_DEFAULT, SMALL_BAT, build_sr, vhd
 from kit.examples import steps
 from kit.shell import SR, WRITERS, content, pair
-from relvmoiscsi import cli
 from relvmoiscsi.cli import output
 from relvmoiscsi.host.disk.block_device import HostDevice
 
@@ -99,7 +98,7 @@ def test_what_is_said_is_true_of_the_lun(before, command, monkeypatch, tmp_path,
             ran = command(argv[0], path, "--yes", *argv[1:])
         if not keys.pressed:
             break
-        assert ran.status == cli.EXIT_INTERRUPTED and SAYS in ran.err and not ran.out
+        assert ran.status == output.EXIT_INTERRUPTED and SAYS in ran.err and not ran.out
         sentence = ran.err.split(SAYS)[1].rstrip("\n")
         is_true(command, path, was[0], state, sentence, kind)
         said.add(sentence.replace(str(path), "{0}").replace(kind, "{1}").split("only free extents")[0])
@@ -135,7 +134,7 @@ def test_at_the_question_nothing_was_written(lun_for, unwritten, monkeypatch, ty
 
     type_in("")
     monkeypatch.setattr(output, "_typed", pressed)
-    ran = unwritten(cli.EXIT_INTERRUPTED, name, lun_for(name))
+    ran = unwritten(output.EXIT_INTERRUPTED, name, lun_for(name))
     assert ran.err.endswith("relvmoiscsi: Interrupted. Nothing was written.\n")
 
 
@@ -157,7 +156,7 @@ def kill_at_a_write(monkeypatch, number, before=lambda: None):
 def test_sigterm_is_a_ctrl_c_while_the_lun_is_open(image, command, monkeypatch):
     kill_at_a_write(monkeypatch, signal.SIGTERM)
     ran = command("resignature", image, "--yes")
-    assert (ran.status, ran.err) == (cli.EXIT_INTERRUPTED, SAYS + FREE_SPACE.format(image) + "\n")
+    assert (ran.status, ran.err) == (output.EXIT_INTERRUPTED, SAYS + FREE_SPACE.format(image) + "\n")
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
@@ -173,7 +172,7 @@ def test_who_presses_it_again_and_again_is_told_the_same(image, command, monkeyp
 
     kill_at_a_write(monkeypatch, signal.SIGINT, lambda: monkeypatch.setattr(*where, once_more))
     ran = command("resignature", image, "--yes")
-    assert (ran.status, ran.err) == (cli.EXIT_INTERRUPTED, SAYS + FREE_SPACE.format(image) + "\n")
+    assert (ran.status, ran.err) == (output.EXIT_INTERRUPTED, SAYS + FREE_SPACE.format(image) + "\n")
     assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
 
 
@@ -211,7 +210,7 @@ def test_a_signal_during_the_imports_is_told(words, number):
         check=False,
     )
     said = b"relvmoiscsi: Interrupted. Nothing was written. Repeat the command.\n"
-    assert (done.returncode, done.stdout, done.stderr) == (cli.EXIT_INTERRUPTED, b"", said)
+    assert (done.returncode, done.stdout, done.stderr) == (output.EXIT_INTERRUPTED, b"", said)
 
 
 @pytest.mark.processes
@@ -235,7 +234,7 @@ def test_help_that_cannot_be_printed_is_74_and_no_traceback(words, way, why):
         stderr=subprocess.PIPE, check=False,
     )  # fmt: skip
     os.close(writer)
-    assert (done.returncode, done.stderr.decode()) == (cli.EXIT_NOT_PRINTED, why)
+    assert (done.returncode, done.stderr.decode()) == (output.EXIT_NOT_PRINTED, why)
 
 
 @pytest.mark.processes
@@ -254,5 +253,5 @@ def test_ctrl_c_at_a_question_begins_a_line_of_its_own(image, command, monkeypat
 
     monkeypatch.setattr(sys.stdin, "readline", pressed)
     ran = command("resignature", image)
-    assert ran.status == cli.EXIT_INTERRUPTED
+    assert ran.status == output.EXIT_INTERRUPTED
     assert ran.err.endswith("[y/N] \nrelvmoiscsi: Interrupted. Nothing was written.\n")

@@ -12,7 +12,7 @@ import pytest
 from kit.clock import Clock
 from kit.streams import Terminal
 from relvmoiscsi import cli
-from relvmoiscsi.cli import output
+from relvmoiscsi.cli import output, running
 from relvmoiscsi.cli.output import BOLD, Bar, human_time, painted, width, wrapped
 
 GIB = 1 << 30
@@ -71,6 +71,8 @@ def test_errors_and_answers_are_wrapped_but_json_is_not(command, image, monkeypa
     failed = command("show", "/no/such/device/of/that/name/here/or/anywhere")
     assert failed.err.count("\n") > 1
     assert max(len(line) for line in command("show", image, "--json").out.splitlines()) > 60
+    for words in (["check"], ["pool", "lun"]):
+        assert max(map(len, command(*words).err.splitlines())) <= 60
 
 
 @pytest.mark.parametrize("name, value", [("NO_COLOR", "1"), ("TERM", "dumb")])
@@ -102,19 +104,19 @@ def test_errors_are_red_and_headings_bold(monkeypatch, terminal):
     "where, says",
     [
         ("parser.make_parser", "Nothing was written. Repeat the command."),
-        ("_run", "`relvmoiscsi show /dev/sdc` shows the state of /dev/sdc."),
+        ("running.run_command", "`relvmoiscsi show /dev/sdc` shows the state of /dev/sdc."),
     ],
 )
 def test_ctrl_c_outside_of_the_work_is_no_traceback(command, monkeypatch, where, says):
     """While modules are imported, and while the result of the work is printed."""
 
-    def pressed(_words):
+    def pressed(*_words):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("relvmoiscsi.cli." + where, pressed)
     ran = command("show", "/dev/sdc")
 
-    assert (ran.status, ran.out, ran.err) == (cli.EXIT_INTERRUPTED, "", f"relvmoiscsi: Interrupted. {says}\n")
+    assert (ran.status, ran.out, ran.err) == (output.EXIT_INTERRUPTED, "", f"relvmoiscsi: Interrupted. {says}\n")
 
 
 # --- the bar
@@ -242,7 +244,7 @@ def test_what_a_lun_says_reaches_no_terminal_with_control_characters(monkeypatch
             raise ValueError(STRANGE) from problem
 
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
-    assert cli._run(argparse.Namespace(verbose=0, run=run, json=False)) == cli.EXIT_BUG
+    assert running.run_command(argparse.Namespace(verbose=0, run=run, json=False), "", "") == output.EXIT_BUG
     said = capsys.readouterr()
     for text in (said.out, said.err):
         assert "\\x1b[2J\\u202e\\x9b31m" in text

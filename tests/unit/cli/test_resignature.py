@@ -84,7 +84,7 @@ def test_text_says_what_became_what_and_what_it_cost_and_a_sparse_image_stays_sp
     assert lines[0] == f"{image} was resignatured."
     assert lines[1] == "  SR   {}  becomes  {}".format(tree().truth.sr_uuid, now["sr"])
     assert lines[3].split("  becomes  ")[1] == "{}  Größe <é>".format(now["vdis"][1]["uuid"])
-    assert lines[-1].endswith(" KiB, 6 flushes") and ran.err == ""
+    assert lines[-2].endswith(" KiB, 6 flushes") and ran.err == ""
     size = os.stat(str(image))
     assert size.st_size == tree().disk.size_bytes and size.st_blocks - before < 2048  # of 57 MiB at most one
 
@@ -120,6 +120,7 @@ def test_yes_is_yes(image, command, type_in):
     ran = command("resignature", image)
 
     assert ran.status == 0 and ran.out.startswith(f"{image} was resignatured.")
+    assert ran.out.endswith(f"flushes\nnext: relvmoiscsi check {image}\n")
     assert f"Give {image} these new identities? [y/N] " in ran.err
     shown = [line for line in ran.err.splitlines() if "becomes" in line]
     assert any(tree().truth.uuids["data"] in line for line in shown)
@@ -128,9 +129,11 @@ def test_yes_is_yes(image, command, type_in):
 
 @pytest.mark.parametrize("answer", ["", "yesterday\n", "no\ny\n"])
 def test_anything_else_is_no(image, unwritten, type_in, answer):
+    """Where nothing is typed (Ctrl-D), the message begins a line of its own."""
     type_in(answer)
     ran = unwritten(4, "resignature", image)
-    assert ran.err.endswith("[y/N] relvmoiscsi: Not confirmed. Nothing was written.\n") and not ran.out
+    line = "" if answer else "\n"
+    assert ran.err.endswith(f"[y/N] {line}relvmoiscsi: Not confirmed. Nothing was written.\n") and not ran.out
 
 
 @pytest.mark.parametrize("words", [[], ["--json"]], ids=["no terminal", "JSON"])

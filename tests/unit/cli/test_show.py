@@ -218,6 +218,11 @@ def test_a_device_without_a_name_is_2(command, argv):
     assert ran.status == 2 and ": the name of the device is empty\n" in ran.err
 
 
+def test_a_url_with_one_slash_is_no_name_of_a_file(command):
+    ran = command("show", "iscsi:/10.0.0.1/iqn.a/0")
+    assert ran.status == 2 and "a URL begins with iscsi:// and two slashes" in ran.err
+
+
 def test_the_page_for_scripts_has_every_state():
     page = " ".join((shell.TOP / "docs/scripting.rst").read_text(encoding="utf-8").split())
     words = re.search(r"``state`` is one of (.*?)\. ``state`` is null where the device could not be", page).group(1)

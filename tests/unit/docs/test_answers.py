@@ -11,8 +11,8 @@ from jsonschema import Draft202012Validator
 
 from kit import answers
 from relvmoiscsi import json_answer, plugin
+from relvmoiscsi.cli.completion import parsers
 from relvmoiscsi.cli.parser import make_parser
-from tools.completion import parsers
 
 SCHEMA = answers.SCHEMA
 PARTS = {name: part for name, part in SCHEMA["$defs"].items() if name != "answers"}

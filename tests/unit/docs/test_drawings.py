@@ -8,7 +8,7 @@ import pytest
 
 from kit.rpm_tools import TOP
 from relvmoiscsi.formats.identity import derived_uuid
-from relvmoiscsi.resignature.protocol.steps import COMMIT, CONTENTS, HEADERS, JOURNAL, MARK, STEPS
+from relvmoiscsi.resignature.protocol.steps import BEGIN, COMMIT, CONTENTS, HEADERS, JOURNAL, STEPS
 
 SVG = "{http://www.w3.org/2000/svg}"
 DRAWINGS = sorted((TOP / "docs").glob("*.svg"))
@@ -48,13 +48,13 @@ def test_all_of_a_drawing_is_within_its_frame_and_no_text_on_another(path):
 
 def test_the_steps_and_the_states_that_a_cut_leaves_are_those_of_the_protocol():
     drawn = [(box.get("data-step"), box.get("data-state")) for box in tree("steps.svg").iter(SVG + "rect")]
-    marks = {JOURNAL: "none", MARK: "in progress", CONTENTS: "in progress", COMMIT: "switched", HEADERS: "switched"}
+    marks = {JOURNAL: "none", BEGIN: "in progress", CONTENTS: "in progress", COMMIT: "switched", HEADERS: "switched"}
     wanted = [(str(step.number), marks.get(step, "done")) for step in STEPS]
 
     assert [pair for pair in drawn if pair[0]] == wanted
     said = words(tree("steps.svg"))
     assert [step.name for step in STEPS if step.name not in said] == []
-    assert [text for text in said if text.startswith("mark: ")] == [f"mark: {state}" for _, state in wanted]
+    assert [text for text in said if text.startswith("record: ")] == [f"record: {state}" for _, state in wanted]
     seen = [step.leaves.split(" identit")[0].split()[-1] for step in STEPS]
     assert [text.split()[0] for text in said if text.endswith(" identities")] == seen
 

@@ -69,10 +69,10 @@ def trees():
 
 
 def rows():
-    """The keys in the first column of the table of keys, without what follows a colon at the end."""
-    table = PAGE.read_text(encoding="utf-8").split("\nKeys that others write\n")[1].split("\nRecords of VMs\n")[0]
-    first = re.findall(r"^   \* - (.*)$", table, flags=re.MULTILINE)
-    return {key.rstrip(":…") for cell in first for key in re.findall("``([^`]+)``", cell)}
+    """The keys that the lists of keys explain, without what follows a colon at the end."""
+    lists = PAGE.read_text(encoding="utf-8").split("\nKeys that others write\n")[1].split("\nRecords of VMs\n")[0]
+    terms = re.findall(r"^(``.*)\n   \S", lists, flags=re.MULTILINE)
+    return {key.rstrip(":…") for term in terms for key in re.findall("``([^`]+)``", term)}
 
 
 def test_each_key_that_is_read_has_a_row(trees):

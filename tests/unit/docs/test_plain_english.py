@@ -59,7 +59,7 @@ def messages(source):
             yield from (text_of(word.value) for word in node.keywords if word.arg == "help")
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id[:1] == "_":
             whole = text_of(node.value)
-            yield from re.split(r"\n\s*\n|\n(?=-)", whole.partition("\nexample:")[0]) if "\n" in whole else ()
+            yield from re.split(r"\n\s*\n|\n(?= *-)", whole.partition("\nexample:")[0]) if "\n" in whole else ()
         elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in MANUALS:
             yield from re.split(r"\n *(?:- |\w+:)", re.sub(r"[A-Z]\([^)]*\)", "X", text_of(node.value)))
 

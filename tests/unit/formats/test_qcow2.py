@@ -165,6 +165,15 @@ def test_the_size_of_a_volume_is_what_qemu_img_measures(size, required, full):
     assert clusters.formula_size(size) == size + required
 
 
+def test_the_path_of_the_parent_ends_the_extensions_also_without_an_end_mark():
+    head = patched((8, ">Q", 0x208))[:0x208] + PATH.ljust(HEAD_BYTES - 0x208, b"\0")
+
+    clusters.verify_plain(read_qcow2(head, NAME, SIZE), head, NAME, b"qcow2")
+
+    plain = clusters.plain_head(head, 65536, clusters.Needs(1, 1, 1, 1), (196608, 65536), NAME)
+    assert read_qcow2(plain, NAME, SIZE).backing is None and b"VG_XenStorage" not in plain
+
+
 def test_a_header_without_a_parent_keeps_the_storage_managers_extension():
     head = made("/dev/VG_XenStorage-x/QCOW2-y", 1)
     before = read_qcow2(head, "QCOW2-x", 8 << 20)

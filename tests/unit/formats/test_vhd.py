@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kit.examples import examples
 from relvmoiscsi.errors import BadChecksum, BadMagic, FormatError, Malformed, Truncated, Unsupported
 from relvmoiscsi.formats.naming import RAW, VHD, ParentName
-from relvmoiscsi.formats.vhd import HEAD_BYTES, changes, located_parents, read_vhd
+from relvmoiscsi.formats.vhd import HEAD_BYTES, changes, located_parents, read_vhd, used_locators
 
 NAME = "VHD-46ff1617-8121-4480-8d12-99227603d317"
 SIZE = 8 << 20
@@ -88,7 +88,11 @@ def test_a_snapshot_that_sm_made_is_read():
     vhd, table = read(), read().block_table()
 
     assert vhd.parent == ParentName(SR, VHD, VDI)
-    assert vhd.locators == ((0, 0x4D616358, 4327424, 110), (1, 0x57326B75, 4327936, 206), (2, 0x57327275, 4328448, 206))
+    assert [(at // 24, one.code, one.data_offset, one.data_length) for at, one in used_locators(vhd.header)] == [
+        (0, 0x4D616358, 4327424, 110),
+        (1, 0x57326B75, 4327936, 206),
+        (2, 0x57327275, 4328448, 206),
+    ]
     assert (vhd.hidden, vhd.virtual_size) == (False, 64 << 20)
     assert located_parents(vhd, TEXTS, NAME) == [vhd.parent] * 3
     assert len(FOOTER) + len(HEADER) == HEAD_BYTES, "so much of a volume must be read"
@@ -124,7 +128,7 @@ def test_a_locator_that_is_absent_is_skipped_wherever_it_stands():
 
 
 def test_the_room_of_a_locator_counts_sectors_below_512():
-    assert read(FOOTER, header((580, ">I", 1))).locators[0].length == 110
+    assert read(FOOTER, header((580, ">I", 1))).locators[0].data_length == 110
 
 
 # --- two footers
@@ -155,7 +159,7 @@ def test_the_valid_footer_of_another_vhd_is_told_apart(field):
     vhd = read(last=footer(field))
 
     assert vhd.end_footer is None and vhd.stale_end is not None
-    (change,) = changes(vhd, vhd.with_own_end_footer(), [], None, NEW, NAME, SIZE)
+    (change,) = changes(vhd, vhd._replace(end_footer=vhd.footer, stale_end=None), [], None, NEW, NAME, SIZE)
     assert (change.offset, change.old, change.new) == (SIZE - 512, footer(field), FOOTER)
 
 
@@ -199,6 +203,14 @@ def test_a_flipped_bit_of_a_footer_or_of_the_header_is_found(intact, more):
 def test_a_footer_that_is_none_of_sms_is_refused(field, error, sentence):
     with pytest.raises(error, match=sentence):
         read(footer(field))
+
+
+@pytest.mark.parametrize("at, structure", [(15, FOOTER), (27, HEADER)])
+def test_a_version_counts_only_under_a_correct_checksum(at, structure):
+    spoiled = structure[:at] + b"\7" + structure[at + 1 :]
+
+    with pytest.raises(BadChecksum):
+        read(spoiled) if structure is FOOTER else read(second=spoiled)
 
 
 def test_a_footer_disabled_by_a_resize_is_unsupported_at_the_end_too():
@@ -287,7 +299,10 @@ def test_any_bytes_in_a_sealed_header_are_read_or_refused(offset, data):
         vhd = read(second=second)
     except FormatError:
         return
-    assert all(0 < locator.length <= 4096 and locator.offset + locator.length <= SIZE for locator in vhd.locators)
+    assert all(
+        0 < locator.data_length <= 4096 and locator.data_offset + locator.data_length <= SIZE
+        for locator in vhd.locators
+    )
 
 
 # --- what is known of a volume
@@ -366,7 +381,7 @@ def test_header_and_locators_are_brought_to_one_parent(kind, lengths):
 
     vhd = read(second=head)
     assert vhd.parent == ParentName(NEW[SR], kind, NEW[VDI])
-    assert tuple(locator.length for locator in vhd.locators) == lengths
+    assert tuple(locator.data_length for locator in vhd.locators) == lengths
     assert located_parents(vhd, texts, NAME) == [vhd.parent] * 3
     assert [len(text) for text in texts] == [110, 206, 206]
 
@@ -380,5 +395,5 @@ def test_a_longer_name_finds_room_behind_a_shorter_one():
     head, *texts = (change.new for change in found)
 
     vhd = read(second=head)
-    assert [locator.length for locator in vhd.locators] == [len(text) for text in texts] == [110, 206, 206]
+    assert [locator.data_length for locator in vhd.locators] == [len(text) for text in texts] == [110, 206, 206]
     assert located_parents(vhd, texts, NAME) == [vhd.parent] * 3 == [ParentName(NEW[SR], VHD, NEW[VDI])] * 3

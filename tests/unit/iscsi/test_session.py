@@ -131,6 +131,36 @@ def test_a_ping_is_answered_with_its_lun_and_tag_and_one_ping_of_ours_is_out_at_
     assert sent(one)[0].words[2] == 101
 
 
+def steps_of(one, *pdus):
+    before = one.steps
+    give(one, *pdus)
+    return one.steps - before
+
+
+def test_a_target_that_trickles_makes_no_progress():
+    """So `Link.wait` ends after NO_STEP_SECONDS. The first bytes are progress, and then each 64 KiB."""
+    one = session()
+    one.start([reading(200000)])
+    tag = one._tag
+    assert steps_of(one, data_in(tag, 0, b""), data_in(tag, 0, b"")) == 0
+    assert steps_of(one, *[data_in(tag, at, b"a") for at in range(1000)]) == 1
+    assert steps_of(one, data_in(tag, 1000, b"a" * 70000), data_in(tag, 71000, b"a")) == 1
+
+    writer = session(immediate_data=False)
+    writer.start([writing(bytes(200000))])
+    tag = writer._tag
+    assert steps_of(writer, *[r2t(tag, at, 1) for at in range(1000)]) == 1
+    assert steps_of(writer, r2t(tag, 1000, 70000)) == 1
+
+
+def test_a_list_that_trickles_makes_no_progress_before_its_end():
+    one = session()
+    one.ask(b"SendTargets=All\0")
+    part = Pdu(0x24, 0x40, tag=1, words=[0x66, 100, 2, 0x7000], data=b"x")
+    assert steps_of(one, *[part] * 100) == 0
+    assert steps_of(one, Pdu(0x24, 0x80, tag=1, words=[NONE, 100, 2, 0x7000], data=b"\0")) == 1
+
+
 def test_text_without_an_end_is_refused():
     one = session()
     one.ask(b"SendTargets=All\0")

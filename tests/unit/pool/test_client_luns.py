@@ -3,6 +3,7 @@
 no clone until somebody says so; and nothing is left out without a word.
 """
 
+import itertools
 import json
 
 import pytest
@@ -188,6 +189,46 @@ def test_an_answer_of_the_plugin_with_another_type_is_said(lab, world, key, valu
     lab.pool.api.host_plugins.functions["relvmoiscsi"] = plugin
     with connect(lab.where()) as calls, pytest.raises(PoolFailure, match="the master cannot be read: a value is not a"):
         luns.find_on_master(calls, records.read(calls))
+
+
+@pytest.mark.parametrize("key", ["sr", "old_sr"])
+def test_an_answer_of_the_plugin_with_a_uuid_that_is_none_is_said(lab, world, key):
+    def plugin(*words):
+        answer = json.loads(world.plugin(*words))
+        for row in answer["luns"]:
+            row.update(state="resignatured", **{key: "--yes"})
+        return json.dumps(answer)
+
+    lab.original("Fabric", target=FABRIC)
+    lab.pool.api.host_plugins.functions["relvmoiscsi"] = plugin
+    with connect(lab.where()) as calls, pytest.raises(PoolFailure, match="has the UUID '--yes', which is none"):
+        luns.find_on_master(calls, records.read(calls))
+
+
+#: {how a plugin goes on without end: (SCSIids and `next` of its answer of this number, what is said)}
+ENDLESS = {
+    "the same page": (lambda number: (["3a"], "3a"), "'3a' follows on '3a'"),
+    "two pages in turn": (lambda number: (["3" + "ab"[number % 2]], "3c"), "'3a' follows on '3b'"),
+    "pages without a LUN": (lambda number: ([], ""), "'' follows on ''"),
+    "always another LUN": (lambda number: ([f"3{number:08}"], f"3{number + 1:08}"), "without end: 1000 answers"),
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_a_list_of_the_plugin_ends(lab, name):
+    page, says = ENDLESS[name]
+    numbers = itertools.count()
+
+    def plugin(*_words):
+        scsi_ids, following = page(next(numbers))
+        rows = [{"scsi_id": scsi_id, "state": None, "problem": "It is down."} for scsi_id in scsi_ids]
+        return json.dumps({"luns": rows, "next": following})
+
+    lab.pool.api.tasks_end_at_once = True
+    lab.pool.api.host_plugins.functions["relvmoiscsi"] = plugin
+    with connect(lab.where()) as calls, pytest.raises(PoolFailure, match=says):
+        luns.find_on_master(calls, records.read(calls))
+    assert next(numbers) <= 1000
 
 
 #: a LUN of a list

@@ -3,12 +3,10 @@
 nothing of the answer moves the cursor of a terminal.
 """
 
-import copy
-
 import pytest
 
 from kit.examples import dice, seeds
-from kit.pool.hostile import HostileServer, http, refusal, success, xml
+from kit.pool.hostile import HostileServer, forged_answer, http, refusal, success, xml
 from relvmoiscsi.errors import NoConnection, Refused
 from relvmoiscsi.pool import answer_forms
 from relvmoiscsi.pool.calls import PoolFailure, PoolGone
@@ -240,7 +238,6 @@ def test_no_export_of_a_vm_is_a_bug(content):
 
 # --- after the login
 
-JUNK = ["", "x", True, 7, 0.5, [], {}, ["x"], {"x": "y"}, [["x"]], "OpaqueRef:NULL", "\u009b2J", "9" * 30, None]
 WORK = [
     ("luns",),
     ("attach", "--all", "--dry-run"),
@@ -250,53 +247,15 @@ WORK = [
 ]
 
 
-def places(value, at=()):
-    """The ways to each value in an answer."""
-    yield at
-    for key, each in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
-        yield from places(each, (*at, key))
-
-
-def forged(value, chance):
-    """The answer with another value, or none, at one place."""
-    value = copy.deepcopy(value)
-    *way, last = chance.choice([at for at in places(value) if at] or [("",)])
-    if last == "":
-        return chance.choice(JUNK)
-    inside = value
-    for key in way:
-        inside = inside[key]
-    if isinstance(inside, dict) and not chance.randrange(3):
-        del inside[last]
-    else:
-        inside[last] = chance.choice(JUNK)
-    return value
-
-
 @pytest.mark.parametrize("number", seeds(range(1, 81), 8))
 def test_a_forged_answer_after_the_login_ends_no_command_with_a_bug(lab, command, name_pool, number):
     """One value of one answer is another, or is not there."""
     lab.clone("Production")
     name_pool(lab.pool)
-    chance, api, told = dice(f"answers {number}"), lab.pool.api, []
-    real, left = api.call, [chance.randrange(1, 25)]
-
-    def call(method, *words, **more):
-        found = real(method, *words, **more)
-        left[0] -= method != "session.login_with_password"
-        if left[0] == 0:
-            told.append((method, forged(found, chance)))
-            return told[0][1]
-        return found
-
-    api.call = call
-    try:
+    with forged_answer(lab.pool.api, dice(f"answers {number}"), 25) as told:
         for words in WORK:
             ran = command("pool", *words, *(["--name", "copy"] if words[0] == "attach" else []))
             assert ran.status != 70, (told, ran.err[-3000:])
-    finally:
-        del api.call
-        api.mistakes.clear()  # a forged reference is one that no real xapi has
 
 
 @pytest.mark.parametrize("count", [0, 2])

@@ -18,6 +18,7 @@ from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import attach, lock
 from relvmoiscsi.pool.calls import PoolFailure, PoolGone
 from relvmoiscsi.pool.connection import connect
+from relvmoiscsi.pool.records import SCSI_ID
 
 WHAT = "360014050000000000000000000000003"
 
@@ -105,7 +106,7 @@ def test_who_has_it_is_told_to_the_other_with_the_command_that_breaks_it(lab, ca
 def test_what_another_client_says_that_it_does_is_no_command_of_a_shell(lab, calls):
     """A vm-operator may write a lock."""
     write_open(lab, f"{WHAT}:1", doing="restore --undo;reboot $(id)", refreshed=lock._Locks(calls).now(), token="t")
-    is_refused(calls, re.escape("`relvmoiscsi pool restore -- '--undo;reboot' '$(id)'` of eve"))
+    is_refused(calls, re.escape("'restore --undo;reboot $(id)' of eve"))
 
 
 def test_of_several_none_is_taken_where_one_is_locked(lab, calls, other):
@@ -353,10 +354,10 @@ def test_one_who_has_seen_a_stale_lock_withdraws_where_another_has_a_new_one(lab
 
 
 def test_it_is_broken_by_the_command_at_once_with_all_that_its_run_has(lab, calls, other):
-    mine = lock.Held(calls, ["a VM", WHAT], "restore")
+    mine = lock.Held(calls, ["a-VM", WHAT], "restore")
     mine.take()
     broken = unlocked(other)
-    assert {each.what for each in broken} == {WHAT, "a VM"} and keys(lab) == []
+    assert {each.what for each in broken} == {WHAT, "a-VM"} and keys(lab) == []
     is_broken(mine, calls)
     with pytest.raises(Refused, match="Another client has broken this run's lock"):
         mine.refresh(calls)
@@ -551,9 +552,9 @@ def test_only_a_lock_that_was_told_goes_with_another(lab, calls, vm_admin):
 
 
 def test_of_a_run_with_open_keys_all_go(lab, calls, vm_admin):
-    mine = lock.Held(vm_admin, ["a VM", WHAT], "restore")
+    mine = lock.Held(vm_admin, ["a-VM", WHAT], "restore")
     mine.take()
-    assert [each.what for each in unlocked(calls)] == [WHAT, "a VM"]
+    assert [each.what for each in unlocked(calls)] == [WHAT, "a-VM"]
     assert open_keys(lab) == []
 
 
@@ -572,3 +573,23 @@ def test_any_key_is_a_lock_or_none(text):
     found = lock.locks_in({lock.KEY + "a:1": text, lock.OPEN_KEY + text: text, text: text})
     for each in found:
         assert isinstance(each.text(), str) and each.is_stale("2026-11-22T12:00:00Z") in (True, False)
+
+
+@pytest.mark.parametrize("doing", ["discard --all --yes", "unlock x --yes", "restore --keep web", "", "\u202e`id`"])
+def test_a_text_that_is_none_of_our_commands_is_none_to_copy(doing):
+    key = lock.OPEN_KEY + "3600a098038303053743f4a4f4e4b6d41:1"
+    (forged,) = lock.locks_in({key: json.dumps({"doing": doing, "token": "x"})})
+    assert "`relvmoiscsi" not in forged.text() and forged.text().isprintable()
+    (honest,) = lock.locks_in({key: json.dumps({"doing": "restore --undo", "token": "x"})})
+    assert "`relvmoiscsi pool restore --undo` of " in honest.text()
+
+
+@pytest.mark.parametrize("what", ["--yes", "-x", "a b", "", "x" * 256, "\u202e", "../x"])
+def test_a_name_that_no_run_locks_is_no_lock(what):
+    """So no message has the name in a command to copy, such as `unlock --yes`."""
+    assert lock.locks_in({begin + what + ":1": "{}" for begin in (lock.KEY, lock.OPEN_KEY)}) == []
+
+
+def test_a_mark_that_is_no_scsi_id_names_no_lock():
+    uuid = "99999999-0000-4000-8000-000000000000"
+    assert lock.name_of({"uuid": uuid, "other_config": {SCSI_ID: "--yes"}}) == uuid

@@ -14,6 +14,7 @@ from relvmoiscsi import engine
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host.this_host import THIS_HOST
+from relvmoiscsi.host.xapi import stale_volumes
 from relvmoiscsi.host.xapi.other_hosts import Use
 from relvmoiscsi.lun import guard, users
 from relvmoiscsi.lun.pool_records import PoolRecords
@@ -65,7 +66,7 @@ def refusal(monkeypatch, xapi, use=None, reads=THE_ORIGINAL, problem=IN_USE):
     use = use or Use(("sdc",), (MGT,))
     monkeypatch.setattr(create, "sr_on_disk", sr_on_disk)
     monkeypatch.setattr(users, "read_pool", lambda _xapi: NOBODY)
-    monkeypatch.setattr(users, "use_of_lun", lambda _scsi_id, _host: use)
+    monkeypatch.setattr(stale_volumes, "use_of_lun", lambda _scsi_id, _host: use)
     deadline = Deadline(50, Clock())
     transport = Transport("relvmoiscsi", "lvmoiscsi", IscsiConfig, lambda *_: InUse(SCSI_ID, deadline))
     call = Call("sr_create", DEVICE_CONFIG)._replace(host_ref="me")

@@ -12,7 +12,8 @@ import re
 import pytest
 
 from kit.rpm_tools import TOP
-from relvmoiscsi import cli, errors
+from relvmoiscsi import errors
+from relvmoiscsi.cli import output
 from relvmoiscsi.deadline import DEFAULT_SECONDS
 
 PAGE = (TOP / "supp-pack/relvmoiscsi.8").read_text(encoding="utf-8")
@@ -35,7 +36,7 @@ def plain(troff):
 
 def test_the_manual_page_has_every_exit_status_and_every_udev_rule():
     families = [errors.RelvmoiscsiError] + errors.RelvmoiscsiError.__subclasses__()
-    statuses = {family.exit_status for family in families} | {cli.EXIT_NOT_PRINTED, cli.EXIT_INTERRUPTED, 0}
+    statuses = {family.exit_status for family in families} | {output.EXIT_NOT_PRINTED, output.EXIT_INTERRUPTED, 0}
     told = re.findall(r"^\.TP\n(\d+)$", plain(section("EXIT STATUS")), re.MULTILINE)
 
     assert [int(status) for status in told] == sorted(statuses)
@@ -73,3 +74,13 @@ def test_what_a_script_imports_is_there(script):
     assert found
     for module, name in found:
         assert hasattr(importlib.import_module(module), name) or importlib.import_module(f"{module}.{name}")
+
+
+def test_the_command_imports_nothing_that_takes_time_before_it_hears_signals():
+    """Until `main` runs, SIGTERM ends the process without a word."""
+    tree = ast.parse((TOP / "supp-pack/relvmoiscsi").read_text(encoding="utf-8"))
+    (call,) = (at for at, node in enumerate(tree.body) if isinstance(node, ast.Assign))
+    before = [each for node in tree.body[:call] for each in ast.walk(node)]
+
+    assert [each.module for each in before if isinstance(each, ast.ImportFrom)] == ["relvmoiscsi.cli"]
+    assert [each.names[0].name for each in before if isinstance(each, ast.Import)] == ["sys", "gc"]

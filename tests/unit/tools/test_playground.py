@@ -68,6 +68,25 @@ relvmoiscsi pool discard {copy} --with-vms --yes
     assert "run `xe vm-destroy uuid=UUID` on each" in shell.stderr
 
 
+def test_a_copy_moves_to_another_network_as_the_page_says():
+    """docs/night.rst, step 4."""
+    copy, web = (f'"{name} {time.strftime("%Y-%m-%d")}"' for name in ("Production", "web"))
+    shell = played(
+        typed=f"""relvmoiscsi pool attach 360014050000000000000000000000002 --yes
+relvmoiscsi pool clone {copy} web --isolated night --yes
+xe vif-list vm-name-label={web}
+vif=$(xe vif-list vm-name-label={web} | cut -d' ' -f1)
+xe vif-move uuid=$vif network-uuid=$(xe network-list | sed -n 's/  office$//p')
+xe vif-list vm-name-label={web}
+xe sr-list
+"""
+    )
+
+    assert shell.returncode == 0, shell.stderr
+    assert re.findall(r"^[0-9a-f-]{36}  device 0  (\w+)  web ", shell.stdout, re.MULTILINE) == ["night", "office"]
+    assert "  Production\n" in shell.stdout and "doctor` and `relvmoiscsi direct` belong to a dom0" in shell.stdout
+
+
 def test_the_shell_finds_the_pool_and_its_end_is_the_end_of_the_playground():
     shell = played(typed="relvmoiscsi pool luns\nxe vm-start vm=helper\nexit 7\n")
 

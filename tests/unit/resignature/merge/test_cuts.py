@@ -30,7 +30,7 @@ from relvmoiscsi import engine
 from relvmoiscsi.device import ForwardingDevice
 from relvmoiscsi.engine import OneVdiRequest
 from relvmoiscsi.errors import DeviceError, Unfinished
-from relvmoiscsi.resignature.protocol.rebuilt import FULL_UNIT
+from relvmoiscsi.resignature.protocol.merged_image import FULL_UNIT
 
 pytestmark = pytest.mark.states(few=1)
 
@@ -46,14 +46,14 @@ def chain_of(kind, seed, physical=512, has=()):
     else:
         chain = random_qcow2(seed, bits=12, clusters=600, depth=3, raw=seed == 8)
     chain.disk.physical_block_size = physical
-    assert all(getattr(rebuilt_on(cut(chain).current), what) for what in has), (
+    assert all(getattr(merged_on(cut(chain).current), what) for what in has), (
         "chance has changed: look for another seed"
     )
     return chain
 
 
-def rebuilt_on(disk):
-    return read_mark(disk).journal.run.rebuilt
+def merged_on(disk):
+    return read_mark(disk).journal.run.merged
 
 
 BOTH = ("VHD", 34, 512, (HOLES, FILLS))
@@ -126,7 +126,7 @@ def test_padding_in_which_another_block_ends_is_not_written():
 
     crash = cut(chain)
 
-    assert rebuilt_on(crash.current).full
+    assert merged_on(crash.current).full
     assert list(faults(chain, crash, every=8, subsets=1)) == []
 
 

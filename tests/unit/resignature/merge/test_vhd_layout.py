@@ -14,12 +14,14 @@ from kit.examples import seeds
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats import vhd_blocks as blocks
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, Segment, extents_of
-from relvmoiscsi.formats.vhd import BatmapHeader, DynamicHeader, Footer
+from relvmoiscsi.formats.naming import LvName
+from relvmoiscsi.formats.vhd import BatmapHeader, DynamicHeader, Footer, Vhd
 from relvmoiscsi.formats.vhd_blocks import UNUSED, Batmap
 from relvmoiscsi.resignature.merge import vhd_chain
 from relvmoiscsi.resignature.merge import vhd_layout as layout
 from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, Room, segments_of
-from relvmoiscsi.resignature.merge.vhd_chain import Bitmaps, VhdMember, find_owners, sectors_of
+from relvmoiscsi.resignature.merge.vhd_chain import VhdMember, find_owners, sectors_of
+from relvmoiscsi.resignature.reading.lun_contents import Volume
 
 SECTOR = 512
 BLOCK = 2 << 20
@@ -59,7 +61,11 @@ class World:
         size = (unit + 513 * len(present)) * 4096 + SECTOR
         segments = self.take(-(-size // EXTENT_BYTES) + 3)
         lv = LogicalVolume(name, name, frozenset(), (), segments)
-        return VhdMember(name, lv, block_count * BLOCK, Footer.zero(), header, batmap, table, full, Bitmaps())
+        footer = Footer.zero(creator_app=b"tap\0", current_size=block_count * BLOCK)
+        content = Vhd(footer, footer, None, False, header, (), None)
+        found = VhdMember(Volume(lv, LvName(name, "vhd"), lv.extent_count * EXTENT_BYTES, content, None, ()))
+        found.batmap_header, found.entries, found.full = batmap, table, full
+        return found
 
 
 def test_blocks_that_no_image_has_are_not_looked_at(monkeypatch):
@@ -184,7 +190,7 @@ def test_of_a_parent_that_is_smaller_than_its_child_nothing_behind_the_end_of_it
     """Its last block is full, as the batmap says, and the child has grown."""
     world = World(6, 4000)
     leaf, parent = world.image("leaf", 10, []), world.image("parent", 10, [9])
-    members = [leaf, parent._replace(virtual_size=9 * BLOCK + 8 * SECTOR)]
+    members, parent.virtual_size = [leaf, parent], 9 * BLOCK + 8 * SECTOR
 
     (owned,) = find_owners(members, False)
 

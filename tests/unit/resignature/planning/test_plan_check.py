@@ -15,7 +15,7 @@ from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.resignature.planning.identity_check import differences, shared_identities
 from relvmoiscsi.resignature.planning.plan_check import check_plan
 from relvmoiscsi.resignature.protocol.journal import encode
-from relvmoiscsi.resignature.protocol.rebuilt import BlockCopy, Unseen
+from relvmoiscsi.resignature.protocol.merged_image import BlockCopy, Unseen
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
 
 

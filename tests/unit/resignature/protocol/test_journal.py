@@ -131,7 +131,12 @@ HEADER = JournalHeader.at(DATA)
     [
         (bytes(4096), None, BadMagic, "Journal at byte 65536 of /dev/sdc"),
         (bytes(HEADER.replace(version=4)) + DATA[64:], None, Unsupported, "its version is 4"),
-        (encode(RUN._replace(run_id=bytes(16))), DATA, Malformed, "it is not the journal of the mark in the label"),
+        (
+            encode(RUN._replace(run_id=bytes(16))),
+            DATA,
+            Malformed,
+            "it is not the journal of the commit record in the label",
+        ),
         (DATA[:80] + bytes(16) + DATA[96:], None, BadChecksum, "Journal at byte 65536"),
         (b"reLVMjnl", None, Truncated, "byte 65536"),
     ],

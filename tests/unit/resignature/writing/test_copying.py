@@ -8,9 +8,9 @@ import pytest
 from kit.sparse import SparseDisk
 from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.resignature.protocol.rebuilt import BlockCopy, Expected, Unseen
+from relvmoiscsi.resignature.protocol.merged_image import BlockCopy, Expected, Unseen
 from relvmoiscsi.resignature.writing import copying, step
-from relvmoiscsi.resignature.writing.copying import read_back_written, write_unseen
+from relvmoiscsi.resignature.writing.copying import read_back_unseen, write_unseen
 
 MIB = 1 << 20
 DATA = hashlib.shake_128(b"guest").digest(4 * MIB)
@@ -78,7 +78,7 @@ def test_progress_goes_up_to_all_there_is_and_without_copies_nobody_is_told(disk
     told = []
 
     there = write_unseen(disk, BOTH, lambda done, total: told.append((done, total)))
-    read_back_written(disk, there, lambda done, total: told.append((done, total)))
+    read_back_unseen(disk, BOTH, there, lambda done, total: told.append((done, total)))
 
     total = 20 * MIB + 512
     assert told == [(16 * MIB, total), (20 * MIB, total), (total, total)] * 2
@@ -88,10 +88,10 @@ def test_progress_goes_up_to_all_there_is_and_without_copies_nobody_is_told(disk
 @pytest.mark.parametrize("place", [0, 4096, 16 * MIB, 19 * MIB, 36 * MIB, 128 * MIB])
 def test_a_write_that_is_lost_and_what_somebody_else_writes_there_is_noticed_to_the_byte(disk, place):
     there = write_unseen(disk, BOTH)
-    read_back_written(disk, there)
+    read_back_unseen(disk, BOTH, there)
     disk.poke(place + 511, b"\xab")
     with pytest.raises(Refused, match="does not hold what was written at byte"):
-        read_back_written(disk, there)
+        read_back_unseen(disk, BOTH, there)
 
     lossy = Watched()
     lossy.poke(128 * MIB, b"\xee" * 512)
@@ -99,4 +99,4 @@ def test_a_write_that_is_lost_and_what_somebody_else_writes_there_is_noticed_to_
     lossy.loses = place if place != 36 * MIB else 35 * MIB  # its piece
     there = write_unseen(lossy, BOTH)
     with pytest.raises(Refused, match="does not hold what was written at byte"):
-        read_back_written(lossy, there)
+        read_back_unseen(lossy, BOTH, there)

@@ -125,7 +125,7 @@ def test_one_that_writes_behind_the_read_back_of_another_is_noticed_behind_its_m
     first, second, real = copied(disk, 1), prepared(disk, 2), apply.step
 
     def step(device, taken, *arguments, **more):
-        if taken == steps.MARK:
+        if taken == steps.BEGIN:
             engine.copy_unseen(disk, second)
         real(device, taken, *arguments, **more)
 

@@ -28,6 +28,7 @@ from relvmoiscsi.host.disk import block_device, exclusive, paths
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.locks.lun_lock import is_lun_locked
 from relvmoiscsi.host.locks.lvm_locks import lvm_locks
+from relvmoiscsi.host.xapi import stale_volumes
 from relvmoiscsi.host.xapi.other_hosts import Use
 from relvmoiscsi.lun import guard, users
 from relvmoiscsi.lun.pool_records import PoolRecords
@@ -72,7 +73,7 @@ class World(MappedHost):
         monkeypatch.setattr(paths.scsi, "live_serial", lambda _path: "")
         monkeypatch.setattr(users, "read_pool", lambda _xapi: NOBODY)
         monkeypatch.setattr(users, "read_hosts", lambda _xapi: {})
-        monkeypatch.setattr(users, "use_of_lun", lambda _scsi_id, _host: Use((), ()))
+        monkeypatch.setattr(stale_volumes, "use_of_lun", lambda _scsi_id, _host: Use((), ()))
 
     def _stands(self, seconds):
         os.write(self._to_test, b"%g\n" % seconds)

@@ -14,7 +14,7 @@ from relvmoiscsi.deadline import NOT_BEGUN, Deadline, OutOfTime
 from relvmoiscsi.device import Fence
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.host import terminated
-from relvmoiscsi.host.disk import hiding, holders, multipath, paths, udev
+from relvmoiscsi.host.disk import block_device, hiding, holders, multipath, paths, udev
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.lun import call
 from relvmoiscsi.lun.guard import CallGuard
@@ -257,7 +257,7 @@ def test_all_paths_that_are_there_are_open_during_the_work(monkeypatch, writes):
         with to_write if writes else call.disks_to_read("3600a", nodes) as lun:
             return work(lun)
 
-    monkeypatch.setattr(call, "open_device", open_device)
+    monkeypatch.setattr(block_device, "open_device", open_device)
     assert run("/dev/sdb", "/dev/sdc", "/dev/sdd") == "answer"
     assert said == ["open /dev/sdc", "open /dev/sdd", "work on /dev/sdc", "close /dev/sdd", "close /dev/sdc"]
     with pytest.raises(NotFound, match="It has gone"):

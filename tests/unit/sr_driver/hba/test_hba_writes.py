@@ -17,6 +17,7 @@ from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import RelvmoiscsiError, UsageError
 from relvmoiscsi.host.disk import exclusive, paths
 from relvmoiscsi.host.disk.block_device import open_device
+from relvmoiscsi.host.xapi import stale_volumes
 from relvmoiscsi.host.xapi.other_hosts import Use
 from relvmoiscsi.lun import guard, users
 from relvmoiscsi.lun.pool_records import PoolRecords, read_pool
@@ -66,7 +67,7 @@ class World:
         monkeypatch.setattr(paths.scsi, "live_serial", lambda _path: NAME[1])
         monkeypatch.setattr(users, "read_pool", lambda _xapi: self.pool())
         monkeypatch.setattr(users, "read_hosts", lambda _xapi: self.hosts)
-        monkeypatch.setattr(users, "use_of_lun", lambda _scsi_id, _host: Use((), ()))
+        monkeypatch.setattr(stale_volumes, "use_of_lun", lambda _scsi_id, _host: Use((), ()))
 
     def content(self):
         with open(self.path, "rb") as file:

@@ -24,6 +24,7 @@ from kit.sr_states import OTHER, SAME, STATES, UNPLUGGED, State, name_of
 from relvmoiscsi import engine
 from relvmoiscsi.deadline import NOT_BEGUN, Deadline
 from relvmoiscsi.errors import DeviceError, Refused
+from relvmoiscsi.host import iscsi_sessions
 from relvmoiscsi.host.locks.lun_lock import lun_lock, user_lock
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.iscsi import Initiator, Portal, lun_opening, open_lun
@@ -31,7 +32,6 @@ from relvmoiscsi.iscsi.target_sessions import TargetSessions
 from relvmoiscsi.lun import call as call_module
 from relvmoiscsi.lun import guard, users
 from relvmoiscsi.lun.gate import GatedDevice
-from relvmoiscsi.sr_driver.iscsi import iscsi_lun as lun_module
 
 USER, TARGET = Chap("alice", "sesamesesame"), Chap("array", "emasesemases")
 SUCCESS = wire.Fault(1, SUCCESS_TEXT)
@@ -140,7 +140,7 @@ def host_has(monkeypatch):
 
     def has(*devices):
         monkeypatch.setattr(call_module, "exclusive_open", context("exclusive open", devices))
-        monkeypatch.setattr(lun_module, "add_lun", lambda *what: done.append(("add", *what[:3])))
+        monkeypatch.setattr(iscsi_sessions, "add_lun", lambda *what: done.append(("add", *what[:3])))
         monkeypatch.setattr(guard.sm_locks, "lvm_lock", context("SM's lock", []))
         monkeypatch.setattr(guard, "lvm_locks", context("LVM's locks", None))
         return done
@@ -169,7 +169,7 @@ def test_a_lun_that_lvm_sees_is_written_under_the_locks_of_sm_and_lvm_and_then_a
 
 def test_a_failure_to_add_it_is_none_of_the_call(driver, clone, host_has, monkeypatch, smlog):
     host_has()
-    monkeypatch.setattr(lun_module, "add_lun", lambda *_: {}["flowers"])
+    monkeypatch.setattr(iscsi_sessions, "add_lun", lambda *_: {}["flowers"])
     with HostileTarget([clone]) as target:
         assert driver.create(target).result == SUCCESS
     assert [text for _, text in smlog if "adding the LUN to a session" in text]

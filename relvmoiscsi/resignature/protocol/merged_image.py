@@ -11,8 +11,7 @@ No program reads the other parts of the new image before the commit, so these pa
 """
 
 from array import array
-from itertools import accumulate, chain
-from typing import Callable, Dict, Generic, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, TypeVar
+from typing import Callable, Generic, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
 from relvmoiscsi.device import SECTOR, Chunk, Range
 from relvmoiscsi.formats.lvm.vg import Segment, VolumeGroup, extents_of
@@ -58,7 +57,7 @@ class Expected(NamedTuple):
 
 
 class Unseen(NamedTuple):
-    """The writes of a new image before the mark. They go to free extents, and to sectors that no bitmap shows."""
+    """The writes of a new image before step 2: to free extents, and to sectors that no bitmap shows."""
 
     expected: Tuple[Expected, ...] = ()  #: ranges that the new image depends on
     unchanged: Iterable[Chunk] = ()  #: small ranges that the new image depends on, with their bytes; maybe millions
@@ -69,18 +68,6 @@ class Unseen(NamedTuple):
     @property
     def copied_bytes(self) -> int:
         return sum(copy.length for several in self.copies for copy in several)
-
-
-class Written(NamedTuple):
-    """The part of a new image that the run has written before the mark. The run writes no byte of this part twice."""
-
-    unseen: Unseen = Unseen()
-    digests: bytes = b""  #: SHA-256 of each written batch, in order
-
-    @property
-    def head(self) -> Tuple[Chunk, ...]:
-        """The first written sector: an array that restores an older snapshot of the LUN also restores this sector."""
-        return tuple(Chunk(chunk.offset, chunk.data[:SECTOR]) for chunk in self.unseen.chunks[:1])
 
 
 class TableUnit(NamedTuple):
@@ -96,7 +83,7 @@ class TableUnit(NamedTuple):
     end: int
 
 
-class Rebuilt(NamedTuple):
+class MergedImage(NamedTuple):
     """The volume of the new image, and the writes to the volume that are journalled."""
 
     lv_id: str  #: new id of the volume
@@ -116,44 +103,11 @@ class Rebuilt(NamedTuple):
         return found + [Range(unit.offset, len(unit.old)) for unit in self.table]
 
 
-# --- the journal
-
-
-def encode_rebuilt(rebuilt: Rebuilt) -> Dict[str, object]:
-    """The facts for the journal, without the bytes of the block table."""
-    return {
-        "lv_id": rebuilt.lv_id,
-        "segments": rebuilt.segments,
-        "full": _steps(rebuilt.full),
-        "empty": _steps(rebuilt.empty),
-        "table": [[unit.offset, len(unit.old), unit.first, unit.end] for unit in rebuilt.table],
-    }
-
-
-def _steps(units: Sequence[int]) -> List[int]:
-    """The differences of ascending numbers, which compress well."""
-    return [unit - before for before, unit in zip(chain([0], units), units)]
-
-
-def decode_units(steps: Iterable[int]) -> "array[int]":
-    """The numbers with these differences. Raises OverflowError for a number beyond 64 bits."""
-    return array("q", accumulate(map(int, steps)))
-
-
 # --- bitmaps
 
 
-def full_units(rebuilt: Optional[Rebuilt]) -> Iterable[Chunk]:
-    """The bitmaps of filled blocks."""
-    return all_the_same(rebuilt.full if rebuilt else (), FULL_UNIT)
-
-
-def all_empty_units(rebuilt: Optional[Rebuilt]) -> Iterable[Chunk]:
-    """The bitmaps of all holes."""
-    return all_the_same(rebuilt.empty if rebuilt else (), EMPTY_UNIT)
-
-
 def all_the_same(units: Sequence[int], data: bytes) -> "Again[Chunk]":
+    """The writes of `data` to the places `units`."""
     return Again(lambda: (Chunk(unit, data) for unit in units))
 
 
@@ -167,13 +121,13 @@ def given_away(unit: TableUnit) -> Iterator[int]:
             yield at
 
 
-def not_given_yet(rebuilt: Rebuilt, found: Sequence[bytes]) -> "array[int]":
+def not_given_yet(merged: MergedImage, found: Sequence[bytes]) -> "array[int]":
     """The holes that the present block table, `found`, does not name: the run may empty the bitmaps of these holes.
 
     A guest may have written to a slot that the table names, so the bitmap of such a slot must stay.
     """
-    holes, not_named = iter(rebuilt.empty), array("q")
-    for unit, data in zip(rebuilt.table, found):
+    holes, not_named = iter(merged.empty), array("q")
+    for unit, data in zip(merged.table, found):
         for at in given_away(unit):
             hole = next(holes)
             if data[at : at + ENTRY_BYTES] != unit.new[at : at + ENTRY_BYTES]:

@@ -22,10 +22,10 @@ from relvmoiscsi.formats.vhd import DynamicHeader, Footer, sealed
 from relvmoiscsi.resignature.protocol import journal
 from relvmoiscsi.resignature.protocol.commit_record import RESIGNATURE
 from relvmoiscsi.resignature.protocol.journal import decode, encode
-from relvmoiscsi.resignature.protocol.rebuilt import (
+from relvmoiscsi.resignature.protocol.merged_image import (
     EMPTY_UNIT,
     UNIT,
-    Rebuilt,
+    MergedImage,
     TableUnit,
     given_away,
     merged_table,
@@ -52,7 +52,7 @@ OLD = with_entries(UNUSED * (UNIT // 4), {0: 8455, 1: 12559, 200: 20767})
 NEW = with_entries(OLD, {2: 16663, 300: 24871})
 HALF = NEW[:512] + OLD[512:]
 TABLE = TableUnit(40 * MIB, OLD, NEW, 0, UNIT)
-REBUILT = Rebuilt(
+MERGED = MergedImage(
     lv_id="b" * 32,
     segments=(Segment(0, 3, 7), Segment(3, 1, 40)),
     full=array("q", (24 * MIB, 24 * MIB + 5 * UNIT, 23 * MIB)),
@@ -63,29 +63,29 @@ REBUILT = Rebuilt(
 # --- the journal
 
 
-def in_journal(rebuilt):
+def in_journal(merged):
     return encode(
         Run(kind=RESIGNATURE, run_id=b"0123456789abcdef", scsi_id=None, tool="1.0", ids=IdMap(ONE, {ONE: TWO}, {}),
             label_number=1, old_label=bytes(512), new_pv_id="b" * 32, final_label=b"", mdas=(), writes=(),
-            rebuilt=rebuilt)
+            merged=merged)
     )  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "rebuilt",
-    [REBUILT, REBUILT._replace(empty=array("q"), table=()), REBUILT._replace(full=array("q")), Rebuilt("b" * 32, ())],
+    "merged",
+    [MERGED, MERGED._replace(empty=array("q"), table=()), MERGED._replace(full=array("q")), MergedImage("b" * 32, ())],
 )
-def test_it_comes_back_from_the_journal(rebuilt, monkeypatch):
-    data = in_journal(rebuilt)
+def test_it_comes_back_from_the_journal(merged, monkeypatch):
+    data = in_journal(merged)
     monkeypatch.setattr(journal, "verify_run", lambda *_: None)
 
     found = decode(data, Place("/dev/sdc", 65536), hashlib.sha256(data[:64]).digest(), 1 << 30)
 
-    assert found.rebuilt == rebuilt
+    assert found.merged == merged
 
 
 def test_what_is_still_to_be_written_lies_in_its_hulls():
-    hulls = [(part.offset, part.end) for part in REBUILT.hulls()]
+    hulls = [(part.offset, part.end) for part in MERGED.hulls()]
 
     assert hulls == [(23 * MIB, 24 * MIB + 6 * UNIT), (32 * MIB, 36 * MIB + UNIT), (40 * MIB, 40 * MIB + UNIT)]
 
@@ -121,7 +121,7 @@ OURS = Group([(0, 3, 7), (3, 1, 40)])
     ],
 )
 def test_the_volume_is_ours_as_long_as_its_extents_are_where_they_were_put(group, is_ours):
-    assert REBUILT.is_still_on(group) is is_ours
+    assert MERGED.is_still_on(group) is is_ours
 
 
 # --- holes
@@ -158,7 +158,7 @@ def test_the_table_comes_out_with_its_holes_given_away_and_a_hole_that_it_names_
     assert merged_table(unit, found) == merged == merged_table(unit, merged)
     if left is not None:
         assert list(given_away(unit)) == [4 * 2, 4 * 300]
-        assert list(not_given_yet(REBUILT, [found])) == [MIB * place for place in left]
+        assert list(not_given_yet(MERGED, [found])) == [MIB * place for place in left]
 
 
 @given(st.lists(st.booleans(), min_size=8, max_size=8))
@@ -188,13 +188,15 @@ def test_first_bitmaps_are_emptied_then_the_table_names_the_slots(disk, found, e
     """What is done is not done again; a guest may have used a hole that is given away; its entries stay."""
     disk.poke(TABLE.offset, found)
 
-    assert list(finalize.empty_units(disk, REBUILT, OURS)) == [Chunk(MIB * place, EMPTY_UNIT) for place in empty]
-    assert finalize.table_units(disk, REBUILT, OURS) == [Chunk(TABLE.offset, table) for table in tables]
+    before = disk.copy()
+    assert finalize.give_slots(disk, MERGED, OURS) == [Chunk(TABLE.offset, table) for table in tables]
+    for place in empty:
+        before.poke(MIB * place, EMPTY_UNIT)
+    assert disk == before
 
 
 @pytest.mark.parametrize("group", [Group([(0, 3, 8), (3, 1, 40)]), None])
 def test_where_the_extents_are_not_ours_any_more_nothing_is_written(disk, group, caplog):
     with caplog.at_level(logging.WARNING):
-        assert list(finalize.empty_units(disk, REBUILT, group)) == []
-    assert finalize.table_units(disk, REBUILT, group) == []
+        assert finalize.give_slots(disk, MERGED, group) == []
     assert "the volume group was changed" in caplog.text

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""One run of a command: its answer or its error, as text or as one JSON object, and its exit status."""
+
+import logging
+import sys
+import traceback
+from argparse import Namespace
+from typing import Any, Dict
+
+from relvmoiscsi.cli.output import (
+    EXIT_BUG,
+    EXIT_INTERRUPTED,
+    EXIT_NOT_PRINTED,
+    RED,
+    Answer,
+    LogFormatter,
+    print_result,
+    print_text,
+    say,
+)
+from relvmoiscsi.errors import RelvmoiscsiError, error_facts
+from relvmoiscsi.json_answer import answer_text
+from relvmoiscsi.wording import printable, with_options
+
+
+def run_command(arguments: Namespace, look: str, interrupted: str) -> int:
+    """Run the command of the parsed words, print its answer or its error; return the exit status.
+
+    `look` is the sentence on how to see the state of the LUN, after a space, or "". `interrupted` is said after Ctrl-C,
+    if that brings no state.
+    """
+    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(arguments.verbose, 2)]
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LogFormatter())
+    logging.basicConfig(level=level, handlers=[handler])
+    is_on_lun = hasattr(arguments, "device")
+    facts: Dict[str, Any] = {}
+    try:
+        answer: Answer = arguments.run(arguments)
+        if arguments.json:
+            is_printed = print_result(answer_text(arguments.command, answer.facts, indent=2))
+        else:
+            is_printed = arguments.quiet or print_text(answer.text)
+        return answer.status if is_printed else EXIT_NOT_PRINTED
+    except RelvmoiscsiError as error:
+        if hasattr(arguments, "vdis"):
+            error.message = with_options(error.message)
+        if arguments.json and is_on_lun:
+            from relvmoiscsi.cli.on_lun import failure_facts  # noqa: PLC0415
+
+            facts = failure_facts(arguments, error)
+        if arguments.json:
+            print_result(answer_text(arguments.command, {**facts, **error_facts(error)}, indent=2))
+        say(printable(str(error)), RED)
+        return error.exit_status
+    except KeyboardInterrupt as stop:
+        message, state = "Interrupted.", str(stop)
+        if arguments.json and not is_on_lun:  # the LUN may be the device that does not answer
+            facts = {
+                "kind": "Interrupted",
+                "exit_status": EXIT_INTERRUPTED,
+                "message": message,
+                "disk_state": state,
+            }
+            facts = {"error": facts, **getattr(stop, "facts", {})}
+            print_result(answer_text(arguments.command, facts, indent=2))
+        say(message + (" " + printable(state) if state else interrupted))
+        return EXIT_INTERRUPTED
+    except Exception:  # noqa: BLE001 - a bug: print the traceback, and return EXIT_BUG
+        say(traceback.format_exc().rstrip())
+        say("This is a bug." + look, RED)
+        return EXIT_BUG
