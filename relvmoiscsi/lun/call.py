@@ -21,7 +21,7 @@ from relvmoiscsi.host.locks.lun_lock import lun_lock
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.iscsi import LunDevice
 from relvmoiscsi.lun.gate import ChildGate, GatedDevice, SessionGate, StepDeadline
-from relvmoiscsi.lun.guard import LVM_LOCKS, SM_LOCK, CallGuard, ReadGuard, VerifyUnused, wait_seconds
+from relvmoiscsi.lun.guard import DISK_LOCKS, CallGuard, ReadGuard, VerifyUnused, wait_seconds
 from relvmoiscsi.lun.opened import BLOCK_DEVICE, ISCSI_LUN, Guard, OpenLun
 
 _DISK_LOCK_SECONDS = 15.0  #: wait for a udev worker that has the disk open
@@ -71,7 +71,7 @@ def session_to_write(
                 # Keep other programs of this host from writing to the LUN. LVM commands have separate locks.
                 seen = held.enter_context(exclusive_open(scsi_id, deadline, THIS_HOST))
                 device = held.enter_context(session(True, steps))
-            guard = CallGuard(scsi_id, THIS_HOST, (SM_LOCK, LVM_LOCKS) if seen else (), deadline, verify)
+            guard = CallGuard(scsi_id, THIS_HOST, DISK_LOCKS if seen else (), deadline, verify)
             yield _of_session(device, steps, deadline, scsi_id, guard)
         afterwards(device.info.kernel_number)
 

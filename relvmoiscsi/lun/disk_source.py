@@ -25,7 +25,7 @@ from relvmoiscsi.host.locks.lun_lock import lun_lock
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi import stale_volumes
 from relvmoiscsi.lun import guard
-from relvmoiscsi.lun.guard import LVM_LOCKS, SM_LOCK, CommandGuard, ReadGuard
+from relvmoiscsi.lun.guard import DISK_LOCKS, LOCKS_BESIDE_SM, CommandGuard, ReadGuard
 from relvmoiscsi.lun.opened import BLOCK_DEVICE, Guard, LunSource, OpenLun, Permission, agreed
 
 
@@ -83,7 +83,7 @@ class DiskSource(LunSource):
             yield OpenLun(device, BLOCK_DEVICE, scsi_id, of_lun, hardware, refresh=refresh)
 
     def _guard(self, scsi_id: Optional[str], permission: Permission) -> CommandGuard:
-        locks = (SM_LOCK, LVM_LOCKS) if sm_locks.is_sm_here(self.host) else (LVM_LOCKS,)
+        locks = DISK_LOCKS if sm_locks.is_sm_here(self.host) else LOCKS_BESIDE_SM
         return CommandGuard(self.name, scsi_id, permission, self.host, locks)
 
     def _open(self, writable: bool) -> HostDevice:

@@ -31,6 +31,9 @@ _TELL_SECONDS = 1.0
 
 #: the locks of a write that a LUN may need, as values of JSON
 SM_LOCK, LVM_LOCKS = "SM's LVM lock", "LVM's locks"
+DISK_LOCKS = (SM_LOCK, LVM_LOCKS)  #: of a LUN that the LVM of this machine sees
+#: the same where SM is not, or where the process has SM's lock already
+LOCKS_BESIDE_SM = tuple(lock for lock in DISK_LOCKS if lock != SM_LOCK)
 
 #: raises Refused if the pool uses the LUN; takes the UUIDs of the SRs that the LUN will no longer hold
 VerifyUnused = Callable[[Sequence[str]], None]

@@ -14,7 +14,7 @@ from relvmoiscsi.scsi_id_text import names_lun
 #: the stock types of an attached copy, and relvmoiscsi's type for each stock type
 ISCSI_TYPE, HBA_TYPE = "lvmoiscsi", "lvmohba"
 OWN_TYPES = {ISCSI_TYPE: "relvmoiscsi", HBA_TYPE: "relvmohba"}
-_LVM_TYPES = ("lvmoiscsi", "lvmohba", "lvm")
+LVM_TYPES = ("lvmoiscsi", "lvmohba", "lvm")  #: clones of these SRs can be resignatured
 
 #: prefix of keys of pool.other_config. The value lists the SCSIids of the LUNs that a run attaches, until the SRs of
 #: these LUNs have marks.
@@ -279,8 +279,3 @@ def original_uuid(pool: Pool, text: str) -> str:
     if is_uuid(text.lower()) and pool.sr_by_uuid(text.lower()) is None:
         return text.lower()
     return str(pool.srs[find_sr(pool, text)]["uuid"])
-
-
-def is_lvm(sr: Record) -> bool:
-    """Can a clone of this SR be resignatured? The names of its volumes on the LUN have its UUID."""
-    return sr["type"] in _LVM_TYPES and is_uuid(sr["uuid"])

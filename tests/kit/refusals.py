@@ -265,11 +265,11 @@ ROWS = {
     "label of another PV": malformed(label(32, b"x" * 32), "byte 512", "not the one in the metadata text"),
     "no PV id": other(label(32, bytes(32)), "is not an LVM id"),
     "tail in use": unsupported(lun(raw("data"), label_tail=b"somebody"), "byte 928", "in use by something else"),
-    "lists in the place of the mark": unsupported(
+    "lists in the place of the commit record": unsupported(
         label(144, b"\1" * 288 + bytes(16)), "its lists leave no room for a commit record"
     ),
-    "mark of a later version": unsupported(mark(1, 2), "Commit record at byte 928", "another version"),
-    "mark of a run that was cut": Row(mark(2), Unfinished, ("unfinished resignature",), engine.UNFINISHED),
+    "commit record of a later version": unsupported(mark(1, 2), "Commit record at byte 928", "another version"),
+    "commit record of a run that was cut": Row(mark(2), Unfinished, ("unfinished resignature",), engine.UNFINISHED),
     # metadata areas and their texts
     "text of a terabyte": unsupported(area(48, "<Q", 1 << 40), "Metadata text", "1099511627776 bytes"),
     "text CRC": bad_checksum(in_text(b"seqno = 1"), "Metadata text at byte"),

@@ -13,10 +13,11 @@ from relvmoiscsi import untrusted
 from relvmoiscsi.device import align_up
 from relvmoiscsi.errors import FormatError, NotFound, Refused, RelvmoiscsiError, in_state
 from relvmoiscsi.formats import saved_vms
+from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.formats.saved_vms import SavedDisk, SavedHeader, SavedVm, SavedVms
 from relvmoiscsi.pool import jobs, marks
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record
-from relvmoiscsi.pool.records import Pool, is_copy, is_lvm
+from relvmoiscsi.pool.records import LVM_TYPES, Pool, is_copy
 from relvmoiscsi.pool.vms import inventory, ova, ova_file, records_key, run_states, transfer
 from relvmoiscsi.pool.vms.choice import VmSource
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
@@ -36,7 +37,7 @@ def vms_on(pool: Pool, found: Inventory, sr: str) -> List[str]:
     record = pool.srs[sr]
     if is_copy(record):
         raise Refused(f"The SR {record['name_label']!r} is a copy: give the original SR.")
-    if not is_lvm(record):
+    if record["type"] not in LVM_TYPES or not is_uuid(record["uuid"]):  # the names of its volumes have the UUID
         raise Refused(f"The SR {record['name_label']!r} is not an LVM SR: its clones cannot be resignatured.")
     refs = [
         ref

@@ -144,7 +144,7 @@ class Qcow2Member:
         return clusters.read_tables(self._read([Range(offset, length)])[0], what, Place(self.name, offset))
 
     def _take_all(self, places: Sequence[int]) -> None:
-        """`take` for millions of clusters."""
+        """`_take` for millions of clusters."""
         taken, size = self.taken, self.cluster_bytes
         end = len(taken) * size
         if places and places[0] % size == 0 and places[-1] < end:

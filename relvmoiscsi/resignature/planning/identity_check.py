@@ -173,8 +173,8 @@ def differences(before: Lun, after: Lun, ids: IdMap, generations: int = 1) -> Li
         for name in mgt_records.other_tags(before.mgt, record, after.mgt, twin):
             found.append(f"{where} has another {name}.")
     links = [link._replace(uuid=ids.uuids[link.uuid]) for link in before.mgt.links]
-    found += _expect("The UUIDs in unreadable MGT records", after.mgt.links, links)
-    return found + _expect("The places of unreadable MGT records", after.mgt.unread, before.mgt.unread)
+    found += _expect("The list of UUIDs in unreadable MGT records", after.mgt.links, links)
+    return found + _expect("The list of unreadable MGT records", after.mgt.unread, before.mgt.unread)
 
 
 def _expect(what: str, found: object, expected: object) -> List[str]:

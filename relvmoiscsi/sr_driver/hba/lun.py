@@ -33,7 +33,7 @@ from relvmoiscsi.host.xapi import other_hosts
 from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.lun import pool_records
 from relvmoiscsi.lun.call import disks_to_read, disks_to_write, lun_locked, state_unopened
-from relvmoiscsi.lun.guard import LVM_LOCKS, SM_LOCK, CallGuard, VerifyUnused
+from relvmoiscsi.lun.guard import DISK_LOCKS, LOCKS_BESIDE_SM, CallGuard, VerifyUnused
 from relvmoiscsi.lun.opened import OpenLun
 from relvmoiscsi.sr_driver.hba.config import HbaConfig
 from relvmoiscsi.sr_driver.hba.discovery import Discovery
@@ -109,7 +109,7 @@ class HbaLun(CallLun):
                 nodes = stack.enter_context(self.device_session(to_write=True))
 
             # SM's lock, where the call has taken it before the LUN came, is not taken again.
-            locks = (LVM_LOCKS,) if found.has_sm_lock else (SM_LOCK, LVM_LOCKS)
+            locks = LOCKS_BESIDE_SM if found.has_sm_lock else DISK_LOCKS
             guard = CallGuard(self.scsi_id, THIS_HOST, locks, self.deadline, verify)
 
             def write(begin: Begin) -> Found:

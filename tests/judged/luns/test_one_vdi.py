@@ -125,10 +125,15 @@ def made_one(chain, folder):
     return folder / volume.name.text
 
 
-@pytest.mark.states(few=2)
-@pytest.mark.parametrize("seed", range(8))
-def test_qemu_reads_the_same_and_fills_the_disk_within_its_volume(seed, tmp_path):
-    chain = random_qcow2(seed)
+#: what chance may not choose: a raw base; volumes with and without all their extents; clusters that are dead
+RAW = {"raw": True, "bits": 16, "clusters": 100}
+THICK, THIN = ({"thick": thick, "bits": 16, "clusters": 64, "mixed": False, "raw": False} for thick in (True, False))
+
+
+@pytest.mark.states("seed", few=2)
+@pytest.mark.parametrize("options, seed", [({}, n) for n in range(8)] + [(RAW, 0), (THICK, 0), (THIN, 0)])
+def test_qemu_reads_the_same_and_fills_the_disk_within_its_volume(options, seed, tmp_path):
+    chain = random_qcow2(seed, **options)
     as_files(chain.disk, tmp_path / "old")
 
     new, old = made_one(chain, tmp_path / "new"), tmp_path / "old" / chain.leaf

@@ -78,14 +78,6 @@ def flatten(
     return Flat(size, tuple((number, found) for number, found in digests if found))
 
 
-def guest_blocks(disk: SparseDisk, lv_name: str) -> Tuple[int, Dict[int, bytes]]:
-    """Size of the guest's disk, and number to bytes of each block of 2 MiB that is not all zero. Raises ChainError."""
-    layers = _layers(disk, lv_name)
-    size = layers[0].size
-    blocks = ((number, _block(layers, number)[: size - number * BLOCK]) for number in range(-(-size // BLOCK)))
-    return size, {number: data for number, data in blocks if data != _ZEROS[: len(data)]}
-
-
 def digest(data: bytes) -> str:
     """Of a block, whole sectors, as a Flat has it; empty where the block is zero."""
     return _digest([(0, data)])

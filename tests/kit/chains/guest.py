@@ -7,7 +7,7 @@ Each sector of `Writer` has other bytes, which cannot be compressed. So a test n
 import hashlib
 import random
 from functools import lru_cache
-from typing import Dict, Iterator, List, Mapping, Tuple
+from typing import Dict, Iterator, List, Set, Tuple
 
 from .flat import BLOCK, SECTOR, SECTORS, Flat, digest
 
@@ -15,12 +15,10 @@ from .flat import BLOCK, SECTOR, SECTORS, Flat, digest
 class Guest:
     """A disk as its guest knows it."""
 
-    def __init__(self, size: int, blocks: Mapping[int, bytes] = {}) -> None:
+    def __init__(self, size: int) -> None:
         self.data = bytearray(size)
         self._digests: Dict[int, str] = {}
-        self._changed = set(blocks)
-        for number, data in blocks.items():
-            self.data[number * BLOCK : number * BLOCK + len(data)] = data
+        self._changed: Set[int] = set()
 
     @property
     def size(self) -> int:
@@ -43,14 +41,6 @@ class Guest:
             self._digests[number] = digest(data)
         self._changed = set()
         return Flat(self.size, tuple(sorted(item for item in self._digests.items() if item[1])))
-
-
-def unlike(found: Flat, expected: Flat) -> str:
-    """In words: how two disks differ; empty if they do not."""
-    if found.size != expected.size:
-        return f"the disk has {found.size} bytes and should have {expected.size}"
-    numbers = sorted({number for number, _ in set(found.blocks) ^ set(expected.blocks)})
-    return f"blocks {numbers} of {-(-found.size // BLOCK)} hold something else" if numbers else ""
 
 
 _APART = 1299709

@@ -1,37 +1,25 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Is a VHD without a parent as good as one that tapdisk wrote? Looks at it, then lets a guest and sm work with it.
+"""Is a VHD without a parent as good as one that tapdisk wrote?
 
-    check(disk, lv_name)                Found: what `vhd-util check` would complain of, and how dense it is
-    fill_completely(disk, lv_name)      a guest writes every block of its disk
-    sm_cycle(disk, lv_name)             deflate, snapshot, write 1 / 3 / all new blocks, inflate, coalesce
-    judge(disk, lv_name, flat)          all of it, and whether a guest reads `flat` in the beginning
+    check(disk, lv_name)    Found: what `vhd-util check` would complain of, and how dense the VHD is
 
-The last three raise Wrong, an AssertionError. All of them work on copies of the disk. The VG has free extents, but the
-image gets only the extents that SM would give it: so dead space inside the image shows as an error. The expected bytes
-come from `flat`, never from `Tapdisk`.
+SM gives a volume the size of its formula, so dead space may leave a guest or a coalesce without room.
 """
 
-import random
 import struct
-from typing import Iterator, List, NamedTuple, Optional, Tuple
+from typing import Iterator, NamedTuple, Tuple
 
 from ..build_volumes import BLOCK
 from ..reader import footer_ok
 from ..sparse import SparseDisk
 from . import sm
-from .flat import SECTOR, SECTORS, Flat, flatten, guest_blocks
-from .guest import Guest, Writer, unlike
-from .libvhd import entries_of, random_uuid
-from .lun import EXTENT, Lun, Volume
-from .tapdisk import Tapdisk
+from .flat import SECTOR, SECTORS
+from .libvhd import entries_of
+from .lun import Lun, Volume
 
 _FREE = 0xFFFFFFFF
 _SLOT = 8 + SECTORS
 _MOST_ENTRIES = 1 << 20
-
-
-class Wrong(AssertionError):
-    """What a VHD does that one of tapdisk's would not."""
 
 
 class Found(NamedTuple):
@@ -53,6 +41,11 @@ class Found(NamedTuple):
     def above_formula(self) -> int:
         """Bytes of volume that it needs beyond what sm gives it. Harmless only where no block is unallocated."""
         return max(0, self.full_bytes - sm.calc_size_vhd_lv(self.size))
+
+    @property
+    def can_be_filled(self) -> bool:
+        """On a volume as large as SM makes it, by a guest, and in a coalesce."""
+        return self.unallocated == 0 or self.above_formula == 0
 
 
 # -- looking --------------------------------------------------------------------------------------------------------
@@ -92,10 +85,7 @@ class _Image:
 
 def check(disk: SparseDisk, lv_name: str) -> Found:
     """What `vhd-util check` and tapdisk's own rules demand of a dynamic VHD that is at rest, and its density."""
-    return _check(Lun.read(disk).volume(lv_name))
-
-
-def _check(volume: Volume) -> Found:
+    volume = Lun.read(disk).volume(lv_name)
     image = _Image(volume)
     problems = [*_footers(image), *_header(image)]
     if not problems:
@@ -183,110 +173,3 @@ def _bitmap(image: _Image, block: int, entry: int) -> Iterator[str]:
         yield f"block {block} has sectors behind the end of the disk"
     if image.full(block) and bits != (1 << SECTORS) - 1:
         yield f"the batmap calls block {block} full, and its bitmap does not"
-
-
-# -- working with it ------------------------------------------------------------------------------------------------
-
-
-class _Work:
-    """A copy of an SR with room, and what the guest of one of its disks should read."""
-
-    def __init__(self, disk: SparseDisk, lv_name: str, seed: object) -> None:
-        self.name = lv_name
-        self._require_none(check(disk, lv_name).problems, "at first")
-        size, blocks = guest_blocks(disk, lv_name)
-        self.guest = Guest(size, blocks)
-        self.dice = random.Random(f"judge {seed}")
-        self.writer = Writer(self.dice)
-        self.lun = Lun.read(disk, room=4 + 2 * sm.calc_size_vhd_lv(size) // EXTENT)
-
-    @property
-    def blocks(self) -> range:
-        return range(-(-self.guest.size // BLOCK))
-
-    def unallocated(self) -> List[int]:
-        image = _Image(self.lun.volume(self.name))
-        return [block for block in range(image.blocks) if block not in image.used]
-
-    def open(self) -> Tapdisk:
-        return Tapdisk(sm.attach(self.lun, self.name))
-
-    def write(self, disk: Tapdisk, block: int, how: str) -> None:
-        for sector, data in self.writer.to_block(block, self.guest.size, how):
-            self.guest.write(sector, data)
-            try:
-                disk.write(sector, data)
-            except OSError as problem:
-                left = len(self.unallocated())
-                raise Wrong(f"the guest cannot write block {block}, {left} have no place yet: {problem}") from problem
-
-    def compare(self, when: str) -> None:
-        self.lun.commit()
-        difference = unlike(flatten(self.lun.disk, self.name), self.guest.flat())
-        if difference:
-            raise Wrong(f"{when}: {difference}")
-
-    def check(self, when: str) -> None:
-        self._require_none(_check(self.lun.volume(self.name)).problems, when)
-
-    @staticmethod
-    def _require_none(problems: Tuple[str, ...], when: str) -> None:
-        if problems:
-            raise Wrong("{}: {}".format(when, "; ".join(problems)))
-
-
-def fill_completely(disk: SparseDisk, lv_name: str, seed: object = 0) -> None:
-    """A guest writes every block, on a volume as large as it is or as sm makes it. Raises Wrong.
-
-    First to each block that has no place, in any order, whole or in part; then to all of them, whole. After each the
-    guest reads what it should, and at last the image is one to `check`.
-    """
-    work = _Work(disk, lv_name, seed)
-    new = work.unallocated()
-    work.dice.shuffle(new)
-    for when, blocks, shapes in (
-        ("when every block had a place", new, ("ends", "spots", "tail", "whole", "all but one")),
-        ("when some of each block was written", list(work.blocks), ("ends", "head")),
-        ("when the whole disk was written", list(work.blocks), ("whole", "whole in pieces")),
-    ):
-        opened = work.open()
-        for block in blocks:
-            work.write(opened, block, work.dice.choice(shapes))
-        opened.close()
-        work.compare(when)
-        work.check(when)
-
-
-def sm_cycle(disk: SparseDisk, lv_name: str, seed: object = 0) -> None:
-    """Deflate, snapshot, write to 1, 3 or all of the new blocks, inflate, coalesce. Raises Wrong."""
-    for count in (1, 3, 1 << 20):
-        _one_cycle(_Work(disk, lv_name, f"{seed} {count}"), count)
-
-
-def _one_cycle(work: _Work, count: int) -> None:
-    new, base = work.unallocated(), "VHD-ffffffff-0000-4000-8000-000000000001"
-    chosen = work.dice.sample(new, min(count, len(new)))
-    said = f"after {len(chosen)} new blocks"
-    sm.snapshot(work.lun, work.name, base, random_uuid(base))
-    work.compare("after a snapshot")
-    opened = work.open()
-    for block in chosen + work.dice.sample(work.blocks, min(2, len(work.blocks))):
-        work.write(opened, block, work.dice.choice(("spots", "whole", "all but one")))
-    opened.close()
-    work.compare(f"{said}, in the leaf")
-    try:
-        sm.coalesce_leaf(work.lun, work.name)
-    except OSError as problem:
-        raise Wrong(f"{said}, coalescing fails with -{problem.errno}: {problem}") from problem
-    work.compare(f"{said}, coalesced")
-    work.check(f"{said}, coalesced")
-
-
-def judge(disk: SparseDisk, lv_name: str, flat: Optional[Flat] = None, seed: object = 0) -> Found:
-    """Everything. Raises Wrong; gives what `check` found, which may not be dense and yet harmless: see Found."""
-    difference = unlike(flatten(disk, lv_name), flat) if flat else ""
-    if difference:
-        raise Wrong(f"at first: {difference}")
-    fill_completely(disk, lv_name, seed)
-    sm_cycle(disk, lv_name, seed)
-    return check(disk, lv_name)

@@ -71,11 +71,6 @@ def _extensions(head: bytes, at: int) -> Iterator[Tuple[int, bytes]]:
         at += 8 + -(-length // 8) * 8
 
 
-def read_disk(lun: Lun, name: str, offset: int, length: int) -> bytes:
-    """What a guest reads. Behind the end of the disk: zeros."""
-    return span(layers_of(lun, name), offset, length)
-
-
 def flatten(disk: SparseDisk, name: str) -> Flat:
     """What a guest reads through a volume."""
     lun = Lun.read(disk)
@@ -98,7 +93,7 @@ def layers_of(lun: Lun, name: str) -> List[Tuple[Optional[Image], Volume]]:
 
 
 def span(layers: List[Tuple[Optional[Image], Volume]], offset: int, length: int) -> bytes:
-    """As `read_disk`, without opening images again."""
+    """What a guest reads. Behind the end of the disk: zeros."""
     if not layers:
         return bytes(length)
     image, volume = layers[0]
@@ -122,13 +117,20 @@ class Found(NamedTuple):
     allocated: int  #: clusters of the disk that are there, as data
     given: int  #: clusters of the disk that are zeros, and have a place
     unallocated: int
-    pieces: int  #: in how many pieces the free clusters of the volume lie
     free: int  #: clusters of the volume
     hidden: Optional[bool]
 
+    @property
+    def has_room(self) -> bool:
+        """Whether there is a free cluster for each that has no data. QEMU gives up the places of zeros."""
+        return self.free >= self.unallocated + self.given
+
 
 def check(disk: SparseDisk, name: str) -> Found:
-    """Whether an image without a parent, at rest, is sound: counts, places, header."""
+    """Whether an image without a parent, at rest, is sound: counts, places, header; and whether a guest can fill it.
+
+    QEMU passes by free clusters that are too few in a row: those of an image with something to allocate are in one row.
+    """
     volume = Lun.read(disk).volume(name)
     image = Image(volume)
     problems = list(_header_problems(image))
@@ -145,13 +147,16 @@ def check(disk: SparseDisk, name: str) -> Found:
     problems += [f"cluster {cluster} of the volume is used and counted differently" for cluster in sorted(wrong)[:5]]
     entries = [image.entry(cluster) for cluster in range(-(-image.size // image.cluster))]
     free = [cluster for cluster in range(volume.size // image.cluster) if cluster not in used]
+    pieces = sum(1 for at, cluster in enumerate(free) if not at or free[at - 1] != cluster - 1)
+    unallocated = sum(1 for entry in entries if not entry & PLACE)
+    if unallocated and pieces > 1:
+        problems.append(f"{len(free)} free clusters lie in {pieces} pieces, {unallocated} clusters have no place")
     vate = image.extensions.get(0x76617465)
     return Found(
         tuple(f"{name}: {problem}" for problem in problems),
         sum(1 for entry in entries if entry & PLACE and not entry & 1),
         sum(1 for entry in entries if entry & PLACE and entry & 1),
-        sum(1 for entry in entries if not entry & PLACE),
-        sum(1 for at, cluster in enumerate(free) if not at or free[at - 1] != cluster - 1),
+        unallocated,
         len(free),
         None if vate is None else bool(vate[0]),
     )

@@ -5,14 +5,11 @@
     disk = Qemu(lun, name)          opens for writing
     disk.write(offset, data)        raises OSError with ENOSPC where the volume has no room
     disk.zero(cluster)              a write of zeros that keeps the place
-    disk.unmap(cluster)             a guest's discard, or its write of zeros: tapdisk opens with detect-zeroes=unmap
 
 Where a cluster goes   the first place from where the last search ended at which as many clusters are free in a row as
-                       the write needs; what was passed by is not looked at again before the image is opened anew, or
-                       a cluster in front of it becomes free
+                       the write needs; what was passed by is not looked at again before the image is opened anew
 What is written        whole clusters: what the guest does not write comes from the image as it was, or its parents
-Zeros                  a cluster that is there keeps its place, and says zeros; it is written there again. Unmapped, it
-                       is free for whoever comes, and says zeros without a place
+Zeros                  a cluster that is there keeps its place, and says zeros; it is written there again
 
 Source: QEMU 7.2 block/qcow2-cluster.c (handle_copied, handle_alloc, do_alloc_cluster_offset, zero_in_l2_slice),
 qcow2-refcount.c (alloc_clusters_noref, update_refcount, qcow2_alloc_refcount_block).
@@ -114,13 +111,6 @@ class Qemu:
     def zero(self, number: int) -> None:
         entry = self.entry(number)
         self._set_entry(number, entry | 1)
-
-    def unmap(self, number: int) -> None:
-        entry = self.entry(number)
-        if entry & PLACE:
-            self._set_count((entry & PLACE) // self.cluster, 0)
-            self._next = min(self._next, (entry & PLACE) // self.cluster)
-        self._set_entry(number, 1)
 
     def leak(self) -> None:
         """A cluster is counted, and nobody names it: what a crash leaves."""

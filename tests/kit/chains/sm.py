@@ -3,7 +3,7 @@
 
 All functions change the volumes of a `Lun`; the LUN's text changes only with `commit`. If a VG or a volume is too
 small, OSError with ENOSPC is raised. Source: sm 3.2.12: lvhdutil.calcSizeVHDLV, inflate, deflate, LVHDVDI.attach,
-_snapshot, resize, cleanup.py: inflateParentForCoalesce, _doCoalesce, _finishCoalesceLeaf; blktap vhd-util-coalesce.c.
+_snapshot, resize, cleanup.py: inflateParentForCoalesce, _doCoalesce; blktap vhd-util-coalesce.c.
 """
 
 import uuid
@@ -112,18 +112,6 @@ def coalesce(lun: Lun, child_name: str) -> Vhd:
             if there:
                 parent.write(block * BLOCK_SECTORS + first, child.read_sectors(block, first, count))
     return parent
-
-
-def coalesce_leaf(lun: Lun, name: str) -> Volume:
-    """Leaf coalesce: the parent takes the place and the name of its only child."""
-    parent = coalesce(lun, name)
-    volume = parent.volume
-    lun.remove(lun.volume(name))
-    lun.rename(volume, name)
-    parent.set_hidden(False)
-    volume.writable = True
-    inflate(lun, volume, calc_size_vhd_lv(parent.size))
-    return volume
 
 
 def kill_end_footer(volume: Volume) -> None:

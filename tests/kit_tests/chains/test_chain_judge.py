@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The judge takes what tapdisk has written, and finds what is wrong with anything else."""
+"""The judge accepts what tapdisk has written, and finds what is wrong with anything else."""
 
 import re
 import struct
@@ -7,8 +7,8 @@ import struct
 import pytest
 
 from kit.build_volumes import MIB
-from kit.chains import SECTOR, SECTORS, flatten
-from kit.chains.judge import Wrong, check, fill_completely, judge, sm_cycle
+from kit.chains import SECTOR, SECTORS
+from kit.chains.judge import check
 from kit.chains.libvhd import SLOT, Vhd, make, random_uuid, run_bits, with_sum
 from kit.chains.lun import EXTENT, Lun
 from kit.chains.tapdisk import Tapdisk
@@ -99,48 +99,12 @@ def test_it_complains(damage, complaint):
 
     found = check(image.disk, NAME)
     assert any(NAME in problem and re.search(complaint, problem) for problem in found.problems), found
-    with pytest.raises(Wrong, match=f"at first: .*({complaint})"):
-        judge(image.disk, NAME)
 
 
-# -- the negative control -------------------------------------------------------------------------------------------
-
-
-def test_dead_space_passes_at_first_and_takes_neither_a_full_disk_nor_a_coalesce():
-    """The extents of a chain's members, one after the other under one table, would leave it."""
-    image = Image(blocks=(0,))
-    image.vhd.set_entry(0, FIRST + 2 * SLOT)
-    image.vhd.write_bitmap(0, run_bits(0, 1))
-
-    found = check(image.disk, NAME)
-
-    assert (found.problems, found.dead_bytes, found.unallocated) == ((), 2 * SLOT * SECTOR, 2)
-    assert not found.dense and found.above_formula > 0
-    with pytest.raises(Wrong, match="the guest cannot write block [0-9]+, [0-9] have no place yet: .*No space"):
-        fill_completely(image.disk, NAME)
-    with pytest.raises(Wrong, match="after [0-9]+ new blocks, coalescing fails with -28"):
-        sm_cycle(image.disk, NAME)
-
-
-# -- what only work brings to light ---------------------------------------------------------------------------------
-
-
-def test_a_last_sector_that_the_footer_takes_is_missed():
-    """Nothing fails: the last block's end is the footer's place."""
-    image = Image(size=4 * MIB, blocks=())
-    image.vhd.set_entry(0, 3 * 8192 - 4097 - SLOT)
-    image.vhd.write_bitmap(0, 0)
-    assert check(image.disk, NAME).problems == () and not check(image.disk, NAME).dense
-
-    with pytest.raises(Wrong, match=r"blocks \[1\] of 2 hold something else"):
-        fill_completely(image.disk, NAME)
-
-
-def test_a_block_that_shows_stale_bytes_is_noticed():
-    image = Image()
-    flat = flatten(image.disk, NAME)
-    image.vhd.write_bitmap(0, run_bits(0, 2))
-
-    assert check(image.disk, NAME).problems == ()
-    with pytest.raises(Wrong, match=r"at first: blocks \[0\] of 3 hold something else"):
-        judge(image.disk, NAME, flat)
+def test_dead_space_and_a_last_block_in_the_footer_s_place_take_more_than_sm_gives():
+    """The extents of a chain's members, one after the other under one table, would leave dead space."""
+    for image, entry in ((Image(blocks=(0,)), FIRST + 2 * SLOT), (Image(4 * MIB, ()), 3 * 8192 - 4097 - SLOT)):
+        image.vhd.set_entry(0, entry)
+        image.vhd.write_bitmap(0, run_bits(0, 1))
+        found = check(image.disk, NAME)
+        assert found.problems == () and not found.dense and not found.can_be_filled

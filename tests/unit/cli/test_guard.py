@@ -21,7 +21,7 @@ from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.locks.lun_lock import is_lun_locked, lun_lock
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi import other_hosts, stale_volumes
-from relvmoiscsi.lun import disk_source, named_device, users
+from relvmoiscsi.lun import disk_source, guard, named_device, users
 
 YES = ("--yes", "--scsi-id", SCSI_ID)
 NOTHING = "Nothing was written."
@@ -413,3 +413,11 @@ def test_a_python_program_writes_to_a_disk_under_the_lock_of_the_lun_and_never_t
         named_device.open_device(str(lun), writable=True).__enter__()
     with named_device.open_device(str(lun), writable=False) as device:
         assert not is_lun_locked(SCSI_ID, Host(root)) and device.size_bytes
+
+
+def test_ctrl_c_while_a_lock_is_waited_for_says_that_nothing_was_written(lun, unwritten, monkeypatch):
+    def pressed(_names, timeout):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(guard, "lvm_locks", pressed)
+    unwritten(130, "resignature", lun, *YES, says="Interrupted. Nothing was written.")

@@ -245,7 +245,8 @@ def test_what_changed_since_is_not_lost_by_an_undo(finished, unwritten):
 
 
 def test_a_command_to_copy_has_the_name_of_the_device_as_a_shell_reads_it(finished, command):
-    path = finished.rename(finished.parent / "my clone's.img")
+    path = finished.parent / "my clone's.img"
+    finished.rename(path)
 
     next_line = command("undo", path, "--yes").out.splitlines()[-1]
 

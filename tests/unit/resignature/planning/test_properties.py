@@ -384,7 +384,7 @@ def spoil_cbt(draw, victim):
 
 
 def spoil_tail(draw, victim):
-    """The mark of a run in the label, which points to a journal that is not there, or to anything else."""
+    """The commit record of a run in the label, which points to a journal that is not there, or to anything else."""
     tail = struct.pack(
         "<8sBBBBI", b"reLVMtag", 1, draw(st.integers(0, 4)), draw(st.integers(0, 3)), 0, draw(NUMBERS) & 0xFFFFFFFF
     )

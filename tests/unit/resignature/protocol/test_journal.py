@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The mark of a run in the label, and the journal that it points to."""
+"""The commit record of a run in the label, and the journal that it points to."""
 
 import hashlib
 import tracemalloc
