@@ -123,6 +123,7 @@ class AlreadyDone(NamedTuple):
 
     sr_uuid: str  #: the SR on the LUN now
     run: Optional[Run]
+    content: Optional[Lun] = None  #: for a caller that has inspected the LUN; None if the content is unreadable
 
 
 class Prepared(NamedTuple):
