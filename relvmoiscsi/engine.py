@@ -348,16 +348,16 @@ def find_unfinished(device: Device) -> Optional[EarlierRun]:
         return earlier_run.find_unfinished(device)
 
 
-def recover(device: Device, mark: Optional[EarlierRun] = None, scsi_id: Optional[str] = None) -> Result:
+def recover(device: Device, earlier: Optional[EarlierRun] = None, scsi_id: Optional[str] = None) -> Result:
     """End an interrupted run: roll back before its commit; finish after its commit, with the ids of the run.
 
     Without an interrupted run, nothing is written (`already_done`). A caller that must lock the VG first passes the
-    `mark` of `find_unfinished`.
+    result of `find_unfinished`.
 
     Raises Refused for a run that must be finished and was begun on another LUN. Finishing would give this copy the ids
     of that LUN.
     """
-    earlier = mark or find_unfinished(device)
+    earlier = earlier or find_unfinished(device)
     if earlier is None:
         with in_state(NOTHING_WRITTEN):
             found = inspect(device)

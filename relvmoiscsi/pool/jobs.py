@@ -52,8 +52,9 @@ def _run(
     threads = []
     if workers <= 1:
         work.go_on(calls)
+        workers = 0
     try:
-        for _ in range(workers if workers > 1 else 0):
+        for _ in range(workers):
             connections.append(calls.another())
             threads.append(threading.Thread(target=work.go_on, args=(connections[-1],), daemon=True))
         for thread in threads:

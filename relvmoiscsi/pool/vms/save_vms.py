@@ -277,7 +277,8 @@ def _compared(found: Inventory, saved: SavedVms, sources: Sequence[VmSource]) ->
     Their claims on disks are compared with each other and with the VMs of the pool.
     """
     index = {vm.uuid: sorted({disk.vdi for disk in vm.disks}) for vm in saved.vms}
-    claims = Counter(vdi for vdis in index.values() for vdi in vdis)  #: how many VMs of the records claim a VDI
+    #: how many VMs of the records claim a VDI (its UUID)
+    claims = Counter(vdi for vm in saved.vms for vdi in {disk.vdi for disk in vm.disks})
     owners: Dict[str, Set[str]] = {}  #: VMs of the pool (references) that have a VDI (its UUID), also for a snapshot
     for vbd in found.vbds.values():
         if vbd["type"] == "Disk" and vbd["VDI"] in found.vdis and vbd["VM"] in found.vms:

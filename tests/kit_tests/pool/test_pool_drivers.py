@@ -146,22 +146,6 @@ def test_an_original_and_its_clone_that_nobody_has_touched_cannot_both_be_seen()
     assert world.state(twin) == "resignatured" and world.sr_uuid(twin) != world.sr_uuid(lun)
 
 
-def test_to_destroy_an_sr_wipes_its_lun_unless_it_is_in_use_or_protected(errors):
-    world = lun_world.World()
-    lun = world.add("10.0.0.5", "iqn.2026-01.test:array", build_sr([vhd("disk")]).disk)
-    with world.pool() as pool, client.connected(pool) as session:
-        sr, api = world.attach_original(pool, lun, "original"), session.xenapi
-        assert errors(api.SR.destroy, sr) == ["SR_HAS_PBD", sr]
-        for pbd in pool.db.refs("PBD"):
-            api.PBD.unplug(pbd)
-        api.SR.set_other_config(sr, {"indestructible": "true"})
-        assert errors(api.SR.destroy, sr) == ["SR_INDESTRUCTIBLE", sr] and world.sr_uuid(lun)
-        api.SR.set_other_config(sr, {})
-        api.SR.destroy(sr)
-        assert [pool.db.refs(table) for table in ("SR", "PBD", "VDI")] == [[], [], []] and not world.sessions
-    assert not world.sr_uuid(lun)
-
-
 # -- the XML ----------------------------------------------------------------------------------------------------------
 
 TEXT = st.text(st.characters(min_codepoint=32, blacklist_categories=("Cs",), blacklist_characters="\x7f\ufffe\uffff"))
@@ -186,17 +170,6 @@ def test_a_request_has_bare_strings_no_white_space_and_one_tag_for_what_is_empty
         "</struct></value></param></params></methodCall>"
     )
     assert "<name>device_config</name><value><struct/></value>" in request({**members, "device_config": {}})
-
-
-@given(st.dictionaries(TEXT, TEXT), st.lists(TEXT))
-def test_python_reads_what_is_written(config, args):
-    members = {"command": "sr_create", "host_ref": "OpaqueRef:1", "args": args, "device_config": config}
-    assert xmlrpc.client.loads(request(members).encode("utf-8")) == ((members,), "sr_create")
-
-
-def test_a_fault_as_python_writes_it_is_read():
-    text = xmlrpc.client.dumps(xmlrpc.client.Fault(1, "text"))
-    assert wire.method_response(wire.parse(text.encode("utf-8"))) == wire.Fault(1, "text")
 
 
 ANY_TEXT = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\ufffe\uffff"))

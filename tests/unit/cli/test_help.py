@@ -34,7 +34,7 @@ def test_help_lists_the_commands_and_every_exit_status(command):
     page = command("--help").out
     assert re.findall(r"^    ([a-z]+)\s", page, re.MULTILINE) == list(COMMANDS)
     told = re.findall(r"(?:^|  )(\d+) ", page.split("exit status:")[1], re.MULTILINE)
-    rows = re.findall(r"^   \* - (\d+)$", (TOP / "docs/scripting.rst").read_text(encoding="utf-8"), re.MULTILINE)
+    rows = re.findall(r"^\*\*(\d+)\*\*$", (TOP / "docs/command.rst").read_text(encoding="utf-8"), re.MULTILINE)
     assert {int(number) for number in told} == {int(row) for row in rows} == statuses() | {0}
     assert max(map(len, page.splitlines())) <= 116 and all(ord(char) < 128 for char in page)
 

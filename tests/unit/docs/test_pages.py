@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The code map has every room and no other; README.rst leads to every page.
-Other links: tests/unit/tools/test_references.py; the start page: tools/docs.sh.
+Other links: tools/references.py; the start page: tools/docs.sh.
 """
 
 import re
