@@ -18,7 +18,7 @@ import sys
 from array import array
 from functools import partial
 from struct import Struct, error
-from typing import Any, Callable, Generic, List, NamedTuple, Optional, Type, TypeVar, Union, overload
+from typing import Any, Callable, Generic, Iterable, List, NamedTuple, Optional, Type, TypeVar, Union, overload
 
 from relvmoiscsi.errors import BadMagic, Place, Truncated
 
@@ -157,8 +157,9 @@ def raw(offset: int, size: int) -> "Field[bytes]":
     return Field(offset, Struct(f"{size}s"), bytes)
 
 
-def big_endian(numbers: "array[int]") -> "array[int]":
-    """The numbers of an array that was filled with big-endian bytes; or an array whose bytes are these numbers."""
+def big_endian(code: str, data: Iterable[int]) -> "array[int]":
+    """The numbers in big-endian bytes; or, from numbers, an array whose bytes are big-endian. `code`: "I" or "Q"."""
+    numbers = array(code, data)
     if sys.byteorder == "little":
         numbers.byteswap()
     return numbers
