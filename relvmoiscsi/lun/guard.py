@@ -6,8 +6,8 @@
     SM's LVM lock      while a run writes, where this machine has SM: SM runs LVM commands under this lock
     LVM's locks        while a run writes, on a LUN that LVM sees: on the old VG name, the new VG name, and the orphans
 
-The locks are taken in this order, the last three in `WriteGuard.hold`. A guard that refuses has released all of them. A
-source or call.py chooses the guard, and the locks that the LUN needs.
+The locks are taken in this order. `WriteGuard.hold` takes SM's and LVM's, then asks the pool again. A guard that
+refuses has released all locks. A source or call.py chooses the guard, and the locks that the LUN needs.
 The users on this host are no matter of a guard: an exclusive open refuses them before (host.disk.kernel_disks).
 """
 

@@ -3,7 +3,7 @@
 
 All transports share the answers to xapi, the checks of the pool's records, and the engine. A transport is a package in
 this directory. The package has a `Transport`, the device-config keys of the stock SR type, the lists that the stock
-driver prints on stderr, and a `Lun`. The iscsi `Lun` uses a session of this process; the hba `Lun` uses disks that a
+driver prints on stderr, and a `CallLun`. That of iscsi uses a session of this process; that of hba uses disks that a
 scan adds to this host.
 """
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """qemu-img reads the builder's images, and real LVM takes and refuses what the independent reader does.
 
-That LVM and blkid see the builder's LUNs as the reader does: test_lvm_judges.py. That the reader sees what the builder
-says: tests/kit_tests/test_builder.py. The LUNs are image files behind loop devices. There may be no device-mapper, so
-no volume is activated; contents of volumes are cut out by the builder's own segments.
+That LVM and blkid see the builder's LUNs as the reader does: test_lvm_judges.py. The LUNs are image files behind loop
+devices. There may be no device-mapper, so no volume is activated; contents of volumes are cut out by the builder's own
+segments.
 """
 
 import json

@@ -21,7 +21,7 @@ from ..sparse import PAGE, SparseDisk
 from . import sm
 from .flat import BLOCK, SECTOR, Flat
 from .guest import Guest, Writer
-from .libvhd import Vhd, random_uuid
+from .libvhd import random_uuid
 from .lun import EXTENT, Lun
 from .tapdisk import Tapdisk
 
@@ -266,11 +266,3 @@ def _has_room(size: int, deficit: int) -> bool:
     """Whether sm's volumes take all blocks of a disk of so odd a size. Its own disks are whole blocks."""
     dense = size + size // BLOCK * 4096 + sm.OVERHEAD - 4096 + SECTOR
     return sm.calc_size_vhd_lv(size - deficit) >= dense
-
-
-def chain_names(lun: Lun, leaf: str) -> List[str]:
-    """The volumes of a chain, the leaf first, by the names in the headers."""
-    names = [leaf]
-    while Vhd(lun.volume(names[-1])).parent_name:
-        names.append(Vhd(lun.volume(names[-1])).parent_name)
-    return names

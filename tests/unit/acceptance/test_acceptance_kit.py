@@ -16,7 +16,6 @@ import pytest
 import relvmoiscsi
 from acceptance import __main__ as kit
 from acceptance import day, made
-from acceptance.made import Failed
 from kit.lun_world import FABRIC, World
 from kit.pool.errors import XenError
 from kit.pool_lab import IQN, TARGET, Image, Lab, only_reads
@@ -433,19 +432,6 @@ def test_what_a_pool_cannot_do_or_may_not_is_said_first_and_left_out(pool, given
     calls = pool.pool.api.calls
     assert "Async.VM.start" not in calls
     assert words == [] or not any(name.endswith("raw_vdi") for name in calls)
-
-
-def test_without_tapdisk_all_that_needs_no_bytes_goes_on(pool, monkeypatch):
-    def refuse(*_):
-        raise Failed("There is no tapdisk.")
-
-    monkeypatch.setattr(day.transfer, "import_raw", refuse)
-    report = pool.run()[1]
-    found = statuses(report)
-
-    assert found.pop("write") == "FAILED"
-    assert [name for name, status in found.items() if status == "not run"] == ["data", *STARTS]
-    assert {status for status in found.values() if status != "not run"} == {"passed"}, "\n".join(pool.said)
 
 
 # --- who runs it, and how
