@@ -181,9 +181,10 @@ class CloneCommand(PoolChange):
             wanted, with_network = self._with_networks(calls, found, copy, sources, dry_run=True)
             if not self.given.same_networks:
                 choice.verify_networks_said(found, sources, wanted)
-            used = ", ".join(map(repr, sorted(set(choice.used_networks(found, sources, wanted).values()))))
-            warnings = [printable(clone.SAME_NETWORK.format(used))] if used else []
             planned = clone.would(calls, pool, with_network, copy, sources, wanted)
+            copied = [source for source, each in zip(sources, planned) if each.status != clone.FAILED]
+            used = ", ".join(map(repr, sorted(set(choice.used_networks(found, copied, wanted).values()))))
+            warnings = [printable(clone.SAME_NETWORK.format(used))] if used else []
             todo = [_said(source) for source, each in zip(sources, planned) if each.status == clone.WOULD]
             if self.dry_run or not todo:  # no question for an empty plan
                 return _cloned(planned, warnings)

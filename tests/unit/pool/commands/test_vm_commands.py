@@ -286,6 +286,19 @@ def test_no_copy_is_on_the_network_of_its_original_unless_somebody_says_so(
     assert ("network 0: office becomes " in ran.out) == (way == "--dry-run")
 
 
+@pytest.mark.parametrize(
+    "words", [("--same-networks",), ("--network", "office=office"), ("--network", "office=yard"), ("--isolated", "lab")]
+)
+def test_a_copy_that_is_on_another_network_than_the_words_say_is_refused_without_a_warning(
+    office, pool_command, refused, words
+):
+    office.network("yard")
+    assert pool_command("clone", "copy", "web", "--isolated", "night", "--yes").status == 0
+    assert pool_command("clone", "copy", "web", "--isolated", "night", "--yes").out.startswith("web: already there")
+    ran = refused(4, "is on the network night", "clone", "copy", "web", *words, "--yes")
+    assert "warning" not in ran.out
+
+
 def test_a_vm_with_a_disk_elsewhere_is_cloned_with_the_disks_that_are_on_the_copy(office, pool_command, refused):
     one_cannot_be(office, pool_command)
     ran = refused(4, "--omit-disks clones the VM without these disks", "clone", "copy", "mixed", "--yes")
