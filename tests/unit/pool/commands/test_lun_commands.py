@@ -685,6 +685,29 @@ def test_the_command_that_breaks_a_lock(lab, pool_command, type_in, locked, name
     assert pool_command("discard", locked.sr_uuid, "--yes").status == 0
 
 
+def test_a_lock_on_a_vm_is_broken_by_the_name_of_the_vm(lab, pool_command):
+    db, web = lab.pool.db, lab.vm("web", lab.vdi("Production", "data")[0])
+    with connect(lab.where()) as calls:
+        lock.Held(calls, [db.get("VM", web, "uuid")], "restore").take()
+    twin = lab.vm("web", lab.vdi("Testing", "data")[0])
+    ran = pool_command("unlock", "web", "--yes")
+    assert ran.status == 2 and "2 VMs have the name 'web'; give a UUID" in ran.err and len(locks(lab)) == 1
+    db.set("VM", twin, "name_label", "twin")
+    ran = pool_command("unlock", "twin", "--yes")
+    assert ran.status == 3 and "There is no lock on 'twin'. Nothing was changed." in ran.err
+    (row,) = pool_command("unlock", "web", "--yes", "--json").json["unlocked"]
+    assert (row["what"], locks(lab)) == (db.get("VM", web, "uuid"), [])
+
+
+def test_a_name_of_a_locked_copy_and_of_a_locked_vm_breaks_no_lock(lab, pool_command, locked):
+    """`restore` has locked both, or two clients have locked one each."""
+    web = lab.vm(locked.name, lab.vdi("Production", "data")[0])
+    with connect(lab.where()) as calls:
+        lock.Held(calls, [lab.pool.db.get("VM", web, "uuid")], "restore").take()
+    ran = pool_command("unlock", locked.name, "--yes")
+    assert ran.status == 2 and f"give {locked.scsi_id} or " in ran.err and len(locks(lab)) == 2
+
+
 def test_each_lock_that_would_go_is_named_before_anybody_is_asked(lab, pool_command, type_in, locked):
     """`restore` locks the copy and the VM. A person who is asked of one lock must not break another one."""
     lab.pool.db.set("pool", lab.pool.pool, "other_config", {})
