@@ -11,7 +11,7 @@ from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import Identification
 from relvmoiscsi.lun.opened import NOBODY_NEEDED, OpenLun
 from relvmoiscsi.lun.run import Proposal, Settlement, Undoing
-from relvmoiscsi.wording import printable
+from relvmoiscsi.wording import command, printable
 
 _RECOVER = """\
 Run the command on any host after a power cut, a lost connection or a killed process. The command rolls back a
@@ -51,7 +51,8 @@ class RecoverCommand(WriteCommand):
         assert isinstance(outcome.proposal, Settlement)
         mark, text = outcome.proposal.mark, FINISHED
         if engine.goes_back(mark):
-            text = "{}: the {} was interrupted before its commit and has been rolled back. Run the command again."
+            again = command("relvmoiscsi", KINDS[mark.commit_record.kind], lun.name)
+            text = "{}: the {} was interrupted before its commit and has been rolled back. Run " + again + " again."
         return answer(lun, outcome, text.format(lun.name, KINDS[mark.commit_record.kind]))
 
     def consent(self, lun: OpenLun, proposal: Proposal) -> None:
