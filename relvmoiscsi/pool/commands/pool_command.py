@@ -5,7 +5,7 @@ import argparse
 from contextlib import suppress
 from typing import Type
 
-from relvmoiscsi.cli.output import Answer, Maker, ask, say
+from relvmoiscsi.cli.output import EXIT_BUG, EXIT_INTERRUPTED, Answer, Maker, ask, say
 from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.calls import Calls
@@ -23,7 +23,7 @@ The command works from any machine, by XenAPI alone. This machine needs relvmois
 of the pool needs relvmoiscsi. The role pool-operator is sufficient; --hba needs pool-admin.
 
 example:
-  relvmoiscsi pool luns --pool https://xs1.example --ca xs1.pem --target 10.0.0.5
+  relvmoiscsi pool luns --pool https://xs1.example --ca xs1.pem
   relvmoiscsi pool attach --clones-of Production
   relvmoiscsi pool map "Production 2026-11-22"
   relvmoiscsi pool discard "Production 2026-11-22\""""
@@ -49,7 +49,11 @@ def add_pool(make: Maker) -> None:
             "--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object and nothing else"
         )
         sub.add_argument(
-            "-q", "--quiet", action="store_true", default=argparse.SUPPRESS, help="print only errors and questions"
+            "-q",
+            "--quiet",
+            action="store_true",
+            default=argparse.SUPPRESS,
+            help="print only errors, warnings and questions",
         )
         sub.add_argument("-v", "--verbose", action="count", default=argparse.SUPPRESS, help="print more on stderr")
         sub.add_argument("--log", metavar="FILE", help="append what is done, and how it ends, to FILE")
@@ -66,19 +70,25 @@ def add_pool(make: Maker) -> None:
     secrets_command.add_command(command)
 
 
+_ENDS = "ends with exit status {}"  #: the last line of a command in the log
+
+
 def _tells_how_far(kind: Type[PoolCommand], arguments: argparse.Namespace) -> Answer:
     """Run a command that reports its progress to `so_far`, and to --log. Raises Interrupted after Ctrl-C."""
     log = NightLog(arguments.log, arguments.words, say)
     so_far = SoFar(log.tell)
     try:
         answer = kind(arguments, so_far).run()
-        log.tell(f"{answer.text}\nends with exit status {answer.status}")
+        log.tell(f"{answer.text}\n{_ENDS.format(answer.status)}")
     except KeyboardInterrupt as stop:
         interrupted = so_far.interrupted(stop)
-        log.tell(f"interrupted: {interrupted}")
+        log.tell(f"Interrupted. {interrupted}\n{_ENDS.format(EXIT_INTERRUPTED)}")
         raise interrupted from stop
     except RelvmoiscsiError as error:
-        log.tell(f"{error}\nends with exit status {error.exit_status}")
+        log.tell(f"{error}\n{_ENDS.format(error.exit_status)}")
+        raise
+    except Exception as bug:
+        log.tell(f"This is a bug: {bug!r}\n{_ENDS.format(EXIT_BUG)}")
         raise
     finally:
         log.close()
