@@ -9,7 +9,6 @@ from typing import Any, Dict, List, Optional, Sequence
 from relvmoiscsi import engine, report
 from relvmoiscsi.cli.on_lun import DeviceCommand, device_word, failure_facts, next_line, on_lun, takes_device
 from relvmoiscsi.cli.output import Answer, Bar, Maker, say
-from relvmoiscsi.device import Range
 from relvmoiscsi.engine import saved as saved_vms
 from relvmoiscsi.errors import NOTHING_WRITTEN, Partial, Refused, RelvmoiscsiError, UsageError, error_facts
 from relvmoiscsi.lun.answer import Identification
@@ -167,17 +166,8 @@ class CheckCommand(DeviceCommand):
 
     def _compare(self, name: str, source: LunSource, clone: OpenLun, facts: Dict[str, Any]) -> Answer:
         """Compare a clone with its original, which has this name."""
-        with source.opened_to_read() as original:
-            data: List[Range] = []  # in order, with overlapping and touching ranges joined
-            for part in (
-                () if self.identities_only else sorted(original.device.data_ranges() + clone.device.data_ranges())
-            ):
-                if data and part.offset <= data[-1].end:
-                    data[-1] = Range(data[-1].offset, max(data[-1].end, part.end) - data[-1].offset)
-                else:
-                    data.append(part)
-            with Bar() as bar:
-                found = engine.compare(original.device, clone.device, None if self.identities_only else data, bar)
+        with source.opened_to_read() as original, Bar() as bar:
+            found = engine.compare(original.device, clone.device, () if self.identities_only else None, bar)
         facts.update(report.comparison_facts(facts["device"], name, found))
         if found.problems:
             refused = Refused(found.problems[0]).in_state(NOTHING_WRITTEN)
