@@ -124,6 +124,7 @@ class AlreadyDone(NamedTuple):
 
     sr_uuid: str  #: the SR on the LUN now
     run: Optional[Run]
+    content: Optional[Lun] = None  #: for a caller that has inspected the LUN; None if the content is unreadable
 
     def __repr__(self) -> str:
         return f"AlreadyDone(sr_uuid={self.sr_uuid!r}, run={self.run!r})"

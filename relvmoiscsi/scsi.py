@@ -19,8 +19,14 @@ _STATUSES = {
 REPORT_LUNS = 0xA0
 
 
-def test_unit_ready() -> bytes:
-    return bytes(6)
+#: commands without parameters
+TEST_UNIT_READY = bytes(6)
+READ_CAPACITY_16 = bytes([0x9E, 0x10, *bytes(8), 0, 0, 0, 32, 0, 0])
+READ_CAPACITY_10 = bytes([0x25, *bytes(9)])
+#: MODE SENSE(6) of all pages without block descriptors. Only the header of the answer is used
+MODE_SENSE = bytes([0x1A, 0x08, 0x3F, 0, 4, 0])
+#: SYNCHRONIZE CACHE(10) with zeros, which means the whole LUN
+SYNCHRONIZE_CACHE = bytes([0x35, *bytes(9)])
 
 
 def inquiry(size: int, page: Optional[int] = None) -> bytes:
@@ -30,19 +36,6 @@ def inquiry(size: int, page: Optional[int] = None) -> bytes:
 
 def report_luns(size: int) -> bytes:
     return bytes([REPORT_LUNS, 0, 0, 0, 0, 0, *size.to_bytes(4, "big"), 0, 0])
-
-
-def read_capacity_16() -> bytes:
-    return bytes([0x9E, 0x10, *bytes(8), 0, 0, 0, 32, 0, 0])
-
-
-def read_capacity_10() -> bytes:
-    return bytes([0x25, *bytes(9)])
-
-
-def mode_sense() -> bytes:
-    """MODE SENSE(6) of all pages without block descriptors. Only the header of the answer is used."""
-    return bytes([0x1A, 0x08, 0x3F, 0, 4, 0])
 
 
 def read(block: int, blocks: int) -> bytes:
@@ -58,11 +51,6 @@ def _transfer(short: int, long: int, block: int, blocks: int) -> bytes:
     if block < 2**32 and blocks < 2**16:
         return bytes([short, 0, *block.to_bytes(4, "big"), 0, *blocks.to_bytes(2, "big"), 0])
     return bytes([long, 0, *block.to_bytes(8, "big"), *blocks.to_bytes(4, "big"), 0, 0])
-
-
-def synchronize_cache() -> bytes:
-    """SYNCHRONIZE CACHE(10) with zeros, which means the whole LUN."""
-    return bytes([0x35, *bytes(9)])
 
 
 class Capacity(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Optional, Union
 from relvmoiscsi import report, untrusted
 from relvmoiscsi.cli.on_lun import FINISHED, WriteCommand, answer, on_lun, warn_of_override, writes
 from relvmoiscsi.cli.output import Answer, Bar, Maker, say, tell
-from relvmoiscsi.engine import LaterCopy, OneVdiRequest, ResignatureRequest, notes
+from relvmoiscsi.engine import AlreadyDone, LaterCopy, OneVdiRequest, ResignatureRequest, notes
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError, in_state
 from relvmoiscsi.formats import mapfile
 from relvmoiscsi.formats.identity import IdMap
@@ -17,7 +17,7 @@ from relvmoiscsi.host.own_path import NotOwn, read_named
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import dry_run_facts, finished_facts, identification, unsaid_copy
 from relvmoiscsi.lun.opened import OpenLun
-from relvmoiscsi.lun.run import NewRun, Proposal, Settlement
+from relvmoiscsi.lun.run import NewRun, Proposal, Recovery
 from relvmoiscsi.wording import ALL, VDIS, printable
 
 _MOST_MAP_BYTES, _MOST_MAP_VALUES = 64 << 20, 1 << 22  #: of --map: more than the map of the largest LUN
@@ -119,14 +119,14 @@ class ResignatureCommand(WriteCommand):
 
     def run(self) -> Answer:
         source, asked = self.source(self.device), (self.permission, self.request, os.urandom)
-        found: Union[run.CompletedRun, run.Finished, NewRun]
+        found: Union[run.CompletedRun, AlreadyDone, NewRun]
         if self.dry_run:
             lun, found = run.plan_of(source, *asked)
         else:
             with Bar() as bar:
                 lun, found = run.resignature_of(source, *asked, self.consent, lambda _, done, total: bar(done, total))
-        if isinstance(found, run.Finished):
-            said = f"{lun.name} was already resignatured, as SR {found.done.sr_uuid}. Nothing was written."
+        if isinstance(found, AlreadyDone):
+            said = f"{lun.name} was already resignatured, as SR {found.sr_uuid}. Nothing was written."
             return Answer(finished_facts(lun, found), said)
         if isinstance(found, run.CompletedRun):
             headline = (
@@ -155,8 +155,8 @@ class ResignatureCommand(WriteCommand):
     def consent(self, lun: OpenLun, proposal: Proposal) -> None:
         """Ask before a new run, with its plan, and before an interrupted run is settled."""
         self.identify(lun, proposal)
-        if isinstance(proposal, Settlement):
-            run_cut = proposal.mark.journal.run
+        if isinstance(proposal, Recovery):
+            run_cut = proposal.earlier.journal.run
             if proposal.why:
                 say(_WHY[proposal.why].format(lun.name, printable(str(run_cut.scsi_id))))
                 self.ask(lun, proposal, "Roll the interrupted resignature back?")

@@ -10,7 +10,7 @@ from relvmoiscsi.engine import KINDS, Inspection
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import Identification
 from relvmoiscsi.lun.opened import NOBODY_NEEDED, OpenLun
-from relvmoiscsi.lun.run import Proposal, Settlement, Undoing
+from relvmoiscsi.lun.run import Proposal, Recovery, Undoing
 from relvmoiscsi.wording import printable
 
 _RECOVER = """\
@@ -48,17 +48,17 @@ class RecoverCommand(WriteCommand):
             facts["lun"] = Identification(lun, NOBODY_NEEDED, outcome.lun).facts()
             text = f"{lun.name}: no run was interrupted; state {outcome.state}. Nothing was written."
             return Answer(facts, text + "\n" + next_line(outcome.state, lun.name))
-        assert isinstance(outcome.proposal, Settlement)
-        mark, text = outcome.proposal.mark, FINISHED
-        if engine.goes_back(mark):
+        assert isinstance(outcome.proposal, Recovery)
+        earlier, text = outcome.proposal.earlier, FINISHED
+        if engine.goes_back(earlier):
             text = "{}: the {} was interrupted before its commit and has been rolled back. Run the command again."
-        return answer(lun, outcome, text.format(lun.name, KINDS[mark.commit_record.kind]))
+        return answer(lun, outcome, text.format(lun.name, KINDS[earlier.commit_record.kind]))
 
     def consent(self, lun: OpenLun, proposal: Proposal) -> None:
         """Ask whether to settle the run, with the SR that the LUN will then hold."""
-        assert isinstance(proposal, Settlement)
-        kind, ids = KINDS[proposal.mark.commit_record.kind], proposal.mark.journal.run.ids
-        what, sr_uuid = ("Roll back", ids.sr) if engine.goes_back(proposal.mark) else ("Finish", ids.new_sr)
+        assert isinstance(proposal, Recovery)
+        kind, ids = KINDS[proposal.earlier.commit_record.kind], proposal.earlier.journal.run.ids
+        what, sr_uuid = ("Roll back", ids.sr) if engine.goes_back(proposal.earlier) else ("Finish", ids.new_sr)
         self.identify(lun, proposal)
         question = f"{what} the {kind} of {lun.name} that was interrupted, to SR {sr_uuid}?"
         self.ask(lun, proposal, printable(question))

@@ -384,7 +384,7 @@ def test_an_initiator_name_has_at_most_223_bytes_and_a_longer_one_is_told_as_tha
 
 
 def test_a_lun_that_does_not_answer_is_opened_once_for_json(command, monkeypatch):
-    monkeypatch.setattr(url_source, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(url_source, "REPLACEMENT_TIMEOUT_SECONDS", 0.2)
     with HostileTarget(quirks=["busy_for_ever"], ignore=("isid kept",)) as target:
         ran = command("show", url(target, 0), "--json")
 
@@ -393,7 +393,7 @@ def test_a_lun_that_does_not_answer_is_opened_once_for_json(command, monkeypatch
 
 
 def test_a_list_asks_a_busy_lun_once_and_says_that_it_is_busy(command, monkeypatch):
-    monkeypatch.setattr(url_source, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(url_source, "REPLACEMENT_TIMEOUT_SECONDS", 0.2)
     monkeypatch.setattr(looking, "PAUSE_SECONDS", 3600.0)
     with HostileTarget(quirks=["busy_for_ever"], ignore=("isid kept",)) as target:
         (row,) = command("show", url(target), "--json").json["luns"]
@@ -406,7 +406,7 @@ def test_a_list_asks_a_busy_lun_once_and_says_that_it_is_busy(command, monkeypat
 def test_a_reader_that_has_waited_too_long_says_what_the_lun_answered_and_nothing_of_earlier_calls(
     command, reader, output_as, monkeypatch
 ):
-    monkeypatch.setattr(url_source, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(url_source, "REPLACEMENT_TIMEOUT_SECONDS", 0.2)
     with HostileTarget(quirks=["busy_for_ever"], ignore=("isid kept",)) as target:
         ran = command(reader, url(target, 0), *output_as)
 
