@@ -7,7 +7,7 @@ import os
 from typing import Optional, Union
 
 from relvmoiscsi import report, untrusted
-from relvmoiscsi.cli.on_lun import FINISHED, WriteCommand, answer, on_lun, warn_of_override, writes
+from relvmoiscsi.cli.on_lun import FINISHED, WriteCommand, on_lun, warn_of_override, writes
 from relvmoiscsi.cli.output import Answer, Bar, Maker, say, tell
 from relvmoiscsi.engine import AlreadyDone, LaterCopy, OneVdiRequest, ResignatureRequest, notes
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError, in_state
@@ -132,7 +132,7 @@ class ResignatureCommand(WriteCommand):
             headline = (
                 FINISHED.format(self.device, "resignature") if found.was_cut else f"{self.device} was resignatured."
             )
-            return answer(lun, found, headline)
+            return self.answer(lun, found, headline)
         # The answer to a dry run is the plan, with what would refuse the run.
         objection, prepared = found.pool.objection, found.prepared
         if objection is not None and found.pool.is_overridden:

@@ -4,9 +4,9 @@
 import os
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.cli.on_lun import FINISHED, WriteCommand, answer, next_line, on_lun, writes
+from relvmoiscsi.cli.on_lun import FINISHED, WriteCommand, on_lun, writes
 from relvmoiscsi.cli.output import Answer, Maker
-from relvmoiscsi.engine import KINDS, Inspection
+from relvmoiscsi.engine import KINDS, Inspection, Result
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import Identification
 from relvmoiscsi.lun.opened import NOBODY_NEEDED, OpenLun
@@ -44,17 +44,19 @@ class RecoverCommand(WriteCommand):
     def run(self) -> Answer:
         lun, outcome = run.recover(self.source(self.device), self.permission, self.consent)
         if isinstance(outcome, Inspection):
-            facts = report.inspection_facts(lun.name, outcome)
+            done = outcome.run
+            ids, of = (done.ids, done.scsi_id) if done is not None else (None, None)
+            facts = report.result_facts(lun.name, Result(outcome.state, outcome.lun, ids, of, already_done=True))
             facts["lun"] = Identification(lun, NOBODY_NEEDED, outcome.lun).facts()
             text = f"{lun.name}: no run was interrupted; state {outcome.state}. Nothing was written."
-            return Answer(facts, text + "\n" + next_line(outcome.state, lun.name))
+            return Answer(facts, text + "\n" + self.next_line(outcome.state))
         assert isinstance(outcome.proposal, Recovery)
         earlier, text = outcome.proposal.earlier, FINISHED
         kind = KINDS[earlier.commit_record.kind]
         again = command("relvmoiscsi", kind, lun.name)
         if engine.goes_back(earlier):
             text = "{0}: the {1} was interrupted before its commit and has been rolled back. Run {2} again."
-        return answer(lun, outcome, text.format(lun.name, kind, again))
+        return self.answer(lun, outcome, text.format(lun.name, kind, again))
 
     def consent(self, lun: OpenLun, proposal: Proposal) -> None:
         """Ask whether to settle the run, with the SR that the LUN will then hold."""
@@ -71,7 +73,7 @@ class UndoCommand(WriteCommand):
 
     def run(self) -> Answer:
         lun, outcome = run.undo(self.source(self.device), self.permission, os.urandom, self.consent)
-        return answer(lun, outcome, f"{lun.name} has its old identities back.")
+        return self.answer(lun, outcome, f"{lun.name} has its old identities back.")
 
     def consent(self, lun: OpenLun, proposal: Proposal) -> None:
         assert isinstance(proposal, Undoing)
