@@ -13,7 +13,7 @@ from bisect import bisect_right
 from hashlib import sha256
 from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence
 
-from relvmoiscsi.errors import DeviceError, Overtaken, Place, Truncated
+from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, Overtaken, Place, Truncated, UsageError
 
 __all__ = [
     "MAX_TORN_BYTES", "NEAR", "PIECE", "SECTOR", "Chunk", "CountingDevice", "Device", "Fence", "ForwardingDevice",
@@ -304,9 +304,13 @@ def verify_readable(device: Device, wanted: Range) -> None:
 
 
 def verify_writable(device: Device, chunk: Chunk, writable: bool) -> None:
-    """Raises ValueError, before any write: each refusal here is a bug of the caller."""
+    """Raises UsageError for a device that is open for reading, before any write.
+
+    Raises ValueError for a chunk that does not fit the device: a bug of the caller.
+    """
     if not writable:
-        raise ValueError(f"{device.name} is open for reading only")
+        problem = f"{device.name} is open for reading only. Open it for writing (`writable=True`)."
+        raise UsageError(problem).in_state(NOTHING_WRITTEN)
     if chunk.offset % device.block_size or len(chunk.data) % device.block_size:
         raise ValueError(
             f"a chunk of {len(chunk.data)} bytes at byte {chunk.offset} does not fit the blocks of "

@@ -82,6 +82,7 @@ from relvmoiscsi.resignature.recovery.earlier_run import LaterCopy
 from relvmoiscsi.resignature.recovery.undo import prepare_undo
 from relvmoiscsi.resignature.writing import apply
 from relvmoiscsi.resignature.writing.copying import Progress
+from relvmoiscsi.scsi_id_text import named_scsi_id
 from relvmoiscsi.wording import command
 
 __all__ = [  # described in docs/python.rst, and stable
@@ -123,6 +124,10 @@ class AlreadyDone(NamedTuple):
 
     sr_uuid: str  #: the SR on the LUN now
     run: Optional[Run]
+    content: Optional[Lun] = None  #: for a caller that has inspected the LUN; None if the content is unreadable
+
+    def __repr__(self) -> str:
+        return f"AlreadyDone(sr_uuid={self.sr_uuid!r}, run={self.run!r})"
 
 
 class Prepared(NamedTuple):
@@ -159,6 +164,7 @@ def prepare(
     counting = CountingDevice(device)
     cache = ReadCache(counting)
     with in_state(NOTHING_WRITTEN):
+        request = request.checked()
         try:
             label = survey.read_label(cache)
         except FormatError as error:
@@ -356,6 +362,8 @@ def recover(device: Device, earlier: Optional[EarlierRun] = None, scsi_id: Optio
     Raises Refused for a run that must be finished and was begun on another LUN. Finishing would give this copy the ids
     of that LUN.
     """
+    with in_state(NOTHING_WRITTEN):
+        scsi_id = None if scsi_id is None else named_scsi_id(scsi_id)
     earlier = earlier or find_unfinished(device)
     if earlier is None:
         with in_state(NOTHING_WRITTEN):

@@ -33,10 +33,6 @@ class KnownSr:
     def __init__(self, ref: str, record: Record, pbds: Sequence[Record]) -> None:
         self.ref, self.record, self.pbds = ref, record, pbds
 
-    @property
-    def is_being_plugged(self) -> bool:
-        return "plug" in self.record.get("current_operations", {}).values()
-
     def is_attached_elsewhere(self, live_hosts: Container[str], follow: Follow = lambda _pbd, _path: None) -> bool:
         """Does a live host have the SR attached on another LUN? The caller has asked for users of its LUN by SCSIid.
 

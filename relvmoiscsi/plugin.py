@@ -274,7 +274,7 @@ def resignature(arguments: Arguments, host: Host = THIS_HOST) -> str:
                 return fitted(answer.dry_run_facts(lun, planned))
             return fitted(answer.finished_facts(lun, planned))
         lun, done = run.resignature_of(source, permission, asked.request, os.urandom, consent)
-        if isinstance(done, run.Finished):
+        if isinstance(done, engine.AlreadyDone):
             return fitted(answer.finished_facts(lun, done))
         for sentence in done.stale:
             log.warning("%s", sentence)

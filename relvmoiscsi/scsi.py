@@ -19,8 +19,14 @@ _STATUSES = {
 REPORT_LUNS = 0xA0
 
 
-def test_unit_ready() -> bytes:
-    return bytes(6)
+#: commands without parameters
+TEST_UNIT_READY = bytes(6)
+READ_CAPACITY_16 = bytes([0x9E, 0x10, *bytes(8), 0, 0, 0, 32, 0, 0])
+READ_CAPACITY_10 = bytes([0x25, *bytes(9)])
+#: MODE SENSE(6) of all pages without block descriptors. Only the header of the answer is used
+MODE_SENSE = bytes([0x1A, 0x08, 0x3F, 0, 4, 0])
+#: SYNCHRONIZE CACHE(10) with zeros, which means the whole LUN
+SYNCHRONIZE_CACHE = bytes([0x35, *bytes(9)])
 
 
 def inquiry(size: int, page: Optional[int] = None) -> bytes:
@@ -30,19 +36,6 @@ def inquiry(size: int, page: Optional[int] = None) -> bytes:
 
 def report_luns(size: int) -> bytes:
     return bytes([REPORT_LUNS, 0, 0, 0, 0, 0, *size.to_bytes(4, "big"), 0, 0])
-
-
-def read_capacity_16() -> bytes:
-    return bytes([0x9E, 0x10, *bytes(8), 0, 0, 0, 32, 0, 0])
-
-
-def read_capacity_10() -> bytes:
-    return bytes([0x25, *bytes(9)])
-
-
-def mode_sense() -> bytes:
-    """MODE SENSE(6) of all pages without block descriptors. Only the header of the answer is used."""
-    return bytes([0x1A, 0x08, 0x3F, 0, 4, 0])
 
 
 def read(block: int, blocks: int) -> bytes:
@@ -60,33 +53,23 @@ def _transfer(short: int, long: int, block: int, blocks: int) -> bytes:
     return bytes([long, 0, *block.to_bytes(8, "big"), *blocks.to_bytes(4, "big"), 0, 0])
 
 
-def synchronize_cache() -> bytes:
-    """SYNCHRONIZE CACHE(10) with zeros, which means the whole LUN."""
-    return bytes([0x35, *bytes(9)])
+def capacity_16(answer: bytes) -> Optional[Tuple[int, int, int]]:
+    """Return the size, the size of a block and of a physical block, in bytes, by an answer to READ CAPACITY(16).
 
-
-class Capacity(NamedTuple):
-    """The capacity of a LUN, in bytes."""
-
-    size_bytes: int
-    block_size: int
-    physical_block_size: int
-
-
-def capacity_16(answer: bytes) -> Optional[Capacity]:
-    """Parse an answer to READ CAPACITY(16); None if the answer is too short."""
+    None if the answer is too short.
+    """
     if len(answer) < 16:
         return None
     last, block_size = int.from_bytes(answer[:8], "big"), int.from_bytes(answer[8:12], "big")
-    return Capacity((last + 1) * block_size, block_size, block_size << (answer[13] & 0x0F))
+    return (last + 1) * block_size, block_size, block_size << (answer[13] & 0x0F)
 
 
-def capacity_10(answer: bytes) -> Optional[Capacity]:
-    """Parse an answer to READ CAPACITY(10); None if the answer is too short, or the LUN too large for this command."""
+def capacity_10(answer: bytes) -> Optional[Tuple[int, int, int]]:
+    """Return the same by an answer to READ CAPACITY(10); None also if the LUN is too large for this command."""
     last, block_size = int.from_bytes(answer[:4], "big"), int.from_bytes(answer[4:8], "big")
     if len(answer) < 8 or last == 0xFFFFFFFF:
         return None
-    return Capacity((last + 1) * block_size, block_size, block_size)
+    return (last + 1) * block_size, block_size, block_size
 
 
 class Sense(NamedTuple):

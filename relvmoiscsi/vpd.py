@@ -15,7 +15,7 @@ Source: SPC-4 7.8.6; systemd src/udev/scsi_id/scsi_serial.c (behaviour only).
 """
 
 import re
-from typing import Iterator, NamedTuple, Optional
+from typing import List, NamedTuple, Optional, Tuple
 
 PAGE_83 = 0x83
 PAGE_80 = 0x80
@@ -36,14 +36,6 @@ _PREFERENCE = (
 INQUIRY_BYTES = 36  #: bytes of the standard inquiry data that all devices have, with vendor and model
 _MAX_SERIAL = 256  #: characters, with the NUL; scsi_id skips a longer designator
 _MAX_OLD_DESIGNATOR = 126  #: bytes at which scsi_id cuts a page of the old kind
-
-
-class Designator(NamedTuple):
-    """An entry of page 0x83 that names the LUN."""
-
-    code_set: int
-    kind: int
-    data: bytes
 
 
 class Inquiry(NamedTuple):
@@ -80,13 +72,24 @@ def id_from_page_83(page: bytes, inquiry: Inquiry) -> Optional[str]:
     if page[6]:
         # A reserved byte, 0 since SPC-2. Old Symmetrix arrays put a bare NAA there, without a designator header.
         return _printable(b"3" + page[4 : 4 + min(page[3], _MAX_OLD_DESIGNATOR)].hex().encode("ascii"))
-    designators = list(_designators(page))
-    for kind, naa in _PREFERENCE:
-        for code_set in (BINARY, ASCII):
-            for designator in designators:
-                if _is_wanted(designator, kind, naa, code_set):
-                    return _id_of_designator(designator, inquiry)
-    return None
+    found: List[Tuple[int, int, bytes]] = []  # place in the order of the search, code set, SCSIid before the clean-up
+    start, end = 4, min(len(page), 4 + int.from_bytes(page[2:4], "big"))
+    while start + 4 <= end:
+        code_set, flags, _, length = page[start : start + 4]
+        data = page[start + 4 : start + 4 + length]
+        start += 4 + length
+        code_set, kind = code_set & 0x0F, flags & 0x0F
+        if start > end or flags & 0x30 or not data or code_set not in (BINARY, ASCII):
+            continue  # cut off, empty, or of the target port
+        # A vendor-specific id is unique only among the disks of one model. A T10 id starts with the vendor already.
+        origin = inquiry.vendor + inquiry.model if kind == VENDOR_SPECIFIC else b""
+        text = data if code_set == ASCII else data.hex().encode("ascii")
+        if 1 + len(text) + (24 if kind == VENDOR_SPECIFIC else 0) + 1 > _MAX_SERIAL:
+            continue
+        for place, (wanted, naa) in enumerate(_PREFERENCE):
+            if kind == wanted and naa in (None, data[0] >> 4):
+                found.append((place, code_set, b"%x" % kind + origin + text))
+    return _printable(min(found, key=lambda one: one[:2])[2]) if found else None  # the first of equals on the page
 
 
 def id_from_page_80(page: bytes, inquiry: Inquiry) -> Optional[str]:
@@ -94,35 +97,6 @@ def id_from_page_80(page: bytes, inquiry: Inquiry) -> Optional[str]:
     if len(page) < 4 or page[1] != PAGE_80:
         return None
     return _printable(b"S" + inquiry.vendor + inquiry.model + page[4 : 4 + page[3]])
-
-
-def _designators(page: bytes) -> Iterator[Designator]:
-    """Yield the complete designators that name the LUN, in the order of the page."""
-    end = min(len(page), 4 + int.from_bytes(page[2:4], "big"))
-    start = 4
-    while start + 4 <= end:
-        code_set, flags, _, length = page[start : start + 4]
-        data = page[start + 4 : start + 4 + length]
-        start += 4 + length
-        if start <= end and not flags & 0x30:
-            yield Designator(code_set & 0x0F, flags & 0x0F, data)
-
-
-def _is_wanted(designator: Designator, kind: int, naa: Optional[int], code_set: int) -> bool:
-    """Does the designator have this type and code set, and is the designator short enough for a SCSIid?"""
-    if (designator.kind, designator.code_set) != (kind, code_set) or not designator.data:
-        return False
-    if naa is not None and designator.data[0] >> 4 != naa:
-        return False
-    length = len(designator.data) * (1 if code_set == ASCII else 2) + (24 if kind == VENDOR_SPECIFIC else 0)
-    return 1 + length + 1 <= _MAX_SERIAL
-
-
-def _id_of_designator(designator: Designator, inquiry: Inquiry) -> Optional[str]:
-    # A vendor-specific id is unique only among the disks of one model. A T10 id starts with the vendor already.
-    origin = inquiry.vendor + inquiry.model if designator.kind == VENDOR_SPECIFIC else b""
-    data = designator.data if designator.code_set == ASCII else designator.data.hex().encode("ascii")
-    return _printable(b"%x" % designator.kind + origin + data)
 
 
 def _printable(raw: bytes) -> Optional[str]:

@@ -5,7 +5,8 @@ The parser's namespace ends in the constructor of a command.
 """
 
 import argparse
-from typing import Any, Dict, List, Optional, Type
+import os
+from typing import Any, Dict, List, Optional, Sequence, Type
 
 from relvmoiscsi import engine, report, wording
 from relvmoiscsi.cli.map_out import new_file
@@ -63,6 +64,18 @@ class DeviceCommand:
     def run(self) -> Answer:
         raise NotImplementedError
 
+    def words(self, name: str, *more: str) -> Sequence[str]:
+        """Return the command `name` on the device, with the same login."""
+        login = {"--initiator-name": self.initiator_name, "--chap-file": self.chap_file}
+        options = [word for option, value in login.items() if value is not None for word in (option, value)]
+        return ("relvmoiscsi", name, *more, self.device, *options)
+
+    def next_line(self, state: str) -> str:
+        """Return the next step with a LUN in this state."""
+        is_new = state == engine.RESIGNATURED
+        words = self.words("check", "--original", "ORIGINAL") if is_new else self.words("resignature")
+        return "next: " + wording.shell_words(*words)
+
     def source(self, word: str) -> LunSource:
         """Return what an argument DEVICE names. Raises UsageError, NotFound, Refused."""
         login = (self.initiator_name, self.chap_file)
@@ -111,6 +124,57 @@ class WriteCommand(DeviceCommand, Asked):
             ask(self, question + " Type the SCSIid of the clone:", str(lun.scsi_id))
         elif not loss:
             ask(self, question)
+
+    def answer(self, lun: OpenLun, outcome: run.CompletedRun, headline: str) -> Answer:
+        """Return the answer after a write, when the LUN is closed; say what this machine still remembers of the LUN."""
+        result = outcome.result
+        for sentence in outcome.stale:
+            say(sentence)
+        lines = [headline]
+        if result.ids is not None:
+            lines.append(report.map_text(result.lun, result.ids))
+        lines.append(f"  {result.writes} writes, {human_size(result.bytes_written)}, {result.flushes} flushes")
+        return Answer(completed_facts(lun, outcome), "\n".join(lines + self._next_steps(lun, result)))
+
+    def _next_steps(self, lun: OpenLun, result: engine.Result) -> List[str]:
+        """Return the next steps after a run: verify the LUN, then the commands that attach the new SR, with its values.
+
+        The commands are those of docs/driver.rst. Only a LUN with a SCSIid has them: no host attaches another device.
+        """
+        if result.state != engine.RESIGNATURED:
+            resignature = wording.command(*self.words("resignature"))
+            return [
+                f"next: give the clone new identities with {resignature}, or detach it. "
+                "No host may attach it beside its original."
+            ]
+        lines = ["next: " + wording.shell_words(*self.words("check"))]
+        if lun.scsi_id is None or result.ids is None or result.lun is None:
+            return lines
+        lines.append("then, on the pool master (pbd-create and pbd-plug for each host):")
+        sr_type, config = "lvmohba", [f"SCSIid={lun.scsi_id}"]
+        if is_url(lun.name):
+            from relvmoiscsi.lun.url_login import USER  # noqa: PLC0415 - a path needs no login
+
+            url = parse_url(lun.name)
+            sr_type, at = "lvmoiscsi", [f"target={url.portal.host}", f"targetIQN={url.iqn}"]
+            at += [f"port={url.portal.port}"] if url.portal.port != DEFAULT_PORT else []
+            if url.user or self.chap_file is not None or os.environ.get(USER):
+                at += [f"chapuser={url.user or 'USER'}", "chappassword_secret=SECRET"]
+                lines.append("  SECRET is the UUID that `xe secret-create value=PASSWORD` prints")
+            config = at + config
+        else:
+            lines.append("  for a LUN behind iSCSI, use type=lvmoiscsi and add device-config:target and targetIQN")
+        sr, name = result.ids.new_sr, (result.lun.mgt.name_label if result.lun.mgt else "") + " copy"
+        introduce = [f"uuid={sr}", f"type={sr_type}", f"name-label={name}", "shared=true", "content-type=user"]
+        create = [f"sr-uuid={sr}", "host-uuid=HOST", *(f"device-config:{one}" for one in config)]
+        protect = [f"uuid={sr}", "other-config:gc=false", "other-config:indestructible=true"]
+        return [
+            *lines,
+            f"  {wording.shell_words('xe', 'sr-introduce', *introduce)}",
+            f"  {wording.shell_words('xe', 'pbd-create', *create)}",
+            f"  {wording.shell_words('xe', 'sr-param-set', *protect)}",
+            "  xe pbd-plug uuid=PBD",
+        ]
 
     def _is_unknown(self, lun: OpenLun, proposal: Proposal) -> bool:
         """Has nobody said that the LUN is the clone, and unused: neither a pool, nor --not-in-use, nor --scsi-id?"""
@@ -195,53 +259,6 @@ def device_word(word: str) -> str:
 
 
 # --- the answer
-
-
-def answer(lun: OpenLun, outcome: run.CompletedRun, headline: str) -> Answer:
-    """Return the answer after a write, when the LUN is closed; say what this machine still remembers of the LUN."""
-    result = outcome.result
-    for sentence in outcome.stale:
-        say(sentence)
-    lines = [headline]
-    if result.ids is not None:
-        lines.append(report.map_text(result.lun, result.ids))
-    lines.append(f"  {result.writes} writes, {human_size(result.bytes_written)}, {result.flushes} flushes")
-    if result.state != engine.RESIGNATURED:
-        resignature = wording.command("relvmoiscsi", "resignature", lun.name)
-        lines.append(
-            f"next: give the clone new identities with {resignature}, or detach it. "
-            "No host may attach it beside its original."
-        )
-    elif not lun.is_lun:  # no host attaches an image file
-        lines.append("next: " + wording.shell_words("relvmoiscsi", "check", lun.name))
-    elif lun.scsi_id is not None and result.ids is not None and result.lun is not None:
-        # The commands that attach the new SR, with its values.
-        sr_type = "lvmohba"
-        config: List[str] = []
-        lines.append("next, on the pool master (pbd-create and pbd-plug for each host):")
-        if is_url(lun.name):
-            url = parse_url(lun.name)
-            sr_type, config = "lvmoiscsi", [f"target={url.portal.host}", f"targetIQN={url.iqn}"]
-            config += [f"port={url.portal.port}"] if url.portal.port != DEFAULT_PORT else []
-        else:
-            lines.append("  for a LUN behind iSCSI, use type=lvmoiscsi and add device-config:target and targetIQN")
-        config.append(f"SCSIid={lun.scsi_id}")
-        sr, name = result.ids.new_sr, (result.lun.mgt.name_label if result.lun.mgt else "") + " copy"
-        introduce = [f"uuid={sr}", f"type={sr_type}", f"name-label={name}", "shared=true", "content-type=user"]
-        create = [f"sr-uuid={sr}", "host-uuid=HOST", *(f"device-config:{one}" for one in config)]
-        lines += [
-            f"  {wording.shell_words('xe', 'sr-introduce', *introduce)}",
-            f"  {wording.shell_words('xe', 'pbd-create', *create)}",
-            "  xe pbd-plug uuid=PBD",
-        ]
-    return Answer(completed_facts(lun, outcome), "\n".join(lines))
-
-
-def next_line(state: str, device: str) -> str:
-    """Return the next step with a LUN in this state."""
-    if state == engine.RESIGNATURED:
-        return "next: " + wording.shell_words("relvmoiscsi", "check", "--original", "ORIGINAL", device)
-    return "next: " + wording.shell_words("relvmoiscsi", "resignature", device)
 
 
 def failure_facts(arguments: argparse.Namespace, problem: RelvmoiscsiError) -> Dict[str, Any]:

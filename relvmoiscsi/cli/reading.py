@@ -4,12 +4,11 @@
 import argparse
 import re
 import sys
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.cli.on_lun import DeviceCommand, device_word, failure_facts, next_line, on_lun, takes_device
+from relvmoiscsi.cli.on_lun import DeviceCommand, device_word, failure_facts, on_lun, takes_device
 from relvmoiscsi.cli.output import Answer, Bar, Maker, say
-from relvmoiscsi.device import Range
 from relvmoiscsi.engine import saved as saved_vms
 from relvmoiscsi.errors import NOTHING_WRITTEN, Partial, Refused, RelvmoiscsiError, UsageError, error_facts
 from relvmoiscsi.lun.answer import Identification
@@ -74,13 +73,6 @@ def _show(arguments: argparse.Namespace) -> Answer:
     return Answer({"devices": [each.facts for each in answers]}, "\n\n".join(each.text for each in answers), status)
 
 
-def _resignature_words(command: DeviceCommand) -> Sequence[str]:
-    """Return the command that resignatures the device, with the same login."""
-    login = {"--initiator-name": command.initiator_name, "--chap-file": command.chap_file}
-    words = [word for option, value in login.items() if value is not None for word in (option, value)]
-    return ("relvmoiscsi", "resignature", command.device, *words)
-
-
 class ShowCommand(DeviceCommand):
     """Print the content of a LUN."""
 
@@ -96,7 +88,7 @@ class ShowCommand(DeviceCommand):
             if found_there is not None:
                 return found_there
         with self.source(self.device).opened_to_read() as lun:
-            found = engine.inspect(lun.device, _resignature_words(self))
+            found = engine.inspect(lun.device, self.words("resignature"))
             one = engine.one_vdi(lun.device, found.lun) if found.lun is not None else None
             saved = saved_vms(lun.device, found.lun) if found.lun is not None else None
             pool = lun.guard.ask([found.lun.sr_uuid] if found.lun is not None else [], "")
@@ -136,7 +128,7 @@ class CheckCommand(DeviceCommand):
     def run(self) -> Answer:
         name, source = self.device, self.source(self.device)
         with source.opened_to_read() as lun:
-            found = engine.inspect(lun.device, _resignature_words(self))
+            found = engine.inspect(lun.device, self.words("resignature"))
             facts = report.inspection_facts(name, found)
             if found.defects:
                 # The next step: a command that a defect names, of relvmoiscsi first; else a look at the original.
@@ -157,7 +149,7 @@ class CheckCommand(DeviceCommand):
             return self._told(found.contradictions[0], facts, report.contradictions_text(name, found))
         text = f"{name}: every structure checks; state {found.state}."
         notes = ["note: " + sentence for sentence in facts["notes"]]
-        return Answer(facts, "\n".join([text, *notes, next_line(found.state, name)]))
+        return Answer(facts, "\n".join([text, *notes, self.next_line(found.state)]))
 
     def _told(self, first: RelvmoiscsiError, facts: Dict[str, Any], text: str) -> Answer:
         """Return all defects as the result. With --json, stderr also gets the first defect, as for other commands."""
@@ -167,17 +159,8 @@ class CheckCommand(DeviceCommand):
 
     def _compare(self, name: str, source: LunSource, clone: OpenLun, facts: Dict[str, Any]) -> Answer:
         """Compare a clone with its original, which has this name."""
-        with source.opened_to_read() as original:
-            data: List[Range] = []  # in order, with overlapping and touching ranges joined
-            for part in (
-                () if self.identities_only else sorted(original.device.data_ranges() + clone.device.data_ranges())
-            ):
-                if data and part.offset <= data[-1].end:
-                    data[-1] = Range(data[-1].offset, max(data[-1].end, part.end) - data[-1].offset)
-                else:
-                    data.append(part)
-            with Bar() as bar:
-                found = engine.compare(original.device, clone.device, None if self.identities_only else data, bar)
+        with source.opened_to_read() as original, Bar() as bar:
+            found = engine.compare(original.device, clone.device, () if self.identities_only else None, bar)
         facts.update(report.comparison_facts(facts["device"], name, found))
         if found.problems:
             refused = Refused(found.problems[0]).in_state(NOTHING_WRITTEN)
@@ -188,11 +171,11 @@ class CheckCommand(DeviceCommand):
                 is_new = state == engine.RESIGNATURED
                 what = "no finished copy" if is_new else "an untouched copy"
                 verdict, told = f"{self.device}, state {state}, is {what} of {name}: both have the same identities.", []
-            after = _TAKE_AGAIN if state == engine.RESIGNATURED else next_line(state, self.device)
+            after = _TAKE_AGAIN if state == engine.RESIGNATURED else self.next_line(state)
             if found.problems[0].startswith(engine.EXCHANGED):
                 after = "next: " + shell_words("relvmoiscsi", "check", "--original", self.device, name)
             if found.problems[0].startswith("The original is another SR"):
-                after = next_line(engine.RESIGNATURED, self.device)
+                after = self.next_line(engine.RESIGNATURED)
             lines = [verdict, *map(printable, told[:_FEW])]
             if len(told) > _FEW:
                 lines.append(f"... and {len(told) - _FEW} more, which --json prints.")

@@ -7,9 +7,9 @@ import os
 from typing import Optional, Union
 
 from relvmoiscsi import report, untrusted
-from relvmoiscsi.cli.on_lun import FINISHED, WriteCommand, answer, on_lun, warn_of_override, writes
+from relvmoiscsi.cli.on_lun import FINISHED, WriteCommand, on_lun, warn_of_override, writes
 from relvmoiscsi.cli.output import Answer, Bar, Maker, say, tell
-from relvmoiscsi.engine import LaterCopy, OneVdiRequest, ResignatureRequest, notes
+from relvmoiscsi.engine import AlreadyDone, LaterCopy, OneVdiRequest, ResignatureRequest, notes
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError, in_state
 from relvmoiscsi.formats import mapfile
 from relvmoiscsi.formats.identity import IdMap
@@ -17,7 +17,7 @@ from relvmoiscsi.host.own_path import NotOwn, read_named
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import dry_run_facts, finished_facts, identification, unsaid_copy
 from relvmoiscsi.lun.opened import OpenLun
-from relvmoiscsi.lun.run import NewRun, Proposal, Settlement
+from relvmoiscsi.lun.run import NewRun, Proposal, Recovery
 from relvmoiscsi.wording import ALL, VDIS, printable
 
 _MOST_MAP_BYTES, _MOST_MAP_VALUES = 64 << 20, 1 << 22  #: of --map: more than the map of the largest LUN
@@ -119,20 +119,20 @@ class ResignatureCommand(WriteCommand):
 
     def run(self) -> Answer:
         source, asked = self.source(self.device), (self.permission, self.request, os.urandom)
-        found: Union[run.CompletedRun, run.Finished, NewRun]
+        found: Union[run.CompletedRun, AlreadyDone, NewRun]
         if self.dry_run:
             lun, found = run.plan_of(source, *asked)
         else:
             with Bar() as bar:
                 lun, found = run.resignature_of(source, *asked, self.consent, lambda _, done, total: bar(done, total))
-        if isinstance(found, run.Finished):
-            said = f"{lun.name} was already resignatured, as SR {found.done.sr_uuid}. Nothing was written."
+        if isinstance(found, AlreadyDone):
+            said = f"{lun.name} was already resignatured, as SR {found.sr_uuid}. Nothing was written."
             return Answer(finished_facts(lun, found), said)
         if isinstance(found, run.CompletedRun):
             headline = (
                 FINISHED.format(self.device, "resignature") if found.was_cut else f"{self.device} was resignatured."
             )
-            return answer(lun, found, headline)
+            return self.answer(lun, found, headline)
         # The answer to a dry run is the plan, with what would refuse the run.
         objection, prepared = found.pool.objection, found.prepared
         if objection is not None and found.pool.is_overridden:
@@ -144,19 +144,19 @@ class ResignatureCommand(WriteCommand):
             self._as_later_copy(lun.name, prepared.later_copy)
         except Refused as refusal:
             say("note: a run without --dry-run is refused: " + printable(refusal.message))
-        facts, loss = dry_run_facts(lun, found), report.loss_of(prepared)
+        facts = dry_run_facts(lun, found)
         lines = [f"{lun.name}: dry run. These writes are planned; nothing was written."]
         lines += identification(lun, found).lines()
         lines += [report.cost_text(prepared.cost)] if prepared.cost is not None else []
-        lines += loss.lines if loss is not None else []
+        lines += report.loss_of(prepared)[0]
         lines += [report.map_text(prepared.lun, prepared.plan.run.ids), "", report.plan_text(prepared.plan)]
         return Answer(facts, "\n".join(lines + report.note_lines(facts["notes"])))
 
     def consent(self, lun: OpenLun, proposal: Proposal) -> None:
         """Ask before a new run, with its plan, and before an interrupted run is settled."""
         self.identify(lun, proposal)
-        if isinstance(proposal, Settlement):
-            run_cut = proposal.mark.journal.run
+        if isinstance(proposal, Recovery):
+            run_cut = proposal.earlier.journal.run
             if proposal.why:
                 say(_WHY[proposal.why].format(lun.name, printable(str(run_cut.scsi_id))))
                 self.ask(lun, proposal, "Roll the interrupted resignature back?")
@@ -167,17 +167,17 @@ class ResignatureCommand(WriteCommand):
         elif isinstance(proposal, NewRun):
             prepared = proposal.prepared
             as_copy = self._as_later_copy(lun.name, prepared.later_copy)
-            loss = report.loss_of(prepared)
+            loss, to_lose = report.loss_of(prepared)
             if not self.yes:
                 tell(report.map_text(prepared.lun, prepared.plan.run.ids))
             for sentence in notes(prepared.lun):
                 say("note: " + printable(sentence))
             if prepared.cost is not None:
                 say(report.cost_text(prepared.cost))
-            if loss is not None:
-                (say if self.yes else tell)("\n".join(loss.lines))
+            if loss:
+                (say if self.yes else tell)("\n".join(loss))
             question = f"Give {lun.name} these new identities{as_copy}?"
-            self.ask(lun, proposal, question, loss.question if loss is not None else "")
+            self.ask(lun, proposal, question, to_lose)
 
     def _as_later_copy(self, name: str, copy: Optional[LaterCopy]) -> str:
         """Say that the LUN is taken for a later copy; return the words for the question, "" for any other LUN.

@@ -4,14 +4,14 @@
 import os
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.cli.on_lun import FINISHED, WriteCommand, answer, next_line, on_lun, writes
+from relvmoiscsi.cli.on_lun import FINISHED, WriteCommand, on_lun, writes
 from relvmoiscsi.cli.output import Answer, Maker
-from relvmoiscsi.engine import KINDS, Inspection
+from relvmoiscsi.engine import KINDS, Inspection, Result
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import Identification
 from relvmoiscsi.lun.opened import NOBODY_NEEDED, OpenLun
-from relvmoiscsi.lun.run import Proposal, Settlement, Undoing
-from relvmoiscsi.wording import printable
+from relvmoiscsi.lun.run import Proposal, Recovery, Undoing
+from relvmoiscsi.wording import command, printable
 
 _RECOVER = """\
 Run the command on any host after a power cut, a lost connection or a killed process. The command rolls back a
@@ -44,21 +44,25 @@ class RecoverCommand(WriteCommand):
     def run(self) -> Answer:
         lun, outcome = run.recover(self.source(self.device), self.permission, self.consent)
         if isinstance(outcome, Inspection):
-            facts = report.inspection_facts(lun.name, outcome)
+            done = outcome.run
+            ids, of = (done.ids, done.scsi_id) if done is not None else (None, None)
+            facts = report.result_facts(lun.name, Result(outcome.state, outcome.lun, ids, of, already_done=True))
             facts["lun"] = Identification(lun, NOBODY_NEEDED, outcome.lun).facts()
             text = f"{lun.name}: no run was interrupted; state {outcome.state}. Nothing was written."
-            return Answer(facts, text + "\n" + next_line(outcome.state, lun.name))
-        assert isinstance(outcome.proposal, Settlement)
-        mark, text = outcome.proposal.mark, FINISHED
-        if engine.goes_back(mark):
-            text = "{}: the {} was interrupted before its commit and has been rolled back. Run the command again."
-        return answer(lun, outcome, text.format(lun.name, KINDS[mark.commit_record.kind]))
+            return Answer(facts, text + "\n" + self.next_line(outcome.state))
+        assert isinstance(outcome.proposal, Recovery)
+        earlier, text = outcome.proposal.earlier, FINISHED
+        kind = KINDS[earlier.commit_record.kind]
+        again = command("relvmoiscsi", kind, lun.name)
+        if engine.goes_back(earlier):
+            text = "{0}: the {1} was interrupted before its commit and has been rolled back. Run {2} again."
+        return self.answer(lun, outcome, text.format(lun.name, kind, again))
 
     def consent(self, lun: OpenLun, proposal: Proposal) -> None:
         """Ask whether to settle the run, with the SR that the LUN will then hold."""
-        assert isinstance(proposal, Settlement)
-        kind, ids = KINDS[proposal.mark.commit_record.kind], proposal.mark.journal.run.ids
-        what, sr_uuid = ("Roll back", ids.sr) if engine.goes_back(proposal.mark) else ("Finish", ids.new_sr)
+        assert isinstance(proposal, Recovery)
+        kind, ids = KINDS[proposal.earlier.commit_record.kind], proposal.earlier.journal.run.ids
+        what, sr_uuid = ("Roll back", ids.sr) if engine.goes_back(proposal.earlier) else ("Finish", ids.new_sr)
         self.identify(lun, proposal)
         question = f"{what} the {kind} of {lun.name} that was interrupted, to SR {sr_uuid}?"
         self.ask(lun, proposal, printable(question))
@@ -69,7 +73,7 @@ class UndoCommand(WriteCommand):
 
     def run(self) -> Answer:
         lun, outcome = run.undo(self.source(self.device), self.permission, os.urandom, self.consent)
-        return answer(lun, outcome, f"{lun.name} has its old identities back.")
+        return self.answer(lun, outcome, f"{lun.name} has its old identities back.")
 
     def consent(self, lun: OpenLun, proposal: Proposal) -> None:
         assert isinstance(proposal, Undoing)

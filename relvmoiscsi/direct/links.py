@@ -183,9 +183,8 @@ def check_no_user(scsi_id: str, pool: pool_records.PoolRecords, link: str = "", 
 
     for user in pool_records.users_of(scsi_id, pool, look):
         if not user.vdi:
-            raise Refused(
-                f"LUN {scsi_id} belongs to the SR {user.sr_name}. If the SR is not needed, forget the SR first."
-            )
+            sr = pool_records.name_of(user.sr)
+            raise Refused(f"LUN {scsi_id} belongs to the SR {sr}. If the SR is not needed, forget the SR first.")
         if user.vdi.get("location") != link:
             raise Refused(
                 "LUN {} is the VDI {} ({!r}) already. If the VDI is not needed, run `xe vdi-forget`.".format(

@@ -11,9 +11,9 @@ pool.py         xapi's records; the other hosts.
 
 import os
 import time
-from typing import List, Optional, Tuple
+from typing import List, Mapping, Optional, Tuple
 
-from relvmoiscsi.doctor.driver import DriverInfo, examine_drivers, examine_whitelist
+from relvmoiscsi.doctor.driver import examine_drivers, examine_whitelist
 from relvmoiscsi.doctor.finding import OK, Finding, problem, unknown
 from relvmoiscsi.doctor.needs import (
     examine_restart,
@@ -54,7 +54,7 @@ def _is_dom0(host: Host) -> bool:
     return any(os.path.exists(host.at(path)) for path in SIGNS_OF_DOM0)
 
 
-def _examine_host(host: Host) -> Tuple[List[Finding], Optional[DriverInfo]]:
+def _examine_host(host: Host) -> Tuple[List[Finding], Optional[Mapping[str, str]]]:
     if not _is_dom0(host):
         sentence = f"This machine is not a dom0: it has no {', no '.join(SIGNS_OF_DOM0)}."
         advice = "Run doctor as root in dom0, on a host of the pool. The commands on a LUN need no dom0 and no doctor."

@@ -10,7 +10,7 @@ Source: xen-api ocaml/xapi/sm_exec.ml (get_supported, parse_sr_get_driver_info),
 
 import os
 import xmlrpc.client
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from relvmoiscsi import untrusted_xml
 from relvmoiscsi.doctor import host_root
@@ -34,16 +34,11 @@ UNIMPLEMENTED = 38
 _SAID = ("name", "description", "driver_version")
 
 
-class DriverInfo(NamedTuple):
-    """The driver's answer to sr_get_driver_info."""
+def examine_drivers(host: Host) -> Tuple[List[Finding], Optional[Mapping[str, str]], str]:
+    """Return the findings on both drivers; the iSCSI driver's info, if xapi accepts the info; that driver's path.
 
-    name: str
-    description: str
-    version: str
-
-
-def examine_drivers(host: Host) -> Tuple[List[Finding], Optional[DriverInfo], str]:
-    """Return the findings on both drivers; the iSCSI driver's info, if xapi accepts the info; that driver's path."""
+    The info is the driver's answer to sr_get_driver_info, with the texts _SAID.
+    """
     try:
         directory = sm_directory(host.root)
     except NotFound as error:
@@ -54,16 +49,17 @@ def examine_drivers(host: Host) -> Tuple[List[Finding], Optional[DriverInfo], st
         sentence = f"xapi looks for drivers in {directory}, and there is no executable {' and no '.join(absent)}."
         return [problem("executable", sentence, INSTALL)], None, paths[0]
     there = ok("executable", f"Both drivers are where xapi looks for them, in {directory}, and executable.")
-    path, info = paths[0], None
+    path = paths[0]
+    info: Optional[Mapping[str, str]] = None
     try:
         value = _answer(host, path, "sr_get_driver_info")
-        found: List[Any] = [value.get(key) for key in _SAID] if isinstance(value, dict) else []
-        if not found or not all(isinstance(text, str) for text in found):
+        if not isinstance(value, dict) or not all(isinstance(value.get(key), str) for key in _SAID):
             raise ValueError("its answer has no name, description or version")
-        info = DriverInfo(*found)
-        answer = ok("driver-info", f'The driver answers xapi: "{info.name}", version {info.version}.')
-        if PHRASE not in info.name + "\n" + info.description:
-            sentence = f'The driver calls itself "{info.name}", without the words "{PHRASE}" that CloudStack looks for.'
+        info = value
+        name, version = value["name"], value["driver_version"]
+        answer = ok("driver-info", f'The driver answers xapi: "{name}", version {version}.')
+        if PHRASE not in name + "\n" + value["description"]:
+            sentence = f'The driver calls itself "{name}", without the words "{PHRASE}" that CloudStack looks for.'
             answer = problem("driver-info", sentence, INSTALL)
     except ValueError as error:
         sentence = f"{path} does not answer xapi as a driver does, so xapi skips it: {str(error).rstrip('.')}."

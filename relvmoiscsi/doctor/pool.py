@@ -13,7 +13,7 @@ from typing import Any, List, Mapping, NamedTuple, Optional, Tuple, Union
 from relvmoiscsi import __version__
 from relvmoiscsi.doctor import finding as findings_
 from relvmoiscsi.doctor import host_root
-from relvmoiscsi.doctor.driver import PHRASE, TYPE, TYPES, DriverInfo
+from relvmoiscsi.doctor.driver import PHRASE, TYPE, TYPES
 from relvmoiscsi.doctor.finding import Finding, listed, ok, problem, unknown, warning
 from relvmoiscsi.doctor.needs import KEEPS_ALL, MAKES_ONE, examine_settings
 from relvmoiscsi.host.disk import holders, multipath
@@ -92,7 +92,7 @@ def no_pool(failure: Exception) -> Finding:
     return unknown("pool", sentence, "Start xapi, then run `relvmoiscsi doctor` again as root.")
 
 
-def examine_pool(here: Host, pool: PoolFacts, info: Optional[DriverInfo]) -> List[Finding]:
+def examine_pool(here: Host, pool: PoolFacts, info: Optional[Mapping[str, str]]) -> List[Finding]:
     """Return the findings on the pool; `info` is the answer of this host's driver."""
     return [
         examine_registration(pool),
@@ -117,7 +117,7 @@ def examine_registration(pool: PoolFacts) -> Finding:
     return (problem if TYPE in lacking else warning)("registration", sentence, _ON_MASTER)
 
 
-def examine_record(here: Host, pool: PoolFacts, info: Optional[DriverInfo]) -> Finding:
+def examine_record(here: Host, pool: PoolFacts, info: Optional[Mapping[str, str]]) -> Finding:
     """Check the SM record, which `xe sm-list` prints on any host."""
     detects = f"`xe sm-list | grep {shell_words(PHRASE)}`, by which CloudStack detects it,"
     if not pool.drivers:
@@ -131,8 +131,8 @@ def examine_record(here: Host, pool: PoolFacts, info: Optional[DriverInfo]) -> F
     if not host_root.is_program(here, file):
         sentence = f"The SM record names {file}, which this host lacks; the next start of its xapi removes the record."
         return problem("sm-record", sentence, _ON_ALL)
-    if info is not None and (info.name, info.version) != (name, version):
-        said = f'"{info.name}", version {info.version}'
+    if info is not None and (info["name"], info["driver_version"]) != (name, version):
+        said = f'"{info["name"]}", version {info["driver_version"]}'
         sentence = f'The SM record says "{name}", version {version}; the driver of this host says {said}.'
         return warning("sm-record", sentence, _ON_ALL)
     return ok("sm-record", f'{detects} finds "{name}", version {version}, {file}.')

@@ -127,6 +127,10 @@ class IdMap(NamedTuple):
     uuids: Dict[str, str]  #: SR and VDI UUIDs, old to new
     lvm_ids: Dict[str, str]  #: PV, VG and LV ids without dashes, old to new
 
+    def __repr__(self) -> str:
+        """In one line: a LUN may have thousands of identities."""
+        return f"IdMap(sr={self.sr!r}, {len(self.uuids)} UUIDs, {len(self.lvm_ids)} LVM ids)"
+
     @property
     def new_sr(self) -> str:
         return self.uuids[self.sr]

@@ -74,14 +74,6 @@ class VdiRecord(NamedTuple):
     metadata_of_pool: str  #: reference of the pool that writes its database into the VDI; "" for no pool
 
 
-class SlotLink(NamedTuple):
-    """A UUID in a tag `uuid` or `snapshot_of` of a slot whose record cannot be read."""
-
-    offset: int  #: of the slot, in bytes from the start of the volume
-    at: int  #: of the UUID, in bytes from the start of the volume
-    uuid: str
-
-
 class Mgt(NamedTuple):
     """The bytes in use of the MGT volume, and their content."""
 
@@ -95,7 +87,7 @@ class Mgt(NamedTuple):
     records: List[VdiRecord]
     damaged: List[int]  #: offsets of records of which a shifted record has blanked the start
     unread: List[int]  #: offsets of slots whose record cannot be read
-    links: List[SlotLink]  #: the UUIDs in these slots
+    links: Dict[int, str]  #: the UUIDs in tags `uuid` and `snapshot_of` of these slots, by their place in the volume
 
     def duplicates(self) -> List[str]:
         """The UUIDs of VDIs with several live records."""
@@ -141,14 +133,15 @@ def read_mgt(data: bytes, volume: str, spare: bytes = b"") -> Mgt:
         if name in sr:
             where = Place(volume, _at(data, name, sr, SR_START))
             raise Unsupported("MGT", where, "the SR was made by the xenvm experiment")
-    records, damaged, unread, links = [], [], [], []
+    records, damaged, unread = [], [], []
+    links: Dict[int, str] = {}
     for offset in range(SR_END, len(data), RECORD_BYTES):
         try:
             records.append(_record(data, offset, Place(volume, offset)))
         except Malformed:
             unread.append(offset)
             for match in _LINK.finditer(data, offset, offset + RECORD_BYTES):
-                links.append(SlotLink(offset, match.start(1), match.group(1).decode("ascii")))
+                links[match.start(1)] = match.group(1).decode("ascii")
             continue
         if not data[offset : offset + RECORD_BYTES].replace(b"\0", b"").startswith(b"<vdi>"):
             damaged.append(offset)
@@ -233,7 +226,14 @@ def other_tags(one: Mgt, record: VdiRecord, other: Mgt, twin: VdiRecord) -> List
     """The names of the tags whose texts differ between two records, without the tags that a new identity changes."""
     if _blanked(one, record) == _blanked(other, twin):
         return []
-    first, second = _other_tags(one, record), _other_tags(other, twin)
+    first, second = (
+        {
+            name: text.strip()
+            for name, text in _tags(mgt.data, at, at + RECORD_BYTES, Place("MGT", at)).items()
+            if name not in (b"uuid", b"snapshot_of")
+        }
+        for mgt, at in ((one, record.offset), (other, twin.offset))
+    )
     return sorted(name.decode("ascii") for name in {*first, *second} if first.get(name) != second.get(name))
 
 
@@ -247,9 +247,9 @@ def _blanked(mgt: Mgt, record: VdiRecord) -> Tuple[int, int, bytes]:
     return (*places, bytes(slot))
 
 
-def _other_tags(mgt: Mgt, record: VdiRecord) -> Tags:
-    tags = _tags(mgt.data, record.offset, record.offset + RECORD_BYTES, Place("MGT", record.offset))
-    return {name: text.strip() for name, text in tags.items() if name not in (b"uuid", b"snapshot_of")}
+def slot_of(at: int) -> int:
+    """The start of the record slot around a place, both in bytes from the start of the volume."""
+    return at - (at - SR_END) % RECORD_BYTES
 
 
 def changes(before: Mgt, after: Mgt, sr_uuid: str, uuids: Mapping[str, str]) -> List[Change]:
@@ -262,8 +262,8 @@ def changes(before: Mgt, after: Mgt, sr_uuid: str, uuids: Mapping[str, str]) -> 
         places.append((record.uuid_at, record.uuid, "MGT: UUID of VDI " + record.uuid))
         if record.snapshot_of:
             places.append((record.snapshot_of_at, record.snapshot_of, f"MGT: VDI {record.uuid} is a snapshot of"))
-    for link in after.links:
-        places.append((link.at, link.uuid, f"MGT: UUID in the unreadable record at byte {link.offset}"))
+    for at, uuid in after.links.items():
+        places.append((at, uuid, f"MGT: UUID in the unreadable record at byte {slot_of(at)}"))
     found = [Change(after.sr_uuid_at, after.sr_uuid.encode(), sr_uuid.encode(), "MGT: UUID of the SR")]
     found += [Change(at, old.encode("ascii"), uuids[old].encode("ascii"), what) for at, old, what in places]
     if after.data == before.data:
@@ -281,8 +281,7 @@ def changes(before: Mgt, after: Mgt, sr_uuid: str, uuids: Mapping[str, str]) -> 
     ]
     covered, single = {change.offset for change in whole}, []
     for change in found:
-        slot = change.offset - (change.offset - SR_END) % RECORD_BYTES
-        if change.offset < SR_END or slot not in covered:
+        if change.offset < SR_END or slot_of(change.offset) not in covered:
             single.append(change)
     return single + whole
 

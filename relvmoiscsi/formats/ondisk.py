@@ -18,7 +18,7 @@ import sys
 from array import array
 from functools import partial
 from struct import Struct, error
-from typing import Any, Callable, Dict, Generic, List, NamedTuple, Optional, Type, TypeVar, Union, overload
+from typing import Any, Callable, Generic, Iterable, List, NamedTuple, Optional, Type, TypeVar, Union, overload
 
 from relvmoiscsi.errors import BadMagic, Place, Truncated
 
@@ -123,9 +123,6 @@ class Record:
         ends, starts = [0, *(field.end for field in fields)], [*(field.offset for field in fields), self.SIZE]
         return b"".join([self._bytes[end:start] for end, start in zip(ends, starts)])
 
-    def as_dict(self) -> Dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in self.fields()}
-
     def __bytes__(self) -> bytes:
         return self._bytes
 
@@ -136,7 +133,7 @@ class Record:
         return hash((type(self), self._bytes))
 
     def __repr__(self) -> str:
-        values = ", ".join("{}={!r}".format(*item) for item in self.as_dict().items())
+        values = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in self.fields())
         return f"{type(self).__name__}({values})"
 
 
@@ -160,8 +157,9 @@ def raw(offset: int, size: int) -> "Field[bytes]":
     return Field(offset, Struct(f"{size}s"), bytes)
 
 
-def big_endian(numbers: "array[int]") -> "array[int]":
-    """The numbers of an array that was filled with big-endian bytes; or an array whose bytes are these numbers."""
+def big_endian(code: str, data: Iterable[int]) -> "array[int]":
+    """The numbers in big-endian bytes; or, from numbers, an array whose bytes are big-endian. `code`: "I" or "Q"."""
+    numbers = array(code, data)
     if sys.byteorder == "little":
         numbers.byteswap()
     return numbers

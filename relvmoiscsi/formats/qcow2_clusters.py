@@ -7,7 +7,7 @@ xcp-ng-rpms/sm, qcow2util.py as patches 0139 and 0140 have it (calcOverheadEmpty
 
 from array import array
 from functools import lru_cache
-from typing import Iterable, List, NamedTuple, Sequence, Tuple
+from typing import List, NamedTuple, Sequence, Tuple
 
 from relvmoiscsi.device import align_up
 from relvmoiscsi.errors import Malformed, Place, Truncated, Unsupported
@@ -46,18 +46,9 @@ class Needs(NamedTuple):
         return 1 + sum(self)
 
 
-def words(data: bytes) -> Sequence[int]:
-    """The 64-bit numbers in big-endian bytes."""
-    return big_endian(array("Q", data))
-
-
-def word_bytes(numbers: Iterable[int]) -> bytes:
-    return big_endian(array("Q", numbers)).tobytes()
-
-
 def read_tables(data: bytes, what: str, where: Place) -> List[int]:
     """The places of clusters in a first-level table or a count table; 0 for an unused entry. Raises Malformed."""
-    found = words(data)
+    found = big_endian("Q", data)
     for index, entry in enumerate(found):
         if entry & _L1_RESERVED:
             raise Malformed(what, where.plus(ENTRY_BYTES * index), f"an entry is 0x{entry:016x}")
@@ -74,16 +65,18 @@ def read_entries(data: bytes, where: Place) -> Tuple[Sequence[int], Sequence[int
     """
     found, zeros = int.from_bytes(data, "big"), qcow2.ENTRY_ZEROS
     if found & _repeated(_L2_RESERVED, len(data)):
-        for index, entry in enumerate(words(data)):
+        for index, entry in enumerate(big_endian("Q", data)):
             at = where.plus(ENTRY_BYTES * index)
             if entry & qcow2.ENTRY_COMPRESSED:
                 raise Unsupported("QCOW2 cluster", at, "it is compressed")
             if entry & _L2_RESERVED:
                 raise Malformed("QCOW2 cluster", at, f"its entry is 0x{entry:016x}")
-    places = words((found & _repeated(qcow2.ENTRY_PLACE, len(data))).to_bytes(len(data), "big"))
+    places = big_endian("Q", (found & _repeated(qcow2.ENTRY_PLACE, len(data))).to_bytes(len(data), "big"))
     clusters = places
     if found & _repeated(zeros, len(data)):
-        clusters = array("Q", [ZEROS if entry & zeros else place for entry, place in zip(words(data), places)])
+        clusters = array(
+            "Q", [ZEROS if entry & zeros else place for entry, place in zip(big_endian("Q", data), places)]
+        )
     return clusters, (places if ABSENT not in places else array("Q", filter(None, places)))
 
 
@@ -97,8 +90,8 @@ def marked(places: Sequence[int], mark: int) -> Sequence[int]:
     """The places with the bits of `mark` added; ABSENT and ZEROS stay."""
     if not places or min(places) <= ZEROS:
         return [mark | place if place > ZEROS else place for place in places]
-    data = word_bytes(places)
-    return words((int.from_bytes(data, "big") | _repeated(mark, len(data))).to_bytes(len(data), "big"))
+    data = big_endian("Q", places).tobytes()
+    return big_endian("Q", (int.from_bytes(data, "big") | _repeated(mark, len(data))).to_bytes(len(data), "big"))
 
 
 def needs(virtual_size: int, cluster_bytes: int) -> Needs:

@@ -14,14 +14,13 @@ Sources: blktap drivers/block-vhd.c (reserve_new_block, schedule_redundant_bm_wr
 (vhd_end_of_headers, vhd_batmap_header_offset, vhd_checksum_batmap); SM drivers/lvhdutil.py (calcSizeVHDLV).
 """
 
-from array import array
-from typing import Iterable, List, Optional, Sequence
+from typing import List, Optional
 
 from relvmoiscsi.device import SECTOR, Range, align_up
 from relvmoiscsi.errors import BadChecksum, Malformed, Place, Unsupported
 from relvmoiscsi.formats import vhd
 from relvmoiscsi.formats.checksum import byte_sum
-from relvmoiscsi.formats.ondisk import big_endian, expect_magic
+from relvmoiscsi.formats.ondisk import expect_magic
 from relvmoiscsi.formats.vhd import BatmapHeader, DynamicHeader, locator_space
 
 UNIT = 4096  #: bytes
@@ -89,18 +88,6 @@ def formula_size(virtual_size: int) -> int:
 
 def block_count(virtual_size: int) -> int:
     return -(-virtual_size // BLOCK_BYTES)
-
-
-# --- the block allocation table
-
-
-def read_entries(data: bytes) -> Sequence[int]:
-    """The entries of a table."""
-    return big_endian(array("I", data))
-
-
-def table_bytes(entries: Iterable[int]) -> bytes:
-    return big_endian(array("I", entries)).tobytes()
 
 
 # --- bitmaps

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """List the LUNs behind a target, and read what each LUN reports about itself; thousands of LUNs at the same time."""
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from relvmoiscsi import scsi
 from relvmoiscsi.iscsi.faults import Violation
@@ -9,7 +9,7 @@ from relvmoiscsi.iscsi.link import Link
 from relvmoiscsi.iscsi.names import LunInfo
 from relvmoiscsi.iscsi.pdu import NO_LUN
 from relvmoiscsi.iscsi.session import Command, Task
-from relvmoiscsi.scsi import Capacity, Verdict
+from relvmoiscsi.scsi import Verdict
 from relvmoiscsi.vpd import INQUIRY_BYTES, PAGE_80, PAGE_83, id_from_page_80, id_from_page_83, inquiry_of
 from relvmoiscsi.vpd import serial_from_page_80 as serial_of
 
@@ -37,16 +37,6 @@ _BLOCK_SIZES = (512, 4096)
 _WRITE_PROTECTED = 0x80
 
 
-class Look(NamedTuple):
-    """What a LUN reports about itself, and whether a call can use the LUN now."""
-
-    info: LunInfo
-    is_disk: bool
-    what: str = ""  #: the kind of device, if the LUN is no disk; "" if no device is mapped
-    verdict: Verdict = Verdict.DONE  #: on the last command of the look
-    is_read_only: bool = False
-
-
 def called(info: LunInfo, beside: Optional[LunInfo] = None) -> str:
     """Return what a message calls a LUN; with the serial number where the SCSIid is that of the LUN `beside`."""
     name = info.scsi_id or f"{info.number} without a SCSIid"
@@ -55,16 +45,15 @@ def called(info: LunInfo, beside: Optional[LunInfo] = None) -> str:
     return name
 
 
-def distinct(looks: Sequence[Look]) -> List[Look]:
+def distinct(looks: Sequence[LunInfo]) -> List[LunInfo]:
     """Return the LUNs without the second address of a LUN. A target may list a LUN under two addressing methods.
 
     Below 256, the peripheral and the flat method name the same LUN by the same number (SAM-5 4.7.7).
     """
-    found: Dict[Any, Look] = {}
+    found: Dict[Any, LunInfo] = {}
     for one in looks:
-        info = one.info
-        is_known = one.is_disk and one.verdict == Verdict.DONE and info.scsi_id is not None and bool(info.serial)
-        key = (info.number, info.scsi_id, info.serial, info.vendor, info.model) if is_known else info.lun
+        is_known = one.is_disk and one.verdict == Verdict.DONE and one.scsi_id is not None and bool(one.serial)
+        key = (one.number, one.scsi_id, one.serial, one.vendor, one.model) if is_known else one.lun
         found.setdefault(key, one)
     return list(found.values())
 
@@ -125,17 +114,17 @@ def list_luns(link: Link) -> List[bytes]:
     raise Violation(f"The target does not list its LUNs: {scsi.reason(task.status, task.sense)}.")
 
 
-def look(link: Link, luns: Sequence[bytes], waits: bool = True) -> List[Look]:
+def look(link: Link, luns: Sequence[bytes], waits: bool = True) -> List[LunInfo]:
     """Read the state of each LUN. One round trip suffices if all LUNs are ready. Raises Lost, OutOfTime.
 
     Without `waits`, a busy LUN is not asked again.
     """
 
-    def once(link: Link, luns: Sequence[bytes]) -> List[Look]:
+    def once(link: Link, luns: Sequence[bytes]) -> List[LunInfo]:
         commands: List[Command] = []
         for lun in luns:  # TEST UNIT READY comes first and takes a pending unit attention
-            commands += [asking(lun, scsi.test_unit_ready(), 0), *asking_names(lun)]
-            commands += [asking(lun, scsi.read_capacity_16(), 32), asking(lun, scsi.mode_sense(), 4)]
+            commands += [asking(lun, scsi.TEST_UNIT_READY, 0), *asking_names(lun)]
+            commands += [asking(lun, scsi.READ_CAPACITY_16, 32), asking(lun, scsi.MODE_SENSE, 4)]
         tasks, found, old = read(link, commands, "a look at the LUNs"), [], []
         for number, lun in enumerate(luns):
             _ready, *of_names, capacity, mode = tasks[6 * number : 6 * number + 6]
@@ -147,7 +136,7 @@ def look(link: Link, luns: Sequence[bytes], waits: bool = True) -> List[Look]:
             if one.is_disk and one.verdict == Verdict.UNSUPPORTED:
                 old.append(number)
             found.append(one)
-        sizes = read(link, [asking(luns[number], scsi.read_capacity_10(), 8) for number in old], "a look at old LUNs")
+        sizes = read(link, [asking(luns[number], scsi.READ_CAPACITY_10, 8) for number in old], "a look at old LUNs")
         for number, task in zip(old, sizes):
             found[number] = _with_capacity(found[number], task, scsi.capacity_10)
         return found
@@ -155,10 +144,10 @@ def look(link: Link, luns: Sequence[bytes], waits: bool = True) -> List[Look]:
     return _until_ready(link, luns, once, waits)
 
 
-def names(link: Link, luns: Sequence[bytes]) -> List[Look]:
+def names(link: Link, luns: Sequence[bytes]) -> List[LunInfo]:
     """Read only the names of each LUN: for a thousand LUNs in half the time of `look`. Raises Lost, OutOfTime."""
 
-    def once(link: Link, luns: Sequence[bytes]) -> List[Look]:
+    def once(link: Link, luns: Sequence[bytes]) -> List[LunInfo]:
         tasks = read(link, [command for lun in luns for command in asking_names(lun)], "a look at the names of LUNs")
         return [name_of(lun, tasks[3 * number : 3 * number + 3]) for number, lun in enumerate(luns)]
 
@@ -166,8 +155,8 @@ def names(link: Link, luns: Sequence[bytes]) -> List[Look]:
 
 
 def _until_ready(
-    link: Link, luns: Sequence[bytes], once: Callable[[Link, Sequence[bytes]], List[Look]], waits: bool = True
-) -> List[Look]:
+    link: Link, luns: Sequence[bytes], once: Callable[[Link, Sequence[bytes]], List[LunInfo]], waits: bool = True
+) -> List[LunInfo]:
     """Read the LUNs, and repeat the read for LUNs that had a unit attention, and with `waits` for busy LUNs."""
     found = once(link, luns)
     repeated = (Verdict.LATER, Verdict.LOOK_AGAIN) if waits else (Verdict.LOOK_AGAIN,)
@@ -191,42 +180,41 @@ def asking_names(lun: bytes) -> List[Command]:
     ]
 
 
-def name_of(lun: bytes, tasks: Sequence[Task]) -> Look:
+def name_of(lun: bytes, tasks: Sequence[Task]) -> LunInfo:
     """Return the names of a LUN. A refused page counts as absent; any other failed read of a page is a problem."""
     unread = [task for task in tasks if _verdict(task) not in (Verdict.DONE, Verdict.UNSUPPORTED, Verdict.UNMAPPED)]
     if unread:
         problem = f"it does not tell what it is: {scsi.reason(unread[0].status, unread[0].sense)}"
-        return Look(LunInfo(lun, problem=problem), is_disk=True, verdict=_verdict(unread[0]))
+        return LunInfo(lun, problem=problem, verdict=_verdict(unread[0]))
     standard, page_83, page_80 = map(answer_of, tasks)
     inquiry = inquiry_of(standard)
     if inquiry is None:
-        return Look(LunInfo(lun), is_disk=False)
+        return LunInfo(lun, is_disk=False)
     if standard[0] & 0x1F != _DISK:
         kind = standard[0] & 0x1F
-        return Look(LunInfo(lun), is_disk=False, what=_TYPES.get(kind, f"a device of type {kind:#04x}"))
-    info = LunInfo(
+        return LunInfo(lun, is_disk=False, what=_TYPES.get(kind, f"a device of type {kind:#04x}"))
+    return LunInfo(
         lun,
         id_from_page_83(page_83, inquiry) or id_from_page_80(page_80, inquiry),
         inquiry.vendor.decode("ascii").strip(),
         inquiry.model.decode("ascii").strip(),
         serial_of(page_80),
     )
-    return Look(info, is_disk=True)
 
 
-def _with_capacity(one: Look, task: Task, parse: Callable[[bytes], Optional[Capacity]]) -> Look:
+def _with_capacity(one: LunInfo, task: Task, parse: Callable[[bytes], Optional[Tuple[int, int, int]]]) -> LunInfo:
     verdict = _verdict(task)
     if verdict != Verdict.DONE:
         problem = f"its size is not known: {scsi.reason(task.status, task.sense)}"
-        return one._replace(info=one.info._replace(problem=problem), verdict=verdict)
-    found = parse(answer_of(task))
-    if found is None or found.block_size not in _BLOCK_SIZES:
-        problem = f"it has blocks of {found.block_size} bytes" if found else "it does not tell its size"
-        return one._replace(info=one.info._replace(problem=problem), verdict=Verdict.FAILED)
-    info = one.info._replace(
-        size_bytes=found.size_bytes,
-        block_size=found.block_size,
-        physical_block_size=found.physical_block_size,
+        return one._replace(problem=problem, verdict=verdict)
+    size_bytes, block_size, physical_block_size = parse(answer_of(task)) or (0, 0, 0)
+    if block_size not in _BLOCK_SIZES:
+        problem = f"it has blocks of {block_size} bytes" if block_size else "it does not tell its size"
+        return one._replace(problem=problem, verdict=Verdict.FAILED)
+    return one._replace(
+        size_bytes=size_bytes,
+        block_size=block_size,
+        physical_block_size=physical_block_size,
         problem="",
+        verdict=Verdict.DONE,
     )
-    return one._replace(info=info, verdict=Verdict.DONE)

@@ -142,7 +142,7 @@ class LunDevice(Device):
             self._unflushed.append(batch)
 
     def flush(self) -> None:
-        self._run(FLUSH, [Command(self.info.lun, scsi.synchronize_cache())])
+        self._run(FLUSH, [Command(self.info.lun, scsi.SYNCHRONIZE_CACHE)])
         self._unflushed = []
 
     def end_late_writes(self, of_another_host: bool = False) -> None:
@@ -276,7 +276,7 @@ class LunDevice(Device):
         one with the worst verdict is handled, and the fence is looked at again. Without a failure, the fence gets what
         the LUN holds. Raises Refused for another LUN, Overtaken, and the error of a failed command.
         """
-        now, was = looking.name_of(self.info.lun, answers[: len(asked.names)]).info, self.info
+        now, was = looking.name_of(self.info.lun, answers[: len(asked.names)]), self.info
         if (now.scsi_id, now.serial) != (was.scsi_id, was.serial):
             self._is_known = False  # the look may find the LUN busy; then the caller looks again
             try:
@@ -358,13 +358,13 @@ class LunDevice(Device):
     def _look(self, link: Link) -> None:
         """Check that the LUN is the same. Raises Refused for another LUN."""
         begun = self.fence.clock()
-        (one,) = looking.look(link, [self.info.lun])
-        now, was = one.info, self.info
-        if not one.is_disk or one.verdict == Verdict.UNMAPPED:
+        was = self.info
+        (now,) = looking.look(link, [was.lun])
+        if not now.is_disk or now.verdict == Verdict.UNMAPPED:
             raise self._gone()
-        if one.verdict == Verdict.LATER:  # the caller looks again, until the deadline
+        if now.verdict == Verdict.LATER:  # the caller looks again, until the deadline
             return
-        if one.verdict == Verdict.ELSEWHERE:
+        if now.verdict == Verdict.ELSEWHERE:
             self._move(now.problem)
             return
         is_named = now.scsi_id is not None or not now.problem
@@ -374,7 +374,7 @@ class LunDevice(Device):
                 "array has mapped another LUN in its place. Check the mapping at the array.",
                 "ISCSIDevice",
             )
-        if one.verdict != Verdict.DONE:
+        if now.verdict != Verdict.DONE:
             raise Refused(
                 f"{self.name} cannot be used any more: {now.problem}. Check the LUN at the array.", "ISCSIDevice"
             )
@@ -414,7 +414,7 @@ def _is_done(task: Task) -> bool:
 
 def _verdict(task: Task) -> Verdict:
     verdict = scsi.judge(task.status, task.sense)
-    if verdict == Verdict.UNSUPPORTED and task.command.cdb == scsi.synchronize_cache():
+    if verdict == Verdict.UNSUPPORTED and task.command.cdb == scsi.SYNCHRONIZE_CACHE:
         return Verdict.DONE  # a LUN without this command has no volatile cache
     return Verdict.FAILED if verdict == Verdict.DONE and task.is_short else verdict
 

@@ -11,7 +11,6 @@ from relvmoiscsi.iscsi import looking
 from relvmoiscsi.iscsi.crc32c import kernel_crc32c
 from relvmoiscsi.iscsi.faults import Lost
 from relvmoiscsi.iscsi.link import Link
-from relvmoiscsi.iscsi.looking import Look
 from relvmoiscsi.iscsi.lun_device import LunDevice, no_path, read_only, reserved
 from relvmoiscsi.iscsi.names import NO_CREDENTIALS, Credentials, Initiator, LunInfo
 from relvmoiscsi.iscsi.target_sessions import TargetSessions, isid_of_reader, isid_of_writer
@@ -43,7 +42,7 @@ def list_luns(
     link = TargetSessions(portals, iqn, initiator, credentials, deadline, isid_of_reader()).log_in()
     try:
         looks = looking.distinct(looking.look(link, looking.list_luns(link), waits))
-        return [one.info for one in looks if one.is_disk]
+        return [one for one in looks if one.is_disk]
     finally:
         link.close(politely=True)
 
@@ -74,7 +73,7 @@ def open_lun(
         if expected is None:  # the ISID of a writing session depends on the SCSIid, so read the SCSIid first
             link, named = _on_a_session(sessions, lambda link: _named(sessions, link, lun, writable))
             link.close(politely=True)
-            expected = named.info.scsi_id
+            expected = named.scsi_id
         if expected is None:
             raise Refused(
                 f"The LUN {lun} behind {iqn} has no SCSIid, so nothing is written to the LUN. Have the array give the "
@@ -88,8 +87,8 @@ def open_lun(
             break
         link.close(politely=True)
         if not sessions.next_portal():
-            raise no_path(f"the LUN {lun} behind {iqn}", one.info.problem)
-    info, name = one.info, f"iscsi://{portals[0]}/{iqn}/{one.info.number}"
+            raise no_path(f"the LUN {lun} behind {iqn}", one.problem)
+    info, name = one, f"iscsi://{portals[0]}/{iqn}/{one.number}"
     fence = sessions.fence(name) if writable else None
     parameters = link.session.parameters
     is_slow = (parameters.header_digest or parameters.data_digest) and kernel_crc32c() is None
@@ -120,7 +119,7 @@ def _on_a_session(sessions: TargetSessions, ask: Callable[[Link], _Found]) -> Tu
     raise AssertionError("the last try returns or raises")
 
 
-def _named(sessions: TargetSessions, link: Link, lun: LunName, writable: bool) -> Look:
+def _named(sessions: TargetSessions, link: Link, lun: LunName, writable: bool) -> LunInfo:
     """Return the LUN with this SCSIid or number, with its names; with its size if no other LUN was asked.
 
     Raises NotFound, Refused.
@@ -132,15 +131,15 @@ def _named(sessions: TargetSessions, link: Link, lun: LunName, writable: bool) -
     if writable:
         looks = _verify_told(link, iqn, looks)
     disks = looking.distinct([one for one in looks if one.is_disk])
-    found = [one for one in disks if lun == (one.info.scsi_id if isinstance(lun, str) else one.info.number)]
+    found = [one for one in disks if lun == (one.scsi_id if isinstance(lun, str) else one.number)]
     if not found:
         raise _not_there(sessions, lun, looks, disks)
-    if len(found) == 1 and writable and found[0].info.scsi_id is not None:
-        found = [one for one in disks if one.info.scsi_id == found[0].info.scsi_id]
+    if len(found) == 1 and writable and found[0].scsi_id is not None:
+        found = [one for one in disks if one.scsi_id == found[0].scsi_id]
     if len(found) > 1:
-        numbers = ", ".join(str(one.info.number) for one in found)
+        numbers = ", ".join(str(one.number) for one in found)
         raise Refused(
-            f"The LUNs {numbers} behind {iqn} have one SCSIid, {found[0].info.scsi_id}: the SCSIid does not tell the "
+            f"The LUNs {numbers} behind {iqn} have one SCSIid, {found[0].scsi_id}: the SCSIid does not tell the "
             "clone from its original. Have the array give the clone a SCSIid of its own, or map the clone alone to "
             "this machine.",
             "ISCSIDevice",
@@ -148,43 +147,42 @@ def _named(sessions: TargetSessions, link: Link, lun: LunName, writable: bool) -
     return found[0]
 
 
-def _usable(sessions: TargetSessions, link: Link, lun: LunName, scsi_id: Optional[str], writable: bool) -> Look:
+def _usable(sessions: TargetSessions, link: Link, lun: LunName, scsi_id: Optional[str], writable: bool) -> LunInfo:
     """Return the LUN if it is usable, or needs another portal (Verdict.ELSEWHERE). Raises NotFound, Refused."""
     known = _named(sessions, link, lun, writable)
-    named = known.info
     name = f"the LUN {lun} behind {sessions.iqn}"
-    one = known if named.size_bytes else looking.look(link, [named.lun])[0]
+    one = known if known.size_bytes else looking.look(link, [known.lun])[0]
     while one.verdict == Verdict.LATER:  # `pause` raises OutOfTime at the deadline
         link.pause(looking.PAUSE_SECONDS)
-        (one,) = looking.look(link, [named.lun])
+        (one,) = looking.look(link, [known.lun])
     if one.verdict == Verdict.ELSEWHERE:
         return one
     if one.verdict == Verdict.RESERVED:
         raise reserved(name)
-    if one.verdict != Verdict.DONE or one.info.size_bytes == 0:
-        problem = one.info.problem or "it has no size"
+    if one.verdict != Verdict.DONE or one.size_bytes == 0:
+        problem = one.problem or "it has no size"
         raise Refused(f"{name} cannot be used: {problem}. Check the LUN at the array.", "ISCSIDevice")
-    expected = named.scsi_id if known.verdict == Verdict.DONE else one.info.scsi_id
+    expected = known.scsi_id if known.verdict == Verdict.DONE else one.scsi_id
     expected = expected if scsi_id is None else scsi_id
-    if one.info.scsi_id != expected:
+    if one.scsi_id != expected:
         raise Refused(
-            f"{name} is the LUN {looking.called(one.info)}, expected {expected or 'a LUN without a SCSIid'}: it is "
+            f"{name} is the LUN {looking.called(one)}, expected {expected or 'a LUN without a SCSIid'}: it is "
             "another LUN now. Check the mapping at the array.",
             "ISCSIDevice",
         )
     return one
 
 
-def _verify_told(link: Link, iqn: str, looks: List[Look]) -> List[Look]:
+def _verify_told(link: Link, iqn: str, looks: List[LunInfo]) -> List[LunInfo]:
     """Return the looks when every disk has reported its SCSIid. Raises Refused for a silent disk: it may be the LUN."""
     for tried in range(_TELLING_TRIES + 1):
-        asked = [one for one in looks if one.is_disk and one.info.scsi_id is None]
-        silent = [one.info for one in asked if one.verdict != Verdict.DONE]
+        asked = [one for one in looks if one.is_disk and one.scsi_id is None]
+        silent = [one for one in asked if one.verdict != Verdict.DONE]
         if not silent:
             return looks
         if tried < _TELLING_TRIES:
             link.pause(looking.PAUSE_SECONDS)
-            looks = looking.names(link, [one.info.lun for one in looks])
+            looks = looking.names(link, [one.lun for one in looks])
     raise Refused(
         f"The LUN {silent[0].number} behind {iqn} does not tell its SCSIid ({silent[0].problem}): it may have the "
         "SCSIid of the wanted LUN. Try again when the array has time, or have the array hide that LUN from this host.",
@@ -192,16 +190,15 @@ def _verify_told(link: Link, iqn: str, looks: List[Look]) -> List[Look]:
     )
 
 
-def _not_there(sessions: TargetSessions, lun: LunName, looks: Sequence[Look], disks: Sequence[Look]) -> NotFound:
+def _not_there(sessions: TargetSessions, lun: LunName, looks: Sequence[LunInfo], disks: Sequence[LunInfo]) -> NotFound:
     for one in looks:
-        if one.what and one.info.number == lun:
+        if one.what and one.number == lun:
             problem = "The LUN {} behind {} is no disk: it is {}. Name another LUN."
             return NotFound(problem.format(lun, sessions.iqn, one.what), "ISCSIDevice")
-    infos = [one.info for one in disks]
     if isinstance(lun, int):
-        others = {str(info.number) for info in infos}
+        others = {str(one.number) for one in disks}
     else:
-        others = {info.scsi_id or f"LUN {info.number} without a SCSIid" for info in infos}
+        others = {one.scsi_id or f"LUN {one.number} without a SCSIid" for one in disks}
     there = ", ".join(sorted(others)) or "none"
     return NotFound(
         f"No LUN {lun} is behind {sessions.iqn}; there are {there}. Map the LUN to {sessions.initiator.name} at the "

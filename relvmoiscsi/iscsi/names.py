@@ -5,6 +5,7 @@ import logging
 from typing import NamedTuple, Optional
 
 from relvmoiscsi.errors import UsageError
+from relvmoiscsi.scsi import Verdict
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ class Initiator(NamedTuple):
 
 
 class LunInfo(NamedTuple):
-    """What a LUN reports about itself."""
+    """What a LUN reports about itself, and whether a call can use the LUN now."""
 
     lun: bytes  #: the 8 bytes of REPORT LUNS
     scsi_id: Optional[str] = None
@@ -75,6 +76,10 @@ class LunInfo(NamedTuple):
     block_size: int = 0
     physical_block_size: int = 0
     problem: str = ""  #: why the LUN cannot be used now; "" if it can
+    is_disk: bool = True
+    what: str = ""  #: the kind of device, if the LUN is no disk; "" if no device is mapped
+    verdict: Verdict = Verdict.DONE  #: on the last command of the look
+    is_read_only: bool = False
 
     @property
     def number(self) -> int:

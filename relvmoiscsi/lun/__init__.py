@@ -8,7 +8,7 @@
     gate.py      what each batch of reads and writes passes first: the time of the call
     guard.py     who may write: the pool's answer, and all locks of a write
     users.py     the rule for the question who uses the LUN; pool_records.py and known_sr.py find the answer
-    run.py       look, settle, plan, consent, carry out, record; answer.py: the result as facts
+    run.py       look, recover, plan, consent, carry out, record; answer.py: the result as facts
 
 A command, the plugin and the SR drivers call this room, and nothing below it that writes. Where a new thing belongs:
 

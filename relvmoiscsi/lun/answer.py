@@ -9,11 +9,11 @@ module computes the identification. Prompts, the dry run and `show` print the sa
 from typing import Any, Dict, List, Optional
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.engine import LaterCopy, Lun, Result
+from relvmoiscsi.engine import AlreadyDone, LaterCopy, Lun, Result
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused
 from relvmoiscsi.formats import naming
 from relvmoiscsi.lun.opened import NOBODY_NEEDED, OpenLun, PoolAnswer
-from relvmoiscsi.lun.run import CompletedRun, Finished, NewRun, Proposal
+from relvmoiscsi.lun.run import CompletedRun, NewRun, Proposal
 from relvmoiscsi.wording import human_size, printable
 
 _AT_WORK = "The storage manager was working on the SR when the copy was taken, or is working now."
@@ -98,19 +98,19 @@ def dry_run_facts(lun: OpenLun, planned: NewRun) -> Dict[str, Any]:
         facts["later_copy"] = prepared.later_copy._asdict()
     if prepared.cost is not None:
         facts["cost"] = report.cost_facts(prepared.cost)
-    if report.loss_of(prepared) is not None:
+    if report.loses(prepared):
         facts["dropped"] = report.dropped_facts(content, prepared.defects)
     return facts
 
 
-def finished_facts(lun: OpenLun, found: Finished) -> Dict[str, Any]:
+def finished_facts(lun: OpenLun, found: AlreadyDone) -> Dict[str, Any]:
     """Return the facts of a LUN that an earlier run has resignatured."""
-    new_ids = found.done.run.ids if found.done.run else None
+    new_ids = found.run.ids if found.run else None
     result = Result(engine.RESIGNATURED, found.content, new_ids, lun.scsi_id, already_done=True)
     facts = report.result_facts(lun.name, result)
     if "new_sr" not in facts:
-        facts.update(old_sr=None, new_sr=found.done.sr_uuid)
-    facts["lun"] = Identification(lun, NOBODY_NEEDED, found.content, found.done.sr_uuid).facts()
+        facts.update(old_sr=None, new_sr=found.sr_uuid)
+    facts["lun"] = Identification(lun, NOBODY_NEEDED, found.content, found.sr_uuid).facts()
     return facts
 
 

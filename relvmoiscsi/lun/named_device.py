@@ -10,6 +10,7 @@ from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.lun.lun_url import is_url
 from relvmoiscsi.lun.opened import Permission
 from relvmoiscsi.lun.source import source_of
+from relvmoiscsi.scsi_id_text import named_scsi_id
 
 __all__ = ["open_device"]
 
@@ -27,6 +28,10 @@ def open_device(
     For writing, the block holds the lock of the LUN. The last three are for a URL: who logs in, as the options of the
     command, and the SCSIid that the LUN must have. Raises NotFound, Refused, UsageError, NoConnection, DeviceError.
     """
+    if not isinstance(name, str) or not name or "\0" in name:
+        raise UsageError(f"{name!r} names no device: give a path or a URL, as text.")
+    if scsi_id is not None:
+        scsi_id = named_scsi_id(scsi_id)
     if not is_url(name) and (initiator_name, chap_file, scsi_id) != (None, None, None):
         raise UsageError(f"{name} is no URL: initiator_name, chap_file and scsi_id are for a URL.")
     source = source_of(name, THIS_HOST, False, initiator_name, chap_file, scsi_id)

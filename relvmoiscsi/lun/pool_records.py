@@ -54,10 +54,6 @@ class User(NamedTuple):
         """Is the SR the record of a call to relvmoiscsi?"""
         return bool(self.sr.get("type") in OWN_TYPES)
 
-    @property
-    def sr_name(self) -> str:
-        return name_of(self.sr)
-
 
 def read_pool(xapi: Any) -> PoolRecords:
     """Read the records from xapi. Raises XapiFailure."""

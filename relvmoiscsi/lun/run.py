@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A run on an open LUN: look, settle, plan, consent, carry out, record.
+"""A run on an open LUN: look, recover, plan, consent, carry out, record.
 
 The three runs are `resignature`, `recover` and `undo`. Each run asks who uses the LUN. Then it asks the caller for
 consent to a proposal. It takes the locks, asks again who uses the LUN, writes, and logs the map of old and new ids.
@@ -14,7 +14,7 @@ The step of `resignature` for each state of the LUN:
     or the run keeps other VDIs than requested                  finish and undo, then a new run
     the same, and the run has dropped VDIs                      finish; then a new run on a copy, or a refusal
     an interrupted undo                                         Unfinished: a person must say what is wanted. Only the
-                                                                driver settles the undo, then as above
+                                                                driver recovers the undo, then as above
 
 A command and the plugin give a source. `resignature_of` looks at the LUN before it opens the LUN for a write: so a
 finished run is found also on a LUN in use.
@@ -86,13 +86,13 @@ class NewRun(Proposal):
         self.prepared = prepared
 
 
-class Settlement(Proposal):
+class Recovery(Proposal):
     """Finish an interrupted run, or roll it back."""
 
-    def __init__(self, mark: EarlierRun, request: Optional[ResignatureRequest] = None) -> None:
-        """`request` is the request for a new run; None for a caller that wants the interrupted run settled."""
-        run, goes_back = mark.journal.run, engine.goes_back(mark)
-        self.mark, self.is_undo = mark, mark.commit_record.kind == UNDO
+    def __init__(self, earlier: EarlierRun, request: Optional[ResignatureRequest] = None) -> None:
+        """`request` is the request for a new run; None for a caller that wants the interrupted run recovered."""
+        run, goes_back = earlier.journal.run, engine.goes_back(earlier)
+        self.earlier, self.is_undo = earlier, earlier.commit_record.kind == UNDO
         self.unfit = ""  #: why the interrupted run, finished, is not what the request asks for; "" for a run that is
         if request is not None:
             if not self.is_undo and None not in (run.scsi_id, request.scsi_id) and run.scsi_id != request.scsi_id:
@@ -112,13 +112,13 @@ class Settlement(Proposal):
 class Undoing(Proposal):
     """Give the LUN its old identities back."""
 
-    def __init__(self, mark: EarlierRun, content: Optional[Lun]) -> None:
-        run = mark.journal.run
+    def __init__(self, earlier: EarlierRun, content: Optional[Lun]) -> None:
+        run = earlier.journal.run
         self.old_sr, now = (run.ids.sr, run.ids.new_sr)
-        if mark.commit_record.kind != RESIGNATURE:
+        if earlier.commit_record.kind != RESIGNATURE:
             self.old_sr, now = now, self.old_sr
-        super().__init__(now, content, () if engine.goes_back(mark) else (now,))
-        self.mark = mark
+        super().__init__(now, content, () if engine.goes_back(earlier) else (now,))
+        self.earlier = earlier
 
 
 Found = TypeVar("Found")
@@ -140,13 +140,6 @@ class CompletedRun(NamedTuple):
     stale: Sequence[str] = ()  #: sentences about what this machine still remembers of the LUN; the caller tells them
 
 
-class Finished(NamedTuple):
-    """A LUN that an earlier run has resignatured: nothing is to do."""
-
-    done: AlreadyDone
-    content: Optional[Lun]  #: None if the content is unreadable; the LUN may be in use
-
-
 def consent_unasked(_lun: OpenLun, _proposal: Proposal) -> None:
     """Consent to everything: the consent of a caller that has given its consent before."""
 
@@ -165,7 +158,7 @@ def resignature_of(
     entropy: Entropy,
     consent: Consent,
     progress: Progress = no_progress,
-) -> Tuple[OpenLun, Union[CompletedRun, Finished]]:
+) -> Tuple[OpenLun, Union[CompletedRun, AlreadyDone]]:
     """Give a LUN new identities; the SCSIid of the request is that of the open LUN. Return the LUN, closed.
 
     Raises the errors of `resignature`, and Refused where a finished run does not fit the request.
@@ -178,7 +171,7 @@ def resignature_of(
             if found is not None:
                 return lun, _finished(lun, request, found)
 
-    def work(lun: OpenLun) -> Union[CompletedRun, Finished]:
+    def work(lun: OpenLun) -> Union[CompletedRun, AlreadyDone]:
         asked = request._replace(scsi_id=lun.scsi_id)
         done = resignature(lun, asked, entropy, consent, progress)
         return _finished(lun, asked, done) if isinstance(done, AlreadyDone) else done
@@ -188,7 +181,7 @@ def resignature_of(
 
 def plan_of(
     source: LunSource, permission: Permission, request: ResignatureRequest, entropy: Entropy
-) -> Tuple[OpenLun, Union[NewRun, Finished]]:
+) -> Tuple[OpenLun, Union[NewRun, AlreadyDone]]:
     """Plan a resignature, as `resignature_of` does the resignature. The pool's objection is a part of the answer."""
     with source.opened(permission, to_write=False) as lun:
         request = request._replace(scsi_id=lun.scsi_id)
@@ -202,17 +195,17 @@ def recover(
     """Finish an interrupted run, or roll it back before its commit. Without one, return the content of the LUN."""
 
     def work(lun: OpenLun) -> Union[CompletedRun, Inspection]:
-        mark = engine.find_unfinished(lun.device)
-        if mark is None:
+        earlier = engine.find_unfinished(lun.device)
+        if earlier is None:
             with in_state(NOTHING_WRITTEN):
                 found = engine.inspect(lun.device)
                 if found.problem is not None:
                     raise found.problem
             return found
-        proposal = Settlement(mark)
+        proposal = Recovery(earlier)
         _ask(lun, proposal, consent)
-        with lun.guard.held(engine.vg_names(mark.journal.run), proposal.replaced):
-            result = engine.recover(lun.device, mark, lun.scsi_id)
+        with lun.guard.held(engine.vg_names(earlier.journal.run), proposal.replaced):
+            result = engine.recover(lun.device, earlier, lun.scsi_id)
         return _recorded(lun, CompletedRun(result, proposal, was_cut=True))
 
     return _carried_out(source, permission, work)
@@ -222,11 +215,11 @@ def undo(source: LunSource, permission: Permission, entropy: Entropy, consent: C
     """Give the LUN its old identities back. Raises the errors of `engine.read_undoable` and `engine.undo`."""
 
     def work(lun: OpenLun) -> CompletedRun:
-        mark = engine.read_undoable(lun.device)
+        earlier = engine.read_undoable(lun.device)
         with in_state(NOTHING_WRITTEN):
-            proposal = Undoing(mark, engine.inspect(lun.device).lun)
+            proposal = Undoing(earlier, engine.inspect(lun.device).lun)
         _ask(lun, proposal, consent)
-        with lun.guard.held(engine.vg_names(mark.journal.run), proposal.replaced):
+        with lun.guard.held(engine.vg_names(earlier.journal.run), proposal.replaced):
             result = engine.undo(lun.device, entropy)
         return _recorded(lun, CompletedRun(result, proposal))
 
@@ -245,14 +238,14 @@ def _carried_out(
     return lun, done._replace(stale=lun.refresh()) if isinstance(done, CompletedRun) else done
 
 
-def _finished(lun: OpenLun, request: ResignatureRequest, done: AlreadyDone) -> Finished:
-    """Return what a finished run has left. Raises Refused where that does not fit the request."""
+def _finished(lun: OpenLun, request: ResignatureRequest, done: AlreadyDone) -> AlreadyDone:
+    """Return what a finished run has left, with the content. Raises Refused where that does not fit the request."""
     with in_state(NOTHING_WRITTEN):
         content = engine.inspect(lun.device).lun
         engine.refuse_other_content(lun.device, content, done.run, request)
     known = done.run.ids if done.run else IdMap("", {"": done.sr_uuid}, {})
     _refuse_contradictions(lun.name, request, known, "Use --again to resignature the LUN once more.")
-    return Finished(done, content)
+    return done._replace(content=content)
 
 
 def _refuse_contradictions(name: str, request: ResignatureRequest, ids: IdMap, instead: str) -> None:
@@ -271,28 +264,28 @@ def resignature(
     entropy: Entropy,
     consent: Consent = consent_unasked,
     progress: Progress = no_progress,
-    settles_undo: bool = False,
+    recovers_undo: bool = False,
 ) -> Union[CompletedRun, AlreadyDone]:
     """Give the LUN new identities, or finish the run that an earlier call has left there.
 
-    With `settles_undo`, an interrupted undo is settled as well. Raises the errors of `engine.prepare`,
+    With `recovers_undo`, an interrupted undo is recovered as well. Raises the errors of `engine.prepare`,
     `engine.resignature`, `engine.recover` and `engine.undo`, of the guard and of the caller's functions.
     """
-    settled = ""
+    recovered = ""
     try:
         prepared = engine.prepare(lun.device, entropy, request)
     except Unfinished:
-        mark = engine.find_unfinished(lun.device)
-        if mark is not None:  # else another caller has settled the run
-            if mark.commit_record.kind == UNDO and not settles_undo:
+        earlier = engine.find_unfinished(lun.device)
+        if earlier is not None:  # else another caller has recovered the run
+            if earlier.commit_record.kind == UNDO and not recovers_undo:
                 raise  # before anybody is asked: nothing was written, and no answer would change that
-            outcome = _settle(lun, entropy, consent, request, mark)
+            outcome = _recover_first(lun, entropy, consent, request, earlier)
             if isinstance(outcome, CompletedRun):
                 return outcome
-            settled = outcome
-        with _since(settled):
+            recovered = outcome
+        with _since(recovered):
             prepared = engine.prepare(lun.device, entropy, request)
-    with _since(settled):
+    with _since(recovered):
         if isinstance(prepared, AlreadyDone):
             return prepared
         _check_copy(lun, prepared)
@@ -313,9 +306,9 @@ def plan(lun: OpenLun, request: ResignatureRequest, entropy: Entropy) -> Union[N
     try:
         prepared = engine.prepare(lun.device, entropy, request)
     except Unfinished as problem:
-        mark = engine.find_unfinished(lun.device)
-        if mark is not None and mark.commit_record.kind == RESIGNATURE:
-            goes_on = "rolls it back first and starts a new run" if Settlement(mark, request).why else "finishes it"
+        earlier = engine.find_unfinished(lun.device)
+        if earlier is not None and earlier.commit_record.kind == RESIGNATURE:
+            goes_on = "rolls it back first and starts a new run" if Recovery(earlier, request).why else "finishes it"
             problem.message += f" The same call without --dry-run {goes_on}."
         raise
     if isinstance(prepared, AlreadyDone):
@@ -340,24 +333,24 @@ def _check_copy(lun: OpenLun, prepared: Prepared) -> None:
         ).in_state(NOTHING_WRITTEN)
 
 
-def _settle(
-    lun: OpenLun, entropy: Entropy, consent: Consent, request: ResignatureRequest, mark: EarlierRun
+def _recover_first(
+    lun: OpenLun, entropy: Entropy, consent: Consent, request: ResignatureRequest, earlier: EarlierRun
 ) -> Union[CompletedRun, str]:
     """Settle an interrupted run. Return a CompletedRun, or a sentence about it where a new run must follow."""
-    run, proposal = mark.journal.run, Settlement(mark, request)
+    run, proposal = earlier.journal.run, Recovery(earlier, request)
     if not (proposal.why or proposal.is_undo):
         recover_it, undo_it = command("relvmoiscsi", "recover", lun.name), command("relvmoiscsi", "undo", lun.name)
         instead = f"{recover_it} finishes the interrupted run, {undo_it} rolls it back."
         _refuse_contradictions(lun.name, request, run.ids, instead)
     _ask(lun, proposal, consent)
     with lun.guard.held(engine.vg_names(run), proposal.replaced):
-        if proposal.why and not engine.goes_back(mark):
+        if proposal.why and not engine.goes_back(earlier):
             result = engine.undo(lun.device, entropy)
         else:  # a copy may be finished here, because a new run follows
-            result = engine.recover(lun.device, mark, None if proposal.unfit else request.scsi_id)
+            result = engine.recover(lun.device, earlier, None if proposal.unfit else request.scsi_id)
     outcome = _recorded(lun, CompletedRun(result, proposal, was_cut=True))
     if proposal.is_undo:
-        return "The undo was rolled back" if engine.goes_back(mark) else "The undo was finished"
+        return "The undo was rolled back" if engine.goes_back(earlier) else "The undo was finished"
     if proposal.why:
         return "The resignature that was cut was rolled back"
     if proposal.unfit:  # `prepare` checks the VDIs for the new run
@@ -399,8 +392,8 @@ def _ask(lun: OpenLun, proposal: Proposal, consent: Consent) -> None:
 
 
 @contextmanager
-def _since(settled: str, always: bool = True) -> Iterator[None]:
-    """Add to errors of the block that an earlier run was settled before.
+def _since(recovered: str, always: bool = True) -> Iterator[None]:
+    """Add to errors of the block that an earlier run was recovered before.
 
     With `always=False`, only an error with the state "nothing was written" is changed. An error without a state is not
     taken for such an error: the run may have written already.
@@ -408,16 +401,16 @@ def _since(settled: str, always: bool = True) -> Iterator[None]:
     try:
         yield
     except RelvmoiscsiError as error:
-        if settled and error.disk_state == NOTHING_WRITTEN:
-            error.disk_state = f"{settled}; nothing else was written."
-        elif settled and always:
-            error.disk_state = f"{settled}. {error.disk_state}".strip()
+        if recovered and error.disk_state == NOTHING_WRITTEN:
+            error.disk_state = f"{recovered}; nothing else was written."
+        elif recovered and always:
+            error.disk_state = f"{recovered}. {error.disk_state}".strip()
         raise
     except KeyboardInterrupt as stop:
-        if settled and str(stop) == NOTHING_WRITTEN:
-            stop.args = (f"{settled}; nothing else was written.",)
-        elif settled and str(stop) and always:
-            stop.args = (f"{settled}. {stop}",)
+        if recovered and str(stop) == NOTHING_WRITTEN:
+            stop.args = (f"{recovered}; nothing else was written.",)
+        elif recovered and str(stop) and always:
+            stop.args = (f"{recovered}. {stop}",)
         raise
 
 

@@ -34,7 +34,7 @@ from relvmoiscsi.lun.lun_url import FORM, Url
 from relvmoiscsi.lun.opened import ISCSI_LUN, Guard, LunSource, OpenLun, Permission, agreed
 from relvmoiscsi.wording import command
 
-PATIENCE_SECONDS = 120.0  #: for a batch of reads or writes, and for a login
+REPLACEMENT_TIMEOUT_SECONDS = 120.0  #: for a batch of reads or writes, and for a login
 LISTED_AT_ONCE = 4  #: sessions in parallel; arrays limit their number
 
 #: keys of errors after which a second attempt to open the LUN would fail the same way
@@ -64,7 +64,7 @@ class UrlSource(LunSource):
     ) -> None:
         super().__init__(name, host)
         self.url, self._initiator, self._credentials = url, initiator, credentials
-        self._waiting, self._seconds, self._scsi_id = waiting, seconds or PATIENCE_SECONDS, scsi_id
+        self._waiting, self._seconds, self._scsi_id = waiting, seconds or REPLACEMENT_TIMEOUT_SECONDS, scsi_id
 
     @contextmanager
     def opened_to_read(self, permission: Optional[Permission] = None) -> Iterator[OpenLun]:

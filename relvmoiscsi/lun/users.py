@@ -147,7 +147,8 @@ def _unless_attached_elsewhere(lun: Question, sr: KnownSr, hosts: Hosts) -> Opti
         where = f"the SCSIid {' and '.join(luns)}" if luns else "no SCSIid"
         told.append(f"The PBD of {_host_name(pbd, hosts)} is {state}, with {where}.")
     pbds = " ".join(told) or "The SR has no PBD."
-    busy = "A plug of the SR is under way: try again when the plug has ended. " if sr.is_being_plugged else ""
+    is_being_plugged = "plug" in sr.record.get("current_operations", {}).values()
+    busy = "A plug of the SR is under way: try again when the plug has ended. " if is_being_plugged else ""
     return MayBeSr(
         f"The LUN with the SCSIid {scsi_id} holds the SR {name_of(sr.record)} of this pool. {why} This LUN may be that "
         f"SR under a new SCSIid. {pbds} {busy}If this LUN is the SR, give its PBDs the SCSIid {scsi_id}, and plug them."

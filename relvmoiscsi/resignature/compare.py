@@ -35,9 +35,9 @@ def compare(
 ) -> Comparison:
     """Compare an original and its clone.
 
-    `data` are the ranges that hold data on either device; without `data`, no guest data is compared. `progress` gets
-    the number of bytes compared so far, and the number of all bytes to compare. Raises FormatError, Refused or NotFound
-    for a LUN without an SR.
+    `data` are the ranges in which guest data is compared: None for all, () for identities and metadata alone.
+    `progress` gets the number of bytes compared so far, and the number of all bytes to compare. Raises FormatError,
+    Refused or NotFound for a LUN without an SR.
     """
     cache, clone_cache = ReadCache(original), ReadCache(clone)
     original_label, label = survey.read_label(cache), survey.read_label(clone_cache)
@@ -69,7 +69,7 @@ def compare(
     # outside the extents of volumes is metadata of LVM
     owned = sorted(part for volume in one.volumes for part in one.vg.ranges(volume.lv, 0, one.vg.size_of(volume.lv)))
     spans = []
-    for part in data or ():
+    for part in _joined([*original.data_ranges(), *clone.data_ranges()]) if data is None else data:
         for extent in owned:
             first, last = max(part.offset, extent.offset), min(part.end, extent.end)
             if first < last:
@@ -78,6 +78,17 @@ def compare(
     if problems and not is_of_original:
         problems.insert(0, _another_sr(before, after, record, run))
     return Comparison(problems, sum(span.length for span in spans), tuple(missing))
+
+
+def _joined(parts: Sequence[Range]) -> List[Range]:
+    """Return the ranges in order, with overlapping and touching ranges joined."""
+    joined: List[Range] = []
+    for part in sorted(parts):
+        if joined and part.offset <= joined[-1].end:
+            joined[-1] = Range(joined[-1].offset, max(joined[-1].end, part.end) - joined[-1].offset)
+        else:
+            joined.append(part)
+    return joined
 
 
 def _left_behind(original: Lun, clone: Lun) -> List[str]:

@@ -6,7 +6,8 @@ driver answers an error with such a number as SMGeneral, with the error's own te
 """
 
 import re
-from typing import Dict, NamedTuple
+from typing import Dict
+from xmlrpc.client import Fault
 
 from relvmoiscsi.errors import RelvmoiscsiError
 
@@ -55,13 +56,6 @@ NUMBERS: Dict[str, int] = {
     "SMGeneral": SM_GENERAL,
     "MultipathGenericFailure": 431,
 }
-
-
-class Fault(NamedTuple):
-    """An answer to xapi: number and text."""
-
-    code: int
-    text: str
 
 
 def fault_of(error: RelvmoiscsiError) -> Fault:

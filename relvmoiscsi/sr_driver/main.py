@@ -4,12 +4,13 @@
 import logging
 import sys
 from typing import Sequence
+from xmlrpc.client import Fault
 
 from relvmoiscsi import __version__
 from relvmoiscsi.errors import RelvmoiscsiError, in_state
 from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.sr_driver import protocol
-from relvmoiscsi.sr_driver.codes import GENERIC_EXCEPTION, UNIMPLEMENTED, Fault, fault_of, unmistakable
+from relvmoiscsi.sr_driver.codes import GENERIC_EXCEPTION, UNIMPLEMENTED, fault_of, unmistakable
 from relvmoiscsi.sr_driver.iscsi import ISCSI
 from relvmoiscsi.sr_driver.transport import Transport
 from relvmoiscsi.untrusted import xml_safe
@@ -34,20 +35,20 @@ def main(argv: Sequence[str], transport: Transport = ISCSI) -> int:
         response = _answer(argv, smlog, transport)
     except RelvmoiscsiError as error:
         fault = fault_of(error)
-        log.error("failed with %d: %s", fault.code, xml_safe(fault.text))
-        response, stderr = _failure(fault.code, fault.text, smlog), unmistakable(getattr(error, "xml", ""))
+        log.error("failed with %d: %s", fault.faultCode, xml_safe(fault.faultString))
+        response, stderr = _failure(fault, smlog), unmistakable(getattr(error, "xml", ""))
     except Exception as error:  # a bug: the operator gets the exception, SMlog has the traceback
         log.exception("a bug in relvmoiscsi %s", __version__)
         text = f"A bug in relvmoiscsi {__version__}: {error!r}. SMlog has more."
-        response = _failure(GENERIC_EXCEPTION, text, smlog)
+        response = _failure(Fault(GENERIC_EXCEPTION, text), smlog)
     for stream, text in ((sys.stderr, stderr), (sys.stdout, response)):
         stream.buffer.write(xml_safe(text).encode("utf-8"))  # in every locale: xapi's environment sets none
         stream.flush()
     return 0
 
 
-def _failure(code: int, text: str, smlog: SmLogHandler) -> str:
-    return protocol.fault_response(code, unmistakable(smlog.masked(text)))
+def _failure(fault: Fault, smlog: SmLogHandler) -> str:
+    return protocol.fault_response(Fault(fault.faultCode, unmistakable(smlog.masked(fault.faultString))))
 
 
 def _answer(argv: Sequence[str], smlog: SmLogHandler, transport: Transport) -> str:
@@ -59,7 +60,7 @@ def _answer(argv: Sequence[str], smlog: SmLogHandler, transport: Transport) -> s
             smlog.hide(value)
     if call.command not in ("sr_create", "sr_probe"):
         text = f"The operation {call.command} is not supported by SRs of type {transport.sr_type}"
-        return _failure(UNIMPLEMENTED, text, smlog)
+        return _failure(Fault(UNIMPLEMENTED, text), smlog)
     config = transport.parse_config(call.device_config)
 
     # A call that is refused before this line imports none of this.
@@ -78,5 +79,4 @@ def _answer(argv: Sequence[str], smlog: SmLogHandler, transport: Transport) -> s
     with in_state(lambda: deadline.disk_state if deadline.has_passed else ""):  # an error's own state goes first
         sr_uuid = sr_create(call, config, xapi, smlog, deadline, transport)
     log.info("the LUN is SR %s now; %.1f seconds", sr_uuid, deadline.seconds - deadline.left)
-    done = success(transport)
-    return protocol.fault_response(done.code, done.text)
+    return protocol.fault_response(success(transport))

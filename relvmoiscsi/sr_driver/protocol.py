@@ -62,8 +62,8 @@ def string_response(text: str) -> str:
     return xmlrpc.client.dumps((xml_safe(text),), methodresponse=True)
 
 
-def fault_response(code: int, text: str) -> str:
-    return xmlrpc.client.dumps(xmlrpc.client.Fault(code, xml_safe(text)))
+def fault_response(fault: xmlrpc.client.Fault) -> str:
+    return xmlrpc.client.dumps(xmlrpc.client.Fault(fault.faultCode, xml_safe(fault.faultString)))
 
 
 def escaped(text: str) -> str:

@@ -10,7 +10,7 @@ from relvmoiscsi.engine import AlreadyDone, OneVdiRequest, ResignatureRequest, n
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.opened import OpenLun
-from relvmoiscsi.lun.run import NewRun, Proposal, Settlement
+from relvmoiscsi.lun.run import NewRun, Proposal, Recovery
 from relvmoiscsi.sr_driver.transport import CallRequest
 from relvmoiscsi.wording import human_size
 
@@ -27,7 +27,7 @@ def rewrite(lun: OpenLun, config: CallRequest, asked: Optional[Tuple[int, str]],
     """Give the LUN new identities and return the new SR UUID; an earlier call may have chosen the UUID."""
     one = OneVdiRequest(config.vdi, *asked) if asked is not None else None
     request = ResignatureRequest(lun.scsi_id, one=one, clear_databases=config.clear_databases)
-    done = run.resignature(lun, request, os.urandom, log_step, CopyLog(lun.name, deadline), settles_undo=True)
+    done = run.resignature(lun, request, os.urandom, log_step, CopyLog(lun.name, deadline), recovers_undo=True)
     if isinstance(done, AlreadyDone):
         log.info("%s was resignatured already, as SR %s", lun.name, done.sr_uuid)
         return done.sr_uuid
@@ -45,9 +45,9 @@ def rewrite(lun: OpenLun, config: CallRequest, asked: Optional[Tuple[int, str]],
 
 def log_step(lun: OpenLun, proposal: Proposal) -> None:
     """Consent to a step: the caller of the driver has asked for new identities."""
-    if isinstance(proposal, Settlement):
+    if isinstance(proposal, Recovery):
         what = _WHY[proposal.why] if proposal.why else "finishing the run"
-        log.info("%s holds an unfinished run for SCSIid %s; %s", lun.name, proposal.mark.journal.run.scsi_id, what)
+        log.info("%s holds an unfinished run for SCSIid %s; %s", lun.name, proposal.earlier.journal.run.scsi_id, what)
     elif isinstance(proposal, NewRun):
         if proposal.prepared.later_copy is not None:
             log.info("%s", proposal.prepared.later_copy.sentence(lun.name))

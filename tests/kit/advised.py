@@ -27,6 +27,7 @@ XE = {
     "pif-list": "",
     "sr-create": "name-label type",
     "sr-forget": "uuid",
+    "secret-create": "value",
     "sr-introduce": "uuid type name-label",
     "sr-list": "",
     "sr-param-add": "uuid param-name",

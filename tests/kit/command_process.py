@@ -22,7 +22,7 @@ TESTS = Path(__file__).resolve().parents[1]
 #: sys.argv: seconds of `Fence`, "fenced" or not, number and name of the moment, a file for all moments, then the words
 _STARTER = """
 import os, signal, sys
-from kit.command_process import Standing
+from kit.standing import Standing
 from relvmoiscsi.cli import main
 from relvmoiscsi.device import Fence
 from relvmoiscsi.host.disk import block_device
@@ -51,41 +51,6 @@ _ON_A_HOST = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /run && exe
 SECONDS = 300  #: no run takes that long
 
 CLD_STOPPED = 5  #: asm-generic/siginfo.h; Python has it from 3.9 on
-
-
-class Standing:
-    """A device of this host that stands still between the requests to the kernel.
-
-    Calls `then` at the moment of number `stop`, from 1 on; of the moments with the name `at` if that is given.
-    `moments` has the names of all moments so far. One thread makes all requests (`block_device.WORKERS` is 1), so a
-    number names the same moment in each run.
-    """
-
-    def __init__(self, *given, stop=0, at="", then=None, **named):
-        self.moments, self._stop, self._at, self._then = [], stop, at, then
-        super().__init__(*given, **named)
-
-    def _pass(self, moment):
-        self.moments.append(moment)
-        if self._at in ("", moment) and self._stop == (self.moments.count(self._at) if self._at else len(self.moments)):
-            self._then()
-
-    def _read_some(self, view, offset):
-        self._pass("before a read")
-        count = super()._read_some(view, offset)
-        self._pass("behind a read")
-        return count
-
-    def _write_fenced(self, view, offset):
-        self._pass("before a write")
-        count = super()._write_fenced(view, offset)
-        self._pass("behind a write")
-        return count
-
-    def flush(self):
-        self._pass("before a flush")
-        super().flush()
-        self._pass("behind a flush")
 
 
 class Client:

@@ -316,7 +316,7 @@ class World:
         except RelvmoiscsiError as error:
             fault = fault_of(error)
             stderr = unmistakable(getattr(error, "xml", ""))
-            raise Runner._error(wire.Fault(fault.code, fault.text), members, stderr) from error
+            raise Runner._error(wire.Fault(fault.faultCode, fault.faultString), members, stderr) from error
         return wire.parse(wire.from_python(result) if result is not None else "<value><nil/></value>")
 
     def kill_all(self):
@@ -397,7 +397,7 @@ class World:
             arguments = {"iqn": lun.iqn, "scsi_id": lun.scsi_id, "number": str(lun.number)}
             self._add_lun(members["host_ref"], arguments)
         done = success(HBA if is_hba else ISCSI)
-        raise _Answer(done.code, done.text)
+        raise _Answer(done.faultCode, done.faultString)
 
     _relvmohba_sr_probe, _relvmohba_sr_create = _relvmoiscsi_sr_probe, _relvmoiscsi_sr_create
 

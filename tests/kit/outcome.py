@@ -43,7 +43,7 @@ def opened(device, guard=None, scsi_id=None):
 
 def run_on(device, entropy, request=engine.ResignatureRequest(), consent=run.consent_unasked, guard=None):  # noqa: B008
     """The run of the driver on a device, with consent to everything."""
-    return run.resignature(opened(device, guard), request, entropy, consent, settles_undo=True)
+    return run.resignature(opened(device, guard), request, entropy, consent, recovers_undo=True)
 
 
 class Outcome:

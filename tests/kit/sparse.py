@@ -74,6 +74,10 @@ class SparseDisk(Device):
 
     # -- the Device interface ---------------------------------------------------------------------------------------
 
+    def data_ranges(self) -> List[Range]:
+        starts = (index * PAGE for index in sorted({*self._below, *self._pages}))
+        return [Range(start, min(PAGE, self.size_bytes - start)) for start in starts]
+
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
         self.read_batches += 1
         for wanted in ranges:

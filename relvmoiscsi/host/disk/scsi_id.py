@@ -162,9 +162,9 @@ def live_size(path: str) -> Optional[int]:
 
     The kernel's own size is from the moment when the kernel found the disk.
     """
-    capacity = scsi.capacity_16(scsi_command(path, scsi.read_capacity_16(), 32) or b"")
-    capacity = capacity or scsi.capacity_10(scsi_command(path, scsi.read_capacity_10(), 8) or b"")
-    return capacity.size_bytes if capacity else None
+    capacity = scsi.capacity_16(scsi_command(path, scsi.READ_CAPACITY_16, 32) or b"")
+    capacity = capacity or scsi.capacity_10(scsi_command(path, scsi.READ_CAPACITY_10, 8) or b"")
+    return capacity[0] if capacity else None
 
 
 def scsi_command(path: str, command: bytes, size: int) -> Optional[bytes]:

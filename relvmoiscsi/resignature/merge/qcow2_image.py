@@ -13,6 +13,7 @@ from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats import qcow2
 from relvmoiscsi.formats import qcow2_clusters as clusters
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup, extents_of
+from relvmoiscsi.formats.ondisk import big_endian
 from relvmoiscsi.formats.qcow2 import COUNT_BYTES, ENTRY_BYTES, HEAD_BYTES, Qcow2, read_qcow2
 from relvmoiscsi.formats.qcow2_clusters import ABSENT, ZEROS
 from relvmoiscsi.resignature.merge.compact import Arrays, Memory
@@ -90,12 +91,12 @@ def first_pieces(made: Qcow2Layout, leaf: Qcow2Member) -> Iterator[Tuple[int, by
     """
     unit = made.unit
     yield 0, plain_head(made, leaf).ljust(unit, b"\0")
-    table = clusters.word_bytes(range(made.counts_at, made.first_level_at, unit))
+    table = big_endian("Q", range(made.counts_at, made.first_level_at, unit)).tobytes()
     yield unit, table.ljust(made.needed.count_table * unit, b"\0")
     first = array("Q", [0]) * (made.needed.first_level * made.per_table)
     for index, number in enumerate(made.tables):
         first[number] = qcow2.ENTRY_USED_ONCE | made.second_level_at + index * unit
-    data = clusters.word_bytes(first)
+    data = big_endian("Q", first).tobytes()
     for start in range(0, len(data), PIECE_BYTES):
         yield made.first_level_at + start, data[start : start + PIECE_BYTES]
 
@@ -156,7 +157,7 @@ class Tables:
             return bytes(found)
         first = (offset - made.second_level_at) // made.unit
         numbers = made.tables[first : first + self._at_once]
-        return b"".join(clusters.word_bytes(self._entries[number]).ljust(made.unit, b"\0") for number in numbers)
+        return b"".join(big_endian("Q", self._entries[number]).tobytes().ljust(made.unit, b"\0") for number in numbers)
 
 
 def _tables(made: Qcow2Layout) -> Tuple[Arrays, bytearray]:

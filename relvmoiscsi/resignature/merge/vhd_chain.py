@@ -24,6 +24,7 @@ from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, align_u
 from relvmoiscsi.errors import Malformed, Place, Refused, shown_bytes
 from relvmoiscsi.formats import vhd_blocks as blocks
 from relvmoiscsi.formats.lvm.vg import VolumeGroup
+from relvmoiscsi.formats.ondisk import big_endian
 from relvmoiscsi.formats.vhd import HEAD_BYTES, BatmapHeader, Vhd
 from relvmoiscsi.formats.vhd_blocks import BLOCK_SECTORS, FULL, UNIT, UNUSED, Batmap, bitmap_bytes
 from relvmoiscsi.resignature.merge.compact import Memory, Rows
@@ -143,7 +144,7 @@ def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume]) -> 
     for member in members:
         where = Place(member.name, blocks.batmap_header_at(member.header))
         member.entries, member.batmap_header = (
-            blocks.read_entries(next(read)),
+            big_endian("I", next(read)),
             blocks.read_batmap_header(next(read), where),
         )
     pieces = []

@@ -19,6 +19,7 @@ from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats import vhd
 from relvmoiscsi.formats import vhd_blocks as blocks
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup, extents_of
+from relvmoiscsi.formats.ondisk import big_endian
 from relvmoiscsi.formats.vhd import DynamicHeader, Footer, Vhd, sealed
 from relvmoiscsi.formats.vhd_blocks import BLOCK_BYTES, FULL, UNIT, UNUSED, Batmap
 from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, MergeStrategy, Room, VolumeRanges, room_on
@@ -158,7 +159,7 @@ class _NewImage(VolumeRanges):
             checksum=blocks.batmap_checksum(version, full, leaf.virtual_size),
         )
         data = bytearray(made.first_unit * UNIT + UNIT - SECTOR)
-        table = blocks.table_bytes(entries).ljust(batmap_header_at - place.offset, b"\xff")
+        table = big_endian("I", entries).tobytes().ljust(batmap_header_at - place.offset, b"\xff")
         for at, part in (
             (0, bytes(footer)),
             (vhd.HEADER_OFFSET, bytes(header)),
@@ -257,7 +258,8 @@ class _NewImage(VolumeRanges):
         touched = set()
         for block in self.later_holes():
             at = table.offset + blocks.ENTRY_BYTES * block
-            after[at : at + blocks.ENTRY_BYTES] = blocks.table_bytes([self.layout.entry(self.layout.slots[block])])
+            entry = self.layout.entry(self.layout.slots[block])
+            after[at : at + blocks.ENTRY_BYTES] = big_endian("I", [entry]).tobytes()
             touched.add(align_down(at, UNIT))
         for at in sorted(touched):
             old, new = head[at : at + UNIT], bytes(after[at : at + UNIT])

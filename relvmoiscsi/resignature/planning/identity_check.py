@@ -35,8 +35,8 @@ def identities(lun: Lun) -> Dict[str, str]:
         for record in lun.mgt.records:
             for uuid in filter(None, (record.uuid, record.snapshot_of)):
                 found.setdefault(uuid, f"UUID in the MGT record at byte {record.offset}")
-        for link in lun.mgt.links:
-            found.setdefault(link.uuid, f"UUID in the MGT record at byte {link.offset}")
+        for at, uuid in lun.mgt.links.items():
+            found.setdefault(uuid, f"UUID in the MGT record at byte {mgt_records.slot_of(at)}")
     return found
 
 
@@ -135,8 +135,8 @@ def pairing(original: Lun, clone: Lun) -> Optional[IdMap]:
             uuids.setdefault(record.uuid, other_record.uuid)
             if record.snapshot_of and other_record.snapshot_of:
                 uuids.setdefault(record.snapshot_of, other_record.snapshot_of)
-        for link, other_link in zip(original.mgt.links, clone.mgt.links):
-            uuids.setdefault(link.uuid, other_link.uuid)
+        for uuid, other_uuid in zip(original.mgt.links.values(), clone.mgt.links.values()):
+            uuids.setdefault(uuid, other_uuid)
     return IdMap(original.sr_uuid, uuids, lvm_ids)
 
 
@@ -172,7 +172,7 @@ def differences(before: Lun, after: Lun, ids: IdMap, generations: int = 1) -> Li
         found += _expect(where, (twin.uuid, twin.snapshot_of), wanted)
         for name in mgt_records.other_tags(before.mgt, record, after.mgt, twin):
             found.append(f"{where} has another {name}.")
-    links = [link._replace(uuid=ids.uuids[link.uuid]) for link in before.mgt.links]
+    links = {at: ids.uuids[uuid] for at, uuid in before.mgt.links.items()}
     found += _expect("The list of UUIDs in unreadable MGT records", after.mgt.links, links)
     return found + _expect("The list of unreadable MGT records", after.mgt.unread, before.mgt.unread)
 

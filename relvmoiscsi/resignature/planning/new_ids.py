@@ -33,7 +33,7 @@ def old_uuids(lun: Lun) -> List[str]:
     for mgt in filter(None, (lun.mgt, lun.settled().mgt)):
         for record in mgt.records:
             found += [record.uuid, record.snapshot_of]
-        found += [link.uuid for link in mgt.links]
+        found += mgt.links.values()
     found += sm_journals.old_uuids(lun)
     return list(dict.fromkeys(uuid for uuid in found if uuid))
 

@@ -82,6 +82,9 @@ class Run(NamedTuple):
     one: Optional[str] = None  #: the old UUID of the only VDI that stays; None when all VDIs stay
     unverified: Tuple[str, ...] = ()  #: ids, in the SR before the resignature, of LVs left behind that do not verify
 
+    def __repr__(self) -> str:
+        return f"Run({self.ids!r}, {len(self.writes)} writes)"
+
     @property
     def label_offset(self) -> int:
         """Bytes from the start of the device to the label sector."""

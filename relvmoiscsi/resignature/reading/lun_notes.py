@@ -20,7 +20,12 @@ def notes(lun: Lun) -> List[str]:
             found.append(f"{volume.name.text} goes, and cannot be read. {volume.content.message}")
     if any(any(bytes(mda.precommitted)) for mda in lun.mdas):
         found.append("LVM was about to change the volume group; what it had committed counts.")
-    if lun.vg.dev_size > lun.size_bytes:
+    if lun.vg.data_end > lun.size_bytes:
+        found.append(
+            f"The last extent ends at byte {lun.vg.data_end}, and this disk has {lun.size_bytes} bytes: the copy is "
+            "truncated. Take the copy again from the array, on a LUN of the original's size."
+        )
+    elif lun.vg.dev_size > lun.size_bytes:
         found.append(
             f"LVM was told of a disk of {lun.vg.dev_size} bytes, and this disk has {lun.size_bytes}: all extents are "
             "on it. `pvresize` corrects the number."

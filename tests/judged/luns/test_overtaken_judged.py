@@ -2,8 +2,8 @@
 """The command on a loop device is stopped, the command of another host works on another loop device of the same file,
 and real LVM changes what that host has left. Then the first command goes on.
 
-test_overtaken.py of the engine has more kinds of work. Here are real processes, SIGSTOP, O_DIRECT, the clock of the
-machine, and no lock that both hosts have.
+test_overtaken.py of the engine and test_overtaken_on_disk.py have more kinds of work. Here are real processes, SIGSTOP,
+O_DIRECT, the clock of the machine, and no lock that both hosts have.
 """
 
 import subprocess

@@ -148,7 +148,8 @@ def test_what_has_no_scsi_id_is_known_by_nothing(request, nameless, command, unw
         unwritten(4, "resignature", nameless, *words, says=says)
     says = f"{nameless} has no SCSIid, so --scsi-id cannot be compared. Leave out --scsi-id."
     unwritten(2, "resignature", nameless, "--yes", "--not-in-use", "--scsi-id", SCSI_ID, says=says)
-    assert command("resignature", nameless, "--yes", "--not-in-use").status == 0
+    ran = command("resignature", nameless, "--yes", "--not-in-use")
+    assert ran.status == 0 and ran.out.endswith(f"flushes\nnext: relvmoiscsi check {nameless}\n")
 
 
 # --- where no pool was asked: people

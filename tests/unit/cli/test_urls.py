@@ -167,10 +167,29 @@ def test_a_person_types_the_scsi_id(command, one_lun, type_in):
     type_in(one_lun.lun(0).scsi_id + "\n")
     ran = command("resignature", one_lun.where, "--sr-uuid", SR)
     assert ran.status == 0
-    introduce, create, plug = ran.out.splitlines()[-3:]
+    check, _then, introduce, create, protect, plug = ran.out.splitlines()[-6:]
+    assert check == f"next: relvmoiscsi check {one_lun.where}"
     assert introduce.startswith(f"  xe sr-introduce uuid={SR} type=lvmoiscsi name-label=")
     assert f" sr-uuid={SR} host-uuid=HOST device-config:target=127.0.0.1 device-config:targetIQN=" in create
     assert create.endswith(f" device-config:SCSIid={one_lun.lun(0).scsi_id}") and plug == "  xe pbd-plug uuid=PBD"
+    assert "chap" not in ran.out
+    options = [words for words in protect.split() if words.startswith("other-config")]
+    page = (shell.TOP / "docs/driver.rst").read_text(encoding="utf-8")
+    assert protect.startswith(f"  xe sr-param-set uuid={SR} ") and len(options) == 2
+    assert "xe sr-param-set uuid=<new SR> " + " ".join(options) + "\n" in page
+
+
+def test_the_next_steps_after_a_login_with_chap_have_places_for_its_user_and_secret(command, clone, chap_file):
+    with serving(clone, chap=ALICE) as target:
+        where = url(target, 0)
+        ran = command("resignature", where, *ANYHOW, "--chap-file", chap_file)
+        assert ran.status == 0, ran.err
+        assert f"next: relvmoiscsi check {where} --chap-file {chap_file}" in ran.out.splitlines()
+        (create,) = [line for line in ran.out.splitlines() if "xe pbd-create" in line]
+        assert " device-config:chapuser=USER device-config:chappassword_secret=SECRET " in create
+        assert "SECRET is the UUID that `xe secret-create" in ran.out
+        checked = command("check", where, "--chap-file", chap_file).out
+        assert f"next: relvmoiscsi check --original ORIGINAL {where} --chap-file {chap_file}" in checked
 
 
 def test_a_session_that_ends_while_a_person_thinks_is_made_again(command, one_lun, monkeypatch):
@@ -384,7 +403,7 @@ def test_an_initiator_name_has_at_most_223_bytes_and_a_longer_one_is_told_as_tha
 
 
 def test_a_lun_that_does_not_answer_is_opened_once_for_json(command, monkeypatch):
-    monkeypatch.setattr(url_source, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(url_source, "REPLACEMENT_TIMEOUT_SECONDS", 0.2)
     with HostileTarget(quirks=["busy_for_ever"], ignore=("isid kept",)) as target:
         ran = command("show", url(target, 0), "--json")
 
@@ -393,7 +412,7 @@ def test_a_lun_that_does_not_answer_is_opened_once_for_json(command, monkeypatch
 
 
 def test_a_list_asks_a_busy_lun_once_and_says_that_it_is_busy(command, monkeypatch):
-    monkeypatch.setattr(url_source, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(url_source, "REPLACEMENT_TIMEOUT_SECONDS", 0.2)
     monkeypatch.setattr(looking, "PAUSE_SECONDS", 3600.0)
     with HostileTarget(quirks=["busy_for_ever"], ignore=("isid kept",)) as target:
         (row,) = command("show", url(target), "--json").json["luns"]
@@ -406,7 +425,7 @@ def test_a_list_asks_a_busy_lun_once_and_says_that_it_is_busy(command, monkeypat
 def test_a_reader_that_has_waited_too_long_says_what_the_lun_answered_and_nothing_of_earlier_calls(
     command, reader, output_as, monkeypatch
 ):
-    monkeypatch.setattr(url_source, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(url_source, "REPLACEMENT_TIMEOUT_SECONDS", 0.2)
     with HostileTarget(quirks=["busy_for_ever"], ignore=("isid kept",)) as target:
         ran = command(reader, url(target, 0), *output_as)
 

@@ -24,7 +24,7 @@ from kit.doctor_world import (
 )
 from relvmoiscsi import doctor
 from relvmoiscsi.doctor import host_root
-from relvmoiscsi.doctor.driver import DriverInfo, examine_drivers, examine_whitelist
+from relvmoiscsi.doctor.driver import examine_drivers, examine_whitelist
 from relvmoiscsi.doctor.finding import (
     Finding,
     from_json,
@@ -37,8 +37,6 @@ from relvmoiscsi.doctor.finding import (
     reason as why_not_ready,
 )
 from relvmoiscsi.host.this_host import Host
-
-READ = DriverInfo(DRIVER_INFO["name"], DRIVER_INFO["description"], DRIVER_INFO["driver_version"])
 
 # --- findings
 
@@ -117,7 +115,7 @@ def test_drivers_that_xapi_takes(world):
     found, info, path = examine_drivers(world.host())
     names = ("executable", "driver-info", "package")
     assert [(finding.name, finding.status) for finding in found] == [(name, "ok") for name in names]
-    assert (info, path) == (READ, DRIVER)
+    assert (info, path) == (DRIVER_INFO, DRIVER)
 
 
 @pytest.mark.parametrize("path, breaks", [
@@ -179,7 +177,7 @@ def test_an_answer_that_xapi_does_not_take_is_a_problem(world, said, reason):
 
 def test_a_name_that_cloudstack_does_not_find_is_a_problem(world):
     found, info = examined(world, document(name="LVHD over iSCSI", description=""))
-    assert info.name == "LVHD over iSCSI" and found["driver-info"].status == "problem"
+    assert info["name"] == "LVHD over iSCSI" and found["driver-info"].status == "problem"
 
 
 @pytest.mark.parametrize("said", [failed(), fault(1200, "relvmoiscsi cannot be started."), INFO])

@@ -10,7 +10,6 @@ from kit.pool.errors import XenError
 from kit.pool.simulator import Pool, sm_directory
 from relvmoiscsi import __version__
 from relvmoiscsi.doctor import examine
-from relvmoiscsi.doctor.driver import DriverInfo
 from relvmoiscsi.doctor.finding import ok, problem, to_json
 from relvmoiscsi.doctor.needs import CONFIG, KEEPS_ALL, MAKES_ONE
 from relvmoiscsi.doctor.pool import (
@@ -26,7 +25,6 @@ from relvmoiscsi.host.xapi.api import XapiFailure
 
 pytestmark = [pytest.mark.processes, pytest.mark.states]  # the simulated xapi runs drivers and plugins
 
-INFO = DriverInfo(DRIVER_INFO["name"], DRIVER_INFO["description"], DRIVER_INFO["driver_version"])
 XS2 = 1
 
 
@@ -78,7 +76,7 @@ def hosts(world):
 
 def said(world):
     """{name of a finding on the pool: the finding}."""
-    found = examine_pool(world.host(), read_pool(world.host()), INFO)
+    found = examine_pool(world.host(), read_pool(world.host()), DRIVER_INFO)
     assert len({finding.name for finding in found}) == len(found), found
     return {finding.name: finding for finding in found}
 
@@ -177,7 +175,7 @@ def test_what_newer_hosts_say_and_a_host_that_is_not_known(world, pool):
     multipathing("true", "true")(world, pool)
     found = read_pool(world.host())
     ssh = {ref: dict(host, ssh_enabled=ref != found.own_ref) for ref, host in found.hosts.items()}
-    names = {each.name: each for each in examine_pool(world.host(), found._replace(hosts=ssh, own_ref=""), INFO)}
+    names = {each.name: each for each in examine_pool(world.host(), found._replace(hosts=ssh, own_ref=""), DRIVER_INFO)}
     assert names["ssh"].status == "warning" and "SSH is disabled on xs1;" in names["ssh"].sentence
     assert "multipathing" not in names
 

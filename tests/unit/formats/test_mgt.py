@@ -16,6 +16,7 @@ from relvmoiscsi.formats.mgt import (
     other_tags,
     read_length,
     read_mgt,
+    slot_of,
     with_only,
     with_records,
     without_records,
@@ -192,9 +193,9 @@ def test_a_record_that_does_not_read_keeps_its_bytes_but_for_the_uuids_in_it(old
 
     assert [record.uuid for record in mgt.records] == [SNAPSHOT]
     assert mgt.unread == [2048]
-    assert [(link.offset, link.uuid) for link in mgt.links] == [(2048, uuid) for uuid in links]
+    assert [(slot_of(at), uuid) for at, uuid in mgt.links.items()] == [(2048, uuid) for uuid in links]
     changed = {change.offset: change.new.decode() for change in changes(mgt, mgt, NEW[SR], NEW)}
-    assert [changed[link.at] for link in mgt.links] == [NEW[uuid] for uuid in links]
+    assert [changed[at] for at in mgt.links] == [NEW[uuid] for uuid in links]
 
 
 def test_an_sr_part_without_uuid_is_malformed():

@@ -17,7 +17,7 @@ from relvmoiscsi.errors import DeviceError, Refused, Truncated
 from relvmoiscsi.iscsi import looking
 from relvmoiscsi.iscsi import lun_device as lun_module
 from relvmoiscsi.iscsi.faults import Lost, Violation
-from relvmoiscsi.iscsi.looking import Look, look
+from relvmoiscsi.iscsi.looking import look
 from relvmoiscsi.iscsi.lun_device import LunDevice
 from relvmoiscsi.iscsi.names import LunInfo
 from relvmoiscsi.scsi import Verdict
@@ -36,7 +36,7 @@ def opened(target=None, is_reset=True, **more):
     script, target.script = target.script, {}
     (one,) = look(link, [target.lun.address])
     target.script, target.commands, target.events = script, [], []
-    device = LunDevice(sessions, link, one.info, "the LUN", writable=True)
+    device = LunDevice(sessions, link, one, "the LUN", writable=True)
     device._reset_on = link if is_reset else None
     return target, sessions, device
 
@@ -292,7 +292,7 @@ def test_nothing_is_written_to_a_lun_that_the_target_does_not_reset():
 
 def test_a_lun_that_is_busy_when_it_is_asked_for_its_name_is_looked_at_until_it_tells(monkeypatch):
     target, _, device = opened()
-    busy = Look(LunInfo(target.lun.address, problem="busy"), is_disk=True, verdict=Verdict.LATER)
+    busy = LunInfo(target.lun.address, problem="busy", verdict=Verdict.LATER)
     names, looks = [busy], [[busy], [busy]]
     name_of, look_at = looking.name_of, looking.look
     monkeypatch.setattr(looking, "name_of", lambda *given: names.pop() if names else name_of(*given))

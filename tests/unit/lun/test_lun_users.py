@@ -45,7 +45,7 @@ class Records:
     def refusal(self):
         with pytest.raises(Refused) as caught:
             self.verify()
-        assert fault_of(caught.value).code == 202, "16 would lose the text"
+        assert fault_of(caught.value).faultCode == 202, "16 would lose the text"
         assert "Nothing was written." in str(caught.value)
         return str(caught.value)
 

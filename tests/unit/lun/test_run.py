@@ -22,7 +22,7 @@ from relvmoiscsi import engine
 from relvmoiscsi.engine import AlreadyDone, Prepared
 from relvmoiscsi.errors import DeviceError, Refused, Unfinished
 from relvmoiscsi.lun import run
-from relvmoiscsi.lun.run import Settlement
+from relvmoiscsi.lun.run import Recovery
 
 NEW_SR = "11111111-2222-4333-8444-555555555555"
 IN_PROGRESS, SWITCHED = 3, 5
@@ -36,7 +36,7 @@ class Caller(Unguarded):
         self.said, self.why, self._no, self._raises = [], [], no, raises
 
     def consent(self, _lun, proposal):
-        if isinstance(proposal, Settlement):
+        if isinstance(proposal, Recovery):
             self.why += [proposal.why] if proposal.why else []
             self._say("agrees to roll back" if proposal.why else "agrees to finish")
         else:
@@ -61,7 +61,7 @@ def nothing_is_copied(what, done, total):
 def resignature(disk, caller, scsi_id=SCSI_ID, **more):
     request = engine.ResignatureRequest(scsi_id=scsi_id, **more)
     asked = (opened(disk, caller), request, entropy("ids"), caller.consent, nothing_is_copied)
-    return run.resignature(*asked, settles_undo=True)
+    return run.resignature(*asked, recovers_undo=True)
 
 
 def sr_of(disk):

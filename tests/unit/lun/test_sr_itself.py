@@ -36,7 +36,7 @@ class Asked:
         try:
             verify_unused(question, self.db)
         except Refused as refused:
-            assert fault_of(refused).code == 202, "16 would lose the text"
+            assert fault_of(refused).faultCode == 202, "16 would lose the text"
             assert str(refused).endswith("Nothing was written.")
             return str(refused)
         return ""

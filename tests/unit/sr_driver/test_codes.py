@@ -70,23 +70,23 @@ def test_the_numbers_are_those_of_sm_and_every_key_in_the_code_has_one():
 def test_a_failure_keeps_its_text_in_xapi(key):
     fault = fault_of(UsageError("It is wrong.", key).in_state("Nothing was written."))
 
-    assert fault.code not in NEVER
-    assert fault.code in (NUMBERS.get(key), SM_GENERAL)
-    assert fault.text == f"It is wrong. Nothing was written. [{key}]"
+    assert fault.faultCode not in NEVER
+    assert fault.faultCode in (NUMBERS.get(key), SM_GENERAL)
+    assert fault.faultString == f"It is wrong. Nothing was written. [{key}]"
 
 
 def test_the_number_of_a_key_is_used_where_it_keeps_the_text():
-    assert fault_of(UsageError("", "ConfigTargetMissing")).code == 95
-    assert fault_of(UsageError("", "ConfigSCSIid")).code == 107
-    assert fault_of(CommandFailed(["iscsiadm"], 24, "")).code == SM_GENERAL
-    assert fault_of(UsageError("")).code == SM_GENERAL, "InvalidArg is 1, which stands for success"
+    assert fault_of(UsageError("", "ConfigTargetMissing")).faultCode == 95
+    assert fault_of(UsageError("", "ConfigSCSIid")).faultCode == 107
+    assert fault_of(CommandFailed(["iscsiadm"], 24, "")).faultCode == SM_GENERAL
+    assert fault_of(UsageError("")).faultCode == SM_GENERAL, "InvalidArg is 1, which stands for success"
 
 
 def test_an_overtaken_run_and_a_run_that_was_refused_in_the_middle_keep_their_text():
     for error in (Overtaken("the LUN", 512), Unfinished("No.", "SRInUse"), Unfinished("No.", "EIO")):
         fault = fault_of(error.in_state("Look at it."))
-        assert fault.code in (SM_GENERAL, 200)
-        assert fault.text == f"{error.message} Look at it. [{error.sm_key}]"
+        assert fault.faultCode in (SM_GENERAL, 200)
+        assert fault.faultString == f"{error.message} Look at it. [{error.sm_key}]"
 
 
 def test_words_of_success_are_marked_and_nothing_else():

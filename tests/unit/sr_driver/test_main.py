@@ -50,9 +50,9 @@ def test_success_byte_for_byte(creating, smlog):
 
 
 def test_success_names_the_stock_type_of_the_transport():
-    assert success(ISCSI).text == SUCCESS_TEXT
-    assert success(HBA).text == SUCCESS_TEXT.replace("lvmoiscsi", "lvmohba")
-    assert {success(ISCSI).code, success(HBA).code} == {1}
+    assert success(ISCSI).faultString == SUCCESS_TEXT
+    assert success(HBA).faultString == SUCCESS_TEXT.replace("lvmoiscsi", "lvmohba")
+    assert {success(ISCSI).faultCode, success(HBA).faultCode} == {1}
 
 
 # --- failure

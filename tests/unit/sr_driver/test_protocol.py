@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """xapi's argument is understood, whatever else comes is refused, and what is answered xapi can read."""
 
+from xmlrpc.client import Fault
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -110,7 +112,7 @@ def test_an_argument_that_python_read_as_ascii_is_utf_8():
 
 @given(st.text(st.characters(), min_size=1), st.integers(0, 2000))
 def test_any_text_makes_a_fault_that_xapi_reads(text, code):
-    fault = read(fault_response(code, "text: " + text))
+    fault = read(fault_response(Fault(code, "text: " + text)))
 
     assert fault.code == code
     assert wire.as_string(read(string_response("text: " + text))) == fault.text

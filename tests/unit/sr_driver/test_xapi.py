@@ -115,7 +115,7 @@ def test_an_error_of_xapi(pool, xapi, method, arguments, code):
 
     assert failure.code == code
     assert all(argument in str(failure) for argument in [method, code, *arguments])
-    assert fault_of(failure).code == 153
+    assert fault_of(failure).faultCode == 153
 
 
 def test_a_session_that_is_over(pool):
@@ -127,7 +127,7 @@ def test_a_secret_that_is_not_there(xapi, uuid):
     failure = failure_of(xapi.secret, uuid)
 
     assert (failure.code, failure.sm_key) == ("UUID_INVALID", "InvalidSecret")
-    assert fault_of(failure).code == 20
+    assert fault_of(failure).faultCode == 20
 
 
 # --- a xapi that is not there, or does not answer
@@ -164,7 +164,7 @@ def test_an_answer_that_is_none_is_an_error_and_the_call_is_not_made_again(canne
     server = canned(reply)
     failure = failure_of(Xapi(SESSION, server.path, timeout=600).call, "VDI.destroy", "a")
 
-    assert (fault_of(failure).code, len(server.requests)) == (153, 1)
+    assert (fault_of(failure).faultCode, len(server.requests)) == (153, 1)
     assert SESSION not in str(failure)
 
 

@@ -342,7 +342,7 @@ def test_each_sense_is_told_alike_by_a_session_and_by_the_kernel(kernel, tmp_pat
     is_unmapped = commands.judge_question(2, data) == commands.Verdict.UNMAPPED
     told = commands.reason(2, data)
     assert (told in by_kernel) is not is_answer
-    assert (told in in_session.info.problem) is not (is_answer or is_unmapped)
+    assert (told in in_session.problem) is not (is_answer or is_unmapped)
     assert in_session.is_disk is not (is_answer or is_unmapped)  # nothing answers for a disk that has no names
 
 

@@ -6,6 +6,7 @@ import pytest
 from kit import builder
 from kit.build_volumes import Record
 from kit.builder import build_sr, raw
+from kit.cuts import SCSI_ID
 from kit.outcome import entropy_of
 from relvmoiscsi import engine
 from relvmoiscsi.device import Chunk
@@ -22,7 +23,7 @@ from relvmoiscsi.resignature.reading.read_cache import ReadCache
 def planned(image=lambda: builder.many_vdis(3)):
     """A LUN and a plan for it that does check."""
     disk = image().disk
-    prepared = engine.prepare(disk, entropy_of(1), engine.ResignatureRequest(scsi_id="scsi id"))
+    prepared = engine.prepare(disk, entropy_of(1), engine.ResignatureRequest(scsi_id=SCSI_ID))
     return disk, prepared.lun, prepared.plan
 
 
@@ -71,7 +72,7 @@ def test_another_text_at_the_end_of_the_run_than_at_its_commit_is_refused():
 def test_what_is_on_the_lun_in_the_end_is_compared_as_well():
     """An old identity is found wherever it stands in the text; and a volume that is not there."""
     disk, lun, plan = planned()
-    engine.resignature(disk, engine.prepare(disk, entropy_of(1), engine.ResignatureRequest(scsi_id="scsi id")))
+    engine.resignature(disk, engine.prepare(disk, entropy_of(1), engine.ResignatureRequest(scsi_id=SCSI_ID)))
     new = engine.inspect(disk).lun
     assert "xen-host-1" in new.vg.text
     for old in (str(lun.volumes[1].name.uuid), dashed(lun.volumes[1].lv.id)):

@@ -142,6 +142,21 @@ def test_a_size_of_the_device_that_only_lvm_remembers_refuses_nothing(spoil):
     assert engine.inspect(after).state == engine.RESIGNATURED
 
 
+@pytest.mark.parametrize("missing_bytes", [4 * MIB, 64 * MIB])
+def test_a_copy_that_ends_before_the_last_extent_is_called_truncated_and_no_note_tells_to_resize(missing_bytes):
+    spoiled = one_raw()
+    data_end = engine.inspect(spoiled.disk).lun.vg.data_end
+
+    found = engine.inspect(spoiled.cut(data_end - missing_bytes).disk)
+
+    assert found.state == engine.DAMAGED
+    notes = engine.notes(found.readable)
+    assert [note for note in notes if "pvresize" in note or "all extents" in note] == []
+    (told,) = [note for note in notes if "truncated" in note]
+    assert f"ends at byte {data_end}" in told and "Take the copy again" in told
+    assert report.inspection_facts("LUN", found)["notes"] == notes
+
+
 HOSTILE = [name for name in ROWS if "gigabyte" in name or "terabyte" in name or "petabyte" in name or "beyond" in name]
 
 

@@ -143,7 +143,7 @@ def test_a_call_that_is_told_to_end_takes_back_what_it_has_brought_and_says_what
         HbaLun(world, False, 0.0, world).write(None, None)
 
     why = "SIGTERM ended this call: `kill` or the restart of a service sent the signal."
-    assert (str(caught.value), fault_of(caught.value).code) == (f"{why} {NOT_BEGUN}", 47)
+    assert (str(caught.value), fault_of(caught.value).faultCode) == (f"{why} {NOT_BEGUN}", 47)
     assert world.said[-4:] == ["bring", *AFTER] and signal.getsignal(signal.SIGTERM) == before
 
 

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The request of a program: one SCSIid in all its forms, and a sentence for a value that a field cannot have."""
+
+import pytest
+
+from kit import golden
+from kit.outcome import entropy_of
+from relvmoiscsi import engine
+from relvmoiscsi.device import Chunk
+from relvmoiscsi.errors import UsageError
+from relvmoiscsi.formats.identity import IdMap
+from relvmoiscsi.lun.named_device import open_device
+
+NUMBER = "6001405ab1c2d3e4f5061728394a5b6c"
+SCSI_ID = "3" + NUMBER
+
+
+@pytest.fixture
+def disk():
+    return golden.load("chain").disk.copy()
+
+
+def prepared(disk, **request):
+    return engine.prepare(disk, entropy_of("ids"), engine.ResignatureRequest(**request))
+
+
+@pytest.mark.parametrize("form", [SCSI_ID.upper(), "naa." + NUMBER, "wwn-0x" + NUMBER, NUMBER, f" scsi-{SCSI_ID}\n"])
+def test_each_form_of_a_scsi_id_names_the_lun_of_the_finished_run(disk, form):
+    engine.resignature(disk, prepared(disk, scsi_id=SCSI_ID))
+
+    assert isinstance(prepared(disk, scsi_id=form), engine.AlreadyDone)
+
+
+def test_a_run_for_one_form_is_finished_for_the_scsi_id_and_recover_takes_each_form(disk):
+    result = engine.resignature(disk, prepared(disk, scsi_id="naa." + NUMBER))
+
+    assert result.scsi_id == SCSI_ID
+    assert isinstance(prepared(disk, scsi_id=SCSI_ID), engine.AlreadyDone)
+    assert engine.recover(disk, scsi_id=NUMBER).already_done
+    with pytest.raises(UsageError, match="is no SCSIid"):
+        engine.recover(disk, scsi_id="")
+
+
+def test_a_serial_number_with_a_slash_stays_as_the_lun_tells_it(disk):
+    assert prepared(disk, scsi_id="SVENDOR_MODEL_a/b").plan.run.scsi_id == "SVENDOR_MODEL_a/b"
+
+
+UUID = "7d2d9e72-1839-4ea5-85bd-6cecf8841738"
+WRONG = [
+    ({"scsi_id": ""}, "'' is no SCSIid"),
+    ({"scsi_id": "x\ny"}, "is no SCSIid"),
+    ({"scsi_id": "x/\ny"}, "is no SCSIid"),
+    ({"scsi_id": 5}, "5 is no SCSIid"),
+    ({"chosen": {UUID: UUID}}, "field chosen .* expected an IdMap"),
+    ({"without": UUID}, "field without .* expected a tuple of texts"),
+    ({"without": (5,)}, "field without .* expected a tuple of texts"),
+    ({"words": "relvmoiscsi"}, "field words .* expected a tuple of texts"),
+    ({"again": "no"}, "field again .* expected True or False"),
+    ({"clear_databases": 1}, "field clear_databases .* expected True or False"),
+    ({"sr_uuid": 5}, "field sr_uuid .* expected a UUID"),
+    ({"one": True}, "field one .* expected a OneVdiRequest"),
+    ({"one": engine.OneVdiRequest(vdi=5)}, "field one.vdi .* expected a UUID"),
+    ({"one": engine.OneVdiRequest(most_bytes="1")}, "field one.most_bytes .* expected a number"),
+]
+
+
+@pytest.mark.parametrize("request_fields, words", WRONG)
+def test_a_value_that_a_field_cannot_have_is_refused_in_a_sentence(disk, request_fields, words):
+    with pytest.raises(UsageError, match=words) as refused:
+        prepared(disk, **request_fields)
+
+    assert refused.value.disk_state == "Nothing was written."
+
+
+@pytest.mark.parametrize("arguments", [("a\0b",), ("",), (5,), ("iscsi://h/iqn.2026-01.example:a/1", "x\ny")])
+def test_a_name_of_no_device_and_a_wrong_scsi_id_of_a_url_are_refused_in_a_sentence(arguments):
+    name, *scsi_id = arguments
+    with pytest.raises(UsageError, match="names no device|is no SCSIid"), open_device(
+        name, False, None, None, *scsi_id
+    ):
+        pass
+
+
+def test_a_device_that_was_opened_to_read_is_refused_in_a_sentence(disk, tmp_path):
+    path = str(tmp_path / "clone.img")
+    disk.to_file(path)
+    with open_device(path, writable=False) as device:
+        plan = engine.prepare(device, entropy_of("ids"))
+        with pytest.raises(UsageError, match="open for reading only. Open it for writing") as refused:
+            engine.resignature(device, plan)
+
+    assert refused.value.disk_state == "Nothing was written."
+
+
+def test_what_is_already_done_is_one_short_line(disk):
+    engine.resignature(disk, prepared(disk, scsi_id=SCSI_ID))
+
+    for each in (prepared(disk, scsi_id=SCSI_ID), IdMap(UUID, {UUID: UUID}, {})):
+        assert "\n" not in repr(each) and len(repr(each)) < 300
+
+
+def test_a_comparison_compares_all_guest_data_unless_it_is_told_not_to(disk):
+    original = disk.copy()
+    engine.resignature(disk, prepared(disk))
+    lun = engine.inspect(original).lun
+    volume = next(iter(lun.disks().values()))
+    (place,) = lun.vg.ranges(volume.lv, lun.vg.size_of(volume.lv) // 2 // 4096 * 4096, 512)
+
+    same = engine.compare(original, disk)
+    disk.write([Chunk(place.offset, b"\x5a" * 512)])
+    differs, identities = engine.compare(original, disk), engine.compare(original, disk, ())
+
+    assert same.problems == [] and same.bytes_compared > 0
+    assert len(differs.problems) == 1 and f"at byte {place.offset}" in differs.problems[0]
+    assert (identities.problems, identities.bytes_compared) == ([], 0)
