@@ -6,7 +6,7 @@ there; disks of VMs are still attached. So a probe waits for no lock, and over i
 Source: xen-api ocaml/xapi/sm.ml, serialize_attach_detach.
 """
 
-from typing import Sequence, Tuple
+from typing import List, Sequence, Tuple
 
 from relvmoiscsi import engine
 from relvmoiscsi.deadline import Deadline
@@ -53,7 +53,8 @@ def document(device: Device, scsi_id: str) -> str:
     pools than fit.
     """
     found = engine.inspect(device)
-    rows, old_vdis = [], []  # type: List[Tuple[str, str]], List[str]
+    rows: List[Tuple[str, str]] = []
+    old_vdis: List[str] = []
     if found.lun is not None:
         label = found.lun.mgt.name_label if found.lun.mgt else ""
         rows += [("UUID", found.lun.sr_uuid), ("size", str(found.lun.size_bytes)), ("name_label", label)]
