@@ -82,7 +82,7 @@ def wrapped(text: str, columns: int, breaks_rows: bool = True) -> str:
 
     A broken line continues under the start of its last column in the left half. A command stays whole: in backticks,
     alone on an indented line, or after `next: `. A row has its last column in the right half, and stays whole unless
-    `breaks_rows`.
+    `breaks_rows`; then its last column moves to a line of its own.
     """
     lines = []
     for line in text.split("\n"):
@@ -90,6 +90,9 @@ def wrapped(text: str, columns: int, breaks_rows: bool = True) -> str:
         is_row = starts[-1] > columns // 2 and not breaks_rows
         if len(line) <= columns or is_row or re.match(_COMMAND_LINE, line):
             lines.append(line)
+            continue
+        if columns // 2 < starts[-1] <= columns:  # a row of a table
+            lines += [line[: starts[-1]].rstrip(), wrapped("    " + line[starts[-1] :], columns)]
             continue
         indent = max([2, *(start for start in starts if start <= columns // 2)])
         from textwrap import fill  # noqa: PLC0415 - slow to import, and udev waits
