@@ -108,7 +108,7 @@ def _trips(built: BuiltSr, directory: str) -> int:
     with Tgt(directory, [Export(1, os.path.abspath(path))]) as target, mock.patch.object(Link, "wait", counted):
         where = [Portal("127.0.0.1", target.port)]
         with open_lun(where, target.iqn, ME, 1, True, Deadline(60)) as device:
-            resignature(device, dice("iscsi"), "scsi id")
+            resignature(device, dice("iscsi"), "360014051111111111111111111111111")
     return waits[0]
 
 

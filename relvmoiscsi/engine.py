@@ -74,7 +74,7 @@ from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume
 from relvmoiscsi.resignature.reading.lun_notes import notes
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
 from relvmoiscsi.resignature.reading.request import OneVdiRequest, ResignatureRequest, naming_who_asks
-from relvmoiscsi.resignature.reading.sm_work import databases, without_databases
+from relvmoiscsi.resignature.reading.sm_work import database_pools, databases, without_databases
 from relvmoiscsi.resignature.reading.volumes import saved
 from relvmoiscsi.resignature.reading.way_out import once_more
 from relvmoiscsi.resignature.recovery import cut_run, earlier_run
@@ -95,7 +95,7 @@ __all__ += [  # for the other packages, which import nothing from `resignature`;
     "EXCHANGED", "DONE", "IN_PROGRESS", "KINDS", "RESIGNATURE", "SWITCHED", "UNDO", "EarlierRun", "Run",
     "CommitRecord",
     "EMPTY_UNIT", "FULL_UNIT", "NEW_IMAGE", "Cost", "LaterCopy", "Plan", "Planned", "Progress", "steps",
-    "Lun", "Volume", "databases", "notes", "saved",
+    "Lun", "Volume", "database_pools", "databases", "notes", "saved",
     "OneVdiOutlook", "fits", "one_vdi", "refuse_other_content",
     "copy_unseen", "find_done", "find_unfinished", "goes_back", "has_new_identities", "is_of_another_lun",
     "read_undoable", "refuse_databases", "refuse_left_behind", "vg_names",

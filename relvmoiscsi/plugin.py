@@ -38,12 +38,13 @@ from typing import (
     List,
     Mapping,
     Optional,
+    Sequence,
     Tuple,
 )
 
 from relvmoiscsi import engine, report, untrusted
 from relvmoiscsi.deadline import Deadline
-from relvmoiscsi.engine import DONE, IN_PROGRESS, SWITCHED, databases, is_of_another_lun
+from relvmoiscsi.engine import DONE, IN_PROGRESS, SWITCHED, database_pools, is_of_another_lun
 from relvmoiscsi.errors import NOTHING_WRITTEN, NotFound, RelvmoiscsiError, UsageError, in_state
 from relvmoiscsi.formats import mapfile
 from relvmoiscsi.formats.identity import is_uuid
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MOST_BYTES = 60000  #: of an answer
+MOST_PROBLEM, MOST_PROBLEMS = 500, 20  #: characters of a sentence about a LUN or a target; sentences about targets
 LUN_SECONDS = 10.0  #: time limit for reading one LUN
 XAPI_SECONDS = 10.0  #: time limit for one answer
 MOST_AHEAD = 400  #: LUNs that are read before the size of the page is known
@@ -140,16 +142,23 @@ def classify(arguments: Arguments, host: Host = THIS_HOST, see: Look = look, fin
             try:
                 row.update(see(shown[scsi_id], lambda found: _facts(found, scsi_id)))
             except RelvmoiscsiError as error:
-                row.update(state=None, problem=str(error)[:500])
+                row.update(state=None, problem=str(error)[:MOST_PROBLEM])
         return row
 
     return _page(
         "plugin classify",
         "luns",
         [(scsi_id, partial(made, scsi_id)) for scsi_id in ids],
-        {"problems": problems},
+        {"problems": _shortened(problems)},
         deadline,
     )
+
+
+def _shortened(problems: Sequence[str]) -> List[str]:
+    """Return the first sentences, and how many are left out."""
+    shown = [problem[:MOST_PROBLEM] for problem in problems[:MOST_PROBLEMS]]
+    left_out = len(problems) - len(shown)
+    return [*shown, f"{left_out} more targets have problems."] if left_out else shown
 
 
 def _read_ahead(
@@ -178,7 +187,7 @@ def _row_behind(scsi_id: str, lun: "TargetLun", path: Optional[str], deadline: D
         with lun.opened(deadline) as device:
             return {**row, **_facts(engine.inspect(device), scsi_id)}
     except RelvmoiscsiError as error:
-        return {**row, "state": None, "problem": str(error)[:500]}
+        return {**row, "state": None, "problem": str(error)[:MOST_PROBLEM]}
 
 
 def _facts(found: engine.Inspection, scsi_id: str) -> Dict[str, Any]:
@@ -188,10 +197,10 @@ def _facts(found: engine.Inspection, scsi_id: str) -> Dict[str, Any]:
         "sr": found.lun.sr_uuid if found.lun else None,
         "old_sr": found.run.ids.sr if found.run else None,
         "copied": is_of_another_lun(found.commit_record, scsi_id),
-        "metadata_of": sorted(set(databases(found.lun).values())) if found.lun else [],
+        "metadata_of": database_pools(scsi_id, found.lun) if found.lun else [],
         "changed_at": utc_time(found.lun.vg.changed) if found.lun else None,
         "name": found.lun.mgt.name_label[:200] if found.lun and found.lun.mgt else "",
-        "problem": str(found.problem)[:500] if found.problem else None,
+        "problem": str(found.problem)[:MOST_PROBLEM] if found.problem else None,
     }
 
 
@@ -328,7 +337,7 @@ def _page(
 ) -> str:
     """Return the rows that fit and are ready in time, and the key of the first missing row as `next`."""
     taken: List[str] = []
-    size, following = 0, None
+    size, following = len(json.dumps(more or {})), None
     for key, made in rows:
         is_late = deadline is not None and deadline.has_passed
         text = "" if taken and is_late else json.dumps(made())

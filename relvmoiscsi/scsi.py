@@ -53,28 +53,23 @@ def _transfer(short: int, long: int, block: int, blocks: int) -> bytes:
     return bytes([long, 0, *block.to_bytes(8, "big"), *blocks.to_bytes(4, "big"), 0, 0])
 
 
-class Capacity(NamedTuple):
-    """The capacity of a LUN, in bytes."""
+def capacity_16(answer: bytes) -> Optional[Tuple[int, int, int]]:
+    """Return the size, the size of a block and of a physical block, in bytes, by an answer to READ CAPACITY(16).
 
-    size_bytes: int
-    block_size: int
-    physical_block_size: int
-
-
-def capacity_16(answer: bytes) -> Optional[Capacity]:
-    """Parse an answer to READ CAPACITY(16); None if the answer is too short."""
+    None if the answer is too short.
+    """
     if len(answer) < 16:
         return None
     last, block_size = int.from_bytes(answer[:8], "big"), int.from_bytes(answer[8:12], "big")
-    return Capacity((last + 1) * block_size, block_size, block_size << (answer[13] & 0x0F))
+    return (last + 1) * block_size, block_size, block_size << (answer[13] & 0x0F)
 
 
-def capacity_10(answer: bytes) -> Optional[Capacity]:
-    """Parse an answer to READ CAPACITY(10); None if the answer is too short, or the LUN too large for this command."""
+def capacity_10(answer: bytes) -> Optional[Tuple[int, int, int]]:
+    """Return the same by an answer to READ CAPACITY(10); None also if the LUN is too large for this command."""
     last, block_size = int.from_bytes(answer[:4], "big"), int.from_bytes(answer[4:8], "big")
     if len(answer) < 8 or last == 0xFFFFFFFF:
         return None
-    return Capacity((last + 1) * block_size, block_size, block_size)
+    return (last + 1) * block_size, block_size, block_size
 
 
 class Sense(NamedTuple):

@@ -9,7 +9,7 @@ needs minutes for a long number. `json` fails by the depth of the stack. Here ea
 import json
 import math
 import re
-from typing import Any, Dict, Iterable, List, NoReturn, Tuple, Union
+from typing import Any, Dict, Iterable, List, NoReturn, Optional, Tuple, Union
 
 MOST_DIGITS = 18  #: fits into 64 bits
 MOST_BYTES = 1 << 20  #: of a text, unless the caller says otherwise
@@ -36,15 +36,21 @@ def number(text: str) -> int:
     return int(text)
 
 
-def json_of(text: Union[str, bytes], most_bytes: int = MOST_BYTES, most_values: int = MOST_VALUES) -> Any:
+def json_of(
+    text: Union[str, bytes],
+    most_bytes: int = MOST_BYTES,
+    most_values: int = MOST_VALUES,
+    most_inner: Optional[int] = None,
+) -> Any:
     """Return the value of a JSON text; bytes are UTF-8. Raises ValueError, and no other error.
 
-    Refused are a long or deep text, a name that an object has twice, a long number, NaN, and half a surrogate pair.
+    `most_inner` limits the lists and objects among the values: each takes as much memory as ten numbers. Refused are a
+    long or deep text, a name that an object has twice, a long number, NaN, and half a surrogate pair.
     """
     if len(text) > most_bytes:
         raise ValueError(f"it has {len(text)} characters, more than {most_bytes}")
     said = text if isinstance(text, str) else text.decode("utf-8")
-    _verify_size(said, most_values)
+    _verify_size(said, most_values, most_values if most_inner is None else most_inner)
     found = json.loads(
         said, parse_int=integer, parse_float=_float, parse_constant=_no_number, object_pairs_hook=_object
     )
@@ -55,9 +61,14 @@ def json_of(text: Union[str, bytes], most_bytes: int = MOST_BYTES, most_values: 
     return found
 
 
-def object_of(text: Union[str, bytes], most_bytes: int = MOST_BYTES, most_values: int = MOST_VALUES) -> Dict[str, Any]:
+def object_of(
+    text: Union[str, bytes],
+    most_bytes: int = MOST_BYTES,
+    most_values: int = MOST_VALUES,
+    most_inner: Optional[int] = None,
+) -> Dict[str, Any]:
     """Return the members of a JSON object. Raises ValueError, and no other error."""
-    found = json_of(text, most_bytes, most_values)
+    found = json_of(text, most_bytes, most_values, most_inner)
     if not isinstance(found, dict):
         raise ValueError("it is no JSON object")
     return found
@@ -84,6 +95,13 @@ def size_of(value: Any) -> int:
     return value
 
 
+def whole_of(value: Any) -> int:
+    """Return a parsed value that is a whole number of any sign. Raises ValueError for any other value."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError("a value is not a whole number")
+    return value
+
+
 def integer(text: str) -> int:
     """Return a whole number of at most 18 digits, with or without a sign. Raises ValueError for a longer text."""
     if len(text) > MOST_DIGITS + 2:
@@ -96,11 +114,14 @@ def xml_safe(text: str) -> str:
     return _NOT_XML.sub("?", text)
 
 
-def _verify_size(text: str, most_values: int) -> None:
+def _verify_size(text: str, most_values: int, most_inner: int) -> None:
     """Raises ValueError for a JSON text with many values or deep levels. The text may be invalid from some point on."""
     bare = _STRING.sub('""', _ESCAPE.sub("", text))
-    if sum(map(bare.count, ",[{")) >= most_values:
+    inner = sum(map(bare.count, "[{"))
+    if bare.count(",") + inner >= most_values:
         raise ValueError(f"it has more than {most_values} values")
+    if inner > most_inner:
+        raise ValueError(f"it has more than {most_inner} lists and objects")
     depth = 0
     for match in _BRACKET.finditer(bare):
         depth += 1 if match.group() in "[{" else -1

@@ -33,9 +33,10 @@ A simulated pool, in this process only. Nothing here touches a real host.
 
   VMs     web, db and mail run, with disks on "Production"; helper is halted
 
-  LUNs    {clone}: an array snapshot of "Production", mapped to all hosts
-
-          {foreign}: a LUN with an SR of another pool
+  LUNs    {clone}
+            an array snapshot of "Production", mapped to all hosts
+          {foreign}
+            a LUN with an SR of another pool
 """
 
 _HERE = """\
@@ -50,8 +51,8 @@ Try it, and type `exit` at the end:
   relvmoiscsi pool clone "Production {today}" web db mail --isolated night
   xe vm-start vm="web {today}"
 
-`relvmoiscsi doctor` and `relvmoiscsi direct` belong to a dom0, and no simulated
-host has one. `xe help` lists what this `xe` knows.
+`relvmoiscsi doctor` and `relvmoiscsi direct` belong to a dom0, and no
+simulated host has one. `xe help` lists what this `xe` knows.
 """
 
 #: the night of docs/night.rst, and the day after; each line is typed as it stands
@@ -65,7 +66,10 @@ TOUR = (
         'relvmoiscsi pool clone "Production {today}" web --isolated night --yes',
     ),
     ("It starts beside the original, which runs on.", 'xe vm-start vm="web {today}"'),
-    ("Two VMs must not have one disk: the copy of the VM goes.", 'xe vm-shutdown vm="web {today}" force=true'),
+    (
+        "The copy of the VM is shut down: no copy with a running VM can be discarded.",
+        'xe vm-shutdown vm="web {today}" force=true',
+    ),
     ("The copies go together: VM, network, SR.", 'relvmoiscsi pool discard "Production {today}" --with-vms --yes'),
     ("The array takes a second snapshot, and maps it.", ""),
     ("It is attached as well.", "relvmoiscsi pool attach {second} --yes"),

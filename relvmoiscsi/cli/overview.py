@@ -43,11 +43,14 @@ example:
   relvmoiscsi check /dev/sdc --original /dev/sdb
 
 exit status:
-  0 done     2 usage     3 not found     4 refused: unsafe; doctor: not ready
-  5 unreadable or damaged     6 a program failed     7 the device failed
-  8 an unfinished run: recover it     9 partly done     10 overtaken by another run
-  11 no connection to a target or a pool, or no login     70 a bug
-  74 done, but the result could not be printed     130 interrupted"""
+  0  done                         8   an unfinished run: recover it
+  2  usage                        9   partly done
+  3  not found                    10  overtaken by another run
+  4  refused: unsafe              11  no connection or login to a target or pool
+     or doctor: not ready         70  a bug
+  5  unreadable or damaged        74  done, but the result could not be printed
+  6  a program failed             130 interrupted
+  7  the device failed"""
 
 
 def page() -> str:

@@ -144,11 +144,11 @@ class ResignatureCommand(WriteCommand):
             self._as_later_copy(lun.name, prepared.later_copy)
         except Refused as refusal:
             say("note: a run without --dry-run is refused: " + printable(refusal.message))
-        facts, loss = dry_run_facts(lun, found), report.loss_of(prepared)
+        facts = dry_run_facts(lun, found)
         lines = [f"{lun.name}: dry run. These writes are planned; nothing was written."]
         lines += identification(lun, found).lines()
         lines += [report.cost_text(prepared.cost)] if prepared.cost is not None else []
-        lines += loss.lines if loss is not None else []
+        lines += report.loss_of(prepared)[0]
         lines += [report.map_text(prepared.lun, prepared.plan.run.ids), "", report.plan_text(prepared.plan)]
         return Answer(facts, "\n".join(lines + report.note_lines(facts["notes"])))
 
@@ -167,17 +167,17 @@ class ResignatureCommand(WriteCommand):
         elif isinstance(proposal, NewRun):
             prepared = proposal.prepared
             as_copy = self._as_later_copy(lun.name, prepared.later_copy)
-            loss = report.loss_of(prepared)
+            loss, to_lose = report.loss_of(prepared)
             if not self.yes:
                 tell(report.map_text(prepared.lun, prepared.plan.run.ids))
             for sentence in notes(prepared.lun):
                 say("note: " + printable(sentence))
             if prepared.cost is not None:
                 say(report.cost_text(prepared.cost))
-            if loss is not None:
-                (say if self.yes else tell)("\n".join(loss.lines))
+            if loss:
+                (say if self.yes else tell)("\n".join(loss))
             question = f"Give {lun.name} these new identities{as_copy}?"
-            self.ask(lun, proposal, question, loss.question if loss is not None else "")
+            self.ask(lun, proposal, question, to_lose)
 
     def _as_later_copy(self, name: str, copy: Optional[LaterCopy]) -> str:
         """Say that the LUN is taken for a later copy; return the words for the question, "" for any other LUN.

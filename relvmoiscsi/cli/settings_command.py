@@ -46,12 +46,11 @@ def _settings(arguments: argparse.Namespace) -> Answer:
                 replace_config(HOST.config, text)
                 is_changed = True
     found = settings.settings_in(text, HOST.config)
-    means = "each LUN becomes one with a single VDI" if found.vdis == ONE else "every VDI is kept"
+    means = "each LUN becomes one with a single VDI" if found["vdis_setting"] == ONE else "every VDI is kept"
     lines = [f"{HOST.config} was changed."] if is_changed else []
     lines += [
-        f"deadline  {found.deadline:g} seconds until a call begins to write",
-        f"vdis      {found.vdis}: {means}",
-        f"copy      {found.copy_mib} MiB that a call may copy to make one VDI",
+        f"deadline  {found['deadline']:g} seconds until a call begins to write",
+        f"vdis      {found['vdis_setting']}: {means}",
+        f"copy      {found['copy_mib']} MiB that a call may copy to make one VDI",
     ]
-    facts = {"deadline": found.deadline, "vdis_setting": found.vdis, "copy_mib": found.copy_mib}
-    return Answer({**facts, "file": HOST.config, "changed": is_changed}, "\n".join(lines))
+    return Answer({**found, "file": HOST.config, "changed": is_changed}, "\n".join(lines))

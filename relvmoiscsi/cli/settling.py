@@ -11,7 +11,7 @@ from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import Identification
 from relvmoiscsi.lun.opened import NOBODY_NEEDED, OpenLun
 from relvmoiscsi.lun.run import Proposal, Recovery, Undoing
-from relvmoiscsi.wording import printable
+from relvmoiscsi.wording import command, printable
 
 _RECOVER = """\
 Run the command on any host after a power cut, a lost connection or a killed process. The command rolls back a
@@ -52,9 +52,11 @@ class RecoverCommand(WriteCommand):
             return Answer(facts, text + "\n" + self.next_line(outcome.state))
         assert isinstance(outcome.proposal, Recovery)
         earlier, text = outcome.proposal.earlier, FINISHED
+        kind = KINDS[earlier.commit_record.kind]
+        again = command("relvmoiscsi", kind, lun.name)
         if engine.goes_back(earlier):
-            text = "{}: the {} was interrupted before its commit and has been rolled back. Run the command again."
-        return self.answer(lun, outcome, text.format(lun.name, KINDS[earlier.commit_record.kind]))
+            text = "{0}: the {1} was interrupted before its commit and has been rolled back. Run {2} again."
+        return self.answer(lun, outcome, text.format(lun.name, kind, again))
 
     def consent(self, lun: OpenLun, proposal: Proposal) -> None:
         """Ask whether to settle the run, with the SR that the LUN will then hold."""

@@ -88,7 +88,11 @@ def add_direct(make: Maker) -> None:
             "--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object and nothing else"
         )
         sub.add_argument(
-            "-q", "--quiet", action="store_true", default=argparse.SUPPRESS, help="print only errors and questions"
+            "-q",
+            "--quiet",
+            action="store_true",
+            default=argparse.SUPPRESS,
+            help="print only errors, warnings and questions",
         )
         sub.add_argument("-v", "--verbose", action="count", default=argparse.SUPPRESS, help="print more on stderr")
         return sub

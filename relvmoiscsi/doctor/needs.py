@@ -147,7 +147,7 @@ def examine_settings(host: Host) -> List[Finding]:
         for key in settings_of(text, SECTION) if key not in KEYS
     ]  # fmt: skip
     try:
-        wanted = settings_in(text, CONFIG).vdis
+        wanted = settings_in(text, CONFIG)["vdis_setting"]
     except Refused as error:
         return [*found, problem("settings", error.message, _CORRECT)]
     return [*found, ok("settings", MAKES_ONE if wanted == ONE else KEEPS_ALL)]

@@ -38,9 +38,12 @@ MOST_INDEX_BYTES = 4 << 20
 MOST_RECORDS_BYTES = 16 << 20  #: of one VM, unpacked
 MOST_UNPACKED_BYTES = 256 << 20  #: of all VMs of one call of `documents`
 MOST_SERIAL = 1 << 48
+MOST_NAMES_BYTES = 16 << 10  #: of the names of VMs in an answer about a LUN, as JSON
+_MOST_NAME = 128  #: characters of such a name
 _MOST_VALUES = 200000  #: of the index
 
 _WHAT = "Saved VM records"
+_MORE = "…"
 _SEALED = b"relvmoiscsi VM records\0"  #: what the pool's key seals with the digest
 _FINGERPRINT = 16  #: hexadecimal digits
 
@@ -92,6 +95,18 @@ class SavedVms(NamedTuple):
     def is_sealed_by(self, key: bytes) -> bool:
         """Did a writer with this key write the records?"""
         return bool(key) and hmac.compare_digest(self.seal, _seal(key, self.digest))
+
+    def names_json(self) -> str:
+        """The names of the VMs as a JSON list of at most MOST_NAMES_BYTES; "…" stands for all that do not fit."""
+        shown: List[str] = []
+        left_bytes = MOST_NAMES_BYTES - len(json.dumps([_MORE]))
+        for vm in self.vms:
+            name = vm.name_label[:_MOST_NAME]
+            left_bytes -= len(json.dumps(name)) + len(", ")
+            if left_bytes < 0:
+                return json.dumps([*shown, _MORE])
+            shown.append(name)
+        return json.dumps(shown)
 
     @property
     def fingerprint(self) -> str:

@@ -19,7 +19,7 @@ in capitals. So a call with such a line is refused as well. The doctor names eve
 import logging
 import math
 import re
-from typing import Dict, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 from relvmoiscsi.deadline import DEFAULT_SECONDS
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused
@@ -46,18 +46,17 @@ DEFAULT_COPY_MIB = 1024
 MARK = "# Calls of the SR driver; see `relvmoiscsi settings --help`."
 
 
-class Settings(NamedTuple):
-    """The settings of a host."""
+def settings_in(text: str, path: str) -> Dict[str, Any]:
+    """Return all settings of `text`, the content of the file, with defaults, as facts for --json.
 
-    deadline: float  #: seconds
-    vdis: str  #: ONE or ALL
-    copy_mib: int
-
-
-def settings_in(text: str, path: str) -> Settings:
-    """Return all settings of `text`, the content of the file, with defaults. Raises Refused for an invalid setting."""
+    Keys: `deadline` in seconds, `vdis_setting` (ONE or ALL), `copy_mib`. Raises Refused for an invalid setting.
+    """
     found = _settings(text, path)
-    return Settings(_deadline(found, path), _vdis(found, path), _copy_mib(found, path))
+    return {
+        "deadline": _deadline(found, path),
+        "vdis_setting": _vdis(found, path),
+        "copy_mib": _copy_mib(found, path),
+    }
 
 
 def deadline_seconds(path: str = THIS_HOST.config) -> float:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """List the LUNs behind a target, and read what each LUN reports about itself; thousands of LUNs at the same time."""
 
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from relvmoiscsi import scsi
 from relvmoiscsi.iscsi.faults import Violation
@@ -9,7 +9,7 @@ from relvmoiscsi.iscsi.link import Link
 from relvmoiscsi.iscsi.names import LunInfo
 from relvmoiscsi.iscsi.pdu import NO_LUN
 from relvmoiscsi.iscsi.session import Command, Task
-from relvmoiscsi.scsi import Capacity, Verdict
+from relvmoiscsi.scsi import Verdict
 from relvmoiscsi.vpd import INQUIRY_BYTES, PAGE_80, PAGE_83, id_from_page_80, id_from_page_83, inquiry_of
 from relvmoiscsi.vpd import serial_from_page_80 as serial_of
 
@@ -202,19 +202,19 @@ def name_of(lun: bytes, tasks: Sequence[Task]) -> LunInfo:
     )
 
 
-def _with_capacity(one: LunInfo, task: Task, parse: Callable[[bytes], Optional[Capacity]]) -> LunInfo:
+def _with_capacity(one: LunInfo, task: Task, parse: Callable[[bytes], Optional[Tuple[int, int, int]]]) -> LunInfo:
     verdict = _verdict(task)
     if verdict != Verdict.DONE:
         problem = f"its size is not known: {scsi.reason(task.status, task.sense)}"
         return one._replace(problem=problem, verdict=verdict)
-    found = parse(answer_of(task))
-    if found is None or found.block_size not in _BLOCK_SIZES:
-        problem = f"it has blocks of {found.block_size} bytes" if found else "it does not tell its size"
+    size_bytes, block_size, physical_block_size = parse(answer_of(task)) or (0, 0, 0)
+    if block_size not in _BLOCK_SIZES:
+        problem = f"it has blocks of {block_size} bytes" if block_size else "it does not tell its size"
         return one._replace(problem=problem, verdict=Verdict.FAILED)
     return one._replace(
-        size_bytes=found.size_bytes,
-        block_size=found.block_size,
-        physical_block_size=found.physical_block_size,
+        size_bytes=size_bytes,
+        block_size=block_size,
+        physical_block_size=physical_block_size,
         problem="",
         verdict=Verdict.DONE,
     )

@@ -22,7 +22,7 @@ from relvmoiscsi.iscsi.pdu import FINAL, IMMEDIATE, NO_TAG, PduHeader, Wire
 from relvmoiscsi.iscsi.text_keys import MAX_TEXT, Collector
 from relvmoiscsi.scsi import Verdict
 
-STEP_BYTES = 1 << 16  #: progress of a command; less of it, and a target could let an answer trickle for days
+STEP_BYTES = 1 << 16  #: progress of a session; less of it, and a target could let an answer trickle for days
 DEPTH = 32  #: commands in parallel, the usual queue depth of an iSCSI session
 
 _READ, _WRITE, _SIMPLE = 0x40, 0x20, 0x01
@@ -87,6 +87,7 @@ class Session:
         self.is_logged_out = False
         self.ping_is_out = False
         self._active: Dict[int, Task] = {}
+        self._moved = 0  # bytes of data, of all commands
         self._writes_end = 0  # where the last write command ends, in the bytes of the wire
         self._delays: Dict[Tuple[bytes, int], str] = {}  # by LUN and operation code, in the order of the answers
         self._waiting: Deque[Task] = deque()
@@ -255,10 +256,12 @@ class Session:
     def _move(self, task: Task, end: int) -> None:
         """Note how far the data of a command have come, and whether that is progress.
 
-        A target could send or ask for a byte at a time, or for none. So the first bytes are progress, and then each
-        STEP_BYTES.
+        A target could send or ask for a byte at a time, or for none. So the first and the last bytes of a command are
+        progress, and each STEP_BYTES of all commands: a slow target may send the data of many commands in turns.
         """
-        self.steps += (task.moved == 0 < end) or task.moved // STEP_BYTES < end // STEP_BYTES
+        before, self._moved = self._moved, self._moved + end - task.moved
+        is_step = before // STEP_BYTES < self._moved // STEP_BYTES
+        self.steps += is_step or task.moved == 0 < end or task.moved < end == task.command.expected
         task.moved = end
 
     def _end(self, header: PduHeader, sense: bytes) -> None:

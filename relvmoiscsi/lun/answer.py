@@ -98,7 +98,7 @@ def dry_run_facts(lun: OpenLun, planned: NewRun) -> Dict[str, Any]:
         facts["later_copy"] = prepared.later_copy._asdict()
     if prepared.cost is not None:
         facts["cost"] = report.cost_facts(prepared.cost)
-    if report.loss_of(prepared) is not None:
+    if report.loses(prepared):
         facts["dropped"] = report.dropped_facts(content, prepared.defects)
     return facts
 

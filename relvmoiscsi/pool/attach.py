@@ -116,14 +116,27 @@ def choose(
             for lun in found:
                 if lun.of_sr == sr and lun.kind == UNCONNECTED:
                     _verify_attachable(lun, are_clones)
-            raise NotFound(f"The pool sees no clone of the SR {sr}. {_LOOK}")
+            raise NotFound(f"The pool sees no clone of the SR {sr}. {_by_scsi_id(found, [sr]) or _LOOK}")
     for lun in found:
         is_named = lun.of_sr in of and _is_copy(lun, are_clones)
         if lun not in chosen and (is_named or everything and _is_copy(lun, False)):
             chosen.append(lun)
     if not chosen and not unseen(found, scsi_ids, of, everything):
-        raise NotFound(f"The pool sees no LUN that can be attached. {_LOOK}")
+        raise NotFound(f"The pool sees no LUN that can be attached. {_by_scsi_id(found, of) or _LOOK}")
     return chosen
+
+
+def _by_scsi_id(found: Sequence[PoolLun], of: Sequence[str]) -> str:
+    """Return a sentence on the copies that `choose` takes only by their SCSIid, such as after `discard`; "" for none.
+
+    `of` are the UUIDs of the original SRs; [] for all SRs.
+    """
+    there = [
+        lun.scsi_id for lun in found if lun.kind == RESIGNATURED and not lun.is_ours and (not of or lun.of_sr in of)
+    ]
+    return (
+        f"It sees copies that are resignatured and not attached: {', '.join(there)}. Give the SCSIid." if there else ""
+    )
 
 
 def _is_copy(lun: PoolLun, are_clones: bool) -> bool:

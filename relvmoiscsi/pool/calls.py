@@ -8,6 +8,7 @@ because arguments hold secrets.
 
 import http.client
 import math
+import re
 import time
 import xmlrpc.client
 from contextlib import contextmanager
@@ -240,9 +241,19 @@ def failure(method: str, details: Sequence[Any]) -> PoolFailure:
     if sentence is not None:
         return PoolFailure(sentence.format(method, *(parameters + [""] * 3)), description)
     if code.startswith("SR_BACKEND_FAILURE") and parameters:
-        return PoolFailure(f"{method}: {parameters[0].rstrip('.')}.", description)
+        said = _OWN_KEY.sub("", parameters[0])
+        return PoolFailure(" ".join(filter(None, [f"{method}: {said.rstrip('.')}.", _REMEDIES.get(code)])), description)
     return PoolFailure("xapi answered {} to {}.".format(", ".join([code, *parameters]), method), description)
 
+
+_OWN_KEY = re.compile(
+    r" \[[A-Za-z]+\]\Z"
+)  #: the end of a text of relvmoiscsi's driver: the key of its error, for SMlog
+#: what to do against a driver error, by its code
+_REMEDIES = {
+    "SR_BACKEND_FAILURE_140": "Check the name, and the name service of the pool master.",
+    "SR_BACKEND_FAILURE_141": "Check the address and the port. The pool master must reach the portal.",
+}
 
 NO_READ_ONLY_DISK = (
     "A running HVM VM cannot get a read-only disk. Shut the VM down and repeat the command, or use --rw, which "

@@ -25,6 +25,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Op
 
 from relvmoiscsi import known_sr, untrusted, untrusted_xml
 from relvmoiscsi.errors import UsageError
+from relvmoiscsi.formats import saved_vms
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool import jobs, secrets
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
@@ -373,10 +374,10 @@ def reported(lun: PoolLun, document: str) -> PoolLun:
     row = rows[0]
     for name in ("UUID", "old_uuid"):
         verify_uuid(row.get(name, ""))
-    try:
-        vms = untrusted.texts_of(untrusted.json_of(row.get("vms", "[]")))
-    except ValueError as error:
-        raise PoolFailure(f"The driver's list cannot be read: {error}.") from error
+    try:  # a guest may have written the names: unreadable names hide no LUN
+        vms = untrusted.texts_of(untrusted.json_of(row.get("vms", "[]"), saved_vms.MOST_NAMES_BYTES))
+    except ValueError:
+        vms = []
     return lun._replace(
         kind=_state(row["state"], row.get("copied") == "true"),
         sr_uuid=row.get("UUID", ""),

@@ -21,6 +21,11 @@ _WORDS = {
 }
 
 
+def line_of(scsi_id: str, step: str, how: str) -> str:
+    """Return the line for a step of a LUN; "" for a step that is not shown."""
+    return printable(f"{scsi_id} {_WORDS[step, how]}") if (step, how) in _WORDS else ""
+
+
 def silent(_scsi_id: str, _step: str, _how: str) -> None:
     """Show nothing."""
 
@@ -80,11 +85,12 @@ class _Lines:
     def __call__(self, scsi_id: str, step: str, how: str) -> None:
         with self._lock:
             self._steps.take(scsi_id, step, how)
-            if (step, how) not in _WORDS:
+            line = line_of(scsi_id, step, how)
+            if not line:
                 return
             is_known = self._stream.isatty() and self._steps.done >= self._jobs
             left = time_left(self._steps.done, self._steps.all, time.monotonic() - self._begun) if is_known else ""
-            self._stream.write(printable(f"relvmoiscsi: {scsi_id} {_WORDS[step, how]}{left}") + "\n")
+            self._stream.write(f"relvmoiscsi: {line}{left}\n")
             self._stream.flush()
 
 
@@ -110,9 +116,10 @@ class _Bars:
             else:
                 line = next(number for number in range(1, len(self._bars) + 2) if number not in self._lines)
                 self._lines.append(line)
-                text = printable(f"{scsi_id} {_WORDS[step, how]}")
                 form = "{desc} {elapsed}"
-                bar = self._tqdm(desc=text, file=self._stream, position=line, leave=False, bar_format=form)
+                bar = self._tqdm(
+                    desc=line_of(scsi_id, step, how), file=self._stream, position=line, leave=False, bar_format=form
+                )
                 bar.line_taken = line
                 self._bars[scsi_id] = bar
 

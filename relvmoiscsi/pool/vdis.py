@@ -9,6 +9,7 @@ other_config.
 import uuid
 from typing import Any, Dict, Iterable, List, NamedTuple, Tuple
 
+from relvmoiscsi import untrusted
 from relvmoiscsi.formats.identity import derived_uuid, is_uuid
 from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.pool.records import OLD_VDI
@@ -58,7 +59,7 @@ def pairs(new_sr: str, copies: Records, originals: Records) -> List[Pair]:
     found = []
     for copy in copies.values():
         old = copy["other_config"].get(OLD_VDI) or became.get(copy["uuid"], ("", {}))[0]
-        size = int(copy["virtual_size"])
+        size = untrusted.number(copy["virtual_size"])
         found.append(Pair(old, copy["uuid"], copy["name_label"], size, copy["is_a_snapshot"], copy["managed"]))
     return sorted(found, key=lambda pair: (pair.name_label, pair.new))
 

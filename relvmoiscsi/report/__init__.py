@@ -24,6 +24,7 @@ from relvmoiscsi.report.lun_report import (
 )
 from relvmoiscsi.report.run_report import (
     dropped_facts,
+    loses,
     loss_of,
     map_facts,
     map_text,
@@ -38,6 +39,6 @@ __all__ = [
     "comparison_facts", "contradictions_text", "defect_facts", "defects_text", "inspection_facts", "inspection_text",
     "CHANGED_MEANS", "note_lines", "one_vdi_facts", "saved_vms_facts",
     "map_facts", "map_text", "result_facts", "whole_map_lines",
-    "cost_facts", "cost_text", "dropped_facts", "loss_of",
+    "cost_facts", "cost_text", "dropped_facts", "loses", "loss_of",
     "plan_facts", "plan_text",
 ]  # fmt: skip

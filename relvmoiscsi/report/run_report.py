@@ -2,7 +2,7 @@
 """A run: the old-to-new map and the result, the volumes that the run drops, the plan write by write."""
 
 from itertools import groupby
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.engine import (
     EMPTY_UNIT,
@@ -155,21 +155,20 @@ def dropped_facts(lun: Lun, defects: Sequence[RelvmoiscsiError] = ()) -> List[Di
     return rows
 
 
-class Loss(NamedTuple):
-    """The loss by a run, as text."""
+def loses(prepared: Prepared) -> bool:
+    """Does the run drop volumes: for one VDI, or VDIs that are left behind?"""
+    work = prepared.lun.work
+    return prepared.cost is not None or (work is not None and bool(work.left_behind))
 
-    lines: List[str]  #: one line per dropped volume, and whether an undo is possible
-    question: str  #: "" where no VDI is dropped
 
+def loss_of(prepared: Prepared) -> Tuple[List[str], str]:
+    """Return a line for each dropped volume and for the undo, and a question; no lines where the run `loses` nothing.
 
-def loss_of(prepared: Prepared) -> Optional[Loss]:
-    """Return the loss by one VDI, or by VDIs that are left behind; None where the request drops nothing.
-
-    The counts agree with `dropped_facts`, which --json prints.
+    The question is "" where no VDI is dropped. The counts agree with `dropped_facts`, which --json prints.
     """
     lun = prepared.lun
-    if prepared.cost is None and not (lun.work is not None and lun.work.left_behind):
-        return None
+    if not loses(prepared):
+        return [], ""
     dropped = dropped_facts(lun, prepared.defects)
     lines = []
     for volume in dropped:
@@ -188,10 +187,10 @@ def loss_of(prepared: Prepared) -> Optional[Loss]:
         retained = f"'{label}' ({uuid})"
     count = sum(volume["is_vdi"] for volume in dropped)
     if not count:
-        return Loss(lines, "")
+        return lines, ""
     lines.append(IRREVERSIBLE if prepared.plan.run.merged is not None else _UNTIL_LVM_CHANGES)
     noun = "1 VDI" if count == 1 else f"{count} VDIs"
-    return Loss(lines, f"Destroy {noun} and keep {retained}?")
+    return lines, f"Destroy {noun} and keep {retained}?"
 
 
 # --- the plan

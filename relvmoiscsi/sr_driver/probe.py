@@ -6,13 +6,12 @@ there; disks of VMs are still attached. So a probe waits for no lock, and over i
 Source: xen-api ocaml/xapi/sm.ml, serialize_attach_detach.
 """
 
-import json
 from typing import Sequence, Tuple
 
 from relvmoiscsi import engine
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import Device
-from relvmoiscsi.engine import databases, is_of_another_lun, saved
+from relvmoiscsi.engine import database_pools, is_of_another_lun, saved
 from relvmoiscsi.errors import NOTHING_WRITTEN, in_state
 from relvmoiscsi.host.locks.sm_locks import Busy
 from relvmoiscsi.host.sm_log import SmLogHandler
@@ -21,7 +20,8 @@ from relvmoiscsi.sr_driver.protocol import Call, escaped
 from relvmoiscsi.sr_driver.transport import CallRequest, Transport
 from relvmoiscsi.wording import utc_time
 
-MOST_VDIS = 1500  #: xapi stores an answer in its database, with a limit of 64 KiB
+MOST_BYTES = 60000  #: of an answer: xapi stores it in its database, with a limit of 64 KiB
+_MOST_PROBLEM, _MOST_HOST, _MOST_TIME = 2000, 255, 40  #: characters
 BUSY = "busy"  #: the state if another call works on the LUN: this probe has not read the LUN
 
 
@@ -48,14 +48,19 @@ def document(device: Device, scsi_id: str) -> str:
     - metadata_of: the pools whose databases VDIs hold, if any.
     - changed and changed_on: when and on which host LVM last changed the SR, where LVM has written the time.
     - vms: the names of VMs whose records are on the LUN, as JSON. vms_saved: the time of these records.
+
+    A row that would make the answer longer than MOST_BYTES is left out. Raises FormatError for the databases of more
+    pools than fit.
     """
     found = engine.inspect(device)
-    rows = []
+    rows, old_vdis = [], []  # type: List[Tuple[str, str]], List[str]
     if found.lun is not None:
         label = found.lun.mgt.name_label if found.lun.mgt else ""
         rows += [("UUID", found.lun.sr_uuid), ("size", str(found.lun.size_bytes)), ("name_label", label)]
         changed = utc_time(found.lun.vg.changed)
-        rows += [("changed", changed), ("changed_on", found.lun.vg.changed_on)] if changed is not None else []
+        rows += (
+            [("changed", changed), ("changed_on", found.lun.vg.changed_on[:_MOST_HOST])] if changed is not None else []
+        )
     rows += [("Devlist", scsi_id), ("state", found.state)]
     if is_of_another_lun(found.commit_record, scsi_id):
         rows.append(("copied", "true"))
@@ -64,18 +69,24 @@ def document(device: Device, scsi_id: str) -> str:
         if found.lun is not None and found.lun.sr_uuid == found.run.ids.new_sr:
             old = found.run.ids.reversed().uuids
             old_vdis = sorted(old[uuid] for uuid in found.lun.disks() if uuid in old)
-            rows += [("old_vdis", " ".join(old_vdis))] if 0 < len(old_vdis) <= MOST_VDIS else []
     if found.problem is not None:
-        rows.append(("problem", str(found.problem)))
+        rows.append(("problem", str(found.problem)[:_MOST_PROBLEM]))
     if found.lun is not None:
         rows.append(("one_vdi", engine.one_vdi(device, found.lun).state))
-        pools = sorted(set(databases(found.lun).values()))
+        pools = database_pools(device.name, found.lun)
         rows += [("metadata_of", " ".join(pools))] if pools else []
+        rows += [("old_vdis", " ".join(old_vdis))] if old_vdis else []
         vms = saved(device, found.lun)
-        rows += [("vms", json.dumps([vm.name_label for vm in vms.vms])), ("vms_saved", vms.when)] if vms else []
+        rows += [("vms_saved", vms.when[:_MOST_TIME]), ("vms", vms.names_json())] if vms else []
     return _document(rows)
 
 
 def _document(rows: Sequence[Tuple[str, str]]) -> str:
-    lines = [f"\t\t<{name}>{escaped(text)}</{name}>" for name, text in rows]
+    """Return the rows that fit, the first ones first."""
+    lines, size = [], 0
+    for name, text in rows:
+        line = f"\t\t<{name}>{escaped(text)}</{name}>"
+        if size + len(line.encode("utf-8", "replace")) < MOST_BYTES:
+            lines.append(line)
+            size += len(line.encode("utf-8", "replace")) + 1
     return "\n".join(['<?xml version="1.0" ?>', "<SRlist>", "\t<SR>", *lines, "\t</SR>", "</SRlist>"]) + "\n"

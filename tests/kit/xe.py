@@ -8,6 +8,7 @@ Only the words that a page uses; another one is a KeyError. Source: xen-api ocam
 
 import os
 import sys
+import textwrap
 from types import SimpleNamespace
 
 import XenAPI
@@ -131,7 +132,8 @@ COMMANDS = {
 def main(words):
     """The `xe` of `make playground`: it finds the pool by the variables of `relvmoiscsi pool`."""
     if not words or words[0] not in COMMANDS:
-        print("This is the xe of the playground. It knows these commands: " + ", ".join(COMMANDS), file=sys.stderr)
+        print("This is the xe of the playground. It knows these commands: ", file=sys.stderr)
+        print(textwrap.fill(", ".join(COMMANDS), 76, initial_indent="  ", subsequent_indent="  "), file=sys.stderr)
         return 1
     where = {name: os.environ["XENSERVER_" + name] for name in ("HOST", "USER", "PASSWORD")}
     api = SimpleNamespace(user=where["USER"], password=where["PASSWORD"])

@@ -120,6 +120,31 @@ MAY_READ = {
     "host.own_process": "the answer of its child",
 }
 
+#: Where `int` takes a value: for a long text it needs minutes on Python 3.6. The reason says why no text is long.
+MAY_TAKE_INT = {
+    "cli.output": "COLUMNS, of the person's own environment",
+    "doctor.needs": "the kernel's time of its start",
+    "formats.lvm.text_format": "a pattern allows 22 digits, or 18",
+    "formats.vhd": "a truth value",
+    "host.disk.block_device": "the kernel's answer to an ioctl",
+    "host.disk.holders": "the kernel's /proc",
+    "host.disk.udev": "is_number has looked",
+    "host.hba.adapters": "the kernel's sysfs",
+    "host.own_path": "a pattern allows few digits",
+    "host.settings": "a pattern allows nine digits",
+    "iscsi.connect": "seconds",
+    "iscsi.link": "seconds",
+    "iscsi.lun_device": "a number of bytes",
+    "iscsi.text_keys": "a pattern allows ten digits",
+    "lun.lun_url": "a pattern allows eight digits",
+    "pool.vms.move_home": "a part of a number of bytes",
+    "portal": "a pattern allows few digits",
+    "sr_driver.hba.config": "a pattern allows few digits",
+    "sr_driver.iscsi.iscsi_config": "a pattern allows five digits",
+    "untrusted": "the reader",
+    "wording": "seconds",
+}
+
 #: What opens, locks or writes a LUN: a caller reaches it through `lun` alone, which cannot forget a guard. A room may
 #: use what it defines itself.
 CORRIDOR = (
@@ -189,6 +214,7 @@ class Module:
     imports: (line number, dotted name) of what is imported, absolute, wherever in the module
     calls: (line number, name) of what is called by its bare name
     readers: (line number, name) of Python's readers that it calls
+    integers: line numbers of calls of `int`, also by `map`
     used: (line number, dotted name) of what is imported, and of what is named of it
     writable_opens: line numbers of opens of a device that may write
     sm_keys: (line number, key) of the SM keys that it names
@@ -203,6 +229,7 @@ class Module:
         self.writable_opens = list(writable_opens(nodes))
         self.sm_keys = list(sm_keys(nodes))
         self.readers = list(readers(nodes))
+        self.integers = list(integers(nodes))
         attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
         self.makers = [(node.lineno, node.attr) for node in attributes if node.attr in MAKERS]
         self.classes = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
@@ -320,6 +347,22 @@ def reads(module):
     for line, name in module.readers:
         if module.name not in MAY_READ:
             yield f"{module.name}:{line} reads with {name}; use relvmoiscsi.untrusted"
+
+
+def integers(nodes):
+    """The lines where `int` takes a value: it is called, or handed to what calls it."""
+    for node in nodes:
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") not in ("isinstance", "issubclass", "cast"):
+            keywords = [each.value for each in node.keywords if each.arg != "type"]  # of argparse: a person types it
+            if any(isinstance(part, ast.Name) and part.id == "int" for part in [node.func, *node.args, *keywords]):
+                yield node.lineno
+
+
+def takes_int(module):
+    """Calls of `int` for what a stranger may have written."""
+    for line in module.integers:
+        if module.name not in MAY_TAKE_INT:
+            yield f"{module.name}:{line} calls int; use relvmoiscsi.untrusted"
 
 
 def past_the_corridor(module):
@@ -566,6 +609,8 @@ def test_only_the_command_prints_and_only_the_standard_library_is_needed():
 def test_what_strangers_write_has_one_reader():
     assert of_all(reads) == []
     assert set(MAY_READ) <= {module.name for module in package() if module.readers}
+    assert of_all(takes_int) == []
+    assert set(MAY_TAKE_INT) == {module.name for module in package() if module.integers}
 
 
 def test_files_and_directories_are_made_in_one_module():
@@ -628,6 +673,9 @@ PV, PLAN, UDEV = "formats.lvm.pv", "resignature.plan", "host.disk.udev"
         (makes, UDEV, "import os\nos.open(path, os.O_RDWR | os.O_CREAT, 0o600)"),
         (reads, UDEV, "def is_number(text): return text.strip().isdigit()"),
         (reads, UDEV, "import xmlrpc.client\nxmlrpc.client.loads(text)"),
+        (takes_int, PLAN, "size = int(facts['size'])"),
+        (takes_int, PLAN, "sizes = list(map(int, facts['sizes']))"),
+        (takes_int, PLAN, "size = read(facts, form=int)"),
         (foreign, UDEV, "import pyudev"),
         (prints_a_command_unquoted, UDEV, "said = f'Run `chmod 600 {path}`.'"),
         (prints_a_command_unquoted, UDEV, "said = f'{what}. Run `xe x uuid={uuid} ' f'name={entry.name}`.'"),

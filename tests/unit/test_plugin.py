@@ -222,6 +222,13 @@ def test_a_target_that_cannot_be_reached_is_named_and_the_kernel_asked(member, h
     assert len(found["problems"]) == 2 and all(target.iqn in problem for problem in found["problems"])
 
 
+def test_the_problems_of_many_targets_fit_on_a_page(host, monkeypatch):
+    problems = [f"The LUNs behind {number} are not known: {'x' * 3000}" for number in range(500)]
+    monkeypatch.setattr("relvmoiscsi.plugin_targets.luns_of_srs", lambda *_: ({}, problems))
+    text = plugin.classify({"session_ref": "OpaqueRef:x"}, host())
+    assert len(text) < 65536 and json.loads(text)["problems"][-1] == "480 more targets have problems."
+
+
 def test_xapi_that_does_not_answer_is_told_and_the_kernel_asked(host):
     found = answered(plugin.classify, {"session_ref": "OpaqueRef:x"}, host(sdb=SCSI_ID), seen(sdb=ONE))
     assert [row["state"] for row in found["luns"]] == ["clean"]

@@ -256,6 +256,9 @@ class BlockDevice(HostDevice):
         return align_down(count, self.block_size)
 
 
+_SMALLEST_IMAGE = 1 << 20  #: bytes of a disk that can hold an SR
+
+
 class ImageFile(HostDevice):
     """A regular file with the bytes of a disk. Only the chunks are written, so holes stay holes."""
 
@@ -267,8 +270,9 @@ class ImageFile(HostDevice):
         self.block_size = self.physical_block_size = block_size
         try:
             size = os.fstat(self._descriptor).st_size
-            # No disk is smaller than a sector. A smaller file keeps its true size; nothing is read from such a file.
-            self.size_bytes = max(align_down(size, SECTOR), min(size, SECTOR))
+            # A disk has whole sectors. A file that is too small for a disk with an SR keeps its true size, which the
+            # refusal names; nothing is written to such a file.
+            self.size_bytes = align_down(size, SECTOR) if size >= _SMALLEST_IMAGE else size
             if writable:
                 take_image(path, self._descriptor)
         except BaseException:

@@ -164,7 +164,7 @@ def live_size(path: str) -> Optional[int]:
     """
     capacity = scsi.capacity_16(scsi_command(path, scsi.READ_CAPACITY_16, 32) or b"")
     capacity = capacity or scsi.capacity_10(scsi_command(path, scsi.READ_CAPACITY_10, 8) or b"")
-    return capacity.size_bytes if capacity else None
+    return capacity[0] if capacity else None
 
 
 def scsi_command(path: str, command: bytes, size: int) -> Optional[bytes]:

@@ -170,6 +170,9 @@ def _words(pool: Pool, lun: PoolLun) -> str:
         luns.UNFINISHED: "resignature interrupted; `attach` finishes the resignature",
     }
     text = texts.get(lun.kind, f"{lun.kind}: {lun.problem}" if lun.problem else lun.kind)
+    sr = pool.sr_by_uuid(lun.sr_uuid) if lun.kind == luns.ATTACHED else None
+    away = [host.name for host in hosts.planned(pool, sr) if not host.is_plugged] if sr is not None else []
+    text += f", but not on {', '.join(away)}" if away else ""
     if lun.vms:
         text += "; VMs {} ({})".format(", ".join(lun.vms), lun.vms_saved)
     if pool.ref in lun.metadata_of:
@@ -236,13 +239,13 @@ class AttachCommand(PoolChange):
         chosen = attach.choose(seen, self.scsi_ids, of, self.given.all, self.given.foreign)
         for lun in attach.doubtful(seen, chosen) if of or self.given.all else []:
             why = "If it is a clone, give its SCSIid and --unplugged" if lun.kind == luns.UNCONNECTED else _OTHER_POOL
-            say(printable(f"{lun.scsi_id} is skipped: {_words(pool, lun)}. {why}."))
+            self.note(f"{lun.scsi_id} is skipped: {_words(pool, lun)}. {why}.")
         if not self.request.leave_others:
             attach.verify_none_left(seen, chosen)
         planned = attach_plan.plan(calls, pool, chosen, self.request, seen)
         for row in planned:
             if row.sr and self.given.name is not None:
-                say(printable(f'{row.lun.scsi_id}: the SR "{row.name}" keeps its name; --name is for new SRs.'))
+                self.note(f'{row.lun.scsi_id}: the SR "{row.name}" keeps its name; --name is for new SRs.')
         return planned
 
     def _carry_out(self, calls: Calls, pool: Pool, planned: Sequence[LunPlan], todo: Sequence[str]) -> List[Attached]:
@@ -254,7 +257,8 @@ class AttachCommand(PoolChange):
             def tell(scsi_id: str, step: str, how: str) -> None:
                 is_done = (step, how) == (attach.ATTACHING, attach.OVER)
                 state = DONE if is_done else FAILED if how == attach.ENDED else UNDER_WAY
-                self.so_far.tell(scsi_id, state, step + (": done" if how == attach.OVER and not is_done else ""))
+                what = step + (": done" if how == attach.OVER and not is_done else "")
+                self.so_far.tell(scsi_id, state, what, progress.line_of(scsi_id, step, how))
                 shown(scsi_id, step, how)
 
             return attach.carry_out(calls, pool, planned, self.request, tell)
@@ -293,9 +297,10 @@ def _attached_answer(results: Sequence[Attached], is_changed: bool) -> Answer:
             lines.append(printable("  {}: {}; repeat the command {}".format(name, state.rstrip("."), again)))
         if result.error is not None:
             lines.append(printable(f"  {result.error}"))
-        elif result.status == attach.DONE:
+        elif result.status in (attach.DONE, attach.PARTIAL):
             sr = result.sr_uuid if result.name.startswith("-") else result.name  # a name, and no option
             clone = shell_words("relvmoiscsi", "pool", "clone", sr, "--all", "--isolated", "lab")
+            lines += ["  the other hosts can use the copy now"] if result.status == attach.PARTIAL else []
             lines.append(f"  next: {clone}")
     is_partial = any(result.status not in (attach.DONE, attach.ALREADY) for result in results)
     status = exit_status([result.error for result in results], is_partial)

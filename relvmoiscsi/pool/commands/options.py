@@ -7,7 +7,7 @@ import os
 from contextlib import ExitStack, contextmanager
 from typing import Callable, Iterator, Optional, Sequence, Tuple, Type
 
-from relvmoiscsi.cli.output import Answer, Asked, must_be_able_to_ask, waiting
+from relvmoiscsi.cli.output import Answer, Asked, must_be_able_to_ask, say, waiting
 from relvmoiscsi.errors import Partial, RelvmoiscsiError, UsageError
 from relvmoiscsi.host.secret_file import first_line
 from relvmoiscsi.pool import records
@@ -15,6 +15,7 @@ from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.commands.so_far import SoFar
 from relvmoiscsi.pool.connection import LOCAL, Where, connect
 from relvmoiscsi.pool.records import Pool
+from relvmoiscsi.wording import printable
 
 _NAMES = {"host": "XENSERVER_HOST", "user": "XENSERVER_USER", "password": "XENSERVER_PASSWORD"}
 
@@ -91,6 +92,12 @@ class PoolCommand(Asked):
 
     def run(self) -> Answer:
         raise NotImplementedError
+
+    def note(self, text: str) -> None:
+        """Say what is neither an error, a warning nor a question, and write it to the log."""
+        self.so_far.note(text)
+        if not self.quiet:
+            say(printable(text))
 
     @contextmanager
     def opened(self) -> Iterator[Tuple[Calls, Pool]]:

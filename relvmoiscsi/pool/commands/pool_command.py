@@ -2,15 +2,19 @@
 """The group of pool commands, and `unlock`."""
 
 import argparse
+from contextlib import suppress
 from typing import Type
 
-from relvmoiscsi.cli.output import Answer, Maker, ask, say
+from relvmoiscsi.cli.output import EXIT_BUG, EXIT_INTERRUPTED, Answer, Maker, ask, say
 from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import lock, records
+from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.commands import discard_command, lun_commands, secrets_command, vm_commands
 from relvmoiscsi.pool.commands.options import PoolChange, PoolCommand, changes, takes_connection
 from relvmoiscsi.pool.commands.so_far import SoFar
 from relvmoiscsi.pool.night_log import NightLog
+from relvmoiscsi.pool.records import Pool
+from relvmoiscsi.pool.vms import inventory
 from relvmoiscsi.wording import printable
 
 _POOL = """\
@@ -19,7 +23,7 @@ The command works from any machine, by XenAPI alone. This machine needs relvmois
 of the pool needs relvmoiscsi. The role pool-operator is sufficient; --hba needs pool-admin.
 
 example:
-  relvmoiscsi pool luns --pool https://xs1.example --ca xs1.pem --target 10.0.0.5
+  relvmoiscsi pool luns --pool https://xs1.example --ca xs1.pem
   relvmoiscsi pool attach --clones-of Production
   relvmoiscsi pool map "Production 2026-11-22"
   relvmoiscsi pool discard "Production 2026-11-22\""""
@@ -45,7 +49,11 @@ def add_pool(make: Maker) -> None:
             "--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object and nothing else"
         )
         sub.add_argument(
-            "-q", "--quiet", action="store_true", default=argparse.SUPPRESS, help="print only errors and questions"
+            "-q",
+            "--quiet",
+            action="store_true",
+            default=argparse.SUPPRESS,
+            help="print only errors, warnings and questions",
         )
         sub.add_argument("-v", "--verbose", action="count", default=argparse.SUPPRESS, help="print more on stderr")
         sub.add_argument("--log", metavar="FILE", help="append what is done, and how it ends, to FILE")
@@ -55,10 +63,14 @@ def add_pool(make: Maker) -> None:
     lun_commands.add_commands(command)
     discard_command.add_command(command)
     unlocking = command("unlock", UnlockCommand, "break the lock that a killed client has left on a copy", _UNLOCK)
-    unlocking.add_argument("sr", metavar="SR", help="the copy, by UUID or name, or the lock name from the refusal")
+    what = "the copy or the VM, by UUID or name, or the lock name from the refusal"
+    unlocking.add_argument("sr", metavar="SR", help=what)
     changes(unlocking)
     vm_commands.add_commands(command)
     secrets_command.add_command(command)
+
+
+_ENDS = "ends with exit status {}"  #: the last line of a command in the log
 
 
 def _tells_how_far(kind: Type[PoolCommand], arguments: argparse.Namespace) -> Answer:
@@ -67,13 +79,16 @@ def _tells_how_far(kind: Type[PoolCommand], arguments: argparse.Namespace) -> An
     so_far = SoFar(log.tell)
     try:
         answer = kind(arguments, so_far).run()
-        log.tell(f"{answer.text}\nends with exit status {answer.status}")
+        log.tell(f"{answer.text}\n{_ENDS.format(answer.status)}")
     except KeyboardInterrupt as stop:
         interrupted = so_far.interrupted(stop)
-        log.tell(f"interrupted: {interrupted}")
+        log.tell(f"Interrupted. {interrupted}\n{_ENDS.format(EXIT_INTERRUPTED)}")
         raise interrupted from stop
     except RelvmoiscsiError as error:
-        log.tell(f"{error}\nends with exit status {error.exit_status}")
+        log.tell(f"{error}\n{_ENDS.format(error.exit_status)}")
+        raise
+    except Exception as bug:
+        log.tell(f"This is a bug: {bug!r}\n{_ENDS.format(EXIT_BUG)}")
         raise
     finally:
         log.close()
@@ -92,12 +107,7 @@ class UnlockCommand(PoolChange):
 
     def run(self) -> Answer:
         with self.opened() as (calls, pool):
-            locks = lock.read(calls)
-            what = self.given.sr
-            if what not in locks and records.has_sr(pool, what):
-                what = lock.name_of(pool.srs[records.find_sr(pool, what)])
-            if what not in locks:
-                raise NotFound(printable(f"There is no lock on {self.given.sr!r}. Nothing was changed."))
+            what = self._locked(calls, pool)
             found = lock.to_break(calls, what)
             if self.dry_run:
                 would = [f"{each.what}: would be unlocked; it is locked by {each.text()}" for each in found]
@@ -119,3 +129,21 @@ class UnlockCommand(PoolChange):
             if not lines:
                 lines = [printable(f"{what}: the lock has gone meanwhile. Nothing was changed.")]
             return Answer({"unlocked": [each.facts() for each in broken]}, "\n".join(lines))
+
+    def _locked(self, calls: Calls, pool: Pool) -> str:
+        """Return the name of the lock on the given copy or VM. Raises NotFound, UsageError."""
+        locks, text = lock.read(calls), self.given.sr
+        if text in locks:
+            return str(text)
+        named = [lock.name_of(pool.srs[records.find_sr(pool, text)])] if records.has_sr(pool, text) else []
+        found = inventory.read(calls)
+        with suppress(NotFound):
+            named.append(str(found.vms[inventory.find_vm(found, text)]["uuid"]))
+        locked = [what for what in named if what in locks]
+        if len(locked) > 1:
+            raise UsageError(
+                printable(f"A copy and a VM with the name {text!r} are both locked: give {' or '.join(locked)}.")
+            )
+        if not locked:
+            raise NotFound(printable(f"There is no lock on {text!r}. Nothing was changed."))
+        return locked[0]

@@ -61,12 +61,16 @@ class SoFar:
             raise
         self.tell(name, DONE, what)
 
-    def tell(self, name: str, state: str, what: str) -> None:
-        """Report the state of an object; `what` is the step or the result."""
+    def tell(self, name: str, state: str, what: str, shown: str = "") -> None:
+        """Report the state of an object; `what` is the step or the result, `shown` the line on the screen."""
         with self._lock:
             if not self._is_over:
                 self._rows[name] = state, what
-                self._log(f"{name}: {state}" + (f" ({what})" if what else ""))
+                self._log(shown or f"{name}: {state}" + (f" ({what})" if what else ""))
+
+    def note(self, text: str) -> None:
+        """Write a sentence to the log."""
+        self._log(text)
 
     def count(self, names: Iterable[str], state: str) -> int:
         """Return how many of these objects have the state."""

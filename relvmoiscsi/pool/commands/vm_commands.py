@@ -181,14 +181,17 @@ class CloneCommand(PoolChange):
             wanted, with_network = self._with_networks(calls, found, copy, sources, dry_run=True)
             if not self.given.same_networks:
                 choice.verify_networks_said(found, sources, wanted)
-            used = ", ".join(map(repr, sorted(set(choice.used_networks(found, sources, wanted).values()))))
-            warnings = [printable(clone.SAME_NETWORK.format(used))] if used else []
             planned = clone.would(calls, pool, with_network, copy, sources, wanted)
+            copied = [source for source, each in zip(sources, planned) if each.status != clone.FAILED]
+            used = ", ".join(map(repr, sorted(set(choice.used_networks(found, copied, wanted).values()))))
+            warnings = [printable(clone.SAME_NETWORK.format(used))] if used else []
             todo = [_said(source) for source, each in zip(sources, planned) if each.status == clone.WOULD]
             if self.dry_run or not todo:  # no question for an empty plan
                 return _cloned(planned, warnings)
             if not self.yes:
                 say("\n".join(["Planned:", _cloned(planned, warnings).text]))
+            elif self.quiet and warnings:
+                say(*warnings)
             ask(self, f"Clone {counted(len(todo), 'VM')}?")
             found = inventory.read(calls)  # the pool may have changed during the question
             with self.so_far.work(todo), waiting("the pool"):
@@ -219,12 +222,13 @@ class CloneCommand(PoolChange):
         In a terminal, also print the remaining time, by the VMs of `todo` that were made since `begun`.
         """
         state = UNDER_WAY if not status else FAILED if status == clone.FAILED else DONE
-        self.so_far.tell(_said(source), state, status if state == DONE else "clone")
+        line = printable(f"{source.name}: {status or 'begins'}")
+        self.so_far.tell(_said(source), state, status if state == DONE else "clone", line)
         if not (self.json or self.quiet):
             made, failed = self.so_far.count(todo, DONE), self.so_far.count(todo, FAILED)
             is_known = is_terminal(sys.stderr) and made >= self.request.jobs
             left = time_left(made, len(todo) - failed, time.monotonic() - begun) if is_known else ""
-            say(printable(f"{source.name}: {status or 'begins'}{left}"))
+            say(line + left)
 
 
 def _said(source: VmSource) -> str:
@@ -435,7 +439,7 @@ class RescueCommand(PoolChange):
                 rows = rescue.take_back(calls, found, copy, vbds, dry_run=True)
                 if self.dry_run:
                     return _lent(copy, rows)
-                ask(self, f"Take {counted(len(vbds), 'disk')} back?")
+                ask(self, printable(f"Take back {', '.join(_taken(found, vbd, row) for vbd, row in zip(vbds, rows))}?"))
                 said = [f"{row.name} ({row.vdi}), {row.vm_name}" for row in rows]
                 results: List[Lent] = []
                 with self.so_far.work(said):
@@ -449,16 +453,26 @@ class RescueCommand(PoolChange):
             if self.dry_run:
                 return _lent(copy, [planned])
             if planned.status == rescue.WOULD:
-                ask(self, f"Lend {printable(planned.name)} to {printable(planned.vm_name)}?")
+                ask(self, f"Lend {printable(planned.name)} to {printable(planned.vm_name)}, {_MODES[planned.mode]}?")
             with self.work(planned.name, "lend"), waiting("the pool"):
                 result = rescue.lend(calls, found, copy, vdi, vm, rw)
         return _lent(copy, [result], [rescue.TO_KNOW] + ([] if rw else [rescue.READ_ONLY]))
+
+
+_MODES = {"RO": "read-only", "RW": "with write access"}
+
+
+def _taken(found: Inventory, vbd: str, row: Lent) -> str:
+    """Return which disk is taken back from which VM, and whether that VM runs, as part of a question."""
+    is_running = found.vms[found.vbds[vbd]["VM"]]["power_state"] == "Running"
+    return f"{row.name} from {row.vm_name}" + (", which is running" if is_running else "")
 
 
 def _lent(copy: Copy, results: Sequence[Lent], to_know: Sequence[str] = ()) -> Answer:
     lines = []
     for each in results:
         at = f", device {each.userdevice}" if each.userdevice else ""
+        at = f", {_MODES[each.mode]}" if each.status == rescue.WOULD else at
         lines.append(printable(f"{each.name} ({each.vdi}): {each.status}, {each.vm_name}{at}"))
         lines += [printable(f"  {each.error}")] if each.error is not None else []
         if each.status in (rescue.DONE, rescue.ALREADY):

@@ -196,14 +196,15 @@ def networks(found: Inventory, sources: Sequence[VmSource], pairs: Iterable[Tupl
 
 def _networks_of(found: Inventory, sources: Sequence[VmSource]) -> Dict[str, str]:
     """Return the names of the networks of these VMs, by UUID, from the pool or from saved records."""
-    used: Dict[str, str] = {}
-    for source in sources:
-        if source.document:
-            used.update(ova.networks(source.document))
-        elif source.ref:
-            there = [found.networks[vif["network"]] for vif in found.vifs_of(source.ref).values()]
-            used.update((str(network["uuid"]), str(network["name_label"])) for network in there)
-    return used
+    return {uuid: name for source in sources for uuid, name in _by_device(found, source).values()}
+
+
+def _by_device(found: Inventory, source: VmSource) -> Dict[str, Tuple[str, str]]:
+    """Return (UUID, name) of the networks of a VM to clone, by device, from the pool or from saved records."""
+    if source.document:
+        return ova.networks(source.document)
+    on = {vif["device"]: found.networks[vif["network"]] for vif in found.vifs_of(source.ref).values()}
+    return {device: (str(network["uuid"]), str(network["name_label"])) for device, network in on.items()}
 
 
 def network_of(found: Inventory, wanted: CloneRequest, uuid: str) -> Optional[str]:
@@ -270,26 +271,24 @@ def verify_macs(found: Inventory, name: str, vifs: Records, own: str = "") -> No
                 )
 
 
-def verify_as_wanted(found: Inventory, copy: str, wanted: CloneRequest) -> None:
-    """Raises Refused for a finished clone (a reference) without the wanted mark, or on an unwanted network. Pure."""
+def verify_as_wanted(found: Inventory, source: VmSource, copy: str, wanted: CloneRequest) -> None:
+    """Raises Refused for a finished clone (a reference) without the wanted mark, or on another network than wanted.
+
+    Each VIF must be on the network that a new clone's VIF of the same device would be on. The source has no VIF for a
+    device that a person has added to the clone: such a VIF must be on the isolated network, if one is wanted. Pure.
+    """
     vm, mark = found.vms[copy], records.mark_of(wanted.run)
     if not records.is_marked(vm, mark):
         raise Refused(
             f"The VM {vm['name_label']!r} ({vm['uuid']}) is a copy of this VM already, and was made without the mark "
             f"{mark}. The VM was not changed."
         )
-    networks = {vif["device"]: vif["network"] for vif in found.vifs_of(copy).values()}
-    original = next((ref for ref, each in found.vms.items() if each["uuid"] == vm["other_config"].get(COPY_OF)), "")
-    before = {vif["device"]: vif["network"] for vif in found.vifs_of(original).values()}
-    if wanted.isolated:
-        wrong = set(networks.values()) - {wanted.isolated}
-    else:
-        wrong = {
-            ref
-            for device, ref in networks.items()
-            if found.networks[ref]["uuid"] in wanted.networks
-            and (ref not in wanted.networks.values() or before.get(device) == ref)
-        }
+    new = {device: network_of(found, wanted, uuid) for device, (uuid, _) in _by_device(found, source).items()}
+    wrong = {
+        vif["network"]
+        for vif in found.vifs_of(copy).values()
+        if vif["network"] != new.get(vif["device"], wanted.isolated or vif["network"])
+    }
     if wrong:
         words = ", ".join(sorted(str(found.networks[ref]["name_label"]) for ref in wrong))
         raise Refused(

@@ -266,7 +266,7 @@ class _Clone:
         )
         half.sort(key=lambda row: str(row[1]["uuid"]))
         for ref, vm in whole[:1]:
-            choice.verify_as_wanted(self.found, ref, self.wanted)
+            choice.verify_as_wanted(self.found, self.source, ref, self.wanted)
             notes = [
                 f"an earlier run also left an unfinished copy, {each['name_label']!r} ({each['uuid']}): "
                 + run_states.BY_HAND

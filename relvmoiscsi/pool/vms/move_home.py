@@ -6,6 +6,7 @@ xapi copies the disks, while the VM runs or is halted. The old VDIs stay in the 
 
 from typing import Callable
 
+from relvmoiscsi import untrusted
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
 from relvmoiscsi.pool.records import ORIGINAL_SR
@@ -101,7 +102,7 @@ def _verify_movable(calls: Calls, record: Record, swap: Swap, device: vbds.VmDev
             "on no copy of that SR. Nothing was moved. To leave the VM as it is, run "
             f"{run_states.keep_command(record['uuid'])}."
         )
-    return int(vdi["virtual_size"])
+    return untrusted.number(vdi["virtual_size"])
 
 
 def _move(locked: LockedVm, swap: Swap, progress: Callable[[int, int], None]) -> None:

@@ -336,14 +336,16 @@ def _references(ova: Ova) -> List[Tuple[Thing, str]]:
     ]
 
 
-def networks(document: bytes) -> List[Tuple[str, str]]:
-    """Return (UUID, name) of the networks of the VM in these records. Raises Refused."""
+def networks(document: bytes) -> Dict[str, Tuple[str, str]]:
+    """Return (UUID, name) of the networks of the VM in these records, by device of the VIF. Raises Refused."""
     ova = Ova(document)
     main, known = ova.main(), ova.by_id("network")
-    used = [
-        known[vif.text("network")] for vif in ova.of("VIF") if vif.text("VM") == main.id if vif.text("network") in known
-    ]
-    return [(network.text("uuid"), network.text("name_label")) for network in used]
+    used = {
+        vif.text("device"): known[vif.text("network")]
+        for vif in ova.of("VIF")
+        if vif.text("VM") == main.id and vif.text("network") in known
+    }
+    return {device: (network.text("uuid"), network.text("name_label")) for device, network in used.items()}
 
 
 def disks_of(document: bytes) -> Tuple[str, List[str], List[str]]:

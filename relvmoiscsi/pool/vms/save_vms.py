@@ -151,7 +151,11 @@ def _written(calls: Calls, sr: str, mark: str, content: bytes) -> str:
     }
     vdi = calls.run("VDI.create", record)
     try:
-        size = int(calls.call("VDI.get_virtual_size", vdi))
+        size = untrusted.number(calls.call("VDI.get_virtual_size", vdi))
+        if not len(content) <= size < len(content) + 2 * _EXTENT:
+            raise PoolFailure(
+                f"The pool made a VDI of {size} bytes for the {len(content)} bytes of the records. Repeat the command."
+            )
         transfer.import_raw(calls, vdi, content + bytes(size - len(content)))
         if transfer.export_raw(calls, vdi)[: len(content)] != content:
             raise PoolFailure(
@@ -242,7 +246,7 @@ _MOST_NAMES = 20  #: of VMs in a message
 
 def _read(calls: Calls, ref: str, vdi: Record) -> Optional[SavedVms]:
     """Read a VDI; None for a VDI that is too large, or has no readable records. Raises PoolFailure."""
-    if int(vdi["virtual_size"]) > _MOST_VDI_BYTES:
+    if untrusted.number(vdi["virtual_size"]) > _MOST_VDI_BYTES:
         return None
     content, name = transfer.export_raw(calls, ref), str(vdi["uuid"])
     try:

@@ -9,7 +9,7 @@ A caller fills a `WriteBuffer` with the bytes of the device; the buffer then giv
 """
 
 from bisect import bisect_right
-from typing import Iterable, List, Optional, Sequence, Tuple
+from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down
 from relvmoiscsi.formats.vhd import STRUCTURES, is_whole, sealed
@@ -89,6 +89,7 @@ class _Sides:
 
     def __init__(self, run: Run, now: WriteBuffer) -> None:
         self._now, self._block_bytes = now, run.block_bytes
+        self._seen: Dict[Range, bool] = {}  #: neighbouring short fields share their blocks
         self.old = now.with_chunks(Chunk(write.offset, write.old) for write in run.writes)
         self._new = now.with_chunks(Chunk(write.offset, write.new) for write in run.writes)
 
@@ -106,11 +107,18 @@ class _Sides:
     def _is_either(self, pieces: Sequence[Range]) -> bool:
         """Whether each block holds old or new bytes in these pieces: a cut leaves each block old or new."""
         for piece in pieces:
-            for at in range(align_down(piece.offset, SECTOR), piece.end, SECTOR):
-                start, end = max(at, piece.offset), min(at + SECTOR, piece.end)
-                part = [Range(start, end - start)]
-                if self._now.get(part) not in (self.old.get(part), self._new.get(part)):
-                    return False
+            if piece not in self._seen:
+                self._seen[piece] = self._is_either_throughout(piece)
+            if not self._seen[piece]:
+                return False
+        return True
+
+    def _is_either_throughout(self, piece: Range) -> bool:
+        for at in range(align_down(piece.offset, SECTOR), piece.end, SECTOR):
+            start, end = max(at, piece.offset), min(at + SECTOR, piece.end)
+            part = [Range(start, end - start)]
+            if self._now.get(part) not in (self.old.get(part), self._new.get(part)):
+                return False
         return True
 
 

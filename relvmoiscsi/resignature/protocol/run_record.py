@@ -133,16 +133,24 @@ def verify_run(run: Run, device_size: int, where: Place) -> None:
     for write in run.writes:
         is_whole = not write.offset % run.block_bytes and not len(write.new) % run.block_bytes and bool(write.new)
         require(is_whole, f"{len(write.new)} bytes at {write.offset} are no blocks")
+    # a recovery compares each field with its write: fields that overlap could name one write a thousand times
+    pieces = sorted(piece for field in run.fields for piece in field.pieces)
+    are_apart = all(before.end <= after.offset for before, after in zip(pieces, pieces[1:]))
+    require(are_apart, "its fields overlap")
     written = joined(write.range for write in run.writes)
     for field in run.fields:
         require(field.kind in ("", *STRUCTURES), f"it knows a structure {field.kind[:40]!r}")
         size = STRUCTURES[field.kind].SIZE if field.kind else 0
-        require(sum(part.length for part in field.around) == size, f"a {field.kind or 'field'} has another length")
+        is_as_long = sum(part.length for part in field.around) == size and len(field.around) <= size // SECTOR
+        require(is_as_long, f"a {field.kind or 'field'} has another length")
         require(bool(field.pieces), f"its writes do not cover a field: {field.what[:40]!r}")
         for piece in field.pieces:
             at = bisect_right(written, Range(piece.offset, sys.maxsize)) - 1
             is_covered = at >= 0 and piece.length > 0 and piece.end <= written[at].end
             require(is_covered, f"its writes do not cover a field: {field.what[:40]!r}")
+            hulls = field.around or [piece]
+            is_inside = any(hull.offset <= piece.offset and piece.end <= hull.end for hull in hulls)
+            require(is_inside, f"a field is outside its {field.kind}: {field.what[:40]!r}")
     new = run.merged
     if new is None:
         return

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Iterator
 
 from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, Overtaken, Refused, Unfinished, in_state
-from relvmoiscsi.resignature.protocol.commit_record import IN_PROGRESS, KINDS, CommitRecord
+from relvmoiscsi.resignature.protocol.commit_record import IN_PROGRESS, KINDS, UNDO, CommitRecord
 from relvmoiscsi.wording import command
 
 #: after a refused undo
@@ -79,12 +79,12 @@ def waiting(name: str, seconds: float) -> str:
 
 def unfinished(name: str, record: CommitRecord) -> Unfinished:
     """The error of a command that finds an unfinished run and does not recover the run."""
-    kind, recover = KINDS[record.kind], command("relvmoiscsi", "recover", name)
-    if record.phase == IN_PROGRESS:
-        return Unfinished(
-            f"{name} holds an unfinished {kind}, cut before its commit. Run {recover}, which rolls it back."
-        )
-    return Unfinished(f"{name} holds an unfinished {kind}, cut after its commit. Run {recover}, which finishes it.")
+    is_early, recover = record.phase == IN_PROGRESS, command("relvmoiscsi", "recover", name)
+    when, what = ("before", "rolls it back") if is_early else ("after", "finishes it")
+    again = f", or {command('relvmoiscsi', 'undo', name)} again, which completes it" if record.kind == UNDO else ""
+    return Unfinished(
+        f"{name} holds an unfinished {KINDS[record.kind]}, cut {when} its commit. Run {recover}, which {what}{again}."
+    )
 
 
 def on_a_copy(name: str) -> str:

@@ -3,6 +3,7 @@
 
 from typing import Dict, List, Optional
 
+from relvmoiscsi.errors import Malformed, Place
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.mgt import with_records, without_pools, without_records
 from relvmoiscsi.formats.qcow2 import Qcow2
@@ -94,6 +95,8 @@ class WorkArea:
 
 # --- databases of pools
 
+_MOST_POOLS, _MOST_REFERENCE = 100, 64  #: a reference of xapi has 46 characters
+
 # MGT has the reference of the pool whose database a VDI holds. The MGT of a clone has the same reference. When a shared
 # SR with such a VDI is plugged on the master of that pool, xapi writes its database into the VDI: into the clone. So a
 # caller can ask to clear the reference. The VDI and its data stay.
@@ -105,6 +108,18 @@ def databases(lun: Lun) -> Dict[str, str]:
     disks = lun.disks()
     records = lun.records().items()
     return {uuid: record.metadata_of_pool for uuid, record in records if uuid in disks and record.metadata_of_pool}
+
+
+def database_pools(name: str, lun: Lun) -> List[str]:
+    """The references of these pools, each once and sorted. `name` is the device's.
+
+    Raises Malformed for more references, or longer ones, than fit into an answer to xapi: a part of them would hide a
+    pool whose database is at stake.
+    """
+    pools = sorted(set(databases(lun).values()))
+    if len(pools) > _MOST_POOLS or any(len(pool) > _MOST_REFERENCE for pool in pools):
+        raise Malformed("MGT", Place(name, 0), f"it names the databases of {len(pools)} pools, which cannot be right")
+    return pools
 
 
 def without_databases(lun: Lun) -> Lun:

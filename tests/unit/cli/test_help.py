@@ -36,7 +36,7 @@ def test_help_lists_the_commands_and_every_exit_status(command):
     told = re.findall(r"(?:^|  )(\d+) ", page.split("exit status:")[1], re.MULTILINE)
     rows = re.findall(r"^\*\*(\d+)\*\*$", (TOP / "docs/command.rst").read_text(encoding="utf-8"), re.MULTILINE)
     assert {int(number) for number in told} == {int(row) for row in rows} == statuses() | {0}
-    assert max(map(len, page.splitlines())) <= 116 and all(ord(char) < 128 for char in page)
+    assert max(map(len, page.splitlines())) <= 80 and all(ord(char) < 128 for char in page)
 
 
 def test_the_overview_has_the_usage_the_options_and_the_commands_of_the_parser(command):

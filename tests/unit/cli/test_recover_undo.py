@@ -136,7 +136,8 @@ def test_recover_says_what_it_took_back_or_finished_and_twice_is_once(request, c
     assert not ran.err or "Another host may have begun the run" in ran.err  # the LUN comes from nobody of this host
     if lun == "unfinished":
         ids = ids[::-1]
-        said = "the resignature was interrupted before its commit and has been rolled back. Run the command again."
+        said = "the resignature was interrupted before its commit and has been rolled back. "
+        said += f"Run `relvmoiscsi resignature {path}` again."
     else:
         said = "the resignature was finished."
     assert lines[:2] == [f"{path}: {said}", "  SR   {}  becomes  {}".format(*ids)]

@@ -184,7 +184,7 @@ def test_one_bad_header_hides_nothing_else(image, command):
     assert content(image) == before
 
 
-@pytest.mark.parametrize("size", [0, 511, 4096])
+@pytest.mark.parametrize("size", [0, 511, 1221, 4096, (1 << 20) - 1])
 def test_what_is_too_small_to_be_a_lun_is_told_so(tmp_path, command, size):
     path = tmp_path / "small"
     path.write_bytes(b"abc"[:size].ljust(size, b"\0"))

@@ -7,7 +7,7 @@ from relvmoiscsi.deadline import DEFAULT_SECONDS
 from relvmoiscsi.direct.direct_config import read_section
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.config_file import settings_of
-from relvmoiscsi.host.settings import MARK, Settings, deadline_seconds, one_vdi, settings_in, with_vdis
+from relvmoiscsi.host.settings import MARK, deadline_seconds, one_vdi, settings_in, with_vdis
 
 DIRECT = "[direct]\ndatabase-log = 36001405993c87c37fa84d02b7fa62c40\n"
 
@@ -125,9 +125,13 @@ def test_one_that_does_not_read_is_refused_before_anything_is_written(config, li
     assert caught.value.disk_state == "Nothing was written."
 
 
+def facts(deadline, vdis, copy_mib):
+    return {"deadline": deadline, "vdis_setting": vdis, "copy_mib": copy_mib}
+
+
 def test_all_that_is_in_force():
-    assert settings_in("", "conf") == Settings(DEFAULT_SECONDS, "all", 1024)
-    assert settings_in("[driver]\ndeadline = 40\nvdis = one\ncopy = 5\n", "conf") == Settings(40, "one", 5)
+    assert settings_in("", "conf") == facts(DEFAULT_SECONDS, "all", 1024)
+    assert settings_in("[driver]\ndeadline = 40\nvdis = one\ncopy = 5\n", "conf") == facts(40, "one", 5)
     with pytest.raises(Refused, match="of conf is 'soon', expected seconds from 5 to 3600"):
         settings_in("[driver]\ndeadline = soon\n", "conf")
     with pytest.raises(Refused, match="of conf is 'x'"):

@@ -153,6 +153,22 @@ def test_a_target_that_trickles_makes_no_progress():
     assert steps_of(writer, r2t(tag, 1000, 70000)) == 1
 
 
+def test_a_slow_target_that_sends_the_data_of_many_commands_in_turns_makes_progress():
+    """32 commands of 128 KiB in pieces of 8 KiB: a step comes with each 64 KiB of all, not of each command."""
+    one = session()
+    one.start([reading(131072) for _ in range(32)])
+    tags = range(one._tag - 31, one._tag + 1)
+    assert steps_of(one, *[data_in(tag, 0, b"a" * 8192) for tag in tags]) == 32
+    assert steps_of(one, *[data_in(tag, 8192, b"a" * 8192) for tag in tags]) == 4
+
+
+def test_the_last_bytes_that_a_target_asks_for_are_progress():
+    writer = session(first_burst_bytes=512)
+    writer.start([writing(bytes(8192))])  # the first bytes go with the command
+    assert steps_of(writer, r2t(writer._tag, 512, 7000)) == 0
+    assert steps_of(writer, r2t(writer._tag, 7512, 680)) == 1
+
+
 def test_a_list_that_trickles_makes_no_progress_before_its_end():
     one = session()
     one.ask(b"SendTargets=All\0")

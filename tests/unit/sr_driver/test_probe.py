@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A probe waits for nobody: xapi attaches no disk on this host while it runs."""
 
+import json
 from xml.etree import ElementTree
 
 import pytest
 
-from kit import golden
+from kit import builder, golden
 from kit.clock import Clock
 from kit.cuts import SCSI_ID as CUT_ID
 from kit.cuts import done
@@ -13,8 +14,11 @@ from kit.driver_calls import DEVICE_CONFIG, SCSI_ID
 from kit.sparse import SparseDisk
 from relvmoiscsi import engine
 from relvmoiscsi.deadline import Deadline
-from relvmoiscsi.errors import NotFound
+from relvmoiscsi.errors import FormatError, NotFound
+from relvmoiscsi.formats import saved_vms
 from relvmoiscsi.host.locks.sm_locks import Busy
+from relvmoiscsi.pool import luns
+from relvmoiscsi.pool.records import ProbePortal
 from relvmoiscsi.sr_driver import probe
 from relvmoiscsi.sr_driver.hba import HBA
 from relvmoiscsi.sr_driver.iscsi import ISCSI
@@ -95,5 +99,64 @@ def test_what_the_vdis_of_a_resignatured_lun_were_unless_they_do_not_fit_into_an
 
     assert ElementTree.fromstring(probe.document(after, CUT_ID)).findtext("SR/old_vdis").split() == sorted(old)
     assert ElementTree.fromstring(probe.document(before, CUT_ID)).find("SR/old_vdis") is None
-    monkeypatch.setattr(probe, "MOST_VDIS", 1)
+    monkeypatch.setattr(probe, "MOST_BYTES", len(probe.document(after, CUT_ID)) - 200)
     assert ElementTree.fromstring(probe.document(after, CUT_ID)).find("SR/old_vdis") is None
+
+
+# --- what others than the storage manager may have written
+
+
+def answered(volumes, records=None):
+    """The answer about an SR with these volumes, its state first."""
+    built = builder.build_sr(volumes)
+    for key, content in (records or {}).items():
+        done = 0
+        for part in built.truth.device_ranges(key, 0, len(content)):
+            built.disk.poke(part.offset, content[done : done + part.length])
+            done += part.length
+    text = probe.document(built.disk, SCSI_ID)
+    assert len(text.encode()) < 65536
+    return text
+
+
+def saved_names(*names):
+    vms = [(saved_vms.SavedVm(str(at), name, "Halted", ()), b"x") for at, name in enumerate(names)]
+    return saved_vms.pack("0a0b0c0d-0000-4000-8000-000000000001", "2026-11-28T00:00:00Z", 1, vms)
+
+
+@pytest.mark.parametrize("names", [["n" * 1100000], ["web"] * 20000, ["\N{SNOWMAN}" * 200] * 100, ["&" * 128] * 500])
+def test_names_that_a_guest_has_written_fill_no_answer(names):
+    text = answered(
+        [builder.raw("web", label=saved_vms.NAME_LABEL), builder.vhd("other")], {"web": saved_names(*names)}
+    )
+
+    lun = luns.reported(luns.PoolLun("3600a", "", ProbePortal("192.0.2.1", "iqn.x:y", "3260")), text)
+    assert lun.kind == "clean" and lun.vms_saved
+    assert lun.vms[-1:] in (("…",), ("n" * 128,), ())
+
+
+def test_a_few_names_are_all_there():
+    text = answered(
+        [builder.raw("web", label=saved_vms.NAME_LABEL)], {"web": saved_names("web", "d\N{SNOWMAN}b", "<&>")}
+    )
+    assert json.loads(ElementTree.fromstring(text).findtext("SR/vms")) == ["web", "d\N{SNOWMAN}b", "<&>"]
+
+
+def test_names_that_cannot_be_read_hide_no_lun():
+    for names in ("x", "[1]", json.dumps(["n" * 20000]), "[" * 30):
+        text = f"<SRlist><SR><state>clean</state><vms>{names}</vms></SR></SRlist>"
+        lun = luns.reported(luns.PoolLun("3600a", "", ProbePortal("192.0.2.1", "iqn.x:y", "3260")), text)
+        assert (lun.kind, lun.vms) == ("clean", ())
+
+
+def test_the_databases_of_many_pools_are_an_error_and_not_a_part_of_them():
+    """A part could lack the pool that asks, and its refusal to attach."""
+
+    def of(count):
+        disks = [builder.vhd(f"disk{at}") for at in range(count)]
+        names = [disk.record._replace(metadata_of_pool=f"OpaqueRef:{at:036}") for at, disk in enumerate(disks)]
+        return answered([disk._replace(record=record) for disk, record in zip(disks, names)])
+
+    assert len(ElementTree.fromstring(of(30)).findtext("SR/metadata_of").split()) == 30
+    with pytest.raises(FormatError, match="names the databases of 101 pools"):
+        of(101)

@@ -45,6 +45,8 @@ def test_a_typo_in_a_call_of_xe_is_told_in_one_line():
     assert "0 VMs have the name hepler, and one is wanted." in shell.stderr
     assert "Required parameter not found: vm" in shell.stderr
     assert "It knows these commands: " in shell.stderr and "Traceback" not in shell.stderr
+    said = [*shell.stdout.splitlines(), *shell.stderr.splitlines()]
+    assert [line for line in said if len(line) > 80] == [], "the playground fits a terminal"
 
 
 def test_the_three_vms_of_the_night_are_there_and_a_copy_makes_room_for_a_restore():

@@ -545,7 +545,7 @@ def test_two_paths_to_one_file_or_two_nodes_of_one_device_are_the_same_device(im
 @pytest.mark.parametrize(
     "content, length, size, data",
     [
-        (b"x" * 1300, 1300, 1024, [Range(0, 1024)]),  # whole sectors
+        (b"x" * 1300, MIB + 1300, MIB + 1024, [Range(0, 4096)]),  # whole sectors
         (bytes(MIB) + b"x" * 4096, 8 * MIB, 8 * MIB, [Range(MIB, 4096)]),
         (b"", 0, 0, []),
         (b"", MIB, MIB, []),
@@ -561,7 +561,7 @@ def test_only_what_is_allocated_may_hold_data_and_an_image_stays_sparse(tmp_path
     with open_device(path, writable=True) as device:
         assert (device.size_bytes, device.block_size, device.name) == (size, 512, path)
         assert device.data_ranges() == data
-        if length > MIB:
+        if length > 4 * MIB:
             device.write([Chunk(4 * MIB, b"x" * 4096)])
             device.flush()
     assert os.stat(path).st_blocks * 512 <= 64 * KIB

@@ -217,7 +217,7 @@ def test_the_log_has_the_night(lab, world, clone, pool_command, tmp_path, monkey
     assert all(re.match(r"20..-..-..T..:..:..Z \[[0-9]+\] ", line) for line in lines)
     told = [line.split("] ", 1)[1] for line in lines]
     assert told[0] == f"begins: relvmoiscsi pool attach {clone} --yes --name 'a copy' --log {log}"
-    assert f"{clone}: under way (resignature)" in told and f"{clone}: done (attach)" in told
+    assert f"{clone} resignature started" in told and f"{clone} attach finished" in told, "the words of the screen"
     assert any(line.startswith(f'{clone}: attached "a copy"') for line in told)
     assert told[-1] == "ends with exit status 3" and "The pool has no SR" in told[-2]
     for path, said in ((tmp_path / "no" / "log", "cannot be opened"), (tmp_path, "cannot be opened")):
@@ -226,6 +226,64 @@ def test_the_log_has_the_night(lab, world, clone, pool_command, tmp_path, monkey
         assert ran.status == 2 and said in ran.err and len(lab.pool.api.calls) == before
     (tmp_path / "link").symlink_to(log)
     assert pool_command("discard", "a copy", "--yes", "--log", tmp_path / "link").status == 2
+
+
+def test_a_log_ends_with_the_exit_status_also_after_ctrl_c_and_a_bug(clone, pool_command, tmp_path, monkeypatch):
+    for problem, status in ((KeyboardInterrupt(), 130), (ZeroDivisionError("a bug"), 70)):
+        log = tmp_path / str(status)
+
+        def stop(*_arguments, problem=problem):
+            raise problem
+
+        monkeypatch.setattr(attach, "carry_out", stop)
+        assert pool_command("attach", clone, "--yes", "--log", log).status == status
+        told = [line.split("] ", 1)[1] for line in log.read_text().splitlines()]
+        assert told[-1] == f"ends with exit status {status}"
+        assert told[-2].startswith(
+            "Interrupted. Not started: " if status == 130 else "This is a bug: ZeroDivisionError"
+        )
+
+
+def test_a_skipped_lun_is_in_the_log_and_quiet_keeps_it_from_the_screen(lab, clone, pool_command, tmp_path):
+    foreign = lab.world.add(TARGET, IQN, sr_disk("of another pool"))
+    said = f"{foreign} is skipped: "
+    assert said in pool_command("attach", clone, "--all", "--dry-run").err
+    ran = pool_command("attach", "--all", "--yes", "-q", "--log", tmp_path / "log")
+    assert (ran.status, ran.out, ran.err) == (0, "", "") and said in (tmp_path / "log").read_text()
+
+
+def test_every_command_promises_the_same_of_quiet(command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    texts = [command("pool", *words, "--help").out for words in ([], ["attach"], ["unlock"])]
+    assert all("-q, --quiet print only errors, warnings and questions" in " ".join(text.split()) for text in texts)
+    assert all(len(line) <= 80 for text in texts for line in text.splitlines())
+
+
+def test_a_copy_that_was_discarded_is_attached_again_by_its_scsi_id(lab, clone, copy, pool_command):
+    assert pool_command("discard", copy, "--yes").status == 0
+    for words in (["--clones-of", "Production"], ["--all"]):
+        ran = pool_command("attach", *words, "--yes")
+        assert ran.status == 3
+        assert f"It sees copies that are resignatured and not attached: {clone}. Give the SCSIid." in ran.err
+    assert "Give the SCSIid" not in pool_command("attach", "--clones-of", "Testing", "--yes").err
+    assert pool_command("attach", clone, "--yes").status == 0
+
+
+def test_a_host_that_is_down_is_named_and_the_copy_is_of_use_meanwhile(lab, clone, pool_command):
+    lab.pool.go_down(lab.pool.hosts[1])
+    ran = pool_command("attach", clone, "--yes", "--name", "a copy")
+    assert ran.status == 9 and f"{clone}: partial" in ran.out
+    assert ran.out.splitlines()[-2:] == [
+        "  the other hosts can use the copy now",
+        "  next: relvmoiscsi pool clone 'a copy' --all --isolated lab",
+    ]
+    assert 'attached, "a copy", but not on xs2' in pool_command("luns").out
+
+
+def test_an_address_without_a_target_is_told_with_a_remedy(lab, pool_command):
+    ran = pool_command("luns", "--target", "10.0.0.99")
+    assert ran.status == 3 and "No iSCSI target answers at 10.0.0.99. Check the address" in ran.err
+    assert "[" not in ran.err
 
 
 def test_copies_of_three_days_are_told_apart_by_the_last_change_of_their_sr(lab, world, clone, pool_command):
@@ -683,6 +741,29 @@ def test_the_command_that_breaks_a_lock(lab, pool_command, type_in, locked, name
     ran = pool_command(*words, "--yes")
     assert ran.status == 3 and "There is no lock on" in ran.err
     assert pool_command("discard", locked.sr_uuid, "--yes").status == 0
+
+
+def test_a_lock_on_a_vm_is_broken_by_the_name_of_the_vm(lab, pool_command):
+    db, web = lab.pool.db, lab.vm("web", lab.vdi("Production", "data")[0])
+    with connect(lab.where()) as calls:
+        lock.Held(calls, [db.get("VM", web, "uuid")], "restore").take()
+    twin = lab.vm("web", lab.vdi("Testing", "data")[0])
+    ran = pool_command("unlock", "web", "--yes")
+    assert ran.status == 2 and "2 VMs have the name 'web'; give a UUID" in ran.err and len(locks(lab)) == 1
+    db.set("VM", twin, "name_label", "twin")
+    ran = pool_command("unlock", "twin", "--yes")
+    assert ran.status == 3 and "There is no lock on 'twin'. Nothing was changed." in ran.err
+    (row,) = pool_command("unlock", "web", "--yes", "--json").json["unlocked"]
+    assert (row["what"], locks(lab)) == (db.get("VM", web, "uuid"), [])
+
+
+def test_a_name_of_a_locked_copy_and_of_a_locked_vm_breaks_no_lock(lab, pool_command, locked):
+    """`restore` has locked both, or two clients have locked one each."""
+    web = lab.vm(locked.name, lab.vdi("Production", "data")[0])
+    with connect(lab.where()) as calls:
+        lock.Held(calls, [lab.pool.db.get("VM", web, "uuid")], "restore").take()
+    ran = pool_command("unlock", locked.name, "--yes")
+    assert ran.status == 2 and f"give {locked.scsi_id} or " in ran.err and len(locks(lab)) == 2
 
 
 def test_each_lock_that_would_go_is_named_before_anybody_is_asked(lab, pool_command, type_in, locked):

@@ -286,6 +286,19 @@ def test_no_copy_is_on_the_network_of_its_original_unless_somebody_says_so(
     assert ("network 0: office becomes " in ran.out) == (way == "--dry-run")
 
 
+@pytest.mark.parametrize(
+    "words", [("--same-networks",), ("--network", "office=office"), ("--network", "office=yard"), ("--isolated", "lab")]
+)
+def test_a_copy_that_is_on_another_network_than_the_words_say_is_refused_without_a_warning(
+    office, pool_command, refused, words
+):
+    office.network("yard")
+    assert pool_command("clone", "copy", "web", "--isolated", "night", "--yes").status == 0
+    assert pool_command("clone", "copy", "web", "--isolated", "night", "--yes").out.startswith("web: already there")
+    ran = refused(4, "is on the network night", "clone", "copy", "web", *words, "--yes")
+    assert "warning" not in ran.out
+
+
 def test_a_vm_with_a_disk_elsewhere_is_cloned_with_the_disks_that_are_on_the_copy(office, pool_command, refused):
     one_cannot_be(office, pool_command)
     ran = refused(4, "--omit-disks clones the VM without these disks", "clone", "copy", "mixed", "--yes")
@@ -478,6 +491,36 @@ def test_kept_as_it_is(restored, pool_command, refused, type_in, is_home):
     assert ran.status == 0 and ran.out.endswith(f"  next: xe vm-start uuid={uuid}\n" + discard)
     assert pool_command("restore", "--keep", "web", "--yes").status == 4
     assert pool_command("discard", "copy", "--yes").status == (0 if is_home else 4)
+
+
+# --- rescue, before anybody says yes
+
+
+def test_whoever_lends_or_takes_back_a_disk_is_told_which_disk_how_and_of_which_vm(office, pool_command, type_in):
+    office.helper()
+    lend = ["rescue", "copy", "data", "--vm", "helper"]
+    assert "would be lent, helper, read-only" in pool_command(*lend, "--dry-run").out
+    assert "would be lent, helper, with write access" in pool_command(*lend, "--rw", "--dry-run").out
+    type_in("n\n")
+    assert "Lend data to helper, read-only? [y/N]" in pool_command(*lend).err
+    assert pool_command(*lend, "--yes").status == 0
+    type_in("n\n")
+    ran = pool_command("rescue", "copy", "--done")
+    assert ran.status == 4 and "Take back data from helper, which is running? [y/N]" in ran.err
+
+
+def test_a_disk_of_a_running_copy_of_a_vm_is_lent_after_the_way_that_is_told(office, pool_command, refused):
+    assert pool_command("clone", "copy", "db", "--isolated", "lab", "--yes").status == 0
+    office.helper()
+    (clone,) = made(office)
+    office.pool.db.set("VM", clone, "power_state", "Running")
+    lend = ["rescue", "copy", "data", "--vm", "helper", "--yes"]
+    ran = refused(4, "two VMs must not use one disk. Attach another copy. Or shut 'db ", *lend)
+    (way,) = re.findall("`(xe vm-destroy uuid=.*?)`: that leaves its disks", ran.err)
+    assert way.endswith(office.pool.db.get("VM", clone, "uuid"))
+    office.pool.api.vms.vm_hard_shutdown("", clone)
+    office.pool.api.vms.vm_destroy("", clone)
+    assert pool_command(*lend).status == 0
 
 
 # --- restore and rescue, again, and of several

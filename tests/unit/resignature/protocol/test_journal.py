@@ -2,17 +2,23 @@
 """The commit record of a run in the label, and the journal that it points to."""
 
 import hashlib
+import random
+import struct
 import tracemalloc
 import zlib
+from array import array
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kit import build_lvm
+from kit import build_lvm, builder
+from kit.cuts import entropy
 from kit.examples import examples
+from relvmoiscsi import engine
 from relvmoiscsi.device import Range
 from relvmoiscsi.errors import BadChecksum, BadMagic, FormatError, Malformed, Place, Truncated, Unsupported
+from relvmoiscsi.formats import mgt
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.resignature.protocol import journal
@@ -35,6 +41,7 @@ from relvmoiscsi.resignature.protocol.journal import (
     encode,
     journal_range,
 )
+from relvmoiscsi.resignature.protocol.merged_image import MergedImage
 from relvmoiscsi.resignature.protocol.run_record import MdaMove, Run, Write, verify_run
 
 WHERE = Place("/dev/sdc", 65536)
@@ -71,6 +78,50 @@ RUN = Run(
 )
 
 # --- the journal
+
+
+def facts_of(data):
+    """The text in a journal."""
+    payload = zlib.decompress(data[JournalHeader.SIZE :][: JournalHeader.at(data).payload_length])
+    return payload[8 : 8 + int.from_bytes(payload[:8], "little")].decode("utf-8")
+
+
+def test_the_journal_of_the_largest_sr_is_within_half_the_limits():
+    count = 90
+    prepared = engine.prepare(builder.many_vdis(count, chained=True).disk, entropy(0))
+    text, factor = facts_of(prepared.plan.journal.data), mgt.MAX_RECORDS / count
+    assert len(text) * factor < journal.MOST_FACTS_BYTES / 2
+    assert sum(map(text.count, ",[{")) * factor < journal.MOST_VALUES / 2
+    assert sum(map(text.count, "[{")) * factor < journal.MOST_INNER
+
+
+def test_the_journal_of_the_largest_image_is_within_the_limits():
+    most_blocks = (2040 << 30) // (2 << 20)
+    units = array("q", sorted(random.Random(7).sample(range(1 << 44 >> 9), most_blocks)))
+    units = array("q", (unit << 9 for unit in units))
+    merged = MergedImage("c" * 32, (), units[::2], units[1::2])
+    text = facts_of(encode(RUN._replace(merged=merged)))
+    assert len(text) < journal.MOST_FACTS_BYTES and sum(map(text.count, ",[{")) < journal.MOST_VALUES
+
+
+def test_a_small_journal_takes_little_memory_before_it_is_refused():
+    text = b'{"x": [' + b",".join([b'{"a":0}'] * 500000) + b"]}"
+    payload = struct.pack("<Q", len(text)) + text
+    packed = zlib.compress(payload, 9)
+    header = JournalHeader.zero(
+        magic=journal.JOURNAL_MAGIC,
+        version=journal.VERSION,
+        payload_length=len(packed),
+        raw_length=len(payload),
+        payload_digest=hashlib.sha256(packed).digest(),
+    )
+    tracemalloc.start()
+    try:
+        with pytest.raises(Malformed, match="lists and objects"):
+            decoded(bytes(header) + packed)
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def decoded(data, of=None, size=SIZE):

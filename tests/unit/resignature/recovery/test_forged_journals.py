@@ -173,6 +173,33 @@ def test_what_no_run_writes_is_refused_by_name_before_anything_is_written(name):
     assert disk == before
 
 
+def test_fields_that_overlap_are_refused():
+    """A recovery would compare the bytes of one write for each of them, under the storage manager's lock."""
+    facts, _ = payload_of("a chain", 4)
+    first, second = facts["fields"][:2]
+    for pieces in (first[0] * 2, [*first[0], second[0][0]], [[first[0][0][0] + 1, first[0][0][1] - 1], *first[0]]):
+        with pytest.raises(FormatError, match="its fields overlap"):
+            read_mark(forged("a chain", 4, with_junk(facts, ("fields", 0, 0), pieces)))
+
+
+def test_a_field_outside_its_structure_is_refused():
+    facts, _ = payload_of("a chain", 4)
+    fields = [(number, field) for number, field in enumerate(facts["fields"]) if field[3]]
+    number, _ = fields[0]
+    ((offset, length),) = fields[0][1][3]
+    for around in ([[offset + (8 << 20), length]], [[offset + at, 1] for at in range(length)]):
+        with pytest.raises(FormatError, match="is outside its|has another length"):
+            read_mark(forged("a chain", 4, with_junk(facts, ("fields", number, 3), around)))
+
+
+@pytest.mark.parametrize("text", ["7", "9" * 2000000])
+def test_a_text_is_no_place_of_a_unit_and_takes_no_time(text):
+    """Python 3.6 would take minutes for the digits; later ones refuse them, but take a short number."""
+    facts, _ = payload_of("to one VDI", 4)
+    with pytest.raises(FormatError, match="a value is not a whole number"):
+        read_mark(forged("to one VDI", 4, with_junk(facts, ("rebuilt", "full"), [text])))
+
+
 def test_units_of_a_new_image_that_overlap_are_refused():
     facts, _ = payload_of("to one VDI", 4)
     with pytest.raises(FormatError, match="units of the new image overlap"):
