@@ -32,6 +32,7 @@ class Answer(NamedTuple):
     facts: Dict[str, Any]
     text: str
     status: int = 0
+    done: str = ""  #: what a run did, and the command that shows it again: said where the result cannot be printed
 
 
 Command = Callable[["Namespace"], Answer]
@@ -150,26 +151,30 @@ class LogFormatter(logging.Formatter):
         return printable_lines(super().formatException(ei))
 
 
-def print_text(text: str) -> bool:
+def print_text(text: str, done: str = "") -> bool:
     """Print text for people, with bold headings; return as `print_result`."""
     lines = fitted(printable_lines(text), sys.stdout).split("\n")
     heads = re.compile(r"[^ ].*:\Z|[A-Z]+  +[A-Z]")
-    return print_result("\n".join(painted(sys.stdout, line, BOLD) if heads.match(line) else line for line in lines))
+    text = "\n".join(painted(sys.stdout, line, BOLD) if heads.match(line) else line for line in lines)
+    return print_result(text, done)
 
 
-def print_result(text: str) -> bool:
-    """Print a result. Return False when stdout fails: after the end of `| head`, on a full disk, or when closed."""
+def print_result(text: str, done: str = "") -> bool:
+    """Print a result. Return False when stdout fails: after the end of `| head`, on a full disk, or when closed.
+
+    A message with `done` says so, but for a pipe without a reader.
+    """
     try:
         write_text(sys.stdout, text + "\n")
     except BrokenPipeError:
         _give_up(sys.stdout)
         return False
     except OSError as error:
-        say(f"The result cannot be printed: {error.strerror}.", RED)
+        say(f"The result cannot be printed: {error.strerror}. {done}".rstrip(), RED)
         _give_up(sys.stdout)
         return False
     if sys.stdout is None:
-        say("The result cannot be printed: the standard output is closed.", RED)
+        say(f"The result cannot be printed: the standard output is closed. {done}".rstrip(), RED)
     return sys.stdout is not None
 
 
