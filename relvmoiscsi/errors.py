@@ -115,7 +115,8 @@ class WayOut(NamedTuple):
     `resignature.reading.way_out` makes the sentence.
     """
 
-    lvm: Tuple[str, ...] = ()  #: command and arguments of LVM, without the options that hide the original from LVM
+    lvm: Tuple[str, ...] = ()  #: command and options of LVM, all our own; the options that hide the original come later
+    names: Tuple[str, ...] = ()  #: the arguments behind the options: a writer of the LUN may have chosen these words
     config: str = ""  #: more of LVM's configuration for this command
     vdi: str = ""  #: UUID of a VDI to leave behind
     sentence: str = ""  #: in place of a command

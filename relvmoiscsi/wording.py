@@ -88,13 +88,14 @@ def with_options(text: str) -> str:
     )
 
 
-def shell_words(*words: str) -> str:
+def shell_words(*words: str, names: Sequence[str] = ()) -> str:
     """Return words of a command that a person copies to a shell: each is quoted, and printable on one line.
 
-    A LUN, a target or another user of the pool may have chosen a word. A test finds texts with a command that have a
-    value by another way.
+    `names` are the arguments behind the options: none of them is an option, whatever its text is. A LUN, a target or
+    another user of the pool may have chosen a word. A test finds texts with a command that have a value by another way.
     """
-    return " ".join(map(_shell_word, _separated(words)))
+    end = ["--"] if "--" not in words and any(len(name) > 1 and name.startswith("-") for name in names) else []
+    return " ".join(map(_shell_word, [*_separated(words), *end, *names]))
 
 
 def _separated(words: Sequence[str]) -> Sequence[str]:
@@ -118,6 +119,6 @@ def file_word(path: str) -> str:
     return "./" + path if path.startswith("-") else path
 
 
-def command(*words: str) -> str:
+def command(*words: str, names: Sequence[str] = ()) -> str:
     """Return a command for a message, to copy as it stands: its words are quoted, and no line breaks between them."""
-    return f"`{shell_words(*words)}`"
+    return f"`{shell_words(*words, names=names)}`"

@@ -7,7 +7,7 @@ each field has its type. Source: xen-api ocaml/idl/datamodel.ml.
 
 import re
 import xmlrpc.client
-from typing import Any, Callable, Dict, Mapping
+from typing import Any, Callable, Dict, Mapping, Sequence
 
 from relvmoiscsi.host.xapi.sdk import is_reference
 
@@ -101,10 +101,25 @@ OPTIONAL: Mapping[str, Mapping[str, Form]] = {
 }
 
 _REFERENCES = ("get_all", "get_VIFs", "get_VBDs")
+#: methods whose answer nobody reads
+_UNREAD = ("destroy", "forget", "logout")
+_UNREAD_PREFIXES = ("set_", "add_to_", "remove_from_")
+
+#: the parameters of errors, for the codes whose parameters the code reads
+PARAMETERS: Mapping[str, Sequence[Form]] = {"PBD_EXISTS": (is_text, is_text, is_reference)}
+
+
+def has_parameters(description: Sequence[str]) -> bool:
+    """Has an error of xapi, its code first, the parameters that the code reads?"""
+    forms = PARAMETERS.get(description[0], ()) if description else ()
+    return len(forms) <= len(description[1:]) and all(form(text) for form, text in zip(forms, description[1:]))
 
 
 def verify(method: str, value: Any) -> None:
-    """Raises ValueError for a value that xapi does not answer to this method; the text is a clause."""
+    """Raises ValueError for a value that xapi does not answer to this method, and for a method without a form here.
+
+    The text is a clause.
+    """
     kind, _, what = method.rpartition(".")
     if what in ("get_all_records", "get_all_records_where"):
         _verify(isinstance(value, dict), "it is no map of records")
@@ -127,8 +142,12 @@ def verify(method: str, value: Any) -> None:
         _verify(is_reference(value), "it is no reference")
     elif what.startswith("get_") and what[4:] in FIELDS.get(kind, {}):
         _verify(FIELDS[kind][what[4:]](value), "it is no value of that field")
-    elif what.startswith("get_") and what != "get_servertime":
-        _verify(is_text(value), "it is no text")
+    elif what == "compute_free_memory":
+        _verify(is_size(value), "it is no size")
+    elif what.startswith("get_"):
+        _verify(is_text(value) or method == "host.get_servertime", "it is no text")
+    else:
+        _verify(what in _UNREAD or what.startswith(_UNREAD_PREFIXES), "no form is known for it")
 
 
 def _verify(is_so: bool, otherwise: str) -> None:

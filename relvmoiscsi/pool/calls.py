@@ -233,6 +233,8 @@ def failure(method: str, details: Sequence[Any]) -> PoolFailure:
     method = method.replace("Async.", "", 1)
     description: List[str] = [str(detail) for detail in details]
     code, parameters = (description or [""])[0], [text for text in description[1:] if text]
+    if not answer_forms.has_parameters(description):  # nobody takes it for the error of that code
+        return PoolFailure(f"xapi answered {code} to {method}, without the parameters of that error.")
     sentence = _SENTENCES.get(code)
     if code == "RBAC_PERMISSION_DENIED" and not description[-1].startswith("No permission"):
         sentence = None  # an HTTP handler failed, and xapi put the handler's error into these details

@@ -359,7 +359,7 @@ def _broken(what: str, by: Optional[Lock]) -> Refused:
 
 
 def _refused(lock: Lock) -> Refused:
-    unlock = command("relvmoiscsi", "pool", "unlock", lock.what)
+    unlock = command("relvmoiscsi", "pool", "unlock", names=[lock.what])
     return Refused(
         f"Another client has locked {lock.what}: {lock.text()}. Nothing was changed. Wait until the other run "
         f"has ended. If the other run was killed, break its lock: {unlock}. "

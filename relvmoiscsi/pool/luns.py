@@ -19,8 +19,8 @@ as a failure whose last parameter is XML: error 96 without an IQN, error 107 wit
 master lists LUNs behind adapters; the plugin does not scan.
 """
 
-from collections import deque
 from contextlib import contextmanager
+from itertools import chain, zip_longest
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi import known_sr, untrusted, untrusted_xml
@@ -34,6 +34,7 @@ from relvmoiscsi.scsi_id_text import is_scsi_id
 
 IQN_MISSING, SCSI_ID_MISSING = "SR_BACKEND_FAILURE_96", "SR_BACKEND_FAILURE_107"
 _ANY_IQN = "*"
+MOST_IQNS = 500  #: of a portal that are asked for their LUNs
 _MOST_SHOWN = 60  #: characters of a text that is refused
 
 ORIGINAL, ATTACHED, CLONE, UNKNOWN_SR = "original", "attached", "clone", "unknown SR"
@@ -157,22 +158,24 @@ def find(calls: Calls, pool: Pool, portals: Iterable[ProbePortal], at_once: int 
     """
     found: Dict[str, PoolLun] = {}
     failures: List[Tuple[ProbePortal, PoolFailure]] = []
-    todo, asked, known = deque(portals), set(), pool.portals()
-    while todo:
-        portal = todo.popleft()
-        if portal[:3] in asked:
+    known, targets = pool.portals(), []  # type: List[ProbePortal], List[List[ProbePortal]]
+    asked = set()
+    for portal in portals:
+        try:
+            if portal.iqn:
+                targets.append([portal])
+            elif portal[:3] not in asked:
+                asked.add(portal[:3])
+                targets.append(_targets(calls, pool, portal, known, failures))
+        except PoolFailure as failure:
+            failures.append((portal, failure))
+    for portal in chain.from_iterable(zip_longest(*targets)):  # in turn, so that no array keeps the others waiting
+        if portal is None or portal[:3] in asked:
             continue
         asked.add(portal[:3])
         try:
-            answer = _probe_fails(calls, pool, portal)
-            if portal.iqn:
-                for lun in listed(answer, portal):
-                    found.setdefault(lun.scsi_id, lun)
-                continue
-            has_own = portal.chap_secret not in {one.chap_secret for one in known} | {""}  # from the command line
-            there = {} if has_own else {one.iqn: one for one in known if one.target == portal.target}
-            iqns = listed_iqns(answer)
-            todo.extendleft(portal._replace(iqn=iqn).with_chap_of(there.get(iqn, portal)) for iqn in reversed(iqns))
+            for lun in listed(_probe_fails(calls, pool, portal), portal):
+                found.setdefault(lun.scsi_id, lun)
         except PoolFailure as failure:
             failures.append((portal, failure))
     if failures and not found:
@@ -185,6 +188,29 @@ def find(calls: Calls, pool: Pool, portals: Iterable[ProbePortal], at_once: int 
         unreachable = lun._replace(kind=UNREACHABLE, problem=str(outcome), is_ours=pool.is_begun(lun.scsi_id))
         rows.append(outcome if isinstance(outcome, PoolLun) else unreachable)
     return twins_named(rows) + [PoolLun("", UNREACHABLE, portal, problem=str(failure)) for portal, failure in failures]
+
+
+def _targets(
+    calls: Calls,
+    pool: Pool,
+    portal: ProbePortal,
+    known: Sequence[ProbePortal],
+    failures: List[Tuple[ProbePortal, PoolFailure]],
+) -> List[ProbePortal]:
+    """Return the targets of a portal without an IQN, each with its CHAP. Raises PoolFailure.
+
+    Only the first MOST_IQNS targets are returned: each costs a probe. The rest is a failure of the portal.
+    """
+    has_own = portal.chap_secret not in {one.chap_secret for one in known} | {""}  # from the command line
+    there = {} if has_own else {one.iqn: one for one in known if one.target == portal.target}
+    iqns = listed_iqns(_probe_fails(calls, pool, portal))
+    if len(iqns) > MOST_IQNS:
+        problem = (
+            f"{portal.target} lists {len(iqns)} targets, and the first {MOST_IQNS} were read. Give another target with "
+            "--target and --iqn."
+        )
+        failures.append((portal, PoolFailure(problem)))
+    return [portal._replace(iqn=iqn).with_chap_of(there.get(iqn, portal)) for iqn in iqns[:MOST_IQNS]]
 
 
 def _probe_fails(calls: Calls, pool: Pool, portal: ProbePortal) -> PoolFailure:

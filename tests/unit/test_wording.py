@@ -60,3 +60,11 @@ def test_what_needs_no_quotes_has_none_and_of_a_pair_the_value_has_them():
     assert shell_words(*words) == (
         "xe sr-introduce uuid=8d7e9748-54ea-475b-8999-0d688a40c914 name-label='a copy' SCSIid='3600$'"
     )
+
+
+@pytest.mark.parametrize("name", ["--uuid", "-f", "--yes=1", "--"])
+def test_a_name_is_no_option_even_if_it_looks_like_one(name):
+    assert shlex.split(shell_words("relvmoiscsi", "unlock", "--yes", names=[name])) == [
+        "relvmoiscsi", "unlock", "--yes", "--", name
+    ]  # fmt: skip
+    assert command("relvmoiscsi", "unlock", names=["copy"]) == "`relvmoiscsi unlock copy`"

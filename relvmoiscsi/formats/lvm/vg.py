@@ -187,7 +187,7 @@ def _refuse_unknown(vg: TextSection) -> None:
     if "format" in vg.assignments and vg.string("format") != "lvm2":
         raise Unsupported(what, vg.where, "its format is {}".format(vg.string("format")))
     ways_out = {
-        "EXPORTED": WayOut(("vgimport", vg.name)),
+        "EXPORTED": WayOut(("vgimport",), (vg.name,)),
         "CLUSTERED": _disowned(vg.name, "lock_type", ""),
     }
     _status(what, vg, _VG_STATUS, ways_out)
@@ -203,8 +203,8 @@ def _disowned(vg_name: str, key: str, value: object) -> WayOut:
         if not _SYSTEM_ID.fullmatch(str(value)):  # it could end its string, and set all of LVM's configuration
             return WayOut()
         config = f'global {{ system_id_source="lvmlocal" }} local {{ system_id="{value}" }}'
-        return WayOut(("vgchange", "--systemid", "", vg_name), config)
-    return WayOut(("vgchange", "--lock-type", "none", "--lock-opt", "force", vg_name))
+        return WayOut(("vgchange", "--systemid", ""), (vg_name,), config)
+    return WayOut(("vgchange", "--lock-type", "none", "--lock-opt", "force"), (vg_name,))
 
 
 def _status(
@@ -226,9 +226,9 @@ def _only_pv(vg: TextSection) -> TextSection:
         raise Unsupported(f"Volume group {vg.name}", vg.where, problem)
     what = f"Physical volume {pvs[0].name} of volume group {vg.name}"
     is_exported = "EXPORTED" in vg.strings("status")  # LVM marks VG and PV, and one command takes both marks away
-    _status(what, pvs[0], _PV_STATUS, {"EXPORTED": WayOut(("vgimport", vg.name))} if is_exported else _NO_WAYS_OUT)
+    _status(what, pvs[0], _PV_STATUS, {"EXPORTED": WayOut(("vgimport",), (vg.name,))} if is_exported else _NO_WAYS_OUT)
     if "MISSING" in pvs[0].strings("flags"):
-        restored = WayOut(("vgextend", "--restoremissing", vg.name, vg.where.container))
+        restored = WayOut(("vgextend", "--restoremissing"), (vg.name, vg.where.container))
         raise Unsupported(what, pvs[0].where, "it is marked MISSING").with_way_out(restored)
     return pvs[0]
 
@@ -244,7 +244,7 @@ def _lv(section: TextSection, pv_name: str, vg_name: str) -> LogicalVolume:
     if "creation_time" in section.assignments and "creation_host" not in section.assignments:
         raise Malformed(what, where, "it has a creation_time and no creation_host")
     lv_id = parse_lvm_id(section.string("id"), f"id of logical volume {section.name}", where)
-    removed = WayOut(("lvremove", f"{vg_name}/{section.name}"))
+    removed = WayOut(("lvremove",), (f"{vg_name}/{section.name}",))
     segments = []
     for child in section.sections.values():
         if child.string("type") != "striped" or child.integer("stripe_count") != 1:
@@ -282,7 +282,7 @@ def _verify_volumes(vg: VolumeGroup, where: Place, on_defect: OnDefect) -> None:
     for lv in vg.lvs:
         if lv.id in owners:
             found = Malformed(f"Logical volume {lv.name}", where, f"it has the id of {owners[lv.id]}")
-            on_defect(found.with_way_out(WayOut(("lvremove", f"{vg.name}/{lv.name}"))))
+            on_defect(found.with_way_out(WayOut(("lvremove",), (f"{vg.name}/{lv.name}",))))
         owners[lv.id] = lv.name
 
 

@@ -66,7 +66,7 @@ def read_commit_record(label: Label, where: Place) -> Optional[CommitRecord]:
 
     Raises Unsupported when the place of the record holds unknown bytes, or a record of a later version of relvmoiscsi.
     """
-    anew = WayOut(("pvchange", "--uuid", where.container))  # LVM writes a label without unknown bytes
+    anew = WayOut(("pvchange", "--uuid"), (where.container,))  # LVM writes a label without unknown bytes
     if label.used_end > COMMIT_RECORD_AT:
         raise Unsupported("LVM label", where, "its lists leave no room for a commit record").with_way_out(anew)
     data = label.sector[COMMIT_RECORD_AT:]

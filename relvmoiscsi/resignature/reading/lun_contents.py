@@ -119,7 +119,7 @@ class Lun(NamedTuple):
 
     def without_lv(self, lv_name: str) -> WayOut:
         """The way out that removes a volume with LVM."""
-        return WayOut(("lvremove", f"{self.vg.name}/{lv_name}"))
+        return WayOut(("lvremove",), (f"{self.vg.name}/{lv_name}",))
 
 
 class Work:
@@ -158,7 +158,7 @@ def _unknown(lun: Lun, volume: Volume, known: Set[str]) -> Tuple[str, WayOut]:
         for tag in (naming.JOURNAL_TAG, naming.CBT_TAG, naming.RESIZE_TAG):
             if tag in tags:
                 problem = f"the storage manager has tagged it {tag}, and its name is none that is known"
-                return problem, WayOut(("lvchange", "--deltag", tag, f"{lun.vg.name}/{name.text}"))
+                return problem, WayOut(("lvchange", "--deltag", tag), (f"{lun.vg.name}/{name.text}",))
         for _at, uuid in sightings(name.text, known):
             return f"its name carries the UUID {uuid}, and is none that is known", lun.without_lv(name.text)
     return "", NO_WAY_OUT

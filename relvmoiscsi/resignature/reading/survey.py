@@ -133,7 +133,7 @@ def read_contents(device: Device, label: Label, like: Optional[Lun] = None, on_d
         try:
             names.append(naming.parse_lv_name(lv.name, where))
         except FormatError as problem:
-            on_defect(problem.with_way_out(WayOut(("lvremove", f"{vg.name}/{lv.name}"))))
+            on_defect(problem.with_way_out(WayOut(("lvremove",), (f"{vg.name}/{lv.name}",))))
             names.append(LvName(lv.name, naming.OTHER))
     volumes, mgt = read_all_volumes(device, vg, names, like.volumes if like is not None else ())
     return Lun(device.name, device.size_bytes, label, tuple(mdas), vg, sr_uuid, volumes, mgt, stale)
@@ -186,7 +186,7 @@ def _offering_other_area(device: Device, areas: Sequence[Range], on_defect: OnDe
 
     def offering(problem: FormatError) -> None:
         vgs = filter(None, (vg_in(device, area) for area in areas)) if len(areas) > 1 else iter(())
-        way_out = next((WayOut(("vgck", "--updatemetadata", vg.name)) for vg in vgs), WayOut())
+        way_out = next((WayOut(("vgck", "--updatemetadata"), (vg.name,)) for vg in vgs), WayOut())
         on_defect(problem.with_way_out(way_out))
 
     return offering

@@ -28,17 +28,6 @@ PLACEHOLDER = "/dev/CLONE"
 #: a volume group, or a volume of a group: what LVM accepts as a name, which begins with no dash
 _PART = r"(?!\.\.?(?:/|\Z))[A-Za-z0-9_+.][A-Za-z0-9_+.-]*"
 _NAME = re.compile(f"{_PART}(?:/{_PART})?")
-#: words of the commands that this package writes down
-_OUR_WORDS = (
-    "",
-    "--deltag",
-    "--lock-opt",
-    "--lock-type",
-    "--restoremissing",
-    "--systemid",
-    "--updatemetadata",
-    "--uuid",
-)
 _PATH = re.compile("/dev/[A-Za-z0-9/_.:+@#=-]+")
 
 
@@ -64,8 +53,7 @@ def without_sentence(words: Sequence[str], more: Sequence[str]) -> str:
 
 def sentence(way_out: WayOut, device_name: str) -> str:
     """The sentence for a way out without a VDI to leave behind."""
-    ours = (*_OUR_WORDS, device_name)
-    if way_out.lvm and all(word in ours or _NAME.fullmatch(word) is not None for word in way_out.lvm):
+    if way_out.lvm and all(word == device_name or _NAME.fullmatch(word) is not None for word in way_out.names):
         where = "" if _is_disk(device_name) else f", as the disk {PLACEHOLDER} of a host"
         return f"This command of LVM changes nothing but the clone{where}: {lvm_command(device_name, way_out)}."
     return way_out.sentence
@@ -80,8 +68,9 @@ def lvm_command(device_name: str, way_out: WayOut) -> str:
         f"devices {{ filter={only_clone} global_filter={only_clone} use_devicesfile=0 }} "
         "global { activation=0 metadata_read_only=0 use_lvmetad=0 } backup { backup=0 archive=0 } config { checks=0 }"
     )
-    name, *arguments = (disk if word == device_name else word for word in way_out.lvm)
-    return command(name, "--config", f"{config} {way_out.config}".rstrip(), *arguments)
+    program, *options = way_out.lvm
+    names = [disk if word == device_name else word for word in way_out.names]
+    return command(program, "--config", f"{config} {way_out.config}".rstrip(), *options, names=names)
 
 
 def _is_disk(device_name: str) -> bool:

@@ -119,7 +119,7 @@ def test_a_volume_without_a_vhd_can_be_removed_by_hand_as_well(lvm, loops):
     disk = ROWS["no VHD yet"].make().disk
     original, clone = loops(disk), loops(disk)
     name = next(lv.name for lv in read_vg(disk).lvs if lv.name.startswith("VHD-"))
-    way_out = WayOut(("lvremove", f"{read_vg(disk).name}/{name}"))
+    way_out = WayOut(("lvremove",), (f"{read_vg(disk).name}/{name}",))
     assert "error 46" in refusal(clone)
 
     status, said = by_hand(lvm_command(clone.path, way_out).strip("`"), lvm)

@@ -129,6 +129,39 @@ def test_a_target_that_fails_hides_no_other_and_is_told(lab, world):
     assert "iqn.2026-01.test:b-refuses was skipped" in str(attach.passed_over(away).error)
 
 
+class Listing:
+    """A pool whose portal 192.0.2.9 lists many targets; the probes that it got."""
+
+    master = "OpaqueRef:m"
+
+    def __init__(self, count):
+        rows = "".join(f"<TGT><TargetIQN>iqn.2000-01.a:{number}</TargetIQN></TGT>" for number in range(count))
+        self.document, self.asked = f"<iscsi-target-iqns>{rows}</iscsi-target-iqns>", []
+
+    def portals(self):
+        return []
+
+    def run(self, _method, _host, config, *_more):
+        self.asked.append(config.get("targetIQN", config["target"]))
+        if "targetIQN" in config:
+            raise PoolFailure("The login failed.", ["SR_BACKEND_FAILURE_68", "", ""])
+        raise PoolFailure("", ["SR_BACKEND_FAILURE_96", "", "", self.document])
+
+
+def test_a_portal_with_many_targets_keeps_no_other_waiting(monkeypatch):
+    monkeypatch.setattr(luns, "MOST_IQNS", 3)
+    monkeypatch.setattr(luns, "listed", lambda failure, portal: [PoolLun(portal.iqn, "", portal)])
+    monkeypatch.setattr(luns, "look", lambda _calls, _pool, lun: lun)
+    pool = Listing(50000)
+    pool.is_begun = lambda _scsi_id: False
+
+    found = luns.find(pool, pool, [ProbePortal("192.0.2.9"), ProbePortal("192.0.2.5", "iqn.2000-01.good")], 1)
+    names = [f"iqn.2000-01.a:{number}" for number in range(3)]
+    assert pool.asked == ["192.0.2.9", names[0], "iqn.2000-01.good", *names[1:]]
+    assert [lun.scsi_id for lun in found] == [names[0], "iqn.2000-01.good", *names[1:], ""]
+    assert found[-1].problem.startswith("192.0.2.9 lists 50000 targets, and the first 3 were read.")
+
+
 def test_the_wildcard_of_xencenter_is_every_iqn(lab):
     for pbd in lab.pool.db.refs("PBD"):
         config = lab.pool.db.get("PBD", pbd, "device_config")

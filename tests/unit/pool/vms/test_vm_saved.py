@@ -502,6 +502,20 @@ def test_records_that_are_nested_deeply_are_refused():
         ova_file.Ova(nested)
 
 
+@pytest.mark.parametrize("size", ["0", "599", "400000000000"])
+def test_a_vdi_of_another_size_than_asked_for_is_destroyed(office, monkeypatch, size):
+    sr = office.lab.originals["Production"][1]
+    with connect(office.lab.where()) as calls:
+        before, call = set(office.db.refs("VDI")), calls.call
+        answers = {"VDI.get_virtual_size": lambda _vdi: size}
+        monkeypatch.setattr(
+            calls, "call", lambda method, *words: answers.get(method, lambda *w: call(method, *w))(*words)
+        )
+        with pytest.raises(PoolFailure, match=f"made a VDI of {size} bytes for the 600 bytes"):
+            save_vms._written(calls, sr, "x y", b"x" * 600)
+    assert set(office.db.refs("VDI")) == before
+
+
 # --- who has written them
 
 

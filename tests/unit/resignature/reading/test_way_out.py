@@ -33,11 +33,25 @@ def test_a_system_id_cannot_set_the_configuration_of_lvm(system_id):
 
 @pytest.mark.parametrize(
     "name",
-    ["-f", "--config", "vg/--yes", "../etc", "a/b/c", "vg;id", "vg\n", "vg|x", "\\", "/dev/sdd"],
+    [
+        "-f",
+        "--config",
+        "--uuid",
+        "--deltag",
+        "",
+        "vg/--yes",
+        "../etc",
+        "a/b/c",
+        "vg;id",
+        "vg\n",
+        "vg|x",
+        "\\",
+        "/dev/sdd",
+    ],
 )
 def test_a_name_that_lvm_does_not_give_is_in_no_command(name):
-    assert sentence(WayOut(("vgimport", name)), "/dev/sdc") == ""
-    assert sentence(WayOut(("lvremove", f"-{name}/lv")), "/dev/sdc") == ""
+    assert sentence(WayOut(("vgimport",), (name,)), "/dev/sdc") == ""
+    assert sentence(WayOut(("lvremove",), (f"-{name}/lv",)), "/dev/sdc") == ""
 
 
 @pytest.mark.parametrize(
@@ -53,6 +67,6 @@ def test_a_name_that_lvm_does_not_give_is_in_no_command(name):
     ],
 )
 def test_the_filter_lets_the_clone_through_and_no_other_disk(disk, pattern):
-    words = shlex.split(sentence(WayOut(("vgimport", "vg")), disk).split("`")[1])
+    words = shlex.split(sentence(WayOut(("vgimport",), ("vg",)), disk).split("`")[1])
     assert words[0] == "vgimport" and words[-1] == "vg"
     assert f'filter=["a|^{pattern}$|","r|.*|"] global_filter=["a|^{pattern}$|","r|.*|"]' in words[2]

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Each answer and each error of xapi that the code reads has a form, or is refused where it comes in."""
+
+import pytest
+
+from relvmoiscsi.pool import answer_forms
+from relvmoiscsi.pool.calls import failure
+
+PBD = "OpaqueRef:0a0b0c0d-0000-4000-8000-000000000001"
+
+
+def test_a_method_without_a_form_is_refused():
+    for method in ("SR.scan", "host.call_plugin", "VM.query_services"):
+        with pytest.raises(ValueError, match="no form is known"):
+            answer_forms.verify(method, "x")
+    for method in ("SR.forget", "VM.set_name_label", "pool.remove_from_other_config", "session.logout"):
+        answer_forms.verify(method, "")
+
+
+@pytest.mark.parametrize("value", ["x", "-1", 7, None, "9" * 30])
+def test_the_free_memory_of_a_host_is_a_size(value):
+    answer_forms.verify("host.compute_free_memory", "7")
+    with pytest.raises(ValueError, match="no size"):
+        answer_forms.verify("host.compute_free_memory", value)
+
+
+@pytest.mark.parametrize("parameters", [[], ["sr"], ["sr", "host"], ["sr", "host", "x y"], ["sr", "host", ""]])
+def test_an_error_without_its_parameters_is_not_taken_for_it(parameters):
+    found = failure("PBD.create", ["PBD_EXISTS", *parameters])
+    assert found.code == "" and "PBD_EXISTS to PBD.create, without the parameters" in str(found)
+
+
+def test_an_error_with_its_parameters_is_taken_for_it():
+    found = failure("PBD.create", ["PBD_EXISTS", "sr", "host", PBD])
+    assert (found.code, found.description[3]) == ("PBD_EXISTS", PBD)
+    assert failure("SR.scan", []).code == ""
