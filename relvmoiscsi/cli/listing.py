@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """List the targets behind a portal; list the LUNs behind a target, with the SR on each LUN."""
 
-from contextlib import suppress
 from functools import partial
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
@@ -10,7 +9,7 @@ from relvmoiscsi.cli.on_lun import DeviceCommand
 from relvmoiscsi.cli.output import Answer, say
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.iscsi import LunInfo
-from relvmoiscsi.iscsi.faults import Lost
+from relvmoiscsi.iscsi.faults import Lost, Silent
 from relvmoiscsi.lun.url_source import UrlSource, each_at_once
 from relvmoiscsi.wording import human_size, printable, table
 
@@ -56,8 +55,12 @@ def listed(command: DeviceCommand) -> Optional[Answer]:
     assert isinstance(named, UrlSource)
     source, url = named, named.url
     if url.lun is not None:
-        with suppress(Lost):  # the command that opens the LUN logs in again
+        try:
             _say_equal_scsi_ids(source.luns(), url.lun)
+        except Silent:  # the next login would wait as long for the same silence
+            raise
+        except Lost:  # the command that opens the LUN logs in again
+            pass
         return None
     if not url.iqn:
         targets = {iqn: list(map(str, portals)) for iqn, portals in source.targets().items()}

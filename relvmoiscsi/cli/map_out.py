@@ -22,29 +22,29 @@ from relvmoiscsi.json_answer import answer_text
 
 
 @contextmanager
-def new_file(path: Optional[str], command: str, look: str) -> Iterator[Callable[[Dict[str, Any]], bool]]:
+def new_file(path: Optional[str], command: str) -> Iterator[Callable[[Dict[str, Any], str], bool]]:
     """Yield a function that writes facts to the file and returns whether the write succeeded.
 
-    Without a path, the function does nothing. `command` is the name of the answer in the schema. After a failed write,
-    `look` is printed: the sentence on where to find the map. Raises UsageError before the block where the file cannot
-    be made, or has content already.
+    Without a path, the function does nothing. `command` is the name of the answer in the schema. The second argument
+    of the function is the sentence on where to find the map, for a failed write. Raises UsageError before the block
+    where the file cannot be made, or has content already.
     """
     if path is None:
-        yield lambda facts: True
+        yield lambda facts, look: True
         return
     with in_state(NOTHING_WRITTEN):
         if not path.strip():
             raise UsageError("The FILE of --map-out is empty. Give the name of a new file.")
-        file = _MapFile(path, command, look)
+        file = _MapFile(path, command)
     yield file.finish
 
 
 class _MapFile:
     """A new file, written under a temporary name in the same directory."""
 
-    def __init__(self, path: str, command: str, look: str) -> None:
+    def __init__(self, path: str, command: str) -> None:
         """Raises UsageError when the file cannot be made, or exists with content."""
-        self._path, self._command, self._look = os.path.abspath(path), command, look
+        self._path, self._command = os.path.abspath(path), command
         try:
             verify_new(self._path)
             if not _is_free(self._path):
@@ -60,7 +60,7 @@ class _MapFile:
         except OSError as error:
             raise UsageError(f"{path}: {error.strerror}.") from error
 
-    def finish(self, facts: Dict[str, Any]) -> bool:
+    def finish(self, facts: Dict[str, Any], look: str) -> bool:
         """Write the content and rename the file. Return False, with a sentence on stderr, when a step fails."""
         try:
             with self._new() as file:
@@ -72,7 +72,7 @@ class _MapFile:
                 os.rename(file.name, self._path)
             sync_directory(os.path.dirname(self._path))
         except OSError as error:
-            say(f"The run is complete, but the map cannot be written to {self._path}: {error.strerror}. {self._look}")
+            say(f"The run is complete, but the map cannot be written to {self._path}: {error.strerror}. {look}")
             return False
         return True
 

@@ -134,7 +134,14 @@ class WriteCommand(DeviceCommand, Asked):
         if result.ids is not None:
             lines.append(report.map_text(result.lun, result.ids))
         lines.append(f"  {result.writes} writes, {human_size(result.bytes_written)}, {result.flushes} flushes")
-        return Answer(completed_facts(lun, outcome), "\n".join(lines + self._next_steps(lun, result)))
+        text = "\n".join(lines + self._next_steps(lun, result))
+        return Answer(completed_facts(lun, outcome), text, done=self.done(headline, result.state))
+
+    def done(self, headline: str, state: str) -> str:
+        """Return what a run did, and the command that prints it again, for a result that cannot be printed."""
+        if state == engine.RESIGNATURED:
+            return f"{headline} {wording.command(*self.words('map', '--device'))} prints the ids."
+        return f"{headline} {wording.command(*self.words('show'))} shows the state."
 
     def _next_steps(self, lun: OpenLun, result: engine.Result) -> List[str]:
         """Return the next steps after a run: verify the LUN, then the commands that attach the new SR, with its values.
@@ -198,10 +205,10 @@ def on_lun(command: Type[DeviceCommand]) -> Command:
     def run_it(arguments: argparse.Namespace) -> Answer:
         made = command(arguments)
         made.verify()
-        look = f"{wording.command('relvmoiscsi', 'show', made.device)} shows the state of {made.device}."
-        with new_file(getattr(arguments, "map_out", None), arguments.command, look) as finish:
+        look = f"{wording.command(*made.words('show'))} shows the state of {made.device}."
+        with new_file(getattr(arguments, "map_out", None), arguments.command) as finish:
             found = made.run()
-            return found if finish(found.facts) else found._replace(status=EXIT_NOT_PRINTED)
+            return found if finish(found.facts, found.done or look) else found._replace(status=EXIT_NOT_PRINTED)
 
     return run_it
 

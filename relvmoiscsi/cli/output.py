@@ -32,6 +32,7 @@ class Answer(NamedTuple):
     facts: Dict[str, Any]
     text: str
     status: int = 0
+    done: str = ""  #: what a run did, and the command that shows it again: said where the result cannot be printed
 
 
 Command = Callable[["Namespace"], Answer]
@@ -81,7 +82,7 @@ def wrapped(text: str, columns: int, breaks_rows: bool = True) -> str:
 
     A broken line continues under the start of its last column in the left half. A command stays whole: in backticks,
     alone on an indented line, or after `next: `. A row has its last column in the right half, and stays whole unless
-    `breaks_rows`.
+    `breaks_rows`; then its last column moves to a line of its own.
     """
     lines = []
     for line in text.split("\n"):
@@ -89,6 +90,9 @@ def wrapped(text: str, columns: int, breaks_rows: bool = True) -> str:
         is_row = starts[-1] > columns // 2 and not breaks_rows
         if len(line) <= columns or is_row or re.match(_COMMAND_LINE, line):
             lines.append(line)
+            continue
+        if columns // 2 < starts[-1] <= columns:  # a row of a table
+            lines += [line[: starts[-1]].rstrip(), wrapped("    " + line[starts[-1] :], columns)]
             continue
         indent = max([2, *(start for start in starts if start <= columns // 2)])
         from textwrap import fill  # noqa: PLC0415 - slow to import, and udev waits
@@ -147,26 +151,30 @@ class LogFormatter(logging.Formatter):
         return printable_lines(super().formatException(ei))
 
 
-def print_text(text: str) -> bool:
+def print_text(text: str, done: str = "") -> bool:
     """Print text for people, with bold headings; return as `print_result`."""
     lines = fitted(printable_lines(text), sys.stdout).split("\n")
     heads = re.compile(r"[^ ].*:\Z|[A-Z]+  +[A-Z]")
-    return print_result("\n".join(painted(sys.stdout, line, BOLD) if heads.match(line) else line for line in lines))
+    text = "\n".join(painted(sys.stdout, line, BOLD) if heads.match(line) else line for line in lines)
+    return print_result(text, done)
 
 
-def print_result(text: str) -> bool:
-    """Print a result. Return False when stdout fails: after the end of `| head`, on a full disk, or when closed."""
+def print_result(text: str, done: str = "") -> bool:
+    """Print a result. Return False when stdout fails: after the end of `| head`, on a full disk, or when closed.
+
+    A message with `done` says so, but for a pipe without a reader.
+    """
     try:
         write_text(sys.stdout, text + "\n")
     except BrokenPipeError:
         _give_up(sys.stdout)
         return False
     except OSError as error:
-        say(f"The result cannot be printed: {error.strerror}.", RED)
+        say(f"The result cannot be printed: {error.strerror}. {done}".rstrip(), RED)
         _give_up(sys.stdout)
         return False
     if sys.stdout is None:
-        say("The result cannot be printed: the standard output is closed.", RED)
+        say(f"The result cannot be printed: the standard output is closed. {done}".rstrip(), RED)
     return sys.stdout is not None
 
 

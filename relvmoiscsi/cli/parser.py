@@ -88,6 +88,8 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             options = [option for option in self._option_string_actions if option.startswith("--")]
             near = [f"Did you mean {name}?" for word in unknown for name in close(word.partition("=")[0], options)]
+            if hasattr(parsed[0], "device") and any(not word.startswith("-") for word in unknown):
+                near.append("This command takes one DEVICE only.")
             self.error("\n".join(["unrecognized arguments: " + " ".join(unknown), *near]))
         return parsed
 

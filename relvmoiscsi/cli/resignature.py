@@ -9,7 +9,7 @@ from typing import Optional, Union
 from relvmoiscsi import report, untrusted
 from relvmoiscsi.cli.on_lun import FINISHED, WriteCommand, on_lun, warn_of_override, writes
 from relvmoiscsi.cli.output import Answer, Bar, Maker, say, tell
-from relvmoiscsi.engine import AlreadyDone, LaterCopy, OneVdiRequest, ResignatureRequest, notes
+from relvmoiscsi.engine import RESIGNATURED, AlreadyDone, LaterCopy, OneVdiRequest, ResignatureRequest, notes
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError, in_state
 from relvmoiscsi.formats import mapfile
 from relvmoiscsi.formats.identity import IdMap
@@ -127,7 +127,7 @@ class ResignatureCommand(WriteCommand):
                 lun, found = run.resignature_of(source, *asked, self.consent, lambda _, done, total: bar(done, total))
         if isinstance(found, AlreadyDone):
             said = f"{lun.name} was already resignatured, as SR {found.sr_uuid}. Nothing was written."
-            return Answer(finished_facts(lun, found), said)
+            return Answer(finished_facts(lun, found), said, done=self.done(said, RESIGNATURED))
         if isinstance(found, run.CompletedRun):
             headline = (
                 FINISHED.format(self.device, "resignature") if found.was_cut else f"{self.device} was resignatured."

@@ -38,9 +38,9 @@ def run_command(arguments: Namespace, look: str, interrupted: str) -> int:
     try:
         answer: Answer = arguments.run(arguments)
         if arguments.json:
-            is_printed = print_result(answer_text(arguments.command, answer.facts, indent=2))
+            is_printed = print_result(answer_text(arguments.command, answer.facts, indent=2), answer.done)
         else:
-            is_printed = arguments.quiet or print_text(answer.text)
+            is_printed = arguments.quiet or print_text(answer.text, answer.done)
         return answer.status if is_printed else EXIT_NOT_PRINTED
     except RelvmoiscsiError as error:
         if hasattr(arguments, "vdis"):

@@ -45,6 +45,10 @@ class Lost(NoConnection, NotFound):
     sm_key = "ISCSITarget"
 
 
+class Silent(Lost):
+    """The target answers nothing for so long that this side has given the connection up."""
+
+
 class Violation(Lost):
     """The target broke the protocol, so this side trusts no further answer."""
 

@@ -17,7 +17,7 @@ from relvmoiscsi.deadline import Deadline, OutOfTime
 from relvmoiscsi.errors import shown_bytes
 from relvmoiscsi.iscsi.chap import Entropy
 from relvmoiscsi.iscsi.crc32c import fastest_crc32c
-from relvmoiscsi.iscsi.faults import Lost, Violation
+from relvmoiscsi.iscsi.faults import Lost, Silent, Violation
 from relvmoiscsi.iscsi.login import Handshake, login
 from relvmoiscsi.iscsi.names import Credentials
 from relvmoiscsi.iscsi.pdu import LOGIN_RESPONSE, REJECT, PduHeader, Wire
@@ -103,7 +103,7 @@ class Link:
             now = time.monotonic()
             silent, stuck = now - self._last_byte, now - self._last_step
             if silent >= SILENCE_SECONDS:
-                raise self._is_lost(Lost(f"{self.portal} has said nothing for {SILENCE_SECONDS:g} seconds."))
+                raise self._is_lost(Silent(f"{self.portal} has said nothing for {SILENCE_SECONDS:g} seconds."))
             if stuck >= NO_STEP_SECONDS:
                 raise self._is_lost(Lost(f"{self.portal} has carried out nothing for {NO_STEP_SECONDS:g} seconds."))
             is_ping_due = silent >= PING_SECONDS

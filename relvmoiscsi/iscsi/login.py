@@ -99,7 +99,12 @@ def login(
     keys = [("InitiatorName", initiator), ("SessionType", "Normal" if target else "Discovery")]
     keys += [("TargetName", target)] if target else []
     keys += [("AuthMethod", methods)]
-    remedy = "Set up CHAP at the target." if credentials.user else "Give the CHAP user and secret of this initiator."
+    remedy = "Set up CHAP at the target."
+    if not credentials.user:
+        remedy = (
+            "Give the CHAP user and secret of this initiator: the command takes them by --chap-file, the SR driver as "
+            "chapuser and chapsecret."
+        )
     try:
         answer = yield Request(SECURITY, methods == "None", keys)
     except LoginRefused as refused:

@@ -30,6 +30,7 @@ from relvmoiscsi.iscsi.faults import (
     NoCommonAlgorithm,
     NoSuchTarget,
     Redirected,
+    Silent,
     Unproven,
 )
 from relvmoiscsi.iscsi.link import Link
@@ -166,6 +167,11 @@ class TargetSessions:
             except Unreachable:
                 raise
             except (LoginRefused, Lost) as failure:
+                if isinstance(failure, Silent) and attempt > 1:
+                    failure.message = (
+                        f"{failure.message.rstrip('.')} in each of {attempt} logins. It takes connections: check the "
+                        "port, and whether the target works."
+                    )
                 passes = isinstance(failure, LoginRefused) and failure.passes
                 if attempt == 1 and failure.sm_key == "ISCSILogin":
                     self._verify_offered(portal, deadline, failure, passes)

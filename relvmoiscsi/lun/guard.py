@@ -8,7 +8,7 @@
 
 The locks are taken in this order. `WriteGuard.hold` takes SM's and LVM's, then asks the pool again. A guard that
 refuses has released all locks. A source or call.py chooses the guard, and the locks that the LUN needs.
-The users on this host are no matter of a guard: an exclusive open refuses them before (host.disk.kernel_disks).
+The users on this host are no matter of a guard: an exclusive open refuses them before (host/disk/exclusive.py).
 """
 
 from contextlib import ExitStack, contextmanager

@@ -51,7 +51,8 @@ DISK_STATE = re.compile(
     r"|(\S+ is as it was|The resignature was finished); beyond that only free space of the metadata area was written"
     r"|The (resignature|undo) of \S+ was begun and may be unfinished: once the device answers, `relvmoiscsi recover "
     r"\S+` finishes it or rolls it back"
-    r"|`relvmoiscsi show \S+` shows the state of \S+)\.\Z"
+    r"|`relvmoiscsi show \S+` shows the state of \S+"
+    r"|\S+ was resignatured\. `relvmoiscsi map --device \S+` prints the ids)\.\Z"
 )
 
 #: xapi answers these words for a success, so nothing else may say them (docs/host.rst, "CloudStack's contract")

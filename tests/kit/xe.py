@@ -50,7 +50,9 @@ def _sr_create(api, given):
 
 
 def _sr_probe(api, given):
-    return api.SR.probe(api.host.get_by_uuid(given["host-uuid"]), _map(given, "device-config:"), given["type"], {})
+    (pool,) = api.pool.get_all_records().values()
+    host = api.host.get_by_uuid(given["host-uuid"]) if "host-uuid" in given else pool["master"]
+    return api.SR.probe(host, _map(given, "device-config:"), given["type"], {})
 
 
 def _sr_param_set(api, given):

@@ -136,7 +136,10 @@ def take_image(path: str, descriptor: int) -> None:
 def _cannot_open(path: str, error: OSError, writable: bool) -> RelvmoiscsiError:
     """Return the error for a person in the place of an OSError of open or stat."""
     if error.errno in _GONE:
-        return NotFound(f"{path} is not there: {error.strerror}.", sm_key="ISCSIDevice")
+        return NotFound(
+            f"{path} is not there: {error.strerror}. Check the name; `lsblk` lists this machine's disks.",
+            sm_key="ISCSIDevice",
+        )
     try:
         device: Optional[os.stat_result] = os.stat(path)
     except OSError:

@@ -205,8 +205,7 @@ class AttachCommand(PoolChange):
         attach_plan.verify_template(self.request.name)
 
     def run(self) -> Answer:
-        look = "`relvmoiscsi pool map` prints the same UUIDs."
-        with new_file(self.given.map_out, "pool attach --map-out", look) as write_map, self.opened() as (calls, pool):
+        with new_file(self.given.map_out, "pool attach --map-out") as write_map, self.opened() as (calls, pool):
             of, is_all = [records.original_uuid(pool, text) for text in self.given.clones_of], self.given.all
             with _seen(self, calls, pool, self.search, self.dry_run) as seen:
                 planned = self._plan(calls, pool, seen, of)
@@ -230,7 +229,7 @@ class AttachCommand(PoolChange):
                     for each in results
                     if each.sr_uuid
                 ]
-                is_written = write_map({"srs": rows})
+                is_written = write_map({"srs": rows}, "`relvmoiscsi pool map` prints the same UUIDs.")
                 return answer if is_written else answer._replace(status=answer.status or EXIT_NOT_PRINTED)
 
     def _plan(self, calls: Calls, pool: Pool, seen: Sequence[PoolLun], of: Sequence[str]) -> List[LunPlan]:

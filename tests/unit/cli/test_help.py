@@ -134,6 +134,12 @@ def test_half_an_option_is_none(command, words):
     assert ran.status == 2 and f"unrecognized arguments: {words.split()[-1]}\n" in ran.err
 
 
+@pytest.mark.parametrize("words", ["resignature a.img b.img", "check a.img b.img", "undo a.img b.img"])
+def test_a_second_device_is_refused_with_the_reason(command, words):
+    ran = command(*words.split())
+    assert ran.status == 2 and "unrecognized arguments: b.img\nThis command takes one DEVICE only.\n" in ran.err
+
+
 def test_no_parser_takes_half_an_option():
     parsers = list(every_parser(make_parser()))
 

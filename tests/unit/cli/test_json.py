@@ -92,6 +92,22 @@ def test_a_result_that_finds_no_room_is_74_and_said(image):
     assert err == "relvmoiscsi: The result cannot be printed: No space left on device.\n"
 
 
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_a_run_whose_result_finds_no_room_says_what_it_did_and_where_the_ids_are(image, words):
+    with open("/dev/full", "wb") as full:
+        for did in (
+            f"{image} was resignatured.",
+            f"{image} was already resignatured, as SR {SR}. Nothing was written.",
+        ):
+            process = start("resignature", image, "--yes", "--sr-uuid", SR, *words, stdout=full)
+            err = " ".join(process.communicate(timeout=600)[1].decode("utf-8").split())
+            assert process.returncode == 74
+            assert f"cannot be printed: No space left on device. {did} `relvmoiscsi map --device {image}` prints" in err
+        process = start("undo", image, "--yes", stdout=full)
+        err = " ".join(process.communicate(timeout=600)[1].decode("utf-8").split())
+    assert f"{image} has its old identities back. `relvmoiscsi show {image}` shows the state." in err
+
+
 def test_talk_that_nobody_hears_does_not_stop_a_run(image):
     process = start("resignature", image, "--yes", "--json", stderr=None, preexec_fn=lambda: os.close(2))
     out = process.communicate(timeout=600)[0].decode("utf-8")

@@ -126,6 +126,7 @@ def test_a_file_that_cannot_be_written_in_the_end_is_74_and_the_run_is_whole(
 
     assert ran.status == 74 and ran.out.startswith(f"{image} was resignatured.\n")
     assert f"The run is complete, but the map cannot be written to {file}: {reason}." in ran.err
+    assert f"`relvmoiscsi map --device {image}` prints the ids." in " ".join(ran.err.split())
     assert command("show", image, "--json").json["state"] == "resignatured"
     assert names_in(tmp_path) == [image.name, "map.json"][: 1 + (reason == "File exists")]
     assert not file.exists() or file.read_text() == "of another run"

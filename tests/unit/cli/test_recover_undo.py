@@ -93,6 +93,15 @@ def test_a_run_that_loses_a_write_behind_its_mark_is_8_and_recover_settles_it(sm
     assert state(small, command) == "clean"
 
 
+def test_show_says_of_an_unfinished_undo_that_undo_again_completes_it(small, command, monkeypatch):
+    assert command("resignature", small, "--yes").status == 0
+    with monkeypatch.context() as patch:
+        interposed(patch, 3, lambda real, device, chunks: real(device, chunks[:-1]))
+        assert command("undo", small, "--yes").status == 8
+    assert f"or `relvmoiscsi undo {small}` again, which completes it." in command("show", small).out
+    assert command("undo", small, "--yes").status == 0 and state(small, command) == "clean"
+
+
 # --- kill -9
 
 

@@ -25,7 +25,7 @@ from relvmoiscsi.device import Fence
 from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.host.locks.lun_lock import lun_lock, user_lock
 from relvmoiscsi.host.this_host import Host
-from relvmoiscsi.iscsi import looking, open_lun
+from relvmoiscsi.iscsi import link, looking, open_lun, target_sessions
 from relvmoiscsi.lun import guard, named_device, run, url_source
 from relvmoiscsi.lun import url_login as login
 from relvmoiscsi.lun.gate import GatedDevice
@@ -202,6 +202,17 @@ def test_a_session_that_ends_while_a_person_thinks_is_made_again(command, one_lu
     monkeypatch.setattr(on_lun, "must_be_able_to_ask", lambda *_arguments: None)
     assert command("resignature", one_lun.where).status == 0
     assert command("show", one_lun.where, "--json").json["state"] == "resignatured"
+
+
+def test_a_silent_portal_is_told_after_two_logins_with_the_time_and_what_to_check(command, clone, monkeypatch):
+    monkeypatch.setattr(link, "SILENCE_SECONDS", 0.5)
+    monkeypatch.setattr(target_sessions, "_TRY_SECONDS", 0.0)
+    with serving(clone, quirks=["silent_at_once"]) as target:
+        ran = command("show", url(target, 0))
+
+        assert len([event for event in target.events if event.name == "connected"]) == 2
+    assert ran.status == 11
+    assert "has said nothing for 0.5 seconds in each of 2 logins. It takes connections: check the port" in ran.err
 
 
 # --- others at work on it

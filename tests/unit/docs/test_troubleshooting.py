@@ -95,7 +95,6 @@ COMPLETE = (
     "… is empty: its first … bytes are zero. It is another LUN, or the",
     "… is locked by …: another relvmoiscsi is at work on it.",
     "… is not a name of a volume group, so it cannot be locked.",
-    "… is not there: ….",
     "… is still unfinished.",
     "… leads to no LUN with a SCSIid (device-config:device).",
     "… was reduced to one VDI, which cannot be undone after the commit:",

@@ -80,8 +80,8 @@ def drop_in(host):
 
 
 def new_map(host):
-    with new_file(host.at("map.json"), "pool attach --map-out", "look") as finish:
-        assert finish({"srs": []})
+    with new_file(host.at("map.json"), "pool attach --map-out") as finish:
+        assert finish({"srs": []}, "look")
     return modes(host.root)
 
 

@@ -13,7 +13,7 @@ from kit.iscsi import scsi
 from kit.iscsi.lun import Lun as TargetLun
 from relvmoiscsi.deadline import OutOfTime
 from relvmoiscsi.device import Chunk, Range
-from relvmoiscsi.errors import DeviceError, Refused, Truncated
+from relvmoiscsi.errors import DeviceError, Refused, Truncated, UsageError
 from relvmoiscsi.iscsi import looking
 from relvmoiscsi.iscsi import lun_device as lun_module
 from relvmoiscsi.iscsi.faults import Lost, Violation
@@ -95,7 +95,7 @@ def test_what_is_not_on_the_lun_is_a_bug_or_truncated_and_asked_of_nobody():
     with pytest.raises(ValueError):
         device.read([Range(-1, 4)])
     device.writable = False
-    with pytest.raises(ValueError):
+    with pytest.raises(UsageError):
         device.write([Chunk(0, block(1))])
 
     assert target.commands == []

@@ -95,3 +95,10 @@ def test_the_shell_finds_the_pool_and_its_end_is_the_end_of_the_playground():
     assert shell.returncode == 7
     assert 'clone of "Production"' in shell.stdout
     assert "export XENSERVER_HOST=http://127.0.0.1:" in shell.stdout
+
+
+def test_a_probe_without_a_host_asks_the_master():
+    shell = played(typed="xe sr-probe type=relvmoiscsi device-config:target=nobody.invalid\nexit 7\n")
+
+    assert "Required parameter not found" not in shell.stdout + shell.stderr
+    assert "SR_BACKEND_FAILURE" in shell.stdout + shell.stderr

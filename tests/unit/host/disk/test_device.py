@@ -149,7 +149,7 @@ def test_a_device_of_large_blocks_takes_no_small_chunks(image):
 
 
 def test_a_device_open_for_reading_cannot_be_written(image):
-    with open_device(image, writable=False) as device, pytest.raises(ValueError, match="for reading only"):
+    with open_device(image, writable=False) as device, pytest.raises(UsageError, match="for reading only"):
         device.write([Chunk(0, b"x" * 512)])
 
 

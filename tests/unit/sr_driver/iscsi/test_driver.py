@@ -284,7 +284,7 @@ def refusing(status, unlisted=False):
 @pytest.mark.parametrize(
     "options, config, code, words",
     [
-        ({"quirks": ["silent_in_login"]}, {}, 141, "has said nothing for 10 seconds. Nothing was written."),
+        ({"quirks": ["silent_in_login"]}, {}, 141, "for 10 seconds in each of 2 logins. It takes connections"),
         ({"quirks": ["status_0206"]}, {}, 68, "log in with iscsiadm and give the block device to the command"),
         (refusing("0301", unlisted=True), {}, 83, "has no target"),  # LIO, of a target that it does not have
         (refusing("0202", unlisted=True), {}, 83, "for this host. Check the IQN"),
