@@ -44,9 +44,8 @@ class Plan(NamedTuple):
     areas: Tuple[Chunk, ...]  #: second metadata areas, headers and texts
     text: bytes  #: the new metadata text, as stored
     unseen: Unseen = Unseen()  #: the writes of a new image before the commit record
-    digests: bytes = (
-        b""  #: SHA-256 of each batch of `unseen`, once the run has written `unseen`: it writes no byte twice
-    )
+    #: SHA-256 of each batch of `unseen`, once the run has written `unseen`: it writes no byte twice
+    digests: bytes = b""
 
     def __repr__(self) -> str:
         return f"Plan({self.run.ids.sr} becomes {self.run.ids.new_sr})"
