@@ -8,7 +8,6 @@ import inspect
 import json
 import os
 import re
-import shlex
 import time
 import uuid
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ import pytest
 
 from kit import golden
 from kit.builder import raw
+from kit.documented import DATE, is_in_order, shown, shown_in
 from kit.lun_world import FABRIC, World
 from kit.pool.client import connected
 from kit.pool_lab import IQN, TARGET, Lab
@@ -29,42 +29,6 @@ from relvmoiscsi.lun.named_device import open_device
 from relvmoiscsi.resignature.reading.lun_contents import Lun
 
 PROMPT = "[y/N] "
-UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-FINGERPRINT = re.compile("fingerprint of the records is [0-9a-f]{16}")
-DATE = re.compile(r"20\d\d-\d\d-\d\d(?:T\d\d:\d\d:\d\dZ)?")
-
-
-def shown_in(text):
-    """(program, argv, lines) of each run in the text of a page, in its order."""
-    for block in re.findall(r"::\n\n((?:(?:    .*)?\n)+)", text):
-        for part in re.split(r"^    \$ ", block, flags=re.MULTILINE)[1:]:
-            words, _, rest = part.replace("\\\n    >", "").partition("\n")
-            program, *argv = shlex.split(words)
-            yield program, argv, [line[4:] for line in rest.splitlines() if line.strip()]
-
-
-def is_in_order(lines, printed, uuids):
-    """Does each line of a page stand in what was printed, after the one before it? A line "..." is any lines, and dates
-    may differ. `uuids`, {UUID on the page: UUID that is printed}, learns from each line.
-    """
-    rest = iter(printed)
-    return all(any(is_same(line, other, uuids) for other in rest) for line in lines if line.strip() != "...")
-
-
-def is_same(line, printed, uuids):
-    """Is it one line but for dates and UUIDs, and does each UUID stand for the one for which it stood before?"""
-    if without_ids(line) != without_ids(printed):
-        return False
-    known = dict(zip(UUID.findall(line), UUID.findall(printed)), **uuids)
-    if [known[uuid] for uuid in UUID.findall(line)] != UUID.findall(printed) or len(set(known.values())) < len(known):
-        return False
-    uuids.update(known)
-    return True
-
-
-def without_ids(line):
-    line = FINGERPRINT.sub("fingerprint of the records is DIGITS", line)
-    return DATE.sub("DATE", UUID.sub("UUID", line))
 
 
 def text_of(page):
@@ -187,7 +151,7 @@ def test_a_finished_lun_is_refused_for_other_ids_and_a_plan_is_one_line(luns, co
 def runs_of(command, page):
     """Runs what a page shows; gives (argv, how it ended) after each, so that a test makes what the page has happen."""
     uuids = {}
-    for _, argv, lines in shown_in(text_of(page)):
+    for argv, lines in shown(TOP / page):
         ran = command(*map(today, argv))
         printed = sorted(ran.err.splitlines()) + ran.out.splitlines()
         assert is_in_order(lines, printed, uuids), (argv, printed)

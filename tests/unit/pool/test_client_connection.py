@@ -5,7 +5,6 @@ in which order steps are taken, and that one which fails stops no other.
 
 import os
 import socket
-import ssl
 import subprocess
 import sys
 import threading
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.certificates import self_signed
 from kit.pool.api import GoneAway, Member
 from kit.pool.errors import XenError
 from kit.pool.server import TcpServer, UnixServer
@@ -24,22 +24,6 @@ from relvmoiscsi.pool import calls as pool_calls
 from relvmoiscsi.pool import jobs, records
 from relvmoiscsi.pool.calls import PoolFailure, PoolGone, failure, result_text
 from relvmoiscsi.pool.connection import LOCAL, Where, connect, url_of
-
-
-def self_signed(directory, address="127.0.0.1"):
-    """(ssl.SSLContext of a server, path of the certificate), for this IP address, signed by itself. Runs openssl."""
-    key, certificate = str(directory / "key.pem"), str(directory / "certificate.pem")
-    subprocess.run(
-        [
-            "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-            "-days", "2", "-subj", "/CN=" + address, "-addext", "subjectAltName=IP:" + address,
-            "-keyout", key, "-out", certificate,
-        ],
-        check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
-    return context, certificate
 
 
 @pytest.fixture(autouse=True)
