@@ -115,7 +115,7 @@ def test_each_command_leaves_the_bytes_that_it_leaves_on_an_image_file(place, ru
         for command in (("resignature", "--sr-uuid", SR), ("recover",), ("undo",)):
             said = run(command[0], url(tgt), "--yes", "--scsi-id", scsi_id, *command[1:], **how)
             of_file = run(command[0], file, "--yes", *command[1:], **how)
-            assert said.split("next, on the pool master")[0] == of_file.replace(str(file), url(tgt))
+            assert said.split("then, on the pool master")[0] == of_file.replace(str(file), url(tgt))
             assert SparseDisk.from_file(str(lun)) == SparseDisk.from_file(str(file)), command
         assert SparseDisk.from_file(str(lun)) != before  # the journals of both runs stay
 

@@ -8,12 +8,18 @@ import pytest
 
 from kit import driver_calls
 from kit.pool.simulator import Pool
+from relvmoiscsi.host import settings
 from relvmoiscsi.sr_driver.main import main
 
 
 @pytest.fixture(autouse=True)
 def no_line_goes_to_this_machines_log(smlog):
     """The driver logs wherever it runs."""
+
+
+@pytest.fixture(autouse=True)
+def the_settings_of_this_machine_count_for_no_call(monkeypatch):
+    monkeypatch.setattr(settings, "read_config", lambda _path: "")
 
 
 @pytest.fixture
