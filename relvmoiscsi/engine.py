@@ -27,7 +27,7 @@ from relvmoiscsi.errors import (
 from relvmoiscsi.formats import mapfile, naming
 from relvmoiscsi.formats.identity import Entropy, IdMap
 from relvmoiscsi.formats.lvm.pv import Label
-from relvmoiscsi.resignature.compare import EXCHANGED, Comparison, compare
+from relvmoiscsi.resignature.compare import EXCHANGED, ONE_VDI, Comparison, compare
 from relvmoiscsi.resignature.inspection import (
     CAN_BE_ONE,
     CANNOT_BE_ONE,
@@ -92,7 +92,7 @@ __all__ = [  # described in docs/python.rst, and stable
 PROMISED = tuple(__all__)
 __all__ += [  # for the other packages, which import nothing from `resignature`; may change
     "CAN_BE_ONE", "CANNOT_BE_ONE", "CLEAN", "DAMAGED", "EMPTY", "FOREIGN", "IS_ONE", "RESIGNATURED", "UNFINISHED",
-    "EXCHANGED", "DONE", "IN_PROGRESS", "KINDS", "RESIGNATURE", "SWITCHED", "UNDO", "EarlierRun", "Run",
+    "EXCHANGED", "ONE_VDI", "DONE", "IN_PROGRESS", "KINDS", "RESIGNATURE", "SWITCHED", "UNDO", "EarlierRun", "Run",
     "CommitRecord",
     "EMPTY_UNIT", "FULL_UNIT", "NEW_IMAGE", "Cost", "LaterCopy", "Plan", "Planned", "Progress", "steps",
     "Lun", "Volume", "database_pools", "databases", "notes", "saved",

@@ -35,6 +35,7 @@ from relvmoiscsi.wording import file_word, human_size, printable
 HOST = THIS_HOST
 
 FINISHED = "{}: the {} was finished."
+FINISHED_LUN = "No next step is needed on the LUN: a host may attach the clone beside its original."
 
 
 # --- the request
@@ -70,9 +71,11 @@ class DeviceCommand:
         options = [word for option, value in login.items() if value is not None for word in (option, value)]
         return ("relvmoiscsi", name, *more, self.device, *options)
 
-    def next_line(self, state: str) -> str:
-        """Return the next step with a LUN in this state."""
+    def next_line(self, state: str, run: Optional[engine.Run] = None) -> str:
+        """Return the next step with a LUN in this state, after this run. One VDI cannot be compared."""
         is_new = state == engine.RESIGNATURED
+        if is_new and run is not None and run.one is not None:
+            return FINISHED_LUN
         words = self.words("check", "--original", "ORIGINAL") if is_new else self.words("resignature")
         return "next: " + wording.shell_words(*words)
 

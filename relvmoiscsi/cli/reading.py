@@ -7,7 +7,7 @@ import sys
 from typing import Any, Dict, List, Optional
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.cli.on_lun import DeviceCommand, device_word, failure_facts, on_lun, takes_device
+from relvmoiscsi.cli.on_lun import FINISHED_LUN, DeviceCommand, device_word, failure_facts, on_lun, takes_device
 from relvmoiscsi.cli.output import Answer, Bar, Maker, say
 from relvmoiscsi.engine import saved as saved_vms
 from relvmoiscsi.errors import NOTHING_WRITTEN, Partial, Refused, RelvmoiscsiError, UsageError, error_facts
@@ -66,11 +66,13 @@ def _show(arguments: argparse.Namespace) -> Answer:
         try:
             answers.append(on_lun(ShowCommand)(one))
         except RelvmoiscsiError as error:
-            facts = {**failure_facts(one, error), **error_facts(error)}
-            answers.append(Answer(facts, printable(str(error)), error.exit_status))
+            if not arguments.json:
+                say(str(error))
+            answers.append(Answer({**failure_facts(one, error), **error_facts(error)}, "", error.exit_status))
     failed = [answer.status for answer in answers if answer.status]
     status = Partial.exit_status if failed and len(failed) < len(answers) else max(failed, default=0)
-    return Answer({"devices": [each.facts for each in answers]}, "\n\n".join(each.text for each in answers), status)
+    texts = [each.text for each in answers if each.text]
+    return Answer({"devices": [each.facts for each in answers]}, "\n\n".join(texts), status)
 
 
 class ShowCommand(DeviceCommand):
@@ -107,7 +109,6 @@ class ShowCommand(DeviceCommand):
 # --- check
 
 
-_FINISHED = "No next step is needed on the LUN: a host may attach the clone beside its original."
 _FEW = 10  #: findings for people; a copy may differ from its original in every mebibyte
 _TAKE_AGAIN = "next: attach neither beside the other; take the copy again from the array, and resignature that copy."
 
@@ -149,7 +150,7 @@ class CheckCommand(DeviceCommand):
             return self._told(found.contradictions[0], facts, report.contradictions_text(name, found))
         text = f"{name}: every structure checks; state {found.state}."
         notes = ["note: " + sentence for sentence in facts["notes"]]
-        return Answer(facts, "\n".join([text, *notes, self.next_line(found.state)]))
+        return Answer(facts, "\n".join([text, *notes, self.next_line(found.state, found.run)]))
 
     def _told(self, first: RelvmoiscsiError, facts: Dict[str, Any], text: str) -> Answer:
         """Return all defects as the result. With --json, stderr also gets the first defect, as for other commands."""
@@ -172,6 +173,8 @@ class CheckCommand(DeviceCommand):
                 what = "no finished copy" if is_new else "an untouched copy"
                 verdict, told = f"{self.device}, state {state}, is {what} of {name}: both have the same identities.", []
             after = _TAKE_AGAIN if state == engine.RESIGNATURED else self.next_line(state)
+            if found.problems[0] == engine.ONE_VDI:
+                verdict, told, after = f"{self.device}, state {state}: {engine.ONE_VDI}", [], FINISHED_LUN
             if found.problems[0].startswith(engine.EXCHANGED):
                 after = "next: " + shell_words("relvmoiscsi", "check", "--original", self.device, name)
             if found.problems[0].startswith("The original is another SR"):
@@ -186,4 +189,4 @@ class CheckCommand(DeviceCommand):
             f"{facts['device']} shares no identity with {name}, and nothing else differs ({compared} of data compared)."
         )
         lost = [f"note: the clone does not hold VDI {uuid} of the original." for uuid in found.left_behind]
-        return Answer(facts, "\n".join([text, *lost, _FINISHED]))
+        return Answer(facts, "\n".join([text, *lost, FINISHED_LUN]))

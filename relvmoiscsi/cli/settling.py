@@ -49,7 +49,7 @@ class RecoverCommand(WriteCommand):
             facts = report.result_facts(lun.name, Result(outcome.state, outcome.lun, ids, of, already_done=True))
             facts["lun"] = Identification(lun, NOBODY_NEEDED, outcome.lun).facts()
             text = f"{lun.name}: no run was interrupted; state {outcome.state}. Nothing was written."
-            return Answer(facts, text + "\n" + self.next_line(outcome.state))
+            return Answer(facts, text + "\n" + self.next_line(outcome.state, outcome.run))
         assert isinstance(outcome.proposal, Recovery)
         earlier, text = outcome.proposal.earlier, FINISHED
         kind = KINDS[earlier.commit_record.kind]

@@ -18,7 +18,9 @@ from relvmoiscsi.resignature.writing.copying import Progress
 _COMPARE_BYTES = 1 << 20
 #: the start of a problem: each LUN was given in the place of the other
 EXCHANGED = "The LUNs are exchanged"
-_ELSEWHERE = "Their volumes do not lie at the same places. A clone that was made one VDI cannot be compared."
+#: the problem of a clone without most of the original's volumes
+ONE_VDI = "A clone that was made one VDI cannot be compared with its original."
+_ELSEWHERE = "Their volumes do not lie at the same places."
 
 
 class Comparison(NamedTuple):
@@ -52,6 +54,9 @@ def compare(
         return Comparison(problems if ids is not None else [*problems, _ELSEWHERE], 0, (), is_same)
     record = read_commit_record(label, Place(clone.name, label.offset))
     run = earlier_run.run_or_none(clone_cache, record, label)
+    is_one = run is not None and run.one is not None and run.ids.new_sr == after.sr_uuid
+    if is_one and not identity_check.has_same_shape(one, other):
+        return Comparison([ONE_VDI], 0)
     is_of_original = identity_check.is_made_of(one, other, run.ids if run is not None else None)
     if not is_of_original and identity_check.is_made_of(other, one, None):
         return Comparison([f"{EXCHANGED}: {original.name} is a clone of {clone.name}."], 0)
@@ -62,6 +67,8 @@ def compare(
     problems = identity_check.differences(one, other, ids, max(1, other.vg.seqno - one.vg.seqno))
     if problems and not is_of_original:
         return Comparison([_another_sr(before, after, record, run)], 0)
+    if one.mgt is not None and any(record.uuid not in ids.uuids for record in one.mgt.records):
+        return Comparison(problems, 0)  # of fewer records: their new UUIDs are not known
     changes = list(volume_writes.volume_changes(before, ids))
     fields = volume_writes.content_fields(one.vg, changes)
     writes = volume_writes.content_writes(one.vg, changes, fields, cache.read, original.block_size)

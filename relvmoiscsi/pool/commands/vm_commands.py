@@ -384,9 +384,7 @@ def _restored(result: Restored, to_know: Sequence[str] = ()) -> Answer:
         lines.append(
             f"  {_SHUTS_DOWN if is_ahead else 'the VM was shut down and is halted: start the VM when you are ready'}"
         )
-    lines += [
-        f"  no longer needed: {uuid} ({shell_words('xe', 'vdi-destroy', f'uuid={uuid}')})" for uuid in result.waiting
-    ]
+    lines += [f"  no longer needed: `{shell_words('xe', 'vdi-destroy', f'uuid={uuid}')}`" for uuid in result.waiting]
     lines += [f"  {note}" for note in result.notes]
     lines += [f"  {result.error}"] if result.error is not None else []
     lines += [f"  {step}" for step in _next_of(result)]
