@@ -250,9 +250,8 @@ def takes_device_options(parser: argparse.ArgumentParser) -> argparse.ArgumentPa
 def device_word(word: str) -> str:
     """Return the argument, as `file_word` does for a path.
 
-    Raises ArgumentTypeError for an empty word, as of a script whose variable is not set.
-
-    Raises ArgumentTypeError for a malformed URL; the message does not repeat the URL.
+    Raises ArgumentTypeError for an empty word, as of a script whose variable is not set, and for a malformed URL; the
+    message does not repeat the URL.
     """
     if not word.strip():
         raise argparse.ArgumentTypeError("the name of the device is empty")
