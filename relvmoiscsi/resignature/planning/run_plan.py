@@ -227,10 +227,10 @@ class _RingSpace:
             if second is None:
                 return None
             text_at = second.offset + pv.MDA_HEADER_SIZE
-            header = pv.mda_header(second, pv.text_location(second, text_at, text))
+            header = pv.mda_header(second, text_at, text)
             final = finals[index] if finals else b""
             if not final:
-                final = bytes(pv.mda_header(mda.area, pv.text_location(mda.area, text_at, text), mda.header))
+                final = bytes(pv.mda_header(mda.area, text_at, text, mda.header))
             moves.append(MdaMove(mda.area, second, old, bytes(header), final))
         return moves
 
