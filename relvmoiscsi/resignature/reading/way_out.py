@@ -54,14 +54,14 @@ def without_sentence(words: Sequence[str], more: Sequence[str]) -> str:
 def sentence(way_out: WayOut, device_name: str) -> str:
     """The sentence for a way out without a VDI to leave behind."""
     if way_out.lvm and all(word == device_name or _NAME.fullmatch(word) is not None for word in way_out.names):
-        where = "" if _is_disk(device_name) else f", as the disk {PLACEHOLDER} of a host"
+        where = "" if _PATH.fullmatch(device_name) else f", as the disk {PLACEHOLDER} of a host"
         return f"This command of LVM changes nothing but the clone{where}: {lvm_command(device_name, way_out)}."
     return way_out.sentence
 
 
 def lvm_command(device_name: str, way_out: WayOut) -> str:
     """A command of LVM that sees no other disk than the clone, and leaves the volumes in the kernel alone."""
-    disk = device_name if _is_disk(device_name) else PLACEHOLDER
+    disk = device_name if _PATH.fullmatch(device_name) else PLACEHOLDER
     pattern = re.sub(r"[.+]", r"[\g<0>]", disk)
     only_clone = f'["a|^{pattern}$|","r|.*|"]'
     config = (
@@ -71,7 +71,3 @@ def lvm_command(device_name: str, way_out: WayOut) -> str:
     program, *options = way_out.lvm
     names = [disk if word == device_name else word for word in way_out.names]
     return command(program, "--config", f"{config} {way_out.config}".rstrip(), *options, names=names)
-
-
-def _is_disk(device_name: str) -> bool:
-    return _PATH.fullmatch(device_name) is not None
