@@ -50,13 +50,7 @@ class Faulty(ImageFile):
         self.ended = []
         self.guard = threading.Lock()
 
-    def _read_some(self, view, offset):
-        return self._some(super()._read_some, view, offset)
-
-    def _write_some(self, view, offset):
-        return self._some(super()._write_some, view, offset)
-
-    def _some(self, transfer, view, offset):
+    def _transfer_some(self, action, view, offset):
         with self.guard:
             self.ended.append(offset)
             signalled = offset in self.interrupted
@@ -65,7 +59,7 @@ class Faulty(ImageFile):
             raise InterruptedError(errno.EINTR, "Interrupted system call")
         if offset in self.failing:
             raise OSError(errno.EIO, "Input/output error")
-        return transfer(view[: self.most], offset)
+        return super()._transfer_some(action, view[: self.most], offset)
 
 
 # --- reading and writing
