@@ -360,7 +360,7 @@ def add_lun(arguments: Arguments, host: Host = THIS_HOST) -> str:
     if not untrusted.is_number(number):
         raise UsageError("The argument number is no number. Give the LUN's number, as the kernel has it.")
     deadline = Deadline(iscsi_sessions.ADD_SECONDS)
-    problems = iscsi_sessions.problems_of_adding(arguments["iqn"], scsi_id, untrusted.number(number), deadline, host)
+    problems = iscsi_sessions.add_lun(arguments["iqn"], scsi_id, untrusted.number(number), deadline, host)
     return answer_text("plugin add_lun", {"problems": problems})
 
 

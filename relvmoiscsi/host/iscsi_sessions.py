@@ -36,17 +36,12 @@ _SESSION = re.compile(r"/host\d+/session\d+\Z")
 _TARGET = re.compile(r"/target\d+:(\d+):(\d+)\Z")
 
 
-def add_lun(iqn: str, scsi_id: str, number: int, deadline: Deadline, host: Host = THIS_HOST) -> None:
-    """Have each session of this host to the IQN show this LUN, so that SM finds the LUN. Log failures as warnings.
+def add_lun(iqn: str, scsi_id: str, number: int, deadline: Deadline, host: Host = THIS_HOST) -> List[str]:
+    """Have each session of this host to the IQN show this LUN, so that SM finds the LUN.
 
-    `number` is the kernel's number of the LUN (LunInfo.kernel_number).
+    `number` is the kernel's number of the LUN (LunInfo.kernel_number). Return a sentence for each failure, with what to
+    do by hand.
     """
-    for problem in problems_of_adding(iqn, scsi_id, number, deadline, host):
-        log.warning("%s", problem)
-
-
-def problems_of_adding(iqn: str, scsi_id: str, number: int, deadline: Deadline, host: Host = THIS_HOST) -> List[str]:
-    """Add the LUN as `add_lun` does. Return a sentence for each failure, with what to do by hand."""
     before = udev.disks_of(scsi_id, host)
     lacking = []
     for session in sessions_to(iqn, host):

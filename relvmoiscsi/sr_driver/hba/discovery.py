@@ -17,7 +17,6 @@ import logging
 import os
 import time
 from contextlib import ExitStack
-from functools import partial
 from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.deadline import CLEANUP_SECONDS, Deadline
@@ -89,7 +88,7 @@ class Discovery:
         self._pool_has_lun = any(
             not user.is_own for user in pool_records.users_of(self.scsi_id, pool, here=self._host_ref)
         )
-        stack.callback(quietly, "taking away what a scan has brought", self._remove_new_disks)
+        stack.callback(quietly("taking away what a scan has brought")(self._remove_new_disks))
         if not self._had_entry:
             # Note the addresses of all adapters: the next call may select other adapters.
             cleanup_journal.note(self.scsi_id, hba.addresses(hba.adapters()))
@@ -183,8 +182,8 @@ class Discovery:
 
         def forget(deadline: Deadline) -> None:
             others = before._replace(known=before.known | {self.scsi_id})
-            away = partial(other_luns.forget_others, self._adapters, others, self._read_pool, self._host_ref, deadline)
-            quietly("taking away the other LUNs of a scan", away)
+            with quietly("taking away the other LUNs of a scan"):
+                other_luns.forget_others(self._adapters, others, self._read_pool, self._host_ref, deadline)
 
         with ExitStack() as hiding:
             hiding.enter_context(other_luns.hidden(self._adapters, before))
