@@ -8,7 +8,7 @@ import errno
 import os
 import stat
 from glob import escape, glob
-from typing import Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.host.files import attribute, text_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -186,9 +186,17 @@ def _with_parts(directory: str) -> Dict[str, str]:
 def disks_below(path: str, host: Host = THIS_HOST) -> List[str]:
     """Return the disks ("sda") under the file system of a directory, below all stacked devices."""
     number = os.stat(path).st_dev
-    return sorted(
-        _below(os.path.realpath(os.path.join(host.sysfs, f"dev/block/{os.major(number)}:{os.minor(number)}")))
-    )
+    todo, found = [os.path.join(host.sysfs, f"dev/block/{os.major(number)}:{os.minor(number)}")], set()
+    while todo:
+        directory = os.path.realpath(todo.pop())
+        slaves = glob(os.path.join(escape(directory), "slaves/*"))
+        if os.path.exists(os.path.join(directory, "partition")):
+            found.add(os.path.basename(os.path.dirname(directory)))
+        elif not slaves and os.path.isdir(directory):
+            found.add(os.path.basename(directory))
+        else:
+            todo += slaves
+    return sorted(found)
 
 
 def stacked(name: str, host: Host = THIS_HOST) -> List[str]:
@@ -202,15 +210,6 @@ def stacked(name: str, host: Host = THIS_HOST) -> List[str]:
         else:
             found.append(attribute(directory, "dm/name") or holder)
     return found
-
-
-def _below(directory: str) -> Set[str]:
-    if os.path.exists(os.path.join(directory, "partition")):
-        return {os.path.basename(os.path.dirname(directory))}
-    slaves = glob(os.path.join(escape(directory), "slaves/*"))
-    if not slaves:
-        return {os.path.basename(directory)} if os.path.isdir(directory) else set()
-    return set().union(*(_below(os.path.realpath(slave)) for slave in slaves))
 
 
 def users_of_file(status: os.stat_result, own_descriptor: int, host: Host = THIS_HOST) -> List[str]:

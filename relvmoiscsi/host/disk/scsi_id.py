@@ -21,6 +21,7 @@ from typing import Optional, Tuple
 
 from relvmoiscsi import scsi
 from relvmoiscsi.errors import DeviceError, NotFound, Refused
+from relvmoiscsi.host.files import attribute
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.vpd import (
     INQUIRY_BYTES,
@@ -87,12 +88,7 @@ def hardware_of(path: str, host: Host = THIS_HOST) -> Tuple[str, str, str]:
     slaves = glob(os.path.join(escape(os.path.join(host.sysfs, "block", name)), "slaves/*"))
     disk = os.path.basename(min(slaves)) if slaves else name
     device = os.path.join(host.sysfs, "block", disk, "device")
-    try:
-        vendor, model = (_attribute(device, key).decode("ascii", "replace").strip() for key in ("vendor", "model"))
-    except DeviceError as error:
-        log.debug("%s: no vendor and model: %s", path, error)
-        return "", "", ""
-    return vendor, model, unit_serial(os.path.join(device, "vpd_pg80"))
+    return attribute(device, "vendor"), attribute(device, "model"), unit_serial(os.path.join(device, "vpd_pg80"))
 
 
 class _SgIoHdr(ctypes.Structure):
@@ -222,7 +218,8 @@ def scsi_id_of_disk(name: str, host: Host = THIS_HOST) -> Optional[str]:
 
 
 def _id_of_device(device: str) -> Optional[str]:
-    inquiry = Inquiry(_attribute(device, "vendor").ljust(8), _attribute(device, "model").ljust(16))
+    vendor, model = (_content(os.path.join(device, name)).rstrip(b"\n") for name in ("vendor", "model"))
+    inquiry = Inquiry(vendor.ljust(8), model.ljust(16))
     found = id_from_page_83(_content(os.path.join(device, "vpd_pg83")), inquiry)
     return found or id_from_page_80(_content(os.path.join(device, "vpd_pg80")), inquiry)
 
@@ -234,11 +231,6 @@ def unit_serial(path: str) -> str:
             return serial_from_page_80(file.read())
     except OSError:
         return ""  # the LUN has no such page, or its disk is being removed
-
-
-def _attribute(directory: str, name: str) -> bytes:
-    """Return a line of text from sysfs with its blanks."""
-    return _content(os.path.join(directory, name)).rstrip(b"\n")
 
 
 def _content(path: str) -> bytes:
