@@ -102,7 +102,7 @@ def look(path: str, told: Callable[[engine.Inspection], Dict[str, Any]]) -> Dict
 def luns(host: Host = THIS_HOST) -> Dict[str, str]:
     """Return the device of each LUN, sorted by SCSIid: the multipath map of the LUN, or a disk without a map."""
     found: Dict[str, str] = {}
-    directory = os.path.join(host.sysfs, "block")
+    directory = host.at("sys/block")
     for name in sorted(os.listdir(directory)) if os.path.isdir(directory) else []:  # dm-0 before sda
         scsi_id = scsi_id_of_disk(name, host) if name.startswith(("sd", "dm-")) else None
         if scsi_id is not None and is_scsi_id(scsi_id):

@@ -101,5 +101,5 @@ def _present_devices(scsi_id: str, host: Host, but: Optional[str]) -> List[str]:
 
 def _is_running(name: str, host: Host) -> bool:
     """Return False if the kernel knows that the disk's path is dead, for example after a lost iSCSI session."""
-    state = attribute(host.sysfs, "block", name, "device/state")
+    state = attribute(host.at("sys/block", name, "device/state"))
     return state in ("running", "")  # a map has no state

@@ -14,7 +14,6 @@ A path that does not answer counts as absent if another path answers.
 """
 
 import logging
-import os
 import time
 from contextlib import ExitStack
 from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple
@@ -266,7 +265,7 @@ class Discovery:
         silent = []
         for disk in there:
             if disk.scsi_id == self.scsi_id:
-                access = os.path.join(THIS_HOST.sysfs, "block", disk.name, "device/access_state")
+                access = THIS_HOST.at("sys/block", disk.name, "device/access_state")
                 state = text_of(access).strip()  # where the kernel knows ALUA's state
                 silent.append(f"{disk.name} ({state})" if state else disk.name)
         if silent:

@@ -14,7 +14,6 @@ step starts after the deadline; the undo has some seconds of its own.
 """
 
 import logging
-import os
 import time
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -182,7 +181,7 @@ class HbaLun(CallLun):
             return [THIS_HOST.node(multipath.single_path(self.scsi_id, disks))]
 
         def is_detour(disk: str) -> bool:
-            state = text_of(os.path.join(THIS_HOST.sysfs, "block", disk, "device/access_state")).strip()
+            state = text_of(THIS_HOST.at("sys/block", disk, "device/access_state")).strip()
             return state not in ("", "active/optimized")  # "": the array has no such states
 
         alone = sorted((disk for disk in disks if disk not in in_map), key=is_detour)

@@ -29,7 +29,7 @@ class World:
         self.root = root
         self.host = Host(root)
         self.sessions = {}
-        os.makedirs(os.path.join(self.host.dev, "disk/by-id"))
+        os.makedirs(self.host.at("dev/disk/by-id"))
         put(root, "dev/" + LINK, "")
         self._monkeypatch = monkeypatch
 
@@ -41,8 +41,8 @@ class World:
 
     def _put(self, number, luns):
         self.sessions[number](luns=luns)
-        os.makedirs(os.path.join(self.host.sysfs, "block"), exist_ok=True)
-        for name in os.listdir(os.path.join(self.host.sysfs, "block")):
+        os.makedirs(self.host.at("sys/block"), exist_ok=True)
+        for name in os.listdir(self.host.at("sys/block")):
             put(self.root, "dev/" + name, "")
 
     def finds(self, *brought):
@@ -58,7 +58,7 @@ class World:
         """What each `scan` file was told, by session."""
         texts = {}
         for number in self.sessions:
-            with open(os.path.join(self.host.sysfs, f"class/scsi_host/host{number}/scan"), encoding="ascii") as file:
+            with open(self.host.at(f"sys/class/scsi_host/host{number}/scan"), encoding="ascii") as file:
                 texts[int(number) - 5] = file.read()
         return texts
 
@@ -128,7 +128,7 @@ def test_a_kernel_that_does_not_come_to_an_end_is_waited_for_until_the_deadline(
 def test_a_link_that_udev_does_not_make_is_a_warning(world, monkeypatch):
     world.has_session(1)
     world.finds(7)
-    os.unlink(os.path.join(world.host.dev, LINK))
+    os.unlink(world.host.at("dev", LINK))
 
     (problem,) = add_lun(IQN, LUN_7, 7, Deadline(600, over_after(1, monkeypatch)), world.host)
     assert "udev has not shown the LUN" in problem
