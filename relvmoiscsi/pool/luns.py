@@ -216,7 +216,7 @@ def _targets(
 def _probe_fails(calls: Calls, pool: Pool, portal: ProbePortal) -> PoolFailure:
     """Send a probe that lacks a key. Return the failure, which holds the list."""
     try:
-        calls.run("SR.probe", pool.master, portal.config(), portal.own_type, {})
+        calls.run("SR.probe", pool.master, portal.config(), portal.sr_type.name, {})
     except PoolFailure as failure:
         return failure
     return PoolFailure(f"The driver gave no list of LUNs for {portal.target}.")
@@ -306,7 +306,7 @@ def look(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
 def probe(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
     """Return the LUN with the report of its probe on the master. Raises PoolFailure."""
     config = lun.portal.config(lun.scsi_id)
-    return reported(lun, calls.run("SR.probe", pool.master, config, lun.portal.own_type, {}))
+    return reported(lun, calls.run("SR.probe", pool.master, config, lun.portal.sr_type.name, {}))
 
 
 def _in_use(pool: Pool, ref: str, lun: PoolLun) -> PoolLun:
