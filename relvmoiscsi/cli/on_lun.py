@@ -6,9 +6,9 @@ The parser's namespace ends in the constructor of a command.
 
 import argparse
 import os
-from typing import Any, Dict, List, Optional, Sequence, Type
+from typing import Any, Dict, List, Optional, Type
 
-from relvmoiscsi import engine, report, wording
+from relvmoiscsi import engine, report
 from relvmoiscsi.cli.map_out import new_file
 from relvmoiscsi.cli.output import (
     EXIT_NOT_PRINTED,
@@ -31,7 +31,7 @@ from relvmoiscsi.lun.run import Proposal
 from relvmoiscsi.lun.source import source_of
 from relvmoiscsi.portal import DEFAULT_PORT
 from relvmoiscsi.sr_types import HBA_SR, ISCSI_SR
-from relvmoiscsi.wording import file_word, human_size, printable
+from relvmoiscsi.wording import human_size, printable, shell_command
 
 HOST = THIS_HOST
 
@@ -48,8 +48,11 @@ class DeviceCommand:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.device: str = getattr(arguments, "device", "")
         self.json = bool(arguments.json)
-        self.initiator_name: Optional[str] = arguments.initiator_name
-        self.chap_file: Optional[str] = arguments.chap_file
+        #: the options of the login, which each command on the same LUN repeats
+        self.login: Dict[str, Optional[str]] = {
+            "initiator_name": arguments.initiator_name,
+            "chap_file": arguments.chap_file,
+        }
         self._only_block: bool = arguments.block_device
         self._words = [getattr(arguments, name, None) for name in ("device", "lun", "original")]
 
@@ -59,31 +62,26 @@ class DeviceCommand:
             if self._only_block:
                 raise UsageError("--block-device needs the path of a block device: a URL is none.")
             return
-        for name, value in (("--initiator-name", self.initiator_name), ("--chap-file", self.chap_file)):
+        for name, value in self.login.items():
             if value is not None:
-                raise UsageError(f"{name} needs the URL of a LUN: a path needs no login.")
+                raise UsageError(f"--{name.replace('_', '-')} needs the URL of a LUN: a path needs no login.")
 
     def run(self) -> Answer:
         raise NotImplementedError
-
-    def words(self, name: str, *more: str) -> Sequence[str]:
-        """Return the command `name` on the device, with the same login."""
-        login = {"--initiator-name": self.initiator_name, "--chap-file": self.chap_file}
-        options = [word for option, value in login.items() if value is not None for word in (option, value)]
-        return ("relvmoiscsi", name, *more, self.device, *options)
 
     def next_line(self, state: str, run: Optional[engine.Run] = None) -> str:
         """Return the next step with a LUN in this state, after this run. One VDI cannot be compared."""
         is_new = state == engine.RESIGNATURED
         if is_new and run is not None and run.one is not None:
             return FINISHED_LUN
-        words = self.words("check", "--original", "ORIGINAL") if is_new else self.words("resignature")
-        return "next: " + wording.shell_words(*words)
+        original = "ORIGINAL" if is_new else None
+        return "next: " + shell_command(
+            "relvmoiscsi check" if is_new else "relvmoiscsi resignature", self.device, original=original, **self.login
+        )
 
     def source(self, word: str) -> LunSource:
         """Return what an argument DEVICE names. Raises UsageError, NotFound, Refused."""
-        login = (self.initiator_name, self.chap_file)
-        return source_of(word, HOST, self._only_block, *login, waiting=waiting)
+        return source_of(word, HOST, self._only_block, waiting=waiting, **self.login)
 
 
 class WriteCommand(DeviceCommand, Asked):
@@ -144,8 +142,9 @@ class WriteCommand(DeviceCommand, Asked):
     def done(self, headline: str, state: str) -> str:
         """Return what a run did, and the command that prints it again, for a result that cannot be printed."""
         if state == engine.RESIGNATURED:
-            return f"{headline} {wording.command(*self.words('map', '--device'))} prints the ids."
-        return f"{headline} {wording.command(*self.words('show'))} shows the state."
+            again = shell_command("relvmoiscsi map", device=self.device, **self.login)
+            return f"{headline} `{again}` prints the ids."
+        return f"{headline} `{shell_command('relvmoiscsi show', self.device, **self.login)}` shows the state."
 
     def _next_steps(self, lun: OpenLun, result: engine.Result) -> List[str]:
         """Return the next steps after a run: verify the LUN, then the commands that attach the new SR, with its values.
@@ -153,12 +152,12 @@ class WriteCommand(DeviceCommand, Asked):
         The commands are those of docs/driver.rst. Only a LUN with a SCSIid has them: no host attaches another device.
         """
         if result.state != engine.RESIGNATURED:
-            resignature = wording.command(*self.words("resignature"))
+            resignature = shell_command("relvmoiscsi resignature", self.device, **self.login)
             return [
-                f"next: give the clone new identities with {resignature}, or detach it. "
+                f"next: give the clone new identities with `{resignature}`, or detach it. "
                 "No host may attach it beside its original."
             ]
-        lines = ["next: " + wording.shell_words(*self.words("check"))]
+        lines = ["next: " + shell_command("relvmoiscsi check", self.device, **self.login)]
         if lun.scsi_id is None or result.ids is None or result.lun is None:
             return lines
         lines.append("then, on the pool master (pbd-create and pbd-plug for each host):")
@@ -169,7 +168,7 @@ class WriteCommand(DeviceCommand, Asked):
             url = parse_url(lun.name)
             sr_type, at = ISCSI_SR.stock, [f"target={url.portal.host}", f"targetIQN={url.iqn}"]
             at += [f"port={url.portal.port}"] if url.portal.port != DEFAULT_PORT else []
-            if url.user or self.chap_file is not None or os.environ.get(USER):
+            if url.user or self.login["chap_file"] is not None or os.environ.get(USER):
                 at += [f"chapuser={url.user or 'USER'}", "chappassword_secret=SECRET"]
                 lines.append("  SECRET is the UUID that `xe secret-create value=PASSWORD` prints")
             config = at + config
@@ -183,9 +182,9 @@ class WriteCommand(DeviceCommand, Asked):
         protect = [f"uuid={sr}", "other-config:gc=false", "other-config:indestructible=true"]
         return [
             *lines,
-            f"  {wording.shell_words('xe', 'sr-introduce', *introduce)}",
-            f"  {wording.shell_words('xe', 'pbd-create', *create)}",
-            f"  {wording.shell_words('xe', 'sr-param-set', *protect)}",
+            f"  {shell_command('xe sr-introduce', *introduce)}",
+            f"  {shell_command('xe pbd-create', *create)}",
+            f"  {shell_command('xe sr-param-set', *protect)}",
             "  xe pbd-plug uuid=PBD",
         ]
 
@@ -211,7 +210,7 @@ def on_lun(command: Type[DeviceCommand]) -> Command:
     def run_it(arguments: argparse.Namespace) -> Answer:
         made = command(arguments)
         made.verify()
-        look = f"{wording.command(*made.words('show'))} shows the state of {made.device}."
+        look = f"`{shell_command('relvmoiscsi show', made.device, **made.login)}` shows the state of {made.device}."
         with new_file(getattr(arguments, "map_out", None), arguments.command) as finish:
             found = made.run()
             return found if finish(found.facts, found.done or look) else found._replace(status=EXIT_NOT_PRINTED)
@@ -248,6 +247,11 @@ def takes_device_options(parser: argparse.ArgumentParser) -> argparse.ArgumentPa
     what = "refuse an image file and a URL, for callers whose rights must not exceed block devices"
     parser.add_argument("--block-device", action="store_true", help=what)
     return parser
+
+
+def file_word(path: str) -> str:
+    """Return the path as a word that no program takes for an option: `./-x` for `-x`."""
+    return "./" + path if path.startswith("-") else path
 
 
 def device_word(word: str) -> str:

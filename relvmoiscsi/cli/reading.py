@@ -14,7 +14,7 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, Partial, Refused, RelvmoiscsiErr
 from relvmoiscsi.lun.answer import Identification
 from relvmoiscsi.lun.lun_url import is_url
 from relvmoiscsi.lun.opened import LunSource, OpenLun
-from relvmoiscsi.wording import counted, human_size, printable, shell_words
+from relvmoiscsi.wording import command_words, counted, human_size, printable, shell_command
 
 _SHOW = """\
 The command writes nothing, and the LUN may be in use. In dom0, the command asks xapi who uses the LUN. A URL
@@ -90,7 +90,7 @@ class ShowCommand(DeviceCommand):
             if found_there is not None:
                 return found_there
         with self.source(self.device).opened_to_read() as lun:
-            found = engine.inspect(lun.device, self.words("resignature"))
+            found = engine.inspect(lun.device, command_words("relvmoiscsi resignature", self.device, **self.login))
             one = engine.one_vdi(lun.device, found.lun) if found.lun is not None else None
             saved = saved_vms(lun.device, found.lun) if found.lun is not None else None
             pool = lun.guard.ask([found.lun.sr_uuid] if found.lun is not None else [], "")
@@ -129,13 +129,13 @@ class CheckCommand(DeviceCommand):
     def run(self) -> Answer:
         name, source = self.device, self.source(self.device)
         with source.opened_to_read() as lun:
-            found = engine.inspect(lun.device, self.words("resignature"))
+            found = engine.inspect(lun.device, command_words("relvmoiscsi resignature", self.device, **self.login))
             facts = report.inspection_facts(name, found)
             if found.defects:
                 # The next step: a command that a defect names, of relvmoiscsi first; else a look at the original.
                 named = [words for each in found.defects for words in re.findall(r"`([^`]+ [^`]+)`", each.message)]
                 named.sort(key=lambda words: not words.startswith("relvmoiscsi "))
-                look = "next: " + shell_words("relvmoiscsi", "check", "ORIGINAL")
+                look = "next: " + shell_command("relvmoiscsi check ORIGINAL")
                 look += "\nIf the original is whole, the copy is incomplete: take the copy again from the array."
                 text = report.defects_text(name, found) + "\n" + (f"next: {named[0]}" if named else look)
                 return self._told(found.defects[0], facts, text)
@@ -176,7 +176,7 @@ class CheckCommand(DeviceCommand):
             if found.problems[0] == engine.ONE_VDI:
                 verdict, told, after = f"{self.device}, state {state}: {engine.ONE_VDI}", [], FINISHED_LUN
             if found.problems[0].startswith(engine.EXCHANGED):
-                after = "next: " + shell_words("relvmoiscsi", "check", "--original", self.device, name)
+                after = "next: " + shell_command("relvmoiscsi check", name, original=self.device)
             if found.problems[0].startswith("The original is another SR"):
                 after = self.next_line(engine.RESIGNATURED)
             lines = [verdict, *map(printable, told[:_FEW])]

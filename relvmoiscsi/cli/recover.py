@@ -6,12 +6,12 @@ import os
 from relvmoiscsi import engine, report
 from relvmoiscsi.cli.on_lun import FINISHED, WriteCommand, on_lun, writes
 from relvmoiscsi.cli.output import Answer, Maker
-from relvmoiscsi.engine import KINDS, Inspection, Result
+from relvmoiscsi.engine import KINDS, UNDO, Inspection, Result
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import Identification
 from relvmoiscsi.lun.opened import NOBODY_NEEDED, OpenLun
 from relvmoiscsi.lun.run import Proposal, Recovery, Undoing
-from relvmoiscsi.wording import command, printable
+from relvmoiscsi.wording import printable, shell_command
 
 _RECOVER = """\
 Run the command on any host after a power cut, a lost connection or a killed process. The command rolls back a
@@ -51,12 +51,15 @@ class RecoverCommand(WriteCommand):
             text = f"{lun.name}: no run was interrupted; state {outcome.state}. Nothing was written."
             return Answer(facts, text + "\n" + self.next_line(outcome.state, outcome.run))
         assert isinstance(outcome.proposal, Recovery)
-        earlier, text = outcome.proposal.earlier, FINISHED
-        kind = KINDS[earlier.commit_record.kind]
-        again = command("relvmoiscsi", kind, lun.name)
-        if engine.goes_back(earlier):
-            text = "{0}: the {1} was interrupted before its commit and has been rolled back. Run {2} again."
-        return self.answer(lun, outcome, text.format(lun.name, kind, again))
+        kind = outcome.proposal.earlier.commit_record.kind
+        text = FINISHED.format(lun.name, KINDS[kind])
+        if engine.goes_back(outcome.proposal.earlier):
+            again = shell_command("relvmoiscsi undo" if kind == UNDO else "relvmoiscsi resignature", lun.name)
+            text = (
+                f"{lun.name}: the {KINDS[kind]} was interrupted before its commit and has been rolled back. "
+                f"Run `{again}` again."
+            )
+        return self.answer(lun, outcome, text)
 
     def consent(self, lun: OpenLun, proposal: Proposal) -> None:
         """Ask whether to recover the run, with the SR that the LUN will then hold."""

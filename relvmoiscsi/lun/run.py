@@ -46,7 +46,7 @@ from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.sm_log import SmLogHandler, other_syslog
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.lun.opened import NOBODY_NEEDED, LunSource, OpenLun, Permission, PoolAnswer
-from relvmoiscsi.wording import command, human_size
+from relvmoiscsi.wording import human_size, shell_command
 
 #: the map of each run, for a later investigation: the driver's log has it, and a command writes it to SMlog or syslog
 record = logging.getLogger("relvmoiscsi.record")
@@ -339,8 +339,10 @@ def _recover_first(
     """Recover an interrupted run. Return a CompletedRun, or a sentence about it where a new run must follow."""
     run, proposal = earlier.journal.run, Recovery(earlier, request)
     if not (proposal.why or proposal.is_undo):
-        recover_it, undo_it = command("relvmoiscsi", "recover", lun.name), command("relvmoiscsi", "undo", lun.name)
-        instead = f"{recover_it} finishes the interrupted run, {undo_it} rolls it back."
+        instead = (
+            f"`{shell_command('relvmoiscsi recover', lun.name)}` finishes the interrupted run, "
+            f"`{shell_command('relvmoiscsi undo', lun.name)}` rolls it back."
+        )
         _refuse_contradictions(lun.name, request, run.ids, instead)
     _ask(lun, proposal, consent)
     with lun.guard.held(engine.vg_names(run), proposal.replaced):

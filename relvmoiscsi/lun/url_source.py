@@ -32,7 +32,7 @@ from relvmoiscsi.lun.gate import GatedDevice, SessionGate, StepDeadline
 from relvmoiscsi.lun.guard import CommandGuard, ReadGuard
 from relvmoiscsi.lun.lun_url import FORM, Url
 from relvmoiscsi.lun.opened import ISCSI_LUN, Guard, LunSource, OpenLun, Permission, agreed
-from relvmoiscsi.wording import command
+from relvmoiscsi.wording import shell_command
 
 REPLACEMENT_TIMEOUT_SECONDS = 120.0  #: for a batch of reads or writes, and for a login
 LISTED_AT_ONCE = 4  #: sessions in parallel; arrays limit their number
@@ -140,8 +140,8 @@ class UrlSource(LunSource):
     def _session(self, writable: bool, scsi_id: Optional[str], steps: Deadline) -> Iterator[LunDevice]:
         url = self.url
         if url.lun is None:
-            show = command("relvmoiscsi", "show", self.name)
-            raise UsageError(f"{self.name} names no LUN, expected {FORM}. {show} lists the LUNs.")
+            show = shell_command("relvmoiscsi show", self.name)
+            raise UsageError(f"{self.name} names no LUN, expected {FORM}. `{show}` lists the LUNs.")
         with ExitStack() as held:
             with self._at_target():
                 where = ([url.portal], url.iqn, self._initiator, url.lun, writable, steps)
@@ -156,8 +156,8 @@ class UrlSource(LunSource):
             """Return a note about each disk that appeared during the run: its caches may be stale."""
             return [
                 f"note: during the run this machine found the LUN as /dev/{name}. Drop its cached data: "
-                f"{command('blockdev', '--flushbufs', '/dev/' + name)}, then "
-                f"{command('udevadm', 'trigger', '--action=change', '/dev/' + name)}."
+                f"`{shell_command('blockdev --flushbufs', '/dev/' + name)}`, then "
+                f"`{shell_command('udevadm trigger --action=change', '/dev/' + name)}`."
                 for name in disks_with(scsi_id, self.host)
             ]
 

@@ -28,7 +28,7 @@ from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY, SoFar
 from relvmoiscsi.pool.luns import LunSearch, PoolLun
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.scsi_id_text import typed_scsi_id
-from relvmoiscsi.wording import counted, human_size, printable, shell_words, shown_time
+from relvmoiscsi.wording import counted, human_size, printable, shell_command, shown_time
 
 _LUNS = """\
 The command says what each LUN is: original, attached copy, clone of an SR, resignatured, unfinished, empty,
@@ -298,8 +298,7 @@ def _attached_answer(results: Sequence[Attached], is_changed: bool) -> Answer:
         if result.error is not None:
             lines.append(printable(f"  {result.error}"))
         elif result.status in (attach.DONE, attach.PARTIAL):
-            sr = result.sr_uuid if result.name.startswith("-") else result.name  # a name, and no option
-            clone = shell_words("relvmoiscsi", "pool", "clone", sr, "--all", "--isolated", "lab")
+            clone = shell_command("relvmoiscsi pool clone --all --isolated lab", result.name)
             lines += ["  the other hosts can use the copy now"] if result.status == attach.PARTIAL else []
             lines.append(f"  next: {clone}")
     is_partial = any(result.status not in (attach.DONE, attach.ALREADY) for result in results)

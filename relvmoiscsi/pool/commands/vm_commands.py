@@ -20,7 +20,7 @@ from relvmoiscsi.pool.vms.clone import Cloned
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 from relvmoiscsi.pool.vms.rescue import Lent
 from relvmoiscsi.pool.vms.restore import Restored
-from relvmoiscsi.wording import counted, printable, shell_words, time_left
+from relvmoiscsi.wording import counted, printable, shell_command, time_left
 
 _CLONE = """\
 The command makes halted VMs that use the disks of the copy; no data is copied. Say which networks the new VMs
@@ -384,7 +384,7 @@ def _restored(result: Restored, to_know: Sequence[str] = ()) -> Answer:
         lines.append(
             f"  {_SHUTS_DOWN if is_ahead else 'the VM was shut down and is halted: start the VM when you are ready'}"
         )
-    lines += [f"  no longer needed: `{shell_words('xe', 'vdi-destroy', f'uuid={uuid}')}`" for uuid in result.waiting]
+    lines += [f"  no longer needed: `{shell_command('xe vdi-destroy', f'uuid={uuid}')}`" for uuid in result.waiting]
     lines += [f"  {note}" for note in result.notes]
     lines += [f"  {result.error}"] if result.error is not None else []
     lines += [f"  {step}" for step in _next_of(result)]
@@ -399,18 +399,18 @@ def _next_of(result: Restored) -> List[str]:
     steps = {
         restore.DONE: [
             f"next: {_start(result.vm)}",
-            f"then: {shell_words('relvmoiscsi', 'pool', 'restore', '--home', result.vm)}",
-            f"or:   {shell_words('relvmoiscsi', 'pool', 'restore', '--undo', result.vm)}",
+            f"then: {shell_command('relvmoiscsi pool restore', home=result.vm)}",
+            f"or:   {shell_command('relvmoiscsi pool restore', undo=result.vm)}",
         ],
         restore.UNDONE: [f"next: {_start(result.vm)}"],
         restore.KEPT: [f"next: {_start(result.vm)}"] if result.is_halted else [],
     }.get(result.status, [])
-    discards = [shell_words("relvmoiscsi", "pool", "discard", sr) for sr in unused]
+    discards = [shell_command("relvmoiscsi pool discard", sr) for sr in unused]
     return steps + [f"{'then' if steps else 'next'}: {discard}" for discard in discards]
 
 
 def _start(vm: str) -> str:
-    return shell_words("xe", "vm-start", f"uuid={vm}")
+    return shell_command("xe vm-start", f"uuid={vm}")
 
 
 # --- rescue
@@ -474,9 +474,9 @@ def _lent(copy: Copy, results: Sequence[Lent], to_know: Sequence[str] = ()) -> A
         lines.append(printable(f"{each.name} ({each.vdi}): {each.status}, {each.vm_name}{at}"))
         lines += [printable(f"  {each.error}")] if each.error is not None else []
         if each.status in (rescue.DONE, rescue.ALREADY):
-            lines.append(f"  next: {shell_words('relvmoiscsi', 'pool', 'rescue', copy.uuid, each.vdi, '--done')}")
+            lines.append(f"  next: {shell_command('relvmoiscsi pool rescue --done', copy.uuid, each.vdi)}")
     if all(each.status == rescue.BACK for each in results):
-        lines.append(f"next: {shell_words('relvmoiscsi', 'pool', 'discard', copy.uuid)}")
+        lines.append(f"next: {shell_command('relvmoiscsi pool discard', copy.uuid)}")
     status = exit_status([each.error for each in results])
     return Answer({"disks": [each.facts() for each in results]}, "\n".join([*lines, *to_know]), status)
 

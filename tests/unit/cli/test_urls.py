@@ -184,12 +184,12 @@ def test_the_next_steps_after_a_login_with_chap_have_places_for_its_user_and_sec
         where = url(target, 0)
         ran = command("resignature", where, *ANYHOW, "--chap-file", chap_file)
         assert ran.status == 0, ran.err
-        assert f"next: relvmoiscsi check {where} --chap-file {chap_file}" in ran.out.splitlines()
+        assert f"next: relvmoiscsi check --chap-file {chap_file} {where}" in ran.out.splitlines()
         (create,) = [line for line in ran.out.splitlines() if "xe pbd-create" in line]
         assert " device-config:chapuser=USER device-config:chappassword_secret=SECRET " in create
         assert "SECRET is the UUID that `xe secret-create" in ran.out
         checked = command("check", where, "--chap-file", chap_file).out
-        assert f"next: relvmoiscsi check --original ORIGINAL {where} --chap-file {chap_file}" in checked
+        assert f"next: relvmoiscsi check --original ORIGINAL --chap-file {chap_file} {where}" in checked
 
 
 def test_a_session_that_ends_while_a_person_thinks_is_made_again(command, one_lun, monkeypatch):

@@ -548,7 +548,7 @@ def test_of_several_that_are_taken_back_one_fails(office, pool_command):
     helper = office.helper()
     for name in ("root disk", "data"):
         ran = pool_command("rescue", "copy", name, "--vm", "helper", "--yes")
-        assert re.search("next: relvmoiscsi pool rescue .* --done", ran.out)
+        assert re.search("next: relvmoiscsi pool rescue --done .*", ran.out)
     (held,) = office.pool.db.refs("VBD", VM=helper, userdevice="1")
     vms = office.pool.api.vms
 
