@@ -69,14 +69,14 @@ def clone(lab):
 def copy(clone, pool_command):
     """The SR of the clone, with the name "a copy"."""
     ran = pool_command("attach", clone, "--yes", "--name", "a copy")
-    assert ran.status == 0 and "  next: relvmoiscsi pool clone 'a copy' --all --isolated lab" in ran.out.splitlines()
+    assert ran.status == 0 and "next: relvmoiscsi pool clone 'a copy' --all --isolated night" in ran.out.splitlines()
     return "a copy"
 
 
 def test_a_name_that_looks_like_an_option_is_not_in_the_next_command(clone, pool_command):
     ran = pool_command("attach", clone, "--yes", "--name=--yes")
     (sr,) = (row["new_sr"] for row in pool_command("attach", clone, "--yes", "--json").json["luns"])
-    assert ran.status == 0 and f"  next: relvmoiscsi pool clone {sr} --all --isolated lab" in ran.out.splitlines()
+    assert ran.status == 0 and f"next: relvmoiscsi pool clone {sr} --all --isolated night" in ran.out.splitlines()
 
 
 # --- what is there, attach and discard
@@ -275,7 +275,7 @@ def test_a_host_that_is_down_is_named_and_the_copy_is_of_use_meanwhile(lab, clon
     assert ran.status == 9 and f"{clone}: partial" in ran.out
     assert ran.out.splitlines()[-2:] == [
         "  the other hosts can use the copy now",
-        "  next: relvmoiscsi pool clone 'a copy' --all --isolated lab",
+        "next: relvmoiscsi pool clone 'a copy' --all --isolated night",
     ]
     assert 'attached, "a copy", but not on xs2' in pool_command("luns").out
 
