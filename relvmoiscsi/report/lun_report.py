@@ -330,7 +330,7 @@ def contradictions_text(name: str, found: Inspection) -> str:
     """Return the text of `check` for a LUN of which each structure reads, and two do not fit each other."""
     lines = [f"{name}: state {found.state}. Each structure reads, but MGT and the volumes contradict each other:"]
     lines += ["  " + printable(str(one)) for one in found.contradictions]
-    lines += ["A run that was stopped and then overtaken by another run leaves this. In that case take the copy again."]
+    lines += ["A run that was stopped and then overtaken by another run leaves this."]
     return "\n".join(lines + note_lines(notes(found.lun) if found.lun is not None else []))
 
 

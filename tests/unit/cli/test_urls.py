@@ -167,7 +167,7 @@ def test_a_person_types_the_scsi_id(command, one_lun, type_in):
     type_in(one_lun.lun(0).scsi_id + "\n")
     ran = command("resignature", one_lun.where, "--sr-uuid", SR)
     assert ran.status == 0
-    check, _then, introduce, create, protect, plug = ran.out.splitlines()[-6:]
+    _after, introduce, create, protect, plug, check = ran.out.splitlines()[-6:]
     assert check == f"next: relvmoiscsi check {one_lun.where}"
     assert introduce.startswith(f"  xe sr-introduce uuid={SR} type=lvmoiscsi name-label=")
     assert f" sr-uuid={SR} host-uuid=HOST device-config:target=127.0.0.1 device-config:targetIQN=" in create

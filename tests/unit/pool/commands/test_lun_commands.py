@@ -69,13 +69,13 @@ def clone(lab):
 def copy(clone, pool_command):
     """The SR of the clone, with the name "a copy"."""
     ran = pool_command("attach", clone, "--yes", "--name", "a copy")
-    assert ran.status == 0 and "  next: relvmoiscsi pool clone --all --isolated lab 'a copy'" in ran.out.splitlines()
+    assert ran.status == 0 and "next: relvmoiscsi pool clone --all --isolated night 'a copy'" in ran.out.splitlines()
     return "a copy"
 
 
 def test_a_name_that_looks_like_an_option_is_a_name_in_the_next_command(clone, pool_command):
     ran = pool_command("attach", clone, "--yes", "--name=--yes")
-    assert ran.status == 0 and "  next: relvmoiscsi pool clone --all --isolated lab -- --yes" in ran.out.splitlines()
+    assert ran.status == 0 and "next: relvmoiscsi pool clone --all --isolated night -- --yes" in ran.out.splitlines()
     ran = pool_command("clone", "--dry-run", "--all", "--isolated", "lab", "--", "--yes")
     assert "No VM of the pool has a disk whose copy is on '--yes'." in ran.err
 
@@ -280,7 +280,7 @@ def test_a_host_that_is_down_is_named_and_the_copy_is_of_use_meanwhile(lab, clon
     assert ran.status == 9 and f"{clone}: partial" in ran.out
     assert ran.out.splitlines()[-2:] == [
         "  the other hosts can use the copy now",
-        "  next: relvmoiscsi pool clone --all --isolated lab 'a copy'",
+        "next: relvmoiscsi pool clone --all --isolated night 'a copy'",
     ]
     assert 'attached, "a copy", but not on xs2' in pool_command("luns").out
 
