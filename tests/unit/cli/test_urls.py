@@ -20,7 +20,8 @@ from kit.iscsi.options import Chap
 from kit.shell import OTHER_SCSI_ID, SR
 from kit.sparse import SparseDisk
 from relvmoiscsi import engine
-from relvmoiscsi.cli import on_lun, output, resignature
+from relvmoiscsi.cli import listing, on_lun, output, resignature
+from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import Fence
 from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.host.locks.lun_lock import lun_lock, user_lock
@@ -429,6 +430,36 @@ def test_a_list_asks_a_busy_lun_once_and_says_that_it_is_busy(command, monkeypat
         (row,) = command("show", url(target), "--json").json["target_luns"]
 
     assert row["state"] is None and "status 08 (busy)" in row["problem"]
+
+
+def test_a_list_has_a_time_limit_for_each_lun_and_for_all_and_names_what_was_not_read(command, clone, monkeypatch):
+    """Each batch takes 10 seconds, of a LUN and of its session."""
+    now, real, limits = [0.0], Deadline, []
+
+    def of_list(seconds):
+        limits.append(real(seconds, clock=lambda: now[0]))
+        return limits[0]
+
+    class Slow(url_source.GatedDevice):
+        def read(self, ranges):
+            now[0] += 10
+            with self._gate(False):
+                return super().read(ranges)
+
+    monkeypatch.setattr(listing, "Deadline", of_list)
+    monkeypatch.setattr(listing, "TARGET_SECONDS", 50)
+    monkeypatch.setattr(url_source, "LISTED_AT_ONCE", 1)
+    monkeypatch.setattr(url_source, "GatedDevice", Slow)
+    with serving(*[clone.copy() for _ in range(6)]) as target:
+        rows = command("show", url(target), "--json").json["luns"]
+        now[0] = 0.0
+        limits.clear()
+        text = command("show", url(target))
+
+    late = [row["problem"] for row in rows if row["state"] is None]
+    assert rows[0]["state"] is None and "The 20 seconds" in rows[0]["problem"]
+    assert late[-1].startswith("The 50 seconds for the LUNs of a target were over before this LUN was read.")
+    assert text.status == 0 and "LUN 5: The 50 seconds for the LUNs of a target were over" in " ".join(text.out.split())
 
 
 @pytest.mark.parametrize("output_as", [[], ["--json"]])
