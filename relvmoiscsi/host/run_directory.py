@@ -77,7 +77,9 @@ def only_one(name: str, host: Host, seconds: float, what: str) -> ContextManager
         os.path.join(host.at(RUN_DIRECTORY), name),
         lambda: open_lock_file(name, host),
         time.monotonic() + seconds,
-        lambda owner: Refused(f"{what} {owner}. Try again when that has ended.").in_state("Nothing was changed."),
+        lambda _path, owner: Refused(f"{what} {owner}. Try again when that has ended.").in_state(
+            "Nothing was changed."
+        ),
         host,
     )
 
