@@ -21,6 +21,7 @@ finished run is found also on a LUN in use.
 """
 
 import logging
+import syslog
 import time
 from contextlib import contextmanager
 from typing import Callable, Iterator, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
@@ -43,7 +44,7 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, Unfin
 from relvmoiscsi.formats import mapfile, naming
 from relvmoiscsi.formats.identity import Entropy, IdMap
 from relvmoiscsi.host.locks import sm_locks
-from relvmoiscsi.host.sm_log import SmLogHandler, other_syslog
+from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.lun.opened import NOBODY_NEEDED, LunSource, OpenLun, Permission, PoolAnswer
 from relvmoiscsi.wording import human_size, shell_command
@@ -422,7 +423,7 @@ def _since(recovered: str, always: bool = True) -> Iterator[None]:
 @contextmanager
 def recording(host: Host) -> Iterator[None]:
     """Write the record of each run in the block to SMlog, or to syslog on a machine without SM."""
-    handler = SmLogHandler() if sm_locks.is_sm_here(host) else other_syslog()
+    handler = SmLogHandler() if sm_locks.is_sm_here(host) else SmLogHandler((), "relvmoiscsi", syslog.LOG_USER)
     record.addHandler(handler)
     record.setLevel(logging.INFO)
     record.propagate = False
