@@ -136,7 +136,7 @@ def _vdi_facts(lun: Lun, volume: Volume, problem: Optional[str]) -> Dict[str, An
         "lv_size_bytes": volume.size,
         "parent": volume.parent.uuid if volume.parent else None,
         "hidden": volume.hidden if reads else None,
-        "read_only": volume.lv.read_only,
+        "read_only": "WRITE" not in volume.lv.status,
         "is_a_snapshot": bool(record and record.is_a_snapshot),
         "snapshot_of": (record.snapshot_of or None) if record else None,
         "cbt": any(other.name.kind == naming.CBT_LOG and other.name.uuid == uuid for other in lun.volumes),
