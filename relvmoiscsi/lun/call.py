@@ -78,7 +78,7 @@ def session_to_write(
 
 def _of_session(device: LunDevice, steps: StepDeadline, deadline: Deadline, scsi_id: str, guard: Guard) -> OpenLun:
     gated = GatedDevice(device, SessionGate(steps, deadline))
-    return OpenLun(gated, ISCSI_LUN, scsi_id, guard, copy_limit_bytes=device.copy_limit_bytes)
+    return OpenLun(gated, ISCSI_LUN, scsi_id, guard)
 
 
 @contextmanager

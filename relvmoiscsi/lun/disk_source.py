@@ -80,7 +80,7 @@ class DiskSource(LunSource):
                 return tell_lvm(self.name, run_command) if os.path.exists(self.name) else []
 
             of_lun, hardware = self._guard(scsi_id, permission), hardware_of(self.name, self.host)
-            yield OpenLun(device, BLOCK_DEVICE, scsi_id, of_lun, hardware, refresh=refresh)
+            yield OpenLun(device, BLOCK_DEVICE, scsi_id, of_lun, hardware, refresh)
 
     def _guard(self, scsi_id: Optional[str], permission: Permission) -> CommandGuard:
         locks = DISK_LOCKS if sm_locks.is_sm_here(self.host) else LOCKS_BESIDE_SM

@@ -98,7 +98,6 @@ class OpenLun:
         scsi_id: Optional[str],
         guard: Guard,
         hardware: Tuple[str, str, str] = ("", "", ""),
-        copy_limit_bytes: Optional[int] = None,
         refresh: Callable[[], List[str]] = list,
     ) -> None:
         """`scsi_id` is None for a device without a SCSIid. `hardware`: vendor, model, serial number."""
@@ -106,7 +105,6 @@ class OpenLun:
         self.name = device.name  #: for messages: a path or a URL
         self.is_lun = kind != IMAGE_FILE  #: may another machine use the device?
         self.vendor, self.model, self.serial = hardware
-        self.copy_limit_bytes = copy_limit_bytes  #: a copy of more guest data would take hours
         #: drops what this machine remembers of the LUN, after a write and the end of `device`; returns what to tell
         self.refresh = refresh
 

@@ -166,7 +166,7 @@ class UrlSource(LunSource):
             of_lun = CommandGuard(self.name, scsi_id, permission, self.host)
         info, gated = device.info, GatedDevice(device, SessionGate(steps, NO_DEADLINE))
         hardware = (info.vendor, info.model, info.serial)
-        return OpenLun(gated, ISCSI_LUN, scsi_id, of_lun, hardware, device.copy_limit_bytes, refresh)
+        return OpenLun(gated, ISCSI_LUN, scsi_id, of_lun, hardware, refresh)
 
     @contextmanager
     def _at_target(self) -> Iterator[None]:

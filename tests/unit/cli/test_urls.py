@@ -596,17 +596,6 @@ def test_a_portal_that_is_not_there_is_told_once(command):
     assert "Nothing listens at the portal 127.0.0.1:1" in ran.json["error"]["message"]
 
 
-def test_where_digests_are_slow_large_copies_are_refused():
-    lun = SimpleNamespace(copy_limit_bytes=100)
-
-    def prepared(copied):
-        return SimpleNamespace(cost=SimpleNamespace(data_bytes=copied))
-
-    run._check_copy(lun, prepared(100))
-    with pytest.raises(Refused, match="demands digests"):
-        run._check_copy(lun, prepared(101))
-
-
 # --- a run that was cut, and a run that was overtaken
 
 
