@@ -102,7 +102,7 @@ def look(path: str, told: Callable[[engine.Inspection], Dict[str, Any]]) -> Dict
 def luns(host: Host = THIS_HOST) -> Dict[str, str]:
     """Return the device of each LUN, sorted by SCSIid: the multipath map of the LUN, or a disk without a map."""
     found: Dict[str, str] = {}
-    directory = os.path.join(host.sysfs, "block")
+    directory = host.at("sys/block")
     for name in sorted(os.listdir(directory)) if os.path.isdir(directory) else []:  # dm-0 before sda
         scsi_id = scsi_id_of_disk(name, host) if name.startswith(("sd", "dm-")) else None
         if scsi_id is not None and is_scsi_id(scsi_id):
@@ -360,7 +360,7 @@ def add_lun(arguments: Arguments, host: Host = THIS_HOST) -> str:
     if not untrusted.is_number(number):
         raise UsageError("The argument number is no number. Give the LUN's number, as the kernel has it.")
     deadline = Deadline(iscsi_sessions.ADD_SECONDS)
-    problems = iscsi_sessions.problems_of_adding(arguments["iqn"], scsi_id, untrusted.number(number), deadline, host)
+    problems = iscsi_sessions.add_lun(arguments["iqn"], scsi_id, untrusted.number(number), deadline, host)
     return answer_text("plugin add_lun", {"problems": problems})
 
 

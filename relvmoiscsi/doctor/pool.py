@@ -219,7 +219,7 @@ def examine_leftovers(pool: PoolFacts) -> List[Finding]:
 
 def examine_volumes(here: Host, pool: PoolFacts) -> List[Finding]:
     """Look for active volumes of an SR that this host has not attached; host/xapi/stale_volumes.py has the cause."""
-    disks = [os.path.basename(path) for path in sorted(glob(os.path.join(escape(here.sysfs), "block/*")))]
+    disks = [os.path.basename(path) for path in sorted(glob(os.path.join(escape(here.at("sys")), "block/*")))]
     found = []
     for disk in [each for each in disks if not each.startswith("dm-")]:
         for sr_uuid in srs_of(holders.stacked(disk, here)):

@@ -271,7 +271,7 @@ LOCKS = {0: (lun_lock, "is held by this very process"), 1000: (user_lock, "Anoth
 @pytest.mark.parametrize("uid", LOCKS)
 def test_two_commands_of_root_or_of_users_do_not_work_on_one_lun(command, one_lun, uid, monkeypatch):
     lock, says = LOCKS[uid]
-    os.symlink("/proc", on_lun.HOST.proc)
+    os.symlink("/proc", on_lun.HOST.at("proc"))
     with lock(one_lun.lun(0).scsi_id, on_lun.HOST, 0):
         monkeypatch.setattr(os, "geteuid", lambda: uid)
         refuses(command, one_lun, says)
