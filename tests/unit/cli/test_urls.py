@@ -26,7 +26,7 @@ from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.host.locks.lun_lock import lun_lock, user_lock
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.iscsi import link, looking, open_lun, target_sessions
-from relvmoiscsi.lun import guard, named_device, run, url_source
+from relvmoiscsi.lun import named_device, opened, run, url_source
 from relvmoiscsi.lun import url_login as login
 from relvmoiscsi.lun.gate import GatedDevice
 from relvmoiscsi.lun.url_login import SECRET, TARGET_SECRET, TARGET_USER, USER
@@ -42,7 +42,7 @@ def machine(tmp_path, monkeypatch):
     (root / "etc").mkdir(parents=True)
     (root / "etc/machine-id").write_text("0123456789abcdef0123456789abcdef\n")
     monkeypatch.setattr(on_lun, "HOST", Host(str(root)))
-    monkeypatch.setattr(guard, "LOCK_SECONDS", 0)
+    monkeypatch.setattr(opened, "LOCK_SECONDS", 0)
     monkeypatch.setattr(run, "LOOK_SECONDS", 0)
     for name in (USER, SECRET, TARGET_USER, TARGET_SECRET):
         monkeypatch.delenv(name, raising=False)
