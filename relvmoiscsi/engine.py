@@ -193,6 +193,8 @@ def prepare(
             made = run_plan.plan_resignature(cache, selection, ids, entropy(16), request.scsi_id, unverified)
             check_plan(cache, lun, made)
             later_copy = earlier_run.later_copy(cache, label, record, request.scsi_id)
+        if selection.cost is not None:
+            device.verify_copy(selection.cost.data_bytes)
     return Prepared(
         state_of(record), made, lun, counting.reads, counting.read_batches, selection.cost, defects,
         later_copy=later_copy,

@@ -47,7 +47,7 @@ from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.lun.opened import NOBODY_NEEDED, LunSource, OpenLun, Permission, PoolAnswer
-from relvmoiscsi.wording import human_size, shell_command
+from relvmoiscsi.wording import shell_command
 
 #: the map of each run, for a later investigation: the driver's log has it, and a command writes it to SMlog or syslog
 record = logging.getLogger("relvmoiscsi.record")
@@ -289,7 +289,6 @@ def resignature(
     with _since(recovered):
         if isinstance(prepared, AlreadyDone):
             return prepared
-        _check_copy(lun, prepared)
         proposal = NewRun(prepared)
         _ask(lun, proposal, consent)
         if prepared.cost is not None:  # the copy is written before the locks, and takes long
@@ -314,24 +313,12 @@ def plan(lun: OpenLun, request: ResignatureRequest, entropy: Entropy) -> Union[N
         raise
     if isinstance(prepared, AlreadyDone):
         return prepared
-    _check_copy(lun, prepared)
     proposal = NewRun(prepared)
     proposal.pool = lun.guard.ask(proposal.replaced, proposal.new_sr)
     return proposal
 
 
 # --- their steps
-
-
-def _check_copy(lun: OpenLun, prepared: Prepared) -> None:
-    """Raises Refused when the device reports that a copy of this size would take hours."""
-    limit, cost = lun.copy_limit_bytes, prepared.cost
-    if limit is not None and cost is not None and cost.data_bytes > limit:
-        raise Refused(
-            f"The target demands digests, and the kernel of this machine has no CRC32C for them: copying "
-            f"{human_size(cost.data_bytes)} of guest data would take very long. Allow a login without digests at the "
-            "array, or load the kernel module algif_hash."
-        ).in_state(NOTHING_WRITTEN)
 
 
 def _recover_first(

@@ -18,7 +18,7 @@ from relvmoiscsi.errors import NoConnection, NotFound
 from relvmoiscsi.host.xapi.api import AWAY, XapiFailure
 from relvmoiscsi.host.xapi.sdk import GONE, reason
 from relvmoiscsi.pool import answer_forms
-from relvmoiscsi.wording import command, human_time
+from relvmoiscsi.wording import human_time, shell_command
 
 EVENT_SECONDS = 30.0
 #: how long a task may go without progress: xapi itself waits two hours for another operation on the same object, and
@@ -236,12 +236,11 @@ def result_text(value: str) -> str:
 
 def endless(method: str, task_uuid: str, seconds: float, is_quiet: bool) -> PoolFailure:
     """Return the error of a task that is no longer waited for. `is_quiet`: it made no progress during these seconds."""
-    task = f"uuid={task_uuid}"
-    what = "made no progress for" if is_quiet else "did not end within"
+    task, what = f"uuid={task_uuid}", "made no progress for" if is_quiet else "did not end within"
+    look, end = shell_command("xe task-list", task), shell_command("xe task-cancel", task)
     return PoolFailure(
         f"{method} {what} {human_time(seconds)} and continues in the pool, with an unknown result. Look at the task: "
-        f"{command('xe', 'task-list', task)}. If no host works on it, end it: {command('xe', 'task-cancel', task)}. "
-        "Then repeat the command."
+        f"`{look}`. If no host works on it, end it: `{end}`. Then repeat the command."
     )
 
 

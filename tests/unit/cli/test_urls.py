@@ -27,7 +27,7 @@ from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.host.locks.lun_lock import lun_lock, user_lock
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.iscsi import link, looking, open_lun, target_sessions
-from relvmoiscsi.lun import guard, named_device, run, url_source
+from relvmoiscsi.lun import named_device, opened, run, url_source
 from relvmoiscsi.lun import url_login as login
 from relvmoiscsi.lun.gate import GatedDevice
 from relvmoiscsi.lun.url_login import SECRET, TARGET_SECRET, TARGET_USER, USER
@@ -43,7 +43,7 @@ def machine(tmp_path, monkeypatch):
     (root / "etc").mkdir(parents=True)
     (root / "etc/machine-id").write_text("0123456789abcdef0123456789abcdef\n")
     monkeypatch.setattr(on_lun, "HOST", Host(str(root)))
-    monkeypatch.setattr(guard, "LOCK_SECONDS", 0)
+    monkeypatch.setattr(opened, "LOCK_SECONDS", 0)
     monkeypatch.setattr(run, "LOOK_SECONDS", 0)
     for name in (USER, SECRET, TARGET_USER, TARGET_SECRET):
         monkeypatch.delenv(name, raising=False)
@@ -625,17 +625,6 @@ def test_a_portal_that_is_not_there_is_told_once(command):
 
     assert ran.status == 11 and ran.json["state"] is None
     assert "Nothing listens at the portal 127.0.0.1:1" in ran.json["error"]["message"]
-
-
-def test_where_digests_are_slow_large_copies_are_refused():
-    lun = SimpleNamespace(copy_limit_bytes=100)
-
-    def prepared(copied):
-        return SimpleNamespace(cost=SimpleNamespace(data_bytes=copied))
-
-    run._check_copy(lun, prepared(100))
-    with pytest.raises(Refused, match="demands digests"):
-        run._check_copy(lun, prepared(101))
 
 
 # --- a run that was cut, and a run that was overtaken
