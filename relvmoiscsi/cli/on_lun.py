@@ -6,6 +6,7 @@ The parser's namespace ends in the constructor of a command.
 
 import argparse
 import os
+from itertools import chain
 from typing import Any, Dict, List, Optional, Sequence, Type
 
 from relvmoiscsi import engine, report, wording
@@ -25,10 +26,10 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, RelvmoiscsiError, UsageError, in
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import completed_facts, identification
-from relvmoiscsi.lun.lun_url import is_url, parse_url
-from relvmoiscsi.lun.opened import LunSource, OpenLun, Permission
+from relvmoiscsi.lun.lun_url import parse_url
+from relvmoiscsi.lun.opened import ISCSI_LUN, LunSource, OpenLun, Permission, SessionOptions
 from relvmoiscsi.lun.run import Proposal
-from relvmoiscsi.lun.source import source_of
+from relvmoiscsi.lun.source import is_path, source_of, verify_word
 from relvmoiscsi.portal import DEFAULT_PORT
 from relvmoiscsi.sr_types import HBA_SR, ISCSI_SR
 from relvmoiscsi.wording import file_word, human_size, printable
@@ -48,29 +49,31 @@ class DeviceCommand:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.device: str = getattr(arguments, "device", "")
         self.json = bool(arguments.json)
-        self.initiator_name: Optional[str] = arguments.initiator_name
-        self.chap_file: Optional[str] = arguments.chap_file
+        self.session = SessionOptions(arguments.initiator_name, arguments.chap_file, waiting=waiting)
         self._only_block: bool = arguments.block_device
         self._words = [getattr(arguments, name, None) for name in ("device", "lun", "original")]
 
     def verify(self) -> None:
         """Raise UsageError for login options without a URL, and for a URL where only a block device is taken."""
-        if any(word is not None and is_url(word) for word in self._words):
+        if any(word is not None and not is_path(word) for word in self._words):
             if self._only_block:
                 raise UsageError("--block-device needs the path of a block device: a URL is none.")
             return
-        for name, value in (("--initiator-name", self.initiator_name), ("--chap-file", self.chap_file)):
-            if value is not None:
-                raise UsageError(f"{name} needs the URL of a LUN: a path needs no login.")
+        given = list(self._login())
+        if given:
+            raise UsageError(f"{given[0]} needs the URL of a LUN: a path needs no login.")
 
     def run(self) -> Answer:
         raise NotImplementedError
 
     def words(self, name: str, *more: str) -> Sequence[str]:
         """Return the command `name` on the device, with the same login."""
-        login = {"--initiator-name": self.initiator_name, "--chap-file": self.chap_file}
-        options = [word for option, value in login.items() if value is not None for word in (option, value)]
-        return ("relvmoiscsi", name, *more, self.device, *options)
+        return ("relvmoiscsi", name, *more, self.device, *chain.from_iterable(self._login().items()))
+
+    def _login(self) -> Dict[str, str]:
+        """Return the options about the login that the caller has given, with their values."""
+        options = {"--initiator-name": self.session.initiator_name, "--chap-file": self.session.chap_file}
+        return {option: value for option, value in options.items() if value is not None}
 
     def next_line(self, state: str, run: Optional[engine.Run] = None) -> str:
         """Return the next step with a LUN in this state, after this run. One VDI cannot be compared."""
@@ -82,8 +85,7 @@ class DeviceCommand:
 
     def source(self, word: str) -> LunSource:
         """Return what an argument DEVICE names. Raises UsageError, NotFound, Refused."""
-        login = (self.initiator_name, self.chap_file)
-        return source_of(word, HOST, self._only_block, *login, waiting=waiting)
+        return source_of(word, HOST, self._only_block, self.session)
 
 
 class WriteCommand(DeviceCommand, Asked):
@@ -163,13 +165,13 @@ class WriteCommand(DeviceCommand, Asked):
             return lines
         lines.append("then, on the pool master (pbd-create and pbd-plug for each host):")
         sr_type, config = HBA_SR.stock, [f"SCSIid={lun.scsi_id}"]
-        if is_url(lun.name):
+        if lun.kind == ISCSI_LUN:
             from relvmoiscsi.lun.url_login import USER  # noqa: PLC0415 - a path needs no login
 
             url = parse_url(lun.name)
             sr_type, at = ISCSI_SR.stock, [f"target={url.portal.host}", f"targetIQN={url.iqn}"]
             at += [f"port={url.portal.port}"] if url.portal.port != DEFAULT_PORT else []
-            if url.user or self.chap_file is not None or os.environ.get(USER):
+            if url.user or self.session.chap_file is not None or os.environ.get(USER):
                 at += [f"chapuser={url.user or 'USER'}", "chappassword_secret=SECRET"]
                 lines.append("  SECRET is the UUID that `xe secret-create value=PASSWORD` prints")
             config = at + config
@@ -258,15 +260,10 @@ def device_word(word: str) -> str:
     """
     if not word.strip():
         raise argparse.ArgumentTypeError("the name of the device is empty")
-    if is_url(word):
-        try:
-            parse_url(word)
-        except UsageError as problem:
-            raise argparse.ArgumentTypeError(problem.message) from None
-    elif word.startswith("iscsi:"):
-        raise argparse.ArgumentTypeError(
-            "a URL begins with iscsi:// and two slashes; a file of this name is ./iscsi:..."
-        )
+    try:
+        verify_word(word)
+    except UsageError as problem:
+        raise argparse.ArgumentTypeError(problem.message) from None
     return file_word(word)
 
 

@@ -12,7 +12,6 @@ from relvmoiscsi.cli.output import Answer, Bar, Maker, say
 from relvmoiscsi.engine import saved as saved_vms
 from relvmoiscsi.errors import NOTHING_WRITTEN, Partial, Refused, RelvmoiscsiError, UsageError, error_facts
 from relvmoiscsi.lun.answer import Identification
-from relvmoiscsi.lun.lun_url import is_url
 from relvmoiscsi.lun.opened import LunSource, OpenLun
 from relvmoiscsi.wording import counted, human_size, printable, shell_words
 
@@ -83,13 +82,14 @@ class ShowCommand(DeviceCommand):
         self._explains = not getattr(arguments, "is_explained", False)
 
     def run(self) -> Answer:
-        if is_url(self.device):
+        source = self.source(self.device)
+        if not source.is_path:
             from relvmoiscsi.cli.listing import listed  # noqa: PLC0415 - a path needs no initiator
 
-            found_there = listed(self)
+            found_there = listed(self.device, source)
             if found_there is not None:
                 return found_there
-        with self.source(self.device).opened_to_read() as lun:
+        with source.opened_to_read() as lun:
             found = engine.inspect(lun.device, self.words("resignature"))
             one = engine.one_vdi(lun.device, found.lun) if found.lun is not None else None
             saved = saved_vms(lun.device, found.lun) if found.lun is not None else None

@@ -30,6 +30,16 @@ class Permission(NamedTuple):
     is_asked: bool = True  #: a person is asked before the write
 
 
+class SessionOptions(NamedTuple):
+    """What the caller has said about the session to the target of a URL."""
+
+    initiator_name: Optional[str] = None  #: of --initiator-name; None: the name of this machine
+    chap_file: Optional[str] = None  #: of --chap-file; None: the environment
+    scsi_id: Optional[str] = None  #: the SCSIid that the LUN must have
+    #: says that a slow block waits for the target; takes what it waits for, and the longest wait in seconds
+    waiting: Optional[Callable[[str, float], ContextManager[None]]] = None
+
+
 class PoolAnswer(NamedTuple):
     """The answer of this host's pool to the question who uses a LUN."""
 
