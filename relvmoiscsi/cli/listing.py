@@ -46,13 +46,13 @@ class Listed(NamedTuple):
         }
 
 
-def listed(text: str, source: LunSource) -> Optional[Answer]:
+def listed(text: str, named: LunSource) -> Optional[Answer]:
     """Return the list for the URL `text` of a portal or a target; None for the URL of one LUN.
 
     Raises UsageError, NotFound, Refused.
     """
-    assert isinstance(source, UrlSource)
-    url = source.url
+    assert isinstance(named, UrlSource)
+    source, url = named, named.url
     if url.lun is not None:
         try:
             _say_equal_scsi_ids(source.luns(), url.lun)

@@ -349,8 +349,9 @@ def _ask(lun: OpenLun, proposal: Proposal, consent: Consent) -> None:
     with in_state(NOTHING_WRITTEN):
         proposal.pool = lun.guard.ask(proposal.replaced, proposal.new_sr)
         proposal.pool.verify()
-        is_unknown = lun.is_lun and proposal.pool.is_missing and not proposal.pool.is_overridden
-        with _unchanged(lun, proposal.content) if is_unknown else ExitStack():
+        with ExitStack() as watched:
+            if lun.is_lun and proposal.pool.is_missing and not proposal.pool.is_overridden:
+                watched.enter_context(_unchanged(lun, proposal.content))
             consent(lun, proposal)
 
 
