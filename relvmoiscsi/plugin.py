@@ -182,9 +182,11 @@ def _read_ahead(
 
 
 def _row_behind(scsi_id: str, lun: "TargetLun", path: Optional[str], deadline: Deadline) -> Dict[str, Any]:
-    row: Dict[str, Any] = {"scsi_id": scsi_id, "device": path or lun.url}
+    access, number = lun.access, lun.info.number
+    url = f"iscsi://{access.portals[0]}/{access.config.target_iqn}/{number}"
+    row: Dict[str, Any] = {"scsi_id": scsi_id, "device": path or url}
     try:
-        with lun.opened(deadline) as device:
+        with access.lun(number, False, deadline, lun.info.scsi_id) as device:
             return {**row, **_facts(engine.inspect(device), scsi_id)}
     except RelvmoiscsiError as error:
         return {**row, "state": None, "problem": str(error)[:MOST_PROBLEM]}
