@@ -265,7 +265,7 @@ def error_facts(error: RelvmoiscsiError) -> Dict[str, Any]:
     """Return the facts of an error, for `--json` of any command."""
     return {
         "error": {
-            "kind": type(error).__name__,
+            "class": type(error).__name__,
             "exit_status": error.exit_status,
             "message": error.message,
             "disk_state": error.disk_state,

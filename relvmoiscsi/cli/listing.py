@@ -96,7 +96,7 @@ def listed(command: DeviceCommand) -> Optional[Answer]:
     for at, lun in enumerate(luns):
         if lun.sr_uuid:
             luns[at] = lun._replace(same_sr_as=[each for each in by_sr[lun.sr_uuid] if each != lun.info.number])
-    facts = {"device": text, "iqn": url.iqn, "luns": [lun.facts() for lun in luns]}
+    facts = {"device": text, "iqn": url.iqn, "target_luns": [lun.facts() for lun in luns]}
     return Answer(facts, "\n".join(_lun_lines(text, luns)))
 
 

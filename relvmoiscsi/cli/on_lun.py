@@ -30,6 +30,7 @@ from relvmoiscsi.lun.opened import LunSource, OpenLun, Permission
 from relvmoiscsi.lun.run import Proposal
 from relvmoiscsi.lun.source import source_of
 from relvmoiscsi.portal import DEFAULT_PORT
+from relvmoiscsi.sr_types import HBA_SR, ISCSI_SR
 from relvmoiscsi.wording import human_size, printable, shell_command
 
 HOST = THIS_HOST
@@ -160,19 +161,21 @@ class WriteCommand(DeviceCommand, Asked):
         if lun.scsi_id is None or result.ids is None or result.lun is None:
             return lines
         lines.append("then, on the pool master (pbd-create and pbd-plug for each host):")
-        sr_type, config = "lvmohba", [f"SCSIid={lun.scsi_id}"]
+        sr_type, config = HBA_SR.stock, [f"SCSIid={lun.scsi_id}"]
         if is_url(lun.name):
             from relvmoiscsi.lun.url_login import USER  # noqa: PLC0415 - a path needs no login
 
             url = parse_url(lun.name)
-            sr_type, at = "lvmoiscsi", [f"target={url.portal.host}", f"targetIQN={url.iqn}"]
+            sr_type, at = ISCSI_SR.stock, [f"target={url.portal.host}", f"targetIQN={url.iqn}"]
             at += [f"port={url.portal.port}"] if url.portal.port != DEFAULT_PORT else []
             if url.user or self.login["chap_file"] is not None or os.environ.get(USER):
                 at += [f"chapuser={url.user or 'USER'}", "chappassword_secret=SECRET"]
                 lines.append("  SECRET is the UUID that `xe secret-create value=PASSWORD` prints")
             config = at + config
         else:
-            lines.append("  for a LUN behind iSCSI, use type=lvmoiscsi and add device-config:target and targetIQN")
+            lines.append(
+                f"  for a LUN behind iSCSI, use type={ISCSI_SR.stock} and add device-config:target and targetIQN"
+            )
         sr, name = result.ids.new_sr, (result.lun.mgt.name_label if result.lun.mgt else "") + " copy"
         introduce = [f"uuid={sr}", f"type={sr_type}", f"name-label={name}", "shared=true", "content-type=user"]
         create = [f"sr-uuid={sr}", "host-uuid=HOST", *(f"device-config:{one}" for one in config)]

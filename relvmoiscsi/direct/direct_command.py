@@ -320,7 +320,7 @@ def remove(name: str) -> Answer:
         "next: unmap the LUN at the array, or give it a name again: "
         f"`{shell_command('relvmoiscsi direct add NAME', scsi_id)}`."
     )
-    facts = {"name": name, "scsi_id": scsi_id, "link": link, "notes": notes}
+    facts = {"direct_name": name, "scsi_id": scsi_id, "link": link, "notes": notes}
     return Answer(facts, "\n".join([text] + ["note: " + printable(note) for note in notes]))
 
 
@@ -355,12 +355,12 @@ def list_luns() -> Answer:
         rows.append([name, scsi_id, status.device or "-", size, link])
     lines = table(rows) if luns else ["This host has no direct LUNs."]
     lines += [f"{HOST.config}: {printable(problem)}" for problem in problems]
-    return Answer({"luns": facts, "problems": problems}, "\n".join(lines))
+    return Answer({"direct_luns": facts, "problems": problems}, "\n".join(lines))
 
 
 def _facts(name: str, scsi_id: str, status: Status) -> Dict[str, Any]:
     return {
-        "name": name,
+        "direct_name": name,
         "scsi_id": scsi_id,
         "link": direct.link_of(name, HOST),
         "is_linked": status.is_linked,
@@ -376,4 +376,4 @@ def _facts(name: str, scsi_id: str, status: Status) -> Dict[str, Any]:
 def answer_udev(kernel_name: str) -> Answer:
     """Answer the udev rule. The rule asks at each event of a configured LUN, and udev waits for the answer."""
     name = direct.link_name(kernel_name, os.environ.get(direct.MARK, ""), look, HOST)
-    return Answer({"link": name}, name)
+    return Answer({"link_name": name}, name)

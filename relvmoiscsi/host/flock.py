@@ -155,7 +155,7 @@ def owner_of(file: Union[str, int], host: Host = THIS_HOST) -> str:
         return "another process"  # the holder has released the lock since
     place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     # 1: FLOCK ADVISORY WRITE 4711 08:01:12345 0 EOF
-    locks = [line.split() for line in text_of(os.path.join(host.proc, "locks")).splitlines()]
+    locks = [line.split() for line in text_of(host.at("proc/locks")).splitlines()]
     owners = [words[4] for words in locks if len(words) >= 6 and words[1] == "FLOCK" and words[5] == place]
     return ", ".join(map(host.named_process, owners)) or "another process"
 

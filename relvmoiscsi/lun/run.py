@@ -336,7 +336,7 @@ def _check_copy(lun: OpenLun, prepared: Prepared) -> None:
 def _recover_first(
     lun: OpenLun, entropy: Entropy, consent: Consent, request: ResignatureRequest, earlier: EarlierRun
 ) -> Union[CompletedRun, str]:
-    """Settle an interrupted run. Return a CompletedRun, or a sentence about it where a new run must follow."""
+    """Recover an interrupted run. Return a CompletedRun, or a sentence about it where a new run must follow."""
     run, proposal = earlier.journal.run, Recovery(earlier, request)
     if not (proposal.why or proposal.is_undo):
         instead = (

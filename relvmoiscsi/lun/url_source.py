@@ -188,7 +188,7 @@ def disks_with(scsi_id: Optional[str], host: Host) -> List[str]:
     """Return the kernel names of the disks with the SCSIid, from /sys: a container may have no device node."""
     if scsi_id is None:
         return []
-    names = [os.path.basename(path) for path in glob(os.path.join(escape(host.sysfs), "block/sd*"))]
+    names = [os.path.basename(path) for path in glob(os.path.join(escape(host.at("sys")), "block/sd*"))]
     return sorted(name for name in names if scsi_id_of_disk(name, host) == scsi_id)
 
 

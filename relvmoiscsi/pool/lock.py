@@ -78,8 +78,8 @@ class Lock(NamedTuple):
     begin: str = KEY  #: of the key: KEY or OPEN_KEY
 
     def facts(self) -> Dict[str, str]:
-        names = ("what", "who", "host", "process", "doing", "since", "refreshed")
-        return {name: getattr(self, name) for name in names}
+        names = ("who", "process", "doing", "since", "refreshed")
+        return {"locked": self.what, "client_host": self.host, **{name: getattr(self, name) for name in names}}
 
     @property
     def key(self) -> str:

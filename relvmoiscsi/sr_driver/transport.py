@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, NamedTuple, Type
 from relvmoiscsi.errors import RelvmoiscsiError, UsageError
 from relvmoiscsi.scsi_id_text import typed_scsi_id
 from relvmoiscsi.sr_driver.protocol import Call
+from relvmoiscsi.sr_types import SrType
 from relvmoiscsi.wording import VDIS
 
 if TYPE_CHECKING:  # these imports are slow, and a call with a refused device-config does not need them
@@ -110,10 +111,9 @@ class CallLun:
 
 
 class Transport(NamedTuple):
-    """A way for LUNs to reach this host, with its SR types."""
+    """A way for LUNs to reach this host, with its SR type."""
 
-    sr_type: str  #: the product's SR type: "relvmoiscsi"
-    stock_type: str  #: the SR type that attaches the result: "lvmoiscsi"
+    sr_type: SrType
     parse_config: Callable[[Mapping[str, str]], CallRequest]  #: raises UsageError
     #: takes the seconds to wait for a lock as its last argument
     #: raises MissingKey if a key is missing, or another RelvmoiscsiError

@@ -27,8 +27,8 @@ TESTS = Path(__file__).resolve().parent
 DATA = Path(__file__).resolve().parents[1] / "data"
 
 #: What every room may import from.
-BASE = ("errors", "deadline", "device", "vpd", "scsi", "scsi_id_text", "portal", "wording", "untrusted",
-        "untrusted_xml", "json_answer", "__init__")  # fmt: skip
+BASE = ("errors", "deadline", "device", "vpd", "scsi", "scsi_id_text", "portal", "sr_types", "wording",
+        "untrusted", "untrusted_xml", "json_answer", "__init__")  # fmt: skip
 
 #: What else a room of the package, or a module at its top, may import from. Imports point one way:
 #:
@@ -59,6 +59,7 @@ MAY_IMPORT = {
     "scsi": (),
     "scsi_id_text": (),
     "portal": (),
+    "sr_types": (),
     "wording": (),
     "untrusted": (),
     "untrusted_xml": (),

@@ -19,7 +19,7 @@ from typing import List, Optional, Sequence, Tuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.host.files import in_directory, open_private, text_of
+from relvmoiscsi.host.files import make_directory, open_private, text_of
 from relvmoiscsi.host.locks.lun_lock import is_lun_locked
 from relvmoiscsi.host.own_path import NotOwn, verify_own_way
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -28,6 +28,7 @@ from relvmoiscsi.scsi_id_text import is_scsi_id
 log = logging.getLogger(__name__)
 
 DIRECTORY = "var/lib/relvmoiscsi/cleanup"
+_TRIES = 100  # for each failed try, another process removed the directory in the same microseconds
 
 
 def read(scsi_id: str, host: Host = THIS_HOST) -> Optional[Tuple[str, ...]]:
@@ -54,17 +55,20 @@ def read(scsi_id: str, host: Host = THIS_HOST) -> Optional[Tuple[str, ...]]:
 def note(scsi_id: str, there: Sequence[str], host: Host = THIS_HOST) -> None:
     """Write the LUN's entry, and replace an earlier entry. Raises Refused."""
     path = _path(scsi_id, host)
+    new = f"{path}.{os.getpid()}.new"
     content = json.dumps({"boot": host.boot_id, "there": list(there)}, sort_keys=True)
-
-    def put() -> None:
-        verify_own_way(path)
-        new = f"{path}.{os.getpid()}.new"
-        with open(open_private(new, os.O_WRONLY | os.O_TRUNC), "w", encoding="ascii") as file:
-            file.write(content + "\n")
-        os.rename(new, path)
-
     try:
-        in_directory(os.path.dirname(path), 0o700, put)
+        for again in reversed(range(_TRIES)):
+            try:
+                make_directory(os.path.dirname(path), 0o700)
+                verify_own_way(path)
+                with open(open_private(new, os.O_WRONLY | os.O_TRUNC), "w", encoding="ascii") as file:
+                    file.write(content + "\n")
+                os.rename(new, path)
+                return
+            except (FileNotFoundError, FileExistsError):  # a call that ends has just removed the empty directory
+                if not again:
+                    raise
     except NotOwn as error:
         problem = f"The clean-up journal {path} is not safe: {error}. Let root have that place alone, then try again."
         raise Refused(problem).in_state("Nothing was written.") from None

@@ -90,7 +90,7 @@ def is_switch_on(scsi_id: str, host: Host = THIS_HOST) -> bool:
 
 def wait_until_shown(scsi_id: str, seconds: float, host: Host = THIS_HOST) -> bool:
     """Wait until a LUN with a disk has the link by which SM finds the LUN. Return False after `seconds`."""
-    link = os.path.join(host.dev, "disk/by-id/scsi-" + scsi_id)
+    link = host.at("dev/disk/by-id/scsi-" + scsi_id)
 
     def is_shown() -> bool:
         disks = udev.disks_of(scsi_id, host)
@@ -354,7 +354,7 @@ def _show_disk(name: str, host: Host) -> None:
     is_new = _may_be_hidden(name, host, "all") and not name.startswith("dm-")
     action = "add" if is_new else "change"
     udev.make_event(name, host, action)
-    for path in sorted(glob(os.path.join(escape(host.sysfs), "block", escape(name), "*/partition"))):
+    for path in sorted(glob(os.path.join(escape(host.at("sys")), "block", escape(name), "*/partition"))):
         part = os.path.join(name, os.path.basename(os.path.dirname(path)))
         if _may_be_hidden(part, host):
             udev.make_event(part, host, action)
@@ -363,6 +363,6 @@ def _show_disk(name: str, host: Host) -> None:
 def _disks_behind(adapters: Sequence[str], host: Host) -> List[str]:
     """Return the disks ("sdb") behind the adapters ("host3")."""
     numbers = [adapter[len("host") :] for adapter in adapters]
-    devices = os.path.join(escape(host.sysfs), "bus/scsi/devices")
+    devices = os.path.join(escape(host.at("sys")), "bus/scsi/devices")
     paths = [path for number in numbers for path in glob(os.path.join(devices, number + ":*", "block/sd*"))]
     return sorted((os.path.basename(path) for path in paths), key=udev.by_age)

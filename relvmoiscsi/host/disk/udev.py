@@ -48,7 +48,7 @@ def _named(pattern: str, scsi_id: str, host: Host) -> List[str]:
 
 def block_devices(pattern: str, host: Host = THIS_HOST) -> List[str]:
     """Return the kernel's names of this host's block devices that match a pattern such as "sd*"."""
-    return [os.path.basename(path) for path in glob(os.path.join(escape(host.sysfs), "block", pattern))]
+    return [os.path.basename(path) for path in glob(os.path.join(escape(host.at("sys")), "block", pattern))]
 
 
 def by_age(name: str) -> Any:
@@ -143,7 +143,7 @@ def _late(waiting: Callable[[], List[str]], seconds: float, host: Host) -> List[
 def make_event(kernel_name: str, host: Host = THIS_HOST, action: str = "change") -> None:
     """Have udev apply its rules to the block device again."""
     try:
-        with open(os.path.join(host.sysfs, "block", kernel_name, "uevent"), "w", encoding="ascii") as uevent:
+        with open(host.at("sys/block", kernel_name, "uevent"), "w", encoding="ascii") as uevent:
             uevent.write(action)
     except OSError as error:
         log.debug("no %s event for %s: %s", action, kernel_name, error.strerror)  # the device is being removed
@@ -161,7 +161,7 @@ def database(name: str, host: Host = THIS_HOST) -> List[str]:
 
 
 def _is_there(name: str, host: Host) -> bool:
-    return os.path.exists(os.path.join(host.sysfs, "block", name))
+    return os.path.exists(host.at("sys/block", name))
 
 
 def _written(name: str, host: Host) -> Tuple[int, int]:
@@ -175,5 +175,5 @@ def _written(name: str, host: Host) -> Tuple[int, int]:
 
 def _entry(name: str, host: Host) -> str:
     """Return the path of a device's entry in udev's database. Raises OSError if there is no such device."""
-    with open(os.path.join(host.sysfs, "block", name, "dev"), encoding="ascii") as number:
+    with open(host.at("sys/block", name, "dev"), encoding="ascii") as number:
         return host.at("run/udev/data/b" + number.read().strip())

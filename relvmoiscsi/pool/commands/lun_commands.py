@@ -136,7 +136,7 @@ class LunsCommand(PoolCommand):
 
     def run(self) -> Answer:
         with self.opened() as (calls, pool), _seen(self, calls, pool, self.search) as seen:
-            return Answer({"luns": [lun.facts(pool) for lun in seen]}, _luns_text(pool, seen))
+            return Answer({"pool_luns": [lun.facts(pool) for lun in seen]}, _luns_text(pool, seen))
 
 
 def _luns_text(pool: Pool, seen: Sequence[PoolLun]) -> str:
@@ -224,12 +224,12 @@ class AttachCommand(PoolChange):
                         "scsi_id": each.scsi_id,
                         "old_sr": each.of_sr,
                         "new_sr": each.sr_uuid,
-                        "vdis": each.facts()["vdis"],
+                        "vdi_pairs": each.facts()["vdi_pairs"],
                     }
                     for each in results
                     if each.sr_uuid
                 ]
-                is_written = write_map({"srs": rows}, "`relvmoiscsi pool map` prints the same UUIDs.")
+                is_written = write_map({"attached_srs": rows}, "`relvmoiscsi pool map` prints the same UUIDs.")
                 return answer if is_written else answer._replace(status=answer.status or EXIT_NOT_PRINTED)
 
     def _plan(self, calls: Calls, pool: Pool, seen: Sequence[PoolLun], of: Sequence[str]) -> List[LunPlan]:
@@ -277,7 +277,7 @@ def _would_attach(planned: Sequence[LunPlan], passed_over: Sequence[Attached]) -
     # the exit status that the run would have, as far as the plan tells
     errors = [row.error for row in planned] + [each.error for each in passed_over]
     status = exit_status(errors, any(row.down for row in planned))
-    return Answer({"changed": is_any, "would": rows}, "\n".join([head, *map(printable, lines)]), status)
+    return Answer({"changed": is_any, "would_attach": rows}, "\n".join([head, *map(printable, lines)]), status)
 
 
 #: the end of the line about a host that has not plugged an SR
@@ -303,7 +303,7 @@ def _attached_answer(results: Sequence[Attached], is_changed: bool) -> Answer:
             lines.append(f"  next: {clone}")
     is_partial = any(result.status not in (attach.DONE, attach.ALREADY) for result in results)
     status = exit_status([result.error for result in results], is_partial)
-    facts = {"changed": is_changed, "luns": [result.facts() for result in results]}
+    facts = {"changed": is_changed, "attach_results": [result.facts() for result in results]}
     return Answer(facts, "\n".join(lines), status)
 
 
@@ -325,8 +325,8 @@ class PoolMapCommand(PoolCommand):
         facts = {
             "old_sr": sr["other_config"][records.ORIGINAL_SR] or None,
             "new_sr": sr["uuid"],
-            "name": sr["name_label"],
-            "vdis": [{**pair.facts(), "vm_names": vms.get(pair.old, [])} for pair in pairs],
+            "sr_name_label": sr["name_label"],
+            "vdi_pairs": [{**pair.facts(), "vm_names": vms.get(pair.old, [])} for pair in pairs],
         }
         lines = ['{} "{}"'.format(sr["uuid"], sr["name_label"])]
         for pair in pairs:

@@ -249,7 +249,7 @@ def _cloned(results: Sequence[Cloned], to_know: Sequence[str] = ()) -> Answer:
             lines.append(f"  {each.error}")
         if each.status == clone.MADE:
             lines.append(f"  next: {_start(each.uuid)}")
-    facts = {"vms": [each.facts() for each in results]}
+    facts = {"clone_results": [each.facts() for each in results]}
     status = exit_status([each.error for each in results])
     return Answer(facts, "\n".join([*map(printable, lines), *to_know]), status)
 
@@ -354,7 +354,9 @@ def _all_restored(results: Sequence[Restored], to_know: Sequence[str] = ()) -> A
         return _restored(results[0], to_know)
     texts = [_restored(result).text for result in results]
     rows = [{**each.facts(), "problem": None if each.error is None else str(each.error)} for each in results]
-    return Answer({"vms": rows}, "\n".join([*texts, *to_know]), exit_status([each.error for each in results]))
+    return Answer(
+        {"restore_results": rows}, "\n".join([*texts, *to_know]), exit_status([each.error for each in results])
+    )
 
 
 def _missing(**arguments: Any) -> str:
@@ -478,7 +480,7 @@ def _lent(copy: Copy, results: Sequence[Lent], to_know: Sequence[str] = ()) -> A
     if all(each.status == rescue.BACK for each in results):
         lines.append(f"next: {shell_command('relvmoiscsi pool discard', copy.uuid)}")
     status = exit_status([each.error for each in results])
-    return Answer({"disks": [each.facts() for each in results]}, "\n".join([*lines, *to_know]), status)
+    return Answer({"rescue_results": [each.facts() for each in results]}, "\n".join([*lines, *to_know]), status)
 
 
 # --- save-vms
@@ -494,8 +496,8 @@ class SaveVmsCommand(PoolChange):
             refs = save_vms.vms_on(pool, found, sr)
             names = ", ".join(str(found.vms[ref]["name_label"]) for ref in refs)
             if self.dry_run:
-                would = [{"uuid": found.vms[ref]["uuid"], "name": found.vms[ref]["name_label"]} for ref in refs]
-                return Answer({"would": would}, printable(f"The records of these VMs would be saved: {names}"))
+                would = [{"vm": found.vms[ref]["uuid"], "vm_name": found.vms[ref]["name_label"]} for ref in refs]
+                return Answer({"would_save": would}, printable(f"The records of these VMs would be saved: {names}"))
             ask(self, printable(f"Save the records of {names}?"))
             with self.work(str(pool.srs[sr]["name_label"]), "save the records"), waiting("the pool"):
                 when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -508,10 +510,10 @@ class SaveVmsCommand(PoolChange):
         lines.append("next: make the snapshot on the array, map its clone, then `relvmoiscsi pool luns`")
         facts: Dict[str, Any] = {
             "sr": saved.sr_uuid,
-            "vdi": vdi,
-            "when": saved.when,
-            "vms": [{"uuid": vm.uuid, "name": vm.name_label} for vm in vms],
-            "failed": [{"name": name, "problem": error} for name, error in failed.values()],
+            "records_vdi": vdi,
+            "saved_at": saved.when,
+            "saved": [{"vm": vm.uuid, "vm_name": vm.name_label} for vm in vms],
+            "not_saved": [{"vm_name": name, "problem": error} for name, error in failed.values()],
             "fingerprint": saved.fingerprint,
         }
         return Answer(facts, "\n".join(map(printable, lines)), exit_status([], is_partial=bool(failed)))

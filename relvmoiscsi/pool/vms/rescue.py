@@ -44,9 +44,15 @@ class Lent(NamedTuple):
     error: Optional[RelvmoiscsiError] = None
 
     def facts(self) -> Dict[str, Any]:
-        facts = self._asdict()
-        error = facts.pop("error")
-        return {**facts, "problem": None if error is None else str(error)}
+        return {
+            "vdi": self.vdi,
+            "vdi_name": self.name,
+            "vm_name": self.vm_name,
+            "status": self.status,
+            "mode": self.mode,
+            "userdevice": self.userdevice,
+            "problem": None if self.error is None else str(self.error),
+        }
 
 
 def find(copy: Copy, text: str) -> str:

@@ -57,7 +57,7 @@ class Restored(NamedTuple):
     def facts(self) -> Dict[str, Any]:
         return {
             "vm": self.vm,
-            "name": self.name,
+            "vm_name": self.name,
             "status": self.status,
             "disks": [disk.facts() for disk in self.disks],
             "no_longer_needed": list(self.waiting),

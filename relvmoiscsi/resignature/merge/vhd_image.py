@@ -182,7 +182,7 @@ class _NewImage(VolumeRanges):
 
     def _bitmap(self, slot: int, bits: int) -> Iterator[Chunk]:
         padding = UNIT - SECTOR if slot else 0
-        yield from self.chunks(self._bitmap_at(slot) - padding, bytes(padding) + blocks.bitmap_bytes(bits))
+        yield from self.chunks(self._bitmap_at(slot) - padding, bytes(padding) + bits.to_bytes(SECTOR, "big"))
 
     # --- copies of guest data
 

@@ -10,7 +10,7 @@ from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats import mgt as mgt_records
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.cbt import CbtLog
-from relvmoiscsi.formats.identity import IdMap, dashed, derived_lvm_id, derived_uuid, sightings
+from relvmoiscsi.formats.identity import IdMap, dashed, derived_lvm_id, derived_uuid, sightings, with_new_ids
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, text_without_tags
 from relvmoiscsi.formats.ondisk import Field
 from relvmoiscsi.formats.vhd import DynamicHeader, Vhd
@@ -160,7 +160,7 @@ def differences(before: Lun, after: Lun, ids: IdMap, generations: int = 1) -> Li
     if len(before.volumes) != len(after.volumes):
         return found + [f"{after.name} has {len(after.volumes)} volumes, expected {len(before.volumes)}."]
     for volume, other in zip(before.volumes, after.volumes):
-        found += _volume_differences(volume, other, volume.name.renamed(names), ids)
+        found += _volume_differences(volume, other, with_new_ids(volume.name.text, names), ids)
     if before.mgt is None or after.mgt is None:
         return found + _expect("MGT", after.mgt is None, before.mgt is None)
     found += _expect("The SR UUID in MGT", after.mgt.sr_uuid, ids.new_sr)

@@ -11,7 +11,7 @@ from relvmoiscsi import __version__
 from relvmoiscsi.device import Chunk, Range, align_up, torn_bytes
 from relvmoiscsi.errors import Place, Refused
 from relvmoiscsi.formats import naming
-from relvmoiscsi.formats.identity import IdMap
+from relvmoiscsi.formats.identity import IdMap, with_new_ids
 from relvmoiscsi.formats.lvm import pv, ring
 from relvmoiscsi.formats.lvm.pv import Mda
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, renamed_text
@@ -126,7 +126,7 @@ def plan_resignature(
     lvs: Dict[str, Optional[LogicalVolume]] = {}
     for lv in lun.vg.lvs:
         volume = after.get(lv.id)
-        lvs[lv.name] = volume.lv._replace(name=volume.name.renamed(names)) if volume else None
+        lvs[lv.name] = volume.lv._replace(name=with_new_ids(volume.name.text, names)) if volume else None
     text = renamed_text(lun.vg, naming.VG_PREFIX + ids.new_sr, lvs, ids).encode("latin-1") + b"\0"
     changes = list(volume_changes(lun, ids))
     fields = content_fields(lun.vg, changes)
@@ -227,10 +227,10 @@ class _RingSpace:
             if second is None:
                 return None
             text_at = second.offset + pv.MDA_HEADER_SIZE
-            header = pv.mda_header(second, pv.text_location(second, text_at, text))
+            header = pv.mda_header(second, text_at, text)
             final = finals[index] if finals else b""
             if not final:
-                final = bytes(pv.mda_header(mda.area, pv.text_location(mda.area, text_at, text), mda.header))
+                final = bytes(pv.mda_header(mda.area, text_at, text, mda.header))
             moves.append(MdaMove(mda.area, second, old, bytes(header), final))
         return moves
 

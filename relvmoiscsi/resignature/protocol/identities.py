@@ -139,7 +139,7 @@ def put_back(run: Run, buffer: WriteBuffer, careful: bool = False) -> List[IdFie
             data, before = (STRUCTURES[field.kind](side.get(field.around)) for side in (buffer, sides.old))
             # the old checksum when only the run has changed the structure, which then may have a wrong checksum
             as_before = data.replace(checksum=before.checksum)
-            is_before = as_before == before and is_whole(field.kind, bytes(before))
+            is_before = as_before == before and is_whole(before)
             buffer.put(field.around, bytes(as_before if is_before else sealed(data)))
     return strange
 
@@ -148,7 +148,7 @@ def first_changed(run: Run, buffer: WriteBuffer) -> Optional[IdField]:
     """The first field that holds neither its old nor its new bytes, or whose structure is damaged."""
     sides = _Sides(run, buffer)
     for field in run.fields:
-        is_damaged = bool(field.kind) and not is_whole(field.kind, buffer.get(field.around))
+        is_damaged = bool(field.kind) and not is_whole(STRUCTURES[field.kind](buffer.get(field.around)))
         if is_damaged or not sides.is_ours(field, careful=False):
             return field
     return None

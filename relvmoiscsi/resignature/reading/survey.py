@@ -24,6 +24,7 @@ from relvmoiscsi.errors import (
     reading,
 )
 from relvmoiscsi.formats import naming
+from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.formats.lvm.pv import Label, Mda
 from relvmoiscsi.formats.lvm.vg import VolumeGroup, read_vg
@@ -140,8 +141,8 @@ def read_contents(device: Device, label: Label, like: Optional[Lun] = None, on_d
 
 
 def _sr_uuid(device: Device, vg_name: str) -> str:
-    found = naming.sr_of_vg(vg_name)
-    if found is None:
+    found = vg_name[len(naming.VG_PREFIX) :]
+    if not vg_name.startswith(naming.VG_PREFIX) or not is_uuid(found):
         problem = f"{device.name} holds the volume group {vg_name}, which is no SR's."
         raise Refused(
             problem + f" LVM's own `{shell_command('vgimportclone', device.name)}` gives it new ids.", "VolNotFound"

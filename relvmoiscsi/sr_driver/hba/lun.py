@@ -14,7 +14,6 @@ step starts after the deadline; the undo has some seconds of its own.
 """
 
 import logging
-import os
 import time
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -130,19 +129,21 @@ class HbaLun(CallLun):
 
         def wait_until_shown() -> None:
             """After success: wait for the LUN's link. The stock driver formats a LUN that seems empty without it."""
-            if found.is_new:
-                seconds = deadline.for_cleanup().within(hiding.SHOWN_SECONDS)
-                hiding.wait_until_shown(self.scsi_id, seconds, THIS_HOST)
+            with quietly("waiting for udev to show the LUN"):
+                if found.is_new:
+                    seconds = deadline.for_cleanup().within(hiding.SHOWN_SECONDS)
+                    hiding.wait_until_shown(self.scsi_id, seconds, THIS_HOST)
 
         def drop_caches(_kind: object, error: Optional[BaseException], _trace: object) -> None:
             """Drop the page caches of all disks of the LUN, as any disk may have been read; not before a write."""
             if not isinstance(error, OutOfTime):
-                until = deadline.for_cleanup().part(_CACHES_SECONDS)
-                quietly("dropping page caches", lambda: paths.drop_caches(udev.disks_of(self.scsi_id), until))
+                with quietly("dropping page caches"):
+                    until = deadline.for_cleanup().part(_CACHES_SECONDS)
+                    paths.drop_caches(udev.disks_of(self.scsi_id), until)
 
         with ExitStack() as stack, terminated.only_here():
             stack.enter_context(lun_locked(self.scsi_id, deadline, self.lock_seconds))
-            stack.callback(quietly, "waiting for udev to show the LUN", wait_until_shown)
+            stack.callback(wait_until_shown)
             stack.enter_context(hiding.hidden(self.scsi_id, deadline=deadline))
             there = udev.disks_of(self.scsi_id)  # udev handles every later disk under the switch
             if to_write:
@@ -180,7 +181,7 @@ class HbaLun(CallLun):
             return [THIS_HOST.node(multipath.single_path(self.scsi_id, disks))]
 
         def is_detour(disk: str) -> bool:
-            state = text_of(os.path.join(THIS_HOST.sysfs, "block", disk, "device/access_state")).strip()
+            state = text_of(THIS_HOST.at("sys/block", disk, "device/access_state")).strip()
             return state not in ("", "active/optimized")  # "": the array has no such states
 
         alone = sorted((disk for disk in disks if disk not in in_map), key=is_detour)

@@ -10,7 +10,6 @@ The call hides their disks and removes them again. Such a LUN stays in three cas
 
 import logging
 from contextlib import ExitStack, suppress
-from functools import partial
 from typing import Callable, ContextManager, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 
 from relvmoiscsi.deadline import CLEANUP_SECONDS, Deadline
@@ -106,13 +105,15 @@ def _remove(go: Mapping[str, Sequence[str]], stay: Sequence[str], before: Before
     # An earlier call's entry in the clean-up journal stays.
     noted = [scsi_id for scsi_id in go if cleanup_journal.read(scsi_id) is None]
     for scsi_id in noted:
-        quietly("noting what a scan has brought", partial(cleanup_journal.note, scsi_id, before.addresses))
+        with quietly("noting what a scan has brought"):
+            cleanup_journal.note(scsi_id, before.addresses)
     goes = [one for addresses in go.values() for one in addresses]
     awaited = [*goes, *stay]
     THIS_HOST.wait_for(lambda: all(map(hba.disk_at, awaited)), deadline.within(NODE_SECONDS))
     disks = [disk for disk in map(hba.disk_at, awaited) if disk]
     seconds = deadline.within(CLEANUP_SECONDS)
-    quietly("waiting for udev", lambda: udev.settle(disks, seconds))  # a late udev would keep 160 disks in use
+    with quietly("waiting for udev"):  # a late udev would keep 160 disks in use
+        udev.settle(disks, seconds)
     failures = take_away(goes, deadline.for_cleanup().part(CLEANUP_SECONDS))
     for sentence in failures.values():
         log.warning("%s", sentence)

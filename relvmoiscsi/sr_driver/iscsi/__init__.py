@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from relvmoiscsi.sr_driver.iscsi.iscsi_config import IscsiConfig
 from relvmoiscsi.sr_driver.protocol import Call
 from relvmoiscsi.sr_driver.transport import CallLun, Transport, record_of_host
+from relvmoiscsi.sr_types import ISCSI_SR
 
 if TYPE_CHECKING:
     from relvmoiscsi.deadline import Deadline
@@ -28,4 +29,4 @@ def open_lun(
     return IscsiLun(access, deadline, lock_seconds)
 
 
-ISCSI = Transport("relvmoiscsi", "lvmoiscsi", IscsiConfig, open_lun)
+ISCSI = Transport(ISCSI_SR, IscsiConfig, open_lun)

@@ -12,6 +12,7 @@ writing call for the LUN first ends that session: all writing sessions for the s
 (iscsi/target_sessions.py).
 """
 
+import logging
 from functools import partial
 from typing import Callable
 
@@ -23,6 +24,8 @@ from relvmoiscsi.lun.guard import VerifyUnused
 from relvmoiscsi.lun.opened import OpenLun
 from relvmoiscsi.sr_driver.iscsi.target_access import Access
 from relvmoiscsi.sr_driver.transport import CallLun, Found
+
+log = logging.getLogger(__name__)
 
 
 class IscsiLun(CallLun):
@@ -41,9 +44,10 @@ class IscsiLun(CallLun):
         def add(number: int) -> None:
             from relvmoiscsi.host.iscsi_sessions import add_lun  # noqa: PLC0415 - only a LUN that was written is added
 
-            deadline = self.deadline.for_cleanup()
-            which = (self._access.config.target_iqn, self.scsi_id, number, deadline, THIS_HOST)
-            quietly("adding the LUN to a session that this host has", partial(add_lun, *which))
+            with quietly("adding the LUN to a session that this host has"):
+                iqn, deadline = self._access.config.target_iqn, self.deadline.for_cleanup()
+                for problem in add_lun(iqn, self.scsi_id, number, deadline, THIS_HOST):
+                    log.warning("%s", problem)
 
         how = (self.scsi_id, self._session, self.deadline, self.lock_seconds, verify, add)
         with session_to_write(*how) as lun:

@@ -90,7 +90,7 @@ def test_a_resignature_writes_what_it_writes_to_a_disk(command, clone, one_lun, 
     ran = command("resignature", one_lun.where, *words, "--json")
 
     assert ran.status == 0, ran.err
-    assert ran.json["lun"]["kind"] == "iSCSI LUN" and ran.json["lun"]["vendor"] == "HOSTILE"
+    assert ran.json["lun"]["device_kind"] == "iSCSI LUN" and ran.json["lun"]["vendor"] == "HOSTILE"
     assert clone == SparseDisk.from_file(str(lun)) and not one_lun.lun(0).unflushed
 
 
@@ -271,7 +271,7 @@ LOCKS = {0: (lun_lock, "is held by this very process"), 1000: (user_lock, "Anoth
 @pytest.mark.parametrize("uid", LOCKS)
 def test_two_commands_of_root_or_of_users_do_not_work_on_one_lun(command, one_lun, uid, monkeypatch):
     lock, says = LOCKS[uid]
-    os.symlink("/proc", on_lun.HOST.proc)
+    os.symlink("/proc", on_lun.HOST.at("proc"))
     with lock(one_lun.lun(0).scsi_id, on_lun.HOST, 0):
         monkeypatch.setattr(os, "geteuid", lambda: uid)
         refuses(command, one_lun, says)
@@ -426,7 +426,7 @@ def test_a_list_asks_a_busy_lun_once_and_says_that_it_is_busy(command, monkeypat
     monkeypatch.setattr(url_source, "REPLACEMENT_TIMEOUT_SECONDS", 0.2)
     monkeypatch.setattr(looking, "PAUSE_SECONDS", 3600.0)
     with HostileTarget(quirks=["busy_for_ever"], ignore=("isid kept",)) as target:
-        (row,) = command("show", url(target), "--json").json["luns"]
+        (row,) = command("show", url(target), "--json").json["target_luns"]
 
     assert row["state"] is None and "status 08 (busy)" in row["problem"]
 
@@ -489,7 +489,7 @@ def test_a_url_without_a_lun_lists_luns_with_their_srs_and_one_that_cannot_be_re
 
     monkeypatch.setattr(url_source, "open_lun", open_lun)
     with serving(clone, SparseDisk(1 << 20), clone) as target:
-        first, second, third = command("show", url(target), "--json").json["luns"]
+        first, second, third = command("show", url(target), "--json").json["target_luns"]
         text = command("show", url(target))
     assert first == {
         "number": 0,
@@ -513,7 +513,7 @@ def test_a_url_without_a_lun_lists_luns_with_their_srs_and_one_that_cannot_be_re
 def test_luns_with_one_sr_are_marked(command, clone):
     sr = shell.tree().truth.sr_uuid
     with serving(clone, SparseDisk(1 << 20), clone.copy(), shell.tree(1).disk.copy()) as target:
-        luns = command("show", url(target), "--json").json["luns"]
+        luns = command("show", url(target), "--json").json["target_luns"]
         lines = command("show", url(target)).out.splitlines()
     assert [lun["same_sr_as"] for lun in luns] == [[2], [], [0], []]
     assert [line for line in lines if line.startswith("note: ")] == [

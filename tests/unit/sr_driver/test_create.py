@@ -22,6 +22,7 @@ from relvmoiscsi.sr_driver import create, rewrite
 from relvmoiscsi.sr_driver.iscsi.iscsi_config import IscsiConfig
 from relvmoiscsi.sr_driver.protocol import Call
 from relvmoiscsi.sr_driver.transport import CallLun, Transport
+from relvmoiscsi.sr_types import ISCSI_SR
 
 NOBODY = PoolRecords(pbds={}, srs={}, vdis={})
 
@@ -68,7 +69,7 @@ def refusal(monkeypatch, xapi, use=None, reads=THE_ORIGINAL, problem=IN_USE):
     monkeypatch.setattr(users, "read_pool", lambda _xapi: NOBODY)
     monkeypatch.setattr(stale_volumes, "use_of_lun", lambda _scsi_id, _host: use)
     deadline = Deadline(50, Clock())
-    transport = Transport("relvmoiscsi", "lvmoiscsi", IscsiConfig, lambda *_: InUse(SCSI_ID, deadline))
+    transport = Transport(ISCSI_SR, IscsiConfig, lambda *_: InUse(SCSI_ID, deadline))
     call = Call("sr_create", DEVICE_CONFIG)._replace(host_ref="me")
     with pytest.raises(Refused) as caught:
         create.sr_create(call, IscsiConfig(DEVICE_CONFIG), xapi, None, deadline, transport)

@@ -122,7 +122,7 @@ def test_what_a_host_has_of_a_lun(world):
 @pytest.mark.processes
 @pytest.mark.parametrize("works", [lun_lock, hiding.hidden], ids=["lock", "switch"])
 def test_a_host_whose_call_is_at_work_on_the_lun(world, works):
-    os.symlink("/proc", world.host.proc)
+    os.symlink("/proc", world.host.at("proc"))
 
     with works(SCSI_ID, host=world.host):
         assert use_of_lun(SCSI_ID, world.host).is_worked_on

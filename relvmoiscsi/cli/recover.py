@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The commands that settle an earlier run: `recover` an interrupted run; `undo` any run, and restore its old ids."""
+"""The commands on an earlier run: `recover` an interrupted run; `undo` any run, and restore its old ids."""
 
 import os
 
@@ -62,7 +62,7 @@ class RecoverCommand(WriteCommand):
         return self.answer(lun, outcome, text)
 
     def consent(self, lun: OpenLun, proposal: Proposal) -> None:
-        """Ask whether to settle the run, with the SR that the LUN will then hold."""
+        """Ask whether to recover the run, with the SR that the LUN will then hold."""
         assert isinstance(proposal, Recovery)
         kind, ids = KINDS[proposal.earlier.commit_record.kind], proposal.earlier.journal.run.ids
         what, sr_uuid = ("Roll back", ids.sr) if engine.goes_back(proposal.earlier) else ("Finish", ids.new_sr)
