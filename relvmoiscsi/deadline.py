@@ -48,7 +48,6 @@ class Deadline:
         self.state = state
         self._clock = clock
         self._end = clock() + seconds
-        self._in_words = f"{round(seconds, 1):g}"
 
     @property
     def left(self) -> float:
@@ -80,6 +79,10 @@ class Deadline:
     def disk_state(self) -> str:
         """The state with a sentence that the time is over: another error may be a result of the short time."""
         return f"The {self._in_words} seconds {self.of_what} are over. {self.state}".strip()
+
+    @property
+    def _in_words(self) -> str:
+        return f"{round(self.seconds, 1):g}"  # a step has other seconds than the call has
 
     def part(self, seconds: float) -> "Deadline":
         """Return a budget of `seconds` from now, at most the remaining time."""
