@@ -18,7 +18,6 @@ from relvmoiscsi.errors import (
     NOTHING_WRITTEN,
     FormatError,
     NotFound,
-    Place,
     Refused,
     RelvmoiscsiError,
     Unfinished,
@@ -171,7 +170,7 @@ def prepare(
             tell(error, device.name, Problems((error,)), request)
             raise
         with telling(cache, label, request):
-            record = read_commit_record(label, Place(device.name, label.offset))
+            record = read_commit_record(label, device.name)
             if record is not None and record.phase != DONE:
                 raise sentences.unfinished(device.name, record)
             done = None if request.again else _done_before(cache, label, record, request.scsi_id)
@@ -194,6 +193,8 @@ def prepare(
             made = run_plan.plan_resignature(cache, selection, ids, entropy(16), request.scsi_id, unverified)
             check_plan(cache, lun, made)
             later_copy = earlier_run.later_copy(cache, label, record, request.scsi_id)
+        if selection.cost is not None:
+            device.verify_copy(selection.cost.data_bytes)
     return Prepared(
         state_of(record), made, lun, counting.reads, counting.read_batches, selection.cost, defects,
         later_copy=later_copy,
@@ -254,7 +255,7 @@ def find_done(device: Device, scsi_id: Optional[str] = None) -> Optional[Already
     """
     try:
         label = survey.read_label(device)
-        record = read_commit_record(label, Place(device.name, label.offset))
+        record = read_commit_record(label, device.name)
         return _done_before(device, label, record, scsi_id)
     except (FormatError, Refused, NotFound) as problem:
         log.debug("%s: %s", device.name, problem)
@@ -268,7 +269,7 @@ def has_new_identities(device: Device, scsi_id: str) -> bool:
     """
     try:
         label = survey.read_label(device)
-        record = read_commit_record(label, Place(device.name, label.offset))
+        record = read_commit_record(label, device.name)
     except (FormatError, Refused, NotFound):
         return False
     is_after = record is not None and record.kind == RESIGNATURE and record.phase != IN_PROGRESS

@@ -36,7 +36,8 @@ from relvmoiscsi.wording import human_size, printable, shell_command
 HOST = THIS_HOST
 
 FINISHED = "{}: the {} was finished."
-FINISHED_LUN = "No next step is needed on the LUN: a host may attach the clone beside its original."
+ATTACH_IT = "attach the clone: a host may have it beside its original"
+NOT_BESIDE = "Until the clone has new identities, no host may attach the clone beside its original."
 
 
 # --- the request
@@ -69,13 +70,13 @@ class DeviceCommand:
     def run(self) -> Answer:
         raise NotImplementedError
 
-    def next_line(self, state: str, run: Optional[engine.Run] = None) -> str:
+    def next_step(self, state: str, run: Optional[engine.Run] = None) -> str:
         """Return the next step with a LUN in this state, after this run. One VDI cannot be compared."""
         is_new = state == engine.RESIGNATURED
         if is_new and run is not None and run.one is not None:
-            return FINISHED_LUN
+            return ATTACH_IT
         original = "ORIGINAL" if is_new else None
-        return "next: " + shell_command(
+        return shell_command(
             "relvmoiscsi check" if is_new else "relvmoiscsi resignature", self.device, original=original, **self.login
         )
 
@@ -127,8 +128,11 @@ class WriteCommand(DeviceCommand, Asked):
         elif not loss:
             ask(self, question)
 
-    def answer(self, lun: OpenLun, outcome: run.CompletedRun, headline: str) -> Answer:
-        """Return the answer after a write, when the LUN is closed; say what this machine still remembers of the LUN."""
+    def answer(self, lun: OpenLun, outcome: run.CompletedRun, headline: str, again: str = "") -> Answer:
+        """Return the answer after a write, when the LUN is closed; say what this machine still remembers of the LUN.
+
+        `again` is the command of a run that was rolled back, and the next step; "" for another run.
+        """
         result = outcome.result
         for sentence in outcome.stale:
             say(sentence)
@@ -136,8 +140,16 @@ class WriteCommand(DeviceCommand, Asked):
         if result.ids is not None:
             lines.append(report.map_text(result.lun, result.ids))
         lines.append(f"  {result.writes} writes, {human_size(result.bytes_written)}, {result.flushes} flushes")
-        text = "\n".join(lines + self._next_steps(lun, result))
-        return Answer(completed_facts(lun, outcome), text, done=self.done(headline, result.state))
+        is_new = result.state == engine.RESIGNATURED
+        if not is_new:
+            lines.append(NOT_BESIDE)
+        elif not again:
+            lines += self._attach_lines(lun, result)
+        step = again or shell_command(
+            "relvmoiscsi check" if is_new else "relvmoiscsi resignature", self.device, **self.login
+        )
+        done = self.done(headline, result.state)
+        return Answer(completed_facts(lun, outcome), "\n".join(lines), done=done, next_steps=[step])
 
     def done(self, headline: str, state: str) -> str:
         """Return what a run did, and the command that prints it again, for a result that cannot be printed."""
@@ -146,21 +158,14 @@ class WriteCommand(DeviceCommand, Asked):
             return f"{headline} `{again}` prints the ids."
         return f"{headline} `{shell_command('relvmoiscsi show', self.device, **self.login)}` shows the state."
 
-    def _next_steps(self, lun: OpenLun, result: engine.Result) -> List[str]:
-        """Return the next steps after a run: verify the LUN, then the commands that attach the new SR, with its values.
+    def _attach_lines(self, lun: OpenLun, result: engine.Result) -> List[str]:
+        """Return the commands that attach the new SR after a check, with its values.
 
         The commands are those of docs/driver.rst. Only a LUN with a SCSIid has them: no host attaches another device.
         """
-        if result.state != engine.RESIGNATURED:
-            resignature = shell_command("relvmoiscsi resignature", self.device, **self.login)
-            return [
-                f"next: give the clone new identities with `{resignature}`, or detach it. "
-                "No host may attach it beside its original."
-            ]
-        lines = ["next: " + shell_command("relvmoiscsi check", self.device, **self.login)]
         if lun.scsi_id is None or result.ids is None or result.lun is None:
-            return lines
-        lines.append("then, on the pool master (pbd-create and pbd-plug for each host):")
+            return []
+        lines = ["After the check, on the pool master (pbd-create and pbd-plug for each host):"]
         sr_type, config = HBA_SR.stock, [f"SCSIid={lun.scsi_id}"]
         if is_url(lun.name):
             from relvmoiscsi.lun.url_login import USER  # noqa: PLC0415 - a path needs no login

@@ -49,17 +49,18 @@ class RecoverCommand(WriteCommand):
             facts = report.result_facts(lun.name, Result(outcome.state, outcome.lun, ids, of, already_done=True))
             facts["lun"] = Identification(lun, NOBODY_NEEDED, outcome.lun).facts()
             text = f"{lun.name}: no run was interrupted; state {outcome.state}. Nothing was written."
-            return Answer(facts, text + "\n" + self.next_line(outcome.state, outcome.run))
+            return Answer(facts, text, next_steps=[self.next_step(outcome.state, outcome.run)])
         assert isinstance(outcome.proposal, Recovery)
-        kind = outcome.proposal.earlier.commit_record.kind
-        text = FINISHED.format(lun.name, KINDS[kind])
-        if engine.goes_back(outcome.proposal.earlier):
-            again = shell_command("relvmoiscsi undo" if kind == UNDO else "relvmoiscsi resignature", lun.name)
-            text = (
-                f"{lun.name}: the {KINDS[kind]} was interrupted before its commit and has been rolled back. "
-                f"Run `{again}` again."
+        earlier = outcome.proposal.earlier
+        kind = KINDS[earlier.commit_record.kind]
+        if engine.goes_back(earlier):
+            text = f"{lun.name}: the {kind} was interrupted before its commit and has been rolled back."
+            is_undo = earlier.commit_record.kind == UNDO
+            again = shell_command(
+                "relvmoiscsi undo" if is_undo else "relvmoiscsi resignature", self.device, **self.login
             )
-        return self.answer(lun, outcome, text)
+            return self.answer(lun, outcome, text, again)
+        return self.answer(lun, outcome, FINISHED.format(lun.name, kind))
 
     def consent(self, lun: OpenLun, proposal: Proposal) -> None:
         """Ask whether to recover the run, with the SR that the LUN will then hold."""

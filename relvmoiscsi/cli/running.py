@@ -37,10 +37,12 @@ def run_command(arguments: Namespace, look: str, interrupted: str) -> int:
     facts: Dict[str, Any] = {}
     try:
         answer: Answer = arguments.run(arguments)
+        for failure in answer.failed if arguments.json or arguments.quiet else ():
+            say(printable(failure), RED)
         if arguments.json:
             is_printed = print_result(answer_text(arguments.command, answer.facts, indent=2), answer.done)
         else:
-            is_printed = arguments.quiet or print_text(answer.text, answer.done)
+            is_printed = arguments.quiet or print_text(answer.for_people(), answer.done)
         return answer.status if is_printed else EXIT_NOT_PRINTED
     except RelvmoiscsiError as error:
         if hasattr(arguments, "vdis"):

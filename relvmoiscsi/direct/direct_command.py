@@ -161,14 +161,12 @@ def add(name: str, typed: str, keeps_session: bool) -> Answer:
         lines = [f"{direct.link_of(name, HOST)} leads to {HOST.node(status.device)} ({size})."]
     else:
         lines = [f"{direct.link_of(name, HOST)} will appear with its LUN. {printable(status.problem)}"]
+    steps: List[str] = []
     if vdi:
-        lines += [
-            f"The LUN is the VDI {vdi}.",
-            "next, to give the disk to a VM:",
-            f"  {shell_command('xe vbd-create vm-uuid=VM', f'vdi-uuid={vdi}', 'device=autodetect')}",
-            "  xe vbd-plug uuid=VBD",
-        ]
-    return Answer(facts, "\n".join(lines + ["note: " + printable(note) for note in notes]))
+        lines.append(f"The LUN is the VDI {vdi}. A VM gets the disk by a VBD.")
+        steps = [shell_command("xe vbd-create vm-uuid=VM", f"vdi-uuid={vdi}", "device=autodetect")]
+        steps.append("xe vbd-plug uuid=VBD")
+    return Answer(facts, "\n".join(lines + ["note: " + printable(note) for note in notes]), next_steps=steps)
 
 
 def _checked_device(scsi_id: str, has_multipathing: bool, is_new: bool, notes: List[str]) -> str:
@@ -315,13 +313,11 @@ def remove(name: str) -> Answer:
                 pool.call("VDI.forget", ref)
     except RelvmoiscsiError as error:
         notes.append(f"The VDI of the LUN could not be forgotten: {error.message} Run `xe vdi-forget`.")
-    text = (
-        f"{name} (LUN {scsi_id}) is no longer a direct LUN.\n"
-        "next: unmap the LUN at the array, or give it a name again: "
-        f"`{shell_command('relvmoiscsi direct add NAME', scsi_id)}`."
-    )
+    text = f"{name} (LUN {scsi_id}) is no longer a direct LUN."
+    step = "unmap the LUN at the array, or give it a name again: "
+    step += f"`{shell_command('relvmoiscsi direct add NAME', scsi_id)}`."
     facts = {"direct_name": name, "scsi_id": scsi_id, "link": link, "notes": notes}
-    return Answer(facts, "\n".join([text] + ["note: " + printable(note) for note in notes]))
+    return Answer(facts, "\n".join([text] + ["note: " + printable(note) for note in notes]), next_steps=[step])
 
 
 def _check_no_vm(name: str, notes: List[str]) -> None:

@@ -73,12 +73,15 @@ def only_one(name: str, host: Host, seconds: float, what: str) -> ContextManager
     Raises Refused, also if the lock is not free within `seconds`: a sentence that begins with `what`, such as "The file
     is being changed by".
     """
-    path = os.path.join(host.at(RUN_DIRECTORY), name)
-
-    def taken(owner: str) -> Refused:
-        return Refused(f"{what} {owner}. Try again when that has ended.").in_state("Nothing was changed.")
-
-    return flock.lock_file(path, lambda: open_lock_file(name, host), time.monotonic() + seconds, taken, host)
+    return flock.lock_file(
+        os.path.join(host.at(RUN_DIRECTORY), name),
+        lambda: open_lock_file(name, host),
+        time.monotonic() + seconds,
+        lambda _path, owner: Refused(f"{what} {owner}. Try again when that has ended.").in_state(
+            "Nothing was changed."
+        ),
+        host,
+    )
 
 
 def _make_private(path: str) -> None:

@@ -52,6 +52,7 @@ from relvmoiscsi.iscsi.names import LunInfo
 from relvmoiscsi.iscsi.session import Command, Task
 from relvmoiscsi.iscsi.target_sessions import TargetSessions
 from relvmoiscsi.scsi import Verdict
+from relvmoiscsi.wording import human_size
 
 log = logging.getLogger(__name__)
 
@@ -89,13 +90,14 @@ class LunDevice(Device):
         copy_limit_bytes: Optional[int] = None,
         fence: Optional[Fence] = None,
     ) -> None:
-        """`link` is a session on which the LUN reported `info`. `fence` is for a device that writes."""
+        """`link` is a session on which the LUN reported `info`. `fence` is for a device that writes.
+
+        `copy_limit_bytes` is for a target that demands digests, where the kernel has no CRC32C.
+        """
         self.info, self.name, self.writable = info, name, writable
         self.size_bytes, self.block_size = info.size_bytes, info.block_size
         self.physical_block_size = info.physical_block_size
-        #: a copy should not be larger: the target demands digests, and the kernel has no CRC32C
-        self.copy_limit_bytes = copy_limit_bytes
-        self._fence = fence
+        self._copy_limit_bytes, self._fence = copy_limit_bytes, fence
         self._sessions = sessions
         self._link: Optional[Link] = link
         self._is_known = True  # a look has succeeded, and no event has happened since
@@ -155,6 +157,14 @@ class LunDevice(Device):
             self._sessions.wait(Fence.OUTLAST_SECONDS)
         if self._link is None or self._reset_on is not self._link:
             self._run(WRITE, [])
+
+    def verify_copy(self, data_bytes: int) -> None:
+        if self._copy_limit_bytes is not None and data_bytes > self._copy_limit_bytes:
+            raise Refused(
+                f"The target demands digests, and the kernel of this machine has no CRC32C for them: copying "
+                f"{human_size(data_bytes)} of guest data would take very long. Allow a login without digests at the "
+                "array, or load the kernel module algif_hash."
+            )
 
     def close(self) -> None:
         """Log out. A second call does nothing."""

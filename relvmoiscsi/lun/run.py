@@ -21,6 +21,7 @@ finished run is found also on a LUN in use.
 """
 
 import logging
+import syslog
 import time
 from contextlib import contextmanager
 from typing import Callable, Iterator, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
@@ -43,10 +44,10 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, Unfin
 from relvmoiscsi.formats import mapfile, naming
 from relvmoiscsi.formats.identity import Entropy, IdMap
 from relvmoiscsi.host.locks import sm_locks
-from relvmoiscsi.host.sm_log import SmLogHandler, other_syslog
+from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.lun.opened import NOBODY_NEEDED, LunSource, OpenLun, Permission, PoolAnswer
-from relvmoiscsi.wording import human_size, shell_command
+from relvmoiscsi.wording import shell_command
 
 #: the map of each run, for a later investigation: the driver's log has it, and a command writes it to SMlog or syslog
 record = logging.getLogger("relvmoiscsi.record")
@@ -288,7 +289,6 @@ def resignature(
     with _since(recovered):
         if isinstance(prepared, AlreadyDone):
             return prepared
-        _check_copy(lun, prepared)
         proposal = NewRun(prepared)
         _ask(lun, proposal, consent)
         if prepared.cost is not None:  # the copy is written before the locks, and takes long
@@ -313,24 +313,12 @@ def plan(lun: OpenLun, request: ResignatureRequest, entropy: Entropy) -> Union[N
         raise
     if isinstance(prepared, AlreadyDone):
         return prepared
-    _check_copy(lun, prepared)
     proposal = NewRun(prepared)
     proposal.pool = lun.guard.ask(proposal.replaced, proposal.new_sr)
     return proposal
 
 
 # --- their steps
-
-
-def _check_copy(lun: OpenLun, prepared: Prepared) -> None:
-    """Raises Refused when the device reports that a copy of this size would take hours."""
-    limit, cost = lun.copy_limit_bytes, prepared.cost
-    if limit is not None and cost is not None and cost.data_bytes > limit:
-        raise Refused(
-            f"The target demands digests, and the kernel of this machine has no CRC32C for them: copying "
-            f"{human_size(cost.data_bytes)} of guest data would take very long. Allow a login without digests at the "
-            "array, or load the kernel module algif_hash."
-        ).in_state(NOTHING_WRITTEN)
 
 
 def _recover_first(
@@ -422,7 +410,7 @@ def _since(recovered: str, always: bool = True) -> Iterator[None]:
 @contextmanager
 def recording(host: Host) -> Iterator[None]:
     """Write the record of each run in the block to SMlog, or to syslog on a machine without SM."""
-    handler = SmLogHandler() if sm_locks.is_sm_here(host) else other_syslog()
+    handler = SmLogHandler() if sm_locks.is_sm_here(host) else SmLogHandler((), "relvmoiscsi", syslog.LOG_USER)
     record.addHandler(handler)
     record.setLevel(logging.INFO)
     record.propagate = False

@@ -20,14 +20,19 @@ class ImageSource(LunSource):
 
     @contextmanager
     def opened_to_read(self, permission: Optional[Permission] = None) -> Iterator[OpenLun]:
-        agreed(self.name, permission and permission.scsi_id, None)
-        with open_device(self.name, writable=False) as device:
-            yield OpenLun(device, IMAGE_FILE, None, ImageGuard())
+        self._find_scsi_id(permission or Permission())
+        with self._opened(writable=False) as lun:
+            yield lun
+
+    def _find_scsi_id(self, permission: Permission) -> Optional[str]:
+        return agreed(self.name, permission.scsi_id, None)
+
+    def _opened_alone(self, _scsi_id: Optional[str], _permission: Permission) -> ContextManager[OpenLun]:
+        return self._opened(writable=True)
 
     @contextmanager
-    def opened_to_write(self, permission: Permission) -> Iterator[OpenLun]:
-        agreed(self.name, permission.scsi_id, None)
-        with open_device(self.name, writable=True) as device:
+    def _opened(self, writable: bool) -> Iterator[OpenLun]:
+        with open_device(self.name, writable) as device:
             yield OpenLun(device, IMAGE_FILE, None, ImageGuard())
 
 

@@ -162,7 +162,6 @@ MAY_PASS = {
     ("sr_driver.iscsi.target_access", "iscsi.lun_opening.open_lun"): "each interface of the host, for `lun.call`",
     ("sr_driver.hba.discovery", TAKES_SM_LOCK): "before a scan, which brings disks that LVM reads",
     ("sr_driver.hba.missing", TAKES_SM_LOCK): "the same",
-    ("sr_driver.hba.other_luns", "host.locks.lun_lock.lun_lock"): "tries the locks of LUNs that a scan has brought",
     ("plugin", OPENS): "reads a LUN in a child process",
     ("direct.direct_command", OPENS): "reads what is on a disk",
 }
@@ -242,6 +241,7 @@ class Module:
         self.classes = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
         self.quoted_by_hand = list(quoted_by_hand(nodes, name in PRINTS_AS_GIVEN))
         self.mixed_commands = list(mixed_commands(nodes))
+        self.next_lines = [node.lineno for node in nodes if re.search(r"\bnext\b.*: *$|\bnext: ", constant(node))]
         calls = (node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name))
         self.calls = [(call.lineno, call.func.id) for call in calls]
 
@@ -335,6 +335,12 @@ def prints(module):
     for line, name in module.calls:
         if name == "print" and module.unit not in MAY_PRINT:
             yield f"{module.name}:{line} prints"
+
+
+def says_next(module):
+    """The word before the next step is written by the frame of the commands alone: once, and last."""
+    if module.name != "cli.output":
+        yield from (f"{module.name}:{line} says what is next" for line in module.next_lines)
 
 
 def readers(nodes):
@@ -653,6 +659,10 @@ def test_only_the_command_prints_and_only_the_standard_library_is_needed():
     assert of_all(prints) + of_all(foreign) == []
 
 
+def test_the_next_step_is_said_by_the_frame_alone():
+    assert of_all(says_next) == []
+
+
 def test_what_strangers_write_has_one_reader():
     assert of_all(reads) == []
     assert set(MAY_READ) <= {module.name for module in package() if module.readers}
@@ -717,6 +727,7 @@ PV, PLAN, UDEV = "formats.lvm.pv", "resignature.plan", "host.disk.udev"
         (touches_the_world, "engine", "def late():\n    import time"),
         (touches_the_world, PLAN, "with open('/dev/sdc') as device: pass"),
         (prints, PLAN, "print('talk')"),
+        (says_next, "cli.novelty", "text = f'done\\nnext: {step}'"),
         (makes, UDEV, "import os\nos.open(path, os.O_RDWR | os.O_CREAT, 0o600)"),
         (reads, UDEV, "def is_number(text): return text.strip().isdigit()"),
         (reads, UDEV, "import xmlrpc.client\nxmlrpc.client.loads(text)"),

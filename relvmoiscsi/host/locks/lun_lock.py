@@ -24,7 +24,6 @@ import os
 import socket
 import time
 from contextlib import contextmanager
-from functools import partial
 from typing import ContextManager, Dict, Iterator
 
 from relvmoiscsi.errors import Refused, UsageError
@@ -47,9 +46,7 @@ def lun_lock(scsi_id: str, host: Host = THIS_HOST, timeout: float = WAIT_SECONDS
     Raises, before the block, Busy if another process keeps the lock, Refused if the lock file cannot be trusted.
     """
     path, deadline = _path(scsi_id, host), time.monotonic() + timeout
-    return flock.lock_file(
-        path, lambda: open_lock_file(scsi_id, host, LOCKS), deadline, partial(busy, path), host, guards_lun=True
-    )
+    return flock.lock_file(path, lambda: open_lock_file(scsi_id, host, LOCKS), deadline, busy, host, guards_lun=True)
 
 
 @contextmanager

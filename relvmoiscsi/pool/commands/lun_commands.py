@@ -215,7 +215,7 @@ class AttachCommand(PoolChange):
                 if self.dry_run:
                     return _would_attach(planned, passed_over)
                 if todo and not self.yes:
-                    say(_would_attach(planned, passed_over).text)
+                    say(_would_attach(planned, passed_over).for_people())
                     ask(self, f"Attach {counted(len(todo), 'LUN')}?")
                 results = self._carry_out(calls, pool, planned, todo)
                 answer = _attached_answer([*results, *passed_over], is_changed=bool(todo))
@@ -287,7 +287,7 @@ _CORRECTED = "after you correct the cause"
 
 def _attached_answer(results: Sequence[Attached], is_changed: bool) -> Answer:
     """Return the results as facts and text; the exit status, for a single LUN, is the status of its error."""
-    lines = []
+    lines, steps = [], []
     for result in results:
         of = f' "{result.name}" ({result.sr_uuid}), {counted(len(result.vdis), "VDI")}' if result.name else ""
         lines.append(printable(f"{result.scsi_id or 'a target'}: {result.status}{of}"))
@@ -298,13 +298,12 @@ def _attached_answer(results: Sequence[Attached], is_changed: bool) -> Answer:
         if result.error is not None:
             lines.append(printable(f"  {result.error}"))
         elif result.status in (attach.DONE, attach.PARTIAL):
-            clone = shell_command("relvmoiscsi pool clone --all --isolated lab", result.name)
+            steps.append(shell_command("relvmoiscsi pool clone --all --isolated night", result.name))
             lines += ["  the other hosts can use the copy now"] if result.status == attach.PARTIAL else []
-            lines.append(f"  next: {clone}")
     is_partial = any(result.status not in (attach.DONE, attach.ALREADY) for result in results)
     status = exit_status([result.error for result in results], is_partial)
     facts = {"changed": is_changed, "attach_results": [result.facts() for result in results]}
-    return Answer(facts, "\n".join(lines), status)
+    return Answer(facts, "\n".join(lines), status, next_steps=steps)
 
 
 # --- map

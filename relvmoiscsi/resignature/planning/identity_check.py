@@ -4,7 +4,7 @@
 The callers are the plan (its result in memory, before the first write), `check --original` (two LUNs), and the tests.
 """
 
-from typing import Any, Container, Dict, Iterable, List, Optional, Set
+from typing import Container, Dict, Iterable, List, Optional, Set
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats import mgt as mgt_records
@@ -12,11 +12,8 @@ from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.cbt import CbtLog
 from relvmoiscsi.formats.identity import IdMap, dashed, derived_lvm_id, derived_uuid, sightings, with_new_ids
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, text_without_tags
-from relvmoiscsi.formats.ondisk import Field
 from relvmoiscsi.formats.vhd import DynamicHeader, Vhd
 from relvmoiscsi.resignature.reading.lun_contents import Content, Lun, Volume
-
-_NO_HEADER = DynamicHeader.zero()
 
 
 def identities(lun: Lun) -> Dict[str, str]:
@@ -208,13 +205,14 @@ def _shape(content: Content, disputed: bool) -> object:
 
     With `disputed` also without the lengths of locators: the run has made header and locators of the VHD agree.
     """
-    if isinstance(content, Vhd):
-        changed: List[Field[Any]] = [DynamicHeader.checksum, DynamicHeader.parent_name]
-        if disputed:
-            changed.append(DynamicHeader.locators)
-            content = content._replace(locators=tuple(one.replace(data_length=0) for one in content.locators))
-        return content._replace(header=_NO_HEADER, parent=None), content.header.without(*changed)
-    return content
+    if not isinstance(content, Vhd):
+        return content
+    header = content.header.replace(checksum=0, parent_name=bytes(DynamicHeader.parent_name.size))
+    if not disputed:
+        return content._replace(header=header, parent=None)
+    header = header.replace(locators=bytes(DynamicHeader.locators.size))
+    locators = tuple(one.replace(data_length=0) for one in content.locators)
+    return content._replace(header=header, locators=locators, parent=None)
 
 
 def verify_result(before: Lun, after: Lun, ids: IdMap) -> None:

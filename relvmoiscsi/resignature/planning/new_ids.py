@@ -13,7 +13,7 @@ from relvmoiscsi.formats.identity import (
     derived_uuid,
     is_lvm_id,
     is_uuid,
-    new_uuid,
+    uuid_of_version,
 )
 from relvmoiscsi.resignature.reading import sm_journals
 from relvmoiscsi.resignature.reading.lun_contents import Lun
@@ -49,7 +49,7 @@ def choose_ids(lun: Lun, entropy: Entropy, chosen: Optional[IdMap] = None, sr_uu
     if sr_uuid is not None and wanted_uuids.setdefault(lun.sr_uuid, sr_uuid) != sr_uuid:
         raise UsageError(f"The map chooses another SR UUID than {sr_uuid}.")
     if lun.sr_uuid not in wanted_uuids:
-        wanted_uuids[lun.sr_uuid] = new_uuid(entropy)
+        wanted_uuids[lun.sr_uuid] = uuid_of_version(4, entropy(16))
     new_sr = wanted_uuids[lun.sr_uuid]
     for uuid in wanted_uuids.values():
         if not is_uuid(uuid):

@@ -68,14 +68,6 @@ def cut_sentence(name: str, kind: int) -> str:
     )
 
 
-def waiting(name: str, seconds: float) -> str:
-    """The sentence before the wait for a client that may be another one."""
-    return (
-        f"Another host may have begun the run on {name}, or this host by another way to the LUN: waiting {seconds:g} "
-        "seconds for its last write."
-    )
-
-
 def unfinished(name: str, record: CommitRecord) -> Unfinished:
     """The error of a command that finds an unfinished run and does not recover the run."""
     is_early, recover = record.phase == IN_PROGRESS, shell_command("relvmoiscsi recover", name)

@@ -52,7 +52,7 @@ def run_or_none(device: Device, record: Optional[CommitRecord], label: Label) ->
 def find_unfinished(device: Device) -> Optional[EarlierRun]:
     """The run that was cut; None when no run was cut. Raises as `read_label`, and FormatError for a lost journal."""
     label = survey.read_label(device)
-    record = read_commit_record(label, Place(device.name, label.offset))
+    record = read_commit_record(label, device.name)
     if record is None or record.phase == DONE:
         return None
     try:
@@ -130,7 +130,7 @@ def has_all_volumes(device: Device, lun: Lun, run: Run) -> bool:
 def finished_run(device: Device) -> EarlierRun:
     """The run that is done. Raises Refused when there is no run that can be undone."""
     label = survey.read_label(device)
-    record = read_commit_record(label, Place(device.name, label.offset))
+    record = read_commit_record(label, device.name)
     if record is None or record.kind == UNDO:
         raise Refused(f"{device.name} holds no resignature that could be undone.", "InvalidArg")
     try:

@@ -17,11 +17,12 @@ from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.host.xapi import stale_volumes
 from relvmoiscsi.host.xapi.other_hosts import Use
 from relvmoiscsi.lun import guard, users
+from relvmoiscsi.lun.call import CallLun
 from relvmoiscsi.lun.pool_records import PoolRecords
 from relvmoiscsi.sr_driver import create, rewrite
 from relvmoiscsi.sr_driver.iscsi.iscsi_config import IscsiConfig
 from relvmoiscsi.sr_driver.protocol import Call
-from relvmoiscsi.sr_driver.transport import CallLun, Transport
+from relvmoiscsi.sr_driver.transport import Transport
 from relvmoiscsi.sr_types import ISCSI_SR
 
 NOBODY = PoolRecords(pbds={}, srs={}, vdis={})
