@@ -31,7 +31,7 @@ def run_command(arguments: Namespace, look: str, interrupted: str) -> int:
     """
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(arguments.verbose, 2)]
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LogFormatter())
+    handler.setFormatter(LogFormatter("relvmoiscsi: %(message)s"))
     logging.basicConfig(level=level, handlers=[handler])
     is_on_lun = hasattr(arguments, "device")
     facts: Dict[str, Any] = {}
