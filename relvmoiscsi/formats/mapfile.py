@@ -2,7 +2,8 @@
 """The file in which an administrator chooses new ids (`--map`): the map that `--json` prints, or a part of it. Pure.
 
     {"old_sr": UUID, "new_sr": UUID,            "old_vg_id": ID, "new_vg_id": ID,    "old_pv_id": ...,
-     "vdis": [{"old": UUID, "new": UUID}, ...], "lvs": [{"old_id": ID, "new_id": ID}, ...],
+     "vdi_pairs": [{"old_vdi": UUID, "new_vdi": UUID}, ...],
+     "lv_pairs": [{"old_lv_id": ID, "new_lv_id": ID}, ...],
      "other_uuids": {UUID: UUID, ...}}          UUIDs in deleted records, and in links to deleted VDIs
 
 `relvmoiscsi map --json` and administrators write two tables instead: "uuids" and "lvm_ids", old to new. "new_sr"
@@ -51,10 +52,10 @@ def read_map(facts: Mapping[str, Any], name: str) -> IdMap:
     """
     try:
         uuids = [(facts["old_sr"], facts["new_sr"])] if "old_sr" in facts else []
-        uuids += [(vdi["old"], vdi["new"]) for vdi in facts.get("vdis", [])]
+        uuids += [(vdi["old_vdi"], vdi["new_vdi"]) for vdi in facts.get("vdi_pairs", [])]
         uuids += [*facts.get("other_uuids", {}).items(), *facts.get("uuids", {}).items()]
         lvm_ids = [(facts[f"old_{key}"], facts[f"new_{key}"]) for key in ("vg_id", "pv_id") if f"old_{key}" in facts]
-        lvm_ids += [(lv["old_id"], lv["new_id"]) for lv in facts.get("lvs", [])]
+        lvm_ids += [(lv["old_lv_id"], lv["new_lv_id"]) for lv in facts.get("lv_pairs", [])]
         lvm_ids += facts.get("lvm_ids", {}).items()
         return IdMap(
             "", _checked(uuids, checked_uuid, name, _UUID_FORM), _checked(lvm_ids, _lvm_id, name, _LVM_ID_FORM)
