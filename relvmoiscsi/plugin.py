@@ -49,7 +49,6 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, NotFound, RelvmoiscsiError, Usag
 from relvmoiscsi.formats import mapfile
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.host import iscsi_sessions
-from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.hba import adapters
 from relvmoiscsi.host.locks.lun_lock import locked_luns
@@ -90,10 +89,11 @@ _PHASES = {
 
 def look(path: str, told: Callable[[engine.Inspection], Dict[str, Any]]) -> Dict[str, Any]:
     """Inspect a LUN in a child process, which is abandoned when the LUN does not answer. Raises RelvmoiscsiError."""
+    from relvmoiscsi.lun.disk_source import DiskSource  # noqa: PLC0415 - before the fork, as each LUN has a child
 
     def inspected(_begin: Any) -> Dict[str, Any]:
-        with open_device(path, writable=False) as device:
-            return told(engine.inspect(device))
+        with DiskSource(path, THIS_HOST).opened_to_read() as lun:
+            return told(engine.inspect(lun.device))
 
     found: Dict[str, Any] = run_in_child(inspected, Deadline(LUN_SECONDS), "the LUN had been read")
     return found
@@ -184,8 +184,8 @@ def _read_ahead(
 def _row_behind(scsi_id: str, lun: "TargetLun", path: Optional[str], deadline: Deadline) -> Dict[str, Any]:
     row: Dict[str, Any] = {"scsi_id": scsi_id, "device": path or lun.url}
     try:
-        with lun.opened(deadline) as device:
-            return {**row, **_facts(engine.inspect(device), scsi_id)}
+        with lun.opened(deadline) as opened:
+            return {**row, **_facts(engine.inspect(opened.device), scsi_id)}
     except RelvmoiscsiError as error:
         return {**row, "state": None, "problem": str(error)[:MOST_PROBLEM]}
 

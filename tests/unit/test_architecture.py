@@ -162,7 +162,6 @@ MAY_PASS = {
     ("sr_driver.iscsi.target_access", "iscsi.lun_opening.open_lun"): "each interface of the host, for `lun.call`",
     ("sr_driver.hba.discovery", TAKES_SM_LOCK): "before a scan, which brings disks that LVM reads",
     ("sr_driver.hba.missing", TAKES_SM_LOCK): "the same",
-    ("plugin", OPENS): "reads a LUN in a child process",
     ("direct.direct_command", OPENS): "reads what is on a disk",
 }
 
