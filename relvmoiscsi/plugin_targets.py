@@ -29,10 +29,6 @@ class TargetLun(NamedTuple):
     access: Access
     info: LunInfo
 
-    @property
-    def url(self) -> str:
-        return f"iscsi://{self.access.portals[0]}/{self.access.config.target_iqn}/{self.info.number}"
-
     def opened(self, deadline: Deadline) -> ContextManager[OpenLun]:
         """Open the LUN for reading, for the block. Raises RelvmoiscsiError."""
         scsi_id = str(self.info.scsi_id)

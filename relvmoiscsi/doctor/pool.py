@@ -22,7 +22,7 @@ from relvmoiscsi.host.xapi.api import AWAY, XapiFailure, local_xapi, own_ref
 from relvmoiscsi.host.xapi.other_hosts import srs_of
 from relvmoiscsi.host.xapi.stale_volumes import Records, is_attached, vg_command
 from relvmoiscsi.sr_types import ISCSI_SR, OWN_TYPES
-from relvmoiscsi.wording import command, shell_words
+from relvmoiscsi.wording import quoted, shell_command
 
 PLUGIN = "relvmoiscsi"
 PLUGIN_SECONDS = 120.0  #: the programs that the plugin runs have their own time limits
@@ -120,7 +120,7 @@ def examine_registration(pool: PoolFacts) -> Finding:
 
 def examine_record(here: Host, pool: PoolFacts, info: Optional[Mapping[str, str]]) -> Finding:
     """Check the SM record, which `xe sm-list` prints on any host."""
-    detects = f"`xe sm-list | grep {shell_words(PHRASE)}`, by which CloudStack detects it,"
+    detects = f"`xe sm-list | grep {quoted(PHRASE)}`, by which CloudStack detects it,"
     if not pool.drivers:
         sentence = f"{detects} prints nothing: xapi's database has no SM record of type {ISCSI_SR.name}."
         return problem("sm-record", sentence, _ON_ALL)
@@ -209,7 +209,7 @@ def examine_leftovers(pool: PoolFacts) -> List[Finding]:
     if not uuids:
         return []
     sentence = f"xapi has SRs of type {' or '.join(OWN_TYPES)}, which exist only during a call: {listed(uuids)}."
-    commands = [command("xe", "sr-forget", f"uuid={uuid}") for uuid in uuids]
+    commands = [f"`{shell_command('xe sr-forget', f'uuid={uuid}')}`" for uuid in uuids]
     advice = (
         f"If no SR.create is under way: {listed(commands)}. If the call had a CHAP password, a Secret remains: "
         "`relvmoiscsi pool secrets --remove`."

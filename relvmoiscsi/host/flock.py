@@ -75,14 +75,15 @@ def lock_file(
     path: str,
     opened: Callable[[], int],
     deadline: float,
-    taken: Callable[[str], Exception],
+    taken: Callable[[str, str], Exception],
     host: Host = THIS_HOST,
     guards_lun: bool = False,
 ) -> Iterator[int]:
     """Hold the lock file `path` while the block runs, and give its descriptor. Then unlink the file; log a failure.
 
-    `opened` opens the file and returns the descriptor; its exceptions go through. Raises `taken(holders)` if the lock
-    is not free at `deadline`; the holders are words of a sentence. A child that writes keeps a lock that `guards_lun`.
+    `opened` opens the file and returns the descriptor; its exceptions go through. Raises `taken(path, holders)` if the
+    lock is not free at `deadline`; the holders are words of a sentence. A child that writes keeps a lock that
+    `guards_lun`.
     """
     while True:
         descriptor = opened()
@@ -95,7 +96,7 @@ def lock_file(
             raise
         os.close(descriptor)
         if not is_free or time.monotonic() >= deadline:
-            raise taken(owner_of(path, host))
+            raise taken(path, owner_of(path, host))
     try:
         with inherited(descriptor, guards_lun):
             log.debug("took the lock %s", path)

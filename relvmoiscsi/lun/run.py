@@ -21,6 +21,7 @@ finished run is found also on a LUN in use.
 """
 
 import logging
+import syslog
 import time
 from contextlib import ExitStack, contextmanager
 from typing import Callable, Iterator, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
@@ -43,10 +44,10 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, Unfin
 from relvmoiscsi.formats import mapfile, naming
 from relvmoiscsi.formats.identity import Entropy, IdMap
 from relvmoiscsi.host.locks import sm_locks
-from relvmoiscsi.host.sm_log import SmLogHandler, other_syslog
+from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.lun.opened import NOBODY_NEEDED, LunSource, OpenLun, Permission, PoolAnswer
-from relvmoiscsi.wording import command
+from relvmoiscsi.wording import shell_command
 
 #: the map of each run, for a later investigation: the driver's log has it, and a command writes it to SMlog or syslog
 record = logging.getLogger("relvmoiscsi.record")
@@ -322,8 +323,10 @@ def _recover_first(
     """Recover an interrupted run. Return a CompletedRun, or a sentence about it where a new run must follow."""
     run, proposal = earlier.journal.run, Recovery(earlier, request)
     if not (proposal.why or proposal.is_undo):
-        recover_it, undo_it = command("relvmoiscsi", "recover", lun.name), command("relvmoiscsi", "undo", lun.name)
-        instead = f"{recover_it} finishes the interrupted run, {undo_it} rolls it back."
+        instead = (
+            f"`{shell_command('relvmoiscsi recover', lun.name)}` finishes the interrupted run, "
+            f"`{shell_command('relvmoiscsi undo', lun.name)}` rolls it back."
+        )
         _refuse_contradictions(lun.name, request, run.ids, instead)
     _ask(lun, proposal, consent)
     with lun.guard.held(engine.vg_names(run), proposal.replaced):
@@ -406,7 +409,7 @@ def _since(recovered: str, always: bool = True) -> Iterator[None]:
 @contextmanager
 def recording(host: Host) -> Iterator[None]:
     """Write the record of each run in the block to SMlog, or to syslog on a machine without SM."""
-    handler = SmLogHandler() if sm_locks.is_sm_here(host) else other_syslog()
+    handler = SmLogHandler() if sm_locks.is_sm_here(host) else SmLogHandler((), "relvmoiscsi", syslog.LOG_USER)
     record.addHandler(handler)
     record.setLevel(logging.INFO)
     record.propagate = False

@@ -79,9 +79,9 @@ class Attached(NamedTuple):
             "status": self.status,
             "old_sr": self.of_sr or None,
             "new_sr": self.sr_uuid or None,
-            "name": self.name,
+            "sr_name_label": self.name,
             "hosts": dict(self.hosts),
-            "vdis": [pair.facts() for pair in self.vdis],
+            "vdi_pairs": [pair.facts() for pair in self.vdis],
             "problem": str(self.error) if self.error is not None else None,
         }
 

@@ -36,25 +36,26 @@ def read(scsi_id: str, host: Host = THIS_HOST) -> Optional[Tuple[str, ...]]:
 
     Only an entry of this boot counts. Log an unreadable entry, and ignore the entry.
     """
-    text = text_of(_path(scsi_id, host))
+    path = host.at(DIRECTORY, scsi_id)
+    text = text_of(path)
     if not text:
         return None
     try:
-        verify_own_way(_path(scsi_id, host))
+        verify_own_way(path)
         facts = untrusted.object_of(text)
         boot, there = untrusted.text_of(facts.get("boot")), tuple(untrusted.texts_of(facts.get("there")))
     except ValueError:
-        log.warning("The clean-up journal %s cannot be read and is ignored.", _path(scsi_id, host))
+        log.warning("The clean-up journal %s cannot be read and is ignored.", path)
         return None
     except (NotOwn, OSError) as error:  # another user's entry would name disks to remove
-        log.warning("The clean-up journal %s is ignored: %s.", _path(scsi_id, host), error)
+        log.warning("The clean-up journal %s is ignored: %s.", path, error)
         return None
     return there if boot == host.boot_id else None
 
 
 def note(scsi_id: str, there: Sequence[str], host: Host = THIS_HOST) -> None:
     """Write the LUN's entry, and replace an earlier entry. Raises Refused."""
-    path = _path(scsi_id, host)
+    path = host.at(DIRECTORY, scsi_id)
     new = f"{path}.{os.getpid()}.new"
     content = json.dumps({"boot": host.boot_id, "there": list(there)}, sort_keys=True)
     try:
@@ -79,7 +80,7 @@ def note(scsi_id: str, there: Sequence[str], host: Host = THIS_HOST) -> None:
 
 def forget(scsi_id: str, host: Host = THIS_HOST) -> None:
     """Remove the LUN's entry if there is one. Log a failure."""
-    path = _path(scsi_id, host)
+    path = host.at(DIRECTORY, scsi_id)
     try:
         for name in [path, *glob(escape(path) + ".*.new")]:
             if os.path.lexists(name):
@@ -100,7 +101,3 @@ def unattended(host: Host = THIS_HOST) -> List[str]:
     names = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
     ids = [name for name in names if is_scsi_id(name) and not name.endswith(".new")]
     return [one for one in ids if read(one, host) is not None and not is_lun_locked(one, host)]
-
-
-def _path(scsi_id: str, host: Host) -> str:
-    return os.path.join(host.at(DIRECTORY), scsi_id)

@@ -132,11 +132,12 @@ def users_of_disks(names: Sequence[str], host: Host = THIS_HOST, answering: bool
 
 
 def users_of_each(names: Sequence[str], host: Host = THIS_HOST) -> Dict[str, List[str]]:
-    """Return the users by disk, with one search for all disks. The disks are not opened (see `users_of_disks`)."""
+    """Return the users of each disk that has users, with one search for all. No disk is opened (`users_of_disks`)."""
     parts = {disk: _with_parts(host.at("sys/block", disk)) for disk in names}
     devices = _Devices({name: path for of_disk in parts.values() for name, path in of_disk.items()}, host)
     uses = dict.fromkeys([*devices.claims(), *devices.opens()])
-    return {disk: list(dict.fromkeys(use for name, use in uses if name in parts[disk])) for disk in names}
+    found = {disk: list(dict.fromkeys(use for name, use in uses if name in parts[disk])) for disk in names}
+    return {disk: users for disk, users in found.items() if users}
 
 
 def _open_devices(host: Host) -> Iterator[str]:

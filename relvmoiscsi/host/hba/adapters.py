@@ -69,7 +69,11 @@ def adapters(driver: str = ANY_DRIVER, host: Host = THIS_HOST) -> List[Adapter]:
     """Return the adapters of this host by number. `driver` is the start of a driver's name."""
     found = []
     for path in glob(os.path.join(escape(host.at("sys")), "class/scsi_host/host[0-9]*")):
-        adapter = Adapter(os.path.basename(path), _driver_of(path))
+        drivers = [driver for name, driver in _BY_FILE if os.path.exists(os.path.join(path, name))]
+        drivers += [attribute(path, "driver_name"), attribute(path, "proc_name")]
+        lines = text_of(os.path.join(path, "uevent")).splitlines()
+        drivers += [line.partition("=")[2].strip() for line in lines if line.startswith("PHYSDEVDRIVER=")]
+        adapter = Adapter(os.path.basename(path), next((one for one in drivers if one not in _NO_NAME), "Unknown"))
         if not _NO_ADAPTERS.match(adapter.driver) and (driver == ANY_DRIVER or adapter.driver.startswith(driver)):
             found.append(adapter)
     return sorted(found, key=lambda adapter: int(adapter.number))
@@ -178,20 +182,6 @@ def port_facts(adapter: Adapter, kind: str, names: Sequence[str], host: Host = T
         return None
     found = {name: attribute(directory, name) for name in names}
     return {name: text for name, text in found.items() if text}
-
-
-def _driver_of(path: str) -> str:
-    for name, driver in _BY_FILE:
-        if os.path.exists(os.path.join(path, name)):
-            return driver
-    for name in ("driver_name", "proc_name"):
-        text = attribute(path, name)
-        if text not in _NO_NAME:
-            return text
-    for line in text_of(os.path.join(path, "uevent")).splitlines():
-        if line.startswith("PHYSDEVDRIVER="):
-            return line.partition("=")[2].strip()
-    return "Unknown"
 
 
 def _ports(adapter: Adapter, host: Host) -> Dict[str, str]:

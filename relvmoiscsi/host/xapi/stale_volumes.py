@@ -18,7 +18,7 @@ from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_xapi, own_ref
 from relvmoiscsi.host.xapi.other_hosts import srs_of, use_of_lun
-from relvmoiscsi.wording import command
+from relvmoiscsi.wording import shell_command
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ def advise(
 
 def vg_command(sr_uuid: str) -> str:
     """Return the command that deactivates the volumes of an SR on this host."""
-    return command("vgchange", "-an", f"VG_XenStorage-{sr_uuid}")
+    return f"`{shell_command('vgchange -an', f'VG_XenStorage-{sr_uuid}')}`"
 
 
 def way_out(lun_sr: str, stacked: Sequence[str], is_attached_here: Callable[[str], Optional[bool]]) -> str:
@@ -99,7 +99,7 @@ def way_out(lun_sr: str, stacked: Sequence[str], is_attached_here: Callable[[str
     if is_here is None:
         return (
             f"{what} It is unknown whether this host has that SR attached. Run "
-            f"{command('xe', 'pbd-list', f'sr-uuid={lun_sr}')} when xapi answers: if the PBD of this host is "
+            f"`{shell_command('xe pbd-list', f'sr-uuid={lun_sr}')}` when xapi answers: if the PBD of this host is "
             "attached, this LUN may be the original in use. Deactivate no volume before that is known. Then repeat the "
             "command."
         )

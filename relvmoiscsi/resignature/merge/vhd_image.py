@@ -62,7 +62,7 @@ class VhdMerge(MergeStrategy):
     """The merge strategy of a VHD layout."""
 
     def __init__(self, vg: VolumeGroup, members: Sequence[VhdMember], made: VhdLayout, room: Room) -> None:
-        super().__init__(made.cost, made.fresh, room)
+        super().__init__(made.cost, made.retained_extents(), made.fresh, room)
         self._vg, self._members, self._layout = vg, members, made
         # footer and header without a parent
         self._footer = sealed(members[0].footer.replace(type=vhd.TYPE_DYNAMIC, hidden=0))
@@ -75,9 +75,6 @@ class VhdMerge(MergeStrategy):
             )
         )
         self.content = Vhd(self._footer, self._footer, None, False, self._header, (), None)
-
-    def retained(self) -> "array[int]":
-        return self._layout.retained_extents()
 
     def image(self, device: Device, lv: LogicalVolume, lv_id: str) -> Tuple[Unseen, MergedImage]:
         vg, members, made = self._vg, self._members, self._layout

@@ -72,15 +72,10 @@ def changed_chunks(before: Chunk, after: bytes, block_size: int) -> List[Chunk]:
     return chunks
 
 
-def spans_of(run: Run, block_size: int) -> List[Range]:
-    """The ranges that `put_back` needs in a WriteBuffer: whole blocks, in order, neighbours joined."""
-    wanted = [write.range for write in run.writes] + [part for field in run.fields for part in field.around]
-    return joined(part.widened(block_size) for part in wanted)
-
-
 def read_written(device: Device, run: Run) -> WriteBuffer:
-    """The present bytes of the device in the ranges where a run writes contents. Raises DeviceError."""
-    spans = spans_of(run, device.block_size)
+    """The present bytes of the device in the whole blocks where a run writes contents. Raises DeviceError."""
+    wanted = [write.range for write in run.writes] + [part for field in run.fields for part in field.around]
+    spans = joined(part.widened(device.block_size) for part in wanted)
     return WriteBuffer(map(Chunk, (span.offset for span in spans), device.read(spans)))
 
 
@@ -108,16 +103,14 @@ class _Sides:
         """Whether each block holds old or new bytes in these pieces: a cut leaves each block old or new."""
         for piece in pieces:
             if piece not in self._seen:
-                self._seen[piece] = self._is_either_throughout(piece)
+                self._seen[piece] = True
+                for at in range(align_down(piece.offset, SECTOR), piece.end, SECTOR):
+                    start, end = max(at, piece.offset), min(at + SECTOR, piece.end)
+                    part = [Range(start, end - start)]
+                    if self._now.get(part) not in (self.old.get(part), self._new.get(part)):
+                        self._seen[piece] = False
+                        break
             if not self._seen[piece]:
-                return False
-        return True
-
-    def _is_either_throughout(self, piece: Range) -> bool:
-        for at in range(align_down(piece.offset, SECTOR), piece.end, SECTOR):
-            start, end = max(at, piece.offset), min(at + SECTOR, piece.end)
-            part = [Range(start, end - start)]
-            if self._now.get(part) not in (self.old.get(part), self._new.get(part)):
                 return False
         return True
 

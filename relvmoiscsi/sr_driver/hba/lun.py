@@ -57,10 +57,10 @@ def named_lun(call: Call, config: HbaConfig, xapi: Xapi, deadline: Deadline, loc
     if not config.scsi_id:
         log.info("%s is the LUN %s", config.device, scsi_id)
     multipathing = multipath.is_on(call.device_config, dict(record.get("other_config", {})))
-    others = other_hosts.OtherHosts(xapi, call.host_ref)
+    verify_elsewhere = partial(other_hosts.verify_unused, xapi, call.host_ref)
     pool = partial(pool_records.read_pool, xapi)
     discovery = Discovery(scsi_id, config, deadline, lock_seconds, pool, call.host_ref)
-    return HbaLun(discovery, multipathing, lock_seconds, others)
+    return HbaLun(discovery, multipathing, lock_seconds, verify_elsewhere)
 
 
 @contextmanager
@@ -86,10 +86,15 @@ class HbaLun(CallLun):
     """
 
     def __init__(
-        self, discovery: Discovery, multipathing: bool, lock_seconds: float, others: other_hosts.OtherHosts
+        self,
+        discovery: Discovery,
+        multipathing: bool,
+        lock_seconds: float,
+        verify_elsewhere: Callable[[str, Deadline], None],
     ) -> None:
+        """`verify_elsewhere` is `other_hosts.verify_unused` for the pool of the call."""
         super().__init__(discovery.scsi_id, discovery.deadline, lock_seconds)
-        self.discovery, self.multipathing, self._others = discovery, multipathing, others
+        self.discovery, self.multipathing, self._verify_elsewhere = discovery, multipathing, verify_elsewhere
 
     def read(self, work: Callable[[OpenLun], Found]) -> Found:
         with sigterm_fails(self.deadline):
@@ -156,7 +161,7 @@ class HbaLun(CallLun):
             stack.enter_context(hiding.hidden(self.scsi_id, deadline=deadline))
             there = udev.disks_of(self.scsi_id)  # udev handles every later disk under the switch
             if to_write:
-                self._others.verify_unused(self.scsi_id, deadline)
+                self._verify_elsewhere(self.scsi_id, deadline)
             since = time.monotonic()
             found.bring(stack)
             if to_write:  # the run's modules come while the kernel and udev handle the disks

@@ -87,7 +87,7 @@ class World(MappedHost):
         def lun(*_):
             found = Discovery(CLONE, config, deadline, 0.0, lambda: NOBODY)
             found.verify_free = lambda *_: None
-            return HbaLun(found, False, 0.0, SimpleNamespace(verify_unused=lambda *_: None))
+            return HbaLun(found, False, 0.0, lambda *_: None)
 
         transport = Transport(HBA_SR, HbaConfig, lun)
         return act(Call("sr_create", {}), config, None, None, deadline, transport)

@@ -72,7 +72,7 @@ class World:
 
     @contextmanager
     def session(self, to_write=False, multipathing=False):
-        lun = HbaLun(self, multipathing, 0.0, self)
+        lun = HbaLun(self, multipathing, 0.0, self.verify_unused)
         with lun.locked(), lun.device_session(to_write) as nodes:
             yield nodes
 
@@ -143,7 +143,7 @@ def test_a_call_that_is_told_to_end_takes_back_what_it_has_brought_and_says_what
     monkeypatch.setattr(world, "disks", told_to_end)
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(RelvmoiscsiError) as caught:
-        HbaLun(world, False, 0.0, world).write(None, None)
+        HbaLun(world, False, 0.0, world.verify_unused).write(None, None)
 
     why = "SIGTERM ended this call: `kill` or the restart of a service sent the signal."
     assert (str(caught.value), fault_of(caught.value).faultCode) == (f"{why} {NOT_BEGUN}", 47)
