@@ -32,7 +32,7 @@ from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.own_process import Begin, run_in_child
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.lun import pool_records
-from relvmoiscsi.wording import command
+from relvmoiscsi.wording import shell_command
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ def device_of(scsi_id: str, host: Host = THIS_HOST) -> str:
     if disks and is_for_multipath(scsi_id, host):
         raise Refused(
             f"Multipathing is on and LUN {scsi_id} was multipathed before, but has no map yet. "
-            f"{command('multipath', '-v3', '-d', scsi_id)} may show the reason."
+            f"`{shell_command('multipath -v3 -d', scsi_id)}` may show the reason."
         )
     if len(disks) == 1:
         return disks[0]  # in any state: a path that is down may come back, and the VM's disk with the path
@@ -285,6 +285,6 @@ def status_of(name: str, scsi_id: str, look: Looker, host: Host = THIS_HOST) -> 
     return found._replace(
         problem=(
             f"udev has made no link for {device}; check that the rules of relvmoiscsi are installed, then repeat "
-            f"{command('relvmoiscsi', 'direct', 'add', name, scsi_id)}."
+            f"`{shell_command('relvmoiscsi direct add', name, scsi_id)}`."
         )
     )

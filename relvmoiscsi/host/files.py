@@ -10,7 +10,7 @@ import os
 import stat
 from typing import Optional
 
-from relvmoiscsi.wording import command, file_word
+from relvmoiscsi.wording import shell_command
 
 _NEW_MODE = 0o644
 
@@ -38,8 +38,8 @@ def remedy(error: OSError, path: str = "") -> str:
         is_own = path != "" and os.stat(path).st_uid == os.geteuid()
     except OSError:
         is_own = False
-    may = command("chmod", "u+rw", file_word(path))
-    return f"The file is yours: {may} lets you." if is_own else "Run this as root."
+    may = shell_command("chmod u+rw", path)
+    return f"The file is yours: `{may}` lets you." if is_own else "Run this as root."
 
 
 def text_of(path: str) -> str:

@@ -25,7 +25,7 @@ from relvmoiscsi.host.disk import scsi_id as scsi
 from relvmoiscsi.host.files import attribute
 from relvmoiscsi.host.own_process import run_parallel
 from relvmoiscsi.host.this_host import THIS_HOST, Host
-from relvmoiscsi.wording import command, shell_words
+from relvmoiscsi.wording import quoted, shell_command
 
 log = logging.getLogger(__name__)
 
@@ -59,10 +59,10 @@ def add_lun(iqn: str, scsi_id: str, number: int, deadline: Deadline, host: Host 
     for session, outcome in zip(lacking, outcomes):
         if isinstance(outcome, RelvmoiscsiError):
             name = os.path.basename(session)
-            rescan = command("iscsiadm", "-m", "session", "-r", name[len("session") :], "--rescan")
+            rescan = shell_command("iscsiadm -m session --rescan", sid=name[len("session") :])
             problems.append(
                 f"The LUN {scsi_id} was not added to {name} to {iqn}: {outcome} "
-                f"Run {rescan} before SR.probe or PBD.plug."
+                f"Run `{rescan}` before SR.probe or PBD.plug."
             )
     added = len(lacking) - len(problems)
     if not added:
@@ -123,7 +123,7 @@ def _add(session: str, scsi_id: str, number: int, host: Host) -> str:
     if stale is not None:
         switch = f"/sys/bus/scsi/devices/{address}/delete"
         raise Refused(
-            f"its LUN {number} was {stale} at the login. If nothing uses that disk: `echo 1 > {shell_words(switch)}`."
+            f"its LUN {number} was {stale} at the login. If nothing uses that disk: `echo 1 > {quoted(switch)}`."
         )
     scsi.look_for_luns(scsi_host, f"{channel} {target} {number}", host)
     found = _at(address, host)

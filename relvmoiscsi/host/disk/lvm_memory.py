@@ -15,7 +15,7 @@ from typing import List
 
 from relvmoiscsi.errors import CommandFailed
 from relvmoiscsi.host.command import Runner
-from relvmoiscsi.wording import command
+from relvmoiscsi.wording import shell_command
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +38,9 @@ def tell_lvm(path: str, runner: Runner, root: str = "/") -> List[str]:
             runner(["pvscan", "--cache", path])
         except CommandFailed as error:
             warnings.append(
-                f"lvmetad still knows {path} by its old identity: {error} Run {command('pvscan', '--cache', path)} "
-                "before any other LVM command, which could otherwise write the old metadata back."
+                f"lvmetad still knows {path} by its old identity: {error} Run "
+                f"`{shell_command('pvscan --cache', path)}` before any other LVM command, which could otherwise "
+                "write the old metadata back."
             )
     devices_file, words = os.path.join(root, DEVICES_FILE), []
     try:
@@ -68,6 +69,6 @@ def tell_lvm(path: str, runner: Runner, root: str = "/") -> List[str]:
         else:
             warnings.append(
                 f"LVM cannot find {path} until its entry in the devices file is renewed: {error} "
-                f"Run {command('lvmdevices', '--deldev', path)} and {command('lvmdevices', '--adddev', path)}."
+                f"Run `{shell_command('lvmdevices', deldev=path)}` and `{shell_command('lvmdevices', adddev=path)}`."
             )
     return warnings

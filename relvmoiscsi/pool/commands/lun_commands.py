@@ -28,7 +28,7 @@ from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY, SoFar
 from relvmoiscsi.pool.luns import LunSearch, PoolLun
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.scsi_id_text import typed_scsi_id
-from relvmoiscsi.wording import counted, human_size, printable, shell_words, shown_time
+from relvmoiscsi.wording import counted, human_size, printable, shell_command, shown_time
 
 _LUNS = """\
 The command says what each LUN is: original, attached copy, clone of an SR, resignatured, unfinished, empty,
@@ -136,7 +136,7 @@ class LunsCommand(PoolCommand):
 
     def run(self) -> Answer:
         with self.opened() as (calls, pool), _seen(self, calls, pool, self.search) as seen:
-            return Answer({"luns": [lun.facts(pool) for lun in seen]}, _luns_text(pool, seen))
+            return Answer({"pool_luns": [lun.facts(pool) for lun in seen]}, _luns_text(pool, seen))
 
 
 def _luns_text(pool: Pool, seen: Sequence[PoolLun]) -> str:
@@ -215,7 +215,7 @@ class AttachCommand(PoolChange):
                 if self.dry_run:
                     return _would_attach(planned, passed_over)
                 if todo and not self.yes:
-                    say(_would_attach(planned, passed_over).text)
+                    say(_would_attach(planned, passed_over).for_people())
                     ask(self, f"Attach {counted(len(todo), 'LUN')}?")
                 results = self._carry_out(calls, pool, planned, todo)
                 answer = _attached_answer([*results, *passed_over], is_changed=bool(todo))
@@ -224,12 +224,12 @@ class AttachCommand(PoolChange):
                         "scsi_id": each.scsi_id,
                         "old_sr": each.of_sr,
                         "new_sr": each.sr_uuid,
-                        "vdis": each.facts()["vdis"],
+                        "vdi_pairs": each.facts()["vdi_pairs"],
                     }
                     for each in results
                     if each.sr_uuid
                 ]
-                is_written = write_map({"srs": rows}, "`relvmoiscsi pool map` prints the same UUIDs.")
+                is_written = write_map({"attached_srs": rows}, "`relvmoiscsi pool map` prints the same UUIDs.")
                 return answer if is_written else answer._replace(status=answer.status or EXIT_NOT_PRINTED)
 
     def _plan(self, calls: Calls, pool: Pool, seen: Sequence[PoolLun], of: Sequence[str]) -> List[LunPlan]:
@@ -277,7 +277,7 @@ def _would_attach(planned: Sequence[LunPlan], passed_over: Sequence[Attached]) -
     # the exit status that the run would have, as far as the plan tells
     errors = [row.error for row in planned] + [each.error for each in passed_over]
     status = exit_status(errors, any(row.down for row in planned))
-    return Answer({"changed": is_any, "would": rows}, "\n".join([head, *map(printable, lines)]), status)
+    return Answer({"changed": is_any, "would_attach": rows}, "\n".join([head, *map(printable, lines)]), status)
 
 
 #: the end of the line about a host that has not plugged an SR
@@ -287,7 +287,7 @@ _CORRECTED = "after you correct the cause"
 
 def _attached_answer(results: Sequence[Attached], is_changed: bool) -> Answer:
     """Return the results as facts and text; the exit status, for a single LUN, is the status of its error."""
-    lines = []
+    lines, steps = [], []
     for result in results:
         of = f' "{result.name}" ({result.sr_uuid}), {counted(len(result.vdis), "VDI")}' if result.name else ""
         lines.append(printable(f"{result.scsi_id or 'a target'}: {result.status}{of}"))
@@ -298,14 +298,12 @@ def _attached_answer(results: Sequence[Attached], is_changed: bool) -> Answer:
         if result.error is not None:
             lines.append(printable(f"  {result.error}"))
         elif result.status in (attach.DONE, attach.PARTIAL):
-            sr = result.sr_uuid if result.name.startswith("-") else result.name  # a name, and no option
-            clone = shell_words("relvmoiscsi", "pool", "clone", sr, "--all", "--isolated", "lab")
+            steps.append(shell_command("relvmoiscsi pool clone --all --isolated night", result.name))
             lines += ["  the other hosts can use the copy now"] if result.status == attach.PARTIAL else []
-            lines.append(f"  next: {clone}")
     is_partial = any(result.status not in (attach.DONE, attach.ALREADY) for result in results)
     status = exit_status([result.error for result in results], is_partial)
-    facts = {"changed": is_changed, "luns": [result.facts() for result in results]}
-    return Answer(facts, "\n".join(lines), status)
+    facts = {"changed": is_changed, "attach_results": [result.facts() for result in results]}
+    return Answer(facts, "\n".join(lines), status, next_steps=steps)
 
 
 # --- map
@@ -326,8 +324,8 @@ class PoolMapCommand(PoolCommand):
         facts = {
             "old_sr": sr["other_config"][records.ORIGINAL_SR] or None,
             "new_sr": sr["uuid"],
-            "name": sr["name_label"],
-            "vdis": [{**pair.facts(), "vm_names": vms.get(pair.old, [])} for pair in pairs],
+            "sr_name_label": sr["name_label"],
+            "vdi_pairs": [{**pair.facts(), "vm_names": vms.get(pair.old, [])} for pair in pairs],
         }
         lines = ['{} "{}"'.format(sr["uuid"], sr["name_label"])]
         for pair in pairs:

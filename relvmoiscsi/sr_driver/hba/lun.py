@@ -31,14 +31,14 @@ from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.host.xapi import other_hosts
 from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.lun import pool_records
-from relvmoiscsi.lun.call import disks_to_read, disks_to_write, lun_locked, state_unopened
+from relvmoiscsi.lun.call import CallLun, Found, disks_to_read, disks_to_write, state_unopened
 from relvmoiscsi.lun.guard import DISK_LOCKS, LOCKS_BESIDE_SM, CallGuard, VerifyUnused
 from relvmoiscsi.lun.opened import OpenLun
 from relvmoiscsi.sr_driver.hba.config import HbaConfig
 from relvmoiscsi.sr_driver.hba.discovery import Discovery
 from relvmoiscsi.sr_driver.hba.missing import missing_scsi_id
 from relvmoiscsi.sr_driver.protocol import Call
-from relvmoiscsi.sr_driver.transport import CallLun, Found, record_of_host
+from relvmoiscsi.sr_driver.transport import record_of_host
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,15 @@ class HbaLun(CallLun):
         self.discovery, self.multipathing, self._verify_elsewhere = discovery, multipathing, verify_elsewhere
 
     def read(self, work: Callable[[OpenLun], Found]) -> Found:
-        with sigterm_fails(self.deadline), self.device_session(to_write=False) as nodes:
+        with sigterm_fails(self.deadline):
+            return super().read(work)
+
+    def write(self, work: Callable[[OpenLun], Found], verify: VerifyUnused) -> Found:
+        with sigterm_fails(self.deadline):
+            return super().write(work, verify)
+
+    def _read(self, work: Callable[[OpenLun], Found]) -> Found:
+        with self.device_session(to_write=False) as nodes:
 
             def read(_begin: Begin) -> Found:
                 with disks_to_read(self.scsi_id, nodes) as lun:
@@ -106,9 +114,9 @@ class HbaLun(CallLun):
             answer: Found = run_in_child(read, self.deadline, _WHAT, only_reads=True)
         return answer
 
-    def write(self, work: Callable[[OpenLun], Found], verify: VerifyUnused) -> Found:
+    def _write(self, work: Callable[[OpenLun], Found], verify: VerifyUnused) -> Found:
         found = self.discovery
-        with sigterm_fails(self.deadline), ExitStack() as stack:
+        with ExitStack() as stack:
             with in_state(lambda: state_unopened(self.deadline)):
                 nodes = stack.enter_context(self.device_session(to_write=True))
 
@@ -126,7 +134,9 @@ class HbaLun(CallLun):
 
     @contextmanager
     def device_session(self, to_write: bool) -> Iterator[List[str]]:
-        """Give the device nodes that lead to the LUN. On NotFound, Refused or CommandFailed the host is as before.
+        """Give the device nodes that lead to the LUN, for a caller that has the lock of the LUN.
+
+        On NotFound, Refused or CommandFailed the host is as before.
 
         With `to_write`, no other program may use the disks.
         """
@@ -147,7 +157,6 @@ class HbaLun(CallLun):
                     paths.drop_caches(udev.disks_of(self.scsi_id), until)
 
         with ExitStack() as stack, terminated.only_here():
-            stack.enter_context(lun_locked(self.scsi_id, deadline, self.lock_seconds))
             stack.callback(wait_until_shown)
             stack.enter_context(hiding.hidden(self.scsi_id, deadline=deadline))
             there = udev.disks_of(self.scsi_id)  # udev handles every later disk under the switch

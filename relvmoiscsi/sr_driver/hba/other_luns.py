@@ -18,10 +18,10 @@ from relvmoiscsi.host.disk import cleanup_journal, hiding, holders, udev
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address
 from relvmoiscsi.host.hba import adapters as hba
 from relvmoiscsi.host.hba.scan import take_away
-from relvmoiscsi.host.locks.lun_lock import lun_lock
 from relvmoiscsi.host.terminated import quietly
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.lun import pool_records
+from relvmoiscsi.lun.opened import lun_locked
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ def forget_others(
                 stay += addresses
             else:
                 with suppress(RelvmoiscsiError):  # another call works on the LUN, waits for it and hides it
-                    locks.enter_context(lun_lock(scsi_id, timeout=0))
+                    locks.enter_context(lun_locked(scsi_id, THIS_HOST, 0))
                     go[scsi_id] = addresses
         if go or stay:
             _remove(go, stay, before, deadline)

@@ -114,7 +114,7 @@ def test_the_target_of_a_session_that_has_luns_is_that_of_its_luns(world):
     (problem,) = add_lun(IQN, LUN_7, 7, NO_DEADLINE, world.host)
     assert world.written() == {1: "0 3 7"}
     assert f"The LUN {LUN_7} was not added to session1 to {IQN}" in problem
-    assert "the target has no LUN 7 for this host. Run `iscsiadm -m session -r 1 --rescan`" in problem
+    assert "the target has no LUN 7 for this host. Run `iscsiadm -m session --rescan --sid 1`" in problem
 
 
 def test_a_kernel_that_does_not_come_to_an_end_is_waited_for_until_the_deadline(world, monkeypatch):
