@@ -13,6 +13,7 @@ exclusively, and must hold LVM's locks. `vg_names` returns the VG names to lock.
 import logging
 from typing import NamedTuple, Optional, Sequence, Tuple, Union
 
+from relvmoiscsi.arguments import DEVICE, ENTROPY, FUNCTION, TEXT, an, optional, promised
 from relvmoiscsi.device import CountingDevice, Device
 from relvmoiscsi.errors import (
     NOTHING_WRITTEN,
@@ -150,6 +151,7 @@ class Prepared(NamedTuple):
 # --- resignature
 
 
+@promised(device=DEVICE, entropy=ENTROPY, request=an("a ResignatureRequest", ResignatureRequest))
 def prepare(
     device: Device,
     entropy: Entropy,
@@ -314,6 +316,7 @@ def copy_unseen(device: Device, prepared: Prepared, progress: Optional[Progress]
     )
 
 
+@promised(device=DEVICE, prepared=an("a Prepared", Prepared), progress=optional(FUNCTION))
 def resignature(device: Device, prepared: Prepared, progress: Optional[Progress] = None) -> Result:
     """Execute a prepared plan. Raises Refused, Overtaken, Unfinished or DeviceError; the error states
     the state of the device.
@@ -355,6 +358,7 @@ def find_unfinished(device: Device) -> Optional[EarlierRun]:
         return earlier_run.find_unfinished(device)
 
 
+@promised(device=DEVICE, earlier=optional(an("an EarlierRun", EarlierRun)), scsi_id=optional(TEXT))
 def recover(device: Device, earlier: Optional[EarlierRun] = None, scsi_id: Optional[str] = None) -> Result:
     """End an interrupted run: roll back before its commit; finish after its commit, with the ids of the run.
 
@@ -410,6 +414,7 @@ def _inspect_after(device: Device, done: str, unverified: Union[bool, Sequence[s
     return found
 
 
+@promised(device=DEVICE, entropy=ENTROPY)
 def undo(device: Device, entropy: Entropy) -> Result:
     """Restore the old identities: roll back an interrupted run, or reverse a finished run.
 

@@ -5,12 +5,12 @@ from functools import partial
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi import engine
-from relvmoiscsi.cli.on_lun import DeviceCommand
 from relvmoiscsi.cli.output import Answer, say
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.iscsi import LunInfo
 from relvmoiscsi.iscsi.faults import Lost, Silent
+from relvmoiscsi.lun.opened import LunSource
 from relvmoiscsi.lun.url_source import UrlSource, each_at_once
 from relvmoiscsi.wording import human_size, printable, table
 
@@ -48,12 +48,11 @@ class Listed(NamedTuple):
         }
 
 
-def listed(command: DeviceCommand) -> Optional[Answer]:
-    """Return the list for the URL of a portal or a target; None for the URL of one LUN.
+def listed(text: str, named: LunSource) -> Optional[Answer]:
+    """Return the list for the URL `text` of a portal or a target; None for the URL of one LUN.
 
     Raises UsageError, NotFound, Refused.
     """
-    text, named = command.device, command.source(command.device)
     assert isinstance(named, UrlSource)
     source, url = named, named.url
     if url.lun is not None:

@@ -25,10 +25,10 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, RelvmoiscsiError, UsageError, in
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import completed_facts, identification
-from relvmoiscsi.lun.lun_url import is_url, parse_url
-from relvmoiscsi.lun.opened import LunSource, OpenLun, Permission
+from relvmoiscsi.lun.lun_url import parse_url
+from relvmoiscsi.lun.opened import ISCSI_LUN, LunSource, OpenLun, Permission, SessionOptions
 from relvmoiscsi.lun.run import Proposal
-from relvmoiscsi.lun.source import source_of
+from relvmoiscsi.lun.source import is_path, source_of, verify_word
 from relvmoiscsi.portal import DEFAULT_PORT
 from relvmoiscsi.sr_types import HBA_SR, ISCSI_SR
 from relvmoiscsi.wording import human_size, printable, shell_command
@@ -59,7 +59,7 @@ class DeviceCommand:
 
     def verify(self) -> None:
         """Raise UsageError for login options without a URL, and for a URL where only a block device is taken."""
-        if any(word is not None and is_url(word) for word in self._words):
+        if any(word is not None and not is_path(word) for word in self._words):
             if self._only_block:
                 raise UsageError("--block-device needs the path of a block device: a URL is none.")
             return
@@ -82,7 +82,7 @@ class DeviceCommand:
 
     def source(self, word: str) -> LunSource:
         """Return what an argument DEVICE names. Raises UsageError, NotFound, Refused."""
-        return source_of(word, HOST, self._only_block, waiting=waiting, **self.login)
+        return source_of(word, HOST, self._only_block, SessionOptions(waiting=waiting, **self.login))
 
 
 class WriteCommand(DeviceCommand, Asked):
@@ -167,7 +167,7 @@ class WriteCommand(DeviceCommand, Asked):
             return []
         lines = ["After the check, on the pool master (pbd-create and pbd-plug for each host):"]
         sr_type, config = HBA_SR.stock, [f"SCSIid={lun.scsi_id}"]
-        if is_url(lun.name):
+        if lun.kind == ISCSI_LUN:
             from relvmoiscsi.lun.url_login import USER  # noqa: PLC0415 - a path needs no login
 
             url = parse_url(lun.name)
@@ -267,15 +267,10 @@ def device_word(word: str) -> str:
     """
     if not word.strip():
         raise argparse.ArgumentTypeError("the name of the device is empty")
-    if is_url(word):
-        try:
-            parse_url(word)
-        except UsageError as problem:
-            raise argparse.ArgumentTypeError(problem.message) from None
-    elif word.startswith("iscsi:"):
-        raise argparse.ArgumentTypeError(
-            "a URL begins with iscsi:// and two slashes; a file of this name is ./iscsi:..."
-        )
+    try:
+        verify_word(word)
+    except UsageError as problem:
+        raise argparse.ArgumentTypeError(problem.message) from None
     return file_word(word)
 
 

@@ -22,7 +22,6 @@ from relvmoiscsi.errors import (
     error_facts,
 )
 from relvmoiscsi.lun.answer import Identification
-from relvmoiscsi.lun.lun_url import is_url
 from relvmoiscsi.lun.opened import LunSource, OpenLun
 from relvmoiscsi.wording import command_words, counted, human_size, printable, shell_command
 
@@ -93,13 +92,14 @@ class ShowCommand(DeviceCommand):
         self._explains = not getattr(arguments, "is_explained", False)
 
     def run(self) -> Answer:
-        if is_url(self.device):
+        source = self.source(self.device)
+        if not source.is_path:
             from relvmoiscsi.cli.listing import listed  # noqa: PLC0415 - a path needs no initiator
 
-            found_there = listed(self)
+            found_there = listed(self.device, source)
             if found_there is not None:
                 return found_there
-        with self.source(self.device).opened_to_read() as lun:
+        with source.opened_to_read() as lun:
             found = engine.inspect(lun.device, command_words("relvmoiscsi resignature", self.device, **self.login))
             one = engine.one_vdi(lun.device, found.lun) if found.lun is not None else None
             saved = saved_vms(lun.device, found.lun) if found.lun is not None else None

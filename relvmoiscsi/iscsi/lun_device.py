@@ -27,12 +27,11 @@ next batch needs a new session.
 import errno
 import logging
 import math
-from typing import Iterator, List, Optional, Sequence, Tuple
+from typing import List, Optional, Sequence
 
 from relvmoiscsi import scsi
 from relvmoiscsi.deadline import OutOfTime
 from relvmoiscsi.device import (
-    PIECE,
     Chunk,
     Device,
     Fence,
@@ -135,11 +134,11 @@ class LunDevice(Device):
             verify_writable(self, chunk, self.writable)
         commands = []
         for run in runs_of(chunks):
-            for start, data in _joined(run):
-                for piece in pieces_of(len(data)):
-                    offset, part = start + piece.offset, data[piece.offset : piece.end]
-                    cdb = scsi.transfer(scsi.WRITE, *self._blocks(offset, piece.length))
-                    commands.append(Command(self.info.lun, cdb, data=part, offset=offset))
+            data = memoryview(b"".join([chunk.data for chunk in run]))
+            for piece in pieces_of(len(data)):
+                offset, part = run[0].offset + piece.offset, data[piece.offset : piece.end]
+                cdb = scsi.transfer(scsi.WRITE, *self._blocks(offset, piece.length))
+                commands.append(Command(self.info.lun, cdb, data=part, offset=offset))
         for batch in _batches(commands, KEPT_BYTES):
             if sum(map(_bytes_of, [*self._unflushed, batch])) > KEPT_BYTES:
                 self.flush()
@@ -452,21 +451,6 @@ def _batches(commands: Sequence[Command], most_bytes: int) -> List[List[Command]
         found[-1].append(command)
         room -= command.expected
     return found
-
-
-def _joined(run: Sequence[Chunk]) -> Iterator[Tuple[int, memoryview]]:
-    """Give adjoining chunks as (offset, data), joined as far as one request takes them. A large chunk is not copied."""
-    small: List[Chunk] = []
-    for chunk in run:
-        if small and chunk.end - small[0].offset > PIECE:
-            yield small[0].offset, memoryview(b"".join([part.data for part in small]))
-            small = []
-        if len(chunk.data) >= PIECE:
-            yield chunk.offset, memoryview(chunk.data)
-        else:
-            small.append(chunk)
-    if small:
-        yield small[0].offset, memoryview(b"".join([part.data for part in small]))
 
 
 def reserved(name: str) -> Refused:

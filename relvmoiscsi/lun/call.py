@@ -62,9 +62,10 @@ class CallLun:
         with ExitStack() as held:
             with in_state(lambda: state_unopened(self.deadline)):
                 held.enter_context(self.locked())
-            return self._write(work, verify)
+            found = self._write(work, verify)
+        return found  # noqa: RET504 - an ExitStack may end an error, says mypy
 
-    def locked(self) -> ContextManager[object]:
+    def locked(self) -> ContextManager[None]:
         """Hold the lock of the LUN for the block: one call at a time. Raises Busy."""
         return lun_locked(self.scsi_id, THIS_HOST, self.deadline.within(self.lock_seconds))
 

@@ -30,6 +30,16 @@ class Permission(NamedTuple):
     is_asked: bool = True  #: a person is asked before the write
 
 
+class SessionOptions(NamedTuple):
+    """What the caller has said about the session to the target of a URL."""
+
+    initiator_name: Optional[str] = None  #: of --initiator-name; None: the name of this machine
+    chap_file: Optional[str] = None  #: of --chap-file; None: the environment
+    scsi_id: Optional[str] = None  #: the SCSIid that the LUN must have
+    #: says that a slow block waits for the target; takes what it waits for, and the longest wait in seconds
+    waiting: Optional[Callable[[str, float], ContextManager[None]]] = None
+
+
 class PoolAnswer(NamedTuple):
     """The answer of this host's pool to the question who uses a LUN."""
 
@@ -113,9 +123,8 @@ class OpenLun:
         self.refresh = refresh
 
 
-def lun_locked(
-    scsi_id: Optional[str], host: Host, seconds: float, over_network: bool = False
-) -> ContextManager[object]:
+@contextmanager
+def lun_locked(scsi_id: Optional[str], host: Host, seconds: float, over_network: bool = False) -> Iterator[None]:
     """Hold the lock of a LUN for the block: one relvmoiscsi of this machine works on the LUN.
 
     This is the only place that takes a lock of a whole write, for commands and for calls of drivers. A device without a
@@ -124,10 +133,11 @@ def lun_locked(
     Over the network, an ordinary user may write to a LUN, and can neither make nor see root's lock file: users have a
     lock of their own.
     """
-    if scsi_id is None:
-        return ExitStack()
     lock = user_lock if over_network and os.geteuid() != 0 else lun_lock
-    return lock(scsi_id, host, seconds)
+    with ExitStack() as held:
+        if scsi_id is not None:
+            held.enter_context(lock(scsi_id, host, seconds))
+        yield
 
 
 class LunSource(ABC):

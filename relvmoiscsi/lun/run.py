@@ -23,7 +23,7 @@ finished run is found also on a LUN in use.
 import logging
 import syslog
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Callable, Iterator, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
 
 from relvmoiscsi import __version__, engine
@@ -139,10 +139,6 @@ class CompletedRun(NamedTuple):
     proposal: Proposal
     was_cut: bool = False  #: the completed run is an interrupted run that was finished now
     stale: Sequence[str] = ()  #: sentences about what this machine still remembers of the LUN; the caller tells them
-
-
-def consent_unasked(_lun: OpenLun, _proposal: Proposal) -> None:
-    """Consent to everything: the consent of a caller that has given its consent before."""
 
 
 def no_progress(_what: str, _done: int, _total: int) -> None:
@@ -263,7 +259,7 @@ def resignature(
     lun: OpenLun,
     request: ResignatureRequest,
     entropy: Entropy,
-    consent: Consent = consent_unasked,
+    consent: Consent,
     progress: Progress = no_progress,
     recovers_undo: bool = False,
 ) -> Union[CompletedRun, AlreadyDone]:
@@ -352,30 +348,33 @@ def _recover_first(
 
 
 def _ask(lun: OpenLun, proposal: Proposal, consent: Consent) -> None:
-    """Ask who uses the LUN, then the caller. Where nobody was asked, look whether a program changes the LUN meanwhile.
-
-    Raises Refused, or an error of the caller. Nothing was written.
-    """
+    """Ask who uses the LUN, then the caller. Raises Refused, or an error of the caller. Nothing was written."""
     with in_state(NOTHING_WRITTEN):
         proposal.pool = lun.guard.ask(proposal.replaced, proposal.new_sr)
         proposal.pool.verify()
-        if proposal.pool.is_overridden or not lun.is_lun or not proposal.pool.is_missing:
-            return consent(lun, proposal)
-        # LVM changes these ranges with each change of the VG, and the storage manager with each record of the SR.
-        compared, content = [Range(0, min(_LABEL_AND_HEADER.length, lun.device.size_bytes))], proposal.content
-        if content is not None and content.mgt is not None:
-            compared += content.vg.ranges(content.volume(naming.MGT).lv, 0, content.mgt.length)
-        looked, seen = time.monotonic(), lun.device.read(compared)
-        consent(lun, proposal)
-        time.sleep(max(0.0, looked + LOOK_SECONDS - time.monotonic()))
-        for part, before, now in zip(compared, seen, lun.device.read(compared)):
-            if now != before:
-                offset = part.offset + next(at for at, pair in enumerate(zip(now, before)) if pair[0] != pair[1])
-                raise Refused(
-                    f"{lun.name} changed at byte {offset} since the first read. "
-                    "Another program or host writes to this device: the LUN is in use."
-                )
-        return None
+        with ExitStack() as watched:
+            if lun.is_lun and proposal.pool.is_missing and not proposal.pool.is_overridden:
+                watched.enter_context(_unchanged(lun, proposal.content))
+            consent(lun, proposal)
+
+
+@contextmanager
+def _unchanged(lun: OpenLun, content: Optional[Lun]) -> Iterator[None]:
+    """Read the LUN before and after the block, at least LOOK_SECONDS apart. Raise Refused where it has changed."""
+    # LVM changes these ranges with each change of the VG, and the storage manager with each record of the SR.
+    compared = [Range(0, min(_LABEL_AND_HEADER.length, lun.device.size_bytes))]
+    if content is not None and content.mgt is not None:
+        compared += content.vg.ranges(content.volume(naming.MGT).lv, 0, content.mgt.length)
+    looked, seen = time.monotonic(), lun.device.read(compared)
+    yield
+    time.sleep(max(0.0, looked + LOOK_SECONDS - time.monotonic()))
+    for part, before, now in zip(compared, seen, lun.device.read(compared)):
+        if now != before:
+            offset = part.offset + next(at for at, pair in enumerate(zip(now, before)) if pair[0] != pair[1])
+            raise Refused(
+                f"{lun.name} changed at byte {offset} since the first read. "
+                "Another program or host writes to this device: the LUN is in use."
+            )
 
 
 # --- the state of the LUN in errors

@@ -3,6 +3,7 @@
 
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
+from relvmoiscsi.arguments import DEVICE, FUNCTION, an, optional, promised, some
 from relvmoiscsi.device import Chunk, Device, Range, overlaid
 from relvmoiscsi.errors import Truncated
 from relvmoiscsi.resignature.planning import identity_check, volume_writes
@@ -32,6 +33,12 @@ class Comparison(NamedTuple):
     same_identities: bool = False  #: whether the clone has every identity of the original, and no other
 
 
+@promised(
+    original=DEVICE,
+    clone=DEVICE,
+    data=optional(some("a list of Range", an("a Range", Range))),
+    progress=optional(FUNCTION),
+)
 def compare(
     original: Device, clone: Device, data: Optional[Sequence[Range]] = None, progress: Optional[Progress] = None
 ) -> Comparison:

@@ -27,7 +27,7 @@ TESTS = Path(__file__).resolve().parent
 DATA = Path(__file__).resolve().parents[1] / "data"
 
 #: What every room may import from.
-BASE = ("errors", "deadline", "device", "vpd", "scsi", "scsi_id_text", "portal", "sr_types", "wording",
+BASE = ("errors", "arguments", "deadline", "device", "vpd", "scsi", "scsi_id_text", "portal", "sr_types", "wording",
         "untrusted", "untrusted_xml", "json_answer", "__init__")  # fmt: skip
 
 #: What else a room of the package, or a module at its top, may import from. Imports point one way:
@@ -64,6 +64,7 @@ MAY_IMPORT = {
     "untrusted": (),
     "untrusted_xml": (),
     "json_answer": (),
+    "arguments": (),
     "device": (),
     "errors": (),
     "__init__": (),

@@ -4,7 +4,7 @@
 The callers are the plan (its result in memory, before the first write), `check --original` (two LUNs), and the tests.
 """
 
-from typing import Container, Dict, Iterable, List, Optional, Set
+from typing import Container, Dict, List, Optional, Set
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats import mgt as mgt_records
@@ -25,7 +25,7 @@ def identities(lun: Lun) -> Dict[str, str]:
     }
     for volume in lun.volumes:
         found[dashed(volume.lv.id)] = "id of " + volume.name.text
-        for uuid in _uuids_in(volume):
+        for uuid in volume.uuids:
             found.setdefault(uuid, "UUID in " + volume.name.text)
     if lun.mgt:
         found.setdefault(lun.mgt.sr_uuid, "SR UUID in MGT")
@@ -35,13 +35,6 @@ def identities(lun: Lun) -> Dict[str, str]:
         for at, uuid in lun.mgt.links.items():
             found.setdefault(uuid, f"UUID in the MGT record at byte {mgt_records.slot_of(at)}")
     return found
-
-
-def _uuids_in(volume: Volume) -> Iterable[str]:
-    found = [*volume.name.uuids, volume.parent.uuid if volume.parent else None]
-    if isinstance(volume.content, CbtLog):
-        found += [volume.content.parent, volume.content.child]
-    return [uuid for uuid in found if uuid]
 
 
 def shared_identities(one: Lun, other: Lun) -> List[str]:
@@ -73,7 +66,7 @@ def foreign_identities(lun: Lun) -> List[str]:
     for volume in lun.volumes:
         if volume.disputed:
             found.append(f"Header and locators of {volume.name.text} name different parents.")
-        for uuid in _uuids_in(volume):
+        for uuid in volume.uuids:
             if uuid not in known:
                 found.append(f"{volume.name.text} names {uuid}, which is not there.")
     return found
@@ -106,12 +99,14 @@ def _lvm_ids(lun: Lun) -> Set[str]:
 
 def has_same_shape(one: Lun, other: Lun) -> bool:
     """Whether two LUNs have volumes at the same places, and equal numbers of identities in each volume and in MGT."""
-
-    def shape_of(lun: Lun) -> object:
-        volumes = [(volume.lv.segments, volume.name.kind, len(list(_uuids_in(volume)))) for volume in lun.volumes]
-        return volumes, [bool(record.snapshot_of) for record in lun.mgt.records] if lun.mgt else None
-
-    return shape_of(one) == shape_of(other)
+    first, second = (
+        (
+            [(volume.lv.segments, volume.name.kind, len(volume.uuids)) for volume in lun.volumes],
+            [bool(record.snapshot_of) for record in lun.mgt.records] if lun.mgt else None,
+        )
+        for lun in (one, other)
+    )
+    return first == second
 
 
 def pairing(original: Lun, clone: Lun) -> Optional[IdMap]:
@@ -125,7 +120,7 @@ def pairing(original: Lun, clone: Lun) -> Optional[IdMap]:
         if other is None:
             return None
         lvm_ids[volume.lv.id] = other.lv.id
-        for old, new in zip(_uuids_in(volume), _uuids_in(other)):
+        for old, new in zip(volume.uuids, other.uuids):
             uuids.setdefault(old, new)
     if original.mgt is not None and clone.mgt is not None:
         for record, other_record in zip(original.mgt.records, clone.mgt.records):

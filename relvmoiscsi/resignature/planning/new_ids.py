@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The new ids of a LUN: chosen by the caller, or derived from the new SR UUID and the old id. Pure."""
 
+import re
 from typing import Callable, Dict, List, Mapping, Optional, Sequence
 
 from relvmoiscsi.errors import UsageError
-from relvmoiscsi.formats.cbt import CbtLog
 from relvmoiscsi.formats.identity import (
+    UUID_PATTERN,
     Entropy,
     IdMap,
     check_one_to_one,
@@ -15,7 +16,6 @@ from relvmoiscsi.formats.identity import (
     is_uuid,
     uuid_of_version,
 )
-from relvmoiscsi.resignature.reading import sm_journals
 from relvmoiscsi.resignature.reading.lun_contents import Lun
 
 
@@ -26,15 +26,14 @@ def old_uuids(lun: Lun) -> List[str]:
     """
     found = [lun.sr_uuid]
     for volume in lun.volumes:
-        found += volume.name.uuids
-        found.append(volume.parent.uuid if volume.parent else "")
-        if isinstance(volume.content, CbtLog):
-            found += [volume.content.parent or "", volume.content.child or ""]
+        found += volume.uuids
     for mgt in filter(None, (lun.mgt, lun.settled().mgt)):
         for record in mgt.records:
             found += [record.uuid, record.snapshot_of]
         found += mgt.links.values()
-    found += sm_journals.old_uuids(lun)
+    for volume in lun.volumes:
+        if isinstance(volume.content, str):  # of a journal
+            found += re.findall(UUID_PATTERN, volume.content)
     return list(dict.fromkeys(uuid for uuid in found if uuid))
 
 

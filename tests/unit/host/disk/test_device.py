@@ -402,6 +402,22 @@ def users(host, **options):
     return holders.users_of_disks(["sdb"], host, **options)
 
 
+def test_the_disks_below_a_file_system_are_found_through_all_stacked_devices(tmp_path):
+    """A volume of LVM on a RAID of a partition and a whole disk."""
+    host, device = Host(str(tmp_path)), os.stat(str(tmp_path)).st_dev
+    for path in ("dm-0/dev", "md0/dev", "sda/sda2/partition", "sdb/dev", "sdc/dev"):
+        put(host.at("sys/block", path), "1\n")
+    for name, below in (("dm-0", "md0"), ("md0", "sda/sda2"), ("md0", "sdb")):
+        link = host.at("sys/block", name, "slaves", os.path.basename(below))
+        os.makedirs(os.path.dirname(link), exist_ok=True)
+        os.symlink(host.at("sys/block", below), link)
+    assert holders.disks_below(str(tmp_path), host) == []
+
+    os.makedirs(host.at("sys/dev/block"))
+    os.symlink("../../block/dm-0", host.at(f"sys/dev/block/{os.major(device)}:{os.minor(device)}"))
+    assert holders.disks_below(str(tmp_path), host) == ["sda", "sdb"]
+
+
 STACKED = {
     "sys/block/sdb/holders/dm-1/dm/name": "36001405\n",
     "sys/block/sdb/holders/dm-1/dm/uuid": "mpath-36001405\n",
