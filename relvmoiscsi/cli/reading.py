@@ -133,7 +133,7 @@ class CheckCommand(DeviceCommand):
             facts = report.inspection_facts(name, found)
             if found.defects:
                 # The next step: a command that a defect names, of relvmoiscsi first; else a look at the original.
-                named = [words for each in found.defects for words in re.findall(r"`([^`]+ [^`]+)`", each.message)]
+                named = [words for each in found.defects for words in re.findall(r"`([^`]+ [^`]+)`", each.told)]
                 named.sort(key=lambda words: not words.startswith("relvmoiscsi "))
                 look = "next: " + shell_words("relvmoiscsi", "check", "ORIGINAL")
                 look += "\nIf the original is whole, the copy is incomplete: take the copy again from the array."

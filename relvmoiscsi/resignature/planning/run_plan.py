@@ -187,10 +187,11 @@ def place_in_ring(
             return Plan(Journal(placed, room.offset, data), tuple(chunks), text)
     raise Refused(
         "{}: there is no room for the journal: it needs {} bytes and a second metadata area of {} bytes, and {} bytes "
-        "of the metadata area are free. No command enlarges the area. Fewer VDIs need less room: --without leaves VDIs "
-        "behind, --vdis one keeps one.".format(name, journal_bytes or "some", len(text) + 512, ring_space.free_bytes()),
+        "of the metadata area are free. No command enlarges the area. Fewer VDIs need less room.".format(
+            name, journal_bytes or "some", len(text) + 512, ring_space.free_bytes()
+        ),
         sm_key="SRNoSpace",
-    )
+    ).advising("The option --without leaves VDIs behind, --vdis one keeps one.")
 
 
 class _RingSpace:
