@@ -139,11 +139,11 @@ class ResignatureCommand(WriteCommand):
             with run.recording(source.host):
                 warn_of_override(lun.name, objection)
         elif objection is not None:
-            say("note: a run without --dry-run is refused: " + printable(objection.message))
+            say("note: a run without --dry-run would be refused: " + printable(objection.message))
         try:
             self._as_later_copy(lun.name, prepared.later_copy)
         except Refused as refusal:
-            say("note: a run without --dry-run is refused: " + printable(refusal.message))
+            say("note: a run without --dry-run would be refused: " + printable(refusal.message))
         facts = dry_run_facts(lun, found)
         lines = [f"{lun.name}: dry run. These writes are planned; nothing was written."]
         lines += identification(lun, found).lines()

@@ -141,4 +141,6 @@ def _discarded(
     rows += [{**row, "vms_left_without_disks": [], "sr": uuid} for uuid in gone]
     lines += [f"{uuid}: not in the pool" for uuid in gone]
     text = "\n".join(map(printable, lines)) or "The pool has no copies."
-    return Answer({"srs": rows}, text, Partial.exit_status if failed else 0, next_steps=steps)
+    alerts = [f"{plan.pool.srs[ref]['name_label']} ({plan.pool.srs[ref]['uuid']}): {failed[ref]}" for ref in failed]
+    ends_with = Partial.exit_status if failed else 0
+    return Answer({"srs": rows}, text, ends_with, next_steps=steps, alerts=alerts)
