@@ -11,7 +11,7 @@ Any other exception is a bug: its traceback is printed and the command exits wit
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar, Union
 
-from relvmoiscsi.wording import command
+from relvmoiscsi.wording import quoted
 
 __all__ = [
     "NOTHING_WRITTEN", "NO_WAY_OUT", "BadChecksum", "BadMagic", "CommandFailed", "DeviceError", "FormatError",
@@ -210,7 +210,7 @@ class CommandFailed(RelvmoiscsiError):
     exit_status = 6
 
     def __init__(self, argv: Sequence[str], status: int, stderr: str) -> None:
-        super().__init__(f"{command(*argv)} failed with exit status {status}: {stderr.strip() or 'no message'}")
+        super().__init__(f"`{quoted(*argv)}` failed with exit status {status}: {stderr.strip() or 'no message'}")
         self.argv, self.status, self.stderr = tuple(argv), status, stderr
 
 
@@ -264,7 +264,7 @@ def error_facts(error: RelvmoiscsiError) -> Dict[str, Any]:
     """Return the facts of an error, for `--json` of any command."""
     return {
         "error": {
-            "kind": type(error).__name__,
+            "class": type(error).__name__,
             "exit_status": error.exit_status,
             "message": error.message,
             "disk_state": error.disk_state,

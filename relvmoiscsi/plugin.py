@@ -5,10 +5,10 @@
                  the LUN. Nothing is written. With hba=true: only LUNs behind its adapters (Fibre Channel, SAS).
                  `problems` has a sentence for each target that did not answer. Of such a target, the answer lists only
                  the LUNs that the host sees.
-                 {"luns": [{"scsi_id", "device", "state", "size_bytes", "sr", "old_sr", "copied", "metadata_of",
-                 "changed_at", "name", "problem"}, ...], "problems": [], "next": null}
+                 {"host_luns": [{"scsi_id", "device", "state", "size_bytes", "sr", "old_sr", "copied",
+                 "metadata_of", "changed_at", "sr_name_label", "problem"}, ...], "problems": [], "next": null}
     map          sr: the old ids of a resignatured LUN, while its journal is on the LUN
-                 {"old_sr", "new_sr", "vdis": [{"old", "new", "name_label"}, ...], "next": null}
+                 {"old_sr", "new_sr", "vdi_pairs": [{"old_vdi", "new_vdi", "name_label"}, ...], "next": null}
     status       the active runs on this host
                  {"runs": [{"scsi_id", "by", "phase", "percent"}, ...]}
     resignature  scsi_id, dry_run, clear_metadata_vdi, later_copy, vdis, sr_uuid: the JSON of `relvmoiscsi
@@ -102,7 +102,7 @@ def look(path: str, told: Callable[[engine.Inspection], Dict[str, Any]]) -> Dict
 def luns(host: Host = THIS_HOST) -> Dict[str, str]:
     """Return the device of each LUN, sorted by SCSIid: the multipath map of the LUN, or a disk without a map."""
     found: Dict[str, str] = {}
-    directory = os.path.join(host.sysfs, "block")
+    directory = host.at("sys/block")
     for name in sorted(os.listdir(directory)) if os.path.isdir(directory) else []:  # dm-0 before sda
         scsi_id = scsi_id_of_disk(name, host) if name.startswith(("sd", "dm-")) else None
         if scsi_id is not None and is_scsi_id(scsi_id):
@@ -147,7 +147,7 @@ def classify(arguments: Arguments, host: Host = THIS_HOST, see: Look = look, fin
 
     return _page(
         "plugin classify",
-        "luns",
+        "host_luns",
         [(scsi_id, partial(made, scsi_id)) for scsi_id in ids],
         {"problems": _shortened(problems)},
         deadline,
@@ -199,7 +199,7 @@ def _facts(found: engine.Inspection, scsi_id: str) -> Dict[str, Any]:
         "copied": is_of_another_lun(found.commit_record, scsi_id),
         "metadata_of": database_pools(scsi_id, found.lun) if found.lun else [],
         "changed_at": utc_time(found.lun.vg.changed) if found.lun else None,
-        "name": found.lun.mgt.name_label[:200] if found.lun and found.lun.mgt else "",
+        "sr_name_label": found.lun.mgt.name_label[:200] if found.lun and found.lun.mgt else "",
         "problem": str(found.problem)[:MOST_PROBLEM] if found.problem else None,
     }
 
@@ -214,8 +214,8 @@ def map_of(arguments: Arguments, host: Host = THIS_HOST, see: Look = look) -> st
         if seen.lun is None or seen.run is None or seen.lun.sr_uuid != sr_uuid:
             return {}
         facts = report.map_facts(seen.lun, seen.run.ids)
-        vdis = [{"old": vdi["old"], "new": vdi["new"], "name_label": vdi["name_label"]} for vdi in facts["vdis"]]
-        return {"old_sr": facts["old_sr"], "new_sr": facts["new_sr"], "vdis": vdis}
+        pairs = [{key: pair[key] for key in ("old_vdi", "new_vdi", "name_label")} for pair in facts["vdi_pairs"]]
+        return {"old_sr": facts["old_sr"], "new_sr": facts["new_sr"], "vdi_pairs": pairs}
 
     for path in luns(host).values():
         try:
@@ -224,9 +224,9 @@ def map_of(arguments: Arguments, host: Host = THIS_HOST, see: Look = look) -> st
             continue  # this host has not resignatured a LUN that does not answer
         if found:
             start = arguments.get("from", "")
-            vdis = sorted((vdi for vdi in found["vdis"] if vdi["new"] >= start), key=itemgetter("new"))
-            rows: List[_Row] = [(vdi["new"], vdi.copy) for vdi in vdis]
-            return _page("plugin map", "vdis", rows, {"old_sr": found["old_sr"], "new_sr": found["new_sr"]})
+            pairs = sorted((pair for pair in found["vdi_pairs"] if pair["new_vdi"] >= start), key=itemgetter("new_vdi"))
+            rows: List[_Row] = [(pair["new_vdi"], pair.copy) for pair in pairs]
+            return _page("plugin map", "vdi_pairs", rows, {"old_sr": found["old_sr"], "new_sr": found["new_sr"]})
     raise NotFound(f"No LUN of this host holds the SR {sr_uuid} together with a journal of its old ids.")
 
 
@@ -318,7 +318,7 @@ class Wanted:
 def fitted(facts: Dict[str, Any]) -> str:
     """Return the facts as JSON, without long lists; `left_out` names each missing list. `map` pages the VDIs."""
     left_out: List[str] = []
-    for name in ("plan", "lvs", "other_uuids", "vdis", "notes"):
+    for name in ("plan", "lv_pairs", "other_uuids", "vdi_pairs", "notes"):
         text = answer_text("plugin resignature", {**facts, "left_out": left_out})
         if len(text) <= MOST_BYTES:
             return text
@@ -360,7 +360,7 @@ def add_lun(arguments: Arguments, host: Host = THIS_HOST) -> str:
     if not untrusted.is_number(number):
         raise UsageError("The argument number is no number. Give the LUN's number, as the kernel has it.")
     deadline = Deadline(iscsi_sessions.ADD_SECONDS)
-    problems = iscsi_sessions.problems_of_adding(arguments["iqn"], scsi_id, untrusted.number(number), deadline, host)
+    problems = iscsi_sessions.add_lun(arguments["iqn"], scsi_id, untrusted.number(number), deadline, host)
     return answer_text("plugin add_lun", {"problems": problems})
 
 

@@ -16,9 +16,9 @@ from relvmoiscsi.iscsi import LunDevice, LunInfo, list_luns
 from relvmoiscsi.lun.url_source import each_at_once
 from relvmoiscsi.sr_driver.iscsi.iscsi_config import IscsiConfig
 from relvmoiscsi.sr_driver.iscsi.target_access import Access, access_of
+from relvmoiscsi.sr_types import ISCSI_SR
 
 TARGET_SECONDS = 20.0  #: time limit for the list of one target
-_TYPE = "lvmoiscsi"
 
 
 class TargetLun(NamedTuple):
@@ -46,7 +46,7 @@ def luns_of_srs(xapi: Xapi, host_uuid: str, deadline: Deadline) -> Tuple[Dict[st
     configs = [
         pbd["device_config"]
         for pbd in pbds.values()
-        if pbd["host"] == ref and srs.get(pbd["SR"], {}).get("type") == _TYPE
+        if pbd["host"] == ref and srs.get(pbd["SR"], {}).get("type") == ISCSI_SR.stock
     ]
     alike = {(config.get("target"), config.get("targetIQN"), config.get("port")): config for config in configs}
     problems: List[str] = []

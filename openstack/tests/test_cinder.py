@@ -62,7 +62,7 @@ class ResignatureCase(FileCase):
 
     def test_one_vdi_where_the_type_asks_for_it(self):
         made, _ = self.made_of(self.golden_volume(self.wanted(**{resignature.VDIS: "one"}), "one"))
-        assert show(self.path(made))["one_vdi"]["state"] == "is"
+        assert show(self.path(made))["one_vdi"]["one_vdi_state"] == "is"
 
     def test_done_twice_it_changes_nothing_the_second_time(self):
         made, _ = self.made_of(self.golden_volume(self.wanted()))

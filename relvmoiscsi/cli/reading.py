@@ -22,9 +22,8 @@ from relvmoiscsi.errors import (
     error_facts,
 )
 from relvmoiscsi.lun.answer import Identification
-from relvmoiscsi.lun.lun_url import is_url
 from relvmoiscsi.lun.opened import LunSource, OpenLun
-from relvmoiscsi.wording import counted, human_size, printable, shell_words
+from relvmoiscsi.wording import command_words, counted, human_size, printable, shell_command
 
 _SHOW = """\
 The command writes nothing, and the LUN may be in use. In dom0, the command asks xapi who uses the LUN. A URL
@@ -93,14 +92,15 @@ class ShowCommand(DeviceCommand):
         self._explains = not getattr(arguments, "is_explained", False)
 
     def run(self) -> Answer:
-        if is_url(self.device):
+        source = self.source(self.device)
+        if not source.is_path:
             from relvmoiscsi.cli.listing import listed  # noqa: PLC0415 - a path needs no initiator
 
-            found_there = listed(self)
+            found_there = listed(self.device, source)
             if found_there is not None:
                 return found_there
-        with self.source(self.device).opened_to_read() as lun:
-            found = engine.inspect(lun.device, self.words("resignature"))
+        with source.opened_to_read() as lun:
+            found = engine.inspect(lun.device, command_words("relvmoiscsi resignature", self.device, **self.login))
             one = engine.one_vdi(lun.device, found.lun) if found.lun is not None else None
             saved = saved_vms(lun.device, found.lun) if found.lun is not None else None
             pool = lun.guard.ask([found.lun.sr_uuid] if found.lun is not None else [], "")
@@ -139,13 +139,13 @@ class CheckCommand(DeviceCommand):
     def run(self) -> Answer:
         name, source = self.device, self.source(self.device)
         with source.opened_to_read() as lun:
-            found = engine.inspect(lun.device, self.words("resignature"))
+            found = engine.inspect(lun.device, command_words("relvmoiscsi resignature", self.device, **self.login))
             facts = report.inspection_facts(name, found)
             if found.defects:
                 text, steps = report.defects_text(name, found), _named(found.defects)
                 if not steps:
                     text += "\nIf the original is whole, the copy is incomplete: take the copy again from the array."
-                    steps = [shell_words("relvmoiscsi", "check", "ORIGINAL")]
+                    steps = [shell_command("relvmoiscsi check ORIGINAL")]
                 return self._told(found.defects[0], facts, text, steps)
             if isinstance(found.problem, Unfinished):
                 text = f"{name}: state {found.state}.\n{printable(str(found.problem))}"
@@ -177,7 +177,7 @@ class CheckCommand(DeviceCommand):
             except (FormatError, NotFound, Refused) as problem:  # of the original: the clone was read before
                 verdict = f"{self.device}, state {facts['state']}, was not compared: {name} cannot be read as original."
                 is_sr = isinstance(problem, FormatError)
-                step = shell_words("relvmoiscsi", "check", name) if is_sr else self.next_step(engine.RESIGNATURED)
+                step = shell_command("relvmoiscsi check", name) if is_sr else self.next_step(engine.RESIGNATURED)
                 return self._told(problem, facts, f"{verdict}\n  {printable(str(problem))}", [step])
         facts.update(report.comparison_facts(facts["device"], name, found))
         if found.problems:
@@ -193,7 +193,7 @@ class CheckCommand(DeviceCommand):
             if found.problems[0] == engine.ONE_VDI:
                 verdict, told, after = f"{self.device}, state {state}: {engine.ONE_VDI}", [], ATTACH_IT
             if found.problems[0].startswith(engine.EXCHANGED):
-                after = shell_words("relvmoiscsi", "check", "--original", self.device, name)
+                after = shell_command("relvmoiscsi check", name, original=self.device)
             if found.problems[0].startswith("The original is another SR"):
                 after = self.next_step(engine.RESIGNATURED)
             lines = [verdict, *map(printable, told[:_FEW])]

@@ -59,7 +59,7 @@ def run_command(arguments: Namespace, look: str, interrupted: str) -> int:
         message, state = "Interrupted.", str(stop)
         if arguments.json and not is_on_lun:  # the LUN may be the device that does not answer
             facts = {
-                "kind": "Interrupted",
+                "class": "Interrupted",
                 "exit_status": EXIT_INTERRUPTED,
                 "message": message,
                 "disk_state": state,

@@ -19,6 +19,8 @@ as a failure whose last parameter is XML: error 96 without an IQN, error 107 wit
 master lists LUNs behind adapters; the plugin does not scan.
 """
 
+import threading
+import time
 from contextlib import contextmanager
 from itertools import chain, zip_longest
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
@@ -31,10 +33,13 @@ from relvmoiscsi.pool import jobs, secrets
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
 from relvmoiscsi.pool.records import HBA, ORIGINAL_SR, Pool, ProbePortal, is_copy, portal_of
 from relvmoiscsi.scsi_id_text import is_scsi_id
+from relvmoiscsi.wording import counted, human_time
 
 IQN_MISSING, SCSI_ID_MISSING = "SR_BACKEND_FAILURE_96", "SR_BACKEND_FAILURE_107"
 _ANY_IQN = "*"
 MOST_IQNS = 500  #: of a portal that are asked for their LUNs
+PORTAL_SECONDS = 1800.0  #: for the probes of all targets and LUNs of one portal: each may answer as late as it can
+_MOST_NAMED = 3  #: targets that an error names
 _MOST_SHOWN = 60  #: characters of a text that is refused
 
 ORIGINAL, ATTACHED, CLONE, UNKNOWN_SR = "original", "attached", "clone", "unknown SR"
@@ -85,21 +90,49 @@ class PoolLun(NamedTuple):
     def facts(self, pool: Pool) -> Dict[str, Any]:
         return {
             "scsi_id": self.scsi_id or None,
-            "kind": self.kind,
+            "lun_kind": self.kind,
             "size_bytes": self.size_bytes,
             "target": self.portal.target,
             "iqn": self.portal.iqn,
             "sr": self.sr_uuid or None,
             "copy_of": self.of_sr or None,
-            "name": self.name,
+            "sr_name_label": self.name,
             "one_vdi_state": self.one_vdi or None,
             "is_known_copy": self.is_ours or self.kind == ATTACHED,
             "database_of_this_pool": pool.ref in self.metadata_of,
             "changed_at": self.changed or None,
-            "vm_names": list(self.vms),
-            "vms_saved": self.vms_saved or None,
+            "saved_vm_names": list(self.vms),
+            "saved_at": self.vms_saved or None,
             "problem": self.problem or None,
         }
+
+
+class PortalTimes:
+    """The time that the probes of each portal have taken in one command, PORTAL_SECONDS at most."""
+
+    def __init__(self) -> None:
+        self._spent: Dict[Tuple[str, str], float] = {}  #: seconds by address and port
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def of_one(self, portal: ProbePortal, in_parallel: int = 1) -> Iterator[None]:
+        """Count the time of the block, which runs beside others. Raises PoolFailure where the portal has no time."""
+        key, begin = (portal.target, portal.port), time.monotonic()
+        with self._lock:
+            if self._spent.get(key, 0.0) >= PORTAL_SECONDS:
+                raise PortalTimeOver(
+                    f"The {human_time(PORTAL_SECONDS)} for {portal.target} were over before this was read: the array "
+                    "answers slowly."
+                )
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._spent[key] = self._spent.get(key, 0.0) + (time.monotonic() - begin) / in_parallel
+
+
+class PortalTimeOver(PoolFailure):
+    """A portal has had its time; the probe was not sent."""
 
 
 class LunSearch(NamedTuple):
@@ -159,14 +192,16 @@ def find(calls: Calls, pool: Pool, portals: Iterable[ProbePortal], at_once: int 
     found: Dict[str, PoolLun] = {}
     failures: List[Tuple[ProbePortal, PoolFailure]] = []
     known, targets = pool.portals(), []  # type: List[ProbePortal], List[List[ProbePortal]]
-    asked = set()
+    asked, times = set(), PortalTimes()
+    unasked: List[ProbePortal] = []
     for portal in portals:
         try:
             if portal.iqn:
                 targets.append([portal])
             elif portal[:3] not in asked:
                 asked.add(portal[:3])
-                targets.append(_targets(calls, pool, portal, known, failures))
+                with times.of_one(portal):
+                    targets.append(_targets(calls, pool, portal, known, failures))
         except PoolFailure as failure:
             failures.append((portal, failure))
     for portal in chain.from_iterable(zip_longest(*targets)):  # in turn, so that no array keeps the others waiting
@@ -174,13 +209,23 @@ def find(calls: Calls, pool: Pool, portals: Iterable[ProbePortal], at_once: int 
             continue
         asked.add(portal[:3])
         try:
-            for lun in listed(_probe_fails(calls, pool, portal), portal):
+            with times.of_one(portal):
+                there = _probe_fails(calls, pool, portal)
+            for lun in listed(there, portal):
                 found.setdefault(lun.scsi_id, lun)
+        except PortalTimeOver:
+            unasked.append(portal)
         except PoolFailure as failure:
             failures.append((portal, failure))
+    failures += _unasked(unasked)
     if failures and not found:
         raise failures[0][1]
-    outcomes = jobs.at_once(calls, list(found.values()), lambda one, lun: look(one, pool, lun), at_once)
+
+    def timed(one: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
+        with times.of_one(lun.portal, min(at_once, len(found))):
+            return probe(one, pool, lun)
+
+    outcomes = jobs.at_once(calls, list(found.values()), lambda one, lun: look(one, pool, lun, timed), at_once)
     rows = []
     for lun, outcome in zip(found.values(), outcomes):
         if isinstance(outcome, PoolGone):
@@ -213,10 +258,26 @@ def _targets(
     return [portal._replace(iqn=iqn).with_chap_of(there.get(iqn, portal)) for iqn in iqns[:MOST_IQNS]]
 
 
+def _unasked(portals: Sequence[ProbePortal]) -> List[Tuple[ProbePortal, PoolFailure]]:
+    """Return a failure for each portal with targets that were not asked: its time was over."""
+    iqns: Dict[Tuple[str, str], List[str]] = {}
+    for portal in portals:
+        iqns.setdefault((portal.target, portal.port), []).append(portal.iqn)
+    found = []
+    for (target, port), names in iqns.items():
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        problem = (
+            f"{target} answers slowly: its {human_time(PORTAL_SECONDS)} were over before the lists of LUNs of "
+            f"{counted(len(names), 'target')}: {', '.join(names[:_MOST_NAMED])}{more}. Give one: --target, --iqn."
+        )
+        found.append((ProbePortal(target, port=port), PoolFailure(problem)))
+    return found
+
+
 def _probe_fails(calls: Calls, pool: Pool, portal: ProbePortal) -> PoolFailure:
     """Send a probe that lacks a key. Return the failure, which holds the list."""
     try:
-        calls.run("SR.probe", pool.master, portal.config(), portal.own_type, {})
+        calls.run("SR.probe", pool.master, portal.config(), portal.sr_type.name, {})
     except PoolFailure as failure:
         return failure
     return PoolFailure(f"The driver gave no list of LUNs for {portal.target}.")
@@ -244,7 +305,7 @@ def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
         text = calls.run("host.call_plugin", pool.master, "relvmoiscsi", "classify", {"from": start, "hba": "true"})
         try:
             page = untrusted.object_of(text, _MOST_PAGE_BYTES)
-            for row in page["luns"]:
+            for row in page["host_luns"]:
                 size = untrusted.size_of(row.get("size_bytes") or 0)
                 lun = PoolLun(untrusted.text_of(row["scsi_id"]), "", HBA, size)
                 verify_scsi_id(lun.scsi_id)
@@ -284,18 +345,18 @@ def _behind(last: str, scsi_id: str) -> str:
 
 
 #: fields of PoolLun, and the plugin's names of these fields
-_ROW = {"sr_uuid": "sr", "of_sr": "old_sr", "name": "name", "problem": "problem", "changed": "changed_at"}
+_ROW = {"sr_uuid": "sr", "of_sr": "old_sr", "name": "sr_name_label", "problem": "problem", "changed": "changed_at"}
 
 
-def look(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
+def look(calls: Calls, pool: Pool, lun: PoolLun, probed_by: Callable[[Calls, Pool, PoolLun], PoolLun]) -> PoolLun:
     """Classify one listed LUN. A LUN that an SR of the pool uses is not probed. Raises PoolFailure."""
     sr = pool.sr_on(lun.scsi_id)
     pbds = pool.pbds_of(sr).values() if sr is not None else []
     if sr is None or not pbds:
-        return named(pool, probe(calls, pool, lun))
+        return named(pool, probed_by(calls, pool, lun))
     if is_copy(pool.srs[sr]) and not any(pbd["currently_attached"] for _, pbd in pbds):
         try:  # no host has plugged the copy: the array may have overwritten its LUN since
-            probed = probe(calls, pool, lun)
+            probed = probed_by(calls, pool, lun)
             if probed.sr_uuid not in ("", pool.srs[sr]["uuid"]):
                 return named(pool, probed)
         except PoolFailure:
@@ -306,7 +367,7 @@ def look(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
 def probe(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
     """Return the LUN with the report of its probe on the master. Raises PoolFailure."""
     config = lun.portal.config(lun.scsi_id)
-    return reported(lun, calls.run("SR.probe", pool.master, config, lun.portal.own_type, {}))
+    return reported(lun, calls.run("SR.probe", pool.master, config, lun.portal.sr_type.name, {}))
 
 
 def _in_use(pool: Pool, ref: str, lun: PoolLun) -> PoolLun:

@@ -50,7 +50,7 @@ def inspection_facts(name: str, found: Inspection) -> Dict[str, Any]:
         facts["run"] = {
             "old_sr": found.run.ids.sr,
             "new_sr": found.run.ids.new_sr,
-            "scsi_id": found.run.scsi_id,
+            "run_scsi_id": found.run.scsi_id,
             "tool": found.run.tool,
         }
     if found.lun is not None:
@@ -98,7 +98,7 @@ def lun_facts(lun: Lun, defects: Sequence[RelvmoiscsiError] = ()) -> Dict[str, A
         "sr_name_label": lun.mgt.name_label if lun.mgt else "",
         "sr_name_description": lun.mgt.name_description if lun.mgt else "",
         "vg": {
-            "name": lun.vg.name,
+            "vg_name": lun.vg.name,
             "id": dashed(lun.vg.id),
             "seqno": lun.vg.seqno,
             "extent_size_bytes": lun.vg.extent_size,
@@ -110,7 +110,12 @@ def lun_facts(lun: Lun, defects: Sequence[RelvmoiscsiError] = ()) -> Dict[str, A
         "pv": {"id": dashed(lun.label.pv_id), "size_bytes": lun.label.device_size},
         "vdis": [_vdi_facts(lun, volume, problems.get(volume.lv.name)) for volume in lun.disks().values()],
         "lvs": [
-            {"name": volume.lv.name, "id": dashed(volume.lv.id), "kind": volume.name.kind, "size_bytes": volume.size}
+            {
+                "lv": volume.lv.name,
+                "id": dashed(volume.lv.id),
+                "volume_kind": volume.name.kind,
+                "lv_size_bytes": volume.size,
+            }
             for volume in lun.volumes
         ],
         "notes": notes(lun),
@@ -126,12 +131,12 @@ def _vdi_facts(lun: Lun, volume: Volume, problem: Optional[str]) -> Dict[str, An
         "uuid": uuid,
         "name_label": record.name_label if record else "",
         "name_description": record.name_description if record else "",
-        "kind": volume.name.kind,
+        "volume_kind": volume.name.kind,
         "virtual_size_bytes": volume.virtual_size if reads else None,
-        "size_bytes": volume.size,
+        "lv_size_bytes": volume.size,
         "parent": volume.parent.uuid if volume.parent else None,
         "hidden": volume.hidden if reads else None,
-        "read_only": volume.lv.read_only,
+        "read_only": "WRITE" not in volume.lv.status,
         "is_a_snapshot": bool(record and record.is_a_snapshot),
         "snapshot_of": (record.snapshot_of or None) if record else None,
         "cbt": any(other.name.kind == naming.CBT_LOG and other.name.uuid == uuid for other in lun.volumes),
@@ -142,7 +147,7 @@ def _vdi_facts(lun: Lun, volume: Volume, problem: Optional[str]) -> Dict[str, An
 
 def cost_facts(cost: Cost) -> Dict[str, int]:
     """Return the cost of one VDI for `resignature --vdis one --json`."""
-    renamed = {"dropped": "dropped_count", "copied": "copied_count"}  # elsewhere these keys are a list and a truth
+    renamed = {"dropped": "dropped_count", "copied": "copied_count"}  # elsewhere these keys mean something else
     return {renamed.get(name, name): value for name, value in cost._asdict().items()}
 
 
@@ -170,7 +175,7 @@ def one_vdi_facts(found: OneVdiOutlook) -> Dict[str, Any]:
     """Return the value of `one_vdi` for `show --json`."""
     cost = cost_facts(found.cost) if found.cost is not None else None
     problem = with_options(str(found.problem)) if found.problem is not None else None
-    return {"state": found.state, "cost": cost, "problem": problem}
+    return {"one_vdi_state": found.state, "cost": cost, "problem": problem}
 
 
 def saved_vms_facts(found: Optional[SavedVms]) -> Optional[Dict[str, Any]]:
@@ -178,10 +183,15 @@ def saved_vms_facts(found: Optional[SavedVms]) -> Optional[Dict[str, Any]]:
     if found is None:
         return None
     vms = [
-        {**vm._asdict(), "disks": [{"userdevice": disk.userdevice, "vdi": disk.vdi} for disk in vm.disks]}
+        {
+            "uuid": vm.uuid,
+            "name_label": vm.name_label,
+            "power_state": vm.power_state,
+            "saved_disks": [{"userdevice": disk.userdevice, "saved_vdi": disk.vdi} for disk in vm.disks],
+        }
         for vm in found.vms
     ]
-    return {"when": found.when, "sr": found.sr_uuid, "vms": vms}
+    return {"saved_at": found.when, "saved_sr": found.sr_uuid, "vms": vms}
 
 
 def inspection_text(
@@ -296,8 +306,8 @@ def _row(lun: Lun, prefix: str, vdi: Mapping[str, Any]) -> List[str]:
     return [
         prefix + vdi["uuid"],
         "?" if vdi["virtual_size_bytes"] is None else human_size(vdi["virtual_size_bytes"]),
-        human_size(vdi["size_bytes"]),
-        vdi["kind"],
+        human_size(vdi["lv_size_bytes"]),
+        vdi["volume_kind"],
         (label + (" [{}]".format(", ".join(notes)) if notes else "")).lstrip(),
     ]
 
@@ -330,7 +340,7 @@ def comparison_facts(name: str, original: str, found: Comparison) -> Dict[str, A
         "device": name,
         "original": original,
         "shares_nothing": not found.problems,
-        "problems": found.problems,
+        "comparison_problems": found.problems,
         "bytes_compared": found.bytes_compared,
         "left_behind": list(found.left_behind),
     }

@@ -37,6 +37,7 @@ XE = {
     "sr-param-set": "uuid",
     "sr-probe": "type",
     "sr-scan": "uuid",
+    "task-cancel": "uuid",
     "task-list": "",
     "vbd-create": "vm-uuid vdi-uuid device",
     "vbd-destroy": "uuid",

@@ -96,11 +96,13 @@ def verify_object(ran, on_device):
     found = json.loads(ran.out)
     assert list(found)[:2] == ["command", "json_version"]
     assert ran.out == json.dumps(found, indent=2) + "\n"
-    if on_device and not {"targets", "luns", "devices"} & set(found):  # a list of what is behind a URL has no state
+    if on_device and not {"targets", "target_luns", "devices"} & set(
+        found
+    ):  # a list of what is behind a URL has no state
         assert found["state"] in STATES or (found["state"] is None and "error" in found)
         assert "device" in found
     if "error" in found:
-        assert set(found["error"]) == {"kind", "exit_status", "message", "disk_state"}
+        assert set(found["error"]) == {"class", "exit_status", "message", "disk_state"}
         assert found["error"]["exit_status"] == ran.status
         assert found["error"]["message"]
 

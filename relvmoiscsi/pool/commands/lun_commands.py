@@ -28,7 +28,7 @@ from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY, SoFar
 from relvmoiscsi.pool.luns import LunSearch, PoolLun
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.scsi_id_text import typed_scsi_id
-from relvmoiscsi.wording import counted, human_size, printable, shell_words, shown_time
+from relvmoiscsi.wording import counted, human_size, printable, shell_command, shown_time
 
 _LUNS = """\
 The command says what each LUN is: original, attached copy, clone of an SR, resignatured, unfinished, empty,
@@ -136,7 +136,7 @@ class LunsCommand(PoolCommand):
 
     def run(self) -> Answer:
         with self.opened() as (calls, pool), _seen(self, calls, pool, self.search) as seen:
-            return Answer({"luns": [lun.facts(pool) for lun in seen]}, _luns_text(pool, seen))
+            return Answer({"pool_luns": [lun.facts(pool) for lun in seen]}, _luns_text(pool, seen))
 
 
 def _luns_text(pool: Pool, seen: Sequence[PoolLun]) -> str:
@@ -226,12 +226,12 @@ class AttachCommand(PoolChange):
                         "scsi_id": each.scsi_id,
                         "old_sr": each.of_sr,
                         "new_sr": each.sr_uuid,
-                        "vdis": each.facts()["vdis"],
+                        "vdi_pairs": each.facts()["vdi_pairs"],
                     }
                     for each in results
                     if each.sr_uuid
                 ]
-                is_written = write_map({"srs": rows}, "`relvmoiscsi pool map` prints the same UUIDs.")
+                is_written = write_map({"attached_srs": rows}, "`relvmoiscsi pool map` prints the same UUIDs.")
                 return answer if is_written else answer._replace(status=answer.status or EXIT_NOT_PRINTED)
 
     def _plan(self, calls: Calls, pool: Pool, seen: Sequence[PoolLun], of: Sequence[str]) -> List[LunPlan]:
@@ -282,7 +282,7 @@ def _would_attach(planned: Sequence[LunPlan], passed_over: Sequence[Attached]) -
     status = exit_status(errors, any(row.down for row in planned))
     alerts = [f"{row.lun.scsi_id}: {row.text()}" for row in planned if row.error is not None or row.down] + alerts
     text = "\n".join([head, *map(printable, lines)])
-    return Answer({"changed": is_any, "would": rows}, text, status, alerts=alerts)
+    return Answer({"changed": is_any, "would_attach": rows}, text, status, alerts=alerts)
 
 
 #: the end of the line about a host that has not plugged an SR
@@ -307,12 +307,11 @@ def _attached_answer(results: Sequence[Attached], is_changed: bool) -> Answer:
             lines.append(printable(f"  {result.error}"))
             alerts.append(f"{result.scsi_id or 'a target'}: {result.error}")
         elif result.status in (attach.DONE, attach.PARTIAL):
-            sr = result.sr_uuid if result.name.startswith("-") else result.name  # a name, and no option
-            steps.append(shell_words("relvmoiscsi", "pool", "clone", sr, "--all", "--isolated", "night"))
+            steps.append(shell_command("relvmoiscsi pool clone --all --isolated night", result.name))
             lines += ["  the other hosts can use the copy now"] if result.status == attach.PARTIAL else []
     is_partial = any(result.status not in (attach.DONE, attach.ALREADY) for result in results)
     status = exit_status([result.error for result in results], is_partial)
-    facts = {"changed": is_changed, "luns": [result.facts() for result in results]}
+    facts = {"changed": is_changed, "attach_results": [result.facts() for result in results]}
     return Answer(facts, "\n".join(lines), status, next_steps=steps, alerts=alerts)
 
 
@@ -334,8 +333,8 @@ class PoolMapCommand(PoolCommand):
         facts = {
             "old_sr": sr["other_config"][records.ORIGINAL_SR] or None,
             "new_sr": sr["uuid"],
-            "name": sr["name_label"],
-            "vdis": [{**pair.facts(), "vm_names": vms.get(pair.old, [])} for pair in pairs],
+            "sr_name_label": sr["name_label"],
+            "vdi_pairs": [{**pair.facts(), "vm_names": vms.get(pair.old, [])} for pair in pairs],
         }
         lines = ['{} "{}"'.format(sr["uuid"], sr["name_label"])]
         for pair in pairs:

@@ -20,7 +20,7 @@ from relvmoiscsi.pool.vms.clone import Cloned
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 from relvmoiscsi.pool.vms.rescue import Lent
 from relvmoiscsi.pool.vms.restore import Restored
-from relvmoiscsi.wording import counted, printable, shell_words, time_left
+from relvmoiscsi.wording import counted, printable, shell_command, time_left
 
 _CLONE = """\
 The command makes halted VMs that use the disks of the copy; no data is copied. Say which networks the new VMs
@@ -261,7 +261,7 @@ def _cloned(results: Sequence[Cloned], to_know: Sequence[str] = ()) -> Answer:
             lines.append(f"  {each.error}")
         if each.status == clone.MADE:
             steps.append(_start(each.uuid))
-    facts = {"vms": [each.facts() for each in results]}
+    facts = {"clone_results": [each.facts() for each in results]}
     status = exit_status([each.error for each in results])
     alerts = [f"{each.vm_name}: {each.error}" for each in results if each.error is not None]
     text = "\n".join([*map(printable, lines), *to_know])
@@ -373,7 +373,7 @@ def _all_restored(results: Sequence[Restored], to_know: Sequence[str] = ()) -> A
     rows = [{**each.facts(), "problem": None if each.error is None else str(each.error)} for each in results]
     status = exit_status([each.error for each in results])
     alerts = [f"{each.name}: {each.error}" for each in results if each.error is not None]
-    return Answer({"vms": rows}, "\n".join([*texts, *to_know]), status, next_steps=steps, alerts=alerts)
+    return Answer({"restore_results": rows}, "\n".join([*texts, *to_know]), status, next_steps=steps, alerts=alerts)
 
 
 def _missing(**arguments: Any) -> str:
@@ -403,12 +403,12 @@ def _restored(result: Restored, to_know: Sequence[str] = ()) -> Answer:
         lines.append(
             f"  {_SHUTS_DOWN if is_ahead else 'the VM was shut down and is halted: start the VM when you are ready'}"
         )
-    lines += [f"  no longer needed: `{shell_words('xe', 'vdi-destroy', f'uuid={uuid}')}`" for uuid in result.waiting]
+    lines += [f"  no longer needed: `{shell_command('xe vdi-destroy', f'uuid={uuid}')}`" for uuid in result.waiting]
     lines += [f"  {note}" for note in result.notes]
     lines += [f"  {result.error}"] if result.error is not None else []
     if result.status == restore.DONE:
-        lines.append(f"  later: {shell_words('relvmoiscsi', 'pool', 'restore', '--home', result.vm)}")
-        lines.append(f"  or:    {shell_words('relvmoiscsi', 'pool', 'restore', '--undo', result.vm)}")
+        lines.append(f"  later: {shell_command('relvmoiscsi pool restore', home=result.vm)}")
+        lines.append(f"  or:    {shell_command('relvmoiscsi pool restore', undo=result.vm)}")
     return Answer(result.facts(), "\n".join([*map(printable, lines), *to_know]), next_steps=_next_of(result))
 
 
@@ -419,11 +419,11 @@ def _next_of(result: Restored) -> List[str]:
         unused = list(dict.fromkeys(disk.sr for disk in result.disks))
     is_startable = result.status in (restore.DONE, restore.UNDONE) or result.status == restore.KEPT and result.is_halted
     steps = [_start(result.vm)] if is_startable else []
-    return steps + [shell_words("relvmoiscsi", "pool", "discard", sr) for sr in unused]
+    return steps + [shell_command("relvmoiscsi pool discard", sr) for sr in unused]
 
 
 def _start(vm: str) -> str:
-    return shell_words("xe", "vm-start", f"uuid={vm}")
+    return shell_command("xe vm-start", f"uuid={vm}")
 
 
 # --- rescue
@@ -487,11 +487,11 @@ def _lent(copy: Copy, results: Sequence[Lent], to_know: Sequence[str] = ()) -> A
         lines.append(printable(f"{each.name} ({each.vdi}): {each.status}, {each.vm_name}{at}"))
         lines += [printable(f"  {each.error}")] if each.error is not None else []
         if each.status in (rescue.DONE, rescue.ALREADY):
-            steps.append(shell_words("relvmoiscsi", "pool", "rescue", copy.uuid, each.vdi, "--done"))
+            steps.append(shell_command("relvmoiscsi pool rescue --done", copy.uuid, each.vdi))
     if all(each.status == rescue.BACK for each in results):
-        steps.append(shell_words("relvmoiscsi", "pool", "discard", copy.uuid))
+        steps.append(shell_command("relvmoiscsi pool discard", copy.uuid))
     status = exit_status([each.error for each in results])
-    facts = {"disks": [each.facts() for each in results]}
+    facts = {"rescue_results": [each.facts() for each in results]}
     alerts = [f"{each.name} ({each.vdi}): {each.error}" for each in results if each.error is not None]
     return Answer(facts, "\n".join([*lines, *to_know]), status, next_steps=steps, alerts=alerts)
 
@@ -509,8 +509,8 @@ class SaveVmsCommand(PoolChange):
             refs = save_vms.vms_on(pool, found, sr)
             names = ", ".join(str(found.vms[ref]["name_label"]) for ref in refs)
             if self.dry_run:
-                would = [{"uuid": found.vms[ref]["uuid"], "name": found.vms[ref]["name_label"]} for ref in refs]
-                return Answer({"would": would}, printable(f"The records of these VMs would be saved: {names}"))
+                would = [{"vm": found.vms[ref]["uuid"], "vm_name": found.vms[ref]["name_label"]} for ref in refs]
+                return Answer({"would_save": would}, printable(f"The records of these VMs would be saved: {names}"))
             ask(self, printable(f"Save the records of {names}?"))
             with self.work(str(pool.srs[sr]["name_label"]), "save the records"), waiting("the pool"):
                 when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -525,10 +525,10 @@ class SaveVmsCommand(PoolChange):
         step = "make the snapshot on the array, map its clone, then `relvmoiscsi pool luns`"
         facts: Dict[str, Any] = {
             "sr": saved.sr_uuid,
-            "vdi": vdi,
-            "when": saved.when,
-            "vms": [{"uuid": vm.uuid, "name": vm.name_label} for vm in vms],
-            "failed": [{"name": name, "problem": error} for name, error in failed.values()],
+            "records_vdi": vdi,
+            "saved_at": saved.when,
+            "saved": [{"vm": vm.uuid, "vm_name": vm.name_label} for vm in vms],
+            "not_saved": [{"vm_name": name, "problem": error} for name, error in failed.values()],
             "fingerprint": saved.fingerprint,
         }
         status = exit_status([], is_partial=bool(failed))

@@ -52,10 +52,11 @@ def missing_scsi_id(
         else:
 
             def forget() -> None:
-                pool_now = partial(pool_records.read_pool, xapi)
-                other_luns.forget_others(adapters, before, pool_now, host_ref, deadline.for_cleanup())
+                with quietly("taking away what the scan has brought"):
+                    pool_now = partial(pool_records.read_pool, xapi)
+                    other_luns.forget_others(adapters, before, pool_now, host_ref, deadline.for_cleanup())
 
-            stack.callback(quietly, "taking away what the scan has brought", forget)
+            stack.callback(forget)
             for failure in scan(hba.places(adapters, config.lun, config.wwpns), deadline.part(SCAN_SECONDS)):
                 log.warning("%s", failure)
             came = [one for one in hba.addresses(adapters) if one not in before.addresses]

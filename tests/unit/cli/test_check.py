@@ -123,9 +123,9 @@ def test_a_copy_shares_every_identity_with_its_original(image, original, compare
 
     lvm_ids = [truth.pv_id, truth.vg_id] + [volume.lv_id for volume in truth.volumes]
     for identity in lvm_ids + [UUIDS[key] for key in ("sr", "base", "disk", "snapshot", "data")]:
-        assert f"{identity} is on both: " in "".join(facts["problems"])
+        assert f"{identity} is on both: " in "".join(facts["comparison_problems"])
     assert (facts["shares_nothing"], facts["bytes_compared"]) == (False, 0)
-    assert all(line.endswith(".") for line in facts["problems"])
+    assert all(line.endswith(".") for line in facts["comparison_problems"])
     assert ran.out == (
         f"{image}, state clean, is an untouched copy of {original}: both have the same identities.\n"
         f"next: relvmoiscsi resignature {image}\n"
@@ -142,7 +142,7 @@ def test_of_many_findings_people_get_ten(image, original, compared, command):
 
     verdict, *told, more, _next = compared(4, image).out.splitlines()
     assert verdict.endswith(": 12 findings.") and more == "... and 2 more, which --json prints."
-    assert told == command("check", image, "--original", original, "--json").json["problems"][:10]
+    assert told == command("check", image, "--original", original, "--json").json["comparison_problems"][:10]
 
 
 def test_after_a_resignature_nothing_is_shared_and_all_data_is_the_same(
@@ -153,7 +153,7 @@ def test_after_a_resignature_nothing_is_shared_and_all_data_is_the_same(
 
     sentence = r"{} shares no identity with {}, and nothing else differs \(([\d.]+ [KM]iB) of data compared\)\.\n{}\n"
     data = re.fullmatch(sentence.format(finished, original, FREE.rstrip()), said.out).group(1)
-    assert (facts["shares_nothing"], facts["problems"]) == (True, []) and facts["bytes_compared"] > 0
+    assert (facts["shares_nothing"], facts["comparison_problems"]) == (True, []) and facts["bytes_compared"] > 0
     assert (facts["state"], facts["device"], facts["original"]) == ("resignatured", str(finished), str(original))
     monkeypatch.setattr(sys, "stderr", terminal)
     command("check", finished, "--original", original)
@@ -196,7 +196,7 @@ def test_two_clones_with_the_same_new_ids_are_found(finished, original, compared
     first, last = compared(4, finished).out.splitlines()
     assert first == f"{finished}, state resignatured, is no finished copy of {original}: both have the same identities."
     assert "take the copy again" in last
-    problems = command("check", finished, "--original", original, "--json").json["problems"]
+    problems = command("check", finished, "--original", original, "--json").json["comparison_problems"]
     assert any(problem.startswith(f"{SR} is on both: ") for problem in problems)
 
 

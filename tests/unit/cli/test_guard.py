@@ -295,7 +295,7 @@ def test_scsi_id_takes_what_an_array_prints_and_shows_what_udev_prints(lun, comm
     unwritten(4, "resignature", lun, "--yes", "--scsi-id", wrong, says=says)
 
     ran = command("resignature", lun, "--yes", "--json", "--scsi-id", capitals)
-    assert (ran.status, ran.json["scsi_id"]) == (0, SCSI_ID)
+    assert (ran.status, ran.json["run_scsi_id"]) == (0, SCSI_ID)
 
 
 def test_an_image_file_needs_no_locks(image, command, root):

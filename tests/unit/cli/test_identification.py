@@ -50,7 +50,7 @@ def make(command, monkeypatch):
 
 def facts_of(disk, **others):
     pool = {"asked": False, "uuid": None, "name_label": None, "overridden": False, "sentence": NO_XAPI}
-    known = {"kind": "block device", "scsi_id": SCSI_ID, "vendor": "ACME", "model": "Rocket", "serial": "x42"}
+    known = {"device_kind": "block device", "scsi_id": SCSI_ID, "vendor": "ACME", "model": "Rocket", "serial": "x42"}
     size = os.stat(str(disk)).st_size
     return {
         **known,

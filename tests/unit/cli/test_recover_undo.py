@@ -75,7 +75,7 @@ def test_a_run_that_another_host_has_settled_is_10_and_the_state_is_that_of_the_
 
     interposed(monkeypatch, 3, settle)
     ran = command("resignature", small, "--yes", "--json")
-    assert (ran.status, ran.json["error"]["exit_status"], ran.json["error"]["kind"]) == (10, 10, "Overtaken")
+    assert (ran.status, ran.json["error"]["exit_status"], ran.json["error"]["class"]) == (10, 10, "Overtaken")
     assert ran.json["state"] == "clean"
     assert "changed at byte 512 during this run" in ran.json["error"]["message"]
     assert ran.json["error"]["disk_state"].startswith("Another run has recovered this run.")
@@ -85,7 +85,7 @@ def test_a_run_that_loses_a_write_behind_its_mark_is_8_and_recover_settles_it(sm
     """The LUN is in the middle of a run, whatever the reason; 4 would say that nothing was written."""
     interposed(monkeypatch, 3, lambda real, device, chunks: real(device, chunks[:-1]))
     ran = command("resignature", small, "--yes", "--json")
-    assert (ran.status, ran.json["error"]["exit_status"], ran.json["error"]["kind"]) == (8, 8, "Unfinished")
+    assert (ran.status, ran.json["error"]["exit_status"], ran.json["error"]["class"]) == (8, 8, "Unfinished")
     assert ran.json["state"] == "unfinished"
     assert "does not hold what was written" in ran.json["error"]["message"]
     assert f"`relvmoiscsi recover {small}` finishes it or rolls it back" in ran.json["error"]["disk_state"]
@@ -225,7 +225,8 @@ def test_undo_gives_the_old_identities_back(finished, command):
     assert found["state"] == "clean"
     for key in ("sr", "vg_id", "pv_id"):
         assert (found[f"old_{key}"], found[f"new_{key}"]) == (done[f"new_{key}"], done[f"old_{key}"])
-    assert [(vdi["old"], vdi["new"]) for vdi in found["vdis"]] == [(vdi["new"], vdi["old"]) for vdi in done["vdis"]]
+    back = [(vdi["old_vdi"], vdi["new_vdi"]) for vdi in found["vdi_pairs"]]
+    assert back == [(vdi["new_vdi"], vdi["old_vdi"]) for vdi in done["vdi_pairs"]]
     assert found["other_uuids"] == {new: old for old, new in done["other_uuids"].items()}
 
 

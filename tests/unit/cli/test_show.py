@@ -14,8 +14,8 @@ from relvmoiscsi.host.disk.block_device import open_device
 
 SR_KEYS = {"state", "device", "size_bytes", "sr", "sr_name_label", "sr_name_description", "vg", "pv", "vdis", "lvs",
            "notes", "one_vdi", "saved_vms", "lun", "contradictions"}  # fmt: skip
-VDI_KEYS = {"uuid", "name_label", "name_description", "kind", "virtual_size_bytes", "size_bytes", "parent", "hidden",
-            "read_only", "is_a_snapshot", "snapshot_of", "cbt", "lv", "problem"}  # fmt: skip
+VDI_KEYS = {"uuid", "name_label", "name_description", "volume_kind", "virtual_size_bytes", "lv_size_bytes", "parent",
+            "hidden", "read_only", "is_a_snapshot", "snapshot_of", "cbt", "lv", "problem"}  # fmt: skip
 
 
 def lun(path, *volumes, **options):
@@ -58,16 +58,20 @@ def test_json_has_the_sr_its_group_and_every_vdi(image, command):
     made = "made by tests/kit/builder.py"
     told = [found[name] for name in ("sr", "sr_name_label", "sr_name_description")]
     assert told == [truth.sr_uuid, "test SR", made]
-    assert (found["vg"]["name"], found["vg"]["id"], found["vg"]["seqno"]) == (truth.vg_name, truth.vg_id, truth.seqno)
+    assert (found["vg"]["vg_name"], found["vg"]["id"], found["vg"]["seqno"]) == (
+        truth.vg_name,
+        truth.vg_id,
+        truth.seqno,
+    )
     assert (found["pv"]["id"], found["notes"]) == (truth.pv_id, [])
-    assert [(lv["name"], lv["id"]) for lv in found["lvs"]] == [(each.name, each.lv_id) for each in truth.volumes]
+    assert [(lv["lv"], lv["id"]) for lv in found["lvs"]] == [(each.name, each.lv_id) for each in truth.volumes]
     vdis = {vdi["uuid"]: vdi for vdi in found["vdis"]}
     assert list(vdis) == [truth.uuids[key] for key in ("base", "disk", "snapshot", "data")]
     disk, snapshot = vdis[truth.uuids["disk"]], vdis[truth.uuids["snapshot"]]
     assert (disk["name_label"], disk["parent"], disk["cbt"]) == ("Größe <é>", truth.uuids["base"], True)
     assert (snapshot["is_a_snapshot"], snapshot["snapshot_of"]) == (True, truth.uuids["disk"])
     assert [vdi["hidden"] for vdi in found["vdis"]] == [True, False, False, False]
-    assert (found["one_vdi"]["state"], found["one_vdi"]["cost"]) == ("cannot be", None)
+    assert (found["one_vdi"]["one_vdi_state"], found["one_vdi"]["cost"]) == ("cannot be", None)
 
 
 BASE, LEAF = vhd("base", hidden=True), vhd("disk", parent="base")
@@ -99,14 +103,14 @@ def test_it_says_whether_the_lun_is_one_vdi_or_can_be(tmp_path, command, unwritt
     line = " ".join(" ".join(rows).split())
     assert line.startswith("one VDI " + words) if words else line == ""
     assert not words or line.endswith(found["problem"] or "")
-    assert set(found) == {"state", "cost", "problem"} and found["state"] == state
+    assert set(found) == {"one_vdi_state", "cost", "problem"} and found["one_vdi_state"] == state
     assert (found["cost"] is not None, found["problem"] is not None) == (state == "can be", state == "cannot be")
 
 
 def test_a_resignatured_lun_says_what_it_was(finished, command):
     facts = command("show", finished, "--json").json
     assert f"  state    resignatured (it was {tree().truth.sr_uuid})\n" in command("show", finished).out
-    assert facts["state"] == "resignatured" and set(facts["run"]) == {"old_sr", "new_sr", "scsi_id", "tool"}
+    assert facts["state"] == "resignatured" and set(facts["run"]) == {"old_sr", "new_sr", "run_scsi_id", "tool"}
     assert (facts["run"]["old_sr"], facts["run"]["new_sr"]) == (tree().truth.sr_uuid, SR)
 
 

@@ -59,8 +59,8 @@ def answer(*findings, **more):
     [],
     answer(version=1),
     answer(3),
-    answer({"name": "a", "status": ["ok"], "sentence": "", "advice": ""}),
-    answer({"name": "a", "status": "ok", "advice": ""}),
+    answer({"check_name": "a", "check_status": ["ok"], "sentence": "", "advice": ""}),
+    answer({"check_name": "a", "check_status": "ok", "advice": ""}),
 ])  # fmt: skip
 def test_an_answer_that_is_none_is_refused(document):
     with pytest.raises(ValueError):

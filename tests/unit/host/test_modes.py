@@ -81,7 +81,7 @@ def drop_in(host):
 
 def new_map(host):
     with new_file(host.at("map.json"), "pool attach --map-out") as finish:
-        assert finish({"srs": []}, "look")
+        assert finish({"attached_srs": []}, "look")
     return modes(host.root)
 
 
