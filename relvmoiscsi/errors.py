@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Every error that relvmoiscsi raises on purpose, its exit status and its SM error key.
 
-A message is one or more full sentences: what and where, what was found and what was expected, what to do next. The
-state of the disk is a separate sentence. The caller that knows the state adds the sentence (`in_state`), and the
+A message is one or more full sentences: what and where, what was found and what was expected. What a person does next
+with a command is apart, as the advice: a program that calls the engine has functions and fields in place of commands.
+The state of the disk is a separate sentence. The caller that knows the state adds the sentence (`in_state`), and the
 command prints the sentence last.
 
 Any other exception is a bug: its traceback is printed and the command exits with 70.
@@ -53,6 +54,7 @@ class RelvmoiscsiError(Exception):
     def __init__(self, message: str, sm_key: Optional[str] = None) -> None:
         super().__init__(message)
         self.message = message
+        self.advice = ""
         self.disk_state = ""
         if sm_key is not None:
             self.sm_key = sm_key
@@ -62,8 +64,18 @@ class RelvmoiscsiError(Exception):
         self.disk_state = self.disk_state or sentence
         return self
 
+    def advising(self: SelfError, sentences: str) -> SelfError:
+        """Add what a person does next, with a command for a shell; return the error. A program has its own way on."""
+        self.advice = f"{self.advice} {sentences}".strip()
+        return self
+
+    @property
+    def told(self) -> str:
+        """The message and the advice, without the state of the disk."""
+        return f"{self.message} {self.advice}".strip()
+
     def __str__(self) -> str:
-        return (self.message + " " + self.disk_state).strip()
+        return f"{self.told} {self.disk_state}".strip()
 
 
 @contextmanager
@@ -268,6 +280,7 @@ def error_facts(error: RelvmoiscsiError) -> Dict[str, Any]:
             "class": type(error).__name__,
             "exit_status": error.exit_status,
             "message": error.message,
+            "advice": error.advice,
             "disk_state": error.disk_state,
         },
     }

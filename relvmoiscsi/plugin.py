@@ -262,7 +262,7 @@ def resignature(arguments: Arguments, host: Host = THIS_HOST) -> str:
             log.warning("%s", sentence)
         return fitted(answer.completed_facts(lun, done))
     except RelvmoiscsiError as error:
-        error.message = with_options(error.message)
+        error.message, error.advice = with_options(error.message), with_options(error.advice)
         raise
 
 

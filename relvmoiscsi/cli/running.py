@@ -37,8 +37,8 @@ def run_command(arguments: Namespace, look: str, interrupted: str) -> int:
     facts: Dict[str, Any] = {}
     try:
         answer: Answer = arguments.run(arguments)
-        for failure in answer.failed if arguments.json or arguments.quiet else ():
-            say(printable(failure), RED)
+        for alert in answer.alerts if arguments.json or arguments.quiet else ():
+            say(printable(alert))
         if arguments.json:
             is_printed = print_result(answer_text(arguments.command, answer.facts, indent=2), answer.done)
         else:
@@ -46,7 +46,7 @@ def run_command(arguments: Namespace, look: str, interrupted: str) -> int:
         return answer.status if is_printed else EXIT_NOT_PRINTED
     except RelvmoiscsiError as error:
         if hasattr(arguments, "vdis"):
-            error.message = with_options(error.message)
+            error.message, error.advice = with_options(error.message), with_options(error.advice)
         if arguments.json and is_on_lun:
             from relvmoiscsi.cli.on_lun import failure_facts  # noqa: PLC0415
 
@@ -62,6 +62,7 @@ def run_command(arguments: Namespace, look: str, interrupted: str) -> int:
                 "class": "Interrupted",
                 "exit_status": EXIT_INTERRUPTED,
                 "message": message,
+                "advice": "",
                 "disk_state": state,
             }
             facts = {"error": facts, **getattr(stop, "facts", {})}

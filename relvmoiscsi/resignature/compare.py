@@ -119,7 +119,7 @@ def _another_sr(original: Lun, clone: Lun, record: Optional[CommitRecord], run: 
     unless = (
         ""
         if record is None
-        else " Only a LUN that was resignatured more than once, or with --map, may still be its clone."
+        else " Only a LUN that was resignatured more than once, or with a map of chosen ids, may still be its clone."
     )
     return f"The original is another SR: {told}. Give the LUN that {clone.name} was cloned from.{unless}"
 
