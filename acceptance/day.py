@@ -17,8 +17,9 @@ from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.pool import attach, attach_plan, luns, records
 from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
 from relvmoiscsi.pool.luns import PoolLun
-from relvmoiscsi.pool.records import HBA_TYPE, OWN_TYPES, ProbePortal, portal_of
+from relvmoiscsi.pool.records import ProbePortal, portal_of
 from relvmoiscsi.pool.vms import transfer
+from relvmoiscsi.sr_types import HBA_SR, OWN_TYPES
 
 #: asks for an action at the array, "clone" or "map", on the LUN with this SCSIid; returns whether to look again
 Array = Callable[[str, str], bool]
@@ -63,7 +64,7 @@ class Day:
             pbd["device_config"] for host, (_, pbd) in pool.pbds_of(scratch.ref).items() if host == pool.master
         ]
         self.scsi_id = str(self.config.get("SCSIid", ""))
-        self.is_hba = scratch.record["type"] == HBA_TYPE
+        self.is_hba = scratch.record["type"] == HBA_SR.stock
         self.refs = made.all_refs(calls)
         self.vms: Dict[str, str] = {}  #: references of "one", "two" and "helper"
         self.vdis: Dict[str, str] = {}  #: references of "one" and "two", the single disks of the VMs with these names
@@ -150,7 +151,7 @@ def _abilities(day: Day) -> str:
 
 def _drivers(day: Day) -> str:
     types = {row["type"] for row in day.calls.records("SM").values()}
-    missing = sorted(set(OWN_TYPES.values()) - types)
+    missing = sorted(set(OWN_TYPES) - types)
     if missing:
         raise Failed(f"The pool knows no SRs of type {', '.join(missing)}.")
     versions, problems = {}, []

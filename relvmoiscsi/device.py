@@ -221,6 +221,9 @@ class Device(ABC):
         `of_another_host`: the earlier run may still be at work. So wait first until its lease has ended.
         """
 
+    def verify_copy(self, data_bytes: int) -> None:  # noqa: B027 - most devices copy as fast as they read and write
+        """Raise Refused where a copy of so many bytes to another place of the device would take hours."""
+
     def data_ranges(self) -> List[Range]:
         """Return the ranges of the device that may hold bytes other than zero, in ascending order."""
         return [Range(0, self.size_bytes)] if self.size_bytes else []
@@ -387,6 +390,9 @@ class ForwardingDevice(Device):
 
     def end_late_writes(self, of_another_host: bool = False) -> None:
         self._device.end_late_writes(of_another_host)
+
+    def verify_copy(self, data_bytes: int) -> None:
+        self._device.verify_copy(data_bytes)
 
     def data_ranges(self) -> List[Range]:
         return self._device.data_ranges()

@@ -38,7 +38,6 @@ from typing import (
     List,
     Mapping,
     Optional,
-    Sequence,
     Tuple,
 )
 
@@ -102,7 +101,7 @@ def look(path: str, told: Callable[[engine.Inspection], Dict[str, Any]]) -> Dict
 def luns(host: Host = THIS_HOST) -> Dict[str, str]:
     """Return the device of each LUN, sorted by SCSIid: the multipath map of the LUN, or a disk without a map."""
     found: Dict[str, str] = {}
-    directory = os.path.join(host.sysfs, "block")
+    directory = host.at("sys/block")
     for name in sorted(os.listdir(directory)) if os.path.isdir(directory) else []:  # dm-0 before sda
         scsi_id = scsi_id_of_disk(name, host) if name.startswith(("sd", "dm-")) else None
         if scsi_id is not None and is_scsi_id(scsi_id):
@@ -131,11 +130,18 @@ def classify(arguments: Arguments, host: Host = THIS_HOST, see: Look = look, fin
         behind, problems = luns_of_srs(xapi, host.installation_uuid, deadline)
         behind = {scsi_id: lun for scsi_id, lun in behind.items() if is_scsi_id(scsi_id)}
     ids = [scsi_id for scsi_id in sorted({*shown, *behind}) if scsi_id >= start]
-    ahead = _read_ahead({scsi_id: behind[scsi_id] for scsi_id in ids if scsi_id in behind}, shown, deadline)
+    ahead: Dict[str, Optional[Dict[str, Any]]] = {}  # rows that are read in parallel; None for a LUN that had no time
+    if behind:
+        from relvmoiscsi.lun.url_source import each_at_once  # noqa: PLC0415
+
+        first = [scsi_id for scsi_id in ids if scsi_id in behind][:MOST_AHEAD]
+        works = [partial(_row_behind, scsi_id, behind[scsi_id], shown.get(scsi_id), deadline) for scsi_id in first]
+        # All threads have ended at the return: LUNs that the kernel shows are read in forked processes.
+        ahead = dict(zip(first, each_at_once(works)))
 
     def made(scsi_id: str) -> Dict[str, Any]:
         row = ahead.get(scsi_id)
-        if row is None and scsi_id in behind:
+        while row is None and scsi_id in behind:
             row = _row_behind(scsi_id, behind[scsi_id], shown.get(scsi_id), Deadline(LUN_SECONDS))
         if row is None or row["state"] is None and scsi_id in shown:
             row = {"scsi_id": scsi_id, "device": shown[scsi_id]}
@@ -145,46 +151,22 @@ def classify(arguments: Arguments, host: Host = THIS_HOST, see: Look = look, fin
                 row.update(state=None, problem=str(error)[:MOST_PROBLEM])
         return row
 
-    return _page(
-        "plugin classify",
-        "host_luns",
-        [(scsi_id, partial(made, scsi_id)) for scsi_id in ids],
-        {"problems": _shortened(problems)},
-        deadline,
-    )
+    told, left_out = [problem[:MOST_PROBLEM] for problem in problems[:MOST_PROBLEMS]], len(problems) - MOST_PROBLEMS
+    if left_out > 0:
+        told.append(f"{left_out} more targets have problems.")
+    rows: List[_Row] = [(scsi_id, partial(made, scsi_id)) for scsi_id in ids]
+    return _page("plugin classify", "host_luns", rows, {"problems": told}, deadline)
 
 
-def _shortened(problems: Sequence[str]) -> List[str]:
-    """Return the first sentences, and how many are left out."""
-    shown = [problem[:MOST_PROBLEM] for problem in problems[:MOST_PROBLEMS]]
-    left_out = len(problems) - len(shown)
-    return [*shown, f"{left_out} more targets have problems."] if left_out else shown
-
-
-def _read_ahead(
-    behind: "Mapping[str, TargetLun]", known: Mapping[str, str], deadline: Deadline
-) -> Dict[str, Optional[Dict[str, Any]]]:
-    """Return rows of LUNs, read in parallel; None for a LUN that was not read in time.
-
-    All threads have ended at the return: LUNs that the kernel shows are read in forked processes.
-    """
-    if not behind:
-        return {}
-    from relvmoiscsi.lun.url_source import each_at_once  # noqa: PLC0415
-
-    def read(scsi_id: str) -> Optional[Dict[str, Any]]:
-        if deadline.has_passed:
-            return None
-        return _row_behind(scsi_id, behind[scsi_id], known.get(scsi_id), deadline.part(LUN_SECONDS))
-
-    ids = list(behind)[:MOST_AHEAD]
-    return dict(zip(ids, each_at_once([partial(read, scsi_id) for scsi_id in ids])))
-
-
-def _row_behind(scsi_id: str, lun: "TargetLun", path: Optional[str], deadline: Deadline) -> Dict[str, Any]:
-    row: Dict[str, Any] = {"scsi_id": scsi_id, "device": path or lun.url}
+def _row_behind(scsi_id: str, lun: "TargetLun", path: Optional[str], deadline: Deadline) -> Optional[Dict[str, Any]]:
+    """Return the row of a LUN behind a target, which this host may show at `path`; None where no time is left."""
+    if deadline.has_passed:
+        return None
+    access, number = lun.access, lun.info.number
+    url = f"iscsi://{access.portals[0]}/{access.config.target_iqn}/{number}"
+    row: Dict[str, Any] = {"scsi_id": scsi_id, "device": path or url}
     try:
-        with lun.opened(deadline) as device:
+        with access.lun(number, False, deadline.part(LUN_SECONDS), lun.info.scsi_id) as device:
             return {**row, **_facts(engine.inspect(device), scsi_id)}
     except RelvmoiscsiError as error:
         return {**row, "state": None, "problem": str(error)[:MOST_PROBLEM]}
@@ -360,7 +342,7 @@ def add_lun(arguments: Arguments, host: Host = THIS_HOST) -> str:
     if not untrusted.is_number(number):
         raise UsageError("The argument number is no number. Give the LUN's number, as the kernel has it.")
     deadline = Deadline(iscsi_sessions.ADD_SECONDS)
-    problems = iscsi_sessions.problems_of_adding(arguments["iqn"], scsi_id, untrusted.number(number), deadline, host)
+    problems = iscsi_sessions.add_lun(arguments["iqn"], scsi_id, untrusted.number(number), deadline, host)
     return answer_text("plugin add_lun", {"problems": problems})
 
 

@@ -7,18 +7,18 @@ gets no disk of the clone.
 """
 
 from functools import partial
-from typing import ContextManager, Dict, List, NamedTuple, Tuple
+from typing import Dict, List, NamedTuple, Tuple
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.host.xapi.api import Xapi
-from relvmoiscsi.iscsi import LunDevice, LunInfo, list_luns
+from relvmoiscsi.iscsi import LunInfo, list_luns
 from relvmoiscsi.lun.url_source import each_at_once
 from relvmoiscsi.sr_driver.iscsi.iscsi_config import IscsiConfig
 from relvmoiscsi.sr_driver.iscsi.target_access import Access, access_of
+from relvmoiscsi.sr_types import ISCSI_SR
 
 TARGET_SECONDS = 20.0  #: time limit for the list of one target
-_TYPE = "lvmoiscsi"
 
 
 class TargetLun(NamedTuple):
@@ -26,14 +26,6 @@ class TargetLun(NamedTuple):
 
     access: Access
     info: LunInfo
-
-    @property
-    def url(self) -> str:
-        return f"iscsi://{self.access.portals[0]}/{self.access.config.target_iqn}/{self.info.number}"
-
-    def opened(self, deadline: Deadline) -> ContextManager[LunDevice]:
-        """Open the LUN for reading, for the block. Raises RelvmoiscsiError."""
-        return self.access.lun(self.info.number, False, deadline, self.info.scsi_id)
 
 
 def luns_of_srs(xapi: Xapi, host_uuid: str, deadline: Deadline) -> Tuple[Dict[str, TargetLun], List[str]]:
@@ -46,7 +38,7 @@ def luns_of_srs(xapi: Xapi, host_uuid: str, deadline: Deadline) -> Tuple[Dict[st
     configs = [
         pbd["device_config"]
         for pbd in pbds.values()
-        if pbd["host"] == ref and srs.get(pbd["SR"], {}).get("type") == _TYPE
+        if pbd["host"] == ref and srs.get(pbd["SR"], {}).get("type") == ISCSI_SR.stock
     ]
     alike = {(config.get("target"), config.get("targetIQN"), config.get("port")): config for config in configs}
     problems: List[str] = []

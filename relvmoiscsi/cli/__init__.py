@@ -100,6 +100,6 @@ def _how_to_tell(arguments: "Namespace") -> str:
     """Return the sentence on how to see the state of the LUN of the command; "" for a command on no LUN."""
     if not hasattr(arguments, "device"):
         return ""
-    from relvmoiscsi.wording import command  # noqa: PLC0415
+    from relvmoiscsi.wording import shell_command  # noqa: PLC0415
 
-    return f" {command('relvmoiscsi', 'show', arguments.device)} shows the state of {arguments.device}."
+    return f" `{shell_command('relvmoiscsi show', arguments.device)}` shows the state of {arguments.device}."

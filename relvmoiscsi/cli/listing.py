@@ -5,15 +5,17 @@ from functools import partial
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi import engine
-from relvmoiscsi.cli.on_lun import DeviceCommand
 from relvmoiscsi.cli.output import Answer, say
+from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.iscsi import LunInfo
 from relvmoiscsi.iscsi.faults import Lost, Silent
+from relvmoiscsi.lun.opened import LunSource
 from relvmoiscsi.lun.url_source import UrlSource, each_at_once
 from relvmoiscsi.wording import human_size, printable, table
 
 LIST_SECONDS = 20.0  #: for all work on one LUN of a list
+TARGET_SECONDS = 600.0  #: for the work on all LUNs of a list: a target may list 65536 LUNs, and answer slowly
 
 
 class Listed(NamedTuple):
@@ -46,12 +48,11 @@ class Listed(NamedTuple):
         }
 
 
-def listed(command: DeviceCommand) -> Optional[Answer]:
-    """Return the list for the URL of a portal or a target; None for the URL of one LUN.
+def listed(text: str, named: LunSource) -> Optional[Answer]:
+    """Return the list for the URL `text` of a portal or a target; None for the URL of one LUN.
 
     Raises UsageError, NotFound, Refused.
     """
-    text, named = command.device, command.source(command.device)
     assert isinstance(named, UrlSource)
     source, url = named, named.url
     if url.lun is not None:
@@ -73,13 +74,16 @@ def listed(command: DeviceCommand) -> Optional[Answer]:
         return Answer({"device": text, "targets": rows}, "\n".join(lines))
     infos = source.luns()
     _say_equal_scsi_ids(infos)
+    deadline = Deadline(TARGET_SECONDS)
+    deadline.of_what = "for the LUNs of a target"
 
     def read(info: LunInfo) -> Listed:
         """Read the content of a LUN. An unreadable LUN is listed with the reason."""
         if info.problem:
             return Listed(info, problem=info.problem)
         try:
-            with source.lun(info, LIST_SECONDS).opened_to_read() as opened:
+            deadline.check("this LUN was read")
+            with source.lun(info, deadline.part(LIST_SECONDS)).opened_to_read() as opened:
                 found = engine.inspect(opened.device)
         except RelvmoiscsiError as problem:
             return Listed(info, problem=problem.told)

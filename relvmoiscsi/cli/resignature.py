@@ -153,7 +153,7 @@ class ResignatureCommand(WriteCommand):
         return Answer(facts, "\n".join(lines + report.note_lines(facts["notes"])))
 
     def consent(self, lun: OpenLun, proposal: Proposal) -> None:
-        """Ask before a new run, with its plan, and before an interrupted run is settled."""
+        """Ask before a new run, with its plan, and before an interrupted run is recovered."""
         self.identify(lun, proposal)
         if isinstance(proposal, Recovery):
             run_cut = proposal.earlier.journal.run

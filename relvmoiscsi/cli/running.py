@@ -31,16 +31,18 @@ def run_command(arguments: Namespace, look: str, interrupted: str) -> int:
     """
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(arguments.verbose, 2)]
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LogFormatter())
+    handler.setFormatter(LogFormatter("relvmoiscsi: %(message)s"))
     logging.basicConfig(level=level, handlers=[handler])
     is_on_lun = hasattr(arguments, "device")
     facts: Dict[str, Any] = {}
     try:
         answer: Answer = arguments.run(arguments)
+        for failure in answer.failed if arguments.json or arguments.quiet else ():
+            say(printable(failure), RED)
         if arguments.json:
             is_printed = print_result(answer_text(arguments.command, answer.facts, indent=2), answer.done)
         else:
-            is_printed = arguments.quiet or print_text(answer.text, answer.done)
+            is_printed = arguments.quiet or print_text(answer.for_people(), answer.done)
         return answer.status if is_printed else EXIT_NOT_PRINTED
     except RelvmoiscsiError as error:
         if hasattr(arguments, "vdis"):

@@ -19,10 +19,8 @@ from relvmoiscsi.doctor.host_root import why
 from relvmoiscsi.errors import CommandFailed, NotFound
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi import conf
+from relvmoiscsi.sr_types import OWN_TYPES, SR_TYPES
 
-TYPE, HBA_TYPE = "relvmoiscsi", "relvmohba"
-TYPES = (TYPE, HBA_TYPE)
-EXECUTABLES = {TYPE: "ReLVMoISCSISR", HBA_TYPE: "ReLVMoHBASR"}
 #: CloudStack searches the output of `xe sm-list` for these words (CitrixResourceBase)
 PHRASE = "resigning of duplicates"
 
@@ -43,7 +41,7 @@ def examine_drivers(host: Host) -> Tuple[List[Finding], Optional[Mapping[str, st
         directory = sm_directory(host.root)
     except NotFound as error:
         return [unknown("executable", str(error), AS_ROOT)], None, ""
-    paths = [os.path.join(directory, EXECUTABLES[name]) for name in TYPES]
+    paths = [os.path.join(directory, each.executable) for each in SR_TYPES]
     absent = [path for path in paths if not host_root.is_program(host, path)]
     if absent:
         sentence = f"xapi looks for drivers in {directory}, and there is no executable {' and no '.join(absent)}."
@@ -131,9 +129,9 @@ def examine_whitelist(host: Host) -> Finding:
         sentence = "No file of xapi has a line sm-plugins, so xapi accepts no driver at all."
         return problem("whitelist", sentence, "Install the package xapi-core again, then relvmoiscsi.")
     used = settings[-1]
-    lacking = [name for name in TYPES if not used.allows(name)]
+    lacking = [name for name in OWN_TYPES if not used.allows(name)]
     if not lacking:
-        return ok("whitelist", f"sm-plugins in {used.path} accepts {' and '.join(TYPES)}.")
+        return ok("whitelist", f"sm-plugins in {used.path} accepts {' and '.join(OWN_TYPES)}.")
     sentence = f"sm-plugins in {used.path}, the last such line that xapi reads, lacks {' and '.join(lacking)}"
     others = [each.path for each in settings if each.path != used.path and each.allows(lacking[0])]
     sentence += f"; {listed(others)} lists it, but xapi does not use that line" if others else ""

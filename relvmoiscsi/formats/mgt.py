@@ -89,11 +89,6 @@ class Mgt(NamedTuple):
     unread: List[int]  #: offsets of slots whose record cannot be read
     links: Dict[int, str]  #: the UUIDs in tags `uuid` and `snapshot_of` of these slots, by their place in the volume
 
-    def duplicates(self) -> List[str]:
-        """The UUIDs of VDIs with several live records."""
-        live = Counter(record.uuid for record in self.records if not record.deleted)
-        return sorted(uuid for uuid, count in live.items() if count > 1)
-
     def live(self) -> Dict[str, VdiRecord]:
         """The last live record of each VDI, by VDI UUID."""
         return {record.uuid: record for record in self.records if not record.deleted}
@@ -224,7 +219,7 @@ def _text(tags: Tags, name: bytes) -> str:
 
 def other_tags(one: Mgt, record: VdiRecord, other: Mgt, twin: VdiRecord) -> List[str]:
     """The names of the tags whose texts differ between two records, without the tags that a new identity changes."""
-    if _blanked(one, record) == _blanked(other, twin):
+    if _blanked(one, record) == _blanked(other, twin):  # nearly always, and thirty times as fast as the tags
         return []
     first, second = (
         {

@@ -94,10 +94,10 @@ class SessionGate:
         else:
             try:
                 yield
-            except DeviceError as error:
-                if error.sm_key != OutOfTime.sm_key:
-                    raise
-                raise OutOfTime(error.message).in_state(self._call.state) from error  # the LUN is unchanged
+            except DeviceError as error:  # no refusal: the engine takes a refusal for the content of the LUN
+                if error.sm_key == OutOfTime.sm_key:
+                    error.in_state(self._call.state)  # the LUN is unchanged
+                raise
 
 
 class ChildGate:

@@ -88,7 +88,7 @@ FIELDS: Mapping[str, Mapping[str, Form]] = {
     },
     "secret": {**_fields(is_text, "uuid value"), **_fields(is_text_map, "other_config")},
     "task": {
-        **_fields(is_text, "status result"),
+        **_fields(is_text, "uuid status result"),
         **_fields(is_part, "progress"),
         **_fields(is_texts, "error_info"),
     },

@@ -370,14 +370,13 @@ def create(calls: Calls, pool: Pool, lun: PoolLun, is_unplugged: bool) -> None:
         config = {**secrets.uncopied(lun.portal.config(lun.scsi_id)), **_CREATE}
         if is_unplugged:
             config["clone-of"] = lun.of_sr
-        calls.run("SR.create", pool.master, config, "0", "relvmoiscsi", "", lun.portal.own_type, "user", True, {})
+        calls.run("SR.create", pool.master, config, "0", "relvmoiscsi", "", lun.portal.sr_type.name, "user", True, {})
     except PoolFailure as answer:
         if answer.code != _DONE_CODE or _DONE_TEXT not in str(answer):
             raise
     else:
-        raise PoolFailure(
-            f"SR.create of type {lun.portal.own_type} made an SR, which must never happen. Check the SRs of the pool."
-        )
+        own = lun.portal.sr_type.name
+        raise PoolFailure(f"SR.create of type {own} made an SR, which must never happen. Check the SRs of the pool.")
 
 
 def identified(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
@@ -399,7 +398,8 @@ def introduce(calls: Calls, row: LunPlan, run: str) -> LunPlan:
     lun = row.lun
     description = f"Copy of the SR {lun.name or 'unknown'} ({lun.of_sr or 'unknown'}). Discard it, never destroy it."
     try:
-        ref = str(calls.call("SR.introduce", lun.sr_uuid, row.name, description, lun.portal.lvm_type, "user", True, {}))
+        stock = lun.portal.sr_type.stock
+        ref = str(calls.call("SR.introduce", lun.sr_uuid, row.name, description, stock, "user", True, {}))
     except PoolFailure as failure:
         if failure.code != "SR_UUID_EXISTS":
             raise

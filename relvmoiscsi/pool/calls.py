@@ -7,20 +7,23 @@ because arguments hold secrets.
 """
 
 import http.client
-import math
 import re
-import time
 import xmlrpc.client
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple, Type
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Type
 
 from relvmoiscsi import untrusted_xml
+from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NoConnection, NotFound
 from relvmoiscsi.host.xapi.api import AWAY, XapiFailure
 from relvmoiscsi.host.xapi.sdk import GONE, reason
 from relvmoiscsi.pool import answer_forms
+from relvmoiscsi.wording import human_time, shell_command
 
 EVENT_SECONDS = 30.0
+#: how long a task may go without progress: xapi itself waits two hours for another operation on the same object, and
+#: fails the task then (xen-api ocaml/xapi/helpers.ml). A task behind a dead host may stay pending for ever
+QUIET_SECONDS = 3 * 3600.0
 _NO_POOL = "Check --pool, and the release of xapi there."
 
 Record = Dict[str, Any]
@@ -143,22 +146,18 @@ class Calls:
         self,
         method: str,
         task: str,
-        limit_seconds: float = math.inf,
+        deadline: Optional[Deadline] = None,
         progress: Callable[[float], None] = lambda _: None,
     ) -> str:
-        """Wait for a task and return the text of its result. Raises PoolFailure, also after `limit_seconds`.
+        """Wait for a task and return the text of its result. Raises PoolFailure, also for a task that does not end.
 
-        `progress` gets the done part of the task, from 0 to 1, at each change.
+        Without a `deadline`, the task has QUIET_SECONDS from each progress to the next. Each task is looked at, also
+        after the deadline: so tasks that run in parallel share one deadline. `progress` gets the done part of the task,
+        from 0 to 1, at each change.
         """
-        token, record, end = "", {}, time.monotonic() + limit_seconds  # type: str, Record, float
-        while record.get("status", "pending") in ("pending", "cancelling"):
-            left = end - time.monotonic()
-            if left <= 0:
-                raise PoolFailure(
-                    f"{method} did not end within {limit_seconds:.0f} seconds and continues in the pool. Repeat the "
-                    "command later."
-                )
-            batch = self.call("event.from", ["task/" + task], token, min(EVENT_SECONDS, left))
+        token, done, limit = "", 0.0, deadline or Deadline(QUIET_SECONDS)
+        while True:
+            batch = self.call("event.from", ["task/" + task], token, limit.within(EVENT_SECONDS))
             token = batch["token"]
             told = [event["snapshot"] for event in batch["events"] if event["ref"] == task and "snapshot" in event]
             try:
@@ -169,8 +168,15 @@ class Calls:
                 raise PoolGone(
                     "The toolstack of the master was restarted during the call. Repeat the command."
                 ) from problem
-            if record["status"] == "pending":  # xapi writes 1 before it writes that the task has failed
-                progress(min(float(record["progress"]), 0.99))
+            if record["status"] not in ("pending", "cancelling"):
+                break
+            part = float(record["progress"])
+            progress(min(part, 0.99))  # xapi writes 1 before it writes that the task has failed
+            if part > done and deadline is None:
+                limit = Deadline(QUIET_SECONDS)
+            done = max(done, part)
+            if limit.has_passed:
+                raise endless(method, str(record["uuid"]), limit.seconds, deadline is None)
         try:
             self.call("task.destroy", task)
         except XapiFailure:
@@ -226,6 +232,16 @@ def result_text(value: str) -> str:
     except (ValueError, xmlrpc.client.Fault):
         return value
     return found if isinstance(found, str) else value
+
+
+def endless(method: str, task_uuid: str, seconds: float, is_quiet: bool) -> PoolFailure:
+    """Return the error of a task that is no longer waited for. `is_quiet`: it made no progress during these seconds."""
+    task, what = f"uuid={task_uuid}", "made no progress for" if is_quiet else "did not end within"
+    look, end = shell_command("xe task-list", task), shell_command("xe task-cancel", task)
+    return PoolFailure(
+        f"{method} {what} {human_time(seconds)} and continues in the pool, with an unknown result. Look at the task: "
+        f"`{look}`. If no host works on it, end it: `{end}`. Then repeat the command."
+    )
 
 
 def failure(method: str, details: Sequence[Any]) -> PoolFailure:

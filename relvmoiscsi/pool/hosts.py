@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi import untrusted
+from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.host.xapi.api import AWAY
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
 from relvmoiscsi.pool.luns import SCSI_ID_MISSING, PoolLun
@@ -23,7 +24,7 @@ from relvmoiscsi.pool.records import Pool, portal_of
 
 PLUGGED, DOWN = "plugged", "down"
 PLUGIN, ADD_LUN = "relvmoiscsi", "add_lun"
-MEMBER_SECONDS = 600.0  #: time limit for a plug on a member; a plug on a dead path may hang
+MEMBER_SECONDS = 600.0  #: time limit for parallel tasks on members; a plug or unplug on a dead path may hang
 
 
 class HostPlan(NamedTuple):
@@ -95,7 +96,7 @@ class Sessions:
             wanted = [host for host in hosts if (host, portal.iqn) not in self._scanned]
             attached = [pbd for pbd in self._pool.pbds.values() if pbd["currently_attached"]]
             used = {pbd["host"] for pbd in attached if portal.iqn in _iqns(pbd["device_config"])}
-            words: Tuple[object, ...] = (portal.config(), portal.lvm_type, {})
+            words: Tuple[object, ...] = (portal.config(), portal.sr_type.stock, {})
             asked = {host: (host, *words) for host in wanted if host in used}
             _answers(calls, "SR.probe", asked)  # the probe "fails" with the list
             self._scanned.update((host, portal.iqn) for host in wanted)
@@ -120,9 +121,10 @@ def _answers(calls: Calls, method: str, arguments: Mapping[str, Sequence[object]
     for host, words in arguments.items():
         with suppress(PoolFailure):
             tasks[host] = calls.start(method, *words)
+    deadline = Deadline(MEMBER_SECONDS)
     for host, task in tasks.items():
         with suppress(PoolFailure):
-            answers[host] = calls.wait(method, task, MEMBER_SECONDS)
+            answers[host] = calls.wait(method, task, deadline)
     return answers
 
 
@@ -151,14 +153,15 @@ def plug_everywhere(
         states[each.name] = DOWN if each.is_down else PLUGGED
         if each.plugs and each.host == pool.master:
             try:
-                calls.run("PBD.plug", pbds[each.host])
+                calls.wait("PBD.plug", calls.start("PBD.plug", pbds[each.host]), Deadline(MEMBER_SECONDS))
             except PoolFailure as failure:
                 raise _explained(failure, config) from failure
         elif each.plugs:
             waiting.append((each.name, calls.start("PBD.plug", pbds[each.host])))
+    deadline = Deadline(MEMBER_SECONDS)
     for name, task in waiting:
         try:
-            calls.wait("PBD.plug", task, MEMBER_SECONDS)
+            calls.wait("PBD.plug", task, deadline)
         except PoolGone as gone:  # so that the result names the SR and the other hosts
             states[name] = str(gone)
         except PoolFailure as failure:

@@ -19,6 +19,8 @@ as a failure whose last parameter is XML: error 96 without an IQN, error 107 wit
 master lists LUNs behind adapters; the plugin does not scan.
 """
 
+import threading
+import time
 from contextlib import contextmanager
 from itertools import chain, zip_longest
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
@@ -31,10 +33,13 @@ from relvmoiscsi.pool import jobs, secrets
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
 from relvmoiscsi.pool.records import HBA, ORIGINAL_SR, Pool, ProbePortal, is_copy, portal_of
 from relvmoiscsi.scsi_id_text import is_scsi_id
+from relvmoiscsi.wording import counted, human_time
 
 IQN_MISSING, SCSI_ID_MISSING = "SR_BACKEND_FAILURE_96", "SR_BACKEND_FAILURE_107"
 _ANY_IQN = "*"
 MOST_IQNS = 500  #: of a portal that are asked for their LUNs
+PORTAL_SECONDS = 1800.0  #: for the probes of all targets and LUNs of one portal: each may answer as late as it can
+_MOST_NAMED = 3  #: targets that an error names
 _MOST_SHOWN = 60  #: characters of a text that is refused
 
 ORIGINAL, ATTACHED, CLONE, UNKNOWN_SR = "original", "attached", "clone", "unknown SR"
@@ -102,6 +107,33 @@ class PoolLun(NamedTuple):
         }
 
 
+class PortalTimes:
+    """The time that the probes of each portal have taken in one command, PORTAL_SECONDS at most."""
+
+    def __init__(self) -> None:
+        self._spent: Dict[Tuple[str, str], float] = {}  #: seconds by address and port
+        self._lock = threading.Lock()
+
+    def is_over(self, portal: ProbePortal) -> bool:
+        with self._lock:
+            return self._spent.get((portal.target, portal.port), 0.0) >= PORTAL_SECONDS
+
+    @contextmanager
+    def of_one(self, portal: ProbePortal, in_parallel: int = 1) -> Iterator[None]:
+        """Count the time of the block, which runs beside others. Raises PoolFailure where the portal has no time."""
+        key, begin = (portal.target, portal.port), time.monotonic()
+        if self.is_over(portal):
+            limit = human_time(PORTAL_SECONDS)
+            raise PoolFailure(
+                f"The {limit} for {portal.target} were over before this was read: the array answers slowly."
+            )
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._spent[key] = self._spent.get(key, 0.0) + (time.monotonic() - begin) / in_parallel
+
+
 class LunSearch(NamedTuple):
     """Where a command looks for LUNs, from the command's options."""
 
@@ -159,28 +191,41 @@ def find(calls: Calls, pool: Pool, portals: Iterable[ProbePortal], at_once: int 
     found: Dict[str, PoolLun] = {}
     failures: List[Tuple[ProbePortal, PoolFailure]] = []
     known, targets = pool.portals(), []  # type: List[ProbePortal], List[List[ProbePortal]]
-    asked = set()
+    asked, times = set(), PortalTimes()
+    unasked: List[ProbePortal] = []
     for portal in portals:
         try:
             if portal.iqn:
                 targets.append([portal])
             elif portal[:3] not in asked:
                 asked.add(portal[:3])
-                targets.append(_targets(calls, pool, portal, known, failures))
+                with times.of_one(portal):
+                    targets.append(_targets(calls, pool, portal, known, failures))
         except PoolFailure as failure:
             failures.append((portal, failure))
     for portal in chain.from_iterable(zip_longest(*targets)):  # in turn, so that no array keeps the others waiting
         if portal is None or portal[:3] in asked:
             continue
         asked.add(portal[:3])
+        if times.is_over(portal):
+            unasked.append(portal)
+            continue
         try:
-            for lun in listed(_probe_fails(calls, pool, portal), portal):
+            with times.of_one(portal):
+                there = _probe_fails(calls, pool, portal)
+            for lun in listed(there, portal):
                 found.setdefault(lun.scsi_id, lun)
         except PoolFailure as failure:
             failures.append((portal, failure))
+    failures += _unasked(unasked)
     if failures and not found:
         raise failures[0][1]
-    outcomes = jobs.at_once(calls, list(found.values()), lambda one, lun: look(one, pool, lun), at_once)
+
+    def timed(one: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
+        with times.of_one(lun.portal, min(at_once, len(found))):
+            return probe(one, pool, lun)
+
+    outcomes = jobs.at_once(calls, list(found.values()), lambda one, lun: look(one, pool, lun, timed), at_once)
     rows = []
     for lun, outcome in zip(found.values(), outcomes):
         if isinstance(outcome, PoolGone):
@@ -213,10 +258,26 @@ def _targets(
     return [portal._replace(iqn=iqn).with_chap_of(there.get(iqn, portal)) for iqn in iqns[:MOST_IQNS]]
 
 
+def _unasked(portals: Sequence[ProbePortal]) -> List[Tuple[ProbePortal, PoolFailure]]:
+    """Return a failure for each portal with targets that were not asked: its time was over."""
+    iqns: Dict[Tuple[str, str], List[str]] = {}
+    for portal in portals:
+        iqns.setdefault((portal.target, portal.port), []).append(portal.iqn)
+    found = []
+    for (target, port), names in iqns.items():
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        problem = (
+            f"{target} answers slowly: its {human_time(PORTAL_SECONDS)} were over before the lists of LUNs of "
+            f"{counted(len(names), 'target')}: {', '.join(names[:_MOST_NAMED])}{more}. Give one: --target, --iqn."
+        )
+        found.append((ProbePortal(target, port=port), PoolFailure(problem)))
+    return found
+
+
 def _probe_fails(calls: Calls, pool: Pool, portal: ProbePortal) -> PoolFailure:
     """Send a probe that lacks a key. Return the failure, which holds the list."""
     try:
-        calls.run("SR.probe", pool.master, portal.config(), portal.own_type, {})
+        calls.run("SR.probe", pool.master, portal.config(), portal.sr_type.name, {})
     except PoolFailure as failure:
         return failure
     return PoolFailure(f"The driver gave no list of LUNs for {portal.target}.")
@@ -287,15 +348,15 @@ def _behind(last: str, scsi_id: str) -> str:
 _ROW = {"sr_uuid": "sr", "of_sr": "old_sr", "name": "sr_name_label", "problem": "problem", "changed": "changed_at"}
 
 
-def look(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
+def look(calls: Calls, pool: Pool, lun: PoolLun, probed_by: Callable[[Calls, Pool, PoolLun], PoolLun]) -> PoolLun:
     """Classify one listed LUN. A LUN that an SR of the pool uses is not probed. Raises PoolFailure."""
     sr = pool.sr_on(lun.scsi_id)
     pbds = pool.pbds_of(sr).values() if sr is not None else []
     if sr is None or not pbds:
-        return named(pool, probe(calls, pool, lun))
+        return named(pool, probed_by(calls, pool, lun))
     if is_copy(pool.srs[sr]) and not any(pbd["currently_attached"] for _, pbd in pbds):
         try:  # no host has plugged the copy: the array may have overwritten its LUN since
-            probed = probe(calls, pool, lun)
+            probed = probed_by(calls, pool, lun)
             if probed.sr_uuid not in ("", pool.srs[sr]["uuid"]):
                 return named(pool, probed)
         except PoolFailure:
@@ -306,7 +367,7 @@ def look(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
 def probe(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
     """Return the LUN with the report of its probe on the master. Raises PoolFailure."""
     config = lun.portal.config(lun.scsi_id)
-    return reported(lun, calls.run("SR.probe", pool.master, config, lun.portal.own_type, {}))
+    return reported(lun, calls.run("SR.probe", pool.master, config, lun.portal.sr_type.name, {}))
 
 
 def _in_use(pool: Pool, ref: str, lun: PoolLun) -> PoolLun:

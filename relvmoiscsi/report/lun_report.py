@@ -137,7 +137,7 @@ def _vdi_facts(lun: Lun, volume: Volume, problem: Optional[str]) -> Dict[str, An
         "lv_size_bytes": volume.size,
         "parent": volume.parent.uuid if volume.parent else None,
         "hidden": volume.hidden if reads else None,
-        "read_only": volume.lv.read_only,
+        "read_only": "WRITE" not in volume.lv.status,
         "is_a_snapshot": bool(record and record.is_a_snapshot),
         "snapshot_of": (record.snapshot_of or None) if record else None,
         "cbt": any(other.name.kind == naming.CBT_LOG and other.name.uuid == uuid for other in lun.volumes),
@@ -331,7 +331,7 @@ def contradictions_text(name: str, found: Inspection) -> str:
     """Return the text of `check` for a LUN of which each structure reads, and two do not fit each other."""
     lines = [f"{name}: state {found.state}. Each structure reads, but MGT and the volumes contradict each other:"]
     lines += ["  " + printable(str(one)) for one in found.contradictions]
-    lines += ["A run that was stopped and then overtaken by another run leaves this. In that case take the copy again."]
+    lines += ["A run that was stopped and then overtaken by another run leaves this."]
     return "\n".join(lines + note_lines(notes(found.lun) if found.lun is not None else []))
 
 

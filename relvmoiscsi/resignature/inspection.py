@@ -10,7 +10,6 @@ from relvmoiscsi.errors import (
     FormatError,
     Malformed,
     NotFound,
-    Place,
     Refused,
     RelvmoiscsiError,
     Unfinished,
@@ -73,7 +72,7 @@ def inspect(device: Device, words: Sequence[str] = ()) -> Inspection:
     except FormatError as problem:
         return _damaged(device, Problems((problem,)), words)
     try:
-        record = read_commit_record(label, Place(device.name, label.offset))
+        record = read_commit_record(label, device.name)
     except FormatError as problem:
         return _damaged(device, Problems((problem,)), words)
     run = earlier_run.run_or_none(cache, record, label)

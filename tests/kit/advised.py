@@ -12,7 +12,7 @@ from relvmoiscsi.cli.parser import make_parser, separated
 #: in backticks, behind the word that says when, or alone on an indented line
 ADVISED = re.compile(
     r"`((?:relvmoiscsi|xe) [^`]+)`"
-    r"|^ *(?:next|then|or): +((?:relvmoiscsi|xe) .+)$"
+    r"|^ *(?:next|later|or): +((?:relvmoiscsi|xe) .+)$"
     r"|^ +((?:relvmoiscsi|xe) .+)$",
     re.MULTILINE,
 )
@@ -37,6 +37,7 @@ XE = {
     "sr-param-set": "uuid",
     "sr-probe": "type",
     "sr-scan": "uuid",
+    "task-cancel": "uuid",
     "task-list": "",
     "vbd-create": "vm-uuid vdi-uuid device",
     "vbd-destroy": "uuid",

@@ -82,6 +82,9 @@ def verify(argv, ran):
     if "--json" not in argv and not ran.err.startswith("usage: "):
         wrong = {advice: problem_of(advice) for advice in commands_in(ran.out + ran.err) if problem_of(advice)}
         assert not wrong, wrong
+    head, is_next, steps = ran.out.partition(output.NEXT)
+    if is_next:  # it is the last of the answer, and the only one: one step, or one a line
+        assert head.endswith("\n") and all(line.startswith("      ") for line in steps.splitlines()[1:]), ran.out
     assert ran.status in (*range(12), output.EXIT_BUG, output.EXIT_NOT_PRINTED, output.EXIT_INTERRUPTED)
     if ran.status and argv and argv[0] in WRITERS and not ran.err.startswith("usage: "):
         assert DISK_STATE.search(ran.err.rstrip("\n")), ran.err

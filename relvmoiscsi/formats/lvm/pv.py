@@ -13,10 +13,10 @@ Sources: LVM2 lib/label/label.h, lib/format_text/layout.h.
 """
 
 from typing import List, NamedTuple, Optional, Tuple
+from zlib import crc32
 
 from relvmoiscsi.device import SECTOR, Device, Range, read_pieces
 from relvmoiscsi.errors import BadChecksum, Malformed, Place, Unsupported, shown_bytes
-from relvmoiscsi.formats.checksum import lvm_crc
 from relvmoiscsi.formats.identity import parse_lvm_id
 from relvmoiscsi.formats.ondisk import Record, expect_magic, le32, le64, raw
 
@@ -91,6 +91,16 @@ class MdaHeader(Record, size=512):
 MAX_TEXT_BYTES = 16 << 20
 
 _NO_TEXT = bytes(RawLocation.SIZE)
+_CRC_SEED = 0xF597A6CF
+
+
+def lvm_crc(data: bytes) -> int:
+    """LVM's checksum of `data`.
+
+    LVM uses zlib's polynomial (reflected 0xEDB88320), another start value, and no final inversion.
+    Source: LVM2 lib/misc/crc.c, calc_crc.
+    """
+    return crc32(data, _CRC_SEED ^ 0xFFFFFFFF) ^ 0xFFFFFFFF
 
 
 class Label(NamedTuple):
@@ -245,11 +255,12 @@ def parse_mda(data: bytes, area: Range, where: Place) -> Mda:
     return Mda(area, header, RawLocation.at(header.committed), RawLocation.at(header.precommitted))
 
 
-def mda_header(area: Range, committed: RawLocation, like: Optional[MdaHeader] = None) -> MdaHeader:
-    """A header for `area` with `committed` in slot 0 and an empty slot 1.
+def mda_header(area: Range, position: int, text: bytes, like: Optional[MdaHeader] = None) -> MdaHeader:
+    """A header for `area` that points to `text`, in one piece at byte `position` of the device; slot 1 is empty.
 
     The bytes of `rest`, of which relvmoiscsi does not know the meaning, come from `like`.
     """
+    committed = RawLocation.zero(offset=position - area.offset, size=len(text), crc=lvm_crc(text))
     header = (like or MdaHeader.zero()).replace(
         magic=MDA_MAGIC,
         version=MDA_VERSION,
@@ -259,11 +270,6 @@ def mda_header(area: Range, committed: RawLocation, like: Optional[MdaHeader] = 
         precommitted=_NO_TEXT,
     )
     return header.replace(crc=lvm_crc(bytes(header)[MDA_CRC_START:]))
-
-
-def text_location(area: Range, position: int, text: bytes) -> RawLocation:
-    """The location of a text that lies in one piece at byte `position` of the device."""
-    return RawLocation.zero(offset=position - area.offset, size=len(text), crc=lvm_crc(text))
 
 
 def text_ranges(area: Range, location: RawLocation, where: Place) -> List[Range]:

@@ -115,7 +115,7 @@ class HostDevice(Device):
     def _read(self, ranges: Sequence[Range], workers: "Workers") -> List[bytes]:
         spans = spans_of(ranges, self.block_size, self.size_bytes)
         buffers = _buffers(spans, self.block_size)
-        workers.run(_operations(partial(self._transfer, "read", self._read_some), spans, buffers))
+        workers.run(_operations(partial(self._transfer, "read"), spans, buffers))
         starts = [span.offset for span in spans]
         return [cut_out(wanted, starts, buffers) for wanted in ranges]
 
@@ -130,7 +130,7 @@ class HostDevice(Device):
                 start = chunk.offset - run[0].offset
                 buffer[start : start + len(chunk.data)] = chunk.data
         self.fence.look(self._read_here)
-        self._workers.run(_operations(partial(self._transfer, "write", self._write_fenced), extents, buffers))
+        self._workers.run(_operations(partial(self._transfer, "write"), extents, buffers))
 
     def flush(self) -> None:
         try:
@@ -156,27 +156,21 @@ class HostDevice(Device):
             log.warning("%s could not be closed: %s.", self.name, error.strerror)
 
     @abstractmethod
-    def _read_some(self, view: memoryview, offset: int) -> int:
-        """Read into `view` and return how many bytes of `view` are filled. Raises OSError."""
-
-    @abstractmethod
-    def _write_some(self, view: memoryview, offset: int) -> int:
-        """Write from `view` and return how many bytes of `view` were written. Raises OSError."""
-
-    def _write_fenced(self, view: memoryview, offset: int) -> int:
-        self.fence.look_if_due(self._read_here)
-        return self._write_some(view, offset)
+    def _transfer_some(self, action: str, view: memoryview, offset: int) -> int:
+        """Read into `view`, or write from `view`. Return the number of transferred bytes. Raises OSError."""
 
     def _read_here(self, ranges: Sequence[Range]) -> List[bytes]:
         """Read small ranges in this thread: the other threads may be at work on a batch."""
         return self._read(ranges, Workers(most=1))
 
-    def _transfer(self, action: str, some: Callable[[memoryview, int], int], view: memoryview, offset: int) -> None:
-        """Transfer all of `view`; repeat after short transfers and signals. Raises DeviceError."""
+    def _transfer(self, action: str, view: memoryview, offset: int) -> None:
+        """Transfer all of `view`; repeat after short transfers and signals. Raises DeviceError, Overtaken."""
         done = 0
         while done < len(view):
+            if action == "write":
+                self.fence.look_if_due(self._read_here)
             try:
-                count = some(view[done:], offset + done)
+                count = self._transfer_some(action, view[done:], offset + done)
             except InterruptedError:
                 continue
             except OSError as error:
@@ -241,14 +235,9 @@ class BlockDevice(HostDevice):
         (value,) = struct.unpack(layout, answer)
         return int(value)
 
-    def _read_some(self, view: memoryview, offset: int) -> int:
-        return self._positioned(_pread64, view, offset)
-
-    def _write_some(self, view: memoryview, offset: int) -> int:
-        return self._positioned(_pwrite64, view, offset)
-
-    def _positioned(self, call: Callable[[int, int, int, int], int], view: memoryview, offset: int) -> int:
-        """Return the transferred bytes in whole blocks: O_DIRECT can continue only at the start of a block."""
+    def _transfer_some(self, action: str, view: memoryview, offset: int) -> int:
+        """Count whole blocks alone: O_DIRECT can continue only at the start of a block."""
+        call = _pwrite64 if action == "write" else _pread64
         count = call(self._descriptor, ctypes.addressof(ctypes.c_char.from_buffer(view)), len(view), offset)
         if count < 0:
             number = ctypes.get_errno()
@@ -302,13 +291,12 @@ class ImageFile(HostDevice):
                 return offset if what == os.SEEK_DATA else None
             raise self._failure("seek", offset, 0, error) from error
 
-    def _read_some(self, view: memoryview, offset: int) -> int:
+    def _transfer_some(self, action: str, view: memoryview, offset: int) -> int:
+        if action == "write":
+            return os.pwrite(self._descriptor, view, offset)
         data = os.pread(self._descriptor, len(view), offset)
         view[: len(data)] = data
         return len(data)
-
-    def _write_some(self, view: memoryview, offset: int) -> int:
-        return os.pwrite(self._descriptor, view, offset)
 
 
 def open_device(

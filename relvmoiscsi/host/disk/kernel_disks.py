@@ -49,27 +49,22 @@ def exclusive_open(
     before = _present_devices(scsi_id, host, but)
     with ExitStack() as held:
         devices = _opened(scsi_id, held, deadline, host, but)
-
-        def drop_caches() -> None:
-            names = _present_devices(scsi_id, host, but)
-            if names:
-                paths.drop_caches(names, deadline.for_cleanup().part(CACHES_SECONDS), host)
-
-        def show() -> None:
-            names = _present_devices(scsi_id, host, but)
-            came = [name for name in names if name not in before]
-            if came:
-                log.warning("%s came while the LUN %s was written, and was not held", ", ".join(came), scsi_id)
-            if names:
-                udev.look_again(names, deadline.for_cleanup().within(UDEV_SECONDS), host)
-
         try:
             yield devices
         finally:
             # Drop the caches before the disks are closed: a program that waits for a disk must not read old pages.
-            quietly("dropping page caches", drop_caches)
+            with quietly("dropping page caches"):
+                names = _present_devices(scsi_id, host, but)
+                if names:
+                    paths.drop_caches(names, deadline.for_cleanup().part(CACHES_SECONDS), host)
             held.close()
-            quietly("having udev look at the LUN again", show)
+            with quietly("having udev look at the LUN again"):
+                names = _present_devices(scsi_id, host, but)
+                came = [name for name in names if name not in before]
+                if came:
+                    log.warning("%s came while the LUN %s was written, and was not held", ", ".join(came), scsi_id)
+                if names:
+                    udev.look_again(names, deadline.for_cleanup().within(UDEV_SECONDS), host)
 
 
 def _opened(scsi_id: str, held: ExitStack, deadline: Deadline, host: Host, but: Optional[str]) -> List[str]:
@@ -106,5 +101,5 @@ def _present_devices(scsi_id: str, host: Host, but: Optional[str]) -> List[str]:
 
 def _is_running(name: str, host: Host) -> bool:
     """Return False if the kernel knows that the disk's path is dead, for example after a lost iSCSI session."""
-    state = attribute(host.sysfs, "block", name, "device/state")
+    state = attribute(host.at("sys/block", name, "device/state"))
     return state in ("running", "")  # a map has no state

@@ -24,8 +24,8 @@ from relvmoiscsi.host.run_directory import only_one
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi import conf
 from relvmoiscsi.host.xapi.conf import CONF, CONF_D, SM_PLUGINS, under
+from relvmoiscsi.sr_types import OWN_TYPES
 
-OURS = ("relvmoiscsi", "relvmohba")  #: the product's SR types
 DROP_IN = "zz-relvmoiscsi.conf"
 NEW_FILE = "/etc/.relvmoiscsi.new"  #: beside xapi.conf.d, never inside
 WAIT_SECONDS = 10.0
@@ -35,7 +35,7 @@ _NAME_MAX = 255  #: bytes
 _TEXT = """\
 {written}, and written anew at each start of xapi: make your changes in {source}.
 # xapi takes the last {setting} line as the whole list of storage drivers, and reads this file last. The line repeats
-# the list of {source}, and adds relvmoiscsi and relvmohba.
+# the list of {source}, and adds {own}.
 {setting} = {plugins}
 """
 
@@ -55,12 +55,12 @@ def sync(root: str = "/") -> Tuple[bool, str]:
         if not settings:
             return False, f"Neither {CONF} nor {CONF_D} sets {SM_PLUGINS}: nothing was written."
         base = settings[-1]
-        plugins = base.plugins + tuple(name for name in OURS if not base.allows(name))
+        plugins = base.plugins + tuple(name for name in OWN_TYPES if not base.allows(name))
         source = printable(base.path)
         if plugins == base.plugins:
-            return _unlink(root, ours), f"{source} accepts {' and '.join(OURS)} already."
+            return _unlink(root, ours), f"{source} accepts {' and '.join(OWN_TYPES)} already."
         path = os.path.join(CONF_D, _name(list(others), settings))
-        words = {"written": _WRITTEN, "setting": SM_PLUGINS, "source": source}
+        words = {"written": _WRITTEN, "setting": SM_PLUGINS, "source": source, "own": " and ".join(OWN_TYPES)}
         content = os.fsencode(_TEXT.format(plugins=" ".join(plugins), **words))
         if [setting.plugins for setting in conf.settings_of("", content)] != [plugins]:
             problem = "The {} of {} cannot be repeated in another file: {}. Change it, then try again."
@@ -76,7 +76,7 @@ def sync(root: str = "/") -> Tuple[bool, str]:
                 raise _unchanged(path, error) from error
             _unlink(root, [name for name in ours if name != path])
         was = "was written" if changed else "is up to date"
-        return changed, f"{printable(path)} {was}: the drivers of {source}, {' and '.join(OURS)}."
+        return changed, f"{printable(path)} {was}: the drivers of {source}, {' and '.join(OWN_TYPES)}."
 
 
 def remove(root: str = "/") -> Tuple[bool, str]:

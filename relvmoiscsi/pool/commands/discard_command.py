@@ -111,7 +111,7 @@ def _discarded(
     destroyed: Dict[str, List[str]],
 ) -> Answer:
     rows: List[Dict[str, Any]] = []
-    lines = []
+    lines, steps = [], []
     for ref in plan.uses:
         uuid, name = plan.pool.srs[ref]["uuid"], str(plan.pool.srs[ref]["name_label"])
         error: Optional[str] = str(failed[ref]) if ref in failed else None
@@ -135,11 +135,11 @@ def _discarded(
         if status == "discarded":
             scsi_id = plan.pool.lun_of(ref)
             find = "find the LUN on the array, and remove it; only a note names it: " + lock.name_of(plan.pool.srs[ref])
-            lines.append("  next: " + (f"remove the LUN {scsi_id} on the array" if scsi_id else find))
+            steps.append(printable(f"remove the LUN {scsi_id} on the array" if scsi_id else find))
     rows += [_row(uuid, None, "not in the pool") for uuid in gone]
     lines += [f"{uuid}: not in the pool" for uuid in gone]
     text = "\n".join(map(printable, lines)) or "The pool has no copies."
-    return Answer({"discard_results": rows}, text, Partial.exit_status if failed else 0)
+    return Answer({"discard_results": rows}, text, Partial.exit_status if failed else 0, next_steps=steps)
 
 
 def _row(

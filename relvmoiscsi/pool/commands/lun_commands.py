@@ -28,7 +28,7 @@ from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY, SoFar
 from relvmoiscsi.pool.luns import LunSearch, PoolLun
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.scsi_id_text import typed_scsi_id
-from relvmoiscsi.wording import counted, human_size, printable, shell_words, shown_time
+from relvmoiscsi.wording import counted, human_size, printable, shell_command, shown_time
 
 _LUNS = """\
 The command says what each LUN is: original, attached copy, clone of an SR, resignatured, unfinished, empty,
@@ -215,7 +215,7 @@ class AttachCommand(PoolChange):
                 if self.dry_run:
                     return _would_attach(planned, passed_over)
                 if todo and not self.yes:
-                    say(_would_attach(planned, passed_over).text)
+                    say(_would_attach(planned, passed_over).for_people())
                     ask(self, f"Attach {counted(len(todo), 'LUN')}?")
                 results = self._carry_out(calls, pool, planned, todo)
                 answer = _attached_answer([*results, *passed_over], is_changed=bool(todo))
@@ -287,7 +287,7 @@ _CORRECTED = "after you correct the cause"
 
 def _attached_answer(results: Sequence[Attached], is_changed: bool) -> Answer:
     """Return the results as facts and text; the exit status, for a single LUN, is the status of its error."""
-    lines = []
+    lines, steps = [], []
     for result in results:
         of = f' "{result.name}" ({result.sr_uuid}), {counted(len(result.vdis), "VDI")}' if result.name else ""
         lines.append(printable(f"{result.scsi_id or 'a target'}: {result.status}{of}"))
@@ -298,14 +298,12 @@ def _attached_answer(results: Sequence[Attached], is_changed: bool) -> Answer:
         if result.error is not None:
             lines.append(printable(f"  {result.error}"))
         elif result.status in (attach.DONE, attach.PARTIAL):
-            sr = result.sr_uuid if result.name.startswith("-") else result.name  # a name, and no option
-            clone = shell_words("relvmoiscsi", "pool", "clone", sr, "--all", "--isolated", "lab")
+            steps.append(shell_command("relvmoiscsi pool clone --all --isolated night", result.name))
             lines += ["  the other hosts can use the copy now"] if result.status == attach.PARTIAL else []
-            lines.append(f"  next: {clone}")
     is_partial = any(result.status not in (attach.DONE, attach.ALREADY) for result in results)
     status = exit_status([result.error for result in results], is_partial)
     facts = {"changed": is_changed, "attach_results": [result.facts() for result in results]}
-    return Answer(facts, "\n".join(lines), status)
+    return Answer(facts, "\n".join(lines), status, next_steps=steps)
 
 
 # --- map

@@ -20,7 +20,7 @@ from relvmoiscsi.pool.vms.clone import Cloned
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 from relvmoiscsi.pool.vms.rescue import Lent
 from relvmoiscsi.pool.vms.restore import Restored
-from relvmoiscsi.wording import counted, printable, shell_words, time_left
+from relvmoiscsi.wording import counted, printable, shell_command, time_left
 
 _CLONE = """\
 The command makes halted VMs that use the disks of the copy; no data is copied. Say which networks the new VMs
@@ -29,7 +29,7 @@ unless --omit-disks is given. The new VMs have new MACs. They have no HA, no PCI
 backup tools. After an interrupted or failed run, repeat the command: no VM is made twice.
 
 example:
-  relvmoiscsi pool clone "Production 2026-11-22" --all --isolated lab"""
+  relvmoiscsi pool clone "Production 2026-11-22" --all --isolated night"""
 
 _RESTORE = """\
 The VM gets the disks of the copy in place of its own disks; no data is copied. The VM must be halted:
@@ -189,7 +189,7 @@ class CloneCommand(PoolChange):
             if self.dry_run or not todo:  # no question for an empty plan
                 return _cloned(planned, warnings)
             if not self.yes:
-                say("\n".join(["Planned:", _cloned(planned, warnings).text]))
+                say("\n".join(["Planned:", _cloned(planned, warnings).for_people()]))
             elif self.quiet and warnings:
                 say(*warnings)
             ask(self, f"Clone {counted(len(todo), 'VM')}?")
@@ -237,6 +237,7 @@ def _said(source: VmSource) -> str:
 
 def _cloned(results: Sequence[Cloned], to_know: Sequence[str] = ()) -> Answer:
     lines: List[str] = []
+    steps = []
     for each in results:
         of = f' "{each.name}"' + (f" ({each.uuid})" if each.uuid else "") if each.error is None else ""
         verb = "becomes" if each.status == clone.WOULD else "became"
@@ -248,10 +249,10 @@ def _cloned(results: Sequence[Cloned], to_know: Sequence[str] = ()) -> Answer:
         if each.error is not None:
             lines.append(f"  {each.error}")
         if each.status == clone.MADE:
-            lines.append(f"  next: {_start(each.uuid)}")
+            steps.append(_start(each.uuid))
     facts = {"clone_results": [each.facts() for each in results]}
     status = exit_status([each.error for each in results])
-    return Answer(facts, "\n".join([*map(printable, lines), *to_know]), status)
+    return Answer(facts, "\n".join([*map(printable, lines), *to_know]), status, next_steps=steps)
 
 
 # --- restore
@@ -293,7 +294,7 @@ class RestoreCommand(PoolChange):
             if self.dry_run or not todo:
                 return _all_restored(planned)
             if not self.yes:
-                say(_all_restored(planned).text)
+                say(_all_restored(planned).for_people())
             halts = "{} is running. The run shuts the VM down and leaves the VM halted. "
             first = "".join(halts.format(printable(row.name)) for row in planned if row.shuts_down)
             ask(self, first + _QUESTIONS[self.end].format(", ".join(printable(row.name) for row in todo)))
@@ -352,11 +353,11 @@ _QUESTIONS = {
 def _all_restored(results: Sequence[Restored], to_know: Sequence[str] = ()) -> Answer:
     if len(results) == 1:
         return _restored(results[0], to_know)
-    texts = [_restored(result).text for result in results]
+    answers = [_restored(result) for result in results]
+    texts, steps = [each.text for each in answers], [step for each in answers for step in each.next_steps]
     rows = [{**each.facts(), "problem": None if each.error is None else str(each.error)} for each in results]
-    return Answer(
-        {"restore_results": rows}, "\n".join([*texts, *to_know]), exit_status([each.error for each in results])
-    )
+    status = exit_status([each.error for each in results])
+    return Answer({"restore_results": rows}, "\n".join([*texts, *to_know]), status, next_steps=steps)
 
 
 def _missing(**arguments: Any) -> str:
@@ -386,11 +387,13 @@ def _restored(result: Restored, to_know: Sequence[str] = ()) -> Answer:
         lines.append(
             f"  {_SHUTS_DOWN if is_ahead else 'the VM was shut down and is halted: start the VM when you are ready'}"
         )
-    lines += [f"  no longer needed: `{shell_words('xe', 'vdi-destroy', f'uuid={uuid}')}`" for uuid in result.waiting]
+    lines += [f"  no longer needed: `{shell_command('xe vdi-destroy', f'uuid={uuid}')}`" for uuid in result.waiting]
     lines += [f"  {note}" for note in result.notes]
     lines += [f"  {result.error}"] if result.error is not None else []
-    lines += [f"  {step}" for step in _next_of(result)]
-    return Answer(result.facts(), "\n".join([*map(printable, lines), *to_know]))
+    if result.status == restore.DONE:
+        lines.append(f"  later: {shell_command('relvmoiscsi pool restore', home=result.vm)}")
+        lines.append(f"  or:    {shell_command('relvmoiscsi pool restore', undo=result.vm)}")
+    return Answer(result.facts(), "\n".join([*map(printable, lines), *to_know]), next_steps=_next_of(result))
 
 
 def _next_of(result: Restored) -> List[str]:
@@ -398,21 +401,13 @@ def _next_of(result: Restored) -> List[str]:
     unused = result.unused_copies
     if result.status in (restore.UNDONE, restore.HOME):
         unused = list(dict.fromkeys(disk.sr for disk in result.disks))
-    steps = {
-        restore.DONE: [
-            f"next: {_start(result.vm)}",
-            f"then: {shell_words('relvmoiscsi', 'pool', 'restore', '--home', result.vm)}",
-            f"or:   {shell_words('relvmoiscsi', 'pool', 'restore', '--undo', result.vm)}",
-        ],
-        restore.UNDONE: [f"next: {_start(result.vm)}"],
-        restore.KEPT: [f"next: {_start(result.vm)}"] if result.is_halted else [],
-    }.get(result.status, [])
-    discards = [shell_words("relvmoiscsi", "pool", "discard", sr) for sr in unused]
-    return steps + [f"{'then' if steps else 'next'}: {discard}" for discard in discards]
+    is_startable = result.status in (restore.DONE, restore.UNDONE) or result.status == restore.KEPT and result.is_halted
+    steps = [_start(result.vm)] if is_startable else []
+    return steps + [shell_command("relvmoiscsi pool discard", sr) for sr in unused]
 
 
 def _start(vm: str) -> str:
-    return shell_words("xe", "vm-start", f"uuid={vm}")
+    return shell_command("xe vm-start", f"uuid={vm}")
 
 
 # --- rescue
@@ -469,18 +464,19 @@ def _taken(found: Inventory, vbd: str, row: Lent) -> str:
 
 
 def _lent(copy: Copy, results: Sequence[Lent], to_know: Sequence[str] = ()) -> Answer:
-    lines = []
+    lines, steps = [], []
     for each in results:
         at = f", device {each.userdevice}" if each.userdevice else ""
         at = f", {_MODES[each.mode]}" if each.status == rescue.WOULD else at
         lines.append(printable(f"{each.name} ({each.vdi}): {each.status}, {each.vm_name}{at}"))
         lines += [printable(f"  {each.error}")] if each.error is not None else []
         if each.status in (rescue.DONE, rescue.ALREADY):
-            lines.append(f"  next: {shell_words('relvmoiscsi', 'pool', 'rescue', copy.uuid, each.vdi, '--done')}")
+            steps.append(shell_command("relvmoiscsi pool rescue --done", copy.uuid, each.vdi))
     if all(each.status == rescue.BACK for each in results):
-        lines.append(f"next: {shell_words('relvmoiscsi', 'pool', 'discard', copy.uuid)}")
+        steps.append(shell_command("relvmoiscsi pool discard", copy.uuid))
     status = exit_status([each.error for each in results])
-    return Answer({"rescue_results": [each.facts() for each in results]}, "\n".join([*lines, *to_know]), status)
+    facts = {"rescue_results": [each.facts() for each in results]}
+    return Answer(facts, "\n".join([*lines, *to_know]), status, next_steps=steps)
 
 
 # --- save-vms
@@ -507,7 +503,7 @@ class SaveVmsCommand(PoolChange):
         lines += [f"{name}: failed: {error}" for name, error in failed.values()]
         lines.append(f"The VM records of {saved.when} are on the VDI {vdi}, without vTPM contents.")
         lines.append(f"The fingerprint of the records is {saved.fingerprint}: note it for use in another pool.")
-        lines.append("next: make the snapshot on the array, map its clone, then `relvmoiscsi pool luns`")
+        step = "make the snapshot on the array, map its clone, then `relvmoiscsi pool luns`"
         facts: Dict[str, Any] = {
             "sr": saved.sr_uuid,
             "records_vdi": vdi,
@@ -516,4 +512,5 @@ class SaveVmsCommand(PoolChange):
             "not_saved": [{"vm_name": name, "problem": error} for name, error in failed.values()],
             "fingerprint": saved.fingerprint,
         }
-        return Answer(facts, "\n".join(map(printable, lines)), exit_status([], is_partial=bool(failed)))
+        status = exit_status([], is_partial=bool(failed))
+        return Answer(facts, "\n".join(map(printable, lines)), status, next_steps=[step])

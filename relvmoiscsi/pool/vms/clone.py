@@ -19,6 +19,7 @@ import random
 import uuid
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
+from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import Refused, RelvmoiscsiError, in_state
 from relvmoiscsi.pool import jobs, lock
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records, passing
@@ -243,9 +244,10 @@ class _Clone:
     def _wait_for_imports(self) -> List[str]:
         """Wait for an import that a killed run has started; return notes on imports that do not end."""
         notes, under_way = [], transfer.under_way(self.calls, self.label)
+        deadline = Deadline(self.wanted.patience)
         for ref, task in under_way.items():
             try:
-                self.calls.wait("the import of an earlier run", ref, self.wanted.patience)
+                self.calls.wait("the import of an earlier run", ref, deadline)
             except PoolFailure as failure:
                 if not failure.code:
                     notes.append(

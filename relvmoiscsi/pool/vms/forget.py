@@ -14,14 +14,16 @@ After a kill, the next run skips the finished steps.
 
 from typing import Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
+from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import lock, vdis
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records, passing
+from relvmoiscsi.pool.hosts import MEMBER_SECONDS
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import restore_journal
 from relvmoiscsi.pool.vms.inventory import Inventory
 from relvmoiscsi.pool.vms.rescue import is_lent
-from relvmoiscsi.wording import command
+from relvmoiscsi.wording import shell_command
 
 
 class Uses(NamedTuple):
@@ -96,7 +98,7 @@ def verify_unused(pool: Pool, uses: Dict[str, Uses]) -> None:
         if found.lent:
             raise Refused(
                 f"Disks of the SR {name!r} are lent to VMs: {named(found.lent)}. Nothing was changed. Take the "
-                f"disks back: {command('relvmoiscsi', 'pool', 'rescue', uuid, '--done')}."
+                f"disks back: `{shell_command('relvmoiscsi pool rescue --done', uuid)}`."
             )
         if found.running:
             raise Refused(
@@ -192,16 +194,17 @@ def _verify_nobody_new(calls: Calls, pool: Pool, sr: str, known: Optional[Collec
 
 
 def _unplug(calls: Calls, pbds: Sequence[str]) -> None:
-    """Unplug in parallel. Raises the first PoolFailure after all tasks have ended."""
+    """Unplug in parallel. Raises the first PoolFailure after all tasks have ended, or MEMBER_SECONDS have passed."""
     tasks: List[str] = []
     failures: List[PoolFailure] = []
     for pbd in pbds:
         with passing("HANDLE_INVALID"):
             tasks.append(calls.start("PBD.unplug", pbd))
+    deadline = Deadline(MEMBER_SECONDS)
     for task in tasks:
         try:
             with passing("HANDLE_INVALID"):
-                calls.wait("PBD.unplug", task)
+                calls.wait("PBD.unplug", task, deadline)
         except PoolFailure as failure:
             failures.append(failure)
     if failures:
@@ -210,8 +213,9 @@ def _unplug(calls: Calls, pbds: Sequence[str]) -> None:
 
 def _plug_again(calls: Calls, pbds: Sequence[str]) -> None:
     """Plug the PBDs again, so that a VM with a disk on the SR can start on every host."""
+    deadline = Deadline(MEMBER_SECONDS)
     for pbd in pbds:
         try:
-            calls.run("PBD.plug", pbd)
+            calls.wait("PBD.plug", calls.start("PBD.plug", pbd), deadline)
         except (PoolFailure, PoolGone):
             pass  # the caller reports the failed unplug; `attach` plugs the PBD later

@@ -22,7 +22,7 @@ from relvmoiscsi.pool.calls import Calls, Record
 from relvmoiscsi.pool.vms import restore_journal, run_states, swap_disks, vbds
 from relvmoiscsi.pool.vms.inventory import NULL, Copy, Inventory
 from relvmoiscsi.pool.vms.restore_journal import Swap
-from relvmoiscsi.wording import command
+from relvmoiscsi.wording import quoted
 
 #: status of a VM
 DONE, ALREADY, WOULD, UNDONE, HOME = "restored", "already restored", "would be restored", "undone", "home"
@@ -98,7 +98,7 @@ def plan(found: Inventory, copy: Copy, vm: str, chosen: Sequence[str], date: str
     if not wanted:
         raise Refused(f"The VM {name!r} has no disk.")
     here = ",".join(each for each, vdi in sorted(disks.items()) if copy.new_of(vdi["uuid"]) is not None)
-    only = f"Restore only the other disks: {command('--disk', here)}." if here else "No disk of the VM is on this copy."
+    only = f"Restore only the other disks: `--disk {quoted(here)}`." if here else "No disk of the VM is on this copy."
     swaps = []
     for device in wanted:
         if device in there:

@@ -10,11 +10,12 @@ After an interruption, `hang` makes every VBD again, even a VBD with the right d
 
 from typing import Callable, List, Mapping, Sequence, Tuple
 
+from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record
 from relvmoiscsi.pool.vms import restore_journal, run_states, vbds
 from relvmoiscsi.pool.vms.restore_journal import LockedVm, Swap
-from relvmoiscsi.wording import command
+from relvmoiscsi.wording import shell_command
 
 NAME_SECONDS = 30.0  #: time limit for writing one name to the LUN of an SR
 
@@ -106,10 +107,10 @@ def rename(calls: Calls, names: Mapping[str, str]) -> List[str]:
         if vdi is None or calls.call("VDI.get_name_label", vdi) == text:
             continue
         try:
-            calls.wait("VDI.set_name_label", calls.start("VDI.set_name_label", vdi, text), NAME_SECONDS)
+            calls.wait("VDI.set_name_label", calls.start("VDI.set_name_label", vdi, text), Deadline(NAME_SECONDS))
         except PoolFailure as failure:
             notes.append(
                 f"The VDI {uuid} keeps its name: {failure} Rename the VDI after its SR is attached: "
-                f"{command('xe', 'vdi-param-set', f'uuid={uuid}', f'name-label={text}')}."
+                f"`{shell_command('xe vdi-param-set', f'uuid={uuid}', f'name-label={text}')}`."
             )
     return notes

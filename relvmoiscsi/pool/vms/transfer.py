@@ -14,6 +14,7 @@ import re
 import urllib.parse
 from typing import List, Mapping, Optional, Tuple
 
+from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.xapi.sdk import GONE, reason
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Records, passing
@@ -21,6 +22,8 @@ from relvmoiscsi.pool.vms import ova_file
 
 #: how long to wait for a task after an HTTP error: perhaps no handler has taken the task
 VERDICT_SECONDS = 10.0
+#: how long a task may take after the last byte
+END_SECONDS = 600.0
 _MOST_SAID = 300  #: shown characters of an answer
 _HOST_OF_URL = re.compile("[a-z]+://([^/?#]+).*", re.DOTALL)  #: a redirect; any other text is shown as it is
 _MOST_PAGE_BYTES = 1 << 16  #: bytes that are read of an error page
@@ -77,7 +80,7 @@ def _transferred(
     task, name = str(calls.call("task.create", label, "")), f"{method} {path}"
     status, content, other = _answered(calls, method, path, query, body, task)
     if status == http.client.OK:
-        return content, calls.wait(name, task)
+        return content, calls.wait(name, task, Deadline(END_SECONDS))
     if other is not None:  # the caller may not trust the certificate of the other host
         _destroy(calls, task)
         raise PoolFailure(
@@ -85,7 +88,7 @@ def _transferred(
             "master (`xe pbd-plug`), then repeat the command."
         )
     try:
-        calls.wait(name, task, VERDICT_SECONDS)
+        calls.wait(name, task, Deadline(VERDICT_SECONDS))
     except PoolFailure as failure:
         if failure.code:
             raise

@@ -62,7 +62,7 @@ class VhdMerge(MergeStrategy):
     """The merge strategy of a VHD layout."""
 
     def __init__(self, vg: VolumeGroup, members: Sequence[VhdMember], made: VhdLayout, room: Room) -> None:
-        super().__init__(made.cost, made.fresh, room)
+        super().__init__(made.cost, made.retained_extents(), made.fresh, room)
         self._vg, self._members, self._layout = vg, members, made
         # footer and header without a parent
         self._footer = sealed(members[0].footer.replace(type=vhd.TYPE_DYNAMIC, hidden=0))
@@ -75,9 +75,6 @@ class VhdMerge(MergeStrategy):
             )
         )
         self.content = Vhd(self._footer, self._footer, None, False, self._header, (), None)
-
-    def retained(self) -> "array[int]":
-        return self._layout.retained_extents()
 
     def image(self, device: Device, lv: LogicalVolume, lv_id: str) -> Tuple[Unseen, MergedImage]:
         vg, members, made = self._vg, self._members, self._layout
@@ -182,7 +179,7 @@ class _NewImage(VolumeRanges):
 
     def _bitmap(self, slot: int, bits: int) -> Iterator[Chunk]:
         padding = UNIT - SECTOR if slot else 0
-        yield from self.chunks(self._bitmap_at(slot) - padding, bytes(padding) + blocks.bitmap_bytes(bits))
+        yield from self.chunks(self._bitmap_at(slot) - padding, bytes(padding) + bits.to_bytes(SECTOR, "big"))
 
     # --- copies of guest data
 

@@ -42,7 +42,7 @@ def volume_changes(lun: Lun, ids: IdMap) -> Iterator[VolumeChange]:
         if isinstance(old, Vhd) and isinstance(new, Vhd):
             found = vhd.changes(old, new, then.texts, then.parent, ids.uuids, name, volume.size)
         elif isinstance(old, Qcow2) and isinstance(new, Qcow2):
-            found = qcow2.changes(old, new, b"".join(then.texts), ids.uuids, name)
+            found = qcow2.changes(old, new, b"".join(then.texts), then.parent, ids.uuids, name)
         elif isinstance(new, CbtLog):
             found = cbt.changes(new, ids.uuids, name)
         elif then.name.kind == naming.MGT and lun.mgt and settled.mgt:

@@ -34,7 +34,7 @@ Sources: SM drivers/LVHDSR.py (_undoAllJournals, _handleInterruptedCloneOp), dri
 """
 
 import re
-from typing import Iterable, List, Match, Optional, Set, Tuple
+from typing import Iterable, Match, Optional, Set, Tuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import FormatError, Place, Unsupported, WayOut
@@ -81,15 +81,6 @@ def under_way(volumes: Iterable[Tuple[LvName, Content]]) -> Set[str]:
         snapshot = _snapshot(name, content)
         if snapshot is not None:
             found.update(filter(None, (name.uuid, *snapshot.groups())))
-    return found
-
-
-def old_uuids(lun: Lun) -> List[str]:
-    """The VDI UUIDs in the texts of the journals, as far as the texts can be read."""
-    found: List[str] = []
-    for volume in lun.volumes:
-        if isinstance(volume.content, str):
-            found += re.findall(UUID_PATTERN, volume.content)
     return found
 
 

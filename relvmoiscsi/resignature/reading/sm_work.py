@@ -6,6 +6,7 @@ from typing import Dict, List, Optional
 from relvmoiscsi.errors import Malformed, Place
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.mgt import with_records, without_pools, without_records
+from relvmoiscsi.formats.naming import LvName
 from relvmoiscsi.formats.qcow2 import Qcow2
 from relvmoiscsi.formats.vhd import Vhd
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume, Work
@@ -51,7 +52,8 @@ class WorkArea:
 
     def rename(self, volume: Volume, uuid: str) -> Volume:
         """Give a volume the name of a VDI; the kind stays."""
-        name = naming.disk_name(volume.name.kind, uuid)
+        kind = volume.name.kind
+        name = LvName(naming.LV_PREFIXES[kind] + uuid, kind, uuid)
         return self._put(volume._replace(name=name, lv=volume.lv._replace(name=name.text)))
 
     def set_read_only(self, volume: Volume, read_only: bool) -> Volume:

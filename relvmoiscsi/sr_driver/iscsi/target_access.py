@@ -137,7 +137,7 @@ def interfaces(host: Host) -> List[str]:
         if values.get("iface.transport_name", "tcp") != "tcp":
             continue
         if hardware not in _UNSET:
-            addresses = sorted(glob(os.path.join(escape(host.sysfs), "class/net/*/address")))
+            addresses = sorted(glob(os.path.join(escape(host.at("sys")), "class/net/*/address")))
             having = [one for one in addresses if text_of(one).strip().lower() == hardware.lower()]
             found += [os.path.basename(os.path.dirname(one)) for one in having[:1]]
             continue

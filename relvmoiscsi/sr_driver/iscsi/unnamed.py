@@ -15,7 +15,7 @@ from relvmoiscsi.iscsi.target_sessions import in_turn
 from relvmoiscsi.portal import DEFAULT_PORT, Portal
 from relvmoiscsi.sr_driver.iscsi.iscsi_config import ANY_IQN
 from relvmoiscsi.sr_driver.iscsi.target_access import Access
-from relvmoiscsi.sr_driver.protocol import escaped
+from relvmoiscsi.sr_driver.protocol import list_element
 from relvmoiscsi.sr_driver.transport import MissingKey
 
 
@@ -72,11 +72,5 @@ def target_list(targets: Sequence[Tuple[Portal, str]], asked: Portal) -> str:
 
 
 def _document(root: str, item: str, rows: Iterable[Sequence[Tuple[str, str]]]) -> str:
-    lines = ['<?xml version="1.0" ?>', f"<{root}>"]
-    for row in rows:
-        lines.append(f"\t<{item}>")
-        for name, text in row:
-            lines += [f"\t\t<{name}>", "\t\t\t" + escaped(text), f"\t\t</{name}>"]
-        lines.append(f"\t</{item}>")
-    lines.append(f"</{root}>")
-    return "\n".join(lines) + "\n"
+    lines = [line for row in rows for line in list_element(item, row)]
+    return "\n".join(['<?xml version="1.0" ?>', f"<{root}>", *lines, f"</{root}>"]) + "\n"

@@ -28,7 +28,7 @@ import os
 import sys
 from types import SimpleNamespace
 from relvmoiscsi import cli
-from relvmoiscsi.cli import resignature, settling
+from relvmoiscsi.cli import recover, resignature
 from relvmoiscsi.lun import run, source
 
 def opened(path, writable, **more):
@@ -41,7 +41,7 @@ def resignatured(lun, request, *more):
 
 real, source.open_device = source.open_device, opened
 as_lun, run.resignature = run.resignature, resignatured
-resignature.os = settling.os = SimpleNamespace(urandom=bytes)
+resignature.os = recover.os = SimpleNamespace(urandom=bytes)
 sys.exit(cli.main(sys.argv[1:]))
 """
 

@@ -98,7 +98,7 @@ def findings(lines):
 
 
 #: in place of a next step, where nothing is wrong
-FREE = "No next step is needed on the LUN: a host may attach the clone beside its original.\n"
+FREE = "next: attach the clone: a host may have it beside its original\n"
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def compared(original, unwritten):
         assert status == 0 or re.match(
             r".* is (no finished copy of .*: [0-9]+ findings?|.* copy of .*: both have the same identities)\.", found[0]
         )
-        assert found[-1].startswith("next: ") or status == 0 and found[-1] + "\n" == FREE
+        assert found[-1].startswith("next: ") and (status or found[-1] + "\n" == FREE)
         return ran
 
     return run
@@ -240,7 +240,7 @@ def test_a_clone_with_one_vdi_cannot_be_compared_and_is_no_other_sr(image, origi
             journal_at = engine.inspect(device).commit_record.journal_offset
         patched(image, journal_at, bytes(512))
     else:
-        assert "No next step is needed" in command("check", image).out.replace("\n  ", " ")
+        assert command("check", image).out.endswith(FREE)
 
     ran = command("check", image, "--original", original)
     assert ran.status == 4 and "This is a bug" not in ran.err
@@ -292,3 +292,19 @@ def test_an_original_that_holds_no_sr_is_named(finished, original, command, kind
 
     ran = command("check", finished, "--original", original, "--json")
     assert ran.status == status and str(original) in ran.json["error"]["message"]
+    said = command("check", finished, "--original", original)
+    if kind != "missing":
+        verdict, why, step = said.out.splitlines()
+        assert verdict == f"{finished}, state resignatured, was not compared: {original} cannot be read as original."
+        assert why == "  " + ran.json["error"]["message"] and not said.err
+        again = f"check {original}" if kind == "damaged" else f"check --original ORIGINAL {finished}"
+        assert step == f"next: relvmoiscsi {again}"
+
+
+@pytest.mark.parametrize("lun", ["unfinished", "committed"])
+def test_the_step_after_a_cut_is_the_last_line_and_a_quiet_check_still_says_what_is_wrong(request, lun, command):
+    path = request.getfixturevalue(lun)
+    ran, quiet = command("check", path), command("check", path, "-q")
+    verdict, why, step = ran.out.splitlines()
+    assert (ran.status, verdict, step) == (8, f"{path}: state unfinished.", f"next: relvmoiscsi recover {path}")
+    assert (ran.err, quiet.out, quiet.err) == ("", "", f"relvmoiscsi: {why}\n")

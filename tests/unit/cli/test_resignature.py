@@ -472,17 +472,17 @@ def test_a_second_run_on_the_same_image_is_4_while_the_first_one_asks(image, com
 # --- a device that fails, and a bug
 
 
-def failing(monkeypatch, first, action="_write_some"):
+def failing(monkeypatch, first, failing_action="write"):
     """The operations from the `first` one on fail."""
-    count, real = [0], getattr(ImageFile, action)
+    count, real = [0], ImageFile._transfer_some
 
-    def transfer(device, view, offset):
-        count[0] += 1
-        if first <= count[0]:
+    def transfer(device, action, view, offset):
+        count[0] += action == failing_action
+        if action == failing_action and first <= count[0]:
             raise OSError(errno.EIO, "Input/output error")
-        return real(device, view, offset)
+        return real(device, action, view, offset)
 
-    monkeypatch.setattr(ImageFile, action, transfer)
+    monkeypatch.setattr(ImageFile, "_transfer_some", transfer)
 
 
 UNTOUCHED = "{} is as it was; beyond that only free space of the metadata area was written."
@@ -509,7 +509,7 @@ def test_a_write_that_fails_is_7_and_the_message_says_what_to_do(image, command,
 
 @pytest.mark.parametrize("name", ["show", *shell.WRITERS])
 def test_a_read_that_fails_is_7(finished, command, monkeypatch, name):
-    failing(monkeypatch, 1, action="_read_some")
+    failing(monkeypatch, 1, "read")
     ran = command(name, finished, "--json", *(["--yes"] if name in shell.WRITERS else []))
 
     assert (ran.status, ran.json["state"]) == (7, None) and "read of" in ran.err

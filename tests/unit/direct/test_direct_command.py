@@ -131,10 +131,9 @@ def test_a_lun_that_is_there_is_linked_and_introduced(disk, run):
 
 TOLD = """\
 {0} leads to {1} (64 MiB).
-The LUN is the VDI {2}.
-next, to give the disk to a VM:
-  xe vbd-create vm-uuid=VM vdi-uuid={2} device=autodetect
-  xe vbd-plug uuid=VBD
+The LUN is the VDI {2}. A VM gets the disk by a VBD.
+next: xe vbd-create vm-uuid=VM vdi-uuid={2} device=autodetect
+      xe vbd-plug uuid=VBD
 """
 
 

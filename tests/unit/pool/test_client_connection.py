@@ -19,6 +19,7 @@ from kit.pool.errors import XenError
 from kit.pool.server import TcpServer, UnixServer
 from kit.pool.simulator import Pool
 from kit.shell import TOP
+from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NotFound, UsageError
 from relvmoiscsi.pool import calls as pool_calls
 from relvmoiscsi.pool import jobs, records
@@ -226,7 +227,13 @@ def test_a_task_is_told_as_done_only_after_a_success(lab, monkeypatch, end, told
         if method != "task.get_record":
             return {"token": "", "events": []}
         progress, status = next(seen)
-        return {"progress": progress, "status": status, "error_info": ["INTERNAL_ERROR", "full"], "result": ""}
+        return {
+            "uuid": "u",
+            "progress": progress,
+            "status": status,
+            "error_info": ["INTERNAL_ERROR", "full"],
+            "result": "",
+        }
 
     found = []
     with connect(lab.where()) as calls:
@@ -238,6 +245,46 @@ def test_a_task_is_told_as_done_only_after_a_success(lab, monkeypatch, end, told
         monkeypatch.undo()
 
     assert found == told
+
+
+def test_a_task_without_progress_is_not_waited_for_without_end(lab, monkeypatch):
+    """Such as a task that xapi has forwarded to a host which has died. Each progress gives the task time anew."""
+    now = [0.0]
+    monkeypatch.setattr(pool_calls, "Deadline", lambda seconds: Deadline(seconds, clock=lambda: now[0]))
+    parts = iter([0.0, 0.2, 0.4, 0.4, 0.4, 0.3])
+    seen = []
+
+    def answer(method, *words):
+        if method == "event.from":
+            now[0] += 2 * 3600
+            assert words[2] <= pool_calls.EVENT_SECONDS
+            return {"token": "", "events": []}
+        seen.append(next(parts))
+        return {"uuid": "the task", "progress": seen[-1], "status": "pending"}
+
+    with connect(lab.where()) as calls:
+        monkeypatch.setattr(calls, "call", answer)
+        with pytest.raises(
+            PoolFailure, match="SR.create made no progress for 3 h 0 min and continues in the pool"
+        ) as e:
+            calls.wait("SR.create", "task")
+        assert seen == [0.0, 0.2, 0.4, 0.4, 0.4]
+        now[0], parts = 0.0, iter([0.1, 0.2])
+        with pytest.raises(PoolFailure, match="SR.create did not end within 3 h 0 min"):  # a deadline is one
+            calls.wait("SR.create", "task", Deadline(3 * 3600, clock=lambda: now[0]))
+        monkeypatch.undo()
+    for command in ("`xe task-list uuid='the task'`", "`xe task-cancel uuid='the task'`", "Then repeat the command."):
+        assert command in str(e.value)
+
+
+def test_tasks_that_run_in_parallel_share_one_deadline_and_none_is_overlooked(lab):
+    with connect(lab.where()) as calls:
+        over = Deadline(0)
+        sr = lab.originals["Production"][1]
+        assert calls.wait("SR.scan", calls.start("SR.scan", sr), over) == ""
+        hung = lab.pool.db.create("task", name_label="begun before", status="pending")
+        with pytest.raises(PoolFailure, match="continues in the pool, with an unknown result"):
+            calls.wait("SR.scan", hung, over)
 
 
 def test_a_task_that_a_restart_has_ended_is_not_waited_for(lab, monkeypatch):

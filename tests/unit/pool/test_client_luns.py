@@ -5,6 +5,7 @@ no clone until somebody says so; and nothing is left out without a word.
 
 import itertools
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -151,7 +152,7 @@ class Listing:
 def test_a_portal_with_many_targets_keeps_no_other_waiting(monkeypatch):
     monkeypatch.setattr(luns, "MOST_IQNS", 3)
     monkeypatch.setattr(luns, "listed", lambda failure, portal: [PoolLun(portal.iqn, "", portal)])
-    monkeypatch.setattr(luns, "look", lambda _calls, _pool, lun: lun)
+    monkeypatch.setattr(luns, "look", lambda _calls, _pool, lun, _probe: lun)
     pool = Listing(50000)
     pool.is_begun = lambda _scsi_id: False
 
@@ -160,6 +161,42 @@ def test_a_portal_with_many_targets_keeps_no_other_waiting(monkeypatch):
     assert pool.asked == ["192.0.2.9", names[0], "iqn.2000-01.good", *names[1:]]
     assert [lun.scsi_id for lun in found] == [names[0], "iqn.2000-01.good", *names[1:], ""]
     assert found[-1].problem.startswith("192.0.2.9 lists 50000 targets, and the first 3 were read.")
+
+
+def test_a_portal_that_answers_slowly_has_one_budget_and_what_was_not_read_is_named(monkeypatch):
+    """Each answer takes a minute: of the targets, of their LUNs, of each LUN."""
+    now = [0.0]
+    monkeypatch.setattr(luns, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(luns, "PORTAL_SECONDS", 300.0)
+    monkeypatch.setattr(luns, "listed", lambda failure, portal: [PoolLun(portal.iqn, "", portal)])
+
+    def slow(self, *words):
+        now[0] += 60 if words[2]["target"] == "192.0.2.9" else 0
+        return Listing.run(self, *words)
+
+    def probe(_calls, _pool, lun):
+        now[0] += 60
+        return lun
+
+    monkeypatch.setattr(luns, "probe", probe)
+    monkeypatch.setattr(luns, "named", lambda _pool, lun: lun)
+    pool = type("Slow", (Listing,), {"run": slow})(400)
+    pool.is_begun, pool.sr_on = (lambda _scsi_id: False), (lambda _scsi_id: None)
+    names = [f"iqn.2000-01.a:{number}" for number in range(400)]
+    good = ProbePortal("192.0.2.5", "iqn.2000-01.good")
+
+    found = luns.find(pool, pool, [ProbePortal("192.0.2.9"), good], 1)
+    assert pool.asked == ["192.0.2.9", names[0], good.iqn, *names[1:4]]
+    assert {lun.scsi_id: lun.kind for lun in found} == {
+        **dict.fromkeys(names[:4], "unreachable"),
+        good.iqn: "",
+        "": "unreachable",
+    }
+    assert found[0].problem.startswith("The 5 min for 192.0.2.9 were over before this was read")
+    assert found[-1].problem == (
+        "192.0.2.9 answers slowly: its 5 min were over before the lists of LUNs of 396 targets: "
+        f"{', '.join(names[4:7])} and 393 more. Give one: --target, --iqn."
+    )
 
 
 def test_the_wildcard_of_xencenter_is_every_iqn(lab):

@@ -20,7 +20,8 @@ from relvmoiscsi.host import run_directory
 from relvmoiscsi.host.this_host import Host as AnyHost
 from relvmoiscsi.host.xapi import whitelist
 from relvmoiscsi.host.xapi.conf import sm_plugins
-from relvmoiscsi.host.xapi.whitelist import OURS, remove, sync
+from relvmoiscsi.host.xapi.whitelist import remove, sync
+from relvmoiscsi.sr_types import OWN_TYPES
 
 CONF, CONF_D = "/etc/xapi.conf", "/etc/xapi.conf.d/"
 DROP_IN = CONF_D + "zz-relvmoiscsi.conf"
@@ -275,7 +276,7 @@ def changed(directory):
     [
         (added, Host.sync, [("ext", "nfs", "lvmoiscsi"), ("ext", "nfs", "lvmoiscsi", "relvmoiscsi", "relvmohba")],
          ["zz-relvmoiscsi.conf"]),
-        (changed, Host.sync, [("other",), ("other", *OURS), ("ext", "nfs", "lvmoiscsi", *OURS)],
+        (changed, Host.sync, [("other",), ("other", *OWN_TYPES), ("ext", "nfs", "lvmoiscsi", *OWN_TYPES)],
          ["zzz.conf", "zz-relvmoiscsi.conf", "zzz.conf-zz-relvmoiscsi.conf"]),
         (installed, Host.remove, [("ext", "nfs", "lvmoiscsi", "relvmoiscsi", "relvmohba"), ("ext", "nfs", "lvmoiscsi")],
          ["zz-relvmoiscsi.conf"]),
@@ -349,7 +350,7 @@ def test_whatever_others_change_they_and_we_are_accepted_once_and_our_removal_re
             dom0.sync()
 
             if others:
-                expected = (*others[-1].plugins, *(name for name in OURS if not others[-1].allows(name)))
+                expected = (*others[-1].plugins, *(name for name in OWN_TYPES if not others[-1].allows(name)))
                 assert dom0.xapi_list() == expected
             once = dom0.tree()
             assert not dom0.sync()[0] and dom0.tree() == once

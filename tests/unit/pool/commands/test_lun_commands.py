@@ -6,21 +6,25 @@ import json
 import re
 import signal
 import sys
+import threading
 
 import pytest
 
 from kit.build_lvm import replace_in_text
 from kit.lun_world import World
 from kit.pool.errors import XenError
+from kit.pool_fakes import until
 from kit.pool_lab import IQN, TARGET, Image, Lab, sr_disk
 from kit.streams import Unwritable
 from relvmoiscsi import wording
 from relvmoiscsi.errors import NotFound
-from relvmoiscsi.pool import attach, jobs, lock, progress
+from relvmoiscsi.pool import attach, hosts, jobs, lock, progress
+from relvmoiscsi.pool import calls as pool_calls
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.commands import discard_command, lun_commands, secrets_command
 from relvmoiscsi.pool.commands import pool_command as unlocking
 from relvmoiscsi.pool.connection import connect
+from relvmoiscsi.pool.vms import forget
 
 GONE = "db0cd78a-53f4-4682-a7b3-6e2f53d22f96"
 NO_LUN = NotFound("The LUN did not appear.", "ISCSIDevice")
@@ -69,14 +73,15 @@ def clone(lab):
 def copy(clone, pool_command):
     """The SR of the clone, with the name "a copy"."""
     ran = pool_command("attach", clone, "--yes", "--name", "a copy")
-    assert ran.status == 0 and "  next: relvmoiscsi pool clone 'a copy' --all --isolated lab" in ran.out.splitlines()
+    assert ran.status == 0 and "next: relvmoiscsi pool clone --all --isolated night 'a copy'" in ran.out.splitlines()
     return "a copy"
 
 
-def test_a_name_that_looks_like_an_option_is_not_in_the_next_command(clone, pool_command):
+def test_a_name_that_looks_like_an_option_is_a_name_in_the_next_command(clone, pool_command):
     ran = pool_command("attach", clone, "--yes", "--name=--yes")
-    (sr,) = (row["new_sr"] for row in pool_command("attach", clone, "--yes", "--json").json["attach_results"])
-    assert ran.status == 0 and f"  next: relvmoiscsi pool clone {sr} --all --isolated lab" in ran.out.splitlines()
+    assert ran.status == 0 and "next: relvmoiscsi pool clone --all --isolated night -- --yes" in ran.out.splitlines()
+    ran = pool_command("clone", "--dry-run", "--all", "--isolated", "lab", "--", "--yes")
+    assert "No VM of the pool has a disk whose copy is on '--yes'." in ran.err
 
 
 # --- what is there, attach and discard
@@ -279,7 +284,7 @@ def test_a_host_that_is_down_is_named_and_the_copy_is_of_use_meanwhile(lab, clon
     assert ran.status == 9 and f"{clone}: partial" in ran.out
     assert ran.out.splitlines()[-2:] == [
         "  the other hosts can use the copy now",
-        "  next: relvmoiscsi pool clone 'a copy' --all --isolated lab",
+        "next: relvmoiscsi pool clone --all --isolated night 'a copy'",
     ]
     assert 'attached, "a copy", but not on xs2' in pool_command("luns").out
 
@@ -422,6 +427,54 @@ def test_ctrl_c_at_any_time_a_kill_and_a_closed_terminal_leave_no_lock(
     assert ran.status == 130 and ("Repeat the command to resume." in ran.err or moments == [RELEASE])
     assert signal.getsignal(number) == before and locks(lab) == []
     assert pool_command("attach", clone, "--yes").status == 0
+
+
+@pytest.fixture
+def hung(lab, monkeypatch):
+    """A task for this call stays pending, as behind a host that has died, until the end of the test."""
+    release, start = threading.Event(), lab.pool.api._start
+
+    def hang(method, begun=lambda: None):
+        real = lab.answer(method, lambda *words: (release.wait(60), real(*words))[1])
+
+        def started(name, function, params):
+            lab.pool.api.tasks_end_at_once = name != "Async." + method
+            if not lab.pool.api.tasks_end_at_once:
+                begun()
+            return start(name, function, params)
+
+        lab.pool.api._start = started
+
+    yield hang
+    release.set()
+    until(lambda: lab.pool.is_at_rest)
+
+
+@pytest.mark.parametrize(
+    ("method", "words"), [("PBD.plug", ["attach"]), ("SR.create", ["attach"]), ("PBD.unplug", ["discard"])]
+)
+def test_a_task_that_never_ends_ends_the_command_and_its_lock(
+    lab, clone, pool_command, hung, monkeypatch, method, words
+):
+    monkeypatch.setattr(hosts, "MEMBER_SECONDS", 0.1)
+    monkeypatch.setattr(forget, "MEMBER_SECONDS", 0.1)
+    monkeypatch.setattr(pool_calls, "QUIET_SECONDS", 0.1)
+    if words == ["discard"]:
+        assert pool_command("attach", clone, "--yes", "--name", "a copy").status == 0
+        clone = "a copy"
+    hung(method)
+    ran = pool_command(*words, clone, "--yes")
+    text = ran.out + ran.err
+    assert ran.status and re.search(method + r" (did not end within|made no progress for) 0 s and continues", text)
+    (task,) = lab.pool.db.records("task", status="pending").values()
+    assert f"`xe task-cancel uuid={task['uuid']}`" in text and locks(lab) == []
+
+
+@pytest.mark.processes
+def test_ctrl_c_ends_the_wait_for_a_task_that_never_ends_and_leaves_no_lock(lab, clone, pool_command, hung, interrupts):
+    hung("PBD.plug", lambda: interrupts(lab.pool, ("event.from", 1)))
+    ran = pool_command("attach", clone, "--yes")
+    assert ran.status == 130 and "Repeat the command to resume." in ran.err and locks(lab) == []
 
 
 @pytest.mark.processes

@@ -492,8 +492,8 @@ def test_kept_as_it_is(restored, pool_command, refused, type_in, is_home):
     assert "  disk 0: " in refused(4, says, "restore", "--keep", "web").err
 
     ran = pool_command("restore", "--keep", "web", "--yes")
-    discard = f"  then: relvmoiscsi pool discard {restored.copy.sr_uuid}\n" if is_home else ""
-    assert ran.status == 0 and ran.out.endswith(f"  next: xe vm-start uuid={uuid}\n" + discard)
+    discard = f"      relvmoiscsi pool discard {restored.copy.sr_uuid}\n" if is_home else ""
+    assert ran.status == 0 and ran.out.endswith(f"next: xe vm-start uuid={uuid}\n" + discard)
     assert pool_command("restore", "--keep", "web", "--yes").status == 4
     assert pool_command("discard", "copy", "--yes").status == (0 if is_home else 4)
 
@@ -552,7 +552,7 @@ def test_of_several_that_are_taken_back_one_fails(office, pool_command):
     helper = office.helper()
     for name in ("root disk", "data"):
         ran = pool_command("rescue", "copy", name, "--vm", "helper", "--yes")
-        assert re.search("next: relvmoiscsi pool rescue .* --done", ran.out)
+        assert re.search("next: relvmoiscsi pool rescue --done .*", ran.out)
     (held,) = office.pool.db.refs("VBD", VM=helper, userdevice="1")
     vms = office.pool.api.vms
 

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The commands that settle an earlier run: `recover` an interrupted run; `undo` any run, and restore its old ids."""
+"""The commands on an earlier run: `recover` an interrupted run; `undo` any run, and restore its old ids."""
 
 import os
 
 from relvmoiscsi import engine, report
 from relvmoiscsi.cli.on_lun import FINISHED, WriteCommand, on_lun, writes
 from relvmoiscsi.cli.output import Answer, Maker
-from relvmoiscsi.engine import KINDS, Inspection, Result
+from relvmoiscsi.engine import KINDS, UNDO, Inspection, Result
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import Identification
 from relvmoiscsi.lun.opened import NOBODY_NEEDED, OpenLun
 from relvmoiscsi.lun.run import Proposal, Recovery, Undoing
-from relvmoiscsi.wording import command, printable
+from relvmoiscsi.wording import printable, shell_command
 
 _RECOVER = """\
 Run the command on any host after a power cut, a lost connection or a killed process. The command rolls back a
@@ -49,17 +49,21 @@ class RecoverCommand(WriteCommand):
             facts = report.result_facts(lun.name, Result(outcome.state, outcome.lun, ids, of, already_done=True))
             facts["lun"] = Identification(lun, NOBODY_NEEDED, outcome.lun).facts()
             text = f"{lun.name}: no run was interrupted; state {outcome.state}. Nothing was written."
-            return Answer(facts, text + "\n" + self.next_line(outcome.state, outcome.run))
+            return Answer(facts, text, next_steps=[self.next_step(outcome.state, outcome.run)])
         assert isinstance(outcome.proposal, Recovery)
-        earlier, text = outcome.proposal.earlier, FINISHED
+        earlier = outcome.proposal.earlier
         kind = KINDS[earlier.commit_record.kind]
-        again = command("relvmoiscsi", kind, lun.name)
         if engine.goes_back(earlier):
-            text = "{0}: the {1} was interrupted before its commit and has been rolled back. Run {2} again."
-        return self.answer(lun, outcome, text.format(lun.name, kind, again))
+            text = f"{lun.name}: the {kind} was interrupted before its commit and has been rolled back."
+            is_undo = earlier.commit_record.kind == UNDO
+            again = shell_command(
+                "relvmoiscsi undo" if is_undo else "relvmoiscsi resignature", self.device, **self.login
+            )
+            return self.answer(lun, outcome, text, again)
+        return self.answer(lun, outcome, FINISHED.format(lun.name, kind))
 
     def consent(self, lun: OpenLun, proposal: Proposal) -> None:
-        """Ask whether to settle the run, with the SR that the LUN will then hold."""
+        """Ask whether to recover the run, with the SR that the LUN will then hold."""
         assert isinstance(proposal, Recovery)
         kind, ids = KINDS[proposal.earlier.commit_record.kind], proposal.earlier.journal.run.ids
         what, sr_uuid = ("Roll back", ids.sr) if engine.goes_back(proposal.earlier) else ("Finish", ids.new_sr)
