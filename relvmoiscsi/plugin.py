@@ -48,7 +48,6 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, NotFound, RelvmoiscsiError, Usag
 from relvmoiscsi.formats import mapfile
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.host import iscsi_sessions
-from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.hba import adapters
 from relvmoiscsi.host.locks.lun_lock import locked_luns
@@ -89,10 +88,11 @@ _PHASES = {
 
 def look(path: str, told: Callable[[engine.Inspection], Dict[str, Any]]) -> Dict[str, Any]:
     """Inspect a LUN in a child process, which is abandoned when the LUN does not answer. Raises RelvmoiscsiError."""
+    from relvmoiscsi.lun.disk_source import DiskSource  # noqa: PLC0415 - before the fork, as each LUN has a child
 
     def inspected(_begin: Any) -> Dict[str, Any]:
-        with open_device(path, writable=False) as device:
-            return told(engine.inspect(device))
+        with DiskSource(path, THIS_HOST).opened_to_read() as lun:
+            return told(engine.inspect(lun.device))
 
     found: Dict[str, Any] = run_in_child(inspected, Deadline(LUN_SECONDS), "the LUN had been read")
     return found
@@ -166,8 +166,8 @@ def _row_behind(scsi_id: str, lun: "TargetLun", path: Optional[str], deadline: D
     url = f"iscsi://{access.portals[0]}/{access.config.target_iqn}/{number}"
     row: Dict[str, Any] = {"scsi_id": scsi_id, "device": path or url}
     try:
-        with access.lun(number, False, deadline.part(LUN_SECONDS), lun.info.scsi_id) as device:
-            return {**row, **_facts(engine.inspect(device), scsi_id)}
+        with lun.opened(deadline.part(LUN_SECONDS)) as opened:
+            return {**row, **_facts(engine.inspect(opened.device), scsi_id)}
     except RelvmoiscsiError as error:
         return {**row, "state": None, "problem": str(error)[:MOST_PROBLEM]}
 

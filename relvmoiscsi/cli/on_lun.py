@@ -92,6 +92,7 @@ class WriteCommand(DeviceCommand, Asked):
         """Raises UsageError for a malformed SCSIid."""
         super().__init__(arguments)
         self.yes = arguments.yes
+        self.dry_run: bool = arguments.dry_run
         with in_state(NOTHING_WRITTEN):
             scsi_id = arguments.scsi_id
             if scsi_id is not None:
@@ -115,6 +116,15 @@ class WriteCommand(DeviceCommand, Asked):
         if not self.yes:
             say(f"{lun.name} will be changed:")
             tell("\n".join(identification(lun, proposal).lines()))
+
+    def tell_objection(self, source: LunSource, lun: OpenLun, proposal: Proposal) -> None:
+        """Say in a dry run what the pool objects to the run."""
+        objection = proposal.pool.objection
+        if objection is not None and proposal.pool.is_overridden:
+            with run.recording(source.host):
+                warn_of_override(lun.name, objection)
+        elif objection is not None:
+            say("note: a run without --dry-run would be refused: " + printable(objection.message))
 
     def ask(self, lun: OpenLun, proposal: Proposal, question: str, loss: str = "") -> None:
         """Return after a confirmation. Ask for the SCSIid where no pool has answered, otherwise for a yes.
@@ -225,6 +235,7 @@ def on_lun(command: Type[DeviceCommand]) -> Command:
 
 def writes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Add DEVICE and the options of a command that writes; return the parser."""
+    parser.add_argument("-n", "--dry-run", action="store_true", help="print the plan and write nothing")
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
     parser.add_argument(
         "--not-in-use", action="store_true", help="proceed even if xapi reports the LUN in use or does not answer"

@@ -35,7 +35,7 @@ class Answer(NamedTuple):
     status: int = 0
     done: str = ""  #: what a run did, and the command that shows it again: said where the result cannot be printed
     next_steps: Sequence[str] = ()  #: commands or sentences, in the order in which a person takes them
-    failed: Sequence[str] = ()  #: what has failed, of the text: said on stderr where the text is not printed
+    alerts: Sequence[str] = ()  #: of the text, what has failed or must be kept: on stderr where no text is printed
 
     def for_people(self) -> str:
         """Return the text, and after it `next:` with the next steps. No other function writes `next:`."""

@@ -167,7 +167,7 @@ class CheckCommand(DeviceCommand):
     def _told(self, first: RelvmoiscsiError, facts: Dict[str, Any], text: str, next_steps: Sequence[str]) -> Answer:
         """Return all that was found as the result, with the status of the first error."""
         told = {**facts, **error_facts(first)}
-        return Answer(told, text, first.exit_status, next_steps=next_steps[:1], failed=[str(first)])
+        return Answer(told, text, first.exit_status, next_steps=next_steps[:1], alerts=[str(first)])
 
     def _compare(self, name: str, source: LunSource, clone: OpenLun, facts: Dict[str, Any]) -> Answer:
         """Compare a clone with its original, which has this name."""
@@ -199,8 +199,8 @@ class CheckCommand(DeviceCommand):
             lines = [verdict, *map(printable, told[:_FEW])]
             if len(told) > _FEW:
                 lines.append(f"... and {len(told) - _FEW} more, which --json prints.")
-            failed = [verdict, *told[:1]]
-            return Answer(facts, "\n".join(lines), refused.exit_status, next_steps=[after], failed=failed)
+            alerts = [verdict, *told[:1]]
+            return Answer(facts, "\n".join(lines), refused.exit_status, next_steps=[after], alerts=alerts)
         compared = "none" if self.identities_only else human_size(found.bytes_compared)
         text = (
             f"{facts['device']} shares no identity with {name}, and nothing else differs ({compared} of data compared)."

@@ -37,8 +37,8 @@ def run_command(arguments: Namespace, look: str, interrupted: str) -> int:
     facts: Dict[str, Any] = {}
     try:
         answer: Answer = arguments.run(arguments)
-        for failure in answer.failed if arguments.json or arguments.quiet else ():
-            say(printable(failure), RED)
+        for alert in answer.alerts if arguments.json or arguments.quiet else ():
+            say(printable(alert))
         if arguments.json:
             is_printed = print_result(answer_text(arguments.command, answer.facts, indent=2), answer.done)
         else:

@@ -88,6 +88,14 @@ def completed_facts(lun: OpenLun, done: CompletedRun) -> Dict[str, Any]:
     return facts
 
 
+def unwritten_facts(lun: OpenLun, state: str, done: CompletedRun) -> Dict[str, Any]:
+    """Return the facts of a dry run on an earlier run; `state` is that of the LUN, on which nothing was written."""
+    result = done.result._replace(state=state, writes=0, bytes_written=0, flushes=0)
+    facts = completed_facts(lun, done._replace(result=result))
+    facts["plan"] = report.chunks_facts(done.planned)
+    return facts
+
+
 def dry_run_facts(lun: OpenLun, planned: NewRun) -> Dict[str, Any]:
     """Return the facts of a plan that was not carried out."""
     prepared, content = planned.prepared, planned.prepared.lun

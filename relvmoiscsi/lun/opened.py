@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What a caller names, and a LUN that is open: its names, its device, and its guard, which says who may write.
 
-Each source opens its LUN with the guard of the LUN. source.py has the image file, disk_source.py the disk,
-url_source.py the LUN of a URL, guard.py the guards of LUNs.
+Each source opens its LUN under the lock of the LUN, with the guard of the LUN. source.py has the image file,
+disk_source.py the disk, url_source.py the LUN of a URL, guard.py the guards of LUNs.
 """
 
 import os

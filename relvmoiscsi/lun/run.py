@@ -27,7 +27,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Callable, Iterator, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
 
 from relvmoiscsi import __version__, engine
-from relvmoiscsi.device import Range
+from relvmoiscsi.device import Chunk, Device, MemoryDevice, Range
 from relvmoiscsi.engine import (
     RESIGNATURE,
     UNDO,
@@ -139,6 +139,7 @@ class CompletedRun(NamedTuple):
     proposal: Proposal
     was_cut: bool = False  #: the completed run is an interrupted run that was finished now
     stale: Sequence[str] = ()  #: sentences about what this machine still remembers of the LUN; the caller tells them
+    planned: Sequence[Chunk] = ()  #: the writes of a dry run: the result is what they would make of the LUN
 
 
 def no_progress(_what: str, _done: int, _total: int) -> None:
@@ -187,9 +188,12 @@ def plan_of(
 
 
 def recover(
-    source: LunSource, permission: Permission, consent: Consent
+    source: LunSource, permission: Permission, consent: Optional[Consent]
 ) -> Tuple[OpenLun, Union[CompletedRun, Inspection]]:
-    """Finish an interrupted run, or roll it back before its commit. Without one, return the content of the LUN."""
+    """Finish an interrupted run, or roll it back before its commit. Without one, return the content of the LUN.
+
+    Without `consent`, the run is a dry run.
+    """
 
     def work(lun: OpenLun) -> Union[CompletedRun, Inspection]:
         earlier = engine.find_unfinished(lun.device)
@@ -199,37 +203,66 @@ def recover(
                 if found.problem is not None:
                     raise found.problem
             return found
-        proposal = Recovery(earlier)
-        _ask(lun, proposal, consent)
-        with lun.guard.held(engine.vg_names(earlier.journal.run), proposal.replaced):
-            result = engine.recover(lun.device, earlier, lun.scsi_id)
-        return _recorded(lun, CompletedRun(result, proposal, was_cut=True))
+        return _of_earlier(lun, Recovery(earlier), lambda device: engine.recover(device, earlier, lun.scsi_id), consent)
 
-    return _carried_out(source, permission, work)
+    return _carried_out(source, permission, work, is_dry=consent is None)
 
 
-def undo(source: LunSource, permission: Permission, entropy: Entropy, consent: Consent) -> Tuple[OpenLun, CompletedRun]:
-    """Give the LUN its old identities back. Raises the errors of `engine.read_undoable` and `engine.undo`."""
+def undo(
+    source: LunSource, permission: Permission, entropy: Entropy, consent: Optional[Consent]
+) -> Tuple[OpenLun, CompletedRun]:
+    """Give the LUN its old identities back. Without `consent`, the run is a dry run.
+
+    Raises the errors of `engine.read_undoable` and `engine.undo`.
+    """
 
     def work(lun: OpenLun) -> CompletedRun:
         earlier = engine.read_undoable(lun.device)
         with in_state(NOTHING_WRITTEN):
             proposal = Undoing(earlier, engine.inspect(lun.device).lun)
-        _ask(lun, proposal, consent)
-        with lun.guard.held(engine.vg_names(earlier.journal.run), proposal.replaced):
-            result = engine.undo(lun.device, entropy)
-        return _recorded(lun, CompletedRun(result, proposal))
+        return _of_earlier(lun, proposal, lambda device: engine.undo(device, entropy), consent)
 
-    return _carried_out(source, permission, work)
+    return _carried_out(source, permission, work, is_dry=consent is None)
+
+
+def _of_earlier(
+    lun: OpenLun,
+    proposal: Union[Recovery, Undoing],
+    work: Callable[[Device], Result],
+    consent: Optional[Consent],
+) -> CompletedRun:
+    """Do the work on an earlier run, or on its LUN in memory where no consent is asked for.
+
+    The pool's objection is a part of the answer of a dry run.
+    """
+    was_cut = isinstance(proposal, Recovery)
+    if consent is None:
+        unwritten = MemoryDevice(lun.device)
+        proposal.pool = lun.guard.ask(proposal.replaced, proposal.new_sr)
+        try:
+            return CompletedRun(work(unwritten), proposal, was_cut, planned=unwritten.chunks)
+        except RelvmoiscsiError as error:
+            error.disk_state = NOTHING_WRITTEN
+            raise
+    _ask(lun, proposal, consent)
+    with lun.guard.held(engine.vg_names(proposal.earlier.journal.run), proposal.replaced):
+        result = work(lun.device)
+    return _recorded(lun, CompletedRun(result, proposal, was_cut))
 
 
 def _carried_out(
-    source: LunSource, permission: Permission, work: Callable[[OpenLun], Union[CompletedRun, Found]]
+    source: LunSource,
+    permission: Permission,
+    work: Callable[[OpenLun], Union[CompletedRun, Found]],
+    is_dry: bool = False,
 ) -> Tuple[OpenLun, Union[CompletedRun, Found]]:
     """Open the LUN for a write, do the work, close the LUN. After a completed run, refresh what this machine remembers.
 
-    The map of a run goes to SMlog, or to syslog on a machine without SM.
+    The map of a run goes to SMlog, or to syslog on a machine without SM. A dry run opens the LUN only to read.
     """
+    if is_dry:
+        with source.opened(permission, to_write=False) as lun:
+            return lun, work(lun)
     with recording(source.host), source.opened(permission, to_write=True) as lun:
         done = work(lun)
     return lun, done._replace(stale=lun.refresh()) if isinstance(done, CompletedRun) else done

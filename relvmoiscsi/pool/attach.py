@@ -175,11 +175,12 @@ def doubtful(found: Sequence[PoolLun], chosen: Sequence[PoolLun]) -> List[PoolLu
     return [lun for lun in found if lun.kind in kinds and lun not in chosen and not lun.is_ours]
 
 
-def passed_over(lun: PoolLun) -> Attached:
-    """Return the result for a damaged LUN, and for a LUN or a target whose probe failed."""
+def passed_over(lun: PoolLun, is_plan: bool = False) -> Attached:
+    """Return the result, or its plan, for a damaged LUN, and for a LUN or a target whose probe failed."""
     what = lun.scsi_id or f"The target {lun.portal.target} {lun.portal.iqn}".strip()
     kind = FormatError if lun.kind == DAMAGED else PoolFailure
-    error = kind(f"{what} was skipped. Its state is {lun.kind}: {lun.problem}")
+    ahead = f"{what} would be skipped. Its state is {lun.kind}: {lun.problem}"
+    error = kind(ahead if is_plan else f"{what} was skipped. Its state is {lun.kind}: {lun.problem}")
     return Attached(lun.scsi_id, FAILED, of_sr=lun.of_sr, error=error)
 
 

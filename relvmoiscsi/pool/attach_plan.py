@@ -98,7 +98,7 @@ class LunPlan(NamedTuple):
     def text(self) -> str:
         """Return the plan as text for a person."""
         if self.refusal is not None:
-            return f"refused: {self.refusal}"
+            return f"would be refused: {self.refusal}"
         parts: Dict[str, List[str]] = {}
         for what, on in self.steps:
             parts.setdefault(what, []).append(f'"{on}"' if what == INTRODUCE else on)

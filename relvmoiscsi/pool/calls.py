@@ -46,14 +46,24 @@ class PoolGone(XapiFailure):
 class PoolFailure(XapiFailure):
     """The pool answered with an error, or has not ended a call in time."""
 
-    def __init__(self, message: str, description: Sequence[str] = ()) -> None:
-        super().__init__(message, description)
-        if self.code in _NOT_THERE:
-            self.exit_status = NotFound.exit_status
+
+class NotSeenByPool(NotFound, PoolFailure):
+    """The master sees no such LUN or target: an error of a driver."""
 
 
-#: driver errors for a LUN, an IQN, a name or a portal that does not exist; sr_driver/codes.py has the numbers
-_NOT_THERE = [f"SR_BACKEND_FAILURE_{number}" for number in (67, 96, 107, 140, 141)]
+class NoWayToTarget(NoConnection, PoolFailure):
+    """The master has no connection to a portal, or no login there: an error of a driver."""
+
+
+#: the class of a driver's error, by its code; sr_driver/codes.py has the numbers. Any other code is a PoolFailure
+_OF_DRIVER: Dict[str, Type[PoolFailure]] = {
+    "SR_BACKEND_FAILURE_67": NotSeenByPool,  # LUN
+    "SR_BACKEND_FAILURE_96": NotSeenByPool,  # IQN
+    "SR_BACKEND_FAILURE_107": NotSeenByPool,  # SCSIid
+    "SR_BACKEND_FAILURE_68": NoWayToTarget,  # login
+    "SR_BACKEND_FAILURE_140": NoWayToTarget,  # name of the portal
+    "SR_BACKEND_FAILURE_141": NoWayToTarget,  # portal
+}
 
 
 class NotConnected(NoConnection, PoolFailure):
@@ -260,7 +270,8 @@ def failure(method: str, details: Sequence[Any]) -> PoolFailure:
         return PoolFailure(sentence.format(method, *(parameters + [""] * 3)), description)
     if code.startswith("SR_BACKEND_FAILURE") and parameters:
         said = _OWN_KEY.sub("", parameters[0])
-        return PoolFailure(" ".join(filter(None, [f"{method}: {said.rstrip('.')}.", _REMEDIES.get(code)])), description)
+        kind = _OF_DRIVER.get(code, PoolFailure)
+        return kind(" ".join(filter(None, [f"{method}: {said.rstrip('.')}.", _REMEDIES.get(code)])), description)
     return PoolFailure("xapi answered {} to {}.".format(", ".join([code, *parameters]), method), description)
 
 

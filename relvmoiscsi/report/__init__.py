@@ -23,6 +23,7 @@ from relvmoiscsi.report.lun_report import (
     saved_vms_facts,
 )
 from relvmoiscsi.report.run_report import (
+    chunks_facts,
     dropped_facts,
     loses,
     loss_of,
@@ -40,5 +41,5 @@ __all__ = [
     "CHANGED_MEANS", "note_lines", "one_vdi_facts", "saved_vms_facts",
     "map_facts", "map_text", "result_facts", "whole_map_lines",
     "cost_facts", "cost_text", "dropped_facts", "loses", "loss_of",
-    "plan_facts", "plan_text",
+    "chunks_facts", "plan_facts", "plan_text",
 ]  # fmt: skip

@@ -4,6 +4,7 @@
 from itertools import groupby
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from relvmoiscsi.device import Chunk
 from relvmoiscsi.engine import (
     EMPTY_UNIT,
     FULL_UNIT,
@@ -231,6 +232,14 @@ def _bitmap(planned: Planned) -> bytes:
 
 def _write_facts(offset: Optional[int], length: int, structure: str) -> Dict[str, Any]:
     return {"device_offset": offset, "length": length, "structure": structure, "old_bytes": None, "new_bytes": None}
+
+
+def chunks_facts(chunks: Sequence[Chunk]) -> List[Dict[str, Any]]:
+    """Return the writes of a dry run on an earlier run, as `plan_facts` does; what they replace is in the journal."""
+    return [
+        {**_write_facts(chunk.offset, len(chunk.data), "as the journal has it"), "new_bytes": chunk.data.hex()}
+        for chunk in chunks
+    ]
 
 
 def plan_text(plan: Plan) -> str:

@@ -139,7 +139,9 @@ def _discarded(
     rows += [_row(uuid, None, "not in the pool") for uuid in gone]
     lines += [f"{uuid}: not in the pool" for uuid in gone]
     text = "\n".join(map(printable, lines)) or "The pool has no copies."
-    return Answer({"discard_results": rows}, text, Partial.exit_status if failed else 0, next_steps=steps)
+    alerts = [f"{plan.pool.srs[ref]['name_label']} ({plan.pool.srs[ref]['uuid']}): {failed[ref]}" for ref in failed]
+    ends_with = Partial.exit_status if failed else 0
+    return Answer({"discard_results": rows}, text, ends_with, next_steps=steps, alerts=alerts)
 
 
 def _row(

@@ -209,16 +209,18 @@ class AttachCommand(PoolChange):
             of, is_all = [records.original_uuid(pool, text) for text in self.given.clones_of], self.given.all
             with _seen(self, calls, pool, self.search, self.dry_run) as seen:
                 planned = self._plan(calls, pool, seen, of)
-                passed_over = [attach.passed_over(lun) for lun in attach.unseen(seen, self.scsi_ids, of, is_all)]
+                unseen = attach.unseen(seen, self.scsi_ids, of, is_all)
                 todo = [row.lun.scsi_id for row in planned if row.steps]
                 lock.verify_free(calls, todo)
+                would = _would_attach(planned, [attach.passed_over(lun, is_plan=True) for lun in unseen])
                 if self.dry_run:
-                    return _would_attach(planned, passed_over)
+                    return would
                 if todo and not self.yes:
-                    say(_would_attach(planned, passed_over).for_people())
+                    say(would.for_people())
                     ask(self, f"Attach {counted(len(todo), 'LUN')}?")
                 results = self._carry_out(calls, pool, planned, todo)
-                answer = _attached_answer([*results, *passed_over], is_changed=bool(todo))
+                results_of_all = [*results, *map(attach.passed_over, unseen)]
+                answer = _attached_answer(results_of_all, is_changed=bool(todo))
                 rows = [
                     {
                         "scsi_id": each.scsi_id,
@@ -266,7 +268,8 @@ class AttachCommand(PoolChange):
 
 def _would_attach(planned: Sequence[LunPlan], passed_over: Sequence[Attached]) -> Answer:
     lines = [f"{row.lun.scsi_id}: {row.text()}" for row in planned]
-    lines += [f"{each.scsi_id or 'a target'}: {each.error}" for each in passed_over]
+    alerts = [f"{each.scsi_id or 'a target'}: {each.error}" for each in passed_over]
+    lines += alerts
     is_any = any(row.steps for row in planned)
     head = "Planned steps:" if is_any else "Nothing to do:"
     rows = [row.facts() for row in planned]
@@ -277,7 +280,9 @@ def _would_attach(planned: Sequence[LunPlan], passed_over: Sequence[Attached]) -
     # the exit status that the run would have, as far as the plan tells
     errors = [row.error for row in planned] + [each.error for each in passed_over]
     status = exit_status(errors, any(row.down for row in planned))
-    return Answer({"changed": is_any, "would_attach": rows}, "\n".join([head, *map(printable, lines)]), status)
+    alerts = [f"{row.lun.scsi_id}: {row.text()}" for row in planned if row.error is not None or row.down] + alerts
+    text = "\n".join([head, *map(printable, lines)])
+    return Answer({"changed": is_any, "would_attach": rows}, text, status, alerts=alerts)
 
 
 #: the end of the line about a host that has not plugged an SR
@@ -288,22 +293,26 @@ _CORRECTED = "after you correct the cause"
 def _attached_answer(results: Sequence[Attached], is_changed: bool) -> Answer:
     """Return the results as facts and text; the exit status, for a single LUN, is the status of its error."""
     lines, steps = [], []
+    alerts: List[str] = []
     for result in results:
         of = f' "{result.name}" ({result.sr_uuid}), {counted(len(result.vdis), "VDI")}' if result.name else ""
         lines.append(printable(f"{result.scsi_id or 'a target'}: {result.status}{of}"))
         away = {name: state for name, state in result.hosts.items() if state != hosts.PLUGGED}
         for name, state in away.items():
             again = _AFTERWARDS.get(state, _CORRECTED)
-            lines.append(printable("  {}: {}; repeat the command {}".format(name, state.rstrip("."), again)))
+            line = "{}: {}; repeat the command {}".format(name, state.rstrip("."), again)
+            lines.append(printable("  " + line))
+            alerts.append(f"{result.scsi_id}: {line}")
         if result.error is not None:
             lines.append(printable(f"  {result.error}"))
+            alerts.append(f"{result.scsi_id or 'a target'}: {result.error}")
         elif result.status in (attach.DONE, attach.PARTIAL):
             steps.append(shell_command("relvmoiscsi pool clone --all --isolated night", result.name))
             lines += ["  the other hosts can use the copy now"] if result.status == attach.PARTIAL else []
     is_partial = any(result.status not in (attach.DONE, attach.ALREADY) for result in results)
     status = exit_status([result.error for result in results], is_partial)
     facts = {"changed": is_changed, "attach_results": [result.facts() for result in results]}
-    return Answer(facts, "\n".join(lines), status, next_steps=steps)
+    return Answer(facts, "\n".join(lines), status, next_steps=steps, alerts=alerts)
 
 
 # --- map

@@ -6,7 +6,7 @@ import sys
 import time
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, ContextManager, Dict, List, Optional, Sequence, Tuple
+from typing import Any, ContextManager, Dict, List, Optional, Sequence, Tuple, TypeVar
 
 from relvmoiscsi.cli.output import Answer, Bar, ask, is_terminal, say, waiting
 from relvmoiscsi.errors import RelvmoiscsiError, UsageError
@@ -182,16 +182,19 @@ class CloneCommand(PoolChange):
             if not self.given.same_networks:
                 choice.verify_networks_said(found, sources, wanted)
             planned = clone.would(calls, pool, with_network, copy, sources, wanted)
-            copied = [source for source, each in zip(sources, planned) if each.status != clone.FAILED]
+            copied = [source for source, each in zip(sources, planned) if each.error is None]
             used = ", ".join(map(repr, sorted(set(choice.used_networks(found, copied, wanted).values()))))
             warnings = [printable(clone.SAME_NETWORK.format(used))] if used else []
             todo = [_said(source) for source, each in zip(sources, planned) if each.status == clone.WOULD]
-            if self.dry_run or not todo:  # no question for an empty plan
-                return _cloned(planned, warnings)
-            if not self.yes:
-                say("\n".join(["Planned:", _cloned(planned, warnings).for_people()]))
-            elif self.quiet and warnings:
-                say(*warnings)
+            if todo and not (self.dry_run or self.yes):
+                say("\n".join(["Planned:", _cloned(_of_plan(planned)).for_people()]))
+            for warning in warnings:
+                self.so_far.note(warning)
+                say(warning)
+            if self.dry_run:
+                return _cloned(_of_plan(planned))
+            if not todo:  # no question for an empty plan
+                return _cloned(planned)
             ask(self, f"Clone {counted(len(todo), 'VM')}?")
             found = inventory.read(calls)  # the pool may have changed during the question
             with self.so_far.work(todo), waiting("the pool"):
@@ -201,7 +204,7 @@ class CloneCommand(PoolChange):
                 )
         is_any = any(each.status == clone.MADE for each in results)
         # what a person must know before the first start
-        return _cloned(results, [*clone.TO_KNOW, *warnings] if is_any else [])
+        return _cloned(results, clone.TO_KNOW if is_any else [])
 
     def _with_networks(
         self, calls: Calls, found: Inventory, copy: Copy, sources: Sequence[VmSource], dry_run: bool
@@ -231,6 +234,14 @@ class CloneCommand(PoolChange):
             say(line + left)
 
 
+Row = TypeVar("Row", Cloned, Restored)
+
+
+def _of_plan(rows: Sequence[Row]) -> List[Row]:
+    """Return the rows of a plan: none has failed yet."""
+    return [row if row.error is None else row._replace(status="would fail") for row in rows]
+
+
 def _said(source: VmSource) -> str:
     return f"{source.name} ({source.uuid})"
 
@@ -252,7 +263,9 @@ def _cloned(results: Sequence[Cloned], to_know: Sequence[str] = ()) -> Answer:
             steps.append(_start(each.uuid))
     facts = {"clone_results": [each.facts() for each in results]}
     status = exit_status([each.error for each in results])
-    return Answer(facts, "\n".join([*map(printable, lines), *to_know]), status, next_steps=steps)
+    alerts = [f"{each.vm_name}: {each.error}" for each in results if each.error is not None]
+    text = "\n".join([*map(printable, lines), *to_know])
+    return Answer(facts, text, status, next_steps=steps, alerts=alerts)
 
 
 # --- restore
@@ -291,10 +304,12 @@ class RestoreCommand(PoolChange):
             bar = Bar()
             planned = self._of_each(calls, found, copy, vms, bar, dry_run=True)
             todo = [row for row in planned if row.status in _WOULD_BE]
-            if self.dry_run or not todo:
+            if self.dry_run:
+                return _all_restored(_of_plan(planned))
+            if not todo:
                 return _all_restored(planned)
             if not self.yes:
-                say(_all_restored(planned).for_people())
+                say(_all_restored(_of_plan(planned)).for_people())
             halts = "{} is running. The run shuts the VM down and leaves the VM halted. "
             first = "".join(halts.format(printable(row.name)) for row in planned if row.shuts_down)
             ask(self, first + _QUESTIONS[self.end].format(", ".join(printable(row.name) for row in todo)))
@@ -357,7 +372,8 @@ def _all_restored(results: Sequence[Restored], to_know: Sequence[str] = ()) -> A
     texts, steps = [each.text for each in answers], [step for each in answers for step in each.next_steps]
     rows = [{**each.facts(), "problem": None if each.error is None else str(each.error)} for each in results]
     status = exit_status([each.error for each in results])
-    return Answer({"restore_results": rows}, "\n".join([*texts, *to_know]), status, next_steps=steps)
+    alerts = [f"{each.name}: {each.error}" for each in results if each.error is not None]
+    return Answer({"restore_results": rows}, "\n".join([*texts, *to_know]), status, next_steps=steps, alerts=alerts)
 
 
 def _missing(**arguments: Any) -> str:
@@ -476,7 +492,8 @@ def _lent(copy: Copy, results: Sequence[Lent], to_know: Sequence[str] = ()) -> A
         steps.append(shell_command("relvmoiscsi pool discard", copy.uuid))
     status = exit_status([each.error for each in results])
     facts = {"rescue_results": [each.facts() for each in results]}
-    return Answer(facts, "\n".join([*lines, *to_know]), status, next_steps=steps)
+    alerts = [f"{each.name} ({each.vdi}): {each.error}" for each in results if each.error is not None]
+    return Answer(facts, "\n".join([*lines, *to_know]), status, next_steps=steps, alerts=alerts)
 
 
 # --- save-vms
@@ -500,9 +517,11 @@ class SaveVmsCommand(PoolChange):
                 saved, vdi, failed = save_vms.save(calls, pool, found, sr, when)
         vms = [vm for vm in saved.vms if vm.uuid not in failed]
         lines = [f"{vm.name_label}: saved" for vm in vms]
-        lines += [f"{name}: failed: {error}" for name, error in failed.values()]
+        alerts = [f"{name}: failed: {error}" for name, error in failed.values()]
+        lines += alerts
         lines.append(f"The VM records of {saved.when} are on the VDI {vdi}, without vTPM contents.")
-        lines.append(f"The fingerprint of the records is {saved.fingerprint}: note it for use in another pool.")
+        alerts.append(f"The fingerprint of the records is {saved.fingerprint}: note it for use in another pool.")
+        lines.append(alerts[-1])
         step = "make the snapshot on the array, map its clone, then `relvmoiscsi pool luns`"
         facts: Dict[str, Any] = {
             "sr": saved.sr_uuid,
@@ -513,4 +532,4 @@ class SaveVmsCommand(PoolChange):
             "fingerprint": saved.fingerprint,
         }
         status = exit_status([], is_partial=bool(failed))
-        return Answer(facts, "\n".join(map(printable, lines)), status, next_steps=[step])
+        return Answer(facts, "\n".join(map(printable, lines)), status, next_steps=[step], alerts=alerts)

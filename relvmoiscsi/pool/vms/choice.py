@@ -187,7 +187,9 @@ def networks(found: Inventory, sources: Sequence[VmSource], pairs: Iterable[Tupl
         except NotFound:
             uuid = str(found.networks[inventory.find(found.networks, old, "network")]["uuid"])
         if uuid not in used:
-            raise UsageError(f"--network {old}={new}: none of the VMs has a network card on the network {old!r}.")
+            raise NotFound(
+                f"--network {old}={new}: none of the VMs has a network card on the network {old!r}. Omit the pair."
+            )
         if chosen.get(uuid, ref) != ref:
             raise UsageError(f"--network {old}={new}: the network {old!r} already has another NEW.")
         chosen[uuid] = ref

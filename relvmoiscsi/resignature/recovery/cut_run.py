@@ -107,7 +107,7 @@ def _claimed(device: Device, earlier: EarlierRun) -> EarlierRun:
     claim.
     """
     found, fence = earlier.label.sector, device.fence
-    is_ours = any(fence.writer) and earlier.commit_record.writer == fence.writer
+    is_ours = fence.is_alone or any(fence.writer) and earlier.commit_record.writer == fence.writer
     fence.hold([Chunk(earlier.label.offset, found)])
     claimed = Chunk(earlier.label.offset, written_by(found, fence.writer if is_ours else bytes(4), fence.claim))
     write(device, [claimed])

@@ -9,7 +9,6 @@ from typing import Dict, Iterable, List, Sequence, Tuple
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import RelvmoiscsiError
-from relvmoiscsi.iscsi.lun_opening import list_luns
 from relvmoiscsi.iscsi.names import LunInfo
 from relvmoiscsi.iscsi.target_sessions import in_turn
 from relvmoiscsi.portal import DEFAULT_PORT, Portal
@@ -35,9 +34,8 @@ def missing_key(access: Access, deadline: Deadline) -> MissingKey:
         text = "The target's IQN (device-config:targetIQN) is missing or incorrect."
         asked = Portal(access.config.target, access.config.portals[0].port)
         return MissingKey(text, "ConfigTargetIQNMissing", target_list(targets, asked))
-    iqn = access.config.target_iqn
-    luns = access.in_turn(lambda one: list_luns(access.portals, iqn, one, deadline, access.credentials))
-    return MissingKey("The SCSIid (device-config:SCSIid) is missing.", "ConfigSCSIid", lun_list(luns))
+    luns = lun_list(access.luns(deadline))
+    return MissingKey("The SCSIid (device-config:SCSIid) is missing.", "ConfigSCSIid", luns)
 
 
 def lun_list(luns: Sequence[LunInfo]) -> str:

@@ -51,7 +51,7 @@ def test_a_lun_that_an_sr_uses_is_4_and_nothing_is_written(lun, command, unwritt
     uuid = sr_on(pool)
     ran = unwritten(4, "resignature", lun, *YES, says=f"The detached SR {uuid} ('the original')")
     assert "override with --not-in-use. Nothing was written." in ran.err
-    note = "note: a run without --dry-run is refused: The LUN with the SCSIid"
+    note = "note: a run without --dry-run would be refused: The LUN with the SCSIid"
     unwritten(0, "resignature", lun, "--dry-run", "--scsi-id", SCSI_ID, says=note)
 
     ran = command("resignature", *YES, lun, "--not-in-use", "--json")
@@ -136,7 +136,9 @@ def test_the_original_under_a_new_scsi_id_is_4_and_nothing_is_written(lun, comma
         return
     ran = unwritten(4, "resignature", lun, *YES, says="override with --not-in-use. Nothing was written.")
     assert ORIGINAL in ran.err
-    unwritten(0, "resignature", lun, "--dry-run", "--scsi-id", SCSI_ID, says="note: a run without --dry-run is refused")
+    unwritten(
+        0, "resignature", lun, "--dry-run", "--scsi-id", SCSI_ID, says="note: a run without --dry-run would be refused"
+    )
     assert command("resignature", *YES, lun, "--not-in-use").status == 0
 
 
@@ -360,7 +362,7 @@ def test_a_dry_run_says_each_refusal_of_the_run_and_what_is_overridden(lun, comm
 
 
 def test_a_dry_run_says_that_yes_alone_is_not_enough(lun, command):
-    note = "note: a run without --dry-run is refused: No pool was asked whether"
+    note = "note: a run without --dry-run would be refused: No pool was asked whether"
     assert note in command("resignature", lun, "--dry-run", "--yes").err
     assert note not in command("resignature", lun, "--dry-run", "--yes", "--scsi-id", SCSI_ID).err
 
@@ -371,7 +373,7 @@ def test_a_dry_run_says_that_a_later_copy_must_be_said(lun, command, has_scsi_id
     has_scsi_id(OTHER_SCSI_ID)
     ran = command("resignature", lun, "--dry-run", "--yes", "--scsi-id", OTHER_SCSI_ID, *words)
     assert ran.status == 0 and "later copy" in ran.err
-    assert ("a run without --dry-run is refused" in ran.err) is is_refused
+    assert ("a run without --dry-run would be refused" in ran.err) is is_refused
 
 
 # --- a device whose name goes during the run

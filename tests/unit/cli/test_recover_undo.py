@@ -179,6 +179,37 @@ def test_a_copy_of_a_lun_that_was_cut_behind_its_commit_is_not_finished_but_undo
     assert command("undo", lun, "--yes", "--not-in-use").status == 0 and state(lun, command) == "clean"
 
 
+@pytest.mark.parametrize("kind", ["recover", "undo"])
+@pytest.mark.parametrize("lun", ["unfinished", "committed", "finished"])
+def test_a_dry_run_makes_the_writes_of_the_run_in_memory(request, lun, kind, command, unwritten):
+    path = request.getfixturevalue(lun)
+    dry, facts = unwritten(0, kind, path, "-n"), unwritten(0, kind, path, "-n", "--json").json
+    assert not dry.err, "nobody is waited for"
+    is_cut = lun != "finished"
+    assert (facts["state"], facts["writes"]) == ("unfinished" if is_cut else "resignatured", 0)
+    ran = command(kind, path, "--yes", "--json").json
+    if kind == "recover" and not is_cut:
+        assert ran == facts
+        return
+    verdict, *_lines, nothing, step = dry.out.splitlines()
+    writes = len(facts["plan"])  # a run that is finished before its undo is not in the count of the answer
+    assert writes > ran["writes"] if (lun, kind) == ("committed", "undo") else writes == ran["writes"]
+    assert verdict.startswith(f"{path}: dry run. A run would make {writes} writes: ")
+    assert (nothing, step) == ("Nothing was written.", f"next: relvmoiscsi {kind} {path}")
+    names = ("old_sr", "new_sr", "vdi_pairs", "lv_pairs")
+    assert [facts[name] for name in names] == [ran[name] for name in names]
+    image = path.read_bytes()
+    for write in facts["plan"][-2:]:  # not written over since, but for the mark of the client in the label
+        at, new = write["device_offset"], bytes.fromhex(write["new_bytes"])
+        assert at == 512 or image[at : at + len(new)] == new
+
+
+def test_a_dry_run_is_refused_as_the_run(image, finished, unwritten):
+    parents_name = tree().truth.device_ranges("disk", 512 + 64, 1)[0]  # in the header of the VHD
+    flipped(finished, parents_name.offset)
+    unwritten(4, "undo", finished, "-n", "--json", says="has changed since the resignature")
+
+
 def test_a_damaged_journal_is_5_and_nothing_is_written(unfinished, unwritten):
     with open_device(str(unfinished), writable=False) as device:
         at = read_mark(device).journal.offset

@@ -141,7 +141,7 @@ def test_anything_else_is_no(image, unwritten, type_in, answer):
 @pytest.mark.parametrize("words", [[], ["--json"]], ids=["no terminal", "JSON"])
 @pytest.mark.parametrize("name", shell.WRITERS)
 def test_where_nobody_can_be_asked_yes_must_be_said(lun_for, unwritten, type_in, monkeypatch, name, words):
-    path, see = lun_for(name), ", or --dry-run to see the plan" if name == "resignature" else ""
+    path, see = lun_for(name), ", or --dry-run to see the plan"
     if words:
         type_in("y\n")
     says = f"use --yes{see}. Nothing was written.\n"

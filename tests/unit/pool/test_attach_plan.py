@@ -216,7 +216,7 @@ def test_of_one_that_the_array_has_overwritten_and_one_beside_it(lab, copy):
     lab.overwrite(clone)
     fresh = lab.clone("Testing")
     rows, _, _, _ = planned(lab, clone, fresh, is_run=False)
-    assert rows[0].text().startswith("refused: ") and "overwritten" in rows[0].facts()["problem"]
+    assert rows[0].text().startswith("would be refused: ") and "overwritten" in rows[0].facts()["problem"]
     assert rows[1].facts()["problem"] == str(rows[1].unplugged) and clone in rows[1].text()
     assert holds(lab, clone, fresh) == [(fresh, "introduce", "Testing 2026-11-22"), (fresh, "resignature", "")]
     rows, promised, _, _ = planned(lab, clone, fresh, is_run=False)

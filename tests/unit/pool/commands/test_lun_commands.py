@@ -180,7 +180,7 @@ def test_what_could_not_be_looked_at_is_9_and_told(lab, world, clone, pool_comma
     bad = lab.clone("Testing")
     world.fail["sr_probe", bad] = NO_LUN
     ran = pool_command("attach", "--all", "--dry-run")
-    assert f"{clone}: resignature; " in ran.out and f"{bad}: {bad} was skipped" in ran.out
+    assert f"{clone}: resignature; " in ran.out and f"{bad}: {bad} would be skipped" in ran.out
     would = pool_command("attach", "--all", "--dry-run", "--json").json
     rows = would["would_attach"]
     assert would["changed"] is any(row["steps"] for row in rows)
@@ -201,11 +201,13 @@ def test_a_damaged_clone_is_named_and_gives_a_status(lab, world, clone, pool_com
     replace_in_text(world.lun(lost).disk, b"physical_volumes", b"physical_nothing")
     assert lab.lun(lost).kind == "damaged"
     dry = pool_command("attach", *words, "--dry-run")
-    assert dry.status == 9 and f"{lost}: {lost} was skipped. Its state is damaged: " in " ".join(dry.out.split())
+    assert dry.status == 9 and f"{lost}: {lost} would be skipped. Its state is damaged: " in " ".join(dry.out.split())
     ran = pool_command("attach", *words, "--yes", "--json")
     rows = {row["scsi_id"]: row["status"] for row in ran.json["attach_results"]}
     assert (ran.status, rows) == (9, {clone: "attached", lost: "failed"})
-    assert pool_command("attach", *words, "--yes").status == 9, "each night"
+    night = pool_command("attach", *words, "--yes", "-q")
+    assert (night.status, night.out) == (9, ""), "each night"
+    assert f"relvmoiscsi: {lost}: {lost} was skipped. Its state is damaged: " in night.err
     assert pool_command("attach", clone, "--yes").status == 0
 
 
@@ -291,7 +293,7 @@ def test_a_host_that_is_down_is_named_and_the_copy_is_of_use_meanwhile(lab, clon
 
 def test_an_address_without_a_target_is_told_with_a_remedy(lab, pool_command):
     ran = pool_command("luns", "--target", "10.0.0.99")
-    assert ran.status == 3 and "No iSCSI target answers at 10.0.0.99. Check the address" in ran.err
+    assert ran.status == 11 and "No iSCSI target answers at 10.0.0.99. Check the address" in ran.err
     assert "[" not in ran.err
 
 
@@ -571,9 +573,14 @@ def test_what_cannot_be_meant_is_2(lab, clone, pool_command, tmp_path, monkeypat
     assert len(lab.pool.api.calls) == calls, "nothing was asked of the pool"
 
 
-@pytest.mark.parametrize("words", [["--target", "10.9.9.9"], ["--target", TARGET, "--iqn", "iqn.2026-01.test:no"]])
-def test_a_target_that_is_not_there_is_3(lab, pool_command, words):
-    assert pool_command("luns", *words).status == 3
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [(["--target", "10.9.9.9"], 11), (["--target", TARGET, "--iqn", "iqn.2026-01.test:no"], 3)],
+)
+def test_a_silent_portal_is_11_as_for_show_and_a_target_that_is_not_there_is_3(lab, pool_command, words, status):
+    ran = pool_command("luns", *words, "--json")
+    kind = {3: "NotSeenByPool", 11: "NoWayToTarget"}[status]
+    assert (ran.status, ran.json["error"]["class"]) == (status, kind)
 
 
 def test_a_pool_without_an_iscsi_target_is_told_of_hba(world, name_pool, pool_command):
