@@ -86,8 +86,8 @@ def listed(text: str, named: LunSource) -> Optional[Answer]:
             with source.lun(info, deadline.part(LIST_SECONDS)).opened_to_read() as opened:
                 found = engine.inspect(opened.device)
         except RelvmoiscsiError as problem:
-            return Listed(info, problem=problem.message)
-        lun, reason = found.lun, found.problem.message if found.problem is not None else None
+            return Listed(info, problem=problem.told)
+        lun, reason = found.lun, found.problem.told if found.problem is not None else None
         if lun is None:
             return Listed(info, found.state, found.run.ids.sr if found.run else None, problem=reason)
         label = lun.mgt.name_label if lun.mgt else ""

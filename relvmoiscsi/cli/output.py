@@ -149,9 +149,6 @@ def say(text: str, code: str = "") -> None:
 class LogFormatter(logging.Formatter):
     """Messages of the log for a terminal. A message may quote a LUN, a target or a pool, and stays one line."""
 
-    def __init__(self) -> None:
-        super().__init__("relvmoiscsi: %(message)s")
-
     def formatMessage(self, record: logging.LogRecord) -> str:
         return printable(super().formatMessage(record))
 

@@ -43,7 +43,8 @@ class Parser(argparse.ArgumentParser):
 
     def print_help(self, file: Any = None) -> None:
         """Print the help on stdout. If that fails, end the command as for any other result."""
-        show(self.format_help())
+        if not print_result(fitted(self.format_help().rstrip("\n"), sys.stdout)):
+            sys.exit(EXIT_NOT_PRINTED)
 
     def error(self, message: str) -> NoReturn:
         """Print the usage of this command and the error, and end."""
@@ -102,29 +103,16 @@ def close(word: str, known: Iterable[str]) -> List[str]:
     return begun[:1] or get_close_matches(word, list(known), 1)
 
 
-def show(text: str) -> None:
-    """Print a text that somebody has asked for. End the command if stdout fails."""
-    if not print_result(fitted(text.rstrip("\n"), sys.stdout)):
-        sys.exit(EXIT_NOT_PRINTED)
+class _Told(argparse.Action):
+    """Prints the version, or the script by which a shell completes the words of the command, and ends."""
 
+    def __call__(self, _parser: argparse.ArgumentParser, _space: Any, shell: Any, _option: Any = None) -> NoReturn:
+        text = "relvmoiscsi " + __version__
+        if shell:
+            from relvmoiscsi.cli import completion  # noqa: PLC0415 - udev waits
 
-class _Version(argparse.Action):
-    """Prints the version, and ends."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_more: Any) -> NoReturn:
-        show("relvmoiscsi " + __version__)
-        sys.exit(0)
-
-
-class _Completion(argparse.Action):
-    """Prints the script by which a shell completes the words of the command, and ends."""
-
-    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, _option: Any = None) -> NoReturn:
-        from relvmoiscsi.cli import completion  # noqa: PLC0415 - udev waits
-
-        if not print_result(completion.script(values, make_parser(overview.COMMANDS)).rstrip("\n")):
-            sys.exit(EXIT_NOT_PRINTED)
-        sys.exit(0)
+            text = completion.script(shell, make_parser(overview.COMMANDS)).rstrip("\n")
+        sys.exit(0 if print_result(text) else EXIT_NOT_PRINTED)
 
 
 class _TopParser(Parser):
@@ -159,9 +147,9 @@ def make_parser(whole: Iterable[str] = tuple(overview.COMMANDS)) -> argparse.Arg
     If `whole` has no command, the parser knows the name of each command: argparse lists the names in its error.
     """
     parser = _TopParser("relvmoiscsi", formatter_class=_Help)
-    parser.add_argument("--version", action=_Version, nargs=0, help="show program's version number and exit")
+    parser.add_argument("--version", action=_Told, nargs=0, help="show program's version number and exit")
     what = "print the script by which bash or zsh completes words"
-    parser.add_argument("--completion", action=_Completion, choices=overview.SHELLS, metavar="SHELL", help=what)
+    parser.add_argument("--completion", action=_Told, choices=overview.SHELLS, metavar="SHELL", help=what)
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(metavar="COMMAND", prog="relvmoiscsi", parser_class=Parser)
 

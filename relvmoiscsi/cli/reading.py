@@ -211,5 +211,5 @@ class CheckCommand(DeviceCommand):
 
 def _named(problems: Sequence[RelvmoiscsiError]) -> List[str]:
     """Return the commands that the problems name, those of relvmoiscsi first."""
-    named = [words for each in problems for words in re.findall(r"`([^`]+ [^`]+)`", each.message)]
+    named = [words for each in problems for words in re.findall(r"`([^`]+ [^`]+)`", each.told)]
     return sorted(named, key=lambda words: not words.startswith("relvmoiscsi "))

@@ -31,7 +31,7 @@ def run_command(arguments: Namespace, look: str, interrupted: str) -> int:
     """
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(arguments.verbose, 2)]
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LogFormatter())
+    handler.setFormatter(LogFormatter("relvmoiscsi: %(message)s"))
     logging.basicConfig(level=level, handlers=[handler])
     is_on_lun = hasattr(arguments, "device")
     facts: Dict[str, Any] = {}
@@ -46,7 +46,7 @@ def run_command(arguments: Namespace, look: str, interrupted: str) -> int:
         return answer.status if is_printed else EXIT_NOT_PRINTED
     except RelvmoiscsiError as error:
         if hasattr(arguments, "vdis"):
-            error.message = with_options(error.message)
+            error.message, error.advice = with_options(error.message), with_options(error.advice)
         if arguments.json and is_on_lun:
             from relvmoiscsi.cli.on_lun import failure_facts  # noqa: PLC0415
 
@@ -62,6 +62,7 @@ def run_command(arguments: Namespace, look: str, interrupted: str) -> int:
                 "class": "Interrupted",
                 "exit_status": EXIT_INTERRUPTED,
                 "message": message,
+                "advice": "",
                 "disk_state": state,
             }
             facts = {"error": facts, **getattr(stop, "facts", {})}

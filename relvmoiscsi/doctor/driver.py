@@ -38,7 +38,7 @@ def examine_drivers(host: Host) -> Tuple[List[Finding], Optional[Mapping[str, st
     The info is the driver's answer to sr_get_driver_info, with the texts _SAID.
     """
     try:
-        directory = sm_directory(host.root)
+        directory = sm_directory(host)
     except NotFound as error:
         return [unknown("executable", str(error), AS_ROOT)], None, ""
     paths = [os.path.join(directory, each.executable) for each in SR_TYPES]
@@ -73,11 +73,11 @@ def examine_drivers(host: Host) -> Tuple[List[Finding], Optional[Mapping[str, st
     return [there, answer, more], info, path
 
 
-def sm_directory(root: str) -> str:
+def sm_directory(host: Host) -> str:
     """Return the directory where xapi looks for drivers. Raises NotFound for an unreadable configuration."""
     found = SM_DIR
-    for path in conf.conf_files(root)[0]:
-        for line in conf.read_conf(root, path).decode("utf-8", "surrogateescape").splitlines():
+    for content in conf.conf_files(host)[0].values():
+        for line in content.decode("utf-8", "surrogateescape").splitlines():
             key, is_setting, value = line.partition("#")[0].partition("=")
             if is_setting and key.strip() == "sm-dir":
                 found = value.strip().strip("'\"") or found
@@ -118,8 +118,8 @@ def value_of(document: str) -> Any:
 def examine_whitelist(host: Host) -> Finding:
     """Would xapi accept the types if xapi started now? Name the deciding file, and other files with the setting."""
     try:
-        _files, obstacles = conf.conf_files(host.root)
-        settings = conf.sm_plugins(host.root)
+        _files, obstacles = conf.conf_files(host)
+        settings = conf.sm_plugins(host)
     except (NotFound, OSError) as error:
         return unknown("whitelist", str(error), AS_ROOT)
     if obstacles:

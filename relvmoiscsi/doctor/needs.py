@@ -72,7 +72,7 @@ def examine_restart(host: Host, started: Optional[float], driver: str) -> Findin
         return unknown("restart", "Cannot check whether xapi has loaded the driver and its settings.", RESTART)
     try:
         paths = [driver] if driver else []
-        paths += [setting.path for setting in conf.sm_plugins(host.root)] + [conf.CONF_D]
+        paths += [setting.path for setting in conf.sm_plugins(host)] + [conf.CONF_D]
         late = [path for path in dict.fromkeys(paths) if _changed_at(host, path) > started + _TOLERANCE_SECONDS]
     except (NotFound, OSError) as error:
         return unknown("restart", f"Cannot check when xapi's files changed: {error}.", RESTART)

@@ -79,7 +79,7 @@ def in_call(lock: Lock, *what: Any) -> Iterator[None]:
         return
     answer = _ask(_LOCK + json.dumps(what).encode("ascii"))
     if "error" in answer:
-        raise Refused(*answer["error"]).in_state(answer["state"])
+        raise Refused(*answer["error"]).advising(answer["advice"]).in_state(answer["state"])
     try:
         yield
     finally:
@@ -223,7 +223,7 @@ def run_in_child(
 
 
 def _as_json(error: RelvmoiscsiError) -> Dict[str, Any]:
-    return {"error": [error.message, error.sm_key], "state": error.disk_state}
+    return {"error": [error.message, error.sm_key], "advice": error.advice, "state": error.disk_state}
 
 
 def run_parallel(works: Sequence[Callable[[], Any]], deadline: Deadline, what: str) -> List[Outcome]:
@@ -304,7 +304,8 @@ def _result(line: bytes, begun: bool, state: str) -> Any:
     if "value" in answer:
         return answer["value"]
     if "error" in answer:
-        raise RelvmoiscsiError(*answer["error"]).in_state(answer["state"] or (_MAYBE_BEGUN if begun else ""))
+        error = RelvmoiscsiError(*answer["error"]).advising(answer["advice"])
+        raise error.in_state(answer["state"] or (_MAYBE_BEGUN if begun else ""))
     if "bug" in answer:
         raise RuntimeError(answer["bug"])
     problem = "The process that worked on the LUN was ended from outside."

@@ -120,7 +120,10 @@ class LunDevice(Device):
         for span, buffer in zip(spans, buffers):
             for piece in pieces_of(span.length):
                 offset = span.offset + piece.offset
-                cdb, into = scsi.read(*self._blocks(offset, piece.length)), buffer[piece.offset : piece.end]
+                cdb, into = (
+                    scsi.transfer(scsi.READ, *self._blocks(offset, piece.length)),
+                    buffer[piece.offset : piece.end],
+                )
                 commands.append(Command(self.info.lun, cdb, into=into, offset=offset))
         self._run(READ, commands)
         starts = [span.offset for span in spans]
@@ -134,7 +137,7 @@ class LunDevice(Device):
             data = memoryview(b"".join([chunk.data for chunk in run]))
             for piece in pieces_of(len(data)):
                 offset, part = run[0].offset + piece.offset, data[piece.offset : piece.end]
-                cdb = scsi.write(*self._blocks(offset, piece.length))
+                cdb = scsi.transfer(scsi.WRITE, *self._blocks(offset, piece.length))
                 commands.append(Command(self.info.lun, cdb, data=part, offset=offset))
         for batch in _batches(commands, KEPT_BYTES):
             if sum(map(_bytes_of, [*self._unflushed, batch])) > KEPT_BYTES:
@@ -266,7 +269,12 @@ class LunDevice(Device):
         """Return the questions for the name of the LUN, and with `with_fence` for the places of the fence."""
         spans = spans_of(self.fence.places, self.block_size, self.size_bytes) if with_fence else []
         places = [
-            looking.asking(self.info.lun, scsi.read(*self._blocks(span.offset, span.length)), span.length, span.offset)
+            looking.asking(
+                self.info.lun,
+                scsi.transfer(scsi.READ, *self._blocks(span.offset, span.length)),
+                span.length,
+                span.offset,
+            )
             for span in spans
         ]
         return Questions(looking.asking_names(self.info.lun), places, self.fence.clock())

@@ -28,7 +28,8 @@ from relvmoiscsi.lun.opened import BLOCK_DEVICE, Guard, LunSource, OpenLun, Perm
 class DiskSource(LunSource):
     """A block device: a disk, a path of a map, a map, or a loop device."""
 
-    def __init__(self, name: str, host: Host, only_block: bool) -> None:
+    def __init__(self, name: str, host: Host, only_block: bool = False) -> None:
+        """With `only_block`, the open refuses an image file."""
         super().__init__(name, host)
         self._only_block = only_block
 

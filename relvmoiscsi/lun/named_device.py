@@ -4,6 +4,7 @@
 from contextlib import contextmanager
 from typing import Iterator, Optional
 
+from relvmoiscsi.arguments import FLAG, TEXT, optional, promised
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.host.this_host import THIS_HOST
@@ -14,6 +15,13 @@ from relvmoiscsi.scsi_id_text import named_scsi_id
 __all__ = ["open_device"]
 
 
+@promised(
+    name=TEXT,
+    writable=FLAG,
+    initiator_name=optional(TEXT),
+    chap_file=optional(TEXT),
+    scsi_id=optional(TEXT),
+)
 @contextmanager
 def open_device(
     name: str,
@@ -27,8 +35,8 @@ def open_device(
     For writing, the block holds the lock of the LUN. The last three are for a URL: who logs in, as the options of the
     command, and the SCSIid that the LUN must have. Raises NotFound, Refused, UsageError, NoConnection, DeviceError.
     """
-    if not isinstance(name, str) or not name or "\0" in name:
-        raise UsageError(f"{name!r} names no device: give a path or a URL, as text.")
+    if not name or "\0" in name:
+        raise UsageError(f"{name!r} names no device: give a path or a URL.")
     if scsi_id is not None:
         scsi_id = named_scsi_id(scsi_id)
     session = SessionOptions(initiator_name, chap_file, scsi_id)

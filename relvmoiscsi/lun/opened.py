@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What a caller names, and a LUN that is open: its names, its device, and its guard, which says who may write.
 
-Each source opens its LUN with the guard of the LUN. source.py has the image file, disk_source.py the disk,
-url_source.py the LUN of a URL, guard.py the guards of LUNs.
+Each source opens its LUN under the lock of the LUN, with the guard of the LUN. source.py has the image file,
+disk_source.py the disk, url_source.py the LUN of a URL, guard.py the guards of LUNs.
 """
 
 import os
@@ -193,9 +193,11 @@ class LunSource(ABC):
 def agreed(name: str, given: Optional[str], own: Optional[str]) -> Optional[str]:
     """Return the own SCSIid of a device. Raises Refused for another SCSIid than given, UsageError for none."""
     if given is not None and own is None:
-        raise UsageError(f"{name} has no SCSIid, so --scsi-id cannot be compared. Leave out --scsi-id.")
+        raise UsageError(
+            f"{name} has no SCSIid, so the given SCSIid (`--scsi-id`) cannot be compared. Leave the SCSIid out."
+        )
     if given is not None and given != own:
-        raise Refused(f"{name} has the SCSIid {own}, and --scsi-id says {given}: it is another LUN.")
+        raise Refused(f"{name} has the SCSIid {own}, and the given SCSIid is {given}: it is another LUN.")
     return own
 
 

@@ -282,7 +282,7 @@ def _refuse_contradictions(name: str, request: ResignatureRequest, ids: IdMap, i
     """Raises Refused where the ids of a run differ from the chosen ids, on which a script relies."""
     found = mapfile.contradictions(request.chosen or IdMap("", {}, {}), request.sr_uuid, ids)
     if found:
-        raise Refused(f"{name} already has other ids: {found[0]}. {instead}").in_state(NOTHING_WRITTEN)
+        raise Refused(f"{name} already has other ids: {found[0]}.").advising(instead).in_state(NOTHING_WRITTEN)
 
 
 # --- the runs on an open LUN
@@ -338,7 +338,7 @@ def plan(lun: OpenLun, request: ResignatureRequest, entropy: Entropy) -> Union[N
         earlier = engine.find_unfinished(lun.device)
         if earlier is not None and earlier.commit_record.kind == RESIGNATURE:
             goes_on = "rolls it back first and starts a new run" if Recovery(earlier, request).why else "finishes it"
-            problem.message += f" The same call without --dry-run {goes_on}."
+            problem.advising(f"The same call without --dry-run {goes_on}.")
         raise
     if isinstance(prepared, AlreadyDone):
         return prepared

@@ -83,9 +83,9 @@ def credentials(chap_file: Optional[str], user: str) -> Credentials:
                 raise UsageError(f"Line {number} of {chap_file} is not NAME=VALUE with one of the names {names}.")
             values[name.strip()] = value.strip()
         if not any(values.values()):
-            raise UsageError(f"The file {chap_file} of --chap-file holds no CHAP user and no password.")
+            raise UsageError(f"The CHAP file {chap_file} holds no CHAP user and no password.")
     try:
         return Credentials(user or values[USER], values[SECRET], values[TARGET_USER], values[TARGET_SECRET])
     except UsageError as problem:
-        problem.message += f" The environment or --chap-file gives them as {', '.join(_NAMES)}."
+        problem.message += f" The environment or a CHAP file gives them as {', '.join(_NAMES)}."
         raise

@@ -114,25 +114,24 @@ class PortalTimes:
         self._spent: Dict[Tuple[str, str], float] = {}  #: seconds by address and port
         self._lock = threading.Lock()
 
+    def is_over(self, portal: ProbePortal) -> bool:
+        with self._lock:
+            return self._spent.get((portal.target, portal.port), 0.0) >= PORTAL_SECONDS
+
     @contextmanager
     def of_one(self, portal: ProbePortal, in_parallel: int = 1) -> Iterator[None]:
         """Count the time of the block, which runs beside others. Raises PoolFailure where the portal has no time."""
         key, begin = (portal.target, portal.port), time.monotonic()
-        with self._lock:
-            if self._spent.get(key, 0.0) >= PORTAL_SECONDS:
-                raise PortalTimeOver(
-                    f"The {human_time(PORTAL_SECONDS)} for {portal.target} were over before this was read: the array "
-                    "answers slowly."
-                )
+        if self.is_over(portal):
+            limit = human_time(PORTAL_SECONDS)
+            raise PoolFailure(
+                f"The {limit} for {portal.target} were over before this was read: the array answers slowly."
+            )
         try:
             yield
         finally:
             with self._lock:
                 self._spent[key] = self._spent.get(key, 0.0) + (time.monotonic() - begin) / in_parallel
-
-
-class PortalTimeOver(PoolFailure):
-    """A portal has had its time; the probe was not sent."""
 
 
 class LunSearch(NamedTuple):
@@ -208,13 +207,14 @@ def find(calls: Calls, pool: Pool, portals: Iterable[ProbePortal], at_once: int 
         if portal is None or portal[:3] in asked:
             continue
         asked.add(portal[:3])
+        if times.is_over(portal):
+            unasked.append(portal)
+            continue
         try:
             with times.of_one(portal):
                 there = _probe_fails(calls, pool, portal)
             for lun in listed(there, portal):
                 found.setdefault(lun.scsi_id, lun)
-        except PortalTimeOver:
-            unasked.append(portal)
         except PoolFailure as failure:
             failures.append((portal, failure))
     failures += _unasked(unasked)

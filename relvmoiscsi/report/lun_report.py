@@ -75,6 +75,7 @@ def defect_facts(defect: RelvmoiscsiError, lun: Optional[Lun]) -> Dict[str, Any]
     volume = volumes.get(lv) if lv is not None else None
     return {
         "message": defect.message,
+        "advice": defect.advice,
         "structure": what,
         "container": where.container if where is not None else None,
         "offset": where.offset if where is not None else None,
@@ -86,7 +87,7 @@ def defect_facts(defect: RelvmoiscsiError, lun: Optional[Lun]) -> Dict[str, Any]
 def problems_by_lv(lun: Lun, defects: Sequence[RelvmoiscsiError]) -> Dict[Optional[str], str]:
     """Return the message of the first defect of each volume."""
     told = [defect_facts(defect, lun) for defect in reversed(defects)]
-    return {row["lv"]: row["message"] for row in told}
+    return {row["lv"]: f"{row['message']} {row['advice']}".strip() for row in told}
 
 
 def lun_facts(lun: Lun, defects: Sequence[RelvmoiscsiError] = ()) -> Dict[str, Any]:

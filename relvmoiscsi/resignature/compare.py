@@ -3,6 +3,7 @@
 
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
+from relvmoiscsi.arguments import DEVICE, FUNCTION, an, optional, promised, some
 from relvmoiscsi.device import Chunk, Device, Range, overlaid
 from relvmoiscsi.errors import Truncated
 from relvmoiscsi.resignature.planning import identity_check, volume_writes
@@ -32,6 +33,12 @@ class Comparison(NamedTuple):
     same_identities: bool = False  #: whether the clone has every identity of the original, and no other
 
 
+@promised(
+    original=DEVICE,
+    clone=DEVICE,
+    data=optional(some("a list of Range", an("a Range", Range))),
+    progress=optional(FUNCTION),
+)
 def compare(
     original: Device, clone: Device, data: Optional[Sequence[Range]] = None, progress: Optional[Progress] = None
 ) -> Comparison:
@@ -112,7 +119,7 @@ def _another_sr(original: Lun, clone: Lun, record: Optional[CommitRecord], run: 
     unless = (
         ""
         if record is None
-        else " Only a LUN that was resignatured more than once, or with --map, may still be its clone."
+        else " Only a LUN that was resignatured more than once, or with a map of chosen ids, may still be its clone."
     )
     return f"The original is another SR: {told}. Give the LUN that {clone.name} was cloned from.{unless}"
 

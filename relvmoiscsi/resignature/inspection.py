@@ -3,6 +3,7 @@
 
 from typing import NamedTuple, Optional, Sequence, Tuple
 
+from relvmoiscsi.arguments import DEVICE, TEXTS, promised
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import (
     DeviceError,
@@ -54,6 +55,7 @@ class OneVdiOutlook(NamedTuple):
     problem: Optional[RelvmoiscsiError] = None  #: the reason, with CANNOT_BE_ONE
 
 
+@promised(device=DEVICE, words=TEXTS)
 def inspect(device: Device, words: Sequence[str] = ()) -> Inspection:
     """Read a device and give its state. Raises DeviceError when a read fails, and nothing else for any content.
 

@@ -146,4 +146,5 @@ def tell(error: FormatError, device_name: str, problems: Problems, request: Resi
                 words = request.words or command_words("relvmoiscsi resignature", device_argument(device_name))
                 told.append(without_sentence(words, problems.without))
         told = told or [_NOTHING_HELPS]
-    error.message = " ".join(dict.fromkeys([error.message, *told]))
+    for each in dict.fromkeys(told):
+        error.advising(each)

@@ -102,7 +102,7 @@ def verify_object(ran, on_device):
         assert found["state"] in STATES or (found["state"] is None and "error" in found)
         assert "device" in found
     if "error" in found:
-        assert set(found["error"]) == {"class", "exit_status", "message", "disk_state"}
+        assert set(found["error"]) == {"class", "exit_status", "message", "advice", "disk_state"}
         assert found["error"]["exit_status"] == ran.status
         assert found["error"]["message"]
 

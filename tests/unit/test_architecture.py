@@ -27,7 +27,7 @@ TESTS = Path(__file__).resolve().parent
 DATA = Path(__file__).resolve().parents[1] / "data"
 
 #: What every room may import from.
-BASE = ("errors", "deadline", "device", "vpd", "scsi", "scsi_id_text", "portal", "sr_types", "wording",
+BASE = ("errors", "arguments", "deadline", "device", "vpd", "scsi", "scsi_id_text", "portal", "sr_types", "wording",
         "untrusted", "untrusted_xml", "json_answer", "__init__")  # fmt: skip
 
 #: What else a room of the package, or a module at its top, may import from. Imports point one way:
@@ -64,6 +64,7 @@ MAY_IMPORT = {
     "untrusted": (),
     "untrusted_xml": (),
     "json_answer": (),
+    "arguments": (),
     "device": (),
     "errors": (),
     "__init__": (),
@@ -155,6 +156,13 @@ CORRIDOR = (
     "host.locks.lvm_locks.lvm_locks", "host.locks.sm_locks.lvm_lock", "resignature.writing",
     "engine.copy_unseen", "engine.resignature", "engine.recover", "engine.undo",
 )  # fmt: skip
+#: What only one module outside of `host` uses: a lock of a write has one place, as has the word that names a LUN.
+ONE_PLACE = {
+    "host.locks.lun_lock.lun_lock": "lun.opened",
+    "host.locks.lun_lock.user_lock": "lun.opened",
+    "host.locks.lvm_locks.lvm_locks": "lun.guard",
+    "lun.lun_url.is_url": "lun.source",
+}
 #: Who else: what of it, and what for. Who may open a device outside `lun` may read it alone.
 OPENS, TAKES_SM_LOCK = "host.disk.block_device.open_device", "host.locks.sm_locks.lvm_lock"
 MAY_PASS = {
@@ -162,7 +170,6 @@ MAY_PASS = {
     ("sr_driver.iscsi.target_access", "iscsi.lun_opening.open_lun"): "each interface of the host, for `lun.call`",
     ("sr_driver.hba.discovery", TAKES_SM_LOCK): "before a scan, which brings disks that LVM reads",
     ("sr_driver.hba.missing", TAKES_SM_LOCK): "the same",
-    ("plugin", OPENS): "reads a LUN in a child process",
     ("direct.direct_command", OPENS): "reads what is on a disk",
 }
 
@@ -678,6 +685,12 @@ def test_files_and_directories_are_made_in_one_module():
 def test_a_lun_is_opened_locked_and_written_in_one_room():
     assert of_all(past_the_corridor) == []
     assert set(MAY_PASS) == {(module.name, name) for module in package() for _, name in passes(module)}
+
+
+@pytest.mark.parametrize("name, place", ONE_PLACE.items())
+def test_a_lock_of_a_write_and_the_word_that_names_a_lun_have_one_place(name, place):
+    used = {module.name for module in package() if f"{PACKAGE}.{name}" in dict(map(reversed, module.used))}
+    assert used == {place}
 
 
 def test_a_command_to_copy_has_one_way_into_a_message():

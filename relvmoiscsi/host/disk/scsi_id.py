@@ -158,9 +158,11 @@ def live_size(path: str) -> Optional[int]:
 
     The kernel's own size is from the moment when the kernel found the disk.
     """
-    capacity = scsi.capacity_16(scsi_command(path, scsi.READ_CAPACITY_16, 32) or b"")
-    capacity = capacity or scsi.capacity_10(scsi_command(path, scsi.READ_CAPACITY_10, 8) or b"")
-    return capacity[0] if capacity else None
+    for command, size in ((scsi.READ_CAPACITY_16, 32), (scsi.READ_CAPACITY_10, 8)):
+        capacity = scsi.capacity(command, scsi_command(path, command, size) or b"")
+        if capacity is not None:
+            return capacity[0]
+    return None
 
 
 def scsi_command(path: str, command: bytes, size: int) -> Optional[bytes]:

@@ -58,6 +58,14 @@ class Disk(NamedTuple):
     size_bytes: int
 
 
+class TargetPort(NamedTuple):
+    """A target port that an adapter is logged in to."""
+
+    address: str  #: "1:0:0": host, channel, target
+    wwpn: str  #: "500a098186c37a1d"
+    is_online: bool  #: sysfs keeps a port whose link is down for some time
+
+
 class ScanPlace(NamedTuple):
     """A place where an adapter looks for LUNs."""
 
@@ -134,10 +142,10 @@ def places(
     if not wwpns:
         return [ScanPlace(adapter, f"- - {number}") for adapter in adapter_list for number in numbers]
     return [
-        ScanPlace(adapter, " ".join([*place.split(":")[1:], number]))
+        ScanPlace(adapter, " ".join([*port.address.split(":")[1:], number]))
         for adapter in adapter_list
-        for place, port in _ports(adapter, host).items()
-        if _wwpn(port) in wwpns
+        for port in _ports(adapter, host)
+        if port.wwpn in wwpns
         for number in numbers
     ]
 
@@ -154,22 +162,16 @@ def numbers_of(lun: int) -> List[int]:
 
 def remote_ports(adapter_list: Sequence[Adapter], host: Host = THIS_HOST) -> List[str]:
     """Return the WWPNs of the target ports that the adapters are logged in to."""
-    return sorted({_wwpn(port) for adapter in adapter_list for port in _ports(adapter, host).values()})
+    return sorted({port.wwpn for adapter in adapter_list for port in _ports(adapter, host)})
 
 
 def ports_online(adapter_list: Sequence[Adapter], host: Host = THIS_HOST) -> List[str]:
     """Return the target ports that the adapters are logged in to now, as SCSI addresses without a LUN: "1:0:0".
 
-    sysfs keeps a port whose link is down for some time; this list omits such a port. When a port comes up, the kernel
-    itself looks for LUNs behind the port, without a scan.
+    When a port comes up, the kernel itself looks for LUNs behind the port, without a scan.
     Source: Linux drivers/scsi/scsi_transport_fc.c, fc_remote_port_rolechg, fc_scsi_scan_rport.
     """
-    return [
-        place
-        for adapter in adapter_list
-        for place, port in _ports(adapter, host).items()
-        if attribute(port, "port_state") == "Online"
-    ]
+    return [port.address for adapter in adapter_list for port in _ports(adapter, host) if port.is_online]
 
 
 def port_facts(adapter: Adapter, kind: str, names: Sequence[str], host: Host = THIS_HOST) -> Optional[Dict[str, str]]:
@@ -184,16 +186,12 @@ def port_facts(adapter: Adapter, kind: str, names: Sequence[str], host: Host = T
     return {name: text for name, text in found.items() if text}
 
 
-def _ports(adapter: Adapter, host: Host) -> Dict[str, str]:
-    """Return sysfs's directories of the target ports that the adapter is logged in to, by address: "1:0:0"."""
-    found = {}
+def _ports(adapter: Adapter, host: Host) -> List[TargetPort]:
+    found = []
     for path in sorted(glob(os.path.join(escape(host.at("sys")), f"class/fc_remote_ports/rport-{adapter.number}:*"))):
         match, target = _REMOTE_PORT.search(path), attribute(path, "scsi_target_id")
         if match and untrusted.is_number(target):  # -1: the remote port is an initiator, or it has logged out
-            found[f"{adapter.number}:{match.group(2)}:{target}"] = path
+            address, name = f"{adapter.number}:{match.group(2)}:{target}", attribute(path, "port_name")
+            wwpn = name[2:] if name.startswith("0x") else name
+            found.append(TargetPort(address, wwpn, attribute(path, "port_state") == "Online"))
     return found
-
-
-def _wwpn(port: str) -> str:
-    name = attribute(port, "port_name")
-    return name[2:] if name.startswith("0x") else name

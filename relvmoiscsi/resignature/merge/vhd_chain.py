@@ -45,14 +45,8 @@ class Bitmaps:
         self._ends = array("Q", [0])
         self._packed = bytearray()
 
-    def __getitem__(self, block: int) -> int:
-        return int.from_bytes(self._at(bisect_left(self._blocks, block)), "big")
-
-    def items(self) -> Iterator[Tuple[int, bytes]]:
-        """Each block and the bytes of its bitmap."""
-        return ((block, self._at(index)) for index, block in enumerate(self._blocks))
-
-    def _at(self, index: int) -> bytes:
+    def __getitem__(self, block: int) -> bytes:
+        index = bisect_left(self._blocks, block)
         return zlib.decompress(self._packed[self._ends[index] : self._ends[index + 1]])
 
     def append(self, block: int, data: bytes) -> None:
@@ -127,7 +121,7 @@ class VhdMember:
         """The bitmap of a block's sectors that this image has."""
         if not self.has(block):
             return 0
-        return FULL if self.full[block] else self.bitmaps[block]
+        return FULL if self.full[block] else int.from_bytes(self.bitmaps[block], "big")
 
 
 def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume]) -> Tuple[VhdMember, ...]:
@@ -183,8 +177,9 @@ def built_on(vg: VolumeGroup, members: Iterable[VhdMember]) -> List[Range]:
 def bitmaps_as_read(vg: VolumeGroup, members: Iterable[VhdMember]) -> Iterator[Chunk]:
     """The bitmaps as read. A write to sectors that a block lacked changes its bitmap, and no range of `built_on`."""
     for member in members:
-        for block, data in member.bitmaps.items():
-            yield from in_pieces(vg.ranges(member.lv, blocks.bitmap_at(member.entries[block]), SECTOR), data)
+        for block in member.partial():
+            place = vg.ranges(member.lv, blocks.bitmap_at(member.entries[block]), SECTOR)
+            yield from in_pieces(place, member.bitmaps[block])
 
 
 # --- which image owns each block

@@ -191,9 +191,9 @@ def place_in_ring(
     raise Refused(
         f"{name}: there is no room for the journal: it needs {journal_bytes or 'some'} bytes and a second metadata "
         f"area of {len(text) + 512} bytes, and {free_bytes} bytes of the metadata area are free. No command enlarges "
-        "the area. Fewer VDIs need less room: --without leaves VDIs behind, --vdis one keeps one.",
+        "the area. Fewer VDIs need less room.",
         sm_key="SRNoSpace",
-    )
+    ).advising("The option --without leaves VDIs behind, --vdis one keeps one.")
 
 
 def _free(mda: Mda, taken: Sequence[Range]) -> List[Range]:

@@ -89,10 +89,11 @@ def _cheapest(
         raise no_room
     assert least is not None  # `strategies` gives at least one strategy, or raises
     raise Refused(
-        f"One VDI of {chain.leaf.name.text} takes {least} bytes of copying, and a call may copy "
-        f"{most_bytes} here (`copy` in /etc/relvmoiscsi.conf). The command `relvmoiscsi resignature "
-        "--vdis one` on the host has no such limit.",
+        f"One VDI of {chain.leaf.name.text} takes {least} bytes of copying, and a call may copy {most_bytes} here.",
         sm_key="InvalidArg",
+    ).advising(
+        "The limit is `copy` in /etc/relvmoiscsi.conf. The command `relvmoiscsi resignature --vdis one` on the host "
+        "has no such limit."
     )
 
 

@@ -95,7 +95,7 @@ class _Sides:
         """
         if not self._is_either(field.pieces):
             return False
-        if not careful or field.length >= _TELLING_BYTES:
+        if not careful or sum(piece.length for piece in field.pieces) >= _TELLING_BYTES:
             return True
         return self._is_either(field.around or [piece.widened(self._block_bytes) for piece in field.pieces])
 

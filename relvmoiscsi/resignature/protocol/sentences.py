@@ -52,7 +52,7 @@ def since_begun(name: str, kind: int, label_offset: int) -> Iterator[None]:
     except Refused as refused:
         if refused.disk_state:
             raise
-        raise Unfinished(refused.message, refused.sm_key).in_state(cut_sentence(name, kind)) from refused
+        raise Unfinished(refused.told, refused.sm_key).in_state(cut_sentence(name, kind)) from refused
     except Overtaken as error:
         show = shell_command("relvmoiscsi show", name)
         recovered = f"Another run has recovered this run. `{show}` shows the state of {name}."
@@ -73,8 +73,8 @@ def unfinished(name: str, record: CommitRecord) -> Unfinished:
     is_early, recover = record.phase == IN_PROGRESS, shell_command("relvmoiscsi recover", name)
     when, what = ("before", "rolls it back") if is_early else ("after", "finishes it")
     again = f", or `{shell_command('relvmoiscsi undo', name)}` again, which completes it" if record.kind == UNDO else ""
-    return Unfinished(
-        f"{name} holds an unfinished {KINDS[record.kind]}, cut {when} its commit. Run `{recover}`, which {what}{again}."
+    return Unfinished(f"{name} holds an unfinished {KINDS[record.kind]}, cut {when} its commit.").advising(
+        f"Run `{recover}`, which {what}{again}."
     )
 
 

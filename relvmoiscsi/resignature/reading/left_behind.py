@@ -51,7 +51,7 @@ def leave(found: Lun, uuids: Sequence[str]) -> Tuple[Lun, Set[str], List[Volume]
         uuid = todo.pop()
         if uuid not in known:
             problem = f"{found.name} has no volume of VDI {uuid}, which was to be left behind (`without`)."
-            raise UsageError(problem + f" `{shell_command('relvmoiscsi show', found.name)}` lists the VDIs.")
+            raise UsageError(problem).advising(f"`{shell_command('relvmoiscsi show', found.name)}` lists the VDIs.")
         if uuid not in lost:
             lost.add(uuid)
             todo += filter(None, children.get(uuid, ()))

@@ -123,7 +123,10 @@ def _inflate(area: WorkArea, journal: Volume) -> None:
     if volume is None:
         area.say(f"The volume of VDI {uuid} was to be inflated, and is gone: the journal goes too.")
         return
-    area.heal_end_footer(volume)
+    if isinstance(volume.content, Vhd) and volume.content.stale_end is not None:
+        # the last sector of the enlarged volume holds the footer of another VHD
+        healed = volume.content._replace(end_footer=volume.content.footer, stale_end=None, killed=False)
+        area.put(volume._replace(content=healed))
     area.say(f"The volume of VDI {uuid} was being inflated: it stays as large as it is.")
 
 

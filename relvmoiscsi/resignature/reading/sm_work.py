@@ -54,30 +54,24 @@ class WorkArea:
         """Give a volume the name of a VDI; the kind stays."""
         kind = volume.name.kind
         name = LvName(naming.LV_PREFIXES[kind] + uuid, kind, uuid)
-        return self._put(volume._replace(name=name, lv=volume.lv._replace(name=name.text)))
+        return self.put(volume._replace(name=name, lv=volume.lv._replace(name=name.text)))
 
     def set_read_only(self, volume: Volume, read_only: bool) -> Volume:
         status = volume.lv.status - {"WRITE"} if read_only else volume.lv.status | {"WRITE"}
-        return self._put(volume._replace(lv=volume.lv._replace(status=status)))
+        return self.put(volume._replace(lv=volume.lv._replace(status=status)))
 
     def set_hidden(self, volume: Volume, hidden: bool) -> Volume:
         """Set the hidden flag: in the image, for a raw volume in a tag of the LV. Raises Unsupported."""
         if volume.hidden == hidden and not isinstance(volume.content, Vhd):
             return volume
         if isinstance(volume.content, Vhd):
-            return self._put(volume._replace(content=volume.content.with_hidden(hidden)))
+            return self.put(volume._replace(content=volume.content.with_hidden(hidden)))
         if isinstance(volume.content, Qcow2):
-            return self._put(volume._replace(content=volume.content.with_hidden(hidden, volume.name.text)))
+            return self.put(volume._replace(content=volume.content.with_hidden(hidden, volume.name.text)))
         tags = tuple(tag for tag in volume.lv.tags if tag != naming.HIDDEN_TAG)
-        return self._put(volume._replace(lv=volume.lv._replace(tags=(*tags, naming.HIDDEN_TAG) if hidden else tags)))
+        return self.put(volume._replace(lv=volume.lv._replace(tags=(*tags, naming.HIDDEN_TAG) if hidden else tags)))
 
-    def heal_end_footer(self, volume: Volume) -> None:
-        """Replace the footer of another VHD in the last sector of an enlarged volume with the VHD's own footer."""
-        if isinstance(volume.content, Vhd) and volume.content.stale_end is not None:
-            healed = volume.content._replace(end_footer=volume.content.footer, stale_end=None, killed=False)
-            self._put(volume._replace(content=healed))
-
-    def _put(self, volume: Volume) -> Volume:
+    def put(self, volume: Volume) -> Volume:
         self._volumes[volume.lv.id] = volume
         return volume
 

@@ -47,7 +47,7 @@ def without_sentence(words: Sequence[str], more: Sequence[str]) -> str:
 def sentence(way_out: WayOut, device_name: str) -> str:
     """The sentence for a way out without a VDI to leave behind."""
     if way_out.lvm and all(word == device_name or _NAME.fullmatch(word) is not None for word in way_out.names):
-        where = "" if _is_disk(device_name) else f", as the disk {PLACEHOLDER} of a host"
+        where = "" if _PATH.fullmatch(device_name) else f", as the disk {PLACEHOLDER} of a host"
         return f"This command of LVM changes nothing but the clone{where}: {lvm_command(device_name, way_out)}."
     return way_out.sentence
 
@@ -57,7 +57,7 @@ def lvm_command(device_name: str, way_out: WayOut) -> str:
 
     `sentence` has looked at the names: none begins with a dash.
     """
-    disk = device_name if _is_disk(device_name) else PLACEHOLDER
+    disk = device_name if _PATH.fullmatch(device_name) else PLACEHOLDER
     pattern = re.sub(r"[.+]", r"[\g<0>]", disk)
     only_clone = f'["a|^{pattern}$|","r|.*|"]'
     config = (
@@ -67,7 +67,3 @@ def lvm_command(device_name: str, way_out: WayOut) -> str:
     program, *options = way_out.lvm
     names = [disk if word == device_name else word for word in way_out.names]
     return f"`{quoted(program, '--config', f'{config} {way_out.config}'.rstrip(), *options, *names)}`"
-
-
-def _is_disk(device_name: str) -> bool:
-    return _PATH.fullmatch(device_name) is not None

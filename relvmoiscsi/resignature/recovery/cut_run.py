@@ -184,5 +184,5 @@ def cut(device: Device, earlier: EarlierRun) -> Unfinished:
         return Unfinished(wrong)
     found = unfinished(device.name, earlier.commit_record)
     if earlier.commit_record.phase == SWITCHED and earlier.journal.run.merged is not None:
-        found.message += " " + on_a_copy(device.name)
+        found.advising(on_a_copy(device.name))
     return found

@@ -79,13 +79,11 @@ def is_same_lun(name: str, record: CommitRecord, scsi_id: Optional[str]) -> bool
         return True
     again = shell_command("relvmoiscsi resignature --again", device_argument(name))  # SR.create then finds it done
     if not any(digest):
-        raise Refused(
-            f"{name} was resignatured before, and the SCSIid of this LUN is not known. "
+        raise Refused(f"{name} was resignatured before, and the SCSIid of this LUN (`scsi_id`) is not known.").advising(
             f"If the LUN is a later copy, run `{again}`. If not, it has its new identities already."
         )
     if not any(record.scsi_id_digest):
-        raise Refused(
-            f"{name} was resignatured before, and the SCSIid it was made for was not recorded. "
+        raise Refused(f"{name} was resignatured before, and the SCSIid it was made for was not recorded.").advising(
             f"If the LUN is a later copy, run `{again}` on a host that has the LUN, for "
             "SR.create on the pool's master. If not, it has its new identities already."
         )

@@ -15,7 +15,7 @@ from relvmoiscsi import engine
 from relvmoiscsi.host.disk.block_device import open_device
 
 UUIDS = tree().truth.uuids
-MAY_STILL = " Only a LUN that was resignatured more than once, or with --map, may still be its clone."
+MAY_STILL = " Only a LUN that was resignatured more than once, or with a map of chosen ids, may still be its clone."
 
 
 def place(key, at):
@@ -55,9 +55,10 @@ def test_a_damaged_lun_is_5_and_every_defect_is_told(image, unwritten):
     lines, found = ran.out.splitlines(), facts.json
     assert lines[0] == f"{image}: damaged, 3 defects:" and lines[-1].startswith("next: ")
     assert sorted(line[2:20] for line in lines[1:4]) == sorted(words[:18] for words in places)
-    assert [defect["message"] for defect in found["defects"]] == [line[2:] for line in lines[1:4]]
+    told = [" ".join(filter(None, [defect["message"], defect["advice"]])) for defect in found["defects"]]
+    assert told == [line[2:] for line in lines[1:4]]
     assert {defect["vdi"] for defect in found["defects"]} == {None, UUIDS["disk"], UUIDS["snapshot"]}
-    assert found["error"]["message"] == found["defects"][0]["message"] == found["problem"]
+    assert found["error"]["message"] == found["defects"][0]["message"] and found["problem"] == told[0]
     assert found["error"]["message"] in facts.err
 
 

@@ -83,7 +83,7 @@ def test_without_a_scsi_id_there_is_nothing_to_ask(image, command, mute):
 
 @pytest.mark.parametrize("name", shell.WRITERS)
 def test_a_lun_with_another_scsi_id_than_was_given_is_another_lun(lun, unwritten, pool, name):
-    says = f"{lun} has the SCSIid {SCSI_ID}, and --scsi-id says {OTHER_SCSI_ID}: it is another LUN."
+    says = f"{lun} has the SCSIid {SCSI_ID}, and the given SCSIid is {OTHER_SCSI_ID}: it is another LUN."
     unwritten(4, name, lun, "--yes", "--scsi-id", OTHER_SCSI_ID, "--not-in-use", says=says)
 
 
@@ -284,14 +284,14 @@ def test_where_sm_is_not_its_locks_are_not_made(lun, command, root):
 @pytest.mark.parametrize("name", shell.WRITERS)
 def test_an_image_file_has_no_scsi_id(lun_for, unwritten, name):
     """It was passed over: a person believed that the file had been compared."""
-    says = " has no SCSIid, so --scsi-id cannot be compared. Leave out --scsi-id."
+    says = " has no SCSIid, so the given SCSIid (`--scsi-id`) cannot be compared. Leave the SCSIid out."
     unwritten(2, name, lun_for(name), *YES, says=says)
 
 
 def test_scsi_id_takes_what_an_array_prints_and_shows_what_udev_prints(lun, command, unwritten):
     capitals = ":".join(re.findall("..", SCSI_ID[1:].upper()))
     wrong = "naa." + OTHER_SCSI_ID[1:].upper()
-    says = f"{lun} has the SCSIid {SCSI_ID}, and --scsi-id says {OTHER_SCSI_ID}: it is another LUN."
+    says = f"{lun} has the SCSIid {SCSI_ID}, and the given SCSIid is {OTHER_SCSI_ID}: it is another LUN."
     unwritten(4, "resignature", lun, "--yes", "--scsi-id", wrong, says=says)
 
     ran = command("resignature", lun, "--yes", "--json", "--scsi-id", capitals)

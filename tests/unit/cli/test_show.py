@@ -183,7 +183,7 @@ def test_one_bad_header_hides_nothing_else(image, command):
     assert any(line.startswith("└─ " + uuids["snapshot"]) for line in text)
     assert any(line.startswith(uuids["disk"] + "          ?   4 MiB  vhd ") for line in text)
     vdis = {vdi["uuid"]: vdi for vdi in facts["vdis"]}
-    assert vdis[uuids["disk"]]["problem"] == facts["defects"][0]["message"]
+    assert vdis[uuids["disk"]]["problem"] == "{message} {advice}".format(**facts["defects"][0])
     assert [vdis[uuids[key]]["problem"] for key in ("base", "snapshot", "data")] == [None, None, None]
     assert content(image) == before
 

@@ -451,7 +451,7 @@ def test_a_list_has_a_time_limit_for_each_lun_and_for_all_and_names_what_was_not
     monkeypatch.setattr(url_source, "LISTED_AT_ONCE", 1)
     monkeypatch.setattr(url_source, "GatedDevice", Slow)
     with serving(*[clone.copy() for _ in range(6)]) as target:
-        rows = command("show", url(target), "--json").json["luns"]
+        rows = command("show", url(target), "--json").json["target_luns"]
         now[0] = 0.0
         limits.clear()
         text = command("show", url(target))

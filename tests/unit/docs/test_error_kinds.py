@@ -10,7 +10,7 @@ from kit.shell import TOP
 from relvmoiscsi.errors import RelvmoiscsiError
 
 #: never an answer of the command: abstract, caught before the answer, or of the SR driver alone
-_NEVER = {"RelvmoiscsiError", "Redirected", "_ClosedByTarget", "MissingKey"}
+_NEVER = {"StructureError", "RelvmoiscsiError", "Redirected", "_ClosedByTarget", "MissingKey"}
 
 
 def _classes(of):

@@ -75,7 +75,7 @@ def drop_in(host):
     with open(host.at("etc/xapi.conf"), "wb") as file:
         file.write(b"sm-plugins=ext lvmoiscsi\n")
     os.chmod(host.at("etc/xapi.conf"), 0o644)
-    assert whitelist.sync(host.root)[0]
+    assert whitelist.sync(host)[0]
     return modes(host.root)
 
 

@@ -109,6 +109,17 @@ def test_what_another_client_says_that_it_does_is_no_command_of_a_shell(lab, cal
     is_refused(calls, re.escape("'restore --undo;reboot $(id)' of eve"))
 
 
+def test_what_another_client_says_is_shown_in_part(lab, calls):
+    """Each may be megabytes long."""
+    now = lock._Locks(calls).now()
+    long = dict.fromkeys(("doing", "who", "host", "process", "since"), "x" * 5000)
+    write_open(lab, f"{WHAT}:1", **{**long, "refreshed": now, "token": "t"})
+    with pytest.raises(
+        Refused, match=f"'{'x' * 80}' of {'x' * 80} on {'x' * 80} .process {'x' * 80}., since {'x' * 80}, "
+    ):
+        taken(calls)
+
+
 def test_of_several_none_is_taken_where_one_is_locked(lab, calls, other):
     with lock.held(calls, ["b"], "attach"):
         with pytest.raises(Refused, match="has locked b"), lock.held(other, ["a", "b", "c"], "attach"):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The time that an answer of a pool may take: all of it, and not each byte."""
 
+import io
 import itertools
 import socket
 from types import SimpleNamespace
@@ -38,6 +39,26 @@ def test_an_answer_that_drips_ends_at_the_limit(answered):
         answered(drops, 20)
     with pytest.raises(socket.timeout, match="not complete after 60 seconds"):
         answered([HEAD, b"a", b"b", b"c"], 29)
+
+
+def test_no_read_waits_for_longer_than_the_answer_has_left(monkeypatch):
+    """A server that sends a byte, and then nothing."""
+    now, waits = itertools.count(0, 25), []
+    monkeypatch.setattr(sdk, "time", SimpleNamespace(monotonic=lambda: next(now)))
+
+    class Connection:
+        def gettimeout(self):
+            return 60
+
+        def settimeout(self, seconds):
+            waits.append(seconds)
+
+        def makefile(self, *_, **__):
+            return io.BytesIO(HEAD)
+
+    answer = sdk._TimedSocket(Connection())
+    assert answer.readinto(bytearray(1)) == 1 and answer.readinto(bytearray(1)) == 1
+    assert [round(seconds) for seconds in waits] == [35, 60, 10, 60]
 
 
 def test_a_large_answer_has_the_time_of_a_slow_line(answered, monkeypatch):

@@ -65,13 +65,13 @@ class Host:
         return sorted(os.listdir(str(self / CONF_D))) if (self / CONF_D).exists() else []
 
     def xapi_list(self):
-        return ([(), *(setting.plugins for setting in sm_plugins(str(self.root)))])[-1]
+        return ([(), *(setting.plugins for setting in sm_plugins(AnyHost(str(self.root))))])[-1]
 
     def sync(self):
-        return sync(str(self.root))
+        return sync(AnyHost(str(self.root)))
 
     def remove(self):
-        return remove(str(self.root))
+        return remove(AnyHost(str(self.root)))
 
     def edit(self, path, old, new):
         """What an administrator does with an editor."""
@@ -197,7 +197,7 @@ def test_while_xapi_has_no_list_the_drop_in_stays(synced):
 
 def test_a_root_without_etc_is_none(tmp_path):
     with pytest.raises(NotFound, match="etc cannot be opened"):
-        sync(str(tmp_path / "nowhere"))
+        sync(AnyHost(str(tmp_path / "nowhere")))
 
 
 def test_two_runs_wait_for_each_other(host, monkeypatch):
@@ -345,7 +345,7 @@ def test_whatever_others_change_they_and_we_are_accepted_once_and_our_removal_re
                         (host / (CONF_D + name)).unlink()
                 for name, content in files.items():
                     host.write(CONF_D + name, content)
-            others = sm_plugins(str(without.root))
+            others = sm_plugins(AnyHost(str(without.root)))
 
             dom0.sync()
 

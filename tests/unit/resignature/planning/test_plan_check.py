@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A plan that leads elsewhere than to the LUN under new ids is refused before its first write."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from kit import builder
@@ -10,14 +12,17 @@ from kit.cuts import SCSI_ID
 from kit.outcome import entropy_of
 from relvmoiscsi import engine
 from relvmoiscsi.device import Chunk
-from relvmoiscsi.errors import Refused
+from relvmoiscsi.errors import FormatError, Refused
 from relvmoiscsi.formats.identity import dashed
 from relvmoiscsi.formats.lvm import pv
-from relvmoiscsi.resignature.planning.identity_check import differences, shared_identities
-from relvmoiscsi.resignature.planning.plan_check import check_plan
+from relvmoiscsi.formats.vhd import Vhd
+from relvmoiscsi.resignature.planning.identity_check import differences, shared_identities, verify_result
+from relvmoiscsi.resignature.planning.plan_check import check_plan, check_undo
 from relvmoiscsi.resignature.protocol.journal import encode
 from relvmoiscsi.resignature.protocol.merged_image import BlockCopy, Unseen
+from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
+from relvmoiscsi.resignature.recovery import earlier_run, undo
 
 
 def planned(image=lambda: builder.many_vdis(3)):
@@ -40,6 +45,119 @@ def test_a_plan_as_it_is_made_checks():
     disk, lun, plan = planned(builder.everything)
 
     check_plan(ReadCache(disk), lun, plan)
+
+
+@pytest.fixture(scope="module")
+def result():
+    """A LUN before and after a resignature, and the map of its ids."""
+    disk, lun, plan = planned(builder.everything)
+    engine.resignature(disk, engine.prepare(disk, entropy_of(1), engine.ResignatureRequest(scsi_id=SCSI_ID)))
+    return lun, engine.inspect(disk).lun, plan.run.ids
+
+
+def of_vg(name, value=None):
+    """Another value of this field of the volume group: of its number, one more."""
+    return lambda before, after: (
+        before,
+        after._replace(vg=after.vg._replace(**{name: getattr(after.vg, name) + 1 if value is None else value})),
+    )
+
+
+def of_mgt(**values):
+    def changed(before, after):
+        found = {name: value(after.mgt) if callable(value) else value for name, value in values.items()}
+        return before, after._replace(mgt=after.mgt._replace(**found))
+
+    return changed
+
+
+def of_a_child(**values):
+    """Other values of a volume that has a parent and a VHD."""
+
+    def changed(before, after):
+        child = next(volume for volume in after.volumes if volume.parent and isinstance(volume.content, Vhd))
+        other = child._replace(**{name: value(child) for name, value in values.items()})
+        volumes = tuple(other if volume is child else volume for volume in after.volumes)
+        return before, after._replace(volumes=volumes)
+
+    return changed
+
+
+def old_id_from_the_work(before, after):
+    """The ids of a volume that only the finished work of the storage manager brings."""
+    lv = after.volumes[0].lv._replace(id=before.volumes[0].lv.id)
+    other = engine.inspect(builder.many_vdis(2).disk).lun
+    settled = SimpleNamespace(lun=before)
+    assert not shared_identities(other, after)
+    changed = after._replace(volumes=(after.volumes[0]._replace(lv=lv), *after.volumes[1:]))
+    return other._replace(work=settled), changed
+
+
+#: {what is wrong: (before and after, as changed; what is said)}
+WRONG_RESULTS = {
+    "the PV id in the metadata": (of_vg("pv_id", "x" * 32), "The PV id in the metadata is x"),
+    "the id of the group": (of_vg("id", "x" * 32), "The volume group's id is x"),
+    "the name of the group": (of_vg("name", "VG_XenStorage-x"), "The volume group's name is VG_XenStorage-x"),
+    "the size of the disk": (of_vg("dev_size"), "dev_size is"),
+    "the first extent": (of_vg("pe_start"), "pe_start is"),
+    "the number of extents": (of_vg("pe_count"), "pe_count is"),
+    "the size of an extent": (of_vg("extent_size"), "extent_size is"),
+    "the generation": (of_vg("seqno"), "seqno is"),
+    "MGT is gone": (lambda before, after: (before, after._replace(mgt=None)), "MGT is True, expected False"),
+    "MGT is new": (lambda before, after: (before._replace(mgt=None), after), "MGT is False, expected True"),
+    "the SR in MGT": (of_mgt(sr_uuid="x"), "The SR UUID in MGT is x"),
+    "the length of MGT": (of_mgt(length=512), "MGT's length is 512"),
+    "a lost record": (of_mgt(records=lambda mgt: mgt.records[:-1]), "The number of MGT records is"),
+    "another link": (of_mgt(links={512: "x"}), "The list of UUIDs in unreadable MGT records is"),
+    "another unreadable record": (of_mgt(unread=(512,)), r"The list of unreadable MGT records is \(512,\)"),
+    "the flags of a volume": (of_a_child(lv=lambda one: one.lv._replace(status=("READ",))), "Logical volume VHD-"),
+    "a parent": (of_a_child(parent=lambda one: one.parent._replace(sr="x")), "The parent of VHD-"),
+    "no parent": (of_a_child(parent=lambda one: None), "The parent of VHD-"),
+    "the content": (of_a_child(content=lambda one: None), "The content of VHD-"),
+    "unfinished work": (
+        lambda before, after: (before, after._replace(work=SimpleNamespace(lun=after))),
+        "It still holds unfinished work of the storage manager",
+    ),
+    "an old id that only the work brings": (old_id_from_the_work, "is on both"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_RESULTS)
+def test_each_difference_to_the_planned_result_is_said(result, name):
+    change, sentence = WRONG_RESULTS[name]
+    before, after, ids = result
+    verify_result(before, after, ids)
+
+    with pytest.raises(Refused, match=sentence):
+        verify_result(*change(before, after), ids)
+
+
+@pytest.mark.parametrize("name", ["tool", "run_id"])
+def test_a_journal_of_another_run_than_the_planned_is_refused(name):
+    """Right digests, and facts that verify."""
+    disk, lun, plan = planned()
+    other = {"tool": "another", "run_id": bytes(16)}
+    journal = plan.journal._replace(data=encode(plan.run._replace(**{name: other[name]})))
+
+    with pytest.raises(Refused, match="does not read back as what it was made of"):
+        check_plan(ReadCache(disk), lun, plan._replace(journal=journal))
+
+
+def test_an_undo_whose_journal_or_result_does_not_verify_is_refused(monkeypatch):
+    disk, _lun, _plan = planned(builder.everything)
+    engine.resignature(disk, engine.prepare(disk, entropy_of(1), engine.ResignatureRequest(scsi_id=SCSI_ID)))
+    made, found = undo.prepare_undo(disk, earlier_run.finished_run(disk), entropy_of(2))
+    assert check_undo(ReadCache(disk), made, ()).disks() == found.disks()
+
+    journal = made.journal._replace(data=encode(made.run._replace(tool="another")))
+    with pytest.raises(Refused, match="does not read back as what it was made of"):
+        check_undo(ReadCache(disk), made._replace(journal=journal), ())
+    child = next(volume for volume in found.volumes if volume.parent is not None)
+    other = child._replace(parent=child.parent._replace(sr="another"))
+    wrong = found._replace(work=None, volumes=tuple(other if one is child else one for one in found.volumes))
+    monkeypatch.setattr(survey, "read_contents", lambda *_: wrong)
+    with pytest.raises(FormatError, match="it is a volume of another SR, another"):
+        check_undo(ReadCache(disk), made, ())
 
 
 def test_a_plan_that_leaves_an_identity_or_changes_another_byte_is_refused():

@@ -11,6 +11,7 @@ import hashlib
 import json
 import struct
 import zlib
+from array import array
 
 import pytest
 from hypothesis import given, settings
@@ -20,11 +21,13 @@ from kit.chains.random_chain import random_chain
 from kit.cuts import cut_before, image, label_range, read_mark, recover
 from kit.examples import examples
 from relvmoiscsi import engine
-from relvmoiscsi.device import Fence, align_up
+from relvmoiscsi.device import Fence, Range, align_up
 from relvmoiscsi.engine import OneVdiRequest
-from relvmoiscsi.errors import FormatError, RelvmoiscsiError
+from relvmoiscsi.errors import FormatError, Place, RelvmoiscsiError
+from relvmoiscsi.formats.lvm.vg import Segment
 from relvmoiscsi.resignature.protocol import journal
 from relvmoiscsi.resignature.protocol.commit_record import COMMIT_RECORD_AT, CommitRecord, with_commit_record
+from relvmoiscsi.resignature.protocol.run_record import verify_run
 
 pytestmark = pytest.mark.states
 
@@ -204,3 +207,96 @@ def test_units_of_a_new_image_that_overlap_are_refused():
     facts, _ = payload_of("to one VDI", 4)
     with pytest.raises(FormatError, match="units of the new image overlap"):
         read_mark(forged("to one VDI", 4, with_junk(facts, ("rebuilt", "full", 1), 0)))
+
+
+def moved(run, **values):
+    return run._replace(mdas=(run.mdas[0]._replace(**values), *run.mdas[1:]))
+
+
+def written(run, new):
+    return run._replace(writes=(run.writes[0]._replace(old=new, new=new), *run.writes[1:]))
+
+
+def around(run, change):
+    """The first field with a structure, whose place is another."""
+    field = next(field for field in run.fields if field.around)
+    other = field._replace(around=tuple(change(part) for part in field.around))
+    return run._replace(fields=tuple(other if one is field else one for one in run.fields))
+
+
+def merged(**values):
+    """Other values of the new image; a function gets the value as it is."""
+
+    def changed(run):
+        found = {name: new(getattr(run.merged, name)) if callable(new) else new for name, new in values.items()}
+        return run._replace(merged=run.merged._replace(**found))
+
+    return changed
+
+
+def table(**values):
+    """Other values of the first unit of the block table; a function gets the unit."""
+
+    def changed(units):
+        found = {name: new(units[0]) if callable(new) else new for name, new in values.items()}
+        return (units[0]._replace(**found), *units[1:])
+
+    return merged(table=changed)
+
+
+LONG = (Segment(0, 1 << 22, 0), Segment(1 << 22, 1, 1 << 22))
+#: {what is wrong: (the run, as changed; what is said)}; each is refused by one check alone
+WRONG_RUNS = {
+    "a second area of no bytes": (
+        lambda run: moved(run, second=Range(run.mdas[0].second.offset, 0)),
+        "do not lie in each other",
+    ),
+    "a write of no bytes": (lambda run: written(run, b""), "0 bytes at .* are no blocks"),
+    "a write of half a block": (lambda run: written(run, bytes(256)), "256 bytes at .* are no blocks"),
+    "a structure that is too short": (
+        lambda run: around(run, lambda part: Range(part.offset, part.length - 1)),
+        "has another length",
+    ),
+    "an LVM id of the new volume": (merged(lv_id="--yes"), "'--yes' is not an LVM id"),
+    "a new volume of too many extents": (merged(segments=LONG), "it makes a volume of 4194305 extents"),
+    "a full bitmap in the label": (merged(full=array("q", [0])), "would write"),
+    "a full bitmap before the disk": (merged(full=array("q", [-512])), "would write"),
+    "an empty bitmap behind the end": (merged(empty=array("q", [1 << 60])), "would write"),
+    "a block table in the label": (table(offset=0), "would write"),
+    "a full bitmap within a block": (
+        merged(full=lambda units: array("q", [units[0] + 1])),
+        "a unit of .* begins at",
+    ),
+    "an empty bitmap within a block": (
+        merged(empty=lambda units: array("q", [units[0] + 1])),
+        "a unit of .* begins at",
+    ),
+    "a block table within a block": (table(offset=lambda unit: unit.offset + 1), "a unit of .* begins at"),
+    "empty bitmaps that overlap": (merged(empty=lambda units: units[:1] * 2), "units of the new image overlap"),
+    "a block table that ends before its start": (table(first=16, end=8), "the block table at .* has another length"),
+    "a block table that ends behind its unit": (
+        table(end=lambda unit: len(unit.old) + 1),
+        "the block table at .* has another length",
+    ),
+    "a block table of half a block": (
+        table(old=bytes(256), new=bytes(256), first=0, end=0),
+        "the block table at .* has another length",
+    ),
+    "a block table of no bytes": (table(old=b"", new=b"", first=0, end=0), "the block table at .* has another length"),
+    "more holes than bitmaps": (merged(empty=lambda units: units[:-1]), "number of holes"),
+    "more bitmaps than holes": (
+        merged(empty=lambda all: all + array("q", [max(all) + 4096])),
+        "number of holes",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_RUNS)
+def test_each_value_of_a_run_has_its_range(name):
+    change, says = WRONG_RUNS[name]
+    disk, where = cut_run("a chain" if "structure" in name else "to one VDI", 4), Place("the journal", 0)
+    run = read_mark(disk).journal.run
+    verify_run(run, disk.size_bytes, where)
+
+    with pytest.raises(FormatError, match=says):
+        verify_run(change(run), disk.size_bytes, where)
