@@ -237,6 +237,12 @@ class AttachCommand(PoolChange):
 
     def _plan(self, calls: Calls, pool: Pool, seen: Sequence[PoolLun], of: Sequence[str]) -> List[LunPlan]:
         """Return the steps of the chosen LUNs, with a line for each skipped LUN and each name without effect."""
+        names = {str(sr["name_label"]) for sr in pool.srs.values()}
+        for text in self.scsi_ids:
+            if text in names and not any(lun.scsi_id == text for lun in seen):
+                clones = shell_command("relvmoiscsi pool attach", clones_of=text)
+                said = f"{text} is the name of an SR, and no SCSIid. `{clones}` selects its clones."
+                raise UsageError(printable(said))
         if self.request.are_unplugged:
             seen = attach.as_clones(seen, self.scsi_ids, of)
         chosen = attach.choose(seen, self.scsi_ids, of, self.given.all, self.given.foreign)

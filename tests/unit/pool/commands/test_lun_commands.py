@@ -130,6 +130,12 @@ def test_what_would_be_done_is_told_and_not_done(lab, clone, pool_command):
     assert lab.pool.db.refs("SR", name_label="Production copy")
 
 
+def test_the_name_of_an_sr_in_the_place_of_a_scsi_id_is_told_with_the_option(clone, pool_command):
+    for more in (["--yes"], ["--dry-run"]):
+        ran = pool_command("attach", "Production", *more)
+        assert ran.status == 2 and "`relvmoiscsi pool attach --clones-of Production` selects its clones." in ran.err
+
+
 def test_a_clone_of_an_sr_that_no_host_has_attached_is_attached_with_the_word(lab, clone, pool_command):
     uuid = lab.world.sr_uuid(clone)
     lab.unplug(lab.originals["Production"][1])
