@@ -51,6 +51,14 @@ def shown_time(utc: str) -> str:
     return utc[:16].replace("T", " ") + " UTC"
 
 
+CHANGED_MEANS = "the last change of the SR by LVM, not the time of a snapshot"  #: of the time of `changed_words`
+
+
+def changed_words(utc: str) -> str:
+    """Return when LVM last changed an SR, behind a sentence on its LUN; "" for an unknown time."""
+    return printable(f"; changed {shown_time(utc)}") if utc else ""
+
+
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun: "1 LUN", "2 LUNs"."""
     return f"1 {noun}" if number == 1 else f"{number} {noun}s"

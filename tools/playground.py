@@ -84,7 +84,10 @@ TOUR = (
     ),
     ("The disk is given back.", 'relvmoiscsi pool rescue "Production {today}" --done --yes'),
     ("The second copy goes, too.", 'relvmoiscsi pool discard "Production {today}" --yes'),
-    ("The pool is as it was. The LUNs of the two snapshots are still mapped.", "relvmoiscsi pool luns"),
+    (
+        "The pool is as it was, but for web, which is halted. The LUNs of the two snapshots are still mapped.",
+        "relvmoiscsi pool luns",
+    ),
 )
 
 

@@ -26,8 +26,8 @@ def main(argv: "Optional[Sequence[str]]" = None) -> int:
             try:
                 words = list(sys.argv[1:] if argv is None else argv)
                 at = 1 if words[:1] in (["pool"], ["direct"]) else 0
-                if words[:1] == ["version"]:
-                    words = ["--version", *words[1:]]
+                if words[at : at + 1] == ["version"]:
+                    words = ["--version", *words[at + 1 :]]
                 elif words[at : at + 1] == ["help"]:  # in the place of a command
                     words = [*words[:at], *words[at + 1 :], "--help"]
                 if words in ([], ["-h"], ["--help"]):  # the parser takes as long to import as the interpreter to start

@@ -40,6 +40,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, prog: Optional[str] = None, **more: Any) -> None:
         super().__init__(prog, allow_abbrev=False, **more)
+        self._dashed: List[str] = []  #: words that begin as an option does, and are none
 
     def print_help(self, file: Any = None) -> None:
         """Print the help on stdout. If that fails, end the command as for any other result."""
@@ -48,6 +49,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the usage of this command and the error, and end."""
+        dashed = self._dashed if "required" in message else []
+        message += "".join(f". {word} is no option; a file of this name is ./{word}" for word in dashed[:1])
         text = fitted(f"{self.format_usage()}{self.prog}: error: {message}", sys.stderr)
         Unheard(sys.stderr).write(painted(sys.stderr, text, RED) + "\n")
         sys.exit(UsageError.exit_status)
@@ -55,7 +58,9 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
             names = [listed.dest for listed in action._choices_actions]
-            near = "".join(f" Did you mean `{self.prog} {name}`?" for name in close(value, names))
+            groups = [name for name, commands in overview.GROUPS.items() if name in names and value in commands]
+            near = "".join(f" Did you mean `{self.prog} {name} {value}`?" for name in groups)
+            near += "".join(f" Did you mean `{self.prog} {name}`?" for name in close(value, names))
             self.error(f"there is no command {value!r}.{near} The commands: {', '.join(names)}.")
         super()._check_value(action, value)
 
@@ -74,6 +79,7 @@ class Parser(argparse.ArgumentParser):
                 break
             action = self._option_string_actions.get(word)
             if action is None:
+                self._dashed += [word] if re.match("-[^-]", word) else []
                 (options if word.startswith("-") and word != "-" else others).append(word)
                 continue
             options.append(word)

@@ -23,7 +23,7 @@ from relvmoiscsi.errors import (
 )
 from relvmoiscsi.lun.answer import Identification
 from relvmoiscsi.lun.opened import LunSource, OpenLun
-from relvmoiscsi.wording import command_words, counted, human_size, printable, shell_command
+from relvmoiscsi.wording import CHANGED_MEANS, command_words, counted, human_size, printable, shell_command
 
 _SHOW = """\
 The command writes nothing, and the LUN may be in use. In dom0, the command asks xapi who uses the LUN. A URL
@@ -70,7 +70,7 @@ def _show(arguments: argparse.Namespace) -> Answer:
         return on_lun(ShowCommand)(arguments)
     answers: List[Answer] = []
     for device in arguments.devices:
-        is_explained = any(report.CHANGED_MEANS in each.text for each in answers)
+        is_explained = any(CHANGED_MEANS in each.text for each in answers)
         one = argparse.Namespace(**{**vars(arguments), "device": device, "is_explained": is_explained})
         try:
             answers.append(on_lun(ShowCommand)(one))

@@ -6,6 +6,7 @@ from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Seq
 from relvmoiscsi.engine import (
     CAN_BE_ONE,
     IS_ONE,
+    RESIGNATURED,
     Comparison,
     Cost,
     Inspection,
@@ -18,12 +19,11 @@ from relvmoiscsi.errors import FormatError, RelvmoiscsiError, UsageError
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import dashed
 from relvmoiscsi.formats.saved_vms import SavedVms
-from relvmoiscsi.wording import human_size, printable, shown_time, table, utc_time, with_options
+from relvmoiscsi.wording import CHANGED_MEANS, human_size, printable, shown_time, table, utc_time, with_options
 
 _LV_PREFIX = "Logical volume "  #: the start of a structure name that names a volume
 #: for a VDI that is made of several images
 IRREVERSIBLE = "Irreversible once committed."
-CHANGED_MEANS = "the SR's last change, not the time of a snapshot"
 
 
 class Branches(NamedTuple):
@@ -249,7 +249,8 @@ def _lun_lines(
     if facts["vg"]["changed_at"] is not None:  # else: LVM has not written a time
         on = printable(f" on {facts['vg']['changed_on']}") if facts["vg"]["changed_on"] else ""
         means = f": {CHANGED_MEANS}" if explains else ""
-        lines.append(f"  changed  {shown_time(facts['vg']['changed_at'])} by LVM{on}{means}")
+        means += "; the resignature has kept this time" if found.state == RESIGNATURED else ""
+        lines.append(f"  changed  {shown_time(facts['vg']['changed_at'])}{on}{means}")
     lines.append("")
     lines += table([["VDI", "size", "on LUN", "kind", "label"], *rows], right=(1, 2)) if rows else ["No VDIs."]
     others = [volume.lv.name for volume in lun.volumes if not volume.is_disk]

@@ -28,7 +28,7 @@ from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY, SoFar
 from relvmoiscsi.pool.luns import LunSearch, PoolLun
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.scsi_id_text import typed_scsi_id
-from relvmoiscsi.wording import counted, human_size, printable, shell_command, shown_time
+from relvmoiscsi.wording import CHANGED_MEANS, changed_words, counted, human_size, printable, shell_command
 
 _LUNS = """\
 The command says what each LUN is: original, attached copy, clone of an SR, resignatured, unfinished, empty,
@@ -145,17 +145,18 @@ def _luns_text(pool: Pool, seen: Sequence[PoolLun]) -> str:
     rows = [("SCSIid", "size", "what it is")]
     for lun in seen:
         if lun.scsi_id:
-            changed = printable(f"; changed {shown_time(lun.changed)}") if lun.changed else ""
-            rows.append((lun.scsi_id, human_size(lun.size_bytes), _words(pool, lun) + changed))
+            rows.append((lun.scsi_id, human_size(lun.size_bytes), _words(pool, lun) + changed_words(lun.changed)))
     widths = [max(len(row[index]) for row in rows) for index in (0, 1)]
     lines = [f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]}" for row in rows]
     away = [lun for lun in seen if not lun.scsi_id]
     lines += [
         printable(f"The LUNs behind {lun.portal.target} {lun.portal.iqn} are unknown: {lun.problem}") for lun in away
     ]
-    if any(lun.changed for lun in seen):
-        lines.append("`changed` is the last change of the SR by LVM, not the time of the snapshot.")
-    return "\n".join(lines)
+    return "\n".join(lines + _changed_line(seen))
+
+
+def _changed_line(seen: Sequence[PoolLun]) -> List[str]:
+    return [f"`changed` is {CHANGED_MEANS}."] if any(lun.changed for lun in seen) else []
 
 
 def _words(pool: Pool, lun: PoolLun) -> str:
@@ -236,6 +237,12 @@ class AttachCommand(PoolChange):
 
     def _plan(self, calls: Calls, pool: Pool, seen: Sequence[PoolLun], of: Sequence[str]) -> List[LunPlan]:
         """Return the steps of the chosen LUNs, with a line for each skipped LUN and each name without effect."""
+        names = {str(sr["name_label"]) for sr in pool.srs.values()}
+        for text in self.scsi_ids:
+            if text in names and not any(lun.scsi_id == text for lun in seen):
+                clones = shell_command("relvmoiscsi pool attach", clones_of=text)
+                said = f"{text} is the name of an SR, and no SCSIid. `{clones}` selects its clones."
+                raise UsageError(printable(said))
         if self.request.are_unplugged:
             seen = attach.as_clones(seen, self.scsi_ids, of)
         chosen = attach.choose(seen, self.scsi_ids, of, self.given.all, self.given.foreign)
@@ -267,9 +274,10 @@ class AttachCommand(PoolChange):
 
 
 def _would_attach(planned: Sequence[LunPlan], passed_over: Sequence[Attached]) -> Answer:
-    lines = [f"{row.lun.scsi_id}: {row.text()}" for row in planned]
+    lines = [f"{row.lun.scsi_id}: {row.text()}{changed_words(row.lun.changed)}" for row in planned]
     alerts = [f"{each.scsi_id or 'a target'}: {each.error}" for each in passed_over]
     lines += alerts
+    lines += _changed_line([row.lun for row in planned])
     is_any = any(row.steps for row in planned)
     head = "Planned steps:" if is_any else "Nothing to do:"
     rows = [row.facts() for row in planned]

@@ -38,8 +38,8 @@ def test_vdis_are_drawn_under_their_parents_with_label_size_kind_hidden_and_cbt(
     assert lines[1].split() == ["state", "clean"]
     assert lines[4] == "  device   image file, 57.5 MiB"
     assert lines[5] == "  pool     This is an image file: no pool was asked whether it is in use."
-    changed = "2026-11-21 00:11 UTC by LVM on xen-host-1"
-    assert lines[6] == f"  changed  {changed}: the SR's last change, not the time of a snapshot"
+    changed = "2026-11-21 00:11 UTC on xen-host-1"
+    assert lines[6] == f"  changed  {changed}: the last change of the SR by LVM, not the time of a snapshot"
     table = lines.index("") + 1
     assert lines[table].split() == ["VDI", "size", "on", "LUN", "kind", "label"]
     assert lines[table + 1 : table + 5] == [
@@ -262,7 +262,7 @@ def test_labels_with_terminal_sequences_are_shown_and_not_sent(tmp_path, command
 def test_several_devices_are_shown_one_after_another_and_one_that_is_not_there_hides_no_other(image, command, tmp_path):
     one, none = command("show", image), tmp_path / "none"
     ran = command("show", image, none, image)
-    again = one.out.replace(": the SR's last change, not the time of a snapshot", "")
+    again = one.out.replace(": the last change of the SR by LVM, not the time of a snapshot", "")
     assert ran.status == 9 and again != one.out and ran.out == one.out + "\n" + again
     assert f"relvmoiscsi: {none} is not there" in ran.err and ran.err == command("show", image, none, image, "-q").err
     rows = command("show", image, none, "--json").json["devices"]

@@ -21,7 +21,7 @@ TREE = """\
   state    clean
   LUN      512 MiB, 80 MiB of 496 MiB allocated in 10 volumes
   LVM      VG wiquf6-npSd-eFfd-LfCf-6dcf-ry3y-yruRpR, PV IdJLLi-vjox-QedG-lFZB-Q0M0-XpNj-v9dJMJ, generation 28
-  changed  2026-11-21 01:12 UTC by LVM on virtme-ng: the SR's last change, not the time of a snapshot
+  changed  2026-11-21 01:12 UTC on virtme-ng: the last change of the SR by LVM, not the time of a snapshot
 
 VDI                                                size  on LUN  kind  label
 2199a5ad-3b1d-4986-a934-b64f65f16b16              8 MiB  12 MiB  vhd   base copy [hidden]

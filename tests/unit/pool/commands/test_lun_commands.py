@@ -115,7 +115,7 @@ def test_what_would_be_done_is_told_and_not_done(lab, clone, pool_command):
     ran = pool_command("attach", printed, "--dry-run", "--name", "{sr} copy")
     assert ran.status == 0 and (lab.summary(), lab.world.sr_uuid(clone)) == (before, uuid)
     steps = 'resignature; introduce as "Production copy"; create PBD on xs1, xs2; plug on xs1, xs2; scan; label VDIs'
-    assert ran.out.splitlines() == ["Planned steps:", f"{clone}: {steps}"]
+    assert ran.out.splitlines()[:-1] == ["Planned steps:", f"{clone}: {steps}; changed 2026-11-21 00:11 UTC"]
     (row,) = pool_command("attach", clone, "--dry-run", "--json").json["would_attach"]
     assert (row["scsi_id"], row["hosts_down"], row["problem"]) == (clone, [], None)
     assert row["steps"][0] == {"step": "resignature", "on": None} and {"step": "plug", "on": "xs2"} in row["steps"]
@@ -128,6 +128,12 @@ def test_what_would_be_done_is_told_and_not_done(lab, clone, pool_command):
         == "would be discarded"
     )
     assert lab.pool.db.refs("SR", name_label="Production copy")
+
+
+def test_the_name_of_an_sr_in_the_place_of_a_scsi_id_is_told_with_the_option(clone, pool_command):
+    for more in (["--yes"], ["--dry-run"]):
+        ran = pool_command("attach", "Production", *more)
+        assert ran.status == 2 and "`relvmoiscsi pool attach --clones-of Production` selects its clones." in ran.err
 
 
 def test_a_clone_of_an_sr_that_no_host_has_attached_is_attached_with_the_word(lab, clone, pool_command):
@@ -303,7 +309,11 @@ def test_copies_of_three_days_are_told_apart_by_the_last_change_of_their_sr(lab,
     replace_in_text(world.lun(other).disk, b"creation_time = 1795219866\t", b"creation_time = 1795133466\t")
     rows = {line.split()[0]: line for line in pool_command("luns").out.splitlines() if "clone of" in line}
     assert then in rows[other] and now in rows[clone]
-    assert "not the time of the snapshot" in pool_command("luns").out
+    assert "`changed` is the last change of the SR by LVM, not the time of a snapshot." in pool_command("luns").out
+    planned = pool_command("attach", other, clone, "-n").out.splitlines()
+    assert planned[-1] == "`changed` is the last change of the SR by LVM, not the time of a snapshot."
+    plans = {line.split(":")[0]: line for line in planned[1:-1]}
+    assert plans[other].endswith(f"; {then}") and plans[clone].endswith(f"; {now}")
     assert {lun["scsi_id"]: lun["changed_at"] for lun in pool_command("luns", "--json").json["pool_luns"]}[other] == (
         "2026-11-20T00:11:06Z"
     )
