@@ -66,4 +66,5 @@ rpm=$work/RPMS/noarch/$name-1.noarch.rpm
 find "$output" -maxdepth 1 -name 'relvmoiscsi-*.rpm' -delete
 install -m 644 "$rpm" "$work/RPMS/noarch/relvmoiscsi-pool-$version-1.noarch.rpm" "$output"
 install -m 644 "$work/SPECS/relvmoiscsi.spec" "$output"
+(cd "$output" && sha256sum relvmoiscsi-*.rpm) >&2  # a person compares these in dom0; stdout is for programs
 echo "$output/${rpm##*/}"

@@ -176,7 +176,11 @@ class LogCase(test.TestCase):
 
     def test_a_message_is_one_line_of_printable_characters(self):
         said = {
-            "error": {"message": "The status 'x\n2026-11-28 ERROR forged\u009b2J\u202e' is unknown.", "disk_state": ""}
+            "error": {
+                "message": "The status 'x\n2026-11-28 ERROR forged\u009b2J\u202e' is unknown.",
+                "advice": "",
+                "disk_state": "",
+            }
         }
 
         def execute(*argv, **how):

@@ -17,16 +17,18 @@ A command, the plugin and the SR drivers call this room, and nothing below it th
                         sr_types.py, an executable in drivers/, and a package in sr_driver/ with a Transport and a
                         CallLun. What opens the LUN is in call.py, and a row of CORRIDOR in test_architecture.py
     a user in the pool  users.objection: the one rule of all entrances
-    a user on this host host/disk/holders.py, which host/disk/exclusive.py asks at each open for a write
+    a user on this host host/disk/holders.py, which host/disk/exclusive.py asks at each open for a write. On another
+                        host: host/xapi/other_hosts.py, for LUNs behind adapters
     a guard             WriteGuard.hold, under the locks of each run, of commands and drivers. CommandGuard.ask, if a
                         person should know before the consent. named_device.py asks no guard
     a lock              Of the whole write: opened.lun_locked. Of the change of identities: WriteGuard.hold, after SM's
                         lock; a name in DISK_LOCKS, if only a LUN that LVM sees needs the lock
     an entrance         run.resignature_of, plan_of, recover and undo, with source.source_of, a Permission and a
                         consent, as plugin.resignature. answer.py has the JSON
-    a refusal           Of the pool: users.objection. Of the device or its content: engine.prepare; of a transport: the
-                        device, as Device.verify_copy, which engine.prepare asks. What nobody can read:
-                        resignature/reading/survey.py. Of a script alone, as for a later copy: the consent
+    a refusal           Of the pool: users.objection. Of the device or its content: engine.prepare, for no
+                        recover or undo; of a transport: the device, as Device.verify_copy, which engine.prepare asks.
+                        What nobody can read: resignature/reading/survey.py. Of a script alone, as for a later copy: the
+                        consent
     an override         Of a refusal of the pool: Permission, which CommandGuard.ask applies; for a driver, Question. Of
                         a refusal of the content: a field of ResignatureRequest
     a question          the consent of each entrance, which asks a person, or refuses a script

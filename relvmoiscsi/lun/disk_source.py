@@ -6,7 +6,6 @@ The LUN says its name with each batch.
 
 import os
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Iterator, List, Optional
 
 from relvmoiscsi.deadline import NO_DEADLINE
@@ -66,9 +65,14 @@ class DiskSource(LunSource):
             except Refused as refused:
                 from relvmoiscsi.host.xapi import stale_volumes  # noqa: PLC0415 - only a refused open needs it
 
-                is_attached = partial(stale_volumes.is_attached_here, host=self.host)
-                objection_of_pool = lambda: ReadGuard(scsi_id, self.host).ask([]).objection  # noqa: E731
-                stale_volumes.advise(refused, scsi_id, self._sr_uuid, is_attached, objection_of_pool, self.host)
+                stale_volumes.advise(
+                    refused,
+                    scsi_id,
+                    self._sr_uuid,
+                    lambda sr_uuid: stale_volumes.is_attached_here(sr_uuid, self.host),
+                    lambda: ReadGuard(scsi_id, self.host).ask([]).objection,
+                    self.host,
+                )
                 raise
 
             def refresh() -> List[str]:

@@ -125,7 +125,7 @@ class PortalTimes:
         if self.is_over(portal):
             limit = human_time(PORTAL_SECONDS)
             raise PoolFailure(
-                f"The {limit} for {portal.target} were over before this was read: the array answers slowly."
+                f"The {limit} for {portal.target} were over before this was read. Give one target: --target, --iqn."
             )
         try:
             yield

@@ -120,17 +120,14 @@ class Label(NamedTuple):
         """Bytes from the start of the device."""
         return self.number * SECTOR
 
-    def sector_with(self, pv_id: Optional[str] = None, mdas: Optional[Tuple[Range, ...]] = None) -> bytes:
-        """The sector with another PV id, or with as many other metadata areas, and with the checksum of its content."""
-        sector = bytearray(self.sector)
-        if pv_id is not None:
-            at = LabelHeader.SIZE + PvHeader.pv_id.offset
-            sector[at : at + PvHeader.pv_id.size] = PvHeader.pv_id.encode(pv_id.encode("ascii"))
-        if mdas is not None:
-            if len(mdas) != len(self.mdas):
-                raise ValueError(f"{len(mdas)} metadata areas given, the label has {len(self.mdas)}")
-            entries = b"".join(bytes(AreaEntry.zero(offset=a.offset, size=a.length)) for a in mdas)
-            sector[self.mdas_at : self.mdas_at + len(entries)] = entries
+    def sector_with(self, pv_id: str, mdas: Tuple[Range, ...]) -> bytes:
+        """The sector with this PV id, these metadata areas, as many as before, and the checksum of its content."""
+        if len(mdas) != len(self.mdas):
+            raise ValueError(f"{len(mdas)} metadata areas given, the label has {len(self.mdas)}")
+        sector, at = bytearray(self.sector), LabelHeader.SIZE + PvHeader.pv_id.offset
+        sector[at : at + PvHeader.pv_id.size] = PvHeader.pv_id.encode(pv_id.encode("ascii"))
+        entries = b"".join(bytes(AreaEntry.zero(offset=a.offset, size=a.length)) for a in mdas)
+        sector[self.mdas_at : self.mdas_at + len(entries)] = entries
         return sealed_label(bytes(sector))
 
     def as_of_today(self, where: Place) -> "Label":

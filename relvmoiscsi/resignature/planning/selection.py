@@ -102,7 +102,7 @@ def _with_work(lun: Lun, chain: Chain, leaf: Volume) -> Lun:
     rest = lun.settled().without([*chain.dropped, *chain.members[1:]])
     mgt = rest.mgt
     if mgt is not None:
-        mgt = with_only(mgt, str(leaf.name.uuid), naming.MGT_TYPES[leaf.name.kind], naming.MGT)
+        mgt = with_only(mgt, str(leaf.name.uuid), naming.MGT_TYPES[leaf.name.kind])
     volumes = tuple(leaf if volume.lv.id == leaf.lv.id else volume for volume in rest.volumes)
     work = lun.work or Work(rest, ())
     sentences: List[str] = []

@@ -58,7 +58,7 @@ def leave(found: Lun, uuids: Sequence[str]) -> Tuple[Lun, Set[str], List[Volume]
     gone = [volume for volume in found.volumes if volume.name.kind in _OF_A_VDI and volume.name.uuid in lost]
     if not gone:
         return found, lost, gone
-    mgt = without_records(found.mgt, lost, naming.MGT) if found.mgt is not None else None
+    mgt = without_records(found.mgt, lost) if found.mgt is not None else None
     return found.without(gone)._replace(mgt=mgt), lost, gone
 
 

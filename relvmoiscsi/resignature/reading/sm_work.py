@@ -79,11 +79,11 @@ class WorkArea:
         volumes = tuple(self._volumes[v.lv.id] for v in self.lun.volumes if v.lv.id in self._volumes)
         mgt, mgt_volume = self.lun.mgt, next((v for v in self.lun.volumes if v.name.kind == naming.MGT), None)
         if mgt is not None and mgt_volume is not None:
-            mgt = without_records(mgt, self.freed_records, naming.MGT)
+            mgt = without_records(mgt, self.freed_records)
             known = mgt.live()
             wanted = {uuid: record for uuid, record in self.new_records.items() if uuid not in known}
             if wanted:
-                mgt, without_slot = with_records(mgt, wanted, mgt_volume.size, naming.MGT)
+                mgt, without_slot = with_records(mgt, wanted, mgt_volume.size)
                 for uuid in without_slot:
                     self.say(f"MGT is full: VDI {uuid} gets no record, and so no label.")
         return Work(self.lun._replace(volumes=volumes, mgt=mgt), tuple(self.sentences))
@@ -124,7 +124,7 @@ def without_databases(lun: Lun) -> Lun:
     found = databases(settled)
     if not found or settled.mgt is None:
         return lun
-    after = settled._replace(mgt=without_pools(settled.mgt, naming.MGT), work=None)
+    after = settled._replace(mgt=without_pools(settled.mgt), work=None)
     sentences = [f"VDI {uuid} is not to hold the database of the pool {pool} any more." for uuid, pool in found.items()]
     work = lun.work or Work(settled, ())
     return lun._replace(work=Work(after, [*work.sentences, *sentences], work.merged, work.left_behind))

@@ -114,7 +114,7 @@ class _VolumeReader:
             elif self.name.kind == naming.JOURNAL:
                 self.content = sm_journals.journal_text(head[0])
             else:
-                length = read_length(head[0], self.size, self.lv.name)
+                length = read_length(head[0], self.size)
                 end = min(length + _NEW_MGT_RECORDS * RECORD_BYTES, self.size)
                 self._mgt_start = head[0]
                 self.wanted = [Range(len(head[0]), end - len(head[0]))] if end > len(head[0]) else []
@@ -140,9 +140,9 @@ class _VolumeReader:
         try:
             if self.name.kind == naming.MGT and self.content is None:
                 data = self._mgt_start + b"".join(texts)
-                length, texts = read_length(data, self.size, self.name.text), ()
+                length, texts = read_length(data, self.size), ()
                 spare = data[length : length + _NEW_MGT_RECORDS * RECORD_BYTES]
-                self.mgt = read_mgt(data[:length], self.name.text, spare)
+                self.mgt = read_mgt(data[:length], spare)
             elif isinstance(self.content, vhd.Vhd):
                 parent = self.content.parent
             elif isinstance(self.content, qcow2.Qcow2) and texts:

@@ -79,7 +79,7 @@ def is_same_lun(name: str, record: CommitRecord, scsi_id: Optional[str]) -> bool
         return True
     again = shell_command("relvmoiscsi resignature --again", device_argument(name))  # SR.create then finds it done
     if not any(digest):
-        raise Refused(f"{name} was resignatured before, and the SCSIid of this LUN (`scsi_id`) is not known.").advising(
+        raise Refused(f"{name} was resignatured before, and the SCSIid of this LUN is not known.").advising(
             f"If the LUN is a later copy, run `{again}`. If not, it has its new identities already."
         )
     if not any(record.scsi_id_digest):

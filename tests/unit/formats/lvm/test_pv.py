@@ -147,7 +147,7 @@ SECOND = Range(5767168, 5767168)
 def test_another_id_or_area_changes_its_bytes_and_the_checksum_only(new, start, end):
     label = parse_label(SECTOR, 1, WHERE)
 
-    sector = label.sector_with(**new)
+    sector = label.sector_with(**{"pv_id": label.pv_id, "mdas": label.mdas, **new})
 
     assert {at for at in range(512) if sector[at] != SECTOR[at]} <= {*range(0x10, 0x14), *range(start, end)}
     assert parse_label(sector, 1, WHERE)._replace(sector=b"") == label._replace(sector=b"", **new)

@@ -86,10 +86,10 @@ def of_a_child(**values):
 def old_id_from_the_work(before, after):
     """The ids of a volume that only the finished work of the storage manager brings."""
     lv = after.volumes[0].lv._replace(id=before.volumes[0].lv.id)
-    other = engine.inspect(builder.many_vdis(2).disk).lun
+    other = engine.inspect(build_sr([raw("data")], seed=9).disk).lun
     settled = SimpleNamespace(lun=before)
-    assert not shared_identities(other, after)
     changed = after._replace(volumes=(after.volumes[0]._replace(lv=lv), *after.volumes[1:]))
+    assert not shared_identities(other, changed)
     return other._replace(work=settled), changed
 
 

@@ -61,8 +61,8 @@ def payload_of(name, flush):
     return json.loads(payload[8 : 8 + end].decode()), payload[8 + end :]
 
 
-def forged(name, flush, facts):
-    """The LUN of a cut run with these facts in the journal, and with right digests."""
+def forged(name, flush, facts, surplus=0):
+    """The LUN of a cut run with these facts in the journal, and with right digests. The stated length has `surplus`."""
     disk = cut_run(name, flush).copy()
     mark = read_mark(disk)
     text = json.dumps(facts).encode()
@@ -72,7 +72,7 @@ def forged(name, flush, facts):
         magic=journal.JOURNAL_MAGIC,
         version=journal.VERSION,
         payload_length=len(packed),
-        raw_length=len(payload),
+        raw_length=len(payload) + surplus,
         payload_digest=hashlib.sha256(packed).digest(),
     )
     data = bytes(header) + packed
@@ -159,6 +159,7 @@ FORGED = {
     "a map without the SR": (("sr",), "0a0b0c0d-0000-4000-8000-00000000dead", "no new UUID of the SR"),
     "an id of a run": (("run_id",), "00", "the id of its run"),
     "ids in a list": (("uuids",), ["x"], "its content does not read"),
+    "a write that is longer than its bytes": (("writes", -1, 1), 1 << 20, "its bytes are not complete"),
 }
 
 
@@ -207,6 +208,12 @@ def test_units_of_a_new_image_that_overlap_are_refused():
     facts, _ = payload_of("to one VDI", 4)
     with pytest.raises(FormatError, match="units of the new image overlap"):
         read_mark(forged("to one VDI", 4, with_junk(facts, ("rebuilt", "full", 1), 0)))
+
+
+def test_a_payload_of_another_length_than_the_header_says_is_refused():
+    facts, _ = payload_of("a chain", 4)
+    with pytest.raises(FormatError, match="it does not have .* bytes"):
+        read_mark(forged("a chain", 4, facts, surplus=1))
 
 
 def moved(run, **values):
