@@ -121,7 +121,7 @@ def verify_run(run: Run, device_size: int, where: Place) -> None:
     reserved = [Range(0, label_end), *(move.original for move in run.mdas)]
     for part in contents:
         is_lvms = any(part.offset < other.end and other.offset < part.end for other in reserved)
-        is_inside = 0 <= part.offset <= part.end <= device_size
+        is_inside = part.offset >= 0 and part.end <= device_size
         require(is_inside and not is_lvms, f"it would write {part.length} bytes at {part.offset}")
     for area, second in ((move.original, move.second) for move in run.mdas):
         is_nested = label_end <= area.offset <= second.offset < second.end <= area.end <= device_size

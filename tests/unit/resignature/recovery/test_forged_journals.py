@@ -227,7 +227,7 @@ def written(run, new):
 def around(run, change):
     """The first field with a structure, whose place is another."""
     field = next(field for field in run.fields if field.around)
-    other = field._replace(around=tuple(change(part) for part in field.around))
+    other = field._replace(around=tuple(piece for part in field.around for piece in change(part)))
     return run._replace(fields=tuple(other if one is field else one for one in run.fields))
 
 
@@ -258,16 +258,24 @@ WRONG_RUNS = {
         lambda run: moved(run, second=Range(run.mdas[0].second.offset, 0)),
         "do not lie in each other",
     ),
+    "a second area that begins before the first": (
+        lambda run: moved(run, second=Range(run.mdas[0].original.offset - 512, 4096)),
+        "do not lie in each other",
+    ),
+    "a structure in many pieces": (
+        lambda run: around(run, lambda part: [Range(part.offset + at, 1) for at in range(part.length)]),
+        "has another length",
+    ),
     "a write of no bytes": (lambda run: written(run, b""), "0 bytes at .* are no blocks"),
     "a write of half a block": (lambda run: written(run, bytes(256)), "256 bytes at .* are no blocks"),
     "a structure that is too short": (
-        lambda run: around(run, lambda part: Range(part.offset, part.length - 1)),
+        lambda run: around(run, lambda part: [Range(part.offset, part.length - 1)]),
         "has another length",
     ),
     "an LVM id of the new volume": (merged(lv_id="--yes"), "'--yes' is not an LVM id"),
     "a new volume of too many extents": (merged(segments=LONG), "it makes a volume of 4194305 extents"),
     "a full bitmap in the label": (merged(full=array("q", [0])), "would write"),
-    "a full bitmap before the disk": (merged(full=array("q", [-512])), "would write"),
+    "a full bitmap before the disk": (merged(full=array("q", [-1 << 20])), "would write"),
     "an empty bitmap behind the end": (merged(empty=array("q", [1 << 60])), "would write"),
     "a block table in the label": (table(offset=0), "would write"),
     "a full bitmap within a block": (
@@ -307,3 +315,12 @@ def test_each_value_of_a_run_has_its_range(name):
 
     with pytest.raises(FormatError, match=says):
         verify_run(change(run), disk.size_bytes, where)
+
+
+def test_a_metadata_area_behind_the_end_of_the_device_is_refused():
+    run = read_mark(cut_run("a chain", 4)).journal.run._replace(writes=(), fields=())
+    end = max(move.original.end for move in run.mdas)
+    verify_run(run, end, Place("the journal", 0))
+
+    with pytest.raises(FormatError, match="do not lie in each other"):
+        verify_run(run, end - 1, Place("the journal", 0))

@@ -44,11 +44,13 @@ from kit.cuts import (
 from kit.examples import WHOLE, some
 from kit.live import STATES
 from relvmoiscsi import engine
+from relvmoiscsi.device import Fence
 from relvmoiscsi.errors import FormatError, Refused, RelvmoiscsiError, Unfinished
 from relvmoiscsi.formats import vhd
 from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.resignature.protocol import journal
 from relvmoiscsi.resignature.protocol.commit_record import COMMIT_RECORD_AT, CommitRecord, with_commit_record
+from relvmoiscsi.resignature.recovery import cut_run
 
 pytestmark = pytest.mark.states
 
@@ -555,3 +557,25 @@ def test_a_commit_that_lands_behind_the_way_back_leads_lvm_nowhere():
 
     assert lvmreader.vg_view(failing.base)[0] == "PV without VG"
     assert engine.inspect(failing.base).state == engine.UNFINISHED
+
+
+@pytest.mark.parametrize(("cut", "area"), [(CONTENTS, "original"), (SWITCHED, "second")])
+def test_a_write_that_arrives_while_the_recovery_waits_for_the_lease_is_seen(cut, area, monkeypatch):
+    """The host that was cut may write until its lease has ended: after the first look at the metadata areas."""
+    disk = cut_before(image("a chain"), cut[0], blocks=cut[1]).copy()
+    earlier = read_mark(disk)
+    place = getattr(earlier.journal.run.mdas[0], area).offset
+    claimed = cut_run._claimed
+
+    def late(device, found):
+        ended = claimed(device, found)
+        disk.poke(place, bytes(512))
+        before.append(disk.copy())
+        return ended
+
+    before = []
+    monkeypatch.setattr(Fence, "OUTLAST_SECONDS", 0.0)
+    monkeypatch.setattr(cut_run, "_claimed", late)
+    with pytest.raises(RelvmoiscsiError, match="take the clone again. Only the commit record of .* was written"):
+        recover(disk)
+    assert disk == before[0]
