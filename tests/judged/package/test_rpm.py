@@ -21,7 +21,8 @@ DIRECTORIES = ("/usr/lib/tmpfiles.d", "/usr/lib/systemd/system/xapi.service.d", 
                "/usr/share/bash-completion", "/usr/share/bash-completion/completions", SHARE[:-1])  # fmt: skip
 FILES = ("/etc/relvmoiscsi.conf", "/usr/lib/tmpfiles.d/relvmoiscsi.conf",
          "/usr/lib/systemd/system/xapi.service.d/relvmoiscsi.conf",
-         "/usr/share/bash-completion/completions/relvmoiscsi", "/usr/share/man/man8/relvmoiscsi.8.gz")  # fmt: skip
+         "/usr/share/bash-completion/completions/relvmoiscsi", "/usr/share/man/man8/relvmoiscsi.8.gz",
+         SHARE + "relvmoiscsi/answers.schema.json")  # fmt: skip
 RULES = {"/etc/udev/rules.d/" + path.name for path in (TOP / "udev").glob("*.rules")}
 
 
