@@ -17,8 +17,9 @@ from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.pool import attach, attach_plan, luns, records
 from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
 from relvmoiscsi.pool.luns import PoolLun
-from relvmoiscsi.pool.records import HBA_TYPE, OWN_TYPES, ProbePortal, portal_of
+from relvmoiscsi.pool.records import ProbePortal, portal_of
 from relvmoiscsi.pool.vms import transfer
+from relvmoiscsi.sr_types import HBA_SR, OWN_TYPES
 
 #: asks for an action at the array, "clone" or "map", on the LUN with this SCSIid; returns whether to look again
 Array = Callable[[str, str], bool]
@@ -63,7 +64,7 @@ class Day:
             pbd["device_config"] for host, (_, pbd) in pool.pbds_of(scratch.ref).items() if host == pool.master
         ]
         self.scsi_id = str(self.config.get("SCSIid", ""))
-        self.is_hba = scratch.record["type"] == HBA_TYPE
+        self.is_hba = scratch.record["type"] == HBA_SR.stock
         self.refs = made.all_refs(calls)
         self.vms: Dict[str, str] = {}  #: references of "one", "two" and "helper"
         self.vdis: Dict[str, str] = {}  #: references of "one" and "two", the single disks of the VMs with these names
@@ -92,13 +93,13 @@ class Day:
         return str(self.config.get("target", "")).split(",")[0]
 
     def luns(self, target: str = "") -> List[Dict[str, Any]]:
-        found: List[Dict[str, Any]] = self.command("luns", *self.where(target))["luns"]
+        found: List[Dict[str, Any]] = self.command("luns", *self.where(target))["pool_luns"]
         return found
 
     def clones(self, target: str = "") -> List[Dict[str, Any]]:
         """Return the untouched clones of the scratch SR that the pool sees."""
         seen = self.luns(target)
-        return [row for row in seen if row["kind"] == luns.CLONE and row["copy_of"] == self.scratch.uuid]
+        return [row for row in seen if row["lun_kind"] == luns.CLONE and row["copy_of"] == self.scratch.uuid]
 
     @property
     def clone(self) -> PoolLun:
@@ -150,7 +151,7 @@ def _abilities(day: Day) -> str:
 
 def _drivers(day: Day) -> str:
     types = {row["type"] for row in day.calls.records("SM").values()}
-    missing = sorted(set(OWN_TYPES.values()) - types)
+    missing = sorted(set(OWN_TYPES) - types)
     if missing:
         raise Failed(f"The pool knows no SRs of type {', '.join(missing)}.")
     versions, problems = {}, []
@@ -205,8 +206,15 @@ def _clone(day: Day) -> str:
             expect("the number of clones", len(found), 1)
             (row,) = found
             portal = ProbePortal(row["target"], row["iqn"], day.config.get("port", ""))
-            day.lun = PoolLun(row["scsi_id"], row["kind"], portal.with_chap_of(portal_of(day.config)),
-                              sr_uuid=row["sr"], of_sr=row["copy_of"], name=row["name"], is_ours=True)  # fmt: skip
+            day.lun = PoolLun(
+                row["scsi_id"],
+                row["lun_kind"],
+                portal.with_chap_of(portal_of(day.config)),
+                sr_uuid=row["sr"],
+                of_sr=row["copy_of"],
+                name=row["sr_name_label"],
+                is_ours=True,
+            )
             return f"The LUN {row['scsi_id']} is a clone of the SR."
     raise Failed(f"The pool sees no clone of the LUN {day.scsi_id}.")
 
@@ -255,7 +263,7 @@ def _attach(day: Day) -> str:
 
 def _attached(day: Day) -> Dict[str, Any]:
     words = ["attach", day.clone.scsi_id, "--yes", "--name", day.name("copy"), *day.where()]
-    (row,) = day.command(*words)["luns"]
+    (row,) = day.command(*words)["attach_results"]
     found: Dict[str, Any] = row
     return found
 
@@ -270,7 +278,7 @@ def _attach_again(day: Day) -> str:
 def _scan(day: Day) -> str:
     day.calls.run("SR.scan", day.copy())
     found = made.vdi_facts(day.calls, day.copy())
-    pairs = {pair["old"]: pair["new"] for pair in day.command("map", day.copy_uuid)["vdis"]}
+    pairs = {pair["old_vdi"]: pair["new_vdi"] for pair in day.command("map", day.copy_uuid)["vdi_pairs"]}
     expect("the originals of the VDIs", sorted(pairs), sorted(day.before))
     for old, facts in day.before.items():
         expect(f"the VDI that {old} became", found.get(pairs[old]), facts)
@@ -286,13 +294,14 @@ def _data(day: Day) -> str:
 def _copied_bytes(day: Day, name: str) -> bytes:
     """Return the content of the copy of a disk of the kit."""
     old = day.uuid("VDI", day.vdis[name])
-    (new,) = [pair["new"] for pair in day.command("map", day.copy_uuid)["vdis"] if pair["old"] == old]
+    pairs = day.command("map", day.copy_uuid)["vdi_pairs"]
+    (new,) = [pair["new_vdi"] for pair in pairs if pair["old_vdi"] == old]
     return transfer.export_raw(day.calls, day.calls.call("VDI.get_by_uuid", new))
 
 
 def _clone_vm(day: Day) -> str:
     words = ["clone", day.copy_uuid, day.uuid("VM", day.vms["one"]), "--isolated", day.name("isolated")]
-    (row,) = day.command(*words, "--name", day.name("one copied"), "--yes")["vms"]
+    (row,) = day.command(*words, "--name", day.name("one copied"), "--yes")["clone_results"]
     expect("the result", row["status"], "cloned")
     vm = day.vms["copied"] = day.calls.call("VM.get_by_uuid", row["new_vm"])
     _expect_disks_on(day, vm, day.copy())
@@ -335,28 +344,28 @@ def _said(day: Day, *words: str) -> str:
 
 def _rescue(day: Day) -> str:
     words = ["rescue", day.copy_uuid, day.uuid("VDI", day.vdis["two"]), "--vm", day.uuid("VM", day.vms["helper"])]
-    (row,) = day.command(*words, "--yes")["disks"]
+    (row,) = day.command(*words, "--yes")["rescue_results"]
     expect("the result", (row["status"], row["mode"]), ("lent", "RO"))
     _expect_disks_on(day, day.vms["helper"], day.copy())
     return "The helper VM has the disk, read-only."
 
 
 def _give_back(day: Day) -> str:
-    (row,) = day.command("rescue", day.copy_uuid, "--done", "--yes")["disks"]
+    (row,) = day.command("rescue", day.copy_uuid, "--done", "--yes")["rescue_results"]
     expect("the result", row["status"], "taken back")
     expect("the disks of the helper VM", day.disks(day.vms["helper"]), [])
     return "The helper VM has no disk."
 
 
 def _discard(day: Day) -> str:
-    (row,) = day.command("discard", day.copy_uuid, "--with-vms", "--yes")["srs"]
+    (row,) = day.command("discard", day.copy_uuid, "--with-vms", "--yes")["discard_results"]
     expect("the result", row["status"], "discarded")
     left = made.find(day.calls, day.scratch)
     expect("copies of the SR", len(left.srs), 0)
     expect("VMs of the kit", sorted(left.vms), sorted(day.vms[name] for name in ("one", "two", "helper")))
     expect("networks of the kit", len(left.networks), 1)
     expect("the VDIs of the original", made.vdi_facts(day.calls, day.scratch.ref), day.before)
-    kinds = [lun["kind"] for lun in day.luns() if lun["scsi_id"] == day.clone.scsi_id]
+    kinds = [lun["lun_kind"] for lun in day.luns() if lun["scsi_id"] == day.clone.scsi_id]
     expect("what the LUN of the clone is", kinds, [luns.RESIGNATURED])
     return "SR, VM and network are gone; the VDIs of the original are unchanged."
 

@@ -17,6 +17,7 @@ from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.calls import Calls, Record, passing
 from relvmoiscsi.pool.records import AT_WORK, ORIGINAL_SR
 from relvmoiscsi.pool.vms.inventory import COPY_OF
+from relvmoiscsi.sr_types import STOCK_TYPES
 
 SCRATCH = "relvmoiscsi-scratch"  #: key of SR.other_config: a person sets this key on an SR whose content may be lost
 MARK = "relvmoiscsi-acceptance"  #: key of other_config; the value is the UUID of the scratch SR
@@ -84,7 +85,7 @@ def scratch_of(calls: Calls, text: str) -> Scratch:
     ref = records.find_sr(pool, text)
     sr = pool.srs[ref]
     name = sr["name_label"]
-    if sr["type"] not in records.OWN_TYPES:
+    if sr["type"] not in STOCK_TYPES:
         raise Refused(f"The SR {name!r} has the type {sr['type']}; the kit needs lvmoiscsi or lvmohba.")
     if records.is_copy(sr):
         raise Refused(f"The SR {name!r} is a copy that `relvmoiscsi pool attach` has introduced. Name an original.")

@@ -82,7 +82,7 @@ class Deadline:
 
     @property
     def _in_words(self) -> str:
-        return f"{round(self.seconds, 1):g}"
+        return f"{round(self.seconds, 1):g}"  # a step has other seconds than the call has
 
     def part(self, seconds: float) -> "Deadline":
         """Return a budget of `seconds` from now, at most the remaining time."""

@@ -81,6 +81,7 @@ class Fence:
     LEASE_SECONDS = 10.0  #: the longest lease
     OUTLAST_SECONDS = 12.0  #: the longest lease, and time for the way of the last write to the LUN
     SLOW_LOOKS = 30  #: looks in a row that took longer than the lease
+    is_alone = False  #: whether no other client can write to the device: it is in memory
 
     def __init__(
         self,
@@ -220,6 +221,9 @@ class Device(ABC):
 
         `of_another_host`: the earlier run may still be at work. So wait first until its lease has ended.
         """
+
+    def verify_copy(self, data_bytes: int) -> None:  # noqa: B027 - most devices copy as fast as they read and write
+        """Raise Refused where a copy of so many bytes to another place of the device would take hours."""
 
     def data_ranges(self) -> List[Range]:
         """Return the ranges of the device that may hold bytes other than zero, in ascending order."""
@@ -388,6 +392,9 @@ class ForwardingDevice(Device):
     def end_late_writes(self, of_another_host: bool = False) -> None:
         self._device.end_late_writes(of_another_host)
 
+    def verify_copy(self, data_bytes: int) -> None:
+        self._device.verify_copy(data_bytes)
+
     def data_ranges(self) -> List[Range]:
         return self._device.data_ranges()
 
@@ -417,3 +424,26 @@ class CountingDevice(ForwardingDevice):
     def flush(self) -> None:
         super().flush()
         self.flushes += 1
+
+
+class MemoryDevice(ForwardingDevice):
+    """Keeps all writes in memory: a run on this device is a dry run. A read gives what the run has left."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__(device)
+        self._fence = Fence(device.name)
+        self._fence.is_alone = True
+        self.chunks: List[Chunk] = []  #: in the order of the writes
+
+    def read(self, ranges: Sequence[Range]) -> List[bytes]:
+        found = zip(ranges, super().read(ranges))
+        return [overlaid(data, part.offset, self.chunks) for part, data in found]
+
+    def write(self, chunks: Sequence[Chunk]) -> None:
+        self.chunks += chunks
+
+    def flush(self) -> None:
+        pass
+
+    def end_late_writes(self, of_another_host: bool = False) -> None:
+        pass

@@ -13,12 +13,12 @@ exclusively, and must hold LVM's locks. `vg_names` returns the VG names to lock.
 import logging
 from typing import NamedTuple, Optional, Sequence, Tuple, Union
 
+from relvmoiscsi.arguments import DEVICE, ENTROPY, FUNCTION, TEXT, an, optional, promised
 from relvmoiscsi.device import CountingDevice, Device
 from relvmoiscsi.errors import (
     NOTHING_WRITTEN,
     FormatError,
     NotFound,
-    Place,
     Refused,
     RelvmoiscsiError,
     Unfinished,
@@ -76,14 +76,14 @@ from relvmoiscsi.resignature.reading.read_cache import ReadCache
 from relvmoiscsi.resignature.reading.request import OneVdiRequest, ResignatureRequest, naming_who_asks
 from relvmoiscsi.resignature.reading.sm_work import database_pools, databases, without_databases
 from relvmoiscsi.resignature.reading.volumes import saved
-from relvmoiscsi.resignature.reading.way_out import once_more
+from relvmoiscsi.resignature.reading.way_out import device_argument
 from relvmoiscsi.resignature.recovery import cut_run, earlier_run
 from relvmoiscsi.resignature.recovery.earlier_run import LaterCopy
 from relvmoiscsi.resignature.recovery.undo import prepare_undo
 from relvmoiscsi.resignature.writing import apply
 from relvmoiscsi.resignature.writing.copying import Progress
 from relvmoiscsi.scsi_id_text import named_scsi_id
-from relvmoiscsi.wording import command
+from relvmoiscsi.wording import shell_command
 
 __all__ = [  # described in docs/python.rst, and stable
     "AlreadyDone", "Comparison", "Inspection", "OneVdiRequest", "Prepared", "ResignatureRequest", "Result",
@@ -151,6 +151,7 @@ class Prepared(NamedTuple):
 # --- resignature
 
 
+@promised(device=DEVICE, entropy=ENTROPY, request=an("a ResignatureRequest", ResignatureRequest))
 def prepare(
     device: Device,
     entropy: Entropy,
@@ -171,7 +172,7 @@ def prepare(
             tell(error, device.name, Problems((error,)), request)
             raise
         with telling(cache, label, request):
-            record = read_commit_record(label, Place(device.name, label.offset))
+            record = read_commit_record(label, device.name)
             if record is not None and record.phase != DONE:
                 raise sentences.unfinished(device.name, record)
             done = None if request.again else _done_before(cache, label, record, request.scsi_id)
@@ -194,6 +195,8 @@ def prepare(
             made = run_plan.plan_resignature(cache, selection, ids, entropy(16), request.scsi_id, unverified)
             check_plan(cache, lun, made)
             later_copy = earlier_run.later_copy(cache, label, record, request.scsi_id)
+        if selection.cost is not None:
+            device.verify_copy(selection.cost.data_bytes)
     return Prepared(
         state_of(record), made, lun, counting.reads, counting.read_batches, selection.cost, defects,
         later_copy=later_copy,
@@ -213,7 +216,7 @@ def _refuse_other_ids(name: str, done: AlreadyDone, request: ResignatureRequest)
     ids = done.run.ids if done.run is not None else IdMap("", {"": done.sr_uuid}, {})
     found = mapfile.contradictions(request.chosen or IdMap("", {}, {}), request.sr_uuid, ids)
     if found:
-        raise Refused(f"{name} already has other ids: {found[0]}. The option `again` resignatures the LUN once more.")
+        raise Refused(f"{name} already has other ids: {found[0]}. `again` resignatures the LUN once more.")
 
 
 def refuse_other_content(device: Device, lun: Optional[Lun], run: Optional[Run], request: ResignatureRequest) -> None:
@@ -231,10 +234,9 @@ def refuse_other_content(device: Device, lun: Optional[Lun], run: Optional[Run],
 def refuse_databases(name: str, lun: Optional[Lun], clear_databases: bool) -> None:
     """Raises Refused where a resignatured LUN holds databases of a pool that were to be cleared."""
     if clear_databases and lun is not None and databases(lun):
-        again = once_more(name, "--clear-metadata-vdi")
-        raise Refused(
-            f"{name} was resignatured before, and a VDI is marked as a database of a pool still. To remove the mark, "
-            f"run {again} on a host that has the LUN, for SR.create on the pool's master."
+        again = shell_command("relvmoiscsi resignature --again --clear-metadata-vdi", device_argument(name))
+        raise Refused(f"{name} was resignatured before, and a VDI is marked as a database of a pool still.").advising(
+            f"To remove the mark, run `{again}` on a host that has the LUN, for SR.create on the pool's master."
         )
 
 
@@ -242,8 +244,9 @@ def refuse_left_behind(name: str, lun: Optional[Lun], run: Optional[Run], withou
     """Raises Refused where a resignatured LUN holds a VDI that was to be left behind; `run` is the last run."""
     for uuid in without:
         if lun is not None and named_now(uuid, lun, run) in lun.settled().disks():
+            again = shell_command("relvmoiscsi resignature --again", device_argument(name), without=uuid)
             problem = f"{name} was resignatured before, with VDI {uuid}, which was to be left behind."
-            raise Refused(problem + f" To leave it behind, run {once_more(name, '--without', uuid)}.")
+            raise Refused(problem).advising(f"To leave it behind, run `{again}`.")
 
 
 def find_done(device: Device, scsi_id: Optional[str] = None) -> Optional[AlreadyDone]:
@@ -253,7 +256,7 @@ def find_done(device: Device, scsi_id: Optional[str] = None) -> Optional[Already
     """
     try:
         label = survey.read_label(device)
-        record = read_commit_record(label, Place(device.name, label.offset))
+        record = read_commit_record(label, device.name)
         return _done_before(device, label, record, scsi_id)
     except (FormatError, Refused, NotFound) as problem:
         log.debug("%s: %s", device.name, problem)
@@ -267,7 +270,7 @@ def has_new_identities(device: Device, scsi_id: str) -> bool:
     """
     try:
         label = survey.read_label(device)
-        record = read_commit_record(label, Place(device.name, label.offset))
+        record = read_commit_record(label, device.name)
     except (FormatError, Refused, NotFound):
         return False
     is_after = record is not None and record.kind == RESIGNATURE and record.phase != IN_PROGRESS
@@ -312,6 +315,7 @@ def copy_unseen(device: Device, prepared: Prepared, progress: Optional[Progress]
     )
 
 
+@promised(device=DEVICE, prepared=an("a Prepared", Prepared), progress=optional(FUNCTION))
 def resignature(device: Device, prepared: Prepared, progress: Optional[Progress] = None) -> Result:
     """Execute a prepared plan. Raises Refused, Overtaken, Unfinished or DeviceError; the error states
     the state of the device.
@@ -353,6 +357,7 @@ def find_unfinished(device: Device) -> Optional[EarlierRun]:
         return earlier_run.find_unfinished(device)
 
 
+@promised(device=DEVICE, earlier=optional(an("an EarlierRun", EarlierRun)), scsi_id=optional(TEXT))
 def recover(device: Device, earlier: Optional[EarlierRun] = None, scsi_id: Optional[str] = None) -> Result:
     """End an interrupted run: roll back before its commit; finish after its commit, with the ids of the run.
 
@@ -379,11 +384,10 @@ def recover(device: Device, earlier: Optional[EarlierRun] = None, scsi_id: Optio
         return _result(counting, found.state, found.lun, run._replace(ids=run.ids.reversed()))
     digest = scsi_id_digest(scsi_id)
     if any(digest) and any(earlier.commit_record.scsi_id_digest) and digest != earlier.commit_record.scsi_id_digest:
-        undo_first = f"Run {command('relvmoiscsi', 'undo', device.name)}, then resignature it."
+        undo_first = f"Run `{shell_command('relvmoiscsi undo', device.name)}`, then resignature it."
         way_out = sentences.on_a_copy(device.name) if run.merged is not None else undo_first
-        raise Refused(
-            f"{device.name} is a copy of a LUN whose resignature was cut (SCSIid {run.scsi_id}). {way_out}"
-        ).in_state(NOTHING_WRITTEN)
+        problem = f"{device.name} is a copy of a LUN whose resignature was cut (SCSIid {run.scsi_id})."
+        raise Refused(problem).advising(way_out).in_state(NOTHING_WRITTEN)
     cut_run.finish(counting, earlier)
     found = _inspect_after(device, f"The {KINDS[run.kind]} was finished.", run.kind == UNDO and run.unverified)
     return _result(counting, found.state, found.lun, run)
@@ -408,6 +412,7 @@ def _inspect_after(device: Device, done: str, unverified: Union[bool, Sequence[s
     return found
 
 
+@promised(device=DEVICE, entropy=ENTROPY)
 def undo(device: Device, entropy: Entropy) -> Result:
     """Restore the old identities: roll back an interrupted run, or reverse a finished run.
 
@@ -416,12 +421,15 @@ def undo(device: Device, entropy: Entropy) -> Result:
     earlier = read_undoable(device)
     if earlier.journal.run.merged is not None and not goes_back(earlier):
         # the old images share extents with the new image: later writes are in both, and freed slots were reused
-        way_out = f" {command('relvmoiscsi', 'recover', device.name)} finishes it. {sentences.on_a_copy(device.name)}"
+        way_out = (
+            f"`{shell_command('relvmoiscsi recover', device.name)}` finishes it. {sentences.on_a_copy(device.name)}"
+        )
         finish = "" if earlier.commit_record.phase == DONE else way_out
-        raise Refused(
+        problem = (
             f"{device.name} was reduced to one VDI, which cannot be undone after the commit: the snapshots are gone, "
-            f"and the old images share extents with the new image.{finish}"
-        ).in_state(NOTHING_WRITTEN)
+            "and the old images share extents with the new image."
+        )
+        raise Refused(problem).advising(finish).in_state(NOTHING_WRITTEN)
     if earlier.commit_record.phase == DONE:
         return _reverse(device, earlier, entropy)
     result, is_undo = recover(device, earlier), earlier.commit_record.kind == UNDO

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Every error that relvmoiscsi raises on purpose, its exit status and its SM error key.
 
-A message is one or more full sentences: what and where, what was found and what was expected, what to do next. The
-state of the disk is a separate sentence. The caller that knows the state adds the sentence (`in_state`), and the
+A message is one or more full sentences: what and where, what was found and what was expected. What a person does next
+with a command is apart, as the advice: a program that calls the engine has functions and fields in place of commands.
+The state of the disk is a separate sentence. The caller that knows the state adds the sentence (`in_state`), and the
 command prints the sentence last.
 
 Any other exception is a bug: its traceback is printed and the command exits with 70.
@@ -11,13 +12,13 @@ Any other exception is a bug: its traceback is printed and the command exits wit
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar, Union
 
-from relvmoiscsi.wording import command
+from relvmoiscsi.wording import quoted
 
 __all__ = [
     "NOTHING_WRITTEN", "NO_WAY_OUT", "BadChecksum", "BadMagic", "CommandFailed", "DeviceError", "FormatError",
     "Malformed", "NoConnection", "NotFound", "OnDefect", "Overtaken", "Partial", "Place", "Refused",
-    "RelvmoiscsiError", "Truncated", "Unfinished", "Unsupported", "UsageError", "WayOut", "error_facts", "in_state",
-    "raise_defect", "reading", "shown_bytes",
+    "RelvmoiscsiError", "StructureError", "Truncated", "Unfinished", "Unsupported", "UsageError", "WayOut",
+    "error_facts", "in_state", "raise_defect", "reading", "shown_bytes",
 ]  # fmt: skip
 
 NOTHING_WRITTEN = "Nothing was written."
@@ -53,6 +54,7 @@ class RelvmoiscsiError(Exception):
     def __init__(self, message: str, sm_key: Optional[str] = None) -> None:
         super().__init__(message)
         self.message = message
+        self.advice = ""
         self.disk_state = ""
         if sm_key is not None:
             self.sm_key = sm_key
@@ -62,8 +64,18 @@ class RelvmoiscsiError(Exception):
         self.disk_state = self.disk_state or sentence
         return self
 
+    def advising(self: SelfError, sentences: str) -> SelfError:
+        """Add what a person does next, with a command for a shell; return the error. A program has its own way on."""
+        self.advice = f"{self.advice} {sentences}".strip()
+        return self
+
+    @property
+    def told(self) -> str:
+        """The message and the advice, without the state of the disk."""
+        return f"{self.message} {self.advice}".strip()
+
     def __str__(self) -> str:
-        return (self.message + " " + self.disk_state).strip()
+        return f"{self.told} {self.disk_state}".strip()
 
 
 @contextmanager
@@ -146,44 +158,45 @@ def shown_bytes(data: bytes) -> str:
     return "the bytes " + " ".join(f"{byte:02x}" for byte in data) if data else "no bytes"
 
 
-class BadMagic(FormatError):
+class StructureError(FormatError):
+    """A structure at a known place, with a problem. Each kind of problem has a class."""
+
+    consequence = ""  #: a second sentence of the message
+
+    def __init__(self, what: str, where: Place, problem: str) -> None:
+        super().__init__(f"{what} at {where}: {problem}.{self.consequence}")
+        self.what, self.where, self.problem = what, where, problem
+
+
+class BadMagic(StructureError):
     """A structure does not start with its magic bytes."""
 
     def __init__(self, what: str, where: Place, found: bytes, expected: bytes) -> None:
-        super().__init__(f"{what} at {where}: it begins with {shown_bytes(found)}, expected {shown_bytes(expected)}.")
-        self.what, self.where, self.found, self.expected = what, where, found, expected
+        super().__init__(what, where, f"it begins with {shown_bytes(found)}, expected {shown_bytes(expected)}")
 
 
-class BadChecksum(FormatError):
+class BadChecksum(StructureError):
     """The stored checksum of a structure and the checksum of its content differ."""
 
     def __init__(self, what: str, where: Place, stored: int, computed: int) -> None:
-        super().__init__(f"{what} at {where}: its checksum is 0x{stored:08x}, its content gives 0x{computed:08x}.")
-        self.what, self.where, self.stored, self.computed = what, where, stored, computed
+        super().__init__(what, where, f"its checksum is 0x{stored:08x}, its content gives 0x{computed:08x}")
 
 
-class Truncated(FormatError):
+class Truncated(StructureError):
     """A structure extends past the end of its container."""
 
     def __init__(self, what: str, where: Place, needed: int, available: int) -> None:
-        super().__init__(f"{what} at {where}: it needs {needed} bytes, only {max(0, available)} are there.")
-        self.what, self.where, self.needed, self.available = what, where, needed, available
+        super().__init__(what, where, f"it needs {needed} bytes, only {max(0, available)} are there")
 
 
-class Malformed(FormatError):
+class Malformed(StructureError):
     """A structure with valid magic whose values contradict each other."""
 
-    def __init__(self, what: str, where: Place, problem: str) -> None:
-        super().__init__(f"{what} at {where}: {problem}.")
-        self.what, self.where, self.problem = what, where, problem
 
-
-class Unsupported(FormatError):
+class Unsupported(StructureError):
     """A known or well-formed structure that relvmoiscsi cannot rewrite."""
 
-    def __init__(self, what: str, where: Place, problem: str) -> None:
-        super().__init__(f"{what} at {where}: {problem}. This is not supported.")
-        self.what, self.where, self.problem = what, where, problem
+    consequence = " This is not supported."
 
 
 #: called by a reader for unreadable bytes: `raise_defect`, or a function that stores the error
@@ -210,7 +223,7 @@ class CommandFailed(RelvmoiscsiError):
     exit_status = 6
 
     def __init__(self, argv: Sequence[str], status: int, stderr: str) -> None:
-        super().__init__(f"{command(*argv)} failed with exit status {status}: {stderr.strip() or 'no message'}")
+        super().__init__(f"`{quoted(*argv)}` failed with exit status {status}: {stderr.strip() or 'no message'}")
         self.argv, self.status, self.stderr = tuple(argv), status, stderr
 
 
@@ -264,9 +277,10 @@ def error_facts(error: RelvmoiscsiError) -> Dict[str, Any]:
     """Return the facts of an error, for `--json` of any command."""
     return {
         "error": {
-            "kind": type(error).__name__,
+            "class": type(error).__name__,
             "exit_status": error.exit_status,
             "message": error.message,
+            "advice": error.advice,
             "disk_state": error.disk_state,
         },
     }

@@ -32,6 +32,8 @@ class KnownSr:
 
     def __init__(self, ref: str, record: Record, pbds: Sequence[Record]) -> None:
         self.ref, self.record, self.pbds = ref, record, pbds
+        #: the SCSIids that SM recorded for the SR when a host attached the SR
+        self._made_on = _luns_named(record.get("sm_config", {}), lambda _path: None)
 
     def is_attached_elsewhere(self, live_hosts: Container[str], follow: Follow = lambda _pbd, _path: None) -> bool:
         """Does a live host have the SR attached on another LUN? The caller has asked for users of its LUN by SCSIid.
@@ -39,15 +41,11 @@ class KnownSr:
         The records of an attached SR name the LUN where its PBD has only a device path.
         """
         attached = [pbd for pbd in self.pbds if pbd.get("currently_attached") and pbd.get("host") in live_hosts]
-        return any(luns_of_pbd(pbd, follow) for pbd in attached) or bool(attached and self._luns_made_on())
+        return any(luns_of_pbd(pbd, follow) for pbd in attached) or bool(attached and self._made_on)
 
     def is_new(self) -> bool:
         """Is the SR just introduced? No PBD, no VDI and no record of a LUN says that a host has had it attached."""
-        return not self.pbds and not self._luns_made_on() and not self.record.get("VDIs")
-
-    def _luns_made_on(self) -> List[str]:
-        """Return the SCSIids that SM has recorded for the SR when a host attached the SR."""
-        return _luns_named(self.record.get("sm_config", {}), lambda _path: None)
+        return not self.pbds and not self._made_on and not self.record.get("VDIs")
 
 
 def find_sr(sr_uuid: str, srs: Records, pbds: Records) -> Optional[KnownSr]:

@@ -5,10 +5,10 @@
                  the LUN. Nothing is written. With hba=true: only LUNs behind its adapters (Fibre Channel, SAS).
                  `problems` has a sentence for each target that did not answer. Of such a target, the answer lists only
                  the LUNs that the host sees.
-                 {"luns": [{"scsi_id", "device", "state", "size_bytes", "sr", "old_sr", "copied", "metadata_of",
-                 "changed_at", "name", "problem"}, ...], "problems": [], "next": null}
+                 {"host_luns": [{"scsi_id", "device", "state", "size_bytes", "sr", "old_sr", "copied",
+                 "metadata_of", "changed_at", "sr_name_label", "problem"}, ...], "problems": [], "next": null}
     map          sr: the old ids of a resignatured LUN, while its journal is on the LUN
-                 {"old_sr", "new_sr", "vdis": [{"old", "new", "name_label"}, ...], "next": null}
+                 {"old_sr", "new_sr", "vdi_pairs": [{"old_vdi", "new_vdi", "name_label"}, ...], "next": null}
     status       the active runs on this host
                  {"runs": [{"scsi_id", "by", "phase", "percent"}, ...]}
     resignature  scsi_id, dry_run, clear_metadata_vdi, later_copy, vdis, sr_uuid: the JSON of `relvmoiscsi
@@ -38,7 +38,6 @@ from typing import (
     List,
     Mapping,
     Optional,
-    Sequence,
     Tuple,
 )
 
@@ -49,7 +48,6 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, NotFound, RelvmoiscsiError, Usag
 from relvmoiscsi.formats import mapfile
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.host import iscsi_sessions
-from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.hba import adapters
 from relvmoiscsi.host.locks.lun_lock import locked_luns
@@ -90,10 +88,11 @@ _PHASES = {
 
 def look(path: str, told: Callable[[engine.Inspection], Dict[str, Any]]) -> Dict[str, Any]:
     """Inspect a LUN in a child process, which is abandoned when the LUN does not answer. Raises RelvmoiscsiError."""
+    from relvmoiscsi.lun.disk_source import DiskSource  # noqa: PLC0415 - before the fork, as each LUN has a child
 
     def inspected(_begin: Any) -> Dict[str, Any]:
-        with open_device(path, writable=False) as device:
-            return told(engine.inspect(device))
+        with DiskSource(path, THIS_HOST).opened_to_read() as lun:
+            return told(engine.inspect(lun.device))
 
     found: Dict[str, Any] = run_in_child(inspected, Deadline(LUN_SECONDS), "the LUN had been read")
     return found
@@ -102,7 +101,7 @@ def look(path: str, told: Callable[[engine.Inspection], Dict[str, Any]]) -> Dict
 def luns(host: Host = THIS_HOST) -> Dict[str, str]:
     """Return the device of each LUN, sorted by SCSIid: the multipath map of the LUN, or a disk without a map."""
     found: Dict[str, str] = {}
-    directory = os.path.join(host.sysfs, "block")
+    directory = host.at("sys/block")
     for name in sorted(os.listdir(directory)) if os.path.isdir(directory) else []:  # dm-0 before sda
         scsi_id = scsi_id_of_disk(name, host) if name.startswith(("sd", "dm-")) else None
         if scsi_id is not None and is_scsi_id(scsi_id):
@@ -131,11 +130,18 @@ def classify(arguments: Arguments, host: Host = THIS_HOST, see: Look = look, fin
         behind, problems = luns_of_srs(xapi, host.installation_uuid, deadline)
         behind = {scsi_id: lun for scsi_id, lun in behind.items() if is_scsi_id(scsi_id)}
     ids = [scsi_id for scsi_id in sorted({*shown, *behind}) if scsi_id >= start]
-    ahead = _read_ahead({scsi_id: behind[scsi_id] for scsi_id in ids if scsi_id in behind}, shown, deadline)
+    ahead: Dict[str, Optional[Dict[str, Any]]] = {}  # rows that are read in parallel; None for a LUN that had no time
+    if behind:
+        from relvmoiscsi.lun.url_source import each_at_once  # noqa: PLC0415
+
+        first = [scsi_id for scsi_id in ids if scsi_id in behind][:MOST_AHEAD]
+        works = [partial(_row_behind, scsi_id, behind[scsi_id], shown.get(scsi_id), deadline) for scsi_id in first]
+        # All threads have ended at the return: LUNs that the kernel shows are read in forked processes.
+        ahead = dict(zip(first, each_at_once(works)))
 
     def made(scsi_id: str) -> Dict[str, Any]:
         row = ahead.get(scsi_id)
-        if row is None and scsi_id in behind:
+        while row is None and scsi_id in behind:
             row = _row_behind(scsi_id, behind[scsi_id], shown.get(scsi_id), Deadline(LUN_SECONDS))
         if row is None or row["state"] is None and scsi_id in shown:
             row = {"scsi_id": scsi_id, "device": shown[scsi_id]}
@@ -145,47 +151,23 @@ def classify(arguments: Arguments, host: Host = THIS_HOST, see: Look = look, fin
                 row.update(state=None, problem=str(error)[:MOST_PROBLEM])
         return row
 
-    return _page(
-        "plugin classify",
-        "luns",
-        [(scsi_id, partial(made, scsi_id)) for scsi_id in ids],
-        {"problems": _shortened(problems)},
-        deadline,
-    )
+    told, left_out = [problem[:MOST_PROBLEM] for problem in problems[:MOST_PROBLEMS]], len(problems) - MOST_PROBLEMS
+    if left_out > 0:
+        told.append(f"{left_out} more targets have problems.")
+    rows: List[_Row] = [(scsi_id, partial(made, scsi_id)) for scsi_id in ids]
+    return _page("plugin classify", "host_luns", rows, {"problems": told}, deadline)
 
 
-def _shortened(problems: Sequence[str]) -> List[str]:
-    """Return the first sentences, and how many are left out."""
-    shown = [problem[:MOST_PROBLEM] for problem in problems[:MOST_PROBLEMS]]
-    left_out = len(problems) - len(shown)
-    return [*shown, f"{left_out} more targets have problems."] if left_out else shown
-
-
-def _read_ahead(
-    behind: "Mapping[str, TargetLun]", known: Mapping[str, str], deadline: Deadline
-) -> Dict[str, Optional[Dict[str, Any]]]:
-    """Return rows of LUNs, read in parallel; None for a LUN that was not read in time.
-
-    All threads have ended at the return: LUNs that the kernel shows are read in forked processes.
-    """
-    if not behind:
-        return {}
-    from relvmoiscsi.lun.url_source import each_at_once  # noqa: PLC0415
-
-    def read(scsi_id: str) -> Optional[Dict[str, Any]]:
-        if deadline.has_passed:
-            return None
-        return _row_behind(scsi_id, behind[scsi_id], known.get(scsi_id), deadline.part(LUN_SECONDS))
-
-    ids = list(behind)[:MOST_AHEAD]
-    return dict(zip(ids, each_at_once([partial(read, scsi_id) for scsi_id in ids])))
-
-
-def _row_behind(scsi_id: str, lun: "TargetLun", path: Optional[str], deadline: Deadline) -> Dict[str, Any]:
-    row: Dict[str, Any] = {"scsi_id": scsi_id, "device": path or lun.url}
+def _row_behind(scsi_id: str, lun: "TargetLun", path: Optional[str], deadline: Deadline) -> Optional[Dict[str, Any]]:
+    """Return the row of a LUN behind a target, which this host may show at `path`; None where no time is left."""
+    if deadline.has_passed:
+        return None
+    access, number = lun.access, lun.info.number
+    url = f"iscsi://{access.portals[0]}/{access.config.target_iqn}/{number}"
+    row: Dict[str, Any] = {"scsi_id": scsi_id, "device": path or url}
     try:
-        with lun.opened(deadline) as device:
-            return {**row, **_facts(engine.inspect(device), scsi_id)}
+        with lun.opened(deadline.part(LUN_SECONDS)) as opened:
+            return {**row, **_facts(engine.inspect(opened.device), scsi_id)}
     except RelvmoiscsiError as error:
         return {**row, "state": None, "problem": str(error)[:MOST_PROBLEM]}
 
@@ -199,7 +181,7 @@ def _facts(found: engine.Inspection, scsi_id: str) -> Dict[str, Any]:
         "copied": is_of_another_lun(found.commit_record, scsi_id),
         "metadata_of": database_pools(scsi_id, found.lun) if found.lun else [],
         "changed_at": utc_time(found.lun.vg.changed) if found.lun else None,
-        "name": found.lun.mgt.name_label[:200] if found.lun and found.lun.mgt else "",
+        "sr_name_label": found.lun.mgt.name_label[:200] if found.lun and found.lun.mgt else "",
         "problem": str(found.problem)[:MOST_PROBLEM] if found.problem else None,
     }
 
@@ -214,8 +196,8 @@ def map_of(arguments: Arguments, host: Host = THIS_HOST, see: Look = look) -> st
         if seen.lun is None or seen.run is None or seen.lun.sr_uuid != sr_uuid:
             return {}
         facts = report.map_facts(seen.lun, seen.run.ids)
-        vdis = [{"old": vdi["old"], "new": vdi["new"], "name_label": vdi["name_label"]} for vdi in facts["vdis"]]
-        return {"old_sr": facts["old_sr"], "new_sr": facts["new_sr"], "vdis": vdis}
+        pairs = [{key: pair[key] for key in ("old_vdi", "new_vdi", "name_label")} for pair in facts["vdi_pairs"]]
+        return {"old_sr": facts["old_sr"], "new_sr": facts["new_sr"], "vdi_pairs": pairs}
 
     for path in luns(host).values():
         try:
@@ -224,9 +206,9 @@ def map_of(arguments: Arguments, host: Host = THIS_HOST, see: Look = look) -> st
             continue  # this host has not resignatured a LUN that does not answer
         if found:
             start = arguments.get("from", "")
-            vdis = sorted((vdi for vdi in found["vdis"] if vdi["new"] >= start), key=itemgetter("new"))
-            rows: List[_Row] = [(vdi["new"], vdi.copy) for vdi in vdis]
-            return _page("plugin map", "vdis", rows, {"old_sr": found["old_sr"], "new_sr": found["new_sr"]})
+            pairs = sorted((pair for pair in found["vdi_pairs"] if pair["new_vdi"] >= start), key=itemgetter("new_vdi"))
+            rows: List[_Row] = [(pair["new_vdi"], pair.copy) for pair in pairs]
+            return _page("plugin map", "vdi_pairs", rows, {"old_sr": found["old_sr"], "new_sr": found["new_sr"]})
     raise NotFound(f"No LUN of this host holds the SR {sr_uuid} together with a journal of its old ids.")
 
 
@@ -280,7 +262,7 @@ def resignature(arguments: Arguments, host: Host = THIS_HOST) -> str:
             log.warning("%s", sentence)
         return fitted(answer.completed_facts(lun, done))
     except RelvmoiscsiError as error:
-        error.message = with_options(error.message)
+        error.message, error.advice = with_options(error.message), with_options(error.advice)
         raise
 
 
@@ -318,7 +300,7 @@ class Wanted:
 def fitted(facts: Dict[str, Any]) -> str:
     """Return the facts as JSON, without long lists; `left_out` names each missing list. `map` pages the VDIs."""
     left_out: List[str] = []
-    for name in ("plan", "lvs", "other_uuids", "vdis", "notes"):
+    for name in ("plan", "lv_pairs", "other_uuids", "vdi_pairs", "notes"):
         text = answer_text("plugin resignature", {**facts, "left_out": left_out})
         if len(text) <= MOST_BYTES:
             return text
@@ -360,7 +342,7 @@ def add_lun(arguments: Arguments, host: Host = THIS_HOST) -> str:
     if not untrusted.is_number(number):
         raise UsageError("The argument number is no number. Give the LUN's number, as the kernel has it.")
     deadline = Deadline(iscsi_sessions.ADD_SECONDS)
-    problems = iscsi_sessions.problems_of_adding(arguments["iqn"], scsi_id, untrusted.number(number), deadline, host)
+    problems = iscsi_sessions.add_lun(arguments["iqn"], scsi_id, untrusted.number(number), deadline, host)
     return answer_text("plugin add_lun", {"problems": problems})
 
 

@@ -12,13 +12,15 @@ from typing import ContextManager, Dict, List, NamedTuple, Tuple
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.host.xapi.api import Xapi
-from relvmoiscsi.iscsi import LunDevice, LunInfo, list_luns
+from relvmoiscsi.iscsi import LunInfo
+from relvmoiscsi.lun.call import session_to_read
+from relvmoiscsi.lun.opened import OpenLun
 from relvmoiscsi.lun.url_source import each_at_once
 from relvmoiscsi.sr_driver.iscsi.iscsi_config import IscsiConfig
 from relvmoiscsi.sr_driver.iscsi.target_access import Access, access_of
+from relvmoiscsi.sr_types import ISCSI_SR
 
 TARGET_SECONDS = 20.0  #: time limit for the list of one target
-_TYPE = "lvmoiscsi"
 
 
 class TargetLun(NamedTuple):
@@ -27,13 +29,10 @@ class TargetLun(NamedTuple):
     access: Access
     info: LunInfo
 
-    @property
-    def url(self) -> str:
-        return f"iscsi://{self.access.portals[0]}/{self.access.config.target_iqn}/{self.info.number}"
-
-    def opened(self, deadline: Deadline) -> ContextManager[LunDevice]:
+    def opened(self, deadline: Deadline) -> ContextManager[OpenLun]:
         """Open the LUN for reading, for the block. Raises RelvmoiscsiError."""
-        return self.access.lun(self.info.number, False, deadline, self.info.scsi_id)
+        scsi_id = str(self.info.scsi_id)
+        return session_to_read(scsi_id, partial(self.access.lun, self.info.number, scsi_id=scsi_id), deadline)
 
 
 def luns_of_srs(xapi: Xapi, host_uuid: str, deadline: Deadline) -> Tuple[Dict[str, TargetLun], List[str]]:
@@ -46,7 +45,7 @@ def luns_of_srs(xapi: Xapi, host_uuid: str, deadline: Deadline) -> Tuple[Dict[st
     configs = [
         pbd["device_config"]
         for pbd in pbds.values()
-        if pbd["host"] == ref and srs.get(pbd["SR"], {}).get("type") == _TYPE
+        if pbd["host"] == ref and srs.get(pbd["SR"], {}).get("type") == ISCSI_SR.stock
     ]
     alike = {(config.get("target"), config.get("targetIQN"), config.get("port")): config for config in configs}
     problems: List[str] = []
@@ -80,8 +79,7 @@ def _luns(asked: Access, deadline: Deadline) -> Tuple[List[TargetLun], str]:
             offered = asked.discovered(deadline.part(TARGET_SECONDS))
             targets = [asked.to(iqn, portals) for iqn, portals in offered.items()]
         for access in targets:
-            where, of_one = (access.portals, access.config.target_iqn), deadline.part(TARGET_SECONDS)
-            luns = access.in_turn(lambda by: list_luns(*where, by, of_one, access.credentials))  # noqa: B023
+            luns = access.luns(deadline.part(TARGET_SECONDS))
             found += [TargetLun(access, info) for info in luns if info.scsi_id is not None]
     except RelvmoiscsiError as problem:
         return found, _unknown(asked.config.target_iqn, asked.portals[0], problem)

@@ -17,7 +17,7 @@ _STATUSES = {
     RESERVATION_CONFLICT: "reserved by another host",
 }
 REPORT_LUNS = 0xA0
-
+READ, WRITE = (0x28, 0x88), (0x2A, 0x8A)  #: the codes of the 10-byte and of the 16-byte command
 
 #: commands without parameters
 TEST_UNIT_READY = bytes(6)
@@ -38,38 +38,25 @@ def report_luns(size: int) -> bytes:
     return bytes([REPORT_LUNS, 0, 0, 0, 0, 0, *size.to_bytes(4, "big"), 0, 0])
 
 
-def read(block: int, blocks: int) -> bytes:
-    return _transfer(0x28, 0x88, block, blocks)
-
-
-def write(block: int, blocks: int) -> bytes:
-    return _transfer(0x2A, 0x8A, block, blocks)
-
-
-def _transfer(short: int, long: int, block: int, blocks: int) -> bytes:
-    """Return the 10-byte command, which every disk knows, or the 16-byte command for larger values."""
+def transfer(codes: Tuple[int, int], block: int, blocks: int) -> bytes:
+    """READ or WRITE: the 10-byte command, which every disk knows, or the 16-byte command for larger values."""
+    short, long = codes
     if block < 2**32 and blocks < 2**16:
         return bytes([short, 0, *block.to_bytes(4, "big"), 0, *blocks.to_bytes(2, "big"), 0])
     return bytes([long, 0, *block.to_bytes(8, "big"), *blocks.to_bytes(4, "big"), 0, 0])
 
 
-def capacity_16(answer: bytes) -> Optional[Tuple[int, int, int]]:
-    """Return the size, the size of a block and of a physical block, in bytes, by an answer to READ CAPACITY(16).
+def capacity(command: bytes, answer: bytes) -> Optional[Tuple[int, int, int]]:
+    """Return the size, the size of a block and of a physical block, in bytes, by an answer to a READ CAPACITY.
 
-    None if the answer is too short.
+    None if the answer is too short, and if the LUN is too large for READ CAPACITY(10).
     """
-    if len(answer) < 16:
+    is_long = command == READ_CAPACITY_16
+    width = 8 if is_long else 4
+    last, block_size = int.from_bytes(answer[:width], "big"), int.from_bytes(answer[width : width + 4], "big")
+    if len(answer) < (16 if is_long else 8) or not is_long and last == 0xFFFFFFFF:
         return None
-    last, block_size = int.from_bytes(answer[:8], "big"), int.from_bytes(answer[8:12], "big")
-    return (last + 1) * block_size, block_size, block_size << (answer[13] & 0x0F)
-
-
-def capacity_10(answer: bytes) -> Optional[Tuple[int, int, int]]:
-    """Return the same by an answer to READ CAPACITY(10); None also if the LUN is too large for this command."""
-    last, block_size = int.from_bytes(answer[:4], "big"), int.from_bytes(answer[4:8], "big")
-    if len(answer) < 8 or last == 0xFFFFFFFF:
-        return None
-    return (last + 1) * block_size, block_size, block_size
+    return (last + 1) * block_size, block_size, block_size << (answer[13] & 0x0F if is_long else 0)
 
 
 class Sense(NamedTuple):
@@ -79,9 +66,6 @@ class Sense(NamedTuple):
     code: int
     qualifier: int
     is_deferred: bool = False  #: the sense data belong to an earlier command
-
-    def __str__(self) -> str:
-        return f"sense {self.key:x}/{self.code:02x}/{self.qualifier:02x} ({meaning_of(self).words})"
 
 
 def parse_sense(data: bytes) -> Sense:
@@ -214,7 +198,8 @@ def reason(status: int, sense: bytes) -> str:
     """Return the cause of a failure for a person: "sense 3/11/00 (medium error)", "status 18 (...)"."""
     if status == CHECK_CONDITION:
         found = parse_sense(sense)
-        return f"{found}, of an earlier command" if found.is_deferred else str(found)
+        earlier = ", of an earlier command" if found.is_deferred else ""
+        return f"sense {found.key:x}/{found.code:02x}/{found.qualifier:02x} ({meaning_of(found).words}){earlier}"
     return f"status {status:02x} ({_STATUSES.get(status, 'unknown')})"
 
 

@@ -65,13 +65,11 @@ def typed_scsi_id(text: str) -> str:
     return text
 
 
-def named_scsi_id(text: object) -> str:
+def named_scsi_id(text: str) -> str:
     """Return udev's form of a SCSIid that a program gives: as typed, or as the LUN tells it. Raises UsageError.
 
     A serial number may have a slash, which no typed SCSIid has.
     """
-    if not isinstance(text, str):
-        raise UsageError(f"{text!r} is no SCSIid: the SCSIid is a text.", "ConfigSCSIid")
     if "/" in text and is_printed(text.replace("/", "_")):
         return text
     return typed_scsi_id(text)

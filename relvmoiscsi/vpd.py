@@ -52,12 +52,9 @@ def inquiry_of(answer: bytes) -> Optional[Inquiry]:
     """
     if len(answer) < INQUIRY_BYTES or answer[0] >> 5:
         return None
-    return Inquiry(_sanitized(answer[8:16]), _sanitized(answer[16:32]))
-
-
-def _sanitized(text: bytes) -> bytes:
-    """Replace unprintable characters, and all characters from the first NUL on, by blanks."""
-    return re.sub(rb"[^ -~]", b" ", text.split(b"\0")[0]).ljust(len(text))
+    # unprintable characters, and all from the first NUL on, become blanks
+    fields = (answer[8:16], answer[16:32])
+    return Inquiry(*(re.sub(rb"[^ -~]", b" ", field.split(b"\0")[0]).ljust(len(field)) for field in fields))
 
 
 def serial_from_page_80(page: bytes) -> str:

@@ -4,7 +4,7 @@
 import datetime
 import re
 import shlex
-from typing import Container, List, Optional, Sequence
+from typing import Container, List, Optional, Sequence, Tuple
 
 ESTIMATE_SECONDS = 2.0  #: time until a rate is reliable, and a person wonders
 _EPOCH, _END_OF_YEARS = datetime.datetime(1970, 1, 1), 253402300800
@@ -51,6 +51,14 @@ def shown_time(utc: str) -> str:
     return utc[:16].replace("T", " ") + " UTC"
 
 
+CHANGED_MEANS = "the last change of the SR by LVM, not the time of a snapshot"  #: of the time of `changed_words`
+
+
+def changed_words(utc: str) -> str:
+    """Return when LVM last changed an SR, behind a sentence on its LUN; "" for an unknown time."""
+    return printable(f"; changed {shown_time(utc)}") if utc else ""
+
+
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun: "1 LUN", "2 LUNs"."""
     return f"1 {noun}" if number == 1 else f"{number} {noun}s"
@@ -88,37 +96,35 @@ def with_options(text: str) -> str:
     )
 
 
-def shell_words(*words: str, names: Sequence[str] = ()) -> str:
-    """Return words of a command that a person copies to a shell: each is quoted, and printable on one line.
+def command_words(own: str, *names: str, **options: Optional[str]) -> Tuple[str, ...]:
+    """Return the words of a command that a person copies to a shell.
 
-    `names` are the arguments behind the options: none of them is an option, whatever its text is. A LUN, a target or
-    another user of the pool may have chosen a word. A test finds texts with a command that have a value by another way.
+    `own` is a literal: the program, and what else no caller chooses. Other words may be chosen by a LUN, a target or
+    another user of the pool, and are no options, whatever they are. So `names` come last, behind `--` if one of them
+    begins with a dash. `options` have a value each: chap_file="x" is `--chap-file x`; None leaves the option out.
     """
-    end = ["--"] if "--" not in words and any(len(name) > 1 and name.startswith("-") for name in names) else []
-    return " ".join(map(_shell_word, [*_separated(words), *end, *names]))
+    words = own.split()
+    for key, value in options.items():
+        option = "--" + key.replace("_", "-")
+        if value is not None:
+            words += [f"{option}={value}"] if value.startswith("-") else [option, value]
+    end = ["--"] if any(len(name) > 1 and name.startswith("-") for name in names) else []
+    return (*words, *end, *names)
 
 
-def _separated(words: Sequence[str]) -> Sequence[str]:
-    """Return the words with `--` before a name that begins as an option does, unless an option follows."""
-    options = [re.fullmatch("-[A-Za-z]+|--[a-z-]+(=.*)?", word, re.DOTALL) is not None for word in words]
-    for number, word in enumerate(words):
-        if len(word) > 1 and word.startswith("-") and not options[number]:
-            return words if any(options[number:]) or "--" in words else [*words[:number], "--", *words[number:]]
-    return words
+def shell_command(own: str, *names: str, **options: Optional[str]) -> str:
+    """Return a command of `command_words` as text. A test finds messages with a command that is made another way."""
+    return quoted(*command_words(own, *names, **options))
 
 
-def _shell_word(word: str) -> str:
-    """Return the word in quotes if it needs quotes; for KEY=VALUE, the value alone."""
-    key, is_set, value = printable(word).partition("=")
-    is_pair = bool(is_set) and shlex.quote(key) == key
-    return f"{key}={shlex.quote(value)}" if is_pair else shlex.quote(key + is_set + value)
+def quoted(*words: str) -> str:
+    """Return words as a shell reads them: each is in quotes if it needs quotes, and printable on one line.
 
-
-def file_word(path: str) -> str:
-    """Return the path as a word that no program takes for an option: `./-x` for `-x`."""
-    return "./" + path if path.startswith("-") else path
-
-
-def command(*words: str, names: Sequence[str] = ()) -> str:
-    """Return a command for a message, to copy as it stands: its words are quoted, and no line breaks between them."""
-    return f"`{shell_words(*words, names=names)}`"
+    In KEY=VALUE, the value alone has quotes.
+    """
+    shown = []
+    for word in words:
+        key, is_set, value = printable(word).partition("=")
+        is_pair = bool(is_set) and shlex.quote(key) == key
+        shown.append(f"{key}={shlex.quote(value)}" if is_pair else shlex.quote(key + is_set + value))
+    return " ".join(shown)

@@ -23,7 +23,7 @@ trap 'rm -rf "$work"' EXIT
 # what goes into the package; tests and tools do not
 sources() {
     printf '%s\0' COPYING README.rst CHANGES.rst drivers/ReLVMoISCSISR drivers/ReLVMoHBASR drivers/plugins/relvmoiscsi
-    printf '%s\0' supp-pack/{relvmoiscsi,relvmoiscsi.8,relvmoiscsi.bash,relvmoiscsi.conf,relvmoiscsi.tmpfiles,sm-whitelist,xapi.service.conf}
+    printf '%s\0' supp-pack/{relvmoiscsi,relvmoiscsi.8,relvmoiscsi.conf,relvmoiscsi.tmpfiles,sm-whitelist,xapi.service.conf}
     printf '%s\0' udev/*.rules
     find relvmoiscsi -name '*.py' -print0
     find docs -name '*.rst' -print0

@@ -2,14 +2,12 @@
 # Build the pages of docs/ as HTML in build/docs: tools/docs.sh [--update]
 #
 # Every warning is an error: a page nobody links to, a link to nothing. So is a manual page, supp-pack/relvmoiscsi.8, that
-# is not what docs/command.rst and the command's --help give now, and supp-pack/relvmoiscsi.bash, by which bash completes the
-# words of the command; --update writes both. The manual page is kept in the repository because the RPM is built where
-# there is no Sphinx.
+# is not what docs/command.rst and the command's --help give now; --update writes it. The manual page is kept in the
+# repository because the RPM is built where there is no Sphinx.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 page=supp-pack/relvmoiscsi.8
-completion=supp-pack/relvmoiscsi.bash
 
 # -E: all pages are read each time, as a page that is read from a cache gives no warnings
 build() {
@@ -29,12 +27,10 @@ build man build/man
     echo '.\" Made from docs/command.rst and --help: tools/docs.sh --update'
     grep -v '^\.\\" \|^'"'"'\\" t' build/man/relvmoiscsi.8
 } >build/man/page
-.venv/docs/bin/python -B -m relvmoiscsi --completion bash >build/man/completion
 if [ "${1:-}" = --update ]; then
     cp build/man/page "$page"
-    cp build/man/completion "$completion"
-elif ! cmp build/man/page "$page" || ! cmp build/man/completion "$completion"; then
-    echo "$page or $completion is not what docs/command.rst and --help give: run tools/docs.sh --update" >&2
+elif ! cmp build/man/page "$page"; then
+    echo "$page is not what docs/command.rst and --help give: run tools/docs.sh --update" >&2
     exit 1
 fi
 echo "build/docs/index.html"

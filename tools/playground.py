@@ -10,12 +10,15 @@ pool and its LUNs are gone. The tour types the commands of a night by itself.
 import argparse
 import os
 import shlex
+import socketserver
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Iterator, Sequence
 
 TOP = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(TOP), str(TOP / "tests")]
@@ -51,6 +54,9 @@ Try it, and type `exit` at the end:
   relvmoiscsi pool clone "Production {today}" web db mail --isolated night
   xe vm-start vm="web {today}"
 
+`playground snapshot` maps one more clone of "Production". `playground
+host-down xs2` takes a host down, and `playground host-up xs2` brings it back.
+
 `relvmoiscsi doctor` and `relvmoiscsi direct` belong to a dom0, and no
 simulated host has one. `xe help` lists what this `xe` knows.
 """
@@ -84,7 +90,10 @@ TOUR = (
     ),
     ("The disk is given back.", 'relvmoiscsi pool rescue "Production {today}" --done --yes'),
     ("The second copy goes, too.", 'relvmoiscsi pool discard "Production {today}" --yes'),
-    ("The pool is as it was. The LUNs of the two snapshots are still mapped.", "relvmoiscsi pool luns"),
+    (
+        "The pool is as it was, but for web, which is halted. The LUNs of the two snapshots are still mapped.",
+        "relvmoiscsi pool luns",
+    ),
 )
 
 
@@ -103,6 +112,7 @@ def main() -> int:
             return _play(lab, words, environment)
         exports = "\n".join(f"  export {name}={shlex.quote(text)}" for name, text in lab.pool.environment.items())
         print(_HERE.format(exports=exports, **words), flush=True)
+        stack.enter_context(_obeyed(lab, directory))
         return subprocess.call([os.environ.get("SHELL") or "sh"], env=environment)
 
 
@@ -128,6 +138,49 @@ def _programs(directory: str) -> str:
         path.write_text(f'#!/bin/sh\n{python} {start} "$@"\n', encoding="utf-8")
         path.chmod(0o755)
     return directory
+
+
+@contextmanager
+def _obeyed(lab: Lab, directory: str) -> Iterator[None]:
+    """Make the program `playground` of the shell. Its words come here by a socket, for as long as the block runs."""
+    path = str(Path(directory, "socket"))
+
+    class Words(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            self.wfile.write(obey(lab, self.rfile.readline().decode().split()).encode())
+
+    program = Path(directory, "playground")
+    program.write_text(_PROGRAM.format(python=sys.executable, path=path), encoding="utf-8")
+    program.chmod(0o755)
+    with socketserver.UnixStreamServer(path, Words) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+
+
+_PROGRAM = """\
+#!{python}
+import socket, sys
+with socket.socket(socket.AF_UNIX) as line:
+    line.connect({path!r})
+    line.sendall((" ".join(sys.argv[1:]) + "\\n").encode())
+    print(line.makefile().read())
+"""
+
+
+def obey(lab: Lab, words: Sequence[str]) -> str:
+    """Do what the words of the program `playground` say; return what was done, or what the words may be."""
+    hosts = {lab.pool.db.get("host", host, "name_label"): host for host in lab.pool.hosts}
+    what, name = (*words, "", "")[:2]
+    if what == "snapshot" and len(words) == 1:
+        return f'A clone of a snapshot of "Production" is mapped: {lab.clone("Production")}'
+    if what in ("host-down", "host-up") and name in hosts:
+        (lab.pool.go_down if what == "host-down" else lab.pool.come_back)(hosts[name])
+        return f"{name} is {'down' if what == 'host-down' else 'up'}."
+    commands = "`playground snapshot`, `playground host-down HOST` or `playground host-up HOST`"
+    return f"Give {commands}.\nThe hosts: {', '.join(hosts)}"
 
 
 def _play(lab: Lab, words: dict, environment: dict) -> int:

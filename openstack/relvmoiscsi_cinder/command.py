@@ -127,7 +127,7 @@ def _sentence(stdout: Any) -> Optional[str]:
     """
     try:
         error = json.loads(stdout)["error"]
-        return printable(f"{error['message']} {error['disk_state']}".strip())
+        return printable(" ".join(filter(None, [error["message"], error["advice"], error["disk_state"]])))
     except (TypeError, ValueError, KeyError):
         return None
 

@@ -62,7 +62,7 @@ class ResignatureCase(FileCase):
 
     def test_one_vdi_where_the_type_asks_for_it(self):
         made, _ = self.made_of(self.golden_volume(self.wanted(**{resignature.VDIS: "one"}), "one"))
-        assert show(self.path(made))["one_vdi"]["state"] == "is"
+        assert show(self.path(made))["one_vdi"]["one_vdi_state"] == "is"
 
     def test_done_twice_it_changes_nothing_the_second_time(self):
         made, _ = self.made_of(self.golden_volume(self.wanted()))
@@ -176,7 +176,11 @@ class LogCase(test.TestCase):
 
     def test_a_message_is_one_line_of_printable_characters(self):
         said = {
-            "error": {"message": "The status 'x\n2026-11-28 ERROR forged\u009b2J\u202e' is unknown.", "disk_state": ""}
+            "error": {
+                "message": "The status 'x\n2026-11-28 ERROR forged\u009b2J\u202e' is unknown.",
+                "advice": "",
+                "disk_state": "",
+            }
         }
 
         def execute(*argv, **how):

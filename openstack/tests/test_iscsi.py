@@ -95,7 +95,9 @@ class IscsiCase(FileCase):
         wanted = self.wanted()
         made, says = self.made_of(self.empty_volume(wanted))
         assert (made.status, says) == ("error", EMPTY)
-        error = '{{"error": {{"message": "127.0.0.1 answers no more.", "disk_state": ""}}}}'  # for str.format
+        error = (
+            '{{"error": {{"message": "127.0.0.1 answers no more.", "advice": "", "disk_state": ""}}}}'  # for str.format
+        )
         self.command_ends("resignature", f"echo '{error}'; exit 6")
         _, says = self.made_of(self.golden_volume(wanted))
         assert says.endswith("The volume still has the identities of its source.") and "127.0.0.1" not in says

@@ -26,8 +26,8 @@ def main(argv: "Optional[Sequence[str]]" = None) -> int:
             try:
                 words = list(sys.argv[1:] if argv is None else argv)
                 at = 1 if words[:1] in (["pool"], ["direct"]) else 0
-                if words[:1] == ["version"]:
-                    words = ["--version", *words[1:]]
+                if words[at : at + 1] == ["version"]:
+                    words = ["--version", *words[at + 1 :]]
                 elif words[at : at + 1] == ["help"]:  # in the place of a command
                     words = [*words[:at], *words[at + 1 :], "--help"]
                 if words in ([], ["-h"], ["--help"]):  # the parser takes as long to import as the interpreter to start
@@ -100,6 +100,6 @@ def _how_to_tell(arguments: "Namespace") -> str:
     """Return the sentence on how to see the state of the LUN of the command; "" for a command on no LUN."""
     if not hasattr(arguments, "device"):
         return ""
-    from relvmoiscsi.wording import command  # noqa: PLC0415
+    from relvmoiscsi.wording import shell_command  # noqa: PLC0415
 
-    return f" {command('relvmoiscsi', 'show', arguments.device)} shows the state of {arguments.device}."
+    return f" `{shell_command('relvmoiscsi show', arguments.device)}` shows the state of {arguments.device}."

@@ -6,7 +6,7 @@ value is the name of a file.
 """
 
 import argparse
-from typing import Dict, Iterator, List, Tuple
+from typing import Iterator, List, Tuple
 
 #: what a value or an argument is called if it is a file or a device
 _FILES = ("DEVICE", "DIR", "FILE")
@@ -90,8 +90,17 @@ def script(shell: str, parser: argparse.ArgumentParser) -> str:
     """Return the script for one of `overview.SHELLS`. `parser` is the parser of all commands."""
     words, values = [], []
     for name, each in parsers(parser):
-        words.append(f"        '{name}') echo '{' '.join(_words_of(each))}' ;;")
-        values += [f"        '{name} {option}') echo '{value}' ;;" for option, value in _values_of(each).items()]
+        known: List[str] = []
+        for action in each._actions:
+            file = ["FILE"] if action.metavar in _FILES else []
+            if isinstance(action, argparse._SubParsersAction):
+                known += [listed.dest for listed in action._choices_actions]
+            elif action.help != argparse.SUPPRESS:
+                known += action.option_strings or file
+            if action.option_strings and action.nargs != 0:
+                value = " ".join(map(str, action.choices or file))
+                values += [f"        '{name} {option}') echo '{value}' ;;" for option in action.option_strings]
+        words.append(f"        '{name}') echo '{' '.join(known)}' ;;")
     head = "#compdef relvmoiscsi\n" if shell == "zsh" else ""
     return head + TABLES.format(shell=shell, words="\n".join(words), values="\n".join(values)) + SHELLS[shell]
 
@@ -103,24 +112,3 @@ def parsers(parser: argparse.ArgumentParser, name: str = "") -> Iterator[Tuple[s
         if isinstance(action, argparse._SubParsersAction):
             for listed in action._choices_actions:
                 yield from parsers(action.choices[listed.dest], f"{name} {listed.dest}".strip())
-
-
-def _words_of(parser: argparse.ArgumentParser) -> List[str]:
-    """Return commands and options, and FILE if an argument is the name of a file."""
-    found: List[str] = []
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            found += [listed.dest for listed in action._choices_actions]
-        elif action.help != argparse.SUPPRESS:
-            found += action.option_strings or (["FILE"] if action.metavar in _FILES else [])
-    return found
-
-
-def _values_of(parser: argparse.ArgumentParser) -> Dict[str, str]:
-    """Return what follows each option that has a value."""
-    found: Dict[str, str] = {}
-    for action in parser._actions:
-        if action.option_strings and action.nargs != 0:
-            value = " ".join(map(str, action.choices)) if action.choices else "FILE" if action.metavar in _FILES else ""
-            found.update(dict.fromkeys(action.option_strings, value))
-    return found

@@ -5,12 +5,12 @@ from functools import partial
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi import engine
-from relvmoiscsi.cli.on_lun import DeviceCommand
 from relvmoiscsi.cli.output import Answer, say
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.iscsi import LunInfo
 from relvmoiscsi.iscsi.faults import Lost, Silent
+from relvmoiscsi.lun.opened import LunSource
 from relvmoiscsi.lun.url_source import UrlSource, each_at_once
 from relvmoiscsi.wording import human_size, printable, table
 
@@ -48,12 +48,11 @@ class Listed(NamedTuple):
         }
 
 
-def listed(command: DeviceCommand) -> Optional[Answer]:
-    """Return the list for the URL of a portal or a target; None for the URL of one LUN.
+def listed(text: str, named: LunSource) -> Optional[Answer]:
+    """Return the list for the URL `text` of a portal or a target; None for the URL of one LUN.
 
     Raises UsageError, NotFound, Refused.
     """
-    text, named = command.device, command.source(command.device)
     assert isinstance(named, UrlSource)
     source, url = named, named.url
     if url.lun is not None:
@@ -87,8 +86,8 @@ def listed(command: DeviceCommand) -> Optional[Answer]:
             with source.lun(info, deadline.part(LIST_SECONDS)).opened_to_read() as opened:
                 found = engine.inspect(opened.device)
         except RelvmoiscsiError as problem:
-            return Listed(info, problem=problem.message)
-        lun, reason = found.lun, found.problem.message if found.problem is not None else None
+            return Listed(info, problem=problem.told)
+        lun, reason = found.lun, found.problem.told if found.problem is not None else None
         if lun is None:
             return Listed(info, found.state, found.run.ids.sr if found.run else None, problem=reason)
         label = lun.mgt.name_label if lun.mgt else ""
@@ -101,7 +100,7 @@ def listed(command: DeviceCommand) -> Optional[Answer]:
     for at, lun in enumerate(luns):
         if lun.sr_uuid:
             luns[at] = lun._replace(same_sr_as=[each for each in by_sr[lun.sr_uuid] if each != lun.info.number])
-    facts = {"device": text, "iqn": url.iqn, "luns": [lun.facts() for lun in luns]}
+    facts = {"device": text, "iqn": url.iqn, "target_luns": [lun.facts() for lun in luns]}
     return Answer(facts, "\n".join(_lun_lines(text, luns)))
 
 

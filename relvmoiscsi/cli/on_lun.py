@@ -6,9 +6,9 @@ The parser's namespace ends in the constructor of a command.
 
 import argparse
 import os
-from typing import Any, Dict, List, Optional, Sequence, Type
+from typing import Any, Dict, List, Optional, Type
 
-from relvmoiscsi import engine, report, wording
+from relvmoiscsi import engine, report
 from relvmoiscsi.cli.map_out import new_file
 from relvmoiscsi.cli.output import (
     EXIT_NOT_PRINTED,
@@ -25,17 +25,19 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, RelvmoiscsiError, UsageError, in
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import completed_facts, identification
-from relvmoiscsi.lun.lun_url import is_url, parse_url
-from relvmoiscsi.lun.opened import LunSource, OpenLun, Permission
+from relvmoiscsi.lun.lun_url import parse_url
+from relvmoiscsi.lun.opened import ISCSI_LUN, LunSource, OpenLun, Permission, SessionOptions
 from relvmoiscsi.lun.run import Proposal
-from relvmoiscsi.lun.source import source_of
+from relvmoiscsi.lun.source import is_path, source_of, verify_word
 from relvmoiscsi.portal import DEFAULT_PORT
-from relvmoiscsi.wording import file_word, human_size, printable
+from relvmoiscsi.sr_types import HBA_SR, ISCSI_SR
+from relvmoiscsi.wording import human_size, printable, shell_command
 
 HOST = THIS_HOST
 
 FINISHED = "{}: the {} was finished."
-FINISHED_LUN = "No next step is needed on the LUN: a host may attach the clone beside its original."
+ATTACH_IT = "attach the clone: a host may have it beside its original"
+NOT_BESIDE = "Until the clone has new identities, no host may attach the clone beside its original."
 
 
 # --- the request
@@ -47,42 +49,40 @@ class DeviceCommand:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.device: str = getattr(arguments, "device", "")
         self.json = bool(arguments.json)
-        self.initiator_name: Optional[str] = arguments.initiator_name
-        self.chap_file: Optional[str] = arguments.chap_file
+        #: the options of the login, which each command on the same LUN repeats
+        self.login: Dict[str, Optional[str]] = {
+            "initiator_name": arguments.initiator_name,
+            "chap_file": arguments.chap_file,
+        }
         self._only_block: bool = arguments.block_device
         self._words = [getattr(arguments, name, None) for name in ("device", "lun", "original")]
 
     def verify(self) -> None:
         """Raise UsageError for login options without a URL, and for a URL where only a block device is taken."""
-        if any(word is not None and is_url(word) for word in self._words):
+        if any(word is not None and not is_path(word) for word in self._words):
             if self._only_block:
                 raise UsageError("--block-device needs the path of a block device: a URL is none.")
             return
-        for name, value in (("--initiator-name", self.initiator_name), ("--chap-file", self.chap_file)):
+        for name, value in self.login.items():
             if value is not None:
-                raise UsageError(f"{name} needs the URL of a LUN: a path needs no login.")
+                raise UsageError(f"--{name.replace('_', '-')} needs the URL of a LUN: a path needs no login.")
 
     def run(self) -> Answer:
         raise NotImplementedError
 
-    def words(self, name: str, *more: str) -> Sequence[str]:
-        """Return the command `name` on the device, with the same login."""
-        login = {"--initiator-name": self.initiator_name, "--chap-file": self.chap_file}
-        options = [word for option, value in login.items() if value is not None for word in (option, value)]
-        return ("relvmoiscsi", name, *more, self.device, *options)
-
-    def next_line(self, state: str, run: Optional[engine.Run] = None) -> str:
+    def next_step(self, state: str, run: Optional[engine.Run] = None) -> str:
         """Return the next step with a LUN in this state, after this run. One VDI cannot be compared."""
         is_new = state == engine.RESIGNATURED
         if is_new and run is not None and run.one is not None:
-            return FINISHED_LUN
-        words = self.words("check", "--original", "ORIGINAL") if is_new else self.words("resignature")
-        return "next: " + wording.shell_words(*words)
+            return ATTACH_IT
+        original = "ORIGINAL" if is_new else None
+        return shell_command(
+            "relvmoiscsi check" if is_new else "relvmoiscsi resignature", self.device, original=original, **self.login
+        )
 
     def source(self, word: str) -> LunSource:
         """Return what an argument DEVICE names. Raises UsageError, NotFound, Refused."""
-        login = (self.initiator_name, self.chap_file)
-        return source_of(word, HOST, self._only_block, *login, waiting=waiting)
+        return source_of(word, HOST, self._only_block, SessionOptions(waiting=waiting, **self.login))
 
 
 class WriteCommand(DeviceCommand, Asked):
@@ -92,6 +92,7 @@ class WriteCommand(DeviceCommand, Asked):
         """Raises UsageError for a malformed SCSIid."""
         super().__init__(arguments)
         self.yes = arguments.yes
+        self.dry_run: bool = arguments.dry_run
         with in_state(NOTHING_WRITTEN):
             scsi_id = arguments.scsi_id
             if scsi_id is not None:
@@ -116,6 +117,15 @@ class WriteCommand(DeviceCommand, Asked):
             say(f"{lun.name} will be changed:")
             tell("\n".join(identification(lun, proposal).lines()))
 
+    def tell_objection(self, source: LunSource, lun: OpenLun, proposal: Proposal) -> None:
+        """Say in a dry run what the pool objects to the run."""
+        objection = proposal.pool.objection
+        if objection is not None and proposal.pool.is_overridden:
+            with run.recording(source.host):
+                warn_of_override(lun.name, objection)
+        elif objection is not None:
+            say("note: a run without --dry-run would be refused: " + printable(objection.message))
+
     def ask(self, lun: OpenLun, proposal: Proposal, question: str, loss: str = "") -> None:
         """Return after a confirmation. Ask for the SCSIid where no pool has answered, otherwise for a yes.
 
@@ -128,8 +138,11 @@ class WriteCommand(DeviceCommand, Asked):
         elif not loss:
             ask(self, question)
 
-    def answer(self, lun: OpenLun, outcome: run.CompletedRun, headline: str) -> Answer:
-        """Return the answer after a write, when the LUN is closed; say what this machine still remembers of the LUN."""
+    def answer(self, lun: OpenLun, outcome: run.CompletedRun, headline: str, again: str = "") -> Answer:
+        """Return the answer after a write, when the LUN is closed; say what this machine still remembers of the LUN.
+
+        `again` is the command of a run that was rolled back, and the next step; "" for another run.
+        """
         result = outcome.result
         for sentence in outcome.stale:
             say(sentence)
@@ -137,52 +150,56 @@ class WriteCommand(DeviceCommand, Asked):
         if result.ids is not None:
             lines.append(report.map_text(result.lun, result.ids))
         lines.append(f"  {result.writes} writes, {human_size(result.bytes_written)}, {result.flushes} flushes")
-        text = "\n".join(lines + self._next_steps(lun, result))
-        return Answer(completed_facts(lun, outcome), text, done=self.done(headline, result.state))
+        is_new = result.state == engine.RESIGNATURED
+        if not is_new:
+            lines.append(NOT_BESIDE)
+        elif not again:
+            lines += self._attach_lines(lun, result)
+        step = again or shell_command(
+            "relvmoiscsi check" if is_new else "relvmoiscsi resignature", self.device, **self.login
+        )
+        done = self.done(headline, result.state)
+        return Answer(completed_facts(lun, outcome), "\n".join(lines), done=done, next_steps=[step])
 
     def done(self, headline: str, state: str) -> str:
         """Return what a run did, and the command that prints it again, for a result that cannot be printed."""
         if state == engine.RESIGNATURED:
-            return f"{headline} {wording.command(*self.words('map', '--device'))} prints the ids."
-        return f"{headline} {wording.command(*self.words('show'))} shows the state."
+            again = shell_command("relvmoiscsi map", device=self.device, **self.login)
+            return f"{headline} `{again}` prints the ids."
+        return f"{headline} `{shell_command('relvmoiscsi show', self.device, **self.login)}` shows the state."
 
-    def _next_steps(self, lun: OpenLun, result: engine.Result) -> List[str]:
-        """Return the next steps after a run: verify the LUN, then the commands that attach the new SR, with its values.
+    def _attach_lines(self, lun: OpenLun, result: engine.Result) -> List[str]:
+        """Return the commands that attach the new SR after a check, with its values.
 
         The commands are those of docs/driver.rst. Only a LUN with a SCSIid has them: no host attaches another device.
         """
-        if result.state != engine.RESIGNATURED:
-            resignature = wording.command(*self.words("resignature"))
-            return [
-                f"next: give the clone new identities with {resignature}, or detach it. "
-                "No host may attach it beside its original."
-            ]
-        lines = ["next: " + wording.shell_words(*self.words("check"))]
         if lun.scsi_id is None or result.ids is None or result.lun is None:
-            return lines
-        lines.append("then, on the pool master (pbd-create and pbd-plug for each host):")
-        sr_type, config = "lvmohba", [f"SCSIid={lun.scsi_id}"]
-        if is_url(lun.name):
+            return []
+        lines = ["After the check, on the pool master (pbd-create and pbd-plug for each host):"]
+        sr_type, config = HBA_SR.stock, [f"SCSIid={lun.scsi_id}"]
+        if lun.kind == ISCSI_LUN:
             from relvmoiscsi.lun.url_login import USER  # noqa: PLC0415 - a path needs no login
 
             url = parse_url(lun.name)
-            sr_type, at = "lvmoiscsi", [f"target={url.portal.host}", f"targetIQN={url.iqn}"]
+            sr_type, at = ISCSI_SR.stock, [f"target={url.portal.host}", f"targetIQN={url.iqn}"]
             at += [f"port={url.portal.port}"] if url.portal.port != DEFAULT_PORT else []
-            if url.user or self.chap_file is not None or os.environ.get(USER):
+            if url.user or self.login["chap_file"] is not None or os.environ.get(USER):
                 at += [f"chapuser={url.user or 'USER'}", "chappassword_secret=SECRET"]
                 lines.append("  SECRET is the UUID that `xe secret-create value=PASSWORD` prints")
             config = at + config
         else:
-            lines.append("  for a LUN behind iSCSI, use type=lvmoiscsi and add device-config:target and targetIQN")
+            lines.append(
+                f"  for a LUN behind iSCSI, use type={ISCSI_SR.stock} and add device-config:target and targetIQN"
+            )
         sr, name = result.ids.new_sr, (result.lun.mgt.name_label if result.lun.mgt else "") + " copy"
         introduce = [f"uuid={sr}", f"type={sr_type}", f"name-label={name}", "shared=true", "content-type=user"]
         create = [f"sr-uuid={sr}", "host-uuid=HOST", *(f"device-config:{one}" for one in config)]
         protect = [f"uuid={sr}", "other-config:gc=false", "other-config:indestructible=true"]
         return [
             *lines,
-            f"  {wording.shell_words('xe', 'sr-introduce', *introduce)}",
-            f"  {wording.shell_words('xe', 'pbd-create', *create)}",
-            f"  {wording.shell_words('xe', 'sr-param-set', *protect)}",
+            f"  {shell_command('xe sr-introduce', *introduce)}",
+            f"  {shell_command('xe pbd-create', *create)}",
+            f"  {shell_command('xe sr-param-set', *protect)}",
             "  xe pbd-plug uuid=PBD",
         ]
 
@@ -208,7 +225,7 @@ def on_lun(command: Type[DeviceCommand]) -> Command:
     def run_it(arguments: argparse.Namespace) -> Answer:
         made = command(arguments)
         made.verify()
-        look = f"{wording.command(*made.words('show'))} shows the state of {made.device}."
+        look = f"`{shell_command('relvmoiscsi show', made.device, **made.login)}` shows the state of {made.device}."
         with new_file(getattr(arguments, "map_out", None), arguments.command) as finish:
             found = made.run()
             return found if finish(found.facts, found.done or look) else found._replace(status=EXIT_NOT_PRINTED)
@@ -218,6 +235,7 @@ def on_lun(command: Type[DeviceCommand]) -> Command:
 
 def writes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Add DEVICE and the options of a command that writes; return the parser."""
+    parser.add_argument("-n", "--dry-run", action="store_true", help="print the plan and write nothing")
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
     parser.add_argument(
         "--not-in-use", action="store_true", help="proceed even if xapi reports the LUN in use or does not answer"
@@ -247,6 +265,11 @@ def takes_device_options(parser: argparse.ArgumentParser) -> argparse.ArgumentPa
     return parser
 
 
+def file_word(path: str) -> str:
+    """Return the path as a word that no program takes for an option: `./-x` for `-x`."""
+    return "./" + path if path.startswith("-") else path
+
+
 def device_word(word: str) -> str:
     """Return the argument, as `file_word` does for a path.
 
@@ -255,15 +278,10 @@ def device_word(word: str) -> str:
     """
     if not word.strip():
         raise argparse.ArgumentTypeError("the name of the device is empty")
-    if is_url(word):
-        try:
-            parse_url(word)
-        except UsageError as problem:
-            raise argparse.ArgumentTypeError(problem.message) from None
-    elif word.startswith("iscsi:"):
-        raise argparse.ArgumentTypeError(
-            "a URL begins with iscsi:// and two slashes; a file of this name is ./iscsi:..."
-        )
+    try:
+        verify_word(word)
+    except UsageError as problem:
+        raise argparse.ArgumentTypeError(problem.message) from None
     return file_word(word)
 
 

@@ -12,7 +12,7 @@ import sys
 import time
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, NamedTuple, Optional, TextIO, Type, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, NamedTuple, Optional, Sequence, TextIO, Type, Union
 
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError
 from relvmoiscsi.wording import ESTIMATE_SECONDS, human_size, human_time, printable, printable_lines, time_left
@@ -24,15 +24,23 @@ if TYPE_CHECKING:
 EXIT_BUG = 70
 EXIT_NOT_PRINTED = 74  #: the run is complete, and its result was not printed or not written to a file; as in sysexits.h
 EXIT_INTERRUPTED = 130
+NEXT = "next: "
 
 
 class Answer(NamedTuple):
     """Result and exit status of a command."""
 
     facts: Dict[str, Any]
-    text: str
+    text: str  #: the verdict, then its reasons; `for_people` adds the next step
     status: int = 0
     done: str = ""  #: what a run did, and the command that shows it again: said where the result cannot be printed
+    next_steps: Sequence[str] = ()  #: commands or sentences, in the order in which a person takes them
+    alerts: Sequence[str] = ()  #: of the text, what has failed or must be kept: on stderr where no text is printed
+
+    def for_people(self) -> str:
+        """Return the text, and after it `next:` with the next steps. No other function writes `next:`."""
+        steps = [(" " * len(NEXT) if number else NEXT) + step for number, step in enumerate(self.next_steps)]
+        return "\n".join([*([self.text] if self.text else []), *steps])
 
 
 Command = Callable[["Namespace"], Answer]
@@ -69,7 +77,7 @@ def width(stream: Any) -> int:
 
 
 #: a command, alone or as a next step; `relvmoiscsi: error: ...` is a sentence
-_COMMAND_LINE = r" *((next|then|or): +)?(xe|relvmoiscsi) (?![a-z -]*: error: )"
+_COMMAND_LINE = r" *((next|later|or): +)?(xe|relvmoiscsi) (?![a-z -]*: error: )"
 
 
 def fitted(text: str, stream: Any) -> str:
@@ -140,9 +148,6 @@ def say(text: str, code: str = "") -> None:
 
 class LogFormatter(logging.Formatter):
     """Messages of the log for a terminal. A message may quote a LUN, a target or a pool, and stays one line."""
-
-    def __init__(self) -> None:
-        super().__init__("relvmoiscsi: %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return printable(super().formatMessage(record))

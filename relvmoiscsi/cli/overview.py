@@ -15,6 +15,12 @@ COMMANDS = {
     "pool": "attach clones as SRs in a whole pool, clone their VMs",
 }
 
+#: the commands of the commands that are groups
+GROUPS = {
+    "pool": ("luns", "attach", "map", "discard", "unlock", "clone", "restore", "rescue", "save-vms", "secrets"),
+    "direct": ("add", "remove", "list"),
+}
+
 #: the shells of --completion
 SHELLS = ("bash", "zsh")
 

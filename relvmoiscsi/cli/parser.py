@@ -17,8 +17,8 @@ _MODULES = {
     "show": "cli.reading",
     "check": "cli.reading",
     "resignature": "cli.resignature",
-    "recover": "cli.settling",
-    "undo": "cli.settling",
+    "recover": "cli.recover",
+    "undo": "cli.recover",
     "map": "cli.map",
     "doctor": "doctor.doctor_command",
     "settings": "cli.settings_command",
@@ -40,13 +40,17 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, prog: Optional[str] = None, **more: Any) -> None:
         super().__init__(prog, allow_abbrev=False, **more)
+        self._dashed: List[str] = []  #: words that begin as an option does, and are none
 
     def print_help(self, file: Any = None) -> None:
         """Print the help on stdout. If that fails, end the command as for any other result."""
-        show(self.format_help())
+        if not print_result(fitted(self.format_help().rstrip("\n"), sys.stdout)):
+            sys.exit(EXIT_NOT_PRINTED)
 
     def error(self, message: str) -> NoReturn:
         """Print the usage of this command and the error, and end."""
+        dashed = self._dashed if "required" in message else []
+        message += "".join(f". {word} is no option; a file of this name is ./{word}" for word in dashed[:1])
         text = fitted(f"{self.format_usage()}{self.prog}: error: {message}", sys.stderr)
         Unheard(sys.stderr).write(painted(sys.stderr, text, RED) + "\n")
         sys.exit(UsageError.exit_status)
@@ -54,7 +58,9 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
             names = [listed.dest for listed in action._choices_actions]
-            near = "".join(f" Did you mean `{self.prog} {name}`?" for name in close(value, names))
+            groups = [name for name, commands in overview.GROUPS.items() if name in names and value in commands]
+            near = "".join(f" Did you mean `{self.prog} {name} {value}`?" for name in groups)
+            near += "".join(f" Did you mean `{self.prog} {name}`?" for name in close(value, names))
             self.error(f"there is no command {value!r}.{near} The commands: {', '.join(names)}.")
         super()._check_value(action, value)
 
@@ -73,6 +79,7 @@ class Parser(argparse.ArgumentParser):
                 break
             action = self._option_string_actions.get(word)
             if action is None:
+                self._dashed += [word] if re.match("-[^-]", word) else []
                 (options if word.startswith("-") and word != "-" else others).append(word)
                 continue
             options.append(word)
@@ -102,29 +109,16 @@ def close(word: str, known: Iterable[str]) -> List[str]:
     return begun[:1] or get_close_matches(word, list(known), 1)
 
 
-def show(text: str) -> None:
-    """Print a text that somebody has asked for. End the command if stdout fails."""
-    if not print_result(fitted(text.rstrip("\n"), sys.stdout)):
-        sys.exit(EXIT_NOT_PRINTED)
+class _Told(argparse.Action):
+    """Prints the version, or the script by which a shell completes the words of the command, and ends."""
 
+    def __call__(self, _parser: argparse.ArgumentParser, _space: Any, shell: Any, _option: Any = None) -> NoReturn:
+        text = "relvmoiscsi " + __version__
+        if shell:
+            from relvmoiscsi.cli import completion  # noqa: PLC0415 - udev waits
 
-class _Version(argparse.Action):
-    """Prints the version, and ends."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_more: Any) -> NoReturn:
-        show("relvmoiscsi " + __version__)
-        sys.exit(0)
-
-
-class _Completion(argparse.Action):
-    """Prints the script by which a shell completes the words of the command, and ends."""
-
-    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, _option: Any = None) -> NoReturn:
-        from relvmoiscsi.cli import completion  # noqa: PLC0415 - udev waits
-
-        if not print_result(completion.script(values, make_parser(overview.COMMANDS)).rstrip("\n")):
-            sys.exit(EXIT_NOT_PRINTED)
-        sys.exit(0)
+            text = completion.script(shell, make_parser(overview.COMMANDS)).rstrip("\n")
+        sys.exit(0 if print_result(text) else EXIT_NOT_PRINTED)
 
 
 class _TopParser(Parser):
@@ -159,9 +153,9 @@ def make_parser(whole: Iterable[str] = tuple(overview.COMMANDS)) -> argparse.Arg
     If `whole` has no command, the parser knows the name of each command: argparse lists the names in its error.
     """
     parser = _TopParser("relvmoiscsi", formatter_class=_Help)
-    parser.add_argument("--version", action=_Version, nargs=0, help="show program's version number and exit")
+    parser.add_argument("--version", action=_Told, nargs=0, help="show program's version number and exit")
     what = "print the script by which bash or zsh completes words"
-    parser.add_argument("--completion", action=_Completion, choices=overview.SHELLS, metavar="SHELL", help=what)
+    parser.add_argument("--completion", action=_Told, choices=overview.SHELLS, metavar="SHELL", help=what)
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(metavar="COMMAND", prog="relvmoiscsi", parser_class=Parser)
 

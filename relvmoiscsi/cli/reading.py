@@ -4,17 +4,26 @@
 import argparse
 import re
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.cli.on_lun import FINISHED_LUN, DeviceCommand, device_word, failure_facts, on_lun, takes_device
+from relvmoiscsi.cli.on_lun import ATTACH_IT, DeviceCommand, device_word, failure_facts, on_lun, takes_device
 from relvmoiscsi.cli.output import Answer, Bar, Maker, say
 from relvmoiscsi.engine import saved as saved_vms
-from relvmoiscsi.errors import NOTHING_WRITTEN, Partial, Refused, RelvmoiscsiError, UsageError, error_facts
+from relvmoiscsi.errors import (
+    NOTHING_WRITTEN,
+    FormatError,
+    NotFound,
+    Partial,
+    Refused,
+    RelvmoiscsiError,
+    Unfinished,
+    UsageError,
+    error_facts,
+)
 from relvmoiscsi.lun.answer import Identification
-from relvmoiscsi.lun.lun_url import is_url
 from relvmoiscsi.lun.opened import LunSource, OpenLun
-from relvmoiscsi.wording import counted, human_size, printable, shell_words
+from relvmoiscsi.wording import CHANGED_MEANS, command_words, counted, human_size, printable, shell_command
 
 _SHOW = """\
 The command writes nothing, and the LUN may be in use. In dom0, the command asks xapi who uses the LUN. A URL
@@ -61,7 +70,7 @@ def _show(arguments: argparse.Namespace) -> Answer:
         return on_lun(ShowCommand)(arguments)
     answers: List[Answer] = []
     for device in arguments.devices:
-        is_explained = any(report.CHANGED_MEANS in each.text for each in answers)
+        is_explained = any(CHANGED_MEANS in each.text for each in answers)
         one = argparse.Namespace(**{**vars(arguments), "device": device, "is_explained": is_explained})
         try:
             answers.append(on_lun(ShowCommand)(one))
@@ -83,14 +92,15 @@ class ShowCommand(DeviceCommand):
         self._explains = not getattr(arguments, "is_explained", False)
 
     def run(self) -> Answer:
-        if is_url(self.device):
+        source = self.source(self.device)
+        if not source.is_path:
             from relvmoiscsi.cli.listing import listed  # noqa: PLC0415 - a path needs no initiator
 
-            found_there = listed(self)
+            found_there = listed(self.device, source)
             if found_there is not None:
                 return found_there
-        with self.source(self.device).opened_to_read() as lun:
-            found = engine.inspect(lun.device, self.words("resignature"))
+        with source.opened_to_read() as lun:
+            found = engine.inspect(lun.device, command_words("relvmoiscsi resignature", self.device, **self.login))
             one = engine.one_vdi(lun.device, found.lun) if found.lun is not None else None
             saved = saved_vms(lun.device, found.lun) if found.lun is not None else None
             pool = lun.guard.ask([found.lun.sr_uuid] if found.lun is not None else [], "")
@@ -110,7 +120,7 @@ class ShowCommand(DeviceCommand):
 
 
 _FEW = 10  #: findings for people; a copy may differ from its original in every mebibyte
-_TAKE_AGAIN = "next: attach neither beside the other; take the copy again from the array, and resignature that copy."
+_TAKE_AGAIN = "attach neither beside the other; take the copy again from the array, and resignature that copy."
 
 
 class CheckCommand(DeviceCommand):
@@ -129,16 +139,17 @@ class CheckCommand(DeviceCommand):
     def run(self) -> Answer:
         name, source = self.device, self.source(self.device)
         with source.opened_to_read() as lun:
-            found = engine.inspect(lun.device, self.words("resignature"))
+            found = engine.inspect(lun.device, command_words("relvmoiscsi resignature", self.device, **self.login))
             facts = report.inspection_facts(name, found)
             if found.defects:
-                # The next step: a command that a defect names, of relvmoiscsi first; else a look at the original.
-                named = [words for each in found.defects for words in re.findall(r"`([^`]+ [^`]+)`", each.message)]
-                named.sort(key=lambda words: not words.startswith("relvmoiscsi "))
-                look = "next: " + shell_words("relvmoiscsi", "check", "ORIGINAL")
-                look += "\nIf the original is whole, the copy is incomplete: take the copy again from the array."
-                text = report.defects_text(name, found) + "\n" + (f"next: {named[0]}" if named else look)
-                return self._told(found.defects[0], facts, text)
+                text, steps = report.defects_text(name, found), _named(found.defects)
+                if not steps:
+                    text += "\nIf the original is whole, the copy is incomplete: take the copy again from the array."
+                    steps = [shell_command("relvmoiscsi check ORIGINAL")]
+                return self._told(found.defects[0], facts, text, steps)
+            if isinstance(found.problem, Unfinished):
+                text = f"{name}: state {found.state}.\n{printable(str(found.problem))}"
+                return self._told(found.problem, facts, text, _named([found.problem]))
             if found.problem is not None:
                 raise found.problem
             if self.original:
@@ -147,21 +158,27 @@ class CheckCommand(DeviceCommand):
                     raise UsageError(f"{self.original} and {name} are the same device.")
                 return self._compare(self.original, original, lun, facts)
         if found.contradictions:
-            return self._told(found.contradictions[0], facts, report.contradictions_text(name, found))
+            text = report.contradictions_text(name, found)
+            return self._told(found.contradictions[0], facts, text, ["take the copy again from the array"])
         text = f"{name}: every structure checks; state {found.state}."
         notes = ["note: " + sentence for sentence in facts["notes"]]
-        return Answer(facts, "\n".join([text, *notes, self.next_line(found.state, found.run)]))
+        return Answer(facts, "\n".join([text, *notes]), next_steps=[self.next_step(found.state, found.run)])
 
-    def _told(self, first: RelvmoiscsiError, facts: Dict[str, Any], text: str) -> Answer:
-        """Return all defects as the result. With --json, stderr also gets the first defect, as for other commands."""
-        if self.json:
-            say(printable(str(first)))
-        return Answer({**facts, **error_facts(first)}, text, first.exit_status)
+    def _told(self, first: RelvmoiscsiError, facts: Dict[str, Any], text: str, next_steps: Sequence[str]) -> Answer:
+        """Return all that was found as the result, with the status of the first error."""
+        told = {**facts, **error_facts(first)}
+        return Answer(told, text, first.exit_status, next_steps=next_steps[:1], alerts=[str(first)])
 
     def _compare(self, name: str, source: LunSource, clone: OpenLun, facts: Dict[str, Any]) -> Answer:
         """Compare a clone with its original, which has this name."""
         with source.opened_to_read() as original, Bar() as bar:
-            found = engine.compare(original.device, clone.device, () if self.identities_only else None, bar)
+            try:
+                found = engine.compare(original.device, clone.device, () if self.identities_only else None, bar)
+            except (FormatError, NotFound, Refused) as problem:  # of the original: the clone was read before
+                verdict = f"{self.device}, state {facts['state']}, was not compared: {name} cannot be read as original."
+                is_sr = isinstance(problem, FormatError)
+                step = shell_command("relvmoiscsi check", name) if is_sr else self.next_step(engine.RESIGNATURED)
+                return self._told(problem, facts, f"{verdict}\n  {printable(str(problem))}", [step])
         facts.update(report.comparison_facts(facts["device"], name, found))
         if found.problems:
             refused = Refused(found.problems[0]).in_state(NOTHING_WRITTEN)
@@ -172,21 +189,27 @@ class CheckCommand(DeviceCommand):
                 is_new = state == engine.RESIGNATURED
                 what = "no finished copy" if is_new else "an untouched copy"
                 verdict, told = f"{self.device}, state {state}, is {what} of {name}: both have the same identities.", []
-            after = _TAKE_AGAIN if state == engine.RESIGNATURED else self.next_line(state)
+            after = _TAKE_AGAIN if state == engine.RESIGNATURED else self.next_step(state)
             if found.problems[0] == engine.ONE_VDI:
-                verdict, told, after = f"{self.device}, state {state}: {engine.ONE_VDI}", [], FINISHED_LUN
+                verdict, told, after = f"{self.device}, state {state}: {engine.ONE_VDI}", [], ATTACH_IT
             if found.problems[0].startswith(engine.EXCHANGED):
-                after = "next: " + shell_words("relvmoiscsi", "check", "--original", self.device, name)
+                after = shell_command("relvmoiscsi check", name, original=self.device)
             if found.problems[0].startswith("The original is another SR"):
-                after = self.next_line(engine.RESIGNATURED)
+                after = self.next_step(engine.RESIGNATURED)
             lines = [verdict, *map(printable, told[:_FEW])]
             if len(told) > _FEW:
                 lines.append(f"... and {len(told) - _FEW} more, which --json prints.")
-            lines.append(after)
-            return Answer(facts, "\n".join(lines), refused.exit_status)
+            alerts = [verdict, *told[:1]]
+            return Answer(facts, "\n".join(lines), refused.exit_status, next_steps=[after], alerts=alerts)
         compared = "none" if self.identities_only else human_size(found.bytes_compared)
         text = (
             f"{facts['device']} shares no identity with {name}, and nothing else differs ({compared} of data compared)."
         )
         lost = [f"note: the clone does not hold VDI {uuid} of the original." for uuid in found.left_behind]
-        return Answer(facts, "\n".join([text, *lost, FINISHED_LUN]))
+        return Answer(facts, "\n".join([text, *lost]), next_steps=[ATTACH_IT])
+
+
+def _named(problems: Sequence[RelvmoiscsiError]) -> List[str]:
+    """Return the commands that the problems name, those of relvmoiscsi first."""
+    named = [words for each in problems for words in re.findall(r"`([^`]+ [^`]+)`", each.told)]
+    return sorted(named, key=lambda words: not words.startswith("relvmoiscsi "))

@@ -7,7 +7,7 @@ import os
 from typing import Optional, Union
 
 from relvmoiscsi import report, untrusted
-from relvmoiscsi.cli.on_lun import FINISHED, WriteCommand, on_lun, warn_of_override, writes
+from relvmoiscsi.cli.on_lun import FINISHED, WriteCommand, on_lun, writes
 from relvmoiscsi.cli.output import Answer, Bar, Maker, say, tell
 from relvmoiscsi.engine import RESIGNATURED, AlreadyDone, LaterCopy, OneVdiRequest, ResignatureRequest, notes
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError, in_state
@@ -34,7 +34,6 @@ example:
 
 def add_resignature(make: Maker) -> None:
     parser = writes(make(on_lun(ResignatureCommand), _RESIGNATURE))
-    parser.add_argument("-n", "--dry-run", action="store_true", help="print the plan and write nothing")
     parser.add_argument(
         "--sr-uuid", metavar="UUID", help="UUID of the new SR; never use one UUID for two clones; default: random"
     )
@@ -78,7 +77,6 @@ class ResignatureCommand(WriteCommand):
     def __init__(self, arguments: argparse.Namespace) -> None:
         """Raises UsageError."""
         super().__init__(arguments)
-        self.dry_run: bool = arguments.dry_run
         self.is_later_copy: bool = arguments.again or arguments.later_copy
         with in_state(NOTHING_WRITTEN):
             if arguments.sr_uuid is not None:
@@ -134,16 +132,12 @@ class ResignatureCommand(WriteCommand):
             )
             return self.answer(lun, found, headline)
         # The answer to a dry run is the plan, with what would refuse the run.
-        objection, prepared = found.pool.objection, found.prepared
-        if objection is not None and found.pool.is_overridden:
-            with run.recording(source.host):
-                warn_of_override(lun.name, objection)
-        elif objection is not None:
-            say("note: a run without --dry-run is refused: " + printable(objection.message))
+        prepared = found.prepared
+        self.tell_objection(source, lun, found)
         try:
             self._as_later_copy(lun.name, prepared.later_copy)
         except Refused as refusal:
-            say("note: a run without --dry-run is refused: " + printable(refusal.message))
+            say("note: a run without --dry-run would be refused: " + printable(refusal.message))
         facts = dry_run_facts(lun, found)
         lines = [f"{lun.name}: dry run. These writes are planned; nothing was written."]
         lines += identification(lun, found).lines()
@@ -153,7 +147,7 @@ class ResignatureCommand(WriteCommand):
         return Answer(facts, "\n".join(lines + report.note_lines(facts["notes"])))
 
     def consent(self, lun: OpenLun, proposal: Proposal) -> None:
-        """Ask before a new run, with its plan, and before an interrupted run is settled."""
+        """Ask before a new run, with its plan, and before an interrupted run is recovered."""
         self.identify(lun, proposal)
         if isinstance(proposal, Recovery):
             run_cut = proposal.earlier.journal.run

@@ -31,20 +31,22 @@ def run_command(arguments: Namespace, look: str, interrupted: str) -> int:
     """
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(arguments.verbose, 2)]
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LogFormatter())
+    handler.setFormatter(LogFormatter("relvmoiscsi: %(message)s"))
     logging.basicConfig(level=level, handlers=[handler])
     is_on_lun = hasattr(arguments, "device")
     facts: Dict[str, Any] = {}
     try:
         answer: Answer = arguments.run(arguments)
+        for alert in answer.alerts if arguments.json or arguments.quiet else ():
+            say(printable(alert))
         if arguments.json:
             is_printed = print_result(answer_text(arguments.command, answer.facts, indent=2), answer.done)
         else:
-            is_printed = arguments.quiet or print_text(answer.text, answer.done)
+            is_printed = arguments.quiet or print_text(answer.for_people(), answer.done)
         return answer.status if is_printed else EXIT_NOT_PRINTED
     except RelvmoiscsiError as error:
         if hasattr(arguments, "vdis"):
-            error.message = with_options(error.message)
+            error.message, error.advice = with_options(error.message), with_options(error.advice)
         if arguments.json and is_on_lun:
             from relvmoiscsi.cli.on_lun import failure_facts  # noqa: PLC0415
 
@@ -57,9 +59,10 @@ def run_command(arguments: Namespace, look: str, interrupted: str) -> int:
         message, state = "Interrupted.", str(stop)
         if arguments.json and not is_on_lun:  # the LUN may be the device that does not answer
             facts = {
-                "kind": "Interrupted",
+                "class": "Interrupted",
                 "exit_status": EXIT_INTERRUPTED,
                 "message": message,
+                "advice": "",
                 "disk_state": state,
             }
             facts = {"error": facts, **getattr(stop, "facts", {})}

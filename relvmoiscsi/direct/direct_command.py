@@ -25,7 +25,7 @@ from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_xapi, own_ref
 from relvmoiscsi.lun.pool_records import read_pool
 from relvmoiscsi.scsi_id_text import typed_scsi_id
-from relvmoiscsi.wording import command, human_size, printable, shell_words, table
+from relvmoiscsi.wording import human_size, printable, quoted, shell_command, table
 
 HOST = THIS_HOST
 
@@ -161,14 +161,12 @@ def add(name: str, typed: str, keeps_session: bool) -> Answer:
         lines = [f"{direct.link_of(name, HOST)} leads to {HOST.node(status.device)} ({size})."]
     else:
         lines = [f"{direct.link_of(name, HOST)} will appear with its LUN. {printable(status.problem)}"]
+    steps: List[str] = []
     if vdi:
-        lines += [
-            f"The LUN is the VDI {vdi}.",
-            "next, to give the disk to a VM:",
-            f"  xe vbd-create vm-uuid=VM {shell_words(f'vdi-uuid={vdi}')} device=autodetect",
-            "  xe vbd-plug uuid=VBD",
-        ]
-    return Answer(facts, "\n".join(lines + ["note: " + printable(note) for note in notes]))
+        lines.append(f"The LUN is the VDI {vdi}. A VM gets the disk by a VBD.")
+        steps = [shell_command("xe vbd-create vm-uuid=VM", f"vdi-uuid={vdi}", "device=autodetect")]
+        steps.append("xe vbd-plug uuid=VBD")
+    return Answer(facts, "\n".join(lines + ["note: " + printable(note) for note in notes]), next_steps=steps)
 
 
 def _checked_device(scsi_id: str, has_multipathing: bool, is_new: bool, notes: List[str]) -> str:
@@ -182,7 +180,7 @@ def _checked_device(scsi_id: str, has_multipathing: bool, is_new: bool, notes: L
             _check_device(disk, True, notes)
         raise Refused(
             f"Multipathing of this host is on, and LUN {scsi_id} has no multipath map. Make the map with "
-            f"{command('multipath', '-a', scsi_id)}, then {command('multipath', scsi_id)}. If multipathd "
+            f"`{shell_command('multipath -a', scsi_id)}`, then `{shell_command('multipath', scsi_id)}`. If multipathd "
             "does not run, start multipathd first. Then repeat the command."
         )
     device = direct.device_of(scsi_id, HOST)
@@ -269,7 +267,7 @@ def _vdi(name: str, notes: List[str]) -> str:
         sr = next(iter(srs.values()))["uuid"]
         notes.append(
             "The LUN is not a VDI yet. To make a VDI: `xe vdi-introduce uuid=$(uuidgen) "
-            f"{shell_words(f'sr-uuid={sr}', 'type=user', f'location={link}')}`."
+            f"{quoted(f'sr-uuid={sr}', 'type=user', f'location={link}')}`."
         )
     else:
         notes.append("This host has no udev SR for disks, so the LUN is no VDI yet.")
@@ -315,13 +313,11 @@ def remove(name: str) -> Answer:
                 pool.call("VDI.forget", ref)
     except RelvmoiscsiError as error:
         notes.append(f"The VDI of the LUN could not be forgotten: {error.message} Run `xe vdi-forget`.")
-    text = (
-        f"{name} (LUN {scsi_id}) is no longer a direct LUN.\n"
-        "next: unmap the LUN at the array, or give it a name again: "
-        f"`{shell_words('relvmoiscsi', 'direct', 'add', 'NAME', scsi_id)}`."
-    )
-    facts = {"name": name, "scsi_id": scsi_id, "link": link, "notes": notes}
-    return Answer(facts, "\n".join([text] + ["note: " + printable(note) for note in notes]))
+    text = f"{name} (LUN {scsi_id}) is no longer a direct LUN."
+    step = "unmap the LUN at the array, or give it a name again: "
+    step += f"`{shell_command('relvmoiscsi direct add NAME', scsi_id)}`."
+    facts = {"direct_name": name, "scsi_id": scsi_id, "link": link, "notes": notes}
+    return Answer(facts, "\n".join([text] + ["note: " + printable(note) for note in notes]), next_steps=[step])
 
 
 def _check_no_vm(name: str, notes: List[str]) -> None:
@@ -355,12 +351,12 @@ def list_luns() -> Answer:
         rows.append([name, scsi_id, status.device or "-", size, link])
     lines = table(rows) if luns else ["This host has no direct LUNs."]
     lines += [f"{HOST.config}: {printable(problem)}" for problem in problems]
-    return Answer({"luns": facts, "problems": problems}, "\n".join(lines))
+    return Answer({"direct_luns": facts, "problems": problems}, "\n".join(lines))
 
 
 def _facts(name: str, scsi_id: str, status: Status) -> Dict[str, Any]:
     return {
-        "name": name,
+        "direct_name": name,
         "scsi_id": scsi_id,
         "link": direct.link_of(name, HOST),
         "is_linked": status.is_linked,
@@ -376,4 +372,4 @@ def _facts(name: str, scsi_id: str, status: Status) -> Dict[str, Any]:
 def answer_udev(kernel_name: str) -> Answer:
     """Answer the udev rule. The rule asks at each event of a configured LUN, and udev waits for the answer."""
     name = direct.link_name(kernel_name, os.environ.get(direct.MARK, ""), look, HOST)
-    return Answer({"link": name}, name)
+    return Answer({"link_name": name}, name)

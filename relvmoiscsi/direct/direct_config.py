@@ -14,7 +14,7 @@ from typing import Dict, List, Mapping, Optional, Tuple
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.host.config_file import KEY_VALUE, header, lines_of_section, said, with_line
 from relvmoiscsi.scsi_id_text import typed_scsi_id
-from relvmoiscsi.wording import command
+from relvmoiscsi.wording import shell_command
 
 SECTION = "direct"
 
@@ -91,7 +91,7 @@ def _check_new(luns: Mapping[str, str], name: str, scsi_id: str) -> None:
         if scsi_id == other_id:
             raise UsageError(
                 f"LUN {other_id} has a name already: {other}. To give the LUN another name, first run "
-                f"{command('relvmoiscsi', 'direct', 'remove', other)}."
+                f"`{shell_command('relvmoiscsi direct remove', other)}`."
             )
 
 

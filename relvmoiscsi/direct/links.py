@@ -32,7 +32,7 @@ from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.own_process import Begin, run_in_child
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.lun import pool_records
-from relvmoiscsi.wording import command
+from relvmoiscsi.wording import shell_command
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ Looker = Callable[[str], Owner]
 
 def link_of(name: str, host: Host = THIS_HOST) -> str:
     """Return the path of a direct LUN's link, which is the location of the VDI."""
-    return os.path.join(host.dev, LINKS, name)
+    return host.at("dev", LINKS, name)
 
 
 class Uncertain(Refused):
@@ -81,7 +81,7 @@ def device_of(scsi_id: str, host: Host = THIS_HOST) -> str:
     if disks and is_for_multipath(scsi_id, host):
         raise Refused(
             f"Multipathing is on and LUN {scsi_id} was multipathed before, but has no map yet. "
-            f"{command('multipath', '-v3', '-d', scsi_id)} may show the reason."
+            f"`{shell_command('multipath -v3 -d', scsi_id)}` may show the reason."
         )
     if len(disks) == 1:
         return disks[0]  # in any state: a path that is down may come back, and the VM's disk with the path
@@ -94,14 +94,14 @@ def is_for_multipath(scsi_id: str, host: Host = THIS_HOST) -> bool:
     """Return whether multipath will take the LUN: the LUN had a map before, and multipathing is on."""
     if not multipath.is_listed(scsi_id, host):
         return False
-    sockets = text_of(os.path.join(host.proc, "net/unix")).split()
+    sockets = text_of(host.at("proc/net/unix")).split()
     links = [host.at(f"etc/systemd/system/{target}/multipathd.service") for target in _ENABLED]
     signs = [*links, host.at("run/" + _MULTIPATH_FLAG)]
     return _DAEMON_SOCKET in sockets or any(os.path.lexists(sign) for sign in signs)
 
 
 def size_bytes(kernel_name: str, host: Host = THIS_HOST) -> int:
-    sectors = text_of(os.path.join(host.sysfs, "block", kernel_name, "size")).strip()
+    sectors = text_of(host.at("sys/block", kernel_name, "size")).strip()
     return untrusted.number(sectors) * 512 if untrusted.is_number(sectors) else 0
 
 
@@ -110,7 +110,7 @@ def size_bytes(kernel_name: str, host: Host = THIS_HOST) -> int:
 
 def check_content(kernel_name: str, look: Looker, host: Host = THIS_HOST, seconds: float = LOOK_SECONDS) -> Owner:
     """Return the owner of the device. Raises Refused if no VM may use it, Uncertain if the device does not answer."""
-    if text_of(os.path.join(host.sysfs, "block", kernel_name, "dm/suspended")).strip() == "1":
+    if text_of(host.at("sys/block", kernel_name, "dm/suspended")).strip() == "1":
         raise Uncertain(f"The map {kernel_name} is suspended: the owner of the LUN cannot be read.")
     owner = in_time(look, host.node(kernel_name), seconds)
     if owner.is_sr:
@@ -144,7 +144,7 @@ def check_transport(disks: Iterable[str], host: Host = THIS_HOST) -> None:
     host of XenServer or XCP-ng logs in to no target by itself.
     """
     for disk in disks:
-        session = _SESSION.search(os.path.realpath(os.path.join(host.sysfs, "block", disk)))
+        session = _SESSION.search(os.path.realpath(host.at("sys/block", disk)))
         if session is not None:
             raise Refused(
                 f"{disk} is behind the iSCSI {session.group(1)}, and no program keeps that session for a VM. If "
@@ -236,7 +236,7 @@ def devices_of(scsi_id: str, host: Host = THIS_HOST) -> List[str]:
 
 def marked(kernel_name: str, host: Host = THIS_HOST) -> str:
     """Return the name of the link that udev last gave the device; "" if none."""
-    number = text_of(os.path.join(host.sysfs, "block", kernel_name, "dev")).strip()
+    number = text_of(host.at("sys/block", kernel_name, "dev")).strip()
     lines = text_of(host.at("run/udev/data/b" + number)).splitlines()
     return next((line[len("E:" + MARK + "=") :] for line in lines if line.startswith("E:" + MARK + "=")), "")
 
@@ -285,6 +285,6 @@ def status_of(name: str, scsi_id: str, look: Looker, host: Host = THIS_HOST) -> 
     return found._replace(
         problem=(
             f"udev has made no link for {device}; check that the rules of relvmoiscsi are installed, then repeat "
-            f"{command('relvmoiscsi', 'direct', 'add', name, scsi_id)}."
+            f"`{shell_command('relvmoiscsi direct add', name, scsi_id)}`."
         )
     )

@@ -11,7 +11,7 @@ pool.py         xapi's records; the other hosts.
 
 import os
 import time
-from typing import List, Mapping, Optional, Tuple
+from typing import List
 
 from relvmoiscsi.doctor.driver import examine_drivers, examine_whitelist
 from relvmoiscsi.doctor.finding import OK, Finding, problem, unknown
@@ -33,32 +33,15 @@ AGAIN_SECONDS = 0.5  #: between two reads of data that active calls change; each
 SIGNS_OF_DOM0 = ("/etc/xensource-inventory", "/etc/xapi.conf", "/opt/xensource")
 
 
-def examine(host: Host) -> List[Finding]:
-    """Return the findings on this host, xapi and the other hosts of the pool; causes before their consequences."""
-    found, info = _examine_host(host)
-    if not _is_dom0(host):
-        return found
-    try:
-        pool = read_pool(host)
-    except (RelvmoiscsiError, OSError) as error:
-        return [*found, no_pool(error)]
-    return found + examine_pool(host, pool, info)
+def examine(host: Host, asks_xapi: bool = True) -> List[Finding]:
+    """Return the findings on this host, xapi and the other hosts of the pool; causes before their consequences.
 
-
-def examine_host(host: Host) -> List[Finding]:
-    """Return the findings on this host without XenAPI, for the host plugin."""
-    return _examine_host(host)[0]
-
-
-def _is_dom0(host: Host) -> bool:
-    return any(os.path.exists(host.at(path)) for path in SIGNS_OF_DOM0)
-
-
-def _examine_host(host: Host) -> Tuple[List[Finding], Optional[Mapping[str, str]]]:
-    if not _is_dom0(host):
+    Without `asks_xapi`, return the findings on this host alone, for the host plugin.
+    """
+    if not any(os.path.exists(host.at(path)) for path in SIGNS_OF_DOM0):
         sentence = f"This machine is not a dom0: it has no {', no '.join(SIGNS_OF_DOM0)}."
         advice = "Run doctor as root in dom0, on a host of the pool. The commands on a LUN need no dom0 and no doctor."
-        return [problem("dom0", sentence, advice)], None
+        return [problem("dom0", sentence, advice)]
     found = []
     if not host.is_superuser:
         found = [unknown("user", "Some checks need root.", "Run `relvmoiscsi doctor` as root for a complete check.")]
@@ -70,4 +53,11 @@ def _examine_host(host: Host) -> Tuple[List[Finding], Optional[Mapping[str, str]
     if stale.status != OK:  # a call that starts or ends during the first look seems killed
         time.sleep(AGAIN_SECONDS)
         stale = examine_stale_resources(host)
-    return [*found, stale, *examine_settings(host)], info
+    found += [stale, *examine_settings(host)]
+    if not asks_xapi:
+        return found
+    try:
+        pool = read_pool(host)
+    except (RelvmoiscsiError, OSError) as error:
+        return [*found, no_pool(error)]
+    return found + examine_pool(host, pool, info)

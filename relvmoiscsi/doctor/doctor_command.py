@@ -55,7 +55,7 @@ def _doctor(_arguments: argparse.Namespace) -> Answer:
         "ready": first is None,
         "verdict": verdict,
         "version": __version__,
-        "findings": [dict(finding._asdict()) for finding in found],
+        "findings": [finding.facts() for finding in found],
     }
     return Answer(facts, "\n".join([*lines, "", printable(verdict)]), 0 if first is None else Refused.exit_status)
 

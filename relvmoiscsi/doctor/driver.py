@@ -19,10 +19,8 @@ from relvmoiscsi.doctor.host_root import why
 from relvmoiscsi.errors import CommandFailed, NotFound
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi import conf
+from relvmoiscsi.sr_types import OWN_TYPES, SR_TYPES
 
-TYPE, HBA_TYPE = "relvmoiscsi", "relvmohba"
-TYPES = (TYPE, HBA_TYPE)
-EXECUTABLES = {TYPE: "ReLVMoISCSISR", HBA_TYPE: "ReLVMoHBASR"}
 #: CloudStack searches the output of `xe sm-list` for these words (CitrixResourceBase)
 PHRASE = "resigning of duplicates"
 
@@ -40,10 +38,10 @@ def examine_drivers(host: Host) -> Tuple[List[Finding], Optional[Mapping[str, st
     The info is the driver's answer to sr_get_driver_info, with the texts _SAID.
     """
     try:
-        directory = sm_directory(host.root)
+        directory = sm_directory(host)
     except NotFound as error:
         return [unknown("executable", str(error), AS_ROOT)], None, ""
-    paths = [os.path.join(directory, EXECUTABLES[name]) for name in TYPES]
+    paths = [os.path.join(directory, each.executable) for each in SR_TYPES]
     absent = [path for path in paths if not host_root.is_program(host, path)]
     if absent:
         sentence = f"xapi looks for drivers in {directory}, and there is no executable {' and no '.join(absent)}."
@@ -75,11 +73,11 @@ def examine_drivers(host: Host) -> Tuple[List[Finding], Optional[Mapping[str, st
     return [there, answer, more], info, path
 
 
-def sm_directory(root: str) -> str:
+def sm_directory(host: Host) -> str:
     """Return the directory where xapi looks for drivers. Raises NotFound for an unreadable configuration."""
     found = SM_DIR
-    for path in conf.conf_files(root)[0]:
-        for line in conf.read_conf(root, path).decode("utf-8", "surrogateescape").splitlines():
+    for content in conf.conf_files(host)[0].values():
+        for line in content.decode("utf-8", "surrogateescape").splitlines():
             key, is_setting, value = line.partition("#")[0].partition("=")
             if is_setting and key.strip() == "sm-dir":
                 found = value.strip().strip("'\"") or found
@@ -120,8 +118,8 @@ def value_of(document: str) -> Any:
 def examine_whitelist(host: Host) -> Finding:
     """Would xapi accept the types if xapi started now? Name the deciding file, and other files with the setting."""
     try:
-        _files, obstacles = conf.conf_files(host.root)
-        settings = conf.sm_plugins(host.root)
+        _files, obstacles = conf.conf_files(host)
+        settings = conf.sm_plugins(host)
     except (NotFound, OSError) as error:
         return unknown("whitelist", str(error), AS_ROOT)
     if obstacles:
@@ -131,9 +129,9 @@ def examine_whitelist(host: Host) -> Finding:
         sentence = "No file of xapi has a line sm-plugins, so xapi accepts no driver at all."
         return problem("whitelist", sentence, "Install the package xapi-core again, then relvmoiscsi.")
     used = settings[-1]
-    lacking = [name for name in TYPES if not used.allows(name)]
+    lacking = [name for name in OWN_TYPES if not used.allows(name)]
     if not lacking:
-        return ok("whitelist", f"sm-plugins in {used.path} accepts {' and '.join(TYPES)}.")
+        return ok("whitelist", f"sm-plugins in {used.path} accepts {' and '.join(OWN_TYPES)}.")
     sentence = f"sm-plugins in {used.path}, the last such line that xapi reads, lacks {' and '.join(lacking)}"
     others = [each.path for each in settings if each.path != used.path and each.allows(lacking[0])]
     sentence += f"; {listed(others)} lists it, but xapi does not use that line" if others else ""

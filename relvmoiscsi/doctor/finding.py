@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A finding: the result of one check on a host; and the JSON form for other hosts."""
 
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.json_answer import answer_text
@@ -25,6 +25,15 @@ class Finding(NamedTuple):
     sentence: str
     advice: str = ""  #: advice for the administrator; only an ok finding may have none
     host: str = ""  #: name of the host; "" is the host that runs the check
+
+    def facts(self) -> Dict[str, str]:
+        return {
+            "check_name": self.name,
+            "check_status": self.status,
+            "sentence": self.sentence,
+            "advice": self.advice,
+            "host": self.host,
+        }
 
 
 def ok(name: str, sentence: str) -> Finding:
@@ -59,7 +68,7 @@ def listed(names: Sequence[str], most: int = 5) -> str:
 
 def to_json(version: str, findings: Sequence[Finding]) -> str:
     """Return the answer of the host plugin."""
-    return answer_text("plugin doctor", {"version": version, "findings": [finding._asdict() for finding in findings]})
+    return answer_text("plugin doctor", {"version": version, "findings": [finding.facts() for finding in findings]})
 
 
 def from_json(text: str) -> Tuple[str, List[Finding]]:
@@ -69,9 +78,10 @@ def from_json(text: str) -> Tuple[str, List[Finding]]:
         raise ValueError("it is no list of findings")
     version, found = _word(answer, "version"), []
     for item in answer["findings"]:
-        if not isinstance(item, dict) or item.get("status") not in STATUSES:
-            raise ValueError("it has a finding without a status that is known here")
-        found.append(Finding(_word(item, "name"), item["status"], _word(item, "sentence"), _word(item, "advice")))
+        if not isinstance(item, dict) or item.get("check_status") not in STATUSES:
+            raise ValueError("it has a finding without a check_status that is known here")
+        texts = _word(item, "sentence"), _word(item, "advice")
+        found.append(Finding(_word(item, "check_name"), item["check_status"], *texts))
     return version, found
 
 

@@ -50,7 +50,7 @@ def run_as_xapi(host: Host, program: str, *arguments: str) -> Completed:
 def processes(host: Host, name: str) -> Optional[List[int]]:
     """Return the PIDs of the processes of this name; None where /proc does not list processes."""
     try:
-        numbers = [untrusted.number(entry) for entry in os.listdir(host.proc) if untrusted.is_number(entry)]
+        numbers = [untrusted.number(entry) for entry in os.listdir(host.at("proc")) if untrusted.is_number(entry)]
     except OSError:
         return None
     if not numbers:

@@ -18,7 +18,7 @@ from relvmoiscsi.host.disk import cleanup_journal, hiding
 from relvmoiscsi.host.settings import KEYS, SECTION, settings_in
 from relvmoiscsi.host.this_host import UDEV_RULES, Host
 from relvmoiscsi.host.xapi import conf
-from relvmoiscsi.wording import ONE, shell_words
+from relvmoiscsi.wording import ONE, quoted
 
 RESTART = "Run `xe-toolstack-restart` on this host; running VMs are not touched."
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -72,7 +72,7 @@ def examine_restart(host: Host, started: Optional[float], driver: str) -> Findin
         return unknown("restart", "Cannot check whether xapi has loaded the driver and its settings.", RESTART)
     try:
         paths = [driver] if driver else []
-        paths += [setting.path for setting in conf.sm_plugins(host.root)] + [conf.CONF_D]
+        paths += [setting.path for setting in conf.sm_plugins(host)] + [conf.CONF_D]
         late = [path for path in dict.fromkeys(paths) if _changed_at(host, path) > started + _TOLERANCE_SECONDS]
     except (NotFound, OSError) as error:
         return unknown("restart", f"Cannot check when xapi's files changed: {error}.", RESTART)
@@ -168,6 +168,6 @@ def examine_stale_resources(host: Host) -> Finding:
     if disks:
         sentence = f"A killed call has left {listed(disks)} hidden from udev, so its links are missing."
         switch = f"/sys/block/{disks[0]}/uevent"
-        advice = f"Repeat the call. Or, if LVM may see that disk: `echo add > {shell_words(switch)}`."
+        advice = f"Repeat the call. Or, if LVM may see that disk: `echo add > {quoted(switch)}`."
         return warning("left-overs", sentence, advice)
     return ok("left-overs", "There are no leftovers of killed calls.")

@@ -13,7 +13,7 @@ from typing import Any, List, Mapping, NamedTuple, Optional, Tuple, Union
 from relvmoiscsi import __version__
 from relvmoiscsi.doctor import finding as findings_
 from relvmoiscsi.doctor import host_root
-from relvmoiscsi.doctor.driver import PHRASE, TYPE, TYPES
+from relvmoiscsi.doctor.driver import PHRASE
 from relvmoiscsi.doctor.finding import Finding, listed, ok, problem, unknown, warning
 from relvmoiscsi.doctor.needs import KEEPS_ALL, MAKES_ONE, examine_settings
 from relvmoiscsi.host.disk import holders, multipath
@@ -21,7 +21,8 @@ from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi.api import AWAY, XapiFailure, local_xapi, own_ref
 from relvmoiscsi.host.xapi.other_hosts import srs_of
 from relvmoiscsi.host.xapi.stale_volumes import Records, is_attached, vg_command
-from relvmoiscsi.wording import command, shell_words
+from relvmoiscsi.sr_types import ISCSI_SR, OWN_TYPES
+from relvmoiscsi.wording import quoted, shell_command
 
 PLUGIN = "relvmoiscsi"
 PLUGIN_SECONDS = 120.0  #: the programs that the plugin runs have their own time limits
@@ -77,7 +78,7 @@ def read_pool(here: Host) -> PoolFacts:
             str(pool.get("master", "")),
             pool.get("other_config", {}),
             hosts,
-            [record for record in xapi.records("SM").values() if str(record.get("type")).lower() == TYPE],
+            [record for record in xapi.records("SM").values() if str(record.get("type")).lower() == ISCSI_SR.name],
             [str(name).lower() for name in xapi.call("SR.get_supported_types")],
             answers,
             xapi.records("PBD"),
@@ -109,19 +110,19 @@ def examine_pool(here: Host, pool: PoolFacts, info: Optional[Mapping[str, str]])
 
 
 def examine_registration(pool: PoolFacts) -> Finding:
-    lacking = [name for name in TYPES if name not in pool.types]
+    lacking = [name for name in OWN_TYPES if name not in pool.types]
     master = f"xapi of the pool's master, {pool.name(pool.master_ref)},"
     if not lacking:
         return ok("registration", f"{master} has registered both drivers.")
     sentence = f"{master} has not registered {' and '.join(lacking)}: SR.create of that type fails."
-    return (problem if TYPE in lacking else warning)("registration", sentence, _ON_MASTER)
+    return (problem if ISCSI_SR.name in lacking else warning)("registration", sentence, _ON_MASTER)
 
 
 def examine_record(here: Host, pool: PoolFacts, info: Optional[Mapping[str, str]]) -> Finding:
     """Check the SM record, which `xe sm-list` prints on any host."""
-    detects = f"`xe sm-list | grep {shell_words(PHRASE)}`, by which CloudStack detects it,"
+    detects = f"`xe sm-list | grep {quoted(PHRASE)}`, by which CloudStack detects it,"
     if not pool.drivers:
-        sentence = f"{detects} prints nothing: xapi's database has no SM record of type {TYPE}."
+        sentence = f"{detects} prints nothing: xapi's database has no SM record of type {ISCSI_SR.name}."
         return problem("sm-record", sentence, _ON_ALL)
     record = pool.drivers[0]
     name, description = str(record.get("name_label", "")), str(record.get("name_description", ""))
@@ -204,11 +205,11 @@ def examine_leftovers(pool: PoolFacts) -> List[Finding]:
 
     No LUN has the UUID of such an SR.
     """
-    uuids = [str(sr.get("uuid", "")) for sr in pool.srs.values() if str(sr.get("type")).lower() in TYPES]
+    uuids = [str(sr.get("uuid", "")) for sr in pool.srs.values() if str(sr.get("type")).lower() in OWN_TYPES]
     if not uuids:
         return []
-    sentence = f"xapi has SRs of type {' or '.join(TYPES)}, which exist only during a call: {listed(uuids)}."
-    commands = [command("xe", "sr-forget", f"uuid={uuid}") for uuid in uuids]
+    sentence = f"xapi has SRs of type {' or '.join(OWN_TYPES)}, which exist only during a call: {listed(uuids)}."
+    commands = [f"`{shell_command('xe sr-forget', f'uuid={uuid}')}`" for uuid in uuids]
     advice = (
         f"If no SR.create is under way: {listed(commands)}. If the call had a CHAP password, a Secret remains: "
         "`relvmoiscsi pool secrets --remove`."
@@ -218,7 +219,7 @@ def examine_leftovers(pool: PoolFacts) -> List[Finding]:
 
 def examine_volumes(here: Host, pool: PoolFacts) -> List[Finding]:
     """Look for active volumes of an SR that this host has not attached; host/xapi/stale_volumes.py has the cause."""
-    disks = [os.path.basename(path) for path in sorted(glob(os.path.join(escape(here.sysfs), "block/*")))]
+    disks = [os.path.basename(path) for path in sorted(glob(os.path.join(escape(here.at("sys")), "block/*")))]
     found = []
     for disk in [each for each in disks if not each.startswith("dm-")]:
         for sr_uuid in srs_of(holders.stacked(disk, here)):

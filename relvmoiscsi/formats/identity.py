@@ -51,22 +51,17 @@ def with_new_ids(text: str, ids: Mapping[str, str]) -> str:
     return text
 
 
-def new_uuid(entropy: Entropy) -> str:
-    """A random UUID, version 4."""
-    return _uuid_of_version(4, entropy(16))
-
-
 def derived_uuid(new_sr: str, old: str) -> str:
     """The new UUID of `old` on the SR `new_sr`: the version 5 UUID of the name `old` in the namespace `new_sr`.
 
     Do not ask for the UUID of the old SR: the old SR UUID becomes `new_sr`.
     Source: RFC 4122 4.3; Python's uuid.uuid5 gives the same UUID.
     """
-    return _uuid_of_version(5, hashlib.sha1(uuid_to_bytes(new_sr) + old.encode("utf-8")).digest()[:16])
+    return uuid_of_version(5, hashlib.sha1(uuid_to_bytes(new_sr) + old.encode("utf-8")).digest()[:16])
 
 
-def _uuid_of_version(version: int, data: bytes) -> str:
-    """A UUID made of 16 bytes; version and variant replace six bits. Source: RFC 4122 4.1."""
+def uuid_of_version(version: int, data: bytes) -> str:
+    """A UUID made of 16 bytes; version and variant replace six bits. Version 4 is random. Source: RFC 4122 4.1."""
     number = int.from_bytes(data, "big")
     number = number & ~(0xF << 76) | version << 76
     number = number & ~(0x3 << 62) | 2 << 62
@@ -101,23 +96,19 @@ def dashed(lvm_id: str) -> str:
     return "-".join([lvm_id[group] for group in _LVM_GROUPS])
 
 
-def lvm_id_from_bytes(data: bytes) -> str:
-    """An LVM id made of 32 bytes: the bytes as a number in base 62, its last 32 digits, the lowest digit first.
+def derived_lvm_id(new_sr: str, old: str) -> str:
+    """The new id of a PV, VG or LV with the LVM id `old` on the SR `new_sr`; old and new id have no dashes.
 
-    LVM makes ids of these letters and digits only, too. LVM accepts `!` and `#` in an id, but never makes such an id.
+    A SHA-256 as a number in base 62: its last 32 digits, the lowest digit first. LVM makes ids of these letters and
+    digits only, too. LVM accepts `!` and `#` in an id, but never makes such an id.
     """
-    number = int.from_bytes(data, "big")
+    text = f"relvmoiscsi:lvm-id:{new_sr}:{old}"
+    number = int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest(), "big")
     letters = []
     for _ in range(32):
         number, index = divmod(number, len(_LVM_ALPHABET))
         letters.append(_LVM_ALPHABET[index])
     return "".join(letters)
-
-
-def derived_lvm_id(new_sr: str, old: str) -> str:
-    """The new id of a PV, VG or LV with the LVM id `old` on the SR `new_sr`; old and new id have no dashes."""
-    text = f"relvmoiscsi:lvm-id:{new_sr}:{old}"
-    return lvm_id_from_bytes(hashlib.sha256(text.encode("utf-8")).digest())
 
 
 class IdMap(NamedTuple):

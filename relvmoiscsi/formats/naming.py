@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import Mapping, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.errors import Place, Unsupported
-from relvmoiscsi.formats.identity import UUID_PATTERN, with_new_ids
+from relvmoiscsi.formats.identity import UUID_PATTERN
 
 VG_PREFIX = "VG_XenStorage-"
 MGT = "MGT"
@@ -56,8 +56,7 @@ _JOURNALS = (*HARMLESS_JOURNALS, *FINISHED_JOURNALS, RESIZE)
 JOURNAL_TAG, CBT_TAG, RESIZE_TAG, HIDDEN_TAG = "journaler", "cbtlog", "jvhd", "hidden"
 
 _PREFIXES = {"VHD-": VHD, "LV-": RAW, "QCOW2-": QCOW2}
-_LV_PREFIXES = {kind: prefix for prefix, kind in _PREFIXES.items()}
-_VG = re.compile(re.escape(VG_PREFIX) + "(" + UUID_PATTERN + r")\Z")
+LV_PREFIXES = {kind: prefix for prefix, kind in _PREFIXES.items()}
 _DISK = re.compile("(VHD-|LV-|QCOW2-)(OLD_)?(" + UUID_PATTERN + r")\Z")
 _CBT = re.compile("(" + UUID_PATTERN + r")\.cbtlog\Z")
 _JOURNAL = re.compile("([a-z]+)_(" + UUID_PATTERN + r")(?:_(.*))?\Z")
@@ -72,6 +71,9 @@ _DM_PARENT = re.compile(
 _PATH_PARENT = re.compile(
     rf"/dev/VG_XenStorage-(?P<sr>{UUID_PATTERN})/(?P<kind>VHD|LV|QCOW2)-(?P<uuid>{UUID_PATTERN})\Z"
 )
+
+#: what may be in front of the name of a parent in a text of a VHD
+PARENT_PREFIX = re.compile(r"\A(?:file://)?(?:\./)?(?:\.\\)?")
 
 
 class LvName(NamedTuple):
@@ -90,22 +92,6 @@ class LvName(NamedTuple):
         if self.uuid is not None:
             return (self.uuid,)
         return tuple(before or behind for before, behind in _SPELLED.findall(self.text))
-
-    def renamed(self, ids: Mapping[str, str]) -> str:
-        """The name under new identities, `IdMap.names`; the old and the new name have the same length."""
-        return with_new_ids(self.text, ids)
-
-
-def sr_of_vg(vg_name: str) -> Optional[str]:
-    """The SR UUID in the name of a VG; None when no SR has such a VG name."""
-    match = _VG.match(vg_name)
-    return match.group(1) if match else None
-
-
-def disk_name(kind: str, uuid: str, is_old: bool = False) -> LvName:
-    """The name of the volume that holds a VDI."""
-    prefix = _LV_PREFIXES[kind] + ("OLD_" if is_old else "")
-    return LvName(prefix + uuid, kind, uuid, is_old=is_old)
 
 
 def parse_lv_name(text: str, where: Place) -> LvName:
@@ -155,18 +141,18 @@ def parse_parent_name(text: str) -> Optional[ParentName]:
     )
 
 
-def parent_text(parent: ParentName) -> str:
-    """The device-mapper name of a parent, as libvhd writes it into a VHD."""
-    name = f"VG_XenStorage-{parent.sr}/{_LV_PREFIXES[parent.kind]}{parent.uuid}"
-    return name.replace("-", "--").replace("/", "-")
+def rename_parent(text: str, parent: ParentName, uuids: Mapping[str, str]) -> str:
+    """A text that names `parent` under new UUIDs.
 
-
-def rename_parent(text: str, uuids: Mapping[str, str]) -> str:
-    """A parent name under new UUIDs. Single dashes stay single, doubled dashes stay doubled, and the length stays."""
-    parent = parse_parent_name(text)
-    if parent is None:
-        raise ValueError(f"not a parent name: {text!r}")
+    A text that names `parent` already keeps its spelling and its length: single dashes stay single, doubled dashes stay
+    doubled. Another text gets the device-mapper name, as libvhd writes it into a VHD, behind its PARENT_PREFIX.
+    """
+    name = PARENT_PREFIX.sub("", text, 1)
+    prefix = text[: len(text) - len(name)]
+    if parse_parent_name(name) != parent:
+        name = f"VG_XenStorage-{parent.sr}/{LV_PREFIXES[parent.kind]}{parent.uuid}"
+        name = name.replace("-", "--").replace("/", "-")
     for old in (parent.sr, parent.uuid):
         new = uuids[old]
-        text = text.replace(old, new).replace(old.replace("-", "--"), new.replace("-", "--"))
-    return text
+        name = name.replace(old, new).replace(old.replace("-", "--"), new.replace("-", "--"))
+    return prefix + name

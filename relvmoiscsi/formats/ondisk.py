@@ -60,7 +60,10 @@ class Field(Generic[T]):
 
     def encode(self, value: T) -> bytes:
         """The field's bytes for a value. Raises ValueError when the value does not fit into the field."""
-        data = self._encode(value)
+        try:
+            data = self._encode(value)
+        except error as problem:
+            raise ValueError(f"{self.name}: {value} does not fit into {self.size} bytes") from problem
         if len(data) != self.size:
             raise ValueError(f"{self.name}: {len(data)} bytes given, the field has {self.size}")
         return data
@@ -118,11 +121,6 @@ class Record:
             data[field.offset : field.end] = field.encode(value)
         return type(self)(bytes(data))
 
-    def without(self, *fields: "Field[Any]") -> bytes:
-        """The bytes of the record outside `fields`; the caller gives the fields in the order of their offsets."""
-        ends, starts = [0, *(field.end for field in fields)], [*(field.offset for field in fields), self.SIZE]
-        return b"".join([self._bytes[end:start] for end, start in zip(ends, starts)])
-
     def __bytes__(self) -> bytes:
         return self._bytes
 
@@ -139,14 +137,7 @@ class Record:
 
 def _integer(form: str, offset: int) -> "Field[int]":
     layout = Struct(form)
-
-    def encode(value: int) -> bytes:
-        try:
-            return layout.pack(value)
-        except error as problem:
-            raise OverflowError(f"{value} does not fit into {layout.size} bytes") from problem
-
-    return Field(offset, layout, encode)
+    return Field(offset, layout, layout.pack)
 
 
 #: the kernel's names of integers, which carry width and byte order: each takes the offset of the field

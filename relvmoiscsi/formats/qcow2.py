@@ -185,17 +185,19 @@ def parent_of(image: Qcow2, path: bytes, volume: str) -> Optional[ParentName]:
     return parent
 
 
-def changes(before: Qcow2, after: Qcow2, path: bytes, uuids: Mapping[str, str], volume: str) -> List[Change]:
+def changes(
+    before: Qcow2, after: Qcow2, path: bytes, parent: Optional[ParentName], uuids: Mapping[str, str], volume: str
+) -> List[Change]:
     """The bytes that change: the hidden flag, which SM's unfinished work changes; the backing file's path.
 
-    The `path` then has new UUIDs. `before` is the image as found, `after` the image after the work.
+    The `path` names `parent`, and then has new UUIDs. `before` is the image as found, `after` the image after the work.
     """
     found = []
     if before.hidden != after.hidden and before.hidden_at is not None:
         old, new = bytes([before.hidden]), bytes([after.hidden])
         found.append(Change(before.hidden_at, old, new, "QCOW2 hidden flag of " + volume))
-    if after.backing is not None:
-        new = rename_parent(path.decode("latin-1"), uuids).encode("latin-1")
+    if after.backing is not None and parent is not None:
+        new = rename_parent(path.decode("latin-1"), parent, uuids).encode("latin-1")
         found.append(Change(after.backing.offset, path, new, "QCOW2 backing file of " + volume))
     return found
 

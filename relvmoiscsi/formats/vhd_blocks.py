@@ -19,9 +19,8 @@ from typing import List, Optional
 from relvmoiscsi.device import SECTOR, Range, align_up
 from relvmoiscsi.errors import BadChecksum, Malformed, Place, Unsupported
 from relvmoiscsi.formats import vhd
-from relvmoiscsi.formats.checksum import byte_sum
 from relvmoiscsi.formats.ondisk import expect_magic
-from relvmoiscsi.formats.vhd import BatmapHeader, DynamicHeader, locator_space
+from relvmoiscsi.formats.vhd import BatmapHeader, DynamicHeader, byte_sum, locator_space
 
 UNIT = 4096  #: bytes
 SLOT_UNITS = 513
@@ -91,15 +90,6 @@ def block_count(virtual_size: int) -> int:
 
 
 # --- bitmaps
-
-
-def bitmap_bytes(bits: int) -> bytes:
-    return bits.to_bytes(SECTOR, "big")
-
-
-def first_sectors(count: int) -> int:
-    """A bitmap with the bits of the first `count` sectors set."""
-    return FULL ^ (FULL >> count) if count < BLOCK_SECTORS else FULL
 
 
 def runs(bits: int) -> List[Range]:

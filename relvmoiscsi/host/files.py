@@ -8,12 +8,11 @@ the mode that the caller names.
 import errno
 import os
 import stat
-from typing import Callable, Optional
+from typing import Optional
 
-from relvmoiscsi.wording import command, file_word
+from relvmoiscsi.wording import shell_command
 
 _NEW_MODE = 0o644
-_TRIES = 100  # for each failed try, another process removed the directory in the same microseconds
 
 #: remedies for errors that even root gets
 _FORBIDDEN_TO_ROOT = {
@@ -39,8 +38,8 @@ def remedy(error: OSError, path: str = "") -> str:
         is_own = path != "" and os.stat(path).st_uid == os.geteuid()
     except OSError:
         is_own = False
-    may = command("chmod", "u+rw", file_word(path))
-    return f"The file is yours: {may} lets you." if is_own else "Run this as root."
+    may = shell_command("chmod u+rw", path)
+    return f"The file is yours: `{may}` lets you." if is_own else "Run this as root."
 
 
 def text_of(path: str) -> str:
@@ -120,22 +119,6 @@ def make_directory(path: str, mode: int) -> None:
             raise
     else:
         os.chmod(path, mode)
-
-
-def in_directory(directory: str, mode: int, make: Callable[[], None]) -> None:
-    """Call `make`, which makes a file in `directory`. Make the directory first if it is absent.
-
-    Another process may remove the directory while the directory is empty; then try again.
-    Raises the OSError of the last try.
-    """
-    for again in reversed(range(_TRIES)):
-        try:
-            make_directory(directory, mode)
-            make()
-            return
-        except (FileNotFoundError, FileExistsError):  # FileExistsError: the directory has just gone
-            if not again:
-                raise
 
 
 def append(descriptor: int, line: bytes) -> None:

@@ -75,14 +75,15 @@ def lock_file(
     path: str,
     opened: Callable[[], int],
     deadline: float,
-    taken: Callable[[str], Exception],
+    taken: Callable[[str, str], Exception],
     host: Host = THIS_HOST,
     guards_lun: bool = False,
 ) -> Iterator[int]:
     """Hold the lock file `path` while the block runs, and give its descriptor. Then unlink the file; log a failure.
 
-    `opened` opens the file and returns the descriptor; its exceptions go through. Raises `taken(holders)` if the lock
-    is not free at `deadline`; the holders are words of a sentence. A child that writes keeps a lock that `guards_lun`.
+    `opened` opens the file and returns the descriptor; its exceptions go through. Raises `taken(path, holders)` if the
+    lock is not free at `deadline`; the holders are words of a sentence. A child that writes keeps a lock that
+    `guards_lun`.
     """
     while True:
         descriptor = opened()
@@ -95,7 +96,7 @@ def lock_file(
             raise
         os.close(descriptor)
         if not is_free or time.monotonic() >= deadline:
-            raise taken(owner_of(path, host))
+            raise taken(path, owner_of(path, host))
     try:
         with inherited(descriptor, guards_lun):
             log.debug("took the lock %s", path)
@@ -155,7 +156,7 @@ def owner_of(file: Union[str, int], host: Host = THIS_HOST) -> str:
         return "another process"  # the holder has released the lock since
     place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     # 1: FLOCK ADVISORY WRITE 4711 08:01:12345 0 EOF
-    locks = [line.split() for line in text_of(os.path.join(host.proc, "locks")).splitlines()]
+    locks = [line.split() for line in text_of(host.at("proc/locks")).splitlines()]
     owners = [words[4] for words in locks if len(words) >= 6 and words[1] == "FLOCK" and words[5] == place]
     return ", ".join(map(host.named_process, owners)) or "another process"
 

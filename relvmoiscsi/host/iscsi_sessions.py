@@ -25,7 +25,7 @@ from relvmoiscsi.host.disk import scsi_id as scsi
 from relvmoiscsi.host.files import attribute
 from relvmoiscsi.host.own_process import run_parallel
 from relvmoiscsi.host.this_host import THIS_HOST, Host
-from relvmoiscsi.wording import command, shell_words
+from relvmoiscsi.wording import quoted, shell_command
 
 log = logging.getLogger(__name__)
 
@@ -36,23 +36,18 @@ _SESSION = re.compile(r"/host\d+/session\d+\Z")
 _TARGET = re.compile(r"/target\d+:(\d+):(\d+)\Z")
 
 
-def add_lun(iqn: str, scsi_id: str, number: int, deadline: Deadline, host: Host = THIS_HOST) -> None:
-    """Have each session of this host to the IQN show this LUN, so that SM finds the LUN. Log failures as warnings.
+def add_lun(iqn: str, scsi_id: str, number: int, deadline: Deadline, host: Host = THIS_HOST) -> List[str]:
+    """Have each session of this host to the IQN show this LUN, so that SM finds the LUN.
 
-    `number` is the kernel's number of the LUN (LunInfo.kernel_number).
+    `number` is the kernel's number of the LUN (LunInfo.kernel_number). Return a sentence for each failure, with what to
+    do by hand.
     """
-    for problem in problems_of_adding(iqn, scsi_id, number, deadline, host):
-        log.warning("%s", problem)
-
-
-def problems_of_adding(iqn: str, scsi_id: str, number: int, deadline: Deadline, host: Host = THIS_HOST) -> List[str]:
-    """Add the LUN as `add_lun` does. Return a sentence for each failure, with what to do by hand."""
     before = udev.disks_of(scsi_id, host)
     lacking = []
     for session in sessions_to(iqn, host):
         luns = glob(os.path.join(escape(session), "target*", "[0-9]*:*"))
         shown = {scsi.scsi_id_of_address(os.path.basename(path), host) for path in luns}
-        state = attribute(host.sysfs, "class/iscsi_session", os.path.basename(session), "state")
+        state = attribute(host.at("sys/class/iscsi_session", os.path.basename(session), "state"))
         if state == _LOGGED_IN and scsi_id not in shown:
             lacking.append(session)
     if not lacking:
@@ -64,10 +59,10 @@ def problems_of_adding(iqn: str, scsi_id: str, number: int, deadline: Deadline, 
     for session, outcome in zip(lacking, outcomes):
         if isinstance(outcome, RelvmoiscsiError):
             name = os.path.basename(session)
-            rescan = command("iscsiadm", "-m", "session", "-r", name[len("session") :], "--rescan")
+            rescan = shell_command("iscsiadm -m session --rescan", sid=name[len("session") :])
             problems.append(
                 f"The LUN {scsi_id} was not added to {name} to {iqn}: {outcome} "
-                f"Run {rescan} before SR.probe or PBD.plug."
+                f"Run `{rescan}` before SR.probe or PBD.plug."
             )
     added = len(lacking) - len(problems)
     if not added:
@@ -111,7 +106,7 @@ def sessions_to(iqn: str, host: Host = THIS_HOST) -> List[str]:
 
     A session that vanishes during the read is left out.
     """
-    paths = sorted(glob(os.path.join(escape(host.sysfs), "class/iscsi_session/session*")))
+    paths = sorted(glob(os.path.join(escape(host.at("sys")), "class/iscsi_session/session*")))
     found = [os.path.realpath(os.path.join(path, "device")) for path in paths if attribute(path, "targetname") == iqn]
     return [directory for directory in found if _SESSION.search(directory)]
 
@@ -128,7 +123,7 @@ def _add(session: str, scsi_id: str, number: int, host: Host) -> str:
     if stale is not None:
         switch = f"/sys/bus/scsi/devices/{address}/delete"
         raise Refused(
-            f"its LUN {number} was {stale} at the login. If nothing uses that disk: `echo 1 > {shell_words(switch)}`."
+            f"its LUN {number} was {stale} at the login. If nothing uses that disk: `echo 1 > {quoted(switch)}`."
         )
     scsi.look_for_luns(scsi_host, f"{channel} {target} {number}", host)
     found = _at(address, host)
@@ -141,11 +136,11 @@ def _add(session: str, scsi_id: str, number: int, host: Host) -> str:
 
 def _at(address: str, host: Host) -> Optional[str]:
     """Return the SCSIid of the LUN at the address, or "a LUN without an id"; None if there is no LUN."""
-    if not os.path.isdir(os.path.join(host.sysfs, "bus/scsi/devices", address)):
+    if not os.path.isdir(host.at("sys/bus/scsi/devices", address)):
         return None
     return scsi.scsi_id_of_address(address, host) or "a LUN without an id"
 
 
 def _driver(session: str, host: Host) -> str:
     """Return the driver of the session's SCSI host: "iscsi_tcp", "qla4xxx"; "" if the kernel does not report it."""
-    return attribute(host.sysfs, "class/scsi_host", os.path.basename(os.path.dirname(session)), "proc_name")
+    return attribute(host.at("sys/class/scsi_host", os.path.basename(os.path.dirname(session)), "proc_name"))

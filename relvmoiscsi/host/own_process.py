@@ -24,7 +24,6 @@ has ended, as after the end of the parent.
 import ctypes
 import json
 import logging
-import math
 import os
 import select
 import signal
@@ -32,7 +31,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
-from relvmoiscsi.deadline import BATCH_SECONDS, Deadline, OutOfTime
+from relvmoiscsi.deadline import BATCH_SECONDS, NO_DEADLINE, Deadline, OutOfTime
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host import flock, terminated
 
@@ -80,7 +79,7 @@ def in_call(lock: Lock, *what: Any) -> Iterator[None]:
         return
     answer = _ask(_LOCK + json.dumps(what).encode("ascii"))
     if "error" in answer:
-        raise Refused(*answer["error"]).in_state(answer["state"])
+        raise Refused(*answer["error"]).advising(answer["advice"]).in_state(answer["state"])
     try:
         yield
     finally:
@@ -93,7 +92,7 @@ def _ask(question: bytes) -> Dict[str, Any]:
     tell, hear = _parent
     try:
         _tell(tell, question)
-        line = _line(hear, None)
+        line = _line(hear, NO_DEADLINE)
     except OSError as error:  # the parent has given this child up
         raise _Stop from error
     if not line:
@@ -156,27 +155,12 @@ class _Child:
         except ProcessLookupError:
             pass  # the process has ended
 
-    def line(self, deadline: Deadline) -> Optional[bytes]:
-        """Return the next question of the work, or its result; None at the deadline."""
-        return _line(self.answers, deadline)
-
     def tell(self, answer: Dict[str, Any]) -> None:
         """Answer a question of the work."""
         try:
             _tell(self.orders, json.dumps(answer).encode("ascii"))
         except BrokenPipeError:
             pass  # the child has ended; its other pipe reports the end
-
-    def outcome(self, deadline: Deadline, what: str) -> Outcome:
-        """Return the result of work that asks no question, or its error; at the deadline, kill the child."""
-        line = self.line(deadline)
-        if line is None:  # the child was stopped in the middle of its answer
-            self.kill()
-            return deadline.over(what)
-        try:
-            return _result(line, begun=False, state=deadline.state)
-        except RelvmoiscsiError as error:
-            return error
 
     def close(self) -> None:
         """Close the pipes."""
@@ -203,7 +187,7 @@ def run_in_child(
     child, begun, locks = _Child(partial(work, _begin), guards_lun=not only_reads), False, ExitStack()
     try:
         while True:
-            line = child.line(Deadline(BATCH_SECONDS) if begun else deadline)
+            line = _line(child.answers, Deadline(BATCH_SECONDS) if begun else deadline)
             answer: Dict[str, Any] = {}
             if line is None:
                 child.kill()
@@ -239,7 +223,7 @@ def run_in_child(
 
 
 def _as_json(error: RelvmoiscsiError) -> Dict[str, Any]:
-    return {"error": [error.message, error.sm_key], "state": error.disk_state}
+    return {"error": [error.message, error.sm_key], "advice": error.advice, "state": error.disk_state}
 
 
 def run_parallel(works: Sequence[Callable[[], Any]], deadline: Deadline, what: str) -> List[Outcome]:
@@ -263,15 +247,21 @@ def run_parallel(works: Sequence[Callable[[], Any]], deadline: Deadline, what: s
             if not running:
                 break
             with terminated.waiting():
-                ready = poll.poll(_milliseconds(deadline))
-            if not ready:
+                ready = poll.poll(min(_LONGEST_POLL, deadline.left * 1000))
+            if not ready and deadline.has_passed:
                 break
             for descriptor, _ in ready:
                 number, child = running.pop(descriptor)
                 poll.unregister(descriptor)
                 ended.append(child.pid)
                 try:
-                    outcomes[number] = child.outcome(deadline, what)
+                    line = _line(descriptor, deadline)
+                    if line is None:  # the child was stopped in the middle of its answer
+                        child.kill()
+                    else:
+                        outcomes[number] = _result(line, begun=False, state=deadline.state)
+                except RelvmoiscsiError as error:
+                    outcomes[number] = error
                 finally:
                     child.close()
     finally:
@@ -289,16 +279,18 @@ def _tell(descriptor: int, line: bytes) -> None:
         data = data[os.write(descriptor, data) :]
 
 
-def _line(descriptor: int, deadline: Optional[Deadline]) -> Optional[bytes]:
+def _line(descriptor: int, deadline: Deadline) -> Optional[bytes]:
     """Return the next line, b"" at the end of the pipe; None at the deadline."""
     line = bytearray()
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     while not line.endswith(b"\n"):
         with terminated.waiting():
-            ready = poll.poll(_milliseconds(deadline))
-        if not ready:
+            ready = poll.poll(min(_LONGEST_POLL, deadline.left * 1000))
+        if not ready and deadline.has_passed:
             return None
+        if not ready:
+            continue
         # One byte at a time: bytes behind the line belong to the next call.
         data = os.read(descriptor, 1)
         if not data:
@@ -307,18 +299,13 @@ def _line(descriptor: int, deadline: Optional[Deadline]) -> Optional[bytes]:
     return bytes(line[:-1])
 
 
-def _milliseconds(deadline: Optional[Deadline]) -> Optional[float]:
-    """Return the time until the deadline for a poll, in milliseconds; None without a deadline."""
-    left = deadline.left if deadline else math.inf
-    return None if math.isinf(left) else min(_LONGEST_POLL, left * 1000)
-
-
 def _result(line: bytes, begun: bool, state: str) -> Any:
     answer = json.loads(line.decode("ascii")) if line else {}
     if "value" in answer:
         return answer["value"]
     if "error" in answer:
-        raise RelvmoiscsiError(*answer["error"]).in_state(answer["state"] or (_MAYBE_BEGUN if begun else ""))
+        error = RelvmoiscsiError(*answer["error"]).advising(answer["advice"])
+        raise error.in_state(answer["state"] or (_MAYBE_BEGUN if begun else ""))
     if "bug" in answer:
         raise RuntimeError(answer["bug"])
     problem = "The process that worked on the LUN was ended from outside."

@@ -22,7 +22,7 @@ from relvmoiscsi.errors import Refused
 from relvmoiscsi.host import flock
 from relvmoiscsi.host.files import make_directory, open_private, remedy
 from relvmoiscsi.host.this_host import THIS_HOST, Host
-from relvmoiscsi.wording import command
+from relvmoiscsi.wording import shell_command
 
 RUN_DIRECTORY = "/run/relvmoiscsi"  #: known to the rules in udev/ and to tmpfiles.d
 
@@ -40,8 +40,8 @@ def run_directory(host: Host = THIS_HOST, name: str = "") -> str:
         raise Refused(f"{parent} cannot be used: {error.strerror}. {remedy(error)}") from error
     is_sticky = status.st_mode & stat.S_ISVTX
     if status.st_uid not in (0, os.geteuid()) or status.st_mode & _OTHERS_WRITE and not is_sticky:
-        own, close = command("chown", "root", parent), command("chmod", "755", parent)
-        raise Refused(f"Other users can rename what is in {parent}. Run {own} and {close}.")
+        own, close = shell_command("chown root", parent), shell_command("chmod 755", parent)
+        raise Refused(f"Other users can rename what is in {parent}. Run `{own}` and `{close}`.")
     _make_private(path)
     if not name:
         return path
@@ -73,12 +73,15 @@ def only_one(name: str, host: Host, seconds: float, what: str) -> ContextManager
     Raises Refused, also if the lock is not free within `seconds`: a sentence that begins with `what`, such as "The file
     is being changed by".
     """
-    path = os.path.join(host.at(RUN_DIRECTORY), name)
-
-    def taken(owner: str) -> Refused:
-        return Refused(f"{what} {owner}. Try again when that has ended.").in_state("Nothing was changed.")
-
-    return flock.lock_file(path, lambda: open_lock_file(name, host), time.monotonic() + seconds, taken, host)
+    return flock.lock_file(
+        os.path.join(host.at(RUN_DIRECTORY), name),
+        lambda: open_lock_file(name, host),
+        time.monotonic() + seconds,
+        lambda _path, owner: Refused(f"{what} {owner}. Try again when that has ended.").in_state(
+            "Nothing was changed."
+        ),
+        host,
+    )
 
 
 def _make_private(path: str) -> None:

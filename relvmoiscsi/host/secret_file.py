@@ -15,7 +15,7 @@ from typing import List
 
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.host.own_path import NotOwn, read_named
-from relvmoiscsi.wording import command, file_word
+from relvmoiscsi.wording import shell_command
 
 _MOST_BYTES = 65536  #: of a file: four users and passwords have some hundred
 
@@ -55,5 +55,5 @@ def _verify(path: str, status: os.stat_result, is_given: bool) -> None:
     if status.st_uid != os.geteuid():
         raise UsageError(f"{path} holds passwords and belongs to another user. Give a file of your own.")
     if status.st_mode & 0o077:
-        close = command("chmod", "600", file_word(path))
-        raise UsageError(f"{path} holds passwords and is accessible to other users. Run {close}.")
+        close = shell_command("chmod 600", path)
+        raise UsageError(f"{path} holds passwords and is accessible to other users. Run `{close}`.")

@@ -49,8 +49,3 @@ class SmLogHandler(logging.Handler):
                 syslog.syslog(priority, f"[{self._pid}] relvmoiscsi: {printable(' | '.join(lines))}")
         except Exception:  # noqa: BLE001
             pass  # a failed log must not end a run, and must not print to stderr, which xapi passes on
-
-
-def other_syslog() -> SmLogHandler:
-    """Return a handler for a host without SM: the same lines under the name relvmoiscsi."""
-    return SmLogHandler(ident="relvmoiscsi", facility=syslog.LOG_USER)

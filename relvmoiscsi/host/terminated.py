@@ -100,11 +100,12 @@ def put_off() -> Iterator[None]:
         _State.put_off = before
 
 
-def quietly(what: str, action: Callable[[], object]) -> None:
-    """Run a clean-up. Log its failure, even a bug, so that an earlier error is not hidden. Put a SIGTERM off."""
+@contextmanager
+def quietly(what: str) -> Iterator[None]:
+    """Log a failure of the clean-up in the block, even a bug: it hides no earlier error. Put a SIGTERM off."""
     try:
         with put_off():
-            action()
+            yield
     except (RelvmoiscsiError, OSError) as error:
         log.error("%s failed: %s", what, error)
     except Exception:

@@ -53,32 +53,20 @@ class Host(NamedTuple):
     wait_for: Waiter = wait_for
     is_superuser: bool = True
 
-    def at(self, path: str) -> str:
-        """Return the path below the root, of "/etc/xapi.conf" or "etc/xapi.conf". Links are not followed."""
-        return os.path.join(self.root, path.lstrip("/"))
+    def at(self, path: str, *more: str) -> str:
+        """Return the path below the root: of "/etc/xapi.conf", or of "sys/block", "sdb". Links are not followed."""
+        return os.path.join(self.root, path.lstrip("/"), *more)
 
     def node(self, kernel_name: str) -> str:
         """Return the device node of a block device by the kernel's name ("sdb", "dm-3")."""
-        return os.path.join(self.dev, kernel_name)
+        return self.at("dev", kernel_name)
 
     def named_process(self, number: str) -> str:
         """Return a process as words of a sentence: "process 4711 (qemu-dp)"."""
         if number == str(os.getpid()):
             return "this very process"
-        command = text_of(os.path.join(self.proc, number, "comm")).rstrip("\n")
+        command = text_of(self.at("proc", number, "comm")).rstrip("\n")
         return f"process {number} ({command})" if command else f"process {number}"
-
-    @property
-    def sysfs(self) -> str:
-        return self.at("sys")
-
-    @property
-    def proc(self) -> str:
-        return self.at("proc")
-
-    @property
-    def dev(self) -> str:
-        return self.at("dev")
 
     @property
     def config(self) -> str:
@@ -88,7 +76,7 @@ class Host(NamedTuple):
     @property
     def boot_id(self) -> str:
         """The id of this boot. After a reboot the id differs, and all earlier disks and maps are gone."""
-        return attribute(self.proc, "sys/kernel/random/boot_id")
+        return attribute(self.at("proc/sys/kernel/random/boot_id"))
 
     @property
     def installation_uuid(self) -> str:

@@ -150,8 +150,17 @@ class Link:
     def _turn(self, seconds: float) -> None:
         """Send queued data, and handle the data that arrive within `seconds`."""
         try:
-            is_sending = self._send()
-            self._poll.register(self._socket, select.POLLIN | (select.POLLOUT if is_sending else 0))
+            is_full = False
+            outgoing = self.wire.outgoing()
+            while outgoing and not is_full:
+                if time.monotonic() > self.write_until and self.session.has_unsent_write:
+                    raise Lost(f"The writes to {self.portal} could not be sent in time.")
+                try:
+                    self.wire.sent(self._socket.sendmsg(outgoing))
+                    outgoing = self.wire.outgoing()
+                except BlockingIOError:
+                    is_full = True
+            self._poll.register(self._socket, select.POLLIN | (select.POLLOUT if outgoing else 0))
             events = self._poll.poll(int(seconds * 1000 + 0.999))
             if not events or not events[0][1] & ~select.POLLOUT:
                 return
@@ -182,19 +191,6 @@ class Link:
         if self._handshake.parameters is not None:
             self.session = Session(self.wire, self._handshake.parameters, self._handshake.last)
             self._is_in = True
-
-    def _send(self) -> bool:
-        """Send as much as the socket accepts. Return whether data are left."""
-        while True:
-            buffers = self.wire.outgoing()
-            if not buffers:
-                return False
-            if time.monotonic() > self.write_until and self.session.has_unsent_write:
-                raise Lost(f"The writes to {self.portal} could not be sent in time.")
-            try:
-                self.wire.sent(self._socket.sendmsg(buffers))
-            except BlockingIOError:
-                return True
 
     def _is_lost(self, lost: Lost) -> Lost:
         self._lost = lost

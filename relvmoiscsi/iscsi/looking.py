@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """List the LUNs behind a target, and read what each LUN reports about itself; thousands of LUNs at the same time."""
 
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from relvmoiscsi import scsi
 from relvmoiscsi.iscsi.faults import Violation
@@ -132,13 +132,13 @@ def look(link: Link, luns: Sequence[bytes], waits: bool = True) -> List[LunInfo]
             if one.is_disk and one.verdict == Verdict.DONE:
                 flags = answer_of(mode)
                 is_read_only = len(flags) > 2 and bool(flags[2] & _WRITE_PROTECTED)
-                one = _with_capacity(one._replace(is_read_only=is_read_only), capacity, scsi.capacity_16)
+                one = _with_capacity(one._replace(is_read_only=is_read_only), capacity)
             if one.is_disk and one.verdict == Verdict.UNSUPPORTED:
                 old.append(number)
             found.append(one)
         sizes = read(link, [asking(luns[number], scsi.READ_CAPACITY_10, 8) for number in old], "a look at old LUNs")
         for number, task in zip(old, sizes):
-            found[number] = _with_capacity(found[number], task, scsi.capacity_10)
+            found[number] = _with_capacity(found[number], task)
         return found
 
     return _until_ready(link, luns, once, waits)
@@ -202,12 +202,12 @@ def name_of(lun: bytes, tasks: Sequence[Task]) -> LunInfo:
     )
 
 
-def _with_capacity(one: LunInfo, task: Task, parse: Callable[[bytes], Optional[Tuple[int, int, int]]]) -> LunInfo:
+def _with_capacity(one: LunInfo, task: Task) -> LunInfo:
     verdict = _verdict(task)
     if verdict != Verdict.DONE:
         problem = f"its size is not known: {scsi.reason(task.status, task.sense)}"
         return one._replace(problem=problem, verdict=verdict)
-    size_bytes, block_size, physical_block_size = parse(answer_of(task)) or (0, 0, 0)
+    size_bytes, block_size, physical_block_size = scsi.capacity(task.command.cdb, answer_of(task)) or (0, 0, 0)
     if block_size not in _BLOCK_SIZES:
         problem = f"it has blocks of {block_size} bytes" if block_size else "it does not tell its size"
         return one._replace(problem=problem, verdict=Verdict.FAILED)

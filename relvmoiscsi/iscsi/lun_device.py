@@ -27,12 +27,11 @@ next batch needs a new session.
 import errno
 import logging
 import math
-from typing import Iterator, List, Optional, Sequence, Tuple
+from typing import List, Optional, Sequence
 
 from relvmoiscsi import scsi
 from relvmoiscsi.deadline import OutOfTime
 from relvmoiscsi.device import (
-    PIECE,
     Chunk,
     Device,
     Fence,
@@ -52,6 +51,7 @@ from relvmoiscsi.iscsi.names import LunInfo
 from relvmoiscsi.iscsi.session import Command, Task
 from relvmoiscsi.iscsi.target_sessions import TargetSessions
 from relvmoiscsi.scsi import Verdict
+from relvmoiscsi.wording import human_size
 
 log = logging.getLogger(__name__)
 
@@ -89,13 +89,14 @@ class LunDevice(Device):
         copy_limit_bytes: Optional[int] = None,
         fence: Optional[Fence] = None,
     ) -> None:
-        """`link` is a session on which the LUN reported `info`. `fence` is for a device that writes."""
+        """`link` is a session on which the LUN reported `info`. `fence` is for a device that writes.
+
+        `copy_limit_bytes` is for a target that demands digests, where the kernel has no CRC32C.
+        """
         self.info, self.name, self.writable = info, name, writable
         self.size_bytes, self.block_size = info.size_bytes, info.block_size
         self.physical_block_size = info.physical_block_size
-        #: a copy should not be larger: the target demands digests, and the kernel has no CRC32C
-        self.copy_limit_bytes = copy_limit_bytes
-        self._fence = fence
+        self._copy_limit_bytes, self._fence = copy_limit_bytes, fence
         self._sessions = sessions
         self._link: Optional[Link] = link
         self._is_known = True  # a look has succeeded, and no event has happened since
@@ -119,7 +120,10 @@ class LunDevice(Device):
         for span, buffer in zip(spans, buffers):
             for piece in pieces_of(span.length):
                 offset = span.offset + piece.offset
-                cdb, into = scsi.read(*self._blocks(offset, piece.length)), buffer[piece.offset : piece.end]
+                cdb, into = (
+                    scsi.transfer(scsi.READ, *self._blocks(offset, piece.length)),
+                    buffer[piece.offset : piece.end],
+                )
                 commands.append(Command(self.info.lun, cdb, into=into, offset=offset))
         self._run(READ, commands)
         starts = [span.offset for span in spans]
@@ -130,11 +134,11 @@ class LunDevice(Device):
             verify_writable(self, chunk, self.writable)
         commands = []
         for run in runs_of(chunks):
-            for start, data in _joined(run):
-                for piece in pieces_of(len(data)):
-                    offset, part = start + piece.offset, data[piece.offset : piece.end]
-                    cdb = scsi.write(*self._blocks(offset, piece.length))
-                    commands.append(Command(self.info.lun, cdb, data=part, offset=offset))
+            data = memoryview(b"".join([chunk.data for chunk in run]))
+            for piece in pieces_of(len(data)):
+                offset, part = run[0].offset + piece.offset, data[piece.offset : piece.end]
+                cdb = scsi.transfer(scsi.WRITE, *self._blocks(offset, piece.length))
+                commands.append(Command(self.info.lun, cdb, data=part, offset=offset))
         for batch in _batches(commands, KEPT_BYTES):
             if sum(map(_bytes_of, [*self._unflushed, batch])) > KEPT_BYTES:
                 self.flush()
@@ -152,6 +156,14 @@ class LunDevice(Device):
             self._sessions.wait(Fence.OUTLAST_SECONDS)
         if self._link is None or self._reset_on is not self._link:
             self._run(WRITE, [])
+
+    def verify_copy(self, data_bytes: int) -> None:
+        if self._copy_limit_bytes is not None and data_bytes > self._copy_limit_bytes:
+            raise Refused(
+                f"The target demands digests, and the kernel of this machine has no CRC32C for them: copying "
+                f"{human_size(data_bytes)} of guest data would take very long. Allow a login without digests at the "
+                "array, or load the kernel module algif_hash."
+            )
 
     def close(self) -> None:
         """Log out. A second call does nothing."""
@@ -257,7 +269,12 @@ class LunDevice(Device):
         """Return the questions for the name of the LUN, and with `with_fence` for the places of the fence."""
         spans = spans_of(self.fence.places, self.block_size, self.size_bytes) if with_fence else []
         places = [
-            looking.asking(self.info.lun, scsi.read(*self._blocks(span.offset, span.length)), span.length, span.offset)
+            looking.asking(
+                self.info.lun,
+                scsi.transfer(scsi.READ, *self._blocks(span.offset, span.length)),
+                span.length,
+                span.offset,
+            )
             for span in spans
         ]
         return Questions(looking.asking_names(self.info.lun), places, self.fence.clock())
@@ -434,21 +451,6 @@ def _batches(commands: Sequence[Command], most_bytes: int) -> List[List[Command]
         found[-1].append(command)
         room -= command.expected
     return found
-
-
-def _joined(run: Sequence[Chunk]) -> Iterator[Tuple[int, memoryview]]:
-    """Give adjoining chunks as (offset, data), joined as far as one request takes them. A large chunk is not copied."""
-    small: List[Chunk] = []
-    for chunk in run:
-        if small and chunk.end - small[0].offset > PIECE:
-            yield small[0].offset, memoryview(b"".join([part.data for part in small]))
-            small = []
-        if len(chunk.data) >= PIECE:
-            yield chunk.offset, memoryview(chunk.data)
-        else:
-            small.append(chunk)
-    if small:
-        yield small[0].offset, memoryview(b"".join([part.data for part in small]))
 
 
 def reserved(name: str) -> Refused:

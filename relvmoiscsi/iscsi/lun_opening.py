@@ -132,8 +132,18 @@ def _named(sessions: TargetSessions, link: Link, lun: LunName, writable: bool) -
         looks = _verify_told(link, iqn, looks)
     disks = looking.distinct([one for one in looks if one.is_disk])
     found = [one for one in disks if lun == (one.scsi_id if isinstance(lun, str) else one.number)]
+    kinds = [one.what for one in looks if one.what and one.number == lun]
+    if not found and kinds:
+        raise NotFound(f"The LUN {lun} behind {iqn} is no disk: it is {kinds[0]}. Name another LUN.", "ISCSIDevice")
     if not found:
-        raise _not_there(sessions, lun, looks, disks)
+        others = {str(one.number) for one in disks}
+        if isinstance(lun, str):
+            others = {one.scsi_id or f"LUN {one.number} without a SCSIid" for one in disks}
+        raise NotFound(
+            f"No LUN {lun} is behind {iqn}; there are {', '.join(sorted(others)) or 'none'}. Map the LUN to "
+            f"{sessions.initiator.name} at the array.",
+            "ISCSIDevice",
+        )
     if len(found) == 1 and writable and found[0].scsi_id is not None:
         found = [one for one in disks if one.scsi_id == found[0].scsi_id]
     if len(found) > 1:
@@ -186,22 +196,5 @@ def _verify_told(link: Link, iqn: str, looks: List[LunInfo]) -> List[LunInfo]:
     raise Refused(
         f"The LUN {silent[0].number} behind {iqn} does not tell its SCSIid ({silent[0].problem}): it may have the "
         "SCSIid of the wanted LUN. Try again when the array has time, or have the array hide that LUN from this host.",
-        "ISCSIDevice",
-    )
-
-
-def _not_there(sessions: TargetSessions, lun: LunName, looks: Sequence[LunInfo], disks: Sequence[LunInfo]) -> NotFound:
-    for one in looks:
-        if one.what and one.number == lun:
-            problem = "The LUN {} behind {} is no disk: it is {}. Name another LUN."
-            return NotFound(problem.format(lun, sessions.iqn, one.what), "ISCSIDevice")
-    if isinstance(lun, int):
-        others = {str(one.number) for one in disks}
-    else:
-        others = {one.scsi_id or f"LUN {one.number} without a SCSIid" for one in disks}
-    there = ", ".join(sorted(others)) or "none"
-    return NotFound(
-        f"No LUN {lun} is behind {sessions.iqn}; there are {there}. Map the LUN to {sessions.initiator.name} at the "
-        "array.",
         "ISCSIDevice",
     )

@@ -182,7 +182,17 @@ class Session:
 
     def handle(self, header: PduHeader, data: memoryview) -> None:
         """Handle a PDU. Raises Violation; raises Lost if the target ends the connection."""
-        self._heed_numbers(header)
+        takes_number = (
+            header.opcode not in (pdu.R2T, pdu.DATA_IN, pdu.NOP_IN)
+            or header.opcode == pdu.DATA_IN
+            and header.flags & _HAS_STATUS
+            or header.opcode == pdu.NOP_IN
+            and header.task_tag != NO_TAG
+        )
+        if takes_number:
+            self._exp_stat_sn = _next(header.word24)
+        if _distance(header.word28, header.word32) >= -1 and _distance(self._max_cmd_sn, header.word32) > 0:
+            self._max_cmd_sn = header.word32
         if header.opcode == pdu.SCSI_RESPONSE:
             self._task_of(header)
             if header.byte2:
@@ -224,19 +234,6 @@ class Session:
         else:
             raise Violation("The target answered a login that was over.")
         self._begin_waiting()
-
-    def _heed_numbers(self, header: PduHeader) -> None:
-        takes_number = (
-            header.opcode not in (pdu.R2T, pdu.DATA_IN, pdu.NOP_IN)
-            or header.opcode == pdu.DATA_IN
-            and header.flags & _HAS_STATUS
-            or header.opcode == pdu.NOP_IN
-            and header.task_tag != NO_TAG
-        )
-        if takes_number:
-            self._exp_stat_sn = _next(header.word24)
-        if _distance(header.word28, header.word32) >= -1 and _distance(self._max_cmd_sn, header.word32) > 0:
-            self._max_cmd_sn = header.word32
 
     def _destination(self, header: PduHeader) -> memoryview:
         """Return the memory for a PDU's data. Data of a read go to the command's memory, strictly in order."""

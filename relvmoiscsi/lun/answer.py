@@ -34,7 +34,7 @@ class Identification:
         """Return the value of `lun` for --json."""
         lun = self._lun
         return {
-            "kind": lun.kind,
+            "device_kind": lun.kind,
             "scsi_id": lun.scsi_id,
             "vendor": lun.vendor or None,
             "model": lun.model or None,
@@ -84,7 +84,15 @@ def completed_facts(lun: OpenLun, done: CompletedRun) -> Dict[str, Any]:
     facts = report.result_facts(lun.name, done.result)
     facts["lun"] = identification(lun, done.proposal).facts()
     if isinstance(done.proposal, NewRun) and done.proposal.prepared.later_copy is not None:
-        facts["later_copy"] = done.proposal.prepared.later_copy._asdict()
+        facts["later_copy"] = _copy_facts(done.proposal.prepared.later_copy)
+    return facts
+
+
+def unwritten_facts(lun: OpenLun, state: str, done: CompletedRun) -> Dict[str, Any]:
+    """Return the facts of a dry run on an earlier run; `state` is that of the LUN, on which nothing was written."""
+    result = done.result._replace(state=state, writes=0, bytes_written=0, flushes=0)
+    facts = completed_facts(lun, done._replace(result=result))
+    facts["plan"] = report.chunks_facts(done.planned)
     return facts
 
 
@@ -95,7 +103,7 @@ def dry_run_facts(lun: OpenLun, planned: NewRun) -> Dict[str, Any]:
     facts["lun"] = identification(lun, planned).facts()
     facts["plan"] = report.plan_facts(prepared.plan)
     if prepared.later_copy is not None:
-        facts["later_copy"] = prepared.later_copy._asdict()
+        facts["later_copy"] = _copy_facts(prepared.later_copy)
     if prepared.cost is not None:
         facts["cost"] = report.cost_facts(prepared.cost)
     if report.loses(prepared):
@@ -112,6 +120,10 @@ def finished_facts(lun: OpenLun, found: AlreadyDone) -> Dict[str, Any]:
         facts.update(old_sr=None, new_sr=found.sr_uuid)
     facts["lun"] = Identification(lun, NOBODY_NEEDED, found.content, found.sr_uuid).facts()
     return facts
+
+
+def _copy_facts(copy: LaterCopy) -> Dict[str, Any]:
+    return {"run_scsi_id": copy.was, "scsi_id": copy.now}
 
 
 def unsaid_copy(name: str, copy: LaterCopy) -> Refused:

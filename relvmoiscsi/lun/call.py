@@ -1,28 +1,28 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""How a call of a driver opens a LUN: over a session of its own, or through disks of this host.
+"""How a call of a driver opens a LUN, under the lock of the LUN: over a session of its own, or through disks.
 
-    session_to_...    the lock of the LUN, then each disk that this host has of it, then a session: one process
-    disks_to_...      every disk and map of the LUN, in a child process. The parent holds the lock of the LUN
+    session_to_...    each disk that this host has of the LUN, then a session: one process
+    disks_to_...      every disk and map of the LUN, in a child process
 
 The guard of both is CallGuard: the call asks the pool before the LUN is opened, and again under the locks.
 
 A call over a session heeds no signal. A killed call leaves nothing on the host, and the next call finishes its run.
 """
 
+import math
 from contextlib import ExitStack, contextmanager
-from typing import Callable, ContextManager, Iterator, List, Optional, Sequence, Tuple
+from typing import Callable, ContextManager, Iterator, List, Optional, Sequence, Tuple, TypeVar
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import NOTHING_WRITTEN, NotFound, in_state
 from relvmoiscsi.host.disk.kernel_disks import exclusive_open
 from relvmoiscsi.host.disk.paths import NamedPath
-from relvmoiscsi.host.locks.lun_lock import lun_lock
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.iscsi import LunDevice
 from relvmoiscsi.lun.gate import ChildGate, GatedDevice, SessionGate, StepDeadline
 from relvmoiscsi.lun.guard import DISK_LOCKS, CallGuard, ReadGuard, VerifyUnused, wait_seconds
-from relvmoiscsi.lun.opened import BLOCK_DEVICE, ISCSI_LUN, Guard, OpenLun
+from relvmoiscsi.lun.opened import BLOCK_DEVICE, ISCSI_LUN, Guard, OpenLun, lun_locked
 
 _DISK_LOCK_SECONDS = 15.0  #: wait for a udev worker that has the disk open
 
@@ -30,21 +30,67 @@ _DISK_LOCK_SECONDS = 15.0  #: wait for a udev worker that has the disk open
 OpenSession = Callable[[bool, Deadline], ContextManager[LunDevice]]
 
 
+Found = TypeVar("Found")
+
+
+class CallLun:
+    """The LUN that a call names. A transport opens it, under the lock of the LUN."""
+
+    def __init__(self, scsi_id: str, deadline: Deadline, lock_seconds: float = math.inf) -> None:
+        """`lock_seconds` limits the wait for a lock, together with the deadline."""
+        self.scsi_id, self.deadline, self.lock_seconds = scsi_id, deadline, lock_seconds
+
+    def read(self, work: Callable[[OpenLun], Found]) -> Found:
+        """Open the LUN for reading, run `work` on it and return its result, which is a value of JSON.
+
+        Afterwards the host is as before. Raises RelvmoiscsiError: Busy; NotFound; errors of `work`.
+        """
+        with self.locked():
+            return self._read(work)
+
+    def write(self, work: Callable[[OpenLun], Found], verify: VerifyUnused) -> Found:
+        """Open the LUN for writing, run `work` on it and return its result, which is a value of JSON.
+
+        No other relvmoiscsi of this host works on the LUN. `verify` asks under the locks who uses the LUN.
+
+        The first write of `work` is refused after the deadline; a work that has begun to write goes on to its end.
+        Afterwards the host is as before. A LUN with new identities may stay on the host.
+
+        Raises as `read`, and Refused if a program uses the LUN. If the LUN could not be opened, the error says that
+        nothing was written.
+        """
+        with ExitStack() as held:
+            with in_state(lambda: state_unopened(self.deadline)):
+                held.enter_context(self.locked())
+            found = self._write(work, verify)
+        return found  # noqa: RET504 - an ExitStack may end an error, says mypy
+
+    def locked(self) -> ContextManager[None]:
+        """Hold the lock of the LUN for the block: one call at a time. Raises Busy."""
+        return lun_locked(self.scsi_id, THIS_HOST, self.deadline.within(self.lock_seconds))
+
+    def _read(self, work: Callable[[OpenLun], Found]) -> Found:
+        """Do as `read`, under the lock of the LUN."""
+        raise NotImplementedError
+
+    def _write(self, work: Callable[[OpenLun], Found], verify: VerifyUnused) -> Found:
+        """Do as `write`, under the lock of the LUN."""
+        raise NotImplementedError
+
+
 def state_unopened(deadline: Deadline) -> str:
     """Return the state of a LUN that could not be opened for writing."""
     return deadline.disk_state if deadline.has_passed else NOTHING_WRITTEN
 
 
-def lun_locked(scsi_id: str, deadline: Deadline, lock_seconds: float) -> ContextManager[object]:
-    """Hold the lock of a LUN: one call at a time. `lock_seconds` limits the wait, together with the deadline."""
-    return lun_lock(scsi_id, THIS_HOST, deadline.within(lock_seconds))
+# --- over a session
 
 
 @contextmanager
-def session_to_read(scsi_id: str, session: OpenSession, deadline: Deadline, lock_seconds: float) -> Iterator[OpenLun]:
+def session_to_read(scsi_id: str, session: OpenSession, deadline: Deadline) -> Iterator[OpenLun]:
     """Open a LUN over a session for reading, for the block. Raises RelvmoiscsiError."""
     steps = StepDeadline(deadline)
-    with lun_locked(scsi_id, deadline, lock_seconds), session(False, steps) as device:
+    with session(False, steps) as device:
         yield _of_session(device, steps, deadline, scsi_id, ReadGuard(scsi_id, THIS_HOST))
 
 
@@ -53,32 +99,31 @@ def session_to_write(
     scsi_id: str,
     session: OpenSession,
     deadline: Deadline,
-    lock_seconds: float,
     verify: VerifyUnused,
     afterwards: Callable[[int], None],
 ) -> Iterator[OpenLun]:
     """Open a LUN over a session for writing, for the block.
 
-    After a block without an error, `afterwards` is called under the lock of the LUN, with the kernel's number of the
-    LUN. Raises RelvmoiscsiError. If the LUN could not be opened, the error says that nothing was written.
+    After a block without an error, `afterwards` is called with the kernel's number of the LUN. Raises RelvmoiscsiError.
+    If the LUN could not be opened, the error says that nothing was written.
     """
     steps = StepDeadline(deadline)
-    with ExitStack() as locked:
+    with ExitStack() as held:
         with in_state(lambda: state_unopened(deadline)):
-            locked.enter_context(lun_locked(scsi_id, deadline, lock_seconds))
-        with ExitStack() as held:
-            with in_state(lambda: state_unopened(deadline)):
-                # Keep other programs of this host from writing to the LUN. LVM commands have separate locks.
-                seen = held.enter_context(exclusive_open(scsi_id, deadline, THIS_HOST))
-                device = held.enter_context(session(True, steps))
-            guard = CallGuard(scsi_id, THIS_HOST, DISK_LOCKS if seen else (), deadline, verify)
-            yield _of_session(device, steps, deadline, scsi_id, guard)
-        afterwards(device.info.kernel_number)
+            # Keep other programs of this host from writing to the LUN. LVM commands have separate locks.
+            seen = held.enter_context(exclusive_open(scsi_id, deadline, THIS_HOST))
+            device = held.enter_context(session(True, steps))
+        guard = CallGuard(scsi_id, THIS_HOST, DISK_LOCKS if seen else (), deadline, verify)
+        yield _of_session(device, steps, deadline, scsi_id, guard)
+    afterwards(device.info.kernel_number)
 
 
 def _of_session(device: LunDevice, steps: StepDeadline, deadline: Deadline, scsi_id: str, guard: Guard) -> OpenLun:
     gated = GatedDevice(device, SessionGate(steps, deadline))
-    return OpenLun(gated, ISCSI_LUN, scsi_id, guard, copy_limit_bytes=device.copy_limit_bytes)
+    return OpenLun(gated, ISCSI_LUN, scsi_id, guard)
+
+
+# --- through disks
 
 
 @contextmanager

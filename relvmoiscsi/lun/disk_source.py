@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A disk of this machine, as a caller names it. For a write: the lock of the LUN, then each other path, then the disk.
+"""A disk of this machine, as a caller names it. For a write, each other path of the LUN is opened, then the disk.
 
 The LUN says its name with each batch.
 """
 
 import os
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Iterator, List, Optional
 
-from relvmoiscsi import engine
 from relvmoiscsi.deadline import NO_DEADLINE
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import Refused
@@ -21,10 +19,7 @@ from relvmoiscsi.host.disk.lvm_memory import tell_lvm
 from relvmoiscsi.host.disk.paths import NamedPath
 from relvmoiscsi.host.disk.scsi_id import hardware_of, scsi_id_at, scsi_id_of
 from relvmoiscsi.host.locks import sm_locks
-from relvmoiscsi.host.locks.lun_lock import lun_lock
 from relvmoiscsi.host.this_host import Host
-from relvmoiscsi.host.xapi import stale_volumes
-from relvmoiscsi.lun import guard
 from relvmoiscsi.lun.guard import DISK_LOCKS, LOCKS_BESIDE_SM, CommandGuard, ReadGuard
 from relvmoiscsi.lun.opened import BLOCK_DEVICE, Guard, LunSource, OpenLun, Permission, agreed
 
@@ -32,7 +27,8 @@ from relvmoiscsi.lun.opened import BLOCK_DEVICE, Guard, LunSource, OpenLun, Perm
 class DiskSource(LunSource):
     """A block device: a disk, a path of a map, a map, or a loop device."""
 
-    def __init__(self, name: str, host: Host, only_block: bool) -> None:
+    def __init__(self, name: str, host: Host, only_block: bool = False) -> None:
+        """With `only_block`, the open refuses an image file."""
         super().__init__(name, host)
         self._only_block = only_block
 
@@ -43,20 +39,20 @@ class DiskSource(LunSource):
                 scsi_id = scsi_id_at(self.name)
                 of_lun: Guard = ReadGuard(scsi_id, self.host)
             else:
-                scsi_id = agreed(self.name, permission.scsi_id, scsi_id_of(self.name))
+                scsi_id = self._find_scsi_id(permission)
                 of_lun = self._guard(scsi_id, permission)
             yield OpenLun(device, BLOCK_DEVICE, scsi_id, of_lun, hardware_of(self.name, self.host))
 
+    def _find_scsi_id(self, permission: Permission) -> Optional[str]:
+        return agreed(self.name, permission.scsi_id, scsi_id_of(self.name))
+
     @contextmanager
-    def opened_to_write(self, permission: Permission) -> Iterator[OpenLun]:
+    def _opened_alone(self, scsi_id: Optional[str], permission: Permission) -> Iterator[OpenLun]:
         """Open the device. A LUN with a SCSIid keeps its name, or is refused.
 
         The kernel keeps the SCSIid of the LUN that it has found. The array may have mapped the original there since.
         """
-        scsi_id = agreed(self.name, permission.scsi_id, scsi_id_of(self.name))
         with ExitStack() as held:
-            if scsi_id is not None:
-                held.enter_context(lun_lock(scsi_id, self.host, guard.LOCK_SECONDS))
             try:
                 if scsi_id is not None:
                     own = live_scsi.kernel_name(self.name, self.host)  # LVM may have taken another path of the LUN
@@ -67,12 +63,16 @@ class DiskSource(LunSource):
                     named.verify_name()
                     device = named
             except Refused as refused:
-                # Volumes that SM has activated on a clone can be removed. A LUN in the records of the pool may be the
-                # original.
-                is_attached = partial(stale_volumes.is_attached_here, host=self.host)
-                advice = stale_volumes.advice(scsi_id, self._sr_uuid, is_attached, self.host)
-                refusal = ReadGuard(scsi_id, self.host).ask([]).objection if advice else None
-                refused.message = f"{refused.message} {refusal.message if refusal is not None else advice}".strip()
+                from relvmoiscsi.host.xapi import stale_volumes  # noqa: PLC0415 - only a refused open needs it
+
+                stale_volumes.advise(
+                    refused,
+                    scsi_id,
+                    self._sr_uuid,
+                    lambda sr_uuid: stale_volumes.is_attached_here(sr_uuid, self.host),
+                    lambda: ReadGuard(scsi_id, self.host).ask([]).objection,
+                    self.host,
+                )
                 raise
 
             def refresh() -> List[str]:
@@ -80,7 +80,7 @@ class DiskSource(LunSource):
                 return tell_lvm(self.name, run_command) if os.path.exists(self.name) else []
 
             of_lun, hardware = self._guard(scsi_id, permission), hardware_of(self.name, self.host)
-            yield OpenLun(device, BLOCK_DEVICE, scsi_id, of_lun, hardware, refresh=refresh)
+            yield OpenLun(device, BLOCK_DEVICE, scsi_id, of_lun, hardware, refresh)
 
     def _guard(self, scsi_id: Optional[str], permission: Permission) -> CommandGuard:
         locks = DISK_LOCKS if sm_locks.is_sm_here(self.host) else LOCKS_BESIDE_SM
@@ -91,6 +91,8 @@ class DiskSource(LunSource):
 
     def _sr_uuid(self, _disk: str) -> str:
         """Return the UUID of the SR on the LUN; "" without one that can be read."""
+        from relvmoiscsi import engine  # noqa: PLC0415 - the same
+
         with self._open(writable=False) as device:
             lun = engine.inspect(device).lun
         return lun.sr_uuid if lun is not None else ""

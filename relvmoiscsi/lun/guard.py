@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The guards of a LUN that is open for a write: who uses the LUN, and the locks of the write.
 
-    lock of the LUN    while the LUN is open: one relvmoiscsi of this machine works on the LUN (the sources, call.py)
+    lock of the LUN    while the LUN is open: one relvmoiscsi of this machine works on the LUN (opened.lun_locked)
     the pool           asked before the caller consents, and again under the locks: a user may have come meanwhile
     SM's LVM lock      while a run writes, where this machine has SM: SM runs LVM commands under this lock
     LVM's locks        while a run writes, on a LUN that LVM sees: on the old VG name, the new VG name, and the orphans
@@ -21,11 +21,10 @@ from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.locks.lvm_locks import lvm_locks
 from relvmoiscsi.host.own_process import in_call
 from relvmoiscsi.host.this_host import Host
-from relvmoiscsi.lun import users
+from relvmoiscsi.lun import opened, users
 from relvmoiscsi.lun.opened import Guard, Permission, PoolAnswer, unwritten
 from relvmoiscsi.lun.users import Question
 
-LOCK_SECONDS = 45.0  #: the wait of a command for a lock; the SR driver needs less time
 _CALL_LOCK_SECONDS = 600.0  #: the wait of a driver for LVM commands and other calls, within the deadline
 _TELL_SECONDS = 1.0
 
@@ -96,7 +95,9 @@ class CommandGuard(WriteGuard):
     def __init__(
         self, name: str, scsi_id: Optional[str], permission: Permission, host: Host, locks: Sequence[str] = ()
     ) -> None:
-        super().__init__(scsi_id, host, locks, lambda: LOCK_SECONDS, lambda replaced: self.ask(replaced).verify())
+        super().__init__(
+            scsi_id, host, locks, lambda: opened.LOCK_SECONDS, lambda replaced: self.ask(replaced).verify()
+        )
         self._name, self._permission = name, permission
 
     def ask(self, replaced: Sequence[str], new_sr: str = "") -> PoolAnswer:

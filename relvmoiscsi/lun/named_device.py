@@ -4,17 +4,24 @@
 from contextlib import contextmanager
 from typing import Iterator, Optional
 
+from relvmoiscsi.arguments import FLAG, TEXT, optional, promised
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.host.this_host import THIS_HOST
-from relvmoiscsi.lun.lun_url import is_url
-from relvmoiscsi.lun.opened import Permission
-from relvmoiscsi.lun.source import source_of
+from relvmoiscsi.lun.opened import Permission, SessionOptions
+from relvmoiscsi.lun.source import is_path, source_of
 from relvmoiscsi.scsi_id_text import named_scsi_id
 
 __all__ = ["open_device"]
 
 
+@promised(
+    name=TEXT,
+    writable=FLAG,
+    initiator_name=optional(TEXT),
+    chap_file=optional(TEXT),
+    scsi_id=optional(TEXT),
+)
 @contextmanager
 def open_device(
     name: str,
@@ -28,13 +35,14 @@ def open_device(
     For writing, the block holds the lock of the LUN. The last three are for a URL: who logs in, as the options of the
     command, and the SCSIid that the LUN must have. Raises NotFound, Refused, UsageError, NoConnection, DeviceError.
     """
-    if not isinstance(name, str) or not name or "\0" in name:
-        raise UsageError(f"{name!r} names no device: give a path or a URL, as text.")
+    if not name or "\0" in name:
+        raise UsageError(f"{name!r} names no device: give a path or a URL.")
     if scsi_id is not None:
         scsi_id = named_scsi_id(scsi_id)
-    if not is_url(name) and (initiator_name, chap_file, scsi_id) != (None, None, None):
+    session = SessionOptions(initiator_name, chap_file, scsi_id)
+    if is_path(name) and session != SessionOptions():
         raise UsageError(f"{name} is no URL: initiator_name, chap_file and scsi_id are for a URL.")
-    source = source_of(name, THIS_HOST, False, initiator_name, chap_file, scsi_id)
+    source = source_of(name, THIS_HOST, session=session)
     permission = Permission(scsi_id, is_asked=False)
     with source.opened_to_write(permission) if writable else source.opened_to_read() as lun:
         yield lun.device

@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What a caller names, and a LUN that is open: its names, its device, and its guard, which says who may write.
 
-Each source opens its LUN with the guard of the LUN. source.py has the image file, disk_source.py the disk,
-url_source.py the LUN of a URL, guard.py the guards of LUNs.
+Each source opens its LUN under the lock of the LUN, with the guard of the LUN. source.py has the image file,
+disk_source.py the disk, url_source.py the LUN of a URL, guard.py the guards of LUNs.
 """
 
+import os
 from abc import ABC, abstractmethod
 from contextlib import ExitStack, contextmanager
 from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError, in_state
+from relvmoiscsi.host.locks.lun_lock import lun_lock, user_lock
 from relvmoiscsi.host.this_host import Host
 
 Entered = TypeVar("Entered")
+
+LOCK_SECONDS = 45.0  #: the wait of a command for a lock; the SR driver needs less time
 
 IMAGE_FILE, BLOCK_DEVICE, ISCSI_LUN = "image file", "block device", "iSCSI LUN"
 
@@ -24,6 +28,16 @@ class Permission(NamedTuple):
     scsi_id: Optional[str] = None  #: of --scsi-id
     not_in_use: bool = False  #: the override of the pool's answer
     is_asked: bool = True  #: a person is asked before the write
+
+
+class SessionOptions(NamedTuple):
+    """What the caller has said about the session to the target of a URL."""
+
+    initiator_name: Optional[str] = None  #: of --initiator-name; None: the name of this machine
+    chap_file: Optional[str] = None  #: of --chap-file; None: the environment
+    scsi_id: Optional[str] = None  #: the SCSIid that the LUN must have
+    #: says that a slow block waits for the target; takes what it waits for, and the longest wait in seconds
+    waiting: Optional[Callable[[str, float], ContextManager[None]]] = None
 
 
 class PoolAnswer(NamedTuple):
@@ -98,7 +112,6 @@ class OpenLun:
         scsi_id: Optional[str],
         guard: Guard,
         hardware: Tuple[str, str, str] = ("", "", ""),
-        copy_limit_bytes: Optional[int] = None,
         refresh: Callable[[], List[str]] = list,
     ) -> None:
         """`scsi_id` is None for a device without a SCSIid. `hardware`: vendor, model, serial number."""
@@ -106,9 +119,25 @@ class OpenLun:
         self.name = device.name  #: for messages: a path or a URL
         self.is_lun = kind != IMAGE_FILE  #: may another machine use the device?
         self.vendor, self.model, self.serial = hardware
-        self.copy_limit_bytes = copy_limit_bytes  #: a copy of more guest data would take hours
         #: drops what this machine remembers of the LUN, after a write and the end of `device`; returns what to tell
         self.refresh = refresh
+
+
+@contextmanager
+def lun_locked(scsi_id: Optional[str], host: Host, seconds: float, over_network: bool = False) -> Iterator[None]:
+    """Hold the lock of a LUN for the block: one relvmoiscsi of this machine works on the LUN.
+
+    This is the only place that takes a lock of a whole write, for commands and for calls of drivers. A device without a
+    SCSIid has none. A child that hangs keeps the lock (`guards_lun`).
+
+    Over the network, an ordinary user may write to a LUN, and can neither make nor see root's lock file: users have a
+    lock of their own.
+    """
+    lock = user_lock if over_network and os.geteuid() != 0 else lun_lock
+    with ExitStack() as held:
+        if scsi_id is not None:
+            held.enter_context(lock(scsi_id, host, seconds))
+        yield
 
 
 class LunSource(ABC):
@@ -134,9 +163,21 @@ class LunSource(ABC):
         With a permission, a device that does not tell its SCSIid is an error.
         """
 
-    @abstractmethod
-    def opened_to_write(self, permission: Permission) -> ContextManager[OpenLun]:
+    @contextmanager
+    def opened_to_write(self, permission: Permission) -> Iterator[OpenLun]:
         """Open the device for the block, when nobody else of this machine writes to it. Raises as `opened_to_read`."""
+        scsi_id = self._find_scsi_id(permission)
+        lock = lun_locked(scsi_id, self.host, LOCK_SECONDS, over_network=not self.is_path)
+        with lock, self._opened_alone(scsi_id, permission) as lun:
+            yield lun
+
+    @abstractmethod
+    def _find_scsi_id(self, permission: Permission) -> Optional[str]:
+        """Return the SCSIid, before the lock of the LUN. Raises as `opened_to_read`."""
+
+    @abstractmethod
+    def _opened_alone(self, scsi_id: Optional[str], permission: Permission) -> ContextManager[OpenLun]:
+        """Open the device for a write, under the lock of the LUN. Raises Refused where a program uses the LUN."""
 
     def is_same(self, other: "LunSource") -> bool:
         """Do both name the same device? Raises NotFound for a path without a device."""
@@ -152,9 +193,11 @@ class LunSource(ABC):
 def agreed(name: str, given: Optional[str], own: Optional[str]) -> Optional[str]:
     """Return the own SCSIid of a device. Raises Refused for another SCSIid than given, UsageError for none."""
     if given is not None and own is None:
-        raise UsageError(f"{name} has no SCSIid, so --scsi-id cannot be compared. Leave out --scsi-id.")
+        raise UsageError(
+            f"{name} has no SCSIid, so the given SCSIid (`--scsi-id`) cannot be compared. Leave the SCSIid out."
+        )
     if given is not None and given != own:
-        raise Refused(f"{name} has the SCSIid {own}, and --scsi-id says {given}: it is another LUN.")
+        raise Refused(f"{name} has the SCSIid {own}, and the given SCSIid is {given}: it is another LUN.")
     return own
 
 

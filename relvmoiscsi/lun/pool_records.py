@@ -17,9 +17,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at
 from relvmoiscsi.scsi_id_text import is_printed, luns_named, names_lun
-
-#: an SR of these types belongs to a running call, or to a call that died with xapi. The LUN's lock orders calls
-OWN_TYPES = ("relvmoiscsi", "relvmohba")
+from relvmoiscsi.sr_types import OWN_TYPES
 
 Records = Mapping[str, Mapping[str, Any]]
 #: Returns the SCSIid of the LUN that a path of this host leads to; None without a LUN or without a SCSIid.
@@ -51,7 +49,7 @@ class User(NamedTuple):
 
     @property
     def is_own(self) -> bool:
-        """Is the SR the record of a call to relvmoiscsi?"""
+        """Is the SR the record of a call to relvmoiscsi? The lock of the LUN orders calls."""
         return bool(self.sr.get("type") in OWN_TYPES)
 
 

@@ -21,12 +21,13 @@ finished run is found also on a LUN in use.
 """
 
 import logging
+import syslog
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Callable, Iterator, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
 
 from relvmoiscsi import __version__, engine
-from relvmoiscsi.device import Range
+from relvmoiscsi.device import Chunk, Device, MemoryDevice, Range
 from relvmoiscsi.engine import (
     RESIGNATURE,
     UNDO,
@@ -43,10 +44,10 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, Unfin
 from relvmoiscsi.formats import mapfile, naming
 from relvmoiscsi.formats.identity import Entropy, IdMap
 from relvmoiscsi.host.locks import sm_locks
-from relvmoiscsi.host.sm_log import SmLogHandler, other_syslog
+from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.lun.opened import NOBODY_NEEDED, LunSource, OpenLun, Permission, PoolAnswer
-from relvmoiscsi.wording import command, human_size
+from relvmoiscsi.wording import shell_command
 
 #: the map of each run, for a later investigation: the driver's log has it, and a command writes it to SMlog or syslog
 record = logging.getLogger("relvmoiscsi.record")
@@ -138,10 +139,7 @@ class CompletedRun(NamedTuple):
     proposal: Proposal
     was_cut: bool = False  #: the completed run is an interrupted run that was finished now
     stale: Sequence[str] = ()  #: sentences about what this machine still remembers of the LUN; the caller tells them
-
-
-def consent_unasked(_lun: OpenLun, _proposal: Proposal) -> None:
-    """Consent to everything: the consent of a caller that has given its consent before."""
+    planned: Sequence[Chunk] = ()  #: the writes of a dry run: the result is what they would make of the LUN
 
 
 def no_progress(_what: str, _done: int, _total: int) -> None:
@@ -190,9 +188,12 @@ def plan_of(
 
 
 def recover(
-    source: LunSource, permission: Permission, consent: Consent
+    source: LunSource, permission: Permission, consent: Optional[Consent]
 ) -> Tuple[OpenLun, Union[CompletedRun, Inspection]]:
-    """Finish an interrupted run, or roll it back before its commit. Without one, return the content of the LUN."""
+    """Finish an interrupted run, or roll it back before its commit. Without one, return the content of the LUN.
+
+    Without `consent`, the run is a dry run.
+    """
 
     def work(lun: OpenLun) -> Union[CompletedRun, Inspection]:
         earlier = engine.find_unfinished(lun.device)
@@ -202,37 +203,66 @@ def recover(
                 if found.problem is not None:
                     raise found.problem
             return found
-        proposal = Recovery(earlier)
-        _ask(lun, proposal, consent)
-        with lun.guard.held(engine.vg_names(earlier.journal.run), proposal.replaced):
-            result = engine.recover(lun.device, earlier, lun.scsi_id)
-        return _recorded(lun, CompletedRun(result, proposal, was_cut=True))
+        return _of_earlier(lun, Recovery(earlier), lambda device: engine.recover(device, earlier, lun.scsi_id), consent)
 
-    return _carried_out(source, permission, work)
+    return _carried_out(source, permission, work, is_dry=consent is None)
 
 
-def undo(source: LunSource, permission: Permission, entropy: Entropy, consent: Consent) -> Tuple[OpenLun, CompletedRun]:
-    """Give the LUN its old identities back. Raises the errors of `engine.read_undoable` and `engine.undo`."""
+def undo(
+    source: LunSource, permission: Permission, entropy: Entropy, consent: Optional[Consent]
+) -> Tuple[OpenLun, CompletedRun]:
+    """Give the LUN its old identities back. Without `consent`, the run is a dry run.
+
+    Raises the errors of `engine.read_undoable` and `engine.undo`.
+    """
 
     def work(lun: OpenLun) -> CompletedRun:
         earlier = engine.read_undoable(lun.device)
         with in_state(NOTHING_WRITTEN):
             proposal = Undoing(earlier, engine.inspect(lun.device).lun)
-        _ask(lun, proposal, consent)
-        with lun.guard.held(engine.vg_names(earlier.journal.run), proposal.replaced):
-            result = engine.undo(lun.device, entropy)
-        return _recorded(lun, CompletedRun(result, proposal))
+        return _of_earlier(lun, proposal, lambda device: engine.undo(device, entropy), consent)
 
-    return _carried_out(source, permission, work)
+    return _carried_out(source, permission, work, is_dry=consent is None)
+
+
+def _of_earlier(
+    lun: OpenLun,
+    proposal: Union[Recovery, Undoing],
+    work: Callable[[Device], Result],
+    consent: Optional[Consent],
+) -> CompletedRun:
+    """Do the work on an earlier run, or on its LUN in memory where no consent is asked for.
+
+    The pool's objection is a part of the answer of a dry run.
+    """
+    was_cut = isinstance(proposal, Recovery)
+    if consent is None:
+        unwritten = MemoryDevice(lun.device)
+        proposal.pool = lun.guard.ask(proposal.replaced, proposal.new_sr)
+        try:
+            return CompletedRun(work(unwritten), proposal, was_cut, planned=unwritten.chunks)
+        except RelvmoiscsiError as error:
+            error.disk_state = NOTHING_WRITTEN
+            raise
+    _ask(lun, proposal, consent)
+    with lun.guard.held(engine.vg_names(proposal.earlier.journal.run), proposal.replaced):
+        result = work(lun.device)
+    return _recorded(lun, CompletedRun(result, proposal, was_cut))
 
 
 def _carried_out(
-    source: LunSource, permission: Permission, work: Callable[[OpenLun], Union[CompletedRun, Found]]
+    source: LunSource,
+    permission: Permission,
+    work: Callable[[OpenLun], Union[CompletedRun, Found]],
+    is_dry: bool = False,
 ) -> Tuple[OpenLun, Union[CompletedRun, Found]]:
     """Open the LUN for a write, do the work, close the LUN. After a completed run, refresh what this machine remembers.
 
-    The map of a run goes to SMlog, or to syslog on a machine without SM.
+    The map of a run goes to SMlog, or to syslog on a machine without SM. A dry run opens the LUN only to read.
     """
+    if is_dry:
+        with source.opened(permission, to_write=False) as lun:
+            return lun, work(lun)
     with recording(source.host), source.opened(permission, to_write=True) as lun:
         done = work(lun)
     return lun, done._replace(stale=lun.refresh()) if isinstance(done, CompletedRun) else done
@@ -252,7 +282,7 @@ def _refuse_contradictions(name: str, request: ResignatureRequest, ids: IdMap, i
     """Raises Refused where the ids of a run differ from the chosen ids, on which a script relies."""
     found = mapfile.contradictions(request.chosen or IdMap("", {}, {}), request.sr_uuid, ids)
     if found:
-        raise Refused(f"{name} already has other ids: {found[0]}. {instead}").in_state(NOTHING_WRITTEN)
+        raise Refused(f"{name} already has other ids: {found[0]}.").advising(instead).in_state(NOTHING_WRITTEN)
 
 
 # --- the runs on an open LUN
@@ -262,7 +292,7 @@ def resignature(
     lun: OpenLun,
     request: ResignatureRequest,
     entropy: Entropy,
-    consent: Consent = consent_unasked,
+    consent: Consent,
     progress: Progress = no_progress,
     recovers_undo: bool = False,
 ) -> Union[CompletedRun, AlreadyDone]:
@@ -288,7 +318,6 @@ def resignature(
     with _since(recovered):
         if isinstance(prepared, AlreadyDone):
             return prepared
-        _check_copy(lun, prepared)
         proposal = NewRun(prepared)
         _ask(lun, proposal, consent)
         if prepared.cost is not None:  # the copy is written before the locks, and takes long
@@ -309,11 +338,10 @@ def plan(lun: OpenLun, request: ResignatureRequest, entropy: Entropy) -> Union[N
         earlier = engine.find_unfinished(lun.device)
         if earlier is not None and earlier.commit_record.kind == RESIGNATURE:
             goes_on = "rolls it back first and starts a new run" if Recovery(earlier, request).why else "finishes it"
-            problem.message += f" The same call without --dry-run {goes_on}."
+            problem.advising(f"The same call without --dry-run {goes_on}.")
         raise
     if isinstance(prepared, AlreadyDone):
         return prepared
-    _check_copy(lun, prepared)
     proposal = NewRun(prepared)
     proposal.pool = lun.guard.ask(proposal.replaced, proposal.new_sr)
     return proposal
@@ -322,25 +350,16 @@ def plan(lun: OpenLun, request: ResignatureRequest, entropy: Entropy) -> Union[N
 # --- their steps
 
 
-def _check_copy(lun: OpenLun, prepared: Prepared) -> None:
-    """Raises Refused when the device reports that a copy of this size would take hours."""
-    limit, cost = lun.copy_limit_bytes, prepared.cost
-    if limit is not None and cost is not None and cost.data_bytes > limit:
-        raise Refused(
-            f"The target demands digests, and the kernel of this machine has no CRC32C for them: copying "
-            f"{human_size(cost.data_bytes)} of guest data would take very long. Allow a login without digests at the "
-            "array, or load the kernel module algif_hash."
-        ).in_state(NOTHING_WRITTEN)
-
-
 def _recover_first(
     lun: OpenLun, entropy: Entropy, consent: Consent, request: ResignatureRequest, earlier: EarlierRun
 ) -> Union[CompletedRun, str]:
-    """Settle an interrupted run. Return a CompletedRun, or a sentence about it where a new run must follow."""
+    """Recover an interrupted run. Return a CompletedRun, or a sentence about it where a new run must follow."""
     run, proposal = earlier.journal.run, Recovery(earlier, request)
     if not (proposal.why or proposal.is_undo):
-        recover_it, undo_it = command("relvmoiscsi", "recover", lun.name), command("relvmoiscsi", "undo", lun.name)
-        instead = f"{recover_it} finishes the interrupted run, {undo_it} rolls it back."
+        instead = (
+            f"`{shell_command('relvmoiscsi recover', lun.name)}` finishes the interrupted run, "
+            f"`{shell_command('relvmoiscsi undo', lun.name)}` rolls it back."
+        )
         _refuse_contradictions(lun.name, request, run.ids, instead)
     _ask(lun, proposal, consent)
     with lun.guard.held(engine.vg_names(run), proposal.replaced):
@@ -362,30 +381,33 @@ def _recover_first(
 
 
 def _ask(lun: OpenLun, proposal: Proposal, consent: Consent) -> None:
-    """Ask who uses the LUN, then the caller. Where nobody was asked, look whether a program changes the LUN meanwhile.
-
-    Raises Refused, or an error of the caller. Nothing was written.
-    """
+    """Ask who uses the LUN, then the caller. Raises Refused, or an error of the caller. Nothing was written."""
     with in_state(NOTHING_WRITTEN):
         proposal.pool = lun.guard.ask(proposal.replaced, proposal.new_sr)
         proposal.pool.verify()
-        if proposal.pool.is_overridden or not lun.is_lun or not proposal.pool.is_missing:
-            return consent(lun, proposal)
-        # LVM changes these ranges with each change of the VG, and the storage manager with each record of the SR.
-        compared, content = [Range(0, min(_LABEL_AND_HEADER.length, lun.device.size_bytes))], proposal.content
-        if content is not None and content.mgt is not None:
-            compared += content.vg.ranges(content.volume(naming.MGT).lv, 0, content.mgt.length)
-        looked, seen = time.monotonic(), lun.device.read(compared)
-        consent(lun, proposal)
-        time.sleep(max(0.0, looked + LOOK_SECONDS - time.monotonic()))
-        for part, before, now in zip(compared, seen, lun.device.read(compared)):
-            if now != before:
-                offset = part.offset + next(at for at, pair in enumerate(zip(now, before)) if pair[0] != pair[1])
-                raise Refused(
-                    f"{lun.name} changed at byte {offset} since the first read. "
-                    "Another program or host writes to this device: the LUN is in use."
-                )
-        return None
+        with ExitStack() as watched:
+            if lun.is_lun and proposal.pool.is_missing and not proposal.pool.is_overridden:
+                watched.enter_context(_unchanged(lun, proposal.content))
+            consent(lun, proposal)
+
+
+@contextmanager
+def _unchanged(lun: OpenLun, content: Optional[Lun]) -> Iterator[None]:
+    """Read the LUN before and after the block, at least LOOK_SECONDS apart. Raise Refused where it has changed."""
+    # LVM changes these ranges with each change of the VG, and the storage manager with each record of the SR.
+    compared = [Range(0, min(_LABEL_AND_HEADER.length, lun.device.size_bytes))]
+    if content is not None and content.mgt is not None:
+        compared += content.vg.ranges(content.volume(naming.MGT).lv, 0, content.mgt.length)
+    looked, seen = time.monotonic(), lun.device.read(compared)
+    yield
+    time.sleep(max(0.0, looked + LOOK_SECONDS - time.monotonic()))
+    for part, before, now in zip(compared, seen, lun.device.read(compared)):
+        if now != before:
+            offset = part.offset + next(at for at, pair in enumerate(zip(now, before)) if pair[0] != pair[1])
+            raise Refused(
+                f"{lun.name} changed at byte {offset} since the first read. "
+                "Another program or host writes to this device: the LUN is in use."
+            )
 
 
 # --- the state of the LUN in errors
@@ -420,7 +442,7 @@ def _since(recovered: str, always: bool = True) -> Iterator[None]:
 @contextmanager
 def recording(host: Host) -> Iterator[None]:
     """Write the record of each run in the block to SMlog, or to syslog on a machine without SM."""
-    handler = SmLogHandler() if sm_locks.is_sm_here(host) else other_syslog()
+    handler = SmLogHandler() if sm_locks.is_sm_here(host) else SmLogHandler((), "relvmoiscsi", syslog.LOG_USER)
     record.addHandler(handler)
     record.setLevel(logging.INFO)
     record.propagate = False

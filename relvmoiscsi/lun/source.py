@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What a word of a caller names: an image file, a disk (disk_source.py), or the LUN of a URL (url_source.py).
 
-`source_of` is the only choice between them, for each entrance.
+No other module reads the word: `source_of` chooses for each entrance.
 """
 
 import stat
 from contextlib import contextmanager
-from typing import Callable, ContextManager, Iterator, Optional
+from typing import ContextManager, Iterator, Optional
 
+from relvmoiscsi.errors import UsageError
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.disk.exclusive import stat_path
 from relvmoiscsi.host.this_host import Host
-from relvmoiscsi.lun.lun_url import is_url
-from relvmoiscsi.lun.opened import IMAGE_FILE, ImageGuard, LunSource, OpenLun, Permission, agreed
+from relvmoiscsi.lun.lun_url import is_url, parse_url
+from relvmoiscsi.lun.opened import IMAGE_FILE, ImageGuard, LunSource, OpenLun, Permission, SessionOptions, agreed
 
 
 class ImageSource(LunSource):
@@ -20,14 +21,19 @@ class ImageSource(LunSource):
 
     @contextmanager
     def opened_to_read(self, permission: Optional[Permission] = None) -> Iterator[OpenLun]:
-        agreed(self.name, permission and permission.scsi_id, None)
-        with open_device(self.name, writable=False) as device:
-            yield OpenLun(device, IMAGE_FILE, None, ImageGuard())
+        self._find_scsi_id(permission or Permission())
+        with self._opened(writable=False) as lun:
+            yield lun
+
+    def _find_scsi_id(self, permission: Permission) -> Optional[str]:
+        return agreed(self.name, permission.scsi_id, None)
+
+    def _opened_alone(self, _scsi_id: Optional[str], _permission: Permission) -> ContextManager[OpenLun]:
+        return self._opened(writable=True)
 
     @contextmanager
-    def opened_to_write(self, permission: Permission) -> Iterator[OpenLun]:
-        agreed(self.name, permission.scsi_id, None)
-        with open_device(self.name, writable=True) as device:
+    def _opened(self, writable: bool) -> Iterator[OpenLun]:
+        with open_device(self.name, writable) as device:
             yield OpenLun(device, IMAGE_FILE, None, ImageGuard())
 
 
@@ -35,25 +41,34 @@ def source_of(
     word: str,
     host: Host,
     only_block: bool = False,
-    initiator_name: Optional[str] = None,
-    chap_file: Optional[str] = None,
-    scsi_id: Optional[str] = None,
-    waiting: Optional[Callable[[str, float], ContextManager[None]]] = None,
+    session: SessionOptions = SessionOptions(),  # noqa: B008 - a tuple
 ) -> LunSource:
     """Return what a word of a caller names: the LUN of a URL, a disk of this machine, or an image file.
 
-    With `only_block`, the open refuses an image file. The rest is for a URL: who logs in, the SCSIid that the LUN must
-    have, and a function that says that a slow block waits for the target. Raises UsageError, NotFound, Refused.
+    With `only_block`, the open refuses an image file. `session` is for a URL. Raises UsageError, NotFound, Refused.
     """
-    if is_url(word):
+    if not is_path(word):
         from relvmoiscsi.lun.url_login import url_of  # noqa: PLC0415 - a path needs no initiator
 
-        return url_of(word, host, initiator_name, chap_file, scsi_id, waiting)
+        return url_of(word, host, session)
     if not only_block and not is_block_device(word):
         return ImageSource(word, host)
     from relvmoiscsi.lun.disk_source import DiskSource  # noqa: PLC0415 - an image file needs no disks and no xapi
 
     return DiskSource(word, host, only_block)
+
+
+def is_path(word: str) -> bool:
+    """Does the word name a path of this machine? Other words name a LUN behind a target, and need a login."""
+    return not is_url(word)
+
+
+def verify_word(word: str) -> None:
+    """Raise UsageError for a malformed URL; the message does not repeat the URL."""
+    if is_url(word):
+        parse_url(word)
+    elif word.startswith("iscsi:"):
+        raise UsageError("a URL begins with iscsi:// and two slashes; a file of this name is ./iscsi:...")
 
 
 def is_block_device(path: str) -> bool:

@@ -10,7 +10,7 @@ CHAP secrets      from the environment variables of libiscsi, or from --chap-fil
 import hashlib
 import os
 import re
-from typing import Callable, ContextManager, Optional
+from typing import Optional
 
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.host.files import text_of
@@ -18,6 +18,7 @@ from relvmoiscsi.host.secret_file import lines_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.iscsi import Credentials, Initiator
 from relvmoiscsi.lun.lun_url import parse_url
+from relvmoiscsi.lun.opened import SessionOptions
 from relvmoiscsi.lun.url_source import UrlSource
 
 USER, SECRET = "LIBISCSI_CHAP_USERNAME", "LIBISCSI_CHAP_PASSWORD"
@@ -32,21 +33,12 @@ MAX_NAME_BYTES = 223  #: RFC 7143 4.2.7.1
 _INITIATOR = re.compile(r"(iqn\.[0-9]{4}-[0-9]{2}\.[!-~]{1,211}|eui\.[0-9A-Fa-f]{16}|naa\.([0-9A-Fa-f]{16}){1,2})\Z")
 
 
-def url_of(
-    word: str,
-    host: Host,
-    name: Optional[str],
-    chap_file: Optional[str],
-    scsi_id: Optional[str],
-    waiting: Optional[Callable[[str, float], ContextManager[None]]],
-) -> UrlSource:
-    """Return what a URL names, with who logs in: the options --initiator-name and --chap-file. Raises UsageError.
-
-    `scsi_id` is the SCSIid that the LUN must have. `waiting` says that a slow block waits for the target.
-    """
+def url_of(word: str, host: Host, session: SessionOptions) -> UrlSource:
+    """Return what a URL names, with who logs in. Raises UsageError."""
     url = parse_url(word)
-    initiator = Initiator(initiator_name(name, host), host_uuid(host))
-    return UrlSource(word, url, initiator, credentials(chap_file, url.user), host, waiting, scsi_id=scsi_id)
+    initiator = Initiator(initiator_name(session.initiator_name, host), host_uuid(host))
+    secrets = credentials(session.chap_file, url.user)
+    return UrlSource(word, url, initiator, secrets, host, session.waiting, scsi_id=session.scsi_id)
 
 
 def host_uuid(host: Host = THIS_HOST) -> str:
@@ -91,9 +83,9 @@ def credentials(chap_file: Optional[str], user: str) -> Credentials:
                 raise UsageError(f"Line {number} of {chap_file} is not NAME=VALUE with one of the names {names}.")
             values[name.strip()] = value.strip()
         if not any(values.values()):
-            raise UsageError(f"The file {chap_file} of --chap-file holds no CHAP user and no password.")
+            raise UsageError(f"The CHAP file {chap_file} holds no CHAP user and no password.")
     try:
         return Credentials(user or values[USER], values[SECRET], values[TARGET_USER], values[TARGET_SECRET])
     except UsageError as problem:
-        problem.message += f" The environment or --chap-file gives them as {', '.join(_NAMES)}."
+        problem.message += f" The environment or a CHAP file gives them as {', '.join(_NAMES)}."
         raise

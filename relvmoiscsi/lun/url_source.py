@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The LUN of a URL, over a session of this process. For a write: the lock of the LUN, then the session.
+"""The LUN of a URL, over a session of this process.
 
 The session makes no disk, no map and no LVM device on this machine, so there is no LVM lock to take. If this machine
 also sees the LUN as a disk, the caches of that disk would be stale after a write. So no command writes to such a LUN by
@@ -15,7 +15,6 @@ from typing import Callable, ContextManager, Iterator, List, Optional, Sequence,
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline, OutOfTime
 from relvmoiscsi.errors import DeviceError, NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
-from relvmoiscsi.host.locks.lun_lock import lun_lock, user_lock
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.iscsi import (
     Credentials,
@@ -27,12 +26,11 @@ from relvmoiscsi.iscsi import (
     list_luns,
     open_lun,
 )
-from relvmoiscsi.lun import guard
 from relvmoiscsi.lun.gate import GatedDevice, SessionGate, StepDeadline
 from relvmoiscsi.lun.guard import CommandGuard, ReadGuard
 from relvmoiscsi.lun.lun_url import FORM, Url
 from relvmoiscsi.lun.opened import ISCSI_LUN, Guard, LunSource, OpenLun, Permission, agreed
-from relvmoiscsi.wording import command
+from relvmoiscsi.wording import shell_command
 
 REPLACEMENT_TIMEOUT_SECONDS = 120.0  #: for a batch of reads or writes, and for a login
 LISTED_AT_ONCE = 4  #: sessions in parallel; arrays limit their number
@@ -74,39 +72,36 @@ class UrlSource(LunSource):
             scsi_id = agreed(self.name, permission and permission.scsi_id, device.info.scsi_id)
             yield self._open_lun(device, steps, scsi_id, permission)
 
-    @contextmanager
-    def opened_to_write(self, permission: Permission) -> Iterator[OpenLun]:
-        """Open the LUN in a session that writes, after the lock of the LUN.
+    def _find_scsi_id(self, permission: Permission) -> Optional[str]:
+        """Return the SCSIid of --scsi-id, or of a session that only reads. The session that writes compares it.
 
             t0  another command of this machine writes to the LUN in its session
             t1  a new session that writes would end the session of the other command
 
-        The lock prevents t1, and the lock needs the SCSIid. Without --scsi-id, a session that only reads gives the
-        SCSIid. The session that writes compares the SCSIid.
+        The lock of the LUN prevents t1, and needs the SCSIid. Without the lock, t1 would stop the run of the other
+        command in the middle of its writes.
+        """
+        if permission.scsi_id is not None:
+            return permission.scsi_id
+        with self._session(False, None, self._steps()) as looked_at:
+            return looked_at.info.scsi_id
+
+    @contextmanager
+    def _opened_alone(self, scsi_id: Optional[str], permission: Permission) -> Iterator[OpenLun]:
+        """Open the LUN in a session that writes.
 
         Raises Refused where this machine sees the LUN as a disk. After a write by URL, the caches of the disk would be
         stale. The command also would not ask the users of the disk.
         """
-        scsi_id = permission.scsi_id
-        if scsi_id is None:
-            with self._session(False, None, self._steps()) as looked_at:
-                scsi_id = looked_at.info.scsi_id
-        with ExitStack() as held:
-            if scsi_id is not None:
-                # Two locks for one LUN: an ordinary user can neither make nor see root's lock file. Without a lock, t1
-                # would stop the run of the other command in the middle of its writes. The lock refuses the new command
-                # before its first write.
-                lock = lun_lock if os.geteuid() == 0 else user_lock
-                held.enter_context(lock(scsi_id, self.host, guard.LOCK_SECONDS))
-            disks = disks_with(scsi_id, self.host)
-            if disks:
-                names = ", ".join("/dev/" + name for name in disks)
-                raise Refused(
-                    f"This machine sees {self.name} as {names} already. Give the command that device instead, or its "
-                    "multipath map."
-                )
-            steps = self._steps()
-            device = held.enter_context(self._session(True, scsi_id, steps))
+        disks = disks_with(scsi_id, self.host)
+        if disks:
+            names = ", ".join("/dev/" + name for name in disks)
+            raise Refused(
+                f"This machine sees {self.name} as {names} already. Give the command that device instead, or its "
+                "multipath map."
+            )
+        steps = self._steps()
+        with self._session(True, scsi_id, steps) as device:
             yield self._open_lun(device, steps, scsi_id, permission)
 
     def is_same(self, other: LunSource) -> bool:
@@ -122,8 +117,9 @@ class UrlSource(LunSource):
     def lun(self, info: LunInfo, deadline: Deadline) -> "UrlSource":
         """Return a LUN of this target; all work on the LUN ends at the deadline."""
         name, url = f"{self.name.rstrip('/')}/{info.number}", self.url._replace(lun=info.number)
-        login = (self._initiator, self._credentials, self.host)
-        return UrlSource(name, url, *login, self._waiting, deadline, info.scsi_id)
+        return UrlSource(
+            name, url, self._initiator, self._credentials, self.host, self._waiting, deadline, info.scsi_id
+        )
 
     def targets(self) -> Targets:
         """Return the portals of each target that the portal offers, by IQN. Raises UsageError, NotFound, Refused."""
@@ -133,8 +129,8 @@ class UrlSource(LunSource):
     def luns(self) -> List[LunInfo]:
         """Return the LUNs of the target; a busy LUN is asked once. Raises UsageError, NotFound, Refused."""
         with self._at_target():
-            where = ([self.url.portal], self.url.iqn, self._initiator, self._steps())
-            return list_luns(*where, self._credentials, waits=False)
+            steps = self._steps()
+            return list_luns([self.url.portal], self.url.iqn, self._initiator, steps, self._credentials, waits=False)
 
     def _steps(self) -> StepDeadline:
         if self._deadline is NO_DEADLINE:
@@ -145,12 +141,14 @@ class UrlSource(LunSource):
     def _session(self, writable: bool, scsi_id: Optional[str], steps: Deadline) -> Iterator[LunDevice]:
         url = self.url
         if url.lun is None:
-            show = command("relvmoiscsi", "show", self.name)
-            raise UsageError(f"{self.name} names no LUN, expected {FORM}. {show} lists the LUNs.")
+            show = shell_command("relvmoiscsi show", self.name)
+            raise UsageError(f"{self.name} names no LUN, expected {FORM}. `{show}` lists the LUNs.")
         with ExitStack() as held:
             with self._at_target():
-                where = ([url.portal], url.iqn, self._initiator, url.lun, writable, steps)
-                device = held.enter_context(open_lun(*where, self._credentials, scsi_id=scsi_id))
+                session = open_lun(
+                    [url.portal], url.iqn, self._initiator, url.lun, writable, steps, self._credentials, scsi_id
+                )
+                device = held.enter_context(session)
             device.name = self.name
             yield device
 
@@ -161,8 +159,8 @@ class UrlSource(LunSource):
             """Return a note about each disk that appeared during the run: its caches may be stale."""
             return [
                 f"note: during the run this machine found the LUN as /dev/{name}. Drop its cached data: "
-                f"{command('blockdev', '--flushbufs', '/dev/' + name)}, then "
-                f"{command('udevadm', 'trigger', '--action=change', '/dev/' + name)}."
+                f"`{shell_command('blockdev --flushbufs', '/dev/' + name)}`, then "
+                f"`{shell_command('udevadm trigger --action=change', '/dev/' + name)}`."
                 for name in disks_with(scsi_id, self.host)
             ]
 
@@ -171,7 +169,7 @@ class UrlSource(LunSource):
             of_lun = CommandGuard(self.name, scsi_id, permission, self.host)
         info, gated = device.info, GatedDevice(device, SessionGate(steps, self._deadline))
         hardware = (info.vendor, info.model, info.serial)
-        return OpenLun(gated, ISCSI_LUN, scsi_id, of_lun, hardware, device.copy_limit_bytes, refresh)
+        return OpenLun(gated, ISCSI_LUN, scsi_id, of_lun, hardware, refresh)
 
     @contextmanager
     def _at_target(self) -> Iterator[None]:
@@ -194,7 +192,7 @@ def disks_with(scsi_id: Optional[str], host: Host) -> List[str]:
     """Return the kernel names of the disks with the SCSIid, from /sys: a container may have no device node."""
     if scsi_id is None:
         return []
-    names = [os.path.basename(path) for path in glob(os.path.join(escape(host.sysfs), "block/sd*"))]
+    names = [os.path.basename(path) for path in glob(os.path.join(escape(host.at("sys")), "block/sd*"))]
     return sorted(name for name in names if scsi_id_of_disk(name, host) == scsi_id)
 
 

@@ -25,7 +25,7 @@ from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_xapi
 from relvmoiscsi.known_sr import KnownSr
 from relvmoiscsi.lun.opened import PoolAnswer
 from relvmoiscsi.lun.pool_records import SAME_EVERYWHERE, Look, PoolRecords, name_of, read_pool, users_of
-from relvmoiscsi.wording import command
+from relvmoiscsi.wording import shell_command
 
 XAPI_SECONDS = 10.0  #: the time limit of a command for one answer of xapi
 
@@ -153,7 +153,7 @@ def _unless_attached_elsewhere(lun: Question, sr: KnownSr, hosts: Hosts) -> Opti
         f"The LUN with the SCSIid {scsi_id} holds the SR {name_of(sr.record)} of this pool. {why} This LUN may be that "
         f"SR under a new SCSIid. {pbds} {busy}If this LUN is the SR, give its PBDs the SCSIid {scsi_id}, and plug them."
         f" If this LUN is a clone, plug the SR on its own LUN first. If the SR is not needed, run "
-        f"{command('xe', 'sr-forget', f'uuid={uuid}')}.",
+        f"`{shell_command('xe sr-forget', f'uuid={uuid}')}`.",
         str(uuid),
     )
 

@@ -79,9 +79,9 @@ class Attached(NamedTuple):
             "status": self.status,
             "old_sr": self.of_sr or None,
             "new_sr": self.sr_uuid or None,
-            "name": self.name,
+            "sr_name_label": self.name,
             "hosts": dict(self.hosts),
-            "vdis": [pair.facts() for pair in self.vdis],
+            "vdi_pairs": [pair.facts() for pair in self.vdis],
             "problem": str(self.error) if self.error is not None else None,
         }
 
@@ -175,11 +175,12 @@ def doubtful(found: Sequence[PoolLun], chosen: Sequence[PoolLun]) -> List[PoolLu
     return [lun for lun in found if lun.kind in kinds and lun not in chosen and not lun.is_ours]
 
 
-def passed_over(lun: PoolLun) -> Attached:
-    """Return the result for a damaged LUN, and for a LUN or a target whose probe failed."""
+def passed_over(lun: PoolLun, is_plan: bool = False) -> Attached:
+    """Return the result, or its plan, for a damaged LUN, and for a LUN or a target whose probe failed."""
     what = lun.scsi_id or f"The target {lun.portal.target} {lun.portal.iqn}".strip()
     kind = FormatError if lun.kind == DAMAGED else PoolFailure
-    error = kind(f"{what} was skipped. Its state is {lun.kind}: {lun.problem}")
+    ahead = f"{what} would be skipped. Its state is {lun.kind}: {lun.problem}"
+    error = kind(ahead if is_plan else f"{what} was skipped. Its state is {lun.kind}: {lun.problem}")
     return Attached(lun.scsi_id, FAILED, of_sr=lun.of_sr, error=error)
 
 
@@ -370,14 +371,13 @@ def create(calls: Calls, pool: Pool, lun: PoolLun, is_unplugged: bool) -> None:
         config = {**secrets.uncopied(lun.portal.config(lun.scsi_id)), **_CREATE}
         if is_unplugged:
             config["clone-of"] = lun.of_sr
-        calls.run("SR.create", pool.master, config, "0", "relvmoiscsi", "", lun.portal.own_type, "user", True, {})
+        calls.run("SR.create", pool.master, config, "0", "relvmoiscsi", "", lun.portal.sr_type.name, "user", True, {})
     except PoolFailure as answer:
         if answer.code != _DONE_CODE or _DONE_TEXT not in str(answer):
             raise
     else:
-        raise PoolFailure(
-            f"SR.create of type {lun.portal.own_type} made an SR, which must never happen. Check the SRs of the pool."
-        )
+        own = lun.portal.sr_type.name
+        raise PoolFailure(f"SR.create of type {own} made an SR, which must never happen. Check the SRs of the pool.")
 
 
 def identified(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
@@ -399,7 +399,8 @@ def introduce(calls: Calls, row: LunPlan, run: str) -> LunPlan:
     lun = row.lun
     description = f"Copy of the SR {lun.name or 'unknown'} ({lun.of_sr or 'unknown'}). Discard it, never destroy it."
     try:
-        ref = str(calls.call("SR.introduce", lun.sr_uuid, row.name, description, lun.portal.lvm_type, "user", True, {}))
+        stock = lun.portal.sr_type.stock
+        ref = str(calls.call("SR.introduce", lun.sr_uuid, row.name, description, stock, "user", True, {}))
     except PoolFailure as failure:
         if failure.code != "SR_UUID_EXISTS":
             raise

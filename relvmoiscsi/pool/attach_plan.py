@@ -98,7 +98,7 @@ class LunPlan(NamedTuple):
     def text(self) -> str:
         """Return the plan as text for a person."""
         if self.refusal is not None:
-            return f"refused: {self.refusal}"
+            return f"would be refused: {self.refusal}"
         parts: Dict[str, List[str]] = {}
         for what, on in self.steps:
             parts.setdefault(what, []).append(f'"{on}"' if what == INTRODUCE else on)
@@ -266,7 +266,7 @@ def verify_no_database(pool: Pool, scsi_id: str, metadata_of: Sequence[str]) -> 
 def verify_same(record: Record, lun: PoolLun) -> None:
     """Raises Refused where the pool's SR with the UUID of the LUN's SR is on another LUN, or has another type."""
     marked_for = record["other_config"].get(SCSI_ID, lun.scsi_id)
-    if record["type"] != lun.portal.lvm_type or marked_for != lun.scsi_id:
+    if record["type"] != lun.portal.sr_type.stock or marked_for != lun.scsi_id:
         raise Refused(
             f"The pool has an SR {lun.sr_uuid} already, of type {record['type']} and on another LUN than "
             f"{lun.scsi_id}. If that SR is not needed, run `xe sr-forget`, then repeat the command."

@@ -18,7 +18,7 @@ from relvmoiscsi.errors import NoConnection, NotFound
 from relvmoiscsi.host.xapi.api import AWAY, XapiFailure
 from relvmoiscsi.host.xapi.sdk import GONE, reason
 from relvmoiscsi.pool import answer_forms
-from relvmoiscsi.wording import command, human_time
+from relvmoiscsi.wording import human_time, shell_command
 
 EVENT_SECONDS = 30.0
 #: how long a task may go without progress: xapi itself waits two hours for another operation on the same object, and
@@ -46,14 +46,24 @@ class PoolGone(XapiFailure):
 class PoolFailure(XapiFailure):
     """The pool answered with an error, or has not ended a call in time."""
 
-    def __init__(self, message: str, description: Sequence[str] = ()) -> None:
-        super().__init__(message, description)
-        if self.code in _NOT_THERE:
-            self.exit_status = NotFound.exit_status
+
+class NotSeenByPool(NotFound, PoolFailure):
+    """The master sees no such LUN or target: an error of a driver."""
 
 
-#: driver errors for a LUN, an IQN, a name or a portal that does not exist; sr_driver/codes.py has the numbers
-_NOT_THERE = [f"SR_BACKEND_FAILURE_{number}" for number in (67, 96, 107, 140, 141)]
+class NoWayToTarget(NoConnection, PoolFailure):
+    """The master has no connection to a portal, or no login there: an error of a driver."""
+
+
+#: the class of a driver's error, by its code; sr_driver/codes.py has the numbers. Any other code is a PoolFailure
+_OF_DRIVER: Dict[str, Type[PoolFailure]] = {
+    "SR_BACKEND_FAILURE_67": NotSeenByPool,  # LUN
+    "SR_BACKEND_FAILURE_96": NotSeenByPool,  # IQN
+    "SR_BACKEND_FAILURE_107": NotSeenByPool,  # SCSIid
+    "SR_BACKEND_FAILURE_68": NoWayToTarget,  # login
+    "SR_BACKEND_FAILURE_140": NoWayToTarget,  # name of the portal
+    "SR_BACKEND_FAILURE_141": NoWayToTarget,  # portal
+}
 
 
 class NotConnected(NoConnection, PoolFailure):
@@ -236,12 +246,11 @@ def result_text(value: str) -> str:
 
 def endless(method: str, task_uuid: str, seconds: float, is_quiet: bool) -> PoolFailure:
     """Return the error of a task that is no longer waited for. `is_quiet`: it made no progress during these seconds."""
-    task = f"uuid={task_uuid}"
-    what = "made no progress for" if is_quiet else "did not end within"
+    task, what = f"uuid={task_uuid}", "made no progress for" if is_quiet else "did not end within"
+    look, end = shell_command("xe task-list", task), shell_command("xe task-cancel", task)
     return PoolFailure(
         f"{method} {what} {human_time(seconds)} and continues in the pool, with an unknown result. Look at the task: "
-        f"{command('xe', 'task-list', task)}. If no host works on it, end it: {command('xe', 'task-cancel', task)}. "
-        "Then repeat the command."
+        f"`{look}`. If no host works on it, end it: `{end}`. Then repeat the command."
     )
 
 
@@ -261,7 +270,8 @@ def failure(method: str, details: Sequence[Any]) -> PoolFailure:
         return PoolFailure(sentence.format(method, *(parameters + [""] * 3)), description)
     if code.startswith("SR_BACKEND_FAILURE") and parameters:
         said = _OWN_KEY.sub("", parameters[0])
-        return PoolFailure(" ".join(filter(None, [f"{method}: {said.rstrip('.')}.", _REMEDIES.get(code)])), description)
+        kind = _OF_DRIVER.get(code, PoolFailure)
+        return kind(" ".join(filter(None, [f"{method}: {said.rstrip('.')}.", _REMEDIES.get(code)])), description)
     return PoolFailure("xapi answered {} to {}.".format(", ".join([code, *parameters]), method), description)
 
 

@@ -96,7 +96,7 @@ class Sessions:
             wanted = [host for host in hosts if (host, portal.iqn) not in self._scanned]
             attached = [pbd for pbd in self._pool.pbds.values() if pbd["currently_attached"]]
             used = {pbd["host"] for pbd in attached if portal.iqn in _iqns(pbd["device_config"])}
-            words: Tuple[object, ...] = (portal.config(), portal.lvm_type, {})
+            words: Tuple[object, ...] = (portal.config(), portal.sr_type.stock, {})
             asked = {host: (host, *words) for host in wanted if host in used}
             _answers(calls, "SR.probe", asked)  # the probe "fails" with the list
             self._scanned.update((host, portal.iqn) for host in wanted)

@@ -42,7 +42,7 @@ from relvmoiscsi.pool import marks
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, passing
 from relvmoiscsi.pool.records import SCSI_ID
 from relvmoiscsi.scsi_id_text import is_scsi_id
-from relvmoiscsi.wording import command, printable
+from relvmoiscsi.wording import printable, quoted, shell_command
 
 KEY = "relvmoiscsi:lock:"
 OPEN_KEY = "XenCenter.CustomFields." + KEY
@@ -78,8 +78,8 @@ class Lock(NamedTuple):
     begin: str = KEY  #: of the key: KEY or OPEN_KEY
 
     def facts(self) -> Dict[str, str]:
-        names = ("what", "who", "host", "process", "doing", "since", "refreshed")
-        return {name: getattr(self, name) for name in names}
+        names = ("who", "process", "doing", "since", "refreshed")
+        return {"locked": self.what, "client_host": self.host, **{name: getattr(self, name) for name in names}}
 
     @property
     def key(self) -> str:
@@ -89,7 +89,7 @@ class Lock(NamedTuple):
         """Return the owner of the lock, as part of a sentence."""
         fields = self.doing, self.who, self.host, self.process, self.since, self.refreshed
         doing, who, host, process, since, refreshed = (field[:_MOST_SAID] for field in fields)
-        by = command("relvmoiscsi", "pool", *doing.split()) if doing in _COMMANDS else repr(doing)
+        by = f"`relvmoiscsi pool {quoted(*doing.split())}`" if doing in _COMMANDS else repr(doing)
         return printable(f"{by} of {who} on {host} (process {process}), since {since}, refreshed at {refreshed}")
 
     def is_stale(self, now: str) -> bool:
@@ -359,10 +359,10 @@ def _broken(what: str, by: Optional[Lock]) -> Refused:
 
 
 def _refused(lock: Lock) -> Refused:
-    unlock = command("relvmoiscsi", "pool", "unlock", names=[lock.what])
+    unlock = shell_command("relvmoiscsi pool unlock", lock.what)
     return Refused(
         f"Another client has locked {lock.what}: {lock.text()}. Nothing was changed. Wait until the other run "
-        f"has ended. If the other run was killed, break its lock: {unlock}. "
+        f"has ended. If the other run was killed, break its lock: `{unlock}`. "
         f"{STALE_SECONDS / 60:.0f} minutes "
         "after its last refresh the lock expires."
     )

@@ -90,19 +90,19 @@ class PoolLun(NamedTuple):
     def facts(self, pool: Pool) -> Dict[str, Any]:
         return {
             "scsi_id": self.scsi_id or None,
-            "kind": self.kind,
+            "lun_kind": self.kind,
             "size_bytes": self.size_bytes,
             "target": self.portal.target,
             "iqn": self.portal.iqn,
             "sr": self.sr_uuid or None,
             "copy_of": self.of_sr or None,
-            "name": self.name,
+            "sr_name_label": self.name,
             "one_vdi_state": self.one_vdi or None,
             "is_known_copy": self.is_ours or self.kind == ATTACHED,
             "database_of_this_pool": pool.ref in self.metadata_of,
             "changed_at": self.changed or None,
-            "vm_names": list(self.vms),
-            "vms_saved": self.vms_saved or None,
+            "saved_vm_names": list(self.vms),
+            "saved_at": self.vms_saved or None,
             "problem": self.problem or None,
         }
 
@@ -277,7 +277,7 @@ def _unasked(portals: Sequence[ProbePortal]) -> List[Tuple[ProbePortal, PoolFail
 def _probe_fails(calls: Calls, pool: Pool, portal: ProbePortal) -> PoolFailure:
     """Send a probe that lacks a key. Return the failure, which holds the list."""
     try:
-        calls.run("SR.probe", pool.master, portal.config(), portal.own_type, {})
+        calls.run("SR.probe", pool.master, portal.config(), portal.sr_type.name, {})
     except PoolFailure as failure:
         return failure
     return PoolFailure(f"The driver gave no list of LUNs for {portal.target}.")
@@ -305,7 +305,7 @@ def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
         text = calls.run("host.call_plugin", pool.master, "relvmoiscsi", "classify", {"from": start, "hba": "true"})
         try:
             page = untrusted.object_of(text, _MOST_PAGE_BYTES)
-            for row in page["luns"]:
+            for row in page["host_luns"]:
                 size = untrusted.size_of(row.get("size_bytes") or 0)
                 lun = PoolLun(untrusted.text_of(row["scsi_id"]), "", HBA, size)
                 verify_scsi_id(lun.scsi_id)
@@ -345,7 +345,7 @@ def _behind(last: str, scsi_id: str) -> str:
 
 
 #: fields of PoolLun, and the plugin's names of these fields
-_ROW = {"sr_uuid": "sr", "of_sr": "old_sr", "name": "name", "problem": "problem", "changed": "changed_at"}
+_ROW = {"sr_uuid": "sr", "of_sr": "old_sr", "name": "sr_name_label", "problem": "problem", "changed": "changed_at"}
 
 
 def look(calls: Calls, pool: Pool, lun: PoolLun, probed_by: Callable[[Calls, Pool, PoolLun], PoolLun]) -> PoolLun:
@@ -367,7 +367,7 @@ def look(calls: Calls, pool: Pool, lun: PoolLun, probed_by: Callable[[Calls, Poo
 def probe(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
     """Return the LUN with the report of its probe on the master. Raises PoolFailure."""
     config = lun.portal.config(lun.scsi_id)
-    return reported(lun, calls.run("SR.probe", pool.master, config, lun.portal.own_type, {}))
+    return reported(lun, calls.run("SR.probe", pool.master, config, lun.portal.sr_type.name, {}))
 
 
 def _in_use(pool: Pool, ref: str, lun: PoolLun) -> PoolLun:

@@ -10,11 +10,9 @@ from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.scsi_id_text import names_lun
+from relvmoiscsi.sr_types import HBA_SR, ISCSI_SR, OWN_TYPES, STOCK_TYPES, SrType
 
-#: the stock types of an attached copy, and relvmoiscsi's type for each stock type
-ISCSI_TYPE, HBA_TYPE = "lvmoiscsi", "lvmohba"
-OWN_TYPES = {ISCSI_TYPE: "relvmoiscsi", HBA_TYPE: "relvmohba"}
-LVM_TYPES = ("lvmoiscsi", "lvmohba", "lvm")  #: clones of these SRs can be resignatured
+LVM_TYPES = (*STOCK_TYPES, "lvm")  #: clones of these SRs can be resignatured
 
 #: prefix of keys of pool.other_config. The value lists the SCSIids of the LUNs that a run attaches, until the SRs of
 #: these LUNs have marks.
@@ -92,13 +90,9 @@ class ProbePortal(NamedTuple):
     target_secret: str = ""
 
     @property
-    def lvm_type(self) -> str:
-        """Return the stock type of an SR behind this portal."""
-        return ISCSI_TYPE if self.target else HBA_TYPE
-
-    @property
-    def own_type(self) -> str:
-        return OWN_TYPES[self.lvm_type]
+    def sr_type(self) -> SrType:
+        """Return the type of the SRs behind this portal."""
+        return ISCSI_SR if self.target else HBA_SR
 
     def config(self, scsi_id: str = "") -> Dict[str, str]:
         """Return the device-config of one LUN, or without `scsi_id` of the list of LUNs."""
@@ -157,11 +151,7 @@ class Pool(NamedTuple):
         for pbd in self.pbds.values():
             values = map(str, pbd["device_config"].values())
             sr = self.srs.get(pbd["SR"])
-            if (
-                sr is not None
-                and sr["type"] not in OWN_TYPES.values()
-                and any(names_lun(value, scsi_id) for value in values)
-            ):
+            if sr is not None and sr["type"] not in OWN_TYPES and any(names_lun(value, scsi_id) for value in values):
                 return str(pbd["SR"])
         return next((ref for ref, sr in self.copies() if sr["other_config"].get(SCSI_ID) == scsi_id), None)
 
@@ -202,7 +192,7 @@ class Pool(NamedTuple):
         for pbd in self.pbds.values():
             config = pbd["device_config"]
             sr = self.srs.get(pbd["SR"])
-            if sr is None or sr["type"] != ISCSI_TYPE or not config.get("target"):
+            if sr is None or sr["type"] != ISCSI_SR.stock or not config.get("target"):
                 continue
             portal = portal_of(config)
             if not set("*,").isdisjoint(portal.iqn):  # XenCenter's wildcard: a probe needs a single IQN

@@ -42,7 +42,14 @@ class Pair(NamedTuple):
     is_managed: bool  #: False: a hidden parent
 
     def facts(self) -> Dict[str, Any]:
-        return {**self._asdict(), "old": self.old or None}
+        return {
+            "old_vdi": self.old or None,
+            "new_vdi": self.new,
+            "name_label": self.name_label,
+            "virtual_size_bytes": self.size_bytes,
+            "is_a_snapshot": self.is_a_snapshot,
+            "is_managed": self.is_managed,
+        }
 
 
 def of_sr(calls: Calls, sr: str) -> Records:

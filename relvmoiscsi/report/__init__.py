@@ -7,7 +7,6 @@ run_report  map of a run, old ids to new ids; result of a run; volumes that a ru
 
 from relvmoiscsi.report.lun_report import (
     ASCII_BRANCHES,
-    CHANGED_MEANS,
     UNICODE_BRANCHES,
     Branches,
     comparison_facts,
@@ -23,6 +22,7 @@ from relvmoiscsi.report.lun_report import (
     saved_vms_facts,
 )
 from relvmoiscsi.report.run_report import (
+    chunks_facts,
     dropped_facts,
     loses,
     loss_of,
@@ -37,8 +37,8 @@ from relvmoiscsi.report.run_report import (
 __all__ = [
     "ASCII_BRANCHES", "UNICODE_BRANCHES", "Branches",
     "comparison_facts", "contradictions_text", "defect_facts", "defects_text", "inspection_facts", "inspection_text",
-    "CHANGED_MEANS", "note_lines", "one_vdi_facts", "saved_vms_facts",
+    "note_lines", "one_vdi_facts", "saved_vms_facts",
     "map_facts", "map_text", "result_facts", "whole_map_lines",
     "cost_facts", "cost_text", "dropped_facts", "loses", "loss_of",
-    "plan_facts", "plan_text",
+    "chunks_facts", "plan_facts", "plan_text",
 ]  # fmt: skip

@@ -6,6 +6,7 @@ from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Seq
 from relvmoiscsi.engine import (
     CAN_BE_ONE,
     IS_ONE,
+    RESIGNATURED,
     Comparison,
     Cost,
     Inspection,
@@ -18,12 +19,11 @@ from relvmoiscsi.errors import FormatError, RelvmoiscsiError, UsageError
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import dashed
 from relvmoiscsi.formats.saved_vms import SavedVms
-from relvmoiscsi.wording import human_size, printable, shown_time, table, utc_time, with_options
+from relvmoiscsi.wording import CHANGED_MEANS, human_size, printable, shown_time, table, utc_time, with_options
 
 _LV_PREFIX = "Logical volume "  #: the start of a structure name that names a volume
 #: for a VDI that is made of several images
 IRREVERSIBLE = "Irreversible once committed."
-CHANGED_MEANS = "the SR's last change, not the time of a snapshot"
 
 
 class Branches(NamedTuple):
@@ -50,7 +50,7 @@ def inspection_facts(name: str, found: Inspection) -> Dict[str, Any]:
         facts["run"] = {
             "old_sr": found.run.ids.sr,
             "new_sr": found.run.ids.new_sr,
-            "scsi_id": found.run.scsi_id,
+            "run_scsi_id": found.run.scsi_id,
             "tool": found.run.tool,
         }
     if found.lun is not None:
@@ -75,6 +75,7 @@ def defect_facts(defect: RelvmoiscsiError, lun: Optional[Lun]) -> Dict[str, Any]
     volume = volumes.get(lv) if lv is not None else None
     return {
         "message": defect.message,
+        "advice": defect.advice,
         "structure": what,
         "container": where.container if where is not None else None,
         "offset": where.offset if where is not None else None,
@@ -86,7 +87,7 @@ def defect_facts(defect: RelvmoiscsiError, lun: Optional[Lun]) -> Dict[str, Any]
 def problems_by_lv(lun: Lun, defects: Sequence[RelvmoiscsiError]) -> Dict[Optional[str], str]:
     """Return the message of the first defect of each volume."""
     told = [defect_facts(defect, lun) for defect in reversed(defects)]
-    return {row["lv"]: row["message"] for row in told}
+    return {row["lv"]: f"{row['message']} {row['advice']}".strip() for row in told}
 
 
 def lun_facts(lun: Lun, defects: Sequence[RelvmoiscsiError] = ()) -> Dict[str, Any]:
@@ -98,7 +99,7 @@ def lun_facts(lun: Lun, defects: Sequence[RelvmoiscsiError] = ()) -> Dict[str, A
         "sr_name_label": lun.mgt.name_label if lun.mgt else "",
         "sr_name_description": lun.mgt.name_description if lun.mgt else "",
         "vg": {
-            "name": lun.vg.name,
+            "vg_name": lun.vg.name,
             "id": dashed(lun.vg.id),
             "seqno": lun.vg.seqno,
             "extent_size_bytes": lun.vg.extent_size,
@@ -110,7 +111,12 @@ def lun_facts(lun: Lun, defects: Sequence[RelvmoiscsiError] = ()) -> Dict[str, A
         "pv": {"id": dashed(lun.label.pv_id), "size_bytes": lun.label.device_size},
         "vdis": [_vdi_facts(lun, volume, problems.get(volume.lv.name)) for volume in lun.disks().values()],
         "lvs": [
-            {"name": volume.lv.name, "id": dashed(volume.lv.id), "kind": volume.name.kind, "size_bytes": volume.size}
+            {
+                "lv": volume.lv.name,
+                "id": dashed(volume.lv.id),
+                "volume_kind": volume.name.kind,
+                "lv_size_bytes": volume.size,
+            }
             for volume in lun.volumes
         ],
         "notes": notes(lun),
@@ -126,12 +132,12 @@ def _vdi_facts(lun: Lun, volume: Volume, problem: Optional[str]) -> Dict[str, An
         "uuid": uuid,
         "name_label": record.name_label if record else "",
         "name_description": record.name_description if record else "",
-        "kind": volume.name.kind,
+        "volume_kind": volume.name.kind,
         "virtual_size_bytes": volume.virtual_size if reads else None,
-        "size_bytes": volume.size,
+        "lv_size_bytes": volume.size,
         "parent": volume.parent.uuid if volume.parent else None,
         "hidden": volume.hidden if reads else None,
-        "read_only": volume.lv.read_only,
+        "read_only": "WRITE" not in volume.lv.status,
         "is_a_snapshot": bool(record and record.is_a_snapshot),
         "snapshot_of": (record.snapshot_of or None) if record else None,
         "cbt": any(other.name.kind == naming.CBT_LOG and other.name.uuid == uuid for other in lun.volumes),
@@ -142,7 +148,7 @@ def _vdi_facts(lun: Lun, volume: Volume, problem: Optional[str]) -> Dict[str, An
 
 def cost_facts(cost: Cost) -> Dict[str, int]:
     """Return the cost of one VDI for `resignature --vdis one --json`."""
-    renamed = {"dropped": "dropped_count", "copied": "copied_count"}  # elsewhere these keys are a list and a truth
+    renamed = {"dropped": "dropped_count", "copied": "copied_count"}  # elsewhere these keys mean something else
     return {renamed.get(name, name): value for name, value in cost._asdict().items()}
 
 
@@ -170,7 +176,7 @@ def one_vdi_facts(found: OneVdiOutlook) -> Dict[str, Any]:
     """Return the value of `one_vdi` for `show --json`."""
     cost = cost_facts(found.cost) if found.cost is not None else None
     problem = with_options(str(found.problem)) if found.problem is not None else None
-    return {"state": found.state, "cost": cost, "problem": problem}
+    return {"one_vdi_state": found.state, "cost": cost, "problem": problem}
 
 
 def saved_vms_facts(found: Optional[SavedVms]) -> Optional[Dict[str, Any]]:
@@ -178,10 +184,15 @@ def saved_vms_facts(found: Optional[SavedVms]) -> Optional[Dict[str, Any]]:
     if found is None:
         return None
     vms = [
-        {**vm._asdict(), "disks": [{"userdevice": disk.userdevice, "vdi": disk.vdi} for disk in vm.disks]}
+        {
+            "uuid": vm.uuid,
+            "name_label": vm.name_label,
+            "power_state": vm.power_state,
+            "saved_disks": [{"userdevice": disk.userdevice, "saved_vdi": disk.vdi} for disk in vm.disks],
+        }
         for vm in found.vms
     ]
-    return {"when": found.when, "sr": found.sr_uuid, "vms": vms}
+    return {"saved_at": found.when, "saved_sr": found.sr_uuid, "vms": vms}
 
 
 def inspection_text(
@@ -238,7 +249,8 @@ def _lun_lines(
     if facts["vg"]["changed_at"] is not None:  # else: LVM has not written a time
         on = printable(f" on {facts['vg']['changed_on']}") if facts["vg"]["changed_on"] else ""
         means = f": {CHANGED_MEANS}" if explains else ""
-        lines.append(f"  changed  {shown_time(facts['vg']['changed_at'])} by LVM{on}{means}")
+        means += "; the resignature has kept this time" if found.state == RESIGNATURED else ""
+        lines.append(f"  changed  {shown_time(facts['vg']['changed_at'])}{on}{means}")
     lines.append("")
     lines += table([["VDI", "size", "on LUN", "kind", "label"], *rows], right=(1, 2)) if rows else ["No VDIs."]
     others = [volume.lv.name for volume in lun.volumes if not volume.is_disk]
@@ -296,8 +308,8 @@ def _row(lun: Lun, prefix: str, vdi: Mapping[str, Any]) -> List[str]:
     return [
         prefix + vdi["uuid"],
         "?" if vdi["virtual_size_bytes"] is None else human_size(vdi["virtual_size_bytes"]),
-        human_size(vdi["size_bytes"]),
-        vdi["kind"],
+        human_size(vdi["lv_size_bytes"]),
+        vdi["volume_kind"],
         (label + (" [{}]".format(", ".join(notes)) if notes else "")).lstrip(),
     ]
 
@@ -320,7 +332,7 @@ def contradictions_text(name: str, found: Inspection) -> str:
     """Return the text of `check` for a LUN of which each structure reads, and two do not fit each other."""
     lines = [f"{name}: state {found.state}. Each structure reads, but MGT and the volumes contradict each other:"]
     lines += ["  " + printable(str(one)) for one in found.contradictions]
-    lines += ["A run that was stopped and then overtaken by another run leaves this. In that case take the copy again."]
+    lines += ["A run that was stopped and then overtaken by another run leaves this."]
     return "\n".join(lines + note_lines(notes(found.lun) if found.lun is not None else []))
 
 
@@ -330,7 +342,7 @@ def comparison_facts(name: str, original: str, found: Comparison) -> Dict[str, A
         "device": name,
         "original": original,
         "shares_nothing": not found.problems,
-        "problems": found.problems,
+        "comparison_problems": found.problems,
         "bytes_compared": found.bytes_compared,
         "left_behind": list(found.left_behind),
     }

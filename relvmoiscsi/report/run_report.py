@@ -4,6 +4,7 @@
 from itertools import groupby
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from relvmoiscsi.device import Chunk
 from relvmoiscsi.engine import (
     EMPTY_UNIT,
     FULL_UNIT,
@@ -42,16 +43,17 @@ def map_facts(lun: Optional[Lun], ids: IdMap) -> Dict[str, Any]:
     to_old = None if to_new else ids.reversed()
     facts["old_vg_id"], facts["new_vg_id"] = _lvm_ids(lun.vg.id, to_new, to_old)
     facts["old_pv_id"], facts["new_pv_id"] = _lvm_ids(lun.label.pv_id, to_new, to_old)
-    facts["vdis"], records = [], lun.records()
+    facts["vdi_pairs"], records = [], lun.records()
     for uuid, volume in lun.disks().items():
         label = records[uuid].name_label if uuid in records else ""
         (old, new), (old_lv, new_lv) = _uuids(uuid, to_new, to_old), _names(volume, to_new, to_old)
-        facts["vdis"].append({"old": old, "new": new, "name_label": label, "old_lv": old_lv, "new_lv": new_lv})
-    facts["lvs"] = []
+        pair = {"old_vdi": old, "new_vdi": new, "name_label": label, "old_lv": old_lv, "new_lv": new_lv}
+        facts["vdi_pairs"].append(pair)
+    facts["lv_pairs"] = []
     for volume in lun.volumes:
         (old, new), (old_id, new_id) = _names(volume, to_new, to_old), _lvm_ids(volume.lv.id, to_new, to_old)
-        facts["lvs"].append({"old": old, "new": new, "old_id": old_id, "new_id": new_id})
-    told = {ids.sr, *(vdi["old"] for vdi in facts["vdis"])}
+        facts["lv_pairs"].append({"old_lv": old, "new_lv": new, "old_lv_id": old_id, "new_lv_id": new_id})
+    told = {ids.sr, *(vdi["old_vdi"] for vdi in facts["vdi_pairs"])}
     facts["other_uuids"] = {old: new for old, new in ids.uuids.items() if old not in told}
     return facts
 
@@ -82,7 +84,7 @@ def result_facts(name: str, result: Result) -> Dict[str, Any]:
     facts: Dict[str, Any] = {
         "state": result.state,
         "device": name,
-        "scsi_id": result.scsi_id,
+        "run_scsi_id": result.scsi_id,
         "already_done": result.already_done,
         "writes": result.writes,
         "bytes_written": result.bytes_written,
@@ -101,9 +103,9 @@ def map_text(lun: Optional[Lun], ids: IdMap) -> str:
     """Return the map as text: the SR, then its VDIs."""
     facts = map_facts(lun, ids)
     lines = ["  SR   {old_sr}  becomes  {new_sr}".format(**facts)]
-    for vdi in facts.get("vdis", []):
+    for vdi in facts.get("vdi_pairs", []):
         label = vdi["name_label"]
-        lines.append("  VDI  {old}  becomes  {new}".format(**vdi) + ("  " + label if label else ""))
+        lines.append("  VDI  {old_vdi}  becomes  {new_vdi}".format(**vdi) + ("  " + label if label else ""))
     return "\n".join(printable(line) for line in lines)
 
 
@@ -116,8 +118,8 @@ def whole_map_lines(lun: Optional[Lun], ids: IdMap) -> List[str]:
         rows += [("LVM", old, new, "") for old, new in facts["lvm_ids"].items()]
     else:
         rows += [("VG", facts["old_vg_id"], facts["new_vg_id"], ""), ("PV", facts["old_pv_id"], facts["new_pv_id"], "")]
-        rows += [("VDI", vdi["old"], vdi["new"], vdi["name_label"]) for vdi in facts["vdis"]]
-        rows += [("LV", lv["old_id"], lv["new_id"], lv["new"]) for lv in facts["lvs"]]
+        rows += [("VDI", vdi["old_vdi"], vdi["new_vdi"], vdi["name_label"]) for vdi in facts["vdi_pairs"]]
+        rows += [("LV", lv["old_lv_id"], lv["new_lv_id"], lv["new_lv"]) for lv in facts["lv_pairs"]]
         rows += [("UUID", old, new, "") for old, new in facts["other_uuids"].items()]
     width = max(len(what) for what, *_ in rows)
     return [
@@ -143,10 +145,10 @@ def dropped_facts(lun: Lun, defects: Sequence[RelvmoiscsiError] = ()) -> List[Di
         rows.append(
             {
                 "lv": volume.name.text,
-                "kind": volume.name.kind,
-                "uuid": volume.name.uuid,
+                "volume_kind": volume.name.kind,
+                "uuid_in_name": volume.name.uuid,
                 "is_vdi": volume.is_disk,
-                "name_label": record.name_label if record else "",
+                "vdi_name": record.name_label if record else "",
                 "hidden": volume.is_disk and volume.hidden,
                 "is_a_snapshot": bool(record and record.is_a_snapshot),
                 "problem": problems.get(volume.lv.name),
@@ -176,7 +178,9 @@ def loss_of(prepared: Prepared) -> Tuple[List[str], str]:
         if volume["is_vdi"]:
             shown = ("hidden", "hidden"), ("snapshot", "is_a_snapshot"), ("has a defect", "problem")
             remarks = [note for note, key in shown if volume[key]]
-            text = f"{volume['uuid']}  {volume['name_label']}" + (" [{}]".format(", ".join(remarks)) if remarks else "")
+            text = f"{volume['uuid_in_name']}  {volume['vdi_name']}" + (
+                " [{}]".format(", ".join(remarks)) if remarks else ""
+            )
         lines.append("  deletes  " + printable(text.rstrip()))
     retained = f"{len(lun.settled().disks())} more"
     if prepared.cost is not None:
@@ -197,10 +201,10 @@ def loss_of(prepared: Prepared) -> Tuple[List[str], str]:
 
 
 def plan_facts(plan: Plan) -> List[Dict[str, Any]]:
-    """Return every write of a plan, in order; bytes as hexadecimal, `old` null for a write to free space.
+    """Return every write of a plan, in order; bytes as hexadecimal, `old_bytes` null for a write to free space.
 
-    Three exceptions occur only with one VDI. A large piece of the new image has `new` null. Equal bitmaps form one item
-    with `offsets` instead of `offset`. The copied data is one item with only its length.
+    Three exceptions occur only with one VDI. A large piece of the new image has `new_bytes` null. Equal bitmaps form
+    one item with `device_offsets` instead of `device_offset`. The copied data is one item with only its length.
     """
     rows: List[Dict[str, Any]] = []
     for step in steps.ALL_PARTS:
@@ -208,13 +212,13 @@ def plan_facts(plan: Plan) -> List[Dict[str, Any]]:
             if same:
                 alike = list(group)
                 row = _write_facts(None, len(same), alike[0].what)
-                rows.append({**row, "new": same.hex(), "offsets": [planned.offset for planned in alike]})
+                rows.append({**row, "new_bytes": same.hex(), "device_offsets": [planned.offset for planned in alike]})
                 continue
             for planned in group:
                 row = _write_facts(planned.offset, len(planned.new), planned.what)
-                row["old"] = planned.old.hex() if planned.old is not None else None
+                row["old_bytes"] = planned.old.hex() if planned.old is not None else None
                 if planned.what != NEW_IMAGE or len(planned.new) <= _MOST_IMAGE_BYTES:
-                    row["new"] = planned.new.hex()
+                    row["new_bytes"] = planned.new.hex()
                 rows.append(row)
         if step == steps.JOURNAL and plan.unseen.copied_bytes:
             rows.append(_write_facts(None, plan.unseen.copied_bytes, "guest data, copied"))
@@ -226,8 +230,16 @@ def _bitmap(planned: Planned) -> bytes:
     return planned.new if planned.new in (FULL_UNIT, EMPTY_UNIT) and planned.old is None else b""
 
 
-def _write_facts(offset: Optional[int], length: int, what: str) -> Dict[str, Any]:
-    return {"offset": offset, "length": length, "what": what, "old": None, "new": None}
+def _write_facts(offset: Optional[int], length: int, structure: str) -> Dict[str, Any]:
+    return {"device_offset": offset, "length": length, "structure": structure, "old_bytes": None, "new_bytes": None}
+
+
+def chunks_facts(chunks: Sequence[Chunk]) -> List[Dict[str, Any]]:
+    """Return the writes of a dry run on an earlier run, as `plan_facts` does; what they replace is in the journal."""
+    return [
+        {**_write_facts(chunk.offset, len(chunk.data), "as the journal has it"), "new_bytes": chunk.data.hex()}
+        for chunk in chunks
+    ]
 
 
 def plan_text(plan: Plan) -> str:

@@ -3,11 +3,12 @@
 
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
+from relvmoiscsi.arguments import DEVICE, FUNCTION, an, optional, promised, some
 from relvmoiscsi.device import Chunk, Device, Range, overlaid
-from relvmoiscsi.errors import Place, Truncated
+from relvmoiscsi.errors import Truncated
 from relvmoiscsi.resignature.planning import identity_check, volume_writes
 from relvmoiscsi.resignature.protocol.commit_record import CommitRecord, read_commit_record
-from relvmoiscsi.resignature.protocol.run_record import Run
+from relvmoiscsi.resignature.protocol.run_record import Run, joined
 from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.left_behind import leave, settle
 from relvmoiscsi.resignature.reading.lun_contents import Lun, verify_lun
@@ -32,6 +33,12 @@ class Comparison(NamedTuple):
     same_identities: bool = False  #: whether the clone has every identity of the original, and no other
 
 
+@promised(
+    original=DEVICE,
+    clone=DEVICE,
+    data=optional(some("a list of Range", an("a Range", Range))),
+    progress=optional(FUNCTION),
+)
 def compare(
     original: Device, clone: Device, data: Optional[Sequence[Range]] = None, progress: Optional[Progress] = None
 ) -> Comparison:
@@ -52,7 +59,7 @@ def compare(
     if problems:
         is_same = identity_check.identities(before).keys() == identity_check.identities(after).keys()
         return Comparison(problems if ids is not None else [*problems, _ELSEWHERE], 0, (), is_same)
-    record = read_commit_record(label, Place(clone.name, label.offset))
+    record = read_commit_record(label, clone.name)
     run = earlier_run.run_or_none(clone_cache, record, label)
     is_one = run is not None and run.one is not None and run.ids.new_sr == after.sr_uuid
     if is_one and not identity_check.has_same_shape(one, other):
@@ -76,7 +83,7 @@ def compare(
     # outside the extents of volumes is metadata of LVM
     owned = sorted(part for volume in one.volumes for part in one.vg.ranges(volume.lv, 0, one.vg.size_of(volume.lv)))
     spans = []
-    for part in _joined([*original.data_ranges(), *clone.data_ranges()]) if data is None else data:
+    for part in joined([*original.data_ranges(), *clone.data_ranges()]) if data is None else data:
         for extent in owned:
             first, last = max(part.offset, extent.offset), min(part.end, extent.end)
             if first < last:
@@ -85,17 +92,6 @@ def compare(
     if problems and not is_of_original:
         problems.insert(0, _another_sr(before, after, record, run))
     return Comparison(problems, sum(span.length for span in spans), tuple(missing))
-
-
-def _joined(parts: Sequence[Range]) -> List[Range]:
-    """Return the ranges in order, with overlapping and touching ranges joined."""
-    joined: List[Range] = []
-    for part in sorted(parts):
-        if joined and part.offset <= joined[-1].end:
-            joined[-1] = Range(joined[-1].offset, max(joined[-1].end, part.end) - joined[-1].offset)
-        else:
-            joined.append(part)
-    return joined
 
 
 def _left_behind(original: Lun, clone: Lun) -> List[str]:
@@ -115,18 +111,17 @@ def _left_behind(original: Lun, clone: Lun) -> List[str]:
 def _another_sr(original: Lun, clone: Lun, record: Optional[CommitRecord], run: Optional[Run]) -> str:
     """The message for an `original` from which `clone` was not made."""
     made_of = f", which was made of SR {run.ids.sr}" if run is not None and run.ids.new_sr == clone.sr_uuid else ""
-    told = f"{clone.name} holds SR {_named(clone)}{made_of}, and {original.name} holds SR {_named(original)}"
+    clones, originals = (
+        f'{lun.sr_uuid} "{lun.mgt.name_label}"' if lun.mgt and lun.mgt.name_label else lun.sr_uuid
+        for lun in (clone, original)
+    )
+    told = f"{clone.name} holds SR {clones}{made_of}, and {original.name} holds SR {originals}"
     unless = (
         ""
         if record is None
-        else " Only a LUN that was resignatured more than once, or with --map, may still be its clone."
+        else " Only a LUN that was resignatured more than once, or with a map of chosen ids, may still be its clone."
     )
     return f"The original is another SR: {told}. Give the LUN that {clone.name} was cloned from.{unless}"
-
-
-def _named(lun: Lun) -> str:
-    label = lun.mgt.name_label if lun.mgt else ""
-    return f'{lun.sr_uuid} "{label}"' if label else lun.sr_uuid
 
 
 def _differing(

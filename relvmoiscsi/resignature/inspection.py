@@ -3,13 +3,13 @@
 
 from typing import NamedTuple, Optional, Sequence, Tuple
 
+from relvmoiscsi.arguments import DEVICE, TEXTS, promised
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import (
     DeviceError,
     FormatError,
     Malformed,
     NotFound,
-    Place,
     Refused,
     RelvmoiscsiError,
     Unfinished,
@@ -55,6 +55,7 @@ class OneVdiOutlook(NamedTuple):
     problem: Optional[RelvmoiscsiError] = None  #: the reason, with CANNOT_BE_ONE
 
 
+@promised(device=DEVICE, words=TEXTS)
 def inspect(device: Device, words: Sequence[str] = ()) -> Inspection:
     """Read a device and give its state. Raises DeviceError when a read fails, and nothing else for any content.
 
@@ -71,7 +72,7 @@ def inspect(device: Device, words: Sequence[str] = ()) -> Inspection:
     except FormatError as problem:
         return _damaged(device, Problems((problem,)), words)
     try:
-        record = read_commit_record(label, Place(device.name, label.offset))
+        record = read_commit_record(label, device.name)
     except FormatError as problem:
         return _damaged(device, Problems((problem,)), words)
     run = earlier_run.run_or_none(cache, record, label)

@@ -20,7 +20,8 @@ from relvmoiscsi.resignature.reading import sm_journals, survey
 from relvmoiscsi.resignature.reading.left_behind import leavable, leave
 from relvmoiscsi.resignature.reading.lun_contents import Lun, verify_lun
 from relvmoiscsi.resignature.reading.request import OneVdiRequest, ResignatureRequest
-from relvmoiscsi.resignature.reading.way_out import resignature_words, sentence, without_sentence
+from relvmoiscsi.resignature.reading.way_out import device_argument, sentence, without_sentence
+from relvmoiscsi.wording import command_words
 
 _NOTHING_HELPS = "No command mends that on the clone. If the copy may be incomplete, take it again."
 _NO_VDI_REMAINS = "No VDI of the clone would be left."
@@ -142,7 +143,8 @@ def tell(error: FormatError, device_name: str, problems: Problems, request: Resi
                 told += [f"VDI {chain.leaf.name.uuid} is the VDI to keep.", _NOTHING_HELPS]
                 told.append(f"These VDIs can be kept: {named}.")
             else:
-                words = request.words or resignature_words(device_name)
+                words = request.words or command_words("relvmoiscsi resignature", device_argument(device_name))
                 told.append(without_sentence(words, problems.without))
         told = told or [_NOTHING_HELPS]
-    error.message = " ".join(dict.fromkeys([error.message, *told]))
+    for each in dict.fromkeys(told):
+        error.advising(each)

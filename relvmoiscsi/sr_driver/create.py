@@ -39,11 +39,12 @@ def sr_create(
         problem = "device-config:vdi names the one VDI that stays. Say device-config:vdis=one as well."
         raise UsageError(problem, "InvalidArg").in_state(NOTHING_WRITTEN)
     asks = users.Question(lun.scsi_id, own_sr=call.sr_ref, here=call.host_ref, clone_of=config.clone_of)
-    users.verify_unused(asks, xapi)
 
-    def verify_again(replaced: Sequence[str]) -> None:
-        """Ask again, and by the SR on the LUN: a user may have attached the LUN while the call waited for locks."""
+    def verify(replaced: Sequence[str]) -> None:
+        """Ask the pool; again under the locks, by the SR on the LUN: a user may have attached the LUN meanwhile."""
         users.verify_unused(asks._replace(replaced=replaced), xapi)
+
+    verify(())
 
     def rewritten(opened: "OpenLun") -> str:
         from relvmoiscsi.sr_driver.rewrite import rewrite  # noqa: PLC0415 - a call that ends before needs no engine
@@ -65,17 +66,18 @@ def sr_create(
                     "is a clone that is to have new identities, say device-config:resign=true.",
                     "InvalidArg",
                 )
-        return lun.write(rewritten, verify_again)
+        return lun.write(rewritten, verify)
     except Refused as refused:
         from relvmoiscsi.host.xapi import stale_volumes  # noqa: PLC0415 - only a refused call needs it
 
         until = lun.deadline.for_cleanup()
-        advice = stale_volumes.advice(
+        stale_volumes.advise(
+            refused,
             lun.scsi_id,
             lambda disk: sr_on_disk(lun.scsi_id, "/dev/" + disk, until)[0],
             lambda sr_uuid: stale_volumes.is_attached_to(sr_uuid, xapi.until(until), call.host_ref),
+            lambda: None,  # the pool was asked before
         )
-        refused.message = f"{refused.message} {advice}".strip()
         raise
 
 

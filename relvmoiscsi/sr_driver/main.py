@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 def success(transport: Transport) -> Fault:
     """Return the fault that means success: CloudStack needs this failure; a contract since 2015 (docs/host.rst)."""
     sentences = "The SR has been successfully resigned. Use the {} type to attach it"
-    return Fault(1, "Error reporting error, unknown key " + sentences.format(transport.stock_type))
+    return Fault(1, "Error reporting error, unknown key " + sentences.format(transport.sr_type.stock))
 
 
 def main(argv: Sequence[str], transport: Transport = ISCSI) -> int:
@@ -59,7 +59,7 @@ def _answer(argv: Sequence[str], smlog: SmLogHandler, transport: Transport) -> s
         if key.endswith("password"):
             smlog.hide(value)
     if call.command not in ("sr_create", "sr_probe"):
-        text = f"The operation {call.command} is not supported by SRs of type {transport.sr_type}"
+        text = f"The operation {call.command} is not supported by SRs of type {transport.sr_type.name}"
         return _failure(Fault(UNIMPLEMENTED, text), smlog)
     config = transport.parse_config(call.device_config)
 

@@ -9,7 +9,7 @@ Source: xen-api ocaml/xapi/sm_exec.ml, ocaml/libs/http-lib/xMLRPC.ml.
 """
 
 import xmlrpc.client
-from typing import Any, Dict, Mapping, NamedTuple, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from relvmoiscsi import untrusted_xml
 from relvmoiscsi.errors import UsageError
@@ -69,6 +69,18 @@ def fault_response(fault: xmlrpc.client.Fault) -> str:
 def escaped(text: str) -> str:
     """Return the text escaped for a place between two tags."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def list_element(tag: str, rows: Sequence[Tuple[str, str]], depth: int = 1, inner: Sequence[str] = ()) -> List[str]:
+    """Return the lines of an element of a list on stderr; `inner` are the lines of elements in it.
+
+    White space stands around each text, as in SM's own lists on Python 2.
+    """
+    margin = "\t" * depth
+    lines = [f"{margin}<{tag}>"]
+    for name, text in rows:
+        lines += [f"{margin}\t<{name}>", f"{margin}\t\t{escaped(text)}", f"{margin}\t</{name}>"]
+    return [*lines, *inner, f"{margin}</{tag}>"]
 
 
 def usage(argv: Sequence[str]) -> str:

@@ -3,26 +3,23 @@
 
 All transports share the answers to xapi, the checks of the pool's records, and the engine. A transport is a package in
 this directory. The package has a `Transport`, the device-config keys of the stock SR type, the lists that the stock
-driver prints on stderr, and a `CallLun`. That of iscsi uses a session of this process; that of hba uses disks that a
-scan adds to this host.
+driver prints on stderr, and a `CallLun` (lun/call.py). That of iscsi uses a session of this process; that of hba uses
+disks that a scan adds to this host.
 """
 
-import math
-from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, NamedTuple
 
 from relvmoiscsi.errors import RelvmoiscsiError, UsageError
 from relvmoiscsi.scsi_id_text import typed_scsi_id
 from relvmoiscsi.sr_driver.protocol import Call
+from relvmoiscsi.sr_types import SrType
 from relvmoiscsi.wording import VDIS
 
 if TYPE_CHECKING:  # these imports are slow, and a call with a refused device-config does not need them
     from relvmoiscsi.deadline import Deadline
     from relvmoiscsi.host.sm_log import SmLogHandler
     from relvmoiscsi.host.xapi.api import Xapi
-    from relvmoiscsi.lun.guard import VerifyUnused
-    from relvmoiscsi.lun.opened import OpenLun
-
-Found = TypeVar("Found")
+    from relvmoiscsi.lun.call import CallLun
 
 
 class MissingKey(UsageError):
@@ -81,39 +78,10 @@ def record_of_host(call: Call, xapi: "Xapi") -> Dict[str, Any]:
         raise
 
 
-class CallLun:
-    """The LUN that a call names."""
-
-    def __init__(self, scsi_id: str, deadline: "Deadline", lock_seconds: float = math.inf) -> None:
-        """`lock_seconds` limits the wait for a lock, together with the deadline."""
-        self.scsi_id, self.deadline, self.lock_seconds = scsi_id, deadline, lock_seconds
-
-    def read(self, work: "Callable[[OpenLun], Found]") -> Found:
-        """Open the LUN for reading, run `work` on it and return its result, which is a value of JSON.
-
-        Afterwards the host is as before. Raises RelvmoiscsiError: Busy; NotFound; errors of `work`.
-        """
-        raise NotImplementedError
-
-    def write(self, work: "Callable[[OpenLun], Found]", verify: "VerifyUnused") -> Found:
-        """Open the LUN for writing, run `work` on it and return its result, which is a value of JSON.
-
-        No other relvmoiscsi of this host works on the LUN. `verify` asks under the locks who uses the LUN.
-
-        The first write of `work` is refused after the deadline; a work that has begun to write goes on to its end.
-        Afterwards the host is as before. A LUN with new identities may stay on the host.
-
-        Raises as `read`, and Refused if a program uses the LUN. If the LUN could not be opened, the error says that
-        nothing was written.
-        """
-        raise NotImplementedError
-
-
 class Transport(NamedTuple):
-    """A way for LUNs to reach this host, with its SR types."""
+    """A way for LUNs to reach this host, with its SR type."""
 
-    sr_type: str  #: the product's SR type: "relvmoiscsi"
-    stock_type: str  #: the SR type that attaches the result: "lvmoiscsi"
+    sr_type: SrType
     parse_config: Callable[[Mapping[str, str]], CallRequest]  #: raises UsageError
     #: takes the seconds to wait for a lock as its last argument
     #: raises MissingKey if a key is missing, or another RelvmoiscsiError

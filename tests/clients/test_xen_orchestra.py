@@ -38,7 +38,7 @@ def test_the_way_of_the_page(run, release, transport):
     new = world.sr_uuid(copy)
     assert (told["plugin"]["old_sr"], told["plugin"]["new_sr"]) == (original, world.sr_uuid(second))
     # the plugin sees the LUNs of the adapters, of which this pool has none
-    assert told["classified"]["luns"] == [] and told["noPlugin"]["code"] == "XENAPI_MISSING_PLUGIN"
+    assert told["classified"]["host_luns"] == [] and told["noPlugin"]["code"] == "XENAPI_MISSING_PLUGIN"
     assert original in told["probed"] and told["attached"]["uuid"] == new != original
     assert (told["attached"]["pbds"], told["attached"]["vdis"]) == ([True] * 3, 4)
     assert told["destroyed"]["code"] == "SR_INDESTRUCTIBLE"

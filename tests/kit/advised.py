@@ -12,7 +12,7 @@ from relvmoiscsi.cli.parser import make_parser, separated
 #: in backticks, behind the word that says when, or alone on an indented line
 ADVISED = re.compile(
     r"`((?:relvmoiscsi|xe) [^`]+)`"
-    r"|^ *(?:next|then|or): +((?:relvmoiscsi|xe) .+)$"
+    r"|^ *(?:next|later|or): +((?:relvmoiscsi|xe) .+)$"
     r"|^ +((?:relvmoiscsi|xe) .+)$",
     re.MULTILINE,
 )

@@ -24,7 +24,7 @@ from kit.sparse import Recalled
 from kit.spoiled import Spoiled
 from relvmoiscsi import engine
 from relvmoiscsi.device import Range
-from relvmoiscsi.errors import DeviceError, Place, Refused, RelvmoiscsiError
+from relvmoiscsi.errors import DeviceError, Refused, RelvmoiscsiError
 from relvmoiscsi.resignature.protocol.commit_record import read_commit_record
 from relvmoiscsi.resignature.protocol.journal import EarlierRun, read_journal
 from relvmoiscsi.resignature.reading import survey
@@ -121,7 +121,7 @@ def recover(disk, scsi_id=None):
 def read_mark(disk):
     """An earlier run, finished or not; None without a commit record."""
     label = survey.read_label(disk)
-    tail = read_commit_record(label, Place(disk.name, label.offset))
+    tail = read_commit_record(label, disk.name)
     return None if tail is None else EarlierRun(label, tail, read_journal(disk, tail, label))
 
 

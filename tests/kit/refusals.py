@@ -252,6 +252,10 @@ ROWS = {
     "LVM1": foreign(poked(0, b"HM"), "LVM1"),
     "PV without VG": foreign(poked(AREA, build_lvm.mda_header(Range(*AREA_DEFAULT), [])), "without a volume group"),
     "VG of another system": foreign(lun(vg_name="vg0"), "the volume group vg0, which is no SR's"),
+    "VG with almost the name of an SR's": foreign(lun(vg_name=f"VG_XenStorage-{GONE}1"), f"{GONE}1, which is no SR's"),
+    "VG with the UUID of an SR": foreign(
+        lun(vg_name="VG_XenStorage_" + GONE), f"VG_XenStorage_{GONE}, which is no SR's"
+    ),
     # the label
     "label CRC": bad_checksum(poked(LABEL + 100, b"\7"), "LVM label at byte 512 of"),
     "no metadata area": unsupported(label(104, bytes(16)), "it lists 0 metadata areas"),

@@ -74,6 +74,7 @@ def few_modules(target, version=__version__):
         name = str(path.relative_to(target / "relvmoiscsi"))
         if name not in kept and not name.startswith(LATER + "/"):
             path.unlink()
+    (target / "relvmoiscsi/__main__.py").write_text("")  # the build asks it for the completion, of all modules
     stated = target / "relvmoiscsi/__init__.py"
     stated.write_text(stated.read_text().replace(__version__, version))
     return target

@@ -82,6 +82,9 @@ def verify(argv, ran):
     if "--json" not in argv and not ran.err.startswith("usage: "):
         wrong = {advice: problem_of(advice) for advice in commands_in(ran.out + ran.err) if problem_of(advice)}
         assert not wrong, wrong
+    head, is_next, steps = ran.out.partition(output.NEXT)
+    if is_next:  # it is the last of the answer, and the only one: one step, or one a line
+        assert head.endswith("\n") and all(line.startswith("      ") for line in steps.splitlines()[1:]), ran.out
     assert ran.status in (*range(12), output.EXIT_BUG, output.EXIT_NOT_PRINTED, output.EXIT_INTERRUPTED)
     if ran.status and argv and argv[0] in WRITERS and not ran.err.startswith("usage: "):
         assert DISK_STATE.search(ran.err.rstrip("\n")), ran.err
@@ -93,11 +96,13 @@ def verify_object(ran, on_device):
     found = json.loads(ran.out)
     assert list(found)[:2] == ["command", "json_version"]
     assert ran.out == json.dumps(found, indent=2) + "\n"
-    if on_device and not {"targets", "luns", "devices"} & set(found):  # a list of what is behind a URL has no state
+    if on_device and not {"targets", "target_luns", "devices"} & set(
+        found
+    ):  # a list of what is behind a URL has no state
         assert found["state"] in STATES or (found["state"] is None and "error" in found)
         assert "device" in found
     if "error" in found:
-        assert set(found["error"]) == {"kind", "exit_status", "message", "disk_state"}
+        assert set(found["error"]) == {"class", "exit_status", "message", "advice", "disk_state"}
         assert found["error"]["exit_status"] == ran.status
         assert found["error"]["message"]
 

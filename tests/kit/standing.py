@@ -23,17 +23,10 @@ class Standing:
         if self._at in ("", moment) and self._stop == (self.moments.count(self._at) if self._at else len(self.moments)):
             self._then()
 
-    def _read_some(self, view, offset):
-        self._pass("before a read")
-        count = super()._read_some(view, offset)
-        self._pass("behind a read")
-        return count
-
-    def _write_fenced(self, view, offset):
-        self._pass("before a write")
-        count = super()._write_fenced(view, offset)
-        self._pass("behind a write")
-        return count
+    def _transfer(self, action, view, offset):
+        self._pass(f"before a {action}")
+        super()._transfer(action, view, offset)
+        self._pass(f"behind a {action}")
 
     def flush(self):
         self._pass("before a flush")

@@ -27,8 +27,8 @@ TESTS = Path(__file__).resolve().parent
 DATA = Path(__file__).resolve().parents[1] / "data"
 
 #: What every room may import from.
-BASE = ("errors", "deadline", "device", "vpd", "scsi", "scsi_id_text", "portal", "wording", "untrusted",
-        "untrusted_xml", "json_answer", "__init__")  # fmt: skip
+BASE = ("errors", "arguments", "deadline", "device", "vpd", "scsi", "scsi_id_text", "portal", "sr_types", "wording",
+        "untrusted", "untrusted_xml", "json_answer", "__init__")  # fmt: skip
 
 #: What else a room of the package, or a module at its top, may import from. Imports point one way:
 #:
@@ -59,10 +59,12 @@ MAY_IMPORT = {
     "scsi": (),
     "scsi_id_text": (),
     "portal": (),
+    "sr_types": (),
     "wording": (),
     "untrusted": (),
     "untrusted_xml": (),
     "json_answer": (),
+    "arguments": (),
     "device": (),
     "errors": (),
     "__init__": (),
@@ -154,6 +156,13 @@ CORRIDOR = (
     "host.locks.lvm_locks.lvm_locks", "host.locks.sm_locks.lvm_lock", "resignature.writing",
     "engine.copy_unseen", "engine.resignature", "engine.recover", "engine.undo",
 )  # fmt: skip
+#: What only one module outside of `host` uses: a lock of a write has one place, as has the word that names a LUN.
+ONE_PLACE = {
+    "host.locks.lun_lock.lun_lock": "lun.opened",
+    "host.locks.lun_lock.user_lock": "lun.opened",
+    "host.locks.lvm_locks.lvm_locks": "lun.guard",
+    "lun.lun_url.is_url": "lun.source",
+}
 #: Who else: what of it, and what for. Who may open a device outside `lun` may read it alone.
 OPENS, TAKES_SM_LOCK = "host.disk.block_device.open_device", "host.locks.sm_locks.lvm_lock"
 MAY_PASS = {
@@ -161,8 +170,6 @@ MAY_PASS = {
     ("sr_driver.iscsi.target_access", "iscsi.lun_opening.open_lun"): "each interface of the host, for `lun.call`",
     ("sr_driver.hba.discovery", TAKES_SM_LOCK): "before a scan, which brings disks that LVM reads",
     ("sr_driver.hba.missing", TAKES_SM_LOCK): "the same",
-    ("sr_driver.hba.other_luns", "host.locks.lun_lock.lun_lock"): "tries the locks of LUNs that a scan has brought",
-    ("plugin", OPENS): "reads a LUN in a child process",
     ("direct.direct_command", OPENS): "reads what is on a disk",
 }
 
@@ -171,8 +178,14 @@ MAKERS = {"makedirs", "mkdir", "O_CREAT", "mkstemp", "mkdtemp"}
 
 MAY_PRINT = ("__main__", "cli", "report")
 
-#: The one way of a word into a command that a message prints, to be copied to a shell.
-QUOTES = "shell_words"
+#: The ways of a word into a command that a message prints, to be copied to a shell.
+COMMAND_MAKERS = ("shell_command", "command_words")
+QUOTES = ("shell_command", "quoted")
+#: Who prints a whole command as others have given it.
+PRINTS_AS_GIVEN = {
+    "errors": "the words of a program that has run",
+    "resignature.reading.way_out": "the words of the request; words that the module checks",
+}
 #: A command without backticks: a program of the host or of ours, with all that stands behind it in the sentence.
 COMMAND = re.compile(
     r"(?:^|[\s(])(?:xe [a-z]+-[a-z-]+"
@@ -233,7 +246,9 @@ class Module:
         attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
         self.makers = [(node.lineno, node.attr) for node in attributes if node.attr in MAKERS]
         self.classes = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
-        self.quoted_by_hand = list(quoted_by_hand(nodes))
+        self.quoted_by_hand = list(quoted_by_hand(nodes, name in PRINTS_AS_GIVEN))
+        self.mixed_commands = list(mixed_commands(nodes))
+        self.next_lines = [node.lineno for node in nodes if re.search(r"\bnext\b.*: *$|\bnext: ", constant(node))]
         calls = (node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name))
         self.calls = [(call.lineno, call.func.id) for call in calls]
 
@@ -327,6 +342,12 @@ def prints(module):
     for line, name in module.calls:
         if name == "print" and module.unit not in MAY_PRINT:
             yield f"{module.name}:{line} prints"
+
+
+def says_next(module):
+    """The word before the next step is written by the frame of the commands alone: once, and last."""
+    if module.name != "cli.output":
+        yield from (f"{module.name}:{line} says what is next" for line in module.next_lines)
 
 
 def readers(nodes):
@@ -519,8 +540,23 @@ def prints_a_command_unquoted(module):
         yield from (f"{module.name}:{line} prints a command without wording" for line in module.quoted_by_hand)
 
 
-def quoted_by_hand(nodes):
-    """The lines of texts with a command and a value in it that does not come from `shell_words`."""
+def mixes_options_and_names(module):
+    """A command whose own words are no literal: a name could be among them, and become an option."""
+    if module.name != "wording":
+        yield from (f"{module.name}:{line} makes a command of a value" for line in module.mixed_commands)
+
+
+def mixed_commands(nodes):
+    for node in nodes:
+        if isinstance(node, ast.Call) and name_of_call(node) in COMMAND_MAKERS:
+            own = node.args[0] if node.args else node
+            if not all(map(constant, [own.body, own.orelse] if isinstance(own, ast.IfExp) else [own])):
+                yield node.lineno
+
+
+def quoted_by_hand(nodes, prints_as_given=False):
+    """The lines of texts with a command and a value in it that does not come from `wording`."""
+    known = names_of_commands(nodes)
     parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
     parts |= {id(node.value) for node in nodes if isinstance(node, ast.Expr)}  # docstrings
     for node in nodes:
@@ -528,7 +564,8 @@ def quoted_by_hand(nodes):
             said = ""
             for part in node.values:
                 if isinstance(part, ast.FormattedValue):
-                    if in_command(said) and not is_quoted(part.value):
+                    is_whole = said.endswith("`") and name_of_call(part.value) == "quoted" and not prints_as_given
+                    if in_command(said) and (is_whole or not (is_quoted(part.value) or id(part.value) in known)):
                         yield node.lineno
                     said += "x"
                 else:
@@ -557,8 +594,31 @@ def last_text(node):
 
 
 def is_quoted(value):
+    return name_of_call(value) in QUOTES
+
+
+def name_of_call(value):
     called = value.func if isinstance(value, ast.Call) else None
-    return QUOTES in (getattr(called, "id", None), getattr(called, "attr", None))
+    return getattr(called, "id", getattr(called, "attr", None))
+
+
+def names_of_commands(nodes):
+    """The ids of the nodes that name a command: in their function, the name has no other value."""
+    found = set()
+    for function in nodes:
+        if isinstance(function, ast.FunctionDef):
+            values = {}
+            for node in ast.walk(function):
+                if isinstance(node, ast.Assign):
+                    target, value = node.targets[0], node.value
+                    both = [target, value]
+                    are_tuples = all(isinstance(each, ast.Tuple) for each in both)
+                    pairs = zip(target.elts, value.elts) if are_tuples else [both]
+                    for one, given in pairs:
+                        values.setdefault(getattr(one, "id", None), []).append(is_quoted(given))
+            inner = (node for node in ast.walk(function) if isinstance(node, ast.Name))
+            found |= {id(node) for node in inner if node.id in values and all(values[node.id])}
+    return found
 
 
 def constant(node):
@@ -606,6 +666,10 @@ def test_only_the_command_prints_and_only_the_standard_library_is_needed():
     assert of_all(prints) + of_all(foreign) == []
 
 
+def test_the_next_step_is_said_by_the_frame_alone():
+    assert of_all(says_next) == []
+
+
 def test_what_strangers_write_has_one_reader():
     assert of_all(reads) == []
     assert set(MAY_READ) <= {module.name for module in package() if module.readers}
@@ -623,8 +687,14 @@ def test_a_lun_is_opened_locked_and_written_in_one_room():
     assert set(MAY_PASS) == {(module.name, name) for module in package() for _, name in passes(module)}
 
 
+@pytest.mark.parametrize("name, place", ONE_PLACE.items())
+def test_a_lock_of_a_write_and_the_word_that_names_a_lun_have_one_place(name, place):
+    used = {module.name for module in package() if f"{PACKAGE}.{name}" in dict(map(reversed, module.used))}
+    assert used == {place}
+
+
 def test_a_command_to_copy_has_one_way_into_a_message():
-    assert of_all(prints_a_command_unquoted) == []
+    assert of_all(prints_a_command_unquoted) == [] == of_all(mixes_options_and_names)
     assert set(NEEDS_NO_QUOTES) <= {module.name for module in package() if module.quoted_by_hand}
 
 
@@ -670,6 +740,7 @@ PV, PLAN, UDEV = "formats.lvm.pv", "resignature.plan", "host.disk.udev"
         (touches_the_world, "engine", "def late():\n    import time"),
         (touches_the_world, PLAN, "with open('/dev/sdc') as device: pass"),
         (prints, PLAN, "print('talk')"),
+        (says_next, "cli.novelty", "text = f'done\\nnext: {step}'"),
         (makes, UDEV, "import os\nos.open(path, os.O_RDWR | os.O_CREAT, 0o600)"),
         (reads, UDEV, "def is_number(text): return text.strip().isdigit()"),
         (reads, UDEV, "import xmlrpc.client\nxmlrpc.client.loads(text)"),
@@ -684,6 +755,10 @@ PV, PLAN, UDEV = "formats.lvm.pv", "resignature.plan", "host.disk.udev"
         (prints_a_command_unquoted, UDEV, "SAID = 'Run `multipath -f {0.name}`.'\ndef f(x): return SAID.format(x)"),
         (prints_a_command_unquoted, UDEV, "said = 'Run `multipath -f %s`.' % name"),
         (prints_a_command_unquoted, UDEV, "said = 'Run `multipath -f ' + name + '`.'"),
+        (prints_a_command_unquoted, UDEV, "said = f'Run `{quoted(\"rm\", path)}`.'"),
+        (prints_a_command_unquoted, UDEV, "def f(x):\n    do = 'rm ' + x\n    return f'Run `{do}`.'"),
+        (mixes_options_and_names, UDEV, "said = shell_command(f'rm {path}')"),
+        (mixes_options_and_names, UDEV, "words = command_words(*words)"),
     ],
 )
 def test_a_breach_is_noticed(rule, name, source):

@@ -87,7 +87,7 @@ def test_every_lun_of_the_host_by_what_is_on_it(host):
     this = host(sda=None, sdb=SCSI_ID, sdc=OTHER, sdd=OTHER, dm_0=OTHER, sde=SILENT, loop0="x")
     found = answered(plugin.classify, {}, this, seen(sdb=ONE, dm_0=DONE, sde=None))
 
-    rows = {row["scsi_id"]: row for row in found["luns"]}
+    rows = {row["scsi_id"]: row for row in found["host_luns"]}
     assert list(rows) == sorted(rows) and found["next"] is None
     assert (rows[SCSI_ID]["state"], rows[SCSI_ID]["sr"]) == ("clean", sr_of(ONE))
     assert rows[OTHER]["device"].endswith("dm-0")
@@ -101,19 +101,19 @@ def test_those_behind_adapters_alone(host, monkeypatch):
     behind = adapters.Disk("sdc", "1:0:0:1", "qla2xxx", OTHER, "", "", 1 << 20)
     monkeypatch.setattr(adapters, "disks", lambda found, host: [behind])
     see = seen(sdb=ONE, sdc=ONE)
-    assert [row["scsi_id"] for row in answered(plugin.classify, {"hba": "true"}, this, see)["luns"]] == [OTHER]
-    assert len(answered(plugin.classify, {}, this, see)["luns"]) == 2
+    assert [row["scsi_id"] for row in answered(plugin.classify, {"hba": "true"}, this, see)["host_luns"]] == [OTHER]
+    assert len(answered(plugin.classify, {}, this, see)["host_luns"]) == 2
 
 
 def test_what_does_not_fit_and_what_takes_too_long_is_on_the_next_page(host, monkeypatch):
     """A LUN that does not answer takes its seconds, and whoever has called gives up a call that takes minutes."""
     ids = {f"sd{number}": f"3600140500000000000000{number:011d}" for number in range(300)}
     this, see = host(**ids), seen(**dict.fromkeys(ids, SparseDisk(1 << 20)))
-    rows, count = pages(plugin.classify, {}, "luns", this, see)
+    rows, count = pages(plugin.classify, {}, "host_luns", this, see)
     assert [row["scsi_id"] for row in rows] == sorted(ids.values()) and 1 < count < 300
 
     monkeypatch.setattr(plugin, "PAGE_SECONDS", -1.0)
-    rows, count = pages(plugin.classify, {}, "luns", this, see)
+    rows, count = pages(plugin.classify, {}, "host_luns", this, see)
     assert [row["scsi_id"] for row in rows] == sorted(ids.values()) and count == 300
 
 
@@ -169,14 +169,14 @@ def test_a_clone_behind_a_target_of_an_sr_is_found_that_no_host_sees(member, cap
         most = most_at_once(target)
         assert not target.written()
 
-    ids, rows = [lun.scsi_id for lun in target.luns], {row["scsi_id"]: row for row in found["luns"]}
+    ids, rows = [lun.scsi_id for lun in target.luns], {row["scsi_id"]: row for row in found["host_luns"]}
     assert list(rows) == sorted(ids) and (found["problems"], found["next"]) == ([], None)
     first, second = rows[ids[0]], rows[ids[1]]
     assert (first["state"], first["sr"]) == ("clean", sr_of(ONE))
     assert (second["state"], second["device"]) == ("resignatured", f"iscsi://{target.portal}/{target.iqn}/1")
-    assert {name for row in found["luns"] for name in row} == {
-        "scsi_id", "device", "state", "size_bytes", "sr", "old_sr", "copied", "metadata_of", "changed_at", "name",
-        "problem",
+    assert {name for row in found["host_luns"] for name in row} == {
+        "scsi_id", "device", "state", "size_bytes", "sr", "old_sr", "copied", "metadata_of", "changed_at",
+        "sr_name_label", "problem",
     }  # fmt: skip
     assert 1 < most <= 4 and CHAP.secret not in caplog.text + json.dumps(found)
 
@@ -194,7 +194,7 @@ def test_a_target_is_asked_as_sm_asks_it(member, monkeypatch):
         plug(pool, target, localIQN="iqn.2026-01.test:own")
         found = answered(plugin.classify, {"session_ref": session_ref}, this, seen())
 
-    assert [row["state"] for row in found["luns"]] == ["empty"] and found["problems"] == []
+    assert [row["state"] for row in found["host_luns"]] == ["empty"] and found["problems"] == []
     assert set(names) == {"iqn.2026-01.test:own"}
 
 
@@ -206,7 +206,7 @@ def test_what_is_on_a_lun_is_read_from_the_target_and_not_from_the_kernel(member
         host(sdb=target.luns[0].scsi_id)
         plug(pool, target)
         see = seen(sdb=SparseDisk(1 << 20))
-        (row,) = answered(plugin.classify, {"session_ref": session_ref}, this, see)["luns"]
+        (row,) = answered(plugin.classify, {"session_ref": session_ref}, this, see)["host_luns"]
     assert (row["state"], row["device"]) == ("clean", this.node("sdb"))
 
 
@@ -218,7 +218,7 @@ def test_a_target_that_cannot_be_reached_is_named_and_the_kernel_asked(member, h
         plug(pool, target, chappassword_secret=str(uuid.uuid4()))
         plug(pool, target, chapuser="nobody", targetIQN=target.iqn + "2")
         found = answered(plugin.classify, {"session_ref": session_ref}, this, seen(sdb=ONE))
-    assert [(row["scsi_id"], row["state"]) for row in found["luns"]] == [(SCSI_ID, "clean")]
+    assert [(row["scsi_id"], row["state"]) for row in found["host_luns"]] == [(SCSI_ID, "clean")]
     assert len(found["problems"]) == 2 and all(target.iqn in problem for problem in found["problems"])
 
 
@@ -231,7 +231,7 @@ def test_the_problems_of_many_targets_fit_on_a_page(host, monkeypatch):
 
 def test_xapi_that_does_not_answer_is_told_and_the_kernel_asked(host):
     found = answered(plugin.classify, {"session_ref": "OpaqueRef:x"}, host(sdb=SCSI_ID), seen(sdb=ONE))
-    assert [row["state"] for row in found["luns"]] == ["clean"]
+    assert [row["state"] for row in found["host_luns"]] == ["clean"]
     assert found["problems"][0].startswith("Which targets this host uses is not known: ")
 
 
@@ -245,7 +245,7 @@ def test_the_map_of_a_resignatured_lun(host):
     ids = engine.inspect(DONE).run.ids
     assert (found["old_sr"], found["new_sr"]) == (ids.sr, sr_of(DONE))
     old = engine.inspect(CHAIN).lun.disks()
-    assert {vdi["old"]: vdi["new"] for vdi in found["vdis"]} == {uuid: ids.uuids[uuid] for uuid in old}
+    assert {vdi["old_vdi"]: vdi["new_vdi"] for vdi in found["vdi_pairs"]} == {uuid: ids.uuids[uuid] for uuid in old}
     with pytest.raises(NotFound, match="together with a journal of its old ids"):
         plugin.map_of({"sr": ids.sr}, this, see)
     with pytest.raises(UsageError, match="UUID of an SR"):
@@ -255,8 +255,8 @@ def test_the_map_of_a_resignatured_lun(host):
 def test_a_large_map_has_pages(host, monkeypatch):
     after = done(many_vdis(40).disk)
     monkeypatch.setattr(plugin, "MOST_BYTES", 2000)
-    rows, count = pages(plugin.map_of, {"sr": sr_of(after)}, "vdis", host(sdb=SCSI_ID), seen(sdb=after))
-    assert len({row["new"] for row in rows}) == len(rows) == 40 and count > 1
+    rows, count = pages(plugin.map_of, {"sr": sr_of(after)}, "vdi_pairs", host(sdb=SCSI_ID), seen(sdb=after))
+    assert len({row["new_vdi"] for row in rows}) == len(rows) == 40 and count > 1
 
 
 def test_what_is_at_work_is_told_by_its_lock_and_its_mark(host):
@@ -338,7 +338,7 @@ def test_options_become_those_of_the_command():
 def test_a_long_answer_leaves_out_what_can_be_asked_for():
     pool = {"asked": False, "uuid": None, "name_label": None, "overridden": False, "sentence": ""}
     lun = {
-        "kind": "block device",
+        "device_kind": "block device",
         "scsi_id": None,
         "vendor": None,
         "model": None,
@@ -351,15 +351,15 @@ def test_a_long_answer_leaves_out_what_can_be_asked_for():
         "pool": pool,
     }
     counts = {"already_done": False, "writes": 0, "bytes_written": 0, "flushes": 0}
-    facts = {"state": "resignatured", "device": "/dev/sdx", "scsi_id": None, **counts, "lun": lun}
-    vdi = {"old": "", "new": "", "name_label": "y" * 400, "old_lv": "x" * 250, "new_lv": "x" * 250}
-    lv = dict.fromkeys(("old", "new", "old_id", "new_id"), "x" * 250)
-    facts.update(lvs=[lv] * 40, vdis=[vdi] * 59, notes=[])
+    facts = {"state": "resignatured", "device": "/dev/sdx", "run_scsi_id": None, **counts, "lun": lun}
+    vdi = {"old_vdi": "", "new_vdi": "", "name_label": "y" * 400, "old_lv": "x" * 250, "new_lv": "x" * 250}
+    lv = dict.fromkeys(("old_lv", "new_lv", "old_lv_id", "new_lv_id"), "x" * 250)
+    facts.update(lv_pairs=[lv] * 40, vdi_pairs=[vdi] * 59, notes=[])
     text = plugin.fitted(facts)
 
-    assert len(text) <= plugin.MOST_BYTES and json.loads(text)["left_out"] == ["lvs"]
-    del facts["lvs"]
-    assert json.loads(plugin.fitted({**facts, "vdis": [vdi] * 70}))["left_out"] == ["vdis"]
+    assert len(text) <= plugin.MOST_BYTES and json.loads(text)["left_out"] == ["lv_pairs"]
+    del facts["lv_pairs"]
+    assert json.loads(plugin.fitted({**facts, "vdi_pairs": [vdi] * 70}))["left_out"] == ["vdi_pairs"]
 
 
 # --- one LUN for SM

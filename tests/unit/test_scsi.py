@@ -21,7 +21,8 @@ def fixed(key, code, qualifier=0, first=0x70):
 @pytest.mark.parametrize("block", [0, 2**32 - 1, 2**32, 2**40])
 @pytest.mark.parametrize("blocks", [1, 65535, 65536])
 def test_blocks_are_where_they_are_however_far(block, blocks):
-    assert target.blocks_of(scsi.read(block, blocks)) == target.blocks_of(scsi.write(block, blocks)) == (block, blocks)
+    for codes in (scsi.READ, scsi.WRITE):
+        assert target.blocks_of(scsi.transfer(codes, block, blocks)) == (block, blocks)
 
 
 @pytest.mark.parametrize(
@@ -133,11 +134,11 @@ def test_a_reason_names_key_code_and_qualifier():
 def test_capacities():
     long = (2**33 - 1).to_bytes(8, "big") + (512).to_bytes(4, "big") + bytes([0, 3]) + bytes(18)
 
-    assert scsi.capacity_16(long) == (2**42, 512, 4096)
-    assert scsi.capacity_16(long[:15]) is None
-    assert scsi.capacity_10(bytes([0, 0, 7, 0xFF, 0, 0, 2, 0])) == (2**20, 512, 512)
-    assert scsi.capacity_10(bytes([0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 2, 0])) is None
-    assert scsi.capacity_10(bytes(7)) is None
+    assert scsi.capacity(scsi.READ_CAPACITY_16, long) == (2**42, 512, 4096)
+    assert scsi.capacity(scsi.READ_CAPACITY_16, long[:15]) is None
+    assert scsi.capacity(scsi.READ_CAPACITY_10, bytes([0, 0, 7, 0xFF, 0, 0, 2, 0])) == (2**20, 512, 512)
+    assert scsi.capacity(scsi.READ_CAPACITY_10, bytes([0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 2, 0])) is None
+    assert scsi.capacity(scsi.READ_CAPACITY_10, bytes(7)) is None
 
 
 def test_a_list_of_luns_is_as_long_as_it_says_and_names_each_once():

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A command in a message is what it says, also where a LUN, a target or another user has chosen its words."""
 
+import argparse
 import shlex
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from relvmoiscsi.cli.on_lun import device_word
 from relvmoiscsi.errors import CommandFailed
-from relvmoiscsi.wording import command, file_word, printable, shell_words
+from relvmoiscsi.wording import printable, quoted, shell_command
 
 HOSTILE = (
     "1x$(touch${IFS}pwned)",
@@ -33,38 +34,46 @@ HOSTILE = (
 @pytest.mark.parametrize("word", HOSTILE)
 def test_a_shell_reads_the_words_as_they_were_given(word):
     words = ["xe", f"device-config:SCSIid={word}", word, f"--name={word}"]
-    assert shlex.split(shell_words(*words)) == words
-    assert command(*words) == f"`{shell_words(*words)}`"
-    assert str(CommandFailed(words, 1, "no")) == f"`{shell_words(*words)}` failed with exit status 1: no"
+    assert shlex.split(quoted(*words)) == words
+    assert shlex.split(shell_command("xe --force", word, sr=word)) == ["xe", "--force", "--sr", word, word]
+    assert str(CommandFailed(words, 1, "no")) == f"`{quoted(*words)}` failed with exit status 1: no"
 
 
-@given(st.lists(st.text(), min_size=1))
-def test_any_words_are_one_line_of_printable_characters_and_the_same_words(words):
-    """A word like an option that is none has `--` before it."""
-    said = shell_words(*words)
-    found, wanted = shlex.split(said), [printable(word) for word in words]
-    if found != wanted:
-        found.remove("--")
-    assert found == wanted
+@given(st.lists(st.text()))
+def test_any_names_are_one_line_of_printable_characters_and_the_same_names_and_no_options(names):
+    said = shell_command("xe sr-list --all", *names)
+    found, shown = shlex.split(said), [printable(name) for name in names]
     assert said.isprintable()
+    if any(len(name) > 1 and name.startswith("-") for name in names):
+        shown.insert(0, "--")
+    assert found == ["xe", "sr-list", "--all", *shown]
+
+
+@given(st.text())
+def test_any_value_of_an_option_is_its_value_and_no_other_option(value):
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--chap-file")
+    parser.add_argument("--all", action="store_true")
+    words = shlex.split(shell_command("xe --all", chap_file=value))[1:]
+    assert vars(parser.parse_args(words)) == {"chap_file": printable(value), "all": True}
 
 
 @pytest.mark.parametrize("path", ["-dash", "--yes", "-", "-rf", "--"])
 def test_a_path_is_never_an_option(path):
-    assert shell_words("chmod", "600", file_word(path)) == f"chmod 600 ./{path}"
     assert device_word(path) == f"./{path}" and device_word("/dev/sdb") == "/dev/sdb"
 
 
 def test_what_needs_no_quotes_has_none_and_of_a_pair_the_value_has_them():
-    words = "xe", "sr-introduce", "uuid=8d7e9748-54ea-475b-8999-0d688a40c914", "name-label=a copy", "SCSIid=3600$"
-    assert shell_words(*words) == (
+    names = "uuid=8d7e9748-54ea-475b-8999-0d688a40c914", "name-label=a copy", "SCSIid=3600$"
+    assert shell_command("xe sr-introduce", *names) == (
         "xe sr-introduce uuid=8d7e9748-54ea-475b-8999-0d688a40c914 name-label='a copy' SCSIid='3600$'"
     )
 
 
 @pytest.mark.parametrize("name", ["--uuid", "-f", "--yes=1", "--"])
 def test_a_name_is_no_option_even_if_it_looks_like_one(name):
-    assert shlex.split(shell_words("relvmoiscsi", "unlock", "--yes", names=[name])) == [
-        "relvmoiscsi", "unlock", "--yes", "--", name
-    ]  # fmt: skip
-    assert command("relvmoiscsi", "unlock", names=["copy"]) == "`relvmoiscsi unlock copy`"
+    """The options come first, and an option without a value is left out."""
+    assert shell_command("relvmoiscsi unlock --yes", name, vm="a", chap_file=None) == (
+        f"relvmoiscsi unlock --yes --vm a -- {name}"
+    )
+    assert shell_command("relvmoiscsi unlock", "copy", vm=name) == f"relvmoiscsi unlock --vm={name} copy"

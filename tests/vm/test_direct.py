@@ -58,7 +58,7 @@ def is_linked_by(ran):
 
 
 def problem():
-    (found,) = json.loads(direct("list", "--json").out)["luns"]
+    (found,) = json.loads(direct("list", "--json").out)["direct_luns"]
     return found["problem"]
 
 

@@ -177,13 +177,15 @@ def test_copies_are_attached_lend_their_disks_and_are_discarded(lab, pool, stand
     standin_sees(source, lab.target(*copies))
     digest = luns.digest(array)
 
-    attached = say(pool, "attach", "--all", "--target", "127.0.0.1", "--yes", "--name", "copy")["luns"]
-    by_name = {row["name"]: next(copy for copy in copies if copy.scsi_id == row["scsi_id"]) for row in attached}
+    attached = say(pool, "attach", "--all", "--target", "127.0.0.1", "--yes", "--name", "copy")["attach_results"]
+    by_name = {
+        row["sr_name_label"]: next(copy for copy in copies if copy.scsi_id == row["scsi_id"]) for row in attached
+    }
     assert sorted(by_name) == ["copy", "copy (2)"]
-    made = say(pool, "clone", "copy", "--all", "--same-networks", "--yes")["vms"]
+    made = say(pool, "clone", "copy", "--all", "--same-networks", "--yes")["clone_results"]
     assert [(vm["old_name"], vm["status"]) for vm in made] == [("db", "cloned"), ("web", "cloned")]
     for label, vm, device in (("db tables", 0, 0), ("web data", 1, 1), ("web root", 1, 0)):
-        found, before = content(by_name["copy"], made[vm]["disks"][device]["new"]), then[label]
+        found, before = content(by_name["copy"], made[vm]["disks"][device]["new_vdi"]), then[label]
         if label == "web root":  # of a VHD what a guest has written: all but what says whose child it is
             found, before = ([it[p.offset : p.end] for p in built.truth.volume("root").guest] for it in (found, before))
         assert found and found == before, label
@@ -194,8 +196,8 @@ def test_copies_are_attached_lend_their_disks_and_are_discarded(lab, pool, stand
     say(pool, "restore", "--undo", "db", "--yes")
     assert disks_of(pool, db) == own
 
-    gone = say(pool, "discard", "--all", "--with-vms", "--yes")["srs"]
-    assert sorted(len(row["vm_names"]) for row in gone) == [0, 2]
+    gone = say(pool, "discard", "--all", "--with-vms", "--yes")["discard_results"]
+    assert sorted(len(row["destroyed_vm_names"]) for row in gone) == [0, 2]
     assert {row["name_label"] for row in pool.db.records("SR").values()} == {"Production"}
     assert disks_of(pool, web)["0"] == pool.db.get("VDI", vdi["web root"], "uuid")
     assert luns.digest(array) == digest

@@ -119,10 +119,16 @@ def _read_again(calls):
 def _side(pool, lun, ref):
     """Return the kind of a LUN, and its SR (reference, or None) on the hosts: `before` or `after` of a row."""
     if ref is None:
-        return {"scsi_id": lun.scsi_id, "kind": lun.kind, "sr": None, "name": None, "hosts": {}}
+        return {"scsi_id": lun.scsi_id, "lun_kind": lun.kind, "sr": None, "sr_name_label": None, "hosts": {}}
     sr = pool.srs[ref]
     hosts = on_hosts(pool, ref)
-    return {"scsi_id": lun.scsi_id, "kind": lun.kind, "sr": sr["uuid"], "name": sr["name_label"], "hosts": hosts}
+    return {
+        "scsi_id": lun.scsi_id,
+        "lun_kind": lun.kind,
+        "sr": sr["uuid"],
+        "sr_name_label": sr["name_label"],
+        "hosts": hosts,
+    }
 
 
 def on_hosts(pool, ref):
@@ -145,18 +151,18 @@ def _would(pool, row):
     told = {"problem": str(row.error) if row.error is not None else None}
     if row.refusal is not None:
         return _row(lun, attach.FAILED, False, old, old, told)
-    new = {**old, "kind": luns.RESIGNATURED} if row.resignatures or not old["sr"] else old
+    new = {**old, "lun_kind": luns.RESIGNATURED} if row.resignatures or not old["sr"] else old
     done, idle = attach.NEW_IDS, attach.HAD_IDS
     if row.attaches:
-        told["name"] = row.name
-        new = {**new, "sr": old["sr"] or "(new)", "name": row.name}
+        told["sr_name_label"] = row.name
+        new = {**new, "sr": old["sr"] or "(new)", "sr_name_label": row.name}
         done, idle = attach.DONE, attach.PARTIAL if row.down else attach.ALREADY
     if row.unplugged is not None:
         return _row(lun, attach.FAILED, steps, old, new, told)
     if row.attaches:
         told["hosts"] = {host.name: "down" if host.is_down else "plugged" for host in row.hosts}
         told["problem"] = _away(told["hosts"])
-        new = {**new, "kind": luns.ATTACHED, "hosts": told["hosts"]}
+        new = {**new, "lun_kind": luns.ATTACHED, "hosts": told["hosts"]}
     return _row(lun, f"would be {done}" if steps else idle, steps, old, new if steps else old, told)
 
 
@@ -171,14 +177,14 @@ def _became(pool, now, lun, result, is_written):
 
 
 def _after(pool, now, lun, old, is_written):
-    kind = luns.RESIGNATURED if is_written else old["kind"]
+    kind = luns.RESIGNATURED if is_written else old["lun_kind"]
     ref = now.sr_on(lun.scsi_id) if now is not None else None
     was_overwritten = lun.kind in luns.UNTOUCHED and pool.sr_on(lun.scsi_id) == ref
     if ref is None or was_overwritten or not records.is_copy(now.srs[ref]):
-        return {**old, "kind": kind}
+        return {**old, "lun_kind": kind}
     after = _side(now, lun, ref)
     kind = luns.RESIGNATURED if set(after["hosts"].values()) == {ABSENT} else luns.ATTACHED
-    return {**after, "kind": kind}
+    return {**after, "lun_kind": kind}
 
 
 def _away(hosts):
@@ -188,8 +194,8 @@ def _away(hosts):
 
 
 def _row(lun, status, changed, old, after, told):
-    row = {"scsi_id": lun.scsi_id, "old_sr": lun.of_sr or None, "new_sr": old["sr"], "name": old["name"]}
-    row.update(hosts={}, vdis=[], problem=None)
+    row = {"scsi_id": lun.scsi_id, "old_sr": lun.of_sr or None, "new_sr": old["sr"]}
+    row.update(sr_name_label=old["sr_name_label"], hosts={}, vdi_pairs=[], problem=None)
     row.update(told)
     return {**row, "status": status, "changed": changed, "before": old, "after": after}
 
@@ -270,13 +276,14 @@ def _copy_on(pool, scsi_id):
 
 
 def _gone_row(text):
-    row = {"scsi_id": None, "old_sr": None, "new_sr": None, "name": text, "hosts": {}, "vdis": [], "problem": None}
-    return {**row, "status": "already gone", "changed": False, "before": None, "after": None, "vm_names": []}
+    row = {"scsi_id": None, "old_sr": None, "new_sr": None, "sr_name_label": text, "hosts": {}, "vdi_pairs": []}
+    row.update(status="already gone", destroyed_vm_names=[], problem=None)
+    return {**row, "changed": False, "before": None, "after": None}
 
 
 def _back_row(module, pool, ref, has_work, error, made):
     sr, state = pool.srs[ref], module.params["state"]
-    old = {"sr": sr["uuid"], "name": sr["name_label"], "hosts": on_hosts(pool, ref), "vms": made}
+    old = {"sr": sr["uuid"], "sr_name_label": sr["name_label"], "hosts": on_hosts(pool, ref), "vms": made}
     new = None if state == "forgotten" else {**old, "hosts": dict.fromkeys(old["hosts"], ABSENT)}
     status = f"would be {state}" if module.check_mode else state
     if not has_work:
@@ -287,11 +294,11 @@ def _back_row(module, pool, ref, has_work, error, made):
         "scsi_id": sr["other_config"].get(records.SCSI_ID),
         "old_sr": sr["other_config"].get(records.ORIGINAL_SR) or None,
         "new_sr": sr["uuid"],
-        "name": sr["name_label"],
+        "sr_name_label": sr["name_label"],
         "status": status,
         "hosts": new["hosts"] if new else {},
-        "vdis": [],
-        "vm_names": old["vms"],
+        "vdi_pairs": [],
+        "destroyed_vm_names": old["vms"],
         "changed": has_work and error is None,
         "before": old,
         "after": new,
@@ -304,7 +311,7 @@ def _back_row(module, pool, ref, has_work, error, made):
 
 def ended(rows):
     """Return the dict for exit_json, or for fail_json with `failed`, from the rows."""
-    named = client.ended(rows, "luns", "LUNs", lambda row: row["scsi_id"] or row["name"] or "a target", _lines)
+    named = client.ended(rows, "luns", "LUNs", lambda row: row["scsi_id"] or row["sr_name_label"] or "a target", _lines)
     return {**named, "map": id_map(rows)}
 
 
@@ -312,7 +319,7 @@ def id_map(rows):
     """Return the new UUIDs of VDIs by old UUID, by UUID of the new SR."""
     found = {}
     for row in rows:
-        pairs = {pair["old"]: pair["new"] for pair in row["vdis"] if pair["old"]}
+        pairs = {pair["old_vdi"]: pair["new_vdi"] for pair in row["vdi_pairs"] if pair["old_vdi"]}
         if pairs:
             found[row["new_sr"]] = pairs
     return found

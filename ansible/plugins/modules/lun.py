@@ -161,17 +161,18 @@ luns:
     new_sr:
       description: UUID of the SR on the LUN.
       type: str
-    name:
+    sr_name_label:
       description: Name of the SR.
       type: str
     hosts:
       description: State of the SR on each host.
       type: dict
-    vdis:
-      description: VDIs, each with C(old), C(new), C(name_label), C(size_bytes), C(is_a_snapshot) and C(is_managed).
+    vdi_pairs:
+      description:
+        - VDIs, each with C(old_vdi), C(new_vdi), C(name_label), C(virtual_size_bytes), C(is_a_snapshot) and C(is_managed).
       type: list
       elements: dict
-    vm_names:
+    destroyed_vm_names:
       description: Names of the VMs that are destroyed with the SR.
       type: list
       elements: str

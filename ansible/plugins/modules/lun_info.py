@@ -31,7 +31,7 @@ EXAMPLES = r"""
 
 - name: Print the SCSIids of the clones
   ansible.builtin.debug:
-    msg: "{{ seen.luns | selectattr('kind', 'eq', 'clone') | map(attribute='scsi_id') }}"
+    msg: "{{ seen.luns | selectattr('lun_kind', 'eq', 'clone') | map(attribute='scsi_id') }}"
 """
 
 RETURN = r"""
@@ -44,7 +44,7 @@ luns:
     scsi_id:
       description: SCSIid. None for a target that gave no list.
       type: str
-    kind:
+    lun_kind:
       description:
         - C(original), C(attached), C(clone), C(unknown SR), C(unconnected), C(resignatured), C(unfinished), C(empty),
           C(foreign), C(damaged), C(busy) or C(unreachable).
@@ -64,7 +64,7 @@ luns:
     copy_of:
       description: UUID of the original SR, for a copy.
       type: str
-    name:
+    sr_name_label:
       description: Name of the SR on the LUN, or of the original SR.
       type: str
     one_vdi_state:
@@ -79,11 +79,11 @@ luns:
     changed_at:
       description: Time of the last change of the SR by LVM, not of the snapshot.
       type: str
-    vm_names:
+    saved_vm_names:
       description: Names of VMs whose records are on the LUN.
       type: list
       elements: str
-    vms_saved:
+    saved_at:
       description: Time when the records were saved.
       type: str
     problem:

@@ -60,7 +60,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 disks:
-  description: A row for each disk, with C(vdi), C(name), C(vm_name), C(status), C(mode), C(userdevice) and C(problem).
+  description: A row for each disk, with C(vdi), C(vdi_name), C(vm_name), C(status), C(mode), C(userdevice) and C(problem).
   returned: success
   type: list
   elements: dict

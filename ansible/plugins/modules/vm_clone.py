@@ -129,7 +129,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 vms:
-  description: A row for each VM, with C(old_vm), C(new_vm), C(old_name), C(new_name), C(status), C(disks), C(networks), C(snapshots),
+  description: A row for each VM, with C(old_vm), C(new_vm), C(old_name), C(new_name), C(status), C(disks), C(networks), C(snapshot_names),
     C(notes), C(changed) and C(problem).
   returned: unless the task was refused before the first change
   type: list

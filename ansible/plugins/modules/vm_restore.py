@@ -66,7 +66,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 restore:
-  description: The result for the VM, with C(vm), C(name), C(status), C(disks) and C(no_longer_needed), UUIDs of VDIs.
+  description: The result for the VM, with C(vm), C(vm_name), C(status), C(disks) and C(no_longer_needed), UUIDs of VDIs.
   returned: success
   type: dict
 """

@@ -56,7 +56,7 @@ def test_lun_info_names_each_lun_and_writes_nothing(stage):
     writes = {lun.scsi_id: lun.disk.writes for lun in stage.world.luns}
     found = stage.now("lun_info")
     originals = {uuid: ("original", name) for name, (uuid, _) in stage.lab.originals.items()}
-    kinds = {row["scsi_id"]: (row["kind"], row["name"]) for row in found["luns"]}
+    kinds = {row["scsi_id"]: (row["lun_kind"], row["sr_name_label"]) for row in found["luns"]}
     assert kinds == {**originals, stage.clone: ("clone", "Production"), stage.other: ("clone", "Testing")}
     assert not found["changed"] and writes == {lun.scsi_id: lun.disk.writes for lun in stage.world.luns}
 
@@ -97,7 +97,7 @@ def test_one_that_is_in_use_stops_no_other(day):
     assert len(day.now("lun", all=True, name="copy of {sr}")["luns"]) == 2
     vms_on(day, "copy of Production")
     found = day.now("lun", state="forgotten", all=True)
-    rows = {row["name"]: row for row in found["luns"]}
+    rows = {row["sr_name_label"]: row for row in found["luns"]}
     assert found["failed"] and found["changed"]
     assert "web" in rows["copy of Production"]["problem"] and rows["copy of Testing"]["status"] == "forgotten"
 
@@ -191,7 +191,7 @@ def test_what_others_have_made_is_not_meant_by_a_mark(day):
     assert day.now("lun", **{**gone, "mark": "nobody"})["luns"] == [] and day.lab.summary() == before
 
     forgotten = day.now("lun", **gone)
-    assert [(row["scsi_id"], len(row["vm_names"])) for row in forgotten["luns"]] == [(tonight, 1)]
+    assert [(row["scsi_id"], len(row["destroyed_vm_names"])) for row in forgotten["luns"]] == [(tonight, 1)]
     assert [sr["name_label"] for sr in day.lab.pool.db.records("SR").values()][-1] == "theirs"
     assert [vm["power_state"] for vm in day.lab.pool.db.records("VM").values()] == ["Running"] * 3
     clone = {"scsi_ids": [day.clone]}

@@ -57,7 +57,9 @@ def test_a_test_environment_goes_though_the_original_is_what_was_lost(alone):
     of = alone.world.sr_uuid(alone.lab.originals["Production"][0]).upper()
     mark = {"mark": "test_environment"}
     made = alone.now("lun", clones_of=[of], **mark)["luns"][0]
-    assert not alone.now("vm_clone", sr=made["name"], all=True, isolated="lab", state="started", **mark)["failed"]
+    assert not alone.now("vm_clone", sr=made["sr_name_label"], all=True, isolated="lab", state="started", **mark)[
+        "failed"
+    ]
     alone.world.luns = [lun for lun in alone.world.luns if lun.scsi_id != alone.lab.originals["Production"][0]]
     gone = alone.play(environment(alone, test_environment_of=of, test_environment_state="absent"))
     assert (gone.status, gone.changed) == (0, 1), gone.out
@@ -135,7 +137,7 @@ for file; do basename "$file" .rpm >>{there}; done
 
 DOCTOR = """case $2 in --json) ;; *) exit 0 ;; esac
 if [ -e {restarted} ]; then status=ok; else status=problem; fi
-printf '{{"findings": [{{"name": "restart", "status": "%s", "host": ""}}]}}\\n' $status
+printf '{{"findings": [{{"check_name": "restart", "check_status": "%s", "host": ""}}]}}\\n' $status
 [ $status = ok ] || exit 4
 """
 

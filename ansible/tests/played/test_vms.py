@@ -43,7 +43,7 @@ def test_vms_of_a_copy_are_made_started_and_destroyed(day):
     assert not copies(day)
     found = [day.now("vm_clone", **MADE, **state) for state in ({}, {}, {"state": "started"}, {"state": "started"})]
     (row,) = found[0]["vms"]
-    assert (row["old_name"], row["status"], row["networks"]["0"]["new"]) == ("web", "cloned", "lab")
+    assert (row["old_name"], row["status"], row["networks"]["0"]["new_network"]) == ("web", "cloned", "lab")
     kept = day.now("vm_clone", sr="A copy", all=True, state="absent")
     assert kept["failed"] and "is not shut down" in kept["msg"]
     found += [day.now("vm_clone", **ABSENT), day.now("vm_clone", **ABSENT)]

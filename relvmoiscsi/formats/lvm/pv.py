@@ -13,10 +13,10 @@ Sources: LVM2 lib/label/label.h, lib/format_text/layout.h.
 """
 
 from typing import List, NamedTuple, Optional, Tuple
+from zlib import crc32
 
 from relvmoiscsi.device import SECTOR, Device, Range, read_pieces
 from relvmoiscsi.errors import BadChecksum, Malformed, Place, Unsupported, shown_bytes
-from relvmoiscsi.formats.checksum import lvm_crc
 from relvmoiscsi.formats.identity import parse_lvm_id
 from relvmoiscsi.formats.ondisk import Record, expect_magic, le32, le64, raw
 
@@ -91,6 +91,16 @@ class MdaHeader(Record, size=512):
 MAX_TEXT_BYTES = 16 << 20
 
 _NO_TEXT = bytes(RawLocation.SIZE)
+_CRC_SEED = 0xF597A6CF
+
+
+def lvm_crc(data: bytes) -> int:
+    """LVM's checksum of `data`.
+
+    LVM uses zlib's polynomial (reflected 0xEDB88320), another start value, and no final inversion.
+    Source: LVM2 lib/misc/crc.c, calc_crc.
+    """
+    return crc32(data, _CRC_SEED ^ 0xFFFFFFFF) ^ 0xFFFFFFFF
 
 
 class Label(NamedTuple):
@@ -110,17 +120,14 @@ class Label(NamedTuple):
         """Bytes from the start of the device."""
         return self.number * SECTOR
 
-    def sector_with(self, pv_id: Optional[str] = None, mdas: Optional[Tuple[Range, ...]] = None) -> bytes:
-        """The sector with another PV id, or with as many other metadata areas, and with the checksum of its content."""
-        sector = bytearray(self.sector)
-        if pv_id is not None:
-            at = LabelHeader.SIZE + PvHeader.pv_id.offset
-            sector[at : at + PvHeader.pv_id.size] = PvHeader.pv_id.encode(pv_id.encode("ascii"))
-        if mdas is not None:
-            if len(mdas) != len(self.mdas):
-                raise ValueError(f"{len(mdas)} metadata areas given, the label has {len(self.mdas)}")
-            entries = b"".join(bytes(AreaEntry.zero(offset=a.offset, size=a.length)) for a in mdas)
-            sector[self.mdas_at : self.mdas_at + len(entries)] = entries
+    def sector_with(self, pv_id: str, mdas: Tuple[Range, ...]) -> bytes:
+        """The sector with this PV id, these metadata areas, as many as before, and the checksum of its content."""
+        if len(mdas) != len(self.mdas):
+            raise ValueError(f"{len(mdas)} metadata areas given, the label has {len(self.mdas)}")
+        sector, at = bytearray(self.sector), LabelHeader.SIZE + PvHeader.pv_id.offset
+        sector[at : at + PvHeader.pv_id.size] = PvHeader.pv_id.encode(pv_id.encode("ascii"))
+        entries = b"".join(bytes(AreaEntry.zero(offset=a.offset, size=a.length)) for a in mdas)
+        sector[self.mdas_at : self.mdas_at + len(entries)] = entries
         return sealed_label(bytes(sector))
 
     def as_of_today(self, where: Place) -> "Label":
@@ -245,11 +252,12 @@ def parse_mda(data: bytes, area: Range, where: Place) -> Mda:
     return Mda(area, header, RawLocation.at(header.committed), RawLocation.at(header.precommitted))
 
 
-def mda_header(area: Range, committed: RawLocation, like: Optional[MdaHeader] = None) -> MdaHeader:
-    """A header for `area` with `committed` in slot 0 and an empty slot 1.
+def mda_header(area: Range, position: int, text: bytes, like: Optional[MdaHeader] = None) -> MdaHeader:
+    """A header for `area` that points to `text`, in one piece at byte `position` of the device; slot 1 is empty.
 
     The bytes of `rest`, of which relvmoiscsi does not know the meaning, come from `like`.
     """
+    committed = RawLocation.zero(offset=position - area.offset, size=len(text), crc=lvm_crc(text))
     header = (like or MdaHeader.zero()).replace(
         magic=MDA_MAGIC,
         version=MDA_VERSION,
@@ -259,11 +267,6 @@ def mda_header(area: Range, committed: RawLocation, like: Optional[MdaHeader] = 
         precommitted=_NO_TEXT,
     )
     return header.replace(crc=lvm_crc(bytes(header)[MDA_CRC_START:]))
-
-
-def text_location(area: Range, position: int, text: bytes) -> RawLocation:
-    """The location of a text that lies in one piece at byte `position` of the device."""
-    return RawLocation.zero(offset=position - area.offset, size=len(text), crc=lvm_crc(text))
 
 
 def text_ranges(area: Range, location: RawLocation, where: Place) -> List[Range]:

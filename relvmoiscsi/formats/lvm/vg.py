@@ -26,6 +26,8 @@ MAX_SEQNO = (1 << 32) - 1
 
 #: keys that tie a VG to a cluster or a host; SM never sets them
 _OWNERSHIP = ("system_id", "lock_type", "lock_args")
+#: what LVM leaves of a system ID. Source: LVM2 man/lvmsystemid.7
+_SYSTEM_ID = re.compile(r"[A-Za-z0-9_+.-]{1,127}")
 
 _NO_WAYS_OUT: Mapping[str, WayOut] = {}
 
@@ -61,10 +63,6 @@ class LogicalVolume(NamedTuple):
     def extent_count(self) -> int:
         last = self.segments[-1]
         return last.start_extent + last.extent_count
-
-    @property
-    def read_only(self) -> bool:
-        return "WRITE" not in self.status
 
 
 class VolumeGroup(NamedTuple):
@@ -179,32 +177,21 @@ def _refuse_unknown(vg: TextSection) -> None:
     what = f"Volume group {vg.name}"
     for name in sorted(set(vg.sections) - _KNOWN_VG_SECTIONS):
         raise Unsupported(what, vg.sections[name].where, f"it has a section {name}")
+    unlocked = WayOut(("vgchange", "--lock-type", "none", "--lock-opt", "force"), (vg.name,))
     for key in _OWNERSHIP:
         for value in vg.assignments[key].values if key in vg.assignments else ():
             if value != "" and (key, value) != ("lock_type", "none"):
+                way_out = unlocked
+                if key == "system_id":
+                    config = f'global {{ system_id_source="lvmlocal" }} local {{ system_id="{value}" }}'
+                    way_out = WayOut(("vgchange", "--systemid", ""), (vg.name,), config)
+                    if not _SYSTEM_ID.fullmatch(str(value)):  # could end its string, and set all of LVM's configuration
+                        way_out = WayOut()
                 problem = f"it belongs to another host or to a cluster: it has a {key}"
-                raise Unsupported(what, vg.where, problem).with_way_out(_disowned(vg.name, key, value))
+                raise Unsupported(what, vg.where, problem).with_way_out(way_out)
     if "format" in vg.assignments and vg.string("format") != "lvm2":
         raise Unsupported(what, vg.where, "its format is {}".format(vg.string("format")))
-    ways_out = {
-        "EXPORTED": WayOut(("vgimport",), (vg.name,)),
-        "CLUSTERED": _disowned(vg.name, "lock_type", ""),
-    }
-    _status(what, vg, _VG_STATUS, ways_out)
-
-
-#: what LVM leaves of a system ID. Source: LVM2 man/lvmsystemid.7
-_SYSTEM_ID = re.compile(r"[A-Za-z0-9_+.-]{1,127}")
-
-
-def _disowned(vg_name: str, key: str, value: object) -> WayOut:
-    """The way out for a VG that belongs to another host, or to a cluster."""
-    if key == "system_id":
-        if not _SYSTEM_ID.fullmatch(str(value)):  # it could end its string, and set all of LVM's configuration
-            return WayOut()
-        config = f'global {{ system_id_source="lvmlocal" }} local {{ system_id="{value}" }}'
-        return WayOut(("vgchange", "--systemid", ""), (vg_name,), config)
-    return WayOut(("vgchange", "--lock-type", "none", "--lock-opt", "force"), (vg_name,))
+    _status(what, vg, _VG_STATUS, {"EXPORTED": WayOut(("vgimport",), (vg.name,)), "CLUSTERED": unlocked})
 
 
 def _status(
@@ -301,9 +288,9 @@ def renamed_text(vg: VolumeGroup, vg_name: str, lvs: Mapping[str, Optional[Logic
     pv = _only_pv(section)
     edits = [
         TextEdit(section.name_start, section.name_end, vg_name),
-        _of_value(section, "id", _quoted(ids.lvm_ids[vg.id])),
+        _of_value(section, "id", f'"{dashed(ids.lvm_ids[vg.id])}"'),
         _of_value(section, "seqno", str(vg.seqno + 1)),
-        _of_value(pv, "id", _quoted(ids.lvm_ids[vg.pv_id])),
+        _of_value(pv, "id", f'"{dashed(ids.lvm_ids[vg.pv_id])}"'),
     ]
     for hint in (pv.assignments[key] for key in _DEVICE_HINTS if key in pv.assignments):
         edits.append(TextEdit(hint.start, hint.end + (vg.text[hint.end : hint.end + 1] == "\n"), ""))
@@ -342,7 +329,10 @@ def _lv_edits(
     text = vg.text
     if wanted is None:
         return [TextEdit(_blanks_before(text, section.name_start), section.end, "")]
-    edits = [TextEdit(section.name_start, section.name_end, wanted.name), _of_value(section, "id", _quoted(ids[lv.id]))]
+    edits = [
+        TextEdit(section.name_start, section.name_end, wanted.name),
+        _of_value(section, "id", f'"{dashed(ids[lv.id])}"'),
+    ]
     status = section.assignments["status"]
     if wanted.status != lv.status:
         words = [word for word in _LV_WORDS if word in wanted.status]
@@ -375,7 +365,3 @@ def _blanks_before(text: str, position: int) -> int:
 def _listed(words: Sequence[str]) -> str:
     """A list in LVM's form; the words must not need escapes."""
     return "[{}]".format(", ".join(f'"{word}"' for word in words))
-
-
-def _quoted(lvm_id: str) -> str:
-    return f'"{dashed(lvm_id)}"'

@@ -33,7 +33,7 @@ from collections import deque
 from functools import partial
 from itertools import accumulate
 from types import TracebackType
-from typing import Callable, Deque, Dict, List, Optional, Sequence, Tuple, Type, TypeVar
+from typing import Callable, ContextManager, Deque, Dict, List, Optional, Sequence, Tuple, Type
 
 from relvmoiscsi.device import (
     SECTOR,
@@ -79,10 +79,8 @@ BLKSSZGET = 0x1268
 BLKPBSZGET = 0x127B
 BLKGETSIZE64 = 0x80081272
 
-SelfDevice = TypeVar("SelfDevice", bound="HostDevice")
 
-
-class HostDevice(Device):
+class HostDevice(Device, ContextManager["HostDevice"]):
     """The common part of block devices and image files: batches, merging, bounds, errors.
 
     A context manager; its end calls `close`.
@@ -95,9 +93,6 @@ class HostDevice(Device):
         self._workers = Workers()
         if writable:
             self._fence = _fence(path, os.fstat(descriptor))
-
-    def __enter__(self: SelfDevice) -> SelfDevice:
-        return self
 
     def __exit__(
         self,
@@ -112,10 +107,11 @@ class HostDevice(Device):
             verify_readable(self, wanted)
         return self._read(ranges, self._workers)
 
-    def _read(self, ranges: Sequence[Range], workers: "Workers") -> List[bytes]:
+    def _read(self, ranges: Sequence[Range], workers: "Optional[Workers]" = None) -> List[bytes]:
+        """By default, read in this thread: the other threads may be at work on a batch."""
         spans = spans_of(ranges, self.block_size, self.size_bytes)
         buffers = _buffers(spans, self.block_size)
-        workers.run(_operations(partial(self._transfer, "read", self._read_some), spans, buffers))
+        (workers or Workers(most=1)).run(_operations(partial(self._transfer, "read"), spans, buffers))
         starts = [span.offset for span in spans]
         return [cut_out(wanted, starts, buffers) for wanted in ranges]
 
@@ -129,8 +125,8 @@ class HostDevice(Device):
             for chunk in run:
                 start = chunk.offset - run[0].offset
                 buffer[start : start + len(chunk.data)] = chunk.data
-        self.fence.look(self._read_here)
-        self._workers.run(_operations(partial(self._transfer, "write", self._write_fenced), extents, buffers))
+        self.fence.look(self._read)
+        self._workers.run(_operations(partial(self._transfer, "write"), extents, buffers))
 
     def flush(self) -> None:
         try:
@@ -156,27 +152,17 @@ class HostDevice(Device):
             log.warning("%s could not be closed: %s.", self.name, error.strerror)
 
     @abstractmethod
-    def _read_some(self, view: memoryview, offset: int) -> int:
-        """Read into `view` and return how many bytes of `view` are filled. Raises OSError."""
+    def _transfer_some(self, action: str, view: memoryview, offset: int) -> int:
+        """Read into `view`, or write from `view`. Return the number of transferred bytes. Raises OSError."""
 
-    @abstractmethod
-    def _write_some(self, view: memoryview, offset: int) -> int:
-        """Write from `view` and return how many bytes of `view` were written. Raises OSError."""
-
-    def _write_fenced(self, view: memoryview, offset: int) -> int:
-        self.fence.look_if_due(self._read_here)
-        return self._write_some(view, offset)
-
-    def _read_here(self, ranges: Sequence[Range]) -> List[bytes]:
-        """Read small ranges in this thread: the other threads may be at work on a batch."""
-        return self._read(ranges, Workers(most=1))
-
-    def _transfer(self, action: str, some: Callable[[memoryview, int], int], view: memoryview, offset: int) -> None:
-        """Transfer all of `view`; repeat after short transfers and signals. Raises DeviceError."""
+    def _transfer(self, action: str, view: memoryview, offset: int) -> None:
+        """Transfer all of `view`; repeat after short transfers and signals. Raises DeviceError, Overtaken."""
         done = 0
         while done < len(view):
+            if action == "write":
+                self.fence.look_if_due(self._read)
             try:
-                count = some(view[done:], offset + done)
+                count = self._transfer_some(action, view[done:], offset + done)
             except InterruptedError:
                 continue
             except OSError as error:
@@ -241,15 +227,10 @@ class BlockDevice(HostDevice):
         (value,) = struct.unpack(layout, answer)
         return int(value)
 
-    def _read_some(self, view: memoryview, offset: int) -> int:
-        return self._positioned(_pread64, view, offset)
-
-    def _write_some(self, view: memoryview, offset: int) -> int:
-        return self._positioned(_pwrite64, view, offset)
-
-    def _positioned(self, call: Callable[[int, int, int, int], int], view: memoryview, offset: int) -> int:
-        """Return the transferred bytes in whole blocks: O_DIRECT can continue only at the start of a block."""
-        count = call(self._descriptor, ctypes.addressof(ctypes.c_char.from_buffer(view)), len(view), offset)
+    def _transfer_some(self, action: str, view: memoryview, offset: int) -> int:
+        """Count whole blocks alone: O_DIRECT can continue only at the start of a block."""
+        call = _LIBC.pwrite64 if action == "write" else _LIBC.pread64
+        count: int = call(self._descriptor, ctypes.addressof(ctypes.c_char.from_buffer(view)), len(view), offset)
         if count < 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
@@ -302,13 +283,12 @@ class ImageFile(HostDevice):
                 return offset if what == os.SEEK_DATA else None
             raise self._failure("seek", offset, 0, error) from error
 
-    def _read_some(self, view: memoryview, offset: int) -> int:
+    def _transfer_some(self, action: str, view: memoryview, offset: int) -> int:
+        if action == "write":
+            return os.pwrite(self._descriptor, view, offset)
         data = os.pread(self._descriptor, len(view), offset)
         view[: len(data)] = data
         return len(data)
-
-    def _write_some(self, view: memoryview, offset: int) -> int:
-        return os.pwrite(self._descriptor, view, offset)
 
 
 def open_device(
@@ -366,20 +346,12 @@ def _buffers(extents: Sequence[Range], block_size: int) -> List[memoryview]:
     return [whole[start : start + extent.length] for start, extent in zip(starts, extents)]
 
 
-def _of_libc(name: str) -> Callable[[int, int, int, int], int]:
-    """Return pread64 or pwrite64 of the C library: Python 3.6 has no os.preadv, and os.pread has no aligned buffer.
-
-    ctypes lets other threads run during the call.
-    """
-    function = getattr(ctypes.CDLL(None, use_errno=True), name)
-    function.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64)
-    function.restype = ctypes.c_ssize_t
-    call: Callable[[int, int, int, int], int] = function
-    return call
-
-
-_pread64 = _of_libc("pread64")
-_pwrite64 = _of_libc("pwrite64")
+#: pread64 and pwrite64: Python 3.6 has no os.preadv, and os.pread has no aligned buffer. ctypes lets other threads run
+#: during a call
+_LIBC = ctypes.CDLL(None, use_errno=True)
+for _function in (_LIBC.pread64, _LIBC.pwrite64):
+    _function.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64)
+    _function.restype = ctypes.c_ssize_t
 
 
 class Workers:

@@ -19,7 +19,7 @@ from typing import List, Optional, Sequence, Tuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.host.files import in_directory, open_private, text_of
+from relvmoiscsi.host.files import make_directory, open_private, text_of
 from relvmoiscsi.host.locks.lun_lock import is_lun_locked
 from relvmoiscsi.host.own_path import NotOwn, verify_own_way
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -28,6 +28,7 @@ from relvmoiscsi.scsi_id_text import is_scsi_id
 log = logging.getLogger(__name__)
 
 DIRECTORY = "var/lib/relvmoiscsi/cleanup"
+_TRIES = 100  # for each failed try, another process removed the directory in the same microseconds
 
 
 def read(scsi_id: str, host: Host = THIS_HOST) -> Optional[Tuple[str, ...]]:
@@ -35,36 +36,40 @@ def read(scsi_id: str, host: Host = THIS_HOST) -> Optional[Tuple[str, ...]]:
 
     Only an entry of this boot counts. Log an unreadable entry, and ignore the entry.
     """
-    text = text_of(_path(scsi_id, host))
+    path = host.at(DIRECTORY, scsi_id)
+    text = text_of(path)
     if not text:
         return None
     try:
-        verify_own_way(_path(scsi_id, host))
+        verify_own_way(path)
         facts = untrusted.object_of(text)
         boot, there = untrusted.text_of(facts.get("boot")), tuple(untrusted.texts_of(facts.get("there")))
     except ValueError:
-        log.warning("The clean-up journal %s cannot be read and is ignored.", _path(scsi_id, host))
+        log.warning("The clean-up journal %s cannot be read and is ignored.", path)
         return None
     except (NotOwn, OSError) as error:  # another user's entry would name disks to remove
-        log.warning("The clean-up journal %s is ignored: %s.", _path(scsi_id, host), error)
+        log.warning("The clean-up journal %s is ignored: %s.", path, error)
         return None
     return there if boot == host.boot_id else None
 
 
 def note(scsi_id: str, there: Sequence[str], host: Host = THIS_HOST) -> None:
     """Write the LUN's entry, and replace an earlier entry. Raises Refused."""
-    path = _path(scsi_id, host)
+    path = host.at(DIRECTORY, scsi_id)
+    new = f"{path}.{os.getpid()}.new"
     content = json.dumps({"boot": host.boot_id, "there": list(there)}, sort_keys=True)
-
-    def put() -> None:
-        verify_own_way(path)
-        new = f"{path}.{os.getpid()}.new"
-        with open(open_private(new, os.O_WRONLY | os.O_TRUNC), "w", encoding="ascii") as file:
-            file.write(content + "\n")
-        os.rename(new, path)
-
     try:
-        in_directory(os.path.dirname(path), 0o700, put)
+        for again in reversed(range(_TRIES)):
+            try:
+                make_directory(os.path.dirname(path), 0o700)
+                verify_own_way(path)
+                with open(open_private(new, os.O_WRONLY | os.O_TRUNC), "w", encoding="ascii") as file:
+                    file.write(content + "\n")
+                os.rename(new, path)
+                return
+            except (FileNotFoundError, FileExistsError):  # a call that ends has just removed the empty directory
+                if not again:
+                    raise
     except NotOwn as error:
         problem = f"The clean-up journal {path} is not safe: {error}. Let root have that place alone, then try again."
         raise Refused(problem).in_state("Nothing was written.") from None
@@ -75,7 +80,7 @@ def note(scsi_id: str, there: Sequence[str], host: Host = THIS_HOST) -> None:
 
 def forget(scsi_id: str, host: Host = THIS_HOST) -> None:
     """Remove the LUN's entry if there is one. Log a failure."""
-    path = _path(scsi_id, host)
+    path = host.at(DIRECTORY, scsi_id)
     try:
         for name in [path, *glob(escape(path) + ".*.new")]:
             if os.path.lexists(name):
@@ -96,7 +101,3 @@ def unattended(host: Host = THIS_HOST) -> List[str]:
     names = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
     ids = [name for name in names if is_scsi_id(name) and not name.endswith(".new")]
     return [one for one in ids if read(one, host) is not None and not is_lun_locked(one, host)]
-
-
-def _path(scsi_id: str, host: Host) -> str:
-    return os.path.join(host.at(DIRECTORY), scsi_id)

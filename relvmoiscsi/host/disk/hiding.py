@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 
 RULES = "57-relvmoiscsi.rules"  #: the rules file that hides disks
 SHOWN_SECONDS = 10.0  #: for udev to make the links that were not made while the LUN was hidden
+SWITCHES = os.path.join(RUN_DIRECTORY, "hide")
 COUNTS_MINUTES = 2  #: known to the rules: one minute from the switch to the scan, one until the kernel ends the scan
 IDLE_SECONDS = 5.0  #: wait for udev to end the events of other disks, too
 LOCK_SECONDS = 5.0  #: wait for another call that changes switches, which takes a millisecond
@@ -71,7 +72,7 @@ def is_stale_hidden(name: str, host: Host = THIS_HOST) -> bool:
 
 def stale_hidden(host: Host = THIS_HOST) -> List[str]:
     """Return the hidden disks ("sdb") that no running call hides. Raises OSError, NotFound."""
-    disks = sorted((disk for disk in udev.block_devices("sd*", host) if is_stale_hidden(disk, host)), key=udev.by_age)
+    disks = [disk for disk in udev.block_devices("sd*", host) if is_stale_hidden(disk, host)]
     counting = [path for path in _scan_switches(host) if flock.is_held(path) or _is_young(path)] if disks else []
     behind = _disks_behind([os.path.basename(path)[len(_SCAN) :] for path in counting], host)
     return [disk for disk in disks if disk not in behind]
@@ -85,12 +86,12 @@ def ids_here(host: Host = THIS_HOST) -> List[str]:
 
 def is_switch_on(scsi_id: str, host: Host = THIS_HOST) -> bool:
     """Return whether a living process hides the LUN. Raises UsageError for a text that cannot be a SCSIid."""
-    return flock.is_held(os.path.join(_directory(host), switch_name(scsi_id)))
+    return flock.is_held(host.at(SWITCHES, switch_name(scsi_id)))
 
 
 def wait_until_shown(scsi_id: str, seconds: float, host: Host = THIS_HOST) -> bool:
     """Wait until a LUN with a disk has the link by which SM finds the LUN. Return False after `seconds`."""
-    link = os.path.join(host.dev, "disk/by-id/scsi-" + scsi_id)
+    link = host.at("dev/disk/by-id/scsi-" + scsi_id)
 
     def is_shown() -> bool:
         disks = udev.disks_of(scsi_id, host)
@@ -121,7 +122,6 @@ def hidden(scsi_id: str, host: Host = THIS_HOST, deadline: Deadline = NO_DEADLIN
     UsageError for a text that cannot be a SCSIid.
     """
     name = switch_name(scsi_id)
-    _verify_rules(scsi_id, host)
     names = [name, "mpath-" + name]
     descriptor = _switch_on(scsi_id, names, host)
     log.debug("LUN %s is hidden from event handlers", scsi_id)
@@ -150,10 +150,8 @@ def hidden_adapters(adapters: Sequence[str], known: Iterable[str], host: Host = 
 
     Raises Refused, before the block, if the rules are not installed.
     """
-    what = "behind " + ", ".join(adapters)
-    _verify_rules(what, host)
     names = [_SCAN + adapter for adapter in adapters]
-    descriptor = _switch_on(what, names, host, known)
+    descriptor = _switch_on("behind " + ", ".join(adapters), names, host, known)
     try:
         with flock.inherited(descriptor):
             yield
@@ -177,37 +175,29 @@ def switch_name(scsi_id: str) -> str:
     return name
 
 
-def _verify_rules(what: str, host: Host) -> None:
-    """Raise Refused if the rules are missing: without rules a switch hides nothing, and LVM would open the clone."""
-    if not udev.is_running(host):
-        return  # without udev there are no event handlers
-    paths = [os.path.join(directory, RULES) for directory in map(host.at, UDEV_RULES)]
-    counts = next((path for path in paths if os.path.exists(path)), None)  # udev reads only the first of this name
-    if counts is None or not os.path.getsize(counts):  # an empty file, or /dev/null, switches the rules off
-        raise Refused(
-            "LUN {} cannot be hidden from LVM and multipath: {} {}. Install relvmoiscsi anew.".format(
-                what, counts or "no " + RULES, "is empty" if counts else "in " + host.at(UDEV_RULES[0])
-            )
-        ).in_state(NOTHING_WRITTEN)
-
-
 # --- switches
 
 
-def _directory(host: Host) -> str:
-    return os.path.join(host.at(RUN_DIRECTORY), "hide")
-
-
 def _scan_switches(host: Host) -> List[str]:
-    return sorted(glob(os.path.join(escape(_directory(host)), _SCAN + "*")))
+    return sorted(glob(os.path.join(escape(host.at(SWITCHES)), _SCAN + "*")))
 
 
 def _switch_on(what: str, names: Sequence[str], host: Host, known: Iterable[str] = ()) -> int:
     """Make the switch for the LUN `what`, which may be "behind host3", under all its names.
 
-    Return the descriptor with the flock. The file is flocked before it gets the first name. Raises Refused.
+    Return the descriptor with the flock. The file is flocked before it gets the first name. Raises Refused, also if the
+    rules are missing: without rules a switch hides nothing, and LVM would open the clone.
     """
-    run_dir, directory = host.at(RUN_DIRECTORY), _directory(host)
+    rules = [os.path.join(directory, RULES) for directory in map(host.at, UDEV_RULES)]
+    counts = next((path for path in rules if os.path.exists(path)), None)  # udev reads only the first of this name
+    # An empty file, or /dev/null, switches the rules off. Without udev there are no event handlers.
+    if udev.is_running(host) and (counts is None or not os.path.getsize(counts)):
+        raise Refused(
+            "LUN {} cannot be hidden from LVM and multipath: {} {}. Install relvmoiscsi anew.".format(
+                what, counts or "no " + RULES, "is empty" if counts else "in " + host.at(UDEV_RULES[0])
+            )
+        ).in_state(NOTHING_WRITTEN)
+    run_dir, directory = host.at(RUN_DIRECTORY), host.at(SWITCHES)
     ids = dict.fromkeys(in_udev(scsi_id) for scsi_id in known if scsi_id)
     path = os.path.join(run_dir, "switch-" + os.urandom(8).hex())
     try:
@@ -240,7 +230,7 @@ def _switch_on(what: str, names: Sequence[str], host: Host, known: Iterable[str]
 
 def _switch_off(names: Sequence[str], descriptor: int, host: Host) -> None:
     """Remove the switch. Log a failure: after the close, the switch is as ownerless as a killed process's switch."""
-    directory = _directory(host)
+    directory = host.at(SWITCHES)
     try:
         with _only_one(host):
             for name in names:
@@ -255,7 +245,7 @@ def _switch_off(names: Sequence[str], descriptor: int, host: Host) -> None:
 
 def _only_one(host: Host) -> ContextManager[object]:
     """Hold the lock that each process takes before it changes switches."""
-    return only_one("hide.lock", host, LOCK_SECONDS, f"The switches in {_directory(host)} are being changed by")
+    return only_one("hide.lock", host, LOCK_SECONDS, f"The switches in {host.at(SWITCHES)} are being changed by")
 
 
 def _is_young(path: str) -> bool:
@@ -332,7 +322,7 @@ def _leave_out(scsi_id: str, host: Host) -> None:
                     os.utime(descriptor, ns=(before.st_atime_ns, before.st_mtime_ns))  # keeps the age of the switch
                     os.close(descriptor)
     except OSError as error:
-        problem = f"LUN {scsi_id} stays hidden by the scan of a killed call: {_directory(host)}: {error.strerror}."
+        problem = f"LUN {scsi_id} stays hidden by the scan of a killed call: {host.at(SWITCHES)}: {error.strerror}."
         raise Refused(f"{problem} {remedy(error)}") from error
 
 
@@ -354,7 +344,7 @@ def _show_disk(name: str, host: Host) -> None:
     is_new = _may_be_hidden(name, host, "all") and not name.startswith("dm-")
     action = "add" if is_new else "change"
     udev.make_event(name, host, action)
-    for path in sorted(glob(os.path.join(escape(host.sysfs), "block", escape(name), "*/partition"))):
+    for path in sorted(glob(os.path.join(escape(host.at("sys")), "block", escape(name), "*/partition"))):
         part = os.path.join(name, os.path.basename(os.path.dirname(path)))
         if _may_be_hidden(part, host):
             udev.make_event(part, host, action)
@@ -363,6 +353,6 @@ def _show_disk(name: str, host: Host) -> None:
 def _disks_behind(adapters: Sequence[str], host: Host) -> List[str]:
     """Return the disks ("sdb") behind the adapters ("host3")."""
     numbers = [adapter[len("host") :] for adapter in adapters]
-    devices = os.path.join(escape(host.sysfs), "bus/scsi/devices")
+    devices = os.path.join(escape(host.at("sys")), "bus/scsi/devices")
     paths = [path for number in numbers for path in glob(os.path.join(devices, number + ":*", "block/sd*"))]
     return sorted((os.path.basename(path) for path in paths), key=udev.by_age)

@@ -8,7 +8,7 @@ import errno
 import os
 import stat
 from glob import escape, glob
-from typing import Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.host.files import attribute, text_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -40,7 +40,7 @@ class _Devices:
         # mounted file systems, in every mount namespace of a process
         nodes = {"/dev/" + name: name for name in self.names.values()}
         seen = set()
-        for process in sorted(glob(os.path.join(escape(self._host.proc), "[0-9]*"))):
+        for process in sorted(glob(os.path.join(escape(self._host.at("proc")), "[0-9]*"))):
             namespace = _link(os.path.join(process, "ns/mnt"))
             if namespace and namespace in seen:
                 continue
@@ -52,7 +52,7 @@ class _Devices:
                 mounted = (self.names.get(words[2]) if len(words) > 4 else None) or nodes.get(source)
                 if mounted is not None:
                     yield mounted, f"the file system mounted at {words[4]}"
-        for line in attribute(self._host.proc, "swaps").splitlines()[1:]:  # /dev/sdb1  partition  1048572  0  -2
+        for line in attribute(self._host.at("proc/swaps")).splitlines()[1:]:  # /dev/sdb1  partition  1048572  0  -2
             path = line.split()[0] if line.strip() else ""
             if os.path.basename(path) in self.directories:
                 yield os.path.basename(path), f"swap space {path}"
@@ -69,7 +69,7 @@ class _Devices:
             if device:
                 yield device, loop
         us, found = str(os.getpid()), set()
-        own = os.path.join(self._host.proc, us, "fd", str(own_descriptor))
+        own = self._host.at("proc", us, "fd", str(own_descriptor))
         for link in _open_devices(self._host):
             number = _number(link)
             if link == own or number not in self.names and number not in paths:
@@ -83,7 +83,7 @@ class _Devices:
             if is_open and (is_writer or process != us and number in self.names):
                 found.add((int(process), self.names.get(number, "")))
         for one, device in sorted(found):
-            if attribute(self._host.proc, str(one), "comm") not in WATCHERS:
+            if attribute(self._host.at("proc", str(one), "comm")) not in WATCHERS:
                 yield device, self._host.named_process(str(one))
 
 
@@ -112,7 +112,7 @@ def opened_by(status: os.stat_result, own_descriptor: int, host: Host = THIS_HOS
 def _devices_at(status: os.stat_result, host: Host) -> _Devices:
     """Return the block device of `status` and its partitions."""
     number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
-    directory = os.path.realpath(os.path.join(host.sysfs, "dev/block", number))
+    directory = os.path.realpath(host.at("sys/dev/block", number))
     devices = _Devices(_with_parts(directory), host)
     devices.names[number] = os.path.basename(directory)
     return devices
@@ -132,11 +132,12 @@ def users_of_disks(names: Sequence[str], host: Host = THIS_HOST, answering: bool
 
 
 def users_of_each(names: Sequence[str], host: Host = THIS_HOST) -> Dict[str, List[str]]:
-    """Return the users by disk, with one search for all disks. The disks are not opened (see `users_of_disks`)."""
-    parts = {disk: _with_parts(os.path.join(host.sysfs, "block", disk)) for disk in names}
+    """Return the users of each disk that has users, with one search for all. No disk is opened (`users_of_disks`)."""
+    parts = {disk: _with_parts(host.at("sys/block", disk)) for disk in names}
     devices = _Devices({name: path for of_disk in parts.values() for name, path in of_disk.items()}, host)
     uses = dict.fromkeys([*devices.claims(), *devices.opens()])
-    return {disk: list(dict.fromkeys(use for name, use in uses if name in parts[disk])) for disk in names}
+    found = {disk: list(dict.fromkeys(use for name, use in uses if name in parts[disk])) for disk in names}
+    return {disk: users for disk, users in found.items() if users}
 
 
 def _open_devices(host: Host) -> Iterator[str]:
@@ -144,7 +145,7 @@ def _open_devices(host: Host) -> Iterator[str]:
 
     No other file may be stat'ed: a file on a server that does not answer would hang.
     """
-    for directory in glob(os.path.join(escape(host.proc), "[0-9]*/fd")):
+    for directory in glob(os.path.join(escape(host.at("proc")), "[0-9]*/fd")):
         # A host of many VMs has tens of thousands of descriptors. So this makes a single call for each descriptor.
         try:
             descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -161,14 +162,14 @@ def _open_devices(host: Host) -> Iterator[str]:
 
 def _loop_devices(host: Host) -> Iterator[Tuple[str, str]]:
     """Give each loop device, as words of a sentence, and the path of its backing file."""
-    for path in sorted(glob(os.path.join(escape(host.sysfs), "block/loop*/loop/backing_file"))):
+    for path in sorted(glob(os.path.join(escape(host.at("sys")), "block/loop*/loop/backing_file"))):
         yield f"loop device /dev/{path.split(os.sep)[-3]}", text_of(path).rstrip("\n")
 
 
 def claims_of_disks(names: Sequence[str], host: Host = THIS_HOST) -> List[str]:
     """Return kernel claims on these disks or their partitions. The disks are opened: on a dead disk this hangs."""
     found = []
-    for name in [name for disk in names for name in _with_parts(os.path.join(host.sysfs, "block", disk))]:
+    for name in [name for disk in names for name in _with_parts(host.at("sys/block", disk))]:
         try:  # the exclusive open is read-only, so that udev takes no notice
             os.close(os.open(host.node(name), os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK | os.O_CLOEXEC))
         except OSError as error:
@@ -186,17 +187,25 @@ def _with_parts(directory: str) -> Dict[str, str]:
 def disks_below(path: str, host: Host = THIS_HOST) -> List[str]:
     """Return the disks ("sda") under the file system of a directory, below all stacked devices."""
     number = os.stat(path).st_dev
-    return sorted(
-        _below(os.path.realpath(os.path.join(host.sysfs, f"dev/block/{os.major(number)}:{os.minor(number)}")))
-    )
+    todo, found = [host.at(f"sys/dev/block/{os.major(number)}:{os.minor(number)}")], set()
+    while todo:
+        directory = os.path.realpath(todo.pop())
+        slaves = glob(os.path.join(escape(directory), "slaves/*"))
+        if os.path.exists(os.path.join(directory, "partition")):
+            found.add(os.path.basename(os.path.dirname(directory)))
+        elif not slaves and os.path.isdir(directory):
+            found.add(os.path.basename(directory))
+        else:
+            todo += slaves
+    return sorted(found)
 
 
 def stacked(name: str, host: Host = THIS_HOST) -> List[str]:
     """Return the names of the device-mapper devices that are stacked on a disk or on the disk's multipath map."""
     found: List[str] = []
-    for path in sorted(glob(os.path.join(escape(host.sysfs), "block", name, "holders/*"))):
+    for path in sorted(glob(os.path.join(escape(host.at("sys")), "block", name, "holders/*"))):
         holder = os.path.basename(path)
-        directory = os.path.join(host.sysfs, "block", holder)
+        directory = host.at("sys/block", holder)
         if attribute(directory, "dm/uuid").startswith("mpath-"):
             found += stacked(holder, host)
         else:
@@ -204,22 +213,13 @@ def stacked(name: str, host: Host = THIS_HOST) -> List[str]:
     return found
 
 
-def _below(directory: str) -> Set[str]:
-    if os.path.exists(os.path.join(directory, "partition")):
-        return {os.path.basename(os.path.dirname(directory))}
-    slaves = glob(os.path.join(escape(directory), "slaves/*"))
-    if not slaves:
-        return {os.path.basename(directory)} if os.path.isdir(directory) else set()
-    return set().union(*(_below(os.path.realpath(slave)) for slave in slaves))
-
-
 def users_of_file(status: os.stat_result, own_descriptor: int, host: Host = THIS_HOST) -> List[str]:
     """Return the loop devices and processes that have the file of `status` open, without `own_descriptor`."""
-    own = os.path.join(host.proc, str(os.getpid()), "fd", str(own_descriptor))
+    own = host.at("proc", str(os.getpid()), "fd", str(own_descriptor))
     loops = [name for name, backing in _loop_devices(host) if _leads_to(backing, status)]
     numbers = {
         link.split(os.sep)[-3]
-        for link in glob(os.path.join(escape(host.proc), "[0-9]*/fd/*"))
+        for link in glob(os.path.join(escape(host.at("proc")), "[0-9]*/fd/*"))
         if link != own and _leads_to(link, status)
     }
     return loops + [host.named_process(number) for number in sorted(numbers, key=int)]

@@ -48,51 +48,41 @@ def exclusive_open(
     """
     before = _present_devices(scsi_id, host, but)
     with ExitStack() as held:
-        devices = _opened(scsi_id, held, deadline, host, but)
-
-        def drop_caches() -> None:
-            names = _present_devices(scsi_id, host, but)
-            if names:
-                paths.drop_caches(names, deadline.for_cleanup().part(CACHES_SECONDS), host)
-
-        def show() -> None:
-            names = _present_devices(scsi_id, host, but)
-            came = [name for name in names if name not in before]
-            if came:
-                log.warning("%s came while the LUN %s was written, and was not held", ", ".join(came), scsi_id)
-            if names:
-                udev.look_again(names, deadline.for_cleanup().within(UDEV_SECONDS), host)
-
+        maps = udev.maps_of(scsi_id, host)
+        in_maps = multipath.paths_in(maps, host)
+        alone = [disk for disk in udev.disks_of(scsi_id, host) if disk not in in_maps and disk != but]
+        asked = [disk for disk in alone if _is_running(disk, host)]
+        answering = paths.look(asked, deadline.part(paths.ANSWER_SECONDS), host) if asked else {}
+        paths.verify_unused([disk for disk in alone if disk not in answering], host)
+        names = [the_map for the_map in maps if the_map != but]
+        for disk, face in answering.items():
+            if face.scsi_id == scsi_id:
+                names.append(disk)
+            else:  # the array has mapped another LUN there: the disk needs no lock
+                problem = "the disk %s was the LUN %s when this host found it, and is %s now"
+                log.warning(problem, disk, scsi_id, face.scsi_id)
+        nodes = [host.node(name) for name in names]
+        for node in nodes:
+            descriptor = exclusive.open_file(node, os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK, writable=True)
+            held.callback(os.close, descriptor)
+            held.enter_context(flock.inherited(descriptor, guards_lun=True))
+            exclusive.take_alone(node, descriptor, deadline.within(exclusive.FLOCK_SECONDS), host)
         try:
-            yield devices
+            yield nodes
         finally:
             # Drop the caches before the disks are closed: a program that waits for a disk must not read old pages.
-            quietly("dropping page caches", drop_caches)
+            with quietly("dropping page caches"):
+                names = _present_devices(scsi_id, host, but)
+                if names:
+                    paths.drop_caches(names, deadline.for_cleanup().part(CACHES_SECONDS), host)
             held.close()
-            quietly("having udev look at the LUN again", show)
-
-
-def _opened(scsi_id: str, held: ExitStack, deadline: Deadline, host: Host, but: Optional[str]) -> List[str]:
-    maps = udev.maps_of(scsi_id, host)
-    in_maps = multipath.paths_in(maps, host)
-    alone = [disk for disk in udev.disks_of(scsi_id, host) if disk not in in_maps and disk != but]
-    asked = [disk for disk in alone if _is_running(disk, host)]
-    answering = paths.look(asked, deadline.part(paths.ANSWER_SECONDS), host) if asked else {}
-    paths.verify_unused([disk for disk in alone if disk not in answering], host)
-    names = [the_map for the_map in maps if the_map != but]
-    for disk, face in answering.items():
-        if face.scsi_id == scsi_id:
-            names.append(disk)
-        else:  # the array has mapped another LUN there: the disk needs no lock
-            problem = "the disk %s was the LUN %s when this host found it, and is %s now"
-            log.warning(problem, disk, scsi_id, face.scsi_id)
-    nodes = [host.node(name) for name in names]
-    for node in nodes:
-        descriptor = exclusive.open_file(node, os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK, writable=True)
-        held.callback(os.close, descriptor)
-        held.enter_context(flock.inherited(descriptor, guards_lun=True))
-        exclusive.take_alone(node, descriptor, deadline.within(exclusive.FLOCK_SECONDS), host)
-    return nodes
+            with quietly("having udev look at the LUN again"):
+                names = _present_devices(scsi_id, host, but)
+                came = [name for name in names if name not in before]
+                if came:
+                    log.warning("%s came while the LUN %s was written, and was not held", ", ".join(came), scsi_id)
+                if names:
+                    udev.look_again(names, deadline.for_cleanup().within(UDEV_SECONDS), host)
 
 
 def _present_devices(scsi_id: str, host: Host, but: Optional[str]) -> List[str]:
@@ -106,5 +96,5 @@ def _present_devices(scsi_id: str, host: Host, but: Optional[str]) -> List[str]:
 
 def _is_running(name: str, host: Host) -> bool:
     """Return False if the kernel knows that the disk's path is dead, for example after a lost iSCSI session."""
-    state = attribute(host.sysfs, "block", name, "device/state")
+    state = attribute(host.at("sys/block", name, "device/state"))
     return state in ("running", "")  # a map has no state

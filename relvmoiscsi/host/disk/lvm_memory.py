@@ -15,7 +15,7 @@ from typing import List
 
 from relvmoiscsi.errors import CommandFailed
 from relvmoiscsi.host.command import Runner
-from relvmoiscsi.wording import command
+from relvmoiscsi.wording import shell_command
 
 log = logging.getLogger(__name__)
 
@@ -38,10 +38,27 @@ def tell_lvm(path: str, runner: Runner, root: str = "/") -> List[str]:
             runner(["pvscan", "--cache", path])
         except CommandFailed as error:
             warnings.append(
-                f"lvmetad still knows {path} by its old identity: {error} Run {command('pvscan', '--cache', path)} "
-                "before any other LVM command, which could otherwise write the old metadata back."
+                f"lvmetad still knows {path} by its old identity: {error} Run "
+                f"`{shell_command('pvscan --cache', path)}` before any other LVM command, which could otherwise "
+                "write the old metadata back."
             )
-    if not _is_listed_by_name(path, os.path.join(root, DEVICES_FILE), warnings):
+    devices_file, words = os.path.join(root, DEVICES_FILE), []
+    try:
+        with open(devices_file, encoding="utf-8", errors="surrogateescape") as lines:
+            # IDTYPE=devname IDNAME=/dev/sdb DEVNAME=/dev/sdb PVID=...; a comment or VERSION line has no IDTYPE
+            words = [line.split() for line in lines if not line.startswith("#")]
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        warnings.append(
+            f"{devices_file} cannot be read: {error.strerror}. If it lists {path} with IDTYPE=devname, run "
+            "`lvmdevices --deldev` and "
+            "`lvmdevices --adddev` on it."
+        )
+    entries = [dict(word.split("=", 1) for word in line if "=" in word) for line in words]
+    names = [entry.get("IDNAME", "") for entry in entries if entry.get("IDTYPE") == "devname"]
+    # /dev/mapper/mpatha and /dev/dm-3 may be the same device
+    if os.path.realpath(path) not in [os.path.realpath(name) for name in names if name]:
         return warnings
     try:  # the entry has the old PV UUID; LVM makes an entry with the new PV UUID
         runner([*_LVMDEVICES, "--deldev", path])
@@ -52,27 +69,6 @@ def tell_lvm(path: str, runner: Runner, root: str = "/") -> List[str]:
         else:
             warnings.append(
                 f"LVM cannot find {path} until its entry in the devices file is renewed: {error} "
-                f"Run {command('lvmdevices', '--deldev', path)} and {command('lvmdevices', '--adddev', path)}."
+                f"Run `{shell_command('lvmdevices', deldev=path)}` and `{shell_command('lvmdevices', adddev=path)}`."
             )
     return warnings
-
-
-def _is_listed_by_name(path: str, devices_file: str, warnings: List[str]) -> bool:
-    """Return whether the devices file lists this device by name only. If unreadable, add a sentence to `warnings`."""
-    try:
-        with open(devices_file, encoding="utf-8", errors="surrogateescape") as lines:
-            # IDTYPE=devname IDNAME=/dev/sdb DEVNAME=/dev/sdb PVID=...; a comment or VERSION line has no IDTYPE
-            words = [line.split() for line in lines if not line.startswith("#")]
-            entries = [dict(word.split("=", 1) for word in line if "=" in word) for line in words]
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        warnings.append(
-            f"{devices_file} cannot be read: {error.strerror}. If it lists {path} with IDTYPE=devname, run "
-            "`lvmdevices --deldev` and "
-            "`lvmdevices --adddev` on it."
-        )
-        return False
-    names = [entry.get("IDNAME", "") for entry in entries if entry.get("IDTYPE") == "devname"]
-    # /dev/mapper/mpatha and /dev/dm-3 may be the same device
-    return os.path.realpath(path) in [os.path.realpath(name) for name in names if name]

@@ -8,10 +8,10 @@ The kernel's files give the state: /sys/block/dm-*/dm/uuid is "mpath-<SCSIid>", 
 
 import os
 from glob import escape, glob
-from typing import Dict, List, Mapping, Sequence
+from typing import List, Mapping, Sequence
 
 from relvmoiscsi.errors import NotFound, Refused
-from relvmoiscsi.host.files import content_of
+from relvmoiscsi.host.files import attribute, content_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 WWIDS = "etc/multipath/wwids"  #: the LUNs that were multipathed before, a line "/<SCSIid>/" for each
@@ -39,10 +39,10 @@ def single_path(scsi_id: str, disks: Sequence[str], host: Host = THIS_HOST) -> s
     if len(alive) == 1:
         return alive[0]
     if not alive:
-        states = [f"{disk} is {state or 'gone'}" for disk, state in _states(disks, host).items()]
+        states = [f"{disk} is {attribute(host.at('sys/block', disk, 'device/state')) or 'gone'}" for disk in disks]
         listed = ", ".join(states) or "no disk has its id"
         raise NotFound(f"LUN {scsi_id} cannot be reached: {listed}.", sm_key="ISCSIDevice")
-    devices = [os.path.realpath(os.path.join(host.sysfs, "block", disk, "device")) for disk in alive]
+    devices = [os.path.realpath(host.at("sys/block", disk, "device")) for disk in alive]
     listed = ", ".join(f"{disk} at {os.path.basename(device)}" for disk, device in zip(alive, devices))
     raise Refused(
         f"LUN {scsi_id} has {len(alive)} paths ({listed}) and multipathing is off on this host. "
@@ -54,31 +54,22 @@ def single_path(scsi_id: str, disks: Sequence[str], host: Host = THIS_HOST) -> s
 
 def usable(disks: Sequence[str], host: Host = THIS_HOST) -> List[str]:
     """Return the disks that the kernel still sends requests to."""
-    return [disk for disk, state in _states(disks, host).items() if state not in ("", *_DEAD_STATES)]
-
-
-def _states(disks: Sequence[str], host: Host) -> Dict[str, str]:
-    """Return the kernel's state of each disk; "" for a disk that is gone."""
-    return {disk: _text(os.path.join(host.sysfs, "block", disk, "device/state")) for disk in disks}
+    gone = ("", *_DEAD_STATES)
+    return [disk for disk in disks if attribute(host.at("sys/block", disk, "device/state")) not in gone]
 
 
 def paths_in(maps: Sequence[str], host: Host = THIS_HOST) -> List[str]:
     """Return the disks ("sdb") that are paths of these maps ("dm-3"; see udev.maps_of)."""
-    directories = [os.path.join(escape(host.sysfs), "block", name, "slaves/*") for name in maps]
+    directories = [os.path.join(escape(host.at("sys")), "block", name, "slaves/*") for name in maps]
     return [os.path.basename(path) for directory in directories for path in sorted(glob(directory))]
 
 
 def mapper_path(name: str, host: Host = THIS_HOST) -> str:
     """Return the device of a map ("dm-3") by its name, which is the SCSIid, or "mpatha" with user_friendly_names."""
-    return os.path.join(host.dev, "mapper", _text(os.path.join(host.sysfs, "block", name, "dm/name")))
+    return host.at("dev/mapper", attribute(host.at("sys/block", name, "dm/name")))
 
 
 def is_listed(scsi_id: str, host: Host = THIS_HOST) -> bool:
     """Return whether the LUN had a map before: whether it is listed in the wwids file."""
-    lines = _text(host.at(WWIDS)).splitlines()
+    lines = (content_of(host.at(WWIDS)) or b"").decode("utf-8", "replace").splitlines()
     return f"/{scsi_id}/" in [line.strip() for line in lines]
-
-
-def _text(path: str) -> str:
-    """Return the text of a file of the kernel or of multipath; "" if there is no file."""
-    return (content_of(path) or b"").decode("utf-8", "replace").strip()

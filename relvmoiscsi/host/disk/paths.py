@@ -22,7 +22,7 @@ from relvmoiscsi.host.disk import holders, multipath, udev
 from relvmoiscsi.host.disk import scsi_id as scsi
 from relvmoiscsi.host.own_process import run_parallel, still_there
 from relvmoiscsi.host.this_host import THIS_HOST, Host
-from relvmoiscsi.wording import shell_words
+from relvmoiscsi.wording import quoted
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +140,7 @@ def other_lun(disk: str, was: str, now: str) -> Refused:
     switch = f"/sys/block/{disk}/device/delete"
     return Refused(
         f"The disk {disk} was the LUN {was} when this host found it, and is {now} now: the array has mapped another "
-        f"LUN in its place. Detach what uses that disk, remove it (`echo 1 > {shell_words(switch)}`) and "
+        f"LUN in its place. Detach what uses that disk, remove it (`echo 1 > {quoted(switch)}`) and "
         "have its adapter scanned anew.",
         "ISCSIDevice",
     ).in_state("Nothing was written.")

@@ -21,6 +21,7 @@ from typing import Optional, Tuple
 
 from relvmoiscsi import scsi
 from relvmoiscsi.errors import DeviceError, NotFound, Refused
+from relvmoiscsi.host.files import attribute
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.vpd import (
     INQUIRY_BYTES,
@@ -64,7 +65,7 @@ def kernel_name(path: str, host: Host) -> Optional[str]:
     if not stat.S_ISBLK(status.st_mode):
         return None
     number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
-    return os.path.basename(os.path.realpath(os.path.join(host.sysfs, "dev/block", number)))
+    return os.path.basename(os.path.realpath(host.at("sys/dev/block", number)))
 
 
 def scsi_id_at(path: str, host: Host = THIS_HOST) -> Optional[str]:
@@ -84,15 +85,10 @@ def hardware_of(path: str, host: Host = THIS_HOST) -> Tuple[str, str, str]:
     name = kernel_name(path, host)
     if name is None:
         return "", "", ""
-    slaves = glob(os.path.join(escape(os.path.join(host.sysfs, "block", name)), "slaves/*"))
+    slaves = glob(os.path.join(escape(host.at("sys/block", name)), "slaves/*"))
     disk = os.path.basename(min(slaves)) if slaves else name
-    device = os.path.join(host.sysfs, "block", disk, "device")
-    try:
-        vendor, model = (_attribute(device, key).decode("ascii", "replace").strip() for key in ("vendor", "model"))
-    except DeviceError as error:
-        log.debug("%s: no vendor and model: %s", path, error)
-        return "", "", ""
-    return vendor, model, unit_serial(os.path.join(device, "vpd_pg80"))
+    device = host.at("sys/block", disk, "device")
+    return attribute(device, "vendor"), attribute(device, "model"), unit_serial(os.path.join(device, "vpd_pg80"))
 
 
 class _SgIoHdr(ctypes.Structure):
@@ -162,9 +158,11 @@ def live_size(path: str) -> Optional[int]:
 
     The kernel's own size is from the moment when the kernel found the disk.
     """
-    capacity = scsi.capacity_16(scsi_command(path, scsi.READ_CAPACITY_16, 32) or b"")
-    capacity = capacity or scsi.capacity_10(scsi_command(path, scsi.READ_CAPACITY_10, 8) or b"")
-    return capacity[0] if capacity else None
+    for command, size in ((scsi.READ_CAPACITY_16, 32), (scsi.READ_CAPACITY_10, 8)):
+        capacity = scsi.capacity(command, scsi_command(path, command, size) or b"")
+        if capacity is not None:
+            return capacity[0]
+    return None
 
 
 def scsi_command(path: str, command: bytes, size: int) -> Optional[bytes]:
@@ -214,7 +212,7 @@ def scsi_command(path: str, command: bytes, size: int) -> Optional[bytes]:
 
 def scsi_id_of_disk(name: str, host: Host = THIS_HOST) -> Optional[str]:
     """Return the SCSIid of a block device by the kernel's name: "sdc", "dm-3"."""
-    disk = os.path.join(host.sysfs, "block", name)
+    disk = host.at("sys/block", name)
     if os.path.isdir(os.path.join(disk, "dm")):
         uuid = _content(os.path.join(disk, "dm/uuid")).decode("ascii", "replace").strip()
         return uuid[len("mpath-") :] or None if uuid.startswith("mpath-") else None
@@ -222,7 +220,8 @@ def scsi_id_of_disk(name: str, host: Host = THIS_HOST) -> Optional[str]:
 
 
 def _id_of_device(device: str) -> Optional[str]:
-    inquiry = Inquiry(_attribute(device, "vendor").ljust(8), _attribute(device, "model").ljust(16))
+    vendor, model = (_content(os.path.join(device, name)).rstrip(b"\n") for name in ("vendor", "model"))
+    inquiry = Inquiry(vendor.ljust(8), model.ljust(16))
     found = id_from_page_83(_content(os.path.join(device, "vpd_pg83")), inquiry)
     return found or id_from_page_80(_content(os.path.join(device, "vpd_pg80")), inquiry)
 
@@ -234,11 +233,6 @@ def unit_serial(path: str) -> str:
             return serial_from_page_80(file.read())
     except OSError:
         return ""  # the LUN has no such page, or its disk is being removed
-
-
-def _attribute(directory: str, name: str) -> bytes:
-    """Return a line of text from sysfs with its blanks."""
-    return _content(os.path.join(directory, name)).rstrip(b"\n")
 
 
 def _content(path: str) -> bytes:
@@ -257,7 +251,7 @@ def _content(path: str) -> bytes:
 
 def scsi_id_of_address(address: str, host: Host = THIS_HOST) -> Optional[str]:
     """Return the SCSIid of the LUN at a SCSI address ("7:0:0:12"), even before the disk driver has made its disk."""
-    return _id_of_device(os.path.join(host.sysfs, "bus/scsi/devices", address))
+    return _id_of_device(host.at("sys/bus/scsi/devices", address))
 
 
 def look_for_luns(scsi_host: str, place: str, host: Host = THIS_HOST) -> None:
@@ -266,7 +260,7 @@ def look_for_luns(scsi_host: str, place: str, host: Host = THIS_HOST) -> None:
     At a dead port this hangs until the kernel gives up, and no signal ends the process. Raises Refused.
     """
     try:
-        with open(os.path.join(host.sysfs, "class/scsi_host", scsi_host, "scan"), "w", encoding="ascii") as switch:
+        with open(host.at("sys/class/scsi_host", scsi_host, "scan"), "w", encoding="ascii") as switch:
             switch.write(place)
     except OSError as error:
         raise Refused(f"It cannot be scanned for LUNs: {error.strerror}.") from error
@@ -278,7 +272,7 @@ def remove_lun(address: str, host: Host = THIS_HOST) -> None:
     Do nothing if the LUN is gone. The caller ensures that no program uses the LUN. Raises Refused if the LUN stays.
     """
     try:
-        with open(os.path.join(host.sysfs, "bus/scsi/devices", address, "delete"), "w", encoding="ascii") as switch:
+        with open(host.at("sys/bus/scsi/devices", address, "delete"), "w", encoding="ascii") as switch:
             switch.write("1")
     except OSError as error:
         if error.errno not in _ABSENT:

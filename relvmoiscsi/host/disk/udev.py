@@ -32,23 +32,19 @@ def disks_of(scsi_id: str, host: Host = THIS_HOST) -> List[str]:
     The kernel read the SCSIid when it found the disk. The array may have mapped another LUN there since; `paths.look`
     asks the disk itself.
     """
-    # A disk is in sysfs a moment before its node is in devtmpfs.
-    return [name for name in _named("sd*", scsi_id, host) if os.path.exists(host.node(name))]
+    found = [name for name in block_devices("sd*", host) if scsi_id_of_disk(name, host) == scsi_id]
+    return [name for name in found if os.path.exists(host.node(name))]  # a node comes a moment after the disk in sysfs
 
 
 def maps_of(scsi_id: str, host: Host = THIS_HOST) -> List[str]:
     """Return the kernel's names ("dm-3") of the LUN's multipath maps."""
-    return _named("dm-*", scsi_id, host)
-
-
-def _named(pattern: str, scsi_id: str, host: Host) -> List[str]:
-    names = block_devices(pattern, host)
-    return sorted((name for name in names if scsi_id_of_disk(name, host) == scsi_id), key=by_age)
+    return [name for name in block_devices("dm-*", host) if scsi_id_of_disk(name, host) == scsi_id]
 
 
 def block_devices(pattern: str, host: Host = THIS_HOST) -> List[str]:
-    """Return the kernel's names of this host's block devices that match a pattern such as "sd*"."""
-    return [os.path.basename(path) for path in glob(os.path.join(escape(host.sysfs), "block", pattern))]
+    """Return the kernel's names, by age, of this host's block devices that match a pattern such as "sd*"."""
+    paths = glob(os.path.join(escape(host.at("sys/block")), pattern))
+    return sorted((os.path.basename(path) for path in paths), key=by_age)
 
 
 def by_age(name: str) -> Any:
@@ -88,7 +84,7 @@ def settle(
             # "I:" is the time of udev's first event for the device, in microseconds of CLOCK_MONOTONIC.
             stamps = [line[2:] for line in database(name, host) if line.startswith("I:")]
             is_handled = any(untrusted.is_number(stamp) and int(stamp) >= moment * 1000000 for stamp in stamps)
-            if _is_there(name, host) and not is_handled:
+            if os.path.exists(host.at("sys/block", name)) and not is_handled:
                 found.append(name)
         return found
 
@@ -122,11 +118,11 @@ def look_again(names: Sequence[str], timeout_seconds: float, host: Host = THIS_H
     settle(names, timeout_seconds, host=host)  # udev may still handle the first event of a new device
     if not is_running(host):
         return
-    before = {name: _written(name, host) for name in names}
+    before, there = {name: _written(name, host) for name in names}, {name: host.at("sys/block", name) for name in names}
     for name in names:
         make_event(name, host)
     late = _late(
-        lambda: [name for name, entry in before.items() if _is_there(name, host) and _written(name, host) == entry],
+        lambda: [name for name in names if os.path.exists(there[name]) and _written(name, host) == before[name]],
         max(0.0, end - time.monotonic()),
         host,
     )
@@ -143,7 +139,7 @@ def _late(waiting: Callable[[], List[str]], seconds: float, host: Host) -> List[
 def make_event(kernel_name: str, host: Host = THIS_HOST, action: str = "change") -> None:
     """Have udev apply its rules to the block device again."""
     try:
-        with open(os.path.join(host.sysfs, "block", kernel_name, "uevent"), "w", encoding="ascii") as uevent:
+        with open(host.at("sys/block", kernel_name, "uevent"), "w", encoding="ascii") as uevent:
             uevent.write(action)
     except OSError as error:
         log.debug("no %s event for %s: %s", action, kernel_name, error.strerror)  # the device is being removed
@@ -160,10 +156,6 @@ def database(name: str, host: Host = THIS_HOST) -> List[str]:
         return []
 
 
-def _is_there(name: str, host: Host) -> bool:
-    return os.path.exists(os.path.join(host.sysfs, "block", name))
-
-
 def _written(name: str, host: Host) -> Tuple[int, int]:
     """Identify the file of the device's database entry. udev writes a new file each time."""
     try:
@@ -175,5 +167,5 @@ def _written(name: str, host: Host) -> Tuple[int, int]:
 
 def _entry(name: str, host: Host) -> str:
     """Return the path of a device's entry in udev's database. Raises OSError if there is no such device."""
-    with open(os.path.join(host.sysfs, "block", name, "dev"), encoding="ascii") as number:
+    with open(host.at("sys/block", name, "dev"), encoding="ascii") as number:
         return host.at("run/udev/data/b" + number.read().strip())

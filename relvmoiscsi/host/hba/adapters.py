@@ -58,6 +58,14 @@ class Disk(NamedTuple):
     size_bytes: int
 
 
+class TargetPort(NamedTuple):
+    """A target port that an adapter is logged in to."""
+
+    address: str  #: "1:0:0": host, channel, target
+    wwpn: str  #: "500a098186c37a1d"
+    is_online: bool  #: sysfs keeps a port whose link is down for some time
+
+
 class ScanPlace(NamedTuple):
     """A place where an adapter looks for LUNs."""
 
@@ -68,8 +76,12 @@ class ScanPlace(NamedTuple):
 def adapters(driver: str = ANY_DRIVER, host: Host = THIS_HOST) -> List[Adapter]:
     """Return the adapters of this host by number. `driver` is the start of a driver's name."""
     found = []
-    for path in glob(os.path.join(escape(host.sysfs), "class/scsi_host/host[0-9]*")):
-        adapter = Adapter(os.path.basename(path), _driver_of(path))
+    for path in glob(os.path.join(escape(host.at("sys")), "class/scsi_host/host[0-9]*")):
+        drivers = [driver for name, driver in _BY_FILE if os.path.exists(os.path.join(path, name))]
+        drivers += [attribute(path, "driver_name"), attribute(path, "proc_name")]
+        lines = text_of(os.path.join(path, "uevent")).splitlines()
+        drivers += [line.partition("=")[2].strip() for line in lines if line.startswith("PHYSDEVDRIVER=")]
+        adapter = Adapter(os.path.basename(path), next((one for one in drivers if one not in _NO_NAME), "Unknown"))
         if not _NO_ADAPTERS.match(adapter.driver) and (driver == ANY_DRIVER or adapter.driver.startswith(driver)):
             found.append(adapter)
     return sorted(found, key=lambda adapter: int(adapter.number))
@@ -78,7 +90,7 @@ def adapters(driver: str = ANY_DRIVER, host: Host = THIS_HOST) -> List[Adapter]:
 def addresses(adapter_list: Sequence[Adapter], host: Host = THIS_HOST) -> List[str]:
     """Return the SCSI addresses of all LUNs behind the adapters, with and without a disk of the kernel."""
     numbers = {adapter.number for adapter in adapter_list}
-    devices = os.path.join(host.sysfs, "bus/scsi/devices")
+    devices = host.at("sys/bus/scsi/devices")
     found = [os.path.basename(path) for path in glob(os.path.join(escape(devices), "*:*"))]
     found = [one for one in found if _ADDRESS.match(one) and one.split(":")[0] in numbers]
     there = [one for one in found if attribute(devices, one, "type") == _DISK]
@@ -92,7 +104,7 @@ def addresses_of(scsi_id: str, adapter_list: Sequence[Adapter], host: Host = THI
 
 def disk_at(address: str, host: Host = THIS_HOST) -> Optional[str]:
     """Return the kernel's name of the disk at a SCSI address; None if the kernel has no disk or udev no node yet."""
-    names = glob(os.path.join(escape(host.sysfs), "bus/scsi/devices", address, "block/sd*"))
+    names = glob(os.path.join(escape(host.at("sys")), "bus/scsi/devices", address, "block/sd*"))
     found = [os.path.basename(path) for path in names]
     return found[0] if found and os.path.exists(host.node(found[0])) else None
 
@@ -100,11 +112,11 @@ def disk_at(address: str, host: Host = THIS_HOST) -> Optional[str]:
 def disks(adapter_list: Sequence[Adapter], host: Host = THIS_HOST) -> List[Disk]:
     """Return the disks behind the adapters in the order of their SCSI addresses."""
     drivers: Dict[str, str] = {adapter.number: adapter.driver for adapter in adapter_list}
-    devices, found = os.path.join(host.sysfs, "bus/scsi/devices"), []
+    devices, found = host.at("sys/bus/scsi/devices"), []
     for address in addresses(adapter_list, host):
         name = disk_at(address, host)
         if name is not None:
-            sectors = attribute(host.sysfs, "block", name, "size")
+            sectors = attribute(host.at("sys/block", name, "size"))
             disk = Disk(
                 name=name,
                 address=address,
@@ -130,10 +142,10 @@ def places(
     if not wwpns:
         return [ScanPlace(adapter, f"- - {number}") for adapter in adapter_list for number in numbers]
     return [
-        ScanPlace(adapter, " ".join([*place.split(":")[1:], number]))
+        ScanPlace(adapter, " ".join([*port.address.split(":")[1:], number]))
         for adapter in adapter_list
-        for place, port in _ports(adapter, host).items()
-        if _wwpn(port) in wwpns
+        for port in _ports(adapter, host)
+        if port.wwpn in wwpns
         for number in numbers
     ]
 
@@ -150,22 +162,16 @@ def numbers_of(lun: int) -> List[int]:
 
 def remote_ports(adapter_list: Sequence[Adapter], host: Host = THIS_HOST) -> List[str]:
     """Return the WWPNs of the target ports that the adapters are logged in to."""
-    return sorted({_wwpn(port) for adapter in adapter_list for port in _ports(adapter, host).values()})
+    return sorted({port.wwpn for adapter in adapter_list for port in _ports(adapter, host)})
 
 
 def ports_online(adapter_list: Sequence[Adapter], host: Host = THIS_HOST) -> List[str]:
     """Return the target ports that the adapters are logged in to now, as SCSI addresses without a LUN: "1:0:0".
 
-    sysfs keeps a port whose link is down for some time; this list omits such a port. When a port comes up, the kernel
-    itself looks for LUNs behind the port, without a scan.
+    When a port comes up, the kernel itself looks for LUNs behind the port, without a scan.
     Source: Linux drivers/scsi/scsi_transport_fc.c, fc_remote_port_rolechg, fc_scsi_scan_rport.
     """
-    return [
-        place
-        for adapter in adapter_list
-        for place, port in _ports(adapter, host).items()
-        if attribute(port, "port_state") == "Online"
-    ]
+    return [port.address for adapter in adapter_list for port in _ports(adapter, host) if port.is_online]
 
 
 def port_facts(adapter: Adapter, kind: str, names: Sequence[str], host: Host = THIS_HOST) -> Optional[Dict[str, str]]:
@@ -173,37 +179,19 @@ def port_facts(adapter: Adapter, kind: str, names: Sequence[str], host: Host = T
 
     None if sysfs does not have the adapter as such a port.
     """
-    directory = os.path.join(host.sysfs, "class", kind, adapter.name)
+    directory = host.at("sys/class", kind, adapter.name)
     if not os.path.exists(directory):
         return None
     found = {name: attribute(directory, name) for name in names}
     return {name: text for name, text in found.items() if text}
 
 
-def _driver_of(path: str) -> str:
-    for name, driver in _BY_FILE:
-        if os.path.exists(os.path.join(path, name)):
-            return driver
-    for name in ("driver_name", "proc_name"):
-        text = attribute(path, name)
-        if text not in _NO_NAME:
-            return text
-    for line in text_of(os.path.join(path, "uevent")).splitlines():
-        if line.startswith("PHYSDEVDRIVER="):
-            return line.partition("=")[2].strip()
-    return "Unknown"
-
-
-def _ports(adapter: Adapter, host: Host) -> Dict[str, str]:
-    """Return sysfs's directories of the target ports that the adapter is logged in to, by address: "1:0:0"."""
-    found = {}
-    for path in sorted(glob(os.path.join(escape(host.sysfs), f"class/fc_remote_ports/rport-{adapter.number}:*"))):
+def _ports(adapter: Adapter, host: Host) -> List[TargetPort]:
+    found = []
+    for path in sorted(glob(os.path.join(escape(host.at("sys")), f"class/fc_remote_ports/rport-{adapter.number}:*"))):
         match, target = _REMOTE_PORT.search(path), attribute(path, "scsi_target_id")
         if match and untrusted.is_number(target):  # -1: the remote port is an initiator, or it has logged out
-            found[f"{adapter.number}:{match.group(2)}:{target}"] = path
+            address, name = f"{adapter.number}:{match.group(2)}:{target}", attribute(path, "port_name")
+            wwpn = name[2:] if name.startswith("0x") else name
+            found.append(TargetPort(address, wwpn, attribute(path, "port_state") == "Online"))
     return found
-
-
-def _wwpn(port: str) -> str:
-    name = attribute(port, "port_name")
-    return name[2:] if name.startswith("0x") else name

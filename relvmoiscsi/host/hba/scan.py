@@ -52,12 +52,8 @@ def take_away(addresses: Iterable[str], deadline: Deadline, host: Host = THIS_HO
     disks = {address: disk_at(address, host) for address in addresses}
     problems: Dict[str, object] = {}
     # One search finds the users of all disks: a search takes a while on a large host.
-    names = [disk for disk in disks.values() if disk]
-
-    def used() -> Dict[str, List[str]]:
-        return {disk: users for disk, users in holders.users_of_each(names, host).items() if users}
-
-    (users,) = run_parallel([partial(_lasting, used)], deadline, "it was known who uses the disk")
+    search = partial(holders.users_of_each, [disk for disk in disks.values() if disk], host)
+    (users,) = run_parallel([partial(_lasting, search)], deadline, "it was known who uses the disk")
     if isinstance(users, RelvmoiscsiError):
         problems = dict.fromkeys(disks, users)
     else:

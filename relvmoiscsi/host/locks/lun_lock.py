@@ -24,7 +24,6 @@ import os
 import socket
 import time
 from contextlib import contextmanager
-from functools import partial
 from typing import ContextManager, Dict, Iterator
 
 from relvmoiscsi.errors import Refused, UsageError
@@ -34,7 +33,7 @@ from relvmoiscsi.host.locks.sm_locks import WAIT_SECONDS, busy
 from relvmoiscsi.host.run_directory import RUN_DIRECTORY, open_lock_file
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.scsi_id_text import is_scsi_id
-from relvmoiscsi.wording import command
+from relvmoiscsi.wording import shell_command
 
 log = logging.getLogger(__name__)
 
@@ -47,9 +46,7 @@ def lun_lock(scsi_id: str, host: Host = THIS_HOST, timeout: float = WAIT_SECONDS
     Raises, before the block, Busy if another process keeps the lock, Refused if the lock file cannot be trusted.
     """
     path, deadline = _path(scsi_id, host), time.monotonic() + timeout
-    return flock.lock_file(
-        path, lambda: open_lock_file(scsi_id, host, LOCKS), deadline, partial(busy, path), host, guards_lun=True
-    )
+    return flock.lock_file(path, lambda: open_lock_file(scsi_id, host, LOCKS), deadline, busy, host, guards_lun=True)
 
 
 @contextmanager
@@ -68,10 +65,10 @@ def user_lock(scsi_id: str, host: Host = THIS_HOST, timeout: float = WAIT_SECOND
                 if error.errno != errno.EADDRINUSE:
                     raise Refused(f"The lock of the LUN cannot be taken: {error.strerror}.") from error
             if time.monotonic() >= deadline:
-                listed = command("ss", "-xlp", "src", "@" + name)
+                listed = shell_command("ss -xlp src", "@" + name)
                 raise Refused(
                     f"Another relvmoiscsi is at work on the LUN {scsi_id}. Try again when that process has ended. "
-                    f"{listed} names the process to the user of the process, and to root."
+                    f"`{listed}` names the process to the user of the process, and to root."
                 )
             time.sleep(POLL_SECONDS)
         taken.listen(1)  # for `ss`, which lists listening sockets

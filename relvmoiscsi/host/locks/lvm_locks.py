@@ -64,7 +64,7 @@ def lvm_locks(
         for path in [os.path.join(found, name) for name in lock_names] if found is not None else ():
             opened = partial(flock.open_lock, path, os.O_APPEND | os.O_RDWR)
             try:
-                descriptors.append(held.enter_context(flock.lock_file(path, opened, deadline, partial(_taken, path))))
+                descriptors.append(held.enter_context(flock.lock_file(path, opened, deadline, _taken)))
             except FileNotFoundError as error:
                 raise NotFound(
                     f"The directory of the LVM lock {path} does not exist. Install LVM2, or check locking_dir in "

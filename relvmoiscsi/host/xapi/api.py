@@ -33,11 +33,7 @@ class XapiFailure(RelvmoiscsiError):
     def __init__(self, message: str, description: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.description = list(description)
-
-    @property
-    def code(self) -> str:
-        """Return the code of xapi's error ("UUID_INVALID"); "" where xapi gave none."""
-        return self.description[0] if self.description else ""
+        self.code = self.description[0] if self.description else ""  #: "UUID_INVALID"; "" where xapi gave none
 
 
 class Xapi:

@@ -16,9 +16,11 @@ gen_list_option and accept_sm_plugin.
 import os
 import re
 import stat
-from typing import List, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.errors import NotFound
+from relvmoiscsi.host.files import content_of
+from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 CONF = "/etc/xapi.conf"
 CONF_D = "/etc/xapi.conf.d"
@@ -41,45 +43,41 @@ class Setting(NamedTuple):
         return ALL in self.plugins or os.fsencode(name).lower() in [os.fsencode(each).lower() for each in self.plugins]
 
 
-def sm_plugins(root: str = "/") -> List[Setting]:
+def sm_plugins(host: Host = THIS_HOST) -> List[Setting]:
     """Return the sm-plugins lines that xapi would read if it started now, in its order. The last line counts.
 
     Raises NotFound if a file exists and cannot be read.
     """
-    files, _obstacles = conf_files(root)
-    return [setting for path in files for setting in settings_of(path, read_conf(root, path))]
+    files, _obstacles = conf_files(host)
+    return [setting for path, content in files.items() for setting in settings_of(path, content)]
 
 
-def conf_files(root: str) -> Tuple[List[str], List[str]]:
-    """Return the files that xapi reads, in its order, and the obstacles in xapi.conf.d, all without the root.
+def conf_files(host: Host) -> Tuple[Dict[str, bytes], List[str]]:
+    """Return the files that xapi reads, with their content and in its order, and the obstacles in xapi.conf.d.
 
-    An obstacle is a directory, a pipe, a socket or a dangling link: with any of them xapi fails.
+    The paths are without the root. An obstacle is a directory, a pipe, a socket or a dangling link: with any of them
+    xapi fails. Raises NotFound if a file exists and cannot be read.
     """
-    files: List[str] = [CONF] if os.path.exists(under(root, CONF)) else []
+    paths: List[str] = [CONF] if os.path.exists(host.at(CONF)) else []
     obstacles: List[str] = []
     try:
-        names = os.listdir(os.fsencode(under(root, CONF_D)))
+        names = os.listdir(os.fsencode(host.at(CONF_D)))
     except (FileNotFoundError, NotADirectoryError):  # xapi too reads this as an empty directory
         names = []
     for path in [os.path.join(CONF_D, os.fsdecode(name)) for name in sorted(names)]:
         try:
-            mode = os.stat(under(root, path)).st_mode
+            mode = os.stat(host.at(path)).st_mode
             is_obstacle = stat.S_ISDIR(mode) or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
         except OSError:  # a link to nowhere, or to itself
-            is_obstacle = os.path.islink(under(root, path))
-        (obstacles if is_obstacle else files).append(path)
+            is_obstacle = os.path.islink(host.at(path))
+        (obstacles if is_obstacle else paths).append(path)
+    files: Dict[str, bytes] = {}
+    for path in paths:
+        try:
+            files[path] = content_of(host.at(path)) or b""  # None: the file has gone meanwhile
+        except OSError as error:
+            raise NotFound(f"{host.at(path)} cannot be read: {error.strerror}.") from error
     return files, obstacles
-
-
-def read_conf(root: str, path: str) -> bytes:
-    """Return the content of a configuration file, b"" if it is gone. Raises NotFound if it cannot be read."""
-    try:
-        with open(under(root, path), "rb") as file:
-            return file.read()
-    except FileNotFoundError:
-        return b""
-    except OSError as error:
-        raise NotFound(f"{under(root, path)} cannot be read: {error.strerror}.") from error
 
 
 def settings_of(path: str, content: bytes) -> List[Setting]:
@@ -97,8 +95,3 @@ def value_of(line: bytes) -> Optional[Tuple[str, ...]]:
     if len(value) >= _SHORTEST_QUOTED and value[:1] == value[-1:] and value[:1] in (b"'", b'"'):
         value = value[1:-1]
     return tuple(os.fsdecode(name) for name in _SPACES.split(value) if name)
-
-
-def under(root: str, path: str) -> str:
-    """Return the absolute `path` below the directory `root`."""
-    return os.path.join(root, path.lstrip("/"))

@@ -73,59 +73,55 @@ def from_json(text: str) -> Use:
     return Use(disks, stacked, is_worked_on)
 
 
-class OtherHosts:
-    """The hosts of the pool other than the host of this call."""
+def verify_unused(xapi: Xapi, own_ref: str, scsi_id: str, deadline: Deadline) -> None:
+    """Raise Refused if another host has volumes on the LUN, or runs a call of relvmoiscsi on the LUN.
 
-    def __init__(self, xapi: Xapi, own_ref: str) -> None:
-        self._xapi, self._own_ref = xapi, own_ref
+    `own_ref` is xapi's reference of this host. Log a warning for each host that does not answer. The caller has
+    locked the LUN on this host.
+    """
+    hosts = {ref: host for ref, host in xapi.records("host").items() if ref != own_ref}
+    sentences, at_work = [], []
+    for ref, answer in _answers(xapi, list(hosts), scsi_id, deadline).items():
+        name = str(hosts[ref].get("name_label", "")) or ref
+        if not isinstance(answer, Use):
+            log.warning("the host %s was not asked whether it has the LUN %s in use: %s", name, scsi_id, answer)
+            continue
+        at_work += [name] if answer.is_worked_on else []
+        disks = ", ".join(answer.disks)
+        if answer.stacked:
+            what = " and ".join("the SR " + uuid for uuid in srs_of(answer.stacked)) or ", ".join(answer.stacked)
+            sentences.append(f"The host {name} runs {what} on the clone's disk {disks}.")
+        elif disks:
+            advice = "map a clone to the pool's master alone until it has its identities"
+            log.warning("the host %s sees the LUN as %s; %s", name, disks, advice)
+    if sentences:
+        raise Refused(
+            "{} That host uses the clone in the place of the original. Detach the SR from that host, or move its "
+            "VMs away and restart that host. Unmap the clone from that host, then try again.".format(
+                " ".join(sentences)
+            )
+        ).in_state("Nothing was written.")
+    if at_work:
+        problem = "The host {} is at work on the LUN {}. Try again when that has ended."
+        raise Refused(problem.format(at_work[0], scsi_id)).in_state("Nothing was written.")
 
-    def verify_unused(self, scsi_id: str, deadline: Deadline) -> None:
-        """Raise Refused if another host has volumes on the LUN, or runs a call of relvmoiscsi on the LUN.
 
-        Log a warning for each host that does not answer. The caller has locked the LUN on this host.
-        """
-        hosts = {ref: host for ref, host in self._xapi.records("host").items() if ref != self._own_ref}
-        sentences, at_work = [], []
-        for ref, answer in self._answers(list(hosts), scsi_id, deadline).items():
-            name = str(hosts[ref].get("name_label", "")) or ref
-            if not isinstance(answer, Use):
-                log.warning("the host %s was not asked whether it has the LUN %s in use: %s", name, scsi_id, answer)
-                continue
-            at_work += [name] if answer.is_worked_on else []
-            disks = ", ".join(answer.disks)
-            if answer.stacked:
-                what = " and ".join("the SR " + uuid for uuid in srs_of(answer.stacked)) or ", ".join(answer.stacked)
-                sentences.append(f"The host {name} runs {what} on the clone's disk {disks}.")
-            elif disks:
-                advice = "map a clone to the pool's master alone until it has its identities"
-                log.warning("the host %s sees the LUN as %s; %s", name, disks, advice)
-        if sentences:
-            raise Refused(
-                "{} That host uses the clone in the place of the original. Detach the SR from that host, or move its "
-                "VMs away and restart that host. Unmap the clone from that host, then try again.".format(
-                    " ".join(sentences)
-                )
-            ).in_state("Nothing was written.")
-        if at_work:
-            problem = "The host {} is at work on the LUN {}. Try again when that has ended."
-            raise Refused(problem.format(at_work[0], scsi_id)).in_state("Nothing was written.")
+def _answers(xapi: Xapi, refs: List[str], scsi_id: str, deadline: Deadline) -> Dict[str, Union[Use, str]]:
+    """Return each host's answer, or the reason why the host gave none."""
+    seconds = deadline.within(ANSWER_SECONDS)
+    asked = xapi.within(seconds)
+    found: Dict[str, Union[Use, str]] = dict.fromkeys(refs, f"it did not answer within {seconds:g} seconds")
 
-    def _answers(self, refs: List[str], scsi_id: str, deadline: Deadline) -> Dict[str, Union[Use, str]]:
-        """Return each host's answer, or the reason why the host gave none."""
-        seconds = deadline.within(ANSWER_SECONDS)
-        xapi = self._xapi.within(seconds)
-        found: Dict[str, Union[Use, str]] = dict.fromkeys(refs, f"it did not answer within {seconds:g} seconds")
+    def ask(ref: str) -> None:
+        try:
+            found[ref] = from_json(str(asked.call("host.call_plugin", ref, PLUGIN, FUNCTION, {"SCSIid": scsi_id})))
+        except Exception as error:  # noqa: BLE001 - whatever a host answers, the caller gets a sentence
+            found[ref] = str(error)
 
-        def ask(ref: str) -> None:
-            try:
-                found[ref] = from_json(str(xapi.call("host.call_plugin", ref, PLUGIN, FUNCTION, {"SCSIid": scsi_id})))
-            except Exception as error:  # noqa: BLE001 - whatever a host answers, the caller gets a sentence
-                found[ref] = str(error)
-
-        threads = [threading.Thread(target=ask, args=(ref,), daemon=True) for ref in refs]
+    threads = [threading.Thread(target=ask, args=(ref,), daemon=True) for ref in refs]
+    for thread in threads:
+        thread.start()
+    with terminated.waiting():
         for thread in threads:
-            thread.start()
-        with terminated.waiting():
-            for thread in threads:
-                thread.join(seconds)
-        return dict(found)
+            thread.join(seconds)
+    return dict(found)

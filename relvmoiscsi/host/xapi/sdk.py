@@ -37,17 +37,13 @@ _PIECE_BYTES = 1 << 16
 _MOST_LINE_BYTES = 8 << 20
 
 
-class _BoundedLines:
+class _BoundedLines(io.BufferedReader):
     """The file of an answer. Lines may come for ever: http.client skips each `100 Continue`, and each trailer."""
 
-    def __init__(self, file: Any) -> None:
-        self._file, self._left = file, _MOST_LINE_BYTES
+    _left = _MOST_LINE_BYTES
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-    def readline(self, limit: int = -1) -> bytes:
-        line: bytes = self._file.readline(limit)
+    def readline(self, limit: Optional[int] = -1) -> bytes:
+        line = super().readline(limit)
         self._left -= len(line)
         if self._left < 0:
             raise http.client.HTTPException("the answer has lines without end")
@@ -65,9 +61,9 @@ class _TimedSocket(io.RawIOBase):
         self._limit = connection.gettimeout()
         self._until = math.inf if self._limit is None else time.monotonic() + self._limit
 
-    def makefile(self, *_: Any) -> io.BufferedReader:
+    def makefile(self, *_: Any) -> _BoundedLines:
         """Return the file, as HTTPResponse asks a socket for it."""
-        return io.BufferedReader(self)
+        return _BoundedLines(self)
 
     def readable(self) -> bool:
         return True
@@ -99,7 +95,6 @@ class BoundedResponse(http.client.HTTPResponse):
 
     def __init__(self, sock: Any, *arguments: Any, **more: Any) -> None:
         super().__init__(cast(Any, _TimedSocket(sock)), *arguments, **more)
-        self.fp: Any = _BoundedLines(self.fp)
 
     def begin(self) -> None:
         """Read the headers. Raises HTTPException for a compressed answer: some bytes could become any number."""

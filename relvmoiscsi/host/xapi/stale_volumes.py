@@ -14,11 +14,11 @@ Source: sm LVHDoISCSISR.py attach, LVHDSR.py attach, lvutil.py checkPVScsiIds.
 import logging
 from typing import Any, Callable, Mapping, Optional, Sequence
 
-from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_xapi, own_ref
 from relvmoiscsi.host.xapi.other_hosts import srs_of, use_of_lun
-from relvmoiscsi.wording import command
+from relvmoiscsi.wording import shell_command
 
 log = logging.getLogger(__name__)
 
@@ -54,30 +54,37 @@ def is_attached_here(sr_uuid: str, host: Host) -> Optional[bool]:
         return None
 
 
-def advice(
+def advise(
+    refused: Refused,
     scsi_id: Optional[str],
     read_sr: Callable[[str], str],
     is_attached_here: Callable[[str], Optional[bool]],
+    objection_of_pool: Callable[[], Optional[Refused]],
     host: Host = THIS_HOST,
-) -> str:
-    """Return how to remove volumes that SM has activated on a clone, for a refused open; "" without such volumes.
+) -> None:
+    """Add to a refusal how to remove volumes that SM has activated on a clone. Without such volumes, add nothing.
 
     `read_sr` returns the UUID of the SR on a disk of the LUN. `is_attached_here` answers for an SR as `is_attached`.
+    `objection_of_pool` returns why the pool forbids a write to the LUN. Such a LUN may be the original: the objection
+    stands in the place of the advice.
     """
     use = use_of_lun(scsi_id, host) if scsi_id is not None else None
     if use is None or not (use.stacked and use.disks):
-        return ""
+        return
     try:
         sr_uuid = read_sr(use.disks[0])
     except (RelvmoiscsiError, RuntimeError) as problem:
         log.warning("which SR the LUN holds could not be read: %s", problem)
-        return ""
-    return way_out(sr_uuid, use.stacked, is_attached_here)
+        return
+    advice = way_out(sr_uuid, use.stacked, is_attached_here)
+    if advice:
+        objection = objection_of_pool()
+        refused.message += " " + (advice if objection is None else objection.message)
 
 
 def vg_command(sr_uuid: str) -> str:
     """Return the command that deactivates the volumes of an SR on this host."""
-    return command("vgchange", "-an", f"VG_XenStorage-{sr_uuid}")
+    return f"`{shell_command('vgchange -an', f'VG_XenStorage-{sr_uuid}')}`"
 
 
 def way_out(lun_sr: str, stacked: Sequence[str], is_attached_here: Callable[[str], Optional[bool]]) -> str:
@@ -92,7 +99,7 @@ def way_out(lun_sr: str, stacked: Sequence[str], is_attached_here: Callable[[str
     if is_here is None:
         return (
             f"{what} It is unknown whether this host has that SR attached. Run "
-            f"{command('xe', 'pbd-list', f'sr-uuid={lun_sr}')} when xapi answers: if the PBD of this host is "
+            f"`{shell_command('xe pbd-list', f'sr-uuid={lun_sr}')}` when xapi answers: if the PBD of this host is "
             "attached, this LUN may be the original in use. Deactivate no volume before that is known. Then repeat the "
             "command."
         )

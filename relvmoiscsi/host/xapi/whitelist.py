@@ -21,11 +21,11 @@ from typing import Dict, Iterable, Iterator, List, Tuple
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host import files
 from relvmoiscsi.host.run_directory import only_one
-from relvmoiscsi.host.this_host import Host
+from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi import conf
-from relvmoiscsi.host.xapi.conf import CONF, CONF_D, SM_PLUGINS, under
+from relvmoiscsi.host.xapi.conf import CONF, CONF_D, SM_PLUGINS
+from relvmoiscsi.sr_types import OWN_TYPES
 
-OURS = ("relvmoiscsi", "relvmohba")  #: the product's SR types
 DROP_IN = "zz-relvmoiscsi.conf"
 NEW_FILE = "/etc/.relvmoiscsi.new"  #: beside xapi.conf.d, never inside
 WAIT_SECONDS = 10.0
@@ -35,55 +35,55 @@ _NAME_MAX = 255  #: bytes
 _TEXT = """\
 {written}, and written anew at each start of xapi: make your changes in {source}.
 # xapi takes the last {setting} line as the whole list of storage drivers, and reads this file last. The line repeats
-# the list of {source}, and adds relvmoiscsi and relvmohba.
+# the list of {source}, and adds {own}.
 {setting} = {plugins}
 """
 
 Files = Dict[str, bytes]  #: content by path without the root, in the order in which xapi reads the files
 
 
-def sync(root: str = "/") -> Tuple[bool, str]:
-    """Bring the drop-in up to date with the other files under `root`. A second call changes nothing.
+def sync(host: Host = THIS_HOST) -> Tuple[bool, str]:
+    """Bring the drop-in up to date with the other files of xapi on `host`. A second call changes nothing.
 
     Return whether xapi will read another list than before, and a sentence for an administrator.
 
     Raises NotFound or Refused if a file cannot be read or written; xapi then reads the earlier list.
     """
-    with _alone(root):
-        ours, others = _files(root)
+    with _alone(host):
+        ours, others = _files(host)
         settings = [setting for path, content in others.items() for setting in conf.settings_of(path, content)]
         if not settings:
             return False, f"Neither {CONF} nor {CONF_D} sets {SM_PLUGINS}: nothing was written."
         base = settings[-1]
-        plugins = base.plugins + tuple(name for name in OURS if not base.allows(name))
+        plugins = base.plugins + tuple(name for name in OWN_TYPES if not base.allows(name))
         source = printable(base.path)
         if plugins == base.plugins:
-            return _unlink(root, ours), f"{source} accepts {' and '.join(OURS)} already."
+            return _unlink(host, ours), f"{source} accepts {' and '.join(OWN_TYPES)} already."
         path = os.path.join(CONF_D, _name(list(others), settings))
-        words = {"written": _WRITTEN, "setting": SM_PLUGINS, "source": source}
+        words = {"written": _WRITTEN, "setting": SM_PLUGINS, "source": source, "own": " and ".join(OWN_TYPES)}
         content = os.fsencode(_TEXT.format(plugins=" ".join(plugins), **words))
         if [setting.plugins for setting in conf.settings_of("", content)] != [plugins]:
             problem = "The {} of {} cannot be repeated in another file: {}. Change it, then try again."
             raise Refused(problem.format(SM_PLUGINS, source, printable(" ".join(base.plugins))))
         changed = ours != {path: content}
         if changed:
-            directory = under(root, CONF_D)
+            directory = host.at(CONF_D)
             try:
                 files.make_directory(directory, 0o755)
-                files.replace(under(root, path), content, under(root, NEW_FILE))
+                files.replace(host.at(path), content, host.at(NEW_FILE))
                 files.sync_directory(directory)
             except OSError as error:
                 raise _unchanged(path, error) from error
-            _unlink(root, [name for name in ours if name != path])
+            _unlink(host, [name for name in ours if name != path])
         was = "was written" if changed else "is up to date"
-        return changed, f"{printable(path)} {was}: the drivers of {source}, {' and '.join(OURS)}."
+        return changed, f"{printable(path)} {was}: the drivers of {source}, {' and '.join(OWN_TYPES)}."
 
 
-def remove(root: str = "/") -> Tuple[bool, str]:
-    """Remove the drop-ins under `root`. Return, and raise, as `sync` does."""
-    with _alone(root):
-        ours, _others = _files(root)
-        return _unlink(root, ours), " ".join(f"{printable(path)} was removed." for path in ours)
+def remove(host: Host = THIS_HOST) -> Tuple[bool, str]:
+    """Remove the drop-ins on `host`. Return, and raise, as `sync` does."""
+    with _alone(host):
+        ours, _others = _files(host)
+        return _unlink(host, ours), " ".join(f"{printable(path)} was removed." for path in ours)
 
 
 def printable(text: str) -> str:
@@ -106,20 +106,20 @@ def _name(others: List[str], settings: List[conf.Setting]) -> str:
 # --- the files
 
 
-def _files(root: str) -> Tuple[Files, Files]:
+def _files(host: Host) -> Tuple[Files, Files]:
     """Return the drop-ins, and all other files."""
-    found = {path: conf.read_conf(root, path) for path in conf.conf_files(root)[0]}
+    found, _obstacles = conf.conf_files(host)
     ours = {path: text for path, text in found.items() if text.startswith(_WRITTEN.encode())}
     return ours, {path: text for path, text in found.items() if path not in ours}
 
 
-def _unlink(root: str, paths: Iterable[str]) -> bool:
+def _unlink(host: Host, paths: Iterable[str]) -> bool:
     """Remove these files. Return whether there were any. Raises Refused."""
     names = list(paths)
     for path in names:
         try:
-            os.unlink(under(root, path))
-            files.sync_directory(os.path.dirname(under(root, path)))
+            os.unlink(host.at(path))
+            files.sync_directory(os.path.dirname(host.at(path)))
         except OSError as error:
             raise _unchanged(path, error) from error
     return bool(names)
@@ -130,15 +130,15 @@ def _unchanged(path: str, error: OSError) -> Refused:
 
 
 @contextmanager
-def _alone(root: str) -> Iterator[None]:
+def _alone(host: Host) -> Iterator[None]:
     """Hold the lock on these files, and remove a file that a killed run left in /etc."""
-    etc = under(root, "/etc")
+    etc = host.at("/etc")
     try:
         os.stat(etc)
     except OSError as error:
         raise NotFound(f"{etc} cannot be opened: {error.strerror}.") from error
 
-    with only_one("whitelist.lock", Host(root), WAIT_SECONDS, f"sm-whitelist waited {WAIT_SECONDS:g} seconds for"):
-        if os.path.lexists(under(root, NEW_FILE)):
-            _unlink(root, [NEW_FILE])
+    with only_one("whitelist.lock", host, WAIT_SECONDS, f"sm-whitelist waited {WAIT_SECONDS:g} seconds for"):
+        if os.path.lexists(host.at(NEW_FILE)):
+            _unlink(host, [NEW_FILE])
         yield

@@ -111,7 +111,7 @@ def _discarded(
     destroyed: Dict[str, List[str]],
 ) -> Answer:
     rows: List[Dict[str, Any]] = []
-    lines = []
+    lines, steps = [], []
     for ref in plan.uses:
         uuid, name = plan.pool.srs[ref]["uuid"], str(plan.pool.srs[ref]["name_label"])
         error: Optional[str] = str(failed[ref]) if ref in failed else None
@@ -122,8 +122,7 @@ def _discarded(
             if not error or (record["snapshot_of"] if record["is_a_snapshot"] else vm) in destroyed[ref]:
                 (snapshots if record["is_a_snapshot"] else vms).append(record["name_label"])
         others = [] if error else sorted(set(plan.losers(ref).values()))
-        row = {"sr": uuid, "name": name, "status": status, "problem": error, "vm_names": vms, "snapshots": snapshots}
-        rows.append({**row, "vms_left_without_disks": others})
+        rows.append(_row(uuid, name, status, error, vms, snapshots, others))
         lines.append(f'"{name}" ({uuid}): {status}' + (f": {error}" if error else ""))
         if vms:
             lines.append(("  destroyed: the VMs " if error else "  with the VMs ") + ", ".join(vms))
@@ -136,9 +135,30 @@ def _discarded(
         if status == "discarded":
             scsi_id = plan.pool.lun_of(ref)
             find = "find the LUN on the array, and remove it; only a note names it: " + lock.name_of(plan.pool.srs[ref])
-            lines.append("  next: " + (f"remove the LUN {scsi_id} on the array" if scsi_id else find))
-    row = {"sr": None, "name": None, "status": "not in the pool", "problem": None, "vm_names": [], "snapshots": []}
-    rows += [{**row, "vms_left_without_disks": [], "sr": uuid} for uuid in gone]
+            steps.append(printable(f"remove the LUN {scsi_id} on the array" if scsi_id else find))
+    rows += [_row(uuid, None, "not in the pool") for uuid in gone]
     lines += [f"{uuid}: not in the pool" for uuid in gone]
     text = "\n".join(map(printable, lines)) or "The pool has no copies."
-    return Answer({"srs": rows}, text, Partial.exit_status if failed else 0)
+    alerts = [f"{plan.pool.srs[ref]['name_label']} ({plan.pool.srs[ref]['uuid']}): {failed[ref]}" for ref in failed]
+    ends_with = Partial.exit_status if failed else 0
+    return Answer({"discard_results": rows}, text, ends_with, next_steps=steps, alerts=alerts)
+
+
+def _row(
+    uuid: str,
+    name: Optional[str],
+    status: str,
+    problem: Optional[str] = None,
+    vms: Sequence[str] = (),
+    snapshots: Sequence[str] = (),
+    losers: Sequence[str] = (),
+) -> Dict[str, Any]:
+    return {
+        "sr": uuid,
+        "sr_name_label": name,
+        "status": status,
+        "problem": problem,
+        "destroyed_vm_names": list(vms),
+        "destroyed_snapshot_names": list(snapshots),
+        "vms_left_without_disks": list(losers),
+    }

@@ -28,7 +28,7 @@ from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY, SoFar
 from relvmoiscsi.pool.luns import LunSearch, PoolLun
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.scsi_id_text import typed_scsi_id
-from relvmoiscsi.wording import counted, human_size, printable, shell_words, shown_time
+from relvmoiscsi.wording import CHANGED_MEANS, changed_words, counted, human_size, printable, shell_command
 
 _LUNS = """\
 The command says what each LUN is: original, attached copy, clone of an SR, resignatured, unfinished, empty,
@@ -136,7 +136,7 @@ class LunsCommand(PoolCommand):
 
     def run(self) -> Answer:
         with self.opened() as (calls, pool), _seen(self, calls, pool, self.search) as seen:
-            return Answer({"luns": [lun.facts(pool) for lun in seen]}, _luns_text(pool, seen))
+            return Answer({"pool_luns": [lun.facts(pool) for lun in seen]}, _luns_text(pool, seen))
 
 
 def _luns_text(pool: Pool, seen: Sequence[PoolLun]) -> str:
@@ -145,17 +145,18 @@ def _luns_text(pool: Pool, seen: Sequence[PoolLun]) -> str:
     rows = [("SCSIid", "size", "what it is")]
     for lun in seen:
         if lun.scsi_id:
-            changed = printable(f"; changed {shown_time(lun.changed)}") if lun.changed else ""
-            rows.append((lun.scsi_id, human_size(lun.size_bytes), _words(pool, lun) + changed))
+            rows.append((lun.scsi_id, human_size(lun.size_bytes), _words(pool, lun) + changed_words(lun.changed)))
     widths = [max(len(row[index]) for row in rows) for index in (0, 1)]
     lines = [f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]}" for row in rows]
     away = [lun for lun in seen if not lun.scsi_id]
     lines += [
         printable(f"The LUNs behind {lun.portal.target} {lun.portal.iqn} are unknown: {lun.problem}") for lun in away
     ]
-    if any(lun.changed for lun in seen):
-        lines.append("`changed` is the last change of the SR by LVM, not the time of the snapshot.")
-    return "\n".join(lines)
+    return "\n".join(lines + _changed_line(seen))
+
+
+def _changed_line(seen: Sequence[PoolLun]) -> List[str]:
+    return [f"`changed` is {CHANGED_MEANS}."] if any(lun.changed for lun in seen) else []
 
 
 def _words(pool: Pool, lun: PoolLun) -> str:
@@ -209,31 +210,39 @@ class AttachCommand(PoolChange):
             of, is_all = [records.original_uuid(pool, text) for text in self.given.clones_of], self.given.all
             with _seen(self, calls, pool, self.search, self.dry_run) as seen:
                 planned = self._plan(calls, pool, seen, of)
-                passed_over = [attach.passed_over(lun) for lun in attach.unseen(seen, self.scsi_ids, of, is_all)]
+                unseen = attach.unseen(seen, self.scsi_ids, of, is_all)
                 todo = [row.lun.scsi_id for row in planned if row.steps]
                 lock.verify_free(calls, todo)
+                would = _would_attach(planned, [attach.passed_over(lun, is_plan=True) for lun in unseen])
                 if self.dry_run:
-                    return _would_attach(planned, passed_over)
+                    return would
                 if todo and not self.yes:
-                    say(_would_attach(planned, passed_over).text)
+                    say(would.for_people())
                     ask(self, f"Attach {counted(len(todo), 'LUN')}?")
                 results = self._carry_out(calls, pool, planned, todo)
-                answer = _attached_answer([*results, *passed_over], is_changed=bool(todo))
+                results_of_all = [*results, *map(attach.passed_over, unseen)]
+                answer = _attached_answer(results_of_all, is_changed=bool(todo))
                 rows = [
                     {
                         "scsi_id": each.scsi_id,
                         "old_sr": each.of_sr,
                         "new_sr": each.sr_uuid,
-                        "vdis": each.facts()["vdis"],
+                        "vdi_pairs": each.facts()["vdi_pairs"],
                     }
                     for each in results
                     if each.sr_uuid
                 ]
-                is_written = write_map({"srs": rows}, "`relvmoiscsi pool map` prints the same UUIDs.")
+                is_written = write_map({"attached_srs": rows}, "`relvmoiscsi pool map` prints the same UUIDs.")
                 return answer if is_written else answer._replace(status=answer.status or EXIT_NOT_PRINTED)
 
     def _plan(self, calls: Calls, pool: Pool, seen: Sequence[PoolLun], of: Sequence[str]) -> List[LunPlan]:
         """Return the steps of the chosen LUNs, with a line for each skipped LUN and each name without effect."""
+        names = {str(sr["name_label"]) for sr in pool.srs.values()}
+        for text in self.scsi_ids:
+            if text in names and not any(lun.scsi_id == text for lun in seen):
+                clones = shell_command("relvmoiscsi pool attach", clones_of=text)
+                said = f"{text} is the name of an SR, and no SCSIid. `{clones}` selects its clones."
+                raise UsageError(printable(said))
         if self.request.are_unplugged:
             seen = attach.as_clones(seen, self.scsi_ids, of)
         chosen = attach.choose(seen, self.scsi_ids, of, self.given.all, self.given.foreign)
@@ -265,8 +274,10 @@ class AttachCommand(PoolChange):
 
 
 def _would_attach(planned: Sequence[LunPlan], passed_over: Sequence[Attached]) -> Answer:
-    lines = [f"{row.lun.scsi_id}: {row.text()}" for row in planned]
-    lines += [f"{each.scsi_id or 'a target'}: {each.error}" for each in passed_over]
+    lines = [f"{row.lun.scsi_id}: {row.text()}{changed_words(row.lun.changed)}" for row in planned]
+    alerts = [f"{each.scsi_id or 'a target'}: {each.error}" for each in passed_over]
+    lines += alerts
+    lines += _changed_line([row.lun for row in planned])
     is_any = any(row.steps for row in planned)
     head = "Planned steps:" if is_any else "Nothing to do:"
     rows = [row.facts() for row in planned]
@@ -277,7 +288,9 @@ def _would_attach(planned: Sequence[LunPlan], passed_over: Sequence[Attached]) -
     # the exit status that the run would have, as far as the plan tells
     errors = [row.error for row in planned] + [each.error for each in passed_over]
     status = exit_status(errors, any(row.down for row in planned))
-    return Answer({"changed": is_any, "would": rows}, "\n".join([head, *map(printable, lines)]), status)
+    alerts = [f"{row.lun.scsi_id}: {row.text()}" for row in planned if row.error is not None or row.down] + alerts
+    text = "\n".join([head, *map(printable, lines)])
+    return Answer({"changed": is_any, "would_attach": rows}, text, status, alerts=alerts)
 
 
 #: the end of the line about a host that has not plugged an SR
@@ -287,25 +300,27 @@ _CORRECTED = "after you correct the cause"
 
 def _attached_answer(results: Sequence[Attached], is_changed: bool) -> Answer:
     """Return the results as facts and text; the exit status, for a single LUN, is the status of its error."""
-    lines = []
+    lines, steps = [], []
+    alerts: List[str] = []
     for result in results:
         of = f' "{result.name}" ({result.sr_uuid}), {counted(len(result.vdis), "VDI")}' if result.name else ""
         lines.append(printable(f"{result.scsi_id or 'a target'}: {result.status}{of}"))
         away = {name: state for name, state in result.hosts.items() if state != hosts.PLUGGED}
         for name, state in away.items():
             again = _AFTERWARDS.get(state, _CORRECTED)
-            lines.append(printable("  {}: {}; repeat the command {}".format(name, state.rstrip("."), again)))
+            line = "{}: {}; repeat the command {}".format(name, state.rstrip("."), again)
+            lines.append(printable("  " + line))
+            alerts.append(f"{result.scsi_id}: {line}")
         if result.error is not None:
             lines.append(printable(f"  {result.error}"))
+            alerts.append(f"{result.scsi_id or 'a target'}: {result.error}")
         elif result.status in (attach.DONE, attach.PARTIAL):
-            sr = result.sr_uuid if result.name.startswith("-") else result.name  # a name, and no option
-            clone = shell_words("relvmoiscsi", "pool", "clone", sr, "--all", "--isolated", "lab")
+            steps.append(shell_command("relvmoiscsi pool clone --all --isolated night", result.name))
             lines += ["  the other hosts can use the copy now"] if result.status == attach.PARTIAL else []
-            lines.append(f"  next: {clone}")
     is_partial = any(result.status not in (attach.DONE, attach.ALREADY) for result in results)
     status = exit_status([result.error for result in results], is_partial)
-    facts = {"changed": is_changed, "luns": [result.facts() for result in results]}
-    return Answer(facts, "\n".join(lines), status)
+    facts = {"changed": is_changed, "attach_results": [result.facts() for result in results]}
+    return Answer(facts, "\n".join(lines), status, next_steps=steps, alerts=alerts)
 
 
 # --- map
@@ -326,8 +341,8 @@ class PoolMapCommand(PoolCommand):
         facts = {
             "old_sr": sr["other_config"][records.ORIGINAL_SR] or None,
             "new_sr": sr["uuid"],
-            "name": sr["name_label"],
-            "vdis": [{**pair.facts(), "vm_names": vms.get(pair.old, [])} for pair in pairs],
+            "sr_name_label": sr["name_label"],
+            "vdi_pairs": [{**pair.facts(), "vm_names": vms.get(pair.old, [])} for pair in pairs],
         }
         lines = ['{} "{}"'.format(sr["uuid"], sr["name_label"])]
         for pair in pairs:

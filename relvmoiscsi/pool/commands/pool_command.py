@@ -79,7 +79,7 @@ def _tells_how_far(kind: Type[PoolCommand], arguments: argparse.Namespace) -> An
     so_far = SoFar(log.tell)
     try:
         answer = kind(arguments, so_far).run()
-        log.tell(f"{answer.text}\n{_ENDS.format(answer.status)}")
+        log.tell(f"{answer.for_people()}\n{_ENDS.format(answer.status)}")
     except KeyboardInterrupt as stop:
         interrupted = so_far.interrupted(stop)
         log.tell(f"Interrupted. {interrupted}\n{_ENDS.format(EXIT_INTERRUPTED)}")
@@ -111,7 +111,7 @@ class UnlockCommand(PoolChange):
             found = lock.to_break(calls, what)
             if self.dry_run:
                 would = [f"{each.what}: would be unlocked; it is locked by {each.text()}" for each in found]
-                return Answer({"would": [each.facts() for each in found]}, "\n".join(map(printable, would)))
+                return Answer({"would_unlock": [each.facts() for each in found]}, "\n".join(map(printable, would)))
             if len(found) == 1:
                 lost = (
                     f"The lock belongs to {found[0].text()}. A live run stops when it loses the lock. Break the lock?"

@@ -79,7 +79,9 @@ class SoFar:
 
     def interrupted(self, stop: KeyboardInterrupt) -> Interrupted:
         """Return the exception that replaces `stop`. The text of `stop`, if any, says how to continue."""
-        rows = [{"name": name, "state": state, "what": what or None} for name, (state, what) in self._rows.items()]
+        rows = [
+            {"worked_on": name, "progress": state, "detail": what or None} for name, (state, what) in self._rows.items()
+        ]
         if not self._is_started:
             return Interrupted("Nothing was changed.", {"so_far": rows})
         sentences = []

@@ -6,7 +6,7 @@ import sys
 import time
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, ContextManager, Dict, List, Optional, Sequence, Tuple
+from typing import Any, ContextManager, Dict, List, Optional, Sequence, Tuple, TypeVar
 
 from relvmoiscsi.cli.output import Answer, Bar, ask, is_terminal, say, waiting
 from relvmoiscsi.errors import RelvmoiscsiError, UsageError
@@ -20,7 +20,7 @@ from relvmoiscsi.pool.vms.clone import Cloned
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 from relvmoiscsi.pool.vms.rescue import Lent
 from relvmoiscsi.pool.vms.restore import Restored
-from relvmoiscsi.wording import counted, printable, shell_words, time_left
+from relvmoiscsi.wording import counted, printable, shell_command, time_left
 
 _CLONE = """\
 The command makes halted VMs that use the disks of the copy; no data is copied. Say which networks the new VMs
@@ -29,7 +29,7 @@ unless --omit-disks is given. The new VMs have new MACs. They have no HA, no PCI
 backup tools. After an interrupted or failed run, repeat the command: no VM is made twice.
 
 example:
-  relvmoiscsi pool clone "Production 2026-11-22" --all --isolated lab"""
+  relvmoiscsi pool clone "Production 2026-11-22" --all --isolated night"""
 
 _RESTORE = """\
 The VM gets the disks of the copy in place of its own disks; no data is copied. The VM must be halted:
@@ -182,16 +182,19 @@ class CloneCommand(PoolChange):
             if not self.given.same_networks:
                 choice.verify_networks_said(found, sources, wanted)
             planned = clone.would(calls, pool, with_network, copy, sources, wanted)
-            copied = [source for source, each in zip(sources, planned) if each.status != clone.FAILED]
+            copied = [source for source, each in zip(sources, planned) if each.error is None]
             used = ", ".join(map(repr, sorted(set(choice.used_networks(found, copied, wanted).values()))))
             warnings = [printable(clone.SAME_NETWORK.format(used))] if used else []
             todo = [_said(source) for source, each in zip(sources, planned) if each.status == clone.WOULD]
-            if self.dry_run or not todo:  # no question for an empty plan
-                return _cloned(planned, warnings)
-            if not self.yes:
-                say("\n".join(["Planned:", _cloned(planned, warnings).text]))
-            elif self.quiet and warnings:
-                say(*warnings)
+            if todo and not (self.dry_run or self.yes):
+                say("\n".join(["Planned:", _cloned(_of_plan(planned)).for_people()]))
+            for warning in warnings:
+                self.so_far.note(warning)
+                say(warning)
+            if self.dry_run:
+                return _cloned(_of_plan(planned))
+            if not todo:  # no question for an empty plan
+                return _cloned(planned)
             ask(self, f"Clone {counted(len(todo), 'VM')}?")
             found = inventory.read(calls)  # the pool may have changed during the question
             with self.so_far.work(todo), waiting("the pool"):
@@ -201,7 +204,7 @@ class CloneCommand(PoolChange):
                 )
         is_any = any(each.status == clone.MADE for each in results)
         # what a person must know before the first start
-        return _cloned(results, [*clone.TO_KNOW, *warnings] if is_any else [])
+        return _cloned(results, clone.TO_KNOW if is_any else [])
 
     def _with_networks(
         self, calls: Calls, found: Inventory, copy: Copy, sources: Sequence[VmSource], dry_run: bool
@@ -231,12 +234,21 @@ class CloneCommand(PoolChange):
             say(line + left)
 
 
+Row = TypeVar("Row", Cloned, Restored)
+
+
+def _of_plan(rows: Sequence[Row]) -> List[Row]:
+    """Return the rows of a plan: none has failed yet."""
+    return [row if row.error is None else row._replace(status="would fail") for row in rows]
+
+
 def _said(source: VmSource) -> str:
     return f"{source.name} ({source.uuid})"
 
 
 def _cloned(results: Sequence[Cloned], to_know: Sequence[str] = ()) -> Answer:
     lines: List[str] = []
+    steps = []
     for each in results:
         of = f' "{each.name}"' + (f" ({each.uuid})" if each.uuid else "") if each.error is None else ""
         verb = "becomes" if each.status == clone.WOULD else "became"
@@ -248,10 +260,12 @@ def _cloned(results: Sequence[Cloned], to_know: Sequence[str] = ()) -> Answer:
         if each.error is not None:
             lines.append(f"  {each.error}")
         if each.status == clone.MADE:
-            lines.append(f"  next: {_start(each.uuid)}")
-    facts = {"vms": [each.facts() for each in results]}
+            steps.append(_start(each.uuid))
+    facts = {"clone_results": [each.facts() for each in results]}
     status = exit_status([each.error for each in results])
-    return Answer(facts, "\n".join([*map(printable, lines), *to_know]), status)
+    alerts = [f"{each.vm_name}: {each.error}" for each in results if each.error is not None]
+    text = "\n".join([*map(printable, lines), *to_know])
+    return Answer(facts, text, status, next_steps=steps, alerts=alerts)
 
 
 # --- restore
@@ -290,10 +304,12 @@ class RestoreCommand(PoolChange):
             bar = Bar()
             planned = self._of_each(calls, found, copy, vms, bar, dry_run=True)
             todo = [row for row in planned if row.status in _WOULD_BE]
-            if self.dry_run or not todo:
+            if self.dry_run:
+                return _all_restored(_of_plan(planned))
+            if not todo:
                 return _all_restored(planned)
             if not self.yes:
-                say(_all_restored(planned).text)
+                say(_all_restored(_of_plan(planned)).for_people())
             halts = "{} is running. The run shuts the VM down and leaves the VM halted. "
             first = "".join(halts.format(printable(row.name)) for row in planned if row.shuts_down)
             ask(self, first + _QUESTIONS[self.end].format(", ".join(printable(row.name) for row in todo)))
@@ -352,9 +368,12 @@ _QUESTIONS = {
 def _all_restored(results: Sequence[Restored], to_know: Sequence[str] = ()) -> Answer:
     if len(results) == 1:
         return _restored(results[0], to_know)
-    texts = [_restored(result).text for result in results]
+    answers = [_restored(result) for result in results]
+    texts, steps = [each.text for each in answers], [step for each in answers for step in each.next_steps]
     rows = [{**each.facts(), "problem": None if each.error is None else str(each.error)} for each in results]
-    return Answer({"vms": rows}, "\n".join([*texts, *to_know]), exit_status([each.error for each in results]))
+    status = exit_status([each.error for each in results])
+    alerts = [f"{each.name}: {each.error}" for each in results if each.error is not None]
+    return Answer({"restore_results": rows}, "\n".join([*texts, *to_know]), status, next_steps=steps, alerts=alerts)
 
 
 def _missing(**arguments: Any) -> str:
@@ -384,11 +403,13 @@ def _restored(result: Restored, to_know: Sequence[str] = ()) -> Answer:
         lines.append(
             f"  {_SHUTS_DOWN if is_ahead else 'the VM was shut down and is halted: start the VM when you are ready'}"
         )
-    lines += [f"  no longer needed: `{shell_words('xe', 'vdi-destroy', f'uuid={uuid}')}`" for uuid in result.waiting]
+    lines += [f"  no longer needed: `{shell_command('xe vdi-destroy', f'uuid={uuid}')}`" for uuid in result.waiting]
     lines += [f"  {note}" for note in result.notes]
     lines += [f"  {result.error}"] if result.error is not None else []
-    lines += [f"  {step}" for step in _next_of(result)]
-    return Answer(result.facts(), "\n".join([*map(printable, lines), *to_know]))
+    if result.status == restore.DONE:
+        lines.append(f"  later: {shell_command('relvmoiscsi pool restore', home=result.vm)}")
+        lines.append(f"  or:    {shell_command('relvmoiscsi pool restore', undo=result.vm)}")
+    return Answer(result.facts(), "\n".join([*map(printable, lines), *to_know]), next_steps=_next_of(result))
 
 
 def _next_of(result: Restored) -> List[str]:
@@ -396,21 +417,13 @@ def _next_of(result: Restored) -> List[str]:
     unused = result.unused_copies
     if result.status in (restore.UNDONE, restore.HOME):
         unused = list(dict.fromkeys(disk.sr for disk in result.disks))
-    steps = {
-        restore.DONE: [
-            f"next: {_start(result.vm)}",
-            f"then: {shell_words('relvmoiscsi', 'pool', 'restore', '--home', result.vm)}",
-            f"or:   {shell_words('relvmoiscsi', 'pool', 'restore', '--undo', result.vm)}",
-        ],
-        restore.UNDONE: [f"next: {_start(result.vm)}"],
-        restore.KEPT: [f"next: {_start(result.vm)}"] if result.is_halted else [],
-    }.get(result.status, [])
-    discards = [shell_words("relvmoiscsi", "pool", "discard", sr) for sr in unused]
-    return steps + [f"{'then' if steps else 'next'}: {discard}" for discard in discards]
+    is_startable = result.status in (restore.DONE, restore.UNDONE) or result.status == restore.KEPT and result.is_halted
+    steps = [_start(result.vm)] if is_startable else []
+    return steps + [shell_command("relvmoiscsi pool discard", sr) for sr in unused]
 
 
 def _start(vm: str) -> str:
-    return shell_words("xe", "vm-start", f"uuid={vm}")
+    return shell_command("xe vm-start", f"uuid={vm}")
 
 
 # --- rescue
@@ -467,18 +480,20 @@ def _taken(found: Inventory, vbd: str, row: Lent) -> str:
 
 
 def _lent(copy: Copy, results: Sequence[Lent], to_know: Sequence[str] = ()) -> Answer:
-    lines = []
+    lines, steps = [], []
     for each in results:
         at = f", device {each.userdevice}" if each.userdevice else ""
         at = f", {_MODES[each.mode]}" if each.status == rescue.WOULD else at
         lines.append(printable(f"{each.name} ({each.vdi}): {each.status}, {each.vm_name}{at}"))
         lines += [printable(f"  {each.error}")] if each.error is not None else []
         if each.status in (rescue.DONE, rescue.ALREADY):
-            lines.append(f"  next: {shell_words('relvmoiscsi', 'pool', 'rescue', copy.uuid, each.vdi, '--done')}")
+            steps.append(shell_command("relvmoiscsi pool rescue --done", copy.uuid, each.vdi))
     if all(each.status == rescue.BACK for each in results):
-        lines.append(f"next: {shell_words('relvmoiscsi', 'pool', 'discard', copy.uuid)}")
+        steps.append(shell_command("relvmoiscsi pool discard", copy.uuid))
     status = exit_status([each.error for each in results])
-    return Answer({"disks": [each.facts() for each in results]}, "\n".join([*lines, *to_know]), status)
+    facts = {"rescue_results": [each.facts() for each in results]}
+    alerts = [f"{each.name} ({each.vdi}): {each.error}" for each in results if each.error is not None]
+    return Answer(facts, "\n".join([*lines, *to_know]), status, next_steps=steps, alerts=alerts)
 
 
 # --- save-vms
@@ -494,24 +509,27 @@ class SaveVmsCommand(PoolChange):
             refs = save_vms.vms_on(pool, found, sr)
             names = ", ".join(str(found.vms[ref]["name_label"]) for ref in refs)
             if self.dry_run:
-                would = [{"uuid": found.vms[ref]["uuid"], "name": found.vms[ref]["name_label"]} for ref in refs]
-                return Answer({"would": would}, printable(f"The records of these VMs would be saved: {names}"))
+                would = [{"vm": found.vms[ref]["uuid"], "vm_name": found.vms[ref]["name_label"]} for ref in refs]
+                return Answer({"would_save": would}, printable(f"The records of these VMs would be saved: {names}"))
             ask(self, printable(f"Save the records of {names}?"))
             with self.work(str(pool.srs[sr]["name_label"]), "save the records"), waiting("the pool"):
                 when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
                 saved, vdi, failed = save_vms.save(calls, pool, found, sr, when)
         vms = [vm for vm in saved.vms if vm.uuid not in failed]
         lines = [f"{vm.name_label}: saved" for vm in vms]
-        lines += [f"{name}: failed: {error}" for name, error in failed.values()]
+        alerts = [f"{name}: failed: {error}" for name, error in failed.values()]
+        lines += alerts
         lines.append(f"The VM records of {saved.when} are on the VDI {vdi}, without vTPM contents.")
-        lines.append(f"The fingerprint of the records is {saved.fingerprint}: note it for use in another pool.")
-        lines.append("next: make the snapshot on the array, map its clone, then `relvmoiscsi pool luns`")
+        alerts.append(f"The fingerprint of the records is {saved.fingerprint}: note it for use in another pool.")
+        lines.append(alerts[-1])
+        step = "make the snapshot on the array, map its clone, then `relvmoiscsi pool luns`"
         facts: Dict[str, Any] = {
             "sr": saved.sr_uuid,
-            "vdi": vdi,
-            "when": saved.when,
-            "vms": [{"uuid": vm.uuid, "name": vm.name_label} for vm in vms],
-            "failed": [{"name": name, "problem": error} for name, error in failed.values()],
+            "records_vdi": vdi,
+            "saved_at": saved.when,
+            "saved": [{"vm": vm.uuid, "vm_name": vm.name_label} for vm in vms],
+            "not_saved": [{"vm_name": name, "problem": error} for name, error in failed.values()],
             "fingerprint": saved.fingerprint,
         }
-        return Answer(facts, "\n".join(map(printable, lines)), exit_status([], is_partial=bool(failed)))
+        status = exit_status([], is_partial=bool(failed))
+        return Answer(facts, "\n".join(map(printable, lines)), status, next_steps=[step], alerts=alerts)

@@ -10,7 +10,7 @@ from relvmoiscsi.pool.calls import Calls, Records, passing
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import inventory, ova, rescue
 from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inventory
-from relvmoiscsi.wording import command
+from relvmoiscsi.wording import shell_command
 
 NAME = "{vm} {date}"
 #: key of network.other_config
@@ -74,7 +74,7 @@ def choose(
     if not refs:
         raise NotFound(
             f"No VM of the pool has a disk whose copy is on {copy.name!r}. "
-            f"{command('relvmoiscsi', 'pool', 'map', copy.uuid)} lists the disks."
+            f"`{shell_command('relvmoiscsi pool map', copy.uuid)}` lists the disks."
         )
     return [
         VmSource(
@@ -187,7 +187,9 @@ def networks(found: Inventory, sources: Sequence[VmSource], pairs: Iterable[Tupl
         except NotFound:
             uuid = str(found.networks[inventory.find(found.networks, old, "network")]["uuid"])
         if uuid not in used:
-            raise UsageError(f"--network {old}={new}: none of the VMs has a network card on the network {old!r}.")
+            raise NotFound(
+                f"--network {old}={new}: none of the VMs has a network card on the network {old!r}. Omit the pair."
+            )
         if chosen.get(uuid, ref) != ref:
             raise UsageError(f"--network {old}={new}: the network {old!r} already has another NEW.")
         chosen[uuid] = ref

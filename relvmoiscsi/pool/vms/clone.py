@@ -70,9 +70,11 @@ class Cloned(NamedTuple):
             "old_name": self.vm_name,
             "new_name": self.name or None,
             "status": self.status,
-            "disks": [disk._asdict() for disk in self.disks],
-            "networks": {device: {"old": old, "new": new} for device, (old, new) in self.networks.items()},
-            "snapshots": list(self.snapshots),
+            "disks": [disk.facts() for disk in self.disks],
+            "networks": {
+                device: {"old_network": old, "new_network": new} for device, (old, new) in self.networks.items()
+            },
+            "snapshot_names": list(self.snapshots),
             "notes": list(self.notes),
             "problem": str(self.error) if self.error is not None else None,
         }

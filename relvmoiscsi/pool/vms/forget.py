@@ -23,7 +23,7 @@ from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import restore_journal
 from relvmoiscsi.pool.vms.inventory import Inventory
 from relvmoiscsi.pool.vms.rescue import is_lent
-from relvmoiscsi.wording import command
+from relvmoiscsi.wording import shell_command
 
 
 class Uses(NamedTuple):
@@ -98,7 +98,7 @@ def verify_unused(pool: Pool, uses: Dict[str, Uses]) -> None:
         if found.lent:
             raise Refused(
                 f"Disks of the SR {name!r} are lent to VMs: {named(found.lent)}. Nothing was changed. Take the "
-                f"disks back: {command('relvmoiscsi', 'pool', 'rescue', uuid, '--done')}."
+                f"disks back: `{shell_command('relvmoiscsi pool rescue --done', uuid)}`."
             )
         if found.running:
             raise Refused(

@@ -14,7 +14,7 @@ from relvmoiscsi.pool.vms import restore_journal, run_states, vbds
 from relvmoiscsi.pool.vms.inventory import NULL
 from relvmoiscsi.pool.vms.restore import HOME, WOULD_HOME, Restored, result_of
 from relvmoiscsi.pool.vms.restore_journal import LockedVm, Swap
-from relvmoiscsi.wording import command
+from relvmoiscsi.wording import shell_command
 
 
 def home(
@@ -86,14 +86,14 @@ def _verify_movable(calls: Calls, record: Record, swap: Swap, device: vbds.VmDev
     if vdi["cbt_enabled"]:
         raise Refused(
             f"The VDI {swap.new}, the disk {swap.userdevice} of the VM {name!r}, has changed block tracking on, "
-            f"and the pool cannot move such a VDI. Run {command('xe', 'vdi-disable-cbt', f'uuid={swap.new}')}, then "
-            "repeat the command. The next backup is a full backup in any case."
+            f"and the pool cannot move such a VDI. Run `{shell_command('xe vdi-disable-cbt', f'uuid={swap.new}')}`, "
+            "then repeat the command. The next backup is a full backup in any case."
         )
     if vdi["on_boot"] != "persist":
         raise Refused(
             f"The VDI {swap.new}, the disk {swap.userdevice} of the VM {name!r}, is reset at each start "
             "(on-boot), and the pool cannot move such a VDI. Run "
-            f"{command('xe', 'vdi-param-set', 'on-boot=persist', f'uuid={swap.new}')}, then repeat the command."
+            f"`{shell_command('xe vdi-param-set on-boot=persist', f'uuid={swap.new}')}`, then repeat the command."
         )
     _sr(calls, swap)
     if calls.call("SR.get_other_config", vdi["SR"]).get(ORIGINAL_SR) != swap.home:  # a vm-admin may write the journal

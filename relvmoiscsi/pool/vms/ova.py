@@ -98,6 +98,9 @@ class CloneDisk(NamedTuple):
     old: str  #: UUID of the original's VDI
     new: str  #: UUID of the clone's VDI
 
+    def facts(self) -> Dict[str, Any]:
+        return {"userdevice": self.userdevice, "old_vdi": self.old, "new_vdi": self.new}
+
 
 class Edited(NamedTuple):
     """The edited file, and a summary of its content."""

@@ -10,7 +10,7 @@ from relvmoiscsi.pool.calls import NO_READ_ONLY_DISK, Calls, PoolFailure, Record
 from relvmoiscsi.pool.records import OLD_VDI
 from relvmoiscsi.pool.vms import inventory, vbds
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
-from relvmoiscsi.wording import command
+from relvmoiscsi.wording import shell_command
 
 #: key of VBD.other_config: UUIDs of the copy, the VM and the VDI. The UUIDs identify the mark, because xapi copies the
 #: key with a VM.
@@ -44,9 +44,15 @@ class Lent(NamedTuple):
     error: Optional[RelvmoiscsiError] = None
 
     def facts(self) -> Dict[str, Any]:
-        facts = self._asdict()
-        error = facts.pop("error")
-        return {**facts, "problem": None if error is None else str(error)}
+        return {
+            "vdi": self.vdi,
+            "vdi_name": self.name,
+            "vm_name": self.vm_name,
+            "status": self.status,
+            "mode": self.mode,
+            "userdevice": self.userdevice,
+            "problem": None if self.error is None else str(self.error),
+        }
 
 
 def find(copy: Copy, text: str) -> str:
@@ -98,8 +104,8 @@ def _plan(found: Inventory, copy: Copy, vdi: str, vm: str, writable: bool) -> Le
             name, uuid = found.vms[user]["name_label"], found.vms[user]["uuid"]
             way = "Take another VDI or another copy."
             if found.is_copy(user):
-                destroy = command("xe", "vm-destroy", f"uuid={uuid}")
-                way = f"Attach another copy. Or shut {name!r} down, and run {destroy}: that leaves its disks."
+                destroy = shell_command("xe vm-destroy", f"uuid={uuid}")
+                way = f"Attach another copy. Or shut {name!r} down, and run `{destroy}`: that leaves its disks."
             raise Refused(
                 f"The VDI {record['uuid']} is a disk of the VM {name!r}: two VMs must not use one disk. {way}"
             )

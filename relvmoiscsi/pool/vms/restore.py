@@ -17,12 +17,12 @@ With `dry_run`, each function makes the same checks, raises the same errors, and
 
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
-from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.pool.calls import Calls, Record
 from relvmoiscsi.pool.vms import restore_journal, run_states, swap_disks, vbds
 from relvmoiscsi.pool.vms.inventory import NULL, Copy, Inventory
 from relvmoiscsi.pool.vms.restore_journal import Swap
-from relvmoiscsi.wording import command
+from relvmoiscsi.wording import quoted
 
 #: status of a VM
 DONE, ALREADY, WOULD, UNDONE, HOME = "restored", "already restored", "would be restored", "undone", "home"
@@ -57,7 +57,7 @@ class Restored(NamedTuple):
     def facts(self) -> Dict[str, Any]:
         return {
             "vm": self.vm,
-            "name": self.name,
+            "vm_name": self.name,
             "status": self.status,
             "disks": [disk.facts() for disk in self.disks],
             "no_longer_needed": list(self.waiting),
@@ -76,7 +76,7 @@ def result_of(record: Record, status: str, *more: Any, **others: Any) -> Restore
 def plan(found: Inventory, copy: Copy, vm: str, chosen: Sequence[str], date: str) -> List[Swap]:
     """Return the disks to swap: the disks at the chosen devices, or all disks of the VM.
 
-    Raises Refused where a disk has no VDI on the copy, or the new VDI is a disk already; UsageError.
+    Raises Refused where a disk has no VDI on the copy, or the new VDI is a disk already; NotFound.
     """
     record, disks = found.vms[vm], found.disks_of(vm)
     name = record["name_label"]
@@ -92,13 +92,14 @@ def plan(found: Inventory, copy: Copy, vm: str, chosen: Sequence[str], date: str
     wanted = list(dict.fromkeys(chosen)) or sorted({*disks, *there})
     strange = sorted(set(wanted) - {*disks, *there})
     if strange:
-        raise UsageError(
-            f"The VM {name!r} has no disk {', '.join(strange)}; it has {', '.join(sorted(disks)) or 'none'}."
+        raise NotFound(
+            f"The VM {name!r} has no disk {', '.join(strange)}. "
+            f"Give disks that it has: {','.join(sorted(disks)) or 'none'}."
         )
     if not wanted:
         raise Refused(f"The VM {name!r} has no disk.")
     here = ",".join(each for each, vdi in sorted(disks.items()) if copy.new_of(vdi["uuid"]) is not None)
-    only = f"Restore only the other disks: {command('--disk', here)}." if here else "No disk of the VM is on this copy."
+    only = f"Restore only the other disks: `--disk {quoted(here)}`." if here else "No disk of the VM is on this copy."
     swaps = []
     for device in wanted:
         if device in there:

@@ -61,7 +61,7 @@ class Swap(NamedTuple):
     vbd: Dict[str, Any]
 
     def facts(self) -> Dict[str, str]:
-        return {"userdevice": self.userdevice, "old": self.old, "new": self.new}
+        return {"userdevice": self.userdevice, "old_vdi": self.old, "new_vdi": self.new}
 
 
 class LockedVm:

@@ -5,7 +5,7 @@
 """
 
 from relvmoiscsi.pool.calls import Record
-from relvmoiscsi.wording import command
+from relvmoiscsi.wording import shell_command
 
 #: an unfinished clone is a template: the two other commands would destroy its disks on the copy too
 BY_HAND = "destroy the VM without its disks (xe vm-destroy, never vm-uninstall or template-uninstall)"
@@ -26,12 +26,12 @@ SAVING = (
 
 def keep_command(vm: str) -> str:
     """Return the command that ends a restore and leaves the VM with this UUID as it is."""
-    return command("relvmoiscsi", "pool", "restore", "--keep", vm)
+    return f"`{shell_command('relvmoiscsi pool restore', keep=vm)}`"
 
 
 def undo_command(vm: str) -> str:
     """Return the command that gives the VM with this UUID its old disks back."""
-    return command("relvmoiscsi", "pool", "restore", "--undo", vm)
+    return f"`{shell_command('relvmoiscsi pool restore', undo=vm)}`"
 
 
 def swapping(vm: Record) -> str:

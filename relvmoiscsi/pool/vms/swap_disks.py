@@ -15,7 +15,7 @@ from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record
 from relvmoiscsi.pool.vms import restore_journal, run_states, vbds
 from relvmoiscsi.pool.vms.restore_journal import LockedVm, Swap
-from relvmoiscsi.wording import command
+from relvmoiscsi.wording import shell_command
 
 NAME_SECONDS = 30.0  #: time limit for writing one name to the LUN of an SR
 
@@ -111,6 +111,6 @@ def rename(calls: Calls, names: Mapping[str, str]) -> List[str]:
         except PoolFailure as failure:
             notes.append(
                 f"The VDI {uuid} keeps its name: {failure} Rename the VDI after its SR is attached: "
-                f"{command('xe', 'vdi-param-set', f'uuid={uuid}', f'name-label={text}')}."
+                f"`{shell_command('xe vdi-param-set', f'uuid={uuid}', f'name-label={text}')}`."
             )
     return notes

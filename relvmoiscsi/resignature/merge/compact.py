@@ -3,11 +3,9 @@
 
 import zlib
 from array import array
-from typing import Callable, Dict, Generic, Iterable, Iterator, Optional, Sequence, TypeVar
+from typing import Dict, Iterator, Mapping, Sequence
 
 from relvmoiscsi.errors import Refused
-
-T = TypeVar("T")
 
 #: a quarter of the smallest dom0: a dom0 has 2 to 8 GiB for all programs, xapi and SM included
 MOST_MEMORY_BYTES = 512 << 20
@@ -34,29 +32,7 @@ class Memory:
             )
 
 
-class Rows(Generic[T]):
-    """A list of tuples of numbers. `codes` has a type code of Python's module array for each number of a tuple.
-
-    `make` makes a tuple from its numbers.
-    """
-
-    def __init__(self, make: Callable[..., T], codes: str, rows: Iterable[Sequence[int]] = ()) -> None:
-        self._make, self._columns = make, [array(code) for code in codes]
-        for row in rows:
-            self.append(row)
-
-    def append(self, row: Sequence[int]) -> None:
-        for column, number in zip(self._columns, row):
-            column.append(number)
-
-    def __len__(self) -> int:
-        return len(self._columns[0])
-
-    def __iter__(self) -> Iterator[T]:
-        return map(self._make, *self._columns)
-
-
-class Arrays:
+class Arrays(Mapping[int, "array[int]"]):
     """Compressed arrays of 64-bit numbers, each under a number.
 
     Most numbers of an array are consecutive. Before compression all first bytes of the numbers come first, then all
@@ -71,16 +47,7 @@ class Arrays:
         self._packed[number] = zlib.compress(b"".join(data[at::_NUMBER_BYTES] for at in range(_NUMBER_BYTES)), 1)
 
     def __getitem__(self, number: int) -> "array[int]":
-        found = self.get(number)
-        if found is None:
-            raise KeyError(number)
-        return found
-
-    def get(self, number: int) -> "Optional[array[int]]":
-        packed = self._packed.get(number)
-        if packed is None:
-            return None
-        planes = zlib.decompress(packed)
+        planes = zlib.decompress(self._packed[number])
         count, data = len(planes) // _NUMBER_BYTES, bytearray(len(planes))
         for at in range(_NUMBER_BYTES):
             data[at::_NUMBER_BYTES] = planes[at * count : (at + 1) * count]
@@ -92,7 +59,7 @@ class Arrays:
         """The bytes of memory of a compressed array."""
         return len(self._packed[number])
 
-    def __contains__(self, number: int) -> bool:
+    def __contains__(self, number: object) -> bool:
         return number in self._packed
 
     def __len__(self) -> int:

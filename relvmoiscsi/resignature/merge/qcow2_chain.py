@@ -81,10 +81,6 @@ class Qcow2Member:
             raise Malformed("QCOW2 header", where, "its table is too small for its virtual disk")
         self._expect(self._vg.ranges(self.lv, 0, HEAD_BYTES), head)
 
-    def forget_tables(self) -> None:
-        """Free the memory of the tables, once `find_owners` and `unused_extents` have used them."""
-        self.tables, self.taken = Arrays(), bytearray()
-
     def unused_extents(self) -> List[int]:
         """The physical extents of the volume in which the image uses no cluster."""
         if not self.cluster_bytes:

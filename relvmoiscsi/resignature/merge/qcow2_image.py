@@ -8,7 +8,7 @@ from array import array
 from hashlib import sha256
 from typing import Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
-from relvmoiscsi.device import Chunk, Device, Range, torn_bytes
+from relvmoiscsi.device import Device, Range, torn_bytes
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats import qcow2
 from relvmoiscsi.formats import qcow2_clusters as clusters
@@ -23,7 +23,7 @@ from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, MergeStrategy, 
 from relvmoiscsi.resignature.merge.vdi_choice import Chain
 from relvmoiscsi.resignature.protocol.merged_image import Again, BlockCopy, MergedImage, Unseen
 from relvmoiscsi.resignature.reading.lun_contents import Lun
-from relvmoiscsi.resignature.reading.read_cache import ReadCache, uncached
+from relvmoiscsi.resignature.reading.read_cache import ReadCache, UnwrittenDevice, uncached
 
 PIECE_BYTES = 1 << 20  #: bytes of the head in a write
 _WITHIN = EXTENT_BYTES - 1
@@ -42,8 +42,8 @@ def strategies(device: Device, lun: Lun, found: Chain, seed: int) -> Iterator[Me
     unused = [pe for member in members for pe in member.unused_extents()]
     room = room_on(lun, found, unused, seed)
     for made in layouts(members, thick, memory):
-        for member in members:
-            member.forget_tables()
+        for member in members:  # free the memory of the tables, which `unused_extents` and `layouts` have used
+            member.tables, member.taken = Arrays(), bytearray()
         yield Qcow2Merge(lun.vg, members, made, room)
 
 
@@ -51,17 +51,17 @@ class Qcow2Merge(MergeStrategy):
     """The merge strategy of a QCOW2 layout."""
 
     def __init__(self, vg: VolumeGroup, members: Sequence[Qcow2Member], made: Qcow2Layout, room: Room) -> None:
-        super().__init__(made.cost, range(made.head_extents), room)
-        self._vg, self._members, self._layout = vg, members, made
-        self.content: Qcow2 = read_qcow2(plain_head(made, members[0]), members[0].name, made.size_bytes)
-
-    def retained(self) -> "array[int]":
-        return self._layout.retained_extents([extents_of(member.lv.segments) for member in self._members])
+        retained = made.retained_extents([extents_of(member.lv.segments) for member in members])
+        super().__init__(made.cost, retained, range(made.head_extents), room)
+        self._vg, self._members, self._layout, leaf = vg, members, made, members[0]
+        tables_at = made.first_level_at, made.unit
+        self._head = clusters.plain_head(leaf.head, made.unit, made.needed, tables_at, leaf.name)
+        self.content: Qcow2 = read_qcow2(self._head, leaf.name, made.size_bytes)
 
     def image(self, device: Device, lv: LogicalVolume, lv_id: str) -> Tuple[Unseen, MergedImage]:
         made, members = self._layout, self._members
         places = VolumeRanges(self._vg, lv, [member.lv for member in members])
-        first = tuple(chunk for piece in first_pieces(made, members[0]) for chunk in places.chunks(*piece))
+        first = tuple(chunk for piece in first_pieces(made, self._head) for chunk in places.chunks(*piece))
         tables = Tables(made)
         # read the planned image back, in memory
         name, size = members[0].name, made.size_bytes
@@ -79,18 +79,13 @@ class Qcow2Merge(MergeStrategy):
         return unseen, MergedImage(lv_id=lv_id, segments=lv.segments)
 
 
-def plain_head(made: Qcow2Layout, leaf: Qcow2Member) -> bytes:
-    """The header of the new image, HEAD_BYTES long."""
-    return clusters.plain_head(leaf.head, made.unit, made.needed, (made.first_level_at, made.unit), leaf.name)
-
-
-def first_pieces(made: Qcow2Layout, leaf: Qcow2Member) -> Iterator[Tuple[int, bytes]]:
+def first_pieces(made: Qcow2Layout, header: bytes) -> Iterator[Tuple[int, bytes]]:
     """The part of the head that a survey reads: the head in front of the second-level tables, without the counts.
 
     Gives offsets, in bytes from the start of the volume, and the bytes at each offset.
     """
     unit = made.unit
-    yield 0, plain_head(made, leaf).ljust(unit, b"\0")
+    yield 0, header.ljust(unit, b"\0")
     table = big_endian("Q", range(made.counts_at, made.first_level_at, unit)).tobytes()
     yield unit, table.ljust(made.needed.count_table * unit, b"\0")
     first = array("Q", [0]) * (made.needed.first_level * made.per_table)
@@ -265,13 +260,12 @@ def verify_image(
         _refuse("its counts end before its clusters")
 
 
-class _Planned(Device):
+class _Planned(UnwrittenDevice):
     """A device for reads, with the bytes of the planned image."""
 
     def __init__(self, device: Device, places: VolumeRanges, head_extents: int, tables: Tables) -> None:
-        self.name, self.size_bytes, self.block_size = device.name, device.size_bytes, device.block_size
-        self._device, self._tables = device, tables
-        self._base = places.vg.pe_start
+        super().__init__(device)
+        self._tables, self._base = tables, places.vg.pe_start
         pes = extents_of(places.lv.segments)[:head_extents]
         self._extents = {pe: index for index, pe in enumerate(pes)}
         self._start, self._piece = 0, b""
@@ -290,12 +284,6 @@ class _Planned(Device):
             at = offset - self._start
             found.append(self._piece[at : at + part.length])
         return found
-
-    def write(self, chunks: Sequence[Chunk]) -> None:
-        raise TypeError("a plan does not write")
-
-    def flush(self) -> None:
-        raise TypeError("a plan does not write")
 
 
 def _refuse(problem: str) -> None:

@@ -125,17 +125,14 @@ class MergeStrategy(ABC):
 
     content: Content  #: content of the new volume, as a survey will read it
 
-    def __init__(self, cost: Cost, fresh: Collection[int], room: Room) -> None:
+    def __init__(self, cost: Cost, retained: "array[int]", fresh: Collection[int], room: Room) -> None:
+        """`retained` and `fresh` are the extents of the new volume in the form of `Room.place`."""
         self.cost = cost._replace(fresh_extents=len(fresh), free_extents=len(room.writable))
-        self._fresh, self._room = fresh, room
+        self._retained, self._fresh, self._room = retained, fresh, room
 
     def extents(self) -> Sequence[int]:
         """The physical extents of the new volume, in order. Raises Refused when the LUN has too few."""
-        return self._room.place(self.retained(), self._fresh)
-
-    @abstractmethod
-    def retained(self) -> "array[int]":
-        """The physical extents that stay, in the form of `Room.place`."""
+        return self._room.place(self._retained, self._fresh)
 
     @abstractmethod
     def image(self, device: Device, lv: LogicalVolume, lv_id: str) -> Tuple[Unseen, MergedImage]:

@@ -133,19 +133,19 @@ def refuse_other_vdis(name: str, lun: Lun, run: Optional[Run], request: Optional
     if request is None:
         if run is not None and run.one is not None:
             raise Refused(
-                f"{name} was made one VDI before, and all VDIs are asked for: the others are gone. Take the clone "
-                "again, or ask for one VDI (`vdis=one`).",
+                f"{name} was made one VDI before, and all VDIs are asked for: the others are gone.",
                 sm_key="InvalidArg",
-            )
+            ).advising("Take the clone again, or ask for one VDI (`vdis=one`).")
         return
     settled = lun.settled()
     was_one = run is not None and run.one is not None  # then all snapshots were made since the run
     if not was_one and not has_one_row(settled):
         raise Refused(
-            f"{name} was resignatured before, with {len(settled.disks())} VDIs, and one is wanted. Resignature it "
-            "again (`relvmoiscsi resignature --again --vdis one`) as long as nobody uses it, take the clone again, or "
-            "ask for all VDIs (`vdis=all`).",
+            f"{name} was resignatured before, with {len(settled.disks())} VDIs, and one is wanted.",
             sm_key="InvalidArg",
+        ).advising(
+            "Resignature it again (`relvmoiscsi resignature --again --vdis one`) as long as nobody uses it, take the "
+            "clone again, or ask for all VDIs (`vdis=all`)."
         )
     if request.vdi is None or run is not None and fits(run, request):
         return

@@ -26,8 +26,8 @@ from relvmoiscsi.formats import vhd_blocks as blocks
 from relvmoiscsi.formats.lvm.vg import VolumeGroup
 from relvmoiscsi.formats.ondisk import big_endian
 from relvmoiscsi.formats.vhd import HEAD_BYTES, BatmapHeader, Vhd
-from relvmoiscsi.formats.vhd_blocks import BLOCK_SECTORS, FULL, UNIT, UNUSED, Batmap, bitmap_bytes
-from relvmoiscsi.resignature.merge.compact import Memory, Rows
+from relvmoiscsi.formats.vhd_blocks import BLOCK_SECTORS, FULL, UNIT, UNUSED, Batmap
+from relvmoiscsi.resignature.merge.compact import Memory
 from relvmoiscsi.resignature.reading.lun_contents import Volume
 from relvmoiscsi.resignature.reading.read_cache import uncached
 
@@ -45,14 +45,8 @@ class Bitmaps:
         self._ends = array("Q", [0])
         self._packed = bytearray()
 
-    def __getitem__(self, block: int) -> int:
-        return int.from_bytes(self._at(bisect_left(self._blocks, block)), "big")
-
-    def items(self) -> Iterator[Tuple[int, bytes]]:
-        """Each block and the bytes of its bitmap."""
-        return ((block, self._at(index)) for index, block in enumerate(self._blocks))
-
-    def _at(self, index: int) -> bytes:
+    def __getitem__(self, block: int) -> bytes:
+        index = bisect_left(self._blocks, block)
         return zlib.decompress(self._packed[self._ends[index] : self._ends[index + 1]])
 
     def append(self, block: int, data: bytes) -> None:
@@ -127,7 +121,7 @@ class VhdMember:
         """The bitmap of a block's sectors that this image has."""
         if not self.has(block):
             return 0
-        return FULL if self.full[block] else self.bitmaps[block]
+        return FULL if self.full[block] else int.from_bytes(self.bitmaps[block], "big")
 
 
 def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume]) -> Tuple[VhdMember, ...]:
@@ -183,8 +177,9 @@ def built_on(vg: VolumeGroup, members: Iterable[VhdMember]) -> List[Range]:
 def bitmaps_as_read(vg: VolumeGroup, members: Iterable[VhdMember]) -> Iterator[Chunk]:
     """The bitmaps as read. A write to sectors that a block lacked changes its bitmap, and no range of `built_on`."""
     for member in members:
-        for block, data in member.bitmaps.items():
-            yield from in_pieces(vg.ranges(member.lv, blocks.bitmap_at(member.entries[block]), SECTOR), data)
+        for block in member.partial():
+            place = vg.ranges(member.lv, blocks.bitmap_at(member.entries[block]), SECTOR)
+            yield from in_pieces(place, member.bitmaps[block])
 
 
 # --- which image owns each block
@@ -199,12 +194,26 @@ class OwnedBlock(NamedTuple):
     must_be_copied: bool = False
 
 
-def owned_blocks(found: Iterable[OwnedBlock] = ()) -> "Rows[OwnedBlock]":
+class OwnedBlocks:
     """A list of owned blocks that takes eight bytes for a block."""
-    return Rows(OwnedBlock, "IBHB", found)
+
+    def __init__(self, found: Iterable[OwnedBlock] = ()) -> None:
+        self._columns = [array(code) for code in "IBHB"]
+        for owned in found:
+            self.append(owned)
+
+    def append(self, owned: OwnedBlock) -> None:
+        for column, number in zip(self._columns, owned):
+            column.append(number)
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    def __iter__(self) -> Iterator[OwnedBlock]:
+        return map(OwnedBlock, *self._columns)
 
 
-def find_owners(members: Sequence[VhdMember], tears_pages: bool) -> "Rows[OwnedBlock]":
+def find_owners(members: Sequence[VhdMember], tears_pages: bool) -> OwnedBlocks:
     """All blocks that any image has, in the order of the disk. `tears_pages`: a cut may tear a page of 4 KiB."""
     # this is fast for a large disk with few blocks
     there = bytearray(len(members[0].entries))
@@ -212,7 +221,7 @@ def find_owners(members: Sequence[VhdMember], tears_pages: bool) -> "Rows[OwnedB
         for block, entry in zip(range(len(there)), member.entries):
             if entry != UNUSED:
                 there[block] = 1
-    found = owned_blocks()
+    found = OwnedBlocks()
     for block in compress(range(len(there)), there):
         parts = list(sectors_of(block, members))
         if not parts:
@@ -227,7 +236,7 @@ def find_owners(members: Sequence[VhdMember], tears_pages: bool) -> "Rows[OwnedB
         if len(parts) > 1:
             filled = BLOCK_SECTORS - bin(bits).count("1")
             ends_here = members[0].virtual_size // SECTOR < (block + 1) * BLOCK_SECTORS
-            has_mixed_pages = tears_pages and bool(set(bitmap_bytes(bits)) - {0, 255})
+            has_mixed_pages = tears_pages and bool(set(bits.to_bytes(SECTOR, "big")) - {0, 255})
             must_be_copied = must_be_copied or ends_here or block in members[index].crowded or has_mixed_pages
         found.append(OwnedBlock(block, index, filled, must_be_copied))
     return found
@@ -250,5 +259,6 @@ def sectors_of(block: int, members: Sequence[VhdMember]) -> Iterator[Tuple[int, 
 
 
 def _seen(block: int, member: VhdMember, index: int) -> int:
-    """The bitmap of the sectors of a block in front of the end of the image's disk."""
-    return blocks.first_sectors(max(0, member.virtual_size // SECTOR - block * BLOCK_SECTORS)) if index else FULL
+    """The bitmap of the sectors of a block in front of the end of the image's disk; all sectors for the leaf."""
+    count = max(0, member.virtual_size // SECTOR - block * BLOCK_SECTORS)
+    return FULL ^ FULL >> count if index else FULL

@@ -62,7 +62,7 @@ class VhdMerge(MergeStrategy):
     """The merge strategy of a VHD layout."""
 
     def __init__(self, vg: VolumeGroup, members: Sequence[VhdMember], made: VhdLayout, room: Room) -> None:
-        super().__init__(made.cost, made.fresh, room)
+        super().__init__(made.cost, made.retained_extents(), made.fresh, room)
         self._vg, self._members, self._layout = vg, members, made
         # footer and header without a parent
         self._footer = sealed(members[0].footer.replace(type=vhd.TYPE_DYNAMIC, hidden=0))
@@ -75,9 +75,6 @@ class VhdMerge(MergeStrategy):
             )
         )
         self.content = Vhd(self._footer, self._footer, None, False, self._header, (), None)
-
-    def retained(self) -> "array[int]":
-        return self._layout.retained_extents()
 
     def image(self, device: Device, lv: LogicalVolume, lv_id: str) -> Tuple[Unseen, MergedImage]:
         vg, members, made = self._vg, self._members, self._layout
@@ -107,9 +104,6 @@ class _NewImage(VolumeRanges):
         self._copied = bytearray(len(members[0].entries))  # a byte for each block of the disk
         for owned in made.copied:
             self._copied[owned.block] = 1
-
-    def _owned(self) -> Iterator[OwnedBlock]:
-        return chain(self.layout.staying, self.layout.copied)
 
     def _bits(self, owned: OwnedBlock) -> int:
         """The new bitmap: all ones for a filled block; for a copied block, the sectors that any image has."""
@@ -147,7 +141,7 @@ class _NewImage(VolumeRanges):
             entries[block] = UNUSED
         batmap = Batmap(bytes(own.batmap_sectors * SECTOR))
         covered = 8 * blocks.checked_bytes(leaf.virtual_size)
-        for owned in self._owned():
+        for owned in chain(made.staying, made.copied):
             if owned.block < covered and self._bits(owned) == FULL:
                 batmap.set(owned.block)
         full = bytes(batmap)
@@ -172,17 +166,14 @@ class _NewImage(VolumeRanges):
 
     def bitmaps(self) -> Iterator[Chunk]:
         """The bitmaps in free extents, each with its padding. `head` has the bytes in front of slot 0's bitmap."""
-        slots = self.layout.slots
-        for owned in self._owned():
-            if self._is_fresh(slots[owned.block]):
-                yield from self._bitmap(slots[owned.block], self._bits(owned))
-        for block in self.layout.holes:
-            if self._is_fresh(slots[block]):
-                yield from self._bitmap(slots[block], 0)
-
-    def _bitmap(self, slot: int, bits: int) -> Iterator[Chunk]:
-        padding = UNIT - SECTOR if slot else 0
-        yield from self.chunks(self._bitmap_at(slot) - padding, bytes(padding) + blocks.bitmap_bytes(bits))
+        made = self.layout
+        taken = ((owned.block, owned) for owned in chain(made.staying, made.copied))
+        for block, used in chain(taken, ((block, None) for block in made.holes)):
+            slot = made.slots[block]
+            if self._is_fresh(slot):
+                bits = self._bits(used) if used is not None else 0
+                padding = UNIT - SECTOR if slot else 0
+                yield from self.chunks(self._bitmap_at(slot) - padding, bytes(padding) + bits.to_bytes(SECTOR, "big"))
 
     # --- copies of guest data
 

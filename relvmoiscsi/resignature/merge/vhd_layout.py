@@ -27,9 +27,8 @@ from relvmoiscsi.formats import vhd_blocks as blocks
 from relvmoiscsi.formats.lvm.vg import extents_of
 from relvmoiscsi.formats.vhd import Footer
 from relvmoiscsi.formats.vhd_blocks import BLOCK_BYTES, SLOT_UNITS, UNIT
-from relvmoiscsi.resignature.merge.compact import Rows
 from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, NEW, Cost
-from relvmoiscsi.resignature.merge.vhd_chain import OwnedBlock, VhdMember, owned_blocks
+from relvmoiscsi.resignature.merge.vhd_chain import OwnedBlock, OwnedBlocks, VhdMember
 
 EXTENT_UNITS = EXTENT_BYTES // UNIT
 
@@ -64,8 +63,8 @@ class VhdLayout:
     def __init__(
         self,
         members: Sequence[VhdMember],
-        movable: Dict[int, "Rows[OwnedBlock]"],
-        fixed: "Rows[OwnedBlock]",
+        movable: Dict[int, OwnedBlocks],
+        fixed: OwnedBlocks,
         primary: int,
         thick: bool,
     ) -> None:
@@ -74,15 +73,15 @@ class VhdLayout:
         self.fresh_head = self.first_unit // EXTENT_UNITS + 1  #: number of new extents at the start
         block_count = len(members[0].entries)
         self.slots = array("I", [NO_SLOT]) * block_count  #: by block; NO_SLOT for a block without a slot
-        self.staying = owned_blocks()  #: blocks whose data stays in its extents
+        self.staying = OwnedBlocks()  #: blocks whose data stays in its extents
         self.moved: List[Moved] = []  #: the primary's extents first, when any of them stay
         self.slot_count = 0  #: number of slots up to the highest slot in use
         self._extents = self.fresh_head  # number of extents in use
         spare = block_count - sum(map(len, movable.values())) - len(fixed)
-        rest = [fixed, self._keep(movable.get(primary, owned_blocks()))]
+        rest = [fixed, self._keep(movable.get(primary, OwnedBlocks()))]
         for index in sorted(set(movable) - {primary}, reverse=True):
             rest.append(self._move(index, movable[index], spare))
-        self.copied = owned_blocks(merge(*rest))  #: blocks that get new slots, in new extents
+        self.copied = OwnedBlocks(merge(*rest))  #: blocks that get new slots, in new extents
         start = EXTENT_UNITS * self._extents if self.moved else self.first_unit
         first_slot = max(-(-(start - self.first_unit) // SLOT_UNITS), self.slot_count)
         for slot, owned in enumerate(self.copied, first_slot):
@@ -123,9 +122,9 @@ class VhdLayout:
             data_bytes=len(self.copied) * BLOCK_BYTES + sum(fills) * SECTOR,
         )
 
-    def _keep(self, several: "Rows[OwnedBlock]") -> "Rows[OwnedBlock]":
+    def _keep(self, several: OwnedBlocks) -> OwnedBlocks:
         """Let blocks of the primary stay in their slots; returns the blocks that cannot stay."""
-        rest, reached = owned_blocks(), 0
+        rest, reached = OwnedBlocks(), 0
         for owned in several:
             slot = self._slot_of(owned, self.first_unit)
             if slot is None:
@@ -140,7 +139,7 @@ class VhdLayout:
             self._extents = end
         return rest
 
-    def _move(self, index: int, several: "Rows[OwnedBlock]", spare_blocks: int) -> "Rows[OwnedBlock]":
+    def _move(self, index: int, several: OwnedBlocks, spare_blocks: int) -> OwnedBlocks:
         """Move blocks of another image with their extents, if the move is worth its cost; returns blocks not moved.
 
         `spare_blocks` is the number of blocks that no image has.
@@ -160,7 +159,7 @@ class VhdLayout:
             return several
         self.moved.append(Moved(index, first, end, at))
         self._extents = at + end - first
-        rest = owned_blocks()
+        rest = OwnedBlocks()
         for owned, slot in zip(several, slots):
             if slot:
                 self._put(owned, slot + by)
@@ -203,16 +202,16 @@ def _extent_behind(unit: int) -> int:
     return -(-unit // EXTENT_UNITS)
 
 
-def layouts(members: Sequence[VhdMember], several: "Rows[OwnedBlock]", thick: bool) -> Iterator[VhdLayout]:
+def layouts(members: Sequence[VhdMember], several: OwnedBlocks, thick: bool) -> Iterator[VhdLayout]:
     """A layout with each image as the primary, likely the cheapest first. Raises Refused when there is no layout.
 
     With `thick` the volume has room for a full disk. A layout takes much memory: callers keep one at a time.
     """
-    fixed = owned_blocks(owned for owned in several if owned.must_be_copied)
-    movable: Dict[int, Rows[OwnedBlock]] = {}
+    fixed = OwnedBlocks(owned for owned in several if owned.must_be_copied)
+    movable: Dict[int, OwnedBlocks] = {}
     for owned in several:
         if not owned.must_be_copied:
-            movable.setdefault(owned.owner, owned_blocks()).append(owned)
+            movable.setdefault(owned.owner, OwnedBlocks()).append(owned)
     possible = [
         index for index, one in enumerate(members) if one.header.max_bat_entries >= members[0].header.max_bat_entries
     ]

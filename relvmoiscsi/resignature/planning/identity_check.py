@@ -4,19 +4,16 @@
 The callers are the plan (its result in memory, before the first write), `check --original` (two LUNs), and the tests.
 """
 
-from typing import Any, Container, Dict, Iterable, List, Optional, Set
+from typing import Container, Dict, List, Optional, Set
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats import mgt as mgt_records
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.cbt import CbtLog
-from relvmoiscsi.formats.identity import IdMap, dashed, derived_lvm_id, derived_uuid, sightings
+from relvmoiscsi.formats.identity import IdMap, dashed, derived_lvm_id, derived_uuid, sightings, with_new_ids
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, text_without_tags
-from relvmoiscsi.formats.ondisk import Field
 from relvmoiscsi.formats.vhd import DynamicHeader, Vhd
 from relvmoiscsi.resignature.reading.lun_contents import Content, Lun, Volume
-
-_NO_HEADER = DynamicHeader.zero()
 
 
 def identities(lun: Lun) -> Dict[str, str]:
@@ -28,7 +25,7 @@ def identities(lun: Lun) -> Dict[str, str]:
     }
     for volume in lun.volumes:
         found[dashed(volume.lv.id)] = "id of " + volume.name.text
-        for uuid in _uuids_in(volume):
+        for uuid in volume.uuids:
             found.setdefault(uuid, "UUID in " + volume.name.text)
     if lun.mgt:
         found.setdefault(lun.mgt.sr_uuid, "SR UUID in MGT")
@@ -38,13 +35,6 @@ def identities(lun: Lun) -> Dict[str, str]:
         for at, uuid in lun.mgt.links.items():
             found.setdefault(uuid, f"UUID in the MGT record at byte {mgt_records.slot_of(at)}")
     return found
-
-
-def _uuids_in(volume: Volume) -> Iterable[str]:
-    found = [*volume.name.uuids, volume.parent.uuid if volume.parent else None]
-    if isinstance(volume.content, CbtLog):
-        found += [volume.content.parent, volume.content.child]
-    return [uuid for uuid in found if uuid]
 
 
 def shared_identities(one: Lun, other: Lun) -> List[str]:
@@ -76,7 +66,7 @@ def foreign_identities(lun: Lun) -> List[str]:
     for volume in lun.volumes:
         if volume.disputed:
             found.append(f"Header and locators of {volume.name.text} name different parents.")
-        for uuid in _uuids_in(volume):
+        for uuid in volume.uuids:
             if uuid not in known:
                 found.append(f"{volume.name.text} names {uuid}, which is not there.")
     return found
@@ -109,12 +99,14 @@ def _lvm_ids(lun: Lun) -> Set[str]:
 
 def has_same_shape(one: Lun, other: Lun) -> bool:
     """Whether two LUNs have volumes at the same places, and equal numbers of identities in each volume and in MGT."""
-
-    def shape_of(lun: Lun) -> object:
-        volumes = [(volume.lv.segments, volume.name.kind, len(list(_uuids_in(volume)))) for volume in lun.volumes]
-        return volumes, [bool(record.snapshot_of) for record in lun.mgt.records] if lun.mgt else None
-
-    return shape_of(one) == shape_of(other)
+    first, second = (
+        (
+            [(volume.lv.segments, volume.name.kind, len(volume.uuids)) for volume in lun.volumes],
+            [bool(record.snapshot_of) for record in lun.mgt.records] if lun.mgt else None,
+        )
+        for lun in (one, other)
+    )
+    return first == second
 
 
 def pairing(original: Lun, clone: Lun) -> Optional[IdMap]:
@@ -128,7 +120,7 @@ def pairing(original: Lun, clone: Lun) -> Optional[IdMap]:
         if other is None:
             return None
         lvm_ids[volume.lv.id] = other.lv.id
-        for old, new in zip(_uuids_in(volume), _uuids_in(other)):
+        for old, new in zip(volume.uuids, other.uuids):
             uuids.setdefault(old, new)
     if original.mgt is not None and clone.mgt is not None:
         for record, other_record in zip(original.mgt.records, clone.mgt.records):
@@ -160,7 +152,7 @@ def differences(before: Lun, after: Lun, ids: IdMap, generations: int = 1) -> Li
     if len(before.volumes) != len(after.volumes):
         return found + [f"{after.name} has {len(after.volumes)} volumes, expected {len(before.volumes)}."]
     for volume, other in zip(before.volumes, after.volumes):
-        found += _volume_differences(volume, other, volume.name.renamed(names), ids)
+        found += _volume_differences(volume, other, with_new_ids(volume.name.text, names), ids)
     if before.mgt is None or after.mgt is None:
         return found + _expect("MGT", after.mgt is None, before.mgt is None)
     found += _expect("The SR UUID in MGT", after.mgt.sr_uuid, ids.new_sr)
@@ -208,13 +200,14 @@ def _shape(content: Content, disputed: bool) -> object:
 
     With `disputed` also without the lengths of locators: the run has made header and locators of the VHD agree.
     """
-    if isinstance(content, Vhd):
-        changed: List[Field[Any]] = [DynamicHeader.checksum, DynamicHeader.parent_name]
-        if disputed:
-            changed.append(DynamicHeader.locators)
-            content = content._replace(locators=tuple(one.replace(data_length=0) for one in content.locators))
-        return content._replace(header=_NO_HEADER, parent=None), content.header.without(*changed)
-    return content
+    if not isinstance(content, Vhd):
+        return content
+    header = content.header.replace(checksum=0, parent_name=bytes(DynamicHeader.parent_name.size))
+    if not disputed:
+        return content._replace(header=header, parent=None)
+    header = header.replace(locators=bytes(DynamicHeader.locators.size))
+    locators = tuple(one.replace(data_length=0) for one in content.locators)
+    return content._replace(header=header, locators=locators, parent=None)
 
 
 def verify_result(before: Lun, after: Lun, ids: IdMap) -> None:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The new ids of a LUN: chosen by the caller, or derived from the new SR UUID and the old id. Pure."""
 
+import re
 from typing import Callable, Dict, List, Mapping, Optional, Sequence
 
 from relvmoiscsi.errors import UsageError
-from relvmoiscsi.formats.cbt import CbtLog
 from relvmoiscsi.formats.identity import (
+    UUID_PATTERN,
     Entropy,
     IdMap,
     check_one_to_one,
@@ -13,9 +14,8 @@ from relvmoiscsi.formats.identity import (
     derived_uuid,
     is_lvm_id,
     is_uuid,
-    new_uuid,
+    uuid_of_version,
 )
-from relvmoiscsi.resignature.reading import sm_journals
 from relvmoiscsi.resignature.reading.lun_contents import Lun
 
 
@@ -26,15 +26,14 @@ def old_uuids(lun: Lun) -> List[str]:
     """
     found = [lun.sr_uuid]
     for volume in lun.volumes:
-        found += volume.name.uuids
-        found.append(volume.parent.uuid if volume.parent else "")
-        if isinstance(volume.content, CbtLog):
-            found += [volume.content.parent or "", volume.content.child or ""]
+        found += volume.uuids
     for mgt in filter(None, (lun.mgt, lun.settled().mgt)):
         for record in mgt.records:
             found += [record.uuid, record.snapshot_of]
         found += mgt.links.values()
-    found += sm_journals.old_uuids(lun)
+    for volume in lun.volumes:
+        if isinstance(volume.content, str):  # of a journal
+            found += re.findall(UUID_PATTERN, volume.content)
     return list(dict.fromkeys(uuid for uuid in found if uuid))
 
 
@@ -49,7 +48,7 @@ def choose_ids(lun: Lun, entropy: Entropy, chosen: Optional[IdMap] = None, sr_uu
     if sr_uuid is not None and wanted_uuids.setdefault(lun.sr_uuid, sr_uuid) != sr_uuid:
         raise UsageError(f"The map chooses another SR UUID than {sr_uuid}.")
     if lun.sr_uuid not in wanted_uuids:
-        wanted_uuids[lun.sr_uuid] = new_uuid(entropy)
+        wanted_uuids[lun.sr_uuid] = uuid_of_version(4, entropy(16))
     new_sr = wanted_uuids[lun.sr_uuid]
     for uuid in wanted_uuids.values():
         if not is_uuid(uuid):

@@ -25,10 +25,8 @@ def check_plan(cache: ReadCache, lun: Lun, made: Plan) -> None:
     alone = [chunk.range for chunk in unseen.chunks]
     more: Iterator[Range] = iter(())
     if cache.block_size > SECTOR:  # other pieces are in sectors, and may be millions
-        copies = chain.from_iterable(unseen.copies)
         more = chain(
-            (chunk.range for chunk in unseen.more),
-            (Range(copy.target, copy.end - copy.target) for copy in copies),
+            (chunk.range for chunk in unseen.more), (copy.range for several in unseen.copies for copy in several)
         )
     for part in chain(alone, more):
         if part.offset % cache.block_size or part.length % cache.block_size:

@@ -11,7 +11,7 @@ from relvmoiscsi import __version__
 from relvmoiscsi.device import Chunk, Range, align_up, torn_bytes
 from relvmoiscsi.errors import Place, Refused
 from relvmoiscsi.formats import naming
-from relvmoiscsi.formats.identity import IdMap
+from relvmoiscsi.formats.identity import IdMap, with_new_ids
 from relvmoiscsi.formats.lvm import pv, ring
 from relvmoiscsi.formats.lvm.pv import Mda
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, renamed_text
@@ -126,7 +126,7 @@ def plan_resignature(
     lvs: Dict[str, Optional[LogicalVolume]] = {}
     for lv in lun.vg.lvs:
         volume = after.get(lv.id)
-        lvs[lv.name] = volume.lv._replace(name=volume.name.renamed(names)) if volume else None
+        lvs[lv.name] = volume.lv._replace(name=with_new_ids(volume.name.text, names)) if volume else None
     text = renamed_text(lun.vg, naming.VG_PREFIX + ids.new_sr, lvs, ids).encode("latin-1") + b"\0"
     changes = list(volume_changes(lun, ids))
     fields = content_fields(lun.vg, changes)
@@ -162,7 +162,7 @@ def place_in_ring(
     `finals` are the headers of the original areas at the end of the run. Without `finals` these headers point to the
     text in the second area.
     """
-    ring_space = _RingSpace(mdas, retained)
+    used = [mda for mda in mdas if mda.has_text]
     seed, journal_bytes = int.from_bytes(run.new_pv_id.encode("ascii"), "big"), 0
     # each attempt needs less room than the attempt before
     for has_spare, attempt_seed, level in (
@@ -171,13 +171,15 @@ def place_in_ring(
         (True, 0, DENSE),
         (False, 0, DENSE),
     ):
-        moves = ring_space.moves(text, finals, has_spare, attempt_seed)
+        moves = _moves(mdas, text, finals, retained, has_spare, attempt_seed)
         if moves is None:
             continue
         placed = run._replace(mdas=tuple(moves))
         data = encode(placed, level)
         journal_bytes = len(data)
-        room = ring_space.journal(moves, journal_bytes, attempt_seed)
+        taken = [*retained, *(move.second for move in moves if move.moves)]
+        rooms = (ring.place_journal(_free(mda, taken), journal_bytes, attempt_seed) for mda in used)
+        room = next(filter(None, rooms), None)
         if room is not None:
             chunks = []
             for move in moves:
@@ -185,57 +187,45 @@ def place_in_ring(
                     area = move.second_header + text
                     chunks.append(Chunk(move.second.offset, area.ljust(align_up(len(area), ring.ALIGNMENT), b"\0")))
             return Plan(Journal(placed, room.offset, data), tuple(chunks), text)
+    free_bytes = sum(part.length for mda in used for part in _free(mda, retained))
     raise Refused(
-        "{}: there is no room for the journal: it needs {} bytes and a second metadata area of {} bytes, and {} bytes "
-        "of the metadata area are free. No command enlarges the area. Fewer VDIs need less room: --without leaves VDIs "
-        "behind, --vdis one keeps one.".format(name, journal_bytes or "some", len(text) + 512, ring_space.free_bytes()),
+        f"{name}: there is no room for the journal: it needs {journal_bytes or 'some'} bytes and a second metadata "
+        f"area of {len(text) + 512} bytes, and {free_bytes} bytes of the metadata area are free. No command enlarges "
+        "the area. Fewer VDIs need less room.",
         sm_key="SRNoSpace",
-    )
+    ).advising("The option --without leaves VDIs behind, --vdis one keeps one.")
 
 
-class _RingSpace:
-    """The free space of the metadata areas that have a text, outside the ranges `retained`.
+def _free(mda: Mda, taken: Sequence[Range]) -> List[Range]:
+    """The free ranges of the ring of a metadata area with a text; `taken` are ranges of the device that must stay."""
+    live = pv.text_ranges(mda.area, mda.committed, Place("the metadata area", mda.area.offset))
+    return ring.free_ranges(mda.area, live, [part for part in taken if mda.area.offset <= part.offset < mda.area.end])
 
-    `seed` moves second areas and journal within the free space (`formats.lvm.ring`).
+
+def _moves(
+    mdas: Sequence[Mda],
+    text: bytes,
+    finals: Optional[Sequence[bytes]],
+    retained: Sequence[Range],
+    has_spare: bool,
+    seed: int,
+) -> Optional[List[MdaMove]]:
+    """The move of each metadata area to its second area, which holds `text` behind its header.
+
+    An area without a text stays. None without room for a second area. `finals` and `retained` as for `place_in_ring`;
+    `has_spare` and `seed` as for `ring.place_second_area`.
     """
-
-    def __init__(self, mdas: Sequence[Mda], retained: Sequence[Range]) -> None:
-        self._mdas, self._retained = mdas, retained
-
-    def _free(self, mda: Mda, taken: Sequence[Range] = ()) -> List[Range]:
-        live = pv.text_ranges(mda.area, mda.committed, Place("the metadata area", mda.area.offset))
-        used = [part for part in (*self._retained, *taken) if mda.area.offset <= part.offset < mda.area.end]
-        return ring.free_ranges(mda.area, live, used)
-
-    def free_bytes(self) -> int:
-        return sum(part.length for mda in self._mdas if mda.has_text for part in self._free(mda))
-
-    def moves(
-        self, text: bytes, finals: Optional[Sequence[bytes]], has_spare: bool, seed: int
-    ) -> Optional[List[MdaMove]]:
-        """The move of each metadata area to its second area, which holds `text` behind its header.
-
-        An area without a text stays. None without room for a second area.
-        """
-        moves = []
-        for index, mda in enumerate(self._mdas):
-            old = bytes(mda.header)
-            if not mda.has_text:
-                moves.append(MdaMove(mda.area, mda.area, old, b"", old))
-                continue
-            second = ring.place_second_area(self._free(mda), len(text), has_spare, seed)
-            if second is None:
-                return None
-            text_at = second.offset + pv.MDA_HEADER_SIZE
-            header = pv.mda_header(second, pv.text_location(second, text_at, text))
-            final = finals[index] if finals else b""
-            if not final:
-                final = bytes(pv.mda_header(mda.area, pv.text_location(mda.area, text_at, text), mda.header))
-            moves.append(MdaMove(mda.area, second, old, bytes(header), final))
-        return moves
-
-    def journal(self, moves: Sequence[MdaMove], length: int, seed: int) -> Optional[Range]:
-        """Room for a journal of `length` bytes beside the second areas; None without room."""
-        taken = [move.second for move in moves if move.moves]
-        rooms = (ring.place_journal(self._free(mda, taken), length, seed) for mda in self._mdas if mda.has_text)
-        return next((room for room in rooms if room is not None), None)
+    moves = []
+    for index, mda in enumerate(mdas):
+        old = bytes(mda.header)
+        if not mda.has_text:
+            moves.append(MdaMove(mda.area, mda.area, old, b"", old))
+            continue
+        second = ring.place_second_area(_free(mda, retained), len(text), has_spare, seed)
+        if second is None:
+            return None
+        text_at = second.offset + pv.MDA_HEADER_SIZE
+        header = pv.mda_header(second, text_at, text)
+        final = finals[index] if finals else bytes(pv.mda_header(mda.area, text_at, text, mda.header))
+        moves.append(MdaMove(mda.area, second, old, bytes(header), final))
+    return moves

@@ -89,10 +89,11 @@ def _cheapest(
         raise no_room
     assert least is not None  # `strategies` gives at least one strategy, or raises
     raise Refused(
-        f"One VDI of {chain.leaf.name.text} takes {least} bytes of copying, and a call may copy "
-        f"{most_bytes} here (`copy` in /etc/relvmoiscsi.conf). The command `relvmoiscsi resignature "
-        "--vdis one` on the host has no such limit.",
+        f"One VDI of {chain.leaf.name.text} takes {least} bytes of copying, and a call may copy {most_bytes} here.",
         sm_key="InvalidArg",
+    ).advising(
+        "The limit is `copy` in /etc/relvmoiscsi.conf. The command `relvmoiscsi resignature --vdis one` on the host "
+        "has no such limit."
     )
 
 
@@ -101,7 +102,7 @@ def _with_work(lun: Lun, chain: Chain, leaf: Volume) -> Lun:
     rest = lun.settled().without([*chain.dropped, *chain.members[1:]])
     mgt = rest.mgt
     if mgt is not None:
-        mgt = with_only(mgt, str(leaf.name.uuid), naming.MGT_TYPES[leaf.name.kind], naming.MGT)
+        mgt = with_only(mgt, str(leaf.name.uuid), naming.MGT_TYPES[leaf.name.kind])
     volumes = tuple(leaf if volume.lv.id == leaf.lv.id else volume for volume in rest.volumes)
     work = lun.work or Work(rest, ())
     sentences: List[str] = []

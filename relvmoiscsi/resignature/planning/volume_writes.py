@@ -42,7 +42,7 @@ def volume_changes(lun: Lun, ids: IdMap) -> Iterator[VolumeChange]:
         if isinstance(old, Vhd) and isinstance(new, Vhd):
             found = vhd.changes(old, new, then.texts, then.parent, ids.uuids, name, volume.size)
         elif isinstance(old, Qcow2) and isinstance(new, Qcow2):
-            found = qcow2.changes(old, new, b"".join(then.texts), ids.uuids, name)
+            found = qcow2.changes(old, new, b"".join(then.texts), then.parent, ids.uuids, name)
         elif isinstance(new, CbtLog):
             found = cbt.changes(new, ids.uuids, name)
         elif then.name.kind == naming.MGT and lun.mgt and settled.mgt:
@@ -95,9 +95,11 @@ def _writes(parts: Iterable[_Part], fields: Iterable[IdField], known: Known, blo
     """The writes of the blocks that change, or that hold a part of a field."""
     blocks: Dict[int, List[_Part]] = {}
     for chunk, what in parts:
-        for at in _blocks_of(chunk.offset, len(chunk.data), block_bytes):
+        for at in range(align_down(chunk.offset, block_bytes), chunk.end, block_bytes):
             blocks.setdefault(at, []).append((chunk, what))
-    of_fields = {at for field in fields for piece in field.pieces for at in _blocks_of(*piece, block_bytes)}
+    pieces = (piece for field in fields for piece in field.pieces)
+    starts = ((align_down(piece.offset, block_bytes), piece.end) for piece in pieces)
+    of_fields = {at for start, end in starts for at in range(start, end, block_bytes)}
     doubtful = sorted(at for at in blocks if at not in of_fields)
     for at, old in zip(doubtful, known([Range(at, block_bytes) for at in doubtful])):
         if overlaid(old, at, [chunk for chunk, _what in blocks[at]]) == old:
@@ -114,10 +116,6 @@ def _writes(parts: Iterable[_Part], fields: Iterable[IdField], known: Known, blo
         what = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
         writes.append(Write(span.offset, old, new, what))
     return tuple(writes)
-
-
-def _blocks_of(offset: int, length: int, block_bytes: int) -> Iterable[int]:
-    return range(align_down(offset, block_bytes), offset + length, block_bytes)
 
 
 # --- undo

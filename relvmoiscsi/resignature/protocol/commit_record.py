@@ -61,12 +61,13 @@ def scsi_id_digest(scsi_id: Optional[str]) -> bytes:
     return hashlib.sha256(b"SCSIid " + scsi_id.encode("utf-8")).digest()[:16] if scsi_id else bytes(16)
 
 
-def read_commit_record(label: Label, where: Place) -> Optional[CommitRecord]:
-    """The record in a label; None when the label has no record.
+def read_commit_record(label: Label, name: str) -> Optional[CommitRecord]:
+    """The record in the label of the device `name`; None when the label has no record.
 
     Raises Unsupported when the place of the record holds unknown bytes, or a record of a later version of relvmoiscsi.
     """
-    anew = WayOut(("pvchange", "--uuid"), (where.container,))  # LVM writes a label without unknown bytes
+    where = Place(name, label.offset)
+    anew = WayOut(("pvchange", "--uuid"), (name,))  # LVM writes a label without unknown bytes
     if label.used_end > COMMIT_RECORD_AT:
         raise Unsupported("LVM label", where, "its lists leave no room for a commit record").with_way_out(anew)
     data = label.sector[COMMIT_RECORD_AT:]

@@ -72,15 +72,10 @@ def changed_chunks(before: Chunk, after: bytes, block_size: int) -> List[Chunk]:
     return chunks
 
 
-def spans_of(run: Run, block_size: int) -> List[Range]:
-    """The ranges that `put_back` needs in a WriteBuffer: whole blocks, in order, neighbours joined."""
-    wanted = [write.range for write in run.writes] + [part for field in run.fields for part in field.around]
-    return joined(part.widened(block_size) for part in wanted)
-
-
 def read_written(device: Device, run: Run) -> WriteBuffer:
-    """The present bytes of the device in the ranges where a run writes contents. Raises DeviceError."""
-    spans = spans_of(run, device.block_size)
+    """The present bytes of the device in the whole blocks where a run writes contents. Raises DeviceError."""
+    wanted = [write.range for write in run.writes] + [part for field in run.fields for part in field.around]
+    spans = joined(part.widened(device.block_size) for part in wanted)
     return WriteBuffer(map(Chunk, (span.offset for span in spans), device.read(spans)))
 
 
@@ -100,7 +95,7 @@ class _Sides:
         """
         if not self._is_either(field.pieces):
             return False
-        if not careful or field.length >= _TELLING_BYTES:
+        if not careful or sum(piece.length for piece in field.pieces) >= _TELLING_BYTES:
             return True
         return self._is_either(field.around or [piece.widened(self._block_bytes) for piece in field.pieces])
 
@@ -108,16 +103,14 @@ class _Sides:
         """Whether each block holds old or new bytes in these pieces: a cut leaves each block old or new."""
         for piece in pieces:
             if piece not in self._seen:
-                self._seen[piece] = self._is_either_throughout(piece)
+                self._seen[piece] = True
+                for at in range(align_down(piece.offset, SECTOR), piece.end, SECTOR):
+                    start, end = max(at, piece.offset), min(at + SECTOR, piece.end)
+                    part = [Range(start, end - start)]
+                    if self._now.get(part) not in (self.old.get(part), self._new.get(part)):
+                        self._seen[piece] = False
+                        break
             if not self._seen[piece]:
-                return False
-        return True
-
-    def _is_either_throughout(self, piece: Range) -> bool:
-        for at in range(align_down(piece.offset, SECTOR), piece.end, SECTOR):
-            start, end = max(at, piece.offset), min(at + SECTOR, piece.end)
-            part = [Range(start, end - start)]
-            if self._now.get(part) not in (self.old.get(part), self._new.get(part)):
                 return False
         return True
 
@@ -139,7 +132,7 @@ def put_back(run: Run, buffer: WriteBuffer, careful: bool = False) -> List[IdFie
             data, before = (STRUCTURES[field.kind](side.get(field.around)) for side in (buffer, sides.old))
             # the old checksum when only the run has changed the structure, which then may have a wrong checksum
             as_before = data.replace(checksum=before.checksum)
-            is_before = as_before == before and is_whole(field.kind, bytes(before))
+            is_before = as_before == before and is_whole(before)
             buffer.put(field.around, bytes(as_before if is_before else sealed(data)))
     return strange
 
@@ -148,7 +141,7 @@ def first_changed(run: Run, buffer: WriteBuffer) -> Optional[IdField]:
     """The first field that holds neither its old nor its new bytes, or whose structure is damaged."""
     sides = _Sides(run, buffer)
     for field in run.fields:
-        is_damaged = bool(field.kind) and not is_whole(field.kind, buffer.get(field.around))
+        is_damaged = bool(field.kind) and not is_whole(STRUCTURES[field.kind](buffer.get(field.around)))
         if is_damaged or not sides.is_ours(field, careful=False):
             return field
     return None

@@ -17,7 +17,7 @@ from itertools import accumulate, chain
 from typing import Any, Dict, Iterable, Iterator, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi import untrusted
-from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_up
+from relvmoiscsi.device import SECTOR, Device, Range, align_up
 from relvmoiscsi.errors import BadChecksum, Malformed, Place, Unsupported
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm.pv import Label, MdaHeader, parse_label
@@ -83,10 +83,6 @@ class Journal(NamedTuple):
     run: Run
     offset: int
     data: bytes
-
-    @property
-    def chunk(self) -> Chunk:
-        return Chunk(self.offset, self.data)
 
     def commit_record(self, phase: int) -> CommitRecord:
         return CommitRecord.zero(
@@ -167,15 +163,6 @@ def encode(run: Run, level: int = FAST) -> bytes:
     )
     data = bytes(header) + packed
     return data.ljust(align_up(len(data), ALIGNMENT), b"\0")
-
-
-def journal_range(record: CommitRecord, where: Place, device_size: int) -> Range:
-    """The range of the journal on the device. Raises Malformed for an impossible range."""
-    found = Range(record.journal_offset, record.journal_length)
-    if not JournalHeader.SIZE <= found.length <= MAX_JOURNAL_BYTES or found.end > device_size:
-        problem = f"it says that {found.length} bytes of journal lie at byte {found.offset}"
-        raise Malformed("Commit record", where, problem)
-    return found
 
 
 def decode(data: bytes, where: Place, digest: bytes, device_size: int) -> Run:
@@ -296,8 +283,10 @@ class EarlierRun(NamedTuple):
 
 def read_journal(device: Device, record: CommitRecord, label: Label) -> Journal:
     """The journal that a commit record points to. Raises FormatError."""
-    where = Place(device.name, label.offset)
-    found = journal_range(record, where, device.size_bytes)
+    found = Range(record.journal_offset, record.journal_length)
+    if not JournalHeader.SIZE <= found.length <= MAX_JOURNAL_BYTES or found.end > device.size_bytes:
+        problem = f"it says that {found.length} bytes of journal lie at byte {found.offset}"
+        raise Malformed("Commit record", Place(device.name, label.offset), problem)
     data = device.read([found])[0]
     place = Place(device.name, found.offset)
     return Journal(decode(data, place, record.journal_digest, device.size_bytes), found.offset, data)

@@ -34,9 +34,9 @@ class BlockCopy(NamedTuple):
     zeros: int = 0  #: number of zeros to write behind the copy
 
     @property
-    def end(self) -> int:
-        """The end of the written bytes, zeros included."""
-        return self.target + self.length + self.zeros
+    def range(self) -> Range:
+        """The written bytes, zeros included."""
+        return Range(self.target, self.length + self.zeros)
 
 
 class Again(Generic[T]):

@@ -39,10 +39,6 @@ class IdField(NamedTuple):
     kind: str = ""  #: kind of the structure around the field, when the structure has a checksum (`vhd.STRUCTURES`)
     around: Tuple[Range, ...] = ()  #: place of that structure
 
-    @property
-    def length(self) -> int:
-        return sum(piece.length for piece in self.pieces)
-
 
 class MdaMove(NamedTuple):
     """A metadata area and its second area, which the label lists in the phase SWITCHED.

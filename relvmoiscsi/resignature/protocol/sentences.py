@@ -6,7 +6,7 @@ from typing import Iterator
 
 from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, Overtaken, Refused, Unfinished, in_state
 from relvmoiscsi.resignature.protocol.commit_record import IN_PROGRESS, KINDS, UNDO, CommitRecord
-from relvmoiscsi.wording import command
+from relvmoiscsi.wording import shell_command
 
 #: after a refused undo
 TAKE_AGAIN = "If you need the old identities, take the clone again."
@@ -52,11 +52,10 @@ def since_begun(name: str, kind: int, label_offset: int) -> Iterator[None]:
     except Refused as refused:
         if refused.disk_state:
             raise
-        raise Unfinished(refused.message, refused.sm_key).in_state(cut_sentence(name, kind)) from refused
+        raise Unfinished(refused.told, refused.sm_key).in_state(cut_sentence(name, kind)) from refused
     except Overtaken as error:
-        recovered = (
-            f"Another run has recovered this run. {command('relvmoiscsi', 'show', name)} shows the state of {name}."
-        )
+        show = shell_command("relvmoiscsi show", name)
+        recovered = f"Another run has recovered this run. `{show}` shows the state of {name}."
         error.in_state(recovered if error.offset == label_offset else cut_sentence(name, kind))
         raise
 
@@ -65,32 +64,24 @@ def cut_sentence(name: str, kind: int) -> str:
     """The sentence about a device after step 2 or a later step has failed, or was interrupted."""
     return (
         f"The {KINDS[kind]} of {name} was begun and may be unfinished: once the device answers, "
-        f"{command('relvmoiscsi', 'recover', name)} finishes it or rolls it back."
-    )
-
-
-def waiting(name: str, seconds: float) -> str:
-    """The sentence before the wait for a client that may be another one."""
-    return (
-        f"Another host may have begun the run on {name}, or this host by another way to the LUN: waiting {seconds:g} "
-        "seconds for its last write."
+        f"`{shell_command('relvmoiscsi recover', name)}` finishes it or rolls it back."
     )
 
 
 def unfinished(name: str, record: CommitRecord) -> Unfinished:
     """The error of a command that finds an unfinished run and does not recover the run."""
-    is_early, recover = record.phase == IN_PROGRESS, command("relvmoiscsi", "recover", name)
+    is_early, recover = record.phase == IN_PROGRESS, shell_command("relvmoiscsi recover", name)
     when, what = ("before", "rolls it back") if is_early else ("after", "finishes it")
-    again = f", or {command('relvmoiscsi', 'undo', name)} again, which completes it" if record.kind == UNDO else ""
-    return Unfinished(
-        f"{name} holds an unfinished {KINDS[record.kind]}, cut {when} its commit. Run {recover}, which {what}{again}."
+    again = f", or `{shell_command('relvmoiscsi undo', name)}` again, which completes it" if record.kind == UNDO else ""
+    return Unfinished(f"{name} holds an unfinished {KINDS[record.kind]}, cut {when} its commit.").advising(
+        f"Run `{recover}`, which {what}{again}."
     )
 
 
 def on_a_copy(name: str) -> str:
     """The advice for a copy of a LUN whose run to one VDI was cut after the commit."""
-    finish = command("relvmoiscsi", "resignature", "--vdis", "one", name)
-    return f"On a copy of that LUN {finish} finishes it and gives new identities."
+    finish = shell_command("relvmoiscsi resignature --vdis one", name)
+    return f"On a copy of that LUN `{finish}` finishes it and gives new identities."
 
 
 def journal_lost(name: str, record: CommitRecord) -> str:

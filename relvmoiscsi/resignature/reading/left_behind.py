@@ -13,7 +13,7 @@ from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.mgt import without_records
 from relvmoiscsi.resignature.reading import sm_journals
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume, Work
-from relvmoiscsi.wording import command
+from relvmoiscsi.wording import shell_command
 
 _OF_A_VDI = (*naming.DISK_KINDS, naming.CBT_LOG, naming.JOURNAL)
 
@@ -51,14 +51,14 @@ def leave(found: Lun, uuids: Sequence[str]) -> Tuple[Lun, Set[str], List[Volume]
         uuid = todo.pop()
         if uuid not in known:
             problem = f"{found.name} has no volume of VDI {uuid}, which was to be left behind (`without`)."
-            raise UsageError(problem + f" {command('relvmoiscsi', 'show', found.name)} lists the VDIs.")
+            raise UsageError(problem).advising(f"`{shell_command('relvmoiscsi show', found.name)}` lists the VDIs.")
         if uuid not in lost:
             lost.add(uuid)
             todo += filter(None, children.get(uuid, ()))
     gone = [volume for volume in found.volumes if volume.name.kind in _OF_A_VDI and volume.name.uuid in lost]
     if not gone:
         return found, lost, gone
-    mgt = without_records(found.mgt, lost, naming.MGT) if found.mgt is not None else None
+    mgt = without_records(found.mgt, lost) if found.mgt is not None else None
     return found.without(gone)._replace(mgt=mgt), lost, gone
 
 

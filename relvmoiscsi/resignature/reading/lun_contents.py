@@ -53,6 +53,14 @@ class Volume(NamedTuple):
     empty: Optional[bool] = None  #: whether a VHD or QCOW2 has no block; None: the block table was not read
 
     @property
+    def uuids(self) -> List[str]:
+        """The UUIDs of SRs and VDIs in the name, as the parent, and in the links of a changed-block log."""
+        found = [*self.name.uuids, self.parent.uuid if self.parent else None]
+        if isinstance(self.content, CbtLog):
+            found += [self.content.parent, self.content.child]
+        return [uuid for uuid in found if uuid]
+
+    @property
     def is_disk(self) -> bool:
         """Whether the volume holds the blocks of a VDI. False for an `OLD_` leaf, which SM still has to delete."""
         return self.name.kind in naming.DISK_KINDS and not self.name.is_old

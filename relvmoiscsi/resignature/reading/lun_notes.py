@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Notes on a LUN: sentences about defects that are no reason for a refusal, for `show`, the log and the result."""
 
+from collections import Counter
 from typing import List, Mapping
 
 from relvmoiscsi.errors import FormatError
@@ -85,7 +86,8 @@ def _mgt_notes(lun: Lun) -> List[str]:
         found.append(f"The MGT record at byte {offset} is damaged: its label may be lost.")
     for offset in lun.mgt.unread:
         found.append(f"The MGT record at byte {offset} does not read: its VDI has no label.")
-    for uuid in lun.mgt.duplicates():
+    counts = Counter(record.uuid for record in lun.mgt.records if not record.deleted)
+    for uuid in sorted(uuid for uuid, count in counts.items() if count > 1):
         found.append(f"MGT has several records of VDI {uuid}; the last one counts.")
     for uuid, record in lun.records().items():
         if uuid in disks and record.vdi_type != naming.MGT_TYPES[disks[uuid].name.kind]:

@@ -8,7 +8,17 @@ from relvmoiscsi.device import Chunk, Device, ForwardingDevice, Range, align_dow
 from relvmoiscsi.errors import Place, Truncated
 
 
-class ReadCache(ForwardingDevice):
+class UnwrittenDevice(ForwardingDevice):
+    """A device on which a plan is made: nobody writes."""
+
+    def write(self, chunks: Sequence[Chunk]) -> None:
+        raise TypeError("a plan does not write")
+
+    def flush(self) -> None:
+        raise TypeError("a plan does not write")
+
+
+class ReadCache(UnwrittenDevice):
     """A device that reads each block of another device once, and caches the blocks."""
 
     def __init__(self, device: Device) -> None:
@@ -31,12 +41,6 @@ class ReadCache(ForwardingDevice):
                 pieces = [self._known[index][max(0, at) : end] for index, (at, end) in zip(stretches, parts)]
                 found[number] = b"".join(pieces)
         return [data or b"" for data in found]
-
-    def write(self, chunks: Sequence[Chunk]) -> None:
-        raise TypeError("a survey does not write")
-
-    def flush(self) -> None:
-        raise TypeError("a survey does not write")
 
     def with_chunks(self, chunks: Sequence[Chunk]) -> "ReadCache":
         """A cache of the device after writes of `chunks`, which must be whole blocks."""

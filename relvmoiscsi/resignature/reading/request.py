@@ -2,9 +2,10 @@
 """The request for a resignature. Pure."""
 
 from contextlib import contextmanager
-from typing import Any, Iterator, NamedTuple, Optional, Tuple
+from typing import Iterator, NamedTuple, Optional, Tuple
 
-from relvmoiscsi.errors import Refused, UsageError
+from relvmoiscsi.arguments import FLAG, TEXT, TEXTS, Kind, an, optional, verify
+from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.scsi_id_text import named_scsi_id
 
@@ -31,28 +32,35 @@ class ResignatureRequest(NamedTuple):
 
     def checked(self) -> "ResignatureRequest":
         """Return the request with its SCSIid in udev's form. Raises UsageError for a value that a field cannot have."""
-        _verify("chosen", self.chosen, "an IdMap", self.chosen is None or isinstance(self.chosen, IdMap))
-        _verify("one", self.one, "a OneVdiRequest", self.one is None or isinstance(self.one, OneVdiRequest))
-        texts = {"sr_uuid": self.sr_uuid}
-        if self.one is not None:
-            texts["one.vdi"], most = self.one.vdi, self.one.most_bytes
-            _verify("one.most_bytes", most, "a number of bytes", most is None or isinstance(most, int) and most >= 0)
-            _verify("one.note", self.one.note, "a text", isinstance(self.one.note, str))
-        for name, text in texts.items():
-            _verify(name, text, "a UUID as text", text is None or isinstance(text, str))
-        for name, flag in (("again", self.again), ("clear_databases", self.clear_databases)):
-            _verify(name, flag, "True or False", isinstance(flag, bool))
-        for name, several in (("without", self.without), ("words", self.words)):
-            is_of_texts = isinstance(several, (tuple, list)) and all(isinstance(each, str) for each in several)
-            _verify(name, several, "a tuple of texts", is_of_texts)
+        for name, kind in _FIELDS.items():
+            verify(f"The field {name} of the request", getattr(self, name), kind)
+        for name, kind in _FIELDS_OF_ONE.items() if self.one is not None else ():
+            verify(f"The field one.{name} of the request", getattr(self.one, name), kind)
+        for name, kind in _FIELDS_OF_MAP.items() if self.chosen is not None else ():
+            verify(f"The field chosen.{name} of the request", getattr(self.chosen, name), kind)
         scsi_id = None if self.scsi_id is None else named_scsi_id(self.scsi_id)
         return self._replace(scsi_id=scsi_id, without=tuple(self.without), words=tuple(self.words))
 
 
-def _verify(name: str, value: Any, expected: str, holds: bool) -> None:
-    """Raise UsageError, with the name of the field and the expected kind of value, unless the value has this kind."""
-    if not holds:
-        raise UsageError(f"The field {name} of the request is {value!r:.80}, expected {expected}.")
+_UUID = optional(an("a UUID as text", str))
+_IDS = Kind("a dict of texts", lambda ids: isinstance(ids, dict) and all(map(TEXT.holds, [*ids, *ids.values()])))
+#: what the fields of a request may be
+_FIELDS = {
+    "scsi_id": optional(TEXT),
+    "chosen": optional(an("an IdMap", IdMap)),
+    "again": FLAG,
+    "sr_uuid": _UUID,
+    "one": optional(an("a OneVdiRequest", OneVdiRequest)),
+    "clear_databases": FLAG,
+    "without": TEXTS,
+    "words": TEXTS,
+}
+_FIELDS_OF_ONE = {
+    "vdi": _UUID,
+    "most_bytes": optional(Kind("a number of bytes", lambda most: type(most) is int and most >= 0)),
+    "note": TEXT,
+}
+_FIELDS_OF_MAP = {"sr": TEXT, "uuids": _IDS, "lvm_ids": _IDS}
 
 
 @contextmanager

@@ -34,7 +34,7 @@ Sources: SM drivers/LVHDSR.py (_undoAllJournals, _handleInterruptedCloneOp), dri
 """
 
 import re
-from typing import Iterable, List, Match, Optional, Set, Tuple
+from typing import Iterable, Match, Optional, Set, Tuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import FormatError, Place, Unsupported, WayOut
@@ -84,15 +84,6 @@ def under_way(volumes: Iterable[Tuple[LvName, Content]]) -> Set[str]:
     return found
 
 
-def old_uuids(lun: Lun) -> List[str]:
-    """The VDI UUIDs in the texts of the journals, as far as the texts can be read."""
-    found: List[str] = []
-    for volume in lun.volumes:
-        if isinstance(volume.content, str):
-            found += re.findall(UUID_PATTERN, volume.content)
-    return found
-
-
 def unfinished_work(lun: Lun) -> Optional[Work]:
     """SM's unfinished work on a LUN, settled; None when the LUN has no journal of such work.
 
@@ -132,7 +123,10 @@ def _inflate(area: WorkArea, journal: Volume) -> None:
     if volume is None:
         area.say(f"The volume of VDI {uuid} was to be inflated, and is gone: the journal goes too.")
         return
-    area.heal_end_footer(volume)
+    if isinstance(volume.content, Vhd) and volume.content.stale_end is not None:
+        # the last sector of the enlarged volume holds the footer of another VHD
+        healed = volume.content._replace(end_footer=volume.content.footer, stale_end=None, killed=False)
+        area.put(volume._replace(content=healed))
     area.say(f"The volume of VDI {uuid} was being inflated: it stays as large as it is.")
 
 

@@ -6,6 +6,7 @@ from typing import Dict, List, Optional
 from relvmoiscsi.errors import Malformed, Place
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.mgt import with_records, without_pools, without_records
+from relvmoiscsi.formats.naming import LvName
 from relvmoiscsi.formats.qcow2 import Qcow2
 from relvmoiscsi.formats.vhd import Vhd
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume, Work
@@ -51,31 +52,26 @@ class WorkArea:
 
     def rename(self, volume: Volume, uuid: str) -> Volume:
         """Give a volume the name of a VDI; the kind stays."""
-        name = naming.disk_name(volume.name.kind, uuid)
-        return self._put(volume._replace(name=name, lv=volume.lv._replace(name=name.text)))
+        kind = volume.name.kind
+        name = LvName(naming.LV_PREFIXES[kind] + uuid, kind, uuid)
+        return self.put(volume._replace(name=name, lv=volume.lv._replace(name=name.text)))
 
     def set_read_only(self, volume: Volume, read_only: bool) -> Volume:
         status = volume.lv.status - {"WRITE"} if read_only else volume.lv.status | {"WRITE"}
-        return self._put(volume._replace(lv=volume.lv._replace(status=status)))
+        return self.put(volume._replace(lv=volume.lv._replace(status=status)))
 
     def set_hidden(self, volume: Volume, hidden: bool) -> Volume:
         """Set the hidden flag: in the image, for a raw volume in a tag of the LV. Raises Unsupported."""
         if volume.hidden == hidden and not isinstance(volume.content, Vhd):
             return volume
         if isinstance(volume.content, Vhd):
-            return self._put(volume._replace(content=volume.content.with_hidden(hidden)))
+            return self.put(volume._replace(content=volume.content.with_hidden(hidden)))
         if isinstance(volume.content, Qcow2):
-            return self._put(volume._replace(content=volume.content.with_hidden(hidden, volume.name.text)))
+            return self.put(volume._replace(content=volume.content.with_hidden(hidden, volume.name.text)))
         tags = tuple(tag for tag in volume.lv.tags if tag != naming.HIDDEN_TAG)
-        return self._put(volume._replace(lv=volume.lv._replace(tags=(*tags, naming.HIDDEN_TAG) if hidden else tags)))
+        return self.put(volume._replace(lv=volume.lv._replace(tags=(*tags, naming.HIDDEN_TAG) if hidden else tags)))
 
-    def heal_end_footer(self, volume: Volume) -> None:
-        """Replace the footer of another VHD in the last sector of an enlarged volume with the VHD's own footer."""
-        if isinstance(volume.content, Vhd) and volume.content.stale_end is not None:
-            healed = volume.content._replace(end_footer=volume.content.footer, stale_end=None, killed=False)
-            self._put(volume._replace(content=healed))
-
-    def _put(self, volume: Volume) -> Volume:
+    def put(self, volume: Volume) -> Volume:
         self._volumes[volume.lv.id] = volume
         return volume
 
@@ -83,11 +79,11 @@ class WorkArea:
         volumes = tuple(self._volumes[v.lv.id] for v in self.lun.volumes if v.lv.id in self._volumes)
         mgt, mgt_volume = self.lun.mgt, next((v for v in self.lun.volumes if v.name.kind == naming.MGT), None)
         if mgt is not None and mgt_volume is not None:
-            mgt = without_records(mgt, self.freed_records, naming.MGT)
+            mgt = without_records(mgt, self.freed_records)
             known = mgt.live()
             wanted = {uuid: record for uuid, record in self.new_records.items() if uuid not in known}
             if wanted:
-                mgt, without_slot = with_records(mgt, wanted, mgt_volume.size, naming.MGT)
+                mgt, without_slot = with_records(mgt, wanted, mgt_volume.size)
                 for uuid in without_slot:
                     self.say(f"MGT is full: VDI {uuid} gets no record, and so no label.")
         return Work(self.lun._replace(volumes=volumes, mgt=mgt), tuple(self.sentences))
@@ -128,7 +124,7 @@ def without_databases(lun: Lun) -> Lun:
     found = databases(settled)
     if not found or settled.mgt is None:
         return lun
-    after = settled._replace(mgt=without_pools(settled.mgt, naming.MGT), work=None)
+    after = settled._replace(mgt=without_pools(settled.mgt), work=None)
     sentences = [f"VDI {uuid} is not to hold the database of the pool {pool} any more." for uuid, pool in found.items()]
     work = lun.work or Work(settled, ())
     return lun._replace(work=Work(after, [*work.sentences, *sentences], work.merged, work.left_behind))

@@ -24,6 +24,7 @@ from relvmoiscsi.errors import (
     reading,
 )
 from relvmoiscsi.formats import naming
+from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.formats.lvm.pv import Label, Mda
 from relvmoiscsi.formats.lvm.vg import VolumeGroup, read_vg
@@ -31,7 +32,7 @@ from relvmoiscsi.formats.naming import LvName
 from relvmoiscsi.resignature.reading.left_behind import settle
 from relvmoiscsi.resignature.reading.lun_contents import Lun, verify_lun
 from relvmoiscsi.resignature.reading.volumes import read_all_volumes
-from relvmoiscsi.wording import command
+from relvmoiscsi.wording import shell_command
 
 FIRST_READ_BYTES = 64 << 10
 MIN_DEVICE_BYTES = 1 << 20
@@ -69,7 +70,7 @@ def read_label(device: Device) -> Label:
     if label.number != 0 and _partition_count(start):
         raise Refused(
             f"{device.name} has a partition table beside its LVM label. "
-            f"{command('wipefs', '--all', '--types', 'dos', device.name)} "
+            f"`{shell_command('wipefs --all --types dos', device.name)}` "
             "removes it from the clone, and leaves the label."
         )
     return label
@@ -140,10 +141,12 @@ def read_contents(device: Device, label: Label, like: Optional[Lun] = None, on_d
 
 
 def _sr_uuid(device: Device, vg_name: str) -> str:
-    found = naming.sr_of_vg(vg_name)
-    if found is None:
+    found = vg_name[len(naming.VG_PREFIX) :]
+    if not vg_name.startswith(naming.VG_PREFIX) or not is_uuid(found):
         problem = f"{device.name} holds the volume group {vg_name}, which is no SR's."
-        raise Refused(problem + f" LVM's own {command('vgimportclone', device.name)} gives it new ids.", "VolNotFound")
+        raise Refused(
+            problem + f" LVM's own `{shell_command('vgimportclone', device.name)}` gives it new ids.", "VolNotFound"
+        )
     return found
 
 

@@ -32,9 +32,10 @@ def read_all_volumes(
     """
     readers = [_VolumeReader(device, vg, lv, name) for lv, name in zip(vg.lvs, names)]
     _read_batch(device, vg, readers)
-    verified = _VerifiedVhds(like)
+    by_place = {volume.lv.segments[0]: volume for volume in like}
+    by_size: Dict[int, vhd.Vhd] = {}
     for reader in readers:
-        reader.take_head(verified)
+        reader.take_head(by_place.get(reader.lv.segments[0]), by_size)
     under_way = sm_journals.under_way((reader.name, reader.content) for reader in readers)
     for reader in readers:
         if reader.name.uuid in under_way:
@@ -53,28 +54,6 @@ def read_all_volumes(
             except FormatError as problem:
                 volumes[number] = volume._replace(content=problem, parent=None, texts=(), empty=None)
     return tuple(volumes), mgt
-
-
-class _VerifiedVhds:
-    """Verified VHDs, for the `like` of `read_vhd`: equal bytes need not be verified again.
-
-    Two VHDs in volumes of one size often have their locators at the same places.
-    """
-
-    def __init__(self, volumes: Sequence[Volume]) -> None:
-        self._by_place = {volume.lv.segments[0]: volume for volume in volumes}
-        self._by_size: Dict[int, vhd.Vhd] = {}
-
-    def like(self, lv: LogicalVolume, size: int) -> Optional[vhd.Vhd]:
-        volume = self._by_place.get(lv.segments[0])
-        if volume is not None and volume.size == size and isinstance(volume.content, vhd.Vhd):
-            return volume.content
-        return self._by_size.get(size)
-
-    def add(self, size: int, found: vhd.Vhd) -> vhd.Vhd:
-        if found.locators:
-            self._by_size[size] = found
-        return found
 
 
 class _VolumeReader:
@@ -108,17 +87,24 @@ class _VolumeReader:
             guess = SR_END + (len(vg.lvs) + _SPARE_MGT_RECORDS) * RECORD_BYTES
             self.wanted = [Range(0, min(guess, self.size))]
 
-    def take_head(self, verified: _VerifiedVhds) -> None:
-        """Make the content of the first batch, and ask for the rest: names of parents, and the end of MGT."""
+    def take_head(self, like: Optional[Volume], by_size: Dict[int, vhd.Vhd]) -> None:
+        """Make the content of the first batch, and ask for the rest: names of parents, and the end of MGT.
+
+        For the `like` of `read_vhd`: `like` is a volume that was read before at this place, and `by_size` has the last
+        VHD with locators by the size of its volume. Volumes of one size often have their locators at the same places.
+        """
         head, self.wanted = self.parts, []
         try:
             if not head:
                 return
             if self.name.kind == naming.VHD:
                 copy, header, last = head
-                like = verified.like(self.lv, self.size)
-                found = vhd.read_vhd(copy, header, last, self.name.text, self.size, like)
-                self.content = verified.add(self.size, found)
+                known = by_size.get(self.size)
+                if like is not None and like.size == self.size and isinstance(like.content, vhd.Vhd):
+                    known = like.content
+                self.content = found = vhd.read_vhd(copy, header, last, self.name.text, self.size, known)
+                if found.locators:
+                    by_size[self.size] = found
                 self.wanted = [Range(locator.data_offset, locator.data_length) for locator in found.locators]
             elif self.name.kind == naming.QCOW2:
                 self.content = image = qcow2.read_qcow2(head[0], self.name.text, self.size)
@@ -128,7 +114,7 @@ class _VolumeReader:
             elif self.name.kind == naming.JOURNAL:
                 self.content = sm_journals.journal_text(head[0])
             else:
-                length = read_length(head[0], self.size, self.lv.name)
+                length = read_length(head[0], self.size)
                 end = min(length + _NEW_MGT_RECORDS * RECORD_BYTES, self.size)
                 self._mgt_start = head[0]
                 self.wanted = [Range(len(head[0]), end - len(head[0]))] if end > len(head[0]) else []
@@ -154,9 +140,9 @@ class _VolumeReader:
         try:
             if self.name.kind == naming.MGT and self.content is None:
                 data = self._mgt_start + b"".join(texts)
-                length, texts = read_length(data, self.size, self.name.text), ()
+                length, texts = read_length(data, self.size), ()
                 spare = data[length : length + _NEW_MGT_RECORDS * RECORD_BYTES]
-                self.mgt = read_mgt(data[:length], self.name.text, spare)
+                self.mgt = read_mgt(data[:length], spare)
             elif isinstance(self.content, vhd.Vhd):
                 parent = self.content.parent
             elif isinstance(self.content, qcow2.Qcow2) and texts:

@@ -20,7 +20,7 @@ import re
 from typing import Sequence
 
 from relvmoiscsi.errors import WayOut
-from relvmoiscsi.wording import command
+from relvmoiscsi.wording import quoted
 
 #: in place of a device that LVM does not see: an image file, or a LUN in a session of relvmoiscsi
 PLACEHOLDER = "/dev/CLONE"
@@ -31,16 +31,9 @@ _NAME = re.compile(f"{_PART}(?:/{_PART})?")
 _PATH = re.compile("/dev/[A-Za-z0-9/_.:+@#=-]+")
 
 
-def resignature_words(device_name: str) -> Sequence[str]:
-    """The words of the command for a device; DEVICE for a name that is a description and no path."""
-    is_path = device_name.startswith("/") or " " not in device_name
-    return "relvmoiscsi", "resignature", device_name if is_path else "DEVICE"
-
-
-def once_more(device_name: str, *options: str) -> str:
-    """The command that resignatures a resignatured LUN. SR.create, which has no such option, then finds it done."""
-    program, verb, device = resignature_words(device_name)
-    return command(program, verb, "--again", *options, device)
+def device_argument(device_name: str) -> str:
+    """The argument of a command for a device; DEVICE for a name that is a description and no path."""
+    return device_name if device_name.startswith("/") or " " not in device_name else "DEVICE"
 
 
 def without_sentence(words: Sequence[str], more: Sequence[str]) -> str:
@@ -48,20 +41,23 @@ def without_sentence(words: Sequence[str], more: Sequence[str]) -> str:
     before, after = (words, ()) if "--" not in words else (words[: words.index("--")], words[words.index("--") :])
     options = [word for uuid in more for word in ("--without", uuid)]
     these = "this VDI" if len(more) == 1 else f"these {len(more)} VDIs"
-    return f"To go on without {these}: {command(*before, *options, *after)}."
+    return f"To go on without {these}: `{quoted(*before, *options, *after)}`."
 
 
 def sentence(way_out: WayOut, device_name: str) -> str:
     """The sentence for a way out without a VDI to leave behind."""
     if way_out.lvm and all(word == device_name or _NAME.fullmatch(word) is not None for word in way_out.names):
-        where = "" if _is_disk(device_name) else f", as the disk {PLACEHOLDER} of a host"
+        where = "" if _PATH.fullmatch(device_name) else f", as the disk {PLACEHOLDER} of a host"
         return f"This command of LVM changes nothing but the clone{where}: {lvm_command(device_name, way_out)}."
     return way_out.sentence
 
 
 def lvm_command(device_name: str, way_out: WayOut) -> str:
-    """A command of LVM that sees no other disk than the clone, and leaves the volumes in the kernel alone."""
-    disk = device_name if _is_disk(device_name) else PLACEHOLDER
+    """A command of LVM that sees no other disk than the clone, and leaves the volumes in the kernel alone.
+
+    `sentence` has looked at the names: none begins with a dash.
+    """
+    disk = device_name if _PATH.fullmatch(device_name) else PLACEHOLDER
     pattern = re.sub(r"[.+]", r"[\g<0>]", disk)
     only_clone = f'["a|^{pattern}$|","r|.*|"]'
     config = (
@@ -70,8 +66,4 @@ def lvm_command(device_name: str, way_out: WayOut) -> str:
     )
     program, *options = way_out.lvm
     names = [disk if word == device_name else word for word in way_out.names]
-    return command(program, "--config", f"{config} {way_out.config}".rstrip(), *options, names=names)
-
-
-def _is_disk(device_name: str) -> bool:
-    return _PATH.fullmatch(device_name) is not None
+    return f"`{quoted(program, '--config', f'{config} {way_out.config}'.rstrip(), *options, *names)}`"

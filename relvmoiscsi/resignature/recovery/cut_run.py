@@ -34,7 +34,7 @@ from relvmoiscsi.resignature.protocol.commit_record import (
 from relvmoiscsi.resignature.protocol.identities import read_written
 from relvmoiscsi.resignature.protocol.journal import EarlierRun
 from relvmoiscsi.resignature.protocol.merged_image import FULL_UNIT, all_the_same
-from relvmoiscsi.resignature.protocol.sentences import on_a_copy, since_begun, unfinished, waiting
+from relvmoiscsi.resignature.protocol.sentences import on_a_copy, since_begun, unfinished
 from relvmoiscsi.resignature.reading.survey import vg_in
 from relvmoiscsi.resignature.writing.finalize import finalize
 from relvmoiscsi.resignature.writing.step import flush, read_back, read_back_all, step, write
@@ -107,13 +107,18 @@ def _claimed(device: Device, earlier: EarlierRun) -> EarlierRun:
     claim.
     """
     found, fence = earlier.label.sector, device.fence
-    is_ours = any(fence.writer) and earlier.commit_record.writer == fence.writer
+    is_ours = fence.is_alone or any(fence.writer) and earlier.commit_record.writer == fence.writer
     fence.hold([Chunk(earlier.label.offset, found)])
     claimed = Chunk(earlier.label.offset, written_by(found, fence.writer if is_ours else bytes(4), fence.claim))
     write(device, [claimed])
     flush(device)
     if not is_ours:
-        log.warning("%s", waiting(device.name, Fence.OUTLAST_SECONDS))  # SMlog, and stderr of the command
+        log.warning(  # SMlog, and stderr of the command
+            "Another host may have begun the run on %s, or this host by another way to the LUN: waiting %g seconds "
+            "for its last write.",
+            device.name,
+            Fence.OUTLAST_SECONDS,
+        )
         device.end_late_writes(of_another_host=True)
     fence.look(device.read)
     label = pv.parse_label(written_by(found, bytes(4)), earlier.label.number, Place(device.name, earlier.label.offset))
@@ -179,5 +184,5 @@ def cut(device: Device, earlier: EarlierRun) -> Unfinished:
         return Unfinished(wrong)
     found = unfinished(device.name, earlier.commit_record)
     if earlier.commit_record.phase == SWITCHED and earlier.journal.run.merged is not None:
-        found.message += " " + on_a_copy(device.name)
+        found.advising(on_a_copy(device.name))
     return found

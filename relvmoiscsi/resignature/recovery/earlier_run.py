@@ -28,8 +28,9 @@ from relvmoiscsi.resignature.protocol.run_record import MdaMove, Run
 from relvmoiscsi.resignature.protocol.sentences import TAKE_AGAIN, journal_lost
 from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.lun_contents import Lun
-from relvmoiscsi.resignature.reading.way_out import once_more
+from relvmoiscsi.resignature.reading.way_out import device_argument
 from relvmoiscsi.resignature.recovery.undo import old_text
+from relvmoiscsi.wording import shell_command
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ def run_or_none(device: Device, record: Optional[CommitRecord], label: Label) ->
 def find_unfinished(device: Device) -> Optional[EarlierRun]:
     """The run that was cut; None when no run was cut. Raises as `read_label`, and FormatError for a lost journal."""
     label = survey.read_label(device)
-    record = read_commit_record(label, Place(device.name, label.offset))
+    record = read_commit_record(label, device.name)
     if record is None or record.phase == DONE:
         return None
     try:
@@ -76,15 +77,14 @@ def is_same_lun(name: str, record: CommitRecord, scsi_id: Optional[str]) -> bool
     digest = scsi_id_digest(scsi_id)
     if digest == record.scsi_id_digest:
         return True
+    again = shell_command("relvmoiscsi resignature --again", device_argument(name))  # SR.create then finds it done
     if not any(digest):
-        raise Refused(
-            f"{name} was resignatured before, and the SCSIid of this LUN is not known. "
-            f"If the LUN is a later copy, run {once_more(name)}. If not, it has its new identities already."
+        raise Refused(f"{name} was resignatured before, and the SCSIid of this LUN is not known.").advising(
+            f"If the LUN is a later copy, run `{again}`. If not, it has its new identities already."
         )
     if not any(record.scsi_id_digest):
-        raise Refused(
-            f"{name} was resignatured before, and the SCSIid it was made for was not recorded. "
-            f"If the LUN is a later copy, run {once_more(name)} on a host that has the LUN, for "
+        raise Refused(f"{name} was resignatured before, and the SCSIid it was made for was not recorded.").advising(
+            f"If the LUN is a later copy, run `{again}` on a host that has the LUN, for "
             "SR.create on the pool's master. If not, it has its new identities already."
         )
     return False
@@ -128,7 +128,7 @@ def has_all_volumes(device: Device, lun: Lun, run: Run) -> bool:
 def finished_run(device: Device) -> EarlierRun:
     """The run that is done. Raises Refused when there is no run that can be undone."""
     label = survey.read_label(device)
-    record = read_commit_record(label, Place(device.name, label.offset))
+    record = read_commit_record(label, device.name)
     if record is None or record.kind == UNDO:
         raise Refused(f"{device.name} holds no resignature that could be undone.", "InvalidArg")
     try:

@@ -80,9 +80,8 @@ def _final_headers(device: Device, label: Label, journal: Journal) -> Tuple[List
                 raise Refused(problem, sm_key="SRNoSpace")
             at = room.offset
             copies.append(Chunk(at, padded))
-        location = pv.text_location(move.original, at, text)
-        like = pv.MdaHeader.at(move.old_header)
-        headers.append(Chunk(move.original.offset, bytes(pv.mda_header(move.original, location, like))))
+        header = pv.mda_header(move.original, at, text, pv.MdaHeader.at(move.old_header))
+        headers.append(Chunk(move.original.offset, bytes(header)))
     return headers, copies
 
 

@@ -14,10 +14,8 @@ A path that does not answer counts as absent if another path answers.
 """
 
 import logging
-import os
 import time
 from contextlib import ExitStack
-from functools import partial
 from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.deadline import CLEANUP_SECONDS, Deadline
@@ -89,7 +87,7 @@ class Discovery:
         self._pool_has_lun = any(
             not user.is_own for user in pool_records.users_of(self.scsi_id, pool, here=self._host_ref)
         )
-        stack.callback(quietly, "taking away what a scan has brought", self._remove_new_disks)
+        stack.callback(quietly("taking away what a scan has brought")(self._remove_new_disks))
         if not self._had_entry:
             # Note the addresses of all adapters: the next call may select other adapters.
             cleanup_journal.note(self.scsi_id, hba.addresses(hba.adapters()))
@@ -183,8 +181,8 @@ class Discovery:
 
         def forget(deadline: Deadline) -> None:
             others = before._replace(known=before.known | {self.scsi_id})
-            away = partial(other_luns.forget_others, self._adapters, others, self._read_pool, self._host_ref, deadline)
-            quietly("taking away the other LUNs of a scan", away)
+            with quietly("taking away the other LUNs of a scan"):
+                other_luns.forget_others(self._adapters, others, self._read_pool, self._host_ref, deadline)
 
         with ExitStack() as hiding:
             hiding.enter_context(other_luns.hidden(self._adapters, before))
@@ -267,7 +265,7 @@ class Discovery:
         silent = []
         for disk in there:
             if disk.scsi_id == self.scsi_id:
-                access = os.path.join(THIS_HOST.sysfs, "block", disk.name, "device/access_state")
+                access = THIS_HOST.at("sys/block", disk.name, "device/access_state")
                 state = text_of(access).strip()  # where the kernel knows ALUA's state
                 silent.append(f"{disk.name} ({state})" if state else disk.name)
         if silent:

@@ -14,7 +14,6 @@ step starts after the deadline; the undo has some seconds of its own.
 """
 
 import logging
-import os
 import time
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -32,14 +31,14 @@ from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.host.xapi import other_hosts
 from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.lun import pool_records
-from relvmoiscsi.lun.call import disks_to_read, disks_to_write, lun_locked, state_unopened
+from relvmoiscsi.lun.call import CallLun, Found, disks_to_read, disks_to_write, state_unopened
 from relvmoiscsi.lun.guard import DISK_LOCKS, LOCKS_BESIDE_SM, CallGuard, VerifyUnused
 from relvmoiscsi.lun.opened import OpenLun
 from relvmoiscsi.sr_driver.hba.config import HbaConfig
 from relvmoiscsi.sr_driver.hba.discovery import Discovery
 from relvmoiscsi.sr_driver.hba.missing import missing_scsi_id
 from relvmoiscsi.sr_driver.protocol import Call
-from relvmoiscsi.sr_driver.transport import CallLun, Found, record_of_host
+from relvmoiscsi.sr_driver.transport import record_of_host
 
 log = logging.getLogger(__name__)
 
@@ -58,10 +57,10 @@ def named_lun(call: Call, config: HbaConfig, xapi: Xapi, deadline: Deadline, loc
     if not config.scsi_id:
         log.info("%s is the LUN %s", config.device, scsi_id)
     multipathing = multipath.is_on(call.device_config, dict(record.get("other_config", {})))
-    others = other_hosts.OtherHosts(xapi, call.host_ref)
+    verify_elsewhere = partial(other_hosts.verify_unused, xapi, call.host_ref)
     pool = partial(pool_records.read_pool, xapi)
     discovery = Discovery(scsi_id, config, deadline, lock_seconds, pool, call.host_ref)
-    return HbaLun(discovery, multipathing, lock_seconds, others)
+    return HbaLun(discovery, multipathing, lock_seconds, verify_elsewhere)
 
 
 @contextmanager
@@ -87,13 +86,26 @@ class HbaLun(CallLun):
     """
 
     def __init__(
-        self, discovery: Discovery, multipathing: bool, lock_seconds: float, others: other_hosts.OtherHosts
+        self,
+        discovery: Discovery,
+        multipathing: bool,
+        lock_seconds: float,
+        verify_elsewhere: Callable[[str, Deadline], None],
     ) -> None:
+        """`verify_elsewhere` is `other_hosts.verify_unused` for the pool of the call."""
         super().__init__(discovery.scsi_id, discovery.deadline, lock_seconds)
-        self.discovery, self.multipathing, self._others = discovery, multipathing, others
+        self.discovery, self.multipathing, self._verify_elsewhere = discovery, multipathing, verify_elsewhere
 
     def read(self, work: Callable[[OpenLun], Found]) -> Found:
-        with sigterm_fails(self.deadline), self.device_session(to_write=False) as nodes:
+        with sigterm_fails(self.deadline):
+            return super().read(work)
+
+    def write(self, work: Callable[[OpenLun], Found], verify: VerifyUnused) -> Found:
+        with sigterm_fails(self.deadline):
+            return super().write(work, verify)
+
+    def _read(self, work: Callable[[OpenLun], Found]) -> Found:
+        with self.device_session(to_write=False) as nodes:
 
             def read(_begin: Begin) -> Found:
                 with disks_to_read(self.scsi_id, nodes) as lun:
@@ -102,9 +114,9 @@ class HbaLun(CallLun):
             answer: Found = run_in_child(read, self.deadline, _WHAT, only_reads=True)
         return answer
 
-    def write(self, work: Callable[[OpenLun], Found], verify: VerifyUnused) -> Found:
+    def _write(self, work: Callable[[OpenLun], Found], verify: VerifyUnused) -> Found:
         found = self.discovery
-        with sigterm_fails(self.deadline), ExitStack() as stack:
+        with ExitStack() as stack:
             with in_state(lambda: state_unopened(self.deadline)):
                 nodes = stack.enter_context(self.device_session(to_write=True))
 
@@ -122,7 +134,9 @@ class HbaLun(CallLun):
 
     @contextmanager
     def device_session(self, to_write: bool) -> Iterator[List[str]]:
-        """Give the device nodes that lead to the LUN. On NotFound, Refused or CommandFailed the host is as before.
+        """Give the device nodes that lead to the LUN, for a caller that has the lock of the LUN.
+
+        On NotFound, Refused or CommandFailed the host is as before.
 
         With `to_write`, no other program may use the disks.
         """
@@ -130,23 +144,24 @@ class HbaLun(CallLun):
 
         def wait_until_shown() -> None:
             """After success: wait for the LUN's link. The stock driver formats a LUN that seems empty without it."""
-            if found.is_new:
-                seconds = deadline.for_cleanup().within(hiding.SHOWN_SECONDS)
-                hiding.wait_until_shown(self.scsi_id, seconds, THIS_HOST)
+            with quietly("waiting for udev to show the LUN"):
+                if found.is_new:
+                    seconds = deadline.for_cleanup().within(hiding.SHOWN_SECONDS)
+                    hiding.wait_until_shown(self.scsi_id, seconds, THIS_HOST)
 
         def drop_caches(_kind: object, error: Optional[BaseException], _trace: object) -> None:
             """Drop the page caches of all disks of the LUN, as any disk may have been read; not before a write."""
             if not isinstance(error, OutOfTime):
-                until = deadline.for_cleanup().part(_CACHES_SECONDS)
-                quietly("dropping page caches", lambda: paths.drop_caches(udev.disks_of(self.scsi_id), until))
+                with quietly("dropping page caches"):
+                    until = deadline.for_cleanup().part(_CACHES_SECONDS)
+                    paths.drop_caches(udev.disks_of(self.scsi_id), until)
 
         with ExitStack() as stack, terminated.only_here():
-            stack.enter_context(lun_locked(self.scsi_id, deadline, self.lock_seconds))
-            stack.callback(quietly, "waiting for udev to show the LUN", wait_until_shown)
+            stack.callback(wait_until_shown)
             stack.enter_context(hiding.hidden(self.scsi_id, deadline=deadline))
             there = udev.disks_of(self.scsi_id)  # udev handles every later disk under the switch
             if to_write:
-                self._others.verify_unused(self.scsi_id, deadline)
+                self._verify_elsewhere(self.scsi_id, deadline)
             since = time.monotonic()
             found.bring(stack)
             if to_write:  # the run's modules come while the kernel and udev handle the disks
@@ -180,7 +195,7 @@ class HbaLun(CallLun):
             return [THIS_HOST.node(multipath.single_path(self.scsi_id, disks))]
 
         def is_detour(disk: str) -> bool:
-            state = text_of(os.path.join(THIS_HOST.sysfs, "block", disk, "device/access_state")).strip()
+            state = text_of(THIS_HOST.at("sys/block", disk, "device/access_state")).strip()
             return state not in ("", "active/optimized")  # "": the array has no such states
 
         alone = sorted((disk for disk in disks if disk not in in_map), key=is_detour)

@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The answer to a call without a SCSIid: the LUNs that the adapters see after a scan. The scan's disks are removed."""
+"""The answer to a call without a SCSIid: the LUNs that the adapters see after a scan. The scan's disks are removed.
+
+The answer is the list that lvmohba prints on stderr: the LUNs and the adapters of the host. The list omits the LUNs of
+the pool's SRs and the LUN that this host runs on. Each listed LUN is free, or a clone.
+"""
 
 import logging
 from contextlib import ExitStack
 from functools import lru_cache, partial
+from typing import Callable, Dict, List, Sequence
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
@@ -14,19 +19,23 @@ from relvmoiscsi.host.hba import adapters as hba
 from relvmoiscsi.host.hba.scan import scan
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.terminated import quietly
-from relvmoiscsi.host.this_host import THIS_HOST
+from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.lun import pool_records
 from relvmoiscsi.sr_driver.hba import other_luns
 from relvmoiscsi.sr_driver.hba.config import HbaConfig
 from relvmoiscsi.sr_driver.hba.discovery import DISK_SECONDS, SCAN_SECONDS
-from relvmoiscsi.sr_driver.hba.lun_list import device_list
+from relvmoiscsi.sr_driver.protocol import list_element
 from relvmoiscsi.sr_driver.transport import MissingKey
 
 log = logging.getLogger(__name__)
 
 LIST_SECONDS = 4.0  #: for the answers of all disks of a list
 BUSY_SECONDS = 3.0  #: wait for SM's LVM lock. While a probe waits, xapi plugs no PBD
+
+_FC_FACTS = ("node_name", "port_name", "port_state", "speed", "supported_speeds")
+_ISCSI_FACTS = ("hwaddress", "initiatorname", "ipaddress", "port_speed", "port_state")
+_KINDS = (("fc_host", _FC_FACTS), ("iscsi_host", _ISCSI_FACTS))
 
 
 def missing_scsi_id(
@@ -52,10 +61,11 @@ def missing_scsi_id(
         else:
 
             def forget() -> None:
-                pool_now = partial(pool_records.read_pool, xapi)
-                other_luns.forget_others(adapters, before, pool_now, host_ref, deadline.for_cleanup())
+                with quietly("taking away what the scan has brought"):
+                    pool_now = partial(pool_records.read_pool, xapi)
+                    other_luns.forget_others(adapters, before, pool_now, host_ref, deadline.for_cleanup())
 
-            stack.callback(quietly, "taking away what the scan has brought", forget)
+            stack.callback(forget)
             for failure in scan(hba.places(adapters, config.lun, config.wwpns), deadline.part(SCAN_SECONDS)):
                 log.warning("%s", failure)
             came = [one for one in hba.addresses(adapters) if one not in before.addresses]
@@ -84,3 +94,49 @@ def _description(driver: str) -> str:
         return run(["modinfo", "-d", driver], accept=range(256)).stdout.strip()
     except RelvmoiscsiError:
         return ""
+
+
+def device_list(
+    disks: Sequence[hba.Disk],
+    adapters: Sequence[hba.Adapter],
+    is_used: Callable[[str], bool],
+    describe: Callable[[str], str],
+    host: Host = THIS_HOST,
+) -> str:
+    """Return the XML of error 107. `is_used` is called with each SCSIid, `describe` with the driver of each adapter.
+
+    A disk without a SCSIid is left out. Source: SM drivers/devscan.py, scan (behaviour only); docs/host.rst, "Lists on
+    stderr".
+    """
+    lines = ['<?xml version="1.0" ?>', "<Devlist>"]
+    by_lun: Dict[str, List[hba.Disk]] = {}
+    for disk in disks:
+        if disk.scsi_id:
+            by_lun.setdefault(disk.scsi_id, []).append(disk)
+    for first, *others in by_lun.values():
+        if is_used(first.scsi_id):
+            continue
+        adapter_number, channel, target, lun = first.address.split(":")
+        rows = [
+            ("path", "/dev/" + first.name + "".join(f" [{disk.name}]" for disk in others)),
+            ("numpaths", str(1 + len(others))),
+            ("SCSIid", first.scsi_id),
+            ("vendor", first.vendor),
+            ("serial", first.serial),
+            ("size", str(first.size_bytes)),
+            ("adapter", adapter_number),
+            ("channel", channel),
+            ("id", target),
+            ("lun", lun),
+            ("hba", first.driver),
+        ]
+        lines += list_element("BlockDevice", rows)
+    for adapter in adapters:
+        facts = [("host", adapter.name), ("name", adapter.driver)]
+        facts += [("manufacturer", describe(adapter.driver) or "Unknown"), ("id", adapter.number)]
+        inner: List[str] = []
+        for kind, names in _KINDS:
+            of_port = hba.port_facts(adapter, kind, names, host)
+            inner += list_element(kind, list(of_port.items()), 2) if of_port is not None else []
+        lines += list_element("Adapter", facts, inner=inner)
+    return "\n".join([*lines, "</Devlist>"]) + "\n"

@@ -10,7 +10,6 @@ The call hides their disks and removes them again. Such a LUN stays in three cas
 
 import logging
 from contextlib import ExitStack, suppress
-from functools import partial
 from typing import Callable, ContextManager, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 
 from relvmoiscsi.deadline import CLEANUP_SECONDS, Deadline
@@ -19,10 +18,10 @@ from relvmoiscsi.host.disk import cleanup_journal, hiding, holders, udev
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address
 from relvmoiscsi.host.hba import adapters as hba
 from relvmoiscsi.host.hba.scan import take_away
-from relvmoiscsi.host.locks.lun_lock import lun_lock
 from relvmoiscsi.host.terminated import quietly
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.lun import pool_records
+from relvmoiscsi.lun.opened import lun_locked
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +91,7 @@ def forget_others(
                 stay += addresses
             else:
                 with suppress(RelvmoiscsiError):  # another call works on the LUN, waits for it and hides it
-                    locks.enter_context(lun_lock(scsi_id, timeout=0))
+                    locks.enter_context(lun_locked(scsi_id, THIS_HOST, 0))
                     go[scsi_id] = addresses
         if go or stay:
             _remove(go, stay, before, deadline)
@@ -106,13 +105,15 @@ def _remove(go: Mapping[str, Sequence[str]], stay: Sequence[str], before: Before
     # An earlier call's entry in the clean-up journal stays.
     noted = [scsi_id for scsi_id in go if cleanup_journal.read(scsi_id) is None]
     for scsi_id in noted:
-        quietly("noting what a scan has brought", partial(cleanup_journal.note, scsi_id, before.addresses))
+        with quietly("noting what a scan has brought"):
+            cleanup_journal.note(scsi_id, before.addresses)
     goes = [one for addresses in go.values() for one in addresses]
     awaited = [*goes, *stay]
     THIS_HOST.wait_for(lambda: all(map(hba.disk_at, awaited)), deadline.within(NODE_SECONDS))
     disks = [disk for disk in map(hba.disk_at, awaited) if disk]
     seconds = deadline.within(CLEANUP_SECONDS)
-    quietly("waiting for udev", lambda: udev.settle(disks, seconds))  # a late udev would keep 160 disks in use
+    with quietly("waiting for udev"):  # a late udev would keep 160 disks in use
+        udev.settle(disks, seconds)
     failures = take_away(goes, deadline.for_cleanup().part(CLEANUP_SECONDS))
     for sentence in failures.values():
         log.warning("%s", sentence)

@@ -5,17 +5,19 @@ from typing import TYPE_CHECKING
 
 from relvmoiscsi.sr_driver.iscsi.iscsi_config import IscsiConfig
 from relvmoiscsi.sr_driver.protocol import Call
-from relvmoiscsi.sr_driver.transport import CallLun, Transport, record_of_host
+from relvmoiscsi.sr_driver.transport import Transport, record_of_host
+from relvmoiscsi.sr_types import ISCSI_SR
 
 if TYPE_CHECKING:
     from relvmoiscsi.deadline import Deadline
     from relvmoiscsi.host.sm_log import SmLogHandler
     from relvmoiscsi.host.xapi.api import Xapi
+    from relvmoiscsi.lun.call import CallLun
 
 
 def open_lun(
     call: Call, config: IscsiConfig, xapi: "Xapi", smlog: "SmLogHandler", deadline: "Deadline", lock_seconds: float
-) -> CallLun:
+) -> "CallLun":
     """Return the LUN that a call names. Raises MissingKey or another RelvmoiscsiError."""
     from relvmoiscsi.sr_driver.iscsi.iscsi_lun import IscsiLun  # noqa: PLC0415 - a refused device-config needs no LUN
     from relvmoiscsi.sr_driver.iscsi.target_access import access_of  # noqa: PLC0415 - the same
@@ -28,4 +30,4 @@ def open_lun(
     return IscsiLun(access, deadline, lock_seconds)
 
 
-ISCSI = Transport("relvmoiscsi", "lvmoiscsi", IscsiConfig, open_lun)
+ISCSI = Transport(ISCSI_SR, IscsiConfig, open_lun)

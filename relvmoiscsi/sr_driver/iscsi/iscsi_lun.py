@@ -12,17 +12,19 @@ writing call for the LUN first ends that session: all writing sessions for the s
 (iscsi/target_sessions.py).
 """
 
+import logging
 from functools import partial
 from typing import Callable
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.host.terminated import quietly
 from relvmoiscsi.host.this_host import THIS_HOST
-from relvmoiscsi.lun.call import session_to_read, session_to_write
+from relvmoiscsi.lun.call import CallLun, Found, session_to_read, session_to_write
 from relvmoiscsi.lun.guard import VerifyUnused
 from relvmoiscsi.lun.opened import OpenLun
 from relvmoiscsi.sr_driver.iscsi.target_access import Access
-from relvmoiscsi.sr_driver.transport import CallLun, Found
+
+log = logging.getLogger(__name__)
 
 
 class IscsiLun(CallLun):
@@ -33,18 +35,18 @@ class IscsiLun(CallLun):
         self._access = access
         self._session = partial(access.lun, self.scsi_id)
 
-    def read(self, work: Callable[[OpenLun], Found]) -> Found:
-        with session_to_read(self.scsi_id, self._session, self.deadline, self.lock_seconds) as lun:
+    def _read(self, work: Callable[[OpenLun], Found]) -> Found:
+        with session_to_read(self.scsi_id, self._session, self.deadline) as lun:
             return work(lun)
 
-    def write(self, work: Callable[[OpenLun], Found], verify: VerifyUnused) -> Found:
+    def _write(self, work: Callable[[OpenLun], Found], verify: VerifyUnused) -> Found:
         def add(number: int) -> None:
             from relvmoiscsi.host.iscsi_sessions import add_lun  # noqa: PLC0415 - only a LUN that was written is added
 
-            deadline = self.deadline.for_cleanup()
-            which = (self._access.config.target_iqn, self.scsi_id, number, deadline, THIS_HOST)
-            quietly("adding the LUN to a session that this host has", partial(add_lun, *which))
+            with quietly("adding the LUN to a session that this host has"):
+                iqn, deadline = self._access.config.target_iqn, self.deadline.for_cleanup()
+                for problem in add_lun(iqn, self.scsi_id, number, deadline, THIS_HOST):
+                    log.warning("%s", problem)
 
-        how = (self.scsi_id, self._session, self.deadline, self.lock_seconds, verify, add)
-        with session_to_write(*how) as lun:
+        with session_to_write(self.scsi_id, self._session, self.deadline, verify, add) as lun:
             return work(lun)

@@ -22,8 +22,8 @@ from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.iscsi.lun_device import LunDevice
-from relvmoiscsi.iscsi.lun_opening import LunName, open_lun
-from relvmoiscsi.iscsi.names import Credentials, Initiator
+from relvmoiscsi.iscsi.lun_opening import LunName, list_luns, open_lun
+from relvmoiscsi.iscsi.names import Credentials, Initiator, LunInfo
 from relvmoiscsi.iscsi.target_sessions import Targets, discover
 from relvmoiscsi.portal import Portal
 from relvmoiscsi.sr_driver.iscsi.iscsi_config import Chap, IscsiConfig
@@ -51,6 +51,11 @@ class Access(NamedTuple):
         """Return the targets that the portals offer, and the portals of each. Raises NotFound, Refused, OutOfTime."""
         asked = self.portals if portals is None else portals
         return self.in_turn(lambda initiator: discover(asked, initiator, self.credentials, deadline))
+
+    def luns(self, deadline: Deadline) -> List[LunInfo]:
+        """Return the LUNs behind the target. Raises NotFound, Refused, OutOfTime."""
+        iqn = self.config.target_iqn
+        return self.in_turn(lambda one: list_luns(self.portals, iqn, one, deadline, self.credentials))
 
     def in_turn(self, try_by: Callable[[Initiator], Found]) -> Found:
         """Return the result of `try_by` with the first present interface through which a portal answers.
@@ -81,8 +86,9 @@ class Access(NamedTuple):
         with ExitStack() as held:
 
             def open_by(initiator: Initiator) -> LunDevice:
-                where = (self.portals, self.config.target_iqn, initiator, named, writable, deadline, self.credentials)
-                return held.enter_context(open_lun(*where, scsi_id))
+                iqn = self.config.target_iqn
+                session = open_lun(self.portals, iqn, initiator, named, writable, deadline, self.credentials, scsi_id)
+                return held.enter_context(session)
 
             yield self.in_turn(open_by)
 
@@ -137,7 +143,7 @@ def interfaces(host: Host) -> List[str]:
         if values.get("iface.transport_name", "tcp") != "tcp":
             continue
         if hardware not in _UNSET:
-            addresses = sorted(glob(os.path.join(escape(host.sysfs), "class/net/*/address")))
+            addresses = sorted(glob(os.path.join(escape(host.at("sys")), "class/net/*/address")))
             having = [one for one in addresses if text_of(one).strip().lower() == hardware.lower()]
             found += [os.path.basename(os.path.dirname(one)) for one in having[:1]]
             continue

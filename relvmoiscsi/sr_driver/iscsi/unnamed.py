@@ -9,13 +9,12 @@ from typing import Dict, Iterable, List, Sequence, Tuple
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import RelvmoiscsiError
-from relvmoiscsi.iscsi.lun_opening import list_luns
 from relvmoiscsi.iscsi.names import LunInfo
 from relvmoiscsi.iscsi.target_sessions import in_turn
 from relvmoiscsi.portal import DEFAULT_PORT, Portal
 from relvmoiscsi.sr_driver.iscsi.iscsi_config import ANY_IQN
 from relvmoiscsi.sr_driver.iscsi.target_access import Access
-from relvmoiscsi.sr_driver.protocol import escaped
+from relvmoiscsi.sr_driver.protocol import list_element
 from relvmoiscsi.sr_driver.transport import MissingKey
 
 
@@ -35,9 +34,8 @@ def missing_key(access: Access, deadline: Deadline) -> MissingKey:
         text = "The target's IQN (device-config:targetIQN) is missing or incorrect."
         asked = Portal(access.config.target, access.config.portals[0].port)
         return MissingKey(text, "ConfigTargetIQNMissing", target_list(targets, asked))
-    iqn = access.config.target_iqn
-    luns = access.in_turn(lambda one: list_luns(access.portals, iqn, one, deadline, access.credentials))
-    return MissingKey("The SCSIid (device-config:SCSIid) is missing.", "ConfigSCSIid", lun_list(luns))
+    luns = lun_list(access.luns(deadline))
+    return MissingKey("The SCSIid (device-config:SCSIid) is missing.", "ConfigSCSIid", luns)
 
 
 def lun_list(luns: Sequence[LunInfo]) -> str:
@@ -72,11 +70,5 @@ def target_list(targets: Sequence[Tuple[Portal, str]], asked: Portal) -> str:
 
 
 def _document(root: str, item: str, rows: Iterable[Sequence[Tuple[str, str]]]) -> str:
-    lines = ['<?xml version="1.0" ?>', f"<{root}>"]
-    for row in rows:
-        lines.append(f"\t<{item}>")
-        for name, text in row:
-            lines += [f"\t\t<{name}>", "\t\t\t" + escaped(text), f"\t\t</{name}>"]
-        lines.append(f"\t</{item}>")
-    lines.append(f"</{root}>")
-    return "\n".join(lines) + "\n"
+    lines = [line for row in rows for line in list_element(item, row)]
+    return "\n".join(['<?xml version="1.0" ?>', f"<{root}>", *lines, f"</{root}>"]) + "\n"

@@ -2,6 +2,7 @@
 """The command as a process, given URLs of LUNs of tgt: its bytes, its user, its secrets, its death."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -28,7 +29,7 @@ import os
 import sys
 from types import SimpleNamespace
 from relvmoiscsi import cli
-from relvmoiscsi.cli import resignature, settling
+from relvmoiscsi.cli import recover, resignature
 from relvmoiscsi.lun import run, source
 
 def opened(path, writable, **more):
@@ -41,7 +42,7 @@ def resignatured(lun, request, *more):
 
 real, source.open_device = source.open_device, opened
 as_lun, run.resignature = run.resignature, resignatured
-resignature.os = settling.os = SimpleNamespace(urandom=bytes)
+resignature.os = recover.os = SimpleNamespace(urandom=bytes)
 sys.exit(cli.main(sys.argv[1:]))
 """
 
@@ -115,7 +116,8 @@ def test_each_command_leaves_the_bytes_that_it_leaves_on_an_image_file(place, ru
         for command in (("resignature", "--sr-uuid", SR), ("recover",), ("undo",)):
             said = run(command[0], url(tgt), "--yes", "--scsi-id", scsi_id, *command[1:], **how)
             of_file = run(command[0], file, "--yes", *command[1:], **how)
-            assert said.split("then, on the pool master")[0] == of_file.replace(str(file), url(tgt))
+            of_lun = re.sub("After the check, on the pool master.*?(?=next: )", "", said, flags=re.DOTALL)
+            assert of_lun == of_file.replace(str(file), url(tgt))
             assert SparseDisk.from_file(str(lun)) == SparseDisk.from_file(str(file)), command
         assert SparseDisk.from_file(str(lun)) != before  # the journals of both runs stay
 

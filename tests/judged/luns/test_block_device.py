@@ -227,4 +227,4 @@ def test_a_device_of_which_nobody_was_asked_takes_more_than_a_yes(attach, tmp_pa
     assert refused.returncode == 4 and b"the device has no SCSIid" in refused.stderr
     assert untouched and done.returncode == 0
     found = json.loads(done.stdout.decode())["lun"]
-    assert (found["kind"], found["scsi_id"], found["pool"]["overridden"]) == ("block device", None, True)
+    assert (found["device_kind"], found["scsi_id"], found["pool"]["overridden"]) == ("block device", None, True)

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -94,9 +95,21 @@ def test_scriptlets_start_restart_and_enable_nothing(package):
     assert not re.search(r"\b(service|restart|start|enable|xe|xe-toolstack-restart|wget|curl)\b", text)
 
 
-def test_every_program_in_it_is_the_repository_s_with_an_interpreter_that_leaves_nothing(package, tmp_path):
+def unpack(package, directory):
     cpio = subprocess.run(["rpm2cpio", str(package)], check=True, stdout=subprocess.PIPE).stdout
-    subprocess.run(["cpio", "-id", "--quiet"], check=True, input=cpio, cwd=str(tmp_path))
+    subprocess.run(["cpio", "-id", "--quiet"], check=True, input=cpio, cwd=str(directory))
+
+
+def test_bash_completes_by_what_the_command_prints(package, tmp_path):
+    unpack(package, tmp_path)
+
+    packaged = (tmp_path / "usr/share/bash-completion/completions/relvmoiscsi").read_text(encoding="utf-8")
+    printed = succeed(sys.executable, "-m", "relvmoiscsi", "--completion", "bash", cwd=str(TOP))
+    assert packaged == printed and "complete -o default -F _relvmoiscsi relvmoiscsi" in printed
+
+
+def test_every_program_in_it_is_the_repository_s_with_an_interpreter_that_leaves_nothing(package, tmp_path):
+    unpack(package, tmp_path)
 
     for path in PROGRAMS:
         first, *rest = (tmp_path / path[1:]).read_text(encoding="utf-8").split("\n")

@@ -18,6 +18,7 @@ from kit.dom0 import Dom0
 from kit.examples import WHOLE
 from kit.rpm_tools import CONF, CONF_D, STOCK, TOP, WAS, modes, pool_package
 from relvmoiscsi import __version__
+from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi import conf
 
 XCP_NG = STOCK + " cephfs glusterfs xfs zfs largeblock"
@@ -63,7 +64,7 @@ HOSTS = {
 
 def xapi_list(dom0):
     """What xapi would accept if it started now."""
-    found = conf.sm_plugins(dom0.path("/"))
+    found = conf.sm_plugins(Host(dom0.path("/")))
     return " ".join(found[-1].plugins) if found else None
 
 
@@ -255,7 +256,7 @@ def test_what_nobody_told_us_of_is_followed_when_xapi_starts(dom0, packages):
 
 def discovered(dom0, directory):
     """SR type and path of the drivers that xapi finds: names that end in SR, accepted, executable."""
-    whitelist = conf.sm_plugins(dom0.path("/"))[-1]
+    whitelist = conf.sm_plugins(Host(dom0.path("/")))[-1]
     names = [name for name in dom0.names(directory) if name.endswith("SR") and whitelist.allows(name[:-2])]
     paths = {name[:-2].lower(): os.path.join(directory, name) for name in names}
     return {sr_type: path for sr_type, path in paths.items() if not dom0.run(["test", "-x", path], check=False).status}

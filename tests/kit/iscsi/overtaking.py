@@ -56,20 +56,20 @@ class Moments:
 
     def __init__(self, monkeypatch, stop=0, then=None):
         self.names, self._stop, self._then, self._is_mine, self._what = [], stop, then, True, ""
-        wait, send = Link.wait, Link._send
+        wait, turn = Link.wait, Link._turn
 
         def waited(link, is_done, what):
             self._what = what.split(" of ")[0] if self._is_mine else self._what
             wait(link, is_done, what)
             self._pass("behind")
 
-        def sent(link):
+        def turned(link, seconds):
             if link.wire.outgoing():
                 self._pass("before")
-            return send(link)
+            turn(link, seconds)
 
         monkeypatch.setattr(Link, "wait", waited)
-        monkeypatch.setattr(Link, "_send", sent)
+        monkeypatch.setattr(Link, "_turn", turned)
 
     def _pass(self, when):
         if not self._is_mine:

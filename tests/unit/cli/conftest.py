@@ -17,7 +17,7 @@ from relvmoiscsi.host import sm_log
 from relvmoiscsi.host.disk import exclusive
 from relvmoiscsi.host.disk import scsi_id as live_scsi
 from relvmoiscsi.host.this_host import Host
-from relvmoiscsi.lun import disk_source, guard, run, source
+from relvmoiscsi.lun import disk_source, guard, opened, run, source
 
 
 @pytest.fixture(autouse=True)
@@ -173,6 +173,6 @@ def lun(image, root, monkeypatch, has_scsi_id):
     has_scsi_id(SCSI_ID)
     monkeypatch.setattr(live_scsi, "live_serial", lambda _path: "serial")
     monkeypatch.setattr(guard, "lvm_locks", lambda _names, timeout: ExitStack())
-    monkeypatch.setattr(guard, "LOCK_SECONDS", 0)
+    monkeypatch.setattr(opened, "LOCK_SECONDS", 0)
     monkeypatch.setattr(run, "LOOK_SECONDS", 0)
     return image

@@ -15,7 +15,7 @@ from relvmoiscsi import engine
 from relvmoiscsi.host.disk.block_device import open_device
 
 UUIDS = tree().truth.uuids
-MAY_STILL = " Only a LUN that was resignatured more than once, or with --map, may still be its clone."
+MAY_STILL = " Only a LUN that was resignatured more than once, or with a map of chosen ids, may still be its clone."
 
 
 def place(key, at):
@@ -55,9 +55,10 @@ def test_a_damaged_lun_is_5_and_every_defect_is_told(image, unwritten):
     lines, found = ran.out.splitlines(), facts.json
     assert lines[0] == f"{image}: damaged, 3 defects:" and lines[-1].startswith("next: ")
     assert sorted(line[2:20] for line in lines[1:4]) == sorted(words[:18] for words in places)
-    assert [defect["message"] for defect in found["defects"]] == [line[2:] for line in lines[1:4]]
+    told = [" ".join(filter(None, [defect["message"], defect["advice"]])) for defect in found["defects"]]
+    assert told == [line[2:] for line in lines[1:4]]
     assert {defect["vdi"] for defect in found["defects"]} == {None, UUIDS["disk"], UUIDS["snapshot"]}
-    assert found["error"]["message"] == found["defects"][0]["message"] == found["problem"]
+    assert found["error"]["message"] == found["defects"][0]["message"] and found["problem"] == told[0]
     assert found["error"]["message"] in facts.err
 
 
@@ -97,7 +98,7 @@ def findings(lines):
 
 
 #: in place of a next step, where nothing is wrong
-FREE = "No next step is needed on the LUN: a host may attach the clone beside its original.\n"
+FREE = "next: attach the clone: a host may have it beside its original\n"
 
 
 @pytest.fixture
@@ -111,7 +112,7 @@ def compared(original, unwritten):
         assert status == 0 or re.match(
             r".* is (no finished copy of .*: [0-9]+ findings?|.* copy of .*: both have the same identities)\.", found[0]
         )
-        assert found[-1].startswith("next: ") or status == 0 and found[-1] + "\n" == FREE
+        assert found[-1].startswith("next: ") and (status or found[-1] + "\n" == FREE)
         return ran
 
     return run
@@ -123,9 +124,9 @@ def test_a_copy_shares_every_identity_with_its_original(image, original, compare
 
     lvm_ids = [truth.pv_id, truth.vg_id] + [volume.lv_id for volume in truth.volumes]
     for identity in lvm_ids + [UUIDS[key] for key in ("sr", "base", "disk", "snapshot", "data")]:
-        assert f"{identity} is on both: " in "".join(facts["problems"])
+        assert f"{identity} is on both: " in "".join(facts["comparison_problems"])
     assert (facts["shares_nothing"], facts["bytes_compared"]) == (False, 0)
-    assert all(line.endswith(".") for line in facts["problems"])
+    assert all(line.endswith(".") for line in facts["comparison_problems"])
     assert ran.out == (
         f"{image}, state clean, is an untouched copy of {original}: both have the same identities.\n"
         f"next: relvmoiscsi resignature {image}\n"
@@ -142,7 +143,7 @@ def test_of_many_findings_people_get_ten(image, original, compared, command):
 
     verdict, *told, more, _next = compared(4, image).out.splitlines()
     assert verdict.endswith(": 12 findings.") and more == "... and 2 more, which --json prints."
-    assert told == command("check", image, "--original", original, "--json").json["problems"][:10]
+    assert told == command("check", image, "--original", original, "--json").json["comparison_problems"][:10]
 
 
 def test_after_a_resignature_nothing_is_shared_and_all_data_is_the_same(
@@ -153,7 +154,7 @@ def test_after_a_resignature_nothing_is_shared_and_all_data_is_the_same(
 
     sentence = r"{} shares no identity with {}, and nothing else differs \(([\d.]+ [KM]iB) of data compared\)\.\n{}\n"
     data = re.fullmatch(sentence.format(finished, original, FREE.rstrip()), said.out).group(1)
-    assert (facts["shares_nothing"], facts["problems"]) == (True, []) and facts["bytes_compared"] > 0
+    assert (facts["shares_nothing"], facts["comparison_problems"]) == (True, []) and facts["bytes_compared"] > 0
     assert (facts["state"], facts["device"], facts["original"]) == ("resignatured", str(finished), str(original))
     monkeypatch.setattr(sys, "stderr", terminal)
     command("check", finished, "--original", original)
@@ -196,7 +197,7 @@ def test_two_clones_with_the_same_new_ids_are_found(finished, original, compared
     first, last = compared(4, finished).out.splitlines()
     assert first == f"{finished}, state resignatured, is no finished copy of {original}: both have the same identities."
     assert "take the copy again" in last
-    problems = command("check", finished, "--original", original, "--json").json["problems"]
+    problems = command("check", finished, "--original", original, "--json").json["comparison_problems"]
     assert any(problem.startswith(f"{SR} is on both: ") for problem in problems)
 
 
@@ -239,7 +240,7 @@ def test_a_clone_with_one_vdi_cannot_be_compared_and_is_no_other_sr(image, origi
             journal_at = engine.inspect(device).commit_record.journal_offset
         patched(image, journal_at, bytes(512))
     else:
-        assert "No next step is needed" in command("check", image).out.replace("\n  ", " ")
+        assert command("check", image).out.endswith(FREE)
 
     ran = command("check", image, "--original", original)
     assert ran.status == 4 and "This is a bug" not in ran.err
@@ -291,3 +292,19 @@ def test_an_original_that_holds_no_sr_is_named(finished, original, command, kind
 
     ran = command("check", finished, "--original", original, "--json")
     assert ran.status == status and str(original) in ran.json["error"]["message"]
+    said = command("check", finished, "--original", original)
+    if kind != "missing":
+        verdict, why, step = said.out.splitlines()
+        assert verdict == f"{finished}, state resignatured, was not compared: {original} cannot be read as original."
+        assert why == "  " + ran.json["error"]["message"] and not said.err
+        again = f"check {original}" if kind == "damaged" else f"check --original ORIGINAL {finished}"
+        assert step == f"next: relvmoiscsi {again}"
+
+
+@pytest.mark.parametrize("lun", ["unfinished", "committed"])
+def test_the_step_after_a_cut_is_the_last_line_and_a_quiet_check_still_says_what_is_wrong(request, lun, command):
+    path = request.getfixturevalue(lun)
+    ran, quiet = command("check", path), command("check", path, "-q")
+    verdict, why, step = ran.out.splitlines()
+    assert (ran.status, verdict, step) == (8, f"{path}: state unfinished.", f"next: relvmoiscsi recover {path}")
+    assert (ran.err, quiet.out, quiet.err) == ("", "", f"relvmoiscsi: {why}\n")

@@ -5,8 +5,6 @@ import re
 
 import pytest
 
-from kit.rpm_tools import TOP
-
 SHELLS = ("bash", "zsh")
 
 
@@ -24,11 +22,6 @@ def test_the_script_has_the_commands_the_options_and_their_values(command, shell
     assert row("check --original") == row("show --chap-file") == ["FILE"]
     assert row("resignature --sr-uuid") == []
     assert "FILE" in row("show") and "FILE" not in row("doctor") and "--isolated" in row("pool clone")
-
-
-def test_the_script_in_the_package_is_what_the_command_prints_now(command):
-    packaged = (TOP / "supp-pack/relvmoiscsi.bash").read_text(encoding="utf-8")
-    assert command("--completion", "bash").out == packaged, "run tools/docs.sh --update"
 
 
 def test_the_script_is_one_for_all_widths_and_for_no_other_shell(command, monkeypatch):

@@ -89,8 +89,8 @@ def test_the_json_on_the_page_is_a_part_of_what_the_run_prints(luns, command):
     ran = command("resignature", "clone.img", "--yes", "--json", "--sr-uuid", said["new_sr"]).json
 
     assert (said.pop("command"), said.pop("json_version")) == ("resignature", 1)
-    (vdi,) = said.pop("vdis")
-    assert vdi in ran["vdis"] and said == {key: ran.get(key) for key in said}
+    (vdi,) = said.pop("vdi_pairs")
+    assert vdi in ran["vdi_pairs"] and said == {key: ran.get(key) for key in said}
 
 
 def test_the_python_on_the_page_runs(luns, command):

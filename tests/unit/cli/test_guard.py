@@ -51,7 +51,7 @@ def test_a_lun_that_an_sr_uses_is_4_and_nothing_is_written(lun, command, unwritt
     uuid = sr_on(pool)
     ran = unwritten(4, "resignature", lun, *YES, says=f"The detached SR {uuid} ('the original')")
     assert "override with --not-in-use. Nothing was written." in ran.err
-    note = "note: a run without --dry-run is refused: The LUN with the SCSIid"
+    note = "note: a run without --dry-run would be refused: The LUN with the SCSIid"
     unwritten(0, "resignature", lun, "--dry-run", "--scsi-id", SCSI_ID, says=note)
 
     ran = command("resignature", *YES, lun, "--not-in-use", "--json")
@@ -83,7 +83,7 @@ def test_without_a_scsi_id_there_is_nothing_to_ask(image, command, mute):
 
 @pytest.mark.parametrize("name", shell.WRITERS)
 def test_a_lun_with_another_scsi_id_than_was_given_is_another_lun(lun, unwritten, pool, name):
-    says = f"{lun} has the SCSIid {SCSI_ID}, and --scsi-id says {OTHER_SCSI_ID}: it is another LUN."
+    says = f"{lun} has the SCSIid {SCSI_ID}, and the given SCSIid is {OTHER_SCSI_ID}: it is another LUN."
     unwritten(4, name, lun, "--yes", "--scsi-id", OTHER_SCSI_ID, "--not-in-use", says=says)
 
 
@@ -136,7 +136,9 @@ def test_the_original_under_a_new_scsi_id_is_4_and_nothing_is_written(lun, comma
         return
     ran = unwritten(4, "resignature", lun, *YES, says="override with --not-in-use. Nothing was written.")
     assert ORIGINAL in ran.err
-    unwritten(0, "resignature", lun, "--dry-run", "--scsi-id", SCSI_ID, says="note: a run without --dry-run is refused")
+    unwritten(
+        0, "resignature", lun, "--dry-run", "--scsi-id", SCSI_ID, says="note: a run without --dry-run would be refused"
+    )
     assert command("resignature", *YES, lun, "--not-in-use").status == 0
 
 
@@ -282,18 +284,18 @@ def test_where_sm_is_not_its_locks_are_not_made(lun, command, root):
 @pytest.mark.parametrize("name", shell.WRITERS)
 def test_an_image_file_has_no_scsi_id(lun_for, unwritten, name):
     """It was passed over: a person believed that the file had been compared."""
-    says = " has no SCSIid, so --scsi-id cannot be compared. Leave out --scsi-id."
+    says = " has no SCSIid, so the given SCSIid (`--scsi-id`) cannot be compared. Leave the SCSIid out."
     unwritten(2, name, lun_for(name), *YES, says=says)
 
 
 def test_scsi_id_takes_what_an_array_prints_and_shows_what_udev_prints(lun, command, unwritten):
     capitals = ":".join(re.findall("..", SCSI_ID[1:].upper()))
     wrong = "naa." + OTHER_SCSI_ID[1:].upper()
-    says = f"{lun} has the SCSIid {SCSI_ID}, and --scsi-id says {OTHER_SCSI_ID}: it is another LUN."
+    says = f"{lun} has the SCSIid {SCSI_ID}, and the given SCSIid is {OTHER_SCSI_ID}: it is another LUN."
     unwritten(4, "resignature", lun, "--yes", "--scsi-id", wrong, says=says)
 
     ran = command("resignature", lun, "--yes", "--json", "--scsi-id", capitals)
-    assert (ran.status, ran.json["scsi_id"]) == (0, SCSI_ID)
+    assert (ran.status, ran.json["run_scsi_id"]) == (0, SCSI_ID)
 
 
 def test_an_image_file_needs_no_locks(image, command, root):
@@ -360,7 +362,7 @@ def test_a_dry_run_says_each_refusal_of_the_run_and_what_is_overridden(lun, comm
 
 
 def test_a_dry_run_says_that_yes_alone_is_not_enough(lun, command):
-    note = "note: a run without --dry-run is refused: No pool was asked whether"
+    note = "note: a run without --dry-run would be refused: No pool was asked whether"
     assert note in command("resignature", lun, "--dry-run", "--yes").err
     assert note not in command("resignature", lun, "--dry-run", "--yes", "--scsi-id", SCSI_ID).err
 
@@ -371,7 +373,7 @@ def test_a_dry_run_says_that_a_later_copy_must_be_said(lun, command, has_scsi_id
     has_scsi_id(OTHER_SCSI_ID)
     ran = command("resignature", lun, "--dry-run", "--yes", "--scsi-id", OTHER_SCSI_ID, *words)
     assert ran.status == 0 and "later copy" in ran.err
-    assert ("a run without --dry-run is refused" in ran.err) is is_refused
+    assert ("a run without --dry-run would be refused" in ran.err) is is_refused
 
 
 # --- a device whose name goes during the run

@@ -8,7 +8,7 @@ import pytest
 
 from kit.shell import TOP
 from relvmoiscsi import __version__, errors
-from relvmoiscsi.cli import output
+from relvmoiscsi.cli import output, overview
 from relvmoiscsi.cli.parser import make_parser, separated
 
 LUN_COMMANDS = ("show", "check", "resignature", "recover", "undo")
@@ -66,6 +66,10 @@ def test_an_unknown_word_is_status_2_with_the_usage(command, words):
     [
         ("resigature x", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi resignature`?"),
         ("resig x", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi resignature`?"),
+        ("attach x", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi pool attach`?"),
+        ("luns", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi pool luns`?"),
+        ("clone x", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi pool clone`?"),
+        ("resignature -c.img", "relvmoiscsi resignature [-h]", "-c.img is no option; a file of this name is ./-c.img"),
         ("pool lun", "relvmoiscsi pool [-h]", "Did you mean `relvmoiscsi pool luns`?"),
         ("resignature x --dryrun", "relvmoiscsi resignature [-h]", "Did you mean --dry-run?"),
         ("pool luns --taget=y", "relvmoiscsi pool luns [-h]", "Did you mean --target?"),
@@ -90,6 +94,7 @@ def test_a_usage_error_has_the_usage_of_its_command_and_what_was_meant(command, 
         ("pool help attach", "pool attach --help"),
         ("direct help", "direct --help"),
         ("version", "--version"),
+        ("pool version", "--version"),
     ],
 )
 def test_help_and_version_may_be_words(command, words, same):
@@ -102,6 +107,13 @@ def test_short_options_are_the_long_ones(command, image):
     ran = command("resignature", image, "-y", "-q")
     assert (ran.status, ran.out, ran.err) == (0, "", "")
     assert command("show", image, "--json", "-q").json["state"] == "resignatured"
+
+
+def test_the_commands_of_groups_are_those_of_their_parsers():
+    for group, names in overview.GROUPS.items():
+        (commands,) = make_parser([group])._subparsers._group_actions
+        (own,) = commands.choices[group]._subparsers._group_actions
+        assert tuple(listed.dest for listed in own._choices_actions) == names
 
 
 def test_version(command):

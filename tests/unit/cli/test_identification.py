@@ -50,7 +50,7 @@ def make(command, monkeypatch):
 
 def facts_of(disk, **others):
     pool = {"asked": False, "uuid": None, "name_label": None, "overridden": False, "sentence": NO_XAPI}
-    known = {"kind": "block device", "scsi_id": SCSI_ID, "vendor": "ACME", "model": "Rocket", "serial": "x42"}
+    known = {"device_kind": "block device", "scsi_id": SCSI_ID, "vendor": "ACME", "model": "Rocket", "serial": "x42"}
     size = os.stat(str(disk)).st_size
     return {
         **known,
@@ -146,7 +146,7 @@ def test_what_has_no_scsi_id_is_known_by_nothing(request, nameless, command, unw
     for words in ((), ("--yes",)):
         type_in("y\n")
         unwritten(4, "resignature", nameless, *words, says=says)
-    says = f"{nameless} has no SCSIid, so --scsi-id cannot be compared. Leave out --scsi-id."
+    says = f"{nameless} has no SCSIid, so the given SCSIid (`--scsi-id`) cannot be compared. Leave the SCSIid out."
     unwritten(2, "resignature", nameless, "--yes", "--not-in-use", "--scsi-id", SCSI_ID, says=says)
     ran = command("resignature", nameless, "--yes", "--not-in-use")
     assert ran.status == 0 and ran.out.endswith(f"flushes\nnext: relvmoiscsi check {nameless}\n")

@@ -56,7 +56,7 @@ def test_what_udev_asks_is_answered_without_engine_and_images(modules):
 @pytest.mark.parametrize("name, own", [("show", "cli.reading"), ("resignature", "cli.resignature")])
 def test_a_command_on_a_lun_comes_without_the_other_commands(modules, name, own):
     assert "relvmoiscsi.engine" in modules[name]
-    commands = ("cli.reading", "cli.resignature", "cli.settling", "cli.map", "cli.settings_command")
+    commands = ("cli.reading", "cli.resignature", "cli.recover", "cli.map", "cli.settings_command")
     others = tuple(f"relvmoiscsi.{other}." for other in (*commands, "doctor", "direct", "pool"))
     assert [each for each in modules[name] if (each + ".").startswith(others)] == ["relvmoiscsi." + own]
 

@@ -44,7 +44,7 @@ def test_a_failure_is_one_object_on_stdout_a_sentence_on_stderr_and_its_status(
 @pytest.mark.parametrize("argv", [["check"], ["resignature", "--dry-run"]])
 def test_an_unfinished_run_is_8_for_check_and_dry_run(unfinished, unwritten, argv):
     ran = unwritten(8, argv[0], unfinished, "--json", *argv[1:])
-    assert (ran.json["state"], ran.json["error"]["kind"]) == ("unfinished", "Unfinished")
+    assert (ran.json["state"], ran.json["error"]["class"]) == ("unfinished", "Unfinished")
 
 
 # --- locales

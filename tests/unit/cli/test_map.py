@@ -40,7 +40,7 @@ def test_json_is_a_map_that_resignature_takes_as_it_is_and_is_what_it_does_anywa
     assert (ran.status, list(ran.json), ran.json["new_sr"]) == (0, ["new_sr", "uuids", "lvm_ids"], SR)
     assert list(ran.json["uuids"]) + list(ran.json["lvm_ids"]) == old
     assert ran.json["lvm_ids"][old[1]] == free["new_vg_id"]
-    assert all(mapped[key] == free[key] for key in ("new_sr", "vdis", "new_vg_id", "new_pv_id", "lvs"))
+    assert all(mapped[key] == free[key] for key in ("new_sr", "vdi_pairs", "new_vg_id", "new_pv_id", "lv_pairs"))
 
 
 @pytest.mark.parametrize("old", ["", NEW_SR.upper(), SR.replace("-", "") + "0", "-".join(PLAIN), SR + "\n", "é" * 32])

@@ -28,7 +28,7 @@ UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
         ("run `xe sr-list uuid=abc` now", ["run", "  `xe sr-list uuid=abc`", "  now"]),
         ("  xe sr-introduce uuid=abc type=ext", ["  xe sr-introduce uuid=abc type=ext"]),
         ("  next: relvmoiscsi pool rescue A B --done", ["  next: relvmoiscsi pool rescue A B --done"]),
-        ("then: xe vm-start uuid=some-long-uuid", ["then: xe vm-start uuid=some-long-uuid"]),
+        ("later: xe vm-start uuid=some-long-uuid", ["later: xe vm-start uuid=some-long-uuid"]),
         ("uuid  64 MiB  8 MiB  vhd", ["uuid  64 MiB  8 MiB", "    vhd"]),
         ("a-word-without-a-blank-in-it", ["a-word-without-a-blank-in-it"]),
     ],

@@ -125,7 +125,7 @@ def test_what_is_no_text_is_not_shown(password):
 
 def written(path):
     with new_file(str(path), "pool attach --map-out") as finish:
-        assert finish({"srs": []}, "look")
+        assert finish({"attached_srs": []}, "look")
 
 
 def test_a_map_is_readable_for_its_owner_alone_also_in_the_place_of_an_empty_file_of_all(tmp_path):

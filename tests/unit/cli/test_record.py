@@ -17,7 +17,8 @@ from relvmoiscsi.host.disk.block_device import open_device
 def pairs_of(facts):
     """Every old id of a result, with the new one."""
     rows = [{"old": facts[f"old_{name}"], "new": facts[f"new_{name}"]} for name in ("sr", "vg_id", "pv_id")]
-    rows += [*facts["vdis"], *({"old": lv["old_id"], "new": lv["new_id"]} for lv in facts["lvs"])]
+    rows += [{"old": vdi["old_vdi"], "new": vdi["new_vdi"]} for vdi in facts["vdi_pairs"]]
+    rows += [{"old": lv["old_lv_id"], "new": lv["new_lv_id"]} for lv in facts["lv_pairs"]]
     return {**{row["old"]: row["new"] for row in rows}, **facts["other_uuids"]}
 
 

@@ -75,7 +75,7 @@ def test_a_run_that_another_host_has_settled_is_10_and_the_state_is_that_of_the_
 
     interposed(monkeypatch, 3, settle)
     ran = command("resignature", small, "--yes", "--json")
-    assert (ran.status, ran.json["error"]["exit_status"], ran.json["error"]["kind"]) == (10, 10, "Overtaken")
+    assert (ran.status, ran.json["error"]["exit_status"], ran.json["error"]["class"]) == (10, 10, "Overtaken")
     assert ran.json["state"] == "clean"
     assert "changed at byte 512 during this run" in ran.json["error"]["message"]
     assert ran.json["error"]["disk_state"].startswith("Another run has recovered this run.")
@@ -85,7 +85,7 @@ def test_a_run_that_loses_a_write_behind_its_mark_is_8_and_recover_settles_it(sm
     """The LUN is in the middle of a run, whatever the reason; 4 would say that nothing was written."""
     interposed(monkeypatch, 3, lambda real, device, chunks: real(device, chunks[:-1]))
     ran = command("resignature", small, "--yes", "--json")
-    assert (ran.status, ran.json["error"]["exit_status"], ran.json["error"]["kind"]) == (8, 8, "Unfinished")
+    assert (ran.status, ran.json["error"]["exit_status"], ran.json["error"]["class"]) == (8, 8, "Unfinished")
     assert ran.json["state"] == "unfinished"
     assert "does not hold what was written" in ran.json["error"]["message"]
     assert f"`relvmoiscsi recover {small}` finishes it or rolls it back" in ran.json["error"]["disk_state"]
@@ -145,8 +145,8 @@ def test_recover_says_what_it_took_back_or_finished_and_twice_is_once(request, c
     assert not ran.err or "Another host may have begun the run" in ran.err  # the LUN comes from nobody of this host
     if lun == "unfinished":
         ids = ids[::-1]
-        said = "the resignature was interrupted before its commit and has been rolled back. "
-        said += f"Run `relvmoiscsi resignature {path}` again."
+        said = "the resignature was interrupted before its commit and has been rolled back."
+        assert lines[-1] == f"next: relvmoiscsi resignature {path}"
     else:
         said = "the resignature was finished."
     assert lines[:2] == [f"{path}: {said}", "  SR   {}  becomes  {}".format(*ids)]
@@ -177,6 +177,37 @@ def test_a_copy_of_a_lun_that_was_cut_behind_its_commit_is_not_finished_but_undo
     ran = unwritten(4, *words, says=f"`relvmoiscsi undo {lun}`")
     assert ran.json["state"] == "unfinished" and SCSI_ID in ran.err
     assert command("undo", lun, "--yes", "--not-in-use").status == 0 and state(lun, command) == "clean"
+
+
+@pytest.mark.parametrize("kind", ["recover", "undo"])
+@pytest.mark.parametrize("lun", ["unfinished", "committed", "finished"])
+def test_a_dry_run_makes_the_writes_of_the_run_in_memory(request, lun, kind, command, unwritten):
+    path = request.getfixturevalue(lun)
+    dry, facts = unwritten(0, kind, path, "-n"), unwritten(0, kind, path, "-n", "--json").json
+    assert not dry.err, "nobody is waited for"
+    is_cut = lun != "finished"
+    assert (facts["state"], facts["writes"]) == ("unfinished" if is_cut else "resignatured", 0)
+    ran = command(kind, path, "--yes", "--json").json
+    if kind == "recover" and not is_cut:
+        assert ran == facts
+        return
+    verdict, *_lines, nothing, step = dry.out.splitlines()
+    writes = len(facts["plan"])  # a run that is finished before its undo is not in the count of the answer
+    assert writes > ran["writes"] if (lun, kind) == ("committed", "undo") else writes == ran["writes"]
+    assert verdict.startswith(f"{path}: dry run. A run would make {writes} writes: ")
+    assert (nothing, step) == ("Nothing was written.", f"next: relvmoiscsi {kind} {path}")
+    names = ("old_sr", "new_sr", "vdi_pairs", "lv_pairs")
+    assert [facts[name] for name in names] == [ran[name] for name in names]
+    image = path.read_bytes()
+    for write in facts["plan"][-2:]:  # not written over since, but for the mark of the client in the label
+        at, new = write["device_offset"], bytes.fromhex(write["new_bytes"])
+        assert at == 512 or image[at : at + len(new)] == new
+
+
+def test_a_dry_run_is_refused_as_the_run(image, finished, unwritten):
+    parents_name = tree().truth.device_ranges("disk", 512 + 64, 1)[0]  # in the header of the VHD
+    flipped(finished, parents_name.offset)
+    unwritten(4, "undo", finished, "-n", "--json", says="has changed since the resignature")
 
 
 def test_a_damaged_journal_is_5_and_nothing_is_written(unfinished, unwritten):
@@ -225,7 +256,8 @@ def test_undo_gives_the_old_identities_back(finished, command):
     assert found["state"] == "clean"
     for key in ("sr", "vg_id", "pv_id"):
         assert (found[f"old_{key}"], found[f"new_{key}"]) == (done[f"new_{key}"], done[f"old_{key}"])
-    assert [(vdi["old"], vdi["new"]) for vdi in found["vdis"]] == [(vdi["new"], vdi["old"]) for vdi in done["vdis"]]
+    back = [(vdi["old_vdi"], vdi["new_vdi"]) for vdi in found["vdi_pairs"]]
+    assert back == [(vdi["new_vdi"], vdi["old_vdi"]) for vdi in done["vdi_pairs"]]
     assert found["other_uuids"] == {new: old for old, new in done["other_uuids"].items()}
 
 
@@ -261,8 +293,7 @@ def test_a_command_to_copy_has_the_name_of_the_device_as_a_shell_reads_it(finish
 
     next_line = command("undo", path, "--yes").out.splitlines()[-1]
 
-    (printed,) = re.findall("`(.*?)`", next_line)
-    assert shlex.split(printed) == ["relvmoiscsi", "resignature", str(path)]
+    assert shlex.split(next_line)[1:] == ["relvmoiscsi", "resignature", str(path)]
     missing = "0a0b0c0d-0000-4000-8000-000000000001"
     said = command("resignature", path, "--yes", "--without", missing).err
     assert f"`relvmoiscsi show {shlex.quote(str(path))}` lists the VDIs." in said

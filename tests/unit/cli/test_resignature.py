@@ -24,12 +24,12 @@ from kit.streams import Unwritable
 from relvmoiscsi import cli, engine
 from relvmoiscsi.host.disk.block_device import ImageFile, open_device
 
-IDS = ("old_sr", "new_sr", "old_vg_id", "new_vg_id", "old_pv_id", "new_pv_id", "vdis", "other_uuids")
+IDS = ("old_sr", "new_sr", "old_vg_id", "new_vg_id", "old_pv_id", "new_pv_id", "vdi_pairs", "other_uuids")
 OTHER = "66666666-7777-4888-9999-aaaaaaaaaaaa"
 YES = ("--yes", "--json")
 
 
-def of(facts, keys=(*IDS, "lvs")):
+def of(facts, keys=(*IDS, "lv_pairs")):
     """The ids of a result, old and new."""
     return {key: facts[key] for key in keys}
 
@@ -48,9 +48,9 @@ def test_a_dry_run_prints_ids_and_writes_and_writes_nothing(image, command, unwr
     assert (found["already_done"], found["old_sr"]) == (False, tree().truth.sr_uuid)
     assert len(found["plan"]) > 5
     for write in found["plan"]:
-        assert set(write) == {"offset", "length", "what", "old", "new"}
-        assert len(bytes.fromhex(write["new"])) == write["length"]
-        assert write["old"] is None or len(write["old"]) == len(write["new"])
+        assert set(write) == {"device_offset", "length", "structure", "old_bytes", "new_bytes"}
+        assert len(bytes.fromhex(write["new_bytes"])) == write["length"]
+        assert write["old_bytes"] is None or len(write["old_bytes"]) == len(write["new_bytes"])
 
 
 def test_a_dry_run_needs_no_right_to_write_and_nobody_to_stay_away(image, command):
@@ -65,11 +65,13 @@ def test_a_dry_run_can_be_carried_out_later_with_the_same_ids(image, original, c
 
     assert of(done) == of(planned.json)
     for write in planned.json["plan"]:
-        patched(image, write["offset"], bytes.fromhex(write["new"]))
+        patched(image, write["device_offset"], bytes.fromhex(write["new_bytes"]))
     by_hand, by_run = SparseDisk.from_file(str(image)), SparseDisk.from_file(str(original))
     own = by_hand.differences(by_run)  # the run's number, in its journal and in its mark
     journal = planned.json["plan"][0]
-    assert all(part.offset == 512 or journal["offset"] <= part.offset < journal["offset"] + 65536 for part in own)
+    assert all(
+        part.offset == 512 or journal["device_offset"] <= part.offset < journal["device_offset"] + 65536 for part in own
+    )
     assert by_hand.peek(512, 416)[20:] == by_run.peek(512, 416)[20:]
 
 
@@ -139,7 +141,7 @@ def test_anything_else_is_no(image, unwritten, type_in, answer):
 @pytest.mark.parametrize("words", [[], ["--json"]], ids=["no terminal", "JSON"])
 @pytest.mark.parametrize("name", shell.WRITERS)
 def test_where_nobody_can_be_asked_yes_must_be_said(lun_for, unwritten, type_in, monkeypatch, name, words):
-    path, see = lun_for(name), ", or --dry-run to see the plan" if name == "resignature" else ""
+    path, see = lun_for(name), ", or --dry-run to see the plan"
     if words:
         type_in("y\n")
     says = f"use --yes{see}. Nothing was written.\n"
@@ -195,13 +197,16 @@ def test_a_second_clone_gets_the_ids_of_the_first(request, original, command, tm
     assert shown[0] == shown[1]
 
 
-@pytest.mark.parametrize("key", ["sr", "pv_id", "vdis", "other_uuids", "lvs"])
+@pytest.mark.parametrize("key", ["sr", "pv_id", "vdi_pairs", "other_uuids", "lv_pairs"])
 def test_a_part_of_a_map_is_enough(image, original, command, tmp_path, key):
     first = command("resignature", image, *YES).json
     part = {name: value for name, value in first.items() if name in (key, f"old_{key}", f"new_{key}")}
     second = command("resignature", original, *YES, "--map", map_file(tmp_path, part)).json
 
-    new = {"lvs": lambda rows: [row["new_id"] for row in rows], "vdis": lambda rows: [row["new"] for row in rows]}
+    new = {
+        "lv_pairs": lambda rows: [row["new_lv_id"] for row in rows],
+        "vdi_pairs": lambda rows: [row["new_vdi"] for row in rows],
+    }
     assert part and all(new.get(key, str)(second[name]) == new.get(key, str)(first[name]) for name in part)
     assert (second["new_vg_id"] != first["new_vg_id"]) == (key != "sr"), "from the SR's UUID all the others follow"
 
@@ -226,8 +231,8 @@ BAD_MAPS = {
     "no UTF-8": '{"sr": "\xff"}',
     "sr a number": {"old_sr": 5, "new_sr": 6},
     "sr without new": {"old_sr": UUIDS["sr"]},
-    "vdis of numbers": {"vdis": [5]},
-    "lvs without id": {"lvs": [{"old": "MGT", "new": "MGT"}]},
+    "vdis of numbers": {"vdi_pairs": [5]},
+    "lvs without id": {"lv_pairs": [{"old_lv": "MGT", "new_lv": "MGT"}]},
     "an unknown UUID": {"uuids": {OTHER: SR}},
     "a UUID with a newline": {"old_sr": UUIDS["sr"], "new_sr": SR + "\n"},
     "no LVM id": {"lvm_ids": {TRUTH.vg_id: "abc"}},
@@ -242,7 +247,7 @@ BAD_MAPS = {
 def test_a_bad_map_is_2_and_nothing_is_written(image, unwritten, tmp_path, name):
     ran = unwritten(2, "resignature", image, *YES, "--map", map_file(tmp_path, BAD_MAPS[name]))
 
-    assert (ran.json["state"], ran.json["error"]["kind"]) == ("clean", "UsageError")
+    assert (ran.json["state"], ran.json["error"]["class"]) == ("clean", "UsageError")
     assert not any(word in ran.err for word in ("Error", "object", "NoneType", "expected string"))
 
 
@@ -277,7 +282,7 @@ def test_a_second_run_has_nothing_to_do_and_writes_nothing_to_a_lun_that_may_be_
     new_sr = first["new_sr"]
     assert text.out == f"{image} was already resignatured, as SR {new_sr}. Nothing was written.\n"
     assert (second["already_done"], second["writes"], second["state"]) == (True, 0, "resignatured")
-    assert of(second, (*IDS, "lvs", "scsi_id")) == of(first, (*IDS, "lvs", "scsi_id"))
+    assert of(second, (*IDS, "lv_pairs", "run_scsi_id")) == of(first, (*IDS, "lv_pairs", "run_scsi_id"))
     planned = unwritten(0, "resignature", image, "--dry-run", "--json", *options).json
     assert planned["already_done"] is True and "plan" not in planned
 
@@ -289,7 +294,7 @@ def test_already_done_without_the_map_once_lvm_has_reclaimed_the_journal(finishe
 
     ran = unwritten(0, "resignature", finished, *YES)
     assert (ran.json["already_done"], ran.json["old_sr"], ran.json["new_sr"]) == (True, None, SR)
-    assert "vdis" not in ran.json
+    assert "vdi_pairs" not in ran.json
     unwritten(4, "undo", finished, "--yes")
     unwritten(2, "resignature", finished, "--yes", "--again", "--map", map_file(tmp_path, ran.out))
 
@@ -323,13 +328,13 @@ def test_a_script_must_say_that_a_lun_under_another_scsi_id_is_a_later_copy(late
     ran = unwritten(4, "resignature", later_copy, *NAMED, "--json", says=says_of(later_copy) + " If it is a copy, add")
     assert (ran.json["state"], ran.json["error"]["disk_state"]) == ("resignatured", "Nothing was written.")
     ran = unwritten(0, "resignature", later_copy, *NAMED, "--dry-run", "--json", says=says_of(later_copy))
-    assert ran.json["later_copy"] == {"was": SCSI_ID, "now": OTHER_SCSI_ID}
+    assert ran.json["later_copy"] == {"run_scsi_id": SCSI_ID, "scsi_id": OTHER_SCSI_ID}
 
 
 @pytest.mark.parametrize("word", ["--later-copy", "--again"])
 def test_with_the_word_a_later_copy_gets_new_identities_and_is_told_as_one(later_copy, command, word):
     ran = command("resignature", later_copy, *NAMED, "--json", word)
-    assert (ran.status, ran.json["later_copy"]) == (0, {"was": SCSI_ID, "now": OTHER_SCSI_ID})
+    assert (ran.status, ran.json["later_copy"]) == (0, {"run_scsi_id": SCSI_ID, "scsi_id": OTHER_SCSI_ID})
     assert says_of(later_copy) in ran.err
     again = command("resignature", later_copy, *NAMED, "--json").json
     assert again["already_done"] and "later_copy" not in again
@@ -343,7 +348,7 @@ def test_a_later_copy_whose_journal_lvm_has_reclaimed_is_one_of_another_lun(late
     ran = unwritten(
         0, "resignature", later_copy, *NAMED, "--dry-run", "--json", says=says_of(later_copy, "another LUN")
     )
-    assert ran.json["later_copy"] == {"was": None, "now": OTHER_SCSI_ID}
+    assert ran.json["later_copy"] == {"run_scsi_id": None, "scsi_id": OTHER_SCSI_ID}
 
 
 @pytest.mark.parametrize("typed, status", [("y\n", 0), ("n\n", 4)])
@@ -467,17 +472,17 @@ def test_a_second_run_on_the_same_image_is_4_while_the_first_one_asks(image, com
 # --- a device that fails, and a bug
 
 
-def failing(monkeypatch, first, action="_write_some"):
+def failing(monkeypatch, first, failing_action="write"):
     """The operations from the `first` one on fail."""
-    count, real = [0], getattr(ImageFile, action)
+    count, real = [0], ImageFile._transfer_some
 
-    def transfer(device, view, offset):
-        count[0] += 1
-        if first <= count[0]:
+    def transfer(device, action, view, offset):
+        count[0] += action == failing_action
+        if action == failing_action and first <= count[0]:
             raise OSError(errno.EIO, "Input/output error")
-        return real(device, view, offset)
+        return real(device, action, view, offset)
 
-    monkeypatch.setattr(ImageFile, action, transfer)
+    monkeypatch.setattr(ImageFile, "_transfer_some", transfer)
 
 
 UNTOUCHED = "{} is as it was; beyond that only free space of the metadata area was written."
@@ -504,7 +509,7 @@ def test_a_write_that_fails_is_7_and_the_message_says_what_to_do(image, command,
 
 @pytest.mark.parametrize("name", ["show", *shell.WRITERS])
 def test_a_read_that_fails_is_7(finished, command, monkeypatch, name):
-    failing(monkeypatch, 1, action="_read_some")
+    failing(monkeypatch, 1, "read")
     ran = command(name, finished, "--json", *(["--yes"] if name in shell.WRITERS else []))
 
     assert (ran.status, ran.json["state"]) == (7, None) and "read of" in ran.err

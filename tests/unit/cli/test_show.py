@@ -14,8 +14,8 @@ from relvmoiscsi.host.disk.block_device import open_device
 
 SR_KEYS = {"state", "device", "size_bytes", "sr", "sr_name_label", "sr_name_description", "vg", "pv", "vdis", "lvs",
            "notes", "one_vdi", "saved_vms", "lun", "contradictions"}  # fmt: skip
-VDI_KEYS = {"uuid", "name_label", "name_description", "kind", "virtual_size_bytes", "size_bytes", "parent", "hidden",
-            "read_only", "is_a_snapshot", "snapshot_of", "cbt", "lv", "problem"}  # fmt: skip
+VDI_KEYS = {"uuid", "name_label", "name_description", "volume_kind", "virtual_size_bytes", "lv_size_bytes", "parent",
+            "hidden", "read_only", "is_a_snapshot", "snapshot_of", "cbt", "lv", "problem"}  # fmt: skip
 
 
 def lun(path, *volumes, **options):
@@ -38,8 +38,8 @@ def test_vdis_are_drawn_under_their_parents_with_label_size_kind_hidden_and_cbt(
     assert lines[1].split() == ["state", "clean"]
     assert lines[4] == "  device   image file, 57.5 MiB"
     assert lines[5] == "  pool     This is an image file: no pool was asked whether it is in use."
-    changed = "2026-11-21 00:11 UTC by LVM on xen-host-1"
-    assert lines[6] == f"  changed  {changed}: the SR's last change, not the time of a snapshot"
+    changed = "2026-11-21 00:11 UTC on xen-host-1"
+    assert lines[6] == f"  changed  {changed}: the last change of the SR by LVM, not the time of a snapshot"
     table = lines.index("") + 1
     assert lines[table].split() == ["VDI", "size", "on", "LUN", "kind", "label"]
     assert lines[table + 1 : table + 5] == [
@@ -58,16 +58,20 @@ def test_json_has_the_sr_its_group_and_every_vdi(image, command):
     made = "made by tests/kit/builder.py"
     told = [found[name] for name in ("sr", "sr_name_label", "sr_name_description")]
     assert told == [truth.sr_uuid, "test SR", made]
-    assert (found["vg"]["name"], found["vg"]["id"], found["vg"]["seqno"]) == (truth.vg_name, truth.vg_id, truth.seqno)
+    assert (found["vg"]["vg_name"], found["vg"]["id"], found["vg"]["seqno"]) == (
+        truth.vg_name,
+        truth.vg_id,
+        truth.seqno,
+    )
     assert (found["pv"]["id"], found["notes"]) == (truth.pv_id, [])
-    assert [(lv["name"], lv["id"]) for lv in found["lvs"]] == [(each.name, each.lv_id) for each in truth.volumes]
+    assert [(lv["lv"], lv["id"]) for lv in found["lvs"]] == [(each.name, each.lv_id) for each in truth.volumes]
     vdis = {vdi["uuid"]: vdi for vdi in found["vdis"]}
     assert list(vdis) == [truth.uuids[key] for key in ("base", "disk", "snapshot", "data")]
     disk, snapshot = vdis[truth.uuids["disk"]], vdis[truth.uuids["snapshot"]]
     assert (disk["name_label"], disk["parent"], disk["cbt"]) == ("Größe <é>", truth.uuids["base"], True)
     assert (snapshot["is_a_snapshot"], snapshot["snapshot_of"]) == (True, truth.uuids["disk"])
     assert [vdi["hidden"] for vdi in found["vdis"]] == [True, False, False, False]
-    assert (found["one_vdi"]["state"], found["one_vdi"]["cost"]) == ("cannot be", None)
+    assert (found["one_vdi"]["one_vdi_state"], found["one_vdi"]["cost"]) == ("cannot be", None)
 
 
 BASE, LEAF = vhd("base", hidden=True), vhd("disk", parent="base")
@@ -99,14 +103,14 @@ def test_it_says_whether_the_lun_is_one_vdi_or_can_be(tmp_path, command, unwritt
     line = " ".join(" ".join(rows).split())
     assert line.startswith("one VDI " + words) if words else line == ""
     assert not words or line.endswith(found["problem"] or "")
-    assert set(found) == {"state", "cost", "problem"} and found["state"] == state
+    assert set(found) == {"one_vdi_state", "cost", "problem"} and found["one_vdi_state"] == state
     assert (found["cost"] is not None, found["problem"] is not None) == (state == "can be", state == "cannot be")
 
 
 def test_a_resignatured_lun_says_what_it_was(finished, command):
     facts = command("show", finished, "--json").json
     assert f"  state    resignatured (it was {tree().truth.sr_uuid})\n" in command("show", finished).out
-    assert facts["state"] == "resignatured" and set(facts["run"]) == {"old_sr", "new_sr", "scsi_id", "tool"}
+    assert facts["state"] == "resignatured" and set(facts["run"]) == {"old_sr", "new_sr", "run_scsi_id", "tool"}
     assert (facts["run"]["old_sr"], facts["run"]["new_sr"]) == (tree().truth.sr_uuid, SR)
 
 
@@ -179,7 +183,7 @@ def test_one_bad_header_hides_nothing_else(image, command):
     assert any(line.startswith("└─ " + uuids["snapshot"]) for line in text)
     assert any(line.startswith(uuids["disk"] + "          ?   4 MiB  vhd ") for line in text)
     vdis = {vdi["uuid"]: vdi for vdi in facts["vdis"]}
-    assert vdis[uuids["disk"]]["problem"] == facts["defects"][0]["message"]
+    assert vdis[uuids["disk"]]["problem"] == "{message} {advice}".format(**facts["defects"][0])
     assert [vdis[uuids[key]]["problem"] for key in ("base", "snapshot", "data")] == [None, None, None]
     assert content(image) == before
 
@@ -258,7 +262,7 @@ def test_labels_with_terminal_sequences_are_shown_and_not_sent(tmp_path, command
 def test_several_devices_are_shown_one_after_another_and_one_that_is_not_there_hides_no_other(image, command, tmp_path):
     one, none = command("show", image), tmp_path / "none"
     ran = command("show", image, none, image)
-    again = one.out.replace(": the SR's last change, not the time of a snapshot", "")
+    again = one.out.replace(": the last change of the SR by LVM, not the time of a snapshot", "")
     assert ran.status == 9 and again != one.out and ran.out == one.out + "\n" + again
     assert f"relvmoiscsi: {none} is not there" in ran.err and ran.err == command("show", image, none, image, "-q").err
     rows = command("show", image, none, "--json").json["devices"]

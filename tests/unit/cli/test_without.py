@@ -45,17 +45,20 @@ def test_prompt_dry_run_and_json_list_what_goes(image, command, type_in, unwritt
         assert "`relvmoiscsi undo` brings these back until LVM next changes the volume group." in said.splitlines()
         assert "VHD footer copy at byte 0" in said and "was made of a VDI that is left behind" in said
     assert "Destroy 2 VDIs and keep 2 more? [y/N] " in asked
-    problems = {row["uuid"]: row["problem"] for row in facts["dropped"]}
+    problems = {row["uuid_in_name"]: row["problem"] for row in facts["dropped"]}
     assert set(problems) == GOES and "begins with" in problems[UUIDS["broken"]] and problems[UUIDS["child"]] is None
-    assert not GOES.intersection(vdi["old"] for vdi in facts["vdis"])
+    assert not GOES.intersection(vdi["old_vdi"] for vdi in facts["vdi_pairs"])
 
 
 def test_the_rest_is_resignatured_and_undo_brings_the_broken_vdi_back(image, command):
     done = command("resignature", image, *WITHOUT, "--yes", "--json").json
 
     shown = command("show", image, "--json").json
-    assert shown["state"] == "resignatured" and [vdi["old"] for vdi in done["vdis"]] == [UUIDS["base"], UUIDS["disk"]]
-    assert [vdi["uuid"] for vdi in shown["vdis"]] == [vdi["new"] for vdi in done["vdis"]]
+    assert shown["state"] == "resignatured" and [vdi["old_vdi"] for vdi in done["vdi_pairs"]] == [
+        UUIDS["base"],
+        UUIDS["disk"],
+    ]
+    assert [vdi["uuid"] for vdi in shown["vdis"]] == [vdi["new_vdi"] for vdi in done["vdi_pairs"]]
     assert not any("no volume" in note for note in shown["notes"])  # no record in MGT is left
 
     undone = command("undo", image, "--yes", "--json").json
@@ -86,7 +89,9 @@ def test_one_vdi_of_a_healthy_disk_drops_a_broken_one_and_says_so(image, command
     unwritten(4, "resignature", image, "--vdis", "one", "--yes", says="2 live VDIs, and one is wanted")
     one = ("--vdis", "one", "--vdi", UUIDS["disk"])
     facts = command("resignature", image, *one, "--dry-run", "--json").json
-    assert {row["uuid"]: bool(row["problem"]) for row in facts["dropped"] if row["is_vdi"]}[UUIDS["broken"]] is True
+    assert {row["uuid_in_name"]: bool(row["problem"]) for row in facts["dropped"] if row["is_vdi"]}[
+        UUIDS["broken"]
+    ] is True
 
     ran = command("resignature", image, *one, "--dry-run")
     assert f"  deletes  {UUIDS['broken']}  broken [has a defect]" in ran.out.splitlines()

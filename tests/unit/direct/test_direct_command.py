@@ -115,7 +115,7 @@ def test_a_lun_that_is_there_is_linked_and_introduced(disk, run):
     (vdi,) = disk.pool.db.refs("VDI", SR=sr)
     assert (ran.status, ran.err) == (0, "")
     assert ran.json == {
-        "name": "disk",
+        "direct_name": "disk",
         "scsi_id": LUN,
         "link": links.link_of("disk", disk.host),
         "is_linked": True,
@@ -131,10 +131,9 @@ def test_a_lun_that_is_there_is_linked_and_introduced(disk, run):
 
 TOLD = """\
 {0} leads to {1} (64 MiB).
-The LUN is the VDI {2}.
-next, to give the disk to a VM:
-  xe vbd-create vm-uuid=VM vdi-uuid={2} device=autodetect
-  xe vbd-plug uuid=VBD
+The LUN is the VDI {2}. A VM gets the disk by a VBD.
+next: xe vbd-create vm-uuid=VM vdi-uuid={2} device=autodetect
+      xe vbd-plug uuid=VBD
 """
 
 
@@ -371,8 +370,8 @@ def test_what_is_not_there_is_not_removed(scene, run):
 
 
 def test_the_list_tells_how_it_stands_with_each(linked, run):
-    (found,) = run("list", "--json").json["luns"]
-    assert (found["name"], found["is_linked"], found["device"]) == ("disk", True, linked.host.node("sda"))
+    (found,) = run("list", "--json").json["direct_luns"]
+    assert (found["direct_name"], found["is_linked"], found["device"]) == ("disk", True, linked.host.node("sda"))
 
     linked.configure(linked.config + f"away = {OTHER}\nsda = 3600\n")
     ran = run("list")

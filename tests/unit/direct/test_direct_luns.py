@@ -152,7 +152,7 @@ def test_a_file_that_cannot_be_read_is_not_an_empty_one(tmp_path):
 
 def test_one_change_at_a_time(tmp_path, monkeypatch):
     host, order = Host(str(tmp_path)), []
-    os.symlink("/proc", host.proc)
+    os.symlink("/proc", host.at("proc"))
 
     def second():
         with changing(host):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""relvmoiscsi/answers.schema.json: every command is in it, every key has a description, and a key has one meaning.
+"""relvmoiscsi/answers.schema.json: every command is in it, and every key has one definition.
 
 That each answer is what it says: the fixture each_answer_is_in_the_schema, in every test.
 """
 
-from collections import defaultdict
+import json
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -15,18 +15,10 @@ from relvmoiscsi.cli.completion import parsers
 from relvmoiscsi.cli.parser import make_parser
 
 SCHEMA = answers.SCHEMA
-PARTS = {name: part for name, part in SCHEMA["$defs"].items() if name != "answers"}
-ANSWERS = SCHEMA["$defs"]["answers"]
-
-
-def properties(part):
-    """Each key of an object, and of the objects in it: (key, schema)."""
-    for key, value in part.get("properties", {}).items():
-        yield key, value
-        yield from properties(value.get("items", value))
-
-
-EVERY = [(f"{name}.{key}", key, value) for name, part in PARTS.items() for key, value in properties(part)]
+ANSWERS, KEYS = SCHEMA["$defs"]["answers"], SCHEMA["$defs"]["keys"]
+OBJECTS = {name: part for name, part in SCHEMA["$defs"].items() if name not in ("answers", "keys")}
+#: what an object may say of its own key: less than the key allows, and nothing of what the key means
+NARROWINGS = {"type", "enum", "items"}
 
 
 def test_it_is_a_schema_and_each_answer_is_in_it():
@@ -44,43 +36,53 @@ def test_every_command_and_every_function_of_the_plugin_has_an_answer():
     assert set(ANSWERS) == commands | functions
 
 
-def test_every_key_is_described():
-    assert [place for place, _, value in EVERY if not (value.get("description") or "$ref" in value)] == []
+def test_a_key_is_defined_once_for_all_objects():
+    for name, part in OBJECTS.items():
+        for key, said in part["properties"].items():
+            assert said["$ref"] == "#/$defs/keys/" + key, f"{name} gives {key} another definition"
+            assert set(said) - {"$ref"} <= NARROWINGS, f"{name} says what {key} means"
+    assert set(KEYS) == {key for part in OBJECTS.values() for key in part["properties"]}
 
 
-def kinds(schema):
-    """The types of a value. A table of its own is a type; of a list, also the type of its items."""
-    if "$ref" in schema:
-        return {schema["$ref"]}
-    if "anyOf" in schema:
-        return set().union(*map(kinds, schema["anyOf"]))
-    if "const" in schema or "enum" in schema and "type" not in schema:
-        values = schema.get("enum", [schema.get("const")])
-        names = {str: "string", int: "integer", bool: "boolean", type(None): "null"}
-        return {names[type(value)] for value in values}
-    types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-    if "items" in schema:
-        assert types == ["array"]
-        return {"array of " + ("object" if kind.startswith("#") else kind) for kind in kinds(schema["items"])}
-    return set(types)
+def test_a_key_has_one_description_and_no_object_of_its_own():
+    for key, meant in KEYS.items():
+        assert meant["description"] and not set(described(meant)) - {meant["description"]}, key
+        assert '"properties"' not in json.dumps(meant), f"the objects of {key} have no name"
 
 
-def test_a_key_has_one_type_in_all_answers():
-    """Beside null, for what is unknown. Two lists of objects may have other keys in their objects."""
-    found = defaultdict(set)
-    for _place, key, value in EVERY:
-        found[key] |= kinds(value) - {"null"}
-    assert {key: types for key, types in found.items() if len(types) > 1} == {}
+def described(value):
+    """Every description in a definition."""
+    if isinstance(value, dict):
+        found = [value["description"]] if "description" in value else []
+        return found + [text for each in value.values() for text in described(each)]
+    return [text for each in value for text in described(each)] if isinstance(value, list) else []
+
+
+def test_what_an_object_says_of_its_key_allows_less_than_the_key():
+    for name, part in OBJECTS.items():
+        for key, said in part["properties"].items():
+            assert "type" not in said or types(said) < types(KEYS[key]), (name, key)
+            assert set(said.get("enum", ())) <= set(KEYS[key].get("enum", ())), (name, key)
+            assert set(said.get("items", {})) <= {"required"}, (name, key)
+
+
+def types(value):
+    """The types of a value of a key."""
+    if "type" in value:
+        return set(value["type"]) if isinstance(value["type"], list) else {value["type"]}
+    if "anyOf" in value:
+        return set().union(*map(types, value["anyOf"]))
+    return {"null" if each is None else "string" for each in value["enum"]} if "enum" in value else {"object"}
 
 
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        ({"command": "direct udev", "json_version": 1, "link": ""}, None),
-        ({"command": "direct udev", "json_version": 1, "link": "", "more": 1}, "more"),
-        ({"command": "direct udev", "json_version": 1, "link": 7}, "7 is not of type"),
-        ({"command": "direct udev", "json_version": 2, "link": ""}, "1 was expected"),
-        ({"command": "direct udev", "link": ""}, "json_version"),
+        ({"command": "direct udev", "json_version": 1, "link_name": ""}, None),
+        ({"command": "direct udev", "json_version": 1, "link_name": "", "more": 1}, "more"),
+        ({"command": "direct udev", "json_version": 1, "link_name": 7}, "7 is not of type"),
+        ({"command": "direct udev", "json_version": 2, "link_name": ""}, "1 was expected"),
+        ({"command": "direct udev", "link_name": ""}, "json_version"),
         ({"command": "frobnicate", "json_version": 1}, "the schema has no answer"),
     ],
 )

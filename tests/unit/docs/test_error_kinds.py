@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""docs/scripting.rst names every class that `error.kind` can have, under its exit status."""
+"""docs/scripting.rst names every class that `error.class` can have, under its exit status."""
 
 import importlib
 import pkgutil
@@ -10,7 +10,7 @@ from kit.shell import TOP
 from relvmoiscsi.errors import RelvmoiscsiError
 
 #: never an answer of the command: abstract, caught before the answer, or of the SR driver alone
-_NEVER = {"RelvmoiscsiError", "Redirected", "_ClosedByTarget", "MissingKey"}
+_NEVER = {"StructureError", "RelvmoiscsiError", "Redirected", "_ClosedByTarget", "MissingKey"}
 
 
 def _classes(of):
@@ -23,7 +23,7 @@ def test_the_page_has_every_kind_of_error_under_its_exit_status():
             importlib.import_module(module.name)
     ours = {each for each in _classes(RelvmoiscsiError) if each.__module__.startswith("relvmoiscsi.")}
     page = (TOP / "docs/scripting.rst").read_text(encoding="utf-8")
-    (item,) = re.findall(r"^- ``error.kind``.*?(?=^- )", page, re.MULTILINE | re.DOTALL)
+    (item,) = re.findall(r"^- ``error.class``.*?(?=^- )", page, re.MULTILINE | re.DOTALL)
     _intro, *parts = re.split(r"\b(\d+):", item)
 
     told = {

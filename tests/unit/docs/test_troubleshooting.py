@@ -53,6 +53,7 @@ COMPLETE = (
     "The LUN is in use on this host, through the disk … that does not",
     "The SCSIid (device-config:SCSIid) is missing.",
     "The SR … is not an LVM SR: its clones cannot be resignatured.",
+    "The … for … were over before this was read: the array answers slowly.",
     "The VDI … is no longer in the pool.",
     "The VM … has no disk.",
     "The VM … has this disk, and is … meanwhile.",
@@ -88,7 +89,7 @@ COMPLETE = (
     "… has a size of 0 bytes: no disk is behind it.",
     "… has blocks of … bytes: VHD chains on it are not made one VDI.",
     "… has logical blocks of … bytes; 512 or 4096 are supported.",
-    "… has the SCSIid …, and --scsi-id says …: it is another LUN.",
+    "… has the SCSIid …, and the given SCSIid is …: it is another LUN.",
     "… holds damaged LVM structures and may belong to an SR: …",
     "… holds no resignature that could be undone.",
     "… is a larger disk than its child …. ….",
@@ -97,7 +98,6 @@ COMPLETE = (
     "… is not a name of a volume group, so it cannot be locked.",
     "… is still unfinished.",
     "… leads to no LUN with a SCSIid (device-config:device).",
-    "… was reduced to one VDI, which cannot be undone after the commit:",
     "…: there is no room for the journal: it needs … bytes and a second",
     "…: a part of that VDI is still to be zeroed. …: the clone's own SR",
 )
@@ -138,14 +138,24 @@ def names_in(function):
 
 
 def raised(kinds, *trees):
-    """The texts of the first argument of each error of these kinds that modules make."""
+    """The texts of each error of these kinds that modules make: its first argument, and its advice."""
     found = set()
     for tree in trees:
+        advice = advice_in(tree)
         for function, calls in calls_of(tree):
             made = [call for call in calls if call.func.id in kinds]
             names = names_in(function) if made else {}
-            found.update(*(texts(call.args[0], names) for call in made))
+            for call in made:
+                advised = texts(advice[call], names_in(function)) if call in advice else {""}
+                found.update(f"{text} {more}".strip() for text in texts(call.args[0], names) for more in advised)
     return {one_gap(text) for text in found if re.search(r"\w", text)}
+
+
+@functools.lru_cache(maxsize=None)
+def advice_in(tree):
+    """The advice that a module adds to an error where it makes the error."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+    return {call.func.value: call.args[0] for call in calls if call.func.attr == "advising"}
 
 
 @functools.lru_cache(maxsize=None)

@@ -56,7 +56,9 @@ def test_the_verdict_and_its_first_reason_are_the_last_line_and_the_worst_comes_
     assert (ran.status, last_line(ran)) == (0 if is_ready else 4, verdict)
     assert severities(ran) == sorted(severities(ran), key=["ok", "warning", "unknown", "problem"].index)
     assert (as_json.status, as_json.json["ready"], as_json.json["verdict"]) == (ran.status, is_ready, verdict)
-    assert as_json.json["findings"] == [dict(finding._asdict()) for finding in findings]
+    names = {"name": "check_name", "status": "check_status"}
+    told = [{names.get(key, key): value for key, value in finding._asdict().items()} for finding in findings]
+    assert as_json.json["findings"] == told
     assert as_json.json["version"] == __version__
 
 

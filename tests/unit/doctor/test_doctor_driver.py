@@ -59,8 +59,8 @@ def answer(*findings, **more):
     [],
     answer(version=1),
     answer(3),
-    answer({"name": "a", "status": ["ok"], "sentence": "", "advice": ""}),
-    answer({"name": "a", "status": "ok", "advice": ""}),
+    answer({"check_name": "a", "check_status": ["ok"], "sentence": "", "advice": ""}),
+    answer({"check_name": "a", "check_status": "ok", "advice": ""}),
 ])  # fmt: skip
 def test_an_answer_that_is_none_is_refused(document):
     with pytest.raises(ValueError):
@@ -81,15 +81,15 @@ def test_a_pipe_is_not_waited_for_and_no_more_of_a_file_is_read_than_is_of_use(t
 @pytest.mark.processes
 def test_a_host_on_which_all_is_well_and_looking_changes_nothing(world):
     before = world.tree()
-    found = doctor.examine_host(world.host())
+    found = doctor.examine(world.host(), asks_xapi=False)
     assert {finding.status for finding in found} == {"ok"} and len(found) == 10, found
     doctor.examine(world.host())
     assert world.tree() == before
 
 
-@pytest.mark.parametrize("look", [doctor.examine_host, doctor.examine])
-def test_a_machine_that_is_no_dom0_is_told_so_with_what_was_looked_at(tmp_path, look):
-    (finding,) = look(Host(str(tmp_path), runner=None))
+@pytest.mark.parametrize("asks_xapi", [False, True])
+def test_a_machine_that_is_no_dom0_is_told_so_with_what_was_looked_at(tmp_path, asks_xapi):
+    (finding,) = doctor.examine(Host(str(tmp_path), runner=None), asks_xapi)
     assert (finding.name, finding.status) == ("dom0", "problem")
     assert finding.sentence == (
         "This machine is not a dom0: it has no /etc/xensource-inventory, no /etc/xapi.conf, no /opt/xensource."

@@ -14,7 +14,6 @@ from relvmoiscsi.formats.identity import (
     derived_lvm_id,
     derived_uuid,
     is_uuid,
-    lvm_id_from_bytes,
     parse_lvm_id,
     sightings,
     uuid_from_bytes,
@@ -79,11 +78,6 @@ def of_number(number):
     """The digits of a number in base 62, the lowest first."""
     digits = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
     return "".join(digits[number // 62**place % 62] for place in range(32))
-
-
-@given(st.binary(min_size=32, max_size=32))
-def test_an_lvm_id_is_made_of_all_of_its_bytes(data):
-    assert lvm_id_from_bytes(data) == of_number(int.from_bytes(data, "big"))
 
 
 @given(st.uuids(), st.uuids(), st.text("0aA9zZ!#", min_size=32, max_size=32))

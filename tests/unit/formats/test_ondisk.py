@@ -56,14 +56,14 @@ def test_a_buffer_that_ends_early_is_truncated_at_its_place():
 
 
 @pytest.mark.parametrize(
-    "make, error, sentence",
+    "make, sentence",
     [
-        (lambda: Sample.zero(small=-1), OverflowError, None),
-        (lambda: Sample.zero(small=1 << 32), OverflowError, None),
-        (lambda: Sample.zero(magic=b"abc"), ValueError, "magic: 3 bytes given, the field has 4"),
-        (lambda: Sample(bytes(31)), ValueError, "Sample has 32 bytes, 31 given"),
+        (lambda: Sample.zero(small=-1), "small: -1 does not fit into 4 bytes"),
+        (lambda: Sample.zero(small=1 << 32), "small: 4294967296 does not fit into 4 bytes"),
+        (lambda: Sample.zero(magic=b"abc"), "magic: 3 bytes given, the field has 4"),
+        (lambda: Sample(bytes(31)), "Sample has 32 bytes, 31 given"),
     ],
 )
-def test_what_does_not_fit_is_neither_cut_nor_padded(make, error, sentence):
-    with pytest.raises(error, match=sentence):
+def test_what_does_not_fit_is_neither_cut_nor_padded(make, sentence):
+    with pytest.raises(ValueError, match=sentence):
         make()

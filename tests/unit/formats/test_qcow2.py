@@ -65,7 +65,7 @@ def made(backing, flag):
 
 def test_an_image_that_qemu_img_made_is_read_and_its_path_changes_in_place():
     image = read()
-    (change,) = changes(image, image, PATH, NEW, NAME)
+    (change,) = changes(image, image, PATH, ParentName(SR, QCOW2, VDI), NEW, NAME)
 
     assert (image.virtual_size, image.hidden) == (64 << 20, False)
     assert image.backing == Range(0x210, 98)
@@ -81,7 +81,7 @@ def test_an_image_without_a_backing_file_has_no_parent():
 
     assert image.backing is None
     assert parent_of(image, b"", NAME) is None
-    assert changes(image, image, b"", NEW, NAME) == []
+    assert changes(image, image, b"", None, NEW, NAME) == []
 
 
 @pytest.mark.parametrize("flag, hidden", [(None, False), (0, False), (1, True)])

@@ -7,11 +7,9 @@ import stat
 
 import pytest
 
-from kit.vanishing import vanishing
 from relvmoiscsi.host.files import (
     append,
     content_of,
-    in_directory,
     make_directory,
     remedy,
     replace,
@@ -67,20 +65,16 @@ def test_a_file_that_somebody_else_has_made_is_not_taken(tmp_path):
     assert (tmp_path / "new").read_text() == "another's\n"
 
 
-def test_a_directory_that_others_remove_is_made_again_and_what_is_in_its_way_is_not_waited_for(tmp_path):
-    directory = tmp_path / "of" / "ours"
-
-    with vanishing(2):
-        in_directory(str(directory), 0o755, lambda: (directory / "file").write_text("text"))
-    assert (directory / "file").read_text() == "text"
-
+def test_a_directory_is_made_durable_and_what_is_in_its_way_is_an_error(tmp_path):
+    (tmp_path / "of" / "ours").mkdir(parents=True)
+    (tmp_path / "file").write_text("text")
     (tmp_path / "link").symlink_to("nowhere")
-    for path, act in (("link", lambda: None), (".", (tmp_path / "link").mkdir)):
-        with pytest.raises(FileExistsError):
-            in_directory(str(tmp_path / path), 0o755, act)
-    sync_directory(str(directory))
+
+    sync_directory(str(tmp_path / "of"))
     with pytest.raises(NotADirectoryError):
-        sync_directory(str(directory / "file"))
+        sync_directory(str(tmp_path / "file"))
+    with pytest.raises(FileExistsError):
+        make_directory(str(tmp_path / "link"), 0o755)
 
 
 def test_a_relative_directory_is_made_in_the_directory_of_the_process(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from kit.iscsi_world import CHAP_IQN, IQN, put, put_session
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.host.disk import scsi_id
 from relvmoiscsi.host.disk.udev import disks_of
-from relvmoiscsi.host.iscsi_sessions import add_lun, offload_hint, problems_of_adding, sessions_to
+from relvmoiscsi.host.iscsi_sessions import add_lun, offload_hint, sessions_to
 from relvmoiscsi.host.this_host import Host
 
 LUN_7 = "36001405f3d018bada0f5a2f8ee9dbf17"  #: in the captured session
@@ -29,7 +29,7 @@ class World:
         self.root = root
         self.host = Host(root)
         self.sessions = {}
-        os.makedirs(os.path.join(self.host.dev, "disk/by-id"))
+        os.makedirs(self.host.at("dev/disk/by-id"))
         put(root, "dev/" + LINK, "")
         self._monkeypatch = monkeypatch
 
@@ -41,8 +41,8 @@ class World:
 
     def _put(self, number, luns):
         self.sessions[number](luns=luns)
-        os.makedirs(os.path.join(self.host.sysfs, "block"), exist_ok=True)
-        for name in os.listdir(os.path.join(self.host.sysfs, "block")):
+        os.makedirs(self.host.at("sys/block"), exist_ok=True)
+        for name in os.listdir(self.host.at("sys/block")):
             put(self.root, "dev/" + name, "")
 
     def finds(self, *brought):
@@ -58,7 +58,7 @@ class World:
         """What each `scan` file was told, by session."""
         texts = {}
         for number in self.sessions:
-            with open(os.path.join(self.host.sysfs, f"class/scsi_host/host{number}/scan"), encoding="ascii") as file:
+            with open(self.host.at(f"sys/class/scsi_host/host{number}/scan"), encoding="ascii") as file:
                 texts[int(number) - 5] = file.read()
         return texts
 
@@ -75,7 +75,7 @@ def test_the_one_lun_is_added_to_each_session_to_the_iqn_that_lacks_it(world):
     world.has_session(4, luns=(0, 7))
     world.finds(7)
 
-    assert problems_of_adding(IQN, LUN_7, 7, Deadline(30), world.host) == []
+    assert add_lun(IQN, LUN_7, 7, Deadline(30), world.host) == []
     assert world.written() == {1: "0 0 7", 2: "", 3: "0 0 7", 4: ""}
     assert len(disks_of(LUN_7, world.host)) == 3
 
@@ -98,39 +98,39 @@ def test_what_a_session_is_told_and_what_is_the_matter(world, session, brought, 
     if brought:
         world.finds(*brought)
 
-    problems = problems_of_adding(IQN, LUN_7, lun, Deadline(30) if lun == 7 else NO_DEADLINE, world.host)
+    problems = add_lun(IQN, LUN_7, lun, Deadline(30) if lun == 7 else NO_DEADLINE, world.host)
 
     assert world.written() == {1: written}
     assert [bool(re.search(words or "", problem, re.DOTALL)) for problem in problems] == [True] * bool(words)
     assert not os.path.exists(os.path.join(world.root, f"sys/bus/scsi/devices/6:0:0:{lun}/delete"))
 
 
-def test_the_target_of_a_session_that_has_luns_is_that_of_its_luns(world, caplog):
+def test_the_target_of_a_session_that_has_luns_is_that_of_its_luns(world):
     """A card has the sessions to all targets at one SCSI host. A LUN that it does not have is told with what to do."""
     world.has_session(1, driver="qla4xxx")
     (session,) = sessions_to(IQN, world.host)
     os.rename(os.path.join(session, "target6:0:0"), os.path.join(session, "target6:0:3"))
 
-    add_lun(IQN, LUN_7, 7, NO_DEADLINE, world.host)
+    (problem,) = add_lun(IQN, LUN_7, 7, NO_DEADLINE, world.host)
     assert world.written() == {1: "0 3 7"}
-    assert f"The LUN {LUN_7} was not added to session1 to {IQN}" in caplog.text
-    assert "the target has no LUN 7 for this host. Run `iscsiadm -m session -r 1 --rescan`" in caplog.text
+    assert f"The LUN {LUN_7} was not added to session1 to {IQN}" in problem
+    assert "the target has no LUN 7 for this host. Run `iscsiadm -m session --rescan --sid 1`" in problem
 
 
 def test_a_kernel_that_does_not_come_to_an_end_is_waited_for_until_the_deadline(world, monkeypatch):
     world.has_session(1)
     monkeypatch.setattr(scsi_id, "look_for_luns", lambda *_: time.sleep(6000))
 
-    (problem,) = problems_of_adding(IQN, LUN_7, 7, Deadline(0.3), world.host)
+    (problem,) = add_lun(IQN, LUN_7, 7, Deadline(0.3), world.host)
     assert "were over before the session showed the LUN" in problem
 
 
 def test_a_link_that_udev_does_not_make_is_a_warning(world, monkeypatch):
     world.has_session(1)
     world.finds(7)
-    os.unlink(os.path.join(world.host.dev, LINK))
+    os.unlink(world.host.at("dev", LINK))
 
-    (problem,) = problems_of_adding(IQN, LUN_7, 7, Deadline(600, over_after(1, monkeypatch)), world.host)
+    (problem,) = add_lun(IQN, LUN_7, 7, Deadline(600, over_after(1, monkeypatch)), world.host)
     assert "udev has not shown the LUN" in problem
 
 

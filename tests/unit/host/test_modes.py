@@ -75,13 +75,13 @@ def drop_in(host):
     with open(host.at("etc/xapi.conf"), "wb") as file:
         file.write(b"sm-plugins=ext lvmoiscsi\n")
     os.chmod(host.at("etc/xapi.conf"), 0o644)
-    assert whitelist.sync(host.root)[0]
+    assert whitelist.sync(host)[0]
     return modes(host.root)
 
 
 def new_map(host):
     with new_file(host.at("map.json"), "pool attach --map-out") as finish:
-        assert finish({"srs": []}, "look")
+        assert finish({"attached_srs": []}, "look")
     return modes(host.root)
 
 

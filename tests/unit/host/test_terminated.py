@@ -65,14 +65,12 @@ def test_what_is_taken_back_after_a_failure_is_taken_back_to_the_end():
 def test_it_counts_behind_what_is_taken_back_within_a_call():
     said = []
 
-    def clean_up():
-        with put_off():
-            terminate()
-        pause(0)
-        said.append("done")
-
     with pytest.raises(Terminated), heeded():
-        quietly("taking away what a scan has brought", clean_up)
+        with quietly("taking away what a scan has brought"):
+            with put_off():
+                terminate()
+            pause(0)
+            said.append("done")
         pause(0)
         said.append("beyond")
 

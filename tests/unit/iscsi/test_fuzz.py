@@ -70,7 +70,12 @@ def session_stream():
 def a_session(into, **digests):
     """A read, a write and a command that may fail are under way, text, a reset and the logout."""
     one = session(immediate_data=False, **digests)
-    one.start([Command(LUN, scsi.read(0, 2), into=into), Command(LUN, scsi.write(0, 8), data=memoryview(bytes(4096)))])
+    one.start(
+        [
+            Command(LUN, scsi.transfer(scsi.READ, 0, 2), into=into),
+            Command(LUN, scsi.transfer(scsi.WRITE, 0, 8), data=memoryview(bytes(4096))),
+        ]
+    )
     one.start([Command(LUN, scsi.inquiry(512), into=memoryview(bytearray(512)), may_fail=True)])
     one.ask(b"SendTargets=All\0")
     one.reset_lun(LUN)
@@ -171,8 +176,8 @@ def test_answers_of_scsi_are_read_whatever_they_hold(seed):
         data = bytes(dice.choice([0, 1, 8, 0x7F, 0xFF, dice.randrange(256)]) for _ in range(dice.randrange(40)))
         scsi.parse_sense(data)
         scsi.judge(dice.randrange(256), data)
-        scsi.capacity_10(data)
-        scsi.capacity_16(data)
+        scsi.capacity(scsi.READ_CAPACITY_10, data)
+        scsi.capacity(scsi.READ_CAPACITY_16, data)
         for parse in (luns_in, lambda text: targets_in(text, Portal("h"))):
             try:
                 parse(data)

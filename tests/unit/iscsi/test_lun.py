@@ -12,7 +12,7 @@ from kit.examples import seeds
 from kit.iscsi import scsi
 from kit.iscsi.lun import Lun as TargetLun
 from relvmoiscsi.deadline import OutOfTime
-from relvmoiscsi.device import Chunk, Range
+from relvmoiscsi.device import Chunk, ForwardingDevice, Range
 from relvmoiscsi.errors import DeviceError, Refused, Truncated, UsageError
 from relvmoiscsi.iscsi import looking
 from relvmoiscsi.iscsi import lun_device as lun_module
@@ -39,6 +39,16 @@ def opened(target=None, is_reset=True, **more):
     device = LunDevice(sessions, link, one, "the LUN", writable=True)
     device._reset_on = link if is_reset else None
     return target, sessions, device
+
+
+def test_a_large_copy_is_refused_where_digests_are_slow_also_behind_other_devices():
+    _, sessions, device = opened()
+    slow = ForwardingDevice(LunDevice(sessions, device._link, device.info, "the LUN", True, copy_limit_bytes=MIB))
+
+    device.verify_copy(MIB + 1)
+    slow.verify_copy(MIB)
+    with pytest.raises(Refused, match="demands digests.* copying 1 MiB of guest data"):
+        slow.verify_copy(MIB + 1)
 
 
 def block(number, count=1):

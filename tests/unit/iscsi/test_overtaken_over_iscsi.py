@@ -259,19 +259,19 @@ def test_one_write_that_takes_longer_than_the_lease_is_waited_for_and_the_next_l
 
 def test_of_a_client_that_stands_still_in_an_attempt_nothing_leaves_after_the_lease(monkeypatch, clock):
     """The target has answered only a part of the writes, so the rest is still with the client: window=1."""
-    mib, sends, real = 1 << 20, [], Link._send
+    mib, sends, real = 1 << 20, [], Link._turn
 
-    def stops(link):
+    def stops(link, seconds):
         if link.wire.outgoing() and target.lun(0).writes == 3:
             sends.append(clock.now)
             if len(sends) == 1:
                 target.lun(0).disk.poke(12 * mib, b"B" * 512)
                 clock.now += Fence.LEASE_SECONDS + 1
-        return real(link)
+        real(link, seconds)
 
     def act(device):
         device.fence.hold([Chunk(12 * mib, bytes(512))])
-        monkeypatch.setattr(Link, "_send", stops)
+        monkeypatch.setattr(Link, "_turn", stops)
         device.write([Chunk(0, b"A" * 8 * mib)])
 
     with HostileTarget([Lun(0, 16 * mib)], window=1) as target:

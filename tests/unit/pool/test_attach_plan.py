@@ -11,6 +11,7 @@ import pytest
 from kit.pool_lab import Image, only_reads
 from relvmoiscsi.pool import attach, attach_plan, luns, records
 from relvmoiscsi.pool.connection import connect
+from relvmoiscsi.sr_types import OWN_TYPES, STOCK_TYPES
 
 _LABELS = ("name_label", "name_description", "tags", "other_config")
 
@@ -27,7 +28,7 @@ class Watch:
     def __call__(self, method, params):
         name, parameters = method.replace("Async.", ""), params[1:]
         is_plugin = name == "host.call_plugin" and parameters[2] == "add_lun"
-        if is_plugin or name == "SR.probe" and parameters[2] in records.OWN_TYPES:
+        if is_plugin or name == "SR.probe" and parameters[2] in STOCK_TYPES:
             self.listed.add(self.db.get("host", parameters[0], "name_label"))
         is_own = name in ("SR.probe", "task.destroy") or name.startswith(("pool.", "VDI.db_"))
         if not (is_plugin or is_own or only_reads(name)):
@@ -36,7 +37,7 @@ class Watch:
 
     def _step(self, name, subject, *more):
         if name == "SR.create":
-            assert more[4] in records.OWN_TYPES.values()
+            assert more[4] in OWN_TYPES
             return more[0]["SCSIid"], attach_plan.RESIGNATURE, ""
         if name == "SR.introduce":
             self.introduced[subject] = more[0]
@@ -215,7 +216,7 @@ def test_of_one_that_the_array_has_overwritten_and_one_beside_it(lab, copy):
     lab.overwrite(clone)
     fresh = lab.clone("Testing")
     rows, _, _, _ = planned(lab, clone, fresh, is_run=False)
-    assert rows[0].text().startswith("refused: ") and "overwritten" in rows[0].facts()["problem"]
+    assert rows[0].text().startswith("would be refused: ") and "overwritten" in rows[0].facts()["problem"]
     assert rows[1].facts()["problem"] == str(rows[1].unplugged) and clone in rows[1].text()
     assert holds(lab, clone, fresh) == [(fresh, "introduce", "Testing 2026-11-22"), (fresh, "resignature", "")]
     rows, promised, _, _ = planned(lab, clone, fresh, is_run=False)

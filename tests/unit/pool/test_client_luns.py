@@ -243,14 +243,14 @@ def test_what_is_on_fibre_channel_comes_from_the_masters_plugin(lab, world):
         ("size_bytes", -1),
         ("scsi_id", ["x"]),
         ("state", ["x"]),
-        ("name", 7),
+        ("sr_name_label", 7),
         ("metadata_of", "x"),
     ],
 )
 def test_an_answer_of_the_plugin_with_another_type_is_said(lab, world, key, value):
     def plugin(*words):
         answer = json.loads(world.plugin(*words))
-        for row in answer["luns"]:
+        for row in answer["host_luns"]:
             row[key] = value
         return json.dumps(answer)
 
@@ -265,7 +265,7 @@ def test_an_answer_of_the_plugin_with_another_type_is_said(lab, world, key, valu
 def test_an_answer_of_the_plugin_with_a_uuid_that_is_none_is_said(lab, world, key):
     def plugin(*words):
         answer = json.loads(world.plugin(*words))
-        for row in answer["luns"]:
+        for row in answer["host_luns"]:
             row.update(state="resignatured", **{key: "--yes"})
         return json.dumps(answer)
 
@@ -292,7 +292,7 @@ def test_a_list_of_the_plugin_ends(lab, name):
     def plugin(*_words):
         scsi_ids, following = page(next(numbers))
         rows = [{"scsi_id": scsi_id, "state": None, "problem": "It is down."} for scsi_id in scsi_ids]
-        return json.dumps({"luns": rows, "next": following})
+        return json.dumps({"host_luns": rows, "next": following})
 
     lab.pool.api.tasks_end_at_once = True
     lab.pool.api.host_plugins.functions["relvmoiscsi"] = plugin

@@ -13,6 +13,7 @@ from relvmoiscsi.pool import attach, luns, records
 from relvmoiscsi.pool.attach import ALREADY, DONE, FAILED
 from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.pool.luns import PoolLun
+from relvmoiscsi.sr_types import STOCK_TYPES
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def shown(lab):
 
     def before(method, params):
         name, parameters = method.replace("Async.", ""), params[1:]
-        if name == "SR.probe" and parameters[2] in records.OWN_TYPES:
+        if name == "SR.probe" and parameters[2] in STOCK_TYPES:
             seen.append("")
         if name == "PBD.plug":
             seen.append(lab.pool.db.get("PBD", parameters[0], "device_config")["SCSIid"])

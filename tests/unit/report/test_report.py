@@ -21,7 +21,7 @@ TREE = """\
   state    clean
   LUN      512 MiB, 80 MiB of 496 MiB allocated in 10 volumes
   LVM      VG wiquf6-npSd-eFfd-LfCf-6dcf-ry3y-yruRpR, PV IdJLLi-vjox-QedG-lFZB-Q0M0-XpNj-v9dJMJ, generation 28
-  changed  2026-11-21 01:12 UTC by LVM on virtme-ng: the SR's last change, not the time of a snapshot
+  changed  2026-11-21 01:12 UTC on virtme-ng: the last change of the SR by LVM, not the time of a snapshot
 
 VDI                                                size  on LUN  kind  label
 2199a5ad-3b1d-4986-a934-b64f65f16b16              8 MiB  12 MiB  vhd   base copy [hidden]
@@ -98,13 +98,13 @@ def plan_of_one():
 def test_the_plan_of_one_vdi_has_what_is_alike_in_one_item_and_large_pieces_without_their_bytes(plan_of_one):
     rows = report.plan_facts(plan_of_one)
 
-    assert all(list(row)[:5] == ["offset", "length", "what", "old", "new"] for row in rows)
-    left_out = [row for row in rows if row["new"] is None]
-    assert {row["what"] for row in left_out} == {"new image", "guest data, copied"}
+    assert all(list(row)[:5] == ["device_offset", "length", "structure", "old_bytes", "new_bytes"] for row in rows)
+    left_out = [row for row in rows if row["new_bytes"] is None]
+    assert {row["structure"] for row in left_out} == {"new image", "guest data, copied"}
     assert all(row["length"] > 64 << 10 for row in left_out)
-    several = [row for row in rows if "offsets" in row]
-    assert {row["what"] for row in several} >= {"bitmap of a block that was filled", "bitmap of a free slot"}
-    assert all(row["offset"] is None and len(row["new"]) == 2 * row["length"] for row in several)
+    several = [row for row in rows if "device_offsets" in row]
+    assert {row["structure"] for row in several} >= {"bitmap of a block that was filled", "bitmap of a free slot"}
+    assert all(row["device_offset"] is None and len(row["new_bytes"]) == 2 * row["length"] for row in several)
     assert len(json.dumps(rows)) < 200000
 
 
@@ -113,9 +113,11 @@ def test_the_plan_of_one_vdi_has_every_write(plan_of_one):
 
     rows = report.plan_facts(plan_of_one)
 
-    told = [offset for row in rows for offset in row.get("offsets", [row["offset"]]) if offset is not None]
+    told = [
+        offset for row in rows for offset in row.get("device_offsets", [row["device_offset"]]) if offset is not None
+    ]
     assert told == [write.offset for write in planned]
-    copied = [row for row in rows if row["what"] == "guest data, copied"]
+    copied = [row for row in rows if row["structure"] == "guest data, copied"]
     assert [row["length"] for row in copied] == [plan_of_one.unseen.copied_bytes]
 
 

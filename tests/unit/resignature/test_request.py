@@ -50,7 +50,7 @@ WRONG = [
     ({"scsi_id": ""}, "'' is no SCSIid"),
     ({"scsi_id": "x\ny"}, "is no SCSIid"),
     ({"scsi_id": "x/\ny"}, "is no SCSIid"),
-    ({"scsi_id": 5}, "5 is no SCSIid"),
+    ({"scsi_id": 5}, "field scsi_id .* expected a text"),
     ({"chosen": {UUID: UUID}}, "field chosen .* expected an IdMap"),
     ({"without": UUID}, "field without .* expected a tuple of texts"),
     ({"without": (5,)}, "field without .* expected a tuple of texts"),
@@ -60,7 +60,14 @@ WRONG = [
     ({"sr_uuid": 5}, "field sr_uuid .* expected a UUID"),
     ({"one": True}, "field one .* expected a OneVdiRequest"),
     ({"one": engine.OneVdiRequest(vdi=5)}, "field one.vdi .* expected a UUID"),
-    ({"one": engine.OneVdiRequest(most_bytes="1")}, "field one.most_bytes .* expected a number"),
+    *(
+        ({"one": engine.OneVdiRequest(most_bytes=most)}, "field one.most_bytes .* expected a number")
+        for most in ("1", 1.5, True, -1)
+    ),
+    ({"one": engine.OneVdiRequest(note=None)}, "field one.note .* expected a text"),
+    ({"chosen": IdMap(None, {}, {})}, "field chosen.sr .* expected a text"),
+    ({"chosen": IdMap("", {7: UUID}, {})}, "field chosen.uuids .* expected a dict of texts"),
+    ({"chosen": IdMap("", {}, [(UUID, UUID)])}, "field chosen.lvm_ids .* expected a dict of texts"),
 ]
 
 
@@ -72,7 +79,7 @@ def test_a_value_that_a_field_cannot_have_is_refused_in_a_sentence(disk, request
     assert refused.value.disk_state == "Nothing was written."
 
 
-@pytest.mark.parametrize("arguments", [("a\0b",), ("",), (5,), ("iscsi://h/iqn.2026-01.example:a/1", "x\ny")])
+@pytest.mark.parametrize("arguments", [("a\0b",), ("",), ("iscsi://h/iqn.2026-01.example:a/1", "x\ny")])
 def test_a_name_of_no_device_and_a_wrong_scsi_id_of_a_url_are_refused_in_a_sentence(arguments):
     name, *scsi_id = arguments
     with pytest.raises(UsageError, match="names no device|is no SCSIid"), open_device(

@@ -17,11 +17,13 @@ from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.host.xapi import stale_volumes
 from relvmoiscsi.host.xapi.other_hosts import Use
 from relvmoiscsi.lun import guard, users
+from relvmoiscsi.lun.call import CallLun
 from relvmoiscsi.lun.pool_records import PoolRecords
 from relvmoiscsi.sr_driver import create, rewrite
 from relvmoiscsi.sr_driver.iscsi.iscsi_config import IscsiConfig
 from relvmoiscsi.sr_driver.protocol import Call
-from relvmoiscsi.sr_driver.transport import CallLun, Transport
+from relvmoiscsi.sr_driver.transport import Transport
+from relvmoiscsi.sr_types import ISCSI_SR
 
 NOBODY = PoolRecords(pbds={}, srs={}, vdis={})
 
@@ -68,7 +70,7 @@ def refusal(monkeypatch, xapi, use=None, reads=THE_ORIGINAL, problem=IN_USE):
     monkeypatch.setattr(users, "read_pool", lambda _xapi: NOBODY)
     monkeypatch.setattr(stale_volumes, "use_of_lun", lambda _scsi_id, _host: use)
     deadline = Deadline(50, Clock())
-    transport = Transport("relvmoiscsi", "lvmoiscsi", IscsiConfig, lambda *_: InUse(SCSI_ID, deadline))
+    transport = Transport(ISCSI_SR, IscsiConfig, lambda *_: InUse(SCSI_ID, deadline))
     call = Call("sr_create", DEVICE_CONFIG)._replace(host_ref="me")
     with pytest.raises(Refused) as caught:
         create.sr_create(call, IscsiConfig(DEVICE_CONFIG), xapi, None, deadline, transport)

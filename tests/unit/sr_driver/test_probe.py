@@ -17,13 +17,13 @@ from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import FormatError, NotFound
 from relvmoiscsi.formats import saved_vms
 from relvmoiscsi.host.locks.sm_locks import Busy
+from relvmoiscsi.lun.call import CallLun
 from relvmoiscsi.pool import luns
 from relvmoiscsi.pool.records import ProbePortal
 from relvmoiscsi.sr_driver import probe
 from relvmoiscsi.sr_driver.hba import HBA
 from relvmoiscsi.sr_driver.iscsi import ISCSI
 from relvmoiscsi.sr_driver.protocol import Call
-from relvmoiscsi.sr_driver.transport import CallLun
 
 
 @pytest.fixture

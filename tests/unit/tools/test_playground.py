@@ -39,6 +39,22 @@ def test_the_tour_plays_a_night_and_the_day_after_and_leaves_the_pool_as_it_was(
     assert len(left) == 2, "both clones are LUNs of nobody"
 
 
+def test_a_host_goes_and_comes_back_and_the_array_takes_another_snapshot():
+    typed = """playground host-down xs2
+relvmoiscsi pool attach 360014050000000000000000000000002 --yes -q || echo status $?
+playground host-up xs2
+relvmoiscsi pool attach 360014050000000000000000000000002 --yes -q && echo attached
+playground snapshot
+relvmoiscsi pool luns
+playground host-down nobody
+"""
+    shell = played(typed=typed)
+    said = shell.stdout.rpartition("`xe help`")[2]
+    for told in ("xs2 is down.\nstatus 9\nxs2 is up.\nattached\n", 'clone of "Production"', "The hosts: xs1, xs2, xs3"):
+        assert told in said
+    assert "360014050000000000000000000000002: xs2: down; repeat the command when the host is up" in shell.stderr
+
+
 def test_a_typo_in_a_call_of_xe_is_told_in_one_line():
     shell = played(typed="xe vm-start vm=hepler\nxe vm-start\nxe vm-strat vm=helper\n")
 

@@ -64,8 +64,8 @@ def test_a_text_is_read_as_values_in_bytes(vg):
     assert (vg.pv_id, vg.dev_size) == ("dTe5OcyT95CMTPUPrRQgmm7EcL0FVDK7", 10 << 30)
     assert (vg.pe_start, vg.pe_count, vg.extent_size) == (11 * MIB, 2557, 4 * MIB)
     assert vg.data_end == 11 * MIB + 2557 * 4 * MIB
-    assert (mgt.read_only, mgt.tags) == (False, ())
-    assert (lv.read_only, lv.tags) == (True, ("hidden", VDI))
+    assert ("WRITE" in mgt.status, mgt.tags) == (True, ())
+    assert ("WRITE" in lv.status, lv.tags) == (False, ("hidden", VDI))
     assert lv.segments == (Segment(0, 2, 100), Segment(2, 1, 7), Segment(3, 4, 2)), "whatever their names"
     assert (lv.extent_count, vg.size_of(lv)) == (7, 28 * MIB)
 

@@ -50,13 +50,7 @@ class Faulty(ImageFile):
         self.ended = []
         self.guard = threading.Lock()
 
-    def _read_some(self, view, offset):
-        return self._some(super()._read_some, view, offset)
-
-    def _write_some(self, view, offset):
-        return self._some(super()._write_some, view, offset)
-
-    def _some(self, transfer, view, offset):
+    def _transfer_some(self, action, view, offset):
         with self.guard:
             self.ended.append(offset)
             signalled = offset in self.interrupted
@@ -65,7 +59,7 @@ class Faulty(ImageFile):
             raise InterruptedError(errno.EINTR, "Interrupted system call")
         if offset in self.failing:
             raise OSError(errno.EIO, "Input/output error")
-        return transfer(view[: self.most], offset)
+        return super()._transfer_some(action, view[: self.most], offset)
 
 
 # --- reading and writing
@@ -374,18 +368,18 @@ def test_who_has_the_file_open_is_named(image, monkeypatch):
 def host(tmp_path):
     """sdb with a partition sdb1, and nobody who uses them."""
     system = Host(str(tmp_path))
-    put(system.sysfs + "/block/sdb/dev", "8:16\n")
-    put(system.sysfs + "/block/sdb/sdb1/dev", "8:17\n")
-    put(system.sysfs + "/block/sdb/sdb1/partition", "1\n")
-    put(system.proc + "/swaps", SWAPS + "/dev/sdc2 partition 9 0 -2\n")
+    put(system.at("sys/block/sdb/dev"), "8:16\n")
+    put(system.at("sys/block/sdb/sdb1/dev"), "8:17\n")
+    put(system.at("sys/block/sdb/sdb1/partition"), "1\n")
+    put(system.at("proc/swaps"), SWAPS + "/dev/sdc2 partition 9 0 -2\n")
     for number, namespace in (("1", "mnt:[1]"), ("30", "mnt:[1]"), ("40", "mnt:[2]")):
-        put(f"{system.proc}/{number}/mountinfo", "36 35 8:32 / /other rw - ext4 /dev/sdc rw\n37 35 8:1\n")
-        os.makedirs(f"{system.proc}/{number}/ns")
-        os.symlink(namespace, f"{system.proc}/{number}/ns/mnt")
+        put(system.at(f"proc/{number}/mountinfo"), "36 35 8:32 / /other rw - ext4 /dev/sdc rw\n37 35 8:1\n")
+        os.makedirs(system.at(f"proc/{number}/ns"))
+        os.symlink(namespace, system.at(f"proc/{number}/ns/mnt"))
     for name in ("sdb", "sdb1"):
-        put(f"{system.dev}/{name}", "")
-    os.makedirs(system.sysfs + "/dev/block")
-    os.symlink("../../block/sdb", system.sysfs + "/dev/block/8:16")
+        put(system.at(f"dev/{name}"), "")
+    os.makedirs(system.at("sys/dev/block"))
+    os.symlink("../../block/sdb", system.at("sys/dev/block/8:16"))
     return system
 
 
@@ -406,6 +400,22 @@ def block_device(major, minor):
 
 def users(host, **options):
     return holders.users_of_disks(["sdb"], host, **options)
+
+
+def test_the_disks_below_a_file_system_are_found_through_all_stacked_devices(tmp_path):
+    """A volume of LVM on a RAID of a partition and a whole disk."""
+    host, device = Host(str(tmp_path)), os.stat(str(tmp_path)).st_dev
+    for path in ("dm-0/dev", "md0/dev", "sda/sda2/partition", "sdb/dev", "sdc/dev"):
+        put(host.at("sys/block", path), "1\n")
+    for name, below in (("dm-0", "md0"), ("md0", "sda/sda2"), ("md0", "sdb")):
+        link = host.at("sys/block", name, "slaves", os.path.basename(below))
+        os.makedirs(os.path.dirname(link), exist_ok=True)
+        os.symlink(host.at("sys/block", below), link)
+    assert holders.disks_below(str(tmp_path), host) == []
+
+    os.makedirs(host.at("sys/dev/block"))
+    os.symlink("../../block/dm-0", host.at(f"sys/dev/block/{os.major(device)}:{os.minor(device)}"))
+    assert holders.disks_below(str(tmp_path), host) == ["sda", "sdb"]
 
 
 STACKED = {
@@ -444,10 +454,10 @@ def opened(host, monkeypatch):
     monkeypatch.setattr(holders, "_number", lambda path: nodes.get(os.readlink(path) if "/fd/" in path else path, ""))
 
     def open_it(process, command, flags, node="/dev/sdb", descriptor=3):
-        os.makedirs(f"{host.proc}/{process}/fd", exist_ok=True)
-        os.symlink(node, f"{host.proc}/{process}/fd/{descriptor}")
-        put(f"{host.proc}/{process}/comm", command + "\n")
-        put(f"{host.proc}/{process}/fdinfo/{descriptor}", f"pos:\t0\nflags:\t0{flags:o}\nmnt_id:\t25\n")
+        os.makedirs(host.at(f"proc/{process}/fd"), exist_ok=True)
+        os.symlink(node, host.at(f"proc/{process}/fd/{descriptor}"))
+        put(host.at(f"proc/{process}/comm"), command + "\n")
+        put(host.at(f"proc/{process}/fdinfo/{descriptor}"), f"pos:\t0\nflags:\t0{flags:o}\nmnt_id:\t25\n")
 
     return open_it
 
@@ -464,7 +474,7 @@ def test_a_reader_has_a_device_open_as_a_writer_has_but_not_a_watcher(host, open
     for number, watcher in enumerate(("systemd-udevd", "multipathd", "(udev-worker)"), 16):
         opened(number, watcher, os.O_RDONLY)
     opened(20, "ls", os.O_PATH)
-    os.unlink(f"{host.proc}/12/fdinfo/3")  # it does not tell how, so it counts
+    os.unlink(host.at("proc/12/fdinfo/3"))  # it does not tell how, so it counts
 
     assert opened_by(host) == users(host) == ["process 12 (dd)", "process 13 (qemu-dp)", "process 14 (cp)"]
 
@@ -480,15 +490,15 @@ def test_of_this_process_only_another_writer_counts(host, opened):
 
 def test_a_loop_device_over_a_node_anywhere_has_it_open(host, opened):
     for number, node in enumerate(("/dev/sdb1", "/srv/container/dev/sdb", "/dev/sdc"), 3):
-        put(host.sysfs + f"/block/loop{number}/loop/backing_file", node + "\n")
+        put(host.at(f"sys/block/loop{number}/loop/backing_file"), node + "\n")
 
     assert opened_by(host) == ["loop device /dev/loop3", "loop device /dev/loop4"]
 
 
 @pytest.mark.parametrize("uuid, users", [("mpath-3600", ["process 12 (dd)"]), ("LVM-x", [])])
 def test_of_a_path_of_a_multipath_map_only_writers_count(host, opened, uuid, users):
-    put(host.sysfs + "/block/sdb/dm/uuid", uuid + "\n")
-    put(host.sysfs + "/block/sdb/slaves/sdc/dev", "8:32\n")
+    put(host.at("sys/block/sdb/dm/uuid"), uuid + "\n")
+    put(host.at("sys/block/sdb/slaves/sdc/dev"), "8:32\n")
     opened(11, "vgs", os.O_RDONLY, node="/dev/sdc")
     opened(12, "dd", os.O_WRONLY, node="/dev/sdc")
 
@@ -510,15 +520,15 @@ def test_a_claim_within_the_kernel_is_seen_while_the_disk_answers(host, monkeypa
 
 def test_who_has_a_file_open_or_locked_is_named_once(host, image):
     for number, path in enumerate((image, "/somewhere/else (deleted)", __file__), 3):
-        put(host.sysfs + f"/block/loop{number}/loop/backing_file", path + "\n")
+        put(host.at(f"sys/block/loop{number}/loop/backing_file"), path + "\n")
     for number, descriptor, path in ((12, 3, image), (12, 4, image), (7, 0, image), (7, 1, image + "-gone")):
-        os.makedirs(f"{host.proc}/{number}/fd", exist_ok=True)
-        os.symlink(path, f"{host.proc}/{number}/fd/{descriptor}")
-    put(host.proc + "/12/comm", "qemu-dp\n")
+        os.makedirs(host.at(f"proc/{number}/fd"), exist_ok=True)
+        os.symlink(path, host.at(f"proc/{number}/fd/{descriptor}"))
+    put(host.at("proc/12/comm"), "qemu-dp\n")
     status = os.stat(image)
     place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     locks = f"1: POSIX  ADVISORY  WRITE 5 {place} 0 EOF\n2: FLOCK  ADVISORY  WRITE 12 {place} 0 EOF\n2: -> FLOCK\n"
-    put(host.proc + "/locks", locks)
+    put(host.at("proc/locks"), locks)
 
     named = ["loop device /dev/loop3", "process 7", "process 12 (qemu-dp)"]
     assert holders.users_of_file(status, -1, host) == named

@@ -117,7 +117,7 @@ def test_the_map_of_exactly_this_lun_is_found(world):
 
     assert (maps_of(LUN, world.host), maps_of(LUN[:-1], world.host)) == (["dm-3"], [])
     assert paths_in(["dm-3"], world.host) == ["sda", "sdb"]
-    assert mapper_path("dm-3", world.host) == os.path.join(world.host.dev, "mapper/mpatha")
+    assert mapper_path("dm-3", world.host) == world.host.at("dev/mapper/mpatha")
 
 
 def test_a_lun_that_had_a_map_before_is_listed(world):

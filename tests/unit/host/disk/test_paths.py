@@ -45,7 +45,7 @@ def test_another_lun_in_its_place_and_two_luns_of_one_id_are_refused_by_name(cha
 def disks(tmp_path, monkeypatch):
     """Files in the place of disks; what a LUN says of itself depends on the file's name."""
     host = Host(root=str(tmp_path))
-    os.makedirs(host.dev)
+    os.makedirs(host.at("dev"))
     for name, content in (("sdb", b"a" * 4096), ("sdc", b"a" * 4096), ("sdd", b"b" * 4096)):
         with open(host.node(name), "wb") as file:
             file.write(content)

@@ -130,7 +130,7 @@ def host(tmp_path):
 def put(host, disk, files):
     """The files of a disk in sysfs; without content, a directory, which cannot be read."""
     for name, content in files.items():
-        path = os.path.join(host.sysfs, "block", disk, name)
+        path = host.at("sys/block", disk, name)
         os.makedirs(path if content is None else os.path.dirname(path), exist_ok=True)
         if content is not None:
             with open(path, "wb") as file:
@@ -162,8 +162,8 @@ def test_a_disk_has_the_id_of_its_page_and_a_map_that_in_its_name(host, disk, fi
 
 def node(host, monkeypatch, name):
     """Lets a path lead to the disk `name` of the host, and gives the path."""
-    os.makedirs(os.path.join(host.sysfs, "dev/block"))
-    os.symlink("../../block/" + name, os.path.join(host.sysfs, "dev/block/8:32"))
+    os.makedirs(host.at("sys/dev/block"))
+    os.symlink("../../block/" + name, host.at("sys/dev/block/8:32"))
     status = os.stat_result((stat.S_IFBLK, *[0] * 9), {"st_rdev": os.makedev(8, 32)})
     monkeypatch.setattr(os, "stat", lambda path, *_more, **_others: status if path == "/dev/it" else REAL_STAT(path))
     return "/dev/it"

@@ -11,7 +11,7 @@ from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.disk import hiding
 from relvmoiscsi.host.locks.lun_lock import lun_lock
 from relvmoiscsi.host.xapi.api import XapiFailure
-from relvmoiscsi.host.xapi.other_hosts import OtherHosts, Use, from_json, srs_of, to_json, use_of_lun
+from relvmoiscsi.host.xapi.other_hosts import Use, from_json, srs_of, to_json, use_of_lun, verify_unused
 
 SR = "5d0d2b3a-7777-4a4a-9b9b-0123456789ab"
 MGT = "VG_XenStorage--{}-MGT".format(SR.replace("-", "--"))
@@ -44,7 +44,7 @@ def nothing():
 def test_whoever_has_nothing_of_it_lets_us():
     xapi = Xapi(two=nothing(), three=nothing())
 
-    OtherHosts(xapi, "own").verify_unused(SCSI_ID, NO_DEADLINE)
+    verify_unused(xapi, "own", SCSI_ID, NO_DEADLINE)
 
     assert sorted(xapi.asked) == [
         ("host.call_plugin", "three", "relvmoiscsi", "lun", {"SCSIid": SCSI_ID}),
@@ -64,11 +64,11 @@ def test_whoever_uses_it_or_is_at_work_on_it_is_a_refusal(host, use, words):
     xapi = Xapi(**{"two": nothing(), "three": nothing(), host: to_json(use)})
 
     with pytest.raises(Refused, match=words + ".*Nothing was written"):
-        OtherHosts(xapi, "own").verify_unused(SCSI_ID, NO_DEADLINE)
+        verify_unused(xapi, "own", SCSI_ID, NO_DEADLINE)
 
 
 def test_one_that_only_sees_it_is_a_warning(caplog):
-    OtherHosts(Xapi(two=to_json(Use(("sdb",), ())), three=nothing()), "own").verify_unused(SCSI_ID, NO_DEADLINE)
+    verify_unused(Xapi(two=to_json(Use(("sdb",), ())), three=nothing()), "own", SCSI_ID, NO_DEADLINE)
 
     assert "the host xs2 sees the LUN as sdb" in caplog.text
 
@@ -76,7 +76,7 @@ def test_one_that_only_sees_it_is_a_warning(caplog):
 def test_one_that_cannot_be_asked_is_a_warning(caplog):
     xapi = Xapi(two=XapiFailure("xapi answered HOST_OFFLINE to host.call_plugin.", ["HOST_OFFLINE"]), three="no JSON")
 
-    OtherHosts(xapi, "own").verify_unused(SCSI_ID, Deadline(5))
+    verify_unused(xapi, "own", SCSI_ID, Deadline(5))
 
     assert "xs2 was not asked" in caplog.text and "HOST_OFFLINE" in caplog.text
     assert "three was not asked" in caplog.text
@@ -122,7 +122,7 @@ def test_what_a_host_has_of_a_lun(world):
 @pytest.mark.processes
 @pytest.mark.parametrize("works", [lun_lock, hiding.hidden], ids=["lock", "switch"])
 def test_a_host_whose_call_is_at_work_on_the_lun(world, works):
-    os.symlink("/proc", world.host.proc)
+    os.symlink("/proc", world.host.at("proc"))
 
     with works(SCSI_ID, host=world.host):
         assert use_of_lun(SCSI_ID, world.host).is_worked_on

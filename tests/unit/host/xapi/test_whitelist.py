@@ -20,7 +20,8 @@ from relvmoiscsi.host import run_directory
 from relvmoiscsi.host.this_host import Host as AnyHost
 from relvmoiscsi.host.xapi import whitelist
 from relvmoiscsi.host.xapi.conf import sm_plugins
-from relvmoiscsi.host.xapi.whitelist import OURS, remove, sync
+from relvmoiscsi.host.xapi.whitelist import remove, sync
+from relvmoiscsi.sr_types import OWN_TYPES
 
 CONF, CONF_D = "/etc/xapi.conf", "/etc/xapi.conf.d/"
 DROP_IN = CONF_D + "zz-relvmoiscsi.conf"
@@ -64,13 +65,13 @@ class Host:
         return sorted(os.listdir(str(self / CONF_D))) if (self / CONF_D).exists() else []
 
     def xapi_list(self):
-        return ([(), *(setting.plugins for setting in sm_plugins(str(self.root)))])[-1]
+        return ([(), *(setting.plugins for setting in sm_plugins(AnyHost(str(self.root))))])[-1]
 
     def sync(self):
-        return sync(str(self.root))
+        return sync(AnyHost(str(self.root)))
 
     def remove(self):
-        return remove(str(self.root))
+        return remove(AnyHost(str(self.root)))
 
     def edit(self, path, old, new):
         """What an administrator does with an editor."""
@@ -196,7 +197,7 @@ def test_while_xapi_has_no_list_the_drop_in_stays(synced):
 
 def test_a_root_without_etc_is_none(tmp_path):
     with pytest.raises(NotFound, match="etc cannot be opened"):
-        sync(str(tmp_path / "nowhere"))
+        sync(AnyHost(str(tmp_path / "nowhere")))
 
 
 def test_two_runs_wait_for_each_other(host, monkeypatch):
@@ -275,7 +276,7 @@ def changed(directory):
     [
         (added, Host.sync, [("ext", "nfs", "lvmoiscsi"), ("ext", "nfs", "lvmoiscsi", "relvmoiscsi", "relvmohba")],
          ["zz-relvmoiscsi.conf"]),
-        (changed, Host.sync, [("other",), ("other", *OURS), ("ext", "nfs", "lvmoiscsi", *OURS)],
+        (changed, Host.sync, [("other",), ("other", *OWN_TYPES), ("ext", "nfs", "lvmoiscsi", *OWN_TYPES)],
          ["zzz.conf", "zz-relvmoiscsi.conf", "zzz.conf-zz-relvmoiscsi.conf"]),
         (installed, Host.remove, [("ext", "nfs", "lvmoiscsi", "relvmoiscsi", "relvmohba"), ("ext", "nfs", "lvmoiscsi")],
          ["zz-relvmoiscsi.conf"]),
@@ -344,12 +345,12 @@ def test_whatever_others_change_they_and_we_are_accepted_once_and_our_removal_re
                         (host / (CONF_D + name)).unlink()
                 for name, content in files.items():
                     host.write(CONF_D + name, content)
-            others = sm_plugins(str(without.root))
+            others = sm_plugins(AnyHost(str(without.root)))
 
             dom0.sync()
 
             if others:
-                expected = (*others[-1].plugins, *(name for name in OURS if not others[-1].allows(name)))
+                expected = (*others[-1].plugins, *(name for name in OWN_TYPES if not others[-1].allows(name)))
                 assert dom0.xapi_list() == expected
             once = dom0.tree()
             assert not dom0.sync()[0] and dom0.tree() == once

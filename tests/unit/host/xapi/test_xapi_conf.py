@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relvmoiscsi.errors import NotFound
+from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi import conf
 from relvmoiscsi.host.xapi.conf import Setting, sm_plugins, value_of
 
@@ -59,7 +60,7 @@ def test_the_last_line_in_the_last_file_is_the_whole_list(root):
         root, conf="sm-plugins=a\nsm-plugins=b\n", x10="sm-plugins=c\nlog=d", x20="sm-plugins=d\n#\n", x30="log=e"
     )
 
-    found = sm_plugins(str(root))
+    found = sm_plugins(Host(str(root)))
 
     of_conf, of_x = "/etc/xapi.conf", "/etc/xapi.conf.d/x{}.conf"
     lists = [(of_conf, "a"), (of_conf, "b"), (of_x.format(10), "c"), (of_x.format(20), "d")]
@@ -72,7 +73,7 @@ def test_files_are_read_in_the_byte_order_of_their_names_whatever_their_suffix(r
         with open(os.path.join(os.fsencode(str(root)), b"etc/xapi.conf.d", name), "wb") as file:
             file.write(b"sm-plugins=" + name + b"\n")
 
-    found = sm_plugins(str(root))
+    found = sm_plugins(Host(str(root)))
 
     assert [os.fsencode(os.path.basename(setting.path)) for setting in found] == sorted(names)
     assert os.fsencode(found[-1].plugins[0]) == b"\xff"
@@ -93,20 +94,20 @@ def test_files_are_read_in_the_byte_order_of_their_names_whatever_their_suffix(r
 def test_a_driver_is_accepted_by_its_name_in_any_case_or_by_a_star(root, plugins, name, accepted):
     configure(root, conf="sm-plugins=" + plugins)
 
-    assert sm_plugins(str(root))[-1].allows(name) is accepted
+    assert sm_plugins(Host(str(root)))[-1].allows(name) is accepted
 
 
 def test_without_a_line_no_driver_is_accepted_and_an_empty_list_is_a_list(tmp_path):
-    assert sm_plugins(str(tmp_path)) == [], "neither file nor directory need exist"
+    assert sm_plugins(Host(str(tmp_path))) == [], "neither file nor directory need exist"
     (tmp_path / "etc").mkdir()
     configure(tmp_path, conf="log=all\n")
-    assert sm_plugins(str(tmp_path)) == []
+    assert sm_plugins(Host(str(tmp_path))) == []
 
     configure(tmp_path, conf="sm-plugins=ext")
-    assert sm_plugins(str(tmp_path))[-1].plugins == ("ext",)
+    assert sm_plugins(Host(str(tmp_path)))[-1].plugins == ("ext",)
     (tmp_path / "etc/xapi.conf.d").mkdir()
     configure(tmp_path, x="sm-plugins=\n")
-    assert sm_plugins(str(tmp_path))[-1] == Setting("/etc/xapi.conf.d/x.conf", ())
+    assert sm_plugins(Host(str(tmp_path)))[-1] == Setting("/etc/xapi.conf.d/x.conf", ())
 
 
 def test_what_xapi_cannot_read_is_named_and_does_not_hide_the_rest(root):
@@ -116,16 +117,18 @@ def test_what_xapi_cannot_read_is_named_and_does_not_hide_the_rest(root):
     os.mkfifo(str(root / "etc/xapi.conf.d/pipe"))
 
     names = [".#y.conf", "pipe", "x"]
-    assert conf.conf_files(str(root))[1] == ["/etc/xapi.conf.d/" + name for name in names]
-    assert sm_plugins(str(root))[-1].plugins == ("nfs",)
+    assert conf.conf_files(Host(str(root)))[1] == ["/etc/xapi.conf.d/" + name for name in names]
+    assert sm_plugins(Host(str(root)))[-1].plugins == ("nfs",)
 
 
-def test_a_file_that_cannot_be_read_is_an_error_and_one_that_goes_meanwhile_is_empty(root):
-    assert conf.read_conf(str(root), "/etc/xapi.conf.d/gone") == b""
+def test_a_file_that_cannot_be_read_is_an_error_and_one_that_goes_meanwhile_is_empty(root, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "listdir", lambda _directory: [b"gone"])
+        assert conf.conf_files(Host(str(root)))[0]["/etc/xapi.conf.d/gone"] == b""
     (root / "etc/xapi.conf").mkdir()
 
     with pytest.raises(NotFound, match=r"xapi\.conf cannot be read: Is a directory"):
-        sm_plugins(str(root))
+        sm_plugins(Host(str(root)))
 
 
 NAMES = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E, blacklist_characters="#\"'\\"), min_size=1)

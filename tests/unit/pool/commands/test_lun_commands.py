@@ -73,14 +73,15 @@ def clone(lab):
 def copy(clone, pool_command):
     """The SR of the clone, with the name "a copy"."""
     ran = pool_command("attach", clone, "--yes", "--name", "a copy")
-    assert ran.status == 0 and "  next: relvmoiscsi pool clone 'a copy' --all --isolated lab" in ran.out.splitlines()
+    assert ran.status == 0 and "next: relvmoiscsi pool clone --all --isolated night 'a copy'" in ran.out.splitlines()
     return "a copy"
 
 
-def test_a_name_that_looks_like_an_option_is_not_in_the_next_command(clone, pool_command):
+def test_a_name_that_looks_like_an_option_is_a_name_in_the_next_command(clone, pool_command):
     ran = pool_command("attach", clone, "--yes", "--name=--yes")
-    (sr,) = (row["new_sr"] for row in pool_command("attach", clone, "--yes", "--json").json["luns"])
-    assert ran.status == 0 and f"  next: relvmoiscsi pool clone {sr} --all --isolated lab" in ran.out.splitlines()
+    assert ran.status == 0 and "next: relvmoiscsi pool clone --all --isolated night -- --yes" in ran.out.splitlines()
+    ran = pool_command("clone", "--dry-run", "--all", "--isolated", "lab", "--", "--yes")
+    assert "No VM of the pool has a disk whose copy is on '--yes'." in ran.err
 
 
 # --- what is there, attach and discard
@@ -90,13 +91,17 @@ def test_one_command_to_have_all_and_one_to_be_rid_of_them(lab, clone, pool_comm
     """The day after: snapshots of all SRs become copies on all hosts, and go again."""
     clones, file = [clone, lab.clone("Testing")], tmp_path / "map.json"
     before = lab.summary()
-    kinds = {lun["scsi_id"]: lun for lun in pool_command("luns", "--json", "--target", TARGET).json["luns"]}
-    assert kinds[clone]["kind"] == "clone" and kinds[clone]["copy_of"] == kinds[lab.originals["Production"][0]]["sr"]
+    kinds = {lun["scsi_id"]: lun for lun in pool_command("luns", "--json", "--target", TARGET).json["pool_luns"]}
+    assert (
+        kinds[clone]["lun_kind"] == "clone" and kinds[clone]["copy_of"] == kinds[lab.originals["Production"][0]]["sr"]
+    )
 
     ran = pool_command("attach", "--all", "--yes", "--json", "--name", "{sr} copy", "--map-out", file)
     assert ran.status == 0 and not ran.err and locks(lab) == []
-    assert [(row["scsi_id"], row["status"]) for row in ran.json["luns"]] == [(each, "attached") for each in clones]
-    assert [(row["scsi_id"], len(row["vdis"])) for row in json.loads(file.read_text())["srs"]] == [
+    assert [(row["scsi_id"], row["status"]) for row in ran.json["attach_results"]] == [
+        (each, "attached") for each in clones
+    ]
+    assert [(row["scsi_id"], len(row["vdi_pairs"])) for row in json.loads(file.read_text())["attached_srs"]] == [
         (each, 4) for each in clones
     ]
     assert lab.summary() != before
@@ -110,8 +115,8 @@ def test_what_would_be_done_is_told_and_not_done(lab, clone, pool_command):
     ran = pool_command("attach", printed, "--dry-run", "--name", "{sr} copy")
     assert ran.status == 0 and (lab.summary(), lab.world.sr_uuid(clone)) == (before, uuid)
     steps = 'resignature; introduce as "Production copy"; create PBD on xs1, xs2; plug on xs1, xs2; scan; label VDIs'
-    assert ran.out.splitlines() == ["Planned steps:", f"{clone}: {steps}"]
-    (row,) = pool_command("attach", clone, "--dry-run", "--json").json["would"]
+    assert ran.out.splitlines()[:-1] == ["Planned steps:", f"{clone}: {steps}; changed 2026-11-21 00:11 UTC"]
+    (row,) = pool_command("attach", clone, "--dry-run", "--json").json["would_attach"]
     assert (row["scsi_id"], row["hosts_down"], row["problem"]) == (clone, [], None)
     assert row["steps"][0] == {"step": "resignature", "on": None} and {"step": "plug", "on": "xs2"} in row["steps"]
 
@@ -119,17 +124,23 @@ def test_what_would_be_done_is_told_and_not_done(lab, clone, pool_command):
     ran = pool_command("attach", clone, "--dry-run")
     assert ran.out == f"Nothing to do:\n{clone}: already attached: nothing to do\n"
     assert (
-        pool_command("discard", "Production copy", "--dry-run", "--json").json["srs"][0]["status"]
+        pool_command("discard", "Production copy", "--dry-run", "--json").json["discard_results"][0]["status"]
         == "would be discarded"
     )
     assert lab.pool.db.refs("SR", name_label="Production copy")
 
 
+def test_the_name_of_an_sr_in_the_place_of_a_scsi_id_is_told_with_the_option(clone, pool_command):
+    for more in (["--yes"], ["--dry-run"]):
+        ran = pool_command("attach", "Production", *more)
+        assert ran.status == 2 and "`relvmoiscsi pool attach --clones-of Production` selects its clones." in ran.err
+
+
 def test_a_clone_of_an_sr_that_no_host_has_attached_is_attached_with_the_word(lab, clone, pool_command):
     uuid = lab.world.sr_uuid(clone)
     lab.unplug(lab.originals["Production"][1])
-    (row,) = [row for row in pool_command("luns", "--json").json["luns"] if row["scsi_id"] == clone]
-    assert (row["kind"], row["copy_of"], row["is_known_copy"]) == ("unconnected", uuid, False)
+    (row,) = [row for row in pool_command("luns", "--json").json["pool_luns"] if row["scsi_id"] == clone]
+    assert (row["lun_kind"], row["copy_of"], row["is_known_copy"]) == ("unconnected", uuid, False)
     why = '"Production", which no live host has attached on another LUN: original or clone is unknown'
     assert f"  {why}; changed 20" in pool_command("luns").out
 
@@ -165,7 +176,7 @@ def test_one_of_several_that_fails_is_9_and_a_single_one_its_own_status(lab, wor
     lab.clone("Testing")
     for more, status, error in (((), "failed", "is introduced but not plugged"), (("--leave-others",), "attached", "")):
         ran = pool_command("attach", "--all", "--yes", "--json", *more)
-        bad, good = ran.json["luns"]
+        bad, good = ran.json["attach_results"]
         assert (ran.status, bad["status"], good["status"]) == (9, "failed", status)
         assert "did not appear" in bad["problem"] and error in (good["problem"] or "")
 
@@ -175,15 +186,15 @@ def test_what_could_not_be_looked_at_is_9_and_told(lab, world, clone, pool_comma
     bad = lab.clone("Testing")
     world.fail["sr_probe", bad] = NO_LUN
     ran = pool_command("attach", "--all", "--dry-run")
-    assert f"{clone}: resignature; " in ran.out and f"{bad}: {bad} was skipped" in ran.out
+    assert f"{clone}: resignature; " in ran.out and f"{bad}: {bad} would be skipped" in ran.out
     would = pool_command("attach", "--all", "--dry-run", "--json").json
-    rows = would["would"]
+    rows = would["would_attach"]
     assert would["changed"] is any(row["steps"] for row in rows)
     found = {row["scsi_id"]: (bool(row["steps"]), bool(row["problem"])) for row in rows}
     assert found == {clone: (True, False), bad: (False, True)}
 
     ran = pool_command("attach", "--all", "--yes", "--json", "--target", TARGET)
-    rows = {row["scsi_id"]: (row["status"], row["problem"]) for row in ran.json["luns"]}
+    rows = {row["scsi_id"]: (row["status"], row["problem"]) for row in ran.json["attach_results"]}
     assert ran.status == 9 and rows.pop(clone) == ("attached", None) and set(rows) == {bad, None}
     assert "did not appear" in rows[bad][1] and "iqn.2026-01.test:refuses" in rows[None][1]
     told = pool_command("luns", "--target", TARGET).out
@@ -196,11 +207,13 @@ def test_a_damaged_clone_is_named_and_gives_a_status(lab, world, clone, pool_com
     replace_in_text(world.lun(lost).disk, b"physical_volumes", b"physical_nothing")
     assert lab.lun(lost).kind == "damaged"
     dry = pool_command("attach", *words, "--dry-run")
-    assert dry.status == 9 and f"{lost}: {lost} was skipped. Its state is damaged: " in " ".join(dry.out.split())
+    assert dry.status == 9 and f"{lost}: {lost} would be skipped. Its state is damaged: " in " ".join(dry.out.split())
     ran = pool_command("attach", *words, "--yes", "--json")
-    rows = {row["scsi_id"]: row["status"] for row in ran.json["luns"]}
+    rows = {row["scsi_id"]: row["status"] for row in ran.json["attach_results"]}
     assert (ran.status, rows) == (9, {clone: "attached", lost: "failed"})
-    assert pool_command("attach", *words, "--yes").status == 9, "each night"
+    night = pool_command("attach", *words, "--yes", "-q")
+    assert (night.status, night.out) == (9, ""), "each night"
+    assert f"relvmoiscsi: {lost}: {lost} was skipped. Its state is damaged: " in night.err
     assert pool_command("attach", clone, "--yes").status == 0
 
 
@@ -279,14 +292,14 @@ def test_a_host_that_is_down_is_named_and_the_copy_is_of_use_meanwhile(lab, clon
     assert ran.status == 9 and f"{clone}: partial" in ran.out
     assert ran.out.splitlines()[-2:] == [
         "  the other hosts can use the copy now",
-        "  next: relvmoiscsi pool clone 'a copy' --all --isolated lab",
+        "next: relvmoiscsi pool clone --all --isolated night 'a copy'",
     ]
     assert 'attached, "a copy", but not on xs2' in pool_command("luns").out
 
 
 def test_an_address_without_a_target_is_told_with_a_remedy(lab, pool_command):
     ran = pool_command("luns", "--target", "10.0.0.99")
-    assert ran.status == 3 and "No iSCSI target answers at 10.0.0.99. Check the address" in ran.err
+    assert ran.status == 11 and "No iSCSI target answers at 10.0.0.99. Check the address" in ran.err
     assert "[" not in ran.err
 
 
@@ -296,8 +309,12 @@ def test_copies_of_three_days_are_told_apart_by_the_last_change_of_their_sr(lab,
     replace_in_text(world.lun(other).disk, b"creation_time = 1795219866\t", b"creation_time = 1795133466\t")
     rows = {line.split()[0]: line for line in pool_command("luns").out.splitlines() if "clone of" in line}
     assert then in rows[other] and now in rows[clone]
-    assert "not the time of the snapshot" in pool_command("luns").out
-    assert {lun["scsi_id"]: lun["changed_at"] for lun in pool_command("luns", "--json").json["luns"]}[other] == (
+    assert "`changed` is the last change of the SR by LVM, not the time of a snapshot." in pool_command("luns").out
+    planned = pool_command("attach", other, clone, "-n").out.splitlines()
+    assert planned[-1] == "`changed` is the last change of the SR by LVM, not the time of a snapshot."
+    plans = {line.split(":")[0]: line for line in planned[1:-1]}
+    assert plans[other].endswith(f"; {then}") and plans[clone].endswith(f"; {now}")
+    assert {lun["scsi_id"]: lun["changed_at"] for lun in pool_command("luns", "--json").json["pool_luns"]}[other] == (
         "2026-11-20T00:11:06Z"
     )
     ran = pool_command("attach", "--all", "--yes", "--name", "copy").out
@@ -331,7 +348,7 @@ def test_the_map_has_names_vms_and_what_is_new(lab, copy, pool_command):
     db.create("VBD", VM=db.create("VM", name_label="web"), VDI=ref)
     new = db.get("VDI", db.create("VDI", SR=db.refs("SR", name_label=copy)[0], name_label="made today"), "uuid")
 
-    rows = {row["old"]: row for row in pool_command("map", copy, "--json").json["vdis"]}
+    rows = {row["old_vdi"]: row for row in pool_command("map", copy, "--json").json["vdi_pairs"]}
     assert rows[record["uuid"]]["vm_names"] == ["web"] and rows[record["uuid"]]["name_label"] == "root disk"
     told = pool_command("map", copy).out
     assert f"\n  {new}  made today\n    is new\n" in told and max(map(len, told.splitlines())) <= 80
@@ -359,14 +376,14 @@ def test_a_map_that_cannot_be_written_or_of_an_earlier_run_is_told_before_the_wo
 
 
 def states(ran):
-    return {row["name"]: (row["state"], row["what"]) for row in ran.json["so_far"]}
+    return {row["worked_on"]: (row["progress"], row["detail"]) for row in ran.json["so_far"]}
 
 
 @pytest.mark.processes
 def test_an_interrupted_run_gives_json_as_well(lab, pool_command, interrupts):
     interrupts(lab.pool, ("SR.get_all_records", 1))
     ran = pool_command("luns", "--json")
-    said = {"kind": "Interrupted", "exit_status": 130, "message": "Interrupted.", "disk_state": "Nothing was changed."}
+    said = {"class": "Interrupted", "exit_status": 130, "message": "Interrupted.", "disk_state": "Nothing was changed."}
     assert ran.status == 130 and (ran.json["error"], ran.json["so_far"]) == (said, [])
 
 
@@ -566,9 +583,14 @@ def test_what_cannot_be_meant_is_2(lab, clone, pool_command, tmp_path, monkeypat
     assert len(lab.pool.api.calls) == calls, "nothing was asked of the pool"
 
 
-@pytest.mark.parametrize("words", [["--target", "10.9.9.9"], ["--target", TARGET, "--iqn", "iqn.2026-01.test:no"]])
-def test_a_target_that_is_not_there_is_3(lab, pool_command, words):
-    assert pool_command("luns", *words).status == 3
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [(["--target", "10.9.9.9"], 11), (["--target", TARGET, "--iqn", "iqn.2026-01.test:no"], 3)],
+)
+def test_a_silent_portal_is_11_as_for_show_and_a_target_that_is_not_there_is_3(lab, pool_command, words, status):
+    ran = pool_command("luns", *words, "--json")
+    kind = {3: "NotSeenByPool", 11: "NoWayToTarget"}[status]
+    assert (ran.status, ran.json["error"]["class"]) == (status, kind)
 
 
 def test_a_pool_without_an_iscsi_target_is_told_of_hba(world, name_pool, pool_command):
@@ -707,7 +729,7 @@ def test_the_answer_is_not_lost_when_secrets_cannot_be_cleaned(lab, clone, pool_
 
     lab.pool.api.before = before
     ran = pool_command("attach", clone, "--yes", "--json", "--clean-secrets")
-    assert ran.status == 0 and ran.json["luns"][0]["status"] == "attached"
+    assert ran.status == 0 and ran.json["attach_results"][0]["status"] == "attached"
     assert "could not be destroyed: The user of this session may not call secret.get_all" in ran.err
 
 
@@ -789,7 +811,7 @@ def test_the_command_that_breaks_a_lock(lab, pool_command, type_in, locked, name
     assert len(locks(lab)) == 1
 
     (row,) = pool_command(*words, "--yes", "--json").json["unlocked"]
-    assert (row["what"], row["doing"], locks(lab)) == (locked.scsi_id, "restore", [])
+    assert (row["locked"], row["doing"], locks(lab)) == (locked.scsi_id, "restore", [])
     ran = pool_command(*words, "--yes")
     assert ran.status == 3 and "There is no lock on" in ran.err
     assert pool_command("discard", locked.sr_uuid, "--yes").status == 0
@@ -806,7 +828,7 @@ def test_a_lock_on_a_vm_is_broken_by_the_name_of_the_vm(lab, pool_command):
     ran = pool_command("unlock", "twin", "--yes")
     assert ran.status == 3 and "There is no lock on 'twin'. Nothing was changed." in ran.err
     (row,) = pool_command("unlock", "web", "--yes", "--json").json["unlocked"]
-    assert (row["what"], locks(lab)) == (db.get("VM", web, "uuid"), [])
+    assert (row["locked"], locks(lab)) == (db.get("VM", web, "uuid"), [])
 
 
 def test_a_name_of_a_locked_copy_and_of_a_locked_vm_breaks_no_lock(lab, pool_command, locked):

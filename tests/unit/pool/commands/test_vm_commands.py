@@ -148,7 +148,7 @@ def test_what_is_missing_or_wrong_is_told_before_it_is_said_that_nobody_can_be_a
     ("status", "words", "says"),
     [
         (4, ["copy", "--all", "--isolated", "office"], "has physical interfaces"),
-        (2, ["copy", "web", "--network", "other=lab"], "none of the VMs has a network card on the network 'other'"),
+        (3, ["copy", "web", "--network", "other=lab"], "none of the VMs has a network card on the network 'other'"),
         (2, ["copy", "web", "--network", "office=lab", "--network", "office=other"], "already has another NEW"),
     ],
 )
@@ -218,18 +218,19 @@ def test_the_dry_run_promises_what_is_then_done(office, pool_command, monkeypatc
     state(office, pool_command)
     before, words = office.state(), ["clone", "copy", "--all", "--json", *more]
     dry = pool_command(*words, "--dry-run")
-    promised = dry.json["vms"]
+    promised = dry.json["clone_results"]
     assert office.state() == before
     ran = pool_command(*words, "--yes")
-    done = ran.json["vms"]
+    done = ran.json["clone_results"]
 
     assert dry.status == ran.status
-    assert [row["status"].replace("would be ", "") for row in promised] == [row["status"] for row in done]
+    kept = {"would be cloned": "cloned", "would fail": "failed", "already there": "already there"}
+    assert [kept[row["status"]] for row in promised] == [row["status"] for row in done]
     for would, did in zip(promised, done):
         if did["problem"] is None and any("left the VM unfinished" in note for note in would["notes"]):
             assert state is one_is_half
             continue
-        same = ("disks", "networks", "snapshots", "notes", "problem")
+        same = ("disks", "networks", "snapshot_names", "notes", "problem")
         assert [would[name] for name in same] == [did[name] for name in same]
     if not any(row["status"] == "would be cloned" for row in promised):
         assert office.state() == before, "no network is made for nothing"
@@ -282,7 +283,8 @@ def test_no_copy_is_on_the_network_of_its_original_unless_somebody_says_so(
         )
         return
     ran = pool_command("clone", "copy", *vms, *words, way)
-    warned = "warning: copies are on the networks of their originals, 'office'" in ran.out
+    warned = "warning: copies are on the networks of their originals, 'office'" in ran.err.partition("begins")[0]
+    assert "warning" not in ran.out, "the warning stands before the first change"
     assert ran.status == 0 and warned == (words[-1] in ("--same-networks", "office=office"))
     assert ("network 0: office becomes " in ran.out) == (way == "--dry-run")
 
@@ -329,8 +331,12 @@ def test_with_its_vms_the_question_and_the_answer_name_them(office, pool_command
     pool_command(*CLONE_ALL)
     snap = office.snapshot(made(office)[0], "before the upgrade")
     office.pool.db.set("VM", snap, "power_state", "Suspended")
-    (row,) = pool_command("discard", "copy", "--with-vms", "--dry-run", "--json").json["srs"]
-    assert len(row["vm_names"]) == 2 and row["snapshots"] == ["before the upgrade"] and len(made(office)) == 2
+    (row,) = pool_command("discard", "copy", "--with-vms", "--dry-run", "--json").json["discard_results"]
+    assert (
+        len(row["destroyed_vm_names"]) == 2
+        and row["destroyed_snapshot_names"] == ["before the upgrade"]
+        and len(made(office)) == 2
+    )
     type_in("yes\n")
     ran = pool_command("discard", "copy", "--with-vms")
 
@@ -345,7 +351,7 @@ def test_who_would_stay_without_disks_is_told_before_and_one_of_two_words_is_sai
     refused(0, told, "discard", "copy", "--dry-run")  # the run asks, and ends so after a yes
     refused(4, told, "discard", "copy", "--dry-run", "--yes")
     refused(0, "", "discard", "copy", "--dry-run", "--yes", "--leave-vms")
-    (row,) = pool_command("discard", "copy", "--dry-run", "--json").json["srs"]
+    (row,) = pool_command("discard", "copy", "--dry-run", "--json").json["discard_results"]
     assert row["vms_left_without_disks"] == ["db too"]
     ran = refused(4, "would lose their disks: db too. Nothing was changed.", "discard", "copy", "--yes")
     assert "--with-vms" in ran.err and "--leave-vms" in ran.err
@@ -436,7 +442,7 @@ def test_the_restore_of_several_vms_is_undone_and_one_that_was_not_restored_stop
     halted.helper(state="Halted")
     words = ("restore", "--undo", "web", "helper", "db")
     dry = refused(9, "web: would be undone", *words, "--dry-run")
-    assert "db: would be undone" in dry.out and "helper: failed" in dry.out
+    assert "db: would be undone" in dry.out and "helper: would fail" in dry.out
     type_in("y\n")
     ran = pool_command(*words, *(["--yes"] if way == "--yes" else []))
     assert ran.status == 9 and all(word in ran.out for word in ("web: undone", "db: undone", "helper: failed"))
@@ -450,7 +456,10 @@ def test_of_several_vms_one_that_cannot_be_restored_stops_no_other(halted, pool_
     words = ("restore", "copy", "web", "db", "mixed")
     refused(2, "--disk names disks of one VM", *words, "--disk", "0", "--yes")
     dry = refused(9, "web: would be restored", *words, "--dry-run")
-    assert "db: would be restored" in dry.out and "mixed: failed" in dry.out
+    assert "db: would be restored" in dry.out and "mixed: would fail" in dry.out
+    quiet = pool_command(*words, "--dry-run", "-q")
+    assert quiet.out == "" and quiet.err.startswith("relvmoiscsi: mixed: The disk ")
+    refused(3, "has no disk 7", "restore", "copy", "web", "--disk", "7", "--yes")
     type_in("y\n")
     ran = pool_command(*words, *(["--yes"] if way == "--yes" else []))
     assert ran.status == 9 and all(word in ran.out for word in ("web: restored", "db: restored", "mixed: failed"))
@@ -459,8 +468,8 @@ def test_of_several_vms_one_that_cannot_be_restored_stops_no_other(halted, pool_
     for vm in (halted.web, halted.db_vm):
         assert {sr for sr, _ in halted.disks_of(vm).values()} == {halted.pool.db.by_uuid("SR", halted.copy.sr_uuid)}
     rows = {
-        row["name"]: (row["status"], bool(row["problem"]))
-        for row in pool_command(*words, "--json", "--yes").json["vms"]
+        row["vm_name"]: (row["status"], bool(row["problem"]))
+        for row in pool_command(*words, "--json", "--yes").json["restore_results"]
     }
     assert rows == {"web": ("already restored", False), "db": ("already restored", False), "mixed": ("failed", True)}
 
@@ -488,8 +497,8 @@ def test_kept_as_it_is(restored, pool_command, refused, type_in, is_home):
     assert "  disk 0: " in refused(4, says, "restore", "--keep", "web").err
 
     ran = pool_command("restore", "--keep", "web", "--yes")
-    discard = f"  then: relvmoiscsi pool discard {restored.copy.sr_uuid}\n" if is_home else ""
-    assert ran.status == 0 and ran.out.endswith(f"  next: xe vm-start uuid={uuid}\n" + discard)
+    discard = f"      relvmoiscsi pool discard {restored.copy.sr_uuid}\n" if is_home else ""
+    assert ran.status == 0 and ran.out.endswith(f"next: xe vm-start uuid={uuid}\n" + discard)
     assert pool_command("restore", "--keep", "web", "--yes").status == 4
     assert pool_command("discard", "copy", "--yes").status == (0 if is_home else 4)
 
@@ -548,7 +557,7 @@ def test_of_several_that_are_taken_back_one_fails(office, pool_command):
     helper = office.helper()
     for name in ("root disk", "data"):
         ran = pool_command("rescue", "copy", name, "--vm", "helper", "--yes")
-        assert re.search("next: relvmoiscsi pool rescue .* --done", ran.out)
+        assert re.search("next: relvmoiscsi pool rescue --done .*", ran.out)
     (held,) = office.pool.db.refs("VBD", VM=helper, userdevice="1")
     vms = office.pool.api.vms
 
@@ -583,10 +592,10 @@ def test_clone_that_is_interrupted_says_how_far_each_vm_is(halted, pool_command,
     interrupts(halted.pool, ("PUT /import_metadata", 3))  # each is tried first
     words = ["clone", "copy", "--all", "--same-networks", "--yes", "--jobs", "1", "--json"]
     ran = pool_command(*words)
-    states = {row["name"].split()[0]: (row["state"], row["what"]) for row in ran.json["so_far"]}
+    states = {row["worked_on"].split()[0]: (row["progress"], row["detail"]) for row in ran.json["so_far"]}
     assert ran.status == 130 and states == {"db": ("done", "cloned"), "web": ("under way", "clone")}
     ran = pool_command(*words)
-    assert ran.status == 0 and [vm["status"] for vm in ran.json["vms"]] == ["already there", "cloned"]
+    assert ran.status == 0 and [vm["status"] for vm in ran.json["clone_results"]] == ["already there", "cloned"]
 
 
 @pytest.mark.processes
@@ -605,7 +614,7 @@ def test_a_command_on_one_thing_that_is_interrupted_says_what_was_under_way(
     restored.helper("Halted")
     interrupts(restored.pool, (method, 1))
     (row,) = pool_command(*words, "--yes", "--json").json["so_far"]
-    assert (row["state"], row["what"]) == ("under way", what)
+    assert (row["progress"], row["detail"]) == ("under way", what)
     assert pool_command(*words, "--yes").status == 0
 
 
@@ -616,8 +625,8 @@ def test_records_are_saved_shown_and_made_vms_of(office, pool_command, refused, 
     refused(0, "The records of these VMs would be saved: db, web\n", "save-vms", "Production", "--dry-run")
     assert pool_command("save-vms", "Production", "--yes").status == 0
     clone = office.clone("Production")
-    found = {lun["scsi_id"]: lun for lun in pool_command("luns", "--json").json["luns"]}
-    assert found[clone]["vm_names"] == ["db", "web"] and found[clone]["vms_saved"].startswith("20")
+    found = {lun["scsi_id"]: lun for lun in pool_command("luns", "--json").json["pool_luns"]}
+    assert found[clone]["saved_vm_names"] == ["db", "web"] and found[clone]["saved_at"].startswith("20")
 
     disk, image = office.world.lun(clone).disk, tmp_path / "clone.img"
     image.write_bytes(disk.peek(0, disk.size_bytes))
@@ -628,5 +637,5 @@ def test_records_are_saved_shown_and_made_vms_of(office, pool_command, refused, 
     office.pool.api.vms.vm_destroy("", office.db_vm)
     pool_command("attach", clone, "--yes", "--name", "of then")
     ran = pool_command("clone", "of then", "--all", "--from-snapshot", "--isolated", "lab", "--yes", "--json")
-    assert [(vm["old_name"], vm["status"]) for vm in ran.json["vms"]] == [("db", "cloned"), ("web", "cloned")]
+    assert [(vm["old_name"], vm["status"]) for vm in ran.json["clone_results"]] == [("db", "cloned"), ("web", "cloned")]
     refused(3, "", "clone", "copy", "--all", "--from-snapshot", "--yes")

@@ -141,7 +141,7 @@ HAPPENS = {
         ("no tools", shutting_down(bring_back), "no PV drivers.* Shut down from inside.* Nothing was changed"),
         ("a guest that stays", shutting_down(bring_back), "VM_SHUTDOWN_TIMEOUT"),
         ("suspended", shutting_down(bring_back), "Its memory would not match its disks"),
-        ("nothing", of_disk("5"), "has no disk 5; it has 0, 1"),
+        ("nothing", of_disk("5"), "has no disk 5. Give disks that it has: 0,1"),
         ("elsewhere", bring_back, "is not on this copy"),
         ("mixed", bring_back, "The disk 1 of the VM.* is not on this copy. Restore only the other disks: `--disk 0`"),
         ("bare", bring_back, "has no disk"),

@@ -13,7 +13,7 @@ from relvmoiscsi import engine
 from relvmoiscsi.engine import OneVdiRequest
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.lun.run import COPIED, READ_BACK, resignature
-from relvmoiscsi.wording import command
+from relvmoiscsi.wording import shell_command
 
 ONE, ALL = OneVdiRequest(), None
 #: where the earlier run stopped: behind so many groups of writes, or not at all; recovered by another call
@@ -140,6 +140,6 @@ def test_every_way_out_of_a_copy_cut_behind_its_commit_is_to_resignature_it(chai
             act()
         said.append(str(caught.value))
 
-    again = command("relvmoiscsi", "resignature", "--vdis", "one", disk.name)
-    assert all(f"On a copy of that LUN {again}" in text for text in said)
+    again = shell_command("relvmoiscsi resignature --vdis one", disk.name)
+    assert all(f"On a copy of that LUN `{again}`" in text for text in said)
     assert "undo" not in said[1]

@@ -179,7 +179,7 @@ def test_another_text_at_the_end_of_the_run_than_at_its_commit_is_refused():
     (move,) = plan.run.mdas
     old, at = pv.MdaHeader.at(move.old_header), move.original.offset + (5 << 20)
     text = plan.text.replace(plan.run.ids.new_sr.encode(), b"11111111-2222-4333-8444-555555555555")
-    header = pv.mda_header(move.original, pv.text_location(move.original, at, text), old)
+    header = pv.mda_header(move.original, at, text, old)
     wrong = spoiled(plan, mdas=(move._replace(final_header=bytes(header)),))
     padded = text.ljust(-(-len(text) // 512) * 512, b"\0")
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from kit import build_lvm, builder
 from kit.cuts import entropy
 from kit.examples import examples
+from kit.sparse import SparseDisk
 from relvmoiscsi import engine
 from relvmoiscsi.device import Range
 from relvmoiscsi.errors import BadChecksum, BadMagic, FormatError, Malformed, Place, Truncated, Unsupported
@@ -39,7 +40,7 @@ from relvmoiscsi.resignature.protocol.journal import (
     JournalHeader,
     decode,
     encode,
-    journal_range,
+    read_journal,
 )
 from relvmoiscsi.resignature.protocol.merged_image import MergedImage
 from relvmoiscsi.resignature.protocol.run_record import MdaMove, Run, Write, verify_run
@@ -253,13 +254,15 @@ def test_a_mark_takes_the_last_96_bytes_of_the_label_and_is_read_back(phase, ext
 
     sector = with_commit_record(before, mark)
 
-    assert read_commit_record(parsed(sector), WHERE) == mark
+    assert read_commit_record(parsed(sector), "/dev/sdc") == mark
     assert (mark.phase, mark.kind, mark.run_id) == (phase, RESIGNATURE, RUN.run_id)
-    assert journal_range(mark, WHERE, SIZE) == Range(65536, len(DATA))
+    disk = SparseDisk(SIZE)
+    disk.poke(65536, DATA)
+    assert read_journal(disk, mark, parsed(sector)) == Journal(RUN, 65536, DATA)
     changed = {at for at in range(512) if sector[at] != before[at]}
     assert COMMIT_RECORD_AT == 416 and changed <= set(range(416, 512)) | set(range(16, 20))
     assert with_commit_record(sector, None) == before
-    assert read_commit_record(parsed(before), WHERE) is None
+    assert read_commit_record(parsed(before), "/dev/sdc") is None
 
 
 @pytest.mark.parametrize(
@@ -269,7 +272,7 @@ def test_a_mark_that_points_where_no_journal_can_be_is_malformed(offset, length)
     mark = CommitRecord.zero(journal_offset=offset, journal_length=length)
 
     with pytest.raises(Malformed, match=f"it says that {length} bytes of journal lie at byte {offset}"):
-        journal_range(mark, WHERE, SIZE)
+        read_journal(SparseDisk(SIZE), mark, parsed(label_sector()))
 
 
 def test_the_digest_of_a_scsi_id_tells_them_apart_and_none_from_all():

@@ -96,6 +96,15 @@ def test_zeros_in_the_last_record_are_a_note(records):
     assert any("does not read: its VDI has no label" in note for note in engine.notes(engine.inspect(built.disk).lun))
 
 
+def test_several_records_of_one_vdi_are_a_note():
+    (uuid,) = engine.inspect(lun(raw("data")).disk).lun.disks()
+
+    found = engine.inspect(lun(raw("data"), extra_records=(Record(uuid, "later", vdi_type="aio"),)).disk).lun
+
+    assert found.records()[uuid].name_label == "later"
+    assert f"MGT has several records of VDI {uuid}; the last one counts." in engine.notes(found)
+
+
 def test_such_a_lun_is_resignatured_as_it_is_and_what_is_wrong_is_noted():
     built = lun(raw("data", in_mgt=False), extra_records=(Record(LOST, "data", vdi_type="aio"),))
     before, after = built.disk, built.disk.copy()

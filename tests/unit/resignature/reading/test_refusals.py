@@ -251,7 +251,7 @@ def test_every_defect_is_told_with_its_place_and_what_else_reads_is_listed(names
 
     told = report.inspection_facts("LUN", found)
     spoiled_keys = {PLACES[name][2] for name in names}
-    assert [lv["name"] for lv in told["lvs"]] == [volume.name for volume in truth.volumes]
+    assert [lv["lv"] for lv in told["lvs"]] == [volume.name for volume in truth.volumes]
     by_uuid = {vdi["uuid"]: vdi for vdi in told["vdis"]}
     for key in ("one", "two", "base", "leaf", "three", "data"):
         vdi = by_uuid[truth.uuids[key]]

@@ -163,7 +163,8 @@ def other_owner(disk, was, run):
 def other_vhd(disk, was, run):
     """A volume is gone, and another VHD ends in its extents. The one-byte flag in its footer is what the run writes."""
     lvm_commit(disk, with_new_volume)
-    flag = next(field for field in planned(was).fields if field.length == 1 and "copy" not in field.what)
+    flags = [field for field in planned(was).fields if "copy" not in field.what]
+    flag = next(field for field in flags if [piece.length for piece in field.pieces] == [1])
     footer, at = flag.around[0].offset, flag.pieces[0].offset
     there = bytearray(was.peek(footer, 512))
     there[at - footer : at - footer + 1] = done(was).peek(at, 1)

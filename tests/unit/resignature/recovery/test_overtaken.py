@@ -126,8 +126,11 @@ class Meeting:
 @pytest.mark.parametrize("name", list(BEGUN))
 def test_a_run_that_was_overtaken_leaves_the_lun_to_the_other_and_says_so(name, overtaking):
     moments = moments_of(name)
-    stopped = 0
-    for number in of_each_kind(moments, 9, f"{name} {overtaking}"):
+    stopped, sampled = 0, of_each_kind(moments, 9, f"{name} {overtaking}")
+    others = [number for number in range(1, len(moments) + 1) if number not in sampled]
+    for number in [*sampled, *others]:
+        if number not in sampled and (stopped or "undo" in overtaking):
+            break  # the others are for a sample of which no moment stops the run
         met = Meeting(name, number, OVERTAKING[overtaking])
         where = (number, moments[number - 1], str(met.failure))
         if met.before == met.after:

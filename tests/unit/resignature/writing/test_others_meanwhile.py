@@ -200,7 +200,7 @@ def test_nothing_is_written_twice_before_the_commit(make, seed):
     chain, _ = make(seed, 60)
     unseen = prepared(chain.disk).plan.unseen
     parts = [(chunk.offset, chunk.end) for chunk in (*unseen.chunks, *unseen.more)]
-    parts += [(copy.target, copy.end) for several in unseen.copies for copy in several]
+    parts += [(copy.target, copy.range.end) for several in unseen.copies for copy in several]
 
     parts.sort()
     assert all(end <= following for (_, end), (following, _) in zip(parts, parts[1:]))

@@ -38,6 +38,7 @@ from relvmoiscsi.sr_driver.hba.discovery import Discovery
 from relvmoiscsi.sr_driver.hba.lun import HbaLun
 from relvmoiscsi.sr_driver.protocol import Call
 from relvmoiscsi.sr_driver.transport import Transport
+from relvmoiscsi.sr_types import HBA_SR
 
 pytestmark = pytest.mark.processes
 
@@ -86,9 +87,9 @@ class World(MappedHost):
         def lun(*_):
             found = Discovery(CLONE, config, deadline, 0.0, lambda: NOBODY)
             found.verify_free = lambda *_: None
-            return HbaLun(found, False, 0.0, SimpleNamespace(verify_unused=lambda *_: None))
+            return HbaLun(found, False, 0.0, lambda *_: None)
 
-        transport = Transport("relvmohba", "lvmohba", HbaConfig, lun)
+        transport = Transport(HBA_SR, HbaConfig, lun)
         return act(Call("sr_create", {}), config, None, None, deadline, transport)
 
     @contextmanager

@@ -89,7 +89,7 @@ class World:
             self.done.append("unlock")
 
     @contextmanager
-    def lun_lock(self, scsi_id, timeout):
+    def lun_locked(self, scsi_id, _host, timeout):
         if scsi_id in self.locked:
             raise Refused("Another call is at work on it.")
         yield
@@ -146,7 +146,7 @@ def host(tmp_path, monkeypatch, on_host):
     monkeypatch.setattr(paths, "look", made.look)
     monkeypatch.setattr(sm_locks, "lvm_lock", made.lock)
     monkeypatch.setattr(udev, "settle", lambda disks, _: made.settled.extend(disks))
-    monkeypatch.setattr(other_luns, "lun_lock", made.lun_lock)
+    monkeypatch.setattr(other_luns, "lun_locked", made.lun_locked)
     for module, name in ((discovery, "scan"), (missing, "scan"), (discovery, "take_away"), (other_luns, "take_away")):
         monkeypatch.setattr(module, name, getattr(made, name))
     return made

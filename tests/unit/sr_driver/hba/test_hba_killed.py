@@ -55,8 +55,8 @@ class KilledHost(MappedHost):
         pool = pool_records.PoolRecords({}, {}, {})
         found = discovery.Discovery(CLONE, HbaConfig({}), Deadline(50, Clock()), 0.0, lambda: pool)
         found.verify_free = lambda *_: None
-        lun = lun_module.HbaLun(found, False, 0.0, SimpleNamespace(verify_unused=lambda *_: None))
-        with lun.device_session(to_write=resignatures) as nodes:
+        lun = lun_module.HbaLun(found, False, 0.0, lambda *_: None)
+        with lun.locked(), lun.device_session(to_write=resignatures) as nodes:
             assert nodes == [self.host.node("sdc")]
             if resignatures:
                 self.resignature()

@@ -7,7 +7,7 @@ import pytest
 
 from kit.hba_world import SCSI_ID, SERIAL, HbaWorld
 from relvmoiscsi.host.hba.adapters import adapters, disks
-from relvmoiscsi.sr_driver.hba.lun_list import device_list
+from relvmoiscsi.sr_driver.hba.missing import device_list
 
 OTHER = "36001405aaaaaaaaaaaaaaaaaaaaaaaaa"
 

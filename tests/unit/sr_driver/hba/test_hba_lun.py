@@ -70,8 +70,11 @@ class World:
         finally:
             self.said.append("end of " + name)
 
+    @contextmanager
     def session(self, to_write=False, multipathing=False):
-        return HbaLun(self, multipathing, 0.0, self).device_session(to_write)
+        lun = HbaLun(self, multipathing, 0.0, self.verify_unused)
+        with lun.locked(), lun.device_session(to_write) as nodes:
+            yield nodes
 
     def refused(self, words="It fails here", **more):
         with pytest.raises(Refused, match=words), self.session(**more):
@@ -86,7 +89,7 @@ def world(monkeypatch):
         return lambda *_, **__: made.step(name, value)
 
     for module, name, value in (
-        (call, "lun_lock", partial(made.context, "lock")),
+        (call, "lun_locked", partial(made.context, "lock")),
         (hiding, "hidden", partial(made.context, "hide")),
         (hiding, "is_hidden", lambda _: True),
         (hiding, "wait_until_shown", lambda scsi_id, *_: made.step(f"wait until {scsi_id} is shown")),
@@ -140,7 +143,7 @@ def test_a_call_that_is_told_to_end_takes_back_what_it_has_brought_and_says_what
     monkeypatch.setattr(world, "disks", told_to_end)
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(RelvmoiscsiError) as caught:
-        HbaLun(world, False, 0.0, world).write(None, None)
+        HbaLun(world, False, 0.0, world.verify_unused).write(None, None)
 
     why = "SIGTERM ended this call: `kill` or the restart of a service sent the signal."
     assert (str(caught.value), fault_of(caught.value).faultCode) == (f"{why} {NOT_BEGUN}", 47)

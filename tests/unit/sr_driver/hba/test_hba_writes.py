@@ -27,6 +27,7 @@ from relvmoiscsi.sr_driver.hba.config import HbaConfig
 from relvmoiscsi.sr_driver.hba.lun import HbaLun
 from relvmoiscsi.sr_driver.protocol import Call
 from relvmoiscsi.sr_driver.transport import Transport
+from relvmoiscsi.sr_types import HBA_SR
 
 pytestmark = pytest.mark.processes
 
@@ -82,7 +83,7 @@ class World:
         config = HbaConfig({"SCSIid": SCSI_ID, "resign": "true", "SRmaster": "true", **more})
         deadline = Deadline(50, Clock())
         found = SimpleNamespace(scsi_id=SCSI_ID, deadline=deadline, is_new=False, name=NAME, has_sm_lock=False)
-        transport = Transport("relvmohba", "lvmohba", HbaConfig, lambda *_: HbaLun(found, False, 0.0, None))
+        transport = Transport(HBA_SR, HbaConfig, lambda *_: HbaLun(found, False, 0.0, None))
         return create.sr_create(Call("sr_create", {}), config, None, None, deadline, transport)
 
     def state(self):

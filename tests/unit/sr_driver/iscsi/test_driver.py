@@ -140,7 +140,7 @@ def host_has(monkeypatch):
 
     def has(*devices):
         monkeypatch.setattr(call_module, "exclusive_open", context("exclusive open", devices))
-        monkeypatch.setattr(iscsi_sessions, "add_lun", lambda *what: done.append(("add", *what[:3])))
+        monkeypatch.setattr(iscsi_sessions, "add_lun", lambda *what: done.append(("add", *what[:3])) or ["told"])
         monkeypatch.setattr(guard.sm_locks, "lvm_lock", context("SM's lock", []))
         monkeypatch.setattr(guard, "lvm_locks", context("LVM's locks", None))
         return done
@@ -158,13 +158,14 @@ def host_has(monkeypatch):
     ],
 )  # fmt: skip
 def test_a_lun_that_lvm_sees_is_written_under_the_locks_of_sm_and_lvm_and_then_added(
-    driver, clone, host_has, devices, command, expected
+    driver, clone, host_has, smlog, devices, command, expected
 ):
     done = host_has(*devices)
     with HostileTarget([clone]) as target:
         getattr(driver, command)(target)
 
     assert done == [("add", target.iqn, clone.scsi_id, 7) if step == "add" else step for step in expected]
+    assert any("told" in text for _, text in smlog) == ("add" in expected), "a failure to add the LUN is in the log"
 
 
 def test_a_failure_to_add_it_is_none_of_the_call(driver, clone, host_has, monkeypatch, smlog):

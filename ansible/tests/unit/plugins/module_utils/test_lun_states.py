@@ -10,8 +10,8 @@ from ansible_collections.relvmoiscsi.pool.plugins.module_utils import client, lu
 
 
 def test_the_map_is_by_sr_and_passes_over_what_is_new():
-    vdis = [{"old": "1", "new": "2"}, {"old": None, "new": "3"}]
-    rows = [{"old_sr": "a", "new_sr": "b", "vdis": each} for each in (vdis, [])]
+    vdis = [{"old_vdi": "1", "new_vdi": "2"}, {"old_vdi": None, "new_vdi": "3"}]
+    rows = [{"old_sr": "a", "new_sr": "b", "vdi_pairs": each} for each in (vdis, [])]
     assert lun_states.id_map(rows) == {"b": {"1": "2"}}
 
 

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The commands that settle an earlier run: `recover` an interrupted run; `undo` any run, and restore its old ids."""
+"""The commands on an earlier run: `recover` an interrupted run; `undo` any run, and restore its old ids."""
 
 import os
 
 from relvmoiscsi import engine, report
 from relvmoiscsi.cli.on_lun import FINISHED, WriteCommand, on_lun, writes
 from relvmoiscsi.cli.output import Answer, Maker
-from relvmoiscsi.engine import KINDS, Inspection, Result
+from relvmoiscsi.engine import DONE, KINDS, UNDO, Inspection, Result
 from relvmoiscsi.lun import run
-from relvmoiscsi.lun.answer import Identification
-from relvmoiscsi.lun.opened import NOBODY_NEEDED, OpenLun
+from relvmoiscsi.lun.answer import Identification, identification, unwritten_facts
+from relvmoiscsi.lun.opened import NOBODY_NEEDED, LunSource, OpenLun
 from relvmoiscsi.lun.run import Proposal, Recovery, Undoing
-from relvmoiscsi.wording import command, printable
+from relvmoiscsi.wording import counted, printable, shell_command
 
 _RECOVER = """\
 Run the command on any host after a power cut, a lost connection or a killed process. The command rolls back a
@@ -42,24 +42,32 @@ class RecoverCommand(WriteCommand):
     """Roll back or finish an interrupted run."""
 
     def run(self) -> Answer:
-        lun, outcome = run.recover(self.source(self.device), self.permission, self.consent)
+        source = self.source(self.device)
+        lun, outcome = run.recover(source, self.permission, None if self.dry_run else self.consent)
         if isinstance(outcome, Inspection):
             done = outcome.run
             ids, of = (done.ids, done.scsi_id) if done is not None else (None, None)
             facts = report.result_facts(lun.name, Result(outcome.state, outcome.lun, ids, of, already_done=True))
             facts["lun"] = Identification(lun, NOBODY_NEEDED, outcome.lun).facts()
             text = f"{lun.name}: no run was interrupted; state {outcome.state}. Nothing was written."
-            return Answer(facts, text + "\n" + self.next_line(outcome.state, outcome.run))
+            return Answer(facts, text, next_steps=[self.next_step(outcome.state, outcome.run)])
         assert isinstance(outcome.proposal, Recovery)
-        earlier, text = outcome.proposal.earlier, FINISHED
+        earlier = outcome.proposal.earlier
         kind = KINDS[earlier.commit_record.kind]
-        again = command("relvmoiscsi", kind, lun.name)
+        if self.dry_run:
+            way = "rolled back" if engine.goes_back(earlier) else "finished"
+            return _unwritten(self, source, lun, outcome, f"the interrupted {kind} would be {way}")
         if engine.goes_back(earlier):
-            text = "{0}: the {1} was interrupted before its commit and has been rolled back. Run {2} again."
-        return self.answer(lun, outcome, text.format(lun.name, kind, again))
+            text = f"{lun.name}: the {kind} was interrupted before its commit and has been rolled back."
+            is_undo = earlier.commit_record.kind == UNDO
+            again = shell_command(
+                "relvmoiscsi undo" if is_undo else "relvmoiscsi resignature", self.device, **self.login
+            )
+            return self.answer(lun, outcome, text, again)
+        return self.answer(lun, outcome, FINISHED.format(lun.name, kind))
 
     def consent(self, lun: OpenLun, proposal: Proposal) -> None:
-        """Ask whether to settle the run, with the SR that the LUN will then hold."""
+        """Ask whether to recover the run, with the SR that the LUN will then hold."""
         assert isinstance(proposal, Recovery)
         kind, ids = KINDS[proposal.earlier.commit_record.kind], proposal.earlier.journal.run.ids
         what, sr_uuid = ("Roll back", ids.sr) if engine.goes_back(proposal.earlier) else ("Finish", ids.new_sr)
@@ -72,10 +80,32 @@ class UndoCommand(WriteCommand):
     """Give a LUN its old identities back."""
 
     def run(self) -> Answer:
-        lun, outcome = run.undo(self.source(self.device), self.permission, os.urandom, self.consent)
+        source = self.source(self.device)
+        lun, outcome = run.undo(source, self.permission, os.urandom, None if self.dry_run else self.consent)
+        if self.dry_run:
+            return _unwritten(self, source, lun, outcome, "the LUN would have its old identities back")
         return self.answer(lun, outcome, f"{lun.name} has its old identities back.")
 
     def consent(self, lun: OpenLun, proposal: Proposal) -> None:
         assert isinstance(proposal, Undoing)
         self.identify(lun, proposal)
         self.ask(lun, proposal, printable(f"Give {lun.name} back the identities of SR {proposal.old_sr}?"))
+
+
+def _unwritten(command: WriteCommand, source: LunSource, lun: OpenLun, outcome: run.CompletedRun, what: str) -> Answer:
+    """Return the answer of a dry run: the same run in memory, and the command that carries it out."""
+    proposal, result = outcome.proposal, outcome.result
+    assert isinstance(proposal, (Recovery, Undoing))
+    command.tell_objection(source, lun, proposal)
+    is_cut = proposal.earlier.commit_record.phase != DONE
+    lines = [f"{lun.name}: dry run. A run would make {counted(len(outcome.planned), 'write')}: {what}."]
+    lines += identification(lun, proposal).lines()
+    lines += [report.map_text(result.lun, result.ids)] if result.ids is not None else []
+    lines.append("Nothing was written.")
+    facts = unwritten_facts(lun, engine.UNFINISHED if is_cut else engine.RESIGNATURED, outcome)
+    step = shell_command(
+        "relvmoiscsi recover" if isinstance(proposal, Recovery) else "relvmoiscsi undo",
+        command.device,
+        **command.login,
+    )
+    return Answer(facts, "\n".join(lines), next_steps=[step])

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The arguments of the functions that docs/python.rst promises to programs: a value of another type is a UsageError.
+
+A promised function names the kind of each of its arguments once, in its decorator. Pure.
+"""
+
+import inspect
+from functools import wraps
+from typing import Any, Callable, NamedTuple, TypeVar, cast
+
+from relvmoiscsi.device import Device
+from relvmoiscsi.errors import UsageError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Kind(NamedTuple):
+    """A kind of value: the words for the kind, and the test."""
+
+    expected: str  #: behind "expected": "True or False"
+    holds: Callable[[Any], bool]
+
+
+def an(expected: str, *classes: type) -> Kind:
+    """The kind of the instances of these classes."""
+    return Kind(expected, lambda value: isinstance(value, classes))
+
+
+def some(expected: str, one: Kind) -> Kind:
+    """The kind of lists and tuples with values of one kind."""
+    return Kind(expected, lambda value: isinstance(value, (list, tuple)) and all(map(one.holds, value)))
+
+
+def optional(kind: Kind) -> Kind:
+    """The kind, or None."""
+    return Kind(f"{kind.expected}, or None", lambda value: value is None or kind.holds(value))
+
+
+TEXT = an("a text", str)
+TEXTS = some("a tuple of texts", TEXT)
+FLAG = an("True or False", bool)
+FUNCTION = Kind("a function", callable)
+ENTROPY = Kind("a function, as os.urandom is", callable)
+DEVICE = an("a device of open_device", Device)
+
+
+def verify(what: str, value: object, kind: Kind) -> None:
+    """Raise UsageError, which names the argument or the field, unless the value is of the kind."""
+    if not kind.holds(value):
+        raise UsageError(f"{what} is {value!r:.80}, expected {kind.expected}.")
+
+
+def promised(**kinds: Kind) -> Callable[[Function], Function]:
+    """Decorate a function: each argument of a call must be of its kind. Every argument of the function has a kind."""
+
+    def decorated(function: Function) -> Function:
+        signature = inspect.signature(function)
+        assert list(kinds) == list(signature.parameters), function
+
+        @wraps(function)
+        def call(*values: Any, **named: Any) -> Any:
+            for name, value in signature.bind(*values, **named).arguments.items():
+                verify(f"The argument {name} of {function.__name__}", value, kinds[name])
+            return function(*values, **named)
+
+        return cast(Function, call)
+
+    return decorated

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""An argument of another type than a promised function takes is a UsageError that names the argument."""
+
+import inspect
+import os
+
+import pytest
+
+from kit.builder import build_sr, raw
+from relvmoiscsi import engine
+from relvmoiscsi.arguments import FLAG, promised
+from relvmoiscsi.device import Range
+from relvmoiscsi.errors import UsageError
+from relvmoiscsi.lun.named_device import open_device
+
+FUNCTIONS = [getattr(engine, name) for name in engine.PROMISED if inspect.isfunction(getattr(engine, name))]
+FUNCTIONS.append(open_device)
+PLACES = [(function, name) for function in FUNCTIONS for name in inspect.signature(function).parameters]
+
+
+def right(name):
+    """A right value for the argument `name`."""
+    disk = build_sr([raw("data")]).disk
+    request = engine.ResignatureRequest()
+    devices = dict.fromkeys(("device", "original", "clone"), disk)
+    others = {"prepared": None, "name": "/nowhere", "writable": False, "entropy": os.urandom, "request": request}
+    return {**devices, **others}[name]
+
+
+@pytest.mark.parametrize(("function", "name"), PLACES, ids=lambda value: getattr(value, "__name__", value))
+def test_an_argument_of_another_type_is_named(function, name):
+    parameters = inspect.signature(function).parameters
+    for wrong in (7, object(), b"x", ["x", 7], {"x"}):
+        given = {key: right(key) for key, one in parameters.items() if one.default is one.empty}
+        if "prepared" in given and name != "prepared":
+            given["prepared"] = engine.prepare(given["device"], os.urandom)
+
+        with pytest.raises(UsageError, match=rf"^The argument {name} of {function.__name__} is .*, expected ") as told:
+            function(**{**given, name: wrong})
+
+        assert told.value.__cause__ is None
+
+
+def test_what_is_not_done_yet_and_what_was_done_already_are_no_plan():
+    disk = right("device")
+    with pytest.raises(UsageError, match="^The argument prepared of resignature is AlreadyDone.*, expected a Prepared"):
+        engine.resignature(disk, engine.AlreadyDone("an SR", None))
+    with pytest.raises(UsageError, match="^The argument request of prepare is None, expected a ResignatureRequest"):
+        engine.prepare(disk, os.urandom, None)
+    with pytest.raises(UsageError, match="^The argument entropy of prepare is b'.*', expected a function, as os"):
+        engine.prepare(disk, bytes(4), engine.ResignatureRequest())
+    with pytest.raises(UsageError, match="^The argument data of compare is 5, expected a list of Range, or None"):
+        engine.compare(disk, disk, 5)
+    assert engine.compare(disk, disk, [Range(0, 512)]).same_identities
+
+
+def test_a_promised_function_names_the_kind_of_each_argument():
+    with pytest.raises(AssertionError):
+
+        @promised(first=FLAG)
+        def function(first, second):
+            """Never called."""
