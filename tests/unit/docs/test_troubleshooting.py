@@ -53,7 +53,6 @@ COMPLETE = (
     "The LUN is in use on this host, through the disk … that does not",
     "The SCSIid (device-config:SCSIid) is missing.",
     "The SR … is not an LVM SR: its clones cannot be resignatured.",
-    "The … for … were over before this was read: the array answers slowly.",
     "The VDI … is no longer in the pool.",
     "The VM … has no disk.",
     "The VM … has this disk, and is … meanwhile.",
