@@ -338,3 +338,13 @@ def test_a_metadata_area_over_the_label_is_refused():
 
     with pytest.raises(FormatError, match="do not lie in each other"):
         verify_run(wrong, disk.size_bytes, Place("the journal", 0))
+
+
+def test_a_field_that_ends_behind_its_structure_is_refused():
+    disk = cut_run("a chain", 4)
+    run = read_mark(disk).journal.run
+    piece = next(field for field in run.fields if field.around).pieces[0]
+    wrong = around(run, lambda part: [Range(piece.end - 1 - part.length, part.length)])
+
+    with pytest.raises(FormatError, match="a field is outside its"):
+        verify_run(wrong, disk.size_bytes, Place("the journal", 0))
