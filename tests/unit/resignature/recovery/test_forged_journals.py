@@ -24,6 +24,7 @@ from relvmoiscsi import engine
 from relvmoiscsi.device import Fence, Range, align_up
 from relvmoiscsi.engine import OneVdiRequest
 from relvmoiscsi.errors import FormatError, Place, RelvmoiscsiError
+from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.formats.lvm.vg import Segment
 from relvmoiscsi.resignature.protocol import journal
 from relvmoiscsi.resignature.protocol.commit_record import COMMIT_RECORD_AT, CommitRecord, with_commit_record
@@ -324,3 +325,26 @@ def test_a_metadata_area_behind_the_end_of_the_device_is_refused():
 
     with pytest.raises(FormatError, match="do not lie in each other"):
         verify_run(run, end - 1, Place("the journal", 0))
+
+
+def test_a_metadata_area_over_the_label_is_refused():
+    """The end of a recovery writes a header to the start of the area."""
+    disk = cut_run("a chain", 4)
+    run = read_mark(disk).journal.run
+    old = run.mdas[0].original
+    area = Range(512, old.end - 512)
+    sector = run.old_label.replace(struct.pack("<QQ", *old), struct.pack("<QQ", *area))
+    wrong = moved(run, original=area)._replace(old_label=pv.sealed_label(sector))
+
+    with pytest.raises(FormatError, match="do not lie in each other"):
+        verify_run(wrong, disk.size_bytes, Place("the journal", 0))
+
+
+def test_a_field_that_ends_behind_its_structure_is_refused():
+    disk = cut_run("a chain", 4)
+    run = read_mark(disk).journal.run
+    piece = next(field for field in run.fields if field.around).pieces[0]
+    wrong = around(run, lambda part: [Range(piece.end - 1 - part.length, part.length)])
+
+    with pytest.raises(FormatError, match="a field is outside its"):
+        verify_run(wrong, disk.size_bytes, Place("the journal", 0))
