@@ -112,8 +112,8 @@ class ShowCommand(DeviceCommand):
             facts["saved_vms"] = report.saved_vms_facts(saved)
         who = [told.device_line(), told.pool_line()]
         encoding = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "")
-        branches = report.UNICODE_BRANCHES if encoding == "utf8" else report.ASCII_BRANCHES
-        return Answer(facts, report.inspection_text(self.device, found, branches, one, saved, who, self._explains))
+        text = report.inspection_text(self.device, found, one, saved, who, self._explains)
+        return Answer(facts, text if encoding == "utf8" else text.translate(report.ASCII_TREE))
 
 
 # --- check

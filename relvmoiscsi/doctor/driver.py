@@ -91,7 +91,7 @@ def _answer(host: Host, path: str, command: str) -> Any:
     """Run the driver; return the value in its answer. Raises ValueError with the reason; for a fault, with its text."""
     members: Dict[str, Any] = {"host_ref": "OpaqueRef:NULL", "command": command, "args": [], "device_config": {}}
     try:
-        document = host_root.run_as_xapi(host, path, xmlrpc.client.dumps((members,), command)).stdout
+        document = host_root.run_as_xapi(host, path, xmlrpc.client.dumps((members,), command))
     except CommandFailed as error:
         raise ValueError(why(error)) from error
     except OSError as error:

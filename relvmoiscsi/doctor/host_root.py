@@ -8,7 +8,7 @@ from typing import List, Optional
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import CommandFailed
-from relvmoiscsi.host.command import TIMED_OUT, Completed
+from relvmoiscsi.host.command import TIMED_OUT
 from relvmoiscsi.host.this_host import Host
 
 #: PATH of programs that xapi starts. Source: xen-api ocaml/libs/forkexec
@@ -38,8 +38,8 @@ def is_program(host: Host, name: str) -> bool:
     return os.path.isfile(host.at(name)) and os.access(host.at(name), os.X_OK)
 
 
-def run_as_xapi(host: Host, program: str, *arguments: str) -> Completed:
-    """Run a program in the environment of xapi, without writing compiled Python files.
+def run_as_xapi(host: Host, program: str, *arguments: str) -> str:
+    """Run a program in the environment of xapi, without writing compiled Python files. Return its standard output.
 
     Raises CommandFailed.
     """

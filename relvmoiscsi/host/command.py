@@ -10,7 +10,7 @@ import re
 import shlex
 import signal
 import subprocess
-from typing import Callable, List, NamedTuple, Optional, Sequence
+from typing import Callable, List, Optional, Sequence
 
 from relvmoiscsi.errors import CommandFailed
 from relvmoiscsi.host import terminated
@@ -27,25 +27,18 @@ _REAP_SECONDS = 5.0
 _SECRET = re.compile("PASSWORD|PASSWD|SECRET|TOKEN", re.IGNORECASE)  #: in the name of a variable
 
 
-class Completed(NamedTuple):
-    """The exit status and the output of a program. A negative status is the signal that ended the program."""
-
-    status: int
-    stdout: str
-    stderr: str
-
-
 #: A function with the signature of `run`. Product code takes a Runner as an argument; a test passes a fake.
-Runner = Callable[..., Completed]
+Runner = Callable[..., str]
 
 
-def run(argv: Sequence[str], accept: Sequence[int] = (0,), timeout: float = TIMEOUT_SECONDS) -> Completed:
-    """Run a program to its end and return its exit status and output.
+def run(argv: Sequence[str], timeout: float = TIMEOUT_SECONDS) -> str:
+    """Run a program to its end and return its standard output.
 
-    `accept` has the exit statuses that are no failure. `timeout` is in seconds. The program's standard input is empty.
-    Output bytes that are not UTF-8 become hex escapes. `run` logs `argv`: no word of `argv` may be a secret.
+    `timeout` is in seconds. The program's standard input is empty. Output bytes that are not UTF-8 become hex escapes.
+    `run` logs `argv`: no word of `argv` may be a secret.
 
-    Raises CommandFailed for any other exit status. The status is NO_SUCH_PROGRAM or NOT_EXECUTABLE if the program does
+    Raises CommandFailed for an exit status other than 0; a negative status is the signal that ended the program. The
+    status is NO_SUCH_PROGRAM or NOT_EXECUTABLE if the program does
     not start. The status is TIMED_OUT if `timeout` passed; then the program and all its children were killed.
     """
     log.debug("running %s", " ".join(shlex.quote(word) for word in argv))
@@ -64,10 +57,10 @@ def run(argv: Sequence[str], accept: Sequence[int] = (0,), timeout: float = TIME
     stdout, stderr = (text.decode("utf-8", "backslashreplace") for text in output)
     status = process.returncode
     log.debug("%s ended with status %d, stdout %r, stderr %r", argv[0], status, stdout, stderr)
-    if status not in accept:
+    if status != 0:
         reason = stderr.strip() or stdout.strip()  # some programs print their errors on stdout
         raise _failure(argv, status, f"it was ended by signal {-status}. {stderr}".strip() if status < 0 else reason)
-    return Completed(status, stdout, stderr)
+    return stdout
 
 
 def _start(argv: Sequence[str]) -> "subprocess.Popen[bytes]":

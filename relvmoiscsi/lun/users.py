@@ -30,23 +30,19 @@ from relvmoiscsi.wording import shell_command
 XAPI_SECONDS = 10.0  #: the time limit of a command for one answer of xapi
 
 
-class PoolHost(NamedTuple):
-    """A host of the pool, for the PBDs of an SR."""
+class Hosts:
+    """The hosts of the pool, for the PBDs of an SR."""
 
-    name: str
-    is_live: bool
+    def __init__(self, xapi: Xapi) -> None:
+        """Raises XapiFailure."""
+        metrics, hosts = xapi.records("host_metrics"), xapi.records("host")
+        self._names = {ref: str(host.get("name_label", "")) for ref, host in hosts.items()}
+        self.live = {ref for ref, host in hosts.items() if metrics.get(host.get("metrics", ""), {}).get("live", True)}
 
-
-Hosts = Mapping[str, PoolHost]  #: by reference
-
-
-def read_hosts(xapi: Xapi) -> Hosts:
-    """Read the hosts of the pool from xapi. Raises XapiFailure."""
-    metrics = xapi.records("host_metrics")
-    return {
-        ref: PoolHost(str(host.get("name_label", "")), bool(metrics.get(host.get("metrics", ""), {}).get("live", True)))
-        for ref, host in xapi.records("host").items()
-    }
+    def called(self, pbd: Mapping[str, Any]) -> str:
+        """Return words for the host of a PBD."""
+        ref = str(pbd.get("host", "unknown"))
+        return f"the {'' if ref in self.live else 'dead '}host {self._names.get(ref) or ref}"
 
 
 # --- the rule
@@ -84,7 +80,7 @@ class MayBeSr(Refused):
 
 def verify_unused(lun: Question, xapi: Xapi) -> None:
     """Raise Refused if a call of an SR driver must not write to the LUN. Raises XapiFailure."""
-    refusal = objection(lun, read_pool(xapi), partial(read_hosts, xapi))
+    refusal = objection(lun, read_pool(xapi), partial(Hosts, xapi))
     if isinstance(refusal, MayBeSr):
         refusal.message += (
             f" If you know that this LUN is a clone, say device-config:clone-of={refusal.sr_uuid}, or --unplugged of "
@@ -134,18 +130,17 @@ def _unless_attached_elsewhere(lun: Question, sr: KnownSr, hosts: Hosts) -> Opti
     def follow(pbd: Mapping[str, Any], path: str) -> Optional[str]:
         return lun.look(path) if path.startswith(SAME_EVERYWHERE) or lun.here and pbd.get("host") == lun.here else None
 
-    live = {ref for ref, host in hosts.items() if host.is_live}
-    if sr.is_attached_elsewhere(live, follow):
+    if sr.is_attached_elsewhere(hosts.live, follow):
         return None
-    attached = [pbd for pbd in sr.pbds if pbd.get("currently_attached") and pbd.get("host") in live]
+    attached = [pbd for pbd in sr.pbds if pbd.get("currently_attached") and pbd.get("host") in hosts.live]
     uuid, scsi_id = sr.record.get("uuid"), lun.scsi_id
-    names = ", ".join(_host_name(pbd, hosts) for pbd in attached)
+    names = ", ".join(hosts.called(pbd) for pbd in attached)
     why = f"The attached PBD of {names} names no SCSIid." if attached else "No live host has that SR attached."
     told = []
     for pbd in sr.pbds:
         luns, state = known_sr.luns_of_pbd(pbd, follow), "attached" if pbd.get("currently_attached") else "detached"
         where = f"the SCSIid {' and '.join(luns)}" if luns else "no SCSIid"
-        told.append(f"The PBD of {_host_name(pbd, hosts)} is {state}, with {where}.")
+        told.append(f"The PBD of {hosts.called(pbd)} is {state}, with {where}.")
     pbds = " ".join(told) or "The SR has no PBD."
     is_being_plugged = "plug" in sr.record.get("current_operations", {}).values()
     busy = "A plug of the SR is under way: try again when the plug has ended. " if is_being_plugged else ""
@@ -156,11 +151,6 @@ def _unless_attached_elsewhere(lun: Question, sr: KnownSr, hosts: Hosts) -> Opti
         f"`{shell_command('xe sr-forget', f'uuid={uuid}')}`.",
         str(uuid),
     )
-
-
-def _host_name(pbd: Mapping[str, Any], hosts: Hosts) -> str:
-    host = hosts.get(str(pbd.get("host")), PoolHost("", False))
-    return f"the {'' if host.is_live else 'dead '}host {host.name or pbd.get('host', 'unknown')}"
 
 
 def known_label(sr_uuid: str, xapi: Xapi) -> Optional[str]:
@@ -186,7 +176,7 @@ def ask_pool(lun: Question, new_sr: str, host: Host) -> PoolAnswer:
             pools = list(xapi.records("pool").values())
             pool: Mapping[str, Any] = pools[0] if pools else {}
             records = read_pool(xapi)
-            refusal = objection(lun, records, partial(read_hosts, xapi))
+            refusal = objection(lun, records, partial(Hosts, xapi))
     except XapiFailure as failure:
         problem = Refused(
             f"xapi cannot say whether this pool uses the LUN {lun.scsi_id}: {failure.message} Make xapi answer "

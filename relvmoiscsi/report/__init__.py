@@ -6,9 +6,7 @@ run_report  map of a run, old ids to new ids; result of a run; volumes that a ru
 """
 
 from relvmoiscsi.report.lun_report import (
-    ASCII_BRANCHES,
-    UNICODE_BRANCHES,
-    Branches,
+    ASCII_TREE,
     comparison_facts,
     contradictions_text,
     cost_facts,
@@ -35,7 +33,7 @@ from relvmoiscsi.report.run_report import (
 )
 
 __all__ = [
-    "ASCII_BRANCHES", "UNICODE_BRANCHES", "Branches",
+    "ASCII_TREE",
     "comparison_facts", "contradictions_text", "defect_facts", "defects_text", "inspection_facts", "inspection_text",
     "note_lines", "one_vdi_facts", "saved_vms_facts",
     "map_facts", "map_text", "result_facts", "whole_map_lines",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A LUN: the SR, its VDIs as a tree, its volumes, the cost of one VDI, the defects, the comparison of two LUNs."""
 
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from relvmoiscsi.engine import (
     CAN_BE_ONE,
@@ -26,17 +26,8 @@ _LV_PREFIX = "Logical volume "  #: the start of a structure name that names a vo
 IRREVERSIBLE = "Irreversible once committed."
 
 
-class Branches(NamedTuple):
-    """The characters that draw a tree."""
-
-    fork: str
-    last: str
-    line: str
-    blank: str
-
-
-UNICODE_BRANCHES = Branches("├─ ", "└─ ", "│  ", "   ")
-ASCII_BRANCHES = Branches("|- ", "`- ", "|  ", "   ")
+#: `str.translate` with this table draws the tree of a text in ASCII
+ASCII_TREE = str.maketrans("├└│─", "|`|-")
 
 
 def inspection_facts(name: str, found: Inspection) -> Dict[str, Any]:
@@ -198,7 +189,6 @@ def saved_vms_facts(found: Optional[SavedVms]) -> Optional[Dict[str, Any]]:
 def inspection_text(
     name: str,
     found: Inspection,
-    branches: Branches,
     one: Optional[OneVdiOutlook] = None,
     saved: Optional[SavedVms] = None,
     who: Sequence[str] = (),
@@ -212,7 +202,7 @@ def inspection_text(
             lines.append(printable(text))
         lines += [printable(str(problem)) for problem in found.defects or [found.problem]]
         if found.readable is not None:
-            lines += ["", "What can be read:", *_lun_lines(name, found, found.readable, branches, [], explains)]
+            lines += ["", "What can be read:", *_lun_lines(name, found, found.readable, [], explains)]
         return "\n".join(lines)
     more = list(who)
     if one is not None and one.state == IS_ONE:
@@ -225,19 +215,17 @@ def inspection_text(
     if saved is not None:
         names = ", ".join(vm.name_label for vm in saved.vms)
         more.append(printable(f"  VMs      {names}; their records of {saved.when} are on it"))
-    return "\n".join(_lun_lines(name, found, found.lun, branches, more, explains))
+    return "\n".join(_lun_lines(name, found, found.lun, more, explains))
 
 
-def _lun_lines(
-    name: str, found: Inspection, lun: Lun, branches: Branches, more: Sequence[str], explains: bool
-) -> List[str]:
+def _lun_lines(name: str, found: Inspection, lun: Lun, more: Sequence[str], explains: bool) -> List[str]:
     facts = lun_facts(lun, found.defects)
     label = printable(facts["sr_name_label"])
     state = found.state
     if found.run is not None and found.run.ids.new_sr == lun.sr_uuid and state == "resignatured":
         state = f"resignatured (it was {printable(found.run.ids.sr)})"
     allocated = facts["vg"]["extents_allocated"] * lun.vg.extent_size
-    rows = [_row(lun, prefix, vdi) for prefix, vdi in tree(facts["vdis"], branches)]
+    rows = [_row(lun, prefix, vdi) for prefix, vdi in tree(facts["vdis"])]
     lines = [
         "{}: SR {}{}".format(name, lun.sr_uuid, f' "{label}"' if label else ""),
         f"  state    {state}",
@@ -259,7 +247,7 @@ def _lun_lines(
     return lines + note_lines(facts["notes"])
 
 
-def tree(vdis: Sequence[Mapping[str, Any]], branches: Branches) -> List[Tuple[str, Mapping[str, Any]]]:
+def tree(vdis: Sequence[Mapping[str, Any]]) -> List[Tuple[str, Mapping[str, Any]]]:
     """Return VDIs with the branches in front of each, under their parents, in the order of the LUN.
 
     VDIs of a cyclic chain come last, each on its own.
@@ -276,13 +264,7 @@ def tree(vdis: Sequence[Mapping[str, Any]], branches: Branches) -> List[Tuple[st
         under = children.get(vdi["uuid"], [])
         for index, child in reversed(list(enumerate(under))):
             is_last = index == len(under) - 1
-            todo.append(
-                (
-                    below + (branches.last if is_last else branches.fork),
-                    below + (branches.blank if is_last else branches.line),
-                    child,
-                )
-            )
+            todo.append((below + ("└─ " if is_last else "├─ "), below + ("   " if is_last else "│  "), child))
     drawn = {vdi["uuid"] for _prefix, vdi in nodes}
     return nodes + [("", vdi) for vdi in vdis if vdi["uuid"] not in drawn]
 

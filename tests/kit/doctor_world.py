@@ -16,7 +16,7 @@ from pathlib import Path
 from relvmoiscsi.doctor.host_root import XAPI_PATH
 from relvmoiscsi.doctor.needs import OUR_RULES
 from relvmoiscsi.errors import CommandFailed
-from relvmoiscsi.host.command import TIMED_OUT, Completed, run
+from relvmoiscsi.host.command import TIMED_OUT, run
 from relvmoiscsi.host.this_host import Host
 
 TOP = Path(__file__).resolve().parents[2]
@@ -53,7 +53,7 @@ class Transcript:
         self.calls.append(tuple(argv))
         if isinstance(outcome, Exception):
             raise outcome
-        return outcome if isinstance(outcome, Completed) else Completed(0, outcome, "")
+        return outcome
 
 
 def failed(status=1, stderr="it broke"):

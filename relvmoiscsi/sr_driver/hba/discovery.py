@@ -31,8 +31,8 @@ from relvmoiscsi.host.terminated import quietly
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.lun import pool_records
 from relvmoiscsi.lun.call import disks_to_read
-from relvmoiscsi.sr_driver.hba import other_luns
 from relvmoiscsi.sr_driver.hba.config import HbaConfig
+from relvmoiscsi.sr_driver.hba.other_luns import OtherLuns
 
 log = logging.getLogger(__name__)
 
@@ -177,15 +177,9 @@ class Discovery:
             raise NotFound(text, "ISCSIDevice")
         if not self._adapters:
             return  # the LUN is there, behind an adapter that the device-config does not select
-        before = other_luns.look_around(pool)
-
-        def forget(deadline: Deadline) -> None:
-            others = before._replace(known=before.known | {self.scsi_id})
-            with quietly("taking away the other LUNs of a scan"):
-                other_luns.forget_others(self._adapters, others, self._read_pool, self._host_ref, deadline)
-
+        others = OtherLuns(self._adapters, pool, self._read_pool, self._host_ref, self.scsi_id)
         with ExitStack() as hiding:
-            hiding.enter_context(other_luns.hidden(self._adapters, before))
+            hiding.enter_context(others.hidden())
             if not self._live:  # else a killed call has scanned for the LUN before
                 try:
                     started, what = time.monotonic(), _listed(f"{one.adapter.name} ({one.where})" for one in places)
@@ -193,16 +187,18 @@ class Discovery:
                     self._failures = scan(places, self.deadline.part(min(SCAN_SECONDS, self.deadline.left / 2)))
                     for failure in self._failures:
                         log.warning("%s", failure)
-                    came = [one for one in hba.addresses(self._adapters) if one not in before.addresses]
+                    came = others.new_addresses()
                     luns = _listed(f"{scsi_id_of_address(one) or 'a LUN without an id'} at {one}" for one in came)
                     log.info("%.1f seconds; it has brought %s", time.monotonic() - started, luns)
                 except BaseException:
-                    forget(self.deadline.for_cleanup())  # the other LUNs are hidden only until the end of this block
+                    others.forget(
+                        self.deadline.for_cleanup()
+                    )  # the other LUNs are hidden only until the end of this block
                     raise
-            forget(self.deadline.part(OTHERS_SECONDS))
+            others.forget(self.deadline.part(OTHERS_SECONDS))
             if self._failures:
                 stack.push(hiding.pop_all())
-                stack.callback(lambda: forget(self.deadline.for_cleanup()))
+                stack.callback(lambda: others.forget(self.deadline.for_cleanup()))
 
     # --- afterwards
 

@@ -18,13 +18,12 @@ from relvmoiscsi.host.disk import paths
 from relvmoiscsi.host.hba import adapters as hba
 from relvmoiscsi.host.hba.scan import scan
 from relvmoiscsi.host.locks import sm_locks
-from relvmoiscsi.host.terminated import quietly
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.lun import pool_records
-from relvmoiscsi.sr_driver.hba import other_luns
 from relvmoiscsi.sr_driver.hba.config import HbaConfig
 from relvmoiscsi.sr_driver.hba.discovery import DISK_SECONDS, SCAN_SECONDS
+from relvmoiscsi.sr_driver.hba.other_luns import OtherLuns, is_taken
 from relvmoiscsi.sr_driver.protocol import list_element
 from relvmoiscsi.sr_driver.transport import MissingKey
 
@@ -44,31 +43,21 @@ def missing_scsi_id(
     """Return the list of LUNs after a scan. While SM holds its LVM lock, return the list without a scan and say so."""
     adapters = hba.adapters(config.driver)
     pool = pool_records.read_pool(xapi)
-
-    def is_taken(scsi_id: str) -> bool:
-        return other_luns.is_taken(scsi_id, pool, host_ref)
-
     busy = ""
     with ExitStack() as stack, terminated.only_here():
         try:
             stack.enter_context(sm_locks.lvm_lock(timeout=deadline.within(max(lock_seconds, BUSY_SECONDS))))
-            before = other_luns.look_around(pool)
+            others = OtherLuns(adapters, pool, partial(pool_records.read_pool, xapi), host_ref)
             if adapters:
-                stack.enter_context(other_luns.hidden(adapters, before))
+                stack.enter_context(others.hidden())
         except Refused as problem:
             busy = f" The adapters were not scanned, so LUNs that were mapped of late are not in the list. {problem}"
             log.warning("the list has the present disks only, without a scan: %s", problem)
         else:
-
-            def forget() -> None:
-                with quietly("taking away what the scan has brought"):
-                    pool_now = partial(pool_records.read_pool, xapi)
-                    other_luns.forget_others(adapters, before, pool_now, host_ref, deadline.for_cleanup())
-
-            stack.callback(forget)
+            stack.callback(lambda: others.forget(deadline.for_cleanup()))
             for failure in scan(hba.places(adapters, config.lun, config.wwpns), deadline.part(SCAN_SECONDS)):
                 log.warning("%s", failure)
-            came = [one for one in hba.addresses(adapters) if one not in before.addresses]
+            came = others.new_addresses()
             THIS_HOST.wait_for(lambda: all(hba.disk_at(one) for one in came), deadline.within(DISK_SECONDS))
         # A disk without an answer in time has the kernel's values.
         found = hba.disks(adapters)
@@ -80,7 +69,7 @@ def missing_scsi_id(
             if face is not None:
                 now = disk._replace(scsi_id=face.scsi_id, serial=face.serial, size_bytes=face.size_bytes)
                 found[number] = now
-        xml = device_list(found, adapters, is_taken, _description)
+        xml = device_list(found, adapters, lambda scsi_id: is_taken(scsi_id, pool, host_ref), _description)
     if config.device:
         text = f"{config.device} leads to no LUN with a SCSIid (device-config:device)."
         return MissingKey(text + busy, "ConfigSCSIid", xml)
@@ -91,7 +80,7 @@ def missing_scsi_id(
 def _description(driver: str) -> str:
     """Return the description of the kernel module, which SM lists as the manufacturer."""
     try:
-        return run(["modinfo", "-d", driver], accept=range(256)).stdout.strip()
+        return run(["modinfo", "-d", driver]).strip()
     except RelvmoiscsiError:
         return ""
 

@@ -10,7 +10,7 @@ The call hides their disks and removes them again. Such a LUN stays in three cas
 
 import logging
 from contextlib import ExitStack, suppress
-from typing import Callable, ContextManager, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
+from typing import Callable, ContextManager, Dict, List, Mapping, Optional, Sequence
 
 from relvmoiscsi.deadline import CLEANUP_SECONDS, Deadline
 from relvmoiscsi.errors import RelvmoiscsiError
@@ -28,26 +28,6 @@ log = logging.getLogger(__name__)
 NODE_SECONDS = 3.0  #: for device nodes to appear after the scan
 
 
-class Before(NamedTuple):
-    """The state of this host before a scan."""
-
-    addresses: List[str]  #: behind all adapters, because the next call may select other adapters
-    known: Set[str]  #: SCSIids that this host has or the pool names
-    ports: Set[str]  #: target ports that are online
-
-
-def look_around(pool: pool_records.PoolRecords) -> Before:
-    """Return the present state, without the disks that a killed call has added and left hidden."""
-    ports = set(hba.ports_online(hba.adapters()))
-    disks = {one: hba.disk_at(one) for one in hba.addresses(hba.adapters())}
-    there = [one for one, disk in disks.items() if disk is None or not hiding.is_stale_hidden(disk)]
-    return Before(there, {*hiding.ids_here(), *pool_records.ids_named(pool)}, ports)
-
-
-def hidden(adapters: Sequence[hba.Adapter], before: Before) -> ContextManager[None]:
-    return hiding.hidden_adapters([one.name for one in adapters], sorted(before.known))
-
-
 def is_taken(scsi_id: str, pool: pool_records.PoolRecords, host_ref: str) -> bool:
     """Return whether the pool uses the LUN, or this host has its root there. A used LUN is no clone."""
     if pool_records.users_of(scsi_id, pool, here=host_ref):
@@ -55,58 +35,83 @@ def is_taken(scsi_id: str, pool: pool_records.PoolRecords, host_ref: str) -> boo
     return bool(set(udev.disks_of(scsi_id)) & set(holders.disks_below("/")))
 
 
-def forget_others(
-    adapters: Sequence[hba.Adapter],
-    before: Before,
-    read_pool: Callable[[], pool_records.PoolRecords],
-    host_ref: str,
-    deadline: Deadline,
-) -> None:
-    """Remove the disks of LUNs that are new since `before`, except LUNs that the pool uses or another call works on.
+class OtherLuns:
+    """The LUNs that a scan of these adapters adds. Made before the scan; the disks of a killed call count as added."""
 
-    A new path to a LUN that had a disk stays: the path may have been down, and no later scan would add it again. A LUN
-    behind a port that has logged in since stays: the kernel has added the LUN, not the scan. A LUN without a SCSIid
-    stays: no call can name it. The pool is read now, because an administrator may have made an SR on a LUN since.
-    """
-    by_lun: Dict[Optional[str], List[str]] = {}
-    for address in hba.addresses(adapters):
-        if address not in before.addresses:
+    def __init__(
+        self,
+        adapters: Sequence[hba.Adapter],
+        pool: pool_records.PoolRecords,
+        read_pool: Callable[[], pool_records.PoolRecords],
+        host_ref: str,
+        own: str = "",
+    ) -> None:
+        """`read_pool` reads `pool` again. `own` is the SCSIid of the call's LUN, which is no other LUN."""
+        self._adapters, self._read_pool, self._host_ref, self._own = adapters, read_pool, host_ref, own
+        self._ports = set(hba.ports_online(hba.adapters()))
+        # behind all adapters, because the next call may select other adapters
+        disks = {one: hba.disk_at(one) for one in hba.addresses(hba.adapters())}
+        self._addresses = [one for one, disk in disks.items() if disk is None or not hiding.is_stale_hidden(disk)]
+        self._known = {*hiding.ids_here(), *pool_records.ids_named(pool)}
+
+    def hidden(self) -> ContextManager[None]:
+        """Hide the disks of new LUNs from udev for the block."""
+        return hiding.hidden_adapters([one.name for one in self._adapters], sorted(self._known))
+
+    def new_addresses(self) -> List[str]:
+        """Return the SCSI addresses behind the adapters that have come since."""
+        return [one for one in hba.addresses(self._adapters) if one not in self._addresses]
+
+    @quietly("taking away the other LUNs of a scan")
+    def forget(self, deadline: Deadline) -> None:
+        """Remove the disks of new LUNs, except LUNs that the pool uses or another call works on. Log a failure.
+
+        A new path to a LUN that had a disk stays: the path may have been down, and no later scan would add it again. A
+        LUN behind a port that has logged in since stays: the kernel has added the LUN, not the scan. A LUN without a
+        SCSIid stays: no call can name it. The pool is read now, because an administrator may have made an SR on a LUN
+        since.
+        """
+        by_lun: Dict[Optional[str], List[str]] = {}
+        for address in self.new_addresses():
             by_lun.setdefault(scsi_id_of_address(address), []).append(address)
-    stay = by_lun.pop(None, [])
-    known = {*before.known, *map(scsi_id_of_address, before.addresses)}
-    new = {scsi_id: addresses for scsi_id, addresses in by_lun.items() if scsi_id and scsi_id not in known}
-    pool = None
-    try:
-        pool = read_pool() if new else None
-    except RelvmoiscsiError as problem:  # then any new LUN may be in use
-        log.warning("the new LUNs of a scan stay, because xapi does not say whether the pool uses them: %s", problem)
-    arrived = set(hba.ports_online(adapters)) - before.ports
-    with ExitStack() as locks:
-        go: Dict[str, List[str]] = {}
-        for scsi_id, addresses in new.items():
-            if any(one.rpartition(":")[0] in arrived for one in addresses):
-                log.warning("the LUN %s stays: it came with a port that has logged in meanwhile", scsi_id)
-                stay += addresses
-            elif pool is None or is_taken(scsi_id, pool, host_ref):
-                stay += addresses
-            else:
-                with suppress(RelvmoiscsiError):  # another call works on the LUN, waits for it and hides it
-                    locks.enter_context(lun_locked(scsi_id, THIS_HOST, 0))
-                    go[scsi_id] = addresses
-        if go or stay:
-            _remove(go, stay, before, deadline)
+        stay = by_lun.pop(None, [])
+        known = {self._own, *self._known, *map(scsi_id_of_address, self._addresses)}
+        new = {scsi_id: addresses for scsi_id, addresses in by_lun.items() if scsi_id and scsi_id not in known}
+        pool = None
+        try:
+            pool = self._read_pool() if new else None
+        except RelvmoiscsiError as problem:  # then any new LUN may be in use
+            log.warning(
+                "the new LUNs of a scan stay, because xapi does not say whether the pool uses them: %s", problem
+            )
+        arrived = set(hba.ports_online(self._adapters)) - self._ports
+        with ExitStack() as locks:
+            go: Dict[str, List[str]] = {}
+            for scsi_id, addresses in new.items():
+                if any(one.rpartition(":")[0] in arrived for one in addresses):
+                    log.warning("the LUN %s stays: it came with a port that has logged in meanwhile", scsi_id)
+                    stay += addresses
+                elif pool is None or is_taken(scsi_id, pool, self._host_ref):
+                    stay += addresses
+                else:
+                    with suppress(RelvmoiscsiError):  # another call works on the LUN, waits for it and hides it
+                        locks.enter_context(lun_locked(scsi_id, THIS_HOST, 0))
+                        go[scsi_id] = addresses
+            if go or stay:
+                _remove(go, stay, self._addresses, deadline)
 
 
-def _remove(go: Mapping[str, Sequence[str]], stay: Sequence[str], before: Before, deadline: Deadline) -> None:
+def _remove(go: Mapping[str, Sequence[str]], stay: Sequence[str], before: Sequence[str], deadline: Deadline) -> None:
     """Remove the LUNs `go`, when udev has handled them and the addresses `stay`. The caller has the locks of the LUNs.
 
-    The clean-up journal tells the next call for a LUN which disks this call could not remove.
+    The clean-up journal tells the next call for a LUN which disks this call could not remove. `before` are the addresses
+    before the scan.
     """
     # An earlier call's entry in the clean-up journal stays.
     noted = [scsi_id for scsi_id in go if cleanup_journal.read(scsi_id) is None]
     for scsi_id in noted:
         with quietly("noting what a scan has brought"):
-            cleanup_journal.note(scsi_id, before.addresses)
+            cleanup_journal.note(scsi_id, before)
     goes = [one for addresses in go.values() for one in addresses]
     awaited = [*goes, *stay]
     THIS_HOST.wait_for(lambda: all(map(hba.disk_at, awaited)), deadline.within(NODE_SECONDS))

@@ -13,7 +13,6 @@ from kit.pool.simulator import Pool, sm_directory
 from relvmoiscsi.direct import direct_command, links
 from relvmoiscsi.errors import CommandFailed, DeviceError
 from relvmoiscsi.formats.lvm.owner import Owner
-from relvmoiscsi.host.command import Completed
 from relvmoiscsi.host.this_host import Host
 
 ADMINISTRATORS = "# mine\n[other]\nkey = value\n"
@@ -50,14 +49,14 @@ class Scene(World):
     def multipaths(self):
         self.pool.db.set("host", self.pool.master, "other_config", {"multipathing": "true"})
 
-    def run(self, argv, accept=(0,), timeout=None):
+    def run(self, argv, timeout=None):
         self.programs.append(" ".join(argv))
         if argv[0] in self.fails:
             raise CommandFailed(argv, 1, "it did not work")
         if argv[:2] == ["env", "ACTION=add"]:
             (sr,) = self.pool.db.refs("SR", type="udev")
             self.has_vdi(sr, argv[3])
-        return Completed(0, "ok\n", "")
+        return "ok\n"
 
     def wait_for(self, condition, _seconds):
         """udev, after each look: it follows the rules for what had an event."""

@@ -35,8 +35,8 @@ db9087e6-b5b6-4ba6-a9d5-5044b8e4edd8              4 MiB   4 MiB  raw   base copy
 Other volumes: e0672695-8b1c-43bf-b507-5bf218d8eb89.cbtlog, 6c936f08-3c14-41f7-8136-e4597b31e47e.cbtlog, MGT"""
 
 
-def shown(branches, *more):
-    return report.inspection_text("/dev/sdc", engine.inspect(golden.load("tree").disk), branches, *more)
+def shown(*more):
+    return report.inspection_text("/dev/sdc", engine.inspect(golden.load("tree").disk), *more)
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +47,8 @@ def prepared():
 
 def test_a_golden_lun_is_drawn_like_this():
     """The golden LUN "chain" is in the documents."""
-    assert shown(report.UNICODE_BRANCHES) == TREE
-    assert shown(report.ASCII_BRANCHES) == TREE.replace("├─ ", "|- ").replace("└─ ", "`- ")
+    assert shown() == TREE
+    assert shown().translate(report.ASCII_TREE) == TREE.replace("├─ ", "|- ").replace("└─ ", "`- ")
 
 
 @pytest.mark.parametrize(
@@ -76,13 +76,13 @@ def test_whatever_stands_in_a_journal_or_a_problem_is_shown_and_not_sent(prepare
     cut = engine.Inspection(
         engine.UNFINISHED, run=prepared.plan.run._replace(ids=ids), problem=Unfinished("It was cut.")
     )
-    text = report.inspection_text("/dev/sdc", cut, report.ASCII_BRANCHES)
+    text = report.inspection_text("/dev/sdc", cut)
     assert text.splitlines()[1] == "It was to become SR \\x1b[31mnew (it was \\x1b[31mold)."
     assert report.map_text(None, ids) == "  SR   \\x1b[31mold  becomes  \\x1b[31mnew"
 
     outlook = engine.OneVdiOutlook(engine.CANNOT_BE_ONE, problem=Refused("\x1b[2J is no parent."))
     line = "  one VDI  cannot be made: \\x1b[2J is no parent.\n"
-    assert line in shown(report.ASCII_BRANCHES, outlook)
+    assert line in shown(outlook)
 
 
 # --- one VDI

@@ -6,7 +6,6 @@ import os
 import pytest
 
 from relvmoiscsi.errors import CommandFailed
-from relvmoiscsi.host.command import Completed
 from relvmoiscsi.host.disk.lvm_memory import tell_lvm
 
 PVSCAN = ("pvscan", "--cache", "/dev/sdc")
@@ -35,7 +34,7 @@ def tell(tmp_path):
             assert tuple(argv) == expected_argv, f"add: ({tuple(argv)}, None)"
             if failure:
                 raise CommandFailed(argv, 5, failure)
-            return Completed(0, "", "")
+            return ""
 
         for path, text in (
             ("etc/lvm/devices/system.devices", entries),

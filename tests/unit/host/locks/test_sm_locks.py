@@ -17,7 +17,6 @@ import pytest
 
 from kit.clock import Clock
 from relvmoiscsi.errors import CommandFailed, Refused
-from relvmoiscsi.host.command import Completed
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.locks.sm_locks import is_sm_here, lvm_lock
 from relvmoiscsi.host.this_host import Host
@@ -256,7 +255,7 @@ def test_a_fairlock_service_that_does_not_run_is_started_where_there_is_one(shor
     def run(argv, **_):
         started.append(argv)
         serving()
-        return Completed(0, "", "")
+        return ""
 
     with lvm_lock(Host(short_root, run)):
         assert started == []

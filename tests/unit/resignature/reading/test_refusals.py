@@ -288,7 +288,7 @@ def test_no_metadata_area_that_reads_is_said():
 def test_a_chain_that_comes_back_to_itself_is_drawn_all_the_same():
     spoiled = loop_of_two()
 
-    told = report.inspection_text("LUN", engine.inspect(spoiled.disk), report.ASCII_BRANCHES)
+    told = report.inspection_text("LUN", engine.inspect(spoiled.disk))
 
     rows = [line for line in told.splitlines() if line.startswith(tuple(spoiled.truth.uuids.values()))]
     assert len(rows) == 3 and sum("[has a defect]" in row for row in rows) == 1

@@ -73,7 +73,7 @@ class World(MappedHost):
         monkeypatch.setattr(paths.scsi, "live_scsi_id", lambda _path: CLONE)
         monkeypatch.setattr(paths.scsi, "live_serial", lambda _path: "")
         monkeypatch.setattr(users, "read_pool", lambda _xapi: NOBODY)
-        monkeypatch.setattr(users, "read_hosts", lambda _xapi: {})
+        monkeypatch.setattr(users, "Hosts", lambda _xapi: {})
         monkeypatch.setattr(stale_volumes, "use_of_lun", lambda _scsi_id, _host: Use((), ()))
 
     def _stands(self, seconds):

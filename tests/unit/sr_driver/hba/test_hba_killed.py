@@ -32,8 +32,8 @@ from relvmoiscsi.sr_driver.hba import lun as lun_module
 from relvmoiscsi.sr_driver.hba.config import HbaConfig
 
 #: the ends of these are steps: something has changed, or is about to
-STEPS = {"lun_lock", "lvm_lock", "_switch_on", "note", "forget", "look_around", "scan"}
-STEPS |= {"settle", "take_away", "_switch_off", "forget_others", "disks"}
+STEPS = {"lun_lock", "lvm_lock", "_switch_on", "note", "forget", "scan"}
+STEPS |= {"settle", "take_away", "_switch_off", "disks"}
 OF_SUCCESS = {"is_new", "make_event"}  #: these are steps only of a call that gives new identities
 OF_A_LOOK = {"_has_new_identities"}  #: and these of one that does not
 NAMES = frozenset(STEPS | OF_SUCCESS | OF_A_LOOK)

@@ -21,7 +21,7 @@ from relvmoiscsi.host.xapi import stale_volumes
 from relvmoiscsi.host.xapi.other_hosts import Use
 from relvmoiscsi.lun import guard, users
 from relvmoiscsi.lun.pool_records import PoolRecords, read_pool
-from relvmoiscsi.lun.users import read_hosts
+from relvmoiscsi.lun.users import Hosts
 from relvmoiscsi.sr_driver import create
 from relvmoiscsi.sr_driver.hba.config import HbaConfig
 from relvmoiscsi.sr_driver.hba.lun import HbaLun
@@ -67,7 +67,7 @@ class World:
         monkeypatch.setattr(paths.scsi, "live_scsi_id", lambda _path: NAME[0])
         monkeypatch.setattr(paths.scsi, "live_serial", lambda _path: NAME[1])
         monkeypatch.setattr(users, "read_pool", lambda _xapi: self.pool())
-        monkeypatch.setattr(users, "read_hosts", lambda _xapi: self.hosts)
+        monkeypatch.setattr(users, "Hosts", lambda _xapi: self.hosts)
         monkeypatch.setattr(stale_volumes, "use_of_lun", lambda _scsi_id, _host: Use((), ()))
 
     def content(self):
@@ -119,7 +119,7 @@ def test_the_original_under_a_new_scsi_id_is_refused_though_it_is_meant(world, s
     hosts = [db.create("host", metrics=db.create("host_metrics", live=True)) for _ in range(2)]
     state.put(db, hosts, uuid, SCSI_ID)
     world.pools = [read_pool(db)]
-    world.hosts = read_hosts(db)
+    world.hosts = Hosts(db)
     if state.is_written:
         world.call()
         assert world.state() == "resignatured"
