@@ -8,11 +8,11 @@ multipath). The kernel of a build machine may have no device-mapper: nothing is 
 
 import os
 import subprocess
+import uuid
 from typing import List, Sequence
 
 from bench.counts import dice
 from kit.sparse import SparseDisk
-from relvmoiscsi.formats.identity import new_uuid
 
 _CONFIG = """
 devices {
@@ -102,7 +102,7 @@ class Lvm:
         draw = dice("renames")
         for name in lv_names:
             prefix, _dash, _uuid = name.partition("-")
-            self("lvrename", vg_name, name, f"{prefix}-{new_uuid(draw)}")
+            self("lvrename", vg_name, name, f"{prefix}-{uuid.UUID(bytes=draw(16), version=4)}")
 
     def lv_names(self, vg_name: str) -> List[str]:
         return self("lvs", "--noheadings", "-o", "lv_name", vg_name).split()

@@ -17,8 +17,8 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, Overtaken, Place, T
 
 __all__ = [
     "MAX_TORN_BYTES", "NEAR", "PIECE", "SECTOR", "Chunk", "CountingDevice", "Device", "Fence", "ForwardingDevice",
-    "Range", "align_down", "align_up", "cut_out", "in_pieces", "overlaid", "pieces_of", "read_pieces", "runs_of",
-    "spans_of", "torn_bytes", "verify_readable", "verify_writable", "whole_blocks",
+    "MemoryDevice", "Range", "align_down", "align_up", "cut_out", "in_pieces", "overlaid", "pieces_of", "read_pieces",
+    "runs_of", "spans_of", "torn_bytes", "verify_readable", "verify_writable", "whole_blocks",
 ]  # fmt: skip
 
 SECTOR = 512

@@ -104,8 +104,8 @@ class OtherLuns:
 def _remove(go: Mapping[str, Sequence[str]], stay: Sequence[str], before: Sequence[str], deadline: Deadline) -> None:
     """Remove the LUNs `go`, when udev has handled them and the addresses `stay`. The caller has the locks of the LUNs.
 
-    The clean-up journal tells the next call for a LUN which disks this call could not remove. `before` are the addresses
-    before the scan.
+    The clean-up journal tells the next call for a LUN which disks this call could not remove. `before` are the
+    addresses before the scan.
     """
     # An earlier call's entry in the clean-up journal stays.
     noted = [scsi_id for scsi_id in go if cleanup_journal.read(scsi_id) is None]

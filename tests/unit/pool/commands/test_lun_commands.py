@@ -383,8 +383,9 @@ def states(ran):
 def test_an_interrupted_run_gives_json_as_well(lab, pool_command, interrupts):
     interrupts(lab.pool, ("SR.get_all_records", 1))
     ran = pool_command("luns", "--json")
-    said = {"class": "Interrupted", "exit_status": 130, "message": "Interrupted.", "disk_state": "Nothing was changed."}
-    assert ran.status == 130 and (ran.json["error"], ran.json["so_far"]) == (said, [])
+    error = ran.json["error"]
+    assert (ran.status, error["class"], error["message"], error["advice"]) == (130, "Interrupted", "Interrupted.", "")
+    assert (error["disk_state"], ran.json["so_far"]) == ("Nothing was changed.", [])
 
 
 UNDER_WAY, NOT_BEGUN, INTRODUCED = "under way", ("not begun", None), ("under way", "introduce: done")

@@ -66,7 +66,7 @@ def is_the_one(disk, chain):
 def test_copies_are_made_without_lvms_locks(chain):
     guard, request = Watched(), engine.ResignatureRequest(scsi_id=SCSI_ID, one=ONE)
 
-    resignature(opened(chain.disk.copy(), guard), request, entropy(1), progress=guard.progress)
+    resignature(opened(chain.disk.copy(), guard), request, entropy(1), lambda *_: None, guard.progress)
 
     assert guard.during[COPIED] and not any(guard.during[COPIED])
     assert guard.during[READ_BACK] and all(guard.during[READ_BACK])
