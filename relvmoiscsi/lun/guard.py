@@ -76,7 +76,7 @@ class WriteGuard(ReadGuard):
     def hold(self, locks: Sequence[str], vg_names: Sequence[str], replaced: Sequence[str]) -> Iterator[None]:
         """Hold the locks for the block, and ask under the locks who uses the LUN. Raises Refused before the block.
 
-        This is the only place that takes a lock of a write. For a child process, the parent calls it
+        This is the only place that takes a lock of the change of identities. For a child process, the parent calls it
         (host.own_process).
         """
         with ExitStack() as held:

@@ -127,8 +127,8 @@ class OpenLun:
 def lun_locked(scsi_id: Optional[str], host: Host, seconds: float, over_network: bool = False) -> Iterator[None]:
     """Hold the lock of a LUN for the block: one relvmoiscsi of this machine works on the LUN.
 
-    This is the only place that takes a lock of a whole write, for commands and for calls of drivers. A device without a
-    SCSIid has none. A child that hangs keeps the lock (`guards_lun`).
+    This is the only place that takes a lock of a whole write, for commands and for calls of drivers; a call that only
+    reads takes it too. A device without a SCSIid has none. A child that hangs keeps the lock (`guards_lun`).
 
     Over the network, an ordinary user may write to a LUN, and can neither make nor see root's lock file: users have a
     lock of their own.
