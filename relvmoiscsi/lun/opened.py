@@ -156,6 +156,15 @@ class LunSource(ABC):
         """
         return unwritten(self.opened_to_write(permission) if to_write else self.opened_to_read(permission))
 
+    @contextmanager
+    def opened_dry(self, permission: Permission) -> Iterator[OpenLun]:
+        """Open the LUN as for a read, for a dry run. Raises Refused while a run of this machine works on the LUN."""
+        of_network = not self.is_path
+        with self.opened(permission, to_write=False) as lun, unwritten(
+            lun_locked(lun.scsi_id, self.host, 0, of_network)
+        ):
+            yield lun
+
     @abstractmethod
     def opened_to_read(self, permission: Optional[Permission] = None) -> ContextManager[OpenLun]:
         """Open the device for the block; it may be in use. Raises NotFound, UsageError, Refused.
