@@ -190,7 +190,8 @@ class CheckCommand(DeviceCommand):
                 verdict, told = f"{self.device}, state {state}, is {what} of {name}: both have the same identities.", []
             after = _TAKE_AGAIN if state == engine.RESIGNATURED else self.next_step(state)
             if found.problems[0] == engine.ONE_VDI:
-                verdict, told, after = f"{self.device}, state {state}: {engine.ONE_VDI}", [], ATTACH_IT
+                verdict, told = f"{self.device}, state {state}: {engine.ONE_VDI}", []
+                after = shell_command("relvmoiscsi check", self.device, **self.login)
             if found.problems[0].startswith(engine.EXCHANGED):
                 after = shell_command("relvmoiscsi check", name, original=self.device)
             if found.problems[0].startswith("The original is another SR"):
