@@ -11,6 +11,7 @@ Writes of another host that land late are the table of docs/protocol.rst, below.
 
 import hashlib
 import json
+import re
 import struct
 import tracemalloc
 import zlib
@@ -20,8 +21,9 @@ from typing import Any, NamedTuple, Tuple
 
 import pytest
 
-from kit import builder, lvmreader, reader
+from kit import build_lvm, builder, lvmreader, reader
 from kit.builder import AREA_DEFAULT
+from kit.chains.random_chain import random_chain
 from kit.crash import CrashDisk, garbage
 from kit.cuts import (
     OTHER_SCSI_ID,
@@ -35,6 +37,7 @@ from kit.cuts import (
     late_writes,
     lvm_commit,
     read_mark,
+    recorded,
     recover,
     resignature,
     same_but_for,
@@ -44,7 +47,7 @@ from kit.cuts import (
 from kit.examples import WHOLE, some
 from kit.live import STATES
 from relvmoiscsi import engine
-from relvmoiscsi.device import Fence
+from relvmoiscsi.device import Fence, ForwardingDevice
 from relvmoiscsi.errors import FormatError, Refused, RelvmoiscsiError, Unfinished
 from relvmoiscsi.formats import vhd
 from relvmoiscsi.formats.lvm import pv
@@ -579,3 +582,78 @@ def test_a_write_that_arrives_while_the_recovery_waits_for_the_lease_is_seen(cut
     with pytest.raises(RelvmoiscsiError, match="take the clone again. Only the commit record of .* was written"):
         recover(disk)
     assert disk == before[0]
+
+
+class Loses(ForwardingDevice):
+    """A disk that says it has written, and does not hold what covers a place; the first `kept` of these writes stay."""
+
+    def __init__(self, base, place, kept):
+        super().__init__(base)
+        self.place, self.kept = place, kept
+
+    def write(self, chunks):
+        lost = [chunk for chunk in chunks if chunk.offset <= self.place < chunk.end]
+        self.kept -= len(lost)
+        super().write([chunk for chunk in chunks if self.kept >= 0 or chunk not in lost])
+
+
+def of_contents():
+    disk = cut_before(image("a chain"), *CONTENTS[:1]).copy()
+    return disk, read_mark(disk).journal.run.writes[0].offset, 0
+
+
+def of_filled_bitmap():
+    chain = random_chain(34, bat_entries=4096, free=20, blocks=5, depth=3)
+    disk = recorded(chain.disk, one=engine.OneVdiRequest()).after_group(MARKED[0] - 1)
+    return disk, read_mark(disk).journal.run.merged.full[0], 0
+
+
+def of_old_label():
+    """The claim is a write of the label as well."""
+    disk = cut_before(image("a chain"), *CONTENTS[:1]).copy()
+    return disk, label_range(disk).offset, 1
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (of_contents, "does not hold what was written at byte"),
+        (of_filled_bitmap, "does not hold what was written at byte"),
+        (of_old_label, "changed at byte 512 during this run"),
+    ],
+)
+def test_a_way_back_whose_writes_are_lost_does_not_say_that_the_lun_is_as_it_was(made, says):
+    disk, place, kept = made()
+
+    with pytest.raises(RelvmoiscsiError, match=says):
+        recover(Loses(disk, place, kept))
+
+    assert engine.inspect(disk).state == engine.UNFINISHED
+
+
+def text_in(area, text, disk):
+    """This text in an area whose header lies elsewhere, or has been replaced; away from what a run keeps there."""
+    build_lvm.put_text(disk, area, area.length // 2 // 512 * 512, text)
+    disk.poke(area.offset, build_lvm.mda_header(area, [build_lvm.raw_locn(area.length // 2 // 512 * 512, text)]))
+
+
+@pytest.mark.parametrize(
+    ("area", "other", "says"),
+    [
+        ("second", lambda old, _new: old, "holds the volume group of PV"),
+        ("original", lambda old, _new: old, "holds the volume group of PV"),
+        ("original", lambda _old, new: re.sub(rb"\nseqno = \d+", b"\nseqno = 99", new), "newer text: seqno 99 at byte"),
+    ],
+)
+def test_behind_the_commit_a_text_that_the_run_cannot_have_left_is_refused(area, other, says):
+    original = image("a chain")
+    disk = cut_before(original, *SWITCHED[:1]).copy()
+    (move,) = read_mark(disk).journal.run.mdas
+    old, new = (lvmreader.read_mda(one, lvmreader.read_label(one).mdas[0]).text for one in (original, disk))
+    text_in(getattr(move, area), other(old, new), disk)
+    before = disk.copy()
+
+    for act in (recover, undo):
+        with pytest.raises(RelvmoiscsiError, match="behind its commit, and the .*" + says) as caught:
+            act(disk)
+        assert caught.value.disk_state == "Nothing was written." and disk == before
