@@ -23,7 +23,6 @@ import pytest
 
 from kit import build_lvm, builder, lvmreader, reader
 from kit.builder import AREA_DEFAULT
-from kit.chains.random_chain import random_chain
 from kit.crash import CrashDisk, garbage
 from kit.cuts import (
     OTHER_SCSI_ID,
@@ -37,7 +36,6 @@ from kit.cuts import (
     late_writes,
     lvm_commit,
     read_mark,
-    recorded,
     recover,
     resignature,
     same_but_for,
@@ -47,7 +45,7 @@ from kit.cuts import (
 from kit.examples import WHOLE, some
 from kit.live import STATES
 from relvmoiscsi import engine
-from relvmoiscsi.device import Fence, ForwardingDevice
+from relvmoiscsi.device import Fence
 from relvmoiscsi.errors import FormatError, Refused, RelvmoiscsiError, Unfinished
 from relvmoiscsi.formats import vhd
 from relvmoiscsi.formats.lvm import pv
@@ -582,53 +580,6 @@ def test_a_write_that_arrives_while_the_recovery_waits_for_the_lease_is_seen(cut
     with pytest.raises(RelvmoiscsiError, match="take the clone again. Only the commit record of .* was written"):
         recover(disk)
     assert disk == before[0]
-
-
-class Loses(ForwardingDevice):
-    """A disk that says it has written, and does not hold what covers a place; the first `kept` of these writes stay."""
-
-    def __init__(self, base, place, kept):
-        super().__init__(base)
-        self.place, self.kept = place, kept
-
-    def write(self, chunks):
-        lost = [chunk for chunk in chunks if chunk.offset <= self.place < chunk.end]
-        self.kept -= len(lost)
-        super().write([chunk for chunk in chunks if self.kept >= 0 or chunk not in lost])
-
-
-def of_contents():
-    disk = cut_before(image("a chain"), *CONTENTS[:1]).copy()
-    return disk, read_mark(disk).journal.run.writes[0].offset, 0
-
-
-def of_filled_bitmap():
-    chain = random_chain(34, bat_entries=4096, free=20, blocks=5, depth=3)
-    disk = recorded(chain.disk, one=engine.OneVdiRequest()).after_group(MARKED[0] - 1)
-    return disk, read_mark(disk).journal.run.merged.full[0], 0
-
-
-def of_old_label():
-    """The claim is a write of the label as well."""
-    disk = cut_before(image("a chain"), *CONTENTS[:1]).copy()
-    return disk, label_range(disk).offset, 1
-
-
-@pytest.mark.parametrize(
-    ("made", "says"),
-    [
-        (of_contents, "does not hold what was written at byte"),
-        (of_filled_bitmap, "does not hold what was written at byte"),
-        (of_old_label, "changed at byte 512 during this run"),
-    ],
-)
-def test_a_way_back_whose_writes_are_lost_does_not_say_that_the_lun_is_as_it_was(made, says):
-    disk, place, kept = made()
-
-    with pytest.raises(RelvmoiscsiError, match=says):
-        recover(Loses(disk, place, kept))
-
-    assert engine.inspect(disk).state == engine.UNFINISHED
 
 
 def text_in(area, text, disk):
