@@ -10,6 +10,7 @@ import pytest
 from kit import golden
 from kit.clock import Clock
 from kit.driver_calls import SCSI_ID
+from kit.forged_record import forge_record
 from kit.pool.database import Database
 from kit.sr_states import SAME, STATES, name_of
 from relvmoiscsi import engine
@@ -130,6 +131,26 @@ def test_the_original_under_a_new_scsi_id_is_refused_though_it_is_meant(world, s
     if state.lun != SAME:
         world.call(**{"clone-of": uuid})
         assert world.state() == "resignatured"
+
+
+@pytest.mark.parametrize("state", [state for state in STATES if state.lun != SAME], ids=name_of)
+def test_a_label_that_says_resignatured_is_no_success_where_the_pool_has_its_sr_elsewhere(world, state):
+    """The child process has read the LUN; its parent asks the pool."""
+    uuid, db = engine.inspect(golden.load("one").disk).lun.sr_uuid, Database()
+    hosts = [db.create("host", metrics=db.create("host_metrics", live=True)) for _ in range(2)]
+    state.put(db, hosts, uuid, SCSI_ID)
+    world.pools, world.hosts = [read_pool(db)], Hosts(db)
+    with open_device(world.path, writable=True) as device:
+        forge_record(device, SCSI_ID)
+    before = world.content()
+
+    if state.is_believed:
+        assert world.call() == uuid
+    else:
+        with pytest.raises(RelvmoiscsiError, match="says that the LUN was resignatured.*Nothing was written"):
+            world.call()
+
+    assert (world.content() == before, world.held) == (True, [])
 
 
 @pytest.mark.parametrize("whose", ["The pool has that SR, 'san'", "The pool has no such SR", "holds no SR that can be"])
