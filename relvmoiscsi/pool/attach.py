@@ -407,12 +407,14 @@ def introduce(calls: Calls, pool: Pool, row: LunPlan, run: str) -> LunPlan:
         stock = lun.portal.sr_type.stock
         ref = str(calls.call("SR.introduce", lun.sr_uuid, row.name, description, stock, "user", True, {}))
     except PoolFailure as failure:
-        if failure.code != "SR_UUID_EXISTS" or pool.sr_by_uuid(lun.sr_uuid) is not None:
+        if failure.code != "SR_UUID_EXISTS":
             raise
-        ref = str(calls.call("SR.get_by_uuid", lun.sr_uuid))  # XenAPI lost the first answer and repeated the call
+        # XenAPI lost the first answer and repeated the call, if the pool did not have the SR before
+        is_lost_answer = pool.sr_by_uuid(lun.sr_uuid) is None
+        ref = str(calls.call("SR.get_by_uuid", lun.sr_uuid))
         record: Record = calls.call("SR.get_record", ref)
         now = pool._replace(srs={**pool.srs, ref: record}, pbds=calls.records("PBD"))
-        attach_plan.verify_same(now, ref, lun, is_begun=True)
+        attach_plan.verify_same(now, ref, lun, is_begun=is_lost_answer)
         missing = attach_plan.missing_marks(record, lun, run)
         return introduce(calls, now, row._replace(sr=ref, name=str(record["name_label"]), marks=missing), run)
     calls.call("SR.set_other_config", ref, attach_plan.marks_of(lun, run))

@@ -555,6 +555,44 @@ def test_an_sr_that_came_during_the_run_and_is_no_lost_answer_gets_no_mark(lab, 
     assert lab.pool.db.get("SR", made[0], "other_config") == {}
 
 
+def test_an_sr_that_the_pool_had_before_the_run_is_no_lost_answer_and_gets_no_mark(lab, world):
+    clone, uuid = lab.clone("Production"), "11111111-2222-4333-8444-555555555555"
+    sr = lab.pool.storage.sr_introduce("", uuid, "of another", "", "lvmoiscsi", "user", True)
+
+    def create(*_words):
+        disk, request = world.lun(clone).disk, engine.ResignatureRequest(scsi_id=clone, sr_uuid=uuid)
+        engine.resignature(disk, engine.prepare(disk, os.urandom, request))
+        raise XenError("SR_BACKEND_FAILURE_1", "", "The SR has been successfully resigned", "")
+
+    lab.answer("SR.create", create)
+    (done,) = lab.attach(clone)
+
+    assert done.status == FAILED and "which `relvmoiscsi pool attach` has not introduced" in str(done.error), done
+    assert lab.pool.db.get("SR", sr, "other_config") == {}
+
+
+@pytest.mark.parametrize("kind", [luns.CLONE, luns.UNKNOWN_SR, luns.UNFINISHED])
+def test_the_new_sr_is_another_than_before_and_on_no_other_lun_of_the_pool(lab, kind):
+    """A LUN whose run was interrupted behind its commit holds its new SR before that run is finished."""
+    clone, ref = lab.clone("Production"), lab.originals["Production"][1]
+    old, unknown, new = (f"{digit}1111111-2222-4333-8444-555555555555" for digit in "123")
+    lab.pool.db.create("SR", unknown, name_label="introduced", type="lvmoiscsi")
+    with connect(lab.where()) as calls:
+        pool = records.read(calls)
+    lun = luns.PoolLun(clone, kind, records.HBA, sr_uuid=old)
+
+    attach_plan.verify_new(pool, lun, new)
+    attach_plan.verify_new(pool, lun, unknown)
+    if kind == luns.UNFINISHED:
+        attach_plan.verify_new(pool, lun, old)
+    else:
+        with pytest.raises(Refused, match=f"holds the old SR {old}. Nothing was attached. Run .*--again"):
+            attach_plan.verify_new(pool, lun, old)
+    of_original = lab.pool.db.get("SR", ref, "uuid")
+    with pytest.raises(Refused, match=f"holds the old SR {of_original}. Nothing was attached."):
+        attach_plan.verify_new(pool, lun, of_original)
+
+
 def test_an_original_with_the_marks_of_a_copy_on_another_lun_stays_in_the_pool(lab):
     clone, (original, ref) = lab.clone("Production"), lab.originals["Production"]
     uuid = lab.pool.db.get("SR", ref, "uuid")
