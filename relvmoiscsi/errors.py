@@ -10,7 +10,7 @@ Any other exception is a bug: its traceback is printed and the command exits wit
 """
 
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar, Union
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar, Union
 
 from relvmoiscsi.wording import quoted
 
@@ -55,6 +55,7 @@ class RelvmoiscsiError(Exception):
         super().__init__(message)
         self.message = message
         self.advice = ""
+        self.commands: List[str] = []  #: of the advice, as a shell reads them: nobody looks for commands in a text
         self.disk_state = ""
         if sm_key is not None:
             self.sm_key = sm_key
@@ -64,9 +65,14 @@ class RelvmoiscsiError(Exception):
         self.disk_state = self.disk_state or sentence
         return self
 
-    def advising(self: SelfError, sentences: str) -> SelfError:
-        """Add what a person does next, with a command for a shell; return the error. A program has its own way on."""
+    def advising(self: SelfError, sentences: str, command: str = "") -> SelfError:
+        """Add what a person does next, with a command for a shell; return the error. A program has its own way on.
+
+        `command` is the command in the sentences that can be the next step. No sentence has words that a LUN chooses,
+        but for names in a command, quoted.
+        """
         self.advice = f"{self.advice} {sentences}".strip()
+        self.commands += [command] if command else []
         return self
 
     @property

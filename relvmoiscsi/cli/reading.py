@@ -2,7 +2,6 @@
 """The commands that only read a LUN: `show` prints its content; `check` verifies it, alone or against its original."""
 
 import argparse
-import re
 import sys
 from typing import Any, Dict, List, Optional, Sequence
 
@@ -142,14 +141,14 @@ class CheckCommand(DeviceCommand):
             found = engine.inspect(lun.device, command_words("relvmoiscsi resignature", self.device, **self.login))
             facts = report.inspection_facts(name, found)
             if found.defects:
-                text, steps = report.defects_text(name, found), _named(found.defects)
+                text, steps = report.defects_text(name, found), _commands(found.defects)
                 if not steps:
                     text += "\nIf the original is whole, the copy is incomplete: take the copy again from the array."
                     steps = [shell_command("relvmoiscsi check ORIGINAL")]
                 return self._told(found.defects[0], facts, text, steps)
             if isinstance(found.problem, Unfinished):
                 text = f"{name}: state {found.state}.\n{printable(str(found.problem))}"
-                return self._told(found.problem, facts, text, _named([found.problem]))
+                return self._told(found.problem, facts, text, _commands([found.problem]))
             if found.problem is not None:
                 raise found.problem
             if self.original:
@@ -191,7 +190,8 @@ class CheckCommand(DeviceCommand):
                 verdict, told = f"{self.device}, state {state}, is {what} of {name}: both have the same identities.", []
             after = _TAKE_AGAIN if state == engine.RESIGNATURED else self.next_step(state)
             if found.problems[0] == engine.ONE_VDI:
-                verdict, told, after = f"{self.device}, state {state}: {engine.ONE_VDI}", [], ATTACH_IT
+                verdict, told = f"{self.device}, state {state}: {engine.ONE_VDI}", []
+                after = shell_command("relvmoiscsi check", self.device, **self.login)
             if found.problems[0].startswith(engine.EXCHANGED):
                 after = shell_command("relvmoiscsi check", name, original=self.device)
             if found.problems[0].startswith("The original is another SR"):
@@ -209,7 +209,7 @@ class CheckCommand(DeviceCommand):
         return Answer(facts, "\n".join([text, *lost]), next_steps=[ATTACH_IT])
 
 
-def _named(problems: Sequence[RelvmoiscsiError]) -> List[str]:
-    """Return the commands that the problems name, those of relvmoiscsi first."""
-    named = [words for each in problems for words in re.findall(r"`([^`]+ [^`]+)`", each.told)]
-    return sorted(named, key=lambda words: not words.startswith("relvmoiscsi "))
+def _commands(problems: Sequence[RelvmoiscsiError]) -> List[str]:
+    """Return the commands that the problems advise, those of relvmoiscsi first."""
+    commands = [command for each in problems for command in each.commands]
+    return sorted(commands, key=lambda command: not command.startswith("relvmoiscsi "))

@@ -12,26 +12,29 @@
 
 A command, the plugin and the SR drivers call this room, and nothing below it that writes. Where a new thing belongs:
 
-    a transport         For a command: a LunSource beside url_source.py. source.source_of chooses it; no other module
-                        reads the word. A new kind is in opened.py and in answers.schema.json. For a driver: a row in
-                        sr_types.py, an executable in drivers/, and a package in sr_driver/ with a Transport and a
-                        CallLun. What opens the LUN is in call.py, and a row of CORRIDOR in test_architecture.py
-    a user in the pool  users.objection: the one rule of all entrances
-    a user on this host host/disk/holders.py, which host/disk/exclusive.py asks at each open for a write. On another
-                        host: host/xapi/other_hosts.py, for LUNs behind adapters
-    a guard             WriteGuard.hold, under the locks of each run, of commands and drivers. CommandGuard.ask, if a
-                        person should know before the consent. named_device.py asks no guard
-    a lock              Of the whole write: opened.lun_locked. Of the change of identities: WriteGuard.hold, after SM's
-                        lock; a name in DISK_LOCKS, if only a LUN that LVM sees needs the lock
+    a transport         For a command: a LunSource beside url_source.py, and its form of a word in source.py, the only
+                        module that reads the word (is_path, verify_word, source_of). A new kind is in opened.py and in
+                        answers.schema.json. For a driver: a row in sr_types.py, an executable in drivers/, a package in
+                        sr_driver/ with a Transport and a CallLun, and a pair of functions in call.py beside
+                        session_to_read and session_to_write, which are for iSCSI, with a row of CORRIDOR in
+                        test_architecture.py
+    a user in the pool  A record that names a LUN: pool_records.users_of. The rule about users: users.objection
+    a user on this host host/disk/holders.py. Each open of a disk for a write asks it (exclusive.take_alone), and so
+                        does each call over a session for the disks of its LUN. A URL is refused where this machine sees
+                        the LUN as a disk. On another host: host/xapi/other_hosts.py, for LUNs behind adapters
+    a guard             WriteGuard.hold, under the locks of each run, of commands and drivers; an image file has none.
+                        CommandGuard.ask, if a person should know before the consent. named_device.py asks no guard
+    a lock              Of the whole write: opened.lun_locked, also for a driver's read. Of the change of identities:
+                        WriteGuard.hold, after SM's lock; a name in DISK_LOCKS, if only a LUN that LVM sees needs the
+                        lock. Before a long copy, hold takes no lock and only asks
     an entrance         run.resignature_of, plan_of, recover and undo, with source.source_of, a Permission and a
-                        consent, as plugin.resignature. answer.py has the JSON
-    a refusal           Of the pool: users.objection. Of the device or its content: engine.prepare, for no
-                        recover or undo; of a transport: the device, as Device.verify_copy, which engine.prepare asks.
-                        What nobody can read: resignature/reading/survey.py. Of a script alone, as for a later copy: the
-                        consent
+                        consent, as plugin.resignature. answer.py has the JSON. One run at a time in a process:
+                        run.recording changes a logger, and host/own_process.py forks
+    a refusal           Of the pool: users.objection. Of LVM's metadata text: formats/lvm/vg.py. What nobody can read:
+                        resignature/reading/survey.py. Of other content or the request: engine.prepare, which recover
+                        and undo do not call. Of a transport: the device, as Device.verify_copy, which engine.prepare
+                        calls. Of a script alone, as for a later copy: the consent
     an override         Of a refusal of the pool: Permission, which CommandGuard.ask applies; for a driver, Question. Of
                         a refusal of the content: a field of ResignatureRequest
     a question          the consent of each entrance, which asks a person, or refuses a script
-
-One run at a time in a process: run.recording changes a logger, and host/own_process.py forks.
 """

@@ -86,7 +86,7 @@ class WriteGuard(ReadGuard):
         """Hold the locks for the block, and ask under the locks who uses the LUN. Raises Refused before the block.
 
         With `is_finished`, the pool is asked about a finished run, whose SR is `replaced`. This is the only place that
-        takes a lock of a write. For a child process, the parent calls it (host.own_process).
+        takes a lock of the change of identities. For a child process, the parent calls it (host.own_process).
         """
         with ExitStack() as held:
             if SM_LOCK in locks:

@@ -134,8 +134,8 @@ class OpenLun:
 def lun_locked(scsi_id: Optional[str], host: Host, seconds: float, over_network: bool = False) -> Iterator[None]:
     """Hold the lock of a LUN for the block: one relvmoiscsi of this machine works on the LUN.
 
-    This is the only place that takes a lock of a whole write, for commands and for calls of drivers. A device without a
-    SCSIid has none. A child that hangs keeps the lock (`guards_lun`).
+    This is the only place that takes a lock of a whole write, for commands and for calls of drivers; a call that only
+    reads takes it too. A device without a SCSIid has none. A child that hangs keeps the lock (`guards_lun`).
 
     Over the network, an ordinary user may write to a LUN, and can neither make nor see root's lock file: users have a
     lock of their own.
@@ -162,6 +162,15 @@ class LunSource(ABC):
         that was open for a write.
         """
         return unwritten(self.opened_to_write(permission) if to_write else self.opened_to_read(permission))
+
+    @contextmanager
+    def opened_dry(self, permission: Permission) -> Iterator[OpenLun]:
+        """Open the LUN as for a read, for a dry run. Raises Refused while a run of this machine works on the LUN."""
+        of_network = not self.is_path
+        with self.opened(permission, to_write=False) as lun, unwritten(
+            lun_locked(lun.scsi_id, self.host, 0, of_network)
+        ):
+            yield lun
 
     @abstractmethod
     def opened_to_read(self, permission: Optional[Permission] = None) -> ContextManager[OpenLun]:

@@ -265,7 +265,7 @@ def _carried_out(
     The map of a run goes to SMlog, or to syslog on a machine without SM. A dry run opens the LUN only to read.
     """
     if is_dry:
-        with source.opened(permission, to_write=False) as lun:
+        with source.opened_dry(permission) as lun:
             return lun, work(lun)
     with recording(source.host), source.opened(permission, to_write=True) as lun:
         done = work(lun)

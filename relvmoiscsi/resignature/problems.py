@@ -10,7 +10,7 @@ leads to another request. So the message of the first problem has the ways out o
 """
 
 from contextlib import contextmanager
-from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import DeviceError, FormatError, Refused, RelvmoiscsiError, UsageError, reading
@@ -20,10 +20,12 @@ from relvmoiscsi.resignature.reading import sm_journals, survey
 from relvmoiscsi.resignature.reading.left_behind import leavable, leave
 from relvmoiscsi.resignature.reading.lun_contents import Lun, verify_lun
 from relvmoiscsi.resignature.reading.request import OneVdiRequest, ResignatureRequest
-from relvmoiscsi.resignature.reading.way_out import device_argument, sentence, without_sentence
+from relvmoiscsi.resignature.reading.way_out import device_argument, told, without
 from relvmoiscsi.wording import command_words
 
 _NOTHING_HELPS = "No command mends that on the clone. If the copy may be incomplete, take it again."
+#: A round finds one journal of SM that cannot be settled, and all VDIs that cannot be read. SM leaves few journals.
+_MOST_ROUNDS = 30
 _NO_VDI_REMAINS = "No VDI of the clone would be left."
 
 
@@ -60,15 +62,17 @@ def read_problems(device: Device, label: Label, request: ResignatureRequest = EV
 def problems_of(lun: Lun, request: ResignatureRequest = EVERYTHING) -> Problems:
     """The problems of a LUN as `survey.read_contents` has read it. Raises UsageError for a UUID without a volume."""
     found = _problems(lun, request.without, request.one)
-    later, named, new, known = found, list(request.without), [""], leavable(lun)
-    all_later: List[FormatError] = []
-    while new:
+    later, named, known = found, list(request.without), leavable(lun)
+    all_later: Dict[str, FormatError] = {}  #: by message: a round finds most problems of the round before again
+    for _ in range(_MOST_ROUNDS):
         new = list(dict.fromkeys(each.way_out.vdi for each in later if each.way_out.vdi in known.difference(named)))
+        if not new:
+            break
         named += new
-        if new:
-            later = _problems(lun, named, request.one)
-            all_later += later
-    return Problems(tuple(found), lun, tuple(all_later), tuple(named[len(request.without) :]))
+        later = _problems(lun, named, request.one)
+        for each in later:
+            all_later.setdefault(each.message, each)
+    return Problems(tuple(found), lun, tuple(all_later.values()), tuple(named[len(request.without) :]))
 
 
 def _problems(lun: Lun, without: Sequence[str], one: Optional[OneVdiRequest]) -> List[FormatError]:
@@ -122,29 +126,32 @@ def tell(error: FormatError, device_name: str, problems: Problems, request: Resi
     if error.message not in [problem.message for problem in problems.found]:
         problems = Problems((error,), problems.lun)
     every = [problem for problem in (*problems.found, *problems.later) if isinstance(problem, FormatError)]
-    ways = {problem: sentence(problem.way_out, device_name) for problem in every}  #: "" where none can be printed
+    ways = {problem: told(problem.way_out, device_name) for problem in every}  #: without a sentence where none helps
     # a VDI that only SM's unfinished work would make has no volume to leave behind yet
     leavable_vdis = ("", *request.without, *problems.without)
-    hopeless = next(
-        (each for each in every if each.way_out.vdi not in leavable_vdis or not (each.way_out.vdi or ways[each])), None
-    )
+    hopeless = None
+    for each in reversed(every):
+        vdi = each.way_out.vdi
+        if vdi not in leavable_vdis or not (vdi or ways[each][0]):
+            hopeless = each
     if hopeless is not None:
-        told = [] if hopeless.message == error.message else [hopeless.message]
-        told.append(_NOTHING_HELPS)
+        if hopeless.message != error.message:
+            error.message += " " + hopeless.message
+        advice = [(_NOTHING_HELPS, "")]
     else:
-        told = [ways[problem] for problem in every if not problem.way_out.vdi]
+        advice = [ways[problem] for problem in every if not problem.way_out.vdi]
         if problems.lun is not None and problems.without:  # these VDIs cannot be read
             rest, lost, _gone = leave(problems.lun, [*request.without, *problems.without])
             remaining, chain = list(leaves(rest)), _chain(leave(problems.lun, request.without)[0], request.one)
             if not remaining:
-                told += [_NO_VDI_REMAINS, _NOTHING_HELPS]
+                advice.append((f"{_NO_VDI_REMAINS} {_NOTHING_HELPS}", ""))
             elif chain is not None and chain.leaf.name.uuid in lost:
                 named = ", ".join(uuids_in_words(remaining))
-                told += [f"VDI {chain.leaf.name.uuid} is the VDI to keep.", _NOTHING_HELPS]
-                told.append(f"These VDIs can be kept: {named}.")
+                kept = f"VDI {chain.leaf.name.uuid} is the VDI to keep."
+                advice.append((f"{kept} {_NOTHING_HELPS} These VDIs can be kept: {named}.", ""))
             else:
                 words = request.words or command_words("relvmoiscsi resignature", device_argument(device_name))
-                told.append(without_sentence(words, problems.without))
-        told = told or [_NOTHING_HELPS]
-    for each in dict.fromkeys(told):
-        error.advising(each)
+                advice.append(without(words, problems.without))
+        advice = advice or [(_NOTHING_HELPS, "")]
+    for sentences, command in dict.fromkeys(advice):
+        error.advising(sentences, command)

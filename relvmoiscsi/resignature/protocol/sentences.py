@@ -74,7 +74,7 @@ def unfinished(name: str, record: CommitRecord) -> Unfinished:
     when, what = ("before", "rolls it back") if is_early else ("after", "finishes it")
     again = f", or `{shell_command('relvmoiscsi undo', name)}` again, which completes it" if record.kind == UNDO else ""
     return Unfinished(f"{name} holds an unfinished {KINDS[record.kind]}, cut {when} its commit.").advising(
-        f"Run `{recover}`, which {what}{again}."
+        f"Run `{recover}`, which {what}{again}.", recover
     )
 
 

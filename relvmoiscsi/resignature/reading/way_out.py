@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The sentence at the end of an error about a clone's content: one command that works on the clone. Pure.
 
-LVM's commands meet a clone beside its original: both have the same ids. `lvm_command` keeps LVM away from the original:
+LVM's commands meet a clone beside its original: both have the same ids. `lvm_words` keeps LVM away from the original:
 
     filter, global_filter     LVM sees the disk of the clone only; use_devicesfile=0: LVM 2.03.12 would ignore both
     activation=0              the volumes of original and clone have one name in the kernel, which LVM must not touch
@@ -17,7 +17,7 @@ Tried with LVM 2.02.180 and 2.03.16. Source: LVM2 conf/example.conf.in, lib/conf
 """
 
 import re
-from typing import Sequence
+from typing import Sequence, Tuple
 
 from relvmoiscsi.errors import WayOut
 from relvmoiscsi.wording import quoted
@@ -36,26 +36,28 @@ def device_argument(device_name: str) -> str:
     return device_name if device_name.startswith("/") or " " not in device_name else "DEVICE"
 
 
-def without_sentence(words: Sequence[str], more: Sequence[str]) -> str:
-    """The sentence with the command `words`, all its options kept, that also leaves the VDIs `more` behind."""
+def without(words: Sequence[str], more: Sequence[str]) -> Tuple[str, str]:
+    """A sentence and its command: `words`, all its options kept, that also leaves the VDIs `more` behind."""
     before, after = (words, ()) if "--" not in words else (words[: words.index("--")], words[words.index("--") :])
     options = [word for uuid in more for word in ("--without", uuid)]
     these = "this VDI" if len(more) == 1 else f"these {len(more)} VDIs"
-    return f"To go on without {these}: `{quoted(*before, *options, *after)}`."
+    command = quoted(*before, *options, *after)
+    return f"To go on without {these}: `{command}`.", command
 
 
-def sentence(way_out: WayOut, device_name: str) -> str:
-    """The sentence for a way out without a VDI to leave behind."""
+def told(way_out: WayOut, device_name: str) -> Tuple[str, str]:
+    """The sentence for a way out without a VDI to leave behind, and the command in the sentence; "" without one."""
     if way_out.lvm and all(word == device_name or _NAME.fullmatch(word) is not None for word in way_out.names):
         where = "" if _PATH.fullmatch(device_name) else f", as the disk {PLACEHOLDER} of a host"
-        return f"This command of LVM changes nothing but the clone{where}: {lvm_command(device_name, way_out)}."
-    return way_out.sentence
+        command = quoted(*lvm_words(device_name, way_out))
+        return f"This command of LVM changes nothing but the clone{where}: `{command}`.", command
+    return way_out.sentence, ""
 
 
-def lvm_command(device_name: str, way_out: WayOut) -> str:
-    """A command of LVM that sees no other disk than the clone, and leaves the volumes in the kernel alone.
+def lvm_words(device_name: str, way_out: WayOut) -> Sequence[str]:
+    """The words of a command of LVM that sees no other disk than the clone, and leaves the volumes in the kernel alone.
 
-    `sentence` has looked at the names: none begins with a dash.
+    `told` has looked at the names: none begins with a dash.
     """
     disk = device_name if _PATH.fullmatch(device_name) else PLACEHOLDER
     pattern = re.sub(r"[.+]", r"[\g<0>]", disk)
@@ -66,4 +68,4 @@ def lvm_command(device_name: str, way_out: WayOut) -> str:
     )
     program, *options = way_out.lvm
     names = [disk if word == device_name else word for word in way_out.names]
-    return f"`{quoted(program, '--config', f'{config} {way_out.config}'.rstrip(), *options, *names)}`"
+    return [program, "--config", f"{config} {way_out.config}".rstrip(), *options, *names]

@@ -16,7 +16,8 @@ from kit.reader import read_vg
 from kit.refusals import ROWS, spoiled_sr, ways_out_in
 from relvmoiscsi import engine
 from relvmoiscsi.errors import RelvmoiscsiError, WayOut
-from relvmoiscsi.resignature.reading.way_out import lvm_command
+from relvmoiscsi.resignature.reading.way_out import lvm_words
+from relvmoiscsi.wording import quoted
 
 
 def told_command(message):
@@ -124,7 +125,7 @@ def test_a_volume_without_a_vhd_can_be_removed_by_hand_as_well(lvm, loops):
     way_out = WayOut(("lvremove",), (f"{read_vg(disk).name}/{name}",))
     assert "error 46" in refusal(clone)
 
-    status, said = by_hand(lvm_command(clone.path, way_out).strip("`"), lvm)
+    status, said = by_hand(quoted(*lvm_words(clone.path, way_out)), lvm)
 
     assert (status, refusal(clone), original.disk()) == (0, "", disk), said
 

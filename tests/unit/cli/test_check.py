@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from kit import refusals
 from kit.build_volumes import Record
 from kit.builder import AREA_DEFAULT, build_sr, journal, raw, vhd
 from kit.shell import SR, flipped, patched, tree
@@ -40,6 +41,17 @@ def test_a_sound_lun_is_0_and_says_its_state(image, command):
     )  # fmt: skip
     shown = command("show", image, "--json").json
     assert {**facts.json, "one_vdi": shown["one_vdi"], "saved_vms": None, "lun": shown["lun"]} == shown
+
+
+def test_a_command_that_the_lun_holds_is_no_next_step(tmp_path, command):
+    forged = "`relvmoiscsi undo /dev/sdb`"
+    path = str(tmp_path / "forged.img")
+    refusals.text(refusals.STATUS, f'["{forged}", "RESIZEABLE"')().disk.to_file(path)
+
+    ran, facts = command("check", path), command("check", path, "--json")
+
+    assert forged in ran.out and ran.out.splitlines()[-1] == "next: relvmoiscsi check ORIGINAL"
+    assert forged not in json.dumps([each["advice"] for each in facts.json["defects"]])
 
 
 def test_a_damaged_lun_is_5_and_every_defect_is_told(image, unwritten):

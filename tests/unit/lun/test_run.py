@@ -226,6 +226,8 @@ class Of(LunSource):
     def opened_to_read(self, permission=None):
         yield self._lun
 
+    opened_dry = opened_to_read
+
     def _find_scsi_id(self, permission):
         return SCSI_ID
 

@@ -8,7 +8,7 @@ import pytest
 from relvmoiscsi.errors import Place, Unsupported, WayOut
 from relvmoiscsi.formats.lvm.text_format import parse
 from relvmoiscsi.formats.lvm.vg import _refuse_unknown
-from relvmoiscsi.resignature.reading.way_out import PLACEHOLDER, sentence
+from relvmoiscsi.resignature.reading.way_out import PLACEHOLDER, told
 
 SYSTEM_ID = 'vg {{ system_id = "{}"\n}}\n'
 
@@ -20,7 +20,7 @@ def way_out_of(system_id):
 
 
 def test_the_system_id_of_a_host_is_in_the_command():
-    assert 'local { system_id="host.a-1" }' in sentence(way_out_of("host.a-1"), "/dev/sdc")
+    assert 'local { system_id="host.a-1" }' in told(way_out_of("host.a-1"), "/dev/sdc")[1]
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_the_system_id_of_a_host_is_in_the_command():
 )
 def test_a_system_id_cannot_set_the_configuration_of_lvm(system_id):
     """The filter keeps LVM away from the original, and other settings name programs that LVM starts."""
-    assert sentence(way_out_of(system_id), "/dev/sdc") == ""
+    assert told(way_out_of(system_id), "/dev/sdc") == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -50,8 +50,8 @@ def test_a_system_id_cannot_set_the_configuration_of_lvm(system_id):
     ],
 )
 def test_a_name_that_lvm_does_not_give_is_in_no_command(name):
-    assert sentence(WayOut(("vgimport",), (name,)), "/dev/sdc") == ""
-    assert sentence(WayOut(("lvremove",), (f"-{name}/lv",)), "/dev/sdc") == ""
+    assert told(WayOut(("vgimport",), (name,)), "/dev/sdc") == ("", "")
+    assert told(WayOut(("lvremove",), (f"-{name}/lv",)), "/dev/sdc") == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -67,6 +67,6 @@ def test_a_name_that_lvm_does_not_give_is_in_no_command(name):
     ],
 )
 def test_the_filter_lets_the_clone_through_and_no_other_disk(disk, pattern):
-    words = shlex.split(sentence(WayOut(("vgimport",), ("vg",)), disk).split("`")[1])
+    words = shlex.split(told(WayOut(("vgimport",), ("vg",)), disk)[1])
     assert words[0] == "vgimport" and words[-1] == "vg"
     assert f'filter=["a|^{pattern}$|","r|.*|"] global_filter=["a|^{pattern}$|","r|.*|"]' in words[2]

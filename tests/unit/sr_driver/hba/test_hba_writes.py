@@ -18,9 +18,10 @@ from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import RelvmoiscsiError, UsageError
 from relvmoiscsi.host.disk import exclusive, paths
 from relvmoiscsi.host.disk.block_device import open_device
+from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi import stale_volumes
 from relvmoiscsi.host.xapi.other_hosts import Use
-from relvmoiscsi.lun import guard, users
+from relvmoiscsi.lun import call, guard, users
 from relvmoiscsi.lun.pool_records import PoolRecords, read_pool
 from relvmoiscsi.lun.users import Hosts
 from relvmoiscsi.sr_driver import create
@@ -64,6 +65,7 @@ class World:
         monkeypatch.setattr(guard.sm_locks, "lvm_lock", lambda *_, **__: lock("SM"))
         monkeypatch.setattr(guard, "lvm_locks", lambda *_, **__: lock("LVM"))
         monkeypatch.setattr(HbaLun, "device_session", session)
+        monkeypatch.setattr(call, "THIS_HOST", Host(os.path.dirname(path)))  # the lock of the LUN is of this test alone
         monkeypatch.setattr(exclusive, "LEASE_SECONDS", 60)  # another run may look up the file just then
         monkeypatch.setattr(paths.scsi, "live_scsi_id", lambda _path: NAME[0])
         monkeypatch.setattr(paths.scsi, "live_serial", lambda _path: NAME[1])
