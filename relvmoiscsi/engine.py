@@ -97,7 +97,7 @@ __all__ += [  # for the other packages, which import nothing from `resignature`;
     "EMPTY_UNIT", "FULL_UNIT", "NEW_IMAGE", "Cost", "LaterCopy", "Plan", "Planned", "Progress", "steps",
     "Lun", "Volume", "database_pools", "databases", "notes", "saved",
     "OneVdiOutlook", "fits", "one_vdi", "refuse_other_content",
-    "copy_unseen", "find_done", "find_unfinished", "goes_back", "has_new_identities", "is_of_another_lun",
+    "copy_unseen", "find_done", "find_unfinished", "goes_back", "is_of_another_lun", "new_sr_of",
     "read_undoable", "refuse_databases", "refuse_left_behind", "vg_names",
 ]  # fmt: skip
 
@@ -263,18 +263,21 @@ def find_done(device: Device, scsi_id: Optional[str] = None) -> Optional[Already
         return None
 
 
-def has_new_identities(device: Device, scsi_id: str) -> bool:
-    """Does the LUN show a new SR to stock tools, after a resignature for this SCSIid, finished or not?
+def new_sr_of(device: Device, scsi_id: str) -> Optional[str]:
+    """Return the UUID of the SR that stock tools see after a resignature for this SCSIid, finished or not.
 
-    False for a LUN without such a resignature. Raises DeviceError.
+    None for a LUN without such a resignature. Each writer of the LUN can write the commit record, so the caller asks
+    the pool whether the SR is on another LUN. Raises DeviceError.
     """
     try:
         label = survey.read_label(device)
         record = read_commit_record(label, device.name)
+        is_after = record is not None and record.kind == RESIGNATURE and record.phase != IN_PROGRESS
+        if not is_after or record is None or record.scsi_id_digest != scsi_id_digest(scsi_id):
+            return None
+        return survey.read_sr_uuid(device, label)
     except (FormatError, Refused, NotFound):
-        return False
-    is_after = record is not None and record.kind == RESIGNATURE and record.phase != IN_PROGRESS
-    return is_after and record is not None and record.scsi_id_digest == scsi_id_digest(scsi_id)
+        return None
 
 
 def _done_before(
