@@ -22,6 +22,7 @@ from relvmoiscsi.errors import (
     Refused,
     RelvmoiscsiError,
     Unfinished,
+    UsageError,
     in_state,
 )
 from relvmoiscsi.formats import mapfile, naming
@@ -136,6 +137,7 @@ class Prepared(NamedTuple):
     state: str  #: of the LUN now: CLEAN, or RESIGNATURED for a second resignature
     plan: Plan
     lun: Lun  #: as read
+    device: str  #: name of the device that the plan is for
     reads: int
     read_batches: int
     cost: Optional[Cost] = None  #: of reducing the LUN to one VDI
@@ -198,7 +200,7 @@ def prepare(
         if selection.cost is not None:
             device.verify_copy(selection.cost.data_bytes)
     return Prepared(
-        state_of(record), made, lun, counting.reads, counting.read_batches, selection.cost, defects,
+        state_of(record), made, lun, device.name, counting.reads, counting.read_batches, selection.cost, defects,
         later_copy=later_copy,
     )  # fmt: skip
 
@@ -305,6 +307,9 @@ def copy_unseen(device: Device, prepared: Prepared, progress: Optional[Progress]
     Return the plan, with these writes done. `progress` gets the copied bytes and the total bytes. Raises the errors of
     `resignature`.
     """
+    if device.name != prepared.device:  # the same content may be on an original and on its clone
+        problem = f"The plan was prepared for {prepared.device}, not for {device.name}."
+        raise UsageError(problem).advising(f"Prepare a plan for {device.name}.").in_state(NOTHING_WRITTEN)
     if prepared.plan.digests or not prepared.plan.unseen.chunks:
         return prepared
     counting = CountingDevice(device)
@@ -320,8 +325,8 @@ def copy_unseen(device: Device, prepared: Prepared, progress: Optional[Progress]
 
 @promised(device=DEVICE, prepared=an("a Prepared", Prepared), progress=optional(FUNCTION))
 def resignature(device: Device, prepared: Prepared, progress: Optional[Progress] = None) -> Result:
-    """Execute a prepared plan. Raises Refused, Overtaken, Unfinished or DeviceError; the error states
-    the state of the device.
+    """Execute a prepared plan. Raises UsageError for the plan of another device, Refused, Overtaken, Unfinished or
+    DeviceError; the error states the state of the device.
 
     `progress` gets the number of copied bytes that are read back before the commit. Exceptions of `progress` propagate.
     """
