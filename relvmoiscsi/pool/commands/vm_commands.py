@@ -369,7 +369,7 @@ def _all_restored(results: Sequence[Restored], to_know: Sequence[str] = ()) -> A
     if len(results) == 1:
         return _restored(results[0], to_know)
     answers = [_restored(result) for result in results]
-    texts, steps = [each.text for each in answers], [step for each in answers for step in each.next_steps]
+    texts, steps = [each.text for each in answers], _next_of(results)
     rows = [{**each.facts(), "problem": None if each.error is None else str(each.error)} for each in results]
     status = exit_status([each.error for each in results])
     alerts = [f"{each.name}: {each.error}" for each in results if each.error is not None]
@@ -409,17 +409,19 @@ def _restored(result: Restored, to_know: Sequence[str] = ()) -> Answer:
     if result.status == restore.DONE:
         lines.append(f"  later: {shell_command('relvmoiscsi pool restore', home=result.vm)}")
         lines.append(f"  or:    {shell_command('relvmoiscsi pool restore', undo=result.vm)}")
-    return Answer(result.facts(), "\n".join([*map(printable, lines), *to_know]), next_steps=_next_of(result))
+    return Answer(result.facts(), "\n".join([*map(printable, lines), *to_know]), next_steps=_next_of([result]))
 
 
-def _next_of(result: Restored) -> List[str]:
-    """Return the next steps after a restore, and after its end."""
-    unused = result.unused_copies
-    if result.status in (restore.UNDONE, restore.HOME):
-        unused = list(dict.fromkeys(disk.sr for disk in result.disks))
-    is_startable = result.status in (restore.DONE, restore.UNDONE) or result.status == restore.KEPT and result.is_halted
-    steps = [_start(result.vm)] if is_startable else []
-    return steps + [shell_command("relvmoiscsi pool discard", sr) for sr in unused]
+def _next_of(results: Sequence[Restored]) -> List[str]:
+    """Return the next steps after restores, and after their ends: first the starts, then each unused copy once."""
+    starts, unused = [], []
+    for each in results:
+        if each.status in (restore.DONE, restore.UNDONE) or each.status == restore.KEPT and each.is_halted:
+            starts.append(_start(each.vm))
+        if each.status in (restore.UNDONE, restore.HOME):
+            unused += [disk.sr for disk in each.disks]
+        unused += each.unused_copies
+    return starts + [shell_command("relvmoiscsi pool discard", sr) for sr in dict.fromkeys(unused)]
 
 
 def _start(vm: str) -> str:

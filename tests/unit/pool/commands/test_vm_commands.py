@@ -447,6 +447,11 @@ def test_the_restore_of_several_vms_is_undone_and_one_that_was_not_restored_stop
     ran = pool_command(*words, *(["--yes"] if way == "--yes" else []))
     assert ran.status == 9 and all(word in ran.out for word in ("web: undone", "db: undone", "helper: failed"))
     assert way == "--yes" or "Undo the restore of web, db? [y/N]" in ran.err
+    steps = ran.out[ran.out.index("next: ") + len("next: ") :].split("\n")
+    uuids = [halted.pool.db.get("VM", vm, "uuid") for vm in (halted.web, halted.db_vm)]
+    starts = [f"xe vm-start uuid={uuid}" for uuid in uuids]
+    discard = f"relvmoiscsi pool discard {halted.copy.sr_uuid}"
+    assert [step.strip() for step in steps if step] == [*starts, discard], "each once, and the VMs first"
     assert {vm: halted.disks_of(vm) for vm in before} == before
 
 
