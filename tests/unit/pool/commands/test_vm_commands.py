@@ -256,7 +256,7 @@ def test_nobody_is_asked_for_nothing_and_the_question_counts_what_is_made(office
     type_in("")
     ran = refused(0, ": already there", "clone", "copy", "web", "db", "--same-networks")
     assert "[y/N]" not in ran.err and ran.out.count(": already there") == 2
-    ran = refused(9, "is on the network office", "clone", "copy", "web", "db", "--isolated", "lab")
+    ran = refused(4, "is on the network office", "clone", "copy", "web", "db", "--isolated", "lab")
     assert "[y/N]" not in ran.err and not office.pool.db.refs("network", name_label="lab")
     ran = refused(4, "has disks that are not on the copy", "clone", "copy", "mixed", "--yes")
     assert "mixed: failed" in ran.out and "hostname" not in ran.out
@@ -468,6 +468,10 @@ def test_of_several_vms_one_that_cannot_be_restored_stops_no_other(halted, pool_
     quiet = pool_command(*words, "--dry-run", "-q")
     assert quiet.out == "" and quiet.err.startswith("relvmoiscsi: mixed: The disk ")
     refused(3, "has no disk 7", "restore", "copy", "web", "--disk", "7", "--yes")
+    none = ("restore", "copy", "mixed", "helper")
+    halted.helper(state="Halted")
+    for how in ("--dry-run", "--yes"):
+        refused(4, "helper: ", *none, how)
     type_in("y\n")
     ran = pool_command(*words, *(["--yes"] if way == "--yes" else []))
     assert ran.status == 9 and all(word in ran.out for word in ("web: restored", "db: restored", "mixed: failed"))
