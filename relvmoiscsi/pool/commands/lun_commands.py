@@ -317,7 +317,8 @@ def _attached_answer(results: Sequence[Attached], is_changed: bool) -> Answer:
         elif result.status in (attach.DONE, attach.PARTIAL):
             steps.append(shell_command("relvmoiscsi pool clone --all --isolated night", result.name))
             lines += ["  the other hosts can use the copy now"] if result.status == attach.PARTIAL else []
-    is_partial = any(result.status not in (attach.DONE, attach.ALREADY) for result in results)
+    undone = [result for result in results if result.status not in (attach.DONE, attach.ALREADY)]
+    is_partial = any(is_changed or result.error is None for result in undone)
     status = exit_status([result.error for result in results], is_partial)
     facts = {"changed": is_changed, "attach_results": [result.facts() for result in results]}
     return Answer(facts, "\n".join(lines), status, next_steps=steps, alerts=alerts)

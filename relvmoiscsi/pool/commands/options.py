@@ -58,12 +58,13 @@ def flag(parser: argparse._ActionsContainer, name: str, text: str) -> None:
 
 
 def exit_status(errors: Sequence[Optional[RelvmoiscsiError]], is_partial: bool = False) -> int:
-    """Return the exit status for results with these errors, None for a good result; of a single result, its error's.
+    """Return the exit status for results with these errors, None for a good result.
 
-    `is_partial`: some work is not done, though no result has an error.
+    Where every result has an error, nothing is done in part: the status is the highest of the errors. `is_partial`:
+    some work is done and some is not, whatever the errors; a single result has its error's status all the same.
     """
-    if len(errors) == 1 and errors[0] is not None:
-        return errors[0].exit_status
+    if errors and all(errors) and (len(errors) == 1 or not is_partial):
+        return max(error.exit_status for error in errors if error is not None)
     return Partial.exit_status if is_partial or any(errors) else 0
 
 

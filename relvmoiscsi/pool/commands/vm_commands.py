@@ -186,13 +186,14 @@ class CloneCommand(PoolChange):
             used = ", ".join(map(repr, sorted(set(choice.used_networks(found, copied, wanted).values()))))
             warnings = [printable(clone.SAME_NETWORK.format(used))] if used else []
             todo = [_said(source) for source, each in zip(sources, planned) if each.status == clone.WOULD]
+            plan = _cloned(_of_plan(planned), self._to_know(wanted) if todo else ())
             if todo and not (self.dry_run or self.yes):
-                say("\n".join(["Planned:", _cloned(_of_plan(planned)).for_people()]))
+                say("\n".join(["Planned:", plan.for_people()]))
             for warning in warnings:
                 self.so_far.note(warning)
                 say(warning)
             if self.dry_run:
-                return _cloned(_of_plan(planned))
+                return plan
             if not todo:  # no question for an empty plan
                 return _cloned(planned)
             ask(self, f"Clone {counted(len(todo), 'VM')}?")
@@ -203,8 +204,15 @@ class CloneCommand(PoolChange):
                     calls, pool, found, copy, sources, wanted, partial(self._tell, todo, time.monotonic())
                 )
         is_any = any(each.status == clone.MADE for each in results)
-        # what a person must know before the first start
-        return _cloned(results, clone.TO_KNOW if is_any else [])
+        # a plan has said it before the question
+        return _cloned(results, clone.TO_KNOW if is_any and self.yes else ())
+
+    def _to_know(self, wanted: choice.CloneRequest) -> List[str]:
+        """Return what a person must know before the run: the network of the copies, and what their guests share."""
+        is_new = wanted.isolated == inventory.NULL
+        network = f'The network "{printable(self.given.isolated or "")}" '
+        network += "is made: it has no physical interface." if is_new else "is there already."
+        return [*([network] if wanted.isolated else []), *clone.TO_KNOW]
 
     def _with_networks(
         self, calls: Calls, found: Inventory, copy: Copy, sources: Sequence[VmSource], dry_run: bool
@@ -304,12 +312,14 @@ class RestoreCommand(PoolChange):
             bar = Bar()
             planned = self._of_each(calls, found, copy, vms, bar, dry_run=True)
             todo = [row for row in planned if row.status in _WOULD_BE]
+            to_know = restore.TO_KNOW if todo and not self.end else ()
+            plan = _all_restored(_of_plan(planned), to_know)
             if self.dry_run:
-                return _all_restored(_of_plan(planned))
+                return plan
             if not todo:
                 return _all_restored(planned)
             if not self.yes:
-                say(_all_restored(_of_plan(planned)).for_people())
+                say(plan.for_people())
             halts = "{} is running. The run shuts the VM down and leaves the VM halted. "
             first = "".join(halts.format(printable(row.name)) for row in planned if row.shuts_down)
             ask(self, first + _QUESTIONS[self.end].format(", ".join(printable(row.name) for row in todo)))
@@ -318,7 +328,7 @@ class RestoreCommand(PoolChange):
                 shown = bar
             with self.so_far.work([row.name for row in todo]), shown:
                 results = self._of_each(calls, found, copy, vms, bar, dry_run=False)
-        return _all_restored(results, () if self.end else restore.TO_KNOW)
+        return _all_restored(results, to_know if self.yes else ())  # a plan has said it before the question
 
     def _of_each(
         self, calls: Calls, found: Inventory, copy: Optional[Copy], vms: Sequence[str], bar: Bar, dry_run: bool
@@ -369,7 +379,7 @@ def _all_restored(results: Sequence[Restored], to_know: Sequence[str] = ()) -> A
     if len(results) == 1:
         return _restored(results[0], to_know)
     answers = [_restored(result) for result in results]
-    texts, steps = [each.text for each in answers], [step for each in answers for step in each.next_steps]
+    texts, steps = [each.text for each in answers], _next_of(results)
     rows = [{**each.facts(), "problem": None if each.error is None else str(each.error)} for each in results]
     status = exit_status([each.error for each in results])
     alerts = [f"{each.name}: {each.error}" for each in results if each.error is not None]
@@ -409,17 +419,19 @@ def _restored(result: Restored, to_know: Sequence[str] = ()) -> Answer:
     if result.status == restore.DONE:
         lines.append(f"  later: {shell_command('relvmoiscsi pool restore', home=result.vm)}")
         lines.append(f"  or:    {shell_command('relvmoiscsi pool restore', undo=result.vm)}")
-    return Answer(result.facts(), "\n".join([*map(printable, lines), *to_know]), next_steps=_next_of(result))
+    return Answer(result.facts(), "\n".join([*map(printable, lines), *to_know]), next_steps=_next_of([result]))
 
 
-def _next_of(result: Restored) -> List[str]:
-    """Return the next steps after a restore, and after its end."""
-    unused = result.unused_copies
-    if result.status in (restore.UNDONE, restore.HOME):
-        unused = list(dict.fromkeys(disk.sr for disk in result.disks))
-    is_startable = result.status in (restore.DONE, restore.UNDONE) or result.status == restore.KEPT and result.is_halted
-    steps = [_start(result.vm)] if is_startable else []
-    return steps + [shell_command("relvmoiscsi pool discard", sr) for sr in unused]
+def _next_of(results: Sequence[Restored]) -> List[str]:
+    """Return the next steps after restores, and after their ends: first the starts, then each unused copy once."""
+    starts, unused = [], []
+    for each in results:
+        if each.status in (restore.DONE, restore.UNDONE) or each.status == restore.KEPT and each.is_halted:
+            starts.append(_start(each.vm))
+        if each.status in (restore.UNDONE, restore.HOME):
+            unused += [disk.sr for disk in each.disks]
+        unused += each.unused_copies
+    return starts + [shell_command("relvmoiscsi pool discard", sr) for sr in dict.fromkeys(unused)]
 
 
 def _start(vm: str) -> str:

@@ -32,7 +32,7 @@ from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inv
 #: status of a VM
 MADE, ALREADY, WOULD, FAILED = "cloned", "already there", "would be cloned", "failed"
 
-#: what a person must know about a clone before its first start
+#: what a person must know about clones, and is known before the run
 TO_KNOW = (
     "Each copy has the hostname, the machine SID, the keys and the static addresses of its original.",
     "HA is off for the copies. Xen Orchestra skips the copies in backups (tag xo:no-bak). "

@@ -33,7 +33,7 @@ KEPT, WOULD_KEEP = "kept as it is", "would be kept as it is"
 TO_KNOW = (
     "The next backup of the VM is a full backup, because the disks have other UUIDs. "
     "The VM's snapshots belong to the old disks.",
-    "The old disks are kept. Each is renamed, unless a note above says that it keeps its name. --undo puts the old "
+    "The old disks are kept. Each is renamed, unless a note says that it keeps its name. --undo puts the old "
     "disks back. --home moves the copy's disks to the VM's SR.",
     "Copies are not coalesced: each deleted snapshot lengthens the chain, up to the limit of 30. Use --home or "
     "--undo soon.",

@@ -15,7 +15,7 @@ from kit.pool.errors import XenError
 from kit.pool_lab import Image, Lab
 from relvmoiscsi import wording
 from relvmoiscsi.pool.commands import vm_commands
-from relvmoiscsi.pool.vms import choice
+from relvmoiscsi.pool.vms import choice, clone, restore
 
 pytestmark = pytest.mark.states
 CLONE_ALL = ("clone", "copy", "--all", "--isolated", "lab", "--yes")
@@ -241,6 +241,8 @@ def test_nobody_is_asked_for_nothing_and_the_question_counts_what_is_made(office
     type_in("no\n")
     ran = refused(4, "Clone 1 VM? [y/N]", "clone", "copy", "web", "--isolated", "lab")
     assert "web: would be cloned" in ran.err and "  network 0: office becomes lab" in ran.err
+    told = " ".join(ran.err[: ran.err.index("[y/N]")].split())
+    assert 'The network "lab" is made: ' in told and all(sentence in told for sentence in clone.TO_KNOW)
     refused(2, "use --yes", "clone", "copy", "web", "--json")
     warned = "warning: copies are on the networks of their originals, 'office'"
     ran = pool_command("clone", "copy", "web", "--same-networks", "--yes", "-q")
@@ -249,11 +251,12 @@ def test_nobody_is_asked_for_nothing_and_the_question_counts_what_is_made(office
     ran = pool_command("clone", "copy", "--all", "--same-networks")
     before = ran.err[: ran.err.index("[y/N]")]
     assert warned in " ".join(before.split()), "before the question"
+    assert "hostname" in before and "hostname" not in ran.out and "The network" not in before
     assert ran.status == 9 and "Clone 1 VM? [y/N]" in ran.err and "relvmoiscsi: db: cloned" in ran.err
     type_in("")
     ran = refused(0, ": already there", "clone", "copy", "web", "db", "--same-networks")
     assert "[y/N]" not in ran.err and ran.out.count(": already there") == 2
-    ran = refused(9, "is on the network office", "clone", "copy", "web", "db", "--isolated", "lab")
+    ran = refused(4, "is on the network office", "clone", "copy", "web", "db", "--isolated", "lab")
     assert "[y/N]" not in ran.err and not office.pool.db.refs("network", name_label="lab")
     ran = refused(4, "has disks that are not on the copy", "clone", "copy", "mixed", "--yes")
     assert "mixed: failed" in ran.out and "hostname" not in ran.out
@@ -408,7 +411,7 @@ def test_no_name_is_said_to_be_new_while_the_sr_of_the_original_is_away(halted, 
         halted.pool.db.set("PBD", pbd, "currently_attached", False)
     ran = pool_command(*RESTORE)
     assert ran.status == 0 and "keeps its name: " in ran.out and "kept and renamed" not in ran.out
-    assert "Each is renamed, unless a note above says that it keeps its name." in ran.out
+    assert "Each is renamed, unless a note says that it keeps its name." in ran.out
 
 
 @pytest.mark.parametrize("words", [["restore", "copy", "web"], ["restore", "--undo", "web"]])
@@ -447,6 +450,11 @@ def test_the_restore_of_several_vms_is_undone_and_one_that_was_not_restored_stop
     ran = pool_command(*words, *(["--yes"] if way == "--yes" else []))
     assert ran.status == 9 and all(word in ran.out for word in ("web: undone", "db: undone", "helper: failed"))
     assert way == "--yes" or "Undo the restore of web, db? [y/N]" in ran.err
+    steps = ran.out[ran.out.index("next: ") + len("next: ") :].split("\n")
+    uuids = [halted.pool.db.get("VM", vm, "uuid") for vm in (halted.web, halted.db_vm)]
+    starts = [f"xe vm-start uuid={uuid}" for uuid in uuids]
+    discard = f"relvmoiscsi pool discard {halted.copy.sr_uuid}"
+    assert [step.strip() for step in steps if step] == [*starts, discard], "each once, and the VMs first"
     assert {vm: halted.disks_of(vm) for vm in before} == before
 
 
@@ -460,10 +468,18 @@ def test_of_several_vms_one_that_cannot_be_restored_stops_no_other(halted, pool_
     quiet = pool_command(*words, "--dry-run", "-q")
     assert quiet.out == "" and quiet.err.startswith("relvmoiscsi: mixed: The disk ")
     refused(3, "has no disk 7", "restore", "copy", "web", "--disk", "7", "--yes")
+    none = ("restore", "copy", "mixed", "helper")
+    halted.helper(state="Halted")
+    for how in ("--dry-run", "--yes"):
+        refused(4, "helper: ", *none, how)
     type_in("y\n")
     ran = pool_command(*words, *(["--yes"] if way == "--yes" else []))
     assert ran.status == 9 and all(word in ran.out for word in ("web: restored", "db: restored", "mixed: failed"))
     assert way == "--yes" or "Restore web, db? [y/N]" in ran.err
+    for sentence in restore.TO_KNOW:
+        assert sentence in " ".join(dry.out.split()), "the plan says what is known before"
+        said = " ".join(ran.out.split()), " ".join(ran.err.split())
+        assert [sentence in text for text in said] == [way == "--yes", way != "--yes"], "once, and before a question"
     assert "is not on this copy" in " ".join(ran.out.split())
     for vm in (halted.web, halted.db_vm):
         assert {sr for sr, _ in halted.disks_of(vm).values()} == {halted.pool.db.by_uuid("SR", halted.copy.sr_uuid)}
