@@ -434,13 +434,25 @@ class MemoryDevice(ForwardingDevice):
         self._fence = Fence(device.name)
         self._fence.is_alone = True
         self.chunks: List[Chunk] = []  #: in the order of the writes
+        self._by_place: Dict[int, List[Chunk]] = {}  #: the same, by each PIECE of the device: a run may write millions
 
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
-        found = zip(ranges, super().read(ranges))
-        return [overlaid(data, part.offset, self.chunks) for part, data in found]
+        answers = []
+        for part, data in zip(ranges, super().read(ranges)):
+            pieces, offset = [], part.offset
+            while offset < part.end:
+                end = min((offset // PIECE + 1) * PIECE, part.end)
+                piece = data[offset - part.offset : end - part.offset]
+                pieces.append(overlaid(piece, offset, self._by_place.get(offset // PIECE, ())))
+                offset = end
+            answers.append(b"".join(pieces))
+        return answers
 
     def write(self, chunks: Sequence[Chunk]) -> None:
         self.chunks += chunks
+        for chunk in chunks:
+            for place in range(chunk.offset // PIECE, -(-chunk.end // PIECE)):
+                self._by_place.setdefault(place, []).append(chunk)
 
     def flush(self) -> None:
         pass
