@@ -107,6 +107,14 @@ def test_a_text_that_scsi_id_never_prints_is_neither_recorded_nor_recovered(disk
         engine.recover(disk, scsi_id=wrong)
 
 
+@pytest.mark.parametrize("field", [{"sr_uuid": UUID.upper()}, {"without": ("unknown",)}, {"without": (UUID.upper(),)}])
+def test_a_text_that_is_no_uuid_is_a_usage_error_on_a_finished_lun_too(disk, field):
+    engine.resignature(disk, prepared(disk, scsi_id=SCSI_ID))
+
+    with pytest.raises(UsageError, match="is not a UUID of 36 characters in lower case"):
+        prepared(disk, scsi_id=SCSI_ID, **field)
+
+
 @pytest.mark.parametrize("write", [engine.resignature, engine.copy_unseen])
 def test_a_plan_for_the_clone_is_never_carried_out_on_the_original(disk, tmp_path, write):
     original, clone = str(tmp_path / "original.img"), str(tmp_path / "clone.img")
