@@ -22,6 +22,7 @@ from relvmoiscsi.errors import (
     Refused,
     RelvmoiscsiError,
     Unfinished,
+    UsageError,
     in_state,
 )
 from relvmoiscsi.formats import mapfile, naming
@@ -97,7 +98,7 @@ __all__ += [  # for the other packages, which import nothing from `resignature`;
     "EMPTY_UNIT", "FULL_UNIT", "NEW_IMAGE", "Cost", "LaterCopy", "Plan", "Planned", "Progress", "steps",
     "Lun", "Volume", "database_pools", "databases", "notes", "saved",
     "OneVdiOutlook", "fits", "one_vdi", "refuse_other_content",
-    "copy_unseen", "find_done", "find_unfinished", "goes_back", "has_new_identities", "is_of_another_lun",
+    "copy_unseen", "find_done", "find_unfinished", "goes_back", "is_of_another_lun", "new_sr_of",
     "read_undoable", "refuse_databases", "refuse_left_behind", "vg_names",
 ]  # fmt: skip
 
@@ -136,6 +137,7 @@ class Prepared(NamedTuple):
     state: str  #: of the LUN now: CLEAN, or RESIGNATURED for a second resignature
     plan: Plan
     lun: Lun  #: as read
+    device: str  #: name of the device that the plan is for
     reads: int
     read_batches: int
     cost: Optional[Cost] = None  #: of reducing the LUN to one VDI
@@ -198,7 +200,7 @@ def prepare(
         if selection.cost is not None:
             device.verify_copy(selection.cost.data_bytes)
     return Prepared(
-        state_of(record), made, lun, counting.reads, counting.read_batches, selection.cost, defects,
+        state_of(record), made, lun, device.name, counting.reads, counting.read_batches, selection.cost, defects,
         later_copy=later_copy,
     )  # fmt: skip
 
@@ -263,18 +265,21 @@ def find_done(device: Device, scsi_id: Optional[str] = None) -> Optional[Already
         return None
 
 
-def has_new_identities(device: Device, scsi_id: str) -> bool:
-    """Does the LUN show a new SR to stock tools, after a resignature for this SCSIid, finished or not?
+def new_sr_of(device: Device, scsi_id: str) -> Optional[str]:
+    """Return the UUID of the SR that stock tools see after a resignature for this SCSIid, finished or not.
 
-    False for a LUN without such a resignature. Raises DeviceError.
+    None for a LUN without such a resignature. Each writer of the LUN can write the commit record, so the caller asks
+    the pool whether the SR is on another LUN. Raises DeviceError.
     """
     try:
         label = survey.read_label(device)
         record = read_commit_record(label, device.name)
+        is_after = record is not None and record.kind == RESIGNATURE and record.phase != IN_PROGRESS
+        if not is_after or record is None or record.scsi_id_digest != scsi_id_digest(scsi_id):
+            return None
+        return survey.read_sr_uuid(device, label)
     except (FormatError, Refused, NotFound):
-        return False
-    is_after = record is not None and record.kind == RESIGNATURE and record.phase != IN_PROGRESS
-    return is_after and record is not None and record.scsi_id_digest == scsi_id_digest(scsi_id)
+        return None
 
 
 def _done_before(
@@ -302,6 +307,9 @@ def copy_unseen(device: Device, prepared: Prepared, progress: Optional[Progress]
     Return the plan, with these writes done. `progress` gets the copied bytes and the total bytes. Raises the errors of
     `resignature`.
     """
+    if device.name != prepared.device:  # the same content may be on an original and on its clone
+        problem = f"The plan was prepared for {prepared.device}, not for {device.name}."
+        raise UsageError(problem).advising(f"Prepare a plan for {device.name}.").in_state(NOTHING_WRITTEN)
     if prepared.plan.digests or not prepared.plan.unseen.chunks:
         return prepared
     counting = CountingDevice(device)
@@ -317,8 +325,8 @@ def copy_unseen(device: Device, prepared: Prepared, progress: Optional[Progress]
 
 @promised(device=DEVICE, prepared=an("a Prepared", Prepared), progress=optional(FUNCTION))
 def resignature(device: Device, prepared: Prepared, progress: Optional[Progress] = None) -> Result:
-    """Execute a prepared plan. Raises Refused, Overtaken, Unfinished or DeviceError; the error states
-    the state of the device.
+    """Execute a prepared plan. Raises UsageError for the plan of another device, Refused, Overtaken, Unfinished or
+    DeviceError; the error states the state of the device.
 
     `progress` gets the number of copied bytes that are read back before the commit. Exceptions of `progress` propagate.
     """

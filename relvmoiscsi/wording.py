@@ -117,14 +117,25 @@ def shell_command(own: str, *names: str, **options: Optional[str]) -> str:
     return quoted(*command_words(own, *names, **options))
 
 
+def _escaped(char: str) -> str:
+    """Return a character for $'...'. No word of a command can have a NUL, so a NUL is the text of its escape."""
+    errors = "surrogateescape" if "\udc80" <= char <= "\udcff" else "surrogatepass"
+    return "".join(f"\\x{byte:02x}" for byte in (char if char != "\0" else "\\x00").encode("utf-8", errors))
+
+
 def quoted(*words: str) -> str:
     """Return words as a shell reads them: each is in quotes if it needs quotes, and printable on one line.
 
-    In KEY=VALUE, the value alone has quotes.
+    In KEY=VALUE, the value alone has quotes. A word with control characters, or that is no text, is in $'...', which
+    bash and zsh read.
     """
     shown = []
     for word in words:
-        key, is_set, value = printable(word).partition("=")
+        if not word.isprintable():
+            chars = [char if char.isprintable() and char not in "\\'" else _escaped(char) for char in word]
+            shown.append("$'" + "".join(chars) + "'")
+            continue
+        key, is_set, value = word.partition("=")
         is_pair = bool(is_set) and shlex.quote(key) == key
         shown.append(f"{key}={shlex.quote(value)}" if is_pair else shlex.quote(key + is_set + value))
     return " ".join(shown)

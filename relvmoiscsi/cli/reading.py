@@ -187,10 +187,19 @@ class CheckCommand(DeviceCommand):
             if found.same_identities:
                 is_new = state == engine.RESIGNATURED
                 what = "no finished copy" if is_new else "an untouched copy"
-                verdict, told = f"{self.device}, state {state}, is {what} of {name}: both have the same identities.", []
+                verdict = f"{self.device}, state {state}, is {what} of {name}: both have the same identities"
+                if found.differing:
+                    count = counted(len(found.differing), "place")
+                    verdict += f", but they differ at {count}: the copy is damaged, or one was written since."
+                else:
+                    verdict += "; data was not compared." if self.identities_only else "."
+                told = list(found.differing)
             after = _TAKE_AGAIN if state == engine.RESIGNATURED else self.next_step(state)
+            if found.differing:
+                after = "take the copy again from the array"
             if found.problems[0] == engine.ONE_VDI:
-                verdict, told, after = f"{self.device}, state {state}: {engine.ONE_VDI}", [], ATTACH_IT
+                verdict, told = f"{self.device}, state {state}: {engine.ONE_VDI}", []
+                after = shell_command("relvmoiscsi check", self.device, **self.login)
             if found.problems[0].startswith(engine.EXCHANGED):
                 after = shell_command("relvmoiscsi check", name, original=self.device)
             if found.problems[0].startswith("The original is another SR"):

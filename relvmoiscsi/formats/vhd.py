@@ -144,6 +144,8 @@ _FIELDS_OF_LOCATORS: Tuple[Field[Any], ...] = (
 
 #: entry of the block allocation table: the image does not have the block
 UNUSED_ENTRY = b"\xff\xff\xff\xff"
+#: of 2 MiB, for twice 2 TiB, which is the end of what entries can address: the writer of a LUN claims the number
+_MOST_BLOCKS = 1 << 21
 
 _NO_LOCATOR = LocatorEntry.code.encode(LOCATOR_NONE)  #: the start of an unused entry
 Sealed = TypeVar("Sealed", bound=SealedRecord)
@@ -217,6 +219,9 @@ def read_vhd(
     _verify("VHD header", header, header_place)
     if header.reserved1 or header.reserved2.strip(b"\0"):
         raise Unsupported("VHD header", header_place, "its reserved bytes are in use")
+    if header.max_bat_entries > _MOST_BLOCKS:
+        problem = f"its block table has {header.max_bat_entries} entries, and the largest VHD needs {_MOST_BLOCKS}"
+        raise Unsupported("VHD header", header_place, problem)
     table_end = header.table_offset + 4 * header.max_bat_entries
     if header.table_offset < HEAD_BYTES or table_end > volume_size:
         raise Malformed("VHD header", header_place, f"its block table ends at {table_end} of {volume_size}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""List the LUNs behind a target, and read what each LUN reports about itself; thousands of LUNs at the same time."""
+"""List the LUNs behind a target, and read what each LUN reports about itself; some thousand LUNs at the same time."""
 
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
@@ -18,6 +18,7 @@ PAUSE_SECONDS = 0.1
 _PAGE_BYTES = 0x1000  #: enough for dozens of designators, and every device accepts this allocation length
 _LIST_BYTES = 8192
 _MAX_LIST_BYTES = 16 + 8 * 65536
+_AT_ONCE = 2048  #: LUNs in one round trip; the answers of a LUN may take 9 KiB of memory
 _DISK = 0  #: peripheral device type
 #: other types. Source: SPC-5 6.7.2
 _TYPES = {
@@ -158,6 +159,9 @@ def _until_ready(
     link: Link, luns: Sequence[bytes], once: Callable[[Link, Sequence[bytes]], List[LunInfo]], waits: bool = True
 ) -> List[LunInfo]:
     """Read the LUNs, and repeat the read for LUNs that had a unit attention, and with `waits` for busy LUNs."""
+    if len(luns) > _AT_ONCE:
+        parts = [luns[start : start + _AT_ONCE] for start in range(0, len(luns), _AT_ONCE)]
+        return [one for part in parts for one in _until_ready(link, part, once, waits)]
     found = once(link, luns)
     repeated = (Verdict.LATER, Verdict.LOOK_AGAIN) if waits else (Verdict.LOOK_AGAIN,)
     for _ in range(TRIES - 1):

@@ -27,6 +27,7 @@ from relvmoiscsi.lun.users import Question
 
 _CALL_LOCK_SECONDS = 600.0  #: the wait of a driver for LVM commands and other calls, within the deadline
 _TELL_SECONDS = 1.0
+_OVERRIDE = " If this is wrong, override with --not-in-use."
 
 #: the locks of a write that a LUN may need, as values of JSON
 SM_LOCK, LVM_LOCKS = "SM's LVM lock", "LVM's locks"
@@ -34,8 +35,9 @@ DISK_LOCKS = (SM_LOCK, LVM_LOCKS)  #: of a LUN that the LVM of this machine sees
 #: the same where SM is not, or where the process has SM's lock already
 LOCKS_BESIDE_SM = tuple(lock for lock in DISK_LOCKS if lock != SM_LOCK)
 
-#: raises Refused if the pool uses the LUN; takes the UUIDs of the SRs that the LUN will no longer hold
-VerifyUnused = Callable[[Sequence[str]], None]
+#: raises Refused if the pool uses the LUN; takes the UUIDs of the SRs that the LUN will no longer hold. With True, the
+#: LUN holds the SR of a finished run, and Refused says that the pool contradicts the run
+VerifyUnused = Callable[[Sequence[str], bool], None]
 
 
 class ReadGuard(Guard):
@@ -46,6 +48,11 @@ class ReadGuard(Guard):
 
     def ask(self, replaced: Sequence[str], new_sr: str = "") -> PoolAnswer:
         return users.ask_pool(Question(self._scsi_id, replaced), new_sr, self._host)
+
+    def verify_finished(self, sr_uuid: str) -> None:
+        answer = users.ask_pool(Question(self._scsi_id, [sr_uuid], is_finished=True), "", self._host)
+        if answer.uuid is not None:  # a pool that does not answer contradicts nothing, and nothing is written
+            answer.verify()
 
     def held(self, vg_names: Sequence[str], replaced: Sequence[str]) -> ContextManager[None]:
         raise RuntimeError("a bug: the LUN is open for reading only")
@@ -73,11 +80,13 @@ class WriteGuard(ReadGuard):
         return in_call(self.hold, self._locks if vg_names else [], list(vg_names), list(replaced))
 
     @contextmanager
-    def hold(self, locks: Sequence[str], vg_names: Sequence[str], replaced: Sequence[str]) -> Iterator[None]:
+    def hold(
+        self, locks: Sequence[str], vg_names: Sequence[str], replaced: Sequence[str], is_finished: bool = False
+    ) -> Iterator[None]:
         """Hold the locks for the block, and ask under the locks who uses the LUN. Raises Refused before the block.
 
-        This is the only place that takes a lock of the change of identities. For a child process, the parent calls it
-        (host.own_process).
+        With `is_finished`, the pool is asked about a finished run, whose SR is `replaced`. This is the only place that
+        takes a lock of the change of identities. For a child process, the parent calls it (host.own_process).
         """
         with ExitStack() as held:
             if SM_LOCK in locks:
@@ -85,7 +94,7 @@ class WriteGuard(ReadGuard):
             if LVM_LOCKS in locks:
                 held.enter_context(lvm_locks(vg_names, timeout=self._lock_seconds()))
             with in_state(NOTHING_WRITTEN):
-                self._verify_unused(replaced)
+                self._verify_unused(replaced, is_finished)
             yield
 
 
@@ -96,7 +105,7 @@ class CommandGuard(WriteGuard):
         self, name: str, scsi_id: Optional[str], permission: Permission, host: Host, locks: Sequence[str] = ()
     ) -> None:
         super().__init__(
-            scsi_id, host, locks, lambda: opened.LOCK_SECONDS, lambda replaced: self.ask(replaced).verify()
+            scsi_id, host, locks, lambda: opened.LOCK_SECONDS, lambda replaced, _: self.ask(replaced).verify()
         )
         self._name, self._permission = name, permission
 
@@ -105,7 +114,7 @@ class CommandGuard(WriteGuard):
         if self._permission.not_in_use:
             return answer._replace(is_overridden=answer.objection is not None or answer.is_missing)
         if answer.objection is not None:
-            answer.objection.message += " If this is wrong, override with --not-in-use."
+            answer.objection.message += _OVERRIDE
             return answer
         if not answer.is_missing or self._permission.scsi_id is not None:
             return answer
@@ -125,6 +134,15 @@ class CommandGuard(WriteGuard):
             )
         return answer._replace(objection=Refused(missing))
 
+    def verify_finished(self, sr_uuid: str) -> None:
+        if self._permission.not_in_use:
+            return
+        try:
+            super().verify_finished(sr_uuid)
+        except Refused as refused:
+            refused.message += _OVERRIDE
+            raise
+
     def held(self, vg_names: Sequence[str], replaced: Sequence[str]) -> ContextManager[None]:
         return unwritten(super().held(vg_names, replaced))
 
@@ -139,6 +157,10 @@ class CallGuard(WriteGuard):
 
     def ask(self, replaced: Sequence[str], new_sr: str = "") -> PoolAnswer:
         return users.ASKED_BEFORE
+
+    def verify_finished(self, sr_uuid: str) -> None:
+        with in_call(self.hold, [], [], [sr_uuid], True):
+            pass
 
 
 def wait_seconds(deadline: Deadline, seconds: float) -> float:

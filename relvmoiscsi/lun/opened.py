@@ -84,6 +84,10 @@ class Guard(ABC):
         """
 
     @abstractmethod
+    def verify_finished(self, sr_uuid: str) -> None:
+        """Raise Refused where the pool contradicts a finished run that has left this SR on the LUN."""
+
+    @abstractmethod
     def held(self, vg_names: Sequence[str], replaced: Sequence[str]) -> ContextManager[None]:
         """Hold the locks of a write for the block, and ask under the locks who uses the LUN. No names: no locks.
 
@@ -96,6 +100,9 @@ class ImageGuard(Guard):
 
     def ask(self, replaced: Sequence[str], new_sr: str = "") -> PoolAnswer:
         return PoolAnswer("This is an image file: no pool was asked whether it is in use.")
+
+    def verify_finished(self, sr_uuid: str) -> None:
+        pass
 
     @contextmanager
     def held(self, vg_names: Sequence[str], replaced: Sequence[str]) -> Iterator[None]:

@@ -65,12 +65,7 @@ def users_of(scsi_id: str, pool: PoolRecords, look: Look = scsi_id_at, here: str
     """
     attached: Dict[str, bool] = {}  # SRs with a PBD on the LUN
     for pbd in pool.pbds.values():
-        roots = _DEVICES if here and pbd.get("host") == here else SAME_EVERYWHERE
-        values = [str(value) for value in pbd.get("device_config", {}).values()]
-        paths = (path.strip() for value in values for path in value.split(","))
-        if any(names_lun(value, scsi_id) for value in values) or any(
-            path.startswith(roots) and look(path) == scsi_id for path in paths
-        ):
+        if names_in_pbd(scsi_id, pbd, look, here):
             ref = str(pbd.get("SR"))
             attached[ref] = attached.get(ref, False) or bool(pbd.get("currently_attached"))
     found: List[User] = []
@@ -93,6 +88,16 @@ def users_of(scsi_id: str, pool: PoolRecords, look: Look = scsi_id_at, here: str
             sentence = f"This LUN is the VDI {name_of(vdi)} of the SR {name_of(sr)}."
             found.append(User(sentence, sr, str(vdi.get("SR")), vdi))
     return found
+
+
+def names_in_pbd(scsi_id: str, pbd: Mapping[str, Any], look: Look, here: str) -> bool:
+    """Does the device-config of a PBD name the LUN, or lead to the LUN by a path that this host may follow?"""
+    roots = _DEVICES if here and pbd.get("host") == here else SAME_EVERYWHERE
+    values = [str(value) for value in pbd.get("device_config", {}).values()]
+    paths = (path.strip() for value in values for path in value.split(","))
+    return any(names_lun(value, scsi_id) for value in values) or any(
+        path.startswith(roots) and look(path) == scsi_id for path in paths
+    )
 
 
 def ids_named(pool: PoolRecords) -> List[str]:

@@ -7,7 +7,8 @@ consent to a proposal. It takes the locks, asks again who uses the LUN, writes, 
 The step of `resignature` for each state of the LUN:
 
     no run; or a finished run, with `again`                     a new run
-    a finished run for this LUN                                 AlreadyDone
+    a finished run for this LUN                                 AlreadyDone, or a refusal where the pool has its SR on
+                                                                another LUN: a stranger may have written the record
     a run interrupted before its commit                         roll back, then a new run
     a run interrupted after its commit                          finish, with the ids on the LUN
     the same, and the LUN is a copy of the run's LUN,
@@ -167,7 +168,7 @@ def resignature_of(
             with in_state(NOTHING_WRITTEN):
                 found = engine.find_done(lun.device, lun.scsi_id)
             if found is not None:
-                return lun, _finished(lun, request, found)
+                return lun, _finished(lun, request, _verified(lun, found))
 
     def work(lun: OpenLun) -> Union[CompletedRun, AlreadyDone]:
         asked = request._replace(scsi_id=lun.scsi_id)
@@ -202,6 +203,9 @@ def recover(
                 found = engine.inspect(lun.device)
                 if found.problem is not None:
                     raise found.problem
+                done = engine.find_done(lun.device, lun.scsi_id)
+                if done is not None:
+                    _verified(lun, done)
             return found
         return _of_earlier(lun, Recovery(earlier), lambda device: engine.recover(device, earlier, lun.scsi_id), consent)
 
@@ -268,6 +272,13 @@ def _carried_out(
     return lun, done._replace(stale=lun.refresh()) if isinstance(done, CompletedRun) else done
 
 
+def _verified(lun: OpenLun, done: AlreadyDone) -> AlreadyDone:
+    """Return what a finished run has left. Raises Refused where the pool has that SR on another LUN."""
+    with in_state(NOTHING_WRITTEN):
+        lun.guard.verify_finished(done.sr_uuid)
+    return done
+
+
 def _finished(lun: OpenLun, request: ResignatureRequest, done: AlreadyDone) -> AlreadyDone:
     """Return what a finished run has left, with the content. Raises Refused where that does not fit the request."""
     with in_state(NOTHING_WRITTEN):
@@ -317,7 +328,7 @@ def resignature(
             prepared = engine.prepare(lun.device, entropy, request)
     with _since(recovered):
         if isinstance(prepared, AlreadyDone):
-            return prepared
+            return _verified(lun, prepared)
         proposal = NewRun(prepared)
         _ask(lun, proposal, consent)
         if prepared.cost is not None:  # the copy is written before the locks, and takes long
@@ -341,7 +352,7 @@ def plan(lun: OpenLun, request: ResignatureRequest, entropy: Entropy) -> Union[N
             problem.advising(f"The same call without --dry-run {goes_on}.")
         raise
     if isinstance(prepared, AlreadyDone):
-        return prepared
+        return _verified(lun, prepared)
     proposal = NewRun(prepared)
     proposal.pool = lun.guard.ask(proposal.replaced, proposal.new_sr)
     return proposal

@@ -4,6 +4,8 @@
     by SCSIid       an SR or VDI of the pool has data on the LUN                           refused
     by SR           the pool has the SR that the run takes off the LUN, and known_sr.py
                     cannot tell that the LUN is a copy                                     refused
+    finished run    the LUN says that it was resignatured, and the pool has its SR on
+                    another LUN: nothing is written, and the caller hears of no success    refused
     nobody asked    no pool has answered: the caller must name the LUN                     refused without a name
     on this host    an exclusive open finds the users (host.disk); host.xapi.stale_volumes: what to do about volumes
 
@@ -24,7 +26,15 @@ from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_xapi
 from relvmoiscsi.known_sr import KnownSr
 from relvmoiscsi.lun.opened import PoolAnswer
-from relvmoiscsi.lun.pool_records import SAME_EVERYWHERE, Look, PoolRecords, name_of, read_pool, users_of
+from relvmoiscsi.lun.pool_records import (
+    SAME_EVERYWHERE,
+    Look,
+    PoolRecords,
+    name_of,
+    names_in_pbd,
+    read_pool,
+    users_of,
+)
 from relvmoiscsi.wording import shell_command
 
 XAPI_SECONDS = 10.0  #: the time limit of a command for one answer of xapi
@@ -59,7 +69,7 @@ def answers_of_disks(scsi_id: str) -> List[str]:
 
 
 class Question(NamedTuple):
-    """A LUN that a run will write to, as the pool may know the LUN."""
+    """A LUN that a run will write to, or that holds a finished run, as the pool may know the LUN."""
 
     scsi_id: Optional[str]  #: None for a device without a SCSIid
     replaced: Sequence[str] = ()  #: UUIDs of the SRs that the LUN holds before the run, and not after it
@@ -68,6 +78,7 @@ class Question(NamedTuple):
     clone_of: str = ""  #: UUID of an SR; the caller has said that the LUN is a clone of this SR
     look: Look = scsi_id_at
     answers: Callable[[str], Sequence[str]] = answers_of_disks
+    is_finished: bool = False  #: by its commit record, the LUN has new identities: `replaced` is the SR that it holds
 
 
 class MayBeSr(Refused):
@@ -91,10 +102,12 @@ def verify_unused(lun: Question, xapi: Xapi) -> None:
 
 
 def objection(lun: Question, pool: PoolRecords, hosts: Callable[[], Hosts]) -> Optional[Refused]:
-    """Return why the pool forbids a write to the LUN; None where it does not.
+    """Return why the pool forbids a write to the LUN, or contradicts its finished run; None where it does neither.
 
     `hosts` is called only where the pool has the SR of the LUN.
     """
+    if lun.is_finished:
+        return _contradiction(lun, pool, hosts)
     found = users_of(lun.scsi_id, pool, lun.look, lun.here) if lun.scsi_id is not None else []
     users = [user for user in found if not user.is_own and user.sr_ref != lun.own_sr]
     if users:
@@ -124,31 +137,72 @@ def objection(lun: Question, pool: PoolRecords, hosts: Callable[[], Hosts]) -> O
     return None
 
 
-def _unless_attached_elsewhere(lun: Question, sr: KnownSr, hosts: Hosts) -> Optional[Refused]:
-    """Return the refusal of a LUN that may be the SR itself; None where the LUN is a copy for certain."""
+def sr_elsewhere(lun: Question, pool: PoolRecords) -> Optional[KnownSr]:
+    """Return the SR of a finished run that the pool has, and not on this LUN; None where the run is to be believed.
+
+    Each writer of the raw LUN can write a commit record, without any new identity. So the record counts if the pool has
+    no such SR, has just introduced the SR, or has the SR on this LUN. Then no PBD of the SR names another LUN alone.
+    """
+    for sr_uuid in lun.replaced if lun.scsi_id is not None else ():
+        assert lun.scsi_id is not None
+        sr = known_sr.find_sr(sr_uuid, pool.srs, pool.pbds)
+        if sr is None or sr.is_new():
+            continue
+        others = [pbd for pbd in sr.pbds if not names_in_pbd(lun.scsi_id, pbd, lun.look, lun.here)]
+        is_here = any(user.sr_ref == sr.ref for user in users_of(lun.scsi_id, pool, lun.look, lun.here))
+        if not is_here or any(known_sr.luns_of_pbd(pbd, _follow(lun)) for pbd in others):
+            return sr
+    return None
+
+
+def _contradiction(lun: Question, pool: PoolRecords, hosts: Callable[[], Hosts]) -> Optional[Refused]:
+    """Return the refusal of a finished run whose SR the pool has, and not on this LUN."""
+    sr = sr_elsewhere(lun, pool)
+    if sr is None:
+        return None
+    return Refused(
+        f"The label of the LUN with the SCSIid {lun.scsi_id} says that the LUN was resignatured. But the LUN holds the "
+        f"SR {name_of(sr.record)} of this pool, which is not on this LUN. {_pbds_told(lun, sr, hosts())} If this LUN "
+        "is a clone, run `relvmoiscsi resignature --again` for the LUN on a host: the clone gets new identities. If "
+        f"this LUN is the SR, give its PBDs the SCSIid {lun.scsi_id}, and plug them."
+    )
+
+
+def _follow(lun: Question) -> known_sr.Follow:
+    """Return the function that follows those device paths of PBDs that this host can follow."""
 
     def follow(pbd: Mapping[str, Any], path: str) -> Optional[str]:
         return lun.look(path) if path.startswith(SAME_EVERYWHERE) or lun.here and pbd.get("host") == lun.here else None
 
-    if sr.is_attached_elsewhere(hosts.live, follow):
+    return follow
+
+
+def _pbds_told(lun: Question, sr: KnownSr, hosts: Hosts) -> str:
+    """Return a sentence on each PBD of the SR, with its host and its LUN."""
+    told = []
+    for pbd in sr.pbds:
+        luns = known_sr.luns_of_pbd(pbd, _follow(lun))
+        state = "attached" if pbd.get("currently_attached") else "detached"
+        where = f"the SCSIid {' and '.join(luns)}" if luns else "no SCSIid"
+        told.append(f"The PBD of {hosts.called(pbd)} is {state}, with {where}.")
+    return " ".join(told) or "The SR has no PBD."
+
+
+def _unless_attached_elsewhere(lun: Question, sr: KnownSr, hosts: Hosts) -> Optional[Refused]:
+    """Return the refusal of a LUN that may be the SR itself; None where the LUN is a copy for certain."""
+    if sr.is_attached_elsewhere(hosts.live, _follow(lun)):
         return None
     attached = [pbd for pbd in sr.pbds if pbd.get("currently_attached") and pbd.get("host") in hosts.live]
     uuid, scsi_id = sr.record.get("uuid"), lun.scsi_id
     names = ", ".join(hosts.called(pbd) for pbd in attached)
     why = f"The attached PBD of {names} names no SCSIid." if attached else "No live host has that SR attached."
-    told = []
-    for pbd in sr.pbds:
-        luns, state = known_sr.luns_of_pbd(pbd, follow), "attached" if pbd.get("currently_attached") else "detached"
-        where = f"the SCSIid {' and '.join(luns)}" if luns else "no SCSIid"
-        told.append(f"The PBD of {hosts.called(pbd)} is {state}, with {where}.")
-    pbds = " ".join(told) or "The SR has no PBD."
     is_being_plugged = "plug" in sr.record.get("current_operations", {}).values()
     busy = "A plug of the SR is under way: try again when the plug has ended. " if is_being_plugged else ""
     return MayBeSr(
         f"The LUN with the SCSIid {scsi_id} holds the SR {name_of(sr.record)} of this pool. {why} This LUN may be that "
-        f"SR under a new SCSIid. {pbds} {busy}If this LUN is the SR, give its PBDs the SCSIid {scsi_id}, and plug them."
-        f" If this LUN is a clone, plug the SR on its own LUN first. If the SR is not needed, run "
-        f"`{shell_command('xe sr-forget', f'uuid={uuid}')}`.",
+        f"SR under a new SCSIid. {_pbds_told(lun, sr, hosts)} {busy}If this LUN is the SR, give its PBDs the SCSIid "
+        f"{scsi_id}, and plug them. If this LUN is a clone, plug the SR on its own LUN first. If the SR is not needed, "
+        f"run `{shell_command('xe sr-forget', f'uuid={uuid}')}`.",
         str(uuid),
     )
 

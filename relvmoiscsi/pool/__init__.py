@@ -22,5 +22,5 @@
     marks        relvmoiscsi's records in other_config
     progress     bars in a terminal, lines elsewhere
 
-The package needs the module XenAPI: `pip install .[pool]` in a clone, or dom0's module. No other package needs XenAPI.
+The package needs the module XenAPI: dom0's, or `pip install '.[pool]'` in a clone. No other package needs XenAPI.
 """

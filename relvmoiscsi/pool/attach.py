@@ -315,7 +315,7 @@ class _LunWork:
             self._own_ids.add(lun.scsi_id)
             if row.steps:
                 self._held.verify(calls)
-                row = introduce(calls, row, self._run)
+                row = introduce(calls, pool, row, self._run)
         return row
 
     def end(self, calls: Calls, row: LunPlan) -> Attached:
@@ -381,16 +381,21 @@ def create(calls: Calls, pool: Pool, lun: PoolLun, is_unplugged: bool) -> None:
 
 
 def identified(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
-    """Probe a resignatured LUN and return the LUN with its new SR. Raises PoolFailure, Refused."""
+    """Probe a resignatured LUN and return the LUN with its new SR. Raises PoolFailure, Refused.
+
+    Each writer of the raw LUN can write that the LUN was resignatured. So the SR must be another SR than before, and no
+    SR of the pool that is on another LUN.
+    """
     now = luns.probe(calls, pool, lun)
     if now.kind != RESIGNATURED or not now.sr_uuid:
         raise PoolFailure(f"The LUN was resignatured, but its probe reports {now.kind}. {now.problem}".strip())
+    attach_plan.verify_new(pool, lun, now.sr_uuid)
     attach_plan.verify_no_database(pool, lun.scsi_id, now.metadata_of)
     of_sr = now.of_sr or lun.of_sr
     return lun._replace(kind=RESIGNATURED, sr_uuid=now.sr_uuid, of_sr=of_sr, old_vdis=now.old_vdis)
 
 
-def introduce(calls: Calls, row: LunPlan, run: str) -> LunPlan:
+def introduce(calls: Calls, pool: Pool, row: LunPlan, run: str) -> LunPlan:
     """Introduce the SR of the LUN with marks, on no host; return the plan with the SR. Raises PoolFailure, Refused."""
     if not row.introduces:
         for key, text in row.marks.items():  # keys that another client has set meanwhile keep their values
@@ -404,10 +409,13 @@ def introduce(calls: Calls, row: LunPlan, run: str) -> LunPlan:
     except PoolFailure as failure:
         if failure.code != "SR_UUID_EXISTS":
             raise
-        ref = str(calls.call("SR.get_by_uuid", lun.sr_uuid))  # XenAPI lost the first answer and repeated the call
+        # XenAPI lost the first answer and repeated the call, if the pool did not have the SR before
+        is_lost_answer = pool.sr_by_uuid(lun.sr_uuid) is None
+        ref = str(calls.call("SR.get_by_uuid", lun.sr_uuid))
         record: Record = calls.call("SR.get_record", ref)
-        attach_plan.verify_same(record, lun)
+        now = pool._replace(srs={**pool.srs, ref: record}, pbds=calls.records("PBD"))
+        attach_plan.verify_same(now, ref, lun, is_begun=is_lost_answer)
         missing = attach_plan.missing_marks(record, lun, run)
-        return introduce(calls, row._replace(sr=ref, name=str(record["name_label"]), marks=missing), run)
+        return introduce(calls, now, row._replace(sr=ref, name=str(record["name_label"]), marks=missing), run)
     calls.call("SR.set_other_config", ref, attach_plan.marks_of(lun, run))
     return row._replace(sr=ref)

@@ -8,14 +8,15 @@ of `attach`; `attach` executes no other step.
 import threading
 from typing import AbstractSet, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
+from relvmoiscsi import known_sr
 from relvmoiscsi.errors import Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool import hosts, jobs, records, vdis
 from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.pool.hosts import HostPlan
-from relvmoiscsi.pool.luns import ATTACHED, RESIGNATURED, UNTOUCHED, PoolLun
+from relvmoiscsi.pool.luns import ATTACHED, RESIGNATURED, UNFINISHED, UNTOUCHED, PoolLun
 from relvmoiscsi.pool.records import ORIGINAL_SR, RUN, SCSI_ID, Pool
-from relvmoiscsi.wording import shown_time
+from relvmoiscsi.wording import shell_command, shown_time
 
 #: kinds of steps
 RESIGNATURE, INTRODUCE, MARK, CREATE_PBD, PLUG = "resignature", "introduce", "mark", "create PBD", "plug"
@@ -161,7 +162,7 @@ def plan(
             if lun.kind == RESIGNATURED and wanted.attaches:
                 verify_no_database(pool, lun.scsi_id, lun.metadata_of)
             if sr is not None and wanted.attaches:
-                verify_same(pool.srs[sr], lun)
+                verify_same(pool, sr, lun, pool.is_begun(lun.scsi_id))
         except Refused as refusal:
             planned.append(row._replace(refusal=refusal))
             continue
@@ -263,13 +264,40 @@ def verify_no_database(pool: Pool, scsi_id: str, metadata_of: Sequence[str]) -> 
         )
 
 
-def verify_same(record: Record, lun: PoolLun) -> None:
-    """Raises Refused where the pool's SR with the UUID of the LUN's SR is on another LUN, or has another type."""
-    marked_for = record["other_config"].get(SCSI_ID, lun.scsi_id)
-    if record["type"] != lun.portal.sr_type.stock or marked_for != lun.scsi_id:
+def verify_new(pool: Pool, lun: PoolLun, sr_uuid: str) -> None:
+    """Raises Refused where the SR on a resignatured LUN is the SR from before, or an SR of the pool on another LUN.
+
+    `lun` is the LUN as it was before. A LUN whose run was interrupted may hold its new SR since then.
+    """
+    sr = pool.sr_by_uuid(sr_uuid)
+    was_same = lun.kind in UNTOUCHED and lun.kind != UNFINISHED and sr_uuid == lun.sr_uuid
+    if was_same or sr is not None and pool.is_on(sr, lun.scsi_id) is False:
+        raise Refused(
+            f"The label of the LUN {lun.scsi_id} says that the LUN was resignatured, but the LUN holds the old SR "
+            f"{sr_uuid}. Nothing was attached. Run `relvmoiscsi resignature --again` for the LUN on a host, then "
+            "repeat the command."
+        )
+
+
+def verify_same(pool: Pool, sr: str, lun: PoolLun, is_begun: bool) -> None:
+    """Raises Refused where `attach` has not made the pool's SR with the UUID of the LUN's SR for this LUN.
+
+    A run that was killed behind SR.introduce leaves an SR without marks, which no host has had. `is_begun`: a run of
+    this pool has begun to attach the LUN.
+    """
+    record = pool.srs[sr]
+    marks, known = record["other_config"], known_sr.find_sr(lun.sr_uuid, pool.srs, pool.pbds)
+    is_here = marks.get(SCSI_ID, lun.scsi_id) == lun.scsi_id and pool.is_on(sr, lun.scsi_id) is not False
+    if record["type"] != lun.portal.sr_type.stock or not is_here:
         raise Refused(
             f"The pool has an SR {lun.sr_uuid} already, of type {record['type']} and on another LUN than "
             f"{lun.scsi_id}. If that SR is not needed, run `xe sr-forget`, then repeat the command."
+        )
+    is_without_marks = {SCSI_ID, RUN, ORIGINAL_SR}.isdisjoint(marks)
+    if is_without_marks and not (is_begun and known is not None and known.is_new()):
+        raise Refused(
+            f"The pool has an SR {lun.sr_uuid} already, which `relvmoiscsi pool attach` has not introduced. If that SR "
+            f"is not needed, run `{shell_command('xe sr-forget', f'uuid={lun.sr_uuid}')}`, then repeat the command."
         )
 
 

@@ -11,6 +11,7 @@ from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.scsi_id_text import names_lun
 from relvmoiscsi.sr_types import HBA_SR, ISCSI_SR, OWN_TYPES, STOCK_TYPES, SrType
+from relvmoiscsi.wording import shell_command
 
 LVM_TYPES = (*STOCK_TYPES, "lvm")  #: clones of these SRs can be resignatured
 
@@ -214,6 +215,21 @@ def verify_copy(pool: Pool, sr: str) -> None:
             "The SR {!r} ({}) was not introduced by `relvmoiscsi pool attach`: give the SR of an attached copy.".format(
                 record["name_label"], record["uuid"]
             )
+        )
+
+
+def verify_on_own_lun(pool: Pool, sr: str) -> None:
+    """Raises Refused where a PBD of a copy leads to another LUN than the mark of the copy names."""
+    record = pool.srs[sr]
+    marked = str(record["other_config"].get(SCSI_ID, ""))
+    named = {str(pbd["device_config"].get("SCSIid", "")) for _, pbd in pool.pbds_of(sr).values()} - {"", marked}
+    if marked and named:
+        uuid, luns = record["uuid"], ", ".join(sorted(named))
+        correct = shell_command("xe sr-param-set", f"uuid={uuid}", f"other-config:{SCSI_ID}={min(named)}")
+        raise Refused(
+            f"The SR {record['name_label']!r} ({uuid}) is marked as a copy on the LUN {marked}, but its PBDs name the "
+            f"LUN {luns}. The SR may be an original. Nothing was changed. If the SR is a copy, correct the mark: "
+            f"`{correct}`."
         )
 
 

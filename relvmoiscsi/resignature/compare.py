@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Compare an original and its clone: the LUNs must share no identity and differ in nothing else, byte for byte."""
 
-from typing import List, NamedTuple, Optional, Sequence, Tuple
+from typing import Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.arguments import DEVICE, FUNCTION, an, optional, promised, some
 from relvmoiscsi.device import Chunk, Device, Range, overlaid
 from relvmoiscsi.errors import Truncated
+from relvmoiscsi.formats.lvm.vg import LogicalVolume
 from relvmoiscsi.resignature.planning import identity_check, volume_writes
 from relvmoiscsi.resignature.protocol.commit_record import CommitRecord, read_commit_record
 from relvmoiscsi.resignature.protocol.run_record import Run, joined
@@ -31,6 +32,7 @@ class Comparison(NamedTuple):
     bytes_compared: int
     left_behind: Tuple[str, ...] = ()  #: UUIDs of VDIs of the original that the clone does not hold
     same_identities: bool = False  #: whether the clone has every identity of the original, and no other
+    differing: Tuple[str, ...] = ()  #: of such a clone: the problems that name a place where its bytes differ
 
 
 @promised(
@@ -45,6 +47,7 @@ def compare(
     """Compare an original and its clone.
 
     `data` are the ranges in which guest data is compared: None for all, () for identities and metadata alone.
+    In a clone with the same identities, the bytes of all LVs must be the same there, MGT among them.
     `progress` gets the number of bytes compared so far, and the number of all bytes to compare. Raises FormatError,
     Refused or NotFound for a LUN without an SR.
     """
@@ -58,7 +61,11 @@ def compare(
     ids, problems = identity_check.pairing(one, other), identity_check.shared_identities(before, after)
     if problems:
         is_same = identity_check.identities(before).keys() == identity_check.identities(after).keys()
-        return Comparison(problems if ids is not None else [*problems, _ELSEWHERE], 0, (), is_same)
+        if ids is None:
+            return Comparison([*problems, _ELSEWHERE], 0, (), is_same)
+        spans = _within(before.vg.lvs, before, original, clone, data) if is_same else []
+        differing = _differing(original, clone, spans, [], progress)
+        return Comparison([*problems, *differing], sum(span.length for span in spans), (), is_same, tuple(differing))
     record = read_commit_record(label, clone.name)
     run = earlier_run.run_or_none(clone_cache, record, label)
     is_one = run is not None and run.one is not None and run.ids.new_sr == after.sr_uuid
@@ -80,18 +87,25 @@ def compare(
     fields = volume_writes.content_fields(one.vg, changes)
     writes = volume_writes.content_writes(one.vg, changes, fields, cache.read, original.block_size)
     allowed = [Chunk(write.offset, write.new) for write in writes]
-    # outside the extents of volumes is metadata of LVM
-    owned = sorted(part for volume in one.volumes for part in one.vg.ranges(volume.lv, 0, one.vg.size_of(volume.lv)))
+    spans = _within([volume.lv for volume in one.volumes], one, original, clone, data)
+    problems += _differing(original, clone, spans, allowed, progress)
+    if problems and not is_of_original:
+        problems.insert(0, _another_sr(before, after, record, run))
+    return Comparison(problems, sum(span.length for span in spans), tuple(missing))
+
+
+def _within(
+    lvs: Iterable[LogicalVolume], lun: Lun, original: Device, clone: Device, data: Optional[Sequence[Range]]
+) -> List[Range]:
+    """The parts of `data`, or of all data of both devices, in the extents of these LVs: elsewhere is LVM's metadata."""
+    owned = sorted(part for lv in lvs for part in lun.vg.ranges(lv, 0, lun.vg.size_of(lv)))
     spans = []
     for part in joined([*original.data_ranges(), *clone.data_ranges()]) if data is None else data:
         for extent in owned:
             first, last = max(part.offset, extent.offset), min(part.end, extent.end)
             if first < last:
                 spans.append(Range(first, last - first))
-    problems += _differing(original, clone, spans, allowed, progress)
-    if problems and not is_of_original:
-        problems.insert(0, _another_sr(before, after, record, run))
-    return Comparison(problems, sum(span.length for span in spans), tuple(missing))
+    return spans
 
 
 def _left_behind(original: Lun, clone: Lun) -> List[str]:

@@ -10,7 +10,7 @@ leads to another request. So the message of the first problem has the ways out o
 """
 
 from contextlib import contextmanager
-from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import DeviceError, FormatError, Refused, RelvmoiscsiError, UsageError, reading
@@ -24,6 +24,8 @@ from relvmoiscsi.resignature.reading.way_out import device_argument, told, witho
 from relvmoiscsi.wording import command_words
 
 _NOTHING_HELPS = "No command mends that on the clone. If the copy may be incomplete, take it again."
+#: A round finds one journal of SM that cannot be settled, and all VDIs that cannot be read. SM leaves few journals.
+_MOST_ROUNDS = 30
 _NO_VDI_REMAINS = "No VDI of the clone would be left."
 
 
@@ -60,15 +62,17 @@ def read_problems(device: Device, label: Label, request: ResignatureRequest = EV
 def problems_of(lun: Lun, request: ResignatureRequest = EVERYTHING) -> Problems:
     """The problems of a LUN as `survey.read_contents` has read it. Raises UsageError for a UUID without a volume."""
     found = _problems(lun, request.without, request.one)
-    later, named, new, known = found, list(request.without), [""], leavable(lun)
-    all_later: List[FormatError] = []
-    while new:
+    later, named, known = found, list(request.without), leavable(lun)
+    all_later: Dict[str, FormatError] = {}  #: by message: a round finds most problems of the round before again
+    for _ in range(_MOST_ROUNDS):
         new = list(dict.fromkeys(each.way_out.vdi for each in later if each.way_out.vdi in known.difference(named)))
+        if not new:
+            break
         named += new
-        if new:
-            later = _problems(lun, named, request.one)
-            all_later += later
-    return Problems(tuple(found), lun, tuple(all_later), tuple(named[len(request.without) :]))
+        later = _problems(lun, named, request.one)
+        for each in later:
+            all_later.setdefault(each.message, each)
+    return Problems(tuple(found), lun, tuple(all_later.values()), tuple(named[len(request.without) :]))
 
 
 def _problems(lun: Lun, without: Sequence[str], one: Optional[OneVdiRequest]) -> List[FormatError]:

@@ -58,10 +58,16 @@ NUMBERS: Dict[str, int] = {
 }
 
 
+#: characters; a LUN or a target has chosen words of the text, and xapi takes 64 KiB at most
+_MOST_TEXT = 8000
+
+
 def fault_of(error: RelvmoiscsiError) -> Fault:
     """Return the fault for an error."""
     code = NUMBERS.get(error.sm_key, SM_GENERAL)
-    return Fault(SM_GENERAL if code in _SILENT else code, unmistakable(f"{error} [{error.sm_key}]"))
+    text = str(error)
+    shown = text if len(text) <= _MOST_TEXT else text[:_MOST_TEXT] + "..."
+    return Fault(SM_GENERAL if code in _SILENT else code, unmistakable(f"{shown} [{error.sm_key}]"))
 
 
 def unmistakable(text: str) -> str:

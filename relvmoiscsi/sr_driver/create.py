@@ -40,9 +40,9 @@ def sr_create(
         raise UsageError(problem, "InvalidArg").in_state(NOTHING_WRITTEN)
     asks = users.Question(lun.scsi_id, own_sr=call.sr_ref, here=call.host_ref, clone_of=config.clone_of)
 
-    def verify(replaced: Sequence[str]) -> None:
+    def verify(replaced: Sequence[str], is_finished: bool = False) -> None:
         """Ask the pool; again under the locks, by the SR on the LUN: a user may have attached the LUN meanwhile."""
-        users.verify_unused(asks._replace(replaced=replaced), xapi)
+        users.verify_unused(asks._replace(replaced=replaced, is_finished=is_finished), xapi)
 
     verify(())
 

@@ -188,6 +188,23 @@ class Operation(NamedTuple):
     batch: int  #: the number of the call that asked for it
 
 
+class LosingDisk(ForwardingDevice):
+    """A disk that says it has written, and does not hold the chunk of number `loses` (from 1) of all written chunks.
+
+    `tried` has all chunks; a run with `loses=0` loses none and tells how many there are.
+    """
+
+    def __init__(self, base: Device, loses: int = 0) -> None:
+        super().__init__(base)
+        self.base, self.loses = base, loses
+        self.tried: List[Chunk] = []
+
+    def write(self, chunks: Sequence[Chunk]) -> None:
+        lost = self.loses - 1 - len(self.tried)
+        self.tried += chunks
+        self.base.write([chunk for number, chunk in enumerate(chunks) if number != lost])
+
+
 class FailingDisk(ForwardingDevice):
     """A disk whose operation number `fail_at` (from 1) fails with DeviceError.
 

@@ -66,6 +66,9 @@ class Asking(Unguarded):
         users.verify_unused(self._asks._replace(replaced=replaced), self._db)
         return super().held(vg_names, replaced)
 
+    def verify_finished(self, sr_uuid):
+        users.verify_unused(self._asks._replace(replaced=[sr_uuid], is_finished=True), self._db)
+
 
 class Lun(NamedTuple):
     """A LUN, as the array gives it."""

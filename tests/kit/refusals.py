@@ -382,6 +382,15 @@ ROWS = {
         "byte 1049088",
         "not made of blocks of 4096",
     ),
+    "an extent that is no whole block": unsupported(
+        lun(
+            raw("data"),
+            block_size=4096,
+            edit_text=lambda text: text.replace("extent_size = 8192", "extent_size = 8193"),
+        ),
+        "byte 1048576",
+        "not made of blocks of 4096",
+    ),
     # copies that were cut
     "cut behind the label": foreign(cut(8192), "has 8192 bytes: it is too small for a LUN with an SR"),
     "cut in the metadata area": malformed(cut(8 << 20, area=AREA_10M), "is not on the device"),

@@ -25,6 +25,11 @@ class State(NamedTuple):
         """The LUN is a copy for certain, or nobody in the pool has ever had its SR."""
         return self.sr in (UNKNOWN, INTRODUCED) or (self.sr, self.lun) == (ATTACHED, OTHER)
 
+    @property
+    def is_believed(self):
+        """Nothing in the pool contradicts a LUN that says that it got this SR in a resignature."""
+        return self.sr in (UNKNOWN, INTRODUCED) or self.lun == SAME
+
     def put(self, db, hosts, sr_uuid, scsi_id):
         """Give the pool an SR of this state; gives its reference, None without one. The first of the hosts is live."""
         if self.sr == UNKNOWN:

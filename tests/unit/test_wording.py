@@ -2,15 +2,17 @@
 """A command in a message is what it says, also where a LUN, a target or another user has chosen its words."""
 
 import argparse
+import os
 import shlex
+import subprocess
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relvmoiscsi.cli.on_lun import device_word
 from relvmoiscsi.errors import CommandFailed
-from relvmoiscsi.wording import printable, quoted, shell_command
+from relvmoiscsi.wording import quoted, shell_command
 
 HOSTILE = (
     "1x$(touch${IFS}pwned)",
@@ -39,23 +41,44 @@ def test_a_shell_reads_the_words_as_they_were_given(word):
     assert str(CommandFailed(words, 1, "no")) == f"`{quoted(*words)}` failed with exit status 1: no"
 
 
+def words_of(command):
+    """The words of a command as bash reads them."""
+    printed = subprocess.run(["bash", "-c", r"printf '%s\0' " + command], stdout=subprocess.PIPE, check=True).stdout
+    return [os.fsdecode(word) for word in printed.split(b"\0")[:-1]]
+
+
+def as_bash_can(word):
+    return word.replace("\0", "\\x00")
+
+
+@pytest.mark.processes
+@settings(deadline=None, max_examples=40)
 @given(st.lists(st.text()))
 def test_any_names_are_one_line_of_printable_characters_and_the_same_names_and_no_options(names):
     said = shell_command("xe sr-list --all", *names)
-    found, shown = shlex.split(said), [printable(name) for name in names]
+    shown = list(map(as_bash_can, names))
     assert said.isprintable()
     if any(len(name) > 1 and name.startswith("-") for name in names):
         shown.insert(0, "--")
-    assert found == ["xe", "sr-list", "--all", *shown]
+    assert words_of(said) == ["xe", "sr-list", "--all", *shown]
 
 
+@pytest.mark.processes
+@settings(deadline=None, max_examples=40)
 @given(st.text())
 def test_any_value_of_an_option_is_its_value_and_no_other_option(value):
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--chap-file")
     parser.add_argument("--all", action="store_true")
-    words = shlex.split(shell_command("xe --all", chap_file=value))[1:]
-    assert vars(parser.parse_args(words)) == {"chap_file": printable(value), "all": True}
+    words = words_of(shell_command("xe --all", chap_file=value))[1:]
+    assert vars(parser.parse_args(words)) == {"chap_file": as_bash_can(value), "all": True}
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("word", ["n\nl.img", "it's\t", "\\\x1b[2J", "\udcff.img", "\u202egpj.exe", "a=\n", "\ud800"])
+def test_a_word_that_is_not_printable_is_the_same_word_for_bash(word):
+    word_or_bytes = word.encode("utf-8", "surrogatepass" if word == "\ud800" else "surrogateescape")
+    assert [os.fsencode(each) for each in words_of(quoted("echo", word))] == [b"echo", word_or_bytes]
 
 
 @pytest.mark.parametrize("path", ["-dash", "--yes", "-", "-rf", "--"])

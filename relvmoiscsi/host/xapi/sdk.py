@@ -140,8 +140,8 @@ def module() -> Any:
         return importlib.import_module("XenAPI")
     except ImportError as error:
         raise NoXenApi(
-            "The Python module XenAPI is not here. Install it: `pip install .[pool]` in a clone of relvmoiscsi's "
-            "repository; dom0 has its own."
+            "The Python module XenAPI is not here; dom0 has its own. On this machine install it, with "
+            "`pip install '.[pool]'` in a clone of relvmoiscsi's repository, and give a pool command --pool."
         ) from error
 
 

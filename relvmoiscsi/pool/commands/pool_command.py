@@ -19,7 +19,7 @@ from relvmoiscsi.wording import printable
 
 _POOL = """\
 The command works from any machine, by XenAPI alone. This machine needs relvmoiscsi and the module XenAPI:
-`pip install .[pool]` in a clone of the repository. In dom0, install the package relvmoiscsi-pool. Every host
+`pip install '.[pool]'` in a clone of the repository. In dom0, install the package relvmoiscsi-pool. Every host
 of the pool needs relvmoiscsi. The role pool-operator is sufficient; --hba needs pool-admin.
 
 example:

@@ -57,6 +57,7 @@ def plan(calls: Calls, srs: Sequence[str], with_vms: bool, mark: str = "", force
     uses = {}
     for sr in there:
         records.verify_copy(pool, sr)
+        records.verify_on_own_lun(pool, sr)
         forget.verify_hosts_up(pool, sr)
         uses[sr] = forget.uses_of(found.vdis_of(sr), found.vbds, found.vms, str(pool.srs[sr]["uuid"]))
     forget.verify_unused(pool, uses)

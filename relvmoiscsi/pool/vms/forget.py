@@ -16,7 +16,7 @@ from typing import Collection, Dict, List, Mapping, NamedTuple, Optional, Sequen
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.pool import lock, vdis
+from relvmoiscsi.pool import lock, records, vdis
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records, passing
 from relvmoiscsi.pool.hosts import MEMBER_SECONDS
 from relvmoiscsi.pool.records import Pool
@@ -162,6 +162,7 @@ def detach(calls: Calls, pool: Pool, sr: str, known: Optional[Collection[str]] =
 
 
 def _detach(calls: Calls, held: lock.Held, pool: Pool, sr: str, known: Optional[Collection[str]]) -> None:
+    records.verify_on_own_lun(pool, sr)
     verify_hosts_up(pool, sr)
     pbds = pool.pbds_of(sr)
     order = [host for host in reversed(pool.hosts_in_order()) if host in pbds]  # the master unplugs last

@@ -130,6 +130,8 @@ def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume]) -> 
     Reads the tables of all images in one batch, then all batmaps, then bitmaps in batches.
     """
     members = tuple(map(VhdMember, volumes))
+    memory = Memory(members[0].name)
+    memory.take(_BYTES_FOR_BLOCK * sum(member.block_table.length // 4 for member in members))
     pieces: List[List[Range]] = []
     for member in members:
         pieces.append(vg.ranges(member.lv, *member.block_table))
@@ -149,9 +151,7 @@ def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume]) -> 
         where = Place(member.name, member.batmap_header.batmap_offset)
         member.full = blocks.verify_batmap(member.batmap_header, batmap, member.virtual_size, where)
         member.verify_blocks()
-    memory = Memory(members[0].name)
-    for member in members:
-        memory.take(_BYTES_FOR_BLOCK * len(member.entries) + _BYTES_FOR_BITMAP * sum(1 for _ in member.partial()))
+    memory.take(_BYTES_FOR_BITMAP * sum(sum(1 for _ in member.partial()) for member in members))
     wanted = [(member, block) for member in members for block in member.partial()]
     for start in range(0, len(wanted), _BATCH):
         batch = wanted[start : start + _BATCH]

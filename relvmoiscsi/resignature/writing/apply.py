@@ -4,7 +4,8 @@
     before step 1            compare the device with the bytes that the plan was made of
     after steps 1 and 3      read back the writes of the step
     before and after step 2  read back the new image
-    after step 6             read back all writes
+    in step 5                read back the empty bitmaps
+    after step 6             read back the headers and the label
 
 When an operation fails, the run ends. The run takes nothing back by itself, and erases no journal. `recover` ends
 the run by the label (docs/protocol.rst, "Recover"; `resignature.recovery.cut_run`).
@@ -93,6 +94,7 @@ def carry_out(device: Device, plan: Plan, before: str = "", progress: Optional[P
         step(device, steps.COMMIT, commit, known_blocks)
         if run.merged is not None and len(run.merged.empty):
             step(device, steps.HOLES, (), units=plan.bitmaps_of(steps.HOLES))
+            read_back_all(device, plan.bitmaps_of(steps.HOLES))  # before the block table names these slots
         for taken in (steps.HEADERS, steps.FINAL):
             step(device, taken, plan.chunks_of(taken), known_blocks)
         read_back(device, [*plan.chunks_of(steps.FINAL), *plan.chunks_of(steps.HEADERS), *plan.areas])

@@ -26,7 +26,7 @@ from relvmoiscsi.resignature.protocol.merged_image import (
     not_given_yet,
 )
 from relvmoiscsi.resignature.reading.survey import vg_in
-from relvmoiscsi.resignature.writing.step import read_back, step
+from relvmoiscsi.resignature.writing.step import read_back, read_back_all, step
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,9 @@ def give_slots(device: Device, merged: MergedImage, vg: Optional[VolumeGroup]) -
     table = [Range(unit.offset, len(unit.old)) for unit in merged.table]
     holes = not_given_yet(merged, device.read(table))
     if holes:
-        step(device, steps.HOLES, (), units=all_the_same(holes, EMPTY_UNIT))
+        empty = all_the_same(holes, EMPTY_UNIT)
+        step(device, steps.HOLES, (), units=empty)
+        read_back_all(device, empty)
     found = [Chunk(part.offset, data) for part, data in zip(table, device.read(table))]
     full = [Chunk(unit.offset, merged_table(unit, chunk.data)) for unit, chunk in zip(merged.table, found)]
     return [after for before, after in zip(found, full) if after != before]

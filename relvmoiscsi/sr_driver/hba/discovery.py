@@ -29,7 +29,7 @@ from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.own_process import Begin, run_in_child
 from relvmoiscsi.host.terminated import quietly
 from relvmoiscsi.host.this_host import THIS_HOST
-from relvmoiscsi.lun import pool_records
+from relvmoiscsi.lun import pool_records, users
 from relvmoiscsi.lun.call import disks_to_read
 from relvmoiscsi.sr_driver.hba.config import HbaConfig
 from relvmoiscsi.sr_driver.hba.other_luns import OtherLuns
@@ -68,6 +68,7 @@ class Discovery:
         self._live: List[str] = []
         self._faces: Dict[str, paths.Face] = {}
         self._had_entry = self._pool_has_lun = False
+        self._pool = pool_records.PoolRecords({}, {}, {})  #: as the pool was before the scan
 
     # --- the steps
 
@@ -83,7 +84,7 @@ class Discovery:
             self._live = self._live or self._answering(but=asked)  # the lock's last holder may have added the LUN
         if self._live and not self._had_entry:
             return
-        pool = self._read_pool()  # a failure ends the call: no disk has come, and none must be removed
+        pool = self._pool = self._read_pool()  # a failure ends the call: no disk has come, and none must be removed
         self._pool_has_lun = any(
             not user.is_own for user in pool_records.users_of(self.scsi_id, pool, here=self._host_ref)
         )
@@ -233,27 +234,30 @@ class Discovery:
         cleanup_journal.forget(self.scsi_id)
 
     def _has_new_identities(self) -> bool:
-        """Return whether the label has new identities: an earlier call may have been killed after its commit.
+        """Return whether the LUN has new identities: an earlier call may have been killed after its commit.
 
-        Raises RelvmoiscsiError if the label cannot be read. Then all disks stay, and the next call finds the entry.
+        The label says so, and the pool does not have the SR of the LUN on another LUN. Raises RelvmoiscsiError if the
+        label cannot be read. Then all disks stay, and the next call finds the entry.
         """
         if not self._live:
             return False  # no disk has ever answered, so no call has written to one
 
-        def read_label(_begin: Begin) -> bool:
+        def read_label(_begin: Begin) -> Optional[str]:
             from relvmoiscsi import engine  # noqa: PLC0415 - most calls do not need the engine here
 
             problem: Optional[RelvmoiscsiError] = None
             for disk in self._live:
                 try:
                     with disks_to_read(self.scsi_id, [THIS_HOST.node(disk)]) as lun:
-                        return engine.has_new_identities(lun.device, self.scsi_id)
+                        return engine.new_sr_of(lun.device, self.scsi_id)
                 except (NotFound, DeviceError) as error:  # a path that has died meanwhile
                     problem = problem or error
             assert problem is not None  # at least one disk has answered
             raise problem
 
-        return bool(run_in_child(read_label, self.deadline.for_cleanup(), "the label had been read", only_reads=True))
+        new_sr = run_in_child(read_label, self.deadline.for_cleanup(), "the label had been read", only_reads=True)
+        asks = users.Question(self.scsi_id, [new_sr], here=self._host_ref)
+        return new_sr is not None and users.sr_elsewhere(asks, self._pool) is None
 
     def _not_there(self) -> str:
         """Return what is known about a LUN of which no disk answers."""

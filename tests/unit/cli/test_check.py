@@ -137,12 +137,30 @@ def test_a_copy_shares_every_identity_with_its_original(image, original, compare
     lvm_ids = [truth.pv_id, truth.vg_id] + [volume.lv_id for volume in truth.volumes]
     for identity in lvm_ids + [UUIDS[key] for key in ("sr", "base", "disk", "snapshot", "data")]:
         assert f"{identity} is on both: " in "".join(facts["comparison_problems"])
-    assert (facts["shares_nothing"], facts["bytes_compared"]) == (False, 0)
+    assert (facts["shares_nothing"], facts["bytes_compared"] > 0) == (False, True)
     assert all(line.endswith(".") for line in facts["comparison_problems"])
     assert ran.out == (
         f"{image}, state clean, is an untouched copy of {original}: both have the same identities.\n"
         f"next: relvmoiscsi resignature {image}\n"
     )
+
+
+@pytest.mark.parametrize("name", ["MGT", "VHD-" + UUIDS["disk"]])
+def test_a_damaged_copy_that_is_untouched_must_be_taken_again(image, original, unwritten, name):
+    with open_device(image, writable=False) as device:
+        vg = engine.inspect(device).lun.vg
+    lv = next(lv for lv in vg.lvs if lv.name == name)
+    flipped(image, vg.ranges(lv, vg.size_of(lv) - 4096, 1)[0].offset)  # where no structure is
+
+    found = unwritten(4, "check", image, "--original", original).out.splitlines()
+
+    assert found[0].endswith(
+        "both have the same identities, but they differ at 1 place: the copy is damaged, or one was written since."
+    )
+    assert "differs from what is expected at byte" in found[1]
+    assert found[2:] == ["next: take the copy again from the array"]
+    told = unwritten(4, "check", image, "--original", original, "--identities-only").out.splitlines()
+    assert told[0].endswith("both have the same identities; data was not compared.")
 
 
 def test_of_many_findings_people_get_ten(image, original, compared, command):

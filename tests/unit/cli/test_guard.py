@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from kit import shell
+from kit.forged_record import forge_record
 from kit.shell import OTHER_SCSI_ID, SCSI_ID, SR, content
 from kit.sr_states import ATTACHED, OTHER, STATES, UNPLUGGED, State, name_of
 from relvmoiscsi.cli import on_lun
@@ -140,6 +141,32 @@ def test_the_original_under_a_new_scsi_id_is_4_and_nothing_is_written(lun, comma
         0, "resignature", lun, "--dry-run", "--scsi-id", SCSI_ID, says="note: a run without --dry-run would be refused"
     )
     assert command("resignature", *YES, lun, "--not-in-use").status == 0
+
+
+@pytest.mark.parametrize("state", STATES, ids=name_of)
+def test_a_label_that_says_resignatured_is_no_success_where_the_pool_has_its_sr_on_another_lun(
+    lun, command, unwritten, pool, state
+):
+    with ImageFile(lun, writable=True) as device:
+        forge_record(device, SCSI_ID)
+    state.put(pool.db, pool.hosts, ORIGINAL, SCSI_ID)
+    if state.is_believed:
+        assert command("resignature", *YES, lun, "--json").json["already_done"] is True
+        assert command("recover", lun, "--json").json["already_done"] is True
+        return
+    for words in (("resignature", lun, *YES), ("resignature", lun, "--dry-run"), ("recover", lun)):
+        ran = unwritten(4, *words, says="says that the LUN was resignatured. But the LUN holds the SR " + ORIGINAL)
+        assert "override with --not-in-use. Nothing was written." in ran.err
+    assert command("resignature", *YES, lun, "--not-in-use", "--json").json["already_done"] is True
+
+    assert command("resignature", *YES, lun, "--again", *["--not-in-use"] * (not state.is_written)).status == 0
+    ran = command("resignature", *YES, lun, "--json")
+    assert ran.json["already_done"] is True and ran.json["new_sr"] != ORIGINAL
+
+
+def test_a_finished_lun_is_told_though_xapi_does_not_answer(lun, command, mute):
+    assert command("resignature", *YES, lun, "--not-in-use").status == 0
+    assert command("resignature", *YES, lun, "--json").json["already_done"] is True
 
 
 def test_show_says_that_the_lun_may_be_an_sr_of_the_pool(lun, command, pool):

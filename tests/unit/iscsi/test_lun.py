@@ -370,3 +370,15 @@ def test_whatever_is_lost_the_lun_holds_what_was_written(seed):
     device.flush()
 
     assert target.lun.disk.peek(0, MIB) == bytes(expected)
+
+
+def test_the_luns_of_a_long_list_are_read_in_parts(monkeypatch):
+    """A target may list 65,535 LUNs, before one of them has answered: the answers of a LUN take 9 KiB."""
+    link, asked, real = MemorySessions(MemoryTarget(TargetLun(0, MIB))).log_in(), [], looking.read
+    monkeypatch.setattr(looking, "read", lambda *args: asked.append(len(args[1])) or real(*args))
+    luns = [number.to_bytes(2, "big") + bytes(6) for number in range(looking._AT_ONCE + 5)]
+
+    found = looking.names(link, luns)
+
+    assert [one.lun for one in found] == luns and found[0].is_disk
+    assert max(asked) <= 3 * looking._AT_ONCE

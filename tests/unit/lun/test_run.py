@@ -17,11 +17,13 @@ from kit.cuts import (
     image,
     undo,
 )
+from kit.forged_record import forge_record
 from kit.outcome import Unguarded, opened
 from relvmoiscsi import engine
 from relvmoiscsi.engine import AlreadyDone, Prepared
 from relvmoiscsi.errors import DeviceError, Refused, Unfinished
 from relvmoiscsi.lun import run
+from relvmoiscsi.lun.opened import LunSource
 from relvmoiscsi.lun.run import Recovery
 
 NEW_SR = "11111111-2222-4333-8444-555555555555"
@@ -201,3 +203,77 @@ def test_what_is_said_of_the_disk_behind_a_run_that_was_taken_back_says_that():
         "The resignature that was cut was rolled back. The resignature of DEV was begun and may be unfinished: once "
         "the device answers, `relvmoiscsi recover DEV` finishes it or rolls it back.",
     }
+
+
+# --- a record of a stranger
+
+
+class Contradicting(Caller):
+    """The pool has the SR of a finished run on another LUN."""
+
+    def verify_finished(self, sr_uuid):
+        raise Refused(f"The pool has {sr_uuid} on another LUN.")
+
+
+class Of(LunSource):
+    """A LUN that is open for reading and for a write alike."""
+
+    def __init__(self, disk, caller):
+        super().__init__(disk.name, None)
+        self._lun = opened(disk, caller, SCSI_ID)
+
+    @contextmanager
+    def opened_to_read(self, permission=None):
+        yield self._lun
+
+    opened_dry = opened_to_read
+
+    def _find_scsi_id(self, permission):
+        return SCSI_ID
+
+    def _opened_alone(self, scsi_id, permission):
+        return self.opened_to_read(permission)
+
+
+def resignature_as_a_driver(disk, caller):
+    resignature(disk, caller)
+
+
+def resignature_of_a_command(disk, caller):
+    run.resignature_of(Of(disk, caller), None, engine.ResignatureRequest(), entropy("ids"), caller.consent)
+
+
+def plan_of_a_command(disk, caller):
+    run.plan_of(Of(disk, caller), None, engine.ResignatureRequest(), entropy("ids"))
+
+
+def recover_dry(disk, caller):
+    run.recover(Of(disk, caller), None, None)
+
+
+RUNS = [resignature_as_a_driver, resignature_of_a_command, plan_of_a_command, recover_dry]
+
+
+@pytest.mark.parametrize("work", RUNS)
+def test_a_finished_run_that_the_pool_contradicts_is_no_success_and_nothing_is_written(work):
+    lun = forge_record(ONE.copy(), SCSI_ID)
+    disk = lun.copy()
+    work(disk, Caller())
+
+    with pytest.raises(Refused) as caught:
+        work(disk, Contradicting())
+
+    assert str(caught.value) == f"The pool has {sr_of(ONE)} on another LUN. Nothing was written."
+    assert disk == lun
+
+
+def test_again_gives_such_a_lun_new_identities_and_then_it_is_believed():
+    disk = forge_record(ONE.copy(), SCSI_ID)
+    outcome = resignature(disk, Contradicting(), again=True)
+    assert outcome.result.ids.sr == sr_of(ONE) and sr_of(disk) == outcome.result.ids.new_sr
+    assert resignature(disk, Caller()).sr_uuid == outcome.result.ids.new_sr
+
+
+@pytest.mark.parametrize("phase", [engine.DONE, engine.SWITCHED])
+def test_the_new_sr_of_a_forged_record_is_the_old_one(phase):
+    assert engine.new_sr_of(forge_record(ONE.copy(), SCSI_ID, phase), SCSI_ID) == sr_of(ONE)

@@ -150,3 +150,49 @@ def test_an_attached_sr_whose_disk_answers_with_the_new_scsi_id_is_that_lun(aske
     said = asked.ask(answers=lambda scsi_id: answers.get(scsi_id, []), **more)
     assert "is the SR" in said and "answers with that SCSIid now" in said
     assert asked.ask(answers=lambda _scsi_id: [OTHER_LUN]) == "", "a copy beside its original"
+
+
+# --- a LUN that says that it was resignatured: each writer of the raw LUN can write that
+
+
+@pytest.mark.parametrize("state", STATES, ids=name_of)
+def test_a_finished_run_is_believed_if_the_pool_has_no_such_sr_or_has_it_on_this_lun(asked, state):
+    asked.put(state)
+    assert (asked.ask(is_finished=True) == "") is state.is_believed
+    assert (asked.ask(is_finished=True, clone_of=SR) == "") is state.is_believed
+
+
+def test_the_refusal_of_a_finished_run_names_the_sr_its_lun_and_both_ways_out(asked):
+    asked.put(State(ATTACHED, OTHER))
+
+    said = asked.ask(is_finished=True)
+
+    assert f"The label of the LUN with the SCSIid {SCSI_ID} says that the LUN was resignatured." in said
+    assert f"the SR {SR} ('production') of this pool, which is not on this LUN." in said
+    assert f"The PBD of the host xs1 is attached, with the SCSIid {OTHER_LUN}." in said
+    assert "`relvmoiscsi resignature --again`" in said and f"give its PBDs the SCSIid {SCSI_ID}" in said
+
+
+@pytest.mark.parametrize(
+    "sm_config, config, is_believed",
+    [
+        ({"devserial": "scsi-" + SCSI_ID}, None, True),  # the PBDs were destroyed
+        ({"devserial": "scsi-" + SCSI_ID}, {"SCSIid": OTHER_LUN}, False),
+        ({"devserial": "scsi-" + SCSI_ID}, {"device": "/dev/sdz3"}, True),
+        ({}, {"device": "/dev/disk/by-id/scsi-" + SCSI_ID}, True),
+        ({}, {"device": "/dev/disk/by-id/scsi-" + OTHER_LUN}, False),
+    ],
+)
+def test_what_sm_has_noted_of_the_sr_counts_where_no_pbd_names_another_lun(asked, sm_config, config, is_believed):
+    sr = asked.put(State(INTRODUCED))
+    asked.db.set("SR", sr, "sm_config", sm_config)
+    if config is not None:
+        asked.db.create("PBD", SR=sr, host=asked.hosts[0], device_config=config)
+    assert (asked.ask(is_finished=True) == "") is is_believed
+
+
+def test_one_host_with_the_sr_on_another_lun_is_enough(asked):
+    sr = asked.put(State(ATTACHED, "this LUN"))
+    assert asked.ask(is_finished=True) == ""
+    asked.db.create("PBD", SR=sr, host=asked.hosts[1], device_config={"SCSIid": OTHER_LUN})
+    assert "which is not on this LUN" in asked.ask(is_finished=True)

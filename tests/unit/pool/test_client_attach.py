@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from kit.builder import SMALL_BAT, build_sr, raw, vhd
+from kit.forged_record import forge_record
 from kit.lun_world import FABRIC, Session
 from kit.pool.errors import XenError
 from kit.pool_fakes import until
@@ -497,3 +498,107 @@ def test_a_host_to_which_it_is_not_mapped_yet_is_told_and_finished_later(lab, wo
     world.unmapped.clear()
     (again,) = fabric(clone)
     assert again.status == DONE and again.hosts == PLUGGED
+
+
+# --- a record that each writer of the raw LUN can write
+
+
+@pytest.mark.parametrize("is_believed_by_the_driver", [False, True], ids=["new driver", "driver of an older release"])
+def test_an_untouched_clone_that_says_resignatured_is_not_attached_and_its_original_gets_no_mark(
+    lab, world, is_believed_by_the_driver
+):
+    clone, (original, ref) = lab.clone("Production"), lab.originals["Production"]
+    forge_record(world.lun(clone).disk, clone)
+    before, bytes_before = lab.pool.db.record("SR", ref), world.lun(clone).disk.copy()
+    if is_believed_by_the_driver:
+        lab.refuse("SR.create", "SR_BACKEND_FAILURE_1", "", "The SR has been successfully resigned", "")
+
+    (done,) = lab.attach(clone)
+
+    assert done.status == FAILED and "resignature --again" in str(done.error), done
+    assert lab.pool.db.record("SR", ref) == before and world.lun(clone).disk == bytes_before
+    assert lab.lun(original).kind == luns.ORIGINAL
+
+    engine.resignature(world.lun(clone).disk, engine.prepare(
+        world.lun(clone).disk, os.urandom, engine.ResignatureRequest(scsi_id=clone, again=True)
+    ))  # fmt: skip
+    assert statuses(lab.attach(clone)) == [DONE]
+
+
+def test_an_original_that_was_introduced_alone_gets_no_mark_for_a_clone_that_says_resignatured(lab, world):
+    """Disaster recovery: the SR is introduced first, its PBD comes after."""
+    clone, original = lab.clone("Production"), lab.originals["Production"][0]
+    forge_record(world.lun(clone).disk, clone)
+    uuid = world.sr_uuid(original)
+    lab.forget_original("Production")
+    sr = lab.pool.storage.sr_introduce("", uuid, "Recovered", "", "lvmoiscsi", "user", True)
+
+    (done,) = lab.attach(clone)
+
+    assert done.status == FAILED and "which `relvmoiscsi pool attach` has not introduced" in str(done.error), done
+    assert lab.pool.db.get("SR", sr, "other_config") == {}
+
+
+def test_an_sr_that_came_during_the_run_and_is_no_lost_answer_gets_no_mark(lab, world):
+    clone, made = lab.clone("Production"), []
+
+    def introduce():
+        sr = lab.pool.storage.sr_introduce("", world.sr_uuid(clone), "of another", "", "lvmoiscsi", "user", True)
+        config = {"SCSIid": lab.originals["Testing"][0]}
+        lab.pool.db.create("PBD", SR=sr, host=lab.pool.master, device_config=config)
+        made.append(sr)
+
+    lab.before("SR.introduce", introduce)
+    (done,) = lab.attach(clone)
+
+    assert done.status == FAILED and "on another LUN than" in str(done.error), done
+    assert lab.pool.db.get("SR", made[0], "other_config") == {}
+
+
+def test_an_sr_that_the_pool_had_before_the_run_is_no_lost_answer_and_gets_no_mark(lab, world):
+    clone, uuid = lab.clone("Production"), "11111111-2222-4333-8444-555555555555"
+    sr = lab.pool.storage.sr_introduce("", uuid, "of another", "", "lvmoiscsi", "user", True)
+
+    def create(*_words):
+        disk, request = world.lun(clone).disk, engine.ResignatureRequest(scsi_id=clone, sr_uuid=uuid)
+        engine.resignature(disk, engine.prepare(disk, os.urandom, request))
+        raise XenError("SR_BACKEND_FAILURE_1", "", "The SR has been successfully resigned", "")
+
+    lab.answer("SR.create", create)
+    (done,) = lab.attach(clone)
+
+    assert done.status == FAILED and "which `relvmoiscsi pool attach` has not introduced" in str(done.error), done
+    assert lab.pool.db.get("SR", sr, "other_config") == {}
+
+
+@pytest.mark.parametrize("kind", [luns.CLONE, luns.UNKNOWN_SR, luns.UNFINISHED])
+def test_the_new_sr_is_another_than_before_and_on_no_other_lun_of_the_pool(lab, kind):
+    """A LUN whose run was interrupted behind its commit holds its new SR before that run is finished."""
+    clone, ref = lab.clone("Production"), lab.originals["Production"][1]
+    old, unknown, new = (f"{digit}1111111-2222-4333-8444-555555555555" for digit in "123")
+    lab.pool.db.create("SR", unknown, name_label="introduced", type="lvmoiscsi")
+    with connect(lab.where()) as calls:
+        pool = records.read(calls)
+    lun = luns.PoolLun(clone, kind, records.HBA, sr_uuid=old)
+
+    attach_plan.verify_new(pool, lun, new)
+    attach_plan.verify_new(pool, lun, unknown)
+    if kind == luns.UNFINISHED:
+        attach_plan.verify_new(pool, lun, old)
+    else:
+        with pytest.raises(Refused, match=f"holds the old SR {old}. Nothing was attached. Run .*--again"):
+            attach_plan.verify_new(pool, lun, old)
+    of_original = lab.pool.db.get("SR", ref, "uuid")
+    with pytest.raises(Refused, match=f"holds the old SR {of_original}. Nothing was attached."):
+        attach_plan.verify_new(pool, lun, of_original)
+
+
+def test_an_original_with_the_marks_of_a_copy_on_another_lun_stays_in_the_pool(lab):
+    clone, (original, ref) = lab.clone("Production"), lab.originals["Production"]
+    uuid = lab.pool.db.get("SR", ref, "uuid")
+    marks = {"relvmoiscsi:scsi-id": clone, "relvmoiscsi:original-sr": uuid, "relvmoiscsi:run": "a run"}
+    lab.pool.db.set("SR", ref, "other_config", marks)
+    for work in (lab.discard, lab.detach):
+        with pytest.raises(Refused, match="but its PBDs name the LUN " + original):
+            work(uuid)
+    assert all(lab.pool.db.get("PBD", pbd, "currently_attached") for pbd in lab.sr(uuid)[1]["PBDs"])

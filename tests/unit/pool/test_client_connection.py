@@ -192,7 +192,7 @@ def test_how_it_may_not_be_named(text, ca, said):
 
 def test_without_the_module_it_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "XenAPI", None)
-    with pytest.raises(NotFound, match="pip install .\\[pool\\]"), connect(Where("xs1", password="x")):
+    with pytest.raises(NotFound, match="pip install '.\\[pool\\]'"), connect(Where("xs1", password="x")):
         pass
 
 

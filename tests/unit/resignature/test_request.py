@@ -99,6 +99,20 @@ def test_a_device_that_was_opened_to_read_is_refused_in_a_sentence(disk, tmp_pat
     assert refused.value.disk_state == "Nothing was written."
 
 
+@pytest.mark.parametrize("write", [engine.resignature, engine.copy_unseen])
+def test_a_plan_for_the_clone_is_never_carried_out_on_the_original(disk, tmp_path, write):
+    original, clone = str(tmp_path / "original.img"), str(tmp_path / "clone.img")
+    disk.to_file(original)
+    disk.to_file(clone)
+    with open_device(clone, writable=True) as device:
+        plan = engine.prepare(device, entropy_of("ids"))
+    with open_device(original, writable=True) as device:
+        with pytest.raises(UsageError, match="prepared for .*clone.img, not for .*original.img") as refused:
+            write(device, plan)
+
+        assert (refused.value.disk_state, engine.inspect(device).state) == ("Nothing was written.", engine.CLEAN)
+
+
 def test_what_is_already_done_is_one_short_line(disk):
     engine.resignature(disk, prepared(disk, scsi_id=SCSI_ID))
 

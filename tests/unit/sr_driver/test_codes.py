@@ -94,3 +94,8 @@ def test_words_of_success_are_marked_and_nothing_else():
         "SR 'successfully? resigned' and successfully? Resigned"
     )
     assert unmistakable("resigned successfully") == "resigned successfully"
+
+
+def test_a_fault_has_an_end_and_its_key_whatever_a_lun_is_called():
+    text = fault_of(UsageError("x" * 1_000_000)).faultString
+    assert len(text) < 1 << 14 and text.endswith(f"x... [{UsageError.sm_key}]")

@@ -120,7 +120,7 @@ def waits(monkeypatch):
 
 def rewritten(disk, deadline, scsi_id=SCSI_ID):
     """A call of the driver for a LUN that LVM sees."""
-    who = guard.CallGuard(scsi_id, THIS_HOST, guard.DISK_LOCKS, deadline, lambda _replaced: None)
+    who = guard.CallGuard(scsi_id, THIS_HOST, guard.DISK_LOCKS, deadline, lambda _replaced, _is_finished: None)
     return rewrite.rewrite(opened(disk, who, scsi_id), IscsiConfig(DEVICE_CONFIG), None, deadline)
 
 

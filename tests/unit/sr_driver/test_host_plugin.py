@@ -5,6 +5,7 @@ import json
 import os
 import runpy
 import shutil
+import subprocess
 import sys
 import xmlrpc.client
 
@@ -16,7 +17,6 @@ from kit.pool.runner import PATH
 from relvmoiscsi import __version__
 from relvmoiscsi.doctor.finding import from_json
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.host.command import run
 
 pytestmark = pytest.mark.processes
 
@@ -31,9 +31,10 @@ def call_of(function):
 
 def answer(*argv):
     """The struct in the plugin's answer, read as strictly as xapi reads it."""
-    completed = run(["/usr/bin/env", "-i", "PATH=" + PATH, *[str(word) for word in argv]], timeout=60)
-    assert completed.stderr == ""
-    members = dict(wire.as_structure(wire.method_response(wire.parse(completed.stdout))))
+    words = ["/usr/bin/env", "-i", "PATH=" + PATH, *map(str, argv)]
+    completed = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=True, timeout=60)
+    assert completed.stderr == b""
+    members = dict(wire.as_structure(wire.method_response(wire.parse(completed.stdout.decode()))))
     if wire.as_string(members["Status"]) == "Success":
         return wire.as_string(members["Value"])
     return [wire.as_string(item) for item in wire.as_array(members["ErrorDescription"])]

@@ -54,12 +54,17 @@ def lab(world, name_pool, image_of_originals):
         yield made
 
 
-def test_the_lun_to_remove_is_the_one_that_the_hosts_have_plugged(lab, copy, clone, pool_command):
-    """A pool-operator may write the mark, which could name the LUN of the original."""
+def test_a_copy_whose_mark_names_another_lun_than_its_pbds_is_not_discarded(lab, copy, clone, pool_command):
+    """A pool-operator may write the mark, which could name the LUN of the original; the SR may be an original."""
     db, original = lab.pool.db, lab.originals["Production"][0]
     (sr,) = db.refs("SR", name_label=copy)
     config = {**db.get("SR", sr, "other_config"), "relvmoiscsi:scsi-id": original}
     db.set("SR", sr, "other_config", config)
+    ran = pool_command("discard", copy, "--yes")
+    assert ran.status == 4 and f"on the LUN {original}, but its PBDs name the LUN {clone}" in ran.err
+    assert lab.pool.db.refs("SR", name_label=copy) == [sr]
+
+    db.set("SR", sr, "other_config", {**config, "relvmoiscsi:scsi-id": clone})
     ran = pool_command("discard", copy, "--yes")
     assert ran.status == 0 and f"next: remove the LUN {clone} on the array" in ran.out and original not in ran.out
 

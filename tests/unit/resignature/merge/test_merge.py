@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from kit.chains import flatten as flatten_vhd
 from kit.chains.cut_one_vdi import new_volume
 from kit.chains.judge import check as check_vhd
+from kit.chains.libvhd import Vhd, with_sum
 from kit.chains.lun import Lun
 from kit.chains.qcow2 import Image, check, flatten
 from kit.chains.random_chain import random_chain
@@ -23,7 +24,7 @@ from kit.cuts import entropy
 from kit.examples import examples, seeds
 from relvmoiscsi import engine
 from relvmoiscsi.engine import OneVdiRequest
-from relvmoiscsi.errors import FormatError, Refused
+from relvmoiscsi.errors import FormatError, Refused, RelvmoiscsiError
 from relvmoiscsi.resignature.merge import qcow2_image as image
 
 pytestmark = pytest.mark.states(few=1)
@@ -227,6 +228,28 @@ def test_a_planned_image_with_an_entry_that_is_wrong_is_noticed(monkeypatch):
         planned(random_qcow2(1, **PAIR).disk)
 
 
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        (lambda counts: b"\1" + counts[1:], "its counts are wrong"),  # of the first cluster 257
+        (lambda counts: bytes(2) + counts[2:], "its counts are wrong"),  # of the first cluster none
+        (lambda counts: counts[:-2] + b"\0\1", "its counts are wrong"),  # of a cluster behind the volume one
+        (lambda counts: counts[:2], "its counts end before its clusters"),
+    ],
+)
+def test_a_planned_image_with_counts_that_are_wrong_is_noticed(change, says, monkeypatch):
+    right = image.Tables._piece
+
+    def wrong(tables, offset):
+        data = right(tables, offset)
+        return change(data) if offset < tables._made.first_level_at else data
+
+    monkeypatch.setattr(image.Tables, "_piece", wrong)
+
+    with pytest.raises(Refused, match="planned image does not check: " + says):
+        planned(random_qcow2(1, **PAIR).disk)
+
+
 @pytest.mark.parametrize("part", ["counts", "second_level"])
 def test_what_is_written_is_what_was_verified(part, monkeypatch):
     """Tables are made up once to be verified, and once more to be written."""
@@ -341,6 +364,60 @@ def test_what_is_refused_by_name_and_place(offset, form, value, sentence):
     assert disk == before
     # alone such images are no matter: they are put together with nothing
     assert offset not in (72, 60) or engine.prepare(disk, entropy(0)).cost is None
+
+
+def footer_of(at, data):
+    """Other bytes in both footers."""
+
+    def change(vhd):
+        for place in (0, vhd.volume.size - 512):
+            footer = vhd.volume.read(place, 512)
+            vhd.volume.write(place, with_sum(footer[:at] + data + footer[at + len(data) :], 64))
+
+    return change
+
+
+def header_of(at, number):
+    def change(vhd):
+        header = vhd.volume.read(512, 1024)
+        vhd.volume.write(512, with_sum(header[:at] + struct.pack(">I", number) + header[at + 4 :], 36))
+
+    return change
+
+
+def block_at(place):
+    """A block in another place; `place` gets the first sector of another block, and returns this block's."""
+
+    def change(vhd):
+        first, second = sorted(vhd.bat, key=vhd.bat.get)[:2]
+        vhd.set_entry(second, place(vhd, vhd.bat[first]))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        (footer_of(28, b"qemu"), '{} was made by "qemu", not by the storage manager'),
+        (header_of(32, 1 << 20), "{} has blocks of 1048576 bytes, not of 2 MiB"),
+        (header_of(28, 1), "VHD header at byte 0 of {}: its block table is too small for its virtual disk"),
+        (block_at(lambda _vhd, _first: 3), "VHD block at byte 1536 of {}: it does not lie between"),
+        (block_at(lambda vhd, _first: vhd.volume.size // 512 - 4096), "of {}: it does not lie between"),
+        (block_at(lambda _vhd, first: first + 4096), "of {}: it overlaps another block"),
+    ],
+)
+def test_a_vhd_that_tapdisk_has_not_made_is_refused_by_name_and_place(change, says):
+    chain = random_chain(5, **VHD, depth=2, free=40, odd=False)
+    lun = Lun.read(chain.disk.copy())
+    vhd = Vhd(lun.volume(chain.members[1]))
+    change(vhd)
+    before = lun.disk.copy()
+
+    with pytest.raises(RelvmoiscsiError) as raised:
+        planned(lun.disk)
+
+    assert says.format(vhd.volume.name) in str(raised.value) and "Nothing was written" in str(raised.value)
+    assert lun.disk == before
 
 
 def test_a_parent_of_another_format_than_the_image_says_is_refused():

@@ -11,6 +11,7 @@ Writes of another host that land late are the table of docs/protocol.rst, below.
 
 import hashlib
 import json
+import re
 import struct
 import tracemalloc
 import zlib
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple, Tuple
 
 import pytest
 
-from kit import builder, lvmreader, reader
+from kit import build_lvm, builder, lvmreader, reader
 from kit.builder import AREA_DEFAULT
 from kit.crash import CrashDisk, garbage
 from kit.cuts import (
@@ -579,3 +580,31 @@ def test_a_write_that_arrives_while_the_recovery_waits_for_the_lease_is_seen(cut
     with pytest.raises(RelvmoiscsiError, match="take the clone again. Only the commit record of .* was written"):
         recover(disk)
     assert disk == before[0]
+
+
+def text_in(area, text, disk):
+    """This text in an area whose header lies elsewhere, or has been replaced; away from what a run keeps there."""
+    build_lvm.put_text(disk, area, area.length // 2 // 512 * 512, text)
+    disk.poke(area.offset, build_lvm.mda_header(area, [build_lvm.raw_locn(area.length // 2 // 512 * 512, text)]))
+
+
+@pytest.mark.parametrize(
+    ("area", "other", "says"),
+    [
+        ("second", lambda old, _new: old, "holds the volume group of PV"),
+        ("original", lambda old, _new: old, "holds the volume group of PV"),
+        ("original", lambda _old, new: re.sub(rb"\nseqno = \d+", b"\nseqno = 99", new), "newer text: seqno 99 at byte"),
+    ],
+)
+def test_behind_the_commit_a_text_that_the_run_cannot_have_left_is_refused(area, other, says):
+    original = image("a chain")
+    disk = cut_before(original, *SWITCHED[:1]).copy()
+    (move,) = read_mark(disk).journal.run.mdas
+    old, new = (lvmreader.read_mda(one, lvmreader.read_label(one).mdas[0]).text for one in (original, disk))
+    text_in(getattr(move, area), other(old, new), disk)
+    before = disk.copy()
+
+    for act in (recover, undo):
+        with pytest.raises(RelvmoiscsiError, match="behind its commit, and the .*" + says) as caught:
+            act(disk)
+        assert caught.value.disk_state == "Nothing was written." and disk == before

@@ -171,12 +171,12 @@ def test_after_a_cut_new_identities_are_those_that_lvm_sees_and_of_this_lun_alon
     seen = set()
     for cut, disk in recorded(original).crash_images(limit=64, samples=8):
         is_new = lvmreader.vg_view(disk) == lvmreader.vg_view(resignatured)
-        assert engine.has_new_identities(disk, SCSI_ID) is is_new, cut
-        assert not engine.has_new_identities(disk, "another"), cut
+        assert (engine.new_sr_of(disk, SCSI_ID) is not None) is is_new, cut
+        assert engine.new_sr_of(disk, "another") is None, cut
         seen.add(is_new)
 
     assert seen == {False, True}
-    assert not engine.has_new_identities(undone, SCSI_ID)
+    assert engine.new_sr_of(undone, SCSI_ID) is None
 
 
 # --- recovery is cut as well

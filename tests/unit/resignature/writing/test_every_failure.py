@@ -6,12 +6,13 @@ checked word for word against the disk, as a healthy host would find it afterwar
 """
 
 import shlex
-from functools import partial
+from functools import lru_cache, partial
 
 import pytest
 
 from kit import reader
-from kit.crash import FailingDisk
+from kit.chains.random_chain import random_chain
+from kit.crash import FailingDisk, LosingDisk
 from kit.cuts import (
     BROKEN,
     SCSI_ID,
@@ -22,6 +23,7 @@ from kit.cuts import (
     free_ring,
     image,
     lvm_commit,
+    recorded,
     recover,
     resignature,
     same_but_for,
@@ -29,7 +31,7 @@ from kit.cuts import (
 )
 from kit.examples import of_each_kind, some
 from relvmoiscsi import engine
-from relvmoiscsi.errors import DeviceError, Overtaken, Refused, Unfinished
+from relvmoiscsi.errors import DeviceError, Overtaken, Refused, RelvmoiscsiError, Unfinished
 
 pytestmark = pytest.mark.states
 
@@ -285,3 +287,48 @@ def test_lvm_that_works_beside_a_run_is_noticed_and_keeps_its_change(moment):
     assert reader.read_vg(disk).seqno == reader.read_vg(original).seqno + 1
     assert reader.essence(disk) == reader.essence(original)
     assert engine.inspect(disk).state == engine.CLEAN
+
+
+# --- a write that is lost: the device says it is done
+
+
+TO_ONE = partial(resignature, one=engine.OneVdiRequest())
+
+
+@lru_cache(maxsize=None)
+def a_chain():
+    """Making one VDI of it fills bitmaps in place, and gives free slots away."""
+    return random_chain(34, bat_entries=4096, free=20, blocks=5, depth=3).disk
+
+
+#: what runs, from where, and how many of its chunks may be lost without a word: what the run writes again later
+LOST = {
+    "resignature: a chain": (lambda: image("a chain"), resignature, 1),
+    "resignature: two areas": (lambda: image("two areas"), resignature, 1),
+    "one VDI: a chain": (a_chain, TO_ONE, 2),
+    "undo: a chain": (lambda: done(image("a chain")), undo, 1),
+    "rollback: a chain": (lambda: cut_before(image("a chain"), 4), recover, 0),
+    "rollback: one VDI": (lambda: recorded(a_chain(), TO_ONE).after_group(2), recover, 0),
+    "finish: text wraps": (lambda: cut_before(image("text wraps"), 5), recover, 0),
+    "finish: one VDI": (lambda: recorded(a_chain(), TO_ONE).after_group(4), recover, 0),
+}
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_a_run_of_which_a_chunk_is_lost_says_so_or_writes_it_again(name):
+    made, run, again = LOST[name]
+    start = made()
+    whole = LosingDisk(start.copy())
+    run(whole)
+
+    unsaid = []
+    for number in range(1, len(whole.tried) + 1):
+        losing = LosingDisk(start.copy(), number)
+        try:
+            run(losing)
+        except RelvmoiscsiError as error:
+            assert not error.disk_state.endswith((" was finished.", " was rolled back.")), error
+            continue
+        assert losing.base == whole.base, whole.tried[number - 1].range
+        unsaid.append(number)
+    assert len(unsaid) == again, unsaid

@@ -15,13 +15,15 @@ from kit.chains.random_chain import random_chain
 from kit.chains.random_qcow2 import random_qcow2
 from kit.chains.tapdisk import Tapdisk
 from kit.clock import Clock
+from kit.crash import FailingDisk
 from kit.cuts import SCSI_ID, entropy
 from kit.examples import WHOLE, of_each_kind, seeds
 from kit.fenced import FencedDisk
 from relvmoiscsi import engine
+from relvmoiscsi.device import ForwardingDevice
 from relvmoiscsi.engine import OneVdiRequest
-from relvmoiscsi.errors import Overtaken, Refused, Unfinished
-from relvmoiscsi.resignature.protocol import steps
+from relvmoiscsi.errors import DeviceError, Overtaken, Refused, Unfinished
+from relvmoiscsi.resignature.protocol import sentences, steps
 from relvmoiscsi.resignature.writing import apply
 
 pytestmark = pytest.mark.states
@@ -191,6 +193,87 @@ def test_bitmaps_are_among_what_must_not_change(when):
         if tried == enough:
             return
     raise AssertionError("chance has changed: look for other seeds")
+
+
+@pytest.mark.parametrize("when", [prepared, copied])
+def test_tables_of_a_qcow2_are_among_what_must_not_change(when):
+    chain, _ = qcow2s(1, 40)
+    disk = chain.disk.copy()
+    made = when(disk)
+    assert made.plan.unseen.expected
+    for one in made.plan.unseen.expected:
+        changed, at = disk.copy(), one.range.end - 1
+        changed.poke(at, bytes([changed.peek(at, 1)[0] ^ 1]))
+        with pytest.raises(Refused, match=f"changed at byte {one.range.offset} since it was read"):
+            engine.resignature(changed, made)
+
+
+class Late(ForwardingDevice):
+    """An earlier write of this host is on its way until `end_late_writes`."""
+
+    def __init__(self, base, place):
+        super().__init__(base)
+        self.base, self.place, self.landed = base, place, None
+
+    def end_late_writes(self, of_another_host=False):
+        self.base.poke(self.place, b"late")
+        self.landed = self.base.copy()
+
+
+@pytest.mark.parametrize("run", [engine.copy_unseen, engine.resignature])
+def test_a_write_that_was_on_its_way_lands_before_the_lun_is_compared_with_the_plan(run):
+    disk = vhds(34, 40)[0].disk.copy()
+    made = prepared(disk) if run is engine.copy_unseen else copied(disk)
+    late = Late(disk, made.plan.run.mdas[0].original.offset)
+
+    with pytest.raises(Refused, match="changed at byte 4096 since it was read") as caught:
+        run(late, made)
+
+    assert late.landed == disk
+    assert (caught.value.disk_state == "Nothing was written.") == (run is engine.copy_unseen)
+
+
+def test_a_copy_that_stops_says_that_only_unseen_places_were_written():
+    disk = vhds(34, 40)[0].disk.copy()
+    made, name = prepared(disk), disk.name
+    counted = FailingDisk(disk.copy())
+    engine.copy_unseen(counted, made)
+    first = next(number for number, (kind, *_) in enumerate(counted.tried, 1) if kind == "write")
+    with pytest.raises(DeviceError) as failed:
+        engine.copy_unseen(FailingDisk(disk.copy(), first), made)
+    moments = FencedDisk(disk.copy(), Clock())
+    engine.copy_unseen(moments, made)
+    taken = FencedDisk(disk, Clock(), moments.moments.index("before a look") + 1, lambda: disk.poke(4096, b"taken"))
+    with pytest.raises(Overtaken) as overtaken:
+        engine.copy_unseen(taken, made)
+
+    assert failed.value.disk_state == sentences.only_unseen(name)
+    assert overtaken.value.disk_state == sentences.overtaken(name)
+
+
+@pytest.mark.parametrize("part", ["journal", "second area", "image"])
+def test_what_was_written_before_the_mark_is_a_condition_of_the_mark(part, monkeypatch):
+    """Another host has written there behind the read-back, and is gone."""
+    disk = vhds(34, 40)[0].disk.copy()
+    made, real = copied(disk), apply.step
+    run, chunks = made.plan.run, made.plan.chunks_of(steps.JOURNAL)
+    place = {
+        "journal": made.plan.journal.offset,
+        "second area": run.mdas[0].second.offset,
+        "image": made.plan.unseen.chunks[0].offset,
+    }[part]
+    assert part == "image" or place in [chunk.offset for chunk in chunks]
+
+    def step(device, taken, *arguments, **more):
+        if taken == steps.BEGIN:
+            disk.poke(place, b"other")
+        real(device, taken, *arguments, **more)
+
+    monkeypatch.setattr(apply, "step", step)
+    with pytest.raises(Overtaken):
+        engine.resignature(FencedDisk(disk, Clock()), made)
+
+    assert engine.inspect(disk).state == OLD
 
 
 @pytest.mark.parametrize("seed", seeds(range(10), 10))

@@ -10,8 +10,10 @@ import pytest
 
 from kit import golden
 from kit.clock import Clock
+from kit.forged_record import forge_record
 from kit.hba_world import SCSI_ID, WWPNS, HbaWorld
 from kit.outcome import resignatured
+from relvmoiscsi import engine
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host.disk import cleanup_journal, paths, scsi_id, udev
@@ -201,6 +203,19 @@ def test_what_a_killed_call_has_brought_goes_but_with_new_identities_of_its_own_
 
     assert host.hold(**config) == ["sdc"]
     assert (host.done, host.switches(), host.noted_of()) == (locked(*[GOES] * goes), {}, None)
+
+
+@pytest.mark.parametrize("phase", [engine.SWITCHED, engine.DONE])
+def test_a_clone_goes_though_its_label_says_resignatured_where_the_pool_has_its_sr_elsewhere(host, phase):
+    """A host that sees the clone could not plug the original again."""
+    clone = forge_record(golden.load("one").disk.copy(), CLONE, phase)
+    sr = {"uuid": engine.inspect(golden.load("one").disk).lun.sr_uuid, "type": "lvmohba"}
+    pbd = {"SR": "sr", "device_config": {"SCSIid": OTHER}, "currently_attached": True}
+    host.was_killed(clone)
+    host.pool = pool_records.PoolRecords({"pbd": pbd}, {"sr": sr}, {})
+
+    assert host.hold() == ["sdc"]
+    assert host.done == locked(GOES)
 
 
 def test_what_came_then_and_does_not_answer_now_stays_and_the_next_call_knows(host):

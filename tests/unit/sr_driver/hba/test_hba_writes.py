@@ -10,6 +10,7 @@ import pytest
 from kit import golden
 from kit.clock import Clock
 from kit.driver_calls import SCSI_ID
+from kit.forged_record import forge_record
 from kit.pool.database import Database
 from kit.sr_states import SAME, STATES, name_of
 from relvmoiscsi import engine
@@ -17,9 +18,10 @@ from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import RelvmoiscsiError, UsageError
 from relvmoiscsi.host.disk import exclusive, paths
 from relvmoiscsi.host.disk.block_device import open_device
+from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi import stale_volumes
 from relvmoiscsi.host.xapi.other_hosts import Use
-from relvmoiscsi.lun import guard, users
+from relvmoiscsi.lun import call, guard, users
 from relvmoiscsi.lun.pool_records import PoolRecords, read_pool
 from relvmoiscsi.lun.users import Hosts
 from relvmoiscsi.sr_driver import create
@@ -63,6 +65,7 @@ class World:
         monkeypatch.setattr(guard.sm_locks, "lvm_lock", lambda *_, **__: lock("SM"))
         monkeypatch.setattr(guard, "lvm_locks", lambda *_, **__: lock("LVM"))
         monkeypatch.setattr(HbaLun, "device_session", session)
+        monkeypatch.setattr(call, "THIS_HOST", Host(os.path.dirname(path)))  # the lock of the LUN is of this test alone
         monkeypatch.setattr(exclusive, "LEASE_SECONDS", 60)  # another run may look up the file just then
         monkeypatch.setattr(paths.scsi, "live_scsi_id", lambda _path: NAME[0])
         monkeypatch.setattr(paths.scsi, "live_serial", lambda _path: NAME[1])
@@ -130,6 +133,26 @@ def test_the_original_under_a_new_scsi_id_is_refused_though_it_is_meant(world, s
     if state.lun != SAME:
         world.call(**{"clone-of": uuid})
         assert world.state() == "resignatured"
+
+
+@pytest.mark.parametrize("state", [state for state in STATES if state.lun != SAME], ids=name_of)
+def test_a_label_that_says_resignatured_is_no_success_where_the_pool_has_its_sr_elsewhere(world, state):
+    """The child process has read the LUN; its parent asks the pool."""
+    uuid, db = engine.inspect(golden.load("one").disk).lun.sr_uuid, Database()
+    hosts = [db.create("host", metrics=db.create("host_metrics", live=True)) for _ in range(2)]
+    state.put(db, hosts, uuid, SCSI_ID)
+    world.pools, world.hosts = [read_pool(db)], Hosts(db)
+    with open_device(world.path, writable=True) as device:
+        forge_record(device, SCSI_ID)
+    before = world.content()
+
+    if state.is_believed:
+        assert world.call() == uuid
+    else:
+        with pytest.raises(RelvmoiscsiError, match="says that the LUN was resignatured.*Nothing was written"):
+            world.call()
+
+    assert (world.content() == before, world.held) == (True, [])
 
 
 @pytest.mark.parametrize("whose", ["The pool has that SR, 'san'", "The pool has no such SR", "holds no SR that can be"])

@@ -12,6 +12,7 @@ from kit import golden
 from kit.builder import build_sr, many_vdis, raw, vhd
 from kit.driver_calls import SUCCESS_TEXT
 from kit.examples import WHOLE
+from kit.forged_record import forge_record
 from kit.iscsi import acts, scsi
 from kit.iscsi.hostile import HostileTarget
 from kit.iscsi.lun import Lun
@@ -20,7 +21,7 @@ from kit.iscsi.quirks import Quirk, quirk
 from kit.outcome import resignatured
 from kit.pool import wire
 from kit.sparse import SparseDisk
-from kit.sr_states import OTHER, SAME, STATES, UNPLUGGED, State, name_of
+from kit.sr_states import ATTACHED, INTRODUCED, OTHER, SAME, STATES, UNPLUGGED, State, name_of
 from relvmoiscsi import engine
 from relvmoiscsi.deadline import NOT_BEGUN, Deadline
 from relvmoiscsi.errors import DeviceError, Refused
@@ -351,14 +352,25 @@ def test_a_word_that_names_no_sr_is_refused(driver, clone):
 
 
 def test_a_finished_lun_whose_new_sr_is_not_plugged_yet_is_answered_as_before(driver, clone):
-    """t0 SR.create, t1 SR.introduce and a PBD, t2 a client repeats SR.create: nothing is to be written."""
+    """t0 SR.create, t1 SR.introduce, t2 a client repeats SR.create: nothing is to be written."""
     with HostileTarget([clone]) as target:
         assert driver.create(target).result == SUCCESS
         writes = clone.writes
-        State(UNPLUGGED, OTHER).put(driver.pool.db, driver.pool.hosts, engine.inspect(clone.disk).lun.sr_uuid, "")
+        State(INTRODUCED).put(driver.pool.db, driver.pool.hosts, engine.inspect(clone.disk).lun.sr_uuid, "")
         target.new_call()
         assert driver.create(target).result == SUCCESS
     assert clone.writes == writes
+
+
+@pytest.mark.parametrize("state", [State(UNPLUGGED, OTHER), State(ATTACHED, OTHER)], ids=name_of)
+def test_a_label_that_says_resignatured_is_no_success_where_the_pool_has_its_sr_on_another_lun(driver, clone, state):
+    forge_record(clone.disk, clone.scsi_id)
+    before = clone.disk.copy()
+    state.put(driver.pool.db, driver.pool.hosts, engine.inspect(clone.disk).lun.sr_uuid, "")
+    with HostileTarget([clone]) as target:
+        found = driver.create(target)
+    assert "says that the LUN was resignatured. But the LUN holds the SR" in found.result.text
+    assert "Nothing was written. [SRInUse]" in found.result.text and clone.disk == before
 
 
 def test_the_pool_is_asked_before_the_first_byte_of_a_copy_as_well(driver, clone, monkeypatch):
