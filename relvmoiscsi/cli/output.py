@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Output and questions of the command: results go to stdout; messages, questions and bars go to stderr.
 
-Lines fit the terminal, or 80 columns; the environment variable COLUMNS overrides the width. A terminal shows errors in
-red and headings bold, unless NO_COLOR is set. A failed write to stderr never stops the work.
+Lines fit a terminal, and COLUMNS of the environment overrides its width; elsewhere no line is broken. A terminal shows
+errors in red and headings bold, unless NO_COLOR is set. A failed write to stderr never stops the work.
 """
 
 import logging
@@ -85,22 +85,21 @@ _COMMAND_LINE = r" *((next|later|or): +)?(xe|relvmoiscsi) (?![a-z -]*: error: )"
 
 
 def fitted(text: str, stream: Any) -> str:
-    """Return the text with its long lines broken for this stream. Only a terminal breaks rows: a program reads rows."""
-    return wrapped(text, width(stream), breaks_rows=is_terminal(stream))
+    """Return the text with its long lines broken for a terminal. Elsewhere no line is broken: a program reads lines."""
+    return wrapped(text, width(stream)) if is_terminal(stream) else text
 
 
-def wrapped(text: str, columns: int, breaks_rows: bool = True) -> str:
+def wrapped(text: str, columns: int) -> str:
     """Return the text with its long lines broken between words.
 
     A broken line continues under the start of its last column in the left half. A command stays whole: in backticks,
-    alone on an indented line, or after `next: `. A row has its last column in the right half, and stays whole unless
-    `breaks_rows`; then its last column moves to a line of its own.
+    alone on an indented line, or after `next: `. The last column of a row, if in the right half, moves to a line of its
+    own.
     """
     lines = []
     for line in text.split("\n"):
         starts = [cell.end() for cell in re.finditer("  +", line)] or [0]
-        is_row = starts[-1] > columns // 2 and not breaks_rows
-        if len(line) <= columns or is_row or re.match(_COMMAND_LINE, line):
+        if len(line) <= columns or re.match(_COMMAND_LINE, line):
             lines.append(line)
             continue
         if columns // 2 < starts[-1] <= columns:  # a row of a table

@@ -51,9 +51,12 @@ class DiscardCommand(PoolChange):
             plan = made_vms.plan(calls, refs, with_vms)
             lock.verify_free(calls, [lock.name_of(plan.pool.srs[sr]) for sr in plan.uses])
             if self.dry_run:
-                would = _discarded(plan, gone, {}, _WOULD_DISCARD, {})
-                is_refused = bool(plan.all_losers()) and self.yes and not leave_vms  # else the run asks
-                return would._replace(status=Refused.exit_status) if is_refused else would
+                needs = [] if leave_vms else ["--leave-vms"] if with_vms else ["--with-vms", "--leave-vms"]
+                would = _discarded(plan, gone, {}, _WOULD_DISCARD, {}, needs)
+                is_refused = bool(plan.all_losers() and needs) and self.yes  # else the run asks
+                return (
+                    would._replace(status=Refused.exit_status, alerts=would.text.split("\n")) if is_refused else would
+                )
             if self.yes and not leave_vms:
                 made_vms.verify_nobody_left(plan)
             destroyed: Dict[str, List[str]] = {ref: [] for ref in refs}
@@ -100,7 +103,7 @@ class DiscardCommand(PoolChange):
 
 
 _WOULD_DISCARD = "would be discarded"
-_LOSE = "halted VMs that lose disks on the copy (--yes needs --with-vms or --leave-vms)"
+_LOSE = "halted VMs that lose disks on the copy"
 
 
 def _discarded(
@@ -109,7 +112,9 @@ def _discarded(
     failed: Dict[str, RelvmoiscsiError],
     word: str,
     destroyed: Dict[str, List[str]],
+    yes_needs: Sequence[str] = (),
 ) -> Answer:
+    """Return the results, or a plan; `yes_needs` are the options of which --yes needs one where a VM loses disks."""
     rows: List[Dict[str, Any]] = []
     lines, steps = [], []
     for ref in plan.uses:
@@ -122,7 +127,7 @@ def _discarded(
             if not error or (record["snapshot_of"] if record["is_a_snapshot"] else vm) in destroyed[ref]:
                 (snapshots if record["is_a_snapshot"] else vms).append(record["name_label"])
         others = [] if error else sorted(set(plan.losers(ref).values()))
-        rows.append(_row(uuid, name, status, error, vms, snapshots, others))
+        rows.append(_row(uuid, name, status, error, vms, snapshots, others, yes_needs if others else ()))
         lines.append(f'"{name}" ({uuid}): {status}' + (f": {error}" if error else ""))
         if vms:
             lines.append(("  destroyed: the VMs " if error else "  with the VMs ") + ", ".join(vms))
@@ -132,6 +137,8 @@ def _discarded(
             lines.append(
                 f"  {_LOSE if word == _WOULD_DISCARD else 'halted VMs that had disks on the copy'}: {', '.join(others)}"
             )
+            if yes_needs:
+                lines.append(f"  with --yes alone, the run is refused: add {' or '.join(yes_needs)}")
         if status == "discarded":
             scsi_id = plan.pool.lun_of(ref)
             find = "find the LUN on the array, and remove it; only a note names it: " + lock.name_of(plan.pool.srs[ref])
@@ -152,6 +159,7 @@ def _row(
     vms: Sequence[str] = (),
     snapshots: Sequence[str] = (),
     losers: Sequence[str] = (),
+    yes_needs: Sequence[str] = (),
 ) -> Dict[str, Any]:
     return {
         "sr": uuid,
@@ -161,4 +169,5 @@ def _row(
         "destroyed_vm_names": list(vms),
         "destroyed_snapshot_names": list(snapshots),
         "vms_left_without_disks": list(losers),
+        "yes_needs": list(yes_needs),
     }

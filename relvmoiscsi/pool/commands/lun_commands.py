@@ -248,7 +248,7 @@ class AttachCommand(PoolChange):
         chosen = attach.choose(seen, self.scsi_ids, of, self.given.all, self.given.foreign)
         for lun in attach.doubtful(seen, chosen) if of or self.given.all else []:
             why = "If it is a clone, give its SCSIid and --unplugged" if lun.kind == luns.UNCONNECTED else _OTHER_POOL
-            self.note(f"{lun.scsi_id} is skipped: {_words(pool, lun)}. {why}.")
+            self.warn(f"{lun.scsi_id} is skipped: {_words(pool, lun)}. {why}.")
         if not self.request.leave_others:
             attach.verify_none_left(seen, chosen)
         planned = attach_plan.plan(calls, pool, chosen, self.request, seen)

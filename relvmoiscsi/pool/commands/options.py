@@ -100,6 +100,11 @@ class PoolCommand(Asked):
         if not self.quiet:
             say(printable(text))
 
+    def warn(self, text: str) -> None:
+        """Say a warning, also with --quiet, and write it to the log."""
+        self.so_far.note(text)
+        say("warning: " + printable(text))
+
     @contextmanager
     def opened(self) -> Iterator[Tuple[Calls, Pool]]:
         """Open a session, and read the pool. Raises PoolFailure."""

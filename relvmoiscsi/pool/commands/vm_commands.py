@@ -184,14 +184,13 @@ class CloneCommand(PoolChange):
             planned = clone.would(calls, pool, with_network, copy, sources, wanted)
             copied = [source for source, each in zip(sources, planned) if each.error is None]
             used = ", ".join(map(repr, sorted(set(choice.used_networks(found, copied, wanted).values()))))
-            warnings = [printable(clone.SAME_NETWORK.format(used))] if used else []
+            warnings = [clone.SAME_NETWORK.format(used)] if used else []
             todo = [_said(source) for source, each in zip(sources, planned) if each.status == clone.WOULD]
             plan = _cloned(_of_plan(planned), self._to_know(wanted) if todo else ())
             if todo and not (self.dry_run or self.yes):
                 say("\n".join(["Planned:", plan.for_people()]))
             for warning in warnings:
-                self.so_far.note(warning)
-                say(warning)
+                self.warn(warning)
             if self.dry_run:
                 return plan
             if not todo:  # no question for an empty plan

@@ -38,7 +38,7 @@ TO_KNOW = (
     "HA is off for the copies. Xen Orchestra skips the copies in backups (tag xo:no-bak). "
     "The first backup of a copy is a full backup.",
 )
-SAME_NETWORK = "warning: copies are on the networks of their originals, {}: expect conflicts of addresses."
+SAME_NETWORK = "copies are on the networks of their originals, {}: expect conflicts of addresses."
 
 TAGS = ("relvmoiscsi", "xo:no-bak=relvmoiscsi clone")  #: of a clone
 

@@ -22,7 +22,7 @@ from relvmoiscsi.pool.calls import Calls, Record
 from relvmoiscsi.pool.vms import restore_journal, run_states, swap_disks, vbds
 from relvmoiscsi.pool.vms.inventory import NULL, Copy, Inventory
 from relvmoiscsi.pool.vms.restore_journal import Swap
-from relvmoiscsi.wording import quoted
+from relvmoiscsi.wording import quoted, shell_command
 
 #: status of a VM
 DONE, ALREADY, WOULD, UNDONE, HOME = "restored", "already restored", "would be restored", "undone", "home"
@@ -112,10 +112,11 @@ def plan(found: Inventory, copy: Copy, vm: str, chosen: Sequence[str], date: str
         users = found.users_of(copy.by_uuid[new["uuid"]])
         if users:
             names = ", ".join(sorted(str(found.vms[user]["name_label"]) for user in users))
+            uuids = sorted(str(found.vms[user]["uuid"]) for user in users)
+            destroy = " and ".join(f"`{shell_command('xe vm-destroy', f'uuid={uuid}')}`" for uuid in uuids)
             raise Refused(
                 f"The VDI {new['uuid']}, which the disk {device} would become, is a disk of {names} already. Attach "
-                "another copy. Or shut these VMs down, and run `xe vm-destroy uuid=UUID` on each: that leaves their "
-                "disks."
+                f"another copy. Or shut these VMs down, and run {destroy}: that leaves their disks."
             )
         vbd = next(vbd for vbd in found.vbds_of(vm).values() if vbd["userdevice"] == device)
         waiting = f"{name_before} before restore {date}".strip()

@@ -23,6 +23,7 @@ from kit.pool_lab import IQN, TARGET, Lab
 from kit.shell import TOP
 from kit.xe import xe
 from relvmoiscsi import engine, errors
+from relvmoiscsi.cli.output import wrapped
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.saved_vms import NAME_LABEL
 from relvmoiscsi.lun.named_device import open_device
@@ -68,7 +69,7 @@ def luns(tmp_path, monkeypatch):
 
 def as_typed(line):
     """Without what was typed, and without the one number that depends on how a file system keeps sparse files."""
-    return re.sub(r"differs \([0-9.]+", "differs (all", line.replace(PROMPT + "y", PROMPT))
+    return re.sub(r"differs \([0-9.]+", "differs (all", line.replace(PROMPT + "y", PROMPT)).rstrip()
 
 
 @pytest.mark.parametrize("page", ["README.rst", "docs/administrator.rst", "docs/one-vdi.rst", "docs/scripting.rst"])
@@ -77,7 +78,8 @@ def test_a_run_prints_what_the_page_says(page, luns, command, type_in):
     for argv, lines in runs:
         type_in("y\n")
         ran = command(*argv)
-        printed = as_typed(ran.err + "\n" + ran.out).splitlines()
+        text = ran.err + "\n" + ran.out
+        printed = [as_typed(line) for line in f"{text}\n{wrapped(text, 80)}".splitlines()]  # a page shows a terminal
         assert ran.status == 0
         assert [line for line in lines if line.strip() != "..." and as_typed(line) not in printed] == [], argv
     assert runs

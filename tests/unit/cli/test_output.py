@@ -66,14 +66,19 @@ def test_lines_have_the_width_of_columns_and_elsewhere_80(monkeypatch, variable,
     assert [width(stream) for stream in (io.StringIO(), None)] == [columns] * 2
 
 
-def test_errors_and_answers_are_wrapped_but_json_is_not(command, image, monkeypatch):
+def test_errors_are_wrapped_on_a_terminal_and_nowhere_else(command, monkeypatch, terminal):
     monkeypatch.setenv("COLUMNS", "60")
-
-    failed = command("show", "/no/such/device/of/that/name/here/or/anywhere")
-    assert failed.err.count("\n") > 1
-    assert max(len(line) for line in command("show", image, "--json").out.splitlines()) > 60
+    missing = ["show", "/no/such/device/of/that/name/here/or/anywhere"]
+    assert command(*missing).err.count("\n") == 1
+    monkeypatch.setattr("sys.stderr", terminal)
+    assert cli.main(missing) == 3 and terminal.getvalue().count("\n") > 1
     for words in (["check"], ["pool", "lun"]):
-        assert max(map(len, command(*words).err.splitlines())) <= 60
+        shown = Utf8Terminal()
+        monkeypatch.setattr("sys.stderr", shown)
+        with pytest.raises(SystemExit):
+            cli.main(words)
+        text = re.sub("\033\\[[0-9]*m", "", shown.getvalue())
+        assert max(map(len, text.splitlines())) <= 60
 
 
 @pytest.mark.parametrize("name, value", [("NO_COLOR", "1"), ("TERM", "dumb")])

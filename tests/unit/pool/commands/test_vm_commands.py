@@ -350,12 +350,15 @@ def test_with_its_vms_the_question_and_the_answer_name_them(office, pool_command
 
 def test_who_would_stay_without_disks_is_told_before_and_one_of_two_words_is_said(office, pool_command, refused):
     pool_command("clone", "copy", "db", "--name", "{vm} too", "--same-networks", "--yes")
-    told = "  halted VMs that lose disks on the copy (--yes needs --with-vms or --leave-vms): db too"
+    told = "on the copy: db too\n  with --yes alone, the run is refused: add --with-vms or --leave-vms"
     refused(0, told, "discard", "copy", "--dry-run")  # the run asks, and ends so after a yes
     refused(4, told, "discard", "copy", "--dry-run", "--yes")
-    refused(0, "", "discard", "copy", "--dry-run", "--yes", "--leave-vms")
+    assert told.split("\n")[1] in refused(4, "", "discard", "copy", "--dry-run", "--yes", "-q").err
+    assert "alone" not in refused(0, "", "discard", "copy", "--dry-run", "--yes", "--leave-vms").out
     (row,) = pool_command("discard", "copy", "--dry-run", "--json").json["discard_results"]
-    assert row["vms_left_without_disks"] == ["db too"]
+    assert row["vms_left_without_disks"] == ["db too"] and row["yes_needs"] == ["--with-vms", "--leave-vms"]
+    (row,) = pool_command("discard", "copy", "--dry-run", "--json", "--leave-vms").json["discard_results"]
+    assert row["yes_needs"] == []
     ran = refused(4, "would lose their disks: db too. Nothing was changed.", "discard", "copy", "--yes")
     assert "--with-vms" in ran.err and "--leave-vms" in ran.err
 

@@ -145,7 +145,7 @@ HAPPENS = {
         ("elsewhere", bring_back, "is not on this copy"),
         ("mixed", bring_back, "The disk 1 of the VM.* is not on this copy. Restore only the other disks: `--disk 0`"),
         ("bare", bring_back, "has no disk"),
-        ("has a copy", bring_back, "is a disk of web 2026-11-22 already.*xe vm-destroy uuid=UUID"),
+        ("has a copy", bring_back, "is a disk of web 2026-11-22 already.*xe vm-destroy uuid=[0-9a-f-]{36}`"),
         ("a copy", bring_back, "is a copy and already"),
         ("in a cluster", bring_back, "is shared with 'node2': a restore would give only this VM"),
         ("cut, and lent by hand", bring_back, "is a disk of 'helper' as well"),
