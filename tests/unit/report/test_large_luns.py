@@ -3,8 +3,10 @@
 
 from kit import golden
 from relvmoiscsi import engine, report
+from relvmoiscsi.device import Chunk
 from relvmoiscsi.errors import Malformed, Place
 from relvmoiscsi.report.lun_report import tree
+from relvmoiscsi.report.run_report import FULL_UNIT
 
 
 class _Counted(tuple):
@@ -30,3 +32,12 @@ def test_a_long_chain_is_drawn_to_a_bounded_depth():
     drawn = tree(vdis)
     assert [vdi for _prefix, vdi in drawn] == vdis
     assert max(len(prefix) for prefix, _vdi in drawn) == 3 * 31
+
+
+def test_equal_bitmaps_of_a_dry_run_are_one_item():
+    same = [Chunk(4096 * number, FULL_UNIT) for number in range(1000)]
+    other = [Chunk(0, b"x" * 512), Chunk(512, b"x" * 512)]
+    *rows, last = report.chunks_facts([*other, *same])
+    assert [row["device_offset"] for row in rows] == [0, 512]
+    assert last["device_offset"] is None and last["device_offsets"] == [chunk.offset for chunk in same]
+    assert last["new_bytes"] == FULL_UNIT.hex()
