@@ -426,13 +426,6 @@ class CountingDevice(ForwardingDevice):
         self.flushes += 1
 
 
-_PAGE = 64 * 1024  #: bytes; a read looks only at the writes to its own pages, however many writes there are
-
-
-def _pages(part: Range) -> Iterable[int]:
-    return range(part.offset // _PAGE, -(-(part.offset + part.length) // _PAGE))
-
-
 class MemoryDevice(ForwardingDevice):
     """Keeps all writes in memory: a run on this device is a dry run. A read gives what the run has left."""
 
@@ -441,22 +434,25 @@ class MemoryDevice(ForwardingDevice):
         self._fence = Fence(device.name)
         self._fence.is_alone = True
         self.chunks: List[Chunk] = []  #: in the order of the writes
-        self._in_page: Dict[int, List[int]] = {}  #: the indexes in `chunks` of the writes to each `_PAGE` of the device
+        self._by_place: Dict[int, List[Chunk]] = {}  #: the same, by each PIECE of the device: a run may write millions
 
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
-        found = zip(ranges, super().read(ranges))
-        return [overlaid(data, part.offset, self._chunks_at(part)) for part, data in found]
-
-    def _chunks_at(self, part: Range) -> List[Chunk]:
-        """The writes to the pages of a range, in the order of the writes."""
-        indexes = {index for page in _pages(part) for index in self._in_page.get(page, ())}
-        return [self.chunks[index] for index in sorted(indexes)]
+        answers = []
+        for part, data in zip(ranges, super().read(ranges)):
+            pieces, offset = [], part.offset
+            while offset < part.end:
+                end = min((offset // PIECE + 1) * PIECE, part.end)
+                piece = data[offset - part.offset : end - part.offset]
+                pieces.append(overlaid(piece, offset, self._by_place.get(offset // PIECE, ())))
+                offset = end
+            answers.append(b"".join(pieces))
+        return answers
 
     def write(self, chunks: Sequence[Chunk]) -> None:
-        for index, chunk in enumerate(chunks, len(self.chunks)):
-            for page in _pages(chunk.range):
-                self._in_page.setdefault(page, []).append(index)
         self.chunks += chunks
+        for chunk in chunks:
+            for place in range(chunk.offset // PIECE, -(-chunk.end // PIECE)):
+                self._by_place.setdefault(place, []).append(chunk)
 
     def flush(self) -> None:
         pass

@@ -46,7 +46,7 @@ def typed_scsi_id(text: str) -> str:
         naa.6001405a..., wwn-0x6001405A..., 60:01:40:5a:..., 6001405a... (32 digits)    36001405a...
         naa.5001405a..., wwn-0x5001405A..., 50:01:40:5a:..., 5001405a... (16 digits)    35001405a...
         eui.0025385a... (16, 24 or 32 digits)                                           20025385a...
-        scsi-<SCSIid>, and any other text                                               as it is
+        scsi-<SCSIid>, and any other text that scsi_id may print (`is_printed`)         as it is
 
     Other digits without a prefix may be an EUI, a NAA, or a serial number, so they are refused. scsi_id prints no such
     text: its first character makes the number of digits odd.
@@ -60,7 +60,7 @@ def typed_scsi_id(text: str) -> str:
     if _OF_ANY_KIND.match(lower):
         raise UsageError(f"{text!r} may be a number of several kinds. {_FORMS}", "ConfigSCSIid")
     text = re.sub(r"\Ascsi-(?=.)", "", text, flags=re.IGNORECASE)
-    if not is_scsi_id(text) or lower.startswith(_SAYS_ITS_KIND):
+    if not is_printed(text) or lower.startswith(_SAYS_ITS_KIND):
         raise UsageError(f"{text!r} is no SCSIid. {_FORMS}", "ConfigSCSIid")
     return text
 

@@ -48,9 +48,14 @@ def derived_ids(new_sr: str, old_ids: Iterable[str]) -> Dict[str, str]:
 def read_map(facts: Mapping[str, Any], name: str) -> IdMap:
     """The ids that a map chooses; `name` is the name of the file. `sr` of the result is empty: only the LUN knows `sr`.
 
-    Raises UsageError for facts that are not a map, for text that is not an id, and for two new ids of one old id.
+    Raises UsageError for facts that are not a map or have its old keys, for text that is not an id, and for two new ids
+    of one old id.
     """
     try:
+        others = sorted({"vdis", "lvs"} & set(facts))
+        if others:  # else the map would be taken as empty, and the LUN would get other ids
+            problem = f"{name} has the keys {' and '.join(others)}: the answer of another command or of an earlier"
+            raise UsageError(f"{problem} release. A map has vdi_pairs and lv_pairs, or uuids and lvm_ids.")
         uuids = [(facts["old_sr"], facts["new_sr"])] if "old_sr" in facts else []
         uuids += [(vdi["old_vdi"], vdi["new_vdi"]) for vdi in facts.get("vdi_pairs", [])]
         uuids += [*facts.get("other_uuids", {}).items(), *facts.get("uuids", {}).items()]

@@ -34,7 +34,11 @@ def remedy(error: OSError, path: str = "") -> str:
         return _REMEDIES.get(number, "Look at what is in its place.")
     if os.geteuid() == 0:
         return _FORBIDDEN_TO_ROOT[number]
+    directory = os.path.dirname(os.path.abspath(path))
     try:
+        of_directory = os.stat(directory)
+        if path and of_directory.st_uid == os.geteuid() and not of_directory.st_mode & stat.S_IXUSR:
+            return f"The directory is yours: `{shell_command('chmod u+rwx', directory)}` lets you."
         is_own = path != "" and os.stat(path).st_uid == os.geteuid()
     except OSError:
         is_own = False

@@ -162,6 +162,8 @@ def resignature_of(
 
     Raises the errors of `resignature`, and Refused where a finished run does not fit the request.
     """
+    with in_state(NOTHING_WRITTEN):
+        request = request.checked()
     if not request.again:
         with source.opened(permission, to_write=False) as lun:
             request = request._replace(scsi_id=lun.scsi_id)

@@ -3,9 +3,9 @@
 
 from typing import Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from relvmoiscsi.arguments import DEVICE, FUNCTION, an, optional, promised, some
+from relvmoiscsi.arguments import DEVICE, FUNCTION, Kind, optional, promised, some
 from relvmoiscsi.device import Chunk, Device, Range, overlaid
-from relvmoiscsi.errors import Truncated
+from relvmoiscsi.errors import Truncated, UsageError
 from relvmoiscsi.formats.lvm.vg import LogicalVolume
 from relvmoiscsi.resignature.planning import identity_check, volume_writes
 from relvmoiscsi.resignature.protocol.commit_record import CommitRecord, read_commit_record
@@ -25,6 +25,12 @@ ONE_VDI = "A clone that was made one VDI cannot be compared with its original."
 _ELSEWHERE = "Their volumes do not lie at the same places."
 
 
+_RANGE = Kind(
+    "a Range",
+    lambda part: isinstance(part, Range) and all(type(number) is int and number >= 0 for number in part),
+)
+
+
 class Comparison(NamedTuple):
     """The result of `check --original`. Without problems, the clone shares no identity with the original."""
 
@@ -38,7 +44,7 @@ class Comparison(NamedTuple):
 @promised(
     original=DEVICE,
     clone=DEVICE,
-    data=optional(some("a list of Range", an("a Range", Range))),
+    data=optional(some("a list of Range in bytes, from 0", _RANGE)),
     progress=optional(FUNCTION),
 )
 def compare(
@@ -49,8 +55,12 @@ def compare(
     `data` are the ranges in which guest data is compared: None for all, () for identities and metadata alone.
     In a clone with the same identities, the bytes of all LVs must be the same there, MGT among them.
     `progress` gets the number of bytes compared so far, and the number of all bytes to compare. Raises FormatError,
-    Refused or NotFound for a LUN without an SR.
+    Refused or NotFound for a LUN without an SR, UsageError for a range that is not on both devices.
     """
+    size = min(original.size_bytes, clone.size_bytes)
+    for part in data or ():
+        if part.end > size:
+            raise UsageError(f"The argument data of compare has {part}, which ends behind byte {size} of the devices.")
     cache, clone_cache = ReadCache(original), ReadCache(clone)
     original_label, label = survey.read_label(cache), survey.read_label(clone_cache)
     contents, after = survey.read_contents(cache, original_label), survey.read_lun(clone_cache, label)

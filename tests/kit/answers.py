@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Holds answers against relvmoiscsi/answers.schema.json. The validator needs a current Python."""
+"""Holds answers against relvmoiscsi/answers.schema.json. The validator needs a current Python.
+
+The schema lets a reader meet keys of later releases. Our own answers are held against its strict form, so that a key
+which is not in the schema is a problem.
+"""
 
 import json
 from functools import lru_cache
@@ -13,10 +17,23 @@ from kit.rpm_tools import TOP
 SCHEMA = json.loads((TOP / "relvmoiscsi/answers.schema.json").read_text(encoding="utf-8"))
 
 
+def strict(part):
+    """The same part of the schema, where no object has a key that is not named."""
+    if isinstance(part, list):
+        return [strict(each) for each in part]
+    if not isinstance(part, dict):
+        return part
+    closed = {"additionalProperties": False} if isinstance(part.get("properties"), dict) and "type" in part else {}
+    return {**closed, **{key: strict(each) for key, each in part.items()}}
+
+
+_STRICT = strict(SCHEMA["$defs"])
+
+
 @lru_cache(maxsize=None)
 def _validator(command):
     place = "#/$defs/answers/" + command.replace(" ", "%20")
-    return Draft202012Validator({"$ref": place, "$defs": SCHEMA["$defs"]})
+    return Draft202012Validator({"$ref": place, "$defs": _STRICT})
 
 
 def problem_of(answer):

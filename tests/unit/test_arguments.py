@@ -49,9 +49,26 @@ def test_what_is_not_done_yet_and_what_was_done_already_are_no_plan():
         engine.prepare(disk, os.urandom, None)
     with pytest.raises(UsageError, match="^The argument entropy of prepare is b'.*', expected a function, as os"):
         engine.prepare(disk, bytes(4), engine.ResignatureRequest())
-    with pytest.raises(UsageError, match="^The argument data of compare is 5, expected a list of Range, or None"):
+    with pytest.raises(
+        UsageError, match="^The argument data of compare is 5, expected a list of Range in bytes, from 0, or None"
+    ):
         engine.compare(disk, disk, 5)
     assert engine.compare(disk, disk, [Range(0, 512)]).same_identities
+
+
+@pytest.mark.parametrize("wrong", [Range(-512, 512), Range(0, -1), Range(0.0, 512), Range("0", "512"), Range(0, True)])
+def test_a_range_to_compare_is_whole_bytes_from_0(wrong):
+    disk = right("device")
+    with pytest.raises(
+        UsageError, match=r"^The argument data of compare is \[Range.*expected a list of Range in bytes"
+    ):
+        engine.compare(disk, disk, [Range(0, 512), wrong])
+
+
+def test_a_range_to_compare_that_is_not_on_the_devices_is_refused():
+    disk = right("device")
+    with pytest.raises(UsageError, match=r"which ends behind byte \d+ of the devices"):
+        engine.compare(disk, disk, [Range(disk.size_bytes, 1)])
 
 
 def test_a_promised_function_names_the_kind_of_each_argument():

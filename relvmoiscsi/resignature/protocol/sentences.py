@@ -44,7 +44,7 @@ def since_begun(name: str, kind: int, label_offset: int) -> Iterator[None]:
     """Add the state of the device to errors from step 2 on.
 
     A refusal without a state becomes Unfinished, because something was written. An overtaken run that finds another
-    label was recovered by another run.
+    label knows no more: another run has recovered it, the array has restored the LUN, or anything has written there.
     """
     try:
         with in_state(lambda: cut_sentence(name, kind), DeviceError):
@@ -55,8 +55,8 @@ def since_begun(name: str, kind: int, label_offset: int) -> Iterator[None]:
         raise Unfinished(refused.told, refused.sm_key).in_state(cut_sentence(name, kind)) from refused
     except Overtaken as error:
         show = shell_command("relvmoiscsi show", name)
-        recovered = f"Another run has recovered this run. `{show}` shows the state of {name}."
-        error.in_state(recovered if error.offset == label_offset else cut_sentence(name, kind))
+        changed = f"Something else has changed the label since. `{show}` shows the state of {name}."
+        error.in_state(changed if error.offset == label_offset else cut_sentence(name, kind))
         raise
 
 

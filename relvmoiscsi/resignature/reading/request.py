@@ -6,6 +6,7 @@ from typing import Iterator, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.arguments import FLAG, TEXT, TEXTS, Kind, an, optional, verify
 from relvmoiscsi.errors import Refused
+from relvmoiscsi.formats import mapfile
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.scsi_id_text import named_scsi_id
 
@@ -38,6 +39,8 @@ class ResignatureRequest(NamedTuple):
             verify(f"The field one.{name} of the request", getattr(self.one, name), kind)
         for name, kind in _FIELDS_OF_MAP.items() if self.chosen is not None else ():
             verify(f"The field chosen.{name} of the request", getattr(self.chosen, name), kind)
+        for uuid in (*self.without, *([] if self.sr_uuid is None else [self.sr_uuid])):
+            mapfile.checked_uuid(uuid)
         scsi_id = None if self.scsi_id is None else named_scsi_id(self.scsi_id)
         return self._replace(scsi_id=scsi_id, without=tuple(self.without), words=tuple(self.words))
 

@@ -4,7 +4,8 @@
 import pytest
 
 from kit.shell import SR, TOP, tree
-from relvmoiscsi.formats.mapfile import derived_ids
+from relvmoiscsi.errors import UsageError
+from relvmoiscsi.formats.mapfile import derived_ids, read_map
 
 #: The example of the public contract. Whoever has to change it breaks a promise.
 NEW_SR = "db0cd78a-53f4-4682-a7b3-6e2f53d22f96"
@@ -48,3 +49,9 @@ def test_what_is_no_id_is_2(command, old):
     ran = command("map", "--json", "--sr", NEW_SR, SR, old)
     assert ran.status == 2 and set(ran.json) == {"error"}
     assert "is neither a UUID (36 characters, lower case) nor an LVM id" in ran.err
+
+
+@pytest.mark.parametrize("key", ["vdis", "lvs"])
+def test_a_map_with_the_keys_of_an_earlier_release_is_not_taken_as_empty(key):
+    with pytest.raises(UsageError, match=f"^map.json has the keys {key}: .* A map has vdi_pairs and lv_pairs"):
+        read_map({"new_sr": SR, key: [{"old_uuid": SR, "new_uuid": SR}]}, "map.json")

@@ -78,7 +78,7 @@ def test_a_run_that_another_host_has_settled_is_10_and_the_state_is_that_of_the_
     assert (ran.status, ran.json["error"]["exit_status"], ran.json["error"]["class"]) == (10, 10, "Overtaken")
     assert ran.json["state"] == "clean"
     assert "changed at byte 512 during this run" in ran.json["error"]["message"]
-    assert ran.json["error"]["disk_state"].startswith("Another run has recovered this run.")
+    assert ran.json["error"]["disk_state"].startswith("Something else has changed the label since.")
 
 
 def test_a_run_that_loses_a_write_behind_its_mark_is_8_and_recover_settles_it(small, command, monkeypatch):

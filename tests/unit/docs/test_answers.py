@@ -75,6 +75,13 @@ def types(value):
     return {"null" if each is None else "string" for each in value["enum"]} if "enum" in value else {"object"}
 
 
+def test_a_reader_with_the_schema_of_today_takes_the_keys_of_a_later_release():
+    answer = {"command": "direct udev", "json_version": 1, "link_name": "", "more": 1}
+
+    assert Draft202012Validator(SCHEMA).is_valid(answer)
+    assert not Draft202012Validator(SCHEMA).is_valid({**answer, "link_name": 7})
+
+
 @pytest.mark.parametrize(
     ("answer", "says"),
     [

@@ -113,3 +113,15 @@ def test_what_to_do_about_a_file_depends_on_what_is_wrong(number, words, monkeyp
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
 
     assert words in remedy(OSError(number, os.strerror(number)))
+
+
+def test_who_has_closed_his_own_directory_opens_it(tmp_path, monkeypatch):
+    closed = tmp_path / "nod"
+    closed.mkdir(mode=0o000)
+    owner = closed.stat().st_uid
+    os.chown(str(closed), owner or 65534, -1)
+    monkeypatch.setattr(os, "geteuid", lambda: owner or 65534)
+
+    said = remedy(OSError(errno.EACCES, "Permission denied"), str(closed / "a.img"))
+
+    assert said == f"The directory is yours: `chmod u+rwx {closed}` lets you."

@@ -99,6 +99,22 @@ def test_a_device_that_was_opened_to_read_is_refused_in_a_sentence(disk, tmp_pat
     assert refused.value.disk_state == "Nothing was written."
 
 
+@pytest.mark.parametrize("wrong", ["zz", "!!", "lun 0", "é", "", "3\n4"])
+def test_a_text_that_scsi_id_never_prints_is_neither_recorded_nor_recovered(disk, wrong):
+    with pytest.raises(UsageError, match="is no SCSIid"):
+        prepared(disk, scsi_id=wrong)
+    with pytest.raises(UsageError, match="is no SCSIid"):
+        engine.recover(disk, scsi_id=wrong)
+
+
+@pytest.mark.parametrize("field", [{"sr_uuid": UUID.upper()}, {"without": ("unknown",)}, {"without": (UUID.upper(),)}])
+def test_a_text_that_is_no_uuid_is_a_usage_error_on_a_finished_lun_too(disk, field):
+    engine.resignature(disk, prepared(disk, scsi_id=SCSI_ID))
+
+    with pytest.raises(UsageError, match="is not a UUID of 36 characters in lower case"):
+        prepared(disk, scsi_id=SCSI_ID, **field)
+
+
 @pytest.mark.parametrize("write", [engine.resignature, engine.copy_unseen])
 def test_a_plan_for_the_clone_is_never_carried_out_on_the_original(disk, tmp_path, write):
     original, clone = str(tmp_path / "original.img"), str(tmp_path / "clone.img")
