@@ -36,7 +36,7 @@ def inspection_facts(name: str, found: Inspection) -> Dict[str, Any]:
     if found.problem is not None:
         facts["problem"] = str(found.problem)
     if found.defects:
-        facts["defects"] = [defect_facts(defect, found.readable) for defect in found.defects]
+        facts["defects"] = defect_facts(found.defects, found.readable)
     if found.run is not None:
         facts["run"] = {
             "old_sr": found.run.ids.sr,
@@ -46,38 +46,42 @@ def inspection_facts(name: str, found: Inspection) -> Dict[str, Any]:
         }
     if found.lun is not None:
         facts.update(lun_facts(found.lun))
-        facts["contradictions"] = [defect_facts(one, found.lun) for one in found.contradictions]
+        facts["contradictions"] = defect_facts(found.contradictions, found.lun)
     elif found.readable is not None:
         facts.update(lun_facts(found.readable, found.defects))
     return facts
 
 
-def defect_facts(defect: RelvmoiscsiError, lun: Optional[Lun]) -> Dict[str, Any]:
-    """Return the facts of a defect; None for unknown values. `lun` is the readable content of the LUN.
+def defect_facts(defects: Iterable[RelvmoiscsiError], lun: Optional[Lun]) -> List[Dict[str, Any]]:
+    """Return the facts of defects; None for unknown values. `lun` is the readable content of the LUN.
 
     `offset` counts from the start of `container`, a volume or the device. `lv` and `vdi` name the owner of the
     structure.
     """
-    what, where = getattr(defect, "what", None), getattr(defect, "where", None)
     volumes = {volume.lv.name: volume for volume in lun.volumes} if lun is not None else {}
-    lv = where.container if where is not None and where.container in volumes else None
-    if lv is None and what is not None and what.startswith(_LV_PREFIX):
-        lv = what[len(_LV_PREFIX) :]
-    volume = volumes.get(lv) if lv is not None else None
-    return {
-        "message": defect.message,
-        "advice": defect.advice,
-        "structure": what,
-        "container": where.container if where is not None else None,
-        "offset": where.offset if where is not None else None,
-        "lv": lv,
-        "vdi": volume.name.uuid if volume is not None and volume.is_disk else None,
-    }
+    rows = []
+    for defect in defects:
+        what, where = getattr(defect, "what", None), getattr(defect, "where", None)
+        lv = where.container if where is not None and where.container in volumes else None
+        if lv is None and what is not None and what.startswith(_LV_PREFIX):
+            lv = what[len(_LV_PREFIX) :]
+        volume = volumes.get(lv) if lv is not None else None
+        row = {
+            "message": defect.message,
+            "advice": defect.advice,
+            "structure": what,
+            "container": where.container if where is not None else None,
+            "offset": where.offset if where is not None else None,
+            "lv": lv,
+            "vdi": volume.name.uuid if volume is not None and volume.is_disk else None,
+        }
+        rows.append(row)
+    return rows
 
 
 def problems_by_lv(lun: Lun, defects: Sequence[RelvmoiscsiError]) -> Dict[Optional[str], str]:
     """Return the message of the first defect of each volume."""
-    told = [defect_facts(defect, lun) for defect in reversed(defects)]
+    told = defect_facts(reversed(defects), lun)
     return {row["lv"]: f"{row['message']} {row['advice']}".strip() for row in told}
 
 
@@ -247,10 +251,13 @@ def _lun_lines(name: str, found: Inspection, lun: Lun, more: Sequence[str], expl
     return lines + note_lines(facts["notes"])
 
 
+_MOST_DRAWN = 30  #: levels; SM makes no longer chains, and each level makes each line below it longer
+
+
 def tree(vdis: Sequence[Mapping[str, Any]]) -> List[Tuple[str, Mapping[str, Any]]]:
     """Return VDIs with the branches in front of each, under their parents, in the order of the LUN.
 
-    VDIs of a cyclic chain come last, each on its own.
+    VDIs of a cyclic chain come last, each on its own. A VDI below `_MOST_DRAWN` others is drawn no deeper than they.
     """
     children: Dict[Optional[str], List[Mapping[str, Any]]] = {}
     known = {vdi["uuid"] for vdi in vdis}
@@ -264,7 +271,8 @@ def tree(vdis: Sequence[Mapping[str, Any]]) -> List[Tuple[str, Mapping[str, Any]
         under = children.get(vdi["uuid"], [])
         for index, child in reversed(list(enumerate(under))):
             is_last = index == len(under) - 1
-            todo.append((below + ("└─ " if is_last else "├─ "), below + ("   " if is_last else "│  "), child))
+            under_child = below + ("   " if is_last else "│  ") if len(below) < 3 * _MOST_DRAWN else below
+            todo.append((below + ("└─ " if is_last else "├─ "), under_child, child))
     drawn = {vdi["uuid"] for _prefix, vdi in nodes}
     return nodes + [("", vdi) for vdi in vdis if vdi["uuid"] not in drawn]
 

@@ -236,10 +236,14 @@ def _write_facts(offset: Optional[int], length: int, structure: str) -> Dict[str
 
 def chunks_facts(chunks: Sequence[Chunk]) -> List[Dict[str, Any]]:
     """Return the writes of a dry run on an earlier run, as `plan_facts` does; what they replace is in the journal."""
-    return [
-        {**_write_facts(chunk.offset, len(chunk.data), "as the journal has it"), "new_bytes": chunk.data.hex()}
-        for chunk in chunks
-    ]
+    rows: List[Dict[str, Any]] = []
+    for data, group in groupby(chunks, lambda chunk: chunk.data):
+        offsets = [chunk.offset for chunk in group]
+        row = {**_write_facts(offsets[0], len(data), "as the journal has it"), "new_bytes": data.hex()}
+        if data in (FULL_UNIT, EMPTY_UNIT):
+            row.update(device_offset=None, device_offsets=offsets)
+        rows += [row] if data in (FULL_UNIT, EMPTY_UNIT) else [{**row, "device_offset": offset} for offset in offsets]
+    return rows
 
 
 def plan_text(plan: Plan) -> str:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The volumes and records of a LUN, while `sm_journals` settles SM's unfinished work change by change. Pure."""
 
-from typing import Dict, List, Optional
+from typing import Dict, List, Optional, Set
 
 from relvmoiscsi.errors import Malformed, Place
 from relvmoiscsi.formats import naming
@@ -20,7 +20,11 @@ class WorkArea:
         self.sentences: List[str] = []
         self.new_records: Dict[str, bytes] = {}  #: by UUID of the VDI
         self.freed_records: List[str] = []
-        self._volumes: Dict[str, Volume] = {volume.lv.id: volume for volume in lun.volumes}
+        self._volumes: Dict[str, Volume] = {}
+        self._disks: Dict[Optional[str], Set[str]] = {}  #: LV ids by UUID of the VDI: a LUN may have a journal for each
+        for volume in lun.volumes:
+            self.put(volume)
+        self._place = {volume.lv.id: place for place, volume in enumerate(lun.volumes)}
         self.journals = [
             volume
             for volume in lun.volumes
@@ -34,10 +38,9 @@ class WorkArea:
 
     def disk(self, uuid: Optional[str], is_old: bool = False) -> Optional[Volume]:
         """The volume of a VDI; with `is_old`, the `OLD_` leaf of the VDI."""
-        for volume in self._volumes.values():
-            name = volume.name
-            if name.uuid == uuid and name.kind in naming.DISK_KINDS and name.is_old == is_old:
-                return volume
+        for lv_id in sorted(self._disks.get(uuid, ()), key=self._place.__getitem__):
+            if self._volumes[lv_id].name.is_old == is_old:
+                return self._volumes[lv_id]
         return None
 
     def children(self, volume: Volume) -> List[Volume]:
@@ -48,7 +51,8 @@ class WorkArea:
         ]
 
     def drop(self, volume: Volume) -> None:
-        del self._volumes[volume.lv.id]
+        gone = self._volumes.pop(volume.lv.id)
+        self._disks.get(gone.name.uuid, set()).discard(gone.lv.id)
 
     def rename(self, volume: Volume, uuid: str) -> Volume:
         """Give a volume the name of a VDI; the kind stays."""
@@ -72,6 +76,10 @@ class WorkArea:
         return self.put(volume._replace(lv=volume.lv._replace(tags=(*tags, naming.HIDDEN_TAG) if hidden else tags)))
 
     def put(self, volume: Volume) -> Volume:
+        old = self._volumes.get(volume.lv.id, volume)
+        self._disks.get(old.name.uuid, set()).discard(volume.lv.id)
+        if volume.name.kind in naming.DISK_KINDS:
+            self._disks.setdefault(volume.name.uuid, set()).add(volume.lv.id)
         self._volumes[volume.lv.id] = volume
         return volume
 

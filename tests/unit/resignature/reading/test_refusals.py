@@ -240,7 +240,7 @@ def test_every_defect_is_told_with_its_place_and_what_else_reads_is_listed(names
     messages = [defect.message for defect in found.defects]
     assert (found.state, len(messages)) == (engine.DAMAGED, len(names))
     assert messages[0] == found.problem.message == refused.value.message
-    facts = [report.defect_facts(defect, found.readable) for defect in found.defects]
+    facts = report.defect_facts(found.defects, found.readable)
     for name in names:
         _spoil, words, key = PLACES[name]
         (row,) = [row for row in facts if row["message"].startswith(words)]
@@ -269,7 +269,7 @@ def test_each_volume_behind_the_end_of_a_copy_that_was_cut_is_told():
     found = engine.inspect(spoiled.cut(last + 512).disk)
 
     assert found.problem.message.startswith("LVM label at byte ")  # its second metadata area is gone
-    told = {report.defect_facts(defect, found.readable)["lv"] for defect in found.defects}
+    told = {row["lv"] for row in report.defect_facts(found.defects, found.readable)}
     assert {name for name, start in starts.items() if start >= last} <= told
     assert truth.volume("one").name not in told
 

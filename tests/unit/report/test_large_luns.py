@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The report of a LUN with many volumes, defects or levels grows with their number, not with its square."""
+
+from kit import golden
+from relvmoiscsi import engine, report
+from relvmoiscsi.device import Chunk
+from relvmoiscsi.errors import Malformed, Place
+from relvmoiscsi.report.lun_report import tree
+from relvmoiscsi.report.run_report import FULL_UNIT
+
+
+class _Counted(tuple):
+    walks = 0
+
+    def __iter__(self):
+        type(self).walks += 1
+        return super().__iter__()
+
+
+def test_the_volumes_are_read_once_for_all_defects():
+    lun = engine.inspect(golden.load("tree").disk).lun
+    lun = lun._replace(volumes=_Counted(lun.volumes))
+    defects = [Malformed("VHD header", Place(volume.lv.name, 512), "it is damaged") for volume in lun.volumes]
+    _Counted.walks = 0
+    rows = report.defect_facts(defects, lun)
+    assert [row["lv"] for row in rows] == [volume.lv.name for volume in tuple(lun.volumes)]
+    assert _Counted.walks <= 2  # the second walk is that of this test
+
+
+def test_a_long_chain_is_drawn_to_a_bounded_depth():
+    vdis = [{"uuid": str(number), "parent": str(number - 1) if number else None} for number in range(500)]
+    drawn = tree(vdis)
+    assert [vdi for _prefix, vdi in drawn] == vdis
+    assert max(len(prefix) for prefix, _vdi in drawn) == 3 * 31
+
+
+def test_equal_bitmaps_of_a_dry_run_are_one_item():
+    same = [Chunk(4096 * number, FULL_UNIT) for number in range(1000)]
+    other = [Chunk(0, b"x" * 512), Chunk(512, b"x" * 512)]
+    *rows, last = report.chunks_facts([*other, *same])
+    assert [row["device_offset"] for row in rows] == [0, 512]
+    assert last["device_offset"] is None and last["device_offsets"] == [chunk.offset for chunk in same]
+    assert last["new_bytes"] == FULL_UNIT.hex()
