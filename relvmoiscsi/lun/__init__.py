@@ -13,23 +13,26 @@
 A command, the plugin and the SR drivers call this room, and nothing below it that writes. Where a new thing belongs:
 
     a transport         For a command: a LunSource beside url_source.py, and its form of a word in source.py, the only
-                        module that reads the word (is_path, verify_word, source_of). A new kind is in opened.py and in
-                        answers.schema.json. For a driver: a row in sr_types.py, an executable in drivers/, a package in
-                        sr_driver/ with a Transport and a CallLun, and a pair of functions in call.py beside
-                        session_to_read and session_to_write, which are for iSCSI, with a row of CORRIDOR in
-                        test_architecture.py
-    a user in the pool  A record that names a LUN: pool_records.users_of. The rule about users: users.objection
+                        module that reads the word (is_path, verify_word, source_of). The class says is_path = False and
+                        is_same, and its _opened_alone refuses a LUN that this machine sees as a disk. A new kind is in
+                        opened.py and in answers.schema.json. For a driver: a row in sr_types.py, an executable in
+                        drivers/, a package in sr_driver/ with a Transport and a CallLun, and a pair of functions in
+                        call.py beside session_to_read and session_to_write, which are for iSCSI, with a row of CORRIDOR
+                        in test_architecture.py
+    a user in the pool  A record that names a LUN: pool_records.users_of and ids_named; a class that is new, also in
+                        PoolRecords and read_pool. The rule about users: users.objection
     a user on this host host/disk/holders.py. Each open of a disk for a write asks it (exclusive.take_alone), and so
                         does each call over a session for the disks of its LUN. A URL is refused where this machine sees
                         the LUN as a disk. On another host: host/xapi/other_hosts.py, for LUNs behind adapters
     a guard             WriteGuard.hold, under the locks of each run, of commands and drivers; an image file has none.
                         CommandGuard.ask, if a person should know before the consent. named_device.py asks no guard
-    a lock              Of the whole write: opened.lun_locked, also for a driver's read. Of the change of identities:
-                        WriteGuard.hold, after SM's lock; a name in DISK_LOCKS, if only a LUN that LVM sees needs the
-                        lock. Before a long copy, hold takes no lock and only asks
-    an entrance         run.resignature_of, plan_of, recover and undo, with source.source_of, a Permission and a
-                        consent, as plugin.resignature. answer.py has the JSON. One run at a time in a process:
-                        run.recording changes a logger, and host/own_process.py forks
+    a lock              Of the whole write: opened.lun_locked, also for a driver's read and a dry run; a device without
+                        a SCSIid has none. Of the change of identities: WriteGuard.hold, after SM's lock, under the same
+                        condition as SM's lock, a name in DISK_LOCKS: before a long copy, hold only asks
+    an entrance         run.resignature_of, plan_of, recover and undo, with source.source_of, a Permission (with
+                        is_asked=False where no person answers) and a consent, as plugin.resignature. answer.py has the
+                        JSON. One run at a time in a process: run.recording changes a logger, and host/own_process.py
+                        forks
     a refusal           Of the pool: users.objection. Of LVM's metadata text: formats/lvm/vg.py. What nobody can read:
                         resignature/reading/survey.py. Of other content or the request: engine.prepare, which recover
                         and undo do not call. Of a transport: the device, as Device.verify_copy, which engine.prepare

@@ -109,7 +109,7 @@ def objection(lun: Question, pool: PoolRecords, hosts: Callable[[], Hosts]) -> O
     if lun.is_finished:
         return _contradiction(lun, pool, hosts)
     found = users_of(lun.scsi_id, pool, lun.look, lun.here) if lun.scsi_id is not None else []
-    users = [user for user in found if not user.is_own and user.sr_ref != lun.own_sr]
+    users = [user for user in found if not user.is_own and not (lun.own_sr and user.sr_ref == lun.own_sr)]
     if users:
         return Refused(
             "The LUN with the SCSIid {} is in use in this pool. {} A clone must have a SCSIid of its own; an SR or "

@@ -241,8 +241,9 @@ def chunks_facts(chunks: Sequence[Chunk]) -> List[Dict[str, Any]]:
         offsets = [chunk.offset for chunk in group]
         row = {**_write_facts(offsets[0], len(data), "as the journal has it"), "new_bytes": data.hex()}
         if data in (FULL_UNIT, EMPTY_UNIT):
-            row.update(device_offset=None, device_offsets=offsets)
-        rows += [row] if data in (FULL_UNIT, EMPTY_UNIT) else [{**row, "device_offset": offset} for offset in offsets]
+            rows.append({**row, "device_offset": None, "device_offsets": offsets})
+        else:
+            rows += [{**row, "device_offset": offset} for offset in offsets]
     return rows
 
 
