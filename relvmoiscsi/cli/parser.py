@@ -32,6 +32,10 @@ def separated(words: Iterable[str]) -> List[str]:
     return [part for word in words for part in (["-v"] * (len(word) - 1) if re.match("-v{2,}$", word) else [word])]
 
 
+#: options that each command has, and the command `relvmoiscsi` itself has not
+_OF_COMMANDS = ("--json", "-q", "--quiet", "-v", "--verbose", "-n", "--dry-run", "-y", "--yes")
+
+
 class Parser(argparse.ArgumentParser):
     """Accepts only whole option names, so that no prefix means --not-in-use. The parsers of the commands do the same.
 
@@ -60,7 +64,9 @@ class Parser(argparse.ArgumentParser):
             names = [listed.dest for listed in action._choices_actions]
             groups = [name for name, commands in overview.GROUPS.items() if name in names and value in commands]
             near = "".join(f" Did you mean `{self.prog} {name} {value}`?" for name in groups)
-            near += "".join(f" Did you mean `{self.prog} {name}`?" for name in close(value, names))
+            near += "".join(
+                f" Did you mean `{self.prog} {name}`?" for name in close(value, [*names, "help", "version"])
+            )
             self.error(f"there is no command {value!r}.{near} The commands: {', '.join(names)}.")
         super()._check_value(action, value)
 
@@ -95,6 +101,10 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             options = [option for option in self._option_string_actions if option.startswith("--")]
             near = [f"Did you mean {name}?" for word in unknown for name in close(word.partition("=")[0], options)]
+            if self._subparsers is not None and unknown[0] in _OF_COMMANDS:
+                near = [f"Give {unknown[0]} behind the command: {self.prog} COMMAND {unknown[0]}"]
+            elif unknown[0] in options:  # behind `--`
+                near = ["Options stand before `--`; a file whose name begins with a dash is also ./-NAME."]
             if hasattr(parsed[0], "device") and any(not word.startswith("-") for word in unknown):
                 near.append("This command takes one DEVICE only.")
             self.error("\n".join(["unrecognized arguments: " + " ".join(unknown), *near]))

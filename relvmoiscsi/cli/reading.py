@@ -143,7 +143,10 @@ class CheckCommand(DeviceCommand):
             if found.defects:
                 text, steps = report.defects_text(name, found), _commands(found.defects)
                 if not steps:
-                    text += "\nIf the original is whole, the copy is incomplete: take the copy again from the array."
+                    text += (
+                        "\nLook at ORIGINAL, the LUN that was copied. If the original is whole, the copy is "
+                        "incomplete: take the copy again from the array."
+                    )
                     steps = [shell_command("relvmoiscsi check ORIGINAL")]
                 return self._told(found.defects[0], facts, text, steps)
             if isinstance(found.problem, Unfinished):

@@ -297,7 +297,11 @@ _SENTENCES = {
     "needs pool-admin.",
     "LICENCE_RESTRICTION": "The licence of this pool does not allow {0} ({1}).",
     "HOST_IS_SLAVE": "The host is not, or no longer, the master of its pool. Repeat the command with --pool {1}.",
-    **dict.fromkeys(AWAY, "The host is down."),
+    **dict.fromkeys(
+        AWAY,
+        "A host that {0} needs is down. `xe host-list params=name-label,host-metrics-live` names "
+        "the host. Start it, and repeat the command.",
+    ),
     "OTHER_OPERATION_IN_PROGRESS": "The pool is busy with another operation ({3}) on the same {1}, so the pool did "
     "not run {0}. `xe task-list` shows the running operations. Repeat the command when they have ended.",
     "SESSION_AUTHENTICATION_FAILED": "The pool does not accept this user and password.",

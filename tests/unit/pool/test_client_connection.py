@@ -333,8 +333,8 @@ BUSY = ["OTHER_OPERATION_IN_PROGRESS", "SR", "OpaqueRef:1", "vdi_create", "Opaqu
         ("Async.SR.scan", BUSY, "did not run SR.scan"),
         ("PBD.unplug", BUSY[:2], "on the same SR"),
         # until its heartbeat is late, xapi takes a host for live and cannot reach it
-        ("PBD.plug", ["HOST_OFFLINE", "OpaqueRef:1"], "The host is down."),
-        ("PBD.plug", ["CANNOT_CONTACT_HOST", "OpaqueRef:1"], "The host is down."),
+        ("PBD.plug", ["HOST_OFFLINE", "OpaqueRef:1"], "A host that PBD.plug needs is down."),
+        ("PBD.plug", ["CANNOT_CONTACT_HOST", "OpaqueRef:1"], "A host that PBD.plug needs is down."),
         # of a start, xapi does not say what is missing
         ("VM.start", ["NO_HOSTS_AVAILABLE"], "enough free memory, and HVM for a guest that needs it."),
         ("Async.VM.resume", ["NO_HOSTS_AVAILABLE"], "enough free memory, and HVM for a guest that needs it."),
