@@ -192,7 +192,14 @@ class AttachCommand(PoolChange):
     def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
         super().__init__(arguments, so_far)
         self.search = _search(arguments)
-        self.scsi_ids = [typed_scsi_id(text) for text in arguments.scsi_ids]
+        self.scsi_ids = []
+        for text in arguments.scsi_ids:
+            try:
+                self.scsi_ids.append(typed_scsi_id(text))
+            except UsageError as error:
+                clones = shell_command("relvmoiscsi pool attach", clones_of=text)
+                error.advising(f"If that is the name of an SR, `{clones}` selects its clones.")
+                raise
         if not (self.scsi_ids or arguments.clones_of or arguments.all):
             raise UsageError("No LUN is selected: give SCSIids, --clones-of SR, or --all.")
         self.request = AttachRequest(

@@ -83,7 +83,7 @@ relvmoiscsi pool discard {copy} --with-vms --yes
     assert shell.returncode == 0, shell.stderr
     for told in ("web: cloned", "db: cloned", "mail: cloned", "refused", "web: restored", "web: undone", "discarded"):
         assert told in shell.stdout
-    assert "run `xe vm-destroy uuid=UUID` on each" in shell.stderr
+    assert "Or shut these VMs down, and run `xe vm-destroy uuid=" in shell.stderr
 
 
 def test_a_copy_moves_to_another_network_as_the_page_says():
