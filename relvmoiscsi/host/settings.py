@@ -115,14 +115,20 @@ def _misspelled(text: str) -> Optional[str]:
     """Return the first line that misspells the section, or misspells a setting within the section."""
     inside = False
     for line in text.split("\n"):
-        name, key = header(line), _key_of(line)
-        written = name or key or (said(line).split() or [""])[0]
-        plain = re.sub(r"[\s\"']", "", written).lower()
+        name = header(line)
         if name is not None:
-            inside = plain == SECTION
-        if inside and (name is not None or plain in KEYS) and plain != (name or key):
-            return line.strip()
+            inside = _plain(name) == SECTION
+            if inside and name != SECTION:
+                return line.strip()
+        elif inside and said(line):
+            key = _key_of(line)
+            if key not in KEYS and _plain(key or said(line).split()[0]) in KEYS:
+                return line.strip()
     return None
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s\"']", "", name).lower()
 
 
 def _vdis(settings: Dict[str, str], path: str) -> str:

@@ -160,11 +160,7 @@ class TargetSessions:
         return [portal for portal in known if portal not in self._skipped]
 
     def _log_in_retrying(self, portal: Portal, deadline: Deadline) -> Link:
-        """Return a session to a target that may fail over. Raises NotFound (ISCSIDiscovery) for an unknown target.
-
-        For a target that does not exist, LIO answers "not in service", a temporary status, every time. So a portal that
-        refuses the login is asked for its targets.
-        """
+        """Return a session to a target that may fail over. Raises NotFound (ISCSIDiscovery) for an unknown target."""
         for attempt in range(1, _TRIES + 1):
             try:
                 return self._log_in(portal, deadline)
@@ -178,17 +174,7 @@ class TargetSessions:
                     )
                 passes = isinstance(failure, LoginRefused) and failure.passes
                 if attempt == 1 and failure.sm_key == "ISCSILogin":
-                    try:
-                        offered = discover([portal], self.initiator, self.credentials, deadline)
-                        is_unknown = self.iqn not in offered and bool(offered or passes)
-                    except (NotFound, Refused) as problem:
-                        log.info("which targets %s has is not known: %s", portal, problem)
-                        is_unknown = False
-                    if is_unknown:
-                        raise NoSuchTarget(
-                            f"{portal} has no target {self.iqn} for this host. Check the IQN, and whether the array "
-                            f"shows the target to this initiator. {failure.message}"
-                        ) from failure
+                    self._verify_offered(portal, deadline, failure, passes)
                 if attempt == (_TRIES if passes else 2 if isinstance(failure, Lost) else 1):
                     raise
                 if deadline.left < _TRY_SECONDS:
@@ -196,6 +182,22 @@ class TargetSessions:
                 log.info("%s", failure)
             time.sleep(deadline.within(_TRY_SECONDS))
         raise AssertionError("the last attempt returns or raises")
+
+    def _verify_offered(self, portal: Portal, deadline: Deadline, refused: RelvmoiscsiError, passes: bool) -> None:
+        """Raise NotFound if the portal that refused the login offers other targets, but not this target.
+
+        For a target that does not exist, LIO answers "not in service", a temporary status (`passes`), every time.
+        """
+        try:
+            offered = discover([portal], self.initiator, self.credentials, deadline)
+        except (NotFound, Refused) as problem:
+            log.info("which targets %s has is not known: %s", portal, problem)
+            return
+        if self.iqn not in offered and (offered or passes):
+            raise NoSuchTarget(
+                f"{portal} has no target {self.iqn} for this host. Check the IQN, and whether the array shows the "
+                f"target to this initiator. {refused.message}"
+            ) from refused
 
     def _log_in(self, portal: Portal, deadline: Deadline) -> Link:
         """Log in, and offer MD5 alone to a target that refuses the list.

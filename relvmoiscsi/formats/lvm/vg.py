@@ -177,21 +177,25 @@ def _refuse_unknown(vg: TextSection) -> None:
     what = f"Volume group {vg.name}"
     for name in sorted(set(vg.sections) - _KNOWN_VG_SECTIONS):
         raise Unsupported(what, vg.sections[name].where, f"it has a section {name}")
-    unlocked = WayOut(("vgchange", "--lock-type", "none", "--lock-opt", "force"), (vg.name,))
     for key in _OWNERSHIP:
         for value in vg.assignments[key].values if key in vg.assignments else ():
             if value != "" and (key, value) != ("lock_type", "none"):
-                way_out = unlocked
-                if key == "system_id":
-                    config = f'global {{ system_id_source="lvmlocal" }} local {{ system_id="{value}" }}'
-                    way_out = WayOut(("vgchange", "--systemid", ""), (vg.name,), config)
-                    if not _SYSTEM_ID.fullmatch(str(value)):  # could end its string, and set all of LVM's configuration
-                        way_out = WayOut()
                 problem = f"it belongs to another host or to a cluster: it has a {key}"
-                raise Unsupported(what, vg.where, problem).with_way_out(way_out)
+                raise Unsupported(what, vg.where, problem).with_way_out(_disowned(vg.name, key, value))
     if "format" in vg.assignments and vg.string("format") != "lvm2":
         raise Unsupported(what, vg.where, "its format is {}".format(vg.string("format")))
-    _status(what, vg, _VG_STATUS, {"EXPORTED": WayOut(("vgimport",), (vg.name,)), "CLUSTERED": unlocked})
+    ways_out = {"EXPORTED": WayOut(("vgimport",), (vg.name,)), "CLUSTERED": _disowned(vg.name, "lock_type", "")}
+    _status(what, vg, _VG_STATUS, ways_out)
+
+
+def _disowned(vg_name: str, key: str, value: object) -> WayOut:
+    """The way out for a VG that belongs to another host, or to a cluster."""
+    if key == "system_id":
+        if not _SYSTEM_ID.fullmatch(str(value)):  # it could end its string, and set all of LVM's configuration
+            return WayOut()
+        config = f'global {{ system_id_source="lvmlocal" }} local {{ system_id="{value}" }}'
+        return WayOut(("vgchange", "--systemid", ""), (vg_name,), config)
+    return WayOut(("vgchange", "--lock-type", "none", "--lock-opt", "force"), (vg_name,))
 
 
 def _status(

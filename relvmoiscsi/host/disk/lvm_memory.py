@@ -42,19 +42,19 @@ def tell_lvm(path: str, runner: Runner, root: str = "/") -> List[str]:
                 f"`{shell_command('pvscan --cache', path)}` before any other LVM command, which could otherwise "
                 "write the old metadata back."
             )
-    devices_file, words = os.path.join(root, DEVICES_FILE), []
+    devices_file = os.path.join(root, DEVICES_FILE)
     try:
         with open(devices_file, encoding="utf-8", errors="surrogateescape") as lines:
             # IDTYPE=devname IDNAME=/dev/sdb DEVNAME=/dev/sdb PVID=...; a comment or VERSION line has no IDTYPE
             words = [line.split() for line in lines if not line.startswith("#")]
     except FileNotFoundError:
-        pass
+        return warnings
     except OSError as error:
         warnings.append(
             f"{devices_file} cannot be read: {error.strerror}. If it lists {path} with IDTYPE=devname, run "
-            "`lvmdevices --deldev` and "
-            "`lvmdevices --adddev` on it."
+            "`lvmdevices --deldev` and `lvmdevices --adddev` on it."
         )
+        return warnings
     entries = [dict(word.split("=", 1) for word in line if "=" in word) for line in words]
     names = [entry.get("IDNAME", "") for entry in entries if entry.get("IDTYPE") == "devname"]
     # /dev/mapper/mpatha and /dev/dm-3 may be the same device

@@ -103,14 +103,16 @@ class _Sides:
         """Whether each block holds old or new bytes in these pieces: a cut leaves each block old or new."""
         for piece in pieces:
             if piece not in self._seen:
-                self._seen[piece] = True
-                for at in range(align_down(piece.offset, SECTOR), piece.end, SECTOR):
-                    start, end = max(at, piece.offset), min(at + SECTOR, piece.end)
-                    part = [Range(start, end - start)]
-                    if self._now.get(part) not in (self.old.get(part), self._new.get(part)):
-                        self._seen[piece] = False
-                        break
+                self._seen[piece] = self._is_either_throughout(piece)
             if not self._seen[piece]:
+                return False
+        return True
+
+    def _is_either_throughout(self, piece: Range) -> bool:
+        for at in range(align_down(piece.offset, SECTOR), piece.end, SECTOR):
+            start, end = max(at, piece.offset), min(at + SECTOR, piece.end)
+            part = [Range(start, end - start)]
+            if self._now.get(part) not in (self.old.get(part), self._new.get(part)):
                 return False
         return True
 

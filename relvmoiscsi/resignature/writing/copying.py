@@ -56,15 +56,19 @@ def read_back_unseen(device: Device, unseen: Unseen, digests: bytes, progress: O
     `progress` gets the number of bytes read back so far, and the number of all bytes.
     """
     starts = iter(range(0, len(digests), _DIGEST_BYTES))
-    total, done = unseen.copied_bytes, 0
-    pieces = (([chunk.range for chunk in batch], 0) for batch in _pieces_of(unseen))
-    copies = (([copy.range for copy in batch], sum(copy.length for copy in batch)) for batch in _copies_of(unseen))
-    for ranges, copied in chain(pieces, copies):
+
+    def compare(ranges: List[Range]) -> None:
         start = next(starts)
         if _digest(device.read(ranges)) != digests[start : start + _DIGEST_BYTES]:
             raise other_bytes(device, min(ranges).offset)
-        done += copied
-        if copied and progress is not None:
+
+    for part in _pieces_of(unseen):
+        compare([chunk.range for chunk in part])
+    total, done = unseen.copied_bytes, 0
+    for batch in _copies_of(unseen):
+        compare([copy.range for copy in batch])
+        done += sum(copy.length for copy in batch)
+        if progress is not None:
             progress(done, total)
 
 
