@@ -12,13 +12,13 @@ Any other exception is a bug: its traceback is printed and the command exits wit
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar, Union
 
-from relvmoiscsi.wording import quoted
+from relvmoiscsi.wording import quoted, with_options
 
 __all__ = [
     "NOTHING_WRITTEN", "NO_WAY_OUT", "BadChecksum", "BadMagic", "CommandFailed", "DeviceError", "FormatError",
     "Malformed", "NoConnection", "NotFound", "OnDefect", "Overtaken", "Partial", "Place", "Refused",
     "RelvmoiscsiError", "StructureError", "Truncated", "Unfinished", "Unsupported", "UsageError", "WayOut",
-    "error_facts", "in_state", "raise_defect", "reading", "shown_bytes",
+    "error_facts", "in_options", "in_state", "raise_defect", "reading", "shown_bytes",
 ]  # fmt: skip
 
 NOTHING_WRITTEN = "Nothing was written."
@@ -82,6 +82,11 @@ class RelvmoiscsiError(Exception):
 
     def __str__(self) -> str:
         return f"{self.told} {self.disk_state}".strip()
+
+
+def in_options(error: RelvmoiscsiError) -> None:
+    """Name the fields of a request in an error of the engine as the options of the command."""
+    error.message, error.advice = with_options(error.message), with_options(error.advice)
 
 
 @contextmanager

@@ -44,7 +44,7 @@ from typing import (
 from relvmoiscsi import engine, report, untrusted
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.engine import DONE, IN_PROGRESS, SWITCHED, database_pools, is_of_another_lun
-from relvmoiscsi.errors import NOTHING_WRITTEN, NotFound, RelvmoiscsiError, UsageError, in_state
+from relvmoiscsi.errors import NOTHING_WRITTEN, NotFound, RelvmoiscsiError, UsageError, in_options, in_state
 from relvmoiscsi.formats import mapfile
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.host import iscsi_sessions
@@ -55,7 +55,7 @@ from relvmoiscsi.host.own_process import run_in_child
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.json_answer import answer_text
 from relvmoiscsi.scsi_id_text import is_scsi_id, typed_scsi_id
-from relvmoiscsi.wording import ALL, VDIS, utc_time, with_options
+from relvmoiscsi.wording import ALL, VDIS, utc_time
 
 if TYPE_CHECKING:
     from relvmoiscsi.lun.opened import OpenLun
@@ -262,7 +262,7 @@ def resignature(arguments: Arguments, host: Host = THIS_HOST) -> str:
             log.warning("%s", sentence)
         return fitted(answer.completed_facts(lun, done))
     except RelvmoiscsiError as error:
-        error.message, error.advice = with_options(error.message), with_options(error.advice)
+        in_options(error)
         raise
 
 

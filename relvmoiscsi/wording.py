@@ -11,6 +11,7 @@ _EPOCH, _END_OF_YEARS = datetime.datetime(1970, 1, 1), 253402300800
 #: the values of --vdis, of device-config:vdis, and of `vdis` in the configuration file
 ONE, ALL = "one", "all"
 VDIS = (ONE, ALL)
+_MOST_TEXT = 8000  #: characters
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -79,6 +80,11 @@ def table(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> List[str
 def printable(text: str) -> str:
     """Return text from a disk in a form that is safe to print, with escaped control characters."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
+def cut(text: str) -> str:
+    """Return the text of an error for xapi, which takes 64 KiB at most: a LUN or a target has chosen words of it."""
+    return text if len(text) <= _MOST_TEXT else text[:_MOST_TEXT] + "..."
 
 
 def printable_lines(text: str) -> str:

@@ -124,7 +124,7 @@ class WriteCommand(DeviceCommand, Asked):
             with run.recording(source.host):
                 warn_of_override(lun.name, objection)
         elif objection is not None:
-            say("note: a run without --dry-run would be refused: " + printable(objection.message))
+            say_would_be_refused(objection)
 
     def ask(self, lun: OpenLun, proposal: Proposal, question: str, loss: str = "") -> None:
         """Return after a confirmation. Ask for the SCSIid where no pool has answered, otherwise for a yes.
@@ -207,6 +207,10 @@ class WriteCommand(DeviceCommand, Asked):
         """Has nobody said that the LUN is the clone, and unused: neither a pool, nor --not-in-use, nor --scsi-id?"""
         is_said = self.permission.not_in_use or self.permission.scsi_id is not None
         return lun.is_lun and proposal.pool.is_missing and not is_said
+
+
+def say_would_be_refused(refusal: RelvmoiscsiError) -> None:
+    say("note: a run without --dry-run would be refused: " + printable(refusal.told))
 
 
 def warn_of_override(name: str, objection: RelvmoiscsiError) -> None:

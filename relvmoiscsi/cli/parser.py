@@ -32,7 +32,7 @@ def separated(words: Iterable[str]) -> List[str]:
     return [part for word in words for part in (["-v"] * (len(word) - 1) if re.match("-v{2,}$", word) else [word])]
 
 
-#: options that each command has, and the command `relvmoiscsi` itself has not
+#: options of the commands, which stand behind the name of the command
 _OF_COMMANDS = ("--json", "-q", "--quiet", "-v", "--verbose", "-n", "--dry-run", "-y", "--yes")
 
 

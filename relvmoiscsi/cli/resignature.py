@@ -7,7 +7,7 @@ import os
 from typing import Optional, Union
 
 from relvmoiscsi import report, untrusted
-from relvmoiscsi.cli.on_lun import FINISHED, WriteCommand, on_lun, writes
+from relvmoiscsi.cli.on_lun import FINISHED, WriteCommand, on_lun, say_would_be_refused, writes
 from relvmoiscsi.cli.output import Answer, Bar, Maker, say, tell
 from relvmoiscsi.engine import RESIGNATURED, AlreadyDone, LaterCopy, OneVdiRequest, ResignatureRequest, notes
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError, in_state
@@ -137,7 +137,7 @@ class ResignatureCommand(WriteCommand):
         try:
             self._as_later_copy(lun.name, prepared.later_copy)
         except Refused as refusal:
-            say("note: a run without --dry-run would be refused: " + printable(refusal.message))
+            say_would_be_refused(refusal)
         facts = dry_run_facts(lun, found)
         lines = [f"{lun.name}: dry run. These writes are planned; nothing was written."]
         lines += identification(lun, found).lines()

@@ -18,9 +18,9 @@ from relvmoiscsi.cli.output import (
     print_text,
     say,
 )
-from relvmoiscsi.errors import RelvmoiscsiError, error_facts
+from relvmoiscsi.errors import RelvmoiscsiError, error_facts, in_options
 from relvmoiscsi.json_answer import answer_text
-from relvmoiscsi.wording import printable, with_options
+from relvmoiscsi.wording import printable
 
 
 def run_command(arguments: Namespace, look: str, interrupted: str) -> int:
@@ -46,7 +46,7 @@ def run_command(arguments: Namespace, look: str, interrupted: str) -> int:
         return answer.status if is_printed else EXIT_NOT_PRINTED
     except RelvmoiscsiError as error:
         if hasattr(arguments, "vdis"):
-            error.message, error.advice = with_options(error.message), with_options(error.advice)
+            in_options(error)
         if arguments.json and is_on_lun:
             from relvmoiscsi.cli.on_lun import failure_facts  # noqa: PLC0415
 

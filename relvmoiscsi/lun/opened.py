@@ -166,10 +166,7 @@ class LunSource(ABC):
     @contextmanager
     def opened_dry(self, permission: Permission) -> Iterator[OpenLun]:
         """Open the LUN as for a read, for a dry run. Raises Refused while a run of this machine works on the LUN."""
-        of_network = not self.is_path
-        with self.opened(permission, to_write=False) as lun, unwritten(
-            lun_locked(lun.scsi_id, self.host, 0, of_network)
-        ):
+        with self.opened(permission, to_write=False) as lun, unwritten(self._locked(lun.scsi_id, 0)):
             yield lun
 
     @abstractmethod
@@ -183,9 +180,11 @@ class LunSource(ABC):
     def opened_to_write(self, permission: Permission) -> Iterator[OpenLun]:
         """Open the device for the block, when nobody else of this machine writes to it. Raises as `opened_to_read`."""
         scsi_id = self._find_scsi_id(permission)
-        lock = lun_locked(scsi_id, self.host, LOCK_SECONDS, over_network=not self.is_path)
-        with lock, self._opened_alone(scsi_id, permission) as lun:
+        with self._locked(scsi_id, LOCK_SECONDS), self._opened_alone(scsi_id, permission) as lun:
             yield lun
+
+    def _locked(self, scsi_id: Optional[str], seconds: float) -> ContextManager[None]:
+        return lun_locked(scsi_id, self.host, seconds, over_network=not self.is_path)
 
     @abstractmethod
     def _find_scsi_id(self, permission: Permission) -> Optional[str]:

@@ -275,9 +275,8 @@ def failure(method: str, details: Sequence[Any]) -> PoolFailure:
     return PoolFailure("xapi answered {} to {}.".format(", ".join([code, *parameters]), method), description)
 
 
-_OWN_KEY = re.compile(
-    r" \[[A-Za-z]+\]\Z"
-)  #: the end of a text of relvmoiscsi's driver: the key of its error, for SMlog
+#: the end of a text of relvmoiscsi's driver: the key of its error, for SMlog
+_OWN_KEY = re.compile(r" \[[A-Za-z]+\]\Z")
 #: what to do against a driver error, by its code
 _REMEDIES = {
     "SR_BACKEND_FAILURE_140": "Check the name, and the name service of the pool master.",

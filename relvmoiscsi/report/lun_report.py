@@ -81,8 +81,8 @@ def defect_facts(defects: Iterable[RelvmoiscsiError], lun: Optional[Lun]) -> Lis
 
 def problems_by_lv(lun: Lun, defects: Sequence[RelvmoiscsiError]) -> Dict[Optional[str], str]:
     """Return the message of the first defect of each volume."""
-    told = defect_facts(reversed(defects), lun)
-    return {row["lv"]: f"{row['message']} {row['advice']}".strip() for row in told}
+    last_first = list(reversed(defects))
+    return {row["lv"]: defect.told for row, defect in zip(defect_facts(last_first, lun), last_first)}
 
 
 def lun_facts(lun: Lun, defects: Sequence[RelvmoiscsiError] = ()) -> Dict[str, Any]:

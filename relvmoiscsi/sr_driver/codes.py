@@ -10,6 +10,7 @@ from typing import Dict
 from xmlrpc.client import Fault
 
 from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.wording import cut
 
 UNIMPLEMENTED = 38
 SM_GENERAL = 202
@@ -58,16 +59,10 @@ NUMBERS: Dict[str, int] = {
 }
 
 
-#: characters; a LUN or a target has chosen words of the text, and xapi takes 64 KiB at most
-_MOST_TEXT = 8000
-
-
 def fault_of(error: RelvmoiscsiError) -> Fault:
     """Return the fault for an error."""
     code = NUMBERS.get(error.sm_key, SM_GENERAL)
-    text = str(error)
-    shown = text if len(text) <= _MOST_TEXT else text[:_MOST_TEXT] + "..."
-    return Fault(SM_GENERAL if code in _SILENT else code, unmistakable(f"{shown} [{error.sm_key}]"))
+    return Fault(SM_GENERAL if code in _SILENT else code, unmistakable(f"{cut(str(error))} [{error.sm_key}]"))
 
 
 def unmistakable(text: str) -> str:

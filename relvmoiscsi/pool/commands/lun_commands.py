@@ -186,6 +186,10 @@ def _words(pool: Pool, lun: PoolLun) -> str:
 _OTHER_POOL = "Another pool may use this LUN"
 
 
+def _selects_clones(name: str) -> str:
+    return f"`{shell_command('relvmoiscsi pool attach', clones_of=name)}` selects its clones."
+
+
 class AttachCommand(PoolChange):
     """Attach clones as SRs on all hosts."""
 
@@ -197,8 +201,7 @@ class AttachCommand(PoolChange):
             try:
                 self.scsi_ids.append(typed_scsi_id(text))
             except UsageError as error:
-                clones = shell_command("relvmoiscsi pool attach", clones_of=text)
-                error.advising(f"If that is the name of an SR, `{clones}` selects its clones.")
+                error.advising(f"If that is the name of an SR, {_selects_clones(text)}")
                 raise
         if not (self.scsi_ids or arguments.clones_of or arguments.all):
             raise UsageError("No LUN is selected: give SCSIids, --clones-of SR, or --all.")
@@ -247,8 +250,7 @@ class AttachCommand(PoolChange):
         names = {str(sr["name_label"]) for sr in pool.srs.values()}
         for text in self.scsi_ids:
             if text in names and not any(lun.scsi_id == text for lun in seen):
-                clones = shell_command("relvmoiscsi pool attach", clones_of=text)
-                said = f"{text} is the name of an SR, and no SCSIid. `{clones}` selects its clones."
+                said = f"{text} is the name of an SR, and no SCSIid. {_selects_clones(text)}"
                 raise UsageError(printable(said))
         if self.request.are_unplugged:
             seen = attach.as_clones(seen, self.scsi_ids, of)
