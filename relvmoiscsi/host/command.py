@@ -38,8 +38,8 @@ def run(argv: Sequence[str], timeout: float = TIMEOUT_SECONDS) -> str:
     `run` logs `argv`: no word of `argv` may be a secret.
 
     Raises CommandFailed for an exit status other than 0; a negative status is the signal that ended the program. The
-    status is NO_SUCH_PROGRAM or NOT_EXECUTABLE if the program does
-    not start. The status is TIMED_OUT if `timeout` passed; then the program and all its children were killed.
+    status is NO_SUCH_PROGRAM or NOT_EXECUTABLE if the program does not start. The status is TIMED_OUT if `timeout`
+    passed; then the program and all its children were killed.
     """
     log.debug("running %s", " ".join(shlex.quote(word) for word in argv))
     process: Optional[subprocess.Popen[bytes]] = None
