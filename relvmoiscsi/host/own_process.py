@@ -13,7 +13,8 @@ A read of a disk that does not answer ends for no signal. A process with a threa
 The parent waits for a child that has begun to write, because a write cannot be taken back. The parent kills a child
 that has not begun at the deadline. That child has written nothing, and ends as soon as its read returns. A child also
 dies with the parent, unless the child hangs in the kernel. A child that hangs keeps its locks. So the parent takes the
-locks that the work asks for (`in_call`), and a child has at most the locks of its LUN. Only the parent heeds a SIGTERM
+locks that the work asks for (`in_call`), and a child has at most the locks of its LUN. The parent also answers what
+the work asks xapi (`ask_parent`): a child cannot use the parent's connection. Only the parent heeds a SIGTERM
 (terminated.py).
 
 The parent also kills a child whose batch hangs: SM and LVM must not wait for a LUN that may never answer, such as a
@@ -39,13 +40,15 @@ log = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG = 1  # Linux uapi: linux/prctl.h
 _REAP_MILLISECONDS = 1000
-_MAY_I_WRITE, _LOCK, _UNLOCK = b"?", b"l", b"u"  #: first byte of a child's question; the child's result is JSON
+_MAY_I_WRITE, _CALL, _UNLOCK = b"?", b"c", b"u"  #: first byte of a child's question; the child's result is JSON
 _LONGEST_POLL = 1 << 30  # milliseconds
 _MAYBE_BEGUN = "The LUN may hold an unfinished resignature; the same call again finishes it."
 
 Begin = Callable[[], None]
 #: takes the locks that some values of JSON name; the caller defines the values
 Lock = Callable[..., ContextManager[object]]
+#: what a child has its parent do, with values of JSON: a Lock, or a function that may raise a RelvmoiscsiError
+Call = Callable[..., Optional[ContextManager[object]]]
 #: of one piece of parallel work: its result, or the error that it raised
 Outcome = Union[Any, RelvmoiscsiError]
 
@@ -67,23 +70,31 @@ class _Stop(BaseException):
 
 @contextmanager
 def in_call(lock: Lock, *what: Any) -> Iterator[None]:
-    """Hold the locks `lock(*what)` while the block runs. In a child, the parent holds the locks, by the same function.
+    """Hold the locks `lock(*what)` while the block runs. In a child, the parent holds the locks, as in `ask_parent`."""
+    if _parent is None:
+        with lock(*what):
+            yield
+        return
+    ask_parent(lock, *what)
+    try:
+        yield
+    finally:
+        _ask(_UNLOCK)
+
+
+def ask_parent(function: Call, *what: Any) -> None:
+    """Call `function(*what)`. In a child, the parent calls the function, which is one of the `calls` of `run_in_child`.
 
     `what` are values of JSON.
 
     In a child, raises Refused for any RelvmoiscsiError that the parent's function raises.
     """
     if _parent is None:
-        with lock(*what):
-            yield
+        function(*what)
         return
-    answer = _ask(_LOCK + json.dumps(what).encode("ascii"))
+    answer = _ask(_CALL + json.dumps([function.__name__, what]).encode("ascii"))
     if "error" in answer:
         raise Refused(*answer["error"]).advising(answer["advice"]).in_state(answer["state"])
-    try:
-        yield
-    finally:
-        _ask(_UNLOCK)
 
 
 def _ask(question: bytes) -> Dict[str, Any]:
@@ -169,7 +180,11 @@ class _Child:
 
 
 def run_in_child(
-    work: Callable[[Begin], Any], deadline: Deadline, what: str, only_reads: bool = False, lock: Optional[Lock] = None
+    work: Callable[[Begin], Any],
+    deadline: Deadline,
+    what: str,
+    only_reads: bool = False,
+    calls: Sequence[Call] = (),
 ) -> Any:
     """Run `work` in a child process and return its result, a value of JSON. `work` calls its argument before it writes.
 
@@ -177,7 +192,7 @@ def run_in_child(
 
     `what` is the step that did not happen by the deadline, such as "the LUN was read". A child with `only_reads` keeps
     no locks of this process. Any other child keeps the locks of LUNs: its hanging write may complete after this process
-    has ended. `lock` is the function that the work passes to `in_call`.
+    has ended. `calls` are the functions that the work passes to `in_call` and `ask_parent`.
 
     - OutOfTime: the deadline passed before the first write.
     - Refused: after the first write, `work` was silent for BATCH_SECONDS.
@@ -203,9 +218,12 @@ def run_in_child(
                 begun, answer = True, {"yes": True}
             elif line == _UNLOCK:
                 locks.close()
-            elif line.startswith(_LOCK) and lock is not None:
+            elif line.startswith(_CALL):
+                name, values = json.loads(line[len(_CALL) :].decode("ascii"))
                 try:
-                    locks.enter_context(lock(*json.loads(line[len(_LOCK) :].decode("ascii"))))
+                    held = {each.__name__: each for each in calls}[name](*values)
+                    if held is not None:
+                        locks.enter_context(held)
                 except RelvmoiscsiError as error:
                     answer = _as_json(error)
             else:

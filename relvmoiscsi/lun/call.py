@@ -19,10 +19,12 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, NotFound, in_state
 from relvmoiscsi.host.disk.kernel_disks import exclusive_open
 from relvmoiscsi.host.disk.paths import NamedPath
 from relvmoiscsi.host.this_host import THIS_HOST
+from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.iscsi import LunDevice
 from relvmoiscsi.lun.gate import ChildGate, GatedDevice, SessionGate, StepDeadline
-from relvmoiscsi.lun.guard import DISK_LOCKS, CallGuard, ReadGuard, VerifyUnused, wait_seconds
+from relvmoiscsi.lun.guard import DISK_LOCKS, CallGuard, ReadGuard, wait_seconds
 from relvmoiscsi.lun.opened import BLOCK_DEVICE, ISCSI_LUN, Guard, OpenLun, lun_locked
+from relvmoiscsi.lun.users import Question
 
 _DISK_LOCK_SECONDS = 15.0  #: wait for a udev worker that has the disk open
 
@@ -48,10 +50,10 @@ class CallLun:
         with self.locked():
             return self._read(work)
 
-    def write(self, work: Callable[[OpenLun], Found], verify: VerifyUnused) -> Found:
+    def write(self, work: Callable[[OpenLun], Found], asks: Question, xapi: Xapi) -> Found:
         """Open the LUN for writing, run `work` on it and return its result, which is a value of JSON.
 
-        No other relvmoiscsi of this host works on the LUN. `verify` asks under the locks who uses the LUN.
+        No other relvmoiscsi of this host works on the LUN. xapi is asked under the locks who uses the LUN.
 
         The first write of `work` is refused after the deadline; a work that has begun to write goes on to its end.
         Afterwards the host is as before. A LUN with new identities may stay on the host.
@@ -62,7 +64,7 @@ class CallLun:
         with ExitStack() as held:
             with in_state(lambda: state_unopened(self.deadline)):
                 held.enter_context(self.locked())
-            found = self._write(work, verify)
+            found = self._write(work, asks, xapi)
         return found  # noqa: RET504 - an ExitStack may end an error, says mypy
 
     def locked(self) -> ContextManager[None]:
@@ -73,7 +75,7 @@ class CallLun:
         """Do as `read`, under the lock of the LUN."""
         raise NotImplementedError
 
-    def _write(self, work: Callable[[OpenLun], Found], verify: VerifyUnused) -> Found:
+    def _write(self, work: Callable[[OpenLun], Found], asks: Question, xapi: Xapi) -> Found:
         """Do as `write`, under the lock of the LUN."""
         raise NotImplementedError
 
@@ -99,7 +101,8 @@ def session_to_write(
     scsi_id: str,
     session: OpenSession,
     deadline: Deadline,
-    verify: VerifyUnused,
+    asks: Question,
+    xapi: Xapi,
     afterwards: Callable[[int], None],
 ) -> Iterator[OpenLun]:
     """Open a LUN over a session for writing, for the block.
@@ -113,7 +116,7 @@ def session_to_write(
             # Keep other programs of this host from writing to the LUN. LVM commands have separate locks.
             seen = held.enter_context(exclusive_open(scsi_id, deadline, THIS_HOST))
             device = held.enter_context(session(True, steps))
-        guard = CallGuard(scsi_id, THIS_HOST, DISK_LOCKS if seen else (), deadline, verify)
+        guard = CallGuard(asks, xapi, THIS_HOST, DISK_LOCKS if seen else (), deadline)
         yield _of_session(device, steps, deadline, scsi_id, guard)
     afterwards(device.info.kernel_number)
 
@@ -144,7 +147,7 @@ def disks_to_write(
     """Open these nodes that lead to a LUN for writing, in a child process, for the block.
 
     `name` is the LUN's SCSIid and serial number, which the LUN says before each batch. `begin` asks the parent, which
-    holds the lock of the LUN and calls `guard.hold`. Raises as `disks_to_read`, Refused.
+    holds the lock of the LUN and does what `guard` asks of it. Raises as `disks_to_read`, Refused.
     """
     with _opened(nodes, deadline) as device:
         yield OpenLun(GatedDevice(NamedPath(device, name), ChildGate(begin)), BLOCK_DEVICE, name[0], guard)

@@ -19,8 +19,9 @@ from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, in_state
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.locks.lvm_locks import lvm_locks
-from relvmoiscsi.host.own_process import in_call
+from relvmoiscsi.host.own_process import ask_parent, in_call
 from relvmoiscsi.host.this_host import Host
+from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.lun import opened, users
 from relvmoiscsi.lun.opened import Guard, Permission, PoolAnswer, unwritten
 from relvmoiscsi.lun.users import Question
@@ -34,10 +35,6 @@ SM_LOCK, LVM_LOCKS = "SM's LVM lock", "LVM's locks"
 DISK_LOCKS = (SM_LOCK, LVM_LOCKS)  #: of a LUN that the LVM of this machine sees
 #: the same where SM is not, or where the process has SM's lock already
 LOCKS_BESIDE_SM = tuple(lock for lock in DISK_LOCKS if lock != SM_LOCK)
-
-#: raises Refused if the pool uses the LUN; takes the UUIDs of the SRs that the LUN will no longer hold. With True, the
-#: LUN holds the SR of a finished run, and Refused says that the pool contradicts the run
-VerifyUnused = Callable[[Sequence[str], bool], None]
 
 
 class ReadGuard(Guard):
@@ -67,11 +64,12 @@ class WriteGuard(ReadGuard):
         host: Host,
         locks: Sequence[str],
         lock_seconds: Callable[[], float],
-        verify_unused: VerifyUnused,
+        verify_unused: Callable[[Sequence[str]], None],
     ) -> None:
         """`locks` are the locks that the LUN needs: none for a LUN of which the LVM of this machine sees nothing.
 
-        `lock_seconds` returns how long to wait for the next lock.
+        `lock_seconds` returns how long to wait for the next lock. `verify_unused` raises Refused if the pool uses the
+        LUN; it takes the UUIDs of the SRs that the LUN will no longer hold.
         """
         super().__init__(scsi_id, host)
         self._locks, self._lock_seconds, self._verify_unused = list(locks), lock_seconds, verify_unused
@@ -80,13 +78,11 @@ class WriteGuard(ReadGuard):
         return in_call(self.hold, self._locks if vg_names else [], list(vg_names), list(replaced))
 
     @contextmanager
-    def hold(
-        self, locks: Sequence[str], vg_names: Sequence[str], replaced: Sequence[str], is_finished: bool = False
-    ) -> Iterator[None]:
+    def hold(self, locks: Sequence[str], vg_names: Sequence[str], replaced: Sequence[str]) -> Iterator[None]:
         """Hold the locks for the block, and ask under the locks who uses the LUN. Raises Refused before the block.
 
-        With `is_finished`, the pool is asked about a finished run, whose SR is `replaced`. This is the only place that
-        takes a lock of the change of identities. For a child process, the parent calls it (host.own_process).
+        This is the only place that takes a lock of the change of identities. For a child process, the parent calls it
+        (host.own_process).
         """
         with ExitStack() as held:
             if SM_LOCK in locks:
@@ -94,7 +90,7 @@ class WriteGuard(ReadGuard):
             if LVM_LOCKS in locks:
                 held.enter_context(lvm_locks(vg_names, timeout=self._lock_seconds()))
             with in_state(NOTHING_WRITTEN):
-                self._verify_unused(replaced, is_finished)
+                self._verify_unused(replaced)
             yield
 
 
@@ -105,7 +101,7 @@ class CommandGuard(WriteGuard):
         self, name: str, scsi_id: Optional[str], permission: Permission, host: Host, locks: Sequence[str] = ()
     ) -> None:
         super().__init__(
-            scsi_id, host, locks, lambda: opened.LOCK_SECONDS, lambda replaced, _: self.ask(replaced).verify()
+            scsi_id, host, locks, lambda: opened.LOCK_SECONDS, lambda replaced: self.ask(replaced).verify()
         )
         self._name, self._permission = name, permission
 
@@ -150,17 +146,25 @@ class CommandGuard(WriteGuard):
 class CallGuard(WriteGuard):
     """The guard of a driver's call, which asks the pool before the LUN is opened, and again under the locks."""
 
-    def __init__(
-        self, scsi_id: str, host: Host, locks: Sequence[str], deadline: Deadline, verify: VerifyUnused
-    ) -> None:
-        super().__init__(scsi_id, host, locks, partial(wait_seconds, deadline, _CALL_LOCK_SECONDS), verify)
+    def __init__(self, asks: Question, xapi: Xapi, host: Host, locks: Sequence[str], deadline: Deadline) -> None:
+        super().__init__(
+            asks.scsi_id,
+            host,
+            locks,
+            partial(wait_seconds, deadline, _CALL_LOCK_SECONDS),
+            lambda replaced: users.verify_unused(asks._replace(replaced=replaced), xapi),
+        )
+        self._asks, self._xapi = asks, xapi
 
     def ask(self, replaced: Sequence[str], new_sr: str = "") -> PoolAnswer:
         return users.ASKED_BEFORE
 
     def verify_finished(self, sr_uuid: str) -> None:
-        with in_call(self.hold, [], [], [sr_uuid], True):
-            pass
+        ask_parent(self.verify_record, sr_uuid)
+
+    def verify_record(self, sr_uuid: str) -> None:
+        """Do as `verify_finished`, with the call's connection to xapi. For a child process, the parent calls it."""
+        users.verify_unused(self._asks._replace(replaced=[sr_uuid], is_finished=True), self._xapi)
 
 
 def wait_seconds(deadline: Deadline, seconds: float) -> float:

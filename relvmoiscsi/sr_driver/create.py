@@ -3,7 +3,7 @@
 
 import logging
 import math
-from typing import TYPE_CHECKING, Sequence, Tuple
+from typing import TYPE_CHECKING, Tuple
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError, in_state
@@ -39,12 +39,7 @@ def sr_create(
         problem = "device-config:vdi names the one VDI that stays. Say device-config:vdis=one as well."
         raise UsageError(problem, "InvalidArg").in_state(NOTHING_WRITTEN)
     asks = users.Question(lun.scsi_id, own_sr=call.sr_ref, here=call.host_ref, clone_of=config.clone_of)
-
-    def verify(replaced: Sequence[str], is_finished: bool = False) -> None:
-        """Ask the pool; again under the locks, by the SR on the LUN: a user may have attached the LUN meanwhile."""
-        users.verify_unused(asks._replace(replaced=replaced, is_finished=is_finished), xapi)
-
-    verify(())
+    users.verify_unused(asks, xapi)
 
     def rewritten(opened: "OpenLun") -> str:
         from relvmoiscsi.sr_driver.rewrite import rewrite  # noqa: PLC0415 - a call that ends before needs no engine
@@ -66,7 +61,7 @@ def sr_create(
                     "is a clone that is to have new identities, say device-config:resign=true.",
                     "InvalidArg",
                 )
-        return lun.write(rewritten, verify)
+        return lun.write(rewritten, asks, xapi)
     except Refused as refused:
         from relvmoiscsi.host.xapi import stale_volumes  # noqa: PLC0415 - only a refused call needs it
 

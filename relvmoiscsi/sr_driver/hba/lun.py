@@ -32,8 +32,9 @@ from relvmoiscsi.host.xapi import other_hosts
 from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.lun import pool_records
 from relvmoiscsi.lun.call import CallLun, Found, disks_to_read, disks_to_write, state_unopened
-from relvmoiscsi.lun.guard import DISK_LOCKS, LOCKS_BESIDE_SM, CallGuard, VerifyUnused
+from relvmoiscsi.lun.guard import DISK_LOCKS, LOCKS_BESIDE_SM, CallGuard
 from relvmoiscsi.lun.opened import OpenLun
+from relvmoiscsi.lun.users import Question
 from relvmoiscsi.sr_driver.hba.config import HbaConfig
 from relvmoiscsi.sr_driver.hba.discovery import Discovery
 from relvmoiscsi.sr_driver.hba.missing import missing_scsi_id
@@ -100,9 +101,9 @@ class HbaLun(CallLun):
         with sigterm_fails(self.deadline):
             return super().read(work)
 
-    def write(self, work: Callable[[OpenLun], Found], verify: VerifyUnused) -> Found:
+    def write(self, work: Callable[[OpenLun], Found], asks: Question, xapi: Xapi) -> Found:
         with sigterm_fails(self.deadline):
-            return super().write(work, verify)
+            return super().write(work, asks, xapi)
 
     def _read(self, work: Callable[[OpenLun], Found]) -> Found:
         with self.device_session(to_write=False) as nodes:
@@ -114,7 +115,7 @@ class HbaLun(CallLun):
             answer: Found = run_in_child(read, self.deadline, _WHAT, only_reads=True)
         return answer
 
-    def _write(self, work: Callable[[OpenLun], Found], verify: VerifyUnused) -> Found:
+    def _write(self, work: Callable[[OpenLun], Found], asks: Question, xapi: Xapi) -> Found:
         found = self.discovery
         with ExitStack() as stack:
             with in_state(lambda: state_unopened(self.deadline)):
@@ -122,13 +123,13 @@ class HbaLun(CallLun):
 
             # SM's lock, where the call has taken it before the LUN came, is not taken again.
             locks = LOCKS_BESIDE_SM if found.has_sm_lock else DISK_LOCKS
-            guard = CallGuard(self.scsi_id, THIS_HOST, locks, self.deadline, verify)
+            guard = CallGuard(asks, xapi, THIS_HOST, locks, self.deadline)
 
             def write(begin: Begin) -> Found:
                 with disks_to_write(found.name, nodes, self.deadline, guard, begin) as lun:
                     return work(lun)
 
-            answer: Found = run_in_child(write, self.deadline, _WHAT, lock=guard.hold)
+            answer: Found = run_in_child(write, self.deadline, _WHAT, calls=(guard.hold, guard.verify_record))
             found.is_new = True
         return answer
 

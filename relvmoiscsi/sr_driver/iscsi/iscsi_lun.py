@@ -19,9 +19,10 @@ from typing import Callable
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.host.terminated import quietly
 from relvmoiscsi.host.this_host import THIS_HOST
+from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.lun.call import CallLun, Found, session_to_read, session_to_write
-from relvmoiscsi.lun.guard import VerifyUnused
 from relvmoiscsi.lun.opened import OpenLun
+from relvmoiscsi.lun.users import Question
 from relvmoiscsi.sr_driver.iscsi.target_access import Access
 
 log = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ class IscsiLun(CallLun):
         with session_to_read(self.scsi_id, self._session, self.deadline) as lun:
             return work(lun)
 
-    def _write(self, work: Callable[[OpenLun], Found], verify: VerifyUnused) -> Found:
+    def _write(self, work: Callable[[OpenLun], Found], asks: Question, xapi: Xapi) -> Found:
         def add(number: int) -> None:
             from relvmoiscsi.host.iscsi_sessions import add_lun  # noqa: PLC0415 - only a LUN that was written is added
 
@@ -48,5 +49,5 @@ class IscsiLun(CallLun):
                 for problem in add_lun(iqn, self.scsi_id, number, deadline, THIS_HOST):
                     log.warning("%s", problem)
 
-        with session_to_write(self.scsi_id, self._session, self.deadline, verify, add) as lun:
+        with session_to_write(self.scsi_id, self._session, self.deadline, asks, xapi, add) as lun:
             return work(lun)

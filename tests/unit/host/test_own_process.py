@@ -16,7 +16,7 @@ import pytest
 
 from kit.clock import Clock, over_after
 from relvmoiscsi.deadline import NO_DEADLINE, NOT_BEGUN, Deadline, OutOfTime
-from relvmoiscsi.errors import Refused, RelvmoiscsiError
+from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.host import own_process as child_module
 from relvmoiscsi.host.disk.hiding import hidden, hidden_adapters, is_switch_on
 from relvmoiscsi.host.locks.lun_lock import lun_lock
@@ -26,7 +26,7 @@ from relvmoiscsi.host.locks.sm_locks import (
     LVM_LOCK,
     lvm_lock,
 )
-from relvmoiscsi.host.own_process import in_call, run_in_child, run_parallel, still_there
+from relvmoiscsi.host.own_process import ask_parent, in_call, run_in_child, run_parallel, still_there
 from relvmoiscsi.host.terminated import Terminated, heeded
 from relvmoiscsi.host.this_host import Host
 
@@ -304,7 +304,7 @@ def test_a_write_that_hangs_when_its_call_is_killed_keeps_what_guards_the_lun_al
 
     def call(hang):
         with (all_locks if has_all else guarded)(root):
-            run_in_child(lambda begin: write(begin, hang), NO_DEADLINE, "the LUN was read", lock=both_locks)
+            run_in_child(lambda begin: write(begin, hang), NO_DEADLINE, "the LUN was read", calls=[both_locks])
 
     kill_during(call)
 
@@ -324,7 +324,7 @@ def test_locks_that_work_has_asked_for_are_free_when_it_is_done_with_them_and_th
             shutil.rmtree(str((root / FAIRLOCK).parent), ignore_errors=True)  # its server serves one
         return "done"
 
-    assert run_in_child(work, NO_DEADLINE, "the LUN was read", lock=both_locks) == "done"
+    assert run_in_child(work, NO_DEADLINE, "the LUN was read", calls=[both_locks]) == "done"
     assert fairlock.readline() == b"free\n"
 
 
@@ -382,7 +382,7 @@ def test_the_locks_of_work_that_writes_are_those_of_the_call_for_whoever_waits(r
                 pytest.fail("taken twice")
             return str(caught.value)
 
-    said = run_in_child(work, NO_DEADLINE, "it was done", lock=both_locks)
+    said = run_in_child(work, NO_DEADLINE, "it was done", calls=[both_locks])
     assert "is held by another run of relvmoiscsi" in said
     with in_call(both_locks, str(root)):  # outside of a child they are taken where they are asked for
         assert not is_free("lockf", root / LVM_LOCK)
@@ -400,8 +400,35 @@ def test_a_lock_that_is_not_to_be_had_is_the_failure_of_the_work():
             return "never"
 
     with pytest.raises(RelvmoiscsiError, match="The lock of LVM is held. Nothing was changed.") as caught:
-        run_in_child(work, NO_DEADLINE, "it was done", lock=taken)
+        run_in_child(work, NO_DEADLINE, "it was done", calls=[taken])
     assert caught.value.sm_key == "SRInUse"
+
+
+def test_a_question_of_the_work_is_answered_by_the_call_and_not_with_the_locks_of_the_work(root):
+    """A question has no end, as locks have."""
+    asked = []
+
+    def verify(name, *more):
+        asked.append((os.getpid(), name, *more))
+        if name != "free":
+            raise NotFound(f"{name} is unknown.", "SRInUse").advising("Say another name.").in_state("Nothing was read.")
+
+    def work(_begin):
+        ask_parent(verify, "free", 1)
+        with in_call(both_locks, str(root)):
+            ask_parent(verify, "free", ["a list"])
+            assert not any(free(root))
+        ask_parent(verify, "nobody")
+
+    with pytest.raises(RelvmoiscsiError) as caught:
+        run_in_child(work, NO_DEADLINE, "it was done", calls=[both_locks, verify])
+
+    assert str(caught.value) == "nobody is unknown. Say another name. Nothing was read."
+    assert caught.value.sm_key == "SRInUse"
+    assert asked == [(os.getpid(), "free", 1), (os.getpid(), "free", ["a list"]), (os.getpid(), "nobody")]
+
+    with pytest.raises(NotFound):  # outside of a child the question is answered where it is asked
+        ask_parent(verify, "nobody")
 
 
 def test_what_has_begun_to_write_is_waited_for_by_a_call_that_is_terminated():
@@ -424,7 +451,7 @@ def test_a_write_that_hangs_is_given_up_and_keeps_what_guards_the_lun_alone(root
         return "never"
 
     with pytest.raises(Refused, match="did not answer for 0.05 seconds.*" + MAYBE_BEGUN), guarded(root):
-        run_in_child(work, Deadline(50, clock), "the LUN was read", lock=both_locks)
+        run_in_child(work, Deadline(50, clock), "the LUN was read", calls=[both_locks])
 
     assert fairlock.readline() == b"free\n" and free(root, ALL) == [True, True, False]
     assert is_switch_on(CLONE, host)

@@ -10,6 +10,7 @@ from kit import golden
 from kit.clock import Clock
 from kit.driver_calls import DEVICE_CONFIG, SCSI_ID
 from kit.outcome import opened
+from kit.pool.database import Database
 from relvmoiscsi import engine
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.errors import NotFound, Refused
@@ -19,6 +20,7 @@ from relvmoiscsi.host.xapi.other_hosts import Use
 from relvmoiscsi.lun import guard, users
 from relvmoiscsi.lun.call import CallLun
 from relvmoiscsi.lun.pool_records import PoolRecords
+from relvmoiscsi.lun.users import Question
 from relvmoiscsi.sr_driver import create, rewrite
 from relvmoiscsi.sr_driver.iscsi.iscsi_config import IscsiConfig
 from relvmoiscsi.sr_driver.protocol import Call
@@ -56,7 +58,7 @@ def refusal(monkeypatch, xapi, use=None, reads=THE_ORIGINAL, problem=IN_USE):
     """The text of a call whose clone cannot be opened for writing."""
 
     class InUse(CallLun):
-        def write(self, work, verify):
+        def write(self, work, asks, xapi):
             raise Refused(problem).in_state("Nothing was written.")
 
     def sr_on_disk(_scsi_id, path, _deadline):
@@ -120,7 +122,7 @@ def waits(monkeypatch):
 
 def rewritten(disk, deadline, scsi_id=SCSI_ID):
     """A call of the driver for a LUN that LVM sees."""
-    who = guard.CallGuard(scsi_id, THIS_HOST, guard.DISK_LOCKS, deadline, lambda _replaced, _is_finished: None)
+    who = guard.CallGuard(Question(scsi_id), Database(), THIS_HOST, guard.DISK_LOCKS, deadline)
     return rewrite.rewrite(opened(disk, who, scsi_id), IscsiConfig(DEVICE_CONFIG), None, deadline)
 
 

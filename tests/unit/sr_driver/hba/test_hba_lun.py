@@ -18,6 +18,7 @@ from relvmoiscsi.host.disk import block_device, hiding, holders, multipath, path
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.lun import call
 from relvmoiscsi.lun.guard import CallGuard
+from relvmoiscsi.lun.users import Question
 from relvmoiscsi.sr_driver.codes import fault_of
 from relvmoiscsi.sr_driver.hba import lun as lun_module
 from relvmoiscsi.sr_driver.hba.lun import HbaLun
@@ -143,7 +144,7 @@ def test_a_call_that_is_told_to_end_takes_back_what_it_has_brought_and_says_what
     monkeypatch.setattr(world, "disks", told_to_end)
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(RelvmoiscsiError) as caught:
-        HbaLun(world, False, 0.0, world.verify_unused).write(None, None)
+        HbaLun(world, False, 0.0, world.verify_unused).write(None, None, None)
 
     why = "SIGTERM ended this call: `kill` or the restart of a service sent the signal."
     assert (str(caught.value), fault_of(caught.value).faultCode) == (f"{why} {NOT_BEGUN}", 47)
@@ -254,8 +255,8 @@ def test_all_paths_that_are_there_are_open_during_the_work(monkeypatch, writes):
         return "answer"
 
     def run(*nodes):
-        deadline, unused = Deadline(50, Clock()), lambda _replaced: None
-        guard = CallGuard("3600a", THIS_HOST, (), deadline, unused)
+        deadline = Deadline(50, Clock())
+        guard = CallGuard(Question("3600a"), None, THIS_HOST, (), deadline)
         to_write = call.disks_to_write(("3600a", "serial"), nodes, deadline, guard, lambda: None)
         with to_write if writes else call.disks_to_read("3600a", nodes) as lun:
             return work(lun)
