@@ -4,6 +4,7 @@ in which order steps are taken, and that one which fails stops no other.
 """
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -65,6 +66,27 @@ def test_a_session_is_ended_also_of_a_member_that_leads_to_the_master(lab):
     for pool in (lab.where().pool, lab.pool.listen_on_member()):
         assert names_of_hosts(lab.where()._replace(pool=pool)) == ["xs1", "xs2", "xs3"]
         assert lab.pool.db.refs("session") == sessions and lab.pool.api.calls[-1] == "session.logout"
+
+
+def test_after_an_interrupted_call_the_next_call_has_a_new_connection(lab, monkeypatch):
+    """Ctrl-C while an answer is awaited: the connection is in the middle of a call, and cannot take another call."""
+    api, answered = lab.pool.api, threading.Event()
+    real = api.call
+
+    def interrupt(method, *arguments, **more):
+        if method == "SR.get_all":
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            assert answered.wait(60)
+        return real(method, *arguments, **more)
+
+    with connect(lab.where()) as calls:
+        monkeypatch.setattr(api, "call", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            calls.call("SR.get_all")
+        try:
+            assert len(calls.call("host.get_all")) == 3
+        finally:
+            answered.set()
 
 
 def test_a_wrong_password_is_told(lab):

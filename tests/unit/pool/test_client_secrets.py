@@ -143,7 +143,7 @@ def test_a_secret_that_has_to_stay_is_said(lab, calls):
 
 
 def test_an_interrupted_call_is_no_reason_to_leave_the_secret(lab):
-    """Ctrl-C while an answer is awaited: the connection is in the middle of a call, and another one is needed."""
+    """Ctrl-C while an answer is awaited."""
     before = lab.pool.db.refs("secret")
 
     def interrupted(*_, **__):
