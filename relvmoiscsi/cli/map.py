@@ -62,7 +62,7 @@ class MapCommand(DeviceCommand):
                 "uuids": {old: new for old, new in derived.items() if is_uuid(old)},
                 "lvm_ids": {old: new for old, new in derived.items() if not is_uuid(old)},
             }
-            return Answer(ids, "\n".join(f"{old}  becomes  {new}" for old, new in derived.items()))
+            return Answer(ids, "\n".join(f"{old} -> {new}" for old, new in derived.items()))
         with self.source(path).opened_to_read() as lun:
             found = engine.inspect(lun.device)
         if found.problem is not None:
