@@ -22,7 +22,8 @@ with or without dashes. OLD is not the UUID of the old SR, which became NEW. `re
 output of --json.
 
 example:
-  relvmoiscsi map --sr db0cd78a-53f4-4682-a7b3-6e2f53d22f96 efd24831-00a5-4192-9633-f030a9710c2b
+  relvmoiscsi map --sr db0cd78a-53f4-4682-a7b3-6e2f53d22f96 \\
+      efd24831-00a5-4192-9633-f030a9710c2b
   relvmoiscsi map --device /dev/sdc"""
 
 

@@ -81,8 +81,8 @@ def width(stream: Any) -> int:
         return 80
 
 
-#: a command, alone or as a next step; `relvmoiscsi: error: ...` is a sentence
-_COMMAND_LINE = r" *((next|later|or): +)?(xe|relvmoiscsi) (?![a-z -]*: error: )"
+#: a command, alone on an indented line or as a next step
+_COMMAND_LINE = r"( +| *(next|later|or): +)(xe|relvmoiscsi) "
 
 
 def fitted(text: str, stream: Any) -> str:
@@ -90,12 +90,12 @@ def fitted(text: str, stream: Any) -> str:
     return wrapped(text, width(stream)) if is_terminal(stream) else text
 
 
-def wrapped(text: str, columns: int) -> str:
+def wrapped(text: str, columns: int, below: int = 2) -> str:
     """Return the text with its long lines broken between words.
 
-    A broken line continues under the start of its last column in the left half. A command stays whole: in backticks,
-    alone on an indented line, or after `next: `. The last column of a row, if in the right half, moves to a line of its
-    own.
+    A broken line continues under the start of its last column in the left half, or `below` characters from the left. A
+    command stays whole: in backticks, alone on an indented line, or after `next: `. The last column of a row, if in the
+    right half, moves to a line of its own.
     """
     lines = []
     for line in text.split("\n"):
@@ -103,7 +103,7 @@ def wrapped(text: str, columns: int) -> str:
         if len(line) <= columns or re.match(_COMMAND_LINE, line):
             lines.append(line)
             continue
-        indent = max([2, *(start for start in starts if start <= columns // 2)])
+        indent = max([below, *(start for start in starts if start <= columns // 2)])
         if columns // 2 < starts[-1] <= columns:  # a row of a table
             lines += [line[: starts[-1]].rstrip(), wrapped(" " * indent + line[starts[-1] :], columns)]
             continue
