@@ -11,6 +11,7 @@ _EPOCH, _END_OF_YEARS = datetime.datetime(1970, 1, 1), 253402300800
 #: the values of --vdis, of device-config:vdis, and of `vdis` in the configuration file
 ONE, ALL = "one", "all"
 VDIS = (ONE, ALL)
+_NEXT_LINE = "    "  #: before the cells of a row that stand in another line
 _MOST_TEXT = 8000  #: characters
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -65,16 +66,30 @@ def counted(number: int, noun: str) -> str:
     return f"1 {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def table(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> List[str]:
-    """Return the rows as aligned lines; the columns in `right` (numbers) are right-aligned."""
+def table(
+    rows: Sequence[Sequence[str]], right: Container[int] = (), columns: Optional[int] = None, indent: str = ""
+) -> List[str]:
+    """Return the rows as aligned lines behind `indent`; the columns in `right` (numbers) are right-aligned.
+
+    Where a row is longer than `columns`, each row has a second line, or more, for the cells that do not fit. But a last
+    cell that begins in the left half stays in its line, for a caller that breaks it between words.
+    """
     widths = [max(map(len, column)) for column in zip(*rows)]
-    return [
-        "  ".join(
-            cell.rjust(width) if number in right else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(row, widths))
-        ).rstrip()
-        for row in rows
-    ]
+    lines: List[List[int]] = [[]]  # the columns of each line
+    used = len(indent)
+    for number, width in enumerate(widths):
+        is_last_left = number == len(widths) - 1 and columns is not None and used <= columns // 2
+        if lines[-1] and columns is not None and used + width > columns and not is_last_left:
+            lines.append([])
+            used = len(indent) + len(_NEXT_LINE)
+        lines[-1].append(number)
+        used += width + 2
+    found = []
+    for row in rows:
+        for at, numbers in enumerate(lines):
+            cells = (row[one].rjust(widths[one]) if one in right else row[one].ljust(widths[one]) for one in numbers)
+            found += [(indent + (_NEXT_LINE if at else "") + "  ".join(cells)).rstrip()]
+    return [line for line in found if line]
 
 
 def printable(text: str) -> str:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """List the targets behind a portal; list the LUNs behind a target, with the SR on each LUN."""
 
+import sys
 from functools import partial
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi import engine
-from relvmoiscsi.cli.output import Answer, say
+from relvmoiscsi.cli.output import Answer, say, width
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.iscsi import LunInfo
@@ -140,4 +141,4 @@ def _lun_lines(text: str, luns: Sequence[Listed]) -> List[str]:
 
 
 def _indented(rows: Sequence[Sequence[str]]) -> List[str]:
-    return ["  " + line for line in table([[printable(cell) for cell in row] for row in rows])]
+    return table([[printable(cell) for cell in row] for row in rows], columns=width(sys.stdout), indent="  ")

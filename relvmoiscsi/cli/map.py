@@ -22,7 +22,8 @@ with or without dashes. OLD is not the UUID of the old SR, which became NEW. `re
 output of --json.
 
 example:
-  relvmoiscsi map --sr db0cd78a-53f4-4682-a7b3-6e2f53d22f96 efd24831-00a5-4192-9633-f030a9710c2b
+  relvmoiscsi map --sr db0cd78a-53f4-4682-a7b3-6e2f53d22f96 \\
+      efd24831-00a5-4192-9633-f030a9710c2b
   relvmoiscsi map --device /dev/sdc"""
 
 
@@ -62,7 +63,7 @@ class MapCommand(DeviceCommand):
                 "uuids": {old: new for old, new in derived.items() if is_uuid(old)},
                 "lvm_ids": {old: new for old, new in derived.items() if not is_uuid(old)},
             }
-            return Answer(ids, "\n".join(f"{old}  becomes  {new}" for old, new in derived.items()))
+            return Answer(ids, "\n".join(f"{old} -> {new}" for old, new in derived.items()))
         with self.source(path).opened_to_read() as lun:
             found = engine.inspect(lun.device)
         if found.problem is not None:

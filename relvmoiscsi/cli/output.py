@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Output and questions of the command: results go to stdout; messages, questions and bars go to stderr.
 
-Lines fit a terminal, and COLUMNS of the environment overrides its width; elsewhere no line is broken. A terminal shows
-errors in red and headings bold, unless NO_COLOR is set. A failed write to stderr never stops the work.
+Results for people fit the terminal, and 80 columns where no terminal is; COLUMNS of the environment overrides both.
+Messages fit a terminal too; elsewhere, as in a log, each is one line. A terminal shows errors in red and headings bold,
+unless NO_COLOR is set. A failed write to stderr never stops the work.
 """
 
 import logging
@@ -80,21 +81,21 @@ def width(stream: Any) -> int:
         return 80
 
 
-#: a command, alone or as a next step; `relvmoiscsi: error: ...` is a sentence
-_COMMAND_LINE = r" *((next|later|or): +)?(xe|relvmoiscsi) (?![a-z -]*: error: )"
+#: a command, alone on an indented line or as a next step
+_COMMAND_LINE = r"( +| *(next|later|or): +)(xe|relvmoiscsi) "
 
 
 def fitted(text: str, stream: Any) -> str:
-    """Return the text with its long lines broken for a terminal. Elsewhere no line is broken: a program reads lines."""
+    """Return a message with its long lines broken for a terminal. Elsewhere no line is broken: a log has lines."""
     return wrapped(text, width(stream)) if is_terminal(stream) else text
 
 
-def wrapped(text: str, columns: int) -> str:
+def wrapped(text: str, columns: int, below: int = 2) -> str:
     """Return the text with its long lines broken between words.
 
-    A broken line continues under the start of its last column in the left half. A command stays whole: in backticks,
-    alone on an indented line, or after `next: `. The last column of a row, if in the right half, moves to a line of its
-    own.
+    A broken line continues under the start of its last column in the left half, or `below` characters from the left. A
+    command stays whole: in backticks, alone on an indented line, or after `next: `. The last column of a row, if in the
+    right half, moves to a line of its own.
     """
     lines = []
     for line in text.split("\n"):
@@ -102,10 +103,10 @@ def wrapped(text: str, columns: int) -> str:
         if len(line) <= columns or re.match(_COMMAND_LINE, line):
             lines.append(line)
             continue
+        indent = max([below, *(start for start in starts if start <= columns // 2)])
         if columns // 2 < starts[-1] <= columns:  # a row of a table
-            lines += [line[: starts[-1]].rstrip(), wrapped("    " + line[starts[-1] :], columns)]
+            lines += [line[: starts[-1]].rstrip(), wrapped(" " * indent + line[starts[-1] :], columns)]
             continue
-        indent = max([2, *(start for start in starts if start <= columns // 2)])
         from textwrap import fill  # noqa: PLC0415 - slow to import, and udev waits
 
         whole = re.sub("`[^`]*`", lambda command: command.group().replace(" ", "\0"), line)
@@ -161,7 +162,7 @@ class LogFormatter(logging.Formatter):
 
 def print_text(text: str, done: str = "") -> bool:
     """Print text for people, with bold headings; return as `print_result`."""
-    lines = fitted(printable_lines(text), sys.stdout).split("\n")
+    lines = wrapped(printable_lines(text), width(sys.stdout)).split("\n")
     heads = re.compile(r"[^ ].*:\Z|[A-Z]+  +[A-Z]")
     text = "\n".join(painted(sys.stdout, line, BOLD) if heads.match(line) else line for line in lines)
     return print_result(text, done)

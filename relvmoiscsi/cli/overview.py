@@ -27,10 +27,11 @@ SHELLS = ("bash", "zsh")
 _PAGE = """\
 usage: relvmoiscsi [-h] [--version] [--completion SHELL] COMMAND ...
 
-Give an array clone of a XenServer or XCP-ng SR new identities, so that a pool
-can use the clone beside its original. The SR has the type lvmoiscsi, lvmohba or
-lvm. DEVICE is a block device, an image file or iscsi://host/iqn/lun; it must be
-the clone.
+Give an array clone of a XenServer or XCP-ng SR new
+identities, so that a pool can use the clone beside its
+original. The SR has the type lvmoiscsi, lvmohba or lvm.
+DEVICE is a block device, an image file or
+iscsi://host/iqn/lun; it must be the clone.
 
 options:
   -h, --help          show this help message and exit
@@ -49,14 +50,20 @@ example:
   relvmoiscsi check /dev/sdc --original /dev/sdb
 
 exit status:
-  0  done                         8   an unfinished run: recover it
-  2  usage                        9   partly done
-  3  not found                    10  overtaken by another run
-  4  refused: unsafe              11  no connection or login to a target or pool
-     or doctor: not ready         70  a bug
-  5  unreadable or damaged        74  done, but the result could not be printed
-  6  a program failed             130 interrupted
-  7  the device failed"""
+  0    done
+  2    usage
+  3    not found
+  4    refused: unsafe; or doctor: not ready
+  5    unreadable or damaged
+  6    a program failed
+  7    the device failed
+  8    an unfinished run: recover it
+  9    partly done
+  10   overtaken by another run
+  11   no connection or login to a target or pool
+  70   a bug
+  74   done, but the result could not be printed
+  130  interrupted"""
 
 
 def page() -> str:

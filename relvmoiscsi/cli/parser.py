@@ -9,7 +9,17 @@ from typing import Any, Iterable, List, NoReturn, Optional
 
 from relvmoiscsi import __version__
 from relvmoiscsi.cli import overview
-from relvmoiscsi.cli.output import EXIT_NOT_PRINTED, RED, Command, Unheard, fitted, painted, print_result, width
+from relvmoiscsi.cli.output import (
+    EXIT_NOT_PRINTED,
+    RED,
+    Command,
+    Unheard,
+    fitted,
+    painted,
+    print_result,
+    width,
+    wrapped,
+)
 from relvmoiscsi.errors import NotFound, UsageError
 
 #: the module of each command: imported only for a run of that command
@@ -48,7 +58,7 @@ class Parser(argparse.ArgumentParser):
 
     def print_help(self, file: Any = None) -> None:
         """Print the help on stdout. If that fails, end the command as for any other result."""
-        if not print_result(fitted(self.format_help().rstrip("\n"), sys.stdout)):
+        if not print_result(wrapped(self.format_help().rstrip("\n"), width(sys.stdout))):
             sys.exit(EXIT_NOT_PRINTED)
 
     def error(self, message: str) -> NoReturn:
@@ -141,7 +151,7 @@ class _TopParser(Parser):
 class _Help(argparse.HelpFormatter):
     """Fits the help to the terminal, up to 100 columns. A paragraph with indented lines stays unchanged.
 
-    No line ends inside an option such as --with-vms.
+    No line ends inside an option such as --with-vms, or inside a command.
     """
 
     def __init__(self, prog: str) -> None:
@@ -152,9 +162,7 @@ class _Help(argparse.HelpFormatter):
         return "\n\n".join(part if "\n  " in part else "\n".join(self._split_lines(part, width)) for part in parts)
 
     def _split_lines(self, text: str, width: int) -> List[str]:
-        from textwrap import wrap  # noqa: PLC0415 - slow to import, and udev waits
-
-        return wrap(" ".join(text.split()), width, break_on_hyphens=False)
+        return wrapped(" ".join(text.split()), width, 0).split("\n")
 
 
 def make_parser(whole: Iterable[str] = tuple(overview.COMMANDS)) -> argparse.ArgumentParser:

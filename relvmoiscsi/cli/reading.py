@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from relvmoiscsi import engine, report
 from relvmoiscsi.cli.on_lun import ATTACH_IT, DeviceCommand, device_word, failure_facts, on_lun, takes_device
-from relvmoiscsi.cli.output import Answer, Bar, Maker, say
+from relvmoiscsi.cli.output import Answer, Bar, Maker, say, width
 from relvmoiscsi.engine import saved as saved_vms
 from relvmoiscsi.errors import (
     NOTHING_WRITTEN,
@@ -111,7 +111,7 @@ class ShowCommand(DeviceCommand):
             facts["saved_vms"] = report.saved_vms_facts(saved)
         who = [told.device_line(), told.pool_line()]
         encoding = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "")
-        text = report.inspection_text(self.device, found, one, saved, who, self._explains)
+        text = report.inspection_text(self.device, found, one, saved, who, self._explains, width(sys.stdout))
         return Answer(facts, text if encoding == "utf8" else text.translate(report.ASCII_TREE))
 
 

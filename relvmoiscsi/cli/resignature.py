@@ -29,7 +29,8 @@ the command refuses a LUN that an SR or a VDI of the pool uses, attached or not.
 
 example:
   relvmoiscsi resignature /dev/sdc --dry-run
-  relvmoiscsi resignature /dev/sdc --yes --scsi-id 36001405aaaa --map-out map.json"""
+  relvmoiscsi resignature /dev/sdc --yes \\
+      --scsi-id 36001405aaaa --map-out map.json"""
 
 
 def add_resignature(make: Maker) -> None:

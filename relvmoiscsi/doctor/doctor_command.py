@@ -16,8 +16,8 @@ from relvmoiscsi.wording import printable
 HOST = THIS_HOST
 
 _DOCTOR = """\
-Run the command as root in dom0 of one host of the pool. Run it after each installation, when `xe sr-create
-type=relvmoiscsi` fails, and when CloudStack no longer finds the driver.
+Run the command as root in dom0 of one host of the pool. Run it after each installation, when `xe sr-create` with
+type=relvmoiscsi fails, and when CloudStack no longer finds the driver.
 
 The command checks this host and xapi's records. Through xapi it also checks the other hosts of the pool. It
 changes nothing. The last line begins with "Ready" or "Not ready". After "Not ready" the line has the reason,

@@ -197,8 +197,12 @@ def inspection_text(
     saved: Optional[SavedVms] = None,
     who: Sequence[str] = (),
     explains: bool = True,
+    columns: int = 80,
 ) -> str:
-    """Return the text of `show`; `who` are the lines that identify the device. `explains`: with CHANGED_MEANS."""
+    """Return the text of `show`; `who` are the lines that identify the device. `explains`: with CHANGED_MEANS.
+
+    The table of the VDIs fits the columns.
+    """
     if found.lun is None:
         lines = [f"{name}: {found.state}.", *who]
         if found.run is not None:
@@ -206,7 +210,7 @@ def inspection_text(
             lines.append(printable(text))
         lines += [printable(str(problem)) for problem in found.defects or [found.problem]]
         if found.readable is not None:
-            lines += ["", "What can be read:", *_lun_lines(name, found, found.readable, [], explains)]
+            lines += ["", "What can be read:", *_lun_lines(name, found, found.readable, [], explains, columns)]
         return "\n".join(lines)
     more = list(who)
     if one is not None and one.state == IS_ONE:
@@ -219,23 +223,25 @@ def inspection_text(
     if saved is not None:
         names = ", ".join(vm.name_label for vm in saved.vms)
         more.append(printable(f"  VMs      {names}; their records of {saved.when} are on it"))
-    return "\n".join(_lun_lines(name, found, found.lun, more, explains))
+    return "\n".join(_lun_lines(name, found, found.lun, more, explains, columns))
 
 
-def _lun_lines(name: str, found: Inspection, lun: Lun, more: Sequence[str], explains: bool) -> List[str]:
+def _lun_lines(name: str, found: Inspection, lun: Lun, more: Sequence[str], explains: bool, columns: int) -> List[str]:
     facts = lun_facts(lun, found.defects)
     label = printable(facts["sr_name_label"])
     state = found.state
     if found.run is not None and found.run.ids.new_sr == lun.sr_uuid and state == "resignatured":
         state = f"resignatured (it was {printable(found.run.ids.sr)})"
     allocated = facts["vg"]["extents_allocated"] * lun.vg.extent_size
-    rows = [_row(lun, prefix, vdi) for prefix, vdi in tree(facts["vdis"])]
+    levels = max(1, (columns - len(lun.sr_uuid)) // 3)
+    rows = [_row(lun, prefix, vdi) for prefix, vdi in tree(facts["vdis"], levels)]
     lines = [
         "{}: SR {}{}".format(name, lun.sr_uuid, f' "{label}"' if label else ""),
         f"  state    {state}",
         f"  LUN      {human_size(lun.size_bytes)}, {human_size(allocated)} of "
         f"{human_size(lun.vg.pe_count * lun.vg.extent_size)} allocated in {len(lun.volumes)} volumes",
-        "  LVM      VG {}, PV {}, generation {}".format(facts["vg"]["id"], facts["pv"]["id"], lun.vg.seqno),
+        f"  VG       {facts['vg']['id']}, generation {lun.vg.seqno}",
+        f"  PV       {facts['pv']['id']}",
         *more,
     ]
     if facts["vg"]["changed_at"] is not None:  # else: LVM has not written a time
@@ -244,7 +250,8 @@ def _lun_lines(name: str, found: Inspection, lun: Lun, more: Sequence[str], expl
         means += "; the resignature has kept this time" if found.state == RESIGNATURED else ""
         lines.append(f"  changed  {shown_time(facts['vg']['changed_at'])}{on}{means}")
     lines.append("")
-    lines += table([["VDI", "size", "on LUN", "kind", "label"], *rows], right=(1, 2)) if rows else ["No VDIs."]
+    head = ["VDI", "size", "on LUN", "kind", "label"]
+    lines += table([head, *rows], right=(1, 2), columns=columns) if rows else ["No VDIs."]
     others = [volume.lv.name for volume in lun.volumes if not volume.is_disk]
     if others:
         lines += ["", "Other volumes: {}".format(", ".join(others))]
@@ -254,11 +261,13 @@ def _lun_lines(name: str, found: Inspection, lun: Lun, more: Sequence[str], expl
 _MOST_DRAWN = 30  #: levels; SM makes no longer chains, and each level makes each line below it longer
 
 
-def tree(vdis: Sequence[Mapping[str, Any]]) -> List[Tuple[str, Mapping[str, Any]]]:
+def tree(vdis: Sequence[Mapping[str, Any]], levels: int = _MOST_DRAWN) -> List[Tuple[str, Mapping[str, Any]]]:
     """Return VDIs with the branches in front of each, under their parents, in the order of the LUN.
 
-    VDIs of a cyclic chain come last, each on its own. A VDI below `_MOST_DRAWN` others is drawn no deeper than they.
+    VDIs of a cyclic chain come last, each on its own. A VDI below so many others is drawn no deeper than they: below
+    `levels`, and below `_MOST_DRAWN`.
     """
+    most = 3 * (min(levels, _MOST_DRAWN) - 1)  # characters before the branch of a VDI
     children: Dict[Optional[str], List[Mapping[str, Any]]] = {}
     known = {vdi["uuid"] for vdi in vdis}
     for vdi in vdis:
@@ -271,7 +280,7 @@ def tree(vdis: Sequence[Mapping[str, Any]]) -> List[Tuple[str, Mapping[str, Any]
         under = children.get(vdi["uuid"], [])
         for index, child in reversed(list(enumerate(under))):
             is_last = index == len(under) - 1
-            under_child = below + ("   " if is_last else "│  ") if len(below) < 3 * _MOST_DRAWN else below
+            under_child = below + ("   " if is_last else "│  ") if len(below) < most else below
             todo.append((below + ("└─ " if is_last else "├─ "), under_child, child))
     drawn = {vdi["uuid"] for _prefix, vdi in nodes}
     return nodes + [("", vdi) for vdi in vdis if vdi["uuid"] not in drawn]

@@ -260,4 +260,4 @@ def plan_text(plan: Plan) -> str:
                 rows.append(["", str(total), f"{what}, {len(places)} times"])
         if step == steps.JOURNAL and plan.unseen.copied_bytes:
             rows.append(["", str(plan.unseen.copied_bytes), "guest data, copied"])
-    return "\n".join("  " + line for line in table(rows, right=(0, 1)))
+    return "\n".join(table(rows, right=(0, 1), indent="  "))

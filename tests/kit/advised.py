@@ -25,6 +25,7 @@ XE = {
     "pbd-plug": "uuid",
     "pbd-unplug": "uuid",
     "pif-list": "",
+    "pool-param-set": "uuid",
     "sr-create": "name-label type",
     "sr-forget": "uuid",
     "secret-create": "value",
@@ -62,7 +63,8 @@ XE = {
 
 
 def commands_in(text):
-    return [next(filter(None, found)) for found in ADVISED.findall(text)]
+    """The commands of the text. A backslash at the end of a line continues a command."""
+    return [next(filter(None, found)) for found in ADVISED.findall(text.replace("\\\n", ""))]
 
 
 def problem_of(command):

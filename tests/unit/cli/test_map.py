@@ -21,7 +21,7 @@ def test_the_example_of_the_contract(command):
 
     assert derived_ids(NEW_SR, VECTOR) == VECTOR
     assert ran.status == 0
-    assert ran.out == "".join(f"{old}  becomes  {new}\n" for old, new in VECTOR.items())
+    assert ran.out == "".join(f"{old} -> {new}\n" for old, new in VECTOR.items())
 
 
 def test_the_page_has_that_example():

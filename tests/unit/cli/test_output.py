@@ -9,11 +9,13 @@ import threading
 
 import pytest
 
+from kit import golden
 from kit.clock import Clock
 from kit.streams import Terminal
 from relvmoiscsi import cli
 from relvmoiscsi.cli import output, running
 from relvmoiscsi.cli.output import BOLD, Answer, Bar, human_time, painted, width, wrapped
+from relvmoiscsi.report.lun_report import tree
 
 GIB = 1 << 30
 NEW = "db0cd78a-53f4-4682-a7b3-6e2f53d22f96"
@@ -29,7 +31,7 @@ UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
         ("  xe sr-introduce uuid=abc type=ext", ["  xe sr-introduce uuid=abc type=ext"]),
         ("  next: relvmoiscsi pool rescue A B --done", ["  next: relvmoiscsi pool rescue A B --done"]),
         ("later: xe vm-start uuid=some-long-uuid", ["later: xe vm-start uuid=some-long-uuid"]),
-        ("uuid  64 MiB  8 MiB  vhd", ["uuid  64 MiB  8 MiB", "    vhd"]),
+        ("uuid  64 MiB  8 MiB  vhd", ["uuid  64 MiB  8 MiB", "      vhd"]),
         ("a-word-without-a-blank-in-it", ["a-word-without-a-blank-in-it"]),
     ],
 )
@@ -41,22 +43,74 @@ class Utf8Terminal(Terminal):
     encoding = "utf-8"
 
 
+SIZE = r"\d [KMG]iB"
+
+
+@pytest.fixture
+def rows_fit(monkeypatch, capsys):
+    """`rows_fit("show", "x.img")`: no row is too wide on a terminal of 80 and 60 columns, and where no terminal is.
+
+    Each has the words of the widest text in their order, so no UUID is broken; and no size of a table is.
+    """
+
+    def shown(words, columns, is_terminal):
+        stream = Utf8Terminal() if is_terminal else io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+        with monkeypatch.context() as patch:
+            patch.setenv("COLUMNS", columns) if columns else patch.delenv("COLUMNS")
+            patch.setattr("sys.stdout", stream)
+            cli.main(words)
+        text = stream.getvalue() if is_terminal else stream.buffer.getvalue().decode("utf-8")
+        return re.sub("\033\\[[0-9]*m", "", text)
+
+    def table(text):
+        return re.findall(SIZE, text.partition("\n\nVDI ")[2].partition("\n\n")[0])
+
+    def run(*words):
+        whole = shown(words, "1000", True)
+        for columns, is_terminal in (("80", True), ("60", True), ("", False)):
+            text = shown(words, columns, is_terminal)
+            assert [line for line in text.splitlines() if len(line) > int(columns or 80)] == []
+            assert text.split() == whole.split() and table(text) == table(whole)
+        return whole
+
+    return run
+
+
+@pytest.fixture
+def in_directory(tmp_path, monkeypatch):
+    """A path in a row is as long as it is."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("name", [*golden.NAMES, *golden.LIVE_NAMES])
+def test_the_rows_of_each_golden_lun_fit_the_terminal_and_80_columns_elsewhere(rows_fit, in_directory, name):
+    load = golden.load if name in golden.NAMES else golden.load_live
+    load(name).disk.to_file("x.img")
+
+    assert "VDI " in rows_fit("show", "x.img")
+    rows_fit("check", "x.img")
+    assert "becomes" in rows_fit("resignature", "x.img", "-n", "--sr-uuid", NEW)
+
+
+def test_the_rows_of_each_run_fit_the_terminal_and_80_columns_elsewhere(
+    rows_fit, in_directory, command, committed, original
+):
+    assert "becomes" in rows_fit("recover", "clone.img", "-n")
+    rows_fit("show", "clone.img")
+    assert command("recover", "clone.img", "--yes").status == 0
+    for words in (["show"], ["check"], ["check", "--original", "original.img"], ["undo", "-n"]):
+        verb, *options = words
+        rows_fit(verb, "clone.img", *options)
+    whole = rows_fit("map", "--device", "clone.img")
+    rows_fit("map", "--sr", NEW, *re.findall(UUID, whole))
+
+
 @pytest.mark.parametrize("columns", [80, 60])
-def test_on_a_terminal_no_row_is_wider_and_no_uuid_is_cut(command, image, monkeypatch, terminal, columns):
-    monkeypatch.setenv("COLUMNS", str(columns))
-    uuids = set(re.findall(UUID, command("resignature", image, "--dry-run").out + command("show", image).out))
-    for words in (["show", image], ["resignature", image, "--dry-run", "--sr-uuid", NEW], ["map", "--sr", NEW, *uuids]):
-        whole = command(*words).out
-        shown = Utf8Terminal()
-        monkeypatch.setattr("sys.stdout", shown)
-        assert cli.main(list(map(str, words))) == 0
-        monkeypatch.undo()
-        monkeypatch.setenv("COLUMNS", str(columns))
-        text = re.sub("\033\\[[0-9]*m", "", shown.getvalue())
-        paths = [line for line in text.splitlines() if str(image) in line]
-        assert [line for line in text.splitlines() if len(line) > columns and line not in paths] == []
-        assert set(re.findall(UUID, text)) == set(re.findall(UUID, whole)) and text.split() == whole.split()
-    assert any(len(line) > columns for line in whole.splitlines()) or columns == 80, "a program reads whole rows"
+def test_a_chain_of_any_length_fits(columns):
+    vdis = [{"uuid": NEW, "parent": None}, *({"uuid": str(at), "parent": str(at - 1)} for at in range(1, 99))]
+    vdis[1]["parent"] = NEW
+    drawn = tree(vdis, (columns - len(NEW)) // 3)
+    assert max(len(prefix) for prefix, _vdi in drawn) + len(NEW) in (columns, columns - 1, columns - 2)
 
 
 @pytest.mark.parametrize("variable, columns", [("132", 132), ("", 80), ("wide", 80)])

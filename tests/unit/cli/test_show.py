@@ -36,10 +36,10 @@ def test_vdis_are_drawn_under_their_parents_with_label_size_kind_hidden_and_cbt(
     assert ran.status == 0 and not ran.err
     assert lines[0] == '{}: SR {} "test SR"'.format(image, uuids["sr"])
     assert lines[1].split() == ["state", "clean"]
-    assert lines[4] == "  device   image file, 57.5 MiB"
-    assert lines[5] == "  pool     This is an image file: no pool was asked whether it is in use."
+    assert lines[5] == "  device   image file, 57.5 MiB"
+    assert lines[6] == "  pool     This is an image file: no pool was asked whether it is in use."
     changed = "2026-11-21 00:11 UTC on xen-host-1"
-    assert lines[6] == f"  changed  {changed}: the last change of the SR by LVM, not the time of a snapshot"
+    assert lines[7] == f"  changed  {changed}: the last change of the SR by LVM, not the time of a snapshot"
     table = lines.index("") + 1
     assert lines[table].split() == ["VDI", "size", "on", "LUN", "kind", "label"]
     assert lines[table + 1 : table + 5] == [
@@ -99,7 +99,7 @@ def test_it_says_whether_the_lun_is_one_vdi_or_can_be(tmp_path, command, unwritt
     lun(path, *volumes, **more)
     told, found = unwritten(0, "show", path).out, command("show", path, "--json").json["one_vdi"]
 
-    rows = itertools.takewhile(lambda line: not line.startswith("  changed  "), told.splitlines()[6:])
+    rows = itertools.takewhile(lambda line: not line.startswith("  changed  "), told.splitlines()[7:])
     line = " ".join(" ".join(rows).split())
     assert line.startswith("one VDI " + words) if words else line == ""
     assert not words or line.endswith(found["problem"] or "")

@@ -31,7 +31,7 @@ def test_a_long_chain_is_drawn_to_a_bounded_depth():
     vdis = [{"uuid": str(number), "parent": str(number - 1) if number else None} for number in range(500)]
     drawn = tree(vdis)
     assert [vdi for _prefix, vdi in drawn] == vdis
-    assert max(len(prefix) for prefix, _vdi in drawn) == 3 * 31
+    assert max(len(prefix) for prefix, _vdi in drawn) == 3 * 30
 
 
 def test_equal_bitmaps_of_a_dry_run_are_one_item():
