@@ -58,7 +58,7 @@ def test_the_rest_is_resignatured_and_undo_brings_the_broken_vdi_back(image, com
         UUIDS["base"],
         UUIDS["disk"],
     ]
-    assert [vdi["uuid"] for vdi in shown["vdis"]] == [vdi["new_vdi"] for vdi in done["vdi_pairs"]]
+    assert [vdi["vdi"] for vdi in shown["vdis"]] == [vdi["new_vdi"] for vdi in done["vdi_pairs"]]
     assert not any("no volume" in note for note in shown["notes"])  # no record in MGT is left
 
     undone = command("undo", image, "--yes", "--json").json
