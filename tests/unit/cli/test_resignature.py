@@ -265,6 +265,22 @@ def test_ids_that_were_chosen_otherwise_are_refused(finished, unwritten, tmp_pat
     unwritten(0, "resignature", finished, "--yes", "--sr-uuid", SR)
 
 
+@pytest.mark.parametrize("has_journal", [True, False])
+@pytest.mark.parametrize("more", [("--yes",), ("--dry-run",)])
+def test_a_finished_lun_is_refused_for_a_map_of_another_sr(finished, unwritten, command, tmp_path, has_journal, more):
+    """Without its journal, the LUN shows its new ids alone: a map with these new ids is its own."""
+    own = command("resignature", finished, *YES).json
+    if not has_journal:
+        with open_device(str(finished), writable=False) as device:
+            at = read_mark(device).journal.offset
+        patched(finished, at, bytes(512))
+    there = own["lv_pairs"][0]["old_lv_id"], own["vdi_pairs"][0]["old_vdi"]
+
+    unwritten(0, "resignature", finished, *more, "--map", map_file(tmp_path, own))
+    for other in ({"lvm_ids": {there[0]: "x" * 32}}, {"uuids": {there[1]: OTHER}}, {"uuids": {OTHER: there[1]}}):
+        unwritten(4, "resignature", finished, *more, "--map", map_file(tmp_path, other), says="already has other ids")
+
+
 # --- once more
 
 
