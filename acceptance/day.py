@@ -205,7 +205,7 @@ def _clone(day: Day) -> str:
         if found:
             expect("the number of clones", len(found), 1)
             (row,) = found
-            portal = ProbePortal(row["target"], row["iqn"], day.config.get("port", ""))
+            portal = ProbePortal(row["portal_address"], row["iqn"], day.config.get("port", ""))
             day.lun = PoolLun(
                 row["scsi_id"],
                 row["lun_kind"],

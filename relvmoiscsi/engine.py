@@ -26,7 +26,7 @@ from relvmoiscsi.errors import (
     in_state,
 )
 from relvmoiscsi.formats import mapfile, naming
-from relvmoiscsi.formats.identity import Entropy, IdMap
+from relvmoiscsi.formats.identity import Entropy, IdMap, derived_uuid
 from relvmoiscsi.formats.lvm.pv import Label
 from relvmoiscsi.resignature.compare import EXCHANGED, ONE_VDI, Comparison, compare
 from relvmoiscsi.resignature.inspection import (
@@ -70,7 +70,7 @@ from relvmoiscsi.resignature.protocol.journal import EarlierRun
 from relvmoiscsi.resignature.protocol.merged_image import EMPTY_UNIT, FULL_UNIT
 from relvmoiscsi.resignature.protocol.run_record import Run
 from relvmoiscsi.resignature.reading import survey
-from relvmoiscsi.resignature.reading.left_behind import settle
+from relvmoiscsi.resignature.reading.left_behind import no_volume, settle
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume
 from relvmoiscsi.resignature.reading.lun_notes import notes
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
@@ -179,8 +179,7 @@ def prepare(
                 raise sentences.unfinished(device.name, record)
             done = None if request.again else _done_before(cache, label, record, request.scsi_id)
             if done is not None:
-                _refuse_other_ids(device.name, done, request)
-                refuse_other_content(cache, survey.read_lun(cache, label), done.run, request)
+                refuse_other_content(cache, survey.read_lun(cache, label), done, request)
                 return done
             found = survey.read_contents(cache, label)
             if request.without or request.one is not None and request.one.vdi is not None:
@@ -213,17 +212,22 @@ def _with_present_uuids(request: ResignatureRequest, lun: Lun, run: Optional[Run
     return request._replace(one=one, without=tuple(named_now(uuid, lun, run) for uuid in request.without))
 
 
-def _refuse_other_ids(name: str, done: AlreadyDone, request: ResignatureRequest) -> None:
-    """Raises Refused where the finished run has other ids than the request wants."""
-    ids = done.run.ids if done.run is not None else IdMap("", {"": done.sr_uuid}, {})
-    found = mapfile.contradictions(request.chosen or IdMap("", {}, {}), request.sr_uuid, ids)
+def refuse_other_content(device: Device, lun: Optional[Lun], done: AlreadyDone, request: ResignatureRequest) -> None:
+    """Raises Refused where a resignatured LUN is not what the request asks for, UsageError for a VDI that it never had.
+
+    `lun` is the content of the LUN; None where the content is unreadable.
+    """
+    one, run, chosen = request.one, done.run, request.chosen or IdMap("", {}, {})
+    if run is not None:
+        ids = run.ids
+    else:  # LVM has used the journal's space: a chosen id that is on the LUN is taken as the id of this run
+        there = {*new_ids.old_uuids(lun), *new_ids.old_lvm_ids(lun)} if lun is not None else set()
+        kept = [{old: new for old, new in ids.items() if new in there} for ids in (chosen.uuids, chosen.lvm_ids)]
+        ids = IdMap("", {**kept[0], "": done.sr_uuid}, kept[1])
+    found = mapfile.contradictions(chosen, request.sr_uuid, ids)
     if found:
-        raise Refused(f"{name} already has other ids: {found[0]}. `again` resignatures the LUN once more.")
-
-
-def refuse_other_content(device: Device, lun: Optional[Lun], run: Optional[Run], request: ResignatureRequest) -> None:
-    """Raises Refused where a resignatured LUN is not what the request asks for; `run` is the journal, if readable."""
-    one = request.one
+        problem = f"{device.name} already has other ids: {found[0]}."
+        raise Refused(problem).advising("Use `again` to resignature the LUN once more.")
     if lun is not None:
         with naming_who_asks(one):
             was_one = one is None and run is not None and run.one is not None
@@ -243,12 +247,20 @@ def refuse_databases(name: str, lun: Optional[Lun], clear_databases: bool) -> No
 
 
 def refuse_left_behind(name: str, lun: Optional[Lun], run: Optional[Run], without: Sequence[str]) -> None:
-    """Raises Refused where a resignatured LUN holds a VDI that was to be left behind; `run` is the last run."""
+    """Raises Refused where a resignatured LUN holds a VDI that was to be left behind; `run` is the last run.
+
+    Raises UsageError where neither the LUN nor the run has the VDI.
+    """
     for uuid in without:
         if lun is not None and named_now(uuid, lun, run) in lun.settled().disks():
             again = shell_command("relvmoiscsi resignature --again", device_argument(name), without=uuid)
             problem = f"{name} was resignatured before, with VDI {uuid}, which was to be left behind."
             raise Refused(problem).advising(f"To leave it behind, run `{again}`.")
+        if run is not None:
+            # the old or the new UUID, or the UUID before an earlier run that has derived all ids
+            had = {*run.ids.uuids, *run.ids.uuids.values()} - {run.ids.sr, run.ids.new_sr}
+            if had.isdisjoint((uuid, derived_uuid(run.ids.sr, uuid))):
+                raise no_volume(name, uuid)
 
 
 def find_done(device: Device, scsi_id: Optional[str] = None) -> Optional[AlreadyDone]:

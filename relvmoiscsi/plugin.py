@@ -8,7 +8,7 @@
                  {"host_luns": [{"scsi_id", "device", "state", "size_bytes", "sr", "old_sr", "copied",
                  "metadata_of", "changed_at", "sr_name_label", "problem"}, ...], "problems": [], "next": null}
     map          sr: the old ids of a resignatured LUN, while its journal is on the LUN
-                 {"old_sr", "new_sr", "vdi_pairs": [{"old_vdi", "new_vdi", "name_label"}, ...], "next": null}
+                 {"old_sr", "new_sr", "vdi_pairs": [{"old_vdi", "new_vdi", "vdi_name"}, ...], "next": null}
     status       the active runs on this host
                  {"runs": [{"scsi_id", "by", "phase", "percent"}, ...]}
     resignature  scsi_id, dry_run, clear_metadata_vdi, later_copy, vdis, sr_uuid: the JSON of `relvmoiscsi
@@ -196,7 +196,7 @@ def map_of(arguments: Arguments, host: Host = THIS_HOST, see: Look = look) -> st
         if seen.lun is None or seen.run is None or seen.lun.sr_uuid != sr_uuid:
             return {}
         facts = report.map_facts(seen.lun, seen.run.ids)
-        pairs = [{key: pair[key] for key in ("old_vdi", "new_vdi", "name_label")} for pair in facts["vdi_pairs"]]
+        pairs = [{key: pair[key] for key in ("old_vdi", "new_vdi", "vdi_name")} for pair in facts["vdi_pairs"]]
         return {"old_sr": facts["old_sr"], "new_sr": facts["new_sr"], "vdi_pairs": pairs}
 
     for path in luns(host).values():

@@ -114,8 +114,9 @@ def contradictions(wanted: IdMap, sr_uuid: Optional[str], ids: IdMap) -> List[st
         found.append(f"the SR is {ids.new_sr}, not {sr_uuid}")
     for chosen, made in ((wanted.uuids, ids.uuids), (wanted.lvm_ids, ids.lvm_ids)):
         for old, new in sorted(chosen.items()):
-            if made.get(old, new) != new:
-                found.append(f"{old} has become {made[old]}, not {new}")
+            if made.get(old) != new:
+                became = f"has become {made[old]}, not" if old in made else "has not become"
+                found.append(f"{old} {became} {new}")
     return found
 
 

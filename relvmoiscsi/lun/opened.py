@@ -53,8 +53,8 @@ class PoolAnswer(NamedTuple):
         """Return the value of `pool` for --json."""
         return {
             "asked": self.uuid is not None,
-            "uuid": self.uuid,
-            "name_label": self.name_label,
+            "pool_uuid": self.uuid,
+            "pool_name": self.name_label,
             "overridden": self.is_overridden,
             "sentence": self.sentence,
         }

@@ -285,17 +285,8 @@ def _finished(lun: OpenLun, request: ResignatureRequest, done: AlreadyDone) -> A
     """Return what a finished run has left, with the content. Raises Refused where that does not fit the request."""
     with in_state(NOTHING_WRITTEN):
         content = engine.inspect(lun.device).lun
-        engine.refuse_other_content(lun.device, content, done.run, request)
-    known = done.run.ids if done.run else IdMap("", {"": done.sr_uuid}, {})
-    _refuse_contradictions(lun.name, request, known, "Use --again to resignature the LUN once more.")
+        engine.refuse_other_content(lun.device, content, done, request)
     return done._replace(content=content)
-
-
-def _refuse_contradictions(name: str, request: ResignatureRequest, ids: IdMap, instead: str) -> None:
-    """Raises Refused where the ids of a run differ from the chosen ids, on which a script relies."""
-    found = mapfile.contradictions(request.chosen or IdMap("", {}, {}), request.sr_uuid, ids)
-    if found:
-        raise Refused(f"{name} already has other ids: {found[0]}.").advising(instead).in_state(NOTHING_WRITTEN)
 
 
 # --- the runs on an open LUN
@@ -373,7 +364,9 @@ def _recover_first(
             f"`{shell_command('relvmoiscsi recover', lun.name)}` finishes the interrupted run, "
             f"`{shell_command('relvmoiscsi undo', lun.name)}` rolls it back."
         )
-        _refuse_contradictions(lun.name, request, run.ids, instead)
+        found = mapfile.contradictions(request.chosen or IdMap("", {}, {}), request.sr_uuid, run.ids)
+        if found:  # a script relies on its ids
+            raise Refused(f"{lun.name} already has other ids: {found[0]}.").advising(instead).in_state(NOTHING_WRITTEN)
     _ask(lun, proposal, consent)
     with lun.guard.held(engine.vg_names(run), proposal.replaced):
         if proposal.why and not engine.goes_back(earlier):

@@ -88,15 +88,16 @@ class PoolLun(NamedTuple):
         return self.kind in UNSEEN and self.is_ours
 
     def facts(self, pool: Pool) -> Dict[str, Any]:
+        sr = pool.sr_by_uuid(self.sr_uuid)
         return {
             "scsi_id": self.scsi_id or None,
             "lun_kind": self.kind,
             "size_bytes": self.size_bytes,
-            "target": self.portal.target,
+            "portal_address": self.portal.target,
             "iqn": self.portal.iqn,
             "sr": self.sr_uuid or None,
             "copy_of": self.of_sr or None,
-            "sr_name_label": self.name,
+            "sr_name_label": self.name if sr is None else pool.srs[sr]["name_label"],
             "one_vdi_state": self.one_vdi or None,
             "is_known_copy": self.is_ours or self.kind == ATTACHED,
             "database_of_this_pool": pool.ref in self.metadata_of,

@@ -45,7 +45,7 @@ class Pair(NamedTuple):
         return {
             "old_vdi": self.old or None,
             "new_vdi": self.new,
-            "name_label": self.name_label,
+            "vdi_name": self.name_label,
             "virtual_size_bytes": self.size_bytes,
             "is_a_snapshot": self.is_a_snapshot,
             "is_managed": self.is_managed,

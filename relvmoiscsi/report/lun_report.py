@@ -124,8 +124,8 @@ def _vdi_facts(lun: Lun, volume: Volume, problem: Optional[str]) -> Dict[str, An
     record = lun.records().get(uuid)
     reads = not isinstance(volume.content, FormatError)
     return {
-        "uuid": uuid,
-        "name_label": record.name_label if record else "",
+        "vdi": uuid,
+        "vdi_name": record.name_label if record else "",
         "name_description": record.name_description if record else "",
         "volume_kind": volume.name.kind,
         "virtual_size_bytes": volume.virtual_size if reads else None,
@@ -180,8 +180,8 @@ def saved_vms_facts(found: Optional[SavedVms]) -> Optional[Dict[str, Any]]:
         return None
     vms = [
         {
-            "uuid": vm.uuid,
-            "name_label": vm.name_label,
+            "vm": vm.uuid,
+            "vm_name": vm.name_label,
             "power_state": vm.power_state,
             "saved_disks": [{"userdevice": disk.userdevice, "saved_vdi": disk.vdi} for disk in vm.disks],
         }
@@ -269,7 +269,7 @@ def tree(vdis: Sequence[Mapping[str, Any]], levels: int = _MOST_DRAWN) -> List[T
     """
     most = 3 * (min(levels, _MOST_DRAWN) - 1)  # characters before the branch of a VDI
     children: Dict[Optional[str], List[Mapping[str, Any]]] = {}
-    known = {vdi["uuid"] for vdi in vdis}
+    known = {vdi["vdi"] for vdi in vdis}
     for vdi in vdis:
         children.setdefault(vdi["parent"] if vdi["parent"] in known else None, []).append(vdi)
     nodes: List[Tuple[str, Mapping[str, Any]]] = []
@@ -277,13 +277,13 @@ def tree(vdis: Sequence[Mapping[str, Any]], levels: int = _MOST_DRAWN) -> List[T
     while todo:
         prefix, below, vdi = todo.pop()
         nodes.append((prefix, vdi))
-        under = children.get(vdi["uuid"], [])
+        under = children.get(vdi["vdi"], [])
         for index, child in reversed(list(enumerate(under))):
             is_last = index == len(under) - 1
             under_child = below + ("   " if is_last else "│  ") if len(below) < most else below
             todo.append((below + ("└─ " if is_last else "├─ "), under_child, child))
-    drawn = {vdi["uuid"] for _prefix, vdi in nodes}
-    return nodes + [("", vdi) for vdi in vdis if vdi["uuid"] not in drawn]
+    drawn = {vdi["vdi"] for _prefix, vdi in nodes}
+    return nodes + [("", vdi) for vdi in vdis if vdi["vdi"] not in drawn]
 
 
 def _row(lun: Lun, prefix: str, vdi: Mapping[str, Any]) -> List[str]:
@@ -297,15 +297,15 @@ def _row(lun: Lun, prefix: str, vdi: Mapping[str, Any]) -> List[str]:
             ("hidden", vdi["hidden"]),
             ("CBT", vdi["cbt"]),
             (snapshot, vdi["is_a_snapshot"]),
-            ("no MGT record", vdi["uuid"] not in lun.records() and not has_unread_mgt),
+            ("no MGT record", vdi["vdi"] not in lun.records() and not has_unread_mgt),
             ("does not read", vdi["problem"] and vdi["virtual_size_bytes"] is None),
             ("has a defect", vdi["problem"] and vdi["virtual_size_bytes"] is not None),
         )
         if shown
     ]
-    label = printable(vdi["name_label"])
+    label = printable(vdi["vdi_name"])
     return [
-        prefix + vdi["uuid"],
+        prefix + vdi["vdi"],
         "?" if vdi["virtual_size_bytes"] is None else human_size(vdi["virtual_size_bytes"]),
         human_size(vdi["lv_size_bytes"]),
         vdi["volume_kind"],

@@ -47,7 +47,7 @@ def map_facts(lun: Optional[Lun], ids: IdMap) -> Dict[str, Any]:
     for uuid, volume in lun.disks().items():
         label = records[uuid].name_label if uuid in records else ""
         (old, new), (old_lv, new_lv) = _uuids(uuid, to_new, to_old), _names(volume, to_new, to_old)
-        pair = {"old_vdi": old, "new_vdi": new, "name_label": label, "old_lv": old_lv, "new_lv": new_lv}
+        pair = {"old_vdi": old, "new_vdi": new, "vdi_name": label, "old_lv": old_lv, "new_lv": new_lv}
         facts["vdi_pairs"].append(pair)
     facts["lv_pairs"] = []
     for volume in lun.volumes:
@@ -104,7 +104,7 @@ def map_text(lun: Optional[Lun], ids: IdMap) -> str:
     facts = map_facts(lun, ids)
     lines = ["  SR   {old_sr}  becomes  {new_sr}".format(**facts)]
     for vdi in facts.get("vdi_pairs", []):
-        label = vdi["name_label"]
+        label = vdi["vdi_name"]
         lines.append("  VDI  {old_vdi}  becomes  {new_vdi}".format(**vdi) + ("  " + label if label else ""))
     return "\n".join(printable(line) for line in lines)
 
@@ -118,7 +118,7 @@ def whole_map_lines(lun: Optional[Lun], ids: IdMap) -> List[str]:
         rows += [("LVM", old, new, "") for old, new in facts["lvm_ids"].items()]
     else:
         rows += [("VG", facts["old_vg_id"], facts["new_vg_id"], ""), ("PV", facts["old_pv_id"], facts["new_pv_id"], "")]
-        rows += [("VDI", vdi["old_vdi"], vdi["new_vdi"], vdi["name_label"]) for vdi in facts["vdi_pairs"]]
+        rows += [("VDI", vdi["old_vdi"], vdi["new_vdi"], vdi["vdi_name"]) for vdi in facts["vdi_pairs"]]
         rows += [("LV", lv["old_lv_id"], lv["new_lv_id"], lv["new_lv"]) for lv in facts["lv_pairs"]]
         rows += [("UUID", old, new, "") for old, new in facts["other_uuids"].items()]
     width = max(len(what) for what, *_ in rows)

@@ -336,7 +336,7 @@ def test_options_become_those_of_the_command():
 
 
 def test_a_long_answer_leaves_out_what_can_be_asked_for():
-    pool = {"asked": False, "uuid": None, "name_label": None, "overridden": False, "sentence": ""}
+    pool = {"asked": False, "pool_uuid": None, "pool_name": None, "overridden": False, "sentence": ""}
     lun = {
         "device_kind": "block device",
         "scsi_id": None,
@@ -352,7 +352,7 @@ def test_a_long_answer_leaves_out_what_can_be_asked_for():
     }
     counts = {"already_done": False, "writes": 0, "bytes_written": 0, "flushes": 0}
     facts = {"state": "resignatured", "device": "/dev/sdx", "run_scsi_id": None, **counts, "lun": lun}
-    vdi = {"old_vdi": "", "new_vdi": "", "name_label": "y" * 400, "old_lv": "x" * 250, "new_lv": "x" * 250}
+    vdi = {"old_vdi": "", "new_vdi": "", "vdi_name": "y" * 400, "old_lv": "x" * 250, "new_lv": "x" * 250}
     lv = dict.fromkeys(("old_lv", "new_lv", "old_lv_id", "new_lv_id"), "x" * 250)
     facts.update(lv_pairs=[lv] * 40, vdi_pairs=[vdi] * 59, notes=[])
     text = plugin.fitted(facts)

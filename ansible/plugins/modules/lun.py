@@ -169,7 +169,7 @@ luns:
       type: dict
     vdi_pairs:
       description:
-        - VDIs, each with C(old_vdi), C(new_vdi), C(name_label), C(virtual_size_bytes), C(is_a_snapshot) and C(is_managed).
+        - VDIs, each with C(old_vdi), C(new_vdi), C(vdi_name), C(virtual_size_bytes), C(is_a_snapshot) and C(is_managed).
       type: list
       elements: dict
     destroyed_vm_names:

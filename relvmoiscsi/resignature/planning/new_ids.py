@@ -37,6 +37,11 @@ def old_uuids(lun: Lun) -> List[str]:
     return list(dict.fromkeys(uuid for uuid in found if uuid))
 
 
+def old_lvm_ids(lun: Lun) -> List[str]:
+    """The ids of the PV, the VG and each LV of the LUN."""
+    return [lun.label.pv_id, lun.vg.id, *(lv.id for lv in lun.vg.lvs)]
+
+
 def choose_ids(lun: Lun, entropy: Entropy, chosen: Optional[IdMap] = None, sr_uuid: Optional[str] = None) -> IdMap:
     """New ids for all identities of the LUN: an id of `chosen`, else an id derived from the new SR UUID.
 
@@ -57,8 +62,7 @@ def choose_ids(lun: Lun, entropy: Entropy, chosen: Optional[IdMap] = None, sr_uu
         if not is_lvm_id(lvm_id):
             raise UsageError(f"{lvm_id!r} is no LVM id: 32 letters and digits, without dashes.")
     uuids = _chosen(old_uuids(lun), wanted_uuids, lambda old: derived_uuid(new_sr, old), "UUID")
-    old_lvm_ids = [lun.label.pv_id, lun.vg.id, *(lv.id for lv in lun.vg.lvs)]
-    lvm_ids = _chosen(old_lvm_ids, wanted_lvm_ids, lambda old: derived_lvm_id(new_sr, old), "LVM id")
+    lvm_ids = _chosen(old_lvm_ids(lun), wanted_lvm_ids, lambda old: derived_lvm_id(new_sr, old), "LVM id")
     check_one_to_one(uuids, "UUID", [volume.name.text for volume in lun.volumes])
     check_one_to_one(lvm_ids, "LVM id")
     return IdMap(lun.sr_uuid, uuids, lvm_ids)

@@ -50,8 +50,7 @@ def leave(found: Lun, uuids: Sequence[str]) -> Tuple[Lun, Set[str], List[Volume]
     while todo:
         uuid = todo.pop()
         if uuid not in known:
-            problem = f"{found.name} has no volume of VDI {uuid}, which was to be left behind (`without`)."
-            raise UsageError(problem).advising(f"`{shell_command('relvmoiscsi show', found.name)}` lists the VDIs.")
+            raise no_volume(found.name, uuid)
         if uuid not in lost:
             lost.add(uuid)
             todo += filter(None, children.get(uuid, ()))
@@ -60,6 +59,12 @@ def leave(found: Lun, uuids: Sequence[str]) -> Tuple[Lun, Set[str], List[Volume]
         return found, lost, gone
     mgt = without_records(found.mgt, lost) if found.mgt is not None else None
     return found.without(gone)._replace(mgt=mgt), lost, gone
+
+
+def no_volume(name: str, uuid: str) -> UsageError:
+    """The error for a VDI to leave behind that the LUN does not have."""
+    problem = f"{name} has no volume of VDI {uuid}, which was to be left behind (`without`)."
+    return UsageError(problem).advising(f"`{shell_command('relvmoiscsi show', name)}` lists the VDIs.")
 
 
 def leavable(lun: Lun) -> Set[Optional[str]]:

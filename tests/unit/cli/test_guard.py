@@ -71,7 +71,7 @@ def test_a_second_clone_with_the_sr_uuid_of_the_first_is_4_and_nothing_is_writte
 ):
     uuid = sr_on(pool, OTHER_SCSI_ID, name="the first clone")
     file = tmp_path / "map.json"
-    vdi = command("show", lun, "--json").json["vdis"][0]["uuid"]
+    vdi = command("show", lun, "--json").json["vdis"][0]["vdi"]
     file.write_text(json.dumps(command("map", "--sr", uuid, vdi, "--json").json))
 
     says = f"This pool has an SR {uuid} already: give another --sr-uuid, or two LUNs share every identity."

@@ -49,7 +49,7 @@ def make(command, monkeypatch):
 
 
 def facts_of(disk, **others):
-    pool = {"asked": False, "uuid": None, "name_label": None, "overridden": False, "sentence": NO_XAPI}
+    pool = {"asked": False, "pool_uuid": None, "pool_name": None, "overridden": False, "sentence": NO_XAPI}
     known = {"device_kind": "block device", "scsi_id": SCSI_ID, "vendor": "ACME", "model": "Rocket", "serial": "x42"}
     size = os.stat(str(disk)).st_size
     return {
@@ -83,8 +83,8 @@ def test_the_pool_that_has_answered_is_named_and_asked_is_enough(disk, command, 
     uuid = pool.db.get("pool", pool.pool, "uuid")
     assert command("resignature", "--yes", disk, "--json").json["lun"]["pool"] == {
         "asked": True,
-        "uuid": uuid,
-        "name_label": "simulated",
+        "pool_uuid": uuid,
+        "pool_name": "simulated",
         "overridden": False,
         "sentence": f"The pool {uuid} ('simulated') was asked: it does not use this LUN.",
     }

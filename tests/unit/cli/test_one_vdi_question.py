@@ -33,21 +33,21 @@ def of(path, *volumes):
 
 
 def test_the_prompt_lists_what_stays_and_what_goes_and_asks_for_that(image, command, type_in):
-    vdis = {vdi["uuid"]: vdi for vdi in command("show", image, "--json").json["vdis"]}
+    vdis = {vdi["vdi"]: vdi for vdi in command("show", image, "--json").json["vdis"]}
     type_in("n\n")
     before = content(image)
 
     ran = command("resignature", image, *ONE)
 
     goes = listed(ran.err, "deletes")
-    assert listed(ran.err, "retains") == [f"{KEPT}  {vdis[KEPT]['name_label']}"]
+    assert listed(ran.err, "retains") == [f"{KEPT}  {vdis[KEPT]['vdi_name']}"]
     assert {line.split()[0] for line in goes if "[no VDI]" not in line} == set(vdis) - {KEPT}
     for line in goes:
         uuid, _, text = line.partition("  ")
         if uuid in vdis:
-            assert text.startswith(vdis[uuid]["name_label"])
+            assert text.startswith(vdis[uuid]["vdi_name"])
             assert ("[hidden]" in text, "[snapshot]" in text) == (vdis[uuid]["hidden"], vdis[uuid]["is_a_snapshot"])
-    question = f"Destroy 7 VDIs and keep '{vdis[KEPT]['name_label']}' ({KEPT})? [y/N] "
+    question = f"Destroy 7 VDIs and keep '{vdis[KEPT]['vdi_name']}' ({KEPT})? [y/N] "
     assert ran.err.splitlines()[-2:] == [IRREVERSIBLE, question + "relvmoiscsi: Not confirmed. Nothing was written."]
     assert ran.status == 4 and content(image) == before
 
@@ -65,7 +65,7 @@ def test_yes_to_that_is_enough_and_where_no_pool_was_asked_the_lun_is_named_as_w
 
     assert ran.status == 0 and ran.err.count("[y/N]") == 1 and "Destroy 7 VDIs" in ran.err
     assert ("Type the SCSIid of the clone: " in ran.err) == (kind == "LUN")
-    assert [vdi["name_label"] for vdi in command("show", path, "--json").json["vdis"]] == ["disk one é <x>"]
+    assert [vdi["vdi_name"] for vdi in command("show", path, "--json").json["vdis"]] == ["disk one é <x>"]
 
 
 #: LUNs of which SM has left work, and which can become one VDI
@@ -78,7 +78,7 @@ def test_prompt_dry_run_and_json_count_alike(tmp_path, command, type_in, name):
     disk = golden.load("chain").disk if name == "golden" else STATES[name]().built.disk
     disk.to_file(str(path))
     shown = command("show", path, "--json").json["vdis"]
-    live = [vdi["uuid"] for vdi in shown if not vdi["hidden"] and not vdi["is_a_snapshot"]]
+    live = [vdi["vdi"] for vdi in shown if not vdi["hidden"] and not vdi["is_a_snapshot"]]
     one = ONE if name == "golden" else ("--vdis", "one", "--vdi", live[0])
 
     planned = command("resignature", path, *one, "--dry-run")

@@ -85,7 +85,7 @@ def test_text_says_what_became_what_and_what_it_cost_and_a_sparse_image_stays_sp
     now, lines = command("show", image, "--json").json, ran.out.splitlines()
     assert lines[0] == f"{image} was resignatured."
     assert lines[1] == "  SR   {}  becomes  {}".format(tree().truth.sr_uuid, now["sr"])
-    assert lines[3].split("  becomes  ")[1] == "{}  Größe <é>".format(now["vdis"][1]["uuid"])
+    assert lines[3].split("  becomes  ")[1] == "{}  Größe <é>".format(now["vdis"][1]["vdi"])
     assert lines[-2].endswith(" KiB, 6 flushes") and ran.err == ""
     size = os.stat(str(image))
     assert size.st_size == tree().disk.size_bytes and size.st_blocks - before < 2048  # of 57 MiB at most one
@@ -215,7 +215,7 @@ def test_a_part_of_a_map_is_enough(image, original, command, tmp_path, key):
 def test_map_and_sr_uuid_may_agree_and_not_contradict(image, command, unwritten, tmp_path, kind):
     facts, says = {"old_sr": tree().truth.sr_uuid, "new_sr": SR}, "another SR UUID"
     if kind == "of the command map":
-        disk = command("show", image, "--json").json["vdis"][0]["uuid"]
+        disk = command("show", image, "--json").json["vdis"][0]["vdi"]
         facts, says = command("map", "--sr", SR, disk, "--json").json, f"is a map for the SR {SR}"
     words = ("--json", "--map", map_file(tmp_path, facts))
 
@@ -263,6 +263,22 @@ def test_ids_that_were_chosen_otherwise_are_refused(finished, unwritten, tmp_pat
 
     assert OTHER in ran.err and SR in ran.err
     unwritten(0, "resignature", finished, "--yes", "--sr-uuid", SR)
+
+
+@pytest.mark.parametrize("has_journal", [True, False])
+@pytest.mark.parametrize("more", [("--yes",), ("--dry-run",)])
+def test_a_finished_lun_is_refused_for_a_map_of_another_sr(finished, unwritten, command, tmp_path, has_journal, more):
+    """Without its journal, the LUN shows its new ids alone: a map with these new ids is its own."""
+    own = command("resignature", finished, *YES).json
+    if not has_journal:
+        with open_device(str(finished), writable=False) as device:
+            at = read_mark(device).journal.offset
+        patched(finished, at, bytes(512))
+    there = own["lv_pairs"][0]["old_lv_id"], own["vdi_pairs"][0]["old_vdi"]
+
+    unwritten(0, "resignature", finished, *more, "--map", map_file(tmp_path, own))
+    for other in ({"lvm_ids": {there[0]: "x" * 32}}, {"uuids": {there[1]: OTHER}}, {"uuids": {OTHER: there[1]}}):
+        unwritten(4, "resignature", finished, *more, "--map", map_file(tmp_path, other), says="already has other ids")
 
 
 # --- once more

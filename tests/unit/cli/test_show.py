@@ -14,7 +14,7 @@ from relvmoiscsi.host.disk.block_device import open_device
 
 SR_KEYS = {"state", "device", "size_bytes", "sr", "sr_name_label", "sr_name_description", "vg", "pv", "vdis", "lvs",
            "notes", "one_vdi", "saved_vms", "lun", "contradictions"}  # fmt: skip
-VDI_KEYS = {"uuid", "name_label", "name_description", "volume_kind", "virtual_size_bytes", "lv_size_bytes", "parent",
+VDI_KEYS = {"vdi", "vdi_name", "name_description", "volume_kind", "virtual_size_bytes", "lv_size_bytes", "parent",
             "hidden", "read_only", "is_a_snapshot", "snapshot_of", "cbt", "lv", "problem"}  # fmt: skip
 
 
@@ -65,10 +65,10 @@ def test_json_has_the_sr_its_group_and_every_vdi(image, command):
     )
     assert (found["pv"]["id"], found["notes"]) == (truth.pv_id, [])
     assert [(lv["lv"], lv["id"]) for lv in found["lvs"]] == [(each.name, each.lv_id) for each in truth.volumes]
-    vdis = {vdi["uuid"]: vdi for vdi in found["vdis"]}
+    vdis = {vdi["vdi"]: vdi for vdi in found["vdis"]}
     assert list(vdis) == [truth.uuids[key] for key in ("base", "disk", "snapshot", "data")]
     disk, snapshot = vdis[truth.uuids["disk"]], vdis[truth.uuids["snapshot"]]
-    assert (disk["name_label"], disk["parent"], disk["cbt"]) == ("Größe <é>", truth.uuids["base"], True)
+    assert (disk["vdi_name"], disk["parent"], disk["cbt"]) == ("Größe <é>", truth.uuids["base"], True)
     assert (snapshot["is_a_snapshot"], snapshot["snapshot_of"]) == (True, truth.uuids["disk"])
     assert [vdi["hidden"] for vdi in found["vdis"]] == [True, False, False, False]
     assert (found["one_vdi"]["one_vdi_state"], found["one_vdi"]["cost"]) == ("cannot be", None)
@@ -182,7 +182,7 @@ def test_one_bad_header_hides_nothing_else(image, command):
     assert text[0] == f"{image}: damaged." and "What can be read:" in text
     assert any(line.startswith("└─ " + uuids["snapshot"]) for line in text)
     assert any(line.startswith(uuids["disk"] + "          ?   4 MiB  vhd ") for line in text)
-    vdis = {vdi["uuid"]: vdi for vdi in facts["vdis"]}
+    vdis = {vdi["vdi"]: vdi for vdi in facts["vdis"]}
     assert vdis[uuids["disk"]]["problem"] == "{message} {advice}".format(**facts["defects"][0])
     assert [vdis[uuids[key]]["problem"] for key in ("base", "snapshot", "data")] == [None, None, None]
     assert content(image) == before

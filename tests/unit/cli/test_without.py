@@ -58,7 +58,7 @@ def test_the_rest_is_resignatured_and_undo_brings_the_broken_vdi_back(image, com
         UUIDS["base"],
         UUIDS["disk"],
     ]
-    assert [vdi["uuid"] for vdi in shown["vdis"]] == [vdi["new_vdi"] for vdi in done["vdi_pairs"]]
+    assert [vdi["vdi"] for vdi in shown["vdis"]] == [vdi["new_vdi"] for vdi in done["vdi_pairs"]]
     assert not any("no volume" in note for note in shown["notes"])  # no record in MGT is left
 
     undone = command("undo", image, "--yes", "--json").json
@@ -77,11 +77,25 @@ def test_the_same_command_again_has_nothing_to_do_and_another_vdi_is_refused(ima
     assert last.status == 2 and " would be left. Leave fewer VDIs behind (`--without`)." in last.err
 
 
-def test_a_uuid_that_no_volume_has_is_refused(image, unwritten):
+@pytest.mark.parametrize("is_finished", [False, True])
+@pytest.mark.parametrize("more", [("--yes",), ("--dry-run",)])
+def test_a_uuid_that_no_volume_has_is_refused_before_and_after_a_run(image, command, unwritten, is_finished, more):
+    """A finished LUN gives no success for a request that no run has carried out."""
     gone = "0a0b0c0d-0000-4000-8000-000000000001"
+    if is_finished:
+        command("resignature", image, *WITHOUT, "--yes")
 
-    unwritten(2, "resignature", image, "--without", gone, "--yes", says=f"has no volume of VDI {gone}")
-    unwritten(2, "resignature", image, "--without", "disk", "--yes", says="'disk'")
+    for uuid in (gone, UUIDS["sr"]):
+        both = (*WITHOUT, "--without", uuid)
+        unwritten(2, "resignature", image, *both, *more, says=f"has no volume of VDI {uuid}")
+    unwritten(2, "resignature", image, "--without", "disk", *more, says="'disk'")
+
+
+def test_a_repeated_request_for_one_vdi_without_another_has_nothing_to_do(image, command, unwritten):
+    asked = ("resignature", image, *WITHOUT, "--vdis", "one", "--vdi", UUIDS["disk"], "--yes")
+    command(*asked)
+
+    assert "was already resignatured" in unwritten(0, *asked).out
 
 
 def test_one_vdi_of_a_healthy_disk_drops_a_broken_one_and_says_so(image, command, unwritten):

@@ -5,6 +5,7 @@ That each answer is what it says: the fixture each_answer_is_in_the_schema, in e
 """
 
 import json
+import re
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -48,6 +49,14 @@ def test_a_key_has_one_description_and_no_object_of_its_own():
     for key, meant in KEYS.items():
         assert meant["description"] and not set(described(meant)) - {meant["description"]}, key
         assert '"properties"' not in json.dumps(meant), f"the objects of {key} have no name"
+
+
+def test_a_key_is_the_uuid_or_the_name_of_one_kind_of_object_and_no_meaning_has_two_keys():
+    texts = [meant["description"] for meant in KEYS.values()]
+
+    assert len(set(texts)) == len(texts)
+    ids = [re.split("[;:]", text)[0] for text in texts if re.match("(UUID|name) of", text)]
+    assert len(ids) > 20 and not [text for text in ids if " or " in text]
 
 
 def described(value):

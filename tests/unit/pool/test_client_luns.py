@@ -64,6 +64,20 @@ def test_each_lun_is_named_for_what_it_is(lab, world):
     assert {lun.scsi_id: lun.disk.peek(0, lun.disk.size_bytes) for lun in world.luns} == before
 
 
+def test_a_copy_that_has_lost_its_pbds_has_the_name_of_its_own_sr_in_the_answer(lab):
+    clone = lab.clone("Production")
+    (done,) = lab.attach(clone)
+    sr, _ = lab.sr(done.sr_uuid)
+    lab.unplug(sr)
+    for pbd in lab.pool.db.refs("PBD", SR=sr):
+        lab.pool.storage.pbd_destroy("", pbd)
+
+    with connect(lab.where()) as calls:
+        told = lab.lun(clone).facts(records.read(calls))
+    assert (told["lun_kind"], told["sr"], told["copy_of"]) == ("resignatured", done.sr_uuid, done.of_sr)
+    assert told["sr_name_label"] == done.name != "Production"
+
+
 # --- copies that the array has overwritten
 
 

@@ -28,7 +28,7 @@ def test_the_volumes_are_read_once_for_all_defects():
 
 
 def test_a_long_chain_is_drawn_to_a_bounded_depth():
-    vdis = [{"uuid": str(number), "parent": str(number - 1) if number else None} for number in range(500)]
+    vdis = [{"vdi": str(number), "parent": str(number - 1) if number else None} for number in range(500)]
     drawn = tree(vdis)
     assert [vdi for _prefix, vdi in drawn] == vdis
     assert max(len(prefix) for prefix, _vdi in drawn) == 3 * 30

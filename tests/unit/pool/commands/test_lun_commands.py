@@ -355,7 +355,7 @@ def test_the_map_has_names_vms_and_what_is_new(lab, copy, pool_command):
     new = db.get("VDI", db.create("VDI", SR=db.refs("SR", name_label=copy)[0], name_label="made today"), "uuid")
 
     rows = {row["old_vdi"]: row for row in pool_command("map", copy, "--json").json["vdi_pairs"]}
-    assert rows[record["uuid"]]["vm_names"] == ["web"] and rows[record["uuid"]]["name_label"] == "root disk"
+    assert rows[record["uuid"]]["vm_names"] == ["web"] and rows[record["uuid"]]["vdi_name"] == "root disk"
     told = pool_command("map", copy).out
     assert f"\n  {new}  made today\n    is new\n" in told and max(map(len, told.splitlines())) <= 80
     assert pool_command("map", "Production").status == 4

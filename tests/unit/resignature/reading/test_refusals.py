@@ -252,12 +252,12 @@ def test_every_defect_is_told_with_its_place_and_what_else_reads_is_listed(names
     told = report.inspection_facts("LUN", found)
     spoiled_keys = {PLACES[name][2] for name in names}
     assert [lv["lv"] for lv in told["lvs"]] == [volume.name for volume in truth.volumes]
-    by_uuid = {vdi["uuid"]: vdi for vdi in told["vdis"]}
+    by_uuid = {vdi["vdi"]: vdi for vdi in told["vdis"]}
     for key in ("one", "two", "base", "leaf", "three", "data"):
         vdi = by_uuid[truth.uuids[key]]
         assert (vdi["problem"] is not None) == (key in spoiled_keys)
         assert (vdi["virtual_size_bytes"] is None) == (key in spoiled_keys - {"leaf"})
-        assert bool(vdi["name_label"]) == ("MGT" not in spoiled_keys)
+        assert bool(vdi["vdi_name"]) == ("MGT" not in spoiled_keys)
 
 
 def test_each_volume_behind_the_end_of_a_copy_that_was_cut_is_told():
