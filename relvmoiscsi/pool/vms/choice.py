@@ -180,12 +180,12 @@ def networks(found: Inventory, sources: Sequence[VmSource], pairs: Iterable[Tupl
     used = _networks_of(found, sources)
     chosen: Dict[str, str] = {}
     for old, new in pairs:
-        ref = inventory.find(found.networks, new, "network")
+        ref = inventory.find_network(found.networks, new)
         try:
             of_vms = {uuid: {"uuid": uuid, "name_label": name} for uuid, name in used.items()}
-            uuid = inventory.find(of_vms, old, "network")
+            uuid = inventory.find_network(of_vms, old)
         except NotFound:
-            uuid = str(found.networks[inventory.find(found.networks, old, "network")]["uuid"])
+            uuid = str(found.networks[inventory.find_network(found.networks, old)]["uuid"])
         if uuid not in used:
             raise NotFound(
                 f"--network {old}={new}: none of the VMs has a network card on the network {old!r}. Omit the pair."
@@ -226,7 +226,7 @@ def isolated_network(
     Refused for a network that is not isolated, PoolFailure, UsageError.
     """
     try:
-        ref = inventory.find(found.networks, text, "network")
+        ref = inventory.find_network(found.networks, text)
     except NotFound:
         record = {
             "name_label": text,

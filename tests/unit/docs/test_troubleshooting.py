@@ -74,7 +74,6 @@ COMPLETE = (
     "The setting … in section […] of … is …, expected ….",
     "The target's IQN (device-config:targetIQN) is missing or incorrect.",
     "There are no VM records on the VDI … of ….",
-    "There is no … with the UUID or the name ….",
     "it is in use by ….",
     "This host sees no LUN with the SCSIid ….",
     "… But ….",

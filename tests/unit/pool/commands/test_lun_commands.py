@@ -228,7 +228,7 @@ def test_the_scsi_id_of_a_copy_is_enough_for_every_command_that_takes_a_copy(lab
     assert pool_command("clone", clone, "web", "--yes").status == 0
     assert pool_command("discard", clone, "--with-vms", "--yes").status == 0
     ran = pool_command("map", lab.originals["Production"][0])
-    assert ran.status == 3 and "no copy on a LUN with this SCSIid" in ran.err
+    assert ran.status == 3 and "`relvmoiscsi pool luns` the LUNs of the copies" in ran.err
 
 
 def test_the_log_has_the_night(lab, world, clone, pool_command, tmp_path, monkeypatch):
@@ -241,7 +241,7 @@ def test_the_log_has_the_night(lab, world, clone, pool_command, tmp_path, monkey
     assert told[0] == f"begins: relvmoiscsi pool attach {clone} --yes --name 'a copy' --log {log}"
     assert f"{clone} resignature started" in told and f"{clone} attach finished" in told, "the words of the screen"
     assert any(line.startswith(f'{clone}: attached "a copy"') for line in told)
-    assert told[-1] == "ends with exit status 3" and "The pool has no SR" in told[-2]
+    assert told[-1] == "ends with exit status 3" and "There is no SR" in told[-2]
     for path, said in ((tmp_path / "no" / "log", "cannot be opened"), (tmp_path, "cannot be opened")):
         before = len(lab.pool.api.calls)
         ran = pool_command("discard", "a copy", "--yes", "--log", path)
@@ -820,7 +820,7 @@ def test_the_command_that_breaks_a_lock(lab, pool_command, type_in, locked, name
     (row,) = pool_command(*words, "--yes", "--json").json["unlocked"]
     assert (row["locked"], row["doing"], locks(lab)) == (locked.scsi_id, "restore", [])
     ran = pool_command(*words, "--yes")
-    assert ran.status == 3 and "There is no lock on" in ran.err
+    assert ran.status == 3 and "The pool has no lock. Nothing was changed." in ran.err
     assert pool_command("discard", locked.sr_uuid, "--yes").status == 0
 
 
@@ -833,7 +833,10 @@ def test_a_lock_on_a_vm_is_broken_by_the_name_of_the_vm(lab, pool_command):
     assert ran.status == 2 and "2 VMs have the name 'web'; give a UUID" in ran.err and len(locks(lab)) == 1
     db.set("VM", twin, "name_label", "twin")
     ran = pool_command("unlock", "twin", "--yes")
-    assert ran.status == 3 and "There is no lock on 'twin'. Nothing was changed." in ran.err
+    assert ran.status == 3 and "There is no lock on 'twin'. These are locked: " in ran.err
+    assert db.get("VM", web, "uuid") in ran.err
+    ran = pool_command("unlock", "Prodction", "--yes")
+    assert ran.status == 3 and "There is no SR or VM 'Prodction'. Did you mean 'Production'? These are" in ran.err
     (row,) = pool_command("unlock", "web", "--yes", "--json").json["unlocked"]
     assert (row["locked"], locks(lab)) == (db.get("VM", web, "uuid"), [])
 

@@ -345,7 +345,7 @@ def test_names(day):
     assert day.clone_one().name == "web 2026-11-22 (2)"
     day.lab.vm("web")
     day.refuses(lambda day: day.clone("web"), "2 VMs have the name 'web'", UsageError)
-    day.refuses(lambda day: day.clone("wbe"), "There is no VM with the UUID or the name 'wbe'", NotFound)
+    day.refuses(lambda day: day.clone("wbe"), "There is no VM 'wbe'. Did you mean 'web'?", NotFound)
     day.refuses(lambda day: day.clone(), "No VM is selected", UsageError)
 
 

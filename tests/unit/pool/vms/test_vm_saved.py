@@ -316,7 +316,7 @@ def test_vms_that_the_pool_has_no_more_are_there_again(office):
     assert [sr for sr, _ in office.lab.disks_of(ref).values()] == [office.sr]
     assert planned[1].disks == done[1].disks and planned[1].networks == {"0": ("office", "office")}
     assert [each.status for each in office.then(everything=True)[1]] == [ALREADY] * 2
-    with pytest.raises(NotFound, match="no saved VM with the UUID or the name 'wbe'"):
+    with pytest.raises(NotFound, match=r"There is no saved VM 'wbe'. Did you mean 'web'\? Saved are .*web"):
         office.then("wbe")
 
 
