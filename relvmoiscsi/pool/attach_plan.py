@@ -249,8 +249,8 @@ def verify_not_overwritten(pool: Pool, lun: PoolLun) -> None:
         name, old = pool.srs[earlier]["name_label"], pool.srs[earlier]["uuid"]
         raise Refused(
             f"The LUN {lun.scsi_id} held the copy {name!r} ({old}) and now holds another SR: the array has "
-            "overwritten the LUN. Nothing was written. Discard the old SR (`relvmoiscsi pool discard`), then repeat "
-            "the command."
+            "overwritten the LUN. Nothing was written. Run "
+            f"`{shell_command('relvmoiscsi pool discard', old)}`, then repeat the command."
         )
 
 
@@ -259,8 +259,8 @@ def verify_no_database(pool: Pool, scsi_id: str, metadata_of: Sequence[str]) -> 
     if pool.ref in metadata_of:
         raise Refused(
             f"A VDI on the LUN {scsi_id} has the pool-metadata flag: the pool would write its database to this "
-            "VDI after a plug. The LUN was resignatured without --clear-metadata-vdi. Run `relvmoiscsi undo` "
-            "for the LUN on a host, then repeat this command."
+            "VDI after a plug. The LUN was resignatured without --clear-metadata-vdi. Undo the "
+            "resignature of the LUN on a host, then repeat this command."
         )
 
 
@@ -274,8 +274,7 @@ def verify_new(pool: Pool, lun: PoolLun, sr_uuid: str) -> None:
     if was_same or sr is not None and pool.is_on(sr, lun.scsi_id) is False:
         raise Refused(
             f"The label of the LUN {lun.scsi_id} says that the LUN was resignatured, but the LUN holds the old SR "
-            f"{sr_uuid}. Nothing was attached. Run `relvmoiscsi resignature --again` for the LUN on a host, then "
-            "repeat the command."
+            f"{sr_uuid}. Nothing was attached. Resignature the LUN on a host with --again, then repeat the command."
         )
 
 
@@ -287,17 +286,18 @@ def verify_same(pool: Pool, sr: str, lun: PoolLun, is_begun: bool) -> None:
     """
     record = pool.srs[sr]
     marks, known = record["other_config"], known_sr.find_sr(lun.sr_uuid, pool.srs, pool.pbds)
+    forget = shell_command("xe sr-forget", f"uuid={lun.sr_uuid}")
     is_here = marks.get(SCSI_ID, lun.scsi_id) == lun.scsi_id and pool.is_on(sr, lun.scsi_id) is not False
     if record["type"] != lun.portal.sr_type.stock or not is_here:
         raise Refused(
             f"The pool has an SR {lun.sr_uuid} already, of type {record['type']} and on another LUN than "
-            f"{lun.scsi_id}. If that SR is not needed, run `xe sr-forget`, then repeat the command."
+            f"{lun.scsi_id}. If that SR is not needed, run `{forget}`, then repeat the command."
         )
     is_without_marks = {SCSI_ID, RUN, ORIGINAL_SR}.isdisjoint(marks)
     if is_without_marks and not (is_begun and known is not None and known.is_new()):
         raise Refused(
             f"The pool has an SR {lun.sr_uuid} already, which `relvmoiscsi pool attach` has not introduced. If that SR "
-            f"is not needed, run `{shell_command('xe sr-forget', f'uuid={lun.sr_uuid}')}`, then repeat the command."
+            f"is not needed, run `{forget}`, then repeat the command."
         )
 
 

@@ -10,7 +10,7 @@ from relvmoiscsi.pool.calls import Calls, Records, passing
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import inventory, ova, rescue
 from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inventory
-from relvmoiscsi.wording import shell_command
+from relvmoiscsi.wording import shell_command, some_of
 
 NAME = "{vm} {date}"
 #: key of network.other_config
@@ -105,9 +105,10 @@ def _problem(found: Inventory, copy: Copy, vm: str, omits_disks: bool) -> Option
     if omits_disks and _has_any(found, copy, vm):
         return None
     if lent:
+        copies = sorted({str(vbd["other_config"][rescue.LENT]).split()[0] for vbd in mine if vbd["userdevice"] in lent})
+        back = some_of([f"`{shell_command('relvmoiscsi pool rescue --done', uuid)}`" for uuid in copies])
         return Refused(
-            f"The VM {name!r} has disks that were lent by `rescue`: {words}. Take the disks "
-            "back first: `relvmoiscsi pool rescue SR --done`, where SR is their copy."
+            f"The VM {name!r} has disks that were lent by `rescue`: {words}. Take the disks back first: {back}."
         )
     if missing:
         return Refused(

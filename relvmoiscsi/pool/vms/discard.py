@@ -11,9 +11,10 @@ from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.calls import Calls, Records, passing
 from relvmoiscsi.pool.records import Pool
-from relvmoiscsi.pool.vms import forget, inventory
+from relvmoiscsi.pool.vms import forget, inventory, run_states
 from relvmoiscsi.pool.vms.forget import Uses
 from relvmoiscsi.pool.vms.inventory import COPY_OF, Inventory
+from relvmoiscsi.wording import shell_command
 
 
 class DiscardPlan(NamedTuple):
@@ -121,8 +122,9 @@ def made_on(found: Inventory, pool: Pool, sr: str, mark: str = "") -> Records:
                 continue
             raise Refused(
                 f"The VM {name!r} ({vm['uuid']}) has disks on this copy but is not a finished VM of "
-                "`relvmoiscsi pool clone`. The VM was not destroyed. If a `clone` run was interrupted, repeat "
-                "that `clone`. Otherwise move the disks, or destroy the VM by hand (xe vm-destroy)."
+                "`relvmoiscsi pool clone`. The VM was not destroyed. If a run of `relvmoiscsi pool clone` was "
+                "interrupted, repeat that run. Otherwise move the disks, or destroy the VM: "
+                f"{run_states.destroy_command(vm['uuid'])}."
             )
         for each, record in {ref: vm, **_snapshots_of(found.vms, ref)}.items():
             what, way_out = f"The VM {name!r}", "Detach that disk"
@@ -130,14 +132,16 @@ def made_on(found: Inventory, pool: Pool, sr: str, mark: str = "") -> Records:
                 what, way_out = f"The snapshot {record['name_label']!r} of the VM {name!r}", "Delete the snapshot"
             if any(disk["SR"] != sr for disk in found.disks_of(each).values()):
                 raise Refused(
-                    f"{what} has a disk that is not on this copy. {way_out}, or destroy the VM by hand (xe vm-destroy)."
+                    f"{what} has a disk that is not on this copy. {way_out}, or destroy the VM: "
+                    f"{run_states.destroy_command(vm['uuid'])}."
                 )
             if each == ref and vm["power_state"] != "Halted":
                 raise Refused(f"The VM {name!r} is not shut down. {_SHUT_DOWN}")
             if "destroy" in record["blocked_operations"]:
+                of_vm = f"uuid={record['uuid']}", "param-name=blocked-operations", "param-key=destroy"
+                remove = shell_command("xe vm-param-remove", *of_vm)
                 raise Refused(
-                    f"{what} is protected from deletion. Remove the protection (xe vm-param-remove "
-                    "param-name=blocked-operations param-key=destroy), or keep the copy."
+                    f"{what} is protected from deletion. Remove the protection with `{remove}`, or keep the copy."
                 )
             if record["current_operations"]:
                 busy = ", ".join(sorted(set(map(str, record["current_operations"].values()))))

@@ -123,8 +123,9 @@ def _plan(found: Inventory, copy: Copy, vdi: str, vm: str, writable: bool) -> Le
                 "filesystem IDs would clash. Use another VM."
             )
     if there is not None and found.vbds[there]["mode"] != mode:
+        done = shell_command("relvmoiscsi pool rescue --done", copy.uuid, record["uuid"], vm=to["uuid"])
         raise Refused(
-            f"The VM {to['name_label']!r} already has this disk, in another mode. Take the disk back first (--done)."
+            f"The VM {to['name_label']!r} already has this disk, in another mode. Take the disk back first: `{done}`."
         )
     is_running = to["power_state"] == "Running"
     is_whole = there is not None and (not is_running or found.vbds[there]["currently_attached"])

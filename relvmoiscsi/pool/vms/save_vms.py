@@ -21,7 +21,7 @@ from relvmoiscsi.pool.records import LVM_TYPES, Pool, find, is_copy
 from relvmoiscsi.pool.vms import inventory, ova, ova_file, records_key, run_states, transfer
 from relvmoiscsi.pool.vms.choice import VmSource
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
-from relvmoiscsi.wording import printable, some_of
+from relvmoiscsi.wording import printable, shell_command, some_of
 
 #: key of VDI.other_config: serial and time, separated by a blank. A vm-admin may write it, so it says only which VDIs a
 #: save may destroy. Key of SR.other_config, for which it takes a pool-operator: serial of the last save.
@@ -231,7 +231,11 @@ def read(calls: Calls, copy: Copy, trusted: str = "") -> Tuple[SavedVms, bool]:
     if last is None and trusted:
         raise NotFound(f"There are no VM records on the VDI {trusted} of {copy.name!r}.")
     if last is None:
-        raise NotFound(f"There are no VM records on {copy.name!r}: run `save-vms` before the next array snapshot.")
+        save = shell_command("relvmoiscsi pool save-vms", copy.original)
+        raise NotFound(
+            f"There are no VM records on {copy.name!r}. Before the next array snapshot, run `{save}` in the pool of "
+            "the original."
+        )
     return last
 
 
@@ -313,7 +317,7 @@ def _compared(found: Inventory, saved: SavedVms, sources: Sequence[VmSource]) ->
         if why:
             refusal = Refused(
                 f"The records of the VM {source.name!r} are of an unknown writer, and are not believed: {why}. Nothing "
-                "was made. `relvmoiscsi pool rescue` lends single disks of the copy to a VM."
+                "was made. Single disks of the copy can be lent to a VM: see `relvmoiscsi pool rescue --help`."
             )
             believed.append(source._replace(problem=refusal))
         else:

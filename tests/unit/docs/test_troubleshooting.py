@@ -60,7 +60,6 @@ COMPLETE = (
     "The VM … is not halted but ….…",
     "The VM … was not restored from a copy: there is nothing to undo, move",
     "The clean-up journal … cannot be written: ….",
-    "The copy … is wrong: …. The copy could not be destroyed: … Do not",
     "The disk … of the VM has no VDI in its records.",
     "The entry of … in udev's database cannot be read: ….",
     "The file … cannot be locked: ….",

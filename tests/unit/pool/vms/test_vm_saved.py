@@ -369,7 +369,10 @@ def too_large(office):
 def test_a_copy_without_records_says_so(attached, happens, is_read):
     happens(attached)
     attached.lab.pool.api.calls.clear()
-    with pytest.raises(NotFound, match="There are no VM records.*: run `save-vms` before the next array snapshot"):
+    with pytest.raises(
+        NotFound,
+        match="There are no VM records.* Before the next array snapshot, run `relvmoiscsi pool save-vms [0-9a-f-]{36}`",
+    ):
         attached.then("web")
     assert ("GET /export_raw_vdi" in attached.lab.pool.api.calls) == is_read
 
