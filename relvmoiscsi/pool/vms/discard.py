@@ -5,7 +5,7 @@ A VM with the marks of another VM is left unchanged: a person has copied a clone
 every refusal before `carry_out` destroys a VM. `carry_out` makes the checks of `plan` again.
 """
 
-from typing import Collection, Dict, List, NamedTuple, Optional, Sequence
+from typing import Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import lock, records
@@ -25,6 +25,7 @@ class DiscardPlan(NamedTuple):
     made: Dict[str, Records]  #: the VMs that are destroyed, each followed by its snapshots; {} without `with_vms`
     mark: str = ""  #: only VMs with this mark are in `made`
     force: bool = False  #: the VMs in `made` are shut down first, hard
+    vm_uuids: Mapping[str, str] = {}  #: by reference, of each VM and snapshot of the pool
 
     def losers(self, sr: str) -> Dict[str, str]:
         """Return the halted VMs and snapshots that would lose a disk on this SR: names by reference."""
@@ -70,9 +71,8 @@ def plan(calls: Calls, srs: Sequence[str], with_vms: bool, mark: str = "", force
                 f"VMs that were made without the mark {mark} have disks on the SR {pool.srs[sr]['name_label']!r}: "
                 f"{forget.named(others)}. Nothing was changed. Move these disks, or destroy these VMs."
             )
-    return DiscardPlan(
-        pool, uses, {sr: made_on(found, pool, sr, mark) for sr in there} if with_vms else {}, mark, force
-    )
+    made = {sr: made_on(found, pool, sr, mark) for sr in there} if with_vms else {}
+    return DiscardPlan(pool, uses, made, mark, force, {ref: str(vm["uuid"]) for ref, vm in found.vms.items()})
 
 
 def turned_off(found: Inventory, sr_uuids: Collection[str], mark: str) -> Inventory:
