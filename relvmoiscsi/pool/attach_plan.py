@@ -92,6 +92,7 @@ class LunPlan(NamedTuple):
         return {
             "scsi_id": self.lun.scsi_id,
             "steps": [{"step": what, "on": on or None} for what, on in self.steps],
+            "changed_at": self.lun.changed or None,
             "hosts_down": self.down,
             "problem": None if self.error is None else str(self.error),
         }
@@ -118,22 +119,26 @@ _JOINED = {INTRODUCE: " as", CREATE_PBD: " on", PLUG: " on"}
 def names(pool: Pool, chosen: Sequence[PoolLun], wanted: AttachRequest) -> Dict[str, str]:
     """Return the name of each new SR, by SCSIid; all names differ. Raises UsageError for a bad template.
 
-    Equal names get the time of the SR's last change, and then a number.
+    A name that is taken, or that several LUNs would get, has the time of the SR's last change in place of the date, and
+    then a number.
     """
     parts, there = verify_template(wanted.name), {str(sr["name_label"]) for sr in pool.srs.values()}
+    known: Dict[str, Dict[str, str]] = {}  #: the values of the fields, by SCSIid
     wishes: Dict[str, str] = {}
     times: Dict[str, Set[str]] = {}
     for lun in chosen:
         changed = shown_time(lun.changed) if lun.changed else "unknown"
         sr = lun.name or lun.of_sr or lun.scsi_id
-        known = {"sr": sr, "date": wanted.date, "changed": changed, "scsi_id": lun.scsi_id}
-        wish = wishes[lun.scsi_id] = "".join(text + known.get(field, "") for text, field in parts)
+        of_lun = known[lun.scsi_id] = {"sr": sr, "date": wanted.date, "changed": changed, "scsi_id": lun.scsi_id}
+        wish = wishes[lun.scsi_id] = "".join(text + of_lun.get(field, "") for text, field in parts)
         times.setdefault(wish, set()).add(lun.changed)
     taken, found = set(there), {}
     for lun in chosen:
         wish = wishes[lun.scsi_id]
         if lun.changed and (wish in there or len(times[wish]) > 1):  # the copies of three days differ in it
-            wish += f" (changed {shown_time(lun.changed)})"
+            with_time = {**known[lun.scsi_id], "date": f"changed {shown_time(lun.changed)}"}
+            wish = "".join(text + with_time.get(field, "") for text, field in parts)
+            wish += "" if any(field == "date" for _, field in parts) else f" ({with_time['date']})"
         found[lun.scsi_id] = records.unused_name(wish, taken)
     return found
 

@@ -320,6 +320,11 @@ def test_copies_of_three_days_are_told_apart_by_the_last_change_of_their_sr(lab,
     assert planned[-1] == "`changed` is the last change of the SR by LVM, not the time of a snapshot."
     plans = {line.split(":")[0]: line for line in planned[1:-1]}
     assert plans[other].endswith(f"; {then}") and plans[clone].endswith(f"; {now}")
+    assert f'introduce as "Production {then}"' in plans[other] and f'introduce as "Production {now}"' in plans[clone]
+    rows = pool_command("attach", other, clone, "-n", "--json").json["would_attach"]
+    assert [row["changed_at"] for row in rows] == ["2026-11-20T00:11:06Z", "2026-11-21T00:11:06Z"]
+    named = pool_command("attach", other, clone, "-n", "--name", "copy of {sr}").out
+    assert f'"copy of Production ({then})"' in named
     assert {lun["scsi_id"]: lun["changed_at"] for lun in pool_command("luns", "--json").json["pool_luns"]}[other] == (
         "2026-11-20T00:11:06Z"
     )
