@@ -4,7 +4,7 @@
 import datetime
 import re
 import shlex
-from typing import Container, List, Optional, Sequence, Tuple
+from typing import Container, Iterable, List, Optional, Sequence, Tuple
 
 ESTIMATE_SECONDS = 2.0  #: time until a rate is reliable, and a person wonders
 _EPOCH, _END_OF_YEARS = datetime.datetime(1970, 1, 1), 253402300800
@@ -64,6 +64,21 @@ def changed_words(utc: str) -> str:
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun: "1 LUN", "2 LUNs"."""
     return f"1 {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def nearest(word: str, known: Iterable[str]) -> List[str]:
+    """Return the known word that is nearest to a misspelt word; [] where none is near. A prefix is near."""
+    from difflib import get_close_matches  # noqa: PLC0415 - slow to import, and udev waits
+
+    names = list(known)
+    begun = [name for name in names if len(word) > 3 and name.startswith(word)]
+    return begun[:1] or get_close_matches(word, names, 1)
+
+
+def some_of(names: Sequence[str], most: int = 5) -> str:
+    """Return some names for a sentence: "a, b and 3 more"."""
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 def table(

@@ -21,6 +21,7 @@ from relvmoiscsi.cli.output import (
     wrapped,
 )
 from relvmoiscsi.errors import NotFound, UsageError
+from relvmoiscsi.wording import nearest
 
 #: the module of each command: imported only for a run of that command
 _MODULES = {
@@ -75,7 +76,7 @@ class Parser(argparse.ArgumentParser):
             groups = [name for name, commands in overview.GROUPS.items() if name in names and value in commands]
             near = "".join(f" Did you mean `{self.prog} {name} {value}`?" for name in groups)
             near += "".join(
-                f" Did you mean `{self.prog} {name}`?" for name in close(value, [*names, "help", "version"])
+                f" Did you mean `{self.prog} {name}`?" for name in nearest(value, [*names, "help", "version"])
             )
             self.error(f"there is no command {value!r}.{near} The commands: {', '.join(names)}.")
         super()._check_value(action, value)
@@ -110,7 +111,7 @@ class Parser(argparse.ArgumentParser):
         unknown = parsed[1]
         if unknown:
             options = [option for option in self._option_string_actions if option.startswith("--")]
-            near = [f"Did you mean {name}?" for word in unknown for name in close(word.partition("=")[0], options)]
+            near = [f"Did you mean {name}?" for word in unknown for name in nearest(word.partition("=")[0], options)]
             if self._subparsers is not None and unknown[0] in _OF_COMMANDS:
                 near = [f"Give {unknown[0]} behind the command: {self.prog} COMMAND {unknown[0]}"]
             elif unknown[0] in options:  # behind `--`
@@ -119,14 +120,6 @@ class Parser(argparse.ArgumentParser):
                 near.append("This command takes one DEVICE only.")
             self.error("\n".join(["unrecognized arguments: " + " ".join(unknown), *near]))
         return parsed
-
-
-def close(word: str, known: Iterable[str]) -> List[str]:
-    """Return the known word that is nearest to a misspelt word; [] where none is near. A prefix is near."""
-    from difflib import get_close_matches  # noqa: PLC0415 - slow to import, and udev waits
-
-    begun = [name for name in known if len(word) > 3 and name.startswith(word)]
-    return begun[:1] or get_close_matches(word, list(known), 1)
 
 
 class _Told(argparse.Action):

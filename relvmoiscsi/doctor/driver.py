@@ -14,12 +14,13 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from relvmoiscsi import untrusted_xml
 from relvmoiscsi.doctor import host_root
-from relvmoiscsi.doctor.finding import AS_ROOT, Finding, listed, ok, problem, unknown
+from relvmoiscsi.doctor.finding import AS_ROOT, Finding, ok, problem, unknown
 from relvmoiscsi.doctor.host_root import why
 from relvmoiscsi.errors import CommandFailed, NotFound
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi import conf
 from relvmoiscsi.sr_types import OWN_TYPES, SR_TYPES
+from relvmoiscsi.wording import some_of
 
 #: CloudStack searches the output of `xe sm-list` for these words (CitrixResourceBase)
 PHRASE = "resigning of duplicates"
@@ -123,7 +124,7 @@ def examine_whitelist(host: Host) -> Finding:
     except (NotFound, OSError) as error:
         return unknown("whitelist", str(error), AS_ROOT)
     if obstacles:
-        sentence = f"xapi reads every entry of {conf.CONF_D} and does not start: {listed(obstacles)} cannot be read."
+        sentence = f"xapi reads every entry of {conf.CONF_D} and does not start: {some_of(obstacles)} cannot be read."
         return problem("whitelist", sentence, "Remove every entry that is not a file from that directory.")
     if not settings:
         sentence = "No file of xapi has a line sm-plugins, so xapi accepts no driver at all."
@@ -134,5 +135,5 @@ def examine_whitelist(host: Host) -> Finding:
         return ok("whitelist", f"sm-plugins in {used.path} accepts {' and '.join(OWN_TYPES)}.")
     sentence = f"sm-plugins in {used.path}, the last such line that xapi reads, lacks {' and '.join(lacking)}"
     others = [each.path for each in settings if each.path != used.path and each.allows(lacking[0])]
-    sentence += f"; {listed(others)} lists it, but xapi does not use that line" if others else ""
+    sentence += f"; {some_of(others)} lists it, but xapi does not use that line" if others else ""
     return problem("whitelist", sentence + ".", SYNC)

@@ -60,12 +60,6 @@ def reason(findings: Sequence[Finding]) -> Optional[Finding]:
     return next((one for status in (PROBLEM, UNKNOWN) for one in findings if one.status == status), None)
 
 
-def listed(names: Sequence[str], most: int = 5) -> str:
-    """Return some names for a sentence: "a, b and 3 more"."""
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
-
-
 def to_json(version: str, findings: Sequence[Finding]) -> str:
     """Return the answer of the host plugin."""
     return answer_text("plugin doctor", {"version": version, "findings": [finding.facts() for finding in findings]})

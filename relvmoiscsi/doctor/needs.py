@@ -11,14 +11,14 @@ from typing import List, Optional, Tuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.doctor import host_root
-from relvmoiscsi.doctor.finding import AS_ROOT, Finding, listed, ok, problem, unknown, warning
+from relvmoiscsi.doctor.finding import AS_ROOT, Finding, ok, problem, unknown, warning
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host.config_file import settings_of
 from relvmoiscsi.host.disk import cleanup_journal, hiding
 from relvmoiscsi.host.settings import KEYS, SECTION, settings_in
 from relvmoiscsi.host.this_host import UDEV_RULES, Host
 from relvmoiscsi.host.xapi import conf
-from relvmoiscsi.wording import ONE, quoted
+from relvmoiscsi.wording import ONE, quoted, some_of
 
 RESTART = "Run `xe-toolstack-restart` on this host; running VMs are not touched."
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -78,7 +78,7 @@ def examine_restart(host: Host, started: Optional[float], driver: str) -> Findin
         return unknown("restart", f"Cannot check when xapi's files changed: {error}.", RESTART)
     if not late:
         return ok("restart", "xapi has started since the driver and the lists of drivers last changed.")
-    sentence = f"These files changed after xapi started, and xapi has not read them: {listed(late)}."
+    sentence = f"These files changed after xapi started, and xapi has not read them: {some_of(late)}."
     return warning("restart", sentence, RESTART)
 
 
@@ -161,12 +161,12 @@ def examine_stale_resources(host: Host) -> Finding:
         return unknown("left-overs", f"Leftovers of killed calls cannot be listed: {error}", AS_ROOT)
     if scanned:
         sentence = (
-            f"A killed call has left LUN {listed(scanned)} on this host. "
+            f"A killed call has left LUN {some_of(scanned)} on this host. "
             "The LUN may be a clone with the identities of its original."
         )
         return warning("left-overs", sentence, _NEXT_CALL)
     if disks:
-        sentence = f"A killed call has left {listed(disks)} hidden from udev, so its links are missing."
+        sentence = f"A killed call has left {some_of(disks)} hidden from udev, so its links are missing."
         switch = f"/sys/block/{disks[0]}/uevent"
         advice = f"Repeat the call. Or, if LVM may see that disk: `echo add > {quoted(switch)}`."
         return warning("left-overs", sentence, advice)

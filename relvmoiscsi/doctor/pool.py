@@ -14,7 +14,7 @@ from relvmoiscsi import __version__
 from relvmoiscsi.doctor import finding as findings_
 from relvmoiscsi.doctor import host_root
 from relvmoiscsi.doctor.driver import PHRASE
-from relvmoiscsi.doctor.finding import Finding, listed, ok, problem, unknown, warning
+from relvmoiscsi.doctor.finding import Finding, ok, problem, unknown, warning
 from relvmoiscsi.doctor.needs import KEEPS_ALL, MAKES_ONE, examine_settings
 from relvmoiscsi.host.disk import holders, multipath
 from relvmoiscsi.host.this_host import Host
@@ -22,7 +22,7 @@ from relvmoiscsi.host.xapi.api import AWAY, XapiFailure, local_xapi, own_ref
 from relvmoiscsi.host.xapi.other_hosts import srs_of
 from relvmoiscsi.host.xapi.stale_volumes import Records, is_attached, vg_command
 from relvmoiscsi.sr_types import ISCSI_SR, OWN_TYPES
-from relvmoiscsi.wording import quoted, shell_command
+from relvmoiscsi.wording import quoted, shell_command, some_of
 
 PLUGIN = "relvmoiscsi"
 PLUGIN_SECONDS = 120.0  #: the programs that the plugin runs have their own time limits
@@ -180,7 +180,7 @@ def examine_initiators(pool: PoolFacts) -> Finding:
     ]
     if not nameless:
         return ok("initiator", "xapi has an iSCSI initiator name for every host.")
-    sentence = f"xapi has no iSCSI initiator name for {listed(nameless)}: a call over iSCSI fails there with error 97."
+    sentence = f"xapi has no iSCSI initiator name for {some_of(nameless)}: a call over iSCSI fails there with error 97."
     return problem("initiator", sentence, "Set the name: `xe host-param-set uuid=<host> iscsi_iqn=<IQN>`.")
 
 
@@ -196,7 +196,7 @@ def examine_ssh(pool: PoolFacts) -> List[Finding]:
     off = [pool.name(ref) for ref, host in pool.hosts.items() if host.get("ssh_enabled") is False]
     if not off:
         return []
-    sentence = f"SSH is disabled on {listed(off)}; CloudStack detects the driver by SSH, and does not find it."
+    sentence = f"SSH is disabled on {some_of(off)}; CloudStack detects the driver by SSH, and does not find it."
     return [warning("ssh", sentence, "For CloudStack: `xe host-enable-ssh` on these hosts, then reconnect them.")]
 
 
@@ -208,10 +208,10 @@ def examine_leftovers(pool: PoolFacts) -> List[Finding]:
     uuids = [str(sr.get("uuid", "")) for sr in pool.srs.values() if str(sr.get("type")).lower() in OWN_TYPES]
     if not uuids:
         return []
-    sentence = f"xapi has SRs of type {' or '.join(OWN_TYPES)}, which exist only during a call: {listed(uuids)}."
+    sentence = f"xapi has SRs of type {' or '.join(OWN_TYPES)}, which exist only during a call: {some_of(uuids)}."
     commands = [f"`{shell_command('xe sr-forget', f'uuid={uuid}')}`" for uuid in uuids]
     advice = (
-        f"If no SR.create is under way: {listed(commands)}. If the call had a CHAP password, a Secret remains: "
+        f"If no SR.create is under way: {some_of(commands)}. If the call had a CHAP password, a Secret remains: "
         "`relvmoiscsi pool secrets --remove`."
     )
     return [warning("leftover-srs", sentence, advice)]
@@ -248,8 +248,8 @@ def examine_vdis_of_pool(here: Host, pool: PoolFacts) -> List[Finding]:
     if not one or not every:
         return []
     sentence = (
-        f"The SR driver makes each LUN one with a single VDI on {listed(one)}, and keeps every VDI on {listed(every)}: "
-        "what a call does depends on which host is the pool's master."
+        f"The SR driver makes each LUN one with a single VDI on {some_of(one)}, and keeps every VDI on "
+        f"{some_of(every)}: what a call does depends on which host is the pool's master."
     )
     advice = "Run `relvmoiscsi settings --vdis one`, or `all`, on the hosts with the wrong setting."
     return [warning("settings", sentence, advice)]
@@ -260,8 +260,8 @@ def examine_multipathing(here: Host, pool: PoolFacts) -> List[Finding]:
     on = {ref: multipath.is_on({}, host.get("other_config", {})) for ref, host in pool.hosts.items()}
     if len(set(on.values())) > 1:
         sentence = (
-            f"Multipathing is on for {listed([pool.name(ref) for ref in on if on[ref]])}, and off for "
-            f"{listed([pool.name(ref) for ref in on if not on[ref]])}."
+            f"Multipathing is on for {some_of([pool.name(ref) for ref in on if on[ref]])}, and off for "
+            f"{some_of([pool.name(ref) for ref in on if not on[ref]])}."
         )
         return [warning("multipathing", sentence, "Set it alike on all hosts of the pool, in maintenance mode.")]
     if not on.get(pool.own_ref, False):

@@ -92,6 +92,7 @@ class LunPlan(NamedTuple):
         return {
             "scsi_id": self.lun.scsi_id,
             "steps": [{"step": what, "on": on or None} for what, on in self.steps],
+            "changed_at": self.lun.changed or None,
             "hosts_down": self.down,
             "problem": None if self.error is None else str(self.error),
         }
@@ -118,22 +119,26 @@ _JOINED = {INTRODUCE: " as", CREATE_PBD: " on", PLUG: " on"}
 def names(pool: Pool, chosen: Sequence[PoolLun], wanted: AttachRequest) -> Dict[str, str]:
     """Return the name of each new SR, by SCSIid; all names differ. Raises UsageError for a bad template.
 
-    Equal names get the time of the SR's last change, and then a number.
+    A name that is taken, or that several LUNs would get, has the time of the SR's last change in place of the date, and
+    then a number.
     """
     parts, there = verify_template(wanted.name), {str(sr["name_label"]) for sr in pool.srs.values()}
+    known: Dict[str, Dict[str, str]] = {}  #: the values of the fields, by SCSIid
     wishes: Dict[str, str] = {}
     times: Dict[str, Set[str]] = {}
     for lun in chosen:
         changed = shown_time(lun.changed) if lun.changed else "unknown"
         sr = lun.name or lun.of_sr or lun.scsi_id
-        known = {"sr": sr, "date": wanted.date, "changed": changed, "scsi_id": lun.scsi_id}
-        wish = wishes[lun.scsi_id] = "".join(text + known.get(field, "") for text, field in parts)
+        of_lun = known[lun.scsi_id] = {"sr": sr, "date": wanted.date, "changed": changed, "scsi_id": lun.scsi_id}
+        wish = wishes[lun.scsi_id] = "".join(text + of_lun.get(field, "") for text, field in parts)
         times.setdefault(wish, set()).add(lun.changed)
     taken, found = set(there), {}
     for lun in chosen:
         wish = wishes[lun.scsi_id]
         if lun.changed and (wish in there or len(times[wish]) > 1):  # the copies of three days differ in it
-            wish += f" (changed {shown_time(lun.changed)})"
+            with_time = {**known[lun.scsi_id], "date": f"changed {shown_time(lun.changed)}"}
+            wish = "".join(text + with_time.get(field, "") for text, field in parts)
+            wish += "" if any(field == "date" for _, field in parts) else f" ({with_time['date']})"
         found[lun.scsi_id] = records.unused_name(wish, taken)
     return found
 
@@ -249,8 +254,8 @@ def verify_not_overwritten(pool: Pool, lun: PoolLun) -> None:
         name, old = pool.srs[earlier]["name_label"], pool.srs[earlier]["uuid"]
         raise Refused(
             f"The LUN {lun.scsi_id} held the copy {name!r} ({old}) and now holds another SR: the array has "
-            "overwritten the LUN. Nothing was written. Discard the old SR (`relvmoiscsi pool discard`), then repeat "
-            "the command."
+            "overwritten the LUN. Nothing was written. Run "
+            f"`{shell_command('relvmoiscsi pool discard', old)}`, then repeat the command."
         )
 
 
@@ -259,8 +264,8 @@ def verify_no_database(pool: Pool, scsi_id: str, metadata_of: Sequence[str]) -> 
     if pool.ref in metadata_of:
         raise Refused(
             f"A VDI on the LUN {scsi_id} has the pool-metadata flag: the pool would write its database to this "
-            "VDI after a plug. The LUN was resignatured without --clear-metadata-vdi. Run `relvmoiscsi undo` "
-            "for the LUN on a host, then repeat this command."
+            "VDI after a plug. The LUN was resignatured without --clear-metadata-vdi. Undo the "
+            "resignature of the LUN on a host, then repeat this command."
         )
 
 
@@ -274,8 +279,7 @@ def verify_new(pool: Pool, lun: PoolLun, sr_uuid: str) -> None:
     if was_same or sr is not None and pool.is_on(sr, lun.scsi_id) is False:
         raise Refused(
             f"The label of the LUN {lun.scsi_id} says that the LUN was resignatured, but the LUN holds the old SR "
-            f"{sr_uuid}. Nothing was attached. Run `relvmoiscsi resignature --again` for the LUN on a host, then "
-            "repeat the command."
+            f"{sr_uuid}. Nothing was attached. Resignature the LUN on a host with --again, then repeat the command."
         )
 
 
@@ -287,17 +291,18 @@ def verify_same(pool: Pool, sr: str, lun: PoolLun, is_begun: bool) -> None:
     """
     record = pool.srs[sr]
     marks, known = record["other_config"], known_sr.find_sr(lun.sr_uuid, pool.srs, pool.pbds)
+    forget = shell_command("xe sr-forget", f"uuid={lun.sr_uuid}")
     is_here = marks.get(SCSI_ID, lun.scsi_id) == lun.scsi_id and pool.is_on(sr, lun.scsi_id) is not False
     if record["type"] != lun.portal.sr_type.stock or not is_here:
         raise Refused(
             f"The pool has an SR {lun.sr_uuid} already, of type {record['type']} and on another LUN than "
-            f"{lun.scsi_id}. If that SR is not needed, run `xe sr-forget`, then repeat the command."
+            f"{lun.scsi_id}. If that SR is not needed, run `{forget}`, then repeat the command."
         )
     is_without_marks = {SCSI_ID, RUN, ORIGINAL_SR}.isdisjoint(marks)
     if is_without_marks and not (is_begun and known is not None and known.is_new()):
         raise Refused(
             f"The pool has an SR {lun.sr_uuid} already, which `relvmoiscsi pool attach` has not introduced. If that SR "
-            f"is not needed, run `{shell_command('xe sr-forget', f'uuid={lun.sr_uuid}')}`, then repeat the command."
+            f"is not needed, run `{forget}`, then repeat the command."
         )
 
 

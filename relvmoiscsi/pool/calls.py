@@ -289,7 +289,7 @@ NO_READ_ONLY_DISK = (
 )
 _NO_HOST_FOR_VM = (
     "No running host can run the VM ({0}). A host needs the SRs and networks of the VM, enough free memory, and HVM "
-    "for a guest that needs it. xapi does not say which is missing. `xe vm-start vm=NAME on=HOST` says it for one host."
+    "for a guest that needs it. xapi does not say which is missing. A start with on=<host> says it for one host."
 )
 _SENTENCES = {
     "RBAC_PERMISSION_DENIED": "The user of this session may not call {0}. Use the role pool-operator; --hba "
@@ -310,7 +310,7 @@ _SENTENCES = {
     "SR_HAS_NO_PBDS": "No suitable host has the SR attached ({0}).",
     "NO_HOSTS_AVAILABLE": "No running host has all SRs attached that {0} needs.",
     "VM_LACKS_FEATURE": "The guest has no PV drivers, so the pool cannot shut the VM down. Shut down from inside "
-    "the guest or with `xe vm-shutdown force=true`, then repeat the command.",
+    "the guest, or by xe with force=true, then repeat the command.",
     "VM_MISSING_PV_DRIVERS": "The guest has no PV drivers: the pool can plug disks only while the VM is shut "
     "down. Shut the VM down, then repeat the command.",
     "DISK_VBD_MUST_BE_READWRITE_FOR_HVM": NO_READ_ONLY_DISK,

@@ -33,7 +33,7 @@ from relvmoiscsi.pool import jobs, secrets
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
 from relvmoiscsi.pool.records import HBA, ORIGINAL_SR, Pool, ProbePortal, is_copy, portal_of
 from relvmoiscsi.scsi_id_text import is_scsi_id
-from relvmoiscsi.wording import counted, human_time
+from relvmoiscsi.wording import counted, human_time, some_of
 
 IQN_MISSING, SCSI_ID_MISSING = "SR_BACKEND_FAILURE_96", "SR_BACKEND_FAILURE_107"
 _ANY_IQN = "*"
@@ -266,10 +266,9 @@ def _unasked(portals: Sequence[ProbePortal]) -> List[Tuple[ProbePortal, PoolFail
         iqns.setdefault((portal.target, portal.port), []).append(portal.iqn)
     found = []
     for (target, port), names in iqns.items():
-        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
         problem = (
             f"{target} answers slowly: its {human_time(PORTAL_SECONDS)} were over before the lists of LUNs of "
-            f"{counted(len(names), 'target')}: {', '.join(names[:_MOST_NAMED])}{more}. Give one: --target, --iqn."
+            f"{counted(len(names), 'target')}: {some_of(names, _MOST_NAMED)}. Give one: --target, --iqn."
         )
         found.append((ProbePortal(target, port=port), PoolFailure(problem)))
     return found

@@ -4,14 +4,14 @@
 import os
 import string
 import time
-from typing import Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
+from typing import Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.scsi_id_text import names_lun
 from relvmoiscsi.sr_types import HBA_SR, ISCSI_SR, OWN_TYPES, STOCK_TYPES, SrType
-from relvmoiscsi.wording import shell_command
+from relvmoiscsi.wording import nearest, shell_command
 
 LVM_TYPES = (*STOCK_TYPES, "lvm")  #: clones of these SRs can be resignatured
 
@@ -249,25 +249,33 @@ def read(calls: Calls) -> Pool:
     )
 
 
+def find(there: Records, text: str, what: str, listed: str, others: Sequence[str] = ()) -> str:
+    """Return the reference of the record with this UUID; else with this name; else the only one of `others`.
+
+    `listed` is a sentence on the command that lists the records. Raises NotFound, with the nearest name; UsageError for
+    an ambiguous name.
+    """
+    refs = [ref for ref, record in there.items() if record["uuid"] == text.lower()]
+    refs = refs or [ref for ref, record in there.items() if record["name_label"] == text] or list(others)
+    if not refs:
+        near = nearest(text, (str(record["name_label"]) for record in there.values()))
+        raise NotFound(
+            "".join([f"There is no {what} {text!r}. ", *(f"Did you mean {name!r}? " for name in near), listed])
+        )
+    if len(refs) > 1:
+        uuids = ", ".join(sorted(str(there[ref]["uuid"]) for ref in refs))
+        raise UsageError(f"{len(refs)} {what}s have the name {text!r}; give a UUID: {uuids}.")
+    return refs[0]
+
+
 def find_sr(pool: Pool, text: str) -> str:
     """Return the SR with this UUID, the only SR with this name, or the copy on the LUN with this SCSIid.
 
     Raises NotFound, UsageError.
     """
-    by_uuid = pool.sr_by_uuid(text.lower())
-    if by_uuid is not None:
-        return by_uuid
-    found = [ref for ref, sr in pool.srs.items() if sr["name_label"] == text]
-    found = found or [ref for ref, sr in pool.copies() if sr["other_config"].get(SCSI_ID) == text]
-    if not found:
-        raise NotFound(
-            f"The pool has no SR with the UUID or the name {text!r}, and no copy on a LUN with this SCSIid. "
-            "`xe sr-list` lists the SRs."
-        )
-    if len(found) > 1:
-        uuids = ", ".join(sorted(str(pool.srs[ref]["uuid"]) for ref in found))
-        raise UsageError(f"{len(found)} SRs of the pool have the name {text!r}; give a UUID: {uuids}.")
-    return found[0]
+    on_lun = [ref for ref, sr in pool.copies() if sr["other_config"].get(SCSI_ID) == text]
+    listed = "`xe sr-list params=uuid,name-label` lists the SRs, `relvmoiscsi pool luns` the LUNs of the copies."
+    return find(pool.srs, text, "SR", listed, on_lun)
 
 
 def has_sr(pool: Pool, text: str) -> bool:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from relvmoiscsi.cli.on_lun import device_word
 from relvmoiscsi.errors import CommandFailed
-from relvmoiscsi.wording import quoted, shell_command
+from relvmoiscsi.wording import quoted, shell_command, some_of
 
 HOSTILE = (
     "1x$(touch${IFS}pwned)",
@@ -100,3 +100,8 @@ def test_a_name_is_no_option_even_if_it_looks_like_one(name):
         f"relvmoiscsi unlock --yes --vm a -- {name}"
     )
     assert shell_command("relvmoiscsi unlock", "copy", vm=name) == f"relvmoiscsi unlock --vm={name} copy"
+
+
+def test_a_sentence_names_some_and_counts_the_others():
+    assert some_of(["a", "b"]) == "a, b"
+    assert some_of(list("01234567")) == "0, 1, 2, 3, 4 and 3 more"

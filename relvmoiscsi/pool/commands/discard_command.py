@@ -15,7 +15,7 @@ from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import discard as made_vms
 from relvmoiscsi.pool.vms import forget
 from relvmoiscsi.pool.vms.discard import DiscardPlan
-from relvmoiscsi.wording import counted, printable
+from relvmoiscsi.wording import counted, printable, shell_command
 
 _DISCARD = """\
 The command unplugs the SR on every host and forgets the SR. The LUN is not changed: remove the LUN on the
@@ -103,6 +103,7 @@ class DiscardCommand(PoolChange):
 
 
 _WOULD_DISCARD = "would be discarded"
+_MOST_LEFT = 10  #: VMs with a next step each
 _LOSE = "halted VMs that lose disks on the copy"
 
 
@@ -117,6 +118,7 @@ def _discarded(
     """Return the results, or a plan; `yes_needs` are the options of which --yes needs one where a VM loses disks."""
     rows: List[Dict[str, Any]] = []
     lines, steps = [], []
+    left: Dict[str, str] = {}  #: what to do with each VM that has lost a disk, by the reference of the VM
     for ref in plan.uses:
         uuid, name = plan.pool.srs[ref]["uuid"], str(plan.pool.srs[ref]["name_label"])
         error: Optional[str] = str(failed[ref]) if ref in failed else None
@@ -143,6 +145,13 @@ def _discarded(
             scsi_id = plan.pool.lun_of(ref)
             find = "find the LUN on the array, and remove it; only a note names it: " + lock.name_of(plan.pool.srs[ref])
             steps.append(printable(f"remove the LUN {scsi_id} on the array" if scsi_id else find))
+            for vm, vm_name in plan.losers(ref).items():
+                destroy = shell_command("xe vm-destroy", f"uuid={plan.vm_uuids[vm]}")
+                left[vm] = printable(f"give the VM {vm_name!r} other disks, or destroy it: ") + f"`{destroy}`"
+    steps += list(left.values())[:_MOST_LEFT]
+    steps += (
+        [f"the same for {counted(len(left) - _MOST_LEFT, 'more VM')}, named above"] if len(left) > _MOST_LEFT else []
+    )
     rows += [_row(uuid, None, "not in the pool") for uuid in gone]
     lines += [f"{uuid}: not in the pool" for uuid in gone]
     text = "\n".join(map(printable, lines)) or "The pool has no copies."

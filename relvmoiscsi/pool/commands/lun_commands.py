@@ -291,7 +291,7 @@ def _would_attach(planned: Sequence[LunPlan], passed_over: Sequence[Attached]) -
     head = "Planned steps:" if is_any else "Nothing to do:"
     rows = [row.facts() for row in planned]
     rows += [
-        {"scsi_id": each.scsi_id or None, "steps": [], "hosts_down": [], "problem": str(each.error)}
+        {"scsi_id": each.scsi_id or None, "steps": [], "changed_at": None, "hosts_down": [], "problem": str(each.error)}
         for each in passed_over
     ]
     # the exit status that the run would have, as far as the plan tells

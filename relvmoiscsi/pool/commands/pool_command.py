@@ -135,15 +135,20 @@ class UnlockCommand(PoolChange):
         locks, text = lock.read(calls), self.given.sr
         if text in locks:
             return str(text)
-        named = [lock.name_of(pool.srs[records.find_sr(pool, text)])] if records.has_sr(pool, text) else []
-        found = inventory.read(calls)
+        named, found = [], inventory.read(calls)
+        with suppress(NotFound):
+            named.append(lock.name_of(pool.srs[records.find_sr(pool, text)]))
         with suppress(NotFound):
             named.append(str(found.vms[inventory.find_vm(found, text)]["uuid"]))
         locked = [what for what in named if what in locks]
+        are_locked = f"These are locked: {', '.join(sorted(locks))}." if locks else "The pool has no lock."
+        if not named:
+            either = {**pool.srs, **found.named_vms()}
+            records.find(either, text, "SR or VM", f"{are_locked} Nothing was changed.")
         if len(locked) > 1:
             raise UsageError(
                 printable(f"A copy and a VM with the name {text!r} are both locked: give {' or '.join(locked)}.")
             )
         if not locked:
-            raise NotFound(printable(f"There is no lock on {text!r}. Nothing was changed."))
+            raise NotFound(printable(f"There is no lock on {text!r}. {are_locked} Nothing was changed."))
         return locked[0]

@@ -10,7 +10,7 @@ from relvmoiscsi.pool.calls import Calls, Records, passing
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import inventory, ova, rescue
 from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inventory
-from relvmoiscsi.wording import shell_command
+from relvmoiscsi.wording import shell_command, some_of
 
 NAME = "{vm} {date}"
 #: key of network.other_config
@@ -105,9 +105,10 @@ def _problem(found: Inventory, copy: Copy, vm: str, omits_disks: bool) -> Option
     if omits_disks and _has_any(found, copy, vm):
         return None
     if lent:
+        copies = sorted({str(vbd["other_config"][rescue.LENT]).split()[0] for vbd in mine if vbd["userdevice"] in lent})
+        back = some_of([f"`{shell_command('relvmoiscsi pool rescue --done', uuid)}`" for uuid in copies])
         return Refused(
-            f"The VM {name!r} has disks that were lent by `rescue`: {words}. Take the disks "
-            "back first: `relvmoiscsi pool rescue SR --done`, where SR is their copy."
+            f"The VM {name!r} has disks that were lent by `rescue`: {words}. Take the disks back first: {back}."
         )
     if missing:
         return Refused(
@@ -180,12 +181,12 @@ def networks(found: Inventory, sources: Sequence[VmSource], pairs: Iterable[Tupl
     used = _networks_of(found, sources)
     chosen: Dict[str, str] = {}
     for old, new in pairs:
-        ref = inventory.find(found.networks, new, "network")
+        ref = inventory.find_network(found.networks, new)
         try:
             of_vms = {uuid: {"uuid": uuid, "name_label": name} for uuid, name in used.items()}
-            uuid = inventory.find(of_vms, old, "network")
+            uuid = inventory.find_network(of_vms, old)
         except NotFound:
-            uuid = str(found.networks[inventory.find(found.networks, old, "network")]["uuid"])
+            uuid = str(found.networks[inventory.find_network(found.networks, old)]["uuid"])
         if uuid not in used:
             raise NotFound(
                 f"--network {old}={new}: none of the VMs has a network card on the network {old!r}. Omit the pair."
@@ -226,7 +227,7 @@ def isolated_network(
     Refused for a network that is not isolated, PoolFailure, UsageError.
     """
     try:
-        ref = inventory.find(found.networks, text, "network")
+        ref = inventory.find_network(found.networks, text)
     except NotFound:
         record = {
             "name_label": text,

@@ -273,14 +273,14 @@ class _Clone:
             choice.verify_as_wanted(self.found, self.source, ref, self.wanted)
             notes = [
                 f"an earlier run also left an unfinished copy, {each['name_label']!r} ({each['uuid']}): "
-                + run_states.BY_HAND
+                + f"destroy it with {run_states.destroy_command(each['uuid'])}"
                 for _, each in half
             ]
             done = Cloned(self.source.uuid, self.source.name, ALREADY, vm["name_label"], vm["uuid"], notes=notes)
             return done, [], []
         notes = [
             f"{vm['name_label']!r} ({vm['uuid']}) is an older copy of this VM without a disk on the copy: if "
-            "unused, destroy the older copy (xe vm-destroy)"
+            f"unused, destroy it with {run_states.destroy_command(vm['uuid'])}"
             for _, vm in empty
         ]
         return None, [ref for ref, _ in half], notes
@@ -292,7 +292,7 @@ class _Clone:
             raise Refused(
                 f"Another run left the copy {record['name_label']!r} ({record['uuid']}) unfinished: "
                 f"{problem}. The VM was not changed. If the VM is unused and no run is active, "
-                f"{run_states.BY_HAND}, then repeat the command."
+                f"run {run_states.destroy_command(record['uuid'])}, then repeat the command."
             )
 
     # --- a copy is made
@@ -345,7 +345,7 @@ class _Clone:
         except RelvmoiscsiError as error:
             raise Refused(
                 f"The copy {self.name!r} is wrong: {problem}. The copy could not be destroyed: {error} Do not "
-                f"start the copy; {run_states.BY_HAND}."
+                f"start the copy. Run {run_states.destroy_command(record['uuid'])}."
             ) from error
         raise Refused(f"The copy of {self.source.name!r} was destroyed: {problem}. No disk was changed.")
 

@@ -5,15 +5,16 @@ A VM with the marks of another VM is left unchanged: a person has copied a clone
 every refusal before `carry_out` destroys a VM. `carry_out` makes the checks of `plan` again.
 """
 
-from typing import Collection, Dict, List, NamedTuple, Optional, Sequence
+from typing import Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.calls import Calls, Records, passing
 from relvmoiscsi.pool.records import Pool
-from relvmoiscsi.pool.vms import forget, inventory
+from relvmoiscsi.pool.vms import forget, inventory, run_states
 from relvmoiscsi.pool.vms.forget import Uses
 from relvmoiscsi.pool.vms.inventory import COPY_OF, Inventory
+from relvmoiscsi.wording import shell_command
 
 
 class DiscardPlan(NamedTuple):
@@ -24,6 +25,7 @@ class DiscardPlan(NamedTuple):
     made: Dict[str, Records]  #: the VMs that are destroyed, each followed by its snapshots; {} without `with_vms`
     mark: str = ""  #: only VMs with this mark are in `made`
     force: bool = False  #: the VMs in `made` are shut down first, hard
+    vm_uuids: Mapping[str, str] = {}  #: by reference, of each VM and snapshot of the pool
 
     def losers(self, sr: str) -> Dict[str, str]:
         """Return the halted VMs and snapshots that would lose a disk on this SR: names by reference."""
@@ -69,9 +71,8 @@ def plan(calls: Calls, srs: Sequence[str], with_vms: bool, mark: str = "", force
                 f"VMs that were made without the mark {mark} have disks on the SR {pool.srs[sr]['name_label']!r}: "
                 f"{forget.named(others)}. Nothing was changed. Move these disks, or destroy these VMs."
             )
-    return DiscardPlan(
-        pool, uses, {sr: made_on(found, pool, sr, mark) for sr in there} if with_vms else {}, mark, force
-    )
+    made = {sr: made_on(found, pool, sr, mark) for sr in there} if with_vms else {}
+    return DiscardPlan(pool, uses, made, mark, force, {ref: str(vm["uuid"]) for ref, vm in found.vms.items()})
 
 
 def turned_off(found: Inventory, sr_uuids: Collection[str], mark: str) -> Inventory:
@@ -121,8 +122,9 @@ def made_on(found: Inventory, pool: Pool, sr: str, mark: str = "") -> Records:
                 continue
             raise Refused(
                 f"The VM {name!r} ({vm['uuid']}) has disks on this copy but is not a finished VM of "
-                "`relvmoiscsi pool clone`. The VM was not destroyed. If a `clone` run was interrupted, repeat "
-                "that `clone`. Otherwise move the disks, or destroy the VM by hand (xe vm-destroy)."
+                "`relvmoiscsi pool clone`. The VM was not destroyed. If a run of `relvmoiscsi pool clone` was "
+                "interrupted, repeat that run. Otherwise move the disks, or destroy the VM: "
+                f"{run_states.destroy_command(vm['uuid'])}."
             )
         for each, record in {ref: vm, **_snapshots_of(found.vms, ref)}.items():
             what, way_out = f"The VM {name!r}", "Detach that disk"
@@ -130,14 +132,16 @@ def made_on(found: Inventory, pool: Pool, sr: str, mark: str = "") -> Records:
                 what, way_out = f"The snapshot {record['name_label']!r} of the VM {name!r}", "Delete the snapshot"
             if any(disk["SR"] != sr for disk in found.disks_of(each).values()):
                 raise Refused(
-                    f"{what} has a disk that is not on this copy. {way_out}, or destroy the VM by hand (xe vm-destroy)."
+                    f"{what} has a disk that is not on this copy. {way_out}, or destroy the VM: "
+                    f"{run_states.destroy_command(vm['uuid'])}."
                 )
             if each == ref and vm["power_state"] != "Halted":
                 raise Refused(f"The VM {name!r} is not shut down. {_SHUT_DOWN}")
             if "destroy" in record["blocked_operations"]:
+                of_vm = f"uuid={record['uuid']}", "param-name=blocked-operations", "param-key=destroy"
+                remove = shell_command("xe vm-param-remove", *of_vm)
                 raise Refused(
-                    f"{what} is protected from deletion. Remove the protection (xe vm-param-remove "
-                    "param-name=blocked-operations param-key=destroy), or keep the copy."
+                    f"{what} is protected from deletion. Remove the protection with `{remove}`, or keep the copy."
                 )
             if record["current_operations"]:
                 busy = ", ".join(sorted(set(map(str, record["current_operations"].values()))))

@@ -20,10 +20,10 @@ from relvmoiscsi.pool import lock, records, vdis
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records, passing
 from relvmoiscsi.pool.hosts import MEMBER_SECONDS
 from relvmoiscsi.pool.records import Pool
-from relvmoiscsi.pool.vms import restore_journal
+from relvmoiscsi.pool.vms import restore_journal, run_states
 from relvmoiscsi.pool.vms.inventory import Inventory
 from relvmoiscsi.pool.vms.rescue import is_lent
-from relvmoiscsi.wording import shell_command
+from relvmoiscsi.wording import shell_command, some_of
 
 
 class Uses(NamedTuple):
@@ -33,7 +33,7 @@ class Uses(NamedTuple):
     halted: Dict[str, str]  #: other VMs, and snapshots of VMs, also snapshots with memory; these VMs lose the disk
     restored: Dict[str, str]  #: VMs whose journal names this copy; such a VM may have no disk at the moment
     lent: Dict[str, str]  #: VMs with a VDI that `rescue` has lent, running or halted
-    control: Dict[str, str]  #: control domains, with the UUID of the VBD
+    control: Dict[str, str]  #: control domains, by their VBDs as `xe` names them: "uuid=..."
 
 
 def uses_of(sr_vdis: Records, vbds: Records, vms: Records, sr_uuid: str = "") -> Uses:
@@ -47,7 +47,7 @@ def uses_of(sr_vdis: Records, vbds: Records, vms: Records, sr_uuid: str = "") ->
         if vbd["VDI"] in sr_vdis:
             ref, vm = vbd["VM"], vms.get(vbd["VM"], {})
             if vm.get("is_control_domain"):
-                uses.control[ref] = f"{vm['name_label']} (VBD {vbd['uuid']})"
+                uses.control[f"uuid={vbd['uuid']}"] = str(vm["name_label"])
                 continue
             kind = uses.running if vbd["currently_attached"] and not vm.get("is_a_snapshot") else uses.halted
             kind[ref] = _name_of(ref, vm)
@@ -90,10 +90,14 @@ def verify_unused(pool: Pool, uses: Dict[str, Uses]) -> None:
     for sr, found in uses.items():
         name, uuid = pool.srs[sr]["name_label"], pool.srs[sr]["uuid"]
         if found.restored:
+            ends = [
+                " or ".join(run_states.restore_command(end, vm) for end in ("home", "undo"))
+                for vm in sorted(set(found.restored.values()))
+            ]
             raise Refused(
-                f"VMs were restored from the SR {name!r}: {named(found.restored)}. Run `relvmoiscsi pool restore "
-                "--home VM` or `relvmoiscsi pool restore --undo VM` first, also for an interrupted restore. If "
-                "the VM has other disks now, run `relvmoiscsi pool restore --keep VM`."
+                f"VMs were restored from the SR {name!r}: {named(found.restored)}. End each restore first, also an "
+                f"interrupted one: {some_of(ends)}. If a VM has other disks now on purpose, use --keep in the place of "
+                "--undo."
             )
         if found.lent:
             raise Refused(
@@ -106,10 +110,13 @@ def verify_unused(pool: Pool, uses: Dict[str, Uses]) -> None:
                 "unplug the disks."
             )
         if found.control:
+            ways = [
+                f"`{shell_command('xe vbd-unplug', of)}` and then `{shell_command('xe vbd-destroy', of)}`"
+                for of in found.control
+            ]
             raise Refused(
-                f"Control domains have disks of the SR {name!r}: {named(found.control)}. Nothing was changed. A "
-                "backup may be reading the disks. Wait for the backup, or remove each disk (xe vbd-unplug, then "
-                "xe vbd-destroy, with the UUID of the VBD)."
+                f"Control domains have disks of the SR {name!r}: {named(found.control)}. Nothing was changed. A backup "
+                f"may be reading the disks. Wait for the backup, or remove each disk: {some_of(ways)}."
             )
 
 
@@ -142,7 +149,8 @@ def forget(calls: Calls, held: lock.Held, pool: Pool, sr: str, known: Optional[C
         _verify_nobody_new(calls, pool, sr, known)
     except Refused as error:
         raise Refused(
-            f"{error} The SR is now unplugged on all hosts; `relvmoiscsi pool attach` plugs the SR again."
+            f"{error} The SR is now unplugged on all hosts; "
+            f"`{shell_command('relvmoiscsi pool attach', lock.name_of(pool.srs[sr]))}` plugs the SR again."
         ) from error
     with passing("HANDLE_INVALID"):
         calls.call("SR.forget", sr)

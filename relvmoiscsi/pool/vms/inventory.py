@@ -9,10 +9,9 @@ person's copy of the clone, DONE holds the UUID of another VM.
 
 from typing import Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
-from relvmoiscsi.errors import NotFound, UsageError
 from relvmoiscsi.formats.identity import derived_uuid, is_uuid
 from relvmoiscsi.pool.calls import Calls, Record, Records
-from relvmoiscsi.pool.records import ORIGINAL_SR, Pool
+from relvmoiscsi.pool.records import ORIGINAL_SR, Pool, find
 
 NULL = "OpaqueRef:NULL"
 
@@ -139,19 +138,12 @@ def copy_of(pool: Pool, found: Inventory, sr: str) -> Copy:
 
 def find_vm(found: Inventory, text: str) -> str:
     """Return the reference of the VM with this UUID or name. Raises NotFound, UsageError."""
-    return find(found.named_vms(), text, "VM")
+    return find(found.named_vms(), text, "VM", "`xe vm-list params=uuid,name-label` lists the VMs.")
 
 
-def find(records: Records, text: str, what: str) -> str:
-    """Return the reference of the record with this UUID or name. Raises NotFound; UsageError for an ambiguous name."""
-    refs = [ref for ref, record in records.items() if record["uuid"] == text.lower()]
-    refs = refs or [ref for ref, record in records.items() if record["name_label"] == text]
-    if not refs:
-        raise NotFound(f"There is no {what} with the UUID or the name {text!r}.")
-    if len(refs) > 1:
-        uuids = ", ".join(sorted(str(records[ref]["uuid"]) for ref in refs))
-        raise UsageError(f"{len(refs)} {what}s have the name {text!r}; give a UUID: {uuids}.")
-    return refs[0]
+def find_network(networks: Records, text: str) -> str:
+    """Return the reference of the network with this UUID or name. Raises NotFound, UsageError."""
+    return find(networks, text, "network", "`xe network-list params=uuid,name-label` lists the networks.")
 
 
 def in_order(records: Records) -> List[str]:

@@ -36,7 +36,7 @@ def home(
     if restore_journal.is_begun(record) or any(device.vdi in ("", swap.old) for swap, device in there):
         raise Refused(
             f"A restore of the VM {record['name_label']!r} was interrupted. First repeat the restore or undo the "
-            "restore. To leave the VM as it is, use `relvmoiscsi pool restore --keep`."
+            f"restore. To leave the VM as it is, use {run_states.restore_command('keep', record['uuid'])}."
         )
     vbds.must_be_idle(record)
     for swap, device in there:
@@ -100,7 +100,7 @@ def _verify_movable(calls: Calls, record: Record, swap: Swap, device: vbds.VmDev
         raise Refused(
             f"The journal of the VM {name!r} names the SR {swap.home} for the disk {swap.userdevice}, and that disk is "
             "on no copy of that SR. Nothing was moved. To leave the VM as it is, run "
-            f"{run_states.keep_command(record['uuid'])}."
+            f"{run_states.restore_command('keep', record['uuid'])}."
         )
     return untrusted.number(vdi["virtual_size"])
 
@@ -146,5 +146,5 @@ def _sr(calls: Calls, swap: Swap) -> str:
             raise
         raise NotFound(
             f"The SR {swap.home}, which held the old disks, is no longer in the pool. Introduce the SR again. Or "
-            f"run {run_states.keep_command(swap.vm)}: the VM then stays on the copy."
+            f"run {run_states.restore_command('keep', swap.vm)}: the VM then stays on the copy."
         ) from failure

@@ -5,10 +5,9 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.formats.identity import derived_uuid
-from relvmoiscsi.pool import lock
+from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.calls import NO_READ_ONLY_DISK, Calls, PoolFailure, Record, passing
-from relvmoiscsi.pool.records import OLD_VDI
-from relvmoiscsi.pool.vms import inventory, vbds
+from relvmoiscsi.pool.vms import vbds
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 from relvmoiscsi.wording import shell_command
 
@@ -60,7 +59,8 @@ def find(copy: Copy, text: str) -> str:
     new = copy.new_of(text.lower())
     if new is not None:
         return copy.by_uuid[new["uuid"]]
-    return inventory.find({ref: vdi for ref, vdi in copy.vdis.items() if vdi["managed"]}, text, "VDI")
+    listed = f"`{shell_command('relvmoiscsi pool map', copy.uuid)}` lists the VDIs of the copy."
+    return records.find({ref: vdi for ref, vdi in copy.vdis.items() if vdi["managed"]}, text, "VDI", listed)
 
 
 # --- lend
@@ -123,8 +123,9 @@ def _plan(found: Inventory, copy: Copy, vdi: str, vm: str, writable: bool) -> Le
                 "filesystem IDs would clash. Use another VM."
             )
     if there is not None and found.vbds[there]["mode"] != mode:
+        done = shell_command("relvmoiscsi pool rescue --done", copy.uuid, record["uuid"], vm=to["uuid"])
         raise Refused(
-            f"The VM {to['name_label']!r} already has this disk, in another mode. Take the disk back first (--done)."
+            f"The VM {to['name_label']!r} already has this disk, in another mode. Take the disk back first: `{done}`."
         )
     is_running = to["power_state"] == "Running"
     is_whole = there is not None and (not is_running or found.vbds[there]["currently_attached"])
@@ -162,7 +163,7 @@ def _ancestors(by_uuid: Dict[str, Record], vdi: Record) -> Set[str]:
     uuid, found = str(vdi["uuid"]), set()  # type: str, Set[str]
     while uuid and uuid not in found:
         found.add(uuid)
-        uuid = by_uuid[uuid]["other_config"].get(OLD_VDI, "") if uuid in by_uuid else ""
+        uuid = by_uuid[uuid]["other_config"].get(records.OLD_VDI, "") if uuid in by_uuid else ""
     return found
 
 

@@ -86,8 +86,10 @@ def plan(found: Inventory, copy: Copy, vm: str, chosen: Sequence[str], date: str
     other = [swap.sr for swap in there.values() if swap.sr != copy.uuid]
     if other:
         raise Refused(
-            f"The VM {name!r} was restored from the copy {other[0]}. First end that restore: `relvmoiscsi pool "
-            "restore --undo`, `--home` or, if both fail, `--keep`."
+            f"The VM {name!r} was restored from the copy {other[0]}. End that restore first: "
+            f"{run_states.restore_command('undo', record['uuid'])}, "
+            f"{run_states.restore_command('home', record['uuid'])} or, if both fail, "
+            f"{run_states.restore_command('keep', record['uuid'])}."
         )
     wanted = list(dict.fromkeys(chosen)) or sorted({*disks, *there})
     strange = sorted(set(wanted) - {*disks, *there})
@@ -193,12 +195,13 @@ def _look(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> None:
             raise Refused(
                 f"The disk {swap.userdevice} of the VM {name!r} was being moved, {where}, and is not attached now. "
                 "Find the VDI with the latest data and attach it to the VM. Then "
-                f"{run_states.keep_command(record['uuid'])} ends this."
+                f"{run_states.restore_command('keep', record['uuid'])} ends this."
             )
         if restore_journal.is_home(calls, record, swap, device):
             raise Refused(
                 f"The disks of the VM {name!r} are being moved to its own SR. Finish with "
-                "`relvmoiscsi pool restore --home`, or put the old disks back (`--undo`)."
+                f"{run_states.restore_command('home', record['uuid'])}, or put the old disks back with "
+                f"{run_states.restore_command('undo', record['uuid'])}."
             )
         vbds.must_have(record, device, (swap.old, swap.new, "") if begun else (swap.old,), begun)
         if not begun and _settings(device.record) != swap.vbd:
@@ -279,7 +282,8 @@ def _verify_back(calls: Calls, vm: str, record: Record) -> bool:
         if vbds.find(calls, swap.old) is None:
             raise NotFound(
                 f"The VDI {swap.old}, which was the disk {swap.userdevice}, is no longer in the pool: --undo is "
-                "impossible. Use --home to move the copy's disks, or --keep to leave all as it is."
+                f"impossible. Run {run_states.restore_command('home', record['uuid'])} to move the copy's disks, or "
+                f"{run_states.restore_command('keep', record['uuid'])} to leave all as it is."
             )
         device = vbds.read(calls, vm, swap.userdevice)
         if not restore_journal.is_home(calls, record, swap, device):

@@ -20,6 +20,7 @@ from relvmoiscsi.pool import lock, marks
 from relvmoiscsi.pool.calls import Calls, Record, passing
 from relvmoiscsi.pool.vms import run_states, vbds
 from relvmoiscsi.pool.vms.inventory import NULL
+from relvmoiscsi.wording import shell_command
 
 #: keys of VM.other_config; each key ends in the device of the disk. RESTORED: the journal
 RESTORED = "relvmoiscsi:restore:"
@@ -157,7 +158,7 @@ def journal_of(vm: Record) -> List[Swap]:
     for key, why in spoiled:
         raise Refused(
             f"{key} of the VM {vm['name_label']!r} cannot be read: {why}. "
-            f"{run_states.keep_command(vm['uuid'])} leaves the VM as it is and removes the journal."
+            f"{run_states.restore_command('keep', vm['uuid'])} leaves the VM as it is and removes the journal."
         )
     return swaps
 
@@ -185,8 +186,9 @@ def verify_journal(vm: Record, swaps: Sequence[Swap]) -> None:
     there, copies = {swap.userdevice: swap for swap in journal}, {swap.sr for swap in journal}
     if any(there.get(swap.userdevice, swap) != swap or copies - {swap.sr} for swap in swaps):
         raise Refused(
-            f"The VM {vm['name_label']!r} was restored by another run. Nothing was changed. Check its disks, "
-            "then run `relvmoiscsi pool restore --undo` or `--home` first."
+            f"The VM {vm['name_label']!r} was restored by another run. Nothing was changed. Check its disks, then run "
+            f"{run_states.restore_command('undo', vm['uuid'])} or {run_states.restore_command('home', vm['uuid'])} "
+            "first."
         )
 
 
@@ -298,11 +300,12 @@ def verify_not_between(calls: Calls, record: Record, swap: Swap, device: vbds.Vm
     is_known = arrived_as(record, swap) not in ("", device.vdi)
     if not _may_be_home(record, swap, device) or is_known or vbds.users_of(calls, swap.new):
         return
+    destroy = shell_command("xe vdi-destroy", f"uuid={swap.new}")
     raise Refused(
         f"The pool was moving the VDI {swap.new}, the disk {swap.userdevice} of the VM {record['name_label']!r}, home. "
         f"The VM has the VDI {device.vdi} there now. The source of the move is still on the copy, without a VM. "
-        f"Check that {device.vdi} has the latest data of the VM. If so, destroy {swap.new} (`xe vdi-destroy`) and "
-        f"repeat the command. {run_states.keep_command(record['uuid'])} leaves all as it is."
+        f"Check that {device.vdi} has the latest data of the VM. If so, run `{destroy}` and "
+        f"repeat the command. {run_states.restore_command('keep', record['uuid'])} leaves all as it is."
     )
 
 
@@ -324,7 +327,7 @@ def block_start(vm: LockedVm, record: Record) -> None:
         vm.call("VM.set_ha_restart_priority", "")
     for operation in _OPERATIONS:
         if operation not in record["blocked_operations"]:
-            text = f"{_REASON} {run_states.undo_command(uuid)}, or the same restore again, ends it."
+            text = f"{_REASON} {run_states.restore_command('undo', uuid)}, or the same restore again, ends it."
             with passing("MAP_DUPLICATE_KEY"):
                 vm.call("VM.add_to_blocked_operations", operation, text)
 

@@ -7,9 +7,6 @@
 from relvmoiscsi.pool.calls import Record
 from relvmoiscsi.wording import shell_command
 
-#: an unfinished clone is a template: the two other commands would destroy its disks on the copy too
-BY_HAND = "destroy the VM without its disks (xe vm-destroy, never vm-uninstall or template-uninstall)"
-
 NOTHING = "Nothing was changed."
 #: for a restore that was refused after the shutdown
 SHUT_DOWN = "The VM was shut down for this run; nothing else was changed."
@@ -24,28 +21,31 @@ SAVING = (
 )
 
 
-def keep_command(vm: str) -> str:
-    """Return the command that ends a restore and leaves the VM with this UUID as it is."""
-    return f"`{shell_command('relvmoiscsi pool restore', keep=vm)}`"
+def restore_command(end: str, vm: str) -> str:
+    """Return the command that ends a restore of the VM (a UUID or name): "undo", "home" or "keep"."""
+    return f"`{shell_command('relvmoiscsi pool restore', **{end: vm})}`"
 
 
-def undo_command(vm: str) -> str:
-    """Return the command that gives the VM with this UUID its old disks back."""
-    return f"`{shell_command('relvmoiscsi pool restore', undo=vm)}`"
+def destroy_command(vm: str) -> str:
+    """Return the command that destroys the VM with this UUID without its disks, and what not to use instead.
+
+    An unfinished clone is a template: the commands that are warned of would destroy its disks on the copy too.
+    """
+    return f"`{shell_command('xe vm-destroy', f'uuid={vm}')}` (never vm-uninstall or template-uninstall)"
 
 
 def swapping(vm: Record) -> str:
     """Return the sentence for restore and undo."""
     return (
         f"Some disks of the VM {vm['name_label']!r} may be swapped and others not, and its start is blocked. "
-        f"Repeat the command, or run {undo_command(vm['uuid'])}."
+        f"Repeat the command, or run {restore_command('undo', vm['uuid'])}."
     )
 
 
 def moving_home(vm: Record) -> str:
     return (
         f"The VM {vm['name_label']!r} has some disks on its own SR and the others on the copy, and can be "
-        f"used. Repeat the command, or run {undo_command(vm['uuid'])}."
+        f"used. Repeat the command, or run {restore_command('undo', vm['uuid'])}."
     )
 
 
@@ -53,6 +53,7 @@ def not_movable(vm: Record) -> str:
     """Return the sentence for a pool whose licence does not allow the migration of disks."""
     return (
         f"The VM {vm['name_label']!r} stays on the copy and can be used. Shut the VM down, copy the disk "
-        "(`xe vdi-copy`) and attach the new VDI in its place. Then run "
-        f"{keep_command(vm['uuid'])}. Or use `--undo`."
+        "to its own SR, and attach the new VDI in its place. Then run "
+        f"{restore_command('keep', vm['uuid'])}. Or run "
+        f"{restore_command('undo', vm['uuid'])}."
     )

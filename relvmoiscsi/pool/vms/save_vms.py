@@ -17,11 +17,11 @@ from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.formats.saved_vms import SavedDisk, SavedHeader, SavedVm, SavedVms
 from relvmoiscsi.pool import jobs, marks
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record
-from relvmoiscsi.pool.records import LVM_TYPES, Pool, is_copy
+from relvmoiscsi.pool.records import LVM_TYPES, Pool, find, is_copy
 from relvmoiscsi.pool.vms import inventory, ova, ova_file, records_key, run_states, transfer
 from relvmoiscsi.pool.vms.choice import VmSource
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
-from relvmoiscsi.wording import printable
+from relvmoiscsi.wording import printable, shell_command, some_of
 
 #: key of VDI.other_config: serial and time, separated by a blank. A vm-admin may write it, so it says only which VDIs a
 #: save may destroy. Key of SR.other_config, for which it takes a pool-operator: serial of the last save.
@@ -221,10 +221,9 @@ def read(calls: Calls, copy: Copy, trusted: str = "") -> Tuple[SavedVms, bool]:
             continue
         is_known = found.is_sealed_by(key)
         if not (is_known or trusted):
-            names = [vm.name_label for vm in found.vms]
-            more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+            names = some_of([vm.name_label for vm in found.vms], _MOST_NAMES)
             said = f"{vdi['uuid']} of {found.when}, fingerprint {found.fingerprint}, with "
-            unknown.append(printable(f"{said}{', '.join(names[:_MOST_NAMES])}{more}"))
+            unknown.append(printable(said + names))
         elif last is None or found.order > last[0].order:
             last = found, is_known
     if last is None and unknown:
@@ -232,7 +231,11 @@ def read(calls: Calls, copy: Copy, trusted: str = "") -> Tuple[SavedVms, bool]:
     if last is None and trusted:
         raise NotFound(f"There are no VM records on the VDI {trusted} of {copy.name!r}.")
     if last is None:
-        raise NotFound(f"There are no VM records on {copy.name!r}: run `save-vms` before the next array snapshot.")
+        save = shell_command("relvmoiscsi pool save-vms", copy.original)
+        raise NotFound(
+            f"There are no VM records on {copy.name!r}. Before the next array snapshot, run `{save}` in the pool of "
+            "the original."
+        )
     return last
 
 
@@ -265,7 +268,8 @@ def choose(
     """
     saved, is_known = records
     rows = {vm.uuid: {"uuid": vm.uuid, "name_label": vm.name_label} for vm in saved.vms}
-    chosen = list(rows) if everything else [inventory.find(rows, name, "saved VM") for name in names]
+    listed = f"Saved are {some_of([vm.name_label for vm in saved.vms], _MOST_NAMES)}."
+    chosen = list(rows) if everything else [find(rows, name, "saved VM", listed) for name in names]
     here = {str(vm["uuid"]): ref for ref, vm in found.vms.items()}
     documents = saved.documents(list(dict.fromkeys(chosen)))
     sources = [
@@ -313,7 +317,7 @@ def _compared(found: Inventory, saved: SavedVms, sources: Sequence[VmSource]) ->
         if why:
             refusal = Refused(
                 f"The records of the VM {source.name!r} are of an unknown writer, and are not believed: {why}. Nothing "
-                "was made. `relvmoiscsi pool rescue` lends single disks of the copy to a VM."
+                "was made. Single disks of the copy can be lent to a VM: see `relvmoiscsi pool rescue --help`."
             )
             believed.append(source._replace(problem=refusal))
         else:

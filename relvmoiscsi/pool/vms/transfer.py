@@ -85,7 +85,7 @@ def _transferred(
         _destroy(calls, task)
         raise PoolFailure(
             f"The master does not have the SR of the VDI attached; {other} has. Plug the SR on the "
-            "master (`xe pbd-plug`), then repeat the command."
+            "master, then repeat the command."
         )
     try:
         calls.wait(name, task, Deadline(VERDICT_SECONDS))

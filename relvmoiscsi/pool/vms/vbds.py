@@ -7,6 +7,7 @@ from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.pool.calls import Calls, Record, passing
 from relvmoiscsi.pool.vms import run_states
 from relvmoiscsi.pool.vms.inventory import NULL
+from relvmoiscsi.wording import shell_command
 
 
 class VmDevice(NamedTuple):
@@ -42,7 +43,7 @@ def must_have(record: Record, device: VmDevice, expected: Collection[str], begun
     wanted = " or ".join(sorted(uuid for uuid in expected if uuid)) or "none"
     found = "none" if not device.vbd else "no VDI" if device.vdi == NULL else f"the VDI {device.vdi}"
     keep = (
-        f"To keep that disk, run {run_states.keep_command(record['uuid'])}. Otherwise remove the disk "
+        f"To keep that disk, run {run_states.restore_command('keep', record['uuid'])}. Otherwise remove the disk "
         "from the VM and repeat the command."
     )
     raise Refused(
@@ -55,9 +56,10 @@ def must_be_free(calls: Calls, vdi: str, but: str = "") -> None:
     """Raises Refused where a VBD other than `but` has the VDI (a UUID); NotFound."""
     names = _owners(calls, [vbd for vbd in calls.call("VDI.get_VBDs", ref_of(calls, vdi)) if vbd != but])
     if names:
+        sr = str(calls.call("SR.get_uuid", calls.call("VDI.get_record", ref_of(calls, vdi))["SR"]))
         raise Refused(
             f"The VDI {vdi} is a disk of {', '.join(names.values())} as well. Remove the disk from there first. For a "
-            "lent disk, use `relvmoiscsi pool rescue --done`."
+            f"lent disk, use `{shell_command('relvmoiscsi pool rescue --done', sr, vdi)}`."
         )
 
 

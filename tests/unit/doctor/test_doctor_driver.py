@@ -28,7 +28,6 @@ from relvmoiscsi.doctor.driver import examine_drivers, examine_whitelist
 from relvmoiscsi.doctor.finding import (
     Finding,
     from_json,
-    listed,
     ok,
     problem,
     to_json,
@@ -47,8 +46,6 @@ def test_findings_come_back_as_they_went_long_texts_cut_and_the_host_named_by_wh
     sent = [ok("a", "\u00c4."), BAD, Finding("a", "ok", "A.", "", "elsewhere"), ok("a", "x" * 1000000)]
     version, (*whole, cut) = from_json(to_json("0.1.0", sent))
     assert (version, whole) == ("0.1.0", [*sent[:2], ok("a", "A.")]) and len(cut.sentence) == 2000
-    assert listed(["a", "b"]) == "a, b"
-    assert listed(list("01234567")) == "0, 1, 2, 3, 4 and 3 more"
 
 
 def answer(*findings, **more):

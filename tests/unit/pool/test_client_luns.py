@@ -350,10 +350,10 @@ def test_an_sr_is_named_by_uuid_or_by_a_name_of_its_own(lab):
         pool = records.read(calls)
     ref = lab.originals["Production"][1]
     assert records.find_sr(pool, "Production") == ref == records.find_sr(pool, pool.srs[ref]["uuid"].upper())
-    with pytest.raises(NotFound, match="no SR with the UUID or the name 'Nothing'"):
-        records.find_sr(pool, "Nothing")
+    with pytest.raises(NotFound, match="There is no SR 'Prod'. Did you mean 'Production'\\? `xe sr-list "):
+        records.find_sr(pool, "Prod")
     pool.srs[lab.originals["Testing"][1]]["name_label"] = "Production"
-    with pytest.raises(UsageError, match="2 SRs of the pool have the name 'Production'"):
+    with pytest.raises(UsageError, match="2 SRs have the name 'Production'"):
         records.find_sr(pool, "Production")
 
 

@@ -228,7 +228,7 @@ def test_the_scsi_id_of_a_copy_is_enough_for_every_command_that_takes_a_copy(lab
     assert pool_command("clone", clone, "web", "--yes").status == 0
     assert pool_command("discard", clone, "--with-vms", "--yes").status == 0
     ran = pool_command("map", lab.originals["Production"][0])
-    assert ran.status == 3 and "no copy on a LUN with this SCSIid" in ran.err
+    assert ran.status == 3 and "`relvmoiscsi pool luns` the LUNs of the copies" in ran.err
 
 
 def test_the_log_has_the_night(lab, world, clone, pool_command, tmp_path, monkeypatch):
@@ -241,7 +241,7 @@ def test_the_log_has_the_night(lab, world, clone, pool_command, tmp_path, monkey
     assert told[0] == f"begins: relvmoiscsi pool attach {clone} --yes --name 'a copy' --log {log}"
     assert f"{clone} resignature started" in told and f"{clone} attach finished" in told, "the words of the screen"
     assert any(line.startswith(f'{clone}: attached "a copy"') for line in told)
-    assert told[-1] == "ends with exit status 3" and "The pool has no SR" in told[-2]
+    assert told[-1] == "ends with exit status 3" and "There is no SR" in told[-2]
     for path, said in ((tmp_path / "no" / "log", "cannot be opened"), (tmp_path, "cannot be opened")):
         before = len(lab.pool.api.calls)
         ran = pool_command("discard", "a copy", "--yes", "--log", path)
@@ -320,6 +320,11 @@ def test_copies_of_three_days_are_told_apart_by_the_last_change_of_their_sr(lab,
     assert planned[-1] == "`changed` is the last change of the SR by LVM, not the time of a snapshot."
     plans = {line.split(":")[0]: line for line in planned[1:-1]}
     assert plans[other].endswith(f"; {then}") and plans[clone].endswith(f"; {now}")
+    assert f'introduce as "Production {then}"' in plans[other] and f'introduce as "Production {now}"' in plans[clone]
+    rows = pool_command("attach", other, clone, "-n", "--json").json["would_attach"]
+    assert [row["changed_at"] for row in rows] == ["2026-11-20T00:11:06Z", "2026-11-21T00:11:06Z"]
+    named = pool_command("attach", other, clone, "-n", "--name", "copy of {sr}").out
+    assert f'"copy of Production ({then})"' in named
     assert {lun["scsi_id"]: lun["changed_at"] for lun in pool_command("luns", "--json").json["pool_luns"]}[other] == (
         "2026-11-20T00:11:06Z"
     )
@@ -820,7 +825,7 @@ def test_the_command_that_breaks_a_lock(lab, pool_command, type_in, locked, name
     (row,) = pool_command(*words, "--yes", "--json").json["unlocked"]
     assert (row["locked"], row["doing"], locks(lab)) == (locked.scsi_id, "restore", [])
     ran = pool_command(*words, "--yes")
-    assert ran.status == 3 and "There is no lock on" in ran.err
+    assert ran.status == 3 and "The pool has no lock. Nothing was changed." in ran.err
     assert pool_command("discard", locked.sr_uuid, "--yes").status == 0
 
 
@@ -833,7 +838,10 @@ def test_a_lock_on_a_vm_is_broken_by_the_name_of_the_vm(lab, pool_command):
     assert ran.status == 2 and "2 VMs have the name 'web'; give a UUID" in ran.err and len(locks(lab)) == 1
     db.set("VM", twin, "name_label", "twin")
     ran = pool_command("unlock", "twin", "--yes")
-    assert ran.status == 3 and "There is no lock on 'twin'. Nothing was changed." in ran.err
+    assert ran.status == 3 and "There is no lock on 'twin'. These are locked: " in ran.err
+    assert db.get("VM", web, "uuid") in ran.err
+    ran = pool_command("unlock", "Prodction", "--yes")
+    assert ran.status == 3 and "There is no SR or VM 'Prodction'. Did you mean 'Production'? These are" in ran.err
     (row,) = pool_command("unlock", "web", "--yes", "--json").json["unlocked"]
     assert (row["locked"], locks(lab)) == (db.get("VM", web, "uuid"), [])
 

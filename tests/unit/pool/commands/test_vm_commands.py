@@ -362,8 +362,21 @@ def test_who_would_stay_without_disks_is_told_before_and_one_of_two_words_is_sai
     ran = refused(4, "would lose their disks: db too. Nothing was changed.", "discard", "copy", "--yes")
     assert "--with-vms" in ran.err and "--leave-vms" in ran.err
 
+    uuid = office.pool.db.get("VM", office.pool.db.refs("VM", name_label="db too")[0], "uuid")
     ran = pool_command("discard", "copy", "--yes", "--leave-vms")
     assert ran.status == 0 and "halted VMs that had disks on the copy: db too" in ran.out
+    steps = ran.out.partition("next: ")[2].splitlines()
+    assert steps[0] == f"remove the LUN {office.copy.scsi_id} on the array"
+    assert steps[1:] == [f"      give the VM 'db too' other disks, or destroy it: `xe vm-destroy uuid={uuid}`"]
+
+
+def test_after_a_discard_ten_vms_without_disks_have_a_next_step_and_the_others_are_counted(office, pool_command):
+    for number in range(12):
+        office.vm(f"test {number:02}", office.on_copy("data"))
+    ran = pool_command("discard", "copy", "--yes", "--leave-vms")
+    steps = ran.out.partition("next: ")[2].splitlines()
+    assert len(steps) == 12 and "'test 09'" in steps[10]
+    assert steps[11].split() == ["the", "same", "for", "2", "more", "VMs,", "named", "above"]
 
 
 @pytest.mark.parametrize("words", [[], ["--with-vms"]])

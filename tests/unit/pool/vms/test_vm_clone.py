@@ -88,13 +88,13 @@ def has_lent(whose):
         (mixed, "has disks that are not on the copy"),
         (bare, "has no disk"),
         (has_lent(""), "were lent by `rescue`: 1 'data'"),
-        (has_lent(""), "`relvmoiscsi pool rescue SR --done`"),
+        (has_lent(""), "first: `relvmoiscsi pool rescue --done {0.copy.sr_uuid}`"),
         (has_lent("another VM's"), "has disks that are not on the copy"),
     ],
 )
 def test_a_vm_with_other_disks_has_no_copy(day, happens, said):
     happens(day)
-    fails(day, said, "other")
+    fails(day, said.format(day), "other")
 
 
 def test_a_disk_that_is_added_after_the_choice_is_refused(day):
@@ -345,7 +345,7 @@ def test_names(day):
     assert day.clone_one().name == "web 2026-11-22 (2)"
     day.lab.vm("web")
     day.refuses(lambda day: day.clone("web"), "2 VMs have the name 'web'", UsageError)
-    day.refuses(lambda day: day.clone("wbe"), "There is no VM with the UUID or the name 'wbe'", NotFound)
+    day.refuses(lambda day: day.clone("wbe"), "There is no VM 'wbe'. Did you mean 'web'?", NotFound)
     day.refuses(lambda day: day.clone(), "No VM is selected", UsageError)
 
 

@@ -117,6 +117,17 @@ def control_domain(day, plugged):
     day.db.create("VBD", VM=dom0, VDI=day.new(day.data), userdevice="1", currently_attached=plugged)
 
 
+def test_each_disk_of_a_control_domain_has_the_commands_that_remove_it(day):
+    control_domain(day, False)
+    (dom0,) = day.db.refs("VM", name_label="Control domain: xs1")
+    day.db.create("VBD", VM=dom0, VDI=day.new(day.root), userdevice="2")
+    with pytest.raises(Refused) as refused:
+        discard(day)
+    for vbd in day.db.records("VBD", VM=dom0).values():
+        unplug, destroy = (f"`xe {command} uuid={vbd['uuid']}`" for command in ("vbd-unplug", "vbd-destroy"))
+        assert f"{unplug} and then {destroy}" in str(refused.value)
+
+
 def asleep(day):
     """Its memory is on the copy, wherever its disks are."""
     day.db.set("VM", day.web, "power_state", "Suspended")
@@ -129,7 +140,7 @@ def restored(day):
 
 
 IN_USE = "Running or suspended VMs have disks on the SR 'Production 2026-11-22': web"
-OF_DOM0 = r"Control domains have disks of the SR .*: Control domain: xs1 \(VBD .*\)"
+OF_DOM0 = "Control domains have disks of the SR .*: Control domain: xs1. .*, or remove each disk: `xe vbd-unplug uuid="
 HAPPENS = {
     "running": lambda day: day.start(cloned(day)),
     "suspended": lambda day: day.db.set("VM", cloned(day), "power_state", "Suspended"),
@@ -282,7 +293,7 @@ def test_a_vm_that_comes_between_is_not_robbed(day, comes, said, moment):
     assert day.sr in day.db.refs("SR")
     assert all(vbd["VDI"] in day.db.refs("VDI") for vbd in day.db.records("VBD", type="Disk").values())
     if moment == "PBD.destroy":
-        assert "`relvmoiscsi pool attach` plugs the SR again" in str(refused.value)
+        assert f"`relvmoiscsi pool attach {day.copy.scsi_id}` plugs the SR again" in str(refused.value)
         day.lab.attach(day.copy.scsi_id)
     pbds = day.db.records("PBD", SR=day.sr).values()
     assert len(pbds) == count and all(pbd["currently_attached"] for pbd in pbds)

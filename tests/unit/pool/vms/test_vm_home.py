@@ -51,7 +51,9 @@ def test_home_the_disks_are_on_the_sr_of_those_before_and_the_moved_bytes_are_to
 def test_home_when_the_disks_before_were_destroyed(restored):
     for vdi in (restored.root, restored.data):
         restored.lab.pool.api.vms.vdi_destroy("", vdi)
-    restored.refuses(undo, "--undo is impossible. Use --home to move the copy's disks", NotFound)
+    restored.refuses(
+        undo, "--undo is impossible. Run `relvmoiscsi pool restore --home .* to move the copy's disks", NotFound
+    )
     done = take_home(restored)
     assert done.status == "home" and not done.waiting and restored.srs() == {original(restored)}
 
@@ -212,7 +214,7 @@ def test_what_was_moved_and_hangs_nowhere_has_nothing_of_before_in_its_place(hal
     if not is_known:
         halted.set_journal(lambda marks: {key: text for key, text in marks.items() if "arrived" not in key})
         for work in (undo, take_home):
-            halted.refuses(work, f"{of_the_week} has the latest data of the VM. If so, destroy")
+            halted.refuses(work, f"{of_the_week} has the latest data of the VM. If so, run `xe vdi-destroy uuid=")
     halted.db.destroy("VBD", halted.vbd("0"))
     said = "was being moved" + (f", as the VDI {of_the_week}" if is_known else "")
     halted.refuses(lambda day: bring_back(day, devices=["0"]), said)

@@ -141,7 +141,10 @@ def test_a_copy_is_not_discarded_while_a_cut_restore_names_it(ready, method):
     with pytest.raises(PoolGone):
         bring_back(ready)
     ready.lab.pool.api.before = None
-    ready.refuses(discard, "VMs were restored from the SR .*: web.*relvmoiscsi pool restore --undo VM")
+    ready.refuses(
+        discard,
+        "VMs were restored from the SR .*`relvmoiscsi pool restore --home web` or `.* --undo web`",
+    )
     ready.lab.later()
     ready.refuses(discard, "VMs were restored from the SR .*: web")
     assert undo(ready).status == "undone" and len(ready.lab.disks_of(ready.web)) == 2
@@ -158,6 +161,6 @@ def test_a_journal_that_cannot_be_read_keeps_the_copy_too(ready):
     for device in "01":
         ready.db.destroy("VBD", ready.vbd(device))
     ready.set_journal(lambda marks: {key: text + "}" for key, text in marks.items()})
-    ready.refuses(discard, "VMs were restored from the SR .*: web.*--keep VM")
+    ready.refuses(discard, "VMs were restored from the SR .*: web.*--keep in the place of")
     keep(ready)
     discard(ready)

@@ -42,8 +42,9 @@ def test_it_is_named_by_its_uuid_or_that_of_the_original(day, helper):
     before = day.rows()
     assert lend(day, old, helper, dry_run=True).vdi == lend(day, new, helper, dry_run=True).vdi == new
     assert lend(day, "before", helper, dry_run=True).status == "would be lent" and day.rows() == before
-    for text in ("nothing", day.uuid(day.elsewhere())):
-        day.refuses(lambda day, text=text: lend(day, text, helper), "no disk|no VDI|There is", NotFound)
+    for text, near in (("dta", " Did you mean 'data'[?]"), (day.uuid(day.elsewhere()), "")):
+        said = f"There is no VDI '{text}'.{near} `relvmoiscsi pool map {day.copy.sr_uuid}` lists the VDIs"
+        day.refuses(lambda day, text=text: lend(day, text, helper), said, NotFound)
 
 
 def test_to_write_and_to_a_halted_vm(day, helper):

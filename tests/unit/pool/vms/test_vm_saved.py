@@ -316,7 +316,7 @@ def test_vms_that_the_pool_has_no_more_are_there_again(office):
     assert [sr for sr, _ in office.lab.disks_of(ref).values()] == [office.sr]
     assert planned[1].disks == done[1].disks and planned[1].networks == {"0": ("office", "office")}
     assert [each.status for each in office.then(everything=True)[1]] == [ALREADY] * 2
-    with pytest.raises(NotFound, match="no saved VM with the UUID or the name 'wbe'"):
+    with pytest.raises(NotFound, match=r"There is no saved VM 'wbe'. Did you mean 'web'\? Saved are .*web"):
         office.then("wbe")
 
 
@@ -369,7 +369,10 @@ def too_large(office):
 def test_a_copy_without_records_says_so(attached, happens, is_read):
     happens(attached)
     attached.lab.pool.api.calls.clear()
-    with pytest.raises(NotFound, match="There are no VM records.*: run `save-vms` before the next array snapshot"):
+    with pytest.raises(
+        NotFound,
+        match="There are no VM records.* Before the next array snapshot, run `relvmoiscsi pool save-vms [0-9a-f-]{36}`",
+    ):
         attached.then("web")
     assert ("GET /export_raw_vdi" in attached.lab.pool.api.calls) == is_read
 
