@@ -184,7 +184,7 @@ def plan_of(
     source: LunSource, permission: Permission, request: ResignatureRequest, entropy: Entropy
 ) -> Tuple[OpenLun, Union[NewRun, AlreadyDone]]:
     """Plan a resignature, as `resignature_of` does the resignature. The pool's objection is a part of the answer."""
-    with source.opened(permission, to_write=False) as lun:
+    with source.opened_dry(permission) as lun:
         request = request._replace(scsi_id=lun.scsi_id)
         planned = plan(lun, request, entropy)
         return lun, _finished(lun, request, planned) if isinstance(planned, AlreadyDone) else planned

@@ -276,7 +276,7 @@ def test_two_commands_of_root_or_of_users_do_not_work_on_one_lun(command, one_lu
     with lock(one_lun.lun(0).scsi_id, on_lun.HOST, 0):
         monkeypatch.setattr(os, "geteuid", lambda: uid)
         refuses(command, one_lun, says)
-        for name in ("recover", "undo"):  # a dry run calls no run that is alive interrupted
+        for name in ("resignature", "recover", "undo"):  # a dry run calls no run that is alive interrupted
             ran = command(name, one_lun.where, "-n")
             assert (ran.status, ran.out) == (4, "") and says in ran.err
 
