@@ -13,7 +13,7 @@ from bisect import bisect_right
 from hashlib import sha256
 from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence
 
-from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, Overtaken, Place, Truncated, UsageError
+from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, Overtaken, Place, Refused, Truncated, UsageError
 
 __all__ = [
     "MAX_TORN_BYTES", "NEAR", "PIECE", "SECTOR", "Chunk", "CountingDevice", "Device", "Fence", "ForwardingDevice",
@@ -186,6 +186,9 @@ class Device(ABC):
     size_bytes = 0
     block_size = SECTOR  #: logical block size in bytes, 512 or 4096; chunks start and end on its multiples
     physical_block_size = SECTOR  #: bytes that the device writes at once; a 512e disk has 4096, with blocks of 512
+    objection: Optional[Refused] = (
+        None  #: why the device, open for reading, cannot be opened for a write: for a dry run
+    )
     _fence: Optional[Fence] = None
 
     @property
@@ -378,7 +381,7 @@ class ForwardingDevice(Device):
     def __init__(self, device: Device) -> None:
         self.name, self.size_bytes, self.block_size = device.name, device.size_bytes, device.block_size
         self.physical_block_size = device.physical_block_size
-        self._device, self._fence = device, device.fence
+        self._device, self._fence, self.objection = device, device.fence, device.objection
 
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
         return self._device.read(ranges)

@@ -24,7 +24,7 @@ from relvmoiscsi.cli.output import (
 from relvmoiscsi.errors import NOTHING_WRITTEN, RelvmoiscsiError, UsageError, in_state
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.lun import run
-from relvmoiscsi.lun.answer import completed_facts, identification
+from relvmoiscsi.lun.answer import completed_facts, identification, objection
 from relvmoiscsi.lun.lun_url import parse_url
 from relvmoiscsi.lun.opened import ISCSI_LUN, LunSource, OpenLun, Permission, SessionOptions
 from relvmoiscsi.lun.run import Proposal
@@ -118,13 +118,13 @@ class WriteCommand(DeviceCommand, Asked):
             tell("\n".join(identification(lun, proposal).lines()))
 
     def tell_objection(self, source: LunSource, lun: OpenLun, proposal: Proposal) -> None:
-        """Say in a dry run what the pool objects to the run."""
-        objection = proposal.pool.objection
-        if objection is not None and proposal.pool.is_overridden:
+        """Say in a dry run why the run would be refused, or what --not-in-use overrides."""
+        refusal = objection(lun, proposal)
+        if refusal is not None:
+            say_would_be_refused(refusal)
+        if proposal.pool.objection is not None and proposal.pool.is_overridden:
             with run.recording(source.host):
-                warn_of_override(lun.name, objection)
-        elif objection is not None:
-            say_would_be_refused(objection)
+                warn_of_override(lun.name, proposal.pool.objection)
 
     def ask(self, lun: OpenLun, proposal: Proposal, question: str, loss: str = "") -> None:
         """Return after a confirmation. Ask for the SCSIid where no pool has answered, otherwise for a yes.

@@ -94,8 +94,10 @@ def open_lun(
     is_slow = (parameters.header_digest or parameters.data_digest) and kernel_crc32c() is None
     device = LunDevice(sessions, link, info, name, writable, _SLOW_COPY_BYTES if is_slow else None, fence)
     try:
-        if writable and one.is_read_only:
-            raise read_only(name)
+        if one.is_read_only:
+            device.objection = read_only(name)
+            if writable:
+                raise device.objection
         log.info("opened %s (%s): %d bytes in blocks of %d", name, info.scsi_id, info.size_bytes, info.block_size)
         yield device
     finally:

@@ -76,6 +76,11 @@ def identification(lun: OpenLun, proposal: Proposal) -> Identification:
     return Identification(lun, proposal.pool, proposal.content, proposal.sr_uuid)
 
 
+def objection(lun: OpenLun, proposal: Proposal) -> Optional[Refused]:
+    """Return why the run of a dry run would be refused: the device cannot be written, or the pool uses the LUN."""
+    return lun.device.objection or (None if proposal.pool.is_overridden else proposal.pool.objection)
+
+
 # --- the JSON of a run
 
 
@@ -93,6 +98,8 @@ def unwritten_facts(lun: OpenLun, state: str, done: CompletedRun) -> Dict[str, A
     result = done.result._replace(state=state, writes=0, bytes_written=0, flushes=0)
     facts = completed_facts(lun, done._replace(result=result))
     facts["plan"] = report.chunks_facts(done.planned)
+    refusal = objection(lun, done.proposal)
+    facts["would_be_refused"] = refusal.told if refusal else None
     return facts
 
 
@@ -102,6 +109,8 @@ def dry_run_facts(lun: OpenLun, planned: NewRun) -> Dict[str, Any]:
     facts = report.result_facts(lun.name, Result(prepared.state, content, prepared.plan.run.ids, lun.scsi_id))
     facts["lun"] = identification(lun, planned).facts()
     facts["plan"] = report.plan_facts(prepared.plan)
+    refusal = objection(lun, planned)
+    facts["would_be_refused"] = refusal.told if refusal else None
     if prepared.later_copy is not None:
         facts["later_copy"] = _copy_facts(prepared.later_copy)
     if prepared.cost is not None:

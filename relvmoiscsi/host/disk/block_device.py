@@ -90,6 +90,7 @@ class HostDevice(Device, ContextManager["HostDevice"]):
         self.name = path
         self.writable = writable
         self._descriptor = descriptor
+        self._link = f"/proc/self/fd/{descriptor}"  #: the open file, for a question that takes a path
         self._workers = Workers()
         if writable:
             self._fence = _fence(path, os.fstat(descriptor))
@@ -206,9 +207,11 @@ class BlockDevice(HostDevice):
             if self.block_size not in BLOCK_SIZES:
                 problem = f"{path} has logical blocks of {self.block_size} bytes; 512 or 4096 are supported."
                 raise Refused(problem).in_state(NOT_WRITTEN)
+            if self._query(BLKROGET, "=i") or not os.access(self._link, os.W_OK):
+                self.objection = read_only(path)
             if writable:
-                if self._query(BLKROGET, "=i"):
-                    raise read_only(path)
+                if self.objection is not None:
+                    raise self.objection
                 take_alone(path, self._descriptor, lock_timeout)
                 try:  # drop the kernel's cached pages: later reads through the page cache give the new identity
                     fcntl.ioctl(self._descriptor, BLKFLSBUF, 0)
@@ -238,6 +241,7 @@ class BlockDevice(HostDevice):
 
 
 _SMALLEST_IMAGE = 1 << 20  #: bytes of a disk that can hold an SR
+_ANY_WRITES = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
 class ImageFile(HostDevice):
@@ -250,11 +254,17 @@ class ImageFile(HostDevice):
         )
         self.block_size = self.physical_block_size = block_size
         try:
-            size = os.fstat(self._descriptor).st_size
+            status = os.fstat(self._descriptor)
             # A disk has whole sectors. A file that is too small for a disk with an SR keeps its true size, which the
             # refusal names; nothing is written to such a file.
+            size = status.st_size
             self.size_bytes = align_down(size, SECTOR) if size >= _SMALLEST_IMAGE else size
+            # root may write to a file without any write permission, but the owner forbids it
+            if not status.st_mode & _ANY_WRITES or not os.access(self._link, os.W_OK):
+                self.objection = read_only(path)
             if writable:
+                if self.objection is not None:
+                    raise self.objection
                 take_image(path, self._descriptor)
         except BaseException:
             self.close()

@@ -125,6 +125,7 @@ def test_a_read_only_device_is_refused_for_writing_only(attach, image, how):
         is_refused(loop, f"{loop} is read-only")
         with open_device(loop, writable=False) as device:
             assert device.read([Range(0, 4)]) == [b"0000"]
+            assert str(device.objection).startswith(f"{loop} is read-only"), "a dry run tells it"
     finally:
         if how == "set":
             subprocess.run(["blockdev", "--setrw", loop], check=True)  # the flag outlives the attachment

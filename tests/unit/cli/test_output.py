@@ -107,7 +107,7 @@ def test_the_rows_of_each_run_fit_the_terminal_and_80_columns_elsewhere(
 
 @pytest.mark.parametrize("columns", [80, 60])
 def test_a_chain_of_any_length_fits(columns):
-    vdis = [{"uuid": NEW, "parent": None}, *({"uuid": str(at), "parent": str(at - 1)} for at in range(1, 99))]
+    vdis = [{"vdi": NEW, "parent": None}, *({"vdi": str(at), "parent": str(at - 1)} for at in range(1, 99))]
     vdis[1]["parent"] = NEW
     drawn = tree(vdis, (columns - len(NEW)) // 3)
     assert max(len(prefix) for prefix, _vdi in drawn) + len(NEW) in (columns, columns - 1, columns - 2)

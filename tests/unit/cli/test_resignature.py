@@ -448,6 +448,16 @@ def test_a_read_only_image_is_4(finished, unwritten, argv):
     unwritten(4, argv[0], finished, *YES, *argv[1:], says="read-only")
 
 
+@pytest.mark.parametrize("argv", [("resignature", "--again"), ("undo",), ("recover",)])
+def test_a_dry_run_says_that_the_image_is_read_only(request, command, argv):
+    image = request.getfixturevalue("unfinished" if argv == ("recover",) else "finished")
+    for mode, is_told in ((0o644, False), (0o444, True)):
+        image.chmod(mode)
+        ran = command(argv[0], image, *argv[1:], "--dry-run", "--json")
+        assert ran.status == 0 and bool(ran.json["would_be_refused"]) is is_told
+        assert ("would be refused: " in ran.err and "is read-only" in ran.err) is is_told
+
+
 @pytest.mark.processes
 def test_an_image_that_another_process_has_open_is_4_and_the_process_is_named(finished, unwritten, leases):
     leases(0)

@@ -226,6 +226,14 @@ def refuses(command, target, says, *words):
     assert command("show", target.where).status == 0
 
 
+def test_a_lun_that_is_mapped_read_only_is_refused_and_the_dry_run_says_so(command, one_lun):
+    one_lun.lun(0).read_only = True
+    refuses(command, one_lun, "is read-only: the array maps the LUN read-only")
+    ran = command("resignature", one_lun.where, "--dry-run", "--json")
+    assert ran.status == 0 and "would be refused: " in ran.err
+    assert "the array maps the LUN read-only" in ran.json["would_be_refused"]
+
+
 def test_a_python_program_opens_a_url_as_it_opens_a_file(one_lun, clone, machine, monkeypatch, tmp_path):
     monkeypatch.setattr(named_device, "THIS_HOST", Host(str(machine)))
     where, scsi_id = url(one_lun, 0), one_lun.lun(0).scsi_id
