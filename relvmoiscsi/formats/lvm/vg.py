@@ -235,11 +235,13 @@ def _lv(section: TextSection, pv_name: str, vg_name: str) -> LogicalVolume:
     if "creation_time" in section.assignments and "creation_host" not in section.assignments:
         raise Malformed(what, where, "it has a creation_time and no creation_host")
     lv_id = parse_lvm_id(section.string("id"), f"id of logical volume {section.name}", where)
-    removed = WayOut(("lvremove",), (f"{vg_name}/{section.name}",))
     segments = []
     for child in section.sections.values():
         if child.string("type") != "striped" or child.integer("stripe_count") != 1:
-            raise Unsupported(what, child.where, f"{child.name} is not linear").with_way_out(removed)
+            # lvremove knows a snapshot by the volume of its changes; the name of this section is LVM's own
+            name = child.string("cow_store") if "cow_store" in child.assignments else section.name
+            problem = Unsupported(what, child.where, f"{child.name} is not linear")
+            raise problem.with_way_out(WayOut(("lvremove",), (f"{vg_name}/{name}",)))
         stripes = child.assignments.get("stripes")
         values = stripes.values if stripes else ()
         if len(values) != 2 or values[0] != pv_name or not isinstance(values[1], int) or values[1] < 0:

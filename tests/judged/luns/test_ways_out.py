@@ -5,8 +5,11 @@ Original and clone are loop devices, so LVM sees both at once, with equal ids.
 """
 
 import os
+import re
 import shlex
 import subprocess
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -72,7 +75,24 @@ def lvm_made():
     def exported(lvm, loop, vg):
         lvm.over(loop.path)("vgexport", vg)
 
-    return {"an LV of errors": lv_of_errors, "exported by LVM": exported}
+    def snapshot(lvm, loop, vg):
+        """LVM makes one only of an active volume. So LVM writes the text of one."""
+        over = lvm.over(loop.path)
+        with tempfile.TemporaryDirectory() as folder:
+            backup = os.path.join(folder, "vg")
+            for name in ("origin", "changes"):
+                over("lvcreate", "-an", "-Wn", "-l", "1", "-n", name, vg, warnings=["not zeroed"])
+            over("vgcfgbackup", "-f", backup, vg)
+            text = Path(backup).read_text()
+            hidden = re.search(r"\n\t\tchanges {.*?\n\t\t}\n", text, re.DOTALL)
+            made = re.sub('id = ".{6}', 'id = "snapsh', hidden.group().replace("changes {", "snapshot0 {"))
+            made = re.sub(r', "VISIBLE"', "", made)
+            kind = 'type = "snapshot"\nchunk_size = 8\norigin = "origin"\ncow_store = "changes"\n'
+            made = re.sub(r'type = "striped".*?\]\n', kind, made, flags=re.DOTALL)
+            Path(backup).write_text(text[: hidden.end()] + made + text[hidden.end() :])
+            assert over.attempt("vgcfgrestore", "-f", backup, vg).status == 0  # without device-mapper it warns
+
+    return {"an LV of errors": lv_of_errors, "exported by LVM": exported, "a snapshot of LVM": snapshot}
 
 
 #: the command gives the clone's LVM other ids, and the clone holds no SR after it either
