@@ -24,7 +24,16 @@ HERE = Path(__file__).resolve().parent
 JUDGED = HERE / "judged"
 #: tests of the kit, of which nothing is installed, and of what sources and pages say: not in the part of Python 3.6
 ONE_PYTHON = [
-    HERE / place for place in ("kit_tests", "unit/bench", "unit/docs", "unit/tools", "unit/test_architecture.py")
+    HERE / place
+    for place in (
+        "kit_tests",
+        "unit/bench",
+        "unit/docs",
+        "unit/tools",
+        "unit/test_architecture.py",
+        "unit/test_error_numbers.py",
+        "unit/test_printed_commands.py",
+    )
 ]
 IN_CI = os.environ.get("CI") == "true"
 

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Imports point one way, the core touches nothing, errors and their numbers are those of the table.
+"""Imports point one way, the core touches nothing, a LUN has one corridor, and a stranger's text one reader.
 
 The tables below are the rules; the code is read as a syntax tree and not imported.
 """
 
 import ast
 import importlib.util
-import inspect
 import os
-import re
 import subprocess
 import sys
 import sysconfig
@@ -18,13 +16,9 @@ from pathlib import Path
 
 import pytest
 
-import relvmoiscsi
-from relvmoiscsi import errors
+from kit.own_source import PACKAGE, ROOT, nodes_of, own_modules
 
-PACKAGE = "relvmoiscsi"
-ROOT = Path(relvmoiscsi.__file__).resolve().parent
 TESTS = Path(__file__).resolve().parent
-DATA = Path(__file__).resolve().parents[1] / "data"
 
 #: What every room may import from.
 BASE = ("errors", "arguments", "deadline", "device", "vpd", "scsi", "scsi_id_text", "portal", "sr_types", "wording",
@@ -178,47 +172,8 @@ MAKERS = {"makedirs", "mkdir", "O_CREAT", "mkstemp", "mkdtemp"}
 
 MAY_PRINT = ("__main__", "cli", "report")
 
-#: The ways of a word into a command that a message prints, to be copied to a shell.
-COMMAND_MAKERS = ("shell_command", "command_words")
-QUOTES = ("shell_command", "quoted")
-#: Who prints a whole command as others have given it.
-PRINTS_AS_GIVEN = {
-    "errors": "the words of a program that has run",
-    "resignature.reading.way_out": "the words of the request; words that the module checks",
-}
-#: A command without backticks: a program of the host or of ours, with all that stands behind it in the sentence.
-COMMAND = re.compile(
-    r"(?:^|[\s(])(?:xe [a-z]+-[a-z-]+"
-    "|relvmoiscsi (?:check|direct|doctor|map|pool|recover|resignature|settings|show|undo)"
-    "|(?:multipath|iscsiadm|dmsetup|udevadm|chmod|chown|kill|rm|systemctl|lv[a-z]+|vg[a-z]+|pv[a-z]+) -)"
-    r"(?:[^`.;\n]|\.(?! ))*\Z"
-)
-#: What stands in place of a value: of `str.format`, and of the operator %.
-PLACES = re.compile(r"\{[\w.\[\]!:,]*\}|%[-+ #0-9.]*[srdax]")
-#: Where a value between backticks is known to need no quotes.
-NEEDS_NO_QUOTES = {
-    "cli.parser": "the version of this package, in the name of a file",
-    "host.settings": "a constant, of a configuration file",
-    "wording": "the names of options",
-}
-
 #: modules and rooms at the top of the package
 TOP_NAMES = {path.stem for path in ROOT.iterdir()} | set(MAY_IMPORT)
-
-#: Exit status of each family of errors; a subclass has the status of its family.
-EXIT_STATUS = {
-    "UsageError": 2,
-    "NotFound": 3,
-    "Refused": 4,
-    "FormatError": 5,
-    "CommandFailed": 6,
-    "DeviceError": 7,
-    "Unfinished": 8,
-    "Partial": 9,
-    "Overtaken": 10,
-    "NoConnection": 11,
-}
-EXIT_STATUS_OF_A_BUG = 70
 
 
 class Module:
@@ -230,25 +185,19 @@ class Module:
     integers: line numbers of calls of `int`, also by `map`
     used: (line number, dotted name) of what is imported, and of what is named of it
     writable_opens: line numbers of opens of a device that may write
-    sm_keys: (line number, key) of the SM keys that it names
     classes: names of its classes
     """
 
     def __init__(self, name, source):
-        self.name, self.unit = name, name.split(".")[0]
-        nodes = list(ast.walk(ast.parse(source, name)))
+        self.name, self.unit, nodes = name, name.split(".")[0], nodes_of(source)
         self.imports = list(self._find_imports(nodes))
         self.used = list(used_names(nodes, self.imports))
         self.writable_opens = list(writable_opens(nodes))
-        self.sm_keys = list(sm_keys(nodes))
         self.readers = list(readers(nodes))
         self.integers = list(integers(nodes))
         attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
         self.makers = [(node.lineno, node.attr) for node in attributes if node.attr in MAKERS]
         self.classes = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
-        self.quoted_by_hand = list(quoted_by_hand(nodes, name in PRINTS_AS_GIVEN))
-        self.mixed_commands = list(mixed_commands(nodes))
-        self.next_lines = [node.lineno for node in nodes if re.search(r"\bnext\b.*: *$|\bnext: ", constant(node))]
         calls = (node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name))
         self.calls = [(call.lineno, call.func.id) for call in calls]
 
@@ -269,8 +218,7 @@ class Module:
 
 @lru_cache(maxsize=None)
 def package():
-    names = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts) for path in sorted(ROOT.rglob("*.py"))}
-    return [Module(name, path.read_text(encoding="utf-8")) for path, name in names.items()]
+    return [Module(name, source) for name, source in own_modules()]
 
 
 def of_all(rule):
@@ -342,12 +290,6 @@ def prints(module):
     for line, name in module.calls:
         if name == "print" and module.unit not in MAY_PRINT:
             yield f"{module.name}:{line} prints"
-
-
-def says_next(module):
-    """The word before the next step is written by the frame of the commands alone: once, and last."""
-    if module.name != "cli.output":
-        yield from (f"{module.name}:{line} says what is next" for line in module.next_lines)
 
 
 def readers(nodes):
@@ -453,33 +395,6 @@ def in_standard_library(top):
     return library in parents and not any(parent.name in ("site-packages", "dist-packages") for parent in parents)
 
 
-def sm_keys(nodes):
-    """SM keys in a syntax tree: (line number, key)."""
-    takes_key_second = {"RelvmoiscsiError", "UsageError", "NotFound", "Refused", "FormatError", "Unfinished"}
-    for node in nodes:
-        if isinstance(node, ast.Call):
-            values = [keyword.value for keyword in node.keywords if keyword.arg == "sm_key"]
-            called = getattr(node.func, "id", getattr(node.func, "attr", None))
-            if called in takes_key_second:
-                values += node.args[1:2]
-        elif isinstance(node, ast.Assign):
-            names = [getattr(target, "id", getattr(target, "attr", None)) for target in node.targets]
-            values = [node.value] if "sm_key" in names else []
-        else:
-            continue
-        for value in values:
-            for part in ast.walk(value):
-                text = ast.literal_eval(part) if type(part).__name__ in ("Str", "Constant") else None
-                if isinstance(text, str):
-                    yield node.lineno, text
-
-
-def shipped_keys():
-    lines = (DATA / "sm_error_keys.txt").read_text(encoding="utf-8").splitlines()
-    pairs = [line.split() for line in lines if line and not line.startswith("#")]
-    return {name: int(number) for number, name in pairs}
-
-
 def imported_modules(modules):
     """For each module the modules that it imports, wherever in its text: names to sets of names."""
     names = {module.name for module in modules}
@@ -534,105 +449,6 @@ def circle_in(edges):
     return next((circle for circle in map(visit, sorted(edges)) if circle), [])
 
 
-def prints_a_command_unquoted(module):
-    """A command in a message with a word that a shell may split: a path, a name, a word of a person, an id of a LUN."""
-    if module.name not in NEEDS_NO_QUOTES:
-        yield from (f"{module.name}:{line} prints a command without wording" for line in module.quoted_by_hand)
-
-
-def mixes_options_and_names(module):
-    """A command whose own words are no literal: a name could be among them, and become an option."""
-    if module.name != "wording":
-        yield from (f"{module.name}:{line} makes a command of a value" for line in module.mixed_commands)
-
-
-def mixed_commands(nodes):
-    for node in nodes:
-        if isinstance(node, ast.Call) and name_of_call(node) in COMMAND_MAKERS:
-            own = node.args[0] if node.args else node
-            if not all(map(constant, [own.body, own.orelse] if isinstance(own, ast.IfExp) else [own])):
-                yield node.lineno
-
-
-def quoted_by_hand(nodes, prints_as_given=False):
-    """The lines of texts with a command and a value in it that does not come from `wording`."""
-    known = names_of_commands(nodes)
-    parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
-    parts |= {id(node.value) for node in nodes if isinstance(node, ast.Expr)}  # docstrings
-    for node in nodes:
-        if isinstance(node, ast.JoinedStr):
-            said = ""
-            for part in node.values:
-                if isinstance(part, ast.FormattedValue):
-                    is_whole = said.endswith("`") and name_of_call(part.value) == "quoted" and not prints_as_given
-                    if in_command(said) and (is_whole or not (is_quoted(part.value) or id(part.value) in known)):
-                        yield node.lineno
-                    said += "x"
-                else:
-                    said += constant(part)
-        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-            if in_command(last_text(node.left)) and not is_quoted(node.right) and not constant(node.right):
-                yield node.lineno
-        elif id(node) not in parts:
-            said = constant(node)
-            if any(in_command(said[: place.start()]) for place in PLACES.finditer(said)):
-                yield node.lineno
-
-
-def in_command(said):
-    """Is the end of this text within a command?"""
-    return said.count("`") % 2 == 1 or COMMAND.search(said) is not None
-
-
-def last_text(node):
-    """The literal text at the end of an expression, with an x for each value."""
-    if isinstance(node, ast.BinOp):
-        return last_text(node.left) + last_text(node.right)
-    if isinstance(node, ast.JoinedStr):
-        return "".join(constant(part) or "x" for part in node.values)
-    return constant(node)
-
-
-def is_quoted(value):
-    return name_of_call(value) in QUOTES
-
-
-def name_of_call(value):
-    called = value.func if isinstance(value, ast.Call) else None
-    return getattr(called, "id", getattr(called, "attr", None))
-
-
-def names_of_commands(nodes):
-    """The ids of the nodes that name a command: in their function, the name has no other value."""
-    found = set()
-    for function in nodes:
-        if isinstance(function, ast.FunctionDef):
-            values = {}
-            for node in ast.walk(function):
-                if isinstance(node, ast.Assign):
-                    target, value = node.targets[0], node.value
-                    both = [target, value]
-                    are_tuples = all(isinstance(each, ast.Tuple) for each in both)
-                    pairs = zip(target.elts, value.elts) if are_tuples else [both]
-                    for one, given in pairs:
-                        values.setdefault(getattr(one, "id", None), []).append(is_quoted(given))
-            inner = (node for node in ast.walk(function) if isinstance(node, ast.Name))
-            found |= {id(node) for node in inner if node.id in values and all(values[node.id])}
-    return found
-
-
-def constant(node):
-    """The text of a literal, which is an ast.Str before Python 3.8; "" for any other node."""
-    name = {"Constant": "value", "Str": "s"}.get(type(node).__name__)
-    found = getattr(node, name) if name else ""
-    return found if isinstance(found, str) else ""
-
-
-def error_classes():
-    found = [value for value in vars(errors).values() if inspect.isclass(value) and issubclass(value, Exception)]
-    return [value for value in found if value.__module__ == errors.__name__]
-
-
 # --- the package keeps the rules
 
 
@@ -666,10 +482,6 @@ def test_only_the_command_prints_and_only_the_standard_library_is_needed():
     assert of_all(prints) + of_all(foreign) == []
 
 
-def test_the_next_step_is_said_by_the_frame_alone():
-    assert of_all(says_next) == []
-
-
 def test_what_strangers_write_has_one_reader():
     assert of_all(reads) == []
     assert set(MAY_READ) <= {module.name for module in package() if module.readers}
@@ -691,30 +503,6 @@ def test_a_lun_is_opened_locked_and_written_in_one_room():
 def test_a_lock_of_a_write_and_the_word_that_names_a_lun_have_one_place(name, place):
     used = {module.name for module in package() if f"{PACKAGE}.{name}" in dict(map(reversed, module.used))}
     assert used == {place}
-
-
-def test_a_command_to_copy_has_one_way_into_a_message():
-    assert of_all(prints_a_command_unquoted) == [] == of_all(mixes_options_and_names)
-    assert set(NEEDS_NO_QUOTES) <= {module.name for module in package() if module.quoted_by_hand}
-
-
-def test_every_sm_key_in_the_code_is_one_that_sm_ships():
-    keys = shipped_keys()
-    assert [(line, key) for line, key in of_all(lambda module: module.sm_keys) if key not in keys] == []
-    assert [error for error in error_classes() if error.sm_key not in keys] == []
-
-
-def test_an_error_has_the_exit_status_of_its_family():
-    for error in error_classes():
-        families = [base.__name__ for base in error.__mro__ if base.__name__ in EXIT_STATUS]
-        wanted = EXIT_STATUS[families[0]] if families else EXIT_STATUS_OF_A_BUG
-        assert error.exit_status == wanted and (families or error is errors.RelvmoiscsiError), error.__name__
-
-
-def test_exit_statuses_are_not_shared_between_families():
-    families = [error for error in error_classes() if errors.RelvmoiscsiError in error.__bases__]
-    assert {family.__name__: family.exit_status for family in families} == EXIT_STATUS
-    assert len({*EXIT_STATUS.values(), EXIT_STATUS_OF_A_BUG, 0}) == len(EXIT_STATUS) + 2
 
 
 # --- the rules notice what breaks them
@@ -740,7 +528,6 @@ PV, PLAN, UDEV = "formats.lvm.pv", "resignature.plan", "host.disk.udev"
         (touches_the_world, "engine", "def late():\n    import time"),
         (touches_the_world, PLAN, "with open('/dev/sdc') as device: pass"),
         (prints, PLAN, "print('talk')"),
-        (says_next, "cli.novelty", "text = f'done\\nnext: {step}'"),
         (makes, UDEV, "import os\nos.open(path, os.O_RDWR | os.O_CREAT, 0o600)"),
         (reads, UDEV, "def is_number(text): return text.strip().isdigit()"),
         (reads, UDEV, "import xmlrpc.client\nxmlrpc.client.loads(text)"),
@@ -748,17 +535,6 @@ PV, PLAN, UDEV = "formats.lvm.pv", "resignature.plan", "host.disk.udev"
         (takes_int, PLAN, "sizes = list(map(int, facts['sizes']))"),
         (takes_int, PLAN, "size = read(facts, form=int)"),
         (foreign, UDEV, "import pyudev"),
-        (prints_a_command_unquoted, UDEV, "said = f'Run `chmod 600 {path}`.'"),
-        (prints_a_command_unquoted, UDEV, "said = f'{what}. Run `xe x uuid={uuid} ' f'name={entry.name}`.'"),
-        (prints_a_command_unquoted, UDEV, "said = f'  next: relvmoiscsi pool clone {shlex.quote(name)} --all'"),
-        (prints_a_command_unquoted, UDEV, "said = 'Run `multipath -f {}`.'.format(name)"),
-        (prints_a_command_unquoted, UDEV, "SAID = 'Run `multipath -f {0.name}`.'\ndef f(x): return SAID.format(x)"),
-        (prints_a_command_unquoted, UDEV, "said = 'Run `multipath -f %s`.' % name"),
-        (prints_a_command_unquoted, UDEV, "said = 'Run `multipath -f ' + name + '`.'"),
-        (prints_a_command_unquoted, UDEV, "said = f'Run `{quoted(\"rm\", path)}`.'"),
-        (prints_a_command_unquoted, UDEV, "def f(x):\n    do = 'rm ' + x\n    return f'Run `{do}`.'"),
-        (mixes_options_and_names, UDEV, "said = shell_command(f'rm {path}')"),
-        (mixes_options_and_names, UDEV, "words = command_words(*words)"),
     ],
 )
 def test_a_breach_is_noticed(rule, name, source):
@@ -786,12 +562,6 @@ def test_a_name_with_two_meanings_is_noticed():
         Module(name, "class Plan: pass\nclass _Own: pass") for name in ("pool.plan", "merge.plan", "pool.__init__")
     ]
     assert ambiguous_names([*found, Module("merge.__init__", "")]) == ["Plan", "plan"]
-
-
-def test_sm_keys_are_found_wherever_they_are_given():
-    source = 'class E(Refused):\n    sm_key = "A"\nraise Refused("s", sm_key="B" if x else "C")\n'
-    source += 'raise errors.NotFound("s", "D")'
-    assert [key for _, key in Module("cli", source).sm_keys] == ["A", "B", "C", "D"]
 
 
 # --- and unit tests keep to themselves

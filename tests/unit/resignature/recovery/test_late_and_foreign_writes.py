@@ -45,7 +45,7 @@ from kit.cuts import (
 from kit.examples import WHOLE, some
 from kit.live import STATES
 from relvmoiscsi import engine
-from relvmoiscsi.device import Fence
+from relvmoiscsi.device import Fence, Range
 from relvmoiscsi.errors import FormatError, Refused, RelvmoiscsiError, Unfinished
 from relvmoiscsi.formats import vhd
 from relvmoiscsi.formats.lvm import pv
@@ -425,6 +425,22 @@ def test_a_way_back_that_is_cut_after_others_wrote_is_gone_on_with():
         for cut, found in crash.crash_images(limit=16, samples=2, every=1 if WHOLE else 4):
             recover(found)
             assert same_but_for(found, expected, free_ring(original)), (name, cut)
+
+
+def test_a_text_of_lvm_that_wraps_and_has_no_room_in_its_original_area_stays_where_lvm_reads_it():
+    """LVM has filled the second area, and the ring is small. The next text of LVM wraps no more."""
+    disk = cut_before(builder.one_vhd(area=Range(AREA_DEFAULT.offset, 160 << 10)).disk, 5)
+    begin, long = b'description = "', b"x" * (80 << 10)
+    lvm_commit(disk, lambda text: text.replace(begin, begin + long), wrap=True)
+    before = reader.vg_view(disk)
+
+    with pytest.raises(Unfinished, match="There is no room to bring the metadata text back to its original area"):
+        recover(disk)
+    assert reader.vg_view(disk) == before
+
+    lvm_commit(disk, lambda text: text.replace(long, b""))
+    recover(disk)
+    assert engine.inspect(disk).state == engine.RESIGNATURED
 
 
 def test_lvm_can_go_on_where_recovery_has_finished_a_run():

@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The modules of the package as syntax trees, for the rules that the code keeps."""
+
+import ast
+from pathlib import Path
+
+import relvmoiscsi
+
+PACKAGE = "relvmoiscsi"
+ROOT = Path(relvmoiscsi.__file__).resolve().parent
+
+
+def own_modules():
+    """Each module of the package: its name ("formats.lvm.pv", "lvm.__init__") and its source."""
+    for path in sorted(ROOT.rglob("*.py")):
+        yield ".".join(path.relative_to(ROOT).with_suffix("").parts), path.read_text(encoding="utf-8")
+
+
+def nodes_of(source):
+    """All nodes of the syntax tree of a module."""
+    return list(ast.walk(ast.parse(source)))

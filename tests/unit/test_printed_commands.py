@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A command in a message can be copied to a shell: its values are quoted, and none of them becomes an option.
+
+The tables below are the rules; the code is read as a syntax tree and not imported.
+"""
+
+import ast
+import re
+from functools import lru_cache
+
+import pytest
+
+from kit.own_source import nodes_of, own_modules
+
+#: The ways of a word into a command that a message prints, to be copied to a shell.
+COMMAND_MAKERS = ("shell_command", "command_words")
+QUOTES = ("shell_command", "quoted")
+#: Who prints a whole command as others have given it.
+PRINTS_AS_GIVEN = {
+    "errors": "the words of a program that has run",
+    "resignature.reading.way_out": "the words of the request; words that the module checks",
+}
+#: A command without backticks: a program of the host or of ours, with all that stands behind it in the sentence.
+COMMAND = re.compile(
+    r"(?:^|[\s(])(?:xe [a-z]+-[a-z-]+"
+    "|relvmoiscsi (?:check|direct|doctor|map|pool|recover|resignature|settings|show|undo)"
+    "|(?:multipath|iscsiadm|dmsetup|udevadm|chmod|chown|kill|rm|systemctl|lv[a-z]+|vg[a-z]+|pv[a-z]+) -)"
+    r"(?:[^`.;\n]|\.(?! ))*\Z"
+)
+#: What stands in place of a value: of `str.format`, and of the operator %.
+PLACES = re.compile(r"\{[\w.\[\]!:,]*\}|%[-+ #0-9.]*[srdax]")
+#: Where a value between backticks is known to need no quotes.
+NEEDS_NO_QUOTES = {
+    "cli.parser": "the version of this package, in the name of a file",
+    "host.settings": "a constant, of a configuration file",
+    "wording": "the names of options",
+}
+
+
+class Module:
+    """What the rules ask of a module of the package: line numbers; its tree is not kept.
+
+    quoted_by_hand: of texts with a command and a value in it that does not come from `wording`
+    mixed_commands: of commands whose own words are no literal
+    next_lines: of texts that say what is next
+    """
+
+    def __init__(self, name, source):
+        self.name, nodes = name, nodes_of(source)
+        self.quoted_by_hand = list(quoted_by_hand(nodes, name in PRINTS_AS_GIVEN))
+        self.mixed_commands = list(mixed_commands(nodes))
+        self.next_lines = [node.lineno for node in nodes if re.search(r"\bnext\b.*: *$|\bnext: ", constant(node))]
+
+
+@lru_cache(maxsize=None)
+def package():
+    return [Module(name, source) for name, source in own_modules()]
+
+
+def of_all(rule):
+    """What a rule finds in the modules of the package."""
+    return [found for module in package() for found in rule(module)]
+
+
+# --- the rules: each gives its findings in a module, as sentences
+
+
+def says_next(module):
+    """The word before the next step is written by the frame of the commands alone: once, and last."""
+    if module.name != "cli.output":
+        yield from (f"{module.name}:{line} says what is next" for line in module.next_lines)
+
+
+def prints_a_command_unquoted(module):
+    """A command in a message with a word that a shell may split: a path, a name, a word of a person, an id of a LUN."""
+    if module.name not in NEEDS_NO_QUOTES:
+        yield from (f"{module.name}:{line} prints a command without wording" for line in module.quoted_by_hand)
+
+
+def mixes_options_and_names(module):
+    """A command whose own words are no literal: a name could be among them, and become an option."""
+    if module.name != "wording":
+        yield from (f"{module.name}:{line} makes a command of a value" for line in module.mixed_commands)
+
+
+def mixed_commands(nodes):
+    for node in nodes:
+        if isinstance(node, ast.Call) and name_of_call(node) in COMMAND_MAKERS:
+            own = node.args[0] if node.args else node
+            if not all(map(constant, [own.body, own.orelse] if isinstance(own, ast.IfExp) else [own])):
+                yield node.lineno
+
+
+def quoted_by_hand(nodes, prints_as_given=False):
+    """The lines of texts with a command and a value in it that does not come from `wording`."""
+    known = names_of_commands(nodes)
+    parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
+    parts |= {id(node.value) for node in nodes if isinstance(node, ast.Expr)}  # docstrings
+    for node in nodes:
+        if isinstance(node, ast.JoinedStr):
+            said = ""
+            for part in node.values:
+                if isinstance(part, ast.FormattedValue):
+                    is_whole = said.endswith("`") and name_of_call(part.value) == "quoted" and not prints_as_given
+                    if in_command(said) and (is_whole or not (is_quoted(part.value) or id(part.value) in known)):
+                        yield node.lineno
+                    said += "x"
+                else:
+                    said += constant(part)
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            if in_command(last_text(node.left)) and not is_quoted(node.right) and not constant(node.right):
+                yield node.lineno
+        elif id(node) not in parts:
+            said = constant(node)
+            if any(in_command(said[: place.start()]) for place in PLACES.finditer(said)):
+                yield node.lineno
+
+
+def in_command(said):
+    """Is the end of this text within a command?"""
+    return said.count("`") % 2 == 1 or COMMAND.search(said) is not None
+
+
+def last_text(node):
+    """The literal text at the end of an expression, with an x for each value."""
+    if isinstance(node, ast.BinOp):
+        return last_text(node.left) + last_text(node.right)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(constant(part) or "x" for part in node.values)
+    return constant(node)
+
+
+def is_quoted(value):
+    return name_of_call(value) in QUOTES
+
+
+def name_of_call(value):
+    called = value.func if isinstance(value, ast.Call) else None
+    return getattr(called, "id", getattr(called, "attr", None))
+
+
+def names_of_commands(nodes):
+    """The ids of the nodes that name a command: in their function, the name has no other value."""
+    found = set()
+    for function in nodes:
+        if isinstance(function, ast.FunctionDef):
+            values = {}
+            for node in ast.walk(function):
+                if isinstance(node, ast.Assign):
+                    target, value = node.targets[0], node.value
+                    both = [target, value]
+                    are_tuples = all(isinstance(each, ast.Tuple) for each in both)
+                    pairs = zip(target.elts, value.elts) if are_tuples else [both]
+                    for one, given in pairs:
+                        values.setdefault(getattr(one, "id", None), []).append(is_quoted(given))
+            inner = (node for node in ast.walk(function) if isinstance(node, ast.Name))
+            found |= {id(node) for node in inner if node.id in values and all(values[node.id])}
+    return found
+
+
+def constant(node):
+    """The text of a literal, which is an ast.Str before Python 3.8; "" for any other node."""
+    name = {"Constant": "value", "Str": "s"}.get(type(node).__name__)
+    found = getattr(node, name) if name else ""
+    return found if isinstance(found, str) else ""
+
+
+# --- the package keeps the rules
+
+
+def test_the_next_step_is_said_by_the_frame_alone():
+    assert of_all(says_next) == []
+
+
+def test_a_command_to_copy_has_one_way_into_a_message():
+    assert of_all(prints_a_command_unquoted) == [] == of_all(mixes_options_and_names)
+    assert set(NEEDS_NO_QUOTES) <= {module.name for module in package() if module.quoted_by_hand}
+
+
+# --- the rules notice what breaks them
+
+UDEV = "host.disk.udev"
+
+
+@pytest.mark.parametrize(
+    "rule, name, source",
+    [
+        (says_next, "cli.novelty", "text = f'done\\nnext: {step}'"),
+        (prints_a_command_unquoted, UDEV, "said = f'Run `chmod 600 {path}`.'"),
+        (prints_a_command_unquoted, UDEV, "said = f'{what}. Run `xe x uuid={uuid} ' f'name={entry.name}`.'"),
+        (prints_a_command_unquoted, UDEV, "said = f'  next: relvmoiscsi pool clone {shlex.quote(name)} --all'"),
+        (prints_a_command_unquoted, UDEV, "said = 'Run `multipath -f {}`.'.format(name)"),
+        (prints_a_command_unquoted, UDEV, "SAID = 'Run `multipath -f {0.name}`.'\ndef f(x): return SAID.format(x)"),
+        (prints_a_command_unquoted, UDEV, "said = 'Run `multipath -f %s`.' % name"),
+        (prints_a_command_unquoted, UDEV, "said = 'Run `multipath -f ' + name + '`.'"),
+        (prints_a_command_unquoted, UDEV, "said = f'Run `{quoted(\"rm\", path)}`.'"),
+        (prints_a_command_unquoted, UDEV, "def f(x):\n    do = 'rm ' + x\n    return f'Run `{do}`.'"),
+        (mixes_options_and_names, UDEV, "said = shell_command(f'rm {path}')"),
+        (mixes_options_and_names, UDEV, "words = command_words(*words)"),
+    ],
+)
+def test_a_breach_is_noticed(rule, name, source):
+    assert list(rule(Module(name, source)))
