@@ -80,7 +80,10 @@ def test_the_same_command_again_has_nothing_to_do_and_another_vdi_is_refused(ima
 def test_a_uuid_that_no_volume_has_is_refused(image, unwritten):
     gone = "0a0b0c0d-0000-4000-8000-000000000001"
 
-    unwritten(2, "resignature", image, "--without", gone, "--yes", says=f"has no volume of VDI {gone}")
+    ran = unwritten(3, "resignature", image, "--without", gone, "--yes", says=f"has no volume of VDI {gone}")
+    assert f"`relvmoiscsi show {image}` lists the VDIs." in ran.err
+    ran = unwritten(3, "resignature", image, "--vdis", "one", "--vdi", gone, "--yes", says=f"has no VDI {gone}. ")
+    assert UUIDS["disk"] in ran.err
     unwritten(2, "resignature", image, "--without", "disk", "--yes", says="'disk'")
 
 
@@ -171,7 +174,7 @@ def test_what_a_message_prints_leads_to_the_end_in_one_more_run(first, seed, tmp
     elif ran.status == 5:
         assert NOTHING_HELPS in ran.out + ran.err
     else:  # done, or the options contradict each other or name no VDI, and the message prints no command
-        assert ran.status == 0 or ran.status in (2, 4) and not told, ran.err
+        assert ran.status == 0 or ran.status in (2, 3, 4) and not told, ran.err
 
 
 def test_all_that_is_spoiled_is_named_at_once_with_what_was_given(image, tmp_path, unwritten):
