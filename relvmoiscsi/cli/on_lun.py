@@ -72,13 +72,12 @@ class DeviceCommand:
 
     def next_step(self, state: str, run: Optional[engine.Run] = None) -> str:
         """Return the next step with a LUN in this state, after this run. One VDI cannot be compared."""
-        is_new = state == engine.RESIGNATURED
-        if is_new and run is not None and run.one is not None:
+        if state != engine.RESIGNATURED:
+            return shell_command("relvmoiscsi resignature", self.device, **self.login)
+        if run is not None and run.one is not None:
             return ATTACH_IT
-        original = "ORIGINAL" if is_new else None
-        return shell_command(
-            "relvmoiscsi check" if is_new else "relvmoiscsi resignature", self.device, original=original, **self.login
-        )
+        check = shell_command("relvmoiscsi check", self.device, **self.login)
+        return f"compare the clone with its original: add --original, and the device of the original, to `{check}`"
 
     def source(self, word: str) -> LunSource:
         """Return what an argument DEVICE names. Raises UsageError, NotFound, Refused."""

@@ -144,10 +144,12 @@ class CheckCommand(DeviceCommand):
                 text, steps = report.defects_text(name, found), _commands(found.defects)
                 if not steps:
                     text += (
-                        "\nLook at ORIGINAL, the LUN that was copied. If the original is whole, the copy is "
+                        "\nLook at the original, the LUN that was copied. If the original is whole, the copy is "
                         "incomplete: take the copy again from the array."
                     )
-                    steps = [shell_command("relvmoiscsi check ORIGINAL")]
+                    steps = ["run `relvmoiscsi check` on the original"]
+                    if self.original:
+                        steps = [shell_command("relvmoiscsi check", self.original, **self.login)]
                 return self._told(found.defects[0], facts, text, steps)
             if isinstance(found.problem, Unfinished):
                 text = f"{name}: state {found.state}.\n{printable(str(found.problem))}"

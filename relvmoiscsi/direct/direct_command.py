@@ -164,8 +164,8 @@ def add(name: str, typed: str, keeps_session: bool) -> Answer:
     steps: List[str] = []
     if vdi:
         lines.append(f"The LUN is the VDI {vdi}. A VM gets the disk by a VBD.")
-        steps = [shell_command("xe vbd-create vm-uuid=VM", f"vdi-uuid={vdi}", "device=autodetect")]
-        steps.append("xe vbd-plug uuid=VBD")
+        steps = ["run `xe vbd-create` with vm-uuid, this vdi-uuid and device=autodetect"]
+        steps.append("run `xe vbd-plug` with the uuid that `xe vbd-create` prints")
     return Answer(facts, "\n".join(lines + ["note: " + printable(note) for note in notes]), next_steps=steps)
 
 
@@ -314,8 +314,8 @@ def remove(name: str) -> Answer:
     except RelvmoiscsiError as error:
         notes.append(f"The VDI of the LUN could not be forgotten: {error.message} Run `xe vdi-forget`.")
     text = f"{name} (LUN {scsi_id}) is no longer a direct LUN."
-    step = "unmap the LUN at the array, or give it a name again: "
-    step += f"`{shell_command('relvmoiscsi direct add NAME', scsi_id)}`."
+    step = "unmap the LUN at the array, or make it a direct LUN again: "
+    step += f"`{shell_command('relvmoiscsi direct add', name, scsi_id)}`."
     facts = {"direct_name": name, "scsi_id": scsi_id, "link": link, "notes": notes}
     return Answer(facts, "\n".join([text] + ["note: " + printable(note) for note in notes]), next_steps=[step])
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import Device
-from relvmoiscsi.errors import DeviceError, FormatError, Refused, RelvmoiscsiError, UsageError, reading
+from relvmoiscsi.errors import DeviceError, FormatError, NotFound, Refused, RelvmoiscsiError, UsageError, reading
 from relvmoiscsi.formats.lvm.pv import Label
 from relvmoiscsi.resignature.merge.vdi_choice import Chain, choose_chain, leaves, uuids_in_words
 from relvmoiscsi.resignature.reading import sm_journals, survey
@@ -60,7 +60,7 @@ def read_problems(device: Device, label: Label, request: ResignatureRequest = EV
 
 
 def problems_of(lun: Lun, request: ResignatureRequest = EVERYTHING) -> Problems:
-    """The problems of a LUN as `survey.read_contents` has read it. Raises UsageError for a UUID without a volume."""
+    """The problems of a LUN as `survey.read_contents` has read it. Raises NotFound for a UUID without a volume."""
     found = _problems(lun, request.without, request.one)
     later, named, known = found, list(request.without), leavable(lun)
     all_later: Dict[str, FormatError] = {}  #: by message: a round finds most problems of the round before again
@@ -89,7 +89,7 @@ def _chain(lun: Lun, one: Optional[OneVdiRequest]) -> Optional[Chain]:
     """The chain of the VDI that a request keeps; None for all VDIs, and when the request itself is refused."""
     try:
         return choose_chain(lun.settled(), one) if one is not None else None
-    except (Refused, UsageError):
+    except (NotFound, Refused, UsageError):
         return None
 
 

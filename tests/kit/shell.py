@@ -12,6 +12,7 @@ import functools
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,9 @@ DISK_STATE = re.compile(
     r"|\S+ was resignatured\. `relvmoiscsi map --device \S+` prints the ids)\.\Z"
 )
 
+#: a word that a person would have to replace before the command of a next step is right
+PLACEHOLDER = re.compile("(.*=)?[A-Z][A-Z-]*[A-Z]")
+
 #: xapi answers these words for a success, so nothing else may say them (docs/host.rst, "CloudStack's contract")
 CONTRACT = "successfully resigned"
 
@@ -85,6 +89,8 @@ def verify(argv, ran):
     head, is_next, steps = ran.out.partition(output.NEXT)
     if is_next:  # it is the last of the answer, and the only one: one step, or one a line
         assert head.endswith("\n") and all(line.startswith("      ") for line in steps.splitlines()[1:]), ran.out
+        words = shlex.split(" ".join(commands_in(output.NEXT + steps)))
+        assert [word for word in words if PLACEHOLDER.fullmatch(word)] == []
     assert ran.status in (*range(12), output.EXIT_BUG, output.EXIT_NOT_PRINTED, output.EXIT_INTERRUPTED)
     if ran.status and argv and argv[0] in WRITERS and not ran.err.startswith("usage: "):
         assert DISK_STATE.search(ran.err.rstrip("\n")), ran.err
@@ -133,6 +139,12 @@ def run(*argv, **options):
 
         assert answers.problem_of(json.loads(ran.out)) is None
     return ran
+
+
+def compare(lun):
+    """The next step after a check of a resignatured LUN: nobody but the person knows where the original is."""
+    check = f"relvmoiscsi check {lun}"
+    return f"compare the clone with its original: add --original, and the device of the original, to `{check}`"
 
 
 # --- LUNs

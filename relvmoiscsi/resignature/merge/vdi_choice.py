@@ -3,7 +3,7 @@
 
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
-from relvmoiscsi.errors import Refused, UsageError
+from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.resignature.protocol.run_record import Run
@@ -30,8 +30,8 @@ class Chain(NamedTuple):
 def choose_chain(lun: Lun, request: OneVdiRequest) -> Chain:
     """The chain of the VDI that stays. `lun` must be `Lun.settled`.
 
-    Raises Refused when there is no such VDI, or when its chain cannot become one image. Raises UsageError when
-    `request.vdi` is not a disk, or is a hidden parent.
+    Raises NotFound for a `request.vdi` that is not on the LUN, and UsageError for the parent of other VDIs. Raises
+    Refused without a live VDI, with several, and when the chain cannot become one image.
     """
     leaf = _leaf(lun, request)
     disks, members = lun.disks(), [leaf]
@@ -77,7 +77,10 @@ def _leaf(lun: Lun, request: OneVdiRequest) -> Volume:
     if request.vdi is not None:
         found = leaves(lun).get(request.vdi)
         if found is None:
-            raise UsageError(f"{lun.name} has no VDI {request.vdi} to keep: it is not a disk, or is a hidden parent.")
+            choice = f"Name one of these: {', '.join(uuids_in_words(sorted(leaves(lun))))}."
+            if request.vdi in lun.disks():
+                raise UsageError(f"VDI {request.vdi} of {lun.name} is the parent of other VDIs. {choice}")
+            raise NotFound(f"{lun.name} has no VDI {request.vdi}. {choice}", sm_key="InvalidArg")
         return found
     records = lun.records()
     live = [disk for uuid, disk in leaves(lun).items() if uuid not in records or not records[uuid].is_a_snapshot]

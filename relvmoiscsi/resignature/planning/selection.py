@@ -37,8 +37,8 @@ def select_vdis(device: Device, lun: Lun, request: Optional[OneVdiRequest], entr
 def select_one(device: Device, lun: Lun, request: OneVdiRequest, seed: int = 0) -> Selection:
     """One VDI, by the cheapest merge strategy for which the LUN has room. `seed` chooses among the free extents.
 
-    Raises Refused or UsageError when this is impossible, or costs more than the request allows. Raises FormatError for
-    an image that cannot be read. Volumes that go need not be readable.
+    Raises NotFound, Refused or UsageError when this is impossible, or costs more than the request allows. Raises
+    FormatError for an image that cannot be read. Volumes that go need not be readable.
     """
     chain = choose_chain(lun.settled(), request)
     verify_lun(lun.settled().without(chain.dropped))

@@ -8,7 +8,7 @@ marks their records in MGT as deleted. Nothing is ever left behind without a cal
 
 from typing import Dict, List, Optional, Sequence, Set, Tuple
 
-from relvmoiscsi.errors import UsageError
+from relvmoiscsi.errors import NotFound
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.mgt import without_records
 from relvmoiscsi.resignature.reading import sm_journals
@@ -22,7 +22,7 @@ def settle(found: Lun, uuids: Sequence[str] = ()) -> Lun:
     """The LUN as found, with `Lun.work`: SM's unfinished work, and the loss of the VDIs `uuids`; None without either.
 
     The VDIs go before SM's work is settled: a journal of such a VDI goes with the VDI, also when it cannot be read.
-    Raises UsageError for a UUID without a volume, Unsupported for work that cannot be settled.
+    Raises NotFound for a UUID without a volume, Unsupported for work that cannot be settled.
     """
     rest, lost, gone = leave(found, uuids)
     if not gone:
@@ -39,7 +39,7 @@ def settle(found: Lun, uuids: Sequence[str] = ()) -> Lun:
 def leave(found: Lun, uuids: Sequence[str]) -> Tuple[Lun, Set[str], List[Volume]]:
     """The LUN without the VDIs `uuids` and their descendants; the UUIDs of the lost VDIs; the volumes of the lost VDIs.
 
-    Raises UsageError for a UUID without a volume.
+    Raises NotFound for a UUID without a volume.
     """
     known = leavable(found)
     children: Dict[str, List[Optional[str]]] = {}
@@ -61,10 +61,12 @@ def leave(found: Lun, uuids: Sequence[str]) -> Tuple[Lun, Set[str], List[Volume]
     return found.without(gone)._replace(mgt=mgt), lost, gone
 
 
-def no_volume(name: str, uuid: str) -> UsageError:
+def no_volume(name: str, uuid: str) -> NotFound:
     """The error for a VDI to leave behind that the LUN does not have."""
     problem = f"{name} has no volume of VDI {uuid}, which was to be left behind (`without`)."
-    return UsageError(problem).advising(f"`{shell_command('relvmoiscsi show', name)}` lists the VDIs.")
+    return NotFound(problem, sm_key="InvalidArg").advising(
+        f"`{shell_command('relvmoiscsi show', name)}` lists the VDIs."
+    )
 
 
 def leavable(lun: Lun) -> Set[Optional[str]]:

@@ -11,7 +11,7 @@ import pytest
 from kit import refusals
 from kit.build_volumes import Record
 from kit.builder import AREA_DEFAULT, build_sr, journal, raw, vhd
-from kit.shell import SR, flipped, patched, tree
+from kit.shell import SR, compare, flipped, patched, tree
 from relvmoiscsi import engine
 from relvmoiscsi.host.disk.block_device import open_device
 
@@ -50,7 +50,7 @@ def test_a_command_that_the_lun_holds_is_no_next_step(tmp_path, command):
 
     ran, facts = command("check", path), command("check", path, "--json")
 
-    assert forged in ran.out and ran.out.splitlines()[-1] == "next: relvmoiscsi check ORIGINAL"
+    assert forged in ran.out and ran.out.splitlines()[-1] == "next: run `relvmoiscsi check` on the original"
     assert forged not in json.dumps([each["advice"] for each in facts.json["defects"]])
 
 
@@ -327,8 +327,7 @@ def test_an_original_that_holds_no_sr_is_named(finished, original, command, kind
         verdict, why, step = said.out.splitlines()
         assert verdict == f"{finished}, state resignatured, was not compared: {original} cannot be read as original."
         assert why == "  " + ran.json["error"]["message"] and not said.err
-        again = f"check {original}" if kind == "damaged" else f"check --original ORIGINAL {finished}"
-        assert step == f"next: relvmoiscsi {again}"
+        assert step == "next: " + (f"relvmoiscsi check {original}" if kind == "damaged" else compare(finished))
 
 
 @pytest.mark.parametrize("lun", ["unfinished", "committed"])

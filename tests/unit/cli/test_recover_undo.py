@@ -15,7 +15,7 @@ from kit import shell
 from kit.advised import commands_in
 from kit.cuts import read_mark
 from kit.examples import WHOLE
-from kit.shell import OTHER_SCSI_ID, SCSI_ID, SR, TOP, content, flipped, pair, patched, tree
+from kit.shell import OTHER_SCSI_ID, SCSI_ID, SR, TOP, compare, content, flipped, pair, patched, tree
 from kit.sparse import SparseDisk
 from relvmoiscsi import engine
 from relvmoiscsi.host.disk.block_device import HostDevice, open_device
@@ -153,8 +153,8 @@ def test_recover_says_what_it_took_back_or_finished_and_twice_is_once(request, c
     assert [line.split()[0] for line in lines[2:6]] == ["VDI"] * 4 and lines[6].endswith(" flushes")
     now = "clean" if lun == "unfinished" else "resignatured"
     told = f"{path}: no run was interrupted; state {now}. Nothing was written.\n"
-    after = f"resignature {path}" if lun == "unfinished" else f"check --original ORIGINAL {path}"
-    assert unwritten(0, "recover", path).out == f"{told}next: relvmoiscsi {after}\n"
+    after = f"relvmoiscsi resignature {path}" if lun == "unfinished" else compare(path)
+    assert unwritten(0, "recover", path).out == f"{told}next: {after}\n"
 
 
 def test_recover_says_that_it_finished_even_where_something_else_is_damaged(committed, command):

@@ -6,7 +6,7 @@ import pytest
 from kit.builder import AREA_DEFAULT, SMALL_BAT, build_sr, cbtlog, journal, named, qcow2, raw, trim, vhd
 from kit.cuts import entropy
 from relvmoiscsi import engine
-from relvmoiscsi.errors import Refused, UsageError
+from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.resignature.merge import vdi_choice
 from relvmoiscsi.resignature.merge.vdi_choice import choose_chain
 from relvmoiscsi.resignature.reading.request import OneVdiRequest
@@ -97,8 +97,8 @@ REFUSED = {
     "none": ((), None, "has no live VDI"),
     "a snapshot alone": ((small("snapshot", snapshot_of="gone"),), None, "has no live VDI"),
     "a base alone": ((HIDDEN,), None, "has no live VDI"),
-    "a hidden parent that is named": (TREE, "middle", "to keep"),
-    "one that is not there": (TREE, MISSING, f"has no VDI {MISSING} to keep"),
+    "a hidden parent that is named": (TREE, "middle", "is the parent of other VDIs. Name one of these: "),
+    "one that is not there": (TREE, MISSING, f"has no VDI {MISSING}. Name one of these: "),
     "a chain that SM would not make": (
         chain(vdi_choice.MAX_LEVELS + 1), None, " is longer than 30 images. "
         "Ask for all VDIs (`vdis=all`), and let the clone's own SR coalesce."
@@ -118,7 +118,7 @@ def test_what_cannot_be_one_is_refused(what):
     volumes, vdi, sentence = REFUSED[what]
     built = built_of(*volumes)
 
-    with pytest.raises(UsageError if vdi else Refused) as caught:
+    with pytest.raises({None: Refused, MISSING: NotFound}.get(vdi, UsageError)) as caught:
         choose(built, vdi)
 
     names = {volume.key: volume.name for volume in built.truth.volumes}
