@@ -231,7 +231,7 @@ class AttachCommand(PoolChange):
                     ask(self, f"Attach {counted(len(todo), 'LUN')}?")
                 results = self._carry_out(calls, pool, planned, todo)
                 results_of_all = [*results, *map(attach.passed_over, unseen)]
-                answer = _attached_answer(results_of_all, is_changed=bool(todo))
+                answer = _attached_answer(pool, results_of_all, is_changed=bool(todo))
                 rows = [
                     {
                         "scsi_id": each.scsi_id,
@@ -307,7 +307,7 @@ _AFTERWARDS = {hosts.DOWN: "when the host is up"}
 _CORRECTED = "after you correct the cause"
 
 
-def _attached_answer(results: Sequence[Attached], is_changed: bool) -> Answer:
+def _attached_answer(pool: Pool, results: Sequence[Attached], is_changed: bool) -> Answer:
     """Return the results as facts and text; the exit status, for a single LUN, is the status of its error."""
     lines, steps = [], []
     alerts: List[str] = []
@@ -324,7 +324,9 @@ def _attached_answer(results: Sequence[Attached], is_changed: bool) -> Answer:
             lines.append(printable(f"  {result.error}"))
             alerts.append(f"{result.scsi_id or 'a target'}: {result.error}")
         elif result.status in (attach.DONE, attach.PARTIAL):
-            steps.append(shell_command("relvmoiscsi pool clone --all --isolated night", result.name))
+            clone = shell_command("relvmoiscsi pool clone --all --isolated night", result.name)
+            is_known = pool.sr_by_uuid(result.of_sr) is not None  # else no VM here has the original of a disk
+            steps.append(clone if is_known else shell_command("relvmoiscsi pool map", result.name))
             lines += ["  the other hosts can use the copy now"] if result.status == attach.PARTIAL else []
     undone = [result for result in results if result.status not in (attach.DONE, attach.ALREADY)]
     is_partial = any(is_changed or result.error is None for result in undone)

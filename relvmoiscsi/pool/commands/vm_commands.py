@@ -4,17 +4,17 @@
 import argparse
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any, ContextManager, Dict, List, Optional, Sequence, Tuple, TypeVar
 
 from relvmoiscsi.cli.output import Answer, Bar, ask, is_terminal, say, waiting
-from relvmoiscsi.errors import RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import jobs, records
-from relvmoiscsi.pool.calls import Calls, PoolGone
+from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
 from relvmoiscsi.pool.commands.options import CommandMaker, PoolChange, changes, exit_status, flag
 from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY, SoFar
-from relvmoiscsi.pool.vms import choice, clone, inventory, move_home, rescue, restore, save_vms
+from relvmoiscsi.pool.vms import choice, clone, forget, inventory, move_home, rescue, restore, save_vms
 from relvmoiscsi.pool.vms.choice import VmSource
 from relvmoiscsi.pool.vms.clone import Cloned
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
@@ -327,7 +327,8 @@ class RestoreCommand(PoolChange):
                 shown = bar
             with self.so_far.work([row.name for row in todo]), shown:
                 results = self._of_each(calls, found, copy, vms, bar, dry_run=False)
-        return _all_restored(results, to_know if self.yes else ())  # a plan has said it before the question
+            steps = _next_of(calls, results)
+        return _all_restored(results, to_know if self.yes else (), steps)  # a plan has said it before the question
 
     def _of_each(
         self, calls: Calls, found: Inventory, copy: Optional[Copy], vms: Sequence[str], bar: Bar, dry_run: bool
@@ -374,11 +375,11 @@ _QUESTIONS = {
 }
 
 
-def _all_restored(results: Sequence[Restored], to_know: Sequence[str] = ()) -> Answer:
+def _all_restored(results: Sequence[Restored], to_know: Sequence[str] = (), steps: Sequence[str] = ()) -> Answer:
     if len(results) == 1:
-        return _restored(results[0], to_know)
+        return _restored(results[0], to_know, steps)
     answers = [_restored(result) for result in results]
-    texts, steps = [each.text for each in answers], _next_of(results)
+    texts = [each.text for each in answers]
     rows = [{**each.facts(), "problem": None if each.error is None else str(each.error)} for each in results]
     status = exit_status([each.error for each in results])
     alerts = [f"{each.name}: {each.error}" for each in results if each.error is not None]
@@ -395,7 +396,7 @@ _SHUTS_DOWN = "the VM is running: the run shuts the VM down and leaves the VM ha
 _WOULD_BE = (restore.WOULD, restore.WOULD_UNDO, restore.WOULD_HOME, restore.WOULD_KEEP)
 
 
-def _restored(result: Restored, to_know: Sequence[str] = ()) -> Answer:
+def _restored(result: Restored, to_know: Sequence[str] = (), steps: Sequence[str] = ()) -> Answer:
     lines = [f"{result.name}: {result.status}"]
     for disk in result.disks:
         old, new = disk.old, disk.new
@@ -418,10 +419,10 @@ def _restored(result: Restored, to_know: Sequence[str] = ()) -> Answer:
     if result.status == restore.DONE:
         lines.append(f"  later: {shell_command('relvmoiscsi pool restore', home=result.vm)}")
         lines.append(f"  or:    {shell_command('relvmoiscsi pool restore', undo=result.vm)}")
-    return Answer(result.facts(), "\n".join([*map(printable, lines), *to_know]), next_steps=_next_of([result]))
+    return Answer(result.facts(), "\n".join([*map(printable, lines), *to_know]), next_steps=steps)
 
 
-def _next_of(results: Sequence[Restored]) -> List[str]:
+def _next_of(calls: Calls, results: Sequence[Restored]) -> List[str]:
     """Return the next steps after restores, and after their ends: first the starts, then each unused copy once."""
     starts, unused = [], []
     for each in results:
@@ -430,7 +431,19 @@ def _next_of(results: Sequence[Restored]) -> List[str]:
         if each.status in (restore.UNDONE, restore.HOME):
             unused += [disk.sr for disk in each.disks]
         unused += each.unused_copies
-    return starts + [shell_command("relvmoiscsi pool discard", sr) for sr in dict.fromkeys(unused)]
+    return starts + [_discard(calls, sr) for sr in dict.fromkeys(unused)]
+
+
+def _discard(calls: Calls, copy: str) -> str:
+    """Return the next step with a copy (a UUID) that a VM needs no more: its discard, or why others need the copy."""
+    with suppress(PoolFailure, PoolGone):  # the work is done; `discard` makes the same check
+        pool = records.read(calls)
+        sr = pool.sr_by_uuid(copy)
+        try:
+            forget.verify_unused(pool, forget.read_uses(calls, [] if sr is None else [sr]))
+        except Refused as used:
+            return f"the copy is still needed. {used}"
+    return shell_command("relvmoiscsi pool discard", copy)
 
 
 def _start(vm: str) -> str:
@@ -469,7 +482,8 @@ class RescueCommand(PoolChange):
                         self.so_far.tell(name, UNDER_WAY, "take back")
                         results += rescue.take_back(calls, found, copy, [vbd])
                         self.so_far.tell(name, DONE if results[-1].error is None else FAILED, "take back")
-                return _lent(copy, results)
+                is_back = all(each.status == rescue.BACK for each in results)
+                return _lent(copy, results, steps=[_discard(calls, copy.uuid)] if is_back else [])
             assert vdi is not None and vm is not None
             planned = rescue.lend(calls, found, copy, vdi, vm, rw, dry_run=True)
             if self.dry_run:
@@ -490,8 +504,8 @@ def _taken(found: Inventory, vbd: str, row: Lent) -> str:
     return f"{row.name} from {row.vm_name}" + (", which is running" if is_running else "")
 
 
-def _lent(copy: Copy, results: Sequence[Lent], to_know: Sequence[str] = ()) -> Answer:
-    lines, steps = [], []
+def _lent(copy: Copy, results: Sequence[Lent], to_know: Sequence[str] = (), steps: Sequence[str] = ()) -> Answer:
+    lines, steps = [], list(steps)
     for each in results:
         at = f", device {each.userdevice}" if each.userdevice else ""
         at = f", {_MODES[each.mode]}" if each.status == rescue.WOULD else at
@@ -499,8 +513,6 @@ def _lent(copy: Copy, results: Sequence[Lent], to_know: Sequence[str] = ()) -> A
         lines += [printable(f"  {each.error}")] if each.error is not None else []
         if each.status in (rescue.DONE, rescue.ALREADY):
             steps.append(shell_command("relvmoiscsi pool rescue --done", copy.uuid, each.vdi))
-    if all(each.status == rescue.BACK for each in results):
-        steps.append(shell_command("relvmoiscsi pool discard", copy.uuid))
     status = exit_status([each.error for each in results])
     facts = {"rescue_results": [each.facts() for each in results]}
     alerts = [f"{each.name} ({each.vdi}): {each.error}" for each in results if each.error is not None]

@@ -105,6 +105,48 @@ xe sr-list
     assert "  Production\n" in shell.stdout and "doctor` and `relvmoiscsi direct` belong to a dom0" in shell.stdout
 
 
+#: `leads WORDS` runs the words, which print next steps at their end; `goes on` runs each of these steps as it is
+FOLLOW = r"""steps=$(mktemp)
+leads() {
+    "$@" > $steps.said; status=$?
+    cat $steps.said
+    sed -n '/^next: /,$ { s/^next: //p; s/^      \(xe\|relvmoiscsi\) /\1 /p }' $steps.said > $steps
+}
+goes() {
+    sed 's/^relvmoiscsi.*/& --yes/' $steps > $steps.now
+    leads sh -e $steps.now
+    echo "went on $status"
+}
+"""
+
+
+@pytest.mark.parametrize("down", ["", "playground host-down xs3"])
+def test_each_next_step_runs_as_it_is_printed_and_leads_to_the_end(down):
+    lun, copy = "360014050000000000000000000000002", f'"Production {time.strftime("%Y-%m-%d")}"'
+    shell = played(
+        typed=f"""{FOLLOW}{down}
+leads relvmoiscsi pool attach {lun} --yes
+goes on  # clone
+goes on  # start
+for vm in web db mail; do xe vm-shutdown vm="$vm {time.strftime("%Y-%m-%d")}" force=true; done
+relvmoiscsi pool discard {copy} --with-vms --yes
+relvmoiscsi pool attach {lun} --yes
+leads relvmoiscsi pool restore {copy} web --shutdown --yes
+goes on  # start
+leads relvmoiscsi pool restore --home web --yes
+goes on  # discard
+relvmoiscsi pool attach {lun} --yes
+leads relvmoiscsi pool rescue {copy} data --vm helper --yes
+goes on  # done
+goes on  # discard
+rm -f $steps*
+"""
+    )
+
+    assert [line for line in shell.stdout.splitlines() if line.startswith("went on")] == ["went on 0"] * 6
+    assert shell.stdout.count(": discarded") == 3 and "Traceback" not in shell.stderr
+
+
 def test_the_shell_finds_the_pool_and_its_end_is_the_end_of_the_playground():
     shell = played(typed="relvmoiscsi pool luns\nxe vm-start vm=helper\nexit 7\n")
 

@@ -275,6 +275,14 @@ def test_a_skipped_lun_is_in_the_log_and_a_warning_that_quiet_keeps(lab, clone, 
     assert said in (tmp_path / "log").read_text()
 
 
+def test_after_the_clone_of_an_unknown_sr_the_next_step_lists_its_vdis(lab, pool_command):
+    """No VM of this pool has the original of a disk, so `clone --all` would find none."""
+    foreign = lab.world.add(TARGET, IQN, sr_disk("of another pool"))
+    ran = pool_command("attach", foreign, "--foreign", "--leave-others", "--yes", "--name", "theirs")
+    assert ran.status == 0 and ran.out.endswith("next: relvmoiscsi pool map theirs\n")
+    assert pool_command("map", "theirs").status == 0
+
+
 def test_every_command_promises_the_same_of_quiet(command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     texts = [command("pool", *words, "--help").out for words in ([], ["attach"], ["unlock"])]

@@ -535,6 +535,24 @@ def test_kept_as_it_is(restored, pool_command, refused, type_in, is_home):
     assert pool_command("discard", "copy", "--yes").status == (0 if is_home else 4)
 
 
+def test_the_next_step_is_no_discard_while_another_vm_needs_the_copy(halted, pool_command):
+    """Each step is typed as it is printed, to the end."""
+    assert pool_command("restore", "copy", "web", "db", "--yes").status == 0
+    steps = pool_command("restore", "--home", "web", "--yes").out.partition("next: ")[2]
+    assert steps.startswith("the copy is still needed. VMs were restored from the SR 'copy': db. ")
+    (undo,) = re.findall("`relvmoiscsi pool (restore --undo [^`]*)`", steps)
+    ran = pool_command(*undo.split(), "--yes")
+    (discard,) = re.findall("      relvmoiscsi pool (discard .*)", ran.out)
+    assert pool_command(*discard.split(), "--yes").status == 0
+
+
+def test_a_disk_is_taken_back_from_a_copy_that_a_restored_vm_needs(restored, pool_command):
+    restored.helper(state="Halted")
+    assert pool_command("rescue", "copy", "data", "--vm", "helper", "--yes").status == 0
+    ran = pool_command("rescue", "copy", "--done", "--yes")
+    assert "next: the copy is still needed. VMs were restored from the SR 'copy': web. " in ran.out
+
+
 # --- rescue, before anybody says yes
 
 

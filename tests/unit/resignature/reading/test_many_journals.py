@@ -2,7 +2,11 @@
 """A journal of SM finds its VDI without a walk over all volumes."""
 
 from kit import golden
+from kit.builder import journal
+from kit.cuts import entropy
+from kit.live import FINISHED, _live, disk, unlisted
 from relvmoiscsi import engine
+from relvmoiscsi.resignature.reading.lun_contents import Lun
 from relvmoiscsi.resignature.reading.sm_work import WorkArea
 
 
@@ -20,9 +24,34 @@ def test_a_vdi_is_found_by_its_uuid_and_follows_its_changes():
     area._volumes = counted = _Counted(area._volumes)
     disks = [volume for volume in lun.volumes if volume.is_disk]
     assert [area.disk(volume.name.uuid) for volume in disks] == disks
+    for volume in disks:
+        of_volume = (volume.name.kind, volume.name.uuid)
+        assert area.children(volume) == [child for child in disks if child.parent and child.parent[1:] == of_volume]
+    parents = [volume for volume in disks if area.children(volume)]
+    (one,) = area.children(parents[-1])
+    area.put(one)
+    assert len(parents) > 2 and area.children(parents[-1]) == [one]
+    area.drop(one)
+    assert area.children(parents[-1]) == []
+    area.put(one)
     first, second = disks[:2]
     renamed = area.rename(first, "0" * 8 + first.name.uuid[8:])
     assert area.disk(renamed.name.uuid) is renamed and area.disk(first.name.uuid) is None
     area.drop(second)
     assert area.disk(second.name.uuid) is None and area.disk(None) is None
     assert counted.walks == 0
+
+
+def test_mgt_is_read_once_for_any_number_of_snapshots_under_way(monkeypatch):
+    reads, read = [], Lun.records
+    monkeypatch.setattr(Lun, "records", lambda lun: reads.append(lun) or read(lun))
+    counts = []
+    for number in (1, 6):
+        volumes = [journal("clone", f"x{each}", "{b" + str(each) + "}_") for each in range(number)]
+        for each in range(number):
+            base = unlisted(disk(f"b{each}", sectors=(4, 5), hidden=True))
+            volumes += [base, disk(f"x{each}", f"b{each}", sectors=(6,))]
+        del reads[:]
+        engine.prepare(_live(volumes, {}, FINISHED).built.disk, entropy(0))
+        counts.append(len(reads))
+    assert counts[0] == counts[1] > 0
