@@ -5,7 +5,6 @@ The parser's namespace ends in the constructor of a command.
 """
 
 import argparse
-import os
 from typing import Any, Dict, List, Optional, Type
 
 from relvmoiscsi import engine, report
@@ -25,11 +24,9 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, RelvmoiscsiError, UsageError, in
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import completed_facts, identification, objection
-from relvmoiscsi.lun.lun_url import parse_url
-from relvmoiscsi.lun.opened import ISCSI_LUN, LunSource, OpenLun, Permission, SessionOptions
+from relvmoiscsi.lun.opened import LunSource, OpenLun, Permission, SessionOptions
 from relvmoiscsi.lun.run import Proposal
 from relvmoiscsi.lun.source import is_path, source_of, verify_word
-from relvmoiscsi.portal import DEFAULT_PORT
 from relvmoiscsi.sr_types import HBA_SR, ISCSI_SR
 from relvmoiscsi.wording import human_size, printable, shell_command
 
@@ -175,24 +172,19 @@ class WriteCommand(DeviceCommand, Asked):
         if lun.scsi_id is None or result.ids is None or result.lun is None:
             return []
         lines = ["After the check, on the pool master (pbd-create and pbd-plug for each host):"]
-        sr_type, config = HBA_SR.stock, [f"SCSIid={lun.scsi_id}"]
-        if lun.kind == ISCSI_LUN:
-            from relvmoiscsi.lun.url_login import USER  # noqa: PLC0415 - a path needs no login
-
-            url = parse_url(lun.name)
-            sr_type, at = ISCSI_SR.stock, [f"target={url.portal.host}", f"targetIQN={url.iqn}"]
-            at += [f"port={url.portal.port}"] if url.portal.port != DEFAULT_PORT else []
-            if url.user or self.login["chap_file"] is not None or os.environ.get(USER):
-                at += [f"chapuser={url.user or 'USER'}", "chappassword_secret=SECRET"]
-                lines.append("  SECRET is the UUID that `xe secret-create value=PASSWORD` prints")
-            config = at + config
-        else:
+        config = dict(lun.pbd_config)
+        if "chapuser" in config:
+            config["chappassword_secret"] = "SECRET"
+            lines.append("  SECRET is the UUID that `xe secret-create value=PASSWORD` prints")
+        config["SCSIid"] = lun.scsi_id
+        if lun.sr_type == HBA_SR:
             lines.append(
                 f"  for a LUN behind iSCSI, use type={ISCSI_SR.stock} and add device-config:target and targetIQN"
             )
         sr, name = result.ids.new_sr, (result.lun.mgt.name_label if result.lun.mgt else "") + " copy"
-        introduce = [f"uuid={sr}", f"type={sr_type}", f"name-label={name}", "shared=true", "content-type=user"]
-        create = [f"sr-uuid={sr}", "host-uuid=HOST", *(f"device-config:{one}" for one in config)]
+        of_type = f"type={lun.sr_type.stock}"
+        introduce = [f"uuid={sr}", of_type, f"name-label={name}", "shared=true", "content-type=user"]
+        create = [f"sr-uuid={sr}", "host-uuid=HOST", *(f"device-config:{key}={value}" for key, value in config.items())]
         protect = [f"uuid={sr}", "other-config:gc=false", "other-config:indestructible=true"]
         return [
             *lines,

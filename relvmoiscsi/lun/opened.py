@@ -8,12 +8,27 @@ disk_source.py the disk, url_source.py the LUN of a URL, guard.py the guards of 
 import os
 from abc import ABC, abstractmethod
 from contextlib import ExitStack, contextmanager
-from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, TypeVar
+from types import MappingProxyType
+from typing import (
+    Any,
+    Callable,
+    ContextManager,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    TypeVar,
+)
 
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError, in_state
 from relvmoiscsi.host.locks.lun_lock import lun_lock, user_lock
 from relvmoiscsi.host.this_host import Host
+from relvmoiscsi.sr_types import HBA_SR, SrType
 
 Entered = TypeVar("Entered")
 
@@ -120,12 +135,18 @@ class OpenLun:
         guard: Guard,
         hardware: Tuple[str, str, str] = ("", "", ""),
         refresh: Callable[[], List[str]] = list,
+        sr_type: SrType = HBA_SR,
+        pbd_config: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`scsi_id` is None for a device without a SCSIid. `hardware`: vendor, model, serial number."""
+        """`scsi_id` is None for a device without a SCSIid. `hardware`: vendor, model, serial number.
+
+        The stock type of `sr_type` attaches the LUN, by a PBD with `pbd_config` and the SCSIid.
+        """
         self.device, self.kind, self.scsi_id, self.guard = device, kind, scsi_id, guard
         self.name = device.name  #: for messages: a path or a URL
         self.is_lun = kind != IMAGE_FILE  #: may another machine use the device?
         self.vendor, self.model, self.serial = hardware
+        self.sr_type, self.pbd_config = sr_type, pbd_config
         #: drops what this machine remembers of the LUN, after a write and the end of `device`; returns what to tell
         self.refresh = refresh
 

@@ -30,6 +30,8 @@ from relvmoiscsi.lun.gate import GatedDevice, SessionGate, StepDeadline
 from relvmoiscsi.lun.guard import CommandGuard, ReadGuard
 from relvmoiscsi.lun.lun_url import FORM, Url
 from relvmoiscsi.lun.opened import ISCSI_LUN, Guard, LunSource, OpenLun, Permission, agreed
+from relvmoiscsi.portal import DEFAULT_PORT
+from relvmoiscsi.sr_types import ISCSI_SR
 from relvmoiscsi.wording import shell_command
 
 REPLACEMENT_TIMEOUT_SECONDS = 120.0  #: for a batch of reads or writes, and for a login
@@ -168,8 +170,13 @@ class UrlSource(LunSource):
         if permission is not None:
             of_lun = CommandGuard(self.name, scsi_id, permission, self.host)
         info, gated = device.info, GatedDevice(device, SessionGate(steps, self._deadline))
-        hardware = (info.vendor, info.model, info.serial)
-        return OpenLun(gated, ISCSI_LUN, scsi_id, of_lun, hardware, refresh)
+        hardware, portal = (info.vendor, info.model, info.serial), self.url.portal
+        config = {"target": portal.host, "targetIQN": self.url.iqn}
+        if portal.port != DEFAULT_PORT:
+            config["port"] = str(portal.port)
+        if self._credentials.user:
+            config["chapuser"] = self._credentials.user
+        return OpenLun(gated, ISCSI_LUN, scsi_id, of_lun, hardware, refresh, ISCSI_SR, config)
 
     @contextmanager
     def _at_target(self) -> Iterator[None]:

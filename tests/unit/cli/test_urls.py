@@ -180,14 +180,14 @@ def test_a_person_types_the_scsi_id(command, one_lun, type_in):
     assert "xe sr-param-set uuid=<new SR> " + " ".join(options) + "\n" in page
 
 
-def test_the_next_steps_after_a_login_with_chap_have_places_for_its_user_and_secret(command, clone, chap_file):
+def test_the_next_steps_after_a_login_with_chap_have_its_user_and_a_place_for_its_secret(command, clone, chap_file):
     with serving(clone, chap=ALICE) as target:
         where = url(target, 0)
         ran = command("resignature", where, *ANYHOW, "--chap-file", chap_file)
         assert ran.status == 0, ran.err
         assert f"next: relvmoiscsi check --chap-file {chap_file} {where}" in ran.out.splitlines()
         (create,) = [line for line in ran.out.splitlines() if "xe pbd-create" in line]
-        assert " device-config:chapuser=USER device-config:chappassword_secret=SECRET " in create
+        assert f" device-config:chapuser={ALICE.user} device-config:chappassword_secret=SECRET" in create
         assert "SECRET is the UUID that `xe secret-create" in ran.out
         checked = command("check", where, "--chap-file", chap_file).out
         assert "next: " + compare(f"--chap-file {chap_file} {where}") in checked
