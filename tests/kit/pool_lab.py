@@ -46,6 +46,11 @@ VOLUMES = [
 ]
 
 
+def locks(lab):
+    """The keys of the locks that clients have in the pool."""
+    return [key for key in lab.pool.db.get("pool", lab.pool.pool, "other_config") if key.startswith(lock.KEY)]
+
+
 class Lab:
     """Two originals in use, "Production" and "Testing", and as many clones of each as a test wants."""
 

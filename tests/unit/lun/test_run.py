@@ -20,8 +20,9 @@ from kit.cuts import (
 from kit.forged_record import forge_record
 from kit.outcome import Unguarded, opened
 from relvmoiscsi import engine
-from relvmoiscsi.engine import AlreadyDone, Prepared
-from relvmoiscsi.errors import DeviceError, Refused, Unfinished
+from relvmoiscsi.device import ForwardingDevice
+from relvmoiscsi.engine import AlreadyDone, OneVdiRequest, Prepared
+from relvmoiscsi.errors import DeviceError, Refused, RelvmoiscsiError, Unfinished, UsageError
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.opened import LunSource
 from relvmoiscsi.lun.run import Recovery
@@ -35,7 +36,7 @@ class Caller(Unguarded):
     """Consents to everything but `no`, and remembers."""
 
     def __init__(self, no=None, raises=None):
-        self.said, self.why, self._no, self._raises = [], [], no, raises
+        self.said, self.why, self.replaced, self._no, self._raises = [], [], [], no, raises
 
     def consent(self, _lun, proposal):
         if isinstance(proposal, Recovery):
@@ -52,6 +53,7 @@ class Caller(Unguarded):
     @contextmanager
     def held(self, vg_names, replaced):
         self.said.append("locked")
+        self.replaced.append(tuple(replaced))
         yield
         self.said.append("released")
 
@@ -111,6 +113,50 @@ def test_a_run_that_was_cut_behind_its_commit_is_finished_with_its_own_ids(known
 
     assert caller.said == [*FINISHES]
     assert outcome.was_cut and outcome.result.ids.new_sr == sr_of(DONE)
+    assert engine.inspect(disk).state == engine.RESIGNATURED
+
+
+@pytest.mark.parametrize(
+    "lun, known, replaced",
+    [
+        (CUT, SCSI_ID, [(sr_of(ONE),), (sr_of(ONE),)]),
+        (COMMITTED, OTHER_SCSI_ID, [(sr_of(ONE), sr_of(DONE)), (sr_of(ONE),)]),
+        (COMMITTED, SCSI_ID, [()]),
+        (CUT_UNDO, SCSI_ID, [()]),
+        (COMMITTED_UNDO, SCSI_ID, [(), (sr_of(ONE),)]),
+    ],
+)
+def test_under_the_locks_the_pool_hears_of_each_sr_that_a_step_takes_off_the_lun(lun, known, replaced):
+    """What is finished takes nothing off: since the commit, the LUN holds the other SR."""
+    caller = Caller()
+    resignature(lun.copy(), caller, known)
+    assert caller.replaced == replaced
+
+
+@pytest.mark.parametrize("known", [OTHER_SCSI_ID, SCSI_ID])
+def test_a_run_to_one_vdi_that_was_cut_on_another_lun_is_finished_and_the_copy_gets_ids_of_its_own(known):
+    """One VDI is not undone after the commit: the snapshots are gone."""
+    one, lun, caller = OneVdiRequest(), image("a chain"), Caller()
+    disk, of_the_run = cut_before(lun, SWITCHED, one=one).copy(), sr_of(done(lun, one=one))
+
+    outcome = resignature(disk, caller, known, one=one)
+
+    assert caller.said[:3] == [*FINISHES] and caller.why == []
+    if known == SCSI_ID:
+        assert (len(caller.said), outcome.was_cut, sr_of(disk)) == (3, True, of_the_run)
+    else:
+        assert caller.said[3] == "agrees to a new run" and not outcome.was_cut
+        assert outcome.result.ids.sr == of_the_run and sr_of(disk) not in (of_the_run, sr_of(lun))
+
+
+def test_a_run_that_was_finished_with_a_vdi_that_was_to_be_left_behind_is_no_success():
+    lun = image("a chain")
+    disk, uuid = cut_before(lun, SWITCHED).copy(), next(iter(engine.inspect(lun).lun.disks()))
+
+    with pytest.raises(Refused, match="which was to be left behind") as caught:
+        resignature(disk, Caller(), without=(uuid,))
+
+    assert caught.value.disk_state == "The resignature that was cut was finished."
     assert engine.inspect(disk).state == engine.RESIGNATURED
 
 
@@ -194,6 +240,7 @@ def test_what_is_said_of_the_disk_behind_a_run_that_was_taken_back_says_that():
                 said.add(error.disk_state.replace(shlex.quote(CUT.name), "DEV").replace(CUT.name, "DEV"))
             else:
                 assert "as it was" not in error.disk_state
+                assert error.disk_state != "Nothing was written." or failing.base == CUT
         if not failing.failed:
             break
     assert said == {
@@ -203,6 +250,34 @@ def test_what_is_said_of_the_disk_behind_a_run_that_was_taken_back_says_that():
         "The resignature that was cut was rolled back. The resignature of DEV was begun and may be unfinished: once "
         "the device answers, `relvmoiscsi recover DEV` finishes it or rolls it back.",
     }
+
+
+class Recovered(ForwardingDevice):
+    """A LUN whose cut run another host finishes before read number `at`."""
+
+    def __init__(self, at):
+        super().__init__(COMMITTED.copy())
+        self.left = at
+
+    def read(self, ranges):
+        self.left -= 1
+        if self.left == 0:
+            self._device = DONE.copy()
+        return super().read(ranges)
+
+
+def test_a_run_that_another_host_finishes_meanwhile_is_found_done_or_is_an_error_and_never_a_bug():
+    found = set()
+    for number in range(1, 200):
+        disk, caller = Recovered(number), Caller()
+        try:
+            outcome = resignature(disk, caller)
+        except RelvmoiscsiError as error:
+            outcome = error
+        found.add((type(outcome).__name__, *caller.said))
+        if disk.left > 0:
+            break
+    assert ("AlreadyDone",) in found and ("CompletedRun", *FINISHES) in found
 
 
 # --- a record of a stranger
@@ -245,6 +320,40 @@ def resignature_of_a_command(disk, caller):
 
 def plan_of_a_command(disk, caller):
     run.plan_of(Of(disk, caller), None, engine.ResignatureRequest(), entropy("ids"))
+
+
+@pytest.mark.parametrize("sr_uuid", ["x", sr_of(ONE).upper(), 1])
+def test_a_request_that_cannot_be_meant_is_told_before_the_lun_is_opened(sr_uuid):
+    """Also for a LUN that is resignatured already, which no plan would look at."""
+
+    class Closed(Of):
+        def opened_to_read(self, permission=None):
+            raise AssertionError("it was opened")
+
+    asked = engine.ResignatureRequest(sr_uuid=sr_uuid)
+    with pytest.raises(UsageError, match="UUID.*Nothing was written.$"):
+        run.resignature_of(Closed(DONE, Caller()), None, asked, entropy("ids"), Caller().consent)
+
+
+@pytest.mark.parametrize(
+    "lun, work",
+    [
+        (DONE, lambda source: run.undo(source, None, entropy("ids"), None)),
+        (DONE, lambda source: run.recover(source, None, None)),
+        (CUT, lambda source: run.recover(source, None, None)),
+        (COMMITTED, lambda source: run.recover(source, None, None)),
+    ],
+)
+def test_a_dry_run_whose_read_fails_says_that_nothing_was_written(lun, work):
+    for n in range(1, 500):
+        failing = FailingDisk(lun.copy(), n)
+        try:
+            work(Of(failing, Caller()))
+        except DeviceError as error:
+            assert error.disk_state == "Nothing was written."
+        if not failing.failed:
+            break
+    assert 5 < n < 500 and failing.base == lun
 
 
 def recover_dry(disk, caller):

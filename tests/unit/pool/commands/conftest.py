@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The commands of `relvmoiscsi pool` in this process, and Ctrl-C at a call of the pool."""
+"""The commands of `relvmoiscsi pool` in this process, Ctrl-C at a call of the pool, and a pool for commands on LUNs."""
 
 import signal
 import threading
 
 import pytest
+
+from kit.lun_world import World
+from kit.pool_lab import Image, Lab
 
 
 @pytest.fixture
@@ -38,3 +41,43 @@ def interrupts():
 
     yield at
     assert not left, "it was not interrupted"
+
+
+# --- a pool with two SRs, a clone, and a copy that is attached
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+@pytest.fixture(scope="session")
+def image_of_originals():
+    world = World()
+    with world.pool(hosts=("xs1", "xs2")) as pool:
+        made = Lab(world, pool)
+        made.original("Production")
+        made.original("Testing")
+        return Image(made)
+
+
+@pytest.fixture
+def lab(world, name_pool, image_of_originals):
+    with world.pool(hosts=("xs1", "xs2")) as pool:
+        made = Lab(world, pool)
+        image_of_originals.put(made)
+        name_pool(pool)
+        yield made
+
+
+@pytest.fixture
+def clone(lab):
+    return lab.clone("Production")
+
+
+@pytest.fixture
+def copy(clone, pool_command):
+    """The SR of the clone, with the name "a copy"."""
+    ran = pool_command("attach", clone, "--yes", "--name", "a copy")
+    assert ran.status == 0 and "next: relvmoiscsi pool clone --all --isolated night 'a copy'" in ran.out.splitlines()
+    return "a copy"

@@ -1,57 +1,21 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """`relvmoiscsi pool`: what it prints, how it ends, whom it asks."""
 
-import errno
 import json
 import re
-import signal
-import sys
-import threading
 
 import pytest
 
 from kit.build_lvm import replace_in_text
-from kit.lun_world import World
 from kit.pool.errors import XenError
-from kit.pool_fakes import until
-from kit.pool_lab import IQN, TARGET, Image, Lab, sr_disk
-from kit.streams import Unwritable
-from relvmoiscsi import wording
+from kit.pool_lab import IQN, TARGET, locks, sr_disk
 from relvmoiscsi.errors import NotFound
-from relvmoiscsi.pool import attach, hosts, jobs, lock, progress
-from relvmoiscsi.pool import calls as pool_calls
-from relvmoiscsi.pool.calls import PoolFailure
-from relvmoiscsi.pool.commands import discard_command, lun_commands, secrets_command
+from relvmoiscsi.pool import attach, lock
 from relvmoiscsi.pool.commands import pool_command as unlocking
 from relvmoiscsi.pool.connection import connect
-from relvmoiscsi.pool.vms import forget
 
 GONE = "db0cd78a-53f4-4682-a7b3-6e2f53d22f96"
 NO_LUN = NotFound("The LUN did not appear.", "ISCSIDevice")
-
-
-@pytest.fixture
-def world():
-    return World()
-
-
-@pytest.fixture(scope="session")
-def image_of_originals():
-    world = World()
-    with world.pool(hosts=("xs1", "xs2")) as pool:
-        made = Lab(world, pool)
-        made.original("Production")
-        made.original("Testing")
-        return Image(made)
-
-
-@pytest.fixture
-def lab(world, name_pool, image_of_originals):
-    with world.pool(hosts=("xs1", "xs2")) as pool:
-        made = Lab(world, pool)
-        image_of_originals.put(made)
-        name_pool(pool)
-        yield made
 
 
 def test_a_copy_whose_mark_names_another_lun_than_its_pbds_is_not_discarded(lab, copy, clone, pool_command):
@@ -67,19 +31,6 @@ def test_a_copy_whose_mark_names_another_lun_than_its_pbds_is_not_discarded(lab,
     db.set("SR", sr, "other_config", {**config, "relvmoiscsi:scsi-id": clone})
     ran = pool_command("discard", copy, "--yes")
     assert ran.status == 0 and f"next: remove the LUN {clone} on the array" in ran.out and original not in ran.out
-
-
-@pytest.fixture
-def clone(lab):
-    return lab.clone("Production")
-
-
-@pytest.fixture
-def copy(clone, pool_command):
-    """The SR of the clone, with the name "a copy"."""
-    ran = pool_command("attach", clone, "--yes", "--name", "a copy")
-    assert ran.status == 0 and "next: relvmoiscsi pool clone --all --isolated night 'a copy'" in ran.out.splitlines()
-    return "a copy"
 
 
 def test_a_name_that_looks_like_an_option_is_a_name_in_the_next_command(clone, pool_command):
@@ -391,162 +342,6 @@ def test_a_map_that_cannot_be_written_or_of_an_earlier_run_is_told_before_the_wo
     assert path.read_text() == "of another run"
 
 
-# --- Ctrl-C
-
-
-def states(ran):
-    return {row["worked_on"]: (row["progress"], row["detail"]) for row in ran.json["so_far"]}
-
-
-@pytest.mark.processes
-def test_an_interrupted_run_gives_json_as_well(lab, pool_command, interrupts):
-    interrupts(lab.pool, ("SR.get_all_records", 1))
-    ran = pool_command("luns", "--json")
-    error = ran.json["error"]
-    assert (ran.status, error["class"], error["message"], error["advice"]) == (130, "Interrupted", "Interrupted.", "")
-    assert (error["disk_state"], ran.json["so_far"]) == ("Nothing was changed.", [])
-
-
-UNDER_WAY, NOT_BEGUN, INTRODUCED = "under way", ("not begun", None), ("under way", "introduce: done")
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize(
-    ("method", "expected"),
-    [
-        ("Async.SR.create", [INTRODUCED, (UNDER_WAY, "resignature"), NOT_BEGUN]),
-        ("SR.introduce", [INTRODUCED, (UNDER_WAY, "introduce"), NOT_BEGUN]),
-        ("Async.SR.scan", [("done", "attach"), (UNDER_WAY, "attach"), INTRODUCED]),
-    ],
-)
-def test_attach_that_is_interrupted_says_how_far_each_lun_is(lab, pool_command, interrupts, method, expected):
-    clones = [lab.clone(name) for name in ("Production", "Testing", "Production")]
-    words = ["attach", *clones, "--yes", "--jobs", "1"]
-    interrupts(lab.pool, (method, 2))
-    ran = pool_command(*words, "--json")
-    assert ran.status == 130 and states(ran) == dict(zip(clones, expected))
-    assert "Repeat the command to resume." in ran.json["error"]["disk_state"]
-    if method == "SR.introduce":
-        interrupts(lab.pool, ("SR.introduce", 1))
-        assert pool_command(*words).err.splitlines()[-1] == (
-            f"relvmoiscsi: Interrupted. Started; the pool may still finish this work: {clones[0]} (introduce: done), "
-            f"{clones[1]} (introduce). Not started: {clones[2]}. Repeat the command to resume."
-        )
-    assert pool_command(*words).status == 0
-
-
-WORK = ("SR.introduce", 1)
-RELEASE = ("host.get_servertime", 3)  #: by the lock, at the beginning twice
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize(
-    ("number", "moments"),
-    [
-        (signal.SIGINT, [WORK, ("host.get_servertime", 1)]),
-        (signal.SIGINT, [RELEASE]),
-        (signal.SIGTERM, [WORK]),
-        (signal.SIGHUP, [WORK]),
-    ],
-)
-def test_ctrl_c_at_any_time_a_kill_and_a_closed_terminal_leave_no_lock(
-    lab, clone, pool_command, interrupts, number, moments
-):
-    """Of `timeout`, of systemd, of an SSH connection that was lost: what was done is said, and no lock stays."""
-    before = signal.getsignal(number)
-    interrupts(lab.pool, *moments, number=number)
-    ran = pool_command("attach", clone, "--yes")
-    assert ran.status == 130 and ("Repeat the command to resume." in ran.err or moments == [RELEASE])
-    assert signal.getsignal(number) == before and locks(lab) == []
-    assert pool_command("attach", clone, "--yes").status == 0
-
-
-@pytest.fixture
-def hung(lab, monkeypatch):
-    """A task for this call stays pending, as behind a host that has died, until the end of the test."""
-    release, start = threading.Event(), lab.pool.api._start
-
-    def hang(method, begun=lambda: None):
-        real = lab.answer(method, lambda *words: (release.wait(60), real(*words))[1])
-
-        def started(name, function, params):
-            lab.pool.api.tasks_end_at_once = name != "Async." + method
-            if not lab.pool.api.tasks_end_at_once:
-                begun()
-            return start(name, function, params)
-
-        lab.pool.api._start = started
-
-    yield hang
-    release.set()
-    until(lambda: lab.pool.is_at_rest)
-
-
-@pytest.mark.parametrize(
-    ("method", "words"), [("PBD.plug", ["attach"]), ("SR.create", ["attach"]), ("PBD.unplug", ["discard"])]
-)
-def test_a_task_that_never_ends_ends_the_command_and_its_lock(
-    lab, clone, pool_command, hung, monkeypatch, method, words
-):
-    monkeypatch.setattr(hosts, "MEMBER_SECONDS", 0.1)
-    monkeypatch.setattr(forget, "MEMBER_SECONDS", 0.1)
-    monkeypatch.setattr(pool_calls, "QUIET_SECONDS", 0.1)
-    if words == ["discard"]:
-        assert pool_command("attach", clone, "--yes", "--name", "a copy").status == 0
-        clone = "a copy"
-    hung(method)
-    ran = pool_command(*words, clone, "--yes")
-    text = ran.out + ran.err
-    assert ran.status and re.search(method + r" (did not end within|made no progress for) 0 s and continues", text)
-    (task,) = lab.pool.db.records("task", status="pending").values()
-    assert f"`xe task-cancel uuid={task['uuid']}`" in text and locks(lab) == []
-
-
-@pytest.mark.processes
-def test_ctrl_c_ends_the_wait_for_a_task_that_never_ends_and_leaves_no_lock(lab, clone, pool_command, hung, interrupts):
-    hung("PBD.plug", lambda: interrupts(lab.pool, ("event.from", 1)))
-    ran = pool_command("attach", clone, "--yes")
-    assert ran.status == 130 and "Repeat the command to resume." in ran.err and locks(lab) == []
-
-
-@pytest.mark.processes
-def test_several_at_once_that_are_interrupted(lab, pool_command, interrupts):
-    """What comes of the others when the session has ended is not told: it is not known."""
-    clones = [lab.clone(name) for name in ("Production", "Testing", "Production")]
-    interrupts(lab.pool, ("Async.PBD.plug", 2))
-    found = states(pool_command("attach", *clones, "--yes", "--json"))
-    assert set(found) == set(clones) and "failed" not in {state for state, _ in found.values()}
-
-
-@pytest.mark.processes
-def test_discard_that_is_interrupted_says_how_far_each_copy_is(lab, pool_command, interrupts, monkeypatch):
-    monkeypatch.setattr(jobs, "MOST", 1)
-    for name in ("Production", "Testing"):
-        pool_command("attach", lab.clone(name), "--yes", "--name", "{sr} copy", "--leave-others")
-    before = lab.pool.db.refs("SR")
-    interrupts(lab.pool, ("SR.forget", 2))
-    ran = pool_command("discard", "--all", "--yes", "--json")
-    assert ran.status == 130 and len(lab.pool.db.refs("SR")) == len(before) - 1
-    found = {name.split('"')[1]: state for name, (state, _) in states(ran).items()}
-    assert found == {"Production copy": "done", "Testing copy": UNDER_WAY}
-    assert pool_command("discard", "--all", "--yes").status == 0 and len(lab.pool.db.refs("SR")) == len(before) - 2
-
-
-@pytest.mark.parametrize("words", [["attach", "--all"], ["discard", "--all"]])
-def test_at_the_question_nothing_was_changed(lab, copy, pool_command, monkeypatch, type_in, words):
-    lab.clone("Testing")
-    before = lab.summary()
-
-    def stopped(*_):
-        raise KeyboardInterrupt
-
-    for module in (lun_commands, discard_command):
-        monkeypatch.setattr(module, "ask", stopped)
-    type_in("")
-    ran = pool_command(*words)
-    assert ran.status == 130 and ran.err.endswith("Interrupted. Nothing was changed.\n") and lab.summary() == before
-
-
 # --- the question
 
 
@@ -643,157 +438,6 @@ def test_chap_of_the_command_line(lab, world, pool_command, tmp_path):
     assert not any(call.startswith("secret.get_all_records") for call in lab.pool.api.calls)
 
 
-# --- how far it is
-
-
-def test_in_a_terminal_there_is_a_bar_for_each_lun_at_work(monkeypatch, terminal):
-    bars = []
-
-    class Tqdm:
-        def __init__(self, **options):
-            self.options, self.n, self.is_closed = options, 0, False
-            bars.append(self)
-
-        def refresh(self):
-            self.shown = f"{self.n} of {self.total}"
-
-        def close(self):
-            self.is_closed = True
-
-    monkeypatch.setattr(progress, "_tqdm", lambda: Tqdm)
-    with progress.shown(terminal, {"a": 2, "b": 2}, 2) as tell:
-        for what in (("a", "resignature", "begun"), ("b", "resignature", "begun"), ("a", "resignature", "over")):
-            tell(*what)
-        tell("a", "attach", "begun")
-        assert bars[0].shown == "1 of 4"
-        tell("b", "resignature", "ended")  # it has no more steps
-
-    assert [bar.options["position"] for bar in bars] == [0, 1, 2, 1]
-    assert bars[0].shown == "1 of 2" and all(bar.is_closed for bar in bars)
-
-
-@pytest.mark.parametrize(
-    "steps, jobs, told",
-    [
-        (
-            {"a": 2},
-            1,
-            [("a", "resignature", "over", True), ("a", "attach", "begun", True), ("a", "attach", "over", False)],
-        ),
-        # it had its identities already; with two at a time, the first end tells no rate
-        ({"a": 1, "b": 2}, 1, [("a", "attach", "over", True), ("b", "resignature", "over", True)]),
-        ({"a": 1, "b": 2}, 2, [("a", "attach", "over", False), ("b", "resignature", "over", True)]),
-        # what has failed is no work done, and has no steps left
-        ({"a": 2, "b": 1}, 1, [("a", "resignature", "ended", False), ("b", "attach", "over", False)]),
-        ({"a": 2, "b": 2}, 1, [("b", "resignature", "over", True), ("b", "attach", "ended", True)]),
-    ],
-)
-def test_without_the_library_a_terminal_has_lines_with_the_remaining_time(monkeypatch, terminal, steps, jobs, told):
-    monkeypatch.setitem(sys.modules, "tqdm", None)
-    monkeypatch.setattr(wording, "ESTIMATE_SECONDS", 0)
-    words = {"begun": "started", "over": "finished", "ended": "failed"}
-    with progress.shown(terminal, steps, jobs) as tell:
-        for lun, step, how, _ in told:
-            tell(lun, step, how)
-
-    lines = [line.partition(",") for line in terminal.getvalue().splitlines()]
-    assert [(line, left.endswith(" left")) for line, _, left in lines] == [
-        (f"relvmoiscsi: {lun} {step} {words[how]}", has_left) for lun, step, how, has_left in told
-    ]
-
-
-def test_a_lost_terminal_stops_no_attach_and_a_failure_between_two_steps_is_told(lab, pool_command, monkeypatch):
-    """The probe behind a resignature fails. Whoever ran the command over ssh is gone."""
-
-    stderr, clones = Unwritable(errno.EPIPE), [lab.clone(name) for name in ("Production", "Testing")]
-    identified = attach.identified
-
-    def probed(calls, pool, lun):
-        if lun.scsi_id == clones[0]:
-            raise PoolFailure("The probe has failed.")
-        return identified(calls, pool, lun)
-
-    monkeypatch.setattr(attach, "identified", probed)
-    monkeypatch.setattr(sys, "stderr", stderr)
-    ran = pool_command("attach", *clones, "--yes", "--leave-others")
-    assert ran.status == 9 and f"{clones[1]}: attached" in ran.out, ran.out
-    assert f"relvmoiscsi: {clones[0]} resignature failed\n" in stderr.tried
-
-
-# --- secrets
-
-
-def killed(lab):
-    """A Secret that a run has left which was killed long ago."""
-    return lab.pool.db.create("secret", value="x", other_config={"relvmoiscsi:run": "20260101T000000Z one"})
-
-
-def test_what_killed_runs_have_left_is_cleaned_where_somebody_says_so(lab, world, clone, pool_command):
-    left = killed(lab)
-    assert not pool_command("luns").err
-    ran = pool_command("attach", clone, "--dry-run", "--clean-secrets")
-    assert "1 Secrets of killed runs would be destroyed" in ran.err and left in lab.pool.db.refs("secret")
-    ran = pool_command("attach", clone, "--yes", "--clean-secrets")
-    assert "1 Secrets of killed runs were destroyed" in ran.err and left not in lab.pool.db.refs("secret")
-
-    lab.pool.api.host_plugins.functions["relvmoiscsi"] = world.plugin
-    left = killed(lab)  # and where no target is asked
-    assert "1 Secrets of killed runs were destroyed" in pool_command("luns", "--hba", "--clean-secrets").err
-    assert left not in lab.pool.db.refs("secret")
-
-
-def test_the_answer_is_not_lost_when_secrets_cannot_be_cleaned(lab, clone, pool_command):
-    def before(method, params):
-        if method == "secret.get_all":
-            raise XenError("RBAC_PERMISSION_DENIED", method, "No permission in user session")
-
-    lab.pool.api.before = before
-    ran = pool_command("attach", clone, "--yes", "--json", "--clean-secrets")
-    assert ran.status == 0 and ran.json["attach_results"][0]["status"] == "attached"
-    assert "could not be destroyed: The user of this session may not call secret.get_all" in ran.err
-
-
-@pytest.fixture
-def orphan(lab):
-    """A Secret that a call has left, with a password that no SR has any more."""
-    return lab.pool.db.create("secret", value="of a volume")
-
-
-@pytest.fixture
-def secrets(pool_command, tmp_path):
-    """`relvmoiscsi pool secrets` with that password."""
-    (tmp_path / "password").touch(0o600)
-    (tmp_path / "password").write_text("of a volume\n")
-    return lambda *words: pool_command("secrets", "--chap-password-file", tmp_path / "password", *words)
-
-
-def test_secrets_of_nobody_are_listed_and_left_without_a_yes(lab, pool_command, orphan, secrets, type_in, monkeypatch):
-    monkeypatch.setattr(secrets_command.time, "sleep", lambda _: pytest.fail("nobody has agreed"))
-    uuid, ran = lab.pool.db.get("secret", orphan, "uuid"), secrets()
-    assert (ran.status, ran.out.splitlines()[0]) == (0, uuid)
-    assert "1 Secrets hold a CHAP password and are unused; --remove destroys the Secrets." in ran.out
-    assert secrets("--json").json == {"secrets": [uuid], "removed": False}
-    assert "no unused Secret" in pool_command("secrets").out
-    assert secrets("--remove").status == 2
-    type_in("no\n")
-    ran = secrets("--remove")
-    assert ran.status == 4 and uuid in ran.err and lab.pool.db.exists("secret", orphan)
-
-
-def test_secrets_are_removed_after_a_second_look(lab, orphan, secrets, monkeypatch):
-    """The one of a call that was under way is gone, or named, by then."""
-    young, waits = lab.pool.db.create("secret", value="of a volume"), []
-
-    def sleep(seconds):
-        waits.append(seconds)
-        lab.pool.db.set("pool", lab.pool.pool, "other_config", {"call": young})
-
-    monkeypatch.setattr(secrets_command.time, "sleep", sleep)
-    ran = secrets("--remove", "--yes")
-    assert (ran.status, ran.out, waits) == (0, "1 Secrets were destroyed.\n", [300.0])
-    assert lab.pool.db.exists("secret", young) and not lab.pool.db.exists("secret", orphan)
-
-
 # --- the lock
 
 
@@ -804,10 +448,6 @@ def locked(lab):
     with connect(lab.where()) as calls:
         lock.Held(calls, [copy.scsi_id], "restore").take()
     return copy
-
-
-def locks(lab):
-    return [key for key in lab.pool.db.get("pool", lab.pool.pool, "other_config") if key.startswith(lock.KEY)]
 
 
 @pytest.mark.parametrize("more", ["--yes", "--dry-run"])
