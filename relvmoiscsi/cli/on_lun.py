@@ -6,6 +6,7 @@ The parser's namespace ends in the constructor of a command.
 
 import argparse
 import os
+import re
 from typing import Any, Dict, List, Optional, Type
 
 from relvmoiscsi import engine, report
@@ -31,7 +32,7 @@ from relvmoiscsi.lun.run import Proposal
 from relvmoiscsi.lun.source import is_path, source_of, verify_word
 from relvmoiscsi.portal import DEFAULT_PORT
 from relvmoiscsi.sr_types import HBA_SR, ISCSI_SR
-from relvmoiscsi.wording import human_size, printable, shell_command
+from relvmoiscsi.wording import human_size, printable, quoted, shell_command
 
 HOST = THIS_HOST
 
@@ -113,7 +114,7 @@ class WriteCommand(DeviceCommand, Asked):
         if proposal.pool.is_overridden and proposal.pool.objection is not None:
             warn_of_override(lun.name, proposal.pool.objection)
         if not self.yes:
-            say(f"{lun.name} will be changed:")
+            say(f"{quoted(lun.name)} will be changed:")
             tell("\n".join(identification(lun, proposal).lines()))
 
     def tell_objection(self, source: LunSource, lun: OpenLun, proposal: Proposal) -> None:
@@ -276,11 +277,13 @@ def file_word(path: str) -> str:
 def device_word(word: str) -> str:
     """Return the argument, as `file_word` does for a path.
 
-    Raises ArgumentTypeError for an empty word, as of a script whose variable is not set, and for a malformed URL; the
-    message does not repeat the URL.
+    Raises ArgumentTypeError for an empty word, as of a script whose variable is not set, for a control character, which
+    would break the lines of each message with the name, and for a malformed URL; the message does not repeat the URL.
     """
     if not word.strip():
         raise argparse.ArgumentTypeError("the name of the device is empty")
+    if re.search("[\0-\x1f\x7f-\x9f]", word):
+        raise argparse.ArgumentTypeError("the name of the device has a control character: give a link to the device")
     try:
         verify_word(word)
     except UsageError as problem:
