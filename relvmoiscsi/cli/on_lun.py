@@ -7,7 +7,7 @@ The parser's namespace ends in the constructor of a command.
 import argparse
 import os
 import re
-from typing import Any, Dict, List, Optional, Type
+from typing import Any, Dict, List, Optional, Tuple, Type
 
 from relvmoiscsi import engine, report
 from relvmoiscsi.cli.map_out import new_file
@@ -32,7 +32,7 @@ from relvmoiscsi.lun.run import Proposal
 from relvmoiscsi.lun.source import is_path, source_of, verify_word
 from relvmoiscsi.portal import DEFAULT_PORT
 from relvmoiscsi.sr_types import HBA_SR, ISCSI_SR
-from relvmoiscsi.wording import human_size, printable, quoted, shell_command
+from relvmoiscsi.wording import command_words, human_size, printable, quoted, shell_command
 
 HOST = THIS_HOST
 
@@ -71,13 +71,25 @@ class DeviceCommand:
     def run(self) -> Answer:
         raise NotImplementedError
 
+    def command_words(self, own: str, *names: str, **options: Optional[str]) -> Tuple[str, ...]:
+        """Return the words of a command on LUNs, as `wording` does, with the options of the login if one is a URL."""
+        are_paths = all(map(is_path, [*names, *filter(None, options.values())]))
+        return command_words(own, *names, **options, **({} if are_paths else self.login))
+
+    def shell_command(self, own: str, *names: str, **options: Optional[str]) -> str:
+        return quoted(*self.command_words(own, *names, **options))
+
+    def how_to_tell(self) -> str:
+        """Return the sentence on how to see the state of the LUN."""
+        return f"`{self.shell_command('relvmoiscsi show', self.device)}` shows the state of {self.device}."
+
     def next_step(self, state: str, run: Optional[engine.Run] = None) -> str:
         """Return the next step with a LUN in this state, after this run. One VDI cannot be compared."""
         if state != engine.RESIGNATURED:
-            return shell_command("relvmoiscsi resignature", self.device, **self.login)
+            return self.shell_command("relvmoiscsi resignature", self.device)
         if run is not None and run.one is not None:
             return ATTACH_IT
-        check = shell_command("relvmoiscsi check", self.device, **self.login)
+        check = self.shell_command("relvmoiscsi check", self.device)
         return f"compare the clone with its original: add --original, and the device of the original, to `{check}`"
 
     def source(self, word: str) -> LunSource:
@@ -155,18 +167,16 @@ class WriteCommand(DeviceCommand, Asked):
             lines.append(NOT_BESIDE)
         elif not again:
             lines += self._attach_lines(lun, result)
-        step = again or shell_command(
-            "relvmoiscsi check" if is_new else "relvmoiscsi resignature", self.device, **self.login
-        )
+        step = again or self.shell_command("relvmoiscsi check" if is_new else "relvmoiscsi resignature", self.device)
         done = self.done(headline, result.state)
         return Answer(completed_facts(lun, outcome), "\n".join(lines), done=done, next_steps=[step])
 
     def done(self, headline: str, state: str) -> str:
         """Return what a run did, and the command that prints it again, for a result that cannot be printed."""
         if state == engine.RESIGNATURED:
-            again = shell_command("relvmoiscsi map", device=self.device, **self.login)
+            again = self.shell_command("relvmoiscsi map", device=self.device)
             return f"{headline} `{again}` prints the ids."
-        return f"{headline} `{shell_command('relvmoiscsi show', self.device, **self.login)}` shows the state."
+        return f"{headline} `{self.shell_command('relvmoiscsi show', self.device)}` shows the state."
 
     def _attach_lines(self, lun: OpenLun, result: engine.Result) -> List[str]:
         """Return the commands that attach the new SR after a check, with its values.
@@ -229,10 +239,13 @@ def on_lun(command: Type[DeviceCommand]) -> Command:
     def run_it(arguments: argparse.Namespace) -> Answer:
         made = command(arguments)
         made.verify()
-        look = f"`{shell_command('relvmoiscsi show', made.device, **made.login)}` shows the state of {made.device}."
         with new_file(getattr(arguments, "map_out", None), arguments.command) as finish:
             found = made.run()
-            return found if finish(found.facts, found.done or look) else found._replace(status=EXIT_NOT_PRINTED)
+            return (
+                found
+                if finish(found.facts, found.done or made.how_to_tell())
+                else found._replace(status=EXIT_NOT_PRINTED)
+            )
 
     return run_it
 
