@@ -11,7 +11,6 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # a type checker takes TYPE_CHECKING for true
-    from argparse import Namespace
     from typing import Any, List, Optional, Sequence
 
 EXIT_USAGE = 2  #: of UsageError, and of the argument parser
@@ -44,7 +43,11 @@ def main(argv: "Optional[Sequence[str]]" = None) -> int:
                     parser.print_help()
                     return EXIT_USAGE
                 arguments.words = ("relvmoiscsi", *words)
-                look = _how_to_tell(arguments)
+                look = ""
+                if hasattr(arguments, "device"):
+                    from relvmoiscsi.cli.on_lun import DeviceCommand  # noqa: PLC0415 - the parser has imported it
+
+                    look = " " + DeviceCommand(arguments).how_to_tell()
                 state = look or _AGAIN
                 from relvmoiscsi.cli.running import run_command  # noqa: PLC0415 - --help needs none of its imports
 
@@ -94,12 +97,3 @@ class _OneCtrlC:
 
         for number, before in self._before:
             signals.signal(number, before)
-
-
-def _how_to_tell(arguments: "Namespace") -> str:
-    """Return the sentence on how to see the state of the LUN of the command; "" for a command on no LUN."""
-    if not hasattr(arguments, "device"):
-        return ""
-    from relvmoiscsi.wording import shell_command  # noqa: PLC0415
-
-    return f" `{shell_command('relvmoiscsi show', arguments.device)}` shows the state of {arguments.device}."

@@ -10,6 +10,7 @@ from typing import Iterator, List, Tuple
 
 #: what a value or an argument is called if it is a file or a device
 _FILES = ("DEVICE", "DIR", "FILE")
+_WORDS = ("help", "version")  #: what `main` takes in the place of a command
 
 TABLES = """\
 # Completion of the words of relvmoiscsi(8) in {shell}. Made from the command's parser: --completion
@@ -89,18 +90,22 @@ SHELLS = {"bash": BASH, "zsh": ZSH}
 def script(shell: str, parser: argparse.ArgumentParser) -> str:
     """Return the script for one of `overview.SHELLS`. `parser` is the parser of all commands."""
     words, values = [], []
+    row = "        '{}') echo '{}' ;;"
     for name, each in parsers(parser):
         known: List[str] = []
         for action in each._actions:
             file = ["FILE"] if action.metavar in _FILES else []
             if isinstance(action, argparse._SubParsersAction):
-                known += [listed.dest for listed in action._choices_actions]
+                commands = [listed.dest for listed in action._choices_actions]
+                known += [*commands, *_WORDS]
+                helped = {f"{name} help".strip(), f"help {name}".strip()}
+                words += [row.format(asked, " ".join(commands)) for asked in sorted(helped)]
             elif action.help != argparse.SUPPRESS:
                 known += action.option_strings or file
             if action.option_strings and action.nargs != 0:
                 value = " ".join(map(str, action.choices or file))
-                values += [f"        '{name} {option}') echo '{value}' ;;" for option in action.option_strings]
-        words.append(f"        '{name}') echo '{' '.join(known)}' ;;")
+                values += [row.format(f"{name} {option}", value) for option in action.option_strings]
+        words.append(row.format(name, " ".join(known)))
     head = "#compdef relvmoiscsi\n" if shell == "zsh" else ""
     return head + TABLES.format(shell=shell, words="\n".join(words), values="\n".join(values)) + SHELLS[shell]
 

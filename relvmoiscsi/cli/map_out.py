@@ -19,6 +19,7 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, UsageError, in_state
 from relvmoiscsi.host.files import open_private, sync_directory
 from relvmoiscsi.host.own_path import NotOwn, NotOwnFile, verify_new
 from relvmoiscsi.json_answer import answer_text
+from relvmoiscsi.wording import printable
 
 
 @contextmanager
@@ -72,7 +73,8 @@ class _MapFile:
                 os.rename(file.name, self._path)
             sync_directory(os.path.dirname(self._path))
         except OSError as error:
-            say(f"The run is complete, but the map cannot be written to {self._path}: {error.strerror}. {look}")
+            lost = f"The run is complete, but the map cannot be written to {self._path}: {error.strerror}. {look}"
+            say(printable(lost))
             return False
         return True
 

@@ -5,7 +5,8 @@ The parser's namespace ends in the constructor of a command.
 """
 
 import argparse
-from typing import Any, Dict, List, Optional, Type
+import re
+from typing import Any, Dict, List, Optional, Tuple, Type
 
 from relvmoiscsi import engine, report
 from relvmoiscsi.cli.map_out import new_file
@@ -28,7 +29,7 @@ from relvmoiscsi.lun.opened import LunSource, OpenLun, Permission, SessionOption
 from relvmoiscsi.lun.run import Proposal
 from relvmoiscsi.lun.source import is_path, source_of, verify_word
 from relvmoiscsi.sr_types import HBA_SR, ISCSI_SR
-from relvmoiscsi.wording import human_size, printable, shell_command
+from relvmoiscsi.wording import command_words, human_size, printable, quoted, shell_command
 
 HOST = THIS_HOST
 
@@ -67,13 +68,25 @@ class DeviceCommand:
     def run(self) -> Answer:
         raise NotImplementedError
 
+    def command_words(self, own: str, *names: str, **options: Optional[str]) -> Tuple[str, ...]:
+        """Return the words of a command on LUNs, as `wording` does, with the options of the login if one is a URL."""
+        are_paths = all(map(is_path, [*names, *filter(None, options.values())]))
+        return command_words(own, *names, **options, **({} if are_paths else self.login))
+
+    def shell_command(self, own: str, *names: str, **options: Optional[str]) -> str:
+        return quoted(*self.command_words(own, *names, **options))
+
+    def how_to_tell(self) -> str:
+        """Return the sentence on how to see the state of the LUN."""
+        return f"`{self.shell_command('relvmoiscsi show', self.device)}` shows the state of {self.device}."
+
     def next_step(self, state: str, run: Optional[engine.Run] = None) -> str:
         """Return the next step with a LUN in this state, after this run. One VDI cannot be compared."""
         if state != engine.RESIGNATURED:
-            return shell_command("relvmoiscsi resignature", self.device, **self.login)
+            return self.shell_command("relvmoiscsi resignature", self.device)
         if run is not None and run.one is not None:
             return ATTACH_IT
-        check = shell_command("relvmoiscsi check", self.device, **self.login)
+        check = self.shell_command("relvmoiscsi check", self.device)
         return f"compare the clone with its original: add --original, and the device of the original, to `{check}`"
 
     def source(self, word: str) -> LunSource:
@@ -110,7 +123,7 @@ class WriteCommand(DeviceCommand, Asked):
         if proposal.pool.is_overridden and proposal.pool.objection is not None:
             warn_of_override(lun.name, proposal.pool.objection)
         if not self.yes:
-            say(f"{lun.name} will be changed:")
+            say(f"{quoted(lun.name)} will be changed:")
             tell("\n".join(identification(lun, proposal).lines()))
 
     def tell_objection(self, source: LunSource, lun: OpenLun, proposal: Proposal) -> None:
@@ -151,18 +164,16 @@ class WriteCommand(DeviceCommand, Asked):
             lines.append(NOT_BESIDE)
         elif not again:
             lines += self._attach_lines(lun, result)
-        step = again or shell_command(
-            "relvmoiscsi check" if is_new else "relvmoiscsi resignature", self.device, **self.login
-        )
+        step = again or self.shell_command("relvmoiscsi check" if is_new else "relvmoiscsi resignature", self.device)
         done = self.done(headline, result.state)
         return Answer(completed_facts(lun, outcome), "\n".join(lines), done=done, next_steps=[step])
 
     def done(self, headline: str, state: str) -> str:
         """Return what a run did, and the command that prints it again, for a result that cannot be printed."""
         if state == engine.RESIGNATURED:
-            again = shell_command("relvmoiscsi map", device=self.device, **self.login)
+            again = self.shell_command("relvmoiscsi map", device=self.device)
             return f"{headline} `{again}` prints the ids."
-        return f"{headline} `{shell_command('relvmoiscsi show', self.device, **self.login)}` shows the state."
+        return f"{headline} `{self.shell_command('relvmoiscsi show', self.device)}` shows the state."
 
     def _attach_lines(self, lun: OpenLun, result: engine.Result) -> List[str]:
         """Return the commands that attach the new SR after a check, with its values.
@@ -220,10 +231,13 @@ def on_lun(command: Type[DeviceCommand]) -> Command:
     def run_it(arguments: argparse.Namespace) -> Answer:
         made = command(arguments)
         made.verify()
-        look = f"`{shell_command('relvmoiscsi show', made.device, **made.login)}` shows the state of {made.device}."
         with new_file(getattr(arguments, "map_out", None), arguments.command) as finish:
             found = made.run()
-            return found if finish(found.facts, found.done or look) else found._replace(status=EXIT_NOT_PRINTED)
+            return (
+                found
+                if finish(found.facts, found.done or made.how_to_tell())
+                else found._replace(status=EXIT_NOT_PRINTED)
+            )
 
     return run_it
 
@@ -268,11 +282,13 @@ def file_word(path: str) -> str:
 def device_word(word: str) -> str:
     """Return the argument, as `file_word` does for a path.
 
-    Raises ArgumentTypeError for an empty word, as of a script whose variable is not set, and for a malformed URL; the
-    message does not repeat the URL.
+    Raises ArgumentTypeError for an empty word, as of a script whose variable is not set, for a control character, which
+    would break the lines of each message with the name, and for a malformed URL; the message does not repeat the URL.
     """
     if not word.strip():
         raise argparse.ArgumentTypeError("the name of the device is empty")
+    if re.search("[\0-\x1f\x7f-\x9f]", word):
+        raise argparse.ArgumentTypeError("the name of the device has a control character: give a link to the device")
     try:
         verify_word(word)
     except UsageError as problem:

@@ -21,7 +21,7 @@ from relvmoiscsi.cli.output import (
     wrapped,
 )
 from relvmoiscsi.errors import NotFound, UsageError
-from relvmoiscsi.wording import nearest
+from relvmoiscsi.wording import nearest, printable_lines
 
 #: the module of each command: imported only for a run of that command
 _MODULES = {
@@ -66,7 +66,7 @@ class Parser(argparse.ArgumentParser):
         """Print the usage of this command and the error, and end."""
         dashed = self._dashed if "required" in message else []
         message += "".join(f". {word} is no option; a file of this name is ./{word}" for word in dashed[:1])
-        text = fitted(f"{self.format_usage()}{self.prog}: error: {message}", sys.stderr)
+        text = fitted(printable_lines(f"{self.format_usage()}{self.prog}: error: {message}"), sys.stderr)
         Unheard(sys.stderr).write(painted(sys.stderr, text, RED) + "\n")
         sys.exit(UsageError.exit_status)
 

@@ -22,7 +22,7 @@ from relvmoiscsi.errors import (
 )
 from relvmoiscsi.lun.answer import Identification
 from relvmoiscsi.lun.opened import LunSource, OpenLun
-from relvmoiscsi.wording import CHANGED_MEANS, command_words, counted, human_size, printable, shell_command
+from relvmoiscsi.wording import CHANGED_MEANS, counted, human_size, printable
 
 _SHOW = """\
 The command writes nothing, and the LUN may be in use. In dom0, the command asks xapi who uses the LUN. A URL
@@ -99,7 +99,7 @@ class ShowCommand(DeviceCommand):
             if found_there is not None:
                 return found_there
         with source.opened_to_read() as lun:
-            found = engine.inspect(lun.device, command_words("relvmoiscsi resignature", self.device, **self.login))
+            found = engine.inspect(lun.device, self.command_words("relvmoiscsi resignature", self.device))
             one = engine.one_vdi(lun.device, found.lun) if found.lun is not None else None
             saved = saved_vms(lun.device, found.lun) if found.lun is not None else None
             pool = lun.guard.ask([found.lun.sr_uuid] if found.lun is not None else [], "")
@@ -138,7 +138,7 @@ class CheckCommand(DeviceCommand):
     def run(self) -> Answer:
         name, source = self.device, self.source(self.device)
         with source.opened_to_read() as lun:
-            found = engine.inspect(lun.device, command_words("relvmoiscsi resignature", self.device, **self.login))
+            found = engine.inspect(lun.device, self.command_words("relvmoiscsi resignature", self.device))
             facts = report.inspection_facts(name, found)
             if found.defects:
                 text, steps = report.defects_text(name, found), _commands(found.defects)
@@ -149,7 +149,7 @@ class CheckCommand(DeviceCommand):
                     )
                     steps = ["run `relvmoiscsi check` on the original"]
                     if self.original:
-                        steps = [shell_command("relvmoiscsi check", self.original, **self.login)]
+                        steps = [self.shell_command("relvmoiscsi check", self.original)]
                 return self._told(found.defects[0], facts, text, steps)
             if isinstance(found.problem, Unfinished):
                 text = f"{name}: state {found.state}.\n{printable(str(found.problem))}"
@@ -181,7 +181,7 @@ class CheckCommand(DeviceCommand):
             except (FormatError, NotFound, Refused) as problem:  # of the original: the clone was read before
                 verdict = f"{self.device}, state {facts['state']}, was not compared: {name} cannot be read as original."
                 is_sr = isinstance(problem, FormatError)
-                step = shell_command("relvmoiscsi check", name) if is_sr else self.next_step(engine.RESIGNATURED)
+                step = self.shell_command("relvmoiscsi check", name) if is_sr else self.next_step(engine.RESIGNATURED)
                 return self._told(problem, facts, f"{verdict}\n  {printable(str(problem))}", [step])
         facts.update(report.comparison_facts(facts["device"], name, found))
         if found.problems:
@@ -204,9 +204,9 @@ class CheckCommand(DeviceCommand):
                 after = "take the copy again from the array"
             if found.problems[0] == engine.ONE_VDI:
                 verdict, told = f"{self.device}, state {state}: {engine.ONE_VDI}", []
-                after = shell_command("relvmoiscsi check", self.device, **self.login)
+                after = self.shell_command("relvmoiscsi check", self.device)
             if found.problems[0].startswith(engine.EXCHANGED):
-                after = shell_command("relvmoiscsi check", name, original=self.device)
+                after = self.shell_command("relvmoiscsi check", name, original=self.device)
             if found.problems[0].startswith("The original is another SR"):
                 after = self.next_step(engine.RESIGNATURED)
             lines = [verdict, *map(printable, told[:_FEW])]

@@ -11,7 +11,7 @@ from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import Identification, identification, unwritten_facts
 from relvmoiscsi.lun.opened import NOBODY_NEEDED, LunSource, OpenLun
 from relvmoiscsi.lun.run import Proposal, Recovery, Undoing
-from relvmoiscsi.wording import counted, printable, shell_command
+from relvmoiscsi.wording import counted, printable, quoted
 
 _RECOVER = """\
 Run the command on any host after a power cut, a lost connection or a killed process. The command rolls back a
@@ -60,9 +60,7 @@ class RecoverCommand(WriteCommand):
         if engine.goes_back(earlier):
             text = f"{lun.name}: the {kind} was interrupted before its commit and has been rolled back."
             is_undo = earlier.commit_record.kind == UNDO
-            again = shell_command(
-                "relvmoiscsi undo" if is_undo else "relvmoiscsi resignature", self.device, **self.login
-            )
+            again = self.shell_command("relvmoiscsi undo" if is_undo else "relvmoiscsi resignature", self.device)
             return self.answer(lun, outcome, text, again)
         return self.answer(lun, outcome, FINISHED.format(lun.name, kind))
 
@@ -72,7 +70,7 @@ class RecoverCommand(WriteCommand):
         kind, ids = KINDS[proposal.earlier.commit_record.kind], proposal.earlier.journal.run.ids
         what, sr_uuid = ("Roll back", ids.sr) if engine.goes_back(proposal.earlier) else ("Finish", ids.new_sr)
         self.identify(lun, proposal)
-        question = f"{what} the {kind} of {lun.name} that was interrupted, to SR {sr_uuid}?"
+        question = f"{what} the {kind} of {quoted(lun.name)} that was interrupted, to SR {sr_uuid}?"
         self.ask(lun, proposal, printable(question))
 
 
@@ -89,7 +87,7 @@ class UndoCommand(WriteCommand):
     def consent(self, lun: OpenLun, proposal: Proposal) -> None:
         assert isinstance(proposal, Undoing)
         self.identify(lun, proposal)
-        self.ask(lun, proposal, printable(f"Give {lun.name} back the identities of SR {proposal.old_sr}?"))
+        self.ask(lun, proposal, printable(f"Give {quoted(lun.name)} back the identities of SR {proposal.old_sr}?"))
 
 
 def _unwritten(command: WriteCommand, source: LunSource, lun: OpenLun, outcome: run.CompletedRun, what: str) -> Answer:
@@ -103,9 +101,7 @@ def _unwritten(command: WriteCommand, source: LunSource, lun: OpenLun, outcome: 
     lines += [report.map_text(result.lun, result.ids)] if result.ids is not None else []
     lines.append("Nothing was written.")
     facts = unwritten_facts(lun, engine.UNFINISHED if is_cut else engine.RESIGNATURED, outcome)
-    step = shell_command(
-        "relvmoiscsi recover" if isinstance(proposal, Recovery) else "relvmoiscsi undo",
-        command.device,
-        **command.login,
+    step = command.shell_command(
+        "relvmoiscsi recover" if isinstance(proposal, Recovery) else "relvmoiscsi undo", command.device
     )
     return Answer(facts, "\n".join(lines), next_steps=[step])

@@ -18,7 +18,7 @@ from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import dry_run_facts, finished_facts, identification, unsaid_copy
 from relvmoiscsi.lun.opened import OpenLun
 from relvmoiscsi.lun.run import NewRun, Proposal, Recovery
-from relvmoiscsi.wording import ALL, VDIS, printable
+from relvmoiscsi.wording import ALL, VDIS, printable, quoted
 
 _MOST_MAP_BYTES, _MOST_MAP_VALUES = 64 << 20, 1 << 22  #: of --map: more than the map of the largest LUN
 
@@ -171,7 +171,7 @@ class ResignatureCommand(WriteCommand):
                 say(report.cost_text(prepared.cost))
             if loss:
                 (say if self.yes else tell)("\n".join(loss))
-            question = f"Give {lun.name} these new identities{as_copy}?"
+            question = f"Give {quoted(lun.name)} these new identities{as_copy}?"
             self.ask(lun, proposal, question, to_lose)
 
     def _as_later_copy(self, name: str, copy: Optional[LaterCopy]) -> str:

@@ -5,6 +5,8 @@ import re
 
 import pytest
 
+from relvmoiscsi.cli import overview
+
 SHELLS = ("bash", "zsh")
 
 
@@ -17,6 +19,9 @@ def test_the_script_has_the_commands_the_options_and_their_values(command, shell
         return found.split()
 
     assert {"resignature", "pool", "--version", "--completion"} <= set(row("")) and "udev" not in row("direct")
+    assert "help" in row("") and "help" in row("pool") and "help" not in row("show")
+    assert row("help") == list(overview.COMMANDS)
+    assert row("help pool") == row("pool help") == list(overview.GROUPS["pool"])
     assert row("--completion".rjust(13)) == list(SHELLS)
     assert row("resignature --vdis") == ["one", "all"]
     assert row("check --original") == row("show --chap-file") == ["FILE"]

@@ -139,6 +139,13 @@ def test_undo_does_not_send_people_to_an_option_that_it_does_not_have(command, i
     assert [option for option in re.findall(r"--[a-z-]+", said) if option not in command("undo", "--help").out] == []
 
 
+@pytest.mark.parametrize("words", [["show", "a\nnext: b"], ["map", "--device", "\x1b[2Ja"], ["undo", "--\x1b[2J", "x"]])
+def test_a_word_with_a_control_character_is_2_and_reaches_no_terminal(command, words):
+    ran = command(*words)  # which looks for control characters
+    assert ran.status == 2 and "\nnext:" not in ran.err
+    assert "has a control character: give a link" in ran.err or "unrecognized arguments: --\\x1b[2J\n" in ran.err
+
+
 # --- options by their whole names
 
 

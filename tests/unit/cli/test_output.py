@@ -15,6 +15,8 @@ from kit.streams import Terminal
 from relvmoiscsi import cli
 from relvmoiscsi.cli import output, running
 from relvmoiscsi.cli.output import BOLD, Answer, Bar, human_time, painted, width, wrapped
+from relvmoiscsi.cli.parser import make_parser
+from relvmoiscsi.cli.reading import CheckCommand
 from relvmoiscsi.report.lun_report import tree
 
 GIB = 1 << 30
@@ -174,9 +176,22 @@ def test_ctrl_c_outside_of_the_work_is_no_traceback(command, monkeypatch, where,
         raise KeyboardInterrupt
 
     monkeypatch.setattr("relvmoiscsi.cli." + where, pressed)
-    ran = command("show", "/dev/sdc")
+    lun = "iscsi://h/iqn.2026-01.example:a/1"
+    for words in (["/dev/sdc"], ["--chap-file", "f", lun]):
+        ran = command("show", *words)
+        said = says.replace("show /dev/sdc", " ".join(["show", *words])).replace("of /dev/sdc", f"of {words[-1]}")
+        assert (ran.status, ran.out, ran.err) == (output.EXIT_INTERRUPTED, "", f"relvmoiscsi: Interrupted. {said}\n")
 
-    assert (ran.status, ran.out, ran.err) == (output.EXIT_INTERRUPTED, "", f"relvmoiscsi: Interrupted. {says}\n")
+
+def test_a_command_to_copy_has_the_login_of_a_url_and_of_no_path():
+    """`check` of a path with the URL of its original: the command on the path alone would refuse the option."""
+    lun = "iscsi://h/iqn.2026-01.example:a/1"
+    arguments = make_parser(["check"]).parse_args(["check", "/dev/sdc", "--original", lun, "--chap-file", "f"])
+    check = CheckCommand(arguments)
+    assert check.next_step("clean") == "relvmoiscsi resignature /dev/sdc"
+    assert check.shell_command("relvmoiscsi check", lun) == f"relvmoiscsi check --chap-file f {lun}"
+    both = f"relvmoiscsi check --original {lun} --chap-file f /dev/sdc"
+    assert check.shell_command("relvmoiscsi check", "/dev/sdc", original=lun) == both
 
 
 # --- the bar
