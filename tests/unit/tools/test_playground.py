@@ -35,7 +35,7 @@ def test_the_tour_plays_a_night_and_the_day_after_and_leaves_the_pool_as_it_was(
     assert {name for _pool, name in commands} == {"luns", "attach", "map", "clone", "discard", "restore", "rescue"}
     for told in ("web: cloned", "web: restored", "web: undone", ": lent, helper", ": taken back, helper"):
         assert told in tour.stdout
-    left = re.findall(r"^\d{4,}.*; not attached here\b", tour.stdout.rpartition("$ ")[2], re.MULTILINE)
+    left = re.findall(r"^\d{4,}.*\n    not attached here\b", tour.stdout.rpartition("$ ")[2], re.MULTILINE)
     assert len(left) == 2, "both clones are LUNs of nobody"
 
 
