@@ -134,6 +134,8 @@ relvmoiscsi pool attach {lun} --yes
 leads relvmoiscsi pool restore {copy} web --shutdown --yes
 goes on  # start
 leads relvmoiscsi pool restore --home web --yes
+sed -n 's/^  no longer needed: `\\(.*\\)`/\\1/p' $steps.said > $steps.old
+sh -e $steps.old && echo destroyed $(wc -l < $steps.old)
 goes on  # discard
 relvmoiscsi pool attach {lun} --yes
 leads relvmoiscsi pool rescue {copy} data --vm helper --yes
@@ -144,6 +146,7 @@ rm -f $steps*
     )
 
     assert [line for line in shell.stdout.splitlines() if line.startswith("went on")] == ["went on 0"] * 6
+    assert "\ndestroyed 1\n" in shell.stdout
     assert shell.stdout.count(": discarded") == 3 and "Traceback" not in shell.stderr
 
 
