@@ -36,6 +36,7 @@ from relvmoiscsi.wording import (
     printable,
     shell_command,
     shown_time,
+    some_of,
     table,
 )
 
@@ -253,7 +254,8 @@ class AttachCommand(PoolChange):
                     for each in results
                     if each.sr_uuid
                 ]
-                is_written = write_map({"attached_srs": rows}, "`relvmoiscsi pool map` prints the same UUIDs.")
+                same = [f"`{shell_command('relvmoiscsi pool map', each.sr_uuid)}`" for each in results if each.sr_uuid]
+                is_written = write_map({"attached_srs": rows}, f"The same UUIDs are printed by {some_of(same)}.")
                 return answer if is_written else answer._replace(status=answer.status or EXIT_NOT_PRINTED)
 
     def _plan(self, calls: Calls, pool: Pool, seen: Sequence[PoolLun], of: Sequence[str]) -> List[LunPlan]:

@@ -394,6 +394,8 @@ def test_a_map_that_cannot_be_written_or_of_an_earlier_run_is_told_before_the_wo
     lab.pool.api.before = lambda method, params: method == "SR.introduce" and path.write_text("of another run")
     ran = pool_command("attach", clone, "--yes", "--map-out", path)
     assert ran.status == 74 and f"{clone}: attached" in ran.out and "the map cannot be written to" in ran.err
+    (uuid,) = re.findall(r"attached .* \(([0-9a-f-]{36})\)", ran.out)
+    assert f"The same UUIDs are printed by `relvmoiscsi pool map {uuid}`." in ran.err
     assert path.read_text() == "of another run"
 
 
