@@ -79,9 +79,19 @@ def _vm_shutdown(api, given):
     (api.VM.hard_shutdown if given.get("force") == "true" else api.VM.clean_shutdown)(vm)
 
 
-def _vm_destroy(api, given):
-    """The real `xe` takes the UUID alone here."""
-    api.VM.destroy(api.VM.get_by_uuid(given["uuid"]))
+def _vm_param_remove(api, given):
+    """Of the map `blocked-operations` alone."""
+    if given["param-name"] != "blocked-operations":
+        raise Untrue(f"The playground has no parameter {given['param-name']}.")
+    api.VM.remove_from_blocked_operations(api.VM.get_by_uuid(given["uuid"]), given["param-key"])
+
+
+def _by_uuid(table, method):
+    def called(api, given):
+        of_class = getattr(api, table)
+        getattr(of_class, method)(of_class.get_by_uuid(given["uuid"]))
+
+    return called
 
 
 def _vm_list(api, given):
@@ -117,17 +127,23 @@ def _named_list(table):
 
 
 COMMANDS = {
+    "host-list": _named_list("host"),
     "network-list": _named_list("network"),
     "sr-create": _sr_create,
+    "sr-forget": _by_uuid("SR", "forget"),
     "sr-list": _named_list("SR"),
     "sr-probe": _sr_probe,
     "sr-param-set": _sr_param_set,
     "vm-start": _vm_start,
     "vm-shutdown": _vm_shutdown,
-    "vm-destroy": _vm_destroy,
+    "vm-destroy": _by_uuid("VM", "destroy"),  # the real `xe` takes the UUID alone here
+    "vm-param-remove": _vm_param_remove,
     "vm-list": _vm_list,
     "vif-list": _vif_list,
     "vif-move": _vif_move,
+    "vbd-unplug": _by_uuid("VBD", "unplug"),
+    "vbd-destroy": _by_uuid("VBD", "destroy"),
+    "vdi-destroy": _by_uuid("VDI", "destroy"),
 }
 
 
@@ -135,7 +151,8 @@ def main(words):
     """The `xe` of `make playground`: it finds the pool by the variables of `relvmoiscsi pool`."""
     if not words or words[0] not in COMMANDS:
         print("This is the xe of the playground. It knows these commands: ", file=sys.stderr)
-        print(textwrap.fill(", ".join(COMMANDS), 76, initial_indent="  ", subsequent_indent="  "), file=sys.stderr)
+        indented = textwrap.TextWrapper(76, "  ", "  ", break_on_hyphens=False)
+        print(indented.fill(", ".join(sorted(COMMANDS))), file=sys.stderr)
         return 1
     where = {name: os.environ["XENSERVER_" + name] for name in ("HOST", "USER", "PASSWORD")}
     api = SimpleNamespace(user=where["USER"], password=where["PASSWORD"])

@@ -27,6 +27,8 @@ COMMAND = re.compile(
     "|(?:multipath|iscsiadm|dmsetup|udevadm|chmod|chown|kill|rm|systemctl|lv[a-z]+|vg[a-z]+|pv[a-z]+) -)"
     r"(?:[^`.;\n]|\.(?! ))*\Z"
 )
+#: A command that nobody can paste: a word in capitals stands for a value, or all words but the name are missing.
+RIDDLE = re.compile(r"`(?:relvmoiscsi|xe) [^`]*\b[A-Z]{2,}\b[^`]*`|\((?:xe|relvmoiscsi) [a-z][a-z -]*\)|\(--[a-z]+\)")
 #: What stands in place of a value: of `str.format`, and of the operator %.
 PLACES = re.compile(r"\{[\w.\[\]!:,]*\}|%[-+ #0-9.]*[srdax]")
 #: Where a value between backticks is known to need no quotes.
@@ -41,6 +43,7 @@ class Module:
     """What the rules ask of a module of the package: line numbers; its tree is not kept.
 
     quoted_by_hand: of texts with a command and a value in it that does not come from `wording`
+    riddles: of texts with a command that nobody can paste
     mixed_commands: of commands whose own words are no literal
     next_lines: of texts that say what is next
     """
@@ -48,6 +51,7 @@ class Module:
     def __init__(self, name, source):
         self.name, nodes = name, nodes_of(source)
         self.quoted_by_hand = list(quoted_by_hand(nodes, name in PRINTS_AS_GIVEN))
+        self.riddles = [node.lineno for node in nodes if RIDDLE.search(constant(node))]
         self.mixed_commands = list(mixed_commands(nodes))
         self.next_lines = [node.lineno for node in nodes if re.search(r"\bnext\b.*: *$|\bnext: ", constant(node))]
 
@@ -75,6 +79,12 @@ def prints_a_command_unquoted(module):
     """A command in a message with a word that a shell may split: a path, a name, a word of a person, an id of a LUN."""
     if module.name not in NEEDS_NO_QUOTES:
         yield from (f"{module.name}:{line} prints a command without wording" for line in module.quoted_by_hand)
+
+
+def prints_a_riddle(module):
+    """A command in a message of `pool`, which knows the VM, the disk or the SR that the message is about."""
+    if module.name.startswith("pool."):
+        yield from (f"{module.name}:{line} prints a command without its words" for line in module.riddles)
 
 
 def mixes_options_and_names(module):
@@ -175,7 +185,7 @@ def test_the_next_step_is_said_by_the_frame_alone():
 
 
 def test_a_command_to_copy_has_one_way_into_a_message():
-    assert of_all(prints_a_command_unquoted) == [] == of_all(mixes_options_and_names)
+    assert of_all(prints_a_command_unquoted) == [] == of_all(mixes_options_and_names) == of_all(prints_a_riddle)
     assert set(NEEDS_NO_QUOTES) <= {module.name for module in package() if module.quoted_by_hand}
 
 
@@ -197,6 +207,9 @@ UDEV = "host.disk.udev"
         (prints_a_command_unquoted, UDEV, "said = 'Run `multipath -f ' + name + '`.'"),
         (prints_a_command_unquoted, UDEV, "said = f'Run `{quoted(\"rm\", path)}`.'"),
         (prints_a_command_unquoted, UDEV, "def f(x):\n    do = 'rm ' + x\n    return f'Run `{do}`.'"),
+        (prints_a_riddle, "pool.vms.forget", "said = 'Run `relvmoiscsi pool restore --undo VM` first.'"),
+        (prints_a_riddle, "pool.vms.forget", "said = f'Destroy {name} by hand (xe vm-destroy).'"),
+        (prints_a_riddle, "pool.vms.forget", "said = 'Take the disk back (--done).'"),
         (mixes_options_and_names, UDEV, "said = shell_command(f'rm {path}')"),
         (mixes_options_and_names, UDEV, "words = command_words(*words)"),
         (mixes_options_and_names, UDEV, "words = self.shell_command(own, *words)"),

@@ -4,7 +4,7 @@
 import argparse
 import sys
 from contextlib import ExitStack, contextmanager
-from typing import Iterator, List, Sequence
+from typing import Dict, Iterator, List, Sequence, Tuple
 
 from relvmoiscsi.cli.map_out import new_file
 from relvmoiscsi.cli.output import EXIT_NOT_PRINTED, Answer, Unheard, ask, say, waiting
@@ -28,7 +28,17 @@ from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY, SoFar
 from relvmoiscsi.pool.luns import LunSearch, PoolLun
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.scsi_id_text import typed_scsi_id
-from relvmoiscsi.wording import CHANGED_MEANS, changed_words, counted, human_size, printable, shell_command
+from relvmoiscsi.wording import (
+    CHANGED_MEANS,
+    changed_words,
+    counted,
+    human_size,
+    printable,
+    shell_command,
+    shown_time,
+    some_of,
+    table,
+)
 
 _LUNS = """\
 The command says what each LUN is: original, attached copy, clone of an SR, resignatured, unfinished, empty,
@@ -140,45 +150,47 @@ class LunsCommand(PoolCommand):
 
 
 def _luns_text(pool: Pool, seen: Sequence[PoolLun]) -> str:
+    """Return a row for each LUN, of at most 80 columns unless a name is long, and an indented line with the rest."""
     if not seen:
         return "The pool sees no LUN behind these targets."
-    rows = [("SCSIid", "size", "what it is")]
-    for lun in seen:
-        if lun.scsi_id:
-            rows.append((lun.scsi_id, human_size(lun.size_bytes), _words(pool, lun) + changed_words(lun.changed)))
-    widths = [max(len(row[index]) for row in rows) for index in (0, 1)]
-    lines = [f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]}" for row in rows]
-    away = [lun for lun in seen if not lun.scsi_id]
+    there = [lun for lun in seen if lun.scsi_id]
+    rows = [("SCSIid", "size", "what it is"), *((lun.scsi_id, human_size(lun.size_bytes), "") for lun in there)]
+    head, *starts = (row.rstrip() for row in table(rows, right=(1,)))
+    lines = [head]
+    for start, lun in zip(starts, there):
+        what, *more = [*_words(pool, lun), *([f"changed {shown_time(lun.changed)}"] if lun.changed else [])]
+        lines += [f"{start}  {what}", *(["    " + "; ".join(more)] if more else [])]
     lines += [
-        printable(f"The LUNs behind {lun.portal.target} {lun.portal.iqn} are unknown: {lun.problem}") for lun in away
+        printable(f"The LUNs behind {lun.portal.target} {lun.portal.iqn} are unknown: {lun.problem}")
+        for lun in seen
+        if not lun.scsi_id
     ]
-    return "\n".join(lines + _changed_line(seen))
+    return "\n".join([*map(printable, lines), *_changed_line(seen)])
 
 
 def _changed_line(seen: Sequence[PoolLun]) -> List[str]:
     return [f"`changed` is {CHANGED_MEANS}."] if any(lun.changed for lun in seen) else []
 
 
-def _words(pool: Pool, lun: PoolLun) -> str:
+def _words(pool: Pool, lun: PoolLun) -> List[str]:
+    """Return what a LUN is, then the details."""
     quoted = f'"{lun.name}"' if lun.name else "an SR"
-    texts = {
-        luns.ORIGINAL: f"original, {quoted}",
-        luns.ATTACHED: f"attached, {quoted}",
-        luns.CLONE: f"clone of {quoted}",
-        luns.UNKNOWN_SR: f"{quoted}, which this pool does not know ({lun.sr_uuid})",
-        luns.UNCONNECTED: f"{quoted}, which no live host has attached on another LUN: original or clone is unknown",
-        luns.RESIGNATURED: f"resignatured, a copy of {quoted if lun.of_sr else 'an SR'}; not attached here",
-        luns.UNFINISHED: "resignature interrupted; `attach` finishes the resignature",
+    maybe_original = "no live host has the SR attached on another LUN, so the LUN may be the original"
+    texts: Dict[str, Tuple[str, ...]] = {
+        luns.ORIGINAL: (f"original, {quoted}",),
+        luns.ATTACHED: (f"attached, {quoted}",),
+        luns.CLONE: (f"clone of {quoted}",),
+        luns.UNKNOWN_SR: (f"{quoted}, unknown to this pool", f"SR {lun.sr_uuid}"),
+        luns.UNCONNECTED: (f"{quoted}, unconnected", maybe_original),
+        luns.RESIGNATURED: (f"resignatured, of {quoted if lun.of_sr else 'an SR'}", "not attached here"),
+        luns.UNFINISHED: ("resignature interrupted", "`attach` finishes the resignature"),
     }
-    text = texts.get(lun.kind, f"{lun.kind}: {lun.problem}" if lun.problem else lun.kind)
+    found = [*texts.get(lun.kind, (lun.kind, lun.problem) if lun.problem else (lun.kind,))]
     sr = pool.sr_by_uuid(lun.sr_uuid) if lun.kind == luns.ATTACHED else None
     away = [host.name for host in hosts.planned(pool, sr) if not host.is_plugged] if sr is not None else []
-    text += f", but not on {', '.join(away)}" if away else ""
-    if lun.vms:
-        text += "; VMs {} ({})".format(", ".join(lun.vms), lun.vms_saved)
-    if pool.ref in lun.metadata_of:
-        text += "; holds a database of this pool"
-    return printable(text)
+    found += [f"not plugged on {', '.join(away)}"] if away else []
+    found += ["VMs {} ({})".format(", ".join(lun.vms), lun.vms_saved)] if lun.vms else []
+    return found + (["holds a database of this pool"] if pool.ref in lun.metadata_of else [])
 
 
 # --- attach
@@ -242,7 +254,8 @@ class AttachCommand(PoolChange):
                     for each in results
                     if each.sr_uuid
                 ]
-                is_written = write_map({"attached_srs": rows}, "`relvmoiscsi pool map` prints the same UUIDs.")
+                same = [f"`{shell_command('relvmoiscsi pool map', each.sr_uuid)}`" for each in results if each.sr_uuid]
+                is_written = write_map({"attached_srs": rows}, f"The same UUIDs are printed by {some_of(same)}.")
                 return answer if is_written else answer._replace(status=answer.status or EXIT_NOT_PRINTED)
 
     def _plan(self, calls: Calls, pool: Pool, seen: Sequence[PoolLun], of: Sequence[str]) -> List[LunPlan]:
@@ -257,7 +270,7 @@ class AttachCommand(PoolChange):
         chosen = attach.choose(seen, self.scsi_ids, of, self.given.all, self.given.foreign)
         for lun in attach.doubtful(seen, chosen) if of or self.given.all else []:
             why = "If it is a clone, give its SCSIid and --unplugged" if lun.kind == luns.UNCONNECTED else _OTHER_POOL
-            self.warn(f"{lun.scsi_id} is skipped: {_words(pool, lun)}. {why}.")
+            self.warn(f"{lun.scsi_id} is skipped: {'; '.join(_words(pool, lun))}. {why}.")
         if not self.request.leave_others:
             attach.verify_none_left(seen, chosen)
         planned = attach_plan.plan(calls, pool, chosen, self.request, seen)

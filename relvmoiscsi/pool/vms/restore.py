@@ -213,7 +213,8 @@ def _look(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> None:
         if sharers and calls.call("VDI.get_sharable", vbds.ref_of(calls, swap.old)):  # a disk of a cluster of VMs
             raise Refused(
                 f"The disk {swap.userdevice}, {swap.old}, is shared with {', '.join(sharers)}: a restore would give "
-                "only this VM the disk of the copy. Omit the disk (--disk), or remove the disk from the other VMs."
+                "only this VM the disk of the copy. Name the other disks alone with --disk, or remove this disk from "
+                "the other VMs."
             )
 
 

@@ -35,7 +35,7 @@ def test_the_tour_plays_a_night_and_the_day_after_and_leaves_the_pool_as_it_was(
     assert {name for _pool, name in commands} == {"luns", "attach", "map", "clone", "discard", "restore", "rescue"}
     for told in ("web: cloned", "web: restored", "web: undone", ": lent, helper", ": taken back, helper"):
         assert told in tour.stdout
-    left = re.findall(r"^\d{4,}.*; not attached here\b", tour.stdout.rpartition("$ ")[2], re.MULTILINE)
+    left = re.findall(r"^\d{4,}.*\n    not attached here\b", tour.stdout.rpartition("$ ")[2], re.MULTILINE)
     assert len(left) == 2, "both clones are LUNs of nobody"
 
 
@@ -134,6 +134,8 @@ relvmoiscsi pool attach {lun} --yes
 leads relvmoiscsi pool restore {copy} web --shutdown --yes
 goes on  # start
 leads relvmoiscsi pool restore --home web --yes
+sed -n 's/^  no longer needed: `\\(.*\\)`/\\1/p' $steps.said > $steps.old
+sh -e $steps.old && echo destroyed $(wc -l < $steps.old)
 goes on  # discard
 relvmoiscsi pool attach {lun} --yes
 leads relvmoiscsi pool rescue {copy} data --vm helper --yes
@@ -144,6 +146,7 @@ rm -f $steps*
     )
 
     assert [line for line in shell.stdout.splitlines() if line.startswith("went on")] == ["went on 0"] * 6
+    assert "\ndestroyed 1\n" in shell.stdout
     assert shell.stdout.count(": discarded") == 3 and "Traceback" not in shell.stderr
 
 

@@ -97,14 +97,17 @@ def test_a_clone_of_an_sr_that_no_host_has_attached_is_attached_with_the_word(la
     lab.unplug(lab.originals["Production"][1])
     (row,) = [row for row in pool_command("luns", "--json").json["pool_luns"] if row["scsi_id"] == clone]
     assert (row["lun_kind"], row["copy_of"], row["is_known_copy"]) == ("unconnected", uuid, False)
-    why = '"Production", which no live host has attached on another LUN: original or clone is unknown'
-    assert f"  {why}; changed 20" in pool_command("luns").out
+    why = "no live host has the SR attached on another LUN, so the LUN may be the original"
+    assert f'  "Production", unconnected\n    {why}; changed 20' in pool_command("luns").out
 
     ran = pool_command("attach", "--clones-of", "Production", "--yes")
     assert ran.status == 4 and "add --unplugged" in ran.err and lab.world.sr_uuid(clone) == uuid
     testing = lab.clone("Testing")
     ran = pool_command("attach", "--all", "--yes", "--unplugged")
-    assert f"{clone} is skipped: {why}. If it is a clone, give its SCSIid and --unplugged." in ran.err
+    assert (
+        f'{clone} is skipped: "Production", unconnected; {why}. If it is a clone, give its SCSIid and --unplugged.'
+        in ran.err
+    )
     assert ran.status == 0 and testing in ran.out and lab.world.sr_uuid(clone) == uuid
 
     ran = pool_command("attach", clone, "--yes", "--unplugged")
@@ -259,7 +262,7 @@ def test_a_host_that_is_down_is_named_and_the_copy_is_of_use_meanwhile(lab, clon
         "  the other hosts can use the copy now",
         "next: relvmoiscsi pool clone --all --isolated night 'a copy'",
     ]
-    assert 'attached, "a copy", but not on xs2' in pool_command("luns").out
+    assert 'attached, "a copy"\n    not plugged on xs2' in pool_command("luns").out
 
 
 def test_an_address_without_a_target_is_told_with_a_remedy(lab, pool_command):
@@ -272,8 +275,11 @@ def test_copies_of_three_days_are_told_apart_by_the_last_change_of_their_sr(lab,
     other = lab.clone("Production")
     then, now = "changed 2026-11-20 00:11 UTC", "changed 2026-11-21 00:11 UTC"
     replace_in_text(world.lun(other).disk, b"creation_time = 1795219866\t", b"creation_time = 1795133466\t")
-    rows = {line.split()[0]: line for line in pool_command("luns").out.splitlines() if "clone of" in line}
-    assert then in rows[other] and now in rows[clone]
+    shown = pool_command("luns").out
+    assert all(
+        f'{lun}  63.5 MiB  clone of "Production"\n    {told}\n' in shown for lun, told in ((other, then), (clone, now))
+    )
+    assert max(map(len, shown.splitlines())) <= 80, "also where no terminal is"
     assert "`changed` is the last change of the SR by LVM, not the time of a snapshot." in pool_command("luns").out
     planned = pool_command("attach", other, clone, "-n").out.splitlines()
     assert planned[-1] == "`changed` is the last change of the SR by LVM, not the time of a snapshot."
@@ -339,6 +345,8 @@ def test_a_map_that_cannot_be_written_or_of_an_earlier_run_is_told_before_the_wo
     lab.pool.api.before = lambda method, params: method == "SR.introduce" and path.write_text("of another run")
     ran = pool_command("attach", clone, "--yes", "--map-out", path)
     assert ran.status == 74 and f"{clone}: attached" in ran.out and "the map cannot be written to" in ran.err
+    (uuid,) = re.findall(r"attached .* \(([0-9a-f-]{36})\)", ran.out)
+    assert f"The same UUIDs are printed by `relvmoiscsi pool map {uuid}`." in ran.err
     assert path.read_text() == "of another run"
 
 
