@@ -206,9 +206,24 @@ def _verify_attachable(lun: PoolLun, are_clones: bool) -> None:
 
 
 def verify_none_left(found: Sequence[PoolLun], chosen: Sequence[PoolLun]) -> None:
-    """Raises Refused where the target of a chosen LUN also shows untouched clones that are not chosen."""
-    iqns = {lun.portal.iqn for lun in chosen}
-    left = [lun for lun in found if lun.is_untouched and lun.portal.iqn in iqns and lun not in chosen]
+    """Raises Refused where the target of a chosen LUN also shows untouched clones that are not chosen.
+
+    The same holds where a LUN that is not chosen has the SR of a chosen resignatured LUN, behind any target. Nobody
+    can tell which LUN is the copy, because each writer of a raw LUN can write its label. After the attachment the pool
+    would take the LUN that is not chosen for a clone.
+    """
+    iqns, srs = {lun.portal.iqn for lun in chosen}, {lun.sr_uuid for lun in chosen if lun.kind == RESIGNATURED} - {""}
+    others = [lun for lun in found if lun not in chosen]
+    same = [lun for lun in others if lun.sr_uuid in srs]
+    if same:
+        raise Refused(
+            "Other LUNs hold the SR of a LUN that you selected: {}. Another pool may use this SR. Find out which LUN "
+            "is the copy. If all these LUNs are unused clones, add --foreign and select these LUNs too. If you add "
+            "--leave-others, the pool takes the LUNs that you did not select for clones.".format(
+                ", ".join(lun.scsi_id for lun in same)
+            )
+        )
+    left = [lun for lun in others if lun.is_untouched and lun.portal.iqn in iqns]
     if left:
         raise Refused(
             "The same target has clones that you did not select: {}. A host that logs in sees these clones too. "

@@ -202,16 +202,20 @@ def seen_together(chosen: Sequence[PoolLun]) -> Callable[[PoolLun], str]:
 def with_neighbours(planned: Sequence[LunPlan], found: Sequence[PoolLun]) -> List[LunPlan]:
     """Return the plans with `neighbours`: untouched clones that must be resignatured before a host plugs the SR.
 
+    An untouched clone is a clone of an SR of the pool, or of the SR that the host plugs.
     If a neighbour is refused, `attach` introduces the SR and does not plug it. The same holds for a neighbour whose
     probe fails after a run began to resignature the neighbour: the master may still work on that clone. Pure.
     """
     group = seen_together([row.lun for row in planned])
     clones = [row.lun for row in planned if row.lun.is_untouched] + [lun for lun in found if lun.may_be_untouched]
+    new = [row.lun for row in planned if row.resignatures]
     resignatured = {row.lun.scsi_id for row in planned if row.refusal is None}
     rows = list(planned)
     for number, row in enumerate(rows):
         if row.plugs:
-            beside = row._replace(neighbours=tuple(lun.scsi_id for lun in clones if group(lun) == group(row.lun)))
+            same = [] if row.resignatures else [lun for lun in new if lun.sr_uuid == row.lun.sr_uuid]
+            ids = dict.fromkeys(lun.scsi_id for lun in [*clones, *same] if group(lun) == group(row.lun))
+            beside = row._replace(neighbours=tuple(ids))
             try:
                 verify_neighbours(beside, resignatured)
             except Refused as unplugged:

@@ -233,7 +233,7 @@ def find(calls: Calls, pool: Pool, portals: Iterable[ProbePortal], at_once: int 
             raise outcome
         unreachable = lun._replace(kind=UNREACHABLE, problem=str(outcome), is_ours=pool.is_begun(lun.scsi_id))
         rows.append(outcome if isinstance(outcome, PoolLun) else unreachable)
-    return twins_named(rows) + [PoolLun("", UNREACHABLE, portal, problem=str(failure)) for portal, failure in failures]
+    return rows + [PoolLun("", UNREACHABLE, portal, problem=str(failure)) for portal, failure in failures]
 
 
 def _targets(
@@ -283,17 +283,6 @@ def _probe_fails(calls: Calls, pool: Pool, portal: ProbePortal) -> PoolFailure:
     return PoolFailure(f"The driver gave no list of LUNs for {portal.target}.")
 
 
-def twins_named(seen: Sequence[PoolLun]) -> List[PoolLun]:
-    """Return the same LUNs, with kind CLONE for each LUN that holds the SR of a resignatured LUN in the list."""
-    names = {lun.sr_uuid: lun.name for lun in seen if lun.kind == RESIGNATURED}
-    return [
-        lun._replace(kind=CLONE, of_sr=lun.sr_uuid, name=names[lun.sr_uuid], is_ours=True)
-        if lun.kind == UNKNOWN_SR and lun.sr_uuid in names
-        else lun
-        for lun in seen
-    ]
-
-
 def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
     """Return every LUN behind the adapters of the master (Fibre Channel, SAS), from its host plugin.
 
@@ -325,7 +314,7 @@ def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
                     state = _state(untrusted.text_of(row["state"]), bool(row.get("copied")))
                     found.append(named(pool, lun._replace(kind=state, metadata_of=databases, **texts)))
             if page["next"] is None:
-                return twins_named(found)
+                return found
             start = _behind(last, untrusted.text_of(page["next"]))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise PoolFailure(

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from kit.cuts import cut_before, read_mark
+from kit.forged_record import forge_record
 from kit.lun_world import FABRIC, World
 from kit.pool_lab import IQN, TARGET, Lab, sr_disk
 from kit.sparse import SparseDisk
@@ -492,17 +493,51 @@ def test_a_discarded_copy_comes_back_by_its_scsi_id_also_when_its_journal_is_gon
     assert {(pair.old, pair.new) for pair in again.vdis} == {(pair.old, pair.new) for pair in first.vdis}
 
 
-def test_a_clone_of_a_copy_that_was_discarded_is_its_untouched_twin(lab, world):
+def test_a_clone_of_a_copy_that_was_discarded_is_attached_only_if_somebody_vouches_for_it(lab, world):
     first = lab.clone("Production")
     (copy,) = lab.attach(first)
     second = world.clone(first)
     lab.discard(copy.sr_uuid)
     found = {lun.scsi_id: lun for lun in lab.look()}
-    assert (found[first].kind, found[second].kind, found[second].of_sr) == ("resignatured", "clone", copy.sr_uuid)
+    assert [(found[each].kind, found[each].is_ours) for each in (first, second)] == [
+        ("resignatured", False),
+        ("unknown SR", False),
+    ]
     with pytest.raises(Refused, match=second):
         attach.verify_none_left(list(found.values()), [found[first]])
-    assert {each.status for each in lab.attach(first, second)} == {DONE}
+    with pytest.raises(Refused, match="add --foreign"):
+        lab.attach(first, second)
+    assert {each.status for each in lab.attach(first, second, are_clones=True)} == {DONE}
     assert world.sr_uuid(first) == copy.sr_uuid != world.sr_uuid(second)
+
+
+def test_no_host_plugs_a_copy_beside_a_clone_of_that_copy_whose_resignature_fails(lab, world):
+    first = lab.clone("Production")
+    (copy,) = lab.attach(first)
+    second = world.clone(first)
+    lab.discard(copy.sr_uuid)
+    lab.fail(second)
+    results = {each.scsi_id: each for each in lab.attach(first, second, are_clones=True)}
+    assert {each.status for each in results.values()} == {FAILED}
+    assert "introduced but not plugged" in str(results[first].error) and second in str(results[first].error)
+    assert not any(pbd["currently_attached"] for pbd in lab.pool.db.records("PBD", SR=lab.sr(copy.sr_uuid)[0]).values())
+
+
+@pytest.mark.parametrize("iqn", [IQN, "iqn.2026-01.test:theirs"])
+def test_a_forged_label_makes_no_lun_a_clone(lab, world, iqn):
+    """Another pool uses the SR that is also on the LUN with the forged label."""
+    original, clone = sr_disk("of another pool"), lab.clone("Production")
+    theirs, forged = world.add(TARGET, iqn, original), world.add(TARGET, IQN, original.copy())
+    forge_record(world.lun(forged).disk, forged)
+    of, found = world.sr_uuid(theirs), {lun.scsi_id: lun for lun in lab.look(ProbePortal(TARGET))}
+    assert found[forged].kind == "resignatured" and found[forged].sr_uuid == of
+    assert (found[theirs].kind, found[theirs].is_ours) == ("unknown SR", False)
+    rows = list(found.values())
+    assert [lun.scsi_id for lun in attach.choose(rows, [], [], everything=True)] == [clone]
+    with pytest.raises(Refused, match="which this pool does not know"):
+        attach.choose(rows, [theirs], [])
+    with pytest.raises(Refused, match=f"hold the SR of a LUN that you selected: {theirs}. Another pool may use"):
+        attach.verify_none_left(rows, attach.choose(rows, [forged], []))
 
 
 # --- the note of what has been begun
