@@ -2,7 +2,7 @@
 """Texts with SCSIids: the forms that SM and udev make of a SCSIid. `host.disk.scsi_id` reads SCSIids from devices."""
 
 import re
-from typing import List
+from typing import Dict, Iterable, List, Tuple
 
 from relvmoiscsi.errors import UsageError
 
@@ -20,6 +20,8 @@ _TYPED = (
 )
 _OF_ANY_KIND = re.compile(rf"(?:0x)?(?:{_EUI})\Z")
 _SAYS_ITS_KIND = ("naa.", "wwn-0x", "eui.", "0x")
+
+_BETWEEN = re.compile(r"[,/\s]")  #: words of a text
 
 _FORMS = (
     "Give the SCSIid as `scsi_id -g` prints it, or the array's number with naa. or eui. before it. Without a prefix, "
@@ -104,7 +106,23 @@ def luns_named(text: str) -> List[str]:
 
     The list contains each SCSIid for which `names_lun` is true, in udev's form where udev replaces characters.
     """
-    words = re.split(r"[,/\s]", text)
+    words = _BETWEEN.split(text)
     bare = [re.sub(r"-part\d+\Z|-\d+:\d+:\d+:\d+\Z", "", word) for word in words]
     bare = [re.sub(r"\A(?:scsi-|(?:dm-uuid-)?(?:part\d+-)?mpath-|dm-name-)(?=.)", "", word) for word in bare]
     return [re.sub(r"\Awwn-0x", "3", word) for word in bare if is_scsi_id(word)]
+
+
+class NamedLuns:
+    """Finds the records with a text that names a LUN. Each text is read once, however many LUNs a caller asks for."""
+
+    def __init__(self, texts: Iterable[Tuple[str, str]]) -> None:
+        """`texts` are pairs: a text of SM or udev, and the reference of the record with that text."""
+        self._by_word: Dict[str, Dict[Tuple[str, str], None]] = {}
+        for text, ref in texts:
+            for word in (text, *_BETWEEN.split(text), *luns_named(text)):
+                self._by_word.setdefault(word, {})[text, ref] = None
+
+    def refs(self, scsi_id: str) -> List[str]:
+        """Return the references of the records with a text that `names_lun` takes for this LUN, in their order."""
+        there = [pair for word in (scsi_id, in_udev(scsi_id)) for pair in self._by_word.get(word, ())]
+        return list(dict.fromkeys(ref for text, ref in there if names_lun(text, scsi_id)))

@@ -287,7 +287,7 @@ def carry_out(
 
 def _verify_as_planned(calls: Calls, pool: Pool, todo: Sequence[PoolLun]) -> None:
     """Raises Refused where another client has attached or discarded one of these LUNs since the pool was read."""
-    now = pool._replace(srs=calls.records("SR"), pbds=calls.records("PBD")) if todo else pool
+    now = pool.with_records(calls.records("SR"), calls.records("PBD")) if todo else pool
     for lun in todo:
         if (attach_plan.sr_of(now, lun), now.sr_on(lun.scsi_id)) != (
             attach_plan.sr_of(pool, lun),
@@ -428,7 +428,7 @@ def introduce(calls: Calls, pool: Pool, row: LunPlan, run: str) -> LunPlan:
         is_lost_answer = pool.sr_by_uuid(lun.sr_uuid) is None
         ref = str(calls.call("SR.get_by_uuid", lun.sr_uuid))
         record: Record = calls.call("SR.get_record", ref)
-        now = pool._replace(srs={**pool.srs, ref: record}, pbds=calls.records("PBD"))
+        now = pool.with_records({**pool.srs, ref: record}, calls.records("PBD"))
         attach_plan.verify_same(now, ref, lun, is_begun=is_lost_answer)
         missing = attach_plan.missing_marks(record, lun, run)
         return introduce(calls, now, row._replace(sr=ref, name=str(record["name_label"]), marks=missing), run)

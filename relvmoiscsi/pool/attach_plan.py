@@ -8,7 +8,6 @@ of `attach`; `attach` executes no other step.
 import threading
 from typing import AbstractSet, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from relvmoiscsi import known_sr
 from relvmoiscsi.errors import Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool import hosts, jobs, records, vdis
@@ -294,7 +293,7 @@ def verify_same(pool: Pool, sr: str, lun: PoolLun, is_begun: bool) -> None:
     this pool has begun to attach the LUN.
     """
     record = pool.srs[sr]
-    marks, known = record["other_config"], known_sr.find_sr(lun.sr_uuid, pool.srs, pool.pbds)
+    marks, known = record["other_config"], pool.known_sr(lun.sr_uuid)
     forget = shell_command("xe sr-forget", f"uuid={lun.sr_uuid}")
     is_here = marks.get(SCSI_ID, lun.scsi_id) == lun.scsi_id and pool.is_on(sr, lun.scsi_id) is not False
     if record["type"] != lun.portal.sr_type.stock or not is_here:

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from itertools import chain, zip_longest
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from relvmoiscsi import known_sr, untrusted, untrusted_xml
+from relvmoiscsi import untrusted, untrusted_xml
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.formats import saved_vms
 from relvmoiscsi.formats.identity import is_uuid
@@ -38,6 +38,7 @@ from relvmoiscsi.wording import counted, human_time, some_of
 IQN_MISSING, SCSI_ID_MISSING = "SR_BACKEND_FAILURE_96", "SR_BACKEND_FAILURE_107"
 _ANY_IQN = "*"
 MOST_IQNS = 500  #: of a portal that are asked for their LUNs
+MOST_LUNS = 4096  #: of a portal that are read, behind all its targets
 PORTAL_SECONDS = 1800.0  #: for the probes of all targets and LUNs of one portal: each may answer as late as it can
 _MOST_NAMED = 3  #: targets that an error names
 _MOST_SHOWN = 60  #: characters of a text that is refused
@@ -193,6 +194,7 @@ def find(calls: Calls, pool: Pool, portals: Iterable[ProbePortal], at_once: int 
     failures: List[Tuple[ProbePortal, PoolFailure]] = []
     known, targets = pool.portals(), []  # type: List[ProbePortal], List[List[ProbePortal]]
     asked, times = set(), PortalTimes()
+    taken: Dict[str, int] = {}  #: LUNs by address of the portal
     unasked: List[ProbePortal] = []
     for portal in portals:
         try:
@@ -214,8 +216,18 @@ def find(calls: Calls, pool: Pool, portals: Iterable[ProbePortal], at_once: int 
         try:
             with times.of_one(portal):
                 there = _probe_fails(calls, pool, portal)
+            left_out = 0
             for lun in listed(there, portal):
-                found.setdefault(lun.scsi_id, lun)
+                if lun.scsi_id not in found and taken.setdefault(portal.target, 0) < MOST_LUNS:
+                    found[lun.scsi_id] = lun
+                    taken[portal.target] += 1
+                left_out += lun.scsi_id not in found
+            if left_out:
+                problem = (
+                    f"{portal.target} lists more than {MOST_LUNS} LUNs: {counted(left_out, 'LUN')} of {portal.iqn} "
+                    "were not read. Give another target with --target and --iqn, or map fewer LUNs to the master."
+                )
+                failures.append((portal, PoolFailure(problem)))
         except PoolFailure as failure:
             failures.append((portal, failure))
     failures += _unasked(unasked)
@@ -389,7 +401,7 @@ def _kind(pool: Pool, lun: PoolLun) -> str:
     if lun.kind in (UNFINISHED, "empty", "foreign", DAMAGED, BUSY):
         return lun.kind
     has_own_ids = lun.kind == RESIGNATURED
-    sr = known_sr.find_sr(lun.sr_uuid, pool.srs, pool.pbds) if lun.sr_uuid else None
+    sr = pool.known_sr(lun.sr_uuid) if lun.sr_uuid else None
     if sr is None:
         return RESIGNATURED if has_own_ids else UNKNOWN_SR
     is_here = pool.is_on(sr.ref, lun.scsi_id)

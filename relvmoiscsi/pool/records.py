@@ -8,8 +8,9 @@ from typing import Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTupl
 
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.formats.identity import is_uuid
+from relvmoiscsi.known_sr import KnownSr
 from relvmoiscsi.pool.calls import Calls, Record, Records
-from relvmoiscsi.scsi_id_text import names_lun
+from relvmoiscsi.scsi_id_text import NamedLuns, names_lun
 from relvmoiscsi.sr_types import HBA_SR, ISCSI_SR, OWN_TYPES, STOCK_TYPES, SrType
 from relvmoiscsi.wording import nearest, shell_command
 
@@ -118,16 +119,35 @@ def portal_of(config: Mapping[str, str]) -> ProbePortal:
     return ProbePortal(*(config.get(key, "") for key in _PORTAL_KEYS))
 
 
-class Pool(NamedTuple):
-    """A snapshot of the pool. Keys are references."""
+class Pool:
+    """A snapshot of the pool. Keys are references.
 
-    ref: str
-    master: str
-    hosts: Records
-    live: Dict[str, bool]  #: by host
-    srs: Records
-    pbds: Records
-    at_work: Mapping[str, FrozenSet[str]] = {}  #: SCSIids by key: LUNs that runs have begun and not introduced
+    A target may list thousands of LUNs, and each LUN asks for an SR. So the records are read once, into indexes.
+    """
+
+    def __init__(
+        self,
+        ref: str,
+        master: str,
+        hosts: Records,
+        live: Dict[str, bool],
+        srs: Records,
+        pbds: Records,
+        at_work: Mapping[str, FrozenSet[str]],
+    ) -> None:
+        """`live` is by host. `at_work` are SCSIids by key: LUNs that runs have begun and not introduced."""
+        self.ref, self.master, self.hosts, self.live = ref, master, hosts, live
+        self.srs, self.pbds, self.at_work = srs, pbds, at_work
+        self._by_uuid = {str(sr["uuid"]): ref for ref, sr in reversed(list(srs.items()))}  # the first SR counts
+        self._pbds_of: Dict[str, List[Tuple[str, Record]]] = {}
+        for pbd_ref, pbd in pbds.items():
+            self._pbds_of.setdefault(pbd["SR"], []).append((pbd_ref, pbd))
+        self._named: Optional[NamedLuns] = None  #: the SRs by the LUNs of their PBDs, from the first question on
+        self._marked = {str(sr["other_config"].get(SCSI_ID)): ref for ref, sr in reversed(list(self.copies()))}
+
+    def with_records(self, srs: Records, pbds: Records) -> "Pool":
+        """Return the same pool with newer records of these two classes."""
+        return Pool(self.ref, self.master, self.hosts, self.live, srs, pbds, self.at_work)
 
     def hosts_in_order(self) -> List[str]:
         """Return the hosts: the master first, then the members by name."""
@@ -142,19 +162,29 @@ class Pool(NamedTuple):
 
     def pbds_of(self, sr: str) -> Dict[str, Tuple[str, Record]]:
         """Return (reference, record) of the PBDs of an SR, by host."""
-        return {pbd["host"]: (ref, pbd) for ref, pbd in self.pbds.items() if pbd["SR"] == sr}
+        return {pbd["host"]: (ref, pbd) for ref, pbd in self._pbds_of.get(sr, ())}
 
     def sr_by_uuid(self, uuid: str) -> Optional[str]:
-        return next((ref for ref, sr in self.srs.items() if sr["uuid"] == uuid), None)
+        return self._by_uuid.get(uuid)
+
+    def known_sr(self, uuid: str) -> Optional[KnownSr]:
+        """Return the SR with this UUID, and its PBDs."""
+        ref = self.sr_by_uuid(uuid)
+        return None if ref is None else KnownSr(ref, self.srs[ref], [pbd for _, pbd in self._pbds_of.get(ref, ())])
 
     def sr_on(self, scsi_id: str) -> Optional[str]:
         """Return the SR with a PBD on this LUN, or the SR that `attach` has introduced for this LUN."""
-        for pbd in self.pbds.values():
-            values = map(str, pbd["device_config"].values())
-            sr = self.srs.get(pbd["SR"])
-            if sr is not None and sr["type"] not in OWN_TYPES and any(names_lun(value, scsi_id) for value in values):
-                return str(pbd["SR"])
-        return next((ref for ref, sr in self.copies() if sr["other_config"].get(SCSI_ID) == scsi_id), None)
+        if self._named is None:
+            of_pbds = [
+                (str(value), ref)
+                for ref, pbds in self._pbds_of.items()
+                if ref in self.srs and self.srs[ref]["type"] not in OWN_TYPES
+                for _, pbd in pbds
+                for value in pbd["device_config"].values()
+            ]
+            self._named = NamedLuns(of_pbds)
+        named = self._named.refs(scsi_id)
+        return named[0] if named else self._marked.get(scsi_id)
 
     def is_on(self, sr: str, scsi_id: str) -> Optional[bool]:
         """Is the SR on the LUN with this SCSIid? None: the pool knows no LUN of the SR."""

@@ -178,6 +178,80 @@ def test_a_portal_with_many_targets_keeps_no_other_waiting(monkeypatch):
     assert found[-1].problem.startswith("192.0.2.9 lists 50000 targets, and the first 3 were read.")
 
 
+class ManyLuns(Listing):
+    """A portal with two targets that list LUNs; each probe of a LUN fails."""
+
+    def __init__(self, count, iqns=2):
+        super().__init__(iqns)
+        self.count = count
+
+    def run(self, method, host, config, *more):
+        if "SCSIid" in config:
+            raise PoolFailure("No LUN.")
+        if "targetIQN" not in config:
+            return super().run(method, host, config, *more)
+        first = self.count * int(config["targetIQN"].rpartition(":")[2])
+        rows = "".join(f"<LUN><SCSIid>36{first + number:031x}</SCSIid></LUN>" for number in range(self.count))
+        raise PoolFailure("", ["SR_BACKEND_FAILURE_107", "", "", f"<iscsi-target>{rows}</iscsi-target>"])
+
+    def another(self):
+        return self
+
+    def close(self):
+        pass
+
+
+class Config(dict):
+    """The device-config of a PBD, which counts how often its values are read."""
+
+    reads = 0
+
+    def values(self):
+        Config.reads += 1
+        return super().values()
+
+
+def pool_of(srs):
+    """A pool with SRs, by UUID with their SCSIids; two hosts have a PBD of each."""
+    hosts = {f"h{number}": {"name_label": f"h{number}"} for number in range(2)}
+    record = {"type": "lvmoiscsi", "other_config": {}, "sm_config": {}}
+    there = {uuid: {**record, "uuid": uuid, "name_label": uuid} for uuid in srs}
+    pbds = {
+        f"{uuid} {host}": {
+            "SR": uuid,
+            "host": host,
+            "currently_attached": True,
+            "device_config": Config(target="192.0.2.9", targetIQN="iqn.2000-01.a:0", SCSIid=scsi_id),
+        }
+        for uuid, scsi_id in srs.items()
+        for host in hosts
+    }
+    return records.Pool("pool", "h0", hosts, dict.fromkeys(hosts, True), there, pbds, {})
+
+
+def test_a_portal_with_many_luns_is_read_up_to_a_limit_and_the_rest_is_named(monkeypatch):
+    monkeypatch.setattr(luns, "MOST_LUNS", 5)
+    other = ProbePortal("192.0.2.5", "iqn.2000-01.other:9")
+
+    found = luns.find(ManyLuns(4), pool_of({}), [ProbePortal("192.0.2.9"), other], 1)
+    assert [lun.scsi_id[-2:] for lun in found] == ["00", "01", "02", "03", "24", "25", "26", "27", "04", ""]
+    assert found[-1].problem == (
+        "192.0.2.9 lists more than 5 LUNs: 3 LUNs of iqn.2000-01.a:1 were not read. Give another target with --target "
+        "and --iqn, or map fewer LUNs to the master."
+    )
+
+
+def test_the_records_of_the_pool_are_read_as_often_for_many_luns_as_for_one():
+    def reads(count):
+        scsi_ids = {f"a {number}": f"36{number:031x}" for number in range(3)}
+        Config.reads = 0
+        found = luns.find(ManyLuns(count, 1), pool_of(scsi_ids), [ProbePortal("192.0.2.9")], 1)
+        assert [lun.kind for lun in found] == ["original"] * min(count, 3) + ["unreachable"] * (count - 3)
+        return Config.reads
+
+    assert reads(1) == reads(40) > 0
+
+
 def test_a_portal_that_answers_slowly_has_one_budget_and_what_was_not_read_is_named(monkeypatch):
     """Each answer takes a minute: of the targets, of their LUNs, of each LUN."""
     now = [0.0]

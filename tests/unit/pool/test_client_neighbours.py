@@ -174,7 +174,7 @@ def test_a_busy_lun_is_one_of_ours_where_a_run_has_begun_with_it(lab, is_begun):
     with connect(lab.where()) as calls:
         pool = records.read(calls)
     if is_begun:
-        pool = pool._replace(at_work={"relvmoiscsi:at-work:a run": frozenset(["its id"])})
+        pool.at_work = {"relvmoiscsi:at-work:a run": frozenset(["its id"])}
     seen = luns.named(pool, PoolLun("its id", "busy", records.ProbePortal("10.0.0.5", "iqn")))
     assert (seen.kind, seen.may_be_untouched, seen.is_untouched) == ("busy", is_begun, False)
 

@@ -28,7 +28,7 @@ from relvmoiscsi.host.disk.scsi_id import (
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.iscsi import looking
 from relvmoiscsi.iscsi.session import Task
-from relvmoiscsi.scsi_id_text import is_scsi_id, luns_named, names_lun, typed_scsi_id
+from relvmoiscsi.scsi_id_text import NamedLuns, is_scsi_id, luns_named, names_lun, typed_scsi_id
 
 REAL_STAT = os.stat
 LIO = Inquiry(b"LIO-ORG ", b"clone           ")
@@ -466,3 +466,17 @@ def test_a_number_that_may_be_of_several_kinds_is_refused_with_the_forms(text):
 def test_no_number_of_its_kind_is_no_scsi_id(text):
     with pytest.raises(UsageError, match=f" is no SCSIid. {FORMS}"):
         typed_scsi_id(text)
+
+
+@settings(max_examples=examples(40))
+@given(st.text([chr(code) for code in range(0x21, 0x7F) if chr(code) not in "/,"], min_size=3, max_size=40))
+def test_the_records_that_name_a_lun_are_those_whose_texts_name_the_lun(scsi_id):
+    texts = [text.format(scsi_id) for text in TEXTS + MORE]
+    other = [text.format("x" + scsi_id + "y") for text in TEXTS + MORE]
+    there = [(text, text) for pair in zip(other, texts) for text in pair]
+    assert NamedLuns(there).refs(scsi_id) == [text for text, _ in there if names_lun(text, scsi_id)]
+    assert set(texts) <= set(NamedLuns(there).refs(scsi_id))
+
+
+def test_a_serial_number_with_commas_names_its_lun():
+    assert NamedLuns([("1ACME,1", "one"), ("/dev/disk/by-id/scsi-1ACME_1", "two")]).refs("1ACME,1") == ["one", "two"]
