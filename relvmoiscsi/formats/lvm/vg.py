@@ -12,6 +12,7 @@ from relvmoiscsi.device import SECTOR, Range
 from relvmoiscsi.errors import Malformed, OnDefect, Place, Truncated, Unsupported, WayOut, raise_defect, reading
 from relvmoiscsi.formats.identity import IdMap, dashed, parse_lvm_id, sightings
 from relvmoiscsi.formats.lvm.text_format import Assignment, TextEdit, TextSection, edited, parse
+from relvmoiscsi.formats.naming import LV_PREFIXES, MGT
 
 #: section names and status words of the text that hold no identity
 _KNOWN_VG_SECTIONS = {"physical_volumes", "logical_volumes"}
@@ -29,6 +30,11 @@ _OWNERSHIP = ("system_id", "lock_type", "lock_args")
 #: what LVM leaves of a system ID. Source: LVM2 man/lvmsystemid.7
 _SYSTEM_ID = re.compile(r"[A-Za-z0-9_+.-]{1,127}")
 
+#: the way out for a volume of the SR, which lvremove would destroy
+_MADE_LINEAR = (
+    "Remove nothing: the volume may hold data of the SR. On a host of the original, `lvconvert` makes the volume "
+    "linear, and `pvmove --abort` ends a move that was cut. Then take the clone again."
+)
 _NO_WAYS_OUT: Mapping[str, WayOut] = {}
 
 #: hints that name the original's disk (LVM 2.03.12 and later); LVM writes them anew
@@ -238,10 +244,14 @@ def _lv(section: TextSection, pv_name: str, vg_name: str) -> LogicalVolume:
     segments = []
     for child in section.sections.values():
         if child.string("type") != "striped" or child.integer("stripe_count") != 1:
-            # lvremove knows a snapshot by the volume of its changes; the name of this section is LVM's own
-            name = child.string("cow_store") if "cow_store" in child.assignments else section.name
-            problem = Unsupported(what, child.where, f"{child.name} is not linear")
-            raise problem.with_way_out(WayOut(("lvremove",), (f"{vg_name}/{name}",)))
+            name, way_out = section.name, WayOut(sentence=_MADE_LINEAR)
+            if "cow_store" in child.assignments:  # lvremove knows a snapshot by the volume of its changes
+                name = child.string("cow_store")
+            elif "VISIBLE" not in section.strings("status"):  # a part of another volume
+                name = MGT
+            if name != MGT and not name.startswith(tuple(LV_PREFIXES.values())):
+                way_out = WayOut(("lvremove",), (f"{vg_name}/{name}",))
+            raise Unsupported(what, child.where, f"{child.name} is not linear").with_way_out(way_out)
         stripes = child.assignments.get("stripes")
         values = stripes.values if stripes else ()
         if len(values) != 2 or values[0] != pv_name or not isinstance(values[1], int) or values[1] < 0:

@@ -49,8 +49,10 @@ def told(way_out: WayOut, device_name: str) -> Tuple[str, str]:
     """The sentence for a way out without a VDI to leave behind, and the command in the sentence; "" without one."""
     if way_out.lvm and all(word == device_name or _NAME.fullmatch(word) is not None for word in way_out.names):
         where = "" if _PATH.fullmatch(device_name) else f", as the disk {PLACEHOLDER} of a host"
-        command = quoted(*lvm_words(device_name, way_out))
-        return f"This command of LVM changes nothing but the clone{where}: `{command}`.", command
+        command, does = quoted(*lvm_words(device_name, way_out)), "changes nothing but the clone"
+        if way_out.lvm == ("lvremove",):
+            does = f"removes {way_out.names[0].rpartition('/')[2]} and all its data, and changes nothing but the clone"
+        return f"This command of LVM {does}{where}: `{command}`.", command
     return way_out.sentence, ""
 
 

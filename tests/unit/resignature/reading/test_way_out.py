@@ -5,6 +5,9 @@ import shlex
 
 import pytest
 
+from kit.judges import dice
+from kit.refusals import GONE, ROWS, text
+from relvmoiscsi import engine
 from relvmoiscsi.errors import Place, Unsupported, WayOut
 from relvmoiscsi.formats.lvm.text_format import parse
 from relvmoiscsi.formats.lvm.vg import _refuse_unknown
@@ -70,3 +73,34 @@ def test_the_filter_lets_the_clone_through_and_no_other_disk(disk, pattern):
     words = shlex.split(told(WayOut(("vgimport",), ("vg",)), disk)[1])
     assert words[0] == "vgimport" and words[-1] == "vg"
     assert f'filter=["a|^{pattern}$|","r|.*|"] global_filter=["a|^{pattern}$|","r|.*|"]' in words[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "removed"),
+    [
+        ("extra", '"READ", "VISIBLE"', "extra"),
+        ("pvmove0", '"READ", "PVMOVE", "LOCKED"', ""),  # LVM says: Can't remove locked logical volume
+        ("MGT_mimage_0", '"READ", "WRITE"', ""),
+        (f"VHD-{GONE}", '"READ", "VISIBLE"', ""),
+        (f"LV-{GONE}", '"READ", "VISIBLE"', ""),
+        (f"QCOW2-{GONE}", '"READ", "VISIBLE"', ""),
+    ],
+)
+def test_no_command_removes_a_volume_of_the_sr_that_lvm_has_mirrored(name, status, removed):
+    """lvremove asks nobody about a volume that is not active, and a later run would succeed without the data."""
+    lv = f'{name} {{\nid = "aaaaaa-aaaa-aaaa-aaaa-aaaa-aaaa-aaaaaa"\nstatus = [{status}]\nsegment_count = 1\n'
+    lv += 'segment1 {\nstart_extent = 0\nextent_count = 1\ntype = "mirror"\n}\n}\n'
+    disk = text("logical_volumes {\n", "logical_volumes {\n" + lv)().disk
+    with pytest.raises(Unsupported, match="is not linear") as raised:
+        engine.prepare(disk, dice("ids"))
+    said = str(raised.value)
+    if removed:
+        assert f"removes {removed} and all its data, and changes nothing but the clone" in said
+    else:
+        assert "lvremove" not in said and "Remove nothing" in said
+
+
+@pytest.mark.parametrize("name", ["LV of another type", "striped LV"])
+def test_no_command_removes_mgt(name):
+    with pytest.raises(Unsupported, match=r"Logical volume MGT .* is not linear.* Remove nothing"):
+        engine.prepare(ROWS[name].make().disk, dice("ids"))
