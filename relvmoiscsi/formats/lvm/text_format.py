@@ -46,7 +46,7 @@ _TOKEN = re.compile(rf"{_BLANK}(?:([={{}}\[\],])|({_WORD})|({_STRING})|(\Z))", r
 _KINDS = ("", "mark", "word", "string", "end")  #: kinds of the groups of _TOKEN
 _FLOAT = re.compile(r"[+-]?([0-9]+\.[0-9]*|\.[0-9]+)\Z")
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
-_INTEGER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]{1,16}|0[0-7]{0,22}|[1-9][0-9]{0,18})\Z")
+_INTEGER = re.compile(r"[+-]?(?:0[0-7]{0,22}|[1-9][0-9]{0,18})\Z")
 _SHOWN = 64  #: characters of a token that a message quotes
 
 
@@ -232,13 +232,11 @@ def _tokens(text: str, position: int, where: Place) -> Iterator[Token]:
 
 
 def _number(word: str) -> Union[int, float, None]:
-    """The number in a word, as C reads numbers: a leading zero means octal. None for other words and beyond 64 bits."""
+    """The number in a word, as LVM reads numbers: a leading zero means octal. None for other words, 0x1F, and beyond 64 bits."""
     if untrusted.is_number(word) and word[0] != "0":
         return int(word)
     if _INTEGER.match(word):
-        digits = word.lstrip("+-")
-        octal = digits[0] == "0" and digits[1:2] not in ("x", "X")
-        number = int(word, 8 if octal else 0)
+        number = int(word, 8 if word.lstrip("+-")[0] == "0" else 10)
         return number if -(1 << 63) <= number < 1 << 63 else None
     return float(word) if _FLOAT.match(word) else None
 

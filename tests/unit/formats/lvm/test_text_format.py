@@ -26,7 +26,7 @@ pv0 {
 id = "dTe5Oc-yT95-CMTP-UPrR-Qgmm-7EcL-0FVDK7"
 device = "/dev/disk/by-id/a\\"b\\\\c"
 pe_start = 22528
-unknown_key = 0x07
+unknown_key = 7
 }
 }
 
@@ -90,7 +90,6 @@ def test_a_text_is_read_as_an_independent_reader_does_and_all_in_it_knows_where_
         ("1", 1),
         ("-7", -7),
         ("+7", 7),
-        ("0x1F", 31),
         ("017", 15),
         ("0", 0),
         ("1.5", 1.5),
@@ -125,6 +124,7 @@ BROKEN = {
     "a = 9223372036854775808": "'9223372036854775808', expected a value",
     "a = 1_000": "'1_000', expected a value",
     "a = 08": "'08', expected a value",
+    "a = 0x1F": "'0x1F', expected a value",  # LVM 2.03.16: unexpected token
     "a = \xb2": "'\xb2', expected a value",
     "a =\xa01": "a byte fits no token",
 }
@@ -215,7 +215,7 @@ def texts(draw, depth=0):
         if depth < 3 and draw(st.booleans()):
             parts += [name, space, "{", space, draw(texts(depth + 1)), "\n}", space]
         else:
-            value = draw(st.sampled_from(["1", "-1", '"a"', '"\\"#{"', "[]", '["READ", 7]', "0x10"]))
+            value = draw(st.sampled_from(["1", "-1", '"a"', '"\\"#{"', "[]", '["READ", 7]', "0"]))
             parts += [name, space, "=", space, value, space, "\n"]
     return "".join(parts)
 
