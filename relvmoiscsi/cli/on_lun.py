@@ -179,13 +179,13 @@ class WriteCommand(DeviceCommand, Asked):
         return f"{headline} `{self.shell_command('relvmoiscsi show', self.device)}` shows the state."
 
     def _attach_lines(self, lun: OpenLun, result: engine.Result) -> List[str]:
-        """Return the commands that attach the new SR after a check, with its values.
+        """Return the commands that attach the new SR on all hosts after a check, with its values.
 
         The commands are those of docs/driver.rst. Only a LUN with a SCSIid has them: no host attaches another device.
         """
         if lun.scsi_id is None or result.ids is None or result.lun is None:
             return []
-        lines = ["After the check, on the pool master (pbd-create and pbd-plug for each host):"]
+        lines = ["After the check, on the pool master:"]
         sr_type, config = HBA_SR.stock, [f"SCSIid={lun.scsi_id}"]
         if lun.kind == ISCSI_LUN:
             from relvmoiscsi.lun.url_login import USER  # noqa: PLC0415 - a path needs no login
@@ -203,14 +203,14 @@ class WriteCommand(DeviceCommand, Asked):
             )
         sr, name = result.ids.new_sr, (result.lun.mgt.name_label if result.lun.mgt else "") + " copy"
         introduce = [f"uuid={sr}", f"type={sr_type}", f"name-label={name}", "shared=true", "content-type=user"]
-        create = [f"sr-uuid={sr}", "host-uuid=HOST", *(f"device-config:{one}" for one in config)]
+        create = shell_command("xe pbd-create", f"sr-uuid={sr}", *(f"device-config:{one}" for one in config))
         protect = [f"uuid={sr}", "other-config:gc=false", "other-config:indestructible=true"]
         return [
             *lines,
             f"  {shell_command('xe sr-introduce', *introduce)}",
-            f"  {shell_command('xe pbd-create', *create)}",
             f"  {shell_command('xe sr-param-set', *protect)}",
-            "  xe pbd-plug uuid=PBD",
+            "  for host in $(xe host-list --minimal | tr , ' '); do "
+            f"xe pbd-plug uuid=$({create} host-uuid=$host); done",
         ]
 
     def _is_unknown(self, lun: OpenLun, proposal: Proposal) -> bool:

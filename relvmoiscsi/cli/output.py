@@ -82,7 +82,7 @@ def width(stream: Any) -> int:
 
 
 #: a command, alone on an indented line or as a next step
-_COMMAND_LINE = r"( +| *(next|later|or): +)(xe|relvmoiscsi) "
+_COMMAND_LINE = r"( +| *(next|later|or): +)(xe|relvmoiscsi|for host in) "
 
 
 def fitted(text: str, stream: Any) -> str:
