@@ -25,10 +25,10 @@ def main(argv: "Optional[Sequence[str]]" = None) -> int:
             try:
                 words = list(sys.argv[1:] if argv is None else argv)
                 at = 1 if words[:1] in (["pool"], ["direct"]) else 0
+                while words[at : at + 1] == ["help"]:  # in the place of a command
+                    words = [*words[:at], *words[at + 1 :], "--help"]
                 if words[at : at + 1] == ["version"]:
                     words = ["--version", *words[at + 1 :]]
-                elif words[at : at + 1] == ["help"]:  # in the place of a command
-                    words = [*words[:at], *words[at + 1 :], "--help"]
                 if words in ([], ["-h"], ["--help"]):  # the parser takes as long to import as the interpreter to start
                     from relvmoiscsi.cli import overview  # noqa: PLC0415
                     from relvmoiscsi.cli.output import EXIT_NOT_PRINTED, print_text  # noqa: PLC0415

@@ -176,13 +176,13 @@ class WriteCommand(DeviceCommand, Asked):
         return f"{headline} `{self.shell_command('relvmoiscsi show', self.device)}` shows the state."
 
     def _attach_lines(self, lun: OpenLun, result: engine.Result) -> List[str]:
-        """Return the commands that attach the new SR after a check, with its values.
+        """Return the commands that attach the new SR on all hosts after a check, with its values.
 
         The commands are those of docs/driver.rst. Only a LUN with a SCSIid has them: no host attaches another device.
         """
         if lun.scsi_id is None or result.ids is None or result.lun is None:
             return []
-        lines = ["After the check, on the pool master (pbd-create and pbd-plug for each host):"]
+        lines = ["After the check, on the pool master:"]
         config = dict(lun.pbd_config)
         if "chapuser" in config:
             config["chappassword_secret"] = "SECRET"
@@ -195,14 +195,15 @@ class WriteCommand(DeviceCommand, Asked):
         sr, name = result.ids.new_sr, (result.lun.mgt.name_label if result.lun.mgt else "") + " copy"
         of_type = f"type={lun.sr_type.stock}"
         introduce = [f"uuid={sr}", of_type, f"name-label={name}", "shared=true", "content-type=user"]
-        create = [f"sr-uuid={sr}", "host-uuid=HOST", *(f"device-config:{key}={value}" for key, value in config.items())]
+        words = [f"device-config:{key}={value}" for key, value in config.items()]
+        create = shell_command("xe pbd-create", f"sr-uuid={sr}", *words)
         protect = [f"uuid={sr}", "other-config:gc=false", "other-config:indestructible=true"]
         return [
             *lines,
             f"  {shell_command('xe sr-introduce', *introduce)}",
-            f"  {shell_command('xe pbd-create', *create)}",
             f"  {shell_command('xe sr-param-set', *protect)}",
-            "  xe pbd-plug uuid=PBD",
+            "  for host in $(xe host-list --minimal | tr , ' '); do "
+            f"xe pbd-plug uuid=$({create} host-uuid=$host); done",
         ]
 
     def _is_unknown(self, lun: OpenLun, proposal: Proposal) -> bool:

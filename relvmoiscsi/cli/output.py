@@ -57,6 +57,7 @@ Maker = Callable[[Command, str], "ArgumentParser"]
 
 
 RED, BOLD = "31", "1"
+_NARROWEST = 20
 
 
 def painted(stream: Any, text: str, code: str) -> str:
@@ -70,19 +71,18 @@ def is_terminal(stream: Any) -> bool:
 
 
 def width(stream: Any) -> int:
-    """Return the number of columns of a line."""
-    try:
-        return int(os.environ.get("COLUMNS", "")) or 80
-    except ValueError:
-        pass
-    try:
-        return os.get_terminal_size(stream.fileno()).columns or 80
-    except (OSError, ValueError, AttributeError):  # no terminal, a closed stream, or no stream
-        return 80
+    """Return the number of columns of a line, which no caller needs to doubt: at least 20."""
+    columns = 0
+    with suppress(ValueError):
+        columns = int(os.environ.get("COLUMNS", ""))
+    if columns <= 0:
+        with suppress(OSError, ValueError, AttributeError):  # no terminal, a closed stream, or no stream
+            columns = os.get_terminal_size(stream.fileno()).columns
+    return max(columns, _NARROWEST) if columns > 0 else 80
 
 
 #: a command, alone on an indented line or as a next step
-_COMMAND_LINE = r"( +| *(next|later|or): +)(xe|relvmoiscsi) "
+_COMMAND_LINE = r"( +| *(next|later|or): +)(xe|relvmoiscsi|for host in) "
 
 
 def fitted(text: str, stream: Any) -> str:

@@ -232,7 +232,7 @@ def _tokens(text: str, position: int, where: Place) -> Iterator[Token]:
 
 
 def _number(word: str) -> Union[int, float, None]:
-    """The number in a word, as LVM reads numbers: a leading zero means octal. None for other words, 0x1F, and beyond 64 bits."""
+    """The number in a word, as LVM reads numbers: a leading zero means octal. None for other words and over 64 bits."""
     if untrusted.is_number(word) and word[0] != "0":
         return int(word)
     if _INTEGER.match(word):

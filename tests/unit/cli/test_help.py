@@ -101,6 +101,8 @@ def test_a_usage_error_has_the_usage_of_its_command_and_what_was_meant(command, 
     ("words", "same"),
     [
         ("help", "--help"),
+        ("help help", "--help"),
+        ("help version", "--version"),
         ("help show", "show --help"),
         ("help pool attach", "pool attach --help"),
         ("pool help", "pool --help"),

@@ -115,11 +115,19 @@ def test_a_chain_of_any_length_fits(columns):
     assert max(len(prefix) for prefix, _vdi in drawn) + len(NEW) in (columns, columns - 1, columns - 2)
 
 
-@pytest.mark.parametrize("variable, columns", [("132", 132), ("", 80), ("wide", 80)])
+@pytest.mark.parametrize("variable, columns", [("132", 132), ("", 80), ("wide", 80), ("0", 80), ("-5", 80), ("3", 20)])
 def test_lines_have_the_width_of_columns_and_elsewhere_80(monkeypatch, variable, columns):
     monkeypatch.setenv("COLUMNS", variable)
 
     assert [width(stream) for stream in (io.StringIO(), None)] == [columns] * 2
+
+
+@pytest.mark.parametrize("columns", ["-5", "1", "3", "20"])
+def test_a_width_that_nobody_can_read_is_no_bug(command, monkeypatch, image, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    for words in (["show", image], ["resignature", image, "-n"], ["check", "--help"], ["--help"]):
+        ran = command(*words)
+        assert ran.status == 0 and ran.out
 
 
 def test_errors_are_wrapped_on_a_terminal_and_nowhere_else(command, monkeypatch, terminal):

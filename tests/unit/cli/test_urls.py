@@ -168,11 +168,13 @@ def test_a_person_types_the_scsi_id(command, one_lun, type_in):
     type_in(one_lun.lun(0).scsi_id + "\n")
     ran = command("resignature", one_lun.where, "--sr-uuid", SR)
     assert ran.status == 0
-    _after, introduce, create, protect, plug, check = ran.out.splitlines()[-6:]
+    _after, introduce, protect, plug, check = ran.out.splitlines()[-5:]
     assert check == f"next: relvmoiscsi check {one_lun.where}"
     assert introduce.startswith(f"  xe sr-introduce uuid={SR} type=lvmoiscsi name-label=")
-    assert f" sr-uuid={SR} host-uuid=HOST device-config:target=127.0.0.1 device-config:targetIQN=" in create
-    assert create.endswith(f" device-config:SCSIid={one_lun.lun(0).scsi_id}") and plug == "  xe pbd-plug uuid=PBD"
+    assert plug.startswith("  for host in $(xe host-list --minimal | tr , ' '); do xe pbd-plug uuid=$(xe pbd-create ")
+    assert f" sr-uuid={SR} device-config:target=127.0.0.1 device-config:targetIQN=" in plug
+    assert plug.endswith(f" device-config:SCSIid={one_lun.lun(0).scsi_id} host-uuid=$host); done")
+    assert output.wrapped(plug, 60) == plug  # a command stays whole
     assert "chap" not in ran.out
     options = [words for words in protect.split() if words.startswith("other-config")]
     page = (shell.TOP / "docs/driver.rst").read_text(encoding="utf-8")
