@@ -15,6 +15,7 @@ from relvmoiscsi.scsi_id_text import named_scsi_id
 __all__ = ["open_device"]
 
 
+@contextmanager
 @promised(
     name=TEXT,
     writable=FLAG,
@@ -22,7 +23,6 @@ __all__ = ["open_device"]
     chap_file=optional(TEXT),
     scsi_id=optional(TEXT),
 )
-@contextmanager
 def open_device(
     name: str,
     writable: bool,

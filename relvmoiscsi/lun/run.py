@@ -53,7 +53,7 @@ from relvmoiscsi.wording import shell_command
 #: the map of each run, for a later investigation: the driver's log has it, and a command writes it to SMlog or syslog
 record = logging.getLogger("relvmoiscsi.record")
 
-#: why a run is rolled back
+#: why an interrupted run does not end as the run that is requested
 OF_A_COPY, OTHER_VDIS, BEFORE_COMMIT = "of a copy", "other VDIs", "before its commit"
 
 #: between the two reads of a LUN about which no pool has answered; longer than the lease of a block device (`Fence`)
@@ -95,7 +95,7 @@ class Recovery(Proposal):
         """`request` is the request for a new run; None for a caller that wants the interrupted run recovered."""
         run, goes_back = earlier.journal.run, engine.goes_back(earlier)
         self.earlier, self.is_undo = earlier, earlier.commit_record.kind == UNDO
-        self.unfit = ""  #: why the interrupted run, finished, is not what the request asks for; "" for a run that is
+        self.unfit = ""  #: why the interrupted run does not end as the run that is requested; "" where it does
         if request is not None:
             if not self.is_undo and None not in (run.scsi_id, request.scsi_id) and run.scsi_id != request.scsi_id:
                 self.unfit = OF_A_COPY
@@ -106,7 +106,7 @@ class Recovery(Proposal):
         #: why the run is rolled back; "" for a run that is finished. One VDI is not undone after the commit
         self.why = self.unfit if goes_back or run.merged is None else ""
         replaced: Tuple[str, ...] = ()  # finishing replaces nothing: the LUN holds the new SR since the commit
-        if self.why and not self.is_undo:  # until the new run behind it
+        if self.why and not self.is_undo:  # the new run that follows takes the old SR off the LUN
             replaced = (run.ids.sr,) if goes_back else (run.ids.sr, run.ids.new_sr)
         super().__init__(run.ids.sr, replaced=replaced)
 
@@ -138,7 +138,7 @@ class CompletedRun(NamedTuple):
 
     result: Result
     proposal: Proposal
-    was_cut: bool = False  #: the completed run is an interrupted run that was finished now
+    was_cut: bool = False  #: the completed run is an interrupted run that was finished or rolled back now
     stale: Sequence[str] = ()  #: sentences about what this machine still remembers of the LUN; the caller tells them
     planned: Sequence[Chunk] = ()  #: the writes of a dry run: the result is what they would make of the LUN
 
@@ -420,8 +420,8 @@ def _unchanged(lun: OpenLun, content: Optional[Lun]) -> Iterator[None]:
 
 
 @contextmanager
-def _since(recovered: str, always: bool = True) -> Iterator[None]:
-    """Add to errors of the block that an earlier run was recovered before.
+def _since(before: str, always: bool = True) -> Iterator[None]:
+    """Add to errors of the block what this call did `before`, a sentence without its full stop; "" for nothing.
 
     With `always=False`, only an error with the state "nothing was written" is changed. An error without a state is not
     taken for such an error: the run may have written already.
@@ -429,16 +429,16 @@ def _since(recovered: str, always: bool = True) -> Iterator[None]:
     try:
         yield
     except RelvmoiscsiError as error:
-        if recovered and error.disk_state == NOTHING_WRITTEN:
-            error.disk_state = f"{recovered}; nothing else was written."
-        elif recovered and always:
-            error.disk_state = f"{recovered}. {error.disk_state}".strip()
+        if before and error.disk_state == NOTHING_WRITTEN:
+            error.disk_state = f"{before}; nothing else was written."
+        elif before and always:
+            error.disk_state = f"{before}. {error.disk_state}".strip()
         raise
     except KeyboardInterrupt as stop:
-        if recovered and str(stop) == NOTHING_WRITTEN:
-            stop.args = (f"{recovered}; nothing else was written.",)
-        elif recovered and str(stop) and always:
-            stop.args = (f"{recovered}. {stop}",)
+        if before and str(stop) == NOTHING_WRITTEN:
+            stop.args = (f"{before}; nothing else was written.",)
+        elif before and str(stop) and always:
+            stop.args = (f"{before}. {stop}",)
         raise
 
 

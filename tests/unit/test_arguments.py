@@ -71,6 +71,13 @@ def test_a_range_to_compare_that_is_not_on_the_devices_is_refused():
         engine.compare(disk, disk, [Range(disk.size_bytes, 1)])
 
 
+def test_a_call_with_other_arguments_than_the_function_has_is_a_type_error_as_of_any_function():
+    disk = right("device")
+    for values, named in (((), {}), ((disk, ()), {"words": ()}), ((disk, (), 1), {}), ((disk,), {"other": 1})):
+        with pytest.raises(TypeError, match=r"inspect\(\) "):
+            engine.inspect(*values, **named)
+
+
 def test_a_promised_function_names_the_kind_of_each_argument():
     with pytest.raises(AssertionError):
 
