@@ -25,7 +25,7 @@ from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_xapi, own_ref
 from relvmoiscsi.lun.pool_records import read_pool
 from relvmoiscsi.scsi_id_text import typed_scsi_id
-from relvmoiscsi.wording import human_size, printable, quoted, shell_command, table
+from relvmoiscsi.wording import human_size, nearest, printable, quoted, shell_command, table
 
 HOST = THIS_HOST
 
@@ -283,12 +283,12 @@ def remove(name: str) -> Answer:
     link = direct.link_of(name, HOST)
     with changing(HOST):
         text = read_config(HOST.config)
-        scsi_id = read_section(text)[0].get(name, "")
+        there = read_section(text)[0]
+        scsi_id = there.get(name, "")
         with in_state(NOT_CHANGED):
             if not scsi_id:
-                raise NotFound(
-                    f"There is no direct LUN with the name {name!r}. `relvmoiscsi direct list` lists the names."
-                )
+                near = "".join(f" Did you mean {each!r}?" for each in nearest(name, there))
+                raise NotFound(f"There is no direct LUN {name!r}.{near} `relvmoiscsi direct list` lists the names.")
             # A VM may have the device of the link open, and the map of the LUN, or its disks. The paths of a map do not
             # count, because the map always holds its paths open.
             maps = udev.maps_of(scsi_id, HOST)

@@ -492,7 +492,9 @@ class RescueCommand(PoolChange):
                 ask(self, f"Lend {printable(planned.name)} to {printable(planned.vm_name)}, {_MODES[planned.mode]}?")
             with self.work(planned.name, "lend"), waiting("the pool"):
                 result = rescue.lend(calls, found, copy, vdi, vm, rw)
-        return _lent(copy, [result], [rescue.TO_KNOW] + ([] if rw else [rescue.READ_ONLY]))
+        to = found.vms[vm]
+        start = [_start(to["uuid"])] if to["power_state"] == "Halted" else []
+        return _lent(copy, [result], [rescue.TO_KNOW] + ([] if rw else [rescue.READ_ONLY]), start)
 
 
 _MODES = {"RO": "read-only", "RW": "with write access"}

@@ -359,9 +359,16 @@ def test_without_xapi_it_is_removed_and_what_is_left_is_told(linked, run, monkey
     assert "Run `xe vdi-forget`" in ran.out
 
 
+def test_a_misspelt_name_removes_nothing_and_leads_to_the_nearest(linked, run):
+    before = linked.config
+    ran = run("remove", "dsk")
+    assert ran.status == 3 and "There is no direct LUN 'dsk'. Did you mean 'disk'? " in ran.err
+    assert linked.config == before
+
+
 def test_what_is_not_there_is_not_removed(scene, run):
     ran = run("remove", "di\x1bsk")
-    assert ran.status == 3 and "There is no direct LUN with the name 'di\\x1bsk'." in ran.err
+    assert ran.status == 3 and "There is no direct LUN 'di\\x1bsk'. `relvmoiscsi direct list`" in ran.err
     assert (scene.config, scene.programs) == (ADMINISTRATORS, [])
 
 

@@ -547,8 +547,9 @@ def test_the_next_step_is_no_discard_while_another_vm_needs_the_copy(halted, poo
 
 
 def test_a_disk_is_taken_back_from_a_copy_that_a_restored_vm_needs(restored, pool_command):
-    restored.helper(state="Halted")
-    assert pool_command("rescue", "copy", "data", "--vm", "helper", "--yes").status == 0
+    helper = restored.pool.db.get("VM", restored.helper(state="Halted"), "uuid")
+    ran = pool_command("rescue", "copy", "data", "--vm", "helper", "--yes")
+    assert f"next: xe vm-start uuid={helper}\n      relvmoiscsi pool rescue --done " in ran.out
     ran = pool_command("rescue", "copy", "--done", "--yes")
     assert "next: the copy is still needed. VMs were restored from the SR 'copy': web. " in ran.out
 
