@@ -685,9 +685,8 @@ def test_a_command_that_was_overtaken_says_so_and_which_run_holds_the_lun(comman
 
     assert ran.status == 10 and one_lun.lun(0).disk == held[0]
     assert f"{where} changed at byte 512 during this run: another run or another host works on the LUN" in ran.err
-    assert (
-        f"Something else has changed the label since. `relvmoiscsi show {where}` shows the state of {where}." in ran.err
-    )
+    told = f"`relvmoiscsi show {where}` shows the state of {where}. Something else has changed the label since."
+    assert told in ran.err
     assert "successfully" not in ran.out and "new SR" not in ran.out
 
 
