@@ -40,13 +40,24 @@ TEXTS = some("a tuple of texts", TEXT)
 FLAG = an("True or False", bool)
 FUNCTION = Kind("a function", callable)
 ENTROPY = Kind("a function, as os.urandom is", callable)
-DEVICE = an("a device of open_device", Device)
+DEVICE = Kind("an open device of open_device", lambda value: isinstance(value, Device) and not value.is_closed)
 
 
 def verify(what: str, value: object, kind: Kind) -> None:
     """Raise UsageError, which names the argument or the field, unless the value is of the kind."""
     if not kind.holds(value):
         raise UsageError(f"{what} is {value!r:.80}, expected {kind.expected}.")
+
+
+def _sized(entropy: Callable[[int], bytes]) -> Callable[[int], bytes]:
+    """The entropy, whose every result is verified: a function of a caller may give less than it was asked for."""
+
+    def draw(size: int) -> bytes:
+        drawn = entropy(size)
+        verify(f"entropy({size})", drawn, Kind(f"{size} bytes", lambda data: type(data) is bytes and len(data) == size))
+        return drawn
+
+    return draw
 
 
 def promised(**kinds: Kind) -> Callable[[Function], Function]:
@@ -61,7 +72,9 @@ def promised(**kinds: Kind) -> Callable[[Function], Function]:
             for name, value in [*zip(kinds, values), *named.items()]:
                 if name in kinds:  # else Python raises its TypeError
                     verify(f"The argument {name} of {function.__name__}", value, kinds[name])
-            return function(*values, **named)
+            sized = [_sized(value) if kind is ENTROPY else value for kind, value in zip(kinds.values(), values)]
+            named = {name: _sized(value) if kinds.get(name) is ENTROPY else value for name, value in named.items()}
+            return function(*sized, *values[len(kinds) :], **named)
 
         return cast(Function, call)
 

@@ -186,9 +186,8 @@ class Device(ABC):
     size_bytes = 0
     block_size = SECTOR  #: logical block size in bytes, 512 or 4096; chunks start and end on its multiples
     physical_block_size = SECTOR  #: bytes that the device writes at once; a 512e disk has 4096, with blocks of 512
-    objection: Optional[Refused] = (
-        None  #: why the device, open for reading, cannot be opened for a write: for a dry run
-    )
+    is_closed = False  #: whether its caller has closed it: then no function of the engine takes the device
+    objection: Optional[Refused] = None  #: why an open for a write would be refused, as an open for reading knows
     _fence: Optional[Fence] = None
 
     @property
@@ -316,8 +315,8 @@ def verify_writable(device: Device, chunk: Chunk, writable: bool) -> None:
     Raises ValueError for a chunk that does not fit the device: a bug of the caller.
     """
     if not writable:
-        problem = f"{device.name} is open for reading only. Open it for writing (`writable=True`)."
-        raise UsageError(problem).in_state(NOTHING_WRITTEN)
+        problem = UsageError(f"{device.name} is open for reading only.").in_state(NOTHING_WRITTEN)
+        raise problem.advising("Open it for writing (`writable=True`).")
     if chunk.offset % device.block_size or len(chunk.data) % device.block_size:
         raise ValueError(
             f"a chunk of {len(chunk.data)} bytes at byte {chunk.offset} does not fit the blocks of "

@@ -2,7 +2,7 @@
 """Every error that relvmoiscsi raises on purpose, its exit status and its SM error key.
 
 A message is one or more full sentences: what and where, what was found and what was expected. What a person does next
-with a command is apart, as the advice: a program that calls the engine has functions and fields in place of commands.
+is apart, as the advice: a program that calls the engine has functions and fields in place of commands.
 The state of the disk is a separate sentence. The caller that knows the state adds the sentence (`in_state`), and the
 command prints the sentence last.
 
@@ -90,21 +90,24 @@ def in_options(error: RelvmoiscsiError) -> None:
 
 
 @contextmanager
-def in_state(sentence: Union[str, Callable[[], str]], *kinds: Type[RelvmoiscsiError]) -> Iterator[None]:
-    """Add the state of the disk to errors of these kinds (default: all kinds) from the block.
+def in_state(
+    sentence: Union[str, Callable[[], str]], *kinds: Type[RelvmoiscsiError], advice: str = ""
+) -> Iterator[None]:
+    """Add the state of the disk to errors of these kinds (default: all kinds) from the block, and what to do then.
 
-    A state that an inner block has added stays. A callable `sentence` is called after the error. A KeyboardInterrupt
-    gets the sentence of a DeviceError as its argument.
+    A state that an inner block has added stays, without this advice. A callable `sentence` is called after the error. A
+    KeyboardInterrupt gets the sentences of a DeviceError as its argument.
     """
     try:
         yield
     except RelvmoiscsiError as error:
-        if not kinds or isinstance(error, kinds):
-            error.in_state(sentence if isinstance(sentence, str) else sentence())
+        if not error.disk_state and (not kinds or isinstance(error, kinds)):
+            error.in_state(sentence if isinstance(sentence, str) else sentence()).advising(advice)
         raise
     except KeyboardInterrupt as stop:
         if not stop.args and (not kinds or DeviceError in kinds):
-            stop.args = (sentence if isinstance(sentence, str) else sentence(),)
+            state = sentence if isinstance(sentence, str) else sentence()
+            stop.args = (f"{state} {advice}".strip(),)
         raise
 
 

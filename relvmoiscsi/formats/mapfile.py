@@ -100,7 +100,7 @@ def checked_uuid(text: Any) -> str:
     if not isinstance(text, str) or not is_uuid(text):
         raise UsageError(f"{text!r} is not a UUID of 36 characters in lower case.")
     if not text.strip("0-"):
-        raise UsageError(f"{text} is the nil UUID: no SR and no VDI can have it. Choose another UUID.")
+        raise UsageError(f"{text} is the nil UUID: no SR and no VDI can have it.").advising("Choose another UUID.")
     return text
 
 

@@ -42,7 +42,7 @@ _PR_SET_PDEATHSIG = 1  # Linux uapi: linux/prctl.h
 _REAP_MILLISECONDS = 1000
 _MAY_I_WRITE, _CALL, _UNLOCK = b"?", b"c", b"u"  #: first byte of a child's question; the child's result is JSON
 _LONGEST_POLL = 1 << 30  # milliseconds
-_MAYBE_BEGUN = "The LUN may hold an unfinished resignature; the same call again finishes it."
+_MAYBE_BEGUN, _CALL_AGAIN = "The LUN may hold an unfinished resignature.", "The same call again finishes it."
 
 Begin = Callable[[], None]
 #: takes the locks that some values of JSON name; the caller defines the values
@@ -209,7 +209,7 @@ def run_in_child(
                 if not begun:
                     raise deadline.over(what)
                 problem = f"The LUN did not answer for {BATCH_SECONDS:g} seconds in the middle of the work."
-                raise Refused(problem, OutOfTime.sm_key).in_state(_MAYBE_BEGUN)
+                raise Refused(problem, OutOfTime.sm_key).in_state(_MAYBE_BEGUN).advising(_CALL_AGAIN)
             if line == _MAY_I_WRITE:
                 if not begun and deadline.has_passed:
                     child.tell({"yes": False})
@@ -323,11 +323,15 @@ def _result(line: bytes, begun: bool, state: str) -> Any:
         return answer["value"]
     if "error" in answer:
         error = RelvmoiscsiError(*answer["error"]).advising(answer["advice"])
-        raise error.in_state(answer["state"] or (_MAYBE_BEGUN if begun else ""))
+        is_unknown = begun and not answer["state"]
+        raise error.in_state(_MAYBE_BEGUN if is_unknown else answer["state"]).advising(
+            _CALL_AGAIN if is_unknown else ""
+        )
     if "bug" in answer:
         raise RuntimeError(answer["bug"])
     problem = "The process that worked on the LUN was ended from outside."
-    raise Refused(problem, "SMGeneral").in_state(_MAYBE_BEGUN if begun else state or "Repeat the call.")
+    again = _CALL_AGAIN if begun else "" if state else "Repeat the call."
+    raise Refused(problem, "SMGeneral").in_state(_MAYBE_BEGUN if begun else state).advising(again)
 
 
 def _reap(pids: Sequence[int]) -> None:

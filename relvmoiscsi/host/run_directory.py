@@ -41,7 +41,7 @@ def run_directory(host: Host = THIS_HOST, name: str = "") -> str:
     is_sticky = status.st_mode & stat.S_ISVTX
     if status.st_uid not in (0, os.geteuid()) or status.st_mode & _OTHERS_WRITE and not is_sticky:
         own, close = shell_command("chown root", parent), shell_command("chmod 755", parent)
-        raise Refused(f"Other users can rename what is in {parent}. Run `{own}` and `{close}`.")
+        raise Refused(f"Other users can rename what is in {parent}.").advising(f"Run `{own}` and `{close}`.")
     _make_private(path)
     if not name:
         return path
@@ -77,8 +77,8 @@ def only_one(name: str, host: Host, seconds: float, what: str) -> ContextManager
         os.path.join(host.at(RUN_DIRECTORY), name),
         lambda: open_lock_file(name, host),
         time.monotonic() + seconds,
-        lambda _path, owner: Refused(f"{what} {owner}. Try again when that has ended.").in_state(
-            "Nothing was changed."
+        lambda _path, owner: (
+            Refused(f"{what} {owner}.").advising("Try again when that has ended.").in_state("Nothing was changed.")
         ),
         host,
     )

@@ -25,11 +25,11 @@ def lines_of(path: str) -> List[str]:
     try:
         content = read_named(path, _MOST_BYTES, _verify)
         if len(content) > _MOST_BYTES:
-            raise UsageError(f"{path} has more than {_MOST_BYTES} bytes. Give a file of passwords.")
+            raise UsageError(f"{path} has more than {_MOST_BYTES} bytes.").advising("Give a file of passwords.")
         return content.decode("utf-8").splitlines()
     except NotOwn as problem:
-        raise UsageError(
-            f"The file of passwords {path} is not safe: {problem}. Put it into another directory."
+        raise UsageError(f"The file of passwords {path} is not safe: {problem}.").advising(
+            "Put it into another directory."
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text in UTF-8"
@@ -42,7 +42,9 @@ def first_line(path: str) -> str:
     if not lines or not lines[0]:
         raise UsageError(f"{path} is to hold a password, and its first line is empty.")
     if any(line.strip() for line in lines[1:]):
-        raise UsageError(f"{path} has a second line. Give a file that holds one password, in its only line.")
+        raise UsageError(f"{path} has a second line.").advising(
+            "Give a file that holds one password, in its only line."
+        )
     return lines[0]
 
 
@@ -53,7 +55,7 @@ def _verify(path: str, status: os.stat_result, is_given: bool) -> None:
             return
         raise UsageError(f"{path} is no regular file: give a file of passwords, or /dev/stdin for a pipe.")
     if status.st_uid != os.geteuid():
-        raise UsageError(f"{path} holds passwords and belongs to another user. Give a file of your own.")
+        raise UsageError(f"{path} holds passwords and belongs to another user.").advising("Give a file of your own.")
     if status.st_mode & 0o077:
         close = shell_command("chmod 600", path)
-        raise UsageError(f"{path} holds passwords and is accessible to other users. Run `{close}`.")
+        raise UsageError(f"{path} holds passwords and is accessible to other users.").advising(f"Run `{close}`.")

@@ -121,11 +121,12 @@ def _leave_by(connection: socket.socket, interface: str) -> None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode() + b"\0")
     except OSError as error:
         raise Refused(
-            f"No connection can leave through {interface}: {error.strerror}. Check the iface of open-iscsi that names "
-            "it; only root may choose a network interface.",
+            f"No connection can leave through {interface}: {error.strerror}.",
             "ISCSIInitiator",
-        ) from error
+        ).advising("Check the iface of open-iscsi that names it; only root may choose a network interface.") from error
 
 
 def _no_address(portal: Portal, reason: str) -> NoAddress:
-    return NoAddress(f"The target {portal.host} has no address: {reason}. Check the name, or give an IP address.")
+    return NoAddress(f"The target {portal.host} has no address: {reason}.").advising(
+        "Check the name, or give an IP address."
+    )

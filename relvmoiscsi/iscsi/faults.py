@@ -78,6 +78,9 @@ class LoginRefused(NoConnection, Refused):
         return self.status >> 8 == 3
 
 
+CHECK_TARGET = "Check the IQN, and whether the array shows the target to this initiator."
+
+
 class NoSuchTarget(NotFound):
     """The portal has no target of this name for this initiator, however it says so."""
 
@@ -87,10 +90,8 @@ class NoSuchTarget(NotFound):
 def no_such_target(portal: str, status: int) -> NoSuchTarget:
     """Return the error of a login with the status NOT_FOUND or REMOVED."""
     reason = "the target was removed" if status == REMOVED else "it has no target of this name"
-    return NoSuchTarget(
-        f"{portal} refused the login (status {status:04x}): {reason}. Check the IQN, and whether the array shows the "
-        "target to this initiator."
-    )
+    problem = f"{portal} refused the login (status {status:04x}): {reason}."
+    return NoSuchTarget(problem).advising(CHECK_TARGET)
 
 
 class NoCommonAlgorithm(LoginRefused):

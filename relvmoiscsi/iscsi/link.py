@@ -87,8 +87,8 @@ class Link:
                 raise Violation(f"{self.portal} does not log in as RFC 7143 wants it. {problem.message}") from problem
             raise Violation(
                 f"What listens at {self.portal} does not speak iSCSI: its answer begins with "
-                f"{shown_bytes(self._first_bytes[:32])}. Check the port; the usual port of iSCSI is {DEFAULT_PORT}."
-            ) from problem
+                f"{shown_bytes(self._first_bytes[:32])}."
+            ).advising(f"Check the port; the usual port of iSCSI is {DEFAULT_PORT}.") from problem
 
     def wait(self, is_done: Callable[[], bool], what: str) -> None:
         """Exchange data until `is_done`. Raises Lost, and OutOfTime, whose message has `what`."""

@@ -166,7 +166,8 @@ class LunDevice(Device):
             )
 
     def close(self) -> None:
-        """Log out. A second call does nothing."""
+        """Log out. A second call does nothing. A closed device does not log in again."""
+        self.is_closed = True
         self._drop(politely=True)
 
     def _blocks(self, offset: int, length: int) -> Sequence[int]:
@@ -176,6 +177,8 @@ class LunDevice(Device):
 
     def _run(self, action: str, batch: Sequence[Command]) -> None:
         """Run a batch, over several sessions if sessions are lost."""
+        if self.is_closed:
+            raise self._failure("the device is closed", errno.EBADF)
         self._action, self._batch, self._rest = action, batch, list(batch)
         self._has_looked = self._first_is_answered = False
         while True:
@@ -388,19 +391,19 @@ class LunDevice(Device):
         if is_named and (now.scsi_id, now.serial) != (was.scsi_id, was.serial):
             raise Refused(
                 f"The LUN {looking.called(was, now)} is {looking.called(now, was)} now: the "
-                "array has mapped another LUN in its place. Check the mapping at the array.",
+                "array has mapped another LUN in its place.",
                 "ISCSIDevice",
-            )
+            ).advising("Check the mapping at the array.")
         if now.verdict != Verdict.DONE:
-            raise Refused(
-                f"{self.name} cannot be used any more: {now.problem}. Check the LUN at the array.", "ISCSIDevice"
+            raise Refused(f"{self.name} cannot be used any more: {now.problem}.", "ISCSIDevice").advising(
+                "Check the LUN at the array."
             )
         if (now.size_bytes, now.block_size) != (was.size_bytes, was.block_size):
             raise Refused(
                 f"{self.name} had {was.size_bytes} bytes in blocks of {was.block_size}, and has {now.size_bytes} bytes "
-                f"in blocks of {now.block_size} now. Try again when nobody changes its size.",
+                f"in blocks of {now.block_size} now.",
                 "ISCSIDevice",
-            )
+            ).advising("Try again when nobody changes its size.")
         self._is_known = True
         if not self.fence.places:  # then the names are all that `_ready` would look at
             self._has_looked = True
@@ -468,7 +471,6 @@ def read_only(name: str, reason: str = "") -> Refused:
 
 def no_path(name: str, reason: str) -> Refused:
     return Refused(
-        f"No portal of the target has a path to {name} now: {reason}. Give the portals of the controller that owns the "
-        "LUN, or wait until the array has failed over.",
+        f"No portal of the target has a path to {name} now: {reason}.",
         "ISCSIDevice",
-    )
+    ).advising("Give the portals of the controller that owns the LUN, or wait until the array has failed over.")

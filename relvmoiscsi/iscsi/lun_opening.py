@@ -136,7 +136,9 @@ def _named(sessions: TargetSessions, link: Link, lun: LunName, writable: bool) -
     found = [one for one in disks if lun == (one.scsi_id if isinstance(lun, str) else one.number)]
     kinds = [one.what for one in looks if one.what and one.number == lun]
     if not found and kinds:
-        raise NotFound(f"The LUN {lun} behind {iqn} is no disk: it is {kinds[0]}. Name another LUN.", "ISCSIDevice")
+        raise NotFound(f"The LUN {lun} behind {iqn} is no disk: it is {kinds[0]}.", "ISCSIDevice").advising(
+            "Name another LUN."
+        )
     if not found:
         others = {str(one.number) for one in disks}
         if isinstance(lun, str):
@@ -173,15 +175,15 @@ def _usable(sessions: TargetSessions, link: Link, lun: LunName, scsi_id: Optiona
         raise reserved(name)
     if one.verdict != Verdict.DONE or one.size_bytes == 0:
         problem = one.problem or "it has no size"
-        raise Refused(f"{name} cannot be used: {problem}. Check the LUN at the array.", "ISCSIDevice")
+        raise Refused(f"{name} cannot be used: {problem}.", "ISCSIDevice").advising("Check the LUN at the array.")
     expected = known.scsi_id if known.verdict == Verdict.DONE else one.scsi_id
     expected = expected if scsi_id is None else scsi_id
     if one.scsi_id != expected:
         raise Refused(
             f"{name} is the LUN {looking.called(one)}, expected {expected or 'a LUN without a SCSIid'}: it is "
-            "another LUN now. Check the mapping at the array.",
+            "another LUN now.",
             "ISCSIDevice",
-        )
+        ).advising("Check the mapping at the array.")
     return one
 
 
@@ -197,6 +199,6 @@ def _verify_told(link: Link, iqn: str, looks: List[LunInfo]) -> List[LunInfo]:
             looks = looking.names(link, [one.lun for one in looks])
     raise Refused(
         f"The LUN {silent[0].number} behind {iqn} does not tell its SCSIid ({silent[0].problem}): it may have the "
-        "SCSIid of the wanted LUN. Try again when the array has time, or have the array hide that LUN from this host.",
+        "SCSIid of the wanted LUN.",
         "ISCSIDevice",
-    )
+    ).advising("Try again when the array has time, or have the array hide that LUN from this host.")

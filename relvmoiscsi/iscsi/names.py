@@ -29,9 +29,8 @@ class Credentials:
         hashed, incoming_hashed = bytes_of(secret), bytes_of(incoming_secret)
         if incoming_user and (incoming_hashed.startswith(hashed) or hashed.startswith(incoming_hashed)):
             raise UsageError(
-                "One CHAP password is equal to the other or begins with it, so the target's answer would prove "
-                "nothing. Choose a different password for the target."
-            )
+                "One CHAP password is equal to the other or begins with it, so the target's answer would prove nothing."
+            ).advising("Choose a different password for the target.")
         if any(0 < len(each) < LEAST_SECRET_BYTES for each in (hashed, incoming_hashed)):
             log.warning("a CHAP password has less than %d bytes: choose a longer password", LEAST_SECRET_BYTES)
         self.user, self.secret = user, secret

@@ -22,6 +22,7 @@ from relvmoiscsi.iscsi import chap
 from relvmoiscsi.iscsi.connect import Unreachable, connect
 from relvmoiscsi.iscsi.faults import (
     AUTHENTICATION_FAILED,
+    CHECK_TARGET,
     INITIATOR_ERROR,
     NOT_ALLOWED,
     Closed,
@@ -75,7 +76,9 @@ class TargetSessions:
         isid: bytes,
     ) -> None:
         if not initiator.name:
-            raise UsageError("This host has no iSCSI initiator name. Set the IQN of the host.", "ConfigISCSIIQNMissing")
+            raise UsageError("This host has no iSCSI initiator name.", "ConfigISCSIIQNMissing").advising(
+                "Set the IQN of the host."
+            )
         self.portals, self.iqn, self.initiator = tuple(portals), iqn, initiator
         self.credentials, self.deadline, self.isid = credentials, deadline, isid
         self._last = self.portals[0]  # the portal of the last session
@@ -194,10 +197,8 @@ class TargetSessions:
             log.info("which targets %s has is not known: %s", portal, problem)
             return
         if self.iqn not in offered and (offered or passes):
-            raise NoSuchTarget(
-                f"{portal} has no target {self.iqn} for this host. Check the IQN, and whether the array shows the "
-                f"target to this initiator. {refused.message}"
-            ) from refused
+            sentences = f"{portal} has no target {self.iqn} for this host. {refused.message}"
+            raise NoSuchTarget(sentences).advising(CHECK_TARGET) from refused
 
     def _log_in(self, portal: Portal, deadline: Deadline) -> Link:
         """Log in, and offer MD5 alone to a target that refuses the list.
@@ -236,10 +237,9 @@ class TargetSessions:
                 link.close(politely=False)
                 raise
         raise Refused(
-            f"{portal} redirected the login {MAX_REDIRECTIONS + 1} times, and none of the addresses took it. Check the "
-            "portals of the array.",
+            f"{portal} redirected the login {MAX_REDIRECTIONS + 1} times, and none of the addresses took it.",
             "ISCSILogin",
-        )
+        ).advising("Check the portals of the array.")
 
 
 def in_turn(portals: Sequence[Portal], deadline: Deadline) -> Iterator[Tuple[Portal, float]]:

@@ -44,11 +44,10 @@ def parse_url(text: str) -> Url:
     if at and re.search("[%:/]", account):
         raise UsageError(
             "The URL holds more than a user before the `@`: a password must not stand in a command. Every user of this "
-            "machine can read it in the list of processes, and the shell may have saved it: change the password. Give "
-            "it with LIBISCSI_CHAP_PASSWORD or --chap-file."
-        )
+            "machine can read it in the list of processes, and the shell may have saved it."
+        ).advising("Change the password. Give it with LIBISCSI_CHAP_PASSWORD or --chap-file.")
     if "?" in place:
-        raise UsageError("The URL has options behind a `?`, which are not taken. Leave them away.")
+        raise UsageError("The URL has options behind a `?`, which are not taken.").advising("Leave them away.")
     parts = place.split("/")
     if parts[-1] == "" and len(parts) > 1:  # iscsi://host/, iscsi://host/iqn/
         del parts[-1]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The device of a path or a URL, for a program that calls the engine: docs/python.rst."""
 
+import re
 from contextlib import contextmanager
 from typing import Iterator, Optional
 
@@ -35,7 +36,7 @@ def open_device(
     For writing, the block holds the lock of the LUN. The last three are for a URL: who logs in, as the options of the
     command, and the SCSIid that the LUN must have. Raises NotFound, Refused, UsageError, NoConnection, DeviceError.
     """
-    if not name or "\0" in name:
+    if not name or re.search("[\0\ud800-\udc7f\udd00-\udfff]", name):  # udc80 to udcff are bytes of a path
         raise UsageError(f"{name!r} names no device: give a path or a URL.")
     if scsi_id is not None:
         scsi_id = named_scsi_id(scsi_id)
@@ -45,4 +46,7 @@ def open_device(
     source = source_of(name, THIS_HOST, session=session)
     permission = Permission(scsi_id, is_asked=False)
     with source.opened_to_write(permission) if writable else source.opened_to_read() as lun:
-        yield lun.device
+        try:
+            yield lun.device
+        finally:
+            lun.device.is_closed = True

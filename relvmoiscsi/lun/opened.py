@@ -229,8 +229,8 @@ class LunSource(ABC):
 def agreed(name: str, given: Optional[str], own: Optional[str]) -> Optional[str]:
     """Return the own SCSIid of a device. Raises Refused for another SCSIid than given, UsageError for none."""
     if given is not None and own is None:
-        raise UsageError(
-            f"{name} has no SCSIid, so the given SCSIid (`--scsi-id`) cannot be compared. Leave the SCSIid out."
+        raise UsageError(f"{name} has no SCSIid, so the given SCSIid (`--scsi-id`) cannot be compared.").advising(
+            "Leave the SCSIid out."
         )
     if given is not None and given != own:
         raise Refused(f"{name} has the SCSIid {own}, and the given SCSIid is {given}: it is another LUN.")

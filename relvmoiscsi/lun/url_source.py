@@ -98,9 +98,8 @@ class UrlSource(LunSource):
         disks = disks_with(scsi_id, self.host)
         if disks:
             names = ", ".join("/dev/" + name for name in disks)
-            raise Refused(
-                f"This machine sees {self.name} as {names} already. Give the command that device instead, or its "
-                "multipath map."
+            raise Refused(f"This machine sees {self.name} as {names} already.").advising(
+                "Give the command that device instead, or its multipath map."
             )
         steps = self._steps()
         with self._session(True, scsi_id, steps) as device:

@@ -127,9 +127,8 @@ def objection(lun: Question, pool: PoolRecords, hosts: Callable[[], Hosts]) -> O
         if any(lun.scsi_id in lun.answers(scsi_id) for scsi_id in named):
             return Refused(
                 f"The LUN with the SCSIid {lun.scsi_id} is the SR {name_of(sr.record)} of this pool: this host has the "
-                "SR attached, and its disk answers with that SCSIid now. Give the PBDs of the SR the new SCSIid, and "
-                "plug them again."
-            )
+                "SR attached, and its disk answers with that SCSIid now."
+            ).advising("Give the PBDs of the SR the new SCSIid, and plug them again.")
         if sr_uuid != lun.clone_of and not sr.is_new():
             refusal = _unless_attached_elsewhere(lun, sr, hosts())
             if refusal is not None:

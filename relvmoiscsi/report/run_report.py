@@ -203,16 +203,22 @@ def loss_of(prepared: Prepared) -> Tuple[List[str], str]:
 def plan_facts(plan: Plan) -> List[Dict[str, Any]]:
     """Return every write of a plan, in order; bytes as hexadecimal, `old_bytes` null for a write to free space.
 
-    Three exceptions occur only with one VDI. A large piece of the new image has `new_bytes` null. Equal bitmaps form
-    one item with `device_offsets` instead of `device_offset`. The copied data is one item with only its length.
+    Three exceptions occur only with one VDI. A large piece of the new image has `new_bytes` null. The bitmaps of a new
+    image form three items with `device_offsets` instead of `device_offset`: all full bitmaps, all empty bitmaps, and
+    all others with `new_bytes` null. The copied data is one item with only its length.
     """
     rows: List[Dict[str, Any]] = []
     for step in steps.ALL_PARTS:
-        for same, group in groupby(plan.each_write(step), _bitmap):
-            if same:
-                alike = list(group)
-                row = _write_facts(None, len(same), alike[0].what)
-                rows.append({**row, "new_bytes": same.hex(), "device_offsets": [planned.offset for planned in alike]})
+        for what, group in groupby(plan.each_write(step), _bitmap_of):
+            if what:
+                alike: Dict[Optional[bytes], List[int]] = {}  #: offsets by bytes; None for all other bitmaps
+                for planned in group:
+                    known = planned.new if planned.new in (FULL_UNIT, EMPTY_UNIT) else None
+                    alike.setdefault(known, []).append(planned.offset)
+                for same, offsets in alike.items():
+                    row = _write_facts(None, len(EMPTY_UNIT), what)
+                    row["new_bytes"] = same.hex() if same is not None else None
+                    rows.append({**row, "device_offsets": offsets})
                 continue
             for planned in group:
                 row = _write_facts(planned.offset, len(planned.new), planned.what)
@@ -225,9 +231,10 @@ def plan_facts(plan: Plan) -> List[Dict[str, Any]]:
     return rows
 
 
-def _bitmap(planned: Planned) -> bytes:
-    """Return the bytes of a bitmap that a new image leaves empty or full; b"" for any other write."""
-    return planned.new if planned.new in (FULL_UNIT, EMPTY_UNIT) and planned.old is None else b""
+def _bitmap_of(planned: Planned) -> str:
+    """Return what a write is of, where the write can be a bitmap of a new image; "" for any other write."""
+    is_of_image = planned.what == NEW_IMAGE or planned.what.startswith("bitmap ")
+    return planned.what if is_of_image and planned.old is None and len(planned.new) == len(EMPTY_UNIT) else ""
 
 
 def _write_facts(offset: Optional[int], length: int, structure: str) -> Dict[str, Any]:

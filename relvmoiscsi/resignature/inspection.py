@@ -81,7 +81,7 @@ def inspect(device: Device, words: Sequence[str] = ()) -> Inspection:
             earlier = earlier_run.find_unfinished(cache)
         except FormatError:
             earlier = None
-        lost = Unfinished(sentences.journal_lost(device.name, record))
+        lost = Unfinished(sentences.journal_lost(device.name, record)).advising(sentences.TAKE_NEW_CLONE)
         return Inspection(
             UNFINISHED,
             commit_record=record,

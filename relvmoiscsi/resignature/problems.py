@@ -101,11 +101,11 @@ def refuse_losing_all(lun: Lun, request: ResignatureRequest) -> None:
     rest, lost, _gone = leave(lun, without)
     if one is not None and one.vdi in lost:
         why = "" if one.vdi in without else ", because it was made of a VDI that is left behind"
-        raise UsageError(
-            f"VDI {one.vdi} cannot be kept (`vdi`) and be left behind (`without`){why}. Name another VDI to keep."
+        raise UsageError(f"VDI {one.vdi} cannot be kept (`vdi`) and be left behind (`without`){why}.").advising(
+            "Name another VDI to keep."
         )
     if leaves(lun) and not leaves(rest):
-        raise UsageError(f"No VDI of {lun.name} would be left. Leave fewer VDIs behind (`without`).")
+        raise UsageError(f"No VDI of {lun.name} would be left.").advising("Leave fewer VDIs behind (`without`).")
 
 
 @contextmanager

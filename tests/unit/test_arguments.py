@@ -65,6 +65,44 @@ def test_a_range_to_compare_is_whole_bytes_from_0(wrong):
         engine.compare(disk, disk, [Range(0, 512), wrong])
 
 
+@pytest.mark.parametrize("function", FUNCTIONS[:-1], ids=lambda function: function.__name__)
+def test_a_device_behind_its_with_is_refused_before_any_request(tmp_path, function):
+    path = tmp_path / "clone.img"
+    right("device").to_file(str(path))
+    with open_device(str(path), writable=True) as device:
+        prepared = engine.prepare(device, os.urandom)
+    values = {"device": device, "original": device, "clone": device, "entropy": os.urandom, "prepared": prepared}
+    wanted = [values[name] for name, one in inspect.signature(function).parameters.items() if one.default is one.empty]
+
+    with pytest.raises(UsageError, match=f"of {function.__name__} is .*, expected an open device of open_device"):
+        function(*wanted)
+
+
+@pytest.mark.parametrize(
+    "entropy", [lambda size: b"", lambda size: "x" * size, lambda size: None, lambda size: bytes(99)]
+)
+def test_entropy_of_another_size_or_type_is_refused_and_nothing_is_written(tmp_path, entropy):
+    path = tmp_path / "clone.img"
+    right("device").to_file(str(path))
+    with open_device(str(path), writable=True) as device:
+        before = path.read_bytes()
+        with pytest.raises(UsageError, match=r"^entropy\(16\) is .*, expected 16 bytes. Nothing was written.$"):
+            engine.prepare(device, entropy)
+        assert path.read_bytes() == before
+
+        engine.resignature(device, engine.prepare(device, os.urandom))
+        after = path.read_bytes()
+        with pytest.raises(UsageError, match=r"^entropy\(16\) is .*, expected 16 bytes. Nothing was written.$"):
+            engine.undo(device, entropy)
+        assert path.read_bytes() == after
+
+
+@pytest.mark.parametrize("name", ["", "a\0b", "clone\ud800.img"])
+def test_a_text_that_is_no_name_of_a_file_is_refused(name):
+    with pytest.raises(UsageError, match="names no device"), open_device(name, writable=False):
+        pytest.fail("it was opened")
+
+
 def test_a_range_to_compare_that_is_not_on_the_devices_is_refused():
     disk = right("device")
     with pytest.raises(UsageError, match=r"which ends behind byte \d+ of the devices"):

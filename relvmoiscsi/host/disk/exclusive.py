@@ -74,7 +74,7 @@ def open_file(path: str, flags: int, writable: bool, is_kind: Optional[Callable[
 
 def read_only(path: str) -> Refused:
     """Return the refusal to write to a read-only device or file."""
-    return Refused(f"{path} is read-only. Make it writable first.").in_state(NOT_WRITTEN)
+    return Refused(f"{path} is read-only.").advising("Make it writable first.").in_state(NOT_WRITTEN)
 
 
 def take_alone(path: str, descriptor: int, seconds: float, host: Host = THIS_HOST) -> None:
@@ -89,7 +89,7 @@ def take_alone(path: str, descriptor: int, seconds: float, host: Host = THIS_HOS
     deadline = time.monotonic() + seconds
     if not flock.take(descriptor, deadline):
         problem = f"{path} is locked by {flock.owner_of(descriptor)}, and was not free within {seconds:g} seconds."
-        raise Refused(problem + " Try again when that has ended.").in_state(NOT_WRITTEN)
+        raise Refused(problem).advising("Try again when that has ended.").in_state(NOT_WRITTEN)
     while True:
         users = opened_by(os.fstat(descriptor), descriptor, host)
         if not users:
@@ -135,9 +135,9 @@ def _cannot_open(path: str, error: OSError, writable: bool) -> RelvmoiscsiError:
     """Return the error for a person in the place of an OSError of open or stat."""
     if error.errno in _GONE:
         return NotFound(
-            f"{path} is not there: {error.strerror}. Check the name; `lsblk` lists this machine's disks.",
+            f"{path} is not there: {error.strerror}.",
             sm_key="ISCSIDevice",
-        )
+        ).advising("Check the name; `lsblk` lists this machine's disks.")
     try:
         device: Optional[os.stat_result] = os.stat(path)
     except OSError:

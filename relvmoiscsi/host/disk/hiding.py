@@ -192,11 +192,11 @@ def _switch_on(what: str, names: Sequence[str], host: Host, known: Iterable[str]
     counts = next((path for path in rules if os.path.exists(path)), None)  # udev reads only the first of this name
     # An empty file, or /dev/null, switches the rules off. Without udev there are no event handlers.
     if udev.is_running(host) and (counts is None or not os.path.getsize(counts)):
-        raise Refused(
-            "LUN {} cannot be hidden from LVM and multipath: {} {}. Install relvmoiscsi anew.".format(
-                what, counts or "no " + RULES, "is empty" if counts else "in " + host.at(UDEV_RULES[0])
-            )
-        ).in_state(NOTHING_WRITTEN)
+        reason = f"{counts} is empty" if counts else f"no {RULES} in {host.at(UDEV_RULES[0])}"
+        error = Refused(f"LUN {what} cannot be hidden from LVM and multipath: {reason}.").advising(
+            "Install relvmoiscsi anew."
+        )
+        raise error.in_state(NOTHING_WRITTEN)
     run_dir, directory = host.at(RUN_DIRECTORY), host.at(SWITCHES)
     ids = dict.fromkeys(in_udev(scsi_id) for scsi_id in known if scsi_id)
     path = os.path.join(run_dir, "switch-" + os.urandom(8).hex())
@@ -208,7 +208,9 @@ def _switch_on(what: str, names: Sequence[str], host: Host, known: Iterable[str]
             for name in names:
                 if flock.is_held(os.path.join(directory, name)):
                     owner = flock.owner_of(os.path.join(directory, name))
-                    raise Refused(f"LUN {what} is being worked on by {owner}. Try again when that has ended.")
+                    raise Refused(f"LUN {what} is being worked on by {owner}.").advising(
+                        "Try again when that has ended."
+                    )
             descriptor = open_private(path, os.O_RDWR | os.O_EXCL)
             undo.callback(os.close, descriptor)
             try:

@@ -45,10 +45,11 @@ def single_path(scsi_id: str, disks: Sequence[str], host: Host = THIS_HOST) -> s
     devices = [os.path.realpath(host.at("sys/block", disk, "device")) for disk in alive]
     listed = ", ".join(f"{disk} at {os.path.basename(device)}" for disk, device in zip(alive, devices))
     raise Refused(
-        f"LUN {scsi_id} has {len(alive)} paths ({listed}) and multipathing is off on this host. "
-        "Turn multipathing on, or leave one path: log out of all portals but one, or map the LUN in one fabric. Then "
-        "try again.",
+        f"LUN {scsi_id} has {len(alive)} paths ({listed}) and multipathing is off on this host.",
         sm_key="MultipathGenericFailure",
+    ).advising(
+        "Turn multipathing on, or leave one path: log out of all portals but one, or map the LUN in one fabric. Then "
+        "try again."
     )
 
 

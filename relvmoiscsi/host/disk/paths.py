@@ -77,9 +77,9 @@ class NamedPath(ForwardingDevice):
             if now != self._name:
                 raise Refused(
                     f"{path} was the LUN with {_told(*self._name)}, and answers with {_told(*now)} now: the array has "
-                    "mapped another LUN in its place. Check the mapping at the array.",
+                    "mapped another LUN in its place.",
                     "ISCSIDevice",
-                )
+                ).advising("Check the mapping at the array.")
 
 
 def look(disks: Sequence[str], deadline: Deadline, host: Host = THIS_HOST) -> Dict[str, Face]:
@@ -126,24 +126,33 @@ def verify_same(scsi_id: str, faces: Dict[str, Face]) -> List[str]:
                 differs = f"the size in bytes is {one.size_bytes} here and {face.size_bytes} there"
             if face.serial != one.serial:
                 differs = f"the serial number is {one.serial} here and {face.serial} there"
-            raise Refused(
-                f"The disks {first} and {disk} both have the SCSIid {scsi_id} and lead to different LUNs: "
-                f"{differs}. The array gives two LUNs one SCSIid, or has mapped another LUN in "
-                "the place of this LUN. Unmap the wrong LUN, and remove its disk.",
-                "ISCSIDevice",
-            ).in_state("Nothing was written.")
+            raise (
+                Refused(
+                    f"The disks {first} and {disk} both have the SCSIid {scsi_id} and lead to different LUNs: "
+                    f"{differs}. The array gives two LUNs one SCSIid, or has mapped another LUN in "
+                    "the place of this LUN.",
+                    "ISCSIDevice",
+                )
+                .advising("Unmap the wrong LUN, and remove its disk.")
+                .in_state("Nothing was written.")
+            )
     return list(faces)
 
 
 def other_lun(disk: str, was: str, now: str) -> Refused:
     """Return the refusal of a disk that was one LUN when this host found the disk, and is another LUN now."""
     switch = f"/sys/block/{disk}/device/delete"
-    return Refused(
-        f"The disk {disk} was the LUN {was} when this host found it, and is {now} now: the array has mapped another "
-        f"LUN in its place. Detach what uses that disk, remove it (`echo 1 > {quoted(switch)}`) and "
-        "have its adapter scanned anew.",
-        "ISCSIDevice",
-    ).in_state("Nothing was written.")
+    return (
+        Refused(
+            f"The disk {disk} was the LUN {was} when this host found it, and is {now} now: the array has mapped "
+            "another LUN in its place.",
+            "ISCSIDevice",
+        )
+        .advising(
+            f"Detach what uses that disk, remove it (`echo 1 > {quoted(switch)}`) and have its adapter scanned anew."
+        )
+        .in_state("Nothing was written.")
+    )
 
 
 def _told(scsi_id: Optional[str], serial: str) -> str:

@@ -90,12 +90,10 @@ def settle(
 
     late = _late(waiting, timeout_seconds, host)
     if late:
-        raise Refused(
-            "udev did not handle {} within {:g} seconds. Either the disk does not answer: look at the array and the "
-            "kernel's log. Or a program keeps udev busy: `udevadm monitor` shows which. Then try again.".format(
-                ", ".join(late), round(timeout_seconds, 1)
-            ),
-            sm_key="ISCSIDevice",
+        problem = f"udev did not handle {', '.join(late)} within {round(timeout_seconds, 1):g} seconds."
+        raise Refused(problem, sm_key="ISCSIDevice").advising(
+            "Either the disk does not answer: look at the array and the kernel's log. Or a program keeps udev busy: "
+            "`udevadm monitor` shows which. Then try again."
         )
 
 

@@ -66,8 +66,8 @@ def user_lock(scsi_id: str, host: Host = THIS_HOST, timeout: float = WAIT_SECOND
                     raise Refused(f"The lock of the LUN cannot be taken: {error.strerror}.") from error
             if time.monotonic() >= deadline:
                 listed = shell_command("ss -xlp src", "@" + name)
-                raise Refused(
-                    f"Another relvmoiscsi is at work on the LUN {scsi_id}. Try again when that process has ended. "
+                raise Refused(f"Another relvmoiscsi is at work on the LUN {scsi_id}.").advising(
+                    "Try again when that process has ended. "
                     f"`{listed}` names the process to the user of the process, and to root."
                 )
             time.sleep(POLL_SECONDS)

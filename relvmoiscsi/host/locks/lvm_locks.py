@@ -66,9 +66,8 @@ def lvm_locks(
             try:
                 descriptors.append(held.enter_context(flock.lock_file(path, opened, deadline, _taken)))
             except FileNotFoundError as error:
-                raise NotFound(
-                    f"The directory of the LVM lock {path} does not exist. Install LVM2, or check locking_dir in "
-                    "lvm.conf."
+                raise NotFound(f"The directory of the LVM lock {path} does not exist.").advising(
+                    "Install LVM2, or check locking_dir in lvm.conf."
                 ) from error
         if found is None:
             log.debug("no LVM lock is needed: none of %s exists, LVM has not run here", ", ".join(LOCK_DIRECTORIES))
@@ -76,7 +75,8 @@ def lvm_locks(
 
 
 def _taken(path: str, holders: str) -> Refused:
-    return Refused(
-        f"The LVM lock {path} is held by {holders} and did not become free in time. "
-        "Let the LVM commands on that volume group end, then try again."
-    ).in_state("Nothing was written.")
+    return (
+        Refused(f"The LVM lock {path} is held by {holders} and did not become free in time.")
+        .advising("Let the LVM commands on that volume group end, then try again.")
+        .in_state("Nothing was written.")
+    )

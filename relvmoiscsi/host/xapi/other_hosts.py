@@ -95,15 +95,17 @@ def verify_unused(xapi: Xapi, own_ref: str, scsi_id: str, deadline: Deadline) ->
             advice = "map a clone to the pool's master alone until it has its identities"
             log.warning("the host %s sees the LUN as %s; %s", name, disks, advice)
     if sentences:
-        raise Refused(
-            "{} That host uses the clone in the place of the original. Detach the SR from that host, or move its "
-            "VMs away and restart that host. Unmap the clone from that host, then try again.".format(
-                " ".join(sentences)
-            )
-        ).in_state("Nothing was written.")
+        told = " ".join(sentences)
+        error = Refused(f"{told} That host uses the clone in the place of the original.").advising(
+            "Detach the SR from that host, or move its VMs away and restart that host. Unmap the clone from that host, "
+            "then try again."
+        )
+        raise error.in_state("Nothing was written.")
     if at_work:
-        problem = "The host {} is at work on the LUN {}. Try again when that has ended."
-        raise Refused(problem.format(at_work[0], scsi_id)).in_state("Nothing was written.")
+        busy = Refused(f"The host {at_work[0]} is at work on the LUN {scsi_id}.").advising(
+            "Try again when that has ended."
+        )
+        raise busy.in_state("Nothing was written.")
 
 
 def _answers(xapi: Xapi, refs: List[str], scsi_id: str, deadline: Deadline) -> Dict[str, Union[Use, str]]:

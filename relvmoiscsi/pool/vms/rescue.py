@@ -200,7 +200,7 @@ def take_back(calls: Calls, found: Inventory, copy: Copy, lent_by: Sequence[str]
         except RelvmoiscsiError as error:
             # the guest uses the disk
             if isinstance(error, PoolFailure) and error.code in ("DEVICE_DETACH_REJECTED", "DEVICE_DETACH_TIMEOUT"):
-                error.in_state(f"Unmount the disk in the guest of {name!r}, then repeat the command.")
+                error.advising(f"Unmount the disk in the guest of {name!r}, then repeat the command.")
             told = told._replace(status=FAILED, error=error)
         results.append(told)
     return results

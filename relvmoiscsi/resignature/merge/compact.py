@@ -26,10 +26,9 @@ class Memory:
         if self._bytes > MOST_MEMORY_BYTES:
             raise Refused(
                 f"One VDI of {self._disk} takes {self._bytes >> 20} MiB of memory or more, and "
-                f"{MOST_MEMORY_BYTES >> 20} MiB at the most are taken. Let the original coalesce, or ask for all VDIs "
-                "(`vdis=all`).",
+                f"{MOST_MEMORY_BYTES >> 20} MiB at the most are taken.",
                 sm_key="InvalidArg",
-            )
+            ).advising("Let the original coalesce, or ask for all VDIs (`vdis=all`).")
 
 
 class Arrays(Mapping[int, "array[int]"]):

@@ -86,17 +86,14 @@ def _leaf(lun: Lun, request: OneVdiRequest) -> Volume:
     live = [disk for uuid, disk in leaves(lun).items() if uuid not in records or not records[uuid].is_a_snapshot]
     if not live:
         raise Refused(
-            f"{lun.name} has no live VDI: every disk on it is a snapshot, or kept as a parent only. "
-            "Name one (`vdi`), or ask for all VDIs (`vdis=all`).",
+            f"{lun.name} has no live VDI: every disk on it is a snapshot, or kept as a parent only.",
             sm_key="InvalidArg",
-        )
+        ).advising("Name one (`vdi`), or ask for all VDIs (`vdis=all`).")
     if len(live) > 1:
         listed = ", ".join(uuids_in_words(sorted(str(volume.name.uuid) for volume in live)))
         raise Refused(
-            f"{lun.name} has {len(live)} live VDIs, and one is wanted: {listed}. Name it (`vdi`), or ask for "
-            "all VDIs (`vdis=all`).",
-            sm_key="InvalidArg",
-        )
+            f"{lun.name} has {len(live)} live VDIs, and one is wanted: {listed}.", sm_key="InvalidArg"
+        ).advising("Name it (`vdi`), or ask for all VDIs (`vdis=all`).")
     return live[0]
 
 
@@ -154,6 +151,6 @@ def refuse_other_vdis(name: str, lun: Lun, run: Optional[Run], request: Optional
         return
     if was_one or named_now(request.vdi, settled, run) not in settled.disks():
         raise Refused(
-            f"{name} was made one VDI before, of another VDI than {request.vdi}. Take the clone again.",
+            f"{name} was made one VDI before, of another VDI than {request.vdi}.",
             sm_key="InvalidArg",
-        )
+        ).advising("Take the clone again.")

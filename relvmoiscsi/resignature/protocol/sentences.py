@@ -8,8 +8,13 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, Overtaken, Refused,
 from relvmoiscsi.resignature.protocol.commit_record import IN_PROGRESS, KINDS, UNDO, CommitRecord
 from relvmoiscsi.wording import shell_command
 
+TAKE_NEW_CLONE = "Take the clone again."
+DETACH = "Detach the disk before anybody uses it."
 #: after a refused undo
 TAKE_AGAIN = "If you need the old identities, take the clone again."
+
+
+IF_ONE_VDI = "If another host has made one VDI of the LUN meanwhile, take the clone again."
 
 
 def nothing_written(before: str = "") -> str:
@@ -24,18 +29,21 @@ def only_free_space(name: str, before: str) -> str:
 
 
 def only_unseen(name: str) -> str:
-    """The sentences about a device after a failed write of a new image."""
+    """The sentences about a device after a failed write of a new image; the advice is DETACH."""
     return (
         f"Every VDI on {name} reads as before: only free extents and metadata space, and sectors of images that "
-        "nobody reads, were written. A write that failed may still land: detach the disk before anybody uses it."
+        "nobody reads, were written. A write that failed may still land."
     )
 
 
 def overtaken(name: str) -> str:
-    """The sentences about a device that another program has changed during the writes of a new image."""
+    """The sentences about a device that another program has changed during the writes of a new image.
+
+    The advice is IF_ONE_VDI.
+    """
     return (
         "Only free extents, and sectors that no image showed when it was read, were written. If another host has made "
-        f"one VDI of {name} meanwhile, its image may hold up to 16 MiB of this run: then take the clone again."
+        f"one VDI of {name} meanwhile, its image may hold up to 16 MiB of this run."
     )
 
 
@@ -46,26 +54,23 @@ def since_begun(name: str, kind: int, label_offset: int) -> Iterator[None]:
     A refusal without a state becomes Unfinished, because something was written. An overtaken run that finds another
     label knows no more: another run has recovered it, the array has restored the LUN, or anything has written there.
     """
+    begun = f"The {KINDS[kind]} of {name} was begun and may be unfinished."
+    recover = f"Once the device answers, `{shell_command('relvmoiscsi recover', name)}` finishes it or rolls it back."
     try:
-        with in_state(lambda: cut_sentence(name, kind), DeviceError):
+        with in_state(begun, DeviceError, advice=recover):
             yield
-    except Refused as refused:
-        if refused.disk_state:
+    except (Refused, Overtaken) as error:
+        if error.disk_state:
             raise
-        raise Unfinished(refused.told, refused.sm_key).in_state(cut_sentence(name, kind)) from refused
-    except Overtaken as error:
-        show = shell_command("relvmoiscsi show", name)
-        changed = f"Something else has changed the label since. `{show}` shows the state of {name}."
-        error.in_state(changed if error.offset == label_offset else cut_sentence(name, kind))
+        if isinstance(error, Refused):
+            unfinished = Unfinished(error.message, error.sm_key).in_state(begun)
+            raise unfinished.advising(error.advice).advising(recover) from error
+        if error.offset != label_offset:
+            error.in_state(begun).advising(recover)
+        else:
+            show = f"`{shell_command('relvmoiscsi show', name)}` shows the state of {name}."
+            error.in_state("Something else has changed the label since.").advising(show)
         raise
-
-
-def cut_sentence(name: str, kind: int) -> str:
-    """The sentence about a device after step 2 or a later step has failed, or was interrupted."""
-    return (
-        f"The {KINDS[kind]} of {name} was begun and may be unfinished: once the device answers, "
-        f"`{shell_command('relvmoiscsi recover', name)}` finishes it or rolls it back."
-    )
 
 
 def unfinished(name: str, record: CommitRecord) -> Unfinished:
@@ -85,8 +90,8 @@ def on_a_copy(name: str) -> str:
 
 
 def journal_lost(name: str, record: CommitRecord) -> str:
-    """The sentences about a run that relvmoiscsi can neither finish nor roll back."""
+    """The sentences about a run that relvmoiscsi can neither finish nor roll back. Only a new clone helps."""
     return (
         f"{name} holds an unfinished {KINDS[record.kind]} whose journal does not read; LVM may have used its space "
-        "since. Volumes may name parents of another SR: take the clone again."
+        "since. Volumes may name parents of another SR."
     )

@@ -45,13 +45,13 @@ def read_label(device: Device) -> Label:
     Raises NotFound for an empty device, Refused for a device without an LVM label, FormatError for a bad label.
     """
     if device.size_bytes == 0:
-        raise NotFound(f"{device.name} is empty: it has 0 bytes. The copy has not begun, or it failed: take it again.")
+        raise NotFound(f"{device.name} is empty: it has 0 bytes. The copy has not begun, or it failed.").advising(
+            "Take the copy again."
+        )
     if device.size_bytes < MIN_DEVICE_BYTES:
         raise Refused(
-            f"{device.name} has {device.size_bytes} bytes: it is too small for a LUN with an SR. If it is a copy of "
-            "one, take the copy again.",
-            "VolNotFound",
-        )
+            f"{device.name} has {device.size_bytes} bytes: it is too small for a LUN with an SR.", "VolNotFound"
+        ).advising("If it is a copy of such a LUN, take the copy again.")
     start = device.read([Range(0, FIRST_READ_BYTES)])[0]
     if not any(start):
         raise NotFound(

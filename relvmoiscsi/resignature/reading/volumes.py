@@ -13,7 +13,10 @@ from relvmoiscsi.formats.naming import LvName, ParentName
 from relvmoiscsi.formats.saved_vms import SavedHeader, SavedVms
 from relvmoiscsi.resignature.reading import sm_journals
 from relvmoiscsi.resignature.reading.lun_contents import Content, Lun, Volume, agreed_parent
+from relvmoiscsi.resignature.reading.read_cache import uncached
 
+#: of block tables of unfinished snapshots, read at once: one has up to 32 MiB, and a LUN has hundreds of images
+_MOST_TABLE_BYTES = 16 << 20
 _SPARE_MGT_RECORDS = 64  #: records to read beyond the number of volumes: slots of deleted VDIs
 
 #: two records for each completed snapshot, for at most 16 unfinished snapshots
@@ -23,7 +26,8 @@ _NEW_MGT_RECORDS = 2 * 16
 def read_all_volumes(
     device: Device, vg: VolumeGroup, names: Sequence[LvName], like: Sequence[Volume] = ()
 ) -> Tuple[Tuple[Volume, ...], Optional[Mgt]]:
-    """The volumes, in the order of the metadata text, and SM's records. Always two batches of reads.
+    """The volumes, in the order of the metadata text, and SM's records. Two batches of reads; more than
+    _MOST_TABLE_BYTES of block tables of unfinished snapshots take a batch for each further table.
 
     `names` are the parts of the volumes' names, in the same order. `like` are volumes that were read before: bytes
     equal to those of a volume at the same place are not verified again.
@@ -37,10 +41,21 @@ def read_all_volumes(
     for reader in readers:
         reader.take_head(by_place.get(reader.lv.segments[0]), by_size)
     under_way = sm_journals.under_way((reader.name, reader.content) for reader in readers)
+    space, later = _MOST_TABLE_BYTES, []
     for reader in readers:
-        if reader.name.uuid in under_way:
-            reader.want_block_table()
+        if reader.name.uuid in under_way and isinstance(reader.content, (vhd.Vhd, qcow2.Qcow2)):
+            table = reader.content.block_table()
+            space -= table.length
+            if space >= 0:
+                reader.wanted.append(table)
+            else:
+                later.append((reader, table))
     _read_batch(device, vg, readers)
+    for reader in readers:
+        reader.take_table()
+    for reader, table in later:  # no table stays in memory
+        reader.parts += read_pieces(uncached(device), [vg.ranges(reader.lv, *table)])
+        reader.take_table()
     volumes = [reader.volume() for reader in readers]
     disks = {str(volume.name.uuid): volume for volume in volumes if volume.is_disk}
     mgt = next((reader.mgt for reader in readers if reader.mgt is not None), None)
@@ -68,8 +83,9 @@ class _VolumeReader:
         self.parts: List[bytes] = []
         self.content: Content = None
         self.mgt: Optional[Mgt] = None  #: of the MGT volume, once `volume` has read the records
+        self.empty: Optional[bool] = None  #: whether an image has no block, once its block table was read
         self._mgt_start = b""
-        self._has_block_table = False  #: whether the last range of `wanted` is the block table
+        self._asked = 0  #: number of ranges in `wanted` without the block table
         end = max(part.end for part in vg.ranges(lv, 0, self.size))
         if end > device.size_bytes:
             self.content = Truncated(f"Logical volume {lv.name}", Place(device.name, 0), end, device.size_bytes)
@@ -120,23 +136,18 @@ class _VolumeReader:
                 self.wanted = [Range(len(head[0]), end - len(head[0]))] if end > len(head[0]) else []
         except FormatError as problem:
             self.content = problem
+        self._asked = len(self.wanted)
 
-    def want_block_table(self) -> None:
-        """Ask for the block table of an image too: it shows whether the image has a block."""
-        if isinstance(self.content, (vhd.Vhd, qcow2.Qcow2)):
-            self.wanted.append(self.content.block_table())
-            self._has_block_table = True
+    def take_table(self) -> None:
+        """Take the block table out of `parts`, if it is there: it shows whether the image has a block."""
+        if len(self.parts) > self._asked:
+            unused = vhd.UNUSED_ENTRY if isinstance(self.content, vhd.Vhd) else qcow2.UNUSED_ENTRY
+            self.empty = not self.parts.pop().strip(unused[:1])  # all bytes of an unused entry are equal
 
     def volume(self) -> Volume:
         """The volume, with the parent that the head of an image names."""
         texts = tuple(self.parts)
-        empty: Optional[bool] = None
         parent: Optional[ParentName] = None
-        if self._has_block_table:
-            *others, table = self.parts
-            texts = tuple(others)
-            unused = vhd.UNUSED_ENTRY if isinstance(self.content, vhd.Vhd) else qcow2.UNUSED_ENTRY
-            empty = table == unused * (len(table) // len(unused))
         try:
             if self.name.kind == naming.MGT and self.content is None:
                 data = self._mgt_start + b"".join(texts)
@@ -149,7 +160,7 @@ class _VolumeReader:
                 parent = qcow2.parent_of(self.content, texts[0], self.name.text)
         except FormatError as problem:
             return Volume(self.lv, self.name, self.size, problem, None, ())
-        return Volume(self.lv, self.name, self.size, self.content, parent, texts, empty=empty)
+        return Volume(self.lv, self.name, self.size, self.content, parent, texts, empty=self.empty)
 
 
 def _read_batch(device: Device, vg: VolumeGroup, readers: Sequence[_VolumeReader]) -> None:

@@ -34,7 +34,7 @@ from relvmoiscsi.resignature.protocol.commit_record import (
 from relvmoiscsi.resignature.protocol.identities import read_written
 from relvmoiscsi.resignature.protocol.journal import EarlierRun
 from relvmoiscsi.resignature.protocol.merged_image import FULL_UNIT, all_the_same
-from relvmoiscsi.resignature.protocol.sentences import on_a_copy, since_begun, unfinished
+from relvmoiscsi.resignature.protocol.sentences import TAKE_NEW_CLONE, on_a_copy, since_begun, unfinished
 from relvmoiscsi.resignature.reading.survey import vg_in
 from relvmoiscsi.resignature.writing.finalize import finalize
 from relvmoiscsi.resignature.writing.step import flush, read_back, read_back_all, step, write
@@ -136,7 +136,7 @@ def _headers(device: Device, areas: Sequence[Range]) -> List[Chunk]:
 def _verify_fits(device: Device, earlier: EarlierRun, state: str) -> None:
     found = misfit(device, earlier)
     if found is not None:
-        raise Refused(found, sm_key="SRUnavailable").in_state(state)
+        raise Refused(found, sm_key="SRUnavailable").advising(TAKE_NEW_CLONE).in_state(state)
 
 
 def misfit(device: Device, earlier: EarlierRun) -> Optional[str]:
@@ -163,8 +163,7 @@ def misfit(device: Device, earlier: EarlierRun) -> Optional[str]:
             when = "before" if earlier.commit_record.phase == IN_PROGRESS else "behind"
             return (
                 f"The label of {device.name} says that a {KINDS[run.kind]} was cut {when} its commit, and {wrong}. A "
-                "write of another host may have arrived late. The right content of the LUN is unknown: take the clone "
-                "again."
+                "write of another host may have arrived late. The right content of the LUN is unknown."
             )
     return None
 
@@ -181,7 +180,7 @@ def cut(device: Device, earlier: EarlierRun) -> Unfinished:
     """The error for an unfinished run with its journal; the message says how to recover the run."""
     wrong = misfit(device, earlier)
     if wrong is not None:
-        return Unfinished(wrong)
+        return Unfinished(wrong).advising(TAKE_NEW_CLONE)
     found = unfinished(device.name, earlier.commit_record)
     if earlier.commit_record.phase == SWITCHED and earlier.journal.run.merged is not None:
         found.advising(on_a_copy(device.name))

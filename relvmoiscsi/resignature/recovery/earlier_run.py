@@ -25,7 +25,7 @@ from relvmoiscsi.resignature.protocol.commit_record import (
 )
 from relvmoiscsi.resignature.protocol.journal import EarlierRun, Journal, read_journal
 from relvmoiscsi.resignature.protocol.run_record import MdaMove, Run
-from relvmoiscsi.resignature.protocol.sentences import TAKE_AGAIN, journal_lost
+from relvmoiscsi.resignature.protocol.sentences import TAKE_AGAIN, TAKE_NEW_CLONE, journal_lost
 from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.lun_contents import Lun
 from relvmoiscsi.resignature.reading.way_out import device_argument
@@ -62,6 +62,7 @@ def find_unfinished(device: Device) -> Optional[EarlierRun]:
         earlier = _forgotten_run(device, label, record)
         if earlier is None:
             error.message += " " + journal_lost(device.name, record)
+            error.advising(TAKE_NEW_CLONE)
             raise
         return earlier
 
@@ -134,9 +135,8 @@ def finished_run(device: Device) -> EarlierRun:
     try:
         return EarlierRun(label, record, read_journal(device, record, label))
     except FormatError as error:
-        raise Refused(
-            f"{device.name} cannot be undone: LVM has reclaimed the space of the journal. {TAKE_AGAIN}"
-        ) from error
+        problem = f"{device.name} cannot be undone: LVM has reclaimed the space of the journal."
+        raise Refused(problem).advising(TAKE_AGAIN) from error
 
 
 # --- a run whose journal LVM has overwritten

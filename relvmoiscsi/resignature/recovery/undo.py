@@ -29,14 +29,15 @@ def prepare_undo(device: Device, earlier: EarlierRun, entropy: Entropy) -> Tuple
     cache = ReadCache(device)
     mdas = survey.read_mdas(cache, earlier.label)
     if [bytes(mda.header) for mda in mdas] != [move.final_header for move in run.mdas]:
-        raise Refused(f"{device.name} cannot be undone: LVM has changed the volume group since. {TAKE_AGAIN}")
+        problem = f"{device.name} cannot be undone: LVM has changed the volume group since."
+        raise Refused(problem).advising(TAKE_AGAIN)
     buffer = read_written(cache, run)
     changed = identities.first_changed(run, buffer)
     if changed is not None:
         raise Refused(
             f"{cache.name}: {changed.what} at byte {changed.pieces[0].offset} has changed since the resignature; an "
-            f"undo would lose that. {TAKE_AGAIN}"
-        )
+            "undo would lose that."
+        ).advising(TAKE_AGAIN)
     writes = undone_contents(run, buffer, cache.read)
     text, live = old_text(cache, run)
     before = pv.parse_label(run.old_label, run.label_number, Place("the journal", 0))

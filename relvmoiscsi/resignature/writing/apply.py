@@ -22,6 +22,8 @@ from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.protocol.commit_record import written_by
 from relvmoiscsi.resignature.protocol.identities import changed_chunks
 from relvmoiscsi.resignature.protocol.sentences import (
+    DETACH,
+    IF_ONE_VDI,
     nothing_written,
     only_free_space,
     only_unseen,
@@ -44,7 +46,8 @@ def write_unseen(device: Device, plan: Plan, progress: Optional[Progress] = None
         device.end_late_writes()
         _compare_with_plan(device, plan)
     device.fence.hold(_deciding(plan))
-    with in_state(only_unseen(device.name)), in_state(overtaken(device.name), Overtaken):
+    unseen = in_state(only_unseen(device.name), advice=DETACH)
+    with unseen, in_state(overtaken(device.name), Overtaken, advice=IF_ONE_VDI):
         return plan._replace(digests=copying.write_unseen(device, plan.unseen, progress))
 
 
@@ -64,13 +67,14 @@ def carry_out(device: Device, plan: Plan, before: str = "", progress: Optional[P
     """
     run, deciding = plan.run, _deciding(plan)
     headers = deciding[1:]
+    detach = DETACH if run.merged else ""
     untouched = only_unseen(device.name) if run.merged else nothing_written(before)
-    with in_state(untouched):
+    with in_state(untouched, advice=detach):
         device.end_late_writes()
         known_blocks = _compare_with_plan(device, plan)
     device.fence.hold(deciding)
     written = only_unseen(device.name) if run.merged else only_free_space(device.name, before)
-    with in_state(written):
+    with in_state(written, advice=detach):
         prepared = plan.chunks_of(steps.JOURNAL)
         step(device, steps.JOURNAL, prepared)
         read_back(device, [*prepared, *deciding])
@@ -135,7 +139,6 @@ def _head(plan: Plan) -> List[Chunk]:
 
 
 def _changed(device: Device, offset: int) -> Refused:
-    return Refused(
-        f"{device.name} changed at byte {offset} since it was read: something else writes to it. Detach the LUN "
-        "from all hosts, then take the clone again."
+    return Refused(f"{device.name} changed at byte {offset} since it was read: something else writes to it.").advising(
+        "Detach the LUN from all hosts, then take the clone again."
     )

@@ -81,6 +81,6 @@ def other_bytes(device: Device, offset: int) -> Refused:
     device.fence.look(device.read)
     return Refused(
         f"{device.name} does not hold what was written at byte {offset}: something else writes to it, or it loses "
-        "writes. Check the array, and whether a host has the LUN attached.",
+        "writes.",
         sm_key="EIO",
-    )
+    ).advising("Check the array, and whether a host has the LUN attached.")

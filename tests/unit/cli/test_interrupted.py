@@ -19,7 +19,7 @@ SAYS = "relvmoiscsi: Interrupted. "
 NOTHING = "Nothing was written."
 FREE_SPACE = "{} is as it was; beyond that only free space of the metadata area was written."
 BEGUN = (
-    "The {1} of {0} was begun and may be unfinished: once the device answers, `relvmoiscsi recover {0}` finishes it or "
+    "The {1} of {0} was begun and may be unfinished. Once the device answers, `relvmoiscsi recover {0}` finishes it or "
     "rolls it back."
 )
 UNSEEN = "Every VDI on {0} reads as before: "

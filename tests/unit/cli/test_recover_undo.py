@@ -78,7 +78,8 @@ def test_a_run_that_another_host_has_settled_is_10_and_the_state_is_that_of_the_
     assert (ran.status, ran.json["error"]["exit_status"], ran.json["error"]["class"]) == (10, 10, "Overtaken")
     assert ran.json["state"] == "clean"
     assert "changed at byte 512 during this run" in ran.json["error"]["message"]
-    assert ran.json["error"]["disk_state"].startswith("Something else has changed the label since.")
+    assert ran.json["error"]["disk_state"] == "Something else has changed the label since."
+    assert f"`relvmoiscsi show {small}`" in ran.json["error"]["advice"]
 
 
 def test_a_run_that_loses_a_write_behind_its_mark_is_8_and_recover_settles_it(small, command, monkeypatch):
@@ -88,7 +89,7 @@ def test_a_run_that_loses_a_write_behind_its_mark_is_8_and_recover_settles_it(sm
     assert (ran.status, ran.json["error"]["exit_status"], ran.json["error"]["class"]) == (8, 8, "Unfinished")
     assert ran.json["state"] == "unfinished"
     assert "does not hold what was written" in ran.json["error"]["message"]
-    assert f"`relvmoiscsi recover {small}` finishes it or rolls it back" in ran.json["error"]["disk_state"]
+    assert f"`relvmoiscsi recover {small}` finishes it or rolls it back" in ran.json["error"]["advice"]
     assert command("recover", small, "--yes").status == 0
     assert state(small, command) == "clean"
 

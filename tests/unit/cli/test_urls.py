@@ -244,6 +244,8 @@ def test_a_python_program_opens_a_url_as_it_opens_a_file(one_lun, clone, machine
     with named_device.open_device(where, writable=True, initiator_name=NAME, scsi_id=scsi_id) as device:
         prepared = engine.prepare(device, os.urandom, engine.ResignatureRequest(scsi_id=scsi_id))
         assert engine.resignature(device, prepared).state == "resignatured"
+    with pytest.raises(UsageError, match="expected an open device"):  # its lock is gone
+        engine.undo(device, os.urandom)
     with named_device.open_device(where, writable=False) as device:
         assert engine.inspect(device).state == "resignatured"
     lock = lun_lock if os.geteuid() == 0 else user_lock
@@ -695,9 +697,8 @@ def test_a_command_that_was_overtaken_says_so_and_which_run_holds_the_lun(comman
 
     assert ran.status == 10 and one_lun.lun(0).disk == held[0]
     assert f"{where} changed at byte 512 during this run: another run or another host works on the LUN" in ran.err
-    assert (
-        f"Something else has changed the label since. `relvmoiscsi show {where}` shows the state of {where}." in ran.err
-    )
+    told = f"`relvmoiscsi show {where}` shows the state of {where}. Something else has changed the label since."
+    assert told in ran.err
     assert "successfully" not in ran.out and "new SR" not in ran.out
 
 

@@ -32,7 +32,7 @@ from relvmoiscsi.host.this_host import Host
 
 pytestmark = pytest.mark.processes
 
-MAYBE_BEGUN = "may hold an unfinished resignature; the same call again finishes it"
+MAYBE_BEGUN = "The same call again finishes it. The LUN may hold an unfinished resignature."
 
 
 def for_ever():

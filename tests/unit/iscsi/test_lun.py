@@ -340,7 +340,10 @@ def test_a_target_that_asks_for_a_logout_gets_one_between_batches_and_the_sessio
     device.close()
     device.close()
 
-    assert target.events == ["logout", "session", READ, "logout"]
+    for late in (lambda: device.read([Range(0, 512)]), device.end_late_writes, device.flush):
+        with pytest.raises(DeviceError, match="the device is closed"):
+            late()
+    assert target.events == ["logout", "session", READ, "logout"], "a closed device logs in again"
 
 
 @pytest.mark.parametrize("seed", seeds(range(60), 10))

@@ -247,8 +247,7 @@ def test_what_is_said_of_the_disk_behind_a_run_that_was_taken_back_says_that():
         "The resignature that was cut was rolled back; nothing else was written.",
         "The resignature that was cut was rolled back. DEV is as it was; beyond that only free space of the metadata "
         "area was written.",
-        "The resignature that was cut was rolled back. The resignature of DEV was begun and may be unfinished: once "
-        "the device answers, `relvmoiscsi recover DEV` finishes it or rolls it back.",
+        "The resignature that was cut was rolled back. The resignature of DEV was begun and may be unfinished.",
     }
 
 

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The report of a LUN with many volumes, defects or levels grows with their number, not with its square."""
 
+import json
+
+from bench import chains
 from kit import golden
+from kit.cuts import entropy
 from relvmoiscsi import engine, report
 from relvmoiscsi.device import Chunk
 from relvmoiscsi.errors import Malformed, Place
 from relvmoiscsi.report.lun_report import tree
-from relvmoiscsi.report.run_report import FULL_UNIT
+from relvmoiscsi.report.run_report import EMPTY_UNIT, FULL_UNIT
 
 
 class _Counted(tuple):
@@ -32,6 +36,21 @@ def test_a_long_chain_is_drawn_to_a_bounded_depth():
     drawn = tree(vdis)
     assert [vdi for _prefix, vdi in drawn] == vdis
     assert max(len(prefix) for prefix, _vdi in drawn) == 3 * 30
+
+
+def test_a_dry_run_has_three_items_for_any_number_of_bitmaps_of_a_new_image():
+    disk = chains.vhds(chains.written(4, 4)).disk
+    plan = engine.prepare(disk, entropy(0), engine.ResignatureRequest(one=engine.OneVdiRequest())).plan
+    partial = [number.to_bytes(len(FULL_UNIT), "big") for number in range(1, 1001)]
+    units = [unit for each in partial for unit in (FULL_UNIT, each, EMPTY_UNIT)]
+    many = [Chunk(number << 22, unit) for number, unit in enumerate(units)]
+
+    without = report.plan_facts(plan._replace(unseen=plan.unseen._replace(more=())))
+    told = report.plan_facts(plan._replace(unseen=plan.unseen._replace(more=many)))
+    new = [row for row in told if row not in without]
+    assert len(told) == len(without) + 3 and len(json.dumps(new)) < 100 * len(many)
+    assert {row["new_bytes"] for row in new} == {FULL_UNIT.hex(), EMPTY_UNIT.hex(), None}
+    assert sorted(at for row in new for at in row["device_offsets"]) == [chunk.offset for chunk in many]
 
 
 def test_equal_bitmaps_of_a_dry_run_are_one_item():

@@ -137,7 +137,7 @@ def test_of_several_one_must_be_named_they_are_listed_with_who_asks_and_nothing_
         engine.prepare(built.disk, entropy(0), engine.ResignatureRequest(one=OneVdiRequest(note=note)))
 
     listed = ", ".join(sorted(built.truth.uuids[key] for key in ("one", "other")))
-    ways = f"wanted: {listed}. Name it (`vdi`), or ask for all VDIs (`vdis=all`). {note}"
-    assert caught.value.message.endswith(ways)
+    assert caught.value.message.endswith(f"wanted: {listed}. {note}")
+    assert caught.value.advice == "Name it (`vdi`), or ask for all VDIs (`vdis=all`)."
     assert caught.value.disk_state == "Nothing was written."
     assert built.disk == before

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from kit.builder import AREA_DEFAULT, build_sr, journal
+from kit.builder import AREA_DEFAULT, build_sr, journal, vhd
 from kit.chains import flatten
 from kit.cuts import cut_before, done, entropy, resignature, undo
 from kit.live import (
@@ -16,6 +16,7 @@ from kit.live import (
     unlisted,
 )
 from relvmoiscsi import engine
+from relvmoiscsi.device import ForwardingDevice
 from relvmoiscsi.errors import Unsupported
 from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
@@ -114,6 +115,40 @@ def test_mgt_is_not_called_full_where_it_is_not():
         volumes.append(journal("clone", orig, f"{{{base}}}_{{{clone}}}"))
     found = engine.inspect(_live(volumes, {}, FINISHED).built.disk)
     assert not [sentence for sentence in found.lun.work.sentences if "full" in sentence]
+
+
+def test_the_block_tables_of_many_unfinished_snapshots_are_not_in_memory_at_once():
+    """A table has megabytes, and a LUN may have a journal of a snapshot for each image."""
+    volumes, table = [], {"bat_entries": 1 << 20, "virtual_size": 2 << 40, "in_mgt": False}
+    for number in range(3):
+        base, orig, clone = (f"{key}{number}" for key in ("base", "orig", "clone"))
+        volumes += [
+            vhd(base, blocks=0, **table),
+            vhd(orig, base, blocks=0, **table),
+            vhd(clone, base, blocks=0, **table),
+        ]
+        volumes.append(journal("clone", orig, f"{{{base}}}_{{{clone}}}"))
+    volumes[0] = volumes[0]._replace(blocks=1)
+    asked = Asked(build_sr(volumes, area=AREA_DEFAULT).disk)
+    label = survey.read_label(asked)
+
+    found = survey.read_contents(ReadCache(asked), label)
+
+    assert max(asked.at_once) < 18 << 20 < sum(asked.at_once)
+    empty = {volume.lv.name: volume.empty for volume in found.volumes if volume.is_disk}
+    assert sorted(empty.values()) == [False] + 8 * [True]
+
+
+class Asked(ForwardingDevice):
+    """Notes the bytes that each batch asks for."""
+
+    def __init__(self, device):
+        super().__init__(device)
+        self.at_once = []
+
+    def read(self, ranges):
+        self.at_once.append(sum(part.length for part in ranges))
+        return super().read(ranges)
 
 
 @pytest.mark.parametrize("cut_at", [5, 6])

@@ -311,11 +311,11 @@ REFUSED = [
                           ("qcow2", engine.DAMAGED))],
     Row(DONE, (no_journal,), [undo], "LVM has reclaimed the space of the journal", state=engine.RESIGNATURED),
     Row(DONE, (old_text,), [undo], "", error=FormatError, state=engine.RESIGNATURED),
-    Row([(3, n) for n in range(1, 8)], (no_journal,), EITHER, "take the clone again", error=FormatError),
+    Row([(3, n) for n in range(1, 8)], (no_journal,), EITHER, "Take the clone again", error=FormatError),
     # links lead nowhere: whether they are new or lead to what is gone, nobody knows
-    Row([MARKED], (no_journal,), EITHER, "take the clone again", EVERYTHING[:1], error=FormatError),
+    Row([MARKED], (no_journal,), EITHER, "Take the clone again", EVERYTHING[:1], error=FormatError),
     Row([CONTENTS], (no_journal,), [again], "", error=Unfinished),
-    *[Row([CONTENTS], (partial(mark_that_misses, fields),), EITHER, "take the clone again", error=FormatError)
+    *[Row([CONTENTS], (partial(mark_that_misses, fields),), EITHER, "Take the clone again", error=FormatError)
       for fields in ({"journal_length": 0}, {"journal_offset": 1 << 40}, {"journal_digest": b"x" * 32})],
     *[Row([CONTENTS], (partial(mark, fields),), [*EITHER, again], "", error=FormatError, state=engine.DAMAGED)
       for fields in ({"version": 2}, {"phase": 0}, {"phase": 4}, {"kind": 0}, {"kind": 3}, {"magic": b"somebody"})],
@@ -558,7 +558,7 @@ def test_a_label_that_does_not_go_with_the_metadata_is_refused_with_what_is_wher
         return
     assert found.state == engine.UNFINISHED
     assert f"was cut {when} its commit, and the " in str(found.problem)
-    assert "take the clone again" in str(found.problem)
+    assert "Take the clone again" in str(found.problem)
     for act in (recover, undo, go_on):
         with pytest.raises(RelvmoiscsiError):
             act(disk)
@@ -593,7 +593,7 @@ def test_a_write_that_arrives_while_the_recovery_waits_for_the_lease_is_seen(cut
     before = []
     monkeypatch.setattr(Fence, "OUTLAST_SECONDS", 0.0)
     monkeypatch.setattr(cut_run, "_claimed", late)
-    with pytest.raises(RelvmoiscsiError, match="take the clone again. Only the commit record of .* was written"):
+    with pytest.raises(RelvmoiscsiError, match="Take the clone again. Only the commit record of .* was written"):
         recover(disk)
     assert disk == before[0]
 

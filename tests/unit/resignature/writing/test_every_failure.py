@@ -41,10 +41,8 @@ AFTERWARDS = [(False, "half"), (True, "half")]
 
 NOTHING_WRITTEN = "Nothing was written."
 FREE_SPACE = "{} is as it was; beyond that only free space of the metadata area was written."
-UNFINISHED = (
-    "The {1} of {0} was begun and may be unfinished: once the device answers, `relvmoiscsi recover {2}` finishes it or "
-    "rolls it back."
-)
+UNFINISHED = "The {1} of {0} was begun and may be unfinished."
+RECOVER = "Once the device answers, `relvmoiscsi recover {}` finishes it or rolls it back."
 FINISHED = "The {1} was finished."
 FINISHED_ONLY = "The {1} was finished; nothing else was written."
 FINISHED_AND_FREE_SPACE = "The {1} was finished; beyond that only free space of the metadata area was written."
@@ -241,6 +239,7 @@ def test_a_device_that_loses_writes_is_noticed(name):
             resignature(Forgetful(disk, lost))
         sentence = FREE_SPACE if lost == 1 else UNFINISHED
         assert caught.value.disk_state == sentence.format(disk.name, "resignature", shlex.quote(disk.name))
+        assert (RECOVER.format(shlex.quote(disk.name)) in caught.value.advice) is (sentence is UNFINISHED)
         assert caught.value.sm_key == "EIO"
         outcome = Outcome(original, original, done(original))
         assert outcome.faults(0, caught.value, disk) == []

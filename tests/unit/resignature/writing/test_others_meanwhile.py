@@ -247,8 +247,8 @@ def test_a_copy_that_stops_says_that_only_unseen_places_were_written():
     with pytest.raises(Overtaken) as overtaken:
         engine.copy_unseen(taken, made)
 
-    assert failed.value.disk_state == sentences.only_unseen(name)
-    assert overtaken.value.disk_state == sentences.overtaken(name)
+    assert (failed.value.disk_state, failed.value.advice) == (sentences.only_unseen(name), sentences.DETACH)
+    assert (overtaken.value.disk_state, overtaken.value.advice) == (sentences.overtaken(name), sentences.IF_ONE_VDI)
 
 
 @pytest.mark.parametrize("part", ["journal", "second area", "image"])

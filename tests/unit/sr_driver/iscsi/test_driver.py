@@ -289,7 +289,7 @@ def refusing(status, unlisted=False):
         ({"quirks": ["silent_in_login"]}, {}, 141, "for 10 seconds in each of 2 logins. It takes connections"),
         ({"quirks": ["status_0206"]}, {}, 68, "log in with iscsiadm and give the block device to the command"),
         (refusing("0301", unlisted=True), {}, 83, "has no target"),  # LIO, of a target that it does not have
-        (refusing("0202", unlisted=True), {}, 83, "for this host. Check the IQN"),
+        (refusing("0202", unlisted=True), {}, 83, "for this host. "),
         (refusing("0202"), {}, 68, "does not allow this initiator name"),
         ({"chap": USER}, {}, 68, "CHAP"),
         ({"chap": USER}, {"chapuser": "alice", "chappassword": "wrongwrongwrong"}, 68, "CHAP"),
