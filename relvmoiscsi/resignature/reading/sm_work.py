@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The volumes and records of a LUN, while `sm_journals` settles SM's unfinished work change by change. Pure."""
 
-from typing import Dict, List, Optional, Set
+from typing import Dict, Iterator, List, Optional, Set, Tuple
 
 from relvmoiscsi.errors import Malformed, Place
 from relvmoiscsi.formats import naming
@@ -21,7 +21,10 @@ class WorkArea:
         self.new_records: Dict[str, bytes] = {}  #: by UUID of the VDI
         self.freed_records: List[str] = []
         self._volumes: Dict[str, Volume] = {}
-        self._disks: Dict[Optional[str], Set[str]] = {}  #: LV ids by UUID of the VDI: a LUN may have a journal for each
+        # a LUN may have thousands of journals, and each asks for the same: nothing is looked for among all volumes
+        self.records = lun.records()
+        self._disks: Dict[Optional[str], Set[str]] = {}  #: LV ids by UUID of the VDI
+        self._children: Dict[Tuple[Optional[str], ...], Set[str]] = {}  #: LV ids by kind and UUID of their parent
         for volume in lun.volumes:
             self.put(volume)
         self._place = {volume.lv.id: place for place, volume in enumerate(lun.volumes)}
@@ -32,6 +35,10 @@ class WorkArea:
             and volume.name.journal in naming.FINISHED_JOURNALS
             and naming.JOURNAL_TAG in volume.lv.tags
         ]
+        self.inflated = {journal.name.uuid for journal in self.journals if journal.name.journal == naming.INFLATE}
+        self.has_strangers = any(
+            not volume.hidden and uuid not in self.records for uuid, volume in lun.disks().items()
+        )  #: whether MGT lacks a visible disk
 
     def say(self, sentence: str) -> None:
         self.sentences.append(sentence)
@@ -43,16 +50,15 @@ class WorkArea:
                 return self._volumes[lv_id]
         return None
 
-    def children(self, volume: Volume) -> List[Volume]:
-        return [
-            child
-            for child in self._volumes.values()
-            if child.parent and (child.parent.kind, child.parent.uuid) == (volume.name.kind, volume.name.uuid)
-        ]
+    def children(self, volume: Volume) -> Iterator[Volume]:
+        """The volumes whose parent is this VDI, in no order: the caller takes the first, of maybe thousands."""
+        return map(self._volumes.__getitem__, self._children.get((volume.name.kind, volume.name.uuid), ()))
 
     def drop(self, volume: Volume) -> None:
         gone = self._volumes.pop(volume.lv.id)
         self._disks.get(gone.name.uuid, set()).discard(gone.lv.id)
+        if gone.parent is not None:
+            self._children[gone.parent[1:]].discard(gone.lv.id)
 
     def rename(self, volume: Volume, uuid: str) -> Volume:
         """Give a volume the name of a VDI; the kind stays."""
@@ -78,6 +84,10 @@ class WorkArea:
     def put(self, volume: Volume) -> Volume:
         old = self._volumes.get(volume.lv.id, volume)
         self._disks.get(old.name.uuid, set()).discard(volume.lv.id)
+        if old.parent is not None:
+            self._children.get(old.parent[1:], set()).discard(volume.lv.id)
+        if volume.parent is not None:
+            self._children.setdefault(volume.parent[1:], set()).add(volume.lv.id)
         if volume.name.kind in naming.DISK_KINDS:
             self._disks.setdefault(volume.name.uuid, set()).add(volume.lv.id)
         self._volumes[volume.lv.id] = volume
