@@ -41,7 +41,7 @@ def luns_of_srs(xapi: Xapi, host_uuid: str, deadline: Deadline) -> Tuple[Dict[st
         ref = xapi.call("host.get_by_uuid", host_uuid)
         host, srs, pbds = xapi.call("host.get_record", ref), xapi.records("SR"), xapi.records("PBD")
     except RelvmoiscsiError as problem:
-        return {}, [f"Which targets this host uses is not known: {problem.message}"]
+        return {}, [f"Which targets this host uses is not known: {problem.told}"]
     configs = [
         pbd["device_config"]
         for pbd in pbds.values()
@@ -64,7 +64,7 @@ def luns_of_srs(xapi: Xapi, host_uuid: str, deadline: Deadline) -> Tuple[Dict[st
 
 
 def _unknown(iqn: str, address: object, problem: RelvmoiscsiError) -> str:
-    return f"The LUNs behind {iqn or 'the targets'} at {address} are not known: {problem.message}"
+    return f"The LUNs behind {iqn or 'the targets'} at {address} are not known: {problem.told}"
 
 
 def _luns(asked: Access, deadline: Deadline) -> Tuple[List[TargetLun], str]:

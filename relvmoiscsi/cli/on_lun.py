@@ -293,7 +293,7 @@ def device_word(word: str) -> str:
     try:
         verify_word(word)
     except UsageError as problem:
-        raise argparse.ArgumentTypeError(problem.message) from None
+        raise argparse.ArgumentTypeError(problem.told) from None
     return file_word(word)
 
 

@@ -269,7 +269,7 @@ def status_of(name: str, scsi_id: str, look: Looker, host: Host = THIS_HOST) -> 
     try:
         device = device_of(scsi_id, host)
     except (NotFound, Refused, DeviceError) as problem:
-        return Status(problem=problem.message)
+        return Status(problem=problem.told)
     found = Status(device, size_bytes(device, host))
     leads = leads_to(name, host)
     if leads == device:
@@ -281,7 +281,7 @@ def status_of(name: str, scsi_id: str, look: Looker, host: Host = THIS_HOST) -> 
     try:
         check_content(device, look, host)
     except Refused as problem:
-        return found._replace(problem=problem.message)
+        return found._replace(problem=problem.told)
     return found._replace(
         problem=(
             f"udev has made no link for {device}; check that the rules of relvmoiscsi are installed, then repeat "

@@ -329,10 +329,13 @@ def with_records(mgt: Mgt, wanted: Mapping[str, bytes], volume_size: int) -> Tup
 def without_records(mgt: Mgt, uuids: Container[str]) -> Mgt:
     """MGT with the live records of these VDIs marked as deleted, as SM marks records."""
     data = bytearray(mgt.data)
+    marked = {record.offset for record in mgt.records if record.uuid in uuids and not record.deleted}
     for record in mgt.records:
-        if record.uuid in uuids and not record.deleted:
+        if record.offset in marked:
             data[record.deleted_at : record.deleted_at + 1] = b"1"
-    return read_mgt(bytes(data), mgt.spare)
+    now = bytes(data)  # of thousands of records, only the marked records are read again
+    records = [_record(now, record.offset) if record.offset in marked else record for record in mgt.records]
+    return mgt._replace(data=now, records=records)
 
 
 def _header_bytes(header: bytes, length: int) -> bytes:

@@ -123,11 +123,11 @@ class TargetSessions:
                 except LoginRefused as refused:
                     if refused.status in (AUTHENTICATION_FAILED, NOT_ALLOWED):
                         raise
-                    failure = refused.message
+                    failure = refused.told
                 except OutOfTime:
                     failure = failure or f"{portal} did not answer in time."
                 except (NotFound, Refused) as problem:
-                    failure = problem.message
+                    failure = problem.told
                 log.info("%s: %s", portal, failure)
             if self.deadline.has_passed:
                 raise self.deadline.over("a new session could be made", failure)

@@ -24,8 +24,9 @@ from relvmoiscsi.resignature.reading.way_out import device_argument, told, witho
 from relvmoiscsi.wording import command_words
 
 _NOTHING_HELPS = "No command mends that on the clone. If the copy may be incomplete, take it again."
-#: A round finds one journal of SM that cannot be settled, and all VDIs that cannot be read. SM leaves few journals.
-_MOST_ROUNDS = 30
+#: A round finds one journal of SM that cannot be settled, and all VDIs that cannot be read. SM leaves few journals. A
+#: round looks at all volumes, so that a LUN with very many volumes gets fewer rounds.
+_MOST_ROUNDS, _MOST_LOOKS = 30, 200000
 _NO_VDI_REMAINS = "No VDI of the clone would be left."
 
 
@@ -64,7 +65,7 @@ def problems_of(lun: Lun, request: ResignatureRequest = EVERYTHING) -> Problems:
     found = _problems(lun, request.without, request.one)
     later, named, known = found, list(request.without), leavable(lun)
     all_later: Dict[str, FormatError] = {}  #: by message: a round finds most problems of the round before again
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(max(1, min(_MOST_ROUNDS, _MOST_LOOKS // max(1, len(lun.volumes))))):
         new = list(dict.fromkeys(each.way_out.vdi for each in later if each.way_out.vdi in known.difference(named)))
         if not new:
             break

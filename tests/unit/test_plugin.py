@@ -220,6 +220,7 @@ def test_a_target_that_cannot_be_reached_is_named_and_the_kernel_asked(member, h
         found = answered(plugin.classify, {"session_ref": session_ref}, this, seen(sdb=ONE))
     assert [(row["scsi_id"], row["state"]) for row in found["host_luns"]] == [(SCSI_ID, "clean")]
     assert len(found["problems"]) == 2 and all(target.iqn in problem for problem in found["problems"])
+    assert [problem for problem in found["problems"] if "Check the IQN" in problem], "what to do is said as well"
 
 
 def test_the_problems_of_many_targets_fit_on_a_page(host, monkeypatch):

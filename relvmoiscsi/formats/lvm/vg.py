@@ -32,8 +32,8 @@ _SYSTEM_ID = re.compile(r"[A-Za-z0-9_+.-]{1,127}")
 
 #: the way out for a volume of the SR, which lvremove would destroy
 _MADE_LINEAR = (
-    "Remove nothing: the volume may hold data of the SR. On a host of the original, `lvconvert` makes the volume "
-    "linear, and `pvmove --abort` ends a move that was cut. Then take the clone again."
+    "No command mends that on the clone: lvremove would destroy data of the SR. On a host of the original, `lvconvert` "
+    "makes the volume linear, and `pvmove --abort` ends a move that was cut. Then make another clone."
 )
 _NO_WAYS_OUT: Mapping[str, WayOut] = {}
 

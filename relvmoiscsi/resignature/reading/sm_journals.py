@@ -140,7 +140,7 @@ def _clone(area: WorkArea, journal: Volume) -> None:
         # SM makes the volume of the journal, then writes the text, then begins work. Once work has begun, the base copy
         # is a visible disk without a record in MGT
         leaf = area.disk(uuid)
-        if leaf is None or isinstance(leaf.content, FormatError) or area.has_stranger:
+        if leaf is None or isinstance(leaf.content, FormatError) or area.has_strangers:
             raise _refuse(area, journal, f"a snapshot of VDI {uuid} was under way, and its journal does not read")
         area.say(f"A snapshot of VDI {uuid} was about to begin: it is dropped.")
         return
@@ -152,8 +152,8 @@ def _clone(area: WorkArea, journal: Volume) -> None:
         area.say(f"A snapshot of VDI {uuid} was about to begin: it is dropped.")
         return
     clone = area.disk(clone_uuid) if clone_uuid else None
-    others = [child for child in area.children(base) if child not in (leaf, clone) and not child.name.is_old]
-    if base_uuid in area.records or others:
+    own = [volume.lv.id for volume in (leaf, clone) if volume is not None]
+    if base_uuid in area.records or any(c.lv.id not in own and not c.name.is_old for c in area.children(base)):
         # SM adds the base to MGT after it drops the journal: the snapshot has ended, or the text is of an older journal
         if leaf is None:
             raise _refuse(area, journal, f"VDI {uuid} is gone, and its journal speaks of another snapshot")
@@ -225,7 +225,7 @@ def _complete(area: WorkArea, journal: Volume, base: Volume, clone: Optional[Vol
     record = area.records.get(uuid)
     kind = record.type if record else "user"
     # the records that SM writes: the VDI's label is lost
-    for volume, label in ((clone, ""), (base if area.children(base) else None, BASE_LABEL)):
+    for volume, label in ((clone, ""), (base if any(area.children(base)) else None, BASE_LABEL)):
         if volume is not None:
             uuid_there, vdi_type = str(volume.name.uuid), naming.MGT_TYPES[volume.name.kind]
             area.new_records[uuid_there] = new_record(uuid_there, label, vdi_type, kind, managed=not label)
@@ -254,9 +254,8 @@ def _leaf(area: WorkArea, journal: Volume) -> None:
         return
     # tapdisk had the leaf open at the time of the array snapshot: tapdisk kills the footer in the last sector. While SM
     # inflates the volume, the last sector may hold a killed footer of a deleted volume
-    inflated = {other.name.uuid for other in area.journals if other.name.journal == naming.INFLATE}
     is_killed = leaf is not None and isinstance(leaf.content, Vhd) and leaf.content.killed
-    if parent is None and leaf is not None and old is not None and is_killed and leaf.name.uuid not in inflated:
+    if parent is None and leaf is not None and old is not None and is_killed and leaf.name.uuid not in area.inflated:
         area.drop(old)
         area.set_read_only(area.set_hidden(leaf, False), False)
         area.freed_records.append(parent_uuid)

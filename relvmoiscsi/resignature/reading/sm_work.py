@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The volumes and records of a LUN, while `sm_journals` settles SM's unfinished work change by change. Pure."""
 
-from typing import Dict, List, Optional, Set, Tuple
+from typing import Dict, Iterator, List, Optional, Set, Tuple
 
 from relvmoiscsi.errors import Malformed, Place
 from relvmoiscsi.formats import naming
@@ -17,16 +17,14 @@ class WorkArea:
 
     def __init__(self, lun: Lun) -> None:
         self.lun = lun
-        self.records = lun.records()  #: live records of MGT, by UUID of the VDI
-        #: is there a visible disk without a record in MGT?
-        self.has_stranger = any(not disk.hidden and uuid not in self.records for uuid, disk in lun.disks().items())
         self.sentences: List[str] = []
         self.new_records: Dict[str, bytes] = {}  #: by UUID of the VDI
         self.freed_records: List[str] = []
         self._volumes: Dict[str, Volume] = {}
-        # a LUN may have a journal for each VDI: no journal walks over all volumes
+        # a LUN may have thousands of journals, and each asks for the same: nothing is looked for among all volumes
+        self.records = lun.records()
         self._disks: Dict[Optional[str], Set[str]] = {}  #: LV ids by UUID of the VDI
-        self._children: Dict[Tuple[str, ...], Set[str]] = {}  #: LV ids by kind and UUID of the parent; () for no parent
+        self._children: Dict[Tuple[Optional[str], ...], Set[str]] = {}  #: LV ids by kind and UUID of their parent
         for volume in lun.volumes:
             self.put(volume)
         self._place = {volume.lv.id: place for place, volume in enumerate(lun.volumes)}
@@ -37,6 +35,10 @@ class WorkArea:
             and volume.name.journal in naming.FINISHED_JOURNALS
             and naming.JOURNAL_TAG in volume.lv.tags
         ]
+        self.inflated = {journal.name.uuid for journal in self.journals if journal.name.journal == naming.INFLATE}
+        self.has_strangers = any(
+            not volume.hidden and uuid not in self.records for uuid, volume in lun.disks().items()
+        )  #: whether MGT lacks a visible disk
 
     def say(self, sentence: str) -> None:
         self.sentences.append(sentence)
@@ -48,14 +50,15 @@ class WorkArea:
                 return self._volumes[lv_id]
         return None
 
-    def children(self, volume: Volume) -> List[Volume]:
-        found = self._children.get((volume.name.kind, str(volume.name.uuid)), ())
-        return [self._volumes[lv_id] for lv_id in sorted(found, key=self._place.__getitem__)]
+    def children(self, volume: Volume) -> Iterator[Volume]:
+        """The volumes whose parent is this VDI, in no order: the caller takes the first, of maybe thousands."""
+        return map(self._volumes.__getitem__, self._children.get((volume.name.kind, volume.name.uuid), ()))
 
     def drop(self, volume: Volume) -> None:
         gone = self._volumes.pop(volume.lv.id)
         self._disks.get(gone.name.uuid, set()).discard(gone.lv.id)
-        self._children[gone.parent[1:] if gone.parent else ()].discard(gone.lv.id)
+        if gone.parent is not None:
+            self._children[gone.parent[1:]].discard(gone.lv.id)
 
     def rename(self, volume: Volume, uuid: str) -> Volume:
         """Give a volume the name of a VDI; the kind stays."""
@@ -79,9 +82,12 @@ class WorkArea:
         return self.put(volume._replace(lv=volume.lv._replace(tags=(*tags, naming.HIDDEN_TAG) if hidden else tags)))
 
     def put(self, volume: Volume) -> Volume:
-        if volume.lv.id in self._volumes:
-            self.drop(self._volumes[volume.lv.id])
-        self._children.setdefault(volume.parent[1:] if volume.parent else (), set()).add(volume.lv.id)
+        old = self._volumes.get(volume.lv.id, volume)
+        self._disks.get(old.name.uuid, set()).discard(volume.lv.id)
+        if old.parent is not None:
+            self._children.get(old.parent[1:], set()).discard(volume.lv.id)
+        if volume.parent is not None:
+            self._children.setdefault(volume.parent[1:], set()).add(volume.lv.id)
         if volume.name.kind in naming.DISK_KINDS:
             self._disks.setdefault(volume.name.uuid, set()).add(volume.lv.id)
         self._volumes[volume.lv.id] = volume

@@ -379,6 +379,12 @@ def test_a_caller_who_may_use_block_devices_alone_opens_neither_a_file_nor_a_url
     assert ran.status == 2 and "--block-device needs the path of a block device" in ran.err
 
 
+def test_a_url_that_is_refused_says_what_to_do(command):
+    ran = command("show", "iscsi://192.0.2.1/iqn.2026-01.test:a/0?header_digest=crc32c")
+
+    assert ran.status == 2 and "has options behind a `?`, which are not taken. Leave them away." in ran.err
+
+
 @pytest.mark.parametrize(
     "values, words",
     [

@@ -2,6 +2,7 @@
 """Journals that were left over while the VM ran on, and texts of older journals: nothing that a guest wrote is lost."""
 
 import re
+import sys
 
 import pytest
 
@@ -16,9 +17,11 @@ from kit.live import (
     unlisted,
 )
 from relvmoiscsi import engine
-from relvmoiscsi.device import ForwardingDevice
+from relvmoiscsi.device import ForwardingDevice, Range
 from relvmoiscsi.errors import Unsupported
-from relvmoiscsi.resignature.reading import survey
+from relvmoiscsi.formats import mgt
+from relvmoiscsi.resignature import problems
+from relvmoiscsi.resignature.reading import sm_journals, survey
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
 
 DATA, LATER = (4, 5, 9000), (4, 6, 9000, 12000)
@@ -137,6 +140,61 @@ def test_the_block_tables_of_many_unfinished_snapshots_are_not_in_memory_at_once
     assert max(asked.at_once) < 18 << 20 < sum(asked.at_once)
     empty = {volume.lv.name: volume.empty for volume in found.volumes if volume.is_disk}
     assert sorted(empty.values()) == [False] + 8 * [True]
+
+
+SMALL = {"blocks": 0, "bat_entries": 32}
+
+
+def with_snapshots(count):
+    """A LUN with a journal of a snapshot for each of its disks."""
+    volumes = []
+    for number in range(count):
+        base, orig, clone = (f"{key}{number}" for key in ("base", "orig", "clone"))
+        unlisted_ones = [vhd(key, parent, in_mgt=False, **SMALL) for key, parent in ((base, ""), (clone, base))]
+        volumes += [*unlisted_ones, vhd(orig, base, **SMALL)]
+        volumes.append(journal("clone", orig, f"{{{base}}}_{{{clone}}}"))
+    return build_sr(volumes, area=Range(4096, (1 << 20) - 4096)).disk
+
+
+def lines_run(work):
+    """How many lines of Python the work runs: the same number on each machine."""
+    count = 0
+
+    def trace(_frame, event, _value):
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def test_the_work_on_journals_grows_with_their_number_and_not_with_its_square():
+    """A probe looks at the clock when it reads: a hostile LUN must not keep it at work between two reads."""
+    few, many = (engine.inspect(with_snapshots(count)).lun._replace(work=None) for count in (60, 120))
+
+    sm_journals.unfinished_work(few)
+    lines = [lines_run(lambda lun=lun: sm_journals.unfinished_work(lun)) for lun in (few, many)]
+    assert lines[1] < 2.2 * lines[0]
+
+
+def test_many_journals_that_cannot_be_settled_do_not_have_all_records_read_again(monkeypatch):
+    volumes = [vhd(f"disk{number}", **SMALL) for number in range(100)]
+    volumes += [journal("leaf", f"disk{number}", "no UUID") for number in range(40)]
+    disk, read, real = build_sr(volumes, area=AREA_DEFAULT).disk, [], mgt._record
+    monkeypatch.setattr(mgt, "_record", lambda data, offset: read.append(offset) or real(data, offset))
+
+    assert engine.inspect(disk).state == engine.DAMAGED
+    assert len(read) < 6 * len(volumes)
+    for looks, named in ((30 * 141, 30), (300, 2), (0, 1)):  # of 141 volumes in each round
+        monkeypatch.setattr(problems, "_MOST_LOOKS", looks)
+        cache = ReadCache(disk)
+        assert len(problems.read_problems(cache, survey.read_label(cache)).without) == named
 
 
 class Asked(ForwardingDevice):
