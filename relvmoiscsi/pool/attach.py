@@ -346,16 +346,16 @@ class _LunWork:
                 on_hosts = hosts.plug_everywhere(calls, self._pool, sr, lun, row.hosts, self._sessions)
                 if row.scans:
                     calls.run("SR.scan", sr)
-                copies = vdis.of_sr(calls, sr)
-                of_sr, old = self._originals.of_copy(calls, lun, copies)
+                copies = calls.records("VDI", SR=sr)
+                of_sr, origin = self._originals.of_copy(calls, lun, copies)
                 if row.labels and of_sr != lun.of_sr:  # LVM overwrote the journal on the LUN, which named the original
                     calls.call("SR.remove_from_other_config", sr, ORIGINAL_SR)
                     marks.add(calls, "SR", sr, ORIGINAL_SR, of_sr)
                 if row.labels or row.scans:
-                    vdis.carry_over(calls, lun.sr_uuid, copies, old)
+                    vdis.carry_over(calls, origin, copies)
                 status = DONE if row.steps else ALREADY
                 status = status if all(state == hosts.PLUGGED for state in on_hosts.values()) else PARTIAL
-                pairs = vdis.pairs(lun.sr_uuid, copies, old)
+                pairs = vdis.pairs(origin, copies)
                 return Attached(lun.scsi_id, status, lun.sr_uuid, of_sr, row.name, on_hosts, pairs)
         except RelvmoiscsiError as error:
             return Attached(lun.scsi_id, FAILED, lun.sr_uuid, lun.of_sr, error=error)

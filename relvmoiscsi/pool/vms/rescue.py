@@ -4,7 +4,6 @@
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
-from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.calls import NO_READ_ONLY_DISK, Calls, PoolFailure, Record, passing
 from relvmoiscsi.pool.vms import vbds
@@ -115,7 +114,7 @@ def _plan(found: Inventory, copy: Copy, vdi: str, vm: str, writable: bool) -> Le
         disk = found.vdis.get(vbd["VDI"])
         if ref == there or disk is None:
             continue
-        is_original = derived_uuid(copy.uuid, disk["uuid"]) == record["uuid"]
+        is_original = copy.new_of(disk["uuid"]) == record
         if is_original or mine & _ancestors(by_uuid, disk):
             what = "the original" if is_original else "this or another copy"
             raise Refused(
