@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A VDI of a copy comes from a VDI of the original alone. Whoever writes a LUN names its volumes, and a vm-admin writes
-keys of VDIs: none of them makes a VDI the copy of a VDI of another SR.
+keys of VDIs and VMs: none of them makes a VDI the copy of a VDI of another SR.
 """
+
+import json
 
 import pytest
 
 from kit.builder import build_sr, raw
 from kit.cuts import read_mark
 from kit.pool_lab import IQN, TARGET, VOLUMES
-from kit.pool_verbs import bring_back, lend, run
-from relvmoiscsi.errors import NotFound
+from kit.pool_verbs import bring_back, lend, run, take_home, undo
+from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.attach import ALREADY, DONE
@@ -138,3 +140,33 @@ def test_of_a_vdi_that_is_gone_only_the_mark_that_derives_is_believed(day, mark,
         config = {**config, MARK: mark}
     day.db.set("VDI", new, "other_config", config)
     assert pairs_of(day)[day.uuid(new)] == map_of(day)[day.uuid(new)] is None
+
+
+def forge_journal(day, **values):
+    """A vm-admin writes a journal of the disk 0."""
+    key = "relvmoiscsi:restore:0"
+    day.set_journal(lambda config: {**config, key: json.dumps({**json.loads(config[key]), **values})})
+
+
+@pytest.mark.parametrize("work", [bring_back, undo, take_home], ids=["restore", "undo", "home"])
+def test_a_journal_whose_new_vdi_is_no_copy_of_its_old_vdi_is_none(halted, work):
+    bring_back(halted)
+    forge_journal(halted, old=halted.uuid(halted.elsewhere()))
+    halted.refuses(work, "its new VDI is no copy of its old VDI.* --keep", Refused)
+
+
+@pytest.mark.parametrize("names_home", [False, True])
+@pytest.mark.parametrize(
+    ("work", "is_empty"), [(bring_back, True), (undo, True), (take_home, False)], ids=["restore", "undo", "home"]
+)
+def test_a_journal_gives_a_vm_no_disk_of_another_sr(halted, work, is_empty, names_home):
+    """The new UUID derives from the old UUID, and the device may be empty, as a vm-admin can arrange."""
+    bring_back(halted)
+    old = halted.uuid(halted.elsewhere())
+    new = halted.db.by_uuid("VDI", halted.lab.disks_of(halted.web)["0"][1])
+    home = {"home": halted.db.get("SR", halted.lab.originals["Testing"][1], "uuid")} if names_home else {}
+    forge_journal(halted, old=old, new=derived_uuid(halted.copy.sr_uuid, old), **home)
+    halted.db.set("VDI", new, "uuid", derived_uuid(halted.copy.sr_uuid, old))
+    if is_empty:
+        halted.db.destroy("VBD", halted.vbd("0"))
+    halted.refuses(work, "The journal .* is wrong.* Nothing was changed.* --keep|on no copy of that SR", Refused)
