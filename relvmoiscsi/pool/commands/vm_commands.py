@@ -471,13 +471,13 @@ class RescueCommand(PoolChange):
                         self.so_far.tell(name, DONE if results[-1].error is None else FAILED, "take back")
                 return _lent(copy, results)
             assert vdi is not None and vm is not None
-            planned = rescue.lend(calls, found, copy, vdi, vm, rw, dry_run=True)
+            planned = rescue.lend(calls, pool, found, copy, vdi, vm, rw, dry_run=True)
             if self.dry_run:
                 return _lent(copy, [planned])
             if planned.status == rescue.WOULD:
                 ask(self, f"Lend {printable(planned.name)} to {printable(planned.vm_name)}, {_MODES[planned.mode]}?")
             with self.work(planned.name, "lend"), waiting("the pool"):
-                result = rescue.lend(calls, found, copy, vdi, vm, rw)
+                result = rescue.lend(calls, pool, found, copy, vdi, vm, rw)
         return _lent(copy, [result], [rescue.TO_KNOW] + ([] if rw else [rescue.READ_ONLY]))
 
 

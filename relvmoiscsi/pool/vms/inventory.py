@@ -143,6 +143,13 @@ def copy_of(pool: Pool, found: Inventory, sr: str) -> Copy:
     return Copy(sr, record["uuid"], record["name_label"], original, vdis, by_uuid, origin)
 
 
+def old_vdis(pool: Pool, found: Inventory) -> Dict[str, str]:
+    """Return the UUID of the old VDI of each VDI on an attached copy, by UUID."""
+    copies = [copy_of(pool, found, sr) for sr, _ in pool.copies()]
+    pairs = [(uuid, copy.origin.old_of(copy.vdis[ref])) for copy in copies for uuid, ref in copy.by_uuid.items()]
+    return {uuid: str(old["uuid"]) for uuid, old in pairs if old is not None}
+
+
 def find_vm(found: Inventory, text: str) -> str:
     """Return the reference of the VM with this UUID or name. Raises NotFound, UsageError."""
     return find(found.named_vms(), text, "VM", "`xe vm-list params=uuid,name-label` lists the VMs.")
