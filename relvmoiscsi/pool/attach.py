@@ -346,16 +346,16 @@ class _LunWork:
                 on_hosts = hosts.plug_everywhere(calls, self._pool, sr, lun, row.hosts, self._sessions)
                 if row.scans:
                     calls.run("SR.scan", sr)
-                copies = vdis.of_sr(calls, sr)
-                of_sr, old = self._originals.of_copy(calls, lun, copies)
+                copies = calls.records("VDI", SR=sr)
+                of_sr, origin = self._originals.of_copy(calls, lun, copies)
                 if row.labels and of_sr != lun.of_sr:  # LVM overwrote the journal on the LUN, which named the original
                     calls.call("SR.remove_from_other_config", sr, ORIGINAL_SR)
                     marks.add(calls, "SR", sr, ORIGINAL_SR, of_sr)
                 if row.labels or row.scans:
-                    vdis.carry_over(calls, lun.sr_uuid, copies, old)
+                    vdis.carry_over(calls, origin, copies)
                 status = DONE if row.steps else ALREADY
                 status = status if all(state == hosts.PLUGGED for state in on_hosts.values()) else PARTIAL
-                pairs = vdis.pairs(lun.sr_uuid, copies, old)
+                pairs = vdis.pairs(origin, copies)
                 return Attached(lun.scsi_id, status, lun.sr_uuid, of_sr, row.name, on_hosts, pairs)
         except RelvmoiscsiError as error:
             return Attached(lun.scsi_id, FAILED, lun.sr_uuid, lun.of_sr, error=error)
@@ -399,7 +399,7 @@ def identified(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
     """Probe a resignatured LUN and return the LUN with its new SR. Raises PoolFailure, Refused.
 
     Each writer of the raw LUN can write that the LUN was resignatured. So the SR must be another SR than before, and no
-    SR of the pool that is on another LUN.
+    SR of the pool that is on another LUN. A clone must be a copy of the SR that the caller has seen on the LUN.
     """
     now = luns.probe(calls, pool, lun)
     if now.kind != RESIGNATURED or not now.sr_uuid:
@@ -407,6 +407,12 @@ def identified(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
     attach_plan.verify_new(pool, lun, now.sr_uuid)
     attach_plan.verify_no_database(pool, lun.scsi_id, now.metadata_of)
     of_sr = now.of_sr or lun.of_sr
+    if lun.kind in (CLONE, UNKNOWN_SR) and of_sr != lun.of_sr:
+        raise Refused(
+            f"The LUN {lun.scsi_id} held the SR {lun.of_sr} before this run, and a copy of the SR {of_sr} now: another "
+            "client has written to the LUN. The LUN has new identities and was not attached. Check the LUN, then "
+            "repeat the command."
+        )
     return lun._replace(kind=RESIGNATURED, sr_uuid=now.sr_uuid, of_sr=of_sr, old_vdis=now.old_vdis)
 
 

@@ -9,12 +9,12 @@ import threading
 from typing import AbstractSet, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.errors import Refused, RelvmoiscsiError, UsageError
-from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool import hosts, jobs, records, vdis
 from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.pool.hosts import HostPlan
 from relvmoiscsi.pool.luns import ATTACHED, RESIGNATURED, UNFINISHED, UNTOUCHED, PoolLun
 from relvmoiscsi.pool.records import ORIGINAL_SR, RUN, SCSI_ID, Pool
+from relvmoiscsi.pool.vdis import Origin
 from relvmoiscsi.wording import shell_command, shown_time
 
 #: kinds of steps
@@ -176,11 +176,11 @@ def plan(
             on, marks = hosts.planned(pool, None), marks_of(lun, wanted.run)
             row = row._replace(resignatures=is_new, marks=marks, hosts=on, scans=True, labels=True)
         else:
-            record, on, copies = pool.srs[sr], hosts.planned(pool, sr), vdis.of_sr(calls, sr)
+            record, on, copies = pool.srs[sr], hosts.planned(pool, sr), calls.records("VDI", SR=sr)
             labels = not copies
             if copies:
-                of_sr, old = originals.of_copy(calls, lun, copies)
-                labels = of_sr != lun.of_sr or bool(vdis.unlabelled(lun.sr_uuid, copies, old))
+                of_sr, origin = originals.of_copy(calls, lun, copies)
+                labels = of_sr != lun.of_sr or bool(vdis.unlabelled(origin, copies))
             row = row._replace(
                 name=str(record["name_label"]),
                 marks=missing_marks(record, lun, wanted.run),
@@ -310,29 +310,21 @@ def verify_same(pool: Pool, sr: str, lun: PoolLun, is_begun: bool) -> None:
 
 
 class Originals:
-    """VDIs of the original SRs (by UUID): one call per SR, for any number of copies."""
+    """The origin of each copy; one call reads the VDIs of the pool, for any number of copies."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool, self._lock = pool, threading.Lock()
-        self._known: Dict[str, Records] = {}
-        self._all: Optional[Records] = None
+        self._known: Optional[Records] = None
 
-    def of_copy(self, calls: Calls, lun: PoolLun, copies: Records) -> Tuple[str, Records]:
-        """Return (the UUID of the original SR of a copy, the VDIs of that SR); `copies` are the VDIs of the copy.
+    def of_copy(self, calls: Calls, lun: PoolLun, copies: Records) -> Tuple[str, Origin]:
+        """Return (the UUID of the original SR of a copy, the origin of its VDIs); `copies` are the VDIs of the copy.
 
-        Where the LUN no longer names the original, the VDIs do: each new UUID is derived from the new SR's UUID and the
-        old UUID. "" where no VDI of the pool matches. Raises PoolFailure.
+        Where the LUN no longer names the original, the VDIs do. "" where no SR of the pool, or more than one SR,
+        matches. Raises PoolFailure.
         """
         srs, of_sr = self._pool.srs, lun.of_sr
         with self._lock:
-            if not of_sr:
-                self._all = calls.records("VDI") if self._all is None else self._all
-                new = {copy["uuid"] for copy in copies.values()}
-                for old in self._all.values():
-                    if old["SR"] in srs and derived_uuid(lun.sr_uuid, old["uuid"]) in new:
-                        of_sr = str(srs[old["SR"]]["uuid"])
-                        break
-            if of_sr not in self._known:
-                ref = self._pool.sr_by_uuid(of_sr)
-                self._known[of_sr] = vdis.of_sr(calls, ref) if ref is not None else {}
-            return of_sr, vdis.with_unknown(self._known[of_sr], lun.old_vdis)
+            self._known = known = calls.records("VDI") if self._known is None else self._known
+        ref = self._pool.sr_by_uuid(of_sr) if of_sr else vdis.original_of(lun.sr_uuid, copies, known)
+        of_sr = str(srs[ref]["uuid"]) if ref in srs else of_sr
+        return of_sr, Origin(lun.sr_uuid, ref, known, lun.old_vdis)

@@ -3,11 +3,11 @@
 
 Each new UUID is derived from the UUID of the new SR and the old UUID (formats/identity.py): the map needs no journal
 and no log. The LUN holds names, descriptions, sizes and the tree of snapshots. Only xapi's database holds tags and
-other_config.
+other_config. `Origin` has the rule which VDI is the new VDI of which old VDI.
 """
 
 import uuid
-from typing import Any, Dict, Iterable, List, NamedTuple, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.formats.identity import derived_uuid, is_uuid
@@ -52,35 +52,60 @@ class Pair(NamedTuple):
         }
 
 
-def of_sr(calls: Calls, sr: str) -> Records:
-    """Return the VDIs of an SR, by reference. Raises PoolFailure."""
-    return calls.records("VDI", SR=sr)
+class Origin:
+    """Which VDI of a copy comes from which old VDI: no other code pairs old and new VDIs.
 
+    Each writer of the LUN can give any name to a volume, and a vm-admin can write OLD_VDI. So an old VDI counts only if
+    both conditions hold:
 
-def pairs(new_sr: str, copies: Records, originals: Records) -> List[Pair]:
-    """Return the map, sorted by name. `copies` are the VDIs of the SR `new_sr` (a UUID).
-
-    `originals` are the VDIs of the original SR.
+    - the UUID of the new VDI is derived from the UUIDs of the new SR and of the old VDI
+    - the pool has the old VDI on the original SR, or does not have the old VDI
     """
-    became = _became(new_sr, originals)
+
+    def __init__(self, new_sr: str, original: Optional[str], known: Records, named: Iterable[str] = ()) -> None:
+        """`new_sr` is a UUID, `original` a reference. `known` are all VDIs of the pool.
+
+        `named` are the UUIDs of the old VDIs that the LUN names.
+        """
+        self._new_sr = new_sr
+        self._elsewhere = {str(vdi["uuid"]) for vdi in known.values() if vdi["SR"] != original}
+        here = {str(vdi["uuid"]): vdi for vdi in known.values() if vdi["SR"] == original}
+        olds = [old for old in (*named, *here) if old not in self._elsewhere]
+        self._olds = {self.new_of(old): here.get(old, {**_NO_VALUES, "uuid": old}) for old in olds}
+
+    def new_of(self, old: str) -> str:
+        """Return the UUID that the new VDI of an old VDI has; "" for an old VDI that does not count."""
+        return "" if old in self._elsewhere else derived_uuid(self._new_sr, old)
+
+    def old_of(self, copy: Record) -> Optional[Record]:
+        """Return the old VDI of a VDI of the copy, without values where the pool does not have the old VDI."""
+        marked = copy["other_config"].get(OLD_VDI, "")
+        if copy["uuid"] not in self._olds and is_uuid(marked) and self.new_of(marked) == copy["uuid"]:
+            return {**_NO_VALUES, "uuid": marked}
+        return self._olds.get(copy["uuid"])
+
+
+_NO_VALUES: Record = {"name_label": "", "name_description": "", "tags": [], "other_config": {}}
+
+
+def original_of(new_sr: str, copies: Records, known: Records) -> Optional[str]:
+    """Return the SR (a reference) of the old VDIs of a copy whose LUN no longer names the original.
+
+    `known` are all VDIs of the pool. None where no SR has such a VDI, or several SRs do.
+    """
+    new = {copy["uuid"] for copy in copies.values()}
+    srs = {str(old["SR"]) for old in known.values() if derived_uuid(new_sr, old["uuid"]) in new}
+    return srs.pop() if len(srs) == 1 else None
+
+
+def pairs(origin: Origin, copies: Records) -> List[Pair]:
+    """Return the map, sorted by name. `copies` are the VDIs of the copy."""
     found = []
     for copy in copies.values():
-        old = copy["other_config"].get(OLD_VDI) or became.get(copy["uuid"], ("", {}))[0]
-        size = untrusted.number(copy["virtual_size"])
-        found.append(Pair(old, copy["uuid"], copy["name_label"], size, copy["is_a_snapshot"], copy["managed"]))
+        old, size = origin.old_of(copy), untrusted.number(copy["virtual_size"])
+        old_uuid = "" if old is None else str(old["uuid"])
+        found.append(Pair(old_uuid, copy["uuid"], copy["name_label"], size, copy["is_a_snapshot"], copy["managed"]))
     return sorted(found, key=lambda pair: (pair.name_label, pair.new))
-
-
-def with_unknown(originals: Records, old_uuids: Iterable[str]) -> Records:
-    """Return the originals, and for each other UUID a record that holds only the UUID."""
-    known = {original["uuid"] for original in originals.values()}
-    nothing = {"name_label": "", "name_description": "", "tags": [], "other_config": {}}
-    return {**{old: {"uuid": old, **nothing} for old in old_uuids if old not in known}, **originals}
-
-
-def _became(new_sr: str, originals: Records) -> Dict[str, Tuple[str, Record]]:
-    """Return (old UUID, old record) by new UUID."""
-    return {derived_uuid(new_sr, old["uuid"]): (old["uuid"], old) for old in originals.values()}
 
 
 def is_derived(new: str) -> bool:
@@ -88,29 +113,31 @@ def is_derived(new: str) -> bool:
     return is_uuid(new) and uuid.UUID(new).version == 5
 
 
-def carry_over(calls: Calls, new_sr: str, copies: Records, originals: Records) -> None:
+def carry_over(calls: Calls, origin: Origin, copies: Records) -> None:
     """Copy the values of each original VDI to its new VDI. A VDI with the mark is left unchanged.
 
     The mark is written last, so the next run finishes an interrupted run. Raises PoolFailure.
     """
-    became = _became(new_sr, originals)
     names = {"name_label": "VDI.set_name_label", "name_description": "VDI.set_name_description"}
-    for ref in unlabelled(new_sr, copies, originals):
+    for ref, original in unlabelled(origin, copies).items():
         copy = copies[ref]
-        old_uuid, original = became[copy["uuid"]]
         for field, method in names.items():
             if original[field] and not copy[field]:  # the name on the LUN dates from the array snapshot, and stays
                 calls.call(method, ref, original[field])
         if original["tags"] and sorted(original["tags"]) != sorted(copy["tags"]):
             calls.call("VDI.set_tags", ref, original["tags"])
         carried = {key: value for key, value in original["other_config"].items() if not key.startswith(_NOT_COPIED)}
-        calls.call("VDI.set_other_config", ref, {**copy["other_config"], **carried, OLD_VDI: old_uuid})
+        calls.call("VDI.set_other_config", ref, {**copy["other_config"], **carried, OLD_VDI: original["uuid"]})
 
 
-def unlabelled(new_sr: str, copies: Records, originals: Records) -> List[str]:
-    """Return the VDIs of a copy (references) without the mark of `carry_over`. Pure."""
-    became = _became(new_sr, originals)
-    return [ref for ref, copy in copies.items() if copy["uuid"] in became and OLD_VDI not in copy["other_config"]]
+def unlabelled(origin: Origin, copies: Records) -> Records:
+    """Return the old VDI of each VDI of a copy (a reference) without the right mark of `carry_over`. Pure."""
+    olds = {ref: origin.old_of(copy) for ref, copy in copies.items()}
+    return {
+        ref: old
+        for ref, old in olds.items()
+        if old is not None and copies[ref]["other_config"].get(OLD_VDI) != old["uuid"]
+    }
 
 
 def vms_of(originals: Records, vbds: Records, vms: Records) -> Dict[str, List[str]]:

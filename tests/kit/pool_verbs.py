@@ -39,7 +39,7 @@ def lend(day, text, vm, rw=False, sr=None, **more):
     """`text` names the disk."""
 
     def work(calls, found, copy):
-        return rescue.lend(calls, found, copy, rescue.find(copy, text), vm, rw, **more)
+        return rescue.lend(calls, records.read(calls), found, copy, rescue.find(copy, text), vm, rw, **more)
 
     return run(day, work, sr)
 

@@ -156,6 +156,7 @@ ONE_PLACE = {
     "host.locks.lun_lock.user_lock": "lun.opened",
     "host.locks.lvm_locks.lvm_locks": "lun.guard",
     "lun.lun_url.is_url": "lun.source",
+    "pool.records.OLD_VDI": "pool.vdis",
 }
 #: Who else: what of it, and what for. Who may open a device outside `lun` may read it alone.
 OPENS, TAKES_SM_LOCK = "host.disk.block_device.open_device", "host.locks.sm_locks.lvm_lock"
@@ -503,6 +504,13 @@ def test_a_lun_is_opened_locked_and_written_in_one_room():
 def test_a_lock_of_a_write_and_the_word_that_names_a_lun_have_one_place(name, place):
     used = {module.name for module in package() if f"{PACKAGE}.{name}" in dict(map(reversed, module.used))}
     assert used == {place}
+
+
+def test_old_and_new_vdis_of_the_pool_are_paired_in_one_place():
+    """By `vdis.Origin`, which knows the original of a copy."""
+    derived = f"{PACKAGE}.formats.identity.derived_uuid"
+    used = {module.name for module in package() if derived in dict(map(reversed, module.used))}
+    assert {name for name in used if name.startswith("pool.")} == {"pool.vdis"}
 
 
 # --- the rules notice what breaks them

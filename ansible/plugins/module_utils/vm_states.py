@@ -251,7 +251,7 @@ def lent(module, calls, pool):
     params, found = module.params, inventory.read(calls)
     copy = choice.find_copy(pool, found, params["sr"])
     vdi, vm = rescue.find(copy, params["vdi"]), inventory.find_vm(found, params["vm"])
-    result = rescue.lend(calls, found, copy, vdi, vm, params["writable"], module.check_mode)
+    result = rescue.lend(calls, pool, found, copy, vdi, vm, params["writable"], module.check_mode)
     after = _lent_lines([result])
     return {
         "changed": result.status in (rescue.DONE, rescue.WOULD),

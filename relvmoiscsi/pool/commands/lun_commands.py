@@ -360,8 +360,11 @@ class PoolMapCommand(PoolCommand):
             records.verify_copy(pool, ref)
             sr = pool.srs[ref]
             original = pool.sr_by_uuid(sr["other_config"][records.ORIGINAL_SR])
-            originals = vdis.of_sr(calls, original) if original is not None else {}
-            pairs = vdis.pairs(sr["uuid"], vdis.of_sr(calls, ref), originals)
+            known = calls.records("VDI")
+            copies, originals = (
+                {vdi: record for vdi, record in known.items() if record["SR"] == each} for each in (ref, original)
+            )
+            pairs = vdis.pairs(vdis.Origin(sr["uuid"], original, known), copies)
             vms = vdis.vms_of(originals, calls.records("VBD"), calls.records("VM"))
         facts = {
             "old_sr": sr["other_config"][records.ORIGINAL_SR] or None,

@@ -485,13 +485,13 @@ class RescueCommand(PoolChange):
                 is_back = all(each.status == rescue.BACK for each in results)
                 return _lent(copy, results, steps=[_discard(calls, copy.uuid)] if is_back else [])
             assert vdi is not None and vm is not None
-            planned = rescue.lend(calls, found, copy, vdi, vm, rw, dry_run=True)
+            planned = rescue.lend(calls, pool, found, copy, vdi, vm, rw, dry_run=True)
             if self.dry_run:
                 return _lent(copy, [planned])
             if planned.status == rescue.WOULD:
                 ask(self, f"Lend {printable(planned.name)} to {printable(planned.vm_name)}, {_MODES[planned.mode]}?")
             with self.work(planned.name, "lend"), waiting("the pool"):
-                result = rescue.lend(calls, found, copy, vdi, vm, rw)
+                result = rescue.lend(calls, pool, found, copy, vdi, vm, rw)
         to = found.vms[vm]
         start = [_start(to["uuid"])] if to["power_state"] == "Halted" else []
         return _lent(copy, [result], [rescue.TO_KNOW] + ([] if rw else [rescue.READ_ONLY]), start)

@@ -16,7 +16,7 @@ from typing import Collection, Dict, List, Mapping, NamedTuple, Optional, Sequen
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.pool import lock, records, vdis
+from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records, passing
 from relvmoiscsi.pool.hosts import MEMBER_SECONDS
 from relvmoiscsi.pool.records import Pool
@@ -79,7 +79,7 @@ def read_uses(calls: Calls, srs: Sequence[str]) -> Dict[str, Uses]:
     """Return the uses of each SR. Raises PoolFailure."""
     vbds, vms = calls.records("VBD"), calls.records("VM")
     uuids = {ref: str(record["uuid"]) for ref, record in calls.records("SR").items()}
-    return {sr: uses_of(vdis.of_sr(calls, sr), vbds, vms, uuids.get(sr, "")) for sr in srs}
+    return {sr: uses_of(calls.records("VDI", SR=sr), vbds, vms, uuids.get(sr, "")) for sr in srs}
 
 
 def verify_unused(pool: Pool, uses: Dict[str, Uses]) -> None:

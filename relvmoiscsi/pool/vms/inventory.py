@@ -9,9 +9,10 @@ person's copy of the clone, DONE holds the UUID of another VM.
 
 from typing import Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
-from relvmoiscsi.formats.identity import derived_uuid, is_uuid
+from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.pool.records import ORIGINAL_SR, Pool, find
+from relvmoiscsi.pool.vdis import Origin
 
 NULL = "OpaqueRef:NULL"
 
@@ -81,10 +82,14 @@ class Copy(NamedTuple):
     original: str  #: UUID of the original SR
     vdis: Records  #: by reference, those with a UUID
     by_uuid: Dict[str, str]  #: references of the VDIs, by UUID
+    origin: Origin
 
     def new_of(self, old_uuid: str) -> Optional[Record]:
-        """Return the new VDI of a VDI of the original; None for a missing VDI or a hidden parent."""
-        ref = self.by_uuid.get(derived_uuid(self.uuid, old_uuid))
+        """Return the new VDI of a VDI of the original.
+
+        None for a VDI of another SR than the original, for a missing VDI, and for a hidden parent.
+        """
+        ref = self.by_uuid.get(self.origin.new_of(old_uuid))
         found = self.vdis[ref] if ref is not None else None
         return found if found is not None and found["managed"] else None
 
@@ -133,7 +138,16 @@ def copy_of(pool: Pool, found: Inventory, sr: str) -> Copy:
     record = pool.srs[sr]
     vdis = {ref: vdi for ref, vdi in found.vdis_of(sr).items() if is_uuid(vdi["uuid"])}
     by_uuid = {str(vdi["uuid"]): ref for ref, vdi in vdis.items()}
-    return Copy(sr, record["uuid"], record["name_label"], record["other_config"][ORIGINAL_SR], vdis, by_uuid)
+    original = str(record["other_config"][ORIGINAL_SR])
+    origin = Origin(record["uuid"], pool.sr_by_uuid(original), found.vdis)
+    return Copy(sr, record["uuid"], record["name_label"], original, vdis, by_uuid, origin)
+
+
+def old_vdis(pool: Pool, found: Inventory) -> Dict[str, str]:
+    """Return the UUID of the old VDI of each VDI on an attached copy, by UUID."""
+    copies = [copy_of(pool, found, sr) for sr, _ in pool.copies()]
+    pairs = [(uuid, copy.origin.old_of(copy.vdis[ref])) for copy in copies for uuid, ref in copy.by_uuid.items()]
+    return {uuid: str(old["uuid"]) for uuid, old in pairs if old is not None}
 
 
 def find_vm(found: Inventory, text: str) -> str:

@@ -102,6 +102,7 @@ def _verify_movable(calls: Calls, record: Record, swap: Swap, device: vbds.VmDev
             "on no copy of that SR. Nothing was moved. To leave the VM as it is, run "
             f"{run_states.restore_command('keep', record['uuid'])}."
         )
+    restore_journal.verify_origin(calls, record, swap)
     return untrusted.number(vdi["virtual_size"])
 
 

@@ -4,10 +4,10 @@
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
-from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.calls import NO_READ_ONLY_DISK, Calls, PoolFailure, Record, passing
-from relvmoiscsi.pool.vms import vbds
+from relvmoiscsi.pool.records import Pool
+from relvmoiscsi.pool.vms import inventory, vbds
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 from relvmoiscsi.wording import shell_command
 
@@ -66,18 +66,20 @@ def find(copy: Copy, text: str) -> str:
 # --- lend
 
 
-def lend(calls: Calls, found: Inventory, copy: Copy, vdi: str, vm: str, writable: bool, dry_run: bool = False) -> Lent:
+def lend(
+    calls: Calls, pool: Pool, found: Inventory, copy: Copy, vdi: str, vm: str, writable: bool, dry_run: bool = False
+) -> Lent:
     """Attach a disk to a VM, and plug the disk in if the VM runs. Raises Refused, PoolFailure.
 
     If the plug fails, the VBD is destroyed. Otherwise the VM would get the disk at its next boot.
     """
     names, to = lock.names_of(calls, [copy.uuid]), found.vms[vm]
     if dry_run:
-        planned = _plan(found, copy, vdi, vm, writable)
+        planned = _plan(pool, found, copy, vdi, vm, writable)
         lock.verify_free(calls, names if planned.status == WOULD else ())
         return planned
     with lock.held(calls, names, "rescue"):
-        planned = _plan(found, copy, vdi, vm, writable)
+        planned = _plan(pool, found, copy, vdi, vm, writable)
         vbd, status = _lent_to(found, vdi, vm), ALREADY
         if vbd is None:
             _verify_still_free(calls, found, vdi)
@@ -95,7 +97,7 @@ def lend(calls: Calls, found: Inventory, copy: Copy, vdi: str, vm: str, writable
         return planned._replace(status=status, userdevice=str(calls.call("VBD.get_userdevice", vbd)))
 
 
-def _plan(found: Inventory, copy: Copy, vdi: str, vm: str, writable: bool) -> Lent:
+def _plan(pool: Pool, found: Inventory, copy: Copy, vdi: str, vm: str, writable: bool) -> Lent:
     """Return what `lend` would do. Raises Refused."""
     record, to, mode = copy.vdis[vdi], found.vms[vm], "RW" if writable else "RO"
     there = _lent_to(found, vdi, vm)
@@ -109,14 +111,14 @@ def _plan(found: Inventory, copy: Copy, vdi: str, vm: str, writable: bool) -> Le
             raise Refused(
                 f"The VDI {record['uuid']} is a disk of the VM {name!r}: two VMs must not use one disk. {way}"
             )
-    by_uuid = {str(each["uuid"]): each for each in found.vdis.values()}
-    mine = _ancestors(by_uuid, record)
+    olds = inventory.old_vdis(pool, found)
+    mine = _ancestors(olds, record["uuid"])
     for ref, vbd in found.vbds_of(vm).items():
         disk = found.vdis.get(vbd["VDI"])
         if ref == there or disk is None:
             continue
-        is_original = derived_uuid(copy.uuid, disk["uuid"]) == record["uuid"]
-        if is_original or mine & _ancestors(by_uuid, disk):
+        is_original = olds.get(record["uuid"]) == disk["uuid"]
+        if mine & _ancestors(olds, disk["uuid"]):
             what = "the original" if is_original else "this or another copy"
             raise Refused(
                 f"The VM {to['name_label']!r} has {what} of this disk, {disk['uuid']}: LVM and "
@@ -158,12 +160,12 @@ def _verify_still_free(calls: Calls, found: Inventory, vdi: str) -> None:
             raise Refused(f"The VM {now['name_label']!r} has this disk, and is {now['power_state'].lower()} meanwhile.")
 
 
-def _ancestors(by_uuid: Dict[str, Record], vdi: Record) -> Set[str]:
-    """Return the UUIDs of a VDI, of its original, and of the original's originals, as far as the pool has the VDIs."""
-    uuid, found = str(vdi["uuid"]), set()  # type: str, Set[str]
+def _ancestors(olds: Mapping[str, str], uuid: str) -> Set[str]:
+    """Return the UUIDs of a VDI, of its original, and of the original's originals, as far as `olds` names these."""
+    found: Set[str] = set()
     while uuid and uuid not in found:
         found.add(uuid)
-        uuid = by_uuid[uuid]["other_config"].get(records.OLD_VDI, "") if uuid in by_uuid else ""
+        uuid = olds.get(uuid, "")
     return found
 
 

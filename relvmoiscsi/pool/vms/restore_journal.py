@@ -16,8 +16,11 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Seq
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import Refused, in_state
+from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool import lock, marks
 from relvmoiscsi.pool.calls import Calls, Record, passing
+from relvmoiscsi.pool.records import ORIGINAL_SR
+from relvmoiscsi.pool.vdis import Origin
 from relvmoiscsi.pool.vms import run_states, vbds
 from relvmoiscsi.pool.vms.inventory import NULL
 from relvmoiscsi.wording import shell_command
@@ -141,6 +144,8 @@ def _swap_of(text: str) -> Swap:
     texts = {name: _sendable(value) for name, value in values.items() if name != "vbd"}
     if not _DEVICE.fullmatch(texts["userdevice"]):
         raise ValueError("its device is neither a number nor a name such as xvda")
+    if not is_uuid(texts["sr"]) or Origin(texts["sr"], None, {}).new_of(texts["old"]) != texts["new"]:
+        raise ValueError("its new VDI is no copy of its old VDI")
     return Swap(**texts, vbd=vbd)
 
 
@@ -189,6 +194,25 @@ def verify_journal(vm: Record, swaps: Sequence[Swap]) -> None:
             f"The VM {vm['name_label']!r} was restored by another run. Nothing was changed. Check its disks, then run "
             f"{run_states.restore_command('undo', vm['uuid'])} or {run_states.restore_command('home', vm['uuid'])} "
             "first."
+        )
+
+
+def verify_origin(calls: Calls, vm: Record, swap: Swap) -> None:
+    """Raises Refused where the pool knows another SR of the old VDI, or another original of the copy, than the journal.
+
+    A vm-admin may write a journal. Raises PoolFailure.
+    """
+    known, old = set(), vbds.find(calls, swap.old)
+    if old is not None:
+        known.add(calls.call("SR.get_uuid", calls.call("VDI.get_record", old)["SR"]))
+    with passing("UUID_INVALID"):  # the copy is gone
+        marks_of_copy = calls.call("SR.get_other_config", calls.call("SR.get_by_uuid", swap.sr))
+        known.update([marks_of_copy[ORIGINAL_SR]] if ORIGINAL_SR in marks_of_copy else [])
+    if known - {swap.home}:
+        raise Refused(
+            f"The journal of the VM {vm['name_label']!r} is wrong: the VDI {swap.old} is not on the SR {swap.home}, or "
+            f"{swap.sr} is no copy of that SR. Nothing was changed. To leave the VM as it is, run "
+            f"{run_states.restore_command('keep', vm['uuid'])}."
         )
 
 

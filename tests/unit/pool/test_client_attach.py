@@ -82,6 +82,17 @@ def test_tags_and_other_config_come_along_but_not_what_is_true_of_the_original_a
     assert {(pair.old, pair.new) for pair in done.vdis} == {(uuid, derived_uuid(done.sr_uuid, uuid)) for uuid in old}
 
 
+def test_a_lun_that_gets_the_data_of_another_sr_during_the_run_is_not_attached(lab):
+    """Else its SR would have the name of the one original, and the VMs of the other."""
+    clone = lab.clone("Testing")
+    lab.before("Async.SR.create", lambda: lab.overwrite(clone, "Production"))
+    (done,) = lab.attach(clone)
+    assert done.status == FAILED and "another client has written to the LUN" in str(done.error)
+    assert lab.pool.db.refs("SR", uuid=lab.world.sr_uuid(clone)) == []
+    (again,) = lab.attach(everything=True)
+    assert (again.status, again.name) == (DONE, "Production 2026-11-22")
+
+
 def test_a_driver_that_makes_an_sr_is_told_as_what_must_never_happen(lab):
     lab.answer("SR.create", lambda *_: lab.originals["Production"][1])
     (done,) = lab.attach(lab.clone("Production"))
@@ -389,6 +400,7 @@ def test_records_are_read_once_however_many_luns_there_are(lab):
         reads = [call for call in calls if call.endswith(".get_all_records")]
         return {call: calls.count(call) for call in reads if call != "pool.get_all_records"}  # the lock is there
 
+    reads(1)  # from now on there is an attached copy, whose VDIs a plan reads
     assert reads(1) == reads(4)
 
 

@@ -6,6 +6,7 @@ import pytest
 from kit.pool.errors import XenError
 from kit.pool_verbs import bring_back, lend, run, second_copy, take_back
 from relvmoiscsi.errors import NotFound, Refused
+from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.vms import rescue
 
@@ -147,7 +148,7 @@ def test_what_has_changed_since_the_question(day, helper, said):
 
     def meanwhile(calls, found, copy):
         MEANWHILE[said](day, owner)
-        return rescue.lend(calls, found, copy, new, helper, False)
+        return rescue.lend(calls, records.read(calls), found, copy, new, helper, False)
 
     with pytest.raises(Refused, match=said):
         run(day, meanwhile)
@@ -171,6 +172,16 @@ def test_not_beside_another_copy_of_the_same_disk(day, helper):
     bring_back(day)
     for sr in (day.sr, second):
         day.refuses(lambda day, sr=sr: lend(day, "root disk", day.web, sr=sr), has_it)
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_a_forged_mark_of_a_vdi_neither_hides_another_copy_nor_invents_one(day, helper, is_removed):
+    second, mark = second_copy(day), {"relvmoiscsi:old": day.uuid(day.new(day.root))}
+    lend(day, "root disk", helper)
+    for vdi in day.db.refs("VDI", SR=second):
+        day.db.set("VDI", vdi, "other_config", {} if is_removed else mark)
+    day.refuses(lambda day: lend(day, "root disk", helper, sr=second), "has this or another copy of this disk")
+    assert lend(day, "data", helper, sr=second).status == "lent"
 
 
 def test_a_snapshot_or_a_clone_of_the_helper_keeps_its_disk(day, helper):
