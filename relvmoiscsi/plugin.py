@@ -233,8 +233,8 @@ def map_of(arguments: Arguments, deadline: Deadline, host: Host = THIS_HOST, see
             rows: List[_Row] = [(pair["new_vdi"], pair.copy) for pair in pairs]
             return _page("plugin map", "vdi_pairs", rows, {"old_sr": found["old_sr"], "new_sr": sr_uuid})
     raise NotFound(
-        f"No LUN of this host holds the SR {sr_uuid} together with a journal of its old ids, and is named by a PBD of "
-        "this SR."
+        f"No LUN of this host holds the SR {sr_uuid} together with a journal of its old ids. Only a LUN that a PBD of "
+        "this SR names was asked."
     )
 
 

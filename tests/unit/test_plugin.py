@@ -292,7 +292,7 @@ def test_another_lun_that_says_it_holds_the_sr_is_not_asked(copy_on):
     found = answered(plugin.map_of, asked, this, seen(sda=forged, sdb=DONE))
     ids = engine.inspect(DONE).run.ids
     assert {vdi["old_vdi"]: vdi["new_vdi"] for vdi in found["vdi_pairs"]}.items() <= ids.uuids.items()
-    with pytest.raises(NotFound, match="named by a PBD of this SR"):
+    with pytest.raises(NotFound, match="a PBD of this SR names was asked"):
         plugin.map_of(asked, TIME, this, seen(sda=forged, sdb=ONE))
 
 
