@@ -6,6 +6,7 @@ of `attach`; `attach` executes no other step.
 """
 
 import threading
+from itertools import groupby
 from typing import AbstractSet, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.errors import Refused, RelvmoiscsiError, UsageError
@@ -206,11 +207,12 @@ def with_neighbours(planned: Sequence[LunPlan], found: Sequence[PoolLun]) -> Lis
     """
     group = seen_together([row.lun for row in planned])
     clones = [row.lun for row in planned if row.lun.is_untouched] + [lun for lun in found if lun.may_be_untouched]
+    beside_each = {key: tuple(lun.scsi_id for lun in there) for key, there in groupby(sorted(clones, key=group), group)}
     resignatured = {row.lun.scsi_id for row in planned if row.refusal is None}
     rows = list(planned)
     for number, row in enumerate(rows):
         if row.plugs:
-            beside = row._replace(neighbours=tuple(lun.scsi_id for lun in clones if group(lun) == group(row.lun)))
+            beside = row._replace(neighbours=beside_each.get(group(row.lun), ()))
             try:
                 verify_neighbours(beside, resignatured)
             except Refused as unplugged:
