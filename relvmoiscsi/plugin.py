@@ -7,7 +7,7 @@
                  the LUNs that the host sees.
                  {"host_luns": [{"scsi_id", "device", "state", "size_bytes", "sr", "old_sr", "copied",
                  "metadata_of", "changed_at", "sr_name_label", "problem"}, ...], "problems": [], "next": null}
-    map          sr: the old ids of a resignatured LUN, while its journal is on the LUN
+    map          sr, an SR of the pool: the old ids of its resignatured LUN, while the journal is on the LUN
                  {"old_sr", "new_sr", "vdi_pairs": [{"old_vdi", "new_vdi", "vdi_name"}, ...], "next": null}
     status       the active runs on this host
                  {"runs": [{"scsi_id", "by", "phase", "percent"}, ...]}
@@ -20,7 +20,7 @@
 Arguments and answers are strings. The plugin's file adds the argument `session_ref`, the session that xapi passes to
 the plugin. An answer is JSON of less than 64 KiB, because xapi stores the answer in its database. A longer answer has
 several pages: repeat the call with `from`, set to `next` of the last page. Every call can be repeated: xapi itself may
-forward a call twice.
+forward a call twice. `call` gives each function the deadline of the call.
 Source: xen-api ocaml/xapi/xapi_plugins.ml, message_forwarding.ml.
 """
 
@@ -44,9 +44,9 @@ from typing import (
 from relvmoiscsi import engine, report, untrusted
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.engine import DONE, IN_PROGRESS, SWITCHED, database_pools, is_of_another_lun
-from relvmoiscsi.errors import NOTHING_WRITTEN, NotFound, RelvmoiscsiError, UsageError, in_options, in_state
+from relvmoiscsi.errors import NOTHING_WRITTEN, NotFound, Refused, RelvmoiscsiError, UsageError, in_options, in_state
 from relvmoiscsi.formats import mapfile
-from relvmoiscsi.formats.identity import is_uuid
+from relvmoiscsi.formats.identity import is_uuid, may_become
 from relvmoiscsi.host import iscsi_sessions
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.hba import adapters
@@ -65,6 +65,7 @@ log = logging.getLogger(__name__)
 
 MOST_BYTES = 60000  #: of an answer
 MOST_PROBLEM, MOST_PROBLEMS = 500, 20  #: characters of a sentence about a LUN or a target; sentences about targets
+CALL_SECONDS = 90.0  #: time limit for a call: a page, then one LUN
 LUN_SECONDS = 10.0  #: time limit for reading one LUN
 XAPI_SECONDS = 10.0  #: time limit for one answer
 MOST_AHEAD = 400  #: LUNs that are read before the size of the page is known
@@ -72,7 +73,7 @@ PAGE_SECONDS = 60.0  #: time in which a page may start new LUNs: clients give up
 
 Arguments = Mapping[str, str]
 #: applies a function to the engine's inspection of a device; raises an error, also for a device that does not answer
-Look = Callable[[str, Callable[[engine.Inspection], Dict[str, Any]]], Dict[str, Any]]
+Look = Callable[[str, Callable[[engine.Inspection], Dict[str, Any]], Deadline], Dict[str, Any]]
 Find = Callable[[Arguments, Host], Dict[str, str]]
 
 _Row = Tuple[str, Callable[[], Dict[str, Any]]]  #: the key of a row, and the function that makes the row
@@ -86,7 +87,7 @@ _PHASES = {
 }
 
 
-def look(path: str, told: Callable[[engine.Inspection], Dict[str, Any]]) -> Dict[str, Any]:
+def look(path: str, told: Callable[[engine.Inspection], Dict[str, Any]], deadline: Deadline) -> Dict[str, Any]:
     """Inspect a LUN in a child process, which is abandoned when the LUN does not answer. Raises RelvmoiscsiError."""
     from relvmoiscsi.lun.disk_source import DiskSource  # noqa: PLC0415 - before the fork, as each LUN has a child
 
@@ -94,7 +95,7 @@ def look(path: str, told: Callable[[engine.Inspection], Dict[str, Any]]) -> Dict
         with DiskSource(path, THIS_HOST).opened_to_read() as lun:
             return told(engine.inspect(lun.device))
 
-    found: Dict[str, Any] = run_in_child(inspected, Deadline(LUN_SECONDS), "the LUN had been read")
+    found: Dict[str, Any] = run_in_child(inspected, deadline.part(LUN_SECONDS), "the LUN had been read")
     return found
 
 
@@ -112,22 +113,24 @@ def luns(host: Host = THIS_HOST) -> Dict[str, str]:
 # --- the functions of the plugin
 
 
-def classify(arguments: Arguments, host: Host = THIS_HOST, see: Look = look, find: Optional[Find] = None) -> str:
+def classify(
+    arguments: Arguments, deadline: Deadline, host: Host = THIS_HOST, see: Look = look, find: Optional[Find] = None
+) -> str:
     """Return every LUN of this host, sorted by SCSIid. `find` returns the device of each LUN that the host sees."""
     is_hba = arguments.get("hba", "false") == "true"
     shown = luns(host) if find is None else find(arguments, host)
     if find is None and is_hba:
         of_adapters = {disk.scsi_id for disk in adapters.disks(adapters.adapters(host=host), host)}
         shown = {scsi_id: path for scsi_id, path in shown.items() if scsi_id in of_adapters}
-    start, deadline = arguments.get("from", ""), Deadline(PAGE_SECONDS)
+    start, page = arguments.get("from", ""), deadline.part(PAGE_SECONDS)
     behind: Dict[str, TargetLun] = {}  # the LUNs behind the iSCSI targets of this host's SRs
     problems: List[str] = []  # a sentence for each target that did not answer
     if "session_ref" in arguments and not is_hba:
         from relvmoiscsi.host.xapi.api import Xapi  # noqa: PLC0415 - only this function needs these imports
         from relvmoiscsi.plugin_targets import luns_of_srs  # noqa: PLC0415
 
-        xapi = Xapi(arguments["session_ref"], host.xapi_socket, timeout=XAPI_SECONDS, deadline=deadline)
-        behind, problems = luns_of_srs(xapi, host.installation_uuid, deadline)
+        xapi = Xapi(arguments["session_ref"], host.xapi_socket, timeout=XAPI_SECONDS, deadline=page)
+        behind, problems = luns_of_srs(xapi, host.installation_uuid, page)
         behind = {scsi_id: lun for scsi_id, lun in behind.items() if is_scsi_id(scsi_id)}
     ids = [scsi_id for scsi_id in sorted({*shown, *behind}) if scsi_id >= start]
     ahead: Dict[str, Optional[Dict[str, Any]]] = {}  # rows that are read in parallel; None for a LUN that had no time
@@ -135,18 +138,20 @@ def classify(arguments: Arguments, host: Host = THIS_HOST, see: Look = look, fin
         from relvmoiscsi.lun.url_source import each_at_once  # noqa: PLC0415
 
         first = [scsi_id for scsi_id in ids if scsi_id in behind][:MOST_AHEAD]
-        works = [partial(_row_behind, scsi_id, behind[scsi_id], shown.get(scsi_id), deadline) for scsi_id in first]
+        works = [partial(_row_behind, scsi_id, behind[scsi_id], shown.get(scsi_id), page) for scsi_id in first]
         # All threads have ended at the return: LUNs that the kernel shows are read in forked processes.
         ahead = dict(zip(first, each_at_once(works)))
 
     def made(scsi_id: str) -> Dict[str, Any]:
         row = ahead.get(scsi_id)
-        while row is None and scsi_id in behind:
-            row = _row_behind(scsi_id, behind[scsi_id], shown.get(scsi_id), Deadline(LUN_SECONDS))
+        if row is None and scsi_id in behind:
+            row = _row_behind(scsi_id, behind[scsi_id], shown.get(scsi_id), deadline)
+        if row is None and scsi_id not in shown:
+            raise deadline.over("the LUN had been read")
         if row is None or row["state"] is None and scsi_id in shown:
             row = {"scsi_id": scsi_id, "device": shown[scsi_id]}
             try:
-                row.update(see(shown[scsi_id], lambda found: _facts(found, scsi_id)))
+                row.update(see(shown[scsi_id], lambda found: _facts(found, scsi_id), deadline))
             except RelvmoiscsiError as error:
                 row.update(state=None, problem=str(error)[:MOST_PROBLEM])
         return row
@@ -155,7 +160,7 @@ def classify(arguments: Arguments, host: Host = THIS_HOST, see: Look = look, fin
     if left_out > 0:
         told.append(f"{left_out} more targets have problems.")
     rows: List[_Row] = [(scsi_id, partial(made, scsi_id)) for scsi_id in ids]
-    return _page("plugin classify", "host_luns", rows, {"problems": told}, deadline)
+    return _page("plugin classify", "host_luns", rows, {"problems": told}, page)
 
 
 def _row_behind(scsi_id: str, lun: "TargetLun", path: Optional[str], deadline: Deadline) -> Optional[Dict[str, Any]]:
@@ -186,33 +191,54 @@ def _facts(found: engine.Inspection, scsi_id: str) -> Dict[str, Any]:
     }
 
 
-def map_of(arguments: Arguments, host: Host = THIS_HOST, see: Look = look) -> str:
-    """Return the old ids of the LUN with this SR. Raises UsageError, NotFound."""
+def map_of(arguments: Arguments, deadline: Deadline, host: Host = THIS_HOST, see: Look = look) -> str:
+    """Return the old ids of the LUN on which the pool has this SR.
+
+    Everybody who can write to a LUN can write a journal and a label with this SR. So the LUN must be one that the PBDs
+    name, its run must have been made for this LUN, and a derived id must be derived from its old id.
+
+    Raises UsageError, NotFound, Refused, XapiFailure; DeviceError, OutOfTime for a LUN that does not answer.
+    """
+    from relvmoiscsi import known_sr  # noqa: PLC0415 - only this function needs these imports
+    from relvmoiscsi.host.xapi.api import Xapi  # noqa: PLC0415
+
     sr_uuid = arguments.get("sr", "").lower()
     if not is_uuid(sr_uuid):
         raise UsageError("The argument sr is no UUID. Give the UUID of an SR on a LUN of this host.")
+    xapi = Xapi(arguments.get("session_ref", ""), host.xapi_socket, timeout=XAPI_SECONDS, deadline=deadline)
+    known = known_sr.find_sr(sr_uuid, xapi.records("SR"), xapi.records("PBD"))
+    named = [scsi_id for pbd in known.pbds for scsi_id in known_sr.luns_of_pbd(pbd)] if known is not None else []
 
-    def told(seen: engine.Inspection) -> Dict[str, Any]:
+    def told(scsi_id: str, seen: engine.Inspection) -> Dict[str, Any]:
         if seen.lun is None or seen.run is None or seen.lun.sr_uuid != sr_uuid:
+            return {}
+        if seen.run.ids.new_sr != sr_uuid or is_of_another_lun(seen.commit_record, scsi_id):
             return {}
         facts = report.map_facts(seen.lun, seen.run.ids)
         pairs = [{key: pair[key] for key in ("old_vdi", "new_vdi", "vdi_name")} for pair in facts["vdi_pairs"]]
+        for pair in pairs:
+            if not may_become(sr_uuid, pair["old_vdi"], pair["new_vdi"]):
+                raise Refused(
+                    f"The journal on the LUN {scsi_id} says that the VDI {pair['old_vdi']} became {pair['new_vdi']}, "
+                    "but that UUID is derived from another one. The journal is not believed. `relvmoiscsi map` "
+                    "computes new UUIDs without a LUN."
+                )
         return {"old_sr": facts["old_sr"], "new_sr": facts["new_sr"], "vdi_pairs": pairs}
 
-    for path in luns(host).values():
-        try:
-            found = see(path, told)
-        except RelvmoiscsiError:
-            continue  # this host has not resignatured a LUN that does not answer
+    for scsi_id, path in luns(host).items():
+        found = see(path, partial(told, scsi_id), deadline) if scsi_id in named else {}
         if found:
             start = arguments.get("from", "")
             pairs = sorted((pair for pair in found["vdi_pairs"] if pair["new_vdi"] >= start), key=itemgetter("new_vdi"))
             rows: List[_Row] = [(pair["new_vdi"], pair.copy) for pair in pairs]
-            return _page("plugin map", "vdi_pairs", rows, {"old_sr": found["old_sr"], "new_sr": found["new_sr"]})
-    raise NotFound(f"No LUN of this host holds the SR {sr_uuid} together with a journal of its old ids.")
+            return _page("plugin map", "vdi_pairs", rows, {"old_sr": found["old_sr"], "new_sr": sr_uuid})
+    raise NotFound(
+        f"No LUN of this host holds the SR {sr_uuid} together with a journal of its old ids. Only a LUN that a PBD of "
+        "this SR names was asked."
+    )
 
 
-def status(_arguments: Arguments, host: Host = THIS_HOST, see: Look = look) -> str:
+def status(_arguments: Arguments, deadline: Deadline, host: Host = THIS_HOST, see: Look = look) -> str:
     """Return the LUNs on which relvmoiscsi works now. The percentage follows the steps of the protocol."""
     known = luns(host)
     rows = []
@@ -220,7 +246,9 @@ def status(_arguments: Arguments, host: Host = THIS_HOST, see: Look = look) -> s
         phase, percent = _PHASES[None]
         if scsi_id in known:
             try:
-                found = see(known[scsi_id], lambda seen: {"phase": seen.commit_record and seen.commit_record.phase})
+                found = see(
+                    known[scsi_id], lambda seen: {"phase": seen.commit_record and seen.commit_record.phase}, deadline
+                )
                 phase, percent = _PHASES.get(found["phase"], _PHASES[None])
             except RelvmoiscsiError:
                 pass  # a LUN that does not answer is being read
@@ -228,8 +256,11 @@ def status(_arguments: Arguments, host: Host = THIS_HOST, see: Look = look) -> s
     return answer_text("plugin status", {"runs": rows})
 
 
-def resignature(arguments: Arguments, host: Host = THIS_HOST) -> str:
-    """Resignature a LUN of this host as `relvmoiscsi resignature --yes` does, or plan that. Raises RelvmoiscsiError."""
+def resignature(arguments: Arguments, _deadline: Deadline, host: Host = THIS_HOST) -> str:
+    """Resignature a LUN of this host as `relvmoiscsi resignature --yes` does, or plan that. Raises RelvmoiscsiError.
+
+    The time limits are those of the command.
+    """
     from relvmoiscsi.lun import answer, run  # noqa: PLC0415 - only this function writes
     from relvmoiscsi.lun.opened import Permission  # noqa: PLC0415
     from relvmoiscsi.lun.source import source_of  # noqa: PLC0415
@@ -332,7 +363,7 @@ def _page(
     return answer_text(function, found)
 
 
-def add_lun(arguments: Arguments, host: Host = THIS_HOST) -> str:
+def add_lun(arguments: Arguments, deadline: Deadline, host: Host = THIS_HOST) -> str:
     """Show one LUN on this host's sessions to the target, so that SM finds the LUN. Raises UsageError."""
     scsi_id, number = arguments.get("scsi_id", ""), arguments.get("number", "")
     if not is_scsi_id(scsi_id) or not arguments.get("iqn"):
@@ -341,15 +372,21 @@ def add_lun(arguments: Arguments, host: Host = THIS_HOST) -> str:
         )
     if not untrusted.is_number(number):
         raise UsageError("The argument number is no number. Give the LUN's number, as the kernel has it.")
-    deadline = Deadline(iscsi_sessions.ADD_SECONDS)
-    problems = iscsi_sessions.add_lun(arguments["iqn"], scsi_id, untrusted.number(number), deadline, host)
+    within = deadline.part(iscsi_sessions.ADD_SECONDS)
+    problems = iscsi_sessions.add_lun(arguments["iqn"], scsi_id, untrusted.number(number), within, host)
     return answer_text("plugin add_lun", {"problems": problems})
 
 
-FUNCTIONS = {
+#: each has the arguments and the deadline of its call
+FUNCTIONS: Dict[str, Callable[[Arguments, Deadline], str]] = {
     "classify": classify,
     "map": map_of,
     "status": status,
     "resignature": resignature,
     "add_lun": add_lun,
 }
+
+
+def call(name: str, arguments: Arguments) -> str:
+    """Return the answer of a function. Raises RelvmoiscsiError."""
+    return FUNCTIONS[name](arguments, Deadline(CALL_SECONDS))

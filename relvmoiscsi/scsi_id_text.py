@@ -21,7 +21,10 @@ _TYPED = (
 _OF_ANY_KIND = re.compile(rf"(?:0x)?(?:{_EUI})\Z")
 _SAYS_ITS_KIND = ("naa.", "wwn-0x", "eui.", "0x")
 
-_BETWEEN = re.compile(r"[,/\s]")  #: words of a text
+#: what stands between the words of a text, before a SCSIid in a word, and behind that SCSIid
+_BETWEEN = re.compile(r"[,/\s]")
+_BEFORE = r"(?:scsi-|(?:dm-uuid-)?(?:part\d+-)?mpath-|dm-name-)"
+_BEHIND = r"-part\d|-\d+:\d+:"
 
 _FORMS = (
     "Give the SCSIid as `scsi_id -g` prints it, or the array's number with naa. or eui. before it. Without a prefix, "
@@ -94,10 +97,10 @@ def names_lun(text: str, scsi_id: str) -> bool:
     by-id/wwn-0x<NAA>.
     """
     forms = "|".join(map(re.escape, (scsi_id, in_udev(scsi_id))))
-    names = [rf"(?:scsi-|(?:dm-uuid-)?(?:part\d+-)?mpath-|dm-name-)?(?:{forms})"]
+    names = [rf"{_BEFORE}?(?:{forms})"]
     if scsi_id.startswith("3"):
         names.append("wwn-0x" + re.escape(scsi_id[1:]))
-    pattern = r"(?:^|[,/\s])(?:{})(?:$|[,/\s]|-part\d|-\d+:\d+:)".format("|".join(names))
+    pattern = r"(?:^|[,/\s])(?:{})(?:$|[,/\s]|{})".format("|".join(names), _BEHIND)
     return re.search(pattern, text) is not None
 
 
@@ -108,7 +111,7 @@ def luns_named(text: str) -> List[str]:
     """
     words = _BETWEEN.split(text)
     bare = [re.sub(r"-part\d+\Z|-\d+:\d+:\d+:\d+\Z", "", word) for word in words]
-    bare = [re.sub(r"\A(?:scsi-|(?:dm-uuid-)?(?:part\d+-)?mpath-|dm-name-)(?=.)", "", word) for word in bare]
+    bare = [re.sub(rf"\A{_BEFORE}(?=.)", "", word) for word in bare]
     return [re.sub(r"\Awwn-0x", "3", word) for word in bare if is_scsi_id(word)]
 
 
@@ -117,12 +120,20 @@ class NamedLuns:
 
     def __init__(self, texts: Iterable[Tuple[str, str]]) -> None:
         """`texts` are pairs: a text of SM or udev, and the reference of the record with that text."""
-        self._by_word: Dict[str, Dict[Tuple[str, str], None]] = {}
+        self._refs: Dict[str, Dict[str, None]] = {}  #: by text
+        self._texts: Dict[str, List[str]] = {}  #: by word of the text
         for text, ref in texts:
-            for word in (text, *_BETWEEN.split(text), *luns_named(text)):
-                self._by_word.setdefault(word, {})[text, ref] = None
+            self._refs.setdefault(text, {})[ref] = None
+        for text in self._refs:
+            words = _BETWEEN.split(text)
+            starts = {*words, *(re.sub(rf"\A{_BEFORE}", "", word) for word in words)}
+            starts |= {"3" + word[len("wwn-0x") :] for word in words if word.startswith("wwn-0x")}
+            ends = {word[: match.start()] for word in starts for match in re.finditer(_BEHIND, word)}
+            for name in starts | ends:
+                self._texts.setdefault(name, []).append(text)
 
     def refs(self, scsi_id: str) -> List[str]:
-        """Return the references of the records with a text that `names_lun` takes for this LUN, in their order."""
-        there = [pair for word in (scsi_id, in_udev(scsi_id)) for pair in self._by_word.get(word, ())]
-        return list(dict.fromkeys(ref for text, ref in there if names_lun(text, scsi_id)))
+        """Return the references of the records with a text that `names_lun` takes for this LUN, each once."""
+        words = dict.fromkeys(_BETWEEN.split(form)[0] for form in (scsi_id, in_udev(scsi_id)))
+        texts = [text for word in words for text in self._texts.get(word, ()) if names_lun(text, scsi_id)]
+        return list(dict.fromkeys(ref for text in texts for ref in self._refs[text]))

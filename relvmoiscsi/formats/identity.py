@@ -60,6 +60,14 @@ def derived_uuid(new_sr: str, old: str) -> str:
     return uuid_of_version(5, hashlib.sha1(uuid_to_bytes(new_sr) + old.encode("utf-8")).digest()[:16])
 
 
+def may_become(new_sr: str, old: str, new: str) -> bool:
+    """Whether a run that made the SR `new_sr` can have given the VDI `old` the UUID `new`.
+
+    A UUID of version 5 is derived, so it must be derived from `old`. A person may choose any other UUID (--map).
+    """
+    return new[14:15] != "5" or new == derived_uuid(new_sr, old)
+
+
 def uuid_of_version(version: int, data: bytes) -> str:
     """A UUID made of 16 bytes; version and variant replace six bits. Version 4 is random. Source: RFC 4122 4.1."""
     number = int.from_bytes(data, "big")

@@ -6,6 +6,7 @@ The array's snapshot contains the records. They say which VM used each disk, and
     0      header, 512 bytes: magic, version, checksum of the header, lengths, digest of index and records
     512    index: JSON; the SR, the time, and for each VM its UUID, name, state, disks, and the place of its records
     ...    the records of each VM: ova.xml as xapi exports the VM, without vTPM, compressed (zlib)
+    ...    the header once more: a save that was cut before its end lacks it
     ...    zeros to the end of the VDI
 
     t0     a save makes a new VDI and writes the records
@@ -87,7 +88,8 @@ class SavedVms(NamedTuple):
     when: str  #: UTC: "2026-11-22T12:00:00Z"
     serial: int  #: the number of the save on that SR, from 1
     vms: Tuple[SavedVm, ...]
-    packed: Mapping[str, bytes]  #: ova.xml by UUID of the VM, compressed
+    places: Mapping[str, slice]  #: of each ova.xml in `packed`, by UUID of the VM
+    packed: bytes  #: each ova.xml, compressed; b"" from `read_index`
     volume: str  #: name of the volume, for messages
     digest: bytes  #: of index and records
     seal: bytes
@@ -126,7 +128,7 @@ class SavedVms(NamedTuple):
             limit = min(remaining, MOST_RECORDS_BYTES)
             unpacking = zlib.decompressobj()
             try:
-                document = unpacking.decompress(self.packed[uuid], limit + 1)
+                document = unpacking.decompress(self.packed[self.places[uuid]], limit + 1)
             except zlib.error as error:
                 raise Malformed(_WHAT, where, f"the records of {uuid} cannot be unpacked ({error})") from error
             if not unpacking.eof or unpacking.unused_data or len(document) > limit:
@@ -161,7 +163,8 @@ def pack(sr_uuid: str, when: str, serial: int, vms: Sequence[Tuple[SavedVm, byte
         digest=digest,
         seal=_seal(key, digest) if key else bytes(len(digest)),
     )
-    return bytes(header.replace(crc=_crc(header))) + content
+    head = bytes(header.replace(crc=_crc(header)))
+    return head + content + head
 
 
 def read_header(head: bytes, volume: str) -> SavedHeader:
@@ -185,36 +188,48 @@ def unpack(header: SavedHeader, content: bytes, volume: str) -> SavedVms:
     Raises FormatError.
     """
     where = Place(volume, SavedHeader.SIZE)
-    content = content[: header.length]
-    if len(content) < header.length:
-        raise Truncated(_WHAT, where, header.length, len(content))
+    content, end = content[: header.length], content[header.length : header.length + SavedHeader.SIZE]
+    if len(content) + len(end) < header.length + SavedHeader.SIZE:
+        raise Truncated(_WHAT, where, header.length + SavedHeader.SIZE, len(content) + len(end))
     if hashlib.sha256(content).digest() != header.digest:
         raise Malformed(_WHAT, where, "their digest and the digest in the header differ")
+    found = read_index(header, content[: header.index_length], end, volume)
+    return found._replace(packed=content[header.index_length :])
+
+
+def read_index(header: SavedHeader, index: bytes, end: bytes, volume: str) -> SavedVms:
+    """The save without its records: their digest is not verified. `end` are the 512 bytes behind the records.
+
+    Raises FormatError.
+    """
+    where = Place(volume, SavedHeader.SIZE)
+    if end != bytes(header):
+        raise Malformed(_WHAT, where, "the header does not follow the records once more")
     try:
-        index = untrusted.object_of(content[: header.index_length], MOST_INDEX_BYTES, _MOST_VALUES)
-        sr_uuid, when = text_of(index["sr"]), text_of(index["when"])
-        serial = size_of(index.get("serial", 0))
+        facts = untrusted.object_of(index, MOST_INDEX_BYTES, _MOST_VALUES)
+        sr_uuid, when = text_of(facts["sr"]), text_of(facts["when"])
+        serial = size_of(facts.get("serial", 0))
         if serial > MOST_SERIAL:
             raise ValueError("the serial is out of range")
         vms: List[SavedVm] = []
-        packed: Dict[str, bytes] = {}
-        bodies, end = content[header.index_length :], 0
-        for row in _list(index["vms"]):
+        places: Dict[str, slice] = {}
+        at = 0
+        for row in _list(facts["vms"]):
             disks = tuple(
                 SavedDisk(text_of(disk["userdevice"]), text_of(disk["vdi"]), text_of(disk["name_label"]))
                 for disk in _list(row["disks"])
             )
             vm = SavedVm(text_of(row["uuid"]), text_of(row["name_label"]), text_of(row["power_state"]), disks)
-            if size_of(row["offset"]) != end or vm.uuid in packed:
+            if size_of(row["offset"]) != at or vm.uuid in places:
                 raise ValueError("records overlap, leave a gap, or belong to one VM twice")
             vms.append(vm)
-            packed[vm.uuid] = bodies[end : end + size_of(row["length"])]
-            end += row["length"]
-        if end != len(bodies):
+            places[vm.uuid] = slice(at, at + size_of(row["length"]))
+            at += row["length"]
+        if at != header.length - header.index_length:
             raise ValueError("the records end before the content, or behind it")
     except (ValueError, KeyError, TypeError) as error:
         raise Malformed(_WHAT, where, f"their index cannot be read ({error})") from error
-    return SavedVms(sr_uuid, when, serial, tuple(vms), packed, volume, header.digest, header.seal)
+    return SavedVms(sr_uuid, when, serial, tuple(vms), places, b"", volume, header.digest, header.seal)
 
 
 def _seal(key: bytes, digest: bytes) -> bytes:

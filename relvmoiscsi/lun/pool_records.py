@@ -16,7 +16,7 @@ from itertools import chain
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at
-from relvmoiscsi.scsi_id_text import is_printed, luns_named, names_lun
+from relvmoiscsi.scsi_id_text import NamedLuns, is_printed, luns_named, names_lun
 from relvmoiscsi.sr_types import OWN_TYPES
 
 Records = Mapping[str, Mapping[str, Any]]
@@ -31,12 +31,29 @@ _OF_LOGINS = re.compile("pass|secret|chap|user", re.IGNORECASE)
 _GIVEN_AS_THEY_ARE = "/dev/xapi/block/"
 
 
-class PoolRecords(NamedTuple):
+class PoolRecords:
     """All records of three classes from xapi, by reference."""
 
-    pbds: Records
-    srs: Records
-    vdis: Records
+    def __init__(self, pbds: Records, srs: Records, vdis: Records) -> None:
+        self.pbds, self.srs, self.vdis = pbds, srs, vdis
+        self._named: Optional[NamedLuns] = None  #: from the first question on
+        self._with_paths: List[str] = []  #: references of records with a path, which may lead to any LUN
+
+    def about(self, scsi_id: str) -> "PoolRecords":
+        """Return the few records that can be about the LUN: all with a path, and those with a text that names the LUN.
+
+        A scan asks for thousands of LUNs. So each text is read once.
+        """
+        if self._named is None:
+            configs = [(ref, pbd.get("device_config", {})) for ref, pbd in self.pbds.items()]
+            configs += [(ref, sr.get("sm_config", {})) for ref, sr in self.srs.items()]
+            configs += [(ref, {**vdi.get("sm_config", {}), "": vdi.get("location")}) for ref, vdi in self.vdis.items()]
+            texts = [(str(text), ref) for ref, config in configs for pair in config.items() for text in pair]
+            self._with_paths = [ref for text, ref in texts if "/dev/" in text]
+            self._named = NamedLuns(texts)
+        refs = dict.fromkeys([*self._named.refs(scsi_id), *self._with_paths])
+        pbds, srs, vdis = ({ref: all_[ref] for ref in refs if ref in all_} for all_ in (self.pbds, self.srs, self.vdis))
+        return PoolRecords(pbds, srs, vdis)
 
 
 class User(NamedTuple):
@@ -64,7 +81,8 @@ def users_of(scsi_id: str, pool: PoolRecords, look: Look = scsi_id_at, here: str
     An SR that was made on the LUN counts, attached or not. An SR is attached if any host has it attached.
     """
     attached: Dict[str, bool] = {}  # SRs with a PBD on the LUN
-    for pbd in pool.pbds.values():
+    near = pool.about(scsi_id)
+    for pbd in near.pbds.values():
         if names_in_pbd(scsi_id, pbd, look, here):
             ref = str(pbd.get("SR"))
             attached[ref] = attached.get(ref, False) or bool(pbd.get("currently_attached"))
@@ -73,13 +91,13 @@ def users_of(scsi_id: str, pool: PoolRecords, look: Look = scsi_id_at, here: str
         sr, state = pool.srs.get(ref, {}), "attached" if is_attached else "detached"
         sentence = f"The {state} SR {name_of(sr)} has this LUN in the device-config of a PBD."
         found.append(User(sentence, sr, ref, {}))
-    for ref, sr in pool.srs.items():
+    for ref, sr in near.srs.items():
         config = sr.get("sm_config", {})
         is_named = any(names_lun(str(text), scsi_id) for text in [*config, *config.values()])
         if is_named and ref not in attached:
             state = "hosts are connected to it" if sr.get("PBDs") else "no host is connected to it"
             found.append(User(f"The SR {name_of(sr)} was made on this LUN, and {state}.", sr, ref, {}))
-    for vdi in pool.vdis.values():
+    for vdi in near.vdis.values():
         location = str(vdi.get("location", ""))
         values = [str(value) for value in vdi.get("sm_config", {}).values()]
         leads_there = location.startswith(_GIVEN_AS_THEY_ARE) and look(location) == scsi_id

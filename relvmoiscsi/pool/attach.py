@@ -117,9 +117,10 @@ def choose(
                 if lun.of_sr == sr and lun.kind == UNCONNECTED:
                     _verify_attachable(lun, are_clones)
             raise NotFound(f"The pool sees no clone of the SR {sr}. {_by_scsi_id(found, [sr]) or _LOOK}")
+    named = {lun.scsi_id for lun in chosen}
     for lun in found:
         is_named = lun.of_sr in of and _is_copy(lun, are_clones)
-        if lun not in chosen and (is_named or everything and _is_copy(lun, False)):
+        if lun.scsi_id not in named and (is_named or everything and _is_copy(lun, False)):
             chosen.append(lun)
     if not chosen and not unseen(found, scsi_ids, of, everything):
         raise NotFound(f"The pool sees no LUN that can be attached. {_by_scsi_id(found, of) or _LOOK}")

@@ -6,6 +6,7 @@ of `attach`; `attach` executes no other step.
 """
 
 import threading
+from itertools import groupby
 from typing import AbstractSet, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.errors import Refused, RelvmoiscsiError, UsageError
@@ -207,14 +208,17 @@ def with_neighbours(planned: Sequence[LunPlan], found: Sequence[PoolLun]) -> Lis
     """
     group = seen_together([row.lun for row in planned])
     clones = [row.lun for row in planned if row.lun.is_untouched] + [lun for lun in found if lun.may_be_untouched]
-    new = [row.lun for row in planned if row.resignatures]
+    beside_each = {key: tuple(lun.scsi_id for lun in there) for key, there in groupby(sorted(clones, key=group), group)}
+    new: Dict[Tuple[str, Optional[str]], List[str]] = {}  # LUNs that this run resignatures, by group and SR
+    for row in planned:
+        if row.resignatures:
+            new.setdefault((group(row.lun), row.lun.sr_uuid), []).append(row.lun.scsi_id)
     resignatured = {row.lun.scsi_id for row in planned if row.refusal is None}
     rows = list(planned)
     for number, row in enumerate(rows):
         if row.plugs:
-            same = [] if row.resignatures else [lun for lun in new if lun.sr_uuid == row.lun.sr_uuid]
-            ids = dict.fromkeys(lun.scsi_id for lun in [*clones, *same] if group(lun) == group(row.lun))
-            beside = row._replace(neighbours=tuple(ids))
+            same = [] if row.resignatures else new.get((group(row.lun), row.lun.sr_uuid), [])
+            beside = row._replace(neighbours=tuple(dict.fromkeys([*beside_each.get(group(row.lun), ()), *same])))
             try:
                 verify_neighbours(beside, resignatured)
             except Refused as unplugged:

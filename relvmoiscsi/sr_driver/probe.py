@@ -12,7 +12,7 @@ from relvmoiscsi import engine
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import Device
 from relvmoiscsi.engine import database_pools, is_of_another_lun, saved
-from relvmoiscsi.errors import NOTHING_WRITTEN, in_state
+from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, in_state
 from relvmoiscsi.host.locks.sm_locks import Busy
 from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.host.xapi.api import Xapi
@@ -77,7 +77,10 @@ def document(device: Device, scsi_id: str) -> str:
         pools = database_pools(device.name, found.lun)
         rows += [("metadata_of", " ".join(pools))] if pools else []
         rows += [("old_vdis", " ".join(old_vdis))] if old_vdis else []
-        vms = saved(device, found.lun)
+        try:
+            vms = saved(device, found.lun)
+        except DeviceError:  # a disk of a guest may have the name of a save: its bad sector hides no LUN
+            vms = None
         rows += [("vms_saved", vms.when[:_MOST_TIME]), ("vms", vms.names_json())] if vms else []
     return _document(rows)
 

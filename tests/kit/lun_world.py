@@ -32,6 +32,7 @@ from kit.pool.simulator import Pool
 from kit.pool.standin import volumes_of
 from kit.reader import device_ranges, lv_bytes, read_sr
 from relvmoiscsi import engine, plugin
+from relvmoiscsi.deadline import NO_DEADLINE
 from relvmoiscsi.device import Chunk
 from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError
 from relvmoiscsi.iscsi import LunInfo, Portal
@@ -169,7 +170,7 @@ class World:
     def plugin(self, host, function, arguments):
         """The host plugin, which is in this process: `pool.api.host_plugins.functions`."""
 
-        def see(path, told):
+        def see(path, told, _deadline):
             return json.loads(json.dumps(told(engine.inspect(self.lun(os.path.basename(path)).disk))))
 
         if function == "add_lun":
@@ -177,7 +178,7 @@ class World:
         if function == "resignature":
             return self._resignature_by_plugin(arguments)
         names = {lun.scsi_id: "/dev/" + lun.scsi_id for lun in self._on_fabric(host)}
-        return plugin.FUNCTIONS[function](arguments, see=see, find=lambda *_: names)
+        return plugin.FUNCTIONS[function](arguments, NO_DEADLINE, see=see, find=lambda *_: names)
 
     def _resignature_by_plugin(self, arguments):
         """As the command on the host prints it. Every host sees every LUN here."""

@@ -16,16 +16,21 @@ from kit.iscsi.hostile import HostileTarget
 from kit.iscsi.lun import Lun
 from kit.iscsi.options import Chap
 from kit.iscsi_world import IQN, put, put_session
+from kit.outcome import run_on
 from kit.pool.client import connected_locally
 from kit.pool.simulator import Pool, sm_directory
 from kit.sparse import SparseDisk
 from relvmoiscsi import engine, plugin
-from relvmoiscsi.errors import DeviceError, NotFound, UsageError
+from relvmoiscsi.deadline import Deadline, OutOfTime
+from relvmoiscsi.errors import DeviceError, NotFound, Refused, UsageError
+from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.host.hba import adapters
 from relvmoiscsi.host.locks.lun_lock import lun_lock
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.sr_driver.iscsi import target_access
 
+TIME = Deadline(plugin.CALL_SECONDS)
+FIRST = "360014050000000000000000000000000"
 OTHER, SILENT = "360014050000000000000000000000002", "360014050000000000000000000000003"
 
 
@@ -47,7 +52,7 @@ def host(tmp_path, monkeypatch):
 
 def answered(function, arguments, *more):
     """The JSON that the plugin answers with."""
-    found = json.loads(function(arguments, *more))
+    found = json.loads(function(arguments, TIME, *more))
     assert found.pop("command").startswith("plugin ") and found.pop("json_version") == 1
     return found
 
@@ -56,7 +61,7 @@ def pages(function, arguments, key, *more):
     """The rows of all pages, and how many pages there are."""
     rows, start, count = [], "", 0
     while start is not None:
-        text = function({**arguments, "from": start}, *more)
+        text = function({**arguments, "from": start}, TIME, *more)
         assert len(text) < 65536
         page = json.loads(text)
         rows, start, count = rows + page[key], page["next"], count + 1
@@ -74,7 +79,7 @@ def sr_of(disk):
 def seen(**devices):
     """Looks at these disks, by kernel name, in place of devices."""
 
-    def look(path, told):
+    def look(path, told, _deadline):
         disk = devices[os.path.basename(path).replace("-", "_")]
         if disk is None:
             raise DeviceError(path, "read", 0, 512, "it does not answer")
@@ -226,7 +231,7 @@ def test_a_target_that_cannot_be_reached_is_named_and_the_kernel_asked(member, h
 def test_the_problems_of_many_targets_fit_on_a_page(host, monkeypatch):
     problems = [f"The LUNs behind {number} are not known: {'x' * 3000}" for number in range(500)]
     monkeypatch.setattr("relvmoiscsi.plugin_targets.luns_of_srs", lambda *_: ({}, problems))
-    text = plugin.classify({"session_ref": "OpaqueRef:x"}, host())
+    text = plugin.classify({"session_ref": "OpaqueRef:x"}, TIME, host())
     assert len(text) < 65536 and json.loads(text)["problems"][-1] == "480 more targets have problems."
 
 
@@ -239,25 +244,96 @@ def test_xapi_that_does_not_answer_is_told_and_the_kernel_asked(host):
 # --- the map, and what is at work
 
 
-def test_the_map_of_a_resignatured_lun(host):
-    this, see = host(sdb=SCSI_ID, sdc=SILENT), seen(sdb=DONE, sdc=None)
-    found = answered(plugin.map_of, {"sr": sr_of(DONE).upper()}, this, see)
+@pytest.fixture
+def copy_on(member, host):
+    """Makes the SR of DONE in the pool, on this SCSIid, and gives {kernel name: SCSIid} to its host."""
+    this, pool, session_ref = member
+
+    def made(scsi_id, disk=DONE, **disks):
+        for name in disks:
+            os.makedirs(this.at("sys/block/" + name))
+        host(**disks)
+        sr = pool.db.create("SR", type="lvmoiscsi", name_label="a copy", uuid=sr_of(disk))
+        pool.db.create("PBD", host=pool.master, SR=sr, device_config={"SCSIid": scsi_id})
+        return {"session_ref": session_ref, "sr": sr_of(disk)}, this
+
+    return made
+
+
+def test_the_map_of_a_resignatured_lun(copy_on):
+    asked, this = copy_on(SCSI_ID, sdb=SCSI_ID, sdc=SILENT)
+    see = seen(sdb=DONE, sdc=None)
+    found = answered(plugin.map_of, {**asked, "sr": sr_of(DONE).upper()}, this, see)
 
     ids = engine.inspect(DONE).run.ids
     assert (found["old_sr"], found["new_sr"]) == (ids.sr, sr_of(DONE))
     old = engine.inspect(CHAIN).lun.disks()
     assert {vdi["old_vdi"]: vdi["new_vdi"] for vdi in found["vdi_pairs"]} == {uuid: ids.uuids[uuid] for uuid in old}
     with pytest.raises(NotFound, match="together with a journal of its old ids"):
-        plugin.map_of({"sr": ids.sr}, this, see)
+        plugin.map_of({**asked, "sr": ids.sr}, TIME, this, see)
     with pytest.raises(UsageError, match="UUID of an SR"):
-        plugin.map_of({}, this, see)
+        plugin.map_of({}, TIME, this, see)
+    with pytest.raises(DeviceError, match="does not answer"):
+        plugin.map_of(asked, TIME, this, seen(sdb=None))
 
 
-def test_a_large_map_has_pages(host, monkeypatch):
+def swapped(disk):
+    """The new ids of two disks of a resignatured LUN, exchanged: what its writer may choose."""
+    ids = engine.inspect(disk).run.ids
+    (old, new), (other, its) = [pair for pair in sorted(ids.uuids.items()) if pair[0] != ids.sr][:2]
+    return IdMap("", {**{one: to for one, to in ids.uuids.items() if one != ids.sr}, old: its, other: new}, {})
+
+
+def test_another_lun_that_says_it_holds_the_sr_is_not_asked(copy_on):
+    """Its SCSIid sorts before that of the copy, and its run is whole."""
+    forged = CHAIN.copy()
+    run_on(forged, os.urandom, engine.ResignatureRequest(sr_uuid=sr_of(DONE), scsi_id=FIRST, chosen=swapped(DONE)))
+    asked, this = copy_on(SCSI_ID, sda=FIRST, sdb=SCSI_ID)
+
+    found = answered(plugin.map_of, asked, this, seen(sda=forged, sdb=DONE))
+    ids = engine.inspect(DONE).run.ids
+    assert {vdi["old_vdi"]: vdi["new_vdi"] for vdi in found["vdi_pairs"]}.items() <= ids.uuids.items()
+    with pytest.raises(NotFound, match="a PBD of this SR names was asked"):
+        plugin.map_of(asked, TIME, this, seen(sda=forged, sdb=ONE))
+
+
+def test_a_journal_that_contradicts_the_derived_ids_is_refused(copy_on):
+    forged = CHAIN.copy()
+    run_on(forged, os.urandom, engine.ResignatureRequest(sr_uuid=sr_of(DONE), scsi_id=SCSI_ID, chosen=swapped(DONE)))
+    asked, this = copy_on(SCSI_ID, sdb=SCSI_ID)
+    with pytest.raises(Refused, match="that UUID is derived from another one. The journal is not believed"):
+        plugin.map_of(asked, TIME, this, seen(sdb=forged))
+
+
+def test_ids_that_a_person_has_chosen_are_in_the_map(copy_on):
+    old, chosen = min(engine.inspect(CHAIN).lun.disks()), str(uuid.UUID(int=7, version=4))
+    disk = CHAIN.copy()
+    ids = IdMap("", {old: chosen}, {})
+    run_on(disk, os.urandom, engine.ResignatureRequest(sr_uuid=shell.SR, scsi_id=SCSI_ID, chosen=ids))
+    asked, this = copy_on(SCSI_ID, disk, sdb=SCSI_ID)
+    pairs = answered(plugin.map_of, asked, this, seen(sdb=disk))["vdi_pairs"]
+    assert {vdi["old_vdi"]: vdi["new_vdi"] for vdi in pairs}[old] == chosen
+
+
+def test_the_journal_of_the_lun_that_the_array_has_copied_is_not_that_of_the_copy(copy_on):
+    asked, this = copy_on(OTHER, sdb=OTHER)
+    with pytest.raises(NotFound):
+        plugin.map_of(asked, TIME, this, seen(sdb=DONE))
+
+
+def test_a_large_map_has_pages(copy_on, monkeypatch):
     after = done(many_vdis(40).disk)
     monkeypatch.setattr(plugin, "MOST_BYTES", 2000)
-    rows, count = pages(plugin.map_of, {"sr": sr_of(after)}, "vdi_pairs", host(sdb=SCSI_ID), seen(sdb=after))
+    asked, this = copy_on(SCSI_ID, after, sdb=SCSI_ID)
+    rows, count = pages(plugin.map_of, asked, "vdi_pairs", this, seen(sdb=after))
     assert len({row["new_vdi"] for row in rows}) == len(rows) == 40 and count > 1
+
+
+@pytest.mark.processes
+def test_a_call_whose_time_is_over_reads_no_lun(tmp_path):
+    DONE.to_file(str(tmp_path / "lun.img"))
+    with pytest.raises(OutOfTime, match="were over before the LUN had been read"):
+        plugin.look(str(tmp_path / "lun.img"), lambda _found: {}, Deadline(0))
 
 
 def test_what_is_at_work_is_told_by_its_lock_and_its_mark(host):
@@ -303,10 +379,10 @@ def test_success_is_success_and_the_same_call_again_is_as_well(image, xapi_less)
 def test_a_refusal_is_an_error_in_the_words_of_the_command(image, xapi_less):
     image.write_bytes(bytes(1 << 20))
     with pytest.raises(NotFound, match="Nothing was written"):
-        plugin.resignature({"scsi_id": SCSI_ID}, xapi_less)
+        plugin.resignature({"scsi_id": SCSI_ID}, TIME, xapi_less)
     for text in (OTHER, "naa." + OTHER[1:].upper()):
         with pytest.raises(NotFound, match=f"sees no LUN with the SCSIid {OTHER}"):
-            plugin.resignature({"scsi_id": text}, xapi_less)
+            plugin.resignature({"scsi_id": text}, TIME, xapi_less)
 
 
 @pytest.mark.parametrize(
@@ -321,7 +397,7 @@ def test_a_refusal_is_an_error_in_the_words_of_the_command(image, xapi_less):
 )
 def test_what_cannot_be_meant(image, xapi_less, arguments):
     with pytest.raises(UsageError):
-        plugin.resignature(arguments, xapi_less)
+        plugin.resignature(arguments, TIME, xapi_less)
 
 
 def test_options_become_those_of_the_command():
@@ -376,7 +452,7 @@ def test_a_host_without_a_session_to_the_target_has_nothing_to_add(tmp_path):
 def test_what_keeps_a_session_from_showing_the_lun_is_told(tmp_path):
     put_session(str(tmp_path))
     put(str(tmp_path), "sys/class/scsi_host/host6/scan", "")
-    answer = json.loads(plugin.add_lun({"iqn": IQN, "scsi_id": SCSI_ID, "number": "300"}, Host(str(tmp_path))))
+    answer = json.loads(plugin.add_lun({"iqn": IQN, "scsi_id": SCSI_ID, "number": "300"}, TIME, Host(str(tmp_path))))
 
     assert (tmp_path / "sys/class/scsi_host/host6/scan").read_text() == "0 0 300"
     (problem,) = answer["problems"]
@@ -389,4 +465,4 @@ def test_what_keeps_a_session_from_showing_the_lun_is_told(tmp_path):
 )
 def test_arguments_that_name_no_lun_are_refused(tmp_path, change, problem):
     with pytest.raises(UsageError, match=problem):
-        plugin.add_lun({"iqn": IQN, "scsi_id": SCSI_ID, "number": "1", **change}, Host(str(tmp_path)))
+        plugin.add_lun({"iqn": IQN, "scsi_id": SCSI_ID, "number": "1", **change}, TIME, Host(str(tmp_path)))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from kit.examples import examples
 from relvmoiscsi import plugin
+from relvmoiscsi.deadline import NO_DEADLINE
 from relvmoiscsi.errors import RelvmoiscsiError, UsageError
 from relvmoiscsi.formats import mapfile
 from relvmoiscsi.host.this_host import Host
@@ -96,6 +97,7 @@ def test_any_argument_of_the_plugin_is_taken_or_refused(tmp_path_factory, argume
     try:
         plugin.add_lun(
             {"scsi_id": "36001405" + "0" * 24, "iqn": "iqn.a", **arguments},
+            NO_DEADLINE,
             Host(str(tmp_path_factory.getbasetemp() / "none")),
         )
     except RelvmoiscsiError:
@@ -105,4 +107,6 @@ def test_any_argument_of_the_plugin_is_taken_or_refused(tmp_path_factory, argume
 @pytest.mark.parametrize("number", ["²", "٣", "9" * 5000])
 def test_a_digit_that_is_no_number_is_refused_by_the_plugin(tmp_path, number):
     with pytest.raises(UsageError, match="number is no number"):
-        plugin.add_lun({"scsi_id": "36001405" + "0" * 24, "iqn": "iqn.a", "number": number}, Host(str(tmp_path)))
+        plugin.add_lun(
+            {"scsi_id": "36001405" + "0" * 24, "iqn": "iqn.a", "number": number}, NO_DEADLINE, Host(str(tmp_path))
+        )

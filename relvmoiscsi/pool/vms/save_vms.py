@@ -16,7 +16,7 @@ from relvmoiscsi.formats import saved_vms
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.formats.saved_vms import SavedDisk, SavedHeader, SavedVm, SavedVms
 from relvmoiscsi.pool import jobs, marks
-from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record
+from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records
 from relvmoiscsi.pool.records import LVM_TYPES, Pool, find, is_copy
 from relvmoiscsi.pool.vms import inventory, ova, ova_file, records_key, run_states, transfer
 from relvmoiscsi.pool.vms.choice import VmSource
@@ -29,7 +29,8 @@ SAVED = "relvmoiscsi:saved-vms"
 
 _MOST_AT_ONCE = 100  #: saves whose serials may be ahead of the key of the SR
 _EXTENT = 4 << 20  #: bytes; the smallest VDI of an LVM SR
-_MOST_VDI_BYTES = align_up(SavedHeader.SIZE + saved_vms.MOST_BYTES, _EXTENT)
+_MOST_VDI_BYTES = align_up(2 * SavedHeader.SIZE + saved_vms.MOST_BYTES, _EXTENT)
+_MOST_READ_BYTES = 4 * _MOST_VDI_BYTES  #: of all VDIs on an SR that may have records
 
 
 def vms_on(pool: Pool, found: Inventory, sr: str) -> List[str]:
@@ -103,10 +104,11 @@ def _earlier(
 ) -> Dict[str, Tuple[SavedVm, bytes, str]]:
     """Return, for each VM in `wanted`, its records in earlier saves of this pool, and their time.
 
-    Raises PoolFailure where a VDI cannot be read.
+    Raises PoolFailure where a VDI cannot be read, Refused.
     """
     found: Dict[str, Tuple[SavedVm, bytes, str]] = {}
-    saves = [_read(calls, ref, vdi) for ref, vdi in calls.records("VDI", SR=sr).items() if _is_named(vdi)]
+    named = _with_records(calls.records("VDI", SR=sr), "Destroy the VDIs that no save has made.")
+    saves = [_read(calls, ref, vdi) for ref, vdi in named.items()]
     ours = [one for one in saves if one is not None and one.is_sealed_by(key) and one.sr_uuid == pool.srs[sr]["uuid"]]
     for one in sorted(ours, key=attrgetter("order")):
         for vm in [vm for vm in one.vms if vm.uuid in wanted]:
@@ -172,6 +174,22 @@ def _is_named(vdi: Record) -> bool:
     return bool(vdi["name_label"] == saved_vms.NAME_LABEL)
 
 
+def _with_records(there: Records, advice: str) -> Records:
+    """Return the VDIs that may have records, and are not too large. Raises Refused where too many have the name."""
+    named = {
+        ref: vdi
+        for ref, vdi in there.items()
+        if _is_named(vdi) and vdi["managed"] and untrusted.number(vdi["virtual_size"]) <= _MOST_VDI_BYTES
+    }
+    if sum(untrusted.number(vdi["virtual_size"]) for vdi in named.values()) > _MOST_READ_BYTES:
+        listed = some_of(sorted(f"{vdi['uuid']} ({vdi['name_description']})" for vdi in named.values()), _MOST_NAMES)
+        raise Refused(
+            f"{len(named)} VDIs of one SR have the name {saved_vms.NAME_LABEL!r}, and are too large to be read all: "
+            f"{printable(listed)}. Nothing was made. {advice}"
+        )
+    return named
+
+
 def _order(vdi: Record) -> Tuple[int, str, str]:
     """Return the sort key of a save: serial (0 without one), time, UUID. The clocks of the clients may be wrong."""
     serial, _, when = str(vdi["other_config"].get(SAVED, "")).rpartition(" ")
@@ -215,8 +233,10 @@ def read(calls: Calls, copy: Copy, trusted: str = "") -> Tuple[SavedVms, bool]:
     key = records_key.find(calls)
     last: Optional[Tuple[SavedVms, bool]] = None
     unknown = []
-    for ref, vdi in copy.vdis.items():  # one VDI at a time: a VDI may be large
-        found = _read(calls, ref, vdi) if _is_named(vdi) and vdi["managed"] and trusted in ("", vdi["uuid"]) else None
+    asked = {ref: vdi for ref, vdi in copy.vdis.items() if trusted in ("", vdi["uuid"])}
+    advice = "Repeat the command with --trust-records and the UUID of the VDI with the records."
+    for ref, vdi in _with_records(asked, advice).items():  # one VDI at a time: a VDI may be large
+        found = _read(calls, ref, vdi)
         if found is None or found.sr_uuid != copy.original:
             continue
         is_known = found.is_sealed_by(key)
@@ -248,9 +268,7 @@ _MOST_NAMES = 20  #: of VMs in a message
 
 
 def _read(calls: Calls, ref: str, vdi: Record) -> Optional[SavedVms]:
-    """Read a VDI; None for a VDI that is too large, or has no readable records. Raises PoolFailure."""
-    if untrusted.number(vdi["virtual_size"]) > _MOST_VDI_BYTES:
-        return None
+    """Read a VDI; None for a VDI without readable records. Raises PoolFailure."""
     content, name = transfer.export_raw(calls, ref), str(vdi["uuid"])
     try:
         return saved_vms.unpack(saved_vms.read_header(content, name), content[SavedHeader.SIZE :], name)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Read the contents of the volumes of an SR: the heads of all volumes in one batch, then the rest in a second batch."""
 
+from bisect import bisect
+from itertools import accumulate
 from operator import attrgetter
 from typing import Dict, List, Optional, Sequence, Tuple
 
@@ -173,20 +175,34 @@ def _read_batch(device: Device, vg: VolumeGroup, readers: Sequence[_VolumeReader
 
 
 def saved(device: Device, lun: Lun) -> Optional[SavedVms]:
-    """The last save of VM records that can be read; None without such a save. Raises DeviceError.
+    """The last save of VM records, without the records; None without such a save. Raises DeviceError.
 
-    A save is on a raw disk with the label NAME_LABEL in MGT. A save that is not complete does not count.
+    A save is on a raw disk with the label NAME_LABEL in MGT. A save that was cut does not count. Everybody may give a
+    disk this label. So no records are read, and indexes of MOST_INDEX_BYTES at most: the shortest, which are the most.
     """
-    records, last = lun.records(), None
-    for uuid, volume in lun.disks().items():
-        if volume.content is None and uuid in records and records[uuid].name_label == saved_vms.NAME_LABEL:
-            try:
-                (head,) = read_pieces(device, [lun.vg.ranges(volume.lv, 0, SavedHeader.SIZE)])
-                header = saved_vms.read_header(head, volume.name.text)
-                length = min(header.length, volume.size - SavedHeader.SIZE)
-                (content,) = read_pieces(device, [lun.vg.ranges(volume.lv, SavedHeader.SIZE, length)])
-                found = saved_vms.unpack(header, content, volume.name.text)
-            except FormatError:
-                continue
-            last = found if last is None else max(last, found, key=attrgetter("order"))
-    return last
+    records, headers = lun.records(), []
+    raws = [volume for uuid, volume in lun.disks().items() if volume.content is None and uuid in records]
+    named = [each for each in raws if records[str(each.name.uuid)].name_label == saved_vms.NAME_LABEL]
+    heads = read_pieces(device, [lun.vg.ranges(volume.lv, 0, SavedHeader.SIZE) for volume in named])
+    for volume, head in zip(named, heads):
+        try:
+            header = saved_vms.read_header(head, volume.name.text)
+        except FormatError:
+            continue
+        if header.length <= volume.size - 2 * SavedHeader.SIZE:
+            headers.append((header, volume))
+    headers.sort(key=lambda pair: pair[0].index_length)
+    ends = list(accumulate(header.index_length for header, _ in headers))
+    headers = headers[: bisect(ends, saved_vms.MOST_INDEX_BYTES)]
+    parts = [
+        ((SavedHeader.SIZE, header.index_length), (SavedHeader.SIZE + header.length, SavedHeader.SIZE))
+        for header, _ in headers
+    ]
+    pieces = [lun.vg.ranges(volume.lv, *part) for (_, volume), both in zip(headers, parts) for part in both]
+    read, found = iter(read_pieces(device, pieces)), []
+    for header, volume in headers:
+        try:
+            found.append(saved_vms.read_index(header, next(read), next(read), volume.name.text))
+        except FormatError:
+            continue
+    return max(found, key=attrgetter("order"), default=None)

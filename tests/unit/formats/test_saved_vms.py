@@ -25,7 +25,8 @@ def read(data):
 def sealed(data, **fields):
     """The content with other fields in its header, and a checksum that is right."""
     header = SavedHeader(data[:512]).replace(crc=0, **fields)
-    return bytes(header.replace(crc=zlib.crc32(bytes(header)))) + data[512:]
+    head = bytes(header.replace(crc=zlib.crc32(bytes(header))))
+    return head + data[512:-512] + head
 
 
 def forged(index, bodies=b""):
@@ -33,7 +34,7 @@ def forged(index, bodies=b""):
     text = index if isinstance(index, bytes) else json.dumps(index).encode()
     content = text + bodies
     lengths = {"index_length": len(text), "length": len(content), "digest": hashlib.sha256(content).digest()}
-    return sealed(DATA[:512], **lengths) + content
+    return sealed(DATA[:512] + content + DATA[:512], **lengths)
 
 
 def vms(*rows, **more):
@@ -57,7 +58,8 @@ def test_the_bytes_are_those_of_the_page():
     assert DATA[:16] == b"relvmoiscsi VMs\0" and DATA[16:20] == b"\1\0\0\0"
     assert int.from_bytes(DATA[20:24], "little") == zlib.crc32(DATA[:20] + bytes(4) + DATA[24:512])
     index_length, length = (int.from_bytes(DATA[start : start + 8], "little") for start in (24, 32))
-    assert len(DATA) == 512 + length and DATA[40:72] == hashlib.sha256(DATA[512:]).digest()
+    assert len(DATA) == 512 + length + 512 and DATA[40:72] == hashlib.sha256(DATA[512:-512]).digest()
+    assert DATA[-512:] == DATA[:512]
     index = json.loads(DATA[512 : 512 + index_length].decode())
     first = index["vms"][0]
     body = DATA[512 + index_length + first["offset"] :][: first["length"]]
@@ -90,6 +92,19 @@ def test_every_bit_is_covered():
     for number in range(len(DATA)):
         with pytest.raises(FormatError):
             read(DATA[:number] + bytes([DATA[number] ^ 1]) + DATA[number + 1 :])
+
+
+def read_index(data):
+    header = saved_vms.read_header(data[:512], "LV-x")
+    end = 512 + header.length
+    return saved_vms.read_index(header, data[512:][: header.index_length], data[end : end + 512], "LV-x")
+
+
+def test_the_index_alone_names_the_vms_and_a_save_that_was_cut_is_not_read():
+    assert read_index(DATA + bytes(512)) == read(DATA)._replace(packed=b"")
+    for cut in range(len(DATA) - 512, len(DATA) - 512 + 60):  # behind the digest are only zeros
+        with pytest.raises(FormatError):
+            read_index(DATA[:cut] + bytes(1024))
 
 
 # --- what somebody has written who is no save-vms

@@ -62,6 +62,38 @@ def test_records_without_what_a_guard_reads_are_no_obstacle():
         assert objection(Question(SCSI_ID, ["some SR"], own_sr="OpaqueRef:a"), pool, dict) is None
 
 
+class Config(dict):
+    """The configuration of a record, which counts how often it is read."""
+
+    reads = 0
+
+    def items(self):
+        Config.reads += 1
+        return super().items()
+
+    def values(self):
+        Config.reads += 1
+        return super().values()
+
+
+def test_the_records_are_read_as_often_for_the_users_of_many_luns_as_for_those_of_one():
+    """A scan of adapters may bring thousands of LUNs into a pool with thousands of SRs and VDIs."""
+    ids = [f"36001405{number:025x}" for number in range(40)]
+    pool = PoolRecords(
+        {f"p{one}": {"SR": f"s{one}", "device_config": Config(SCSIid=one)} for one in ids[:20]},
+        {f"s{one}": {"sm_config": Config(devserial=f"scsi-{one}")} for one in ids[:20]},
+        {f"v{one}": {"SR": "s", "sm_config": Config(vdi_type="vhd")} for one in ids},
+    )
+
+    def reads(wanted):
+        Config.reads = 0
+        assert [len(users_of(one, pool)) for one in wanted] == [1 if one in ids[:20] else 0 for one in wanted]
+        return Config.reads
+
+    first = reads(ids[30:31])
+    assert first > 0 == reads(ids[30:])
+
+
 @pytest.mark.parametrize("attached", [True, False])
 def test_the_original_is_refused(records, attached):
     sr = records.add("lvmoiscsi", SCSI_ID, attached, name="san \u65e5")

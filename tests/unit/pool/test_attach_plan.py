@@ -9,7 +9,7 @@ import json
 import pytest
 
 from kit.pool_lab import Image, only_reads
-from relvmoiscsi.pool import attach, attach_plan, luns, records
+from relvmoiscsi.pool import attach, attach_plan, hosts, luns, records
 from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.sr_types import OWN_TYPES, STOCK_TYPES
 
@@ -238,3 +238,17 @@ def test_an_sr_of_the_same_uuid_that_is_another_one_is_refused_in_the_plan(lab, 
     rows, promised, _, _ = planned(lab, clone, is_run=False)
     assert promised == [] and "and on another LUN than" in str(rows[0].refusal)
     assert holds(lab, clone) == []
+
+
+def test_the_clones_that_hosts_see_together_are_listed_once_for_all_their_plans():
+    """A target may list thousands of clones."""
+    host = (hosts.HostPlan("h", "xs1"),)
+    found = [
+        luns.PoolLun(f"{iqn} {number}", luns.CLONE, records.ProbePortal("192.0.2.9", iqn), is_ours=True)
+        for number in range(3)
+        for iqn in ("iqn.a", "iqn.b")
+    ]
+    rows = attach_plan.with_neighbours([attach_plan.LunPlan(lun, "", hosts=host) for lun in found], found)
+    for row in rows:
+        assert list(row.neighbours) == [f"{row.lun.portal.iqn} {number}" for number in range(3)]
+    assert len({id(row.neighbours) for row in rows}) == 2

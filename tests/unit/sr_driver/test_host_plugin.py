@@ -14,7 +14,7 @@ import pytest
 from kit.driver_calls import EXECUTABLE, INTERPRETERS
 from kit.pool import wire
 from kit.pool.runner import PATH
-from relvmoiscsi import __version__
+from relvmoiscsi import __version__, plugin
 from relvmoiscsi.doctor.finding import from_json
 from relvmoiscsi.errors import Refused
 
@@ -76,6 +76,15 @@ def test_whatever_comes_is_answered_with_one_failure(monkeypatch, arguments, cod
 
     assert (found["Status"], found["ErrorDescription"][0]) == ("Failure", code)
     assert all(isinstance(text, str) for text in found["ErrorDescription"])
+
+
+@pytest.mark.parametrize("name", sorted(plugin.FUNCTIONS))
+def test_each_function_of_the_package_gets_the_time_of_the_call(monkeypatch, name):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", sys.dont_write_bytecode)
+    monkeypatch.setitem(plugin.FUNCTIONS, name, lambda _arguments, deadline: f"{deadline.seconds:g} s")
+    found = runpy.run_path(str(PLUGIN))["_answer"]([str(PLUGIN), call_of(name)])
+    assert found == {"Status": "Success", "Value": "90 s"}
 
 
 @pytest.mark.skipif(os.path.isdir("/usr/share/relvmoiscsi/relvmoiscsi"), reason="relvmoiscsi is installed here")

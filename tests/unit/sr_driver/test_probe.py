@@ -14,7 +14,8 @@ from kit.driver_calls import DEVICE_CONFIG, SCSI_ID
 from kit.sparse import SparseDisk
 from relvmoiscsi import engine
 from relvmoiscsi.deadline import Deadline
-from relvmoiscsi.errors import FormatError, NotFound
+from relvmoiscsi.device import CountingDevice, ForwardingDevice
+from relvmoiscsi.errors import DeviceError, FormatError, NotFound
 from relvmoiscsi.formats import saved_vms
 from relvmoiscsi.host.locks.sm_locks import Busy
 from relvmoiscsi.lun.call import CallLun
@@ -106,15 +107,20 @@ def test_what_the_vdis_of_a_resignatured_lun_were_unless_they_do_not_fit_into_an
 # --- what others than the storage manager may have written
 
 
-def answered(volumes, records=None):
-    """The answer about an SR with these volumes, its state first."""
+def with_contents(volumes, contents):
+    """An SR with these volumes, and their content by key."""
     built = builder.build_sr(volumes)
-    for key, content in (records or {}).items():
+    for key, content in contents.items():
         done = 0
         for part in built.truth.device_ranges(key, 0, len(content)):
             built.disk.poke(part.offset, content[done : done + part.length])
             done += part.length
-    text = probe.document(built.disk, SCSI_ID)
+    return built.disk
+
+
+def answered(volumes, records=None):
+    """The answer about an SR with these volumes, its state first."""
+    text = probe.document(with_contents(volumes, records or {}), SCSI_ID)
     assert len(text.encode()) < 65536
     return text
 
@@ -133,6 +139,44 @@ def test_names_that_a_guest_has_written_fill_no_answer(names):
     lun = luns.reported(luns.PoolLun("3600a", "", ProbePortal("192.0.2.1", "iqn.x:y", "3260")), text)
     assert lun.kind == "clean" and lun.vms_saved
     assert lun.vms[-1:] in (("…",), ("n" * 128,), ())
+
+
+HUGE = saved_vms.SavedHeader(bytes(512)).replace(
+    magic=saved_vms.MAGIC, version=1, index_length=saved_vms.MOST_INDEX_BYTES, length=saved_vms.MOST_BYTES
+)
+HUGE = bytes(HUGE.replace(crc=saved_vms._crc(HUGE)))
+
+
+def named_as_records(count):
+    """An SR with the records of "web", and with raw disks of that name whose headers claim the most bytes."""
+    disks = [builder.raw(f"r{at}", label=saved_vms.NAME_LABEL, extents=17) for at in range(count)]
+    contents = {**dict.fromkeys((disk.key for disk in disks), HUGE), "web": saved_names("web")}
+    return with_contents([builder.raw("web", label=saved_vms.NAME_LABEL), *disks], contents)
+
+
+def test_disks_with_the_name_of_saved_records_cost_a_probe_their_headers_alone():
+    """Any VM administrator may make such disks, and each may claim 64 MiB."""
+
+    def cost(count):
+        device = CountingDevice(named_as_records(count))
+        text = probe.document(device, SCSI_ID)
+        assert ElementTree.fromstring(text).findtext("SR/vms") == '["web"]'
+        return device.bytes_read, device.read_batches
+
+    (few, batches), (many, as_many) = cost(1), cost(31)
+    assert many - few < 30 * 8192 and batches == as_many
+
+
+def test_a_disk_with_the_name_of_saved_records_that_cannot_be_read_hides_no_lun():
+    class Bad(ForwardingDevice):
+        def read(self, ranges):
+            if any(part.length == 512 and bytes(disk.read([part])[0][:16]) == saved_vms.MAGIC for part in ranges):
+                raise DeviceError("sdb", "read", ranges[0].offset, 512, "a bad sector")
+            return super().read(ranges)
+
+    disk = named_as_records(1)
+    found = ElementTree.fromstring(probe.document(Bad(disk), SCSI_ID))
+    assert found.findtext("SR/state") == "clean" and found.find("SR/vms") is None
 
 
 def test_a_few_names_are_all_there():

@@ -70,6 +70,15 @@ class Office:
         disk = self.lab.world.lun(scsi_id or self.lab.clone("Production")).disk
         return on_disk(disk, engine.inspect(disk).lun)
 
+    def whole(self, scsi_id=""):
+        """The same with the records themselves."""
+        disk = self.lab.world.lun(scsi_id or self.lab.clone("Production")).disk
+        lun = engine.inspect(disk).lun
+        name = on_disk(disk, lun).volume
+        (volume,) = (volume for volume in lun.volumes if volume.name.text == name)
+        content = b"".join(disk.read(lun.vg.ranges(volume.lv, 0, volume.size)))
+        return saved_vms.unpack(saved_vms.read_header(content, name), content[512:], name)
+
     def on_lun_of_pool(self):
         """The records on the original that the pool knows."""
         with connect(self.lab.where()) as calls:
@@ -161,7 +170,7 @@ def test_they_are_on_the_bare_clone_and_name_the_vms(office, lab):
 def test_no_secret_of_a_vtpm_is_on_the_lun(office, lab):
     disk = lab.world.lun(office.clone).disk
     assert b"a secret of a TPM" in transfer.export(lab.pool.db, office.web)
-    found = office.on_lun(office.clone)
+    found = office.whole(office.clone)
     documents = found.documents([vm.uuid for vm in found.vms])
     assert not any(b"a secret of a TPM" in document or b"VTPM</" in document for document in documents.values())
     assert b"a secret of a TPM" not in disk.peek(0, disk.size_bytes)
@@ -181,13 +190,14 @@ def test_a_save_that_the_snapshot_has_caught_leaves_the_one_before(office, lab):
 
     def half(vdi, content):
         write(vdi, content[: len(content) // 2] + bytes(len(content) - len(content) // 2))
-        write(vdi, content[:700] + bytes(len(content) - 700))
-        torn.append(lab.clone("Production"))
+        for cut in (700, content.rindex(content[:512])):
+            write(vdi, content[:cut] + bytes(len(content) - cut))
+            torn.append(lab.clone("Production"))
         write(vdi, content)
 
     lab.pool.api.vms.write_vdi = half
     office.save()
-    assert office.on_lun(torn[0]).when == WHEN and office.on_lun().when == LATER
+    assert [office.on_lun(each).when for each in torn] == [WHEN, WHEN] and office.on_lun().when == LATER
 
 
 def test_what_reads_back_otherwise_is_not_kept(office, lab):
@@ -221,7 +231,7 @@ def test_a_vm_that_is_busy_stops_no_other_and_keeps_the_records_of_the_save_befo
     ((name, why),) = failed.values()
     assert [vm.name_label for vm in saved.vms if vm.uuid not in failed] == ["db"] and name == "web"
     assert f"Its records of the save of {WHEN} are kept." in why and len(office.vdis()) == 1
-    found, before, web = office.on_lun(), office.on_lun(office.clone), office.uuids[office.web]
+    found, before, web = office.whole(), office.whole(office.clone), office.uuids[office.web]
     assert sorted(vm.name_label for vm in found.vms) == ["db", "web"]
     assert found.documents([web]) == before.documents([web])
     office.db.set("VM", office.other, "is_a_template", True)
@@ -435,6 +445,30 @@ def forged(index):
     header = saved_vms.SavedHeader(bytes(512)).replace(magic=saved_vms.MAGIC, version=1, index_length=len(index))
     header = header.replace(length=len(index), digest=hashlib.sha256(index).digest())
     return bytes(header.replace(crc=saved_vms._crc(header))) + index
+
+
+def named_as_records(office, sr, count):
+    """Someone makes VDIs with the name of saved records, of the largest size that is read."""
+    for _ in range(count):
+        office.db.create("VDI", SR=sr, name_label=NAME_LABEL, virtual_size=save_vms._MOST_VDI_BYTES, managed=True)
+
+
+def test_vdis_with_the_name_of_records_are_not_all_read_and_a_person_names_the_one(attached):
+    honest = attached.db.get("VDI", of_copy(attached), "uuid")
+    named_as_records(attached, attached.sr, 4)
+    attached.lab.pool.api.calls.clear()
+    with pytest.raises(Refused, match=r"5 VDIs of one SR have the name .* too large to be read all: .*--trust-records"):
+        attached.sources("web")
+    assert "GET /export_raw_vdi" not in attached.lab.pool.api.calls
+    (source,) = attached.sources("web", trusted=honest)
+    assert source.is_known
+
+
+def test_a_save_that_needs_the_saves_before_reads_not_all_vdis_with_their_name(office, busy):
+    named_as_records(office, office.lab.originals["Production"][1], 4)
+    busy(office.web)
+    with pytest.raises(Refused, match=r"Nothing was made. Destroy the VDIs that no save has made"):
+        office.save()
 
 
 def test_a_hostile_one_keeps_no_lun_from_being_probed_and_attached(office, lab):
