@@ -26,6 +26,7 @@ EXIT_BUG = 70
 EXIT_NOT_PRINTED = 74  #: the run is complete, and its result was not printed or not written to a file; as in sysexits.h
 EXIT_INTERRUPTED = 130
 NEXT = "next: "
+NARROWEST = 20  #: columns
 
 
 class Answer(NamedTuple):
@@ -70,15 +71,14 @@ def is_terminal(stream: Any) -> bool:
 
 
 def width(stream: Any) -> int:
-    """Return the number of columns of a line."""
-    try:
-        return int(os.environ.get("COLUMNS", "")) or 80
-    except ValueError:
-        pass
-    try:
-        return os.get_terminal_size(stream.fileno()).columns or 80
-    except (OSError, ValueError, AttributeError):  # no terminal, a closed stream, or no stream
-        return 80
+    """Return the number of columns of a line: NARROWEST or more, so that each line has room behind its indent."""
+    columns = 0
+    with suppress(ValueError):
+        columns = int(os.environ.get("COLUMNS", ""))
+    if columns <= 0:
+        with suppress(OSError, ValueError, AttributeError):  # no terminal, a closed stream, or no stream
+            columns = os.get_terminal_size(stream.fileno()).columns
+    return max(columns, NARROWEST) if columns > 0 else 80
 
 
 #: a command, alone on an indented line or as a next step

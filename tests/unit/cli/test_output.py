@@ -8,6 +8,8 @@ import re
 import threading
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kit import golden
 from kit.clock import Clock
@@ -113,11 +115,20 @@ def test_a_chain_of_any_length_fits(columns):
     assert max(len(prefix) for prefix, _vdi in drawn) + len(NEW) in (columns, columns - 1, columns - 2)
 
 
-@pytest.mark.parametrize("variable, columns", [("132", 132), ("", 80), ("wide", 80)])
+@pytest.mark.parametrize("variable, columns", [("132", 132), ("", 80), ("wide", 80), ("-3", 80), ("0", 80), ("4", 20)])
 def test_lines_have_the_width_of_columns_and_elsewhere_80(monkeypatch, variable, columns):
     monkeypatch.setenv("COLUMNS", variable)
 
     assert [width(stream) for stream in (io.StringIO(), None)] == [columns] * 2
+
+
+@given(text=st.text(alphabet="ab  `'", max_size=60), columns=st.integers(-9, 40))
+def test_each_text_has_lines_on_each_terminal(text, columns):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", str(columns))
+        lines = wrapped(text, width(None))
+
+    assert lines.split() == text.split()
 
 
 def test_errors_are_wrapped_on_a_terminal_and_nowhere_else(command, monkeypatch, terminal):
