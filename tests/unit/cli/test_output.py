@@ -35,6 +35,11 @@ UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
         ("later: xe vm-start uuid=some-long-uuid", ["later: xe vm-start uuid=some-long-uuid"]),
         ("uuid  64 MiB  8 MiB  vhd", ["uuid  64 MiB  8 MiB", "      vhd"]),
         ("a-word-without-a-blank-in-it", ["a-word-without-a-blank-in-it"]),
+        ("VM 'is  next: no' failed", ["VM 'is  next: no'", "  failed"]),
+        ("VM 'one two three four' failed", ["VM 'one two thre'", "  'e four' failed"]),
+        ("VM \"it's 'two' four\\\" five\" x", ["VM \"it's 'two' f\"", '  "our\\" five" x']),
+        ("the VM's disk of the pool's", ["the VM's disk of the", "  pool's"]),
+        ("a long problem is next: xe x", ["a long problem", "  is next: xe x"]),
     ],
 )
 def test_a_long_line_goes_on_below_where_its_sentence_begins(text, lines):
