@@ -103,9 +103,9 @@ class LunPlan(NamedTuple):
             return f"would be refused: {self.refusal}"
         parts: Dict[str, List[str]] = {}
         for what, on in self.steps:
-            parts.setdefault(what, []).append(f'"{on}"' if what == INTRODUCE else on)
+            parts.setdefault(what, []).append(repr(on) if on else "")
         found = [" ".join([what + _JOINED.get(what, ""), ", ".join(ons)]).strip() for what, ons in parts.items()]
-        found += [f"host {name} is down: repeat the command when the host is up" for name in self.down]
+        found += [f"host {name!r} is down: repeat the command when the host is up" for name in self.down]
         if self.unplugged is not None:
             return "; ".join([*found, str(self.unplugged)])
         if not self.steps:

@@ -119,7 +119,8 @@ def test_what_would_be_done_is_told_and_not_done(lab, clone, pool_command):
     printed = "naa." + clone[1:].upper()
     ran = pool_command("attach", printed, "--dry-run", "--name", "{sr} copy")
     assert ran.status == 0 and (lab.summary(), lab.world.sr_uuid(clone)) == (before, uuid)
-    steps = 'resignature; introduce as "Production copy"; create PBD on xs1, xs2; plug on xs1, xs2; scan; label VDIs'
+    hosts = "'xs1', 'xs2'"
+    steps = f"resignature; introduce as 'Production copy'; create PBD on {hosts}; plug on {hosts}; scan; label VDIs"
     assert ran.out.splitlines()[:-1] == ["Planned steps:", f"{clone}: {steps}; changed 2026-11-21 00:11 UTC"]
     (row,) = pool_command("attach", clone, "--dry-run", "--json").json["would_attach"]
     assert (row["scsi_id"], row["hosts_down"], row["problem"]) == (clone, [], None)
@@ -146,7 +147,7 @@ def test_a_clone_of_an_sr_that_no_host_has_attached_is_attached_with_the_word(la
     lab.unplug(lab.originals["Production"][1])
     (row,) = [row for row in pool_command("luns", "--json").json["pool_luns"] if row["scsi_id"] == clone]
     assert (row["lun_kind"], row["copy_of"], row["is_known_copy"]) == ("unconnected", uuid, False)
-    why = '"Production", which no live host has attached on another LUN: original or clone is unknown'
+    why = "'Production', which no live host has attached on another LUN: original or clone is unknown"
     assert f"  {why}; changed 20" in pool_command("luns").out
 
     ran = pool_command("attach", "--clones-of", "Production", "--yes")
@@ -171,7 +172,7 @@ def test_a_host_that_fails_for_another_reason_is_not_said_to_be_down(lab, clone,
     lab.pool.api._methods["PBD.plug"] = refused
     ran = pool_command("attach", clone, "--yes")
     assert ran.status == 9
-    assert "  xs2: PBD.plug: ISCSI login failed; repeat the command after you correct the cause" in ran.out
+    assert "  host 'xs2': PBD.plug: ISCSI login failed; repeat the command after you correct the cause" in ran.out
 
 
 def test_one_of_several_that_fails_is_9_and_a_single_one_its_own_status(lab, world, clone, pool_command):
@@ -240,7 +241,7 @@ def test_the_log_has_the_night(lab, world, clone, pool_command, tmp_path, monkey
     told = [line.split("] ", 1)[1] for line in lines]
     assert told[0] == f"begins: relvmoiscsi pool attach {clone} --yes --name 'a copy' --log {log}"
     assert f"{clone} resignature started" in told and f"{clone} attach finished" in told, "the words of the screen"
-    assert any(line.startswith(f'{clone}: attached "a copy"') for line in told)
+    assert any(line.startswith(f"{clone}: attached 'a copy'") for line in told)
     assert told[-1] == "ends with exit status 3" and "There is no SR" in told[-2]
     for path, said in ((tmp_path / "no" / "log", "cannot be opened"), (tmp_path, "cannot be opened")):
         before = len(lab.pool.api.calls)
@@ -308,7 +309,7 @@ def test_a_host_that_is_down_is_named_and_the_copy_is_of_use_meanwhile(lab, clon
         "  the other hosts can use the copy now",
         "next: relvmoiscsi pool clone --all --isolated night 'a copy'",
     ]
-    assert 'attached, "a copy", but not on xs2' in pool_command("luns").out
+    assert "attached, 'a copy', but not on 'xs2'" in pool_command("luns").out
 
 
 def test_an_address_without_a_target_is_told_with_a_remedy(lab, pool_command):
@@ -328,21 +329,21 @@ def test_copies_of_three_days_are_told_apart_by_the_last_change_of_their_sr(lab,
     assert planned[-1] == "`changed` is the last change of the SR by LVM, not the time of a snapshot."
     plans = {line.split(":")[0]: line for line in planned[1:-1]}
     assert plans[other].endswith(f"; {then}") and plans[clone].endswith(f"; {now}")
-    assert f'introduce as "Production {then}"' in plans[other] and f'introduce as "Production {now}"' in plans[clone]
+    assert f"introduce as 'Production {then}'" in plans[other] and f"introduce as 'Production {now}'" in plans[clone]
     rows = pool_command("attach", other, clone, "-n", "--json").json["would_attach"]
     assert [row["changed_at"] for row in rows] == ["2026-11-20T00:11:06Z", "2026-11-21T00:11:06Z"]
     named = pool_command("attach", other, clone, "-n", "--name", "copy of {sr}").out
-    assert f'"copy of Production ({then})"' in named
+    assert f"'copy of Production ({then})'" in named
     assert {lun["scsi_id"]: lun["changed_at"] for lun in pool_command("luns", "--json").json["pool_luns"]}[other] == (
         "2026-11-20T00:11:06Z"
     )
     ran = pool_command("attach", "--all", "--yes", "--name", "copy").out
-    assert f'"copy ({then})"' in " ".join(ran.split()) and f'"copy ({now})"' in " ".join(ran.split())
+    assert f"'copy ({then})'" in " ".join(ran.split()) and f"'copy ({now})'" in " ".join(ran.split())
 
 
 def test_an_sr_that_is_there_keeps_its_name_and_that_is_said(clone, copy, pool_command):
     ran = pool_command("attach", clone, "--yes", "--name", "two")
-    assert ran.status == 0 and f'{clone}: the SR "a copy" keeps its name; --name is for new SRs.' in ran.err
+    assert ran.status == 0 and f"{clone}: the SR 'a copy' keeps its name; --name is for new SRs." in ran.err
 
 
 def test_a_copy_that_is_gone_is_done(lab, pool_command):
@@ -370,7 +371,7 @@ def test_the_map_has_names_vms_and_what_is_new(lab, copy, pool_command):
     rows = {row["old_vdi"]: row for row in pool_command("map", copy, "--json").json["vdi_pairs"]}
     assert rows[record["uuid"]]["vm_names"] == ["web"] and rows[record["uuid"]]["vdi_name"] == "root disk"
     told = pool_command("map", copy).out
-    assert f"\n  {new}  made today\n    is new\n" in told and max(map(len, told.splitlines())) <= 80
+    assert f"\n  {new}  'made today'\n    is new\n" in told and max(map(len, told.splitlines())) <= 80
     assert pool_command("map", "Production").status == 4
 
 
@@ -527,7 +528,7 @@ def test_discard_that_is_interrupted_says_how_far_each_copy_is(lab, pool_command
     interrupts(lab.pool, ("SR.forget", 2))
     ran = pool_command("discard", "--all", "--yes", "--json")
     assert ran.status == 130 and len(lab.pool.db.refs("SR")) == len(before) - 1
-    found = {name.split('"')[1]: state for name, (state, _) in states(ran).items()}
+    found = {name.split("'")[1]: state for name, (state, _) in states(ran).items()}
     assert found == {"Production copy": "done", "Testing copy": UNDER_WAY}
     assert pool_command("discard", "--all", "--yes").status == 0 and len(lab.pool.db.refs("SR")) == len(before) - 2
 
@@ -567,7 +568,7 @@ def test_somebody_is_asked_and_the_question_counts_what_there_is_to_do(lab, clon
     assert ran.status == 0 and not ran.err and ran.out.count(": already attached ") == 2, "nobody is asked for nothing"
     type_in("y\n")
     ran = pool_command("discard", "--all")
-    assert ran.status == 0 and "Discard Production" in ran.err
+    assert ran.status == 0 and "Discard 'Production" in ran.err
 
 
 @pytest.mark.parametrize("words", [["attach", "--all"], ["discard", "--all"]])
