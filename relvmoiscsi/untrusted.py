@@ -3,7 +3,7 @@
 
 Python's own readers take more than a program writes, and fail in many ways. `int` takes digits of every script, and
 needs minutes for a long number. `json` fails by the depth of the stack. Here each text is a value, or a ValueError.
-`xml_safe` takes from a text what no document to xapi can carry. `untrusted_xml` reads XML.
+`text_of` and `xml_safe` take from a text what no document to xapi can carry. `untrusted_xml` reads XML.
 """
 
 import json
@@ -73,17 +73,20 @@ def object_of(
 
 
 def texts_of(value: Any) -> List[str]:
-    """Return a parsed value that is a list of texts. Raises ValueError for any other value."""
+    """Return a parsed value that is a list of texts, as `text_of`. Raises ValueError for any other value."""
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         raise ValueError("a value is not a list of texts")
-    return value
+    return list(map(text_of, value))
 
 
 def text_of(value: Any) -> str:
-    """Return a parsed value that is a text. Raises ValueError for any other value."""
+    """Return a parsed value that is a text, as `xml_safe`: in JSON, a text may have each character as an escape.
+
+    Raises ValueError for any other value.
+    """
     if not isinstance(value, str):
         raise ValueError("a value is not a text")
-    return value
+    return xml_safe(value)
 
 
 def size_of(value: Any) -> int:

@@ -13,6 +13,10 @@ ONE, ALL = "one", "all"
 VDIS = (ONE, ALL)
 _NEXT_LINE = "    "  #: before the cells of a row that stand in another line
 _MOST_TEXT = 8000  #: characters
+#: characters that no terminal shows, and Python calls printable: of Default_Ignorable_Code_Point, and the empty braille
+_UNSEEN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -107,9 +111,16 @@ def table(
     return [line for line in found if line]
 
 
+def is_seen(text: str) -> bool:
+    """Does each character of the text show on a terminal, and change nothing else there?"""
+    return text.isprintable() and _UNSEEN.search(text) is None
+
+
 def printable(text: str) -> str:
-    """Return text from a disk in a form that is safe to print, with escaped control characters."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+    """Return text from a disk in a form that is safe to print, with escapes for characters that nobody sees."""
+    if is_seen(text):
+        return text
+    return "".join(char if is_seen(char) else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
 def cut(text: str) -> str:
@@ -163,12 +174,12 @@ def quoted(*words: str) -> str:
     """Return words as a shell reads them: each is in quotes if it needs quotes, and printable on one line.
 
     In KEY=VALUE, the value alone has quotes. A word with control characters, or that is no text, is in $'...', which
-    bash and zsh read.
+    bash and zsh read. So is a word with a backtick: a message has commands between backticks.
     """
     shown = []
     for word in words:
-        if not word.isprintable():
-            chars = [char if char.isprintable() and char not in "\\'" else _escaped(char) for char in word]
+        if not is_seen(word) or "`" in word:
+            chars = [char if is_seen(char) and char not in "\\'`" else _escaped(char) for char in word]
             shown.append("$'" + "".join(chars) + "'")
             continue
         key, is_set, value = word.partition("=")

@@ -13,7 +13,20 @@ import sys
 import time
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, NamedTuple, Optional, Sequence, TextIO, Type, Union
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    Match,
+    NamedTuple,
+    Optional,
+    Sequence,
+    TextIO,
+    Type,
+    Union,
+)
 
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError
 from relvmoiscsi.wording import ESTIMATE_SECONDS, human_size, human_time, printable, printable_lines, time_left
@@ -26,6 +39,7 @@ EXIT_BUG = 70
 EXIT_NOT_PRINTED = 74  #: the run is complete, and its result was not printed or not written to a file; as in sysexits.h
 EXIT_INTERRUPTED = 130
 NEXT = "next: "
+NARROWEST = 20  #: columns
 
 
 class Answer(NamedTuple):
@@ -71,18 +85,21 @@ def is_terminal(stream: Any) -> bool:
 
 
 def width(stream: Any) -> int:
-    """Return the number of columns of a line, which no caller needs to doubt: at least 20."""
+    """Return the number of columns of a line: NARROWEST or more, so that each line has room behind its indent."""
     columns = 0
     with suppress(ValueError):
         columns = int(os.environ.get("COLUMNS", ""))
     if columns <= 0:
         with suppress(OSError, ValueError, AttributeError):  # no terminal, a closed stream, or no stream
             columns = os.get_terminal_size(stream.fileno()).columns
-    return max(columns, _NARROWEST) if columns > 0 else 80
+    return max(columns, NARROWEST) if columns > 0 else 80
 
 
 #: a command, alone on an indented line or as a next step
 _COMMAND_LINE = r"( +| *(next|later|or): +)(xe|relvmoiscsi|for host in) "
+#: what no line may begin inside: a command in backticks, a text in quotes as `repr` writes it, a sign of a next step
+_WHOLE = re.compile(r"""`[^`]*`|(?<![\w\\])(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?<=\S) +(?=(?:next|later|or):)""")
+_ROOM = 8  #: columns beside a text in quotes: for an indent, brackets and commas
 
 
 def fitted(text: str, stream: Any) -> str:
@@ -95,21 +112,33 @@ def wrapped(text: str, columns: int, below: int = 2) -> str:
 
     A broken line continues under the start of its last column in the left half, or `below` characters from the left. A
     command stays whole: in backticks, alone on an indented line, or after `next: `. The last column of a row, if in the
-    right half, moves to a line of its own.
+    right half, moves to a line of its own. A text in quotes, as a name is, stays whole, or becomes several such texts:
+    no line begins inside a name. `next:` stays behind its word.
     """
+
+    def one_word(found: Match[str]) -> str:
+        word, parts = found.group(), [""]
+        if word[0] in "'\"" and len(word) > columns - _ROOM:
+            for piece in re.findall(r"\\.|[^\\]", word[1:-1]):
+                parts += [""] if len(parts[-1] + piece) > max(1, columns - _ROOM - 2) else []
+                parts[-1] += piece
+            return " ".join(word[0] + part.replace(" ", "\0") + word[0] for part in parts)
+        return word.replace(" ", "\0")
+
     lines = []
     for line in text.split("\n"):
-        starts = [cell.end() for cell in re.finditer("  +", line)] or [0]
         if len(line) <= columns or re.match(_COMMAND_LINE, line):
             lines.append(line)
             continue
+        whole = _WHOLE.sub(one_word, line)
+        starts = [cell.end() for cell in re.finditer("  +", whole)] or [0]
         indent = max([below, *(start for start in starts if start <= columns // 2)])
         if columns // 2 < starts[-1] <= columns:  # a row of a table
-            lines += [line[: starts[-1]].rstrip(), wrapped(" " * indent + line[starts[-1] :], columns)]
+            rest = wrapped(" " * indent + whole[starts[-1] :], columns)
+            lines.append(f"{whole[: starts[-1]].rstrip()}\n{rest}".replace("\0", " "))
             continue
         from textwrap import fill  # noqa: PLC0415 - slow to import, and udev waits
 
-        whole = re.sub("`[^`]*`", lambda command: command.group().replace(" ", "\0"), line)
         longest = max(map(len, whole.split()))
         if longest <= columns - 2:  # a name of a volume fits, if not under its column
             indent = min(indent, columns - longest)

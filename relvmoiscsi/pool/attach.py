@@ -424,7 +424,7 @@ def introduce(calls: Calls, pool: Pool, row: LunPlan, run: str) -> LunPlan:
             marks.add(calls, "SR", row.sr, key, text)
         return row
     lun = row.lun
-    description = f"Copy of the SR {lun.name or 'unknown'} ({lun.of_sr or 'unknown'}). Discard it, never destroy it."
+    description = f"Copy of the SR {lun.name or 'unknown'!r} ({lun.of_sr or 'unknown'}). Discard it, never destroy it."
     try:
         stock = lun.portal.sr_type.stock
         ref = str(calls.call("SR.introduce", lun.sr_uuid, row.name, description, stock, "user", True, {}))

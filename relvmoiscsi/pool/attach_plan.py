@@ -103,9 +103,9 @@ class LunPlan(NamedTuple):
             return f"would be refused: {self.refusal}"
         parts: Dict[str, List[str]] = {}
         for what, on in self.steps:
-            parts.setdefault(what, []).append(f'"{on}"' if what == INTRODUCE else on)
+            parts.setdefault(what, []).append(repr(on) if on else "")
         found = [" ".join([what + _JOINED.get(what, ""), ", ".join(ons)]).strip() for what, ons in parts.items()]
-        found += [f"host {name} is down: repeat the command when the host is up" for name in self.down]
+        found += [f"host {name!r} is down: repeat the command when the host is up" for name in self.down]
         if self.unplugged is not None:
             return "; ".join([*found, str(self.unplugged)])
         if not self.steps:
@@ -217,8 +217,9 @@ def with_neighbours(planned: Sequence[LunPlan], found: Sequence[PoolLun]) -> Lis
     rows = list(planned)
     for number, row in enumerate(rows):
         if row.plugs:
+            there = beside_each.get(group(row.lun), ())
             same = [] if row.resignatures else new.get((group(row.lun), row.lun.sr_uuid), [])
-            beside = row._replace(neighbours=tuple(dict.fromkeys([*beside_each.get(group(row.lun), ()), *same])))
+            beside = row._replace(neighbours=tuple(dict.fromkeys([*there, *same])) if same else there)
             try:
                 verify_neighbours(beside, resignatured)
             except Refused as unplugged:

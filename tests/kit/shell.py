@@ -91,9 +91,9 @@ def verify(argv, ran):
     if "--json" not in argv and not ran.err.startswith("usage: "):
         wrong = {advice: problem_of(advice) for advice in commands_in(ran.out + ran.err) if problem_of(advice)}
         assert not wrong, wrong
-    head, is_next, steps = ran.out.partition(output.NEXT)
+    _head, is_next, steps = f"\n{ran.out}".partition(f"\n{output.NEXT}")
     if is_next:  # it is the last of the answer, and the only one: one step, or one a line
-        assert head.endswith("\n") and all(line.startswith("      ") for line in steps.splitlines()[1:]), ran.out
+        assert all(line.startswith("      ") for line in steps.splitlines()[1:]), ran.out
         words = shlex.split(" ".join(commands_in(output.NEXT + steps)))
         assert [word for word in words if PLACEHOLDER.fullmatch(word)] == []
     assert ran.status in (*range(12), output.EXIT_BUG, output.EXIT_NOT_PRINTED, output.EXIT_INTERRUPTED)

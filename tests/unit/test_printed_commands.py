@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A command in a message can be copied to a shell: its values are quoted, and none of them becomes an option.
+"""A command in a message can be copied to a shell: its values are quoted, and none of them becomes an option. A name of
+the pool is in quotes, so that no line begins inside it.
 
 The tables below are the rules; the code is read as a syntax tree and not imported.
 """
@@ -37,6 +38,10 @@ NEEDS_NO_QUOTES = {
     "host.settings": "a constant, of a configuration file",
     "wording": "the names of options",
 }
+#: Fields of the records of a pool, and of what is made of them, that another user of the pool has written.
+NAME_FIELDS = ("name", "name_label", "vm_name")
+#: Calls whose result is no bare name.
+TAKES_NAMES = ("repr", "shell_command")
 
 
 class Module:
@@ -46,6 +51,7 @@ class Module:
     riddles: of texts with a command that nobody can paste
     mixed_commands: of commands whose own words are no literal
     next_lines: of texts that say what is next
+    bare_names: of texts with a name of the pool that is not in quotes
     """
 
     def __init__(self, name, source):
@@ -54,6 +60,7 @@ class Module:
         self.riddles = [node.lineno for node in nodes if RIDDLE.search(constant(node))]
         self.mixed_commands = list(mixed_commands(nodes))
         self.next_lines = [node.lineno for node in nodes if re.search(r"\bnext\b.*: *$|\bnext: ", constant(node))]
+        self.bare_names = sorted(set(bare_names(nodes)))
 
 
 @lru_cache(maxsize=None)
@@ -90,6 +97,33 @@ def prints_a_riddle(module):
 def mixes_options_and_names(module):
     """A command whose own words are no literal: a name could be among them, and become an option."""
     yield from (f"{module.name}:{line} makes a command of a value" for line in module.mixed_commands)
+
+
+def prints_a_name_bare(module):
+    """A name of the pool in a text is in quotes, as `!r` and `repr` write them: a terminal breaks no line inside it."""
+    if module.name.startswith("pool."):
+        yield from (f"{module.name}:{line} has a name without quotes in a text" for line in module.bare_names)
+
+
+def bare_names(nodes):
+    for node in nodes:
+        if isinstance(node, ast.FormattedValue) and node.conversion != ord("r") and has_name(node.value):
+            yield node.value.lineno
+        is_list = name_of_call(node) == "join" and constant(node.func.value) != ""
+        if is_list and any(map(has_name, node.args)):
+            yield node.lineno
+
+
+def has_name(node):
+    """Has the expression a field with a name, outside the arguments of TAKES_NAMES?"""
+    if isinstance(node, ast.FormattedValue) and node.conversion == ord("r"):
+        return False
+    if name_of_call(node) in TAKES_NAMES or name_of_call(node) == "map" and getattr(node.args[0], "id", "") == "repr":
+        return False
+    key = getattr(node, "slice", None)
+    key = constant(key) or constant(getattr(key, "value", None))  # an ast.Index before Python 3.9
+    is_name = key in NAME_FIELDS or isinstance(node, ast.Attribute) and node.attr in NAME_FIELDS
+    return is_name or any(map(has_name, ast.iter_child_nodes(node)))
 
 
 def mixed_commands(nodes):
@@ -189,6 +223,10 @@ def test_a_command_to_copy_has_one_way_into_a_message():
     assert set(NEEDS_NO_QUOTES) <= {module.name for module in package() if module.quoted_by_hand}
 
 
+def test_a_name_of_the_pool_is_in_quotes_wherever_a_text_has_it():
+    assert of_all(prints_a_name_bare) == []
+
+
 # --- the rules notice what breaks them
 
 UDEV = "host.disk.udev"
@@ -210,6 +248,9 @@ UDEV = "host.disk.udev"
         (prints_a_riddle, "pool.vms.forget", "said = 'Run `relvmoiscsi pool restore --undo VM` first.'"),
         (prints_a_riddle, "pool.vms.forget", "said = f'Destroy {name} by hand (xe vm-destroy).'"),
         (prints_a_riddle, "pool.vms.forget", "said = 'Take the disk back (--done).'"),
+        (prints_a_name_bare, "pool.novelty", "said = f'{vm.name}: restored'"),
+        (prints_a_name_bare, "pool.novelty", "said = f'VM {str(record[\"name_label\"])} is running'"),
+        (prints_a_name_bare, "pool.novelty", "said = ', '.join(vm.name_label for vm in vms)"),
         (mixes_options_and_names, UDEV, "said = shell_command(f'rm {path}')"),
         (mixes_options_and_names, UDEV, "words = command_words(*words)"),
         (mixes_options_and_names, UDEV, "words = self.shell_command(own, *words)"),

@@ -157,6 +157,12 @@ def test_what_xml_does_not_have_is_a_question_mark_and_the_rest_is_read_back():
         assert read == safe.replace("\r", "\n")
 
 
+def test_a_text_of_json_has_no_character_that_xml_does_not_have():
+    found = untrusted.json_of('["a\\u0001b\\ufffe", "\\u00e9"]')
+
+    assert untrusted.texts_of(found) == ["a?b?", "\u00e9"] and untrusted.text_of(found[0]) == "a?b?"
+
+
 @pytest.mark.parametrize("tag", ["int", "i1", "i2", "i4", "i8", "biginteger"])
 def test_a_long_number_in_xmlrpc_is_refused_before_python_reads_it(tag):
     """Python 3.6 has no limit of its own, and later releases take 4300 digits."""

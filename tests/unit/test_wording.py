@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from relvmoiscsi.cli.on_lun import device_word
 from relvmoiscsi.errors import CommandFailed
-from relvmoiscsi.wording import quoted, shell_command, some_of
+from relvmoiscsi.wording import printable, quoted, shell_command, some_of
 
 HOSTILE = (
     "1x$(touch${IFS}pwned)",
     "a;b",
-    "`id`",
     "a b",
     "'",
     '"',
@@ -57,7 +56,7 @@ def as_bash_can(word):
 def test_any_names_are_one_line_of_printable_characters_and_the_same_names_and_no_options(names):
     said = shell_command("xe sr-list --all", *names)
     shown = list(map(as_bash_can, names))
-    assert said.isprintable()
+    assert said.isprintable() and "`" not in said
     if any(len(name) > 1 and name.startswith("-") for name in names):
         shown.insert(0, "--")
     assert words_of(said) == ["xe", "sr-list", "--all", *shown]
@@ -75,10 +74,19 @@ def test_any_value_of_an_option_is_its_value_and_no_other_option(value):
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("word", ["n\nl.img", "it's\t", "\\\x1b[2J", "\udcff.img", "\u202egpj.exe", "a=\n", "\ud800"])
+@pytest.mark.parametrize(
+    "word", ["n\nl.img", "it's\t", "\\\x1b[2J", "\udcff.img", "\u202egpj.exe", "a=\n", "\ud800", "`id`", "a\u3164"]
+)
 def test_a_word_that_is_not_printable_is_the_same_word_for_bash(word):
     word_or_bytes = word.encode("utf-8", "surrogatepass" if word == "\ud800" else "surrogateescape")
     assert [os.fsencode(each) for each in words_of(quoted("echo", word))] == [b"echo", word_or_bytes]
+
+
+def test_a_character_that_nobody_sees_is_printed_as_an_escape():
+    unseen = "\u034f\u115f\u2800\u3164\ufe0f\uffa0\U000e0100\u200b\u00ad\n\t"
+
+    assert [printable(char) for char in unseen] == [char.encode("unicode_escape").decode() for char in unseen]
+    assert printable("Ä é 語 e\u0301 \u05d0 🖥") == "Ä é 語 e\u0301 \u05d0 🖥" and printable("a\u3164b") == r"a\u3164b"
 
 
 @pytest.mark.parametrize("path", ["-dash", "--yes", "-", "-rf", "--"])

@@ -66,15 +66,15 @@ class DiscardCommand(PoolChange):
                 lost = f"These halted VMs lose their disks on the copy: {forget.named(halted)}. " if halted else ""
                 lost += "--with-vms destroys the VMs that `clone` has made. " if halted and not plan.made else ""
                 made = [vm for of_sr in plan.made.values() for vm in of_sr.values()]
-                vms = sorted(vm["name_label"] for vm in made if not vm["is_a_snapshot"])
-                snapshots = sorted(vm["name_label"] for vm in made if vm["is_a_snapshot"])
-                names = ", ".join(str(plan.pool.srs[ref]["name_label"]) for ref in plan.uses)
+                vms = sorted(repr(vm["name_label"]) for vm in made if not vm["is_a_snapshot"])
+                snapshots = sorted(repr(vm["name_label"]) for vm in made if vm["is_a_snapshot"])
+                names = ", ".join(repr(plan.pool.srs[ref]["name_label"]) for ref in plan.uses)
                 goes = f"{names}, and destroy {counted(len(vms), 'VM')} ({', '.join(vms)})" if vms else names
                 goes += f" with {counted(len(snapshots), 'snapshot')} ({', '.join(snapshots)})" if snapshots else ""
-                ask(self, printable(f"{lost}Discard {goes}?"))
+                ask(self, f"{lost}Discard {goes}?")
                 made_vms.verify_as_told(plan, made_vms.plan(calls, refs, with_vms))
 
-            said = {ref: '"{name_label}" ({uuid})'.format(**plan.pool.srs[ref]) for ref in refs}
+            said = {ref: "{name_label!r} ({uuid})".format(**plan.pool.srs[ref]) for ref in refs}
 
             def one(calls: Calls, ref: str) -> None:
                 with self.so_far.one(said[ref], "discard"):
@@ -130,15 +130,14 @@ def _discarded(
                 (snapshots if record["is_a_snapshot"] else vms).append(record["name_label"])
         others = [] if error else sorted(set(plan.losers(ref).values()))
         rows.append(_row(uuid, name, status, error, vms, snapshots, others, yes_needs if others else ()))
-        lines.append(f'"{name}" ({uuid}): {status}' + (f": {error}" if error else ""))
+        lines.append(f"SR {name!r} ({uuid}): {status}" + (f": {error}" if error else ""))
         if vms:
-            lines.append(("  destroyed: the VMs " if error else "  with the VMs ") + ", ".join(vms))
+            lines.append(("  destroyed: the VMs " if error else "  with the VMs ") + ", ".join(map(repr, vms)))
         if snapshots:
-            lines.append("  with their snapshots " + ", ".join(snapshots))
+            lines.append("  with their snapshots " + ", ".join(map(repr, snapshots)))
         if others:
-            lines.append(
-                f"  {_LOSE if word == _WOULD_DISCARD else 'halted VMs that had disks on the copy'}: {', '.join(others)}"
-            )
+            lose = _LOSE if word == _WOULD_DISCARD else "halted VMs that had disks on the copy"
+            lines.append(f"  {lose}: {', '.join(map(repr, others))}")
             if yes_needs:
                 lines.append(f"  with --yes alone, the run is refused: add {' or '.join(yes_needs)}")
         if status == "discarded":
@@ -155,7 +154,9 @@ def _discarded(
     rows += [_row(uuid, None, "not in the pool") for uuid in gone]
     lines += [f"{uuid}: not in the pool" for uuid in gone]
     text = "\n".join(map(printable, lines)) or "The pool has no copies."
-    alerts = [f"{plan.pool.srs[ref]['name_label']} ({plan.pool.srs[ref]['uuid']}): {failed[ref]}" for ref in failed]
+    alerts = [
+        f"SR {plan.pool.srs[ref]['name_label']!r} ({plan.pool.srs[ref]['uuid']}): {failed[ref]}" for ref in failed
+    ]
     ends_with = Partial.exit_status if failed else 0
     return Answer({"discard_results": rows}, text, ends_with, next_steps=steps, alerts=alerts)
 

@@ -174,7 +174,7 @@ def _changed_line(seen: Sequence[PoolLun]) -> List[str]:
 
 def _words(pool: Pool, lun: PoolLun) -> List[str]:
     """Return what a LUN is, then the details."""
-    quoted = f'"{lun.name}"' if lun.name else "an SR"
+    quoted = repr(lun.name) if lun.name else "an SR"
     maybe_original = "no live host has the SR attached on another LUN, so the LUN may be the original"
     texts: Dict[str, Tuple[str, ...]] = {
         luns.ORIGINAL: (f"original, {quoted}",),
@@ -188,8 +188,8 @@ def _words(pool: Pool, lun: PoolLun) -> List[str]:
     found = [*texts.get(lun.kind, (lun.kind, lun.problem) if lun.problem else (lun.kind,))]
     sr = pool.sr_by_uuid(lun.sr_uuid) if lun.kind == luns.ATTACHED else None
     away = [host.name for host in hosts.planned(pool, sr) if not host.is_plugged] if sr is not None else []
-    found += [f"not plugged on {', '.join(away)}"] if away else []
-    found += ["VMs {} ({})".format(", ".join(lun.vms), lun.vms_saved)] if lun.vms else []
+    found += [f"not plugged on {', '.join(map(repr, away))}"] if away else []
+    found += ["VMs {} ({})".format(", ".join(map(repr, lun.vms)), lun.vms_saved)] if lun.vms else []
     return found + (["holds a database of this pool"] if pool.ref in lun.metadata_of else [])
 
 
@@ -263,7 +263,7 @@ class AttachCommand(PoolChange):
         names = {str(sr["name_label"]) for sr in pool.srs.values()}
         for text in self.scsi_ids:
             if text in names and not any(lun.scsi_id == text for lun in seen):
-                said = f"{text} is the name of an SR, and no SCSIid. {_selects_clones(text)}"
+                said = f"{text!r} is the name of an SR, and no SCSIid. {_selects_clones(text)}"
                 raise UsageError(printable(said))
         if self.request.are_unplugged:
             seen = attach.as_clones(seen, self.scsi_ids, of)
@@ -276,7 +276,7 @@ class AttachCommand(PoolChange):
         planned = attach_plan.plan(calls, pool, chosen, self.request, seen)
         for row in planned:
             if row.sr and self.given.name is not None:
-                self.note(f'{row.lun.scsi_id}: the SR "{row.name}" keeps its name; --name is for new SRs.')
+                self.note(f"{row.lun.scsi_id}: the SR {row.name!r} keeps its name; --name is for new SRs.")
         return planned
 
     def _carry_out(self, calls: Calls, pool: Pool, planned: Sequence[LunPlan], todo: Sequence[str]) -> List[Attached]:
@@ -325,12 +325,12 @@ def _attached_answer(pool: Pool, results: Sequence[Attached], is_changed: bool) 
     lines, steps = [], []
     alerts: List[str] = []
     for result in results:
-        of = f' "{result.name}" ({result.sr_uuid}), {counted(len(result.vdis), "VDI")}' if result.name else ""
+        of = f" {result.name!r} ({result.sr_uuid}), {counted(len(result.vdis), 'VDI')}" if result.name else ""
         lines.append(printable(f"{result.scsi_id or 'a target'}: {result.status}{of}"))
         away = {name: state for name, state in result.hosts.items() if state != hosts.PLUGGED}
         for name, state in away.items():
             again = _AFTERWARDS.get(state, _CORRECTED)
-            line = "{}: {}; repeat the command {}".format(name, state.rstrip("."), again)
+            line = "host {!r}: {}; repeat the command {}".format(name, state.rstrip("."), again)
             lines.append(printable("  " + line))
             alerts.append(f"{result.scsi_id}: {line}")
         if result.error is not None:
@@ -372,13 +372,13 @@ class PoolMapCommand(PoolCommand):
             "sr_name_label": sr["name_label"],
             "vdi_pairs": [{**pair.facts(), "vm_names": vms.get(pair.old, [])} for pair in pairs],
         }
-        lines = ['{} "{}"'.format(sr["uuid"], sr["name_label"])]
+        lines = [f"{sr['uuid']} {sr['name_label']!r}"]
         for pair in pairs:
             notes = [
                 note for note, shown in (("snapshot", pair.is_a_snapshot), ("hidden", not pair.is_managed)) if shown
             ]
-            notes += ["VM " + ", ".join(vms[pair.old])] if vms.get(pair.old) else []
+            notes += ["VM " + ", ".join(map(repr, vms[pair.old]))] if vms.get(pair.old) else []
             before = pair.old or ("a VDI that is gone from the pool" if vdis.is_derived(pair.new) else "")
-            lines.append(f"  {pair.new}  {pair.name_label}" + (" [{}]".format("; ".join(notes)) if notes else ""))
+            lines.append(f"  {pair.new}  {pair.name_label!r}" + (" [{}]".format("; ".join(notes)) if notes else ""))
             lines.append(f"    was {before}" if before else "    is new")
         return Answer(facts, "\n".join(map(printable, lines)))

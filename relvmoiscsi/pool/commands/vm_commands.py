@@ -209,7 +209,7 @@ class CloneCommand(PoolChange):
     def _to_know(self, wanted: choice.CloneRequest) -> List[str]:
         """Return what a person must know before the run: the network of the copies, and what their guests share."""
         is_new = wanted.isolated == inventory.NULL
-        network = f'The network "{printable(self.given.isolated or "")}" '
+        network = f"The network {self.given.isolated or ''!r} "
         network += "is made: it has no physical interface." if is_new else "is there already."
         return [*([network] if wanted.isolated else []), *clone.TO_KNOW]
 
@@ -232,7 +232,7 @@ class CloneCommand(PoolChange):
         In a terminal, also print the remaining time, by the VMs of `todo` that were made since `begun`.
         """
         state = UNDER_WAY if not status else FAILED if status == clone.FAILED else DONE
-        line = printable(f"{source.name}: {status or 'begins'}")
+        line = printable(f"VM {source.name!r}: {status or 'begins'}")
         self.so_far.tell(_said(source), state, status if state == DONE else "clone", line)
         if not (self.json or self.quiet):
             made, failed = self.so_far.count(todo, DONE), self.so_far.count(todo, FAILED)
@@ -250,19 +250,19 @@ def _of_plan(rows: Sequence[Row]) -> List[Row]:
 
 
 def _said(source: VmSource) -> str:
-    return f"{source.name} ({source.uuid})"
+    return f"{source.name!r} ({source.uuid})"
 
 
 def _cloned(results: Sequence[Cloned], to_know: Sequence[str] = ()) -> Answer:
     lines: List[str] = []
     steps = []
     for each in results:
-        of = f' "{each.name}"' + (f" ({each.uuid})" if each.uuid else "") if each.error is None else ""
+        of = f" {each.name!r}" + (f" ({each.uuid})" if each.uuid else "") if each.error is None else ""
         verb = "becomes" if each.status == clone.WOULD else "became"
-        lines.append(f"{each.vm_name}: {each.status}{of}")
+        lines.append(f"VM {each.vm_name!r}: {each.status}{of}")
         lines += [f"  disk {disk.userdevice}: {disk.old} {verb} {disk.new}" for disk in each.disks]
-        lines += [f"  network {device}: {old} {verb} {new}" for device, (old, new) in sorted(each.networks.items())]
-        lines += [f'  with its snapshot "{name}"' for name in each.snapshots]
+        lines += [f"  network {device}: {old!r} {verb} {new!r}" for device, (old, new) in sorted(each.networks.items())]
+        lines += [f"  with its snapshot {name!r}" for name in each.snapshots]
         lines += [f"  {note}" for note in each.notes]
         if each.error is not None:
             lines.append(f"  {each.error}")
@@ -270,7 +270,7 @@ def _cloned(results: Sequence[Cloned], to_know: Sequence[str] = ()) -> Answer:
             steps.append(_start(each.uuid))
     facts = {"clone_results": [each.facts() for each in results]}
     status = exit_status([each.error for each in results])
-    alerts = [f"{each.vm_name}: {each.error}" for each in results if each.error is not None]
+    alerts = [f"VM {each.vm_name!r}: {each.error}" for each in results if each.error is not None]
     text = "\n".join([*map(printable, lines), *to_know])
     return Answer(facts, text, status, next_steps=steps, alerts=alerts)
 
@@ -319,13 +319,13 @@ class RestoreCommand(PoolChange):
                 return _all_restored(planned)
             if not self.yes:
                 say(plan.for_people())
-            halts = "{} is running. The run shuts the VM down and leaves the VM halted. "
-            first = "".join(halts.format(printable(row.name)) for row in planned if row.shuts_down)
-            ask(self, first + _QUESTIONS[self.end].format(", ".join(printable(row.name) for row in todo)))
+            halts = "is running. The run shuts the VM down and leaves the VM halted. "
+            first = "".join(f"VM {row.name!r} {halts}" for row in planned if row.shuts_down)
+            ask(self, first + _QUESTIONS[self.end].format(", ".join(repr(row.name) for row in todo)))
             shown: ContextManager[Any] = waiting("the pool")
             if self.end == "home":
                 shown = bar
-            with self.so_far.work([row.name for row in todo]), shown:
+            with self.so_far.work([repr(row.name) for row in todo]), shown:
                 results = self._of_each(calls, found, copy, vms, bar, dry_run=False)
             steps = _next_of(calls, results)
         return _all_restored(results, to_know if self.yes else (), steps)  # a plan has said it before the question
@@ -343,7 +343,7 @@ class RestoreCommand(PoolChange):
             try:
                 with ExitStack() as stack:
                     if not dry_run:
-                        stack.enter_context(self.so_far.one(name, self.end or "restore"))
+                        stack.enter_context(self.so_far.one(repr(name), self.end or "restore"))
                     if copy is not None:
                         swaps = restore.plan(found, copy, vm, self.devices, records.today())
                         result = restore.restore(calls, vm, swaps, self.given.shutdown, dry_run)
@@ -351,8 +351,8 @@ class RestoreCommand(PoolChange):
                         result = restore.undo(calls, vm, self.given.shutdown, dry_run)
                     elif self.end == "home":
 
-                        def tell(disk: str, of: str = printable(name)) -> None:
-                            say(f"{of}: disk {disk} is being moved")
+                        def tell(disk: str, of: str = name) -> None:
+                            say(f"VM {of!r}: disk {disk} is being moved")
 
                         result = move_home.home(calls, vm, tell, dry_run, bar)
                     else:
@@ -382,7 +382,7 @@ def _all_restored(results: Sequence[Restored], to_know: Sequence[str] = (), step
     texts = [each.text for each in answers]
     rows = [{**each.facts(), "problem": None if each.error is None else str(each.error)} for each in results]
     status = exit_status([each.error for each in results])
-    alerts = [f"{each.name}: {each.error}" for each in results if each.error is not None]
+    alerts = [f"VM {each.name!r}: {each.error}" for each in results if each.error is not None]
     return Answer({"restore_results": rows}, "\n".join([*texts, *to_know]), status, next_steps=steps, alerts=alerts)
 
 
@@ -397,7 +397,7 @@ _WOULD_BE = (restore.WOULD, restore.WOULD_UNDO, restore.WOULD_HOME, restore.WOUL
 
 
 def _restored(result: Restored, to_know: Sequence[str] = (), steps: Sequence[str] = ()) -> Answer:
-    lines = [f"{result.name}: {result.status}"]
+    lines = [f"VM {result.name!r}: {result.status}"]
     for disk in result.disks:
         old, new = disk.old, disk.new
         if result.status in (restore.UNDONE, restore.WOULD_UNDO):
@@ -474,8 +474,8 @@ class RescueCommand(PoolChange):
                 rows = rescue.take_back(calls, found, copy, vbds, dry_run=True)
                 if self.dry_run:
                     return _lent(copy, rows)
-                ask(self, printable(f"Take back {', '.join(_taken(found, vbd, row) for vbd, row in zip(vbds, rows))}?"))
-                said = [f"{row.name} ({row.vdi}), {row.vm_name}" for row in rows]
+                ask(self, f"Take back {', '.join(_taken(found, vbd, row) for vbd, row in zip(vbds, rows))}?")
+                said = [f"{row.name!r} ({row.vdi}), VM {row.vm_name!r}" for row in rows]
                 results: List[Lent] = []
                 with self.so_far.work(said):
                     for name, vbd in zip(said, vbds):
@@ -489,8 +489,8 @@ class RescueCommand(PoolChange):
             if self.dry_run:
                 return _lent(copy, [planned])
             if planned.status == rescue.WOULD:
-                ask(self, f"Lend {printable(planned.name)} to {printable(planned.vm_name)}, {_MODES[planned.mode]}?")
-            with self.work(planned.name, "lend"), waiting("the pool"):
+                ask(self, f"Lend {planned.name!r} to {planned.vm_name!r}, {_MODES[planned.mode]}?")
+            with self.work(repr(planned.name), "lend"), waiting("the pool"):
                 result = rescue.lend(calls, pool, found, copy, vdi, vm, rw)
         to = found.vms[vm]
         start = [_start(to["uuid"])] if to["power_state"] == "Halted" else []
@@ -503,7 +503,7 @@ _MODES = {"RO": "read-only", "RW": "with write access"}
 def _taken(found: Inventory, vbd: str, row: Lent) -> str:
     """Return which disk is taken back from which VM, and whether that VM runs, as part of a question."""
     is_running = found.vms[found.vbds[vbd]["VM"]]["power_state"] == "Running"
-    return f"{row.name} from {row.vm_name}" + (", which is running" if is_running else "")
+    return f"{row.name!r} from {row.vm_name!r}" + (", which is running" if is_running else "")
 
 
 def _lent(copy: Copy, results: Sequence[Lent], to_know: Sequence[str] = (), steps: Sequence[str] = ()) -> Answer:
@@ -511,13 +511,13 @@ def _lent(copy: Copy, results: Sequence[Lent], to_know: Sequence[str] = (), step
     for each in results:
         at = f", device {each.userdevice}" if each.userdevice else ""
         at = f", {_MODES[each.mode]}" if each.status == rescue.WOULD else at
-        lines.append(printable(f"{each.name} ({each.vdi}): {each.status}, {each.vm_name}{at}"))
+        lines.append(printable(f"disk {each.name!r} ({each.vdi}): {each.status}, VM {each.vm_name!r}{at}"))
         lines += [printable(f"  {each.error}")] if each.error is not None else []
         if each.status in (rescue.DONE, rescue.ALREADY):
             steps.append(shell_command("relvmoiscsi pool rescue --done", copy.uuid, each.vdi))
     status = exit_status([each.error for each in results])
     facts = {"rescue_results": [each.facts() for each in results]}
-    alerts = [f"{each.name} ({each.vdi}): {each.error}" for each in results if each.error is not None]
+    alerts = [f"disk {each.name!r} ({each.vdi}): {each.error}" for each in results if each.error is not None]
     return Answer(facts, "\n".join([*lines, *to_know]), status, next_steps=steps, alerts=alerts)
 
 
@@ -532,17 +532,17 @@ class SaveVmsCommand(PoolChange):
             found = inventory.read(calls)
             sr = records.find_sr(pool, self.given.sr)
             refs = save_vms.vms_on(pool, found, sr)
-            names = ", ".join(str(found.vms[ref]["name_label"]) for ref in refs)
+            names = ", ".join(repr(found.vms[ref]["name_label"]) for ref in refs)
             if self.dry_run:
                 would = [{"vm": found.vms[ref]["uuid"], "vm_name": found.vms[ref]["name_label"]} for ref in refs]
                 return Answer({"would_save": would}, printable(f"The records of these VMs would be saved: {names}"))
-            ask(self, printable(f"Save the records of {names}?"))
-            with self.work(str(pool.srs[sr]["name_label"]), "save the records"), waiting("the pool"):
+            ask(self, f"Save the records of {names}?")
+            with self.work(repr(pool.srs[sr]["name_label"]), "save the records"), waiting("the pool"):
                 when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
                 saved, vdi, failed = save_vms.save(calls, pool, found, sr, when)
         vms = [vm for vm in saved.vms if vm.uuid not in failed]
-        lines = [f"{vm.name_label}: saved" for vm in vms]
-        alerts = [f"{name}: failed: {error}" for name, error in failed.values()]
+        lines = [f"VM {vm.name_label!r}: saved" for vm in vms]
+        alerts = [f"VM {name!r}: failed: {error}" for name, error in failed.values()]
         lines += alerts
         lines.append(f"The VM records of {saved.when} are on the VDI {vdi}, without vTPM contents.")
         alerts.append(f"The fingerprint of the records is {saved.fingerprint}: note it for use in another pool.")

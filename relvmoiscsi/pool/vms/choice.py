@@ -247,7 +247,7 @@ def isolated_network(
     elif network["other_config"].get(_INTERNAL) == "true" or not network.get("managed", True):
         why = "is a network of the hosts themselves: it is not isolated"
     elif others:
-        names = sorted(str(found.vms[vm]["name_label"]) if vm in found.vms else vm for vm in others)
+        names = sorted(repr(found.vms[vm]["name_label"]) if vm in found.vms else vm for vm in others)
         why = f"has VMs that are not copies: {', '.join(names)}. It is not isolated"
     if why:
         raise Refused(f"The network {text!r} {why}. Give --isolated another name: the command makes the network.")
@@ -270,7 +270,7 @@ def verify_macs(found: Inventory, name: str, vifs: Records, own: str = "") -> No
             if is_same and vif["VM"] != own and not found.vms.get(vif["VM"], {}).get("is_a_snapshot"):
                 raise Refused(
                     f"--keep-mac: the MAC {new['MAC']} of {name!r} is on the network {network!r} already, where its "
-                    f"copy would be. Use --isolated NET, or --network {network}=NEW."
+                    "copy would be. Use --isolated NET, or --network OLD=NEW."
                 )
 
 
@@ -293,7 +293,7 @@ def verify_as_wanted(found: Inventory, source: VmSource, copy: str, wanted: Clon
         if vif["network"] != new.get(vif["device"], wanted.isolated or vif["network"])
     }
     if wrong:
-        words = ", ".join(sorted(str(found.networks[ref]["name_label"]) for ref in wrong))
+        words = ", ".join(sorted(repr(found.networks[ref]["name_label"]) for ref in wrong))
         raise Refused(
             f"The VM {vm['name_label']!r} ({vm['uuid']}) is a copy of this VM already, and is on the network {words}. "
             "The VM was not changed. Move its VIFs to the wanted network, or destroy the VM, then repeat the command."

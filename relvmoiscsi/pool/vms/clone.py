@@ -229,10 +229,10 @@ class _Clone:
             by_uuid = {str(vdi["uuid"]): ref for ref, vdi in found.vdis.items()}
             for disk in edited.disks:
                 users = found.users_of(by_uuid[disk.old]) if disk.old in by_uuid else []
-                owners = " and ".join(f'"{found.vms[ref]["name_label"]}"' for ref in users)
+                owners = " and ".join(repr(found.vms[ref]["name_label"]) for ref in users)
                 whose = f"is a disk of the VM {owners}" if owners else "is a disk of no VM"
                 on_owners.append(
-                    f"{disk.old} (disk {disk.userdevice} of {self.source.name} by the records) {whose} in this pool"
+                    f"{disk.old} (disk {disk.userdevice} of {self.source.name!r} by the records) {whose} in this pool"
                 )
         return Cloned(
             self.source.uuid, self.source.name, status, name, uuid, edited.disks, networks, edited.snapshots,
@@ -309,7 +309,7 @@ class _Clone:
             {str(sr["uuid"]) for sr in srs if sr["content_type"] == "iso" and sr["type"] != "udev"},
             lambda uuid: choice.network_of(self.found, wanted, uuid),
             self.name,
-            f"Copy of the VM {source.uuid} on the SR {copy.name}, by relvmoiscsi.",
+            f"Copy of the VM {source.uuid} on the SR {copy.name!r}, by relvmoiscsi.",
             {COPY_OF: source.uuid, ON_SR: copy.uuid, RUN: wanted.run},
             source.is_known,
             TAGS,

@@ -72,7 +72,7 @@ def _name_of(ref: str, vm: Record) -> str:
 
 def named(found: Mapping[str, str]) -> str:
     """Return the names for a sentence, without duplicates."""
-    return ", ".join(sorted(set(found.values())))
+    return ", ".join(map(repr, sorted(set(found.values()))))
 
 
 def read_uses(calls: Calls, srs: Sequence[str]) -> Dict[str, Uses]:

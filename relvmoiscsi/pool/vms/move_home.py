@@ -78,8 +78,8 @@ def _verify_movable(calls: Calls, record: Record, swap: Swap, device: vbds.VmDev
     snapshots = vbds.snapshots_of(calls, record)
     if snapshots:
         raise Refused(
-            f"The VM {name!r} has snapshots: {', '.join(snapshots)}. Nothing was moved: the pool would move the "
-            "disks of the snapshots too, partly to its default SR. Delete the snapshots first, or undo the "
+            f"The VM {name!r} has snapshots: {', '.join(map(repr, snapshots))}. Nothing was moved: the pool would "
+            "move the disks of the snapshots too, partly to its default SR. Delete the snapshots first, or undo the "
             "restore."
         )
     vdi = calls.call("VDI.get_record", device.vdi_ref)

@@ -168,7 +168,7 @@ def _keep_snapshots(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -
         there = {ref for ref, vdi in vdis.items() if edit.new_disk(vdi.text("uuid")) is not None}
         lacking = {vbd.text("VM") for vbd in ova.of("VBD") if _is_disk(vbd) and vbd.text("VDI") not in there}
         gone = {each: vm for each, vm in gone.items() if each in lacking}
-        notes += [f'its snapshot "{vm.text("name_label")}" is not on the copy' for vm in gone.values()]
+        notes += [f"its snapshot {vm.text('name_label')!r} is not on the copy" for vm in gone.values()]
     parents = {each: vm.text("parent") for each, vm in gone.items()}
     for vm in ova.of("VM"):
         if vm.text("parent") in gone:
@@ -218,7 +218,7 @@ def _move_disks(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> Li
         if new is None:
             if edit.omits_disks:
                 omitted.append(vbd)
-                notes.append(f'without its disk {device}, "{name}" ({old}), which is not on the copy')
+                notes.append(f"without its disk {device}, {name!r} ({old}), which is not on the copy")
                 continue
             raise Refused(f"The disk {device} of the VM, {name!r} ({old}), is not on this copy.")
         if home is None or _is_iso(home, edit):
@@ -266,9 +266,7 @@ def _move_vifs(ova: Ova, main: Thing, edit: RecordEdit) -> Tuple[Records, Dict[s
         uuid, name = (network.text("uuid"), network.text("name_label")) if network is not None else ("", "")
         ref = edit.network(uuid)
         if ref is None:
-            raise UsageError(
-                f"The network {name!r} ({uuid}) is not in the pool; use --network {name}=NEW, or --isolated."
-            )
+            raise UsageError(f"The network {name!r} ({uuid}) is not in the pool; use --network OLD=NEW, or --isolated.")
         other_config = _kept("VIF", vif.map("other_config"))
         vif.set("other_config", {**other_config, "maps_to": ref})
         vif.set("currently_attached", False)
@@ -312,7 +310,7 @@ def _make_inactive(ova: Ova, main: Thing, edit: RecordEdit) -> List[str]:
     }
     for name, keys in lost.items():
         gone = sorted(key for key in keys if _OURS not in key)
-        told[f"without these keys of {name}: {', '.join(gone)}"] = bool(gone)
+        told[f"without these keys of {name}: {', '.join(map(repr, gone))}"] = bool(gone)
     for vm in ova.of("VM"):
         vm.set("power_state", "Halted")
         for name in ("suspend_VDI", "resident_on", "appliance", "protection_policy", "scheduled_to_be_resident_on"):

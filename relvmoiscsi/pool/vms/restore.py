@@ -113,7 +113,7 @@ def plan(found: Inventory, copy: Copy, vm: str, chosen: Sequence[str], date: str
             raise Refused(f"The disk {device} of the VM, {name_before!r} ({old['uuid']}), is not on this copy. {only}")
         users = found.users_of(copy.by_uuid[new["uuid"]])
         if users:
-            names = ", ".join(sorted(str(found.vms[user]["name_label"]) for user in users))
+            names = ", ".join(sorted(repr(found.vms[user]["name_label"]) for user in users))
             uuids = sorted(str(found.vms[user]["uuid"]) for user in users)
             destroy = " and ".join(f"`{shell_command('xe vm-destroy', f'uuid={uuid}')}`" for uuid in uuids)
             raise Refused(
@@ -225,7 +225,7 @@ def _notes(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> List
     names = vbds.snapshots_of(calls, record)
     if names:
         notes.append(
-            f"It has snapshots ({', '.join(names)}): a revert to a snapshot silently undoes the restore and "
+            f"It has snapshots ({', '.join(map(repr, names))}): a revert to a snapshot silently undoes the restore and "
             "removes the journal. --home is refused until the snapshots are deleted."
         )
     for swap in swaps:

@@ -241,7 +241,7 @@ def read(calls: Calls, copy: Copy, trusted: str = "") -> Tuple[SavedVms, bool]:
             continue
         is_known = found.is_sealed_by(key)
         if not (is_known or trusted):
-            names = some_of([vm.name_label for vm in found.vms], _MOST_NAMES)
+            names = some_of([repr(vm.name_label) for vm in found.vms], _MOST_NAMES)
             said = f"{vdi['uuid']} of {found.when}, fingerprint {found.fingerprint}, with "
             unknown.append(printable(said + names))
         elif last is None or found.order > last[0].order:
@@ -286,7 +286,7 @@ def choose(
     """
     saved, is_known = records
     rows = {vm.uuid: {"uuid": vm.uuid, "name_label": vm.name_label} for vm in saved.vms}
-    listed = f"Saved are {some_of([vm.name_label for vm in saved.vms], _MOST_NAMES)}."
+    listed = f"Saved are {some_of([repr(vm.name_label) for vm in saved.vms], _MOST_NAMES)}."
     chosen = list(rows) if everything else [find(rows, name, "saved VM", listed) for name in names]
     here = {str(vm["uuid"]): ref for ref, vm in found.vms.items()}
     documents = saved.documents(list(dict.fromkeys(chosen)))

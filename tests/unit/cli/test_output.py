@@ -8,6 +8,8 @@ import re
 import threading
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kit import golden
 from kit.clock import Clock
@@ -35,6 +37,11 @@ UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
         ("later: xe vm-start uuid=some-long-uuid", ["later: xe vm-start uuid=some-long-uuid"]),
         ("uuid  64 MiB  8 MiB  vhd", ["uuid  64 MiB  8 MiB", "      vhd"]),
         ("a-word-without-a-blank-in-it", ["a-word-without-a-blank-in-it"]),
+        ("VM 'is  next: no' failed", ["VM 'is  next: no'", "  failed"]),
+        ("VM 'one two three four' failed", ["VM 'one two thre'", "  'e four' failed"]),
+        ("VM \"it's 'two' four\\\" five\" x", ["VM \"it's 'two' f\"", '  "our\\" five" x']),
+        ("the VM's disk of the pool's", ["the VM's disk of the", "  pool's"]),
+        ("a long problem is next: xe x", ["a long problem", "  is next: xe x"]),
     ],
 )
 def test_a_long_line_goes_on_below_where_its_sentence_begins(text, lines):
@@ -128,6 +135,15 @@ def test_a_width_that_nobody_can_read_is_no_bug(command, monkeypatch, image, col
     for words in (["show", image], ["resignature", image, "-n"], ["check", "--help"], ["--help"]):
         ran = command(*words)
         assert ran.status == 0 and ran.out
+
+
+@given(text=st.text(alphabet="ab  `'", max_size=60), columns=st.integers(-9, 40))
+def test_each_text_has_lines_on_each_terminal(text, columns):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", str(columns))
+        lines = wrapped(text, width(None))
+
+    assert lines.split() == text.split()
 
 
 def test_errors_are_wrapped_on_a_terminal_and_nowhere_else(command, monkeypatch, terminal):

@@ -123,7 +123,7 @@ def test_with_a_host_that_is_down(lab):
     assert [(what, on) for _, what, on in holds(lab, clone)] == [step for step in ALL if step != ("plug", "xs3")]
     assert holds(lab, clone) == [], "the host is still down: there is nothing to be done, and no scan either"
     rows, _, _, _ = planned(lab, clone, is_run=False)
-    down = "host xs3 is down: repeat the command when the host is up"
+    down = "host 'xs3' is down: repeat the command when the host is up"
     assert rows[0].text() == f"already attached on all hosts that are up; {down}"
 
     lab.pool.come_back(lab.pool.hosts[2])

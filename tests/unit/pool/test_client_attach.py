@@ -11,7 +11,7 @@ from kit.forged_record import forge_record
 from kit.lun_world import FABRIC, Session
 from kit.pool.errors import XenError
 from kit.pool_fakes import until
-from kit.pool_lab import IQN, TARGET, sr_disk
+from kit.pool_lab import IQN, TARGET, VOLUMES, sr_disk
 from kit.reader import identities
 from kit.sparse import SparseDisk
 from relvmoiscsi import engine
@@ -477,11 +477,11 @@ def fabric(lab, world):
     lab.original("Fabric", target=FABRIC)
     lab.pool.api.host_plugins.functions["relvmoiscsi"] = world.plugin
 
-    def attach_them(*scsi_ids):
+    def attach_them(*scsi_ids, are_clones=False):
         with connect(lab.where()) as calls:
             pool = records.read(calls)
             found = luns.find_on_master(calls, pool)
-            chosen = attach.choose(found, scsi_ids, [], not scsi_ids)
+            chosen = attach.choose(found, scsi_ids, [], not scsi_ids, are_clones)
             attach.verify_none_left(found, chosen)
             return attach.attach(calls, pool, chosen, attach.AttachRequest(date="2026-11-22", run="a run", jobs=2))
 
@@ -510,6 +510,14 @@ def test_a_host_to_which_it_is_not_mapped_yet_is_told_and_finished_later(lab, wo
     world.unmapped.clear()
     (again,) = fabric(clone)
     assert again.status == DONE and again.hosts == PLUGGED
+
+
+def test_an_sr_whose_name_no_call_to_the_pool_can_carry_gets_another_name(lab, world, fabric):
+    """A LUN of another pool. The answer of the plugin is JSON, whose escapes have each character."""
+    built = build_sr(VOLUMES, seed="other", sr_label="a\x01\x1bb")
+    (done,) = fabric(world.add(FABRIC, "", built.disk), are_clones=True)
+    assert done.status == DONE, done
+    assert lab.sr(done.sr_uuid)[1]["name_label"] == "a??b 2026-11-22"
 
 
 # --- a record that each writer of the raw LUN can write

@@ -70,7 +70,8 @@ def test_what_would_be_done_is_told_and_not_done(lab, clone, pool_command):
     printed = "naa." + clone[1:].upper()
     ran = pool_command("attach", printed, "--dry-run", "--name", "{sr} copy")
     assert ran.status == 0 and (lab.summary(), lab.world.sr_uuid(clone)) == (before, uuid)
-    steps = 'resignature; introduce as "Production copy"; create PBD on xs1, xs2; plug on xs1, xs2; scan; label VDIs'
+    hosts = "'xs1', 'xs2'"
+    steps = f"resignature; introduce as 'Production copy'; create PBD on {hosts}; plug on {hosts}; scan; label VDIs"
     assert ran.out.splitlines()[:-1] == ["Planned steps:", f"{clone}: {steps}; changed 2026-11-21 00:11 UTC"]
     (row,) = pool_command("attach", clone, "--dry-run", "--json").json["would_attach"]
     assert (row["scsi_id"], row["hosts_down"], row["problem"]) == (clone, [], None)
@@ -98,14 +99,14 @@ def test_a_clone_of_an_sr_that_no_host_has_attached_is_attached_with_the_word(la
     (row,) = [row for row in pool_command("luns", "--json").json["pool_luns"] if row["scsi_id"] == clone]
     assert (row["lun_kind"], row["copy_of"], row["is_known_copy"]) == ("unconnected", uuid, False)
     why = "no live host has the SR attached on another LUN, so the LUN may be the original"
-    assert f'  "Production", unconnected\n    {why}; changed 20' in pool_command("luns").out
+    assert f"  'Production', unconnected\n    {why}; changed 20" in pool_command("luns").out
 
     ran = pool_command("attach", "--clones-of", "Production", "--yes")
     assert ran.status == 4 and "add --unplugged" in ran.err and lab.world.sr_uuid(clone) == uuid
     testing = lab.clone("Testing")
     ran = pool_command("attach", "--all", "--yes", "--unplugged")
     assert (
-        f'{clone} is skipped: "Production", unconnected; {why}. If it is a clone, give its SCSIid and --unplugged.'
+        f"{clone} is skipped: 'Production', unconnected; {why}. If it is a clone, give its SCSIid and --unplugged."
         in ran.err
     )
     assert ran.status == 0 and testing in ran.out and lab.world.sr_uuid(clone) == uuid
@@ -125,7 +126,7 @@ def test_a_host_that_fails_for_another_reason_is_not_said_to_be_down(lab, clone,
     lab.pool.api._methods["PBD.plug"] = refused
     ran = pool_command("attach", clone, "--yes")
     assert ran.status == 9
-    assert "  xs2: PBD.plug: ISCSI login failed; repeat the command after you correct the cause" in ran.out
+    assert "  host 'xs2': PBD.plug: ISCSI login failed; repeat the command after you correct the cause" in ran.out
 
 
 def test_one_of_several_that_fails_is_9_and_a_single_one_its_own_status(lab, world, clone, pool_command):
@@ -194,7 +195,7 @@ def test_the_log_has_the_night(lab, world, clone, pool_command, tmp_path, monkey
     told = [line.split("] ", 1)[1] for line in lines]
     assert told[0] == f"begins: relvmoiscsi pool attach {clone} --yes --name 'a copy' --log {log}"
     assert f"{clone} resignature started" in told and f"{clone} attach finished" in told, "the words of the screen"
-    assert any(line.startswith(f'{clone}: attached "a copy"') for line in told)
+    assert any(line.startswith(f"{clone}: attached 'a copy'") for line in told)
     assert told[-1] == "ends with exit status 3" and "There is no SR" in told[-2]
     for path, said in ((tmp_path / "no" / "log", "cannot be opened"), (tmp_path, "cannot be opened")):
         before = len(lab.pool.api.calls)
@@ -262,7 +263,7 @@ def test_a_host_that_is_down_is_named_and_the_copy_is_of_use_meanwhile(lab, clon
         "  the other hosts can use the copy now",
         "next: relvmoiscsi pool clone --all --isolated night 'a copy'",
     ]
-    assert 'attached, "a copy"\n    not plugged on xs2' in pool_command("luns").out
+    assert "attached, 'a copy'\n    not plugged on 'xs2'" in pool_command("luns").out
 
 
 def test_an_address_without_a_target_is_told_with_a_remedy(lab, pool_command):
@@ -277,7 +278,7 @@ def test_copies_of_three_days_are_told_apart_by_the_last_change_of_their_sr(lab,
     replace_in_text(world.lun(other).disk, b"creation_time = 1795219866\t", b"creation_time = 1795133466\t")
     shown = pool_command("luns").out
     assert all(
-        f'{lun}  63.5 MiB  clone of "Production"\n    {told}\n' in shown for lun, told in ((other, then), (clone, now))
+        f"{lun}  63.5 MiB  clone of 'Production'\n    {told}\n" in shown for lun, told in ((other, then), (clone, now))
     )
     assert max(map(len, shown.splitlines())) <= 80, "also where no terminal is"
     assert "`changed` is the last change of the SR by LVM, not the time of a snapshot." in pool_command("luns").out
@@ -285,21 +286,21 @@ def test_copies_of_three_days_are_told_apart_by_the_last_change_of_their_sr(lab,
     assert planned[-1] == "`changed` is the last change of the SR by LVM, not the time of a snapshot."
     plans = {line.split(":")[0]: line for line in planned[1:-1]}
     assert plans[other].endswith(f"; {then}") and plans[clone].endswith(f"; {now}")
-    assert f'introduce as "Production {then}"' in plans[other] and f'introduce as "Production {now}"' in plans[clone]
+    assert f"introduce as 'Production {then}'" in plans[other] and f"introduce as 'Production {now}'" in plans[clone]
     rows = pool_command("attach", other, clone, "-n", "--json").json["would_attach"]
     assert [row["changed_at"] for row in rows] == ["2026-11-20T00:11:06Z", "2026-11-21T00:11:06Z"]
     named = pool_command("attach", other, clone, "-n", "--name", "copy of {sr}").out
-    assert f'"copy of Production ({then})"' in named
+    assert f"'copy of Production ({then})'" in named
     assert {lun["scsi_id"]: lun["changed_at"] for lun in pool_command("luns", "--json").json["pool_luns"]}[other] == (
         "2026-11-20T00:11:06Z"
     )
     ran = pool_command("attach", "--all", "--yes", "--name", "copy").out
-    assert f'"copy ({then})"' in " ".join(ran.split()) and f'"copy ({now})"' in " ".join(ran.split())
+    assert f"'copy ({then})'" in " ".join(ran.split()) and f"'copy ({now})'" in " ".join(ran.split())
 
 
 def test_an_sr_that_is_there_keeps_its_name_and_that_is_said(clone, copy, pool_command):
     ran = pool_command("attach", clone, "--yes", "--name", "two")
-    assert ran.status == 0 and f'{clone}: the SR "a copy" keeps its name; --name is for new SRs.' in ran.err
+    assert ran.status == 0 and f"{clone}: the SR 'a copy' keeps its name; --name is for new SRs." in ran.err
 
 
 def test_a_copy_that_is_gone_is_done(lab, pool_command):
@@ -327,7 +328,7 @@ def test_the_map_has_names_vms_and_what_is_new(lab, copy, pool_command):
     rows = {row["old_vdi"]: row for row in pool_command("map", copy, "--json").json["vdi_pairs"]}
     assert rows[record["uuid"]]["vm_names"] == ["web"] and rows[record["uuid"]]["vdi_name"] == "root disk"
     told = pool_command("map", copy).out
-    assert f"\n  {new}  made today\n    is new\n" in told and max(map(len, told.splitlines())) <= 80
+    assert f"\n  {new}  'made today'\n    is new\n" in told and max(map(len, told.splitlines())) <= 80
     assert pool_command("map", "Production").status == 4
 
 
@@ -370,7 +371,7 @@ def test_somebody_is_asked_and_the_question_counts_what_there_is_to_do(lab, clon
     assert ran.status == 0 and not ran.err and ran.out.count(": already attached ") == 2, "nobody is asked for nothing"
     type_in("y\n")
     ran = pool_command("discard", "--all")
-    assert ran.status == 0 and "Discard Production" in ran.err
+    assert ran.status == 0 and "Discard 'Production" in ran.err
 
 
 @pytest.mark.parametrize("words", [["attach", "--all"], ["discard", "--all"]])

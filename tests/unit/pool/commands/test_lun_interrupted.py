@@ -148,7 +148,7 @@ def test_discard_that_is_interrupted_says_how_far_each_copy_is(lab, pool_command
     interrupts(lab.pool, ("SR.forget", 2))
     ran = pool_command("discard", "--all", "--yes", "--json")
     assert ran.status == 130 and len(lab.pool.db.refs("SR")) == len(before) - 1
-    found = {name.split('"')[1]: state for name, (state, _) in states(ran).items()}
+    found = {name.split("'")[1]: state for name, (state, _) in states(ran).items()}
     assert found == {"Production copy": "done", "Testing copy": UNDER_WAY}
     assert pool_command("discard", "--all", "--yes").status == 0 and len(lab.pool.db.refs("SR")) == len(before) - 2
 

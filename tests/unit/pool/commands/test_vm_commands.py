@@ -14,6 +14,7 @@ from kit.lun_world import World
 from kit.pool.errors import XenError
 from kit.pool_lab import Image, Lab
 from relvmoiscsi import wording
+from relvmoiscsi.cli.output import wrapped
 from relvmoiscsi.pool.commands import vm_commands
 from relvmoiscsi.pool.vms import choice, clone, restore
 
@@ -160,7 +161,7 @@ def test_what_cannot_be_cloned_so_is_refused(office, refused, status, words, say
 @pytest.mark.parametrize("words", [["--isolated", "lab", "copy", "web"], ["copy", "--isolated", "lab", "--", "web"]])
 def test_options_stand_anywhere_between_the_words(office, pool_command, words):
     ran = pool_command("clone", "--yes", *words)
-    assert ran.status == 0 and len(made(office)) == 1 and "became lab" in ran.out
+    assert ran.status == 0 and len(made(office)) == 1 and "became 'lab'" in ran.out
 
 
 # --- clone
@@ -240,9 +241,9 @@ def test_nobody_is_asked_for_nothing_and_the_question_counts_what_is_made(office
     one_cannot_be(office, pool_command)
     type_in("no\n")
     ran = refused(4, "Clone 1 VM? [y/N]", "clone", "copy", "web", "--isolated", "lab")
-    assert "web: would be cloned" in ran.err and "  network 0: office becomes lab" in ran.err
+    assert "VM 'web': would be cloned" in ran.err and "  network 0: 'office' becomes 'lab'" in ran.err
     told = " ".join(ran.err[: ran.err.index("[y/N]")].split())
-    assert 'The network "lab" is made: ' in told and all(sentence in told for sentence in clone.TO_KNOW)
+    assert "The network 'lab' is made: " in told and all(sentence in told for sentence in clone.TO_KNOW)
     refused(2, "use --yes", "clone", "copy", "web", "--json")
     warned = "warning: copies are on the networks of their originals, 'office'"
     ran = pool_command("clone", "copy", "web", "--same-networks", "--yes", "-q")
@@ -252,14 +253,14 @@ def test_nobody_is_asked_for_nothing_and_the_question_counts_what_is_made(office
     before = ran.err[: ran.err.index("[y/N]")]
     assert warned in " ".join(before.split()), "before the question"
     assert "hostname" in before and "hostname" not in ran.out and "The network" not in before
-    assert ran.status == 9 and "Clone 1 VM? [y/N]" in ran.err and "relvmoiscsi: db: cloned" in ran.err
+    assert ran.status == 9 and "Clone 1 VM? [y/N]" in ran.err and "relvmoiscsi: VM 'db': cloned" in ran.err
     type_in("")
     ran = refused(0, ": already there", "clone", "copy", "web", "db", "--same-networks")
     assert "[y/N]" not in ran.err and ran.out.count(": already there") == 2
-    ran = refused(4, "is on the network office", "clone", "copy", "web", "db", "--isolated", "lab")
+    ran = refused(4, "is on the network 'office'", "clone", "copy", "web", "db", "--isolated", "lab")
     assert "[y/N]" not in ran.err and not office.pool.db.refs("network", name_label="lab")
     ran = refused(4, "has disks that are not on the copy", "clone", "copy", "mixed", "--yes")
-    assert "mixed: failed" in ran.out and "hostname" not in ran.out
+    assert "'mixed': failed" in ran.out and "hostname" not in ran.out
 
 
 @pytest.mark.parametrize(
@@ -289,7 +290,7 @@ def test_no_copy_is_on_the_network_of_its_original_unless_somebody_says_so(
     warned = "warning: copies are on the networks of their originals, 'office'" in ran.err.partition("begins")[0]
     assert "warning" not in ran.out, "the warning stands before the first change"
     assert ran.status == 0 and warned == (words[-1] in ("--same-networks", "office=office"))
-    assert ("network 0: office becomes " in ran.out) == (way == "--dry-run")
+    assert ("network 0: 'office' becomes " in ran.out) == (way == "--dry-run")
 
 
 @pytest.mark.parametrize(
@@ -300,8 +301,10 @@ def test_a_copy_that_is_on_another_network_than_the_words_say_is_refused_without
 ):
     office.network("yard")
     assert pool_command("clone", "copy", "web", "--isolated", "night", "--yes").status == 0
-    assert pool_command("clone", "copy", "web", "--isolated", "night", "--yes").out.startswith("web: already there")
-    ran = refused(4, "is on the network night", "clone", "copy", "web", *words, "--yes")
+    assert pool_command("clone", "copy", "web", "--isolated", "night", "--yes").out.startswith(
+        "VM 'web': already there"
+    )
+    ran = refused(4, "is on the network 'night'", "clone", "copy", "web", *words, "--yes")
     assert "warning" not in ran.out
 
 
@@ -312,7 +315,7 @@ def test_a_vm_with_a_disk_elsewhere_is_cloned_with_the_disks_that_are_on_the_cop
     ran = pool_command("clone", "copy", "mixed", "--omit-disks", "--yes")
     (clone,) = made(office)
     elsewhere = office.pool.db.get("VDI", office.vdi("Testing", "data")[0], "uuid")
-    assert ran.status == 0 and f'without its disk 1, "data" ({elsewhere}), which is not on the copy' in ran.out
+    assert ran.status == 0 and f"without its disk 1, 'data' ({elsewhere}), which is not on the copy" in ran.out
     assert list(office.disks_of(clone)) == ["0"]
     office.vm("stranger", office.vdi("Testing", "data")[0])
     ran = refused(4, "has disks that are not on the copy", "clone", "copy", "stranger", "--omit-disks", "--yes")
@@ -343,14 +346,16 @@ def test_with_its_vms_the_question_and_the_answer_name_them(office, pool_command
     type_in("yes\n")
     ran = pool_command("discard", "copy", "--with-vms")
 
-    assert ran.status == 0 and "and destroy 2 VMs (db " in ran.err and "with 1 snapshot (before the upgrade)" in ran.err
-    assert "  with their snapshots before the upgrade" in ran.out and made(office) == []
+    assert (
+        ran.status == 0 and "and destroy 2 VMs ('db " in ran.err and "with 1 snapshot ('before the upgrade')" in ran.err
+    )
+    assert "  with their snapshots 'before the upgrade'" in ran.out and made(office) == []
     assert not office.pool.db.refs("SR", name_label="copy") and snap not in office.pool.db.refs("VM")
 
 
 def test_who_would_stay_without_disks_is_told_before_and_one_of_two_words_is_said(office, pool_command, refused):
     pool_command("clone", "copy", "db", "--name", "{vm} too", "--same-networks", "--yes")
-    told = "on the copy: db too\n  with --yes alone, the run is refused: add --with-vms or --leave-vms"
+    told = "on the copy: 'db too'\n  with --yes alone, the run is refused: add --with-vms or --leave-vms"
     refused(0, told, "discard", "copy", "--dry-run")  # the run asks, and ends so after a yes
     refused(4, told, "discard", "copy", "--dry-run", "--yes")
     assert told.split("\n")[1] in refused(4, "", "discard", "copy", "--dry-run", "--yes", "-q").err
@@ -359,12 +364,12 @@ def test_who_would_stay_without_disks_is_told_before_and_one_of_two_words_is_sai
     assert row["vms_left_without_disks"] == ["db too"] and row["yes_needs"] == ["--with-vms", "--leave-vms"]
     (row,) = pool_command("discard", "copy", "--dry-run", "--json", "--leave-vms").json["discard_results"]
     assert row["yes_needs"] == []
-    ran = refused(4, "would lose their disks: db too. Nothing was changed.", "discard", "copy", "--yes")
+    ran = refused(4, "would lose their disks: 'db too'. Nothing was changed.", "discard", "copy", "--yes")
     assert "--with-vms" in ran.err and "--leave-vms" in ran.err
 
     uuid = office.pool.db.get("VM", office.pool.db.refs("VM", name_label="db too")[0], "uuid")
     ran = pool_command("discard", "copy", "--yes", "--leave-vms")
-    assert ran.status == 0 and "halted VMs that had disks on the copy: db too" in ran.out
+    assert ran.status == 0 and "halted VMs that had disks on the copy: 'db too'" in ran.out
     steps = ran.out.partition("next: ")[2].splitlines()
     assert steps[0] == f"remove the LUN {office.copy.scsi_id} on the array"
     assert steps[1:] == [f"      give the VM 'db too' other disks, or destroy it: `xe vm-destroy uuid={uuid}`"]
@@ -385,10 +390,10 @@ def test_of_several_copies_none_goes_while_a_vm_would_stay_without_disks(office,
     pool_command("clone", "copy", "web", "--name", "experiment", "--same-networks", "--yes")
     office.attach(office.clone("Production"))
     office.vm("experiment", office.on_copy("data"))
-    refused(4, "would lose their disks: experiment", "discard", "--all", "--yes", *words)
+    refused(4, "would lose their disks: 'experiment'", "discard", "--all", "--yes", *words)
     type_in("n\n")
     ran = refused(4, "These halted VMs lose their disks on the copy: ", "discard", "copy", *words)
-    assert "Discard copy" in ran.err and ("experiment. --with-vms destroys" in ran.err) == (not words)
+    assert "Discard 'copy'" in ran.err and ("'experiment'. --with-vms destroys" in ran.err) == (not words)
     assert pool_command("discard", "--all", "--yes", "--leave-vms", *words).status == 0
 
 
@@ -402,7 +407,7 @@ def test_a_disk_that_is_lent_keeps_it_and_the_message_has_the_command_that_gives
     mode = ["--rw"] if state == "Running" else []  # a running HVM VM takes no read-only disk
     assert pool_command("rescue", "copy", "data", "--vm", "helper", "--yes", *mode).status == 0
     before = office.pool.db.records("PBD")
-    says = "Disks of the SR 'copy' are lent to VMs: helper. Nothing was changed."
+    says = "Disks of the SR 'copy' are lent to VMs: 'helper'. Nothing was changed."
     ran = refused(4, says, "discard", "copy", *words)
     assert office.pool.db.records("PBD") == before
 
@@ -415,7 +420,7 @@ def test_what_is_gone_is_told_where_the_sr_stays(office, pool_command):
     pool_command("clone", "copy", "web", "--name", "gone", "--same-networks", "--yes")
     office.pool.api.before = lambda method, _: method == "Async.PBD.unplug" and fail()
     ran = pool_command("discard", "copy", "--with-vms", "--yes")
-    assert ran.status == 9 and "  destroyed: the VMs gone" in ran.out and made(office) == []
+    assert ran.status == 9 and "  destroyed: the VMs 'gone'" in ran.out and made(office) == []
     assert re.search(r": failed: .*The VDI is not available", ran.out)
 
 
@@ -443,8 +448,10 @@ def test_a_vm_that_is_shut_down_for_it_is_told_of_before_and_after(office, pool_
     refused(0, ahead, *words, "--shutdown", "--dry-run")
     assert pool_command(*words, "--shutdown", "--dry-run", "--json").json["shuts_down"] is True
     type_in("n\n")
-    says = "web is running. The run shuts the VM down and leaves the VM halted. "
-    refused(4, says + ("Undo the restore of" if "--undo" in words else "Restore") + " web? [y/N]", *words, "--shutdown")
+    says = "VM 'web' is running. The run shuts the VM down and leaves the VM halted. "
+    refused(
+        4, says + ("Undo the restore of" if "--undo" in words else "Restore") + " 'web'? [y/N]", *words, "--shutdown"
+    )
 
     assert pool_command(*words, "--shutdown", "--yes").status == 0
     assert office.pool.db.get("VM", office.web, "power_state") == "Halted"
@@ -460,12 +467,12 @@ def test_the_restore_of_several_vms_is_undone_and_one_that_was_not_restored_stop
     pool_command("restore", "copy", "web", "db", "--yes")
     halted.helper(state="Halted")
     words = ("restore", "--undo", "web", "helper", "db")
-    dry = refused(9, "web: would be undone", *words, "--dry-run")
-    assert "db: would be undone" in dry.out and "helper: would fail" in dry.out
+    dry = refused(9, "VM 'web': would be undone", *words, "--dry-run")
+    assert "VM 'db': would be undone" in dry.out and "VM 'helper': would fail" in dry.out
     type_in("y\n")
     ran = pool_command(*words, *(["--yes"] if way == "--yes" else []))
-    assert ran.status == 9 and all(word in ran.out for word in ("web: undone", "db: undone", "helper: failed"))
-    assert way == "--yes" or "Undo the restore of web, db? [y/N]" in ran.err
+    assert ran.status == 9 and all(word in ran.out for word in ("'web': undone", "'db': undone", "'helper': failed"))
+    assert way == "--yes" or "Undo the restore of 'web', 'db'? [y/N]" in ran.err
     steps = ran.out[ran.out.index("next: ") + len("next: ") :].split("\n")
     uuids = [halted.pool.db.get("VM", vm, "uuid") for vm in (halted.web, halted.db_vm)]
     starts = [f"xe vm-start uuid={uuid}" for uuid in uuids]
@@ -479,19 +486,19 @@ def test_of_several_vms_one_that_cannot_be_restored_stops_no_other(halted, pool_
     one_cannot_be(halted, pool_command)
     words = ("restore", "copy", "web", "db", "mixed")
     refused(2, "--disk names disks of one VM", *words, "--disk", "0", "--yes")
-    dry = refused(9, "web: would be restored", *words, "--dry-run")
-    assert "db: would be restored" in dry.out and "mixed: would fail" in dry.out
+    dry = refused(9, "VM 'web': would be restored", *words, "--dry-run")
+    assert "VM 'db': would be restored" in dry.out and "VM 'mixed': would fail" in dry.out
     quiet = pool_command(*words, "--dry-run", "-q")
-    assert quiet.out == "" and quiet.err.startswith("relvmoiscsi: mixed: The disk ")
+    assert quiet.out == "" and quiet.err.startswith("relvmoiscsi: VM 'mixed': The disk ")
     refused(3, "has no disk 7", "restore", "copy", "web", "--disk", "7", "--yes")
     none = ("restore", "copy", "mixed", "helper")
     halted.helper(state="Halted")
     for how in ("--dry-run", "--yes"):
-        refused(4, "helper: ", *none, how)
+        refused(4, "VM 'helper': ", *none, how)
     type_in("y\n")
     ran = pool_command(*words, *(["--yes"] if way == "--yes" else []))
-    assert ran.status == 9 and all(word in ran.out for word in ("web: restored", "db: restored", "mixed: failed"))
-    assert way == "--yes" or "Restore web, db? [y/N]" in ran.err
+    assert ran.status == 9 and all(word in ran.out for word in ("'web': restored", "'db': restored", "'mixed': failed"))
+    assert way == "--yes" or "Restore 'web', 'db'? [y/N]" in ran.err
     for sentence in restore.TO_KNOW:
         assert sentence in " ".join(dry.out.split()), "the plan says what is known before"
         said = " ".join(ran.out.split()), " ".join(ran.err.split())
@@ -522,10 +529,10 @@ def test_kept_as_it_is(restored, pool_command, refused, type_in, is_home):
     if is_home:
         restored.move_home()
         refused(4, f"run `relvmoiscsi pool restore --keep {uuid}`", "restore", "--home", "web", "--yes")
-    ran = refused(0, "web: would be kept as it is\n  disk 0: ", "restore", "--keep", "web", "--dry-run")
+    ran = refused(0, "VM 'web': would be kept as it is\n  disk 0: ", "restore", "--keep", "web", "--dry-run")
     assert "\n  on no VM: " in ran.out
     type_in("n\n")
-    says = "Leave the disks of web as they are and remove the journal? [y/N]"
+    says = "Leave the disks of 'web' as they are and remove the journal? [y/N]"
     assert "  disk 0: " in refused(4, says, "restore", "--keep", "web").err
 
     ran = pool_command("restore", "--keep", "web", "--yes")
@@ -539,7 +546,7 @@ def test_the_next_step_is_no_discard_while_another_vm_needs_the_copy(halted, poo
     """Each step is typed as it is printed, to the end."""
     assert pool_command("restore", "copy", "web", "db", "--yes").status == 0
     steps = pool_command("restore", "--home", "web", "--yes").out.partition("next: ")[2]
-    assert steps.startswith("the copy is still needed. VMs were restored from the SR 'copy': db. ")
+    assert steps.startswith("the copy is still needed. VMs were restored from the SR 'copy': 'db'. ")
     (undo,) = re.findall("`relvmoiscsi pool (restore --undo [^`]*)`", steps)
     ran = pool_command(*undo.split(), "--yes")
     (discard,) = re.findall("      relvmoiscsi pool (discard .*)", ran.out)
@@ -551,7 +558,30 @@ def test_a_disk_is_taken_back_from_a_copy_that_a_restored_vm_needs(restored, poo
     ran = pool_command("rescue", "copy", "data", "--vm", "helper", "--yes")
     assert f"next: xe vm-start uuid={helper}\n      relvmoiscsi pool rescue --done " in ran.out
     ran = pool_command("rescue", "copy", "--done", "--yes")
-    assert "next: the copy is still needed. VMs were restored from the SR 'copy': web. " in ran.out
+    assert "next: the copy is still needed. VMs were restored from the SR 'copy': 'web'. " in ran.out
+
+
+XE = "xe vdi-destroy uuid=x"
+ADVICE = (f"no longer needed: `{XE}`", f"later: {XE}", f"next: {XE}")
+
+
+@pytest.mark.parametrize("name", [*("  " + text for text in ADVICE), "\u3164" + ADVICE[2], "a" * 56 + "  " + ADVICE[2]])
+def test_no_line_begins_with_a_name(halted, pool_command, name):
+    db, disk = halted.pool.db, halted.on_copy("data")
+    uuid, vdi = db.get("VM", halted.web, "uuid"), db.get("VDI", disk, "uuid")
+    db.set("VM", halted.web, "name_label", name)
+    db.set("VDI", disk, "name_label", name)
+    shown = []
+    for words in (
+        ["restore", "--undo", uuid, "--yes"], ["clone", "copy", uuid, "--same-networks", "--yes"],
+        ["discard", "copy", "--with-vms", "--dry-run"], ["rescue", "copy", vdi, "--vm", uuid, "--yes"],
+        ["discard", "copy", "--yes"], ["rescue", "copy", "--done", "--yes"], ["map", "copy"],
+        ["save-vms", "Production", "--yes"], ["discard", "copy", "--with-vms", "--yes"],
+    ):  # fmt: skip
+        ran = pool_command(*words)
+        shown += wrapped(ran.out + ran.err, 80).splitlines()
+    assert len([line for line in shown if re.search(": `?xe vd", line)]) >= 9
+    assert [line for line in shown if line.lstrip(" \u3164").startswith(ADVICE)] == []
 
 
 # --- rescue, before anybody says yes
@@ -560,14 +590,14 @@ def test_a_disk_is_taken_back_from_a_copy_that_a_restored_vm_needs(restored, poo
 def test_whoever_lends_or_takes_back_a_disk_is_told_which_disk_how_and_of_which_vm(office, pool_command, type_in):
     office.helper()
     lend = ["rescue", "copy", "data", "--vm", "helper"]
-    assert "would be lent, helper, read-only" in pool_command(*lend, "--dry-run").out
-    assert "would be lent, helper, with write access" in pool_command(*lend, "--rw", "--dry-run").out
+    assert "would be lent, VM 'helper', read-only" in pool_command(*lend, "--dry-run").out
+    assert "would be lent, VM 'helper', with write access" in pool_command(*lend, "--rw", "--dry-run").out
     type_in("n\n")
-    assert "Lend data to helper, read-only? [y/N]" in pool_command(*lend).err
+    assert "Lend 'data' to 'helper', read-only? [y/N]" in pool_command(*lend).err
     assert pool_command(*lend, "--yes").status == 0
     type_in("n\n")
     ran = pool_command("rescue", "copy", "--done")
-    assert ran.status == 4 and "Take back data from helper, which is running? [y/N]" in ran.err
+    assert ran.status == 4 and "Take back 'data' from 'helper', which is running? [y/N]" in ran.err
 
 
 def test_a_disk_of_a_running_copy_of_a_vm_is_lent_after_the_way_that_is_told(office, pool_command, refused):
@@ -592,7 +622,7 @@ def test_nobody_is_asked_to_restore_or_lend_what_is(restored, pool_command, type
     lending = ["rescue", "copy", "data", "--vm", "helper", "--rw"]  # a running HVM VM takes no read-only disk
     ran = pool_command(*lending, "--yes")
     assert ran.status == 0 and "read-only" not in ran.out
-    for words, said in ((RESTORE[:3], "web: already restored"), (lending, "already lent, helper")):
+    for words, said in ((RESTORE[:3], "VM 'web': already restored"), (lending, "already lent, VM 'helper'")):
         assert said in pool_command(*words, "--dry-run").out
         type_in("")
         ran = pool_command(*words)
@@ -601,7 +631,7 @@ def test_nobody_is_asked_to_restore_or_lend_what_is(restored, pool_command, type
     (vbd,) = restored.pool.db.refs("VBD", VM=helper, userdevice="1")
     restored.pool.api.vms.vbd_unplug("", vbd)
     assert "would be lent" in pool_command(*lending, "--dry-run").out
-    assert ": lent, helper" in pool_command(*lending, "--yes").out
+    assert ": lent, VM 'helper'" in pool_command(*lending, "--yes").out
 
 
 def test_of_several_that_are_taken_back_one_fails(office, pool_command):
@@ -620,7 +650,7 @@ def test_of_several_that_are_taken_back_one_fails(office, pool_command):
     office.pool.api._methods["VBD.unplug"] = unplug
     assert pool_command("rescue", "copy", "--done", "--dry-run").out.count("would be taken back") == 2
     ran = pool_command("rescue", "copy", "--done", "--yes")
-    assert ran.status == 9 and ran.out.count("taken back") == ran.out.count(": failed, helper") == 1
+    assert ran.status == 9 and ran.out.count("taken back") == ran.out.count(": failed, VM 'helper'") == 1
     assert "Unmount the disk in the guest of 'helper', then repeat the command." in ran.out
     assert pool_command("rescue", "copy", "--done", "--yes").status == 6
 
@@ -644,7 +674,7 @@ def test_clone_that_is_interrupted_says_how_far_each_vm_is(halted, pool_command,
     words = ["clone", "copy", "--all", "--same-networks", "--yes", "--jobs", "1", "--json"]
     ran = pool_command(*words)
     states = {row["worked_on"].split()[0]: (row["progress"], row["detail"]) for row in ran.json["so_far"]}
-    assert ran.status == 130 and states == {"db": ("done", "cloned"), "web": ("under way", "clone")}
+    assert ran.status == 130 and states == {"'db'": ("done", "cloned"), "'web'": ("under way", "clone")}
     ran = pool_command(*words)
     assert ran.status == 0 and [vm["status"] for vm in ran.json["clone_results"]] == ["already there", "cloned"]
 
@@ -673,7 +703,7 @@ def test_a_command_on_one_thing_that_is_interrupted_says_what_was_under_way(
 
 
 def test_records_are_saved_shown_and_made_vms_of(office, pool_command, refused, command, tmp_path):
-    refused(0, "The records of these VMs would be saved: db, web\n", "save-vms", "Production", "--dry-run")
+    refused(0, "The records of these VMs would be saved: 'db', 'web'\n", "save-vms", "Production", "--dry-run")
     assert pool_command("save-vms", "Production", "--yes").status == 0
     clone = office.clone("Production")
     found = {lun["scsi_id"]: lun for lun in pool_command("luns", "--json").json["pool_luns"]}

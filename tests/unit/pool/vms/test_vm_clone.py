@@ -181,7 +181,7 @@ def test_what_the_facts_say_of_each_field(day):
     assert (vbds["3"]["VDI"], vbds["4"]["VDI"], vbds["4"]["empty"]) == (tools, NULL, True)
     assert vbds["0"]["bootable"] and not any(vbd["currently_attached"] for vbd in vbds.values())
     notes = ["HA is off", "the VM does not start with its host", "without the PCI devices of the host"]
-    lost = "without these keys of other_config: auto_poweron, pci, pcix, xo:backup:job"
+    lost = "without these keys of other_config: 'auto_poweron', 'pci', 'pcix', 'xo:backup:job'"
     assert sorted(done.notes) == [*notes, lost]
 
 
@@ -207,7 +207,7 @@ def test_only_known_keys_of_platform_and_other_config_are_copied(day):
     assert [vbd["other_config"] for vbd in day.db.records("VBD", VM=day.ref_of(done)).values()] == [
         {"owner": "true"}
     ] * 2
-    assert "without these keys of platform: hvm_serial, new-in-27, vga, xenguest" in done.notes
+    assert "without these keys of platform: 'hvm_serial', 'new-in-27', 'vga', 'xenguest'" in done.notes
 
 
 @pytest.mark.parametrize(("without", "is_group_gone"), [((), False), (("VTPM", "VGPU"), False), (("VGPU",), True)])
@@ -254,7 +254,7 @@ def test_snapshots_come_along_where_they_are_asked_for(day):
     (copied,) = new["snapshots"]
     assert day.lab.disks_of(copied) == day.expected(first)
     assert day.db.get("VM", copied, "is_a_snapshot") and new["parent"] == copied
-    assert done.snapshots == ["before the update"] and done.notes == ['its snapshot "since" is not on the copy']
+    assert done.snapshots == ["before the update"] and done.notes == ["its snapshot 'since' is not on the copy"]
     assert day.clone_one(snapshots=True).status == ALREADY
 
 
@@ -299,8 +299,11 @@ def with_an_experiment(day):
     ("happens", "said"),
     [
         (lambda day: day.lab.network("dmz"), "'dmz' has physical interfaces: it is not isolated"),
-        (lambda day: day.lab.vm("router", networks=[private(day)]), "'dmz' has VMs that are not copies: router. It is"),
-        (with_an_experiment, "'dmz' has VMs that are not copies: an experiment"),
+        (
+            lambda day: day.lab.vm("router", networks=[private(day)]),
+            "'dmz' has VMs that are not copies: 'router'. It",
+        ),
+        (with_an_experiment, "'dmz' has VMs that are not copies: 'an experiment'"),
         (lambda day: private(day, managed=False), "'dmz' is a network of the hosts themselves"),
         (
             lambda day: private(day, other_config={"is_host_internal_management_network": "true"}),
@@ -314,7 +317,7 @@ def test_what_is_no_isolated_network(day, happens, said):
 
 
 def test_the_same_mac_twice_on_one_network_is_refused(day):
-    fails(day, "Use --isolated NET, or --network office=NEW.", keep_mac=True)
+    fails(day, "Use --isolated NET, or --network OLD=NEW.", keep_mac=True)
     day.clone("web", isolated="nowhere", keep_mac=True)
     (other,) = day.lab.attach(day.lab.clone("Production"))
     (done,) = day.lab.clone_vms(other.sr_uuid, "web", isolated="nowhere", keep_mac=True)

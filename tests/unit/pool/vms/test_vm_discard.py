@@ -139,8 +139,8 @@ def restored(day):
     bring_back(day)
 
 
-IN_USE = "Running or suspended VMs have disks on the SR 'Production 2026-11-22': web"
-OF_DOM0 = "Control domains have disks of the SR .*: Control domain: xs1. .*, or remove each disk: `xe vbd-unplug uuid="
+IN_USE = "Running or suspended VMs have disks on the SR 'Production 2026-11-22': 'web"
+OF_DOM0 = "Control domains have disks of the SR .*: 'Control domain: xs1'. .*, or remove each disk: `xe vbd-unplug"
 HAPPENS = {
     "running": lambda day: day.start(cloned(day)),
     "suspended": lambda day: day.db.set("VM", cloned(day), "power_state", "Suspended"),
@@ -238,7 +238,7 @@ def test_a_snapshot_whose_memory_or_disk_is_there_is_told(day):
     with connect(day.lab.where()) as calls:
         plan = made_vms.plan(calls, [day.sr], with_vms=True)
     assert plan.losers(day.sr) == {snaps[0]: "with memory (a snapshot)", snaps[1]: "with a disk (a snapshot)"}
-    with pytest.raises(Refused, match=r"would lose their disks: with a disk \(a snapshot\), with memory"):
+    with pytest.raises(Refused, match=r"would lose their disks: 'with a disk \(a snapshot\)', 'with memory"):
         made_vms.verify_nobody_left(plan)
 
 
@@ -270,10 +270,10 @@ def started(number):
     [
         (restored, "VMs were restored from the SR", "question"),
         (cloned, "web 2026-11-22", "question"),
-        (lent, "since the run began: helper", "question"),
-        (lent, "since the run began: helper", "SR.get_all_records"),
-        (lent, "since the run began: helper", "Async.PBD.unplug"),
-        (lent, "since the run began: helper", "PBD.destroy"),
+        (lent, "since the run began: 'helper'", "question"),
+        (lent, "since the run began: 'helper'", "SR.get_all_records"),
+        (lent, "since the run began: 'helper'", "Async.PBD.unplug"),
+        (lent, "since the run began: 'helper'", "PBD.destroy"),
         (started(0), IN_USE, "Async.PBD.unplug"),
         (started(1), IN_USE, "Async.PBD.unplug"),
     ],

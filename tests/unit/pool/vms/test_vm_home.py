@@ -14,7 +14,7 @@ from relvmoiscsi.pool.vms import restore_journal
 from relvmoiscsi.pool.vms.restore_journal import Swap
 
 HAS_SNAPSHOTS = (
-    "has snapshots: before the update. Nothing was moved: the pool would move the disks of the snapshots too"
+    "has snapshots: 'before the update'. Nothing was moved: the pool would move the disks of the snapshots too"
 )
 
 

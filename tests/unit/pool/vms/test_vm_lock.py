@@ -58,7 +58,7 @@ FIRST = {
 #: what the other one sees before it would lock the copy; "" where it has nothing to do
 SEEN_BEFORE = {
     ("clone", "discard"): "not a finished VM of `relvmoiscsi pool clone`",
-    ("take back", "discard"): "are lent to VMs: helper",
+    ("take back", "discard"): "are lent to VMs: 'helper'",
     **{(first, "discard"): "VMs were restored from" for first in ("restore", "undo", "home", "keep")},
     ("home", "restore"): "",
     ("keep", "restore"): "",
@@ -146,7 +146,7 @@ def test_a_copy_is_not_discarded_while_a_cut_restore_names_it(ready, method):
         "VMs were restored from the SR .*`relvmoiscsi pool restore --home web` or `.* --undo web`",
     )
     ready.lab.later()
-    ready.refuses(discard, "VMs were restored from the SR .*: web")
+    ready.refuses(discard, "VMs were restored from the SR .*: 'web'")
     assert undo(ready).status == "undone" and len(ready.lab.disks_of(ready.web)) == 2
     discard(ready)
     assert not ready.db.refs("SR", uuid=ready.copy.sr_uuid)
@@ -161,6 +161,6 @@ def test_a_journal_that_cannot_be_read_keeps_the_copy_too(ready):
     for device in "01":
         ready.db.destroy("VBD", ready.vbd(device))
     ready.set_journal(lambda marks: {key: text + "}" for key, text in marks.items()})
-    ready.refuses(discard, "VMs were restored from the SR .*: web.*--keep in the place of")
+    ready.refuses(discard, "VMs were restored from the SR .*: 'web'.*--keep in the place of")
     keep(ready)
     discard(ready)

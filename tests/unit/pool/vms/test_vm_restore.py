@@ -145,7 +145,7 @@ HAPPENS = {
         ("elsewhere", bring_back, "is not on this copy"),
         ("mixed", bring_back, "The disk 1 of the VM.* is not on this copy. Restore only the other disks: `--disk 0`"),
         ("bare", bring_back, "has no disk"),
-        ("has a copy", bring_back, "is a disk of web 2026-11-22 already.*xe vm-destroy uuid=[0-9a-f-]{36}`"),
+        ("has a copy", bring_back, "is a disk of 'web 2026-11-22' already.*xe vm-destroy uuid=[0-9a-f-]{36}`"),
         ("a copy", bring_back, "is a copy and already"),
         ("in a cluster", bring_back, "is shared with 'node2': a restore would give only this VM"),
         ("cut, and lent by hand", bring_back, "is a disk of 'helper' as well"),
@@ -311,7 +311,7 @@ def test_a_person_who_hangs_a_disk_there_at_this_very_moment_keeps_it(halted):
 def test_snapshots_are_told_before(halted):
     halted.snapshot()
     (note,) = bring_back(halted).notes
-    assert note.startswith("It has snapshots (before the update): a revert to a snapshot silently undoes the restore")
+    assert note.startswith("It has snapshots ('before the update'): a revert to a snapshot silently undoes the restore")
 
 
 # --- cut; and nobody starts it between the first disk and the last

@@ -598,7 +598,7 @@ def evil_on_copy(office):
 def test_the_highest_serial_of_a_stranger_does_not_count(attacked):
     done = attacked.then_one("web")
     assert done.status == MADE and [disk.old for disk in done.disks] == [attacked.own]
-    assert any(f"{attacked.own} (disk 0 of web by the records) is a disk of the VM" in note for note in done.notes)
+    assert any(f"{attacked.own} (disk 0 of 'web' by the records) is a disk of the VM" in note for note in done.notes)
 
 
 def test_records_of_an_unknown_writer_are_named_and_refused_and_their_claims_are_compared(attacked):
