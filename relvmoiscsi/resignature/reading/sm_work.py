@@ -37,6 +37,8 @@ class WorkArea:
             and volume.name.journal in naming.FINISHED_JOURNALS
             and naming.JOURNAL_TAG in volume.lv.tags
         ]
+        #: the VDIs whose volumes were being enlarged
+        self.inflated = {each.name.uuid for each in self.journals if each.name.journal == naming.INFLATE}
 
     def say(self, sentence: str) -> None:
         self.sentences.append(sentence)
