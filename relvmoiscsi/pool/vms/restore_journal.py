@@ -16,6 +16,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Seq
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import Refused, in_state
+from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool import lock, marks
 from relvmoiscsi.pool.calls import Calls, Record, passing
 from relvmoiscsi.pool.vms import run_states, vbds
@@ -43,6 +44,9 @@ VBD: Mapping[str, type] = {
 
 #: values of VBD.userdevice. Source: xen-api ocaml/xapi-idl/xen/device_number.ml
 _DEVICE = re.compile("[0-9]{1,9}|(?:xvd|hd|sd|fd)[a-z]{1,3}[0-9]{0,5}")
+
+#: members of an entry. A run locks the copy `sr`, and names the VDIs in commands for a person
+_UUIDS = ("old", "new", "sr", "home")
 
 _OPERATIONS = ("start", "start_on", "resume")
 _REASON = "relvmoiscsi has swapped some of the disks of this VM:"
@@ -105,8 +109,8 @@ def verify_free(calls: Calls, record: Record, swaps: Iterable[Swap]) -> None:
     lock.verify_free(calls, _locks(calls, record, swaps))
 
 
-def _locks(calls: Calls, record: Record, swaps: Iterable[Swap]) -> List[str]:
-    return [*lock.names_of(calls, {swap.sr for swap in swaps}), str(record["uuid"])]
+def _locks(calls: Calls, record: Record, swaps: Iterable[Swap]) -> List[lock.LockName]:
+    return [*lock.names_of(calls, {swap.sr for swap in swaps}), lock.name_for(record["uuid"])]
 
 
 # --- the journal
@@ -141,6 +145,9 @@ def _swap_of(text: str) -> Swap:
     texts = {name: _sendable(value) for name, value in values.items() if name != "vbd"}
     if not _DEVICE.fullmatch(texts["userdevice"]):
         raise ValueError("its device is neither a number nor a name such as xvda")
+    for name in _UUIDS:
+        if not is_uuid(texts[name]):
+            raise ValueError(f"its member {name!r} is no UUID")
     return Swap(**texts, vbd=vbd)
 
 
