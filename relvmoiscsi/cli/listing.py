@@ -28,7 +28,6 @@ class Listed(NamedTuple):
     sr_name_label: Optional[str] = None
     vdi_count: Optional[int] = None
     problem: Optional[str] = None  #: why `state` or the SR is missing
-    same_sr_as: Sequence[int] = ()  #: numbers of the other LUNs with this SR
 
     def facts(self) -> Dict[str, Any]:
         """Return the values for --json."""
@@ -44,7 +43,6 @@ class Listed(NamedTuple):
             "sr": self.sr_uuid,
             "sr_name_label": self.sr_name_label,
             "vdi_count": self.vdi_count,
-            "same_sr_as": list(self.same_sr_as),
             "problem": self.problem,
         }
 
@@ -95,12 +93,6 @@ def listed(text: str, named: LunSource) -> Optional[Answer]:
         return Listed(info, found.state, lun.sr_uuid, label, len(lun.disks()), reason)
 
     luns = each_at_once([partial(read, info) for info in infos])
-    by_sr: Dict[Optional[str], List[int]] = {}
-    for lun in luns:
-        by_sr.setdefault(lun.sr_uuid, []).append(lun.info.number)
-    for at, lun in enumerate(luns):
-        if lun.sr_uuid:
-            luns[at] = lun._replace(same_sr_as=[each for each in by_sr[lun.sr_uuid] if each != lun.info.number])
     facts = {"device": text, "iqn": url.iqn, "target_luns": [lun.facts() for lun in luns]}
     return Answer(facts, "\n".join(_lun_lines(text, luns)))
 
@@ -132,10 +124,15 @@ def _lun_lines(text: str, luns: Sequence[Listed]) -> List[str]:
         rows.append([str(info.number), info.scsi_id or "-", size, name, lun.state or "not read", sr])
     told = [lun for lun in luns if lun.problem and lun.state in (None, engine.DAMAGED)]
     problems = [f"LUN {lun.info.number}: {lun.problem}" for lun in told]
-    same = {lun.sr_uuid: sorted([lun.info.number, *lun.same_sr_as]) for lun in luns if lun.same_sr_as}
+    by_sr: Dict[str, List[int]] = {}
+    for lun in luns:
+        if lun.sr_uuid:
+            by_sr.setdefault(lun.sr_uuid, []).append(lun.info.number)
     notes = [
-        f"note: the LUNs {', '.join(map(str, numbers))} hold one SR, {sr}: an original and its copies, or copies alone."
-        for sr, numbers in same.items()
+        f"note: the LUNs {', '.join(map(str, sorted(numbers)))} hold one SR, {sr}: an original and its copies, or "
+        "copies alone."
+        for sr, numbers in by_sr.items()
+        if len(numbers) > 1
     ]
     return [f"{text}: LUNs behind the target", *_indented(rows), *map(printable, problems + notes)]
 

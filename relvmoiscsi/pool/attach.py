@@ -261,7 +261,7 @@ def carry_out(
     note.
     """
     chosen, todo = [row.lun for row in planned], [row.lun for row in planned if row.steps]
-    with lock.held(calls, [lun.scsi_id for lun in todo], "attach") as held:
+    with lock.held(calls, [lock.name_for(lun.scsi_id) for lun in todo], "attach") as held:
         _verify_as_planned(calls, pool, todo)
         new = {row.lun.scsi_id for row in planned if not row.sr and row.refusal is None}
         begun, notes, key = {each for each in new if not pool.is_begun(each)}, dict(pool.at_work), AT_WORK + wanted.run

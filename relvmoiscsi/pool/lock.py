@@ -34,7 +34,7 @@ import threading
 import time
 import uuid
 from contextlib import contextmanager
-from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, NewType, Optional, Sequence, Tuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import Refused
@@ -63,10 +63,14 @@ _MOST_SAID = 80  #: characters of a field in a message
 _MOST_ROUNDS = 10  #: of `unlock`, against a client that refreshes its lock at the same moment
 
 
+#: SCSIid of the LUN of a copy, UUID of a copy without a SCSIid, or UUID of a VM; made by `name_for`
+LockName = NewType("LockName", str)
+
+
 class Lock(NamedTuple):
     """A lock in the pool."""
 
-    what: str  #: SCSIid of the LUN of a copy, or UUID of a VM
+    what: LockName
     number: int
     token: str  #: of the run that owns the lock
     who: str
@@ -115,16 +119,16 @@ class _Locks:
             raise PoolFailure(f"The master does not say what time it is: {said!r}.")
         return time.strftime(_FORM, time.gmtime(seconds))
 
-    def on(self, what: str) -> List[Lock]:
+    def on(self, what: LockName) -> List[Lock]:
         """Return the locks on `what`: open keys, then guarded keys, each with the highest number last."""
         return in_order(lock for lock in self.locks if lock.what == what)
 
-    def last(self, what: str, begin: str) -> Optional[Lock]:
+    def last(self, what: LockName, begin: str) -> Optional[Lock]:
         """Return the lock on `what` that counts among the keys with this beginning."""
         there = [lock for lock in self.on(what) if lock.begin == begin]
         return there[-1] if there else None
 
-    def holders(self, what: str, now: str) -> List[Lock]:
+    def holders(self, what: LockName, now: str) -> List[Lock]:
         """Return the locks of clients that may be at work on `what`: at most one of each kind."""
         return [lock for lock in map(self.last, (what, what), (OPEN_KEY, KEY)) if lock and not lock.is_stale(now)]
 
@@ -133,24 +137,40 @@ def in_order(locks: Iterable[Lock]) -> List[Lock]:
     return sorted(locks, key=lambda lock: (lock.begin == KEY, lock.number))
 
 
-def name_of(sr: Record) -> str:
+def name_for(text: str) -> LockName:
+    """Return the name of the lock on the LUN with this SCSIid, or on the VM or SR with this UUID.
+
+    Raises Refused for another text: no client would find that lock.
+    """
+    if not is_scsi_id(text):  # a UUID has the form of a SCSIid, too
+        raise Refused(
+            f"{text!r} is neither a SCSIid nor a UUID: it cannot be locked. Nothing was changed. Give another SR, VM "
+            "or LUN."
+        )
+    return LockName(text)
+
+
+def name_of(sr: Record) -> LockName:
     """Return the name of the lock on this copy (the record of its SR)."""
     scsi_id = str(sr["other_config"].get(SCSI_ID, ""))
-    return scsi_id if is_scsi_id(scsi_id) else str(sr["uuid"])
+    return name_for(scsi_id if is_scsi_id(scsi_id) else str(sr["uuid"]))
 
 
-def names_of(calls: Calls, sr_uuids: Iterable[str]) -> List[str]:
-    """Return the lock names of the SRs with these UUIDs; for an SR that is gone, the UUID. Raises PoolFailure."""
-    there = {sr["uuid"]: name_of(sr) for sr in calls.records("SR").values()}
-    return [there.get(uuid, uuid) for uuid in dict.fromkeys(sr_uuids)]
+def names_of(calls: Calls, sr_uuids: Iterable[str]) -> List[LockName]:
+    """Return the lock names of the SRs with these UUIDs; for an SR that is gone, the UUID.
+
+    Raises PoolFailure, and Refused as `name_for`.
+    """
+    there = {sr["uuid"]: sr for sr in calls.records("SR").values()}
+    return [name_of(there.get(uuid, {"uuid": uuid, "other_config": {}})) for uuid in dict.fromkeys(sr_uuids)]
 
 
-def read(calls: Calls) -> Dict[str, Lock]:
+def read(calls: Calls) -> Dict[LockName, Lock]:
     """Return the lock that counts for each locked name. Raises PoolFailure."""
     return {lock.what: lock for lock in in_order(_Locks(calls).locks)}
 
 
-def verify_free(calls: Calls, whats: Iterable[str]) -> None:
+def verify_free(calls: Calls, whats: Iterable[LockName]) -> None:
     """Raises Refused where another client has locked one of these names; PoolFailure."""
     seen = _Locks(calls)
     now = seen.now()
@@ -160,7 +180,7 @@ def verify_free(calls: Calls, whats: Iterable[str]) -> None:
 
 
 @contextmanager
-def held(calls: Calls, whats: Iterable[str], doing: str) -> Iterator["Held"]:
+def held(calls: Calls, whats: Iterable[LockName], doing: str) -> Iterator["Held"]:
     """Hold the locks on all of these names while the block runs.
 
     Raises Refused where another client owns one of the locks; then this run takes no lock. Raises PoolFailure. If the
@@ -178,7 +198,7 @@ def held(calls: Calls, whats: Iterable[str], doing: str) -> Iterator["Held"]:
 class Held:
     """The locks of this run."""
 
-    def __init__(self, calls: Calls, whats: Sequence[str], doing: str) -> None:
+    def __init__(self, calls: Calls, whats: Sequence[LockName], doing: str) -> None:
         self._calls, self._whats = calls, whats
         try:
             who = getpass.getuser()
@@ -192,7 +212,7 @@ class Held:
             "doing": doing,
         }
         self._begins = [KEY, OPEN_KEY]  #: the first one counts; a role that may not write it takes the next one
-        self._numbers: Dict[str, int] = {}
+        self._numbers: Dict[LockName, int] = {}
         self._busy, self._over = threading.Lock(), threading.Event()
 
     def verify(self, calls: Calls) -> _Locks:
@@ -238,7 +258,7 @@ class Held:
             with passing(_DENIED):  # the key stays: it is stale, and needs another role
                 self._calls.call("pool.remove_from_other_config", seen.ref, lock.key)
 
-    def _add_first(self, seen: _Locks, what: str, now: str) -> None:
+    def _add_first(self, seen: _Locks, what: LockName, now: str) -> None:
         """Add a guarded key, or an open key where the role of this session may not write the other. Raises Refused."""
         last = seen.last(what, self._begins[0])
         if last is not None and last.number >= _MOST_NUMBER:
@@ -254,7 +274,7 @@ class Held:
     def _is_mine(self, lock: Lock) -> bool:
         return lock.token == self._values["token"]
 
-    def _add(self, calls: Calls, ref: str, what: str, number: int, now: str) -> None:
+    def _add(self, calls: Calls, ref: str, what: LockName, number: int, now: str) -> None:
         self._numbers[what] = number
         key = f"{self._begins[0]}{what}:{number}"
         marks.add(calls, "pool", ref, key, marks.text_of({**self._values, "refreshed": now}))
@@ -316,7 +336,7 @@ class Held:
             raise stop
 
 
-def to_break(calls: Calls, what: str) -> List[Lock]:
+def to_break(calls: Calls, what: LockName) -> List[Lock]:
     """Return the locks that a person breaks with the lock on `what`: those, and all others of the same runs.
 
     At most one lock of each kind for each name. A run writes keys of one kind, so a token counts only among keys of its
@@ -329,7 +349,7 @@ def to_break(calls: Calls, what: str) -> List[Lock]:
     return sorted(last.values(), key=lambda each: (each.what != what, each.what, each.begin != KEY))
 
 
-def unlock(calls: Calls, what: str, told: Sequence[Lock]) -> List[Lock]:
+def unlock(calls: Calls, what: LockName, told: Sequence[Lock]) -> List[Lock]:
     """Break the lock on `what`, and the locks in `told` (from `to_break`). Return the broken locks. Raises PoolFailure.
 
     All keys of `what` go, also a key that no client reads. Of other names, a lock goes only if `told` has its run.
@@ -350,7 +370,7 @@ def unlock(calls: Calls, what: str, told: Sequence[Lock]) -> List[Lock]:
     return [broken[each] for each in sorted(broken)]
 
 
-def _broken(what: str, by: Optional[Lock]) -> Refused:
+def _broken(what: LockName, by: Optional[Lock]) -> Refused:
     whose = f" The new lock belongs to {by.text()}." if by is not None else ""
     return Refused(
         f"Another client has broken this run's lock on {what}.{whose} This run has stopped. "
@@ -374,13 +394,13 @@ def locks_in(config: Mapping[str, str]) -> List[Lock]:
     for key in [key for key in config if key.startswith(_BEGINS)]:
         begin = next(begin for begin in _BEGINS if key.startswith(begin))
         what, _, number = key[len(begin) :].rpartition(":")
-        if untrusted.is_number(number) and is_scsi_id(what):  # a UUID has the form of a SCSIid, too
+        if untrusted.is_number(number) and is_scsi_id(what):
             try:
                 values = marks.values_of(config[key])
             except ValueError:
                 values = {}  # a person has changed the key by hand: `unlock` removes the key
             fields = {name: str(values.get(name, _UNREADABLE)) for name in Lock._fields[2:-1]}
-            locks.append(Lock(what=what, number=untrusted.number(number), begin=begin, **fields))
+            locks.append(Lock(what=name_for(what), number=untrusted.number(number), begin=begin, **fields))
     return locks
 
 

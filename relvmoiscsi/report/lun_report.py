@@ -18,6 +18,7 @@ from relvmoiscsi.engine import (
 from relvmoiscsi.errors import FormatError, RelvmoiscsiError, UsageError
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import dashed
+from relvmoiscsi.formats.mgt import VdiRecord
 from relvmoiscsi.formats.saved_vms import SavedVms
 from relvmoiscsi.wording import CHANGED_MEANS, human_size, printable, shown_time, table, utc_time, with_options
 
@@ -87,7 +88,8 @@ def problems_by_lv(lun: Lun, defects: Sequence[RelvmoiscsiError]) -> Dict[Option
 
 def lun_facts(lun: Lun, defects: Sequence[RelvmoiscsiError] = ()) -> Dict[str, Any]:
     """Return the facts of the SR, its VDIs and its volumes. `defects` are the defects of a damaged LUN."""
-    problems = problems_by_lv(lun, defects)
+    problems, records = problems_by_lv(lun, defects), lun.records()
+    logged = {volume.name.uuid for volume in lun.volumes if volume.name.kind == naming.CBT_LOG}
     return {
         "size_bytes": lun.size_bytes,
         "sr": lun.sr_uuid,
@@ -104,7 +106,10 @@ def lun_facts(lun: Lun, defects: Sequence[RelvmoiscsiError] = ()) -> Dict[str, A
             "extents_allocated": sum(lv.extent_count for lv in lun.vg.lvs),
         },
         "pv": {"id": dashed(lun.label.pv_id), "size_bytes": lun.label.device_size},
-        "vdis": [_vdi_facts(lun, volume, problems.get(volume.lv.name)) for volume in lun.disks().values()],
+        "vdis": [
+            _vdi_facts(volume, records.get(uuid), uuid in logged, problems.get(volume.lv.name))
+            for uuid, volume in lun.disks().items()
+        ],
         "lvs": [
             {
                 "lv": volume.lv.name,
@@ -118,13 +123,14 @@ def lun_facts(lun: Lun, defects: Sequence[RelvmoiscsiError] = ()) -> Dict[str, A
     }
 
 
-def _vdi_facts(lun: Lun, volume: Volume, problem: Optional[str]) -> Dict[str, Any]:
-    """Return the facts of a VDI. `problem` is the defect of the volume. Values of unreadable content are None."""
-    uuid = str(volume.name.uuid)
-    record = lun.records().get(uuid)
+def _vdi_facts(volume: Volume, record: Optional[VdiRecord], has_log: bool, problem: Optional[str]) -> Dict[str, Any]:
+    """Return the facts of a VDI with this record of MGT. Values of unreadable content are None.
+
+    `has_log`: the SR has a log of the changed blocks of the VDI. `problem` is the defect of the volume.
+    """
     reads = not isinstance(volume.content, FormatError)
     return {
-        "vdi": uuid,
+        "vdi": volume.name.uuid,
         "vdi_name": record.name_label if record else "",
         "name_description": record.name_description if record else "",
         "volume_kind": volume.name.kind,
@@ -135,7 +141,7 @@ def _vdi_facts(lun: Lun, volume: Volume, problem: Optional[str]) -> Dict[str, An
         "read_only": "WRITE" not in volume.lv.status,
         "is_a_snapshot": bool(record and record.is_a_snapshot),
         "snapshot_of": (record.snapshot_of or None) if record else None,
-        "cbt": any(other.name.kind == naming.CBT_LOG and other.name.uuid == uuid for other in lun.volumes),
+        "cbt": has_log,
         "lv": volume.lv.name,
         "problem": problem,
     }
@@ -234,7 +240,11 @@ def _lun_lines(name: str, found: Inspection, lun: Lun, more: Sequence[str], expl
         state = f"resignatured (it was {printable(found.run.ids.sr)})"
     allocated = facts["vg"]["extents_allocated"] * lun.vg.extent_size
     levels = max(1, (columns - len(lun.sr_uuid)) // 3)
-    rows = [_row(lun, prefix, vdi) for prefix, vdi in tree(facts["vdis"], levels)]
+    records, has_unread_mgt = lun.records(), lun.mgt is None and any(one.name.kind == naming.MGT for one in lun.volumes)
+    rows = [
+        _row(prefix, vdi, lacks_record=vdi["vdi"] not in records and not has_unread_mgt)
+        for prefix, vdi in tree(facts["vdis"], levels)
+    ]
     lines = [
         "{}: SR {}{}".format(name, lun.sr_uuid, f' "{label}"' if label else ""),
         f"  state    {state}",
@@ -286,18 +296,17 @@ def tree(vdis: Sequence[Mapping[str, Any]], levels: int = _MOST_DRAWN) -> List[T
     return nodes + [("", vdi) for vdi in vdis if vdi["vdi"] not in drawn]
 
 
-def _row(lun: Lun, prefix: str, vdi: Mapping[str, Any]) -> List[str]:
+def _row(prefix: str, vdi: Mapping[str, Any], lacks_record: bool) -> List[str]:
     snapshot = "snapshot"
     if vdi["snapshot_of"]:  # the first group of the UUID is enough to find the VDI in the same table
         snapshot = "snapshot of {}".format(vdi["snapshot_of"].split("-")[0])
-    has_unread_mgt = lun.mgt is None and any(volume.name.kind == naming.MGT for volume in lun.volumes)
     notes = [
         note
         for note, shown in (
             ("hidden", vdi["hidden"]),
             ("CBT", vdi["cbt"]),
             (snapshot, vdi["is_a_snapshot"]),
-            ("no MGT record", vdi["vdi"] not in lun.records() and not has_unread_mgt),
+            ("no MGT record", lacks_record),
             ("does not read", vdi["problem"] and vdi["virtual_size_bytes"] is None),
             ("has a defect", vdi["problem"] and vdi["virtual_size_bytes"] is not None),
         )

@@ -138,10 +138,11 @@ def dropped_facts(lun: Lun, defects: Sequence[RelvmoiscsiError] = ()) -> List[Di
     """
     stay, problems = {volume.lv.id for volume in lun.settled().volumes}, problems_by_lv(lun, defects)
     rows: List[Dict[str, Any]] = []
+    records = lun.records()
     for volume in lun.volumes:
         if volume.lv.id in stay:
             continue
-        record = lun.records().get(str(volume.name.uuid)) if volume.is_disk else None
+        record = records.get(str(volume.name.uuid)) if volume.is_disk else None
         rows.append(
             {
                 "lv": volume.name.text,

@@ -234,7 +234,7 @@ class AttachCommand(PoolChange):
                 planned = self._plan(calls, pool, seen, of)
                 unseen = attach.unseen(seen, self.scsi_ids, of, is_all)
                 todo = [row.lun.scsi_id for row in planned if row.steps]
-                lock.verify_free(calls, todo)
+                lock.verify_free(calls, map(lock.name_for, todo))
                 would = _would_attach(planned, [attach.passed_over(lun, is_plan=True) for lun in unseen])
                 if self.dry_run:
                     return would

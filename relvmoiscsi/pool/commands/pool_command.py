@@ -130,16 +130,16 @@ class UnlockCommand(PoolChange):
                 lines = [printable(f"{what}: the lock has gone meanwhile. Nothing was changed.")]
             return Answer({"unlocked": [each.facts() for each in broken]}, "\n".join(lines))
 
-    def _locked(self, calls: Calls, pool: Pool) -> str:
+    def _locked(self, calls: Calls, pool: Pool) -> lock.LockName:
         """Return the name of the lock on the given copy or VM. Raises NotFound, UsageError."""
         locks, text = lock.read(calls), self.given.sr
         if text in locks:
-            return str(text)
+            return lock.name_for(text)
         named, found = [], inventory.read(calls)
         with suppress(NotFound):
             named.append(lock.name_of(pool.srs[records.find_sr(pool, text)]))
         with suppress(NotFound):
-            named.append(str(found.vms[inventory.find_vm(found, text)]["uuid"]))
+            named.append(lock.name_for(found.vms[inventory.find_vm(found, text)]["uuid"]))
         locked = [what for what in named if what in locks]
         are_locked = f"These are locked: {', '.join(sorted(locks))}." if locks else "The pool has no lock."
         if not named:

@@ -423,15 +423,30 @@ def _restored(result: Restored, to_know: Sequence[str] = (), steps: Sequence[str
 
 
 def _next_of(calls: Calls, results: Sequence[Restored]) -> List[str]:
-    """Return the next steps after restores, and after their ends: first the starts, then each unused copy once."""
-    starts, unused = [], []
+    """Return the next steps after restores, and after their ends: first the starts, then each unused copy once.
+
+    The journal of a VM names the copies, and a vm-admin may write the journal. So a step has only a copy of an SR on
+    which the VM has a disk now.
+    """
+    steps = []
+    unused: Dict[str, List[str]] = {}  #: UUIDs of copies that a VM needs no more, by UUID of the VM
     for each in results:
         if each.status in (restore.DONE, restore.UNDONE) or each.status == restore.KEPT and each.is_halted:
-            starts.append(_start(each.vm))
-        if each.status in (restore.UNDONE, restore.HOME):
-            unused += [disk.sr for disk in each.disks]
-        unused += each.unused_copies
-    return starts + [_discard(calls, sr) for sr in dict.fromkeys(unused)]
+            steps.append(_start(each.vm))
+        ended = each.status in (restore.UNDONE, restore.HOME)
+        unused[each.vm] = [*(disk.sr for disk in each.disks if ended), *each.unused_copies]
+    if any(unused.values()):
+        with suppress(PoolFailure, PoolGone):  # the work is done
+            pool, found, copies = records.read(calls), inventory.read(calls), []
+            for ref in [ref for ref, vm in found.vms.items() if unused.get(vm["uuid"])]:
+                there = {vdi["SR"] for vdi in found.disks_of(ref).values()}
+                originals = {sr["uuid"] for sr_ref, sr in pool.srs.items() if sr_ref in there}
+                for copy in unused[found.vms[ref]["uuid"]]:
+                    known = pool.known_sr(copy)
+                    if known is not None and known.record["other_config"].get(records.ORIGINAL_SR) in originals:
+                        copies.append(copy)
+            steps += [_discard(calls, copy) for copy in dict.fromkeys(copies)]
+    return steps
 
 
 def _discard(calls: Calls, copy: str) -> str:

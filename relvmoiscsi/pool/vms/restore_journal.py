@@ -47,6 +47,9 @@ VBD: Mapping[str, type] = {
 #: values of VBD.userdevice. Source: xen-api ocaml/xapi-idl/xen/device_number.ml
 _DEVICE = re.compile("[0-9]{1,9}|(?:xvd|hd|sd|fd)[a-z]{1,3}[0-9]{0,5}")
 
+#: members of an entry. A run locks the copy `sr`, and names the VDIs in commands for a person
+_UUIDS = ("old", "new", "sr", "home")
+
 _OPERATIONS = ("start", "start_on", "resume")
 _REASON = "relvmoiscsi has swapped some of the disks of this VM:"
 
@@ -108,8 +111,8 @@ def verify_free(calls: Calls, record: Record, swaps: Iterable[Swap]) -> None:
     lock.verify_free(calls, _locks(calls, record, swaps))
 
 
-def _locks(calls: Calls, record: Record, swaps: Iterable[Swap]) -> List[str]:
-    return [*lock.names_of(calls, {swap.sr for swap in swaps}), str(record["uuid"])]
+def _locks(calls: Calls, record: Record, swaps: Iterable[Swap]) -> List[lock.LockName]:
+    return [*lock.names_of(calls, {swap.sr for swap in swaps}), lock.name_for(record["uuid"])]
 
 
 # --- the journal
@@ -144,7 +147,10 @@ def _swap_of(text: str) -> Swap:
     texts = {name: _sendable(value) for name, value in values.items() if name != "vbd"}
     if not _DEVICE.fullmatch(texts["userdevice"]):
         raise ValueError("its device is neither a number nor a name such as xvda")
-    if not is_uuid(texts["sr"]) or Origin(texts["sr"], None, {}).new_of(texts["old"]) != texts["new"]:
+    for name in _UUIDS:
+        if not is_uuid(texts[name]):
+            raise ValueError(f"its member {name!r} is no UUID")
+    if Origin(texts["sr"], None, {}).new_of(texts["old"]) != texts["new"]:
         raise ValueError("its new VDI is no copy of its old VDI")
     return Swap(**texts, vbd=vbd)
 

@@ -181,9 +181,11 @@ def verify_lun(lun: Lun, on_defect: OnDefect = raise_defect) -> None:
             mda = next(mda for mda in lun.mdas if mda.has_text)
             where = Place(lun.name, mda.area.offset + mda.committed.offset)  # of the committed text
             on_defect(Unsupported(f"Logical volume {volume.name.text}", where, unknown).with_way_out(way_out))
+    records = lun.records()
     for volume in lun.volumes:
         if isinstance(volume.content, FormatError):
-            on_defect(_unreadable(lun, volume, volume.content).with_way_out(_without(lun, volume)))
+            is_recorded = lun.mgt is None or volume.name.uuid in records
+            on_defect(_unreadable(volume, volume.content, is_recorded).with_way_out(_without(lun, volume)))
         if isinstance(volume.content, Vhd) and volume.content.stale_end is not None:
             where = Place(volume.name.text, volume.size - SECTOR)
             problem = Malformed("VHD footer", where, "it is the footer of another VHD, and no journal explains this")
@@ -220,14 +222,13 @@ def _without(lun: Lun, volume: Volume) -> WayOut:
     return lun.without_lv(volume.name.text)
 
 
-def _unreadable(lun: Lun, volume: Volume, problem: FormatError) -> FormatError:
-    """The error for a volume that cannot be read.
+def _unreadable(volume: Volume, problem: FormatError, is_recorded: bool) -> FormatError:
+    """The error for a volume that cannot be read. `is_recorded`: MGT has a record of the VDI, or cannot be read.
 
     SM's VDI.create makes the volume, then the image, then the record in MGT, with no journal. An array snapshot may
     come between, and a killed call leaves the volume. Source: SM drivers/LVHDSR.py, create, _loadvdis.
     """
-    is_unrecorded = lun.mgt is not None and volume.name.uuid not in lun.records()
-    if is_unrecorded and volume.is_disk and isinstance(problem, BadMagic) and problem.where.offset == 0:
+    if not is_recorded and volume.is_disk and isinstance(problem, BadMagic) and problem.where.offset == 0:
         text = (
             f"it holds no {volume.name.kind.upper()}, and MGT has no record of its VDI. The storage manager had not "
             "finished creating the VDI; each scan of an SR with such a volume fails (error 46)"
@@ -258,14 +259,14 @@ def _verify_no_loops(lun: Lun, on_defect: OnDefect) -> None:
     disks = lun.disks()
     finished = set()
     for start in disks:
-        path: List[str] = []
+        path: Set[str] = set()
         uuid = start
         while uuid in disks and uuid not in finished:
             if uuid in path:
                 problem = Malformed("Parent", Place(disks[uuid].name.text, 0), "the chain of parents comes back to it")
                 on_defect(problem.with_way_out(WayOut(vdi=uuid)))
                 break
-            path.append(uuid)
+            path.add(uuid)
             parent = disks[uuid].parent
             uuid = parent.uuid if parent else ""
         finished.update(path)

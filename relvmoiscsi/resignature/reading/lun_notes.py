@@ -15,7 +15,7 @@ from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume
 def notes(lun: Lun) -> List[str]:
     """A sentence for each defect or leftover that the resignature carries over to the new SR."""
     found = list(lun.work.sentences) if lun.work else []
-    gone = lun.work.left_behind if lun.work else ()
+    gone = frozenset(lun.work.left_behind) if lun.work else frozenset()
     for volume in lun.volumes:
         if volume.lv.id in gone and isinstance(volume.content, FormatError):
             found.append(f"{volume.name.text} goes, and cannot be read. {volume.content.message}")

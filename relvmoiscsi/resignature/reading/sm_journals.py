@@ -51,6 +51,10 @@ _LEAF = re.compile(UUID_PATTERN)
 
 BASE_LABEL = "base copy"
 
+#: of the chain of a base. SM makes chains of 30, and a LUN may have a journal for each VDI of a long chain.
+#: Source: SM drivers/vhdutil.py MAX_CHAIN_SIZE
+_MOST_LEVELS = 100
+
 
 def journal_text(block: bytes) -> Optional[str]:
     """The text in the first block of a journal volume: the length of the text in decimal, a blank, the text.
@@ -185,18 +189,18 @@ def _is_leaf(area: WorkArea, leaf: Volume, base: Volume) -> bool:
     if isinstance(leaf.content, Vhd) and leaf.content.end_footer is None:
         return False
     parent = area.disk(leaf.parent.uuid) if leaf.parent else None
-    if parent is None or not leaf.is_made_of(parent) or parent.lv.id not in _ancestry(area, base):
+    if parent is None or not leaf.is_made_of(parent):
         return False
     if parent.lv.id == base.lv.id:
         return True  # the UUID of the base is new: no older VHD names the base
-    return bool(base.empty) and (base.hidden or bool(leaf.empty))
+    return bool(base.empty) and (base.hidden or bool(leaf.empty)) and parent.lv.id in _ancestry(area, base)
 
 
 def _ancestry(area: WorkArea, base: Volume) -> Set[str]:
-    """The LV ids of the base and its parents. Stops when the chain has a loop."""
+    """The LV ids of the base and its nearest parents. Stops when the chain has a loop, or more levels than SM makes."""
     found: Set[str] = set()
     volume: Optional[Volume] = base
-    while volume is not None and volume.lv.id not in found:
+    while volume is not None and volume.lv.id not in found and len(found) < _MOST_LEVELS:
         found.add(volume.lv.id)
         volume = area.disk(volume.parent.uuid) if volume.parent else None
     return found

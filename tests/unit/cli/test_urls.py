@@ -554,7 +554,6 @@ def test_a_url_without_a_lun_lists_luns_with_their_srs_and_one_that_cannot_be_re
         "sr": shell.tree().truth.sr_uuid,
         "sr_name_label": "test SR",
         "vdi_count": 4,
-        "same_sr_as": [],
         "problem": None,
     }
     assert (second["number"], second["state"], second["sr"]) == (1, "empty", None)
@@ -567,7 +566,9 @@ def test_luns_with_one_sr_are_marked(command, clone):
     with serving(clone, SparseDisk(1 << 20), clone.copy(), shell.tree(1).disk.copy()) as target:
         luns = command("show", url(target), "--json").json["target_luns"]
         lines = command("show", url(target)).out.splitlines()
-    assert [lun["same_sr_as"] for lun in luns] == [[2], [], [0], []]
+    assert [lun["sr"] for lun in luns] == [sr, None, sr, shell.tree(1).truth.sr_uuid]
+    # a row does not grow with the number of LUNs that hold its SR
+    assert not any(isinstance(value, (list, dict)) for lun in luns for value in lun.values())
     assert [line for line in lines if line.startswith("note: ")] == [
         f"note: the LUNs 0, 2 hold one SR, {sr}: an original and its copies, or copies alone."
     ]

@@ -418,10 +418,10 @@ def test_stale_locks_of_others_go_when_a_run_ends_and_no_others(lab, calls, othe
     """Of a copy that nobody works with any more, say."""
     lock.Held(killed, ["gone"], "discard").take()
     lab.later()
-    lock.Held(killed, ["in use"], "attach").take()
+    lock.Held(killed, ["in-use"], "attach").take()
     with lock.held(calls, [WHAT], "restore"):
-        assert keys(lab) == [f"{WHAT}:1", "gone:1", "in use:1"]
-    assert keys(lab) == ["in use:1"]
+        assert keys(lab) == [f"{WHAT}:1", "gone:1", "in-use:1"]
+    assert keys(lab) == ["in-use:1"]
 
 
 @pytest.mark.parametrize(
@@ -599,6 +599,10 @@ def test_a_text_that_is_none_of_our_commands_is_none_to_copy(doing):
 def test_a_name_that_no_run_locks_is_no_lock(what):
     """So no message has the name in a command to copy, such as `unlock --yes`."""
     assert lock.locks_in({begin + what + ":1": "{}" for begin in (lock.KEY, lock.OPEN_KEY)}) == []
+    with pytest.raises(Refused, match="cannot be locked"):
+        lock.name_for(what)
+    with pytest.raises(Refused, match="cannot be locked"):
+        lock.name_of({"uuid": what, "other_config": {SCSI_ID: what}})
 
 
 def test_a_mark_that_is_no_scsi_id_names_no_lock():

@@ -5,12 +5,14 @@ import json
 
 from bench import chains
 from kit import golden
+from kit.builder import build_sr, raw
 from kit.cuts import entropy
 from relvmoiscsi import engine, report
 from relvmoiscsi.device import Chunk
 from relvmoiscsi.errors import Malformed, Place
 from relvmoiscsi.report.lun_report import tree
 from relvmoiscsi.report.run_report import EMPTY_UNIT, FULL_UNIT
+from relvmoiscsi.resignature.reading.lun_contents import Lun, Work, verify_lun
 
 
 class _Counted(tuple):
@@ -29,6 +31,36 @@ def test_the_volumes_are_read_once_for_all_defects():
     rows = report.defect_facts(defects, lun)
     assert [row["lv"] for row in rows] == [volume.lv.name for volume in tuple(lun.volumes)]
     assert _Counted.walks <= 2  # the second walk is that of this test
+
+
+def test_the_volumes_and_mgt_are_read_once_for_all_vdis(monkeypatch):
+    reads, read, counts = [], Lun.records, []
+    monkeypatch.setattr(Lun, "records", lambda lun: reads.append(lun) or read(lun))
+    for number in (1, 6):
+        found = engine.inspect(build_sr([raw(f"v{each}", extents=1) for each in range(number)]).disk)
+        found = found._replace(lun=found.lun._replace(volumes=_Counted(found.lun.volumes)))
+        reads.clear()
+        _Counted.walks = 0
+        text = report.inspection_text("lun", found)
+        counts.append((len(reads), _Counted.walks))
+        assert all(uuid in text for uuid in found.lun.disks())
+    assert counts[0] == counts[1] > (0, 0)
+
+
+def test_mgt_is_read_once_for_all_dropped_volumes_and_for_all_unreadable_volumes(monkeypatch):
+    reads, read, counts = [], Lun.records, []
+    monkeypatch.setattr(Lun, "records", lambda lun: reads.append(lun) or read(lun))
+    for number in (1, 6):
+        found = engine.inspect(build_sr([raw(f"v{each}", extents=1) for each in range(number)]).disk).lun
+        broken = Malformed("VHD header", Place("lun", 512), "it is damaged")
+        damaged = found._replace(volumes=tuple(each._replace(content=broken) for each in found.volumes))
+        defects = []
+        reads.clear()
+        verify_lun(damaged, defects.append)
+        dropped = report.dropped_facts(found._replace(work=Work(found._replace(volumes=()), ())))
+        counts.append(len(reads))
+        assert len(defects) == len(dropped) == len(found.volumes) > number
+    assert counts[0] == counts[1] > 0
 
 
 def test_a_long_chain_is_drawn_to_a_bounded_depth():

@@ -5,6 +5,7 @@ What a run without a question and without a mishap prints, docs/pool-vms.rst sho
 the pool: tests/unit/pool/vms.
 """
 
+import json
 import re
 from contextlib import contextmanager
 
@@ -16,7 +17,7 @@ from kit.pool_lab import Image, Lab
 from relvmoiscsi import wording
 from relvmoiscsi.cli.output import wrapped
 from relvmoiscsi.pool.commands import vm_commands
-from relvmoiscsi.pool.vms import choice, clone, restore
+from relvmoiscsi.pool.vms import choice, clone, restore, restore_journal
 
 pytestmark = pytest.mark.states
 CLONE_ALL = ("clone", "copy", "--all", "--isolated", "lab", "--yes")
@@ -551,6 +552,20 @@ def test_the_next_step_is_no_discard_while_another_vm_needs_the_copy(halted, poo
     ran = pool_command(*undo.split(), "--yes")
     (discard,) = re.findall("      relvmoiscsi pool (discard .*)", ran.out)
     assert pool_command(*discard.split(), "--yes").status == 0
+
+
+@pytest.mark.parametrize("way", ["--keep", "--undo"])
+def test_no_next_step_discards_a_copy_of_an_sr_that_has_no_disk_of_the_vm(halted, pool_command, way):
+    """Whoever may write the journal, names any copy there."""
+    (other,) = halted.attach(halted.clone("Testing"))
+    db, key = halted.pool.db, restore_journal.RESTORED + "0"
+    assert pool_command("restore", "copy", "web", "--yes").status == 0
+    written = json.loads(db.get("VM", halted.web, "other_config")[key])
+    assert pool_command("restore", "--undo", "web", "--yes").status == 0
+    for named in (other.sr_uuid, written["home"], "99999999-0000-4000-8000-000000000000"):
+        db.set("VM", halted.web, "other_config", {key: json.dumps({**written, "sr": named})})
+        ran = pool_command("restore", way, "web", "--yes")
+        assert ran.status == 0 and ran.out.endswith(f"next: xe vm-start uuid={written['vm']}\n")
 
 
 def test_a_disk_is_taken_back_from_a_copy_that_a_restored_vm_needs(restored, pool_command):

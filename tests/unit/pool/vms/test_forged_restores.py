@@ -11,7 +11,8 @@ import pytest
 
 from kit.examples import WHOLE, dice
 from kit.pool_verbs import bring_back, keep, take_home, undo
-from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.errors import Refused, RelvmoiscsiError
+from relvmoiscsi.pool import lock
 from relvmoiscsi.pool.vms import forget, restore_journal
 from relvmoiscsi.pool.vms.restore_journal import ARRIVED, LEAVING, RESTORED
 
@@ -24,6 +25,7 @@ JUNK = [
     10**17,
     "",
     "x",
+    "two words",
     "0",
     "\u202e\x1b[2J",
     "OpaqueRef:NULL",
@@ -128,3 +130,17 @@ def test_keep_ends_any_journal(restored):
         restored.set_journal(lambda _, key=key, text=text: {**keys, key: text})
         keep(restored)
         assert not restored.journal(), (key, text)
+
+
+@pytest.mark.parametrize("member", ["old", "new", "sr", "home"])
+def test_a_member_that_is_no_uuid_is_refused_and_keep_takes_no_lock_of_that_name(restored, member):
+    """A run would add the lock and never find it again: each end of the restore would stop, for ever."""
+    keys = restored.db.get("VM", restored.web, "other_config")
+    swap = {**json.loads(keys[RESTORED + "0"]), member: "no lock of any client"}
+    restored.set_journal(lambda _: {**keys, RESTORED + "0": json.dumps(swap)})
+    for work in (undo, take_home):
+        with pytest.raises(Refused, match=f"its member '{member}' is no UUID.*--keep"):
+            work(restored)
+    keep(restored)
+    config = restored.db.get("pool", restored.lab.pool.pool, "other_config")
+    assert not restored.journal() and not [key for key in config if key.startswith(lock.KEY)]

@@ -2,7 +2,7 @@
 """A journal of SM finds its VDI without a walk over all volumes."""
 
 from kit import golden
-from kit.builder import journal
+from kit.builder import SMALL_BAT, build_sr, journal, vhd
 from kit.cuts import entropy
 from kit.live import FINISHED, _live, disk, unlisted
 from relvmoiscsi import engine
@@ -57,3 +57,19 @@ def test_mgt_is_read_once_for_any_number_of_snapshots_under_way(monkeypatch):
         engine.prepare(_live(volumes, {}, FINISHED).built.disk, entropy(0))
         counts.append(len(reads))
     assert counts[0] == counts[1] > 0
+
+
+def test_a_journal_looks_at_a_bounded_number_of_levels_of_a_long_chain(monkeypatch):
+    looks, disk_of = [], WorkArea.disk
+    monkeypatch.setattr(WorkArea, "disk", lambda area, *of: looks.append(of) or disk_of(area, *of))
+    counts = []
+    for levels in (120, 160):
+        more = {"blocks": 0, "bat_entries": SMALL_BAT}
+        volumes = [vhd(f"v{at}", parent=f"v{at - 1}" if at else "", **more) for at in range(levels)]
+        base = vhd("base", parent=f"v{levels - 1}", hidden=True, in_mgt=False, **more)
+        work = [vhd("x", parent="v0", **more), journal("clone", "x", "{base}_")]
+        del looks[:]
+        found = engine.inspect(build_sr([*volumes, base, *work]).disk)
+        assert found.lun.work is not None and found.problem is None
+        counts.append(len(looks))
+    assert counts[0] == counts[1] > 100
