@@ -142,7 +142,8 @@ def _by_scsi_id(found: Sequence[PoolLun], of: Sequence[str]) -> str:
 
 def _is_copy(lun: PoolLun, are_clones: bool) -> bool:
     """Is the LUN certainly a copy, or does the caller vouch for the LUN (`are_clones`)?"""
-    return lun.kind == ATTACHED or lun.kind in ATTACHABLE and (lun.is_ours or are_clones and lun.kind == UNKNOWN_SR)
+    is_vouched = are_clones and lun.kind in (CLONE, UNKNOWN_SR)
+    return lun.kind == ATTACHED or lun.kind in ATTACHABLE and (lun.is_ours or is_vouched)
 
 
 def as_clones(found: Sequence[PoolLun], scsi_ids: Sequence[str], of: Sequence[str]) -> List[PoolLun]:
@@ -172,7 +173,7 @@ def unseen(
 
 def doubtful(found: Sequence[PoolLun], chosen: Sequence[PoolLun]) -> List[PoolLun]:
     """Return the LUNs that `choose` left out because another pool may use the LUN, or the LUN may be no clone."""
-    kinds = (UNKNOWN_SR, UNCONNECTED, RESIGNATURED, UNFINISHED)
+    kinds = (CLONE, UNKNOWN_SR, UNCONNECTED, RESIGNATURED, UNFINISHED)
     return [lun for lun in found if lun.kind in kinds and lun not in chosen and not lun.is_ours]
 
 
@@ -201,6 +202,11 @@ def _verify_attachable(lun: PoolLun, are_clones: bool) -> None:
         raise Refused(
             f"The LUN {lun.scsi_id} holds the SR {lun.sr_uuid}, which this pool does not know. Another pool may "
             "use the LUN. If the LUN is an unused clone, add --foreign."
+        )
+    if lun.kind == CLONE and not lun.is_ours and not are_clones:
+        raise Refused(
+            f"The LUN {lun.scsi_id} holds the SR of the copy {lun.name!r}, and its label does not say that the array "
+            "copied the LUN of that copy. Another pool may use the LUN. If the LUN is an unused clone, add --foreign."
         )
     if lun.kind not in ATTACHABLE:
         raise Refused(f"The LUN {lun.scsi_id} is {lun.kind}: the LUN holds no SR to attach. {lun.problem}".strip())

@@ -3,7 +3,8 @@
 
     original        an SR of the pool is on the LUN
     attached        an SR of the pool is on the LUN, and `attach` has introduced this SR as a copy
-    clone           the LUN holds an SR of the pool, and a live host has that SR attached on another LUN (known_sr.py)
+    clone           the LUN holds an SR of the pool, and a live host has that SR attached on another LUN (known_sr.py).
+                    `is_ours`: the SR is no attached copy, or the label says that the array has copied the LUN
     unknown SR      the LUN holds an SR that this pool does not have. Another pool may use the SR, or this pool has
                     forgotten the SR.
     unconnected     the LUN holds an SR of the pool that no live host has attached on another LUN: the LUN may be a
@@ -81,7 +82,7 @@ class PoolLun(NamedTuple):
     @property
     def is_untouched(self) -> bool:
         """Does the LUN have the identities of an SR of this pool?"""
-        return self.kind in UNTOUCHED and self.is_ours
+        return self.kind in UNTOUCHED and (self.is_ours or self.kind == CLONE)
 
     @property
     def may_be_untouched(self) -> bool:
@@ -390,7 +391,9 @@ def named(pool: Pool, lun: PoolLun) -> PoolLun:
         is_ours = pool.sr_by_uuid(of_sr) is not None or is_begun
     else:
         of_sr = own or old
-        is_ours = kind == CLONE or kind == BUSY and (pool.sr_by_uuid(of_sr) is not None or is_begun)
+        # an attached copy may have the SR of a forged label; the array copies the label of a copy with the LUN
+        is_certain = ref is not None and (lun.kind == _COPIED or not is_copy(pool.srs[ref]))
+        is_ours = kind == CLONE and is_certain or kind == BUSY and (pool.sr_by_uuid(of_sr) is not None or is_begun)
     srs = [pool.sr_by_uuid(uuid) for uuid in (of_sr, own) if uuid]
     names = [str(pool.srs[sr]["name_label"]) for sr in srs if sr is not None]
     # the pool may have neither SR

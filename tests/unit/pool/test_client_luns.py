@@ -614,6 +614,27 @@ def test_a_forged_label_makes_no_lun_a_clone(lab, world, iqn):
         attach.verify_none_left(rows, attach.choose(rows, [forged], []))
 
 
+@pytest.mark.parametrize("label", ["none", "their own", "of another LUN"])
+def test_of_an_attached_copy_only_a_lun_with_the_copied_label_is_a_clone_for_certain(lab, world, label):
+    """The label of the attached LUN may be forged, and its SR be that of another pool."""
+    original = sr_disk("of another pool")
+    forged = world.add(TARGET, IQN, original.copy())
+    forge_record(world.lun(forged).disk, forged)
+    assert [each.status for each in lab.attach(forged)] == [DONE]
+    theirs = world.add(TARGET, "iqn.2026-01.test:theirs", original)
+    if label != "none":
+        forge_record(world.lun(theirs).disk, theirs if label == "their own" else forged)
+    (found,) = [lun for lun in lab.look(ProbePortal(TARGET)) if lun.scsi_id == theirs]
+    assert (found.kind, found.is_ours, found.is_untouched) == ("clone", label == "of another LUN", True)
+    chosen = attach.choose([found, lab.lun(forged)], [], [], everything=True)
+    assert [lun.scsi_id for lun in chosen] == [*([theirs] if found.is_ours else []), forged]
+    assert attach.doubtful([found], []) == ([] if found.is_ours else [found])
+    if not found.is_ours:
+        with pytest.raises(Refused, match="Another pool may use the LUN. If the LUN is an unused clone, add --foreign"):
+            attach.choose([found], [theirs], [])
+        assert attach.choose([found], [theirs], [], are_clones=True) == [found]
+
+
 # --- the note of what has been begun
 
 
