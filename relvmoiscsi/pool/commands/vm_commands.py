@@ -6,7 +6,7 @@ import sys
 import time
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import Any, ContextManager, Dict, List, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Container, ContextManager, Dict, List, Optional, Sequence, Tuple, TypeVar
 
 from relvmoiscsi.cli.output import Answer, Bar, ask, is_terminal, say, waiting
 from relvmoiscsi.errors import Refused, RelvmoiscsiError, UsageError
@@ -193,8 +193,9 @@ class CloneCommand(PoolChange):
                 self.warn(warning)
             if self.dry_run:
                 return plan
+            halted = {str(vm["uuid"]) for vm in found.vms.values() if vm["power_state"] == "Halted"}
             if not todo:  # no question for an empty plan
-                return _cloned(planned)
+                return _cloned(planned, halted=halted)
             ask(self, f"Clone {counted(len(todo), 'VM')}?")
             found = inventory.read(calls)  # the pool may have changed during the question
             with self.so_far.work(todo), waiting("the pool"):
@@ -204,7 +205,7 @@ class CloneCommand(PoolChange):
                 )
         is_any = any(each.status == clone.MADE for each in results)
         # a plan has said it before the question
-        return _cloned(results, clone.TO_KNOW if is_any and self.yes else ())
+        return _cloned(results, clone.TO_KNOW if is_any and self.yes else (), halted)
 
     def _to_know(self, wanted: choice.CloneRequest) -> List[str]:
         """Return what a person must know before the run: the network of the copies, and what their guests share."""
@@ -253,7 +254,8 @@ def _said(source: VmSource) -> str:
     return f"{source.name!r} ({source.uuid})"
 
 
-def _cloned(results: Sequence[Cloned], to_know: Sequence[str] = ()) -> Answer:
+def _cloned(results: Sequence[Cloned], to_know: Sequence[str] = (), halted: Container[str] = ()) -> Answer:
+    """Return the results, or a plan. `halted` are VMs (UUIDs): a clone of an earlier run among them can be started."""
     lines: List[str] = []
     steps = []
     for each in results:
@@ -266,7 +268,7 @@ def _cloned(results: Sequence[Cloned], to_know: Sequence[str] = ()) -> Answer:
         lines += [f"  {note}" for note in each.notes]
         if each.error is not None:
             lines.append(f"  {each.error}")
-        if each.status == clone.MADE:
+        if each.status == clone.MADE or each.status == clone.ALREADY and each.uuid in halted:
             steps.append(_start(each.uuid))
     facts = {"clone_results": [each.facts() for each in results]}
     status = exit_status([each.error for each in results])

@@ -469,6 +469,13 @@ def test_a_locked_copy_is_refused_before_anybody_is_asked(lab, pool_command, loc
     assert lab.pool.db.refs("SR", uuid=locked.sr_uuid) and len(locks(lab)) == 1
 
 
+def test_the_refusal_of_a_lock_leads_to_its_end_and_to_the_refused_command(pool_command, locked):
+    words = "discard", locked.sr_uuid, "--yes"
+    (unlock,) = re.findall("`relvmoiscsi pool (unlock [^`]*)`", pool_command(*words).err)
+    assert pool_command(*unlock.split(), "--yes").out.endswith("next: repeat the command that was refused\n")
+    assert pool_command(*words).status == 0
+
+
 @pytest.mark.parametrize("named", ["sr_uuid", "name", "scsi_id"])
 def test_the_command_that_breaks_a_lock(lab, pool_command, type_in, locked, named):
     words = "unlock", getattr(locked, named)
@@ -499,6 +506,7 @@ def test_a_lock_on_a_vm_is_broken_by_the_name_of_the_vm(lab, pool_command):
     assert db.get("VM", web, "uuid") in ran.err
     ran = pool_command("unlock", "Prodction", "--yes")
     assert ran.status == 3 and "There is no SR or VM 'Prodction'. Did you mean 'Production'? These are" in ran.err
+    assert "next: " not in pool_command("unlock", "web", "--dry-run").out
     (row,) = pool_command("unlock", "web", "--yes", "--json").json["unlocked"]
     assert (row["locked"], locks(lab)) == (db.get("VM", web, "uuid"), [])
 

@@ -693,6 +693,12 @@ def test_clone_that_is_interrupted_says_how_far_each_vm_is(halted, pool_command,
     ran = pool_command(*words)
     assert ran.status == 0 and [vm["status"] for vm in ran.json["clone_results"]] == ["already there", "cloned"]
 
+    clones = [vm["new_vm"] for vm in ran.json["clone_results"]]
+    starts = [f"xe vm-start uuid={uuid}" for uuid in clones]
+    assert [line.strip() for line in pool_command(*words[:-1]).out.partition("next: ")[2].splitlines()] == starts
+    halted.pool.db.set("VM", halted.pool.db.by_uuid("VM", clones[0]), "power_state", "Running")
+    assert pool_command(*words[:-1]).out.endswith("next: " + starts[1] + "\n"), "no VM that runs is started"
+
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
