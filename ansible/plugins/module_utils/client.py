@@ -68,7 +68,6 @@ _NAMES = ("sr", "vm", "vdi", "isolated", "name", "mark", "srs", "clones_of", "sc
 _SAID = {
     "--undo": "state: undone",
     "--home": "state: home",
-    "--done": "state: absent",
     "--ca": "ca_path",
     "--network": "networks",
     "--rw": "writable",
