@@ -2,8 +2,9 @@
 """Files of passwords that an option names: --password-file, --chap-password-file, --chap-file.
 
 A person may let another user run the command as root. That user must not be able to have the content of root's other
-files sent to a target or a pool. So a file of passwords is a regular file of the user of this process. No other user
-has any right to the file, and no other user can replace the file.
+files sent to a target or a pool. So a file of passwords is a regular file of the user of this process, with one name:
+another user can give a second name to root's files. No other user has any right to the file, and no other user can
+replace the file.
 
 A descriptor that the caller has opened is read as it is: /dev/stdin, and /dev/fd/63 of a shell's `<(command)`. No path
 is opened then, and the caller could read the content before.
@@ -57,3 +58,5 @@ def _verify(path: str, status: os.stat_result, is_given: bool) -> None:
     if status.st_mode & 0o077:
         close = shell_command("chmod 600", path)
         raise UsageError(f"{path} holds passwords and is accessible to other users. Run `{close}`.")
+    if status.st_nlink != 1:
+        raise UsageError(f"{path} has another name too, so it may be another file of yours. Give a file with one name.")
