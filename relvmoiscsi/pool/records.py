@@ -259,12 +259,13 @@ def verify_on_own_lun(pool: Pool, sr: str) -> None:
     record = pool.srs[sr]
     marked = str(record["other_config"].get(SCSI_ID, ""))
     named = {str(pbd["device_config"].get("SCSIid", "")) for _, pbd in pool.pbds_of(sr).values()} - {"", marked}
-    if marked and named:
+    if named:
         uuid, luns = record["uuid"], ", ".join(sorted(named))
+        of_mark = f"the LUN {marked}" if marked else "no LUN"
         correct = shell_command("xe sr-param-set", f"uuid={uuid}", f"other-config:{SCSI_ID}={min(named)}")
         raise Refused(
-            f"The SR {record['name_label']!r} ({uuid}) is marked as a copy on the LUN {marked}, but its PBDs name the "
-            f"LUN {luns}. The SR may be an original. Nothing was changed. If the SR is a copy, correct the mark: "
+            f"The SR {record['name_label']!r} ({uuid}) is marked as a copy on {of_mark}, but its PBDs name the LUN "
+            f"{luns}. The SR may be an original. Nothing was changed. If the SR is a copy, correct the mark: "
             f"`{correct}`."
         )
 
