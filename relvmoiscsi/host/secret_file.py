@@ -53,10 +53,10 @@ def _verify(path: str, status: os.stat_result, is_given: bool) -> None:
         if is_given:
             return
         raise UsageError(f"{path} is no regular file: give a file of passwords, or /dev/stdin for a pipe.")
+    if status.st_nlink != 1:
+        raise UsageError(f"{path} has another name too: it may be any file of yours.").advising("Give a separate file.")
     if status.st_uid != os.geteuid():
         raise UsageError(f"{path} holds passwords and belongs to another user. Give a file of your own.")
     if status.st_mode & 0o077:
         close = shell_command("chmod 600", path)
         raise UsageError(f"{path} holds passwords and is accessible to other users. Run `{close}`.")
-    if status.st_nlink != 1:
-        raise UsageError(f"{path} has another name too, so it may be another file of yours. Give a file with one name.")
