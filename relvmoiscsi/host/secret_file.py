@@ -2,8 +2,9 @@
 """Files of passwords that an option names: --password-file, --chap-password-file, --chap-file.
 
 A person may let another user run the command as root. That user must not be able to have the content of root's other
-files sent to a target or a pool. So a file of passwords is a regular file of the user of this process. No other user
-has any right to the file, and no other user can replace the file.
+files sent to a target or a pool. So a file of passwords is a regular file of the user of this process, with one name:
+another user can give a second name to root's files. No other user has any right to the file, and no other user can
+replace the file.
 
 A descriptor that the caller has opened is read as it is: /dev/stdin, and /dev/fd/63 of a shell's `<(command)`. No path
 is opened then, and the caller could read the content before.
@@ -54,6 +55,8 @@ def _verify(path: str, status: os.stat_result, is_given: bool) -> None:
         if is_given:
             return
         raise UsageError(f"{path} is no regular file: give a file of passwords, or /dev/stdin for a pipe.")
+    if status.st_nlink != 1:
+        raise UsageError(f"{path} has another name too: it may be any file of yours.").advising("Give a separate file.")
     if status.st_uid != os.geteuid():
         raise UsageError(f"{path} holds passwords and belongs to another user.").advising("Give a file of your own.")
     if status.st_mode & 0o077:

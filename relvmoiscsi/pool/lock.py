@@ -60,6 +60,7 @@ _COMMANDS = (
 )
 _MOST_NUMBER = 10**17  #: far more than refreshes can reach; the next number must be one that every client reads
 _MOST_SAID = 80  #: characters of a field in a message
+_MOST_STALE = 100  #: stale keys that a run removes for others: a vm-operator can write any number of open keys
 _MOST_ROUNDS = 10  #: of `unlock`, against a client that refreshes its lock at the same moment
 
 
@@ -250,11 +251,12 @@ class Held:
             self._add_first(seen, what, now)
         there = _Locks(self._calls)
         stale = [lock for what in self._whats for lock in seen.on(what)]
+        known = set(stale)
         for what in self._whats:
-            new = [lock for lock in there.on(what) if lock not in stale and not self._is_mine(lock)]
+            new = [lock for lock in there.on(what) if lock not in known and not self._is_mine(lock)]
             if new:
                 raise _refused(new[-1])
-        for lock in stale:
+        for lock in stale[:_MOST_STALE]:
             with passing(_DENIED):  # the key stays: it is stale, and needs another role
                 self._calls.call("pool.remove_from_other_config", seen.ref, lock.key)
 
@@ -312,7 +314,7 @@ class Held:
                 calls.call("pool.remove_from_other_config", seen.ref, f"{self._begins[0]}{what}:{old}")
 
     def release(self) -> None:
-        """Remove the keys of this run, and stale keys. The locks of other clients stay.
+        """Remove the keys of this run, and stale keys, at most _MOST_STALE. The locks of other clients stay.
 
         A second Ctrl-C takes effect after the release, because a lock that stays in the pool refuses the next command.
         """
@@ -323,10 +325,11 @@ class Held:
                 with self._busy:
                     seen = _Locks(self._calls)
                     now = seen.now()
-                    for lock in seen.locks:
-                        if self._is_mine(lock) or lock.is_stale(now):
-                            with passing(_DENIED):
-                                self._calls.call("pool.remove_from_other_config", seen.ref, lock.key)
+                    mine = [lock for lock in seen.locks if self._is_mine(lock)]
+                    stale = [lock for lock in seen.locks if not self._is_mine(lock) and lock.is_stale(now)]
+                    for lock in [*mine, *stale[:_MOST_STALE]]:
+                        with passing(_DENIED):
+                            self._calls.call("pool.remove_from_other_config", seen.ref, lock.key)
                 break
             except (PoolFailure, PoolGone):
                 pass  # the caller reports the error that ended the work

@@ -261,7 +261,7 @@ def _targets(
     Only the first MOST_IQNS targets are returned: each costs a probe. The rest is a failure of the portal.
     """
     has_own = portal.chap_secret not in {one.chap_secret for one in known} | {""}  # from the command line
-    there = {} if has_own else {one.iqn: one for one in known if one.target == portal.target}
+    there = {} if has_own else {one.iqn: one for one in known if one.address == portal.address}
     iqns = listed_iqns(_probe_fails(calls, pool, portal))
     if len(iqns) > MOST_IQNS:
         problem = (

@@ -10,6 +10,7 @@ from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.known_sr import KnownSr
 from relvmoiscsi.pool.calls import Calls, Record, Records
+from relvmoiscsi.portal import DEFAULT_PORT
 from relvmoiscsi.scsi_id_text import NamedLuns, names_lun
 from relvmoiscsi.sr_types import HBA_SR, ISCSI_SR, OWN_TYPES, STOCK_TYPES, SrType
 from relvmoiscsi.wording import nearest, shell_command
@@ -96,6 +97,11 @@ class ProbePortal(NamedTuple):
         """Return the type of the SRs behind this portal."""
         return ISCSI_SR if self.target else HBA_SR
 
+    @property
+    def address(self) -> Tuple[str, str]:
+        """Return address and port. Behind another port may be a program that is not to learn of a password."""
+        return self.target, self.port or str(DEFAULT_PORT)
+
     def config(self, scsi_id: str = "") -> Dict[str, str]:
         """Return the device-config of one LUN, or without `scsi_id` of the list of LUNs."""
         return {key: value for key, value in zip((*_PORTAL_KEYS, "SCSIid"), (*self, scsi_id)) if value}
@@ -104,9 +110,9 @@ class ProbePortal(NamedTuple):
         return ProbePortal(*self[:3], *other[3:])
 
     def as_known(self, known: Iterable["ProbePortal"]) -> "ProbePortal":
-        """Return this portal with the CHAP of the first known portal of the same target."""
+        """Return this portal with the CHAP of the first known portal of the same address and target."""
         for other in known:
-            if other.target == self.target and self.iqn in ("", other.iqn):
+            if other.address == self.address and self.iqn in ("", other.iqn):
                 return self.with_chap_of(other)
         return self
 
@@ -253,12 +259,13 @@ def verify_on_own_lun(pool: Pool, sr: str) -> None:
     record = pool.srs[sr]
     marked = str(record["other_config"].get(SCSI_ID, ""))
     named = {str(pbd["device_config"].get("SCSIid", "")) for _, pbd in pool.pbds_of(sr).values()} - {"", marked}
-    if marked and named:
+    if named:
         uuid, luns = record["uuid"], ", ".join(sorted(named))
+        of_mark = f"the LUN {marked}" if marked else "no LUN"
         correct = shell_command("xe sr-param-set", f"uuid={uuid}", f"other-config:{SCSI_ID}={min(named)}")
         raise Refused(
-            f"The SR {record['name_label']!r} ({uuid}) is marked as a copy on the LUN {marked}, but its PBDs name the "
-            f"LUN {luns}. The SR may be an original. Nothing was changed. If the SR is a copy, correct the mark: "
+            f"The SR {record['name_label']!r} ({uuid}) is marked as a copy on {of_mark}, but its PBDs name the LUN "
+            f"{luns}. The SR may be an original. Nothing was changed. If the SR is a copy, correct the mark: "
             f"`{correct}`."
         )
 

@@ -42,6 +42,8 @@ SAME_NETWORK = "copies are on the networks of their originals, {}: expect confli
 
 TAGS = ("relvmoiscsi", "xo:no-bak=relvmoiscsi clone")  #: of a clone
 
+_MOST_IMPORTS = 10  #: of earlier runs that a run looks at, for each VM
+
 #: fields of a VIF that VIF.create takes
 _VIF = (
     "device", "network", "VM", "MTU", "other_config", "qos_algorithm_type", "qos_algorithm_params", "locking_mode",
@@ -138,10 +140,10 @@ def _each(
     work: Callable[["_Clone"], Cloned],
 ) -> List[Cloned]:  # fmt: skip
     """Call `work` for several VMs in parallel; an error becomes a result."""
-    named = choice.names(found, copy, sources, wanted)
+    named, imports = choice.names(found, copy, sources, wanted), Deadline(wanted.patience)
 
     def one(calls: Calls, source: VmSource) -> Cloned:
-        return work(_Clone(calls, pool, found, copy, source, named[source.uuid], wanted))
+        return work(_Clone(calls, pool, found, copy, source, named[source.uuid], wanted, imports))
 
     with in_state(run_states.CLONES):
         outcomes: List[Union[Cloned, RelvmoiscsiError]] = jobs.at_once(calls, sources, one, wanted.jobs)
@@ -157,8 +159,11 @@ class _Clone:
     """The clone of one VM."""
 
     def __init__(
-        self, calls: Calls, pool: Pool, found: Inventory, copy: Copy, source: VmSource, name: str, wanted: CloneRequest
-    ) -> None:
+        self, calls: Calls, pool: Pool, found: Inventory, copy: Copy, source: VmSource, name: str, wanted: CloneRequest,
+        imports: Deadline,
+    ) -> None:  # fmt: skip
+        """`imports` is how long this run waits for all imports of earlier runs."""
+        self.imports = imports
         self.calls, self.pool, self.found, self.copy = calls, pool, found, copy
         self.source, self.name, self.wanted = source, name, wanted
         self.label = f"relvmoiscsi: {copy.uuid} has a copy of {source.uuid}"
@@ -242,12 +247,15 @@ class _Clone:
     # --- what earlier runs have left
 
     def _wait_for_imports(self) -> List[str]:
-        """Wait for an import that a killed run has started; return notes on imports that do not end."""
+        """Wait for an import that a killed run has started; return notes on imports that do not end.
+
+        Each user of the pool, also one who may only read, can make a task with this name. So the time is for all VMs of
+        this run, and a run looks at a few tasks of each VM.
+        """
         notes, under_way = [], transfer.under_way(self.calls, self.label)
-        deadline = Deadline(self.wanted.patience)
-        for ref, task in under_way.items():
+        for ref, task in list(under_way.items())[:_MOST_IMPORTS]:
             try:
-                self.calls.wait("the import of an earlier run", ref, deadline)
+                self.calls.wait("the import of an earlier run", ref, self.imports)
             except PoolFailure as failure:
                 if not failure.code:
                     notes.append(

@@ -49,6 +49,13 @@ def test_a_given_descriptor_of_a_file_has_the_same_rules(password):
         lines_of(f"/dev/fd/{file.fileno()}")
 
 
+def test_a_file_with_a_second_name_is_refused(password):
+    """Another user can give one to root's file, in a directory that is not that user's."""
+    os.link(str(password), str(password) + " too")
+    with pytest.raises(UsageError, match="has another name too"):
+        lines_of(str(password))
+
+
 def test_a_pipe_by_its_path_is_not_read_nor_waited_for(password):
     """Whoever made the pipe in the place of a file would give the password."""
     password.unlink()

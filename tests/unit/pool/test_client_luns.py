@@ -304,7 +304,8 @@ def test_each_iqn_has_the_chap_of_its_own_sr():
             lab.clone(name)
         with connect(lab.where()) as calls:
             portal = ProbePortal("10.0.0.8").as_known(records.read(calls).portals())  # as of --target
-        assert portal.chap_user == "alice"
+            other = ProbePortal("10.0.0.8", "iqn.2026-01.test:one", "3261").as_known(records.read(calls).portals())
+        assert portal.chap_user == "alice" and other.chap_user == "", "another program may listen on another port"
         kinds = [lun.kind for lun in lab.look(portal)]
     assert sorted(kinds) == ["clone"] * 3 + ["original"] * 3
 

@@ -414,6 +414,17 @@ def test_the_lock_of_a_run_to_which_the_pool_is_lost_stays_until_it_is_stale(lab
     taken(other)
 
 
+def test_a_run_removes_a_bounded_number_of_stale_locks_and_its_own(lab, calls):
+    """A vm-operator can write any number of open keys, and each removal is a call."""
+    for number in range(150):
+        for what in (WHAT, f"lun-{number}"):
+            write_open(lab, f"{what}:{number + 1}", refreshed="2001-01-01T00:00:00Z", token="t")
+    mine = taken(calls)
+    assert len(open_keys(lab)) == 200
+    mine.release()
+    assert keys(lab) == [] and len(open_keys(lab)) == 100
+
+
 def test_stale_locks_of_others_go_when_a_run_ends_and_no_others(lab, calls, other, killed):
     """Of a copy that nobody works with any more, say."""
     lock.Held(killed, ["gone"], "discard").take()

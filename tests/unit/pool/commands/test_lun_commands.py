@@ -28,6 +28,11 @@ def test_a_copy_whose_mark_names_another_lun_than_its_pbds_is_not_discarded(lab,
     assert ran.status == 4 and f"on the LUN {original}, but its PBDs name the LUN {clone}" in ran.err
     assert lab.pool.db.refs("SR", name_label=copy) == [sr]
 
+    db.set("SR", sr, "other_config", {key: text for key, text in config.items() if key != "relvmoiscsi:scsi-id"})
+    ran = pool_command("discard", copy, "--yes")
+    assert ran.status == 4 and f"as a copy on no LUN, but its PBDs name the LUN {clone}" in ran.err
+    assert lab.pool.db.refs("SR", name_label=copy) == [sr]
+
     db.set("SR", sr, "other_config", {**config, "relvmoiscsi:scsi-id": clone})
     ran = pool_command("discard", copy, "--yes")
     assert ran.status == 0 and f"next: remove the LUN {clone} on the array" in ran.out and original not in ran.out

@@ -5,6 +5,7 @@ import pytest
 
 from kit.pool import transfer
 from kit.pool.errors import XenError
+from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.vms.clone import ALREADY, FAILED, MADE
 
 
@@ -85,6 +86,25 @@ def test_a_task_of_another_that_does_not_end_is_waited_for_and_left(day):
     assert done.status == MADE and day.db.get("task", task, "uuid") in done.notes[-1]
     assert "is still active" in done.notes[-1]
     assert day.clone_one().status == ALREADY and day.db.exists("task", task)
+
+
+def test_tasks_of_others_delay_a_run_once_and_few_are_looked_at(day, monkeypatch):
+    """A user who may only read can make any number of tasks, for each VM."""
+    db_vm = day.lab.vm("db", day.lab.vdi("Production", "before")[0])
+    for uuid in (day.db.get("VM", vm, "uuid") for vm in (day.web, db_vm)):
+        for _ in range(25):
+            day.db.create("task", name_label=f"relvmoiscsi: {day.copy.sr_uuid} has a copy of {uuid}")
+    deadlines, wait = [], Calls.wait
+
+    def waited(calls, name, *more, **others):
+        if name == "the import of an earlier run":
+            deadlines.append(more[1])
+        return wait(calls, name, *more, **others)
+
+    monkeypatch.setattr(Calls, "wait", waited)
+    done = day.lab.clone_vms(day.copy.sr_uuid, "web", "db")
+    assert [each.status for each in done] == [MADE, MADE]
+    assert len(deadlines) == 20 and len(set(map(id, deadlines))) == 1
 
 
 # --- others get the disks meanwhile
