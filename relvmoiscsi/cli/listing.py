@@ -125,7 +125,7 @@ def _lun_lines(text: str, luns: Sequence[Listed]) -> List[str]:
     rows = [["LUN", "SCSIid", "size", "device", "state", "SR"]]
     for lun in luns:
         info = lun.info
-        label = f' "{lun.sr_name_label}"' if lun.sr_name_label else ""
+        label = f" {lun.sr_name_label!r}" if lun.sr_name_label else ""
         size = human_size(info.size_bytes) if info.size_bytes else "-"
         name = " ".join(filter(None, [info.vendor, info.model])) or "-"
         sr = f"{lun.sr_uuid}{label}" if lun.sr_uuid else "-"

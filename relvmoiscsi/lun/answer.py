@@ -51,7 +51,7 @@ class Identification:
         """Return the facts as lines for people."""
         found = [self.device_line()]
         if self._sr_uuid:
-            label = f' "{self._name_label}"' if self._name_label else ""
+            label = f" {self._name_label!r}" if self._name_label else ""
             count = {None: "", 1: ", 1 VDI"}.get(self._vdi_count, f", {self._vdi_count} VDIs")
             found.append(printable(f"  SR       {self._sr_uuid}{label}{count}"))
         return [*found, self.pool_line(), *([f"  note     {_AT_WORK}"] if self._is_sm_at_work else [])]

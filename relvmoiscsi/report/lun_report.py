@@ -221,14 +221,14 @@ def inspection_text(
     elif one is not None and one.problem is not None and one.problem.sm_key != UsageError.sm_key:  # else: name one
         more.append("  one VDI  cannot be made: " + printable(with_options(str(one.problem))))
     if saved is not None:
-        names = ", ".join(vm.name_label for vm in saved.vms)
+        names = ", ".join(repr(vm.name_label) for vm in saved.vms)
         more.append(printable(f"  VMs      {names}; their records of {saved.when} are on it"))
     return "\n".join(_lun_lines(name, found, found.lun, more, explains, columns))
 
 
 def _lun_lines(name: str, found: Inspection, lun: Lun, more: Sequence[str], explains: bool, columns: int) -> List[str]:
     facts = lun_facts(lun, found.defects)
-    label = printable(facts["sr_name_label"])
+    label = facts["sr_name_label"]
     state = found.state
     if found.run is not None and found.run.ids.new_sr == lun.sr_uuid and state == "resignatured":
         state = f"resignatured (it was {printable(found.run.ids.sr)})"
@@ -236,7 +236,7 @@ def _lun_lines(name: str, found: Inspection, lun: Lun, more: Sequence[str], expl
     levels = max(1, (columns - len(lun.sr_uuid)) // 3)
     rows = [_row(lun, prefix, vdi) for prefix, vdi in tree(facts["vdis"], levels)]
     lines = [
-        "{}: SR {}{}".format(name, lun.sr_uuid, f' "{label}"' if label else ""),
+        printable(f"{name}: SR {lun.sr_uuid}" + (f" {label!r}" if label else "")),
         f"  state    {state}",
         f"  LUN      {human_size(lun.size_bytes)}, {human_size(allocated)} of "
         f"{human_size(lun.vg.pe_count * lun.vg.extent_size)} allocated in {len(lun.volumes)} volumes",
@@ -303,7 +303,7 @@ def _row(lun: Lun, prefix: str, vdi: Mapping[str, Any]) -> List[str]:
         )
         if shown
     ]
-    label = printable(vdi["vdi_name"])
+    label = printable(repr(vdi["vdi_name"])) if vdi["vdi_name"] else ""
     return [
         prefix + vdi["vdi"],
         "?" if vdi["virtual_size_bytes"] is None else human_size(vdi["virtual_size_bytes"]),

@@ -105,7 +105,7 @@ def map_text(lun: Optional[Lun], ids: IdMap) -> str:
     lines = ["  SR   {old_sr}  becomes  {new_sr}".format(**facts)]
     for vdi in facts.get("vdi_pairs", []):
         label = vdi["vdi_name"]
-        lines.append("  VDI  {old_vdi}  becomes  {new_vdi}".format(**vdi) + ("  " + label if label else ""))
+        lines.append("  VDI  {old_vdi}  becomes  {new_vdi}".format(**vdi) + (f"  {label!r}" if label else ""))
     return "\n".join(printable(line) for line in lines)
 
 
@@ -118,7 +118,8 @@ def whole_map_lines(lun: Optional[Lun], ids: IdMap) -> List[str]:
         rows += [("LVM", old, new, "") for old, new in facts["lvm_ids"].items()]
     else:
         rows += [("VG", facts["old_vg_id"], facts["new_vg_id"], ""), ("PV", facts["old_pv_id"], facts["new_pv_id"], "")]
-        rows += [("VDI", vdi["old_vdi"], vdi["new_vdi"], vdi["vdi_name"]) for vdi in facts["vdi_pairs"]]
+        for vdi in facts["vdi_pairs"]:
+            rows.append(("VDI", vdi["old_vdi"], vdi["new_vdi"], repr(vdi["vdi_name"]) if vdi["vdi_name"] else ""))
         rows += [("LV", lv["old_lv_id"], lv["new_lv_id"], lv["new_lv"]) for lv in facts["lv_pairs"]]
         rows += [("UUID", old, new, "") for old, new in facts["other_uuids"].items()]
     width = max(len(what) for what, *_ in rows)
@@ -178,7 +179,7 @@ def loss_of(prepared: Prepared) -> Tuple[List[str], str]:
         if volume["is_vdi"]:
             shown = ("hidden", "hidden"), ("snapshot", "is_a_snapshot"), ("has a defect", "problem")
             remarks = [note for note, key in shown if volume[key]]
-            text = f"{volume['uuid_in_name']}  {volume['vdi_name']}" + (
+            text = f"{volume['uuid_in_name']}  {volume['vdi_name']!r}" + (
                 " [{}]".format(", ".join(remarks)) if remarks else ""
             )
         lines.append("  deletes  " + printable(text.rstrip()))
@@ -186,9 +187,9 @@ def loss_of(prepared: Prepared) -> Tuple[List[str], str]:
     if prepared.cost is not None:
         (uuid,) = lun.settled().disks()
         record = lun.records().get(uuid)
-        label = printable(record.name_label) if record else ""
+        label = printable(repr(record.name_label)) if record else "''"
         lines.insert(0, f"  retains  {uuid}  {label}".rstrip())
-        retained = f"'{label}' ({uuid})"
+        retained = f"{label} ({uuid})"
     count = sum(volume["is_vdi"] for volume in dropped)
     if not count:
         return lines, ""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A command in a message can be copied to a shell: its values are quoted, and none of them becomes an option. A name of
-the pool is in quotes, so that no line begins inside it.
+"""A command in a message can be copied to a shell: its values are quoted, and none of them becomes an option.
+
+A name of a stranger is in quotes, so that no line begins inside it.
 
 The tables below are the rules; the code is read as a syntax tree and not imported.
 """
@@ -36,8 +37,8 @@ NEEDS_NO_QUOTES = {
     "host.settings": "a constant, of a configuration file",
     "wording": "the names of options",
 }
-#: Fields of the records of a pool, and of what is made of them, that another user of the pool has written.
-NAME_FIELDS = ("name", "name_label", "vm_name")
+#: Fields of the records of a pool and of a LUN, and of what is made of them, that a stranger has written.
+NAME_FIELDS = ("name", "name_label", "sr_name_label", "vdi_name", "vm_name")
 #: Calls whose result is no bare name.
 TAKES_NAMES = ("repr", "shell_command")
 
@@ -48,7 +49,7 @@ class Module:
     quoted_by_hand: of texts with a command and a value in it that does not come from `wording`
     mixed_commands: of commands whose own words are no literal
     next_lines: of texts that say what is next
-    bare_names: of texts with a name of the pool that is not in quotes
+    bare_names: of texts with a name of a stranger that is not in quotes
     """
 
     def __init__(self, name, source):
@@ -91,8 +92,8 @@ def mixes_options_and_names(module):
 
 
 def prints_a_name_bare(module):
-    """A name of the pool in a text is in quotes, as `!r` and `repr` write them: a terminal breaks no line inside it."""
-    if module.name.startswith("pool."):
+    """A name in a record of a pool or of a LUN is in quotes, as `!r` writes them: no line begins inside the name."""
+    if module.name.startswith(("pool.", "report.")):
         yield from (f"{module.name}:{line} has a name without quotes in a text" for line in module.bare_names)
 
 
@@ -211,7 +212,7 @@ def test_a_command_to_copy_has_one_way_into_a_message():
     assert set(NEEDS_NO_QUOTES) <= {module.name for module in package() if module.quoted_by_hand}
 
 
-def test_a_name_of_the_pool_is_in_quotes_wherever_a_text_has_it():
+def test_a_name_of_a_stranger_is_in_quotes_wherever_a_text_has_it():
     assert of_all(prints_a_name_bare) == []
 
 

@@ -40,12 +40,12 @@ def test_the_prompt_lists_what_stays_and_what_goes_and_asks_for_that(image, comm
     ran = command("resignature", image, *ONE)
 
     goes = listed(ran.err, "deletes")
-    assert listed(ran.err, "retains") == [f"{KEPT}  {vdis[KEPT]['vdi_name']}"]
+    assert listed(ran.err, "retains") == [f"{KEPT}  {vdis[KEPT]['vdi_name']!r}"]
     assert {line.split()[0] for line in goes if "[no VDI]" not in line} == set(vdis) - {KEPT}
     for line in goes:
         uuid, _, text = line.partition("  ")
         if uuid in vdis:
-            assert text.startswith(vdis[uuid]["vdi_name"])
+            assert text.startswith(repr(vdis[uuid]["vdi_name"]))
             assert ("[hidden]" in text, "[snapshot]" in text) == (vdis[uuid]["hidden"], vdis[uuid]["is_a_snapshot"])
     question = f"Destroy 7 VDIs and keep '{vdis[KEPT]['vdi_name']}' ({KEPT})? [y/N] "
     assert ran.err.splitlines()[-2:] == [IRREVERSIBLE, question + "relvmoiscsi: Not confirmed. Nothing was written."]

@@ -45,7 +45,7 @@ def test_the_whole_map_and_the_version_are_in_the_log_and_in_the_file(lun_for, c
     told = "\n".join(smlines[1:])
     for old, new in pairs_of(ran.json).items():
         assert f"{old}  becomes  {new}" in told
-    assert "  data" in told
+    assert "  'data'" in told
     assert ran.status == 0 and file.read_text() == ran.out
     assert names_in(tmp_path) == sorted([path.name, "map.json"]) and stat.S_IMODE(file.stat().st_mode) == 0o600
 

@@ -85,7 +85,7 @@ def test_text_says_what_became_what_and_what_it_cost_and_a_sparse_image_stays_sp
     now, lines = command("show", image, "--json").json, ran.out.splitlines()
     assert lines[0] == f"{image} was resignatured."
     assert lines[1] == "  SR   {}  becomes  {}".format(tree().truth.sr_uuid, now["sr"])
-    assert lines[3].split("  becomes  ")[1] == "{}  Größe <é>".format(now["vdis"][1]["vdi"])
+    assert lines[3].split("  becomes  ")[1] == "{}  'Größe <é>'".format(now["vdis"][1]["vdi"])
     assert lines[-2].endswith(" KiB, 6 flushes") and ran.err == ""
     size = os.stat(str(image))
     assert size.st_size == tree().disk.size_bytes and size.st_blocks - before < 2048  # of 57 MiB at most one

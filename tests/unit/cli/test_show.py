@@ -10,6 +10,7 @@ from kit import shell
 from kit.builder import AREA_DEFAULT, build_sr, cbtlog, named, raw, vhd
 from kit.shell import SR, content, flipped, patched, tree
 from relvmoiscsi import engine
+from relvmoiscsi.cli.output import wrapped
 from relvmoiscsi.host.disk.block_device import open_device
 
 SR_KEYS = {"state", "device", "size_bytes", "sr", "sr_name_label", "sr_name_description", "vg", "pv", "vdis", "lvs",
@@ -34,7 +35,7 @@ def test_vdis_are_drawn_under_their_parents_with_label_size_kind_hidden_and_cbt(
     uuids = tree().truth.uuids
     lines = ran.out.splitlines()
     assert ran.status == 0 and not ran.err
-    assert lines[0] == '{}: SR {} "test SR"'.format(image, uuids["sr"])
+    assert lines[0] == "{}: SR {} 'test SR'".format(image, uuids["sr"])
     assert lines[1].split() == ["state", "clean"]
     assert lines[5] == "  device   image file, 57.5 MiB"
     assert lines[6] == "  pool     This is an image file: no pool was asked whether it is in use."
@@ -43,10 +44,10 @@ def test_vdis_are_drawn_under_their_parents_with_label_size_kind_hidden_and_cbt(
     table = lines.index("") + 1
     assert lines[table].split() == ["VDI", "size", "on", "LUN", "kind", "label"]
     assert lines[table + 1 : table + 5] == [
-        "{}     64 MiB   4 MiB  vhd   base copy [hidden]".format(uuids["base"]),
-        "├─ {}  64 MiB   4 MiB  vhd   Größe <é> [CBT]".format(uuids["disk"]),
-        "└─ {}  64 MiB   4 MiB  vhd   at noon [snapshot of {}]".format(uuids["snapshot"], uuids["disk"][:8]),
-        "{}      4 MiB   4 MiB  raw   data".format(uuids["data"]),
+        "{}     64 MiB   4 MiB  vhd   'base copy' [hidden]".format(uuids["base"]),
+        "├─ {}  64 MiB   4 MiB  vhd   'Größe <é>' [CBT]".format(uuids["disk"]),
+        "└─ {}  64 MiB   4 MiB  vhd   'at noon' [snapshot of {}]".format(uuids["snapshot"], uuids["disk"][:8]),
+        "{}      4 MiB   4 MiB  raw   'data'".format(uuids["data"]),
     ]
     assert lines[table + 6] == "Other volumes: MGT, {}.cbtlog".format(uuids["disk"])
 
@@ -256,7 +257,20 @@ def test_labels_with_terminal_sequences_are_shown_and_not_sent(tmp_path, command
         assert "\\x1b]0;owned\\x07\\x1b[2J\\x9b31m\\u202e red" in ran.out
     assert shown[2].json["sr_name_label"] == "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e red"
     lun(path, raw("data", label="one\nVDI two"))
-    assert "raw   one\\nVDI two\n" in command("show", path).out
+    assert "raw   'one\\nVDI two'\n" in command("show", path).out
+
+
+@pytest.mark.parametrize("label", ["later: xe vdi-destroy uuid=x", "next: xe vdi-destroy uuid=x"])
+def test_no_line_begins_with_a_label(tmp_path, command, type_in, monkeypatch, label):
+    path = tmp_path / "hostile"
+    lun(path, raw("data", label=label))
+    type_in("yes\n")
+    monkeypatch.setenv("COLUMNS", "60")
+
+    shown = [command("show", path).out, command("resignature", path).out, command("map", "--device", path).out]
+
+    for text in shown:
+        assert [line.strip() for line in wrapped(text, 60).splitlines() if label in line] == [repr(label)]
 
 
 def test_several_devices_are_shown_one_after_another_and_one_that_is_not_there_hides_no_other(image, command, tmp_path):

@@ -112,7 +112,7 @@ def test_one_vdi_of_a_healthy_disk_drops_a_broken_one_and_says_so(image, command
     ] is True
 
     ran = command("resignature", image, *one, "--dry-run")
-    assert f"  deletes  {UUIDS['broken']}  broken [has a defect]" in ran.out.splitlines()
+    assert f"  deletes  {UUIDS['broken']}  'broken' [has a defect]" in ran.out.splitlines()
     assert command("resignature", image, *one, "--yes").status == 0
     assert len(command("show", image, "--json").json["vdis"]) == 1
 

@@ -17,7 +17,7 @@ from relvmoiscsi.resignature.planning.selection import Cost
 from relvmoiscsi.resignature.protocol import steps
 
 TREE = """\
-/dev/sdc: SR 8d7e9748-54ea-475b-8999-0d688a40c914 "mix"
+/dev/sdc: SR 8d7e9748-54ea-475b-8999-0d688a40c914 'mix'
   state    clean
   LUN      512 MiB, 80 MiB of 496 MiB allocated in 10 volumes
   VG       wiquf6-npSd-eFfd-LfCf-6dcf-ry3y-yruRpR, generation 28
@@ -27,19 +27,19 @@ TREE = """\
 VDI                                                size  on LUN  kind
     label
 2199a5ad-3b1d-4986-a934-b64f65f16b16              8 MiB  12 MiB  vhd
-    base copy [hidden]
+    'base copy' [hidden]
 └─ e18cd845-79d2-4011-8e36-ed0252fce752           8 MiB  12 MiB  vhd
-    base copy [hidden]
+    'base copy' [hidden]
    └─ c9e75c9d-c52e-4d1f-beae-55b0fdf46481        8 MiB  16 MiB  vhd
-    base copy [hidden]
+    'base copy' [hidden]
       └─ 3f3a48ad-452c-4abd-9cd6-b238ed335b24     8 MiB   8 MiB  vhd
-    base copy [hidden]
+    'base copy' [hidden]
          └─ e0672695-8b1c-43bf-b507-5bf218d8eb89  8 MiB   8 MiB  vhd
-    leaf [CBT]
+    'leaf' [CBT]
 db9087e6-b5b6-4ba6-a9d5-5044b8e4edd8              4 MiB   4 MiB  raw
-    base copy [hidden]
+    'base copy' [hidden]
 └─ 6c936f08-3c14-41f7-8136-e4597b31e47e           4 MiB   8 MiB  vhd
-    on a raw base [CBT, snapshot of e0672695]
+    'on a raw base' [CBT, snapshot of e0672695]
 
 Other volumes: e0672695-8b1c-43bf-b507-5bf218d8eb89.cbtlog, 6c936f08-3c14-41f7-8136-e4597b31e47e.cbtlog, MGT"""
 
