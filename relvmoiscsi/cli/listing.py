@@ -119,7 +119,8 @@ def _lun_lines(text: str, luns: Sequence[Listed]) -> List[str]:
         info = lun.info
         label = f" {lun.sr_name_label!r}" if lun.sr_name_label else ""
         size = human_size(info.size_bytes) if info.size_bytes else "-"
-        name = " ".join(filter(None, [info.vendor, info.model])) or "-"
+        name = " ".join(filter(None, [info.vendor, info.model]))
+        name = repr(name) if name else "-"
         sr = f"{lun.sr_uuid}{label}" if lun.sr_uuid else "-"
         rows.append([str(info.number), info.scsi_id or "-", size, name, lun.state or "not read", sr])
     told = [lun for lun in luns if lun.problem and lun.state in (None, engine.DAMAGED)]

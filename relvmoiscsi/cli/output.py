@@ -53,13 +53,9 @@ class Answer(NamedTuple):
     alerts: Sequence[str] = ()  #: of the text, what has failed or must be kept: on stderr where no text is printed
 
     def for_people(self) -> str:
-        """Return the text, and after it `next:` with the next steps. No other function writes `next:`.
-
-        A row may begin with a name that a stranger has given, so a row that looks like a next step is escaped.
-        """
-        text = re.sub(f"(?m)^( *)n({NEXT[1:].rstrip()})", r"\1\\x6e\2", self.text)
+        """Return the text, and after it `next:` with the next steps. No other function writes `next:`."""
         steps = [(" " * len(NEXT) if number else NEXT) + step for number, step in enumerate(self.next_steps)]
-        return "\n".join([*([text] if text else []), *steps])
+        return "\n".join([*([self.text] if self.text else []), *steps])
 
 
 Command = Callable[["Namespace"], Answer]

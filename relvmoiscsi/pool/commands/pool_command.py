@@ -110,7 +110,7 @@ class UnlockCommand(PoolChange):
             what = self._locked(calls, pool)
             found = lock.to_break(calls, what)
             if self.dry_run:
-                would = [f"{each.what}: would be unlocked; it is locked by {each.text()}" for each in found]
+                would = [f"lock {each.what}: would be unlocked; it is locked by {each.text()}" for each in found]
                 return Answer({"would_unlock": [each.facts() for each in found]}, "\n".join(map(printable, would)))
             if len(found) == 1:
                 lost = (
@@ -125,9 +125,9 @@ class UnlockCommand(PoolChange):
             ask(self, lost)
             with self.so_far.work():
                 broken = lock.unlock(calls, what, found)
-            lines = [printable(f"{each.what}: unlocked; it was locked by {each.text()}") for each in broken]
+            lines = [printable(f"lock {each.what}: unlocked; it was locked by {each.text()}") for each in broken]
             if not lines:
-                lines = [printable(f"{what}: the lock has gone meanwhile. Nothing was changed.")]
+                lines = [printable(f"The lock {what} has gone meanwhile. Nothing was changed.")]
             again = ["repeat the command that was refused"] if broken else []
             return Answer({"unlocked": [each.facts() for each in broken]}, "\n".join(lines), next_steps=again)
 

@@ -16,7 +16,7 @@ from kit.clock import Clock
 from kit.streams import Terminal
 from relvmoiscsi import cli
 from relvmoiscsi.cli import output, running
-from relvmoiscsi.cli.output import BOLD, Answer, Bar, human_time, painted, width, wrapped
+from relvmoiscsi.cli.output import BOLD, Bar, human_time, painted, width, wrapped
 from relvmoiscsi.cli.parser import make_parser
 from relvmoiscsi.cli.reading import CheckCommand
 from relvmoiscsi.report.lun_report import tree
@@ -351,13 +351,3 @@ def test_what_a_lun_says_reaches_no_terminal_with_control_characters(monkeypatch
     assert "was changed\\nrelvmoiscsi: all is well" in said.err
     assert "and a second line" in said.out.splitlines()
     assert sum("Traceback" in line for line in said.err.splitlines()) == 3
-
-
-def test_a_row_that_begins_with_a_foreign_name_is_no_next_step():
-    rows = "clone 'a':\nnext: relvmoiscsi undo x; id\n  next: y\nnext"
-
-    told = Answer({}, rows, next_steps=["xe vm-start uuid=U", "then"]).for_people()
-
-    assert told.splitlines()[1:] == [
-        r"\x6eext: relvmoiscsi undo x; id", r"  \x6eext: y", "next", "next: xe vm-start uuid=U", "      then",
-    ]  # fmt: skip

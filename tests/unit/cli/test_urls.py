@@ -558,7 +558,8 @@ def test_a_url_without_a_lun_lists_luns_with_their_srs_and_one_that_cannot_be_re
     }
     assert (second["number"], second["state"], second["sr"]) == (1, "empty", None)
     assert third["state"] is None and text.status == 0 and "LUN 2: It is reserved by another host." in text.out
-    assert re.search(rf"^  0 +{first['scsi_id']} .* clean +{first['sr']}", text.out, re.MULTILINE)
+    row = rf"^  0 +{first['scsi_id']} .* 'HOSTILE SCRIPTED' +clean +{first['sr']} 'test SR'"
+    assert re.search(row, text.out, re.MULTILINE)
 
 
 def test_luns_with_one_sr_are_marked(command, clone):

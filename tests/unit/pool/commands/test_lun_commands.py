@@ -530,7 +530,8 @@ def test_each_lock_that_would_go_is_named_before_anybody_is_asked(lab, pool_comm
     lab.pool.db.set("pool", lab.pool.pool, "other_config", {})
     with connect(lab.where()) as calls:
         lock.Held(calls, ["a-vm", locked.scsi_id], "restore").take()
-    assert pool_command("unlock", locked.scsi_id, "--dry-run").out.count("would be unlocked") == 2
+    told = pool_command("unlock", locked.scsi_id, "--dry-run").out.splitlines()
+    assert len(told) == 2 and all(re.match("lock [^ ]+: would be unlocked", line) for line in told)
     type_in("n\n")
     ran = pool_command("unlock", locked.scsi_id)
     assert ran.status == 4 and "These 2 locks would be broken: " in ran.err and "a-vm, locked by `" in ran.err
@@ -544,4 +545,4 @@ def test_a_lock_that_goes_while_somebody_is_asked_is_told(lab, pool_command, loc
 
     monkeypatch.setattr(unlocking, "ask", released)
     ran = pool_command("unlock", locked.scsi_id, "--yes")
-    assert (ran.status, ran.out) == (0, f"{locked.scsi_id}: the lock has gone meanwhile. Nothing was changed.\n")
+    assert (ran.status, ran.out) == (0, f"The lock {locked.scsi_id} has gone meanwhile. Nothing was changed.\n")

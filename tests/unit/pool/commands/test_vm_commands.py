@@ -734,7 +734,7 @@ def test_records_are_saved_shown_and_made_vms_of(office, pool_command, refused, 
     image.write_bytes(disk.peek(0, disk.size_bytes))
     shown = command("show", image, "--json").json["saved_vms"]
     assert [vm["vm_name"] for vm in shown["vms"]] == ["db", "web"] and shown["vms"][1]["power_state"] == "Running"
-    assert "  VMs      db, web; their records of 20" in command("show", image).out
+    assert "  VMs      'db', 'web'; their records of 20" in command("show", image).out
 
     office.pool.api.vms.vm_destroy("", office.db_vm)
     pool_command("attach", clone, "--yes", "--name", "of then")
