@@ -13,7 +13,7 @@ Source: SM drivers/util.py (test_SCSIid, test_hostPBD_devs), mpathcount.py (get_
 
 import re
 from itertools import chain
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at
 from relvmoiscsi.scsi_id_text import NamedLuns, is_printed, luns_named, names_lun
@@ -45,10 +45,8 @@ class PoolRecords:
         A scan asks for thousands of LUNs. So each text is read once.
         """
         if self._named is None:
-            configs = [(ref, pbd.get("device_config", {})) for ref, pbd in self.pbds.items()]
-            configs += [(ref, sr.get("sm_config", {})) for ref, sr in self.srs.items()]
-            configs += [(ref, {**vdi.get("sm_config", {}), "": vdi.get("location")}) for ref, vdi in self.vdis.items()]
-            texts = [(str(text), ref) for ref, config in configs for pair in config.items() for text in pair]
+            every = chain(self.pbds.items(), self.srs.items(), self.vdis.items())
+            texts = [(text, ref) for ref, record in every for pair in _pairs_of(record) for text in pair]
             self._with_paths = [ref for text, ref in texts if "/dev/" in text]
             self._named = NamedLuns(texts)
         refs = dict.fromkeys([*self._named.refs(scsi_id), *self._with_paths])
@@ -75,6 +73,18 @@ def read_pool(xapi: Any) -> PoolRecords:
     return PoolRecords(xapi.records("PBD"), xapi.records("SR"), xapi.records("VDI"))
 
 
+def _pairs_of(record: Mapping[str, Any]) -> List[Tuple[str, str]]:
+    """Return the keys and values of a PBD, an SR or a VDI that may name a LUN. No other function knows the fields."""
+    pairs = chain(record.get("device_config", {}).items(), record.get("sm_config", {}).items())
+    location = str(record.get("location", ""))
+    paths = [("location", location)] if "/dev/" in location else []
+    return [(str(key), str(value)) for key, value in pairs] + paths
+
+
+def _names(record: Mapping[str, Any], scsi_id: str) -> bool:
+    return any(names_lun(text, scsi_id) for pair in _pairs_of(record) for text in pair)
+
+
 def users_of(scsi_id: str, pool: PoolRecords, look: Look = scsi_id_at, here: str = "") -> List[User]:
     """Return every SR and VDI with data on the LUN, each once, SRs first, each with a sentence about its use.
 
@@ -92,16 +102,12 @@ def users_of(scsi_id: str, pool: PoolRecords, look: Look = scsi_id_at, here: str
         sentence = f"The {state} SR {name_of(sr)} has this LUN in the device-config of a PBD."
         found.append(User(sentence, sr, ref, {}))
     for ref, sr in near.srs.items():
-        config = sr.get("sm_config", {})
-        is_named = any(names_lun(str(text), scsi_id) for text in [*config, *config.values()])
-        if is_named and ref not in attached:
+        if ref not in attached and _names(sr, scsi_id):
             state = "hosts are connected to it" if sr.get("PBDs") else "no host is connected to it"
             found.append(User(f"The SR {name_of(sr)} was made on this LUN, and {state}.", sr, ref, {}))
     for vdi in near.vdis.values():
         location = str(vdi.get("location", ""))
-        values = [str(value) for value in vdi.get("sm_config", {}).values()]
-        leads_there = location.startswith(_GIVEN_AS_THEY_ARE) and look(location) == scsi_id
-        if leads_there or any(names_lun(value, scsi_id) for value in values):
+        if _names(vdi, scsi_id) or location.startswith(_GIVEN_AS_THEY_ARE) and look(location) == scsi_id:
             sr = pool.srs.get(str(vdi.get("SR")), {})
             sentence = f"This LUN is the VDI {name_of(vdi)} of the SR {name_of(sr)}."
             found.append(User(sentence, sr, str(vdi.get("SR")), vdi))
@@ -111,11 +117,8 @@ def users_of(scsi_id: str, pool: PoolRecords, look: Look = scsi_id_at, here: str
 def names_in_pbd(scsi_id: str, pbd: Mapping[str, Any], look: Look, here: str) -> bool:
     """Does the device-config of a PBD name the LUN, or lead to the LUN by a path that this host may follow?"""
     roots = _DEVICES if here and pbd.get("host") == here else SAME_EVERYWHERE
-    values = [str(value) for value in pbd.get("device_config", {}).values()]
-    paths = (path.strip() for value in values for path in value.split(","))
-    return any(names_lun(value, scsi_id) for value in values) or any(
-        path.startswith(roots) and look(path) == scsi_id for path in paths
-    )
+    paths = (path.strip() for _, value in _pairs_of(pbd) for path in value.split(","))
+    return _names(pbd, scsi_id) or any(path.startswith(roots) and look(path) == scsi_id for path in paths)
 
 
 def ids_named(pool: PoolRecords) -> List[str]:
@@ -125,11 +128,11 @@ def ids_named(pool: PoolRecords) -> List[str]:
     result to a file and to logs.
     """
     own = {ref for ref, sr in pool.srs.items() if sr.get("type") in OWN_TYPES}
-    configs = [pbd.get("device_config", {}) for pbd in pool.pbds.values() if pbd.get("SR") not in own]
-    configs += [sr.get("sm_config", {}) for ref, sr in pool.srs.items() if ref not in own]
-    configs += [vdi.get("sm_config", {}) for vdi in pool.vdis.values()]
-    pairs = [pair for config in configs for pair in config.items() if not _OF_LOGINS.search(pair[0])]
-    texts = set(map(str, chain.from_iterable(pairs)))
+    records = [pbd for pbd in pool.pbds.values() if pbd.get("SR") not in own]
+    records += [sr for ref, sr in pool.srs.items() if ref not in own]
+    records += pool.vdis.values()
+    pairs = chain.from_iterable(map(_pairs_of, records))
+    texts = set(chain.from_iterable(pair for pair in pairs if not _OF_LOGINS.search(pair[0])))
     return sorted(filter(is_printed, set(chain.from_iterable(map(luns_named, texts)))))
 
 
