@@ -62,6 +62,9 @@ class QueueDevice(Device):
         self._wait(1)
         self._disk.flush()
 
+    def end_late_writes(self, of_another_host: bool = False) -> None:
+        """No earlier run has sent a write that is still under way."""
+
     def _wait(self, operations: int) -> None:
         rounds = -(-operations // self._depth) if self._depth else min(operations, 1)
         self.cost = self.cost._replace(waits=self.cost.waits + rounds)

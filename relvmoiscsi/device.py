@@ -218,7 +218,8 @@ class Device(ABC):
     def flush(self) -> None:
         """Return when all written data is durable. Raises DeviceError."""
 
-    def end_late_writes(self, of_another_host: bool = False) -> None:  # noqa: B027 - a device that has no reset
+    @abstractmethod
+    def end_late_writes(self, of_another_host: bool = False) -> None:
         """Return when no write that an earlier run has sent can change the LUN any more. Raises the errors of `write`.
 
         `of_another_host`: the earlier run may still be at work. So wait first until its lease has ended.

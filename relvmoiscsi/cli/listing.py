@@ -48,11 +48,12 @@ class Listed(NamedTuple):
 
 
 def listed(text: str, named: LunSource) -> Optional[Answer]:
-    """Return the list for the URL `text` of a portal or a target; None for the URL of one LUN.
+    """Return the list for the URL `text` of a portal or an iSCSI target; None for a word that names one LUN.
 
     Raises UsageError, NotFound, Refused.
     """
-    assert isinstance(named, UrlSource)
+    if not isinstance(named, UrlSource):
+        return None
     source, url = named, named.url
     if url.lun is not None:
         try:

@@ -85,11 +85,11 @@ class WriteGuard(ReadGuard):
         (host.own_process).
         """
         with ExitStack() as held:
-            if SM_LOCK in locks:
-                held.enter_context(sm_locks.lvm_lock(self._host, timeout=self._lock_seconds()))
-            if LVM_LOCKS in locks:
-                held.enter_context(lvm_locks(vg_names, timeout=self._lock_seconds()))
             with in_state(NOTHING_WRITTEN):
+                if SM_LOCK in locks:
+                    held.enter_context(sm_locks.lvm_lock(self._host, timeout=self._lock_seconds()))
+                if LVM_LOCKS in locks:
+                    held.enter_context(lvm_locks(vg_names, timeout=self._lock_seconds()))
                 self._verify_unused(replaced)
             yield
 

@@ -97,6 +97,9 @@ class SparseDisk(Device):
     def flush(self) -> None:
         self.flushes += 1
 
+    def end_late_writes(self, of_another_host: bool = False) -> None:
+        """No earlier run has sent a write that is still under way."""
+
     # -- counters ---------------------------------------------------------------------------------------------------
 
     def reset_counters(self) -> None:

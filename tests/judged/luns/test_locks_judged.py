@@ -76,6 +76,9 @@ class Standing(Device):
             self.stands.set()
             assert self.go_on.wait(SECONDS)
 
+    def end_late_writes(self, of_another_host: bool = False) -> None:
+        """No earlier run has sent a write that is still under way."""
+
 
 class World:
     """A clone, another group and a blank disk, which one LVM sees; and what a run would make of the clone.
