@@ -13,49 +13,56 @@
 A command, the plugin and the SR drivers call this room, and nothing below it that writes. Where a new thing belongs:
 
     a transport of the command
-        Its room, beside iscsi/, has a Device: before each batch it verifies the name of the LUN, and it has a
-        device.Fence. A LunSource beside url_source.py opens the device: is_path = False, is_same, may_open_after; its
-        OpenLun has the SR type and the PBD that attach the LUN; its _opened_alone refuses a LUN that this machine sees
-        as a disk. The LUN must tell a SCSIid: the pool and the locks know it by that alone. source.py reads the word
-        (is_path, verify_word, source_of). opened.py and answers.schema.json have its kind, cli/on_lun.py the options
-        of a login, cli/listing.py what `show` lists where the word names a whole target. test_architecture.py has a
-        row for the room in MAY_IMPORT, and for the function that opens the device in CORRIDOR.
+        Its room, beside iscsi/, has a Device: before each batch it verifies the name of the LUN, each write looks at
+        its Fence, and end_late_writes ends the writes of an earlier run. A LunSource beside url_source.py opens the
+        device: is_path = False, is_same, may_open_after, a GatedDevice with a SessionGate; its OpenLun has the SR type
+        and the PBD that attach the LUN; its _opened_alone refuses a LUN that this machine sees as a disk. The pool and
+        the locks know the LUN by its SCSIid alone, and this machine's disks of a LUN are SCSI disks (sd*) alone:
+        disks_with, host/disk/udev.py. source.py reads the word (is_path, verify_word, source_of). opened.py and
+        answers.schema.json have its kind, and SessionOptions and cli/on_lun.py what its login needs. cli/listing.py
+        lists what is behind a UrlSource. MAY_IMPORT and CORRIDOR of test_architecture.py have rows for its room.
     a transport of a driver
         A row in sr_types.py, an executable in drivers/, a package in sr_driver/ with a Transport and a CallLun, and a
-        pair of functions in call.py beside session_to_read and session_to_write, which are for iSCSI; CORRIDOR as
-        above. These name both types themselves: pool/records.py (portals), doctor/driver.py, supp-pack/.
+        pair of functions in call.py beside session_to_read and session_to_write, which are for iSCSI; the rest as
+        above. Decide what only adapters do today: HbaLun asks the other hosts, and HbaConfig asks the caller whether
+        the LUN is a clone (is_meant). These name both types themselves: pool/records.py (ProbePortal),
+        plugin_targets.py, doctor/driver.py, supp-pack/, tools/check.sh.
     a user in the pool
-        A record that names a LUN: pool_records.users_of and ids_named; a class of records that is new, also PoolRecords
-        and read_pool. The rule about users: users.objection.
+        A field of a record that names a LUN: pool_records._pairs_of, and a row in USERS of test_lun_users.py. A class
+        of records: PoolRecords, read_pool, users_of, ids_named. The rule about users: users.objection.
     a user on this host
         A claim of the kernel makes the exclusive open fail; _Devices.claims in host/disk/holders.py has the words for
         it. A mere open does not: _Devices.opens finds it, for exclusive.take_alone. Who removes disks asks both
-        (users_of_disks). On other hosts, for LUNs behind adapters: host/xapi/other_hosts.py.
+        (users_of_each). For an image file: users_of_file. Other hosts are asked for LUNs behind adapters alone.
     a guard
-        WriteGuard.hold, under the locks: each write of commands and drivers on a LUN passes it; so does a run that is
-        about to copy one VDI, without locks and names. A guard for an image file goes into ImageGuard.held.
-        named_device.py asks no guard, as docs/python.rst says. CommandGuard.ask, if a person should know before the
-        consent; --not-in-use overrides what it objects.
+        WriteGuard.hold, in its in_state, behind the locks: each write of commands and drivers on a LUN passes it; so
+        does a run that is about to copy one VDI, without locks and names. ImageGuard.held, for an image file.
+        named_device.py asks no guard, as docs/python.rst says. A dry run tells what Guard.ask objects, and not what
+        hold refuses; --not-in-use overrides what CommandGuard.ask objects, and Cinder's layer always says it.
     a lock
-        Of the whole write: opened.lun_locked, before or behind the lock of the LUN. It also serves each read of a
-        driver and each dry run of a command; sr_driver/hba/other_luns.py calls it for LUNs of others, without a wait.
-        Of the change of identities alone: WriteGuard.hold, behind SM's lock, which a call through adapters has held
-        since its scan. SM's and LVM's locks are taken only on a LUN that LVM of this machine sees (DISK_LOCKS).
-        A new lock of either kind has a row in CORRIDOR and ONE_PLACE.
+        Of the whole write: opened.lun_locked, which also serves each read of a driver and each dry run of a command.
+        It is a lock for each LUN: a call holds its own while sr_driver/hba/other_luns.py tries those of others. It
+        raises Busy, which a probe answers; guards_lun=True keeps it for a child that hangs; an ordinary user over the
+        network can take it. Of the change of identities alone: WriteGuard.hold, behind LVM's locks: the order is lock
+        of the LUN, SM's, LVM's. hold takes the locks that the list of its caller names: none for a URL, none for a LUN
+        that LVM of this machine does not see. A new lock has a row in CORRIDOR and ONE_PLACE, which no test misses.
     a refusal
-        Of the pool: users.objection. Of LVM's metadata text: formats/lvm/vg.py, which recover and undo read as well. Of
-        what nobody can read: resignature/reading/survey.py. Of other content or of the request: engine.prepare, which
-        recover and undo do not call. Of a session: iscsi/lun_opening.py at its begin, iscsi/target_sessions.py at each
-        login. Of the device: its open, with Device.objection for a dry run; of one VDI on it, Device.verify_copy. Of a
-        script alone, as for a later copy: the consent.
+        Of the pool: users.objection. Of LVM's text: formats/lvm/vg.py; recover and undo read it as well, so a LUN whose
+        run was cut after its commit is not finished then. What a new run alone must refuse: engine.prepare. Of a label,
+        a metadata area or a VG that is no SR's: resignature/reading/survey.py. Of a session: iscsi/login.py offers the
+        keys, TargetSessions._log_in sees each answer; log_in_again repeats a plain Refused until the deadline, and
+        passes on Unproven. Of the device: before BlockDevice, ImageFile and iscsi.open_lun give it, as Device.objection
+        for a dry run; of one VDI on it, Device.verify_copy. Of a script alone, as for a later copy: the consent.
     an override
         Of a refusal of the pool: Permission, which CommandGuard.ask applies; for a driver, Question. Of a refusal of
         the content: a field of ResignatureRequest.
     a question
-        The consent of each entrance, which asks a person, or refuses a script. It shows what the run destroys
-        (report.loss_of), and whether the LUN is a later copy (answer.unsaid_copy).
+        The consent of each entrance, which asks a person, or refuses a script. The consent of the command also shows
+        what the run destroys (report.loss_of), and whether the LUN is a later copy (answer.unsaid_copy).
     an entrance
-        run.resignature_of, plan_of, recover and undo, with source.source_of, a Permission (with is_asked=False where
-        no person answers) and a consent. answer.py has the JSON. One run at a time in a process: run.recording changes
-        a logger, and host/own_process.py forks. A program outside the package runs the command (openstack/).
+        run.resignature_of, plan_of, recover and undo, with source.source_of (only_block, where the caller has fewer
+        rights than the process), a Permission and a consent. With is_asked=True, the consent asks for the SCSIid where
+        no pool has answered, as WriteCommand does: CommandGuard relies on it. answer.py has the JSON; the entrance
+        tells `stale`. One run at a time in a process: run.recording changes a logger, and host/own_process.py forks.
+        The package needs the standard library alone, so an entrance for D-Bus or OpenStack runs the command.
 """
