@@ -10,7 +10,8 @@ The step of `resignature` for each state of the LUN:
     a finished run for this LUN                                 AlreadyDone, or a refusal where the pool has its SR on
                                                                 another LUN: a stranger may have written the record
     a run interrupted before its commit                         roll back, then a new run
-    a run interrupted after its commit                          finish, with the ids on the LUN
+    a run interrupted after its commit                          finish, with the ids on the LUN, unless the pool has its
+                                                                SR on another LUN
     the same, and the LUN is a copy of the run's LUN,
     or the run keeps other VDIs than requested                  finish and undo, then a new run
     the same, and the run has dropped VDIs                      finish; then a new run on a copy, or a refusal
@@ -109,6 +110,8 @@ class Recovery(Proposal):
         if self.why and not self.is_undo:  # the new run that follows takes the old SR off the LUN
             replaced = (run.ids.sr,) if goes_back else (run.ids.sr, run.ids.new_sr)
         super().__init__(run.ids.sr, replaced=replaced)
+        #: the SR that the LUN holds when the run is finished, and no new run follows; "" in other cases
+        self.finished_sr = "" if goes_back or self.is_undo or self.unfit else run.ids.new_sr
 
 
 class Undoing(Proposal):
@@ -170,7 +173,8 @@ def resignature_of(
             with in_state(NOTHING_WRITTEN):
                 found = engine.find_done(lun.device, lun.scsi_id)
             if found is not None:
-                return lun, _finished(lun, request, _verified(lun, found))
+                _verify_finished(lun, found.sr_uuid)
+                return lun, _finished(lun, request, found)
 
     def work(lun: OpenLun) -> Union[CompletedRun, AlreadyDone]:
         asked = request._replace(scsi_id=lun.scsi_id)
@@ -207,7 +211,7 @@ def recover(
                     raise found.problem
                 done = engine.find_done(lun.device, lun.scsi_id)
                 if done is not None:
-                    _verified(lun, done)
+                    _verify_finished(lun, done.sr_uuid)
             return found
         return _of_earlier(lun, Recovery(earlier), lambda device: engine.recover(device, earlier, lun.scsi_id), consent)
 
@@ -242,6 +246,8 @@ def _of_earlier(
     The pool's objection is a part of the answer of a dry run.
     """
     was_cut = isinstance(proposal, Recovery)
+    if isinstance(proposal, Recovery):
+        _verify_recovery(lun, proposal)
     if consent is None:
         unwritten = MemoryDevice(lun.device)
         proposal.pool = lun.guard.ask(proposal.replaced, proposal.new_sr)
@@ -274,11 +280,21 @@ def _carried_out(
     return lun, done._replace(stale=lun.refresh()) if isinstance(done, CompletedRun) else done
 
 
-def _verified(lun: OpenLun, done: AlreadyDone) -> AlreadyDone:
-    """Return what a finished run has left. Raises Refused where the pool has that SR on another LUN."""
+def _verify_finished(lun: OpenLun, sr_uuid: str) -> None:
+    """Raise Refused where the pool has the SR of a finished run on another LUN: a stranger may have written the run."""
     with in_state(NOTHING_WRITTEN):
-        lun.guard.verify_finished(done.sr_uuid)
-    return done
+        lun.guard.verify_finished(sr_uuid)
+
+
+def _verify_recovery(lun: OpenLun, proposal: Recovery) -> None:
+    """Do as `_verify_finished`, before an interrupted run is finished."""
+    try:
+        if proposal.finished_sr:
+            _verify_finished(lun, proposal.finished_sr)
+    except Refused as refused:
+        undo = shell_command("relvmoiscsi undo", lun.name)
+        refused.message += f" The run was interrupted: `{undo}` rolls it back, before a new run."
+        raise
 
 
 def _finished(lun: OpenLun, request: ResignatureRequest, done: AlreadyDone) -> AlreadyDone:
@@ -321,7 +337,8 @@ def resignature(
             prepared = engine.prepare(lun.device, entropy, request)
     with _since(recovered):
         if isinstance(prepared, AlreadyDone):
-            return _verified(lun, prepared)
+            _verify_finished(lun, prepared.sr_uuid)
+            return prepared
         proposal = NewRun(prepared)
         _ask(lun, proposal, consent)
         if prepared.cost is not None:  # the copy is written before the locks, and takes long
@@ -345,7 +362,8 @@ def plan(lun: OpenLun, request: ResignatureRequest, entropy: Entropy) -> Union[N
             problem.advising(f"The same call without --dry-run {goes_on}.")
         raise
     if isinstance(prepared, AlreadyDone):
-        return _verified(lun, prepared)
+        _verify_finished(lun, prepared.sr_uuid)
+        return prepared
     proposal = NewRun(prepared)
     proposal.pool = lun.guard.ask(proposal.replaced, proposal.new_sr)
     return proposal
@@ -367,6 +385,7 @@ def _recover_first(
         found = mapfile.contradictions(request.chosen or IdMap("", {}, {}), request.sr_uuid, run.ids)
         if found:  # a script relies on its ids
             raise Refused(f"{lun.name} already has other ids: {found[0]}.").advising(instead).in_state(NOTHING_WRITTEN)
+    _verify_recovery(lun, proposal)
     _ask(lun, proposal, consent)
     with lun.guard.held(engine.vg_names(run), proposal.replaced):
         if proposal.why and not engine.goes_back(earlier):

@@ -164,6 +164,28 @@ def test_a_label_that_says_resignatured_is_no_success_where_the_pool_has_its_sr_
     assert ran.json["already_done"] is True and ran.json["new_sr"] != ORIGINAL
 
 
+@pytest.mark.parametrize("state", STATES, ids=name_of)
+def test_no_interrupted_run_is_finished_to_an_sr_that_the_pool_has_on_another_lun(
+    lun, command, unwritten, pool, monkeypatch, state
+):
+    """Whoever writes the LUN can begin a run to the UUID of an SR of the pool."""
+    new = "0a0b0c0d-0000-4000-8000-0000000000aa"
+    plan = command("resignature", lun, "--dry-run", "--json").json["plan"]
+    with monkeypatch.context() as patch:
+        shell.cut(patch, len(plan) - 2)  # behind the commit
+        command("resignature", *YES, lun, "--sr-uuid", new)
+    state.put(pool.db, pool.hosts, new, SCSI_ID)
+    if state.is_believed:
+        ran = command("recover", lun, "--yes", "--json")  # refused where the pool has an SR on this LUN: it is in use
+        assert "But the LUN holds" not in ran.err and (ran.status == 4 or ran.json["new_sr"] == new)
+        return
+    for words in (("resignature", lun, *YES), ("recover", lun, "--yes"), ("recover", lun, "--dry-run")):
+        ran = unwritten(4, *words, says="But the LUN holds the SR " + new)
+        assert f"The run was interrupted: `relvmoiscsi undo {lun}` rolls it back" in ran.err
+    words = ["--yes", *["--not-in-use"] * (not state.is_written)]
+    assert command("undo", lun, *words).status == 0 and command("resignature", *YES, lun).status == 0
+
+
 def test_a_finished_lun_is_told_though_xapi_does_not_answer(lun, command, mute):
     assert command("resignature", *YES, lun, "--not-in-use").status == 0
     assert command("resignature", *YES, lun, "--json").json["already_done"] is True
