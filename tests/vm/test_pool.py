@@ -104,13 +104,15 @@ def test_the_original_is_refused_and_its_clone_is_not(lab, make_pool, image, ori
 
     refused = command("resignature", "--yes", disks[0])
     with lun_lock(clone.scsi_id):
-        told = command("resignature", "--dry-run", disks[1])
+        at_work = command("resignature", "--dry-run", disks[1])  # a run that is alive is no interrupted run
+    told = command("resignature", "--dry-run", disks[1])
     may_be_it = command("resignature", "--yes", disks[1])  # no host has the SR attached
     done = command("resignature", "--yes", "--not-in-use", disks[1])
 
     assert may_be_it.status == 4 and "--not-in-use" in may_be_it.err
     assert refused.status == 4 and image.sr.uuid in refused.err and "--not-in-use" in refused.err
     assert luns.digest(original) == digest
+    assert at_work.status == 4 and "did not become free in time" in at_work.err
     assert (told.status, done.status) == (0, 0), repr([told, done])
     assert command("undo", "--yes", disks[1]).status == 0
 

@@ -33,7 +33,7 @@ def test_the_tour_plays_a_night_and_the_day_after_and_leaves_the_pool_as_it_was(
     assert tour.returncode == 0, tour.stderr
     commands = [line.split()[2:4] for line in tour.stdout.splitlines() if line.startswith("$ relvmoiscsi")]
     assert {name for _pool, name in commands} == {"luns", "attach", "map", "clone", "discard", "restore", "rescue"}
-    for told in ("web: cloned", "web: restored", "web: undone", ": lent, helper", ": taken back, helper"):
+    for told in ("'web': cloned", "'web': restored", "'web': undone", ": lent, ", ": taken back, "):
         assert told in tour.stdout
     left = re.findall(r"^\d{4,}.*\n    not attached here\b", tour.stdout.rpartition("$ ")[2], re.MULTILINE)
     assert len(left) == 2, "both clones are LUNs of nobody"
@@ -50,9 +50,9 @@ playground host-down nobody
 """
     shell = played(typed=typed)
     said = shell.stdout.rpartition("`xe help`")[2]
-    for told in ("xs2 is down.\nstatus 9\nxs2 is up.\nattached\n", 'clone of "Production"', "The hosts: xs1, xs2, xs3"):
+    for told in ("xs2 is down.\nstatus 9\nxs2 is up.\nattached\n", "clone of 'Production'", "The hosts: xs1, xs2, xs3"):
         assert told in said
-    assert "360014050000000000000000000000002: xs2: down; repeat the command when the host is up" in shell.stderr
+    assert "360014050000000000000000000000002: host 'xs2': down; repeat the command when the host is up" in shell.stderr
 
 
 def test_a_typo_in_a_call_of_xe_is_told_in_one_line():
@@ -81,7 +81,15 @@ relvmoiscsi pool discard {copy} --with-vms --yes
     )
 
     assert shell.returncode == 0, shell.stderr
-    for told in ("web: cloned", "db: cloned", "mail: cloned", "refused", "web: restored", "web: undone", "discarded"):
+    for told in (
+        "'web': cloned",
+        "'db': cloned",
+        "'mail': cloned",
+        "refused",
+        "'web': restored",
+        "'web': undone",
+        "discarded",
+    ):
         assert told in shell.stdout
     assert "Or shut these VMs down, and run `xe vm-destroy uuid=" in shell.stderr
 
@@ -154,7 +162,7 @@ def test_the_shell_finds_the_pool_and_its_end_is_the_end_of_the_playground():
     shell = played(typed="relvmoiscsi pool luns\nxe vm-start vm=helper\nexit 7\n")
 
     assert shell.returncode == 7
-    assert 'clone of "Production"' in shell.stdout
+    assert "clone of 'Production'" in shell.stdout
     assert "export XENSERVER_HOST=http://127.0.0.1:" in shell.stdout
 
 
