@@ -67,7 +67,6 @@ Maker = Callable[[Command, str], "ArgumentParser"]
 
 
 RED, BOLD = "31", "1"
-_NARROWEST = 20
 
 
 def painted(stream: Any, text: str, code: str) -> str:
