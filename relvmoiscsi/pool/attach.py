@@ -205,8 +205,9 @@ def _verify_attachable(lun: PoolLun, are_clones: bool) -> None:
         )
     if lun.kind == CLONE and not lun.is_ours and not are_clones:
         raise Refused(
-            f"The LUN {lun.scsi_id} holds the SR of the copy {lun.name!r}, and its label does not say that the array "
-            "copied the LUN of that copy. Another pool may use the LUN. If the LUN is an unused clone, add --foreign."
+            f"The LUN {lun.scsi_id} holds the SR {lun.name!r} ({lun.sr_uuid}), which is also on a LUN that was or may "
+            f"have been resignatured. The label of the LUN {lun.scsi_id} does not say that the array copied that LUN. "
+            "Another pool may use the LUN. If the LUN is an unused clone, add --foreign."
         )
     if lun.kind not in ATTACHABLE:
         raise Refused(f"The LUN {lun.scsi_id} is {lun.kind}: the LUN holds no SR to attach. {lun.problem}".strip())

@@ -4,7 +4,7 @@
     original        an SR of the pool is on the LUN
     attached        an SR of the pool is on the LUN, and `attach` has introduced this SR as a copy
     clone           the LUN holds an SR of the pool, and a live host has that SR attached on another LUN (known_sr.py).
-                    `is_ours`: the SR is no attached copy, or the label says that the array has copied the LUN
+                    `is_ours`: the label says that the array has copied the LUN, or the SR is on no resignatured LUN
     unknown SR      the LUN holds an SR that this pool does not have. Another pool may use the SR, or this pool has
                     forgotten the SR.
     unconnected     the LUN holds an SR of the pool that no live host has attached on another LUN: the LUN may be a
@@ -24,7 +24,7 @@ import threading
 import time
 from contextlib import contextmanager
 from itertools import chain, zip_longest
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi import untrusted, untrusted_xml
 from relvmoiscsi.errors import UsageError
@@ -57,6 +57,7 @@ UNTOUCHED = (CLONE, UNKNOWN_SR, UNFINISHED)
 UNSEEN = (UNREACHABLE, BUSY)
 #: a resignatured LUN was copied by the array: the copy has the identities of that LUN
 _COPIED = "copied"
+_CLEAN = "clean"  #: the label of the LUN names no resignature
 
 
 class PoolLun(NamedTuple):
@@ -78,6 +79,7 @@ class PoolLun(NamedTuple):
     vms_saved: str = ""  #: when the records were saved
     changed: str = ""  #: when LVM last changed the SR on the LUN, in ISO 8601; "" where that is unknown
     number: Optional[int] = None  #: the master's kernel number of the LUN; None where the number is unknown
+    state: str = ""  #: that a probe reported; "" where no probe has read the LUN
 
     @property
     def is_untouched(self) -> bool:
@@ -235,7 +237,7 @@ def find(calls: Calls, pool: Pool, portals: Iterable[ProbePortal], at_once: int 
     if failures and not found:
         raise failures[0][1]
 
-    def timed(one: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
+    def timed(one: Calls, lun: PoolLun) -> PoolLun:
         with times.of_one(lun.portal, min(at_once, len(found))):
             return probe(one, pool, lun)
 
@@ -246,7 +248,32 @@ def find(calls: Calls, pool: Pool, portals: Iterable[ProbePortal], at_once: int 
             raise outcome
         unreachable = lun._replace(kind=UNREACHABLE, problem=str(outcome), is_ours=pool.is_begun(lun.scsi_id))
         rows.append(outcome if isinstance(outcome, PoolLun) else unreachable)
-    return rows + [PoolLun("", UNREACHABLE, portal, problem=str(failure)) for portal, failure in failures]
+    srs = {lun.sr_uuid for lun in rows if lun.kind == CLONE and lun.is_ours and lun.state != _COPIED}
+    read = {number: lun for number, lun in enumerate(rows) if lun.kind == ORIGINAL and lun.sr_uuid in srs}
+    for number, outcome in zip(read, jobs.at_once(calls, list(read.values()), timed, at_once)):
+        if isinstance(outcome, PoolGone):
+            raise outcome
+        rows[number] = rows[number]._replace(state=outcome.kind if isinstance(outcome, PoolLun) else UNREACHABLE)
+    return _doubted(rows) + [PoolLun("", UNREACHABLE, portal, problem=str(failure)) for portal, failure in failures]
+
+
+def _doubted(rows: Sequence[PoolLun]) -> List[PoolLun]:
+    """Return the rows. No LUN is a clone for certain if only another LUN with its SR has the label of a resignature.
+
+    An array copies the label with the LUN. The label of a resignatured LUN may be forged, and its SR may be that of
+    another pool, also where this pool has attached the SR. A LUN of the pool that no probe can read may be such a LUN.
+    Pure.
+    """
+    own: Dict[str, Set[str]] = {}  #: SCSIids of the LUNs whose label says, or may say, that the LUN was resignatured
+    for lun in rows:
+        if lun.state == RESIGNATURED or lun.kind == ORIGINAL and lun.state not in ("", _CLEAN):
+            own.setdefault(lun.sr_uuid, set()).add(lun.scsi_id)
+    return [
+        lun._replace(is_ours=False)
+        if lun.kind == CLONE and lun.state != _COPIED and own.get(lun.sr_uuid, set()) - {lun.scsi_id}
+        else lun
+        for lun in rows
+    ]
 
 
 def _targets(
@@ -318,7 +345,8 @@ def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
                 sr = pool.sr_on(lun.scsi_id)
                 if sr is not None and pool.pbds_of(sr):
                     config = next(iter(pool.pbds_of(sr).values()))[1]["device_config"]
-                    found.append(_in_use(pool, sr, lun._replace(portal=portal_of(config))))
+                    state = untrusted.text_of(row["state"] or UNREACHABLE)
+                    found.append(_in_use(pool, sr, lun._replace(portal=portal_of(config), state=state)))
                 elif row["state"] is None:
                     is_begun = pool.is_begun(lun.scsi_id)
                     found.append(lun._replace(kind=UNREACHABLE, problem=texts["problem"], is_ours=is_begun))
@@ -327,7 +355,7 @@ def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
                     state = _state(untrusted.text_of(row["state"]), bool(row.get("copied")))
                     found.append(named(pool, lun._replace(kind=state, metadata_of=databases, **texts)))
             if page["next"] is None:
-                return found
+                return _doubted(found)
             start = _behind(last, untrusted.text_of(page["next"]))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise PoolFailure(
@@ -350,15 +378,15 @@ def _behind(last: str, scsi_id: str) -> str:
 _ROW = {"sr_uuid": "sr", "of_sr": "old_sr", "name": "sr_name_label", "problem": "problem", "changed": "changed_at"}
 
 
-def look(calls: Calls, pool: Pool, lun: PoolLun, probed_by: Callable[[Calls, Pool, PoolLun], PoolLun]) -> PoolLun:
-    """Classify one listed LUN. A LUN that an SR of the pool uses is not probed. Raises PoolFailure."""
+def look(calls: Calls, pool: Pool, lun: PoolLun, probed_by: Callable[[Calls, PoolLun], PoolLun]) -> PoolLun:
+    """Classify one listed LUN. No probe reads a LUN that an SR of the pool uses. Raises PoolFailure."""
     sr = pool.sr_on(lun.scsi_id)
     pbds = pool.pbds_of(sr).values() if sr is not None else []
     if sr is None or not pbds:
-        return named(pool, probed_by(calls, pool, lun))
+        return named(pool, probed_by(calls, lun))
     if is_copy(pool.srs[sr]) and not any(pbd["currently_attached"] for _, pbd in pbds):
         try:  # no host has plugged the copy: the array may have overwritten its LUN since
-            probed = probed_by(calls, pool, lun)
+            probed = probed_by(calls, lun)
             if probed.sr_uuid not in ("", pool.srs[sr]["uuid"]):
                 return named(pool, probed)
         except PoolFailure:
@@ -397,7 +425,8 @@ def named(pool: Pool, lun: PoolLun) -> PoolLun:
     srs = [pool.sr_by_uuid(uuid) for uuid in (of_sr, own) if uuid]
     names = [str(pool.srs[sr]["name_label"]) for sr in srs if sr is not None]
     # the pool may have neither SR
-    return lun._replace(kind=kind, of_sr=of_sr, name=names[0] if names else lun.name, is_ours=is_ours)
+    name = names[0] if names else lun.name
+    return lun._replace(kind=kind, of_sr=of_sr, name=name, is_ours=is_ours, state=lun.kind)
 
 
 def _kind(pool: Pool, lun: PoolLun) -> str:

@@ -61,7 +61,7 @@ def test_each_lun_is_named_for_what_it_is(lab, world):
     assert found[copied].of_sr == done.sr_uuid and found[clone].one_vdi == "cannot be"
     assert "did not appear" in found[away].problem
     probed = {scsi_id for command, _, scsi_id in world.log if command == "sr_probe" and scsi_id}
-    assert probed.isdisjoint([production, testing, attached]), "what is in use is not probed"
+    assert probed.isdisjoint([testing, attached]), "what is in use is not probed, if it has no clone for certain"
     assert {lun.scsi_id: lun.disk.peek(0, lun.disk.size_bytes) for lun in world.luns} == before
 
 
@@ -634,6 +634,60 @@ def test_of_an_attached_copy_only_a_lun_with_the_copied_label_is_a_clone_for_cer
         with pytest.raises(Refused, match="Another pool may use the LUN. If the LUN is an unused clone, add --foreign"):
             attach.choose([found], [theirs], [])
         assert attach.choose([found], [theirs], [], are_clones=True) == [found]
+
+
+@pytest.mark.parametrize("label", ["none", "their own", "of another LUN"])
+def test_of_a_resignatured_lun_that_was_introduced_by_hand_only_a_copied_label_is_a_clone_for_certain(
+    lab, world, label
+):
+    """CloudStack, Xen Orchestra and the printed commands attach a copy without the marks of `attach`."""
+    forged, theirs = introduced_by_hand(lab, world)
+    if label != "none":
+        forge_record(world.lun(theirs).disk, theirs if label == "their own" else forged)
+    found = lab.look(ProbePortal(TARGET))
+    (lun,) = [lun for lun in found if lun.scsi_id == theirs]
+    assert (lun.kind, lun.is_ours) == ("clone", label == "of another LUN")
+    chosen = attach.choose(found, [], [], everything=True) if lun.is_ours else []
+    assert chosen == ([lun] if lun.is_ours else []) and attach.doubtful(found, chosen) == ([] if chosen else [lun])
+    if not lun.is_ours:
+        with pytest.raises(Refused, match="Another pool may use the LUN. If the LUN is an unused clone, add --foreign"):
+            attach.choose(found, [theirs], [])
+        assert attach.choose(found, [theirs], [], are_clones=True) == [lun]
+
+
+def test_beside_a_lun_that_cannot_be_read_no_lun_with_its_sr_is_a_clone_for_certain(lab, world):
+    original, clone = lab.originals["Production"][0], lab.clone("Production")
+    assert lab.lun(clone).is_ours
+    lab.fail(original, "sr_probe")
+    assert (lab.lun(clone).kind, lab.lun(clone).is_ours) == ("clone", False)
+
+
+@pytest.mark.parametrize("label", ["its own", "of another LUN", "unreadable"])
+def test_behind_adapters_a_lun_with_the_sr_of_a_resignatured_lun_is_no_clone_for_certain(lab, world, label):
+    forged, theirs = introduced_by_hand(lab, world, target=FABRIC)
+    if label == "of another LUN":
+        forge_record(world.lun(forged).disk, theirs)
+
+    def plugin(*words):
+        answer = json.loads(world.plugin(*words))
+        for row in answer["host_luns"]:
+            if row["scsi_id"] == forged and label == "unreadable":
+                row.update(state=None, problem="it gives no answer")
+        return json.dumps(answer)
+
+    lab.pool.api.host_plugins.functions["relvmoiscsi"] = plugin
+    with connect(lab.where()) as calls:
+        found = {lun.scsi_id: lun for lun in luns.find_on_master(calls, records.read(calls))}
+    assert (found[forged].kind, found[theirs].kind, found[theirs].is_ours) == ("original", "clone", False)
+
+
+def introduced_by_hand(lab, world, target=TARGET):
+    """Return a LUN with a forged label that the pool has attached without `attach`, and the true LUN of its SR."""
+    original = sr_disk("of another pool")
+    forged = world.add(target, IQN, original.copy())
+    forge_record(world.lun(forged).disk, forged)
+    world.attach_original(lab.pool, forged, "a copy by hand")
+    return forged, world.add(target, "iqn.2026-01.test:theirs", original)
 
 
 # --- the note of what has been begun
