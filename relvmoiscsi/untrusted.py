@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Read numbers and JSON that anybody may have written: keys of other_config, answers of plugins, bytes of a LUN.
+"""Read numbers, times and JSON that anybody may have written: keys of other_config, answers of plugins, bytes of a LUN.
 
 Python's own readers take more than a program writes, and fail in many ways. `int` takes digits of every script, and
 needs minutes for a long number. `json` fails by the depth of the stack. Here each text is a value, or a ValueError.
 `text_of` and `xml_safe` take from a text what no document to xapi can carry. `untrusted_xml` reads XML.
 """
 
+import calendar
+import datetime
 import json
 import math
 import re
@@ -17,6 +19,7 @@ MOST_VALUES = 50000  #: of one JSON text: a value takes some 100 bytes of memory
 DEEPEST = 16  #: levels of lists and objects of JSON
 
 _NUMBER = re.compile("[0-9]{1,18}")
+_TIME = re.compile("[0-9]{4}(-?)[0-9]{2}\\1[0-9]{2}T[0-9]{2}(:?)[0-9]{2}\\2[0-9]{2}Z")
 _ESCAPE = re.compile(r"\\.", re.DOTALL)
 _STRING = re.compile('"[^"]*"')
 _BRACKET = re.compile(r"[\[\]{}]")
@@ -34,6 +37,17 @@ def number(text: str) -> int:
     if not is_number(text):
         raise ValueError(f"{text[:40]!r} is not a decimal number of 1 to {MOST_DIGITS} digits")
     return int(text)
+
+
+def utc_seconds(text: str) -> int:
+    """Return the seconds since 1970 of a time: "2026-11-22T12:00:00Z", with or without dashes, with or without colons.
+
+    Raises ValueError for any other text.
+    """
+    if _TIME.fullmatch(text) is None:
+        raise ValueError(f"{text[:40]!r} is not a time in UTC")
+    read = datetime.datetime.strptime(text.replace("-", "").replace(":", ""), "%Y%m%dT%H%M%SZ")
+    return calendar.timegm(read.timetuple())
 
 
 def json_of(

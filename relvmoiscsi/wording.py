@@ -13,6 +13,7 @@ ONE, ALL = "one", "all"
 VDIS = (ONE, ALL)
 _NEXT_LINE = "    "  #: before the cells of a row that stand in another line
 _MOST_TEXT = 8000  #: characters
+_MOST_SAID = 200  #: characters of `said`
 #: characters that no terminal shows, and Python calls printable: of Default_Ignorable_Code_Point, and the empty braille
 _UNSEEN = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
@@ -123,9 +124,14 @@ def printable(text: str) -> str:
     return "".join(char if is_seen(char) else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
-def cut(text: str) -> str:
+def cut(text: str, most: int = _MOST_TEXT) -> str:
     """Return the text of an error for xapi, which takes 64 KiB at most: a LUN or a target has chosen words of it."""
-    return text if len(text) <= _MOST_TEXT else text[:_MOST_TEXT] + "..."
+    return text if len(text) <= most else text[:most] + "..."
+
+
+def said(text: str) -> str:
+    """Return a text that a stranger can have chosen, at any length, as words of a sentence: in quotes, and cut."""
+    return repr(cut(text, _MOST_SAID))
 
 
 def printable_lines(text: str) -> str:

@@ -25,7 +25,6 @@ Source: xen-api ocaml/database/db_cache_impl.ml process_structured_field; ocaml/
 ocaml/idl/datamodel_pool.ml other_config; ocaml/xapi/rbac.ml permission_of_action.
 """
 
-import calendar
 import getpass
 import logging
 import os
@@ -42,7 +41,7 @@ from relvmoiscsi.pool import marks
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, passing
 from relvmoiscsi.pool.records import SCSI_ID
 from relvmoiscsi.scsi_id_text import is_scsi_id
-from relvmoiscsi.wording import printable, quoted, shell_command
+from relvmoiscsi.wording import printable, quoted, said, shell_command
 
 KEY = "relvmoiscsi:lock:"
 OPEN_KEY = "XenCenter.CustomFields." + KEY
@@ -59,7 +58,6 @@ _COMMANDS = (
     *("restore", "restore --undo", "restore --home", "restore --keep"),
 )
 _MOST_NUMBER = 10**17  #: far more than refreshes can reach; the next number must be one that every client reads
-_MOST_SAID = 80  #: characters of a field in a message
 _MOST_STALE = 100  #: stale keys that a run removes for others: a vm-operator can write any number of open keys
 _MOST_ROUNDS = 10  #: of `unlock`, against a client that refreshes its lock at the same moment
 
@@ -92,10 +90,9 @@ class Lock(NamedTuple):
 
     def text(self) -> str:
         """Return the owner of the lock, as part of a sentence."""
-        fields = self.doing, self.who, self.host, self.process, self.since, self.refreshed
-        doing, who, host, process, since, refreshed = (field[:_MOST_SAID] for field in fields)
-        by = f"`relvmoiscsi pool {quoted(*doing.split())}`" if doing in _COMMANDS else repr(doing)
-        return printable(f"{by} of {who} on {host} (process {process}), since {since}, refreshed at {refreshed}")
+        by = f"`relvmoiscsi pool {quoted(*self.doing.split())}`" if self.doing in _COMMANDS else said(self.doing)
+        owner = f"{by} of {said(self.who)} on {said(self.host)} (process {self.process})"
+        return printable(f"{owner}, since {self.since}, refreshed at {self.refreshed}")
 
     def is_stale(self, now: str) -> bool:
         """Has no client refreshed the lock for STALE_SECONDS? False for a lock that cannot be read."""
@@ -392,7 +389,10 @@ def _refused(lock: Lock) -> Refused:
 
 
 def locks_in(config: Mapping[str, str]) -> List[Lock]:
-    """Return the locks in other_config of the pool, of which a vm-operator may have written the open keys."""
+    """Return the locks in other_config of the pool, of which a vm-operator may have written the open keys.
+
+    A process that is no number, and a time that is no time, is _UNREADABLE.
+    """
     locks = []
     for key in [key for key in config if key.startswith(_BEGINS)]:
         begin = next(begin for begin in _BEGINS if key.startswith(begin))
@@ -403,13 +403,16 @@ def locks_in(config: Mapping[str, str]) -> List[Lock]:
             except ValueError:
                 values = {}  # a person has changed the key by hand: `unlock` removes the key
             fields = {name: str(values.get(name, _UNREADABLE)) for name in Lock._fields[2:-1]}
+            spoiled = [name for name in ("since", "refreshed") if _seconds(fields[name]) is None]
+            spoiled += [] if untrusted.is_number(fields["process"]) else ["process"]
+            fields.update(dict.fromkeys(spoiled, _UNREADABLE))
             locks.append(Lock(what=name_for(what), number=untrusted.number(number), begin=begin, **fields))
     return locks
 
 
 def _seconds(moment: str) -> Optional[int]:
-    """Return the seconds since 1970; None for a text that is no time. xapi writes dates with or without dashes."""
+    """Return the seconds since 1970; None for a text that is no time."""
     try:
-        return calendar.timegm(time.strptime(moment.replace("-", ""), _FORM.replace("-", "")))
+        return untrusted.utc_seconds(moment)
     except ValueError:
         return None

@@ -10,7 +10,6 @@ password does not, because other Secrets may hold the same password.
 Source: xen-api ocaml/xapi/{xapi_secret,xapi_pbd,xapi_sr}.ml.
 """
 
-import calendar
 import os
 import time
 import uuid
@@ -100,7 +99,7 @@ def is_over(mark: str, now: float) -> bool:
     """
     stamp, _, *process = (mark + "  ").split(" ")
     try:
-        begun = calendar.timegm(time.strptime(stamp, _FORM))
+        begun = untrusted.utc_seconds(stamp)
     except ValueError:
         return False
     if now - begun > RUN_SECONDS:

@@ -55,6 +55,24 @@ def test_what_relvmoiscsi_writes_is_read():
     assert untrusted.number("000000000000000007") == 7
 
 
+@pytest.mark.parametrize("text", ["2026-11-22T12:00:00Z", "20261122T12:00:00Z", "20261122T120000Z"])
+def test_a_time_of_xapi_or_relvmoiscsi_is_read(text):
+    assert untrusted.utc_seconds(text) == 1795348800
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "2026-11-22", "2026-11-22T12:00:00Z, whose seal is right", "2026-11-22T12:00:00Z\n", "2026-13-22T12:00:00Z",
+        "2026-1122T12:00:00Z", "-" * 100000 + "20261122T12:00:00Z", "٢٠٢٦-11-22T12:00:00Z", "0000-11-22T12:00:00Z",
+    ],
+)  # fmt: skip
+def test_what_is_no_time_is_refused_in_a_few_words(text):
+    with pytest.raises(ValueError) as refusal:
+        untrusted.utc_seconds(text)
+    assert len(str(refusal.value)) < 200
+
+
 def test_deep_and_many_values_within_the_limits_are_read():
     deep = "[" * untrusted.DEEPEST + "]" * untrusted.DEEPEST
     assert json.dumps(untrusted.json_of(deep)) == deep
