@@ -5,8 +5,8 @@
                  the LUN. Nothing is written. With hba=true: only LUNs behind its adapters (Fibre Channel, SAS).
                  `problems` has a sentence for each target that did not answer. Of such a target, the answer lists only
                  the LUNs that the host sees.
-                 {"host_luns": [{"scsi_id", "device", "state", "size_bytes", "sr", "old_sr", "copied",
-                 "metadata_of", "changed_at", "sr_name_label", "problem"}, ...], "problems": [], "next": null}
+                 {"host_luns": [{"scsi_id", "device", "state", "size_bytes", "sr", "old_sr", "new_sr",
+                 "copied", "metadata_of", "changed_at", "sr_name_label", "problem"}, ...], "problems": [], "next": null}
     map          sr, an SR of the pool: the old ids of its resignatured LUN, while the journal is on the LUN
                  {"old_sr", "new_sr", "vdi_pairs": [{"old_vdi", "new_vdi", "vdi_name"}, ...], "next": null}
     status       the active runs on this host
@@ -183,6 +183,7 @@ def _facts(found: engine.Inspection, scsi_id: str) -> Dict[str, Any]:
         "size_bytes": found.lun.size_bytes if found.lun else None,
         "sr": found.lun.sr_uuid if found.lun else None,
         "old_sr": found.run.ids.sr if found.run else None,
+        "new_sr": found.run.ids.new_sr if found.run else None,
         "copied": is_of_another_lun(found.commit_record, scsi_id),
         "metadata_of": database_pools(scsi_id, found.lun) if found.lun else [],
         "changed_at": utc_time(found.lun.vg.changed) if found.lun else None,

@@ -216,13 +216,14 @@ def _verify_attachable(lun: PoolLun, are_clones: bool) -> None:
 def verify_none_left(found: Sequence[PoolLun], chosen: Sequence[PoolLun]) -> None:
     """Raises Refused where the target of a chosen LUN also shows untouched clones that are not chosen.
 
-    The same holds where a LUN that is not chosen has the SR of a chosen resignatured LUN, behind any target. Nobody
-    can tell which LUN is the copy, because each writer of a raw LUN can write its label. After the attachment the pool
-    would take the LUN that is not chosen for a clone.
+    The same holds where a LUN that is not chosen has the SR of a chosen resignatured LUN, behind any target; or the SR
+    that a chosen LUN will have after its interrupted run. Nobody can tell which LUN is the copy, because each writer of
+    a raw LUN can write its label. After the attachment the pool would take the LUN that is not chosen for a clone.
     """
-    iqns, srs = {lun.portal.iqn for lun in chosen}, {lun.sr_uuid for lun in chosen if lun.kind == RESIGNATURED} - {""}
+    iqns = {lun.portal.iqn for lun in chosen}
+    srs = {lun.next_sr for lun in chosen if lun.kind in (RESIGNATURED, UNFINISHED)} - {""}
     others = [lun for lun in found if lun not in chosen]
-    same = [lun for lun in others if lun.sr_uuid in srs]
+    same = [lun for lun in others if lun.next_sr in srs]
     if same:
         raise Refused(
             "Other LUNs hold the SR of a LUN that you selected: {}. Another pool may use this SR. Find out which LUN "

@@ -80,11 +80,17 @@ class PoolLun(NamedTuple):
     changed: str = ""  #: when LVM last changed the SR on the LUN, in ISO 8601; "" where that is unknown
     number: Optional[int] = None  #: the master's kernel number of the LUN; None where the number is unknown
     state: str = ""  #: that a probe reported; "" where no probe has read the LUN
+    new_sr: str = ""  #: of the last resignature of the LUN, finished or not; "" where that is unknown
 
     @property
     def is_untouched(self) -> bool:
         """Does the LUN have the identities of an SR of this pool?"""
         return self.kind in UNTOUCHED and (self.is_ours or self.kind == CLONE)
+
+    @property
+    def next_sr(self) -> str:
+        """Return the SR that is on the LUN, or will be after the interrupted run."""
+        return self.new_sr if self.kind == UNFINISHED else self.sr_uuid
 
     @property
     def may_be_untouched(self) -> bool:
@@ -340,7 +346,7 @@ def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
                 verify_scsi_id(lun.scsi_id)
                 last = _behind(last, lun.scsi_id)
                 texts: Dict[str, Any] = {name: untrusted.text_of(row.get(key) or "") for name, key in _ROW.items()}
-                for name in ("sr_uuid", "of_sr"):
+                for name in ("sr_uuid", "of_sr", "new_sr"):
                     verify_uuid(texts[name])
                 sr = pool.sr_on(lun.scsi_id)
                 if sr is not None and pool.pbds_of(sr):
@@ -375,7 +381,10 @@ def _behind(last: str, scsi_id: str) -> str:
 
 
 #: fields of PoolLun, and the plugin's names of these fields
-_ROW = {"sr_uuid": "sr", "of_sr": "old_sr", "name": "sr_name_label", "problem": "problem", "changed": "changed_at"}
+_ROW = {
+    **{"sr_uuid": "sr", "of_sr": "old_sr", "new_sr": "new_sr"},
+    **{"name": "sr_name_label", "problem": "problem", "changed": "changed_at"},
+}
 
 
 def look(calls: Calls, pool: Pool, lun: PoolLun, probed_by: Callable[[Calls, PoolLun], PoolLun]) -> PoolLun:
@@ -492,7 +501,7 @@ def reported(lun: PoolLun, document: str) -> PoolLun:
             "Install the same version."
         )
     row = rows[0]
-    for name in ("UUID", "old_uuid"):
+    for name in ("UUID", "old_uuid", "new_uuid"):
         verify_uuid(row.get(name, ""))
     try:  # a guest may have written the names: unreadable names hide no LUN
         vms = untrusted.texts_of(untrusted.json_of(row.get("vms", "[]"), saved_vms.MOST_NAMES_BYTES))
@@ -502,6 +511,7 @@ def reported(lun: PoolLun, document: str) -> PoolLun:
         kind=_state(row["state"], row.get("copied") == "true"),
         sr_uuid=row.get("UUID", ""),
         of_sr=row.get("old_uuid", ""),
+        new_sr=row.get("new_uuid", ""),
         name=row.get("name_label", ""),
         problem=row.get("problem", ""),
         one_vdi=row.get("one_vdi", ""),

@@ -289,11 +289,16 @@ def read(calls: Calls) -> Pool:
 def find(there: Records, text: str, what: str, listed: str, others: Sequence[str] = ()) -> str:
     """Return the reference of the record with this UUID; else with this name; else the only one of `others`.
 
-    `listed` is a sentence on the command that lists the records. Raises NotFound, with the nearest name; UsageError for
-    an ambiguous name.
+    No text in the form of a UUID is a name: else whoever names a record after the UUID of a gone record would lead a
+    command to the wrong record. `listed` is a sentence on the command that lists the records. Raises NotFound, with the
+    nearest name; UsageError for an ambiguous name.
     """
     refs = [ref for ref, record in there.items() if record["uuid"] == text.lower()]
-    refs = refs or [ref for ref, record in there.items() if record["name_label"] == text] or list(others)
+    same = [ref for ref, record in there.items() if record["name_label"] == text]
+    if not refs and same and is_uuid(text.lower()):
+        uuids = ", ".join(sorted(str(there[ref]["uuid"]) for ref in same))
+        raise NotFound(f"There is no {what} with the UUID {text}. To use the {what} with this name, give {uuids}.")
+    refs = refs or same or list(others)
     if not refs:
         near = nearest(text, (str(record["name_label"]) for record in there.values()))
         raise NotFound(
@@ -313,13 +318,6 @@ def find_sr(pool: Pool, text: str) -> str:
     on_lun = [ref for ref, sr in pool.copies() if sr["other_config"].get(SCSI_ID) == text]
     listed = "`xe sr-list params=uuid,name-label` lists the SRs, `relvmoiscsi pool luns` the LUNs of the copies."
     return find(pool.srs, text, "SR", listed, on_lun)
-
-
-def has_sr(pool: Pool, text: str) -> bool:
-    """Does `find_sr` find an SR?"""
-    return any(text in (sr["name_label"], sr["other_config"].get(SCSI_ID)) for sr in pool.srs.values()) or (
-        pool.sr_by_uuid(text.lower()) is not None
-    )
 
 
 def original_uuid(pool: Pool, text: str) -> str:

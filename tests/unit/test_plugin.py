@@ -97,6 +97,7 @@ def test_every_lun_of_the_host_by_what_is_on_it(host):
     assert (rows[SCSI_ID]["state"], rows[SCSI_ID]["sr"]) == ("clean", sr_of(ONE))
     assert rows[OTHER]["device"].endswith("dm-0")
     assert (rows[OTHER]["state"], rows[OTHER]["old_sr"]) == ("resignatured", sr_of(CHAIN))
+    assert rows[OTHER]["new_sr"] == rows[OTHER]["sr"]
     assert rows[SILENT]["state"] is None and "does not answer" in rows[SILENT]["problem"]
 
 
@@ -180,7 +181,7 @@ def test_a_clone_behind_a_target_of_an_sr_is_found_that_no_host_sees(member, cap
     assert (first["state"], first["sr"]) == ("clean", sr_of(ONE))
     assert (second["state"], second["device"]) == ("resignatured", f"iscsi://{target.portal}/{target.iqn}/1")
     assert {name for row in found["host_luns"] for name in row} == {
-        "scsi_id", "device", "state", "size_bytes", "sr", "old_sr", "copied", "metadata_of", "changed_at",
+        "scsi_id", "device", "state", "size_bytes", "sr", "old_sr", "new_sr", "copied", "metadata_of", "changed_at",
         "sr_name_label", "problem",
     }  # fmt: skip
     assert 1 < most <= 4 and CHAP.secret not in caplog.text + json.dumps(found)

@@ -337,9 +337,9 @@ def _attached_answer(pool: Pool, results: Sequence[Attached], is_changed: bool) 
             lines.append(printable(f"  {result.error}"))
             alerts.append(f"{result.scsi_id or 'a target'}: {result.error}")
         elif result.status in (attach.DONE, attach.PARTIAL):
-            clone = shell_command("relvmoiscsi pool clone --all --isolated night", result.name)
+            clone = shell_command("relvmoiscsi pool clone --all --isolated night", result.sr_uuid)
             is_known = pool.sr_by_uuid(result.of_sr) is not None  # else no VM here has the original of a disk
-            steps.append(clone if is_known else shell_command("relvmoiscsi pool map", result.name))
+            steps.append(clone if is_known else shell_command("relvmoiscsi pool map", result.sr_uuid))
             lines += ["  the other hosts can use the copy now"] if result.status == attach.PARTIAL else []
     undone = [result for result in results if result.status not in (attach.DONE, attach.ALREADY)]
     is_partial = any(is_changed or result.error is None for result in undone)

@@ -31,7 +31,7 @@ class Uses(NamedTuple):
 
     running: Dict[str, str]  #: VMs with a plugged VDI, or suspended VMs with their memory on the SR
     halted: Dict[str, str]  #: other VMs, and snapshots of VMs, also snapshots with memory; these VMs lose the disk
-    restored: Dict[str, str]  #: VMs whose journal names this copy; such a VM may have no disk at the moment
+    restored: Dict[str, str]  #: by UUID: VMs whose journal names this copy; such a VM may have no disk at the moment
     lent: Dict[str, str]  #: VMs with a VDI that `rescue` has lent, running or halted
     control: Dict[str, str]  #: control domains, by their VBDs as `xe` names them: "uuid=..."
 
@@ -60,7 +60,7 @@ def uses_of(sr_vdis: Records, vbds: Records, vms: Records, sr_uuid: str = "") ->
         swaps, spoiled = restore_journal.read(vm)
         texts = [str(vm["other_config"][key]) for key, _ in spoiled]
         if any(swap.sr == sr_uuid for swap in swaps) or bool(sr_uuid) and any(sr_uuid in text for text in texts):
-            uses.restored[ref] = str(vm["name_label"])
+            uses.restored[str(vm["uuid"])] = str(vm["name_label"])
         if vm.get("suspend_VDI") in sr_vdis:
             (uses.halted if vm.get("is_a_snapshot") else uses.running)[ref] = _name_of(ref, vm)
     return uses._replace(halted={ref: name for ref, name in uses.halted.items() if ref not in uses.running})
@@ -92,7 +92,7 @@ def verify_unused(pool: Pool, uses: Dict[str, Uses]) -> None:
         if found.restored:
             ends = [
                 " or ".join(run_states.restore_command(end, vm) for end in ("home", "undo"))
-                for vm in sorted(set(found.restored.values()))
+                for vm in sorted(found.restored)
             ]
             raise Refused(
                 f"VMs were restored from the SR {name!r}: {named(found.restored)}. End each restore first, also an "

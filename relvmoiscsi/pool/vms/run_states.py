@@ -22,7 +22,7 @@ SAVING = (
 
 
 def restore_command(end: str, vm: str) -> str:
-    """Return the command that ends a restore of the VM (a UUID or name): "undo", "home" or "keep"."""
+    """Return the command that ends a restore of the VM with this UUID: "undo", "home" or "keep"."""
     return f"`{shell_command('relvmoiscsi pool restore', **{end: vm})}`"
 
 

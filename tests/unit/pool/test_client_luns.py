@@ -615,6 +615,25 @@ def test_a_forged_label_makes_no_lun_a_clone(lab, world, iqn):
         attach.verify_none_left(rows, attach.choose(rows, [forged], []))
 
 
+@pytest.mark.parametrize("target", [TARGET, FABRIC])
+@pytest.mark.parametrize("step", range(4, 7))
+def test_an_interrupted_run_that_leads_to_the_sr_of_another_lun_is_not_finished_beside_it(lab, world, step, target):
+    """Each writer of a raw LUN can write a journal with any new SR."""
+    theirs, forged = world.add(target, IQN, sr_disk("of another pool")), lab.clone("Production")
+    lun, of = world.lun(forged), world.sr_uuid(theirs)
+    disk = cut_before(lun.disk, step, scsi_id=forged, sr_uuid=of)
+    world.luns[world.luns.index(lun)] = lun._replace(disk=disk, **({"target": target} if target == FABRIC else {}))
+    lab.pool.api.host_plugins.functions["relvmoiscsi"] = world.plugin
+    with connect(lab.where()) as calls:
+        pool = records.read(calls)
+        found = luns.find_on_master(calls, pool) if target == FABRIC else luns.find(calls, pool, [ProbePortal(TARGET)])
+    by_id = {lun.scsi_id: lun for lun in found}
+    assert (by_id[forged].kind, by_id[theirs].sr_uuid) == ("unfinished", of)
+    with pytest.raises(Refused, match=f"hold the SR of a LUN that you selected: {theirs}. Another pool may use"):
+        attach.verify_none_left(found, attach.choose(found, [forged], []))
+    attach.verify_none_left(found, attach.choose(found, [forged, theirs], [], are_clones=True))
+
+
 @pytest.mark.parametrize("label", ["none", "their own", "of another LUN"])
 def test_of_an_attached_copy_only_a_lun_with_the_copied_label_is_a_clone_for_certain(lab, world, label):
     """The label of the attached LUN may be forged, and its SR be that of another pool."""

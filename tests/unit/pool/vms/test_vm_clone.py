@@ -349,6 +349,14 @@ def test_names(day):
     day.lab.vm("web")
     day.refuses(lambda day: day.clone("web"), "2 VMs have the name 'web'", UsageError)
     day.refuses(lambda day: day.clone("wbe"), "There is no VM 'wbe'. Did you mean 'web'?", NotFound)
+
+
+def test_a_text_in_the_form_of_a_uuid_is_no_name(day):
+    """The VM with this UUID is gone, and a VM-admin has named another VM after it."""
+    gone, uuid = "5D0d2b3a-7777-4a4a-9b9b-0123456789ab", day.db.get("VM", day.web, "uuid")
+    day.db.set("VM", day.web, "name_label", gone)
+    said = f"There is no VM with the UUID {gone}. To use the VM with this name, give {uuid}."
+    day.refuses(lambda day: day.clone(gone), said, NotFound)
     day.refuses(lambda day: day.clone(), "No VM is selected", UsageError)
 
 

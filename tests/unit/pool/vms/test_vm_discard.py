@@ -249,7 +249,18 @@ def test_the_restore_of_another_copy_is_none_of_this_one(day):
     mark = {"relvmoiscsi:rescue": day.db.get("SR", sr, "uuid")}
     day.db.create("VBD", VM=day.web, VDI=day.db.refs("VDI", SR=sr, managed=True)[0], userdevice="7", other_config=mark)
     first, second = uses_of(day, day.sr, sr)
-    assert first.restored == second.halted == {day.web: "web"} and not second.restored
+    assert first.restored == {day.db.get("VM", day.web, "uuid"): "web"} and not second.restored
+    assert second.halted == {day.web: "web"}
+
+
+def test_the_printed_way_out_is_for_the_restored_vm_also_if_its_name_is_the_uuid_of_another_vm(day):
+    restored(day)
+    other = day.db.get("VM", day.lab.vm("other"), "uuid")
+    day.db.set("VM", day.web, "name_label", other)
+    uuid = day.db.get("VM", day.web, "uuid")
+    with connect(day.lab.where()) as calls, pytest.raises(Refused, match=f"VMs were restored .*: '{other}'") as refused:
+        made_vms.plan(calls, [day.sr], with_vms=True)
+    assert f"`relvmoiscsi pool restore --home {uuid}` or `relvmoiscsi pool restore --undo {uuid}`" in str(refused.value)
 
 
 # --- what comes about between the question and the answer
