@@ -13,7 +13,7 @@ from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.portal import DEFAULT_PORT
 from relvmoiscsi.scsi_id_text import NamedLuns, names_lun
 from relvmoiscsi.sr_types import HBA_SR, ISCSI_SR, OWN_TYPES, STOCK_TYPES, SrType
-from relvmoiscsi.wording import nearest, shell_command
+from relvmoiscsi.wording import nearest, said, shell_command, some_of
 
 LVM_TYPES = (*STOCK_TYPES, "lvm")  #: clones of these SRs can be resignatured
 
@@ -286,6 +286,9 @@ def read(calls: Calls) -> Pool:
     )
 
 
+_MOST_UUIDS = 20  #: in a message
+
+
 def find(there: Records, text: str, what: str, listed: str, others: Sequence[str] = ()) -> str:
     """Return the reference of the record with this UUID; else with this name; else the only one of `others`.
 
@@ -297,10 +300,10 @@ def find(there: Records, text: str, what: str, listed: str, others: Sequence[str
     if not refs:
         near = nearest(text, (str(record["name_label"]) for record in there.values()))
         raise NotFound(
-            "".join([f"There is no {what} {text!r}. ", *(f"Did you mean {name!r}? " for name in near), listed])
+            "".join([f"There is no {what} {text!r}. ", *(f"Did you mean {said(name)}? " for name in near), listed])
         )
     if len(refs) > 1:
-        uuids = ", ".join(sorted(str(there[ref]["uuid"]) for ref in refs))
+        uuids = some_of(sorted(str(there[ref]["uuid"]) for ref in refs), _MOST_UUIDS)
         raise UsageError(f"{len(refs)} {what}s have the name {text!r}; give a UUID: {uuids}.")
     return refs[0]
 

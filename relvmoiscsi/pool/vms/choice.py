@@ -10,7 +10,7 @@ from relvmoiscsi.pool.calls import Calls, Records, passing
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import inventory, ova, rescue
 from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inventory
-from relvmoiscsi.wording import shell_command, some_of
+from relvmoiscsi.wording import said, shell_command, some_of
 
 NAME = "{vm} {date}"
 #: key of network.other_config
@@ -313,7 +313,7 @@ def used_networks(found: Inventory, sources: Sequence[VmSource], wanted: CloneRe
 def verify_networks_said(found: Inventory, sources: Sequence[VmSource], wanted: CloneRequest) -> None:
     """Raises UsageError where a copy would be on the network of its original, and the caller has not said so."""
     used = used_networks(found, [source for source in sources if source.problem is None], wanted)
-    names = sorted(repr(name) for uuid, name in used.items() if uuid not in wanted.networks)
+    names = sorted(said(name) for uuid, name in used.items() if uuid not in wanted.networks)
     if names:
         raise UsageError(
             f"The copies would be on the networks of their originals: {', '.join(names)}. Addresses may conflict. Give "

@@ -7,6 +7,7 @@ left by an interrupted run. xapi copies the keys when a person clones the VM, so
 person's copy of the clone, DONE holds the UUID of another VM.
 """
 
+import re
 from typing import Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from relvmoiscsi.formats.identity import is_uuid
@@ -15,6 +16,8 @@ from relvmoiscsi.pool.records import ORIGINAL_SR, Pool, find
 from relvmoiscsi.pool.vdis import Origin
 
 NULL = "OpaqueRef:NULL"
+#: values of VBD.userdevice. Source: xen-api ocaml/xapi-idl/xen/device_number.ml
+DEVICE = re.compile("[0-9]{1,9}|(?:xvd|hd|sd|fd)[a-z]{1,3}[0-9]{0,5}")
 
 #: keys of VM.other_config; a network that a run has made also has DONE and ON_SR
 COPY_OF, ON_SR, DONE = "relvmoiscsi:clone-of", "relvmoiscsi:sr", "relvmoiscsi:done"
