@@ -4,7 +4,7 @@
 import os
 import string
 import time
-from typing import Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.formats.identity import is_uuid
@@ -65,12 +65,17 @@ def parts_of_template(template: str, *fields: str) -> List[Tuple[str, str]]:
     return [(text, field or "") for text, field, _, _ in parts]
 
 
-def unused_name(wish: str, taken: Set[str]) -> str:
-    """Return the name, with a number where `taken` has the name; `taken` gets the result."""
-    name, number = wish, 2
+def unused_name(wish: str, taken: Dict[str, int]) -> str:
+    """Return the name, with a number where `taken` has the name; `taken` gets the result.
+
+    `taken` has the last number that each name got, 1 at first: a stranger may have named thousands of VMs alike.
+    """
+    name, number = wish, taken.get(wish, 1)
     while name in taken:
-        name, number = f"{wish} ({number})", number + 1
-    taken.add(name)
+        number += 1
+        name = f"{wish} ({number})"
+    taken[wish] = number
+    taken.setdefault(name, 1)
     return name
 
 
