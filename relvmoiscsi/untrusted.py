@@ -19,7 +19,7 @@ MOST_VALUES = 50000  #: of one JSON text: a value takes some 100 bytes of memory
 DEEPEST = 16  #: levels of lists and objects of JSON
 
 _NUMBER = re.compile("[0-9]{1,18}")
-_TIME = re.compile("[0-9]{4}(-?)[0-9]{2}\\1[0-9]{2}T[0-9]{2}(:?)[0-9]{2}\\2[0-9]{2}Z")
+_TIME = re.compile("([0-9]{4})(-?)([0-9]{2})\\2([0-9]{2})T([0-9]{2})(:?)([0-9]{2})\\6([0-9]{2})Z")
 _ESCAPE = re.compile(r"\\.", re.DOTALL)
 _STRING = re.compile('"[^"]*"')
 _BRACKET = re.compile(r"[\[\]{}]")
@@ -44,9 +44,11 @@ def utc_seconds(text: str) -> int:
 
     Raises ValueError for any other text.
     """
-    if _TIME.fullmatch(text) is None:
+    found = _TIME.fullmatch(text)
+    if found is None:
         raise ValueError(f"{text[:40]!r} is not a time in UTC")
-    read = datetime.datetime.strptime(text.replace("-", "").replace(":", ""), "%Y%m%dT%H%M%SZ")
+    year, _, month, day, hour, _, minute, second = found.groups()
+    read = datetime.datetime(int(year), int(month), int(day), int(hour), int(minute), int(second))
     return calendar.timegm(read.timetuple())
 
 

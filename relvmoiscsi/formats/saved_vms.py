@@ -28,6 +28,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import BadChecksum, BadMagic, Malformed, Place, Truncated, Unsupported
+from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.formats.ondisk import Record, le32, le64, raw
 from relvmoiscsi.untrusted import size_of, text_of
 
@@ -208,6 +209,7 @@ def read_index(header: SavedHeader, index: bytes, end: bytes, volume: str) -> Sa
     try:
         facts = untrusted.object_of(index, MOST_INDEX_BYTES, _MOST_VALUES)
         sr_uuid, when = text_of(facts["sr"]), text_of(facts["when"])
+        untrusted.utc_seconds(when)
         serial = size_of(facts.get("serial", 0))
         if serial > MOST_SERIAL:
             raise ValueError("the serial is out of range")
@@ -220,6 +222,8 @@ def read_index(header: SavedHeader, index: bytes, end: bytes, volume: str) -> Sa
                 for disk in _list(row["disks"])
             )
             vm = SavedVm(text_of(row["uuid"]), text_of(row["name_label"]), text_of(row["power_state"]), disks)
+            if not is_uuid(vm.uuid):
+                raise ValueError("the UUID of a VM is none")
             if size_of(row["offset"]) != at or vm.uuid in places:
                 raise ValueError("records overlap, leave a gap, or belong to one VM twice")
             vms.append(vm)

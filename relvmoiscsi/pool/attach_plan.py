@@ -132,7 +132,7 @@ def names(pool: Pool, chosen: Sequence[PoolLun], wanted: AttachRequest) -> Dict[
         of_lun = known[lun.scsi_id] = {"sr": sr, "date": wanted.date, "changed": changed, "scsi_id": lun.scsi_id}
         wish = wishes[lun.scsi_id] = "".join(text + of_lun.get(field, "") for text, field in parts)
         times.setdefault(wish, set()).add(lun.changed)
-    taken, found = set(there), {}
+    taken, found = dict.fromkeys(there, 1), {}
     for lun in chosen:
         wish = wishes[lun.scsi_id]
         if lun.changed and (wish in there or len(times[wish]) > 1):  # the copies of three days differ in it

@@ -108,6 +108,9 @@ class _Locks:
         self._calls, self._master, config = calls, str(record["master"]), record["other_config"]
         self.locks = locks_in(config)
         self.keys = [key for key in config if key.startswith(_BEGINS)]  #: of all locks, also keys that no client reads
+        self._of_name: Dict[LockName, List[Lock]] = {}  # a run may lock thousands of LUNs, and asks for each of them
+        for lock in in_order(self.locks):
+            self._of_name.setdefault(lock.what, []).append(lock)
 
     def now(self) -> str:
         """Return the time of the master. Raises PoolFailure."""
@@ -119,7 +122,7 @@ class _Locks:
 
     def on(self, what: LockName) -> List[Lock]:
         """Return the locks on `what`: open keys, then guarded keys, each with the highest number last."""
-        return in_order(lock for lock in self.locks if lock.what == what)
+        return self._of_name.get(what, [])
 
     def last(self, what: LockName, begin: str) -> Optional[Lock]:
         """Return the lock on `what` that counts among the keys with this beginning."""
@@ -219,13 +222,13 @@ class Held:
         Raises Refused where another client has broken a lock of this run, and may work on the copy now. Raises
         PoolFailure.
         """
-        seen = _Locks(calls)
+        seen, now = _Locks(calls), ""
         for what in self._whats:
             mine = seen.last(what, self._begins[0])
             if mine is None or not self._is_mine(mine):
                 raise _broken(what, mine)
             others = [lock for lock in seen.on(what) if lock.begin != mine.begin and not self._is_mine(lock)]
-            now = seen.now() if others else ""
+            now = now or (seen.now() if others else "")
             if others and (mine.begin == OPEN_KEY or mine.is_stale(now)):
                 for other in seen.holders(what, now):
                     if other.begin != mine.begin:

@@ -4,7 +4,7 @@
 import os
 import string
 import time
-from typing import Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.formats.identity import is_uuid
@@ -13,7 +13,7 @@ from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.portal import DEFAULT_PORT
 from relvmoiscsi.scsi_id_text import NamedLuns, names_lun
 from relvmoiscsi.sr_types import HBA_SR, ISCSI_SR, OWN_TYPES, STOCK_TYPES, SrType
-from relvmoiscsi.wording import nearest, shell_command
+from relvmoiscsi.wording import nearest, said, shell_command, some_of
 
 LVM_TYPES = (*STOCK_TYPES, "lvm")  #: clones of these SRs can be resignatured
 
@@ -65,12 +65,17 @@ def parts_of_template(template: str, *fields: str) -> List[Tuple[str, str]]:
     return [(text, field or "") for text, field, _, _ in parts]
 
 
-def unused_name(wish: str, taken: Set[str]) -> str:
-    """Return the name, with a number where `taken` has the name; `taken` gets the result."""
-    name, number = wish, 2
+def unused_name(wish: str, taken: Dict[str, int]) -> str:
+    """Return the name, with a number where `taken` has the name; `taken` gets the result.
+
+    `taken` has the last number that each name got, 1 at first: a stranger may have named thousands of VMs alike.
+    """
+    name, number = wish, taken.get(wish, 1)
     while name in taken:
-        name, number = f"{wish} ({number})", number + 1
-    taken.add(name)
+        number += 1
+        name = f"{wish} ({number})"
+    taken[wish] = number
+    taken.setdefault(name, 1)
     return name
 
 
@@ -286,6 +291,9 @@ def read(calls: Calls) -> Pool:
     )
 
 
+_MOST_UUIDS = 20  #: in a message
+
+
 def find(there: Records, text: str, what: str, listed: str, others: Sequence[str] = ()) -> str:
     """Return the reference of the record with this UUID; else with this name; else the only one of `others`.
 
@@ -302,10 +310,10 @@ def find(there: Records, text: str, what: str, listed: str, others: Sequence[str
     if not refs:
         near = nearest(text, (str(record["name_label"]) for record in there.values()))
         raise NotFound(
-            "".join([f"There is no {what} {text!r}. ", *(f"Did you mean {name!r}? " for name in near), listed])
+            "".join([f"There is no {what} {text!r}. ", *(f"Did you mean {said(name)}? " for name in near), listed])
         )
     if len(refs) > 1:
-        uuids = ", ".join(sorted(str(there[ref]["uuid"]) for ref in refs))
+        uuids = some_of(sorted(str(there[ref]["uuid"]) for ref in refs), _MOST_UUIDS)
         raise UsageError(f"{len(refs)} {what}s have the name {text!r}; give a UUID: {uuids}.")
     return refs[0]
 

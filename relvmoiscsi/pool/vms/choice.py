@@ -10,7 +10,7 @@ from relvmoiscsi.pool.calls import Calls, Records, passing
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import inventory, ova, rescue
 from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inventory
-from relvmoiscsi.wording import shell_command, some_of
+from relvmoiscsi.wording import said, shell_command, some_of
 
 NAME = "{vm} {date}"
 #: key of network.other_config
@@ -121,10 +121,9 @@ def _problem(found: Inventory, copy: Copy, vm: str, omits_disks: bool) -> Option
 
 def verify_free(found: Inventory, copy: Copy, disks: Sequence[ova.CloneDisk]) -> None:
     """Raises Refused where a VM that is no clone has one of these disks. Clones may share disks with each other."""
-    ours = dict(found.copies_on(copy.uuid))
     for disk in disks:
         for user in found.users_of(copy.by_uuid[disk.new]):
-            if user not in ours:
+            if not inventory.is_made_on(found.vms[user], copy.uuid):
                 name = found.vms[user]["name_label"]
                 raise Refused(f"The copy of the disk {disk.userdevice} is a disk of the VM {name!r} already.")
 
@@ -133,15 +132,15 @@ def names(found: Inventory, copy: Copy, sources: Sequence[VmSource], wanted: Clo
     """Return the name of each copy, by UUID of the original; all names differ. Raises UsageError."""
     whole, _, unfinished = clones(found, copy)
     there = {vm["other_config"][COPY_OF]: str(vm["name_label"]) for vm in whole.values()}
-    taken = {str(vm["name_label"]) for ref, vm in found.vms.items() if ref not in unfinished}
+    taken = {str(vm["name_label"]): 1 for ref, vm in found.vms.items() if ref not in unfinished}
     chosen = {}
     for source in sources:
         known = {"vm": source.name, "date": wanted.date, "sr": copy.name}
         wish = "".join(text + known.get(field, "") for text, field in verify_template(wanted.name))
         if not wish.strip():
             raise UsageError(f"--name {wanted.name!r} leaves the copy without a name.")
-        taken.update([there[source.uuid]] if source.uuid in there else [])
         chosen[source.uuid] = there.get(source.uuid) or records.unused_name(wish, taken)
+        taken.setdefault(chosen[source.uuid], 1)
     return chosen
 
 
@@ -155,13 +154,15 @@ def verify_template(template: str) -> List[Tuple[str, str]]:
     return parts
 
 
-def clones(found: Inventory, copy: Copy) -> Tuple[Records, Records, Records]:
+def clones(found: Inventory, copy: Copy, of: Optional[str] = None) -> Tuple[Records, Records, Records]:
     """Return the finished clones with a disk on the copy of the SR, those without, and the unfinished clones.
+
+    `of` is the UUID of an original: of that VM alone.
 
     A clone without a disk there is older: since `clone` made it, the SR was discarded and attached again.
     """
     whole, empty, half = {}, {}, {}  # type: Records, Records, Records
-    for ref, vm in found.copies_on(copy.uuid):
+    for ref, vm in found.copies_on(copy.uuid, of):
         if inventory.is_unfinished(vm):
             half[ref] = vm
         elif inventory.is_own(vm):
@@ -313,7 +314,7 @@ def used_networks(found: Inventory, sources: Sequence[VmSource], wanted: CloneRe
 def verify_networks_said(found: Inventory, sources: Sequence[VmSource], wanted: CloneRequest) -> None:
     """Raises UsageError where a copy would be on the network of its original, and the caller has not said so."""
     used = used_networks(found, [source for source in sources if source.problem is None], wanted)
-    names = sorted(repr(name) for uuid, name in used.items() if uuid not in wanted.networks)
+    names = sorted(said(name) for uuid, name in used.items() if uuid not in wanted.networks)
     if names:
         raise UsageError(
             f"The copies would be on the networks of their originals: {', '.join(names)}. Addresses may conflict. Give "

@@ -231,9 +231,10 @@ class _Clone:
         names = {ref: str(network["name_label"]) for ref, network in found.networks.items()}
         networks = {device: (edited.networks[device], names[vif["network"]]) for device, vif in edited.vifs.items()}
         if self.source.document:  # saved records claim these disks: say which VM has each disk in this pool now
-            by_uuid = {str(vdi["uuid"]): ref for ref, vdi in found.vdis.items()}
             for disk in edited.disks:
-                users = found.users_of(by_uuid[disk.old]) if disk.old in by_uuid else []
+                users = [
+                    user for vdi in found.grouped("vdis", "uuid").get(disk.old, {}) for user in found.users_of(vdi)
+                ]
                 owners = " and ".join(repr(found.vms[ref]["name_label"]) for ref in users)
                 whose = f"is a disk of the VM {owners}" if owners else "is a disk of no VM"
                 on_owners.append(
@@ -272,10 +273,7 @@ class _Clone:
         The result is None without a finished clone. An older clone lost its disks when the SR was discarded. Raises
         Refused for a finished clone that is wrong.
         """
-        whole, empty, half = (
-            [(ref, vm) for ref, vm in of_all.items() if vm["other_config"][COPY_OF] == self.source.uuid]
-            for of_all in choice.clones(self.found, self.copy)
-        )
+        whole, empty, half = (list(clones.items()) for clones in choice.clones(self.found, self.copy, self.source.uuid))
         half.sort(key=lambda row: str(row[1]["uuid"]))
         for ref, vm in whole[:1]:
             choice.verify_as_wanted(self.found, self.source, ref, self.wanted)

@@ -7,6 +7,7 @@ left by an interrupted run. xapi copies the keys when a person clones the VM, so
 person's copy of the clone, DONE holds the UUID of another VM.
 """
 
+import re
 from typing import Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from relvmoiscsi.formats.identity import is_uuid
@@ -15,19 +16,40 @@ from relvmoiscsi.pool.records import ORIGINAL_SR, Pool, find
 from relvmoiscsi.pool.vdis import Origin
 
 NULL = "OpaqueRef:NULL"
+#: values of VBD.userdevice. Source: xen-api ocaml/xapi-idl/xen/device_number.ml
+DEVICE = re.compile("[0-9]{1,9}|(?:xvd|hd|sd|fd)[a-z]{1,3}[0-9]{0,5}")
 
 #: keys of VM.other_config; a network that a run has made also has DONE and ON_SR
 COPY_OF, ON_SR, DONE = "relvmoiscsi:clone-of", "relvmoiscsi:sr", "relvmoiscsi:done"
 
 
-class Inventory(NamedTuple):
-    """The records of the pool at one moment. Keys are references."""
-
+class _Records(NamedTuple):
     vms: Records
     vbds: Records
     vifs: Records
     networks: Records
     vdis: Records
+
+
+class Inventory(_Records):
+    """The records of the pool at one moment. Keys are references.
+
+    A tenant or a guest can make thousands of records, so no answer about one VM or VDI reads all of them.
+    """
+
+    def grouped(self, kind: str, *path: str) -> Dict[str, Records]:
+        """Return the records of a class by the text that they have at this path; "" without one. Computed once."""
+        name = ":".join((kind, *path))
+        if name not in self.__dict__:
+            groups: Dict[str, Records] = {}
+            for ref, record in getattr(self, kind).items():
+                value = record
+                for key in path:
+                    value = value.get(key, "")
+                groups.setdefault(str(value), {})[ref] = record
+            self.__dict__[name] = groups
+        found: Dict[str, Records] = self.__dict__[name]
+        return found
 
     def named_vms(self) -> Records:
         """Return the VMs that a person uses: no templates, snapshots or control domains, and none without a UUID.
@@ -38,10 +60,10 @@ class Inventory(NamedTuple):
         return {ref: vm for ref, vm in self.vms.items() if is_uuid(vm["uuid"]) and not any(vm[kind] for kind in kinds)}
 
     def vbds_of(self, vm: str) -> Records:
-        return {ref: vbd for ref, vbd in self.vbds.items() if vbd["VM"] == vm}
+        return self.grouped("vbds", "VM").get(vm, {})
 
     def vifs_of(self, vm: str) -> Records:
-        return {ref: vif for ref, vif in self.vifs.items() if vif["VM"] == vm}
+        return self.grouped("vifs", "VM").get(vm, {})
 
     def disks_of(self, vm: str) -> Dict[str, Record]:
         """Return the VDI records of a VM's disks, by userdevice."""
@@ -53,11 +75,11 @@ class Inventory(NamedTuple):
 
     def users_of(self, vdi: str) -> List[str]:
         """Return the VMs that have this VDI as a disk, without snapshots of VMs."""
-        refs = {vbd["VM"] for vbd in self.vbds.values() if vbd["VDI"] == vdi and vbd["type"] == "Disk"}
+        refs = {vbd["VM"] for vbd in self.grouped("vbds", "VDI").get(vdi, {}).values() if vbd["type"] == "Disk"}
         return sorted(ref for ref in refs if ref in self.vms and not self.vms[ref]["is_a_snapshot"])
 
     def vdis_of(self, sr: str) -> Records:
-        return {ref: vdi for ref, vdi in self.vdis.items() if vdi["SR"] == sr}
+        return self.grouped("vdis", "SR").get(sr, {})
 
     def is_copy(self, vm: str) -> bool:
         """Has a run made this VM (finished or not), or the VM of this snapshot?"""
@@ -66,10 +88,11 @@ class Inventory(NamedTuple):
             record = self.vms.get(record["snapshot_of"])
         return record is not None and is_clone(record)
 
-    def copies_on(self, sr_uuid: str) -> Iterator[Tuple[str, Record]]:
-        """Yield the VMs and snapshots that a run has made on this SR (a UUID), finished or not."""
-        for ref, vm in self.vms.items():
-            if vm["other_config"].get(ON_SR) == sr_uuid and COPY_OF in vm["other_config"]:
+    def copies_on(self, sr_uuid: str, of: Optional[str] = None) -> Iterator[Tuple[str, Record]]:
+        """Yield the VMs and snapshots that a run has made on this SR, finished or not. `sr_uuid` and `of` are UUIDs."""
+        there = self.vms if of is None else self.grouped("vms", "other_config", COPY_OF).get(of, {})
+        for ref, vm in there.items():
+            if is_made_on(vm, sr_uuid):
                 yield ref, vm
 
 
@@ -92,6 +115,11 @@ class Copy(NamedTuple):
         ref = self.by_uuid.get(self.origin.new_of(old_uuid))
         found = self.vdis[ref] if ref is not None else None
         return found if found is not None and found["managed"] else None
+
+
+def is_made_on(vm: Record, sr_uuid: str) -> bool:
+    """Has a run made this VM or snapshot on this SR (a UUID), finished or not?"""
+    return bool(vm["other_config"].get(ON_SR) == sr_uuid) and COPY_OF in vm["other_config"]
 
 
 def is_own(vm: Record) -> bool:

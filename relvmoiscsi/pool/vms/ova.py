@@ -13,10 +13,12 @@ import re
 from typing import AbstractSet, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.errors import Refused, UsageError
+from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool.calls import Record, Records
 from relvmoiscsi.pool.vms import ova_fields
-from relvmoiscsi.pool.vms.inventory import NULL
+from relvmoiscsi.pool.vms.inventory import DEVICE, NULL
 from relvmoiscsi.pool.vms.ova_file import Ova, Thing
+from relvmoiscsi.wording import said
 
 #: keys of other_config that are copied, by class. An import checks no rights for a key. Some keys open files in dom0 or
 #: assign a device of the host, and xapi lets only a pool-admin write such a key. So an unknown key is left out.
@@ -201,6 +203,8 @@ def _move_disks(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> Li
     for vbd in ova.of("VBD"):
         vbd.set("currently_attached", False)
         vdi, device = vdis.get(vbd.text("VDI")), vbd.text("userdevice")
+        if DEVICE.fullmatch(device) is None:
+            raise _forged(f"a disk has the device {said(device)}")
         home = srs.get(vdi.text("SR")) if vdi is not None else None
         if not _is_disk(vbd):
             if vdi is not None and _is_iso(home, edit):
@@ -214,13 +218,15 @@ def _move_disks(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> Li
         if vdi is None:
             raise Refused(f"The disk {device} of the VM has no VDI in its records.")
         name, old = vdi.text("name_label"), vdi.text("uuid")
+        if not is_uuid(old):
+            raise _forged(f"the disk {device} has the UUID {said(old)}")
         new = edit.new_disk(old)
         if new is None:
             if edit.omits_disks:
                 omitted.append(vbd)
-                notes.append(f"without its disk {device}, {name!r} ({old}), which is not on the copy")
+                notes.append(f"without its disk {device}, {said(name)} ({old}), which is not on the copy")
                 continue
-            raise Refused(f"The disk {device} of the VM, {name!r} ({old}), is not on this copy.")
+            raise Refused(f"The disk {device} of the VM, {said(name)} ({old}), is not on this copy.")
         if home is None or _is_iso(home, edit):
             raise _forged(f"the disk {device} is in no SR that has disks")
         moved[vdi.id] = new
@@ -266,7 +272,8 @@ def _move_vifs(ova: Ova, main: Thing, edit: RecordEdit) -> Tuple[Records, Dict[s
         uuid, name = (network.text("uuid"), network.text("name_label")) if network is not None else ("", "")
         ref = edit.network(uuid)
         if ref is None:
-            raise UsageError(f"The network {name!r} ({uuid}) is not in the pool; use --network OLD=NEW, or --isolated.")
+            network_said = f"{said(name)} ({said(uuid)})"
+            raise UsageError(f"The network {network_said} is not in the pool; use --network OLD=NEW, or --isolated.")
         other_config = _kept("VIF", vif.map("other_config"))
         vif.set("other_config", {**other_config, "maps_to": ref})
         vif.set("currently_attached", False)

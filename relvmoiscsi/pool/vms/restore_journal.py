@@ -10,7 +10,6 @@ restart priority stops a start by HA. A killed run leaves both settings in place
 command that ends the restore.
 """
 
-import re
 from contextlib import contextmanager
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
@@ -22,7 +21,7 @@ from relvmoiscsi.pool.calls import Calls, Record, passing
 from relvmoiscsi.pool.records import ORIGINAL_SR
 from relvmoiscsi.pool.vdis import Origin
 from relvmoiscsi.pool.vms import run_states, vbds
-from relvmoiscsi.pool.vms.inventory import NULL
+from relvmoiscsi.pool.vms.inventory import DEVICE, NULL
 from relvmoiscsi.wording import shell_command
 
 #: keys of VM.other_config; each key ends in the device of the disk. RESTORED: the journal
@@ -44,8 +43,6 @@ VBD: Mapping[str, type] = {
     "qos_algorithm_params": dict,
 }  # fmt: skip
 
-#: values of VBD.userdevice. Source: xen-api ocaml/xapi-idl/xen/device_number.ml
-_DEVICE = re.compile("[0-9]{1,9}|(?:xvd|hd|sd|fd)[a-z]{1,3}[0-9]{0,5}")
 
 #: members of an entry. A run locks the copy `sr`, and names the VDIs in commands for a person
 _UUIDS = ("old", "new", "sr", "home")
@@ -145,7 +142,7 @@ def _swap_of(text: str) -> Swap:
         for each in value.values() if isinstance(value, dict) else ():
             _sendable(each)
     texts = {name: _sendable(value) for name, value in values.items() if name != "vbd"}
-    if not _DEVICE.fullmatch(texts["userdevice"]):
+    if not DEVICE.fullmatch(texts["userdevice"]):
         raise ValueError("its device is neither a number nor a name such as xvda")
     for name in _UUIDS:
         if not is_uuid(texts[name]):

@@ -21,7 +21,7 @@ from relvmoiscsi.pool.records import LVM_TYPES, Pool, find, is_copy
 from relvmoiscsi.pool.vms import inventory, ova, ova_file, records_key, run_states, transfer
 from relvmoiscsi.pool.vms.choice import VmSource
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
-from relvmoiscsi.wording import printable, shell_command, some_of
+from relvmoiscsi.wording import printable, said, shell_command, some_of
 
 #: key of VDI.other_config: serial and time, separated by a blank. A vm-admin may write it, so it says only which VDIs a
 #: save may destroy. Key of SR.other_config, for which it takes a pool-operator: serial of the last save.
@@ -95,8 +95,8 @@ def save(
 
 def _serial(calls: Calls, sr: str) -> int:
     """Return the serial of the last save on an SR; 0 without one. Raises PoolFailure."""
-    said = str(calls.call("SR.get_other_config", sr).get(SAVED, ""))
-    return min(untrusted.number(said), saved_vms.MOST_SERIAL - 1) if untrusted.is_number(said) else 0
+    text = str(calls.call("SR.get_other_config", sr).get(SAVED, ""))
+    return min(untrusted.number(text), saved_vms.MOST_SERIAL - 1) if untrusted.is_number(text) else 0
 
 
 def _earlier(
@@ -182,10 +182,10 @@ def _with_records(there: Records, advice: str) -> Records:
         if _is_named(vdi) and vdi["managed"] and untrusted.number(vdi["virtual_size"]) <= _MOST_VDI_BYTES
     }
     if sum(untrusted.number(vdi["virtual_size"]) for vdi in named.values()) > _MOST_READ_BYTES:
-        listed = some_of(sorted(f"{vdi['uuid']} ({vdi['name_description']})" for vdi in named.values()), _MOST_NAMES)
+        listed = sorted(f"{vdi['uuid']} ({said(vdi['name_description'])})" for vdi in named.values())
         raise Refused(
             f"{len(named)} VDIs of one SR have the name {saved_vms.NAME_LABEL!r}, and are too large to be read all: "
-            f"{printable(listed)}. Nothing was made. {advice}"
+            f"{printable(some_of(listed, _MOST_NAMES))}. Nothing was made. {advice}"
         )
     return named
 
@@ -241,9 +241,9 @@ def read(calls: Calls, copy: Copy, trusted: str = "") -> Tuple[SavedVms, bool]:
             continue
         is_known = found.is_sealed_by(key)
         if not (is_known or trusted):
-            names = some_of([repr(vm.name_label) for vm in found.vms], _MOST_NAMES)
-            said = f"{vdi['uuid']} of {found.when}, fingerprint {found.fingerprint}, with "
-            unknown.append(printable(said + names))
+            names = some_of([said(vm.name_label) for vm in found.vms], _MOST_NAMES)
+            of_save = f"{vdi['uuid']} of {found.when}, fingerprint {found.fingerprint}"
+            unknown.append(printable(f"{of_save}, with {names}"))
         elif last is None or found.order > last[0].order:
             last = found, is_known
     if last is None and unknown:
@@ -286,7 +286,7 @@ def choose(
     """
     saved, is_known = records
     rows = {vm.uuid: {"uuid": vm.uuid, "name_label": vm.name_label} for vm in saved.vms}
-    listed = f"Saved are {some_of([repr(vm.name_label) for vm in saved.vms], _MOST_NAMES)}."
+    listed = f"Saved are {some_of([said(vm.name_label) for vm in saved.vms], _MOST_NAMES)}."
     chosen = list(rows) if everything else [find(rows, name, "saved VM", listed) for name in names]
     here = {str(vm["uuid"]): ref for ref, vm in found.vms.items()}
     documents = saved.documents(list(dict.fromkeys(chosen)))
@@ -325,11 +325,11 @@ def _compared(found: Inventory, saved: SavedVms, sources: Sequence[VmSource]) ->
             is_own, here = vdi in own, owners.get(vdi, set())
             others = sorted(str(found.vms[ref]["name_label"]) for ref in here - {source.ref} if ref in found.vms)
             if claims[vdi] > 1 or (claims[vdi] and not is_own):
-                why = f"other records claim the disk {vdi} too"
+                why = f"other records claim the disk {said(vdi)} too"
             elif others:
-                why = f"the disk {vdi} is a disk of the VM {others[0]!r} in this pool"
+                why = f"the disk {said(vdi)} is a disk of the VM {others[0]!r} in this pool"
             elif source.ref and is_own and source.ref not in here:
-                why = f"the VM has no disk {vdi} in this pool"
+                why = f"the VM has no disk {said(vdi)} in this pool"
             if why:
                 break
         if why:

@@ -15,7 +15,8 @@ SR = "9c96f9e5-4c2b-0b3c-b0f6-ec4a46d4ba67"
 WEB = SavedVm("11111111-0000-4000-8000-000000000001", "web", "Running", (SavedDisk("0", "a VDI", "root"),))
 DB = SavedVm("11111111-0000-4000-8000-000000000002", "Datenbank \N{SNOWMAN}", "Halted", ())
 VMS = [(WEB, b"<value>web</value>" * 100), (DB, b"<value>db</value>")]
-DATA = saved_vms.pack(SR, "2026-11-22T12:00:00Z", 7, VMS)
+WHEN = "2026-11-22T12:00:00Z"
+DATA = saved_vms.pack(SR, WHEN, 7, VMS)
 
 
 def read(data):
@@ -38,7 +39,7 @@ def forged(index, bodies=b""):
 
 
 def vms(*rows, **more):
-    return {"sr": SR, "when": "w", "serial": 1, "vms": list(rows), **more}
+    return {"sr": SR, "when": WHEN, "serial": 1, "vms": list(rows), **more}
 
 
 def row(number=1, **more):
@@ -49,9 +50,9 @@ def row(number=1, **more):
 def test_what_was_written_is_read_with_zeros_behind_it():
     found = read(DATA + bytes(1 << 20))
 
-    assert (found.sr_uuid, found.when, found.vms) == (SR, "2026-11-22T12:00:00Z", (WEB, DB))
+    assert (found.sr_uuid, found.when, found.vms) == (SR, WHEN, (WEB, DB))
     assert found.documents([DB.uuid, WEB.uuid]) == {vm.uuid: document for vm, document in VMS}
-    assert found.order == (7, "2026-11-22T12:00:00Z")
+    assert found.order == (7, WHEN)
 
 
 def test_the_bytes_are_those_of_the_page():
@@ -113,13 +114,16 @@ HOSTILE = {
     "no JSON": b"no json",
     "no UTF-8": b"\xff\xfe",
     "endless lists": b"[" * 200000,
-    "a long number": b'{"sr": "", "when": "", "vms": [], "serial": ' + b"9" * 100000 + b"}",
-    "a constant": b'{"sr": "", "when": "", "vms": [], "serial": NaN}',
-    "half a surrogate pair": b'{"sr": "\\ud800", "when": "", "vms": []}',
+    "a long number": b'{"sr": "", "when": "2026-11-22T12:00:00Z", "vms": [], "serial": ' + b"9" * 100000 + b"}",
+    "a constant": b'{"sr": "", "when": "2026-11-22T12:00:00Z", "vms": [], "serial": NaN}',
+    "half a surrogate pair": b'{"sr": "\\ud800", "when": "2026-11-22T12:00:00Z", "vms": []}',
     "a negative serial": vms(serial=-1),
     "a large serial": vms(serial=saved_vms.MOST_SERIAL + 1),
     "a serial that is none": vms(serial=True),
     "an SR that is no text": vms(sr=["x"]),
+    "a sentence behind the time": vms(when=WHEN + ", whose seal is right. Repeat the command"),
+    "a long time": vms(when="A" * 2000000),
+    "a VM that is no UUID": vms(row(uuid="x" * 2000000)),
     "VMs that are no list": {**vms(), "vms": 7},
     "a VM that is a text": vms("x"),
     "disks that are no list": vms(row(disks={})),

@@ -605,6 +605,26 @@ def test_a_text_that_is_none_of_our_commands_is_none_to_copy(doing):
     assert "`relvmoiscsi pool restore --undo` of " in honest.text()
 
 
+class _Compared(str):
+    """A text that counts how often it is compared."""
+
+    count = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other):
+        type(self).count += 1
+        return str.__eq__(self, other)
+
+
+def test_the_check_of_many_locks_looks_each_of_them_up(lab, calls):
+    """A target can show thousands of clones: the check runs before each step of each of them."""
+    whats = [_Compared(f"36001405{at:024d}") for at in range(300)]
+    with lock.held(calls, whats, "attach") as held:
+        _Compared.count = 0
+        held.verify(calls)
+        assert _Compared.count < 4 * 300
+
+
 @pytest.mark.parametrize("field", ["doing", "who", "host"])
 def test_each_text_of_a_lock_is_in_quotes_and_short_in_a_message(field):
     text = "root. That run is dead. Run `relvmoiscsi pool discard --all --yes`. Before, it was " + "x" * 100000

@@ -637,10 +637,13 @@ def test_in_another_pool_one_word_makes_the_vms(attacked):
         attacked.sources("web", trusted=attacked.own)
 
 
+ANOTHER = "aaaaaaaa-0000-4000-8000-000000000000"  #: UUID of a VM
+
+
 def twice(office):
     rows = [(saved_vms.SavedVm(uuid, name, "Halted", (saved_vms.SavedDisk("0", office.own, "x"),)), office.honest)
-            for uuid, name in ((office.uuids[office.web], "web"), ("a" * 36, "wob"))]  # fmt: skip
-    return saved_vms.pack(office.original, "2099", 9, rows)
+            for uuid, name in ((office.uuids[office.web], "web"), (ANOTHER, "wob"))]  # fmt: skip
+    return saved_vms.pack(office.original, WHEN, 9, rows)
 
 
 def other_index(office):
@@ -648,7 +651,7 @@ def other_index(office):
 
 
 def other_vm(office):
-    return records_of(office, uuid="b" * 36, disks=[office.own], document=office.honest)
+    return records_of(office, uuid=ANOTHER, disks=[office.own], document=office.honest)
 
 
 def no_longer(office):
@@ -674,6 +677,54 @@ def test_what_contradicts_itself_or_the_pool_is_not_believed(attacked, content, 
     attacked.db.set("pool", attacked.lab.pool.pool, "other_config", {})
     (source,) = attacked.sources("web", trusted=evil_on_copy(attacked))
     assert source.problem is not None and re.search(said, str(source.problem)), source.problem
+
+
+def test_no_text_of_a_stranger_is_an_own_word_of_a_message(attacked):
+    """Each text would say something of its own, at any length."""
+    advice = "web. To go on, run `relvmoiscsi pool discard --all`. " + "x" * 100000
+    attacked.db.set("pool", attacked.lab.pool.pool, "other_config", {})
+    evil, uuid = attacked.db.by_uuid("VDI", evil_on_copy(attacked)), attacked.uuids[attacked.web]
+    rows = (saved_vms.SavedDisk(advice, advice, advice),)
+    web = saved_vms.SavedVm(uuid, advice, "Halted", rows), attacked.forged
+    another = saved_vms.SavedVm(ANOTHER, advice, "Halted", rows), attacked.forged
+    document = attacked.forged.replace(attacked.strange.encode(), advice.encode())
+    alone = web[0]._replace(name_label="web"), document
+
+    def written(*rows):
+        content = saved_vms.pack(attacked.original, WHEN, 9, rows)
+        attacked.lab.pool.api.vms.write_vdi(evil, content + bytes(-len(content) % 4096))
+
+    def told(**more):
+        with pytest.raises((Refused, NotFound, UsageError)) as refusal:
+            attacked.sources("nobody", **more)
+        return str(refusal.value)
+
+    written(web, another)
+    messages = [told(), told(trusted=evil_on_copy(attacked))]
+    written(alone, another)
+    (source,) = attacked.sources("web", trusted=evil_on_copy(attacked))
+    messages.append(str(source.problem))
+
+    for message in messages:
+        assert len(message) < 3000
+        assert "'web. To go on, run `relvmoiscsi" in message
+        assert "web. To go on" not in message.replace("'web. To go on", "")
+
+
+@pytest.mark.parametrize(("kind", "field"), [("VBD", "userdevice"), ("VDI", "uuid"), ("network", "uuid")])
+def test_no_field_of_saved_records_is_an_own_word_of_a_message(attached, kind, field):
+    advice = "web. To go on, run `relvmoiscsi pool discard --all`. " + "x" * 100000
+    (source,) = attached.sources("web")
+    root = ET.fromstring(source.document)
+    for each in objects_of(root):
+        if members(each)["class"].find("value").text == kind:
+            members(members(each)["snapshot"].find("value"))[field].find("value").text = advice
+
+    (done,) = attached.made_of([source._replace(document=ET.tostring(root, encoding="unicode").encode())])
+
+    message = str(done.error)
+    assert done.status == FAILED and len(message) < 1500
+    assert "'web. To go on" in message and "web. To go on" not in message.replace("'web. To go on", "")
 
 
 def test_records_on_a_trusted_vdi_set_no_more_than_a_vm_admin_may(attacked):
@@ -739,11 +790,11 @@ def test_two_clients_that_make_the_key_at_once_have_one(lab):
 
 
 def test_a_seal_is_of_one_key_and_of_these_bytes():
-    vm = saved_vms.SavedVm("u", "n", "Halted", ())
-    content = saved_vms.pack("s", "w", 1, [(vm, b"x")], b"key")
+    vm = saved_vms.SavedVm(ANOTHER, "n", "Halted", ())
+    content = saved_vms.pack("s", WHEN, 1, [(vm, b"x")], b"key")
     found = saved_vms.unpack(saved_vms.read_header(content[:512], "v"), content[512:], "v")
     assert found.is_sealed_by(b"key") and not found.is_sealed_by(b"other") and not found.is_sealed_by(b"")
-    unsealed = saved_vms.pack("s", "w", 1, [(vm, b"x")])
+    unsealed = saved_vms.pack("s", WHEN, 1, [(vm, b"x")])
     found = saved_vms.unpack(saved_vms.read_header(unsealed[:512], "v"), unsealed[512:], "v")
     assert not found.is_sealed_by(b"") and not found.is_sealed_by(b"key")
 

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Thousands of records, which a tenant or a guest can make: the work grows with their number, not with its square."""
+
+import uuid
+
+from relvmoiscsi.pool import records
+from relvmoiscsi.pool.vms import choice
+from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, ON_SR, Copy, Inventory
+
+SR = "5f1a3d1c-0000-4000-8000-000000000000"
+COPY = Copy("the SR", SR, "", "", {}, {}, None)
+
+
+class Read(dict):
+    """Counts the entries that somebody has read."""
+
+    count = 0
+
+    def items(self):
+        self.count += len(self)
+        return super().items()
+
+    def values(self):
+        self.count += len(self)
+        return super().values()
+
+    def __contains__(self, key):
+        self.count += 1
+        return super().__contains__(key)
+
+
+def pool_with(count):
+    """This many clones, each with two disks on the copy."""
+    vms, vbds, vdis = Read(), Read(), Read()
+    for at in range(count):
+        own = str(uuid.UUID(int=at))
+        config = {COPY_OF: f"original {at}", ON_SR: SR, DONE: own}
+        vms[f"vm {at}"] = {"uuid": own, "other_config": config, "is_a_snapshot": False, "name_label": "web"}
+        for device in ("0", "1"):
+            vdi = f"vdi {at} {device}"
+            vdis[vdi] = {"SR": "the SR", "uuid": "", "name_label": ""}
+            vbds[f"vbd {vdi}"] = {"VM": f"vm {at}", "VDI": vdi, "type": "Disk", "empty": False, "userdevice": device}
+    return Inventory(vms, vbds, {}, {}, vdis)
+
+
+def test_the_clones_of_each_original_are_found_with_one_reading_of_the_pool():
+    found = pool_with(300)
+
+    for at in range(300):
+        whole, empty, half = choice.clones(found, COPY, f"original {at}")
+        assert (list(whole), empty, half) == ([f"vm {at}"], {}, {})
+        assert found.users_of(f"vdi {at} 0") == [f"vm {at}"]
+
+    assert found.vms.count < 4 * 300 and found.vbds.count < 4 * 600 and found.vdis.count < 4 * 600
+
+
+def test_an_answer_is_of_the_records_that_the_inventory_has_now():
+    found = pool_with(2)
+    assert list(found.vbds_of("vm 1")) == ["vbd vdi 1 0", "vbd vdi 1 1"]
+    assert list(found._replace(vbds={}).vbds_of("vm 1")) == []
+
+
+def test_thousands_of_equal_names_get_a_number_each_at_once():
+    taken = Read.fromkeys(["web", "web (3)"], 1)
+
+    names = [records.unused_name("web", taken) for _ in range(3000)]
+
+    assert names[:3] == ["web (2)", "web (4)", "web (5)"] and len(set(names)) == 3000
+    assert taken.count < 4 * 3000
