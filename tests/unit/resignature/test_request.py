@@ -4,10 +4,11 @@
 import pytest
 
 from kit import golden
+from kit.cuts import cut_before
 from kit.outcome import entropy_of
 from relvmoiscsi import engine
 from relvmoiscsi.device import Chunk
-from relvmoiscsi.errors import UsageError
+from relvmoiscsi.errors import Unfinished, UsageError
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.lun.named_device import open_device
 
@@ -134,6 +135,17 @@ def test_what_is_already_done_is_one_short_line(disk):
 
     for each in (prepared(disk, scsi_id=SCSI_ID), IdMap(UUID, {UUID: UUID}, {})):
         assert "\n" not in repr(each) and len(repr(each)) < 300
+
+
+@pytest.mark.parametrize("when, flush", [("before", 3), ("after", -1)])
+def test_no_lun_with_an_interrupted_run_is_compared_in_either_place(disk, when, flush):
+    flushes = engine.resignature(disk.copy(), prepared(disk)).flushes
+    cut = cut_before(disk, flush % flushes)
+
+    for one, other in ((disk, cut), (cut, disk)):
+        with pytest.raises(Unfinished, match=f"cut {when} its commit") as caught:
+            engine.compare(one, other)
+        assert str(caught.value) == str(engine.inspect(cut).problem)
 
 
 def test_a_comparison_compares_all_guest_data_unless_it_is_told_not_to(disk):
