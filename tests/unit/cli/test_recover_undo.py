@@ -4,6 +4,7 @@
 Cut at each operation: test_interrupted.py, and tests/unit/resignature/writing/test_every_cut.py, also in a recovery.
 """
 
+import os
 import re
 import shlex
 import subprocess
@@ -238,6 +239,16 @@ def test_a_hostile_journal_is_not_believed_and_not_sent_to_the_terminal(unfinish
     assert "red" not in command("show", unfinished).out
     assert command("undo", unfinished).status == 5
     assert state(unfinished, command) == "unfinished"
+
+
+@pytest.mark.parametrize("is_short", [False, True])
+def test_a_damaged_lun_gives_recover_and_undo_the_same_error(image, unwritten, is_short):
+    if is_short:
+        os.truncate(str(image), os.stat(str(image)).st_size // 2)
+    else:
+        flipped(image, 4096 + 40)
+    recover, undo = (unwritten(5, name, image, "--yes", "--json").json for name in ("recover", "undo"))
+    assert recover["error"] == undo["error"] and recover["state"] == undo["state"] == "damaged"
 
 
 # --- undo
