@@ -103,7 +103,9 @@ class ShowCommand(DeviceCommand):
             one = engine.one_vdi(lun.device, found.lun) if found.lun is not None else None
             saved = saved_vms(lun.device, found.lun) if found.lun is not None else None
             pool = lun.guard.ask([found.lun.sr_uuid] if found.lun is not None else [], "")
-            told = Identification(lun, pool, found.lun, found.run and found.run.ids.sr)
+            run, record = found.run, found.commit_record
+            cut_sr = run.held_sr(record.phase) if run is not None and record is not None else None
+            told = Identification(lun, pool, found.lun, cut_sr)
         facts = report.inspection_facts(self.device, found)
         facts["lun"] = told.facts()
         if one is not None:

@@ -206,6 +206,24 @@ def test_a_dry_run_makes_the_writes_of_the_run_in_memory(request, lun, kind, com
         assert at == 512 or image[at : at + len(new)] == new
 
 
+@pytest.mark.parametrize("lun", ["unfinished", "committed", "finished"])
+def test_each_answer_on_a_lun_names_the_sr_that_the_lun_holds(request, lun, unwritten):
+    path, held = request.getfixturevalue(lun), tree().truth.sr_uuid if lun == "unfinished" else SR
+    for words in (["show", path], ["recover", path, "-n"], ["undo", path, "-n"]):
+        assert unwritten(0, *words, "--json").json["lun"]["sr"] == held
+
+
+def test_a_dry_run_of_an_interrupted_undo_names_the_sr_that_the_undo_takes_away(
+    finished, command, monkeypatch, unwritten
+):
+    with monkeypatch.context() as patch:
+        shell.cut(patch, 4)
+        command("undo", finished, "--yes")
+    for name in ("recover", "undo"):
+        facts = unwritten(0, name, finished, "-n", "--json").json
+        assert (facts["state"], facts["lun"]["sr"]) == ("unfinished", SR)
+
+
 def test_a_dry_run_is_refused_as_the_run(image, finished, unwritten):
     parents_name = tree().truth.device_ranges("disk", 512 + 64, 1)[0]  # in the header of the VHD
     flipped(finished, parents_name.offset)
