@@ -45,8 +45,12 @@ DEVICE = Kind("an open device of open_device", lambda value: isinstance(value, D
 
 def verify(what: str, value: object, kind: Kind) -> None:
     """Raise UsageError, which names the argument or the field, unless the value is of the kind."""
-    if not kind.holds(value):
-        raise UsageError(f"{what} is {value!r:.80}, expected {kind.expected}.")
+    if kind.holds(value):
+        return
+    if kind is DEVICE and isinstance(value, Device):
+        raise UsageError(f"{value.name} is closed: {what[0].lower()}{what[1:]} must be open.")
+    shown = f"the device {value.name}" if isinstance(value, Device) else f"{value!r:.80}"  # its repr is an address
+    raise UsageError(f"{what} is {shown}, expected {kind.expected}.")
 
 
 def _sized(entropy: Callable[[int], bytes]) -> Callable[[int], bytes]:

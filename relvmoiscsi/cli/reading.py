@@ -103,7 +103,9 @@ class ShowCommand(DeviceCommand):
             one = engine.one_vdi(lun.device, found.lun) if found.lun is not None else None
             saved = saved_vms(lun.device, found.lun) if found.lun is not None else None
             pool = lun.guard.ask([found.lun.sr_uuid] if found.lun is not None else [], "")
-            told = Identification(lun, pool, found.lun, found.run and found.run.ids.sr)
+            run, record = found.run, found.commit_record
+            cut_sr = run.held_sr(record.phase) if run is not None and record is not None else None
+            told = Identification(lun, pool, found.lun, cut_sr)
         facts = report.inspection_facts(self.device, found)
         facts["lun"] = told.facts()
         if one is not None:
@@ -119,6 +121,7 @@ class ShowCommand(DeviceCommand):
 
 
 _FEW = 10  #: findings for people; a copy may differ from its original in every mebibyte
+_TAKE_COPY = "take the copy again from the array"
 _TAKE_AGAIN = "attach neither beside the other; take the copy again from the array, and resignature that copy."
 
 
@@ -153,7 +156,7 @@ class CheckCommand(DeviceCommand):
                 return self._told(found.defects[0], facts, text, steps)
             if isinstance(found.problem, Unfinished):
                 text = f"{name}: state {found.state}.\n{printable(str(found.problem))}"
-                return self._told(found.problem, facts, text, _commands([found.problem]))
+                return self._told(found.problem, facts, text, [self._after_cut(name, found.problem)])
             if found.problem is not None:
                 raise found.problem
             if self.original:
@@ -163,7 +166,7 @@ class CheckCommand(DeviceCommand):
                 return self._compare(self.original, original, lun, facts)
         if found.contradictions:
             text = report.contradictions_text(name, found)
-            return self._told(found.contradictions[0], facts, text, ["take the copy again from the array"])
+            return self._told(found.contradictions[0], facts, text, [_TAKE_COPY])
         text = f"{name}: every structure checks; state {found.state}."
         notes = ["note: " + sentence for sentence in facts["notes"]]
         return Answer(facts, "\n".join([text, *notes]), next_steps=[self.next_step(found.state, found.run)])
@@ -173,15 +176,24 @@ class CheckCommand(DeviceCommand):
         told = {**facts, **error_facts(first)}
         return Answer(told, text, first.exit_status, next_steps=next_steps[:1], alerts=[str(first)])
 
+    def _after_cut(self, name: str, problem: Unfinished) -> str:
+        """Return the next step with a LUN of this name, on which a run was interrupted."""
+        return self.shell_command("relvmoiscsi recover", name) if problem.commands else _TAKE_COPY
+
     def _compare(self, name: str, source: LunSource, clone: OpenLun, facts: Dict[str, Any]) -> Answer:
         """Compare a clone with its original, which has this name."""
         with source.opened_to_read() as original, Bar() as bar:
             try:
                 found = engine.compare(original.device, clone.device, () if self.identities_only else None, bar)
-            except (FormatError, NotFound, Refused) as problem:  # of the original: the clone was read before
+            except (FormatError, NotFound, Refused, Unfinished) as problem:  # of the original: the clone is read
                 verdict = f"{self.device}, state {facts['state']}, was not compared: {name} cannot be read as original."
                 is_sr = isinstance(problem, FormatError)
                 step = self.shell_command("relvmoiscsi check", name) if is_sr else self.next_step(engine.RESIGNATURED)
+                if isinstance(problem, Unfinished):
+                    verdict = (
+                        f"{self.device}, state {facts['state']}, was not compared: {name} holds an unfinished run."
+                    )
+                    step = self._after_cut(name, problem)
                 return self._told(problem, facts, f"{verdict}\n  {printable(str(problem))}", [step])
         facts.update(report.comparison_facts(facts["device"], name, found))
         if found.problems:
@@ -201,7 +213,7 @@ class CheckCommand(DeviceCommand):
                 told = list(found.differing)
             after = _TAKE_AGAIN if state == engine.RESIGNATURED else self.next_step(state)
             if found.differing:
-                after = "take the copy again from the array"
+                after = _TAKE_COPY
             if found.problems[0] == engine.ONE_VDI:
                 verdict, told = f"{self.device}, state {state}: {engine.ONE_VDI}", []
                 after = self.shell_command("relvmoiscsi check", self.device)

@@ -109,7 +109,7 @@ class Recovery(Proposal):
         replaced: Tuple[str, ...] = ()  # finishing replaces nothing: the LUN holds the new SR since the commit
         if self.why and not self.is_undo:  # the new run that follows takes the old SR off the LUN
             replaced = (run.ids.sr,) if goes_back else (run.ids.sr, run.ids.new_sr)
-        super().__init__(run.ids.sr, replaced=replaced)
+        super().__init__(run.held_sr(earlier.commit_record.phase), replaced=replaced)
         #: the SR that the LUN holds when the run is finished, and no new run follows; "" in other cases
         self.finished_sr = "" if goes_back or self.is_undo or self.unfit else run.ids.new_sr
 
@@ -119,10 +119,9 @@ class Undoing(Proposal):
 
     def __init__(self, earlier: EarlierRun, content: Optional[Lun]) -> None:
         run = earlier.journal.run
-        self.old_sr, now = (run.ids.sr, run.ids.new_sr)
-        if earlier.commit_record.kind != RESIGNATURE:
-            self.old_sr, now = now, self.old_sr
-        super().__init__(now, content, () if engine.goes_back(earlier) else (now,))
+        held = run.held_sr(earlier.commit_record.phase)
+        self.old_sr = run.ids.sr if earlier.commit_record.kind == RESIGNATURE else run.ids.new_sr
+        super().__init__(held, content, () if held == self.old_sr else (held,))
         self.earlier = earlier
 
 

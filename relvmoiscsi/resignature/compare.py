@@ -8,13 +8,13 @@ from relvmoiscsi.device import Chunk, Device, Range, overlaid
 from relvmoiscsi.errors import Truncated, UsageError
 from relvmoiscsi.formats.lvm.vg import LogicalVolume
 from relvmoiscsi.resignature.planning import identity_check, volume_writes
-from relvmoiscsi.resignature.protocol.commit_record import CommitRecord, read_commit_record
+from relvmoiscsi.resignature.protocol.commit_record import DONE, CommitRecord, read_commit_record
 from relvmoiscsi.resignature.protocol.run_record import Run, joined
 from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.left_behind import leave, settle
 from relvmoiscsi.resignature.reading.lun_contents import Lun, verify_lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
-from relvmoiscsi.resignature.recovery import earlier_run
+from relvmoiscsi.resignature.recovery import cut_run, earlier_run
 from relvmoiscsi.resignature.writing.copying import Progress
 
 _COMPARE_BYTES = 1 << 20
@@ -55,7 +55,8 @@ def compare(
     `data` are the ranges in which guest data is compared: None for all, () for identities and metadata alone.
     In a clone with the same identities, the bytes of all LVs must be the same there, MGT among them.
     `progress` gets the number of bytes compared so far, and the number of all bytes to compare. Raises FormatError,
-    Refused or NotFound for a LUN without an SR, UsageError for a range that is not on both devices.
+    Refused or NotFound for a LUN without an SR, Unfinished for a LUN with an interrupted run, UsageError for a range
+    that is not on both devices.
     """
     size = min(original.size_bytes, clone.size_bytes)
     for part in data or ():
@@ -63,6 +64,10 @@ def compare(
             raise UsageError(f"The argument data of compare has {part}, which ends behind byte {size} of the devices.")
     cache, clone_cache = ReadCache(original), ReadCache(clone)
     original_label, label = survey.read_label(cache), survey.read_label(clone_cache)
+    record = read_commit_record(label, clone.name)
+    for each, found in ((cache, read_commit_record(original_label, original.name)), (clone_cache, record)):
+        if found is not None and found.phase != DONE:
+            raise cut_run.cut(each, found)
     contents, after = survey.read_contents(cache, original_label), survey.read_lun(clone_cache, label)
     missing = _left_behind(contents, after)
     before = settle(contents, missing)
@@ -76,7 +81,6 @@ def compare(
         spans = _within(before.vg.lvs, before, original, clone, data) if is_same else []
         differing = _differing(original, clone, spans, [], progress)
         return Comparison([*problems, *differing], sum(span.length for span in spans), (), is_same, tuple(differing))
-    record = read_commit_record(label, clone.name)
     run = earlier_run.run_or_none(clone_cache, record, label)
     is_one = run is not None and run.one is not None and run.ids.new_sr == after.sr_uuid
     if is_one and not identity_check.has_same_shape(one, other):

@@ -12,13 +12,11 @@ from relvmoiscsi.errors import (
     NotFound,
     Refused,
     RelvmoiscsiError,
-    Unfinished,
 )
 from relvmoiscsi.resignature.merge.strategy import Cost
 from relvmoiscsi.resignature.merge.vdi_choice import has_one_row
 from relvmoiscsi.resignature.planning.selection import select_one
 from relvmoiscsi.resignature.problems import Problems, read_problems, tell
-from relvmoiscsi.resignature.protocol import sentences
 from relvmoiscsi.resignature.protocol.commit_record import DONE, RESIGNATURE, CommitRecord, read_commit_record
 from relvmoiscsi.resignature.protocol.run_record import Run
 from relvmoiscsi.resignature.reading import survey
@@ -77,17 +75,7 @@ def inspect(device: Device, words: Sequence[str] = ()) -> Inspection:
         return _damaged(device, Problems((problem,)), words)
     run = earlier_run.run_or_none(cache, record, label)
     if record is not None and record.phase != DONE:
-        try:
-            earlier = earlier_run.find_unfinished(cache)
-        except FormatError:
-            earlier = None
-        lost = Unfinished(sentences.journal_lost(device.name, record)).advising(sentences.TAKE_NEW_CLONE)
-        return Inspection(
-            UNFINISHED,
-            commit_record=record,
-            run=run,
-            problem=cut_run.cut(cache, earlier) if earlier is not None else lost,
-        )
+        return Inspection(UNFINISHED, commit_record=record, run=run, problem=cut_run.cut(cache, record))
     try:
         problems = read_problems(cache, label)
     except Refused as problem:

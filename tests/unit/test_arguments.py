@@ -74,8 +74,14 @@ def test_a_device_behind_its_with_is_refused_before_any_request(tmp_path, functi
     values = {"device": device, "original": device, "clone": device, "entropy": os.urandom, "prepared": prepared}
     wanted = [values[name] for name, one in inspect.signature(function).parameters.items() if one.default is one.empty]
 
-    with pytest.raises(UsageError, match=f"of {function.__name__} is .*, expected an open device of open_device"):
+    with pytest.raises(UsageError, match=f"^{path} is closed: the argument .* of {function.__name__} must be open.$"):
         function(*wanted)
+
+
+def test_a_device_in_the_place_of_another_argument_is_called_by_its_name():
+    disk = right("device")
+    with pytest.raises(UsageError, match=f"^The argument request of prepare is the device {disk.name}, expected a Res"):
+        engine.prepare(disk, os.urandom, disk)
 
 
 @pytest.mark.parametrize(

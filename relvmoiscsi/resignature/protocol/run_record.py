@@ -12,6 +12,7 @@ from relvmoiscsi.formats.identity import IdMap, is_lvm_id, is_uuid
 from relvmoiscsi.formats.lvm.pv import LABEL_SECTORS, parse_label
 from relvmoiscsi.formats.vhd import STRUCTURES
 from relvmoiscsi.formats.vhd_blocks import UNIT
+from relvmoiscsi.resignature.protocol.commit_record import IN_PROGRESS
 from relvmoiscsi.resignature.protocol.merged_image import MergedImage, given_away
 
 
@@ -85,6 +86,10 @@ class Run(NamedTuple):
     def label_offset(self) -> int:
         """Bytes from the start of the device to the label sector."""
         return self.label_number * SECTOR
+
+    def held_sr(self, phase: int) -> str:
+        """The UUID of the SR that the LUN holds in this phase of the run."""
+        return self.ids.sr if phase == IN_PROGRESS else self.ids.new_sr
 
 
 _RUN_ID_BYTES = 16

@@ -29,13 +29,15 @@ from relvmoiscsi.resignature.protocol.commit_record import (
     IN_PROGRESS,
     KINDS,
     SWITCHED,
+    CommitRecord,
     written_by,
 )
 from relvmoiscsi.resignature.protocol.identities import read_written
 from relvmoiscsi.resignature.protocol.journal import EarlierRun
 from relvmoiscsi.resignature.protocol.merged_image import FULL_UNIT, all_the_same
-from relvmoiscsi.resignature.protocol.sentences import TAKE_NEW_CLONE, on_a_copy, since_begun, unfinished
+from relvmoiscsi.resignature.protocol.sentences import TAKE_NEW_CLONE, journal_lost, on_a_copy, since_begun, unfinished
 from relvmoiscsi.resignature.reading.survey import vg_in
+from relvmoiscsi.resignature.recovery.earlier_run import find_unfinished
 from relvmoiscsi.resignature.writing.finalize import finalize
 from relvmoiscsi.resignature.writing.step import flush, read_back, read_back_all, step, write
 
@@ -176,8 +178,14 @@ def _holds(area: Range, vg: Optional[VolumeGroup], wanted: str) -> str:
 # --- the error of a command that does not recover the run
 
 
-def cut(device: Device, earlier: EarlierRun) -> Unfinished:
-    """The error for an unfinished run with its journal; the message says how to recover the run."""
+def cut(device: Device, record: CommitRecord) -> Unfinished:
+    """The error for the unfinished run of this commit record; the message says how to recover the run, if at all."""
+    try:
+        earlier = find_unfinished(device)
+    except FormatError:
+        earlier = None
+    if earlier is None:
+        return Unfinished(journal_lost(device.name, record)).advising(TAKE_NEW_CLONE)
     wrong = misfit(device, earlier)
     if wrong is not None:
         return Unfinished(wrong).advising(TAKE_NEW_CLONE)

@@ -16,10 +16,10 @@ from hashlib import sha256
 from typing import List, Optional
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, torn_bytes
-from relvmoiscsi.errors import NOTHING_WRITTEN, Overtaken, Refused, in_state
+from relvmoiscsi.errors import NOTHING_WRITTEN, Overtaken, Refused, UsageError, in_state
 from relvmoiscsi.resignature.planning.run_plan import Plan
 from relvmoiscsi.resignature.protocol import steps
-from relvmoiscsi.resignature.protocol.commit_record import written_by
+from relvmoiscsi.resignature.protocol.commit_record import COMMIT_RECORD_AT, DONE, CommitRecord, written_by
 from relvmoiscsi.resignature.protocol.identities import changed_chunks
 from relvmoiscsi.resignature.protocol.sentences import (
     DETACH,
@@ -29,6 +29,7 @@ from relvmoiscsi.resignature.protocol.sentences import (
     only_unseen,
     overtaken,
     since_begun,
+    unfinished,
 )
 from relvmoiscsi.resignature.writing import copying
 from relvmoiscsi.resignature.writing.copying import Progress
@@ -105,13 +106,20 @@ def carry_out(device: Device, plan: Plan, before: str = "", progress: Optional[P
 
 
 def _compare_with_plan(device: Device, plan: Plan) -> List[Chunk]:
-    """Raises Refused when a range on which the plan depends has changed. Returns the blocks of label and headers."""
+    """Returns the blocks of label and headers. Raises Refused when a range on which the plan depends has changed,
+    UsageError or Unfinished when this plan's own run has changed it.
+    """
     deciding = _deciding(plan)
     expected = [*deciding, *_head(plan), *(Chunk(write.offset, write.old) for write in plan.run.writes)]
     blocks = [chunk.range.widened(torn_bytes(device)) for chunk in deciding]
     blocks = [Range(block.offset, min(block.end, device.size_bytes) - block.offset) for block in blocks]
     parts = [*blocks, *(chunk.range for chunk in expected[len(deciding) :])]
     found = [Chunk(part.offset, data) for part, data in zip(parts, device.read(parts))]
+    record = CommitRecord.at(found[0].data[plan.run.label_offset - found[0].offset :], COMMIT_RECORD_AT)
+    if record.run_id == plan.run.run_id and record.phase != DONE:
+        raise unfinished(device.name, record)
+    if record.run_id == plan.run.run_id:
+        raise UsageError(f"This plan was carried out before: {device.name} has its identities.")
     for wanted, there in zip(expected, found):
         start = wanted.offset - there.offset
         if there.data[start : start + len(wanted.data)] != wanted.data:

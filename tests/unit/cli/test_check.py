@@ -331,6 +331,17 @@ def test_an_original_that_holds_no_sr_is_named(finished, original, command, kind
 
 
 @pytest.mark.parametrize("lun", ["unfinished", "committed"])
+def test_exchanged_luns_of_an_interrupted_run_lead_to_the_recovery_of_the_clone(request, lun, original, unwritten):
+    clone = request.getfixturevalue(lun)
+    for words in ((original, "--original", clone), (clone, "--original", original)):
+        ran = unwritten(8, "check", *words)
+        assert ran.out.splitlines()[-1] == f"next: relvmoiscsi recover {clone}"
+        assert (
+            "copy of" not in ran.out and unwritten(8, "check", *words, "--json").json["error"]["class"] == "Unfinished"
+        )
+
+
+@pytest.mark.parametrize("lun", ["unfinished", "committed"])
 def test_the_step_after_a_cut_is_the_last_line_and_a_quiet_check_still_says_what_is_wrong(request, lun, command):
     path = request.getfixturevalue(lun)
     ran, quiet = command("check", path), command("check", path, "-q")

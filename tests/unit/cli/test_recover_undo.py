@@ -4,6 +4,7 @@
 Cut at each operation: test_interrupted.py, and tests/unit/resignature/writing/test_every_cut.py, also in a recovery.
 """
 
+import os
 import re
 import shlex
 import subprocess
@@ -205,6 +206,24 @@ def test_a_dry_run_makes_the_writes_of_the_run_in_memory(request, lun, kind, com
         assert at == 512 or image[at : at + len(new)] == new
 
 
+@pytest.mark.parametrize("lun", ["unfinished", "committed", "finished"])
+def test_each_answer_on_a_lun_names_the_sr_that_the_lun_holds(request, lun, unwritten):
+    path, held = request.getfixturevalue(lun), tree().truth.sr_uuid if lun == "unfinished" else SR
+    for words in (["show", path], ["recover", path, "-n"], ["undo", path, "-n"]):
+        assert unwritten(0, *words, "--json").json["lun"]["sr"] == held
+
+
+def test_a_dry_run_of_an_interrupted_undo_names_the_sr_that_the_undo_takes_away(
+    finished, command, monkeypatch, unwritten
+):
+    with monkeypatch.context() as patch:
+        shell.cut(patch, 4)
+        command("undo", finished, "--yes")
+    for name in ("recover", "undo"):
+        facts = unwritten(0, name, finished, "-n", "--json").json
+        assert (facts["state"], facts["lun"]["sr"]) == ("unfinished", SR)
+
+
 def test_a_dry_run_is_refused_as_the_run(image, finished, unwritten):
     parents_name = tree().truth.device_ranges("disk", 512 + 64, 1)[0]  # in the header of the VHD
     flipped(finished, parents_name.offset)
@@ -238,6 +257,16 @@ def test_a_hostile_journal_is_not_believed_and_not_sent_to_the_terminal(unfinish
     assert "red" not in command("show", unfinished).out
     assert command("undo", unfinished).status == 5
     assert state(unfinished, command) == "unfinished"
+
+
+@pytest.mark.parametrize("is_short", [False, True])
+def test_a_damaged_lun_gives_recover_and_undo_the_same_error(image, unwritten, is_short):
+    if is_short:
+        os.truncate(str(image), os.stat(str(image)).st_size // 2)
+    else:
+        flipped(image, 4096 + 40)
+    recover, undo = (unwritten(5, name, image, "--yes", "--json").json for name in ("recover", "undo"))
+    assert recover["error"] == undo["error"] and recover["state"] == undo["state"] == "damaged"
 
 
 # --- undo

@@ -133,6 +133,20 @@ def test_under_the_locks_the_pool_hears_of_each_sr_that_a_step_takes_off_the_lun
     assert caller.replaced == replaced
 
 
+@pytest.mark.parametrize(
+    "lun, replaced",
+    [
+        (CUT, ()),
+        (COMMITTED, (sr_of(DONE),)),
+        (DONE, (sr_of(DONE),)),
+        (CUT_UNDO, (sr_of(DONE),)),
+        (COMMITTED_UNDO, ()),
+    ],
+)
+def test_the_pool_hears_of_the_sr_that_an_undo_takes_off_the_lun(lun, replaced):
+    assert run.Undoing(engine.read_undoable(lun), None).replaced == replaced
+
+
 @pytest.mark.parametrize("known", [OTHER_SCSI_ID, SCSI_ID])
 def test_a_run_to_one_vdi_that_was_cut_on_another_lun_is_finished_and_the_copy_gets_ids_of_its_own(known):
     """One VDI is not undone after the commit: the snapshots are gone."""

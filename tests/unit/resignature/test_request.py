@@ -4,10 +4,12 @@
 import pytest
 
 from kit import golden
+from kit.crash import FailingDisk
+from kit.cuts import cut_before
 from kit.outcome import entropy_of
 from relvmoiscsi import engine
 from relvmoiscsi.device import Chunk
-from relvmoiscsi.errors import UsageError
+from relvmoiscsi.errors import DeviceError, Refused, Unfinished, UsageError
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.lun.named_device import open_device
 
@@ -134,6 +136,40 @@ def test_what_is_already_done_is_one_short_line(disk):
 
     for each in (prepared(disk, scsi_id=SCSI_ID), IdMap(UUID, {UUID: UUID}, {})):
         assert "\n" not in repr(each) and len(repr(each)) < 300
+
+
+def test_a_plan_is_carried_out_once(disk):
+    plan = prepared(disk, scsi_id=SCSI_ID)
+    cut = cut_before(disk, 3)
+    engine.resignature(disk, plan)
+
+    with pytest.raises(UsageError, match="was carried out before") as caught:
+        engine.resignature(disk, plan)
+    assert (caught.value.advice, caught.value.disk_state) == ("", "Nothing was written.")
+    with pytest.raises(Refused, match="something else writes to it"):  # the plan of another run
+        engine.resignature(cut, plan._replace(device=cut.name))
+
+
+def test_a_plan_whose_run_was_interrupted_leads_to_its_recovery(disk):
+    plan = prepared(disk, scsi_id=SCSI_ID)
+    whole = FailingDisk(disk.copy())
+    engine.resignature(whole, plan)
+    with pytest.raises(DeviceError, match="begun and may be unfinished"):
+        engine.resignature(FailingDisk(disk, whole.operations // 2), plan)
+
+    with pytest.raises(Unfinished, match="holds an unfinished resignature"):
+        engine.resignature(disk, plan)
+
+
+@pytest.mark.parametrize("when, flush", [("before", 3), ("after", -1)])
+def test_no_lun_with_an_interrupted_run_is_compared_in_either_place(disk, when, flush):
+    flushes = engine.resignature(disk.copy(), prepared(disk)).flushes
+    cut = cut_before(disk, flush % flushes)
+
+    for one, other in ((disk, cut), (cut, disk)):
+        with pytest.raises(Unfinished, match=f"cut {when} its commit") as caught:
+            engine.compare(one, other)
+        assert str(caught.value) == str(engine.inspect(cut).problem)
 
 
 def test_a_comparison_compares_all_guest_data_unless_it_is_told_not_to(disk):
