@@ -165,7 +165,11 @@ def command_words(own: str, *names: str, **options: Optional[str]) -> Tuple[str,
     return (*words, *end, *names)
 
 
-def shell_command(own: str, *names: str, **options: Optional[str]) -> str:
+class ShellCommand(str):
+    """Words that a person copies to a shell: no line may break them."""
+
+
+def shell_command(own: str, *names: str, **options: Optional[str]) -> ShellCommand:
     """Return a command of `command_words` as text. A test finds messages with a command that is made another way."""
     return quoted(*command_words(own, *names, **options))
 
@@ -176,7 +180,7 @@ def _escaped(char: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in (char if char != "\0" else "\\x00").encode("utf-8", errors))
 
 
-def quoted(*words: str) -> str:
+def quoted(*words: str) -> ShellCommand:
     """Return words as a shell reads them: each is in quotes if it needs quotes, and printable on one line.
 
     In KEY=VALUE, the value alone has quotes. A word with control characters, or that is no text, is in $'...', which
@@ -191,4 +195,4 @@ def quoted(*words: str) -> str:
         key, is_set, value = word.partition("=")
         is_pair = bool(is_set) and shlex.quote(key) == key
         shown.append(f"{key}={shlex.quote(value)}" if is_pair else shlex.quote(key + is_set + value))
-    return " ".join(shown)
+    return ShellCommand(" ".join(shown))

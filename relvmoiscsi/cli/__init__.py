@@ -31,9 +31,9 @@ def main(argv: "Optional[Sequence[str]]" = None) -> int:
                     words = ["--version", *words[at + 1 :]]
                 if words in ([], ["-h"], ["--help"]):  # the parser takes as long to import as the interpreter to start
                     from relvmoiscsi.cli import overview  # noqa: PLC0415
-                    from relvmoiscsi.cli.output import EXIT_NOT_PRINTED, print_text  # noqa: PLC0415
+                    from relvmoiscsi.cli.output import EXIT_NOT_PRINTED, Answer, print_result  # noqa: PLC0415
 
-                    is_printed = print_text(overview.page())
+                    is_printed = print_result(Answer({}, overview.page()).for_people())
                     return (0 if words else EXIT_USAGE) if is_printed else EXIT_NOT_PRINTED
                 from relvmoiscsi.cli.parser import make_parser, separated  # noqa: PLC0415
 

@@ -29,7 +29,15 @@ from typing import (
 )
 
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError
-from relvmoiscsi.wording import ESTIMATE_SECONDS, human_size, human_time, printable, printable_lines, time_left
+from relvmoiscsi.wording import (
+    ESTIMATE_SECONDS,
+    ShellCommand,
+    human_size,
+    human_time,
+    printable,
+    printable_lines,
+    time_left,
+)
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -53,9 +61,20 @@ class Answer(NamedTuple):
     alerts: Sequence[str] = ()  #: of the text, what has failed or must be kept: on stderr where no text is printed
 
     def for_people(self) -> str:
-        """Return the text, and after it `next:` with the next steps. No other function writes `next:`."""
-        steps = [(" " * len(NEXT) if number else NEXT) + step for number, step in enumerate(self.next_steps)]
-        return "\n".join([*([self.text] if self.text else []), *steps])
+        """Return the lines for stdout, with bold headings, and `next:` with the next steps: no other text has `next:`.
+
+        Long lines are broken, but for a next step that is a command.
+        """
+        columns, lines = width(sys.stdout), []
+        heads = re.compile(r"[^ ].*:\Z|[A-Z]+  +[A-Z]")
+        for line in printable_lines(self.text).split("\n") if self.text else ():
+            is_head = heads.match(line)
+            broken = wrapped(line, columns).split("\n")
+            lines += [painted(sys.stdout, each, BOLD) if is_head else each for each in broken]
+        for number, step in enumerate(self.next_steps):
+            line = (" " * len(NEXT) if number else NEXT) + printable(step)
+            lines.append(line if isinstance(step, ShellCommand) else wrapped(line, columns, len(NEXT)))
+        return "\n".join(lines)
 
 
 Command = Callable[["Namespace"], Answer]
@@ -90,10 +109,10 @@ def width(stream: Any) -> int:
     return max(columns, NARROWEST) if columns > 0 else 80
 
 
-#: a command, alone on an indented line or as a next step
-_COMMAND_LINE = r"( +| *(next|later|or): +)(xe|relvmoiscsi|for host in) "
-#: what no line may begin inside: a command in backticks, a text in quotes as `repr` writes it, a sign of a next step
-_WHOLE = re.compile(r"""`[^`]*`|(?<![\w\\])(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?<=\S) +(?=(?:next|later|or):)""")
+#: a command, alone on an indented line
+_COMMAND_LINE = " +(xe|relvmoiscsi|for host in) "
+#: what no line may begin inside: a command in backticks, a text in quotes as `repr` writes it
+_WHOLE = re.compile(r"""`[^`]*`|(?<![\w\\])(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")
 _ROOM = 8  #: columns beside a text in quotes: for an indent, brackets and commas
 
 
@@ -106,9 +125,9 @@ def wrapped(text: str, columns: int, below: int = 2) -> str:
     """Return the text with its long lines broken between words.
 
     A broken line continues under the start of its last column in the left half, or `below` characters from the left. A
-    command stays whole: in backticks, alone on an indented line, or after `next: `. The last column of a row, if in the
-    right half, moves to a line of its own. A text in quotes, as a name is, stays whole, or becomes several such texts:
-    no line begins inside a name. `next:` stays behind its word.
+    command stays whole: in backticks, or alone on an indented line. The last column of a row, if in the right half,
+    moves to a line of its own. A text in quotes, as a name is, stays whole, or becomes several such texts: no line
+    begins inside a name.
     """
 
     def one_word(found: Match[str]) -> str:
@@ -182,14 +201,6 @@ class LogFormatter(logging.Formatter):
 
     def formatException(self, ei: Any) -> str:
         return printable_lines(super().formatException(ei))
-
-
-def print_text(text: str, done: str = "") -> bool:
-    """Print text for people, with bold headings; return as `print_result`."""
-    lines = wrapped(printable_lines(text), width(sys.stdout)).split("\n")
-    heads = re.compile(r"[^ ].*:\Z|[A-Z]+  +[A-Z]")
-    text = "\n".join(painted(sys.stdout, line, BOLD) if heads.match(line) else line for line in lines)
-    return print_result(text, done)
 
 
 def print_result(text: str, done: str = "") -> bool:

@@ -21,6 +21,13 @@ _UUID_FORM = "a UUID has 36 characters in lower case, not all zeros"
 _LVM_ID_FORM = "an LVM id has 32 letters and digits, in groups of 6-4-4-4-4-4-6 or in one"
 
 
+#: of a file that an administrator writes; an answer of `--json` has more keys
+_KEYS = (
+    *("old_sr", "new_sr", "uuids", "lvm_ids", "vdi_pairs", "lv_pairs", "other_uuids"),
+    *("old_vg_id", "new_vg_id", "old_pv_id", "new_pv_id"),
+)
+
+
 def derived_ids(new_sr: str, old_ids: Iterable[str]) -> Dict[str, str]:
     """The new ids that a run without a map gives to `old_ids` on the SR `new_sr`: old to new.
 
@@ -48,20 +55,26 @@ def derived_ids(new_sr: str, old_ids: Iterable[str]) -> Dict[str, str]:
 def read_map(facts: Mapping[str, Any], name: str) -> IdMap:
     """The ids that a map chooses; `name` is the name of the file. `sr` of the result is empty: only the LUN knows `sr`.
 
-    Raises UsageError for facts that are not a map or have its old keys, for text that is not an id, and for two new ids
-    of one old id.
+    Raises UsageError for facts that are not a map or have its old keys, for a map that chooses nothing, for text that
+    is not an id, and for two new ids of one old id.
     """
+    # without these refusals the map would be taken as empty, and the LUN would get other ids
+    keys = f"The keys of a map: {', '.join(_KEYS)}."
     try:
         others = sorted({"vdis", "lvs"} & set(facts))
-        if others:  # else the map would be taken as empty, and the LUN would get other ids
+        if others:
             problem = f"{name} has the keys {' and '.join(others)}: the answer of another command or of an earlier"
             raise UsageError(f"{problem} release. A map has vdi_pairs and lv_pairs, or uuids and lvm_ids.")
+        if "json_version" not in facts and set(facts) - set(_KEYS):
+            raise UsageError(f"{name} has a key that no map has. {keys}")
         uuids = [(facts["old_sr"], facts["new_sr"])] if "old_sr" in facts else []
         uuids += [(vdi["old_vdi"], vdi["new_vdi"]) for vdi in facts.get("vdi_pairs", [])]
         uuids += [*facts.get("other_uuids", {}).items(), *facts.get("uuids", {}).items()]
         lvm_ids = [(facts[f"old_{key}"], facts[f"new_{key}"]) for key in ("vg_id", "pv_id") if f"old_{key}" in facts]
         lvm_ids += [(lv["old_lv_id"], lv["new_lv_id"]) for lv in facts.get("lv_pairs", [])]
         lvm_ids += facts.get("lvm_ids", {}).items()
+        if not uuids and not lvm_ids and "new_sr" not in facts:
+            raise UsageError(f"{name} chooses no id. {keys}")
         return IdMap(
             "", _checked(uuids, checked_uuid, name, _UUID_FORM), _checked(lvm_ids, _lvm_id, name, _LVM_ID_FORM)
         )

@@ -46,13 +46,17 @@ def without(words: Sequence[str], more: Sequence[str]) -> Tuple[str, str]:
 
 
 def told(way_out: WayOut, device_name: str) -> Tuple[str, str]:
-    """The sentence for a way out without a VDI to leave behind, and the command in the sentence; "" without one."""
+    """The sentence for a way out without a VDI to leave behind, and the command in the sentence; "" without one.
+
+    A command on PLACEHOLDER is in the sentence alone: no shell can run the command as it is.
+    """
     if way_out.lvm and all(word == device_name or _NAME.fullmatch(word) is not None for word in way_out.names):
-        where = "" if _PATH.fullmatch(device_name) else f", as the disk {PLACEHOLDER} of a host"
+        is_disk = _PATH.fullmatch(device_name) is not None
+        where = "" if is_disk else f", as the disk {PLACEHOLDER} of a host"
         command, does = quoted(*lvm_words(device_name, way_out)), "changes nothing but the clone"
         if way_out.lvm == ("lvremove",):
             does = f"removes {way_out.names[0].rpartition('/')[2]} and all its data, and changes nothing but the clone"
-        return f"This command of LVM {does}{where}: `{command}`.", command
+        return f"This command of LVM {does}{where}: `{command}`.", command if is_disk else ""
     return way_out.sentence, ""
 
 

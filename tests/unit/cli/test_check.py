@@ -280,7 +280,7 @@ def test_a_clone_with_one_vdi_cannot_be_compared_and_is_no_other_sr(image, origi
 
 
 def test_chosen_ids_are_compared_although_nothing_tells_what_they_were_made_from(image, compared, tmp_path, command):
-    found = command("resignature", image, "--dry-run", "--json").json
+    found = json.loads(command("resignature", image, "--dry-run", "--json").out)
     found["new_sr"] = SR  # so no other id follows from this one
     (tmp_path / "map.json").write_text(json.dumps(found))
     command("resignature", image, "--yes", "--map", tmp_path / "map.json")

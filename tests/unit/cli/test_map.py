@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """`map`: what old ids became, from the UUID of the new SR alone. docs/scripting.rst promises it, with an example."""
 
+import json
+
 import pytest
 
 from kit.shell import SR, TOP, tree
@@ -55,3 +57,30 @@ def test_what_is_no_id_is_2(command, old):
 def test_a_map_with_the_keys_of_an_earlier_release_is_not_taken_as_empty(key):
     with pytest.raises(UsageError, match=f"^map.json has the keys {key}: .* A map has vdi_pairs and lv_pairs"):
         read_map({"new_sr": SR, key: [{"old_uuid": SR, "new_uuid": SR}]}, "map.json")
+
+
+@pytest.mark.parametrize(
+    "facts, says",
+    [
+        ({}, "chooses no id"),
+        ({"uuids": {}, "vdi_pairs": [], "lvm_ids": {}}, "chooses no id"),
+        ({"json_version": 1, "command": "doctor", "state": "clean"}, "chooses no id"),
+        ({"uuid": {SR: NEW_SR}}, "has a key that no map has"),
+        ({"uuids": {SR: NEW_SR}, "lvm_id": {}}, "has a key that no map has"),
+        ({"sr": SR}, "has a key that no map has"),
+        ({"sr_uuid": SR, "new_sr": SR}, "has a key that no map has"),
+        ({SR: NEW_SR}, "has a key that no map has"),
+    ],
+)
+def test_a_map_that_chooses_nothing_is_2_and_names_the_keys_of_a_map(unwritten, image, tmp_path, facts, says):
+    """Taken as empty, it would give the LUN ids that nobody has chosen. The message has no word of the file."""
+    (tmp_path / "map.json").write_text(json.dumps(facts))
+
+    ran = unwritten(2, "resignature", image, "--yes", "--map", tmp_path / "map.json", says=f"map.json {says}. The keys")
+
+    assert "old_sr, new_sr, uuids, lvm_ids, vdi_pairs" in ran.err and "lvm_id," not in ran.err and SR not in ran.err
+
+
+def test_a_map_of_a_new_sr_alone_chooses_it(command, image, tmp_path):
+    (tmp_path / "map.json").write_text(json.dumps({"new_sr": SR}))
+    assert command("resignature", image, "--yes", "--json", "--map", tmp_path / "map.json").json["new_sr"] == SR

@@ -5,21 +5,23 @@ import argparse
 import io
 import logging
 import re
+import shlex
 import threading
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit import golden
+from kit import golden, refusals, shell
 from kit.clock import Clock
 from kit.streams import Terminal
-from relvmoiscsi import cli
+from relvmoiscsi import cli, engine
 from relvmoiscsi.cli import output, running
 from relvmoiscsi.cli.output import BOLD, Bar, human_time, painted, width, wrapped
 from relvmoiscsi.cli.parser import make_parser
 from relvmoiscsi.cli.reading import CheckCommand
 from relvmoiscsi.report.lun_report import tree
+from relvmoiscsi.wording import command_words, printable
 
 GIB = 1 << 30
 NEW = "db0cd78a-53f4-4682-a7b3-6e2f53d22f96"
@@ -33,19 +35,52 @@ UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
         ("  state    one two three", ["  state    one two", "           three"]),
         ("run `xe sr-list uuid=abc` now", ["run", "  `xe sr-list uuid=abc`", "  now"]),
         ("  xe sr-introduce uuid=abc type=ext", ["  xe sr-introduce uuid=abc type=ext"]),
-        ("  next: relvmoiscsi pool rescue A B --done", ["  next: relvmoiscsi pool rescue A B --done"]),
-        ("later: xe vm-start uuid=some-long-uuid", ["later: xe vm-start uuid=some-long-uuid"]),
         ("uuid  64 MiB  8 MiB  vhd", ["uuid  64 MiB  8 MiB", "      vhd"]),
         ("a-word-without-a-blank-in-it", ["a-word-without-a-blank-in-it"]),
         ("VM 'is  next: no' failed", ["VM 'is  next: no'", "  failed"]),
+        ("run `lvremove 'a b c d e f g h i j k'` now", ["run", "  `lvremove 'a b c d e f g h i j k'`", "  now"]),
         ("VM 'one two three four' failed", ["VM 'one two thre'", "  'e four' failed"]),
         ("VM \"it's 'two' four\\\" five\" x", ["VM \"it's 'two' f\"", '  "our\\" five" x']),
         ("the VM's disk of the pool's", ["the VM's disk of the", "  pool's"]),
-        ("a long problem is next: xe x", ["a long problem", "  is next: xe x"]),
     ],
 )
 def test_a_long_line_goes_on_below_where_its_sentence_begins(text, lines):
     assert wrapped(text, 22).split("\n") == lines
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+@pytest.mark.parametrize("name", refusals.ROWS)
+def test_each_advised_command_of_a_refused_lun_can_be_copied(monkeypatch, name, columns):
+    """The words of a broken command would be others: LVM would run without the filter that hides the original."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for device in ("/dev/mapper/3600140500000000000000000000000a1", "/images/my own clone.img"):
+        disk = refusals.ROWS[name].make().disk
+        disk.name = device
+        found = engine.inspect(disk, command_words("relvmoiscsi resignature", device))
+        problems = [*found.defects, *filter(None, [found.problem])]
+        steps = [command for each in problems for command in each.commands]
+        text = "\n".join(printable(str(each)) for each in problems)
+
+        answer = output.Answer({}, text, next_steps=[*steps, "take the copy again from the array " * 3])
+        lines = answer.for_people().split("\n")
+
+        after = next((number for number, line in enumerate(lines) if line.startswith("next: ")), len(lines))
+        shown = re.findall("`([^`]*)`", "\n".join(lines[:after])) + [line[6:] for line in lines[after:]][: len(steps)]
+        told = re.findall("`([^`]*)`", text) + steps
+        assert [shlex.split(each) for each in shown] == [shlex.split(each) for each in told]
+        assert not any("/dev/CLONE" in step for step in steps)
+        assert max(map(len, lines[after + len(steps) :])) <= columns
+
+
+def test_the_next_step_with_an_image_file_whose_mgt_is_damaged_is_no_command_on_another_device(command, image):
+    with open(image, "r+b") as lun:
+        lun.seek(shell.tree().truth.device_ranges("MGT", 0, 1)[0].offset)
+        lun.write(bytes(512))
+
+    ran = command("check", image)
+
+    assert ran.status == 5 and "lvremove" in ran.out
+    assert ran.out.splitlines()[-1] == "next: run `relvmoiscsi check` on the original"
 
 
 class Utf8Terminal(Terminal):
@@ -179,11 +214,24 @@ def test_errors_are_red_and_headings_bold(monkeypatch, terminal):
 
     output.say("It failed.", output.RED)
     output.say("note: it goes on.")
-    output.print_text("next:\n  xe vm-start\nNAME  SIZE\nweb  1 GiB")
-    assert terminal.getvalue() == (
-        "\033[31mrelvmoiscsi: It failed.\033[0m\nrelvmoiscsi: note: it goes on.\n"
+    monkeypatch.setenv("COLUMNS", "40")
+    text = "next:\n  xe vm-start\nNAME  SIZE\nweb  1 GiB\nThe last extent ends in the middle of:\n  x"
+    text += "\nThe disk ends before the last one of these:\nthe copy of it and all: it is truncated."
+    assert output.Answer({}, text).for_people() == (
         "\033[1mnext:\033[0m\n  xe vm-start\n\033[1mNAME  SIZE\033[0m\nweb  1 GiB\n"
+        "\033[1mThe last extent ends in the middle of:\033[0m\n  x\n"
+        "\033[1mThe disk ends before the last one of\033[0m\n\033[1m  these:\033[0m\n"
+        "the copy of it and all: it is truncated."
     )
+    assert terminal.getvalue() == "\033[31mrelvmoiscsi: It failed.\033[0m\nrelvmoiscsi: note: it goes on.\n"
+
+
+def test_a_line_of_a_sentence_that_ends_with_a_colon_is_no_heading(monkeypatch, terminal):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr("sys.stdout", terminal)
+    text = "note: The last one ends before the end: the copy is truncated."
+    assert output.Answer({}, text).for_people().split("\n")[0] == "note: The last one ends before the end:"
 
 
 @pytest.mark.parametrize(
@@ -338,7 +386,7 @@ def test_what_a_lun_says_reaches_no_terminal_with_control_characters(monkeypatch
             raise KeyError("x\n" + STRANGE)
         except KeyError as problem:
             logging.getLogger("relvmoiscsi.test").warning("failed", exc_info=True)
-            output.print_text(f"a name: {STRANGE}\nand a second line")
+            output.print_result(output.Answer({}, f"a name: {STRANGE}\nand a second line").for_people())
             output.tell(f"Rewrite {STRANGE}?")
             raise ValueError(STRANGE) from problem
 

@@ -197,7 +197,7 @@ def test_a_second_clone_gets_the_ids_of_the_first(request, original, command, tm
     assert shown[0] == shown[1]
 
 
-@pytest.mark.parametrize("key", ["sr", "pv_id", "vdi_pairs", "other_uuids", "lv_pairs"])
+@pytest.mark.parametrize("key", ["sr", "pv_id", "vdi_pairs", "lv_pairs"])
 def test_a_part_of_a_map_is_enough(image, original, command, tmp_path, key):
     first = command("resignature", image, *YES).json
     part = {name: value for name, value in first.items() if name in (key, f"old_{key}", f"new_{key}")}
@@ -269,14 +269,15 @@ def test_ids_that_were_chosen_otherwise_are_refused(finished, unwritten, tmp_pat
 @pytest.mark.parametrize("more", [("--yes",), ("--dry-run",)])
 def test_a_finished_lun_is_refused_for_a_map_of_another_sr(finished, unwritten, command, tmp_path, has_journal, more):
     """Without its journal, the LUN shows its new ids alone: a map with these new ids is its own."""
-    own = command("resignature", finished, *YES).json
+    ran = command("resignature", finished, *YES)
+    own = ran.json
     if not has_journal:
         with open_device(str(finished), writable=False) as device:
             at = read_mark(device).journal.offset
         patched(finished, at, bytes(512))
     there = own["lv_pairs"][0]["old_lv_id"], own["vdi_pairs"][0]["old_vdi"]
 
-    unwritten(0, "resignature", finished, *more, "--map", map_file(tmp_path, own))
+    unwritten(0, "resignature", finished, *more, "--map", map_file(tmp_path, ran.out))
     for other in ({"lvm_ids": {there[0]: "x" * 32}}, {"uuids": {there[1]: OTHER}}, {"uuids": {OTHER: there[1]}}):
         unwritten(4, "resignature", finished, *more, "--map", map_file(tmp_path, other), says="already has other ids")
 
