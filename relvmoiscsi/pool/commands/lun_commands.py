@@ -27,6 +27,7 @@ from relvmoiscsi.pool.commands.options import (
 from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY, SoFar
 from relvmoiscsi.pool.luns import LunSearch, PoolLun
 from relvmoiscsi.pool.records import Pool
+from relvmoiscsi.pool.vms import choice, inventory
 from relvmoiscsi.scsi_id_text import typed_scsi_id
 from relvmoiscsi.wording import (
     CHANGED_MEANS,
@@ -365,23 +366,18 @@ class PoolMapCommand(PoolCommand):
 
     def run(self) -> Answer:
         with self.opened() as (calls, pool):
-            ref = records.find_sr(pool, self.given.sr)
-            records.verify_copy(pool, ref)
-            sr = pool.srs[ref]
-            original = pool.sr_by_uuid(sr["other_config"][records.ORIGINAL_SR])
-            known = calls.records("VDI")
-            copies, originals = (
-                {vdi: record for vdi, record in known.items() if record["SR"] == each} for each in (ref, original)
-            )
-            pairs = vdis.pairs(vdis.Origin(sr["uuid"], original, known), copies)
-            vms = vdis.vms_of(originals, calls.records("VBD"), calls.records("VM"))
+            found = inventory.read(calls)
+            copy = choice.find_copy(pool, found, self.given.sr)
+        pairs = vdis.pairs(copy.origin, copy.vdis)
+        original = pool.sr_by_uuid(copy.original)
+        vms = vdis.vms_of(found.vdis_of(original) if original is not None else {}, found.vbds, found.vms)
         facts = {
-            "old_sr": sr["other_config"][records.ORIGINAL_SR] or None,
-            "new_sr": sr["uuid"],
-            "sr_name_label": sr["name_label"],
+            "old_sr": copy.original or None,
+            "new_sr": copy.uuid,
+            "sr_name_label": copy.name,
             "vdi_pairs": [{**pair.facts(), "vm_names": vms.get(pair.old, [])} for pair in pairs],
         }
-        lines = [f"{sr['uuid']} {sr['name_label']!r}"]
+        lines = [f"{copy.uuid} {copy.name!r}"]
         for pair in pairs:
             notes = [
                 note for note, shown in (("snapshot", pair.is_a_snapshot), ("hidden", not pair.is_managed)) if shown

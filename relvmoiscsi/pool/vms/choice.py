@@ -52,10 +52,20 @@ class VmSource(NamedTuple):
 
 
 def find_copy(pool: Pool, found: Inventory, text: str) -> Copy:
-    """Return the copy with this UUID or name. Raises NotFound, Refused, UsageError."""
+    """Return the completely attached copy with this UUID, name or SCSIid. Raises NotFound, Refused, UsageError.
+
+    Without a VDI in the pool, a copy lacks the scan of `attach`. A kill may have come before the scan.
+    """
     ref = records.find_sr(pool, text)
     records.verify_copy(pool, ref)
-    return inventory.copy_of(pool, found, ref)
+    copy = inventory.copy_of(pool, found, ref)
+    if not copy.vdis:
+        again = shell_command("relvmoiscsi pool attach", str(pool.srs[ref]["other_config"].get(records.SCSI_ID, "")))
+        raise Refused(
+            f"The copy {copy.name!r} ({copy.uuid}) is not attached completely: the pool has no VDI of the copy. "
+            f"Nothing was changed. Repeat `{again}`."
+        )
+    return copy
 
 
 def choose(
