@@ -18,11 +18,12 @@ import threading
 import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Iterator, Sequence
+from typing import Iterator, List, Sequence, Tuple
 
 TOP = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(TOP), str(TOP / "tests")]
 
+from kit.build_lvm import replace_in_text  # noqa: E402
 from kit.builder import raw  # noqa: E402
 from kit.lun_world import World  # noqa: E402
 from kit.pool_lab import Lab, lab_of_three, sr_disk  # noqa: E402
@@ -147,7 +148,8 @@ def _obeyed(lab: Lab, directory: str) -> Iterator[None]:
 
     class Words(socketserver.StreamRequestHandler):
         def handle(self) -> None:
-            self.wfile.write(obey(lab, self.rfile.readline().decode().split()).encode())
+            status, said = obey(lab, self.rfile.readline().decode().split())
+            self.wfile.write(f"{status}\n{said}".encode())
 
     program = Path(directory, "playground")
     program.write_text(_PROGRAM.format(python=sys.executable, path=path), encoding="utf-8")
@@ -166,28 +168,44 @@ import socket, sys
 with socket.socket(socket.AF_UNIX) as line:
     line.connect({path!r})
     line.sendall((" ".join(sys.argv[1:]) + "\\n").encode())
-    print(line.makefile().read())
+    status, _, said = line.makefile().read().partition("\\n")
+print(said)
+sys.exit(int(status))
 """
 
+_TEXT_BEGINS = b"creation_time = %d\t"
+_CHANGED: List[int] = [1795219866]  #: when LVM last changed the SR of each snapshot; first that of tests/kit
 
-def obey(lab: Lab, words: Sequence[str]) -> str:
-    """Do what the words of the program `playground` say; return what was done, or what the words may be."""
+
+def snapshot(lab: Lab) -> str:
+    """Map a snapshot of "Production", which LVM has changed just now; return the SCSIid.
+
+    The snapshots differ by a minute or more: the commands show the time of the change in minutes.
+    """
+    scsi_id = lab.clone("Production")
+    _CHANGED.append(max(int(time.time()), _CHANGED[-1] + 60))
+    replace_in_text(lab.world.lun(scsi_id).disk, _TEXT_BEGINS % _CHANGED[0], _TEXT_BEGINS % _CHANGED[-1])
+    return scsi_id
+
+
+def obey(lab: Lab, words: Sequence[str]) -> Tuple[int, str]:
+    """Do what the words of the program `playground` say; return (its exit status, what was done or may be said)."""
     hosts = {lab.pool.db.get("host", host, "name_label"): host for host in lab.pool.hosts}
     what, name = (*words, "", "")[:2]
     if what == "snapshot" and len(words) == 1:
-        return f'A clone of a snapshot of "Production" is mapped: {lab.clone("Production")}'
+        return 0, f'A clone of a snapshot of "Production" is mapped: {snapshot(lab)}'
     if what in ("host-down", "host-up") and name in hosts:
         (lab.pool.go_down if what == "host-down" else lab.pool.come_back)(hosts[name])
-        return f"{name} is {'down' if what == 'host-down' else 'up'}."
+        return 0, f"{name} is {'down' if what == 'host-down' else 'up'}."
     commands = "`playground snapshot`, `playground host-down HOST` or `playground host-up HOST`"
-    return f"Give {commands}.\nThe hosts: {', '.join(hosts)}"
+    return 2, f"Give {commands}.\nThe hosts: {', '.join(hosts)}"
 
 
 def _play(lab: Lab, words: dict, environment: dict) -> int:
     for number, (what, line) in enumerate(TOUR, 1):
         print(f"\n== {number}. {what}\n", flush=True)
         if not line:
-            words["second"] = lab.clone("Production")
+            words["second"] = snapshot(lab)
             print(f"It has the SCSIid {words['second']}.", flush=True)
             continue
         command = line.format(**words)

@@ -53,6 +53,8 @@ _CREATE = {"clear-metadata-vdi": "true", "resign": "true"}
 DONE, ALREADY, PARTIAL, FAILED = "attached", "already attached", "partial", "failed"
 #: status of a LUN that gets new identities only
 NEW_IDS, HAD_IDS = "resignatured", "already resignatured"
+#: status of a LUN that `choose` left out; `error` has the reason, and is no error of the run
+PASSED_OVER = "passed over"
 
 RESIGNATURING, INTRODUCING, ATTACHING = "resignature", "introduce", "attach"
 
@@ -65,7 +67,7 @@ class Attached(NamedTuple):
     """Result for one LUN."""
 
     scsi_id: str  #: "" for all LUNs of a target that gave no list
-    status: str  #: DONE, ALREADY, PARTIAL, NEW_IDS, HAD_IDS or FAILED
+    status: str  #: DONE, ALREADY, PARTIAL, NEW_IDS, HAD_IDS, PASSED_OVER or FAILED
     sr_uuid: str = ""  #: the new SR; `of_sr` is the original SR
     of_sr: str = ""
     name: str = ""
@@ -171,10 +173,17 @@ def unseen(
     return rows + [lun for lun in found if lost and lun.kind == DAMAGED and lun.scsi_id not in scsi_ids]
 
 
-def doubtful(found: Sequence[PoolLun], chosen: Sequence[PoolLun]) -> List[PoolLun]:
-    """Return the LUNs that `choose` left out because another pool may use the LUN, or the LUN may be no clone."""
+def doubtful(
+    found: Sequence[PoolLun], scsi_ids: Sequence[str], of: Sequence[str] = (), are_clones: bool = False
+) -> List[PoolLun]:
+    """Return the LUNs that `choose` leaves out because another pool may use the LUN, or the LUN may be no clone."""
     kinds = (CLONE, UNKNOWN_SR, UNCONNECTED, RESIGNATURED, UNFINISHED)
-    return [lun for lun in found if lun.kind in kinds and lun not in chosen and not lun.is_ours]
+    return [
+        lun
+        for lun in found
+        if lun.kind in kinds and not lun.is_ours and lun.scsi_id not in scsi_ids
+        if not (lun.of_sr in of and _is_copy(lun, are_clones))
+    ]
 
 
 def passed_over(lun: PoolLun, is_plan: bool = False) -> Attached:

@@ -8,7 +8,7 @@ from typing import Dict, Iterator, List, Sequence, Tuple
 
 from relvmoiscsi.cli.map_out import new_file
 from relvmoiscsi.cli.output import EXIT_NOT_PRINTED, Answer, Unheard, ask, say, waiting
-from relvmoiscsi.errors import UsageError
+from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.host.secret_file import first_line
 from relvmoiscsi.pool import attach, attach_plan, hosts, jobs, lock, luns, progress, records, vdis
 from relvmoiscsi.pool.attach import Attached
@@ -27,6 +27,7 @@ from relvmoiscsi.pool.commands.options import (
 from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY, SoFar
 from relvmoiscsi.pool.luns import LunSearch, PoolLun
 from relvmoiscsi.pool.records import Pool
+from relvmoiscsi.pool.vms import choice, inventory
 from relvmoiscsi.scsi_id_text import typed_scsi_id
 from relvmoiscsi.wording import (
     CHANGED_MEANS,
@@ -231,11 +232,11 @@ class AttachCommand(PoolChange):
         with new_file(self.given.map_out, "pool attach --map-out") as write_map, self.opened() as (calls, pool):
             of, is_all = [records.original_uuid(pool, text) for text in self.given.clones_of], self.given.all
             with _seen(self, calls, pool, self.search, self.dry_run) as seen:
-                planned = self._plan(calls, pool, seen, of)
+                planned, skipped = self._plan(calls, pool, seen, of)
                 unseen = attach.unseen(seen, self.scsi_ids, of, is_all)
                 todo = [row.lun.scsi_id for row in planned if row.steps]
                 lock.verify_free(calls, map(lock.name_for, todo))
-                would = _would_attach(planned, [attach.passed_over(lun, is_plan=True) for lun in unseen])
+                would = _would_attach(planned, [attach.passed_over(lun, is_plan=True) for lun in unseen], skipped)
                 if self.dry_run:
                     return would
                 if todo and not self.yes:
@@ -243,7 +244,7 @@ class AttachCommand(PoolChange):
                     ask(self, f"Attach {counted(len(todo), 'LUN')}?")
                 results = self._carry_out(calls, pool, planned, todo)
                 results_of_all = [*results, *map(attach.passed_over, unseen)]
-                answer = _attached_answer(pool, results_of_all, is_changed=bool(todo))
+                answer = _attached_answer(pool, results_of_all, skipped, is_changed=bool(todo))
                 rows = [
                     {
                         "scsi_id": each.scsi_id,
@@ -258,8 +259,10 @@ class AttachCommand(PoolChange):
                 is_written = write_map({"attached_srs": rows}, f"The same UUIDs are printed by {some_of(same)}.")
                 return answer if is_written else answer._replace(status=answer.status or EXIT_NOT_PRINTED)
 
-    def _plan(self, calls: Calls, pool: Pool, seen: Sequence[PoolLun], of: Sequence[str]) -> List[LunPlan]:
-        """Return the steps of the chosen LUNs, with a line for each skipped LUN and each name without effect."""
+    def _plan(
+        self, calls: Calls, pool: Pool, seen: Sequence[PoolLun], of: Sequence[str]
+    ) -> Tuple[List[LunPlan], List[Attached]]:
+        """Return the steps of the chosen LUNs, and the skipped LUNs; print each skipped LUN and each unused name."""
         names = {str(sr["name_label"]) for sr in pool.srs.values()}
         for text in self.scsi_ids:
             if text in names and not any(lun.scsi_id == text for lun in seen):
@@ -267,17 +270,20 @@ class AttachCommand(PoolChange):
                 raise UsageError(printable(said))
         if self.request.are_unplugged:
             seen = attach.as_clones(seen, self.scsi_ids, of)
-        chosen = attach.choose(seen, self.scsi_ids, of, self.given.all, self.given.foreign)
-        for lun in attach.doubtful(seen, chosen) if of or self.given.all else []:
+        skipped = []
+        for lun in attach.doubtful(seen, self.scsi_ids, of, self.given.foreign) if of or self.given.all else []:
             why = "If it is a clone, give its SCSIid and --unplugged" if lun.kind == luns.UNCONNECTED else _OTHER_POOL
-            self.warn(f"{lun.scsi_id} is skipped: {'; '.join(_words(pool, lun))}. {why}.")
+            said = f"{lun.scsi_id} is skipped: {'; '.join(_words(pool, lun))}. {why}."
+            self.warn(said)
+            skipped.append(Attached(lun.scsi_id, attach.PASSED_OVER, of_sr=lun.of_sr, error=Refused(said)))
+        chosen = attach.choose(seen, self.scsi_ids, of, self.given.all, self.given.foreign)
         if not self.request.leave_others:
             attach.verify_none_left(seen, chosen)
         planned = attach_plan.plan(calls, pool, chosen, self.request, seen)
         for row in planned:
             if row.sr and self.given.name is not None:
                 self.note(f"{row.lun.scsi_id}: the SR {row.name!r} keeps its name; --name is for new SRs.")
-        return planned
+        return planned, skipped
 
     def _carry_out(self, calls: Calls, pool: Pool, planned: Sequence[LunPlan], todo: Sequence[str]) -> List[Attached]:
         """Attach the LUNs, and report each step to the terminal and to `so_far`."""
@@ -295,7 +301,8 @@ class AttachCommand(PoolChange):
             return attach.carry_out(calls, pool, planned, self.request, tell)
 
 
-def _would_attach(planned: Sequence[LunPlan], passed_over: Sequence[Attached]) -> Answer:
+def _would_attach(planned: Sequence[LunPlan], passed_over: Sequence[Attached], skipped: Sequence[Attached]) -> Answer:
+    """Return the plan. A warning has named the `skipped` LUNs: they are facts of the answer alone, and no errors."""
     lines = [f"{row.lun.scsi_id}: {row.text()}{changed_words(row.lun.changed)}" for row in planned]
     alerts = [f"{each.scsi_id or 'a target'}: {each.error}" for each in passed_over]
     lines += alerts
@@ -305,7 +312,7 @@ def _would_attach(planned: Sequence[LunPlan], passed_over: Sequence[Attached]) -
     rows = [row.facts() for row in planned]
     rows += [
         {"scsi_id": each.scsi_id or None, "steps": [], "changed_at": None, "hosts_down": [], "problem": str(each.error)}
-        for each in passed_over
+        for each in (*passed_over, *skipped)
     ]
     # the exit status that the run would have, as far as the plan tells
     errors = [row.error for row in planned] + [each.error for each in passed_over]
@@ -320,8 +327,11 @@ _AFTERWARDS = {hosts.DOWN: "when the host is up"}
 _CORRECTED = "after you correct the cause"
 
 
-def _attached_answer(pool: Pool, results: Sequence[Attached], is_changed: bool) -> Answer:
-    """Return the results as facts and text; the exit status, for a single LUN, is the status of its error."""
+def _attached_answer(pool: Pool, results: Sequence[Attached], skipped: Sequence[Attached], is_changed: bool) -> Answer:
+    """Return the results as facts and text; the exit status, for a single LUN, is the status of its error.
+
+    A warning has named the `skipped` LUNs: they are facts of the answer alone, and no errors.
+    """
     lines, steps = [], []
     alerts: List[str] = []
     for result in results:
@@ -344,7 +354,7 @@ def _attached_answer(pool: Pool, results: Sequence[Attached], is_changed: bool) 
     undone = [result for result in results if result.status not in (attach.DONE, attach.ALREADY)]
     is_partial = any(is_changed or result.error is None for result in undone)
     status = exit_status([result.error for result in results], is_partial)
-    facts = {"changed": is_changed, "attach_results": [result.facts() for result in results]}
+    facts = {"changed": is_changed, "attach_results": [result.facts() for result in (*results, *skipped)]}
     return Answer(facts, "\n".join(lines), status, next_steps=steps, alerts=alerts)
 
 
@@ -356,23 +366,18 @@ class PoolMapCommand(PoolCommand):
 
     def run(self) -> Answer:
         with self.opened() as (calls, pool):
-            ref = records.find_sr(pool, self.given.sr)
-            records.verify_copy(pool, ref)
-            sr = pool.srs[ref]
-            original = pool.sr_by_uuid(sr["other_config"][records.ORIGINAL_SR])
-            known = calls.records("VDI")
-            copies, originals = (
-                {vdi: record for vdi, record in known.items() if record["SR"] == each} for each in (ref, original)
-            )
-            pairs = vdis.pairs(vdis.Origin(sr["uuid"], original, known), copies)
-            vms = vdis.vms_of(originals, calls.records("VBD"), calls.records("VM"))
+            found = inventory.read(calls)
+            copy = choice.find_copy(pool, found, self.given.sr)
+        pairs = vdis.pairs(copy.origin, copy.vdis)
+        original = pool.sr_by_uuid(copy.original)
+        vms = vdis.vms_of(found.vdis_of(original) if original is not None else {}, found.vbds, found.vms)
         facts = {
-            "old_sr": sr["other_config"][records.ORIGINAL_SR] or None,
-            "new_sr": sr["uuid"],
-            "sr_name_label": sr["name_label"],
+            "old_sr": copy.original or None,
+            "new_sr": copy.uuid,
+            "sr_name_label": copy.name,
             "vdi_pairs": [{**pair.facts(), "vm_names": vms.get(pair.old, [])} for pair in pairs],
         }
-        lines = [f"{sr['uuid']} {sr['name_label']!r}"]
+        lines = [f"{copy.uuid} {copy.name!r}"]
         for pair in pairs:
             notes = [
                 note for note, shown in (("snapshot", pair.is_a_snapshot), ("hidden", not pair.is_managed)) if shown

@@ -14,6 +14,7 @@ from relvmoiscsi.pool import jobs, records
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
 from relvmoiscsi.pool.commands.options import CommandMaker, PoolChange, changes, exit_status, flag
 from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY, SoFar
+from relvmoiscsi.pool.vdis import Pair
 from relvmoiscsi.pool.vms import choice, clone, forget, inventory, move_home, rescue, restore, save_vms
 from relvmoiscsi.pool.vms.choice import VmSource
 from relvmoiscsi.pool.vms.clone import Cloned
@@ -186,7 +187,11 @@ class CloneCommand(PoolChange):
             used = ", ".join(map(repr, sorted(set(choice.used_networks(found, copied, wanted).values()))))
             warnings = [clone.SAME_NETWORK.format(used)] if used else []
             todo = [_said(source) for source, each in zip(sources, planned) if each.status == clone.WOULD]
-            plan = _cloned(_of_plan(planned), self._to_know(wanted) if todo else ())
+            alone = choice.of_no_vm(found, copy) if is_all and not self.given.from_snapshot else []
+            if alone:
+                disks = ", ".join(f"{pair.name_label!r} ({pair.new})" for pair in alone)
+                warnings.append(f"{_OF_NO_VM}: {disks}. {_OTHER_WAYS}")
+            plan = _cloned(_of_plan(planned), self._to_know(wanted) if todo else (), alone=alone)
             if todo and not (self.dry_run or self.yes):
                 say("\n".join(["Planned:", plan.for_people()]))
             for warning in warnings:
@@ -195,7 +200,7 @@ class CloneCommand(PoolChange):
                 return plan
             halted = {str(vm["uuid"]) for vm in found.vms.values() if vm["power_state"] == "Halted"}
             if not todo:  # no question for an empty plan
-                return _cloned(planned, halted=halted)
+                return _cloned(planned, halted=halted, alone=alone)
             ask(self, f"Clone {counted(len(todo), 'VM')}?")
             found = inventory.read(calls)  # the pool may have changed during the question
             with self.so_far.work(todo), waiting("the pool"):
@@ -205,7 +210,7 @@ class CloneCommand(PoolChange):
                 )
         is_any = any(each.status == clone.MADE for each in results)
         # a plan has said it before the question
-        return _cloned(results, clone.TO_KNOW if is_any and self.yes else (), halted)
+        return _cloned(results, clone.TO_KNOW if is_any and self.yes else (), halted, alone)
 
     def _to_know(self, wanted: choice.CloneRequest) -> List[str]:
         """Return what a person must know before the run: the network of the copies, and what their guests share."""
@@ -254,8 +259,17 @@ def _said(source: VmSource) -> str:
     return f"{source.name!r} ({source.uuid})"
 
 
-def _cloned(results: Sequence[Cloned], to_know: Sequence[str] = (), halted: Container[str] = ()) -> Answer:
-    """Return the results, or a plan. `halted` are VMs (UUIDs): a clone of an earlier run among them can be started."""
+_OF_NO_VM = "These disks are on the copy, but no VM of the pool has them, and they are not cloned"
+_OTHER_WAYS = "--from-snapshot clones VMs from saved records. `rescue` lends a single disk."
+
+
+def _cloned(
+    results: Sequence[Cloned], to_know: Sequence[str] = (), halted: Container[str] = (), alone: Sequence[Pair] = ()
+) -> Answer:
+    """Return the results, or a plan. `halted` are VMs (UUIDs): a clone of an earlier run among them can be started.
+
+    `alone` are the disks that no VM has. A warning has named them.
+    """
     lines: List[str] = []
     steps = []
     for each in results:
@@ -270,7 +284,10 @@ def _cloned(results: Sequence[Cloned], to_know: Sequence[str] = (), halted: Cont
             lines.append(f"  {each.error}")
         if each.status == clone.MADE or each.status == clone.ALREADY and each.uuid in halted:
             steps.append(_start(each.uuid))
-    facts = {"clone_results": [each.facts() for each in results]}
+    facts = {
+        "clone_results": [each.facts() for each in results],
+        "disks_of_no_vm": [pair.facts() for pair in alone],
+    }
     status = exit_status([each.error for each in results])
     alerts = [f"VM {each.vm_name!r}: {each.error}" for each in results if each.error is not None]
     text = "\n".join([*map(printable, lines), *to_know])

@@ -5,9 +5,11 @@ import unicodedata
 from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
-from relvmoiscsi.pool import jobs, records
+from relvmoiscsi.formats import saved_vms
+from relvmoiscsi.pool import jobs, records, vdis
 from relvmoiscsi.pool.calls import Calls, Records, passing
 from relvmoiscsi.pool.records import Pool
+from relvmoiscsi.pool.vdis import Pair
 from relvmoiscsi.pool.vms import inventory, ova, rescue
 from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inventory
 from relvmoiscsi.wording import said, shell_command, some_of
@@ -52,10 +54,20 @@ class VmSource(NamedTuple):
 
 
 def find_copy(pool: Pool, found: Inventory, text: str) -> Copy:
-    """Return the copy with this UUID or name. Raises NotFound, Refused, UsageError."""
+    """Return the completely attached copy with this UUID, name or SCSIid. Raises NotFound, Refused, UsageError.
+
+    Without a VDI in the pool, a copy lacks the scan of `attach`. A kill may have come before the scan.
+    """
     ref = records.find_sr(pool, text)
     records.verify_copy(pool, ref)
-    return inventory.copy_of(pool, found, ref)
+    copy = inventory.copy_of(pool, found, ref)
+    if not copy.vdis:
+        again = shell_command("relvmoiscsi pool attach", str(pool.srs[ref]["other_config"].get(records.SCSI_ID, "")))
+        raise Refused(
+            f"The copy {copy.name!r} ({copy.uuid}) is not attached completely: the pool has no VDI of the copy. "
+            f"Nothing was changed. Repeat `{again}`."
+        )
+    return copy
 
 
 def choose(
@@ -81,6 +93,22 @@ def choose(
             found.vms[ref]["uuid"], found.vms[ref]["name_label"], ref, problem=_problem(found, copy, ref, omits_disks)
         )
         for ref in dict.fromkeys(refs)
+    ]
+
+
+def of_no_vm(found: Inventory, copy: Copy) -> List[Pair]:
+    """Return the disks of the copy that no VM of the pool has, and whose originals no VM has: `choose` finds no VM.
+
+    A snapshot of a VM is no VM here. The VDI of saved records and the image of a suspended VM are no disks.
+    """
+    used = {vbd["VDI"] for vbd in found.vbds.values() if not found.vms.get(vbd["VM"], {}).get("is_a_snapshot", True)}
+    used |= {vm["suspend_VDI"] for vm in found.vms.values()}
+    uuids = {str(found.vdis[vdi]["uuid"]) for vdi in used if vdi in found.vdis}
+    return [
+        pair
+        for pair in vdis.pairs(copy.origin, copy.vdis)
+        if pair.is_managed and not pair.is_a_snapshot and pair.name_label != saved_vms.NAME_LABEL
+        if uuids.isdisjoint((pair.old, pair.new))
     ]
 
 

@@ -55,6 +55,33 @@ playground host-down nobody
     assert "360014050000000000000000000000002: host 'xs2': down; repeat the command when the host is up" in shell.stderr
 
 
+def test_words_that_the_playground_does_not_know_end_with_a_status():
+    typed = "".join(f"playground {words}; echo status $?\n" for words in ("host-down xs9", "snapshott", "", "snapshot"))
+    said = played(typed=typed).stdout.rpartition("`xe help`")[2]
+    assert re.findall("^status .*", said, re.MULTILINE) == ["status 2"] * 3 + ["status 0"]
+    assert said.count("The hosts: xs1, xs2, xs3\n") == 3
+
+
+def test_the_snapshots_of_three_days_have_changes_in_their_order():
+    """All had one time, older than records that were just saved: nobody could play a choice among snapshots."""
+    shell = played(
+        typed="""relvmoiscsi pool save-vms Production --yes -q
+playground snapshot
+playground snapshot
+relvmoiscsi pool luns
+relvmoiscsi pool attach --all --yes --leave-others
+"""
+    )
+    clones = re.findall(r"^\d{30,} .*clone of 'Production'\n    (.*)", shell.stdout, re.MULTILINE)
+    changed = [re.findall(r"changed ([-\d]+ [:\d]+) UTC", told) for told in clones]
+    assert len(clones) == 3 and [len(times) for times in changed] == [1] * 3
+    assert changed == sorted(changed) and len(set(map(tuple, changed))) == 3
+    saved = {told.partition(" (")[2][:16].replace("T", " ") for told in clones[1:]}
+    assert "VMs 'db', 'mail', 'web'" in clones[1] and all(time <= changed[1][0] for time in saved)
+    names = re.findall("attached '(Production.*?)' ", shell.stdout)
+    assert names == [f"Production changed {times[0]} UTC" for times in changed]
+
+
 def test_a_typo_in_a_call_of_xe_is_told_in_one_line():
     shell = played(typed="xe vm-start vm=hepler\nxe vm-start\nxe vm-strat vm=helper\n")
 

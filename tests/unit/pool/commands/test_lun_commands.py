@@ -236,6 +236,32 @@ def test_a_skipped_lun_is_in_the_log_and_a_warning_that_quiet_keeps(lab, clone, 
     assert said in (tmp_path / "log").read_text()
 
 
+@pytest.mark.parametrize("more", [["--json"], ["--dry-run"], ["-q"]])
+def test_the_skipped_luns_are_named_where_no_lun_can_be_attached(lab, clone, copy, pool_command, more):
+    """The refusal named the discarded copy alone: a person took the other LUN for one that the pool does not see."""
+    foreign = lab.world.add(TARGET, IQN, sr_disk("of another pool"))
+    assert pool_command("discard", copy, "--yes").status == 0
+    ran = pool_command("attach", "--all", "--yes", *more)
+    assert ran.status == 3
+    before, refusal, _ = ran.err.partition("no LUN that can be attached")
+    assert refusal and f"{clone} is skipped: " in before and f"{foreign} is skipped: " in before
+
+
+def test_the_skipped_luns_are_in_the_answer_of_a_script_and_are_no_failure(lab, clone, pool_command):
+    foreign = lab.world.add(TARGET, IQN, sr_disk("of another pool"))
+    plan = pool_command("attach", "--all", "--dry-run", "--json")
+    assert plan.status == 0
+    assert [(row["scsi_id"], bool(row["steps"])) for row in plan.json["would_attach"]] == [
+        (clone, True),
+        (foreign, False),
+    ]
+    assert plan.json["would_attach"][1]["problem"].startswith(f"{foreign} is skipped: ")
+    ran = pool_command("attach", "--all", "--yes", "--json")
+    rows = {row["scsi_id"]: row for row in ran.json["attach_results"]}
+    assert (ran.status, rows[clone]["status"], rows[foreign]["status"]) == (0, "attached", "passed over")
+    assert rows[foreign]["problem"] == plan.json["would_attach"][1]["problem"]
+
+
 def test_after_the_clone_of_an_unknown_sr_the_next_step_lists_its_vdis(lab, pool_command):
     """No VM of this pool has the original of a disk, so `clone --all` would find none."""
     foreign = lab.world.add(TARGET, IQN, sr_disk("of another pool"))

@@ -166,3 +166,30 @@ def test_at_the_question_nothing_was_changed(lab, copy, pool_command, monkeypatc
     type_in("")
     ran = pool_command(*words)
     assert ran.status == 130 and ran.err.endswith("Interrupted. Nothing was changed.\n") and lab.summary() == before
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("method", ["PBD.create", "Async.PBD.plug", "Async.SR.scan"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["clone", "half", "web", "--isolated", "night", "--yes"],
+        ["clone", "half", "--all", "--isolated", "night", "--yes"],
+        ["restore", "half", "web", "--yes"],
+        ["rescue", "half", "data", "--vm", "web", "--yes"],
+        ["map", "half"],
+    ],
+    ids=" ".join,
+)
+def test_a_copy_that_lacks_its_scan_is_said_to_be_attached_by_half(lab, pool_command, interrupts, method, words):
+    """The commands named the disks of the VM: a person took the snapshot for a wrong one, and discarded the copy."""
+    lab.vm("web", lab.vdi("Production", "root disk")[0])
+    clone = lab.clone("Production")
+    interrupts(lab.pool, (method, 1))
+    assert pool_command("attach", clone, "--name", "half", "--yes").status == 130
+    ran = pool_command(*words)
+    assert ran.status == 4 and "The copy 'half' (" in ran.err and "is not attached completely" in ran.err
+
+    (again,) = re.findall("Repeat `relvmoiscsi pool ([^`]*)`", ran.err)
+    assert again == f"attach {clone}" and pool_command(*again.split(), "--yes").status == 0
+    assert pool_command(*words).status == 0

@@ -331,6 +331,21 @@ def test_in_a_terminal_clone_says_the_remaining_time(office, pool_command, monke
     assert [bool(re.search(": cloned, .* left$", line)) for line in ends] == [True, False]
 
 
+def test_the_disks_of_no_vm_are_named_beside_the_clones_of_all_vms(office, pool_command):
+    """A VM that was destroyed by mistake is what a person looks for, and `--all` did not say that it makes no copy."""
+    words = ["clone", "copy", "--all", "--isolated", "lab"]
+    assert pool_command(*words, "--dry-run", "--json").json["disks_of_no_vm"] == []
+    office.pool.api.vms.vm_hard_shutdown("", office.web)
+    office.pool.api.vms.vm_destroy("", office.web)
+    root = office.pool.db.get("VDI", office.on_copy("root disk"), "uuid")
+    for more in (["--dry-run"], ["--yes", "-q"], ["--yes"]):
+        ran = pool_command(*words, *more)
+        assert ran.status == 0 and f"they are not cloned: 'root disk' ({root}). --from-snapshot" in ran.err
+    (row,) = pool_command(*words, "--yes", "--json").json["disks_of_no_vm"]
+    assert (row["new_vdi"], row["vdi_name"]) == (root, "root disk")
+    assert pool_command("clone", "copy", "db", "--isolated", "lab", "--yes", "--json").json["disks_of_no_vm"] == []
+
+
 # --- discard
 
 
