@@ -205,7 +205,7 @@ def map_of(arguments: Arguments, deadline: Deadline, host: Host = THIS_HOST, see
 
     sr_uuid = arguments.get("sr", "").lower()
     if not is_uuid(sr_uuid):
-        raise UsageError("The argument sr is no UUID. Give the UUID of an SR on a LUN of this host.")
+        raise UsageError("The argument sr is no UUID.").advising("Give the UUID of an SR on a LUN of this host.")
     xapi = Xapi(arguments.get("session_ref", ""), host.xapi_socket, timeout=XAPI_SECONDS, deadline=deadline)
     known = known_sr.find_sr(sr_uuid, xapi.records("SR"), xapi.records("PBD"))
     named = [scsi_id for pbd in known.pbds for scsi_id in known_sr.luns_of_pbd(pbd)] if known is not None else []
@@ -221,9 +221,8 @@ def map_of(arguments: Arguments, deadline: Deadline, host: Host = THIS_HOST, see
             if not may_become(sr_uuid, pair["old_vdi"], pair["new_vdi"]):
                 raise Refused(
                     f"The journal on the LUN {scsi_id} says that the VDI {pair['old_vdi']} became {pair['new_vdi']}, "
-                    "but that UUID is derived from another one. The journal is not believed. `relvmoiscsi map` "
-                    "computes new UUIDs without a LUN."
-                )
+                    "but that UUID is derived from another one. The journal is not believed."
+                ).advising("`relvmoiscsi map` computes new UUIDs without a LUN.")
         return {"old_sr": facts["old_sr"], "new_sr": facts["new_sr"], "vdi_pairs": pairs}
 
     for scsi_id, path in luns(host).items():
@@ -267,7 +266,7 @@ def resignature(arguments: Arguments, _deadline: Deadline, host: Host = THIS_HOS
     from relvmoiscsi.lun.source import source_of  # noqa: PLC0415
 
     if not arguments.get("scsi_id"):
-        raise UsageError("The argument scsi_id is no SCSIid. Give the SCSIid of a LUN of this host.")
+        raise UsageError("The argument scsi_id is no SCSIid.").advising("Give the SCSIid of a LUN of this host.")
     scsi_id = typed_scsi_id(arguments["scsi_id"])
     path = luns(host).get(scsi_id)
     if path is None:
@@ -308,14 +307,14 @@ class Wanted:
         for name in ("dry_run", "clear_metadata_vdi", "later_copy"):
             value = arguments.get(name, "false")
             if value not in ("true", "false"):
-                raise UsageError(f"The argument {name} is neither true nor false. Give true or false.")
+                raise UsageError(f"The argument {name} is neither true nor false.").advising("Give true or false.")
             said[name] = value == "true"
             words += ["--" + name.replace("_", "-")] if said[name] else []
         for name in ("vdis", "sr_uuid"):
             words += ["--" + name.replace("_", "-"), arguments[name]] if arguments.get(name) else []
         vdis, sr_uuid = arguments.get("vdis") or ALL, arguments.get("sr_uuid") or None
         if vdis not in VDIS:
-            raise UsageError("The argument vdis is neither one nor all. Give one or all.")
+            raise UsageError("The argument vdis is neither one nor all.").advising("Give one or all.")
         if sr_uuid is not None:
             with in_state(NOTHING_WRITTEN):
                 mapfile.checked_uuid(sr_uuid)
@@ -368,11 +367,11 @@ def add_lun(arguments: Arguments, deadline: Deadline, host: Host = THIS_HOST) ->
     """Show one LUN on this host's sessions to the target, so that SM finds the LUN. Raises UsageError."""
     scsi_id, number = arguments.get("scsi_id", ""), arguments.get("number", "")
     if not is_scsi_id(scsi_id) or not arguments.get("iqn"):
-        raise UsageError(
-            "The arguments iqn and scsi_id name no LUN. Give the IQN of a target, and the SCSIid of its LUN."
+        raise UsageError("The arguments iqn and scsi_id name no LUN.").advising(
+            "Give the IQN of a target, and the SCSIid of its LUN."
         )
     if not untrusted.is_number(number):
-        raise UsageError("The argument number is no number. Give the LUN's number, as the kernel has it.")
+        raise UsageError("The argument number is no number.").advising("Give the LUN's number, as the kernel has it.")
     within = deadline.part(iscsi_sessions.ADD_SECONDS)
     problems = iscsi_sessions.add_lun(arguments["iqn"], scsi_id, untrusted.number(number), within, host)
     return answer_text("plugin add_lun", {"problems": problems})

@@ -49,9 +49,11 @@ class MapCommand(DeviceCommand):
     def verify(self) -> None:
         super().verify()
         if self.lun is not None and (self._is_computed or self.old):
-            raise UsageError("--device prints the whole map: remove --sr and the ids.")
+            raise UsageError("--device prints the whole map.").advising("Remove --sr and the ids.")
         if self.lun is None and not (self._is_computed and self.old):
-            raise UsageError("Give --device DEVICE for the whole map of a LUN, or --sr NEW and at least one old id.")
+            raise UsageError("No map is asked for.").advising(
+                "Give --device DEVICE for the whole map of a LUN, or --sr NEW and at least one old id."
+            )
 
     def run(self) -> Answer:
         """Return a map. Raises NotFound where a LUN has no map, and the errors of reading a LUN."""
@@ -69,10 +71,10 @@ class MapCommand(DeviceCommand):
         if found.problem is not None:
             raise found.problem
         if found.state != engine.RESIGNATURED:
-            raise NotFound(f"{path} is not resignatured and holds no map. Give the resignatured clone.")
+            raise NotFound(f"{path} is not resignatured and holds no map.").advising("Give the resignatured clone.")
         if found.run is None:
-            raise NotFound(
-                f"LVM has overwritten the journal with the map on {path}. Look for the map in SMlog, in syslog or in "
+            raise NotFound(f"LVM has overwritten the journal with the map on {path}.").advising(
+                "Look for the map in SMlog, in syslog or in "
                 "the file of --map-out. `relvmoiscsi map --sr NEW OLD` computes the new id of an old id."
             )
         facts = {"device": path, **report.map_facts(found.lun, found.run.ids)}

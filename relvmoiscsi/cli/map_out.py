@@ -35,7 +35,7 @@ def new_file(path: Optional[str], command: str) -> Iterator[Callable[[Dict[str, 
         return
     with in_state(NOTHING_WRITTEN):
         if not path.strip():
-            raise UsageError("The FILE of --map-out is empty. Give the name of a new file.")
+            raise UsageError("The FILE of --map-out is empty.").advising("Give the name of a new file.")
         file = _MapFile(path, command)
     yield file.finish
 
@@ -49,15 +49,17 @@ class _MapFile:
         try:
             verify_new(self._path)
             if not _is_free(self._path):
-                raise UsageError(f"{path} already exists and --map-out replaces no file. Give the name of a new file.")
+                raise UsageError(f"{path} already exists and --map-out replaces no file.").advising(
+                    "Give the name of a new file."
+                )
             with self._new():
                 pass
         except NotOwnFile:
             foreign = f"{self._path} is a link, or belongs to another user: --map-out replaces no such file."
             raise UsageError(foreign) from None
         except NotOwn as problem:  # another user could replace the file
-            where = f"{self._path} is no safe place for a map: {problem}."
-            raise UsageError(f"{where} Give a directory of your own.") from None
+            unsafe = UsageError(f"{self._path} is no safe place for a map: {problem}.")
+            raise unsafe.advising("Give a directory of your own.") from None
         except OSError as error:
             raise UsageError(f"{path}: {error.strerror}.") from error
 

@@ -258,7 +258,9 @@ def must_be_able_to_ask(arguments: "Union[Namespace, Asked]", beside_yes: str = 
         return
     if arguments.json or sys.stdin is None or sys.stderr is None or not sys.stdin.isatty():
         see_plan = ", or --dry-run to see the plan" if hasattr(arguments, "dry_run") else ""
-        raise UsageError(f"No terminal to confirm on: use --yes{beside_yes and ' with ' + beside_yes}{see_plan}.")
+        raise UsageError("No terminal to confirm on.").advising(
+            f"Use --yes{beside_yes and ' with ' + beside_yes}{see_plan}."
+        )
 
 
 def ask(arguments: "Union[Namespace, Asked]", question: str, word: str = "") -> None:
@@ -274,7 +276,7 @@ def tell(text: str, end: str = "\n") -> None:
     try:
         write_text(sys.stderr, fitted(printable_lines(text), sys.stderr) + end)
     except OSError as error:
-        raise UsageError(f"The question cannot be shown: {error.strerror}. Use --yes.") from error
+        raise UsageError(f"The question cannot be shown: {error.strerror}.").advising("Use --yes.") from error
 
 
 def _typed(question: str) -> str:

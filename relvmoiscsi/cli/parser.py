@@ -197,8 +197,8 @@ def _add_command(name: str, sub: argparse.ArgumentParser, what: str) -> None:
         return sub
 
     def not_installed(_arguments: argparse.Namespace) -> NoReturn:
-        raise NotFound(
-            "The command `relvmoiscsi pool` is not installed here. Install its package, which is built beside that of "
+        raise NotFound("The command `relvmoiscsi pool` is not installed here.").advising(
+            "Install its package, which is built beside that of "
             f"relvmoiscsi: `yum install ./relvmoiscsi-pool-{__version__}-1.noarch.rpm`. It may run on any other "
             "machine as well: `pip install '.[pool]'` in a clone of its repository."
         )

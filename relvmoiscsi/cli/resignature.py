@@ -88,8 +88,8 @@ class ResignatureCommand(WriteCommand):
                     facts = untrusted.json_of(read_named(path, _MOST_MAP_BYTES), _MOST_MAP_BYTES, _MOST_MAP_VALUES)
                     chosen, new_sr = mapfile.read_map(facts, path), mapfile.chosen_sr(facts)
                 except NotOwn as problem:
-                    not_safe = f"The file of --map is not safe: {problem}."
-                    raise UsageError(f"{not_safe} Copy it into a directory of your own.") from None
+                    not_safe = UsageError(f"The file of --map is not safe: {problem}.")
+                    raise not_safe.advising("Copy it into a directory of your own.") from None
                 except OSError as error:
                     raise UsageError(f"{path}: {error.strerror}.") from error
                 except ValueError as error:  # no word of the file: root may read what the caller may not

@@ -121,7 +121,9 @@ def add_direct(make: Maker) -> None:
 
 
 def _no_command(_arguments: argparse.Namespace) -> Answer:
-    raise UsageError("Give a subcommand: `relvmoiscsi direct add`, `remove` or `list`; see --help.")
+    raise UsageError("The subcommand is missing.").advising(
+        "Give a subcommand: `relvmoiscsi direct add`, `remove` or `list`; see --help."
+    )
 
 
 # --- add
@@ -149,9 +151,9 @@ def add(name: str, typed: str, keeps_session: bool) -> Answer:
             is_linked = direct.renew_link(name, scsi_id, device, HOST)
     status = direct.status_of(name, scsi_id, look, HOST)
     if device and not (is_linked and status.is_linked):
-        raise Refused(
-            "{} did not appear: {}".format(direct.link_of(name, HOST), status.problem or "udev was too slow.")
-        ).in_state(f"{name} has LUN {scsi_id} in {HOST.config}.")
+        reason = status.problem or Refused("udev was too slow.")
+        late = Refused(f"{direct.link_of(name, HOST)} did not appear: {reason.message}")
+        raise late.advising(reason.advice).in_state(f"{name} has LUN {scsi_id} in {HOST.config}.")
     if not device and is_new and not keeps_session:
         notes.append(_WITHOUT_SESSION)
     vdi = _vdi(name, notes) if device else ""
@@ -160,7 +162,7 @@ def add(name: str, typed: str, keeps_session: bool) -> Answer:
         size = human_size(status.size_bytes)
         lines = [f"{direct.link_of(name, HOST)} leads to {HOST.node(status.device)} ({size})."]
     else:
-        lines = [f"{direct.link_of(name, HOST)} will appear with its LUN. {printable(status.problem)}"]
+        lines = [f"{direct.link_of(name, HOST)} will appear with its LUN. {printable(status.reason)}"]
     steps: List[str] = []
     if vdi:
         lines.append(f"The LUN is the VDI {vdi}. A VM gets the disk by a VBD.")
@@ -178,8 +180,8 @@ def _checked_device(scsi_id: str, has_multipathing: bool, is_new: bool, notes: L
     if has_multipathing and not has_map:
         for disk in disks:  # a VM that writes through a path must not get a map beside the path
             _check_device(disk, True, notes)
-        raise Refused(
-            f"Multipathing of this host is on, and LUN {scsi_id} has no multipath map. Make the map with "
+        raise Refused(f"Multipathing of this host is on, and LUN {scsi_id} has no multipath map.").advising(
+            "Make the map with "
             f"`{shell_command('multipath -a', scsi_id)}`, then `{shell_command('multipath', scsi_id)}`. If multipathd "
             "does not run, start multipathd first. Then repeat the command."
         )
@@ -259,7 +261,7 @@ def _vdi(name: str, notes: List[str]) -> str:
                     notes.append(str(error))
                 found = pool.vdis(link)
     except RelvmoiscsiError as error:
-        notes.append(f"The VDI of the LUN could not be found: {error.message}")
+        notes.append(f"The VDI of the LUN could not be found: {error.told}")
         return ""
     if found:
         return str(next(iter(found.values()))["uuid"])
@@ -288,7 +290,9 @@ def remove(name: str) -> Answer:
         with in_state(NOT_CHANGED):
             if not scsi_id:
                 near = "".join(f" Did you mean {each!r}?" for each in nearest(name, there))
-                raise NotFound(f"There is no direct LUN {name!r}.{near} `relvmoiscsi direct list` lists the names.")
+                raise NotFound(f"There is no direct LUN {name!r}.{near}").advising(
+                    "`relvmoiscsi direct list` lists the names."
+                )
             # A VM may have the device of the link open, and the map of the LUN, or its disks. The paths of a map do not
             # count, because the map always holds its paths open.
             maps = udev.maps_of(scsi_id, HOST)
@@ -304,15 +308,16 @@ def remove(name: str) -> Answer:
     with waiting("udev to remove the link", direct.LINK_SECONDS):
         is_gone = direct.renew_link(name, scsi_id, "", HOST)
     if not is_gone:
-        raise Refused(f"{link} still exists: udev did not remove the link.").in_state(
-            f"{HOST.config} has {name} no longer. Have udev apply its rules: `udevadm trigger --action=change`."
+        there_still = Refused(f"{link} still exists: udev did not remove the link.")
+        raise there_still.in_state(f"{HOST.config} has {name} no longer.").advising(
+            "Have udev apply its rules: `udevadm trigger --action=change`."
         )
     try:
         with _pool() as pool:
             for ref in pool.vdis(link):
                 pool.call("VDI.forget", ref)
     except RelvmoiscsiError as error:
-        notes.append(f"The VDI of the LUN could not be forgotten: {error.message} Run `xe vdi-forget`.")
+        notes.append(f"The VDI of the LUN could not be forgotten: {error.told} Run `xe vdi-forget`.")
     text = f"{name} (LUN {scsi_id}) is no longer a direct LUN."
     step = "unmap the LUN at the array, or make it a direct LUN again: "
     step += f"`{shell_command('relvmoiscsi direct add', name, scsi_id)}`."
@@ -327,12 +332,11 @@ def _check_no_vm(name: str, notes: List[str]) -> None:
             vbds = [vbd for vdi in pool.vdis(direct.link_of(name, HOST)).values() for vbd in vdi.get("VBDs", [])]
             if vbds:
                 vm = pool.call("VM.get_record", pool.call("VBD.get_record", vbds[0])["VM"])
-                raise Refused(
-                    "{} is a disk of the VM {} ({!r}). Remove the disk from the VM first: `xe vbd-list` and `xe "
-                    "vbd-destroy`.".format(name, vm.get("uuid"), vm.get("name_label"))
+                raise Refused(f"{name} is a disk of the VM {vm.get('uuid')} ({vm.get('name_label')!r}).").advising(
+                    "Remove the disk from the VM first: `xe vbd-list` and `xe vbd-destroy`."
                 )
     except XapiFailure as error:
-        notes.append(f"xapi could not be asked whether a VM has the LUN as a disk: {error.message}")
+        notes.append(f"xapi could not be asked whether a VM has the LUN as a disk: {error.told}")
 
 
 # --- list
@@ -347,7 +351,7 @@ def list_luns() -> Answer:
         status = direct.status_of(name, scsi_id, look, HOST)
         facts.append(_facts(name, scsi_id, status))
         size = human_size(status.size_bytes) if status.device else "-"
-        link = "linked" if status.is_linked else "not linked: " + printable(status.problem)
+        link = "linked" if status.is_linked else "not linked: " + printable(status.reason)
         rows.append([name, scsi_id, status.device or "-", size, link])
     lines = table(rows) if luns else ["This host has no direct LUNs."]
     lines += [f"{HOST.config}: {printable(problem)}" for problem in problems]
@@ -362,7 +366,7 @@ def _facts(name: str, scsi_id: str, status: Status) -> Dict[str, Any]:
         "is_linked": status.is_linked,
         "device": HOST.node(status.device) if status.device else None,
         "size_bytes": status.size_bytes if status.device else None,
-        "problem": status.problem or None,
+        "problem": status.reason or None,
     }
 
 

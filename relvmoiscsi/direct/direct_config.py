@@ -31,9 +31,8 @@ _SCSI_ID = re.compile(r"[0-9A-Fa-fS][A-Za-z0-9#+.:=@_-]{3,199}\Z")
 def check_name(name: str) -> str:
     """Return the name if a link may have this name. Raises UsageError."""
     if not _NAME.match(name):
-        raise UsageError(
-            f"{name!r} cannot be the name of a direct LUN. Use up to 64 letters, digits and . _ - and begin with "
-            "a letter or digit."
+        raise UsageError(f"{name!r} cannot be the name of a direct LUN.").advising(
+            "Use up to 64 letters, digits and . _ - and begin with a letter or digit."
         )
     if _KERNEL_NAME.match(name):
         raise UsageError(f"{name!r} cannot be the name of a direct LUN: the kernel uses such names for disks.")
@@ -66,7 +65,7 @@ def read_section(text: str) -> Tuple[Dict[str, str], List[str]]:
                 _check_new(luns, *entry)
                 luns[entry[0]] = entry[1]
         except UsageError as problem:
-            problems.append(f"Line {number + 1}: {problem.message}")
+            problems.append(f"Line {number + 1}: {problem.told}")
     return luns, problems
 
 
@@ -80,18 +79,19 @@ def _entry(line: str) -> Optional[Tuple[str, str]]:
         raise UsageError(f"{text!r} is not of the form `name = SCSIid`.")
     written = check_scsi_id(match.group(2))
     if typed_scsi_id(written) != written:  # the udev rule searches the file for the text that udev prints
-        raise UsageError(f"The udev rule does not find {written!r}: write {typed_scsi_id(written)}.", "ConfigSCSIid")
+        raise UsageError(f"The udev rule does not find {written!r}.", "ConfigSCSIid").advising(
+            f"Write {typed_scsi_id(written)}."
+        )
     return check_name(match.group(1)), written
 
 
 def _check_new(luns: Mapping[str, str], name: str, scsi_id: str) -> None:
     for other, other_id in luns.items():
         if name == other:
-            raise UsageError(f"The name {other} is taken: it is LUN {other_id}. Choose another name.")
+            raise UsageError(f"The name {other} is taken: it is LUN {other_id}.").advising("Choose another name.")
         if scsi_id == other_id:
-            raise UsageError(
-                f"LUN {other_id} has a name already: {other}. To give the LUN another name, first run "
-                f"`{shell_command('relvmoiscsi direct remove', other)}`."
+            raise UsageError(f"LUN {other_id} has a name already: {other}.").advising(
+                f"To give the LUN another name, first run `{shell_command('relvmoiscsi direct remove', other)}`."
             )
 
 
@@ -111,7 +111,9 @@ def without_entry(text: str, name: str) -> str:
     lines = text.split("\n")
     found = [number for number, line in lines_of_section(lines, SECTION) if _is_entry(line, name)]
     if not found:
-        raise NotFound(f"There is no direct LUN with the name {name}. `relvmoiscsi direct list` lists the names.")
+        raise NotFound(f"There is no direct LUN with the name {name}.").advising(
+            "`relvmoiscsi direct list` lists the names."
+        )
     at = found[0]
     del lines[at]
     rest = takewhile(lambda line: header(line) is None, lines[at:])
@@ -133,5 +135,5 @@ def _is_entry(line: str, name: Optional[str] = None) -> bool:
 def _checked(text: str, expected: Dict[str, str]) -> str:
     """Return the new text if it has the expected entries. Raises Refused otherwise: a person must edit the file."""
     if read_section(text)[0] != expected:
-        raise Refused(f"The section [{SECTION}] cannot be changed safely. Edit the section by hand.")
+        raise Refused(f"The section [{SECTION}] cannot be changed safely.").advising("Edit the section by hand.")
     return text

@@ -79,8 +79,7 @@ def device_of(scsi_id: str, host: Host = THIS_HOST) -> str:
         return maps[0]
     disks = udev.disks_of(scsi_id, host)
     if disks and is_for_multipath(scsi_id, host):
-        raise Refused(
-            f"Multipathing is on and LUN {scsi_id} was multipathed before, but has no map yet. "
+        raise Refused(f"Multipathing is on and LUN {scsi_id} was multipathed before, but has no map yet.").advising(
             f"`{shell_command('multipath -v3 -d', scsi_id)}` may show the reason."
         )
     if len(disks) == 1:
@@ -114,9 +113,8 @@ def check_content(kernel_name: str, look: Looker, host: Host = THIS_HOST, second
         raise Uncertain(f"The map {kernel_name} is suspended: the owner of the LUN cannot be read.")
     owner = in_time(look, host.node(kernel_name), seconds)
     if owner.is_sr:
-        raise Refused(
-            f"{kernel_name} holds an SR (volume group {ascii(owner.vg_name)}), or a clone of one. Introduce that "
-            "SR. If the data on the LUN is not needed, zero its first MiB."
+        raise Refused(f"{kernel_name} holds an SR (volume group {ascii(owner.vg_name)}), or a clone of one.").advising(
+            "Introduce that SR. If the data on the LUN is not needed, zero its first MiB."
         )
     if owner.problem:
         raise Refused(f"{kernel_name} holds damaged LVM structures and may belong to an SR: {owner.problem}")
@@ -134,7 +132,7 @@ def in_time(look: Looker, path: str, seconds: float) -> Owner:
     except OutOfTime as over:
         raise Uncertain(f"{path} did not answer within {seconds:g} seconds.") from over
     except RelvmoiscsiError as error:
-        raise Uncertain(f"{path} cannot be read: {error.message}") from error
+        raise Uncertain(f"{path} cannot be read: {error.message}").advising(error.advice) from error
 
 
 def check_transport(disks: Iterable[str], host: Host = THIS_HOST) -> None:
@@ -147,9 +145,8 @@ def check_transport(disks: Iterable[str], host: Host = THIS_HOST) -> None:
         session = _SESSION.search(os.path.realpath(host.at("sys/block", disk)))
         if session is not None:
             raise Refused(
-                f"{disk} is behind the iSCSI {session.group(1)}, and no program keeps that session for a VM. If "
-                "you keep the session and log in at boot, add --iscsi."
-            )
+                f"{disk} is behind the iSCSI {session.group(1)}, and no program keeps that session for a VM."
+            ).advising("If you keep the session and log in at boot, add --iscsi.")
 
 
 def check_unused(kernel_name: str, host: Host = THIS_HOST) -> None:
@@ -184,12 +181,13 @@ def check_no_user(scsi_id: str, pool: pool_records.PoolRecords, link: str = "", 
     for user in pool_records.users_of(scsi_id, pool, look):
         if not user.vdi:
             sr = pool_records.name_of(user.sr)
-            raise Refused(f"LUN {scsi_id} belongs to the SR {sr}. If the SR is not needed, forget the SR first.")
+            raise Refused(f"LUN {scsi_id} belongs to the SR {sr}.").advising(
+                "If the SR is not needed, forget the SR first."
+            )
         if user.vdi.get("location") != link:
-            raise Refused(
-                "LUN {} is the VDI {} ({!r}) already. If the VDI is not needed, run `xe vdi-forget`.".format(
-                    scsi_id, user.vdi.get("uuid"), user.vdi.get("name_label", "")
-                )
+            name_label = user.vdi.get("name_label", "")
+            raise Refused(f"LUN {scsi_id} is the VDI {user.vdi.get('uuid')} ({name_label!r}) already.").advising(
+                "If the VDI is not needed, run `xe vdi-forget`."
             )
 
 
@@ -261,7 +259,12 @@ class Status(NamedTuple):
     device: str = ""  #: "dm-3"
     size_bytes: int = 0
     is_linked: bool = False
-    problem: str = ""  #: why the link is missing
+    problem: Optional[RelvmoiscsiError] = None  #: why the link is missing
+
+    @property
+    def reason(self) -> str:
+        """Why the link is missing, and what to do; "" for a link."""
+        return self.problem.told if self.problem is not None else ""
 
 
 def status_of(name: str, scsi_id: str, look: Looker, host: Host = THIS_HOST) -> Status:
@@ -269,22 +272,22 @@ def status_of(name: str, scsi_id: str, look: Looker, host: Host = THIS_HOST) -> 
     try:
         device = device_of(scsi_id, host)
     except (NotFound, Refused, DeviceError) as problem:
-        return Status(problem=problem.told)
+        return Status(problem=problem)
     found = Status(device, size_bytes(device, host))
     leads = leads_to(name, host)
     if leads == device:
         return found._replace(is_linked=True)
     if leads:
-        return found._replace(problem=f"{link_of(name, host)} leads to {leads}.")
+        return found._replace(problem=Refused(f"{link_of(name, host)} leads to {leads}."))
     if hiding.is_hidden(device, host):
-        return found._replace(problem="relvmoiscsi is giving the LUN new identities.")
+        return found._replace(problem=Refused("relvmoiscsi is giving the LUN new identities."))
     try:
         check_content(device, look, host)
     except Refused as problem:
-        return found._replace(problem=problem.told)
+        return found._replace(problem=problem)
     return found._replace(
-        problem=(
-            f"udev has made no link for {device}; check that the rules of relvmoiscsi are installed, then repeat "
+        problem=Refused(f"udev has made no link for {device}.").advising(
+            "Check that the rules of relvmoiscsi are installed, then repeat "
             f"`{shell_command('relvmoiscsi direct add', name, scsi_id)}`."
         )
     )

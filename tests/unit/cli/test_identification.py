@@ -120,7 +120,7 @@ def test_yes_alone_does_not_tell_a_clone_from_its_original(lun, command, unwritt
 @pytest.mark.parametrize(
     "fixture, status, needed",
     [
-        ("lun", 2, "use --yes with --scsi-id ID or --not-in-use"),
+        ("lun", 2, "Use --yes with --scsi-id ID or --not-in-use"),
         ("nameless", 4, "use --not-in-use, and --yes in a script"),
     ],
 )
@@ -132,7 +132,7 @@ def test_a_script_without_yes_is_told_all_that_it_needs(
     make(name, disk)
     unwritten(status, name, disk, "--json", says=needed)
     for named in (["--not-in-use"], ["--scsi-id", SCSI_ID])[: needed.count("--not") + needed.count("--scsi")]:
-        unwritten(2, name, disk, "--json", *named, says="use --yes")
+        unwritten(2, name, disk, "--json", *named, says="Use --yes")
         assert " with --" not in command(name, disk, "--json", *named).err
 
 

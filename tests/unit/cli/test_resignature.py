@@ -144,7 +144,7 @@ def test_where_nobody_can_be_asked_yes_must_be_said(lun_for, unwritten, type_in,
     path, see = lun_for(name), ", or --dry-run to see the plan"
     if words:
         type_in("y\n")
-    says = f"use --yes{see}. Nothing was written.\n"
+    says = f"Use --yes{see}. Nothing was written.\n"
     assert unwritten(2, name, path, *words).err.endswith(says)
     monkeypatch.setattr(sys, "stdin", None)
     unwritten(2, name, path, says=says)

@@ -303,7 +303,7 @@ def test_a_link_that_does_not_come_or_go_is_told_with_the_state(disk, run, is_ad
         assert ran.status == 4 and "still exists: udev did not remove the link" in ran.err
     else:
         assert ran.status == 4 and "did not appear" in ran.err
-        assert "check that the rules of relvmoiscsi are installed" in ran.err
+        assert "Check that the rules of relvmoiscsi are installed" in ran.err
         assert ran.err.endswith(f"disk has LUN {LUN} in {disk.host.config}.\n")
 
 

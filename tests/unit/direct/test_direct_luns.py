@@ -56,7 +56,7 @@ def test_names_and_ids_are_read_from_the_section_alone():
     ("disk", "is not of the form"),
     ("../etc = " + LUN, "cannot be the name"),
     ("disk = $(reboot)", "is not a SCSIid"),
-    ("disk = 6001405" + "A" * 25, "write 36001405" + "a" * 25),
+    ("disk = 6001405" + "A" * 25, "Write 36001405" + "a" * 25),
     ("first = " + OTHER, "The name first is taken"),
     ("disk = 36001405aaaa", "has a name already: first"),
 ])  # fmt: skip
@@ -225,7 +225,7 @@ def test_a_disk_that_multipath_will_take_has_no_link(world, sign):
     was_multipathed(world)
     world.put(sign) if sign else world.runs_multipathd()
     assert world.link_name("sda") == ""
-    assert "has no map yet" in links.status_of(*DISK, world.look, world.host).problem
+    assert "has no map yet" in links.status_of(*DISK, world.look, world.host).reason
 
 
 @pytest.mark.parametrize("text", ["", "[other]\ndisk = {0}\n", "[direct]\nsda = {0}\n"])
@@ -246,7 +246,7 @@ def test_an_sr_or_what_may_be_one_has_no_link_whatever_there_was(world, owner, s
     world.has_disk("sda")
     world.content["sda"] = owner
     assert world.link_name("sda") == world.link_name("sda", "disk") == ""
-    assert re.search(sentence, links.status_of(*DISK, world.look, world.host).problem)
+    assert re.search(sentence, links.status_of(*DISK, world.look, world.host).reason)
 
 
 UNREADABLE = DeviceError("/dev/sda", "read", 0, 4608, "Input/output error")
@@ -324,18 +324,18 @@ def test_a_linked_lun_is_linked_and_not_read_and_any_other_has_a_reason(world):
     def status():
         return links.status_of(*DISK, world.look, world.host)
 
-    assert "No disk of this host has the SCSIid" in status().problem
+    assert "No disk of this host has the SCSIid" in status().reason
     world.has_disk("sda")
-    assert "check that the rules of relvmoiscsi are installed" in status().problem
+    assert "Check that the rules of relvmoiscsi are installed" in status().reason
     world.put("run/udev/data/b8:0", "E:RELVMOISCSI_HIDDEN=all\n")
-    assert "giving the LUN new identities" in status().problem
+    assert "giving the LUN new identities" in status().reason
     world.links("sdz")
-    assert "disk leads to sdz." in status().problem
+    assert "disk leads to sdz." in status().reason
     world.links("sda")
     world.content["sda"] = NOT_READ
     assert status() == Status("sda", 64 << 20, is_linked=True)
     two_disks(world)
-    assert "has 2 paths" in status().problem
+    assert "has 2 paths" in status().reason
 
 
 # --- the rules
