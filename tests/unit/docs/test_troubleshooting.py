@@ -97,6 +97,9 @@ COMPLETE = (
     "… leads to no LUN with a SCSIid (device-config:device).",
     "…: there is no room for the journal: it needs … bytes and a second",
     "…: a part of that VDI is still to be zeroed. …: the clone's own SR",
+    "relvmoiscsi is giving the LUN new identities.",
+    "udev was too slow.",
+    "… leads to ….",
 )
 
 
