@@ -165,7 +165,12 @@ class Pool:
         return sorted(self.hosts, key=lambda ref: (ref != self.master, str(self.hosts[ref]["name_label"]), ref))
 
     def host_name(self, ref: str) -> str:
-        return str(self.hosts[ref]["name_label"]) if ref in self.hosts else ref
+        """Return the name of a host, with its UUID where another host has the same name."""
+        if ref not in self.hosts:
+            return ref
+        name = str(self.hosts[ref]["name_label"])
+        same = [host for host in self.hosts.values() if host["name_label"] == name]
+        return name if len(same) == 1 else f"{name} ({self.hosts[ref]['uuid']})"
 
     def is_live(self, host: str) -> bool:
         """Does the host answer? False for the host of a PBD that the pool does not have."""

@@ -49,11 +49,12 @@ def home(
         return result_of(record, WOULD_HOME, ahead)
     sentence = run_states.moving_home(record)
     with restore_journal.locked(calls, vm, record, swaps, "restore --home", sentence) as locked:
-        swaps = restore_journal.journal_of(locked.read())
+        swaps, moved = restore_journal.journal_of(locked.read()), []
         for swap in swaps:
             if locked.device(swap).vdi == swap.new:  # otherwise an earlier run has moved the disk
                 tell(swap.userdevice)
                 _move(locked, swap, progress)
+                moved += [swap.old, swap.new]
         for swap in swaps:
             _verify_is_home(locked, swap)
         restore_journal.forget_all(locked)
@@ -63,7 +64,10 @@ def home(
         if users:
             notes.append(f"The VDI {uuid} is a disk of {', '.join(users)}: keep the VDI.")
         elif vbds.find(calls, uuid) is not None:
-            waiting.append(uuid)
+            if uuid in moved:
+                waiting.append(uuid)
+            else:
+                notes.append(run_states.only_in_journal(uuid))
     return result_of(record, HOME, swaps, waiting, notes)
 
 

@@ -256,11 +256,13 @@ def undo(calls: Calls, vm: str, shutdown: bool = False, dry_run: bool = False) -
         record = locked.read()
         restore_journal.must_be_restored(record)
         swaps, is_swapped = restore_journal.journal_of(record), False
+        at_home = set()  #: UUIDs of VDIs that this run takes from the VM
         for swap in swaps:  # note the VDIs that were moved home, so that a later run can name the VDIs too
             device = locked.device(swap)
             is_swapped = is_swapped or device.vdi != swap.old
             if restore_journal.is_home(calls, record, swap, device):
                 restore_journal.write_arrived(locked, record, swap, device.vdi)
+                at_home.update([device.vdi] if device.sr == swap.home else [])
         if is_swapped or (locked.is_after_a_cut and record["power_state"] == "Halted"):  # as in `restore`
             swap_disks.halt(locked, swaps, lambda now: _verify_back(calls, vm, now), shutdown)
             moved = restore_journal.all_arrived(locked.read())
@@ -271,8 +273,10 @@ def undo(calls: Calls, vm: str, shutdown: bool = False, dry_run: bool = False) -
         left = [uuid for uuid in moved if vbds.find(calls, uuid) is not None and not vbds.users_of(calls, uuid)]
         restore_journal.allow_start(locked)
         notes = swap_disks.rename(calls, {swap.old: swap.old_name for swap in swaps})
+        notes = [*notes, *(run_states.only_in_journal(uuid) for uuid in left if uuid not in at_home)]
         restore_journal.forget_all(locked)
-        return result_of(record, UNDONE, swaps, left, notes, is_swapped and record["power_state"] == "Running")
+        is_halted = is_swapped and record["power_state"] == "Running"
+        return result_of(record, UNDONE, swaps, [uuid for uuid in left if uuid in at_home], notes, is_halted)
 
 
 def _verify_back(calls: Calls, vm: str, record: Record) -> bool:

@@ -34,6 +34,14 @@ def destroy_command(vm: str) -> str:
     return f"`{shell_command('xe vm-destroy', f'uuid={vm}')}` (never vm-uninstall or template-uninstall)"
 
 
+def only_in_journal(vdi: str) -> str:
+    """Return the sentence for a VDI (UUID) without a VM that this run has not taken from the VM.
+
+    A vm-admin may write the journal, so no command to destroy the VDI is printed.
+    """
+    return f"The VDI {vdi} is on no VM, and only the journal of the VM names it. Check the VDI before you destroy it."
+
+
 def swapping(vm: Record) -> str:
     """Return the sentence for restore and undo."""
     return (

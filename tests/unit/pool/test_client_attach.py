@@ -180,6 +180,15 @@ def test_a_role_that_may_not_is_told_what_it_lacks(lab, world, role, may):
 # --- hosts that are down, or hang, or come later
 
 
+def test_of_two_hosts_with_one_name_each_has_its_own_result(lab):
+    clone, (_, xs2, xs3) = lab.clone("Production"), lab.pool.hosts
+    lab.pool.db.set("host", xs3, "name_label", "xs2")
+    lab.pool.go_down(xs2)
+    (done,) = lab.attach(clone)
+    names = [f"xs2 ({lab.pool.db.get('host', host, 'uuid')})" for host in (xs2, xs3)]
+    assert done.status == PARTIAL and done.hosts == {"xs1": "plugged", names[0]: "down", names[1]: "plugged"}
+
+
 def test_a_host_that_goes_down_without_xapi_knowing_is_down(lab):
     clone = lab.clone("Production")
     lab.pool.storage.offline.add(lab.pool.hosts[1])

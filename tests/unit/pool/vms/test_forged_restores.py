@@ -12,9 +12,11 @@ import pytest
 from kit.examples import WHOLE, dice
 from kit.pool_verbs import bring_back, keep, take_home, undo
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
+from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool import lock
 from relvmoiscsi.pool.vms import forget, restore_journal
 from relvmoiscsi.pool.vms.restore_journal import ARRIVED, LEAVING, RESTORED
+from relvmoiscsi.pool.vms.run_states import only_in_journal
 
 JUNK = [
     None,
@@ -144,3 +146,40 @@ def test_a_member_that_is_no_uuid_is_refused_and_keep_takes_no_lock_of_that_name
     keep(restored)
     config = restored.db.get("pool", restored.lab.pool.pool, "other_config")
     assert not restored.journal() and not [key for key in config if key.startswith(lock.KEY)]
+
+
+# --- keys that name a VDI of somebody else
+
+
+def test_an_undo_names_no_vdi_as_no_longer_needed_that_it_has_not_taken_from_the_vm(halted):
+    bring_back(halted)
+    theirs = halted.uuid(halted.lab.vdi("Testing", "data")[0])
+    way = json.dumps({"vm": halted.db.get("VM", halted.web, "uuid"), "new": "x", "arrived": theirs})
+    halted.set_journal(lambda keys: {**keys, ARRIVED + "77": way})
+    done = undo(halted)
+    assert (done.waiting, done.notes) == ([], [only_in_journal(theirs)])
+
+
+def test_an_undo_names_no_vdi_as_no_longer_needed_that_is_not_on_the_sr_of_the_old_disk(halted):
+    bring_back(halted)
+    theirs = halted.lab.vdi("Testing", "data")[0]
+    halted.db.set("VBD", halted.vbd("0"), "VDI", theirs)
+    swap = json.loads(halted.db.get("VM", halted.web, "other_config")[RESTORED + "0"])
+    way = json.dumps({"vm": swap["vm"], "new": swap["new"], "arrived": halted.uuid(theirs)})
+    halted.set_journal(lambda keys: {**keys, ARRIVED + "0": way})
+    done = undo(halted)
+    assert (done.waiting, done.notes) == ([], [only_in_journal(halted.uuid(theirs))])
+
+
+def test_without_a_move_no_vdi_is_no_longer_needed(halted):
+    """No restore was made: two keys say that a disk of another SR was the disk of this VM."""
+    vm, theirs = halted.db.get("VM", halted.web, "uuid"), halted.uuid(halted.lab.vdi("Testing", "data")[0])
+    has, sr = halted.uuid(halted.root), "11111111-2222-4333-8444-555555555555"
+    swap = {
+        **{"vm": vm, "userdevice": "0", "old": theirs, "new": derived_uuid(sr, theirs), "old_name": "x"},
+        **{"waiting_name": "y", "sr": sr, "home": halted.copy.of_sr, "vbd": {}},
+    }
+    way = {"vm": vm, "new": swap["new"], "arrived": has}
+    halted.set_journal(lambda keys: {**keys, RESTORED + "0": json.dumps(swap), ARRIVED + "0": json.dumps(way)})
+    done = take_home(halted)
+    assert (done.status, done.waiting, done.notes) == ("home", [], [only_in_journal(theirs)])

@@ -12,6 +12,7 @@ from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.vms import restore_journal
 from relvmoiscsi.pool.vms.restore_journal import Swap
+from relvmoiscsi.pool.vms.run_states import only_in_journal
 
 HAS_SNAPSHOTS = (
     "has snapshots: 'before the update'. Nothing was moved: the pool would move the disks of the snapshots too"
@@ -181,7 +182,15 @@ def test_undone_on_the_way_home_what_was_moved_is_told_also_by_the_run_after_a_c
     """What the VM has written since is there."""
     moved = restored.uuid(half_way_home(restored))
     restored.cut(undo, "VM.remove_from_blocked_operations")
-    assert list(undo(restored).waiting) == [moved] and restored.names() == ["root disk", "data"]
+    done = undo(restored)
+    assert (list(done.waiting), done.notes) == ([], [only_in_journal(moved)])
+    assert restored.names() == ["root disk", "data"]
+
+
+def test_undone_on_the_way_home_what_was_moved_is_no_longer_needed(restored):
+    moved = restored.uuid(half_way_home(restored))
+    done = undo(restored)
+    assert (list(done.waiting), done.notes) == ([moved], [])
 
 
 def moves_and_fails(day):
@@ -205,7 +214,8 @@ def test_moved_and_the_source_is_left_it_is_home(halted):
     moved = moves_and_fails(halted)
     done = take_home(halted)
     assert done.status == "home" and halted.lab.disks_of(halted.web)["0"] == moved
-    assert set(done.waiting) == {halted.uuid(halted.root), halted.uuid(halted.new(halted.root))}
+    left = [halted.uuid(halted.root), halted.uuid(halted.new(halted.root))]
+    assert (done.waiting, done.notes) == ([], list(map(only_in_journal, left)))
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["known as what", "cut at that moment"])
