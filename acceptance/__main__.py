@@ -143,10 +143,10 @@ def ask(say: Callable[[str], None]) -> Array:
 def by_command(text: str, wait_seconds: float) -> Array:
     """Return an Array that runs a shell command at the array, then looks at the pool for `wait_seconds`."""
     ends: Dict[str, float] = {}
+    clean = {name: value for name, value in os.environ.items() if name != _PASSWORD}
 
     def array(what: str, scsi_id: str) -> bool:
         if what not in ends:
-            clean = {name: value for name, value in os.environ.items() if name != _PASSWORD}
             ended = subprocess.call(text, shell=True, env={**clean, "STEP": what, "SCSIID": scsi_id}, stdout=2)
             if ended:
                 raise Failed(f"The command that should {what} the LUN ended with status {ended}.")
@@ -169,11 +169,12 @@ def run(where: Where, tools: Tools, sr: str, target: str, directory: str, record
         run_id = scratch.new_run()
         state = Day(calls, tools.command, tools.array, scratch, run_id, target, records_only)
         hosts = [calls.call("host.get_record", host) for host in state.hosts]
-        try:
-            rows = day.run(state, _tell(tools.say))
-        finally:
-            tools.say("The kit removes its objects. Another Ctrl-C leaves the rest to `make acceptance-clean`.")
-            cleaned = _cleaned(where, tools, scratch, state.refs)
+        with made.locks_of(run_id):
+            try:
+                rows = day.run(state, _tell(tools.say))
+            finally:
+                tools.say("The kit removes its objects. Another Ctrl-C leaves the rest to `make acceptance-clean`.")
+                cleaned = _cleaned(where, tools, scratch, state.refs)
     rows += cleaned
     notes = _notes(state, rows)
     found = report.redacted(report.facts(run_id, scratch.record, hosts, rows, notes), _secrets(where))
@@ -256,7 +257,8 @@ def clean(where: Where, tools: Tools, sr: str) -> int:
         scratch = made.scratch_of(calls, sr)
         for name in made.find(calls, scratch).names():
             tools.say(f"{name} is removed")
-        problems = made.clean(calls, tools.command, scratch)
+        with made.locks_of(scratch.new_run()):
+            problems = made.clean(calls, tools.command, scratch)
     for problem in problems or ["The pool has no object of the kit."]:
         tools.say(problem)
     return EXIT_FAILED if problems else 0

@@ -8,9 +8,10 @@ does not know. So the clone of a VM has the client's own mark in place of MARK. 
 name and by the mark of `pool attach`.
 """
 
+import os
 import re
-import socket
-from typing import Any, Callable, Dict, List, NamedTuple, Tuple
+from contextlib import contextmanager
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
 
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.pool import lock, records
@@ -24,6 +25,8 @@ MARK = "relvmoiscsi-acceptance"  #: key of other_config; the value is the UUID o
 PREFIX = "relvmoiscsi acceptance "
 NOTE = AT_WORK + "acceptance-"  #: start of the key of pool.other_config that identifies a run
 NULL = "OpaqueRef:NULL"
+
+_USER = "LOGNAME"  #: where getpass.getuser finds the user of a lock first
 
 VDI_BYTES = 4 << 20
 VM_BYTES = str(256 << 20)
@@ -179,6 +182,22 @@ def new_vif(calls: Calls, vm: str, network: str) -> str:
     return str(calls.call("VIF.create", {"VM": vm, "network": network, **_VIF}))
 
 
+@contextmanager
+def locks_of(run: str) -> Iterator[None]:
+    """Let the locks of this process and of its commands name the run as their user, so that `clean` knows them.
+
+    Another command of this machine may be at work on a LUN as well.
+    """
+    before = os.environ.get(_USER)
+    os.environ[_USER] = f"{PREFIX}{run} command"
+    try:
+        yield
+    finally:
+        del os.environ[_USER]
+        if before is not None:
+            os.environ[_USER] = before
+
+
 # --- remove
 
 
@@ -211,7 +230,9 @@ def clean(calls: Calls, command: Command, scratch: Scratch) -> List[str]:
     An object that stays does not stop the removal of other objects. Raises PoolFailure where the pool cannot be read.
     """
     left, problems = find(calls, scratch), []  # type: Tuple[Left, List[str]]
-    _break_locks(calls, left)
+    for what, one in lock.read(calls).items():
+        if scratch.names({"name_label": one.who}):
+            lock.unlock(calls, what, lock.to_break(calls, what))
     ways: List[Tuple[str, Dict[str, Record], Callable[[str, Record], object]]] = [
         ("VM", left.vms, lambda ref, vm: _take_vm(calls, ref, vm)),
         ("SR", left.srs, lambda ref, sr: _take_sr(calls, command, ref, sr)),
@@ -230,19 +251,6 @@ def clean(calls: Calls, command: Command, scratch: Scratch) -> List[str]:
     if not problems:
         problems = [f"{name} stays." for name in find(calls, scratch).names()]
     return problems
-
-
-def _break_locks(calls: Calls, left: Left) -> None:
-    """Break the locks of killed commands of the kit.
-
-    The locks are on VMs and copies of the kit, or come from this machine and are on a LUN without an SR.
-    """
-    ours = {vm["uuid"] for vm in left.vms.values()} | {lock.name_of(sr) for sr in left.srs.values()}
-    others = {lock.name_of(sr) for sr in calls.records("SR").values()}
-    others |= {vm["uuid"] for vm in calls.records("VM").values()}
-    for what, one in lock.read(calls).items():
-        if what in ours or what not in others and one.host == socket.gethostname():
-            lock.unlock(calls, what, lock.to_break(calls, what))
 
 
 def _take_vm(calls: Calls, ref: str, vm: Record) -> None:

@@ -13,7 +13,7 @@ with a device path of another host, proves nothing either.
 """
 
 import re
-from typing import Any, Callable, Container, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Container, List, Mapping, Optional, Sequence, Set
 
 from relvmoiscsi.scsi_id_text import luns_named
 
@@ -54,6 +54,14 @@ def find_sr(sr_uuid: str, srs: Records, pbds: Records) -> Optional[KnownSr]:
         if record.get("uuid") == sr_uuid:
             return KnownSr(ref, record, [pbd for pbd in pbds.values() if pbd.get("SR") == ref])
     return None
+
+
+def vdis_elsewhere(original: Optional[str], vdis: Records) -> Set[str]:
+    """Return the UUIDs of the VDIs that the pool has on another SR than `original` (a reference, None without one).
+
+    None of them is an old VDI of a copy of the original, whatever the LUN of the copy says.
+    """
+    return {str(vdi["uuid"]) for vdi in vdis.values() if vdi["SR"] != original}
 
 
 def luns_of_pbd(pbd: Record, follow: Follow = lambda _pbd, _path: None) -> List[str]:

@@ -196,7 +196,8 @@ def map_of(arguments: Arguments, deadline: Deadline, host: Host = THIS_HOST, see
     """Return the old ids of the LUN on which the pool has this SR.
 
     Everybody who can write to a LUN can write a journal and a label with this SR. So the LUN must be one that the PBDs
-    name, its run must have been made for this LUN, and a derived id must be derived from its old id.
+    name, its run must have been made for this LUN, and a derived id must be derived from its old id. An old VDI that
+    the pool has on another SR than the old SR is in no pair, as in `pool map`.
 
     Raises UsageError, NotFound, Refused, XapiFailure; DeviceError, OutOfTime for a LUN that does not answer.
     """
@@ -207,7 +208,8 @@ def map_of(arguments: Arguments, deadline: Deadline, host: Host = THIS_HOST, see
     if not is_uuid(sr_uuid):
         raise UsageError("The argument sr is no UUID.").advising("Give the UUID of an SR on a LUN of this host.")
     xapi = Xapi(arguments.get("session_ref", ""), host.xapi_socket, timeout=XAPI_SECONDS, deadline=deadline)
-    known = known_sr.find_sr(sr_uuid, xapi.records("SR"), xapi.records("PBD"))
+    srs = xapi.records("SR")
+    known = known_sr.find_sr(sr_uuid, srs, xapi.records("PBD"))
     named = [scsi_id for pbd in known.pbds for scsi_id in known_sr.luns_of_pbd(pbd)] if known is not None else []
 
     def told(scsi_id: str, seen: engine.Inspection) -> Dict[str, Any]:
@@ -229,7 +231,10 @@ def map_of(arguments: Arguments, deadline: Deadline, host: Host = THIS_HOST, see
         found = see(path, partial(told, scsi_id), deadline) if scsi_id in named else {}
         if found:
             start = arguments.get("from", "")
-            pairs = sorted((pair for pair in found["vdi_pairs"] if pair["new_vdi"] >= start), key=itemgetter("new_vdi"))
+            original = next((ref for ref, sr in srs.items() if sr["uuid"] == found["old_sr"]), None)
+            elsewhere = known_sr.vdis_elsewhere(original, xapi.records("VDI"))
+            believed = [pair for pair in found["vdi_pairs"] if pair["old_vdi"] not in elsewhere]
+            pairs = sorted((pair for pair in believed if pair["new_vdi"] >= start), key=itemgetter("new_vdi"))
             rows: List[_Row] = [(pair["new_vdi"], pair.copy) for pair in pairs]
             return _page("plugin map", "vdi_pairs", rows, {"old_sr": found["old_sr"], "new_sr": sr_uuid})
     raise NotFound(

@@ -11,6 +11,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.formats.identity import derived_uuid, is_uuid
+from relvmoiscsi.known_sr import vdis_elsewhere
 from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.pool.records import OLD_VDI
 
@@ -68,7 +69,7 @@ class Origin:
         `named` are the UUIDs of the old VDIs that the LUN names.
         """
         self._new_sr = new_sr
-        self._elsewhere = {str(vdi["uuid"]) for vdi in known.values() if vdi["SR"] != original}
+        self._elsewhere = vdis_elsewhere(original, known)
         here = {str(vdi["uuid"]): vdi for vdi in known.values() if vdi["SR"] == original}
         olds = [old for old in (*named, *here) if old not in self._elsewhere]
         self._olds = {self.new_of(old): here.get(old, {**_NO_VALUES, "uuid": old}) for old in olds}

@@ -306,6 +306,20 @@ def test_a_journal_that_contradicts_the_derived_ids_is_refused(copy_on):
         plugin.map_of(asked, TIME, this, seen(sdb=forged))
 
 
+def test_an_old_vdi_that_the_pool_has_on_another_sr_is_in_no_pair(copy_on, member):
+    """As in `pool map`: a tenant's journal would name the copy of another tenant's disk."""
+    asked, this = copy_on(SCSI_ID, sdb=SCSI_ID)
+    _, pool, _ = member
+    own, strange, *rest = sorted(engine.inspect(CHAIN).lun.disks())
+    for old, old_sr in ((own, engine.inspect(DONE).run.ids.sr), (strange, str(uuid.uuid4()))):
+        sr = pool.db.create("SR", type="lvmoiscsi", name_label="an SR", uuid=old_sr)
+        pool.db.create("VDI", SR=sr, uuid=old, name_label="payroll")
+
+    pairs = answered(plugin.map_of, asked, this, seen(sdb=DONE))["vdi_pairs"]
+
+    assert sorted(pair["old_vdi"] for pair in pairs) == [own, *rest]
+
+
 def test_ids_that_a_person_has_chosen_are_in_the_map(copy_on):
     old, chosen = min(engine.inspect(CHAIN).lun.disks()), str(uuid.UUID(int=7, version=4))
     disk = CHAIN.copy()

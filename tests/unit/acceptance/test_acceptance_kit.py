@@ -22,7 +22,8 @@ from kit.pool_lab import IQN, TARGET, Image, Lab, only_reads
 from kit.streams import Terminal, Unwritable
 from relvmoiscsi import cli
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.pool.connection import Where
+from relvmoiscsi.pool import lock
+from relvmoiscsi.pool.connection import Where, connect
 
 pytestmark = pytest.mark.states
 
@@ -305,6 +306,20 @@ def test_what_a_person_or_a_run_on_another_sr_has_made_is_no_left_over(pool):
 
     assert pool.run("--clean")[0] == 0
     assert pool.everything() == before
+
+
+def test_the_lock_of_another_command_of_this_machine_stays(pool):
+    """A person's `attach` locks a LUN before the LUN has an SR. A killed command of the kit has left another lock."""
+    person, killed = lock.name_for("36001405aaaa"), lock.name_for("36001405bbbb")
+    with connect(pool.where()) as calls:
+        scratch = made.scratch_of(calls, "Scratch")
+        with made.locks_of(scratch.new_run()):
+            lock.Held(calls, [killed], "attach").take()
+        with lock.held(calls, [person], "attach") as held:
+            assert set(lock.read(calls)) == {person, killed}
+            assert pool.run("--clean")[0] == 0, pool.said
+            held.verify(calls)
+            assert set(lock.read(calls)) == {person}
 
 
 def test_a_vdi_that_a_persons_vm_has_stays(pool):
