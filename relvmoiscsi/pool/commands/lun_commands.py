@@ -170,7 +170,11 @@ def _luns_text(pool: Pool, seen: Sequence[PoolLun]) -> str:
 
 
 def _changed_line(seen: Sequence[PoolLun]) -> List[str]:
-    return [f"`changed` is {CHANGED_MEANS}."] if any(lun.changed for lun in seen) else []
+    if not any(lun.changed for lun in seen):
+        return []
+    is_any_unread = any(lun.kind == luns.ATTACHED and not lun.changed for lun in seen)
+    unread = " The LUN of an attached copy is not read, and its row has no such time." if is_any_unread else ""
+    return [f"`changed` is {CHANGED_MEANS}.{unread}"]
 
 
 def _words(pool: Pool, lun: PoolLun) -> List[str]:

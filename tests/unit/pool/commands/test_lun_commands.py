@@ -329,6 +329,21 @@ def test_copies_of_three_days_are_told_apart_by_the_last_change_of_their_sr(lab,
     assert f"'copy ({then})'" in " ".join(ran.split()) and f"'copy ({now})'" in " ".join(ran.split())
 
 
+def test_copies_of_one_change_get_numbers_and_luns_says_why_an_attached_copy_has_no_time(lab, clone, pool_command):
+    """docs/night.rst promised the time for several copies of one time, too."""
+    others = [lab.clone("Production") for _ in range(2)]
+    assert "is not read" not in pool_command("luns").out
+    rows = pool_command("attach", "--all", "--yes", "--name", "{sr} copy", "--json").json["attach_results"]
+    assert [row["sr_name_label"] for row in rows] == ["Production copy", "Production copy (2)", "Production copy (3)"]
+    assert [row["scsi_id"] for row in rows] == [clone, *others] and "`changed`" not in pool_command("luns").out
+    lab.clone("Production")
+    assert (
+        pool_command("luns")
+        .out.splitlines()[-1]
+        .endswith("not the time of a snapshot. The LUN of an attached copy is not read, and its row has no such time.")
+    )
+
+
 def test_an_sr_that_is_there_keeps_its_name_and_that_is_said(clone, copy, pool_command):
     ran = pool_command("attach", clone, "--yes", "--name", "two")
     assert ran.status == 0 and f"{clone}: the SR 'a copy' keeps its name; --name is for new SRs." in ran.err
