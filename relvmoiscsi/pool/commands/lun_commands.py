@@ -283,7 +283,9 @@ class AttachCommand(PoolChange):
         chosen = attach.choose(seen, self.scsi_ids, of, self.given.all, self.given.foreign)
         if not self.request.leave_others:
             attach.verify_none_left(seen, chosen)
-        planned = attach_plan.plan(calls, pool, chosen, self.request, seen)
+        found = [lock.name_for(lun.scsi_id) for lun in chosen if lun.scsi_id not in self.scsi_ids]
+        locked = lock.refusals(calls, found, "This LUN is passed over.") if found else {}
+        planned = attach_plan.plan(calls, pool, chosen, self.request, seen, locked)
         for row in planned:
             if row.sr and self.given.name is not None:
                 self.note(f"{row.lun.scsi_id}: the SR {row.name!r} keeps its name; --name is for new SRs.")

@@ -515,6 +515,38 @@ def test_a_locked_copy_is_refused_before_anybody_is_asked(lab, pool_command, loc
     assert lab.pool.db.refs("SR", uuid=locked.sr_uuid) and len(locks(lab)) == 1
 
 
+def test_a_locked_lun_is_passed_over_with_its_owner_and_the_others_are_attached(lab, clone, pool_command, locked):
+    """One stale lock refused `attach --all`, even its dry run, and only one of several locked LUNs was named."""
+    lab.pool.storage.pbd_unplug("", lab.pool.db.refs("PBD", SR=lab.sr(locked.sr_uuid)[0])[1])
+    other = lab.clone("Testing")
+    with connect(lab.where()) as calls:
+        lock.Held(calls, [other], "attach").take()
+    before, both = lab.summary(), (locked.scsi_id, other)
+    dry = pool_command("attach", "--all", "--leave-others", "--dry-run")
+    assert lab.summary() == before and f"{clone}: resignature; introduce" in dry.out
+    ran = pool_command("attach", "--all", "--leave-others", "--yes", "--json")
+    rows = {row["scsi_id"]: row for row in ran.json["attach_results"]}
+    assert (dry.status, ran.status, rows[clone]["status"]) == (9, 9, "attached")
+    for scsi_id in both:
+        said = f"Another client has locked {scsi_id}: "
+        assert said in dry.out and rows[scsi_id]["problem"].startswith(said)
+        assert "This LUN is passed over." in rows[scsi_id]["problem"]
+        assert f"`relvmoiscsi pool unlock {scsi_id}`" in rows[scsi_id]["problem"]
+    assert lab.world.sr_uuid(other) == lab.world.sr_uuid(lab.originals["Testing"][0]) and len(locks(lab)) == 2
+
+
+def test_an_untouched_clone_that_is_locked_keeps_the_hosts_from_its_target(lab, clone, pool_command):
+    other = lab.clone("Testing")
+    with connect(lab.where()) as calls:
+        lock.Held(calls, [other], "attach").take()
+    ran = pool_command("attach", "--all", "--yes", "--json")
+    rows = {row["scsi_id"]: row for row in ran.json["attach_results"]}
+    assert ran.status == 9 and "is introduced but not plugged. Clones on the same" in rows[clone]["problem"]
+    assert other in rows[clone]["problem"] and not any(
+        lab.world.sr_uuid(other) == row["new_sr"] for row in rows.values()
+    )
+
+
 def test_the_refusal_of_a_lock_leads_to_its_end_and_to_the_refused_command(pool_command, locked):
     words = "discard", locked.sr_uuid, "--yes"
     (unlock,) = re.findall("`relvmoiscsi pool (unlock [^`]*)`", pool_command(*words).err)
