@@ -13,6 +13,7 @@ from relvmoiscsi.errors import Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import hosts, jobs, records, vdis
 from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.pool.hosts import HostPlan
+from relvmoiscsi.pool.lock import LockName
 from relvmoiscsi.pool.luns import ATTACHED, RESIGNATURED, UNFINISHED, UNTOUCHED, PoolLun
 from relvmoiscsi.pool.records import ORIGINAL_SR, RUN, SCSI_ID, Pool
 from relvmoiscsi.pool.vdis import Origin
@@ -151,9 +152,16 @@ def verify_template(template: str) -> List[Tuple[str, str]]:
 
 
 def plan(
-    calls: Calls, pool: Pool, chosen: Sequence[PoolLun], wanted: AttachRequest, found: Sequence[PoolLun] = ()
+    calls: Calls,
+    pool: Pool,
+    chosen: Sequence[PoolLun],
+    wanted: AttachRequest,
+    found: Sequence[PoolLun] = (),
+    locked: Mapping[LockName, Refused] = {},
 ) -> List[LunPlan]:
     """Return the plans for the chosen LUNs, in order; `found` holds all LUNs that the pool sees.
+
+    `locked` refuses the steps on LUNs that other clients have locked, and no step on another LUN.
 
     Raises UsageError for a bad template of names, PoolFailure.
     """
@@ -189,7 +197,8 @@ def plan(
                 scans=not copies or any(host.creates or host.plugs for host in on),
                 labels=labels,
             )
-        planned.append(row)
+        refusal_of_lock = locked.get(LockName(lun.scsi_id)) if row.steps else None
+        planned.append(row if refusal_of_lock is None else row._replace(refusal=refusal_of_lock))
     return planned if wanted.leave_others or not wanted.attaches else with_neighbours(planned, found)
 
 

@@ -173,11 +173,15 @@ def read(calls: Calls) -> Dict[LockName, Lock]:
 
 def verify_free(calls: Calls, whats: Iterable[LockName]) -> None:
     """Raises Refused where another client has locked one of these names; PoolFailure."""
+    for refusal in refusals(calls, whats).values():
+        raise refusal
+
+
+def refusals(calls: Calls, whats: Iterable[LockName], state: str = "Nothing was changed.") -> Dict[LockName, Refused]:
+    """Return the refusal of each name that another client has locked, with the sentence `state`. Raises PoolFailure."""
     seen = _Locks(calls)
     now = seen.now()
-    for what in whats:
-        for lock in seen.holders(what, now):
-            raise _refused(lock)
+    return {what: _refused(lock, state) for what in whats for lock in seen.holders(what, now)}
 
 
 @contextmanager
@@ -381,10 +385,10 @@ def _broken(what: LockName, by: Optional[Lock]) -> Refused:
     )
 
 
-def _refused(lock: Lock) -> Refused:
+def _refused(lock: Lock, state: str = "Nothing was changed.") -> Refused:
     unlock = shell_command("relvmoiscsi pool unlock", lock.what)
     return Refused(
-        f"Another client has locked {lock.what}: {lock.text()}. Nothing was changed. Wait until the other run "
+        f"Another client has locked {lock.what}: {lock.text()}. {state} Wait until the other run "
         f"has ended. If the other run was killed, break its lock: `{unlock}`. "
         f"{STALE_SECONDS / 60:.0f} minutes "
         "after its last refresh the lock expires."

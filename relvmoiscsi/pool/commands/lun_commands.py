@@ -170,7 +170,11 @@ def _luns_text(pool: Pool, seen: Sequence[PoolLun]) -> str:
 
 
 def _changed_line(seen: Sequence[PoolLun]) -> List[str]:
-    return [f"`changed` is {CHANGED_MEANS}."] if any(lun.changed for lun in seen) else []
+    if not any(lun.changed for lun in seen):
+        return []
+    is_any_unread = any(lun.kind == luns.ATTACHED and not lun.changed for lun in seen)
+    unread = " The LUN of an attached copy is not read, and its row has no such time." if is_any_unread else ""
+    return [f"`changed` is {CHANGED_MEANS}.{unread}"]
 
 
 def _words(pool: Pool, lun: PoolLun) -> List[str]:
@@ -279,7 +283,9 @@ class AttachCommand(PoolChange):
         chosen = attach.choose(seen, self.scsi_ids, of, self.given.all, self.given.foreign)
         if not self.request.leave_others:
             attach.verify_none_left(seen, chosen)
-        planned = attach_plan.plan(calls, pool, chosen, self.request, seen)
+        found = [lock.name_for(lun.scsi_id) for lun in chosen if lun.scsi_id not in self.scsi_ids]
+        locked = lock.refusals(calls, found, "This LUN is passed over.") if found else {}
+        planned = attach_plan.plan(calls, pool, chosen, self.request, seen, locked)
         for row in planned:
             if row.sr and self.given.name is not None:
                 self.note(f"{row.lun.scsi_id}: the SR {row.name!r} keeps its name; --name is for new SRs.")

@@ -331,6 +331,21 @@ def test_copies_of_three_days_are_told_apart_by_the_last_change_of_their_sr(lab,
     assert f"'copy ({then})'" in " ".join(ran.split()) and f"'copy ({now})'" in " ".join(ran.split())
 
 
+def test_copies_of_one_change_get_numbers_and_luns_says_why_an_attached_copy_has_no_time(lab, clone, pool_command):
+    """docs/night.rst promised the time for several copies of one time, too."""
+    others = [lab.clone("Production") for _ in range(2)]
+    assert "is not read" not in pool_command("luns").out
+    rows = pool_command("attach", "--all", "--yes", "--name", "{sr} copy", "--json").json["attach_results"]
+    assert [row["sr_name_label"] for row in rows] == ["Production copy", "Production copy (2)", "Production copy (3)"]
+    assert [row["scsi_id"] for row in rows] == [clone, *others] and "`changed`" not in pool_command("luns").out
+    lab.clone("Production")
+    assert (
+        pool_command("luns")
+        .out.splitlines()[-1]
+        .endswith("not the time of a snapshot. The LUN of an attached copy is not read, and its row has no such time.")
+    )
+
+
 def test_an_sr_that_is_there_keeps_its_name_and_that_is_said(clone, copy, pool_command):
     ran = pool_command("attach", clone, "--yes", "--name", "two")
     assert ran.status == 0 and f"{clone}: the SR 'a copy' keeps its name; --name is for new SRs." in ran.err
@@ -500,6 +515,38 @@ def test_a_locked_copy_is_refused_before_anybody_is_asked(lab, pool_command, loc
     ran = pool_command("attach", locked.scsi_id, more)
     assert ran.status == 4 and "Another client has locked" in ran.err
     assert lab.pool.db.refs("SR", uuid=locked.sr_uuid) and len(locks(lab)) == 1
+
+
+def test_a_locked_lun_is_passed_over_with_its_owner_and_the_others_are_attached(lab, clone, pool_command, locked):
+    """One stale lock refused `attach --all`, even its dry run, and only one of several locked LUNs was named."""
+    lab.pool.storage.pbd_unplug("", lab.pool.db.refs("PBD", SR=lab.sr(locked.sr_uuid)[0])[1])
+    other = lab.clone("Testing")
+    with connect(lab.where()) as calls:
+        lock.Held(calls, [other], "attach").take()
+    before, both = lab.summary(), (locked.scsi_id, other)
+    dry = pool_command("attach", "--all", "--leave-others", "--dry-run")
+    assert lab.summary() == before and f"{clone}: resignature; introduce" in dry.out
+    ran = pool_command("attach", "--all", "--leave-others", "--yes", "--json")
+    rows = {row["scsi_id"]: row for row in ran.json["attach_results"]}
+    assert (dry.status, ran.status, rows[clone]["status"]) == (9, 9, "attached")
+    for scsi_id in both:
+        said = f"Another client has locked {scsi_id}: "
+        assert said in dry.out and rows[scsi_id]["problem"].startswith(said)
+        assert "This LUN is passed over." in rows[scsi_id]["problem"]
+        assert f"`relvmoiscsi pool unlock {scsi_id}`" in rows[scsi_id]["problem"]
+    assert lab.world.sr_uuid(other) == lab.world.sr_uuid(lab.originals["Testing"][0]) and len(locks(lab)) == 2
+
+
+def test_an_untouched_clone_that_is_locked_keeps_the_hosts_from_its_target(lab, clone, pool_command):
+    other = lab.clone("Testing")
+    with connect(lab.where()) as calls:
+        lock.Held(calls, [other], "attach").take()
+    ran = pool_command("attach", "--all", "--yes", "--json")
+    rows = {row["scsi_id"]: row for row in ran.json["attach_results"]}
+    assert ran.status == 9 and "is introduced but not plugged. Clones on the same" in rows[clone]["problem"]
+    assert other in rows[clone]["problem"] and not any(
+        lab.world.sr_uuid(other) == row["new_sr"] for row in rows.values()
+    )
 
 
 def test_the_refusal_of_a_lock_leads_to_its_end_and_to_the_refused_command(pool_command, locked):
