@@ -53,7 +53,7 @@ exit status:
   0    done
   2    usage
   3    not found
-  4    refused: unsafe; or doctor: not ready
+  4    refused: unsafe; check --original: it differs; doctor: not ready
   5    unreadable or damaged
   6    a program failed
   7    the device failed

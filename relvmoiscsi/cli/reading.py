@@ -35,8 +35,8 @@ example:
 
 _CHECK = """\
 The command writes nothing. Of a damaged LUN, the command prints every defect with its position, and the exit
-status is 5. With --original, the command reads all data of both devices and compares them. On a terminal, a
-bar shows the progress and the remaining time.
+status is 5. With --original, the command reads all data of both devices and compares them; if they share an
+identity or differ, the exit status is 4. On a terminal, a bar shows the progress and the remaining time.
 
 example:
   relvmoiscsi check /dev/sdc --original /dev/sdb"""

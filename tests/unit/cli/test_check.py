@@ -11,7 +11,7 @@ import pytest
 from kit import refusals
 from kit.build_volumes import Record
 from kit.builder import AREA_DEFAULT, build_sr, journal, raw, vhd
-from kit.shell import SR, compare, flipped, patched, tree
+from kit.shell import SR, TOP, compare, flipped, patched, tree
 from relvmoiscsi import engine
 from relvmoiscsi.host.disk.block_device import open_device
 
@@ -143,6 +143,15 @@ def test_a_copy_shares_every_identity_with_its_original(image, original, compare
         f"{image}, state clean, is an untouched copy of {original}: both have the same identities.\n"
         f"next: relvmoiscsi resignature {image}\n"
     )
+
+
+def test_help_and_the_page_name_the_status_of_a_finding(image, original, command):
+    status = command("check", image, "--original", original).status
+    help_text = " ".join(command("check", "--help").out.split())
+    assert f"if they share an identity or differ, the exit status is {status}." in help_text
+    assert re.search(rf"^  {status} +refused: .*check --original: it differs", command("--help").out, re.M)
+    meaning = (TOP / "docs" / "command.rst").read_text().split(f"\n**{status}**\n")[1].split("\n**")[0]
+    assert "For **check --original**: the LUNs share an identity, or differ." in " ".join(meaning.split())
 
 
 @pytest.mark.parametrize("name", ["MGT", "VHD-" + UUIDS["disk"]])
