@@ -118,10 +118,15 @@ def is_seen(text: str) -> bool:
 
 
 def printable(text: str) -> str:
-    """Return text from a disk in a form that is safe to print, with escapes for characters that nobody sees."""
+    """Return text from a disk in a form that is safe to print, with escapes for characters that nobody sees.
+
+    A byte of a path that is no text has the form that `quoted` gives it.
+    """
     if is_seen(text):
         return text
-    return "".join(char if is_seen(char) else char.encode("unicode_escape").decode("ascii") for char in text)
+    escapes = {char: char.encode("unicode_escape").decode("ascii") for char in text if not is_seen(char)}
+    escapes.update((char, _escaped(char)) for char in escapes if "\udc80" <= char <= "\udcff")
+    return "".join(escapes.get(char, char) for char in text)
 
 
 def cut(text: str, most: int = _MOST_TEXT) -> str:

@@ -21,7 +21,7 @@ def main(argv: "Optional[Sequence[str]]" = None) -> int:
     """Run the command; return its exit status."""
     state = " Nothing was written." + _AGAIN
     try:
-        with _OneCtrlC():
+        with _OneCtrlC() as ctrl_c:
             try:
                 words = list(sys.argv[1:] if argv is None else argv)
                 at = 1 if words[:1] in (["pool"], ["direct"]) else 0
@@ -33,11 +33,15 @@ def main(argv: "Optional[Sequence[str]]" = None) -> int:
                     from relvmoiscsi.cli import overview  # noqa: PLC0415
                     from relvmoiscsi.cli.output import EXIT_NOT_PRINTED, Answer, print_result  # noqa: PLC0415
 
+                    if ctrl_c.is_pressed:
+                        raise KeyboardInterrupt
                     is_printed = print_result(Answer({}, overview.page()).for_people())
                     return (0 if words else EXIT_USAGE) if is_printed else EXIT_NOT_PRINTED
                 from relvmoiscsi.cli.parser import make_parser, separated  # noqa: PLC0415
 
                 parser = make_parser([word for word in words if not word.startswith("-")][:1])
+                if ctrl_c.is_pressed:
+                    raise KeyboardInterrupt
                 arguments = parser.parse_args(separated(words))
                 if arguments.run is None:
                     parser.print_help()
@@ -48,9 +52,12 @@ def main(argv: "Optional[Sequence[str]]" = None) -> int:
                     from relvmoiscsi.cli.on_lun import DeviceCommand  # noqa: PLC0415 - the parser has imported it
 
                     look = " " + DeviceCommand(arguments).how_to_tell()
-                state = look or _AGAIN
                 from relvmoiscsi.cli.running import run_command  # noqa: PLC0415 - --help needs none of its imports
 
+                ctrl_c.is_deferred = False
+                if ctrl_c.is_pressed:
+                    raise KeyboardInterrupt
+                state = look or _AGAIN
                 return run_command(arguments, look, state)
             except KeyboardInterrupt:  # outside the handler of `run_command`
                 return _say_early(state)
@@ -71,9 +78,13 @@ class _OneCtrlC:
     After the first signal, the block ignores the others. Otherwise a second Ctrl-C would end the clean-up and the
     message on the state of the LUN. Only the main thread may set signal handlers. A signal that is ignored or has a
     handler stays unchanged. `_signal` is in the interpreter: nothing is loaded before the first handler is set.
+
+    During the imports, a signal sets `is_pressed` alone, and `main` looks at that. An exception could be raised in a
+    callback of the interpreter, which drops each exception: the command would go on.
     """
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> "_OneCtrlC":
+        self.is_deferred, self.is_pressed = True, False
         signals: Any = __import__("_signal")
 
         usual: List[Any] = [(signals.SIGTERM, signals.SIG_DFL), (signals.SIGHUP, signals.SIG_DFL)]
@@ -84,13 +95,16 @@ class _OneCtrlC:
                 signals.signal(number, self._stop)
         except ValueError:  # not the main thread
             self._before = []
+        return self
 
     def _stop(self, *_signal: object) -> None:
         signals: Any = __import__("_signal")
 
         for number, _before in self._before:
             signals.signal(number, lambda *_: None)  # a child process would inherit SIG_IGN
-        raise KeyboardInterrupt
+        self.is_pressed = True
+        if not self.is_deferred:
+            raise KeyboardInterrupt
 
     def __exit__(self, *_error: object) -> None:
         signals: Any = __import__("_signal")

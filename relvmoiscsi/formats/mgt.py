@@ -209,7 +209,7 @@ def _record(data: bytes, offset: int) -> VdiRecord:
 def _uuid(what: str, tags: Tags, where: Place) -> str:
     text = _text(tags, b"uuid")
     if not is_uuid(text):
-        raise Malformed("MGT record", where, f"its {what} UUID is {text!r}")
+        raise Malformed("MGT record", where, f"its {what} UUID is {text!r}" if text else f"it has no {what} UUID")
     return text
 
 

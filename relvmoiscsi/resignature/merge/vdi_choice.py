@@ -9,6 +9,8 @@ from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.resignature.protocol.run_record import Run
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume
 from relvmoiscsi.resignature.reading.request import OneVdiRequest
+from relvmoiscsi.resignature.reading.way_out import device_argument
+from relvmoiscsi.wording import shell_command
 
 MAX_LEVELS = 30  #: SM allows no longer chain
 _ALL = "Ask for all VDIs (`vdis=all`)"
@@ -126,7 +128,7 @@ def has_one_row(lun: Lun) -> bool:
 
 
 def refuse_other_vdis(name: str, lun: Lun, run: Optional[Run], request: Optional[OneVdiRequest]) -> None:
-    """Raises Refused when a resignatured LUN does not hold the requested VDIs.
+    """Raises Refused when a resignatured LUN does not hold the requested VDIs, and NotFound for an unknown VDI.
 
     `run` is the last run; None after LVM has overwritten the journal.
     """
@@ -140,16 +142,22 @@ def refuse_other_vdis(name: str, lun: Lun, run: Optional[Run], request: Optional
     settled = lun.settled()
     was_one = run is not None and run.one is not None  # then all snapshots were made since the run
     if not was_one and not has_one_row(settled):
+        again = shell_command("relvmoiscsi resignature --again --vdis one", device_argument(name), vdi=request.vdi)
         raise Refused(
             f"{name} was resignatured before, with {len(settled.disks())} VDIs, and one is wanted.",
             sm_key="InvalidArg",
         ).advising(
-            "Resignature it again (`relvmoiscsi resignature --again --vdis one`) as long as nobody uses it, take the "
-            "clone again, or ask for all VDIs (`vdis=all`)."
+            f"Resignature it again (`{again}`) as long as nobody uses it, take the clone again, or ask for all VDIs "
+            "(`vdis=all`)."
         )
     if request.vdi is None or run is not None and fits(run, request):
         return
-    if was_one or named_now(request.vdi, settled, run) not in settled.disks():
+    disks = settled.disks()
+    is_there = named_now(request.vdi, settled, run) in disks
+    if not was_one and not is_there:
+        choice = f"Name one of these: {', '.join(uuids_in_words(sorted(disks)))}."
+        raise NotFound(f"{name} was resignatured before, and has no VDI {request.vdi}. {choice}", sm_key="InvalidArg")
+    if was_one:
         raise Refused(
             f"{name} was made one VDI before, of another VDI than {request.vdi}.",
             sm_key="InvalidArg",

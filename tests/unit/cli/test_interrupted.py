@@ -190,14 +190,25 @@ def test_who_has_a_handler_of_his_own_keeps_it(image, command, monkeypatch):
 @pytest.mark.processes
 @pytest.mark.parametrize("words", [["show", "/nowhere"], ["pool", "luns"], ["--help"], ["--version"], ["help", "pool"]])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_signal_during_the_imports_is_told(words, number):
-    """The process stops at its first import behind the frame, and gets the signal there."""
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_a_signal_during_the_imports_is_told(words, number, is_dropped):
+    """The process gets the signal at its first import behind the frame, or in a callback of the interpreter there.
+
+    The interpreter has such callbacks during imports, and drops each exception that is raised in them.
+    """
     late = "relvmoiscsi.cli.overview" if words == ["--help"] else "relvmoiscsi.cli.parser"
     code = (
-        "import sys, os, signal\n"
+        "import sys, os, signal, weakref\n"
+        "def signalled(_gone=None):\n"
+        f"    os.kill(os.getpid(), {int(number)})\n"
+        "    for _ in range(9): pass\n"
         "class Slow:\n"
         "    def find_spec(self, name, path, target=None):\n"
-        f"        if name == {late!r}: os.kill(os.getpid(), {int(number)})\n"
+        f"        if name != {late!r}: return\n"
+        f"        if not {is_dropped}: return signalled()\n"
+        "        self.gone = set()\n"
+        "        self.callback = weakref.ref(self.gone, signalled)\n"
+        "        del self.gone\n"
         "sys.meta_path.insert(0, Slow())\n"
         "from relvmoiscsi.cli import main\n"
         f"sys.exit(main({words!r}))\n"

@@ -106,3 +106,24 @@ def test_one_image_that_only_loses_its_neighbours_can_be_undone(tmp_path, comman
     assert command("resignature", path, "--vdis", "one", "--yes").status == 0
     assert command("undo", path, "--yes").status == 0
     assert len(command("show", path, "--json").json["vdis"]) == 2
+
+
+UNKNOWN = "7ee28c74-464e-4cca-9e34-67690e352b90"
+
+
+def test_an_unknown_vdi_of_a_lun_that_was_not_made_one_vdi_is_3(tmp_path, command, unwritten):
+    """The LUN has one VDI, and had no other before."""
+    path = of(tmp_path / "of one.img", raw("data"))
+    command("resignature", path, "--yes")
+
+    ran = unwritten(3, "resignature", path, "--yes", "--vdis", "one", "--vdi", UNKNOWN, says=f"has no VDI {UNKNOWN}")
+
+    assert command("show", path, "--json").json["vdis"][0]["vdi"] in ran.err and "was made one VDI" not in ran.err
+
+
+@pytest.mark.parametrize("words", [[], ["--vdi", KEPT]])
+def test_the_command_that_makes_a_finished_lun_one_vdi_has_all_words(image, command, unwritten, words):
+    command("resignature", image, "--yes")
+    advised = " ".join(["relvmoiscsi resignature --again --vdis one", *words, str(image)])
+
+    unwritten(4, "resignature", image, "--yes", "--vdis", "one", *words, says=f"Resignature it again (`{advised}`)")

@@ -199,7 +199,7 @@ def test_a_record_that_does_not_read_keeps_its_bytes_but_for_the_uuids_in_it(old
 
 
 def test_an_sr_part_without_uuid_is_malformed():
-    with pytest.raises(Malformed, match="MGT record at byte 512 of MGT: its SR UUID is ''"):
+    with pytest.raises(Malformed, match="MGT record at byte 512 of MGT: it has no SR UUID"):
         read(DATA.replace(b"<uuid>f035", b"<xxxx>f035"))
 
 

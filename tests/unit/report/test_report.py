@@ -73,7 +73,9 @@ def test_sizes_are_in_binary_units(size, text):
         ("Größe 漢字 \U0001f600", "Größe 漢字 \U0001f600"),
         ("\x9b2J\x7f\x1b", "\\x9b2J\\x7f\\x1b"),
         ("\u202eevil\u200b", "\\u202eevil\\u200b"),
-        ("\udc80", "\\udc80"),
+        ("bad\udcff.img", "bad\\xff.img"),  # as in the command $'bad\xff.img'
+        ("\udcc3\udca9", "\\xc3\\xa9"),
+        ("\ud800", "\\ud800"),
     ],
 )
 def test_control_characters_are_shown_and_not_sent(text, safe):
