@@ -304,13 +304,13 @@ def find(there: Records, text: str, what: str, listed: str, others: Sequence[str
 
     No text in the form of a UUID is a name: else whoever names a record after the UUID of a gone record would lead a
     command to the wrong record. `listed` is a sentence on the command that lists the records. Raises NotFound, with the
-    nearest name; UsageError for an ambiguous name.
+    nearest name; UsageError for an ambiguous name, and for a name in the form of a UUID.
     """
     refs = [ref for ref, record in there.items() if record["uuid"] == text.lower()]
     same = [ref for ref, record in there.items() if record["name_label"] == text]
     if not refs and same and is_uuid(text.lower()):
         uuids = ", ".join(sorted(str(there[ref]["uuid"]) for ref in same))
-        raise NotFound(f"There is no {what} with the UUID {text}. To use the {what} with this name, give {uuids}.")
+        raise UsageError(f"There is no {what} with the UUID {text}. To use the {what} with this name, give {uuids}.")
     refs = refs or same or list(others)
     if not refs:
         near = nearest(text, (str(record["name_label"]) for record in there.values()))
@@ -331,6 +331,17 @@ def find_sr(pool: Pool, text: str) -> str:
     on_lun = [ref for ref, sr in pool.copies() if sr["other_config"].get(SCSI_ID) == text]
     listed = "`xe sr-list params=uuid,name-label` lists the SRs, `relvmoiscsi pool luns` the LUNs of the copies."
     return find(pool.srs, text, "SR", listed, on_lun)
+
+
+def has_sr(pool: Pool, text: str) -> bool:
+    """May `text` mean an SR of the pool? False where `find_sr` raises NotFound. The Ansible collection asks."""
+    try:
+        find_sr(pool, text)
+    except NotFound:
+        return False
+    except UsageError:
+        pass
+    return True
 
 
 def original_uuid(pool: Pool, text: str) -> str:

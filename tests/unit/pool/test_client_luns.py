@@ -425,12 +425,17 @@ def test_an_sr_is_named_by_uuid_or_by_a_name_of_its_own(lab):
     with connect(lab.where()) as calls:
         pool = records.read(calls)
     ref = lab.originals["Production"][1]
-    assert records.find_sr(pool, "Production") == ref == records.find_sr(pool, pool.srs[ref]["uuid"].upper())
+    uuid = pool.srs[ref]["uuid"]
+    assert records.find_sr(pool, "Production") == ref == records.find_sr(pool, uuid.upper())
     with pytest.raises(NotFound, match="There is no SR 'Prod'. Did you mean 'Production'\\? `xe sr-list "):
         records.find_sr(pool, "Prod")
     pool.srs[lab.originals["Testing"][1]]["name_label"] = "Production"
     with pytest.raises(UsageError, match="2 SRs have the name 'Production'"):
         records.find_sr(pool, "Production")
+    gone = pool.srs[ref]["name_label"] = "5d0d2b3a-7777-4a4a-9b9b-0123456789ab"
+    with pytest.raises(UsageError, match=f"no SR with the UUID {gone}. To use the SR with this name, give {uuid}"):
+        records.find_sr(pool, gone)
+    assert records.has_sr(pool, gone) and records.has_sr(pool, uuid) and not records.has_sr(pool, "Prod")
 
 
 # --- of another pool

@@ -356,7 +356,7 @@ def test_a_text_in_the_form_of_a_uuid_is_no_name(day):
     gone, uuid = "5D0d2b3a-7777-4a4a-9b9b-0123456789ab", day.db.get("VM", day.web, "uuid")
     day.db.set("VM", day.web, "name_label", gone)
     said = f"There is no VM with the UUID {gone}. To use the VM with this name, give {uuid}."
-    day.refuses(lambda day: day.clone(gone), said, NotFound)
+    day.refuses(lambda day: day.clone(gone), said, UsageError)
     day.refuses(lambda day: day.clone(), "No VM is selected", UsageError)
 
 
