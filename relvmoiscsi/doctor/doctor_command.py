@@ -11,7 +11,7 @@ from relvmoiscsi.cli.output import Answer, Maker, waiting
 from relvmoiscsi.doctor.finding import PROBLEM, STATUSES, UNKNOWN, WARNING, Finding, reason
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.this_host import THIS_HOST
-from relvmoiscsi.wording import printable
+from relvmoiscsi.wording import printable, said
 
 HOST = THIS_HOST
 
@@ -69,5 +69,5 @@ _COUNTED = (
 
 def _sentence(finding: Finding) -> str:
     """Return the sentence of a finding, with the name of the host in front for another host."""
-    names_it = not finding.host or finding.sentence.startswith(finding.host + " ")
-    return finding.sentence if names_it else f"{finding.host}: {finding.sentence}"
+    names_it = not finding.host or finding.sentence.startswith(said(finding.host) + " ")
+    return finding.sentence if names_it else f"{said(finding.host)}: {finding.sentence}"

@@ -22,7 +22,7 @@ from relvmoiscsi.host.xapi.api import AWAY, XapiFailure, local_xapi, own_ref
 from relvmoiscsi.host.xapi.other_hosts import srs_of
 from relvmoiscsi.host.xapi.stale_volumes import Records, is_attached, vg_command
 from relvmoiscsi.sr_types import ISCSI_SR, OWN_TYPES
-from relvmoiscsi.wording import quoted, shell_command, some_of
+from relvmoiscsi.wording import quoted, said, shell_command, some_of
 
 PLUGIN = "relvmoiscsi"
 PLUGIN_SECONDS = 120.0  #: the programs that the plugin runs have their own time limits
@@ -111,7 +111,7 @@ def examine_pool(here: Host, pool: PoolFacts, info: Optional[Mapping[str, str]])
 
 def examine_registration(pool: PoolFacts) -> Finding:
     lacking = [name for name in OWN_TYPES if name not in pool.types]
-    master = f"xapi of the pool's master, {pool.name(pool.master_ref)},"
+    master = f"xapi of the pool's master, {said(pool.name(pool.master_ref))},"
     if not lacking:
         return ok("registration", f"{master} has registered both drivers.")
     sentence = f"{master} has not registered {' and '.join(lacking)}: SR.create of that type fails."
@@ -133,8 +133,8 @@ def examine_record(here: Host, pool: PoolFacts, info: Optional[Mapping[str, str]
         sentence = f"The SM record names {file}, which this host lacks; the next start of its xapi removes the record."
         return problem("sm-record", sentence, _ON_ALL)
     if info is not None and (info["name"], info["driver_version"]) != (name, version):
-        said = f'"{info["name"]}", version {info["driver_version"]}'
-        sentence = f'The SM record says "{name}", version {version}; the driver of this host says {said}.'
+        of_driver = f'"{info["name"]}", version {info["driver_version"]}'
+        sentence = f'The SM record says "{name}", version {version}; the driver of this host says {of_driver}.'
         return warning("sm-record", sentence, _ON_ALL)
     return ok("sm-record", f'{detects} finds "{name}", version {version}, {file}.')
 
@@ -152,7 +152,7 @@ def examine_hosts(pool: PoolFacts) -> List[Finding]:
             continue
         version, findings = answer
         if version != __version__:
-            sentence = f"{host} has relvmoiscsi {version}, and this command is {__version__}."
+            sentence = f"{said(host)} has relvmoiscsi {version}, and this command is {__version__}."
             found.append(problem("hosts", sentence, _ON_ALL)._replace(host=host))
         found += [finding._replace(host=host) for finding in findings if finding.status != findings_.OK]
     count = "All hosts of the pool have" if len(pool.hosts) > 1 else "The pool's only host has"
@@ -162,19 +162,19 @@ def examine_hosts(pool: PoolFacts) -> List[Finding]:
 def _no_answer(failure: Exception, host: str) -> Finding:
     code = failure.code if isinstance(failure, XapiFailure) else ""
     if code == "XENAPI_MISSING_PLUGIN":
-        sentence = f"{host} has no complete installation of relvmoiscsi: xapi finds no host plugin there."
+        sentence = f"{said(host)} has no complete installation of relvmoiscsi: xapi finds no host plugin there."
         return problem("hosts", sentence, _ON_ALL)
     if code in AWAY:
-        sentence = f"{host} cannot be asked: it is offline or just starting."
+        sentence = f"{said(host)} cannot be asked: it is offline or just starting."
         return unknown("hosts", sentence, "Run `relvmoiscsi doctor` again when the host is online.")
-    sentence = f"{host} cannot be asked, or its answer cannot be read: {str(failure)[:400]}"
+    sentence = f"{said(host)} cannot be asked, or its answer cannot be read: {str(failure)[:400]}"
     return unknown("hosts", sentence, "Run `relvmoiscsi doctor` on that host.")
 
 
 def examine_initiators(pool: PoolFacts) -> Finding:
     """Check that xapi has an initiator name for each host: the driver logs in with this name."""
     nameless = [
-        pool.name(ref)
+        said(pool.name(ref))
         for ref, host in pool.hosts.items()
         if not (host.get("iscsi_iqn") or host.get("other_config", {}).get("iscsi_iqn"))
     ]
@@ -193,7 +193,7 @@ def examine_upgrade(pool: PoolFacts) -> List[Finding]:
 
 def examine_ssh(pool: PoolFacts) -> List[Finding]:
     """Check SSH, which hosts since XenServer 8 may have disabled: CloudStack detects the driver by an SSH command."""
-    off = [pool.name(ref) for ref, host in pool.hosts.items() if host.get("ssh_enabled") is False]
+    off = [said(pool.name(ref)) for ref, host in pool.hosts.items() if host.get("ssh_enabled") is False]
     if not off:
         return []
     sentence = f"SSH is disabled on {some_of(off)}; CloudStack detects the driver by SSH, and does not find it."
@@ -237,12 +237,12 @@ def examine_volumes(here: Host, pool: PoolFacts) -> List[Finding]:
 
 def examine_vdis_of_pool(here: Host, pool: PoolFacts) -> List[Finding]:
     """Do all hosts have the same setting `vdis`? A call runs on the master, and any host may become the master."""
-    said = {ref: answer[1] for ref, answer in pool.answers.items() if not isinstance(answer, Exception)}
-    if pool.own_ref in said:
-        said[pool.own_ref] = examine_settings(here)
+    told = {ref: answer[1] for ref, answer in pool.answers.items() if not isinstance(answer, Exception)}
+    if pool.own_ref in told:
+        told[pool.own_ref] = examine_settings(here)
 
     def hosts_that_say(sentence: str) -> List[str]:
-        return [pool.name(ref) for ref, found in said.items() if sentence in (each.sentence for each in found)]
+        return [said(pool.name(ref)) for ref, found in told.items() if sentence in (each.sentence for each in found)]
 
     one, every = hosts_that_say(MAKES_ONE), hosts_that_say(KEEPS_ALL)
     if not one or not every:
@@ -260,8 +260,8 @@ def examine_multipathing(here: Host, pool: PoolFacts) -> List[Finding]:
     on = {ref: multipath.is_on({}, host.get("other_config", {})) for ref, host in pool.hosts.items()}
     if len(set(on.values())) > 1:
         sentence = (
-            f"Multipathing is on for {some_of([pool.name(ref) for ref in on if on[ref]])}, and off for "
-            f"{some_of([pool.name(ref) for ref in on if not on[ref]])}."
+            f"Multipathing is on for {some_of([said(pool.name(ref)) for ref in on if on[ref]])}, and off for "
+            f"{some_of([said(pool.name(ref)) for ref in on if not on[ref]])}."
         )
         return [warning("multipathing", sentence, "Set it alike on all hosts of the pool, in maintenance mode.")]
     if not on.get(pool.own_ref, False):

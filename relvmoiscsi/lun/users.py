@@ -35,7 +35,7 @@ from relvmoiscsi.lun.pool_records import (
     read_pool,
     users_of,
 )
-from relvmoiscsi.wording import shell_command
+from relvmoiscsi.wording import said, shell_command
 
 XAPI_SECONDS = 10.0  #: the time limit of a command for one answer of xapi
 
@@ -52,7 +52,7 @@ class Hosts:
     def called(self, pbd: Mapping[str, Any]) -> str:
         """Return words for the host of a PBD."""
         ref = str(pbd.get("host", "unknown"))
-        return f"the {'' if ref in self.live else 'dead '}host {self._names.get(ref) or ref}"
+        return f"the {'' if ref in self.live else 'dead '}host {said(self._names.get(ref) or ref)}"
 
 
 # --- the rule

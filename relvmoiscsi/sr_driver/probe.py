@@ -21,7 +21,7 @@ from relvmoiscsi.sr_driver.transport import CallRequest, Transport
 from relvmoiscsi.wording import utc_time
 
 MOST_BYTES = 60000  #: of an answer: xapi stores it in its database, with a limit of 64 KiB
-_MOST_PROBLEM, _MOST_HOST, _MOST_TIME = 2000, 255, 40  #: characters
+_MOST_PROBLEM, _MOST_HOST = 2000, 255  #: characters
 BUSY = "busy"  #: the state if another call works on the LUN: this probe has not read the LUN
 
 
@@ -81,7 +81,7 @@ def document(device: Device, scsi_id: str) -> str:
             vms = saved(device, found.lun)
         except DeviceError:  # a disk of a guest may have the name of a save: its bad sector hides no LUN
             vms = None
-        rows += [("vms_saved", vms.when[:_MOST_TIME]), ("vms", vms.names_json())] if vms else []
+        rows += [("vms_saved", vms.when), ("vms", vms.names_json())] if vms else []
     return _document(rows)
 
 

@@ -28,6 +28,7 @@ from relvmoiscsi.host.locks.lun_lock import is_lun_locked
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.json_answer import answer_text
+from relvmoiscsi.wording import said
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +83,7 @@ def verify_unused(xapi: Xapi, own_ref: str, scsi_id: str, deadline: Deadline) ->
     hosts = {ref: host for ref, host in xapi.records("host").items() if ref != own_ref}
     sentences, at_work = [], []
     for ref, answer in _answers(xapi, list(hosts), scsi_id, deadline).items():
-        name = str(hosts[ref].get("name_label", "")) or ref
+        name = said(str(hosts[ref].get("name_label", "")) or ref)
         if not isinstance(answer, Use):
             log.warning("the host %s was not asked whether it has the LUN %s in use: %s", name, scsi_id, answer)
             continue

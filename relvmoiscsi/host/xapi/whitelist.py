@@ -25,6 +25,7 @@ from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi import conf
 from relvmoiscsi.host.xapi.conf import CONF, CONF_D, SM_PLUGINS
 from relvmoiscsi.sr_types import OWN_TYPES
+from relvmoiscsi.wording import printable
 
 DROP_IN = "zz-relvmoiscsi.conf"
 NEW_FILE = "/etc/.relvmoiscsi.new"  #: beside xapi.conf.d, never inside
@@ -84,11 +85,6 @@ def remove(host: Host = THIS_HOST) -> Tuple[bool, str]:
     with _alone(host):
         ours, _others = _files(host)
         return _unlink(host, ours), " ".join(f"{printable(path)} was removed." for path in ours)
-
-
-def printable(text: str) -> str:
-    """Return `text` in ASCII: a file's or driver's name may have any character."""
-    return text.encode("unicode_escape").decode("ascii")
 
 
 def _name(others: List[str], settings: List[conf.Setting]) -> str:

@@ -35,7 +35,7 @@ def severities(ran):
 
 
 REASON = "sm-plugins lacks relvmoiscsi. Run sync."
-HOSTS = problem("hosts", "xs2 has no complete installation.", "Install it.")._replace(host="xs2")
+HOSTS = problem("hosts", "'xs2' has no complete installation.", "Install it.")._replace(host="xs2")
 
 
 @pytest.mark.parametrize(
@@ -46,8 +46,8 @@ HOSTS = problem("hosts", "xs2 has no complete installation.", "Install it.")._re
         ([WHITELIST, FINE], "Not ready (1 problem): " + REASON),
         ([AWAY], "Not ready (1 thing unknown): xapi does not answer. Start it."),
         ([AWAY, OLD, WHITELIST] * 2, "Not ready (2 problems, 2 things unknown, 2 warnings): " + REASON),
-        ([WHITELIST._replace(host="xs2")], "Not ready (1 problem): xs2: " + REASON),
-        ([HOSTS], "Not ready (1 problem): xs2 has no complete installation. Install it."),
+        ([WHITELIST._replace(host="xs2")], "Not ready (1 problem): 'xs2': " + REASON),
+        ([HOSTS], "Not ready (1 problem): 'xs2' has no complete installation. Install it."),
     ],
 )
 def test_the_verdict_and_its_first_reason_are_the_last_line_and_the_worst_comes_last(doctor, findings, verdict):

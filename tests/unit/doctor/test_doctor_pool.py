@@ -156,9 +156,9 @@ UPGRADE = "A rolling pool upgrade is under way"
 @pytest.mark.parametrize("given, name, status, words", [
     (nameless, "initiator", "problem", "xs2"),
     (upgrading, "upgrade", "problem", UPGRADE),
-    (unregistered, "registration", "problem", "xs1, has not registered relvmoiscsi:"),
+    (unregistered, "registration", "problem", "'xs1', has not registered relvmoiscsi:"),
     (without_record, "sm-record", "problem", "prints nothing"),
-    (multipathing("true", "false"), "multipathing", "warning", "Multipathing is on for xs1, and off for xs2."),
+    (multipathing("true", "false"), "multipathing", "warning", "Multipathing is on for 'xs1', and off for 'xs2'."),
     (multipathing("true", "true"), "multipathing", "ok", "Multipathing is on."),
     (multipathing("true", "true", programs=False), "multipathing", "problem", "lacks multipath or multipathd"),
 ])  # fmt: skip
@@ -176,7 +176,7 @@ def test_what_newer_hosts_say_and_a_host_that_is_not_known(world, pool):
     found = read_pool(world.host())
     ssh = {ref: dict(host, ssh_enabled=ref != found.own_ref) for ref, host in found.hosts.items()}
     names = {each.name: each for each in examine_pool(world.host(), found._replace(hosts=ssh, own_ref=""), DRIVER_INFO)}
-    assert names["ssh"].status == "warning" and "SSH is disabled on xs1;" in names["ssh"].sentence
+    assert names["ssh"].status == "warning" and "SSH is disabled on 'xs1';" in names["ssh"].sentence
     assert "multipathing" not in names
 
 
@@ -227,7 +227,7 @@ def test_every_host_has_the_same_version_or_the_only_one_and_many_are_asked_at_o
 
 BROKEN = problem("whitelist", "It is not in the list.", "Add it.")
 NO_PACKAGE = "{} has no complete installation of relvmoiscsi"
-OLD = f"xs2 has relvmoiscsi 0.0.9, and this command is {__version__}."
+OLD = f"'xs2' has relvmoiscsi 0.0.9, and this command is {__version__}."
 
 
 def prints(document):
@@ -246,8 +246,8 @@ def unknown_here(world, pool):
 
 
 @pytest.mark.parametrize("given, status, host, words", [
-    (lambda _, pool: forget(pool, 0), "problem", "", NO_PACKAGE.format("xs1")),
-    (lambda _, pool: forget(pool, XS2), "problem", "xs2", NO_PACKAGE.format("xs2")),
+    (lambda _, pool: forget(pool, 0), "problem", "", NO_PACKAGE.format("'xs1'")),
+    (lambda _, pool: forget(pool, XS2), "problem", "xs2", NO_PACKAGE.format("'xs2'")),
     (lambda _, pool: answers(pool, to_json("0.0.9", [])), "problem", "xs2", OLD),
     (lambda _, pool: answers(pool, to_json(__version__, [ok("a", "A."), BROKEN])), "problem", "xs2", BROKEN.sentence),
     (lambda _, pool: pool.storage.offline.add(pool.hosts[XS2]), "unknown", "xs2", "offline"),
@@ -269,8 +269,8 @@ def test_what_is_said_of_another_host(world, pool, given, status, host, words):
     ("", KEEPS_ALL, None),
     ("one", "", None),  # it does not say
     ("one", None, None),  # it cannot be asked
-    ("", MAKES_ONE, ("xs2", "xs1")),
-    ("one", KEEPS_ALL, ("xs1", "xs2")),
+    ("", MAKES_ONE, ("'xs2'", "'xs1'")),
+    ("one", KEEPS_ALL, ("'xs1'", "'xs2'")),
 ])  # fmt: skip
 def test_hosts_that_differ_are_a_warning_that_names_them(world, pool, here, there, names):
     if here:

@@ -61,8 +61,8 @@ def test_the_refusal_names_the_sr_its_pbds_with_hosts_and_scsiids_and_what_to_do
 
     assert f"The LUN with the SCSIid {SCSI_ID} holds the SR {SR} ('production') of this pool." in said
     assert "No live host has that SR attached. This LUN may be that SR under a new SCSIid." in said
-    assert f"The PBD of the host xs1 is detached, with the SCSIid {OTHER_LUN}." in said
-    assert f"The PBD of the dead host xs2 is detached, with the SCSIid {OTHER_LUN}." in said
+    assert f"The PBD of the host 'xs1' is detached, with the SCSIid {OTHER_LUN}." in said
+    assert f"The PBD of the dead host 'xs2' is detached, with the SCSIid {OTHER_LUN}." in said
     for way_out in (f"give its PBDs the SCSIid {SCSI_ID}", "plug the SR on its own LUN first",
                     f"`xe sr-forget uuid={SR}`", f"device-config:clone-of={SR}"):  # fmt: skip
         assert way_out in said
@@ -126,7 +126,7 @@ def test_a_pbd_with_a_device_path_proves_a_copy_where_the_path_or_sm_names_anoth
 
     assert (said == "") is is_written
     if not is_written and leads_to is None:
-        assert "The attached PBD of the host xs1 names no SCSIid." in said
+        assert "The attached PBD of the host 'xs1' names no SCSIid." in said
 
 
 def test_hosts_are_asked_for_only_where_the_pool_has_the_sr(asked):
@@ -169,7 +169,7 @@ def test_the_refusal_of_a_finished_run_names_the_sr_its_lun_and_both_ways_out(as
 
     assert f"The label of the LUN with the SCSIid {SCSI_ID} says that the LUN was resignatured." in said
     assert f"the SR {SR} ('production') of this pool, which is not on this LUN." in said
-    assert f"The PBD of the host xs1 is attached, with the SCSIid {OTHER_LUN}." in said
+    assert f"The PBD of the host 'xs1' is attached, with the SCSIid {OTHER_LUN}." in said
     assert "`relvmoiscsi resignature --again`" in said and f"give its PBDs the SCSIid {SCSI_ID}" in said
 
 

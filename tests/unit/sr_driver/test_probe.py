@@ -2,6 +2,7 @@
 """A probe waits for nobody: xapi attaches no disk on this host while it runs."""
 
 import json
+import uuid
 from xml.etree import ElementTree
 
 import pytest
@@ -126,7 +127,7 @@ def answered(volumes, records=None):
 
 
 def saved_names(*names):
-    vms = [(saved_vms.SavedVm(str(at), name, "Halted", ()), b"x") for at, name in enumerate(names)]
+    vms = [(saved_vms.SavedVm(str(uuid.UUID(int=at)), name, "Halted", ()), b"x") for at, name in enumerate(names)]
     return saved_vms.pack("0a0b0c0d-0000-4000-8000-000000000001", "2026-11-28T00:00:00Z", 1, vms)
 
 

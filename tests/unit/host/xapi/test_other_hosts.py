@@ -55,9 +55,9 @@ def test_whoever_has_nothing_of_it_lets_us():
 @pytest.mark.parametrize(
     "host, use, words",
     [
-        ("two", Use(("sdb", "sdc"), (MGT,)), f"The host xs2 runs the SR {SR} on the clone's disk sdb, sdc"),
-        ("three", Use(("sdb",), ("crypt",)), "The host three runs crypt on the clone's disk sdb"),
-        ("three", Use(("sdb",), (), True), f"The host three is at work on the LUN {SCSI_ID}"),
+        ("two", Use(("sdb", "sdc"), (MGT,)), f"The host 'xs2' runs the SR {SR} on the clone's disk sdb, sdc"),
+        ("three", Use(("sdb",), ("crypt",)), "The host 'three' runs crypt on the clone's disk sdb"),
+        ("three", Use(("sdb",), (), True), f"The host 'three' is at work on the LUN {SCSI_ID}"),
     ],
 )
 def test_whoever_uses_it_or_is_at_work_on_it_is_a_refusal(host, use, words):
@@ -70,7 +70,7 @@ def test_whoever_uses_it_or_is_at_work_on_it_is_a_refusal(host, use, words):
 def test_one_that_only_sees_it_is_a_warning(caplog):
     verify_unused(Xapi(two=to_json(Use(("sdb",), ())), three=nothing()), "own", SCSI_ID, NO_DEADLINE)
 
-    assert "the host xs2 sees the LUN as sdb" in caplog.text
+    assert "the host 'xs2' sees the LUN as sdb" in caplog.text
 
 
 def test_one_that_cannot_be_asked_is_a_warning(caplog):
@@ -78,8 +78,8 @@ def test_one_that_cannot_be_asked_is_a_warning(caplog):
 
     verify_unused(xapi, "own", SCSI_ID, Deadline(5))
 
-    assert "xs2 was not asked" in caplog.text and "HOST_OFFLINE" in caplog.text
-    assert "three was not asked" in caplog.text
+    assert "'xs2' was not asked" in caplog.text and "HOST_OFFLINE" in caplog.text
+    assert "'three' was not asked" in caplog.text
 
 
 @pytest.mark.parametrize(
