@@ -310,7 +310,8 @@ class RestoreCommand(PoolChange):
         if self.end and (arguments.sr or arguments.disk is not None) or not (self.end or self.vms):
             missing = "" if self.end else _missing(SR=arguments.sr, VM=self.vms)
             raise UsageError(
-                "Give a copy and a VM: `restore SR VM`. With --undo, --home or --keep, give only the VM." + missing
+                "Give a copy and a VM: `restore SR VM`. With --undo, --home or --keep, give no copy and no disk: "
+                "--undo takes VMs, --home takes one VM, and --keep takes one VM." + missing
             )
         #: the disks to restore; [] for all disks
         self.devices = [] if arguments.disk is None else [device.strip() for device in arguments.disk.split(",")]

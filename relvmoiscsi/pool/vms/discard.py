@@ -88,10 +88,14 @@ def turned_off(found: Inventory, sr_uuids: Collection[str], mark: str) -> Invent
 
 def verify_nobody_left(plan: DiscardPlan) -> None:
     """Raises Refused where VMs would lose their disks."""
-    left = plan.all_losers()
+    left = [
+        f"{forget.named(plan.losers(sr))} (on the copy {plan.pool.srs[sr]['name_label']!r})"
+        for sr in plan.uses
+        if plan.losers(sr)
+    ]
     if left:
         raise Refused(
-            f"These halted VMs would lose their disks: {forget.named(left)}. Nothing was changed. --with-vms "
+            f"These halted VMs would lose their disks: {'; '.join(left)}. Nothing was changed. --with-vms "
             "destroys the VMs that `relvmoiscsi pool clone` has made. --leave-vms leaves the VMs without these "
             "disks."
         )

@@ -122,7 +122,8 @@ def refused(office, pool_command):
     [
         (["restore", "copy"], "Missing: VM."),
         (["restore", "copy", "web", "--undo", "web"], "Give a copy and a VM"),
-        (["restore", "--home", "web", "--disk", "0"], "With --undo, --home or --keep"),
+        (["restore", "--home", "web", "--disk", "0"], "With --undo, --home or --keep, give no copy and no disk"),
+        (["restore", "--home", "db", "web"], "--home takes one VM"),
         (["restore", "copy", "web", "--disk", "0,"], "give devices, for example 0,1. Without --disk, all disks are"),
         (["rescue", "copy", "data"], "Missing: --vm."),
         (["rescue", "copy", "--rw", "--done"], "Give a disk and a VM"),
@@ -380,7 +381,9 @@ def test_who_would_stay_without_disks_is_told_before_and_one_of_two_words_is_sai
     assert row["vms_left_without_disks"] == ["db too"] and row["yes_needs"] == ["--with-vms", "--leave-vms"]
     (row,) = pool_command("discard", "copy", "--dry-run", "--json", "--leave-vms").json["discard_results"]
     assert row["yes_needs"] == []
-    ran = refused(4, "would lose their disks: 'db too'. Nothing was changed.", "discard", "copy", "--yes")
+    ran = refused(
+        4, "would lose their disks: 'db too' (on the copy 'copy'). Nothing was changed.", "discard", "copy", "--yes"
+    )
     assert "--with-vms" in ran.err and "--leave-vms" in ran.err
 
     uuid = office.pool.db.get("VM", office.pool.db.refs("VM", name_label="db too")[0], "uuid")
@@ -406,7 +409,7 @@ def test_of_several_copies_none_goes_while_a_vm_would_stay_without_disks(office,
     pool_command("clone", "copy", "web", "--name", "experiment", "--same-networks", "--yes")
     office.attach(office.clone("Production"))
     office.vm("experiment", office.on_copy("data"))
-    refused(4, "would lose their disks: 'experiment'", "discard", "--all", "--yes", *words)
+    refused(4, "would lose their disks: 'experiment' (on the copy 'copy')", "discard", "--all", "--yes", *words)
     type_in("n\n")
     ran = refused(4, "These halted VMs lose their disks on the copy: ", "discard", "copy", *words)
     assert "Discard 'copy'" in ran.err and ("'experiment'. --with-vms destroys" in ran.err) == (not words)
