@@ -371,10 +371,18 @@ def _result(counting: CountingDevice, state: str, lun: Optional[Lun], run: Run) 
 # --- interrupted runs
 
 
-def find_unfinished(device: Device) -> Optional[EarlierRun]:
-    """Return the interrupted run on this device; None without an interrupted run."""
-    with in_state(NOTHING_WRITTEN):
-        return earlier_run.find_unfinished(device)
+def find_unfinished(device: Device, untouched: str = NOTHING_WRITTEN) -> Optional[EarlierRun]:
+    """Return the interrupted run on this device; None without an interrupted run.
+
+    `untouched` is the sentence on the state of the device.
+    """
+    with in_state(untouched):
+        try:
+            return earlier_run.find_unfinished(device)
+        except FormatError as error:
+            if not error.advice:
+                tell(error, device.name, Problems((error,)), ResignatureRequest())
+            raise
 
 
 @promised(device=DEVICE, earlier=optional(an("an EarlierRun", EarlierRun)), scsi_id=optional(TEXT))
@@ -465,7 +473,7 @@ def read_undoable(device: Device, untouched: str = NOTHING_WRITTEN) -> EarlierRu
     `untouched` is the sentence on the state of the device.
     """
     with in_state(untouched):
-        earlier = earlier_run.find_unfinished(device) or earlier_run.finished_run(device)
+        earlier = find_unfinished(device, untouched) or earlier_run.finished_run(device)
         if earlier is None:  # of a damaged LUN, nobody knows which runs it held
             nothing = Refused(f"{device.name} holds no resignature that could be undone.", "InvalidArg")
             raise inspect(device).problem or nothing

@@ -121,6 +121,7 @@ class ShowCommand(DeviceCommand):
 
 
 _FEW = 10  #: findings for people; a copy may differ from its original in every mebibyte
+_NO_SR = "name the device of the clone; if this is the clone, do what is said above"
 _TAKE_COPY = "take the copy again from the array"
 _TAKE_AGAIN = "attach neither beside the other; take the copy again from the array, and resignature that copy."
 
@@ -154,11 +155,11 @@ class CheckCommand(DeviceCommand):
                     if self.original:
                         steps = [self.shell_command("relvmoiscsi check", self.original)]
                 return self._told(found.defects[0], facts, text, steps)
-            if isinstance(found.problem, Unfinished):
-                text = f"{name}: state {found.state}.\n{printable(str(found.problem))}"
-                return self._told(found.problem, facts, text, [self._after_cut(name, found.problem)])
             if found.problem is not None:
-                raise found.problem
+                text = f"{name}: state {found.state}.\n{printable(str(found.problem))}"
+                is_cut = isinstance(found.problem, Unfinished)
+                step = self._after_cut(name, found.problem) if is_cut else _NO_SR
+                return self._told(found.problem, facts, text, [step])
             if self.original:
                 original = self.source(self.original)
                 if original.is_same(source):
@@ -176,7 +177,7 @@ class CheckCommand(DeviceCommand):
         told = {**facts, **error_facts(first)}
         return Answer(told, text, first.exit_status, next_steps=next_steps[:1], alerts=[str(first)])
 
-    def _after_cut(self, name: str, problem: Unfinished) -> str:
+    def _after_cut(self, name: str, problem: RelvmoiscsiError) -> str:
         """Return the next step with a LUN of this name, on which a run was interrupted."""
         return self.shell_command("relvmoiscsi recover", name) if problem.commands else _TAKE_COPY
 
@@ -194,7 +195,7 @@ class CheckCommand(DeviceCommand):
                         f"{self.device}, state {facts['state']}, was not compared: {name} holds an unfinished run."
                     )
                     step = self._after_cut(name, problem)
-                return self._told(problem, facts, f"{verdict}\n  {printable(str(problem))}", [step])
+                return self._told(problem, facts, f"{verdict}\n  {printable(problem.message)}", [step])
         facts.update(report.comparison_facts(facts["device"], name, found))
         if found.problems:
             refused = Refused(found.problems[0]).in_state(NOTHING_WRITTEN)

@@ -54,24 +54,21 @@ def read_label(device: Device) -> Label:
         ).advising("If it is a copy of such a LUN, take the copy again.")
     start = device.read([Range(0, FIRST_READ_BYTES)])[0]
     if not any(start):
-        raise NotFound(
-            f"{device.name} is empty: its first {len(start)} bytes are zero. It is another LUN, or the array has not "
-            "filled the clone yet."
+        raise NotFound(f"{device.name} is empty: its first {len(start)} bytes are zero.").advising(
+            "It is another LUN, or the array has not filled the clone yet."
         )
     if start[:2] == b"HM":
         raise Refused(
-            f"{device.name} begins like an LVM1 physical volume, which LVM releases read differently. No command mends "
-            "that on the clone."
-        )
+            f"{device.name} begins like an LVM1 physical volume, which LVM releases read differently."
+        ).advising("No command mends that on the clone.")
     label = pv.find_label(start, Place(device.name, 0))
     if label is None:
-        problem = f"{device.name} is no LVM physical volume: {_what_else(start)}. Give the clone of an SR."
-        raise Refused(problem, "VolNotFound")
+        problem = f"{device.name} is no LVM physical volume: {_what_else(start)}."
+        raise Refused(problem, "VolNotFound").advising("Give the clone of an SR.")
     if label.number != 0 and _partition_count(start):
-        raise Refused(
-            f"{device.name} has a partition table beside its LVM label. "
-            f"`{shell_command('wipefs --all --types dos', device.name)}` "
-            "removes it from the clone, and leaves the label."
+        wipefs = shell_command("wipefs --all --types dos", device.name)
+        raise Refused(f"{device.name} has a partition table beside its LVM label.").advising(
+            f"`{wipefs}` removes it from the clone, and leaves the label."
         )
     return label
 
@@ -144,8 +141,8 @@ def _sr_uuid(device: Device, vg_name: str) -> str:
     found = vg_name[len(naming.VG_PREFIX) :]
     if not vg_name.startswith(naming.VG_PREFIX) or not is_uuid(found):
         problem = f"{device.name} holds the volume group {vg_name}, which is no SR's."
-        raise Refused(
-            problem + f" LVM's own `{shell_command('vgimportclone', device.name)}` gives it new ids.", "VolNotFound"
+        raise Refused(problem, "VolNotFound").advising(
+            f"LVM's own `{shell_command('vgimportclone', device.name)}` gives it new ids."
         )
     return found
 
@@ -215,7 +212,7 @@ def _committed_text(device: Device, mdas: Sequence[Mda], on_defect: OnDefect = r
     used = [mda for mda in mdas if mda.has_text]
     if mdas and not used:
         problem = f"{device.name} is a physical volume without a volume group."
-        raise Refused(problem + " It holds no SR: give the clone of an SR.", "VolNotFound")
+        raise Refused(f"{problem} It holds no SR.", "VolNotFound").advising("Give the clone of an SR.")
     for mda in mdas:
         if not mda.has_text and not mda.ignored:
             where = Place(device.name, mda.area.offset)

@@ -172,6 +172,9 @@ def test_whatever_is_on_a_lun_show_answers_with_0_and_the_others_refuse(image, u
     for argv in (["check"], ["resignature", "--dry-run"], ["resignature", "--yes"], ["recover"], ["undo", "--yes"]):
         ran = unwritten(status, argv[0], image, "--json", *argv[1:])
         assert ran.json["state"] == state and ran.json["error"]["message"] in ran.err
+        assert ran.json["error"]["advice"], argv
+    verdict, *_why, step = unwritten(status, "check", image).out.splitlines()
+    assert state in verdict and step.startswith("next: ")
 
 
 def test_one_bad_header_hides_nothing_else(image, command):

@@ -90,7 +90,7 @@ COMPLETE = (
     "… holds damaged LVM structures and may belong to an SR: …",
     "… holds no resignature that could be undone.",
     "… is a larger disk than its child …. ….",
-    "… is empty: its first … bytes are zero. It is another LUN, or the",
+    "… is empty: its first … bytes are zero.",
     "… is locked by …: another relvmoiscsi is at work on it.",
     "… is not a name of a volume group, so it cannot be locked.",
     "… is still unfinished.",
