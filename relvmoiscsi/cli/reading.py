@@ -123,6 +123,7 @@ class ShowCommand(DeviceCommand):
 _FEW = 10  #: findings for people; a copy may differ from its original in every mebibyte
 _NO_SR = "name the device of the clone; if this is the clone, do what is said above"
 _TAKE_COPY = "take the copy again from the array"
+_OTHER_ORIGINAL = "repeat the command with the device of the original: --original names another device now"
 _TAKE_AGAIN = "attach neither beside the other; take the copy again from the array, and resignature that copy."
 
 
@@ -146,7 +147,9 @@ class CheckCommand(DeviceCommand):
             facts = report.inspection_facts(name, found)
             if found.defects:
                 text, steps = report.defects_text(name, found), _commands(found.defects)
-                if not steps:
+                if found.readable is not None and found.readable.is_truncated:
+                    steps = ["take the copy again from the array, on a LUN of the original's size"]
+                elif not steps:
                     text += (
                         "\nLook at the original, the LUN that was copied. If the original is whole, the copy is "
                         "incomplete: take the copy again from the array."
@@ -170,7 +173,11 @@ class CheckCommand(DeviceCommand):
             return self._told(found.contradictions[0], facts, text, [_TAKE_COPY])
         text = f"{name}: every structure checks; state {found.state}."
         notes = ["note: " + sentence for sentence in facts["notes"]]
-        return Answer(facts, "\n".join([text, *notes]), next_steps=[self.next_step(found.state, found.run)])
+        step = self.next_step(found.state, found.run)
+        if lun.device.objection is not None and found.state == engine.CLEAN:
+            notes.append("note: " + lun.device.objection.told)
+            step = f"make {name} writable, then `{step}`"
+        return Answer(facts, "\n".join([text, *notes]), next_steps=[step])
 
     def _told(self, first: RelvmoiscsiError, facts: Dict[str, Any], text: str, next_steps: Sequence[str]) -> Answer:
         """Return all that was found as the result, with the status of the first error."""
@@ -189,7 +196,7 @@ class CheckCommand(DeviceCommand):
             except (FormatError, NotFound, Refused, Unfinished) as problem:  # of the original: the clone is read
                 verdict = f"{self.device}, state {facts['state']}, was not compared: {name} cannot be read as original."
                 is_sr = isinstance(problem, FormatError)
-                step = self.shell_command("relvmoiscsi check", name) if is_sr else self.next_step(engine.RESIGNATURED)
+                step = self.shell_command("relvmoiscsi check", name) if is_sr else _OTHER_ORIGINAL
                 if isinstance(problem, Unfinished):
                     verdict = (
                         f"{self.device}, state {facts['state']}, was not compared: {name} holds an unfinished run."
@@ -221,7 +228,7 @@ class CheckCommand(DeviceCommand):
             if found.problems[0].startswith(engine.EXCHANGED):
                 after = self.shell_command("relvmoiscsi check", name, original=self.device)
             if found.problems[0].startswith("The original is another SR"):
-                after = self.next_step(engine.RESIGNATURED)
+                after = _OTHER_ORIGINAL
             lines = [verdict, *map(printable, told[:_FEW])]
             if len(told) > _FEW:
                 lines.append(f"... and {len(told) - _FEW} more, which --json prints.")

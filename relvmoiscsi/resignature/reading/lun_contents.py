@@ -105,6 +105,11 @@ class Lun(NamedTuple):
     def __repr__(self) -> str:
         return f"Lun({self.name!r}, SR {self.sr_uuid}, {len(self.volumes)} volumes)"
 
+    @property
+    def is_truncated(self) -> bool:
+        """Whether the device ends before the last extent of LVM."""
+        return self.vg.data_end > self.size_bytes
+
     def settled(self) -> "Lun":
         """The LUN after SM's unfinished work. A resignature changes the identities of this LUN."""
         return self.work.lun if self.work else self

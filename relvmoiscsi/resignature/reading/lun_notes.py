@@ -21,7 +21,7 @@ def notes(lun: Lun) -> List[str]:
             found.append(f"{volume.name.text} goes, and cannot be read. {volume.content.message}")
     if any(any(bytes(mda.precommitted)) for mda in lun.mdas):
         found.append("LVM was about to change the volume group; what it had committed counts.")
-    if lun.vg.data_end > lun.size_bytes:
+    if lun.is_truncated:
         found.append(
             f"The last extent ends at byte {lun.vg.data_end}, and this disk has {lun.size_bytes} bytes: the copy is "
             "truncated. Take the copy again from the array, on a LUN of the original's size."

@@ -11,11 +11,12 @@ import pytest
 from kit import refusals
 from kit.build_volumes import Record
 from kit.builder import AREA_DEFAULT, build_sr, journal, raw, vhd
-from kit.shell import SR, TOP, compare, flipped, patched, tree
+from kit.shell import SR, TOP, flipped, patched, tree
 from relvmoiscsi import engine
 from relvmoiscsi.host.disk.block_device import open_device
 
 UUIDS = tree().truth.uuids
+OTHER_ORIGINAL = "repeat the command with the device of the original: --original names another device now"
 MAY_STILL = " Only a LUN that was resignatured more than once, or with a map of chosen ids, may still be its clone."
 
 
@@ -257,6 +258,27 @@ def test_a_wrong_original_is_called_another_sr_with_the_names_of_both(
         f'{built.truth.uuids["sr"]} "test SR". Give the LUN that {image} was cloned from.{more}'
     ), other=other)  # fmt: skip
     assert command("check", image, "--original", other, "--json").json["bytes_compared"] == 0
+    assert command("check", image, "--original", other).out.splitlines()[-1] == f"next: {OTHER_ORIGINAL}"
+
+
+def test_a_truncated_copy_is_called_truncated_first_and_is_to_be_taken_again(image, original, command):
+    with open(image, "r+b") as lun:
+        lun.truncate(tree().disk.size_bytes // 2 // 512 * 512)
+
+    for more in ([], ["--original", original]):
+        ran = command("check", image, *more)
+
+        assert ran.status == 5 and re.match(f"{image}: damaged, the copy is truncated, [0-9]+ defects?:\n", ran.out)
+        assert ran.out.splitlines()[-1] == "next: take the copy again from the array, on a LUN of the original's size"
+        assert "check` on the original" not in ran.out
+
+
+def test_a_read_only_file_is_to_be_made_writable_before_a_resignature(image, command):
+    image.chmod(0o444)
+    ran = command("check", image)
+    assert ran.status == 0 and f"note: {image} is read-only." in ran.out
+    step = f"next: make {image} writable, then `relvmoiscsi resignature {image}`"
+    assert ran.out.splitlines()[-1] == step
 
 
 def test_exchanged_luns_are_told_with_the_command_that_was_meant(finished, original, compared):
@@ -336,7 +358,7 @@ def test_an_original_that_holds_no_sr_is_named(finished, original, command, kind
         verdict, why, step = said.out.splitlines()
         assert verdict == f"{finished}, state resignatured, was not compared: {original} cannot be read as original."
         assert why == "  " + ran.json["error"]["message"] and not said.err
-        assert step == "next: " + (f"relvmoiscsi check {original}" if kind == "damaged" else compare(finished))
+        assert step == "next: " + (f"relvmoiscsi check {original}" if kind == "damaged" else OTHER_ORIGINAL)
 
 
 @pytest.mark.parametrize("lun", ["unfinished", "committed"])
