@@ -107,8 +107,12 @@ class Parser(argparse.ArgumentParser):
         return self._all_known(super().parse_known_args([*options, *others], namespace))
 
     def _all_known(self, parsed: Any) -> Any:
-        """Return what was parsed. End the command for an unknown word, with the nearest option."""
+        """Return what was parsed, with `usage` of the innermost command.
+
+        End the command for an unknown word, with the nearest option.
+        """
         unknown = parsed[1]
+        parsed[0].usage = getattr(parsed[0], "usage", self.format_usage)
         if unknown:
             options = [option for option in self._option_string_actions if option.startswith("--")]
             near = [f"Did you mean {name}?" for word in unknown for name in nearest(word.partition("=")[0], options)]

@@ -14,10 +14,11 @@ from relvmoiscsi.cli.output import (
     RED,
     Answer,
     LogFormatter,
+    Unheard,
     print_result,
     say,
 )
-from relvmoiscsi.errors import RelvmoiscsiError, error_facts, in_options
+from relvmoiscsi.errors import RelvmoiscsiError, UsageError, error_facts, in_options
 from relvmoiscsi.json_answer import answer_text
 from relvmoiscsi.wording import printable
 
@@ -52,6 +53,8 @@ def run_command(arguments: Namespace, look: str, interrupted: str) -> int:
             facts = failure_facts(arguments, error)
         if arguments.json:
             print_result(answer_text(arguments.command, {**facts, **error_facts(error)}, indent=2))
+        if isinstance(error, UsageError) and not arguments.json:  # as for a word that the parser does not know
+            Unheard(sys.stderr).write(arguments.usage())
         say(printable(str(error)), RED)
         return error.exit_status
     except KeyboardInterrupt as stop:

@@ -72,6 +72,28 @@ def test_an_unknown_word_is_status_2_with_the_usage(command, words):
 
 
 @pytest.mark.parametrize(
+    ("words", "usage"),
+    [
+        ("pool", "pool"),
+        ("direct", "direct"),
+        ("map", "map"),
+        ("map foo", "map"),
+        ("pool attach", "pool attach"),
+        ("pool clone x", "pool clone"),
+        ("pool restore", "pool restore"),
+        ("resignature x --vdi 7ee28c74-464e-4cca-9e34-67690e352b90", "resignature"),
+        ("resignature x --sr-uuid foo", "resignature"),
+        ("show x --chap-file f", "show"),
+    ],
+)
+def test_words_that_the_parser_takes_and_the_command_does_not_are_2_with_its_usage(command, words, usage):
+    ran, facts = command(*words.split()), command(*words.split(), "--json")
+    assert ran.status == facts.status == 2 and not ran.out
+    assert ran.err.startswith(f"usage: relvmoiscsi {usage} [-h]") and ran.err.count("usage: ") == 1
+    assert ran.err.splitlines()[-1].startswith("relvmoiscsi: ") and "usage: " not in facts.err
+
+
+@pytest.mark.parametrize(
     ("words", "usage", "near"),
     [
         ("resigature x", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi resignature`?"),
