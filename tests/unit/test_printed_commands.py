@@ -42,7 +42,7 @@ NEEDS_NO_QUOTES = {
 #: Fields of the records of a pool and of a LUN, and of what is made of them, that a stranger has written.
 NAME_FIELDS = ("name", "name_label", "sr_name_label", "vdi_name", "vm_name")
 #: Calls whose result is no bare name.
-TAKES_NAMES = ("repr", "shell_command")
+TAKES_NAMES = ("repr", "said", "shell_command")
 
 
 class Module:
