@@ -446,7 +446,7 @@ def test_a_long_answer_leaves_out_what_can_be_asked_for():
     facts = {"state": "resignatured", "device": "/dev/sdx", "run_scsi_id": None, **counts, "lun": lun}
     vdi = {"old_vdi": "", "new_vdi": "", "vdi_name": "y" * 400, "old_lv": "x" * 250, "new_lv": "x" * 250}
     lv = dict.fromkeys(("old_lv", "new_lv", "old_lv_id", "new_lv_id"), "x" * 250)
-    facts.update(lv_pairs=[lv] * 40, vdi_pairs=[vdi] * 59, notes=[])
+    facts.update(old_sr="", new_sr="", lv_pairs=[lv] * 40, vdi_pairs=[vdi] * 59, notes=[])
     text = plugin.fitted(facts)
 
     assert len(text) <= plugin.MOST_BYTES and json.loads(text)["left_out"] == ["lv_pairs"]

@@ -4,11 +4,12 @@
 Keys and values of each command's object are in the files of the commands; `shell.verify` looks at every run here, too.
 """
 
+import json
 import os
 
 import pytest
 
-from kit import shell
+from kit import answers, shell
 from kit.shell import SR, flipped, start, tree
 
 pytestmark = pytest.mark.processes
@@ -112,3 +113,11 @@ def test_talk_that_nobody_hears_does_not_stop_a_run(image):
     process = start("resignature", image, "--yes", "--json", stderr=None, preexec_fn=lambda: os.close(2))
     out = process.communicate(timeout=600)[0].decode("utf-8")
     assert process.returncode == 0 and shell.Ran(0, out, "").json["state"] == "resignatured"
+
+
+def test_a_run_that_was_not_done_already_has_its_map(image, command):
+    answer = json.loads(command("resignature", image, "--dry-run", "--json").out)
+    assert not answers.problem_of(answer)
+    for key in ("new_sr", "vdi_pairs", "lv_pairs", "notes"):
+        without = {name: value for name, value in answer.items() if name != key}
+        assert answers.problem_of(without) and not answers.problem_of({**without, "already_done": True})

@@ -107,3 +107,9 @@ def test_what_the_schema_does_not_have_is_a_problem(answer, says):
     assert found is None if says is None else found and (says in found or "any of the given schemas" in found)
     answers.noted(problems).dumps(answer)
     assert problems == [found] * (says is not None)
+
+
+@pytest.mark.parametrize("name", ["show", "check"])
+@pytest.mark.parametrize("state", ["clean", "resignatured", "unfinished", "damaged", "foreign"])
+def test_an_answer_on_a_lun_that_lacks_the_keys_of_its_state_is_refused(name, state):
+    assert answers.problem_of({"command": name, "json_version": 1, "state": state, "device": "/dev/sdc"})
