@@ -21,7 +21,7 @@ from relvmoiscsi.pool.vms.clone import Cloned
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 from relvmoiscsi.pool.vms.rescue import Lent
 from relvmoiscsi.pool.vms.restore import Restored
-from relvmoiscsi.wording import counted, printable, shell_command, time_left
+from relvmoiscsi.wording import counted, printable, said, shell_command, time_left
 
 _CLONE = """\
 The command makes halted VMs that use the disks of the copy; no data is copied. Say which networks the new VMs
@@ -184,7 +184,7 @@ class CloneCommand(PoolChange):
                 choice.verify_networks_said(found, sources, wanted)
             planned = clone.would(calls, pool, with_network, copy, sources, wanted)
             copied = [source for source, each in zip(sources, planned) if each.error is None]
-            used = ", ".join(map(repr, sorted(set(choice.used_networks(found, copied, wanted).values()))))
+            used = ", ".join(map(said, sorted(set(choice.used_networks(found, copied, wanted).values()))))
             warnings = [clone.SAME_NETWORK.format(used)] if used else []
             todo = [_said(source) for source, each in zip(sources, planned) if each.status == clone.WOULD]
             alone = choice.of_no_vm(found, copy) if is_all and not self.given.from_snapshot else []
@@ -510,10 +510,10 @@ class RescueCommand(PoolChange):
                 if self.dry_run:
                     return _lent(copy, rows)
                 ask(self, f"Take back {', '.join(_taken(found, vbd, row) for vbd, row in zip(vbds, rows))}?")
-                said = [f"{row.name!r} ({row.vdi}), VM {row.vm_name!r}" for row in rows]
+                lent = [f"{row.name!r} ({row.vdi}), VM {row.vm_name!r}" for row in rows]
                 results: List[Lent] = []
-                with self.so_far.work(said):
-                    for name, vbd in zip(said, vbds):
+                with self.so_far.work(lent):
+                    for name, vbd in zip(lent, vbds):
                         self.so_far.tell(name, UNDER_WAY, "take back")
                         results += rescue.take_back(calls, found, copy, [vbd])
                         self.so_far.tell(name, DONE if results[-1].error is None else FAILED, "take back")

@@ -334,8 +334,8 @@ def _compared(found: Inventory, saved: SavedVms, sources: Sequence[VmSource]) ->
                 break
         if why:
             refusal = Refused(
-                f"The records of the VM {source.name!r} are of an unknown writer, and are not believed: {why}. Nothing "
-                "was made. Single disks of the copy can be lent to a VM: see `relvmoiscsi pool rescue --help`."
+                f"The records of the VM {said(source.name)} are of an unknown writer, and are not believed: {why}. "
+                "Nothing was made. Single disks of the copy can be lent to a VM: see `relvmoiscsi pool rescue --help`."
             )
             believed.append(source._replace(problem=refusal))
         else:

@@ -704,6 +704,9 @@ def test_no_text_of_a_stranger_is_an_own_word_of_a_message(attacked):
     written(alone, another)
     (source,) = attacked.sources("web", trusted=evil_on_copy(attacked))
     messages.append(str(source.problem))
+    written(web, another)
+    (source,) = attacked.sources(uuid, trusted=evil_on_copy(attacked))
+    messages.append(str(source.problem))
 
     for message in messages:
         assert len(message) < 3000
