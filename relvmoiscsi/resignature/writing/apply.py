@@ -19,13 +19,7 @@ from relvmoiscsi.device import SECTOR, Chunk, Device, Range, torn_bytes
 from relvmoiscsi.errors import NOTHING_WRITTEN, Overtaken, Refused, UsageError, in_state
 from relvmoiscsi.resignature.planning.run_plan import Plan
 from relvmoiscsi.resignature.protocol import steps
-from relvmoiscsi.resignature.protocol.commit_record import (
-    COMMIT_RECORD_AT,
-    DONE,
-    RECORD_MAGIC,
-    CommitRecord,
-    written_by,
-)
+from relvmoiscsi.resignature.protocol.commit_record import COMMIT_RECORD_AT, DONE, KINDS, CommitRecord, written_by
 from relvmoiscsi.resignature.protocol.identities import changed_chunks
 from relvmoiscsi.resignature.protocol.sentences import (
     DETACH,
@@ -121,15 +115,14 @@ def _compare_with_plan(device: Device, plan: Plan) -> List[Chunk]:
     blocks = [Range(block.offset, min(block.end, device.size_bytes) - block.offset) for block in blocks]
     parts = [*blocks, *(chunk.range for chunk in expected[len(deciding) :])]
     found = [Chunk(part.offset, data) for part, data in zip(parts, device.read(parts))]
-    record = CommitRecord.at(found[0].data[plan.run.label_offset - found[0].offset :], COMMIT_RECORD_AT)
-    is_own = record.magic == RECORD_MAGIC and record.run_id == plan.run.run_id
-    if is_own and record.phase != DONE:
-        raise unfinished(device.name, record)
-    if is_own:
-        raise UsageError(f"This plan was carried out before: {device.name} has its identities.")
     for wanted, there in zip(expected, found):
         start = wanted.offset - there.offset
         if there.data[start : start + len(wanted.data)] != wanted.data:
+            record = CommitRecord.at(found[0].data[plan.run.label_offset - found[0].offset :], COMMIT_RECORD_AT)
+            if record.run_id == plan.run.run_id and record.phase == DONE:
+                raise UsageError(f"This plan was carried out before: {device.name} has its identities.")
+            if record.run_id == plan.run.run_id and record.kind in KINDS:
+                raise unfinished(device.name, record)
             raise _changed(device, wanted.offset)
     for batch in batches(plan.unseen.expected, lambda one: one.range.length):
         for one, data in zip(batch, device.read([one.range for one in batch])):

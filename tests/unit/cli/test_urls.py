@@ -244,7 +244,7 @@ def test_a_python_program_opens_a_url_as_it_opens_a_file(one_lun, clone, machine
     with named_device.open_device(where, writable=True, initiator_name=NAME, scsi_id=scsi_id) as device:
         prepared = engine.prepare(device, os.urandom, engine.ResignatureRequest(scsi_id=scsi_id))
         assert engine.resignature(device, prepared).state == "resignatured"
-    with pytest.raises(UsageError, match="is closed"):  # its lock is gone
+    with pytest.raises(UsageError, match="is closed: the argument device of undo"):  # its lock is gone
         engine.undo(device, os.urandom)
     with named_device.open_device(where, writable=False) as device:
         assert engine.inspect(device).state == "resignatured"
