@@ -225,6 +225,9 @@ class Device(ABC):
         `of_another_host`: the earlier run may still be at work. So wait first until its lease has ended.
         """
 
+    def look_for_users(self) -> None:  # noqa: B027 - most devices do not know who else uses them
+        """Set the objection of a dry run where other programs of this machine have the device open."""
+
     def verify_copy(self, data_bytes: int) -> None:  # noqa: B027 - most devices copy as fast as they read and write
         """Raise Refused where a copy of so many bytes to another place of the device would take hours."""
 

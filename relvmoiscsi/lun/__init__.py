@@ -33,7 +33,8 @@ A command, the plugin and the SR drivers call this room, and nothing below it th
     a user on this host
         A claim of the kernel makes the exclusive open fail; _Devices.claims in host/disk/holders.py has the words for
         it. A mere open does not: _Devices.opens finds it, for exclusive.take_alone. Who removes disks asks both
-        (users_of_each). For an image file: users_of_file. Other hosts are asked for LUNs behind adapters alone.
+        (users_of_each), and so does a dry run (exclusive.in_use). For an image file: users_of_file. Other
+        hosts are asked for LUNs behind adapters alone.
     a guard
         WriteGuard.hold, in its in_state, behind the locks: each write of commands and drivers on a LUN passes it; so
         does a run that is about to copy one VDI, without locks and names. ImageGuard.held, for an image file.

@@ -188,6 +188,7 @@ class LunSource(ABC):
     def opened_dry(self, permission: Permission) -> Iterator[OpenLun]:
         """Open the LUN as for a read, for a dry run. Raises Refused while a run of this machine works on the LUN."""
         with self.opened(permission, to_write=False) as lun, unwritten(self._locked(lun.scsi_id, 0)):
+            lun.device.look_for_users()
             yield lun
 
     @abstractmethod

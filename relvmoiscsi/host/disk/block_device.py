@@ -54,6 +54,7 @@ from relvmoiscsi.errors import DeviceError, NotFound, Refused, UsageError
 from relvmoiscsi.host.disk.exclusive import (
     FLOCK_SECONDS,
     NOT_WRITTEN,
+    in_use,
     open_file,
     read_only,
     stat_path,
@@ -134,6 +135,9 @@ class HostDevice(Device, ContextManager["HostDevice"]):
             os.fdatasync(self._descriptor)
         except OSError as error:
             raise self._failure("flush", 0, 0, error) from error
+
+    def look_for_users(self) -> None:
+        self.objection = self.objection or in_use(self.name, self._descriptor)
 
     def end_late_writes(self, of_another_host: bool = False) -> None:
         """Wait for the lease of another host. A process of this host has ended only after its last request."""

@@ -131,6 +131,14 @@ def take_image(path: str, descriptor: int) -> None:
         raise Refused(problem).in_state(NOT_WRITTEN)
 
 
+def in_use(path: str, descriptor: int) -> Optional[Refused]:
+    """Return the refusal of an open for a write that a search for other users gives now; None without users."""
+    status = os.fstat(descriptor)
+    is_disk = stat.S_ISBLK(status.st_mode)
+    users = users_of_block(status, own_descriptor=descriptor) if is_disk else users_of_file(status, descriptor)
+    return Refused(f"{path} is in use by {_listing(users)}.") if users else None
+
+
 def _cannot_open(path: str, error: OSError, writable: bool) -> RelvmoiscsiError:
     """Return the error for a person in the place of an OSError of open or stat."""
     if error.errno in _GONE:

@@ -87,13 +87,17 @@ class _Devices:
                 yield device, self._host.named_process(str(one))
 
 
-def users_of_block(status: os.stat_result, host: Host = THIS_HOST) -> List[str]:
+def users_of_block(status: os.stat_result, host: Host = THIS_HOST, own_descriptor: int = -1) -> List[str]:
     """Return the users of the block device of `status` and of its partitions, in every mount namespace.
+
+    `own_descriptor` is no user.
 
     Users are processes and loop devices with an open descriptor, and claims within the kernel.
     """
     devices = _devices_at(status, host)
-    return list(dict.fromkeys(use for _name, use in [*devices.claims(" (use that instead)"), *devices.opens()]))
+    return list(
+        dict.fromkeys(use for _name, use in [*devices.claims(" (use that instead)"), *devices.opens(own_descriptor)])
+    )
 
 
 def opened_by(status: os.stat_result, own_descriptor: int, host: Host = THIS_HOST) -> List[str]:

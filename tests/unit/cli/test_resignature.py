@@ -468,6 +468,9 @@ def test_an_image_that_another_process_has_open_is_4_and_the_process_is_named(fi
         for argv in (("resignature", "--again"), ("recover",), ("undo",)):
             says = f"{finished} is in use by process {holder.pid} (sleep)"
             unwritten(4, argv[0], finished, *YES, *argv[1:], says=says)
+            if argv[0] != "recover":  # no run was interrupted: there is nothing to refuse
+                dry = unwritten(0, argv[0], finished, "-n", "--json", *argv[1:], says=says)
+                assert dry.json["would_be_refused"] == says + "."
     finally:
         holder.kill()
         holder.wait()
