@@ -176,7 +176,7 @@ class CheckCommand(DeviceCommand):
         step = self.next_step(found.state, found.run)
         if lun.device.objection is not None and found.state == engine.CLEAN:
             notes.append("note: " + lun.device.objection.told)
-            step = f"make {name} writable, then `{step}`"
+            step = f"make {name} writable, then `{self.shell_command('relvmoiscsi resignature', self.device)}`"
         return Answer(facts, "\n".join([text, *notes]), next_steps=[step])
 
     def _told(self, first: RelvmoiscsiError, facts: Dict[str, Any], text: str, next_steps: Sequence[str]) -> Answer:
