@@ -44,7 +44,7 @@ def test_it_is_the_log_of_sm_with_its_priorities_and_lines(log, smlog, monkeypat
     "said, line",
     [
         ("a\nb\r\nc\rd\u2028e\n", "a | b | c | d | e"),
-        ("\x1b[31m \0 \udcff \u65e5", "\\x1b[31m \\x00 \\udcff \u65e5"),
+        ("\x1b[31m \0 \udcff \u65e5", "\\x1b[31m \\x00 \\xff \u65e5"),
         ("\x9b31m \u202egpj.exe \u2066a\u2069", "\\x9b31m \\u202egpj.exe \\u2066a\\u2069"),
         (f"session_ref is {SESSION}, sr_ref is OpaqueRef:NULL, task DummyRef:|a|SR.create",
          f"session_ref is OpaqueRef:{MASK}, sr_ref is OpaqueRef:{MASK}, task DummyRef:|a|SR.create"),

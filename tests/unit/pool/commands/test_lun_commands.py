@@ -425,7 +425,7 @@ def test_somebody_is_asked_and_the_question_counts_what_there_is_to_do(lab, clon
 @pytest.mark.parametrize("words", [["attach", "--all"], ["discard", "--all"]])
 def test_where_nobody_can_be_asked_it_says_so(clone, pool_command, words):
     ran = pool_command(*words, "--json")
-    assert ran.status == 2 and "use --yes, or --dry-run to see the plan" in ran.err
+    assert ran.status == 2 and "Use --yes, or --dry-run to see the plan" in ran.err
 
 
 # --- words that are wrong, targets and passwords

@@ -246,7 +246,7 @@ def test_nobody_is_asked_for_nothing_and_the_question_counts_what_is_made(office
     assert "VM 'web': would be cloned" in ran.err and "  network 0: 'office' becomes 'lab'" in ran.err
     told = " ".join(ran.err[: ran.err.index("[y/N]")].split())
     assert "The network 'lab' is made: " in told and all(sentence in told for sentence in clone.TO_KNOW)
-    refused(2, "use --yes", "clone", "copy", "web", "--json")
+    refused(2, "Use --yes", "clone", "copy", "web", "--json")
     warned = "warning: copies are on the networks of their originals, 'office'"
     ran = pool_command("clone", "copy", "web", "--same-networks", "--yes", "-q")
     assert warned in ran.err and not ran.out, "a warning is not kept back"
