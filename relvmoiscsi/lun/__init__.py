@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A LUN, from the word that names it to the end of a run: the only way to open, guard, lock and rewrite a LUN.
+"""A LUN, from the word that names it to the end of a run: the only way to open for a write, guard, lock and rewrite it.
 
     opened.py    a source, which opens what a caller names, and the lock of a LUN; an open LUN: names, device, guard
     source.py    the source that a word names; disk_source.py: a disk; url_source.py: a LUN behind a target
-    url_login.py who logs in to the target of a URL; named_device.py: the device of a name, for programs
+    lun_url.py   the form of a URL; url_login.py: who logs in to its target; named_device.py: the device, for programs
     call.py      how a driver's call opens a LUN: over a session, or as disks
-    gate.py      what each batch of reads and writes passes first: the time of the call
+    gate.py      what each batch over a session, or in a child that writes, passes first: the time of the call
     guard.py     who may write: the pool's answer, and the locks of a write
     users.py     the rule for the question who uses the LUN; pool_records.py and known_sr.py find the answer
     run.py       look, recover, plan, consent, carry out, record; answer.py: the result as facts
@@ -25,8 +25,8 @@ A command, the plugin and the SR drivers call this room, and nothing below it th
         A row in sr_types.py, an executable in drivers/, a package in sr_driver/ with a Transport and a CallLun, and a
         pair of functions in call.py beside session_to_read and session_to_write, which are for iSCSI; the rest as
         above. Decide what only adapters do today: HbaLun asks the other hosts, and HbaConfig asks the caller whether
-        the LUN is a clone (is_meant). These name both types themselves: pool/records.py (ProbePortal),
-        plugin_targets.py, doctor/driver.py, supp-pack/, tools/check.sh.
+        the LUN is a clone (is_meant). These name a type themselves: pool/records.py (ProbePortal), cli/on_lun.py,
+        plugin_targets.py, doctor/pool.py, supp-pack/, tools/check.sh; doctor/driver.py asks one driver for all.
     a user in the pool
         A field of a record that names a LUN: pool_records._pairs_of, and a row in USERS of test_lun_users.py. A class
         of records: PoolRecords, read_pool, users_of, ids_named. The rule about users: users.objection.
@@ -41,7 +41,7 @@ A command, the plugin and the SR drivers call this room, and nothing below it th
         named_device.py asks no guard, as docs/python.rst says. A dry run tells what Guard.ask objects, and not what
         hold refuses; --not-in-use overrides what CommandGuard.ask objects, and Cinder's layer always says it.
     a lock
-        Of the whole write: opened.lun_locked, which also serves each read of a driver and each dry run of a command.
+        Of the whole write: opened.lun_locked, which also serves CallLun.read and each dry run of a command.
         It is a lock for each LUN: a call holds its own while sr_driver/hba/other_luns.py tries those of others. It
         raises Busy, which a probe answers; guards_lun=True keeps it for a child that hangs; an ordinary user over the
         network can take it. Of the change of identities alone: WriteGuard.hold, behind LVM's locks: the order is lock
@@ -65,5 +65,6 @@ A command, the plugin and the SR drivers call this room, and nothing below it th
         rights than the process), a Permission and a consent. With is_asked=True, the consent asks for the SCSIid where
         no pool has answered, as WriteCommand does: CommandGuard relies on it. answer.py has the JSON; the entrance
         tells `stale`. One run at a time in a process: run.recording changes a logger, and host/own_process.py forks.
-        The package needs the standard library alone, so an entrance for D-Bus or OpenStack runs the command.
+        The package needs the standard library alone, and XenAPI where it asks a pool. So an entrance for D-Bus or
+        OpenStack runs the command.
 """
