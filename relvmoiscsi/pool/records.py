@@ -248,10 +248,8 @@ def verify_copy(pool: Pool, sr: str) -> None:
     record = pool.srs[sr]
     if not is_copy(record):
         raise Refused(
-            "The SR {!r} ({}) was not introduced by `relvmoiscsi pool attach`: give the SR of an attached copy.".format(
-                record["name_label"], record["uuid"]
-            )
-        )
+            f"The SR {record['name_label']!r} ({record['uuid']}) was not introduced by `relvmoiscsi pool attach`."
+        ).advising("Give the SR of an attached copy.")
 
 
 def verify_on_own_lun(pool: Pool, sr: str) -> None:
@@ -265,9 +263,8 @@ def verify_on_own_lun(pool: Pool, sr: str) -> None:
         correct = shell_command("xe sr-param-set", f"uuid={uuid}", f"other-config:{SCSI_ID}={min(named)}")
         raise Refused(
             f"The SR {record['name_label']!r} ({uuid}) is marked as a copy on {of_mark}, but its PBDs name the LUN "
-            f"{luns}. The SR may be an original. Nothing was changed. If the SR is a copy, correct the mark: "
-            f"`{correct}`."
-        )
+            f"{luns}. The SR may be an original. Nothing was changed."
+        ).advising(f"If the SR is a copy, correct the mark: `{correct}`.")
 
 
 def read(calls: Calls) -> Pool:
@@ -289,19 +286,18 @@ def read(calls: Calls) -> Pool:
 def find(there: Records, text: str, what: str, listed: str, others: Sequence[str] = ()) -> str:
     """Return the reference of the record with this UUID; else with this name; else the only one of `others`.
 
-    `listed` is a sentence on the command that lists the records. Raises NotFound, with the nearest name; UsageError for
+    `listed` is the advice: the command that lists the records. Raises NotFound, with the nearest name; UsageError for
     an ambiguous name.
     """
     refs = [ref for ref, record in there.items() if record["uuid"] == text.lower()]
     refs = refs or [ref for ref, record in there.items() if record["name_label"] == text] or list(others)
     if not refs:
         near = nearest(text, (str(record["name_label"]) for record in there.values()))
-        raise NotFound(
-            "".join([f"There is no {what} {text!r}. ", *(f"Did you mean {name!r}? " for name in near), listed])
-        )
+        meant = "".join(f" Did you mean {name!r}?" for name in near)
+        raise NotFound(f"There is no {what} {text!r}.{meant}").advising(listed)
     if len(refs) > 1:
         uuids = ", ".join(sorted(str(there[ref]["uuid"]) for ref in refs))
-        raise UsageError(f"{len(refs)} {what}s have the name {text!r}; give a UUID: {uuids}.")
+        raise UsageError(f"{len(refs)} {what}s have the name {text!r}.").advising(f"Give a UUID: {uuids}.")
     return refs[0]
 
 

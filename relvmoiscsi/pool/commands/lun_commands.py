@@ -115,7 +115,7 @@ def _search(arguments: argparse.Namespace) -> LunSearch:
     """Return where to look for LUNs, from the options of `luns` and `attach`. Raises UsageError."""
     file = arguments.chap_password_file
     if bool(arguments.chap_user) != bool(file):
-        raise UsageError("--chap-user and --chap-password-file need each other: give both.")
+        raise UsageError("--chap-user and --chap-password-file need each other.").advising("Give both.")
     password = first_line(file) if file else ""
     target, iqn, port = arguments.target or "", arguments.iqn or "", arguments.port or ""
     search = LunSearch(target, iqn, port, arguments.chap_user or "", password, arguments.hba, arguments.jobs)
@@ -216,7 +216,7 @@ class AttachCommand(PoolChange):
                 error.advising(f"If that is the name of an SR, {_selects_clones(text)}")
                 raise
         if not (self.scsi_ids or arguments.clones_of or arguments.all):
-            raise UsageError("No LUN is selected: give SCSIids, --clones-of SR, or --all.")
+            raise UsageError("No LUN is selected.").advising("Give SCSIids, --clones-of SR, or --all.")
         self.request = AttachRequest(
             attach_plan.NAME if arguments.name is None else arguments.name,
             records.today(),
@@ -263,8 +263,8 @@ class AttachCommand(PoolChange):
         names = {str(sr["name_label"]) for sr in pool.srs.values()}
         for text in self.scsi_ids:
             if text in names and not any(lun.scsi_id == text for lun in seen):
-                said = f"{text!r} is the name of an SR, and no SCSIid. {_selects_clones(text)}"
-                raise UsageError(printable(said))
+                said = UsageError(printable(f"{text!r} is the name of an SR, and no SCSIid."))
+                raise said.advising(_selects_clones(text))
         if self.request.are_unplugged:
             seen = attach.as_clones(seen, self.scsi_ids, of)
         chosen = attach.choose(seen, self.scsi_ids, of, self.given.all, self.given.foreign)
