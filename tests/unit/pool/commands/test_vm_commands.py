@@ -124,20 +124,20 @@ def refused(office, pool_command):
         (["restore", "copy", "web", "--undo", "web"], "Give a copy and a VM"),
         (["restore", "--home", "web", "--disk", "0"], "With --undo, --home or --keep, give no copy and no disk"),
         (["restore", "--home", "db", "web"], "--home takes one VM"),
-        (["restore", "copy", "web", "--disk", "0,"], "give devices, for example 0,1. Without --disk, all disks are"),
+        (["restore", "copy", "web", "--disk", "0,"], "Give devices, for example 0,1. Without --disk, all disks are"),
         (["rescue", "copy", "data"], "Missing: --vm."),
         (["rescue", "copy", "--rw", "--done"], "Give a disk and a VM"),
         (["clone", "copy"], "No VM is selected"),
-        (["clone", "copy", "--all", "--network", "x"], "give OLD=NEW"),
+        (["clone", "copy", "--all", "--network", "x"], "Give OLD=NEW"),
         (["clone", "copy", "--all", "--name", "{x}"], "may contain only the fields vm, date and sr in braces"),
         (["clone", "copy", "--all", "--name", "a\x01b"], "--name"),
-        (["clone", "copy", "--all", "--jobs", "0"], "give 1 or more VMs in parallel"),
+        (["clone", "copy", "--all", "--jobs", "0"], "Give 1 or more VMs in parallel"),
         (["attach"], "is selected"),
         (["discard"], "is selected"),
         (["attach", "../x"], "is no SCSIid"),
-        (["attach", "--all", "--jobs", "0"], "give 1 or more LUNs in parallel"),
+        (["attach", "--all", "--jobs", "0"], "Give 1 or more LUNs in parallel"),
         (["attach", "--all", "--map-out", "/nowhere/map"], "/nowhere/map: No such file or directory."),
-        (["attach", "--all", "--hba", "--target", "x"], "remove --target and --chap-user"),
+        (["attach", "--all", "--hba", "--target", "x"], "Remove --target and --chap-user"),
     ],
 )
 def test_what_is_missing_or_wrong_is_told_before_it_is_said_that_nobody_can_be_asked(office, pool_command, words, said):
@@ -246,7 +246,7 @@ def test_nobody_is_asked_for_nothing_and_the_question_counts_what_is_made(office
     assert "VM 'web': would be cloned" in ran.err and "  network 0: 'office' becomes 'lab'" in ran.err
     told = " ".join(ran.err[: ran.err.index("[y/N]")].split())
     assert "The network 'lab' is made: " in told and all(sentence in told for sentence in clone.TO_KNOW)
-    refused(2, "use --yes", "clone", "copy", "web", "--json")
+    refused(2, "Use --yes", "clone", "copy", "web", "--json")
     warned = "warning: copies are on the networks of their originals, 'office'"
     ran = pool_command("clone", "copy", "web", "--same-networks", "--yes", "-q")
     assert warned in ran.err and not ran.out, "a warning is not kept back"
