@@ -105,11 +105,11 @@ def choose(
     are left out; `unseen` returns these LUNs. Raises NotFound, Refused, UsageError.
     """
     if not scsi_ids and not of and not everything:
-        raise UsageError("No LUN is selected: give SCSIids, --clones-of SR, or --all.")
+        raise UsageError("No LUN is selected.").advising("Give SCSIids, --clones-of SR, or --all.")
     by_id = {lun.scsi_id: lun for lun in found if lun.scsi_id}
     missing = [scsi_id for scsi_id in scsi_ids if scsi_id not in by_id]
     if missing:
-        raise NotFound(f"The pool sees no LUN with the SCSIid {', '.join(missing)}. {_LOOK}")
+        raise NotFound(f"The pool sees no LUN with the SCSIid {', '.join(missing)}.").advising(_LOOK)
     chosen = [by_id[scsi_id] for scsi_id in dict.fromkeys(scsi_ids) if by_id[scsi_id].kind not in UNSEEN]
     for lun in chosen:
         _verify_attachable(lun, are_clones)
@@ -118,28 +118,26 @@ def choose(
             for lun in found:
                 if lun.of_sr == sr and lun.kind == UNCONNECTED:
                     _verify_attachable(lun, are_clones)
-            raise NotFound(f"The pool sees no clone of the SR {sr}. {_by_scsi_id(found, [sr]) or _LOOK}")
+            raise NotFound(f"The pool sees no clone of the SR {sr}.").advising(_by_scsi_id(found, [sr]) or _LOOK)
     named = {lun.scsi_id for lun in chosen}
     for lun in found:
         is_named = lun.of_sr in of and _is_copy(lun, are_clones)
         if lun.scsi_id not in named and (is_named or everything and _is_copy(lun, False)):
             chosen.append(lun)
     if not chosen and not unseen(found, scsi_ids, of, everything):
-        raise NotFound(f"The pool sees no LUN that can be attached. {_by_scsi_id(found, of) or _LOOK}")
+        raise NotFound("The pool sees no LUN that can be attached.").advising(_by_scsi_id(found, of) or _LOOK)
     return chosen
 
 
 def _by_scsi_id(found: Sequence[PoolLun], of: Sequence[str]) -> str:
-    """Return a sentence on the copies that `choose` takes only by their SCSIid, such as after `discard`; "" for none.
+    """Return an advice on the copies that `choose` takes only by their SCSIid, such as after `discard`; "" for none.
 
     `of` are the UUIDs of the original SRs; [] for all SRs.
     """
     there = [
         lun.scsi_id for lun in found if lun.kind == RESIGNATURED and not lun.is_ours and (not of or lun.of_sr in of)
     ]
-    return (
-        f"It sees copies that are resignatured and not attached: {', '.join(there)}. Give the SCSIid." if there else ""
-    )
+    return f"Give the SCSIid of a copy that is resignatured and not attached: {', '.join(there)}." if there else ""
 
 
 def _is_copy(lun: PoolLun, are_clones: bool) -> bool:
@@ -199,25 +197,24 @@ def _verify_attachable(lun: PoolLun, are_clones: bool) -> None:
     if lun.kind == ORIGINAL:
         raise Refused(
             f"The LUN {lun.scsi_id} is in use by the SR {lun.name!r} ({lun.sr_uuid}), which is an original or "
-            "was attached by hand, not by `relvmoiscsi pool attach`. Select another LUN."
-        )
+            "was attached by hand, not by `relvmoiscsi pool attach`."
+        ).advising("Select another LUN.")
     if lun.kind == UNCONNECTED:
         raise Refused(
             f"The LUN {lun.scsi_id} holds the SR {lun.name!r} ({lun.sr_uuid}), which no live host has attached on "
-            "another LUN. The LUN may be the original. Plug the SR first, or forget the SR. If you know that the LUN "
-            "is a clone, add --unplugged."
-        )
+            "another LUN. The LUN may be the original."
+        ).advising("Plug the SR first, or forget the SR. If you know that the LUN is a clone, add --unplugged.")
     if lun.kind == UNKNOWN_SR and not are_clones:
         raise Refused(
             f"The LUN {lun.scsi_id} holds the SR {lun.sr_uuid}, which this pool does not know. Another pool may "
-            "use the LUN. If the LUN is an unused clone, add --foreign."
-        )
+            "use the LUN."
+        ).advising("If the LUN is an unused clone, add --foreign.")
     if lun.kind == CLONE and not lun.is_ours and not are_clones:
         raise Refused(
             f"The LUN {lun.scsi_id} holds the SR {lun.name!r} ({lun.sr_uuid}), which is also on a LUN that was or may "
             f"have been resignatured. The label of the LUN {lun.scsi_id} does not say that the array copied that LUN. "
-            "Another pool may use the LUN. If the LUN is an unused clone, add --foreign."
-        )
+            "Another pool may use the LUN."
+        ).advising("If the LUN is an unused clone, add --foreign.")
     if lun.kind not in ATTACHABLE:
         raise Refused(f"The LUN {lun.scsi_id} is {lun.kind}: the LUN holds no SR to attach. {lun.problem}".strip())
 
@@ -235,19 +232,21 @@ def verify_none_left(found: Sequence[PoolLun], chosen: Sequence[PoolLun]) -> Non
     same = [lun for lun in others if lun.next_sr in srs]
     if same:
         raise Refused(
-            "Other LUNs hold the SR of a LUN that you selected: {}. Another pool may use this SR. Find out which LUN "
-            "is the copy. If all these LUNs are unused clones, add --foreign and select these LUNs too. If you add "
-            "--leave-others, the pool takes the LUNs that you did not select for clones.".format(
+            "Other LUNs hold the SR of a LUN that you selected: {}. Another pool may use this SR.".format(
                 ", ".join(lun.scsi_id for lun in same)
             )
+        ).advising(
+            "Find out which LUN is the copy. If all these LUNs are unused clones, add --foreign and select these LUNs "
+            "too. If you add --leave-others, the pool takes the LUNs that you did not select for clones."
         )
     left = [lun for lun in others if lun.is_untouched and lun.portal.iqn in iqns]
     if left:
         raise Refused(
             "The same target has clones that you did not select: {}. A host that logs in sees these clones too. "
-            "While a host sees a clone with old identities, the host cannot plug the original again. Select "
-            "these clones too, or add --leave-others.".format(", ".join(lun.scsi_id for lun in left))
-        )
+            "While a host sees a clone with old identities, the host cannot plug the original again.".format(
+                ", ".join(lun.scsi_id for lun in left)
+            )
+        ).advising("Select these clones too, or add --leave-others.")
 
 
 # --- attach
@@ -312,9 +311,8 @@ def _verify_as_planned(calls: Calls, pool: Pool, todo: Sequence[PoolLun]) -> Non
             pool.sr_on(lun.scsi_id),
         ):
             raise Refused(
-                f"Another client has just attached or discarded the LUN {lun.scsi_id}. Nothing was changed. "
-                "Repeat the command."
-            )
+                f"Another client has just attached or discarded the LUN {lun.scsi_id}. Nothing was changed."
+            ).advising("Repeat the command.")
 
 
 class _LunWork:
@@ -410,7 +408,9 @@ def create(calls: Calls, pool: Pool, lun: PoolLun, is_unplugged: bool) -> None:
             raise
     else:
         own = lun.portal.sr_type.name
-        raise PoolFailure(f"SR.create of type {own} made an SR, which must never happen. Check the SRs of the pool.")
+        raise PoolFailure(f"SR.create of type {own} made an SR, which must never happen.").advising(
+            "Check the SRs of the pool."
+        )
 
 
 def identified(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
@@ -428,9 +428,8 @@ def identified(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
     if lun.kind in (CLONE, UNKNOWN_SR) and of_sr != lun.of_sr:
         raise Refused(
             f"The LUN {lun.scsi_id} held the SR {lun.of_sr} before this run, and a copy of the SR {of_sr} now: another "
-            "client has written to the LUN. The LUN has new identities and was not attached. Check the LUN, then "
-            "repeat the command."
-        )
+            "client has written to the LUN. The LUN has new identities and was not attached."
+        ).advising("Check the LUN, then repeat the command.")
     return lun._replace(kind=RESIGNATURED, sr_uuid=now.sr_uuid, of_sr=of_sr, old_vdis=now.old_vdis)
 
 

@@ -147,7 +147,7 @@ def names(pool: Pool, chosen: Sequence[PoolLun], wanted: AttachRequest) -> Dict[
 def verify_template(template: str) -> List[Tuple[str, str]]:
     """Return the parts of a template: a text, and the field after the text. Raises UsageError."""
     if not template.strip():
-        raise UsageError("--name is empty: give the SRs a name.")
+        raise UsageError("--name is empty.").advising("Give the SRs a name.")
     return records.parts_of_template(template, "sr", "date", "changed", "scsi_id")
 
 
@@ -242,11 +242,9 @@ def verify_neighbours(row: LunPlan, own_ids: AbstractSet[str]) -> None:
     left = [scsi_id for scsi_id in row.neighbours if scsi_id not in own_ids]
     if left:
         raise Refused(
-            "The SR on the LUN {} is introduced but not plugged. Clones on the same target may still have the "
-            "identities of their originals: {}. Repeat the command, or add --leave-others.".format(
-                row.lun.scsi_id, ", ".join(left)
-            )
-        )
+            f"The SR on the LUN {row.lun.scsi_id} is introduced but not plugged. Clones on the same target may still "
+            f"have the identities of their originals: {', '.join(left)}."
+        ).advising("Repeat the command, or add --leave-others.")
 
 
 def sr_of(pool: Pool, lun: PoolLun) -> Optional[str]:
@@ -271,9 +269,8 @@ def verify_not_overwritten(pool: Pool, lun: PoolLun) -> None:
         name, old = pool.srs[earlier]["name_label"], pool.srs[earlier]["uuid"]
         raise Refused(
             f"The LUN {lun.scsi_id} held the copy {name!r} ({old}) and now holds another SR: the array has "
-            "overwritten the LUN. Nothing was written. Run "
-            f"`{shell_command('relvmoiscsi pool discard', old)}`, then repeat the command."
-        )
+            "overwritten the LUN. Nothing was written."
+        ).advising(f"Run `{shell_command('relvmoiscsi pool discard', old)}`, then repeat the command.")
 
 
 def verify_no_database(pool: Pool, scsi_id: str, metadata_of: Sequence[str]) -> None:
@@ -281,9 +278,8 @@ def verify_no_database(pool: Pool, scsi_id: str, metadata_of: Sequence[str]) -> 
     if pool.ref in metadata_of:
         raise Refused(
             f"A VDI on the LUN {scsi_id} has the pool-metadata flag: the pool would write its database to this "
-            "VDI after a plug. The LUN was resignatured without --clear-metadata-vdi. Undo the "
-            "resignature of the LUN on a host, then repeat this command."
-        )
+            "VDI after a plug. The LUN was resignatured without --clear-metadata-vdi."
+        ).advising("Undo the resignature of the LUN on a host, then repeat this command.")
 
 
 def verify_new(pool: Pool, lun: PoolLun, sr_uuid: str) -> None:
@@ -296,8 +292,8 @@ def verify_new(pool: Pool, lun: PoolLun, sr_uuid: str) -> None:
     if was_same or sr is not None and pool.is_on(sr, lun.scsi_id) is False:
         raise Refused(
             f"The label of the LUN {lun.scsi_id} says that the LUN was resignatured, but the LUN holds the old SR "
-            f"{sr_uuid}. Nothing was attached. Resignature the LUN on a host with --again, then repeat the command."
-        )
+            f"{sr_uuid}. Nothing was attached."
+        ).advising("Resignature the LUN on a host with --again, then repeat the command.")
 
 
 def verify_same(pool: Pool, sr: str, lun: PoolLun, is_begun: bool) -> None:
@@ -312,15 +308,13 @@ def verify_same(pool: Pool, sr: str, lun: PoolLun, is_begun: bool) -> None:
     is_here = marks.get(SCSI_ID, lun.scsi_id) == lun.scsi_id and pool.is_on(sr, lun.scsi_id) is not False
     if record["type"] != lun.portal.sr_type.stock or not is_here:
         raise Refused(
-            f"The pool has an SR {lun.sr_uuid} already, of type {record['type']} and on another LUN than "
-            f"{lun.scsi_id}. If that SR is not needed, run `{forget}`, then repeat the command."
-        )
+            f"The pool has an SR {lun.sr_uuid} already, of type {record['type']} and on another LUN than {lun.scsi_id}."
+        ).advising(f"If that SR is not needed, run `{forget}`, then repeat the command.")
     is_without_marks = {SCSI_ID, RUN, ORIGINAL_SR}.isdisjoint(marks)
     if is_without_marks and not (is_begun and known is not None and known.is_new()):
         raise Refused(
-            f"The pool has an SR {lun.sr_uuid} already, which `relvmoiscsi pool attach` has not introduced. If that SR "
-            f"is not needed, run `{forget}`, then repeat the command."
-        )
+            f"The pool has an SR {lun.sr_uuid} already, which `relvmoiscsi pool attach` has not introduced."
+        ).advising(f"If that SR is not needed, run `{forget}`, then repeat the command.")
 
 
 class Originals:

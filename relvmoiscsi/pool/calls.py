@@ -116,18 +116,16 @@ class Calls:
         except self._refusal as error:
             raise failure(method, getattr(error, "details", [])) from error
         except GONE as error:
-            problem = (
-                f"The pool at {self.url} closed the connection during {method}: {reason(error)}. Repeat the command."
-            )
-            raise PoolGone(problem) from error
+            closed = PoolGone(f"The pool at {self.url} closed the connection during {method}: {reason(error)}.")
+            raise closed.advising("Repeat the command.") from error
         except KeyboardInterrupt:
             self._disconnect()  # the connection still waits for an answer; the clean-up opens a new connection
             raise
         try:
             answer_forms.verify(method, found)
         except ValueError as error:
-            raise PoolGone(
-                f"The answer of the pool at {self.url} to {method} cannot be read: {error}. {_NO_POOL}"
+            raise PoolGone(f"The answer of the pool at {self.url} to {method} cannot be read: {error}.").advising(
+                _NO_POOL
             ) from None
         return found
 
@@ -175,8 +173,8 @@ class Calls:
             except PoolFailure as problem:  # a restart of the toolstack removes its tasks
                 if problem.code != "HANDLE_INVALID":
                     raise
-                raise PoolGone(
-                    "The toolstack of the master was restarted during the call. Repeat the command."
+                raise PoolGone("The toolstack of the master was restarted during the call.").advising(
+                    "Repeat the command."
                 ) from problem
             if record["status"] not in ("pending", "cancelling"):
                 break
@@ -229,9 +227,8 @@ def expression(kind: str, equal: Mapping[str, str]) -> str:
     for name, value in equal.items():
         if '"' in value:
             raise PoolFailure(
-                f"The pool cannot search a {kind} by the {name} {value!r}: the value has a quotation mark. "
-                "Check the records of the VM."
-            )
+                f"The pool cannot search a {kind} by the {name} {value!r}: the value has a quotation mark."
+            ).advising("Check the records of the VM.")
     return " and ".join(f'field "{names[name]}" = "{value}"' for name, value in equal.items())
 
 
@@ -249,9 +246,8 @@ def endless(method: str, task_uuid: str, seconds: float, is_quiet: bool) -> Pool
     task, what = f"uuid={task_uuid}", "made no progress for" if is_quiet else "did not end within"
     look, end = shell_command("xe task-list", task), shell_command("xe task-cancel", task)
     return PoolFailure(
-        f"{method} {what} {human_time(seconds)} and continues in the pool, with an unknown result. Look at the task: "
-        f"`{look}`. If no host works on it, end it: `{end}`. Then repeat the command."
-    )
+        f"{method} {what} {human_time(seconds)} and continues in the pool, with an unknown result."
+    ).advising(f"Look at the task: `{look}`. If no host works on it, end it: `{end}`. Then repeat the command.")
 
 
 def failure(method: str, details: Sequence[Any]) -> PoolFailure:
@@ -260,18 +256,21 @@ def failure(method: str, details: Sequence[Any]) -> PoolFailure:
     description: List[str] = [str(detail) for detail in details]
     code, parameters = (description or [""])[0], [text for text in description[1:] if text]
     if not answer_forms.has_parameters(description):  # nobody takes it for the error of that code
-        return PoolFailure(f"xapi answered {code} to {method}, without the parameters of that error. {_NO_POOL}")
-    sentence = _SENTENCES.get(code)
+        return PoolFailure(f"xapi answered {code} to {method}, without the parameters of that error.").advising(
+            _NO_POOL
+        )
+    sentence, advice = _SENTENCES.get(code, (None, ""))
     if code == "RBAC_PERMISSION_DENIED" and not description[-1].startswith("No permission"):
         sentence = None  # an HTTP handler failed, and xapi put the handler's error into these details
     if code == "NO_HOSTS_AVAILABLE" and method.startswith("VM."):
-        sentence = _NO_HOST_FOR_VM
+        sentence, advice = _NO_HOST_FOR_VM
     if sentence is not None:
-        return PoolFailure(sentence.format(method, *(parameters + [""] * 3)), description)
+        words = [method, *parameters, "", "", ""]
+        return PoolFailure(sentence.format(*words), description).advising(advice.format(*words))
     if code.startswith("SR_BACKEND_FAILURE") and parameters:
         said = _OWN_KEY.sub("", parameters[0])
         kind = _OF_DRIVER.get(code, PoolFailure)
-        return kind(" ".join(filter(None, [f"{method}: {said.rstrip('.')}.", _REMEDIES.get(code)])), description)
+        return kind(f"{method}: {said.rstrip('.')}.", description).advising(_REMEDIES.get(code, ""))
     return PoolFailure("xapi answered {} to {}.".format(", ".join([code, *parameters]), method), description)
 
 
@@ -284,35 +283,53 @@ _REMEDIES = {
 }
 
 NO_READ_ONLY_DISK = (
-    "A running HVM VM cannot get a read-only disk. Shut the VM down and repeat the command, or use --rw, which "
-    "lets the VM write to the copy."
+    "A running HVM VM cannot get a read-only disk.",
+    "Shut the VM down and repeat the command, or use --rw, which lets the VM write to the copy.",
 )
 _NO_HOST_FOR_VM = (
     "No running host can run the VM ({0}). A host needs the SRs and networks of the VM, enough free memory, and HVM "
-    "for a guest that needs it. xapi does not say which is missing. A start with on=<host> says it for one host."
+    "for a guest that needs it. xapi does not say which is missing.",
+    "A start with on=<host> says it for one host.",
 )
-_SENTENCES = {
-    "RBAC_PERMISSION_DENIED": "The user of this session may not call {0}. Use the role pool-operator; --hba "
-    "needs pool-admin.",
-    "LICENCE_RESTRICTION": "The licence of this pool does not allow {0} ({1}).",
-    "HOST_IS_SLAVE": "The host is not, or no longer, the master of its pool. Repeat the command with --pool {1}.",
+#: what xapi's error means, and what to do
+_SENTENCES: Dict[str, Tuple[str, str]] = {
+    "RBAC_PERMISSION_DENIED": (
+        "The user of this session may not call {0}.",
+        "Use the role pool-operator; --hba needs pool-admin.",
+    ),
+    "LICENCE_RESTRICTION": ("The licence of this pool does not allow {0} ({1}).", ""),
+    "HOST_IS_SLAVE": (
+        "The host is not, or no longer, the master of its pool.",
+        "Repeat the command with --pool {1}.",
+    ),
     **dict.fromkeys(
         AWAY,
-        "A host that {0} needs is down. `xe host-list params=name-label,host-metrics-live` names "
-        "the host. Start it, and repeat the command.",
+        (
+            "A host that {0} needs is down.",
+            "`xe host-list params=name-label,host-metrics-live` names the host. Start it, and repeat the command.",
+        ),
     ),
-    "OTHER_OPERATION_IN_PROGRESS": "The pool is busy with another operation ({3}) on the same {1}, so the pool did "
-    "not run {0}. `xe task-list` shows the running operations. Repeat the command when they have ended.",
-    "SESSION_AUTHENTICATION_FAILED": "The pool does not accept this user and password.",
-    "SESSION_AUTHORIZATION_FAILED": "The pool gives this user no role.",
-    "SR_UNKNOWN_DRIVER": "The pool knows no SRs of type {1}: relvmoiscsi is not installed on its master, or its "
-    "toolstack has not been restarted since.",
-    "SR_HAS_NO_PBDS": "No suitable host has the SR attached ({0}).",
-    "NO_HOSTS_AVAILABLE": "No running host has all SRs attached that {0} needs.",
-    "VM_LACKS_FEATURE": "The guest has no PV drivers, so the pool cannot shut the VM down. Shut down from inside "
-    "the guest, or by xe with force=true, then repeat the command.",
-    "VM_MISSING_PV_DRIVERS": "The guest has no PV drivers: the pool can plug disks only while the VM is shut "
-    "down. Shut the VM down, then repeat the command.",
+    "OTHER_OPERATION_IN_PROGRESS": (
+        "The pool is busy with another operation ({3}) on the same {1}, so the pool did not run {0}.",
+        "`xe task-list` shows the running operations. Repeat the command when they have ended.",
+    ),
+    "SESSION_AUTHENTICATION_FAILED": ("The pool does not accept this user and password.", ""),
+    "SESSION_AUTHORIZATION_FAILED": ("The pool gives this user no role.", ""),
+    "SR_UNKNOWN_DRIVER": (
+        "The pool knows no SRs of type {1}: relvmoiscsi is not installed on its master, or its toolstack has not been "
+        "restarted since.",
+        "",
+    ),
+    "SR_HAS_NO_PBDS": ("No suitable host has the SR attached ({0}).", ""),
+    "NO_HOSTS_AVAILABLE": ("No running host has all SRs attached that {0} needs.", ""),
+    "VM_LACKS_FEATURE": (
+        "The guest has no PV drivers, so the pool cannot shut the VM down.",
+        "Shut down from inside the guest, or by xe with force=true, then repeat the command.",
+    ),
+    "VM_MISSING_PV_DRIVERS": (
+        "The guest has no PV drivers: the pool can plug disks only while the VM is shut down.",
+        "Shut the VM down, then repeat the command.",
+    ),
     "DISK_VBD_MUST_BE_READWRITE_FOR_HVM": NO_READ_ONLY_DISK,
-    "XENAPI_MISSING_PLUGIN": "The host has no plugin {1}: relvmoiscsi is not installed there.",
+    "XENAPI_MISSING_PLUGIN": ("The host has no plugin {1}: relvmoiscsi is not installed there.", ""),
 }

@@ -84,13 +84,13 @@ def _logged_in(
             proxy("close")()
             if error.details[0] != "HOST_IS_SLAVE":
                 refused = failure("session.login_with_password", error.details)
-                raise NotConnected(refused.message, refused.description) from error
+                raise NotConnected(refused.message, refused.description).advising(refused.advice) from error
             url = _at(url, (*error.details, "")[1])
         except GONE as error:
             proxy("close")()
-            raise NotConnected(_no_login(where, url, error)) from error
-    raise NotConnected(
-        f"The hosts of the pool disagree about the master; the last answer was {url}. Repeat the command in a minute."
+            raise _no_login(where, url, error) from error
+    raise NotConnected(f"The hosts of the pool disagree about the master; the last answer was {url}.").advising(
+        "Repeat the command in a minute."
     )
 
 
@@ -107,24 +107,27 @@ def _http(where: Where, tls: Optional[ssl.SSLContext], url: str) -> http.client.
     return made
 
 
-def _no_login(where: Where, url: str, error: BaseException) -> str:
+def _no_login(where: Where, url: str, error: BaseException) -> NotConnected:
     if isinstance(error, ssl.CertificateError) or isinstance(error, ssl.SSLError) and "CERTIFICATE" in str(error):
         if url != url_of(where):
-            return (
+            return NotConnected(
                 f"The host {where.pool} is a member of the pool, and the certificate of its master, at {url}, is "
-                f"not trusted: {reason(error)}. Give --pool the host name of the master from its certificate. "
-                "The file of --ca may hold the certificates of several hosts."
+                f"not trusted: {reason(error)}."
+            ).advising(
+                "Give --pool the host name of the master from its certificate. The file of --ca may hold the "
+                "certificates of several hosts."
             )
-        return (
-            f"The certificate of {url} is not trusted: {reason(error)}. Give --ca a file with the certificate, "
-            "or use --insecure. A host keeps its own certificate in /etc/xensource/xapi-ssl.pem: copy the "
-            "certificate without the key."
+        return NotConnected(f"The certificate of {url} is not trusted: {reason(error)}.").advising(
+            "Give --ca a file with the certificate, or use --insecure. A host keeps its own certificate in "
+            "/etc/xensource/xapi-ssl.pem: copy the certificate without the key."
         )
     if isinstance(error, OSError):
         if where.pool == LOCAL and isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
-            return "No xapi answers on this machine, which may be no dom0: give --pool, the URL of a host of the pool."
-        return f"No pool answers at {url}: {reason(error)}. Check --pool and the network."
-    return f"What answers at {url} is no XenAPI: {reason(error)}. Check --pool."
+            return NotConnected("No xapi answers on this machine, which may be no dom0.").advising(
+                "Give --pool, the URL of a host of the pool."
+            )
+        return NotConnected(f"No pool answers at {url}: {reason(error)}.").advising("Check --pool and the network.")
+    return NotConnected(f"What answers at {url} is no XenAPI: {reason(error)}.").advising("Check --pool.")
 
 
 def url_of(where: Where) -> str:
@@ -132,7 +135,9 @@ def url_of(where: Where) -> str:
     if where.pool == LOCAL:
         return "http://localhost/"
     if "@" in where.pool:  # the message hides the URL, which may contain a password
-        raise UsageError("The pool's URL contains a user or a password: use --user and --password-file instead.")
+        raise UsageError("The pool's URL contains a user or a password.").advising(
+            "Use --user and --password-file instead."
+        )
     try:
         parts = urllib.parse.urlsplit(where.pool if "://" in where.pool else "https://" + where.pool)
         is_pool = parts.scheme in ("http", "https") and parts.port != 0 and not parts.query and where.pool.isprintable()
@@ -140,9 +145,9 @@ def url_of(where: Where) -> str:
     except ValueError:  # of the address, the port or the name
         is_pool = False
     if not is_pool:
-        raise UsageError(f"{where.pool!r} is not a pool: give HOST, https://HOST, or `local` in dom0.")
+        raise UsageError(f"{where.pool!r} is not a pool.").advising("Give HOST, https://HOST, or `local` in dom0.")
     if parts.scheme == "http" and where.ca:
-        raise UsageError(f"{where.pool} uses no certificate: give an https:// URL, or remove --ca.")
+        raise UsageError(f"{where.pool} uses no certificate.").advising("Give an https:// URL, or remove --ca.")
     return f"{parts.scheme}://{parts.netloc}"
 
 
@@ -155,8 +160,8 @@ def _at(url: str, master: str) -> str:
     if not _HOST.fullmatch(host) or len(host) > _LONGEST_NAME:
         raise NotConnected(
             f"The host at {url} is a member of a pool, and answers {master[:_LONGEST_NAME]!r} for the address of the "
-            "master. Check --pool, or give the address of the master."
-        )
+            "master."
+        ).advising("Check --pool, or give the address of the master.")
     parts = urllib.parse.urlsplit(url)
     return f"{parts.scheme}://{host}" + (f":{parts.port}" if parts.port else "")
 
@@ -172,16 +177,18 @@ def _tls(where: Where) -> ssl.SSLContext:
             content = read_named(where.ca, _MOST_CA_BYTES)
         except NotOwn as problem:
             copy = "Copy it into a directory of your own."
-            raise UsageError(f"The file of --ca is not safe: {problem}. {copy}") from None
+            raise UsageError(f"The file of --ca is not safe: {problem}.").advising(copy) from None
         except OSError as error:
-            raise UsageError(f"{where.ca} cannot be read: {error.strerror}. Give a file in PEM.") from error
+            raise UsageError(f"{where.ca} cannot be read: {error.strerror}.").advising("Give a file in PEM.") from error
         if len(content) > _MOST_CA_BYTES:
-            raise UsageError(f"{where.ca} has more than {_MOST_CA_BYTES} bytes. Give a file in PEM.")
+            raise UsageError(f"{where.ca} has more than {_MOST_CA_BYTES} bytes.").advising("Give a file in PEM.")
     try:  # the names of certificates are in comments, in any encoding
         cadata = None if content is None else content.decode("ascii", "ignore") or "none"
         context = ssl.create_default_context(cadata=cadata)
     except (OSError, ssl.SSLError) as error:
-        raise UsageError(f"{where.ca} holds no readable certificates: {reason(error)}. Give a file in PEM.") from error
+        raise UsageError(f"{where.ca} holds no readable certificates: {reason(error)}.").advising(
+            "Give a file in PEM."
+        ) from error
     if where.insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

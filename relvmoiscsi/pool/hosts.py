@@ -175,9 +175,10 @@ def _explained(failure: PoolFailure, config: Mapping[str, str]) -> PoolFailure:
         return failure
     return PoolFailure(
         "PBD.plug: the host does not see the LUN {} behind {}. The array may not map the LUN to this host, or "
-        "the host's iSCSI session may be older than the mapping. Map the LUN to every host, and run "
-        "`iscsiadm -m session --rescan` on this host. Then repeat the command.".format(
+        "the host's iSCSI session may be older than the mapping.".format(
             config.get("SCSIid", ""), config.get("targetIQN", "")
         ),
         failure.description,
+    ).advising(
+        "Map the LUN to every host, and run `iscsiadm -m session --rescan` on this host. Then repeat the command."
     )

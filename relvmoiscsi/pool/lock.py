@@ -144,9 +144,8 @@ def name_for(text: str) -> LockName:
     Raises Refused for another text: no client would find that lock.
     """
     if not is_scsi_id(text):  # a UUID has the form of a SCSIid, too
-        raise Refused(
-            f"{text!r} is neither a SCSIid nor a UUID: it cannot be locked. Nothing was changed. Give another SR, VM "
-            "or LUN."
+        raise Refused(f"{text!r} is neither a SCSIid nor a UUID: it cannot be locked. Nothing was changed.").advising(
+            "Give another SR, VM or LUN."
         )
     return LockName(text)
 
@@ -379,16 +378,15 @@ def unlock(calls: Calls, what: LockName, told: Sequence[Lock]) -> List[Lock]:
 
 def _broken(what: LockName, by: Optional[Lock]) -> Refused:
     whose = f" The new lock belongs to {by.text()}." if by is not None else ""
-    return Refused(
-        f"Another client has broken this run's lock on {what}.{whose} This run has stopped. "
+    return Refused(f"Another client has broken this run's lock on {what}.{whose} This run has stopped.").advising(
         "Repeat the command to resume."
     )
 
 
 def _refused(lock: Lock, state: str = "Nothing was changed.") -> Refused:
     unlock = shell_command("relvmoiscsi pool unlock", lock.what)
-    return Refused(
-        f"Another client has locked {lock.what}: {lock.text()}. {state} Wait until the other run "
+    return Refused(f"Another client has locked {lock.what}: {lock.text()}. {state}").advising(
+        "Wait until the other run "
         f"has ended. If the other run was killed, break its lock: `{unlock}`. "
         f"{STALE_SECONDS / 60:.0f} minutes "
         "after its last refresh the lock expires."

@@ -135,8 +135,8 @@ class PortalTimes:
         key, begin = (portal.target, portal.port), time.monotonic()
         if self.is_over(portal):
             limit = human_time(PORTAL_SECONDS)
-            raise PoolFailure(
-                f"The {limit} for {portal.target} were over before this was read. Give one target: --target, --iqn."
+            raise PoolFailure(f"The {limit} for {portal.target} were over before this was read.").advising(
+                "Give one target: --target, --iqn."
             )
         try:
             yield
@@ -159,9 +159,9 @@ class LunSearch(NamedTuple):
     def verify(self) -> None:
         """Raises UsageError for options that contradict each other."""
         if self.at_once < 1:
-            raise UsageError(f"--jobs {self.at_once}: give 1 or more LUNs in parallel.")
+            raise UsageError(f"--jobs {self.at_once} is too small.").advising("Give 1 or more LUNs in parallel.")
         if self.is_hba and (self.target or self.chap_user):
-            raise UsageError("--hba lists the master's adapters: remove --target and --chap-user.")
+            raise UsageError("--hba lists the master's adapters.").advising("Remove --target and --chap-user.")
         if self.chap_user and not self.target:
             raise UsageError("--chap-user needs --target: no other array may receive the password.")
         if (self.iqn or self.port) and not self.target:
@@ -169,7 +169,7 @@ class LunSearch(NamedTuple):
                 "--iqn and --port need --target: without --target, the command reads all targets of the pool."
             )
         if self.port and not (untrusted.is_number(self.port) and 0 < untrusted.number(self.port) < 65536):
-            raise UsageError(f"--port {self.port!r} is not a port: give a number from 1 to 65535.")
+            raise UsageError(f"--port {self.port!r} is not a port.").advising("Give a number from 1 to 65535.")
 
 
 #: of an answer of the plugin, which is shorter (`relvmoiscsi.plugin`)
@@ -189,7 +189,9 @@ def seen(calls: Calls, pool: Pool, source: LunSearch, tell: Callable[[str], None
     known = pool.portals()
     portals = [ProbePortal(source.target, source.iqn, source.port).as_known(known)] if source.target else known
     if not portals:
-        raise UsageError("No SR of the pool has an iSCSI target: give --target, or --hba for Fibre Channel or SAS.")
+        raise UsageError("No SR of the pool has an iSCSI target.").advising(
+            "Give --target, or --hba for Fibre Channel or SAS."
+        )
     with secrets.chap(calls, portals, source.chap_user, source.chap_password, tell) as ready:
         yield find(calls, pool, ready, source.at_once)
 
@@ -234,9 +236,10 @@ def find(calls: Calls, pool: Pool, portals: Iterable[ProbePortal], at_once: int 
             if left_out:
                 problem = (
                     f"{portal.target} lists more than {MOST_LUNS} LUNs: {counted(left_out, 'LUN')} of {portal.iqn} "
-                    "were not read. Give another target with --target and --iqn, or map fewer LUNs to the master."
+                    "were not read."
                 )
-                failures.append((portal, PoolFailure(problem)))
+                advice = "Give another target with --target and --iqn, or map fewer LUNs to the master."
+                failures.append((portal, PoolFailure(problem).advising(advice)))
         except PoolFailure as failure:
             failures.append((portal, failure))
     failures += _unasked(unasked)
@@ -297,11 +300,10 @@ def _targets(
     there = {} if has_own else {one.iqn: one for one in known if one.address == portal.address}
     iqns = listed_iqns(_probe_fails(calls, pool, portal))
     if len(iqns) > MOST_IQNS:
-        problem = (
-            f"{portal.target} lists {len(iqns)} targets, and the first {MOST_IQNS} were read. Give another target with "
-            "--target and --iqn."
+        many = PoolFailure(f"{portal.target} lists {len(iqns)} targets, and the first {MOST_IQNS} were read.").advising(
+            "Give another target with --target and --iqn."
         )
-        failures.append((portal, PoolFailure(problem)))
+        failures.append((portal, many))
     return [portal._replace(iqn=iqn).with_chap_of(there.get(iqn, portal)) for iqn in iqns[:MOST_IQNS]]
 
 
@@ -314,9 +316,10 @@ def _unasked(portals: Sequence[ProbePortal]) -> List[Tuple[ProbePortal, PoolFail
     for (target, port), names in iqns.items():
         problem = (
             f"{target} answers slowly: its {human_time(PORTAL_SECONDS)} were over before the lists of LUNs of "
-            f"{counted(len(names), 'target')}: {some_of(names, _MOST_NAMED)}. Give one: --target, --iqn."
+            f"{counted(len(names), 'target')}: {some_of(names, _MOST_NAMED)}."
         )
-        found.append((ProbePortal(target, port=port), PoolFailure(problem)))
+        slow = PoolFailure(problem).advising("Give one: --target, --iqn.")
+        found.append((ProbePortal(target, port=port), slow))
     return found
 
 
@@ -364,13 +367,12 @@ def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
                 return _doubted(found)
             start = _behind(last, untrusted.text_of(page["next"]))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise PoolFailure(
-                f"The answer of the plugin on the master cannot be read: {error}. Install the same version of "
-                "relvmoiscsi on all hosts."
+            raise PoolFailure(f"The answer of the plugin on the master cannot be read: {error}.").advising(
+                "Install the same version of relvmoiscsi on all hosts."
             ) from error
     raise PoolFailure(
-        f"The plugin on the master lists LUNs without end: {_MOST_PAGES} answers were not the last. Check the master."
-    )
+        f"The plugin on the master lists LUNs without end: {_MOST_PAGES} answers were not the last."
+    ).advising("Check the master.")
 
 
 def _behind(last: str, scsi_id: str) -> str:
@@ -480,16 +482,17 @@ def listed(failure: PoolFailure, portal: ProbePortal) -> List[PoolLun]:
 def verify_scsi_id(text: str) -> None:
     """Raises PoolFailure for a listed text that is no SCSIid; "" stands for a LUN without a SCSIid."""
     if text and not is_scsi_id(text):
-        raise PoolFailure(
-            f"The driver lists the SCSIid {text[:_MOST_SHOWN]!r}, which is none. Install the same version of "
-            "relvmoiscsi on all hosts."
+        raise PoolFailure(f"The driver lists the SCSIid {text[:_MOST_SHOWN]!r}, which is none.").advising(
+            "Install the same version of relvmoiscsi on all hosts."
         )
 
 
 def verify_uuid(text: str) -> None:
     """Raises PoolFailure for the UUID of an SR on a LUN that is none; "" stands for a LUN without a UUID."""
     if text and not is_uuid(text):
-        raise PoolFailure(f"The answer about a LUN has the UUID {text[:_MOST_SHOWN]!r}, which is none. Check the LUN.")
+        raise PoolFailure(f"The answer about a LUN has the UUID {text[:_MOST_SHOWN]!r}, which is none.").advising(
+            "Check the LUN."
+        )
 
 
 def reported(lun: PoolLun, document: str) -> PoolLun:
@@ -497,9 +500,8 @@ def reported(lun: PoolLun, document: str) -> PoolLun:
     rows = _parsed(document, "SR")
     if len(rows) != 1 or "state" not in rows[0]:
         raise PoolFailure(
-            "The probe's answer has no state of the LUN: the driver on the master has another version. "
-            "Install the same version."
-        )
+            "The probe's answer has no state of the LUN: the driver on the master has another version."
+        ).advising("Install the same version.")
     row = rows[0]
     for name in ("UUID", "old_uuid", "new_uuid"):
         verify_uuid(row.get(name, ""))

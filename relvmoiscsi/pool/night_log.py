@@ -32,8 +32,8 @@ class NightLog:
         try:
             self._file = open_own(path, os.O_WRONLY | os.O_APPEND)
         except NotOwn as problem:
-            text = f"{path} is no safe place for a log: {problem}. Give a directory of your own."
-            raise UsageError(text).in_state(NOTHING_WRITTEN) from None
+            unsafe = UsageError(f"{path} is no safe place for a log: {problem}.").in_state(NOTHING_WRITTEN)
+            raise unsafe.advising("Give a directory of your own.") from None
         except OSError as error:
             raise UsageError(f"The log {path} cannot be opened: {error.strerror}.").in_state(NOTHING_WRITTEN) from error
         self.tell("begins: " + " ".join(map(shlex.quote, words)))

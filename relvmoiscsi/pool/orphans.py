@@ -51,9 +51,8 @@ def find(calls: Calls, pool: Pool, passwords: Iterable[str] = ()) -> Dict[str, s
     what = "Workload Balancing" if record.get("wlb_url") else "a proxy for updates" if is_hidden else ""
     if what:
         raise Refused(
-            f"The pool uses {what}, and XenAPI does not show which Secret holds that password. Nothing was "
-            "removed. Check `xe secret-list` by hand."
-        )
+            f"The pool uses {what}, and XenAPI does not show which Secret holds that password. Nothing was removed."
+        ).advising("Check `xe secret-list` by hand.")
     refs = calls.call("secret.get_all")
     named = _named(calls)
     pairs = {pair for pbd in pool.pbds.values() for pair in pbd["device_config"].items()}

@@ -258,10 +258,8 @@ def verify_copy(pool: Pool, sr: str) -> None:
     record = pool.srs[sr]
     if not is_copy(record):
         raise Refused(
-            "The SR {!r} ({}) was not introduced by `relvmoiscsi pool attach`: give the SR of an attached copy.".format(
-                record["name_label"], record["uuid"]
-            )
-        )
+            f"The SR {record['name_label']!r} ({record['uuid']}) was not introduced by `relvmoiscsi pool attach`."
+        ).advising("Give the SR of an attached copy.")
 
 
 def verify_on_own_lun(pool: Pool, sr: str) -> None:
@@ -275,9 +273,8 @@ def verify_on_own_lun(pool: Pool, sr: str) -> None:
         correct = shell_command("xe sr-param-set", f"uuid={uuid}", f"other-config:{SCSI_ID}={min(named)}")
         raise Refused(
             f"The SR {record['name_label']!r} ({uuid}) is marked as a copy on {of_mark}, but its PBDs name the LUN "
-            f"{luns}. The SR may be an original. Nothing was changed. If the SR is a copy, correct the mark: "
-            f"`{correct}`."
-        )
+            f"{luns}. The SR may be an original. Nothing was changed."
+        ).advising(f"If the SR is a copy, correct the mark: `{correct}`.")
 
 
 def read(calls: Calls) -> Pool:
@@ -303,23 +300,24 @@ def find(there: Records, text: str, what: str, listed: str, others: Sequence[str
     """Return the reference of the record with this UUID; else with this name; else the only one of `others`.
 
     No text in the form of a UUID is a name: else whoever names a record after the UUID of a gone record would lead a
-    command to the wrong record. `listed` is a sentence on the command that lists the records. Raises NotFound, with the
+    command to the wrong record. `listed` is the advice: the command that lists the records. Raises NotFound, with the
     nearest name; UsageError for an ambiguous name, and for a name in the form of a UUID.
     """
     refs = [ref for ref, record in there.items() if record["uuid"] == text.lower()]
     same = [ref for ref, record in there.items() if record["name_label"] == text]
     if not refs and same and is_uuid(text.lower()):
         uuids = ", ".join(sorted(str(there[ref]["uuid"]) for ref in same))
-        raise UsageError(f"There is no {what} with the UUID {text}. To use the {what} with this name, give {uuids}.")
+        raise UsageError(f"There is no {what} with the UUID {text}.").advising(
+            f"To use the {what} with this name, give {uuids}."
+        )
     refs = refs or same or list(others)
     if not refs:
         near = nearest(text, (str(record["name_label"]) for record in there.values()))
-        raise NotFound(
-            "".join([f"There is no {what} {text!r}. ", *(f"Did you mean {said(name)}? " for name in near), listed])
-        )
+        meant = "".join(f" Did you mean {said(name)}?" for name in near)
+        raise NotFound(f"There is no {what} {text!r}.{meant}").advising(listed)
     if len(refs) > 1:
         uuids = some_of(sorted(str(there[ref]["uuid"]) for ref in refs), _MOST_UUIDS)
-        raise UsageError(f"{len(refs)} {what}s have the name {text!r}; give a UUID: {uuids}.")
+        raise UsageError(f"{len(refs)} {what}s have the name {text!r}.").advising(f"Give a UUID: {uuids}.")
     return refs[0]
 
 

@@ -48,7 +48,7 @@ def _verify_networks_said(found, sources, wanted):
     try:
         choice.verify_networks_said(found, sources, wanted)
     except UsageError as error:
-        error.message = error.message.replace(
+        error.advice = error.advice.replace(
             "--isolated NET, --network OLD=NEW for each network, or --same-networks",
             "isolated, networks with each network, or same_networks=true",
         )

@@ -69,7 +69,7 @@ def test_a_copy_is_on_the_network_of_its_original_only_by_a_word(day):
     ended, check, real = day.both("vm_clone", sr="A copy", all=True)
     assert ended == (True, False) and not copies(day)
     for told in (check, real):
-        assert "Give isolated, networks with each network, or same_networks=true. Nothing was changed." in told["msg"]
+        assert "Nothing was changed. Give isolated, networks with each network, or same_networks=true." in told["msg"]
     found = day.now("vm_clone", sr="A copy", all=True, same_networks=True, isolated="lab")
     assert found["failed"] and "mutually exclusive: isolated|networks|same_networks" in found["msg"] and not copies(day)
     found = day.now("vm_clone", sr="A copy", all=True, same_networks=True)

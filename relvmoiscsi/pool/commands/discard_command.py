@@ -42,7 +42,7 @@ class DiscardCommand(PoolChange):
     def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
         super().__init__(arguments, so_far)
         if not (arguments.srs or arguments.clones_of or arguments.all):
-            raise UsageError("No copy is selected: give SRs, --clones-of SR, or --all.")
+            raise UsageError("No copy is selected.").advising("Give SRs, --clones-of SR, or --all.")
 
     def run(self) -> Answer:
         with self.opened() as (calls, pool):

@@ -116,7 +116,7 @@ def _search(arguments: argparse.Namespace) -> LunSearch:
     """Return where to look for LUNs, from the options of `luns` and `attach`. Raises UsageError."""
     file = arguments.chap_password_file
     if bool(arguments.chap_user) != bool(file):
-        raise UsageError("--chap-user and --chap-password-file need each other: give both.")
+        raise UsageError("--chap-user and --chap-password-file need each other.").advising("Give both.")
     password = first_line(file) if file else ""
     target, iqn, port = arguments.target or "", arguments.iqn or "", arguments.port or ""
     search = LunSearch(target, iqn, port, arguments.chap_user or "", password, arguments.hba, arguments.jobs)
@@ -221,7 +221,7 @@ class AttachCommand(PoolChange):
                 error.advising(f"If that is the name of an SR, {_selects_clones(text)}")
                 raise
         if not (self.scsi_ids or arguments.clones_of or arguments.all):
-            raise UsageError("No LUN is selected: give SCSIids, --clones-of SR, or --all.")
+            raise UsageError("No LUN is selected.").advising("Give SCSIids, --clones-of SR, or --all.")
         self.request = AttachRequest(
             attach_plan.NAME if arguments.name is None else arguments.name,
             records.today(),
@@ -270,16 +270,16 @@ class AttachCommand(PoolChange):
         names = {str(sr["name_label"]) for sr in pool.srs.values()}
         for text in self.scsi_ids:
             if text in names and not any(lun.scsi_id == text for lun in seen):
-                said = f"{text!r} is the name of an SR, and no SCSIid. {_selects_clones(text)}"
-                raise UsageError(printable(said))
+                said = UsageError(printable(f"{text!r} is the name of an SR, and no SCSIid."))
+                raise said.advising(_selects_clones(text))
         if self.request.are_unplugged:
             seen = attach.as_clones(seen, self.scsi_ids, of)
         skipped = []
         for lun in attach.doubtful(seen, self.scsi_ids, of, self.given.foreign) if of or self.given.all else []:
             why = "If it is a clone, give its SCSIid and --unplugged" if lun.kind == luns.UNCONNECTED else _OTHER_POOL
-            said = f"{lun.scsi_id} is skipped: {'; '.join(_words(pool, lun))}. {why}."
-            self.warn(said)
-            skipped.append(Attached(lun.scsi_id, attach.PASSED_OVER, of_sr=lun.of_sr, error=Refused(said)))
+            line = f"{lun.scsi_id} is skipped: {'; '.join(_words(pool, lun))}. {why}."
+            self.warn(line)
+            skipped.append(Attached(lun.scsi_id, attach.PASSED_OVER, of_sr=lun.of_sr, error=Refused(line)))
         chosen = attach.choose(seen, self.scsi_ids, of, self.given.all, self.given.foreign)
         if not self.request.leave_others:
             attach.verify_none_left(seen, chosen)

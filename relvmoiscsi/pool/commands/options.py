@@ -77,7 +77,7 @@ def where(arguments: argparse.Namespace) -> Where:
     if arguments.password_file:
         password = first_line(arguments.password_file)
     if pool != LOCAL and not password:
-        raise UsageError("The password is missing: give --password-file, or set XENSERVER_PASSWORD.")
+        raise UsageError("The password is missing.").advising("Give --password-file, or set XENSERVER_PASSWORD.")
     user = arguments.user or os.environ.get(_NAMES["user"]) or "root"
     return Where(pool, user, password, arguments.ca, arguments.insecure)
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Type
 
 from relvmoiscsi.cli.output import EXIT_BUG, EXIT_INTERRUPTED, Answer, Maker, ask, say
-from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError, in_state
 from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.commands import discard_command, lun_commands, secrets_command, vm_commands
@@ -96,7 +96,7 @@ def _tells_how_far(kind: Type[PoolCommand], arguments: argparse.Namespace) -> An
 
 
 def _no_command(_arguments: argparse.Namespace) -> Answer:
-    raise UsageError(
+    raise UsageError("The subcommand is missing.").advising(
         "Give a subcommand: `relvmoiscsi pool luns`, `attach`, `map`, `clone`, `restore`, `rescue`, `save-vms`, "
         "`discard`, `unlock` or `secrets`; see --help."
     )
@@ -145,10 +145,11 @@ class UnlockCommand(PoolChange):
         are_locked = f"These are locked: {', '.join(sorted(locks))}." if locks else "The pool has no lock."
         if not named:
             either = {**pool.srs, **found.named_vms()}
-            records.find(either, text, "SR or VM", f"{are_locked} Nothing was changed.")
+            with in_state(f"{are_locked} Nothing was changed."):
+                records.find(either, text, "SR or VM", "")
         if len(locked) > 1:
-            raise UsageError(
-                printable(f"A copy and a VM with the name {text!r} are both locked: give {' or '.join(locked)}.")
+            raise UsageError(printable(f"A copy and a VM with the name {text!r} are both locked.")).advising(
+                f"Give {' or '.join(locked)}."
             )
         if not locked:
             raise NotFound(printable(f"There is no lock on {text!r}. {are_locked} Nothing was changed."))

@@ -145,16 +145,18 @@ class CloneCommand(PoolChange):
     def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
         super().__init__(arguments, so_far)
         if arguments.jobs < 1:
-            raise UsageError(f"--jobs {arguments.jobs}: give 1 or more VMs in parallel.")
+            raise UsageError(f"--jobs {arguments.jobs} is too small.").advising("Give 1 or more VMs in parallel.")
         if not (arguments.vms or arguments.all):
-            raise UsageError("No VM is selected: give VMs, or --all.")
+            raise UsageError("No VM is selected.").advising("Give VMs, or --all.")
         if arguments.trust_records and not arguments.from_snapshot:
-            raise UsageError("--trust-records is about saved records: add --from-snapshot.")
+            raise UsageError("--trust-records is about saved records.").advising("Add --from-snapshot.")
         self.pairs: List[Tuple[str, str]] = []  #: names or UUIDs of an old and a new network
         for text in arguments.network:
             old, separator, new = text.partition("=")
             if not separator:
-                raise UsageError(f"--network {text!r}: give OLD=NEW, with names or UUIDs of networks.")
+                raise UsageError(f"--network {text!r} is no pair of networks.").advising(
+                    "Give OLD=NEW, with names or UUIDs of networks."
+                )
             self.pairs.append((old, new))
         choice.verify_template(arguments.name)
         #: without the networks, which the pool has
@@ -309,19 +311,19 @@ class RestoreCommand(PoolChange):
         self.end: str = next((end for end, vms in ends.items() if vms), "")
         if self.end and (arguments.sr or arguments.disk is not None) or not (self.end or self.vms):
             missing = "" if self.end else _missing(SR=arguments.sr, VM=self.vms)
-            raise UsageError(
+            raise UsageError(f"The arguments do not fit.{missing}").advising(
                 "Give a copy and a VM: `restore SR VM`. With --undo, --home or --keep, give no copy and no disk: "
-                "--undo takes VMs, --home takes one VM, and --keep takes one VM." + missing
+                "--undo takes VMs, --home takes one VM, and --keep takes one VM."
             )
         #: the disks to restore; [] for all disks
         self.devices = [] if arguments.disk is None else [device.strip() for device in arguments.disk.split(",")]
         if not all(self.devices):  # such as of an empty shell variable
-            raise UsageError(
-                f"--disk {arguments.disk!r}: give devices, for example 0,1. Without --disk, all disks are restored."
+            raise UsageError(f"--disk {arguments.disk!r} names no disk between its commas.").advising(
+                "Give devices, for example 0,1. Without --disk, all disks are restored."
             )
         self.vms = ends.get(self.end, self.vms)
         if self.devices and len(self.vms) > 1:
-            raise UsageError("--disk names disks of one VM: restore the VMs one by one.")
+            raise UsageError("--disk names disks of one VM.").advising("Restore the VMs one by one.")
 
     def run(self) -> Answer:
         with self.opened() as (calls, pool):
@@ -496,7 +498,9 @@ class RescueCommand(PoolChange):
         done = arguments.done
         if done and arguments.rw or not done and not (arguments.vdi and arguments.vm):
             missing = "" if done else _missing(VDI=arguments.vdi, **{"--vm": arguments.vm})
-            raise UsageError("Give a disk and a VM: `rescue SR VDI --vm VM`. To take disks back, use --done." + missing)
+            raise UsageError(f"The arguments do not fit.{missing}").advising(
+                "Give a disk and a VM: `rescue SR VDI --vm VM`. To take disks back, use --done."
+            )
 
     def run(self) -> Answer:
         with self.opened() as (calls, pool):

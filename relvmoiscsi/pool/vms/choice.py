@@ -78,14 +78,13 @@ def choose(
     A VM that cannot be cloned has the reason as its `problem`.
     """
     if not names and not everything:
-        raise UsageError("No VM is selected: give VMs, or --all.")
+        raise UsageError("No VM is selected.").advising("Give VMs, or --all.")
     refs = [inventory.find_vm(found, name) for name in names]
     if everything:
         ours = {ref for ref, _ in found.copies_on(copy.uuid)}
         refs += [ref for ref in inventory.in_order(found.named_vms()) if ref not in ours and _has_any(found, copy, ref)]
     if not refs:
-        raise NotFound(
-            f"No VM of the pool has a disk whose copy is on {copy.name!r}. "
+        raise NotFound(f"No VM of the pool has a disk whose copy is on {copy.name!r}.").advising(
             f"`{shell_command('relvmoiscsi pool map', copy.uuid)}` lists the disks."
         )
     return [
@@ -135,15 +134,14 @@ def _problem(found: Inventory, copy: Copy, vm: str, omits_disks: bool) -> Option
     if lent:
         copies = sorted({str(vbd["other_config"][rescue.LENT]).split()[0] for vbd in mine if vbd["userdevice"] in lent})
         back = some_of([f"`{shell_command('relvmoiscsi pool rescue --done', uuid)}`" for uuid in copies])
-        return Refused(
-            f"The VM {name!r} has disks that were lent by `rescue`: {words}. Take the disks back first: {back}."
+        return Refused(f"The VM {name!r} has disks that were lent by `rescue`: {words}.").advising(
+            f"Take the disks back first: {back}."
         )
     if missing:
         return Refused(
             f"The VM {name!r} has disks that are not on the copy {copy.name!r}: {words}. A copy of "
             "the VM would lack these disks or write to the originals."
-            + (" --omit-disks clones the VM without these disks." if len(missing) < len(disks) else "")
-        )
+        ).advising("--omit-disks clones the VM without these disks." if len(missing) < len(disks) else "")
     return None
 
 
@@ -218,8 +216,8 @@ def networks(found: Inventory, sources: Sequence[VmSource], pairs: Iterable[Tupl
             uuid = str(found.networks[inventory.find_network(found.networks, old)]["uuid"])
         if uuid not in used:
             raise NotFound(
-                f"--network {old}={new}: none of the VMs has a network card on the network {old!r}. Omit the pair."
-            )
+                f"--network {old}={new}: none of the VMs has a network card on the network {old!r}."
+            ).advising("Omit the pair.")
         if chosen.get(uuid, ref) != ref:
             raise UsageError(f"--network {old}={new}: the network {old!r} already has another NEW.")
         chosen[uuid] = ref
@@ -279,7 +277,9 @@ def isolated_network(
         names = sorted(repr(found.vms[vm]["name_label"]) if vm in found.vms else vm for vm in others)
         why = f"has VMs that are not copies: {', '.join(names)}. It is not isolated"
     if why:
-        raise Refused(f"The network {text!r} {why}. Give --isolated another name: the command makes the network.")
+        raise Refused(f"The network {text!r} {why}.").advising(
+            "Give --isolated another name: the command makes the network."
+        )
     owners = inventory.owners_of(network)
     if owners and sr_uuid not in owners and not dry_run:  # made by an earlier run
         with passing("MAP_DUPLICATE_KEY", "RBAC_PERMISSION_DENIED"):
@@ -299,8 +299,8 @@ def verify_macs(found: Inventory, name: str, vifs: Records, own: str = "") -> No
             if is_same and vif["VM"] != own and not found.vms.get(vif["VM"], {}).get("is_a_snapshot"):
                 raise Refused(
                     f"--keep-mac: the MAC {new['MAC']} of {name!r} is on the network {network!r} already, where its "
-                    "copy would be. Use --isolated NET, or --network OLD=NEW."
-                )
+                    "copy would be."
+                ).advising("Use --isolated NET, or --network OLD=NEW.")
 
 
 def verify_as_wanted(found: Inventory, source: VmSource, copy: str, wanted: CloneRequest) -> None:
@@ -325,8 +325,8 @@ def verify_as_wanted(found: Inventory, source: VmSource, copy: str, wanted: Clon
         words = ", ".join(sorted(repr(found.networks[ref]["name_label"]) for ref in wrong))
         raise Refused(
             f"The VM {vm['name_label']!r} ({vm['uuid']}) is a copy of this VM already, and is on the network {words}. "
-            "The VM was not changed. Move its VIFs to the wanted network, or destroy the VM, then repeat the command."
-        )
+            "The VM was not changed."
+        ).advising("Move its VIFs to the wanted network, or destroy the VM, then repeat the command.")
 
 
 def used_networks(found: Inventory, sources: Sequence[VmSource], wanted: CloneRequest) -> Dict[str, str]:
@@ -345,6 +345,6 @@ def verify_networks_said(found: Inventory, sources: Sequence[VmSource], wanted: 
     names = sorted(said(name) for uuid, name in used.items() if uuid not in wanted.networks)
     if names:
         raise UsageError(
-            f"The copies would be on the networks of their originals: {', '.join(names)}. Addresses may conflict. Give "
-            "--isolated NET, --network OLD=NEW for each network, or --same-networks. Nothing was changed."
-        )
+            f"The copies would be on the networks of their originals: {', '.join(names)}. Addresses may conflict. "
+            "Nothing was changed."
+        ).advising("Give --isolated NET, --network OLD=NEW for each network, or --same-networks.")

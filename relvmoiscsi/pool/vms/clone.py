@@ -297,7 +297,9 @@ class _Clone:
         if problem:
             raise Refused(
                 f"Another run left the copy {record['name_label']!r} ({record['uuid']}) unfinished: "
-                f"{problem}. The VM was not changed. If the VM is unused and no run is active, "
+                f"{problem}. The VM was not changed."
+            ).advising(
+                "If the VM is unused and no run is active, "
                 f"run {run_states.destroy_command(record['uuid'])}, then repeat the command."
             )
 
@@ -335,7 +337,7 @@ class _Clone:
         """Import a new VM. A VM that differs from the edited records is destroyed. Raises Refused, PoolFailure."""
         made = transfer.import_vm(self.calls, edited.document, self.label)
         if len(made) != 1:
-            raise PoolFailure(f"An import of one VM made {len(made)} VMs: check the VMs of the pool.")
+            raise PoolFailure(f"An import of one VM made {len(made)} VMs.").advising("Check the VMs of the pool.")
         record: Record = self.calls.call("VM.get_record", made[0])
         problem = self._problem(made[0], record, edited)
         if not problem:
@@ -350,9 +352,8 @@ class _Clone:
                 destroy(self.calls, vms, made[0])
         except RelvmoiscsiError as error:
             raise Refused(
-                f"The copy {self.name!r} is wrong: {problem}. The copy could not be destroyed: {error} Do not "
-                f"start the copy. Run {run_states.destroy_command(record['uuid'])}."
-            ) from error
+                f"The copy {self.name!r} is wrong: {problem}. The copy could not be destroyed: {error}"
+            ).advising(f"Do not start the copy. Run {run_states.destroy_command(record['uuid'])}.") from error
         raise Refused(f"The copy of {self.source.name!r} was destroyed: {problem}. No disk was changed.")
 
     # --- is the copy what it should be?

@@ -69,8 +69,8 @@ def plan(calls: Calls, srs: Sequence[str], with_vms: bool, mark: str = "", force
         if others:
             raise Refused(
                 f"VMs that were made without the mark {mark} have disks on the SR {pool.srs[sr]['name_label']!r}: "
-                f"{forget.named(others)}. Nothing was changed. Move these disks, or destroy these VMs."
-            )
+                f"{forget.named(others)}. Nothing was changed."
+            ).advising("Move these disks, or destroy these VMs.")
     made = {sr: made_on(found, pool, sr, mark) for sr in there} if with_vms else {}
     return DiscardPlan(pool, uses, made, mark, force, {ref: str(vm["uuid"]) for ref, vm in found.vms.items()})
 
@@ -94,8 +94,8 @@ def verify_nobody_left(plan: DiscardPlan) -> None:
         if plan.losers(sr)
     ]
     if left:
-        raise Refused(
-            f"These halted VMs would lose their disks: {'; '.join(left)}. Nothing was changed. --with-vms "
+        raise Refused(f"These halted VMs would lose their disks: {'; '.join(left)}. Nothing was changed.").advising(
+            "--with-vms "
             "destroys the VMs that `relvmoiscsi pool clone` has made. --leave-vms leaves the VMs without these "
             "disks."
         )
@@ -126,7 +126,9 @@ def made_on(found: Inventory, pool: Pool, sr: str, mark: str = "") -> Records:
                 continue
             raise Refused(
                 f"The VM {name!r} ({vm['uuid']}) has disks on this copy but is not a finished VM of "
-                "`relvmoiscsi pool clone`. The VM was not destroyed. If a run of `relvmoiscsi pool clone` was "
+                "`relvmoiscsi pool clone`. The VM was not destroyed."
+            ).advising(
+                "If a run of `relvmoiscsi pool clone` was "
                 "interrupted, repeat that run. Otherwise move the disks, or destroy the VM: "
                 f"{run_states.destroy_command(vm['uuid'])}."
             )
@@ -135,21 +137,20 @@ def made_on(found: Inventory, pool: Pool, sr: str, mark: str = "") -> Records:
             if each != ref:
                 what, way_out = f"The snapshot {record['name_label']!r} of the VM {name!r}", "Delete the snapshot"
             if any(disk["SR"] != sr for disk in found.disks_of(each).values()):
-                raise Refused(
-                    f"{what} has a disk that is not on this copy. {way_out}, or destroy the VM: "
-                    f"{run_states.destroy_command(vm['uuid'])}."
+                raise Refused(f"{what} has a disk that is not on this copy.").advising(
+                    f"{way_out}, or destroy the VM: {run_states.destroy_command(vm['uuid'])}."
                 )
             if each == ref and vm["power_state"] != "Halted":
-                raise Refused(f"The VM {name!r} is not shut down. {_SHUT_DOWN}")
+                raise Refused(f"The VM {name!r} is not shut down.").advising(_SHUT_DOWN)
             if "destroy" in record["blocked_operations"]:
                 of_vm = f"uuid={record['uuid']}", "param-name=blocked-operations", "param-key=destroy"
                 remove = shell_command("xe vm-param-remove", *of_vm)
-                raise Refused(
-                    f"{what} is protected from deletion. Remove the protection with `{remove}`, or keep the copy."
+                raise Refused(f"{what} is protected from deletion.").advising(
+                    f"Remove the protection with `{remove}`, or keep the copy."
                 )
             if record["current_operations"]:
                 busy = ", ".join(sorted(set(map(str, record["current_operations"].values()))))
-                raise Refused(f"{what} is busy: {busy}. Repeat the command when the VM is idle.")
+                raise Refused(f"{what} is busy: {busy}.").advising("Repeat the command when the VM is idle.")
             made[each] = record
     return made
 
@@ -213,7 +214,7 @@ def destroy(calls: Calls, vms: Records, vm: str) -> None:
     if record is None or COPY_OF not in record["other_config"]:
         raise Refused(f"The VM {vm} was not made by `relvmoiscsi pool clone`.")
     if record["power_state"] != "Halted":
-        raise Refused(f"The VM {record['name_label']!r} is not shut down. {_SHUT_DOWN}")
+        raise Refused(f"The VM {record['name_label']!r} is not shut down.").advising(_SHUT_DOWN)
     # a snapshot with memory stays suspended, and VM.destroy accepts the snapshot (xapi_vm_lifecycle.ml)
     for ref in [*_snapshots_of(vms, vm), vm]:
         with passing("HANDLE_INVALID"):

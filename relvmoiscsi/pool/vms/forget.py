@@ -94,20 +94,18 @@ def verify_unused(pool: Pool, uses: Dict[str, Uses]) -> None:
                 " or ".join(run_states.restore_command(end, vm) for end in ("home", "undo"))
                 for vm in sorted(found.restored)
             ]
-            raise Refused(
-                f"VMs were restored from the SR {name!r}: {named(found.restored)}. End each restore first, also an "
+            raise Refused(f"VMs were restored from the SR {name!r}: {named(found.restored)}.").advising(
+                "End each restore first, also an "
                 f"interrupted one: {some_of(ends)}. If a VM has other disks now on purpose, use --keep in the place of "
                 "--undo."
             )
         if found.lent:
             raise Refused(
-                f"Disks of the SR {name!r} are lent to VMs: {named(found.lent)}. Nothing was changed. Take the "
-                f"disks back: `{shell_command('relvmoiscsi pool rescue --done', uuid)}`."
-            )
+                f"Disks of the SR {name!r} are lent to VMs: {named(found.lent)}. Nothing was changed."
+            ).advising(f"Take the disks back: `{shell_command('relvmoiscsi pool rescue --done', uuid)}`.")
         if found.running:
-            raise Refused(
-                f"Running or suspended VMs have disks on the SR {name!r}: {named(found.running)}. Shut them down, or "
-                "unplug the disks."
+            raise Refused(f"Running or suspended VMs have disks on the SR {name!r}: {named(found.running)}.").advising(
+                "Shut them down, or unplug the disks."
             )
         if found.control:
             ways = [
@@ -116,8 +114,8 @@ def verify_unused(pool: Pool, uses: Dict[str, Uses]) -> None:
             ]
             raise Refused(
                 f"Control domains have disks of the SR {name!r}: {named(found.control)}. Nothing was changed. A backup "
-                f"may be reading the disks. Wait for the backup, or remove each disk: {some_of(ways)}."
-            )
+                "may be reading the disks."
+            ).advising(f"Wait for the backup, or remove each disk: {some_of(ways)}.")
 
 
 def verify_hosts_up(pool: Pool, sr: str) -> None:
@@ -126,9 +124,8 @@ def verify_hosts_up(pool: Pool, sr: str) -> None:
     if down:
         name, hosts = pool.srs[sr]["name_label"], ", ".join(sorted(map(pool.host_name, down)))
         raise Refused(
-            f"The SR {name!r} is still attached on hosts that are down: {hosts}. Nothing was unplugged. Start these "
-            "hosts, or remove the hosts from the pool, then discard again."
-        )
+            f"The SR {name!r} is still attached on hosts that are down: {hosts}. Nothing was unplugged."
+        ).advising("Start these hosts, or remove the hosts from the pool, then discard again.")
 
 
 def verify_known(pool: Pool, sr: str, uses: Uses, known: Optional[Collection[str]]) -> None:
@@ -136,9 +133,8 @@ def verify_known(pool: Pool, sr: str, uses: Uses, known: Optional[Collection[str
     new = {ref: name for ref, name in uses.halted.items() if known is not None and ref not in known}
     if new:
         raise Refused(
-            f"VMs got disks on the SR {pool.srs[sr]['name_label']!r} since the run began: {named(new)}. "
-            "Check these VMs, then repeat the command."
-        )
+            f"VMs got disks on the SR {pool.srs[sr]['name_label']!r} since the run began: {named(new)}."
+        ).advising("Check these VMs, then repeat the command.")
 
 
 def forget(calls: Calls, held: lock.Held, pool: Pool, sr: str, known: Optional[Collection[str]]) -> None:

@@ -34,8 +34,8 @@ def home(
     swaps = restore_journal.journal_of(record)
     there = [(swap, vbds.read(calls, vm, swap.userdevice)) for swap in swaps]
     if restore_journal.is_begun(record) or any(device.vdi in ("", swap.old) for swap, device in there):
-        raise Refused(
-            f"A restore of the VM {record['name_label']!r} was interrupted. First repeat the restore or undo the "
+        raise Refused(f"A restore of the VM {record['name_label']!r} was interrupted.").advising(
+            "First repeat the restore or undo the "
             f"restore. To leave the VM as it is, use {run_states.restore_command('keep', record['uuid'])}."
         )
     vbds.must_be_idle(record)
@@ -83,29 +83,30 @@ def _verify_movable(calls: Calls, record: Record, swap: Swap, device: vbds.VmDev
     if snapshots:
         raise Refused(
             f"The VM {name!r} has snapshots: {', '.join(map(repr, snapshots))}. Nothing was moved: the pool would "
-            "move the disks of the snapshots too, partly to its default SR. Delete the snapshots first, or undo the "
-            "restore."
-        )
+            "move the disks of the snapshots too, partly to its default SR."
+        ).advising("Delete the snapshots first, or undo the restore.")
     vdi = calls.call("VDI.get_record", device.vdi_ref)
     if vdi["cbt_enabled"]:
         raise Refused(
             f"The VDI {swap.new}, the disk {swap.userdevice} of the VM {name!r}, has changed block tracking on, "
-            f"and the pool cannot move such a VDI. Run `{shell_command('xe vdi-disable-cbt', f'uuid={swap.new}')}`, "
+            "and the pool cannot move such a VDI."
+        ).advising(
+            f"Run `{shell_command('xe vdi-disable-cbt', f'uuid={swap.new}')}`, "
             "then repeat the command. The next backup is a full backup in any case."
         )
     if vdi["on_boot"] != "persist":
         raise Refused(
             f"The VDI {swap.new}, the disk {swap.userdevice} of the VM {name!r}, is reset at each start "
-            "(on-boot), and the pool cannot move such a VDI. Run "
-            f"`{shell_command('xe vdi-param-set on-boot=persist', f'uuid={swap.new}')}`, then repeat the command."
+            "(on-boot), and the pool cannot move such a VDI."
+        ).advising(
+            f"Run `{shell_command('xe vdi-param-set on-boot=persist', f'uuid={swap.new}')}`, then repeat the command."
         )
     _sr(calls, swap)
     if calls.call("SR.get_other_config", vdi["SR"]).get(ORIGINAL_SR) != swap.home:  # a vm-admin may write the journal
         raise Refused(
             f"The journal of the VM {name!r} names the SR {swap.home} for the disk {swap.userdevice}, and that disk is "
-            "on no copy of that SR. Nothing was moved. To leave the VM as it is, run "
-            f"{run_states.restore_command('keep', record['uuid'])}."
-        )
+            "on no copy of that SR. Nothing was moved."
+        ).advising(f"To leave the VM as it is, run {run_states.restore_command('keep', record['uuid'])}.")
     restore_journal.verify_origin(calls, record, swap)
     return untrusted.number(vdi["virtual_size"])
 
@@ -137,9 +138,8 @@ def _verify_is_home(locked: LockedVm, swap: Swap) -> None:
     if not restore_journal.is_home(locked.calls, record, swap, locked.device(swap)):
         raise PoolFailure(
             f"The disk {swap.userdevice} of the VM {record['name_label']!r} is not on the SR {swap.home}, although "
-            f"the pool reported the move of the VDI {swap.new} as done. The journal stays. Check the disks of "
-            f"the VM before you go on."
-        )
+            f"the pool reported the move of the VDI {swap.new} as done. The journal stays."
+        ).advising("Check the disks of the VM before you go on.")
 
 
 def _sr(calls: Calls, swap: Swap) -> str:
@@ -149,7 +149,7 @@ def _sr(calls: Calls, swap: Swap) -> str:
     except PoolFailure as failure:
         if failure.code != "UUID_INVALID":
             raise
-        raise NotFound(
-            f"The SR {swap.home}, which held the old disks, is no longer in the pool. Introduce the SR again. Or "
+        raise NotFound(f"The SR {swap.home}, which held the old disks, is no longer in the pool.").advising(
+            "Introduce the SR again. Or "
             f"run {run_states.restore_command('keep', swap.vm)}: the VM then stays on the copy."
         ) from failure

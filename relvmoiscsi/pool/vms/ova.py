@@ -235,7 +235,7 @@ def _move_disks(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> Li
         if vbd.text("VM") == main.id:
             disks.append(CloneDisk(device, old, new["uuid"]))
     if omitted and not disks:
-        raise Refused("No disk of the VM is on this copy. Select other VMs.")
+        raise Refused("No disk of the VM is on this copy.").advising("Select other VMs.")
     ova.drop(omitted)
     ova.drop([vdi for vdi in vdis.values() if vdi.id not in used])
     for each, new in moved.items():
@@ -272,8 +272,9 @@ def _move_vifs(ova: Ova, main: Thing, edit: RecordEdit) -> Tuple[Records, Dict[s
         uuid, name = (network.text("uuid"), network.text("name_label")) if network is not None else ("", "")
         ref = edit.network(uuid)
         if ref is None:
-            network_said = f"{said(name)} ({said(uuid)})"
-            raise UsageError(f"The network {network_said} is not in the pool; use --network OLD=NEW, or --isolated.")
+            raise UsageError(f"The network {said(name)} ({said(uuid)}) is not in the pool.").advising(
+                "Use --network OLD=NEW, or --isolated."
+            )
         other_config = _kept("VIF", vif.map("other_config"))
         vif.set("other_config", {**other_config, "maps_to": ref})
         vif.set("currently_attached", False)
@@ -417,8 +418,8 @@ def verify(document: bytes, edit: RecordEdit) -> None:
     for thing in outside[:1]:
         raise Refused(
             f"The records of the new VM would refer to a disk outside the copy ({thing.cls} {thing.text('uuid')}). "
-            "Nothing was made. This is a bug: please report it."
-        )
+            "Nothing was made."
+        ).advising("This is a bug: please report it.")
 
 
 def _forged(problem: str) -> Refused:

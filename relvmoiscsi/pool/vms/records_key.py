@@ -50,9 +50,8 @@ def find_or_make(calls: Calls) -> bytes:
         if failure.code != _DENIED:
             raise
         raise Refused(
-            "The role of this user may not read the key that seals the records of VMs. Nothing was saved. Use the role "
-            "pool-operator."
-        ) from failure
+            "The role of this user may not read the key that seals the records of VMs. Nothing was saved."
+        ).advising("Use the role pool-operator.") from failure
     return found
 
 

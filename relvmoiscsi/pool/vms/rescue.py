@@ -109,8 +109,8 @@ def _plan(pool: Pool, found: Inventory, copy: Copy, vdi: str, vm: str, writable:
                 destroy = shell_command("xe vm-destroy", f"uuid={uuid}")
                 way = f"Attach another copy. Or shut {name!r} down, and run `{destroy}`: that leaves its disks."
             raise Refused(
-                f"The VDI {record['uuid']} is a disk of the VM {name!r}: two VMs must not use one disk. {way}"
-            )
+                f"The VDI {record['uuid']} is a disk of the VM {name!r}: two VMs must not use one disk."
+            ).advising(way)
     olds = inventory.old_vdis(pool, found)
     mine = _ancestors(olds, record["uuid"])
     for ref, vbd in found.vbds_of(vm).items():
@@ -122,17 +122,17 @@ def _plan(pool: Pool, found: Inventory, copy: Copy, vdi: str, vm: str, writable:
             what = "the original" if is_original else "this or another copy"
             raise Refused(
                 f"The VM {to['name_label']!r} has {what} of this disk, {disk['uuid']}: LVM and "
-                "filesystem IDs would clash. Use another VM."
-            )
+                "filesystem IDs would clash."
+            ).advising("Use another VM.")
     if there is not None and found.vbds[there]["mode"] != mode:
         done = shell_command("relvmoiscsi pool rescue --done", copy.uuid, record["uuid"], vm=to["uuid"])
-        raise Refused(
-            f"The VM {to['name_label']!r} already has this disk, in another mode. Take the disk back first: `{done}`."
+        raise Refused(f"The VM {to['name_label']!r} already has this disk, in another mode.").advising(
+            f"Take the disk back first: `{done}`."
         )
     is_running = to["power_state"] == "Running"
     is_whole = there is not None and (not is_running or found.vbds[there]["currently_attached"])
     if is_running and not is_whole and not writable and to.get("domain_type") == "hvm":  # as xapi_vbd.ml plug does
-        raise Refused(NO_READ_ONLY_DISK)
+        raise Refused(NO_READ_ONLY_DISK[0]).advising(NO_READ_ONLY_DISK[1])
     return Lent(record["uuid"], record["name_label"], to["name_label"], ALREADY if is_whole else WOULD, mode)
 
 
@@ -152,7 +152,9 @@ def _verify_still_free(calls: Calls, found: Inventory, vdi: str) -> None:
     """Raises Refused where a VM got the VDI since the pool was read, or changed its power state, or is busy."""
     vbds_now = calls.call("VDI.get_VBDs", vdi)
     if not set(vbds_now) <= set(found.vbds):
-        raise Refused("Another client has just attached this disk to a VM. Check that VM, then repeat the command.")
+        raise Refused("Another client has just attached this disk to a VM.").advising(
+            "Check that VM, then repeat the command."
+        )
     for vm in {found.vbds[vbd]["VM"] for vbd in vbds_now}:
         now = calls.call("VM.get_record", vm)
         vbds.must_be_idle(now)

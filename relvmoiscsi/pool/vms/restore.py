@@ -85,8 +85,8 @@ def plan(found: Inventory, copy: Copy, vm: str, chosen: Sequence[str], date: str
     there = {swap.userdevice: swap for swap in restore_journal.journal_of(record)}
     other = [swap.sr for swap in there.values() if swap.sr != copy.uuid]
     if other:
-        raise Refused(
-            f"The VM {name!r} was restored from the copy {other[0]}. End that restore first: "
+        raise Refused(f"The VM {name!r} was restored from the copy {other[0]}.").advising(
+            "End that restore first: "
             f"{run_states.restore_command('undo', record['uuid'])}, "
             f"{run_states.restore_command('home', record['uuid'])} or, if both fail, "
             f"{run_states.restore_command('keep', record['uuid'])}."
@@ -94,8 +94,7 @@ def plan(found: Inventory, copy: Copy, vm: str, chosen: Sequence[str], date: str
     wanted = list(dict.fromkeys(chosen)) or sorted({*disks, *there})
     strange = sorted(set(wanted) - {*disks, *there})
     if strange:
-        raise NotFound(
-            f"The VM {name!r} has no disk {', '.join(strange)}. "
+        raise NotFound(f"The VM {name!r} has no disk {', '.join(strange)}.").advising(
             f"Give disks that it has: {','.join(sorted(disks)) or 'none'}."
         )
     if not wanted:
@@ -110,16 +109,17 @@ def plan(found: Inventory, copy: Copy, vm: str, chosen: Sequence[str], date: str
         old = disks[device]
         new, name_before = copy.new_of(old["uuid"]), old["name_label"]
         if new is None:
-            raise Refused(f"The disk {device} of the VM, {name_before!r} ({old['uuid']}), is not on this copy. {only}")
+            raise Refused(
+                f"The disk {device} of the VM, {name_before!r} ({old['uuid']}), is not on this copy."
+            ).advising(only)
         users = found.users_of(copy.by_uuid[new["uuid"]])
         if users:
             names = ", ".join(sorted(repr(found.vms[user]["name_label"]) for user in users))
             uuids = sorted(str(found.vms[user]["uuid"]) for user in users)
             destroy = " and ".join(f"`{shell_command('xe vm-destroy', f'uuid={uuid}')}`" for uuid in uuids)
             raise Refused(
-                f"The VDI {new['uuid']}, which the disk {device} would become, is a disk of {names} already. Attach "
-                f"another copy. Or shut these VMs down, and run {destroy}: that leaves their disks."
-            )
+                f"The VDI {new['uuid']}, which the disk {device} would become, is a disk of {names} already."
+            ).advising(f"Attach another copy. Or shut these VMs down, and run {destroy}: that leaves their disks.")
         vbd = next(vbd for vbd in found.vbds_of(vm).values() if vbd["userdevice"] == device)
         waiting = f"{name_before} before restore {date}".strip()
         of_copy = copy.uuid, copy.original
@@ -194,29 +194,29 @@ def _look(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> None:
         if device.vdi == "" and (arrived or restore_journal.is_leaving(record, swap)):
             where = f"as the VDI {arrived}" if arrived else f"perhaps as a VDI of the SR {swap.home}"
             raise Refused(
-                f"The disk {swap.userdevice} of the VM {name!r} was being moved, {where}, and is not attached now. "
+                f"The disk {swap.userdevice} of the VM {name!r} was being moved, {where}, and is not attached now."
+            ).advising(
                 "Find the VDI with the latest data and attach it to the VM. Then "
                 f"{run_states.restore_command('keep', record['uuid'])} ends this."
             )
         if restore_journal.is_home(calls, record, swap, device):
-            raise Refused(
-                f"The disks of the VM {name!r} are being moved to its own SR. Finish with "
+            raise Refused(f"The disks of the VM {name!r} are being moved to its own SR.").advising(
+                "Finish with "
                 f"{run_states.restore_command('home', record['uuid'])}, or put the old disks back with "
                 f"{run_states.restore_command('undo', record['uuid'])}."
             )
         vbds.must_have(record, device, (swap.old, swap.new, "") if begun else (swap.old,), begun)
         if not begun and _settings(device.record) != swap.vbd:
-            raise Refused(
-                f"The disk {swap.userdevice} of the VM {name!r} was changed during this run. Repeat the command."
+            raise Refused(f"The disk {swap.userdevice} of the VM {name!r} was changed during this run.").advising(
+                "Repeat the command."
             )
         vbds.must_be_free(calls, swap.new, device.vbd if device.vdi == swap.new else "")
         sharers = vbds.users_of(calls, swap.old, vm)
         if sharers and calls.call("VDI.get_sharable", vbds.ref_of(calls, swap.old)):  # a disk of a cluster of VMs
             raise Refused(
                 f"The disk {swap.userdevice}, {swap.old}, is shared with {', '.join(sharers)}: a restore would give "
-                "only this VM the disk of the copy. Name the other disks alone with --disk, or remove this disk from "
-                "the other VMs."
-            )
+                "only this VM the disk of the copy."
+            ).advising("Name the other disks alone with --disk, or remove this disk from the other VMs.")
 
 
 def _notes(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> List[str]:
@@ -288,7 +288,9 @@ def _verify_back(calls: Calls, vm: str, record: Record) -> bool:
         if vbds.find(calls, swap.old) is None:
             raise NotFound(
                 f"The VDI {swap.old}, which was the disk {swap.userdevice}, is no longer in the pool: --undo is "
-                f"impossible. Run {run_states.restore_command('home', record['uuid'])} to move the copy's disks, or "
+                "impossible."
+            ).advising(
+                f"Run {run_states.restore_command('home', record['uuid'])} to move the copy's disks, or "
                 f"{run_states.restore_command('keep', record['uuid'])} to leave all as it is."
             )
         restore_journal.verify_origin(calls, record, swap)

@@ -164,8 +164,7 @@ def journal_of(vm: Record) -> List[Swap]:
     """Return the journal, sorted by device. Raises Refused for an unreadable key."""
     swaps, spoiled = read(vm)
     for key, why in spoiled:
-        raise Refused(
-            f"{key} of the VM {vm['name_label']!r} cannot be read: {why}. "
+        raise Refused(f"{key} of the VM {vm['name_label']!r} cannot be read: {why}.").advising(
             f"{run_states.restore_command('keep', vm['uuid'])} leaves the VM as it is and removes the journal."
         )
     return swaps
@@ -193,8 +192,8 @@ def verify_journal(vm: Record, swaps: Sequence[Swap]) -> None:
     journal = journal_of(vm)
     there, copies = {swap.userdevice: swap for swap in journal}, {swap.sr for swap in journal}
     if any(there.get(swap.userdevice, swap) != swap or copies - {swap.sr} for swap in swaps):
-        raise Refused(
-            f"The VM {vm['name_label']!r} was restored by another run. Nothing was changed. Check its disks, then run "
+        raise Refused(f"The VM {vm['name_label']!r} was restored by another run. Nothing was changed.").advising(
+            "Check its disks, then run "
             f"{run_states.restore_command('undo', vm['uuid'])} or {run_states.restore_command('home', vm['uuid'])} "
             "first."
         )
@@ -214,9 +213,8 @@ def verify_origin(calls: Calls, vm: Record, swap: Swap) -> None:
     if known - {swap.home}:
         raise Refused(
             f"The journal of the VM {vm['name_label']!r} is wrong: the VDI {swap.old} is not on the SR {swap.home}, or "
-            f"{swap.sr} is no copy of that SR. Nothing was changed. To leave the VM as it is, run "
-            f"{run_states.restore_command('keep', vm['uuid'])}."
-        )
+            f"{swap.sr} is no copy of that SR. Nothing was changed."
+        ).advising(f"To leave the VM as it is, run {run_states.restore_command('keep', vm['uuid'])}.")
 
 
 def write(vm: LockedVm, swap: Swap) -> None:
@@ -330,7 +328,8 @@ def verify_not_between(calls: Calls, record: Record, swap: Swap, device: vbds.Vm
     destroy = shell_command("xe vdi-destroy", f"uuid={swap.new}")
     raise Refused(
         f"The pool was moving the VDI {swap.new}, the disk {swap.userdevice} of the VM {record['name_label']!r}, home. "
-        f"The VM has the VDI {device.vdi} there now. The source of the move is still on the copy, without a VM. "
+        f"The VM has the VDI {device.vdi} there now. The source of the move is still on the copy, without a VM."
+    ).advising(
         f"Check that {device.vdi} has the latest data of the VM. If so, run `{destroy}` and "
         f"repeat the command. {run_states.restore_command('keep', record['uuid'])} leaves all as it is."
     )

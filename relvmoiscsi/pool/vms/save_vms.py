@@ -37,7 +37,7 @@ def vms_on(pool: Pool, found: Inventory, sr: str) -> List[str]:
     """Return the VMs with a disk on an SR, by name. Raises Refused for an SR that needs no records, NotFound."""
     record = pool.srs[sr]
     if is_copy(record):
-        raise Refused(f"The SR {record['name_label']!r} is a copy: give the original SR.")
+        raise Refused(f"The SR {record['name_label']!r} is a copy.").advising("Give the original SR.")
     if record["type"] not in LVM_TYPES or not is_uuid(record["uuid"]):  # the names of its volumes have the UUID
         raise Refused(f"The SR {record['name_label']!r} is not an LVM SR: its clones cannot be resignatured.")
     refs = [
@@ -81,9 +81,8 @@ def save(
         saved = saved_vms.unpack(header, content[SavedHeader.SIZE :], saved_vms.NAME_LABEL)
     except FormatError as error:
         raise Refused(
-            f"The records of the VMs are too large to be read back ({len(content)} bytes). Nothing was saved. "
-            "Delete snapshots of VMs: their records need most of the space."
-        ) from error
+            f"The records of the VMs are too large to be read back ({len(content)} bytes). Nothing was saved."
+        ).advising("Delete snapshots of VMs: their records need most of the space.") from error
     with in_state(run_states.SAVING):
         calls.call("SR.remove_from_other_config", sr, SAVED)
         marks.add(calls, "SR", sr, SAVED, str(serial))
@@ -127,9 +126,8 @@ def _records(calls: Calls, found: Inventory, ref: str) -> Tuple[SavedVm, bytes]:
     document = ova_file.without_vtpm(transfer.export_vm(calls, ref, snapshots=True))
     if len(document) > saved_vms.MOST_RECORDS_BYTES:
         raise Refused(
-            f"The records of the VM {vm['name_label']!r} have {len(document)} bytes, too many to save. Delete "
-            "snapshots of the VM."
-        )
+            f"The records of the VM {vm['name_label']!r} have {len(document)} bytes, too many to save."
+        ).advising("Delete snapshots of the VM.")
     return SavedVm(vm["uuid"], vm["name_label"], vm["power_state"], tuple(disks)), document
 
 
@@ -156,13 +154,13 @@ def _written(calls: Calls, sr: str, mark: str, content: bytes) -> str:
         size = untrusted.number(calls.call("VDI.get_virtual_size", vdi))
         if not len(content) <= size < len(content) + 2 * _EXTENT:
             raise PoolFailure(
-                f"The pool made a VDI of {size} bytes for the {len(content)} bytes of the records. Repeat the command."
-            )
+                f"The pool made a VDI of {size} bytes for the {len(content)} bytes of the records."
+            ).advising("Repeat the command.")
         transfer.import_raw(calls, vdi, content + bytes(size - len(content)))
         if transfer.export_raw(calls, vdi)[: len(content)] != content:
             raise PoolFailure(
-                "The VDI with the records of the VMs reads back different data than was written. Repeat the command."
-            )
+                "The VDI with the records of the VMs reads back different data than was written."
+            ).advising("Repeat the command.")
     except (PoolFailure, PoolGone):
         _destroy(calls, vdi)
         raise
@@ -185,8 +183,8 @@ def _with_records(there: Records, advice: str) -> Records:
         listed = sorted(f"{vdi['uuid']} ({said(vdi['name_description'])})" for vdi in named.values())
         raise Refused(
             f"{len(named)} VDIs of one SR have the name {saved_vms.NAME_LABEL!r}, and are too large to be read all: "
-            f"{printable(some_of(listed, _MOST_NAMES))}. Nothing was made. {advice}"
-        )
+            f"{printable(some_of(listed, _MOST_NAMES))}. Nothing was made."
+        ).advising(advice)
     return named
 
 
@@ -247,22 +245,22 @@ def read(calls: Calls, copy: Copy, trusted: str = "") -> Tuple[SavedVms, bool]:
         elif last is None or found.order > last[0].order:
             last = found, is_known
     if last is None and unknown:
-        raise Refused(_UNKNOWN.format(copy.name, "; ".join(sorted(unknown))))
+        raise Refused(_UNKNOWN.format(copy.name, "; ".join(sorted(unknown)))).advising(
+            "To trust records, repeat the command with --trust-records and the UUID of their VDI."
+        )
     if last is None and trusted:
         raise NotFound(f"There are no VM records on the VDI {trusted} of {copy.name!r}.")
     if last is None:
         save = shell_command("relvmoiscsi pool save-vms", copy.original)
-        raise NotFound(
-            f"There are no VM records on {copy.name!r}. Before the next array snapshot, run `{save}` in the pool of "
-            "the original."
+        raise NotFound(f"There are no VM records on {copy.name!r}.").advising(
+            f"Before the next array snapshot, run `{save}` in the pool of the original."
         )
     return last
 
 
 _UNKNOWN = (
     "The writer of the VM records on {0!r} is unknown: this pool has no key for the records, or the role of this "
-    "user may not read the key. Everybody who can write to the VDI can forge records. Found: {1}. Nothing was made. "
-    "To trust records, repeat the command with --trust-records and the UUID of their VDI."
+    "user may not read the key. Everybody who can write to the VDI can forge records. Found: {1}. Nothing was made."
 )
 _MOST_NAMES = 20  #: of VMs in a message
 
@@ -335,8 +333,8 @@ def _compared(found: Inventory, saved: SavedVms, sources: Sequence[VmSource]) ->
         if why:
             refusal = Refused(
                 f"The records of the VM {said(source.name)} are of an unknown writer, and are not believed: {why}. "
-                "Nothing was made. Single disks of the copy can be lent to a VM: see `relvmoiscsi pool rescue --help`."
-            )
+                "Nothing was made."
+            ).advising("Single disks of the copy can be lent to a VM: see `relvmoiscsi pool rescue --help`.")
             believed.append(source._replace(problem=refusal))
         else:
             believed.append(source)

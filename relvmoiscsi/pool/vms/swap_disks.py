@@ -24,8 +24,10 @@ def verify_can_be_halted(record: Record, shutdown: bool) -> None:
     """Raises Refused for a VM that runs without `shutdown`, or is suspended or paused."""
     state = record["power_state"]
     if state != "Halted" and (state != "Running" or not shutdown):
-        more = " Add --shutdown." if state == "Running" else " Its memory would not match its disks: shut the VM down."
-        raise Refused(f"The VM {record['name_label']!r} is not halted but {state.lower()}.{more}")
+        more, advice = ("", "Add --shutdown.")
+        if state != "Running":
+            more, advice = (" Its memory would not match its disks.", "Shut the VM down.")
+        raise Refused(f"The VM {record['name_label']!r} is not halted but {state.lower()}.{more}").advising(advice)
 
 
 def halt(locked: LockedVm, journal: Sequence[Swap], look: Callable[[Record], object], shutdown: bool) -> None:

@@ -37,9 +37,8 @@ def export_vm(calls: Calls, vm: str, snapshots: bool) -> bytes:
     except PoolFailure as failure:
         if failure.code == "HANDLE_INVALID" and "VDI" in failure.description:
             raise Refused(
-                "The VM has a disk whose SR was forgotten. xapi removes such a disk from the VM within a minute. "
-                "Repeat the command after that."
-            ) from failure
+                "The VM has a disk whose SR was forgotten. xapi removes such a disk from the VM within a minute."
+            ).advising("Repeat the command after that.") from failure
         raise
     return ova_file.unpack(archive)
 
@@ -83,9 +82,8 @@ def _transferred(
         return content, calls.wait(name, task, Deadline(END_SECONDS))
     if other is not None:  # the caller may not trust the certificate of the other host
         _destroy(calls, task)
-        raise PoolFailure(
-            f"The master does not have the SR of the VDI attached; {other} has. Plug the SR on the "
-            "master, then repeat the command."
+        raise PoolFailure(f"The master does not have the SR of the VDI attached; {other} has.").advising(
+            "Plug the SR on the master, then repeat the command."
         )
     try:
         calls.wait(name, task, Deadline(VERDICT_SECONDS))

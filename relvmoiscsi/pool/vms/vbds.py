@@ -48,8 +48,8 @@ def must_have(record: Record, device: VmDevice, expected: Collection[str], begun
     )
     raise Refused(
         f"The disk {device.number} of the VM {record['name_label']!r} is not what it was: it has {found}, and "
-        f"not {wanted}. This disk was not changed. {keep if begun else 'Check the VM, then repeat the command.'}"
-    )
+        f"not {wanted}. This disk was not changed."
+    ).advising(f"{keep if begun else 'Check the VM, then repeat the command.'}")
 
 
 def must_be_free(calls: Calls, vdi: str, but: str = "") -> None:
@@ -57,8 +57,8 @@ def must_be_free(calls: Calls, vdi: str, but: str = "") -> None:
     names = _owners(calls, [vbd for vbd in calls.call("VDI.get_VBDs", ref_of(calls, vdi)) if vbd != but])
     if names:
         sr = str(calls.call("SR.get_uuid", calls.call("VDI.get_record", ref_of(calls, vdi))["SR"]))
-        raise Refused(
-            f"The VDI {vdi} is a disk of {', '.join(names.values())} as well. Remove the disk from there first. For a "
+        raise Refused(f"The VDI {vdi} is a disk of {', '.join(names.values())} as well.").advising(
+            "Remove the disk from there first. For a "
             f"lent disk, use `{shell_command('relvmoiscsi pool rescue --done', sr, vdi)}`."
         )
 
@@ -80,9 +80,8 @@ def must_be_idle(record: Record) -> None:
     """Raises Refused for a VM with a running operation of xapi."""
     busy = ", ".join(sorted(set(record["current_operations"].values())))
     if busy:
-        raise Refused(
-            f"The pool is busy with the VM {record['name_label']!r}: {busy}. Nothing was changed. Wait, then repeat "
-            "the command."
+        raise Refused(f"The pool is busy with the VM {record['name_label']!r}: {busy}. Nothing was changed.").advising(
+            "Wait, then repeat the command."
         )
 
 

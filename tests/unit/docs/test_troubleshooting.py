@@ -36,7 +36,7 @@ Add Allow Ask Attach Change Check Choose Clear Clone Close Compare Confirm Copy 
 Destroy Detach Discard Edit End Enlarge Find Finish Forget Free Give Have Install Introduce Keep Leave Lend Let
 Load Log Look Make Map Move Name Omit Open Plug Put Remove Rename Repeat Replace Report Resignature Restart
 Restore Revert Run Save Select Set Shut Start Stop Take Try Turn Undo Unmap Unplug Update Use Wait Write run
-add give use take check please
+add give repeat use take check please
 """
 ACTION = re.compile(r"(?:^|[.:;,`)] |\bor |\band |, then |, first )(?:" + "|".join(VERBS.split()) + r")\b|[.…] …$|`")
 #: begins messages without an action that are all there is to say
@@ -57,7 +57,6 @@ COMPLETE = (
     "The VM … has no disk.",
     "The VM … has this disk, and is … meanwhile.",
     "The VM … is a copy and already has these disks.",
-    "The VM … is not halted but ….…",
     "The VM … was not restored from a copy: there is nothing to undo, move",
     "The clean-up journal … cannot be written: ….",
     "The disk … of the VM has no VDI in its records.",

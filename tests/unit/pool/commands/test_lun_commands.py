@@ -282,7 +282,7 @@ def test_a_copy_that_was_discarded_is_attached_again_by_its_scsi_id(lab, clone, 
     for words in (["--clones-of", "Production"], ["--all"]):
         ran = pool_command("attach", *words, "--yes")
         assert ran.status == 3
-        assert f"It sees copies that are resignatured and not attached: {clone}. Give the SCSIid." in ran.err
+        assert f"Give the SCSIid of a copy that is resignatured and not attached: {clone}." in ran.err
     assert "Give the SCSIid" not in pool_command("attach", "--clones-of", "Testing", "--yes").err
     assert pool_command("attach", clone, "--yes").status == 0
 
@@ -469,7 +469,7 @@ def test_a_pool_without_an_iscsi_target_is_told_of_hba(world, name_pool, pool_co
     with world.pool() as pool:
         name_pool(pool)
         ran = pool_command("luns")
-    assert ran.status == 2 and "give --target, or --hba" in ran.err
+    assert ran.status == 2 and "Give --target, or --hba" in ran.err
 
 
 def test_a_password_is_needed_from_afar(lab, pool_command, monkeypatch, tmp_path):
@@ -579,7 +579,7 @@ def test_a_lock_on_a_vm_is_broken_by_the_name_of_the_vm(lab, pool_command):
         lock.Held(calls, [db.get("VM", web, "uuid")], "restore").take()
     twin = lab.vm("web", lab.vdi("Testing", "data")[0])
     ran = pool_command("unlock", "web", "--yes")
-    assert ran.status == 2 and "2 VMs have the name 'web'; give a UUID" in ran.err and len(locks(lab)) == 1
+    assert ran.status == 2 and "2 VMs have the name 'web'. Give a UUID" in ran.err and len(locks(lab)) == 1
     db.set("VM", twin, "name_label", "twin")
     ran = pool_command("unlock", "twin", "--yes")
     assert ran.status == 3 and "There is no lock on 'twin'. These are locked: " in ran.err
@@ -597,7 +597,7 @@ def test_a_name_of_a_locked_copy_and_of_a_locked_vm_breaks_no_lock(lab, pool_com
     with connect(lab.where()) as calls:
         lock.Held(calls, [lab.pool.db.get("VM", web, "uuid")], "restore").take()
     ran = pool_command("unlock", locked.name, "--yes")
-    assert ran.status == 2 and f"give {locked.scsi_id} or " in ran.err and len(locks(lab)) == 2
+    assert ran.status == 2 and f"Give {locked.scsi_id} or " in ran.err and len(locks(lab)) == 2
 
 
 def test_each_lock_that_would_go_is_named_before_anybody_is_asked(lab, pool_command, type_in, locked):

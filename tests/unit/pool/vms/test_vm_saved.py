@@ -243,7 +243,7 @@ def test_where_nothing_is_saved(attached, lab):
     lab.pool.db.create("SR", name_label="files", type="nfs")
     for name, said in (
         ("Testing", "No VM has a disk on the SR 'Testing'"),
-        ("Production 2026-11-22", "is a copy: give the original SR"),
+        ("Production 2026-11-22", "is a copy. Give the original SR"),
         ("files", "is not an LVM SR"),
     ):
         with pytest.raises((NotFound, Refused), match=said):
@@ -345,7 +345,7 @@ def test_a_network_of_then_that_is_gone_is_asked_for(office):
     office.db.destroy("network", office.net)
     planned, (done,) = office.attach().then("web")
     assert planned[0].status == done.status == FAILED and isinstance(done.error, UsageError)
-    assert "is not in the pool; use --network" in str(done.error)
+    assert "is not in the pool. Use --network" in str(done.error)
     done = office.then_one("web", isolated=office.lab.network("lab", wire=False), keep_mac=True)
     assert done.status == MADE and done.networks == {"0": ("office", "lab")}
 
