@@ -91,7 +91,6 @@ class HostDevice(Device, ContextManager["HostDevice"]):
         self.name = path
         self.writable = writable
         self._descriptor = descriptor
-        self._link = f"/proc/self/fd/{descriptor}"  #: the open file, for a question that takes a path
         self._workers = Workers()
         if writable:
             self._fence = _fence(path, os.fstat(descriptor))
@@ -135,6 +134,13 @@ class HostDevice(Device, ContextManager["HostDevice"]):
             os.fdatasync(self._descriptor)
         except OSError as error:
             raise self._failure("flush", 0, 0, error) from error
+
+    def _refuse_read_only(self, is_read_only: bool) -> None:
+        """Set the objection of a device that cannot be written, and raise the objection after an open for a write."""
+        if is_read_only or not os.access(f"/proc/self/fd/{self._descriptor}", os.W_OK):
+            self.objection = read_only(self.name)
+            if self.writable:
+                raise self.objection
 
     def look_for_users(self) -> None:
         self.objection = self.objection or in_use(self.name, self._descriptor)
@@ -211,11 +217,8 @@ class BlockDevice(HostDevice):
             if self.block_size not in BLOCK_SIZES:
                 problem = f"{path} has logical blocks of {self.block_size} bytes; 512 or 4096 are supported."
                 raise Refused(problem).in_state(NOT_WRITTEN)
-            if self._query(BLKROGET, "=i") or not os.access(self._link, os.W_OK):
-                self.objection = read_only(path)
+            self._refuse_read_only(bool(self._query(BLKROGET, "=i")))
             if writable:
-                if self.objection is not None:
-                    raise self.objection
                 take_alone(path, self._descriptor, lock_timeout)
                 try:  # drop the kernel's cached pages: later reads through the page cache give the new identity
                     fcntl.ioctl(self._descriptor, BLKFLSBUF, 0)
@@ -264,11 +267,8 @@ class ImageFile(HostDevice):
             size = status.st_size
             self.size_bytes = align_down(size, SECTOR) if size >= _SMALLEST_IMAGE else size
             # root may write to a file without any write permission, but the owner forbids it
-            if not status.st_mode & _ANY_WRITES or not os.access(self._link, os.W_OK):
-                self.objection = read_only(path)
+            self._refuse_read_only(not status.st_mode & _ANY_WRITES)
             if writable:
-                if self.objection is not None:
-                    raise self.objection
                 take_image(path, self._descriptor)
         except BaseException:
             self.close()
