@@ -213,7 +213,7 @@ def _with_present_uuids(request: ResignatureRequest, lun: Lun, run: Optional[Run
 
 
 def refuse_other_content(device: Device, lun: Optional[Lun], done: AlreadyDone, request: ResignatureRequest) -> None:
-    """Raises Refused where a resignatured LUN is not what the request asks for, UsageError for a VDI that it never had.
+    """Raises Refused where a resignatured LUN is not what the request asks for, NotFound for a VDI that it never had.
 
     `lun` is the content of the LUN; None where the content is unreadable.
     """
@@ -249,7 +249,7 @@ def refuse_databases(name: str, lun: Optional[Lun], clear_databases: bool) -> No
 def refuse_left_behind(name: str, lun: Optional[Lun], run: Optional[Run], without: Sequence[str]) -> None:
     """Raises Refused where a resignatured LUN holds a VDI that was to be left behind; `run` is the last run.
 
-    Raises UsageError where neither the LUN nor the run has the VDI.
+    Raises NotFound where neither the LUN nor the run has the VDI.
     """
     for uuid in without:
         if lun is not None and named_now(uuid, lun, run) in lun.settled().disks():
