@@ -70,7 +70,7 @@ class Deadline:
     def over(self, what: str, why: str = "") -> OutOfTime:
         """Return the error of a caller that gives up because the time is over.
 
-        `why` are sentences about the last answer of the other side, and about what to look at.
+        `why` are sentences about the last answer of the other side.
         """
         problem = "The {} seconds {} were over before {}.{}"
         return OutOfTime(problem.format(self._in_words, self.of_what, what, why and f" {why}")).in_state(self.state)

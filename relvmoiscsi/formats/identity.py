@@ -157,7 +157,7 @@ def check_one_to_one(ids: Mapping[str, str], what: str, names: Iterable[str] = (
     seen: Dict[str, str] = {}
     for old, new in sorted(ids.items()):
         if new in ids or new in taken:
-            raise UsageError(f"The new {what} {new} is already on the LUN; choose another one.")
+            raise UsageError(f"The new {what} {new} is already on the LUN.").advising("Choose another one.")
         if new in seen:
             raise UsageError(f"{seen[new]} and {old} would both become the {what} {new}.")
         seen[new] = old

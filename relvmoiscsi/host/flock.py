@@ -47,12 +47,14 @@ def open_lock(path: str, flags: int) -> int:
         verify_own_way(path)
         return open_private(path, flags)
     except NotOwn as error:
-        problem = f"The lock {path} is not safe: {error}. Let root have that place alone, then try again."
+        problem = Refused(f"The lock {path} is not safe: {error}.").advising(
+            "Let root have that place alone, then try again."
+        )
     except (FileNotFoundError, NotADirectoryError) as error:
         raise FileNotFoundError(path) from error
     except OSError as error:
-        problem = f"The lock {path} cannot be opened: {error.strerror}. {remedy(error)}"
-    raise Refused(problem).in_state("Nothing was written.")
+        problem = Refused(f"The lock {path} cannot be opened: {error.strerror}.").advising(remedy(error))
+    raise problem.in_state("Nothing was written.")
 
 
 def take(descriptor: int, deadline: float = 0.0) -> bool:

@@ -122,8 +122,8 @@ def _add(session: str, scsi_id: str, number: int, host: Host) -> str:
     stale = _at(address, host)
     if stale is not None:
         switch = f"/sys/bus/scsi/devices/{address}/delete"
-        raise Refused(
-            f"its LUN {number} was {stale} at the login. If nothing uses that disk: `echo 1 > {quoted(switch)}`."
+        raise Refused(f"its LUN {number} was {stale} at the login.").advising(
+            f"If nothing uses that disk: `echo 1 > {quoted(switch)}`."
         )
     scsi.look_for_luns(scsi_host, f"{channel} {target} {number}", host)
     found = _at(address, host)

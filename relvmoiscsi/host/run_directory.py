@@ -37,7 +37,7 @@ def run_directory(host: Host = THIS_HOST, name: str = "") -> str:
         make_directory(parent, 0o755)
         status = os.stat(parent)
     except OSError as error:
-        raise Refused(f"{parent} cannot be used: {error.strerror}. {remedy(error)}") from error
+        raise Refused(f"{parent} cannot be used: {error.strerror}.").advising(remedy(error)) from error
     is_sticky = status.st_mode & stat.S_ISVTX
     if status.st_uid not in (0, os.geteuid()) or status.st_mode & _OTHERS_WRITE and not is_sticky:
         own, close = shell_command("chown root", parent), shell_command("chmod 755", parent)
@@ -59,11 +59,13 @@ def open_lock_file(name: str, host: Host = THIS_HOST, directory: str = "") -> in
     try:
         descriptor = open_private(path, os.O_RDWR)
     except OSError as error:
-        raise Refused(f"The lock {path} cannot be opened: {error.strerror}. {remedy(error)}") from error
+        raise Refused(f"The lock {path} cannot be opened: {error.strerror}.").advising(remedy(error)) from error
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & _OTHERS:
         os.close(descriptor)
-        raise Refused(f"Another user can open the lock {path}. End all runs of relvmoiscsi, and remove that file.")
+        raise Refused(f"Another user can open the lock {path}.").advising(
+            "End all runs of relvmoiscsi, and remove that file."
+        )
     return descriptor
 
 
@@ -98,9 +100,8 @@ def _make_private(path: str) -> None:
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise Refused(f"The directory {path} cannot be used: {error.strerror}. {remedy(error)}") from error
+        raise Refused(f"The directory {path} cannot be used: {error.strerror}.").advising(remedy(error)) from error
     if is_foreign:
-        raise Refused(
-            f"Another user has made the directory {path}, or can change it. "
+        raise Refused(f"Another user has made the directory {path}, or can change it.").advising(
             "Find out who, end all runs of relvmoiscsi, and remove the directory."
         )

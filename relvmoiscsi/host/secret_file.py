@@ -54,7 +54,7 @@ def _verify(path: str, status: os.stat_result, is_given: bool) -> None:
     if not stat.S_ISREG(status.st_mode):
         if is_given:
             return
-        raise UsageError(f"{path} is no regular file: give a file of passwords, or /dev/stdin for a pipe.")
+        raise UsageError(f"{path} is no regular file.").advising("Give a file of passwords, or /dev/stdin for a pipe.")
     if status.st_nlink != 1:
         raise UsageError(f"{path} has another name too: it may be any file of yours.").advising("Give a separate file.")
     if status.st_uid != os.geteuid():

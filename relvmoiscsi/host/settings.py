@@ -157,7 +157,7 @@ def with_vdis(text: str, wanted: str) -> str:
     """Return the text with this value of `vdis`. Other lines stay. Raises Refused if the result would be misread."""
     line = _misspelled(text)
     if line is not None:
-        raise Refused(f"The line {line!r} is misspelled and is not read. Correct the line by hand.")
+        raise Refused(f"The line {line!r} is misspelled and is not read.").advising("Correct the line by hand.")
     lines = text.split("\n")
     found = [number for number, line in lines_of_section(lines, SECTION) if _key_of(line) == "vdis"]
     if found:  # the last line of a setting counts
@@ -171,7 +171,7 @@ def with_vdis(text: str, wanted: str) -> str:
         new = with_line(text, SECTION, MARK, f"vdis = {wanted}", lambda line: bool(_key_of(line)))
     before, after = settings_of(text, SECTION), settings_of(new, SECTION)
     if after != dict(before, vdis=wanted):
-        raise Refused(f"The section [{SECTION}] cannot be changed safely. Edit the section by hand.")
+        raise Refused(f"The section [{SECTION}] cannot be changed safely.").advising("Edit the section by hand.")
     return new
 
 

@@ -6,7 +6,7 @@ import ipaddress
 import select
 import socket
 import threading
-from typing import Any, Callable, List, Tuple
+from typing import Any, Callable, Dict, List, Tuple
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NoConnection, NotFound, Refused
@@ -16,22 +16,24 @@ from relvmoiscsi.portal import Portal
 CONNECT_SECONDS = 5.0  #: for each address; the same as in SM
 RESOLVE_SECONDS = 10.0
 
-_REASONS = {
+_REASONS = {  #: sentences and what to do
     errno.ETIMEDOUT: (
-        "The portal {portal} does not answer: no TCP connection within {seconds:g} seconds. Check the address, the "
-        "network and any firewall in between."
+        "The portal {portal} does not answer: no TCP connection within {seconds:g} seconds.",
+        "Check the address, the network and any firewall in between.",
     ),
     errno.ECONNREFUSED: (
-        "Nothing listens at the portal {portal}. Check the port, and whether the target runs; a portal for iSER alone "
-        "takes no TCP connection."
+        "Nothing listens at the portal {portal}.",
+        "Check the port, and whether the target runs; a portal for iSER alone takes no TCP connection.",
     ),
     **dict.fromkeys(
         (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN),
-        "This host has no route to the portal {portal}: {name}. Check its storage network; a host that reaches the "
-        "target through an iSCSI card uses type=relvmohba.",
+        (
+            "This host has no route to the portal {portal}: {name}.",
+            "Check its storage network; a host that reaches the target through an iSCSI card uses type=relvmohba.",
+        ),
     ),
 }
-_OTHER_REASON = "The portal {portal} takes no TCP connection: {name}."
+_OTHER_REASON = ("The portal {portal} takes no TCP connection: {name}.", "")
 
 Lookup = Callable[..., List[Any]]
 
@@ -77,7 +79,7 @@ def resolve(portal: Portal, seconds: float, lookup: Lookup = socket.getaddrinfo)
 
 def connect(portal: Portal, interface: str, deadline: Deadline, lookup: Lookup = socket.getaddrinfo) -> socket.socket:
     """Return a non-blocking connection. Raises NotFound (DNSError), Unreachable, Lost, Refused, OutOfTime."""
-    failures: List[str] = []
+    failures: Dict[str, str] = {}  # sentences and what to do
     is_reset = False
     for family, address in resolve(portal, deadline.within(RESOLVE_SECONDS), lookup):
         deadline.check(f"{portal} was tried")
@@ -103,10 +105,11 @@ def connect(portal: Portal, interface: str, deadline: Deadline, lookup: Lookup =
         if not number:
             return connection
         connection.close()
-        reason, name = _REASONS.get(number, _OTHER_REASON), errno.errorcode.get(number, str(number))
-        failures.append(reason.format(portal=candidate, seconds=seconds, name=name))
+        (reason, advice), name = _REASONS.get(number, _OTHER_REASON), errno.errorcode.get(number, str(number))
+        failures[reason.format(portal=candidate, seconds=seconds, name=name)] = advice
         is_reset = number == errno.ECONNRESET  # the target is there, and may accept the next connection
-    raise (Lost if is_reset else Unreachable)(" ".join(failures))
+    lost = (Lost if is_reset else Unreachable)(" ".join(failures))
+    raise lost.advising(" ".join(dict.fromkeys(failures.values())))
 
 
 def _leave_by(connection: socket.socket, interface: str) -> None:

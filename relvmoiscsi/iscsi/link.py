@@ -17,7 +17,7 @@ from relvmoiscsi.deadline import Deadline, OutOfTime
 from relvmoiscsi.errors import shown_bytes
 from relvmoiscsi.iscsi.chap import Entropy
 from relvmoiscsi.iscsi.crc32c import fastest_crc32c
-from relvmoiscsi.iscsi.faults import Lost, Silent, Violation
+from relvmoiscsi.iscsi.faults import Closed, Lost, Silent, Violation
 from relvmoiscsi.iscsi.login import Handshake, login
 from relvmoiscsi.iscsi.names import Credentials
 from relvmoiscsi.iscsi.pdu import LOGIN_RESPONSE, REJECT, PduHeader, Wire
@@ -76,15 +76,16 @@ class Link:
             self.wait(lambda: self._is_in, f"the login at {self.portal}")
         except _ClosedByTarget as lost:
             whom = "whose CHAP user they do not know" if credentials.user else "without CHAP"
-            self._handshake.closed(
+            closed = Closed(
                 f"{self.portal} closed the connection in the middle of the login. Some targets do that to an initiator "
-                f"whose name they do not know, or {whom}: check both at the target. A port of another service may do "
-                "so as well: check the port."
+                f"whose name they do not know, or {whom}. A port of another service may do so as well."
             )
+            self._handshake.closed(closed.advising("Check the name and CHAP at the target, and the port."))
             raise AssertionError("an error thrown into the login always comes out") from lost
         except Violation as problem:
             if self._first_bytes[:1] in _FIRST_OF_A_TARGET:
-                raise Violation(f"{self.portal} does not log in as RFC 7143 wants it. {problem.message}") from problem
+                told = f"{self.portal} does not log in as RFC 7143 wants it. {problem.message}"
+                raise Violation(told).advising(problem.advice) from problem
             raise Violation(
                 f"What listens at {self.portal} does not speak iSCSI: its answer begins with "
                 f"{shown_bytes(self._first_bytes[:32])}."
@@ -145,7 +146,7 @@ class Link:
         """Return the error of a wait until the deadline, with the last answer that put off a command."""
         delay = self.session.delay if self._is_in else ""
         advice = "Look at the load and the state of the LUN at the array." if delay else "Look at the target."
-        return self.deadline.over(what, f"{delay} {advice}".strip())
+        return self.deadline.over(what, delay).advising(advice)
 
     def _turn(self, seconds: float) -> None:
         """Send queued data, and handle the data that arrive within `seconds`."""

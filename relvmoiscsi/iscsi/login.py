@@ -213,9 +213,9 @@ class Handshake:
             return
         self._send(self._request)
 
-    def closed(self, message: str) -> None:
-        """Report a closed connection to the login. Raises Closed, or the login's own error."""
-        self._exchange.throw(Closed(message))
+    def closed(self, error: Closed) -> None:
+        """Report a closed connection to the login. Raises the error, or the login's own error."""
+        self._exchange.throw(error)
 
     def _send(self, request: Request) -> None:
         going_on = pdu.FINAL | NEXT[request.stage] if request.goes_on else 0

@@ -196,12 +196,12 @@ class LunDevice(Device):
                 self._violations = self._violations + 1 if isinstance(lost, Violation) else 0
                 if self._violations >= MAX_VIOLATIONS:
                     problem = f"the target broke the protocol {MAX_VIOLATIONS} times in a row. {lost.message}"
-                    raise self._failure(problem.rstrip("."), errno.EIO) from lost
+                    raise self._failure(problem.rstrip("."), errno.EIO).advising(lost.advice) from lost
             except OutOfTime as over:
                 self._drop(politely=False)
                 failure = self._failure(over.message.rstrip("."), errno.ETIMEDOUT)
                 failure.sm_key = OutOfTime.sm_key
-                raise failure from over
+                raise failure.advising(over.advice) from over
         self._losses = self._violations = self._attentions = 0
 
     def _ready(self) -> Link:
@@ -421,9 +421,9 @@ class LunDevice(Device):
         if response != _RESET_DONE:
             raise Refused(
                 f"The target does not reset {self.name} (LUN RESET, response {response}): late writes of an earlier "
-                "session could still arrive. Log in with iscsiadm and give the block device to the command.",
+                "session could still arrive.",
                 "ISCSIDevice",
-            )
+            ).advising("Log in with iscsiadm and give the block device to the command.")
         self._is_known = False  # the reset causes a unit attention
         self._reset_on = link
 
@@ -458,15 +458,15 @@ def _batches(commands: Sequence[Command], most_bytes: int) -> List[List[Command]
 
 def reserved(name: str) -> Refused:
     return Refused(
-        f"{name} is reserved by another host (a SCSI reservation). End what uses the LUN there, or have the array "
-        "clear the reservation of the clone.",
+        f"{name} is reserved by another host (a SCSI reservation).",
         "SRInUse",
-    )
+    ).advising("End what uses the LUN there, or have the array clear the reservation of the clone.")
 
 
 def read_only(name: str, reason: str = "") -> Refused:
-    told = f"{name} is read-only: the array maps the LUN read-only, or replicates to it. Make the LUN writable first."
-    return Refused(f"{told} The LUN answered with {reason}." if reason else told)
+    told = f"{name} is read-only: the array maps the LUN read-only, or replicates to it."
+    problem = Refused(f"{told} The LUN answered with {reason}." if reason else told)
+    return problem.advising("Make the LUN writable first.")
 
 
 def no_path(name: str, reason: str) -> Refused:

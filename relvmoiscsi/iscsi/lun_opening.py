@@ -144,10 +144,9 @@ def _named(sessions: TargetSessions, link: Link, lun: LunName, writable: bool) -
         if isinstance(lun, str):
             others = {one.scsi_id or f"LUN {one.number} without a SCSIid" for one in disks}
         raise NotFound(
-            f"No LUN {lun} is behind {iqn}; there are {', '.join(sorted(others)) or 'none'}. Map the LUN to "
-            f"{sessions.initiator.name} at the array.",
+            f"No LUN {lun} is behind {iqn}; there are {', '.join(sorted(others)) or 'none'}.",
             "ISCSIDevice",
-        )
+        ).advising(f"Map the LUN to {sessions.initiator.name} at the array.")
     if len(found) == 1 and writable and found[0].scsi_id is not None:
         found = [one for one in disks if one.scsi_id == found[0].scsi_id]
     if len(found) > 1:

@@ -25,7 +25,9 @@ class Credentials:
         _verify_pair("CHAP", user, secret)
         _verify_pair("incoming CHAP", incoming_user, incoming_secret)
         if incoming_user and not user:
-            raise UsageError("The target proves itself only to a CHAP user: give that user and password as well.")
+            raise UsageError("The target proves itself only to a CHAP user.").advising(
+                "Give that user and password as well."
+            )
         hashed, incoming_hashed = bytes_of(secret), bytes_of(incoming_secret)
         if incoming_user and (incoming_hashed.startswith(hashed) or hashed.startswith(incoming_hashed)):
             raise UsageError(
@@ -42,9 +44,11 @@ class Credentials:
 
 def _verify_pair(kind: str, user: str, secret: str) -> None:
     if user and not secret:
-        raise UsageError(f"The {kind} user {user!r} has no password, or an empty password: give both, or neither.")
+        raise UsageError(f"The {kind} user {user!r} has no password, or an empty password.").advising(
+            "Give both, or neither."
+        )
     if secret and not user:
-        raise UsageError(f"The {kind} password has no user: give both, or neither.")
+        raise UsageError(f"The {kind} password has no user.").advising("Give both, or neither.")
 
 
 def bytes_of(text: str) -> bytes:

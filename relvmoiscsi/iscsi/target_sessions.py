@@ -110,7 +110,7 @@ class TargetSessions:
         `attempt` counts the sessions that were lost in a row, from 1. Raises LoginRefused if no attempt will help.
         Raises OutOfTime with the last failure.
         """
-        failure = ""
+        failure: Optional[RelvmoiscsiError] = None
         pause = 0.0 if attempt < 2 else min(_MAX_PAUSE_SECONDS, 0.05 * 2**attempt)
         while True:
             time.sleep(self.deadline.within(pause))
@@ -123,14 +123,15 @@ class TargetSessions:
                 except LoginRefused as refused:
                     if refused.status in (AUTHENTICATION_FAILED, NOT_ALLOWED):
                         raise
-                    failure = refused.told
+                    failure = refused
                 except OutOfTime:
-                    failure = failure or f"{portal} did not answer in time."
+                    failure = failure or Lost(f"{portal} did not answer in time.")
                 except (NotFound, Refused) as problem:
-                    failure = problem.told
+                    failure = problem
                 log.info("%s: %s", portal, failure)
             if self.deadline.has_passed:
-                raise self.deadline.over("a new session could be made", failure)
+                last = failure or Lost("")
+                raise self.deadline.over("a new session could be made", last.message).advising(last.advice)
 
     def fence(self, name: str) -> Fence:
         """Return the fence of the LUN `name` behind these sessions.
@@ -172,9 +173,9 @@ class TargetSessions:
             except (LoginRefused, Lost) as failure:
                 if isinstance(failure, Silent) and attempt > 1:
                     failure.message = (
-                        f"{failure.message.rstrip('.')} in each of {attempt} logins. It takes connections: check the "
-                        "port, and whether the target works."
+                        f"{failure.message.rstrip('.')} in each of {attempt} logins. It takes connections."
                     )
+                    failure.advising("Check the port, and whether the target works.")
                 passes = isinstance(failure, LoginRefused) and failure.passes
                 if attempt == 1 and failure.sm_key == "ISCSILogin":
                     self._verify_offered(portal, deadline, failure, passes)

@@ -140,7 +140,11 @@ def unsaid_copy(name: str, copy: LaterCopy) -> Refused:
 
     A target may give the LUN itself a new SCSIid.
     """
-    return Refused(
-        f"{printable(copy.sentence(name))} If it is a copy, add --later-copy. If it is that LUN under a new SCSIid, it "
-        "has its new identities already."
-    ).in_state(NOTHING_WRITTEN)
+    return (
+        Refused(printable(copy.sentence(name)))
+        .advising(
+            "If it is a copy, add --later-copy. If it is that LUN under a new SCSIid, it "
+            "has its new identities already."
+        )
+        .in_state(NOTHING_WRITTEN)
+    )

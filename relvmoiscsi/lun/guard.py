@@ -28,7 +28,7 @@ from relvmoiscsi.lun.users import Question
 
 _CALL_LOCK_SECONDS = 600.0  #: the wait of a driver for LVM commands and other calls, within the deadline
 _TELL_SECONDS = 1.0
-_OVERRIDE = " If this is wrong, override with --not-in-use."
+_OVERRIDE = "If this is wrong, override with --not-in-use."
 
 #: the locks of a write that a LUN may need, as values of JSON
 SM_LOCK, LVM_LOCKS = "SM's LVM lock", "LVM's locks"
@@ -110,25 +110,25 @@ class CommandGuard(WriteGuard):
         if self._permission.not_in_use:
             return answer._replace(is_overridden=answer.objection is not None or answer.is_missing)
         if answer.objection is not None:
-            answer.objection.message += _OVERRIDE
+            answer.objection.advising(_OVERRIDE)
             return answer
         if not answer.is_missing or self._permission.scsi_id is not None:
             return answer
         # Nobody was asked, so the caller must name the LUN; where a person is asked before the write, a question does.
         is_asked = self._permission.is_asked
         if self._scsi_id is None:
-            missing = (
-                f"No pool was asked whether {self._name} is in use, and the device has no SCSIid. If the device is the "
-                f"unused clone, use --not-in-use{', and --yes in a script' if is_asked else ''}."
+            missing = Refused(
+                f"No pool was asked whether {self._name} is in use, and the device has no SCSIid."
+            ).advising(
+                f"If the device is the unused clone, use --not-in-use{', and --yes in a script' if is_asked else ''}."
             )
         elif is_asked:
             return answer
         else:
-            missing = (
-                f"No pool was asked whether {self._name} is in use, and --yes alone does not identify the clone. Add "
-                "--scsi-id with the SCSIid of the clone, or --not-in-use."
-            )
-        return answer._replace(objection=Refused(missing))
+            missing = Refused(
+                f"No pool was asked whether {self._name} is in use, and --yes alone does not identify the clone."
+            ).advising("Add --scsi-id with the SCSIid of the clone, or --not-in-use.")
+        return answer._replace(objection=missing)
 
     def verify_finished(self, sr_uuid: str) -> None:
         if self._permission.not_in_use:
@@ -136,7 +136,7 @@ class CommandGuard(WriteGuard):
         try:
             super().verify_finished(sr_uuid)
         except Refused as refused:
-            refused.message += _OVERRIDE
+            refused.advising(_OVERRIDE)
             raise
 
     def held(self, vg_names: Sequence[str], replaced: Sequence[str]) -> ContextManager[None]:

@@ -37,7 +37,7 @@ def open_device(
     command, and the SCSIid that the LUN must have. Raises NotFound, Refused, UsageError, NoConnection, DeviceError.
     """
     if not name or re.search("[\0\ud800-\udc7f\udd00-\udfff]", name):  # udc80 to udcff are bytes of a path
-        raise UsageError(f"{name!r} names no device: give a path or a URL.")
+        raise UsageError(f"{name!r} names no device.").advising("Give a path or a URL.")
     if scsi_id is not None:
         scsi_id = named_scsi_id(scsi_id)
     session = SessionOptions(initiator_name, chap_file, scsi_id)

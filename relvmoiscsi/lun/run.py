@@ -292,7 +292,7 @@ def _verify_recovery(lun: OpenLun, proposal: Recovery) -> None:
             _verify_finished(lun, proposal.finished_sr)
     except Refused as refused:
         undo = shell_command("relvmoiscsi undo", lun.name)
-        refused.message += f" The run was interrupted: `{undo}` rolls it back, before a new run."
+        refused.advising(f"The run was interrupted: `{undo}` rolls it back, before a new run.")
         raise
 
 

@@ -143,7 +143,7 @@ class UrlSource(LunSource):
         url = self.url
         if url.lun is None:
             show = shell_command("relvmoiscsi show", self.name)
-            raise UsageError(f"{self.name} names no LUN, expected {FORM}. `{show}` lists the LUNs.")
+            raise UsageError(f"{self.name} names no LUN, expected {FORM}.").advising(f"`{show}` lists the LUNs.")
         with ExitStack() as held:
             with self._at_target():
                 session = open_lun(

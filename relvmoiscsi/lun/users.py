@@ -93,8 +93,8 @@ def verify_unused(lun: Question, xapi: Xapi) -> None:
     """Raise Refused if a call of an SR driver must not write to the LUN. Raises XapiFailure."""
     refusal = objection(lun, read_pool(xapi), partial(Hosts, xapi))
     if isinstance(refusal, MayBeSr):
-        refusal.message += (
-            f" If you know that this LUN is a clone, say device-config:clone-of={refusal.sr_uuid}, or --unplugged of "
+        refusal.advising(
+            f"If you know that this LUN is a clone, say device-config:clone-of={refusal.sr_uuid}, or --unplugged of "
             "`relvmoiscsi pool attach`."
         )
     if refusal is not None:
@@ -161,7 +161,9 @@ def _contradiction(lun: Question, pool: PoolRecords, hosts: Callable[[], Hosts])
         return None
     return Refused(
         f"The label of the LUN with the SCSIid {lun.scsi_id} says that the LUN was resignatured. But the LUN holds the "
-        f"SR {name_of(sr.record)} of this pool, which is not on this LUN. {_pbds_told(lun, sr, hosts())} If this LUN "
+        f"SR {name_of(sr.record)} of this pool, which is not on this LUN. {_pbds_told(lun, sr, hosts())}"
+    ).advising(
+        "If this LUN "
         "is a clone, run `relvmoiscsi resignature --again` for the LUN on a host: the clone gets new identities. If "
         f"this LUN is the SR, give its PBDs the SCSIid {lun.scsi_id}, and plug them."
     )
@@ -231,9 +233,8 @@ def ask_pool(lun: Question, new_sr: str, host: Host) -> PoolAnswer:
             records = read_pool(xapi)
             refusal = objection(lun, records, partial(Hosts, xapi))
     except XapiFailure as failure:
-        problem = Refused(
-            f"xapi cannot say whether this pool uses the LUN {lun.scsi_id}: {failure.message} Make xapi answer "
-            "(`xe-toolstack-restart` restarts xapi), then repeat the command."
+        problem = Refused(f"xapi cannot say whether this pool uses the LUN {lun.scsi_id}: {failure.message}").advising(
+            "Make xapi answer (`xe-toolstack-restart` restarts xapi), then repeat the command."
         )
         return PoolAnswer("xapi does not answer: this LUN may be in use.", objection=problem)
     uuid, label = str(pool.get("uuid", "unknown")), str(pool.get("name_label", ""))
@@ -242,7 +243,7 @@ def ask_pool(lun: Question, new_sr: str, host: Host) -> PoolAnswer:
     if refusal is not None:
         what = "this LUN may be an SR of the pool" if isinstance(refusal, MayBeSr) else "this LUN is in use"
     elif any(sr.get("uuid") == new_sr for sr in records.srs.values()):
-        refusal = Refused(
-            f"This pool has an SR {new_sr} already: give another --sr-uuid, or two LUNs share every identity."
+        refusal = Refused(f"This pool has an SR {new_sr} already.").advising(
+            "Give another --sr-uuid, or two LUNs share every identity."
         )
     return PoolAnswer(f"The pool {called} was asked: {what}.", uuid, label, refusal)

@@ -149,7 +149,7 @@ def _another_sr(original: Lun, clone: Lun, record: Optional[CommitRecord], run: 
         if record is None
         else " Only a LUN that was resignatured more than once, or with a map of chosen ids, may still be its clone."
     )
-    return f"The original is another SR: {told}. Give the LUN that {clone.name} was cloned from.{unless}"
+    return f"The original is another SR: {told}. Expected is the LUN that {clone.name} was cloned from.{unless}"
 
 
 def _differing(

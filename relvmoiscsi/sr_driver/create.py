@@ -36,8 +36,8 @@ def sr_create(
     lun = transport.open_lun(call, config, xapi, smlog, deadline, math.inf)
     asked = one_vdi(config.vdis)
     if config.vdi is not None and asked is None:
-        problem = "device-config:vdi names the one VDI that stays. Say device-config:vdis=one as well."
-        raise UsageError(problem, "InvalidArg").in_state(NOTHING_WRITTEN)
+        problem = UsageError("device-config:vdi names the one VDI that stays.", "InvalidArg").in_state(NOTHING_WRITTEN)
+        raise problem.advising("Say device-config:vdis=one as well.")
     asks = users.Question(lun.scsi_id, own_sr=call.sr_ref, here=call.host_ref, clone_of=config.clone_of)
     users.verify_unused(asks, xapi)
 

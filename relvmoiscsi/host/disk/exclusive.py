@@ -158,12 +158,11 @@ def _cannot_open(path: str, error: OSError, writable: bool) -> RelvmoiscsiError:
     if error.errno == errno.EROFS:
         return read_only(path)
     if error.errno == errno.EBUSY:
-        problem = f"{path} is in use by {_listing(users_of_block(device) if device else ())}."
-    elif error.errno in (errno.EACCES, errno.EPERM):
-        problem = f"{path} cannot be opened: {error.strerror}. {remedy(error, path)}"
+        refused = Refused(f"{path} is in use by {_listing(users_of_block(device) if device else ())}.")
     else:
-        problem = f"{path} cannot be opened: {error.strerror}."
-    refused = Refused(problem)
+        refused = Refused(f"{path} cannot be opened: {error.strerror}.")
+        if error.errno in (errno.EACCES, errno.EPERM):
+            refused.advising(remedy(error, path))
     return refused.in_state(NOT_WRITTEN) if writable else refused
 
 

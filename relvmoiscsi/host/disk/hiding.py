@@ -225,8 +225,8 @@ def _switch_on(what: str, names: Sequence[str], host: Host, known: Iterable[str]
                 os.unlink(path)
             undo.pop_all()
     except OSError as error:
-        problem = f"LUN {what} cannot be hidden from event handlers: {run_dir}: {error.strerror}. {remedy(error)}"
-        raise Refused(problem).in_state(NOTHING_WRITTEN) from error
+        problem = f"LUN {what} cannot be hidden from event handlers: {run_dir}: {error.strerror}."
+        raise Refused(problem).advising(remedy(error)).in_state(NOTHING_WRITTEN) from error
     return descriptor
 
 
@@ -325,7 +325,7 @@ def _leave_out(scsi_id: str, host: Host) -> None:
                     os.close(descriptor)
     except OSError as error:
         problem = f"LUN {scsi_id} stays hidden by the scan of a killed call: {host.at(SWITCHES)}: {error.strerror}."
-        raise Refused(f"{problem} {remedy(error)}") from error
+        raise Refused(problem).advising(remedy(error)) from error
 
 
 def _may_be_hidden(name: str, host: Host, how: str = "") -> bool:

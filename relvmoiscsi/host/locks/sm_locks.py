@@ -132,7 +132,7 @@ def _open(path: str) -> int:
             try:
                 make_directory(directory, _MODE_OF_SM)
             except OSError as error:
-                raise Refused(f"{directory} cannot be made: {error.strerror}. {remedy(error)}") from error
+                raise Refused(f"{directory} cannot be made: {error.strerror}.").advising(remedy(error)) from error
     raise Refused(f"The lock {path} cannot be opened: its directory vanishes again and again.")
 
 

@@ -79,7 +79,7 @@ def advise(
     advice = way_out(sr_uuid, use.stacked, is_attached_here)
     if advice:
         objection = objection_of_pool()
-        refused.message += " " + (advice if objection is None else objection.message)
+        refused.advising(advice if objection is None else objection.told)
 
 
 def vg_command(sr_uuid: str) -> str:

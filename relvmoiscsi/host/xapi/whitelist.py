@@ -122,7 +122,7 @@ def _unlink(host: Host, paths: Iterable[str]) -> bool:
 
 
 def _unchanged(path: str, error: OSError) -> Refused:
-    return Refused(f"{printable(path)} cannot be changed: {error.strerror}. {files.remedy(error)}")
+    return Refused(f"{printable(path)} cannot be changed: {error.strerror}.").advising(files.remedy(error))
 
 
 @contextmanager

@@ -60,10 +60,9 @@ class Room:
         """
         if len(fresh) > len(self.writable):
             raise Refused(
-                f"One VDI needs {len(fresh)} free extents of 4 MiB before its commit, {len(self.writable)} are free. "
-                + _ENLARGE,
+                f"One VDI needs {len(fresh)} free extents of 4 MiB before its commit, {len(self.writable)} are free.",
                 sm_key="SRNoSpace",
-            )
+            ).advising(_ENLARGE)
         found, staying = retained[:], bytearray(1 + max(chain(retained, self.later), default=0))
         for pe in retained:
             if pe != NEW:
@@ -77,8 +76,8 @@ class Room:
             if known == NEW:
                 pe = next(rest, NEW)
                 if pe == NEW:
-                    problem = f"One VDI needs {len(found)} extents of 4 MiB, {there} are there. {_ENLARGE}"
-                    raise Refused(problem, sm_key="SRNoSpace")
+                    problem = f"One VDI needs {len(found)} extents of 4 MiB, {there} are there."
+                    raise Refused(problem, sm_key="SRNoSpace").advising(_ENLARGE)
                 found[extent] = pe
                 there += 1
         return found

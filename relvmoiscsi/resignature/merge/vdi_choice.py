@@ -41,22 +41,26 @@ def choose_chain(lun: Lun, request: OneVdiRequest) -> Chain:
         member, named = members[-1], members[-1].parent
         parent = disks.get(named.uuid)
         if parent is None or parent.name.kind != named.kind:
-            raise Refused(f"{member.name.text} has lost its parent, the {named.kind} {named.uuid}. {_ALL}.")
+            raise Refused(f"{member.name.text} has lost its parent, the {named.kind} {named.uuid}.").advising(
+                f"{_ALL}."
+            )
         members.append(parent)
         if len(members) > MAX_LEVELS:
-            raise Refused(f"The chain of {leaf.name.text} is longer than {MAX_LEVELS} images. {_COALESCE}")
+            raise Refused(f"The chain of {leaf.name.text} is longer than {MAX_LEVELS} images.").advising(_COALESCE)
     uuids = {member.name.uuid for member in members}
     for volume in lun.volumes:
         if volume.name.kind == naming.JOURNAL and volume.name.journal == "zero" and volume.name.uuid in uuids:
             problem = f"{volume.name.text}: a part of that VDI is still to be zeroed."
-            raise Refused(problem + f" {_ALL}: the clone's own SR does it.")
+            raise Refused(problem).advising(f"{_ALL}: the clone's own SR does it.")
     for member, parent in zip(members, members[1:]):
         if parent.name.kind == naming.RAW and member.name.kind != naming.QCOW2:
             raise Refused(
-                f"{parent.name.text} is a raw parent: what is above it cannot be made one image without it. {_COALESCE}"
-            )
+                f"{parent.name.text} is a raw parent: what is above it cannot be made one image without it."
+            ).advising(_COALESCE)
         if parent.virtual_size > member.virtual_size:
-            raise Refused(f"{parent.name.text} is a larger disk than its child {member.name.text}. {_ALL}.")
+            raise Refused(f"{parent.name.text} is a larger disk than its child {member.name.text}.").advising(
+                f"{_ALL}."
+            )
     retained = {member.lv.id for member in members}
     others = [volume for volume in lun.volumes if volume.lv.id not in retained]
     dropped = [volume for volume in others if volume.name.kind not in (naming.MGT, naming.OTHER)]

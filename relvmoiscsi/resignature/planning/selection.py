@@ -48,7 +48,7 @@ def select_one(device: Device, lun: Lun, request: OneVdiRequest, seed: int = 0) 
         return Selection(_with_work(lun, chain, leaf), leaf, Cost(dropped=dropped))
     if lun.vg.extent_size != EXTENT_BYTES:
         problem = f"The extents of {device.name} are not of 4 MiB, as the storage manager makes them."
-        raise Refused(problem + " " + _KEEP_ALL)
+        raise Refused(problem).advising(_KEEP_ALL)
     try:
         strategy, extents = _cheapest(device, lun, chain, request.most_bytes, seed)
     except FormatError as error:

@@ -72,8 +72,7 @@ class Access(NamedTuple):
                 if initiator is self.initiators[-1]:
                     from relvmoiscsi.host.iscsi_sessions import offload_hint  # noqa: PLC0415 - a failed login needs it
 
-                    hint = offload_hint(self.config.target_iqn, THIS_HOST)
-                    failure.message = f"{failure.message} {hint}".strip()
+                    failure.advising(offload_hint(self.config.target_iqn, THIS_HOST))
                     raise
                 log.info("through %s: %s", initiator.interface, failure)
         raise AssertionError("there is an initiator")
@@ -103,8 +102,8 @@ def access_of(config: IscsiConfig, host: Mapping[str, Any], xapi: Xapi, hide: Ca
     incoming_user, incoming_secret = _credentials(config.incoming_chap, xapi, hide)
     name = config.local_iqn or host.get("other_config", {}).get("iscsi_iqn") or host.get("iscsi_iqn")
     if not name:
-        problem = "This host has no iSCSI initiator name: xapi has none for it. Set the IQN of the host."
-        raise Refused(problem, "ConfigISCSIIQNMissing")
+        problem = "This host has no iSCSI initiator name: xapi has none for it."
+        raise Refused(problem, "ConfigISCSIIQNMissing").advising("Set the IQN of the host.")
     return Access(
         config=config,
         portals=config.portals,

@@ -74,7 +74,7 @@ def test_a_second_clone_with_the_sr_uuid_of_the_first_is_4_and_nothing_is_writte
     vdi = command("show", lun, "--json").json["vdis"][0]["vdi"]
     file.write_text(json.dumps(command("map", "--sr", uuid, vdi, "--json").json))
 
-    says = f"This pool has an SR {uuid} already: give another --sr-uuid, or two LUNs share every identity."
+    says = f"This pool has an SR {uuid} already. Give another --sr-uuid, or two LUNs share every identity."
     unwritten(4, "resignature", lun, *YES, by, uuid if by == "--sr-uuid" else file, says=says)
 
 

@@ -215,7 +215,7 @@ def test_a_silent_portal_is_told_after_two_logins_with_the_time_and_what_to_chec
 
         assert len([event for event in target.events if event.name == "connected"]) == 2
     assert ran.status == 11
-    assert "has said nothing for 0.5 seconds in each of 2 logins. It takes connections: check the port" in ran.err
+    assert "has said nothing for 0.5 seconds in each of 2 logins. It takes connections. Check the port" in ran.err
 
 
 # --- others at work on it

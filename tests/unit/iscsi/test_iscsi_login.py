@@ -166,7 +166,7 @@ def test_our_own_challenge_is_answered_to_nobody_and_where_a_proof_is_wanted_non
         (NoCommonAlgorithm, lambda play: play.say(0x00, ("CHAP_A", "Reject"))),
         (NoCommonAlgorithm, lambda play: play.say(0x00)),
         (NoCommonAlgorithm, lambda play: play.say(0x00, status=0x0200)),
-        (NoCommonAlgorithm, lambda play: play.handshake.closed("closed")),
+        (NoCommonAlgorithm, lambda play: play.handshake.closed(Closed("closed"))),
         (LoginRefused, lambda play: play.say(0x00, status=0x0201)),  # a wrong secret
     ],
     ids=["Reject", "no answer", "0200", "closed", "0201"],
@@ -307,7 +307,7 @@ def first(*keys, flags=0x00, **more):
         (LoginRefused, "AuthMethod", first(("AuthMethod", "Reject"))),
         (LoginRefused, "AuthMethod", first(("AuthMethod", "CHAP"))),
         (LoginRefused, "'KRB5'; CHAP is", first(("AuthMethod", "KRB5"))),
-        (Closed, "the sentence", lambda play: play.handshake.closed("the sentence")),
+        (Closed, "the sentence", lambda play: play.handshake.closed(Closed("the sentence"))),
     ],
 )
 def test_what_a_target_may_not_say_ends_the_login(error, words, say):

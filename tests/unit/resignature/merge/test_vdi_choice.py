@@ -122,7 +122,7 @@ def test_what_cannot_be_one_is_refused(what):
         choose(built, vdi)
 
     names = {volume.key: volume.name for volume in built.truth.volumes}
-    assert sentence.format(built.disk.name, **names) in caught.value.message
+    assert sentence.format(built.disk.name, **names) in caught.value.told
 
 
 def test_a_chain_may_be_as_long_as_the_storage_manager_makes_it():
