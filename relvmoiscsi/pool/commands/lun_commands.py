@@ -159,7 +159,9 @@ def _luns_text(pool: Pool, seen: Sequence[PoolLun]) -> str:
     head, *starts = (row.rstrip() for row in table(rows, right=(1,)))
     lines = [head]
     for start, lun in zip(starts, there):
-        what, *more = [*_words(pool, lun), *([f"changed {shown_time(lun.changed)}"] if lun.changed else [])]
+        changed = shown_time(lun.changed) if lun.changed else "unknown: the LUN is in use and was not read"
+        is_told = lun.changed or lun.kind == luns.ATTACHED
+        what, *more = [*_words(pool, lun), *([f"changed {changed}"] if is_told else [])]
         lines += [f"{start}  {what}", *(["    " + "; ".join(more)] if more else [])]
     lines += [
         printable(f"The LUNs behind {lun.portal.target} {lun.portal.iqn} are unknown: {lun.problem}")
@@ -172,9 +174,9 @@ def _luns_text(pool: Pool, seen: Sequence[PoolLun]) -> str:
 def _changed_line(seen: Sequence[PoolLun]) -> List[str]:
     if not any(lun.changed for lun in seen):
         return []
-    is_any_unread = any(lun.kind == luns.ATTACHED and not lun.changed for lun in seen)
-    unread = " The LUN of an attached copy is not read, and its row has no such time." if is_any_unread else ""
-    return [f"`changed` is {CHANGED_MEANS}.{unread}"]
+    is_any_copy = any(lun.kind == luns.ATTACHED and lun.changed for lun in seen)
+    saved = " Of an attached copy, it is the change that the last read of its LUN found." if is_any_copy else ""
+    return [f"`changed` is {CHANGED_MEANS}.{saved}"]
 
 
 def _words(pool: Pool, lun: PoolLun) -> List[str]:

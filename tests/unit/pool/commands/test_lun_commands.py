@@ -86,7 +86,8 @@ def test_what_would_be_done_is_told_and_not_done(lab, clone, pool_command):
 
     pool_command("attach", clone, "--yes", "--name", "{sr} copy")
     ran = pool_command("attach", clone, "--dry-run")
-    assert ran.out == f"Nothing to do:\n{clone}: already attached: nothing to do\n"
+    told = f"Nothing to do:\n{clone}: already attached: nothing to do; changed 2026-11-21 00:11 UTC\n`changed` is "
+    assert ran.out.startswith(told)
     assert (
         pool_command("discard", "Production copy", "--dry-run", "--json").json["discard_results"][0]["status"]
         == "would be discarded"
@@ -351,19 +352,40 @@ def test_copies_of_three_days_are_told_apart_by_the_last_change_of_their_sr(lab,
     assert f"'copy ({then})'" in " ".join(ran.split()) and f"'copy ({now})'" in " ".join(ran.split())
 
 
-def test_copies_of_one_change_get_numbers_and_luns_says_why_an_attached_copy_has_no_time(lab, clone, pool_command):
-    """docs/night.rst promised the time for several copies of one time, too."""
+def test_copies_of_one_change_get_numbers_and_luns_shows_the_change_of_each(lab, clone, pool_command):
+    """docs/night.rst promised the time for several copies of one time, too; `luns` had no time for attached copies."""
     others = [lab.clone("Production") for _ in range(2)]
-    assert "is not read" not in pool_command("luns").out
     rows = pool_command("attach", "--all", "--yes", "--name", "{sr} copy", "--json").json["attach_results"]
     assert [row["sr_name_label"] for row in rows] == ["Production copy", "Production copy (2)", "Production copy (3)"]
-    assert [row["scsi_id"] for row in rows] == [clone, *others] and "`changed`" not in pool_command("luns").out
-    lab.clone("Production")
-    assert (
-        pool_command("luns")
-        .out.splitlines()[-1]
-        .endswith("not the time of a snapshot. The LUN of an attached copy is not read, and its row has no such time.")
-    )
+    assert [row["scsi_id"] for row in rows] == [clone, *others]
+    shown = pool_command("luns").out
+    assert shown.count("\n    changed 2026-11-21 00:11 UTC\n") == 3 and "unknown" not in shown
+    assert "Of an attached copy, it is the change that the last read of its LUN found." in " ".join(shown.split())
+    found = {row["scsi_id"]: row["changed_at"] for row in pool_command("luns", "--json").json["pool_luns"]}
+    assert found == {
+        **dict.fromkeys([clone, *others], "2026-11-21T00:11:06Z"),
+        **{lun: None for lun, _ in lab.originals.values()},
+    }
+
+
+def test_a_copy_without_a_readable_mark_of_its_change_says_why_until_no_host_uses_the_copy(lab, clone, pool_command):
+    """A person has introduced the SR by hand, or a pool-operator has written the mark."""
+    assert pool_command("attach", clone, "--yes", "--name", "a copy").status == 0
+    (sr,) = lab.pool.db.refs("SR", name_label="a copy")
+    marks = dict(lab.pool.db.get("SR", sr, "other_config"))
+    assert marks.pop("relvmoiscsi:changed") == "2026-11-21T00:11:06Z"
+    for forged in ({}, {"relvmoiscsi:changed": "yesterday " * 9}):
+        lab.pool.db.set("SR", sr, "other_config", {**marks, **forged})
+        shown = pool_command("luns")
+        assert "attached, 'a copy'\n    changed unknown: the LUN is in use and was not read\n" in shown.out
+    lab.unplug(sr)
+    assert "\n    not plugged on 'xs1', 'xs2'; changed 2026-11-21 00:11 UTC\n" in pool_command("luns").out
+
+
+def test_an_original_has_no_change_of_a_forged_mark(lab, pool_command):
+    ref = lab.originals["Production"][1]
+    lab.pool.db.set("SR", ref, "other_config", {"relvmoiscsi:changed": "2001-01-01T00:00:00Z"})
+    assert "changed" not in pool_command("luns").out
 
 
 def test_an_sr_that_is_there_keeps_its_name_and_that_is_said(clone, copy, pool_command):
