@@ -15,7 +15,7 @@ from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.pool.hosts import HostPlan
 from relvmoiscsi.pool.lock import LockName
 from relvmoiscsi.pool.luns import ATTACHED, RESIGNATURED, UNFINISHED, UNTOUCHED, PoolLun
-from relvmoiscsi.pool.records import ORIGINAL_SR, RUN, SCSI_ID, Pool
+from relvmoiscsi.pool.records import CHANGED, ORIGINAL_SR, RUN, SCSI_ID, Pool
 from relvmoiscsi.pool.vdis import Origin
 from relvmoiscsi.wording import shell_command, shown_time
 
@@ -254,7 +254,8 @@ def sr_of(pool: Pool, lun: PoolLun) -> Optional[str]:
 
 def marks_of(lun: PoolLun, run: str) -> Dict[str, str]:
     """Return the keys that other_config of the SR needs. ORIGINAL_SR comes last, because this key marks a copy."""
-    return {**_FLAGS, SCSI_ID: lun.scsi_id, RUN: run, ORIGINAL_SR: lun.of_sr}
+    changed = {CHANGED: lun.changed} if lun.changed else {}
+    return {**_FLAGS, **changed, SCSI_ID: lun.scsi_id, RUN: run, ORIGINAL_SR: lun.of_sr}
 
 
 def missing_marks(record: Record, lun: PoolLun, run: str) -> Dict[str, str]:

@@ -32,7 +32,7 @@ from relvmoiscsi.formats import saved_vms
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool import jobs, secrets
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
-from relvmoiscsi.pool.records import HBA, ORIGINAL_SR, Pool, ProbePortal, is_copy, portal_of
+from relvmoiscsi.pool.records import CHANGED, HBA, ORIGINAL_SR, Pool, ProbePortal, is_copy, portal_of
 from relvmoiscsi.scsi_id_text import is_scsi_id
 from relvmoiscsi.wording import counted, human_time, some_of
 
@@ -77,7 +77,7 @@ class PoolLun(NamedTuple):
     old_vdis: Tuple[str, ...] = ()  #: UUIDs of the original VDIs, while the journal is on the resignatured LUN
     vms: Tuple[str, ...] = ()  #: names of VMs whose records `save-vms` has saved on the LUN
     vms_saved: str = ""  #: when the records were saved
-    changed: str = ""  #: when LVM last changed the SR on the LUN, in ISO 8601; "" where that is unknown
+    changed: str = ""  #: when LVM last changed the SR on the LUN, in ISO 8601, as last read; "" where that is unknown
     number: Optional[int] = None  #: the master's kernel number of the LUN; None where the number is unknown
     state: str = ""  #: that a probe reported; "" where no probe has read the LUN
     new_sr: str = ""  #: of the last resignature of the LUN, finished or not; "" where that is unknown
@@ -355,7 +355,9 @@ def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
                 if sr is not None and pool.pbds_of(sr):
                     config = next(iter(pool.pbds_of(sr).values()))[1]["device_config"]
                     state = untrusted.text_of(row["state"] or UNREACHABLE)
-                    found.append(_in_use(pool, sr, lun._replace(portal=portal_of(config), state=state)))
+                    found.append(
+                        _in_use(pool, sr, lun._replace(portal=portal_of(config), state=state, changed=texts["changed"]))
+                    )
                 elif row["state"] is None:
                     is_begun = pool.is_begun(lun.scsi_id)
                     found.append(lun._replace(kind=UNREACHABLE, problem=texts["problem"], is_ours=is_begun))
@@ -400,6 +402,7 @@ def look(calls: Calls, pool: Pool, lun: PoolLun, probed_by: Callable[[Calls, Poo
             probed = probed_by(calls, lun)
             if probed.sr_uuid not in ("", pool.srs[sr]["uuid"]):
                 return named(pool, probed)
+            lun = lun._replace(changed=probed.changed)
         except PoolFailure:
             pass  # the records of the pool say what the LUN is
     return _in_use(pool, sr, lun)
@@ -414,7 +417,12 @@ def probe(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
 def _in_use(pool: Pool, ref: str, lun: PoolLun) -> PoolLun:
     sr = pool.srs[ref]
     kind, of_sr = ATTACHED if is_copy(sr) else ORIGINAL, sr["other_config"].get(ORIGINAL_SR, "")
-    return lun._replace(kind=kind, sr_uuid=sr["uuid"], of_sr=of_sr, name=sr["name_label"])
+    changed = lun.changed or (sr["other_config"].get(CHANGED, "") if kind == ATTACHED else "")
+    try:  # a pool-operator may write the mark
+        untrusted.utc_seconds(changed)
+    except ValueError:
+        changed = ""
+    return lun._replace(kind=kind, sr_uuid=sr["uuid"], of_sr=of_sr, name=sr["name_label"], changed=changed)
 
 
 def named(pool: Pool, lun: PoolLun) -> PoolLun:

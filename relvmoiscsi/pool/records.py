@@ -22,10 +22,11 @@ LVM_TYPES = (*STOCK_TYPES, "lvm")  #: clones of these SRs can be resignatured
 AT_WORK = "relvmoiscsi:at-work:"
 
 #: keys of SR.other_config and of VDI.other_config
-RUN, ORIGINAL_SR, SCSI_ID, OLD_VDI = (
+RUN, ORIGINAL_SR, SCSI_ID, CHANGED, OLD_VDI = (
     "relvmoiscsi:run",
     "relvmoiscsi:original-sr",
     "relvmoiscsi:scsi-id",
+    "relvmoiscsi:changed",
     "relvmoiscsi:old",
 )
 

@@ -77,7 +77,9 @@ luns:
       description: Whether this pool may write its database to a VDI on the LUN.
       type: bool
     changed_at:
-      description: Time of the last change of the SR by LVM, not of the snapshot.
+      description:
+        - Time of the last change of the SR by LVM, not of the snapshot.
+        - Of an attached copy, as C(attach) or a later read of the LUN found it.
       type: str
     saved_vm_names:
       description: Names of VMs whose records are on the LUN.

@@ -4,11 +4,11 @@
 import argparse
 import sys
 from contextlib import ExitStack, contextmanager
-from typing import Dict, Iterator, List, Sequence, Tuple
+from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.cli.map_out import new_file
-from relvmoiscsi.cli.output import EXIT_NOT_PRINTED, Answer, Unheard, ask, say, waiting
-from relvmoiscsi.errors import Refused, UsageError
+from relvmoiscsi.cli.output import EXIT_NOT_PRINTED, RED, Answer, Unheard, ask, say, waiting
+from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError, error_facts
 from relvmoiscsi.host.secret_file import first_line
 from relvmoiscsi.pool import attach, attach_plan, hosts, jobs, lock, luns, progress, records, vdis
 from relvmoiscsi.pool.attach import Attached
@@ -159,7 +159,9 @@ def _luns_text(pool: Pool, seen: Sequence[PoolLun]) -> str:
     head, *starts = (row.rstrip() for row in table(rows, right=(1,)))
     lines = [head]
     for start, lun in zip(starts, there):
-        what, *more = [*_words(pool, lun), *([f"changed {shown_time(lun.changed)}"] if lun.changed else [])]
+        changed = shown_time(lun.changed) if lun.changed else "unknown: the LUN is in use and was not read"
+        is_told = lun.changed or lun.kind == luns.ATTACHED
+        what, *more = [*_words(pool, lun), *([f"changed {changed}"] if is_told else [])]
         lines += [f"{start}  {what}", *(["    " + "; ".join(more)] if more else [])]
     lines += [
         printable(f"The LUNs behind {lun.portal.target} {lun.portal.iqn} are unknown: {lun.problem}")
@@ -172,9 +174,9 @@ def _luns_text(pool: Pool, seen: Sequence[PoolLun]) -> str:
 def _changed_line(seen: Sequence[PoolLun]) -> List[str]:
     if not any(lun.changed for lun in seen):
         return []
-    is_any_unread = any(lun.kind == luns.ATTACHED and not lun.changed for lun in seen)
-    unread = " The LUN of an attached copy is not read, and its row has no such time." if is_any_unread else ""
-    return [f"`changed` is {CHANGED_MEANS}.{unread}"]
+    is_any_copy = any(lun.kind == luns.ATTACHED and lun.changed for lun in seen)
+    saved = " Of an attached copy, it is the change that the last read of its LUN found." if is_any_copy else ""
+    return [f"`changed` is {CHANGED_MEANS}.{saved}"]
 
 
 def _words(pool: Pool, lun: PoolLun) -> List[str]:
@@ -236,13 +238,18 @@ class AttachCommand(PoolChange):
         with new_file(self.given.map_out, "pool attach --map-out") as write_map, self.opened() as (calls, pool):
             of, is_all = [records.original_uuid(pool, text) for text in self.given.clones_of], self.given.all
             with _seen(self, calls, pool, self.search, self.dry_run) as seen:
-                planned, skipped = self._plan(calls, pool, seen, of)
+                planned, skipped, nothing = self._plan(calls, pool, seen, of)
                 unseen = attach.unseen(seen, self.scsi_ids, of, is_all)
                 todo = [row.lun.scsi_id for row in planned if row.steps]
                 lock.verify_free(calls, map(lock.name_for, todo))
                 would = _would_attach(planned, [attach.passed_over(lun, is_plan=True) for lun in unseen], skipped)
-                if self.dry_run:
-                    return would
+                if self.dry_run or nothing is not None:
+                    told = would if self.dry_run else _attached_answer(pool, [], skipped, is_changed=False)
+                    if nothing is None:
+                        return told
+                    self.so_far.note(str(nothing))
+                    say(printable(str(nothing)), RED)
+                    return told._replace(facts={**told.facts, **error_facts(nothing)}, status=nothing.exit_status)
                 if todo and not self.yes:
                     say(would.for_people())
                     ask(self, f"Attach {counted(len(todo), 'LUN')}?")
@@ -265,8 +272,11 @@ class AttachCommand(PoolChange):
 
     def _plan(
         self, calls: Calls, pool: Pool, seen: Sequence[PoolLun], of: Sequence[str]
-    ) -> Tuple[List[LunPlan], List[Attached]]:
-        """Return the steps of the chosen LUNs, and the skipped LUNs; print each skipped LUN and each unused name."""
+    ) -> Tuple[List[LunPlan], List[Attached], Optional[RelvmoiscsiError]]:
+        """Return the steps of the chosen LUNs, the skipped LUNs, and why no LUN can be attached; print unused names.
+
+        Where no LUN is chosen, each LUN is a skipped LUN, also an original and an empty LUN.
+        """
         names = {str(sr["name_label"]) for sr in pool.srs.values()}
         for text in self.scsi_ids:
             if text in names and not any(lun.scsi_id == text for lun in seen):
@@ -274,13 +284,24 @@ class AttachCommand(PoolChange):
                 raise said.advising(_selects_clones(text))
         if self.request.are_unplugged:
             seen = attach.as_clones(seen, self.scsi_ids, of)
+        nothing: Optional[RelvmoiscsiError] = None
+        try:
+            chosen = attach.choose(seen, self.scsi_ids, of, self.given.all, self.given.foreign)
+        except (NotFound, Refused) as error:
+            if self.scsi_ids:  # the error is about these LUNs
+                raise
+            chosen, nothing = [], error
+        left = attach.doubtful(seen, self.scsi_ids, of, self.given.foreign) if of or self.given.all else []
+        alone = [lun for lun in seen if lun.kind not in (*luns.UNSEEN, luns.DAMAGED) and lun not in left]
         skipped = []
-        for lun in attach.doubtful(seen, self.scsi_ids, of, self.given.foreign) if of or self.given.all else []:
-            why = "If it is a clone, give its SCSIid and --unplugged" if lun.kind == luns.UNCONNECTED else _OTHER_POOL
-            line = f"{lun.scsi_id} is skipped: {'; '.join(_words(pool, lun))}. {why}."
-            self.warn(line)
+        for lun in [*left, *(alone if not (self.scsi_ids or chosen) else [])]:
+            why = f" {_OTHER_POOL}." if lun in left else ""
+            if lun.kind == luns.UNCONNECTED:
+                why = " If it is a clone, give its SCSIid and --unplugged."
+            elif lun.kind in (luns.CLONE, luns.ATTACHED) and lun not in left and lun.of_sr not in of:
+                why = " You did not select its original."
+            line = f"{lun.scsi_id} is skipped: {'; '.join(_words(pool, lun)).rstrip('.')}.{why}"
             skipped.append(Attached(lun.scsi_id, attach.PASSED_OVER, of_sr=lun.of_sr, error=Refused(line)))
-        chosen = attach.choose(seen, self.scsi_ids, of, self.given.all, self.given.foreign)
         if not self.request.leave_others:
             attach.verify_none_left(seen, chosen)
         found = [lock.name_for(lun.scsi_id) for lun in chosen if lun.scsi_id not in self.scsi_ids]
@@ -289,7 +310,7 @@ class AttachCommand(PoolChange):
         for row in planned:
             if row.sr and self.given.name is not None:
                 self.note(f"{row.lun.scsi_id}: the SR {row.name!r} keeps its name; --name is for new SRs.")
-        return planned, skipped
+        return planned, skipped, nothing
 
     def _carry_out(self, calls: Calls, pool: Pool, planned: Sequence[LunPlan], todo: Sequence[str]) -> List[Attached]:
         """Attach the LUNs, and report each step to the terminal and to `so_far`."""
@@ -308,7 +329,7 @@ class AttachCommand(PoolChange):
 
 
 def _would_attach(planned: Sequence[LunPlan], passed_over: Sequence[Attached], skipped: Sequence[Attached]) -> Answer:
-    """Return the plan. A warning has named the `skipped` LUNs: they are facts of the answer alone, and no errors."""
+    """Return the plan. The `skipped` LUNs are no errors."""
     lines = [f"{row.lun.scsi_id}: {row.text()}{changed_words(row.lun.changed)}" for row in planned]
     alerts = [f"{each.scsi_id or 'a target'}: {each.error}" for each in passed_over]
     lines += alerts
@@ -324,6 +345,8 @@ def _would_attach(planned: Sequence[LunPlan], passed_over: Sequence[Attached], s
     errors = [row.error for row in planned] + [each.error for each in passed_over]
     status = exit_status(errors, any(row.down for row in planned))
     alerts = [f"{row.lun.scsi_id}: {row.text()}" for row in planned if row.error is not None or row.down] + alerts
+    warnings = [str(each.error) for each in skipped]
+    lines, alerts = [*lines, *warnings], [*alerts, *warnings]
     text = "\n".join([head, *map(printable, lines)])
     return Answer({"changed": is_any, "would_attach": rows}, text, status, alerts=alerts)
 
@@ -336,7 +359,7 @@ _CORRECTED = "after you correct the cause"
 def _attached_answer(pool: Pool, results: Sequence[Attached], skipped: Sequence[Attached], is_changed: bool) -> Answer:
     """Return the results as facts and text; the exit status, for a single LUN, is the status of its error.
 
-    A warning has named the `skipped` LUNs: they are facts of the answer alone, and no errors.
+    The `skipped` LUNs are no errors.
     """
     lines, steps = [], []
     alerts: List[str] = []
@@ -357,6 +380,8 @@ def _attached_answer(pool: Pool, results: Sequence[Attached], skipped: Sequence[
             is_known = pool.sr_by_uuid(result.of_sr) is not None  # else no VM here has the original of a disk
             steps.append(clone if is_known else shell_command("relvmoiscsi pool map", result.sr_uuid))
             lines += ["  the other hosts can use the copy now"] if result.status == attach.PARTIAL else []
+    alerts += [str(each.error) for each in skipped]
+    lines += [printable(str(each.error)) for each in skipped]
     undone = [result for result in results if result.status not in (attach.DONE, attach.ALREADY)]
     is_partial = any(is_changed or result.error is None for result in undone)
     status = exit_status([result.error for result in results], is_partial)

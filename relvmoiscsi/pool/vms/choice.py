@@ -54,9 +54,10 @@ class VmSource(NamedTuple):
 
 
 def find_copy(pool: Pool, found: Inventory, text: str) -> Copy:
-    """Return the completely attached copy with this UUID, name or SCSIid. Raises NotFound, Refused, UsageError.
+    """Return the copy with this UUID, name or SCSIid. Raises NotFound, Refused, UsageError.
 
-    Without a VDI in the pool, a copy lacks the scan of `attach`. A kill may have come before the scan.
+    Refuses a copy without a VDI in the pool: its SR is empty, or `attach` was killed before its scan, or the scan
+    failed. The records of the pool do not tell an empty SR from an SR that was not scanned.
     """
     ref = records.find_sr(pool, text)
     records.verify_copy(pool, ref)
@@ -64,9 +65,9 @@ def find_copy(pool: Pool, found: Inventory, text: str) -> Copy:
     if not copy.vdis:
         again = shell_command("relvmoiscsi pool attach", str(pool.srs[ref]["other_config"].get(records.SCSI_ID, "")))
         raise Refused(
-            f"The copy {copy.name!r} ({copy.uuid}) is not attached completely: the pool has no VDI of the copy. "
-            f"Nothing was changed. Repeat `{again}`."
-        )
+            f"The pool has no VDI of the copy {copy.name!r} ({copy.uuid}): `attach` was interrupted, or the SR is "
+            "empty. Nothing was changed."
+        ).advising(f"Repeat `{again}`. If its result has 0 VDIs, the SR is empty.")
     return copy
 
 

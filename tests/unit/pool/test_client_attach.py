@@ -52,6 +52,7 @@ def test_a_clone_becomes_an_sr_on_every_host(lab, world):
         "relvmoiscsi:run": "a run",
         "relvmoiscsi:original-sr": world.sr_uuid(lab.originals["Production"][0]),
         "relvmoiscsi:scsi-id": clone,
+        "relvmoiscsi:changed": "2026-11-21T00:11:06Z",
         "gc": "false",
         "indestructible": "true",
     }

@@ -9,6 +9,7 @@ import pytest
 from kit.build_lvm import replace_in_text
 from kit.pool.errors import XenError
 from kit.pool_lab import IQN, TARGET, locks, sr_disk
+from kit.sparse import SparseDisk
 from relvmoiscsi.errors import NotFound
 from relvmoiscsi.pool import attach, lock
 from relvmoiscsi.pool.commands import pool_command as unlocking
@@ -85,7 +86,8 @@ def test_what_would_be_done_is_told_and_not_done(lab, clone, pool_command):
 
     pool_command("attach", clone, "--yes", "--name", "{sr} copy")
     ran = pool_command("attach", clone, "--dry-run")
-    assert ran.out == f"Nothing to do:\n{clone}: already attached: nothing to do\n"
+    told = f"Nothing to do:\n{clone}: already attached: nothing to do; changed 2026-11-21 00:11 UTC\n`changed` is "
+    assert ran.out.startswith(told)
     assert (
         pool_command("discard", "Production copy", "--dry-run", "--json").json["discard_results"][0]["status"]
         == "would be discarded"
@@ -113,7 +115,7 @@ def test_a_clone_of_an_sr_that_no_host_has_attached_is_attached_with_the_word(la
     ran = pool_command("attach", "--all", "--yes", "--unplugged")
     assert (
         f"{clone} is skipped: 'Production', unconnected; {why}. If it is a clone, give its SCSIid and --unplugged."
-        in ran.err
+        in ran.out
     )
     assert ran.status == 0 and testing in ran.out and lab.world.sr_uuid(clone) == uuid
 
@@ -227,24 +229,43 @@ def test_a_log_ends_with_the_exit_status_also_after_ctrl_c_and_a_bug(clone, pool
         )
 
 
-def test_a_skipped_lun_is_in_the_log_and_a_warning_that_quiet_keeps(lab, clone, pool_command, tmp_path):
+def test_a_skipped_lun_is_in_the_result_the_log_and_what_quiet_keeps(lab, clone, pool_command, tmp_path):
     foreign = lab.world.add(TARGET, IQN, sr_disk("of another pool"))
     said = f"{foreign} is skipped: "
-    assert said in pool_command("attach", clone, "--all", "--dry-run").err
+    assert said in pool_command("attach", clone, "--all", "--dry-run").out
     ran = pool_command("attach", "--all", "--yes", "-q", "--log", tmp_path / "log")
-    assert (ran.status, ran.out) == (0, "") and ran.err.startswith(f"relvmoiscsi: warning: {said}")
+    assert (ran.status, ran.out) == (0, "") and ran.err.startswith(f"relvmoiscsi: {said}")
     assert said in (tmp_path / "log").read_text()
 
 
-@pytest.mark.parametrize("more", [["--json"], ["--dry-run"], ["-q"]])
-def test_the_skipped_luns_are_named_where_no_lun_can_be_attached(lab, clone, copy, pool_command, more):
-    """The refusal named the discarded copy alone: a person took the other LUN for one that the pool does not see."""
+@pytest.mark.parametrize("more", [["--yes"], ["--dry-run"]])
+def test_where_no_lun_can_be_attached_the_result_names_each_lun_with_the_reason(lab, clone, copy, pool_command, more):
+    """stderr alone named them: a script took the other LUNs for LUNs that the pool does not see."""
     foreign = lab.world.add(TARGET, IQN, sr_disk("of another pool"))
+    empty = lab.world.add(TARGET, IQN, SparseDisk(1 << 24))
     assert pool_command("discard", copy, "--yes").status == 0
-    ran = pool_command("attach", "--all", "--yes", *more)
-    assert ran.status == 3
-    before, refusal, _ = ran.err.partition("no LUN that can be attached")
-    assert refusal and f"{clone} is skipped: " in before and f"{foreign} is skipped: " in before
+    why = {
+        clone: "not attached here. Another pool may use this LUN.",
+        foreign: "unknown to this pool; SR",
+        empty: "is skipped: empty; ",
+        lab.originals["Production"][0]: "is skipped: original, 'Production'.",
+    }
+
+    ran = pool_command("attach", "--all", *more, "--json")
+    rows = {row["scsi_id"]: row for row in ran.json["would_attach" if "--dry-run" in more else "attach_results"]}
+    assert (ran.status, ran.json["changed"], ran.json["error"]["class"]) == (3, False, "NotFound")
+    assert clone in ran.json["error"]["advice"] and set(why) < set(rows) and len(rows) == 5
+    assert {row.get("status", "passed over") for row in rows.values()} == {"passed over"}
+    ran = pool_command("attach", "--all", *more)
+    assert ran.status == 3 and "no LUN that can be attached" in ran.err and "is skipped" not in ran.err
+    told = ran.out
+    for scsi_id, reason in why.items():
+        assert reason in rows[scsi_id]["problem"] and rows[scsi_id]["problem"] in told.replace("\n", " ")
+    quiet = pool_command("attach", "--all", *more, "-q")
+    assert quiet.out == "" and all(f"{scsi_id} is skipped: " in quiet.err for scsi_id in why)
+
+    testing = pool_command("attach", "--clones-of", "Testing", *more, "--json").json
+    assert "sees no clone of the SR" in testing["error"]["message"]
 
 
 def test_the_skipped_luns_are_in_the_answer_of_a_script_and_are_no_failure(lab, clone, pool_command):
@@ -331,19 +352,40 @@ def test_copies_of_three_days_are_told_apart_by_the_last_change_of_their_sr(lab,
     assert f"'copy ({then})'" in " ".join(ran.split()) and f"'copy ({now})'" in " ".join(ran.split())
 
 
-def test_copies_of_one_change_get_numbers_and_luns_says_why_an_attached_copy_has_no_time(lab, clone, pool_command):
-    """docs/night.rst promised the time for several copies of one time, too."""
+def test_copies_of_one_change_get_numbers_and_luns_shows_the_change_of_each(lab, clone, pool_command):
+    """docs/night.rst promised the time for several copies of one time, too; `luns` had no time for attached copies."""
     others = [lab.clone("Production") for _ in range(2)]
-    assert "is not read" not in pool_command("luns").out
     rows = pool_command("attach", "--all", "--yes", "--name", "{sr} copy", "--json").json["attach_results"]
     assert [row["sr_name_label"] for row in rows] == ["Production copy", "Production copy (2)", "Production copy (3)"]
-    assert [row["scsi_id"] for row in rows] == [clone, *others] and "`changed`" not in pool_command("luns").out
-    lab.clone("Production")
-    assert (
-        pool_command("luns")
-        .out.splitlines()[-1]
-        .endswith("not the time of a snapshot. The LUN of an attached copy is not read, and its row has no such time.")
-    )
+    assert [row["scsi_id"] for row in rows] == [clone, *others]
+    shown = pool_command("luns").out
+    assert shown.count("\n    changed 2026-11-21 00:11 UTC\n") == 3 and "unknown" not in shown
+    assert "Of an attached copy, it is the change that the last read of its LUN found." in " ".join(shown.split())
+    found = {row["scsi_id"]: row["changed_at"] for row in pool_command("luns", "--json").json["pool_luns"]}
+    assert found == {
+        **dict.fromkeys([clone, *others], "2026-11-21T00:11:06Z"),
+        **{lun: None for lun, _ in lab.originals.values()},
+    }
+
+
+def test_a_copy_without_a_readable_mark_of_its_change_says_why_until_no_host_uses_the_copy(lab, clone, pool_command):
+    """A person has introduced the SR by hand, or a pool-operator has written the mark."""
+    assert pool_command("attach", clone, "--yes", "--name", "a copy").status == 0
+    (sr,) = lab.pool.db.refs("SR", name_label="a copy")
+    marks = dict(lab.pool.db.get("SR", sr, "other_config"))
+    assert marks.pop("relvmoiscsi:changed") == "2026-11-21T00:11:06Z"
+    for forged in ({}, {"relvmoiscsi:changed": "yesterday " * 9}):
+        lab.pool.db.set("SR", sr, "other_config", {**marks, **forged})
+        shown = pool_command("luns")
+        assert "attached, 'a copy'\n    changed unknown: the LUN is in use and was not read\n" in shown.out
+    lab.unplug(sr)
+    assert "\n    not plugged on 'xs1', 'xs2'; changed 2026-11-21 00:11 UTC\n" in pool_command("luns").out
+
+
+def test_an_original_has_no_change_of_a_forged_mark(lab, pool_command):
+    ref = lab.originals["Production"][1]
+    lab.pool.db.set("SR", ref, "other_config", {"relvmoiscsi:changed": "2001-01-01T00:00:00Z"})
+    assert "changed" not in pool_command("luns").out
 
 
 def test_an_sr_that_is_there_keeps_its_name_and_that_is_said(clone, copy, pool_command):

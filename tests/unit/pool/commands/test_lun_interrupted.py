@@ -7,8 +7,9 @@ import threading
 
 import pytest
 
+from kit.builder import build_sr
 from kit.pool_fakes import until
-from kit.pool_lab import locks
+from kit.pool_lab import IQN, TARGET, locks
 from relvmoiscsi.pool import calls as pool_calls
 from relvmoiscsi.pool import hosts, jobs
 from relvmoiscsi.pool.commands import discard_command, lun_commands
@@ -188,8 +189,18 @@ def test_a_copy_that_lacks_its_scan_is_said_to_be_attached_by_half(lab, pool_com
     interrupts(lab.pool, (method, 1))
     assert pool_command("attach", clone, "--name", "half", "--yes").status == 130
     ran = pool_command(*words)
-    assert ran.status == 4 and "The copy 'half' (" in ran.err and "is not attached completely" in ran.err
+    assert ran.status == 4 and "no VDI of the copy 'half' (" in ran.err and "`attach` was interrupted" in ran.err
 
     (again,) = re.findall("Repeat `relvmoiscsi pool ([^`]*)`", ran.err)
     assert again == f"attach {clone}" and pool_command(*again.split(), "--yes").status == 0
     assert pool_command(*words).status == 0
+
+
+def test_a_copy_of_an_empty_sr_is_not_said_to_be_attached_by_half(lab, pool_command):
+    empty = lab.world.add(TARGET, IQN, build_sr([], seed="an empty SR").disk)
+    attaching = ["attach", empty, "--foreign", "--leave-others", "--name", "nothing", "--yes"]
+    assert pool_command(*attaching).status == 0
+    ran = pool_command("map", "nothing")
+    assert ran.status == 4 and "`attach` was interrupted, or the SR is empty" in ran.err
+    (again,) = re.findall("Repeat `relvmoiscsi pool ([^`]*)`. If its result has 0 VDIs, the SR is empty", ran.err)
+    assert ", 0 VDIs" in pool_command(*again.split(), "--yes").out
