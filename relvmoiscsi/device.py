@@ -18,7 +18,7 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, Overtaken, Place, R
 __all__ = [
     "MAX_TORN_BYTES", "NEAR", "PIECE", "SECTOR", "Chunk", "CountingDevice", "Device", "Fence", "ForwardingDevice",
     "MemoryDevice", "Range", "align_down", "align_up", "cut_out", "in_pieces", "overlaid", "pieces_of", "read_pieces",
-    "runs_of", "spans_of", "torn_bytes", "verify_readable", "verify_writable", "whole_blocks",
+    "runs_of", "spans_of", "torn_bytes", "verify_readable", "verify_size", "verify_writable", "whole_blocks",
 ]  # fmt: skip
 
 SECTOR = 512
@@ -329,6 +329,19 @@ def verify_writable(device: Device, chunk: Chunk, writable: bool) -> None:
     if chunk.offset < 0 or chunk.end > device.size_bytes:
         what = f"a chunk of {len(chunk.data)} bytes at byte {chunk.offset}"
         raise ValueError(f"{what} is not wholly on {device.name}")
+
+
+def verify_size(device: Device, size_bytes: int, block_size: int) -> None:
+    """Raise Refused for a device that is smaller than at its open, or has other blocks. `size_bytes` is its size now.
+
+    A device that has grown is not refused: all that a run reads and writes lies before the old end.
+    """
+    if size_bytes < device.size_bytes or block_size != device.block_size:
+        raise Refused(
+            f"{device.name} had {device.size_bytes} bytes in blocks of {device.block_size}, and has {size_bytes} bytes "
+            f"in blocks of {block_size} now.",
+            "ISCSIDevice",
+        ).advising("Try again when nobody changes its size.")
 
 
 def cut_out(wanted: Range, starts: Sequence[int], buffers: Sequence[memoryview]) -> bytes:

@@ -23,6 +23,7 @@ READ, WRITE = (0x28, 0x88), (0x2A, 0x8A)  #: the codes of the 10-byte and of the
 TEST_UNIT_READY = bytes(6)
 READ_CAPACITY_16 = bytes([0x9E, 0x10, *bytes(8), 0, 0, 0, 32, 0, 0])
 READ_CAPACITY_10 = bytes([0x25, *bytes(9)])
+CAPACITY_BYTES = {READ_CAPACITY_16: 32, READ_CAPACITY_10: 8}  #: of the answer. READ CAPACITY(16) is asked first
 #: MODE SENSE(6) of all pages without block descriptors. Only the header of the answer is used
 MODE_SENSE = bytes([0x1A, 0x08, 0x3F, 0, 4, 0])
 #: SYNCHRONIZE CACHE(10) with zeros, which means the whole LUN

@@ -125,7 +125,7 @@ def look(link: Link, luns: Sequence[bytes], waits: bool = True) -> List[LunInfo]
         commands: List[Command] = []
         for lun in luns:  # TEST UNIT READY comes first and takes a pending unit attention
             commands += [asking(lun, scsi.TEST_UNIT_READY, 0), *asking_names(lun)]
-            commands += [asking(lun, scsi.READ_CAPACITY_16, 32), asking(lun, scsi.MODE_SENSE, 4)]
+            commands += [asking_size(lun, scsi.READ_CAPACITY_16), asking(lun, scsi.MODE_SENSE, 4)]
         tasks, found, old = read(link, commands, "a look at the LUNs"), [], []
         for number, lun in enumerate(luns):
             _ready, *of_names, capacity, mode = tasks[6 * number : 6 * number + 6]
@@ -137,7 +137,7 @@ def look(link: Link, luns: Sequence[bytes], waits: bool = True) -> List[LunInfo]
             if one.is_disk and one.verdict == Verdict.UNSUPPORTED:
                 old.append(number)
             found.append(one)
-        sizes = read(link, [asking(luns[number], scsi.READ_CAPACITY_10, 8) for number in old], "a look at old LUNs")
+        sizes = read(link, [asking_size(luns[number], scsi.READ_CAPACITY_10) for number in old], "a look at old LUNs")
         for number, task in zip(old, sizes):
             found[number] = _with_capacity(found[number], task)
         return found
@@ -184,6 +184,10 @@ def asking_names(lun: bytes) -> List[Command]:
     ]
 
 
+def asking_size(lun: bytes, cdb: bytes) -> Command:
+    return asking(lun, cdb, scsi.CAPACITY_BYTES[cdb])
+
+
 def name_of(lun: bytes, tasks: Sequence[Task]) -> LunInfo:
     """Return the names of a LUN. A refused page counts as absent; any other failed read of a page is a problem."""
     unread = [task for task in tasks if _verdict(task) not in (Verdict.DONE, Verdict.UNSUPPORTED, Verdict.UNMAPPED)]
@@ -219,6 +223,7 @@ def _with_capacity(one: LunInfo, task: Task) -> LunInfo:
         size_bytes=size_bytes,
         block_size=block_size,
         physical_block_size=physical_block_size,
+        capacity_cdb=task.command.cdb,
         problem="",
         verdict=Verdict.DONE,
     )

@@ -4,7 +4,7 @@
 When a connection is lost, its session is lost. The next session has the same ISID, so the target ends the lost session.
 On a new session, these steps come first:
 
-    look     Check that the LUN is the same, with the same size. The same look follows each unit attention.
+    look     Check that the LUN is the same, and no smaller. The same look follows each unit attention.
     fence    Before a write or a repeat, read the places of `Device.fence`. A run that was overtaken ends here: it
              neither writes nor resets the LUN of another run.
     reset    Send LOGICAL UNIT RESET, once on a session that writes. The reset ends the commands that the target has
@@ -14,11 +14,11 @@ On a new session, these steps come first:
 
 Then come the rest of the interrupted batch: all its writes, or the reads without an answer.
 
-At any time, an array may map another LUN in the place of this LUN. Some targets send no unit attention for this. So the
-device reads SCSIid and serial number before each batch of writes, and with each attempt, also of reads. An attempt has
-at most 4 MiB of writes. At a slow target, the attempt has fewer bytes, so that the attempt ends within the lease. The
-first write of a batch goes alone. If the target answers that write with a unit attention, no other write was sent. The
-places of the fence are read together with the names.
+At any time, an array may map another LUN in the place of this LUN, or make this LUN smaller. Some targets send no unit
+attention for this. So the device reads SCSIid, serial number and size before each batch of writes, and with each
+attempt, also of reads, and with each flush. An attempt has at most 4 MiB of writes. At a slow target, the attempt has
+fewer bytes, so that the attempt ends within the lease. The first write of a batch goes alone. If the target answers
+that write with a unit attention, no other write was sent. The places of the fence are read together with the names.
 
 Between batches, this side does not read the socket. A target that sends a ping meanwhile may end the session, and the
 next batch needs a new session.
@@ -41,6 +41,7 @@ from relvmoiscsi.device import (
     runs_of,
     spans_of,
     verify_readable,
+    verify_size,
     verify_writable,
 )
 from relvmoiscsi.errors import DeviceError, Overtaken, Refused
@@ -65,10 +66,11 @@ _RESET_DONE = 0
 
 
 class Questions:
-    """What is asked beside the commands of an attempt, or alone: the name of the LUN, and the places of the fence."""
+    """What is asked beside the commands of an attempt, or alone: name and size of the LUN, and the fence's places."""
 
-    def __init__(self, names: List[Command], places: List[Command], begun: float) -> None:
+    def __init__(self, names: List[Command], size: Command, places: List[Command], begun: float) -> None:
         self.names, self.places = names, places
+        self.all = [*names, size, *places]
         self.begun = begun  #: on the clock of the fence, before the questions are sent
 
 
@@ -243,7 +245,7 @@ class LunDevice(Device):
         if is_write and not self._first_is_answered:
             now = rest[:1]
         asked = self._questions(with_fence=is_write)
-        tasks = link.session.start([*now, *asked.names, *asked.places])
+        tasks = link.session.start([*now, *asked.all])
         if asked.places:
             link.write_until = self.fence.expires
         try:
@@ -269,7 +271,7 @@ class LunDevice(Device):
     # --- names and fence
 
     def _questions(self, with_fence: bool) -> Questions:
-        """Return the questions for the name of the LUN, and with `with_fence` for the places of the fence."""
+        """Return the questions for name and size of the LUN, and with `with_fence` for the places of the fence."""
         spans = spans_of(self.fence.places, self.block_size, self.size_bytes) if with_fence else []
         places = [
             looking.asking(
@@ -280,23 +282,26 @@ class LunDevice(Device):
             )
             for span in spans
         ]
-        return Questions(looking.asking_names(self.info.lun), places, self.fence.clock())
+        size = looking.asking_size(self.info.lun, self.info.capacity_cdb)
+        return Questions(looking.asking_names(self.info.lun), size, places, self.fence.clock())
 
     def _look_at_fence(self, link: Link) -> None:
-        """Read the name and the places of the fence, with no write of this run under way."""
+        """Read name, size and the places of the fence, with no write of this run under way."""
         asked = self._questions(with_fence=True)
-        tasks = looking.read(link, [*asked.names, *asked.places], f"the name of {self.name}")
+        tasks = looking.read(link, asked.all, f"the name of {self.name}")
         self._has_looked = True
         self._judge(link, asked, tasks)
 
     def _judge(self, link: Link, asked: Questions, answers: Sequence[Task], sent: Sequence[Task] = ()) -> None:
         """Judge the answers to the questions, and the tasks that were sent together with the questions.
 
-        First the name, because all other answers may come from another LUN. Then failures: of all failed commands, the
-        one with the worst verdict is handled, and the fence is looked at again. Without a failure, the fence gets what
-        the LUN holds. Raises Refused for another LUN, Overtaken, and the error of a failed command.
+        First the name, because all other answers may come from another LUN. Then the size. Then failures: of all failed
+        commands, the one with the worst verdict is handled, and the fence is looked at again. Without a failure, the
+        fence gets what the LUN holds. Raises Refused for another LUN and for a smaller LUN, Overtaken, and the error of
+        a failed command.
         """
-        now, was = looking.name_of(self.info.lun, answers[: len(asked.names)]), self.info
+        names, size, places = answers[: len(asked.names)], answers[len(asked.names)], answers[len(asked.names) + 1 :]
+        now, was = looking.name_of(self.info.lun, names), self.info
         if (now.scsi_id, now.serial) != (was.scsi_id, was.serial):
             self._is_known = False  # the look may find the LUN busy; then the caller looks again
             try:
@@ -310,7 +315,10 @@ class LunDevice(Device):
                         f"{last.offset + last.expected}, may have been written to the LUN that is there now."
                     )
                 raise
-        tasks = [*sent, *answers[len(asked.names) :]]
+        is_sized = scsi.judge(size.status, size.sense) == Verdict.DONE
+        if is_sized and size.is_done:
+            verify_size(self, *(scsi.capacity(size.command.cdb, looking.answer_of(size)) or (0, 0, 0))[:2])
+        tasks = [*sent, *places] if is_sized else [*sent, size, *places]
         failed = [task for task in tasks if task.is_done and not _is_done(task)]
         if failed:
             self._has_looked = False
@@ -398,12 +406,7 @@ class LunDevice(Device):
             raise Refused(f"{self.name} cannot be used any more: {now.problem}.", "ISCSIDevice").advising(
                 "Check the LUN at the array."
             )
-        if (now.size_bytes, now.block_size) != (was.size_bytes, was.block_size):
-            raise Refused(
-                f"{self.name} had {was.size_bytes} bytes in blocks of {was.block_size}, and has {now.size_bytes} bytes "
-                f"in blocks of {now.block_size} now.",
-                "ISCSIDevice",
-            ).advising("Try again when nobody changes its size.")
+        verify_size(self, now.size_bytes, now.block_size)
         self._is_known = True
         if not self.fence.places:  # then the names are all that `_ready` would look at
             self._has_looked = True

@@ -5,7 +5,7 @@ import logging
 from typing import NamedTuple, Optional
 
 from relvmoiscsi.errors import UsageError
-from relvmoiscsi.scsi import Verdict
+from relvmoiscsi.scsi import READ_CAPACITY_16, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +78,7 @@ class LunInfo(NamedTuple):
     size_bytes: int = 0
     block_size: int = 0
     physical_block_size: int = 0
+    capacity_cdb: bytes = READ_CAPACITY_16  #: the READ CAPACITY that the LUN knows
     problem: str = ""  #: why the LUN cannot be used now; "" if it can
     is_disk: bool = True
     what: str = ""  #: the kind of device, if the LUN is no disk; "" if no device is mapped

@@ -6,7 +6,7 @@
     driver, disks    the child asks its parent, who watches the time                           ChildGate
     image, disk      nothing: the kernel answers or fails
 
-The name of the LUN and the commit record of another run are the transport's to ask (iscsi.LunDevice,
+Name and size of the LUN, and the commit record of another run, are the transport's to ask (iscsi.LunDevice,
 host.disk.NamedPath, device.Fence): each asks where the question costs nothing.
 """
 

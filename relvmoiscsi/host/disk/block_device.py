@@ -48,6 +48,7 @@ from relvmoiscsi.device import (
     runs_of,
     spans_of,
     verify_readable,
+    verify_size,
     verify_writable,
 )
 from relvmoiscsi.errors import DeviceError, NotFound, Refused, UsageError
@@ -126,6 +127,7 @@ class HostDevice(Device, ContextManager["HostDevice"]):
             for chunk in run:
                 start = chunk.offset - run[0].offset
                 buffer[start : start + len(chunk.data)] = chunk.data
+        self._verify_size()
         self.fence.look(self._read)
         self._workers.run(_operations(partial(self._transfer, "write"), extents, buffers))
 
@@ -134,6 +136,15 @@ class HostDevice(Device, ContextManager["HostDevice"]):
             os.fdatasync(self._descriptor)
         except OSError as error:
             raise self._failure("flush", 0, 0, error) from error
+        self._verify_size()
+
+    def _verify_size(self) -> None:
+        """Raise Refused if the kernel has a smaller size than at the open: a write behind the end enlarges a file."""
+        try:
+            size_bytes = os.lseek(self._descriptor, 0, os.SEEK_END)
+        except OSError as error:
+            raise self._failure("seek", 0, 0, error) from error
+        verify_size(self, size_bytes, self.block_size)
 
     def _refuse_read_only(self, is_read_only: bool) -> None:
         """Set the objection of a device that cannot be written, and raise the objection after an open for a write."""

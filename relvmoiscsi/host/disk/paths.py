@@ -16,7 +16,7 @@ from functools import partial
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.deadline import Deadline
-from relvmoiscsi.device import Chunk, Device, ForwardingDevice
+from relvmoiscsi.device import Chunk, Device, ForwardingDevice, verify_size
 from relvmoiscsi.errors import DeviceError, Refused, RelvmoiscsiError
 from relvmoiscsi.host.disk import holders, multipath, udev
 from relvmoiscsi.host.disk import scsi_id as scsi
@@ -41,13 +41,13 @@ class Face(NamedTuple):
 
 
 class NamedPath(ForwardingDevice):
-    """A LUN through one path, or through its map. The LUN says its name before and after each batch of writes.
+    """A LUN through one path, or through its map. The LUN says its name and size before and after each batch of writes.
 
-        t0  the array maps another LUN at the number of this path; the kernel notices nothing
-        t1  a write lands on the other LUN, which may be the original
+        t0  the array maps another LUN at the number of this path, or makes this LUN smaller; the kernel notices nothing
+        t1  a write lands on the other LUN, which may be the original; or beyond the new end, and fails
 
     A write to a map may take any path of the map that is not dead. A path that was dead when the call looked may have
-    come back. So the LUN says its name through each of these paths. A path that does not answer ends the run.
+    come back. So the LUN says its name and size through each of these paths. A path that does not answer ends the run.
 
     Only a change between the answer and the write remains undetected. A path that fails is not replaced by another
     path within a run: a write of the failed path may land late, and only the next call ends such writes.
@@ -66,7 +66,7 @@ class NamedPath(ForwardingDevice):
         self.verify_name()
 
     def verify_name(self) -> None:
-        """Raise Refused if the LUN says another name now."""
+        """Raise Refused if the LUN says another name now, or is smaller than the kernel says."""
         nodes = []
         if os.path.basename(os.path.realpath(self.name)).startswith("dm-"):
             maps = udev.maps_of(self._name[0], self._host)  # multipathd may add paths at any time
@@ -80,6 +80,12 @@ class NamedPath(ForwardingDevice):
                     "mapped another LUN in its place.",
                     "ISCSIDevice",
                 ).advising("Check the mapping at the array.")
+            try:
+                verify_size(self, scsi.live_size(path), self.block_size)
+            except Refused as refused:
+                switch = f"/sys/block/{os.path.basename(os.path.realpath(path))}/device/rescan"
+                refused.advising(f"Before that, have the kernel read the size again: `echo 1 > {quoted(switch)}`.")
+                raise
 
 
 def look(disks: Sequence[str], deadline: Deadline, host: Host = THIS_HOST) -> Dict[str, Face]:
@@ -178,8 +184,8 @@ def _drop_cache(path: str) -> str:
 def _shown(path: str) -> Face:
     """Return a Face. Raises DeviceError if the disk does not answer, or the LUN refuses the command."""
     scsi_id, size = scsi.live_scsi_id(path), scsi.live_size(path)
-    if scsi_id is None or size is None:
-        raise DeviceError(path, "read", 0, 0, "the LUN reports no SCSIid or no size", 5)
+    if scsi_id is None:
+        raise DeviceError(path, "read", 0, 0, "the LUN reports no SCSIid", 5)
     serial = scsi.live_serial(path)
     try:  # read the first sectors past the page cache: each path has a page cache of its own
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)

@@ -153,16 +153,16 @@ def live_serial(path: str) -> str:
     return serial_from_page_80(live_page(path, PAGE_80) or b"")
 
 
-def live_size(path: str) -> Optional[int]:
-    """Return the size in bytes that the LUN reports now (READ CAPACITY); None if unreadable. Raises DeviceError.
+def live_size(path: str) -> int:
+    """Return the size in bytes that the LUN reports now (READ CAPACITY). Raises DeviceError, also for no size.
 
     The kernel's own size is from the moment when the kernel found the disk.
     """
-    for command, size in ((scsi.READ_CAPACITY_16, 32), (scsi.READ_CAPACITY_10, 8)):
+    for command, size in scsi.CAPACITY_BYTES.items():
         capacity = scsi.capacity(command, scsi_command(path, command, size) or b"")
         if capacity is not None:
             return capacity[0]
-    return None
+    raise DeviceError(path, "read", 0, 0, "the LUN reports no size", errno.EIO)
 
 
 def scsi_command(path: str, command: bytes, size: int) -> Optional[bytes]:

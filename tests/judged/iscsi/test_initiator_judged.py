@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The initiator against real targets, tgt and istgt, and its PDUs before tshark."""
 
+import os
 import random
 import subprocess
 import threading
@@ -15,7 +16,7 @@ from kit.iscsi.proxy import CuttingProxy, write_pcap
 from kit.iscsi.wire import Pdu
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import Chunk, Range
-from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.iscsi import Credentials, Initiator, Portal, connect, discover, link, list_luns, open_lun
 
 ME = Initiator("iqn.2026-01.test:me", "0a0b0c0d-0000-4000-8000-000000000001")
@@ -92,12 +93,12 @@ def test_luns_of_any_number_and_block_are_found(tgt, tmp_path):
 def test_a_target_that_is_killed_and_started_again_has_all_bytes(tgt, monkeypatch):
     asked = threading.Event()
 
-    class Refused(connect.Unreachable):
+    class NoListener(connect.Unreachable):
         def __init__(self, *words):
             super().__init__(*words)
             asked.set()  # a connection was refused
 
-    monkeypatch.setattr(connect, "Unreachable", Refused)
+    monkeypatch.setattr(connect, "Unreachable", NoListener)
     with tgt() as target, lun_of(target) as device:
         for number in range(2):
             device.write([Chunk(4096 * number, bytes([number + 1]) * 4096)])
@@ -109,6 +110,29 @@ def test_a_target_that_is_killed_and_started_again_has_all_bytes(tgt, monkeypatc
             target.start()  # in this thread, as the program ends with the thread that starts it
             flush.join()
         assert device.read([Range(0, 8192)]) == [b"".join(bytes([number + 1]) * 4096 for number in range(2))]
+
+
+@pytest.mark.parametrize("size_bytes", [2 * MIB, 8 * MIB], ids=["smaller", "larger"])
+def test_a_lun_that_tgt_makes_smaller_is_refused_and_a_lun_that_has_grown_is_gone_on_with(tgt, tmp_path, size_bytes):
+    """tgt gives the LUN another file under the same name, and sends no unit attention."""
+    other = image(tmp_path, "other.img")
+    os.truncate(str(other), size_bytes)
+    with tgt() as target, lun_of(target) as device:
+        device.write([Chunk(0, b"w" * 512)])
+        device.flush()
+
+        for change in ("online=0", f"path={other}", "online=1"):
+            target.admin("--op", "update", "-m", "logicalunit", "-t", "1", "-l", "1", "--params", change)
+
+        if size_bytes == 8 * MIB:
+            device.write([Chunk(0, b"x" * 512)])
+            device.flush()
+            assert (device.size_bytes, device.read([Range(0, 512)])) == (4 * MIB, [b"x" * 512])
+        else:
+            for act in (device.flush, lambda: device.write([Chunk(0, b"x" * 512)])):
+                with pytest.raises(Refused, match="had 4194304 bytes .* has 2097152 bytes"):
+                    act()
+            assert other.read_bytes() == bytes(2 * MIB)
 
 
 def test_a_target_that_stops_for_a_while_is_waited_for_or_left_for_another_session(tgt, monkeypatch):

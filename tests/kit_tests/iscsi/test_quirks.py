@@ -114,9 +114,13 @@ def test_a_broken_rule_is_told(monkeypatch, rule, opcode, change):
 
 
 def test_a_write_on_a_session_that_has_not_looked_at_the_lun_is_told():
+    def not_asked(_link):
+        device._has_looked = True
+        device.fence.verify([], device.fence.clock())
+
     target = HostileTarget(quirks=["resets_after_write"])
     with pytest.raises(AssertionError, match="identity: command 0x2a"), target, open_lun(*where(target, ME)) as device:
-        device._look = lambda _: setattr(device, "_is_known", True)
+        device._look, device._look_at_fence = lambda _: setattr(device, "_is_known", True), not_asked
         device.write([Chunk(0, bytes(512))])
 
 

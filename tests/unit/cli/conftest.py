@@ -172,6 +172,8 @@ def lun(image, root, monkeypatch, has_scsi_id):
     monkeypatch.setattr(source, "is_block_device", lambda _path: True)
     has_scsi_id(SCSI_ID)
     monkeypatch.setattr(live_scsi, "live_serial", lambda _path: "serial")
+    size_bytes = os.path.getsize(image)
+    monkeypatch.setattr(live_scsi, "live_size", lambda _path: size_bytes)
     monkeypatch.setattr(guard, "lvm_locks", lambda _names, timeout: ExitStack())
     monkeypatch.setattr(opened, "LOCK_SECONDS", 0)
     monkeypatch.setattr(run, "LOOK_SECONDS", 0)

@@ -3,7 +3,8 @@
 
     target = MemoryTarget(Lun(0, MIB), script={3: LOST, 5: kit.iscsi.scsi.check(6, 0x29)})
 
-`script` says what happens to the command of a number. Commands are counted over all sessions, from 0, without INQUIRY.
+`script` says what happens to the command of a number. Commands are counted over all sessions, from 0, without the
+`uncounted`: they are asked beside every batch.
 LOST: the connection ends before it is carried out; ANSWER_LOST: behind it; a Result: the command gets it instead; or a
 function of the target.
 """
@@ -81,10 +82,11 @@ class MemoryTarget:
         self.events = []  #: "session", "reset", "logout", and operation codes of what changes something or reads it
         self.sessions = 0
         self.reset_response = 0
+        self.uncounted = (scsi.INQUIRY, scsi.SERVICE_ACTION_IN)
 
     def result(self, cdb, data):
         said = None
-        if cdb[0] != 0x12:  # INQUIRY
+        if cdb[0] not in self.uncounted:
             said = self.script.get(len(self.commands))
             self.commands.append(cdb[0])
         if callable(said):

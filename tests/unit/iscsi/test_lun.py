@@ -24,7 +24,7 @@ from relvmoiscsi.scsi import Verdict
 
 MIB = 1 << 20
 READ, WRITE, FLUSH = scsi.READ_10, scsi.WRITE_10, scsi.SYNCHRONIZE_CACHE_10
-LOOK = 3  #: commands of a look, but for INQUIRY
+LOOK = 2  #: commands of a look that the target counts
 ATTENTION = scsi.check(6, 0x29)
 
 
@@ -138,7 +138,7 @@ def test_the_lun_is_looked_at_on_a_new_session_and_behind_an_attention_and_all_i
 
     device.write([Chunk(4096, block(2))])
 
-    assert target.commands == [WRITE, WRITE, *[0x00, 0x9E, 0x1A] * looks, WRITE, WRITE]
+    assert target.commands == [WRITE, WRITE, *[0x00, 0x1A] * looks, WRITE, WRITE]
     assert target.sessions == sessions
 
 
@@ -146,9 +146,8 @@ def other_identity(target):
     target.lun.naa = "6001405ffffffffff000000000000000"
 
 
-def other_size(target):
-    target.lun.disk = target.lun.disk.grown(2 * MIB)
-    target.lun.size_bytes = 2 * MIB
+def smaller(target):
+    target.lun.size_bytes = MIB // 2
 
 
 @pytest.mark.parametrize("how", [LOST, ATTENTION, scsi.check(6, 0x3F, 0x0E)], ids=["lost", "attention", "remapped"])
@@ -156,7 +155,7 @@ def other_size(target):
     "change, words",
     [
         (other_identity, "is 36001405fffff.* now.*mapped another LUN in its place|mapped another LUN.*36001405fffff"),
-        (other_size, "has 2097152 bytes"),
+        (smaller, "had 1048576 bytes in blocks of 512, and has 524288 bytes in blocks of 512 now"),
     ],
 )
 def test_another_lun_in_its_place_is_not_touched_by_any_write_of_a_batch(how, change, words):
@@ -170,6 +169,100 @@ def test_another_lun_in_its_place_is_not_touched_by_any_write_of_a_batch(how, ch
         device.write([Chunk(4096 * number, block(1)) for number in range(8)])
 
     assert (caught.value.sm_key, target.lun.writes) == ("ISCSIDevice", 0)
+
+
+def other_blocks(target):
+    target.lun.block_size = target.lun.physical_block_size = 4096
+
+
+def no_size(target):
+    target.lun.capacity_16 = lambda: bytes(15)
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (smaller, "has 524288 bytes in blocks of 512 now"),
+        (other_blocks, "has 1048576 bytes in blocks of 4096 now"),
+        (no_size, "has 0 bytes"),
+    ],
+)
+def test_a_lun_that_becomes_smaller_without_a_unit_attention_ends_every_batch(change, words):
+    target, _, device = opened()
+    device.write([Chunk(0, block(1))])
+
+    change(target)
+
+    for act in (device.flush, lambda: device.write([Chunk(512, block(2))]), lambda: device.read([Range(0, 512)])):
+        with pytest.raises(Refused, match=f"^the LUN had 1048576 bytes in blocks of 512, and {words}") as caught:
+            act()
+        assert caught.value.sm_key == "ISCSIDevice"
+    assert target.lun.writes == 1
+
+
+def test_a_lun_that_becomes_smaller_beside_the_last_write_of_a_run_has_no_flush_that_succeeds():
+    """The size is asked beside the flush: a run says that it has succeeded after a flush."""
+    target, _, device = opened(script={1: smaller})
+    device.write([Chunk(0, block(1))])
+
+    with pytest.raises(Refused, match="has 524288 bytes"):
+        device.flush()
+
+    assert target.events == [WRITE, FLUSH]
+
+
+@pytest.mark.parametrize("how", [None, LOST, ATTENTION], ids=["silently", "lost", "attention"])
+def test_a_lun_that_has_grown_is_gone_on_with(how):
+    """Everything that a run reads and writes lies before the old end."""
+
+    def grow(target):
+        target.lun.disk = target.lun.disk.grown(2 * MIB)
+        target.lun.size_bytes = 2 * MIB
+        return how
+
+    target, _, device = opened(script={0: grow})
+
+    device.write([Chunk(MIB - 512, block(1))])
+    device.flush()
+
+    assert (target.lun.disk.peek(MIB - 512, 512), device.size_bytes) == (block(1), MIB)
+    with pytest.raises(Truncated):
+        device.read([Range(MIB, 512)])
+
+
+@pytest.mark.parametrize(
+    "answer, events",
+    [
+        (ATTENTION, [WRITE, WRITE, FLUSH]),  # an attention may mean that the target has lost its cache
+        (scsi.Result(0x08), ["pause 0.1", WRITE, FLUSH]),
+        (scsi.check(2, 4, 0x0B), ["logout", "session", "reset", WRITE, WRITE, FLUSH]),
+    ],
+    ids=["attention", "busy", "standby"],
+)
+def test_a_lun_that_does_not_tell_its_size_is_judged_as_by_any_other_command(answer, events):
+    target, _, device = opened()
+    device.write([Chunk(0, block(1))])
+    target.events, answers, result = [], [answer], target.result
+    target.result = lambda cdb, data: answers.pop() if cdb[0] == 0x9E and answers else result(cdb, data)
+
+    device.write([Chunk(512, block(2))])
+    device.flush()
+
+    assert target.events == events
+    assert target.lun.disk.peek(0, 1024) == block(1) + block(2)
+
+
+def test_a_lun_that_knows_only_the_short_command_for_its_size_becomes_smaller_as_any_other():
+    target = MemoryTarget(TargetLun(0, MIB))
+    known = target.result
+    target.result = lambda cdb, data: scsi.check(5, 0x20) if cdb[0] == 0x9E else known(cdb, data)
+    target, _, device = opened(target)
+    device.write([Chunk(0, block(1))])
+
+    smaller(target)
+
+    with pytest.raises(Refused, match="has 524288 bytes"):
+        device.flush()
 
 
 def test_unit_attentions_without_end_are_an_error():
@@ -279,7 +372,7 @@ def test_an_attempt_has_as_many_writes_as_it_may_and_asks_for_the_names_and_the_
 
 
 def test_late_writes_are_fenced_off_by_a_reset_before_the_first_write_of_each_session():
-    target, _, device = opened(is_reset=False, script={6: LOST})
+    target, _, device = opened(is_reset=False, script={5: LOST})
 
     device.read([Range(0, 512)])
     device.write([Chunk(0, block(1))])
@@ -358,6 +451,7 @@ def test_whatever_is_lost_the_lun_holds_what_was_written(seed):
     happenings = [LOST, ANSWER_LOST, ATTENTION, power_cut, scsi.Result(0x08), scsi.Result(0x28)]
     script = {number: dice.choice(happenings) for number in range(400) if dice.random() < 0.06}
     target, _, device = opened(script=script, piece=dice.choice([1 << 20, 48, 7]))
+    target.uncounted = (scsi.INQUIRY,)
     expected = bytearray(MIB)
     for number in range(12):
         starts = sorted(dice.sample(range(0, 200), 4))

@@ -195,6 +195,21 @@ def test_a_failing_flush_or_search_for_data_is_an_error(image, action):
     assert caught.value.errno == errno.EBADF
 
 
+def test_a_device_that_has_become_smaller_is_not_written_and_no_flush_succeeds(image):
+    """A write behind the end would enlarge an image file again, and leave a hole. A larger one is gone on with."""
+    with open_device(image, writable=True) as device:
+        os.truncate(image, SIZE + 4096)
+        device.write([Chunk(0, b"x" * 512)])
+        device.flush()
+
+        os.truncate(image, SIZE - 512)
+
+        for act in (device.flush, lambda: device.write([Chunk(SIZE - 512, b"y" * 512)])):
+            with pytest.raises(Refused, match=f"had {SIZE} bytes in blocks of 512, and has {SIZE - 512} bytes"):
+                act()
+    assert os.path.getsize(image) == SIZE - 512
+
+
 # --- batches
 
 

@@ -104,6 +104,7 @@ def test_a_map_writes_to_no_path_that_is_another_lun(tmp_path, monkeypatch, is_d
 
     monkeypatch.setattr(scsi, "live_scsi_id", live_scsi_id)
     monkeypatch.setattr(scsi, "live_serial", lambda _path: "serial")
+    monkeypatch.setattr(scsi, "live_size", lambda _path: 1 << 20)
     device = NamedPath(disk, (SCSI_ID, "serial"), host)
 
     if is_dead:
@@ -128,6 +129,7 @@ def test_another_lun_at_the_number_of_the_path_is_not_written_and_a_batch_ends_w
 ):
     monkeypatch.setattr(scsi, "live_scsi_id", lambda _path: SCSI_ID)
     monkeypatch.setattr(scsi, "live_serial", lambda _path: "serial")
+    monkeypatch.setattr(scsi, "live_size", lambda _path: 1 << 20)
     device = NamedPath(SparseDisk(1 << 20, name="/dev/sdb"), (SCSI_ID, "serial"))
     device.write([Chunk(512, b"x" * 512)])
     device.flush()
@@ -140,3 +142,24 @@ def test_another_lun_at_the_number_of_the_path_is_not_written_and_a_batch_ends_w
         with pytest.raises(Refused, match=another):
             act()
     assert device.read([Range(512, 512)]) == [b"z" * 512]
+
+
+def test_a_lun_that_has_become_smaller_is_not_written_and_a_batch_ends_with_the_size(monkeypatch):
+    """The kernel has the size from when it found the disk. A LUN that has grown is gone on with."""
+    size_bytes = 1 << 20
+    monkeypatch.setattr(scsi, "live_scsi_id", lambda _path: SCSI_ID)
+    monkeypatch.setattr(scsi, "live_serial", lambda _path: "serial")
+    monkeypatch.setattr(scsi, "live_size", lambda _path: size_bytes)
+    device = NamedPath(SparseDisk(size_bytes, name="/dev/sdb"), (SCSI_ID, "serial"))
+    size_bytes = 1 << 21
+    device.write([Chunk(512, b"x" * 512)])
+    device.flush()
+
+    size_bytes = 1 << 19
+
+    words = "/dev/sdb had 1048576 bytes in blocks of 512, and has 524288 bytes in blocks of 512 now"
+    for act in (device.flush, lambda: device.write([Chunk(512, b"y" * 512)])):
+        with pytest.raises(Refused, match=words) as caught:
+            act()
+        assert "echo 1 > /sys/block/sdb/device/rescan" in caught.value.advice
+    assert device.read([Range(512, 512)]) == [b"x" * 512]
