@@ -5,6 +5,7 @@ import re
 from typing import NamedTuple
 
 DEFAULT_PORT = 3260
+_MOST_ADDRESS = 300  #: characters; a name of DNS has at most 253
 _ADDRESS = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+(?:%\w+)?)\]|(?P<name>[^\[\]:,\s]+))(?::(?P<port>[0-9]{1,5}))?\Z")
 
 
@@ -20,8 +21,9 @@ class Portal(NamedTuple):
 
 def parse_address(text: str) -> Portal:
     """Parse a TargetAddress: "10.0.0.1:3260,1", "[fd00::1]", "san.example". Raises ValueError."""
-    match = _ADDRESS.match(text.partition(",")[0].strip())
+    address = text.partition(",")[0].strip()
+    match = _ADDRESS.match(address) if len(address) <= _MOST_ADDRESS else None
     port = int(match.group("port") or DEFAULT_PORT) if match else 0
     if match is None or not match.group().isprintable() or not 0 < port < 65536:
-        raise ValueError(f"{text!r} is no address of a target")
+        raise ValueError(f"{text[:_MOST_ADDRESS]!r} is no address of a target")
     return Portal(match.group("six") or match.group("name"), port)

@@ -115,25 +115,33 @@ def luns_named(text: str) -> List[str]:
     return [re.sub(r"\Awwn-0x", "3", word) for word in bare if is_scsi_id(word)]
 
 
+def _key_of(word: str) -> str:
+    """Return the word up to its first _BEHIND. It is the same for a SCSIid, and for that SCSIid with more behind it.
+
+    So each word has one key, whatever the word repeats: a match of _BEHIND has its only dash at its start, so no match
+    begins in the SCSIid and ends behind it.
+    """
+    return re.split(_BEHIND, word, maxsplit=1)[0]
+
+
 class NamedLuns:
     """Finds the records with a text that names a LUN. Each text is read once, however many LUNs a caller asks for."""
 
     def __init__(self, texts: Iterable[Tuple[str, str]]) -> None:
         """`texts` are pairs: a text of SM or udev, and the reference of the record with that text."""
         self._refs: Dict[str, Dict[str, None]] = {}  #: by text
-        self._texts: Dict[str, List[str]] = {}  #: by word of the text
+        self._texts: Dict[str, List[str]] = {}  #: by the key of a word of the text
         for text, ref in texts:
             self._refs.setdefault(text, {})[ref] = None
         for text in self._refs:
             words = _BETWEEN.split(text)
             starts = {*words, *(re.sub(rf"\A{_BEFORE}", "", word) for word in words)}
             starts |= {"3" + word[len("wwn-0x") :] for word in words if word.startswith("wwn-0x")}
-            ends = {word[: match.start()] for word in starts for match in re.finditer(_BEHIND, word)}
-            for name in starts | ends:
-                self._texts.setdefault(name, []).append(text)
+            for key in set(map(_key_of, starts)):
+                self._texts.setdefault(key, []).append(text)
 
     def refs(self, scsi_id: str) -> List[str]:
         """Return the references of the records with a text that `names_lun` takes for this LUN, each once."""
-        words = dict.fromkeys(_BETWEEN.split(form)[0] for form in (scsi_id, in_udev(scsi_id)))
-        texts = [text for word in words for text in self._texts.get(word, ()) if names_lun(text, scsi_id)]
+        keys = dict.fromkeys(_key_of(_BETWEEN.split(form)[0]) for form in (scsi_id, in_udev(scsi_id)))
+        texts = [text for key in keys for text in self._texts.get(key, ()) if names_lun(text, scsi_id)]
         return list(dict.fromkeys(ref for text in texts for ref in self._refs[text]))

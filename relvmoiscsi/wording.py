@@ -13,6 +13,7 @@ ONE, ALL = "one", "all"
 VDIS = (ONE, ALL)
 _NEXT_LINE = "    "  #: before the cells of a row that stand in another line
 _MOST_TEXT = 8000  #: characters
+_MOST_PADDED = 256  #: characters of a cell of `table`
 _MOST_SAID = 200  #: characters of `said`
 #: characters that no terminal shows, and Python calls printable: of Default_Ignorable_Code_Point, and the empty braille
 _UNSEEN = re.compile(
@@ -92,9 +93,10 @@ def table(
     """Return the rows as aligned lines behind `indent`; the columns in `right` (numbers) are right-aligned.
 
     Where a row is longer than `columns`, each row has a second line, or more, for the cells that do not fit. But a last
-    cell that begins in the left half stays in its line, for a caller that breaks it between words.
+    cell that begins in the left half stays in its line, for a caller that breaks it between words. No cell is padded to
+    more than _MOST_PADDED characters: otherwise one long cell of a stranger would lengthen each line.
     """
-    widths = [max(map(len, column)) for column in zip(*rows)]
+    widths = [min(_MOST_PADDED, max(map(len, column))) for column in zip(*rows)]
     lines: List[List[int]] = [[]]  # the columns of each line
     used = len(indent)
     for number, width in enumerate(widths):

@@ -10,6 +10,7 @@ from relvmoiscsi.scsi import READ_CAPACITY_16, Verdict
 log = logging.getLogger(__name__)
 
 
+MAX_NAME_BYTES = 223  #: of the name of an initiator or a target (RFC 7143 4.2.7.1)
 LEAST_SECRET_BYTES = 12  #: of a CHAP secret (RFC 7143 9.2.1): shorter secrets can be found from one recorded login
 
 

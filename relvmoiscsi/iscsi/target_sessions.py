@@ -35,7 +35,7 @@ from relvmoiscsi.iscsi.faults import (
     Unproven,
 )
 from relvmoiscsi.iscsi.link import Link
-from relvmoiscsi.iscsi.names import NO_CREDENTIALS, Credentials, Initiator
+from relvmoiscsi.iscsi.names import MAX_NAME_BYTES, NO_CREDENTIALS, Credentials, Initiator, bytes_of
 from relvmoiscsi.iscsi.text_keys import pack, unpack
 from relvmoiscsi.portal import Portal, parse_address
 
@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 MAX_REDIRECTIONS = 6
 PORTAL_SECONDS = 8.0  #: limit for a silent portal, if there are several portals
 _TRIES, _TRY_SECONDS = 5, 1.0  #: at a target that is out of service for now
+MAX_PORTALS = 256  #: of one target
 _MAX_PAUSE_SECONDS = 1.0  #: between sessions that are lost in a row
 _RANDOM_ISID = b"\x80"
 
@@ -286,15 +287,26 @@ def _send_targets(portal: Portal, initiator: Initiator, credentials: Credentials
 
 
 def targets_in(text: bytes, portal: Portal) -> Targets:
-    """Parse the answer to SendTargets. A target without an address is at the asked portal. Raises Violation."""
-    found: Dict[str, List[Portal]] = {}
-    portals: List[Portal] = []
-    for name, value in unpack(text):
-        if name == "TargetName":
-            portals = found.setdefault(value, [])
-        elif name == "TargetAddress":
+    """Parse the answer to SendTargets. A target without an address is at the asked portal. Raises Violation.
+
+    Callers repeat the name of a target for each of its portals. So a name that is too long is left out with its
+    portals, and a target has its first MAX_PORTALS portals.
+    """
+    found: Dict[str, Dict[Portal, None]] = {}
+    portals: Dict[Portal, None] = {}
+    left_out: List[str] = []
+    for key, value in unpack(text):
+        if key == "TargetName":
+            is_name = len(bytes_of(value)) <= MAX_NAME_BYTES
+            portals = found.setdefault(value, {}) if is_name else {}
+            left_out += [] if is_name else [f"a name of a target has at most {MAX_NAME_BYTES} bytes"]
+        elif key == "TargetAddress" and len(portals) < MAX_PORTALS:
             try:
-                portals.append(parse_address(value))
+                portals[parse_address(value)] = None
             except ValueError as error:
-                log.info("%s names an address that is none: %s", portal, error)
-    return {iqn: tuple(dict.fromkeys(places or [portal])) for iqn, places in found.items()}
+                left_out.append(str(error))
+        elif key == "TargetAddress":
+            left_out.append(f"a target has at most {MAX_PORTALS} portals here")
+    if left_out:
+        log.info("%s: %d names and addresses were left out; the first: %s", portal, len(left_out), left_out[0])
+    return {iqn: tuple(places or [portal]) for iqn, places in found.items()}

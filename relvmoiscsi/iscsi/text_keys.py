@@ -15,6 +15,7 @@ Keys = Sequence[Tuple[str, str]]
 
 MAX_TEXT = 4 * 1024 * 1024  #: bytes of one answer to SendTargets; 900 targets take 100 KiB
 MAX_LOGIN_TEXT = 65536
+MAX_KEYS = 32768  #: of one text: a key takes some 200 bytes of memory, and a line or more of a list of targets
 _MAX_BINARY = 1024  #: bytes of a value such as a CHAP challenge
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9.+@_#-]{0,254}\Z")
 _NUMBER = re.compile(r"(?:[0-9]{1,10}|0[xX][0-9a-fA-F]{1,8})\Z")
@@ -48,6 +49,8 @@ def pack(keys: Keys) -> bytes:
 
 def unpack(text: bytes) -> List[Tuple[str, str]]:
     """Return the keys in their order; a name may occur several times. Raises Violation."""
+    if text.rstrip(b"\0").count(b"\0") >= MAX_KEYS:
+        raise Violation(f"The target sent more than {MAX_KEYS} keys of text.")
     found = []
     for part in text.split(b"\0"):
         name, equals, value = part.decode("utf-8", "replace").partition("=")

@@ -17,6 +17,7 @@ from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.secret_file import lines_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.iscsi import Credentials, Initiator
+from relvmoiscsi.iscsi.names import MAX_NAME_BYTES
 from relvmoiscsi.lun.lun_url import parse_url
 from relvmoiscsi.lun.opened import SessionOptions
 from relvmoiscsi.lun.url_source import UrlSource
@@ -29,7 +30,6 @@ INITIATOR_FILE = "etc/iscsi/initiatorname.iscsi"
 #: Nobody can register this domain (RFC 2606). A naa. name would need no domain, but NetApp's arrays reject naa. names,
 #: and targetcli rejects locally assigned naa. names (naa.3).
 OWN_NAME = "iqn.2026-11.invalid.relvmoiscsi:{}"
-MAX_NAME_BYTES = 223  #: RFC 7143 4.2.7.1
 _INITIATOR = re.compile(r"(iqn\.[0-9]{4}-[0-9]{2}\.[!-~]{1,211}|eui\.[0-9A-Fa-f]{16}|naa\.([0-9A-Fa-f]{16}){1,2})\Z")
 
 

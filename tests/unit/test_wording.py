@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from relvmoiscsi.cli.on_lun import device_word
 from relvmoiscsi.errors import CommandFailed
-from relvmoiscsi.wording import printable, quoted, shell_command, some_of
+from relvmoiscsi.wording import printable, quoted, shell_command, some_of, table
 
 HOSTILE = (
     "1x$(touch${IFS}pwned)",
@@ -113,3 +113,10 @@ def test_a_name_is_no_option_even_if_it_looks_like_one(name):
 def test_a_sentence_names_some_and_counts_the_others():
     assert some_of(["a", "b"]) == "a, b"
     assert some_of(list("01234567")) == "0, 1, 2, 3, 4 and 3 more"
+
+
+def test_a_long_cell_does_not_lengthen_the_other_lines_of_a_table():
+    lines = table([["n" * 10000, "a"], *[["b", "c"]] * 100])
+
+    assert len(lines) == 101 and len("".join(lines)) < 10000 + 101 * 300
+    assert table([["name", "n"], ["a", "12"]], right=(1,)) == ["name   n", "a     12"]

@@ -4,6 +4,7 @@
 import ctypes
 import os
 import stat
+import tracemalloc
 from types import SimpleNamespace
 
 import pytest
@@ -480,3 +481,22 @@ def test_the_records_that_name_a_lun_are_those_whose_texts_name_the_lun(scsi_id,
     there = [text] + [each.format(scsi_id) for each in TEXTS + MORE] + [each.format(f"x{scsi_id}y") for each in TEXTS]
     named = [each for each in dict.fromkeys(there) if names_lun(each, scsi_id)]
     assert sorted(NamedLuns((each, each) for each in there).refs(scsi_id)) == sorted(named)
+
+
+@pytest.mark.parametrize(
+    "scsi_id", ["SATA-part1-5", "a-1:2", "a-1:2:", "a-part", "a-", "-part1", "a,b-part1", "a-3:0:0:1-part1"]
+)
+def test_a_lun_is_found_whose_scsi_id_has_what_stands_behind_scsi_ids(scsi_id):
+    texts = [scsi_id + behind for behind in ("", "-part1", "-part12", "-3:0:0:1", ",b", "-part1-part2", "x")]
+    named = [text for text in texts if names_lun(text, scsi_id)]
+    assert NamedLuns((text, text) for text in texts).refs(scsi_id) == named and len(named) > 4
+
+
+def test_the_memory_of_the_index_grows_as_the_texts_do():
+    text = "x" + "-part1" * 5000 + "-3:0:0:1" * 1000
+    tracemalloc.start()
+    named = NamedLuns([(text, "the record")])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert named.refs("x") == ["the record"] and peak < 20 * len(text)

@@ -3,8 +3,13 @@
 
 from xml.etree import ElementTree
 
+import pytest
+
 from kit.iscsi.lun import address_of
 from relvmoiscsi.iscsi import LunInfo, Portal
+from relvmoiscsi.iscsi.faults import Violation
+from relvmoiscsi.iscsi.target_sessions import MAX_PORTALS, targets_in
+from relvmoiscsi.iscsi.text_keys import MAX_KEYS
 from relvmoiscsi.sr_driver.iscsi.unnamed import lun_list, target_list
 
 
@@ -33,6 +38,52 @@ def test_targets():
             ("TGT", [("Index", "3"), ("IPAddress", "array,10.0.0.6"), ("TargetIQN", "*")]),
         ],
     )
+
+
+def listed(*keys):
+    """The targets in an answer to SendTargets, as rows of the list."""
+    answer = b"".join(key + b"\0" for key in keys)
+    found = targets_in(answer, Portal("10.0.0.5"))
+    return found, target_list([(at, iqn) for iqn, portals in found.items() for at in portals], Portal("10.0.0.5"))
+
+
+@pytest.mark.parametrize(
+    "name, number",
+    [(b"i" * 20000, 500), (b"\xff" * 75, 500), (b"i" * 223, 20000)],
+    ids=["a long name", "a name that is no text", "many portals"],
+)
+def test_the_name_of_a_target_is_not_repeated_without_bounds(name, number):
+    addresses = [b"TargetAddress=10.0.%d.%d" % divmod(one, 256) for one in range(number)]
+    found, document = listed(b"TargetName=iqn.a:1", b"TargetName=" + name, *addresses, b"TargetName=iqn.a:2")
+
+    assert found["iqn.a:1"] == found["iqn.a:2"] == (Portal("10.0.0.5"),)
+    assert sum(map(len, found.values())) <= 2 + MAX_PORTALS
+    assert len(document) < (3 + MAX_PORTALS) * 500
+
+
+def test_a_name_of_the_longest_length_is_listed_with_all_its_portals():
+    addresses = [b"TargetAddress=10.0.0.%d" % one for one in range(MAX_PORTALS)]
+    found, _ = listed(b"TargetName=" + b"i" * 223, *addresses, *addresses)
+
+    assert {iqn: len(portals) for iqn, portals in found.items()} == {"i" * 223: MAX_PORTALS}
+
+
+def test_an_answer_with_more_keys_is_refused():
+    assert len(listed(*[b"TargetName=%d" % one for one in range(MAX_KEYS)], b"", b"")[0]) == MAX_KEYS
+    with pytest.raises(Violation, match="more than 32768 keys"):
+        listed(*[b"TargetName=a"] * (MAX_KEYS + 1))
+
+
+@pytest.mark.parametrize(
+    "bad", [b"TargetAddress=%d:99999", b"TargetAddress=" + b"a" * 9000 + b"%d", b"TargetName=" + b"n" * 9000 + b"%d"]
+)
+def test_what_is_left_out_has_one_line_in_the_log(bad, caplog):
+    caplog.set_level("DEBUG")
+    found, _ = listed(b"TargetName=iqn.a:1", *[bad % one for one in range(50)])
+
+    assert found == {"iqn.a:1": (Portal("10.0.0.5"),)}
+    (line,) = caplog.messages
+    assert "50 names and addresses were left out" in line and len(line) < 500
 
 
 def test_each_scsi_id_is_once_and_they_come_by_number():
