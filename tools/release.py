@@ -40,6 +40,8 @@ INSTALL = """\
 Install
 -------
 
+{origin}
+
 In dom0 of every host of the pool, in this directory::
 
     sha256sum -c --quiet SHA256SUMS
@@ -50,6 +52,11 @@ In dom0 of every host of the pool, in this directory::
 ``{name}-{version}-html.tar.gz`` has the pages: begin with ``install.html``.
 
 """
+SIGNED = """\
+Verify the signature first, on a machine that has the signer's public key from a place that you trust: the key in this
+directory proves nothing. ``gpg --verify SHA256SUMS.asc SHA256SUMS`` must name that signer."""
+UNSIGNED = """\
+This release has no signature. ``SHA256SUMS`` finds a damaged copy, and proves nothing about the origin."""
 
 
 def run(argv: List[str], cwd: Path = TOP, **environment: str) -> bytes:
@@ -140,15 +147,15 @@ def make_pages(work: Path, made: Path, version: str, epoch: int) -> None:
     )
 
 
-def notes(version: str) -> str:
-    """RELEASE.rst: how to install it, and what CHANGES.rst says of this version."""
+def notes(version: str, is_signed: bool) -> str:
+    """RELEASE.rst: how to verify and install it, and what CHANGES.rst says of this version."""
     changes = (TOP / "CHANGES.rst").read_text(encoding="utf-8")
     title = rf"^{re.escape(version)}\b.*\n-+\n"
     found = re.search(rf"{title}((?:.*\n)*?)(?=.+\n-{{3,}}\n|\Z)", changes, re.MULTILINE)
     if found is None:
         raise SystemExit(f"CHANGES.rst has no section {version}.")
     head = f"{NAME} {version}"
-    install = INSTALL.format(name=NAME, version=version)
+    install = INSTALL.format(name=NAME, version=version, origin=SIGNED if is_signed else UNSIGNED)
     return f"{head}\n{'=' * len(head)}\n\n{install}What is new\n-----------\n{found.group(1)}"
 
 
@@ -164,7 +171,7 @@ def make_all(made: Path, work: Path, key_name: Optional[str], epoch: int) -> Non
     make_python(work, made, version, epoch)
     make_collection(work, made, epoch)
     make_pages(work, made, version, epoch)
-    (made / "RELEASE.rst").write_text(notes(version), encoding="utf-8")
+    (made / "RELEASE.rst").write_text(notes(version, bool(result.key)), encoding="utf-8")
     names = sorted(str(path.relative_to(made)) for path in made.rglob("*") if path.is_file())
     sums = [f"{hashlib.sha256((made / name).read_bytes()).hexdigest()}  {name}\n" for name in names]
     (made / "SHA256SUMS").write_text("".join(sums), encoding="ascii")

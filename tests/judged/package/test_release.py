@@ -69,6 +69,13 @@ def test_the_page_and_the_release_tell_a_user_the_same_four_lines(release):
     assert commands((TOP / "docs/install.rst").read_text(encoding="utf-8"), "Install") == told
 
 
+def test_a_release_says_whether_its_origin_can_be_verified(release, signed):
+    told = {made: (made / "RELEASE.rst").read_text(encoding="utf-8") for made in (release, signed)}
+    assert "has no signature" in told[release] and "gpg --verify" not in told[release]
+    before = told[signed].index("gpg --verify SHA256SUMS.asc SHA256SUMS")
+    assert "no signature" not in told[signed] and before < told[signed].index("sha256sum -c")
+
+
 def test_the_wheel_the_sdist_the_collection_and_the_pages_are_whole(release, tmp_path):
     wheel = release / f"relvmoiscsi-{VERSION}-py3-none-any.whl"
     said = succeed("env", f"PYTHONPATH={wheel}", sys.executable, "-m", "relvmoiscsi", "--version")
