@@ -473,11 +473,7 @@ def read_undoable(device: Device, untouched: str = NOTHING_WRITTEN) -> EarlierRu
     `untouched` is the sentence on the state of the device.
     """
     with in_state(untouched):
-        earlier = find_unfinished(device, untouched) or earlier_run.finished_run(device)
-        if earlier is None:  # of a damaged LUN, nobody knows which runs it held
-            nothing = Refused(f"{device.name} holds no resignature that could be undone.", "InvalidArg")
-            raise inspect(device).problem or nothing
-        return earlier
+        return find_unfinished(device, untouched) or earlier_run.finished_run(device)
 
 
 def _reverse(device: Device, earlier: EarlierRun, entropy: Entropy, before: str = "") -> Result:

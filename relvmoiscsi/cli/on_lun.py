@@ -232,6 +232,7 @@ def on_lun(command: Type[DeviceCommand]) -> Command:
     def run_it(arguments: argparse.Namespace) -> Answer:
         made = command(arguments)
         made.verify()
+        arguments.usage = None  # the words fit together: what is wrong now is in a file, on the LUN or at the terminal
         with new_file(getattr(arguments, "map_out", None), arguments.command) as finish:
             found = made.run()
             return (

@@ -107,7 +107,7 @@ class Parser(argparse.ArgumentParser):
         return self._all_known(super().parse_known_args([*options, *others], namespace))
 
     def _all_known(self, parsed: Any) -> Any:
-        """Return what was parsed, with `usage` of the innermost command.
+        """Return what was parsed, with `usage` of the innermost command: a command for which words are wrong shows it.
 
         End the command for an unknown word, with the nearest option.
         """

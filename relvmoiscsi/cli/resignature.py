@@ -12,7 +12,6 @@ from relvmoiscsi.cli.output import Answer, Bar, Maker, say, tell
 from relvmoiscsi.engine import RESIGNATURED, AlreadyDone, LaterCopy, OneVdiRequest, ResignatureRequest, notes
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError, in_state
 from relvmoiscsi.formats import mapfile
-from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.host.own_path import NotOwn, read_named
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import dry_run_facts, finished_facts, identification, unsaid_copy
@@ -82,41 +81,48 @@ class ResignatureCommand(WriteCommand):
         with in_state(NOTHING_WRITTEN):
             if arguments.sr_uuid is not None:
                 mapfile.checked_uuid(arguments.sr_uuid)
-            chosen, new_sr, path = IdMap("", {}, {}), None, arguments.map
-            if path is not None:
-                try:
-                    facts = untrusted.json_of(read_named(path, _MOST_MAP_BYTES), _MOST_MAP_BYTES, _MOST_MAP_VALUES)
-                    chosen, new_sr = mapfile.read_map(facts, path), mapfile.chosen_sr(facts)
-                except NotOwn as problem:
-                    not_safe = UsageError(f"The file of --map is not safe: {problem}.")
-                    raise not_safe.advising("Copy it into a directory of your own.") from None
-                except OSError as error:
-                    raise UsageError(f"{path}: {error.strerror}.") from error
-                except ValueError as error:  # no word of the file: root may read what the caller may not
-                    at = "a value"
-                    if isinstance(error, json.JSONDecodeError):
-                        at = f"line {error.lineno}, column {error.colno}"
-                    raise UsageError(f"{path} is not valid JSON: {at} cannot be read.") from None
-            if None not in (new_sr, arguments.sr_uuid) and new_sr != arguments.sr_uuid:
-                raise UsageError(f"{path} is a map for the SR {new_sr}, but --sr-uuid says {arguments.sr_uuid}.")
             one = None
             if arguments.vdis != ALL:
                 vdi = arguments.vdi
                 one = OneVdiRequest(vdi if vdi is None else mapfile.checked_uuid(vdi.lower()))
             elif arguments.vdi is not None:
                 raise UsageError("--vdi names the VDI to keep and needs --vdis one.")
-            #: without the SCSIid, which the open LUN has
+            self._map: Optional[str] = arguments.map
+            #: without the SCSIid, which the open LUN has, and without the ids of --map
             self.request = ResignatureRequest(
-                chosen=chosen,
                 again=arguments.again,
-                sr_uuid=arguments.sr_uuid or new_sr,
+                sr_uuid=arguments.sr_uuid,
                 one=one,
                 clear_databases=arguments.clear_metadata_vdi,
                 without=tuple(mapfile.checked_uuid(uuid.lower()) for uuid in arguments.without),
                 words=arguments.words,
             )
 
+    def _with_map(self, path: str) -> ResignatureRequest:
+        """Return the request with the ids that the file of --map chooses. Raises UsageError for what is in the file."""
+        try:
+            facts = untrusted.json_of(read_named(path, _MOST_MAP_BYTES), _MOST_MAP_BYTES, _MOST_MAP_VALUES)
+            chosen, new_sr = mapfile.read_map(facts, path), mapfile.chosen_sr(facts)
+        except NotOwn as problem:
+            not_safe = UsageError(f"The file of --map is not safe: {problem}.")
+            raise not_safe.advising("Copy it into a directory of your own.") from None
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror}.") from error
+        except ValueError as error:  # no word of the file: root may read what the caller may not
+            at = "a value"
+            if isinstance(error, json.JSONDecodeError):
+                at = f"line {error.lineno}, column {error.colno}"
+            raise UsageError(f"{path} is not valid JSON: {at} cannot be read.") from None
+        wanted = self.request.sr_uuid
+        if None not in (new_sr, wanted) and new_sr != wanted:
+            raise UsageError(f"{path} is a map for the SR {new_sr}, but --sr-uuid says {wanted}.")
+        return self.request._replace(chosen=chosen, sr_uuid=wanted or new_sr)
+
     def run(self) -> Answer:
+        path = self._map
+        if path is not None:
+            with in_state(NOTHING_WRITTEN):
+                self.request = self._with_map(path)
         source, asked = self.source(self.device), (self.permission, self.request, os.urandom)
         found: Union[run.CompletedRun, AlreadyDone, NewRun]
         if self.dry_run:

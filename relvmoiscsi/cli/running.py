@@ -53,7 +53,7 @@ def run_command(arguments: Namespace, look: str, interrupted: str) -> int:
             facts = failure_facts(arguments, error)
         if arguments.json:
             print_result(answer_text(arguments.command, {**facts, **error_facts(error)}, indent=2))
-        if isinstance(error, UsageError) and not arguments.json:  # as for a word that the parser does not know
+        if isinstance(error, UsageError) and arguments.usage and not arguments.json:  # as of a word that nobody knows
             Unheard(sys.stderr).write(arguments.usage())
         say(printable(str(error)), RED)
         return error.exit_status

@@ -83,7 +83,7 @@ def add_direct(make: Maker) -> None:
             formatter_class=group.formatter_class,
             **listed,
         )
-        sub.set_defaults(run=run, command="direct " + name)
+        sub.set_defaults(run=run, command="direct " + name, usage=None)  # the parser has checked all of the form
         sub.add_argument(
             "--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object and nothing else"
         )

@@ -24,7 +24,7 @@ from kit.sparse import Recalled
 from kit.spoiled import Spoiled
 from relvmoiscsi import engine
 from relvmoiscsi.device import Range
-from relvmoiscsi.errors import DeviceError, FormatError, Refused, RelvmoiscsiError
+from relvmoiscsi.errors import DeviceError, Refused, RelvmoiscsiError
 from relvmoiscsi.resignature.protocol.commit_record import read_commit_record
 from relvmoiscsi.resignature.protocol.journal import EarlierRun, read_journal
 from relvmoiscsi.resignature.reading import survey
@@ -349,7 +349,7 @@ class Judge:
         before = disk.copy()
         try:
             undo(disk)
-        except (Refused, FormatError):  # of a damaged LUN, its damage
+        except Refused:
             if self.state(before) == self.states[0] != "resignatured" and disk == before:
                 return []
             raise

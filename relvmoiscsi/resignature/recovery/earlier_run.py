@@ -126,12 +126,15 @@ def has_all_volumes(device: Device, lun: Lun, run: Run) -> bool:
     return all(name.uuid is None or run.ids.uuids.get(name.uuid) in there for name in names)
 
 
-def finished_run(device: Device) -> Optional[EarlierRun]:
-    """The resignature that is done; None without one. Raises Refused when LVM has overwritten its journal."""
+def finished_run(device: Device) -> EarlierRun:
+    """The resignature that is done. Raises Refused without one, whatever is damaged, and without its journal."""
     label = survey.read_label(device)
     record = read_commit_record(label, device.name)
     if record is None or record.kind == UNDO:
-        return None
+        show = shell_command("relvmoiscsi show", device.name)
+        raise Refused(f"{device.name} holds no resignature that could be undone.", "InvalidArg").advising(
+            f"`{show}` shows what the LUN holds.", show
+        )
     try:
         return EarlierRun(label, record, read_journal(device, record, label))
     except FormatError as error:

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from kit.shell import TOP
+from kit.shell import TOP, tree
 from relvmoiscsi import __version__, errors
 from relvmoiscsi.cli import output, overview
 from relvmoiscsi.cli.parser import make_parser, separated
@@ -91,6 +91,26 @@ def test_words_that_the_parser_takes_and_the_command_does_not_are_2_with_its_usa
     assert ran.status == facts.status == 2 and not ran.out
     assert ran.err.startswith(f"usage: relvmoiscsi {usage} [-h]") and ran.err.count("usage: ") == 1
     assert ran.err.splitlines()[-1].startswith("relvmoiscsi: ") and "usage: " not in facts.err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("resignature {image} --yes --map {map}", "is not valid JSON"),
+        ("resignature {image} --yes --map {map}.not", "No such file or directory"),
+        ("resignature {image} --yes --sr-uuid {sr}", "is already on the LUN"),
+        ("resignature {image}", "No terminal to confirm on."),
+        ("resignature {image} --yes --vdis one --vdi {base}", "is the parent of other VDIs"),
+        ("check {image} --original {image}", "are the same device"),
+        ("direct add mail 1", "is not a SCSIid"),
+    ],
+)
+def test_what_is_wrong_in_a_file_or_on_the_lun_is_2_without_a_usage(command, image, tmp_path, words, says):
+    chosen = tmp_path / "map.json"
+    chosen.write_text('{"uuids": }')
+    ids = {name: tree().truth.uuids[name] for name in ("sr", "base")}
+    ran = command(*words.format(image=image, map=chosen, **ids).split())
+    assert ran.status == 2 and says in ran.err and "usage: " not in ran.err
 
 
 @pytest.mark.parametrize(

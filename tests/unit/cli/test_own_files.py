@@ -263,12 +263,16 @@ def test_links_of_this_user_lead_to_certificates_of_the_system(file):
 
 #: each option that names a file to read: (what reads the file, what it says of a file that cannot be read)
 READERS = {
-    "map": lambda path: ResignatureCommand(make_parser().parse_args(["resignature", "clone", "--map", path])),
+    "map": lambda path: resignature_with("--map", path).run(),
     "ca": lambda path: connection_module._tls(where(connection("--pool", "https://xs1", "--ca", path))),
     "password-file": lambda path: where(connection("--pool", "https://xs1", "--password-file", path)),
     "chap-password-file": first_line,
     "chap-file": lambda path: credentials(path, ""),
 }
+
+
+def resignature_with(*words):
+    return ResignatureCommand(make_parser().parse_args(["resignature", "clone", *words], argparse.Namespace(words=())))
 
 
 def files_of(parser):

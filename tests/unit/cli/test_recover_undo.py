@@ -260,11 +260,19 @@ def test_a_hostile_journal_is_not_believed_and_not_sent_to_the_terminal(unfinish
 
 
 @pytest.mark.parametrize("is_short", [False, True])
-def test_a_damaged_lun_gives_recover_and_undo_the_same_error(image, unwritten, is_short):
+def test_undo_of_a_damaged_lun_whose_label_knows_no_run_has_nothing_to_undo(image, unwritten, is_short):
     if is_short:
         os.truncate(str(image), os.stat(str(image)).st_size // 2)
     else:
         flipped(image, 4096 + 40)
+    undo = unwritten(4, "undo", image, "--yes", "--json").json
+    assert undo["state"] == unwritten(5, "recover", image, "--yes", "--json").json["state"] == "damaged"
+    assert undo["error"]["message"] == f"{image} holds no resignature that could be undone."
+    assert "--without" not in undo["error"]["advice"]
+
+
+def test_a_damaged_label_gives_recover_and_undo_the_same_error(image, unwritten):
+    flipped(image, 512 + 40)
     recover, undo = (unwritten(5, name, image, "--yes", "--json").json for name in ("recover", "undo"))
     assert recover["error"] == undo["error"] and recover["state"] == undo["state"] == "damaged"
 

@@ -170,7 +170,8 @@ def test_whatever_is_on_a_lun_show_answers_with_0_and_the_others_refuse(image, u
     keys = {"state", "device", "problem", "lun"} | ({"defects"} if state == "damaged" else set())
     assert facts["state"] == state and set(facts) in (keys, keys | SR_KEYS - {"one_vdi", "saved_vms", "contradictions"})
     for argv in (["check"], ["resignature", "--dry-run"], ["resignature", "--yes"], ["recover"], ["undo", "--yes"]):
-        ran = unwritten(status, argv[0], image, "--json", *argv[1:])
+        nothing_to_undo = argv[0] == "undo" and state == "damaged" and "label" not in name  # the label knows of no run
+        ran = unwritten(4 if nothing_to_undo else status, argv[0], image, "--json", *argv[1:])
         assert ran.json["state"] == state and ran.json["error"]["message"] in ran.err
         assert ran.json["error"]["advice"], argv
     verdict, *_why, step = unwritten(status, "check", image).out.splitlines()

@@ -87,7 +87,6 @@ COMPLETE = (
     "… has logical blocks of … bytes; 512 or 4096 are supported.",
     "… has the SCSIid …, and the given SCSIid is …: it is another LUN.",
     "… holds damaged LVM structures and may belong to an SR: …",
-    "… holds no resignature that could be undone.",
     "… is a larger disk than its child …. ….",
     "… is empty: its first … bytes are zero.",
     "… is locked by …: another relvmoiscsi is at work on it.",
