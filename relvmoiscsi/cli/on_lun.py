@@ -6,7 +6,7 @@ The parser's namespace ends in the constructor of a command.
 
 import argparse
 import re
-from typing import Any, Dict, List, Optional, Tuple, Type
+from typing import Any, Dict, List, Optional, Tuple, Type, Union
 
 from relvmoiscsi import engine, report
 from relvmoiscsi.cli.map_out import new_file
@@ -44,6 +44,8 @@ NOT_BESIDE = "Until the clone has new identities, no host may attach the clone b
 class DeviceCommand:
     """A command on a LUN, with its options: DEVICE, and the options of all."""
 
+    permission = Permission()  #: what the caller has said about the LUN
+
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.device: str = getattr(arguments, "device", "")
         self.json = bool(arguments.json)
@@ -68,22 +70,27 @@ class DeviceCommand:
     def run(self) -> Answer:
         raise NotImplementedError
 
-    def command_words(self, own: str, *names: str, **options: Optional[str]) -> Tuple[str, ...]:
+    def command_words(self, own: str, *names: str, **options: Union[str, bool, None]) -> Tuple[str, ...]:
         """Return the words of a command on LUNs, as `wording` does, with the options of the login if one is a URL."""
-        are_paths = all(map(is_path, [*names, *filter(None, options.values())]))
+        devices = [*names, *(value for value in options.values() if isinstance(value, str))]
+        are_paths = all(map(is_path, devices))
         return command_words(own, *names, **options, **({} if are_paths else self.login))
 
-    def shell_command(self, own: str, *names: str, **options: Optional[str]) -> str:
+    def shell_command(self, own: str, *names: str, **options: Union[str, bool, None]) -> str:
         return quoted(*self.command_words(own, *names, **options))
 
     def how_to_tell(self) -> str:
         """Return the sentence on how to see the state of the LUN."""
         return f"`{self.shell_command('relvmoiscsi show', self.device)}` shows the state of {self.device}."
 
-    def next_step(self, state: str, run: Optional[engine.Run] = None) -> str:
+    def overrides(self, lun: OpenLun) -> bool:
+        """Does the next command on the LUN need --not-in-use? It does where this command was given the option."""
+        return self.permission.not_in_use or lun.is_nameless
+
+    def next_step(self, state: str, lun: OpenLun, run: Optional[engine.Run] = None) -> str:
         """Return the next step with a LUN in this state, after this run. One VDI cannot be compared."""
         if state != engine.RESIGNATURED:
-            return self.shell_command("relvmoiscsi resignature", self.device)
+            return self.shell_command("relvmoiscsi resignature", self.device, not_in_use=self.overrides(lun))
         if run is not None and run.one is not None:
             return ATTACH_IT
         check = self.shell_command("relvmoiscsi check", self.device)
@@ -164,7 +171,9 @@ class WriteCommand(DeviceCommand, Asked):
             lines.append(NOT_BESIDE)
         elif not again:
             lines += self._attach_lines(lun, result)
-        step = again or self.shell_command("relvmoiscsi check" if is_new else "relvmoiscsi resignature", self.device)
+        step = again or (
+            self.shell_command("relvmoiscsi check", self.device) if is_new else self.next_step(result.state, lun)
+        )
         done = self.done(headline, result.state)
         return Answer(completed_facts(lun, outcome), "\n".join(lines), done=done, next_steps=[step])
 
