@@ -72,9 +72,10 @@ class DeviceCommand:
 
     def command_words(self, own: str, *names: str, **options: Union[str, bool, None]) -> Tuple[str, ...]:
         """Return the words of a command on LUNs, as `wording` does, with the options of the login if one is a URL."""
-        devices = [*names, *(value for value in options.values() if isinstance(value, str))]
-        are_paths = all(map(is_path, devices))
-        return command_words(own, *names, **options, **({} if are_paths else self.login))
+        names = tuple(map(file_word, names))
+        devices = {key: file_word(value) for key, value in options.items() if isinstance(value, str)}
+        are_paths = all(map(is_path, [*names, *devices.values()]))
+        return command_words(own, *names, **{**options, **devices}, **({} if are_paths else self.login))
 
     def shell_command(self, own: str, *names: str, **options: Union[str, bool, None]) -> str:
         return quoted(*self.command_words(own, *names, **options))
@@ -98,7 +99,7 @@ class DeviceCommand:
 
     def source(self, word: str) -> LunSource:
         """Return what an argument DEVICE names. Raises UsageError, NotFound, Refused."""
-        return source_of(word, HOST, self._only_block, SessionOptions(waiting=waiting, **self.login))
+        return source_of(file_word(word), HOST, self._only_block, SessionOptions(waiting=waiting, **self.login))
 
 
 class WriteCommand(DeviceCommand, Asked):
@@ -243,6 +244,8 @@ def on_lun(command: Type[DeviceCommand]) -> Command:
         made.verify()
         with new_file(getattr(arguments, "map_out", None), arguments.command) as finish:
             found = made.run()
+            if "device" in found.facts:
+                found.facts["device"] = made.device or found.facts["device"]
             return (
                 found
                 if finish(found.facts, found.done or made.how_to_tell())
@@ -290,7 +293,7 @@ def file_word(path: str) -> str:
 
 
 def device_word(word: str) -> str:
-    """Return the argument, as `file_word` does for a path.
+    """Return the argument as it was given: JSON has this word.
 
     Raises ArgumentTypeError for an empty word, as of a script whose variable is not set, for a control character, which
     would break the lines of each message with the name, and for a malformed URL; the message does not repeat the URL.
@@ -303,7 +306,7 @@ def device_word(word: str) -> str:
         verify_word(word)
     except UsageError as problem:
         raise argparse.ArgumentTypeError(problem.told) from None
-    return file_word(word)
+    return word
 
 
 # --- the answer
