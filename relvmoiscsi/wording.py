@@ -4,7 +4,7 @@
 import datetime
 import re
 import shlex
-from typing import Container, Iterable, List, Optional, Sequence, Tuple
+from typing import Container, Iterable, List, Optional, Sequence, Tuple, Union
 
 ESTIMATE_SECONDS = 2.0  #: time until a rate is reliable, and a person wonders
 _EPOCH, _END_OF_YEARS = datetime.datetime(1970, 1, 1), 253402300800
@@ -156,17 +156,20 @@ def with_options(text: str) -> str:
     )
 
 
-def command_words(own: str, *names: str, **options: Optional[str]) -> Tuple[str, ...]:
+def command_words(own: str, *names: str, **options: Union[str, bool, None]) -> Tuple[str, ...]:
     """Return the words of a command that a person copies to a shell.
 
     `own` is a literal: the program, and what else no caller chooses. Other words may be chosen by a LUN, a target or
     another user of the pool, and are no options, whatever they are. So `names` come last, behind `--` if one of them
-    begins with a dash. `options` have a value each: chap_file="x" is `--chap-file x`; None leaves the option out.
+    begins with a dash. `options` have a value each: chap_file="x" is `--chap-file x`; None leaves the option out. True
+    is an option without a value, and False leaves it out.
     """
     words = own.split()
     for key, value in options.items():
         option = "--" + key.replace("_", "-")
-        if value is not None:
+        if isinstance(value, bool):
+            words += [option] if value else []
+        elif value is not None:
             words += [f"{option}={value}"] if value.startswith("-") else [option, value]
     end = ["--"] if any(len(name) > 1 and name.startswith("-") for name in names) else []
     return (*words, *end, *names)
@@ -176,7 +179,7 @@ class ShellCommand(str):
     """Words that a person copies to a shell: no line may break them."""
 
 
-def shell_command(own: str, *names: str, **options: Optional[str]) -> ShellCommand:
+def shell_command(own: str, *names: str, **options: Union[str, bool, None]) -> ShellCommand:
     """Return a command of `command_words` as text. A test finds messages with a command that is made another way."""
     return quoted(*command_words(own, *names, **options))
 

@@ -6,7 +6,7 @@ The parser's namespace ends in the constructor of a command.
 
 import argparse
 import re
-from typing import Any, Dict, List, Optional, Tuple, Type
+from typing import Any, Dict, List, Optional, Tuple, Type, Union
 
 from relvmoiscsi import engine, report
 from relvmoiscsi.cli.map_out import new_file
@@ -44,6 +44,8 @@ NOT_BESIDE = "Until the clone has new identities, no host may attach the clone b
 class DeviceCommand:
     """A command on a LUN, with its options: DEVICE, and the options of all."""
 
+    permission = Permission()  #: what the caller has said about the LUN
+
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.device: str = getattr(arguments, "device", "")
         self.json = bool(arguments.json)
@@ -68,22 +70,28 @@ class DeviceCommand:
     def run(self) -> Answer:
         raise NotImplementedError
 
-    def command_words(self, own: str, *names: str, **options: Optional[str]) -> Tuple[str, ...]:
+    def command_words(self, own: str, *names: str, **options: Union[str, bool, None]) -> Tuple[str, ...]:
         """Return the words of a command on LUNs, as `wording` does, with the options of the login if one is a URL."""
-        are_paths = all(map(is_path, [*names, *filter(None, options.values())]))
-        return command_words(own, *names, **options, **({} if are_paths else self.login))
+        names = tuple(map(file_word, names))
+        devices = {key: file_word(value) for key, value in options.items() if isinstance(value, str)}
+        are_paths = all(map(is_path, [*names, *devices.values()]))
+        return command_words(own, *names, **{**options, **devices}, **({} if are_paths else self.login))
 
-    def shell_command(self, own: str, *names: str, **options: Optional[str]) -> str:
+    def shell_command(self, own: str, *names: str, **options: Union[str, bool, None]) -> str:
         return quoted(*self.command_words(own, *names, **options))
 
     def how_to_tell(self) -> str:
         """Return the sentence on how to see the state of the LUN."""
         return f"`{self.shell_command('relvmoiscsi show', self.device)}` shows the state of {self.device}."
 
-    def next_step(self, state: str, run: Optional[engine.Run] = None) -> str:
+    def overrides(self, lun: OpenLun) -> bool:
+        """Does the next command on the LUN need --not-in-use? It does where this command was given the option."""
+        return self.permission.not_in_use or lun.is_nameless
+
+    def next_step(self, state: str, lun: OpenLun, run: Optional[engine.Run] = None) -> str:
         """Return the next step with a LUN in this state, after this run. One VDI cannot be compared."""
         if state != engine.RESIGNATURED:
-            return self.shell_command("relvmoiscsi resignature", self.device)
+            return self.shell_command("relvmoiscsi resignature", self.device, not_in_use=self.overrides(lun))
         if run is not None and run.one is not None:
             return ATTACH_IT
         check = self.shell_command("relvmoiscsi check", self.device)
@@ -91,7 +99,7 @@ class DeviceCommand:
 
     def source(self, word: str) -> LunSource:
         """Return what an argument DEVICE names. Raises UsageError, NotFound, Refused."""
-        return source_of(word, HOST, self._only_block, SessionOptions(waiting=waiting, **self.login))
+        return source_of(file_word(word), HOST, self._only_block, SessionOptions(waiting=waiting, **self.login))
 
 
 class WriteCommand(DeviceCommand, Asked):
@@ -164,7 +172,9 @@ class WriteCommand(DeviceCommand, Asked):
             lines.append(NOT_BESIDE)
         elif not again:
             lines += self._attach_lines(lun, result)
-        step = again or self.shell_command("relvmoiscsi check" if is_new else "relvmoiscsi resignature", self.device)
+        step = again or (
+            self.shell_command("relvmoiscsi check", self.device) if is_new else self.next_step(result.state, lun)
+        )
         done = self.done(headline, result.state)
         return Answer(completed_facts(lun, outcome), "\n".join(lines), done=done, next_steps=[step])
 
@@ -235,6 +245,8 @@ def on_lun(command: Type[DeviceCommand]) -> Command:
         arguments.usage = None  # the words fit together: what is wrong now is in a file, on the LUN or at the terminal
         with new_file(getattr(arguments, "map_out", None), arguments.command) as finish:
             found = made.run()
+            if "device" in found.facts:
+                found.facts["device"] = made.device or found.facts["device"]
             return (
                 found
                 if finish(found.facts, found.done or made.how_to_tell())
@@ -282,7 +294,7 @@ def file_word(path: str) -> str:
 
 
 def device_word(word: str) -> str:
-    """Return the argument, as `file_word` does for a path.
+    """Return the argument as it was given: JSON has this word.
 
     Raises ArgumentTypeError for an empty word, as of a script whose variable is not set, for a control character, which
     would break the lines of each message with the name, and for a malformed URL; the message does not repeat the URL.
@@ -295,7 +307,7 @@ def device_word(word: str) -> str:
         verify_word(word)
     except UsageError as problem:
         raise argparse.ArgumentTypeError(problem.told) from None
-    return file_word(word)
+    return word
 
 
 # --- the answer

@@ -3,7 +3,7 @@
 
 import argparse
 import sys
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from relvmoiscsi import engine, report
 from relvmoiscsi.cli.on_lun import ATTACH_IT, DeviceCommand, device_word, failure_facts, on_lun, takes_device
@@ -36,7 +36,8 @@ example:
 _CHECK = """\
 The command writes nothing. Of a damaged LUN, the command prints every defect with its position, and the exit
 status is 5. With --original, the command reads all data of both devices and compares them; if they share an
-identity or differ, the exit status is 4. On a terminal, a bar shows the progress and the remaining time.
+identity or differ, the exit status is 4. On a terminal, a bar shows the progress and the remaining time. In
+dom0, the command asks xapi whether a resignature of the LUN would be refused.
 
 example:
   relvmoiscsi check /dev/sdc --original /dev/sdb"""
@@ -161,35 +162,46 @@ class CheckCommand(DeviceCommand):
             if found.problem is not None:
                 text = f"{name}: state {found.state}.\n{printable(str(found.problem))}"
                 is_cut = isinstance(found.problem, Unfinished)
-                step = self._after_cut(name, found.problem) if is_cut else _NO_SR
+                step = self._after_cut(name, found.problem, lun) if is_cut else _NO_SR
                 return self._told(found.problem, facts, text, [step])
             if self.original:
                 original = self.source(self.original)
                 if original.is_same(source):
                     raise UsageError(f"{self.original} and {name} are the same device.")
-                return self._compare(self.original, original, lun, facts)
+                return self._compare(self.original, original, lun, found.lun, facts)
         if found.contradictions:
             text = report.contradictions_text(name, found)
             return self._told(found.contradictions[0], facts, text, [_TAKE_COPY])
         text = f"{name}: every structure checks; state {found.state}."
         notes = ["note: " + sentence for sentence in facts["notes"]]
-        step = self.next_step(found.state, found.run)
-        if lun.device.objection is not None and found.state == engine.CLEAN:
-            notes.append("note: " + lun.device.objection.told)
-            step = f"make {name} writable, then `{self.shell_command('relvmoiscsi resignature', self.device)}`"
-        return Answer(facts, "\n".join([text, *notes]), next_steps=[step])
+        more, step = self._step_of_clean(lun, found.lun) if found.state == engine.CLEAN else ([], "")
+        step = step or self.next_step(found.state, lun, found.run)
+        return Answer(facts, "\n".join([text, *notes, *more]), next_steps=[step])
 
     def _told(self, first: RelvmoiscsiError, facts: Dict[str, Any], text: str, next_steps: Sequence[str]) -> Answer:
         """Return all that was found as the result, with the status of the first error."""
         told = {**facts, **error_facts(first)}
         return Answer(told, text, first.exit_status, next_steps=next_steps[:1], alerts=[str(first)])
 
-    def _after_cut(self, name: str, problem: RelvmoiscsiError) -> str:
+    def _after_cut(self, name: str, problem: RelvmoiscsiError, lun: OpenLun) -> str:
         """Return the next step with a LUN of this name, on which a run was interrupted."""
-        return self.shell_command("relvmoiscsi recover", name) if problem.commands else _TAKE_COPY
+        recover = self.shell_command("relvmoiscsi recover", name, not_in_use=self.overrides(lun))
+        return recover if problem.commands else _TAKE_COPY
 
-    def _compare(self, name: str, source: LunSource, clone: OpenLun, facts: Dict[str, Any]) -> Answer:
-        """Compare a clone with its original, which has this name."""
+    def _step_of_clean(self, lun: OpenLun, content: Optional[engine.Lun]) -> Tuple[List[str], str]:
+        """Return notes on what refuses a resignature of the LUN, as a dry run tells it, and the next step."""
+        step = self.shell_command("relvmoiscsi resignature", self.device, not_in_use=self.overrides(lun))
+        pool = lun.guard.ask([content.sr_uuid] if content else [])
+        if lun.device.objection is not None:
+            return ["note: " + lun.device.objection.told], f"make {self.device} writable, then `{step}`"
+        if pool.objection is not None:
+            return ["note: " + printable(pool.objection.told)], f"do what the note says, then `{step}`"
+        return ["note: " + pool.sentence] if lun.is_nameless else [], step
+
+    def _compare(
+        self, name: str, source: LunSource, clone: OpenLun, content: Optional[engine.Lun], facts: Dict[str, Any]
+    ) -> Answer:
+        """Compare a clone, which holds `content`, with its original, which has this name."""
         with source.opened_to_read() as original, Bar() as bar:
             try:
                 found = engine.compare(original.device, clone.device, () if self.identities_only else None, bar)
@@ -201,7 +213,7 @@ class CheckCommand(DeviceCommand):
                     verdict = (
                         f"{self.device}, state {facts['state']}, was not compared: {name} holds an unfinished run."
                     )
-                    step = self._after_cut(name, problem)
+                    step = self._after_cut(name, problem, original)
                 return self._told(problem, facts, f"{verdict}\n  {printable(problem.message)}", [step])
         facts.update(report.comparison_facts(facts["device"], name, found))
         if found.problems:
@@ -219,17 +231,21 @@ class CheckCommand(DeviceCommand):
                 else:
                     verdict += "; data was not compared." if self.identities_only else "."
                 told = list(found.differing)
-            after = _TAKE_AGAIN if state == engine.RESIGNATURED else self.next_step(state)
-            if found.differing:
-                after = _TAKE_COPY
-            if found.problems[0] == engine.ONE_VDI:
-                verdict, told = f"{self.device}, state {state}: {engine.ONE_VDI}", []
-                after = self.shell_command("relvmoiscsi check", self.device)
-            if found.problems[0].startswith(engine.EXCHANGED):
-                after = self.shell_command("relvmoiscsi check", name, original=self.device)
+            more: List[str] = []
             if found.problems[0].startswith("The original is another SR"):
                 after = _OTHER_ORIGINAL
-            lines = [verdict, *map(printable, told[:_FEW])]
+            elif found.problems[0].startswith(engine.EXCHANGED):
+                after = self.shell_command("relvmoiscsi check", name, original=self.device)
+            elif found.problems[0] == engine.ONE_VDI:
+                verdict, told = f"{self.device}, state {state}: {engine.ONE_VDI}", []
+                after = self.shell_command("relvmoiscsi check", self.device)
+            elif found.differing:
+                after = _TAKE_COPY
+            elif state == engine.RESIGNATURED:
+                after = _TAKE_AGAIN
+            else:
+                more, after = self._step_of_clean(clone, content)
+            lines = [verdict, *map(printable, told[:_FEW]), *more]
             if len(told) > _FEW:
                 lines.append(f"... and {len(told) - _FEW} more, which --json prints.")
             alerts = [verdict, *told[:1]]

@@ -8,7 +8,7 @@ from relvmoiscsi.cli.on_lun import FINISHED, WriteCommand, on_lun, writes
 from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.engine import DONE, KINDS, UNDO, Inspection, Result
 from relvmoiscsi.lun import run
-from relvmoiscsi.lun.answer import Identification, identification, unwritten_facts
+from relvmoiscsi.lun.answer import Identification, identification, objection, unwritten_facts
 from relvmoiscsi.lun.opened import NOBODY_NEEDED, LunSource, OpenLun
 from relvmoiscsi.lun.run import Proposal, Recovery, Undoing
 from relvmoiscsi.wording import counted, printable, quoted
@@ -50,7 +50,7 @@ class RecoverCommand(WriteCommand):
             facts = report.result_facts(lun.name, Result(outcome.state, outcome.lun, ids, of, already_done=True))
             facts["lun"] = Identification(lun, NOBODY_NEEDED, outcome.lun).facts()
             text = f"{lun.name}: no run was interrupted; state {outcome.state}. Nothing was written."
-            return Answer(facts, text, next_steps=[self.next_step(outcome.state, outcome.run)])
+            return Answer(facts, text, next_steps=[self.next_step(outcome.state, lun, outcome.run)])
         assert isinstance(outcome.proposal, Recovery)
         earlier = outcome.proposal.earlier
         kind = KINDS[earlier.commit_record.kind]
@@ -60,7 +60,11 @@ class RecoverCommand(WriteCommand):
         if engine.goes_back(earlier):
             text = f"{lun.name}: the {kind} was interrupted before its commit and has been rolled back."
             is_undo = earlier.commit_record.kind == UNDO
-            again = self.shell_command("relvmoiscsi undo" if is_undo else "relvmoiscsi resignature", self.device)
+            again = self.shell_command(
+                "relvmoiscsi undo" if is_undo else "relvmoiscsi resignature",
+                self.device,
+                not_in_use=self.overrides(lun),
+            )
             return self.answer(lun, outcome, text, again)
         return self.answer(lun, outcome, FINISHED.format(lun.name, kind))
 
@@ -102,6 +106,10 @@ def _unwritten(command: WriteCommand, source: LunSource, lun: OpenLun, outcome: 
     lines.append("Nothing was written.")
     facts = unwritten_facts(lun, engine.UNFINISHED if is_cut else engine.RESIGNATURED, outcome)
     step = command.shell_command(
-        "relvmoiscsi recover" if isinstance(proposal, Recovery) else "relvmoiscsi undo", command.device
+        "relvmoiscsi recover" if isinstance(proposal, Recovery) else "relvmoiscsi undo",
+        command.device,
+        not_in_use=command.overrides(lun),
     )
+    if objection(lun, proposal) is not None and not lun.is_nameless:
+        return Answer(facts, "\n".join(lines), next_steps=[f"do what the note says, then `{step}`"])
     return Answer(facts, "\n".join(lines), next_steps=[step])

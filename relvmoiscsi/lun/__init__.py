@@ -13,14 +13,14 @@
 A command, the plugin and the SR drivers call this room, and nothing below it that writes. Where a new thing belongs:
 
     a transport of the command
-        Its room, beside iscsi/, has a Device: before each batch it verifies the name of the LUN, each write looks at
-        its Fence, and end_late_writes ends the writes of an earlier run. A LunSource beside url_source.py opens the
-        device: is_path = False, is_same, may_open_after, a GatedDevice with a SessionGate; its OpenLun has the SR type
-        and the PBD that attach the LUN; its _opened_alone refuses a LUN that this machine sees as a disk. The pool and
-        the locks know the LUN by its SCSIid alone, and this machine's disks of a LUN are SCSI disks (sd*) alone:
-        disks_with, host/disk/udev.py. source.py reads the word (is_path, verify_word, source_of). opened.py and
-        answers.schema.json have its kind, and SessionOptions and cli/on_lun.py what its login needs. cli/listing.py
-        lists what is behind a UrlSource. MAY_IMPORT and CORRIDOR of test_architecture.py have rows for its room.
+        Its room, beside iscsi/, has a Device: before each batch it verifies the name and the size (verify_size) of the
+        LUN, each write looks at its Fence, and end_late_writes ends the writes of an earlier run. A LunSource beside
+        url_source.py opens the device: is_path = False, is_same, may_open_after, a GatedDevice with a SessionGate; its
+        OpenLun has the SR type and the PBD that attach the LUN; its _opened_alone refuses a LUN that this machine sees
+        as a disk. The pool and the locks know the LUN by its SCSIid alone, and this machine's disks of a LUN are SCSI
+        disks (sd*) alone: disks_with, host/disk/udev.py. source.py reads the word (is_path, verify_word, source_of).
+        opened.py and answers.schema.json have its kind, and SessionOptions and cli/on_lun.py what its login needs.
+        cli/listing.py lists what is behind a UrlSource. MAY_IMPORT and CORRIDOR of test_architecture.py have rows for its room.
     a transport of a driver
         A row in sr_types.py, an executable in drivers/, a package in sr_driver/ with a Transport and a CallLun, and a
         pair of functions in call.py beside session_to_read and session_to_write, which are for iSCSI; the rest as

@@ -145,6 +145,8 @@ class OpenLun:
         self.device, self.kind, self.scsi_id, self.guard = device, kind, scsi_id, guard
         self.name = device.name  #: for messages: a path or a URL
         self.is_lun = kind != IMAGE_FILE  #: may another machine use the device?
+        #: no pool can be asked who uses the device, and no person can type its SCSIid: a run needs --not-in-use
+        self.is_nameless = self.is_lun and scsi_id is None
         self.vendor, self.model, self.serial = hardware
         self.sr_type, self.pbd_config = sr_type, pbd_config
         #: drops what this machine remembers of the LUN, after a write and the end of `device`; returns what to tell

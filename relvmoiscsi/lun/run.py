@@ -351,14 +351,17 @@ def resignature(
 
 
 def plan(lun: OpenLun, request: ResignatureRequest, entropy: Entropy) -> Union[NewRun, AlreadyDone]:
-    """Plan a resignature, and write nothing. The pool's objection is a part of the answer."""
+    """Plan a resignature, and write nothing. The pool's objection is a part of the answer.
+
+    Raises Unfinished for an interrupted run, also where a run would recover it first: nothing can be planned before.
+    """
     try:
         prepared = engine.prepare(lun.device, entropy, request)
     except Unfinished as problem:
         earlier = engine.find_unfinished(lun.device)
         if earlier is not None and earlier.commit_record.kind == RESIGNATURE:
             goes_on = "rolls it back first and starts a new run" if Recovery(earlier, request).why else "finishes it"
-            problem.advising(f"The same call without --dry-run {goes_on}.")
+            problem.advising(f"A dry run plans nothing on such a LUN. The same call without --dry-run {goes_on}.")
         raise
     if isinstance(prepared, AlreadyDone):
         _verify_finished(lun, prepared.sr_uuid)

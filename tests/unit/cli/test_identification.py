@@ -2,6 +2,7 @@
 """What tells a clone from its original, in every prompt and object; and a LUN of which no pool has said anything."""
 
 import os
+import shlex
 import time
 
 import pytest
@@ -209,3 +210,57 @@ def test_a_lun_that_changes_meanwhile_is_in_use(lun, command, make, monkeypatch,
     told = "Another program or host writes to this device: the LUN is in use."
     assert ran.status == 4 and f"{lun} changed at byte {at} since the first read. {told}" in ran.err
     assert 0.5 < seconds <= 1.0 and content(lun) == then
+
+
+def test_no_next_step_with_a_lun_without_a_scsi_id_is_refused(nameless, command, make):
+    """Each step is carried out as it is printed. --yes stands for the person, who has no SCSIid to type."""
+
+    def step_of(ran):
+        mark, *words = shlex.split(ran.out.splitlines()[-1])
+        assert (mark, words[-1]) == ("next:", str(nameless)), ran.out
+        return words[1:]
+
+    def follow(*words):
+        step = step_of(command(*words, nameless))
+        ran = command(*step, "--yes")
+        assert ran.status == 0, ran.err
+        return step[:-1], ran
+
+    make("recover", nameless)
+    step, rolled_back = follow("check")
+    assert (step, step_of(rolled_back)[:-1]) == (["recover", "--not-in-use"], ["resignature", "--not-in-use"])
+    assert follow("check")[0] == ["resignature", "--not-in-use"]
+    step, undone = follow("undo", "--dry-run")
+    assert (step, step_of(undone)[:-1]) == (["undo", "--not-in-use"], ["resignature", "--not-in-use"])
+    make("recover", nameless)
+    assert follow("recover", "--dry-run")[0] == ["recover", "--not-in-use"]
+    assert step_of(command("recover", nameless))[:-1] == ["resignature", "--not-in-use"]
+
+
+def test_check_says_what_the_pool_will_say_to_a_resignature(disk, command, pool):
+    step = f"`relvmoiscsi resignature {disk}`"
+    assert command("check", disk).out.splitlines()[-1] == f"next: {step[1:-1]}"
+    sr = pool.db.create("SR", name_label="in use", type="lvmoiscsi")
+    pool.db.create("PBD", SR=sr, host=pool.hosts[1], device_config={"SCSIid": SCSI_ID})
+
+    ran = command("check", disk)
+
+    assert ran.status == 0 and "note: The LUN with the SCSIid" in ran.out and "'in use'" in ran.out
+    assert " ".join(ran.out.split()).endswith(f"next: do what the note says, then {step}")
+
+
+@pytest.mark.parametrize("name", ["recover", "undo"])
+def test_the_next_step_of_a_dry_run_repeats_the_override_and_is_not_printed_alone_where_the_run_is_refused(
+    disk, command, make, pool, name
+):
+    make(name, disk)
+    sr = pool.db.create("SR", name_label="in use", type="lvmoiscsi")
+    pool.db.create("PBD", SR=sr, host=pool.hosts[1], device_config={"SCSIid": SCSI_ID})
+
+    refused, overridden = command(name, disk, "--dry-run"), command(name, disk, "--dry-run", "--not-in-use")
+
+    assert "note: a run without --dry-run would be refused" in refused.err
+    last = f"next: do what the note says, then `relvmoiscsi {name} {disk}`"
+    assert " ".join(refused.out.split()).endswith(last)
+    assert overridden.out.splitlines()[-1] == f"next: relvmoiscsi {name} --not-in-use {disk}"
+    assert command(name, "--not-in-use", disk, "--yes").status == 0

@@ -260,7 +260,7 @@ def test_a_command_to_copy_has_the_login_of_a_url_and_of_no_path():
     lun = "iscsi://h/iqn.2026-01.example:a/1"
     arguments = make_parser(["check"]).parse_args(["check", "/dev/sdc", "--original", lun, "--chap-file", "f"])
     check = CheckCommand(arguments)
-    assert check.next_step("clean") == "relvmoiscsi resignature /dev/sdc"
+    assert check.shell_command("relvmoiscsi resignature", "/dev/sdc") == "relvmoiscsi resignature /dev/sdc"
     assert check.shell_command("relvmoiscsi check", lun) == f"relvmoiscsi check --chap-file f {lun}"
     both = f"relvmoiscsi check --original {lun} --chap-file f /dev/sdc"
     assert check.shell_command("relvmoiscsi check", "/dev/sdc", original=lun) == both

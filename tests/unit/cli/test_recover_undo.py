@@ -365,3 +365,26 @@ def test_what_is_advised_for_a_strange_name_can_be_pasted(image, command, monkey
         advised = commands_in(ran.out)
         assert ran.status == 0 and (advised or words[0] == "resignature")
         assert {shlex.split(advice)[-1] for advice in advised} <= {f"./{name}" if name.startswith("-") else name}
+
+
+@pytest.mark.parametrize("name", ["-dash", "./-dash"])
+def test_json_has_the_device_as_it_was_given(image, original, command, monkeypatch, name):
+    """A printed command has `./` in front of a dash. A script looks for the word that the script has given."""
+    monkeypatch.chdir(image.parent)
+    image.rename("-dash")
+
+    def devices(status, *words):
+        ran = command(*words, "--json", "--", name)
+        assert ran.status == status, ran.err
+        return [found["device"] for found in ran.json.get("devices", [ran.json])]
+
+    original.rename(image.parent / "-original")
+    compared = command("check", "--original=-original", "--json", "--", name).json
+    assert (compared["device"], compared["original"]) == (name, "-original")
+    assert devices(0, "show") == devices(0, "check") == devices(0, "resignature", "--dry-run") == [name]
+    assert command("show", "--json", "--", name, name).json["devices"][1]["device"] == name
+    assert devices(4, "undo", "--yes") == [name]  # an error has the device as well
+    for words in (["resignature", "--yes"], ["undo", "--dry-run"], ["recover", "--yes"], ["undo", "--yes"]):
+        assert devices(0, *words) == [name]
+    assert devices(0, "resignature", "--yes") == [name]
+    assert command("map", f"--device={name}", "--json").json["device"] == name

@@ -429,8 +429,17 @@ def test_before_each_of_the_two_there_is_a_question(cut_copy, command, type_in, 
     assert command("show", cut_copy, "--json").json["state"] == state
 
 
-def test_a_dry_run_does_not_finish_a_cut_run(unfinished, unwritten):
-    assert unwritten(8, "resignature", unfinished, "--dry-run", "--json").json["state"] == "unfinished"
+@pytest.mark.parametrize(
+    "lun, goes_on", [("unfinished", "rolls it back first and starts a new run"), ("committed", "finishes it")]
+)
+def test_a_dry_run_does_not_finish_a_cut_run_and_says_that_a_run_does(request, unwritten, command, lun, goes_on):
+    """The status 8 is of the dry run alone: a run does something else first."""
+    lun = request.getfixturevalue(lun)
+    says = f"A dry run plans nothing on such a LUN. The same call without --dry-run {goes_on}."
+
+    assert unwritten(8, "resignature", lun, "--dry-run", "--json", says=says).json["state"] == "unfinished"
+
+    assert command("resignature", lun, *YES).status == 0
 
 
 def test_a_cut_undo_is_not_finished_by_a_resignature(finished, command, unwritten, monkeypatch):

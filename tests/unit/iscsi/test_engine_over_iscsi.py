@@ -12,6 +12,7 @@ from kit.iscsi.lun import Lun
 from kit.iscsi.proxy import Cut, CuttingProxy
 from relvmoiscsi import engine
 from relvmoiscsi.deadline import Deadline
+from relvmoiscsi.errors import Refused, Unfinished
 from relvmoiscsi.iscsi import Initiator, Portal, open_lun
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -111,3 +112,30 @@ def test_a_target_that_loses_its_power_ends_with_the_same_bytes(number):
 
         assert target.count("power cut") == (1 if len(writes) > number else 0)
         assert target.lun(0).disk == image
+
+
+@pytest.mark.states(few=2)
+@pytest.mark.parametrize("number", range(6))
+def test_no_run_succeeds_on_a_lun_that_becomes_smaller_at_one_of_its_flushes(number):
+    """The target sends no unit attention. The sixth flush is the last command before the run says that it is done."""
+    with HostileTarget([Lun(0, disk=load("chain"))]) as target:
+        lun, real = target.lun(0), Lun.flush
+        whole = lun.size_bytes
+
+        def flush():
+            real(lun)
+            if lun.flushes == number + 1:
+                lun.size_bytes = whole // 2
+
+        lun.flush = flush
+        words = f"had {whole} bytes in blocks of 512, and has {whole // 2} bytes"
+        with pytest.raises(Unfinished if number else Refused, match=words):
+            over_iscsi(target, "chain")
+
+        assert lun.flushes == number + 1
+        lun.size_bytes = whole
+        earlier = engine.find_unfinished(lun.disk)
+        if earlier is not None:
+            engine.recover(lun.disk, earlier, SCSI_ID)
+        is_new = engine.inspect(lun.disk).state == engine.RESIGNATURED
+        assert (earlier is None, is_new) == (number in (0, 5), number >= 3)
