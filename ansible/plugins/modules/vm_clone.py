@@ -51,7 +51,7 @@ options:
     default: false
   name:
     description:
-      - Name of the new VMs. C({vm}), C({date}) and C({sr}) are replaced.
+      - Name of the new VMs. C({vm}), C({date}) and C({sr}) are replaced. Several VMs need C({vm}).
     type: str
     default: "{vm} {date}"
   isolated:

@@ -76,7 +76,7 @@ def add_commands(command: CommandMaker) -> None:
         "--name",
         metavar="TEXT",
         default=choice.NAME,
-        help="name of the new VMs; {vm}, {date} and {sr} are replaced; default: {vm} {date}",
+        help="name of the new VMs; {vm}, {date} and {sr} are replaced; several VMs need {vm}; default: {vm} {date}",
     )
     nets = cloning.add_mutually_exclusive_group()
     nets.add_argument(

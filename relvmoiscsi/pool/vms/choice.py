@@ -12,7 +12,7 @@ from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vdis import Pair
 from relvmoiscsi.pool.vms import inventory, ova, rescue
 from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inventory
-from relvmoiscsi.wording import said, shell_command, some_of
+from relvmoiscsi.wording import quoted, said, shell_command, some_of
 
 NAME = "{vm} {date}"
 #: key of network.other_config
@@ -160,10 +160,16 @@ def names(found: Inventory, copy: Copy, sources: Sequence[VmSource], wanted: Clo
     whole, _, unfinished = clones(found, copy)
     there = {vm["other_config"][COPY_OF]: str(vm["name_label"]) for vm in whole.values()}
     taken = {str(vm["name_label"]): 1 for ref, vm in found.vms.items() if ref not in unfinished}
-    chosen = {}
+    parts, chosen = verify_template(wanted.name), {}
+    several = [source for source in sources if source.problem is None and source.uuid not in there]
+    if len(several) > 1 and not any(field == "vm" for _, field in parts):
+        form = quoted("--name=" + wanted.name + " {vm}")
+        raise UsageError(f"--name {wanted.name!r} gives {len(several)} VMs one name. Nothing was changed.").advising(
+            f"Give a name with {{vm}}, such as {form}."
+        )
     for source in sources:
         known = {"vm": source.name, "date": wanted.date, "sr": copy.name}
-        wish = "".join(text + known.get(field, "") for text, field in verify_template(wanted.name))
+        wish = "".join(text + known.get(field, "") for text, field in parts)
         if not wish.strip():
             raise UsageError(f"--name {wanted.name!r} leaves the copy without a name.")
         chosen[source.uuid] = there.get(source.uuid) or records.unused_name(wish, taken)

@@ -205,7 +205,7 @@ class _Clone:
                 record = calls.call("VM.get_record", vm)
             self._verify_unfinished(vm, record, edited)
         else:
-            transfer.import_vm(calls, edited.document, self.label, dry_run=True)
+            transfer.import_vm(calls, edited.document, self.label, self.copy.ref, dry_run=True)
             vm, record = self._imported(edited)
         if self.wanted.keep_mac:
             for ref in record["VIFs"]:  # xapi cannot change the MAC of a VIF: make a new VIF
@@ -250,8 +250,8 @@ class _Clone:
     def _wait_for_imports(self) -> List[str]:
         """Wait for an import that a killed run has started; return notes on imports that do not end.
 
-        Each user of the pool, also one who may only read, can make a task with this name. So the time is for all VMs of
-        this run, and a run looks at a few tasks of each VM.
+        Each vm-operator can make such a task. So the time is for all VMs of this run, and a run looks at a few tasks of
+        each VM.
         """
         notes, under_way = [], transfer.under_way(self.calls, self.label)
         for ref, task in list(under_way.items())[:_MOST_IMPORTS]:
@@ -335,7 +335,7 @@ class _Clone:
 
     def _imported(self, edited: ova.Edited) -> Tuple[str, Record]:
         """Import a new VM. A VM that differs from the edited records is destroyed. Raises Refused, PoolFailure."""
-        made = transfer.import_vm(self.calls, edited.document, self.label)
+        made = transfer.import_vm(self.calls, edited.document, self.label, self.copy.ref)
         if len(made) != 1:
             raise PoolFailure(f"An import of one VM made {len(made)} VMs.").advising("Check the VMs of the pool.")
         record: Record = self.calls.call("VM.get_record", made[0])

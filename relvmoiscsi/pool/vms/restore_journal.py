@@ -22,7 +22,6 @@ from relvmoiscsi.pool.records import ORIGINAL_SR
 from relvmoiscsi.pool.vdis import Origin
 from relvmoiscsi.pool.vms import run_states, vbds
 from relvmoiscsi.pool.vms.inventory import DEVICE, NULL
-from relvmoiscsi.wording import shell_command
 
 #: keys of VM.other_config; each key ends in the device of the disk. RESTORED: the journal
 RESTORED = "relvmoiscsi:restore:"
@@ -325,13 +324,12 @@ def verify_not_between(calls: Calls, record: Record, swap: Swap, device: vbds.Vm
     is_known = arrived_as(record, swap) not in ("", device.vdi)
     if not _may_be_home(record, swap, device) or is_known or vbds.users_of(calls, swap.new):
         return
-    destroy = shell_command("xe vdi-destroy", f"uuid={swap.new}")
     raise Refused(
         f"The pool was moving the VDI {swap.new}, the disk {swap.userdevice} of the VM {record['name_label']!r}, home. "
-        f"The VM has the VDI {device.vdi} there now. The source of the move is still on the copy, without a VM."
+        f"The VM has the VDI {device.vdi} there now. {run_states.only_in_journal(swap.new)}"
     ).advising(
-        f"Check that {device.vdi} has the latest data of the VM. If so, run `{destroy}` and "
-        f"repeat the command. {run_states.restore_command('keep', record['uuid'])} leaves all as it is."
+        f"Check that {device.vdi} has the latest data of the VM. Repeat the command when {swap.new} is gone. "
+        f"{run_states.restore_command('keep', record['uuid'])} leaves all as it is."
     )
 
 

@@ -17,9 +17,13 @@ from typing import List, Mapping, Optional, Tuple
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.xapi.sdk import GONE, reason
+from relvmoiscsi.pool import marks
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Records, passing
 from relvmoiscsi.pool.vms import ova_file
 
+#: key of task.other_config, for XenCenter: the object that a task works on. It takes the role vm-operator, where each
+#: user of the pool can make a task, and write any other key of the task; xen-api ocaml/idl/datamodel.ml
+_APPLIES_TO = "applies_to"
 #: how long to wait for a task after an HTTP error: perhaps no handler has taken the task
 VERDICT_SECONDS = 10.0
 #: how long a task may take after the last byte
@@ -43,13 +47,13 @@ def export_vm(calls: Calls, vm: str, snapshots: bool) -> bytes:
     return ova_file.unpack(archive)
 
 
-def import_vm(calls: Calls, document: bytes, label: str, dry_run: bool = False) -> List[str]:
+def import_vm(calls: Calls, document: bytes, label: str, sr: str, dry_run: bool = False) -> List[str]:
     """Import ova.xml; return the references of the new VMs, none after a dry run. `label` names the task.
 
-    Raises PoolFailure.
+    The disks of the VMs are on the SR with the reference `sr`. Raises PoolFailure.
     """
     label, query = label + (" (dry run)" if dry_run else ""), {"dry_run": "true"} if dry_run else {}
-    _, result = _transferred(calls, label, "PUT", "/import_metadata", query, ova_file.pack(document))
+    _, result = _transferred(calls, label, "PUT", "/import_metadata", query, ova_file.pack(document), sr)
     return re.findall(r"OpaqueRef:[-0-9a-zA-Z]+", result)
 
 
@@ -67,16 +71,25 @@ def export_raw(calls: Calls, vdi: str) -> bytes:
 
 
 def under_way(calls: Calls, label: str) -> Records:
-    """Return the unfinished tasks with this name. Raises PoolFailure."""
+    """Return the unfinished tasks of imports with this name. Raises PoolFailure.
+
+    A user who may only read can make tasks with this name: such tasks do not count.
+    """
     found = calls.records("task", name_label=label)
-    return {ref: task for ref, task in found.items() if task["status"] in ("pending", "cancelling")}
+    marked = {ref: task for ref, task in found.items() if _APPLIES_TO in task["other_config"]}
+    return {ref: task for ref, task in marked.items() if task["status"] in ("pending", "cancelling")}
 
 
 def _transferred(
-    calls: Calls, label: str, method: str, path: str, query: Mapping[str, str], body: bytes = b""
+    calls: Calls, label: str, method: str, path: str, query: Mapping[str, str], body: bytes = b"", sr: str = ""
 ) -> Tuple[bytes, str]:
-    """Return (the content of the answer, the text of the result of the task with this label). Raises PoolFailure."""
+    """Return (the content of the answer, the text of the result of the task with this label). Raises PoolFailure.
+
+    With `sr`, `under_way` finds the task.
+    """
     task, name = str(calls.call("task.create", label, "")), f"{method} {path}"
+    if sr:
+        marks.add(calls, "task", task, _APPLIES_TO, sr)
     status, content, other = _answered(calls, method, path, query, body, task)
     if status == http.client.OK:
         return content, calls.wait(name, task, Deadline(END_SECONDS))

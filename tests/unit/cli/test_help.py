@@ -3,6 +3,7 @@
 
 import argparse
 import re
+import sys
 
 import pytest
 
@@ -38,6 +39,18 @@ def test_help_of_each_command_has_an_example_of_it(command, name):
     device = " /dev/" if name in LUN_COMMANDS else ""
     assert f"example:\n  relvmoiscsi {name}{device}" in ran.out and "--json" in ran.out
     assert all(ord(char) < 128 for char in ran.out)
+
+
+def test_a_missing_xenapi_is_a_missing_program_for_the_command_and_for_the_pages(command, monkeypatch):
+    """Its status was explained as a failure of another program: a person looked at the login, which nobody tried."""
+    monkeypatch.setitem(sys.modules, "XenAPI", None)
+    ran = command("pool", "luns", "--json")
+    assert (ran.status, ran.json["error"]["class"]) == (6, "NoXenApi") and "is not here" in ran.err
+    page = re.split(r"\n(?=\*\*[0-9]+\*\*\n)", (TOP / "docs/command.rst").read_text(encoding="utf-8"))
+    (row,) = [text for text in page if text.startswith("**6**\n")]
+    assert "or a program is not installed" in row and "XenAPI" in row
+    (told,) = re.findall("^  6 +(.*)$", command("--help").out, re.MULTILINE)
+    assert "missing, also XenAPI" in told
 
 
 def test_help_lists_the_commands_and_every_exit_status(command):

@@ -239,6 +239,27 @@ def test_one_killed_while_it_takes_several_leaves_each_lock_free_or_stale(lab, c
     del calls.call
 
 
+@pytest.mark.parametrize("count", [1, 99, 200, 800])
+def test_a_run_with_many_locks_reads_the_pool_for_few_of_its_steps_and_soon_sees_a_broken_lock(calls, count):
+    """A reading has all locks, and each LUN has three steps: the sum grew with the square of the LUNs."""
+    moment, names = [0.0], [lock.name_for(f"36001405{number:025}") for number in range(count)]
+    mine = lock.Held(calls, names, "attach", clock=lambda: moment[0])
+    config = {
+        f"{lock.KEY}{name}:1": json.dumps({**mine._values, "refreshed": "2026-11-22T00:00:00Z"}) for name in names
+    }
+    read, pool = [], ("OpaqueRef:pool", {"master": "OpaqueRef:master", "other_config": config})
+    calls.pool = lambda: read.append(1) or pool
+    steps = 3 * count
+    for _ in range(steps):  # ten LUNs in parallel, each step of 0.1 s
+        moment[0] += 0.01
+        mine.verify(calls)
+    assert len(read) <= (steps if count < 100 else 40), "for 100 locks or more, not more readings for more locks"
+
+    config.pop(f"{lock.KEY}{names[-1]}:1")
+    moment[0] += 1.0
+    is_broken(mine, calls)
+
+
 @pytest.mark.parametrize("is_stale", [False, True])
 def test_of_two_that_add_at_the_same_moment_one_goes_on(lab, calls, other, killed, is_stale):
     """xapi adds no key that is there. `is_stale`: both would break the lock of a killed client."""

@@ -147,6 +147,16 @@ def test_what_is_missing_or_wrong_is_told_before_it_is_said_that_nobody_can_be_a
     assert len(office.pool.api.calls) == calls, "nothing was asked of the pool"
 
 
+@pytest.mark.parametrize("vms", [["--all"], ["web", "db"]])
+def test_one_name_for_several_vms_is_refused_with_the_form_before_a_change(office, refused, pool_command, vms):
+    """Each got the name, with a number: nobody could tell whose clone a VM was."""
+    form = "Give a name with {vm}, such as --name='night of {sr} {vm}'."
+    for more in (["--yes"], ["--dry-run"]):
+        refused(2, form, "clone", "copy", *vms, "--name", "night of {sr}", "--isolated", "night", *more)
+    ran = pool_command("clone", "copy", "web", "--name", "night of {sr}", "--isolated", "night", "--yes")
+    assert ran.status == 0 and "cloned 'night of copy'" in ran.out
+
+
 @pytest.mark.parametrize(
     ("status", "words", "says"),
     [

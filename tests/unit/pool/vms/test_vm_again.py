@@ -5,7 +5,8 @@ import pytest
 
 from kit.pool import transfer
 from kit.pool.errors import XenError
-from relvmoiscsi.pool.calls import Calls
+from relvmoiscsi.pool.calls import Calls, PoolFailure
+from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.pool.vms.clone import ALREADY, FAILED, MADE
 
 
@@ -60,6 +61,12 @@ def test_an_import_of_a_killed_client_that_ends_late_is_told_and_left(day):
     assert "an earlier run also left an unfinished copy" in again.notes[-1] and "xe vm-destroy" in again.notes[-1]
 
 
+def task_of_operator(day, vm_uuid):
+    """A task that only a vm-operator, or a higher role, can make: read-only users may not write this key."""
+    label = f"relvmoiscsi: {day.copy.sr_uuid} has a copy of {vm_uuid}"
+    return day.db.create("task", name_label=label, other_config={"applies_to": "OpaqueRef:x"})
+
+
 def test_an_import_that_is_under_way_is_waited_for(day):
     rest = killed_while_importing(day)
     (task,) = [
@@ -81,7 +88,7 @@ def test_an_import_that_is_under_way_is_waited_for(day):
 def test_a_task_of_another_that_does_not_end_is_waited_for_and_left(day):
     """It may be that of a client that was killed before it sent anything, or a pool that is busy: none can tell."""
     uuid = day.db.get("VM", day.web, "uuid")
-    task = day.db.create("task", name_label=f"relvmoiscsi: {day.copy.sr_uuid} has a copy of {uuid}")
+    task = task_of_operator(day, uuid)
     done = day.clone_one()
     assert done.status == MADE and day.db.get("task", task, "uuid") in done.notes[-1]
     assert "is still active" in done.notes[-1]
@@ -89,11 +96,11 @@ def test_a_task_of_another_that_does_not_end_is_waited_for_and_left(day):
 
 
 def test_tasks_of_others_delay_a_run_once_and_few_are_looked_at(day, monkeypatch):
-    """A user who may only read can make any number of tasks, for each VM."""
+    """A vm-operator can make any number of tasks, for each VM."""
     db_vm = day.lab.vm("db", day.lab.vdi("Production", "before")[0])
     for uuid in (day.db.get("VM", vm, "uuid") for vm in (day.web, db_vm)):
         for _ in range(25):
-            day.db.create("task", name_label=f"relvmoiscsi: {day.copy.sr_uuid} has a copy of {uuid}")
+            task_of_operator(day, uuid)
     deadlines, wait = [], Calls.wait
 
     def waited(calls, name, *more, **others):
@@ -105,6 +112,21 @@ def test_tasks_of_others_delay_a_run_once_and_few_are_looked_at(day, monkeypatch
     done = day.lab.clone_vms(day.copy.sr_uuid, "web", "db")
     assert [each.status for each in done] == [MADE, MADE]
     assert len(deadlines) == 20 and len(set(map(id, deadlines))) == 1
+
+
+def test_no_task_of_a_user_who_may_only_read_is_waited_for(day, monkeypatch):
+    """Such a task delayed each clone by 30 s. Only the key that this user may not write makes a task count."""
+    day.lab.pool.api.users["eve"] = ("x", "read-only")
+    uuid = day.db.get("VM", day.web, "uuid")
+    with connect(day.lab.where()._replace(user="eve", password="x")) as eve:
+        task = eve.call("task.create", f"relvmoiscsi: {day.copy.sr_uuid} has a copy of {uuid}", "")
+        with pytest.raises(PoolFailure, match="may not call task.add_to_other_config"):
+            eve.call("task.add_to_other_config", task, "applies_to", "x")
+    waited, wait = [], Calls.wait
+    monkeypatch.setattr(Calls, "wait", lambda calls, *words: waited.append(words[0]) or wait(calls, *words))
+    done = day.clone_one()
+    assert day.db.get("task", task, "status") == "pending"
+    assert done.status == MADE and not done.notes and "the import of an earlier run" not in waited
 
 
 # --- others get the disks meanwhile

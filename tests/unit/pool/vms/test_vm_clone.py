@@ -22,7 +22,7 @@ CHANGING = ("create", "destroy", "set_", "add_to", "remove_from", "start", "shut
 HARMLESS = {
     "task.create", "task.destroy", "network.create", "VIF.create", "VIF.destroy", "VM.add_to_other_config",
     "VM.set_is_a_template", "VM.remove_from_blocked_operations", "pool.add_to_other_config",
-    "pool.remove_from_other_config",
+    "pool.remove_from_other_config", "task.add_to_other_config",
 }  # fmt: skip
 
 

@@ -224,11 +224,23 @@ def test_what_was_moved_and_hangs_nowhere_has_nothing_of_before_in_its_place(hal
     if not is_known:
         halted.set_journal(lambda marks: {key: text for key, text in marks.items() if "arrived" not in key})
         for work in (undo, take_home):
-            halted.refuses(work, f"{of_the_week} has the latest data of the VM. If so, run `xe vdi-destroy uuid=")
+            source = halted.uuid(halted.new(halted.root))
+            halted.refuses(work, f"{only_in_journal(source)} Check that {of_the_week} has the latest data")
     halted.db.destroy("VBD", halted.vbd("0"))
     said = "was being moved" + (f", as the VDI {of_the_week}" if is_known else "")
     halted.refuses(lambda day: bring_back(day, devices=["0"]), said)
     halted.refuses(take_home, "was interrupted")
+
+
+@pytest.mark.parametrize("work", [undo, take_home])
+def test_a_forged_journal_gets_no_command_that_destroys_a_vdi(halted, work):
+    """A vm-admin can write that a run has moved the disk. The refusal said to destroy the VDI of that journal."""
+    _, at_home = moves_and_fails(halted)
+    halted.set_journal(lambda marks: {key: text for key, text in marks.items() if "arrived" not in key})
+    with pytest.raises(Refused, match="was moving the VDI") as refused:
+        work(halted)
+    assert "vdi-destroy" not in str(refused.value) and "Check the VDI before you destroy it" in str(refused.value)
+    assert halted.lab.disks_of(halted.web)["0"][1] == at_home
 
 
 # --- kept as it is
