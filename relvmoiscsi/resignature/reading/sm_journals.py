@@ -11,7 +11,7 @@ the work, by SM's rules and in SM's order.
         no base                                                        drop the journal
         a leaf missing, or not a valid VHD                             roll back: drop the leaves, base becomes the VDI
         all volumes there                                              complete: base hidden and read-only, MGT records
-    leaf_<VDI>_1            text: <parent>
+    leaf_<VDI>_1            text: <parent>; of a VHD, QCOW2 see below
         parent, or OLD_<VDI>, there                                    roll back: both get their names, parent hidden
         neither                                                        complete: drop the journal
 
@@ -29,8 +29,18 @@ is of an older journal. Then the work of the new journal had not begun.
 A leaf coalesce is complete but for its journal when both volumes have their new names. SM still takes such a coalesce
 back while the VM is paused. When tapdisk has the new leaf open, the VM is not paused: then the coalesce is finished.
 
+SM 3.2.12-21.2 of XCP-ng and later do not pause the VM while a QCOW2 leaf is coalesced: tapdisk copies the leaf into the
+parent, and then writes to the parent. Each SM makes the parent writable before the copy, and renames the leaf behind
+the copy. A VM that is paused until the end, under an older SM, leaves the same data in both. So, for each SM:
+
+    the parent is read-only                  no copy has begun: roll back
+    the leaf has no block                    the guest reads the parent, whichever is open: roll back
+    both have their names                    the last writes may be in the leaf or in the parent: refused
+    OLD_<VDI> is there                       the parent has all data: finish, under either name of the parent
+
 Sources: SM drivers/LVHDSR.py (_undoAllJournals, _handleInterruptedCloneOp), drivers/cleanup.py
-(_handleInterruptedCoalesceLeaf), drivers/lvhdutil.py (inflate), drivers/journaler.py.
+(_handleInterruptedCoalesceLeaf, _doCoalesceLeaf), drivers/lvhdutil.py (inflate), drivers/journaler.py,
+drivers/on_slave.py (commit_tapdisk); QEMU block/mirror.c.
 """
 
 import re
@@ -79,13 +89,21 @@ def _snapshot(name: LvName, text: Content) -> Optional[Match[str]]:
 
 
 def under_way(volumes: Iterable[Tuple[LvName, Content]]) -> Set[str]:
-    """The VDIs of unfinished snapshots, whose block tables must be read. The survey asks before it reads a volume."""
+    """The VDIs of unfinished snapshots, and of unfinished leaf coalesces of QCOW2: their block tables must be read.
+
+    The survey asks before it reads a volume.
+    """
     found: Set[str] = set()
+    coalesced, qcow2s = set(), set()
     for name, content in volumes:
         snapshot = _snapshot(name, content)
         if snapshot is not None:
             found.update(filter(None, (name.uuid, *snapshot.groups())))
-    return found
+        if name.journal == naming.LEAF:
+            coalesced.add(str(name.uuid))
+        if name.kind == naming.QCOW2:
+            qcow2s.add(str(name.uuid))
+    return found | coalesced & qcow2s
 
 
 def unfinished_work(lun: Lun) -> Optional[Work]:
@@ -259,11 +277,14 @@ def _leaf(area: WorkArea, journal: Volume) -> None:
     # tapdisk had the leaf open at the time of the array snapshot: tapdisk kills the footer in the last sector. While SM
     # inflates the volume, the last sector may hold a killed footer of a deleted volume
     is_killed = leaf is not None and isinstance(leaf.content, Vhd) and leaf.content.killed
-    if parent is None and leaf is not None and old is not None and is_killed and leaf.name.uuid not in area.inflated:
+    is_qcow2 = any(volume is not None and volume.name.kind == naming.QCOW2 for volume in (leaf, old))
+    merged = leaf if parent is None else parent if leaf is None else None  #: SM renames the leaf, then the parent
+    ran_on = is_qcow2 or is_killed and parent is None and uuid not in area.inflated
+    if merged is not None and old is not None and ran_on:
         area.drop(old)
-        area.set_read_only(area.set_hidden(leaf, False), False)
+        area.set_read_only(area.set_hidden(area.rename(merged, uuid), False), False)
         area.freed_records.append(parent_uuid)
-        area.say(f"VDI {uuid} was coalesced into its parent, and its VM ran on: old leaf and journal go.")
+        area.say(f"VDI {uuid} was coalesced into its parent, which has its last writes: old leaf and journal go.")
         return
     if parent is None:
         if leaf is None:
@@ -273,6 +294,13 @@ def _leaf(area: WorkArea, journal: Volume) -> None:
         if old is None:
             raise _refuse(area, journal, f"VDI {uuid} is gone, its parent {parent_uuid} is there")
         leaf = area.rename(old, uuid)
+    elif is_qcow2 and "WRITE" in parent.lv.status and not leaf.empty:
+        problem = (
+            f"VDI {uuid} was being coalesced into its parent, perhaps while its VM ran, and the LUN does not show "
+            "whether the leaf or the parent has the VM's last writes. Let the storage manager finish on the original, "
+            "and take the copy again"
+        )
+        raise _refuse_data(leaf, problem)
     area.set_hidden(leaf, False)
     area.set_read_only(area.set_hidden(parent, True), True)
     area.say(f"VDI {uuid} was being coalesced into its parent: that is rolled back, SM will do it again.")
