@@ -23,6 +23,13 @@ LVM does not wipe new volumes. Until vhd-util writes to a new leaf, the leaf may
     names the base's parent         a leaf, when the base is empty and (the base is hidden or the leaf is empty)
     names the base's parent         in other cases unknown, so refused
 
+`qemu-img create` writes the name of the base last, behind a flush of all else. Then SM adds its extension to the header
+of the QCOW2, and only then a VM may use the leaf. Where SM asks `qemu-img check`, the extension decides:
+
+    has the extension, names the base         a leaf of this snapshot
+    no extension, no block                    roll back: no VM has used the leaf
+    no extension, blocks, the base is shown   of a deleted disk, or of a VM that ran on: unknown, so refused
+
 LVM does not wipe journal volumes either. When MGT knows the base in the text, or the base has other children, the text
 is of an older journal. Then the work of the new journal had not begun.
 
@@ -40,7 +47,8 @@ the copy. A VM that is paused until the end, under an older SM, leaves the same 
 
 Sources: SM drivers/LVHDSR.py (_undoAllJournals, _handleInterruptedCloneOp), drivers/cleanup.py
 (_handleInterruptedCoalesceLeaf, _doCoalesceLeaf), drivers/lvhdutil.py (inflate), drivers/journaler.py,
-drivers/on_slave.py (commit_tapdisk); QEMU block/mirror.c.
+drivers/on_slave.py (commit_tapdisk), drivers/qcow2util.py (snapshot); QEMU block/mirror.c, block/qcow2.c
+(qcow2_co_create).
 """
 
 import re
@@ -52,6 +60,7 @@ from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import UUID_PATTERN
 from relvmoiscsi.formats.mgt import new_record
 from relvmoiscsi.formats.naming import LvName
+from relvmoiscsi.formats.qcow2 import Qcow2
 from relvmoiscsi.formats.vhd import Vhd
 from relvmoiscsi.resignature.reading.lun_contents import Content, Lun, Volume, Work
 from relvmoiscsi.resignature.reading.sm_work import WorkArea
@@ -190,7 +199,8 @@ def _clone(area: WorkArea, journal: Volume) -> None:
         area.rename(area.set_read_only(area.set_hidden(base, False), False), uuid)
         area.say(f"A snapshot of VDI {uuid} was under way and not complete: it is rolled back, and loses nothing.")
     elif leaf is not None and not isinstance(leaf.content, FormatError):
-        if clone is not None and isinstance(clone.content, FormatError):
+        is_shown = not base.hidden
+        if clone is not None and (isinstance(clone.content, FormatError) or is_shown and _has_no_extension(clone)):
             area.drop(clone)  # no VM has used the clone
             clone = None
         _complete(area, journal, base, clone)  # the VM has written to the leaf since: no leaf may go
@@ -202,9 +212,9 @@ def _clone(area: WorkArea, journal: Volume) -> None:
 def _is_leaf(area: WorkArea, leaf: Volume, base: Volume) -> bool:
     """Whether `leaf` is a complete leaf of this snapshot, and not the VHD of a deleted disk.
 
-    SM asks `vhd-util check`; complete means complete for `vhd-util check`.
+    SM asks `vhd-util check`; complete means complete for `vhd-util check`. For a QCOW2, see the table above.
     """
-    if isinstance(leaf.content, Vhd) and leaf.content.end_footer is None:
+    if isinstance(leaf.content, Vhd) and leaf.content.end_footer is None or _has_no_extension(leaf):
         return False
     parent = area.disk(leaf.parent.uuid) if leaf.parent else None
     if parent is None or not leaf.is_made_of(parent):
@@ -212,6 +222,11 @@ def _is_leaf(area: WorkArea, leaf: Volume, base: Volume) -> bool:
     if parent.lv.id == base.lv.id:
         return True  # the UUID of the base is new: no older VHD names the base
     return bool(base.empty) and (base.hidden or bool(leaf.empty)) and parent.lv.id in _ancestry(area, base)
+
+
+def _has_no_extension(leaf: Volume) -> bool:
+    """Whether `leaf` is a QCOW2 without SM's extension, so that SM has not finished making the image."""
+    return isinstance(leaf.content, Qcow2) and leaf.content.hidden_at is None
 
 
 def _ancestry(area: WorkArea, base: Volume) -> Set[str]:
@@ -233,9 +248,11 @@ def _may_go(area: WorkArea, leaf: Volume, base: Volume) -> bool:
     if isinstance(leaf.content, FormatError) or leaf.empty:
         return True
     parent = area.disk(leaf.parent.uuid) if leaf.parent else None
-    if base.hidden or parent is not None and parent.lv.id == base.lv.id:
+    names_base = parent is not None and parent.lv.id == base.lv.id
+    if base.hidden or names_base and not _has_no_extension(leaf):
         return False
-    if parent is not None and base.empty and leaf.is_made_of(parent) and parent.lv.id in _ancestry(area, base):
+    may_be_new = base.empty and parent is not None and leaf.is_made_of(parent) and parent.lv.id in _ancestry(area, base)
+    if names_base or may_be_new:
         problem = f"{leaf.name.text} holds blocks, which may be of a deleted disk or of a VM that ran on"
         raise _refuse_data(leaf, problem)
     return True

@@ -133,3 +133,96 @@ def test_a_leaf_without_a_block_is_rolled_back_as_the_guest_reads_the_parent_in_
 
     expected = ["later", "parent", "later", "", "", "later"] if step == "committed" else ["parent"] * 3 + [""] * 3
     assert guest(found.after, "QCOW2-" + found.ids.uuids[truth.uuids["leaf"]]) == expected
+
+
+# --- snapshots
+
+
+def snapshotted(leaf, clone="made", base_hidden=False):
+    """A snapshot under way: `orig` has got a leaf over `base`, `clone` another, each as far as the words say."""
+    keys = ["orig", *(["clone"] if clone else [])]
+    built = build_sr(
+        [
+            qcow2("base", virtual_size=SIZE, extents=4, vate=int(base_hidden), writable=not base_hidden, in_mgt=False),
+            *(qcow2(key, "base", virtual_size=SIZE, extents=4, in_mgt=key == "orig") for key in keys),
+            journal("clone", "orig", "{base}_{clone}" if clone else "{base}_"),
+        ]
+    )
+    lun, truth = Lun.read(built.disk.copy()), built.truth
+    base = truth.volume("base").name
+    qemu.make(lun, base, SIZE, hidden=base_hidden)
+    written(lun, base, (0, 1), "base")
+    for key, state in (("orig", leaf), ("clone", clone))[: len(keys)]:
+        name = truth.volume(key).name
+        volume = lun.volume(name)
+        for at in range(10):  # what a deleted disk has left
+            volume.write(at * CLUSTER, f"deleted {at}".encode().ljust(CLUSTER, b"."))
+        qemu.make(lun, name, SIZE, "" if state == "unnamed" else base, hidden=False if "made" in state else None)
+        if state == "unnamed":  # qemu-img has not made the first-level table yet
+            volume.write(36, bytes(12))
+        if state.startswith("used"):
+            written(lun, name, (1, 2), "orig")
+        if state == "half":  # the header alone is there
+            volume.write(CLUSTER, bytes(2 * CLUSTER))
+            volume.write(3 * CLUSTER, (7 * CLUSTER | 1 << 63).to_bytes(8, "big"))
+            volume.write(7 * CLUSTER, (8 * CLUSTER | 1 << 63).to_bytes(8, "big").ljust(CLUSTER, b"\0"))
+    return lun.disk, truth
+
+
+BASE = ["base", "base", "", "", "", ""]
+
+
+@pytest.mark.parametrize("clone", ["", "made"])
+@pytest.mark.parametrize("leaf", ["unnamed", "without the extension"])
+def test_a_leaf_that_was_cut_in_qemu_img_is_rolled_back(leaf, clone):
+    for states in [(leaf, clone), *([("made", leaf)] if clone else [])]:
+        disk, truth = snapshotted(*states)
+
+        found = resignatured(disk)
+
+        (only,) = [lv.name for lv in found.sr_after.vg.lvs if lv.name.startswith("QCOW2-")]
+        assert only == "QCOW2-" + found.ids.uuids[truth.uuids["orig"]]
+        assert guest(found.after, only) == BASE
+
+
+@pytest.mark.parametrize("base_hidden", [True, False])
+@pytest.mark.parametrize("leaf", ["made", "used made"])
+def test_a_leaf_that_sm_has_made_is_a_leaf_and_keeps_what_a_vm_has_written(leaf, base_hidden):
+    disk, truth = snapshotted(leaf, base_hidden=base_hidden)
+
+    found = resignatured(disk)
+
+    orig, clone = ("QCOW2-" + found.ids.uuids[truth.uuids[key]] for key in ("orig", "clone"))
+    assert guest(found.after, orig) == (["base", "orig", "orig", "", "", ""] if "used" in leaf else BASE)
+    assert guest(found.after, clone) == BASE
+
+
+def test_what_a_vm_wrote_over_a_hidden_base_is_kept_without_the_extension_as_well():
+    disk, truth = snapshotted("used", clone="", base_hidden=True)
+
+    found = resignatured(disk)
+
+    orig = "QCOW2-" + found.ids.uuids[truth.uuids["orig"]]
+    assert guest(found.after, orig) == ["base", "orig", "orig", "", "", ""]
+
+
+@pytest.mark.parametrize("leaf", ["half", "used"])
+def test_blocks_in_a_leaf_that_sm_has_not_made_are_refused_and_never_read_by_a_guest(leaf):
+    """The tables of "half" are those of a deleted disk, those of "used" would be a VM's."""
+    disk, truth = snapshotted(leaf, clone="")
+    copy = disk.copy()
+
+    with pytest.raises(Unsupported, match="may be of a deleted disk or of a VM that ran on") as caught:
+        engine.prepare(copy, entropy(0))
+
+    assert caught.value.way_out.vdi == truth.uuids["orig"] and copy == disk
+
+
+def test_a_second_leaf_that_sm_has_not_made_does_not_become_a_vdi_with_a_deleted_disk():
+    disk, truth = snapshotted("used made", clone="half")
+
+    found = resignatured(disk)
+
+    base, orig = ("QCOW2-" + found.ids.uuids[truth.uuids[key]] for key in ("base", "orig"))
+    assert {lv.name for lv in found.sr_after.vg.lvs if lv.name.startswith("QCOW2-")} == {base, orig}
+    assert guest(found.after, orig) == ["base", "orig", "orig", "", "", ""]
