@@ -70,6 +70,8 @@ _LEAF = re.compile(UUID_PATTERN)
 
 BASE_LABEL = "base copy"
 
+_TAKE_AGAIN = "Let the storage manager finish on the original, and take the copy again"
+
 #: of the chain of a base. SM makes chains of 30, and a LUN may have a journal for each VDI of a long chain.
 #: Source: SM drivers/vhdutil.py MAX_CHAIN_SIZE
 _MOST_LEVELS = 100
@@ -253,7 +255,7 @@ def _may_go(area: WorkArea, leaf: Volume, base: Volume) -> bool:
         return False
     may_be_new = base.empty and parent is not None and leaf.is_made_of(parent) and parent.lv.id in _ancestry(area, base)
     if names_base or may_be_new:
-        problem = f"{leaf.name.text} holds blocks, which may be of a deleted disk or of a VM that ran on"
+        problem = f"{leaf.name.text} holds blocks, which may be of a deleted disk or of a VM that ran on. {_TAKE_AGAIN}"
         raise _refuse_data(leaf, problem)
     return True
 
@@ -314,8 +316,7 @@ def _leaf(area: WorkArea, journal: Volume) -> None:
     elif is_qcow2 and "WRITE" in parent.lv.status and not leaf.empty:
         problem = (
             f"VDI {uuid} was being coalesced into its parent, perhaps while its VM ran, and the LUN does not show "
-            "whether the leaf or the parent has the VM's last writes. Let the storage manager finish on the original, "
-            "and take the copy again"
+            f"whether the leaf or the parent has the VM's last writes. {_TAKE_AGAIN}"
         )
         raise _refuse_data(leaf, problem)
     area.set_hidden(leaf, False)

@@ -215,6 +215,7 @@ def test_blocks_in_a_leaf_that_sm_has_not_made_are_refused_and_never_read_by_a_g
     with pytest.raises(Unsupported, match="may be of a deleted disk or of a VM that ran on") as caught:
         engine.prepare(copy, entropy(0))
 
+    assert "finish on the original, and take the copy again." in str(caught.value)
     assert caught.value.way_out.vdi == truth.uuids["orig"] and copy == disk
 
 
