@@ -162,6 +162,8 @@ def snapshotted(leaf, clone="made", base_hidden=False):
             volume.write(36, bytes(12))
         if state.startswith("used"):
             written(lun, name, (1, 2), "orig")
+        if state.startswith("far"):  # the header is of a larger disk, which was deleted
+            volume.write(36, (1).to_bytes(4, "big") + (1 << 30).to_bytes(8, "big"))
         if state == "half":  # the header alone is there
             volume.write(CLUSTER, bytes(2 * CLUSTER))
             volume.write(3 * CLUSTER, (7 * CLUSTER | 1 << 63).to_bytes(8, "big"))
@@ -173,7 +175,7 @@ BASE = ["base", "base", "", "", "", ""]
 
 
 @pytest.mark.parametrize("clone", ["", "made"])
-@pytest.mark.parametrize("leaf", ["unnamed", "without the extension"])
+@pytest.mark.parametrize("leaf", ["unnamed", "without the extension", "far", "far made"])
 def test_a_leaf_that_was_cut_in_qemu_img_is_rolled_back(leaf, clone):
     for states in [(leaf, clone), *([("made", leaf)] if clone else [])]:
         disk, truth = snapshotted(*states)
@@ -227,3 +229,15 @@ def test_a_second_leaf_that_sm_has_not_made_does_not_become_a_vdi_with_a_deleted
     base, orig = ("QCOW2-" + found.ids.uuids[truth.uuids[key]] for key in ("base", "orig"))
     assert {lv.name for lv in found.sr_after.vg.lvs if lv.name.startswith("QCOW2-")} == {base, orig}
     assert guest(found.after, orig) == ["base", "orig", "orig", "", "", ""]
+
+
+def test_a_leaf_coalesce_whose_leaf_has_its_table_outside_the_volume_is_refused_with_the_way_out():
+    disk, truth = coalesced("committed", False)
+    lun, uuid = Lun.read(disk), truth.uuids["leaf"]
+    lun.volume("QCOW2-" + uuid).write(40, (1 << 30).to_bytes(8, "big"))
+
+    with pytest.raises(Unsupported) as caught:
+        engine.prepare(lun.disk, entropy(0))
+
+    assert caught.value.way_out.vdi == uuid
+    assert resignatured(lun.disk, without=(uuid,)).sr_after.journals == ()
