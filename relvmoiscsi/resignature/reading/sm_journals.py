@@ -11,7 +11,7 @@ the work, by SM's rules and in SM's order.
         no base                                                        drop the journal
         a leaf missing, or not a valid VHD                             roll back: drop the leaves, base becomes the VDI
         all volumes there                                              complete: base hidden and read-only, MGT records
-    leaf_<VDI>_1            text: <parent>
+    leaf_<VDI>_1            text: <parent>; of a VHD, QCOW2 see below
         parent, or OLD_<VDI>, there                                    roll back: both get their names, parent hidden
         neither                                                        complete: drop the journal
 
@@ -23,14 +23,32 @@ LVM does not wipe new volumes. Until vhd-util writes to a new leaf, the leaf may
     names the base's parent         a leaf, when the base is empty and (the base is hidden or the leaf is empty)
     names the base's parent         in other cases unknown, so refused
 
+`qemu-img create` writes the name of the base last, behind a flush of all else. Then SM adds its extension to the header
+of the QCOW2, and only then a VM may use the leaf. Where SM asks `qemu-img check`, the extension decides:
+
+    has the extension, names the base         a leaf of this snapshot
+    no extension, no block                    roll back: no VM has used the leaf
+    no extension, blocks, the base is shown   of a deleted disk, or of a VM that ran on: unknown, so refused
+
 LVM does not wipe journal volumes either. When MGT knows the base in the text, or the base has other children, the text
 is of an older journal. Then the work of the new journal had not begun.
 
 A leaf coalesce is complete but for its journal when both volumes have their new names. SM still takes such a coalesce
 back while the VM is paused. When tapdisk has the new leaf open, the VM is not paused: then the coalesce is finished.
 
+SM 3.2.12-21.2 of XCP-ng and later do not pause the VM while a QCOW2 leaf is coalesced: tapdisk copies the leaf into the
+parent, and then writes to the parent. Each SM makes the parent writable before the copy, and renames the leaf behind
+the copy. A VM that is paused until the end, under an older SM, leaves the same data in both. So, for each SM:
+
+    the parent is read-only                  no copy has begun: roll back
+    the leaf has no block                    the guest reads the parent, whichever is open: roll back
+    both have their names                    the last writes may be in the leaf or in the parent: refused
+    OLD_<VDI> is there                       the parent has all data: finish, under either name of the parent
+
 Sources: SM drivers/LVHDSR.py (_undoAllJournals, _handleInterruptedCloneOp), drivers/cleanup.py
-(_handleInterruptedCoalesceLeaf), drivers/lvhdutil.py (inflate), drivers/journaler.py.
+(_handleInterruptedCoalesceLeaf, _doCoalesceLeaf), drivers/lvhdutil.py (inflate), drivers/journaler.py,
+drivers/on_slave.py (commit_tapdisk), drivers/qcow2util.py (snapshot); QEMU block/mirror.c, block/qcow2.c
+(qcow2_co_create).
 """
 
 import re
@@ -42,6 +60,7 @@ from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import UUID_PATTERN
 from relvmoiscsi.formats.mgt import new_record
 from relvmoiscsi.formats.naming import LvName
+from relvmoiscsi.formats.qcow2 import Qcow2
 from relvmoiscsi.formats.vhd import Vhd
 from relvmoiscsi.resignature.reading.lun_contents import Content, Lun, Volume, Work
 from relvmoiscsi.resignature.reading.sm_work import WorkArea
@@ -50,6 +69,8 @@ _CLONE = re.compile(f"(?P<base>{UUID_PATTERN})_(?P<clone>{UUID_PATTERN})?")
 _LEAF = re.compile(UUID_PATTERN)
 
 BASE_LABEL = "base copy"
+
+_TAKE_AGAIN = "Let the storage manager finish on the original, and take the copy again"
 
 #: of the chain of a base. SM makes chains of 30, and a LUN may have a journal for each VDI of a long chain.
 #: Source: SM drivers/vhdutil.py MAX_CHAIN_SIZE
@@ -79,13 +100,21 @@ def _snapshot(name: LvName, text: Content) -> Optional[Match[str]]:
 
 
 def under_way(volumes: Iterable[Tuple[LvName, Content]]) -> Set[str]:
-    """The VDIs of unfinished snapshots, whose block tables must be read. The survey asks before it reads a volume."""
+    """The VDIs of unfinished snapshots, and of unfinished leaf coalesces of QCOW2: their block tables must be read.
+
+    The survey asks before it reads a volume.
+    """
     found: Set[str] = set()
+    coalesced, qcow2s = set(), set()
     for name, content in volumes:
         snapshot = _snapshot(name, content)
         if snapshot is not None:
             found.update(filter(None, (name.uuid, *snapshot.groups())))
-    return found
+        if name.journal == naming.LEAF:
+            coalesced.add(str(name.uuid))
+        if name.kind == naming.QCOW2:
+            qcow2s.add(str(name.uuid))
+    return found | coalesced & qcow2s
 
 
 def unfinished_work(lun: Lun) -> Optional[Work]:
@@ -172,7 +201,8 @@ def _clone(area: WorkArea, journal: Volume) -> None:
         area.rename(area.set_read_only(area.set_hidden(base, False), False), uuid)
         area.say(f"A snapshot of VDI {uuid} was under way and not complete: it is rolled back, and loses nothing.")
     elif leaf is not None and not isinstance(leaf.content, FormatError):
-        if clone is not None and isinstance(clone.content, FormatError):
+        is_shown = not base.hidden
+        if clone is not None and (isinstance(clone.content, FormatError) or is_shown and _has_no_extension(clone)):
             area.drop(clone)  # no VM has used the clone
             clone = None
         _complete(area, journal, base, clone)  # the VM has written to the leaf since: no leaf may go
@@ -184,9 +214,9 @@ def _clone(area: WorkArea, journal: Volume) -> None:
 def _is_leaf(area: WorkArea, leaf: Volume, base: Volume) -> bool:
     """Whether `leaf` is a complete leaf of this snapshot, and not the VHD of a deleted disk.
 
-    SM asks `vhd-util check`; complete means complete for `vhd-util check`.
+    SM asks `vhd-util check`; complete means complete for `vhd-util check`. For a QCOW2, see the table above.
     """
-    if isinstance(leaf.content, Vhd) and leaf.content.end_footer is None:
+    if isinstance(leaf.content, Vhd) and leaf.content.end_footer is None or _has_no_extension(leaf):
         return False
     parent = area.disk(leaf.parent.uuid) if leaf.parent else None
     if parent is None or not leaf.is_made_of(parent):
@@ -194,6 +224,11 @@ def _is_leaf(area: WorkArea, leaf: Volume, base: Volume) -> bool:
     if parent.lv.id == base.lv.id:
         return True  # the UUID of the base is new: no older VHD names the base
     return bool(base.empty) and (base.hidden or bool(leaf.empty)) and parent.lv.id in _ancestry(area, base)
+
+
+def _has_no_extension(leaf: Volume) -> bool:
+    """Whether `leaf` is a QCOW2 without SM's extension, so that SM has not finished making the image."""
+    return isinstance(leaf.content, Qcow2) and leaf.content.hidden_at is None
 
 
 def _ancestry(area: WorkArea, base: Volume) -> Set[str]:
@@ -215,10 +250,12 @@ def _may_go(area: WorkArea, leaf: Volume, base: Volume) -> bool:
     if isinstance(leaf.content, FormatError) or leaf.empty:
         return True
     parent = area.disk(leaf.parent.uuid) if leaf.parent else None
-    if base.hidden or parent is not None and parent.lv.id == base.lv.id:
+    names_base = parent is not None and parent.lv.id == base.lv.id
+    if base.hidden or names_base and not _has_no_extension(leaf):
         return False
-    if parent is not None and base.empty and leaf.is_made_of(parent) and parent.lv.id in _ancestry(area, base):
-        problem = f"{leaf.name.text} holds blocks, which may be of a deleted disk or of a VM that ran on"
+    may_be_new = base.empty and parent is not None and leaf.is_made_of(parent) and parent.lv.id in _ancestry(area, base)
+    if names_base or may_be_new:
+        problem = f"{leaf.name.text} holds blocks, which may be of a deleted disk or of a VM that ran on. {_TAKE_AGAIN}"
         raise _refuse_data(leaf, problem)
     return True
 
@@ -259,11 +296,14 @@ def _leaf(area: WorkArea, journal: Volume) -> None:
     # tapdisk had the leaf open at the time of the array snapshot: tapdisk kills the footer in the last sector. While SM
     # inflates the volume, the last sector may hold a killed footer of a deleted volume
     is_killed = leaf is not None and isinstance(leaf.content, Vhd) and leaf.content.killed
-    if parent is None and leaf is not None and old is not None and is_killed and leaf.name.uuid not in area.inflated:
+    is_qcow2 = any(volume is not None and volume.name.kind == naming.QCOW2 for volume in (leaf, old))
+    merged = leaf if parent is None else parent if leaf is None else None  #: SM renames the leaf, then the parent
+    ran_on = is_qcow2 or is_killed and parent is None and uuid not in area.inflated
+    if merged is not None and old is not None and ran_on:
         area.drop(old)
-        area.set_read_only(area.set_hidden(leaf, False), False)
+        area.set_read_only(area.set_hidden(area.rename(merged, uuid), False), False)
         area.freed_records.append(parent_uuid)
-        area.say(f"VDI {uuid} was coalesced into its parent, and its VM ran on: old leaf and journal go.")
+        area.say(f"VDI {uuid} was coalesced into its parent, which has its last writes: old leaf and journal go.")
         return
     if parent is None:
         if leaf is None:
@@ -273,6 +313,12 @@ def _leaf(area: WorkArea, journal: Volume) -> None:
         if old is None:
             raise _refuse(area, journal, f"VDI {uuid} is gone, its parent {parent_uuid} is there")
         leaf = area.rename(old, uuid)
+    elif is_qcow2 and "WRITE" in parent.lv.status and not leaf.empty:
+        problem = (
+            f"VDI {uuid} was being coalesced into its parent, perhaps while its VM ran, and the LUN does not show "
+            f"whether the leaf or the parent has the VM's last writes. {_TAKE_AGAIN}"
+        )
+        raise _refuse_data(leaf, problem)
     area.set_hidden(leaf, False)
     area.set_read_only(area.set_hidden(parent, True), True)
     area.say(f"VDI {uuid} was being coalesced into its parent: that is rolled back, SM will do it again.")

@@ -47,6 +47,11 @@ def read_all_volumes(
     for reader in readers:
         if reader.name.uuid in under_way and isinstance(reader.content, (vhd.Vhd, qcow2.Qcow2)):
             table = reader.content.block_table()
+            if table.end > reader.size:  # a header of a deleted disk, or half of a new one
+                where = Place(reader.name.text, table.offset)
+                reader.content = Truncated("A block table", where, table.length, max(0, reader.size - table.offset))
+                reader.wanted = []
+                continue
             space -= table.length
             if space >= 0:
                 reader.wanted.append(table)
