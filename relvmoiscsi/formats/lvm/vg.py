@@ -375,7 +375,9 @@ def _lv_edits(
 
 def _blanks_before(text: str, position: int) -> int:
     """The position of the white space that ends at `position`."""
-    return len(text[:position].rstrip(" \t\r\n"))
+    while position and text[position - 1] in " \t\r\n":  # a copy of the text before it, for each LV, would take long
+        position -= 1
+    return position
 
 
 def _listed(words: Sequence[str]) -> str:
