@@ -180,6 +180,14 @@ def test_a_text_with_a_line_lost_or_doubled_is_read_or_refused(data):
         assert "of /dev/sdc" in str(problem)
 
 
+def test_a_name_that_lvm_does_not_allow_is_refused_and_its_text_not_repeated():
+    assert read_vg(TEXT.replace("MGT {", "a" * 127 + " {"), WHERE).lvs[0].name == "a" * 127
+
+    with pytest.raises(FormatError, match="its name has 100000 characters, LVM allows 127") as caught:
+        read_vg(TEXT.replace("MGT {", "a" * 100000 + " {"), WHERE)
+    assert len(str(caught.value)) < 500
+
+
 # --- new identities
 
 
