@@ -40,14 +40,17 @@ class PoolRecords:
         self._with_paths: List[str] = []  #: references of records with a path, which may lead to any LUN
 
     def about(self, scsi_id: str) -> "PoolRecords":
-        """Return the few records that can be about the LUN: all with a path, and those with a text that names the LUN.
+        """Return the few records that can be about the LUN: with a text that names it, or with a path to follow.
 
         A scan asks for thousands of LUNs. So each text is read once.
         """
         if self._named is None:
             every = chain(self.pbds.items(), self.srs.items(), self.vdis.items())
             texts = [(text, ref) for ref, record in every for pair in _pairs_of(record) for text in pair]
-            self._with_paths = [ref for text, ref in texts if "/dev/" in text]
+            self._with_paths = [
+                ref for ref, pbd in self.pbds.items() if any("/dev/" in value for _, value in _pairs_of(pbd))
+            ]
+            self._with_paths += [ref for ref, vdi in self.vdis.items() if _has_path(vdi)]
             self._named = NamedLuns(texts)
         refs = dict.fromkeys([*self._named.refs(scsi_id), *self._with_paths])
         pbds, srs, vdis = ({ref: all_[ref] for ref in refs if ref in all_} for all_ in (self.pbds, self.srs, self.vdis))
@@ -81,6 +84,11 @@ def _pairs_of(record: Mapping[str, Any]) -> List[Tuple[str, str]]:
     return [(str(key), str(value)) for key, value in pairs] + paths
 
 
+def _has_path(vdi: Mapping[str, Any]) -> bool:
+    """Has the VDI a path that may lead to any LUN? Only the location is followed: a vm-admin writes the sm_config."""
+    return str(vdi.get("location", "")).startswith(_GIVEN_AS_THEY_ARE)
+
+
 def _names(record: Mapping[str, Any], scsi_id: str) -> bool:
     return any(names_lun(text, scsi_id) for pair in _pairs_of(record) for text in pair)
 
@@ -106,8 +114,7 @@ def users_of(scsi_id: str, pool: PoolRecords, look: Look = scsi_id_at, here: str
             state = "hosts are connected to it" if sr.get("PBDs") else "no host is connected to it"
             found.append(User(f"The SR {name_of(sr)} was made on this LUN, and {state}.", sr, ref, {}))
     for vdi in near.vdis.values():
-        location = str(vdi.get("location", ""))
-        if _names(vdi, scsi_id) or location.startswith(_GIVEN_AS_THEY_ARE) and look(location) == scsi_id:
+        if _names(vdi, scsi_id) or _has_path(vdi) and look(str(vdi["location"])) == scsi_id:
             sr = pool.srs.get(str(vdi.get("SR")), {})
             sentence = f"This LUN is the VDI {name_of(vdi)} of the SR {name_of(sr)}."
             found.append(User(sentence, sr, str(vdi.get("SR")), vdi))

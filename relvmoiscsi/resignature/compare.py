@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Compare an original and its clone: the LUNs must share no identity and differ in nothing else, byte for byte."""
 
+from bisect import bisect_left, bisect_right
 from typing import Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.arguments import DEVICE, FUNCTION, Kind, optional, promised, some
@@ -113,9 +114,9 @@ def _within(
 ) -> List[Range]:
     """The parts of `data`, or of all data of both devices, in the extents of these LVs: elsewhere is LVM's metadata."""
     owned = sorted(part for lv in lvs for part in lun.vg.ranges(lv, 0, lun.vg.size_of(lv)))
-    spans = []
+    ends, spans = [extent.end for extent in owned], []
     for part in joined([*original.data_ranges(), *clone.data_ranges()]) if data is None else data:
-        for extent in owned:
+        for extent in owned[bisect_right(ends, part.offset) : bisect_left(ends, part.end) + 1]:
             first, last = max(part.offset, extent.offset), min(part.end, extent.end)
             if first < last:
                 spans.append(Range(first, last - first))
@@ -165,6 +166,8 @@ def _differing(
     the number of all bytes to read.
     """
     problems: List[str] = []
+    allowed = sorted(allowed)
+    ends = [chunk.end for chunk in allowed]
     done, total = 0, sum(span.length for span in spans)
     for span in spans:
         for at in range(span.offset, span.end, _COMPARE_BYTES):
@@ -174,7 +177,8 @@ def _differing(
             except Truncated:
                 return problems + [f"{clone.name} is smaller than {original.name}."]
             if one != other:
-                expected = overlaid(one, part.offset, allowed)
+                first, last = bisect_right(ends, part.offset), bisect_left(ends, part.end)
+                expected = overlaid(one, part.offset, allowed[first : last + 1])
                 wrong = (index for index in range(len(other)) if expected[index] != other[index])
                 if expected != other:
                     problems.append(f"{clone.name} differs from what is expected at byte {part.offset + next(wrong)}.")

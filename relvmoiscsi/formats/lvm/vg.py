@@ -24,6 +24,7 @@ _LV_STATUS = set(_LV_WORDS)
 #: keys without which LVM refuses a text, as far as this module does not read the keys anyway
 _MANDATORY_IN_VG = ("max_lv", "max_pv")
 MAX_SEQNO = (1 << 32) - 1
+MAX_NAME_LENGTH = 127  #: of a name. Source: LVM2 lib/misc/lvm-string.c, _validate_name
 
 #: keys that tie a VG to a cluster or a host; SM never sets them
 _OWNERSHIP = ("system_id", "lock_type", "lock_args")
@@ -237,7 +238,9 @@ def _lv_sections(vg: TextSection) -> List[TextSection]:
 
 
 def _lv(section: TextSection, pv_name: str, vg_name: str) -> LogicalVolume:
-    what, where = f"Logical volume {section.name}", section.where
+    what, where = f"Logical volume {section.name[:MAX_NAME_LENGTH]}", section.where
+    if len(section.name) > MAX_NAME_LENGTH:  # each defect, note and answer repeats the name
+        raise Malformed(what, where, f"its name has {len(section.name)} characters, LVM allows {MAX_NAME_LENGTH}")
     if "creation_time" in section.assignments and "creation_host" not in section.assignments:
         raise Malformed(what, where, "it has a creation_time and no creation_host")
     lv_id = parse_lvm_id(section.string("id"), f"id of logical volume {section.name}", where)
@@ -375,7 +378,9 @@ def _lv_edits(
 
 def _blanks_before(text: str, position: int) -> int:
     """The position of the white space that ends at `position`."""
-    return len(text[:position].rstrip(" \t\r\n"))
+    while position and text[position - 1] in " \t\r\n":  # a copy of the text before it, for each LV, would take long
+        position -= 1
+    return position
 
 
 def _listed(words: Sequence[str]) -> str:

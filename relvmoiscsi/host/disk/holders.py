@@ -16,6 +16,9 @@ from relvmoiscsi.host.this_host import THIS_HOST, Host
 #: Programs that open disks only to watch the disks. A watcher loses nothing when a disk is removed.
 WATCHERS = ("multipathd", "systemd-udevd", "(udev-worker)", "udevd")
 
+#: File systems whose mounts have device numbers of their own. Only root can mount these: the mount source is a device.
+_OF_SEVERAL_DEVICES = ("btrfs", "bcachefs")
+
 
 class _Devices:
     """The block devices whose users are looked for."""
@@ -47,9 +50,10 @@ class _Devices:
             seen.add(namespace)
             for line in attribute(process, "mountinfo").splitlines():
                 words = line.split()  # 36 35 98:0 /mnt1 /mnt2 rw,noatime shared:1 - ext3 /dev/root rw
-                # btrfs mounts have device numbers of their own; the mount source names the device.
-                source = words[words.index("-") + 2] if "-" in words[:-2] else ""
-                mounted = (self.names.get(words[2]) if len(words) > 4 else None) or nodes.get(source)
+                # The mount source is any text: a user mounts a tmpfs with it, in a mount namespace of his own.
+                kind, source = words[words.index("-") + 1 :][:2] if "-" in words[:-2] else ("", "")
+                mounted = nodes.get(source) if kind in _OF_SEVERAL_DEVICES else None
+                mounted = mounted or (self.names.get(words[2]) if len(words) > 4 else None)
                 if mounted is not None:
                     yield mounted, f"the file system mounted at {words[4]}"
         for line in attribute(self._host.at("proc/swaps")).splitlines()[1:]:  # /dev/sdb1  partition  1048572  0  -2

@@ -3,7 +3,7 @@
 
 import zlib
 from array import array
-from typing import Dict, Iterator, Mapping, Sequence
+from typing import Dict, Iterator, Mapping, Optional, Sequence
 
 from relvmoiscsi.errors import Refused
 
@@ -36,22 +36,31 @@ class Arrays(Mapping[int, "array[int]"]):
 
     Most numbers of an array are consecutive. Before compression all first bytes of the numbers come first, then all
     second bytes, and so on: high bytes are equal and low bytes repeat, so an array shrinks a hundredfold.
+
+    The array that was read last stays as it is, for a caller that reads parts of it. A caller that changes an array
+    puts it back.
     """
 
     def __init__(self) -> None:
         self._packed: Dict[int, bytes] = {}
+        self._last: Optional[int] = None
+        self._found = array("Q")
 
     def __setitem__(self, number: int, numbers: Sequence[int]) -> None:
+        self._last = None
         data = array("Q", numbers).tobytes()
         self._packed[number] = zlib.compress(b"".join(data[at::_NUMBER_BYTES] for at in range(_NUMBER_BYTES)), 1)
 
     def __getitem__(self, number: int) -> "array[int]":
+        if number == self._last:
+            return self._found
         planes = zlib.decompress(self._packed[number])
         count, data = len(planes) // _NUMBER_BYTES, bytearray(len(planes))
         for at in range(_NUMBER_BYTES):
             data[at::_NUMBER_BYTES] = planes[at * count : (at + 1) * count]
         found = array("Q")
         found.frombytes(data)
+        self._last, self._found = number, found
         return found
 
     def size_bytes(self, number: int) -> int:

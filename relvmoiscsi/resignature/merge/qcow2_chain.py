@@ -11,6 +11,8 @@ The arrays, and the tables of the images, are compressed (`compact.Arrays`).
 
 import hashlib
 from array import array
+from heapq import merge
+from itertools import groupby
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import SECTOR, Device, Range, in_pieces, read_pieces
@@ -27,7 +29,7 @@ from relvmoiscsi.resignature.reading.lun_contents import Volume
 IMAGE_SHIFT = 56
 EXTENT_SHIFT = 22  #: `owner >> EXTENT_SHIFT` is the image and the extent
 #: memory as measured: for a table 700 bytes and four times its compressed size; for an extent of a volume; for all else
-_BYTES_FOR_TABLE, _TIMES_PACKED, _BYTES_FOR_EXTENT, _BYTES_AT_LEAST = 700, 4, 200, 8 << 20
+BYTES_FOR_TABLE, TIMES_PACKED, _BYTES_FOR_EXTENT, _BYTES_AT_LEAST = 700, 4, 200, 8 << 20
 #: memory for a cluster of an image's volume, and of the new volume, which is about as large as the leaf's volume
 _BYTES_FOR_CLUSTER, _BYTES_FOR_NEW_CLUSTER = 1, 2
 _BATCH_BYTES = 1 << 20  #: bytes of tables in a batch of reads
@@ -55,7 +57,7 @@ class Qcow2Member:
         """
         self.head, self.cluster_bytes = head, 1 << header.cluster_bits
         if memory is not None:
-            memory.take(_BYTES_FOR_CLUSTER * (self._vg.size_of(self.lv) >> header.cluster_bits))
+            memory.take(_BYTES_FOR_CLUSTER * (self._vg.size_of(self.lv) >> header.cluster_bits) + self.cluster_bytes)
         self.taken = bytearray(self._vg.size_of(self.lv) // self.cluster_bytes)
         self._take(0, "QCOW2 header")
         what = "QCOW2 table of the first level"
@@ -75,7 +77,7 @@ class Qcow2Member:
                 self.tables[index], taken = clusters.read_entries(data, Place(self.name, place))
                 self._take_all(taken)
                 if memory is not None:
-                    memory.take(_BYTES_FOR_TABLE + _TIMES_PACKED * self.tables.size_bytes(index))
+                    memory.take(BYTES_FOR_TABLE + TIMES_PACKED * self.tables.size_bytes(index))
         if len(first) * self.cluster_bytes * (self.cluster_bytes // ENTRY_BYTES) < self.virtual_size:
             where = Place(self.name, 0)
             raise Malformed("QCOW2 header", where, "its table is too small for its virtual disk")
@@ -105,7 +107,7 @@ class Qcow2Member:
             found = range(image + first * unit, image + (first + count) * unit, unit)
         else:
             times = self.cluster_bytes // unit  # a table of this image covers times * times tables of the new image
-            own = self.tables.get(table // (times * times))
+            own = self.tables.get(table // (times * times))  # `find_owners` asks in the order of the disk
             if own is not None:
                 at = table % (times * times) * (count // times)
                 found = clusters.marked(own[at : at + count // times], image)
@@ -116,6 +118,22 @@ class Qcow2Member:
             return found
         inside = list(found[: end - first]) if found is not None else [ABSENT] * (end - first)
         return inside + [ZEROS] * (first + count - end)
+
+    def tables_with_data(self, unit: int) -> Iterator[int]:
+        """The tables of the new image in which this image may have data, in their order.
+
+        An image can claim a disk of any size. So this gives what the image has, and not each table of its disk.
+        """
+        count = unit // ENTRY_BYTES
+        if not self.cluster_bytes:
+            yield from range(-(-self.virtual_size // (unit * count)))
+        times = self.cluster_bytes // unit
+        for index in self.tables:
+            if times == 1:
+                yield index
+                continue
+            there = (at * times // count for at, entry in enumerate(self.tables[index]) if entry > ZEROS)
+            yield from (index * times * times + at for at, _ in groupby(there))
 
     # --- the tables
 
@@ -173,7 +191,7 @@ def place_of(owner: int) -> Tuple[int, int]:
 def find_owners(members: Sequence[Qcow2Member], unit: int) -> Iterator[Tuple[int, "array[int]"]]:
     """The number of each table of the new image that is not empty, and the owners of the units of the table."""
     count, units = unit // ENTRY_BYTES, -(-members[0].virtual_size // unit)
-    for table in range(-(-units // count)):
+    for table, _ in groupby(merge(*(member.tables_with_data(unit) for member in members))):
         found: Optional[Sequence[int]] = None
         for index, member in enumerate(members):
             own = member.owners(table, unit, index + 1 << IMAGE_SHIFT)

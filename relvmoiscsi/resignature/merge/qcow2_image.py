@@ -240,7 +240,7 @@ def verify_image(
     copied: Dict[int, Dict[int, int]] = {}
     for number, target in targets.items():
         copied.setdefault(number // made.per_table, {})[number % made.per_table] = target
-    for table in range(-(-made.units // made.per_table)):
+    for table in sorted({*new.tables, *made.owners}):
         count = min(made.per_table, made.units - table * made.per_table)
         entries, owners = new.tables.get(table) or (), made.owners.get(table) or ()
         found = [at[entry >> EXTENT_SHIFT] + (entry & _WITHIN) if entry > ZEROS else 0 for entry in entries[:count]]

@@ -25,14 +25,23 @@ second layout.
 
 from array import array
 from collections import Counter
+from itertools import islice
 from typing import Counter as CounterOf
 from typing import FrozenSet, Iterator, List, Sequence, Tuple
 
+from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats import qcow2_clusters as clusters
-from relvmoiscsi.formats.qcow2 import ENTRY_BYTES
+from relvmoiscsi.formats.qcow2 import ENTRY_BYTES, MAX_L1_BYTES
 from relvmoiscsi.formats.qcow2_clusters import ZEROS, Needs
 from relvmoiscsi.resignature.merge.compact import Arrays, Memory
-from relvmoiscsi.resignature.merge.qcow2_chain import EXTENT_SHIFT, Qcow2Member, cut_short, find_owners
+from relvmoiscsi.resignature.merge.qcow2_chain import (
+    BYTES_FOR_TABLE,
+    EXTENT_SHIFT,
+    TIMES_PACKED,
+    Qcow2Member,
+    cut_short,
+    find_owners,
+)
 from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, NEW, Cost
 
 
@@ -67,8 +76,8 @@ class Qcow2Layout:
         self.size_bytes = extents * EXTENT_BYTES  #: of the new volume
         empty = (table for table in range(disk.table_count) if table not in self.owners)
         more = self.needed.second_level - len(self.owners)
-        #: the numbers of the tables of the second level: the tables in `owners`, and empty tables
-        self.tables = (*self.owners, *(next(empty) for _ in range(more)))
+        #: the tables of the second level, in the order of their numbers: the tables in `owners`, and empty tables
+        self.tables = tuple(sorted([*self.owners, *islice(empty, more)]))
         #: the owners of the units that get a new place in the head, by unit, in the order of the places
         self.copied = dict(disk.copied(frozenset(retained)))
         self.cut = disk.cut  #: the units of which a guest sees a part only: the number of bytes
@@ -100,8 +109,8 @@ MOST_COPIED_BYTES = 1 << 30
 #: spare extents of a thin volume: SM grows a disk there without growing the volume, and larger tables need room
 SPARE_EXTENTS = 1
 
-#: memory as measured: for a cluster that is copied, and for an extent with data
-_BYTES_FOR_COPY, _BYTES_FOR_ALIVE = 200, 300
+#: memory as measured: for a cluster that is copied, for an extent with data, for the first-level table
+_BYTES_FOR_COPY, _BYTES_FOR_ALIVE, _TIMES_FIRST_LEVEL = 200, 300, 5
 
 
 def layouts(members: Sequence[Qcow2Member], thick: bool, memory: Memory) -> Iterator[Qcow2Layout]:
@@ -110,10 +119,20 @@ def layouts(members: Sequence[Qcow2Member], thick: bool, memory: Memory) -> Iter
     With `thick` the volume has room for a full disk. `memory` counts the memory for a layout; raises Refused when the
     memory is too much.
     """
-    unit = min(member.cluster_bytes for member in members if member.cluster_bytes)
-    owners = Arrays()
+    unit, leaf = min(member.cluster_bytes for member in members if member.cluster_bytes), members[0]
+    first_level_bytes = ENTRY_BYTES * -(-leaf.virtual_size // (unit * unit // ENTRY_BYTES))
+    if first_level_bytes > MAX_L1_BYTES:
+        raise Refused(
+            f"The disk of {leaf.name} has {leaf.virtual_size} bytes, and an image of its chain has clusters of {unit} "
+            "bytes: with such clusters, no QCOW2 has so large a disk.",
+            sm_key="InvalidArg",
+        ).advising("Let the original coalesce, or ask for all VDIs (`vdis=all`).")
+    memory.take(_TIMES_FIRST_LEVEL * first_level_bytes)
+    owners, counted = Arrays(), sum(len(member.tables) for member in members)
     for number, table in find_owners(members, unit):
         owners[number] = table
+        if len(owners) > counted:  # large clusters, or a raw volume: a table has several tables of the new image
+            memory.take(BYTES_FOR_TABLE + TIMES_PACKED * owners.size_bytes(number))
     disk = _Disk(members, unit, owners)
     memory.take(_BYTES_FOR_ALIVE * len(disk.alive))
     dense, everything, as_sm_makes_it = disk.half_alive(), sorted(disk.alive), disk.that_fit()

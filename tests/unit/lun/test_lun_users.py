@@ -82,7 +82,7 @@ def test_the_records_are_read_as_often_for_the_users_of_many_luns_as_for_those_o
     pool = PoolRecords(
         {f"p{one}": {"SR": f"s{one}", "device_config": Config(SCSIid=one)} for one in ids[:20]},
         {f"s{one}": {"sm_config": Config(devserial=f"scsi-{one}")} for one in ids[:20]},
-        {f"v{one}": {"SR": "s", "sm_config": Config(vdi_type="vhd")} for one in ids},
+        {f"v{one}": {"SR": "s", "sm_config": Config(vdi_type="vhd", note="/dev/disk/by-id/x")} for one in ids},
     )
 
     def reads(wanted):

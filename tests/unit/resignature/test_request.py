@@ -8,10 +8,11 @@ from kit.crash import FailingDisk
 from kit.cuts import cut_before
 from kit.outcome import entropy_of
 from relvmoiscsi import engine
-from relvmoiscsi.device import Chunk
+from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import DeviceError, Refused, Unfinished, UsageError
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.lun.named_device import open_device
+from relvmoiscsi.resignature import compare
 
 NUMBER = "6001405ab1c2d3e4f5061728394a5b6c"
 SCSI_ID = "3" + NUMBER
@@ -186,3 +187,39 @@ def test_a_comparison_compares_all_guest_data_unless_it_is_told_not_to(disk):
     assert same.problems == [] and same.bytes_compared > 0
     assert len(differs.problems) == 1 and f"at byte {place.offset}" in differs.problems[0]
     assert (identities.problems, identities.bytes_compared) == ([], 0)
+
+
+class LookedAt(Range):
+    """A range that counts how often its start is read."""
+
+    count = 0
+
+    @property
+    def offset(self):
+        LookedAt.count += 1
+        return self[0]
+
+
+def test_a_part_that_differs_is_compared_with_the_few_writes_that_lie_there(disk, monkeypatch):
+    clone, looked_at, real = disk.copy(), [], compare.overlaid
+    engine.resignature(clone, prepared(clone))
+    monkeypatch.setattr(
+        compare, "overlaid", lambda data, offset, chunks: (looked_at.append(len(chunks)), real(data, offset, chunks))[1]
+    )
+
+    assert not engine.compare(disk, clone).problems
+    assert len(looked_at) > 10 and sum(looked_at) < 3 * len(looked_at), "not all 19 writes for each part"
+
+
+def test_each_range_of_data_is_compared_with_the_few_extents_that_it_lies_in(disk):
+    clone = disk.copy()
+    engine.resignature(clone, prepared(clone))
+    volumes = sorted(
+        part for lv in engine.inspect(disk).lun.vg.lvs for part in engine.inspect(disk).lun.vg.ranges(lv, 0, 4096)
+    )
+    data = [LookedAt(start - 512, 1024) for start, _length in volumes] * 50
+
+    found = engine.compare(disk, clone, data)
+
+    assert not found.problems and found.bytes_compared >= 512 * len(data)
+    assert len(volumes) == 10 and LookedAt.count < 8 * len(data)

@@ -180,6 +180,14 @@ def test_a_text_with_a_line_lost_or_doubled_is_read_or_refused(data):
         assert "of /dev/sdc" in str(problem)
 
 
+def test_a_name_that_lvm_does_not_allow_is_refused_and_its_text_not_repeated():
+    assert read_vg(TEXT.replace("MGT {", "a" * 127 + " {"), WHERE).lvs[0].name == "a" * 127
+
+    with pytest.raises(FormatError, match="its name has 100000 characters, LVM allows 127") as caught:
+        read_vg(TEXT.replace("MGT {", "a" * 100000 + " {"), WHERE)
+    assert len(str(caught.value)) < 500
+
+
 # --- new identities
 
 
@@ -235,6 +243,39 @@ def test_a_removed_volume_leaves_the_others_byte_for_byte(gone, first, behind):
     text = renamed(TEXT, lambda lv: None if lv.id == wanted else lv)
 
     assert text == whole[: whole.index(first)] + whole[whole.index(behind) :]
+
+
+class Sliced(str):
+    """A text that counts the characters that are copied out of it."""
+
+    copied = 0
+
+    def __getitem__(self, index):
+        found = super().__getitem__(index)
+        Sliced.copied += len(found)
+        return found
+
+
+def test_the_removal_of_many_volumes_copies_the_text_few_times():
+    ids, names = [f"{number:06}-MeOh-bdML-KjFK-birL-PWc4-M5nko2" for number in range(300)], []
+    names = [f"LV-{number:08}-00a5-4192-9633-f030a9710c2b" for number in range(300)]
+    lvs = [
+        build_lvm.lv_text(LvText(name, one, False, (), ((1, at + 500),), 1))
+        for at, (name, one) in enumerate(zip(names, ids))
+    ]
+    vg = read_vg(TEXT.replace("\nLV-", "\n" + "\n".join(lvs) + "\nLV-", 1), WHERE)
+    new = {old: chr(ord("a") + n) * 32 for n, old in enumerate([vg.pv_id, vg.id])}
+    new.update((lv.id, lv.id) for lv in vg.lvs)
+
+    text = renamed_text(
+        vg._replace(text=Sliced(vg.text)),
+        "VG_XenStorage-" + NEW_SR,
+        {lv.name: None if lv.name in names else lv for lv in vg.lvs},
+        IdMap(SR, {SR: NEW_SR, VDI: NEW_VDI}, new),
+    )
+
+    assert [lv.name for lv in read_vg(text, WHERE).lvs] == [lv.name for lv in read_vg(TEXT, WHERE).lvs]
+    assert len(vg.lvs) == 302 and 0 < Sliced.copied < 5 * len(vg.text)
 
 
 SEGMENTS = (Segment(0, 2, 700), Segment(2, 1, 30), Segment(3, 40, 1000))

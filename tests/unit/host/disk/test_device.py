@@ -440,6 +440,11 @@ STACKED = {
     "sys/block/sdb/sdb1/holders/md0/dev": "9:0\n",
 }
 MOUNTS = "36 35 8:17 / /srv rw shared:1 - ext4 /dev/sdb1 rw\n38 35 0:55 / /pool rw - btrfs /dev/sdb rw\n"
+#: a user mounts these in a namespace of his own, with a text as the source
+OF_A_USER = "".join(
+    f"36 35 0:{number} / /mnt rw - {kind} /dev/sdb rw\n"
+    for number, kind in enumerate(["tmpfs", "fuse", "fuse.btrfs", "overlay", "ramfs"], 60)
+)
 
 
 @pytest.mark.parametrize(
@@ -448,6 +453,7 @@ MOUNTS = "36 35 8:17 / /srv rw shared:1 - ext4 /dev/sdb1 rw\n38 35 0:55 / /pool 
         ({}, []),
         (STACKED, ["multipath map /dev/mapper/36001405", "device-mapper volume VG-MGT", "block device md0"]),
         ({"proc/40/mountinfo": MOUNTS}, ["the file system mounted at /srv", "the file system mounted at /pool"]),
+        ({"proc/40/mountinfo": OF_A_USER}, []),
         ({"proc/swaps": SWAPS + "/dev/sdb1 partition 9 0 -2\n"}, ["swap space /dev/sdb1"]),
         ({"sys/block/loop3/loop/backing_file": "/dev/sdb\n"}, ["loop device /dev/loop3"]),
         ({"sys/block/loop4/loop/backing_file": "/srv/dev/sdb\n"}, []),

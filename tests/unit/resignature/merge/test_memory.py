@@ -95,6 +95,87 @@ def few_in_many_tables(number, count):
     return [place // 8192 if place % 8192 == 97 * number else None for place in range(count)]
 
 
+def coarse_over_fine(gib, places=(), zeros=0):
+    """A leaf with clusters of 2 MiB that claims a disk of `gib`, over a parent with clusters of 4 KiB and one of data.
+
+    The leaf has one table of the second level: clusters of data at `places`, and `zeros` clusters that read as zeros.
+    """
+    uuids, cluster = uuids_by_key(["sr", "0", "1"], "memory"), 2 << 20
+    lun = Lun.new(uuids["sr"], 64 + len(places), "memory")
+    mgt = lun.create("MGT", EXTENT)
+    parent, leaf = (
+        lun.create("QCOW2-" + uuids[one], size) for one, size in (("0", EXTENT), ("1", (5 + len(places)) * EXTENT))
+    )
+    make(lun, "QCOW2-" + uuids["0"], 1 << 20, "", 12, hidden=True)
+    make(lun, "QCOW2-" + uuids["1"], gib << 30, "QCOW2-" + uuids["0"], 21)
+    for at, entry in ((3, 4 << 12 | 1 << 63), (4, 5 << 12 | 1 << 63)):
+        parent.write(at << 12, struct.pack(">Q", entry))
+    parent.write(5 << 12, b"x" * 4096)
+    entries = [0] * (cluster // 8)
+    entries[1 : 1 + zeros] = [1] * zeros
+    for number, place in enumerate(places):
+        entries[place] = (5 + number) * cluster | 1 << 63
+    leaf.write(3 * cluster, struct.pack(">Q", 4 * cluster | 1 << 63))
+    leaf.write(4 * cluster, struct.pack(f">{len(entries)}Q", *entries))
+    records = [Record(uuids["0"], "a disk", vdi_type="qcow2", read_only=True, managed=False)]
+    records.append(Record(uuids["1"], "a disk", vdi_type="qcow2"))
+    mgt.write(0, bytes(EXTENT))
+    for offset, data in mgt_content(EXTENT, MgtSpec(uuids["sr"], "x", "", "thick", tuple(records), "")).pieces:
+        mgt.write(offset, data)
+    lun.commit()
+    return lun.disk
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Counts the results of functions through which all work on tables goes, and the length of each result."""
+    found = {}
+
+    def count(of, name):
+        real, found[name] = getattr(of, name), []
+
+        def counted(*given):
+            result = real(*given)
+            found[name].append(len(result or ()))
+            return result
+
+        monkeypatch.setattr(of, name, counted)
+
+    count(qcow2_chain.Qcow2Member, "owners")
+    count(compact.zlib, "decompress")
+    count(qcow2_image.Tables, "_piece")
+    return found
+
+
+@pytest.mark.parametrize(
+    "gib, places, zeros", [(100, (), 0), (8192, (), 0), (100, (), 51000), (500, range(20, 256000, 25600), 0)]
+)
+def test_the_work_on_a_qcow2_is_of_its_tables_and_not_of_the_size_that_it_claims(gib, places, zeros, calls):
+    prepared(coarse_over_fine(gib, places, zeros))
+
+    tables = 2 + len(places)  # of the new image that have data, and one that the zeros are in
+    assert len(calls["owners"]) <= 2 * tables
+    assert sum(calls["decompress"]) <= (2 << 20) + 20 * tables * 4096, "the table of the leaf, once"
+
+
+def test_a_disk_that_no_qcow2_with_the_clusters_of_its_parent_can_have_is_refused(calls):
+    disk = coarse_over_fine(8193)
+    outlook = engine.one_vdi(disk, engine.inspect(disk).lun)
+
+    assert "clusters of 4096 bytes: with such clusters, no QCOW2 has so large a disk" in str(outlook.problem)
+    assert calls["owners"] == []
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_the_tables_of_a_planned_qcow2_are_computed_in_the_order_in_which_they_are_read(calls):
+    """Half of the tables have data, and empty tables between them take the dead clusters."""
+    clusters = iter(place for place in range(16384) if place % 3)
+    places = [next(clusters) if number // 512 % 2 else None for number in range(16384)]
+    prepared(chain_of_qcow2s(64, 12, 2, lambda number: places if number else None))
+
+    assert len(calls["_piece"]) < 20, "25 tables in pieces of 16, and the counts"
+
+
 #: MiB of a disk and of a larger one, bits of a cluster, images, where the clusters of each image are
 SHAPES = [
     (2048, 4096, 16, 2, in_random_order),
@@ -168,7 +249,7 @@ def test_what_would_take_too_much_is_refused_with_the_sizes_and_show_tells_it(ma
 def test_a_disk_of_2_tib_is_not_refused_for_that():
     """Of clusters of 64 KiB, all there; and of a VHD, of which every block is partial in two images."""
     clusters, extents, blocks = (2 << 40) // 65536, (2 << 40) // (4 * MIB), 1 << 20
-    tables = clusters // 8192 * (qcow2_chain._BYTES_FOR_TABLE + qcow2_chain._TIMES_PACKED * 700)
+    tables = clusters // 8192 * (qcow2_chain.BYTES_FOR_TABLE + qcow2_chain.TIMES_PACKED * 700)
     of_volumes = 2 * (clusters * qcow2_chain._BYTES_FOR_CLUSTER + extents * qcow2_chain._BYTES_FOR_EXTENT)
     of_new = clusters * qcow2_chain._BYTES_FOR_NEW_CLUSTER + extents * qcow2_layout._BYTES_FOR_ALIVE
     of_qcow2 = qcow2_chain._BYTES_AT_LEAST + tables + of_volumes + of_new
