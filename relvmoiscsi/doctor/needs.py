@@ -154,14 +154,14 @@ def examine_settings(host: Host) -> List[Finding]:
 
 
 def examine_stale_resources(host: Host) -> Finding:
-    """Look for LUNs that a killed call has scanned, and for disks that are still hidden; no call works on these."""
+    """Look for LUNs that a call has scanned and left, and for disks that are still hidden; no call works on these."""
     try:
         scanned, disks = cleanup_journal.unattended(host), hiding.stale_hidden(host)
     except (OSError, NotFound) as error:
         return unknown("left-overs", f"Leftovers of killed calls cannot be listed: {error}", AS_ROOT)
     if scanned:
         sentence = (
-            f"A killed call has left LUN {some_of(scanned)} on this host. "
+            f"A killed call, or a program that used a disk, has left LUN {some_of(scanned)} on this host. "
             "The LUN may be a clone with the identities of its original."
         )
         return warning("left-overs", sentence, _NEXT_CALL)

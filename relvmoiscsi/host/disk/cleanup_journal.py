@@ -6,7 +6,7 @@
 
     /var/lib/relvmoiscsi/cleanup/<SCSIid>   {"boot": "...", "there": ["1:0:0:0"]}
 
-If a call is killed, the next call for the LUN removes the disks that the killed call has added. A reboot removes these
+The next call for the LUN removes the disks that a killed call has added, or that had a user. A reboot removes these
 disks and makes the entry void, so the file need not be durable. A call that writes a LUN's file holds the LUN's lock.
 Files and directories are root's alone (0600, 0700).
 """

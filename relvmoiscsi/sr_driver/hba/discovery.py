@@ -88,7 +88,7 @@ class Discovery:
         self._pool_has_lun = any(
             not user.is_own for user in pool_records.users_of(self.scsi_id, pool, here=self._host_ref)
         )
-        stack.callback(quietly("taking away what a scan has brought")(self._remove_new_disks))
+        stack.push(quietly("taking away what a scan has brought")(self._remove_new_disks))
         if not self._had_entry:
             # Note the addresses of all adapters: the next call may select other adapters.
             cleanup_journal.note(self.scsi_id, hba.addresses(hba.adapters()))
@@ -203,8 +203,10 @@ class Discovery:
 
     # --- afterwards
 
-    def _remove_new_disks(self) -> None:
+    def _remove_new_disks(self, _kind: object, error: Optional[BaseException], _trace: object) -> None:
         """Remove the still hidden disks that this call or a killed call has added, unless the disks shall stay.
+
+        `error`, which ends the call, names each disk that could not be removed. Then the entry stays for the next call.
 
         Disks that do not answer are removed. No program can use a dead disk. When the LUN comes back, a dead disk is an
         obstacle: its size is 0 until the kernel reads the size again.
@@ -217,6 +219,7 @@ class Discovery:
             log.warning("the new disks of the LUN %s stay: none answers, so their identities are unknown", self.scsi_id)
             return
         is_known, stays = True, self.is_new or self._pool_has_lun
+        failures: Dict[str, str] = {}
         if came and not stays:
             try:
                 stays = self._has_new_identities()
@@ -227,10 +230,14 @@ class Discovery:
                 log.warning("no new disk of the LUN %s answers, so all are removed: %s", self.scsi_id, problem)
                 is_known = False
         if came and not stays:
-            for sentence in take_away(came, self.deadline.for_cleanup().part(CLEANUP_SECONDS)).values():
-                log.error("%s", sentence)
-        if not is_known or self._failures and not (self.is_new or self._pool_has_lun):
-            return  # a scan that was given up may still add the LUN: the next call needs the entry
+            failures = take_away(came, self.deadline.for_cleanup().part(CLEANUP_SECONDS))
+        for sentence in failures.values():
+            log.error("%s", sentence)
+        if failures and isinstance(error, RelvmoiscsiError):
+            error.message = " ".join([error.message, *failures.values()])
+            error.advising("End that use of the disks. Then repeat the call, which removes the disks.")
+        if failures or not is_known or self._failures and not (self.is_new or self._pool_has_lun):
+            return  # the next call needs the entry: disks stay, or a scan that was given up may still add the LUN
         cleanup_journal.forget(self.scsi_id)
 
     def _has_new_identities(self) -> bool:

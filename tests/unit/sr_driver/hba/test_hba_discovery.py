@@ -108,12 +108,14 @@ class World:
         """What was there before the scan for the LUN, as it is noted."""
         return cleanup_journal.read(scsi_id)
 
-    def hold(self, is_new=False, **config):
-        """The steps of a session that are about the disks; gives the disks."""
+    def hold(self, is_new=False, problem=None, **config):
+        """The steps of a session that are about the disks, up to a problem of its work; gives the disks."""
         lun = self.lun(**config)
         with ExitStack() as stack:
             lun.bring(stack)
             disks = lun.disks()
+            if problem:
+                raise problem
             lun.is_new = is_new
         return disks
 
@@ -216,6 +218,23 @@ def test_a_clone_goes_though_its_label_says_resignatured_where_the_pool_has_its_
 
     assert host.hold() == ["sdc"]
     assert host.done == locked(GOES)
+
+
+def test_a_disk_that_could_not_be_removed_is_named_to_the_caller_and_the_next_call_removes_it(host):
+    stays = "The disk sdc at 1:0:0:7 stays: it is in use by multipath map /dev/mapper/clone."
+    host.mapped, host.stays = [MINE], {"1:0:0:7": stays}
+
+    with pytest.raises(Refused) as raised:
+        host.hold(problem=Refused("It is no clone.").in_state("Nothing was written."))
+
+    way_out = "End that use of the disks. Then repeat the call, which removes the disks."
+    assert str(raised.value) == f"It is no clone. {stays} {way_out} Nothing was written."
+    assert (host.done[-2:], host.noted_of()) == ([GOES, "unlock"], THERE)
+
+    host.done, host.stays = [], {}
+    host.hold()
+
+    assert (host.done, host.noted_of()) == (locked(GOES), None)
 
 
 def test_what_came_then_and_does_not_answer_now_stays_and_the_next_call_knows(host):
