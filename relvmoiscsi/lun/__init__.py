@@ -29,7 +29,8 @@ A command, the plugin and the SR drivers call this room, and nothing below it th
         plugin_targets.py, doctor/pool.py, supp-pack/, tools/check.sh; doctor/driver.py asks one driver for all.
     a user in the pool
         A field of a record that names a LUN: pool_records._pairs_of, and a row in USERS of test_lun_users.py. A class
-        of records: PoolRecords, read_pool, users_of, ids_named. The rule about users: users.objection.
+        of records: PoolRecords, read_pool, users_of, ids_named. The rule about users: users.objection. What stays
+        visible after a scan: read_srs, which reads no record that a vm-admin can write.
     a user on this host
         A claim of the kernel makes the exclusive open fail; _Devices.claims in host/disk/holders.py has the words for
         it. A mere open does not: _Devices.opens finds it, for exclusive.take_alone. Who removes disks asks both

@@ -4,11 +4,13 @@
     PBD.device_config    SCSIid (lvmoiscsi, lvmohba), ScsiId (gfs2); device: paths, with commas between (lvm, ext)
     SR.sm_config         devserial: scsi-<SCSIid>, with commas between; SCSIid; a key scsi-<SCSIid> (old releases)
     VDI.sm_config        SCSIid: an SR of type iscsi or hba makes a VDI of each LUN, used by a VM or not
-    VDI.location         a link in /dev/xapi/block: the VDI is a LUN that VMs use as it is
+    VDI.location         a link in /dev/xapi/block: the VDI is a LUN that VMs use as it is, in an SR of type udev
 
 A detached SR is a user as well, because its data is on the LUN. This module reads the values of all keys, because SR
-drivers of other vendors have keys of their own.
-Source: SM drivers/util.py (test_SCSIid, test_hostPBD_devs), mpathcount.py (get_SCSIidlist), LUNperVDI.py.
+drivers of other vendors have keys of their own. A vm-admin can write both fields of a VDI, and only a pool-operator the
+fields of an SR and a PBD. So a VDI counts in an SR whose VDIs are LUNs, and only for a refusal (read_srs).
+Source: SM drivers/util.py (test_SCSIid, test_hostPBD_devs), mpathcount.py (get_SCSIidlist), LUNperVDI.py, HBASR.py,
+RawISCSISR.py, udevSR.py.
 """
 
 import re
@@ -29,18 +31,22 @@ _DEVICES = ("/dev/",)
 #: Keys of names and passwords. No SR driver stores a LUN under such a key.
 _OF_LOGINS = re.compile("pass|secret|chap|user", re.IGNORECASE)
 _GIVEN_AS_THEY_ARE = "/dev/xapi/block/"
+#: The SR types of SM whose VDIs are LUNs. A VDI of any other type is a volume or a file, whatever its fields say.
+_LUN_TYPES = ("iscsi", "hba", "rawhba", "udev")
 
 
 class PoolRecords:
-    """All records of three classes from xapi, by reference."""
+    """Records of three classes from xapi, by reference: all PBDs and SRs, and the VDIs that can be LUNs."""
 
     def __init__(self, pbds: Records, srs: Records, vdis: Records) -> None:
-        self.pbds, self.srs, self.vdis = pbds, srs, vdis
+        self.pbds, self.srs = pbds, srs
+        on_luns = {ref for ref, sr in srs.items() if sr.get("type") in _LUN_TYPES}
+        self.vdis = {ref: vdi for ref, vdi in vdis.items() if vdi.get("SR") in on_luns}
         self._named: Optional[NamedLuns] = None  #: from the first question on
         self._with_paths: List[str] = []  #: references of records with a path, which may lead to any LUN
 
-    def about(self, scsi_id: str) -> "PoolRecords":
-        """Return the few records that can be about the LUN: with a text that names it, or with a path to follow.
+    def about(self, scsi_id: str) -> List[Records]:
+        """Return the few PBDs, SRs and VDIs that can be about the LUN: records with a path, and records that name it.
 
         A scan asks for thousands of LUNs. So each text is read once.
         """
@@ -53,8 +59,7 @@ class PoolRecords:
             self._with_paths += [ref for ref, vdi in self.vdis.items() if _has_path(vdi)]
             self._named = NamedLuns(texts)
         refs = dict.fromkeys([*self._named.refs(scsi_id), *self._with_paths])
-        pbds, srs, vdis = ({ref: all_[ref] for ref in refs if ref in all_} for all_ in (self.pbds, self.srs, self.vdis))
-        return PoolRecords(pbds, srs, vdis)
+        return [{ref: all_[ref] for ref in refs if ref in all_} for all_ in (self.pbds, self.srs, self.vdis)]
 
 
 class User(NamedTuple):
@@ -72,8 +77,17 @@ class User(NamedTuple):
 
 
 def read_pool(xapi: Any) -> PoolRecords:
-    """Read the records from xapi. Raises XapiFailure."""
+    """Read the records from xapi, for the question whether a write is refused. Raises XapiFailure."""
     return PoolRecords(xapi.records("PBD"), xapi.records("SR"), xapi.records("VDI"))
+
+
+def read_srs(xapi: Any) -> PoolRecords:
+    """Read the records of PBDs and SRs, for the question which LUNs of a scan stay visible. Raises XapiFailure.
+
+    A vm-admin can make a VDI for any LUN, in the udev SR of a host. A VDI must not have an untouched clone stay visible
+    beside its original. SM scans for the LUN of a VDI when a VM needs the LUN.
+    """
+    return PoolRecords(xapi.records("PBD"), xapi.records("SR"), {})
 
 
 def _pairs_of(record: Mapping[str, Any]) -> List[Tuple[str, str]]:
@@ -99,8 +113,8 @@ def users_of(scsi_id: str, pool: PoolRecords, look: Look = scsi_id_at, here: str
     An SR that was made on the LUN counts, attached or not. An SR is attached if any host has it attached.
     """
     attached: Dict[str, bool] = {}  # SRs with a PBD on the LUN
-    near = pool.about(scsi_id)
-    for pbd in near.pbds.values():
+    pbds, srs, vdis = pool.about(scsi_id)
+    for pbd in pbds.values():
         if names_in_pbd(scsi_id, pbd, look, here):
             ref = str(pbd.get("SR"))
             attached[ref] = attached.get(ref, False) or bool(pbd.get("currently_attached"))
@@ -109,11 +123,11 @@ def users_of(scsi_id: str, pool: PoolRecords, look: Look = scsi_id_at, here: str
         sr, state = pool.srs.get(ref, {}), "attached" if is_attached else "detached"
         sentence = f"The {state} SR {name_of(sr)} has this LUN in the device-config of a PBD."
         found.append(User(sentence, sr, ref, {}))
-    for ref, sr in near.srs.items():
+    for ref, sr in srs.items():
         if ref not in attached and _names(sr, scsi_id):
             state = "hosts are connected to it" if sr.get("PBDs") else "no host is connected to it"
             found.append(User(f"The SR {name_of(sr)} was made on this LUN, and {state}.", sr, ref, {}))
-    for vdi in near.vdis.values():
+    for vdi in vdis.values():
         if _names(vdi, scsi_id) or _has_path(vdi) and look(str(vdi["location"])) == scsi_id:
             sr = pool.srs.get(str(vdi.get("SR")), {})
             sentence = f"This LUN is the VDI {name_of(vdi)} of the SR {name_of(sr)}."
@@ -129,7 +143,7 @@ def names_in_pbd(scsi_id: str, pbd: Mapping[str, Any], look: Look, here: str) ->
 
 
 def ids_named(pool: PoolRecords) -> List[str]:
-    """Return all texts of the records that may be a SCSIid.
+    """Return all texts of PBDs and SRs that may be a SCSIid.
 
     The SRs of calls to relvmoiscsi are left out: these SRs name clones. Passwords are left out: callers write the
     result to a file and to logs.
@@ -137,7 +151,6 @@ def ids_named(pool: PoolRecords) -> List[str]:
     own = {ref for ref, sr in pool.srs.items() if sr.get("type") in OWN_TYPES}
     records = [pbd for pbd in pool.pbds.values() if pbd.get("SR") not in own]
     records += [sr for ref, sr in pool.srs.items() if ref not in own]
-    records += pool.vdis.values()
     pairs = chain.from_iterable(map(_pairs_of, records))
     texts = set(chain.from_iterable(pair for pair in pairs if not _OF_LOGINS.search(pair[0])))
     return sorted(filter(is_printed, set(chain.from_iterable(map(luns_named, texts)))))

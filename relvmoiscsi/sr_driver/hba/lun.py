@@ -59,7 +59,7 @@ def named_lun(call: Call, config: HbaConfig, xapi: Xapi, deadline: Deadline, loc
         log.info("%s is the LUN %s", config.device, scsi_id)
     multipathing = multipath.is_on(call.device_config, dict(record.get("other_config", {})))
     verify_elsewhere = partial(other_hosts.verify_unused, xapi, call.host_ref)
-    pool = partial(pool_records.read_pool, xapi)
+    pool = partial(pool_records.read_srs, xapi)
     discovery = Discovery(scsi_id, config, deadline, lock_seconds, pool, call.host_ref)
     return HbaLun(discovery, multipathing, lock_seconds, verify_elsewhere)
 

@@ -42,12 +42,12 @@ def missing_scsi_id(
 ) -> MissingKey:
     """Return the list of LUNs after a scan. While SM holds its LVM lock, return the list without a scan and say so."""
     adapters = hba.adapters(config.driver)
-    pool = pool_records.read_pool(xapi)
+    pool = pool_records.read_srs(xapi)
     busy = ""
     with ExitStack() as stack, terminated.only_here():
         try:
             stack.enter_context(sm_locks.lvm_lock(timeout=deadline.within(max(lock_seconds, BUSY_SECONDS))))
-            others = OtherLuns(adapters, pool, partial(pool_records.read_pool, xapi), host_ref)
+            others = OtherLuns(adapters, pool, partial(pool_records.read_srs, xapi), host_ref)
             if adapters:
                 stack.enter_context(others.hidden())
         except Refused as problem:

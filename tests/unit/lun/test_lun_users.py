@@ -136,8 +136,8 @@ USERS = [
           "/dev/sda3, " + ELSEWHERE)),
     ("gfs2", {}, {"provider": "x", "ScsiId": SCSI_ID}, None),
     # a VDI that is the LUN, whether a VM has it or not, and one that was given to VMs as it is
-    ("rawhba", {}, {}, {"sm_config": {"LUNid": "3", "SCSIid": SCSI_ID}}),
-    ("udev", {}, {}, {"location": LINKED}),
+    *((type_, {}, {}, {"sm_config": {"LUNid": "3", "SCSIid": SCSI_ID}}) for type_ in ("iscsi", "hba", "rawhba")),
+    *(("udev", {}, {}, {"location": path}) for path in (LINKED, BY_ID + SERIAL)),
 ]  # fmt: skip
 OTHERS = [
     ("lvmoiscsi", {}, {"SCSIid": OTHER_ID}, None),
@@ -153,6 +153,10 @@ OTHERS = [
           BY_ID + "scsi-" + OTHER_ID, f"{BY_ID}{SERIAL}0", f"{BY_ID}scsi-0{SCSI_ID}", f"{BY_ID}wwn-0x{SCSI_ID}",
           "/dev/sdb", ELSEWHERE, BY_ID + "gone", "")),
     ("iscsi", {}, {}, {"sm_config": {"SCSIid": OTHER_ID}, "location": LINKED}),
+    # a vm-admin can write this in a VDI that is a volume or a file
+    *((type_, {}, {}, vdi)
+      for type_ in ("lvmoiscsi", "lvmohba", "lvm", "ext", "nfs", "iso", "gfs2", "")
+      for vdi in ({"sm_config": {"SCSIid": SCSI_ID}}, {"location": BY_ID + SERIAL})),
 ]  # fmt: skip
 
 
@@ -212,13 +216,12 @@ def test_a_device_of_this_host_s_own_pbd_is_followed_whatever_its_name(records):
 
 def test_what_the_records_name_is_every_lun_of_theirs_but_of_calls_to_us(records):
     records.add("lvmohba", OTHER_ID)
-    third, fourth = SCSI_ID[:-1] + "2", SCSI_ID[:-1] + "3"
+    third = SCSI_ID[:-1] + "2"
     records.add("ext", None, sm_config={"devserial": "scsi-" + third})
-    records.db.create("VDI", SR=records.sr, sm_config={"SCSIid": fourth}, location="x")
 
     ids = ids_named(records.pool)
 
-    assert {OTHER_ID, third, fourth} <= set(ids) and SCSI_ID not in ids
+    assert {OTHER_ID, third} <= set(ids) and SCSI_ID not in ids
 
 
 @pytest.mark.parametrize("key", ["chappassword", "incoming_chapuser", "password_secret", "username", "options"])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """When a call scans, what it takes away afterwards and what it leaves; the rest is tested on real ports in VMs."""
 
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
@@ -13,6 +13,7 @@ from kit.clock import Clock
 from kit.forged_record import forge_record
 from kit.hba_world import SCSI_ID, WWPNS, HbaWorld
 from kit.outcome import resignatured
+from kit.pool.database import Database
 from relvmoiscsi import engine
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NotFound, Refused
@@ -23,6 +24,9 @@ from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.lun import pool_records
 from relvmoiscsi.sr_driver.hba import discovery, missing, other_luns
 from relvmoiscsi.sr_driver.hba.config import HbaConfig
+from relvmoiscsi.sr_driver.hba.lun import named_lun
+from relvmoiscsi.sr_driver.protocol import Call
+from relvmoiscsi.sr_driver.transport import MissingKey
 
 CLONE, OTHER = "36001405aaaaaaaaaaaaaaaaaaaaaaaaa", "36001405bbbbbbbbbbbbbbbbbbbbbbbbb"
 MINE, THEIRS = ("1:0:0:7", "sdc"), ("1:0:0:8", "sdd", OTHER)
@@ -375,6 +379,34 @@ def test_what_this_host_has_or_the_pool_names_is_not_hidden_and_stays(host, sr_t
     assert host.done == locked(SCAN, GOES)
 
 
+class Xapi(Database):
+    """A pool with a VDI whose two fields name a LUN. A vm-admin can write both fields."""
+
+    def __init__(self, sr_type, scsi_id):
+        super().__init__()
+        sr = self.create("SR", type=sr_type)
+        self.create("VDI", SR=sr, sm_config={"SCSIid": scsi_id}, location=f"/dev/disk/by-id/scsi-{scsi_id}")
+
+    def call(self, _host_get_record, ref):
+        return self.records("host")[ref]
+
+
+@pytest.mark.parametrize("named", [CLONE, ""], ids=["a call for the clone", "a list"])
+@pytest.mark.parametrize("sr_type", ["lvmohba", "hba", "udev"])
+@pytest.mark.parametrize("scsi_id", [CLONE, OTHER])
+def test_no_vdi_has_an_untouched_clone_stay_visible(host, monkeypatch, named, sr_type, scsi_id):
+    xapi = Xapi(sr_type, scsi_id)
+    monkeypatch.setattr(missing, "_description", lambda driver: "")
+    host.mapped = [MINE, THEIRS]
+    call = Call("sr_create", {"SCSIid": named}, host_ref=xapi.create("host"))
+
+    with ExitStack() as stack, suppress(MissingKey):
+        named_lun(call, HbaConfig(call.device_config), xapi, Deadline(50, Clock()), 0.0).discovery.bring(stack)
+
+    assert host.done == locked(SCAN, *([OTHER_GOES, GOES] if named else [f"{GOES}, 1:0:0:8"]))
+    assert not {CLONE, OTHER} & set(host.hides["host3"])
+
+
 def of_a_map_whose_paths_were_all_down(host):
     host.world.put("block/dm-0/dm/uuid", f"mpath-{OTHER}\n")
 
@@ -481,7 +513,7 @@ def test_while_the_kernel_goes_on_with_a_scan_they_are_hidden_to_the_end_of_the_
 def lister(host, monkeypatch):
     """The host in a pool that has one LUN."""
     host.pool = with_lun(SCSI_ID)
-    monkeypatch.setattr(pool_records, "read_pool", host.read_pool)
+    monkeypatch.setattr(pool_records, "read_srs", host.read_pool)
     monkeypatch.setattr(missing, "_description", lambda driver: "")
     return host
 
