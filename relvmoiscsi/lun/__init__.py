@@ -20,7 +20,8 @@ A command, the plugin and the SR drivers call this room, and nothing below it th
         as a disk. The pool and the locks know the LUN by its SCSIid alone, and this machine's disks of a LUN are SCSI
         disks (sd*) alone: disks_with, host/disk/udev.py. source.py reads the word (is_path, verify_word, source_of).
         opened.py and answers.schema.json have its kind, and SessionOptions and cli/on_lun.py what its login needs.
-        cli/listing.py lists what is behind a UrlSource. MAY_IMPORT and CORRIDOR of test_architecture.py have rows for its room.
+        cli/listing.py lists what is behind a UrlSource. MAY_IMPORT and CORRIDOR of test_architecture.py have rows for
+        its room.
     a transport of a driver
         A row in sr_types.py, an executable in drivers/, a package in sr_driver/ with a Transport and a CallLun, and a
         pair of functions in call.py beside session_to_read and session_to_write, which are for iSCSI; the rest as
