@@ -8,7 +8,7 @@
 
 A detached SR is a user as well, because its data is on the LUN. This module reads the values of all keys, because SR
 drivers of other vendors have keys of their own. A vm-admin can write both fields of a VDI, and only a pool-operator the
-fields of an SR and a PBD. So a VDI counts in an SR whose VDIs are LUNs, and only for a refusal (read_srs).
+fields of an SR and a PBD. So a VDI counts only where it can be a LUN, and only for a refusal (read_srs).
 Source: SM drivers/util.py (test_SCSIid, test_hostPBD_devs), mpathcount.py (get_SCSIidlist), LUNperVDI.py, HBASR.py,
 RawISCSISR.py, udevSR.py.
 """
@@ -31,8 +31,12 @@ _DEVICES = ("/dev/",)
 #: Keys of names and passwords. No SR driver stores a LUN under such a key.
 _OF_LOGINS = re.compile("pass|secret|chap|user", re.IGNORECASE)
 _GIVEN_AS_THEY_ARE = "/dev/xapi/block/"
-#: The SR types of SM whose VDIs are LUNs. A VDI of any other type is a volume or a file, whatever its fields say.
-_LUN_TYPES = ("iscsi", "hba", "rawhba", "udev")
+#: SR types whose VDIs are volumes or files, whatever their fields say. An unknown type may be another vendor's, with a
+#: LUN for each VDI, so its VDIs count.
+_VOLUME_TYPES = (
+    "lvm", "lvmoiscsi", "lvmohba", "lvmofcoe", "gfs2", "ext", "xfs", "zfs", "largeblock", "file", "nfs", "smb", "iso",
+    "cephfs", "moosefs", "glusterfs", "linstor",
+)  # fmt: skip
 
 
 class PoolRecords:
@@ -40,8 +44,8 @@ class PoolRecords:
 
     def __init__(self, pbds: Records, srs: Records, vdis: Records) -> None:
         self.pbds, self.srs = pbds, srs
-        on_luns = {ref for ref, sr in srs.items() if sr.get("type") in _LUN_TYPES}
-        self.vdis = {ref: vdi for ref, vdi in vdis.items() if vdi.get("SR") in on_luns}
+        of_volumes = {ref for ref, sr in srs.items() if sr.get("type") in _VOLUME_TYPES}
+        self.vdis = {ref: vdi for ref, vdi in vdis.items() if vdi.get("SR") not in of_volumes}
         self._named: Optional[NamedLuns] = None  #: from the first question on
         self._with_paths: List[str] = []  #: references of records with a path, which may lead to any LUN
 

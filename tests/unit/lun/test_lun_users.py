@@ -136,7 +136,8 @@ USERS = [
           "/dev/sda3, " + ELSEWHERE)),
     ("gfs2", {}, {"provider": "x", "ScsiId": SCSI_ID}, None),
     # a VDI that is the LUN, whether a VM has it or not, and one that was given to VMs as it is
-    *((type_, {}, {}, {"sm_config": {"LUNid": "3", "SCSIid": SCSI_ID}}) for type_ in ("iscsi", "hba", "rawhba")),
+    *((type_, {}, {}, {"sm_config": {"LUNid": "3", "SCSIid": SCSI_ID}})
+      for type_ in ("iscsi", "hba", "rawhba", "vendor")),
     *(("udev", {}, {}, {"location": path}) for path in (LINKED, BY_ID + SERIAL)),
 ]  # fmt: skip
 OTHERS = [
@@ -155,7 +156,7 @@ OTHERS = [
     ("iscsi", {}, {}, {"sm_config": {"SCSIid": OTHER_ID}, "location": LINKED}),
     # a vm-admin can write this in a VDI that is a volume or a file
     *((type_, {}, {}, vdi)
-      for type_ in ("lvmoiscsi", "lvmohba", "lvm", "ext", "nfs", "iso", "gfs2", "")
+      for type_ in ("lvmoiscsi", "lvmohba", "lvm", "ext", "nfs", "iso", "gfs2")
       for vdi in ({"sm_config": {"SCSIid": SCSI_ID}}, {"location": BY_ID + SERIAL})),
 ]  # fmt: skip
 
