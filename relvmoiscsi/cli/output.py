@@ -284,6 +284,8 @@ def _typed(question: str) -> str:
     line = ""
     try:
         line = sys.stdin.readline()
+    except UnicodeDecodeError:  # no text in the encoding of stdin, so no yes
+        line = "\n"
     finally:
         if not line.endswith("\n"):  # Ctrl-C or Ctrl-D: the message begins its own line
             Unheard(sys.stderr).write("\n")

@@ -13,6 +13,16 @@ class Terminal(io.StringIO):
         return True
 
 
+class BytesTerminal(io.TextIOWrapper):
+    """Somebody sits there and types these bytes, which a program reads in this encoding."""
+
+    def __init__(self, data, encoding):
+        super().__init__(io.BytesIO(data), encoding)
+
+    def isatty(self):
+        return True
+
+
 class Unwritable(io.StringIO):
     """Each write fails: on a full disk, to a terminal or a reader that is gone. `tried` has the texts."""
 

@@ -54,6 +54,7 @@ from relvmoiscsi.device import (
 from relvmoiscsi.errors import DeviceError, NotFound, Refused, UsageError
 from relvmoiscsi.host.disk.exclusive import (
     FLOCK_SECONDS,
+    LIST,
     NOT_WRITTEN,
     in_use,
     open_file,
@@ -332,7 +333,7 @@ def open_device(
     elif stat.S_ISREG(mode):
         device = ImageFile(path, writable, block_size)
     else:
-        raise UsageError(f"{path} is neither a block device nor an image file.")
+        raise UsageError(f"{path} is neither a block device nor an image file.").advising(LIST)
     how = "for writing" if writable else "for reading"
     log.debug("opened %s %s: %d bytes in blocks of %d", path, how, device.size_bytes, device.block_size)
     return device

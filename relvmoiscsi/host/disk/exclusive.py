@@ -23,6 +23,7 @@ from relvmoiscsi.host.this_host import THIS_HOST, Host
 log = logging.getLogger(__name__)
 
 NOT_WRITTEN = "Nothing was written."
+LIST = "`lsblk` lists this machine's disks."  #: advice where a name is none of a disk
 FLOCK_SECONDS = 10.0  #: wait for a udev worker, which has a shared lock, or for an LVM command
 LEASE_SECONDS = 0.5  #: wait for an indexer or backup agent that has the file open for a moment
 LOOK_SECONDS = 0.2  #: between two searches for users of a device; each search reads all of /proc
@@ -56,7 +57,7 @@ def open_file(path: str, flags: int, writable: bool, is_kind: Optional[Callable[
         try:
             mode = os.fstat(node).st_mode
             if is_kind is stat.S_ISBLK and not is_kind(mode):
-                raise UsageError(f"{path} is no block device.")
+                raise UsageError(f"{path} is no block device.").advising(LIST)
             if is_kind is stat.S_ISREG and not is_kind(mode):
                 raise UsageError(f"{path} is no image file.")
             descriptor = os.open(f"/proc/self/fd/{node}", flags | os.O_CLOEXEC)
@@ -145,7 +146,7 @@ def _cannot_open(path: str, error: OSError, writable: bool) -> RelvmoiscsiError:
         return NotFound(
             f"{path} is not there: {error.strerror}.",
             sm_key="ISCSIDevice",
-        ).advising("Check the name; `lsblk` lists this machine's disks.")
+        ).advising(f"Check the name. {LIST}")
     try:
         device: Optional[os.stat_result] = os.stat(path)
     except OSError:

@@ -20,7 +20,7 @@ from kit.builder import build_sr, raw, vhd
 from kit.cuts import read_mark
 from kit.shell import OTHER_SCSI_ID, SCSI_ID, SR, content, patched, tree
 from kit.sparse import SparseDisk
-from kit.streams import Unwritable
+from kit.streams import BytesTerminal, Unwritable
 from relvmoiscsi import cli, engine
 from relvmoiscsi.host.disk.block_device import ImageFile, open_device
 
@@ -136,6 +136,13 @@ def test_anything_else_is_no(image, unwritten, type_in, answer):
     ran = unwritten(4, "resignature", image)
     line = "" if answer else "\n"
     assert ran.err.endswith(f"[y/N] {line}relvmoiscsi: Not confirmed. Nothing was written.\n") and not ran.out
+
+
+@pytest.mark.parametrize(("data", "encoding"), [(b"\xc3\xb6\n", "ascii"), (b"\xff\n", "utf-8")])
+def test_bytes_that_are_no_text_are_no(image, unwritten, monkeypatch, data, encoding):
+    monkeypatch.setattr(sys, "stdin", BytesTerminal(data, encoding))
+    ran = unwritten(4, "resignature", image)
+    assert ran.err.endswith("[y/N] relvmoiscsi: Not confirmed. Nothing was written.\n") and not ran.out
 
 
 @pytest.mark.parametrize("words", [[], ["--json"]], ids=["no terminal", "JSON"])

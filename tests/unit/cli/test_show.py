@@ -178,6 +178,13 @@ def test_whatever_is_on_a_lun_show_answers_with_0_and_the_others_refuse(image, u
     assert state in verdict and step.startswith("next: ")
 
 
+@pytest.mark.parametrize(("name", "status"), [("not there", 3), ("clone.img/below a file", 3), (".", 2)])
+@pytest.mark.parametrize("argv", ["show", "check", "resignature --dry-run", "recover", "undo --yes", "map --device"])
+def test_a_name_that_is_none_of_a_disk_leads_to_the_list_of_the_disks(image, command, name, status, argv):
+    ran = command(*argv.split(), image.parent / name, "--json")
+    assert ran.status == status and "`lsblk` lists" in ran.json["error"]["advice"] and "`lsblk` lists" in ran.err
+
+
 def test_one_bad_header_hides_nothing_else(image, command):
     damaged("disk", 64)(image)
     uuids, before = tree().truth.uuids, content(image)
