@@ -27,8 +27,7 @@ def forward(module, calls, pool):
     params = module.params
     with client.seen(module, calls, pool) as seen:
         of = [records.original_uuid(pool, text) for text in params["clones_of"]]
-        found = [lun._replace(is_ours=True) if _was_ours(lun, of) else lun for lun in seen] if params["again"] else seen
-        found = attach.as_clones(found, params["scsi_ids"], of) if params["unplugged"] else found
+        found = attach.as_clones(seen, params["scsi_ids"], of) if params["unplugged"] else seen
         names = params["scsi_ids"], of, params["all"]
         others = _copies_of_others(pool, client.mark_of(params), found)
         for scsi_id in params["scsi_ids"]:
@@ -49,11 +48,6 @@ def forward(module, calls, pool):
         side = {"scsi_id": lun.scsi_id}
         rows.append({**attach.passed_over(lun).facts(), "changed": False, "before": side, "after": side})
     return ended(rows)
-
-
-def _was_ours(lun, of):
-    """Is the LUN a resignatured copy of one of these SRs without an SR in the pool?"""
-    return lun.kind == luns.RESIGNATURED and lun.of_sr in of and not lun.is_ours
 
 
 def _copies_of_others(pool, mark, found):
@@ -77,15 +71,19 @@ def _of_others(sr, mark):
 
 
 def _why_none(found, of, others):
-    """Return a sentence for each copy of these SRs that is not selected."""
+    """Return a sentence for each copy of these SRs that is not selected.
+
+    Each writer of a LUN can write its label, so no label selects a LUN with new identities: such a LUN is named.
+    """
     again = (
-        "The LUN {} is a resignatured copy of the SR. The LUN was attached and forgotten, or another pool uses the "
-        "LUN. If no pool uses the LUN, say again: true, or name the LUN in scsi_ids."
+        "The label of the LUN {} says that the LUN is a resignatured copy of the SR. The LUN was attached and "
+        "forgotten, or another pool uses the LUN, or the label is forged. If the LUN is an unused copy, name the LUN "
+        "in scsi_ids, without clones_of."
     )
     return [
         others.get(lun.scsi_id) or again.format(lun.scsi_id)
         for lun in found
-        if lun.of_sr in of and lun.scsi_id in others or _was_ours(lun, of)
+        if lun.of_sr in of and (lun.scsi_id in others or lun.kind == luns.RESIGNATURED and not lun.is_ours)
     ]
 
 

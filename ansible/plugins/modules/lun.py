@@ -43,7 +43,8 @@ options:
     default: []
   clones_of:
     description:
-      - All copies of these SRs, by UUID or name.
+      - All copies of these SRs, by UUID or name. A LUN with new identities and without an SR in this pool is no such copy,
+        whatever its label says. Name it in O(scsi_ids).
     type: list
     elements: str
     default: []
@@ -94,12 +95,6 @@ options:
   force:
     description:
       - With O(with_vms), shut these VMs down hard first. Other VMs with disks on a copy still stop the task.
-    type: bool
-    default: false
-  again:
-    description:
-      - Also select resignatured copies of O(clones_of) without an SR in this pool. Such a LUN was attached and forgotten
-        before. You confirm that no other pool uses the LUN now.
     type: bool
     default: false
   mark:
@@ -207,7 +202,6 @@ def main():
         "with_vms": {"type": "bool", "default": False},
         "leave_vms": {"type": "bool", "default": False},
         "force": {"type": "bool", "default": False},
-        "again": {"type": "bool", "default": False},
     }
     module = AnsibleModule(
         argument_spec={**client.CONNECTION, **client.PORTAL, **client.MARK, **spec},

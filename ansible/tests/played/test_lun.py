@@ -149,9 +149,22 @@ def test_a_copy_that_was_forgotten_is_attached_again_by_who_vouches_for_it(stage
     stage.now("lun", state="forgotten", **named)
 
     told = stage.now("lun", **named)
-    assert told["failed"] and stage.clone in told["msg"] and "say again: true" in told["msg"]
-    ended, _, second = stage.both(**named, again=True)
+    assert told["failed"] and stage.clone in told["msg"] and "name the LUN in scsi_ids" in told["msg"]
+    ended, _, second = stage.both(scsi_ids=[stage.clone])
     assert ended == (False, True) and sr_of(second) == first
+
+
+def test_no_label_makes_a_resignatured_lun_a_copy_of_an_sr(stage):
+    """`again` believed the label, which each writer of a LUN can forge: VMs got the disks of a stranger's LUN."""
+    alone(stage)
+    sr_of(stage.now("lun", clones_of=["Production"]))
+    stage.now("lun", state="forgotten", clones_of=["Production"])
+    srs = stage.lab.pool.db.refs("SR")
+    for more in ({}, {"foreign": True}, {"again": True}):
+        told = stage.now("lun", clones_of=["Production"], **more)
+        assert told["failed"] and stage.lab.pool.db.refs("SR") == srs, more
+    skipped = stage.now("lun", all=True)
+    assert skipped["failed"] and stage.lab.pool.db.refs("SR") == srs
 
 
 def test_no_name_of_the_pool_reaches_the_terminal_as_it_is(stage):

@@ -101,7 +101,8 @@ def test_the_recovery_is_tested_again_with_the_same_snapshot_if_somebody_says_so
     before = everything(alone)
     for state in ("attached", "forgotten"):
         assert alone.now("lun", state=state, clones_of=["Production"])["changed"]
-    played = alone.play(FLEET, "-e", '{"dr_test_again": true}')
+    by_name = {"dr_test_of": "", "dr_test_scsi_ids": [alone.clone]}
+    played = alone.play(FLEET, "-e", json.dumps(by_name))
     assert played.status == 0, played.out
     assert alone.lab.pool.api.calls.count("Async.VM.start") == 1
     assert everything(alone) == before
