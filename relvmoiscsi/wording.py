@@ -14,6 +14,7 @@ VDIS = (ONE, ALL)
 _NEXT_LINE = "    "  #: before the cells of a row that stand in another line
 _MOST_TEXT = 8000  #: characters
 _MOST_PADDED = 256  #: characters of a cell of `table`
+_MOST_LOGGED = 200  #: sentences of `first_of`
 _MOST_SAID = 200  #: characters of `said`
 #: characters that no terminal shows, and Python calls printable: of Default_Ignorable_Code_Point, and the empty braille
 _UNSEEN = re.compile(
@@ -85,6 +86,12 @@ def some_of(names: Sequence[str], most: int = 5) -> str:
     """Return some names for a sentence: "a, b and 3 more"."""
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+def first_of(sentences: Sequence[str]) -> List[str]:
+    """Return sentences for the log: some, and the number of the others. A hostile LUN gives any number of sentences."""
+    rest = len(sentences) - _MOST_LOGGED
+    return [*sentences[:_MOST_LOGGED], *([f"... and {rest} more"] if rest > 0 else [])]
 
 
 def table(

@@ -12,7 +12,7 @@ from relvmoiscsi.lun import run
 from relvmoiscsi.lun.opened import OpenLun
 from relvmoiscsi.lun.run import NewRun, Proposal, Recovery
 from relvmoiscsi.sr_driver.transport import CallRequest
-from relvmoiscsi.wording import human_size
+from relvmoiscsi.wording import first_of, human_size
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ def log_step(lun: OpenLun, proposal: Proposal) -> None:
     elif isinstance(proposal, NewRun):
         if proposal.prepared.later_copy is not None:
             log.info("%s", proposal.prepared.later_copy.sentence(lun.name))
-        for sentence in notes(proposal.prepared.lun):
+        for sentence in first_of(notes(proposal.prepared.lun)):
             log.info("%s: %s", lun.name, sentence)
         if proposal.prepared.cost is not None:
             from relvmoiscsi import report  # noqa: PLC0415 - most calls copy nothing

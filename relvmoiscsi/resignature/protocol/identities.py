@@ -9,7 +9,7 @@ A caller fills a `WriteBuffer` with the bytes of the device; the buffer then giv
 """
 
 from bisect import bisect_right
-from typing import Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down
 from relvmoiscsi.formats.vhd import STRUCTURES, is_whole, sealed
@@ -25,7 +25,8 @@ class WriteBuffer:
     def __init__(self, found: Iterable[Chunk]) -> None:
         self._found = sorted(found)
         self._starts = [chunk.offset for chunk in self._found]
-        self._now = [bytearray(chunk.data) for chunk in self._found]
+        #: a copy of what a caller changes: of the rest, the bytes as found
+        self._now: List[Union[bytes, bytearray]] = [chunk.data for chunk in self._found]
 
     def get(self, pieces: Iterable[Range]) -> bytes:
         return b"".join(bytes(self._now[index][part]) for index, part in map(self._place, pieces))
@@ -34,7 +35,10 @@ class WriteBuffer:
         done = 0
         for piece in pieces:
             index, part = self._place(piece)
-            self._now[index][part] = data[done : done + piece.length]
+            now = self._now[index]
+            if isinstance(now, bytes):
+                now = self._now[index] = bytearray(now)
+            now[part] = data[done : done + piece.length]
             done += piece.length
 
     def changes(self, block_size: int) -> List[Chunk]:
@@ -59,17 +63,14 @@ class WriteBuffer:
 
 def changed_chunks(before: Chunk, after: bytes, block_size: int) -> List[Chunk]:
     """The blocks in which `after` differs from `before`; neighbouring blocks are one chunk."""
-    chunks: List[Chunk] = []
     if before.data == after:
-        return chunks
-    for at in range(0, len(after), block_size):
-        if before.data[at : at + block_size] == after[at : at + block_size]:
-            continue
-        start = at
-        if chunks and before.offset + at == chunks[-1].end:
-            start = chunks.pop().offset - before.offset
-        chunks.append(Chunk(before.offset + start, after[start : at + block_size]))
-    return chunks
+        return []
+    different = [
+        Range(at, block_size)
+        for at in range(0, len(after), block_size)
+        if before.data[at : at + block_size] != after[at : at + block_size]
+    ]
+    return [Chunk(before.offset + part.offset, after[part.offset : part.end]) for part in joined(different)]
 
 
 def read_written(device: Device, run: Run) -> WriteBuffer:

@@ -40,6 +40,7 @@ from relvmoiscsi.resignature.reading.survey import vg_in
 from relvmoiscsi.resignature.recovery.earlier_run import find_unfinished
 from relvmoiscsi.resignature.writing.finalize import finalize
 from relvmoiscsi.resignature.writing.step import flush, read_back, read_back_all, step, write
+from relvmoiscsi.wording import first_of
 
 log = logging.getLogger(__name__)
 
@@ -80,9 +81,9 @@ def roll_back(device: Device, earlier: EarlierRun) -> None:
         device.fence.hold_also(headers)
         careful = [chunk.data for chunk in headers] != [move.old_header for move in run.mdas]
         buffer = read_written(device, run)
-        for field in identities.put_back(run, buffer, careful):
-            place = field.pieces[0].offset
-            log.warning("%s: %s at byte %d was changed by another program; it stays", device.name, field.what, place)
+        stay = identities.put_back(run, buffer, careful)
+        for field in first_of([f"{one.what} at byte {one.pieces[0].offset}" for one in stay]):
+            log.warning("%s: another program has changed a field, which stays: %s", device.name, field)
         chunks = buffer.changes(device.block_size)
         for place, data in _headers(device, [move.second for move in run.mdas if move.moves]):
             header = pv.MdaHeader.at(data)

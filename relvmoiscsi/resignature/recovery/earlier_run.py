@@ -30,7 +30,7 @@ from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.lun_contents import Lun
 from relvmoiscsi.resignature.reading.way_out import device_argument
 from relvmoiscsi.resignature.recovery.undo import old_text
-from relvmoiscsi.wording import shell_command
+from relvmoiscsi.wording import first_of, shell_command
 
 log = logging.getLogger(__name__)
 
@@ -158,7 +158,7 @@ def _forgotten_run(device: Device, label: Label, record: CommitRecord) -> Option
         log.info("%s: %s", device.name, problem)
         return None
     doubts = identity_check.foreign_identities(lun)
-    for sentence in doubts:
+    for sentence in first_of(doubts):
         log.info("%s: %s", device.name, sentence)
     if doubts:
         return None

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from kit import golden
+from kit.chains.lun import EXTENT, Lun
 from kit.clock import Clock
 from kit.driver_calls import DEVICE_CONFIG, SCSI_ID
 from kit.outcome import opened
@@ -162,3 +163,17 @@ def test_a_later_copy_of_a_resignatured_lun_is_logged_and_gets_new_identities(ca
 
     assert len({first, second}) == 2 and again == second
     assert [line for line in caplog.messages if "later copy" in line] == [disk.name + sentence]
+
+
+@pytest.mark.usefixtures("waits")
+def test_the_first_of_many_notes_are_logged_with_the_number_of_the_others(caplog):
+    caplog.set_level(logging.INFO)
+    lun = Lun.new(ORIGINAL, 300, "many notes")
+    for number in range(250):
+        lun.create(f"stranger{number}", EXTENT)
+    lun.commit()
+
+    rewritten(lun.disk, NO_DEADLINE)
+
+    notes = [line for line in caplog.messages if "is carried over as it is" in line]
+    assert len(notes) < 201 and any("and 51 more" in line for line in caplog.messages)

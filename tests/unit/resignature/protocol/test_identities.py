@@ -5,6 +5,7 @@ Everything here is in memory: a run's writes and fields come from a plan, the di
 """
 
 import functools
+import tracemalloc
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -159,3 +160,36 @@ def test_only_blocks_that_change_are_written_and_neighbours_together():
 
     assert [(chunk.offset, len(chunk.data)) for chunk in chunks] == [(4096, 1024), (5632, 512), (7680, 512)]
     assert changed_chunks(before, before.data, 512) == []
+
+
+class Sliced(bytes):
+    """Bytes that count how many of them are copied out."""
+
+    copied = 0
+
+    def __getitem__(self, index):
+        found = super().__getitem__(index)
+        Sliced.copied += len(found)
+        return found
+
+
+def test_the_blocks_of_a_long_change_are_copied_few_times():
+    """A forged journal has one field of 30 MiB: 60,000 blocks in a row."""
+    after = Sliced(b"x" * (1 << 20))
+
+    assert changed_chunks(Chunk(4096, bytes(1 << 20)), after, 512) == [Chunk(4096, bytes(after))]
+    assert Sliced.copied <= 4 * len(after)
+
+
+def test_the_old_and_the_new_side_of_a_run_copy_what_the_run_has_written_alone():
+    """Around its fields, a journal may name a hundred MiB of the device."""
+    buffer = identities.WriteBuffer(Chunk(8192 * number, bytes(4096)) for number in range(1000))
+    tracemalloc.start()
+    try:
+        other = buffer.with_chunks([Chunk(8192, b"x" * 512)])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert other.get([Range(8192, 1024)]) == b"x" * 512 + bytes(512)
+    assert buffer.get([Range(8192, 1024)]) == bytes(1024) and peak < 1 << 20

@@ -44,7 +44,7 @@ from kit.cuts import (
 )
 from kit.examples import WHOLE, some
 from kit.live import STATES
-from relvmoiscsi import engine
+from relvmoiscsi import engine, wording
 from relvmoiscsi.device import Fence, Range
 from relvmoiscsi.errors import FormatError, Refused, RelvmoiscsiError, Unfinished
 from relvmoiscsi.formats import vhd
@@ -624,3 +624,20 @@ def test_behind_the_commit_a_text_that_the_run_cannot_have_left_is_refused(area,
         with pytest.raises(RelvmoiscsiError, match="behind its commit, and the .*" + says) as caught:
             act(disk)
         assert caught.value.disk_state == "Nothing was written." and disk == before
+
+
+def test_a_roll_back_logs_the_first_of_the_fields_that_another_program_has_changed_and_their_number(
+    caplog, monkeypatch
+):
+    """The journal of a hostile LUN has a hundred thousand fields."""
+    monkeypatch.setattr(wording, "_MOST_LOGGED", 3)
+    disk = cut_before(image("everything"), CONTENTS[0]).copy()
+    run = engine.find_unfinished(disk).journal.run
+    for place in [place for field in run.fields for place in field.pieces]:
+        disk.poke(place.offset, b"z" * place.length)
+
+    with pytest.raises(FormatError, match="The resignature was rolled back"):
+        recover(disk)
+
+    told = [line for line in caplog.messages if "another program has changed a field" in line]
+    assert len(told) == 4 and " at byte " in told[0] and told[3].endswith(f"... and {len(run.fields) - 3} more")
