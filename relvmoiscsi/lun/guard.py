@@ -3,7 +3,7 @@
 
     lock of the LUN    while the LUN is open: one relvmoiscsi of this machine works on the LUN (opened.lun_locked)
     the pool           asked before the caller consents, and again under the locks: a user may have come meanwhile
-    SM's LVM lock      while a run writes, where this machine has SM: SM runs LVM commands under this lock
+    SM's LVM lock      while a run writes, where this machine has SM: SM runs most LVM commands under this lock
     LVM's locks        while a run writes, on a LUN that LVM sees: on the old VG name, the new VG name, and the orphans
 
 The locks are taken in this order. `WriteGuard.hold` takes SM's and LVM's, then asks the pool again. A guard that

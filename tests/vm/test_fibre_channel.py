@@ -16,7 +16,7 @@ import XenAPI
 from kit.lab import initiator, luns, prober
 from kit.lab.command import read, settle, until
 from kit.lab.fcoe import Fabrics
-from kit.lab.guest import event_activation, sg3_rules
+from kit.lab.guest import event_activation, multipathed, sg3_rules
 from kit.lab.xapi import TOP, Call, chosen
 from kit.pool import client
 from kit.pool.simulator import DRIVERS, sm_directory
@@ -166,7 +166,8 @@ def test_what_a_call_has_brought_is_hidden_and_goes_unless_it_was_resignatured(l
     fc.map(clone, 7, ONE)
     digest = luns.digest(clone)
 
-    with sg3_rules(), event_activation(), lab.untouched():
+    listed = multipathed(clone.scsi_id, other.scsi_id)
+    with sg3_rules(), event_activation(), listed, lab.multipathing(), lab.untouched():
         found = state_of(pool, clone)
         assert (found["UUID"], found["state"]) == (image.sr.uuid, "clean")
         answer = created(pool, clone, resign=None)
@@ -187,7 +188,9 @@ def test_what_a_call_has_brought_is_hidden_and_goes_unless_it_was_resignatured(l
     fc.map(original, 0, TWO)
     fc.scan(TWO)
     assert is_failure(created(pool, clone, lun="7", targetWWPN="5000000000000001"), 67, fc.wwpn(0))
-    assert created(pool, clone, lun="7", targetWWPN=fc.wwpn(0) + "," + fc.wwpn(1)) == SUCCESS
+    with multipathed(clone.scsi_id), lab.multipathing():
+        assert created(pool, clone, lun="7", targetWWPN=fc.wwpn(0) + "," + fc.wwpn(1)) == SUCCESS
+        until(lambda: initiator.multipath_map(clone.scsi_id), "multipathd has a map of the LUN that is shown")
     assert [len(initiator.devices_of(lun.scsi_id)) for lun in (original, clone, other)] == [1, 1, 0]
     assert not any(hiding.is_hidden(os.path.basename(device)) for device in initiator.devices_of(original.scsi_id))
 

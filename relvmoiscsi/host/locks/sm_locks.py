@@ -61,9 +61,10 @@ def busy(path: str, holder: str) -> Busy:
 
 @contextmanager
 def lvm_lock(host: Host = THIS_HOST, timeout: float = WAIT_SECONDS) -> Iterator[None]:
-    """Keep SM from running LVM commands while the block runs. `timeout` is in seconds. Raises Refused on failure.
+    """Keep SM's lvutil from running LVM commands while the block runs. `timeout` is in seconds. Raises Refused.
 
-    lvm_locks.py has LVM's own locks, which keep every LVM command away, not only the commands of SM.
+    Some programs of SM use LVM without this lock (docs/host.rst, "SM on the same host"). lvm_locks.py has LVM's own
+    locks, which keep every LVM command away.
     """
     deadline = time.monotonic() + timeout
     with _sm_lock(host.at(LVM_LOCK), deadline), _fairlock(host.at(FAIRLOCK), deadline, host.runner):

@@ -153,6 +153,23 @@ def sg3_rules():
 
 
 @contextlib.contextmanager
+def multipathed(*scsi_ids):
+    """Within, multipathd makes a map of each path of these LUNs, whatever properties the disk has.
+
+    So does dom0's multipathd 0.4.9: it has no default for the properties in blacklist_exceptions.
+    """
+    wwids = Path("/etc/multipath/wwids")
+    before = wwids.read_text(encoding="ascii")
+    wwids.write_text(before + "".join(f"/{scsi_id}/\n" for scsi_id in scsi_ids), encoding="ascii")
+    write("/etc/multipath.conf", MULTIPATH_CONF + 'blacklist_exceptions {\n    property ".*"\n}\n')
+    try:
+        yield
+    finally:
+        write("/etc/multipath.conf", MULTIPATH_CONF)
+        wwids.write_text(before, encoding="ascii")
+
+
+@contextlib.contextmanager
 def event_activation():
     """Within, LVM activates by udev events what appears. What was activated must be inactive again at the end."""
     configure_lvm(events=True)

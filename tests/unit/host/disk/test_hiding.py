@@ -515,6 +515,13 @@ def test_a_hidden_disk_has_none_of_the_properties_by_which_multipathd_takes_it()
     assert emptied == names + identifiers
 
 
+def test_a_hidden_disk_has_no_scsi_id_for_multipathd():
+    """multipathd reads ID_SERIAL without trailing blanks. Where there is none, multipathd asks udev, or the disk."""
+    last = RULES[-1].read_text(encoding="utf-8")
+
+    assert 'ENV{RELVMOISCSI_HIDDEN}=="all", ENV{nompath}=="1", ENV{ID_SERIAL}=" "\n' in last
+
+
 def test_every_jump_in_the_rules_has_its_label():
     for path in RULES:
         text = path.read_text(encoding="utf-8")
