@@ -179,8 +179,7 @@ class _Clone:
         edited = self._edited(begun)
         for vm in begun[:1]:
             record: Record = self.calls.call("VM.get_record", vm)
-            if not (self.wanted.keep_mac and len(record["VIFs"]) < len(edited.vifs)):  # `run` makes the VIFs first
-                self._verify_unfinished(vm, record, edited)
+            self._verify_unfinished(vm, record, edited)
             uuid = record["uuid"]
             notes.insert(0, f"an earlier run left the VM unfinished ({uuid}); this run verifies and finishes the VM")
         return self._result(WOULD, self.name, "", edited, notes)
@@ -198,23 +197,20 @@ class _Clone:
         if begun:  # never destroyed, because a person may have used the clone
             vm = begun[0]
             record: Record = calls.call("VM.get_record", vm)
-            if self.wanted.keep_mac and record["power_state"] == "Halted":  # a run cut after VIF.destroy leaves no VIF
-                devices = {calls.call("VIF.get_device", ref) for ref in record["VIFs"]}
-                for device, vif in edited.vifs.items():
-                    if device not in devices:
-                        calls.call("VIF.create", {**vif, "VM": vm})
-                record = calls.call("VM.get_record", vm)
             self._verify_unfinished(vm, record, edited)
         else:
             transfer.import_vm(calls, edited.document, self.label, dry_run=True)
             vm, record = self._imported(edited)
         if self.wanted.keep_mac:
+            missing = dict(edited.vifs)  # a run cut after VIF.destroy leaves no VIF
             for ref in record["VIFs"]:  # xapi cannot change the MAC of a VIF: make a new VIF
                 vif = calls.call("VIF.get_record", ref)
-                mac = edited.vifs[vif["device"]]["MAC"]
+                mac = missing.pop(vif["device"])["MAC"]
                 if vif["MAC"].lower() != mac.lower():
                     calls.call("VIF.destroy", ref)
                     calls.call("VIF.create", {**{name: vif[name] for name in _VIF if name in vif}, "MAC": mac})
+            for vif in missing.values():
+                calls.call("VIF.create", {**vif, "VM": vm})
         # The snapshots get the last mark before the VM: VM.revert to a snapshot without the mark would remove the mark
         # from the VM.
         for ref in [*record["snapshots"], vm]:
@@ -387,7 +383,10 @@ class _Clone:
             return "the copy has other disks than its original"
         vifs = calls.records("VIF", VM=vm)
         networks = {vif["device"]: vif["network"] for vif in vifs.values()}
-        if networks != {device: vif["network"] for device, vif in edited.vifs.items()}:
+        wanted = {device: vif["network"] for device, vif in edited.vifs.items()}
+        if self.wanted.keep_mac:  # behind this check, `run` makes the VIFs that an interrupted run has taken away
+            wanted = {device: network for device, network in wanted.items() if device in networks}
+        if networks != wanted:
             return "the copy is on the wrong networks"
         left = ova.dangling([*vms.values(), *vbds.values(), *vifs.values()])
         if left:

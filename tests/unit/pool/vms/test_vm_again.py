@@ -181,6 +181,16 @@ def test_what_a_run_has_left_half_is_verified_and_finished_or_told(day, happens,
         assert (again.status, again.uuid) == (MADE, before["uuid"]) and len(day.copies()) == 1
 
 
+def test_a_vm_that_only_its_marks_call_a_half_copy_gets_no_vif_and_no_mac(day):
+    victim = day.lab.vm("victim", day.elsewhere())
+    marks = {"relvmoiscsi:clone-of": day.db.get("VM", day.web, "uuid"), "relvmoiscsi:sr": day.copy.sr_uuid}
+    day.db.set("VM", victim, "other_config", marks)
+    before = day.db.records("VIF")
+    done = day.clone_one(isolated="nowhere", keep_mac=True)
+    assert done.status == FAILED and "its disk 0 is not on the copy. The VM was not changed." in str(done.error)
+    assert day.db.records("VIF") == before
+
+
 def test_a_copy_that_was_reverted_to_its_snapshot_is_still_one(day):
     """xapi gives it the snapshot's other_config, and disks with other UUIDs (xapi_vm_snapshot.ml)."""
     day.snapshot()
