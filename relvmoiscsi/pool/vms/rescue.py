@@ -83,7 +83,7 @@ def lend(
         vbd, status = _lent_to(found, vdi, vm), ALREADY
         if vbd is None:
             _verify_still_free(calls, found, vdi)
-            mark = f"{copy.uuid} {to['uuid']} {copy.vdis[vdi]['uuid']}"
+            mark = f"{to['uuid']} {copy.vdis[vdi]['uuid']}"
             fields = {"VM": vm, "VDI": vdi, "mode": planned.mode, "other_config": {LENT: mark}}
             vbd, status = str(calls.call("VBD.create", {**_VBD, **fields})), DONE
         if to["power_state"] == "Running" and not calls.call("VBD.get_currently_attached", vbd):
@@ -152,7 +152,7 @@ def _lent_to(found: Inventory, vdi: str, vm: str) -> Optional[str]:
 def is_lent(found: Inventory, vbd: Record) -> bool:
     """Does the VBD have the mark of its own VM and VDI? A snapshot or clone of a VM has the mark of that VM."""
     vm, vdi = found.vms.get(vbd["VM"]), found.vdis.get(vbd["VDI"])
-    whose = vbd["other_config"].get(LENT, "").split()[1:]
+    whose = vbd["other_config"].get(LENT, "").split()
     return vm is not None and vdi is not None and bool(whose == [vm["uuid"], vdi["uuid"]])
 
 
