@@ -122,9 +122,9 @@ def plan(found: Inventory, copy: Copy, vm: str, chosen: Sequence[str], date: str
         vbd = next(vbd for vbd in found.vbds_of(vm).values() if vbd["userdevice"] == device)
         waiting = f"{name_before} before restore {date}".strip()
         of_copy = copy.uuid, copy.original
-        swaps.append(
-            Swap(record["uuid"], device, old["uuid"], new["uuid"], name_before, waiting, *of_copy, _settings(vbd))
-        )
+        swap = Swap(record["uuid"], device, old["uuid"], new["uuid"], name_before, waiting, *of_copy, _settings(vbd))
+        restore_journal.verify_readable(record, swap)
+        swaps.append(swap)
     return swaps
 
 
