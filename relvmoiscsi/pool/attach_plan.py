@@ -305,17 +305,19 @@ def verify_same(pool: Pool, sr: str, lun: PoolLun, is_begun: bool) -> None:
     """
     record = pool.srs[sr]
     marks, known = record["other_config"], pool.known_sr(lun.sr_uuid)
-    forget = shell_command("xe sr-forget", f"uuid={lun.sr_uuid}")
+    forget = f"run `{shell_command('xe sr-forget', f'uuid={lun.sr_uuid}')}`"
+    if any(pbd["currently_attached"] for _, pbd in pool.pbds_of(sr).values()):
+        forget = "detach and forget that SR"
     is_here = marks.get(SCSI_ID, lun.scsi_id) == lun.scsi_id and pool.is_on(sr, lun.scsi_id) is not False
     if record["type"] != lun.portal.sr_type.stock or not is_here:
         raise Refused(
             f"The pool has an SR {lun.sr_uuid} already, of type {record['type']} and on another LUN than {lun.scsi_id}."
-        ).advising(f"If that SR is not needed, run `{forget}`, then repeat the command.")
+        ).advising(f"If that SR is not needed, {forget}, then repeat the command.")
     is_without_marks = {SCSI_ID, RUN, ORIGINAL_SR}.isdisjoint(marks)
     if is_without_marks and not (is_begun and known is not None and known.is_new()):
         raise Refused(
             f"The pool has an SR {lun.sr_uuid} already, which `relvmoiscsi pool attach` has not introduced."
-        ).advising(f"If that SR is not needed, run `{forget}`, then repeat the command.")
+        ).advising(f"If that SR is not needed, {forget}, then repeat the command.")
 
 
 class Originals:

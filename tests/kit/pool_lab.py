@@ -133,7 +133,7 @@ class Lab:
         with connect(where or self.where()) as calls:
             pool, found = records.read(calls), inventory.read(calls)
             copy = inventory.copy_of(pool, found, pool.sr_by_uuid(sr_uuid))
-            sources = choice.choose(found, copy, names, everything)
+            sources = choice.choose(pool, found, copy, names, everything)
             if isolated:
                 wanted["isolated"], found = choice.isolated_network(calls, found, isolated, sr_uuid=sr_uuid)
             wish = choice.CloneRequest(**{"date": "2026-11-22", "run": "a run", "jobs": 1, "patience": 0.01, **wanted})

@@ -45,6 +45,19 @@ NAME_FIELDS = ("name", "name_label", "sr_name_label", "vdi_name", "vm_name")
 TAKES_NAMES = ("repr", "said", "shell_command")
 
 
+#: A command of xe that takes away what the pool has, and what it is about. A person may run it without a second look.
+TAKES_AWAY = re.compile(r"xe (?:vm|vdi|sr|snapshot|template)-(?:destroy|forget|uninstall)")
+#: Who makes such a command, and knows that the object is of relvmoiscsi and nothing more, or that nobody uses it.
+MAY_TAKE_AWAY = {
+    "doctor.pool": "an SR of a type of the product",
+    "lun.users": "an SR that no live host has attached",
+    "pool.attach_plan": "an SR that no host has attached",
+    "pool.vms.inventory": "a clone that a run has made, without a disk of its own",
+    "pool.vms.restore_journal": "the source of a move that this pool has made",
+    "pool.commands.vm_commands": "a disk that this very run has replaced",
+}
+
+
 class Module:
     """What the rules ask of a module of the package: line numbers; its tree is not kept.
 
@@ -53,6 +66,7 @@ class Module:
     mixed_commands: of commands whose own words are no literal
     next_lines: of texts that say what is next
     bare_names: of texts with a name of a stranger that is not in quotes
+    takes_away: of commands that destroy or forget an object of the pool
     """
 
     def __init__(self, name, source):
@@ -62,6 +76,8 @@ class Module:
         self.mixed_commands = list(mixed_commands(nodes))
         self.next_lines = [node.lineno for node in nodes if re.search(r"\bnext\b.*: *$|\bnext: ", constant(node))]
         self.bare_names = sorted(set(bare_names(nodes)))
+        made = (node for node in nodes if name_of_call(node) in COMMAND_MAKERS and node.args)
+        self.takes_away = [node.lineno for node in made if TAKES_AWAY.match(constant(node.args[0]))]
 
 
 @lru_cache(maxsize=None)
@@ -98,6 +114,12 @@ def prints_a_riddle(module):
 def mixes_options_and_names(module):
     """A command whose own words are no literal: a name could be among them, and become an option."""
     yield from (f"{module.name}:{line} makes a command of a value" for line in module.mixed_commands)
+
+
+def takes_away_what_is_not_ours(module):
+    """A command that destroys or forgets: its maker asks first whether the object is ours, and nothing more."""
+    for line in module.takes_away[1 if module.name in MAY_TAKE_AWAY else 0 :]:
+        yield f"{module.name}:{line} makes a command that takes away a VM, a VDI or an SR"
 
 
 def prints_a_name_bare(module):
@@ -228,6 +250,11 @@ def test_a_name_of_a_stranger_is_in_quotes_wherever_a_text_has_it():
     assert of_all(prints_a_name_bare) == []
 
 
+def test_a_command_that_destroys_or_forgets_is_made_once_where_the_object_is_known_to_be_ours_or_unused():
+    assert of_all(takes_away_what_is_not_ours) == []
+    assert set(MAY_TAKE_AWAY) == {module.name for module in package() if module.takes_away}
+
+
 # --- the rules notice what breaks them
 
 UDEV = "host.disk.udev"
@@ -249,6 +276,13 @@ UDEV = "host.disk.udev"
         (prints_a_riddle, "pool.vms.forget", "said = 'Run `relvmoiscsi pool restore --undo VM` first.'"),
         (prints_a_riddle, "pool.vms.forget", "said = f'Destroy {name} by hand (xe vm-destroy).'"),
         (prints_a_riddle, "pool.vms.forget", "said = 'Take the disk back (--done).'"),
+        (takes_away_what_is_not_ours, "pool.novelty", "said = shell_command('xe vm-destroy', f'uuid={uuid}')"),
+        (takes_away_what_is_not_ours, "lun.opened", "said = shell_command('xe sr-forget', f'uuid={uuid}')"),
+        (
+            takes_away_what_is_not_ours,
+            "pool.vms.inventory",
+            "one = shell_command('xe vm-destroy', uuid)\ntwo = shell_command('xe vm-destroy', uuid)",
+        ),
         (prints_a_name_bare, "pool.novelty", "said = f'{vm.name}: restored'"),
         (prints_a_name_bare, "pool.novelty", "said = f'VM {str(record[\"name_label\"])} is running'"),
         (prints_a_name_bare, "pool.novelty", "said = ', '.join(vm.name_label for vm in vms)"),

@@ -38,7 +38,7 @@ def forward(module, calls, pool):
             chosen = attach.choose(mine, *names, params["foreign"])
         except NotFound as error:
             raise NotFound(" ".join([str(error), *_why_none(found, of, others)])) from error
-        for lun in attach.doubtful(mine, chosen) if of or params["all"] else []:
+        for lun in attach.doubtful(mine, params["scsi_ids"], of, params["foreign"]) if of or params["all"] else []:
             why = "the LUN may be the original" if lun.kind == luns.UNCONNECTED else "another pool may use the LUN"
             module.warn(f"The LUN {lun.scsi_id} is skipped: its state is {lun.kind}, and {why}.")
         if not params["leave_others"] and params["state"] == "attached":

@@ -29,7 +29,7 @@ def present(module, calls, pool):
     """Clone VMs onto a copy; return the dict for exit_json."""
     params, found = module.params, inventory.read(calls)
     copy = choice.find_copy(pool, found, params["sr"])
-    sources = _sources(module, calls, found, copy)
+    sources = _sources(module, calls, pool, found, copy)
     wanted, with_network = _wanted(params, calls, found, copy.uuid, sources, True)
     if not params["same_networks"]:
         _verify_networks_said(found, sources, wanted)
@@ -55,14 +55,14 @@ def _verify_networks_said(found, sources, wanted):
         raise
 
 
-def _sources(module, calls, found, copy):
+def _sources(module, calls, pool, found, copy):
     """Return the VMs to clone. With `all`, no VM is only a warning."""
     params = module.params
     if params["from_snapshot"]:
         saved = save_vms.read(calls, copy, params["trust_records"])
         return save_vms.choose(found, saved, params["vms"], params["all"])
     try:
-        return choice.choose(found, copy, params["vms"], params["all"])
+        return choice.choose(pool, found, copy, params["vms"], params["all"])
     except NotFound as error:
         if params["vms"]:
             raise

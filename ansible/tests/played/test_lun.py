@@ -142,6 +142,18 @@ def test_what_cannot_be_meant_is_refused(stage):
         assert stage.now("lun", state=state, scsi_ids=["3600"])["luns"][0]["status"] == "already gone"
 
 
+def test_a_clone_of_another_pool_s_sr_that_is_taken_is_in_no_warning(stage):
+    """`foreign: true` vouches for the clones of the SRs in clones_of."""
+    original = stage.lab.originals["Testing"][0]
+    wish = {"clones_of": [stage.world.sr_uuid(original)], "leave_others": True}
+    stage.lab.forget_original("Testing")
+    stage.world.luns = [lun for lun in stage.world.luns if lun.scsi_id not in (original, stage.clone)]
+
+    assert stage.now("lun", True, **wish)["failed"], "nobody has vouched for it"
+    taken = stage.now("lun", True, **wish, foreign=True)
+    assert [row["scsi_id"] for row in taken["luns"]] == [stage.other] and not taken.get("warnings"), taken
+
+
 def test_a_copy_that_was_forgotten_is_attached_again_by_who_vouches_for_it(stage):
     alone(stage)
     named = {"clones_of": ["Production"]}

@@ -15,7 +15,7 @@ from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import discard as made_vms
 from relvmoiscsi.pool.vms import forget
 from relvmoiscsi.pool.vms.discard import DiscardPlan
-from relvmoiscsi.wording import counted, printable, shell_command
+from relvmoiscsi.wording import counted, printable
 
 _DISCARD = """\
 The command unplugs the SR on every host and forgets the SR. The LUN is not changed: remove the LUN on the
@@ -145,8 +145,10 @@ def _discarded(
             find = "find the LUN on the array, and remove it; only a note names it: " + lock.name_of(plan.pool.srs[ref])
             steps.append(printable(f"remove the LUN {scsi_id} on the array" if scsi_id else find))
             for vm, vm_name in plan.losers(ref).items():
-                destroy = shell_command("xe vm-destroy", f"uuid={plan.vm_uuids[vm]}")
-                left[vm] = printable(f"give the VM {vm_name!r} other disks, or destroy it: ") + f"`{destroy}`"
+                destroy = plan.destroys[vm]
+                left[vm] = printable(f"give the VM {vm_name!r} other disks") + (
+                    f", or destroy it: {destroy}" if destroy else ""
+                )
     steps += list(left.values())[:_MOST_LEFT]
     steps += (
         [f"the same for {counted(len(left) - _MOST_LEFT, 'more VM')}, named above"] if len(left) > _MOST_LEFT else []

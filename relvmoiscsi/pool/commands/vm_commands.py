@@ -180,7 +180,7 @@ class CloneCommand(PoolChange):
                 saved = save_vms.read(calls, copy, self.given.trust_records)
                 sources = save_vms.choose(found, saved, vms, is_all)
             else:
-                sources = choice.choose(found, copy, vms, is_all, self.request.omits_disks)
+                sources = choice.choose(pool, found, copy, vms, is_all, self.request.omits_disks)
             wanted, with_network = self._with_networks(calls, found, copy, sources, dry_run=True)
             if not self.given.same_networks:
                 choice.verify_networks_said(found, sources, wanted)

@@ -72,7 +72,7 @@ def find_copy(pool: Pool, found: Inventory, text: str) -> Copy:
 
 
 def choose(
-    found: Inventory, copy: Copy, names: Sequence[str], everything: bool = False, omits_disks: bool = False
+    pool: Pool, found: Inventory, copy: Copy, names: Sequence[str], everything: bool = False, omits_disks: bool = False
 ) -> List[VmSource]:
     """Return the VMs with these UUIDs or names, or all VMs with a disk on the copy. Raises NotFound, UsageError.
 
@@ -89,10 +89,8 @@ def choose(
             f"`{shell_command('relvmoiscsi pool map', copy.uuid)}` lists the disks."
         )
     return [
-        VmSource(
-            found.vms[ref]["uuid"], found.vms[ref]["name_label"], ref, problem=_problem(found, copy, ref, omits_disks)
-        )
-        for ref in dict.fromkeys(refs)
+        VmSource(vm["uuid"], vm["name_label"], ref, problem=_problem(pool, found, copy, ref, omits_disks))
+        for ref, vm in ((ref, found.vms[ref]) for ref in dict.fromkeys(refs))
     ]
 
 
@@ -116,14 +114,14 @@ def _has_any(found: Inventory, copy: Copy, vm: str) -> bool:
     return any(copy.new_of(vdi["uuid"]) is not None for vdi in found.disks_of(vm).values())
 
 
-def _problem(found: Inventory, copy: Copy, vm: str, omits_disks: bool) -> Optional[Refused]:
+def _problem(pool: Pool, found: Inventory, copy: Copy, vm: str, omits_disks: bool) -> Optional[Refused]:
     disks, name = found.disks_of(vm), found.vms[vm]["name_label"]
     missing = {device: vdi for device, vdi in sorted(disks.items()) if copy.new_of(vdi["uuid"]) is None}
-    mine = found.vbds_of(vm).values()
+    copies = {ref: str(sr["uuid"]) for ref, sr in pool.copies()}
     lent = {
         vbd["userdevice"]: missing[vbd["userdevice"]]
-        for vbd in mine
-        if vbd["userdevice"] in missing and rescue.is_lent(found, vbd)
+        for vbd in found.vbds_of(vm).values()
+        if rescue.is_lent(found, vbd) and missing.get(vbd["userdevice"], {}).get("SR") in copies
     }
     words = ", ".join(
         f"{device} {vdi['name_label']!r} ({vdi['uuid']})" for device, vdi in sorted((lent or missing).items())
@@ -133,8 +131,9 @@ def _problem(found: Inventory, copy: Copy, vm: str, omits_disks: bool) -> Option
     if omits_disks and _has_any(found, copy, vm):
         return None
     if lent:
-        copies = sorted({str(vbd["other_config"][rescue.LENT]).split()[0] for vbd in mine if vbd["userdevice"] in lent})
-        back = some_of([f"`{shell_command('relvmoiscsi pool rescue --done', uuid)}`" for uuid in copies])
+        uuids = sorted({copies[vdi["SR"]] for vdi in lent.values()})
+        of_vm = str(found.vms[vm]["uuid"])
+        back = some_of([f"`{shell_command('relvmoiscsi pool rescue --done', uuid, vm=of_vm)}`" for uuid in uuids])
         return Refused(f"The VM {name!r} has disks that were lent by `rescue`: {words}.").advising(
             f"Take the disks back first: {back}."
         )

@@ -28,6 +28,7 @@ from relvmoiscsi.pool.vms import choice, inventory, ova, run_states, transfer
 from relvmoiscsi.pool.vms.choice import CloneRequest, VmSource
 from relvmoiscsi.pool.vms.discard import destroy
 from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inventory
+from relvmoiscsi.wording import shell_command
 
 #: status of a VM
 MADE, ALREADY, WOULD, FAILED = "cloned", "already there", "would be cloned", "failed"
@@ -178,8 +179,7 @@ class _Clone:
         edited = self._edited(begun)
         for vm in begun[:1]:
             record: Record = self.calls.call("VM.get_record", vm)
-            if not (self.wanted.keep_mac and len(record["VIFs"]) < len(edited.vifs)):  # `run` makes the VIFs first
-                self._verify_unfinished(vm, record, edited)
+            self._verify_unfinished(vm, record, edited)
             uuid = record["uuid"]
             notes.insert(0, f"an earlier run left the VM unfinished ({uuid}); this run verifies and finishes the VM")
         return self._result(WOULD, self.name, "", edited, notes)
@@ -197,23 +197,20 @@ class _Clone:
         if begun:  # never destroyed, because a person may have used the clone
             vm = begun[0]
             record: Record = calls.call("VM.get_record", vm)
-            if self.wanted.keep_mac and record["power_state"] == "Halted":  # a run cut after VIF.destroy leaves no VIF
-                devices = {calls.call("VIF.get_device", ref) for ref in record["VIFs"]}
-                for device, vif in edited.vifs.items():
-                    if device not in devices:
-                        calls.call("VIF.create", {**vif, "VM": vm})
-                record = calls.call("VM.get_record", vm)
             self._verify_unfinished(vm, record, edited)
         else:
             transfer.import_vm(calls, edited.document, self.label, self.copy.ref, dry_run=True)
             vm, record = self._imported(edited)
         if self.wanted.keep_mac:
+            missing = dict(edited.vifs)  # a run cut after VIF.destroy leaves no VIF
             for ref in record["VIFs"]:  # xapi cannot change the MAC of a VIF: make a new VIF
                 vif = calls.call("VIF.get_record", ref)
-                mac = edited.vifs[vif["device"]]["MAC"]
+                mac = missing.pop(vif["device"])["MAC"]
                 if vif["MAC"].lower() != mac.lower():
                     calls.call("VIF.destroy", ref)
                     calls.call("VIF.create", {**{name: vif[name] for name in _VIF if name in vif}, "MAC": mac})
+            for vif in missing.values():
+                calls.call("VIF.create", {**vif, "VM": vm})
         # The snapshots get the last mark before the VM: VM.revert to a snapshot without the mark would remove the mark
         # from the VM.
         for ref in [*record["snapshots"], vm]:
@@ -278,30 +275,37 @@ class _Clone:
         for ref, vm in whole[:1]:
             choice.verify_as_wanted(self.found, self.source, ref, self.wanted)
             notes = [
-                f"an earlier run also left an unfinished copy, {each['name_label']!r} ({each['uuid']}): "
-                + f"destroy it with {run_states.destroy_command(each['uuid'])}"
-                for _, each in half
+                f"an earlier run also left an unfinished copy, {each['name_label']!r} ({each['uuid']}){self._or(other)}"
+                for other, each in half
             ]
             done = Cloned(self.source.uuid, self.source.name, ALREADY, vm["name_label"], vm["uuid"], notes=notes)
             return done, [], []
         notes = [
-            f"{vm['name_label']!r} ({vm['uuid']}) is an older copy of this VM without a disk on the copy: if "
-            f"unused, destroy it with {run_states.destroy_command(vm['uuid'])}"
-            for _, vm in empty
+            f"{vm['name_label']!r} ({vm['uuid']}) is an older copy of this VM without a disk on the copy{self._or(ref)}"
+            for ref, vm in empty
         ]
         return None, [ref for ref, _ in half], notes
+
+    def _or(self, vm: str) -> str:
+        """Return the end of a note on a clone that is not needed; "" where the clone has a disk of its own."""
+        destroy = self.found.destroy_command(vm, self.copy.ref)
+        return f": if unused, destroy it with {destroy}" if destroy else ""
 
     def _verify_unfinished(self, vm: str, record: Record, edited: ova.Edited) -> None:
         """Raises Refused where an unfinished clone of another run differs from the edited records."""
         problem = self._problem(vm, record, edited)
         if problem:
+            way, destroy = "", self.found.destroy_command(vm, self.copy.ref)
+            if destroy:
+                way = f"If the VM is unused and no run is active, run {destroy}, then repeat the command."
+            else:
+                of_vm = f"uuid={record['uuid']}", "param-name=other-config", f"param-key={COPY_OF}"
+                unmark = shell_command("xe vm-param-remove", *of_vm)
+                way = f"The VM has a disk of its own. If the VM is no copy, run `{unmark}`, then repeat the command."
             raise Refused(
                 f"Another run left the copy {record['name_label']!r} ({record['uuid']}) unfinished: "
                 f"{problem}. The VM was not changed."
-            ).advising(
-                "If the VM is unused and no run is active, "
-                f"run {run_states.destroy_command(record['uuid'])}, then repeat the command."
-            )
+            ).advising(way)
 
     # --- a copy is made
 
@@ -343,17 +347,18 @@ class _Clone:
         if not problem:
             return made[0], record
         try:
-            vms = self.calls.records("VM")
+            self.found = inventory.read(self.calls)
             if record["other_config"].get(RUN) != self.wanted.run:
                 raise Refused(
                     f"The VM {record['name_label']!r} was not made by this run. The run destroys only its own VMs."
                 )
-            if made[0] in vms:
-                destroy(self.calls, vms, made[0])
+            if made[0] in self.found.vms:
+                destroy(self.calls, self.found.vms, made[0])
         except RelvmoiscsiError as error:
+            destroys = self.found.destroy_command(made[0], self.copy.ref)
             raise Refused(
                 f"The copy {self.name!r} is wrong: {problem}. The copy could not be destroyed: {error}"
-            ).advising(f"Do not start the copy. Run {run_states.destroy_command(record['uuid'])}.") from error
+            ).advising(f"Do not start the copy. Check the VM{f', then run {destroys}' if destroys else ''}.") from error
         raise Refused(f"The copy of {self.source.name!r} was destroyed: {problem}. No disk was changed.")
 
     # --- is the copy what it should be?
@@ -378,7 +383,10 @@ class _Clone:
             return "the copy has other disks than its original"
         vifs = calls.records("VIF", VM=vm)
         networks = {vif["device"]: vif["network"] for vif in vifs.values()}
-        if networks != {device: vif["network"] for device, vif in edited.vifs.items()}:
+        wanted = {device: vif["network"] for device, vif in edited.vifs.items()}
+        if self.wanted.keep_mac:  # behind this check, `run` makes the VIFs that an interrupted run has taken away
+            wanted = {device: network for device, network in wanted.items() if device in networks}
+        if networks != wanted:
             return "the copy is on the wrong networks"
         left = ova.dangling([*vms.values(), *vbds.values(), *vifs.values()])
         if left:

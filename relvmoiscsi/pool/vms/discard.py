@@ -11,7 +11,7 @@ from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.calls import Calls, Records, passing
 from relvmoiscsi.pool.records import Pool
-from relvmoiscsi.pool.vms import forget, inventory, run_states
+from relvmoiscsi.pool.vms import forget, inventory
 from relvmoiscsi.pool.vms.forget import Uses
 from relvmoiscsi.pool.vms.inventory import COPY_OF, Inventory
 from relvmoiscsi.wording import shell_command
@@ -25,7 +25,7 @@ class DiscardPlan(NamedTuple):
     made: Dict[str, Records]  #: the VMs that are destroyed, each followed by its snapshots; {} without `with_vms`
     mark: str = ""  #: only VMs with this mark are in `made`
     force: bool = False  #: the VMs in `made` are shut down first, hard
-    vm_uuids: Mapping[str, str] = {}  #: by reference, of each VM and snapshot of the pool
+    destroys: Mapping[str, str] = {}  #: the commands to destroy the losers that are copies and nothing more, by VM
 
     def losers(self, sr: str) -> Dict[str, str]:
         """Return the halted VMs and snapshots that would lose a disk on this SR: names by reference."""
@@ -72,7 +72,8 @@ def plan(calls: Calls, srs: Sequence[str], with_vms: bool, mark: str = "", force
                 f"{forget.named(others)}. Nothing was changed."
             ).advising("Move these disks, or destroy these VMs.")
     made = {sr: made_on(found, pool, sr, mark) for sr in there} if with_vms else {}
-    return DiscardPlan(pool, uses, made, mark, force, {ref: str(vm["uuid"]) for ref, vm in found.vms.items()})
+    destroys = {ref: found.destroy_command(ref, *there) for used in uses.values() for ref in used.halted}
+    return DiscardPlan(pool, uses, made, mark, force, destroys)
 
 
 def turned_off(found: Inventory, sr_uuids: Collection[str], mark: str) -> Inventory:
@@ -124,22 +125,20 @@ def made_on(found: Inventory, pool: Pool, sr: str, mark: str = "") -> Records:
         if not inventory.is_own(vm):
             if not homes:
                 continue
+            destroy = found.destroy_command(ref, sr)
             raise Refused(
                 f"The VM {name!r} ({vm['uuid']}) has disks on this copy but is not a finished VM of "
                 "`relvmoiscsi pool clone`. The VM was not destroyed."
             ).advising(
-                "If a run of `relvmoiscsi pool clone` was "
-                "interrupted, repeat that run. Otherwise move the disks, or destroy the VM: "
-                f"{run_states.destroy_command(vm['uuid'])}."
+                "If a run of `relvmoiscsi pool clone` was interrupted, repeat that run. Otherwise move the disks"
+                + (f", or destroy the VM: {destroy}." if destroy else ".")
             )
         for each, record in {ref: vm, **_snapshots_of(found.vms, ref)}.items():
             what, way_out = f"The VM {name!r}", "Detach that disk"
             if each != ref:
                 what, way_out = f"The snapshot {record['name_label']!r} of the VM {name!r}", "Delete the snapshot"
             if any(disk["SR"] != sr for disk in found.disks_of(each).values()):
-                raise Refused(f"{what} has a disk that is not on this copy.").advising(
-                    f"{way_out}, or destroy the VM: {run_states.destroy_command(vm['uuid'])}."
-                )
+                raise Refused(f"{what} has a disk that is not on this copy.").advising(f"{way_out}.")
             if each == ref and vm["power_state"] != "Halted":
                 raise Refused(f"The VM {name!r} is not shut down.").advising(_SHUT_DOWN)
             if "destroy" in record["blocked_operations"]:

@@ -14,6 +14,7 @@ from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.pool.records import ORIGINAL_SR, Pool, find
 from relvmoiscsi.pool.vdis import Origin
+from relvmoiscsi.wording import shell_command
 
 NULL = "OpaqueRef:NULL"
 #: values of VBD.userdevice. Source: xen-api ocaml/xapi-idl/xen/device_number.ml
@@ -87,6 +88,18 @@ class Inventory(_Records):
         if record is not None and record["is_a_snapshot"]:
             record = self.vms.get(record["snapshot_of"])
         return record is not None and is_clone(record)
+
+    def destroy_command(self, vm: str, *srs: str) -> str:
+        """Return the command that destroys a VM without its disks; "" for a VM that is more than a copy on these SRs.
+
+        `vm` and `srs` are references. A run has made the copy or its VM, and each disk of the copy is on these SRs. No
+        other function prints the command: a person may run the command without a look at the VM.
+        """
+        if not self.is_copy(vm) or any(disk["SR"] not in srs for disk in self.disks_of(vm).values()):
+            return ""
+        # An unfinished clone is a template: the other two commands would destroy its disks on the copy too.
+        destroy = shell_command("xe vm-destroy", f"uuid={self.vms[vm]['uuid']}")
+        return f"`{destroy}` (never vm-uninstall or template-uninstall)"
 
     def copies_on(self, sr_uuid: str, of: Optional[str] = None) -> Iterator[Tuple[str, Record]]:
         """Yield the VMs and snapshots that a run has made on this SR, finished or not. `sr_uuid` and `of` are UUIDs."""

@@ -83,7 +83,7 @@ def lend(
         vbd, status = _lent_to(found, vdi, vm), ALREADY
         if vbd is None:
             _verify_still_free(calls, found, vdi)
-            mark = f"{copy.uuid} {to['uuid']} {copy.vdis[vdi]['uuid']}"
+            mark = f"{to['uuid']} {copy.vdis[vdi]['uuid']}"
             fields = {"VM": vm, "VDI": vdi, "mode": planned.mode, "other_config": {LENT: mark}}
             vbd, status = str(calls.call("VBD.create", {**_VBD, **fields})), DONE
         if to["power_state"] == "Running" and not calls.call("VBD.get_currently_attached", vbd):
@@ -103,14 +103,10 @@ def _plan(pool: Pool, found: Inventory, copy: Copy, vdi: str, vm: str, writable:
     there = _lent_to(found, vdi, vm)
     for user in found.users_of(vdi):  # with one writer, the other VM would read changing data
         if not (user == vm and there) and (writable or found.vms[user]["power_state"] != "Halted"):
-            name, uuid = found.vms[user]["name_label"], found.vms[user]["uuid"]
-            way = "Take another VDI or another copy."
-            if found.is_copy(user):
-                destroy = shell_command("xe vm-destroy", f"uuid={uuid}")
-                way = f"Attach another copy. Or shut {name!r} down, and run `{destroy}`: that leaves its disks."
+            name = found.vms[user]["name_label"]
             raise Refused(
                 f"The VDI {record['uuid']} is a disk of the VM {name!r}: two VMs must not use one disk."
-            ).advising(way)
+            ).advising(f"Take another VDI or another copy. Or {way_to_free(found, copy, vdi, user)}.")
     olds = inventory.old_vdis(pool, found)
     mine = _ancestors(olds, record["uuid"])
     for ref, vbd in found.vbds_of(vm).items():
@@ -136,6 +132,18 @@ def _plan(pool: Pool, found: Inventory, copy: Copy, vdi: str, vm: str, writable:
     return Lent(record["uuid"], record["name_label"], to["name_label"], ALREADY if is_whole else WOULD, mode)
 
 
+def way_to_free(found: Inventory, copy: Copy, vdi: str, vm: str) -> str:
+    """Return how a person takes this disk of the copy from a VM, for "Or ...". No way destroys more than a copy."""
+    name, uuid = found.vms[vm]["name_label"], found.vms[vm]["uuid"]
+    if _lent_to(found, vdi, vm):
+        done = shell_command("relvmoiscsi pool rescue --done", copy.uuid, copy.vdis[vdi]["uuid"], vm=uuid)
+        return f"take the disk back: `{done}`"
+    destroy = found.destroy_command(vm, copy.ref)
+    if destroy:
+        return f"shut {name!r} down, and run {destroy}: that leaves its disks"
+    return f"shut {name!r} down, and remove the disk from it"
+
+
 def _lent_to(found: Inventory, vdi: str, vm: str) -> Optional[str]:
     rows = found.vbds_of(vm)
     return next((ref for ref, vbd in rows.items() if vbd["VDI"] == vdi and is_lent(found, vbd)), None)
@@ -144,7 +152,7 @@ def _lent_to(found: Inventory, vdi: str, vm: str) -> Optional[str]:
 def is_lent(found: Inventory, vbd: Record) -> bool:
     """Does the VBD have the mark of its own VM and VDI? A snapshot or clone of a VM has the mark of that VM."""
     vm, vdi = found.vms.get(vbd["VM"]), found.vdis.get(vbd["VDI"])
-    whose = vbd["other_config"].get(LENT, "").split()[1:]
+    whose = vbd["other_config"].get(LENT, "").split()
     return vm is not None and vdi is not None and bool(whose == [vm["uuid"], vdi["uuid"]])
 
 

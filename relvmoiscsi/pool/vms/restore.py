@@ -19,10 +19,10 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.pool.calls import Calls, Record
-from relvmoiscsi.pool.vms import restore_journal, run_states, swap_disks, vbds
+from relvmoiscsi.pool.vms import rescue, restore_journal, run_states, swap_disks, vbds
 from relvmoiscsi.pool.vms.inventory import NULL, Copy, Inventory
 from relvmoiscsi.pool.vms.restore_journal import Swap
-from relvmoiscsi.wording import quoted, shell_command
+from relvmoiscsi.wording import quoted, some_of
 
 #: status of a VM
 DONE, ALREADY, WOULD, UNDONE, HOME = "restored", "already restored", "would be restored", "undone", "home"
@@ -115,17 +115,16 @@ def plan(found: Inventory, copy: Copy, vm: str, chosen: Sequence[str], date: str
         users = found.users_of(copy.by_uuid[new["uuid"]])
         if users:
             names = ", ".join(sorted(repr(found.vms[user]["name_label"]) for user in users))
-            uuids = sorted(str(found.vms[user]["uuid"]) for user in users)
-            destroy = " and ".join(f"`{shell_command('xe vm-destroy', f'uuid={uuid}')}`" for uuid in uuids)
+            ways = some_of([rescue.way_to_free(found, copy, copy.by_uuid[new["uuid"]], user) for user in users])
             raise Refused(
                 f"The VDI {new['uuid']}, which the disk {device} would become, is a disk of {names} already."
-            ).advising(f"Attach another copy. Or shut these VMs down, and run {destroy}: that leaves their disks.")
+            ).advising(f"Attach another copy. Or {ways}.")
         vbd = next(vbd for vbd in found.vbds_of(vm).values() if vbd["userdevice"] == device)
         waiting = f"{name_before} before restore {date}".strip()
         of_copy = copy.uuid, copy.original
-        swaps.append(
-            Swap(record["uuid"], device, old["uuid"], new["uuid"], name_before, waiting, *of_copy, _settings(vbd))
-        )
+        swap = Swap(record["uuid"], device, old["uuid"], new["uuid"], name_before, waiting, *of_copy, _settings(vbd))
+        restore_journal.verify_readable(record, swap)
+        swaps.append(swap)
     return swaps
 
 

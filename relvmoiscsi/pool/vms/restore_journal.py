@@ -151,6 +151,19 @@ def _swap_of(text: str) -> Swap:
     return Swap(**texts, vbd=vbd)
 
 
+def verify_readable(vm: Record, swap: Swap) -> None:
+    """Raises Refused for an entry that no later run could read, such as one of a device 0x0: xapi takes such a name."""
+    try:
+        _swap_of(marks.text_of(swap._asdict()))
+    except ValueError as error:
+        raise Refused(
+            f"A restore cannot note the disk {swap.userdevice!r} of the VM {vm['name_label']!r} in its journal: "
+            f"{error}. Nothing was changed."
+        ).advising(
+            "Attach the disk to the VM again, at another device. Or restore the other disks alone, with --disk."
+        ) from error
+
+
 def _sendable(value: Any) -> str:
     """Return a text. Raises ValueError for another value, and for characters that no call to a pool can carry."""
     text = untrusted.text_of(value)

@@ -26,14 +26,6 @@ def restore_command(end: str, vm: str) -> str:
     return f"`{shell_command('relvmoiscsi pool restore', **{end: vm})}`"
 
 
-def destroy_command(vm: str) -> str:
-    """Return the command that destroys the VM with this UUID without its disks, and what not to use instead.
-
-    An unfinished clone is a template: the commands that are warned of would destroy its disks on the copy too.
-    """
-    return f"`{shell_command('xe vm-destroy', f'uuid={vm}')}` (never vm-uninstall or template-uninstall)"
-
-
 def only_in_journal(vdi: str) -> str:
     """Return the sentence for a VDI (UUID) without a VM that this run has not taken from the VM.
 

@@ -127,6 +127,7 @@ def test_a_pbd_with_a_device_path_proves_a_copy_where_the_path_or_sm_names_anoth
     assert (said == "") is is_written
     if not is_written and leads_to is None:
         assert "The attached PBD of the host 'xs1' names no SCSIid." in said
+        assert "sr-forget" not in said, "nobody forgets an SR that a host uses"
 
 
 def test_hosts_are_asked_for_only_where_the_pool_has_the_sr(asked):

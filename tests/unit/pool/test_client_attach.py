@@ -569,19 +569,21 @@ def test_an_original_that_was_introduced_alone_gets_no_mark_for_a_clone_that_say
     assert lab.pool.db.get("SR", sr, "other_config") == {}
 
 
-def test_an_sr_that_came_during_the_run_and_is_no_lost_answer_gets_no_mark(lab, world):
+@pytest.mark.parametrize("is_attached", [False, True])
+def test_an_sr_that_came_during_the_run_and_is_no_lost_answer_gets_no_mark(lab, world, is_attached):
     clone, made = lab.clone("Production"), []
 
     def introduce():
         sr = lab.pool.storage.sr_introduce("", world.sr_uuid(clone), "of another", "", "lvmoiscsi", "user", True)
         config = {"SCSIid": lab.originals["Testing"][0]}
-        lab.pool.db.create("PBD", SR=sr, host=lab.pool.master, device_config=config)
+        lab.pool.db.create("PBD", SR=sr, host=lab.pool.master, device_config=config, currently_attached=is_attached)
         made.append(sr)
 
     lab.before("SR.introduce", introduce)
     (done,) = lab.attach(clone)
 
     assert done.status == FAILED and "on another LUN than" in str(done.error), done
+    assert ("`xe sr-forget uuid=" in str(done.error)) is not is_attached, "nobody forgets an SR that a host uses"
     assert lab.pool.db.get("SR", made[0], "other_config") == {}
 
 

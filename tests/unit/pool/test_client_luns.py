@@ -672,7 +672,7 @@ def test_of_a_resignatured_lun_that_was_introduced_by_hand_only_a_copied_label_i
     (lun,) = [lun for lun in found if lun.scsi_id == theirs]
     assert (lun.kind, lun.is_ours) == ("clone", label == "of another LUN")
     chosen = attach.choose(found, [], [], everything=True) if lun.is_ours else []
-    assert chosen == ([lun] if lun.is_ours else []) and attach.doubtful(found, chosen) == ([] if chosen else [lun])
+    assert chosen == ([lun] if lun.is_ours else []) and attach.doubtful(found, []) == ([] if chosen else [lun])
     if not lun.is_ours:
         with pytest.raises(Refused, match="Another pool may use the LUN. If the LUN is an unused clone, add --foreign"):
             attach.choose(found, [theirs], [])

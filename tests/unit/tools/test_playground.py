@@ -118,7 +118,7 @@ relvmoiscsi pool discard {copy} --with-vms --yes
         "discarded",
     ):
         assert told in shell.stdout
-    assert "Or shut these VMs down, and run `xe vm-destroy uuid=" in shell.stderr
+    assert " down, and run `xe vm-destroy uuid=" in shell.stderr
 
 
 def test_a_copy_moves_to_another_network_as_the_page_says():

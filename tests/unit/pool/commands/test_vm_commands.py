@@ -401,7 +401,22 @@ def test_who_would_stay_without_disks_is_told_before_and_one_of_two_words_is_sai
     assert ran.status == 0 and "halted VMs that had disks on the copy: 'db too'" in ran.out
     steps = ran.out.partition("next: ")[2].splitlines()
     assert steps[0] == f"remove the LUN {office.copy.scsi_id} on the array"
-    assert steps[1:] == [f"      give the VM 'db too' other disks, or destroy it: `xe vm-destroy uuid={uuid}`"]
+    destroy = f"`xe vm-destroy uuid={uuid}` (never vm-uninstall or template-uninstall)"
+    assert steps[1:] == [f"      give the VM 'db too' other disks, or destroy it: {destroy}"]
+
+
+def test_a_vm_with_a_disk_of_its_own_is_not_to_be_destroyed_for_the_disk_that_it_has_lost(office, pool_command):
+    """A person's VM, and a copy that has got a disk of its own."""
+    pool_command("clone", "copy", "db", "--name", "{vm} too", "--same-networks", "--yes")
+    own = office.pool.db.create("VDI", SR=office.originals["Production"][1], name_label="mail store", location="mail")
+    office.pool.db.create("VBD", VM=made(office)[0], VDI=own, userdevice="7")
+    office.vm("payroll", own, office.on_copy("data"))
+
+    ran = pool_command("discard", "copy", "--yes", "--leave-vms")
+
+    assert ran.status == 0 and "vm-destroy" not in ran.out
+    steps = [step.strip() for step in ran.out.partition("next: ")[2].splitlines()]
+    assert sorted(steps[1:]) == ["give the VM 'db too' other disks", "give the VM 'payroll' other disks"]
 
 
 def test_after_a_discard_ten_vms_without_disks_have_a_next_step_and_the_others_are_counted(office, pool_command):
@@ -649,8 +664,8 @@ def test_a_disk_of_a_running_copy_of_a_vm_is_lent_after_the_way_that_is_told(off
     (clone,) = made(office)
     office.pool.db.set("VM", clone, "power_state", "Running")
     lend = ["rescue", "copy", "data", "--vm", "helper", "--yes"]
-    ran = refused(4, "two VMs must not use one disk. Attach another copy. Or shut 'db ", *lend)
-    (way,) = re.findall("`(xe vm-destroy uuid=.*?)`: that leaves its disks", ran.err)
+    ran = refused(4, "two VMs must not use one disk. Take another VDI or another copy. Or shut 'db ", *lend)
+    (way,) = re.findall("`(xe vm-destroy uuid=.*?)` .*: that leaves its disks", ran.err)
     assert way.endswith(office.pool.db.get("VM", clone, "uuid"))
     office.pool.api.vms.vm_hard_shutdown("", clone)
     office.pool.api.vms.vm_destroy("", clone)

@@ -195,11 +195,22 @@ def test_what_a_run_has_left_half_is_verified_and_finished_or_told(day, happens,
     done = day.clone_one()
     assert done.status == FAILED and day.db.record("VM", vm) == before
     assert f"({before['uuid']}) unfinished: {said}" in str(done.error)
-    assert f"`xe vm-destroy uuid={before['uuid']}` (never vm-uninstall or template-uninstall)" in str(done.error)
+    destroy = f"`xe vm-destroy uuid={before['uuid']}` (never vm-uninstall or template-uninstall)"
+    assert (destroy in str(done.error)) is (happens is not with_disk_elsewhere)
     if happens is not with_disk_elsewhere:
         day.shut_down(vm)
         again = day.clone_one()
         assert (again.status, again.uuid) == (MADE, before["uuid"]) and len(day.copies()) == 1
+
+
+def test_a_vm_that_only_its_marks_call_a_half_copy_gets_no_vif_and_no_mac(day):
+    victim = day.lab.vm("victim", day.elsewhere())
+    marks = {"relvmoiscsi:clone-of": day.db.get("VM", day.web, "uuid"), "relvmoiscsi:sr": day.copy.sr_uuid}
+    day.db.set("VM", victim, "other_config", marks)
+    before = day.db.records("VIF")
+    done = day.clone_one(isolated="nowhere", keep_mac=True)
+    assert done.status == FAILED and "its disk 0 is not on the copy. The VM was not changed." in str(done.error)
+    assert day.db.records("VIF") == before
 
 
 def test_a_copy_that_was_reverted_to_its_snapshot_is_still_one(day):

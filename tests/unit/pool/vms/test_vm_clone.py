@@ -71,12 +71,13 @@ def bare(day):
     return day.lab.vm("other")
 
 
-def has_lent(whose):
+def has_lent(whose, is_on_copy=True):
     """A VM to which a disk of the copy was lent; `whose` is in the mark, and xapi copies the mark with a VM."""
 
     def happens(day):
-        other, vdi = day.lab.vm("other", day.lab.vdi("Production", "before")[0]), day.new(day.data)
-        mark = " ".join([day.copy.sr_uuid, whose or day.db.get("VM", other, "uuid"), day.uuid(vdi)])
+        other = day.lab.vm("other", day.lab.vdi("Production", "before")[0])
+        vdi = day.new(day.data) if is_on_copy else day.elsewhere()
+        mark = " ".join([whose or day.db.get("VM", other, "uuid"), day.uuid(vdi)])
         day.db.create("VBD", VM=other, VDI=vdi, userdevice="1", other_config={"relvmoiscsi:rescue": mark})
 
     return happens
@@ -88,13 +89,15 @@ def has_lent(whose):
         (mixed, "has disks that are not on the copy"),
         (bare, "has no disk"),
         (has_lent(""), "were lent by `rescue`: 1 'data'"),
-        (has_lent(""), "first: `relvmoiscsi pool rescue --done {0.copy.sr_uuid}`"),
+        (has_lent(""), "first: `relvmoiscsi pool rescue --done --vm {1} {0.copy.sr_uuid}`"),
         (has_lent("another VM's"), "has disks that are not on the copy"),
+        (has_lent("", is_on_copy=False), "has disks that are not on the copy"),
     ],
 )
 def test_a_vm_with_other_disks_has_no_copy(day, happens, said):
     happens(day)
-    fails(day, said.format(day), "other")
+    (vm,) = day.db.records("VM", name_label="other").values()
+    fails(day, said.format(day, vm["uuid"]), "other")
 
 
 def test_a_disk_that_is_added_after_the_choice_is_refused(day):

@@ -8,7 +8,7 @@ from kit.pool_verbs import bring_back, lend, run, second_copy, take_back
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import PoolFailure
-from relvmoiscsi.pool.vms import rescue
+from relvmoiscsi.pool.vms import inventory, rescue
 
 MAY_NOT = "A running HVM VM cannot get a read-only disk. Shut the VM down"
 
@@ -120,6 +120,34 @@ def test_one_that_is_mounted_stays_and_keeps_no_other(day, helper):
 
 
 # --- never two writers, never two copies of one disk in one VM
+
+
+def lend_to_another(day):
+    lend(day, "data", day.lab.vm("another", day.elsewhere()), rw=True)
+
+
+@pytest.mark.parametrize("work", [lend_to_another, bring_back], ids=["lend", "restore"])
+def test_a_lent_disk_is_free_for_another_use_after_the_command_that_is_told(day, helper, work):
+    lend(day, "data", helper, rw=True)
+    day.shut_down(day.web)
+    disk, vm = day.db.get("VDI", day.new(day.data), "uuid"), day.db.get("VM", helper, "uuid")
+    with pytest.raises(Refused) as refused:
+        work(day)
+    way = f"Or take the disk back: `relvmoiscsi pool rescue --done --vm {vm} {day.copy.sr_uuid} {disk}`."
+    assert str(refused.value).endswith(way)
+    take_back(day)
+    work(day)
+
+
+@pytest.mark.parametrize("work", [lend_to_another, bring_back], ids=["lend", "restore"])
+def test_no_command_destroys_a_vm_with_a_disk_of_its_own_whatever_its_marks_say(day, helper, work):
+    day.shut_down(day.web), day.shut_down(helper)
+    day.db.create("VBD", VM=helper, VDI=day.new(day.data), userdevice="7")
+    marks = {inventory.COPY_OF: day.db.get("VM", day.web, "uuid"), inventory.ON_SR: day.copy.sr_uuid}
+    day.db.set("VM", helper, "other_config", marks)
+    with pytest.raises(Refused) as refused:
+        work(day)
+    assert str(refused.value).endswith("Or shut 'helper' down, and remove the disk from it.")
 
 
 def test_never_two_writers(day, helper):
