@@ -123,6 +123,8 @@ class ShowCommand(DeviceCommand):
 
 _FEW = 10  #: findings for people; a copy may differ from its original in every mebibyte
 _NO_SR = "name the device of the clone; if this is the clone, do what is said above"
+_NOT_COMPARED = "guest data was not compared."
+_CHECK_ORIGINAL = "run `relvmoiscsi check` on the original"
 _TAKE_COPY = "take the copy again from the array"
 _OTHER_ORIGINAL = "repeat the command with the device of the original: --original names another device now"
 _TAKE_AGAIN = "attach neither beside the other; take the copy again from the array, and resignature that copy."
@@ -155,7 +157,7 @@ class CheckCommand(DeviceCommand):
                         "\nLook at the original, the LUN that was copied. If the original is whole, the copy is "
                         "incomplete: take the copy again from the array."
                     )
-                    steps = ["run `relvmoiscsi check` on the original"]
+                    steps = [_CHECK_ORIGINAL]
                     if self.original:
                         steps = [self.shell_command("relvmoiscsi check", self.original)]
                 return self._told(found.defects[0], facts, text, steps)
@@ -172,8 +174,18 @@ class CheckCommand(DeviceCommand):
         if found.contradictions:
             text = report.contradictions_text(name, found)
             return self._told(found.contradictions[0], facts, text, [_TAKE_COPY])
-        text = f"{name}: every structure checks; state {found.state}."
         notes = ["note: " + sentence for sentence in facts["notes"]]
+        mgt = found.lun.settled().mgt if found.lun is not None else None
+        if mgt is not None and (mgt.unread or mgt.damaged):
+            count = counted(len(mgt.unread) + len(mgt.damaged), "MGT record")
+            lines = [
+                f"{name}: {count} cannot be read; every other structure checks; state {found.state}.",
+                "A resignature keeps such a record, and changes nothing but its UUIDs. If the original has the same "
+                "record, the copy is whole. Otherwise take the copy again from the array.",
+            ]
+            unread = FormatError(f"{name}: {count} cannot be read.").in_state(NOTHING_WRITTEN)
+            return self._told(unread, facts, "\n".join([*lines, *notes]), [_CHECK_ORIGINAL])
+        text = f"{name}: every structure checks; state {found.state}."
         more, step = self._step_of_clean(lun, found.lun) if found.state == engine.CLEAN else ([], "")
         step = step or self.next_step(found.state, lun, found.run)
         return Answer(facts, "\n".join([text, *notes, *more]), next_steps=[step])
@@ -229,7 +241,7 @@ class CheckCommand(DeviceCommand):
                     count = counted(len(found.differing), "place")
                     verdict += f", but they differ at {count}: the copy is damaged, or one was written since."
                 else:
-                    verdict += "; data was not compared." if self.identities_only else "."
+                    verdict += f"; {_NOT_COMPARED}" if self.identities_only else "."
                 told = list(found.differing)
             more: List[str] = []
             if found.problems[0].startswith("The original is another SR"):
@@ -250,10 +262,10 @@ class CheckCommand(DeviceCommand):
                 lines.append(f"... and {len(told) - _FEW} more, which --json prints.")
             alerts = [verdict, *told[:1]]
             return Answer(facts, "\n".join(lines), refused.exit_status, next_steps=[after], alerts=alerts)
-        compared = "none" if self.identities_only else human_size(found.bytes_compared)
-        text = (
-            f"{facts['device']} shares no identity with {name}, and nothing else differs ({compared} of data compared)."
-        )
+        compared = human_size(found.bytes_compared)
+        data = f", and nothing else differs ({compared} of data compared)."
+        text = f"{facts['device']} shares no identity with {name}"
+        text += f"; {_NOT_COMPARED}" if self.identities_only else data
         lost = [f"note: the clone does not hold VDI {uuid} of the original." for uuid in found.left_behind]
         return Answer(facts, "\n".join([text, *lost]), next_steps=[ATTACH_IT])
 

@@ -88,6 +88,25 @@ def test_what_check_only_warns_of_is_told(tmp_path, command):
     assert ["note: " + sentence for sentence in facts["notes"]] == ran.out.splitlines()[1:-1]
 
 
+@pytest.mark.parametrize("bug", ["unread", "blanked"])
+def test_an_mgt_record_that_does_not_read_is_5_and_the_verdict_agrees_with_the_note(tmp_path, unwritten, bug):
+    labelled = [raw("data", label="é漢字 0"), raw("more", label="é漢字 1")]
+    built = build_sr(labelled, area=AREA_DEFAULT, mgt_bug="damaged" if bug == "blanked" else "")
+    path = tmp_path / "lun"
+    if bug == "unread":
+        built.disk.poke(built.truth.device_ranges("MGT", 2048, 1)[0].offset, b"\xd6" * 1024)
+    built.disk.to_file(str(path))
+
+    ran, facts = unwritten(5, "check", path), unwritten(5, "check", path, "--json")
+
+    first, kept, *notes, last = ran.out.splitlines()
+    assert first == f"{path}: 1 MGT record cannot be read; every other structure checks; state clean."
+    assert kept.startswith("A resignature keeps such a record, and changes nothing but its UUIDs. If the original has")
+    assert notes == ["note: " + sentence for sentence in facts.json["notes"]] and "MGT record at byte" in notes[0]
+    assert last == "next: run `relvmoiscsi check` on the original"
+    assert facts.json["error"]["message"] == f"{path}: 1 MGT record cannot be read." in facts.err
+
+
 def test_parts_that_contradict_each_other_are_5_each_is_told_and_the_lun_is_no_less_clean(tmp_path, unwritten):
     lost = Record("0a0b0c0d-0000-4000-8000-000000000001", "data", vdi_type="aio")
     built = build_sr([raw("data", in_mgt=False)], area=AREA_DEFAULT, extra_records=(lost,))
@@ -170,7 +189,7 @@ def test_a_damaged_copy_that_is_untouched_must_be_taken_again(image, original, u
     assert "differs from what is expected at byte" in found[1]
     assert found[2:] == ["next: take the copy again from the array"]
     told = unwritten(4, "check", image, "--original", original, "--identities-only").out.splitlines()
-    assert told[0].endswith("both have the same identities; data was not compared.")
+    assert told[0].endswith("both have the same identities; guest data was not compared.")
 
 
 def test_of_many_findings_people_get_ten(image, original, compared, command):
@@ -227,7 +246,8 @@ def test_a_guest_byte_on_what_is_a_hole_in_the_original_is_found(finished, compa
 def test_identities_only_reads_no_guest_data(finished, original, unwritten):
     flipped(finished, guest_byte("data"))
     words = ("check", finished, "--original", original, "--identities-only")
-    assert unwritten(0, *words).out.endswith("nothing else differs (none of data compared).\n" + FREE)
+    verdict = f"{finished} shares no identity with {original}; guest data was not compared.\n"
+    assert unwritten(0, *words).out == verdict + FREE
     facts = unwritten(0, *words, "--json").json
     assert (facts["shares_nothing"], facts["bytes_compared"]) == (True, 0)
 
