@@ -53,7 +53,6 @@ MAY_TAKE_AWAY = {
     "lun.users": "an SR that no live host has attached",
     "pool.attach_plan": "an SR that no host has attached",
     "pool.vms.inventory": "a clone that a run has made, without a disk of its own",
-    "pool.vms.restore_journal": "the source of a move that this pool has made",
     "pool.commands.vm_commands": "a disk that this very run has replaced",
 }
 
