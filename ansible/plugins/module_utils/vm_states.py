@@ -7,7 +7,7 @@ from ansible_collections.relvmoiscsi.pool.plugins.module_utils import client
 
 try:
     from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError
-    from relvmoiscsi.pool import records
+    from relvmoiscsi.pool import lock, records
     from relvmoiscsi.pool.vms import (
         choice,
         clone,
@@ -155,10 +155,14 @@ def absent(module, calls, pool):
     made = discard.made_on(found._replace(vms=meant), pool, copy.ref, mark)
     vms = [ref for ref, vm in made.items() if not vm["is_a_snapshot"]]
     rows = [_absent_row(found.vms[ref], module.check_mode) for ref in vms]
-    if not module.check_mode:
+    locked = [lock.name_of(pool.srs[copy.ref])] if vms else []
+    if module.check_mode:
+        lock.verify_free(calls, locked)
+        return ended(rows)
+    with lock.held(calls, locked, "vm_clone: absent") as held:
         for ref, row in zip(vms, rows):
             try:
-                discard.destroy_made(calls, pool, copy.ref, {ref: made[ref]}, force=params["force"])
+                discard.destroy_made(calls, held, pool, copy.ref, {ref: made[ref]}, force=params["force"])
             except RelvmoiscsiError as error:
                 row.update(status=clone.FAILED, problem=str(error), changed=False, after=row["before"])
         discard.clean_networks(calls, [copy.uuid])

@@ -8,6 +8,9 @@ it does is the same in this process.
 
 import pytest
 
+from relvmoiscsi.pool import lock
+from relvmoiscsi.pool.connection import connect
+
 MADE = {"sr": "A copy", "all": True, "isolated": "lab"}
 ABSENT = {"sr": "A copy", "vms": ["web"], "state": "absent", "force": True}
 RESTORED = {"sr": "A copy", "vm": "web", "shutdown": True}
@@ -50,6 +53,16 @@ def test_vms_of_a_copy_are_made_started_and_destroyed(day):
     assert [each["changed"] for each in found] == [True, False, True, False, True, False], found
     assert [vm["name_label"] for vm in day.lab.pool.db.records("VM").values()] == ["web", "helper"]
     assert day.lab.disks_of(day.web) == before and not day.lab.pool.db.records("network", name_label="lab")
+
+
+@pytest.mark.parametrize("is_check", [True, False])
+def test_no_clone_is_destroyed_while_another_client_works_on_the_copy(day, is_check):
+    day.now("vm_clone", **MADE)
+    with connect(day.lab.where(ca=str(day.ca))) as calls:
+        (sr,) = day.lab.pool.db.records("SR", name_label="A copy").values()
+        with lock.held(calls, lock.names_of(calls, [sr["uuid"]]), "clone"):
+            kept = day.now("vm_clone", is_check, **ABSENT)
+    assert kept["failed"] and "clone" in kept["msg"] and len(copies(day)) == 1
 
 
 @pytest.mark.parametrize("state", ["present", "started"])

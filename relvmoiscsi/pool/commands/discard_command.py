@@ -49,6 +49,8 @@ class DiscardCommand(PoolChange):
             refs, gone = self._copies(pool)
             with_vms, leave_vms = self.given.with_vms, self.given.leave_vms
             plan = made_vms.plan(calls, refs, with_vms)
+            gone += [str(pool.srs[ref]["uuid"]) for ref in refs if ref not in plan.uses]  # forgotten since `_copies`
+            refs = list(plan.uses)
             lock.verify_free(calls, [lock.name_of(plan.pool.srs[sr]) for sr in plan.uses])
             if self.dry_run:
                 needs = [] if leave_vms else ["--leave-vms"] if with_vms else ["--with-vms", "--leave-vms"]

@@ -176,18 +176,26 @@ def carry_out(calls: Calls, told: DiscardPlan, sr: str, gone: List[str], network
         verify_as_told(told, now)
         held.verify(calls)
         if told.made:
-            destroy_made(calls, now.pool, sr, now.made[sr], gone, told.force)
+            destroy_made(calls, held, now.pool, sr, now.made[sr], gone, told.force)
             clean_networks(calls, [str(now.pool.srs[sr]["uuid"]), *networks_of])
         forget.forget(calls, held, now.pool, sr, now.losers(sr))
 
 
 def destroy_made(
-    calls: Calls, pool: Pool, sr: str, made: Records, gone: Optional[List[str]] = None, force: bool = False
+    calls: Calls,
+    held: lock.Held,
+    pool: Pool,
+    sr: str,
+    made: Records,
+    gone: Optional[List[str]] = None,
+    force: bool = False,
 ) -> None:
     """Destroy the VMs of `made_on` with their snapshots, if the VMs are unchanged; with `force`, after a hard shutdown.
 
-    Skip a VM that is gone. Raises PoolFailure, Refused.
+    `held` is the lock of the copy: another client may be making VMs. Skip a VM that is gone. Raises PoolFailure,
+    Refused.
     """
+    held.verify(calls)
     vms = [ref for ref, vm in made.items() if not vm["is_a_snapshot"]]
     if not vms:
         return

@@ -405,6 +405,14 @@ def test_who_would_stay_without_disks_is_told_before_and_one_of_two_words_is_sai
     assert steps[1:] == [f"      give the VM 'db too' other disks, or destroy it: {destroy}"]
 
 
+def test_a_copy_that_another_client_forgets_at_that_moment_is_not_in_the_pool(office, pool_command):
+    (sr,) = office.pool.db.refs("SR", name_label="copy")
+    uuid = office.pool.db.get("SR", sr, "uuid")
+    office.before("SR.get_all_records", lambda: (office.unplug(sr), office.pool.storage.sr_forget("", sr)), 2)
+    ran = pool_command("discard", "copy", "--yes")
+    assert ran.status == 0 and ran.out.strip() == f"{uuid}: not in the pool"
+
+
 def test_a_vm_with_a_disk_of_its_own_is_not_to_be_destroyed_for_the_disk_that_it_has_lost(office, pool_command):
     """A person's VM, and a copy that has got a disk of its own."""
     pool_command("clone", "copy", "db", "--name", "{vm} too", "--same-networks", "--yes")

@@ -7,7 +7,7 @@ import pytest
 
 from kit.pool_verbs import bring_back, discard, lend, second_copy
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.pool import records
+from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.pool.vms import choice, forget, inventory
 from relvmoiscsi.pool.vms import discard as made_vms
@@ -211,10 +211,12 @@ def test_one_alone_goes_whatever_the_others_are_and_what_became_otherwise_stays(
         pool, found = records.read(calls), inventory.read(calls)
         made = {vm: made_vms.made_on(found._replace(vms={vm: found.vms[vm]}), pool, day.sr) for vm in (aaa, web)}
         with_disk_elsewhere(day, web)
-        made_vms.destroy_made(calls, pool, day.sr, made[aaa])
-        day.refuses(
-            lambda day: made_vms.destroy_made(calls, pool, day.sr, made[web]), "has a disk that is not on this copy"
-        )
+        with lock.held(calls, [lock.name_of(pool.srs[day.sr])], "discard") as held:
+            made_vms.destroy_made(calls, held, pool, day.sr, made[aaa])
+            day.refuses(
+                lambda day: made_vms.destroy_made(calls, held, pool, day.sr, made[web]),
+                "has a disk that is not on this copy",
+            )
     assert not day.db.exists("VM", aaa)
 
 
