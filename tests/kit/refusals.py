@@ -221,6 +221,7 @@ DATA = ONE.volume("data")
 SR = spoiled_sr(*QCOW2S).truth.sr_uuid.encode()
 MAX_LV = "max_lv = 0"
 STATUS = '["RESIZEABLE"'
+LAST_PV = "}\n}\n\nlogical"
 NO_ROOM = "there is no room for the journal"
 TEXT_OF_NO_VG = "version 1 of a volume group text"
 
@@ -281,7 +282,7 @@ ROWS = {
     "second area's CRC": bad_checksum(second_area(50, b"\7"), "Metadata area header at byte"),
     "area inside the extents": malformed(text("pe_start = 2048", "pe_start = 1024"), "area lies inside the extents"),
     # the volume group
-    "several PVs": unsupported(text("}\n}\n\nlogical", '}\npv1 {\nid = "x"\n}\n}\n\nlogical'), "on 2 physical volumes"),
+    "several PVs": unsupported(text(LAST_PV, '}\npv1 {\nid = "x"\n' + LAST_PV), "on 2 physical volumes", "vgreduce"),
     "no PV": unsupported(edited(without_pv), "it lies on 0 physical volumes"),
     "PV MISSING": unsupported(
         text("flags = []\ndev", 'flags = ["MISSING"]\ndev'), "Physical volume pv0", "is marked MISSING"
@@ -292,6 +293,12 @@ ROWS = {
         for status in ("EXPORTED", "CLUSTERED", "SHARED", "PVMOVE")
     },
     "LV LOCKED": unsupported(text('"VISIBLE"]', '"VISIBLE", "LOCKED"]'), "Logical volume MGT", "its status is LOCKED"),
+    "LV with a fixed minor": unsupported(
+        text('"VISIBLE"]', '"FIXED_MINOR", "VISIBLE"]\nmajor = 253\nminor = 77'),
+        "FIXED_MINOR",
+        "lvchange --config",
+        "-Mn",
+    ),
     "foreign system_id": unsupported(text(MAX_LV, MAX_LV + '\nsystem_id = "a"'), "another host", "system_id"),
     "lock_type": unsupported(text(MAX_LV, MAX_LV + '\nlock_type = "sanlock"'), "cluster", "lock_type"),
     "lock_args": unsupported(text(MAX_LV, MAX_LV + '\nlock_args = "1.0.0:x"'), "cluster", "lock_args"),

@@ -36,6 +36,16 @@ _MADE_LINEAR = (
     "No command mends that on the clone: lvremove would destroy data of the SR. On a host of the original, `lvconvert` "
     "makes the volume linear, and `pvmove --abort` ends a move that was cut. Then make another clone."
 )
+#: the way out for a group on several physical volumes: of these, one has all extents, or several have extents
+_REDUCED = (
+    "No command mends that on the clone. The other physical volumes are empty: on a host of the original, `pvs` shows "
+    "these disks, and `vgreduce` removes such a disk from the group (in dom0 with LVM_SYSTEM_DIR=/etc/lvm/master). "
+    "Then make another clone."
+)
+_EXTENDED = (
+    "No command mends that on the clone: the SR was extended over several LUNs, and its volumes lie on more than one. "
+    "Move the VDIs to an SR on one LUN, then clone that LUN."
+)
 _NO_WAYS_OUT: Mapping[str, WayOut] = {}
 
 #: hints that name the original's disk (LVM 2.03.12 and later); LVM writes them anew
@@ -220,8 +230,13 @@ def _status(
 def _only_pv(vg: TextSection) -> TextSection:
     pvs = list(vg.section("physical_volumes").sections.values())
     if len(pvs) != 1:
+        segments = [segment for lv in _lv_sections(vg) for segment in lv.sections.values()]
+        stripes = [segment.assignments["stripes"].values for segment in segments if "stripes" in segment.assignments]
+        used = {pv.name for pv in pvs if any(pv.name in values for values in stripes)}
+        advice = _EXTENDED if len(used) > 1 else _REDUCED
         problem = f"it lies on {len(pvs)} physical volumes, an SR on a LUN has one"
-        raise Unsupported(f"Volume group {vg.name}", vg.where, problem)
+        error = Unsupported(f"Volume group {vg.name}", vg.where, problem)
+        raise error.with_way_out(WayOut(sentence=advice if pvs else ""))
     what = f"Physical volume {pvs[0].name} of volume group {vg.name}"
     is_exported = "EXPORTED" in vg.strings("status")  # LVM marks VG and PV, and one command takes both marks away
     _status(what, pvs[0], _PV_STATUS, {"EXPORTED": WayOut(("vgimport",), (vg.name,))} if is_exported else _NO_WAYS_OUT)
@@ -268,7 +283,8 @@ def _lv(section: TextSection, pv_name: str, vg_name: str) -> LogicalVolume:
         if segment.start_extent != expected:
             raise Malformed(what, where, f"extent {expected} is in no segment or in two")
         expected += segment.extent_count
-    status = _status(what, section, _LV_STATUS)
+    ways_out = {"FIXED_MINOR": WayOut(("lvchange", "-Mn"), (f"{vg_name}/{section.name}",))}
+    status = _status(what, section, _LV_STATUS, ways_out)
     return LogicalVolume(section.name, lv_id, status, tuple(section.strings("tags")), tuple(segments))
 
 

@@ -130,10 +130,13 @@ def hidden(scsi_id: str, host: Host = THIS_HOST, deadline: Deadline = NO_DEADLIN
             yield
     finally:
         is_handed_over = flock.is_handed_over(descriptor)  # the LUN stays hidden as long as the child may write
+        new: List[str] = []
+        with _warned(f"LUN {scsi_id}"):
+            new += [disk for disk in udev.disks_of(scsi_id, host) if is_hidden(disk, host, "all")]
         _switch_off(() if is_handed_over else names, descriptor, host)
         if not is_handed_over:
             with _warned(f"LUN {scsi_id}"):
-                _show(scsi_id, host, deadline)
+                _show(scsi_id, new, host, deadline)
         log.debug("LUN %s is hidden no longer by this call", scsi_id)
 
 
@@ -285,8 +288,11 @@ def _warned(what: str) -> Iterator[None]:
         log.warning("udev was not asked to look at %s again: %s", what, error)
 
 
-def _show(scsi_id: str, host: Host, deadline: Deadline) -> None:
+def _show(scsi_id: str, new: Sequence[str], host: Host, deadline: Deadline) -> None:
     """Have udev apply its rules again to the disks and maps of the LUN that are hidden.
+
+    The disks `new` were hidden as new disks before the switch went. An event of the last close may have shown them
+    since, as a change, which dom0's multipathd does not heed.
 
     t0    the rules see the switch, at an event of a disk that was there before
     t1    the switch goes; udev's database does not name the disk as hidden yet
@@ -299,14 +305,14 @@ def _show(scsi_id: str, host: Host, deadline: Deadline) -> None:
     names = []
     for name in udev.disks_of(scsi_id, host) + udev.maps_of(scsi_id, host):
         with _warned(name):
-            if _may_be_hidden(name, host):
+            if name in new or _may_be_hidden(name, host):
                 names.append(name)
     if names:
         with _warned(f"LUN {scsi_id}"):
             _leave_out(scsi_id, host)
     for name in names:
         with _warned(name):
-            _show_disk(name, host)
+            _show_disk(name, host, name in new)
 
 
 def _leave_out(scsi_id: str, host: Host) -> None:
@@ -337,13 +343,13 @@ def _may_be_hidden(name: str, host: Host, how: str = "") -> bool:
     return is_hidden(name, host, how) or udev.is_running(host) and not is_handled
 
 
-def _show_disk(name: str, host: Host) -> None:
+def _show_disk(name: str, host: Host, is_new: bool = False) -> None:
     """Have udev apply its rules again to a disk or map, and to the disk's partitions, which were hidden as well.
 
     multipathd does not know a disk that was hidden as a new disk; dom0's multipathd ignores a "change" of such a path.
     So that disk gets an "add".
     """
-    is_new = _may_be_hidden(name, host, "all") and not name.startswith("dm-")
+    is_new = is_new or _may_be_hidden(name, host, "all") and not name.startswith("dm-")
     action = "add" if is_new else "change"
     udev.make_event(name, host, action)
     for path in sorted(glob(os.path.join(escape(host.at("sys")), "block", escape(name), "*/partition"))):

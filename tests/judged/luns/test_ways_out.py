@@ -16,7 +16,7 @@ import pytest
 from kit import builder
 from kit.judges import dice
 from kit.reader import read_vg
-from kit.refusals import ROWS, spoiled_sr, ways_out_in
+from kit.refusals import ROWS, blank, spoiled_sr, ways_out_in
 from relvmoiscsi import engine
 from relvmoiscsi.errors import RelvmoiscsiError, WayOut
 from relvmoiscsi.resignature.reading.way_out import lvm_words
@@ -130,6 +130,23 @@ def test_what_lvm_itself_has_made_is_mended(name, lvm, loops):
     status, said = by_hand(told_command(refusal(clone)), lvm)
 
     assert (status, refusal(clone), original.disk()) == (0, "", before), said
+
+
+def test_a_group_on_two_disks_is_reduced_to_one_if_the_other_is_empty(lvm, loops):
+    built = spoiled_sr(builder.raw("data"))
+    vg = built.truth.vg_name
+    first, second = loops(built.disk), loops(blank()().disk)
+    over = lvm.over(first.path, second.path)
+    over("pvcreate", second.path)
+    over("vgextend", vg, second.path)
+    over("lvcreate", "-an", "-Wn", "-l", "1", "-n", "more", vg, second.path, warnings=["not zeroed"])
+    assert "Move the VDIs to an SR on one LUN" in refusal(first)
+
+    over("lvremove", "-y", f"{vg}/more")
+    assert "`vgreduce` removes such a disk" in refusal(first)
+    over("vgreduce", vg, second.path)
+
+    assert refusal(first) == ""
 
 
 def test_a_volume_without_a_vhd_can_be_removed_by_hand_as_well(lvm, loops):

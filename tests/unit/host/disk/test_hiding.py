@@ -416,6 +416,16 @@ def test_disks_and_map_that_are_hidden_are_shown_again(world):
     assert world.events("sdc", "dm-1") == ["", ""]
 
 
+def test_a_new_disk_that_udev_has_shown_meanwhile_is_added_all_the_same(world, monkeypatch):
+    """udev handles the close of the disk when the switch has just gone. dom0's multipathd does not heed that change."""
+    world.has_disk("sda", "8:0")
+    monkeypatch.setattr(udev, "wait_until_idle", lambda *_: world.udev_knows("8:0", "I:186177866"))
+    with hidden(LUN, host=world.host):
+        world.udev_knows("8:0", "I:186177866", IS_HIDDEN)
+
+    assert world.events("sda") == ["add"]
+
+
 @pytest.mark.parametrize("is_busy_for_ever", [False, True])
 def test_a_disk_that_udev_hides_a_moment_later_is_shown_again(world, monkeypatch, is_busy_for_ever):
     """udev was at an event of sda when the switch went. An event could take the links of sdb, which may be dead, and
