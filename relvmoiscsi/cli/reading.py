@@ -153,10 +153,6 @@ class CheckCommand(DeviceCommand):
                 if found.readable is not None and found.readable.is_truncated:
                     steps = ["take the copy again from the array, on a LUN of the original's size"]
                 elif not steps:
-                    text += (
-                        "\nLook at the original, the LUN that was copied. If the original is whole, the copy is "
-                        "incomplete: take the copy again from the array."
-                    )
                     steps = [_CHECK_ORIGINAL]
                     if self.original:
                         steps = [self.shell_command("relvmoiscsi check", self.original)]

@@ -75,6 +75,20 @@ def test_a_damaged_lun_is_5_and_every_defect_is_told(image, unwritten):
     assert found["error"]["message"] in facts.err
 
 
+@pytest.mark.parametrize("words", [("show",), ("check",), ("resignature", "--yes"), ("recover", "--yes")])
+@pytest.mark.parametrize("spoiled, command_word", [("MGT", "lvremove"), ("disk", "--without")])
+def test_a_look_at_the_original_stands_before_a_command_that_loses_data(image, command, words, spoiled, command_word):
+    flipped(image, place(spoiled, 0 if spoiled == "MGT" else 512 + 88))
+
+    ran = command(words[0], image, *words[1:])
+
+    told = " ".join((ran.out + ran.err).split())
+    look = "Check the original first: if it is whole, this copy is incomplete, so take the copy again."
+    assert told.count(look) == 1 and told.index(look) < told.index(command_word)
+    assert "MGT" not in spoiled or "removes MGT and the labels of the SR and of all its VDIs" in told
+    assert words[0] != "check" or ran.out.splitlines()[-1] == "next: run `relvmoiscsi check` on the original"
+
+
 def test_an_unfinished_lun_is_8_and_names_the_command_that_finishes_it(unfinished, unwritten):
     ran = unwritten(8, "check", unfinished, "--json", says=f"`relvmoiscsi recover {unfinished}`")
     assert ran.json["state"] == "unfinished"
