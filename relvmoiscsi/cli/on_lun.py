@@ -21,7 +21,7 @@ from relvmoiscsi.cli.output import (
     tell,
     waiting,
 )
-from relvmoiscsi.errors import NOTHING_WRITTEN, RelvmoiscsiError, UsageError, in_state
+from relvmoiscsi.errors import NOTHING_WRITTEN, RelvmoiscsiError, UsageError, error_facts, in_state
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import completed_facts, identification, objection
@@ -35,6 +35,9 @@ HOST = THIS_HOST
 
 FINISHED = "{}: the {} was finished."
 ATTACH_IT = "attach the clone: a host may have it beside its original"
+TAKE_COPY = "take the copy again from the array"
+CHECK_ORIGINAL = "run `relvmoiscsi check` on the original"
+_NO_SR = f"if this is the clone of an SR, {TAKE_COPY}; if not, name the device of the clone"
 NOT_BESIDE = "Until the clone has new identities, no host may attach the clone beside its original."
 
 
@@ -96,6 +99,20 @@ class DeviceCommand:
             return ATTACH_IT
         check = self.shell_command("relvmoiscsi check", self.device)
         return f"compare the clone with its original: add --original, and the device of the original, to `{check}`"
+
+    def step_of_unread(self, found: engine.Inspection) -> str:
+        """Return the next step with a LUN of which no content can be used."""
+        problems = found.defects or [found.problem]
+        commands = [command for each in problems if each is not None for command in each.commands]
+        if found.readable is not None and found.readable.is_truncated:
+            return f"{TAKE_COPY}, on a LUN of the original's size"
+        steps = {engine.EMPTY: _NO_SR, engine.FOREIGN: _NO_SR, engine.UNFINISHED: TAKE_COPY}
+        return commands[0] if commands else steps.get(found.state, CHECK_ORIGINAL)
+
+    def told(self, first: RelvmoiscsiError, facts: Dict[str, Any], text: str, next_step: str) -> Answer:
+        """Return all that was found as the result, with the status of the first error."""
+        told = {**facts, **error_facts(first)}
+        return Answer(told, text, first.exit_status, next_steps=[next_step], alerts=[str(first)])
 
     def source(self, word: str) -> LunSource:
         """Return what an argument DEVICE names. Raises UsageError, NotFound, Refused."""

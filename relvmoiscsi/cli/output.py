@@ -19,7 +19,6 @@ from typing import (
     Callable,
     Dict,
     Iterator,
-    Match,
     NamedTuple,
     Optional,
     Sequence,
@@ -113,7 +112,6 @@ def width(stream: Any) -> int:
 _COMMAND_LINE = " +(xe|relvmoiscsi|for host in) "
 #: what no line may begin inside: a command in backticks, a text in quotes as `repr` writes it
 _WHOLE = re.compile(r"""`[^`]*`|(?<![\w\\])(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")
-_ROOM = 8  #: columns beside a text in quotes: for an indent, brackets and commas
 
 
 def fitted(text: str, stream: Any) -> str:
@@ -126,25 +124,15 @@ def wrapped(text: str, columns: int, below: int = 2) -> str:
 
     A broken line continues under the start of its last column in the left half, or `below` characters from the left. A
     command stays whole: in backticks, or alone on an indented line. The last column of a row, if in the right half,
-    moves to a line of its own. A text in quotes, as a name is, stays whole, or becomes several such texts: no line
-    begins inside a name.
+    moves to a line of its own. A text in quotes, as a name is, stays whole, also where it is longer than a line: so a
+    person can copy the name.
     """
-
-    def one_word(found: Match[str]) -> str:
-        word, parts = found.group(), [""]
-        if word[0] in "'\"" and len(word) > columns - _ROOM:
-            for piece in re.findall(r"\\.|[^\\]", word[1:-1]):
-                parts += [""] if len(parts[-1] + piece) > max(1, columns - _ROOM - 2) else []
-                parts[-1] += piece
-            return " ".join(word[0] + part.replace(" ", "\0") + word[0] for part in parts)
-        return word.replace(" ", "\0")
-
     lines = []
     for line in text.split("\n"):
         if len(line) <= columns or re.match(_COMMAND_LINE, line):
             lines.append(line)
             continue
-        whole = _WHOLE.sub(one_word, line)
+        whole = _WHOLE.sub(lambda found: found.group().replace(" ", "\0"), line)
         starts = [cell.end() for cell in re.finditer("  +", whole)] or [0]
         indent = max([below, *(start for start in starts if start <= columns // 2)])
         if columns // 2 < starts[-1] <= columns:  # a row of a table

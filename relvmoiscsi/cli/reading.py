@@ -3,10 +3,19 @@
 
 import argparse
 import sys
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.cli.on_lun import ATTACH_IT, DeviceCommand, device_word, failure_facts, on_lun, takes_device
+from relvmoiscsi.cli.on_lun import (
+    ATTACH_IT,
+    CHECK_ORIGINAL,
+    TAKE_COPY,
+    DeviceCommand,
+    device_word,
+    failure_facts,
+    on_lun,
+    takes_device,
+)
 from relvmoiscsi.cli.output import Answer, Bar, Maker, say, width
 from relvmoiscsi.engine import saved as saved_vms
 from relvmoiscsi.errors import (
@@ -122,10 +131,7 @@ class ShowCommand(DeviceCommand):
 
 
 _FEW = 10  #: findings for people; a copy may differ from its original in every mebibyte
-_NO_SR = "name the device of the clone; if this is the clone, do what is said above"
 _NOT_COMPARED = "guest data was not compared."
-_CHECK_ORIGINAL = "run `relvmoiscsi check` on the original"
-_TAKE_COPY = "take the copy again from the array"
 _OTHER_ORIGINAL = "repeat the command with the device of the original: --original names another device now"
 _TAKE_AGAIN = "attach neither beside the other; take the copy again from the array, and resignature that copy."
 
@@ -149,23 +155,15 @@ class CheckCommand(DeviceCommand):
             found = engine.inspect(lun.device, self.command_words("relvmoiscsi resignature", self.device))
             facts = report.inspection_facts(name, found)
             if found.defects:
-                text, steps = report.defects_text(name, found), _commands(found.defects)
-                if found.readable is not None and found.readable.is_truncated:
-                    steps = ["take the copy again from the array, on a LUN of the original's size"]
-                elif not steps:
-                    text += (
-                        "\nLook at the original, the LUN that was copied. If the original is whole, the copy is "
-                        "incomplete: take the copy again from the array."
-                    )
-                    steps = [_CHECK_ORIGINAL]
-                    if self.original:
-                        steps = [self.shell_command("relvmoiscsi check", self.original)]
-                return self._told(found.defects[0], facts, text, steps)
+                step = self.step_of_unread(found)
+                if self.original and step == CHECK_ORIGINAL:
+                    step = self.shell_command("relvmoiscsi check", self.original)
+                return self.told(found.defects[0], facts, report.defects_text(name, found), step)
             if found.problem is not None:
                 text = f"{name}: state {found.state}.\n{printable(str(found.problem))}"
                 is_cut = isinstance(found.problem, Unfinished)
-                step = self._after_cut(name, found.problem, lun) if is_cut else _NO_SR
-                return self._told(found.problem, facts, text, [step])
+                step = self._after_cut(name, found.problem, lun) if is_cut else self.step_of_unread(found)
+                return self.told(found.problem, facts, text, step)
             if self.original:
                 original = self.source(self.original)
                 if original.is_same(source):
@@ -173,7 +171,7 @@ class CheckCommand(DeviceCommand):
                 return self._compare(self.original, original, lun, found.lun, facts)
         if found.contradictions:
             text = report.contradictions_text(name, found)
-            return self._told(found.contradictions[0], facts, text, [_TAKE_COPY])
+            return self.told(found.contradictions[0], facts, text, TAKE_COPY)
         notes = ["note: " + sentence for sentence in facts["notes"]]
         mgt = found.lun.settled().mgt if found.lun is not None else None
         if mgt is not None and (mgt.unread or mgt.damaged):
@@ -184,21 +182,16 @@ class CheckCommand(DeviceCommand):
                 "record, the copy is whole. Otherwise take the copy again from the array.",
             ]
             unread = FormatError(f"{name}: {count} cannot be read.").in_state(NOTHING_WRITTEN)
-            return self._told(unread, facts, "\n".join([*lines, *notes]), [_CHECK_ORIGINAL])
+            return self.told(unread, facts, "\n".join([*lines, *notes]), CHECK_ORIGINAL)
         text = f"{name}: every structure checks; state {found.state}."
         more, step = self._step_of_clean(lun, found.lun) if found.state == engine.CLEAN else ([], "")
         step = step or self.next_step(found.state, lun, found.run)
         return Answer(facts, "\n".join([text, *notes, *more]), next_steps=[step])
 
-    def _told(self, first: RelvmoiscsiError, facts: Dict[str, Any], text: str, next_steps: Sequence[str]) -> Answer:
-        """Return all that was found as the result, with the status of the first error."""
-        told = {**facts, **error_facts(first)}
-        return Answer(told, text, first.exit_status, next_steps=next_steps[:1], alerts=[str(first)])
-
     def _after_cut(self, name: str, problem: RelvmoiscsiError, lun: OpenLun) -> str:
         """Return the next step with a LUN of this name, on which a run was interrupted."""
         recover = self.shell_command("relvmoiscsi recover", name, not_in_use=self.overrides(lun))
-        return recover if problem.commands else _TAKE_COPY
+        return recover if problem.commands else TAKE_COPY
 
     def _step_of_clean(self, lun: OpenLun, content: Optional[engine.Lun]) -> Tuple[List[str], str]:
         """Return notes on what refuses a resignature of the LUN, as a dry run tells it, and the next step."""
@@ -226,7 +219,7 @@ class CheckCommand(DeviceCommand):
                         f"{self.device}, state {facts['state']}, was not compared: {name} holds an unfinished run."
                     )
                     step = self._after_cut(name, problem, original)
-                return self._told(problem, facts, f"{verdict}\n  {printable(problem.message)}", [step])
+                return self.told(problem, facts, f"{verdict}\n  {printable(problem.message)}", step)
         facts.update(report.comparison_facts(facts["device"], name, found))
         if found.problems:
             refused = Refused(found.problems[0]).in_state(NOTHING_WRITTEN)
@@ -252,7 +245,7 @@ class CheckCommand(DeviceCommand):
                 verdict, told = f"{self.device}, state {state}: {engine.ONE_VDI}", []
                 after = self.shell_command("relvmoiscsi check", self.device)
             elif found.differing:
-                after = _TAKE_COPY
+                after = TAKE_COPY
             elif state == engine.RESIGNATURED:
                 after = _TAKE_AGAIN
             else:
@@ -268,9 +261,3 @@ class CheckCommand(DeviceCommand):
         text += f"; {_NOT_COMPARED}" if self.identities_only else data
         lost = [f"note: the clone does not hold VDI {uuid} of the original." for uuid in found.left_behind]
         return Answer(facts, "\n".join([text, *lost]), next_steps=[ATTACH_IT])
-
-
-def _commands(problems: Sequence[RelvmoiscsiError]) -> List[str]:
-    """Return the commands that the problems advise, those of relvmoiscsi first."""
-    commands = [command for each in problems for command in each.commands]
-    return sorted(commands, key=lambda command: not command.startswith("relvmoiscsi "))

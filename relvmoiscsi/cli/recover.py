@@ -7,6 +7,7 @@ from relvmoiscsi import engine, report
 from relvmoiscsi.cli.on_lun import FINISHED, WriteCommand, on_lun, writes
 from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.engine import DONE, KINDS, UNDO, Inspection, Result
+from relvmoiscsi.errors import NOTHING_WRITTEN
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import Identification, identification, objection, unwritten_facts
 from relvmoiscsi.lun.opened import NOBODY_NEEDED, LunSource, OpenLun
@@ -45,6 +46,19 @@ class RecoverCommand(WriteCommand):
         source = self.source(self.device)
         lun, outcome = run.recover(source, self.permission, None if self.dry_run else self.consent)
         if isinstance(outcome, Inspection):
+            problem = outcome.problem
+            if problem is not None:
+                what = "no run was interrupted"
+                if outcome.state == engine.UNFINISHED:
+                    what = "a run was interrupted, and its journal cannot be read"
+                elif not outcome.knows_run:
+                    what = "whether a run was interrupted cannot be known: no label of LVM can be read"
+                lines = [
+                    f"{lun.name}: state {outcome.state}; {what}.",
+                    printable(str(problem.in_state(NOTHING_WRITTEN))),
+                ]
+                told = {"state": outcome.state, "device": self.device}
+                return self.told(problem, told, "\n".join(lines), self.step_of_unread(outcome))
             done = outcome.run
             ids, of = (done.ids, done.scsi_id) if done is not None else (None, None)
             facts = report.result_facts(lun.name, Result(outcome.state, outcome.lun, ids, of, already_done=True))

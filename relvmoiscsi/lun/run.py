@@ -33,6 +33,7 @@ from relvmoiscsi.device import Chunk, Device, MemoryDevice, Range
 from relvmoiscsi.engine import (
     RESIGNATURE,
     UNDO,
+    UNFINISHED,
     AlreadyDone,
     EarlierRun,
     Inspection,
@@ -42,7 +43,7 @@ from relvmoiscsi.engine import (
     Result,
     fits,
 )
-from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, Unfinished, in_state
+from relvmoiscsi.errors import NOTHING_WRITTEN, FormatError, Refused, RelvmoiscsiError, Unfinished, in_state
 from relvmoiscsi.formats import mapfile, naming
 from relvmoiscsi.formats.identity import Entropy, IdMap
 from relvmoiscsi.host.locks import sm_locks
@@ -196,21 +197,22 @@ def plan_of(
 def recover(
     source: LunSource, permission: Permission, consent: Optional[Consent]
 ) -> Tuple[OpenLun, Union[CompletedRun, Inspection]]:
-    """Finish an interrupted run, or roll it back before its commit. Without one, return the content of the LUN.
+    """Finish an interrupted run, or roll it back before its commit. Without one that reads, return what was found.
 
     Without `consent`, the run is a dry run.
     """
 
     def work(lun: OpenLun) -> Union[CompletedRun, Inspection]:
-        earlier = engine.find_unfinished(lun.device)
+        with in_state(NOTHING_WRITTEN):
+            found = engine.inspect(lun.device)
+            done = engine.find_done(lun.device, lun.scsi_id) if found.problem is None else None
+            if done is not None:
+                _verify_finished(lun, done.sr_uuid)
+        try:
+            earlier = engine.find_unfinished(lun.device) if found.state == UNFINISHED else None
+        except FormatError as problem:
+            return found._replace(problem=problem)
         if earlier is None:
-            with in_state(NOTHING_WRITTEN):
-                found = engine.inspect(lun.device)
-                if found.problem is not None:
-                    raise found.problem
-                done = engine.find_done(lun.device, lun.scsi_id)
-                if done is not None:
-                    _verify_finished(lun, done.sr_uuid)
             return found
         return _of_earlier(lun, Recovery(earlier), lambda device: engine.recover(device, earlier, lun.scsi_id), consent)
 

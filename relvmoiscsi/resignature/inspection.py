@@ -43,6 +43,7 @@ class Inspection(NamedTuple):
     defects: Tuple[RelvmoiscsiError, ...] = ()  #: all defects of a damaged LUN, `problem` first
     readable: Optional[Lun] = None  #: the readable part of a damaged LUN, for `show`; never plan with this
     contradictions: Tuple[Malformed, ...] = ()  #: of parts of `lun` that read well; a resignature carries them over
+    knows_run: bool = True  #: False where no label with a commit record reads: a run may be interrupted
 
 
 class OneVdiOutlook(NamedTuple):
@@ -64,15 +65,15 @@ def inspect(device: Device, words: Sequence[str] = ()) -> Inspection:
     try:
         label = survey.read_label(cache)
     except NotFound as problem:
-        return Inspection(EMPTY, problem=problem)
+        return Inspection(EMPTY, problem=problem, knows_run=False)
     except Refused as problem:
-        return Inspection(FOREIGN, problem=problem)
+        return Inspection(FOREIGN, problem=problem, knows_run=False)
     except FormatError as problem:
-        return _damaged(device, Problems((problem,)), words)
+        return _damaged(device, Problems((problem,)), words)._replace(knows_run=False)
     try:
         record = read_commit_record(label, device.name)
     except FormatError as problem:
-        return _damaged(device, Problems((problem,)), words)
+        return _damaged(device, Problems((problem,)), words)._replace(knows_run=False)
     run = earlier_run.run_or_none(cache, record, label)
     if record is not None and record.phase != DONE:
         return Inspection(UNFINISHED, commit_record=record, run=run, problem=cut_run.cut(cache, record))

@@ -27,6 +27,7 @@ _NOTHING_HELPS = "No command mends that on the clone. If the copy may be incompl
 #: A round finds one journal of SM that cannot be settled, and all VDIs that cannot be read. SM leaves few journals. A
 #: round looks at all volumes, so that a LUN with very many volumes gets fewer rounds.
 _MOST_ROUNDS, _MOST_LOOKS = 30, 200000
+_LOOK_FIRST = "Check the original first: if it is whole, this copy is incomplete, so take the copy again."
 _NO_VDI_REMAINS = "No VDI of the clone would be left."
 
 
@@ -152,7 +153,9 @@ def tell(error: FormatError, device_name: str, problems: Problems, request: Resi
                 advice.append((f"{kept} {_NOTHING_HELPS} These VDIs can be kept: {named}.", ""))
             else:
                 words = request.words or command_words("relvmoiscsi resignature", device_argument(device_name))
-                advice.append(without(words, problems.without))
+                advice += [(_LOOK_FIRST, ""), (without(words, problems.without), "")]
+        if any(each.way_out.lvm == ("lvremove",) for each in every):
+            advice.insert(0, (_LOOK_FIRST, ""))
         advice = advice or [(_NOTHING_HELPS, "")]
     for sentences, command in dict.fromkeys(advice):
         error.advising(sentences, command)

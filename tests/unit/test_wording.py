@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relvmoiscsi.cli.on_lun import device_word
+from relvmoiscsi.cli.on_lun import file_word
 from relvmoiscsi.errors import CommandFailed
 from relvmoiscsi.wording import printable, quoted, shell_command, some_of, table
 
@@ -91,7 +91,7 @@ def test_a_character_that_nobody_sees_is_printed_as_an_escape():
 
 @pytest.mark.parametrize("path", ["-dash", "--yes", "-", "-rf", "--"])
 def test_a_path_is_never_an_option(path):
-    assert device_word(path) == f"./{path}" and device_word("/dev/sdb") == "/dev/sdb"
+    assert file_word(path) == f"./{path}" and file_word("/dev/sdb") == "/dev/sdb"
 
 
 def test_what_needs_no_quotes_has_none_and_of_a_pair_the_value_has_them():

@@ -37,12 +37,16 @@ from relvmoiscsi.wording import shell_command
 FIRST_READ_BYTES = 64 << 10
 MIN_DEVICE_BYTES = 1 << 20
 MAX_MDAS = 2
+FIRST_MDA = 4096  #: bytes from the start of the device: where `pvcreate` puts the first metadata area
+_UNKNOWN = "its content is unknown"
 
 
 def read_label(device: Device) -> Label:
     """The label of the LUN.
 
-    Raises NotFound for an empty device, Refused for a device without an LVM label, FormatError for a bad label.
+    Raises NotFound for an empty device, Refused for a device without an LVM label, FormatError for a bad label. A
+    bad label is also bytes in the place of a label before intact metadata of an SR, on a device that holds nothing else
+    that is known. `pvremove` leaves zeros in that place.
     """
     if device.size_bytes == 0:
         raise NotFound(f"{device.name} is empty: it has 0 bytes. The copy has not begun, or it failed.").advising(
@@ -63,12 +67,18 @@ def read_label(device: Device) -> Label:
         ).advising("No command mends that on the clone.")
     label = pv.find_label(start, Place(device.name, 0))
     if label is None:
-        problem = f"{device.name} is no LVM physical volume: {_what_else(start)}."
+        what, header = _what_else(start), pv.MdaHeader.at(start, FIRST_MDA)
+        if what == _UNKNOWN and header.magic == pv.MDA_MAGIC and any(start[: pv.LABEL_SECTORS * SECTOR]):
+            vg = vg_in(device, Range(FIRST_MDA, header.size))
+            if vg is not None and vg.name.startswith(naming.VG_PREFIX):
+                behind = f"the first four sectors hold none, and intact metadata of {vg.name} lies behind them"
+                raise Malformed("LVM label", Place(device.name, 0), behind)
+        problem = f"{device.name} is no LVM physical volume: {what}."
         raise Refused(problem, "VolNotFound").advising("Give the clone of an SR.")
     if label.number != 0 and _partition_count(start):
         wipefs = shell_command("wipefs --all --types dos", device.name)
         raise Refused(f"{device.name} has a partition table beside its LVM label.").advising(
-            f"`{wipefs}` removes it from the clone, and leaves the label."
+            f"`{wipefs}` removes it from the clone, and leaves the label.", wipefs
         )
     return label
 
@@ -91,7 +101,7 @@ def _what_else(start: bytes) -> str:
         return "it looks like an XFS file system"
     if start[:8] == b"conectix" or start[:4] == b"QFI\xfb":
         return "it holds a disk image, not an SR"
-    return "its content is unknown"
+    return _UNKNOWN
 
 
 def read_lun(device: Device, label: Label, like: Optional[Lun] = None) -> Lun:

@@ -20,6 +20,7 @@ import re
 from typing import Sequence, Tuple
 
 from relvmoiscsi.errors import WayOut
+from relvmoiscsi.formats.naming import MGT
 from relvmoiscsi.wording import quoted
 
 #: in place of a device that LVM does not see: an image file, or a LUN in a session of relvmoiscsi
@@ -36,26 +37,28 @@ def device_argument(device_name: str) -> str:
     return device_name if device_name.startswith("/") or " " not in device_name else "DEVICE"
 
 
-def without(words: Sequence[str], more: Sequence[str]) -> Tuple[str, str]:
-    """A sentence and its command: `words`, all its options kept, that also leaves the VDIs `more` behind."""
+def without(words: Sequence[str], more: Sequence[str]) -> str:
+    """A sentence with the command `words`, all its options kept, that also leaves the VDIs `more` behind."""
     before, after = (words, ()) if "--" not in words else (words[: words.index("--")], words[words.index("--") :])
     options = [word for uuid in more for word in ("--without", uuid)]
     these = "this VDI" if len(more) == 1 else f"these {len(more)} VDIs"
-    command = quoted(*before, *options, *after)
-    return f"To go on without {these}: `{command}`.", command
+    return f"To go on without {these}: `{quoted(*before, *options, *after)}`."
 
 
 def told(way_out: WayOut, device_name: str) -> Tuple[str, str]:
     """The sentence for a way out without a VDI to leave behind, and the command in the sentence; "" without one.
 
-    A command on PLACEHOLDER is in the sentence alone: no shell can run the command as it is.
+    A command on PLACEHOLDER is in the sentence alone: no shell can run the command as it is. So is a command that
+    removes data: another step comes first (`problems.tell`).
     """
     if way_out.lvm and all(word == device_name or _NAME.fullmatch(word) is not None for word in way_out.names):
         is_disk = _PATH.fullmatch(device_name) is not None
         where = "" if is_disk else f", as the disk {PLACEHOLDER} of a host"
         command, does = quoted(*lvm_words(device_name, way_out)), "changes nothing but the clone"
         if way_out.lvm == ("lvremove",):
-            does = f"removes {way_out.names[0].rpartition('/')[2]} and all its data, and changes nothing but the clone"
+            volume = way_out.names[0].rpartition("/")[2]
+            data = "the labels of the SR and of all its VDIs" if volume == MGT else "all its data"
+            is_disk, does = False, f"removes {volume} and {data}, and changes nothing but the clone"
         return f"This command of LVM {does}{where}: `{command}`.", command if is_disk else ""
     return way_out.sentence, ""
 

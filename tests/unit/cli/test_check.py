@@ -75,6 +75,60 @@ def test_a_damaged_lun_is_5_and_every_defect_is_told(image, unwritten):
     assert found["error"]["message"] in facts.err
 
 
+def garbage_label(path):
+    patched(path, 512, b"\xd6" * 512)
+
+
+def no_label(path):
+    """As `pvremove` and `sgdisk --zap-all` leave it."""
+    patched(path, 0, bytes(2048))
+
+
+def other_disk(path):
+    """A disk that held an SR once, and has partitions now."""
+    garbage_label(path)
+    patched(path, 510 - 64 + 4, b"\x83")
+    patched(path, 510, b"\x55\xaa")
+
+
+def no_text(path):
+    garbage_label(path)
+    flipped(path, 4096 + 40)
+
+
+@pytest.mark.parametrize(
+    "spoil, status, state",
+    [(garbage_label, 5, "damaged"), (no_label, 4, "foreign"), (other_disk, 4, "foreign"), (no_text, 4, "foreign")],
+)
+def test_bytes_in_the_place_of_the_label_of_an_intact_sr_are_a_damaged_copy(image, unwritten, spoil, status, state):
+    spoil(image)
+
+    found = unwritten(status, "check", image)
+
+    assert f"{image}: {'state ' if status == 4 else ''}{state}" in found.out.splitlines()[0]
+    step = found.out.splitlines()[-1]
+    if status == 5:
+        assert f"VG_XenStorage-{UUIDS['sr']} lies behind them" in found.out
+        assert step == "next: run `relvmoiscsi check` on the original"
+    else:
+        again = "if this is the clone of an SR, take the copy again from the array"
+        assert step == f"next: {again}; if not, name the device of the clone"
+
+
+@pytest.mark.parametrize("words", [("show",), ("check",), ("resignature", "--yes"), ("recover", "--yes")])
+@pytest.mark.parametrize("spoiled, command_word", [("MGT", "lvremove"), ("disk", "--without")])
+def test_a_look_at_the_original_stands_before_a_command_that_loses_data(image, command, words, spoiled, command_word):
+    flipped(image, place(spoiled, 0 if spoiled == "MGT" else 512 + 88))
+
+    ran = command(words[0], image, *words[1:])
+
+    told = " ".join((ran.out + ran.err).split())
+    look = "Check the original first: if it is whole, this copy is incomplete, so take the copy again."
+    assert told.count(look) == 1 and told.index(look) < told.index(command_word)
+    assert "MGT" not in spoiled or "removes MGT and the labels of the SR and of all its VDIs" in told
+    assert words[0] != "check" or ran.out.splitlines()[-1] == "next: run `relvmoiscsi check` on the original"
+
+
 def test_an_unfinished_lun_is_8_and_names_the_command_that_finishes_it(unfinished, unwritten):
     ran = unwritten(8, "check", unfinished, "--json", says=f"`relvmoiscsi recover {unfinished}`")
     assert ran.json["state"] == "unfinished"

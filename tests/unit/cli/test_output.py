@@ -39,8 +39,9 @@ UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
         ("a-word-without-a-blank-in-it", ["a-word-without-a-blank-in-it"]),
         ("VM 'is  next: no' failed", ["VM 'is  next: no'", "  failed"]),
         ("run `lvremove 'a b c d e f g h i j k'` now", ["run", "  `lvremove 'a b c d e f g h i j k'`", "  now"]),
-        ("VM 'one two three four' failed", ["VM 'one two thre'", "  'e four' failed"]),
-        ("VM \"it's 'two' four\\\" five\" x", ["VM \"it's 'two' f\"", '  "our\\" five" x']),
+        ("VM 'one two three four' failed", ["VM", "  'one two three four'", "  failed"]),
+        ("VM 'one two three four five' x", ["VM", "  'one two three four five'", "  x"]),
+        ("VM \"it's 'two' four\\\" five\" x", ["VM", "  \"it's 'two' four\\\" five\"", "  x"]),
         ("the VM's disk of the pool's", ["the VM's disk of the", "  pool's"]),
     ],
 )

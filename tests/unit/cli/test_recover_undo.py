@@ -277,6 +277,44 @@ def test_a_damaged_label_gives_recover_and_undo_the_same_error(image, unwritten)
     assert recover["error"] == undo["error"] and recover["state"] == undo["state"] == "damaged"
 
 
+UNKNOWN = "whether a run was interrupted cannot be known: no label of LVM can be read"
+
+
+@pytest.mark.parametrize("dry", [("--yes",), ("--dry-run",)])
+@pytest.mark.parametrize(
+    "lun, status, verdict, step",
+    [
+        ("empty", 3, f"state empty; {UNKNOWN}", "if this is the clone of an SR, take the copy again"),
+        ("zeros", 3, f"state empty; {UNKNOWN}", "if this is the clone of an SR, take the copy again"),
+        ("noise", 4, f"state foreign; {UNKNOWN}", "if this is the clone of an SR, take the copy again"),
+        ("short", 5, "state damaged; no run was interrupted", "take the copy again from the array, on a LUN of the"),
+        ("header", 5, "state damaged; no run was interrupted", "run `relvmoiscsi check` on the original"),
+        ("label", 5, f"state damaged; {UNKNOWN}", "run `relvmoiscsi check` on the original"),
+        ("journal", 5, "state unfinished; a run was interrupted, and its journal cannot be read", "take the copy"),
+    ],
+)  # fmt: skip
+def test_recover_of_what_cannot_be_used_says_whether_a_run_was_interrupted_and_what_is_next(
+    image, request, unwritten, lun, status, verdict, step, dry
+):
+    if lun in ("empty", "zeros", "noise"):
+        image.write_bytes({"empty": b"", "zeros": bytes(4 << 20), "noise": b"x" * (4 << 20)}[lun])
+    elif lun == "short":
+        os.truncate(str(image), os.stat(str(image)).st_size // 2)
+    elif lun == "journal":
+        image = request.getfixturevalue("unfinished")
+        with open_device(str(image), writable=False) as device:
+            at = read_mark(device).journal.offset
+        flipped(image, at + 100)
+    else:
+        flipped(image, {"header": 4096 + 40, "label": 512 + 40}[lun])
+
+    ran = unwritten(status, "recover", image, *dry)
+
+    first, *why, last = ran.out.splitlines()
+    assert first.startswith(f"{image}: {verdict}") and first.endswith(".") and not ran.err
+    assert " ".join(why).endswith("Nothing was written.") and last.startswith(f"next: {step}")
+
+
 # --- undo
 
 

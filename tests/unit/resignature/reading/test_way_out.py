@@ -26,6 +26,11 @@ def test_the_system_id_of_a_host_is_in_the_command():
     assert 'local { system_id="host.a-1" }' in told(way_out_of("host.a-1"), "/dev/sdc")[1]
 
 
+def test_a_command_that_removes_data_is_told_and_is_no_next_step():
+    sentence, command = told(WayOut(("lvremove",), ("VG_XenStorage-x/MGT",)), "/dev/sdc")
+    assert "lvremove --config" in sentence and command == ""
+
+
 @pytest.mark.parametrize(
     "system_id", [r"x\" } devices { filter=[\"a|.*|\"] } local { system_id=\"x", "a b", "x" * 128, r"\\"]
 )

@@ -300,8 +300,8 @@ REFUSED = [
     Row(BEHIND, (), [on_a_copy], f"copy of a LUN whose resignature was cut (SCSIid {SCSI_ID}). Run `relvmoiscsi undo"),
     Row([SWITCHED], (partial(second_area, 100),), EITHER, "holds no metadata that reads"),
     # no device tears a sector: docs/protocol.rst, "What an interruption leaves"
-    Row([CONTENTS, HEADERS], (partial(at_label, 0, garbage(512, 512)),), EITHER, "no LVM physical volume",
-        state=engine.FOREIGN),
+    Row([CONTENTS, HEADERS], (partial(at_label, 0, garbage(512, 512)),), EITHER, "the first four sectors hold none",
+        state=engine.DAMAGED, error=FormatError),
     # pvremove writes zeros over the sector, wipefs over the eight bytes of its type
     Row([CONTENTS, HEADERS], (partial(at_label, 0, bytes(512)),), EITHER, "", state=engine.FOREIGN),
     Row([CONTENTS, HEADERS], (partial(at_label, 24, bytes(8)),), EITHER, "", state=engine.DAMAGED, error=FormatError),
