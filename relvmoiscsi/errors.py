@@ -241,6 +241,13 @@ class CommandFailed(RelvmoiscsiError):
         self.argv, self.status, self.stderr = tuple(argv), status, stderr
 
 
+class NotInstalled(CommandFailed):
+    """A part of relvmoiscsi, or a Python module that it needs, is not on this machine."""
+
+    def __init__(self, message: str) -> None:
+        RelvmoiscsiError.__init__(self, message)
+
+
 class DeviceError(RelvmoiscsiError):
     """A read, write or flush of a device failed."""
 

@@ -35,7 +35,7 @@ def main(argv: "Optional[Sequence[str]]" = None) -> int:
 
                     if ctrl_c.is_pressed:
                         raise KeyboardInterrupt
-                    is_printed = print_result(Answer({}, overview.page()).for_people())
+                    is_printed = print_result(Answer({}, overview.page()).for_people(sys.stdout))
                     return (0 if words else EXIT_USAGE) if is_printed else EXIT_NOT_PRINTED
                 from relvmoiscsi.cli.parser import make_parser, separated  # noqa: PLC0415
 

@@ -59,17 +59,18 @@ class Answer(NamedTuple):
     next_steps: Sequence[str] = ()  #: commands or sentences, in the order in which a person takes them
     alerts: Sequence[str] = ()  #: of the text, what has failed or must be kept: on stderr where no text is printed
 
-    def for_people(self) -> str:
-        """Return the lines for stdout, with bold headings, and `next:` with the next steps: no other text has `next:`.
+    def for_people(self, stream: Any) -> str:
+        """Return the lines for this stream (None: a file), with bold headings on a terminal.
 
-        Long lines are broken, but for a next step that is a command.
+        `next:` stands before the next steps: no other text has `next:`. Long lines are broken, but for a next step that
+        is a command.
         """
-        columns, lines = width(sys.stdout), []
+        columns, lines = width(stream), []
         heads = re.compile(r"[^ ].*:\Z|[A-Z]+  +[A-Z]")
         for line in printable_lines(self.text).split("\n") if self.text else ():
             is_head = heads.match(line)
             broken = wrapped(line, columns).split("\n")
-            lines += [painted(sys.stdout, each, BOLD) if is_head else each for each in broken]
+            lines += [painted(stream, each, BOLD) if is_head else each for each in broken]
         for number, step in enumerate(self.next_steps):
             line = (" " * len(NEXT) if number else NEXT) + printable(step)
             lines.append(line if isinstance(step, ShellCommand) else wrapped(line, columns, len(NEXT)))
@@ -259,10 +260,11 @@ def ask(arguments: "Union[Namespace, Asked]", question: str, word: str = "") -> 
             raise Refused("Not confirmed.").in_state(NOTHING_WRITTEN)
 
 
-def tell(text: str, end: str = "\n") -> None:
-    """Print the text that a person must read before the question. Raises UsageError where stderr fails."""
+def tell(what: Union[str, Answer], end: str = "\n") -> None:
+    """Print the text or the plan that a person must read before the question. Raises UsageError where stderr fails."""
+    text = what.for_people(sys.stderr) if isinstance(what, Answer) else fitted(printable_lines(what), sys.stderr)
     try:
-        write_text(sys.stderr, fitted(printable_lines(text), sys.stderr) + end)
+        write_text(sys.stderr, text + end)
     except OSError as error:
         raise UsageError(f"The question cannot be shown: {error.strerror}.").advising("Use --yes.") from error
 

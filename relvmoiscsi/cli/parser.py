@@ -20,7 +20,7 @@ from relvmoiscsi.cli.output import (
     width,
     wrapped,
 )
-from relvmoiscsi.errors import NotFound, UsageError
+from relvmoiscsi.errors import NotInstalled, UsageError
 from relvmoiscsi.wording import nearest, printable_lines
 
 #: the module of each command: imported only for a run of that command
@@ -201,7 +201,7 @@ def _add_command(name: str, sub: argparse.ArgumentParser, what: str) -> None:
         return sub
 
     def not_installed(_arguments: argparse.Namespace) -> NoReturn:
-        raise NotFound("The command `relvmoiscsi pool` is not installed here.").advising(
+        raise NotInstalled("The command `relvmoiscsi pool` is not installed here.").advising(
             "Install its package, which is built beside that of "
             f"relvmoiscsi: `yum install ./relvmoiscsi-pool-{__version__}-1.noarch.rpm`. It may run on any other "
             "machine as well: `pip install '.[pool]'` in a clone of its repository."

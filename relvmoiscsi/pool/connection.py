@@ -48,7 +48,7 @@ class Where(NamedTuple):
 
 @contextmanager
 def connect(where: Where) -> Iterator[Calls]:
-    """Open a session for the block. Raises PoolFailure, NotFound or UsageError."""
+    """Open a session for the block. Raises PoolFailure, NotInstalled or UsageError."""
     module, url = sdk.module(), url_of(where)
     connection = partial(_http, where, _tls(where) if url.startswith("https:") else None)
     url, proxy = _logged_in(module, where, url, connection)

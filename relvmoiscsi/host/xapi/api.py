@@ -105,7 +105,7 @@ class Xapi:
 def local_xapi(socket_path: str = THIS_HOST.xapi_socket, timeout: float = TIMEOUT_SECONDS) -> Iterator[Xapi]:
     """Open a session of root for a command that xapi has not started, and close it behind the block.
 
-    `timeout` is for each answer, in seconds. Raises XapiFailure, and NotFound without the Python module XenAPI.
+    `timeout` is for each answer, in seconds. Raises XapiFailure, and NotInstalled without the Python module XenAPI.
     """
     xapi = Xapi("", socket_path, timeout=timeout)
     session = xapi._session()

@@ -23,7 +23,7 @@ from typing import Any, Callable, Mapping, Optional, cast
 from xml.parsers import expat
 
 from relvmoiscsi import untrusted_xml
-from relvmoiscsi.errors import CommandFailed, NotFound
+from relvmoiscsi.errors import NotInstalled
 
 #: what a failed connection raises; on Python 3.6 a certificate for another host is no OSError
 GONE = (OSError, ssl.CertificateError, http.client.HTTPException, xmlrpc.client.Error, expat.ExpatError)
@@ -125,21 +125,14 @@ class BoundedResponse(http.client.HTTPResponse):
             raise http.client.HTTPException(f"the answer has more than {MOST_ANSWER_BYTES >> 20} MiB")
 
 
-class NoXenApi(CommandFailed, NotFound):
-    """Python cannot import XenAPI: what is missing is a program, and nothing of the pool."""
-
-    def __init__(self, message: str) -> None:
-        NotFound.__init__(self, message)
-
-
 def module() -> Any:
-    """Return the module XenAPI. Raises NotFound if Python cannot import it."""
+    """Return the module XenAPI. Raises NotInstalled if Python cannot import it."""
     if sys.flags.no_site:  # the package starts Python with -S, which is faster but cannot find dom0's XenAPI
         site.main()
     try:
         return importlib.import_module("XenAPI")
     except ImportError as error:
-        raise NoXenApi(
+        raise NotInstalled(
             "The Python module XenAPI is not here; dom0 has its own. On this machine install it, with "
             "`pip install '.[pool]'` in a clone of relvmoiscsi's repository, and give a pool command --pool."
         ) from error
@@ -155,7 +148,7 @@ def is_reference(value: Any) -> bool:
 
 
 def session(url: str, transport: xmlrpc.client.Transport) -> Any:
-    """Return a session of the SDK without a login. Raises NotFound without the module.
+    """Return a session of the SDK without a login. Raises NotInstalled without the module.
 
     The SDK takes any answer to a login for the session, and sends it back with each call.
     """

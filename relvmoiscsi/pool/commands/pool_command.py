@@ -79,7 +79,7 @@ def _tells_how_far(kind: Type[PoolCommand], arguments: argparse.Namespace) -> An
     so_far = SoFar(log.tell)
     try:
         answer = kind(arguments, so_far).run()
-        log.tell(f"{answer.for_people()}\n{_ENDS.format(answer.status)}")
+        log.tell(f"{answer.for_people(None)}\n{_ENDS.format(answer.status)}")
     except KeyboardInterrupt as stop:
         interrupted = so_far.interrupted(stop)
         log.tell(f"Interrupted. {interrupted}\n{_ENDS.format(EXIT_INTERRUPTED)}")

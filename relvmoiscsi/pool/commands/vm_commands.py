@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any, Container, ContextManager, Dict, List, Optional, Sequence, Tuple, TypeVar
 
-from relvmoiscsi.cli.output import Answer, Bar, ask, is_terminal, say, waiting
+from relvmoiscsi.cli.output import Answer, Bar, ask, is_terminal, say, tell, waiting
 from relvmoiscsi.errors import Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import jobs, records
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
@@ -195,7 +195,7 @@ class CloneCommand(PoolChange):
                 warnings.append(f"{_OF_NO_VM}: {disks}. {_OTHER_WAYS}")
             plan = _cloned(_of_plan(planned), self._to_know(wanted) if todo else (), alone=alone)
             if todo and not (self.dry_run or self.yes):
-                say("\n".join(["Planned:", plan.for_people()]))
+                tell(plan._replace(text=f"Planned:\n{plan.text}"))
             for warning in warnings:
                 self.warn(warning)
             if self.dry_run:
@@ -340,7 +340,7 @@ class RestoreCommand(PoolChange):
             if not todo:
                 return _all_restored(planned)
             if not self.yes:
-                say(plan.for_people())
+                tell(plan)
             halts = "is running. The run shuts the VM down and leaves the VM halted. "
             first = "".join(f"VM {row.name!r} {halts}" for row in planned if row.shuts_down)
             ask(self, first + _QUESTIONS[self.end].format(", ".join(repr(row.name) for row in todo)))

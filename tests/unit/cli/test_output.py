@@ -6,6 +6,7 @@ import io
 import logging
 import re
 import shlex
+import sys
 import threading
 
 import pytest
@@ -63,7 +64,7 @@ def test_each_advised_command_of_a_refused_lun_can_be_copied(monkeypatch, name, 
         text = "\n".join(printable(str(each)) for each in problems)
 
         answer = output.Answer({}, text, next_steps=[*steps, "take the copy again from the array " * 3])
-        lines = answer.for_people().split("\n")
+        lines = answer.for_people(sys.stdout).split("\n")
 
         after = next((number for number, line in enumerate(lines) if line.startswith("next: ")), len(lines))
         shown = re.findall("`([^`]*)`", "\n".join(lines[:after])) + [line[6:] for line in lines[after:]][: len(steps)]
@@ -221,7 +222,7 @@ def test_errors_are_red_and_headings_bold(monkeypatch, terminal):
     monkeypatch.setenv("COLUMNS", "40")
     text = "next:\n  xe vm-start\nNAME  SIZE\nweb  1 GiB\nThe last extent ends in the middle of:\n  x"
     text += "\nThe disk ends before the last one of these:\nthe copy of it and all: it is truncated."
-    assert output.Answer({}, text).for_people() == (
+    assert output.Answer({}, text).for_people(sys.stdout) == (
         "\033[1mnext:\033[0m\n  xe vm-start\n\033[1mNAME  SIZE\033[0m\nweb  1 GiB\n"
         "\033[1mThe last extent ends in the middle of:\033[0m\n  x\n"
         "\033[1mThe disk ends before the last one of\033[0m\n\033[1m  these:\033[0m\n"
@@ -235,7 +236,7 @@ def test_a_line_of_a_sentence_that_ends_with_a_colon_is_no_heading(monkeypatch, 
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setattr("sys.stdout", terminal)
     text = "note: The last one ends before the end: the copy is truncated."
-    assert output.Answer({}, text).for_people().split("\n")[0] == "note: The last one ends before the end:"
+    assert output.Answer({}, text).for_people(sys.stdout).split("\n")[0] == "note: The last one ends before the end:"
 
 
 @pytest.mark.parametrize(
@@ -390,7 +391,7 @@ def test_what_a_lun_says_reaches_no_terminal_with_control_characters(monkeypatch
             raise KeyError("x\n" + STRANGE)
         except KeyError as problem:
             logging.getLogger("relvmoiscsi.test").warning("failed", exc_info=True)
-            output.print_result(output.Answer({}, f"a name: {STRANGE}\nand a second line").for_people())
+            output.print_result(output.Answer({}, f"a name: {STRANGE}\nand a second line").for_people(sys.stdout))
             output.tell(f"Rewrite {STRANGE}?")
             raise ValueError(STRANGE) from problem
 

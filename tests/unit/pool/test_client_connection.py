@@ -21,7 +21,7 @@ from kit.pool.server import TcpServer, UnixServer
 from kit.pool.simulator import Pool
 from kit.shell import TOP
 from relvmoiscsi.deadline import Deadline
-from relvmoiscsi.errors import NotFound, UsageError
+from relvmoiscsi.errors import NotFound, NotInstalled, UsageError
 from relvmoiscsi.pool import calls as pool_calls
 from relvmoiscsi.pool import jobs, records
 from relvmoiscsi.pool.calls import PoolFailure, PoolGone, failure, result_text
@@ -214,7 +214,7 @@ def test_how_it_may_not_be_named(text, ca, said):
 
 def test_without_the_module_it_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "XenAPI", None)
-    with pytest.raises(NotFound, match="pip install '.\\[pool\\]'"), connect(Where("xs1", password="x")):
+    with pytest.raises(NotInstalled, match="pip install '.\\[pool\\]'"), connect(Where("xs1", password="x")):
         pass
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from kit.driver_calls import SESSION
 from kit.pool.client import connected_locally
-from relvmoiscsi.errors import NotFound
+from relvmoiscsi.errors import NotInstalled
 from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_xapi
 from relvmoiscsi.sr_driver.codes import fault_of
 
@@ -172,7 +172,7 @@ def test_without_the_sdk_it_says_what_to_install(monkeypatch, socket_directory):
     monkeypatch.setitem(sys.modules, "XenAPI", None)
 
     with pytest.raises(
-        NotFound, match="The Python module XenAPI is not here; dom0 has its own. On this machine install"
+        NotInstalled, match="The Python module XenAPI is not here; dom0 has its own. On this machine install"
     ):
         Xapi(SESSION, socket_directory + "/nothing").call("SR.get_all")
 

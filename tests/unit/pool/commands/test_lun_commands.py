@@ -464,6 +464,19 @@ def test_somebody_is_asked_and_the_question_counts_what_there_is_to_do(lab, clon
     assert ran.status == 0 and "Discard 'Production" in ran.err
 
 
+def test_the_heading_of_a_plan_is_bold_before_the_question_and_plain_in_the_log(
+    clone, pool_command, type_in, monkeypatch, terminal, tmp_path
+):
+    log = tmp_path / "log"
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(f"sys.{name}", terminal)
+    type_in("n\n")
+    assert pool_command("attach", clone).status == 4
+    assert terminal.getvalue().startswith("\033[1mPlanned steps:\033[0m\n") and "x1b" not in terminal.getvalue()
+    assert pool_command("attach", clone, "--dry-run", "--log", log).status == 0
+    assert "Planned steps:\n" in log.read_text() and "x1b" not in log.read_text()
+
+
 @pytest.mark.parametrize("words", [["attach", "--all"], ["discard", "--all"]])
 def test_where_nobody_can_be_asked_it_says_so(clone, pool_command, words):
     ran = pool_command(*words, "--json")
