@@ -82,7 +82,7 @@ class User(NamedTuple):
 
 def read_pool(xapi: Any) -> PoolRecords:
     """Read the records from xapi, for the question whether a write is refused. Raises XapiFailure."""
-    return PoolRecords(xapi.records("PBD"), xapi.records("SR"), xapi.records("VDI"))
+    return PoolRecords(*_pbds_and_srs(xapi), xapi.records("VDI"))
 
 
 def read_srs(xapi: Any) -> PoolRecords:
@@ -91,7 +91,19 @@ def read_srs(xapi: Any) -> PoolRecords:
     A vm-admin can make a VDI for any LUN, in the udev SR of a host. A VDI must not have an untouched clone stay visible
     beside its original. SM scans for the LUN of a VDI when a VM needs the LUN.
     """
-    return PoolRecords(xapi.records("PBD"), xapi.records("SR"), {})
+    return PoolRecords(*_pbds_and_srs(xapi), {})
+
+
+def _pbds_and_srs(xapi: Any) -> Tuple[Records, Records]:
+    """Read the records of two classes. An SR that is forgotten between the two answers takes its PBDs along.
+
+    So a PBD without an SR counts only if xapi still has that PBD. The SR of a call that has just ended is no user.
+    """
+    pbds, srs = xapi.records("PBD"), xapi.records("SR")
+    if any(pbd.get("SR") not in srs for pbd in pbds.values()):
+        left = xapi.records("PBD")
+        pbds = {ref: pbd for ref, pbd in pbds.items() if ref in left}
+    return pbds, srs
 
 
 def _pairs_of(record: Mapping[str, Any]) -> List[Tuple[str, str]]:

@@ -103,6 +103,22 @@ def test_the_original_is_refused(records, attached):
     assert ("attached" if attached else "detached") in text.split()
 
 
+def test_an_sr_that_is_forgotten_between_two_answers_of_xapi_is_no_user(records):
+    """A call on the same LUN ends: xapi destroys its SR and the PBDs while this call reads."""
+    other, read = records.add("relvmoiscsi", SCSI_ID), records.db.records
+
+    def ended_meanwhile(class_):
+        if class_ == "SR" and records.db.exists("SR", other):
+            for pbd in [ref for ref, pbd in read("PBD").items() if pbd["SR"] == other]:
+                records.db.destroy("PBD", pbd)
+            records.db.destroy("SR", other)
+        return read(class_)
+
+    records.db.records = ended_meanwhile
+    records.verify()
+    assert not records.db.exists("SR", other)
+
+
 def test_a_pbd_whose_sr_is_gone_is_refused(records):
     records.db.destroy("SR", records.add("lvmoiscsi", SCSI_ID))
 
