@@ -316,6 +316,19 @@ def test_already_done_without_the_map_once_lvm_has_reclaimed_the_journal(finishe
     unwritten(2, "resignature", finished, "--yes", "--again", "--map", map_file(tmp_path, ran.out))
 
 
+def test_again_takes_no_id_that_the_last_run_has_replaced(finished, tmp_path, command, unwritten):
+    """The original, on which these ids are still, would be beside the clone."""
+    truth, again = tree().truth, ("resignature", finished, "--yes", "--again")
+    of_original = "is an id of the original: the last resignature of the LUN has replaced it. Choose another one."
+    unwritten(2, *again, "--sr-uuid", truth.sr_uuid, says=f"The new id {truth.sr_uuid} {of_original}")
+    now = command("show", finished, "--json").json["vg"]["id"]
+    lvm_ids = map_file(tmp_path, {"lvm_ids": {now: truth.vg_id}})
+    unwritten(2, *again, "--map", lvm_ids, says=of_original)
+
+    assert command("undo", finished, "--yes").status == 0  # a later run may take the ids that an undo has removed
+    assert command("resignature", finished, "--yes", "--sr-uuid", SR).status == 0
+
+
 def test_again_is_a_new_resignature(finished, command, unwritten):
     planned = unwritten(0, "resignature", finished, "--dry-run", "--json", "--again").json
     second = command("resignature", finished, *YES, "--again").json
