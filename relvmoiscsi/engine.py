@@ -191,7 +191,10 @@ def prepare(
             lun = without_databases(lun) if request.clear_databases else lun
             selection = select_vdis(cache, lun, request.one, entropy)
             lun = selection.lun
-            ids = new_ids.choose_ids(lun, entropy, request.chosen, request.sr_uuid)
+            is_new = record is not None and record.kind == RESIGNATURE
+            last_run = earlier_run.run_or_none(cache, record, label) if is_new else None
+            last_ids = last_run.ids if last_run is not None else None
+            ids = new_ids.choose_ids(lun, entropy, request.chosen, request.sr_uuid, last_ids)
             unverified = lun.work.left_behind if lun.work is not None and defects else ()
             made = run_plan.plan_resignature(cache, selection, ids, entropy(16), request.scsi_id, unverified)
             check_plan(cache, lun, made)

@@ -322,7 +322,7 @@ class Wanted:
             raise UsageError("The argument vdis is neither one nor all.").advising("Give one or all.")
         if sr_uuid is not None:
             with in_state(NOTHING_WRITTEN):
-                mapfile.checked_uuid(sr_uuid)
+                sr_uuid = mapfile.checked_uuid(sr_uuid)
         self.is_dry_run, self.is_later_copy = said["dry_run"], said["later_copy"]
         #: without the SCSIid, which the open LUN has
         self.request = engine.ResignatureRequest(

@@ -15,11 +15,12 @@ if TYPE_CHECKING:  # a type checker takes TYPE_CHECKING for true
 
 EXIT_USAGE = 2  #: of UsageError, and of the argument parser
 _AGAIN = " Repeat the command."
+_UNWRITTEN = " Nothing was written." + _AGAIN
 
 
 def main(argv: "Optional[Sequence[str]]" = None) -> int:
     """Run the command; return its exit status."""
-    state = " Nothing was written." + _AGAIN
+    state = _UNWRITTEN
     try:
         with _OneCtrlC() as ctrl_c:
             try:
@@ -57,7 +58,8 @@ def main(argv: "Optional[Sequence[str]]" = None) -> int:
                 ctrl_c.is_deferred = False
                 if ctrl_c.is_pressed:
                     raise KeyboardInterrupt
-                state = look or _AGAIN
+                is_unwritten = getattr(arguments, "only_reads", False) or look and getattr(arguments, "dry_run", False)
+                state = _UNWRITTEN if is_unwritten else look or _AGAIN
                 return run_command(arguments, look, state)
             except KeyboardInterrupt:  # outside the handler of `run_command`
                 return _say_early(state)

@@ -61,7 +61,7 @@ class MapCommand(DeviceCommand):
         if path is None:
             derived = derived_ids(self.sr, self.old)
             ids = {
-                "new_sr": self.sr,
+                "new_sr": self.sr.lower(),
                 "uuids": {old: new for old, new in derived.items() if is_uuid(old)},
                 "lvm_ids": {old: new for old, new in derived.items() if not is_uuid(old)},
             }

@@ -284,7 +284,8 @@ def writes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument(
         "--map-out", metavar="FILE", help="write the JSON output, with the old-to-new map, to a new FILE"
     )
-    return takes_device(parser)
+    takes_device(parser).set_defaults(only_reads=False)
+    return parser
 
 
 def takes_device(parser: argparse.ArgumentParser, **more: Any) -> argparse.ArgumentParser:
@@ -296,6 +297,7 @@ def takes_device(parser: argparse.ArgumentParser, **more: Any) -> argparse.Argum
 
 def takes_device_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Add the options of a device to the parser. The command refuses the login options without a URL."""
+    parser.set_defaults(only_reads=True)
     what = "with a URL: initiator name to log in with; default: the name of this machine"
     parser.add_argument("--initiator-name", metavar="IQN", help=what)
     what = "with a URL: file with CHAP users and passwords, one NAME=VALUE per line"

@@ -79,22 +79,21 @@ class ResignatureCommand(WriteCommand):
         super().__init__(arguments)
         self.is_later_copy: bool = arguments.again or arguments.later_copy
         with in_state(NOTHING_WRITTEN):
-            if arguments.sr_uuid is not None:
-                mapfile.checked_uuid(arguments.sr_uuid)
+            sr_uuid = None if arguments.sr_uuid is None else mapfile.checked_uuid(arguments.sr_uuid)
             one = None
             if arguments.vdis != ALL:
                 vdi = arguments.vdi
-                one = OneVdiRequest(vdi if vdi is None else mapfile.checked_uuid(vdi.lower()))
+                one = OneVdiRequest(vdi if vdi is None else mapfile.checked_uuid(vdi))
             elif arguments.vdi is not None:
                 raise UsageError("--vdi names the VDI to keep and needs --vdis one.")
             self._map: Optional[str] = arguments.map
             #: without the SCSIid, which the open LUN has, and without the ids of --map
             self.request = ResignatureRequest(
                 again=arguments.again,
-                sr_uuid=arguments.sr_uuid,
+                sr_uuid=sr_uuid,
                 one=one,
                 clear_databases=arguments.clear_metadata_vdi,
-                without=tuple(mapfile.checked_uuid(uuid.lower()) for uuid in arguments.without),
+                without=tuple(map(mapfile.checked_uuid, arguments.without)),
                 words=arguments.words,
             )
 

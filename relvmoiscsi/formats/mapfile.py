@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.formats.identity import IdMap, dashed, derived_lvm_id, derived_uuid, is_lvm_id, is_uuid
 
-_UUID_FORM = "a UUID has 36 characters in lower case, not all zeros"
+_UUID_FORM = "a UUID has 36 characters, not all zeros"
 _LVM_ID_FORM = "an LVM id has 32 letters and digits, in groups of 6-4-4-4-4-4-6 or in one"
 
 
@@ -34,17 +34,17 @@ def derived_ids(new_sr: str, old_ids: Iterable[str]) -> Dict[str, str]:
     An old id is a UUID, or an LVM id with or without dashes. A new LVM id has dashes where the old LVM id has dashes.
     Do not pass the UUID of the old SR: the old SR UUID becomes `new_sr`. Raises UsageError for text that is not an id.
     """
-    checked_uuid(new_sr)
+    new_sr = checked_uuid(new_sr)
     found: Dict[str, str] = {}
     for old in old_ids:
-        if is_uuid(old):
-            found[old] = derived_uuid(new_sr, old)
+        if is_uuid(old.lower()):
+            found[old.lower()] = derived_uuid(new_sr, old.lower())
             continue
         try:
             plain = _lvm_id(old)
         except UsageError as error:
             raise UsageError(
-                f"{old!r} is neither a UUID (36 characters, lower case) nor an LVM id (32 letters and digits, in "
+                f"{old!r} is neither a UUID (36 characters) nor an LVM id (32 letters and digits, in "
                 "groups of 6-4-4-4-4-4-6 or in one)."
             ) from error
         new = derived_lvm_id(new_sr, plain)
@@ -92,7 +92,7 @@ def chosen_sr(facts: Mapping[str, Any]) -> Optional[str]:
     try:
         return checked_uuid(facts["new_sr"])
     except UsageError:
-        raise UsageError("The new_sr of the map is not a UUID of 36 characters in lower case.") from None
+        raise UsageError("The new_sr of the map is not a UUID of 36 characters.") from None
 
 
 def _checked(pairs: Iterable[Tuple[Any, Any]], checked: Callable[[Any], str], name: str, form: str) -> Dict[str, str]:
@@ -109,12 +109,12 @@ def _checked(pairs: Iterable[Tuple[Any, Any]], checked: Callable[[Any], str], na
 
 
 def checked_uuid(text: Any) -> str:
-    """`text`, when it is a UUID as SM writes UUIDs and not all zeros. Raises UsageError otherwise."""
-    if not isinstance(text, str) or not is_uuid(text):
-        raise UsageError(f"{text!r} is not a UUID of 36 characters in lower case.")
+    """A UUID, not all zeros, in lower case as SM writes UUIDs: a caller may give capitals. Raises UsageError."""
+    if not isinstance(text, str) or not is_uuid(text.lower()):
+        raise UsageError(f"{text!r} is not a UUID of 36 characters.")
     if not text.strip("0-"):
         raise UsageError(f"{text} is the nil UUID: no SR and no VDI can have it.").advising("Choose another UUID.")
-    return text
+    return text.lower()
 
 
 def contradictions(wanted: IdMap, sr_uuid: Optional[str], ids: IdMap) -> List[str]:

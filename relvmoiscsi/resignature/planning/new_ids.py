@@ -42,11 +42,18 @@ def old_lvm_ids(lun: Lun) -> List[str]:
     return [lun.label.pv_id, lun.vg.id, *(lv.id for lv in lun.vg.lvs)]
 
 
-def choose_ids(lun: Lun, entropy: Entropy, chosen: Optional[IdMap] = None, sr_uuid: Optional[str] = None) -> IdMap:
+def choose_ids(
+    lun: Lun,
+    entropy: Entropy,
+    chosen: Optional[IdMap] = None,
+    sr_uuid: Optional[str] = None,
+    last_run: Optional[IdMap] = None,
+) -> IdMap:
     """New ids for all identities of the LUN: an id of `chosen`, else an id derived from the new SR UUID.
 
     The new SR UUID is the choice for the SR in `chosen`, else `sr_uuid`, else a random UUID. Raises UsageError for a
-    wrong id, for an id that is not on the LUN, and for a map that is not one to one.
+    wrong id, for an id that is not on the LUN, for a map that is not one to one, and for a new id that `last_run` has
+    replaced: the original has it.
     """
     wanted_uuids = dict(chosen.uuids) if chosen else {}
     wanted_lvm_ids = dict(chosen.lvm_ids) if chosen else {}
@@ -65,6 +72,10 @@ def choose_ids(lun: Lun, entropy: Entropy, chosen: Optional[IdMap] = None, sr_uu
     lvm_ids = _chosen(old_lvm_ids(lun), wanted_lvm_ids, lambda old: derived_lvm_id(new_sr, old), "LVM id")
     check_one_to_one(uuids, "UUID", [volume.name.text for volume in lun.volumes])
     check_one_to_one(lvm_ids, "LVM id")
+    of_original = {*last_run.uuids, *last_run.lvm_ids} if last_run is not None else set()
+    for new in sorted(of_original.intersection([*uuids.values(), *lvm_ids.values()])):
+        problem = f"The new id {new} is an id of the original: the last resignature of the LUN has replaced it."
+        raise UsageError(problem).advising("Choose another one.")
     return IdMap(lun.sr_uuid, uuids, lvm_ids)
 
 

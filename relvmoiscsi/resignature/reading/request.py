@@ -32,17 +32,20 @@ class ResignatureRequest(NamedTuple):
     words: Tuple[str, ...] = ()  #: the command that makes this request, for messages with another command
 
     def checked(self) -> "ResignatureRequest":
-        """Return the request with its SCSIid in udev's form. Raises UsageError for a value that a field cannot have."""
+        """Return the request with its SCSIid in udev's form, and its UUIDs in SM's.
+
+        Raises UsageError for a value that a field cannot have.
+        """
         for name, kind in _FIELDS.items():
             verify(f"The field {name} of the request", getattr(self, name), kind)
         for name, kind in _FIELDS_OF_ONE.items() if self.one is not None else ():
             verify(f"The field one.{name} of the request", getattr(self.one, name), kind)
         for name, kind in _FIELDS_OF_MAP.items() if self.chosen is not None else ():
             verify(f"The field chosen.{name} of the request", getattr(self.chosen, name), kind)
-        for uuid in (*self.without, *([] if self.sr_uuid is None else [self.sr_uuid])):
-            mapfile.checked_uuid(uuid)
+        without = tuple(map(mapfile.checked_uuid, self.without))
+        sr_uuid = None if self.sr_uuid is None else mapfile.checked_uuid(self.sr_uuid)
         scsi_id = None if self.scsi_id is None else named_scsi_id(self.scsi_id)
-        return self._replace(scsi_id=scsi_id, without=tuple(self.without), words=tuple(self.words))
+        return self._replace(scsi_id=scsi_id, without=without, sr_uuid=sr_uuid, words=tuple(self.words))
 
 
 _UUID = optional(an("a UUID as text", str))

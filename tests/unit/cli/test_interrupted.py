@@ -124,6 +124,23 @@ def is_true(command, path, was, state, sentence, kind):
         assert now["state"] in ("clean", "resignatured"), "an unfinished run is always said"
 
 
+@pytest.mark.parametrize("words", [
+    ("show",), ("check",), ("check", "--original"), ("map", "--device"), ("resignature", "-n"), ("undo", "-n"),
+    ("recover", "-n"),
+])  # fmt: skip
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_command_that_cannot_write_says_that_nothing_was_written(
+    finished, original, command, monkeypatch, words, number
+):
+    with monkeypatch.context() as patch:
+        keys = Keys(patch, number, is_done=False)
+        argv = [words[0], *words[1:], *([original] if "--original" in words else []), finished]
+        ran = command(*argv)
+
+    assert keys.pressed and ran.status == output.EXIT_INTERRUPTED
+    assert ran.err.startswith(f"{SAYS}{NOTHING}"), ran.err
+
+
 # --- the question
 
 

@@ -172,6 +172,9 @@ def test_a_question_that_nobody_sees_is_not_asked(lun_for, type_in, monkeypatch,
 # --- choosing ids
 
 
+OTHER_UUID = "0a0b0c0d-0000-4000-8000-00000000000a"
+
+
 def map_file(tmp_path, facts):
     path = tmp_path / "map.json"
     path.write_text(facts if isinstance(facts, str) else json.dumps(facts), encoding="latin-1")
@@ -182,7 +185,7 @@ def map_file(tmp_path, facts):
     "uuid, says",
     [
         ("", "is not a UUID"),
-        (SR[:-1] + "A", "is not a UUID"),
+        (SR[:-1] + "g", "is not a UUID"),
         ("00000000-0000-0000-0000-000000000000", "is the nil UUID"),
         (tree().truth.uuids["disk"], "already on the LUN"),
     ],
@@ -321,6 +324,32 @@ def test_already_done_without_the_map_once_lvm_has_reclaimed_the_journal(finishe
     assert "vdi_pairs" not in ran.json
     unwritten(4, "undo", finished, "--yes")
     unwritten(2, "resignature", finished, "--yes", "--again", "--map", map_file(tmp_path, ran.out))
+
+
+def test_a_uuid_in_capitals_is_the_uuid(image, tmp_path, command):
+    uuids = tree().truth.uuids
+    by_map = {"uuids": {uuids["disk"].upper(): OTHER_UUID.upper()}}
+    words = ("--sr-uuid", SR.upper(), "--without", uuids["data"].upper(), "--map", map_file(tmp_path, by_map))
+
+    facts = command("resignature", image, *YES, *words, "--json").json
+
+    made = {pair["old_vdi"]: pair["new_vdi"] for pair in facts["vdi_pairs"]}
+    assert (facts["new_sr"], made[uuids["disk"]]) == (SR, OTHER_UUID) and uuids["data"] not in made
+    derived = command("map", "--sr", SR.upper(), uuids["base"].upper(), "--json").json
+    assert derived["new_sr"] == SR and derived["uuids"] == {uuids["base"]: made[uuids["base"]]}
+
+
+def test_again_takes_no_id_that_the_last_run_has_replaced(finished, tmp_path, command, unwritten):
+    """The original, on which these ids are still, would be beside the clone."""
+    truth, again = tree().truth, ("resignature", finished, "--yes", "--again")
+    of_original = "is an id of the original: the last resignature of the LUN has replaced it. Choose another one."
+    unwritten(2, *again, "--sr-uuid", truth.sr_uuid, says=f"The new id {truth.sr_uuid} {of_original}")
+    now = command("show", finished, "--json").json["vg"]["id"]
+    lvm_ids = map_file(tmp_path, {"lvm_ids": {now: truth.vg_id}})
+    unwritten(2, *again, "--map", lvm_ids, says=of_original)
+
+    assert command("undo", finished, "--yes").status == 0  # a later run may take the ids that an undo has removed
+    assert command("resignature", finished, "--yes", "--sr-uuid", SR).status == 0
 
 
 def test_again_is_a_new_resignature(finished, command, unwritten):
