@@ -26,14 +26,14 @@ SCAN, LABEL = "scan", "label VDIs"
 _FLAGS = {"gc": "false", "indestructible": "true"}
 
 
-NAME = "{sr} {date}"
+#: template of names: of three copies of an SR, each name tells which data the copy holds
+NAME = "{sr} changed {date}"
 
 
 class AttachRequest(NamedTuple):
     """What the caller wants `attach` to do with the LUNs."""
 
     name: str = NAME  #: template for the names of the new SRs: {sr}, {date}, {changed}, {scsi_id}
-    date: str = ""
     run: str = ""  #: identifies the run in the marks
     jobs: int = jobs.MOST
     leave_others: bool = False  #: True: hosts may see untouched clones of this pool
@@ -120,26 +120,27 @@ _JOINED = {INTRODUCE: " as", CREATE_PBD: " on", PLUG: " on"}
 def names(pool: Pool, chosen: Sequence[PoolLun], wanted: AttachRequest) -> Dict[str, str]:
     """Return the name of each new SR, by SCSIid; all names differ. Raises UsageError for a bad template.
 
-    A name that is taken, or that several LUNs would get, has the time of the SR's last change in place of the date, and
-    then a number.
+    {date} is the day, and {changed} the time, of the last change of the SR by LVM. A name that is taken, or that LUNs
+    with several such times would get, has the time in place of the day. A name that is taken again gets a number.
     """
     parts, there = verify_template(wanted.name), {str(sr["name_label"]) for sr in pool.srs.values()}
     known: Dict[str, Dict[str, str]] = {}  #: the values of the fields, by SCSIid
     wishes: Dict[str, str] = {}
     times: Dict[str, Set[str]] = {}
     for lun in chosen:
-        changed = shown_time(lun.changed) if lun.changed else "unknown"
+        changed, day = (shown_time(lun.changed), lun.changed[:10]) if lun.changed else ("unknown", "unknown")
         sr = lun.name or lun.of_sr or lun.scsi_id
-        of_lun = known[lun.scsi_id] = {"sr": sr, "date": wanted.date, "changed": changed, "scsi_id": lun.scsi_id}
+        of_lun = known[lun.scsi_id] = {"sr": sr, "date": day, "changed": changed, "scsi_id": lun.scsi_id}
         wish = wishes[lun.scsi_id] = "".join(text + of_lun.get(field, "") for text, field in parts)
         times.setdefault(wish, set()).add(lun.changed)
     taken, found = dict.fromkeys(there, 1), {}
     for lun in chosen:
         wish = wishes[lun.scsi_id]
-        if lun.changed and (wish in there or len(times[wish]) > 1):  # the copies of three days differ in it
-            with_time = {**known[lun.scsi_id], "date": f"changed {shown_time(lun.changed)}"}
+        if lun.changed and (wish in there or len(times[wish]) > 1):
+            with_time = {**known[lun.scsi_id], "date": shown_time(lun.changed)}
             wish = "".join(text + with_time.get(field, "") for text, field in parts)
-            wish += "" if any(field == "date" for _, field in parts) else f" ({with_time['date']})"
+            is_timed = any(field in ("date", "changed") for _, field in parts)
+            wish += "" if is_timed else f" (changed {with_time['date']})"
         found[lun.scsi_id] = records.unused_name(wish, taken)
     return found
 

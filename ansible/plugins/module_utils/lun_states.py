@@ -91,7 +91,7 @@ def _why_none(found, of, others):
 
 def _forward_rows(module, calls, pool, chosen, found):
     params = module.params
-    names = params["name"], records.today(), records.run_id(client.mark_of(params))
+    names = params["name"], records.run_id(client.mark_of(params))
     is_attach = params["state"] == "attached"
     wanted = attach_plan.AttachRequest(*names, params["jobs"], params["leave_others"], is_attach, params["unplugged"])
     planned = attach_plan.plan(calls, pool, chosen, wanted, found)

@@ -24,7 +24,7 @@ refuses an SR that `attach` has not introduced. The question lists the halted VM
 --yes, such a copy needs --with-vms or --leave-vms.
 
 example:
-  relvmoiscsi pool discard "Production 2026-11-22" --with-vms"""
+  relvmoiscsi pool discard "Production changed 2026-11-21" --with-vms"""
 
 
 def add_command(command: CommandMaker) -> None:

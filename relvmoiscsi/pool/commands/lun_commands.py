@@ -62,7 +62,7 @@ _MAP = """\
 The command prints new and old UUID of each VDI. Names and VMs are the present ones of the original's VDIs.
 
 example:
-  relvmoiscsi pool map "Production 2026-11-22\""""
+  relvmoiscsi pool map "Production changed 2026-11-21\""""
 
 
 def add_commands(command: CommandMaker) -> None:
@@ -81,7 +81,8 @@ def add_commands(command: CommandMaker) -> None:
     attaching.add_argument(
         "--name",
         metavar="TEXT",
-        help="name of the new SRs; {sr}, {date}, {changed} and {scsi_id} are replaced; default: {sr} {date}",
+        help="name of the new SRs; {sr}, {scsi_id}, and {date} and {changed}, the day and the time of LVM's last "
+        "change, are replaced; default: {sr} changed {date}",
     )
     attaching.add_argument("--map-out", metavar="FILE", help="write old and new UUIDs as JSON to a new FILE")
     _takes_portal(attaching)
@@ -226,7 +227,6 @@ class AttachCommand(PoolChange):
             raise UsageError("No LUN is selected.").advising("Give SCSIids, --clones-of SR, or --all.")
         self.request = AttachRequest(
             attach_plan.NAME if arguments.name is None else arguments.name,
-            records.today(),
             records.run_id(),
             arguments.jobs,
             arguments.leave_others,

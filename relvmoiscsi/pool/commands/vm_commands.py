@@ -30,7 +30,7 @@ unless --omit-disks is given. The new VMs have new MACs. They have no HA, no PCI
 backup tools. After an interrupted or failed run, repeat the command: no VM is made twice.
 
 example:
-  relvmoiscsi pool clone "Production 2026-11-22" --all --isolated night"""
+  relvmoiscsi pool clone "Production changed 2026-11-21" --all --isolated night"""
 
 _RESTORE = """\
 The VM gets the disks of the copy in place of its own disks; no data is copied. The VM must be halted:
@@ -46,7 +46,7 @@ the copy.
 VM by hand.
 
 example:
-  relvmoiscsi pool restore "Production 2026-11-22" web --shutdown
+  relvmoiscsi pool restore "Production changed 2026-11-21" web --shutdown
   relvmoiscsi pool restore --undo web"""
 
 _RESCUE = """\
@@ -54,8 +54,8 @@ The command adds the disk to the VM. If the VM runs, it plugs the disk in. Witho
 --done takes the disk back.
 
 example:
-  relvmoiscsi pool rescue "Production 2026-11-22" "root disk" --vm helper
-  relvmoiscsi pool rescue "Production 2026-11-22" --done"""
+  relvmoiscsi pool rescue "Production changed 2026-11-21" data --vm helper
+  relvmoiscsi pool rescue "Production changed 2026-11-21" --done"""
 
 _SAVE = """\
 Run the command before each snapshot of the array. It saves the records of all VMs with disks on the SR to a

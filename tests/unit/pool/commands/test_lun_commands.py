@@ -340,7 +340,8 @@ def test_copies_of_three_days_are_told_apart_by_the_last_change_of_their_sr(lab,
     assert planned[-1] == "`changed` is the last change of the SR by LVM, not the time of a snapshot."
     plans = {line.split(":")[0]: line for line in planned[1:-1]}
     assert plans[other].endswith(f"; {then}") and plans[clone].endswith(f"; {now}")
-    assert f"introduce as 'Production {then}'" in plans[other] and f"introduce as 'Production {now}'" in plans[clone]
+    assert "introduce as 'Production changed 2026-11-20'" in plans[other]
+    assert "introduce as 'Production changed 2026-11-21'" in plans[clone], "each has the day of its data"
     rows = pool_command("attach", other, clone, "-n", "--json").json["would_attach"]
     assert [row["changed_at"] for row in rows] == ["2026-11-20T00:11:06Z", "2026-11-21T00:11:06Z"]
     named = pool_command("attach", other, clone, "-n", "--name", "copy of {sr}").out
@@ -350,6 +351,22 @@ def test_copies_of_three_days_are_told_apart_by_the_last_change_of_their_sr(lab,
     )
     ran = pool_command("attach", "--all", "--yes", "--name", "copy").out
     assert f"'copy ({then})'" in " ".join(ran.split()) and f"'copy ({now})'" in " ".join(ran.split())
+
+
+def test_the_name_of_a_copy_has_the_day_of_its_data_whichever_copies_are_attached_with_it(
+    lab, world, clone, pool_command
+):
+    """The first copy alone had the day of the run, and the next copies had the times of their data."""
+    other = lab.clone("Production")
+    replace_in_text(world.lun(other).disk, b"creation_time = 1795219866\t", b"creation_time = 1795220000\t")
+    for each in (clone, other, lab.clone("Production")):
+        assert pool_command("attach", each, "--leave-others", "--yes").status == 0
+    found = sorted(str(sr["name_label"]) for sr in lab.pool.db.records("SR").values() if "changed" in sr["name_label"])
+    assert found == [
+        "Production changed 2026-11-21",
+        "Production changed 2026-11-21 00:11 UTC",
+        "Production changed 2026-11-21 00:13 UTC",
+    ]
 
 
 def test_copies_of_one_change_get_numbers_and_luns_shows_the_change_of_each(lab, clone, pool_command):
