@@ -19,7 +19,7 @@ from relvmoiscsi.pool.records import CHANGED, ORIGINAL_SR, RUN, SCSI_ID, Pool
 from relvmoiscsi.pool.vdis import Origin
 from relvmoiscsi.wording import shell_command, shown_time
 
-#: kinds of steps
+#: kinds of steps; _PLANNED has the words of a plan for each
 RESIGNATURE, INTRODUCE, MARK, CREATE_PBD, PLUG = "resignature", "introduce", "mark", "create PBD", "plug"
 SCAN, LABEL = "scan", "label VDIs"
 
@@ -105,7 +105,8 @@ class LunPlan(NamedTuple):
         parts: Dict[str, List[str]] = {}
         for what, on in self.steps:
             parts.setdefault(what, []).append(repr(on) if on else "")
-        found = [" ".join([what + _JOINED.get(what, ""), ", ".join(ons)]).strip() for what, ons in parts.items()]
+        found = ["; ".join(" ".join([_PLANNED[what], ", ".join(ons)]).strip() for what, ons in parts.items())]
+        found = [f"would be {steps}" for steps in found if steps]
         found += [f"host {name!r} is down: repeat the command when the host is up" for name in self.down]
         if self.unplugged is not None:
             return "; ".join([*found, str(self.unplugged)])
@@ -114,7 +115,16 @@ class LunPlan(NamedTuple):
         return "; ".join(found)
 
 
-_JOINED = {INTRODUCE: " as", CREATE_PBD: " on", PLUG: " on"}
+#: the words of a plan for a step, behind "would be"; hosts, or the name of the new SR, follow
+_PLANNED = {
+    RESIGNATURE: "resignatured",
+    INTRODUCE: "introduced as",
+    MARK: "marked as a copy",
+    CREATE_PBD: "given a PBD on",
+    PLUG: "plugged on",
+    SCAN: "scanned",
+    LABEL: "given the labels of the original's VDIs",
+}
 
 
 def names(pool: Pool, chosen: Sequence[PoolLun], wanted: AttachRequest) -> Dict[str, str]:
@@ -243,8 +253,8 @@ def verify_neighbours(row: LunPlan, own_ids: AbstractSet[str]) -> None:
     left = [scsi_id for scsi_id in row.neighbours if scsi_id not in own_ids]
     if left:
         raise Refused(
-            f"The SR on the LUN {row.lun.scsi_id} is introduced but not plugged. Clones on the same target may still "
-            f"have the identities of their originals: {', '.join(left)}."
+            f"No host can plug the SR on the LUN {row.lun.scsi_id} yet. Clones on the same target may still have the "
+            f"identities of their originals: {', '.join(left)}."
         ).advising("Repeat the command, or add --leave-others.")
 
 

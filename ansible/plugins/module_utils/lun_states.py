@@ -41,13 +41,15 @@ def forward(module, calls, pool):
             raise NotFound(" ".join([str(error), *_why_none(found, of, others)])) from error
         for lun in attach.doubtful(mine, chosen) if of or params["all"] else []:
             why = "the LUN may be the original" if lun.kind == luns.UNCONNECTED else "another pool may use the LUN"
-            module.warn(f"The LUN {lun.scsi_id} is skipped: its state is {lun.kind}, and {why}.")
+            module.warn(f"The LUN {lun.scsi_id} will be skipped: its state is {lun.kind}, and {why}.")
         if not params["leave_others"] and params["state"] == "attached":
             attach.verify_none_left(found, chosen)
         rows = _forward_rows(module, calls, pool, chosen, found)
     for lun in attach.unseen(mine, *names):
         side = {"scsi_id": lun.scsi_id}
-        rows.append({**attach.passed_over(lun).facts(), "changed": False, "before": side, "after": side})
+        rows.append(
+            {**attach.passed_over(lun, module.check_mode).facts(), "changed": False, "before": side, "after": side}
+        )
     return ended(rows)
 
 

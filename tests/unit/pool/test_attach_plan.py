@@ -224,6 +224,18 @@ def test_of_one_that_the_array_has_overwritten_and_one_beside_it(lab, copy):
     assert holds(lab, clone, fresh) == []
 
 
+def test_a_plan_says_each_step_behind_would_be():
+    lun = luns.PoolLun("a LUN", luns.CLONE, records.ProbePortal("192.0.2.9", "iqn.a"), is_ours=True)
+    host = hosts.HostPlan("h", "xs1")
+    row = attach_plan.LunPlan(lun, "copy", resignatures=True, hosts=(host,), scans=True, labels=True)
+    marked = attach_plan.LunPlan(lun, "copy", sr="an SR", marks={"a key": "a text"})
+    every = {what for each in (row, marked) for what, _ in each.steps}
+    assert every == set(attach_plan._PLANNED), "each kind of step has words"
+    for each in (row, marked):
+        text = each.text()
+        assert text.startswith("would be ") and text.count("; ") == len(each.steps) - 1
+
+
 def test_copies_of_one_sr_have_names_of_their_own_those_of_the_plan(lab):
     for _ in range(3):
         lab.clone("Production")

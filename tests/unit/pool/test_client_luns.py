@@ -599,7 +599,7 @@ def test_no_host_plugs_a_copy_beside_a_clone_of_that_copy_whose_resignature_fail
     lab.fail(second)
     results = {each.scsi_id: each for each in lab.attach(first, second, are_clones=True)}
     assert {each.status for each in results.values()} == {FAILED}
-    assert "introduced but not plugged" in str(results[first].error) and second in str(results[first].error)
+    assert "No host can plug the SR" in str(results[first].error) and second in str(results[first].error)
     assert not any(pbd["currently_attached"] for pbd in lab.pool.db.records("PBD", SR=lab.sr(copy.sr_uuid)[0]).values())
 
 
