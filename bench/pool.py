@@ -46,7 +46,7 @@ with connect(Where(url, "root", password)) as calls:
     pool = records.read(calls)
     found = luns.find(calls, pool, pool.portals(), jobs)
     chosen = attach.choose(found, [], [], everything=True)
-    done = attach.attach(calls, pool, chosen, attach.AttachRequest(date="2026-11-22", run="bench", jobs=jobs))
+    done = attach.attach(calls, pool, chosen, attach.AttachRequest(run="bench", jobs=jobs))
 seconds = time.monotonic() - began
 (peak,) = [int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith("VmHWM:")]
 states = [each.status for each in done]

@@ -5,7 +5,7 @@
         pool = records.read(calls)
         found = luns.find(calls, pool, pool.portals())
         chosen = attach.choose(found, [], [], everything=True)
-        wanted = attach.AttachRequest(date="2026-11-22", run="nightly")
+        wanted = attach.AttachRequest(run="nightly")
         done = attach.attach(calls, pool, chosen, wanted, found=found)
 
     connection   log in to the master, over TLS; explain why a login fails

@@ -19,21 +19,21 @@ from relvmoiscsi.pool.records import CHANGED, ORIGINAL_SR, RUN, SCSI_ID, Pool
 from relvmoiscsi.pool.vdis import Origin
 from relvmoiscsi.wording import shell_command, shown_time
 
-#: kinds of steps
+#: kinds of steps; _PLANNED has the words of a plan for each
 RESIGNATURE, INTRODUCE, MARK, CREATE_PBD, PLUG = "resignature", "introduce", "mark", "create PBD", "plug"
 SCAN, LABEL = "scan", "label VDIs"
 
 _FLAGS = {"gc": "false", "indestructible": "true"}
 
 
-NAME = "{sr} {date}"
+#: template of names: of three copies of an SR, each name tells which data the copy holds
+NAME = "{sr} changed {date}"
 
 
 class AttachRequest(NamedTuple):
     """What the caller wants `attach` to do with the LUNs."""
 
     name: str = NAME  #: template for the names of the new SRs: {sr}, {date}, {changed}, {scsi_id}
-    date: str = ""
     run: str = ""  #: identifies the run in the marks
     jobs: int = jobs.MOST
     leave_others: bool = False  #: True: hosts may see untouched clones of this pool
@@ -105,7 +105,8 @@ class LunPlan(NamedTuple):
         parts: Dict[str, List[str]] = {}
         for what, on in self.steps:
             parts.setdefault(what, []).append(repr(on) if on else "")
-        found = [" ".join([what + _JOINED.get(what, ""), ", ".join(ons)]).strip() for what, ons in parts.items()]
+        found = ["; ".join(" ".join([_PLANNED[what], ", ".join(ons)]).strip() for what, ons in parts.items())]
+        found = [f"would be {steps}" for steps in found if steps]
         found += [f"host {name!r} is down: repeat the command when the host is up" for name in self.down]
         if self.unplugged is not None:
             return "; ".join([*found, str(self.unplugged)])
@@ -114,32 +115,42 @@ class LunPlan(NamedTuple):
         return "; ".join(found)
 
 
-_JOINED = {INTRODUCE: " as", CREATE_PBD: " on", PLUG: " on"}
+#: the words of a plan for a step, behind "would be"; hosts, or the name of the new SR, follow
+_PLANNED = {
+    RESIGNATURE: "resignatured",
+    INTRODUCE: "introduced as",
+    MARK: "marked as a copy",
+    CREATE_PBD: "given a PBD on",
+    PLUG: "plugged on",
+    SCAN: "scanned",
+    LABEL: "given the labels of the original's VDIs",
+}
 
 
 def names(pool: Pool, chosen: Sequence[PoolLun], wanted: AttachRequest) -> Dict[str, str]:
     """Return the name of each new SR, by SCSIid; all names differ. Raises UsageError for a bad template.
 
-    A name that is taken, or that several LUNs would get, has the time of the SR's last change in place of the date, and
-    then a number.
+    {date} is the day, and {changed} the time, of the last change of the SR by LVM. A name that is taken, or that LUNs
+    with several such times would get, has the time in place of the day. A name that is taken again gets a number.
     """
     parts, there = verify_template(wanted.name), {str(sr["name_label"]) for sr in pool.srs.values()}
     known: Dict[str, Dict[str, str]] = {}  #: the values of the fields, by SCSIid
     wishes: Dict[str, str] = {}
     times: Dict[str, Set[str]] = {}
     for lun in chosen:
-        changed = shown_time(lun.changed) if lun.changed else "unknown"
+        changed, day = (shown_time(lun.changed), lun.changed[:10]) if lun.changed else ("unknown", "unknown")
         sr = lun.name or lun.of_sr or lun.scsi_id
-        of_lun = known[lun.scsi_id] = {"sr": sr, "date": wanted.date, "changed": changed, "scsi_id": lun.scsi_id}
+        of_lun = known[lun.scsi_id] = {"sr": sr, "date": day, "changed": changed, "scsi_id": lun.scsi_id}
         wish = wishes[lun.scsi_id] = "".join(text + of_lun.get(field, "") for text, field in parts)
         times.setdefault(wish, set()).add(lun.changed)
     taken, found = dict.fromkeys(there, 1), {}
     for lun in chosen:
         wish = wishes[lun.scsi_id]
-        if lun.changed and (wish in there or len(times[wish]) > 1):  # the copies of three days differ in it
-            with_time = {**known[lun.scsi_id], "date": f"changed {shown_time(lun.changed)}"}
+        if lun.changed and (wish in there or len(times[wish]) > 1):
+            with_time = {**known[lun.scsi_id], "date": shown_time(lun.changed)}
             wish = "".join(text + with_time.get(field, "") for text, field in parts)
-            wish += "" if any(field == "date" for _, field in parts) else f" ({with_time['date']})"
+            is_timed = any(field in ("date", "changed") for _, field in parts)
+            wish += "" if is_timed else f" (changed {with_time['date']})"
         found[lun.scsi_id] = records.unused_name(wish, taken)
     return found
 
@@ -242,8 +253,8 @@ def verify_neighbours(row: LunPlan, own_ids: AbstractSet[str]) -> None:
     left = [scsi_id for scsi_id in row.neighbours if scsi_id not in own_ids]
     if left:
         raise Refused(
-            f"The SR on the LUN {row.lun.scsi_id} is introduced but not plugged. Clones on the same target may still "
-            f"have the identities of their originals: {', '.join(left)}."
+            f"No host can plug the SR on the LUN {row.lun.scsi_id} yet. Clones on the same target may still have the "
+            f"identities of their originals: {', '.join(left)}."
         ).advising("Repeat the command, or add --leave-others.")
 
 

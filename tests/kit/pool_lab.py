@@ -207,8 +207,7 @@ class Lab:
             found = attach.as_clones(found, scsi_ids, of) if are_unplugged else found
             chosen = attach.choose(found, scsi_ids, of, everything, are_clones)
             wanted = attach.AttachRequest(
-                date="2026-11-22", run="a run", jobs=jobs_at_once, leave_others=leave_others,
-                are_unplugged=are_unplugged,
+                run="a run", jobs=jobs_at_once, leave_others=leave_others, are_unplugged=are_unplugged,
             )  # fmt: skip
             return attach.attach(calls, pool, chosen, wanted, tell, found)
 

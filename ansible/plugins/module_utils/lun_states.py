@@ -40,13 +40,15 @@ def forward(module, calls, pool):
             raise NotFound(" ".join([str(error), *_why_none(found, of, others)])) from error
         for lun in attach.doubtful(mine, params["scsi_ids"], of, params["foreign"]) if of or params["all"] else []:
             why = "the LUN may be the original" if lun.kind == luns.UNCONNECTED else "another pool may use the LUN"
-            module.warn(f"The LUN {lun.scsi_id} is skipped: its state is {lun.kind}, and {why}.")
+            module.warn(f"The LUN {lun.scsi_id} will be skipped: its state is {lun.kind}, and {why}.")
         if not params["leave_others"] and params["state"] == "attached":
             attach.verify_none_left(found, chosen)
         rows = _forward_rows(module, calls, pool, chosen, found)
     for lun in attach.unseen(mine, *names):
         side = {"scsi_id": lun.scsi_id}
-        rows.append({**attach.passed_over(lun).facts(), "changed": False, "before": side, "after": side})
+        rows.append(
+            {**attach.passed_over(lun, module.check_mode).facts(), "changed": False, "before": side, "after": side}
+        )
     return ended(rows)
 
 
@@ -89,7 +91,7 @@ def _why_none(found, of, others):
 
 def _forward_rows(module, calls, pool, chosen, found):
     params = module.params
-    names = params["name"], records.today(), records.run_id(client.mark_of(params))
+    names = params["name"], records.run_id(client.mark_of(params))
     is_attach = params["state"] == "attached"
     wanted = attach_plan.AttachRequest(*names, params["jobs"], params["leave_others"], is_attach, params["unplugged"])
     planned = attach_plan.plan(calls, pool, chosen, wanted, found)

@@ -61,9 +61,10 @@ options:
     default: false
   name:
     description:
-      - Name of the new SRs. C({sr}), C({date}) and C({scsi_id}) are replaced.
+      - Name of the new SRs. C({sr}), C({date}), C({changed}) and C({scsi_id}) are replaced.
+      - C({date}) and C({changed}) are the day and the time of the last change of the SR by LVM.
     type: str
-    default: "{sr} {date}"
+    default: "{sr} changed {date}"
   foreign:
     description:
       - Accept clones of SRs unknown to this pool in O(scsi_ids) and O(clones_of). You confirm that no other pool uses the clones.
@@ -195,7 +196,7 @@ def main():
         "clones_of": {"type": "list", "elements": "str", "default": []},
         "srs": {"type": "list", "elements": "str", "default": []},
         "all": {"type": "bool", "default": False},
-        "name": {"type": "str", "default": "{sr} {date}"},
+        "name": {"type": "str", "default": "{sr} changed {date}"},
         "foreign": {"type": "bool", "default": False},
         "unplugged": {"type": "bool", "default": False},
         "leave_others": {"type": "bool", "default": False},

@@ -53,7 +53,7 @@ EXAMPLES = r"""
   relvmoiscsi.pool.rescue_disk:
     hostname: xs1.example
     password: "{{ xenserver_password }}"
-    sr: "Production 2026-11-22"
+    sr: "Production changed 2026-11-21"
     vdi: root disk
     vm: helper
 """

@@ -121,7 +121,7 @@ EXAMPLES = r"""
   relvmoiscsi.pool.vm_clone:
     hostname: xs1.example
     password: "{{ xenserver_password }}"
-    sr: "Production 2026-11-22"
+    sr: "Production changed 2026-11-21"
     all: true
     isolated: lab
     state: started

@@ -59,7 +59,7 @@ EXAMPLES = r"""
   relvmoiscsi.pool.vm_restore:
     hostname: xs1.example
     password: "{{ xenserver_password }}"
-    sr: "Production 2026-11-22"
+    sr: "Production changed 2026-11-21"
     vm: web
     shutdown: true
 """

@@ -312,7 +312,7 @@ def test_check_mode_knows_of_a_clone_that_the_array_has_overwritten_and_of_a_lun
         return
     beside = {"scsi_ids": [stage.clone, stage.other]}
     ended, check, real = stage.both(**beside)
-    assert ended == (True, True) and "is introduced but not plugged" in check["msg"]
+    assert ended == (True, True) and "No host can plug the SR" in check["msg"]
     assert [row["problem"] for row in check["luns"]] == [row["problem"] for row in real["luns"]]
     assert "sr: (new)" in check["diff"]["after"] and "xs1: plugged" not in check["diff"]["after"]
     assert stage.both(**beside)[0] == (True, False)

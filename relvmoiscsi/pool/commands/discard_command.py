@@ -24,7 +24,7 @@ refuses an SR that `attach` has not introduced. The question lists the halted VM
 --yes, such a copy needs --with-vms or --leave-vms.
 
 example:
-  relvmoiscsi pool discard "Production 2026-11-22" --with-vms"""
+  relvmoiscsi pool discard "Production changed 2026-11-21" --with-vms"""
 
 
 def add_command(command: CommandMaker) -> None:
@@ -65,7 +65,7 @@ class DiscardCommand(PoolChange):
             uuids = [str(plan.pool.srs[ref]["uuid"]) for ref in refs]
             if refs:
                 halted = plan.all_losers()
-                lost = f"These halted VMs lose their disks on the copy: {forget.named(halted)}. " if halted else ""
+                lost = f"These halted VMs will lose their disks on the copy: {forget.named(halted)}. " if halted else ""
                 lost += "--with-vms destroys the VMs that `clone` has made. " if halted and not plan.made else ""
                 made = [vm for of_sr in plan.made.values() for vm in of_sr.values()]
                 vms = sorted(repr(vm["name_label"]) for vm in made if not vm["is_a_snapshot"])
@@ -106,7 +106,7 @@ class DiscardCommand(PoolChange):
 
 _WOULD_DISCARD = "would be discarded"
 _MOST_LEFT = 10  #: VMs with a next step each
-_LOSE = "halted VMs that lose disks on the copy"
+_LOSE = "halted VMs that would lose disks on the copy"
 
 
 def _discarded(
@@ -141,7 +141,7 @@ def _discarded(
             lose = _LOSE if word == _WOULD_DISCARD else "halted VMs that had disks on the copy"
             lines.append(f"  {lose}: {', '.join(map(repr, others))}")
             if yes_needs:
-                lines.append(f"  with --yes alone, the run is refused: add {' or '.join(yes_needs)}")
+                lines.append(f"  with --yes alone, the run would be refused: add {' or '.join(yes_needs)}")
         if status == "discarded":
             scsi_id = plan.pool.lun_of(ref)
             find = "find the LUN on the array, and remove it; only a note names it: " + lock.name_of(plan.pool.srs[ref])

@@ -62,7 +62,7 @@ _MAP = """\
 The command prints new and old UUID of each VDI. Names and VMs are the present ones of the original's VDIs.
 
 example:
-  relvmoiscsi pool map "Production 2026-11-22\""""
+  relvmoiscsi pool map "Production changed 2026-11-21\""""
 
 
 def add_commands(command: CommandMaker) -> None:
@@ -81,7 +81,8 @@ def add_commands(command: CommandMaker) -> None:
     attaching.add_argument(
         "--name",
         metavar="TEXT",
-        help="name of the new SRs; {sr}, {date}, {changed} and {scsi_id} are replaced; default: {sr} {date}",
+        help="name of the new SRs; {sr}, {scsi_id}, and {date} and {changed}, the day and the time of LVM's last "
+        "change, are replaced; default: {sr} changed {date}",
     )
     attaching.add_argument("--map-out", metavar="FILE", help="write old and new UUIDs as JSON to a new FILE")
     _takes_portal(attaching)
@@ -226,7 +227,6 @@ class AttachCommand(PoolChange):
             raise UsageError("No LUN is selected.").advising("Give SCSIids, --clones-of SR, or --all.")
         self.request = AttachRequest(
             attach_plan.NAME if arguments.name is None else arguments.name,
-            records.today(),
             records.run_id(),
             arguments.jobs,
             arguments.leave_others,
@@ -300,12 +300,12 @@ class AttachCommand(PoolChange):
                 why = " If it is a clone, give its SCSIid and --unplugged."
             elif lun.kind in (luns.CLONE, luns.ATTACHED) and lun not in left and lun.of_sr not in of:
                 why = " You did not select its original."
-            line = f"{lun.scsi_id} is skipped: {'; '.join(_words(pool, lun)).rstrip('.')}.{why}"
-            skipped.append(Attached(lun.scsi_id, attach.PASSED_OVER, of_sr=lun.of_sr, error=Refused(line)))
+            reason = Refused(f"{'; '.join(_words(pool, lun)).rstrip('.')}.{why}")
+            skipped.append(Attached(lun.scsi_id, attach.PASSED_OVER, of_sr=lun.of_sr, error=reason))
         if not self.request.leave_others:
             attach.verify_none_left(seen, chosen)
         found = [lock.name_for(lun.scsi_id) for lun in chosen if lun.scsi_id not in self.scsi_ids]
-        locked = lock.refusals(calls, found, "This LUN is passed over.") if found else {}
+        locked = lock.refusals(calls, found, "This LUN stays as it is.") if found else {}
         planned = attach_plan.plan(calls, pool, chosen, self.request, seen, locked)
         for row in planned:
             if row.sr and self.given.name is not None:
@@ -345,7 +345,7 @@ def _would_attach(planned: Sequence[LunPlan], passed_over: Sequence[Attached], s
     errors = [row.error for row in planned] + [each.error for each in passed_over]
     status = exit_status(errors, any(row.down for row in planned))
     alerts = [f"{row.lun.scsi_id}: {row.text()}" for row in planned if row.error is not None or row.down] + alerts
-    warnings = [str(each.error) for each in skipped]
+    warnings = [f"{each.scsi_id} would be skipped: {each.error}" for each in skipped]
     lines, alerts = [*lines, *warnings], [*alerts, *warnings]
     text = "\n".join([head, *map(printable, lines)])
     return Answer({"changed": is_any, "would_attach": rows}, text, status, alerts=alerts)
@@ -380,8 +380,8 @@ def _attached_answer(pool: Pool, results: Sequence[Attached], skipped: Sequence[
             is_known = pool.sr_by_uuid(result.of_sr) is not None  # else no VM here has the original of a disk
             steps.append(clone if is_known else shell_command("relvmoiscsi pool map", result.sr_uuid))
             lines += ["  the other hosts can use the copy now"] if result.status == attach.PARTIAL else []
-    alerts += [str(each.error) for each in skipped]
-    lines += [printable(str(each.error)) for each in skipped]
+    warnings = [printable(f"{each.scsi_id} was skipped: {each.error}") for each in skipped]
+    lines, alerts = [*lines, *warnings], [*alerts, *warnings]
     undone = [result for result in results if result.status not in (attach.DONE, attach.ALREADY)]
     is_partial = any(is_changed or result.error is None for result in undone)
     status = exit_status([result.error for result in results], is_partial)

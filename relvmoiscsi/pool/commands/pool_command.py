@@ -25,8 +25,8 @@ of the pool needs relvmoiscsi. The role pool-operator is sufficient; --hba needs
 example:
   relvmoiscsi pool luns --pool https://xs1.example --ca xs1.pem
   relvmoiscsi pool attach --clones-of Production
-  relvmoiscsi pool map "Production 2026-11-22"
-  relvmoiscsi pool discard "Production 2026-11-22\""""
+  relvmoiscsi pool map "Production changed 2026-11-21"
+  relvmoiscsi pool discard "Production changed 2026-11-21\""""
 
 _UNLOCK = """\
 A command that changes a copy locks the copy first, and other clients are refused meanwhile. A killed client
@@ -34,7 +34,7 @@ leaves its lock. The lock expires 30 minutes after its last refresh. Break the l
 that the client is dead: a live run that loses its lock stops before its next step.
 
 example:
-  relvmoiscsi pool unlock "Production 2026-11-22\""""
+  relvmoiscsi pool unlock "Production changed 2026-11-21\""""
 
 
 def add_pool(make: Maker) -> None:

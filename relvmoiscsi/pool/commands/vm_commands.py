@@ -30,7 +30,7 @@ unless --omit-disks is given. The new VMs have new MACs. They have no HA, no PCI
 backup tools. After an interrupted or failed run, repeat the command: no VM is made twice.
 
 example:
-  relvmoiscsi pool clone "Production 2026-11-22" --all --isolated night"""
+  relvmoiscsi pool clone "Production changed 2026-11-21" --all --isolated night"""
 
 _RESTORE = """\
 The VM gets the disks of the copy in place of its own disks; no data is copied. The VM must be halted:
@@ -46,7 +46,7 @@ the copy.
 VM by hand.
 
 example:
-  relvmoiscsi pool restore "Production 2026-11-22" web --shutdown
+  relvmoiscsi pool restore "Production changed 2026-11-21" web --shutdown
   relvmoiscsi pool restore --undo web"""
 
 _RESCUE = """\
@@ -54,8 +54,8 @@ The command adds the disk to the VM. If the VM runs, it plugs the disk in. Witho
 --done takes the disk back.
 
 example:
-  relvmoiscsi pool rescue "Production 2026-11-22" "root disk" --vm helper
-  relvmoiscsi pool rescue "Production 2026-11-22" --done"""
+  relvmoiscsi pool rescue "Production changed 2026-11-21" data --vm helper
+  relvmoiscsi pool rescue "Production changed 2026-11-21" --done"""
 
 _SAVE = """\
 Run the command before each snapshot of the array. It saves the records of all VMs with disks on the SR to a
@@ -218,7 +218,7 @@ class CloneCommand(PoolChange):
         """Return what a person must know before the run: the network of the copies, and what their guests share."""
         is_new = wanted.isolated == inventory.NULL
         network = f"The network {self.given.isolated or ''!r} "
-        network += "is made: it has no physical interface." if is_new else "is there already."
+        network += "would be made: it would have no physical interface." if is_new else "is there already."
         return [*([network] if wanted.isolated else []), *clone.TO_KNOW]
 
     def _with_networks(
@@ -261,7 +261,7 @@ def _said(source: VmSource) -> str:
     return f"{source.name!r} ({source.uuid})"
 
 
-_OF_NO_VM = "These disks are on the copy, but no VM of the pool has them, and they are not cloned"
+_OF_NO_VM = "These disks are on the copy, but no VM of the pool has them, and they will not be cloned"
 _OTHER_WAYS = "--from-snapshot clones VMs from saved records. `rescue` lends a single disk."
 
 
@@ -276,7 +276,7 @@ def _cloned(
     steps = []
     for each in results:
         of = f" {each.name!r}" + (f" ({each.uuid})" if each.uuid else "") if each.error is None else ""
-        verb = "becomes" if each.status == clone.WOULD else "became"
+        verb = "would become" if each.status == clone.WOULD else "became"
         lines.append(f"VM {each.vm_name!r}: {each.status}{of}")
         lines += [f"  disk {disk.userdevice}: {disk.old} {verb} {disk.new}" for disk in each.disks]
         lines += [f"  network {device}: {old!r} {verb} {new!r}" for device, (old, new) in sorted(each.networks.items())]
@@ -341,7 +341,7 @@ class RestoreCommand(PoolChange):
                 return _all_restored(planned)
             if not self.yes:
                 tell(plan)
-            halts = "is running. The run shuts the VM down and leaves the VM halted. "
+            halts = "is running. The run will shut the VM down and leave the VM halted. "
             first = "".join(f"VM {row.name!r} {halts}" for row in planned if row.shuts_down)
             ask(self, first + _QUESTIONS[self.end].format(", ".join(repr(row.name) for row in todo)))
             shown: ContextManager[Any] = waiting("the pool")
@@ -414,7 +414,7 @@ def _missing(**arguments: Any) -> str:
     return f" Missing: {', '.join(names)}."
 
 
-_SHUTS_DOWN = "the VM is running: the run shuts the VM down and leaves the VM halted"
+_SHUTS_DOWN = "the VM is running: the run would shut the VM down and leave the VM halted"
 _WOULD_BE = (restore.WOULD, restore.WOULD_UNDO, restore.WOULD_HOME, restore.WOULD_KEEP)
 
 
@@ -425,10 +425,10 @@ def _restored(result: Restored, to_know: Sequence[str] = (), steps: Sequence[str
         if result.status in (restore.UNDONE, restore.WOULD_UNDO):
             old, new = new, old
         if result.status == restore.WOULD_HOME:
-            lines.append(f"  disk {disk.userdevice}: {new} is moved to the SR {disk.home}")
+            lines.append(f"  disk {disk.userdevice}: {new} would be moved to the SR {disk.home}")
         elif result.status != restore.HOME:
             lines.append(
-                f"  disk {disk.userdevice}: {old} {'becomes' if result.status in _WOULD_BE else 'became'} {new}"
+                f"  disk {disk.userdevice}: {old} {'would become' if result.status in _WOULD_BE else 'became'} {new}"
             )
     if result.shuts_down:
         is_ahead = result.status in _WOULD_BE

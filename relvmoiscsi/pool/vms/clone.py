@@ -35,11 +35,11 @@ MADE, ALREADY, WOULD, FAILED = "cloned", "already there", "would be cloned", "fa
 
 #: what a person must know about clones, and is known before the run
 TO_KNOW = (
-    "Each copy has the hostname, the machine SID, the keys and the static addresses of its original.",
-    "HA is off for the copies. Xen Orchestra skips the copies in backups (tag xo:no-bak). "
+    "A copy of a VM has the hostname, the machine SID, the keys and the static addresses of its original.",
+    "HA is off for a copy. Xen Orchestra skips copies in backups (tag xo:no-bak). "
     "The first backup of a copy is a full backup.",
 )
-SAME_NETWORK = "copies are on the networks of their originals, {}: expect conflicts of addresses."
+SAME_NETWORK = "the copies will be on the networks of their originals, {}: expect conflicts of addresses."
 
 TAGS = ("relvmoiscsi", "xo:no-bak=relvmoiscsi clone")  #: of a clone
 

@@ -74,7 +74,7 @@ def planned(lab, *scsi_ids, is_run, everything=False):
     with connect(lab.where()) as calls:
         pool = records.read(calls)
         chosen = attach.choose(luns.find(calls, pool, pool.portals()), scsi_ids, [], everything)
-        wanted = attach.AttachRequest(date="2026-11-22", run="a later run", jobs=1)
+        wanted = attach.AttachRequest(run="a later run", jobs=1)
         watch = Watch(lab)
         rows = attach_plan.plan(calls, pool, chosen, wanted)
         assert watch.found == [] and not watch.listed, "nothing is done for a plan"
@@ -99,7 +99,7 @@ def holds(lab, *scsi_ids, everything=False):
 
 
 ALL = sorted(
-    [("resignature", ""), ("introduce", "Production 2026-11-22"), ("scan", ""), ("label VDIs", "")]
+    [("resignature", ""), ("introduce", "Production changed 2026-11-21"), ("scan", ""), ("label VDIs", "")]
     + [(what, host) for what in ("create PBD", "plug") for host in ("xs1", "xs2", "xs3")]
 )
 
@@ -218,17 +218,33 @@ def test_of_one_that_the_array_has_overwritten_and_one_beside_it(lab, copy):
     rows, _, _, _ = planned(lab, clone, fresh, is_run=False)
     assert rows[0].text().startswith("would be refused: ") and "overwritten" in rows[0].facts()["problem"]
     assert rows[1].facts()["problem"] == str(rows[1].unplugged) and clone in rows[1].text()
-    assert holds(lab, clone, fresh) == [(fresh, "introduce", "Testing 2026-11-22"), (fresh, "resignature", "")]
+    assert holds(lab, clone, fresh) == [(fresh, "introduce", "Testing changed 2026-11-21"), (fresh, "resignature", "")]
     rows, promised, _, _ = planned(lab, clone, fresh, is_run=False)
     assert promised == [] and rows[1].text() == str(rows[1].unplugged), "nothing is left to do beside that clone"
     assert holds(lab, clone, fresh) == []
+
+
+def test_a_plan_says_each_step_behind_would_be():
+    lun = luns.PoolLun("a LUN", luns.CLONE, records.ProbePortal("192.0.2.9", "iqn.a"), is_ours=True)
+    host = hosts.HostPlan("h", "xs1")
+    row = attach_plan.LunPlan(lun, "copy", resignatures=True, hosts=(host,), scans=True, labels=True)
+    marked = attach_plan.LunPlan(lun, "copy", sr="an SR", marks={"a key": "a text"})
+    every = {what for each in (row, marked) for what, _ in each.steps}
+    assert every == set(attach_plan._PLANNED), "each kind of step has words"
+    for each in (row, marked):
+        text = each.text()
+        assert text.startswith("would be ") and text.count("; ") == len(each.steps) - 1
 
 
 def test_copies_of_one_sr_have_names_of_their_own_those_of_the_plan(lab):
     for _ in range(3):
         lab.clone("Production")
     names = [on for _, what, on in holds(lab, everything=True) if what == "introduce"]
-    assert names == ["Production 2026-11-22", "Production 2026-11-22 (2)", "Production 2026-11-22 (3)"]
+    assert names == [
+        "Production changed 2026-11-21",
+        "Production changed 2026-11-21 (2)",
+        "Production changed 2026-11-21 (3)",
+    ]
 
 
 def test_an_sr_of_the_same_uuid_that_is_another_one_is_refused_in_the_plan(lab, copy):

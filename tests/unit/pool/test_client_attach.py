@@ -47,7 +47,7 @@ def test_a_clone_becomes_an_sr_on_every_host(lab, world):
 
     assert (done.status, done.hosts, done.sr_uuid) == (DONE, PLUGGED, world.sr_uuid(clone))
     ref, sr = lab.sr(done.sr_uuid)
-    assert (sr["type"], sr["shared"], sr["name_label"]) == ("lvmoiscsi", True, "Production 2026-11-22")
+    assert (sr["type"], sr["shared"], sr["name_label"]) == ("lvmoiscsi", True, "Production changed 2026-11-21")
     assert sr["other_config"] == {
         "relvmoiscsi:run": "a run",
         "relvmoiscsi:original-sr": world.sr_uuid(lab.originals["Production"][0]),
@@ -91,7 +91,7 @@ def test_a_lun_that_gets_the_data_of_another_sr_during_the_run_is_not_attached(l
     assert done.status == FAILED and "another client has written to the LUN" in str(done.error)
     assert lab.pool.db.refs("SR", uuid=lab.world.sr_uuid(clone)) == []
     (again,) = lab.attach(everything=True)
-    assert (again.status, again.name) == (DONE, "Production 2026-11-22")
+    assert (again.status, again.name) == (DONE, "Production changed 2026-11-21")
 
 
 def test_a_driver_that_makes_an_sr_is_told_as_what_must_never_happen(lab):
@@ -137,7 +137,7 @@ def test_a_resignatured_original_is_no_longer_in_the_pool(lab):
     with pytest.raises(Refused, match="which this pool does not know. Another pool may use the LUN"):
         lab.attach(stranger)
     (done,) = lab.attach(stranger, are_clones=True)
-    assert done.status == DONE and done.name == "test SR 2026-11-22"
+    assert done.status == DONE and done.name == "test SR changed 2026-11-21"
     assert {(pair.old, pair.new) for pair in done.vdis} == {(uuid, derived_uuid(done.sr_uuid, uuid)) for uuid in old}
     vdis = lab.pool.db.records("VDI", SR=lab.sr(done.sr_uuid)[0]).values()
     marks = {vdi["other_config"]["relvmoiscsi:old"] for vdi in vdis}
@@ -493,7 +493,7 @@ def fabric(lab, world):
             found = luns.find_on_master(calls, pool)
             chosen = attach.choose(found, scsi_ids, [], not scsi_ids, are_clones)
             attach.verify_none_left(found, chosen)
-            return attach.attach(calls, pool, chosen, attach.AttachRequest(date="2026-11-22", run="a run", jobs=2))
+            return attach.attach(calls, pool, chosen, attach.AttachRequest(run="a run", jobs=2))
 
     return attach_them
 
@@ -527,7 +527,7 @@ def test_an_sr_whose_name_no_call_to_the_pool_can_carry_gets_another_name(lab, w
     built = build_sr(VOLUMES, seed="other", sr_label="a\x01\x1bb")
     (done,) = fabric(world.add(FABRIC, "", built.disk), are_clones=True)
     assert done.status == DONE, done
-    assert lab.sr(done.sr_uuid)[1]["name_label"] == "a??b 2026-11-22"
+    assert lab.sr(done.sr_uuid)[1]["name_label"] == "a??b changed 2026-11-21"
 
 
 # --- a record that each writer of the raw LUN can write

@@ -48,8 +48,8 @@ def test_each_lun_is_named_for_what_it_is(lab, world):
         production: ("original", "Production"),
         testing: ("original", "Testing"),
         clone: ("clone", "Production"),
-        attached: ("attached", "Testing 2026-11-22"),
-        copied: ("clone", "Testing 2026-11-22"),
+        attached: ("attached", "Testing changed 2026-11-21"),
+        copied: ("clone", "Testing changed 2026-11-21"),
         stranger: ("unknown SR", "test SR"),
         empty: ("empty", ""),
         away: ("unreachable", ""),
@@ -599,7 +599,7 @@ def test_no_host_plugs_a_copy_beside_a_clone_of_that_copy_whose_resignature_fail
     lab.fail(second)
     results = {each.scsi_id: each for each in lab.attach(first, second, are_clones=True)}
     assert {each.status for each in results.values()} == {FAILED}
-    assert "introduced but not plugged" in str(results[first].error) and second in str(results[first].error)
+    assert "No host can plug the SR" in str(results[first].error) and second in str(results[first].error)
     assert not any(pbd["currently_attached"] for pbd in lab.pool.db.records("PBD", SR=lab.sr(copy.sr_uuid)[0]).values())
 
 

@@ -60,7 +60,7 @@ def test_no_host_is_made_to_see_a_clone_that_kept_the_identities_of_its_original
     assert {result.status for result in done.values()} == {FAILED}
     for scsi_id in good:
         assert str(done[scsi_id].error) == (
-            f"The SR on the LUN {scsi_id} is introduced but not plugged. Clones on the same target may still have "
+            f"No host can plug the SR on the LUN {scsi_id} yet. Clones on the same target may still have "
             f"the identities of their originals: {bad}. Repeat the command, or add --leave-others."
         )
         assert lab.sr(done[scsi_id].sr_uuid)[1]["PBDs"] == [] and not is_as(lab, scsi_id)

@@ -94,7 +94,7 @@ def attach_all(lab, now):
         pool = records.read(calls)
         found = luns.find(calls, pool, portals, 1)
         chosen = attach.choose(found, [], [], everything=True)
-        return attach.attach(calls, pool, chosen, attach.AttachRequest(date="2026-11-22", run="a run"), found=found)
+        return attach.attach(calls, pool, chosen, attach.AttachRequest(run="a run"), found=found)
 
 
 def test_killed_at_a_call_of_each_kind_of_attach_no_secret_is_left_and_nothing_is_doubled(lab, clone, deaths):

@@ -78,7 +78,8 @@ def test_what_would_be_done_is_told_and_not_done(lab, clone, pool_command):
     ran = pool_command("attach", printed, "--dry-run", "--name", "{sr} copy")
     assert ran.status == 0 and (lab.summary(), lab.world.sr_uuid(clone)) == (before, uuid)
     hosts = "'xs1', 'xs2'"
-    steps = f"resignature; introduce as 'Production copy'; create PBD on {hosts}; plug on {hosts}; scan; label VDIs"
+    steps = f"would be resignatured; introduced as 'Production copy'; given a PBD on {hosts}; plugged on {hosts}"
+    steps += "; scanned; given the labels of the original's VDIs"
     assert ran.out.splitlines()[:-1] == ["Planned steps:", f"{clone}: {steps}; changed 2026-11-21 00:11 UTC"]
     (row,) = pool_command("attach", clone, "--dry-run", "--json").json["would_attach"]
     assert (row["scsi_id"], row["hosts_down"], row["problem"]) == (clone, [], None)
@@ -114,7 +115,7 @@ def test_a_clone_of_an_sr_that_no_host_has_attached_is_attached_with_the_word(la
     testing = lab.clone("Testing")
     ran = pool_command("attach", "--all", "--yes", "--unplugged")
     assert (
-        f"{clone} is skipped: 'Production', unconnected; {why}. If it is a clone, give its SCSIid and --unplugged."
+        f"{clone} was skipped: 'Production', unconnected; {why}. If it is a clone, give its SCSIid and --unplugged."
         in ran.out
     )
     assert ran.status == 0 and testing in ran.out and lab.world.sr_uuid(clone) == uuid
@@ -142,7 +143,7 @@ def test_one_of_several_that_fails_is_9_and_a_single_one_its_own_status(lab, wor
     assert pool_command("attach", clone, "--yes").status == 3
 
     lab.clone("Testing")
-    for more, status, error in (((), "failed", "is introduced but not plugged"), (("--leave-others",), "attached", "")):
+    for more, status, error in (((), "failed", "No host can plug the SR"), (("--leave-others",), "attached", "")):
         ran = pool_command("attach", "--all", "--yes", "--json", *more)
         bad, good = ran.json["attach_results"]
         assert (ran.status, bad["status"], good["status"]) == (9, "failed", status)
@@ -154,7 +155,7 @@ def test_what_could_not_be_looked_at_is_9_and_told(lab, world, clone, pool_comma
     bad = lab.clone("Testing")
     world.fail["sr_probe", bad] = NO_LUN
     ran = pool_command("attach", "--all", "--dry-run")
-    assert f"{clone}: resignature; " in ran.out and f"{bad}: {bad} would be skipped" in ran.out
+    assert f"{clone}: would be resignatured; " in ran.out and f"{bad}: {bad} would be skipped" in ran.out
     would = pool_command("attach", "--all", "--dry-run", "--json").json
     rows = would["would_attach"]
     assert would["changed"] is any(row["steps"] for row in rows)
@@ -231,8 +232,8 @@ def test_a_log_ends_with_the_exit_status_also_after_ctrl_c_and_a_bug(clone, pool
 
 def test_a_skipped_lun_is_in_the_result_the_log_and_what_quiet_keeps(lab, clone, pool_command, tmp_path):
     foreign = lab.world.add(TARGET, IQN, sr_disk("of another pool"))
-    said = f"{foreign} is skipped: "
-    assert said in pool_command("attach", clone, "--all", "--dry-run").out
+    said = f"{foreign} was skipped: "
+    assert f"{foreign} would be skipped: " in pool_command("attach", clone, "--all", "--dry-run").out
     ran = pool_command("attach", "--all", "--yes", "-q", "--log", tmp_path / "log")
     assert (ran.status, ran.out) == (0, "") and ran.err.startswith(f"relvmoiscsi: {said}")
     assert said in (tmp_path / "log").read_text()
@@ -247,8 +248,8 @@ def test_where_no_lun_can_be_attached_the_result_names_each_lun_with_the_reason(
     why = {
         clone: "not attached here. Another pool may use this LUN.",
         foreign: "unknown to this pool; SR",
-        empty: "is skipped: empty; ",
-        lab.originals["Production"][0]: "is skipped: original, 'Production'.",
+        empty: "empty; ",
+        lab.originals["Production"][0]: "original, 'Production'.",
     }
 
     ran = pool_command("attach", "--all", *more, "--json")
@@ -257,12 +258,12 @@ def test_where_no_lun_can_be_attached_the_result_names_each_lun_with_the_reason(
     assert clone in ran.json["error"]["advice"] and set(why) < set(rows) and len(rows) == 5
     assert {row.get("status", "passed over") for row in rows.values()} == {"passed over"}
     ran = pool_command("attach", "--all", *more)
-    assert ran.status == 3 and "no LUN that can be attached" in ran.err and "is skipped" not in ran.err
+    assert ran.status == 3 and "no LUN that can be attached" in ran.err and "skipped" not in ran.err
     told = ran.out
     for scsi_id, reason in why.items():
         assert reason in rows[scsi_id]["problem"] and rows[scsi_id]["problem"] in told.replace("\n", " ")
-    quiet = pool_command("attach", "--all", *more, "-q")
-    assert quiet.out == "" and all(f"{scsi_id} is skipped: " in quiet.err for scsi_id in why)
+    quiet, verb = pool_command("attach", "--all", *more, "-q"), "would be" if "--dry-run" in more else "was"
+    assert quiet.out == "" and all(f"{scsi_id} {verb} skipped: " in quiet.err for scsi_id in why)
 
     testing = pool_command("attach", "--clones-of", "Testing", *more, "--json").json
     assert "sees no clone of the SR" in testing["error"]["message"]
@@ -276,7 +277,7 @@ def test_the_skipped_luns_are_in_the_answer_of_a_script_and_are_no_failure(lab, 
         (clone, True),
         (foreign, False),
     ]
-    assert plan.json["would_attach"][1]["problem"].startswith(f"{foreign} is skipped: ")
+    assert plan.json["would_attach"][1]["problem"].endswith(" Another pool may use this LUN.")
     ran = pool_command("attach", "--all", "--yes", "--json")
     rows = {row["scsi_id"]: row for row in ran.json["attach_results"]}
     assert (ran.status, rows[clone]["status"], rows[foreign]["status"]) == (0, "attached", "passed over")
@@ -340,7 +341,8 @@ def test_copies_of_three_days_are_told_apart_by_the_last_change_of_their_sr(lab,
     assert planned[-1] == "`changed` is the last change of the SR by LVM, not the time of a snapshot."
     plans = {line.split(":")[0]: line for line in planned[1:-1]}
     assert plans[other].endswith(f"; {then}") and plans[clone].endswith(f"; {now}")
-    assert f"introduce as 'Production {then}'" in plans[other] and f"introduce as 'Production {now}'" in plans[clone]
+    assert "introduced as 'Production changed 2026-11-20'" in plans[other]
+    assert "introduced as 'Production changed 2026-11-21'" in plans[clone], "each has the day of its data"
     rows = pool_command("attach", other, clone, "-n", "--json").json["would_attach"]
     assert [row["changed_at"] for row in rows] == ["2026-11-20T00:11:06Z", "2026-11-21T00:11:06Z"]
     named = pool_command("attach", other, clone, "-n", "--name", "copy of {sr}").out
@@ -350,6 +352,22 @@ def test_copies_of_three_days_are_told_apart_by_the_last_change_of_their_sr(lab,
     )
     ran = pool_command("attach", "--all", "--yes", "--name", "copy").out
     assert f"'copy ({then})'" in " ".join(ran.split()) and f"'copy ({now})'" in " ".join(ran.split())
+
+
+def test_the_name_of_a_copy_has_the_day_of_its_data_whichever_copies_are_attached_with_it(
+    lab, world, clone, pool_command
+):
+    """The first copy alone had the day of the run, and the next copies had the times of their data."""
+    other = lab.clone("Production")
+    replace_in_text(world.lun(other).disk, b"creation_time = 1795219866\t", b"creation_time = 1795220000\t")
+    for each in (clone, other, lab.clone("Production")):
+        assert pool_command("attach", each, "--leave-others", "--yes").status == 0
+    found = sorted(str(sr["name_label"]) for sr in lab.pool.db.records("SR").values() if "changed" in sr["name_label"])
+    assert found == [
+        "Production changed 2026-11-21",
+        "Production changed 2026-11-21 00:11 UTC",
+        "Production changed 2026-11-21 00:13 UTC",
+    ]
 
 
 def test_copies_of_one_change_get_numbers_and_luns_shows_the_change_of_each(lab, clone, pool_command):
@@ -580,14 +598,14 @@ def test_a_locked_lun_is_passed_over_with_its_owner_and_the_others_are_attached(
         lock.Held(calls, [other], "attach").take()
     before, both = lab.summary(), (locked.scsi_id, other)
     dry = pool_command("attach", "--all", "--leave-others", "--dry-run")
-    assert lab.summary() == before and f"{clone}: resignature; introduce" in dry.out
+    assert lab.summary() == before and f"{clone}: would be resignatured; introduced" in dry.out
     ran = pool_command("attach", "--all", "--leave-others", "--yes", "--json")
     rows = {row["scsi_id"]: row for row in ran.json["attach_results"]}
     assert (dry.status, ran.status, rows[clone]["status"]) == (9, 9, "attached")
     for scsi_id in both:
         said = f"Another client has locked {scsi_id}: "
         assert said in dry.out and rows[scsi_id]["problem"].startswith(said)
-        assert "This LUN is passed over." in rows[scsi_id]["problem"]
+        assert "This LUN stays as it is." in rows[scsi_id]["problem"]
         assert f"`relvmoiscsi pool unlock {scsi_id}`" in rows[scsi_id]["problem"]
     assert lab.world.sr_uuid(other) == lab.world.sr_uuid(lab.originals["Testing"][0]) and len(locks(lab)) == 2
 
@@ -598,7 +616,7 @@ def test_an_untouched_clone_that_is_locked_keeps_the_hosts_from_its_target(lab, 
         lock.Held(calls, [other], "attach").take()
     ran = pool_command("attach", "--all", "--yes", "--json")
     rows = {row["scsi_id"]: row for row in ran.json["attach_results"]}
-    assert ran.status == 9 and "is introduced but not plugged. Clones on the same" in rows[clone]["problem"]
+    assert ran.status == 9 and "yet. Clones on the same" in rows[clone]["problem"]
     assert other in rows[clone]["problem"] and not any(
         lab.world.sr_uuid(other) == row["new_sr"] for row in rows.values()
     )

@@ -17,7 +17,7 @@ from kit.pool_lab import Image, Lab
 from relvmoiscsi import wording
 from relvmoiscsi.cli.output import wrapped
 from relvmoiscsi.pool.commands import vm_commands
-from relvmoiscsi.pool.vms import choice, clone, restore, restore_journal
+from relvmoiscsi.pool.vms import choice, clone, rescue, restore, restore_journal
 
 pytestmark = pytest.mark.states
 CLONE_ALL = ("clone", "copy", "--all", "--isolated", "lab", "--yes")
@@ -249,15 +249,59 @@ def test_the_dry_run_promises_what_is_then_done(office, pool_command, monkeypatc
         assert office.state() == before, "no network is made for nothing"
 
 
+_TRUE_AT_ANY_TIME = (*clone.TO_KNOW, *restore.TO_KNOW, rescue.TO_KNOW)
+CLONED = ("clone", "copy", "--all", "--isolated", "lab", "--yes")
+
+
+@pytest.mark.parametrize(
+    ("first", "words"),
+    [
+        ((), ("clone", "copy", "--all", "--isolated", "lab")),
+        ((), ("clone", "copy", "--all", "--same-networks", "--snapshots")),
+        ((), ("restore", "copy", "web", "db", "--shutdown")),
+        ((), ("restore", "copy", "web", "--shutdown")),
+        ((RESTORE,), ("restore", "--undo", "web")),
+        ((RESTORE,), ("restore", "--home", "web")),
+        ((RESTORE,), ("restore", "--keep", "web")),
+        ((), ("rescue", "copy", "data", "--vm", "helper")),
+        ((("rescue", "copy", "data", "--vm", "helper", "--yes"),), ("rescue", "copy", "--done")),
+        ((), ("save-vms", "Production")),
+        ((), ("discard", "copy")),
+        ((CLONED,), ("discard", "copy", "--with-vms")),
+        ((CLONED,), ("discard", "copy")),
+    ],
+)
+def test_each_line_of_a_plan_speaks_of_the_future_and_no_line_of_the_result_does(
+    office, pool_command, monkeypatch, first, words
+):
+    office.helper()
+    if first and first[0] == RESTORE:
+        office.pool.api.vms.vm_hard_shutdown("", office.web)
+    for each in first:
+        assert pool_command(*each).status == 0
+    facts = pool_command(*words, "--dry-run", "--json").json
+    rows = [row for part in facts.values() if isinstance(part, list) for row in [facts, *part] if isinstance(row, dict)]
+    notes = [note for row in rows for note in row.get("notes", ())]  # what a copy lacks, before the run and after it
+    monkeypatch.setenv("COLUMNS", "999")
+    plan = pool_command(*words, "--dry-run").out
+    for line in plan.splitlines():
+        is_part = line in _TRUE_AT_ANY_TIME or line[2:] in notes or line.startswith("  with ")
+        assert is_part or re.search(r"\b(would|will)\b", line), line
+    more = ["--leave-vms"] if words[0] == "discard" and "--with-vms" not in words else []
+    ran = pool_command(*words, "--yes", *more)
+    done = [line for line in ran.out.partition("\nnext: ")[0].splitlines() if line not in _TRUE_AT_ANY_TIME]
+    assert ran.status == 0 and plan and not re.search(r"\b(would|will)\b", "\n".join(done)), ran.out
+
+
 def test_nobody_is_asked_for_nothing_and_the_question_counts_what_is_made(office, pool_command, refused, type_in):
     one_cannot_be(office, pool_command)
     type_in("no\n")
     ran = refused(4, "Clone 1 VM? [y/N]", "clone", "copy", "web", "--isolated", "lab")
-    assert "VM 'web': would be cloned" in ran.err and "  network 0: 'office' becomes 'lab'" in ran.err
+    assert "VM 'web': would be cloned" in ran.err and "  network 0: 'office' would become 'lab'" in ran.err
     told = " ".join(ran.err[: ran.err.index("[y/N]")].split())
-    assert "The network 'lab' is made: " in told and all(sentence in told for sentence in clone.TO_KNOW)
+    assert "The network 'lab' would be made: " in told and all(sentence in told for sentence in clone.TO_KNOW)
     refused(2, "Use --yes", "clone", "copy", "web", "--json")
-    warned = "warning: copies are on the networks of their originals, 'office'"
+    warned = "warning: the copies will be on the networks of their originals, 'office'"
     ran = pool_command("clone", "copy", "web", "--same-networks", "--yes", "-q")
     assert warned in ran.err and not ran.out, "a warning is not kept back"
     type_in("y\n")
@@ -299,10 +343,12 @@ def test_no_copy_is_on_the_network_of_its_original_unless_somebody_says_so(
         )
         return
     ran = pool_command("clone", "copy", *vms, *words, way)
-    warned = "warning: copies are on the networks of their originals, 'office'" in ran.err.partition("begins")[0]
+    warned = (
+        "warning: the copies will be on the networks of their originals, 'office'" in ran.err.partition("begins")[0]
+    )
     assert "warning" not in ran.out, "the warning stands before the first change"
     assert ran.status == 0 and warned == (words[-1] in ("--same-networks", "office=office"))
-    assert ("network 0: 'office' becomes " in ran.out) == (way == "--dry-run")
+    assert ("network 0: 'office' would become " in ran.out) == (way == "--dry-run")
 
 
 @pytest.mark.parametrize(
@@ -351,7 +397,7 @@ def test_the_disks_of_no_vm_are_named_beside_the_clones_of_all_vms(office, pool_
     root = office.pool.db.get("VDI", office.on_copy("root disk"), "uuid")
     for more in (["--dry-run"], ["--yes", "-q"], ["--yes"]):
         ran = pool_command(*words, *more)
-        assert ran.status == 0 and f"they are not cloned: 'root disk' ({root}). --from-snapshot" in ran.err
+        assert ran.status == 0 and f"they will not be cloned: 'root disk' ({root}). --from-snapshot" in ran.err
     (row,) = pool_command(*words, "--yes", "--json").json["disks_of_no_vm"]
     assert (row["new_vdi"], row["vdi_name"]) == (root, "root disk")
     assert pool_command("clone", "copy", "db", "--isolated", "lab", "--yes", "--json").json["disks_of_no_vm"] == []
@@ -382,7 +428,7 @@ def test_with_its_vms_the_question_and_the_answer_name_them(office, pool_command
 
 def test_who_would_stay_without_disks_is_told_before_and_one_of_two_words_is_said(office, pool_command, refused):
     pool_command("clone", "copy", "db", "--name", "{vm} too", "--same-networks", "--yes")
-    told = "on the copy: 'db too'\n  with --yes alone, the run is refused: add --with-vms or --leave-vms"
+    told = "on the copy: 'db too'\n  with --yes alone, the run would be refused: add --with-vms or --leave-vms"
     refused(0, told, "discard", "copy", "--dry-run")  # the run asks, and ends so after a yes
     refused(4, told, "discard", "copy", "--dry-run", "--yes")
     assert told.split("\n")[1] in refused(4, "", "discard", "copy", "--dry-run", "--yes", "-q").err
@@ -444,7 +490,7 @@ def test_of_several_copies_none_goes_while_a_vm_would_stay_without_disks(office,
     office.vm("experiment", office.on_copy("data"))
     refused(4, "would lose their disks: 'experiment' (on the copy 'copy')", "discard", "--all", "--yes", *words)
     type_in("n\n")
-    ran = refused(4, "These halted VMs lose their disks on the copy: ", "discard", "copy", *words)
+    ran = refused(4, "These halted VMs will lose their disks on the copy: ", "discard", "copy", *words)
     assert "Discard 'copy'" in ran.err and ("'experiment'. --with-vms destroys" in ran.err) == (not words)
     assert pool_command("discard", "--all", "--yes", "--leave-vms", *words).status == 0
 
@@ -496,11 +542,11 @@ def test_a_vm_that_is_shut_down_for_it_is_told_of_before_and_after(office, pool_
         vms.vm_start("", office.web)
     for how in ("--yes", "--dry-run"):
         refused(4, "Add --shutdown", *words, how)
-    ahead = "  the VM is running: the run shuts the VM down and leaves the VM halted"
+    ahead = "  the VM is running: the run would shut the VM down and leave the VM halted"
     refused(0, ahead, *words, "--shutdown", "--dry-run")
     assert pool_command(*words, "--shutdown", "--dry-run", "--json").json["shuts_down"] is True
     type_in("n\n")
-    says = "VM 'web' is running. The run shuts the VM down and leaves the VM halted. "
+    says = "VM 'web' is running. The run will shut the VM down and leave the VM halted. "
     refused(
         4, says + ("Undo the restore of" if "--undo" in words else "Restore") + " 'web'? [y/N]", *words, "--shutdown"
     )
@@ -569,7 +615,7 @@ def test_home_the_plan_names_the_disks_that_are_moved_and_the_run_those_no_longe
     ((_, moved),) = restored.disks_of(restored.web).values()
     uuid = restored.pool.db.get("SR", restored.originals["Production"][1], "uuid")
     ran = pool_command("restore", "--home", "web", "--dry-run")
-    assert ran.status == 0 and f"  disk 0: {moved} is moved to the SR {uuid}" in ran.out.splitlines()
+    assert ran.status == 0 and f"  disk 0: {moved} would be moved to the SR {uuid}" in ran.out.splitlines()
     ran = pool_command("restore", "--home", "web", "--yes")
     assert ran.status == 0 and "no longer needed: " in ran.out and "disk 0 is being moved" in ran.err
     assert pool_command("discard", "copy", "--yes").status == 0

@@ -179,7 +179,7 @@ def test_what_the_facts_say_of_each_field(day):
     assert new["bios_strings"] == {"bios-vendor": "x"} and new["xenstore_data"] == {"vm-data/a": "1"}
     assert new["generation_id"] not in ("", "a generation")
     assert [db.get("VTPM", ref, "contents") for ref in new["VTPMs"]] == ["a secret"]
-    assert new["name_label"] == "web on Production 2026-11-22" and "Copy of the VM" in new["name_description"]
+    assert new["name_label"] == "web on Production changed 2026-11-21" and "Copy of the VM" in new["name_description"]
     vbds = {vbd["userdevice"]: vbd for vbd in db.records("VBD", VM=day.ref_of(done)).values()}
     assert (vbds["3"]["VDI"], vbds["4"]["VDI"], vbds["4"]["empty"]) == (tools, NULL, True)
     assert vbds["0"]["bootable"] and not any(vbd["currently_attached"] for vbd in vbds.values())
@@ -364,7 +364,7 @@ def test_a_text_in_the_form_of_a_uuid_is_no_name(day):
 
 
 @pytest.mark.parametrize(
-    ("template", "name"), [("{{{vm}}} of {sr}", "{web} of Production 2026-11-22"), ("Ref:5", "Ref:5")]
+    ("template", "name"), [("{{{vm}}} of {sr}", "{web} of Production changed 2026-11-21"), ("Ref:5", "Ref:5")]
 )
 def test_a_name_may_have_braces_or_look_like_a_reference(day, template, name):
     day.db.set("VM", day.web, "name_description", "Ref: ticket 5")

@@ -139,7 +139,7 @@ def restored(day):
     bring_back(day)
 
 
-IN_USE = "Running or suspended VMs have disks on the SR 'Production 2026-11-22': 'web"
+IN_USE = "Running or suspended VMs have disks on the SR 'Production changed 2026-11-21': 'web"
 OF_DOM0 = "Control domains have disks of the SR .*: 'Control domain: xs1'. .*, or remove each disk: `xe vbd-unplug"
 HAPPENS = {
     "running": lambda day: day.start(cloned(day)),

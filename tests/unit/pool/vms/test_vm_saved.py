@@ -243,7 +243,7 @@ def test_where_nothing_is_saved(attached, lab):
     lab.pool.db.create("SR", name_label="files", type="nfs")
     for name, said in (
         ("Testing", "No VM has a disk on the SR 'Testing'"),
-        ("Production 2026-11-22", "is a copy. Give the original SR"),
+        ("Production changed 2026-11-21", "is a copy. Give the original SR"),
         ("files", "is not an LVM SR"),
     ):
         with pytest.raises((NotFound, Refused), match=said):
