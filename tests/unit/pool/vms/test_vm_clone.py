@@ -110,7 +110,7 @@ def test_a_disk_that_is_added_after_the_choice_is_refused(day):
     """What the records say then counts, not what was seen first."""
     day.lab.before("GET /export_metadata", lambda: day.hang("7", day.elsewhere()))
     done = day.clone_one()
-    assert done.status == FAILED and "The disk 7 of the VM" in str(done.error)
+    assert done.status == FAILED and "that are not on this copy: 7 'data' (" in str(done.error)
     assert not day.lab.pool.api.transfer.imports
 
 
