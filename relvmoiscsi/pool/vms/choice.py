@@ -123,8 +123,9 @@ def _problem(pool: Pool, found: Inventory, copy: Copy, vm: str, omits_disks: boo
         for vbd in found.vbds_of(vm).values()
         if rescue.is_lent(found, vbd) and missing.get(vbd["userdevice"], {}).get("SR") in copies
     }
+    own = {device: vdi for device, vdi in missing.items() if vdi["SR"] == copy.ref}  # as after `restore --keep`
     words = ", ".join(
-        f"{device} {vdi['name_label']!r} ({vdi['uuid']})" for device, vdi in sorted((lent or missing).items())
+        f"{device} {vdi['name_label']!r} ({vdi['uuid']})" for device, vdi in sorted((lent or own or missing).items())
     )
     if not disks:
         return Refused(f"The VM {name!r} has no disk.")
@@ -137,6 +138,11 @@ def _problem(pool: Pool, found: Inventory, copy: Copy, vm: str, omits_disks: boo
         return Refused(f"The VM {name!r} has disks that were lent by `rescue`: {words}.").advising(
             f"Take the disks back first: {back}."
         )
+    if own:
+        return Refused(
+            f"The VM {name!r} has disks of the copy {copy.name!r} itself: {words}. A copy of the VM would write to the "
+            "same disks."
+        ).advising("Use another copy.")
     if missing:
         return Refused(
             f"The VM {name!r} has disks that are not on the copy {copy.name!r}: {words}. A copy of "

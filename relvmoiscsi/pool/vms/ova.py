@@ -199,7 +199,7 @@ def _move_disks(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> Li
     used: Set[str] = set()
     moved: Dict[str, Record] = {}  #: VDIs on the copy, by id of the VDI in the file
     homes: Set[str] = set()  #: SRs (ids) of the moved VDIs
-    disks, omitted = [], []
+    disks, omitted, missing = [], [], []
     for vbd in ova.of("VBD"):
         vbd.set("currently_attached", False)
         vdi, device = vdis.get(vbd.text("VDI")), vbd.text("userdevice")
@@ -222,11 +222,10 @@ def _move_disks(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> Li
             raise _forged(f"the disk {device} has the UUID {said(old)}")
         new = edit.new_disk(old)
         if new is None:
-            if edit.omits_disks:
-                omitted.append(vbd)
-                notes.append(f"without its disk {device}, {said(name)} ({old}), which is not on the copy")
-                continue
-            raise Refused(f"The disk {device} of the VM, {said(name)} ({old}), is not on this copy.")
+            omitted.append(vbd)
+            missing.append(f"{device} {said(name)} ({old})")
+            notes.append(f"without its disk {device}, {said(name)} ({old}), which is not on the copy")
+            continue
         if home is None or _is_iso(home, edit):
             raise _forged(f"the disk {device} is in no SR that has disks")
         moved[vdi.id] = new
@@ -234,6 +233,10 @@ def _move_disks(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> Li
         homes.add(vdi.text("SR"))
         if vbd.text("VM") == main.id:
             disks.append(CloneDisk(device, old, new["uuid"]))
+    if omitted and not edit.omits_disks:
+        raise Refused(f"The VM has disks that are not on this copy: {', '.join(missing)}.").advising(
+            "--omit-disks clones the VM without these disks." if disks else ""
+        )
     if omitted and not disks:
         raise Refused("No disk of the VM is on this copy.").advising("Select other VMs.")
     ova.drop(omitted)

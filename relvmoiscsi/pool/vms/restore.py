@@ -100,7 +100,9 @@ def plan(found: Inventory, copy: Copy, vm: str, chosen: Sequence[str], date: str
     if not wanted:
         raise Refused(f"The VM {name!r} has no disk.")
     here = ",".join(each for each, vdi in sorted(disks.items()) if copy.new_of(vdi["uuid"]) is not None)
-    only = f"Restore only the other disks: `--disk {quoted(here)}`." if here else "No disk of the VM is on this copy."
+    has_any = any(vdi["SR"] == copy.ref for vdi in disks.values())  # as after `keep`
+    only = "" if has_any else "No disk of the VM is on this copy."
+    only = f"Restore only the other disks: `--disk {quoted(here)}`." if here else only
     swaps = []
     for device in wanted:
         if device in there:
@@ -109,9 +111,8 @@ def plan(found: Inventory, copy: Copy, vm: str, chosen: Sequence[str], date: str
         old = disks[device]
         new, name_before = copy.new_of(old["uuid"]), old["name_label"]
         if new is None:
-            raise Refused(
-                f"The disk {device} of the VM, {name_before!r} ({old['uuid']}), is not on this copy."
-            ).advising(only)
+            how = "is a disk of this copy already" if old["SR"] == copy.ref else "is not on this copy"
+            raise Refused(f"The disk {device} of the VM, {name_before!r} ({old['uuid']}), {how}.").advising(only)
         users = found.users_of(copy.by_uuid[new["uuid"]])
         if users:
             names = ", ".join(sorted(repr(found.vms[user]["name_label"]) for user in users))

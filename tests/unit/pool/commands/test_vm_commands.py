@@ -380,6 +380,17 @@ def test_a_vm_with_a_disk_elsewhere_is_cloned_with_the_disks_that_are_on_the_cop
     assert "--omit-disks clones" not in ran.out
 
 
+def test_a_saved_vm_with_a_disk_elsewhere_has_the_same_way_out(office, pool_command, refused):
+    one_cannot_be(office, pool_command)
+    assert pool_command("save-vms", "Production", "--yes").status == 0
+    pool_command("attach", office.clone("Production"), "--yes", "--name", "of then")
+    words = ("clone", "of then", "mixed", "--from-snapshot", "--isolated", "lab")
+    ran = refused(4, "has disks that are not on this copy: 1 'data' (", *words, "--dry-run")
+    assert "--omit-disks clones the VM without these disks." in ran.out
+    ran = pool_command(*words, "--omit-disks", "--yes")
+    assert ran.status == 0 and "without its disk 1, 'data' (" in ran.out
+
+
 def test_in_a_terminal_clone_says_the_remaining_time(office, pool_command, monkeypatch):
     monkeypatch.setattr(wording, "ESTIMATE_SECONDS", 0)
     monkeypatch.setattr(vm_commands, "is_terminal", lambda _: True)

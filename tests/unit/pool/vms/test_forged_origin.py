@@ -90,7 +90,7 @@ def test_saved_records_make_no_vm_of_a_volume_with_the_name_of_a_vdi_of_another_
 
     vms = forged.db.refs("VM")
     (refused,) = run(forged, from_records)
-    assert refused.status == clone.FAILED and "is not on this copy" in str(refused.error)
+    assert refused.status == clone.FAILED and "disks that are not on this copy" in str(refused.error)
     assert forged.db.refs("VM") == vms
 
 

@@ -67,6 +67,11 @@ def mixed(day):
     return day.lab.vm("other", day.root, day.elsewhere(), networks=[day.net])
 
 
+def on_the_copy(day):
+    """A VM with a disk of the copy, as after `restore --keep`, and one whose copy is there."""
+    day.lab.vm("other", day.new(day.data), day.root)
+
+
 def bare(day):
     return day.lab.vm("other")
 
@@ -88,9 +93,10 @@ def has_lent(whose, is_on_copy=True):
     [
         (mixed, "has disks that are not on the copy"),
         (bare, "has no disk"),
+        (on_the_copy, "has disks of the copy 'Production 2026-11-22' itself: 0 'data' ("),
         (has_lent(""), "were lent by `rescue`: 1 'data'"),
         (has_lent(""), "first: `relvmoiscsi pool rescue --done --vm {1} {0.copy.sr_uuid}`"),
-        (has_lent("another VM's"), "has disks that are not on the copy"),
+        (has_lent("another VM's"), "has disks of the copy 'Production 2026-11-22' itself: 1 'data' ("),
         (has_lent("", is_on_copy=False), "has disks that are not on the copy"),
     ],
 )
@@ -104,7 +110,7 @@ def test_a_disk_that_is_added_after_the_choice_is_refused(day):
     """What the records say then counts, not what was seen first."""
     day.lab.before("GET /export_metadata", lambda: day.hang("7", day.elsewhere()))
     done = day.clone_one()
-    assert done.status == FAILED and "The disk 7 of the VM" in str(done.error)
+    assert done.status == FAILED and "that are not on this copy: 7 'data' (" in str(done.error)
     assert not day.lab.pool.api.transfer.imports
 
 
