@@ -93,10 +93,10 @@ def has_lent(whose, is_on_copy=True):
     [
         (mixed, "has disks that are not on the copy"),
         (bare, "has no disk"),
-        (on_the_copy, "has disks of the copy 'Production 2026-11-22' itself: 0 'data' ("),
+        (on_the_copy, "has disks of the copy 'Production changed 2026-11-21' itself: 0 'data' ("),
         (has_lent(""), "were lent by `rescue`: 1 'data'"),
         (has_lent(""), "first: `relvmoiscsi pool rescue --done --vm {1} {0.copy.sr_uuid}`"),
-        (has_lent("another VM's"), "has disks of the copy 'Production 2026-11-22' itself: 1 'data' ("),
+        (has_lent("another VM's"), "has disks of the copy 'Production changed 2026-11-21' itself: 1 'data' ("),
         (has_lent("", is_on_copy=False), "has disks that are not on the copy"),
     ],
 )
