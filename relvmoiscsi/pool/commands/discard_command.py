@@ -43,6 +43,8 @@ class DiscardCommand(PoolChange):
         super().__init__(arguments, so_far)
         if not (arguments.srs or arguments.clones_of or arguments.all):
             raise UsageError("No copy is selected.").advising("Give SRs, --clones-of SR, or --all.")
+        if not (arguments.with_vms or arguments.leave_vms):
+            self.beside_yes = "--with-vms or --leave-vms where VMs have disks on the copy"
 
     def run(self) -> Answer:
         with self.opened() as (calls, pool):

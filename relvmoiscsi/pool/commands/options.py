@@ -119,6 +119,8 @@ class PoolCommand(Asked):
 class PoolChange(PoolCommand):
     """A command that changes the pool, with the options of `changes`."""
 
+    beside_yes = ""  #: the options that --yes may need, if the person has given none of them
+
     def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
         super().__init__(arguments, so_far)
         self.yes: bool = arguments.yes
@@ -127,7 +129,7 @@ class PoolChange(PoolCommand):
     @contextmanager
     def opened(self) -> Iterator[Tuple[Calls, Pool]]:
         """Open a session, and read the pool. Raises PoolFailure, and UsageError where a question has no terminal."""
-        must_be_able_to_ask(self)
+        must_be_able_to_ask(self, self.beside_yes)
         with super().opened() as found:
             yield found
 

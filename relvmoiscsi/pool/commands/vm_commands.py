@@ -148,6 +148,8 @@ class CloneCommand(PoolChange):
             raise UsageError(f"--jobs {arguments.jobs} is too small.").advising("Give 1 or more VMs in parallel.")
         if not (arguments.vms or arguments.all):
             raise UsageError("No VM is selected.").advising("Give VMs, or --all.")
+        if not (arguments.isolated or arguments.network or arguments.same_networks):
+            self.beside_yes = choice.NETWORK_OPTIONS
         if arguments.trust_records and not arguments.from_snapshot:
             raise UsageError("--trust-records is about saved records.").advising("Add --from-snapshot.")
         self.pairs: List[Tuple[str, str]] = []  #: names or UUIDs of an old and a new network
@@ -322,6 +324,8 @@ class RestoreCommand(PoolChange):
                 "Give devices, for example 0,1. Without --disk, all disks are restored."
             )
         self.vms = ends.get(self.end, self.vms)
+        if self.end in ("", "undo") and not arguments.shutdown:
+            self.beside_yes = "--shutdown if a VM runs"
         if self.devices and len(self.vms) > 1:
             raise UsageError("--disk names disks of one VM.").advising("Restore the VMs one by one.")
 

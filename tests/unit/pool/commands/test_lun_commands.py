@@ -498,7 +498,8 @@ def test_the_heading_of_a_plan_is_bold_before_the_question_and_plain_in_the_log(
 @pytest.mark.parametrize("words", [["attach", "--all"], ["discard", "--all"]])
 def test_where_nobody_can_be_asked_it_says_so(clone, pool_command, words):
     ran = pool_command(*words, "--json")
-    assert ran.status == 2 and "Use --yes, or --dry-run to see the plan" in ran.err
+    beside = " with --with-vms or --leave-vms where VMs have disks on the copy" if words[0] == "discard" else ""
+    assert ran.status == 2 and f"Use --yes{beside}, or --dry-run to see the plan" in ran.err
 
 
 # --- words that are wrong, targets and passwords

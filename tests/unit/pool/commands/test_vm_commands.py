@@ -319,6 +319,18 @@ def test_nobody_is_asked_for_nothing_and_the_question_counts_what_is_made(office
     assert "'mixed': failed" in ran.out and "hostname" not in ran.out
 
 
+def test_what_yes_needs_beside_it_is_said_with_yes(office, refused):
+    """A person got one missing option for each run."""
+    needs = "--isolated NET, --network OLD=NEW for each network, or --same-networks"
+    refused(2, f"Use --yes with {needs}, or --dry-run", "clone", "copy", "web", "--json")
+    refused(2, f"Give {needs}.", "clone", "copy", "web", "--yes")
+    refused(2, "Use --yes, or --dry-run", "clone", "copy", "web", "--isolated", "lab", "--json")
+    refused(2, "Use --yes with --shutdown if a VM runs, or", "restore", "copy", "web", "--json")
+    refused(2, "Use --yes, or", "restore", "copy", "web", "--shutdown", "--json")
+    refused(2, "Use --yes with --with-vms or --leave-vms", "discard", "copy", "--json")
+    refused(2, "Use --yes, or --dry-run", "discard", "copy", "--with-vms", "--json")
+
+
 @pytest.mark.parametrize(
     ("words", "status"),
     [
