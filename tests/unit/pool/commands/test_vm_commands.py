@@ -16,7 +16,8 @@ from kit.pool.errors import XenError
 from kit.pool_lab import Image, Lab
 from relvmoiscsi import wording
 from relvmoiscsi.cli.output import wrapped
-from relvmoiscsi.pool.commands import vm_commands
+from relvmoiscsi.errors import Refused
+from relvmoiscsi.pool.commands import discard_command, vm_commands
 from relvmoiscsi.pool.vms import choice, clone, rescue, restore, restore_journal
 
 pytestmark = pytest.mark.states
@@ -438,11 +439,32 @@ def test_with_its_vms_the_question_and_the_answer_name_them(office, pool_command
     assert not office.pool.db.refs("SR", name_label="copy") and snap not in office.pool.db.refs("VM")
 
 
+def test_a_discard_that_fails_whole_ends_as_its_error_and_the_advice_has_no_option_that_was_given(
+    office, pool_command, refused, monkeypatch
+):
+    """It ended with 9, "done in part", where another client had the lock."""
+    pool_command("clone", "copy", "db", "--name", "{vm} too", "--same-networks", "--yes")
+    office.vm("alone", office.on_copy("root disk"))
+    ran = refused(4, "'alone'", "discard", "copy", "--with-vms", "--yes")
+    assert "add --leave-vms" in ran.err and "--with-vms" not in ran.err
+    before = made(office)
+
+    def other_client(*_):
+        raise Refused("Another client has locked the copy.")
+
+    monkeypatch.setattr(discard_command.made_vms, "carry_out", other_client)
+    refused(4, "failed: Another client", "discard", "copy", "--leave-vms", "--yes")
+    assert made(office) == before
+
+
 def test_who_would_stay_without_disks_is_told_before_and_one_of_two_words_is_said(office, pool_command, refused):
     pool_command("clone", "copy", "db", "--name", "{vm} too", "--same-networks", "--yes")
     told = "on the copy: 'db too'\n  with --yes alone, the run would be refused: add --with-vms or --leave-vms"
     refused(0, told, "discard", "copy", "--dry-run")  # the run asks, and ends so after a yes
     refused(4, told, "discard", "copy", "--dry-run", "--yes")
+    promised = refused(4, "", "discard", "copy", "--dry-run", "--yes", "--json").json["error"]
+    ran = refused(4, "Add --with-vms, which destroys", "discard", "copy", "--yes", "--json").json["error"]
+    assert promised == ran, "a script has the refusal of the run"
     assert told.split("\n")[1] in refused(4, "", "discard", "copy", "--dry-run", "--yes", "-q").err
     assert "alone" not in refused(0, "", "discard", "copy", "--dry-run", "--yes", "--leave-vms").out
     (row,) = pool_command("discard", "copy", "--dry-run", "--json").json["discard_results"]
