@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any, Container, ContextManager, Dict, List, Optional, Sequence, Tuple, TypeVar
 
-from relvmoiscsi.cli.output import Answer, Bar, ask, is_terminal, say, tell, waiting
+from relvmoiscsi.cli.output import Answer, Bar, ask, is_terminal, say, waiting
 from relvmoiscsi.errors import Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import jobs, records
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
@@ -197,7 +197,7 @@ class CloneCommand(PoolChange):
                 warnings.append(f"{_OF_NO_VM}: {disks}. {_OTHER_WAYS}")
             plan = _cloned(_of_plan(planned), self._to_know(wanted) if todo else (), alone=alone)
             if todo and not (self.dry_run or self.yes):
-                tell(plan._replace(text=f"Planned:\n{plan.text}"))
+                self.show(plan._replace(text=f"Planned:\n{plan.text}"))
             for warning in warnings:
                 self.warn(warning)
             if self.dry_run:
@@ -344,7 +344,7 @@ class RestoreCommand(PoolChange):
             if not todo:
                 return _all_restored(planned)
             if not self.yes:
-                tell(plan)
+                self.show(plan)
             halts = "is running. The run will shut the VM down and leave the VM halted. "
             first = "".join(f"VM {row.name!r} {halts}" for row in planned if row.shuts_down)
             ask(self, first + _QUESTIONS[self.end].format(", ".join(repr(row.name) for row in todo)))
