@@ -237,6 +237,9 @@ class Asked:
     yes = False
     json = False
 
+    def noted(self, text: str) -> None:
+        """Get a question, and that a person has confirmed: a command with a log writes the text to the log."""
+
 
 def must_be_able_to_ask(arguments: "Union[Namespace, Asked]", beside_yes: str = "") -> None:
     """Raises UsageError where the command needs to ask and has no terminal.
@@ -255,9 +258,13 @@ def must_be_able_to_ask(arguments: "Union[Namespace, Asked]", beside_yes: str = 
 def ask(arguments: "Union[Namespace, Asked]", question: str, word: str = "") -> None:
     """Return only after a yes, or after the person types `word`, if given. Raises Refused."""
     if not arguments.yes:
+        if isinstance(arguments, Asked):
+            arguments.noted(question)
         typed = _typed(question if word else question + " [y/N]")
         if typed != word if word else typed.lower() not in ("y", "yes"):
             raise Refused("Not confirmed.").in_state(NOTHING_WRITTEN)
+        if isinstance(arguments, Asked):
+            arguments.noted("Confirmed.")
 
 
 def tell(what: Union[str, Answer], end: str = "\n") -> None:

@@ -149,7 +149,11 @@ class ResignatureCommand(WriteCommand):
         lines += identification(lun, found).lines()
         lines += [report.cost_text(prepared.cost)] if prepared.cost is not None else []
         lines += report.loss_of(prepared)[0]
-        lines += [report.map_text(prepared.lun, prepared.plan.run.ids), "", report.plan_text(prepared.plan)]
+        lines += [
+            report.map_text(prepared.lun, prepared.plan.run.ids, is_plan=True),
+            "",
+            report.plan_text(prepared.plan),
+        ]
         return Answer(facts, "\n".join(lines + report.note_lines(facts["notes"])))
 
     def consent(self, lun: OpenLun, proposal: Proposal) -> None:
@@ -169,7 +173,7 @@ class ResignatureCommand(WriteCommand):
             as_copy = self._as_later_copy(lun.name, prepared.later_copy)
             loss, to_lose = report.loss_of(prepared)
             if not self.yes:
-                tell(report.map_text(prepared.lun, prepared.plan.run.ids))
+                tell(report.map_text(prepared.lun, prepared.plan.run.ids, is_plan=True))
             for sentence in notes(prepared.lun):
                 say("note: " + printable(sentence))
             if prepared.cost is not None:

@@ -99,13 +99,13 @@ def result_facts(name: str, result: Result) -> Dict[str, Any]:
     return facts
 
 
-def map_text(lun: Optional[Lun], ids: IdMap) -> str:
-    """Return the map as text: the SR, then its VDIs."""
-    facts = map_facts(lun, ids)
-    lines = ["  SR   {old_sr}  becomes  {new_sr}".format(**facts)]
+def map_text(lun: Optional[Lun], ids: IdMap, is_plan: bool = False) -> str:
+    """Return the map of a run, or of its plan, as text: the SR, then its VDIs."""
+    facts, verb = map_facts(lun, ids), "would become" if is_plan else "became"
+    lines = ["  SR   {old_sr}  {verb}  {new_sr}".format(verb=verb, **facts)]
     for vdi in facts.get("vdi_pairs", []):
         label = vdi["vdi_name"]
-        lines.append("  VDI  {old_vdi}  becomes  {new_vdi}".format(**vdi) + (f"  {label!r}" if label else ""))
+        lines.append("  VDI  {old_vdi}  {verb}  {new_vdi}".format(verb=verb, **vdi) + (f"  {label!r}" if label else ""))
     return "\n".join(printable(line) for line in lines)
 
 

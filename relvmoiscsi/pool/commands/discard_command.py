@@ -5,11 +5,11 @@ import argparse
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.cli.output import Answer, ask, waiting
-from relvmoiscsi.errors import Partial, Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import Partial, Refused, RelvmoiscsiError, UsageError, error_facts
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool import jobs, lock, records
 from relvmoiscsi.pool.calls import Calls
-from relvmoiscsi.pool.commands.options import CommandMaker, PoolChange, changes, flag, takes_copies
+from relvmoiscsi.pool.commands.options import CommandMaker, PoolChange, changes, exit_status, flag, takes_copies
 from relvmoiscsi.pool.commands.so_far import SoFar
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import discard as made_vms
@@ -43,6 +43,8 @@ class DiscardCommand(PoolChange):
         super().__init__(arguments, so_far)
         if not (arguments.srs or arguments.clones_of or arguments.all):
             raise UsageError("No copy is selected.").advising("Give SRs, --clones-of SR, or --all.")
+        if not (arguments.with_vms or arguments.leave_vms):
+            self.beside_yes = "--with-vms or --leave-vms where VMs have disks on the copy"
 
     def run(self) -> Answer:
         with self.opened() as (calls, pool):
@@ -55,10 +57,13 @@ class DiscardCommand(PoolChange):
             if self.dry_run:
                 needs = [] if leave_vms else ["--leave-vms"] if with_vms else ["--with-vms", "--leave-vms"]
                 would = _discarded(plan, gone, {}, _WOULD_DISCARD, {}, needs)
-                is_refused = bool(plan.all_losers() and needs) and self.yes  # else the run asks
-                return (
-                    would._replace(status=Refused.exit_status, alerts=would.text.split("\n")) if is_refused else would
-                )
+                if self.yes and not leave_vms:  # else the run asks
+                    try:
+                        made_vms.verify_nobody_left(plan)
+                    except Refused as refusal:
+                        facts = {**would.facts, **error_facts(refusal)}
+                        return would._replace(facts=facts, status=refusal.exit_status, alerts=would.text.split("\n"))
+                return would
             if self.yes and not leave_vms:
                 made_vms.verify_nobody_left(plan)
             destroyed: Dict[str, List[str]] = {ref: [] for ref in refs}
@@ -161,7 +166,9 @@ def _discarded(
     alerts = [
         f"SR {plan.pool.srs[ref]['name_label']!r} ({plan.pool.srs[ref]['uuid']}): {failed[ref]}" for ref in failed
     ]
-    ends_with = Partial.exit_status if failed else 0
+    is_part = bool(failed) and any(destroyed.values())  # VMs are gone, and the SR is there
+    errors = [*map(failed.get, plan.uses), *(None for _ in gone)]
+    ends_with = Partial.exit_status if is_part else exit_status(errors)
     return Answer({"discard_results": rows}, text, ends_with, next_steps=steps, alerts=alerts)
 
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.cli.map_out import new_file
-from relvmoiscsi.cli.output import EXIT_NOT_PRINTED, RED, Answer, Unheard, ask, say, tell, waiting
+from relvmoiscsi.cli.output import EXIT_NOT_PRINTED, RED, Answer, Unheard, ask, say, waiting
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError, error_facts
 from relvmoiscsi.host.secret_file import first_line
 from relvmoiscsi.pool import attach, attach_plan, hosts, jobs, lock, luns, progress, records, vdis
@@ -251,7 +251,7 @@ class AttachCommand(PoolChange):
                     say(printable(str(nothing)), RED)
                     return told._replace(facts={**told.facts, **error_facts(nothing)}, status=nothing.exit_status)
                 if todo and not self.yes:
-                    tell(would)
+                    self.show(would)
                     ask(self, f"Attach {counted(len(todo), 'LUN')}?")
                 results = self._carry_out(calls, pool, planned, todo)
                 results_of_all = [*results, *map(attach.passed_over, unseen)]

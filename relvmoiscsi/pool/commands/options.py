@@ -7,7 +7,7 @@ import os
 from contextlib import ExitStack, contextmanager
 from typing import Callable, Iterator, Optional, Sequence, Tuple, Type
 
-from relvmoiscsi.cli.output import Answer, Asked, must_be_able_to_ask, say, waiting
+from relvmoiscsi.cli.output import Answer, Asked, must_be_able_to_ask, say, tell, waiting
 from relvmoiscsi.errors import Partial, RelvmoiscsiError, UsageError
 from relvmoiscsi.host.secret_file import first_line
 from relvmoiscsi.pool import records
@@ -94,6 +94,9 @@ class PoolCommand(Asked):
     def run(self) -> Answer:
         raise NotImplementedError
 
+    def noted(self, text: str) -> None:
+        self.so_far.note(text)
+
     def note(self, text: str) -> None:
         """Say what is neither an error, a warning nor a question, and write it to the log."""
         self.so_far.note(text)
@@ -119,6 +122,8 @@ class PoolCommand(Asked):
 class PoolChange(PoolCommand):
     """A command that changes the pool, with the options of `changes`."""
 
+    beside_yes = ""  #: the options that --yes may need, if the person has given none of them
+
     def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
         super().__init__(arguments, so_far)
         self.yes: bool = arguments.yes
@@ -127,9 +132,14 @@ class PoolChange(PoolCommand):
     @contextmanager
     def opened(self) -> Iterator[Tuple[Calls, Pool]]:
         """Open a session, and read the pool. Raises PoolFailure, and UsageError where a question has no terminal."""
-        must_be_able_to_ask(self)
+        must_be_able_to_ask(self, self.beside_yes)
         with super().opened() as found:
             yield found
+
+    def show(self, plan: Answer) -> None:
+        """Print the plan before the question, and write the plan to the log. Raises UsageError where stderr fails."""
+        self.so_far.note(plan.for_people(None))
+        tell(plan)
 
     @contextmanager
     def work(self, name: str, what: str) -> Iterator[None]:

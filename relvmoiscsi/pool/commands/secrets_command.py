@@ -44,10 +44,10 @@ class SecretsCommand(PoolCommand):
     def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
         super().__init__(arguments, so_far)
         self.yes, self.remove = bool(arguments.yes), bool(arguments.remove)
-        if self.remove:
-            must_be_able_to_ask(self)
         file = arguments.chap_password_file
         self.passwords: List[str] = [first_line(file)] if file else []
+        if self.remove:
+            must_be_able_to_ask(self)
 
     def run(self) -> Answer:
         with self.opened() as (calls, pool):

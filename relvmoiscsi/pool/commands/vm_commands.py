@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any, Container, ContextManager, Dict, List, Optional, Sequence, Tuple, TypeVar
 
-from relvmoiscsi.cli.output import Answer, Bar, ask, is_terminal, say, tell, waiting
+from relvmoiscsi.cli.output import Answer, Bar, ask, is_terminal, say, waiting
 from relvmoiscsi.errors import Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import jobs, records
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
@@ -148,6 +148,8 @@ class CloneCommand(PoolChange):
             raise UsageError(f"--jobs {arguments.jobs} is too small.").advising("Give 1 or more VMs in parallel.")
         if not (arguments.vms or arguments.all):
             raise UsageError("No VM is selected.").advising("Give VMs, or --all.")
+        if not (arguments.isolated or arguments.network or arguments.same_networks):
+            self.beside_yes = choice.NETWORK_OPTIONS
         if arguments.trust_records and not arguments.from_snapshot:
             raise UsageError("--trust-records is about saved records.").advising("Add --from-snapshot.")
         self.pairs: List[Tuple[str, str]] = []  #: names or UUIDs of an old and a new network
@@ -195,7 +197,7 @@ class CloneCommand(PoolChange):
                 warnings.append(f"{_OF_NO_VM}: {disks}. {_OTHER_WAYS}")
             plan = _cloned(_of_plan(planned), self._to_know(wanted) if todo else (), alone=alone)
             if todo and not (self.dry_run or self.yes):
-                tell(plan._replace(text=f"Planned:\n{plan.text}"))
+                self.show(plan._replace(text=f"Planned:\n{plan.text}"))
             for warning in warnings:
                 self.warn(warning)
             if self.dry_run:
@@ -322,6 +324,8 @@ class RestoreCommand(PoolChange):
                 "Give devices, for example 0,1. Without --disk, all disks are restored."
             )
         self.vms = ends.get(self.end, self.vms)
+        if self.end in ("", "undo") and not arguments.shutdown:
+            self.beside_yes = "--shutdown if a VM runs"
         if self.devices and len(self.vms) > 1:
             raise UsageError("--disk names disks of one VM.").advising("Restore the VMs one by one.")
 
@@ -340,7 +344,7 @@ class RestoreCommand(PoolChange):
             if not todo:
                 return _all_restored(planned)
             if not self.yes:
-                tell(plan)
+                self.show(plan)
             halts = "is running. The run will shut the VM down and leave the VM halted. "
             first = "".join(f"VM {row.name!r} {halts}" for row in planned if row.shuts_down)
             ask(self, first + _QUESTIONS[self.end].format(", ".join(repr(row.name) for row in todo)))

@@ -15,6 +15,8 @@ from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inv
 from relvmoiscsi.wording import quoted, said, shell_command, some_of
 
 NAME = "{vm} {date}"
+#: what says on which networks the copies of VMs with networks will be
+NETWORK_OPTIONS = "--isolated NET, --network OLD=NEW for each network, or --same-networks"
 #: key of network.other_config
 _INTERNAL = "is_host_internal_management_network"
 #: Unicode categories that a name must not contain: control characters, surrogates, unassigned
@@ -359,4 +361,4 @@ def verify_networks_said(found: Inventory, sources: Sequence[VmSource], wanted: 
         raise UsageError(
             f"The copies would be on the networks of their originals: {', '.join(names)}. Addresses may conflict. "
             "Nothing was changed."
-        ).advising("Give --isolated NET, --network OLD=NEW for each network, or --same-networks.")
+        ).advising(f"Give {NETWORK_OPTIONS}.")

@@ -96,9 +96,10 @@ def verify_nobody_left(plan: DiscardPlan) -> None:
     ]
     if left:
         raise Refused(f"These halted VMs would lose their disks: {'; '.join(left)}. Nothing was changed.").advising(
-            "--with-vms "
-            "destroys the VMs that `relvmoiscsi pool clone` has made. --leave-vms leaves the VMs without these "
-            "disks."
+            "Give these VMs other disks, or add --leave-vms, which leaves them without these disks."
+            if plan.made
+            else "Add --with-vms, which destroys the VMs that `relvmoiscsi pool clone` has made, or --leave-vms, which "
+            "leaves the VMs without these disks."
         )
 
 

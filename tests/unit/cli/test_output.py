@@ -135,13 +135,13 @@ def test_the_rows_of_each_golden_lun_fit_the_terminal_and_80_columns_elsewhere(r
 
     assert "VDI " in rows_fit("show", "x.img")
     rows_fit("check", "x.img")
-    assert "becomes" in rows_fit("resignature", "x.img", "-n", "--sr-uuid", NEW)
+    assert "would become" in rows_fit("resignature", "x.img", "-n", "--sr-uuid", NEW)
 
 
 def test_the_rows_of_each_run_fit_the_terminal_and_80_columns_elsewhere(
     rows_fit, in_directory, command, committed, original
 ):
-    assert "becomes" in rows_fit("recover", "clone.img", "-n")
+    assert "would become" in rows_fit("recover", "clone.img", "-n")
     rows_fit("show", "clone.img")
     assert command("recover", "clone.img", "--yes").status == 0
     for words in (["show"], ["check"], ["check", "--original", "original.img"], ["undo", "-n"]):

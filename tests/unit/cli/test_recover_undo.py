@@ -151,7 +151,7 @@ def test_recover_says_what_it_took_back_or_finished_and_twice_is_once(request, c
         assert lines[-1] == f"next: relvmoiscsi resignature {path}"
     else:
         said = "the resignature was finished."
-    assert lines[:2] == [f"{path}: {said}", "  SR   {}  becomes  {}".format(*ids)]
+    assert lines[:2] == [f"{path}: {said}", "  SR   {}  became  {}".format(*ids)]
     assert [line.split()[0] for line in lines[2:6]] == ["VDI"] * 4 and lines[6].endswith(" flushes")
     now = "clean" if lun == "unfinished" else "resignatured"
     told = f"{path}: no run was interrupted; state {now}. Nothing was written.\n"
@@ -324,7 +324,7 @@ def test_undo_gives_the_old_identities_back(finished, command):
     before = content(finished)[0]
     ran = command("undo", finished, "--yes")
     assert ran.status == 0 and not ran.err
-    said = [f"{finished} has its old identities back.", f"  SR   {SR}  becomes  {tree().truth.sr_uuid}"]
+    said = [f"{finished} has its old identities back.", f"  SR   {SR}  became  {tree().truth.sr_uuid}"]
     assert ran.out.splitlines()[:2] == said
 
     before.to_file(str(finished))

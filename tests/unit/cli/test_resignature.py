@@ -40,7 +40,7 @@ def of(facts, keys=(*IDS, "lv_pairs")):
 def test_a_dry_run_prints_ids_and_writes_and_writes_nothing(image, command, unwritten):
     ran = unwritten(0, "resignature", image, "--dry-run", "--sr-uuid", SR)
     assert ran.out.startswith(f"{image}: dry run. These writes are planned; nothing was written.\n")
-    assert f"  SR   {tree().truth.sr_uuid}  becomes  {SR}\n" in ran.out
+    assert f"  SR   {tree().truth.sr_uuid}  would become  {SR}\n" in ran.out
     assert [line.split()[-1] for line in ran.out.splitlines() if "label: " in line] == ["progress", "switched", "final"]
 
     found = unwritten(0, "resignature", image, "--dry-run", "--json").json
@@ -84,8 +84,8 @@ def test_text_says_what_became_what_and_what_it_cost_and_a_sparse_image_stays_sp
 
     now, lines = command("show", image, "--json").json, ran.out.splitlines()
     assert lines[0] == f"{image} was resignatured."
-    assert lines[1] == "  SR   {}  becomes  {}".format(tree().truth.sr_uuid, now["sr"])
-    assert lines[3].split("  becomes  ")[1] == "{}  'Größe <é>'".format(now["vdis"][1]["vdi"])
+    assert lines[1] == "  SR   {}  became  {}".format(tree().truth.sr_uuid, now["sr"])
+    assert lines[3].split("  became  ")[1] == "{}  'Größe <é>'".format(now["vdis"][1]["vdi"])
     assert lines[-2].endswith(" KiB, 6 flushes") and ran.err == ""
     size = os.stat(str(image))
     assert size.st_size == tree().disk.size_bytes and size.st_blocks - before < 2048  # of 57 MiB at most one
@@ -124,9 +124,10 @@ def test_yes_is_yes(image, command, type_in):
     assert ran.status == 0 and ran.out.startswith(f"{image} was resignatured.")
     assert ran.out.endswith(f"flushes\nnext: relvmoiscsi check {image}\n")
     assert f"Give {image} these new identities? [y/N] " in ran.err
-    shown = [line for line in ran.err.splitlines() if "becomes" in line]
+    shown = [line for line in ran.err.splitlines() if "would become" in line]
     assert any(tree().truth.uuids["data"] in line for line in shown)
-    assert shown == [line for line in ran.out.splitlines() if "becomes" in line]
+    done = [line.replace("became", "would become") for line in ran.out.splitlines() if "became" in line]
+    assert shown == done and not any("become" in line.split() for line in ran.out.splitlines())
 
 
 @pytest.mark.parametrize("answer", ["", "yesterday\n", "no\ny\n"])

@@ -89,7 +89,7 @@ def test_whatever_stands_in_a_journal_or_a_problem_is_shown_and_not_sent(prepare
     )
     text = report.inspection_text("/dev/sdc", cut)
     assert text.splitlines()[1] == "It was to become SR \\x1b[31mnew (it was \\x1b[31mold)."
-    assert report.map_text(None, ids) == "  SR   \\x1b[31mold  becomes  \\x1b[31mnew"
+    assert report.map_text(None, ids) == "  SR   \\x1b[31mold  became  \\x1b[31mnew"
 
     outlook = engine.OneVdiOutlook(engine.CANNOT_BE_ONE, problem=Refused("\x1b[2J is no parent."))
     line = "  one VDI  cannot be made: \\x1b[2J is no parent.\n"

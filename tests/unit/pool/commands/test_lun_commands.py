@@ -495,10 +495,24 @@ def test_the_heading_of_a_plan_is_bold_before_the_question_and_plain_in_the_log(
     assert "Planned steps:\n" in log.read_text() and "x1b" not in log.read_text()
 
 
+def test_the_log_has_the_plan_the_question_and_what_was_answered(clone, pool_command, type_in, tmp_path):
+    """The log of a run that asks had no plan: nobody could read later what a person has confirmed."""
+    log = tmp_path / "log"
+    for typed, status, answer in (("n\n", 4, "Not confirmed."), ("y\n", 0, "Confirmed.")):
+        type_in(typed)
+        assert pool_command("attach", clone, "--log", log).status == status
+        told = [line.partition("] ")[2] for line in log.read_text().splitlines()]
+        ours = told[max(number for number, line in enumerate(told) if line.startswith("begins: ")) :]
+        assert ours[1] == "Planned steps:" and ours[2].startswith(f"{clone}: would be resignatured; ")
+        question = ours.index("Attach 1 LUN?")
+        assert ours[question + 1].startswith(answer)
+
+
 @pytest.mark.parametrize("words", [["attach", "--all"], ["discard", "--all"]])
 def test_where_nobody_can_be_asked_it_says_so(clone, pool_command, words):
     ran = pool_command(*words, "--json")
-    assert ran.status == 2 and "Use --yes, or --dry-run to see the plan" in ran.err
+    beside = " with --with-vms or --leave-vms where VMs have disks on the copy" if words[0] == "discard" else ""
+    assert ran.status == 2 and f"Use --yes{beside}, or --dry-run to see the plan" in ran.err
 
 
 # --- words that are wrong, targets and passwords

@@ -16,7 +16,8 @@ from kit.pool.errors import XenError
 from kit.pool_lab import Image, Lab
 from relvmoiscsi import wording
 from relvmoiscsi.cli.output import wrapped
-from relvmoiscsi.pool.commands import vm_commands
+from relvmoiscsi.errors import Refused
+from relvmoiscsi.pool.commands import discard_command, vm_commands
 from relvmoiscsi.pool.vms import choice, clone, rescue, restore, restore_journal
 
 pytestmark = pytest.mark.states
@@ -319,6 +320,18 @@ def test_nobody_is_asked_for_nothing_and_the_question_counts_what_is_made(office
     assert "'mixed': failed" in ran.out and "hostname" not in ran.out
 
 
+def test_what_yes_needs_beside_it_is_said_with_yes(office, refused):
+    """A person got one missing option for each run."""
+    needs = "--isolated NET, --network OLD=NEW for each network, or --same-networks"
+    refused(2, f"Use --yes with {needs}, or --dry-run", "clone", "copy", "web", "--json")
+    refused(2, f"Give {needs}.", "clone", "copy", "web", "--yes")
+    refused(2, "Use --yes, or --dry-run", "clone", "copy", "web", "--isolated", "lab", "--json")
+    refused(2, "Use --yes with --shutdown if a VM runs, or", "restore", "copy", "web", "--json")
+    refused(2, "Use --yes, or", "restore", "copy", "web", "--shutdown", "--json")
+    refused(2, "Use --yes with --with-vms or --leave-vms", "discard", "copy", "--json")
+    refused(2, "Use --yes, or --dry-run", "discard", "copy", "--with-vms", "--json")
+
+
 @pytest.mark.parametrize(
     ("words", "status"),
     [
@@ -437,11 +450,32 @@ def test_with_its_vms_the_question_and_the_answer_name_them(office, pool_command
     assert not office.pool.db.refs("SR", name_label="copy") and snap not in office.pool.db.refs("VM")
 
 
+def test_a_discard_that_fails_whole_ends_as_its_error_and_the_advice_has_no_option_that_was_given(
+    office, pool_command, refused, monkeypatch
+):
+    """It ended with 9, "done in part", where another client had the lock."""
+    pool_command("clone", "copy", "db", "--name", "{vm} too", "--same-networks", "--yes")
+    office.vm("alone", office.on_copy("root disk"))
+    ran = refused(4, "'alone'", "discard", "copy", "--with-vms", "--yes")
+    assert "add --leave-vms" in ran.err and "--with-vms" not in ran.err
+    before = made(office)
+
+    def other_client(*_):
+        raise Refused("Another client has locked the copy.")
+
+    monkeypatch.setattr(discard_command.made_vms, "carry_out", other_client)
+    refused(4, "failed: Another client", "discard", "copy", "--leave-vms", "--yes")
+    assert made(office) == before
+
+
 def test_who_would_stay_without_disks_is_told_before_and_one_of_two_words_is_said(office, pool_command, refused):
     pool_command("clone", "copy", "db", "--name", "{vm} too", "--same-networks", "--yes")
     told = "on the copy: 'db too'\n  with --yes alone, the run would be refused: add --with-vms or --leave-vms"
     refused(0, told, "discard", "copy", "--dry-run")  # the run asks, and ends so after a yes
     refused(4, told, "discard", "copy", "--dry-run", "--yes")
+    promised = refused(4, "", "discard", "copy", "--dry-run", "--yes", "--json").json["error"]
+    ran = refused(4, "Add --with-vms, which destroys", "discard", "copy", "--yes", "--json").json["error"]
+    assert promised == ran, "a script has the refusal of the run"
     assert told.split("\n")[1] in refused(4, "", "discard", "copy", "--dry-run", "--yes", "-q").err
     assert "alone" not in refused(0, "", "discard", "copy", "--dry-run", "--yes", "--leave-vms").out
     (row,) = pool_command("discard", "copy", "--dry-run", "--json").json["discard_results"]
