@@ -460,6 +460,16 @@ def test_of_several_copies_none_goes_while_a_vm_would_stay_without_disks(office,
     assert pool_command("discard", "--all", "--yes", "--leave-vms", *words).status == 0
 
 
+@pytest.mark.parametrize("way", ["--yes", "--dry-run"])
+def test_of_several_copies_the_users_of_each_are_named_at_once(office, refused, way):
+    (other,) = office.attach(office.clone("Production"))
+    of_other = office.pool.db.refs("VDI", SR=office.pool.db.by_uuid("SR", other.sr_uuid), name_label="data")[0]
+    office.vm("one", office.on_copy("data"), state="Running"), office.vm("two", of_other, state="Running")
+    ran = refused(4, "have disks on the SR 'copy': 'one'. ", "discard", "--all", way)
+    assert ": 'two'. " in ran.err and ran.err.count("Shut them down") == 1
+    assert ran.err.endswith(" Nothing was changed.\n")
+
+
 @pytest.mark.states("words", few=2)
 @pytest.mark.parametrize("words", [["--yes"], ["--yes", "--leave-vms"], ["--yes", "--with-vms"], ["--dry-run"]])
 @pytest.mark.parametrize("state", ["Halted", "Running"])
@@ -470,9 +480,9 @@ def test_a_disk_that_is_lent_keeps_it_and_the_message_has_the_command_that_gives
     mode = ["--rw"] if state == "Running" else []  # a running HVM VM takes no read-only disk
     assert pool_command("rescue", "copy", "data", "--vm", "helper", "--yes", *mode).status == 0
     before = office.pool.db.records("PBD")
-    says = "Disks of the SR 'copy' are lent to VMs: 'helper'. Nothing was changed."
+    says = "Disks of the SR 'copy' are lent to VMs: 'helper'."
     ran = refused(4, says, "discard", "copy", *words)
-    assert office.pool.db.records("PBD") == before
+    assert office.pool.db.records("PBD") == before and ran.err.endswith(" Nothing was changed.\n")
 
     (said,) = re.findall(r"`relvmoiscsi (pool rescue .*)`", ran.err)
     assert command(*said.split(), "--yes").status == 0 and len(office.disks_of(helper)) == 1
