@@ -618,9 +618,11 @@ def test_kept_as_it_is(restored, pool_command, refused, type_in, is_home):
 def test_the_next_step_is_no_discard_while_another_vm_needs_the_copy(halted, pool_command):
     """Each step is typed as it is printed, to the end."""
     assert pool_command("restore", "copy", "web", "db", "--yes").status == 0
-    steps = pool_command("restore", "--home", "web", "--yes").out.partition("next: ")[2]
-    assert steps.startswith("the copy is still needed. VMs were restored from the SR 'copy': 'db'. ")
-    (undo,) = re.findall("`relvmoiscsi pool (restore --undo [^`]*)`", steps)
+    ran = pool_command("restore", "--home", "web", "--yes")
+    said = " ".join(ran.out.split())
+    assert "The copy cannot be discarded yet. VMs were restored from the SR 'copy': 'db'. End " in said
+    assert "Nothing was changed" not in said and "next: " not in said
+    (undo,) = re.findall("`relvmoiscsi pool (restore --undo [^`]*)`", ran.out)
     ran = pool_command(*undo.split(), "--yes")
     (discard,) = re.findall("      relvmoiscsi pool (discard .*)", ran.out)
     assert pool_command(*discard.split(), "--yes").status == 0
@@ -643,9 +645,31 @@ def test_no_next_step_discards_a_copy_of_an_sr_that_has_no_disk_of_the_vm(halted
 def test_a_disk_is_taken_back_from_a_copy_that_a_restored_vm_needs(restored, pool_command):
     helper = restored.pool.db.get("VM", restored.helper(state="Halted"), "uuid")
     ran = pool_command("rescue", "copy", "data", "--vm", "helper", "--yes")
-    assert f"next: xe vm-start uuid={helper}\n      relvmoiscsi pool rescue --done " in ran.out
-    ran = pool_command("rescue", "copy", "--done", "--yes")
-    assert "next: the copy is still needed. VMs were restored from the SR 'copy': 'web'. " in ran.out
+    assert ran.out.endswith(f"\nnext: xe vm-start uuid={helper}\n")
+    (done,) = re.findall("\n  later: `relvmoiscsi pool (.*)`\n", ran.out)
+    ran = pool_command(*done.split(), "--yes")
+    assert "\nThe copy cannot be discarded yet. VMs were restored from the SR 'copy': 'web'. " in ran.out
+    assert "next: " not in ran.out
+
+
+@pytest.mark.parametrize("of_person", [False, True])
+@pytest.mark.parametrize("end", [("restore", "--undo", "web"), ("rescue", "copy", "--done")])
+def test_no_next_step_takes_the_disks_of_other_vms_with_the_copy(halted, pool_command, end, of_person):
+    """With --with-vms or without: only the administrator knows whether a VM on the copy is needed."""
+    if of_person:
+        halted.vm("experiment", halted.on_copy("data"))
+    else:
+        assert pool_command("clone", "copy", "db", "--isolated", "night", "--name", "experiment", "--yes").status == 0
+    halted.helper("Halted")
+    begin = RESTORE[1:-1] if end[0] == "restore" else ("copy", "root disk", "--vm", "helper")
+    assert pool_command(end[0], *begin, "--yes").status == 0
+    ran = pool_command(*end, "--yes")
+    assert "\nThe copy 'copy' has disks of other VMs: 'experiment'. After you no longer need these VMs: " in ran.out
+    assert "discard" not in ran.out.partition("next: ")[2]
+    (discard,) = re.findall("`relvmoiscsi pool (discard [^`]*)`", ran.out)
+    assert ("--with-vms" in discard) == (not of_person)
+    assert pool_command(*discard.split(), "--leave-vms", "--yes").status == 0
+    assert bool(halted.pool.db.refs("VM", name_label="experiment")) == of_person
 
 
 XE = "xe vdi-destroy uuid=x"
@@ -725,7 +749,7 @@ def test_of_several_that_are_taken_back_one_fails(office, pool_command):
     helper = office.helper()
     for name in ("root disk", "data"):
         ran = pool_command("rescue", "copy", name, "--vm", "helper", "--yes")
-        assert re.search("next: relvmoiscsi pool rescue --done .*", ran.out)
+        assert re.search("  later: `relvmoiscsi pool rescue --done .*", ran.out) and "next: " not in ran.out
     (held,) = office.pool.db.refs("VBD", VM=helper, userdevice="1")
     vms = office.pool.api.vms
 
