@@ -334,7 +334,7 @@ class RestoreCommand(PoolChange):
             bar = Bar()
             planned = self._of_each(calls, found, copy, vms, bar, dry_run=True)
             todo = [row for row in planned if row.status in _WOULD_BE]
-            to_know = restore.TO_KNOW if todo and not self.end else ()
+            to_know = _TO_KNOW.get(self.end, ()) if todo else ()
             plan = _all_restored(_of_plan(planned), to_know)
             if self.dry_run:
                 return plan
@@ -342,9 +342,7 @@ class RestoreCommand(PoolChange):
                 return _all_restored(planned)
             if not self.yes:
                 say(plan.for_people())
-            halts = "is running. The run shuts the VM down and leaves the VM halted. "
-            first = "".join(f"VM {row.name!r} {halts}" for row in planned if row.shuts_down)
-            ask(self, first + _QUESTIONS[self.end].format(", ".join(repr(row.name) for row in todo)))
+            ask(self, _QUESTIONS[self.end].format(", ".join(repr(row.name) for row in todo)))
             shown: ContextManager[Any] = waiting("the pool")
             if self.end == "home":
                 shown = bar
@@ -364,6 +362,9 @@ class RestoreCommand(PoolChange):
         results = []
         for vm in vms:
             name = str(found.vms[vm]["name_label"])
+            is_told = not (dry_run or self.json or self.quiet)
+            if is_told:
+                say(printable(f"VM {name!r}: begins"))
             try:
                 with ExitStack() as stack:
                     if not dry_run:
@@ -376,7 +377,8 @@ class RestoreCommand(PoolChange):
                     elif self.end == "home":
 
                         def tell(disk: str, of: str = name) -> None:
-                            say(f"VM {of!r}: disk {disk} is being moved")
+                            if not (self.json or self.quiet):
+                                say(printable(f"VM {of!r}: disk {disk} is being moved"))
 
                         result = move_home.home(calls, vm, tell, dry_run, bar)
                     else:
@@ -388,9 +390,12 @@ class RestoreCommand(PoolChange):
                 if len(vms) == 1:
                     raise
                 results.append(restore.result_of(found.vms[vm], restore.FAILED, error=error))
+            if is_told:
+                say(printable(f"VM {name!r}: {results[-1].status}"))
         return results
 
 
+_TO_KNOW = {"": restore.TO_KNOW, "undo": restore.TO_KNOW_OF_UNDO}
 _QUESTIONS = {
     "": "Restore {}?",
     "undo": "Undo the restore of {}?",

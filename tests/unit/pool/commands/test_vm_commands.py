@@ -521,15 +521,29 @@ def test_a_vm_that_is_shut_down_for_it_is_told_of_before_and_after(office, pool_
     refused(0, ahead, *words, "--shutdown", "--dry-run")
     assert pool_command(*words, "--shutdown", "--dry-run", "--json").json["shuts_down"] is True
     type_in("n\n")
-    says = "VM 'web' is running. The run shuts the VM down and leaves the VM halted. "
-    refused(
-        4, says + ("Undo the restore of" if "--undo" in words else "Restore") + " 'web'? [y/N]", *words, "--shutdown"
-    )
+    asked = ("Undo the restore of" if "--undo" in words else "Restore") + " 'web'? [y/N]"
+    ran = refused(4, asked, *words, "--shutdown")
+    assert ahead in ran.err and ran.err.count("shuts the VM down") == 1 and "begins" not in ran.err
+    lost = "All that the VM has written since the restore stays on the copy. `relvmoiscsi pool discard` of the copy "
+    assert (lost in " ".join(ran.err.split())) == ("--undo" in words), "before the question"
 
-    assert pool_command(*words, "--shutdown", "--yes").status == 0
+    assert not pool_command(*words, "--dry-run", "--shutdown", "-q").err
+    ran = pool_command(*words, "--shutdown", "--yes")
+    begun, ended = (
+        "relvmoiscsi: VM 'web': " + how for how in ("begins\n", "undone" if "--undo" in words else "restored")
+    )
+    assert ran.status == 0 and ran.err.index(begun) < ran.err.index(ended)
+    assert (lost in " ".join(ran.out.split())) == ("--undo" in words)
     assert office.pool.db.get("VM", office.web, "power_state") == "Halted"
     again = pool_command("restore", "copy", "web", "--shutdown", "--dry-run")
     assert "is running" not in again.out, "it is halted"
+
+
+@pytest.mark.parametrize("end", ["undo", "home", "keep"])
+def test_what_a_quiet_restore_and_its_end_do_is_not_said(halted, pool_command, end):
+    for words in (RESTORE, ("restore", "--" + end, "web", "--yes")):
+        ran = pool_command(*words, "-q")
+        assert (ran.status, ran.out, ran.err) == (0, "", "")
 
 
 @pytest.mark.parametrize("way", ["--yes", "asked"])
