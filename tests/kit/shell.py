@@ -108,6 +108,8 @@ def verify(argv, ran):
     _head, is_next, steps = f"\n{ran.out}".partition(f"\n{output.NEXT}")
     if is_next:  # it is the last of the answer, and the only one: one step, or one a line
         assert all(line.startswith("      ") for line in steps.splitlines()[1:]), ran.out
+        are_commands = {bool(re.match(" *(relvmoiscsi|xe) ", line)) for line in steps.splitlines()}
+        assert len(are_commands) == 1, f"a person pastes the lines: {ran.out}"
         words = shlex.split(" ".join(commands_in(output.NEXT + steps)))
         assert [word for word in words if PLACEHOLDER.fullmatch(word)] == []
     assert ran.status in (*range(12), output.EXIT_BUG, output.EXIT_NOT_PRINTED, output.EXIT_INTERRUPTED)

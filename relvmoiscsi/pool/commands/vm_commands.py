@@ -16,6 +16,7 @@ from relvmoiscsi.pool.commands.options import CommandMaker, PoolChange, changes,
 from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY, SoFar
 from relvmoiscsi.pool.vdis import Pair
 from relvmoiscsi.pool.vms import choice, clone, forget, inventory, move_home, rescue, restore, save_vms
+from relvmoiscsi.pool.vms import discard as made_vms
 from relvmoiscsi.pool.vms.choice import VmSource
 from relvmoiscsi.pool.vms.clone import Cloned
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
@@ -337,7 +338,7 @@ class RestoreCommand(PoolChange):
             bar = Bar()
             planned = self._of_each(calls, found, copy, vms, bar, dry_run=True)
             todo = [row for row in planned if row.status in _WOULD_BE]
-            to_know = restore.TO_KNOW if todo and not self.end else ()
+            to_know = _TO_KNOW.get(self.end, ()) if todo else ()
             plan = _all_restored(_of_plan(planned), to_know)
             if self.dry_run:
                 return plan
@@ -345,16 +346,15 @@ class RestoreCommand(PoolChange):
                 return _all_restored(planned)
             if not self.yes:
                 self.show(plan)
-            halts = "is running. The run will shut the VM down and leave the VM halted. "
-            first = "".join(f"VM {row.name!r} {halts}" for row in planned if row.shuts_down)
-            ask(self, first + _QUESTIONS[self.end].format(", ".join(repr(row.name) for row in todo)))
+            ask(self, _QUESTIONS[self.end].format(", ".join(repr(row.name) for row in todo)))
             shown: ContextManager[Any] = waiting("the pool")
             if self.end == "home":
                 shown = bar
             with self.so_far.work([repr(row.name) for row in todo]), shown:
                 results = self._of_each(calls, found, copy, vms, bar, dry_run=False)
-            steps = _next_of(calls, results)
-        return _all_restored(results, to_know if self.yes else (), steps)  # a plan has said it before the question
+            steps, notes = _next_of(calls, results)
+        # a plan has said what to know before the question
+        return _all_restored(results, [*notes, *(to_know if self.yes else ())], steps)
 
     def _of_each(
         self, calls: Calls, found: Inventory, copy: Optional[Copy], vms: Sequence[str], bar: Bar, dry_run: bool
@@ -366,6 +366,9 @@ class RestoreCommand(PoolChange):
         results = []
         for vm in vms:
             name = str(found.vms[vm]["name_label"])
+            is_told = not (dry_run or self.json or self.quiet)
+            if is_told:
+                say(printable(f"VM {name!r}: begins"))
             try:
                 with ExitStack() as stack:
                     if not dry_run:
@@ -378,7 +381,8 @@ class RestoreCommand(PoolChange):
                     elif self.end == "home":
 
                         def tell(disk: str, of: str = name) -> None:
-                            say(f"VM {of!r}: disk {disk} is being moved")
+                            if not (self.json or self.quiet):
+                                say(printable(f"VM {of!r}: disk {disk} is being moved"))
 
                         result = move_home.home(calls, vm, tell, dry_run, bar)
                     else:
@@ -390,9 +394,12 @@ class RestoreCommand(PoolChange):
                 if len(vms) == 1:
                     raise
                 results.append(restore.result_of(found.vms[vm], restore.FAILED, error=error))
+            if is_told:
+                say(printable(f"VM {name!r}: {results[-1].status}"))
         return results
 
 
+_TO_KNOW = {"": restore.TO_KNOW, "undo": restore.TO_KNOW_OF_UNDO}
 _QUESTIONS = {
     "": "Restore {}?",
     "undo": "Undo the restore of {}?",
@@ -448,13 +455,15 @@ def _restored(result: Restored, to_know: Sequence[str] = (), steps: Sequence[str
     return Answer(result.facts(), "\n".join([*map(printable, lines), *to_know]), next_steps=steps)
 
 
-def _next_of(calls: Calls, results: Sequence[Restored]) -> List[str]:
-    """Return the next steps after restores, and after their ends: first the starts, then each unused copy once.
+def _next_of(calls: Calls, results: Sequence[Restored]) -> Tuple[List[str], List[str]]:
+    """Return (the next steps after restores, and after their ends, notes on copies that stay).
+
+    First come the starts, then each unused copy once.
 
     The journal of a VM names the copies, and a vm-admin may write the journal. So a step has only a copy of an SR on
     which the VM has a disk now.
     """
-    steps = []
+    steps, notes = [], []  # type: List[str], List[str]
     unused: Dict[str, List[str]] = {}  #: UUIDs of copies that a VM needs no more, by UUID of the VM
     for each in results:
         if each.status in (restore.DONE, restore.UNDONE) or each.status == restore.KEPT and each.is_halted:
@@ -471,20 +480,31 @@ def _next_of(calls: Calls, results: Sequence[Restored]) -> List[str]:
                     known = pool.known_sr(copy)
                     if known is not None and known.record["other_config"].get(records.ORIGINAL_SR) in originals:
                         copies.append(copy)
-            steps += [_discard(calls, copy) for copy in dict.fromkeys(copies)]
-    return steps
+            for copy in dict.fromkeys(copies):
+                discards, stays = _discard(calls, copy)
+                steps, notes = [*steps, *discards], [*notes, *stays]
+    return steps, notes
 
 
-def _discard(calls: Calls, copy: str) -> str:
-    """Return the next step with a copy (a UUID) that a VM needs no more: its discard, or why others need the copy."""
-    with suppress(PoolFailure, PoolGone):  # the work is done; `discard` makes the same check
-        pool = records.read(calls)
-        sr = pool.sr_by_uuid(copy)
+def _discard(calls: Calls, copy: str) -> Tuple[List[str], List[str]]:
+    """Return (the discard of a copy (a UUID) that a VM needs no more, or why the copy stays), each a list.
+
+    A discard takes the disks of halted VMs, and with --with-vms the VMs: nobody has said that these are not needed.
+    """
+    with suppress(PoolFailure, PoolGone):  # the work is done; `discard` makes the same plan
+        sr = records.read(calls).sr_by_uuid(copy)
         try:
-            forget.verify_unused(pool, forget.read_uses(calls, [] if sr is None else [sr]))
+            plan = made_vms.plan(calls, [] if sr is None else [sr], with_vms=True)
         except Refused as used:
-            return f"the copy is still needed. {used}"
-    return shell_command("relvmoiscsi pool discard", copy)
+            return [], [printable(f"The copy cannot be discarded yet. {used.told}")]
+        made = {ref: str(vm["name_label"]) for of_sr in plan.made.values() for ref, vm in of_sr.items()}
+        if made or plan.all_losers():
+            later = shell_command("relvmoiscsi pool discard", copy, with_vms=bool(made))
+            users = forget.named({**made, **plan.all_losers()})
+            name = plan.pool.srs[plan.pool.sr_by_uuid(copy) or ""]["name_label"]
+            said_ = f"The copy {name!r} has disks of other VMs: {users}. After you no longer need these VMs: `{later}`"
+            return [], [printable(said_)]
+    return [shell_command("relvmoiscsi pool discard", copy)], []
 
 
 def _start(vm: str) -> str:
@@ -526,7 +546,8 @@ class RescueCommand(PoolChange):
                         results += rescue.take_back(calls, found, copy, [vbd])
                         self.so_far.tell(name, DONE if results[-1].error is None else FAILED, "take back")
                 is_back = all(each.status == rescue.BACK for each in results)
-                return _lent(copy, results, steps=[_discard(calls, copy.uuid)] if is_back else [])
+                steps, notes = _discard(calls, copy.uuid) if is_back else ([], [])
+                return _lent(copy, results, notes, steps)
             assert vdi is not None and vm is not None
             planned = rescue.lend(calls, pool, found, copy, vdi, vm, rw, dry_run=True)
             if self.dry_run:
@@ -550,14 +571,14 @@ def _taken(found: Inventory, vbd: str, row: Lent) -> str:
 
 
 def _lent(copy: Copy, results: Sequence[Lent], to_know: Sequence[str] = (), steps: Sequence[str] = ()) -> Answer:
-    lines, steps = [], list(steps)
+    lines = []
     for each in results:
         at = f", device {each.userdevice}" if each.userdevice else ""
         at = f", {_MODES[each.mode]}" if each.status == rescue.WOULD else at
         lines.append(printable(f"disk {each.name!r} ({each.vdi}): {each.status}, VM {each.vm_name!r}{at}"))
         lines += [printable(f"  {each.error}")] if each.error is not None else []
         if each.status in (rescue.DONE, rescue.ALREADY):
-            steps.append(shell_command("relvmoiscsi pool rescue --done", copy.uuid, each.vdi))
+            lines.append(f"  later: `{shell_command('relvmoiscsi pool rescue --done', copy.uuid, each.vdi)}`")
     status = exit_status([each.error for each in results])
     facts = {"rescue_results": [each.facts() for each in results]}
     alerts = [f"disk {each.name!r} ({each.vdi}): {each.error}" for each in results if each.error is not None]

@@ -7,11 +7,11 @@ every refusal before `carry_out` destroys a VM. `carry_out` makes the checks of 
 
 from typing import Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
-from relvmoiscsi.errors import Refused
+from relvmoiscsi.errors import Refused, in_state
 from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.calls import Calls, Records, passing
 from relvmoiscsi.pool.records import Pool
-from relvmoiscsi.pool.vms import forget, inventory
+from relvmoiscsi.pool.vms import forget, inventory, run_states
 from relvmoiscsi.pool.vms.forget import Uses
 from relvmoiscsi.pool.vms.inventory import COPY_OF, Inventory
 from relvmoiscsi.wording import shell_command
@@ -62,7 +62,8 @@ def plan(calls: Calls, srs: Sequence[str], with_vms: bool, mark: str = "", force
         records.verify_on_own_lun(pool, sr)
         forget.verify_hosts_up(pool, sr)
         uses[sr] = forget.uses_of(found.vdis_of(sr), found.vbds, found.vms, str(pool.srs[sr]["uuid"]))
-    forget.verify_unused(pool, uses)
+    with in_state(run_states.NOTHING):
+        forget.verify_unused(pool, uses)
     for sr, used in uses.items() if mark else ():
         ours = {ref for ref, vm in found.vms.items() if records.is_marked(vm, mark)}
         others = {ref: name for ref, name in used.halted.items() if ref not in ours}

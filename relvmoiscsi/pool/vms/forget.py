@@ -83,10 +83,11 @@ def read_uses(calls: Calls, srs: Sequence[str]) -> Dict[str, Uses]:
 
 
 def verify_unused(pool: Pool, uses: Dict[str, Uses]) -> None:
-    """Raises Refused where the pool needs a VDI of an SR.
+    """Raises Refused where the pool needs a VDI of an SR; the error names the users of all these SRs.
 
     The user is a running VM, a VM that was restored from the copy, a VM with a lent VDI, or a control domain.
     """
+    whats, ways = [], []
     for sr, found in uses.items():
         name, uuid = pool.srs[sr]["name_label"], pool.srs[sr]["uuid"]
         if found.restored:
@@ -94,28 +95,29 @@ def verify_unused(pool: Pool, uses: Dict[str, Uses]) -> None:
                 " or ".join(run_states.restore_command(end, vm) for end in ("home", "undo"))
                 for vm in sorted(found.restored)
             ]
-            raise Refused(f"VMs were restored from the SR {name!r}: {named(found.restored)}.").advising(
-                "End each restore first, also an "
-                f"interrupted one: {some_of(ends)}. If a VM has other disks now on purpose, use --keep in the place of "
-                "--undo."
+            whats.append(f"VMs were restored from the SR {name!r}: {named(found.restored)}.")
+            ways.append(
+                f"End each restore first, also an interrupted one: {some_of(ends)}. If a VM has other disks now on "
+                "purpose, use --keep in the place of --undo."
             )
-        if found.lent:
-            raise Refused(
-                f"Disks of the SR {name!r} are lent to VMs: {named(found.lent)}. Nothing was changed."
-            ).advising(f"Take the disks back: `{shell_command('relvmoiscsi pool rescue --done', uuid)}`.")
-        if found.running:
-            raise Refused(f"Running or suspended VMs have disks on the SR {name!r}: {named(found.running)}.").advising(
-                "Shut them down, or unplug the disks."
-            )
-        if found.control:
-            ways = [
+        elif found.lent:
+            whats.append(f"Disks of the SR {name!r} are lent to VMs: {named(found.lent)}.")
+            ways.append(f"Take the disks back: `{shell_command('relvmoiscsi pool rescue --done', uuid)}`.")
+        elif found.running:
+            whats.append(f"Running or suspended VMs have disks on the SR {name!r}: {named(found.running)}.")
+            ways.append("Shut them down, or unplug the disks.")
+        elif found.control:
+            removes = [
                 f"`{shell_command('xe vbd-unplug', of)}` and then `{shell_command('xe vbd-destroy', of)}`"
                 for of in found.control
             ]
-            raise Refused(
-                f"Control domains have disks of the SR {name!r}: {named(found.control)}. Nothing was changed. A backup "
-                "may be reading the disks."
-            ).advising(f"Wait for the backup, or remove each disk: {some_of(ways)}.")
+            whats.append(
+                f"Control domains have disks of the SR {name!r}: {named(found.control)}. A backup may be reading the "
+                "disks."
+            )
+            ways.append(f"Wait for the backup, or remove each disk: {some_of(removes)}.")
+    if whats:
+        raise Refused(" ".join(whats)).advising(" ".join(dict.fromkeys(ways)))
 
 
 def verify_hosts_up(pool: Pool, sr: str) -> None:

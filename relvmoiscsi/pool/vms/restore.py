@@ -38,6 +38,9 @@ TO_KNOW = (
     "Copies are not coalesced: each deleted snapshot lengthens the chain, up to the limit of 30. Use --home or "
     "--undo soon.",
 )
+TO_KNOW_OF_UNDO = (
+    "All that the VM has written since the restore stays on the copy. `relvmoiscsi pool discard` of the copy loses it.",
+)
 
 
 class Restored(NamedTuple):

@@ -250,7 +250,7 @@ def test_the_dry_run_promises_what_is_then_done(office, pool_command, monkeypatc
         assert office.state() == before, "no network is made for nothing"
 
 
-_TRUE_AT_ANY_TIME = (*clone.TO_KNOW, *restore.TO_KNOW, rescue.TO_KNOW)
+_TRUE_AT_ANY_TIME = (*clone.TO_KNOW, *restore.TO_KNOW, *restore.TO_KNOW_OF_UNDO, rescue.TO_KNOW)
 CLONED = ("clone", "copy", "--all", "--isolated", "lab", "--yes")
 
 
@@ -540,6 +540,16 @@ def test_of_several_copies_none_goes_while_a_vm_would_stay_without_disks(office,
     assert pool_command("discard", "--all", "--yes", "--leave-vms", *words).status == 0
 
 
+@pytest.mark.parametrize("way", ["--yes", "--dry-run"])
+def test_of_several_copies_the_users_of_each_are_named_at_once(office, refused, way):
+    (other,) = office.attach(office.clone("Production"))
+    of_other = office.pool.db.refs("VDI", SR=office.pool.db.by_uuid("SR", other.sr_uuid), name_label="data")[0]
+    office.vm("one", office.on_copy("data"), state="Running"), office.vm("two", of_other, state="Running")
+    ran = refused(4, "have disks on the SR 'copy': 'one'. ", "discard", "--all", way)
+    assert ": 'two'. " in ran.err and ran.err.count("Shut them down") == 1
+    assert ran.err.endswith(" Nothing was changed.\n")
+
+
 @pytest.mark.states("words", few=2)
 @pytest.mark.parametrize("words", [["--yes"], ["--yes", "--leave-vms"], ["--yes", "--with-vms"], ["--dry-run"]])
 @pytest.mark.parametrize("state", ["Halted", "Running"])
@@ -550,9 +560,9 @@ def test_a_disk_that_is_lent_keeps_it_and_the_message_has_the_command_that_gives
     mode = ["--rw"] if state == "Running" else []  # a running HVM VM takes no read-only disk
     assert pool_command("rescue", "copy", "data", "--vm", "helper", "--yes", *mode).status == 0
     before = office.pool.db.records("PBD")
-    says = "Disks of the SR 'copy' are lent to VMs: 'helper'. Nothing was changed."
+    says = "Disks of the SR 'copy' are lent to VMs: 'helper'."
     ran = refused(4, says, "discard", "copy", *words)
-    assert office.pool.db.records("PBD") == before
+    assert office.pool.db.records("PBD") == before and ran.err.endswith(" Nothing was changed.\n")
 
     (said,) = re.findall(r"`relvmoiscsi (pool rescue .*)`", ran.err)
     assert command(*said.split(), "--yes").status == 0 and len(office.disks_of(helper)) == 1
@@ -591,15 +601,29 @@ def test_a_vm_that_is_shut_down_for_it_is_told_of_before_and_after(office, pool_
     refused(0, ahead, *words, "--shutdown", "--dry-run")
     assert pool_command(*words, "--shutdown", "--dry-run", "--json").json["shuts_down"] is True
     type_in("n\n")
-    says = "VM 'web' is running. The run will shut the VM down and leave the VM halted. "
-    refused(
-        4, says + ("Undo the restore of" if "--undo" in words else "Restore") + " 'web'? [y/N]", *words, "--shutdown"
-    )
+    asked = ("Undo the restore of" if "--undo" in words else "Restore") + " 'web'? [y/N]"
+    ran = refused(4, asked, *words, "--shutdown")
+    assert ahead in ran.err and ran.err.count("shut the VM down") == 1 and "begins" not in ran.err
+    lost = "All that the VM has written since the restore stays on the copy. `relvmoiscsi pool discard` of the copy "
+    assert (lost in " ".join(ran.err.split())) == ("--undo" in words), "before the question"
 
-    assert pool_command(*words, "--shutdown", "--yes").status == 0
+    assert not pool_command(*words, "--dry-run", "--shutdown", "-q").err
+    ran = pool_command(*words, "--shutdown", "--yes")
+    begun, ended = (
+        "relvmoiscsi: VM 'web': " + how for how in ("begins\n", "undone" if "--undo" in words else "restored")
+    )
+    assert ran.status == 0 and ran.err.index(begun) < ran.err.index(ended)
+    assert (lost in " ".join(ran.out.split())) == ("--undo" in words)
     assert office.pool.db.get("VM", office.web, "power_state") == "Halted"
     again = pool_command("restore", "copy", "web", "--shutdown", "--dry-run")
     assert "is running" not in again.out, "it is halted"
+
+
+@pytest.mark.parametrize("end", ["undo", "home", "keep"])
+def test_what_a_quiet_restore_and_its_end_do_is_not_said(halted, pool_command, end):
+    for words in (RESTORE, ("restore", "--" + end, "web", "--yes")):
+        ran = pool_command(*words, "-q")
+        assert (ran.status, ran.out, ran.err) == (0, "", "")
 
 
 @pytest.mark.parametrize("way", ["--yes", "asked"])
@@ -688,9 +712,11 @@ def test_kept_as_it_is(restored, pool_command, refused, type_in, is_home):
 def test_the_next_step_is_no_discard_while_another_vm_needs_the_copy(halted, pool_command):
     """Each step is typed as it is printed, to the end."""
     assert pool_command("restore", "copy", "web", "db", "--yes").status == 0
-    steps = pool_command("restore", "--home", "web", "--yes").out.partition("next: ")[2]
-    assert steps.startswith("the copy is still needed. VMs were restored from the SR 'copy': 'db'. ")
-    (undo,) = re.findall("`relvmoiscsi pool (restore --undo [^`]*)`", steps)
+    ran = pool_command("restore", "--home", "web", "--yes")
+    said = " ".join(ran.out.split())
+    assert "The copy cannot be discarded yet. VMs were restored from the SR 'copy': 'db'. End " in said
+    assert "Nothing was changed" not in said and "next: " not in said
+    (undo,) = re.findall("`relvmoiscsi pool (restore --undo [^`]*)`", ran.out)
     ran = pool_command(*undo.split(), "--yes")
     (discard,) = re.findall("      relvmoiscsi pool (discard .*)", ran.out)
     assert pool_command(*discard.split(), "--yes").status == 0
@@ -713,9 +739,31 @@ def test_no_next_step_discards_a_copy_of_an_sr_that_has_no_disk_of_the_vm(halted
 def test_a_disk_is_taken_back_from_a_copy_that_a_restored_vm_needs(restored, pool_command):
     helper = restored.pool.db.get("VM", restored.helper(state="Halted"), "uuid")
     ran = pool_command("rescue", "copy", "data", "--vm", "helper", "--yes")
-    assert f"next: xe vm-start uuid={helper}\n      relvmoiscsi pool rescue --done " in ran.out
-    ran = pool_command("rescue", "copy", "--done", "--yes")
-    assert "next: the copy is still needed. VMs were restored from the SR 'copy': 'web'. " in ran.out
+    assert ran.out.endswith(f"\nnext: xe vm-start uuid={helper}\n")
+    (done,) = re.findall("\n  later: `relvmoiscsi pool (.*)`\n", ran.out)
+    ran = pool_command(*done.split(), "--yes")
+    assert "\nThe copy cannot be discarded yet. VMs were restored from the SR 'copy': 'web'. " in ran.out
+    assert "next: " not in ran.out
+
+
+@pytest.mark.parametrize("of_person", [False, True])
+@pytest.mark.parametrize("end", [("restore", "--undo", "web"), ("rescue", "copy", "--done")])
+def test_no_next_step_takes_the_disks_of_other_vms_with_the_copy(halted, pool_command, end, of_person):
+    """With --with-vms or without: only the administrator knows whether a VM on the copy is needed."""
+    if of_person:
+        halted.vm("experiment", halted.on_copy("data"))
+    else:
+        assert pool_command("clone", "copy", "db", "--isolated", "night", "--name", "experiment", "--yes").status == 0
+    halted.helper("Halted")
+    begin = RESTORE[1:-1] if end[0] == "restore" else ("copy", "root disk", "--vm", "helper")
+    assert pool_command(end[0], *begin, "--yes").status == 0
+    ran = pool_command(*end, "--yes")
+    assert "\nThe copy 'copy' has disks of other VMs: 'experiment'. After you no longer need these VMs: " in ran.out
+    assert "discard" not in ran.out.partition("next: ")[2]
+    (discard,) = re.findall("`relvmoiscsi pool (discard [^`]*)`", ran.out)
+    assert ("--with-vms" in discard) == (not of_person)
+    assert pool_command(*discard.split(), "--leave-vms", "--yes").status == 0
+    assert bool(halted.pool.db.refs("VM", name_label="experiment")) == of_person
 
 
 XE = "xe vdi-destroy uuid=x"
@@ -795,7 +843,7 @@ def test_of_several_that_are_taken_back_one_fails(office, pool_command):
     helper = office.helper()
     for name in ("root disk", "data"):
         ran = pool_command("rescue", "copy", name, "--vm", "helper", "--yes")
-        assert re.search("next: relvmoiscsi pool rescue --done .*", ran.out)
+        assert re.search("  later: `relvmoiscsi pool rescue --done .*", ran.out) and "next: " not in ran.out
     (held,) = office.pool.db.refs("VBD", VM=helper, userdevice="1")
     vms = office.pool.api.vms
 
