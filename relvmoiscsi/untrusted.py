@@ -120,7 +120,7 @@ def whole_of(value: Any) -> int:
 
 
 def integer(text: str) -> int:
-    """Return a whole number of at most 18 digits, with or without a sign. Raises ValueError for a longer text."""
+    """Return a whole number, such as one of 64 bits with its sign. Raises ValueError for a longer text."""
     if len(text) > MOST_DIGITS + 2:
         raise ValueError(f"{text[:40]!r} is out of range")
     return int(text)

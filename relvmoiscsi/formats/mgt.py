@@ -46,6 +46,11 @@ MAX_RECORDS    = 4094          #: the volume has 4 MiB
 #: tags of an experiment of 2015 (xenvm) that kept its own allocation map
 XENVM_TAGS     = (b"initial_allocation", b"allocation_quantum")
 # fmt: on
+#: the types of a VDI that SM and xapi know. Source: xen-api ocaml/idl/datamodel.ml, vdi_type
+TYPES = (
+    *("system", "user", "ephemeral", "suspend", "crashdump", "ha_statefile", "metadata", "redo_log", "rrd"),
+    *("pvs_cache", "cbt_metadata"),
+)
 
 _TAG = re.compile(rb"<([a-z_]+)>([^<]*)</\1>")
 _END = b"</vdi>"
@@ -288,7 +293,8 @@ def changes(before: Mgt, after: Mgt, sr_uuid: str, uuids: Mapping[str, str]) -> 
 def new_record(uuid: str, name_label: str, vdi_type: str, kind: str = "user", managed: bool = True) -> bytes:
     """Both sectors of the record of a new VDI, with the tags in the order in which SM 3 writes them.
 
-    `kind` is xapi's type. A VDI that is not managed is a base copy, which is read-only.
+    `kind` is one of TYPES, because SM escapes labels alone. A VDI that is not managed is a base copy, which is
+    read-only.
     """
     names = f"<vdi><name_label>{name_label}</name_label><name_description></name_description>"
     facts = (

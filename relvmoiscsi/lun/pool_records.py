@@ -15,7 +15,7 @@ RawISCSISR.py, udevSR.py.
 
 import re
 from itertools import chain
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
 
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at
 from relvmoiscsi.scsi_id_text import NamedLuns, is_printed, luns_named, names_lun
@@ -26,7 +26,7 @@ Records = Mapping[str, Mapping[str, Any]]
 Look = Callable[[str], Optional[str]]
 
 #: Directories of links that lead to the same LUN on every host: this host may follow another host's path there.
-SAME_EVERYWHERE = ("/dev/disk/by-id/", "/dev/disk/by-scsid/")
+_SAME_EVERYWHERE = ("/dev/disk/by-id/", "/dev/disk/by-scsid/")
 _DEVICES = ("/dev/",)
 #: Keys of names and passwords. No SR driver stores a LUN under such a key.
 _OF_LOGINS = re.compile("pass|secret|chap|user", re.IGNORECASE)
@@ -144,7 +144,7 @@ def users_of(scsi_id: str, pool: PoolRecords, look: Look = scsi_id_at, here: str
             state = "hosts are connected to it" if sr.get("PBDs") else "no host is connected to it"
             found.append(User(f"The SR {name_of(sr)} was made on this LUN, and {state}.", sr, ref, {}))
     for vdi in vdis.values():
-        if _names(vdi, scsi_id) or _has_path(vdi) and look(str(vdi["location"])) == scsi_id:
+        if _names(vdi, scsi_id) or _lun_at(str(vdi.get("location", "")), _GIVEN_AS_THEY_ARE, look) == scsi_id:
             sr = pool.srs.get(str(vdi.get("SR")), {})
             sentence = f"This LUN is the VDI {name_of(vdi)} of the SR {name_of(sr)}."
             found.append(User(sentence, sr, str(vdi.get("SR")), vdi))
@@ -153,9 +153,21 @@ def users_of(scsi_id: str, pool: PoolRecords, look: Look = scsi_id_at, here: str
 
 def names_in_pbd(scsi_id: str, pbd: Mapping[str, Any], look: Look, here: str) -> bool:
     """Does the device-config of a PBD name the LUN, or lead to the LUN by a path that this host may follow?"""
-    roots = _DEVICES if here and pbd.get("host") == here else SAME_EVERYWHERE
     paths = (path.strip() for _, value in _pairs_of(pbd) for path in value.split(","))
-    return _names(pbd, scsi_id) or any(path.startswith(roots) and look(path) == scsi_id for path in paths)
+    return _names(pbd, scsi_id) or any(lun_of_path(look, here, pbd, path) == scsi_id for path in paths)
+
+
+def lun_of_path(look: Look, here: str, pbd: Mapping[str, Any], path: str) -> Optional[str]:
+    """Return the SCSIid of the LUN to which a path in a PBD leads; None for a path that this host may not follow."""
+    return _lun_at(path, _DEVICES if here and pbd.get("host") == here else _SAME_EVERYWHERE, look)
+
+
+def _lun_at(path: str, roots: Union[str, Tuple[str, ...]], look: Look) -> Optional[str]:
+    """Return the SCSIid of the LUN to which a path below `roots` leads, and None for any other path.
+
+    A client may write any path. With a step up (..), the path may lead to a file system that does not answer.
+    """
+    return look(path) if path.startswith(roots) and ".." not in path.split("/") else None
 
 
 def ids_named(pool: PoolRecords) -> List[str]:

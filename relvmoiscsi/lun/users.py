@@ -27,9 +27,9 @@ from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_xapi
 from relvmoiscsi.known_sr import KnownSr
 from relvmoiscsi.lun.opened import PoolAnswer
 from relvmoiscsi.lun.pool_records import (
-    SAME_EVERYWHERE,
     Look,
     PoolRecords,
+    lun_of_path,
     name_of,
     names_in_pbd,
     read_pool,
@@ -171,11 +171,7 @@ def _contradiction(lun: Question, pool: PoolRecords, hosts: Callable[[], Hosts])
 
 def _follow(lun: Question) -> known_sr.Follow:
     """Return the function that follows those device paths of PBDs that this host can follow."""
-
-    def follow(pbd: Mapping[str, Any], path: str) -> Optional[str]:
-        return lun.look(path) if path.startswith(SAME_EVERYWHERE) or lun.here and pbd.get("host") == lun.here else None
-
-    return follow
+    return partial(lun_of_path, lun.look, lun.here)
 
 
 def _pbds_told(lun: Question, sr: KnownSr, hosts: Hosts) -> str:

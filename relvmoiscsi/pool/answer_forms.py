@@ -2,7 +2,8 @@
 """The forms of xapi's answers. What answers may be no xapi, or a broken xapi: each answer has its form, or is refused.
 
 `verify` looks at an answer once, where it comes in. So a record of the pool has every field that the code reads, and
-each field has its type. Source: xen-api ocaml/idl/datamodel.ml.
+each field has its type. A form is a type of xapi, and no range: a client may set a field of its own record to any value
+of the type, and an answer has the records of all clients. Source: xen-api ocaml/idl/datamodel.ml.
 """
 
 import re
@@ -14,7 +15,7 @@ from relvmoiscsi.host.xapi.sdk import is_reference
 Form = Callable[[Any], bool]
 
 _DEEPEST = 4  #: levels of a record: a field is at most a map of lists
-_SIZE = re.compile("[0-9]{1,18}")
+_WHOLE = re.compile("-?[0-9]{1,19}")
 _LEAVES = (str, bool, int, float, xmlrpc.client.DateTime, type(None))
 
 
@@ -26,14 +27,14 @@ def is_truth(value: Any) -> bool:
     return isinstance(value, bool)
 
 
-def is_size(value: Any) -> bool:
-    """Is this a whole number from 0 on? xapi writes numbers of 64 bits as texts."""
-    return isinstance(value, str) and _SIZE.fullmatch(value) is not None
+def is_whole(value: Any) -> bool:
+    """Is this a whole number? xapi writes numbers of 64 bits as texts; `untrusted.integer` reads them."""
+    return isinstance(value, str) and _WHOLE.fullmatch(value) is not None
 
 
-def is_part(value: Any) -> bool:
-    """Is this a number from 0 to 1?"""
-    return isinstance(value, float) and 0 <= value <= 1
+def is_fraction(value: Any) -> bool:
+    """Is this a floating-point number? NaN and the infinities are such numbers."""
+    return isinstance(value, float)
 
 
 def is_texts(value: Any) -> bool:
@@ -76,7 +77,7 @@ FIELDS: Mapping[str, Mapping[str, Form]] = {
     "VDI": {
         **_fields(is_text, "uuid name_label name_description location SR on_boot"),
         **_fields(is_truth, "managed is_a_snapshot cbt_enabled sharable"),
-        **_fields(is_size, "virtual_size"),
+        **_fields(is_whole, "virtual_size"),
         **_fields(is_texts, "VBDs tags"),
         **_fields(is_text_map, "other_config"),
     },
@@ -89,7 +90,7 @@ FIELDS: Mapping[str, Mapping[str, Form]] = {
     "secret": {**_fields(is_text, "uuid value"), **_fields(is_text_map, "other_config")},
     "task": {
         **_fields(is_text, "uuid status result"),
-        **_fields(is_part, "progress"),
+        **_fields(is_fraction, "progress"),
         **_fields(is_texts, "error_info"),
         **_fields(is_text_map, "other_config"),
     },
@@ -143,8 +144,6 @@ def verify(method: str, value: Any) -> None:
         _verify(is_reference(value), "it is no reference")
     elif what.startswith("get_") and what[4:] in FIELDS.get(kind, {}):
         _verify(FIELDS[kind][what[4:]](value), "it is no value of that field")
-    elif what == "compute_free_memory":
-        _verify(is_size(value), "it is no size")
     elif what.startswith("get_"):
         _verify(is_text(value) or method == "host.get_servertime", "it is no text")
     else:

@@ -178,8 +178,8 @@ class Calls:
                 ) from problem
             if record["status"] not in ("pending", "cancelling"):
                 break
-            part = float(record["progress"])
-            progress(min(part, 0.99))  # xapi writes 1 before it writes that the task has failed
+            part = max(0.0, min(float(record["progress"]), 0.99))  # xapi writes 1 before it writes that the task failed
+            progress(part)
             if part > done and deadline is None:
                 limit = Deadline(QUIET_SECONDS)
             done = max(done, part)

@@ -21,12 +21,14 @@ from relvmoiscsi.resignature.reading.left_behind import leavable, leave
 from relvmoiscsi.resignature.reading.lun_contents import Lun, verify_lun
 from relvmoiscsi.resignature.reading.request import OneVdiRequest, ResignatureRequest
 from relvmoiscsi.resignature.reading.way_out import device_argument, told, without
-from relvmoiscsi.wording import command_words
+from relvmoiscsi.wording import command_words, counted
 
 _NOTHING_HELPS = "No command mends that on the clone. If the copy may be incomplete, take it again."
 #: A round finds one journal of SM that cannot be settled, and all VDIs that cannot be read. SM leaves few journals. A
 #: round looks at all volumes, so that a LUN with very many volumes gets fewer rounds.
 _MOST_ROUNDS, _MOST_LOOKS = 30, 200000
+#: of one message, which a person reads and a shell takes. A writer of the LUN can make very many volumes
+_MOST_LEFT_BEHIND, _MOST_COMMANDS = 1000, 20
 _LOOK_FIRST = "Check the original first: if it is whole, this copy is incomplete, so take the copy again."
 _NO_VDI_REMAINS = "No VDI of the clone would be left."
 
@@ -64,13 +66,14 @@ def read_problems(device: Device, label: Label, request: ResignatureRequest = EV
 def problems_of(lun: Lun, request: ResignatureRequest = EVERYTHING) -> Problems:
     """The problems of a LUN as `survey.read_contents` has read it. Raises NotFound for a UUID without a volume."""
     found = _problems(lun, request.without, request.one)
-    later, named, known = found, list(request.without), leavable(lun)
+    later, named, known = found, list(request.without), leavable(lun).difference(request.without)
     all_later: Dict[str, FormatError] = {}  #: by message: a round finds most problems of the round before again
     for _ in range(max(1, min(_MOST_ROUNDS, _MOST_LOOKS // max(1, len(lun.volumes))))):
-        new = list(dict.fromkeys(each.way_out.vdi for each in later if each.way_out.vdi in known.difference(named)))
+        new = list(dict.fromkeys(each.way_out.vdi for each in later if each.way_out.vdi in known))
         if not new:
             break
         named += new
+        known.difference_update(new)
         later = _problems(lun, named, request.one)
         for each in later:
             all_later.setdefault(each.message, each)
@@ -130,7 +133,7 @@ def tell(error: FormatError, device_name: str, problems: Problems, request: Resi
     every = [problem for problem in (*problems.found, *problems.later) if isinstance(problem, FormatError)]
     ways = {problem: told(problem.way_out, device_name) for problem in every}  #: without a sentence where none helps
     # a VDI that only SM's unfinished work would make has no volume to leave behind yet
-    leavable_vdis = ("", *request.without, *problems.without)
+    leavable_vdis = {"", *request.without, *problems.without}
     hopeless = None
     for each in reversed(every):
         vdi = each.way_out.vdi
@@ -151,11 +154,17 @@ def tell(error: FormatError, device_name: str, problems: Problems, request: Resi
                 named = ", ".join(uuids_in_words(remaining))
                 kept = f"VDI {chain.leaf.name.uuid} is the VDI to keep."
                 advice.append((f"{kept} {_NOTHING_HELPS} These VDIs can be kept: {named}.", ""))
+            elif len(problems.without) > _MOST_LEFT_BEHIND:
+                advice.append((f"{len(problems.without)} VDIs cannot be read. {_NOTHING_HELPS}", ""))
             else:
                 words = request.words or command_words("relvmoiscsi resignature", device_argument(device_name))
                 advice += [(_LOOK_FIRST, ""), (without(words, problems.without), "")]
         if any(each.way_out.lvm == ("lvremove",) for each in every):
             advice.insert(0, (_LOOK_FIRST, ""))
         advice = advice or [(_NOTHING_HELPS, "")]
-    for sentences, command in dict.fromkeys(advice):
+    advice = list(dict.fromkeys(advice))
+    more = len(advice) - _MOST_COMMANDS
+    for sentences, command in advice[:_MOST_COMMANDS]:
         error.advising(sentences, command)
+    if more > 0:
+        error.advising(f"Then repeat the command: it names {counted(more, 'more step')}.")

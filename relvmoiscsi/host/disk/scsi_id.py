@@ -69,10 +69,13 @@ def kernel_name(path: str, host: Host) -> Optional[str]:
 
 
 def scsi_id_at(path: str, host: Host = THIS_HOST) -> Optional[str]:
-    """Return the SCSIid of the disk or multipath map at `path`; None also if the path or its answer is missing."""
+    """Return the SCSIid of the disk or multipath map at `path`; None also if the path or its answer is missing.
+
+    `path` is any text, such as one in a record of xapi: one that is no path here leads to no LUN.
+    """
     try:
         return scsi_id_of(path, host)
-    except (NotFound, DeviceError, OSError) as error:
+    except (NotFound, DeviceError, OSError, ValueError) as error:  # ValueError: a NUL, or a character of no locale
         log.debug("%s: no SCSIid: %s", path, error)
         return None
 

@@ -108,7 +108,7 @@ def _verify_movable(calls: Calls, record: Record, swap: Swap, device: vbds.VmDev
             "on no copy of that SR. Nothing was moved."
         ).advising(f"To leave the VM as it is, run {run_states.restore_command('keep', record['uuid'])}.")
     restore_journal.verify_origin(calls, record, swap)
-    return untrusted.number(vdi["virtual_size"])
+    return untrusted.integer(vdi["virtual_size"])
 
 
 def _move(locked: LockedVm, swap: Swap, progress: Callable[[int, int], None]) -> None:

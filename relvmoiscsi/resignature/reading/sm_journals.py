@@ -58,7 +58,7 @@ from relvmoiscsi import untrusted
 from relvmoiscsi.errors import FormatError, Place, Unsupported, WayOut
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import UUID_PATTERN
-from relvmoiscsi.formats.mgt import new_record
+from relvmoiscsi.formats.mgt import TYPES, new_record
 from relvmoiscsi.formats.naming import LvName
 from relvmoiscsi.formats.qcow2 import Qcow2
 from relvmoiscsi.formats.vhd import Vhd
@@ -264,7 +264,10 @@ def _complete(area: WorkArea, journal: Volume, base: Volume, clone: Optional[Vol
     uuid = str(journal.name.uuid)
     area.set_read_only(area.set_hidden(base, True), True)
     record = area.records.get(uuid)
-    kind = record.type if record else "user"
+    kind = record.type if record and record.type else "user"
+    if record and kind not in TYPES:
+        problem = f"VDI {uuid} has the unknown type {kind[:40]!r} here, which a new record would get"
+        raise Unsupported("MGT record", Place(naming.MGT, record.offset), problem).with_way_out(WayOut(vdi=uuid))
     # the records that SM writes: the VDI's label is lost
     for volume, label in ((clone, ""), (base if any(area.children(base)) else None, BASE_LABEL)):
         if volume is not None:

@@ -137,6 +137,7 @@ SERIAL = "scsi-" + SCSI_ID
 ELSEWHERE = "/dev/disk/by-id/wwn-0x5000c500a1b2c3d4"
 LINKED = "/dev/xapi/block/log"
 BY_ID = "/dev/disk/by-id/"
+UP = BY_ID + "../../"
 #: type of an SR, its sm_config, the device_config of its PBD on another host, its VDI
 USERS = [
     *((type_, {}, {"SCSIid": SCSI_ID}, None) for type_ in ("lvmohba", "iscsi", "ext", "")),
@@ -168,7 +169,9 @@ OTHERS = [
     *(("ext", {}, {"device": device}, None)
       for device in (
           BY_ID + "scsi-" + OTHER_ID, f"{BY_ID}{SERIAL}0", f"{BY_ID}scsi-0{SCSI_ID}", f"{BY_ID}wwn-0x{SCSI_ID}",
-          "/dev/sdb", ELSEWHERE, BY_ID + "gone", "")),
+          "/dev/sdb", ELSEWHERE, BY_ID + "gone", "", UP + "x")),
+    # a step up may lead to a file system that does not answer
+    ("udev", {}, {}, {"location": "/dev/xapi/block/../../x"}),
     ("iscsi", {}, {}, {"sm_config": {"SCSIid": OTHER_ID}, "location": LINKED}),
     # a vm-admin can write this in a VDI that is a volume or a file
     *((type_, {}, {}, vdi)
@@ -183,6 +186,7 @@ OTHERS = [
 )
 def test_whoever_names_the_lun_is_refused_and_nobody_else(records, type_, sm_config, config, vdi, is_user):
     records.links.update({ELSEWHERE: SCSI_ID if is_user else OTHER_ID, "/dev/sdb": SCSI_ID})
+    records.links.update(dict.fromkeys((UP + "x", "/dev/xapi/block/../../x"), SCSI_ID))
     records.links[LINKED] = records.links[ELSEWHERE]
     sr = records.add(type_, None, sm_config=sm_config, name="a user")
     if config:

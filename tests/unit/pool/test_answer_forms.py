@@ -3,6 +3,7 @@
 
 import pytest
 
+from relvmoiscsi import untrusted
 from relvmoiscsi.pool import answer_forms
 from relvmoiscsi.pool.calls import failure
 
@@ -17,11 +18,13 @@ def test_a_method_without_a_form_is_refused():
         answer_forms.verify(method, "")
 
 
-@pytest.mark.parametrize("value", ["x", "-1", 7, None, "9" * 30])
-def test_the_free_memory_of_a_host_is_a_size(value):
-    answer_forms.verify("host.compute_free_memory", "7")
-    with pytest.raises(ValueError, match="no size"):
-        answer_forms.verify("host.compute_free_memory", value)
+@pytest.mark.parametrize("value", ["x", "", "--1", 7, 7.0, None, "\u0667", " 7", "9" * 30])
+def test_a_whole_number_is_a_text_of_digits(value):
+    for number in ("7", str(2**63 - 1), str(-(2**63))):
+        answer_forms.verify("VDI.get_virtual_size", number)
+        assert str(untrusted.integer(number)) == number
+    with pytest.raises(ValueError, match="no value of that field"):
+        answer_forms.verify("VDI.get_virtual_size", value)
 
 
 @pytest.mark.parametrize("parameters", [[], ["sr"], ["sr", "host"], ["sr", "host", "x y"], ["sr", "host", ""]])

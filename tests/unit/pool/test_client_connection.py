@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from contextlib import ExitStack
+from math import inf, nan
 from pathlib import Path
 
 import pytest
@@ -241,9 +242,11 @@ def test_a_task_that_fails_raises_what_xapi_says(lab):
 
 
 @pytest.mark.parametrize("end, told", [("failure", [0.3, 0.99]), ("success", [0.3, 0.99, 1.0])])
-def test_a_task_is_told_as_done_only_after_a_success(lab, monkeypatch, end, told):
-    """xapi sets the progress of a task to 1 before it says that the task has failed."""
-    seen = iter([(0.3, "pending"), (1.0, "pending"), (1.0, end)])
+@pytest.mark.parametrize("strange, shown", [(1.0, 0.99), (2.0, 0.99), (inf, 0.99), (nan, 0), (-1.0, 0), (-inf, 0)])
+def test_a_task_is_told_as_done_only_after_a_success(lab, monkeypatch, end, told, strange, shown):
+    """xapi sets the progress of a task to 1 before it says that the task has failed. A client may set any number."""
+    seen = iter([(0.3, "pending"), (strange, "pending"), (1.0, end)])
+    told = [told[0], shown, *told[2:]]
 
     def answer(method, *_):
         if method != "task.get_record":

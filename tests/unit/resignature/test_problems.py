@@ -1,9 +1,16 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What a writer of the LUN puts there does not decide how often a LUN is verified, or how much is remembered of it."""
 
-from kit.builder import Volume, build_sr, raw
+from uuid import NAMESPACE_OID, uuid5
+
+import pytest
+
+from kit.builder import Volume, build_sr, named, raw
+from kit.outcome import entropy_of
 from relvmoiscsi import engine
+from relvmoiscsi.errors import FormatError
 from relvmoiscsi.resignature import problems
+from relvmoiscsi.resignature.reading.left_behind import leavable
 
 
 def test_many_journals_that_cannot_be_settled_are_a_bounded_number_of_rounds(monkeypatch):
@@ -17,3 +24,41 @@ def test_many_journals_that_cannot_be_settled_are_a_bounded_number_of_rounds(mon
 
     assert found.state == "damaged" and found.defects
     assert len(rounds) == problems._MOST_ROUNDS + 1
+
+
+def unreadable(count, name="VHD"):
+    """The error of a LUN with so many empty volumes, whose names say that they are VHDs, beside a whole VDI."""
+    broken = [named(f"{name}-{uuid5(NAMESPACE_OID, str(number))}") for number in range(count)]
+    with pytest.raises(FormatError) as error:
+        engine.prepare(build_sr([raw("whole"), *broken], mgt=False).disk, entropy_of(1))
+    return error.value
+
+
+def test_a_command_leaves_no_more_vdis_behind_than_a_person_can_read(monkeypatch):
+    monkeypatch.setattr(problems, "_MOST_LEFT_BEHIND", 5)
+    assert unreadable(5).advice.count("--without ") == 5
+    error = unreadable(6)
+    assert error.commands == [] and "6 VDIs cannot be read. No command mends that on the clone." in error.advice
+
+
+def test_a_message_has_no_more_commands_than_a_person_can_run(monkeypatch):
+    monkeypatch.setattr(problems, "_MOST_COMMANDS", 5)
+    error = unreadable(9, "LV-x")  # a step is to check the original
+    assert error.advice.count("lvremove") == 4 and error.advice.endswith(
+        " Then repeat the command: it names 5 more steps."
+    )
+    assert " more step" not in unreadable(4, "LV-x").advice
+
+
+def test_the_vdis_of_a_lun_are_compared_once_with_those_left_behind(monkeypatch):
+    """A writer of the LUN can make tens of thousands of VDIs that cannot be read: once for each takes minutes."""
+    compared = []
+
+    class Known(set):
+        def difference(self, *others):
+            compared.append(others)
+            return Known(super().difference(*others))
+
+    monkeypatch.setattr(problems, "leavable", lambda lun: Known(leavable(lun)))
+    unreadable(30)
+    assert 0 < len(compared) <= 3

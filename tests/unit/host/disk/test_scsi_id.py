@@ -198,6 +198,9 @@ def test_what_is_not_there_and_what_does_not_read_are_other_answers_than_no_id(h
 
     assert hardware_of(image, host) == ("", "", "")
     assert [scsi_id_of(image), *map(scsi_id_at, (image, image + "-gone", image + "/below"))] == [None] * 4
+    os.symlink("loop", str(tmp_path / "loop"))
+    texts = ["", "\0", image + "\0", "\ud800", "/\u00e9", "/" + "a" * 300, "/a" * 5000, str(tmp_path / "loop")]
+    assert list(map(scsi_id_at, texts)) == [None] * len(texts)
     with pytest.raises(NotFound):
         scsi_id_of(image + "-gone")
     with pytest.raises(DeviceError, match="Is a directory"):

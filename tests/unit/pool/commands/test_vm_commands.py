@@ -12,11 +12,14 @@ from contextlib import contextmanager
 import pytest
 
 from kit.lun_world import World
+from kit.pool.database import TABLES
 from kit.pool.errors import XenError
 from kit.pool_lab import Image, Lab
 from relvmoiscsi import wording
 from relvmoiscsi.cli.output import wrapped
 from relvmoiscsi.errors import Refused
+from relvmoiscsi.formats import saved_vms
+from relvmoiscsi.pool import answer_forms
 from relvmoiscsi.pool.commands import discard_command, vm_commands
 from relvmoiscsi.pool.vms import choice, clone, rescue, restore, restore_journal
 
@@ -931,3 +934,65 @@ def test_records_are_saved_shown_and_made_vms_of(office, pool_command, refused, 
     ran = pool_command("clone", "of then", "--all", "--from-snapshot", "--isolated", "lab", "--yes", "--json")
     assert [(vm["old_name"], vm["status"]) for vm in ran.json["clone_results"]] == [("db", "cloned"), ("web", "cloned")]
     refused(3, "", "clone", "copy", "--all", "--from-snapshot", "--yes")
+
+
+# --- records of strangers
+
+#: the worst values of each type, which a client of a low role can give a field of its own record. Nobody can give a
+#: field another type
+WORST = {
+    "string": ["", 'a" or field "uuid" = "b', "\u202e", "\u00e9" * 300, "9" * 30, "-1", "OpaqueRef:gone"],
+    "ref": ["OpaqueRef:NULL", "OpaqueRef:gone"],
+    "bool": [True, False],
+    "int": [-(2**63), 2**63 - 1, -1, 10**18],
+    "float": [float("nan"), float("inf"), float("-inf"), -1.0, 2.0],
+    "map": [{}, {"": ""}, {"\u00e9": "\u202e"}],
+    "set": [[], [""], ["OpaqueRef:gone"]],
+}
+#: the classes that the code reads, and of which no stranger makes a record
+OF_THE_POOL = {"pool", "host", "host_metrics"}
+#: each command, and each that mends; {0} is a clone
+EACH_COMMAND = """
+    luns|map copy|secrets|save-vms Production --yes|save-vms Production --yes
+    restore --undo web --dry-run|restore --keep web --dry-run|restore --home web --dry-run
+    restore --undo web --yes|restore copy web --yes|restore --home web --yes
+    clone copy --all --isolated lab --yes
+    rescue copy data --vm helper --yes|rescue copy --done --yes
+    attach {0} --yes --name=second|attach {0} --yes --name=second
+    clone second db --from-snapshot --isolated lab --yes|discard second --leave-vms --yes
+    restore copy db --yes|restore --keep db --yes|discard copy --leave-vms --yes|luns
+"""
+
+
+def strangers_records(office):
+    """A record for each worst value of each field. The VDIs are on the copy and on the original too, with the name of
+    VM records; the tasks have the name of an import that `clone` looks for.
+    """
+    db = office.pool.db
+    srs = [{"SR": db.refs("SR", name_label=name)[0]} for name in ("Testing", "Production", "copy")]
+    label = f"relvmoiscsi: {office.copy.sr_uuid} has a copy of {db.get('VM', office.db_vm, 'uuid')}"
+    like = {
+        "VDI": [{"name_label": saved_vms.NAME_LABEL, **sr} for sr in srs],
+        "PBD": srs[:1],
+        "task": [{"name_label": label, "status": "pending"}],
+    }
+    for kind in set(answer_forms.FIELDS) - OF_THE_POOL:
+        for name in answer_forms.FIELDS[kind]:
+            for value in WORST.get(TABLES[kind][name].kind, ()):  # a set of references, such as VM.VIFs, nobody writes
+                for fields in like.get(kind, [{}]):
+                    db.forge(kind, db.create(kind, **fields), name, value)
+
+
+def test_no_record_of_a_stranger_ends_a_command(restored, pool_command):
+    """A form says what type a field has. The value concerns the commands on that record, and no other."""
+    restored.helper()
+    assert pool_command("save-vms", "Production", "--yes").status == 0
+    image, clone = Image(restored), restored.clone("Production")
+    commands = [words.format(clone).split() for words in re.split(r"[|\n]", EACH_COMMAND) if words.strip()]
+    alone = [pool_command(*words).status for words in commands]
+    image.put(restored)
+    assert restored.clone("Production") == clone
+    strangers_records(restored)
+    for words, status in zip(commands, alone):
+        ran = pool_command(*words)
+        assert ran.status == status, (words, ran.err[-3000:])

@@ -18,7 +18,7 @@ from kit.live import (
 )
 from relvmoiscsi import engine
 from relvmoiscsi.device import ForwardingDevice, Range
-from relvmoiscsi.errors import Unsupported
+from relvmoiscsi.errors import RelvmoiscsiError, Unsupported
 from relvmoiscsi.formats import mgt
 from relvmoiscsi.resignature import problems
 from relvmoiscsi.resignature.reading import sm_journals, survey
@@ -219,3 +219,58 @@ def test_an_undo_brings_the_newer_text_of_two_areas_back(cut_at):
     built = build_sr([disk("a", sectors=(1, 2))], second_area="older", area=AREA_DEFAULT).disk
 
     assert seqno(cut_before(done(built), cut_at, run=undo)) == seqno(built)
+
+
+#: texts as MGT has them. SM escapes no type: in a new record, the text would be tags, or too long for its half
+NO_TYPES = {
+    "tags": "user&lt;/type&gt;&lt;deleted&gt;0&lt;/deleted&gt;",
+    "one more tag": "user&lt;/type&gt;&lt;note&gt;x&lt;/note&gt;&lt;type&gt;user",
+    "no tags": "a&lt;b",
+    "the end": "&lt;/vdi&gt;",
+    "too long": "\u00e9" * 100,
+    "of no SM": "usr",
+}
+
+
+def of_type(kind):
+    """A complete snapshot of the VDI "orig", which has this type, beside another VDI."""
+    orig = disk("orig", "base", sectors=LATER)
+    volumes = [
+        unlisted(disk("base", sectors=DATA, hidden=True, writable=False)),
+        orig._replace(record=orig.record._replace(type=kind)),
+        unlisted(disk("clone", "base")),
+        journal("clone", "orig", "{base}_{clone}"),
+    ]
+    return _live(volumes, {}, FINISHED)
+
+
+def new_types(live):
+    after = live.built.disk.copy()
+    resignature(after)
+    found = engine.inspect(after).lun.mgt
+    assert not found.unread and len(found.live()) > 2
+    return {record.type for record in found.live().values()}
+
+
+@pytest.mark.parametrize("kind", ["", *sorted(mgt.TYPES)])
+def test_a_new_record_has_the_type_of_the_vdi(kind):
+    assert new_types(of_type(kind)) == {"user", kind, kind or "user"}
+
+
+@pytest.mark.parametrize("name", NO_TYPES)
+def test_a_type_that_no_sm_writes_is_in_no_new_record(name):
+    """The refusal names the record, and the way out leaves the VDI behind."""
+    live = of_type(NO_TYPES[name])
+    with pytest.raises(Unsupported, match="MGT record at byte [0-9]+ of MGT: VDI .* has the unknown type") as refused:
+        engine.prepare(live.built.disk, entropy(1))
+    assert refused.value.way_out.vdi == live.uuid("orig")
+    request = engine.ResignatureRequest(without=(refused.value.way_out.vdi,))
+    engine.prepare(live.built.disk, entropy(1), request)
+
+
+@pytest.mark.parametrize("name", NO_TYPES)
+def test_the_check_of_the_plan_sees_a_new_record_that_reads_otherwise(monkeypatch, name):
+    monkeypatch.setattr(sm_journals, "TYPES", {mgt.unescape(NO_TYPES[name])})
+    with pytest.raises(RelvmoiscsiError) as refused:
+        engine.prepare(of_type(NO_TYPES[name]).built.disk, entropy(1))
+    assert name == "too long" or "The planned result does not check" in str(refused.value)
