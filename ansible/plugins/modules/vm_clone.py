@@ -147,7 +147,7 @@ vms:
       description: Name of the clone.
       type: str
     status:
-      description: The result, such as C(cloned), C(already cloned), C(destroyed), C(failed).
+      description: The result, such as C(cloned), C(already there), C(destroyed), C(failed).
       type: str
     changed:
       description: Whether the VM was changed.

@@ -77,7 +77,7 @@ restore:
       description: Name of the VM.
       type: str
     status:
-      description: The result, such as C(restored), C(undone), C(nothing to do).
+      description: The result, such as C(restored), C(already restored), C(undone), C(home).
       type: str
     disks:
       description: The disks that were swapped.
