@@ -4,7 +4,7 @@
 import datetime
 import re
 import shlex
-from typing import Container, Iterable, List, Optional, Sequence, Tuple, Union
+from typing import Any, Container, Iterable, List, Optional, Sequence, Tuple, Union
 
 ESTIMATE_SECONDS = 2.0  #: time until a rate is reliable, and a person wonders
 _EPOCH, _END_OF_YEARS = datetime.datetime(1970, 1, 1), 253402300800
@@ -21,6 +21,12 @@ _UNSEEN = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def repr_without(value: Any, *hidden: str) -> str:
+    """Return the repr of a named tuple that shows no value of the fields `hidden`: the fields of secrets."""
+    shown = (f"{name}=..." if name in hidden else f"{name}={getattr(value, name)!r}" for name in value._fields)
+    return f"{type(value).__name__}({', '.join(shown)})"
 
 
 def human_size(size: int) -> str:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.lun.lun_url import SCHEME, parse_url
+from relvmoiscsi.wording import repr_without
 
 _KEYS = ("target_portal", "target_iqn", "target_lun")  #: the keys with an appended "s" hold lists of all paths
 _USER, _PASSWORD = "LIBISCSI_CHAP_USERNAME", "LIBISCSI_CHAP_PASSWORD"
@@ -22,6 +23,9 @@ class Place(NamedTuple):
     options: Tuple[str, ...] = ()
     hidden: Tuple[str, ...] = ()  #: words about the back end that may appear only in the log
     settings: Optional[Mapping[str, str]] = None  #: added to the environment of this process; None: run as root
+
+    def __repr__(self) -> str:
+        return repr_without(self, "settings")
 
     def how(self) -> Dict[str, Any]:
         """Return the arguments for the driver's `_execute`. A password goes into the environment, into no argument."""

@@ -23,6 +23,7 @@ from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.host.xapi import sdk
 from relvmoiscsi.host.xapi.sdk import GONE, reason
 from relvmoiscsi.pool.calls import EVENT_SECONDS, Calls, NotConnected, failure
+from relvmoiscsi.wording import repr_without
 
 __all__ = ["LOCAL", "TIMEOUT_SECONDS", "Where", "connect", "url_of"]
 
@@ -44,6 +45,9 @@ class Where(NamedTuple):
     insecure: bool = False  #: accept any certificate
     timeout: float = TIMEOUT_SECONDS
     socket_path: str = THIS_HOST.xapi_socket
+
+    def __repr__(self) -> str:
+        return repr_without(self, "password", *(["pool"] if "@" in self.pool else []))  # `url_of` refuses such a pool
 
 
 @contextmanager

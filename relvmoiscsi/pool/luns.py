@@ -34,7 +34,7 @@ from relvmoiscsi.pool import jobs, secrets
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
 from relvmoiscsi.pool.records import CHANGED, HBA, ORIGINAL_SR, Pool, ProbePortal, is_copy, portal_of
 from relvmoiscsi.scsi_id_text import is_scsi_id
-from relvmoiscsi.wording import counted, human_time, some_of
+from relvmoiscsi.wording import counted, human_time, repr_without, some_of
 
 IQN_MISSING, SCSI_ID_MISSING = "SR_BACKEND_FAILURE_96", "SR_BACKEND_FAILURE_107"
 _ANY_IQN = "*"
@@ -155,6 +155,9 @@ class LunSearch(NamedTuple):
     chap_password: str = ""
     is_hba: bool = False
     at_once: int = jobs.MOST
+
+    def __repr__(self) -> str:
+        return repr_without(self, "chap_password")
 
     def verify(self) -> None:
         """Raises UsageError for options that contradict each other."""

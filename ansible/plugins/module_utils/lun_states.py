@@ -45,10 +45,8 @@ def forward(module, calls, pool):
             attach.verify_none_left(found, chosen)
         rows = _forward_rows(module, calls, pool, chosen, found)
     for lun in attach.unseen(mine, *names):
-        side = {"scsi_id": lun.scsi_id}
-        rows.append(
-            {**attach.passed_over(lun, module.check_mode).facts(), "changed": False, "before": side, "after": side}
-        )
+        side, told = {"scsi_id": lun.scsi_id}, attach.passed_over(lun, module.check_mode).facts()
+        rows.append({**told, "destroyed_vm_names": [], "changed": False, "before": side, "after": side})
     return ended(rows)
 
 
@@ -195,7 +193,7 @@ def _away(hosts):
 
 def _row(lun, status, changed, old, after, told):
     row = {"scsi_id": lun.scsi_id, "old_sr": lun.of_sr or None, "new_sr": old["sr"]}
-    row.update(sr_name_label=old["sr_name_label"], hosts={}, vdi_pairs=[], problem=None)
+    row.update(sr_name_label=old["sr_name_label"], hosts={}, vdi_pairs=[], destroyed_vm_names=[], problem=None)
     row.update(told)
     return {**row, "status": status, "changed": changed, "before": old, "after": after}
 

@@ -180,7 +180,8 @@ def _absent_row(vm, is_check):
     old, name = vm["other_config"][inventory.COPY_OF], vm["name_label"]
     status = "would be destroyed" if is_check else "destroyed"
     told = {"old_vm": old, "new_vm": vm["uuid"], "old_name": None, "new_name": name, "status": status}
-    return {**told, "problem": None, "changed": True, "before": client.line(name), "after": ""}
+    told.update(disks=[], networks={}, snapshot_names=[], notes=[], problem=None)
+    return {**told, "changed": True, "before": client.line(name), "after": ""}
 
 
 def ended(rows):

@@ -165,11 +165,30 @@ luns:
       type: dict
     vdi_pairs:
       description:
-        - VDIs, each with C(old_vdi), C(new_vdi), C(vdi_name), C(virtual_size_bytes), C(is_a_snapshot) and C(is_managed).
+        - VDIs of the SR. Empty in check mode, and with the states V(resignatured), V(detached) and V(forgotten).
       type: list
       elements: dict
+      contains:
+        old_vdi:
+          description: UUID of the original VDI. None for a VDI that was made on the copy.
+          type: str
+        new_vdi:
+          description: UUID of the VDI on the copy.
+          type: str
+        vdi_name:
+          description: Name of the VDI.
+          type: str
+        virtual_size_bytes:
+          description: Size of the disk that a VM sees.
+          type: int
+        is_a_snapshot:
+          description: Whether the VDI is a snapshot.
+          type: bool
+        is_managed:
+          description: Whether the VDI is no internal part of a chain.
+          type: bool
     destroyed_vm_names:
-      description: Names of the VMs that are destroyed with the SR.
+      description: Names of the VMs that are destroyed with the SR. Empty with the states V(resignatured) and V(attached).
       type: list
       elements: str
     problem:

@@ -52,7 +52,7 @@ luns:
     size_bytes:
       description: Size of the LUN.
       type: int
-    target:
+    portal_address:
       description: Address of the portal. Empty for a LUN behind adapters.
       type: str
     iqn:

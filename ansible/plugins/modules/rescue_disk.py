@@ -60,10 +60,32 @@ EXAMPLES = r"""
 
 RETURN = r"""
 disks:
-  description: A row for each disk, with C(vdi), C(vdi_name), C(vm_name), C(status), C(mode), C(userdevice) and C(problem).
+  description: A row for each disk.
   returned: success
   type: list
   elements: dict
+  contains:
+    vdi:
+      description: UUID of the VDI.
+      type: str
+    vdi_name:
+      description: Name of the VDI.
+      type: str
+    vm_name:
+      description: Name of the VM.
+      type: str
+    status:
+      description: The result, such as C(lent), C(already lent), C(taken back).
+      type: str
+    mode:
+      description: C(RO) for read-only, or C(RW).
+      type: str
+    userdevice:
+      description: Position of the disk in the VM.
+      type: str
+    problem:
+      description: Why the disk is not in the requested state.
+      type: str
 """
 
 from ansible.module_utils.basic import AnsibleModule

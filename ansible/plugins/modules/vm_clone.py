@@ -129,11 +129,57 @@ EXAMPLES = r"""
 
 RETURN = r"""
 vms:
-  description: A row for each VM, with C(old_vm), C(new_vm), C(old_name), C(new_name), C(status), C(disks), C(networks), C(snapshot_names),
-    C(notes), C(changed) and C(problem).
+  description: A row for each VM.
   returned: unless the task was refused before the first change
   type: list
   elements: dict
+  contains:
+    old_vm:
+      description: UUID of the original VM.
+      type: str
+    new_vm:
+      description: UUID of the clone.
+      type: str
+    old_name:
+      description: Name of the original VM. None with the state V(absent).
+      type: str
+    new_name:
+      description: Name of the clone.
+      type: str
+    status:
+      description: The result, such as C(cloned), C(already there), C(destroyed), C(failed).
+      type: str
+    changed:
+      description: Whether the VM was changed.
+      type: bool
+    disks:
+      description: Disks of the clone. Empty with the state V(absent).
+      type: list
+      elements: dict
+      contains:
+        userdevice:
+          description: Position of the disk in the VM.
+          type: str
+        old_vdi:
+          description: UUID of the original VDI.
+          type: str
+        new_vdi:
+          description: UUID of the VDI on the copy.
+          type: str
+    networks:
+      description: By device, the networks C(old_network) and C(new_network) of the virtual interface. Empty with the state V(absent).
+      type: dict
+    snapshot_names:
+      description: Names of the snapshots of the clone. Empty with the state V(absent).
+      type: list
+      elements: str
+    notes:
+      description: Differences between the clone and the original. Empty with the state V(absent).
+      type: list
+      elements: str
+    problem:
+      description: Why the VM is not in the requested state.
+      type: str
 """
 
 from ansible.module_utils.basic import AnsibleModule

@@ -66,9 +66,44 @@ EXAMPLES = r"""
 
 RETURN = r"""
 restore:
-  description: The result for the VM, with C(vm), C(vm_name), C(status), C(disks) and C(no_longer_needed), UUIDs of VDIs.
+  description: The result for the VM.
   returned: success
   type: dict
+  contains:
+    vm:
+      description: UUID of the VM.
+      type: str
+    vm_name:
+      description: Name of the VM.
+      type: str
+    status:
+      description: The result, such as C(restored), C(already restored), C(undone), C(home).
+      type: str
+    disks:
+      description: The disks that were swapped.
+      type: list
+      elements: dict
+      contains:
+        userdevice:
+          description: Position of the disk in the VM.
+          type: str
+        old_vdi:
+          description: UUID of the original VDI.
+          type: str
+        new_vdi:
+          description: UUID of the VDI on the copy.
+          type: str
+    no_longer_needed:
+      description: UUIDs of the VDIs that the VM no longer needs.
+      type: list
+      elements: str
+    notes:
+      description: Sentences about the result.
+      type: list
+      elements: str
+    shuts_down:
+      description: Whether the VM is shut down for the result.
+      type: bool
 """
 
 from ansible.module_utils.basic import AnsibleModule

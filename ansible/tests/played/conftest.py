@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import yaml
 from ansible.module_utils.testing import patch_module_args
 
 from kit.certificates import self_signed
@@ -184,12 +185,13 @@ class Stage:
         """The result of one module, which runs in this process, as a task would give it; it has no playbook."""
         pool = self.lab.pool
         where = {"hostname": pool.url, "username": pool.api.user, "password": pool.api.password}
-        main = importlib.import_module(f"ansible_collections.relvmoiscsi.pool.plugins.modules.{module}").main
+        module = importlib.import_module(f"ansible_collections.relvmoiscsi.pool.plugins.modules.{module}")
         out = io.StringIO()
         arguments = {**where, "ca_path": str(self.ca), **options, "_ansible_check_mode": check, "_ansible_diff": True}
         with patch_module_args(arguments), redirect_stdout(out), pytest.raises(SystemExit) as ended:
-            main()
+            module.main()
         result = json.loads(out.getvalue())
+        verify_documented(yaml.safe_load(module.RETURN), {key: result[key] for key in result if key not in COMMON})
         assert bool(ended.value.code) == result.get("failed", False)
         return {"failed": False, "changed": False, **result}
 
@@ -208,6 +210,22 @@ class Stage:
                 raise XenError(code, "no")
 
         self.lab.pool.api.before = before
+
+
+#: keys of the results of all modules, which Ansible documents; `invocation` is for the log
+COMMON = {"changed", "failed", "msg", "diff", "warnings", "deprecations", "exception", "invocation"}
+
+
+def verify_documented(returns, result):
+    """RETURN of a module has the keys of each result, and of each row in it, and no other key."""
+    assert set(result) <= set(returns), "keys that ansible-doc does not show"
+    for name, value in result.items():
+        rows = value if isinstance(value, list) else [value]
+        for row in rows if "contains" in returns[name] else []:
+            assert set(row) == set(returns[name]["contains"]), f"ansible-doc shows other keys of {name}"
+            verify_documented(returns[name]["contains"], {key: row[key] for key in row if row[key] is not None})
+        is_row = returns[name].get("elements") == "dict"
+        assert "contains" in returns[name] or not is_row, f"ansible-doc does not show the keys of {name}"
 
 
 def _recap(out):

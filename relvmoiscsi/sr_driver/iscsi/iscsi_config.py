@@ -15,6 +15,7 @@ from typing import Mapping, NamedTuple, Optional
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.portal import DEFAULT_PORT, Portal
 from relvmoiscsi.sr_driver.transport import CallRequest, scsi_id_in
+from relvmoiscsi.wording import repr_without
 
 ANY_IQN = "*"
 _IQN = re.compile(r"(?:iqn\.|eui\.|naa\.)[!-.0-~]{1,219}\Z")  # printable, no slash: the IQN is a part of paths
@@ -27,6 +28,9 @@ class Chap(NamedTuple):
     user: str
     password: str  #: the password itself, or the UUID of a xapi Secret that holds it
     is_secret_uuid: bool = False
+
+    def __repr__(self) -> str:
+        return repr_without(self, "password")
 
 
 class IscsiConfig(CallRequest):
