@@ -69,9 +69,14 @@ def shown_time(utc: str) -> str:
 CHANGED_MEANS = "the last change of the SR by LVM, not the time of a snapshot"  #: of the time of `changed_words`
 
 
+def change(utc: str) -> str:
+    """Return when LVM last changed an SR: in the name of its copy, copies of several days differ."""
+    return f"changed {shown_time(utc)}"
+
+
 def changed_words(utc: str) -> str:
     """Return when LVM last changed an SR, behind a sentence on its LUN; "" for an unknown time."""
-    return printable(f"; changed {shown_time(utc)}") if utc else ""
+    return printable(f"; {change(utc)}") if utc else ""
 
 
 def counted(number: int, noun: str) -> str:

@@ -30,6 +30,8 @@ def main(argv: "Optional[Sequence[str]]" = None) -> int:
                     words = [*words[:at], *words[at + 1 :], "--help"]
                 if words[at : at + 1] == ["version"]:
                     words = ["--version", *words[at + 1 :]]
+                if words[:1] in (["-h"], ["--help"]) and any(not word.startswith("-") for word in words):
+                    words = [*words[1:], "--help"]
                 if words in ([], ["-h"], ["--help"]):  # the parser takes as long to import as the interpreter to start
                     from relvmoiscsi.cli import overview  # noqa: PLC0415
                     from relvmoiscsi.cli.output import EXIT_NOT_PRINTED, Answer, print_result  # noqa: PLC0415

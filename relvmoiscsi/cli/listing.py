@@ -13,7 +13,7 @@ from relvmoiscsi.iscsi import LunInfo
 from relvmoiscsi.iscsi.faults import Lost, Silent
 from relvmoiscsi.lun.opened import LunSource
 from relvmoiscsi.lun.url_source import UrlSource, each_at_once
-from relvmoiscsi.wording import human_size, printable, table
+from relvmoiscsi.wording import CHANGED_MEANS, human_size, printable, shown_time, table, utc_time
 
 LIST_SECONDS = 20.0  #: for all work on one LUN of a list
 TARGET_SECONDS = 600.0  #: for the work on all LUNs of a list: a target may list 65536 LUNs, and answer slowly
@@ -27,6 +27,7 @@ class Listed(NamedTuple):
     sr_uuid: Optional[str] = None
     sr_name_label: Optional[str] = None
     vdi_count: Optional[int] = None
+    changed_at: Optional[str] = None  #: when LVM last changed the SR, as `utc_time` gives it
     problem: Optional[str] = None  #: why `state` or the SR is missing
 
     def facts(self) -> Dict[str, Any]:
@@ -43,6 +44,7 @@ class Listed(NamedTuple):
             "sr": self.sr_uuid,
             "sr_name_label": self.sr_name_label,
             "vdi_count": self.vdi_count,
+            "changed_at": self.changed_at,
             "problem": self.problem,
         }
 
@@ -91,7 +93,7 @@ def listed(text: str, named: LunSource) -> Optional[Answer]:
         if lun is None:
             return Listed(info, found.state, found.run.ids.sr if found.run else None, problem=reason)
         label = lun.mgt.name_label if lun.mgt else ""
-        return Listed(info, found.state, lun.sr_uuid, label, len(lun.disks()), reason)
+        return Listed(info, found.state, lun.sr_uuid, label, len(lun.disks()), utc_time(lun.vg.changed), reason)
 
     luns = each_at_once([partial(read, info) for info in infos])
     facts = {"device": text, "iqn": url.iqn, "target_luns": [lun.facts() for lun in luns]}
@@ -115,7 +117,7 @@ def _say_equal_scsi_ids(infos: Sequence[LunInfo], number: Optional[int] = None) 
 def _lun_lines(text: str, luns: Sequence[Listed]) -> List[str]:
     if not luns:
         return [f"{text}: the target shows no LUN to this machine. Map one to its initiator name at the array."]
-    rows = [["LUN", "SCSIid", "size", "device", "state", "SR"]]
+    rows = [["LUN", "SCSIid", "size", "device", "state", "changed", "SR"]]
     for lun in luns:
         info = lun.info
         label = f" {lun.sr_name_label!r}" if lun.sr_name_label else ""
@@ -123,7 +125,8 @@ def _lun_lines(text: str, luns: Sequence[Listed]) -> List[str]:
         name = " ".join(filter(None, [info.vendor, info.model]))
         name = repr(name) if name else "-"
         sr = f"{lun.sr_uuid}{label}" if lun.sr_uuid else "-"
-        rows.append([str(info.number), info.scsi_id or "-", size, name, lun.state or "not read", sr])
+        changed = shown_time(lun.changed_at) if lun.changed_at else "-"
+        rows.append([str(info.number), info.scsi_id or "-", size, name, lun.state or "not read", changed, sr])
     told = [lun for lun in luns if lun.problem and lun.state in (None, engine.DAMAGED)]
     problems = [f"LUN {lun.info.number}: {lun.problem}" for lun in told]
     by_sr: Dict[str, List[int]] = {}
@@ -136,6 +139,7 @@ def _lun_lines(text: str, luns: Sequence[Listed]) -> List[str]:
         for sr, numbers in by_sr.items()
         if len(numbers) > 1
     ]
+    notes += [f"note: changed is {CHANGED_MEANS}."] if any(lun.changed_at for lun in luns) else []
     return [f"{text}: LUNs behind the target", *_indented(rows), *map(printable, problems + notes)]
 
 

@@ -29,7 +29,7 @@ from relvmoiscsi.lun.opened import LunSource, OpenLun, Permission, SessionOption
 from relvmoiscsi.lun.run import Proposal
 from relvmoiscsi.lun.source import is_path, source_of, verify_word
 from relvmoiscsi.sr_types import HBA_SR, ISCSI_SR
-from relvmoiscsi.wording import command_words, human_size, printable, quoted, shell_command
+from relvmoiscsi.wording import change, command_words, human_size, printable, quoted, shell_command, utc_time
 
 HOST = THIS_HOST
 
@@ -219,7 +219,9 @@ class WriteCommand(DeviceCommand, Asked):
             lines.append(
                 f"  for a LUN behind iSCSI, use type={ISCSI_SR.stock} and add device-config:target and targetIQN"
             )
-        sr, name = result.ids.new_sr, (result.lun.mgt.name_label if result.lun.mgt else "") + " copy"
+        changed = utc_time(result.lun.vg.changed)
+        label, of_day = result.lun.mgt.name_label if result.lun.mgt else "", change(changed) if changed else "copy"
+        sr, name = result.ids.new_sr, f"{label} {of_day}"
         of_type = f"type={lun.sr_type.stock}"
         introduce = [f"uuid={sr}", of_type, f"name-label={name}", "shared=true", "content-type=user"]
         words = [f"device-config:{key}={value}" for key, value in config.items()]

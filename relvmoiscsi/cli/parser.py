@@ -47,6 +47,13 @@ def separated(words: Iterable[str]) -> List[str]:
 _OF_COMMANDS = ("--json", "-q", "--quiet", "-v", "--verbose", "-n", "--dry-run", "-y", "--yes")
 
 
+#: what a person means by the name of another program's command
+_MEANT = {
+    **dict.fromkeys(("compare", "diff"), "check CLONE --original ORIGINAL"),
+    **dict.fromkeys(("info", "status", "list"), "show DEVICE"),
+}
+
+
 class Parser(argparse.ArgumentParser):
     """Accepts only whole option names, so that no prefix means --not-in-use. The parsers of the commands do the same.
 
@@ -74,7 +81,9 @@ class Parser(argparse.ArgumentParser):
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
             names = [listed.dest for listed in action._choices_actions]
             groups = [name for name, commands in overview.GROUPS.items() if name in names and value in commands]
-            near = "".join(f" Did you mean `{self.prog} {name} {value}`?" for name in groups)
+            meant = [_MEANT[value]] if value in _MEANT and "show" in names else []
+            near = "".join(f" Did you mean `{self.prog} {words}`?" for words in meant)
+            near += "".join(f" Did you mean `{self.prog} {name} {value}`?" for name in groups)
             near += "".join(
                 f" Did you mean `{self.prog} {name}`?" for name in nearest(value, [*names, "help", "version"])
             )
@@ -115,12 +124,13 @@ class Parser(argparse.ArgumentParser):
         parsed[0].usage = getattr(parsed[0], "usage", self.format_usage)
         if unknown:
             options = [option for option in self._option_string_actions if option.startswith("--")]
-            near = [f"Did you mean {name}?" for word in unknown for name in nearest(word.partition("=")[0], options)]
+            dashed = [word.partition("=")[0] for word in unknown if word.startswith("-")]
+            near = [f"Did you mean {name}?" for word in dashed for name in nearest(word, options)]
             if self._subparsers is not None and unknown[0] in _OF_COMMANDS:
                 near = [f"Give {unknown[0]} behind the command: {self.prog} COMMAND {unknown[0]}"]
             elif unknown[0] in options:  # behind `--`
                 near = ["Options stand before `--`; a file whose name begins with a dash is also ./-NAME."]
-            if hasattr(parsed[0], "device") and any(not word.startswith("-") for word in unknown):
+            if hasattr(parsed[0], "device") and not dashed:  # else a word may be the value of a misspelt option
                 near.append("This command takes one DEVICE only.")
             self.error("\n".join(["unrecognized arguments: " + " ".join(unknown), *near]))
         return parsed

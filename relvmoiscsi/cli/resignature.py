@@ -179,7 +179,10 @@ class ResignatureCommand(WriteCommand):
             if prepared.cost is not None:
                 say(report.cost_text(prepared.cost))
             if loss:
-                (say if self.yes else tell)("\n".join(loss))
+                if self.yes:
+                    say("\n".join([f"{quoted(lun.name)} will be changed:", *loss]))
+                else:
+                    tell("\n".join(loss))
             question = f"Give {quoted(lun.name)} these new identities{as_copy}?"
             self.ask(lun, proposal, question, to_lose)
 

@@ -42,7 +42,8 @@ def run_command(arguments: Namespace, look: str, interrupted: str) -> int:
         if arguments.json:
             is_printed = print_result(answer_text(arguments.command, answer.facts, indent=2), answer.done)
         else:
-            is_printed = arguments.quiet or print_result(answer.for_people(sys.stdout), answer.done)
+            text = "" if arguments.quiet else answer.for_people(sys.stdout)
+            is_printed = not text or print_result(text, answer.done)  # no text is no line
         return answer.status if is_printed else EXIT_NOT_PRINTED
     except RelvmoiscsiError as error:
         if hasattr(arguments, "vdis"):

@@ -30,6 +30,7 @@ PING_SECONDS = 5.0
 SILENCE_SECONDS = 10.0
 NO_STEP_SECONDS = 30.0
 LOGOUT_SECONDS = 2.0
+_CHECK_TARGET = "Check the port, and whether the target works."
 _FIRST_OF_A_TARGET = (bytes([LOGIN_RESPONSE]), bytes([REJECT]))  #: opcodes of an answer to a login
 
 
@@ -104,9 +105,11 @@ class Link:
             now = time.monotonic()
             silent, stuck = now - self._last_byte, now - self._last_step
             if silent >= SILENCE_SECONDS:
-                raise self._is_lost(Silent(f"{self.portal} has said nothing for {SILENCE_SECONDS:g} seconds."))
+                silence = Silent(f"{self.portal} has said nothing for {SILENCE_SECONDS:g} seconds.")
+                raise self._is_lost(silence.advising(_CHECK_TARGET))
             if stuck >= NO_STEP_SECONDS:
-                raise self._is_lost(Lost(f"{self.portal} has carried out nothing for {NO_STEP_SECONDS:g} seconds."))
+                lost = Lost(f"{self.portal} has carried out nothing for {NO_STEP_SECONDS:g} seconds.")
+                raise self._is_lost(lost.advising(_CHECK_TARGET))
             is_ping_due = silent >= PING_SECONDS
             if self._is_in and is_ping_due:
                 self.session.ping()

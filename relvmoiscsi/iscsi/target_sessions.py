@@ -176,7 +176,6 @@ class TargetSessions:
                     failure.message = (
                         f"{failure.message.rstrip('.')} in each of {attempt} logins. It takes connections."
                     )
-                    failure.advising("Check the port, and whether the target works.")
                 passes = isinstance(failure, LoginRefused) and failure.passes
                 if attempt == 1 and failure.sm_key == "ISCSILogin":
                     self._verify_offered(portal, deadline, failure, passes)

@@ -4,6 +4,7 @@
 No other module reads the word: `source_of` chooses for each entrance.
 """
 
+import re
 import stat
 from contextlib import contextmanager
 from typing import ContextManager, Iterator, Optional
@@ -67,8 +68,8 @@ def verify_word(word: str) -> None:
     """Raise UsageError for a malformed URL; the message does not repeat the URL."""
     if is_url(word):
         parse_url(word)
-    elif word.startswith("iscsi:"):
-        raise UsageError("a URL begins with iscsi:// and two slashes; a file of this name is ./iscsi:...")
+    elif re.match("iscsi:|[A-Za-z]+://", word):
+        raise UsageError("a URL begins with iscsi:// and two slashes; a file of this name begins with ./")
 
 
 def is_block_device(path: str) -> bool:

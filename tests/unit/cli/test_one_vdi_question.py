@@ -52,6 +52,16 @@ def test_the_prompt_lists_what_stays_and_what_goes_and_asks_for_that(image, comm
     assert ran.status == 4 and content(image) == before
 
 
+@pytest.mark.parametrize("words", [ONE, ("--without", KEPT)])
+def test_what_a_script_loses_is_listed_below_a_sentence_of_its_own(image, command, words):
+    ran = command("resignature", image, *words, "--yes")
+
+    lines = ran.err.splitlines()
+    head = lines.index(f"relvmoiscsi: {image} will be changed:")
+    assert ran.status == 0 and re.match("  (retains|deletes)  ", lines[head + 1])
+    assert not re.search("^relvmoiscsi:  ", ran.err, re.MULTILINE)
+
+
 def test_a_refusal_names_the_options_of_the_command(image, unwritten):
     words = "Name it (`--vdi`), or ask for all VDIs (`--vdis all`)."
     assert unwritten(4, "resignature", image, "--vdis", "one", "--json", says=words).json["state"] == "clean"

@@ -239,25 +239,18 @@ def test_a_line_of_a_sentence_that_ends_with_a_colon_is_no_heading(monkeypatch, 
     assert output.Answer({}, text).for_people(sys.stdout).split("\n")[0] == "note: The last one ends before the end:"
 
 
-@pytest.mark.parametrize(
-    "where, says",
-    [
-        ("parser.make_parser", "Nothing was written. Repeat the command."),
-        ("running.run_command", "`relvmoiscsi show /dev/sdc` shows the state of /dev/sdc."),
-    ],
-)
-def test_ctrl_c_outside_of_the_work_is_no_traceback(command, monkeypatch, where, says):
+@pytest.mark.parametrize("where", ["parser.make_parser", "running.run_command"])
+def test_ctrl_c_outside_of_the_work_is_no_traceback(command, monkeypatch, where):
     """While modules are imported, and while the result of the work is printed."""
 
     def pressed(*_words):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("relvmoiscsi.cli." + where, pressed)
-    lun = "iscsi://h/iqn.2026-01.example:a/1"
-    for words in (["/dev/sdc"], ["--chap-file", "f", lun]):
+    for words in (["/dev/sdc"], ["--chap-file", "f", "iscsi://h/iqn.2026-01.example:a/1"]):
         ran = command("show", *words)
-        said = says.replace("show /dev/sdc", " ".join(["show", *words])).replace("of /dev/sdc", f"of {words[-1]}")
-        assert (ran.status, ran.out, ran.err) == (output.EXIT_INTERRUPTED, "", f"relvmoiscsi: Interrupted. {said}\n")
+        said = "relvmoiscsi: Interrupted. Nothing was written. Repeat the command.\n"
+        assert (ran.status, ran.out, ran.err) == (output.EXIT_INTERRUPTED, "", said)
 
 
 def test_a_command_to_copy_has_the_login_of_a_url_and_of_no_path():

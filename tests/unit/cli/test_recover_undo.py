@@ -346,6 +346,18 @@ def test_undo_asks(finished, command, type_in, answer, status):
     assert state(finished, command) == ("resignatured" if status else "clean")
 
 
+def test_the_page_has_the_status_of_a_declined_question_and_of_an_undo_without_a_resignature(
+    image, finished, original, command, type_in
+):
+    type_in("n\n")
+    declined, nothing = command("undo", finished), command("undo", original, "--yes")
+    assert declined.status == nothing.status == 4
+    assert declined.err.endswith("Not confirmed. Nothing was written.\n") and "holds no resignature" in nothing.err
+    meaning = (shell.TOP / "docs" / "command.rst").read_text().split("\n**4**\n")[1].split("\n**")[0]
+    said = " ".join(meaning.split())
+    assert "A declined question also ends so, and **undo** of a LUN that holds no resignature." in said
+
+
 @pytest.mark.parametrize("kind", ["resignature", "undo"])
 def test_undo_of_a_cut_run_asks_for_the_sr_that_will_be_there(image, command, type_in, monkeypatch, kind):
     if kind == "undo":

@@ -31,6 +31,9 @@ from relvmoiscsi.lun import named_device, opened, run, url_source
 from relvmoiscsi.lun import url_login as login
 from relvmoiscsi.lun.gate import GatedDevice
 from relvmoiscsi.lun.url_login import SECRET, TARGET_SECRET, TARGET_USER, USER
+from relvmoiscsi.wording import CHANGED_MEANS, shown_time, utc_time
+
+CHANGED = utc_time(engine.inspect(shell.tree().disk).lun.vg.changed)
 
 ALICE, ARRAY = Chap("alice", "sesamesesame"), Chap("array", "emasesemases")
 NAME = "iqn.2026-01.test:me"
@@ -170,7 +173,8 @@ def test_a_person_types_the_scsi_id(command, one_lun, type_in):
     assert ran.status == 0
     _after, introduce, protect, plug, check = ran.out.splitlines()[-5:]
     assert check == f"next: relvmoiscsi check {one_lun.where}"
-    assert introduce.startswith(f"  xe sr-introduce uuid={SR} type=lvmoiscsi name-label=")
+    name = f"name-label='test SR changed {shown_time(CHANGED)}' "  # as `pool attach` names the copies of several days
+    assert introduce.startswith(f"  xe sr-introduce uuid={SR} type=lvmoiscsi {name}")
     assert plug.startswith("  for host in $(xe host-list --minimal | tr , ' '); do xe pbd-plug uuid=$(xe pbd-create ")
     assert f" sr-uuid={SR} device-config:target=127.0.0.1 device-config:targetIQN=" in plug
     assert plug.endswith(f" device-config:SCSIid={one_lun.lun(0).scsi_id} host-uuid=$host); done")
@@ -214,7 +218,10 @@ def test_a_silent_portal_is_told_after_two_logins_with_the_time_and_what_to_chec
         ran = command("show", url(target, 0))
 
         assert len([event for event in target.events if event.name == "connected"]) == 2
-    assert ran.status == 11
+        portal = command("show", f"iscsi://{target.portal}")
+    assert portal.status == ran.status == 11
+    assert "has said nothing for 0.5 seconds. Check the port, and whether the target works." in portal.err
+    assert ran.err.count("Check the port, and whether the target works.") == 1
     assert "has said nothing for 0.5 seconds in each of 2 logins. It takes connections. Check the port" in ran.err
 
 
@@ -554,12 +561,14 @@ def test_a_url_without_a_lun_lists_luns_with_their_srs_and_one_that_cannot_be_re
         "sr": shell.tree().truth.sr_uuid,
         "sr_name_label": "test SR",
         "vdi_count": 4,
+        "changed_at": CHANGED,
         "problem": None,
     }
     assert (second["number"], second["state"], second["sr"]) == (1, "empty", None)
     assert third["state"] is None and text.status == 0 and "LUN 2: It is reserved by another host." in text.out
-    row = rf"^  0 +{first['scsi_id']} .* 'HOSTILE SCRIPTED' +clean +{first['sr']} 'test SR'"
+    row = rf"^  0 +{first['scsi_id']} .* 'HOSTILE SCRIPTED' +clean +{shown_time(CHANGED)} +{first['sr']} 'test SR'"
     assert re.search(row, text.out, re.MULTILINE)
+    assert text.out.splitlines()[-1] == f"note: changed is {CHANGED_MEANS}."
 
 
 def test_luns_with_one_sr_are_marked(command, clone):
@@ -571,7 +580,8 @@ def test_luns_with_one_sr_are_marked(command, clone):
     # a row does not grow with the number of LUNs that hold its SR
     assert not any(isinstance(value, (list, dict)) for lun in luns for value in lun.values())
     assert [line for line in lines if line.startswith("note: ")] == [
-        f"note: the LUNs 0, 2 hold one SR, {sr}: an original and its copies, or copies alone."
+        f"note: the LUNs 0, 2 hold one SR, {sr}: an original and its copies, or copies alone.",
+        f"note: changed is {CHANGED_MEANS}.",
     ]
 
 

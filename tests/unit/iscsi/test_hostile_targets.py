@@ -106,7 +106,7 @@ def test_a_silence_is_ended_by_another_session(name):
 
 
 REFUSED = {
-    "silent_at_once": ("ISCSITarget", "has said nothing"),
+    "silent_at_once": ("ISCSITarget", "has said nothing .*Check the port, and whether the target works"),
     "redirect_in_circles": ("ISCSILogin", "redirected the login 7 times"),
     "redirect_to_nonsense": ("ISCSILogin", "no address of a target"),
     "redirect_to_closed": ("ISCSITarget", "Nothing listens"),
@@ -123,7 +123,7 @@ REFUSED = {
     "status_0302": ("ISCSILogin", "End sessions"),
     "status_0400": ("ISCSILogin", "RFC 7143 does not know"),
     "closes_in_login": ("ISCSILogin", "middle of the login"),
-    "silent_in_login": ("ISCSITarget", "has said nothing"),
+    "silent_in_login": ("ISCSITarget", "has said nothing .*Check the port, and whether the target works"),
     "cheats_wrong": ("ISCSILogin", "could not prove itself"),
     "alua_standby": ("ISCSIDevice", "No portal of the target has a path"),
     "busy_for_ever": ("SRUnavailable", "The 50 seconds of this call were over"),

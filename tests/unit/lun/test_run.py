@@ -335,7 +335,7 @@ def plan_of_a_command(disk, caller):
     run.plan_of(Of(disk, caller), None, engine.ResignatureRequest(), entropy("ids"))
 
 
-@pytest.mark.parametrize("sr_uuid", ["x", sr_of(ONE).upper(), 1])
+@pytest.mark.parametrize("sr_uuid", ["x", sr_of(ONE)[1:], 1])
 def test_a_request_that_cannot_be_meant_is_told_before_the_lun_is_opened(sr_uuid):
     """Also for a LUN that is resignatured already, which no plan would look at."""
 

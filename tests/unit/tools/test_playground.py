@@ -39,6 +39,16 @@ def test_the_tour_plays_a_night_and_the_day_after_and_leaves_the_pool_as_it_was(
     assert len(left) == 2, "both clones are LUNs of nobody"
 
 
+def test_a_failed_last_command_of_the_shell_is_no_failure_of_make():
+    recipe = subprocess.check_output(["make", "-n", "playground"], cwd=str(TOP), encoding="utf-8").splitlines()[-1]
+    words = ["sh", "-c", recipe.replace(".venv/current/bin/python", sys.executable)]
+
+    ended = subprocess.run(words, input="false\nexit\n", stdout=subprocess.DEVNULL, cwd=str(TOP), encoding="utf-8",
+                           timeout=300, check=False)  # fmt: skip
+
+    assert "tools/playground.py" in recipe and ended.returncode == 0
+
+
 def test_a_host_goes_and_comes_back_and_the_array_takes_another_snapshot():
     typed = """playground host-down xs2
 relvmoiscsi pool attach 360014050000000000000000000000002 --yes -q || echo status $?
