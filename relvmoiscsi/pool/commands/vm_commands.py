@@ -14,6 +14,7 @@ from relvmoiscsi.pool import jobs, records
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
 from relvmoiscsi.pool.commands.options import CommandMaker, PoolChange, changes, exit_status, flag
 from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY, SoFar
+from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vdis import Pair
 from relvmoiscsi.pool.vms import choice, clone, forget, inventory, move_home, rescue, restore, save_vms
 from relvmoiscsi.pool.vms import discard as made_vms
@@ -339,7 +340,7 @@ class RestoreCommand(PoolChange):
             planned = self._of_each(calls, found, copy, vms, bar, dry_run=True)
             todo = [row for row in planned if row.status in _WOULD_BE]
             to_know = _TO_KNOW.get(self.end, ()) if todo else ()
-            plan = _all_restored(_of_plan(planned), to_know)
+            plan = _all_restored(_of_plan(planned), to_know, pool=pool)
             if self.dry_run:
                 return plan
             if not todo:
@@ -408,9 +409,12 @@ _QUESTIONS = {
 }
 
 
-def _all_restored(results: Sequence[Restored], to_know: Sequence[str] = (), steps: Sequence[str] = ()) -> Answer:
+def _all_restored(
+    results: Sequence[Restored], to_know: Sequence[str] = (), steps: Sequence[str] = (), pool: Optional[Pool] = None
+) -> Answer:
+    """Return the results, or a plan. The plan of --home names the SRs of `pool`."""
     if len(results) == 1:
-        return _restored(results[0], to_know, steps)
+        return _restored(results[0], to_know, steps, pool)
     answers = [_restored(result) for result in results]
     texts = [each.text for each in answers]
     rows = [{**each.facts(), "problem": None if each.error is None else str(each.error)} for each in results]
@@ -429,14 +433,18 @@ _SHUTS_DOWN = "the VM is running: the run would shut the VM down and leave the V
 _WOULD_BE = (restore.WOULD, restore.WOULD_UNDO, restore.WOULD_HOME, restore.WOULD_KEEP)
 
 
-def _restored(result: Restored, to_know: Sequence[str] = (), steps: Sequence[str] = ()) -> Answer:
+def _restored(
+    result: Restored, to_know: Sequence[str] = (), steps: Sequence[str] = (), pool: Optional[Pool] = None
+) -> Answer:
     lines = [f"VM {result.name!r}: {result.status}"]
     for disk in result.disks:
         old, new = disk.old, disk.new
         if result.status in (restore.UNDONE, restore.WOULD_UNDO):
             old, new = new, old
         if result.status == restore.WOULD_HOME:
-            lines.append(f"  disk {disk.userdevice}: {new} would be moved to the SR {disk.home}")
+            home = pool.sr_by_uuid(disk.home) if pool is not None else None
+            name = f"{pool.srs[home]['name_label']!r} ({disk.home})" if pool is not None and home else disk.home
+            lines.append(f"  disk {disk.userdevice}: {new} would be moved to the SR {name}")
         elif result.status != restore.HOME:
             lines.append(
                 f"  disk {disk.userdevice}: {old} {'would become' if result.status in _WOULD_BE else 'became'} {new}"

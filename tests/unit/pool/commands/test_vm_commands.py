@@ -687,7 +687,8 @@ def test_home_the_plan_names_the_disks_that_are_moved_and_the_run_those_no_longe
     ((_, moved),) = restored.disks_of(restored.web).values()
     uuid = restored.pool.db.get("SR", restored.originals["Production"][1], "uuid")
     ran = pool_command("restore", "--home", "web", "--dry-run")
-    assert ran.status == 0 and f"  disk 0: {moved} would be moved to the SR {uuid}" in ran.out.splitlines()
+    said = f"disk 0: {moved} would be moved to the SR 'Production' ({uuid})"
+    assert ran.status == 0 and said in " ".join(ran.out.split()), "a person knows the name"
     ran = pool_command("restore", "--home", "web", "--yes")
     assert ran.status == 0 and "no longer needed: " in ran.out and "disk 0 is being moved" in ran.err
     assert pool_command("discard", "copy", "--yes").status == 0
