@@ -9,7 +9,7 @@ from relvmoiscsi.errors import Partial, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool import jobs, lock, records
 from relvmoiscsi.pool.calls import Calls
-from relvmoiscsi.pool.commands.options import CommandMaker, PoolChange, changes, flag, takes_copies
+from relvmoiscsi.pool.commands.options import CommandMaker, PoolChange, changes, exit_status, flag, takes_copies
 from relvmoiscsi.pool.commands.so_far import SoFar
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import discard as made_vms
@@ -161,7 +161,9 @@ def _discarded(
     alerts = [
         f"SR {plan.pool.srs[ref]['name_label']!r} ({plan.pool.srs[ref]['uuid']}): {failed[ref]}" for ref in failed
     ]
-    ends_with = Partial.exit_status if failed else 0
+    is_partial = bool(failed) and any(destroyed.values())
+    of_errors = exit_status([*map(failed.get, plan.uses), *(None for _ in gone)])
+    ends_with = Partial.exit_status if is_partial else of_errors
     return Answer({"discard_results": rows}, text, ends_with, next_steps=steps, alerts=alerts)
 
 

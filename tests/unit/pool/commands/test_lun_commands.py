@@ -579,6 +579,16 @@ def test_a_locked_lun_is_passed_over_with_its_owner_and_the_others_are_attached(
     assert lab.world.sr_uuid(other) == lab.world.sr_uuid(lab.originals["Testing"][0]) and len(locks(lab)) == 2
 
 
+@pytest.mark.parametrize("is_one_free", [False, True])
+def test_a_discard_that_another_client_comes_before_ends_as_a_refused_one(lab, clone, copy, pool_command, is_one_free):
+    (twin,) = lab.attach(lab.clone("Production")) if is_one_free else (None,)
+    lab.before("pool.add_to_other_config", lambda: has_locked(lab, clone))
+    ran = pool_command("discard", "--all", "--yes", "--json")
+    locked = [row for row in ran.json["discard_results"] if row["status"] == "failed"]
+    assert ran.status == (9 if is_one_free else 4) and [row["sr_name_label"] for row in locked] == [copy]
+    assert locked[0]["problem"].startswith("Another client has locked ")
+
+
 def has_locked(lab, *scsi_ids):
     with connect(lab.where()) as calls:
         lock.Held(calls, scsi_ids, "attach").take()
