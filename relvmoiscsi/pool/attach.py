@@ -19,8 +19,8 @@ A run skips each part of steps 2 to 4 that is done; attach_plan names the missin
 or SR.create of another type.
 """
 
-from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set
+from contextlib import contextmanager, suppress
+from typing import Any, Callable, Container, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set
 
 from relvmoiscsi.errors import FormatError, NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import attach_plan, hosts, jobs, lock, luns, marks, secrets, vdis
@@ -269,23 +269,25 @@ def carry_out(
 ) -> List[Attached]:
     """Execute these plans and nothing else; return one result per plan, in the order of the plans.
 
-    `tell` is called only for LUNs with steps. A failed LUN gives a result and raises nothing. Raises Refused where
-    another client works on one of the LUNs, or has changed the SR on a LUN since the plan. Raises PoolFailure where the
-    pool stops answering between the steps.
+    `tell` is called only for LUNs with steps. A failed LUN gives a result and raises nothing, also a LUN on which
+    another client works, or has changed the SR since the plan. Raises PoolFailure where the pool stops answering
+    between the steps.
 
     During the run, a note in the pool names the LUNs that get new SRs: after a kill, the next run knows the LUNs by the
     note.
     """
     chosen, todo = [row.lun for row in planned], [row.lun for row in planned if row.steps]
-    with lock.held(calls, [lock.name_for(lun.scsi_id) for lun in todo], "attach") as held:
-        _verify_as_planned(calls, pool, todo)
+    refused: Dict[lock.LockName, Refused] = {}
+    with lock.held(calls, [lock.name_for(lun.scsi_id) for lun in todo], "attach", refused) as held:
+        refused.update(changed(calls, pool, todo))
+        planned = [row._replace(refusal=refused.get(lock.LockName(row.lun.scsi_id), row.refusal)) for row in planned]
         new = {row.lun.scsi_id for row in planned if not row.sr and row.refusal is None}
         begun, notes, key = {each for each in new if not pool.is_begun(each)}, dict(pool.at_work), AT_WORK + wanted.run
         if begun:
             calls.call("pool.remove_from_other_config", pool.ref, key)
             marks.add(calls, "pool", pool.ref, key, " ".join(sorted(begun | notes.get(key, frozenset()))))
             notes[key] = notes.get(key, frozenset()) | new
-        work, group = _LunWork(held, pool, wanted, tell), attach_plan.seen_together(chosen)
+        work, group = _LunWork(held, pool, wanted, tell, refused), attach_plan.seen_together(chosen)
         done = jobs.in_two_steps(calls, planned, work.begin, work.end, lambda row: group(row.lun), wanted.jobs)
         results = [
             each if isinstance(each, Attached) else Attached(lun.scsi_id, FAILED, of_sr=lun.of_sr, error=each)
@@ -302,17 +304,17 @@ def carry_out(
         return results
 
 
-def _verify_as_planned(calls: Calls, pool: Pool, todo: Sequence[PoolLun]) -> None:
-    """Raises Refused where another client has attached or discarded one of these LUNs since the pool was read."""
-    now = pool.with_records(calls.records("SR"), calls.records("PBD")) if todo else pool
-    for lun in todo:
-        if (attach_plan.sr_of(now, lun), now.sr_on(lun.scsi_id)) != (
-            attach_plan.sr_of(pool, lun),
-            pool.sr_on(lun.scsi_id),
-        ):
-            raise Refused(
-                f"Another client has just attached or discarded the LUN {lun.scsi_id}. Nothing was changed."
-            ).advising("Repeat the command.")
+def changed(calls: Calls, pool: Pool, found: Sequence[PoolLun]) -> Dict[lock.LockName, Refused]:
+    """Return the refusal of each LUN that another client has attached or discarded since the pool was read."""
+    now = pool.with_records(calls.records("SR"), calls.records("PBD")) if found else pool
+    return {
+        lock.name_for(lun.scsi_id): Refused(f"Another client has just attached or discarded the LUN {lun.scsi_id}.")
+        .advising("Repeat the command.")
+        .in_state(lock.PASSED_OVER)
+        for lun in found
+        if (attach_plan.sr_of(now, lun), now.sr_on(lun.scsi_id))
+        != (attach_plan.sr_of(pool, lun), pool.sr_on(lun.scsi_id))
+    }
 
 
 class _LunWork:
@@ -321,17 +323,27 @@ class _LunWork:
     The second step of a LUN begins after the first steps of all LUNs that a host sees together.
     """
 
-    def __init__(self, held: lock.Held, pool: Pool, wanted: AttachRequest, tell: Progress) -> None:
-        self._held, self._pool, self._tell = held, pool, tell
+    def __init__(
+        self,
+        held: lock.Held,
+        pool: Pool,
+        wanted: AttachRequest,
+        tell: Progress,
+        of_others: Container[lock.LockName] = (),  #: the LUNs that other clients have meanwhile
+    ) -> None:
+        self._held, self._pool, self._tell, self._of_others = held, pool, tell, of_others
         self._run, self._are_unplugged = wanted.run, wanted.are_unplugged
         self._originals, self._sessions = Originals(pool), hosts.Sessions(pool)
         self._own_ids: Set[str] = set()  #: SCSIids of the LUNs whose new identities a probe has shown
 
     def begin(self, calls: Calls, row: LunPlan) -> LunPlan:
         """Give the LUN new identities and introduce its SR, as planned; return the plan with what the probe shows."""
-        if row.refusal is not None:
-            raise row.refusal
         lun, pool = row.lun, self._pool
+        if row.refusal is not None:
+            if lun.scsi_id in self._of_others:
+                with suppress(PoolFailure, Refused):  # the other client may have given it new identities
+                    self._own_ids.add(identified(calls, pool, lun).scsi_id)
+            raise row.refusal
         if row.resignatures:
             with _told(self._tell, row, RESIGNATURING):
                 self._held.verify(calls)

@@ -51,6 +51,8 @@ STALE_SECONDS = 1800.0
 REFRESH_SECONDS = 300.0
 _FORM = "%Y-%m-%dT%H:%M:%SZ"
 _RELEASE_TRIES = 4  #: when a call fails, or a person presses Ctrl-C again
+#: the state of a LUN, for a run that goes on with other LUNs
+PASSED_OVER = "This LUN stays as it is."
 _UNREADABLE = "unknown"  #: value of a field of a lock that a person has changed by hand
 #: what a lock may show as a command to copy; an open key can have any text
 _COMMANDS = (
@@ -185,15 +187,18 @@ def refusals(calls: Calls, whats: Iterable[LockName], state: str = "Nothing was 
 
 
 @contextmanager
-def held(calls: Calls, whats: Iterable[LockName], doing: str) -> Iterator["Held"]:
+def held(
+    calls: Calls, whats: Iterable[LockName], doing: str, refused: Optional[Dict[LockName, Refused]] = None
+) -> Iterator["Held"]:
     """Hold the locks on all of these names while the block runs.
 
-    Raises Refused where another client owns one of the locks; then this run takes no lock. Raises PoolFailure. If the
-    pool does not answer at the end, the locks stay and become stale.
+    Raises Refused where another client owns one of the locks; then this run takes no lock. With `refused`, that dict
+    gets the refusal of each such name, and this run takes the locks on the other names. Raises PoolFailure. If the pool
+    does not answer at the end, the locks stay and become stale.
     """
     mine = Held(calls, list(dict.fromkeys(whats)), doing)
     try:
-        mine.take()
+        mine.take(refused)
         threading.Thread(target=mine.keep_fresh, daemon=True).start()
         yield mine
     finally:
@@ -253,8 +258,8 @@ class Held:
                         raise _broken(what, other)
         return seen
 
-    def take(self) -> None:
-        """Take all locks, with one call for each lock. Raises Refused, PoolFailure.
+    def take(self, refused: Optional[Dict[LockName, Refused]] = None) -> None:
+        """Take the locks, with one call for each lock. Raises Refused, PoolFailure. `refused` is as for `held`.
 
         The keys are read before the first add and behind the last add. So a key that another client has added
         meanwhile shows in the second reading, whichever lock it is for.
@@ -262,21 +267,26 @@ class Held:
         seen = _Locks(self._calls)
         now = seen.now()
         self._values.setdefault("since", now)
-        for what in self._whats:
-            for lock in seen.holders(what, now):
-                raise _refused(lock)
+        self._leave({what: lock for what in self._whats for lock in seen.holders(what, now)[:1]}, refused)
         for what in self._whats:
             self._add_first(seen, what, now)
         there = _Locks(self._calls)
         stale = [lock for what in self._whats for lock in seen.on(what)]
         known = set(stale)
-        for what in self._whats:
-            new = [lock for lock in there.on(what) if lock not in known and not self._is_mine(lock)]
-            if new:
-                raise _refused(new[-1])
-        for lock in stale[:_MOST_STALE]:
+        new = [lock for what in self._whats for lock in there.on(what) if lock not in known and not self._is_mine(lock)]
+        self._leave({lock.what: lock for lock in new}, refused)
+        needless = [lock for other in new for lock in there.on(other.what) if self._is_mine(lock)]
+        for lock in [*needless, *stale[:_MOST_STALE]]:
             with passing(_DENIED):  # the key stays: it is stale, and needs another role
                 self._calls.call("pool.remove_from_other_config", seen.ref, lock.key)
+
+    def _leave(self, taken: Mapping[LockName, Lock], refused: Optional[Dict[LockName, Refused]]) -> None:
+        """Leave these names to the clients with these locks. Raises Refused without `refused`."""
+        for what, lock in taken.items():
+            if refused is None:
+                raise _refused(lock)
+            refused[what] = _refused(lock, PASSED_OVER)
+        self._whats = [what for what in self._whats if what not in taken]
 
     def _add_first(self, seen: _Locks, what: LockName, now: str) -> None:
         """Add a guarded key, or an open key where the role of this session may not write the other. Raises Refused."""

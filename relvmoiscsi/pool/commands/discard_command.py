@@ -166,9 +166,9 @@ def _discarded(
     alerts = [
         f"SR {plan.pool.srs[ref]['name_label']!r} ({plan.pool.srs[ref]['uuid']}): {failed[ref]}" for ref in failed
     ]
-    is_part = bool(failed) and any(destroyed.values())  # VMs are gone, and the SR is there
-    errors = [*map(failed.get, plan.uses), *(None for _ in gone)]
-    ends_with = Partial.exit_status if is_part else exit_status(errors)
+    is_partial = bool(failed) and any(destroyed.values())
+    of_errors = exit_status([*map(failed.get, plan.uses), *(None for _ in gone)])
+    ends_with = Partial.exit_status if is_partial else of_errors
     return Answer({"discard_results": rows}, text, ends_with, next_steps=steps, alerts=alerts)
 
 

@@ -24,7 +24,7 @@ from relvmoiscsi.pool.commands.options import (
     flag,
     takes_copies,
 )
-from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY, SoFar
+from relvmoiscsi.pool.commands.so_far import DONE, FAILED, NOT_BEGUN, UNDER_WAY, SoFar
 from relvmoiscsi.pool.luns import LunSearch, PoolLun
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import choice, inventory
@@ -241,7 +241,7 @@ class AttachCommand(PoolChange):
                 planned, skipped, nothing = self._plan(calls, pool, seen, of)
                 unseen = attach.unseen(seen, self.scsi_ids, of, is_all)
                 todo = [row.lun.scsi_id for row in planned if row.steps]
-                lock.verify_free(calls, map(lock.name_for, todo))
+                lock.verify_free(calls, [lock.name_for(each) for each in todo if each in self.scsi_ids])
                 would = _would_attach(planned, [attach.passed_over(lun, is_plan=True) for lun in unseen], skipped)
                 if self.dry_run or nothing is not None:
                     told = would if self.dry_run else _attached_answer(pool, [], skipped, is_changed=False)
@@ -255,7 +255,8 @@ class AttachCommand(PoolChange):
                     ask(self, f"Attach {counted(len(todo), 'LUN')}?")
                 results = self._carry_out(calls, pool, planned, todo)
                 results_of_all = [*results, *map(attach.passed_over, unseen)]
-                answer = _attached_answer(pool, results_of_all, skipped, is_changed=bool(todo))
+                is_changed = self.so_far.count(todo, NOT_BEGUN) < len(todo)  # False: other clients have each LUN
+                answer = _attached_answer(pool, results_of_all, skipped, is_changed)
                 rows = [
                     {
                         "scsi_id": each.scsi_id,
@@ -292,6 +293,11 @@ class AttachCommand(PoolChange):
                 raise
             chosen, nothing = [], error
         left = attach.doubtful(seen, self.scsi_ids, of, self.given.foreign) if of or self.given.all else []
+        found = [lun for lun in [*chosen, *left] if lun.scsi_id not in self.scsi_ids]
+        others = lock.refusals(calls, [lock.name_for(lun.scsi_id) for lun in found], lock.PASSED_OVER) if found else {}
+        others.update(attach.changed(calls, pool, found))
+        chosen += [lun for lun in left if lun.scsi_id in others]  # another client of this pool is at work
+        left, nothing = [lun for lun in left if lun.scsi_id not in others], nothing if not chosen else None
         alone = [lun for lun in seen if lun.kind not in (*luns.UNSEEN, luns.DAMAGED) and lun not in left]
         skipped = []
         for lun in [*left, *(alone if not (self.scsi_ids or chosen) else [])]:
@@ -304,9 +310,7 @@ class AttachCommand(PoolChange):
             skipped.append(Attached(lun.scsi_id, attach.PASSED_OVER, of_sr=lun.of_sr, error=reason))
         if not self.request.leave_others:
             attach.verify_none_left(seen, chosen)
-        found = [lock.name_for(lun.scsi_id) for lun in chosen if lun.scsi_id not in self.scsi_ids]
-        locked = lock.refusals(calls, found, "This LUN stays as it is.") if found else {}
-        planned = attach_plan.plan(calls, pool, chosen, self.request, seen, locked)
+        planned = attach_plan.plan(calls, pool, chosen, self.request, seen, others)
         for row in planned:
             if row.sr and self.given.name is not None:
                 self.note(f"{row.lun.scsi_id}: the SR {row.name!r} keeps its name; --name is for new SRs.")

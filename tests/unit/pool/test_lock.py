@@ -126,6 +126,24 @@ def test_of_several_none_is_taken_where_one_is_locked(lab, calls, other):
         assert keys(lab) == ["b:1"]
 
 
+@pytest.mark.parametrize("name", ["a", "b"])
+@pytest.mark.parametrize("is_before", [True, False])
+def test_a_run_that_passes_over_a_locked_name_has_the_locks_of_the_others_alone(lab, calls, other, name, is_before):
+    theirs, refused = lock.Held(other, [name], "attach"), {}
+    if is_before:
+        theirs.take()
+    else:
+        lab.before(ADD, lambda: write_open(lab, f"{name}:1", refreshed=lock._Locks(other).now(), token="t"))
+    (mine,) = {"a", "b"} - {name}
+    with lock.held(calls, ["a", "b"], "attach", refused) as held:
+        assert [(what, f"has locked {name}: " in str(said)) for what, said in refused.items()] == [(name, True)]
+        assert keys(lab) == sorted([*([f"{name}:1"] if is_before else []), f"{mine}:1"])
+        held.verify(calls)
+        held.refresh(calls)
+        assert f"{mine}:2" in keys(lab) and f"{name}:2" not in keys(lab)
+    assert keys(lab) == ([f"{name}:1"] if is_before else [])
+
+
 def test_many_locks_take_a_call_each_and_three_for_all(lab, calls):
     """Of 30 LUNs, four calls each took a second of a path with 5 ms."""
     del lab.pool.api.calls[:]

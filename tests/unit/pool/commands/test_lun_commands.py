@@ -8,10 +8,10 @@ import pytest
 
 from kit.build_lvm import replace_in_text
 from kit.pool.errors import XenError
-from kit.pool_lab import IQN, TARGET, locks, sr_disk
+from kit.pool_lab import IQN, TARGET, Lab, locks, sr_disk
 from kit.sparse import SparseDisk
 from relvmoiscsi.errors import NotFound
-from relvmoiscsi.pool import attach, lock
+from relvmoiscsi.pool import attach, lock, records
 from relvmoiscsi.pool.commands import pool_command as unlocking
 from relvmoiscsi.pool.connection import connect
 
@@ -622,6 +622,73 @@ def test_a_locked_lun_is_passed_over_with_its_owner_and_the_others_are_attached(
         assert "This LUN stays as it is." in rows[scsi_id]["problem"]
         assert f"`relvmoiscsi pool unlock {scsi_id}`" in rows[scsi_id]["problem"]
     assert lab.world.sr_uuid(other) == lab.world.sr_uuid(lab.originals["Testing"][0]) and len(locks(lab)) == 2
+
+
+@pytest.mark.parametrize("is_one_free", [False, True])
+def test_a_discard_that_another_client_comes_before_ends_as_a_refused_one(lab, clone, copy, pool_command, is_one_free):
+    (twin,) = lab.attach(lab.clone("Production")) if is_one_free else (None,)
+    lab.before("pool.add_to_other_config", lambda: has_locked(lab, clone))
+    ran = pool_command("discard", "--all", "--yes", "--json")
+    locked = [row for row in ran.json["discard_results"] if row["status"] == "failed"]
+    assert ran.status == (9 if is_one_free else 4) and [row["sr_name_label"] for row in locked] == [copy]
+    assert locked[0]["problem"].startswith("Another client has locked ")
+
+
+def has_locked(lab, *scsi_ids):
+    with connect(lab.where()) as calls:
+        lock.Held(calls, scsi_ids, "attach").take()
+
+
+def resignatures(lab, scsi_id):
+    """Another client has locked the LUN, and is in the middle of `attach`."""
+    with connect(lab.where()) as calls:
+        pool = records.read(calls)
+        request = attach.AttachRequest(run="theirs", attaches=False)
+        attach.attach(calls, pool, [lun for lun in lab.look() if lun.scsi_id == scsi_id], request)
+    has_locked(lab, scsi_id)
+
+
+@pytest.mark.parametrize(
+    ("happens", "method", "said"),
+    [
+        (has_locked, "Async.SR.probe", "Another client has locked {}: "),
+        (has_locked, "pool.add_to_other_config", "Another client has locked {}: "),
+        (resignatures, "Async.SR.probe", "Another client has locked {}: "),
+        (resignatures, "pool.add_to_other_config", "Another client has locked {}: "),
+        (Lab.attach, "Async.SR.probe", "Another client has just attached or discarded the LUN {}. "),
+        (Lab.attach, "pool.add_to_other_config", "Another client has just attached or discarded the LUN {}. "),
+    ],
+)
+def test_a_lun_that_another_client_takes_at_that_moment_is_named_and_the_others_are_attached(
+    lab, clone, pool_command, happens, method, said
+):
+    """At any moment of the run: not 4, as if no LUN was attached, and not 0, as if no LUN was missing."""
+    theirs = lab.clone("Production")
+    lab.before(method, lambda: happens(lab, theirs))
+    ran = pool_command("attach", "--all", "--leave-others", "--yes", "--json")
+    rows = {row["scsi_id"]: row for row in ran.json["attach_results"]}
+    assert (ran.status, ran.json["changed"], rows[clone]["status"]) == (9, True, "attached")
+    assert rows[theirs]["problem"].startswith(said.format(theirs))
+    assert "This LUN stays as it is." in rows[theirs]["problem"]
+
+
+@pytest.mark.parametrize("happens", [resignatures, Lab.attach])
+def test_a_clone_to_which_another_client_gives_new_identities_keeps_no_host_from_its_target(
+    lab, clone, pool_command, happens
+):
+    theirs = lab.clone("Production")
+    lab.before("pool.add_to_other_config", lambda: happens(lab, theirs))
+    ran = pool_command("attach", "--all", "--yes", "--json")
+    assert (ran.status, [row["status"] for row in ran.json["attach_results"] if row["scsi_id"] == clone]) == (
+        9,
+        ["attached"],
+    )
+
+
+def test_where_other_clients_have_all_of_the_luns_nothing_is_done_in_part(lab, clone, pool_command):
+    lab.before("pool.add_to_other_config", lambda: has_locked(lab, clone))
+    ran = pool_command("attach", clone, "--yes", "--json")
+    assert (ran.status, ran.json["changed"]) == (4, False)
 
 
 def test_an_untouched_clone_that_is_locked_keeps_the_hosts_from_its_target(lab, clone, pool_command):
