@@ -260,7 +260,7 @@ def test_halted_vms_stay_without_disks_only_where_that_is_said(day):
     vms_on(day, sr, state="present")
     before = day.lab.summary()
     ended, _, refused = day.both(state="forgotten", srs=[sr])
-    assert ended == (True, False) and "leave_vms leaves" in refused["msg"]
+    assert ended == (True, False) and "leave_vms, which leaves" in refused["msg"]
     assert day.lab.summary() == before and len(day.lab.pool.db.records("VM")) == 3
     assert day.now("lun", state="detached", srs=[sr])["changed"], "the pool keeps the SR, and the VMs their disks"
     assert day.now("lun", state="forgotten", srs=[sr], leave_vms=True)["changed"]

@@ -53,14 +53,15 @@ def uses_of(sr_vdis: Records, vbds: Records, vms: Records, sr_uuid: str = "") ->
             kind[ref] = _name_of(ref, vm)
             if is_lent(found, vbd):
                 uses.lent[ref] = str(vm["name_label"])
-    for ref, vm in vms.items():
+    for vm in found.named_vms().values():
         # The journal of the VM names the SR. The VBDs do not, because an interrupted run may have destroyed a VBD. A VM
         # that was restored from another copy may have a lent disk on this SR. An unreadable journal counts if its text
-        # contains the UUID of the SR.
+        # contains the UUID of the SR. `restore` ends the journals of these VMs alone: a snapshot copies the journal.
         swaps, spoiled = restore_journal.read(vm)
         texts = [str(vm["other_config"][key]) for key, _ in spoiled]
         if any(swap.sr == sr_uuid for swap in swaps) or bool(sr_uuid) and any(sr_uuid in text for text in texts):
             uses.restored[str(vm["uuid"])] = str(vm["name_label"])
+    for ref, vm in vms.items():
         if vm.get("suspend_VDI") in sr_vdis:
             (uses.halted if vm.get("is_a_snapshot") else uses.running)[ref] = _name_of(ref, vm)
     return uses._replace(halted={ref: name for ref, name in uses.halted.items() if ref not in uses.running})

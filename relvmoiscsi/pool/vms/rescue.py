@@ -150,10 +150,13 @@ def _lent_to(found: Inventory, vdi: str, vm: str) -> Optional[str]:
 
 
 def is_lent(found: Inventory, vbd: Record) -> bool:
-    """Does the VBD have the mark of its own VM and VDI? A snapshot or clone of a VM has the mark of that VM."""
+    """Does the VBD have the mark of its own VM and VDI? A snapshot or clone of a VM has the mark of that VM.
+
+    A vm-admin may write a mark of the snapshot itself: no disk was lent to a snapshot.
+    """
     vm, vdi = found.vms.get(vbd["VM"]), found.vdis.get(vbd["VDI"])
     whose = vbd["other_config"].get(LENT, "").split()
-    return vm is not None and vdi is not None and bool(whose == [vm["uuid"], vdi["uuid"]])
+    return vm is not None and not vm["is_a_snapshot"] and vdi is not None and bool(whose == [vm["uuid"], vdi["uuid"]])
 
 
 def _verify_still_free(calls: Calls, found: Inventory, vdi: str) -> None:

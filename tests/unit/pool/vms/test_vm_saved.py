@@ -616,6 +616,33 @@ def test_records_of_an_unknown_writer_are_named_and_refused_and_their_claims_are
     assert [each.status for each in attacked.made_of(sources)] == [MADE, MADE]
 
 
+@pytest.mark.parametrize("what", ["memory", "memory of a snapshot", "snapshot", "metadata", "nothing"])
+def test_records_of_an_unknown_writer_for_a_vm_that_is_gone_get_no_vdi_that_a_vm_has(attacked, what):
+    """The memory of a suspended VM has its passwords. Neither memory nor the snapshot of a single VDI has a VBD."""
+    db = attacked.db
+    strange, gone = db.by_uuid("VDI", attacked.strange), "0a0b0c0d-0000-4000-8000-00000000000a"
+    for vbd in db.refs("VBD", VDI=strange):
+        db.destroy("VBD", vbd)
+    if what == "memory":
+        db.set("VM", attacked.other, "suspend_VDI", strange)
+    elif what == "memory of a snapshot":
+        db.set("VM", attacked.lab.snapshot(attacked.other, "yesterday"), "suspend_VDI", strange)
+    elif what == "snapshot":
+        disk = attacked.lab.vdi("Production", "before")[0]
+        db.create("VBD", VM=attacked.other, VDI=disk, userdevice="1")
+        db.set("VDI", strange, "snapshot_of", disk)
+    elif what == "metadata":
+        db.set("VDI", strange, "type", what)
+    document = attacked.forged.replace(attacked.uuids[attacked.web].encode(), gone.encode())
+    content = records_of(attacked, uuid=gone, disks=[attacked.strange], document=document)
+    evil = evil_on_copy(attacked)
+    attacked.lab.pool.api.vms.write_vdi(db.by_uuid("VDI", evil), content + bytes(-len(content) % 4096))
+    (done,) = attacked.made_of(attacked.sources(gone, trusted=evil))
+    assert done.status == (MADE if what == "nothing" else FAILED)
+    says = {"nothing": "", "metadata": "is no disk of a VM, but of the type"}.get(what, "is a disk of the VM 'db'")
+    assert says in str(done.error)
+
+
 def of_copy_with(office, when):
     """The UUID of the VDI on the copy whose records are of this year."""
     for ref in office.db.refs("VDI", SR=office.sr, name_label=NAME_LABEL):
