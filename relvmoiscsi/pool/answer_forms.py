@@ -74,7 +74,7 @@ FIELDS: Mapping[str, Mapping[str, Form]] = {
         **_fields(is_text_map, "other_config qos_algorithm_params"),
     },
     "VDI": {
-        **_fields(is_text, "uuid name_label name_description location SR on_boot"),
+        **_fields(is_text, "uuid name_label name_description location SR on_boot type snapshot_of"),
         **_fields(is_truth, "managed is_a_snapshot cbt_enabled sharable"),
         **_fields(is_size, "virtual_size"),
         **_fields(is_texts, "VBDs tags"),

@@ -229,10 +229,8 @@ class _Clone:
         networks = {device: (edited.networks[device], names[vif["network"]]) for device, vif in edited.vifs.items()}
         if self.source.document:  # saved records claim these disks: say which VM has each disk in this pool now
             for disk in edited.disks:
-                users = [
-                    user for vdi in found.grouped("vdis", "uuid").get(disk.old, {}) for user in found.users_of(vdi)
-                ]
-                owners = " and ".join(repr(found.vms[ref]["name_label"]) for ref in users)
+                here = found.grouped("vdis", "uuid").get(disk.old, {})
+                owners = " and ".join(repr(found.vms[vm]["name_label"]) for vdi in here for vm in found.owners_of(vdi))
                 whose = f"is a disk of the VM {owners}" if owners else "is a disk of no VM"
                 on_owners.append(
                     f"{disk.old} (disk {disk.userdevice} of {self.source.name!r} by the records) {whose} in this pool"

@@ -10,6 +10,7 @@ person's copy of the clone, DONE holds the UUID of another VM.
 import re
 from typing import Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
+from relvmoiscsi.formats import saved_vms
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.pool.records import ORIGINAL_SR, Pool, find
@@ -74,10 +75,29 @@ class Inventory(_Records):
             if vbd["type"] == "Disk" and not vbd["empty"] and vbd["VDI"] in self.vdis
         }
 
-    def users_of(self, vdi: str) -> List[str]:
-        """Return the VMs that have this VDI as a disk, without snapshots of VMs."""
-        refs = {vbd["VM"] for vbd in self.grouped("vbds", "VDI").get(vdi, {}).values() if vbd["type"] == "Disk"}
-        return sorted(ref for ref in refs if ref in self.vms and not self.vms[ref]["is_a_snapshot"])
+    def users_of(self, vdi: str, with_snapshots: bool = False) -> List[str]:
+        """Return the VMs that have this VDI in a drive of any type, or their memory on the VDI.
+
+        A vm-admin may write the type of a drive. Without snapshots of VMs, which never run, unless a caller wants them.
+        """
+        refs = {vbd["VM"] for vbd in self.grouped("vbds", "VDI").get(vdi, {}).values()}
+        refs.update(self.grouped("vms", "suspend_VDI").get(vdi, {}))
+        return sorted(ref for ref in refs if ref in self.vms and (with_snapshots or not self.vms[ref]["is_a_snapshot"]))
+
+    def owners_of(self, vdi: str) -> List[str]:
+        """Return the VMs whose data a VDI has: its users, or else the owners of the VDI that it is a snapshot of.
+
+        What a snapshot of a VM has belongs to the VM, and to the snapshot where the pool no longer has the VM. No other
+        function answers the question whose data a VDI has.
+        """
+        users: List[str] = []
+        seen: Set[str] = set()
+        while vdi in self.vdis and vdi not in seen and not users:
+            users = self.users_of(vdi, with_snapshots=True)
+            seen.add(vdi)
+            vdi = str(self.vdis[vdi]["snapshot_of"])
+        behind = {str(self.vms[ref]["snapshot_of"]) if self.vms[ref]["is_a_snapshot"] else ref: ref for ref in users}
+        return sorted({vm if vm in self.vms else ref for vm, ref in behind.items()})
 
     def vdis_of(self, sr: str) -> Records:
         return self.grouped("vdis", "SR").get(sr, {})
@@ -128,6 +148,14 @@ class Copy(NamedTuple):
         ref = self.by_uuid.get(self.origin.new_of(old_uuid))
         found = self.vdis[ref] if ref is not None else None
         return found if found is not None and found["managed"] else None
+
+
+def is_disk(vdi: Record) -> bool:
+    """Can this VDI be a disk of a VM? The pool itself and relvmoiscsi have VDIs of their own, and memory is no disk.
+
+    xapi's templates make disks of type "system".
+    """
+    return vdi["type"] in ("user", "system", "ephemeral") and vdi["name_label"] != saved_vms.NAME_LABEL
 
 
 def is_made_on(vm: Record, sr_uuid: str) -> bool:

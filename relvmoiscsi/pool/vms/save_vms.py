@@ -7,7 +7,7 @@ data is read back and compared.
 
 from collections import Counter
 from operator import attrgetter
-from typing import Collection, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Collection, Dict, List, Optional, Sequence, Tuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.device import align_up
@@ -275,7 +275,7 @@ def _read(calls: Calls, ref: str, vdi: Record) -> Optional[SavedVms]:
 
 
 def choose(
-    found: Inventory, records: Tuple[SavedVms, bool], names: Sequence[str], everything: bool = False
+    found: Inventory, copy: Copy, records: Tuple[SavedVms, bool], names: Sequence[str], everything: bool = False
 ) -> List[VmSource]:
     """Return the saved VMs with these UUIDs or names, or all saved VMs, with their saved records.
 
@@ -292,10 +292,10 @@ def choose(
         VmSource(uuid, str(rows[uuid]["name_label"]), here.get(uuid, ""), documents[uuid], is_known)
         for uuid in documents
     ]
-    return sources if is_known else _compared(found, saved, sources)
+    return sources if is_known else _compared(found, copy, saved, sources)
 
 
-def _compared(found: Inventory, saved: SavedVms, sources: Sequence[VmSource]) -> List[VmSource]:
+def _compared(found: Inventory, copy: Copy, saved: SavedVms, sources: Sequence[VmSource]) -> List[VmSource]:
     """Return the sources, with a `problem` where the records of an unknown writer contradict themselves or the pool.
 
     Their claims on disks are compared with each other and with the VMs of the pool.
@@ -303,12 +303,6 @@ def _compared(found: Inventory, saved: SavedVms, sources: Sequence[VmSource]) ->
     index = {vm.uuid: sorted({disk.vdi for disk in vm.disks}) for vm in saved.vms}
     #: how many VMs of the records claim a VDI (its UUID)
     claims = Counter(vdi for vm in saved.vms for vdi in {disk.vdi for disk in vm.disks})
-    owners: Dict[str, Set[str]] = {}  #: VMs of the pool (references) that have a VDI (its UUID), also for a snapshot
-    for vbd in found.vbds.values():
-        if vbd["type"] == "Disk" and vbd["VDI"] in found.vdis and vbd["VM"] in found.vms:
-            vm = found.vms[vbd["VM"]]
-            owner = vm["snapshot_of"] if vm["is_a_snapshot"] else vbd["VM"]
-            owners.setdefault(str(found.vdis[vbd["VDI"]]["uuid"]), set()).add(owner)
     believed = []
     for source in sources:
         try:
@@ -320,12 +314,15 @@ def _compared(found: Inventory, saved: SavedVms, sources: Sequence[VmSource]) ->
         if uuid != source.uuid or own != index[source.uuid]:
             why = "they describe another VM, or other disks, than the index of the records"
         for vdi in [] if why else all_disks:
-            is_own, here = vdi in own, owners.get(vdi, set())
-            others = sorted(str(found.vms[ref]["name_label"]) for ref in here - {source.ref} if ref in found.vms)
+            rows, new = found.grouped("vdis", "uuid").get(vdi, {}), copy.new_of(vdi)
+            is_own, here = vdi in own, {owner for ref in rows for owner in found.owners_of(ref)}
+            others = sorted(str(found.vms[ref]["name_label"]) for ref in here - {source.ref})
             if claims[vdi] > 1 or (claims[vdi] and not is_own):
                 why = f"other records claim the disk {said(vdi)} too"
             elif others:
                 why = f"the disk {said(vdi)} is a disk of the VM {others[0]!r} in this pool"
+            elif not all(map(inventory.is_disk, [*rows.values(), *([] if new is None else [new])])):
+                why = f"the VDI {said(vdi)} is no disk of a VM, but a VDI of the pool itself or of another use"
             elif source.ref and is_own and source.ref not in here:
                 why = f"the VM has no disk {said(vdi)} in this pool"
             if why:

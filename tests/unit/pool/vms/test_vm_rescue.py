@@ -161,6 +161,21 @@ def test_never_two_writers(day, helper):
     day.refuses(lambda day: lend(day, "root disk", helper), "two VMs must not use one disk")
 
 
+def in_a_drive_for_cds(day, vm):
+    """Each vm-admin may change the type of a drive."""
+    day.db.create("VBD", VM=vm, VDI=day.new(day.data), userdevice="3", type="CD", currently_attached=True)
+
+
+def as_memory(day, vm):
+    day.db.set("VM", vm, "suspend_VDI", day.new(day.data))
+
+
+@pytest.mark.parametrize("has_disk", [in_a_drive_for_cds, as_memory])
+def test_a_vm_that_has_the_vdi_in_another_way_is_its_user(day, helper, has_disk):
+    has_disk(day, day.lab.vm("owner", day.elsewhere()))
+    day.refuses(lambda day: lend(day, "data", helper, rw=True), "is a disk of the VM 'owner': two VMs must not")
+
+
 MEANWHILE = {
     "has just attached this disk": lambda day, _owner: day.lab.vm("third", day.new(day.root)),
     "is running meanwhile": lambda day, owner: day.start(owner),
