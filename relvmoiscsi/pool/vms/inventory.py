@@ -54,12 +54,8 @@ class Inventory(_Records):
         return found
 
     def named_vms(self) -> Records:
-        """Return the VMs that a person uses: no templates, snapshots or control domains, and none without a UUID.
-
-        xapi takes any text for the UUID of a VM, a VDI or an SR.
-        """
-        kinds = ("is_a_template", "is_a_snapshot", "is_control_domain")
-        return {ref: vm for ref, vm in self.vms.items() if is_uuid(vm["uuid"]) and not any(vm[kind] for kind in kinds)}
+        """Return the VMs that a person uses, and can name in a command: those of `is_vm`."""
+        return {ref: vm for ref, vm in self.vms.items() if is_vm(vm)}
 
     def vbds_of(self, vm: str) -> Records:
         return self.grouped("vbds", "VM").get(vm, {})
@@ -148,6 +144,16 @@ class Copy(NamedTuple):
         ref = self.by_uuid.get(self.origin.new_of(old_uuid))
         found = self.vdis[ref] if ref is not None else None
         return found if found is not None and found["managed"] else None
+
+
+def is_vm(record: Record) -> bool:
+    """Is this a VM that a person uses: no template, no snapshot, no control domain, and with a UUID?
+
+    A command finds only such a VM. So only such a VM is restored, or has a lent disk, whatever the marks of others say.
+    xapi takes any text for the UUID of a VM, a VDI or an SR.
+    """
+    kinds = ("is_a_template", "is_a_snapshot", "is_control_domain")
+    return is_uuid(record["uuid"]) and not any(record[kind] for kind in kinds)
 
 
 def is_disk(vdi: Record) -> bool:

@@ -119,6 +119,15 @@ def test_one_that_is_mounted_stays_and_keeps_no_other(day, helper):
     assert "Unmount the disk in the guest of 'helper', then repeat the command." in error
 
 
+def test_a_disk_of_a_suspended_vm_comes_back_after_its_resume(day, helper):
+    lend(day, "data", helper)
+    day.db.set("VM", helper, "power_state", "Suspended")
+    with pytest.raises(PoolFailure, match="Resume 'helper', or shut it down, then repeat the command."):
+        take_back(day)
+    day.db.set("VM", helper, "power_state", "Running")
+    assert [each.status for each in take_back(day)] == ["taken back"]
+
+
 # --- never two writers, never two copies of one disk in one VM
 
 
