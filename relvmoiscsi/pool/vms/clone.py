@@ -251,7 +251,7 @@ class _Clone:
         notes, under_way = [], transfer.under_way(self.calls, self.label)
         for ref, task in list(under_way.items())[:_MOST_IMPORTS]:
             try:
-                self.calls.wait("the import of an earlier run", ref, self.imports)
+                self.calls.wait("the import of an earlier run", ref, self.imports, is_own=False)
             except PoolFailure as failure:
                 if not failure.code:
                     notes.append(

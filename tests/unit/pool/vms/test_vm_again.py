@@ -95,6 +95,15 @@ def test_a_task_of_another_that_does_not_end_is_waited_for_and_left(day):
     assert day.clone_one().status == ALREADY and day.db.exists("task", task)
 
 
+@pytest.mark.parametrize("moment", [1, 2])
+def test_a_task_of_another_that_goes_during_the_wait_has_ended(day, moment):
+    """A vm-operator makes such a task, and destroys it: that is no restart of the toolstack."""
+    task = task_of_operator(day, day.db.get("VM", day.web, "uuid"))
+    day.lab.before("event.from", lambda: day.db.destroy("task", task), moment)
+    done = day.clone_one(patience=60)
+    assert done.status == MADE and not done.notes and not day.db.exists("task", task)
+
+
 def test_tasks_of_others_delay_a_run_once_and_few_are_looked_at(day, monkeypatch):
     """A vm-operator can make any number of tasks, for each VM."""
     db_vm = day.lab.vm("db", day.lab.vdi("Production", "before")[0])
