@@ -115,8 +115,14 @@ def _pairs_of(record: Mapping[str, Any]) -> List[Tuple[str, str]]:
 
 
 def _has_path(vdi: Mapping[str, Any]) -> bool:
-    """Has the VDI a path that may lead to any LUN? Only the location is followed: a vm-admin writes the sm_config."""
-    return str(vdi.get("location", "")).startswith(_GIVEN_AS_THEY_ARE)
+    """Is the location of the VDI a link that may lead to any LUN? No other field of a VDI is followed.
+
+    A vm-admin can write any location. So the link is one name in the directory where root alone makes links: another
+    path may lead to a file system that does not answer, and this process would wait for ever.
+    """
+    location = str(vdi.get("location", ""))
+    name = location[len(_GIVEN_AS_THEY_ARE) :]
+    return location.startswith(_GIVEN_AS_THEY_ARE) and "/" not in name and name not in ("", ".", "..")
 
 
 def _names(record: Mapping[str, Any], scsi_id: str) -> bool:

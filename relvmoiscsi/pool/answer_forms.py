@@ -93,6 +93,7 @@ FIELDS: Mapping[str, Mapping[str, Form]] = {
         **_fields(is_fraction, "progress"),
         **_fields(is_texts, "error_info"),
         **_fields(is_text_map, "other_config"),
+        **_fields(is_text, "name_description"),
     },
 }
 #: fields that a release of xapi may lack. With a value, they have this form

@@ -156,8 +156,12 @@ class Calls:
         task: str,
         deadline: Optional[Deadline] = None,
         progress: Callable[[float], None] = lambda _: None,
+        is_own: bool = True,
     ) -> str:
         """Wait for a task and return the text of its result. Raises PoolFailure, also for a task that does not end.
+
+        Nobody removes a task of this run but a restart of the toolstack: that is PoolGone. The task of another run may
+        go at any time: that is a PoolFailure with the code HANDLE_INVALID.
 
         Without a `deadline`, the task has QUIET_SECONDS from each progress to the next. Each task is looked at, also
         after the deadline: so tasks that run in parallel share one deadline. `progress` gets the done part of the task,
@@ -170,8 +174,8 @@ class Calls:
             told = [event["snapshot"] for event in batch["events"] if event["ref"] == task and "snapshot" in event]
             try:
                 record = told[-1] if told else self.call("task.get_record", task)
-            except PoolFailure as problem:  # a restart of the toolstack removes its tasks
-                if problem.code != "HANDLE_INVALID":
+            except PoolFailure as problem:
+                if problem.code != "HANDLE_INVALID" or not is_own:
                     raise
                 raise PoolGone("The toolstack of the master was restarted during the call.").advising(
                     "Repeat the command."

@@ -139,13 +139,3 @@ def unlabelled(origin: Origin, copies: Records) -> Records:
         for ref, old in olds.items()
         if old is not None and copies[ref]["other_config"].get(OLD_VDI) != old["uuid"]
     }
-
-
-def vms_of(originals: Records, vbds: Records, vms: Records) -> Dict[str, List[str]]:
-    """Return the names of the VMs that have each original VDI as a disk, by UUID of the VDI. Pure."""
-    found: Dict[str, List[str]] = {}
-    for vbd in vbds.values():
-        if vbd["VDI"] in originals and vbd["VM"] in vms:
-            names = found.setdefault(originals[vbd["VDI"]]["uuid"], [])
-            names.append(str(vms[vbd["VM"]]["name_label"]))
-    return {uuid: sorted(set(names)) for uuid, names in found.items()}

@@ -404,8 +404,11 @@ class PoolMapCommand(PoolCommand):
             found = inventory.read(calls)
             copy = choice.find_copy(pool, found, self.given.sr)
         pairs = vdis.pairs(copy.origin, copy.vdis)
-        original = pool.sr_by_uuid(copy.original)
-        vms = vdis.vms_of(found.vdis_of(original) if original is not None else {}, found.vbds, found.vms)
+        originals = found.vdis_of(pool.sr_by_uuid(copy.original) or "")
+        vms = {
+            str(vdi["uuid"]): sorted({str(found.vms[vm]["name_label"]) for vm in found.owners_of(ref)})
+            for ref, vdi in originals.items()
+        }
         facts = {
             "old_sr": copy.original or None,
             "new_sr": copy.uuid,

@@ -5,7 +5,6 @@ import unicodedata
 from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
-from relvmoiscsi.formats import saved_vms
 from relvmoiscsi.pool import jobs, records, vdis
 from relvmoiscsi.pool.calls import Calls, Records, passing
 from relvmoiscsi.pool.records import Pool
@@ -101,14 +100,12 @@ def of_no_vm(found: Inventory, copy: Copy) -> List[Pair]:
 
     A snapshot of a VM is no VM here. The VDI of saved records and the image of a suspended VM are no disks.
     """
-    used = {vbd["VDI"] for vbd in found.vbds.values() if not found.vms.get(vbd["VM"], {}).get("is_a_snapshot", True)}
-    used |= {vm["suspend_VDI"] for vm in found.vms.values()}
-    uuids = {str(found.vdis[vdi]["uuid"]) for vdi in used if vdi in found.vdis}
+    by_uuid = found.grouped("vdis", "uuid")
     return [
         pair
         for pair in vdis.pairs(copy.origin, copy.vdis)
-        if pair.is_managed and not pair.is_a_snapshot and pair.name_label != saved_vms.NAME_LABEL
-        if uuids.isdisjoint((pair.old, pair.new))
+        if pair.is_managed and not pair.is_a_snapshot and inventory.is_disk(copy.vdis[copy.by_uuid[pair.new]])
+        if not any(found.users_of(ref) for uuid in (pair.old, pair.new) for ref in by_uuid.get(uuid, {}))
     ]
 
 

@@ -95,6 +95,7 @@ def clone(
     answering after the last VM. A failed VM gives a result and raises nothing.
     """
     with lock.held(calls, lock.names_of(calls, [copy.uuid]), "clone") as held:
+        imports = transfer.under_way(calls, copy)  # before the VMs: an import that has ended since has made its VM
         # Read the pool again: a person may have answered a question since the last read. The run id must be unique, so
         # that `_imported` destroys only VMs of this run.
         found = inventory.read(calls)
@@ -104,7 +105,7 @@ def clone(
         def told(one: _Clone) -> Cloned:
             tell(one.source, "")
             try:
-                done = one.run(held)
+                done = one.run(held, imports.get(one.source.uuid, {}))
             except RelvmoiscsiError:
                 tell(one.source, FAILED)
                 raise
@@ -167,7 +168,6 @@ class _Clone:
         self.imports = imports
         self.calls, self.pool, self.found, self.copy = calls, pool, found, copy
         self.source, self.name, self.wanted = source, name, wanted
-        self.label = f"relvmoiscsi: {copy.uuid} has a copy of {source.uuid}"
 
     def planned(self) -> Cloned:
         """Return the result that `run` would give now. Raises PoolFailure, Refused, UsageError."""
@@ -184,11 +184,14 @@ class _Clone:
             notes.insert(0, f"an earlier run left the VM unfinished ({uuid}); this run verifies and finishes the VM")
         return self._result(WOULD, self.name, "", edited, notes)
 
-    def run(self, held: lock.Held) -> Cloned:
-        """Make or finish the clone. Raises PoolFailure, Refused, UsageError."""
+    def run(self, held: lock.Held, under_way: Records) -> Cloned:
+        """Make or finish the clone; `under_way` are the tasks of imports of this VM by earlier runs.
+
+        Raises PoolFailure, Refused, UsageError.
+        """
         if self.source.problem is not None:
             raise self.source.problem
-        calls, active = self.calls, self._wait_for_imports()
+        calls, active = self.calls, self._wait_for_imports(under_way)
         there, begun, notes = self._earlier()
         if there is not None:
             return there
@@ -199,7 +202,7 @@ class _Clone:
             record: Record = calls.call("VM.get_record", vm)
             self._verify_unfinished(vm, record, edited)
         else:
-            transfer.import_vm(calls, edited.document, self.label, self.copy.ref, dry_run=True)
+            transfer.import_vm(calls, edited.document, self.copy, self.source.uuid, dry_run=True)
             vm, record = self._imported(edited)
         if self.wanted.keep_mac:
             missing = dict(edited.vifs)  # a run cut after VIF.destroy leaves no VIF
@@ -229,10 +232,8 @@ class _Clone:
         networks = {device: (edited.networks[device], names[vif["network"]]) for device, vif in edited.vifs.items()}
         if self.source.document:  # saved records claim these disks: say which VM has each disk in this pool now
             for disk in edited.disks:
-                users = [
-                    user for vdi in found.grouped("vdis", "uuid").get(disk.old, {}) for user in found.users_of(vdi)
-                ]
-                owners = " and ".join(repr(found.vms[ref]["name_label"]) for ref in users)
+                here = found.grouped("vdis", "uuid").get(disk.old, {})
+                owners = " and ".join(repr(found.vms[vm]["name_label"]) for vdi in here for vm in found.owners_of(vdi))
                 whose = f"is a disk of the VM {owners}" if owners else "is a disk of no VM"
                 on_owners.append(
                     f"{disk.old} (disk {disk.userdevice} of {self.source.name!r} by the records) {whose} in this pool"
@@ -244,16 +245,16 @@ class _Clone:
 
     # --- what earlier runs have left
 
-    def _wait_for_imports(self) -> List[str]:
+    def _wait_for_imports(self, under_way: Records) -> List[str]:
         """Wait for an import that a killed run has started; return notes on imports that do not end.
 
         Each vm-operator can make such a task. So the time is for all VMs of this run, and a run looks at a few tasks of
         each VM.
         """
-        notes, under_way = [], transfer.under_way(self.calls, self.label)
+        notes = []
         for ref, task in list(under_way.items())[:_MOST_IMPORTS]:
             try:
-                self.calls.wait("the import of an earlier run", ref, self.imports)
+                self.calls.wait("the import of an earlier run", ref, self.imports, is_own=False)
             except PoolFailure as failure:
                 if not failure.code:
                     notes.append(
@@ -339,7 +340,7 @@ class _Clone:
 
     def _imported(self, edited: ova.Edited) -> Tuple[str, Record]:
         """Import a new VM. A VM that differs from the edited records is destroyed. Raises Refused, PoolFailure."""
-        made = transfer.import_vm(self.calls, edited.document, self.label, self.copy.ref)
+        made = transfer.import_vm(self.calls, edited.document, self.copy, self.source.uuid)
         if len(made) != 1:
             raise PoolFailure(f"An import of one VM made {len(made)} VMs.").advising("Check the VMs of the pool.")
         record: Record = self.calls.call("VM.get_record", made[0])

@@ -10,6 +10,7 @@ person's copy of the clone, DONE holds the UUID of another VM.
 import re
 from typing import Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
+from relvmoiscsi.formats import saved_vms
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.pool.records import ORIGINAL_SR, Pool, find
@@ -53,12 +54,8 @@ class Inventory(_Records):
         return found
 
     def named_vms(self) -> Records:
-        """Return the VMs that a person uses: no templates, snapshots or control domains, and none without a UUID.
-
-        xapi takes any text for the UUID of a VM, a VDI or an SR.
-        """
-        kinds = ("is_a_template", "is_a_snapshot", "is_control_domain")
-        return {ref: vm for ref, vm in self.vms.items() if is_uuid(vm["uuid"]) and not any(vm[kind] for kind in kinds)}
+        """Return the VMs that a person uses, and can name in a command: those of `is_vm`."""
+        return {ref: vm for ref, vm in self.vms.items() if is_vm(vm)}
 
     def vbds_of(self, vm: str) -> Records:
         return self.grouped("vbds", "VM").get(vm, {})
@@ -74,10 +71,29 @@ class Inventory(_Records):
             if vbd["type"] == "Disk" and not vbd["empty"] and vbd["VDI"] in self.vdis
         }
 
-    def users_of(self, vdi: str) -> List[str]:
-        """Return the VMs that have this VDI as a disk, without snapshots of VMs."""
-        refs = {vbd["VM"] for vbd in self.grouped("vbds", "VDI").get(vdi, {}).values() if vbd["type"] == "Disk"}
-        return sorted(ref for ref in refs if ref in self.vms and not self.vms[ref]["is_a_snapshot"])
+    def users_of(self, vdi: str, with_snapshots: bool = False) -> List[str]:
+        """Return the VMs that have this VDI in a drive of any type, or their memory on the VDI.
+
+        A vm-admin may write the type of a drive. Without snapshots of VMs, which never run, unless a caller wants them.
+        """
+        refs = {vbd["VM"] for vbd in self.grouped("vbds", "VDI").get(vdi, {}).values()}
+        refs.update(self.grouped("vms", "suspend_VDI").get(vdi, {}))
+        return sorted(ref for ref in refs if ref in self.vms and (with_snapshots or not self.vms[ref]["is_a_snapshot"]))
+
+    def owners_of(self, vdi: str) -> List[str]:
+        """Return the VMs whose data a VDI has: its users, or else the owners of the VDI that it is a snapshot of.
+
+        What a snapshot of a VM has belongs to the VM, and to the snapshot where the pool no longer has the VM. No other
+        function answers the question whose data a VDI has.
+        """
+        users: List[str] = []
+        seen: Set[str] = set()
+        while vdi in self.vdis and vdi not in seen and not users:
+            users = self.users_of(vdi, with_snapshots=True)
+            seen.add(vdi)
+            vdi = str(self.vdis[vdi]["snapshot_of"])
+        behind = {str(self.vms[ref]["snapshot_of"]) if self.vms[ref]["is_a_snapshot"] else ref: ref for ref in users}
+        return sorted({vm if vm in self.vms else ref for vm, ref in behind.items()})
 
     def vdis_of(self, sr: str) -> Records:
         return self.grouped("vdis", "SR").get(sr, {})
@@ -128,6 +144,24 @@ class Copy(NamedTuple):
         ref = self.by_uuid.get(self.origin.new_of(old_uuid))
         found = self.vdis[ref] if ref is not None else None
         return found if found is not None and found["managed"] else None
+
+
+def is_vm(record: Record) -> bool:
+    """Is this a VM that a person uses: no template, no snapshot, no control domain, and with a UUID?
+
+    A command finds only such a VM. So only such a VM is restored, or has a lent disk, whatever the marks of others say.
+    xapi takes any text for the UUID of a VM, a VDI or an SR.
+    """
+    kinds = ("is_a_template", "is_a_snapshot", "is_control_domain")
+    return is_uuid(record["uuid"]) and not any(record[kind] for kind in kinds)
+
+
+def is_disk(vdi: Record) -> bool:
+    """Can this VDI be a disk of a VM? The pool itself and relvmoiscsi have VDIs of their own, and memory is no disk.
+
+    xapi's templates make disks of type "system".
+    """
+    return vdi["type"] in ("user", "system", "ephemeral") and vdi["name_label"] != saved_vms.NAME_LABEL
 
 
 def is_made_on(vm: Record, sr_uuid: str) -> bool:

@@ -156,7 +156,7 @@ def is_lent(found: Inventory, vbd: Record) -> bool:
     """
     vm, vdi = found.vms.get(vbd["VM"]), found.vdis.get(vbd["VDI"])
     whose = vbd["other_config"].get(LENT, "").split()
-    return vm is not None and not vm["is_a_snapshot"] and vdi is not None and bool(whose == [vm["uuid"], vdi["uuid"]])
+    return vm is not None and vdi is not None and inventory.is_vm(vm) and bool(whose == [vm["uuid"], vdi["uuid"]])
 
 
 def _verify_still_free(calls: Calls, found: Inventory, vdi: str) -> None:
@@ -216,6 +216,8 @@ def take_back(calls: Calls, found: Inventory, copy: Copy, lent_by: Sequence[str]
             # the guest uses the disk
             if isinstance(error, PoolFailure) and error.code in ("DEVICE_DETACH_REJECTED", "DEVICE_DETACH_TIMEOUT"):
                 error.advising(f"Unmount the disk in the guest of {name!r}, then repeat the command.")
+            elif isinstance(error, PoolFailure) and error.code == "VM_BAD_POWER_STATE":  # the VM is suspended or paused
+                error.advising(f"Resume {name!r}, or shut it down, then repeat the command.")
             told = told._replace(status=FAILED, error=error)
         results.append(told)
     return results

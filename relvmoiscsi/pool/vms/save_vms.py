@@ -7,7 +7,7 @@ data is read back and compared.
 
 from collections import Counter
 from operator import attrgetter
-from typing import Collection, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Collection, Dict, List, Optional, Sequence, Tuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.device import align_up
@@ -275,7 +275,7 @@ def _read(calls: Calls, ref: str, vdi: Record) -> Optional[SavedVms]:
 
 
 def choose(
-    found: Inventory, records: Tuple[SavedVms, bool], names: Sequence[str], everything: bool = False
+    found: Inventory, copy: Copy, records: Tuple[SavedVms, bool], names: Sequence[str], everything: bool = False
 ) -> List[VmSource]:
     """Return the saved VMs with these UUIDs or names, or all saved VMs, with their saved records.
 
@@ -292,14 +292,10 @@ def choose(
         VmSource(uuid, str(rows[uuid]["name_label"]), here.get(uuid, ""), documents[uuid], is_known)
         for uuid in documents
     ]
-    return sources if is_known else _compared(found, saved, sources)
+    return sources if is_known else _compared(found, copy, saved, sources)
 
 
-#: the types of VDIs that are disks of VMs; other types are memory of VMs, and databases of pools and of HA
-_TYPES_OF_DISKS = ("user", "system", "ephemeral")
-
-
-def _compared(found: Inventory, saved: SavedVms, sources: Sequence[VmSource]) -> List[VmSource]:
+def _compared(found: Inventory, copy: Copy, saved: SavedVms, sources: Sequence[VmSource]) -> List[VmSource]:
     """Return the sources, with a `problem` where the records of an unknown writer contradict themselves or the pool.
 
     Their claims on disks are compared with each other and with the VMs of the pool.
@@ -307,16 +303,6 @@ def _compared(found: Inventory, saved: SavedVms, sources: Sequence[VmSource]) ->
     index = {vm.uuid: sorted({disk.vdi for disk in vm.disks}) for vm in saved.vms}
     #: how many VMs of the records claim a VDI (its UUID)
     claims = Counter(vdi for vm in saved.vms for vdi in {disk.vdi for disk in vm.disks})
-    disks = [(vbd["VM"], vbd["VDI"]) for vbd in found.vbds.values() if vbd["type"] == "Disk"]
-    owners: Dict[str, Set[str]] = {}  #: VMs of the pool that have a VDI (references), also in a snapshot or as memory
-    for ref, disk in [*disks, *((ref, vm["suspend_VDI"]) for ref, vm in found.vms.items())]:
-        if ref in found.vms and disk in found.vdis:
-            vm = found.vms[ref]
-            owners.setdefault(disk, set()).add(vm["snapshot_of"] if vm["is_a_snapshot"] else ref)
-    there = {  #: by UUID: the type of a VDI, and the VMs that have the VDI, or the disk of which the VDI is a snapshot
-        str(vdi["uuid"]): (str(vdi["type"]), owners.get(ref, set()) | owners.get(vdi["snapshot_of"], set()))
-        for ref, vdi in found.vdis.items()
-    }
     believed = []
     for source in sources:
         try:
@@ -328,14 +314,15 @@ def _compared(found: Inventory, saved: SavedVms, sources: Sequence[VmSource]) ->
         if uuid != source.uuid or own != index[source.uuid]:
             why = "they describe another VM, or other disks, than the index of the records"
         for vdi in [] if why else all_disks:
-            is_own, (kind, here) = vdi in own, there.get(vdi, ("user", set()))
-            others = sorted(str(found.vms[ref]["name_label"]) for ref in here - {source.ref} if ref in found.vms)
+            rows, new = found.grouped("vdis", "uuid").get(vdi, {}), copy.new_of(vdi)
+            is_own, here = vdi in own, {owner for ref in rows for owner in found.owners_of(ref)}
+            others = sorted(str(found.vms[ref]["name_label"]) for ref in here - {source.ref})
             if claims[vdi] > 1 or (claims[vdi] and not is_own):
                 why = f"other records claim the disk {said(vdi)} too"
             elif others:
                 why = f"the disk {said(vdi)} is a disk of the VM {others[0]!r} in this pool"
-            elif kind not in _TYPES_OF_DISKS:
-                why = f"the VDI {said(vdi)} of this pool is no disk of a VM, but of the type {said(kind)}"
+            elif not all(map(inventory.is_disk, [*rows.values(), *([] if new is None else [new])])):
+                why = f"the VDI {said(vdi)} is no disk of a VM, but a VDI of the pool itself or of another use"
             elif source.ref and is_own and source.ref not in here:
                 why = f"the VM has no disk {said(vdi)} in this pool"
             if why:

@@ -12,7 +12,7 @@ import html
 import http.client
 import re
 import urllib.parse
-from typing import List, Mapping, Optional, Tuple
+from typing import Dict, List, Mapping, Optional, Tuple
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import Refused
@@ -20,10 +20,13 @@ from relvmoiscsi.host.xapi.sdk import GONE, reason
 from relvmoiscsi.pool import marks
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Records, passing
 from relvmoiscsi.pool.vms import ova_file
+from relvmoiscsi.pool.vms.inventory import Copy
 
 #: key of task.other_config, for XenCenter: the object that a task works on. It takes the role vm-operator, where each
 #: user of the pool can make a task, and write any other key of the task; xen-api ocaml/idl/datamodel.ml
 _APPLIES_TO = "applies_to"
+#: begin of the name of the task of an import; the UUID of the copy follows
+_IMPORT = "relvmoiscsi: import of a VM onto the copy "
 #: how long to wait for a task after an HTTP error: perhaps no handler has taken the task
 VERDICT_SECONDS = 10.0
 #: how long a task may take after the last byte
@@ -47,13 +50,13 @@ def export_vm(calls: Calls, vm: str, snapshots: bool) -> bytes:
     return ova_file.unpack(archive)
 
 
-def import_vm(calls: Calls, document: bytes, label: str, sr: str, dry_run: bool = False) -> List[str]:
-    """Import ova.xml; return the references of the new VMs, none after a dry run. `label` names the task.
+def import_vm(calls: Calls, document: bytes, copy: Copy, vm: str, dry_run: bool = False) -> List[str]:
+    """Import ova.xml; return the references of the new VMs, none after a dry run.
 
-    The disks of the VMs are on the SR with the reference `sr`. Raises PoolFailure.
+    The disks of the VMs are on the copy. `vm` is the UUID of the original VM: `under_way` gives it. Raises PoolFailure.
     """
-    label, query = label + (" (dry run)" if dry_run else ""), {"dry_run": "true"} if dry_run else {}
-    _, result = _transferred(calls, label, "PUT", "/import_metadata", query, ova_file.pack(document), sr)
+    label, query = _IMPORT + copy.uuid + (" (dry run)" if dry_run else ""), {"dry_run": "true"} if dry_run else {}
+    _, result = _transferred(calls, label, "PUT", "/import_metadata", query, ova_file.pack(document), copy.ref, vm)
     return re.findall(r"OpaqueRef:[-0-9a-zA-Z]+", result)
 
 
@@ -70,24 +73,28 @@ def export_raw(calls: Calls, vdi: str) -> bytes:
     return content
 
 
-def under_way(calls: Calls, label: str) -> Records:
-    """Return the unfinished tasks of imports with this name. Raises PoolFailure.
+def under_way(calls: Calls, copy: Copy) -> Dict[str, Records]:
+    """Return the unfinished tasks of imports onto a copy, by the UUID of the original VM. Raises PoolFailure.
 
-    A user who may only read can make tasks with this name: such tasks do not count.
+    A user who may only read can make tasks with this name: such tasks do not count. The answer has them all, 82 MiB for
+    50,000 tasks, so a run asks once, and not for each VM.
     """
-    found = calls.records("task", name_label=label)
-    marked = {ref: task for ref, task in found.items() if _APPLIES_TO in task["other_config"]}
-    return {ref: task for ref, task in marked.items() if task["status"] in ("pending", "cancelling")}
+    found: Dict[str, Records] = {}
+    for ref, task in calls.records("task", name_label=_IMPORT + copy.uuid).items():
+        if _APPLIES_TO in task["other_config"] and task["status"] in ("pending", "cancelling"):
+            found.setdefault(task["name_description"], {})[ref] = task
+    return found
 
 
 def _transferred(
-    calls: Calls, label: str, method: str, path: str, query: Mapping[str, str], body: bytes = b"", sr: str = ""
-) -> Tuple[bytes, str]:
+    calls: Calls, label: str, method: str, path: str, query: Mapping[str, str], body: bytes = b"", sr: str = "",
+    vm: str = "",
+) -> Tuple[bytes, str]:  # fmt: skip
     """Return (the content of the answer, the text of the result of the task with this label). Raises PoolFailure.
 
-    With `sr`, `under_way` finds the task.
+    With `sr`, `under_way` finds the task, and `vm` in its description.
     """
-    task, name = str(calls.call("task.create", label, "")), f"{method} {path}"
+    task, name = str(calls.call("task.create", label, vm)), f"{method} {path}"
     if sr:
         marks.add(calls, "task", task, _APPLIES_TO, sr)
     status, content, other = _answered(calls, method, path, query, body, task)

@@ -206,6 +206,16 @@ def test_whoever_names_the_lun_is_refused_and_nobody_else(records, type_, sm_con
         assert "('a user') was made on this LUN, and no host is connected to it." in records.refusal()
 
 
+@pytest.mark.parametrize("name", ["../../../../mnt/hangs", "..", ".", "", "./log", "log/../log", "/log"])
+def test_no_path_that_a_vm_admin_wrote_is_followed(name):
+    """A file system that does not answer may be behind the path, and the question has no deadline."""
+    vdi, followed = {"SR": "udev", "location": "/dev/xapi/block/" + name}, []
+
+    found = users_of(SCSI_ID, PoolRecords({}, {"udev": {"type": "udev"}}, {"vdi": vdi}), followed.append)
+
+    assert not found and not followed
+
+
 def test_each_user_is_told_once_and_all_of_them_are(records):
     sr = records.add("lvmoiscsi", SCSI_ID, name="on both hosts", sm_config={"devserial": "scsi-" + SCSI_ID})
     records.db.set("PBD", records.db.get("SR", sr, "PBDs")[1], "currently_attached", True)

@@ -471,6 +471,46 @@ def test_a_discard_that_fails_whole_ends_as_its_error_and_the_advice_has_no_opti
     assert made(office) == before
 
 
+NO_VMS_OF_A_PERSON = {
+    "template": {"is_a_template": True},
+    "snapshot": {"is_a_snapshot": True, "power_state": "Suspended"},  # a snapshot with memory
+    "control domain": {"is_control_domain": True},
+    "no UUID": {"uuid": "not-a-uuid"},
+}
+
+
+@pytest.mark.parametrize("kind", NO_VMS_OF_A_PERSON)
+def test_marks_in_what_no_command_finds_stop_no_discard(office, pool_command, kind):
+    """Each vm-admin can write such marks. `restore` and `rescue --done` could end neither."""
+    db, vdi = office.pool.db, office.on_copy("data")
+    vm = office.vm("evil", vdi if kind != "control domain" else office.vdi("Testing", "data")[0])
+    fields = {"other_config": {"relvmoiscsi:restore:0": "x " + office.copy.sr_uuid}, **NO_VMS_OF_A_PERSON[kind]}
+    for name, value in fields.items():
+        db.set("VM", vm, name, value)
+    for vbd in db.refs("VBD", VM=vm):
+        mark = f"{db.get('VM', vm, 'uuid')} {db.get('VDI', vdi, 'uuid')}"
+        db.set("VBD", vbd, "other_config", {"relvmoiscsi:rescue": mark})
+    ran = pool_command("discard", "copy", "--yes", "--leave-vms")
+    assert ran.status == 0, ran.err
+
+
+@pytest.mark.parametrize("end", ["--keep", "--done"])
+def test_marks_in_a_vm_of_a_person_stop_a_discard_until_the_command_that_is_told(office, pool_command, refused, end):
+    """The twin of the test above."""
+    db, vdi = office.pool.db, office.on_copy("data")
+    vm = office.vm("own", vdi)
+    uuid, (vbd,) = db.get("VM", vm, "uuid"), db.refs("VBD", VM=vm)
+    if end == "--keep":
+        db.set("VM", vm, "other_config", {"relvmoiscsi:restore:0": "x " + office.copy.sr_uuid})
+        words = ("restore", "--keep", uuid)
+    else:
+        db.set("VBD", vbd, "other_config", {"relvmoiscsi:rescue": f"{uuid} {db.get('VDI', vdi, 'uuid')}"})
+        words = ("rescue", "copy", "--done")
+    assert end in refused(4, "", "discard", "copy", "--yes", "--leave-vms").err
+    assert pool_command(*words, "--yes").status == 0
+    assert pool_command("discard", "copy", "--yes", "--leave-vms").status == 0
+
+
 def test_who_would_stay_without_disks_is_told_before_and_one_of_two_words_is_said(office, pool_command, refused):
     pool_command("clone", "copy", "db", "--name", "{vm} too", "--same-networks", "--yes")
     told = "on the copy: 'db too'\n  with --yes alone, the run would be refused: add --with-vms or --leave-vms"

@@ -63,14 +63,14 @@ def test_an_import_of_a_killed_client_that_ends_late_is_told_and_left(day):
 
 def task_of_operator(day, vm_uuid):
     """A task that only a vm-operator, or a higher role, can make: read-only users may not write this key."""
-    label = f"relvmoiscsi: {day.copy.sr_uuid} has a copy of {vm_uuid}"
-    return day.db.create("task", name_label=label, other_config={"applies_to": "OpaqueRef:x"})
+    label, marks = f"relvmoiscsi: import of a VM onto the copy {day.copy.sr_uuid}", {"applies_to": "OpaqueRef:x"}
+    return day.db.create("task", name_label=label, name_description=vm_uuid, other_config=marks)
 
 
 def test_an_import_that_is_under_way_is_waited_for(day):
     rest = killed_while_importing(day)
     (task,) = [
-        ref for ref, row in day.db.records("task", status="pending").items() if "has a copy" in row["name_label"]
+        ref for ref, row in day.db.records("task", status="pending").items() if "onto the copy" in row["name_label"]
     ]
     waited = []
 
@@ -95,13 +95,22 @@ def test_a_task_of_another_that_does_not_end_is_waited_for_and_left(day):
     assert day.clone_one().status == ALREADY and day.db.exists("task", task)
 
 
+def test_a_task_of_another_that_goes_during_the_wait_has_ended(day):
+    """A vm-operator makes such a task, and destroys it: that is no restart of the toolstack."""
+    task = task_of_operator(day, day.db.get("VM", day.web, "uuid"))
+    day.lab.before("event.from", lambda: day.db.destroy("task", task))
+    done = day.clone_one()
+    assert done.status == MADE and not done.notes and not day.db.exists("task", task)
+
+
 def test_tasks_of_others_delay_a_run_once_and_few_are_looked_at(day, monkeypatch):
-    """A vm-operator can make any number of tasks, for each VM."""
+    """A vm-operator can make any number of tasks, for each VM. A read-only user can, for the pool's answer."""
     db_vm = day.lab.vm("db", day.lab.vdi("Production", "before")[0])
     for uuid in (day.db.get("VM", vm, "uuid") for vm in (day.web, db_vm)):
         for _ in range(25):
             task_of_operator(day, uuid)
-    deadlines, wait = [], Calls.wait
+    deadlines, wait, asked, call = [], Calls.wait, [], Calls.call
+    monkeypatch.setattr(Calls, "call", lambda calls, *words: asked.append(words[0]) or call(calls, *words))
 
     def waited(calls, name, *more, **others):
         if name == "the import of an earlier run":
@@ -112,6 +121,7 @@ def test_tasks_of_others_delay_a_run_once_and_few_are_looked_at(day, monkeypatch
     done = day.lab.clone_vms(day.copy.sr_uuid, "web", "db")
     assert [each.status for each in done] == [MADE, MADE]
     assert len(deadlines) == 20 and len(set(map(id, deadlines))) == 1
+    assert asked.count("task.get_all_records_where") == 1
 
 
 def test_no_task_of_a_user_who_may_only_read_is_waited_for(day, monkeypatch):
@@ -119,7 +129,7 @@ def test_no_task_of_a_user_who_may_only_read_is_waited_for(day, monkeypatch):
     day.lab.pool.api.users["eve"] = ("x", "read-only")
     uuid = day.db.get("VM", day.web, "uuid")
     with connect(day.lab.where()._replace(user="eve", password="x")) as eve:
-        task = eve.call("task.create", f"relvmoiscsi: {day.copy.sr_uuid} has a copy of {uuid}", "")
+        task = eve.call("task.create", f"relvmoiscsi: import of a VM onto the copy {day.copy.sr_uuid}", uuid)
         with pytest.raises(PoolFailure, match="may not call task.add_to_other_config"):
             eve.call("task.add_to_other_config", task, "applies_to", "x")
     waited, wait = [], Calls.wait

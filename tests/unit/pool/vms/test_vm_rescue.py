@@ -119,6 +119,15 @@ def test_one_that_is_mounted_stays_and_keeps_no_other(day, helper):
     assert "Unmount the disk in the guest of 'helper', then repeat the command." in error
 
 
+def test_a_disk_of_a_suspended_vm_comes_back_after_its_resume(day, helper):
+    lend(day, "data", helper)
+    day.db.set("VM", helper, "power_state", "Suspended")
+    with pytest.raises(PoolFailure, match="Resume 'helper', or shut it down, then repeat the command."):
+        take_back(day)
+    day.db.set("VM", helper, "power_state", "Running")
+    assert [each.status for each in take_back(day)] == ["taken back"]
+
+
 # --- never two writers, never two copies of one disk in one VM
 
 
@@ -159,6 +168,21 @@ def test_never_two_writers(day, helper):
     take_back(day)
     day.start(new)
     day.refuses(lambda day: lend(day, "root disk", helper), "two VMs must not use one disk")
+
+
+def in_a_drive_for_cds(day, vm):
+    """Each vm-admin may change the type of a drive."""
+    day.db.create("VBD", VM=vm, VDI=day.new(day.data), userdevice="3", type="CD", currently_attached=True)
+
+
+def as_memory(day, vm):
+    day.db.set("VM", vm, "suspend_VDI", day.new(day.data))
+
+
+@pytest.mark.parametrize("has_disk", [in_a_drive_for_cds, as_memory])
+def test_a_vm_that_has_the_vdi_in_another_way_is_its_user(day, helper, has_disk):
+    has_disk(day, day.lab.vm("owner", day.elsewhere()))
+    day.refuses(lambda day: lend(day, "data", helper, rw=True), "is a disk of the VM 'owner': two VMs must not")
 
 
 MEANWHILE = {

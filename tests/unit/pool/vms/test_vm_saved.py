@@ -27,6 +27,7 @@ from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.pool.vms import choice, clone, inventory, ova_file, records_key, save_vms
 from relvmoiscsi.pool.vms import transfer as transfer_of_client
 from relvmoiscsi.pool.vms.clone import ALREADY, FAILED, MADE
+from relvmoiscsi.pool.vms.inventory import NULL
 from relvmoiscsi.resignature.reading.volumes import saved as on_disk
 from relvmoiscsi.sr_driver import probe
 
@@ -106,7 +107,9 @@ class Office:
 
     def sources(self, *names, everything=False, trusted=""):
         return self.with_copy(
-            lambda calls, _, found, copy: save_vms.choose(found, save_vms.read(calls, copy, trusted), names, everything)
+            lambda calls, _, found, copy: save_vms.choose(
+                found, copy, save_vms.read(calls, copy, trusted), names, everything
+            )
         )
 
     def made_of(self, sources, work=clone.clone, **wanted):
@@ -705,6 +708,80 @@ def test_what_contradicts_itself_or_the_pool_is_not_believed(attacked, content, 
     attacked.db.set("pool", attacked.lab.pool.pool, "other_config", {})
     (source,) = attacked.sources("web", trusted=evil_on_copy(attacked))
     assert source.problem is not None and re.search(said, str(source.problem)), source.problem
+
+
+def on_no_vm(office, kind="user", **fields):
+    """The disk of "db" and its copy are of this type, and in no drive."""
+    for uuid in (office.strange, derived_uuid(office.copy.sr_uuid, office.strange)):
+        ref = office.db.by_uuid("VDI", uuid)
+        for vbd in office.db.refs("VBD", VDI=ref):
+            office.db.destroy("VBD", vbd)
+        for name, value in {"type": kind, **fields}.items():
+            office.db.set("VDI", ref, name, value)
+    return office.db.by_uuid("VDI", office.strange)
+
+
+def memory(office):
+    """The image of the suspended "db", even where another client has changed its type."""
+    office.db.set("VM", office.other, "suspend_VDI", on_no_vm(office))
+
+
+def of_its_snapshot(office):
+    """A backup tool has made a snapshot of the VDI alone."""
+    was = on_no_vm(office)
+    now = office.db.create("VDI", SR=office.db.get("VDI", was, "SR"), name_label="now")
+    office.db.create("VBD", VM=office.other, VDI=now, userdevice="0", type="Disk")
+    office.db.set("VDI", was, "snapshot_of", now)
+
+
+def in_a_drive_for_cds(office):
+    for vbd in office.db.refs("VBD", VDI=office.db.by_uuid("VDI", office.strange)):
+        office.db.set("VBD", vbd, "type", "CD")
+
+
+def of_a_snapshot_of_no_vm(office):
+    snapshot = office.db.create("VM", name_label="db", is_a_snapshot=True, snapshot_of=NULL)
+    office.db.create("VBD", VM=snapshot, VDI=on_no_vm(office), userdevice="0", type="Disk")
+
+
+@pytest.mark.parametrize("has_vdi", [memory, of_its_snapshot, in_a_drive_for_cds, of_a_snapshot_of_no_vm])
+def test_what_belongs_to_a_vm_of_the_pool_in_any_way_is_no_disk_of_another(attacked, has_vdi):
+    """The records name a VM that the pool does not have, so nothing of that VM can be compared."""
+    has_vdi(attacked)
+    assert "is a disk of the VM 'db' in this pool" in str(claim_of_another(attacked).problem)
+
+
+@pytest.mark.parametrize(
+    "kind", ["suspend", "metadata", "ha_statefile", "redo_log", "rrd", "cbt_metadata", "crashdump"]
+)
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_vdi_of_the_pool_itself_is_no_disk_of_a_vm(attacked, kind, is_gone):
+    """Also where the original is gone: then the copy alone has the type."""
+    original = on_no_vm(attacked, kind)
+    if is_gone:
+        attacked.db.destroy("VDI", original)
+    assert "is no disk of a VM" in str(claim_of_another(attacked).problem)
+
+
+def test_saved_records_are_no_disk_of_a_vm(attacked):
+    on_no_vm(attacked, name_label=NAME_LABEL)
+    assert "is no disk of a VM" in str(claim_of_another(attacked).problem)
+
+
+def test_a_disk_of_no_vm_is_believed(attacked):
+    """The twin of the tests above."""
+    on_no_vm(attacked, "system")
+    assert claim_of_another(attacked).problem is None
+
+
+def claim_of_another(office):
+    """The VM to clone, by records of a stranger: the pool lacks the VM, and the records claim the disk of "db"."""
+    document = office.forged.replace(office.uuids[office.web].encode(), ANOTHER.encode())
+    written = records_of(office, uuid=ANOTHER, disks=[office.strange], document=document)
+    evil = office.db.by_uuid("VDI", evil_on_copy(office))
+    office.lab.pool.api.vms.write_vdi(evil, written + bytes(-len(written) % 4096))
+    (source,) = office.sources(ANOTHER, trusted=evil_on_copy(office))
+    return source
 
 
 def test_no_text_of_a_stranger_is_an_own_word_of_a_message(attacked):
