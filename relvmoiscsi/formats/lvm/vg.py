@@ -67,6 +67,19 @@ def extents_of(segments: Iterable[Segment]) -> List[int]:
     return [pe for one in segments for pe in range(one.first_pe, one.first_pe + one.extent_count)]
 
 
+def first_extents(segments: Iterable[Segment], count: int) -> List[range]:
+    """The first `count` physical extents, in the fewest ranges: a text may give a volume any number of extents."""
+    found: List[range] = []
+    for one in segments:
+        taken = range(one.first_pe, one.first_pe + min(one.extent_count, count))
+        count -= len(taken)
+        if found and found[-1].stop == taken.start:
+            found[-1] = range(found[-1].start, taken.stop)
+        elif taken:
+            found.append(taken)
+    return found
+
+
 class LogicalVolume(NamedTuple):
     """A volume as the text describes the volume; `segments` are in the order of the volume's extents, without a gap."""
 

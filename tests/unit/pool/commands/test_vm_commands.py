@@ -977,6 +977,17 @@ def test_records_are_saved_shown_and_made_vms_of(office, pool_command, refused, 
     refused(3, "", "clone", "copy", "--all", "--from-snapshot", "--yes")
 
 
+def test_a_task_that_its_owner_destroys_while_clone_waits_ends_no_clone(office, pool_command, monkeypatch):
+    """A vm-operator can make a task with the name of an import that a killed run has left, and destroy it."""
+    monkeypatch.setattr("relvmoiscsi.pool.calls.EVENT_SECONDS", 0.1)
+    db = office.pool.db
+    label = f"relvmoiscsi: {office.copy.sr_uuid} has a copy of {db.get('VM', office.db_vm, 'uuid')}"
+    task = db.create("task", name_label=label, status="pending", other_config={"applies_to": "x"})
+    office.before("event.from", lambda: db.destroy("task", task), 2)
+    ran = pool_command("clone", "copy", "db", "--isolated", "lab", "--yes")
+    assert not db.exists("task", task) and ran.status == 0 and len(made(office)) == 1, ran.err
+
+
 # --- records of strangers
 
 #: the worst values of each type, which a client of a low role can give a field of its own record. Nobody can give a

@@ -112,6 +112,7 @@ OURS = Group([(0, 3, 7), (3, 1, 40)])
     [
         (OURS, True),
         (Group([(0, 3, 7), (3, 1, 40), (4, 9, 50)]), True),  # made larger
+        (Group([(0, 3, 7), (3, 1, 40), (4, 10**15, 50)]), True),  # by a text that says so
         (Group([(0, 1, 7), (1, 2, 8), (3, 1, 40)]), True),
         (Group(["other", (0, 2, 0)], [(0, 3, 7), (3, 1, 40)]), True),
         (Group([(0, 3, 7)]), False),  # made smaller
