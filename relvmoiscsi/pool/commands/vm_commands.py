@@ -205,6 +205,7 @@ class CloneCommand(PoolChange):
             if not todo:  # no question for an empty plan
                 return _cloned(planned, halted=halted, alone=alone)
             ask(self, f"Clone {counted(len(todo), 'VM')}?")
+            records.verify_not_discarded(calls, [copy.uuid])  # before a network is made for the clones
             found = inventory.read(calls)  # the pool may have changed during the question
             with self.so_far.work(todo), waiting("the pool"):
                 wanted, found = self._with_networks(calls, found, copy, sources, dry_run=False)

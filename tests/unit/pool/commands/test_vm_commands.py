@@ -742,6 +742,31 @@ def test_a_disk_of_a_running_copy_of_a_vm_is_lent_after_the_way_that_is_told(off
 # --- restore and rescue, again, and of several
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("clone", "copy", "db", "web", "--isolated", "night"),
+        ("rescue", "copy", "data", "--vm", "helper"),
+        ("restore", "copy", "web"),
+        ("restore", "copy", "web", "--shutdown"),
+    ],
+)
+def test_a_copy_that_another_client_discards_during_the_question_is_told(halted, pool_command, monkeypatch, words):
+    halted.helper("Halted")
+
+    def asked(*_):
+        assert pool_command("discard", "copy", "--yes").status == 0
+        asked.before = halted.state()
+
+    monkeypatch.setattr(vm_commands, "ask", asked)
+    if "--shutdown" in words:
+        halted.pool.api.vms.vm_start("", halted.web)
+    ran = pool_command(*words, "--yes")
+    said = f"Another client has discarded the copy {halted.copy.sr_uuid}. Nothing was changed. "
+    assert ran.status == 4 and said in ran.err
+    assert halted.state() == asked.before, "without a network for the clones"
+
+
 def test_nobody_is_asked_to_restore_or_lend_what_is(restored, pool_command, type_in):
     helper = restored.helper(domain_type="hvm")
     lending = ["rescue", "copy", "data", "--vm", "helper", "--rw"]  # a running HVM VM takes no read-only disk
