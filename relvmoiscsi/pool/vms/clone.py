@@ -40,6 +40,10 @@ TO_KNOW = (
     "The first backup of a copy is a full backup.",
 )
 SAME_NETWORK = "copies are on the networks of their originals, {}: expect conflicts of addresses."
+SAME_ORIGINAL = (
+    "clones of the same VMs from other copies are on the same networks, {}: expect conflicts of addresses. "
+    "Give --isolated another network for each copy."
+)
 
 TAGS = ("relvmoiscsi", "xo:no-bak=relvmoiscsi clone")  #: of a clone
 

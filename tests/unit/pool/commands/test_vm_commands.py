@@ -16,6 +16,7 @@ from kit.pool.errors import XenError
 from kit.pool_lab import Image, Lab
 from relvmoiscsi import wording
 from relvmoiscsi.cli.output import wrapped
+from relvmoiscsi.pool import records
 from relvmoiscsi.pool.commands import vm_commands
 from relvmoiscsi.pool.vms import choice, clone, restore, restore_journal
 
@@ -332,6 +333,28 @@ def test_a_vm_with_a_disk_elsewhere_is_cloned_with_the_disks_that_are_on_the_cop
     office.vm("stranger", office.vdi("Testing", "data")[0])
     ran = refused(4, "has disks that are not on the copy", "clone", "copy", "stranger", "--omit-disks", "--yes")
     assert "--omit-disks clones" not in ran.out
+
+
+def test_the_clones_of_one_vm_from_several_copies_tell_of_which_and_conflict(office, pool_command, refused):
+    """`attach` of three snapshots prints the same `clone` three times, with one network."""
+    of = {"2026-11-21T01:30:00Z": None, "2026-11-22T01:30:00Z": None}
+    for changed in of:
+        (copy,) = office.attach(office.clone("Production"))
+        config = office.pool.db.get("SR", office.pool.db.by_uuid("SR", copy.sr_uuid), "other_config")
+        config = {**config, records.CHANGED: changed}
+        office.pool.db.set("SR", office.pool.db.by_uuid("SR", copy.sr_uuid), "other_config", config)
+        of[changed] = copy.sr_uuid
+    first, second = of.values()
+    ran = pool_command("clone", first, "web", "--isolated", "night", "--yes")
+    assert "web changed 2026-11-21 01:30 UTC" in ran.out and "warning" not in ran.err
+    warned = "on the same networks, 'web changed 2026-11-21 01:30 UTC': expect conflicts of addresses."
+    for way in ("--dry-run", "--yes"):
+        ran = pool_command("clone", second, "--all", "--isolated", "night", way)
+        assert ran.status == 0 and "'web changed 2026-11-22 01:30 UTC'" in ran.out
+        assert warned in ran.err and "'db changed" not in ran.err
+    ran = pool_command("clone", second, "web", "--isolated", "other", "--dry-run")
+    assert warned not in ran.err
+    assert pool_command("clone", first, "web", "--isolated", "night", "--dry-run").err == ""
 
 
 def test_a_saved_vm_with_a_disk_elsewhere_has_the_same_way_out(office, pool_command, refused):
