@@ -16,7 +16,7 @@ from relvmoiscsi.wording import quoted, with_options
 
 __all__ = [
     "NOTHING_WRITTEN", "NO_WAY_OUT", "BadChecksum", "BadMagic", "CommandFailed", "DeviceError", "FormatError",
-    "Malformed", "NoConnection", "NotFound", "OnDefect", "Overtaken", "Partial", "Place", "Refused",
+    "Malformed", "NoConnection", "NotFound", "NotInstalled", "OnDefect", "Overtaken", "Partial", "Place", "Refused",
     "RelvmoiscsiError", "StructureError", "Truncated", "Unfinished", "Unsupported", "UsageError", "WayOut",
     "error_facts", "in_options", "in_state", "raise_defect", "reading", "shown_bytes",
 ]  # fmt: skip

@@ -44,7 +44,8 @@ A simulated pool, in this process only. Nothing here touches a real host.
 """
 
 _HERE = """\
-In this shell `relvmoiscsi` finds the pool by these variables:
+In this shell `relvmoiscsi` finds the pool by these variables. A second
+terminal needs these lines, too:
 
 {exports}
 
@@ -55,8 +56,8 @@ Try it, and type `exit` at the end:
   relvmoiscsi pool clone "Production {today}" web db mail --isolated night
   xe vm-start vm="web {today}"
 
-`playground snapshot` maps one more clone of "Production". `playground
-host-down xs2` takes a host down, and `playground host-up xs2` brings it back.
+`playground snapshot` maps one more clone of "Production", `playground
+host-down xs2` takes a host down, and `playground help` lists the other words.
 
 `relvmoiscsi doctor` and `relvmoiscsi direct` belong to a dom0, and no
 simulated host has one. `xe help` lists what this `xe` knows.
@@ -112,6 +113,7 @@ def main() -> int:
         if arguments.tour:
             return _play(lab, words, environment)
         exports = "\n".join(f"  export {name}={shlex.quote(text)}" for name, text in lab.pool.environment.items())
+        exports += f'\n  export PATH={shlex.quote(directory)}:"$PATH"'
         print(_HERE.format(exports=exports, **words), flush=True)
         stack.enter_context(_obeyed(lab, directory))
         return subprocess.call([os.environ.get("SHELL") or "sh"], env=environment)
@@ -197,8 +199,27 @@ def obey(lab: Lab, words: Sequence[str]) -> Tuple[int, str]:
     if what in ("host-down", "host-up") and name in hosts:
         (lab.pool.go_down if what == "host-down" else lab.pool.come_back)(hosts[name])
         return 0, f"{name} is {'down' if what == 'host-down' else 'up'}."
-    commands = "`playground snapshot`, `playground host-down HOST` or `playground host-up HOST`"
-    return 2, f"Give {commands}.\nThe hosts: {', '.join(hosts)}"
+    if what == "damage" and name in {lun.scsi_id for lun in lab.world.luns} - {
+        one for one, _ in lab.originals.values()
+    }:
+        replace_in_text(lab.world.lun(name).disk, b"physical_volumes", b"physical_nothing")
+        return 0, f"The text of LVM on the LUN {name} is damaged."
+    if what == "two-srs" and "Testing" not in lab.originals:
+        lab.original("Testing")
+        (mail,), disk = lab.pool.db.refs("VM", name_label="mail"), lab.vdi("Testing", "data")[0]
+        lab.pool.db.create("VBD", VM=mail, VDI=disk, userdevice="1", currently_attached=True)
+        return 0, 'The VM mail has a second disk, on the SR "Testing", of which there is no clone.'
+    return 2, _WORDS.format(hosts=", ".join(hosts))
+
+
+_WORDS = """\
+Give one of these words:
+  playground snapshot         map one more clone of "Production"
+  playground host-down HOST   take a host down
+  playground host-up HOST     bring the host back
+  playground damage SCSIID    damage a clone
+  playground two-srs          give the VM mail a disk on a second SR
+The hosts: {hosts}"""
 
 
 def _play(lab: Lab, words: dict, environment: dict) -> int:

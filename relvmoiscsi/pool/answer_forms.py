@@ -145,6 +145,8 @@ def verify(method: str, value: Any) -> None:
         _verify(is_reference(value), "it is no reference")
     elif what.startswith("get_") and what[4:] in FIELDS.get(kind, {}):
         _verify(FIELDS[kind][what[4:]](value), "it is no value of that field")
+    elif what == "compute_free_memory":  # asked by acceptance/
+        _verify(is_whole(value), "it is no number")
     elif what.startswith("get_"):
         _verify(is_text(value) or method == "host.get_servertime", "it is no text")
     else:

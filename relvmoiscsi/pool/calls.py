@@ -301,6 +301,7 @@ _SENTENCES: Dict[str, Tuple[str, str]] = {
         "The user of this session may not call {0}.",
         "Use the role pool-operator; --hba needs pool-admin.",
     ),
+    "HANDLE_INVALID": ("The {1} that {0} needs is no longer in the pool: another client has removed it.", ""),
     "LICENCE_RESTRICTION": ("The licence of this pool does not allow {0} ({1}).", ""),
     "HOST_IS_SLAVE": (
         "The host is not, or no longer, the master of its pool.",

@@ -263,6 +263,16 @@ def verify_copy(pool: Pool, sr: str) -> None:
         ).advising("Give the SR of an attached copy.")
 
 
+def verify_not_discarded(calls: Calls, sr_uuids: Iterable[str]) -> None:
+    """Raises Refused where the pool no longer has a copy that a plan names, as after a question; PoolFailure."""
+    there = {sr["uuid"] for sr in calls.records("SR").values()}
+    gone = sorted(set(sr_uuids) - there)
+    if gone:
+        raise Refused(f"Another client has discarded the copy {', '.join(gone)}. Nothing was changed.").advising(
+            "`relvmoiscsi pool luns` lists the copies."
+        )
+
+
 def verify_on_own_lun(pool: Pool, sr: str) -> None:
     """Raises Refused where a PBD of a copy leads to another LUN than the mark of the copy names."""
     record = pool.srs[sr]

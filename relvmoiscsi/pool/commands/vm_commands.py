@@ -23,7 +23,7 @@ from relvmoiscsi.pool.vms.clone import Cloned
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 from relvmoiscsi.pool.vms.rescue import Lent
 from relvmoiscsi.pool.vms.restore import Restored
-from relvmoiscsi.wording import counted, printable, said, shell_command, time_left
+from relvmoiscsi.wording import counted, printable, said, shell_command, some_of, time_left
 
 _CLONE = """\
 The command makes halted VMs that use the disks of the copy; no data is copied. Say which networks the new VMs
@@ -78,7 +78,8 @@ def add_commands(command: CommandMaker) -> None:
         "--name",
         metavar="TEXT",
         default=choice.NAME,
-        help="name of the new VMs; {vm}, {date} and {sr} are replaced; several VMs need {vm}; default: {vm} {date}",
+        help="name of the new VMs; {vm}, {date} and {sr} are replaced; several VMs need {vm}; default: {vm} {date}. If "
+        "the pool has several copies of the SR, {date} is the time of the SR's last change",
     )
     nets = cloning.add_mutually_exclusive_group()
     nets.add_argument(
@@ -192,6 +193,9 @@ class CloneCommand(PoolChange):
             copied = [source for source, each in zip(sources, planned) if each.error is None]
             used = ", ".join(map(said, sorted(set(choice.used_networks(found, copied, wanted).values()))))
             warnings = [clone.SAME_NETWORK.format(used)] if used else []
+            new = [source for source, each in zip(sources, planned) if each.status == clone.WOULD]
+            beside = [repr(found.vms[ref]["name_label"]) for ref in choice.clones_beside(found, copy, new, wanted)]
+            warnings += [clone.SAME_ORIGINAL.format(some_of(beside))] if beside else []
             todo = [_said(source) for source, each in zip(sources, planned) if each.status == clone.WOULD]
             alone = choice.of_no_vm(found, copy) if is_all and not self.given.from_snapshot else []
             if alone:
@@ -208,6 +212,7 @@ class CloneCommand(PoolChange):
             if not todo:  # no question for an empty plan
                 return _cloned(planned, halted=halted, alone=alone)
             ask(self, f"Clone {counted(len(todo), 'VM')}?")
+            records.verify_not_discarded(calls, [copy.uuid])  # before a network is made for the clones
             found = inventory.read(calls)  # the pool may have changed during the question
             with self.so_far.work(todo), waiting("the pool"):
                 wanted, found = self._with_networks(calls, found, copy, sources, dry_run=False)

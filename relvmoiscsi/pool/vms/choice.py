@@ -160,7 +160,11 @@ def verify_free(found: Inventory, copy: Copy, disks: Sequence[ova.CloneDisk]) ->
 
 
 def names(found: Inventory, copy: Copy, sources: Sequence[VmSource], wanted: CloneRequest) -> Dict[str, str]:
-    """Return the name of each copy, by UUID of the original; all names differ. Raises UsageError."""
+    """Return the name of each copy, by UUID of the original; all names differ. Raises UsageError.
+
+    {date} is the time of the SR's last change where the pool has several copies of the original: then the names of the
+    clones of one VM tell the copies apart, as the names of the SRs do.
+    """
     whole, _, unfinished = clones(found, copy)
     there = {vm["other_config"][COPY_OF]: str(vm["name_label"]) for vm in whole.values()}
     taken = {str(vm["name_label"]): 1 for ref, vm in found.vms.items() if ref not in unfinished}
@@ -172,7 +176,8 @@ def names(found: Inventory, copy: Copy, sources: Sequence[VmSource], wanted: Clo
             f"Give a name with {{vm}}, such as {form}."
         )
     for source in sources:
-        known = {"vm": source.name, "date": wanted.date, "sr": copy.name}
+        date = f"changed {copy.changed}" if copy.changed and copy.is_one_of_several else wanted.date
+        known = {"vm": source.name, "date": date, "sr": copy.name}
         wish = "".join(text + known.get(field, "") for text, field in parts)
         if not wish.strip():
             raise UsageError(f"--name {wanted.name!r} leaves the copy without a name.")
@@ -348,6 +353,18 @@ def used_networks(found: Inventory, sources: Sequence[VmSource], wanted: CloneRe
         for uuid, name in _networks_of(found, sources).items()
         if uuid in here and network_of(found, wanted, uuid) == here[uuid]
     }
+
+
+def clones_beside(found: Inventory, copy: Copy, sources: Sequence[VmSource], wanted: CloneRequest) -> List[str]:
+    """Return the VMs (references) that are clones of the same VMs from other copies, on the networks of new clones."""
+    there = {}  # type: Dict[str, str]
+    for source in sources:
+        nets = {network_of(found, wanted, uuid) for uuid, _ in _by_device(found, source).values()}
+        for ref, vm in found.grouped("vms", "other_config", COPY_OF).get(source.uuid, {}).items():
+            on = {vif["network"] for vif in found.vifs_of(ref).values()}
+            if inventory.is_clone(vm) and not inventory.is_made_on(vm, copy.uuid) and on & nets:
+                there[ref] = str(vm["name_label"])
+    return sorted(there, key=lambda ref: (there[ref], ref))
 
 
 def verify_networks_said(found: Inventory, sources: Sequence[VmSource], wanted: CloneRequest) -> None:

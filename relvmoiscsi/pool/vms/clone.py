@@ -21,7 +21,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import Refused, RelvmoiscsiError, in_state
-from relvmoiscsi.pool import jobs, lock
+from relvmoiscsi.pool import jobs, lock, records
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records, passing
 from relvmoiscsi.pool.records import RUN, Pool
 from relvmoiscsi.pool.vms import choice, inventory, ova, run_states, transfer
@@ -40,6 +40,10 @@ TO_KNOW = (
     "The first backup of a copy is a full backup.",
 )
 SAME_NETWORK = "the copies will be on the networks of their originals, {}: expect conflicts of addresses."
+SAME_ORIGINAL = (
+    "clones of the same VMs from other copies are on the same networks, {}: expect conflicts of addresses. "
+    "Give --isolated another network for each copy."
+)
 
 TAGS = ("relvmoiscsi", "xo:no-bak=relvmoiscsi clone")  #: of a clone
 
@@ -95,6 +99,7 @@ def clone(
     answering after the last VM. A failed VM gives a result and raises nothing.
     """
     with lock.held(calls, lock.names_of(calls, [copy.uuid]), "clone") as held:
+        records.verify_not_discarded(calls, [copy.uuid])
         imports = transfer.under_way(calls, copy)  # before the VMs: an import that has ended since has made its VM
         # Read the pool again: a person may have answered a question since the last read. The run id must be unique, so
         # that `_imported` destroys only VMs of this run.

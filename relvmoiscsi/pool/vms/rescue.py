@@ -79,6 +79,7 @@ def lend(
         lock.verify_free(calls, names if planned.status == WOULD else ())
         return planned
     with lock.held(calls, names, "rescue"):
+        records.verify_not_discarded(calls, [copy.uuid])
         planned = _plan(pool, found, copy, vdi, vm, writable)
         vbd, status = _lent_to(found, vdi, vm), ALREADY
         if vbd is None:

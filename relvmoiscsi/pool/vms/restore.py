@@ -18,6 +18,7 @@ With `dry_run`, each function makes the same checks, raises the same errors, and
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
+from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import Calls, Record
 from relvmoiscsi.pool.vms import rescue, restore_journal, run_states, swap_disks, vbds
 from relvmoiscsi.pool.vms.inventory import NULL, Copy, Inventory
@@ -138,6 +139,7 @@ def _settings(vbd: Record) -> Dict[str, Any]:
 
 def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False, dry_run: bool = False) -> Restored:
     """Put the new disks in place. Raises Refused for a VM that is not halted or not as planned; PoolFailure."""
+    records.verify_not_discarded(calls, {swap.sr for swap in swaps})
     record: Record = calls.call("VM.get_record", vm)
     begun = [swap for swap in _others(record, swaps) if vbds.read(calls, vm, swap.userdevice).vdi != swap.new]
     disks = [*swaps, *begun]

@@ -65,11 +65,57 @@ playground host-down nobody
     assert "360014050000000000000000000000002: host 'xs2': down; repeat the command when the host is up" in shell.stderr
 
 
+def test_a_clone_is_damaged_and_a_vm_gets_a_disk_on_a_second_sr():
+    shell = played(
+        typed="""playground snapshot
+playground damage 360014050000000000000000000000004
+playground damage 360014050000000000000000000000001; echo status $?
+relvmoiscsi pool attach --all --yes --name copy; echo status $?
+playground two-srs
+relvmoiscsi pool clone copy mail --isolated night --yes; echo status $?
+relvmoiscsi pool clone copy mail --isolated night --yes --omit-disks; echo status $?
+"""
+    )
+    said = shell.stdout.rpartition("`xe help`")[2]
+    assert re.findall("^status .*", said, re.MULTILINE) == ["status 2", "status 9", "status 4", "status 0"]
+    assert "360014050000000000000000000000004 was skipped. Its state is damaged" in said
+    assert "--omit-disks clones the VM without these disks" in said and "without its disk 1, 'data' (" in said
+
+
+def test_a_second_terminal_finds_the_pool_and_the_programs_by_the_lines_that_are_printed():
+    there = subprocess.Popen(
+        [sys.executable, str(TOP / "tools/playground.py")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+        env={**os.environ, "SHELL": "/bin/sh"},
+    )
+    lines = []
+    while not lines or "`xe help`" not in lines[-1]:
+        lines.append(there.stdout.readline())
+        assert lines[-1], "it has ended"
+    exports = "".join(line for line in lines if line.startswith("  export "))
+    other = subprocess.run(
+        ["sh"],
+        input=exports + "relvmoiscsi pool luns && xe sr-list && playground snapshot\n",
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+        timeout=300,
+        check=False,
+        env={"PATH": "/usr/bin:/bin"},
+    )
+    there.communicate("exit\n", timeout=300)
+    assert other.returncode == 0 and "original, 'Production'" in other.stdout and "is mapped: " in other.stdout
+
+
 def test_words_that_the_playground_does_not_know_end_with_a_status():
-    typed = "".join(f"playground {words}; echo status $?\n" for words in ("host-down xs9", "snapshott", "", "snapshot"))
+    words = ("host-down xs9", "snapshott", "", "damage nothing", "snapshot")
+    typed = "".join(f"playground {each}; echo status $?\n" for each in words)
     said = played(typed=typed).stdout.rpartition("`xe help`")[2]
-    assert re.findall("^status .*", said, re.MULTILINE) == ["status 2"] * 3 + ["status 0"]
-    assert said.count("The hosts: xs1, xs2, xs3\n") == 3
+    assert re.findall("^status .*", said, re.MULTILINE) == ["status 2"] * 4 + ["status 0"]
+    assert said.count("The hosts: xs1, xs2, xs3\n") == 4
+    of_help = said.partition("status 0")[0].rpartition("A clone of ")[0]
+    assert [line for line in of_help.splitlines() if len(line) > 80] == [], "the playground fits a terminal"
 
 
 def test_the_snapshots_of_three_days_have_changes_in_their_order():
@@ -184,7 +230,9 @@ sh -e $steps.old && echo destroyed $(wc -l < $steps.old)
 goes on  # discard
 relvmoiscsi pool attach {lun} --yes
 leads relvmoiscsi pool rescue {copy} data --vm helper --yes
-goes on  # done
+sed -n 's/^  later: `\\(.*\\)`/\\1 --yes/p' $steps.said > $steps.later
+goes on  # start
+leads sh -e $steps.later
 goes on  # discard
 rm -f $steps*
 """

@@ -19,7 +19,7 @@ from relvmoiscsi import wording
 from relvmoiscsi.cli.output import wrapped
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats import saved_vms
-from relvmoiscsi.pool import answer_forms
+from relvmoiscsi.pool import answer_forms, records
 from relvmoiscsi.pool.commands import discard_command, vm_commands
 from relvmoiscsi.pool.vms import choice, clone, rescue, restore, restore_journal
 
@@ -394,6 +394,28 @@ def test_a_vm_with_a_disk_elsewhere_is_cloned_with_the_disks_that_are_on_the_cop
     office.vm("stranger", office.vdi("Testing", "data")[0])
     ran = refused(4, "has disks that are not on the copy", "clone", "copy", "stranger", "--omit-disks", "--yes")
     assert "--omit-disks clones" not in ran.out
+
+
+def test_the_clones_of_one_vm_from_several_copies_tell_of_which_and_conflict(office, pool_command, refused):
+    """`attach` of three snapshots prints the same `clone` three times, with one network."""
+    of = {"2026-11-21T01:30:00Z": None, "2026-11-22T01:30:00Z": None}
+    for changed in of:
+        (copy,) = office.attach(office.clone("Production"))
+        config = office.pool.db.get("SR", office.pool.db.by_uuid("SR", copy.sr_uuid), "other_config")
+        config = {**config, records.CHANGED: changed}
+        office.pool.db.set("SR", office.pool.db.by_uuid("SR", copy.sr_uuid), "other_config", config)
+        of[changed] = copy.sr_uuid
+    first, second = of.values()
+    ran = pool_command("clone", first, "web", "--isolated", "night", "--yes")
+    assert "web changed 2026-11-21 01:30 UTC" in ran.out and "warning" not in ran.err
+    warned = "on the same networks, 'web changed 2026-11-21 01:30 UTC': expect conflicts of addresses."
+    for way in ("--dry-run", "--yes"):
+        ran = pool_command("clone", second, "--all", "--isolated", "night", way)
+        assert ran.status == 0 and "'web changed 2026-11-22 01:30 UTC'" in ran.out
+        assert warned in ran.err and "'db changed" not in ran.err
+    ran = pool_command("clone", second, "web", "--isolated", "other", "--dry-run")
+    assert warned not in ran.err
+    assert pool_command("clone", first, "web", "--isolated", "night", "--dry-run").err == ""
 
 
 def test_a_saved_vm_with_a_disk_elsewhere_has_the_same_way_out(office, pool_command, refused):
@@ -864,6 +886,31 @@ def test_a_disk_of_a_running_copy_of_a_vm_is_lent_after_the_way_that_is_told(off
 
 
 # --- restore and rescue, again, and of several
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("clone", "copy", "db", "web", "--isolated", "night"),
+        ("rescue", "copy", "data", "--vm", "helper"),
+        ("restore", "copy", "web"),
+        ("restore", "copy", "web", "--shutdown"),
+    ],
+)
+def test_a_copy_that_another_client_discards_during_the_question_is_told(halted, pool_command, monkeypatch, words):
+    halted.helper("Halted")
+
+    def asked(*_):
+        assert pool_command("discard", "copy", "--yes").status == 0
+        asked.before = halted.state()
+
+    monkeypatch.setattr(vm_commands, "ask", asked)
+    if "--shutdown" in words:
+        halted.pool.api.vms.vm_start("", halted.web)
+    ran = pool_command(*words, "--yes")
+    said = f"Another client has discarded the copy {halted.copy.sr_uuid}. Nothing was changed. "
+    assert ran.status == 4 and said in ran.err
+    assert halted.state() == asked.before, "without a network for the clones"
 
 
 def test_nobody_is_asked_to_restore_or_lend_what_is(restored, pool_command, type_in):

@@ -22,7 +22,10 @@ def lend_it(day):
 def attach(day):
     """A host has let go of the SR, so that there is something to do."""
     let_go(day)
-    return day.lab.attach(day.copy.scsi_id)
+    (done,) = day.lab.attach(day.copy.scsi_id)
+    if done.error is not None:
+        raise done.error
+    return [done]
 
 
 def let_go(day):
