@@ -104,7 +104,7 @@ def of_no_vm(found: Inventory, copy: Copy) -> List[Pair]:
     return [
         pair
         for pair in vdis.pairs(copy.origin, copy.vdis)
-        if pair.is_managed and not pair.is_a_snapshot and inventory.is_disk(copy.vdis[copy.by_uuid[pair.new]])
+        if pair.is_managed and not pair.is_a_snapshot and not inventory.other_use_of(copy.vdis[copy.by_uuid[pair.new]])
         if not any(found.users_of(ref) for uuid in (pair.old, pair.new) for ref in by_uuid.get(uuid, {}))
     ]
 

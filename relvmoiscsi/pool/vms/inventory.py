@@ -15,7 +15,7 @@ from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.pool.records import CHANGED, ORIGINAL_SR, Pool, find
 from relvmoiscsi.pool.vdis import Origin
-from relvmoiscsi.wording import shell_command, shown_time
+from relvmoiscsi.wording import said, shell_command, shown_time
 
 NULL = "OpaqueRef:NULL"
 #: values of VBD.userdevice. Source: xen-api ocaml/xapi-idl/xen/device_number.ml
@@ -158,12 +158,15 @@ def is_vm(record: Record) -> bool:
     return is_uuid(record["uuid"]) and not any(record[kind] for kind in kinds)
 
 
-def is_disk(vdi: Record) -> bool:
-    """Can this VDI be a disk of a VM? The pool itself and relvmoiscsi have VDIs of their own, and memory is no disk.
+def other_use_of(vdi: Record) -> str:
+    """Return for what a VDI is there that can be no disk of a VM, in words; "" for a VDI that can.
 
-    xapi's templates make disks of type "system".
+    The pool itself and relvmoiscsi have VDIs of their own, and memory is no disk. xapi's templates make disks of type
+    "system".
     """
-    return vdi["type"] in ("user", "system", "ephemeral") and vdi["name_label"] != saved_vms.NAME_LABEL
+    if vdi["type"] not in ("user", "system", "ephemeral"):
+        return f"of the type {said(vdi['type'])}"
+    return "for the records of VMs" if vdi["name_label"] == saved_vms.NAME_LABEL else ""
 
 
 def is_made_on(vm: Record, sr_uuid: str) -> bool:

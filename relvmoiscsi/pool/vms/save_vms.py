@@ -315,14 +315,15 @@ def _compared(found: Inventory, copy: Copy, saved: SavedVms, sources: Sequence[V
             why = "they describe another VM, or other disks, than the index of the records"
         for vdi in [] if why else all_disks:
             rows, new = found.grouped("vdis", "uuid").get(vdi, {}), copy.new_of(vdi)
+            uses = [inventory.other_use_of(row) for row in (*rows.values(), new) if row is not None]
             is_own, here = vdi in own, {owner for ref in rows for owner in found.owners_of(ref)}
             others = sorted(str(found.vms[ref]["name_label"]) for ref in here - {source.ref})
             if claims[vdi] > 1 or (claims[vdi] and not is_own):
                 why = f"other records claim the disk {said(vdi)} too"
             elif others:
                 why = f"the disk {said(vdi)} is a disk of the VM {others[0]!r} in this pool"
-            elif not all(map(inventory.is_disk, [*rows.values(), *([] if new is None else [new])])):
-                why = f"the VDI {said(vdi)} is no disk of a VM, but a VDI of the pool itself or of another use"
+            elif any(uses):
+                why = f"the VDI {said(vdi)} is no disk of a VM, but {max(uses)}"
             elif source.ref and is_own and source.ref not in here:
                 why = f"the VM has no disk {said(vdi)} in this pool"
             if why:

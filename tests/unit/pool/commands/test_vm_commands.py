@@ -450,6 +450,8 @@ def test_the_disks_of_no_vm_are_named_beside_the_clones_of_all_vms(office, pool_
     (row,) = pool_command(*words, "--yes", "--json").json["disks_of_no_vm"]
     assert (row["new_vdi"], row["vdi_name"]) == (root, "root disk")
     assert pool_command("clone", "copy", "db", "--isolated", "lab", "--yes", "--json").json["disks_of_no_vm"] == []
+    office.pool.db.set("VDI", office.on_copy("root disk"), "type", "suspend")  # memory of a VM of another pool
+    assert pool_command(*words, "--dry-run", "--json").json["disks_of_no_vm"] == []
 
 
 # --- discard

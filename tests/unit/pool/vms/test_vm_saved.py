@@ -760,12 +760,12 @@ def test_a_vdi_of_the_pool_itself_is_no_disk_of_a_vm(attacked, kind, is_gone):
     original = on_no_vm(attacked, kind)
     if is_gone:
         attacked.db.destroy("VDI", original)
-    assert "is no disk of a VM" in str(claim_of_another(attacked).problem)
+    assert f"is no disk of a VM, but of the type '{kind}'" in str(claim_of_another(attacked).problem)
 
 
 def test_saved_records_are_no_disk_of_a_vm(attacked):
     on_no_vm(attacked, name_label=NAME_LABEL)
-    assert "is no disk of a VM" in str(claim_of_another(attacked).problem)
+    assert "is no disk of a VM, but for the records of VMs" in str(claim_of_another(attacked).problem)
 
 
 def test_a_disk_of_no_vm_is_believed(attacked):
