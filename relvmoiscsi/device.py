@@ -190,6 +190,9 @@ class Device(ABC):
     objection: Optional[Refused] = None  #: why an open for a write would be refused, as an open for reading knows
     _fence: Optional[Fence] = None
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
     @property
     def fence(self) -> Fence:
         """The condition of all writes. Only a device of its transport looks; the others hand it on, or have nobody

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The functions of the host plugin besides `version` and `doctor`: drivers/plugins/relvmoiscsi, by host.call_plugin.
 
-    classify     every LUN that this host sees, and every LUN behind the iSCSI targets of its SRs, with the content of
-                 the LUN. Nothing is written. With hba=true: only LUNs behind its adapters (Fibre Channel, SAS).
+    classify     hba, from: every LUN that this host sees, and every LUN behind the iSCSI targets of its SRs, with the
+                 content of the LUN. Nothing is written. With hba=true: only LUNs behind its adapters (Fibre Channel,
+                 SAS).
                  `problems` has a sentence for each target that did not answer. Of such a target, the answer lists only
                  the LUNs that the host sees.
                  {"host_luns": [{"scsi_id", "device", "state", "size_bytes", "sr", "old_sr", "new_sr",
                  "copied", "metadata_of", "changed_at", "sr_name_label", "problem"}, ...], "problems": [], "next": null}
-    map          sr, an SR of the pool: the old ids of its resignatured LUN, while the journal is on the LUN
+    map          sr, an SR of the pool, from: the old ids of its resignatured LUN, while the journal is on the LUN
                  {"old_sr", "new_sr", "vdi_pairs": [{"old_vdi", "new_vdi", "vdi_name"}, ...], "next": null}
     status       the active runs on this host
                  {"runs": [{"scsi_id", "by", "phase", "percent"}, ...]}
@@ -117,12 +118,14 @@ def classify(
     arguments: Arguments, deadline: Deadline, host: Host = THIS_HOST, see: Look = look, find: Optional[Find] = None
 ) -> str:
     """Return every LUN of this host, sorted by SCSIid. `find` returns the device of each LUN that the host sees."""
-    is_hba = arguments.get("hba", "false") == "true"
+    is_hba, start = _is_true(arguments, "hba"), arguments.get("from", "")
+    if start and not is_scsi_id(start):
+        raise UsageError("The argument from is no SCSIid.").advising("Give `next` of the last page.")
     shown = luns(host) if find is None else find(arguments, host)
     if find is None and is_hba:
         of_adapters = {disk.scsi_id for disk in adapters.disks(adapters.adapters(host=host), host)}
         shown = {scsi_id: path for scsi_id, path in shown.items() if scsi_id in of_adapters}
-    start, page = arguments.get("from", ""), deadline.part(PAGE_SECONDS)
+    page = deadline.part(PAGE_SECONDS)
     behind: Dict[str, TargetLun] = {}  # the LUNs behind the iSCSI targets of this host's SRs
     problems: List[str] = []  # a sentence for each target that did not answer
     if "session_ref" in arguments and not is_hba:
@@ -207,6 +210,9 @@ def map_of(arguments: Arguments, deadline: Deadline, host: Host = THIS_HOST, see
     sr_uuid = arguments.get("sr", "").lower()
     if not is_uuid(sr_uuid):
         raise UsageError("The argument sr is no UUID.").advising("Give the UUID of an SR on a LUN of this host.")
+    start = arguments.get("from", "")
+    if start and not is_uuid(start):
+        raise UsageError("The argument from is no UUID.").advising("Give `next` of the last page.")
     xapi = Xapi(arguments.get("session_ref", ""), host.xapi_socket, timeout=XAPI_SECONDS, deadline=deadline)
     srs = xapi.records("SR")
     known = known_sr.find_sr(sr_uuid, srs, xapi.records("PBD"))
@@ -230,7 +236,6 @@ def map_of(arguments: Arguments, deadline: Deadline, host: Host = THIS_HOST, see
     for scsi_id, path in luns(host).items():
         found = see(path, partial(told, scsi_id), deadline) if scsi_id in named else {}
         if found:
-            start = arguments.get("from", "")
             original = next((ref for ref, sr in srs.items() if sr["uuid"] == found["old_sr"]), None)
             elsewhere = known_sr.vdis_elsewhere(original, xapi.records("VDI"))
             believed = [pair for pair in found["vdi_pairs"] if pair["old_vdi"] not in elsewhere]
@@ -302,6 +307,13 @@ def resignature(arguments: Arguments, _deadline: Deadline, host: Host = THIS_HOS
         raise
 
 
+def _is_true(arguments: Arguments, name: str) -> bool:
+    value = arguments.get(name, "false")
+    if value not in ("true", "false"):
+        raise UsageError(f"The argument {name} is neither true nor false.").advising("Give true or false.")
+    return value == "true"
+
+
 class Wanted:
     """The arguments of `resignature`, checked."""
 
@@ -310,10 +322,7 @@ class Wanted:
         words = ["relvmoiscsi", "resignature", path, "--json", "--yes"]
         said = {}
         for name in ("dry_run", "clear_metadata_vdi", "later_copy"):
-            value = arguments.get(name, "false")
-            if value not in ("true", "false"):
-                raise UsageError(f"The argument {name} is neither true nor false.").advising("Give true or false.")
-            said[name] = value == "true"
+            said[name] = _is_true(arguments, name)
             words += ["--" + name.replace("_", "-")] if said[name] else []
         for name in ("vdis", "sr_uuid"):
             words += ["--" + name.replace("_", "-"), arguments[name]] if arguments.get(name) else []

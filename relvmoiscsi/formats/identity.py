@@ -132,6 +132,9 @@ class IdMap(NamedTuple):
 
     @property
     def new_sr(self) -> str:
+        """Return the new SR UUID. Raises UsageError for a part of a map that does not choose it."""
+        if self.sr not in self.uuids:
+            raise UsageError(f"This map chooses no UUID in place of the SR {self.sr or '(unnamed)'}.")
         return self.uuids[self.sr]
 
     def names(self) -> Dict[str, str]:

@@ -26,6 +26,7 @@ _KEYS = (
     *("old_sr", "new_sr", "uuids", "lvm_ids", "vdi_pairs", "lv_pairs", "other_uuids"),
     *("old_vg_id", "new_vg_id", "old_pv_id", "new_pv_id"),
 )
+_PAIRED = ("vg_id", "pv_id")  #: behind old_ and new_
 
 
 def derived_ids(new_sr: str, old_ids: Iterable[str]) -> Dict[str, str]:
@@ -70,7 +71,9 @@ def read_map(facts: Mapping[str, Any], name: str) -> IdMap:
         uuids = [(facts["old_sr"], facts["new_sr"])] if "old_sr" in facts else []
         uuids += [(vdi["old_vdi"], vdi["new_vdi"]) for vdi in facts.get("vdi_pairs", [])]
         uuids += [*facts.get("other_uuids", {}).items(), *facts.get("uuids", {}).items()]
-        lvm_ids = [(facts[f"old_{key}"], facts[f"new_{key}"]) for key in ("vg_id", "pv_id") if f"old_{key}" in facts]
+        lvm_ids = [
+            (facts[f"old_{key}"], facts[f"new_{key}"]) for key in _PAIRED if {f"old_{key}", f"new_{key}"} & set(facts)
+        ]
         lvm_ids += [(lv["old_lv_id"], lv["new_lv_id"]) for lv in facts.get("lv_pairs", [])]
         lvm_ids += facts.get("lvm_ids", {}).items()
         if not uuids and not lvm_ids and "new_sr" not in facts:
@@ -78,7 +81,9 @@ def read_map(facts: Mapping[str, Any], name: str) -> IdMap:
         return IdMap(
             "", _checked(uuids, checked_uuid, name, _UUID_FORM), _checked(lvm_ids, _lvm_id, name, _LVM_ID_FORM)
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except KeyError as missing:
+        raise UsageError(f"{name} has an id without {missing}: a map has each old id beside its new id.") from missing
+    except (TypeError, AttributeError) as error:
         raise UsageError(f"{name} is no old-to-new map as --json prints it.") from error
 
 
@@ -123,6 +128,8 @@ def contradictions(wanted: IdMap, sr_uuid: Optional[str], ids: IdMap) -> List[st
     `wanted` and `sr_uuid` are the choices of the caller. The run is done, or was cut after its ids were decided.
     """
     found = []
+    if wanted.sr and ids.sr and wanted.sr != ids.sr:
+        found.append(f"the old SR was {ids.sr}, not {wanted.sr}")
     if sr_uuid is not None and sr_uuid != ids.new_sr:
         found.append(f"the SR is {ids.new_sr}, not {sr_uuid}")
     for chosen, made in ((wanted.uuids, ids.uuids), (wanted.lvm_ids, ids.lvm_ids)):

@@ -15,6 +15,7 @@ What the real host does with sessions, locks and udev is not here: tests/vm has 
 
 import json
 import os
+import runpy
 import threading
 import time
 from contextlib import ExitStack, contextmanager
@@ -22,16 +23,18 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from kit.builder import build_sr, raw
+from kit.driver_calls import EXECUTABLE
 from kit.iscsi.lun import address_of
 from kit.outcome import Unguarded, run_on
 from kit.pool import plugins, wire
 from kit.pool.database import NULL
 from kit.pool.datamodel import RELEASES
+from kit.pool.errors import XenError
 from kit.pool.runner import NotImplementedInBackend, Runner
 from kit.pool.simulator import Pool
 from kit.pool.standin import volumes_of
 from kit.reader import device_ranges, lv_bytes, read_sr
-from relvmoiscsi import engine, plugin
+from relvmoiscsi import __version__, engine, plugin
 from relvmoiscsi.deadline import NO_DEADLINE
 from relvmoiscsi.device import Chunk
 from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError
@@ -51,6 +54,8 @@ LVM_TYPE, OWN_TYPE = "lvmoiscsi", "relvmoiscsi"
 LVM_HBA_TYPE, OWN_HBA_TYPE = "lvmohba", "relvmohba"
 FABRIC = ""  #: the target of a LUN that the array maps to adapters
 
+#: the arguments of each function of the host plugin
+ARGUMENTS = runpy.run_path(str(EXECUTABLE.parent / "plugins" / "relvmoiscsi"))["ARGUMENTS"]
 EXTENT = 4 << 20  #: bytes
 
 #: the storage manager's numbers for a VG that LVM sees twice, and for a LUN that is no disk of the host
@@ -168,8 +173,21 @@ class World:
             yield pool
 
     def plugin(self, host, function, arguments):
-        """The host plugin, which is in this process: `pool.api.host_plugins.functions`."""
+        """The host plugin, which is in this process: `pool.api.host_plugins.functions`.
 
+        It fails as the real one does, and where a function is not simulated.
+        """
+        if function not in ARGUMENTS:
+            raise XenError("UNKNOWN_XENAPI_PLUGIN_FUNCTION", function)
+        try:
+            for argument in arguments:
+                if argument not in ARGUMENTS[function]:
+                    raise UsageError(f"The function {function} has no argument {argument!r}.")
+            return self._plugin(host, function, arguments)
+        except RelvmoiscsiError as error:
+            raise XenError("RELVMOISCSI_FAILURE", function, str(error)) from error
+
+    def _plugin(self, host, function, arguments):
         def see(path, told, _deadline):
             return json.loads(json.dumps(told(engine.inspect(self.lun(os.path.basename(path)).disk))))
 
@@ -177,12 +195,22 @@ class World:
             return self._add_lun(host, arguments)
         if function == "resignature":
             return self._resignature_by_plugin(arguments)
+        if function == "version":
+            return __version__
+        if function != "classify":
+            raise NotFound(f"The simulated pool has no function {function} of the plugin.")
         names = {lun.scsi_id: "/dev/" + lun.scsi_id for lun in self._on_fabric(host)}
         return plugin.FUNCTIONS[function](arguments, NO_DEADLINE, see=see, find=lambda *_: names)
 
     def _resignature_by_plugin(self, arguments):
         """As the command on the host prints it. Every host sees every LUN here."""
-        wanted = plugin.Wanted("", arguments).request._replace(scsi_id=arguments["scsi_id"])
+        scsi_id = arguments.get("scsi_id", "")
+        if scsi_id not in [lun.scsi_id for lun in self.luns]:
+            raise NotFound(f"This host sees no LUN with the SCSIid {scsi_id}.")
+        asked = plugin.Wanted("", arguments)
+        if asked.is_dry_run:
+            raise NotFound("The simulated pool plans no resignature.")
+        wanted = asked.request._replace(scsi_id=scsi_id)
         with self._lock:
             disk = self.lun(arguments["scsi_id"]).disk
             done = run_on(disk, os.urandom, wanted)
@@ -190,6 +218,8 @@ class World:
 
     def _add_lun(self, host, arguments):
         """The host's session shows the LUN that has this number behind its target, if it is the one that is meant."""
+        if {*arguments} != {"iqn", "scsi_id", "number"} or not arguments["number"].isdigit():
+            raise UsageError("The arguments iqn, scsi_id and number name no LUN.")
         iqn, number = arguments["iqn"], int(arguments["number"])
         with self._lock:
             session = self.sessions.get((host, iqn))

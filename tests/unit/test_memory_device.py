@@ -29,3 +29,10 @@ def test_a_read_looks_at_the_writes_of_its_place_alone(monkeypatch):
 
     assert in_memory.read([Range(5 * PIECE, 512)]) == [b"x" * 512]
     assert looked == [1]
+
+
+def test_a_device_shows_its_class_and_its_name():
+    disk = SparseDisk(512)
+    disk.name = "a clone"
+
+    assert repr(MemoryDevice(disk)) == "MemoryDevice('a clone')"

@@ -21,13 +21,14 @@ from typing import Dict, List, NamedTuple, Sequence, Tuple, Union
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.deadline import Deadline
-from relvmoiscsi.errors import Refused
+from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.host import terminated
 from relvmoiscsi.host.disk import hiding, holders, udev
 from relvmoiscsi.host.locks.lun_lock import is_lun_locked
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.json_answer import answer_text
+from relvmoiscsi.scsi_id_text import is_scsi_id
 from relvmoiscsi.wording import said
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,13 @@ def use_of_lun(scsi_id: str, host: Host = THIS_HOST) -> Use:
     disks = udev.disks_of(scsi_id, host)
     found = dict.fromkeys(name for disk in disks for name in holders.stacked(disk, host))
     return Use(tuple(disks), tuple(found), is_lun_locked(scsi_id, host) or hiding.is_switch_on(scsi_id, host))
+
+
+def use_of_argument(scsi_id: str) -> Use:
+    """Return this host's use of the LUN that a caller of the plugin names. Raises UsageError."""
+    if not is_scsi_id(scsi_id):
+        raise UsageError("The argument scsi_id is no SCSIid.").advising("Give the SCSIid of a LUN.")
+    return use_of_lun(scsi_id)
 
 
 def to_json(use: Use) -> str:
@@ -117,7 +125,7 @@ def _answers(xapi: Xapi, refs: List[str], scsi_id: str, deadline: Deadline) -> D
 
     def ask(ref: str) -> None:
         try:
-            found[ref] = from_json(str(asked.call("host.call_plugin", ref, PLUGIN, FUNCTION, {"SCSIid": scsi_id})))
+            found[ref] = from_json(str(asked.call("host.call_plugin", ref, PLUGIN, FUNCTION, {"scsi_id": scsi_id})))
         except Exception as error:  # noqa: BLE001 - whatever a host answers, the caller gets a sentence
             found[ref] = str(error)
 

@@ -57,6 +57,8 @@ def choose_ids(
     """
     wanted_uuids = dict(chosen.uuids) if chosen else {}
     wanted_lvm_ids = dict(chosen.lvm_ids) if chosen else {}
+    if chosen and chosen.sr and chosen.sr != lun.sr_uuid:  # a map of a file has no SR, but old ids
+        raise UsageError(f"The map is for the SR {chosen.sr}, and the LUN holds the SR {lun.sr_uuid}.")
     if sr_uuid is not None and wanted_uuids.setdefault(lun.sr_uuid, sr_uuid) != sr_uuid:
         raise UsageError(f"The map chooses another SR UUID than {sr_uuid}.")
     if lun.sr_uuid not in wanted_uuids:

@@ -84,3 +84,22 @@ def test_a_map_that_chooses_nothing_is_2_and_names_the_keys_of_a_map(unwritten, 
 def test_a_map_of_a_new_sr_alone_chooses_it(command, image, tmp_path):
     (tmp_path / "map.json").write_text(json.dumps({"new_sr": SR}))
     assert command("resignature", image, "--yes", "--json", "--map", tmp_path / "map.json").json["new_sr"] == SR
+
+
+@pytest.mark.parametrize(
+    "facts, missing",
+    [
+        ({"old_sr": SR, "uuids": {}}, "new_sr"),
+        ({"vdi_pairs": [{"old_vdi": SR}]}, "new_vdi"),
+        ({"vdi_pairs": [{"new_vdi": SR}]}, "old_vdi"),
+        ({"lv_pairs": [{"old_lv_id": "a" * 32}]}, "new_lv_id"),
+        ({"old_vg_id": "a" * 32}, "new_vg_id"),
+        ({"new_pv_id": "a" * 32, "uuids": {}}, "old_pv_id"),
+    ],
+)
+def test_a_map_in_which_an_id_is_alone_is_2_and_names_the_missing_key(unwritten, image, tmp_path, facts, missing):
+    file = tmp_path / "map.json"
+    file.write_text(json.dumps(facts))
+
+    says = f"map.json has an id without '{missing}': a map has each old id beside its new id."
+    unwritten(2, "resignature", image, "--map", file, "--yes", says=says)

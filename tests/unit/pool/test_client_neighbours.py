@@ -9,8 +9,10 @@ from kit.lun_world import FABRIC
 from kit.pool.api import GoneAway
 from kit.pool.errors import XenError
 from kit.reader import identities
+from relvmoiscsi import __version__
 from relvmoiscsi.pool import attach, luns, records
 from relvmoiscsi.pool.attach import ALREADY, DONE, FAILED
+from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.pool.luns import PoolLun
 from relvmoiscsi.sr_types import STOCK_TYPES
@@ -195,3 +197,27 @@ def test_what_adapters_see_is_one_target(lab, world, shown, at_once):
     assert attached() == {bad: FAILED, good: FAILED} and shown == [] and is_as(lab, bad, "Fabric")
     world.fail.clear()
     assert attached() == {bad: DONE, good: DONE}
+
+
+@pytest.mark.parametrize(
+    "function, arguments, code",
+    [
+        ("recover", {}, "UNKNOWN_XENAPI_PLUGIN_FUNCTION"),
+        *((name, {}, "RELVMOISCSI_FAILURE") for name in ("lun", "doctor", "status", "map", "resignature", "add_lun")),
+        ("resignature", {"dry_run": "true"}, "RELVMOISCSI_FAILURE"),
+        ("resignature", {"dry_rnu": "true"}, "RELVMOISCSI_FAILURE"),
+        ("classify", {"hba": "yes"}, "RELVMOISCSI_FAILURE"),
+    ],
+)
+def test_the_simulated_plugin_fails_as_the_real_one_does_and_writes_nothing(lab, world, function, arguments, code):
+    lab.original("Fabric", target=FABRIC)
+    clone = lab.clone("Fabric")
+    lab.pool.api.host_plugins.functions["relvmoiscsi"] = world.plugin
+    named = {**arguments, "scsi_id": clone} if arguments and function == "resignature" else arguments
+
+    with connect(lab.where()) as calls:
+        assert calls.run("host.call_plugin", lab.pool.master, "relvmoiscsi", "version", {}) == __version__
+        with pytest.raises(PoolFailure) as caught:
+            calls.run("host.call_plugin", lab.pool.master, "relvmoiscsi", function, named)
+
+    assert caught.value.code == code and is_as(lab, clone, "Fabric")

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The host plugin, as xapi runs it: one argument, an environment with nothing but PATH, one document out."""
 
+import ast
 import json
 import os
+import re
 import runpy
 import shutil
 import subprocess
@@ -14,6 +16,7 @@ import pytest
 from kit.driver_calls import EXECUTABLE, INTERPRETERS
 from kit.pool import wire
 from kit.pool.runner import PATH
+from kit.shell import SR
 from relvmoiscsi import __version__, plugin
 from relvmoiscsi.doctor.finding import from_json
 from relvmoiscsi.errors import Refused
@@ -49,13 +52,71 @@ def test_doctor(python):
 
 
 def test_a_lun_and_one_that_is_not_named():
-    args = wire.strings({"SCSIid": "36001405" + "0" * 25})
+    args = wire.strings({"scsi_id": "36001405" + "0" * 25})
     call = wire.method_call("lun", wire.string("OpaqueRef:session"), args)
 
     found = {"command": "plugin lun", "json_version": 1, "disk_names": [], "stacked": [], "is_worked_on": False}
     assert json.loads(answer(PLUGIN, call)) == found
-    code, function, _, problem = answer(PLUGIN, call_of("lun"))
-    assert (code, function) == ("XENAPI_PLUGIN_FAILURE", "lun") and "SCSIid" in problem
+    code, function, problem = answer(PLUGIN, call_of("lun"))
+    assert (code, function) == ("RELVMOISCSI_FAILURE", "lun") and "scsi_id is no SCSIid" in problem
+
+
+def wrong_arguments():
+    """(function, arguments): an argument of each function is missing, misnamed or has no valid value, or is unknown."""
+    for name, known in runpy.run_path(str(PLUGIN))["ARGUMENTS"].items():
+        yield from ((name, {argument.upper(): "x"}) for argument in known)
+        yield name, {"bla": "1"}
+        yield name, {"session_ref": "OpaqueRef:other"}
+    valid = {"scsi_id": "36001405" + "0" * 25, "sr": SR, "iqn": "iqn.a", "number": "1"}
+    for name, needed in {"lun": ["scsi_id"], "map": ["sr"], "resignature": ["scsi_id"], "add_lun": [*valid]}.items():
+        for missing in {*needed} - {"sr"} if name == "add_lun" else needed:
+            yield name, {argument: valid[argument] for argument in needed if argument not in (missing, "sr")}
+    for argument in ("dry_run", "clear_metadata_vdi", "later_copy", "vdis", "sr_uuid"):
+        yield "resignature", {"scsi_id": valid["scsi_id"], argument: "yes"}
+    yield from (("classify", {"hba": "yes"}), ("classify", {"from": "x y"}), ("map", {"sr": SR, "from": "x"}))
+
+
+@pytest.mark.parametrize("name, arguments", list(wrong_arguments()), ids=str)
+def test_arguments_that_cannot_be_meant_are_refused_with_a_sentence(monkeypatch, name, arguments):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", sys.dont_write_bytecode)
+    call = wire.method_call(name, wire.string("OpaqueRef:session"), wire.strings(arguments))
+
+    found = runpy.run_path(str(PLUGIN))["_answer"]([str(PLUGIN), call])
+
+    code, function, sentence = found["ErrorDescription"]
+    assert (code, function) == ("RELVMOISCSI_FAILURE", name)
+    assert "argument" in sentence or name == "resignature" and "SCSIid" in sentence, sentence
+
+
+def test_the_page_names_the_functions_and_their_arguments():
+    page = (EXECUTABLE.parents[1] / "docs/scripting.rst").read_text(encoding="utf-8")
+    table = page.partition("   * - function\n")[2].partition("\nAll answers but")[0]
+    rows = [row.split("\n     -") for row in table.split("\n   * - ")[1:]]
+    named = {row[0].strip("`"): row[1].partition(":")[0] + row[1].partition(";")[2] for row in rows}
+
+    known = runpy.run_path(str(PLUGIN))["ARGUMENTS"]
+    assert {*named} == {*known} == {*runpy.run_path(str(PLUGIN))["FUNCTIONS"]}
+    for name, text in named.items():
+        assert {*re.findall("``(\\w+)``", text)} - {"true", "false"} == {*known[name]}
+
+
+@pytest.mark.parametrize("source", [PLUGIN, EXECUTABLE.parents[1] / "relvmoiscsi/plugin.py"], ids=["file", "package"])
+def test_the_head_of_each_file_names_the_keys_of_the_answers(source):
+    schema = json.loads((EXECUTABLE.parents[1] / "relvmoiscsi/answers.schema.json").read_text(encoding="utf-8"))[
+        "$defs"
+    ]
+    head = ast.get_docstring(ast.parse(source.read_text(encoding="utf-8")))
+    parts = re.findall(r"^    (\w+) +(.*(?:\n     .*)*)", head, re.MULTILINE)
+    said = {name: text for name, text in parts if '{"' in text}
+
+    assert {*said} in ({"doctor", "lun"}, {"classify", "map", "status", "add_lun"})
+    for name, text in said.items():
+        row_keys = {"doctor": "finding", "classify": "host_lun", "status": "active_run"}
+        keys = {*schema[f"plugin_{name}_answer"]["properties"]} - {"command", "json_version"}
+        keys |= {*schema[row_keys[name]]["properties"]} if name in row_keys else set()
+        keys |= {"old_vdi", "new_vdi", "vdi_name"} if name == "map" else set()
+        assert {*re.findall(r'"(\w+)"', text)} == keys, name
 
 
 @pytest.mark.parametrize(

@@ -47,8 +47,8 @@ def test_whoever_has_nothing_of_it_lets_us():
     verify_unused(xapi, "own", SCSI_ID, NO_DEADLINE)
 
     assert sorted(xapi.asked) == [
-        ("host.call_plugin", "three", "relvmoiscsi", "lun", {"SCSIid": SCSI_ID}),
-        ("host.call_plugin", "two", "relvmoiscsi", "lun", {"SCSIid": SCSI_ID}),
+        ("host.call_plugin", "three", "relvmoiscsi", "lun", {"scsi_id": SCSI_ID}),
+        ("host.call_plugin", "two", "relvmoiscsi", "lun", {"scsi_id": SCSI_ID}),
     ]
 
 

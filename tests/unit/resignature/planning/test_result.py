@@ -17,7 +17,7 @@ from kit.examples import some
 from kit.lvmreader import dashed
 from kit.outcome import areas_of, assert_same_sr_under_new_ids, entropy_of, names_of, resignatured
 from relvmoiscsi import engine
-from relvmoiscsi.errors import UsageError
+from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.mapfile import derived_ids
 
@@ -204,6 +204,27 @@ def test_chosen_uuids_and_lvm_ids_are_used_and_the_rest_is_derived():
     assert outcome.sr_after.raws[0] == "LV-" + NEW_VDI
     assert outcome.sr_after.vg.pv_id == dashed(new_pv_id)
     assert_same_sr_under_new_ids(outcome)
+
+
+def test_a_map_for_another_sr_is_refused_before_a_run_and_after_it():
+    """The rest would be derived, so the caller would get ids that the caller did not mean."""
+    built = build_sr([raw("data"), raw("other")])
+    disk, sr_uuid, uuids = built.disk, built.truth.sr_uuid, {built.truth.uuids["data"]: NEW_VDI}
+    request = engine.ResignatureRequest(chosen=IdMap(NEW_SR, uuids, {}))
+
+    with pytest.raises(UsageError, match=f"is for the SR {NEW_SR}, and the LUN holds the SR {sr_uuid}"):
+        engine.prepare(disk, entropy_of("ids"), request)
+    right = engine.ResignatureRequest(chosen=IdMap(sr_uuid, uuids, {}))
+    engine.resignature(disk, engine.prepare(disk, entropy_of("ids"), right))
+    with pytest.raises(Refused, match=f"the old SR was {sr_uuid}, not {NEW_SR}"):
+        engine.prepare(disk, entropy_of("ids"), request)
+    assert isinstance(engine.prepare(disk, entropy_of("ids"), right), engine.AlreadyDone)
+
+
+def test_a_part_of_a_map_has_a_new_sr_where_it_chooses_it():
+    assert IdMap(NEW_VDI, {NEW_VDI: NEW_SR}, {}).new_sr == NEW_SR
+    with pytest.raises(UsageError, match=f"no UUID in place of the SR {NEW_VDI}"):
+        _ = IdMap(NEW_VDI, {}, {}).new_sr
 
 
 def test_all_ids_follow_from_the_new_uuid_of_the_sr_and_the_old_ids():
