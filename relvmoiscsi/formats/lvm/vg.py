@@ -6,6 +6,7 @@ SM makes volume groups of one PV and linear LVs. This module refuses every other
 
 import re
 from bisect import bisect_left
+from itertools import accumulate, chain
 from typing import Dict, FrozenSet, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.device import SECTOR, Range
@@ -61,23 +62,22 @@ class Segment(NamedTuple):
     extent_count: int
     first_pe: int
 
+    @property
+    def pes(self) -> range:
+        """The physical extents. A forged text may name very many, so nothing lists the extents of a volume."""
+        return range(self.first_pe, self.first_pe + self.extent_count)
 
-def extents_of(segments: Iterable[Segment]) -> List[int]:
-    """The physical extents, in the order of the volume."""
-    return [pe for one in segments for pe in range(one.first_pe, one.first_pe + one.extent_count)]
 
-
-def first_extents(segments: Iterable[Segment], count: int) -> List[range]:
-    """The first `count` physical extents, in the fewest ranges: a text may give a volume any number of extents."""
-    found: List[range] = []
-    for one in segments:
-        taken = range(one.first_pe, one.first_pe + min(one.extent_count, count))
-        count -= len(taken)
-        if found and found[-1].stop == taken.start:
-            found[-1] = range(found[-1].start, taken.stop)
-        elif taken:
-            found.append(taken)
-    return found
+def segments_of(pes: Iterable[range]) -> Tuple[Segment, ...]:
+    """The segments of a volume with these physical extents: extents in a row are one segment."""
+    runs: List[List[int]] = []  # of each run the first extent, and the end
+    for each in pes:
+        if runs and runs[-1][1] == each.start:
+            runs[-1][1] = each.stop
+        else:
+            runs.append([each.start, each.stop])
+    starts = accumulate(chain([0], (end - first for first, end in runs)))
+    return tuple(Segment(start, end - first, first) for start, (first, end) in zip(starts, runs))
 
 
 class LogicalVolume(NamedTuple):
@@ -93,6 +93,15 @@ class LogicalVolume(NamedTuple):
     def extent_count(self) -> int:
         last = self.segments[-1]
         return last.start_extent + last.extent_count
+
+    def pes(self, first: int, end: int) -> List[range]:
+        """The physical extents of extents [first, end) of the volume, in order, each run of extents as a range."""
+        found, index = [], max(0, bisect_left(self.segments, Segment(first + 1, 0, 0)) - 1)
+        while index < len(self.segments) and self.segments[index].start_extent < end:
+            start = self.segments[index].start_extent
+            found.append(self.segments[index].pes[max(0, first - start) : end - start])
+            index += 1
+        return [run for run in found if run]
 
 
 class VolumeGroup(NamedTuple):
@@ -144,8 +153,11 @@ class VolumeGroup(NamedTuple):
         return found
 
 
-def read_vg(text: str, where: Place, on_defect: OnDefect = raise_defect) -> VolumeGroup:
+def read_vg(text: str, where: Place, device_bytes: int, on_defect: OnDefect = raise_defect) -> VolumeGroup:
     """Read and verify a committed text. `where` is the place of the text's first byte. Raises FormatError.
+
+    The extents must be on the device, which has `device_bytes`. The size of the device in the text does not count, for
+    LVM and here: LVM only warns. Source: LVM2 lib/metadata/metadata.c, check_pv_dev_sizes.
 
     An `on_defect` that returns keeps the defects. Then the result lacks the volumes that cannot be read: never write a
     text that was made from such a result. FormatError then means that no volume group can be read at all.
@@ -184,6 +196,8 @@ def read_vg(text: str, where: Place, on_defect: OnDefect = raise_defect) -> Volu
         changed=changed if isinstance(changed, int) else 0,
         changed_on=changed_on if isinstance(changed_on, str) else "",
     )
+    if found.data_end > device_bytes:
+        on_defect(Truncated("Physical volume", Place(where.container, 0), found.data_end, device_bytes))
     _verify_volumes(found, where, on_defect)
     return found
 

@@ -74,7 +74,7 @@ class _Devices:
                 yield device, loop
         us, found = str(os.getpid()), set()
         own = self._host.at("proc", us, "fd", str(own_descriptor))
-        for link in _open_devices(self._host):
+        for link in _open_files("/dev/", self._host):
             number = _number(link)
             if link == own or number not in self.names and number not in paths:
                 continue
@@ -148,10 +148,10 @@ def users_of_each(names: Sequence[str], host: Host = THIS_HOST) -> Dict[str, Lis
     return {disk: users for disk, users in found.items() if users}
 
 
-def _open_devices(host: Host) -> Iterator[str]:
-    """Give the paths of all descriptors, /proc/*/fd/*, of files in a /dev directory.
+def _open_files(part: str, host: Host) -> Iterator[str]:
+    """Give the paths of all descriptors, /proc/*/fd/*, of files with `part` in their path.
 
-    No other file may be stat'ed: a file on a server that does not answer would hang.
+    A caller must not stat each of these files: a stat of a file on a server that does not answer hangs.
     """
     for directory in glob(os.path.join(escape(host.at("proc")), "[0-9]*/fd")):
         # A host of many VMs has tens of thousands of descriptors. So this makes a single call for each descriptor.
@@ -160,7 +160,7 @@ def _open_devices(host: Host) -> Iterator[str]:
         except OSError:
             continue  # the process has ended, or belongs to another user
         try:
-            names = [name for name in os.listdir(descriptor) if "/dev/" in _link(name, descriptor)]
+            names = [name for name in os.listdir(descriptor) if part in _link(name, descriptor)]
         except OSError:
             continue  # the process has ended since
         finally:
@@ -225,11 +225,20 @@ def users_of_file(status: os.stat_result, own_descriptor: int, host: Host = THIS
     """Return the loop devices and processes that have the file of `status` open, without `own_descriptor`."""
     own = host.at("proc", str(os.getpid()), "fd", str(own_descriptor))
     loops = [name for name, backing in _loop_devices(host) if _leads_to(backing, status)]
-    numbers = {
-        link.split(os.sep)[-3]
-        for link in glob(os.path.join(escape(host.at("proc")), "[0-9]*/fd/*"))
-        if link != own and _leads_to(link, status)
-    }
+    # The file system of each mount, as major:minor. `st_dev` is another number on btrfs and overlayfs.
+    file_systems: Dict[str, str] = {}
+    for process in glob(os.path.join(escape(host.at("proc")), "[0-9]*")):
+        mounts = (line.split() for line in attribute(process, "mountinfo").splitlines())
+        file_systems.update((words[0], words[2]) for words in mounts if len(words) > 2)
+
+    def file_system(link: str) -> Optional[str]:
+        """Return the file system of an open file, without a stat of the file; None for a mount that no process has."""
+        words = attribute(link.replace("/fd/", "/fdinfo/")).split()  # pos: 0  flags: 02100002  mnt_id: 29
+        return file_systems.get(words[words.index("mnt_id:") + 1]) if "mnt_id:" in words[:-1] else None
+
+    here = file_system(own)
+    links = (link for link in _open_files("/", host) if link != own and file_system(link) == here)
+    numbers = {link.split(os.sep)[-3] for link in links if _leads_to(link, status)}
     return loops + [host.named_process(number) for number in sorted(numbers, key=int)]
 
 

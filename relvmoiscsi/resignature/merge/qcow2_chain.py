@@ -12,13 +12,13 @@ The arrays, and the tables of the images, are compressed (`compact.Arrays`).
 import hashlib
 from array import array
 from heapq import merge
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import SECTOR, Device, Range, in_pieces, read_pieces
 from relvmoiscsi.errors import Malformed, Place
 from relvmoiscsi.formats import qcow2_clusters as clusters
-from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup, extents_of
+from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup, segments_of
 from relvmoiscsi.formats.qcow2 import ENTRY_BYTES, HEAD_BYTES, MAX_L1_BYTES, Qcow2, Qcow2Header
 from relvmoiscsi.formats.qcow2_clusters import ABSENT, ZEROS
 from relvmoiscsi.resignature.merge.compact import Arrays, Memory
@@ -83,15 +83,14 @@ class Qcow2Member:
             raise Malformed("QCOW2 header", where, "its table is too small for its virtual disk")
         self._expect(self._vg.ranges(self.lv, 0, HEAD_BYTES), head)
 
-    def unused_extents(self) -> List[int]:
+    def unused_extents(self) -> List[range]:
         """The physical extents of the volume in which the image uses no cluster."""
         if not self.cluster_bytes:
             return []
         per_extent = EXTENT_BYTES // self.cluster_bytes
-        pes = extents_of(self.lv.segments)
-        return [
-            pe for index, pe in enumerate(pes) if not any(self.taken[index * per_extent : (index + 1) * per_extent])
-        ]
+        every = enumerate(chain.from_iterable(self.lv.pes(0, self.lv.extent_count)))
+        unused = (pe for index, pe in every if not any(self.taken[index * per_extent : (index + 1) * per_extent]))
+        return [one.pes for one in segments_of(range(pe, pe + 1) for pe in unused)]
 
     def owners(self, table: int, unit: int, image: int) -> Optional[Sequence[int]]:
         """The owners of the units of a table of the new image, from this image alone; None when all are ABSENT.

@@ -6,13 +6,14 @@ The run writes the head of the new image and all copies to new extents, before t
 
 from array import array
 from hashlib import sha256
+from itertools import chain
 from typing import Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import Device, Range, torn_bytes
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats import qcow2
 from relvmoiscsi.formats import qcow2_clusters as clusters
-from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup, extents_of
+from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup
 from relvmoiscsi.formats.ondisk import big_endian
 from relvmoiscsi.formats.qcow2 import COUNT_BYTES, ENTRY_BYTES, HEAD_BYTES, Qcow2, read_qcow2
 from relvmoiscsi.formats.qcow2_clusters import ABSENT, ZEROS
@@ -39,7 +40,7 @@ def strategies(device: Device, lun: Lun, found: Chain, seed: int) -> Iterator[Me
     memory = Memory(found.leaf.name.text)
     members = read_members(uncached(device), lun.vg, found.members, memory)
     thick = lun.vg.size_of(members[0].lv) >= clusters.formula_size(members[0].virtual_size)
-    unused = [pe for member in members for pe in member.unused_extents()]
+    unused = [run for member in members for run in member.unused_extents()]
     room = room_on(lun, found, unused, seed)
     for made in layouts(members, thick, memory):
         for member in members:  # free the memory of the tables, which `unused_extents` and `layouts` have used
@@ -51,7 +52,7 @@ class Qcow2Merge(MergeStrategy):
     """The merge strategy of a QCOW2 layout."""
 
     def __init__(self, vg: VolumeGroup, members: Sequence[Qcow2Member], made: Qcow2Layout, room: Room) -> None:
-        retained = made.retained_extents([extents_of(member.lv.segments) for member in members])
+        retained = made.retained_extents([member.lv for member in members])
         super().__init__(made.cost, retained, range(made.head_extents), room)
         self._vg, self._members, self._layout, leaf = vg, members, made, members[0]
         tables_at = made.first_level_at, made.unit
@@ -234,7 +235,7 @@ def verify_image(
     """
     at: Dict[int, int] = {}  # by extent of the new volume, or of an owner: its place on the device
     for mark, member in enumerate([new, *olds]):
-        for extent, pe in enumerate(extents_of(member.lv.segments)):
+        for extent, pe in enumerate(chain.from_iterable(member.lv.pes(0, member.lv.extent_count))):
             at[mark << 56 - EXTENT_SHIFT | extent] = places.vg.pe_start + pe * EXTENT_BYTES
     targets = {number: (made.first_copy + index) * made.unit for index, number in enumerate(made.copied)}
     copied: Dict[int, Dict[int, int]] = {}
@@ -266,7 +267,7 @@ class _Planned(UnwrittenDevice):
     def __init__(self, device: Device, places: VolumeRanges, head_extents: int, tables: Tables) -> None:
         super().__init__(device)
         self._tables, self._base = tables, places.vg.pe_start
-        pes = extents_of(places.lv.segments)[:head_extents]
+        pes = chain.from_iterable(places.lv.pes(0, head_extents))
         self._extents = {pe: index for index, pe in enumerate(pes)}
         self._start, self._piece = 0, b""
 

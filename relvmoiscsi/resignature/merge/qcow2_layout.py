@@ -31,6 +31,7 @@ from typing import FrozenSet, Iterator, List, Sequence, Tuple
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats import qcow2_clusters as clusters
+from relvmoiscsi.formats.lvm.vg import LogicalVolume
 from relvmoiscsi.formats.qcow2 import ENTRY_BYTES, MAX_L1_BYTES
 from relvmoiscsi.formats.qcow2_clusters import ZEROS, Needs
 from relvmoiscsi.resignature.merge.compact import Arrays, Memory
@@ -94,12 +95,12 @@ class Qcow2Layout:
             data_bytes=count * self.unit,
         )
 
-    def retained_extents(self, extents: Sequence[List[int]]) -> "array[int]":
-        """The physical extents that stay, in the form of `strategy.Room.place`. `extents` are those of each image."""
+    def retained_extents(self, lvs: Sequence[LogicalVolume]) -> "array[int]":
+        """The physical extents that stay, in the form of `strategy.Room.place`. `lvs` has the volume of each image."""
         found = array("q", [NEW]) * (self.size_bytes // EXTENT_BYTES)
         for index, extent in enumerate(self.retained):
             image, at = divmod(extent, 1 << 56 - EXTENT_SHIFT)
-            found[self.head_extents + index] = extents[image - 1][at]
+            found[self.head_extents + index] = lvs[image - 1].pes(at, at + 1)[0].start
         return found
 
 

@@ -12,12 +12,13 @@ the commit, and extents that the run does not write.
 
 from abc import ABC, abstractmethod
 from array import array
+from bisect import bisect
 from itertools import chain
 from typing import Collection, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
 
 from relvmoiscsi.device import Chunk, Device, Range, align_down, align_up, in_pieces
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.formats.lvm.vg import LogicalVolume, Segment, VolumeGroup, extents_of
+from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup, segments_of
 from relvmoiscsi.resignature.merge.vdi_choice import Chain
 from relvmoiscsi.resignature.protocol.merged_image import BlockCopy, MergedImage, Unseen
 from relvmoiscsi.resignature.reading.lun_contents import Content, Lun
@@ -49,8 +50,9 @@ class Room:
     the commit, and must not be written before the commit.
     """
 
-    def __init__(self, writable: Sequence[int], later: Sequence[int]) -> None:
+    def __init__(self, writable: Sequence[range], later: Sequence[range]) -> None:
         self.writable, self.later = writable, later
+        self.free_extents = sum(map(len, writable))
 
     def place(self, retained: "array[int]", fresh: Collection[int]) -> "array[int]":
         """The physical extents of a new volume, in the order of the volume. Raises Refused when the LUN has too few.
@@ -58,20 +60,17 @@ class Room:
         `retained` has for each place in the volume the physical extent that stays there, or NEW. `fresh` are the places
         whose extents the run writes before the commit: these take the first extents of `writable`.
         """
-        if len(fresh) > len(self.writable):
+        if len(fresh) > self.free_extents:
             raise Refused(
-                f"One VDI needs {len(fresh)} free extents of 4 MiB before its commit, {len(self.writable)} are free.",
+                f"One VDI needs {len(fresh)} free extents of 4 MiB before its commit, {self.free_extents} are free.",
                 sm_key="SRNoSpace",
             ).advising(_ENLARGE)
-        found, staying = retained[:], bytearray(1 + max(chain(retained, self.later), default=0))
-        for pe in retained:
-            if pe != NEW:
-                staying[pe] = 1
-        writable = iter(self.writable)
+        found, writable = retained[:], chain.from_iterable(self.writable)
         for extent in sorted(fresh):
             found[extent] = next(writable)
         there = len(found) - found.count(NEW)
-        rest = chain((pe for pe in self.later if not staying[pe]), writable)
+        staying = segments_of(range(pe, pe + 1) for pe in retained if pe != NEW)
+        rest = chain(chain.from_iterable(_without(self.later, (one.pes for one in staying))), writable)
         for extent, known in enumerate(found):
             if known == NEW:
                 pe = next(rest, NEW)
@@ -83,7 +82,19 @@ class Room:
         return found
 
 
-def room_on(lun: Lun, images: Chain, unused: Sequence[int], seed: int) -> Room:
+def _without(pes: Iterable[range], taken: Iterable[range]) -> Iterator[range]:
+    """The extents of `pes`, in order, that are not in `taken`. The ranges of `taken` must not overlap."""
+    sorted_taken = sorted((one.start, one.stop) for one in taken)
+    for each in pes:
+        free_from, index = each.start, max(0, bisect(sorted_taken, (each.start,)) - 1)
+        while index < len(sorted_taken) and sorted_taken[index][0] < each.stop:
+            start, stop = sorted_taken[index]
+            yield range(free_from, start)
+            free_from, index = max(free_from, stop), index + 1
+        yield range(free_from, each.stop)
+
+
+def room_on(lun: Lun, images: Chain, unused: Sequence[range], seed: int) -> Room:
     """The extents that are free on the LUN, and the extents that become free with the commit.
 
     The new volume replaces the volumes of the chain `images`; the run removes other volumes. `unused` are extents of
@@ -94,29 +105,16 @@ def room_on(lun: Lun, images: Chain, unused: Sequence[int], seed: int) -> Room:
         t1    this run writes a new image
         t2    the late write arrives, and most likely hits no extent of this run
     """
-    vg = lun.vg
-    taken = bytearray(vg.pe_count)
-    for lv in vg.lvs:
-        for one in lv.segments:
-            taken[one.first_pe : one.first_pe + one.extent_count] = b"\1" * one.extent_count
-    free = array("I", (pe for pe, is_taken in enumerate(taken) if not is_taken))
-    ends = set(unused)
+    free = list(_without([range(lun.vg.pe_count)], (one.pes for lv in lun.vg.lvs for one in lv.segments)))
+    before: List[range] = []  # the free extents before the first one, and behind it
+    behind: List[range] = []
+    start = seed % max(1, sum(map(len, free)))
+    for run in free:
+        before.append(run[:start])
+        behind.append(run[start:])
+        start = max(0, start - len(run))
     gone = (volume.lv for volume in (*images.members, *images.dropped))
-    later = array("I", (pe for lv in gone for pe in extents_of(lv.segments) if pe not in ends))
-    start = seed % len(free) if free else 0
-    return Room(free[start:] + free[:start] + array("I", unused), later)
-
-
-def segments_of(pes: Sequence[int]) -> Tuple[Segment, ...]:
-    """The segments of a volume with these physical extents: extents in a row are one segment."""
-    found: List[Segment] = []
-    for extent, pe in enumerate(pes):
-        last = found[-1] if found else None
-        if last is not None and last.first_pe + last.extent_count == pe:
-            found[-1] = last._replace(extent_count=last.extent_count + 1)
-        else:
-            found.append(Segment(extent, 1, pe))
-    return tuple(found)
+    return Room([*behind, *before, *unused], list(_without((one.pes for lv in gone for one in lv.segments), unused)))
 
 
 class MergeStrategy(ABC):
@@ -126,7 +124,7 @@ class MergeStrategy(ABC):
 
     def __init__(self, cost: Cost, retained: "array[int]", fresh: Collection[int], room: Room) -> None:
         """`retained` and `fresh` are the extents of the new volume in the form of `Room.place`."""
-        self.cost = cost._replace(fresh_extents=len(fresh), free_extents=len(room.writable))
+        self.cost = cost._replace(fresh_extents=len(fresh), free_extents=room.free_extents)
         self._retained, self._fresh, self._room = retained, fresh, room
 
     def extents(self) -> Sequence[int]:

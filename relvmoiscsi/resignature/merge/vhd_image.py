@@ -18,7 +18,7 @@ from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, torn_by
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats import vhd
 from relvmoiscsi.formats import vhd_blocks as blocks
-from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup, extents_of
+from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup
 from relvmoiscsi.formats.ondisk import big_endian
 from relvmoiscsi.formats.vhd import DynamicHeader, Footer, Vhd, sealed
 from relvmoiscsi.formats.vhd_blocks import BLOCK_BYTES, FULL, UNIT, UNUSED, Batmap
@@ -205,21 +205,22 @@ class _NewImage(VolumeRanges):
         # For each new extent behind the head, by its first byte: the distance to the old extent that it replaces. A
         # block may reach into such an extent while its bitmap stays in an old extent. The bitmap will be all ones also
         # for the old image. So the filled sectors are written to the old extent, too.
-        made, replaced, new = self.layout, {}, extents_of(self.lv.segments)
+        made, replaced = self.layout, {}
         for extent in made.fresh:
             if any(extent in piece.extents for piece in made.moved):
                 member, at = made.source_of(extent)
-                pe = extents_of(self.members[member].lv.segments)[at]
-                replaced[new[extent] * EXTENT_BYTES] = (pe - new[extent]) * EXTENT_BYTES
+                (new,) = self.at(extent * EXTENT_BYTES, EXTENT_BYTES)
+                (old,) = self.vg.ranges(self.members[member].lv, at * EXTENT_BYTES, EXTENT_BYTES)
+                replaced[new.offset - self.vg.pe_start] = old.offset - new.offset
         for owned in self.layout.staying:
             if owned.filled_sectors:
                 in_place = not self._is_fresh(made.slots[owned.block])
                 (_owner, bits), *below = sectors_of(owned.block, self.members)
                 for copy in self._put(owned, below, bits):
                     yield copy
-                    old = replaced.get(align_down(copy.target - self.vg.pe_start, EXTENT_BYTES))
-                    if in_place and old is not None:
-                        yield copy._replace(target=copy.target + old)
+                    distance = replaced.get(align_down(copy.target - self.vg.pe_start, EXTENT_BYTES))
+                    if in_place and distance is not None:
+                        yield copy._replace(target=copy.target + distance)
 
     def _put(self, owned: OwnedBlock, sources: Iterable[Tuple[int, int]], there: int = 0) -> Iterator[BlockCopy]:
         """The copies of a block's sectors from their images, and zeros for the sectors that no image has."""

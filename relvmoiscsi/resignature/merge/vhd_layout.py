@@ -24,7 +24,6 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 from relvmoiscsi.device import SECTOR, align_up
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats import vhd_blocks as blocks
-from relvmoiscsi.formats.lvm.vg import extents_of
 from relvmoiscsi.formats.vhd import Footer
 from relvmoiscsi.formats.vhd_blocks import BLOCK_BYTES, SLOT_UNITS, UNIT
 from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, NEW, Cost
@@ -193,8 +192,10 @@ class VhdLayout:
         """The physical extents that stay, in the form of `strategy.Room.place`."""
         found = array("q", [NEW]) * (self.size_bytes // EXTENT_BYTES)
         for piece in self.moved:
-            old = extents_of(self._members[piece.member].lv.segments)[piece.first : piece.end]
-            found[piece.at : piece.at + len(old)] = array("q", old)
+            at = piece.at
+            for old in self._members[piece.member].lv.pes(piece.first, piece.end):
+                found[at : at + len(old)] = array("q", old)
+                at += len(old)
         return found
 
 
@@ -229,11 +230,11 @@ def layouts(members: Sequence[VhdMember], several: OwnedBlocks, thick: bool) -> 
         raise Refused("The image would be larger than a VHD can be.")
 
 
-def unused_extents(leaf: VhdMember) -> List[int]:
+def unused_extents(leaf: VhdMember) -> List[range]:
     """The extents of the leaf behind its data, without the last extent, which holds the footer."""
     last = max((entry for entry in leaf.entries if entry != blocks.UNUSED), default=0)
     end = blocks.end_of_headers(leaf.header, leaf.batmap_header)
     if last:
         end = max(end, blocks.data_at(last) + BLOCK_BYTES)
     first = -(-end // EXTENT_BYTES)
-    return extents_of(leaf.lv.segments)[first:-1]
+    return leaf.lv.pes(first, leaf.lv.extent_count - 1)

@@ -7,8 +7,9 @@ from relvmoiscsi.device import Device
 from relvmoiscsi.errors import FormatError, Refused, WayOut
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import Entropy
+from relvmoiscsi.formats.lvm.vg import segments_of
 from relvmoiscsi.formats.mgt import with_only
-from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, Cost, MergeStrategy, segments_of
+from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, Cost, MergeStrategy
 from relvmoiscsi.resignature.merge.vdi_choice import Chain, choose_chain
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume, Work, verify_lun
 from relvmoiscsi.resignature.reading.request import OneVdiRequest, naming_who_asks
@@ -53,7 +54,8 @@ def select_one(device: Device, lun: Lun, request: OneVdiRequest, seed: int = 0) 
         strategy, extents = _cheapest(device, lun, chain, request.most_bytes, seed)
     except FormatError as error:
         raise error.with_way_out(WayOut(sentence=_KEEP_ALL)) from None
-    lv = leaf.lv._replace(status=leaf.lv.status | {"WRITE"}, segments=segments_of(extents))
+    segments = segments_of(range(pe, pe + 1) for pe in extents)
+    lv = leaf.lv._replace(status=leaf.lv.status | {"WRITE"}, segments=segments)
     merged = leaf._replace(  # as a survey will read the volume
         lv=lv, size=lun.vg.size_of(lv), content=strategy.content, parent=None, texts=(), disputed=False, empty=None
     )

@@ -14,7 +14,7 @@ from array import array
 from typing import Callable, Generic, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
 from relvmoiscsi.device import SECTOR, Chunk, Range
-from relvmoiscsi.formats.lvm.vg import Segment, VolumeGroup, first_extents
+from relvmoiscsi.formats.lvm.vg import Segment, VolumeGroup, segments_of
 from relvmoiscsi.formats.vhd import UNUSED_ENTRY
 from relvmoiscsi.formats.vhd_blocks import ENTRY_BYTES, UNIT
 
@@ -94,9 +94,8 @@ class MergedImage(NamedTuple):
 
     def is_still_on(self, vg: VolumeGroup) -> bool:
         """Whether the volume exists and begins with the run's segments. LVM may have enlarged the volume since."""
-        count = sum(one.extent_count for one in self.segments)
-        mine = first_extents(self.segments, count)
-        return any(lv.id == self.lv_id and first_extents(lv.segments, count) == mine for lv in vg.lvs)
+        mine, count = segments_of(one.pes for one in self.segments), sum(one.extent_count for one in self.segments)
+        return any(lv.id == self.lv_id and segments_of(lv.pes(0, count)) == mine for lv in vg.lvs)
 
     def hulls(self) -> List[Range]:
         """Ranges of the device that contain all these writes; for bitmaps, from the first bitmap to the last."""

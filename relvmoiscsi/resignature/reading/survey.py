@@ -17,7 +17,6 @@ from relvmoiscsi.errors import (
     OnDefect,
     Place,
     Refused,
-    Truncated,
     Unsupported,
     WayOut,
     raise_defect,
@@ -132,7 +131,7 @@ def read_contents(device: Device, label: Label, like: Optional[Lun] = None, on_d
     if like is not None and like.vg.text == text:
         _verify_sizes(device, label, mdas, like.vg)
         return like._replace(label=label, mdas=tuple(mdas))
-    vg = read_vg(text, where, on_defect)
+    vg = read_vg(text, where, device.size_bytes, on_defect)
     sr_uuid = _sr_uuid(device, vg.name)
     with reading(on_defect):
         _verify_sizes(device, label, mdas, vg)
@@ -160,7 +159,7 @@ def _sr_uuid(device: Device, vg_name: str) -> str:
 def read_sr_uuid(device: Device, label: Label) -> str:
     """The SR UUID in the committed metadata; reads no volume. Raises as `read_lun`."""
     text, where, _stale = _committed_text(device, read_mdas(device, label))
-    return _sr_uuid(device, read_vg(text, where).name)
+    return _sr_uuid(device, read_vg(text, where, device.size_bytes).name)
 
 
 def read_mdas(device: Device, label: Label, on_defect: OnDefect = raise_defect) -> List[Mda]:
@@ -209,7 +208,7 @@ def vg_in(device: Device, area: Range) -> Optional[VolumeGroup]:
         mda = pv.parse_mda(device.read([Range(area.offset, pv.MDA_HEADER_SIZE)])[0], area, place)
         if not mda.has_text:
             return None
-        return read_vg(pv.read_text(device, mda)[:-1].decode("latin-1"), place)
+        return read_vg(pv.read_text(device, mda)[:-1].decode("latin-1"), place, device.size_bytes)
     except FormatError:
         return None
 
@@ -242,7 +241,7 @@ def _committed_text(device: Device, mdas: Sequence[Mda], on_defect: OnDefect = r
     groups = []
     for each, place in texts:
         with reading(on_defect):
-            groups.append((read_vg(each, place), place))
+            groups.append((read_vg(each, place, device.size_bytes), place))
     if not groups:
         raise Malformed("Physical volume", Place(device.name, 0), "none of its metadata texts reads")
     if len(groups) > 1:
@@ -254,16 +253,10 @@ def _committed_text(device: Device, mdas: Sequence[Mda], on_defect: OnDefect = r
 
 
 def _verify_sizes(device: Device, label: Label, mdas: Sequence[Mda], vg: VolumeGroup) -> None:
-    """Raises FormatError when the extents are not on the device, or lie over LVM's own structures.
-
-    The sizes of the device in label and text do not count, for LVM and here: `pvresize` changes the size in the text
-    alone. Source: LVM2 lib/metadata/metadata.c, check_pv_dev_sizes, which warns.
-    """
+    """Raises FormatError when the extents lie over LVM's own structures, or are not made of the device's blocks."""
     where = Place(device.name, label.offset)
     if vg.pv_id != label.pv_id:
         raise Malformed("LVM label", where, "its PV id is not the one in the metadata text")
-    if vg.data_end > device.size_bytes:
-        raise Truncated("Physical volume", Place(device.name, 0), vg.data_end, device.size_bytes)
     if vg.pe_start < pv.LABEL_SECTORS * SECTOR:
         raise Malformed("LVM label", where, f"the extents begin at byte {vg.pe_start}, over the label")
     if vg.pe_start % device.block_size or vg.extent_size % device.block_size:

@@ -118,7 +118,8 @@ def has_all_volumes(device: Device, lun: Lun, run: Run) -> bool:
     where = Place(device.name, 0)
     try:
         text, _live = old_text(device, run)
-        names = [naming.parse_lv_name(lv.name, where) for lv in read_vg(text[:-1].decode("latin-1"), where).lvs]
+        vg = read_vg(text[:-1].decode("latin-1"), where, device.size_bytes)
+        names = [naming.parse_lv_name(lv.name, where) for lv in vg.lvs]
     except FormatError as problem:
         log.debug("%s: the text from before is gone: %s", device.name, problem)
         return False

@@ -75,7 +75,7 @@ def old_text(device: Device, run: Run) -> Tuple[bytes, List[Range]]:
         mda = pv.parse_mda(move.old_header, move.original, where)
         if mda.has_text:
             found = pv.read_text(device, mda)
-            seqno = read_vg(found[:-1].decode("latin-1"), where).seqno
+            seqno = read_vg(found[:-1].decode("latin-1"), where, device.size_bytes).seqno
             if seqno > newest:
                 text, newest = found, seqno
             live += pv.text_ranges(mda.area, mda.committed, where)

@@ -18,8 +18,8 @@ from relvmoiscsi.errors import FormatError, Place, Truncated
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm.vg import Segment, read_vg, renamed_text
 
-WHERE = Place("/dev/sdc", 4608)
 MIB = 1 << 20
+WHERE, SIZE = Place("/dev/sdc", 4608), 11 * MIB + 2557 * 4 * MIB
 SR, VDI = "f0351b7a-1726-4201-9d84-792f2dd894f4", "efd24831-00a5-4192-9633-f030a9710c2b"
 NEW_SR, NEW_VDI = "11111111-2222-4333-8444-555555555555", "66666666-7777-4888-9999-aaaaaaaaaaaa"
 
@@ -51,7 +51,7 @@ TEXT = text_of_two_volumes()
 
 @pytest.fixture(name="vg", scope="module")
 def fixture_vg():
-    return read_vg(TEXT, WHERE)
+    return read_vg(TEXT, WHERE, SIZE)
 
 
 # --- values
@@ -70,10 +70,25 @@ def test_a_text_is_read_as_values_in_bytes(vg):
     assert (lv.extent_count, vg.size_of(lv)) == (7, 28 * MIB)
 
 
+def test_a_text_whose_extents_are_not_on_the_device_is_refused(vg):
+    with pytest.raises(Truncated, match=f"it needs {vg.data_end} bytes, only {vg.data_end - 1} are there"):
+        read_vg(TEXT, WHERE, vg.data_end - 1)
+
+
+def test_the_extents_of_a_part_of_a_volume_are_runs_and_a_part_outside_of_the_volume_has_none(vg):
+    _mgt, lv = vg.lvs
+    every = [pe for one in lv.segments for pe in one.pes]
+
+    parts = [(first, end) for first in range(9) for end in range(first, 10)]
+
+    assert [[pe for run in lv.pes(*part) for pe in run] for part in parts] == [every[slice(*part)] for part in parts]
+    assert lv.pes(1, 6) == [range(101, 102), range(7, 8), range(2, 5)]
+
+
 def test_a_group_without_volumes_has_no_section_for_them():
     start, end = TEXT.index("logical_volumes"), TEXT.index("}\n# Generated")
 
-    assert read_vg(TEXT[:start] + TEXT[end:], WHERE).lvs == ()
+    assert read_vg(TEXT[:start] + TEXT[end:], WHERE, SIZE).lvs == ()
 
 
 # --- extents to bytes
@@ -90,7 +105,7 @@ def test_a_range_that_leaves_the_volume_is_truncated(vg, offset, length):
 @example(8 * MIB - 100, 4 * MIB + 300)
 @example(8 * MIB, 0)
 def test_every_byte_lies_in_the_extent_that_the_segments_say(offset, length):
-    vg = read_vg(TEXT, WHERE)
+    vg = read_vg(TEXT, WHERE, SIZE)
     pes = [100, 101, 7, 2, 3, 4, 5]
     length = min(length, 28 * MIB - offset)
 
@@ -160,7 +175,7 @@ def in_own_form(name):
 
 @pytest.mark.parametrize("text", [TEXT, *map(in_own_form, OWN_FORM)], ids=["text", *OWN_FORM])
 def test_a_volume_is_read_and_renamed_in_the_form_of_each_release_of_lvm(text):
-    before, after = read_vg(text, WHERE), read_vg(renamed(text), WHERE)
+    before, after = read_vg(text, WHERE, SIZE), read_vg(renamed(text), WHERE, SIZE)
 
     assert len(before.lvs) == (2 if text == TEXT else 3)
     assert [lv[2:] for lv in after.lvs] == [lv[2:] for lv in before.lvs], "status, tags and segments"
@@ -175,16 +190,16 @@ def test_a_text_with_a_line_lost_or_doubled_is_read_or_refused(data):
     lines[at : at + 1] = data.draw(st.sampled_from([[], [lines[at]] * 2, [lines[at][::-1]]]))
 
     try:
-        read_vg("\n".join(lines), WHERE)
+        read_vg("\n".join(lines), WHERE, SIZE)
     except FormatError as problem:
         assert "of /dev/sdc" in str(problem)
 
 
 def test_a_name_that_lvm_does_not_allow_is_refused_and_its_text_not_repeated():
-    assert read_vg(TEXT.replace("MGT {", "a" * 127 + " {"), WHERE).lvs[0].name == "a" * 127
+    assert read_vg(TEXT.replace("MGT {", "a" * 127 + " {"), WHERE, SIZE).lvs[0].name == "a" * 127
 
     with pytest.raises(FormatError, match="its name has 100000 characters, LVM allows 127") as caught:
-        read_vg(TEXT.replace("MGT {", "a" * 100000 + " {"), WHERE)
+        read_vg(TEXT.replace("MGT {", "a" * 100000 + " {"), WHERE, SIZE)
     assert len(str(caught.value)) < 500
 
 
@@ -193,7 +208,7 @@ def test_a_name_that_lvm_does_not_allow_is_refused_and_its_text_not_repeated():
 
 def renamed(text, change=lambda lv: lv):
     """The text under new identities, and each volume as `change` wants it."""
-    vg = read_vg(text, WHERE)
+    vg = read_vg(text, WHERE, SIZE)
     ids = {old: chr(ord("a") + n) * 32 for n, old in enumerate([vg.pv_id, vg.id] + [lv.id for lv in vg.lvs])}
     lvs = {lv.name: change(lv._replace(name=lv.name.replace(VDI, NEW_VDI))) for lv in vg.lvs}
     return renamed_text(vg, "VG_XenStorage-" + NEW_SR, lvs, IdMap(SR, {SR: NEW_SR, VDI: NEW_VDI}, ids))
@@ -238,7 +253,7 @@ def test_a_longer_generation_makes_room_and_bytes_that_are_no_ascii_survive():
 
 @pytest.mark.parametrize("gone, first, behind", [(0, "\n\nMGT {", "\n\nLV-"), (1, "\n\nLV-", "\n}\n\n}\n# Gen")])
 def test_a_removed_volume_leaves_the_others_byte_for_byte(gone, first, behind):
-    whole, wanted = renamed(TEXT), read_vg(TEXT, WHERE).lvs[gone].id
+    whole, wanted = renamed(TEXT), read_vg(TEXT, WHERE, SIZE).lvs[gone].id
 
     text = renamed(TEXT, lambda lv: None if lv.id == wanted else lv)
 
@@ -263,7 +278,7 @@ def test_the_removal_of_many_volumes_copies_the_text_few_times():
         build_lvm.lv_text(LvText(name, one, False, (), ((1, at + 500),), 1))
         for at, (name, one) in enumerate(zip(names, ids))
     ]
-    vg = read_vg(TEXT.replace("\nLV-", "\n" + "\n".join(lvs) + "\nLV-", 1), WHERE)
+    vg = read_vg(TEXT.replace("\nLV-", "\n" + "\n".join(lvs) + "\nLV-", 1), WHERE, SIZE)
     new = {old: chr(ord("a") + n) * 32 for n, old in enumerate([vg.pv_id, vg.id])}
     new.update((lv.id, lv.id) for lv in vg.lvs)
 
@@ -274,7 +289,7 @@ def test_the_removal_of_many_volumes_copies_the_text_few_times():
         IdMap(SR, {SR: NEW_SR, VDI: NEW_VDI}, new),
     )
 
-    assert [lv.name for lv in read_vg(text, WHERE).lvs] == [lv.name for lv in read_vg(TEXT, WHERE).lvs]
+    assert [lv.name for lv in read_vg(text, WHERE, SIZE).lvs] == [lv.name for lv in read_vg(TEXT, WHERE, SIZE).lvs]
     assert len(vg.lvs) == 302 and 0 < Sliced.copied < 5 * len(vg.text)
 
 
@@ -283,7 +298,7 @@ SEGMENTS = (Segment(0, 2, 700), Segment(2, 1, 30), Segment(3, 40, 1000))
 
 def with_segments(number, segments, text=TEXT):
     """The text renamed, where the LV of that number gets other segments."""
-    wanted = read_vg(text, WHERE).lvs[number].id
+    wanted = read_vg(text, WHERE, SIZE).lvs[number].id
     return renamed(text, lambda lv: lv._replace(segments=segments) if lv.id == wanted else lv)
 
 
@@ -292,7 +307,7 @@ def with_segments(number, segments, text=TEXT):
 def test_new_segments_take_the_place_of_the_old_ones(number, segments):
     text = with_segments(number, segments)
 
-    before, after = read_vg(renamed(TEXT), WHERE), read_vg(text, WHERE)
+    before, after = read_vg(renamed(TEXT), WHERE, SIZE), read_vg(text, WHERE, SIZE)
     assert after.lvs[number] == before.lvs[number]._replace(segments=segments)
     assert after.lvs[1 - number] == before.lvs[1 - number]
     assert text.count("segment2") == sum(len(lv.segments) > 1 for lv in after.lvs), "no rest of an old one"
@@ -317,13 +332,13 @@ def test_new_segments_name_the_disk_as_the_text_does():
 def test_the_status_of_a_volume_is_written_as_lvm_writes_it(words):
     text = renamed(TEXT, lambda lv: lv._replace(status=frozenset(words)))
 
-    assert {lv.status for lv in read_vg(text, WHERE).lvs} == {frozenset(words)}
+    assert {lv.status for lv in read_vg(text, WHERE, SIZE).lvs} == {frozenset(words)}
     assert "status = [{}]".format(", ".join(f'"{word}"' for word in words)) in text
 
 
 @pytest.mark.parametrize("tags", [(), ("hidden",), ("hidden", "journaler")])
 def test_the_tags_of_a_volume_come_go_and_change(tags):
-    after = read_vg(renamed(TEXT, lambda lv: lv._replace(tags=tags)), WHERE)
+    after = read_vg(renamed(TEXT, lambda lv: lv._replace(tags=tags)), WHERE, SIZE)
 
     assert {lv.tags for lv in after.lvs} == {tags}
-    assert [lv.segments for lv in after.lvs] == [lv.segments for lv in read_vg(TEXT, WHERE).lvs]
+    assert [lv.segments for lv in after.lvs] == [lv.segments for lv in read_vg(TEXT, WHERE, SIZE).lvs]

@@ -556,6 +556,21 @@ def test_who_has_a_file_open_or_locked_is_named_once(host, image):
     assert flock.owner_of(image, host) == "process 12 (qemu-dp)"
 
 
+def test_of_another_file_system_no_open_file_is_looked_at(host, image):
+    """A stat of a file on a server that does not answer would hang."""
+    us = str(os.getpid())
+    for process, mount in ((us, "29"), ("12", "31"), ("13", "30"), ("14", "99")):
+        for name, content in (("fdinfo/5", f"pos:\t0\nflags:\t02100002\nmnt_id:\t{mount}\n"), ("comm", "qemu-dp\n")):
+            put(host.at("proc", process, name), content)
+        os.makedirs(host.at("proc", process, "fd"))
+        os.symlink(image, host.at("proc", process, "fd/5"))
+    of_server = "30 1 0:50 / /run/sr-mount/nfs rw shared:1 - nfs server:/srv rw\n"
+    put(host.at("proc", us, "mountinfo"), "29 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n" + of_server)
+    put(host.at("proc/12/mountinfo"), "31 30 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n" + of_server)
+
+    assert holders.users_of_file(os.stat(image), 5, host) == ["process 12 (qemu-dp)"]
+
+
 # --- the same device; where data is
 
 

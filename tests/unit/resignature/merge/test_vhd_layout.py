@@ -13,13 +13,13 @@ import pytest
 from kit.examples import seeds
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats import vhd_blocks as blocks
-from relvmoiscsi.formats.lvm.vg import LogicalVolume, Segment, extents_of
+from relvmoiscsi.formats.lvm.vg import LogicalVolume, Segment, segments_of
 from relvmoiscsi.formats.naming import LvName
 from relvmoiscsi.formats.vhd import BatmapHeader, DynamicHeader, Footer, Vhd
 from relvmoiscsi.formats.vhd_blocks import UNUSED, Batmap
 from relvmoiscsi.resignature.merge import vhd_chain
 from relvmoiscsi.resignature.merge import vhd_layout as layout
-from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, Room, segments_of
+from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, Room
 from relvmoiscsi.resignature.merge.vhd_chain import VhdMember, find_owners, sectors_of
 from relvmoiscsi.resignature.reading.lun_contents import Volume
 
@@ -91,11 +91,12 @@ def place_of(segments, offset):
 def laid_out(world, members, thick=True):
     """The cheapest layout that there is room for, and the new volume."""
     owners = find_owners(members, False)
-    used = {pe for member in members for pe in extents_of(member.lv.segments)}
-    room = Room(tuple(world.free), tuple(sorted(used)))
+    used = sorted({pe for member in members for one in member.lv.segments for pe in one.pes})
+    room = Room(*([range(pe, pe + 1) for pe in pes] for pes in (world.free, used)))
     for made in layout.layouts(members, owners, thick):
         try:
-            return made, segments_of(room.place(made.retained_extents(), made.fresh)), owners
+            placed = room.place(made.retained_extents(), made.fresh)
+            return made, segments_of(range(pe, pe + 1) for pe in placed), owners
         except Refused:
             continue
     raise AssertionError("no room")
@@ -181,9 +182,9 @@ def test_without_blocks_for_its_holes_an_image_is_copied():
 def test_of_the_leaf_only_what_lies_behind_its_last_block_may_be_written_before_the_commit():
     leaf = World(5, 2000).image("leaf", 100, range(50))
     end = (blocks.first_slot_unit(leaf.header, leaf.batmap_header) + 513 * 50) * 4096
-    behind = extents_of(leaf.lv.segments)[-(-end // EXTENT_BYTES) : -1]
+    behind = [pe for one in leaf.lv.segments for pe in one.pes][-(-end // EXTENT_BYTES) : -1]
 
-    assert behind and list(layout.unused_extents(leaf)) == list(behind)
+    assert behind and [pe for run in layout.unused_extents(leaf) for pe in run] == behind
 
 
 def test_of_a_parent_that_is_smaller_than_its_child_nothing_behind_the_end_of_its_disk_is_read():

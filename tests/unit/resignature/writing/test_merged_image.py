@@ -7,6 +7,7 @@ between two blocks; the table gives it to a block that has none, once its bitmap
 
 import hashlib
 import logging
+import tracemalloc
 from array import array
 
 import pytest
@@ -123,6 +124,18 @@ OURS = Group([(0, 3, 7), (3, 1, 40)])
 )
 def test_the_volume_is_ours_as_long_as_its_extents_are_where_they_were_put(group, is_ours):
     assert MERGED.is_still_on(group) is is_ours
+
+
+def test_a_volume_of_a_million_extents_is_not_listed():
+    tracemalloc.start()
+    try:
+        assert MERGED.is_still_on(Group([(0, 3, 7), (3, 1, 40), (4, 1000000, 50)]))
+        assert not MergedImage("b" * 32, (Segment(0, 1000000, 7),)).is_still_on(Group([(0, 1000000, 8)]))
+        _now, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 1 << 18
 
 
 # --- holes
