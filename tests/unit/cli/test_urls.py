@@ -152,11 +152,12 @@ def test_yes_alone_is_not_enough_and_nothing_is_written(command, clone, one_lun,
     assert ran.status == 4 and "No pool was asked whether" in ran.err and "--scsi-id" in ran.err
 
     ran = command(name, one_lun.where, "--yes", "--scsi-id", OTHER_SCSI_ID)
-    assert ran.status == 4 and "it is another LUN" in ran.err
+    assert ran.status == 4 and OTHER_SCSI_ID in ran.err and one_lun.lun(0).scsi_id in ran.err
     with monkeypatch.context() as patch:
         patch.setattr(url_source, "open_lun", other_lun_for_readers)  # another LUN is put there before the session
         ran = command(name, one_lun.where, *ANYHOW)
-    assert ran.status == 4 and "it is another LUN now" in ran.err and "Nothing was written." in ran.err
+    assert ran.status == 4 and "relvmoiscsi: The LUN " in ran.err and ", expected " in ran.err
+    assert "Nothing was written." in ran.err
     assert clone == before
     assert command(name, one_lun.where, *ANYHOW).status == 0
 
