@@ -255,7 +255,7 @@ class DeviceError(RelvmoiscsiError):
     sm_key = "EIO"
 
     def __init__(self, device: str, action: str, offset: int, length: int, reason: str, errno: Any = None) -> None:
-        where = "" if action == "flush" else f" of {length} bytes at byte {offset}"
+        where = f" of {length} bytes at byte {offset}" if length else ""
         super().__init__(f"{device}: {action}{where} failed: {reason}.")
         self.device, self.action, self.offset, self.length, self.errno = device, action, offset, length, errno
 

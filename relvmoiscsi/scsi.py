@@ -204,7 +204,6 @@ def reason(status: int, sense: bytes) -> str:
     return f"status {status:02x} ({_STATUSES.get(status, 'unknown')})"
 
 
-def explained(status: int, sense: bytes) -> str:
-    """Return the cause of a failure, and what a person can do at the array; without the period at the end."""
-    advice = meaning_of(parse_sense(sense)).advice if status == CHECK_CONDITION else ""
-    return f"{reason(status, sense)}. {advice}".rstrip(". ")
+def explained(status: int, sense: bytes) -> Tuple[str, str]:
+    """Return the cause of a failure, a clause, and what a person can do at the array: sentences, or ""."""
+    return reason(status, sense), meaning_of(parse_sense(sense)).advice if status == CHECK_CONDITION else ""

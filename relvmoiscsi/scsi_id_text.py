@@ -63,10 +63,10 @@ def typed_scsi_id(text: str) -> str:
         if match is not None:
             return kind + match.group(1)
     if _OF_ANY_KIND.match(lower):
-        raise UsageError(f"{text!r} may be a number of several kinds. {_FORMS}", "ConfigSCSIid")
+        raise UsageError(f"{text!r} may be a number of several kinds.", "ConfigSCSIid").advising(_FORMS)
     text = re.sub(r"\Ascsi-(?=.)", "", text, flags=re.IGNORECASE)
     if not is_printed(text) or lower.startswith(_SAYS_ITS_KIND):
-        raise UsageError(f"{text!r} is no SCSIid. {_FORMS}", "ConfigSCSIid")
+        raise UsageError(f"{text!r} is no SCSIid.", "ConfigSCSIid").advising(_FORMS)
     return text
 
 

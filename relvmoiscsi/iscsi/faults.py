@@ -68,9 +68,14 @@ class LoginRefused(NoConnection, Refused):
         """`reason` and `remedy` are of a caller that knows more than the status says."""
         known, advice = _MEANINGS.get(status, ("it gives a reason that RFC 7143 does not know", ""))
         advice = advice if remedy is None else remedy
-        message = f"{target} refused the login (status {status:04x}): {reason or known}. {advice}".strip()
-        super().__init__(message)
+        super().__init__(f"{target} refused the login (status {status:04x}): {reason or known}.")
+        self.advising(advice)
         self.status = status
+
+    @property
+    def is_of_secret(self) -> bool:
+        """Is a user or secret refused? A target may count such logins, and lock the account."""
+        return self.status == AUTHENTICATION_FAILED and not isinstance(self, NoCommonAlgorithm)
 
     @property
     def passes(self) -> bool:
@@ -108,10 +113,8 @@ class Unproven(NoConnection, Refused):
     sm_key = "ISCSILogin"
 
     def __init__(self, target: str, reason: str) -> None:
-        super().__init__(
-            f"{target} could not prove itself: {reason}. Check the incoming CHAP user and secret on both sides, and "
-            "that this is the target you mean."
-        )
+        super().__init__(f"{target} could not prove itself: {reason}.")
+        self.advising("Check the incoming CHAP user and secret on both sides, and that this is the target you mean.")
 
 
 class Redirected(RelvmoiscsiError):

@@ -356,7 +356,8 @@ class LunDevice(Device):
         else:
             is_medium = task.status and scsi.parse_sense(task.sense).key == scsi.MEDIUM_ERROR
             number = errno.ENODATA if is_medium else errno.EIO
-            raise self._failure(scsi.explained(task.status, task.sense), number, task.command)
+            cause, advice = scsi.explained(task.status, task.sense)
+            raise self._failure(cause, number, task.command).advising(advice)
 
     def _failure(self, reason: str, number: int, command: Optional[Command] = None) -> DeviceError:
         at = command or [*self._rest, *self._batch, Command(self.info.lun, b"")][0]
@@ -413,8 +414,8 @@ class LunDevice(Device):
             self.fence.verify([], begun)
 
     def _gone(self) -> Refused:
-        problem = "{}: the target does not show the LUN {} any more. Check the mapping at the array."
-        return Refused(problem.format(self.name, looking.called(self.info)), "ISCSIDevice")
+        problem = f"{self.name}: the target does not show the LUN {looking.called(self.info)} any more."
+        return Refused(problem, "ISCSIDevice").advising("Check the mapping at the array.")
 
     def _reset(self, link: Link) -> None:
         """Reset the LUN. Raises Refused if the target does not: late writes could overwrite this session's writes."""

@@ -153,17 +153,16 @@ def _named(sessions: TargetSessions, link: Link, lun: LunName, writable: bool) -
         numbers = ", ".join(str(one.number) for one in found)
         raise Refused(
             f"The LUNs {numbers} behind {iqn} have one SCSIid, {found[0].scsi_id}: the SCSIid does not tell the "
-            "clone from its original. Have the array give the clone a SCSIid of its own, or map the clone alone to "
-            "this machine.",
+            "clone from its original.",
             "ISCSIDevice",
-        )
+        ).advising("Have the array give the clone a SCSIid of its own, or map the clone alone to this machine.")
     return found[0]
 
 
 def _usable(sessions: TargetSessions, link: Link, lun: LunName, scsi_id: Optional[str], writable: bool) -> LunInfo:
     """Return the LUN if it is usable, or needs another portal (Verdict.ELSEWHERE). Raises NotFound, Refused."""
     known = _named(sessions, link, lun, writable)
-    name = f"the LUN {lun} behind {sessions.iqn}"
+    name = f"The LUN {lun} behind {sessions.iqn}"
     one = known if known.size_bytes else looking.look(link, [known.lun])[0]
     while one.verdict == Verdict.LATER:  # `pause` raises OutOfTime at the deadline
         link.pause(looking.PAUSE_SECONDS)
@@ -179,10 +178,9 @@ def _usable(sessions: TargetSessions, link: Link, lun: LunName, scsi_id: Optiona
     expected = expected if scsi_id is None else scsi_id
     if one.scsi_id != expected:
         raise Refused(
-            f"{name} is the LUN {looking.called(one)}, expected {expected or 'a LUN without a SCSIid'}: it is "
-            "another LUN now.",
+            f"{name} is the LUN {looking.called(one)}, expected {expected or 'a LUN without a SCSIid'}.",
             "ISCSIDevice",
-        ).advising("Check the mapping at the array.")
+        ).advising("Check the SCSIid, and the mapping at the array.")
     return one
 
 

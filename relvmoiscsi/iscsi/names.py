@@ -2,6 +2,7 @@
 """The values that callers pass and receive: portals, initiators, credentials, targets, LUNs."""
 
 import logging
+from functools import lru_cache
 from typing import NamedTuple, Optional
 
 from relvmoiscsi.errors import UsageError
@@ -35,12 +36,17 @@ class Credentials:
                 "One CHAP password is equal to the other or begins with it, so the target's answer would prove nothing."
             ).advising("Choose a different password for the target.")
         if any(0 < len(each) < LEAST_SECRET_BYTES for each in (hashed, incoming_hashed)):
-            log.warning("a CHAP password has less than %d bytes: choose a longer password", LEAST_SECRET_BYTES)
+            _warn_of_short_secret()
         self.user, self.secret = user, secret
         self.incoming_user, self.incoming_secret = incoming_user, incoming_secret
 
     def __repr__(self) -> str:
         return f"Credentials(user={self.user!r}, incoming_user={self.incoming_user!r})"
+
+
+@lru_cache(maxsize=None)  # a command makes the credentials anew for each session
+def _warn_of_short_secret() -> None:
+    log.warning("warning: A CHAP password has less than %d bytes. Choose a longer password.", LEAST_SECRET_BYTES)
 
 
 def _verify_pair(kind: str, user: str, secret: str) -> None:

@@ -99,6 +99,8 @@ class TargetSessions:
                 failures.append(Lost(f"{portal} did not take the login within {seconds:.1f} seconds."))
                 log.info("%s: %s", portal, over.message)
             except (NotFound, Refused) as failure:
+                if self._ends_all(failure):
+                    raise
                 log.info("%s: %s", portal, failure)
                 failures.append(failure)
         self.deadline.check("the login")
@@ -177,7 +179,7 @@ class TargetSessions:
                         f"{failure.message.rstrip('.')} in each of {attempt} logins. It takes connections."
                     )
                 passes = isinstance(failure, LoginRefused) and failure.passes
-                if attempt == 1 and failure.sm_key == "ISCSILogin":
+                if attempt == 1 and failure.sm_key == "ISCSILogin" and not self._ends_all(failure):
                     self._verify_offered(portal, deadline, failure, passes)
                 if attempt == (_TRIES if passes else 2 if isinstance(failure, Lost) else 1):
                     raise
@@ -186,6 +188,10 @@ class TargetSessions:
                 log.info("%s", failure)
             time.sleep(deadline.within(_TRY_SECONDS))
         raise AssertionError("the last attempt returns or raises")
+
+    def _ends_all(self, failure: RelvmoiscsiError) -> bool:
+        """Has the target refused the CHAP user or secret? Then no other login may follow, also no discovery."""
+        return bool(self.credentials.user) and isinstance(failure, LoginRefused) and failure.is_of_secret
 
     def _verify_offered(self, portal: Portal, deadline: Deadline, refused: RelvmoiscsiError, passes: bool) -> None:
         """Raise NotFound if the portal that refused the login offers other targets, but not this target.
@@ -256,6 +262,7 @@ def discover(portals: Sequence[Portal], initiator: Initiator, credentials: Crede
     Raises NotFound (DNSError, ISCSITarget), Refused (ISCSILogin), OutOfTime.
     """
     failures: List[RelvmoiscsiError] = []
+    with_chap: Optional[Portal] = None
     for portal, seconds in in_turn(portals, deadline):
         part = deadline.part(seconds)
         try:
@@ -265,8 +272,11 @@ def discover(portals: Sequence[Portal], initiator: Initiator, credentials: Crede
                 if not credentials.user:
                     raise
                 log.info("%s; now with CHAP", refused)
+                with_chap = portal
                 return _send_targets(portal, initiator, credentials, part)
         except (NotFound, Refused) as failure:
+            if with_chap is portal and isinstance(failure, LoginRefused) and failure.is_of_secret:
+                raise
             log.info("%s: %s", portal, failure)
             failures.append(failure)
     deadline.check("the discovery")

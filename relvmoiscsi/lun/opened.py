@@ -20,6 +20,7 @@ from typing import (
     NamedTuple,
     Optional,
     Sequence,
+    Set,
     Tuple,
     TypeVar,
 )
@@ -27,6 +28,7 @@ from typing import (
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError, in_state
 from relvmoiscsi.host.locks.lun_lock import lun_lock, user_lock
+from relvmoiscsi.host.locks.sm_locks import Busy
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.sr_types import HBA_SR, SrType
 
@@ -153,6 +155,10 @@ class OpenLun:
         self.refresh = refresh
 
 
+#: the locks that this process has taken here: (process, root of the host, SCSIid)
+_own_locks: Set[Tuple[int, str, Optional[str]]] = set()
+
+
 @contextmanager
 def lun_locked(scsi_id: Optional[str], host: Host, seconds: float, over_network: bool = False) -> Iterator[None]:
     """Hold the lock of a LUN for the block: one relvmoiscsi of this machine works on the LUN.
@@ -163,10 +169,16 @@ def lun_locked(scsi_id: Optional[str], host: Host, seconds: float, over_network:
     Over the network, an ordinary user may write to a LUN, and can neither make nor see root's lock file: users have a
     lock of their own.
     """
-    lock = user_lock if over_network and os.geteuid() != 0 else lun_lock
+    lock, own = user_lock if over_network and os.geteuid() != 0 else lun_lock, (os.getpid(), host.root, scsi_id)
     with ExitStack() as held:
         if scsi_id is not None:
+            if own in _own_locks:  # a wait could not end: who waits is who has the lock
+                raise Busy(f"This process has opened the LUN {scsi_id} for a write already.").advising(
+                    "Use that device, or close it first."
+                )
             held.enter_context(lock(scsi_id, host, seconds))
+            _own_locks.add(own)
+            held.callback(_own_locks.discard, own)
         yield
 
 

@@ -194,13 +194,16 @@ def _unless_attached_elsewhere(lun: Question, sr: KnownSr, hosts: Hosts) -> Opti
     names = ", ".join(hosts.called(pbd) for pbd in attached)
     why = f"The attached PBD of {names} names no SCSIid." if attached else "No live host has that SR attached."
     is_being_plugged = "plug" in sr.record.get("current_operations", {}).values()
-    busy = "A plug of the SR is under way: try again when the plug has ended. " if is_being_plugged else ""
+    plugging = " A plug of the SR is under way." if is_being_plugged else ""
+    wait = "Try again when the plug has ended. " if is_being_plugged else ""
     forget = f" If the SR is not needed, run `{shell_command('xe sr-forget', f'uuid={uuid}')}`." if not attached else ""
     return MayBeSr(
         f"The LUN with the SCSIid {scsi_id} holds the SR {name_of(sr.record)} of this pool. {why} This LUN may be that "
-        f"SR under a new SCSIid. {_pbds_told(lun, sr, hosts)} {busy}If this LUN is the SR, give its PBDs the SCSIid "
-        f"{scsi_id}, and plug them. If this LUN is a clone, plug the SR on its own LUN first.{forget}",
+        f"SR under a new SCSIid. {_pbds_told(lun, sr, hosts)}{plugging}",
         str(uuid),
+    ).advising(
+        f"{wait}If this LUN is the SR, give its PBDs the SCSIid {scsi_id}, and plug them. If this LUN is a clone, plug "
+        f"the SR on its own LUN first.{forget}"
     )
 
 

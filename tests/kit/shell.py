@@ -70,7 +70,7 @@ ADVICE = re.compile(
     r"(?:[Aa]dd|[Aa]sk|[Aa]ttach|[Cc]heck|[Cc]hoose|[Cc]orrect|[Dd]elete|[Dd]estroy|[Dd]etach|[Ee]nd|[Ff]irst|[Ff]orget"
     r"|[Gg]ive|[Ii]nstall|[Ii]ntroduce|[Ll]eave|[Ll]og out|[Ll]ook|[Mm]ake|[Mm]ap|[Mm]ove|[Nn]ame|[Oo]mit|[Pp]lug"
     r"|[Rr]emove|[Rr]epeat|[Rr]un|[Ss]elect|[Ss]et|[Ss]hut|[Ss]tart|[Tt]ake|[Tt]ry|[Tt]urn|[Uu]ndo|[Uu]se|[Ww]ait)"
-    r" (?!is\b|was\b|has\b)|\. `[^`]+` (?:lists|shows|names|may show)\b"
+    r" (?!is\b|was\b|has\b|or service)|\. `[^`]+` (?:lists|shows|names|may show)\b"
 )
 
 #: xapi answers these words for a success, so nothing else may say them (docs/host.rst, "CloudStack's contract")

@@ -2,6 +2,7 @@
 """What more than one room of tests needs."""
 
 import logging
+import re
 import sys
 import syslog
 from functools import lru_cache
@@ -13,6 +14,7 @@ from kit.examples import IS_36
 from kit.streams import Terminal
 from relvmoiscsi import cli, json_answer
 from relvmoiscsi.cli import parser
+from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.formats.lvm import text_format, vg
 from relvmoiscsi.iscsi.link import Link
 
@@ -35,6 +37,31 @@ def each_answer_is_in_the_schema(monkeypatch):
 
     problems = []
     monkeypatch.setattr(json_answer, "json", answers.noted(problems))
+    yield
+    assert problems == []
+
+
+#: texts of others that a message hands on: the answer of the driver, and what a host says of a LUN
+HANDED_ON = re.compile(r"type to attach it|\. Its state is ")
+
+
+@pytest.fixture(autouse=True)
+def no_message_has_advice(monkeypatch, request):
+    """What a person does next is the advice of an error, and no part of its message, whoever catches the error.
+
+    An answer of a command is checked by kit.shell; a result of `pool` quotes other errors in one text.
+    """
+    if "unit/pool/" in request.node.nodeid:
+        yield
+        return
+    problems = []
+
+    def put(error, name, value):
+        object.__setattr__(error, name, value)
+        if name == "message" and not HANDED_ON.search(value) and shell.ADVICE.search(value):
+            problems.append(value)
+
+    monkeypatch.setattr(RelvmoiscsiError, "__setattr__", put)
     yield
     assert problems == []
 

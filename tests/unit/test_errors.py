@@ -37,3 +37,10 @@ def test_a_sentence_may_be_made_when_it_is_needed():
 def test_a_bug_goes_through():
     with pytest.raises(ZeroDivisionError), in_state("It is torn."):
         raise ZeroDivisionError
+
+
+def test_a_failure_without_bytes_names_no_bytes():
+    assert DeviceError("/dev/sdx", "write", 512, 8, "no answer").message.startswith(
+        "/dev/sdx: write of 8 bytes at byte 512"
+    )
+    assert DeviceError("/dev/sdx", "write", 0, 0, "no answer").message == "/dev/sdx: write failed: no answer."

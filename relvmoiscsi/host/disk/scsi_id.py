@@ -208,7 +208,8 @@ def scsi_command(path: str, command: bytes, size: int) -> Optional[bytes]:
         tries_left -= verdict == scsi.Verdict.LOOK_AGAIN
         is_passing = verdict == scsi.Verdict.LATER or verdict == scsi.Verdict.LOOK_AGAIN and tries_left
         if not is_passing or time.monotonic() > give_up:
-            raise DeviceError(path, "read", 0, size, scsi.explained(*told), errno.EIO)
+            cause, advice = scsi.explained(*told)
+            raise DeviceError(path, "read", 0, size, cause, errno.EIO).advising(advice)
         if verdict == scsi.Verdict.LATER:
             time.sleep(_PAUSE_SECONDS)
 

@@ -29,7 +29,7 @@ from typing import ContextManager, Dict, Iterator
 from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.host import flock
 from relvmoiscsi.host.flock import POLL_SECONDS
-from relvmoiscsi.host.locks.sm_locks import WAIT_SECONDS, busy
+from relvmoiscsi.host.locks.sm_locks import WAIT_SECONDS, Busy, busy
 from relvmoiscsi.host.run_directory import RUN_DIRECTORY, open_lock_file
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.scsi_id_text import is_scsi_id
@@ -66,7 +66,7 @@ def user_lock(scsi_id: str, host: Host = THIS_HOST, timeout: float = WAIT_SECOND
                     raise Refused(f"The lock of the LUN cannot be taken: {error.strerror}.") from error
             if time.monotonic() >= deadline:
                 listed = shell_command("ss -xlp src", "@" + name)
-                raise Refused(f"Another relvmoiscsi is at work on the LUN {scsi_id}.").advising(
+                raise Busy(f"Another relvmoiscsi is at work on the LUN {scsi_id}.").advising(
                     "Try again when that process has ended. "
                     f"`{listed}` names the process to the user of the process, and to root."
                 )

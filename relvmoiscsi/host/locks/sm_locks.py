@@ -55,8 +55,10 @@ class Busy(Refused):
 
 def busy(path: str, holder: str) -> Busy:
     """Return the error for a lock that stayed taken."""
-    problem = "The lock {} is held by {} and did not become free in time. Try again when that has ended."
-    return Busy(problem.format(path, holder)).in_state("Nothing was changed.")
+    problem = Busy(f"The lock {path} is held by {holder} and did not become free in time.").advising(
+        "Try again when that has ended."
+    )
+    return problem.in_state("Nothing was changed.")
 
 
 @contextmanager

@@ -302,11 +302,11 @@ class AttachCommand(PoolChange):
         skipped = []
         for lun in [*left, *(alone if not (self.scsi_ids or chosen) else [])]:
             why = f" {_OTHER_POOL}." if lun in left else ""
-            if lun.kind == luns.UNCONNECTED:
-                why = " If it is a clone, give its SCSIid and --unplugged."
-            elif lun.kind in (luns.CLONE, luns.ATTACHED) and lun not in left and lun.of_sr not in of:
+            advice = "If it is a clone, give its SCSIid and --unplugged." if lun.kind == luns.UNCONNECTED else ""
+            if lun.kind in (luns.CLONE, luns.ATTACHED) and lun not in left and lun.of_sr not in of:
                 why = " You did not select its original."
-            reason = Refused(f"{'; '.join(_words(pool, lun)).rstrip('.')}.{why}")
+            why = "" if advice else why
+            reason = Refused(f"{'; '.join(_words(pool, lun)).rstrip('.')}.{why}").advising(advice)
             skipped.append(Attached(lun.scsi_id, attach.PASSED_OVER, of_sr=lun.of_sr, error=reason))
         if not self.request.leave_others:
             attach.verify_none_left(seen, chosen)

@@ -85,8 +85,8 @@ def _leaf(lun: Lun, request: OneVdiRequest) -> Volume:
         if found is None:
             choice = f"Name one of these: {', '.join(uuids_in_words(sorted(leaves(lun))))}."
             if request.vdi in lun.disks():
-                raise UsageError(f"VDI {request.vdi} of {lun.name} is the parent of other VDIs. {choice}")
-            raise NotFound(f"{lun.name} has no VDI {request.vdi}. {choice}", sm_key="InvalidArg")
+                raise UsageError(f"VDI {request.vdi} of {lun.name} is the parent of other VDIs.").advising(choice)
+            raise NotFound(f"{lun.name} has no VDI {request.vdi}.", sm_key="InvalidArg").advising(choice)
         return found
     records = lun.records()
     live = [disk for uuid, disk in leaves(lun).items() if uuid not in records or not records[uuid].is_a_snapshot]
@@ -160,7 +160,9 @@ def refuse_other_vdis(name: str, lun: Lun, run: Optional[Run], request: Optional
     is_there = named_now(request.vdi, settled, run) in disks
     if not was_one and not is_there:
         choice = f"Name one of these: {', '.join(uuids_in_words(sorted(disks)))}."
-        raise NotFound(f"{name} was resignatured before, and has no VDI {request.vdi}. {choice}", sm_key="InvalidArg")
+        raise NotFound(f"{name} was resignatured before, and has no VDI {request.vdi}.", sm_key="InvalidArg").advising(
+            choice
+        )
     if was_one:
         raise Refused(
             f"{name} was made one VDI before, of another VDI than {request.vdi}.",

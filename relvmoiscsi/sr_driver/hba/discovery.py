@@ -115,7 +115,7 @@ class Discovery:
             for disk in others:
                 if disk.name in faces and faces[disk.name].scsi_id == self.scsi_id:
                     raise paths.other_lun(disk.name, disk.scsi_id, self.scsi_id)
-            raise NotFound(self._not_there(), "ISCSIDevice")
+            raise self._not_there()
         log.info("the LUN %s is %s", self.scsi_id, ", ".join(self._live))
         return self._live
 
@@ -168,13 +168,13 @@ class Discovery:
         places = hba.places(self._adapters, self._config.lun, self._config.wwpns)
         if not (places or self._live):
             ports, seen = _listed(self._config.wwpns), _listed(hba.remote_ports(self._adapters))
-            text = f"No adapter of this host is logged in to a port {ports}; the adapters see the ports {seen}."
             if not self._adapters:
                 types = _listed(sorted({one.driver for one in hba.adapters()}))
-                text = (
-                    f"This host has no adapter of the type {self._config.driver}; its adapters have the types {types}. "
-                    "Correct device-config:type."
-                )
+                raise NotFound(
+                    f"This host has no adapter of the type {self._config.driver}; its adapters have the types {types}.",
+                    "ISCSIDevice",
+                ).advising("Correct device-config:type.")
+            text = f"No adapter of this host is logged in to a port {ports}; the adapters see the ports {seen}."
             raise NotFound(text, "ISCSIDevice")
         if not self._adapters:
             return  # the LUN is there, behind an adapter that the device-config does not select
@@ -266,8 +266,8 @@ class Discovery:
         asks = users.Question(self.scsi_id, [new_sr], here=self._host_ref)
         return new_sr is not None and users.sr_elsewhere(asks, self._pool) is None
 
-    def _not_there(self) -> str:
-        """Return what is known about a LUN of which no disk answers."""
+    def _not_there(self) -> NotFound:
+        """Return the error for a LUN of which no disk answers."""
         there = hba.disks(self._adapters)
         silent = []
         for disk in there:
@@ -276,21 +276,20 @@ class Discovery:
                 state = text_of(access).strip()  # where the kernel knows ALUA's state
                 silent.append(f"{disk.name} ({state})" if state else disk.name)
         if silent:
-            return (
-                f"The LUN {self.scsi_id} is mapped to this host, but its disks do not answer: {_listed(silent)}. Check "
-                "the paths, and the state of the LUN at the array."
-            )
+            return NotFound(
+                f"The LUN {self.scsi_id} is mapped to this host, but its disks do not answer: {_listed(silent)}.",
+                "ISCSIDevice",
+            ).advising("Check the paths, and the state of the LUN at the array.")
         names = _listed(adapter.name for adapter in self._adapters)
         if self._config.lun is not None:
             names += " for the number {}".format(" or ".join(map(str, hba.numbers_of(self._config.lun))))
         seen = _listed(sorted(filter(None, {disk.scsi_id for disk in there})))
-        advice = "Map the LUN to this host."
-        if self._failures:
-            advice = "These could not be scanned: " + " ".join(self._failures)
-        return (
-            f"No disk with the SCSIid {self.scsi_id} answers on this host after a scan of {names}; there are {seen}. "
-            f"{advice}"
-        )
+        failed = f" These could not be scanned: {' '.join(self._failures)}" if self._failures else ""
+        return NotFound(
+            f"No disk with the SCSIid {self.scsi_id} answers on this host after a scan of {names}; there are "
+            f"{seen}.{failed}",
+            "ISCSIDevice",
+        ).advising("" if failed else "Map the LUN to this host.")
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -43,7 +43,7 @@ def missing_scsi_id(
     """Return the list of LUNs after a scan. While SM holds its LVM lock, return the list without a scan and say so."""
     adapters = hba.adapters(config.driver)
     pool = pool_records.read_srs(xapi)
-    busy = ""
+    busy = advice = ""
     with ExitStack() as stack, terminated.only_here():
         try:
             stack.enter_context(sm_locks.lvm_lock(timeout=deadline.within(max(lock_seconds, BUSY_SECONDS))))
@@ -51,7 +51,8 @@ def missing_scsi_id(
             if adapters:
                 stack.enter_context(others.hidden())
         except Refused as problem:
-            busy = f" The adapters were not scanned, so LUNs that were mapped of late are not in the list. {problem}"
+            busy = " The adapters were not scanned, so LUNs that were mapped of late are not in the list. "
+            busy, advice = busy + problem.message, problem.advice
             log.warning("the list has the present disks only, without a scan: %s", problem)
         else:
             stack.callback(lambda: others.forget(deadline.for_cleanup()))
@@ -72,8 +73,9 @@ def missing_scsi_id(
         xml = device_list(found, adapters, lambda scsi_id: is_taken(scsi_id, pool, host_ref), _description)
     if config.device:
         text = f"{config.device} leads to no LUN with a SCSIid (device-config:device)."
-        return MissingKey(text + busy, "ConfigSCSIid", xml)
-    return MissingKey("The SCSIid (device-config:SCSIid) is missing." + busy, "ConfigSCSIid", xml)
+    else:
+        text = "The SCSIid (device-config:SCSIid) is missing."
+    return MissingKey(text + busy, "ConfigSCSIid", xml).advising(advice)
 
 
 @lru_cache(maxsize=None)

@@ -294,3 +294,14 @@ def test_several_devices_are_shown_one_after_another_and_one_that_is_not_there_h
     assert rows[0] == command("show", image, "--json").json and rows[1]["error"]["exit_status"] == 3
     all_fail = command("show", none, none)
     assert command("show", image, image).status == 0 and (all_fail.status, all_fail.out) == (3, "")
+
+
+def test_several_devices_that_fail_differently_end_with_the_highest_status(command, tmp_path):
+    page = (shell.TOP / "docs/command.rst").read_text(encoding="utf-8")
+    assert "Where all fail, the status is the highest of theirs." in page
+    gone, no_url = tmp_path / "gone.img", "iscsi://host"
+
+    alone = [command("show", each).status for each in (gone, no_url)]
+
+    assert len({*alone}) == 2 and command("show", gone, no_url).status == max(alone)
+    assert command("show", no_url, gone).status == max(alone)

@@ -25,6 +25,7 @@ from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import Fence
 from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.host.locks.lun_lock import lun_lock, user_lock
+from relvmoiscsi.host.locks.sm_locks import Busy
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.iscsi import link, looking, open_lun, target_sessions
 from relvmoiscsi.lun import named_device, opened, run, url_source
@@ -155,11 +156,12 @@ def test_yes_alone_is_not_enough_and_nothing_is_written(command, clone, one_lun,
     assert ran.status == 4 and "No pool was asked whether" in ran.err and "--scsi-id" in ran.err
 
     ran = command(name, one_lun.where, "--yes", "--scsi-id", OTHER_SCSI_ID)
-    assert ran.status == 4 and "it is another LUN" in ran.err
+    assert ran.status == 4 and OTHER_SCSI_ID in ran.err and one_lun.lun(0).scsi_id in ran.err
     with monkeypatch.context() as patch:
         patch.setattr(url_source, "open_lun", other_lun_for_readers)  # another LUN is put there before the session
         ran = command(name, one_lun.where, *ANYHOW)
-    assert ran.status == 4 and "it is another LUN now" in ran.err and "Nothing was written." in ran.err
+    assert ran.status == 4 and "relvmoiscsi: The LUN " in ran.err and ", expected " in ran.err
+    assert "Nothing was written." in ran.err
     assert clone == before
     assert command(name, one_lun.where, *ANYHOW).status == 0
 
@@ -256,12 +258,24 @@ def test_a_python_program_opens_a_url_as_it_opens_a_file(one_lun, clone, machine
     with named_device.open_device(where, writable=False) as device:
         assert engine.inspect(device).state == "resignatured"
     lock = lun_lock if os.geteuid() == 0 else user_lock
-    with lock(scsi_id, Host(str(machine)), 0), pytest.raises(Refused):
+    with lock(scsi_id, Host(str(machine)), 0), pytest.raises(Busy):
         named_device.open_device(where, writable=True).__enter__()
     with pytest.raises(UsageError, match="names no LUN"):
         named_device.open_device(url(one_lun), writable=False).__enter__()
     with pytest.raises(UsageError, match="is no URL"):
         named_device.open_device(str(tmp_path / "x.img"), False, scsi_id=scsi_id).__enter__()
+
+
+def test_a_python_program_that_has_opened_a_url_for_writing_is_refused_at_once(one_lun, machine, monkeypatch):
+    """A wait for its own lock would never end."""
+    monkeypatch.setattr(named_device, "THIS_HOST", Host(str(machine)))
+    monkeypatch.setattr(opened, "LOCK_SECONDS", 0.0)
+    where = url(one_lun, 0)
+    for _ in range(2):  # the lock is free again after the block
+        with named_device.open_device(where, writable=True) as device:
+            with pytest.raises(Busy, match="This process has opened the LUN .* already. Use that device, or close"):
+                named_device.open_device(where, writable=True).__enter__()
+            assert engine.inspect(device).state == "clean"
 
 
 def test_a_lun_that_changes_between_two_looks_is_in_use(command, clone, one_lun, monkeypatch):

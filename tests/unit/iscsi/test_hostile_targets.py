@@ -29,6 +29,7 @@ from relvmoiscsi.iscsi import (
     list_luns,
     open_lun,
 )
+from relvmoiscsi.iscsi.faults import LoginRefused
 from relvmoiscsi.portal import parse_address
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -46,8 +47,8 @@ def opened(target, lun=0, writable=False, portals=None, me=ME, seconds=50.0, **m
     return open_lun(portals or portals_of(target), target.iqn, me, lun, writable, Deadline(seconds), **more)
 
 
-def assert_refused(error, words, call, *arguments):
-    with pytest.raises(error, match=words) as caught, call(*arguments):
+def assert_refused(error, words, call, *arguments, **more):
+    with pytest.raises(error, match=words) as caught, call(*arguments, **more):
         pass
     return caught.value
 
@@ -377,8 +378,9 @@ def test_a_lun_that_is_not_there_is_said_with_those_that_are_and_another_one_und
         for lun, there in (("3600", target.luns[0].scsi_id + ", " + target.luns[1].scsi_id), (5, "0, 7")):
             words = f"No LUN {lun} is behind .* there are {there}"
             assert assert_refused(NotFound, words, opened, target, lun).sm_key == "ISCSIDevice"
-        with pytest.raises(Refused, match="it is another LUN now"), opened(target, 0, True, scsi_id="3other"):
-            pass
+        scsi_id = target.luns[0].scsi_id
+        words = f"\\AThe LUN 0 behind {target.iqn} is the LUN {scsi_id}, expected 3other\\."
+        assert_refused(Refused, words, opened, target, 0, True, scsi_id="3other")
 
 
 def test_a_lun_whose_scsi_id_another_one_has_too_is_only_read_and_by_its_number():
@@ -472,6 +474,19 @@ def test_a_refused_login_blames_only_what_the_login_had(options, given, words):
         work(target, credentials=given)
 
     assert ("secret is wrong" in str(caught.value)) <= bool(given.user)
+
+
+def test_a_refused_secret_is_sent_once_whatever_else_could_be_tried():
+    """Arrays lock an account after some refused logins. Here are two portals, and a discovery wants CHAP as well."""
+    with HostileTarget(chap=USER) as target:
+        twice = portals_of(target)[:1] + [Portal("localhost", portals_of(target)[0].port)]
+        words = "the CHAP user or secret is wrong"
+        assert_refused(LoginRefused, words, opened, target, portals=twice, credentials=WRONG_USER)
+        assert target.count("login refused") == 1
+
+        with pytest.raises(LoginRefused, match=words):
+            discover(twice, ME, WRONG_USER, Deadline(50))
+        assert target.count("login refused") == 1 + 2  # without CHAP, then with it
 
 
 @pytest.mark.parametrize("status, more", [("0203", ()), ("0301", ()), ("0203", ["discovery_closes"])])

@@ -7,9 +7,20 @@ import pytest
 from memory import pdus_in, put, take
 
 from kit.iscsi.wire import Pdu, pairs_of, text_of
-from relvmoiscsi.errors import RelvmoiscsiError, UsageError
+from kit.shell import TOP
+from relvmoiscsi.errors import NoConnection, Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.iscsi import names
 from relvmoiscsi.iscsi.chap import BEST_FIRST, MD5_ALONE, available
-from relvmoiscsi.iscsi.faults import Closed, LoginRefused, NoCommonAlgorithm, Unproven, Violation
+from relvmoiscsi.iscsi.faults import (
+    NOT_FOUND,
+    REMOVED,
+    Closed,
+    LoginRefused,
+    NoCommonAlgorithm,
+    NoSuchTarget,
+    Unproven,
+    Violation,
+)
 from relvmoiscsi.iscsi.login import Handshake, Parameters, login
 from relvmoiscsi.iscsi.names import NO_CREDENTIALS, Credentials
 from relvmoiscsi.iscsi.pdu import Wire
@@ -237,14 +248,17 @@ def test_half_of_a_pair_is_refused(given, words):
     assert "sesame" not in str(caught.value) and "emases" not in str(caught.value)
 
 
-def test_short_secrets_are_warned_of(caplog):
+def test_short_secrets_are_warned_of_once(caplog):
+    """A command makes its credentials anew for each session."""
+    names._warn_of_short_secret.cache_clear()
     long = "sesamesesame"
     Credentials()
     Credentials("alice", long)
     Credentials("alice", long, "array", "x" + long)
     assert caplog.text == ""
-    Credentials("alice", long, "array", "shortsecret")
-    assert "less than 12 bytes" in caplog.text and "shortsecret" not in caplog.text
+    for _ in range(2):
+        Credentials("alice", long, "array", "shortsecret")
+    assert caplog.messages == ["warning: A CHAP password has less than 12 bytes. Choose a longer password."]
 
 
 def test_a_user_and_a_secret_that_are_no_utf_8_are_sent_and_hashed_as_the_environment_has_them():
@@ -346,3 +360,19 @@ def test_no_secret_is_in_any_text():
 
     assert not [text for text in shown if "secret'" in text or "its secret" in text]
     assert "Credentials(user='user', incoming_user='target')" in shown
+
+
+@pytest.mark.parametrize("status", [*range(0x0200, 0x020C), 0x0300, 0x0301, 0x0302, 0x0777], ids="{:04x}".format)
+def test_a_refused_login_is_no_connection_but_for_a_target_that_is_not_there(status):
+    """A program that may wait for a connection must not wait for a target that does not exist."""
+    with pytest.raises(RelvmoiscsiError) as caught:
+        Play(ONE_WAY).say(0x00, status=status)
+
+    error, is_gone = caught.value, status in (NOT_FOUND, REMOVED)
+    assert error.exit_status == (3 if is_gone else 11) and f"status {status:04x}" in error.message
+    assert isinstance(error, NoSuchTarget) == is_gone == (not isinstance(error, (NoConnection, Refused)))
+    page = " ".join((TOP / "docs/python.rst").read_text(encoding="utf-8").split())
+    assert (
+        "a login that a target refuses is ``NoConnection`` and ``Refused``, an unreachable portal ``NoConnection`` and "
+        "``NotFound``. Where the portal has no target of this name, the error is a ``NotFound`` alone."
+    ) in page

@@ -69,7 +69,7 @@ def wrong_arguments():
         yield name, {"session_ref": "OpaqueRef:other"}
     valid = {"scsi_id": "36001405" + "0" * 25, "sr": SR, "iqn": "iqn.a", "number": "1"}
     for name, needed in {"lun": ["scsi_id"], "map": ["sr"], "resignature": ["scsi_id"], "add_lun": [*valid]}.items():
-        for missing in {*needed} - {"sr"} if name == "add_lun" else needed:
+        for missing in sorted({*needed} - {"sr"}) if name == "add_lun" else needed:
             yield name, {argument: valid[argument] for argument in needed if argument not in (missing, "sr")}
     for argument in ("dry_run", "clear_metadata_vdi", "later_copy", "vdis", "sr_uuid"):
         yield "resignature", {"scsi_id": valid["scsi_id"], argument: "yes"}
