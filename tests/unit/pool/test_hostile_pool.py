@@ -207,6 +207,7 @@ TRANSFERS = {
 def transfers(answer, status):
     """A pool that answers so to each transfer; the task of the transfer has this status."""
     task = {"uuid": "u", "status": status, "result": "", "progress": 0.5, "error_info": [], "other_config": {}}
+    task["name_description"] = ""
     answers = {
         "session.login_with_password": success("OpaqueRef:session"),
         "task.create": success("OpaqueRef:task"),

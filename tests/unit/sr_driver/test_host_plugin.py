@@ -67,10 +67,11 @@ def wrong_arguments():
         yield from ((name, {argument.upper(): "x"}) for argument in known)
         yield name, {"bla": "1"}
         yield name, {"session_ref": "OpaqueRef:other"}
-    valid = {"scsi_id": "36001405" + "0" * 25, "sr": SR, "iqn": "iqn.a", "number": "1"}
-    for name, needed in {"lun": ["scsi_id"], "map": ["sr"], "resignature": ["scsi_id"], "add_lun": [*valid]}.items():
-        for missing in sorted({*needed} - {"sr"}) if name == "add_lun" else needed:
-            yield name, {argument: valid[argument] for argument in needed if argument not in (missing, "sr")}
+    valid = {"scsi_id": "36001405" + "0" * 25, "iqn": "iqn.a", "number": "1"}
+    for name, needed in (("lun", "scsi_id"), ("map", "sr"), ("resignature", "scsi_id")):
+        yield from ((name, {}), (name, {needed: ""}))
+    for missing in valid:
+        yield "add_lun", {argument: text for argument, text in valid.items() if argument != missing}
     for argument in ("dry_run", "clear_metadata_vdi", "later_copy", "vdis", "sr_uuid"):
         yield "resignature", {"scsi_id": valid["scsi_id"], argument: "yes"}
     yield from (("classify", {"hba": "yes"}), ("classify", {"from": "x y"}), ("map", {"sr": SR, "from": "x"}))
