@@ -53,7 +53,7 @@ Try it, and type `exit` at the end:
 
   relvmoiscsi pool luns
   relvmoiscsi pool attach {clone}
-  relvmoiscsi pool clone "Production {today}" web db mail --isolated night
+  relvmoiscsi pool clone "{copy}" web --isolated night
   xe vm-start vm="web {today}"
 
 `playground snapshot` maps one more clone of "Production", `playground
@@ -68,30 +68,30 @@ TOUR = (
     ("What is there? The line of the clone names its original.", "relvmoiscsi pool luns"),
     ("What would be done? A dry run changes nothing.", "relvmoiscsi pool attach {clone} --dry-run"),
     ("The clone gets new identities, and becomes an SR on all hosts.", "relvmoiscsi pool attach {clone} --yes"),
-    ("Which VDI is which?", 'relvmoiscsi pool map "Production {today}"'),
+    ("Which VDI is which?", 'relvmoiscsi pool map "{copy}"'),
     (
         "A copy of the VM, on a network without a wire.",
-        'relvmoiscsi pool clone "Production {today}" web --isolated night --yes',
+        'relvmoiscsi pool clone "{copy}" web --isolated night --yes',
     ),
     ("It starts beside the original, which runs on.", 'xe vm-start vm="web {today}"'),
     (
         "The copy of the VM is shut down: no copy with a running VM can be discarded.",
         'xe vm-shutdown vm="web {today}" force=true',
     ),
-    ("The copies go together: VM, network, SR.", 'relvmoiscsi pool discard "Production {today}" --with-vms --yes'),
+    ("The copies go together: VM, network, SR.", 'relvmoiscsi pool discard "{copy}" --with-vms --yes'),
     ("The array takes a second snapshot, and maps it.", ""),
     ("It is attached as well.", "relvmoiscsi pool attach {second} --yes"),
     (
         "The original VM returns to the state of the snapshot.",
-        'relvmoiscsi pool restore "Production {today}" web --shutdown --yes',
+        'relvmoiscsi pool restore "{later}" web --shutdown --yes',
     ),
     ("And back: its own disks are still there.", "relvmoiscsi pool restore --undo web --yes"),
     (
         "One disk of the snapshot, read-only, for another VM.",
-        'relvmoiscsi pool rescue "Production {today}" data --vm helper --yes',
+        'relvmoiscsi pool rescue "{later}" data --vm helper --yes',
     ),
-    ("The disk is given back.", 'relvmoiscsi pool rescue "Production {today}" --done --yes'),
-    ("The second copy goes, too.", 'relvmoiscsi pool discard "Production {today}" --yes'),
+    ("The disk is given back.", 'relvmoiscsi pool rescue "{later}" --done --yes'),
+    ("The second copy goes, too.", 'relvmoiscsi pool discard "{later}" --yes'),
     (
         "The pool is as it was, but for web, which is halted. The LUNs of the two snapshots are still mapped.",
         "relvmoiscsi pool luns",
@@ -130,7 +130,15 @@ def _furnish(lab: Lab) -> dict:
     for name, disk in (("web", "root disk"), ("db", "data"), ("mail", "mail store")):
         lab.vm(name, lab.vdi("Production", disk)[0], networks=[office], state="Running")
     lab.vm("helper", networks=[office])
-    return {"original": original, "clone": clone, "foreign": foreign, "today": time.strftime("%Y-%m-%d")}
+    later = time.strftime("Production changed %Y-%m-%d", time.gmtime())  # the copy of a snapshot that is taken now
+    return {
+        "original": original,
+        "clone": clone,
+        "foreign": foreign,
+        "copy": COPY,
+        "later": later,
+        "today": time.strftime("%Y-%m-%d"),
+    }
 
 
 def _programs(directory: str) -> str:
@@ -177,6 +185,7 @@ sys.exit(int(status))
 
 _TEXT_BEGINS = b"creation_time = %d\t"
 _CHANGED: List[int] = [1795219866]  #: when LVM last changed the SR of each snapshot; first that of tests/kit
+COPY = time.strftime("Production changed %Y-%m-%d", time.gmtime(_CHANGED[0]))  #: name of the first copy
 
 
 def snapshot(lab: Lab) -> str:
