@@ -283,7 +283,8 @@ def main(argv: Optional[Sequence[str]] = None, command: Optional[Command] = None
             tools = Tools(command, ask(say), say)
             return clean(where, tools, arguments.sr)
         if not arguments.snapshot and not sys.stdin.isatty():
-            raise UsageError("No terminal to ask for the clone of the LUN: give a command, SNAPSHOT=...")
+            nobody = UsageError("There is no terminal, so nobody can be asked for the clone of the LUN.")
+            raise nobody.advising("Give a command, SNAPSHOT=...")
         array = by_command(arguments.snapshot, arguments.wait) if arguments.snapshot else ask(say)
         tools = Tools(command, array, say)
         return run(where, tools, arguments.sr, arguments.target, arguments.report, arguments.records_only)

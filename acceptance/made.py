@@ -91,7 +91,8 @@ def scratch_of(calls: Calls, text: str) -> Scratch:
     if sr["type"] not in STOCK_TYPES:
         raise Refused(f"The SR {name!r} has the type {sr['type']}; the kit needs lvmoiscsi or lvmohba.")
     if records.is_copy(sr):
-        raise Refused(f"The SR {name!r} is a copy that `relvmoiscsi pool attach` has introduced. Name an original.")
+        copy = Refused(f"The SR {name!r} is a copy that `relvmoiscsi pool attach` has introduced.")
+        raise copy.advising("Name an original.")
     if sr["other_config"].get(SCRATCH) != "true":
         raise Refused(
             f"The SR {name!r} is not marked as a scratch SR. If everything on its LUN may be lost, mark it: xe "
@@ -104,7 +105,8 @@ def verify_ready(calls: Calls, scratch: Scratch) -> None:
     """Raises Refused where VMs have disks on the SR, a host has not plugged it, or an earlier run has left objects."""
     left = find(calls, scratch)
     if left.names():
-        raise Refused(f"An earlier run has left {', '.join(left.names())}. Run `make acceptance-clean` first.")
+        there = Refused(f"An earlier run has left {', '.join(left.names())}.")
+        raise there.advising("Run `make acceptance-clean` first.")
     name, vdis = scratch.record["name_label"], calls.records("VDI")
     here = {ref for ref, vdi in vdis.items() if vdi["SR"] == scratch.ref}
     vms = calls.records("VM")

@@ -6,6 +6,7 @@ Messages fit a terminal too; elsewhere, as in a log, each is one line. A termina
 unless NO_COLOR is set. A failed write to stderr never stops the work.
 """
 
+import errno
 import logging
 import os
 import re
@@ -283,6 +284,10 @@ def _typed(question: str) -> str:
         line = sys.stdin.readline()
     except UnicodeDecodeError:  # no text in the encoding of stdin, so no yes
         line = "\n"
+    except OSError as error:
+        if error.errno == errno.EIO:  # the terminal was closed; SIGHUP may come later
+            raise KeyboardInterrupt from error
+        raise UsageError(f"The answer cannot be read: {error.strerror}.").advising("Use --yes.") from error
     finally:
         if not line.endswith("\n"):  # Ctrl-C or Ctrl-D: the message begins its own line
             Unheard(sys.stderr).write("\n")

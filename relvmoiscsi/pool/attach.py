@@ -216,7 +216,8 @@ def _verify_attachable(lun: PoolLun, are_clones: bool) -> None:
             "Another pool may use the LUN."
         ).advising("If the LUN is an unused clone, add --foreign.")
     if lun.kind not in ATTACHABLE:
-        raise Refused(f"The LUN {lun.scsi_id} is {lun.kind}: the LUN holds no SR to attach. {lun.problem}".strip())
+        kind = FormatError if lun.kind == DAMAGED else Refused
+        raise kind(f"The LUN {lun.scsi_id} is {lun.kind}: the LUN holds no SR to attach. {lun.problem}".strip())
 
 
 def verify_none_left(found: Sequence[PoolLun], chosen: Sequence[PoolLun]) -> None:

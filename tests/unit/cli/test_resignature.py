@@ -6,6 +6,7 @@ test_documented.py.
 """
 
 import errno
+import io
 import json
 import os
 import re
@@ -144,6 +145,26 @@ def test_bytes_that_are_no_text_are_no(image, unwritten, monkeypatch, data, enco
     monkeypatch.setattr(sys, "stdin", BytesTerminal(data, encoding))
     ran = unwritten(4, "resignature", image)
     assert ran.err.endswith("[y/N] relvmoiscsi: Not confirmed. Nothing was written.\n") and not ran.out
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "says"), [(errno.EIO, 130, "Interrupted."), (errno.EISDIR, 2, "Use --yes.")]
+)
+def test_a_terminal_that_was_closed_at_the_question_is_an_interruption(
+    image, unwritten, monkeypatch, number, status, says
+):
+    """Its SIGHUP may come later than the error of the read, or be ignored."""
+
+    class ClosedTerminal(io.StringIO):
+        def isatty(self):
+            return True
+
+        def readline(self, *_):
+            raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(sys, "stdin", ClosedTerminal())
+    ran = unwritten(status, "resignature", image)
+    assert says in ran.err and "bug" not in ran.err
 
 
 @pytest.mark.parametrize("words", [[], ["--json"]], ids=["no terminal", "JSON"])

@@ -41,7 +41,9 @@ def test_the_tour_plays_a_night_and_the_day_after_and_leaves_the_pool_as_it_was(
 
 
 def test_a_failed_last_command_of_the_shell_is_no_failure_of_make():
-    recipe = subprocess.check_output(["make", "-n", "playground"], cwd=str(TOP), encoding="utf-8").splitlines()[-1]
+    recipe = subprocess.check_output(
+        ["make", "-n", "--no-print-directory", "playground"], cwd=str(TOP), encoding="utf-8"
+    ).splitlines()[-1]
     words = ["sh", "-c", recipe.replace(".venv/current/bin/python", sys.executable)]
 
     ended = subprocess.run(words, input="false\nexit\n", stdout=subprocess.DEVNULL, cwd=str(TOP), encoding="utf-8",

@@ -185,6 +185,7 @@ def test_a_damaged_clone_is_named_and_gives_a_status(lab, world, clone, pool_com
     assert (night.status, night.out) == (9, ""), "each night"
     assert f"relvmoiscsi: {lost}: {lost} was skipped. Its state is damaged: " in night.err
     assert pool_command("attach", clone, "--yes").status == 0
+    assert pool_command("attach", lost, "--yes").status == 5, "as --all has it, where it is the only clone"
 
 
 def test_the_scsi_id_of_a_copy_is_enough_for_every_command_that_takes_a_copy(lab, clone, copy, pool_command):
