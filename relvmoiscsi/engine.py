@@ -77,7 +77,6 @@ from relvmoiscsi.resignature.reading.read_cache import ReadCache
 from relvmoiscsi.resignature.reading.request import OneVdiRequest, ResignatureRequest, naming_who_asks
 from relvmoiscsi.resignature.reading.sm_work import database_pools, databases, without_databases
 from relvmoiscsi.resignature.reading.volumes import saved
-from relvmoiscsi.resignature.reading.way_out import device_argument
 from relvmoiscsi.resignature.recovery import cut_run, earlier_run
 from relvmoiscsi.resignature.recovery.earlier_run import LaterCopy
 from relvmoiscsi.resignature.recovery.undo import prepare_undo
@@ -243,7 +242,7 @@ def refuse_other_content(device: Device, lun: Optional[Lun], done: AlreadyDone, 
 def refuse_databases(name: str, lun: Optional[Lun], clear_databases: bool) -> None:
     """Raises Refused where a resignatured LUN holds databases of a pool that were to be cleared."""
     if clear_databases and lun is not None and databases(lun):
-        again = shell_command("relvmoiscsi resignature --again --clear-metadata-vdi", device_argument(name))
+        again = shell_command("relvmoiscsi resignature --again --clear-metadata-vdi", name)
         raise Refused(f"{name} was resignatured before, and a VDI is marked as a database of a pool still.").advising(
             f"To remove the mark, run `{again}` on a host that has the LUN, for SR.create on the pool's master."
         )
@@ -256,7 +255,7 @@ def refuse_left_behind(name: str, lun: Optional[Lun], run: Optional[Run], withou
     """
     for uuid in without:
         if lun is not None and named_now(uuid, lun, run) in lun.settled().disks():
-            again = shell_command("relvmoiscsi resignature --again", device_argument(name), without=uuid)
+            again = shell_command("relvmoiscsi resignature --again", name, without=uuid)
             problem = f"{name} was resignatured before, with VDI {uuid}, which was to be left behind."
             raise Refused(problem).advising(f"To leave it behind, run `{again}`.")
         if run is not None:

@@ -5,12 +5,12 @@ The computation needs no device: each new id is derived from the UUID of the new
 """
 
 import argparse
-from typing import List, Optional
+from typing import Dict, List, Optional
 
 from relvmoiscsi import engine, report
 from relvmoiscsi.cli.on_lun import DeviceCommand, device_word, on_lun, takes_device_options
 from relvmoiscsi.cli.output import Answer, Maker
-from relvmoiscsi.errors import NotFound, UsageError
+from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.formats.mapfile import derived_ids
 
@@ -45,6 +45,7 @@ class MapCommand(DeviceCommand):
         self.sr: str = arguments.sr or ""
         self.old: List[str] = arguments.old
         self._is_computed = arguments.sr is not None
+        self._derived: Dict[str, str] = {}  #: what --sr asks for
 
     def verify(self) -> None:
         super().verify()
@@ -54,12 +55,14 @@ class MapCommand(DeviceCommand):
             raise UsageError("No map is asked for.").advising(
                 "Give --device DEVICE for the whole map of a LUN, or --sr NEW and at least one old id."
             )
+        if self.lun is None:
+            self._derived = derived_ids(self.sr, self.old)
 
     def run(self) -> Answer:
         """Return a map. Raises NotFound where a LUN has no map, and the errors of reading a LUN."""
         path = self.lun
         if path is None:
-            derived = derived_ids(self.sr, self.old)
+            derived = self._derived
             ids = {
                 "new_sr": self.sr.lower(),
                 "uuids": {old: new for old, new in derived.items() if is_uuid(old)},
@@ -71,7 +74,7 @@ class MapCommand(DeviceCommand):
         if found.problem is not None:
             raise found.problem
         if found.state != engine.RESIGNATURED:
-            raise NotFound(f"{path} is not resignatured and holds no map.").advising("Give the resignatured clone.")
+            raise Refused(f"{path} is not resignatured and holds no map.").advising("Give the resignatured clone.")
         if found.run is None:
             raise NotFound(f"LVM has overwritten the journal with the map on {path}.").advising(
                 "Look for the map in SMlog, in syslog or in "

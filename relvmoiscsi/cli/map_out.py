@@ -61,7 +61,7 @@ class _MapFile:
             unsafe = UsageError(f"{self._path} is no safe place for a map: {problem}.")
             raise unsafe.advising("Give a directory of your own.") from None
         except OSError as error:
-            raise UsageError(f"{path}: {error.strerror}.") from error
+            raise UsageError(f"The file of --map-out, {path}, cannot be made: {error.strerror}.") from error
 
     def finish(self, facts: Dict[str, Any], look: str) -> bool:
         """Write the content and rename the file. Return False, with a sentence on stderr, when a step fails."""

@@ -106,7 +106,7 @@ class ResignatureCommand(WriteCommand):
             not_safe = UsageError(f"The file of --map is not safe: {problem}.")
             raise not_safe.advising("Copy it into a directory of your own.") from None
         except OSError as error:
-            raise UsageError(f"{path}: {error.strerror}.") from error
+            raise UsageError(f"The file of --map, {path}, cannot be read: {error.strerror}.") from error
         except ValueError as error:  # no word of the file: root may read what the caller may not
             at = "a value"
             if isinstance(error, json.JSONDecodeError):

@@ -20,7 +20,7 @@ from relvmoiscsi.resignature.reading import sm_journals, survey
 from relvmoiscsi.resignature.reading.left_behind import leavable, leave
 from relvmoiscsi.resignature.reading.lun_contents import Lun, verify_lun
 from relvmoiscsi.resignature.reading.request import OneVdiRequest, ResignatureRequest
-from relvmoiscsi.resignature.reading.way_out import device_argument, told, without
+from relvmoiscsi.resignature.reading.way_out import told, without
 from relvmoiscsi.wording import command_words, counted
 
 _NOTHING_HELPS = "No command mends that on the clone. If the copy may be incomplete, take it again."
@@ -157,7 +157,7 @@ def tell(error: FormatError, device_name: str, problems: Problems, request: Resi
             elif len(problems.without) > _MOST_LEFT_BEHIND:
                 advice.append((f"{len(problems.without)} VDIs cannot be read. {_NOTHING_HELPS}", ""))
             else:
-                words = request.words or command_words("relvmoiscsi resignature", device_argument(device_name))
+                words = request.words or command_words("relvmoiscsi resignature", device_name)
                 advice += [(_LOOK_FIRST, ""), (without(words, problems.without), "")]
         if any(each.way_out.lvm == ("lvremove",) for each in every):
             advice.insert(0, (_LOOK_FIRST, ""))

@@ -410,7 +410,7 @@ ROWS = {
 
 #: how a message says what helps: (commands of relvmoiscsi, of other programs), or that nothing does
 COMMANDS = re.compile(
-    r"`(relvmoiscsi resignature DEVICE(?: --without [-0-9a-f]{36})+|relvmoiscsi recover [^`]*"
+    r"`(relvmoiscsi resignature (?:'[^`']+'|[^ `']+)(?: --without [-0-9a-f]{36})+|relvmoiscsi recover [^`]*"
     r"|(?:lv|vg|pv)[a-z]+ --config [^`]*|vgimportclone [^`]*|wipefs [^`]*)`"
 )
 NO_COMMAND = re.compile(

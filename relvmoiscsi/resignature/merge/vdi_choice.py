@@ -9,7 +9,6 @@ from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.resignature.protocol.run_record import Run
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume
 from relvmoiscsi.resignature.reading.request import OneVdiRequest
-from relvmoiscsi.resignature.reading.way_out import device_argument
 from relvmoiscsi.wording import shell_command
 
 MAX_LEVELS = 30  #: SM allows no longer chain
@@ -146,7 +145,7 @@ def refuse_other_vdis(name: str, lun: Lun, run: Optional[Run], request: Optional
     settled = lun.settled()
     was_one = run is not None and run.one is not None  # then all snapshots were made since the run
     if not was_one and not has_one_row(settled):
-        again = shell_command("relvmoiscsi resignature --again --vdis one", device_argument(name), vdi=request.vdi)
+        again = shell_command("relvmoiscsi resignature --again --vdis one", name, vdi=request.vdi)
         raise Refused(
             f"{name} was resignatured before, with {len(settled.disks())} VDIs, and one is wanted.",
             sm_key="InvalidArg",

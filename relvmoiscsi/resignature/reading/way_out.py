@@ -32,11 +32,6 @@ _NAME = re.compile(f"{_PART}(?:/{_PART})?")
 _PATH = re.compile("/dev/[A-Za-z0-9/_.:+@#=-]+")
 
 
-def device_argument(device_name: str) -> str:
-    """The argument of a command for a device; DEVICE for a name that is a description and no path."""
-    return device_name if device_name.startswith("/") or " " not in device_name else "DEVICE"
-
-
 def without(words: Sequence[str], more: Sequence[str]) -> str:
     """A sentence with the command `words`, all its options kept, that also leaves the VDIs `more` behind."""
     before, after = (words, ()) if "--" not in words else (words[: words.index("--")], words[words.index("--") :])

@@ -28,7 +28,6 @@ from relvmoiscsi.resignature.protocol.run_record import MdaMove, Run
 from relvmoiscsi.resignature.protocol.sentences import TAKE_AGAIN, TAKE_NEW_CLONE, journal_lost
 from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.lun_contents import Lun
-from relvmoiscsi.resignature.reading.way_out import device_argument
 from relvmoiscsi.resignature.recovery.undo import old_text
 from relvmoiscsi.wording import first_of, shell_command
 
@@ -78,7 +77,7 @@ def is_same_lun(name: str, record: CommitRecord, scsi_id: Optional[str]) -> bool
     digest = scsi_id_digest(scsi_id)
     if digest == record.scsi_id_digest:
         return True
-    again = shell_command("relvmoiscsi resignature --again", device_argument(name))  # SR.create then finds it done
+    again = shell_command("relvmoiscsi resignature --again", name)  # SR.create then finds it done
     if not any(digest):
         raise Refused(f"{name} was resignatured before, and the SCSIid of this LUN is not known.").advising(
             f"If the LUN is a later copy, run `{again}`. If not, it has its new identities already."

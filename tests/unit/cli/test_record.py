@@ -160,7 +160,7 @@ def test_a_lun_without_a_map_says_so_and_an_unfinished_run_has_its_own_error(req
     assert ran.status == 8
     original = request.getfixturevalue("original")
     ran = command("map", "--device", original, "--json")
-    assert ran.status == 3 and f"{original} is not resignatured and holds no map." in ran.err
+    assert ran.status == 4 and f"{original} is not resignatured and holds no map." in ran.err
 
 
 @pytest.mark.parametrize("word", ["", " "])

@@ -14,6 +14,7 @@ import pytest
 
 from kit import shell
 from kit.advised import commands_in
+from kit.builder import build_sr, vhd
 from kit.cuts import read_mark
 from kit.examples import WHOLE
 from kit.shell import OTHER_SCSI_ID, SCSI_ID, SR, TOP, compare, content, flipped, pair, patched, tree
@@ -346,6 +347,18 @@ def test_undo_asks(finished, command, type_in, answer, status):
     assert state(finished, command) == ("resignatured" if status else "clean")
 
 
+def test_recover_of_a_damaged_image_names_it_in_its_command_whatever_the_name_is(command, tmp_path, monkeypatch):
+    """A name with a blank was taken for a description, and the command had the word DEVICE in its place."""
+    monkeypatch.chdir(str(tmp_path))
+    path = "leaf both.img"
+    build_sr([vhd("a", blocks=1), vhd("b", blocks=1)]).disk.to_file(path)
+    with open(path, "r+b") as file:
+        file.seek(file.read().index(b"cxsparse"))
+        file.write(b"no such!")
+    said = command("recover", path).out
+    assert "DEVICE" not in said and f"`relvmoiscsi resignature '{path}' --without " in said
+
+
 def test_the_page_has_the_status_of_a_declined_question_and_of_an_undo_without_a_resignature(
     image, finished, original, command, type_in
 ):
@@ -355,7 +368,7 @@ def test_the_page_has_the_status_of_a_declined_question_and_of_an_undo_without_a
     assert declined.err.endswith("Not confirmed. Nothing was written.\n") and "holds no resignature" in nothing.err
     meaning = (shell.TOP / "docs" / "command.rst").read_text().split("\n**4**\n")[1].split("\n**")[0]
     said = " ".join(meaning.split())
-    assert "A declined question also ends so, and **undo** of a LUN that holds no resignature." in said
+    assert "A declined question also ends so, and **undo** or **map --device** for a LUN that holds no resigna" in said
 
 
 @pytest.mark.parametrize("kind", ["resignature", "undo"])
