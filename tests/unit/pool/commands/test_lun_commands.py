@@ -167,8 +167,9 @@ def test_what_could_not_be_looked_at_is_9_and_told(lab, world, clone, pool_comma
     rows = {row["scsi_id"]: (row["status"], row["problem"]) for row in ran.json["attach_results"]}
     assert ran.status == 9 and rows.pop(clone) == ("attached", None) and set(rows) == {bad, None}
     assert "did not appear" in rows[bad][1] and "iqn.2026-01.test:refuses" in rows[None][1]
+    assert f"The target {TARGET} 'iqn.2026-01.test:refuses' was skipped" in rows[None][1]
     told = pool_command("luns", "--target", TARGET).out
-    assert f"The LUNs behind {TARGET} iqn.2026-01.test:refuses are unknown" in told
+    assert f"The LUNs behind {TARGET} 'iqn.2026-01.test:refuses' are unknown" in told
 
 
 @pytest.mark.parametrize("words", [("--all",), ("--clones-of", "Production")])
