@@ -19,6 +19,7 @@ from relvmoiscsi.lun.url_source import each_at_once
 from relvmoiscsi.sr_driver.iscsi.iscsi_config import IscsiConfig
 from relvmoiscsi.sr_driver.iscsi.target_access import Access, access_of
 from relvmoiscsi.sr_types import ISCSI_SR
+from relvmoiscsi.wording import said
 
 TARGET_SECONDS = 20.0  #: time limit for the list of one target
 
@@ -64,7 +65,7 @@ def luns_of_srs(xapi: Xapi, host_uuid: str, deadline: Deadline) -> Tuple[Dict[st
 
 
 def _unknown(iqn: str, address: object, problem: RelvmoiscsiError) -> str:
-    return f"The LUNs behind {iqn or 'the targets'} at {address} are not known: {problem.told}"
+    return f"The LUNs behind {said(iqn) if iqn else 'the targets'} at {address} are not known: {problem.told}"
 
 
 def _luns(asked: Access, deadline: Deadline) -> Tuple[List[TargetLun], str]:

@@ -12,6 +12,7 @@ A session that only reads has a random ISID; otherwise a reader would end a writ
 import hashlib
 import logging
 import os
+import re
 import time
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
@@ -35,9 +36,10 @@ from relvmoiscsi.iscsi.faults import (
     Unproven,
 )
 from relvmoiscsi.iscsi.link import Link
-from relvmoiscsi.iscsi.names import MAX_NAME_BYTES, NO_CREDENTIALS, Credentials, Initiator, bytes_of
+from relvmoiscsi.iscsi.names import MAX_NAME_BYTES, NO_CREDENTIALS, Credentials, Initiator
 from relvmoiscsi.iscsi.text_keys import pack, unpack
 from relvmoiscsi.portal import Portal, parse_address
+from relvmoiscsi.wording import said
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +49,8 @@ _TRIES, _TRY_SECONDS = 5, 1.0  #: at a target that is out of service for now
 MAX_PORTALS = 256  #: of one target
 _MAX_PAUSE_SECONDS = 1.0  #: between sessions that are lost in a row
 _RANDOM_ISID = b"\x80"
+#: of a target in a discovery. Source: RFC 7143 4.2.7.1; arrays use `_` and capital letters as well
+_NAME = re.compile(f"[A-Za-z0-9._:-]{{1,{MAX_NAME_BYTES}}}")
 
 #: from a discovery: the portals of each target, by its IQN
 Targets = Dict[str, Tuple[Portal, ...]]
@@ -298,17 +302,17 @@ def _send_targets(portal: Portal, initiator: Initiator, credentials: Credentials
 def targets_in(text: bytes, portal: Portal) -> Targets:
     """Parse the answer to SendTargets. A target without an address is at the asked portal. Raises Violation.
 
-    Callers repeat the name of a target for each of its portals. So a name that is too long is left out with its
-    portals, and a target has its first MAX_PORTALS portals.
+    Callers repeat the name of a target for each of its portals, and print the name. So a name that is too long, or has
+    other characters than a name may have, is left out with its portals. A target has its first MAX_PORTALS portals.
     """
     found: Dict[str, Dict[Portal, None]] = {}
     portals: Dict[Portal, None] = {}
     left_out: List[str] = []
     for key, value in unpack(text):
         if key == "TargetName":
-            is_name = len(bytes_of(value)) <= MAX_NAME_BYTES
+            is_name = _NAME.fullmatch(value) is not None
             portals = found.setdefault(value, {}) if is_name else {}
-            left_out += [] if is_name else [f"a name of a target has at most {MAX_NAME_BYTES} bytes"]
+            left_out += [] if is_name else [f"{said(value)} is no name of a target"]
         elif key == "TargetAddress" and len(portals) < MAX_PORTALS:
             try:
                 portals[parse_address(value)] = None

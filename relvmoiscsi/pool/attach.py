@@ -186,7 +186,7 @@ def doubtful(
 
 def passed_over(lun: PoolLun, is_plan: bool = False) -> Attached:
     """Return the result, or its plan, for a damaged LUN, and for a LUN or a target whose probe failed."""
-    what = lun.scsi_id or f"The target {lun.portal.target} {lun.portal.iqn}".strip()
+    what = lun.scsi_id or f"The target {lun.portal.named}".strip()
     kind = FormatError if lun.kind == DAMAGED else PoolFailure
     ahead = f"{what} would be skipped. Its state is {lun.kind}: {lun.problem}"
     error = kind(ahead if is_plan else f"{what} was skipped. Its state is {lun.kind}: {lun.problem}")

@@ -34,7 +34,7 @@ from relvmoiscsi.pool import jobs, secrets
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
 from relvmoiscsi.pool.records import CHANGED, HBA, ORIGINAL_SR, Pool, ProbePortal, is_copy, portal_of
 from relvmoiscsi.scsi_id_text import is_scsi_id
-from relvmoiscsi.wording import counted, human_time, repr_without, some_of
+from relvmoiscsi.wording import counted, human_time, repr_without, said, some_of
 
 IQN_MISSING, SCSI_ID_MISSING = "SR_BACKEND_FAILURE_96", "SR_BACKEND_FAILURE_107"
 _ANY_IQN = "*"
@@ -238,8 +238,8 @@ def find(calls: Calls, pool: Pool, portals: Iterable[ProbePortal], at_once: int 
                 left_out += lun.scsi_id not in found
             if left_out:
                 problem = (
-                    f"{portal.target} lists more than {MOST_LUNS} LUNs: {counted(left_out, 'LUN')} of {portal.iqn} "
-                    "were not read."
+                    f"{portal.target} lists more than {MOST_LUNS} LUNs: {counted(left_out, 'LUN')} of "
+                    f"{said(portal.iqn)} were not read."
                 )
                 advice = "Give another target with --target and --iqn, or map fewer LUNs to the master."
                 failures.append((portal, PoolFailure(problem).advising(advice)))
@@ -319,7 +319,7 @@ def _unasked(portals: Sequence[ProbePortal]) -> List[Tuple[ProbePortal, PoolFail
     for (target, port), names in iqns.items():
         problem = (
             f"{target} answers slowly: its {human_time(PORTAL_SECONDS)} were over before the lists of LUNs of "
-            f"{counted(len(names), 'target')}: {some_of(names, _MOST_NAMED)}."
+            f"{counted(len(names), 'target')}: {some_of(list(map(said, names)), _MOST_NAMED)}."
         )
         slow = PoolFailure(problem).advising("Give one: --target, --iqn.")
         found.append((ProbePortal(target, port=port), slow))

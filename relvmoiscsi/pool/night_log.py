@@ -38,14 +38,14 @@ class NightLog:
             raise UsageError(f"The log {path} cannot be opened: {error.strerror}.").in_state(NOTHING_WRITTEN) from error
         self.tell("begins: " + " ".join(map(shlex.quote, words)))
 
-    def tell(self, text: str) -> None:
-        """Append each line of the text."""
+    def tell(self, *lines: str) -> None:
+        """Append these lines, each with its head. A line break in a line is escaped: a stranger may have chosen it."""
         if self._file == -1:
             return
         head = "{} [{}] ".format(time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), os.getpid())
-        lines = "".join(f"{head}{printable(line)}\n" for line in text.split("\n"))
+        text = "".join(f"{head}{printable(line)}\n" for line in lines)
         try:
-            os.write(self._file, lines.encode("utf-8", "backslashreplace"))
+            os.write(self._file, text.encode("utf-8", "backslashreplace"))
         except OSError as error:
             self._say(f"The log {self._path} cannot be written: {error.strerror}. The command goes on.")
             self.close()

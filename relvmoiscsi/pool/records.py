@@ -108,6 +108,11 @@ class ProbePortal(NamedTuple):
         """Return address and port. Behind another port may be a program that is not to learn of a password."""
         return self.target, self.port or str(DEFAULT_PORT)
 
+    @property
+    def named(self) -> str:
+        """Return the target and its IQN for a sentence."""
+        return self.target + (f" {said(self.iqn)}" if self.iqn else "")
+
     def config(self, scsi_id: str = "") -> Dict[str, str]:
         """Return the device-config of one LUN, or without `scsi_id` of the list of LUNs."""
         return {key: value for key, value in zip((*_PORTAL_KEYS, "SCSIid"), (*self, scsi_id)) if value}

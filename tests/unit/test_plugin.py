@@ -226,7 +226,7 @@ def test_a_target_that_cannot_be_reached_is_named_and_the_kernel_asked(member, h
         plug(pool, target, chapuser="nobody", targetIQN=target.iqn + "2")
         found = answered(plugin.classify, {"session_ref": session_ref}, this, seen(sdb=ONE))
     assert [(row["scsi_id"], row["state"]) for row in found["host_luns"]] == [(SCSI_ID, "clean")]
-    assert len(found["problems"]) == 2 and all(target.iqn in problem for problem in found["problems"])
+    assert len(found["problems"]) == 2 and all(f"behind '{target.iqn}" in problem for problem in found["problems"])
     assert [problem for problem in found["problems"] if "Check the IQN" in problem], "what to do is said as well"
 
 

@@ -165,9 +165,7 @@ def _luns_text(pool: Pool, seen: Sequence[PoolLun]) -> str:
         what, *more = [*_words(pool, lun), *([f"changed {changed}"] if is_told else [])]
         lines += [f"{start}  {what}", *(["    " + "; ".join(more)] if more else [])]
     lines += [
-        printable(f"The LUNs behind {lun.portal.target} {lun.portal.iqn} are unknown: {lun.problem}")
-        for lun in seen
-        if not lun.scsi_id
+        printable(f"The LUNs behind {lun.portal.named} are unknown: {lun.problem}") for lun in seen if not lun.scsi_id
     ]
     return "\n".join([*map(printable, lines), *_changed_line(seen)])
 

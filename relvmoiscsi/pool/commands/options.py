@@ -138,7 +138,7 @@ class PoolChange(PoolCommand):
 
     def show(self, plan: Answer) -> None:
         """Print the plan before the question, and write the plan to the log. Raises UsageError where stderr fails."""
-        self.so_far.note(plan.for_people(None))
+        self.so_far.note(*plan.for_people(None).split("\n"))
         tell(plan)
 
     @contextmanager

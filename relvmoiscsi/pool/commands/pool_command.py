@@ -79,16 +79,16 @@ def _tells_how_far(kind: Type[PoolCommand], arguments: argparse.Namespace) -> An
     so_far = SoFar(log.tell)
     try:
         answer = kind(arguments, so_far).run()
-        log.tell(f"{answer.for_people(None)}\n{_ENDS.format(answer.status)}")
+        log.tell(*answer.for_people(None).split("\n"), _ENDS.format(answer.status))
     except KeyboardInterrupt as stop:
         interrupted = so_far.interrupted(stop)
-        log.tell(f"Interrupted. {interrupted}\n{_ENDS.format(EXIT_INTERRUPTED)}")
+        log.tell(f"Interrupted. {interrupted}", _ENDS.format(EXIT_INTERRUPTED))
         raise interrupted from stop
     except RelvmoiscsiError as error:
-        log.tell(f"{error}\n{_ENDS.format(error.exit_status)}")
+        log.tell(str(error), _ENDS.format(error.exit_status))
         raise
     except Exception as bug:
-        log.tell(f"This is a bug: {bug!r}\n{_ENDS.format(EXIT_BUG)}")
+        log.tell(f"This is a bug: {bug!r}", _ENDS.format(EXIT_BUG))
         raise
     finally:
         log.close()

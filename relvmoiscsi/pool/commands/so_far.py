@@ -28,8 +28,8 @@ class Interrupted(KeyboardInterrupt):
 class SoFar:
     """The progress of each LUN, VM or SR of a command. Several threads may report at once."""
 
-    def __init__(self, log: Callable[[str], None] = lambda _: None) -> None:
-        self._log = log  #: gets a line for each report
+    def __init__(self, log: Callable[..., None] = lambda *_: None) -> None:
+        self._log = log  #: gets the lines of each report
         self._rows: Dict[str, Tuple[str, str]] = {}
         self._lock = threading.Lock()
         self._is_started, self._is_over = False, False
@@ -68,9 +68,9 @@ class SoFar:
                 self._rows[name] = state, what
                 self._log(shown or f"{name}: {state}" + (f" ({what})" if what else ""))
 
-    def note(self, text: str) -> None:
-        """Write a sentence to the log."""
-        self._log(text)
+    def note(self, *lines: str) -> None:
+        """Write these lines to the log."""
+        self._log(*lines)
 
     def count(self, names: Iterable[str], state: str) -> int:
         """Return how many of these objects have the state."""

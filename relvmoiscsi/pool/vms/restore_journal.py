@@ -23,7 +23,8 @@ from relvmoiscsi.pool.vdis import Origin
 from relvmoiscsi.pool.vms import run_states, vbds
 from relvmoiscsi.pool.vms.inventory import DEVICE, NULL
 
-#: keys of VM.other_config; each key ends in the device of the disk. RESTORED: the journal
+#: keys of VM.other_config; each key ends in the device of the disk. RESTORED: the journal. A key with another end was
+#: written by no run and counts for nothing: such a name may have characters that no call can carry, such as CR
 RESTORED = "relvmoiscsi:restore:"
 #: a run began to move the VDI of the copy home
 LEAVING = "relvmoiscsi:restore-home:"
@@ -120,13 +121,18 @@ def read(vm: Record) -> Tuple[List[Swap], List[Tuple[str, str]]]:
     A clone of a restored VM has the keys of that VM; such keys are left out.
     """
     found, spoiled = [], []
-    for key, text in sorted(vm["other_config"].items()):
-        if key.startswith(RESTORED):
-            try:
-                found.append(_swap_of(text))
-            except ValueError as error:
-                spoiled.append((key, str(error)))
+    for key in _keys(vm, RESTORED):
+        try:
+            found.append(_swap_of(vm["other_config"][key]))
+        except ValueError as error:
+            spoiled.append((key, str(error)))
     return [swap for swap in found if swap.vm == vm["uuid"]], spoiled
+
+
+def _keys(vm: Record, *begins: str) -> List[str]:
+    """Return the keys that a run can have written, in the order of `begins`, then by device."""
+    keys = sorted(vm["other_config"])
+    return [key for begin in begins for key in keys if key.startswith(begin) and DEVICE.fullmatch(key[len(begin) :])]
 
 
 def _swap_of(text: str) -> Swap:
@@ -187,8 +193,7 @@ def is_restored(vm: Record) -> bool:
 
     Keys from the VM's original name that other VM.
     """
-    rows = vm["other_config"].items()
-    return is_begun(vm) or any(key.startswith(_KEYS) and vm["uuid"] in text for key, text in rows)
+    return is_begun(vm) or any(vm["uuid"] in vm["other_config"][key] for key in _keys(vm, *_KEYS))
 
 
 def must_be_restored(vm: Record) -> None:
@@ -258,8 +263,7 @@ def forget_all(vm: LockedVm) -> None:
 
     ARRIVED keys go last: after an interruption, the next run still knows the moved VDIs.
     """
-    keys = sorted(vm.read()["other_config"])
-    for key in [key for begin in _KEYS for key in keys if key.startswith(begin)]:
+    for key in _keys(vm.read(), *_KEYS):
         vm.call("VM.remove_from_other_config", key)
 
 
@@ -293,7 +297,7 @@ def arrived_as(record: Record, swap: Swap) -> str:
 
 def all_arrived(record: Record) -> List[str]:
     """Return the UUIDs of all moved VDIs of this VM, for any state of the journal."""
-    found = [_values(record, key) for key in sorted(record["other_config"]) if key.startswith(ARRIVED)]
+    found = [_values(record, key) for key in _keys(record, ARRIVED)]
     return [values["arrived"] for values in found if values]
 
 

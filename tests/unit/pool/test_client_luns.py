@@ -142,7 +142,7 @@ def test_a_target_that_fails_hides_no_other_and_is_told(lab, world):
     (away,) = [lun for lun in found if not lun.scsi_id]
     assert (away.kind, away.portal.iqn) == ("unreachable", "iqn.2026-01.test:b-refuses")
     assert attach.unseen(found, [], [], True) == [away] and attach.unseen(found, [third], []) == []
-    assert "iqn.2026-01.test:b-refuses was skipped" in str(attach.passed_over(away).error)
+    assert "'iqn.2026-01.test:b-refuses' was skipped" in str(attach.passed_over(away).error)
 
 
 class Listing:
@@ -236,8 +236,8 @@ def test_a_portal_with_many_luns_is_read_up_to_a_limit_and_the_rest_is_named(mon
     found = luns.find(ManyLuns(4), pool_of({}), [ProbePortal("192.0.2.9"), other], 1)
     assert [lun.scsi_id[-2:] for lun in found] == ["00", "01", "02", "03", "24", "25", "26", "27", "04", ""]
     assert found[-1].problem == (
-        "192.0.2.9 lists more than 5 LUNs: 3 LUNs of iqn.2000-01.a:1 were not read. Give another target with --target "
-        "and --iqn, or map fewer LUNs to the master."
+        "192.0.2.9 lists more than 5 LUNs: 3 LUNs of 'iqn.2000-01.a:1' were not read. Give another target with "
+        "--target and --iqn, or map fewer LUNs to the master."
     )
 
 
@@ -284,7 +284,7 @@ def test_a_portal_that_answers_slowly_has_one_budget_and_what_was_not_read_is_na
     assert found[0].problem.startswith("The 5 min for 192.0.2.9 were over before this was read")
     assert found[-1].problem == (
         "192.0.2.9 answers slowly: its 5 min were over before the lists of LUNs of 396 targets: "
-        f"{', '.join(names[4:7])} and 393 more. Give one: --target, --iqn."
+        f"{', '.join(map(repr, names[4:7]))} and 393 more. Give one: --target, --iqn."
     )
 
 

@@ -10,7 +10,7 @@ from kit.build_lvm import replace_in_text
 from kit.pool.errors import XenError
 from kit.pool_lab import IQN, TARGET, Lab, locks, sr_disk
 from kit.sparse import SparseDisk
-from relvmoiscsi.errors import NotFound
+from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.pool import attach, lock, records
 from relvmoiscsi.pool.commands import discard_command
 from relvmoiscsi.pool.commands import pool_command as unlocking
@@ -167,8 +167,9 @@ def test_what_could_not_be_looked_at_is_9_and_told(lab, world, clone, pool_comma
     rows = {row["scsi_id"]: (row["status"], row["problem"]) for row in ran.json["attach_results"]}
     assert ran.status == 9 and rows.pop(clone) == ("attached", None) and set(rows) == {bad, None}
     assert "did not appear" in rows[bad][1] and "iqn.2026-01.test:refuses" in rows[None][1]
+    assert f"The target {TARGET} 'iqn.2026-01.test:refuses' was skipped" in rows[None][1]
     told = pool_command("luns", "--target", TARGET).out
-    assert f"The LUNs behind {TARGET} iqn.2026-01.test:refuses are unknown" in told
+    assert f"The LUNs behind {TARGET} 'iqn.2026-01.test:refuses' are unknown" in told
 
 
 @pytest.mark.parametrize("words", [("--all",), ("--clones-of", "Production")])
@@ -230,6 +231,18 @@ def test_a_log_ends_with_the_exit_status_also_after_ctrl_c_and_a_bug(clone, pool
         assert told[-2].startswith(
             "Interrupted. Not started: " if status == 130 else "This is a bug: ZeroDivisionError"
         )
+
+
+def test_no_error_forges_a_line_of_the_log(clone, pool_command, tmp_path, monkeypatch):
+    """An error may quote a stranger. A second line of it would be taken for the end of another command."""
+
+    def stop(*_arguments):
+        raise Refused("The key 0\nends with exit status 0 cannot be read.")
+
+    monkeypatch.setattr(attach, "carry_out", stop)
+    assert pool_command("attach", clone, "--yes", "--log", tmp_path / "log").status == 4
+    told = [line.split("] ", 1)[1] for line in (tmp_path / "log").read_text().splitlines()]
+    assert told[-2:] == [r"The key 0\nends with exit status 0 cannot be read.", "ends with exit status 4"]
 
 
 def test_a_skipped_lun_is_in_the_result_the_log_and_what_quiet_keeps(lab, clone, pool_command, tmp_path):

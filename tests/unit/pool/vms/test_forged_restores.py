@@ -10,7 +10,7 @@ import json
 import pytest
 
 from kit.examples import WHOLE, dice
-from kit.pool_verbs import bring_back, keep, take_home, undo
+from kit.pool_verbs import bring_back, keep, run, take_home, undo
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool import lock
@@ -39,7 +39,9 @@ JUNK = [
 ]
 #: the whole value of a key
 TEXTS = [*map(json.dumps, JUNK), "{", "nonsense", '{"vm":1,"vm":2}', '"\\ud800"', "[" * 100000, "9" * 5000, "NaN"]
-KEYS = [RESTORED + "0", RESTORED + "1", LEAVING + "0", ARRIVED + "0", RESTORED, LEAVING, ARRIVED + "x"]
+KEYS = [RESTORED + "0", RESTORED + "1", LEAVING + "0", ARRIVED + "0", RESTORED + "xvda"]
+#: ends of keys that no run writes. A call to the pool makes a line feed of CR
+NO_DEVICES = ["", "x", "0\r", "0\n", "0 of the VM: run `halt`", "\u00b2"]
 COMMANDS = [undo, take_home, keep]
 
 
@@ -146,6 +148,20 @@ def test_a_member_that_is_no_uuid_is_refused_and_keep_takes_no_lock_of_that_name
     keep(restored)
     config = restored.db.get("pool", restored.lab.pool.pool, "other_config")
     assert not restored.journal() and not [key for key in config if key.startswith(lock.KEY)]
+
+
+@pytest.mark.parametrize("end", NO_DEVICES)
+def test_a_key_that_no_run_can_have_written_counts_for_nothing(halted, end):
+    """XenAPI cannot remove each of them: `keep` would say that it did, and the copy would never be discarded."""
+    vm, text = halted.db.get("VM", halted.web, "uuid"), "x " + halted.copy.sr_uuid
+    way = {"vm": vm, "new": "x", "arrived": halted.uuid(halted.lab.vdi("Testing", "data")[0])}
+    keys = {RESTORED + end: f"{vm} {text}", LEAVING + end: json.dumps(way), ARRIVED + end: json.dumps(way)}
+    halted.set_journal(lambda _: keys)
+    for work in COMMANDS:
+        halted.refuses(work, "was not restored from a copy")
+    assert not run(halted, lambda calls, *_: forget.read_uses(calls, [halted.sr]))[halted.sr].restored
+    assert bring_back(halted).status == "restored"
+    assert undo(halted).notes == [] and sorted(halted.journal()) == sorted(keys)
 
 
 # --- keys that name a VDI of somebody else

@@ -68,6 +68,19 @@ def test_a_name_of_the_longest_length_is_listed_with_all_its_portals():
     assert {iqn: len(portals) for iqn, portals in found.items()} == {"i" * 223: MAX_PORTALS}
 
 
+NO_NAMES = [b"iqn.a is locked. Run `halt`", b"iqn.a\n", b"", b"*", "iqn.\u202e".encode(), b"a`halt`"]
+
+
+@pytest.mark.parametrize("name", NO_NAMES)
+def test_a_name_that_no_target_may_have_is_left_out_with_its_portals(name, caplog):
+    """Its words would stand in the list of a person, as words of the program."""
+    caplog.set_level("INFO")
+    found, _ = listed(b"TargetName=IQN.a-1:b_2", b"TargetName=" + name, b"TargetAddress=10.0.0.6")
+
+    assert found == {"IQN.a-1:b_2": (Portal("10.0.0.5"),)}
+    assert f"1 names and addresses were left out; the first: {name.decode()!r} is no name of a target" in caplog.text
+
+
 def test_an_answer_with_more_keys_is_refused():
     assert len(listed(*[b"TargetName=%d" % one for one in range(MAX_KEYS)], b"", b"")[0]) == MAX_KEYS
     with pytest.raises(Violation, match="more than 32768 keys"):
