@@ -14,4 +14,10 @@ except KeyboardInterrupt:
     sys.stderr.write("relvmoiscsi: Interrupted. Nothing was written. Repeat the command.\n")
     sys.exit(130)
 
-sys.exit(main())
+status = main()
+try:
+    from relvmoiscsi.host.terminated import leave
+
+    leave(status)
+except KeyboardInterrupt:  # the answer is out
+    sys.exit(status)

@@ -283,3 +283,16 @@ def test_ctrl_c_at_a_question_begins_a_line_of_its_own(image, command, monkeypat
     ran = command("resignature", image)
     assert ran.status == output.EXIT_INTERRUPTED
     assert ran.err.endswith("[y/N] \nrelvmoiscsi: Interrupted. Nothing was written.\n")
+
+
+@pytest.mark.processes
+def test_once_the_answer_is_out_the_process_ends_at_once():
+    """A signal while Python took itself apart ended the process by that signal, after a complete answer."""
+    code = (
+        "import atexit, runpy, sys; atexit.register(print, 'taken apart'); sys.argv = ['relvmoiscsi', 'show', '/no']; "
+    )
+    code += "runpy.run_module('relvmoiscsi', run_name='__main__')"
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=str(shell.TOP), stdout=subprocess.PIPE, timeout=60, check=False
+    )
+    assert (ran.returncode, ran.stdout) == (3, b"")
