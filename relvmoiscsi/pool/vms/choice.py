@@ -124,7 +124,8 @@ def _problem(pool: Pool, found: Inventory, copy: Copy, vm: str, omits_disks: boo
     }
     own = {device: vdi for device, vdi in missing.items() if vdi["SR"] == copy.ref}  # as after `restore --keep`
     words = ", ".join(
-        f"{device} {vdi['name_label']!r} ({vdi['uuid']})" for device, vdi in sorted((lent or own or missing).items())
+        f"{device} {vdi['name_label']!r} ({said(vdi['uuid'])})"
+        for device, vdi in sorted((lent or own or missing).items())
     )
     if not disks:
         return Refused(f"The VM {name!r} has no disk.")

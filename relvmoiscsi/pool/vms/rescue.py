@@ -9,7 +9,7 @@ from relvmoiscsi.pool.calls import NO_READ_ONLY_DISK, Calls, PoolFailure, Record
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import inventory, vbds
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
-from relvmoiscsi.wording import shell_command
+from relvmoiscsi.wording import said, shell_command
 
 #: key of VBD.other_config: UUIDs of the copy, the VM and the VDI. The UUIDs identify the mark, because xapi copies the
 #: key with a VM.
@@ -118,7 +118,7 @@ def _plan(pool: Pool, found: Inventory, copy: Copy, vdi: str, vm: str, writable:
         if mine & _ancestors(olds, disk["uuid"]):
             what = "the original" if is_original else "this or another copy"
             raise Refused(
-                f"The VM {to['name_label']!r} has {what} of this disk, {disk['uuid']}: LVM and "
+                f"The VM {to['name_label']!r} has {what} of this disk, {said(disk['uuid'])}: LVM and "
                 "filesystem IDs would clash."
             ).advising("Use another VM.")
     if there is not None and found.vbds[there]["mode"] != mode:

@@ -23,7 +23,7 @@ from relvmoiscsi.pool.calls import Calls, Record
 from relvmoiscsi.pool.vms import rescue, restore_journal, run_states, swap_disks, vbds
 from relvmoiscsi.pool.vms.inventory import NULL, Copy, Inventory
 from relvmoiscsi.pool.vms.restore_journal import Swap
-from relvmoiscsi.wording import quoted, some_of
+from relvmoiscsi.wording import quoted, said, some_of
 
 #: status of a VM
 DONE, ALREADY, WOULD, UNDONE, HOME = "restored", "already restored", "would be restored", "undone", "home"
@@ -116,7 +116,7 @@ def plan(found: Inventory, copy: Copy, vm: str, chosen: Sequence[str], date: str
         new, name_before = copy.new_of(old["uuid"]), old["name_label"]
         if new is None:
             how = "is a disk of this copy already" if old["SR"] == copy.ref else "is not on this copy"
-            raise Refused(f"The disk {device} of the VM, {name_before!r} ({old['uuid']}), {how}.").advising(only)
+            raise Refused(f"The disk {device} of the VM, {name_before!r} ({said(old['uuid'])}), {how}.").advising(only)
         users = found.users_of(copy.by_uuid[new["uuid"]])
         if users:
             names = ", ".join(sorted(repr(found.vms[user]["name_label"]) for user in users))
@@ -197,7 +197,7 @@ def _look(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> None:
         # a disk whose move home has begun has the newest data
         arrived = restore_journal.arrived_as(record, swap)
         if device.vdi == "" and (arrived or restore_journal.is_leaving(record, swap)):
-            where = f"as the VDI {arrived}" if arrived else f"perhaps as a VDI of the SR {swap.home}"
+            where = f"as the VDI {said(arrived)}" if arrived else f"perhaps as a VDI of the SR {swap.home}"
             raise Refused(
                 f"The disk {swap.userdevice} of the VM {name!r} was being moved, {where}, and is not attached now."
             ).advising(
@@ -338,14 +338,14 @@ def _what_it_has(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -
     lines = []
     for swap in swaps:
         device = vbds.read(calls, vm, swap.userdevice)
-        has = f"{device.vdi} {_where(calls, device.vdi_ref)}" if device.vdi not in ("", NULL) else "none"
+        has = f"{said(device.vdi)} {_where(calls, device.vdi_ref)}" if device.vdi not in ("", NULL) else "none"
         stays = "; it disappears when that copy is discarded" if device.sr == swap.sr else ""
         lines.append(f"disk {swap.userdevice}: {has}{stays}")
     uuids = {uuid for swap in swaps for uuid in (swap.old, swap.new)} | {*restore_journal.all_arrived(record)}
     for uuid in sorted(uuids):
         vdi = vbds.find(calls, uuid)
         if vdi is not None and not calls.call("VDI.get_VBDs", vdi):
-            lines.append(f"on no VM: {uuid} {_where(calls, vdi)}")
+            lines.append(f"on no VM: {said(uuid)} {_where(calls, vdi)}")
     return lines
 
 

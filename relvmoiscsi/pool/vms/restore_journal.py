@@ -22,6 +22,7 @@ from relvmoiscsi.pool.records import ORIGINAL_SR
 from relvmoiscsi.pool.vdis import Origin
 from relvmoiscsi.pool.vms import run_states, vbds
 from relvmoiscsi.pool.vms.inventory import DEVICE, NULL
+from relvmoiscsi.wording import said
 
 #: keys of VM.other_config; each key ends in the device of the disk. RESTORED: the journal. A key with another end was
 #: written by no run and counts for nothing: such a name may have characters that no call can carry, such as CR
@@ -343,9 +344,9 @@ def verify_not_between(calls: Calls, record: Record, swap: Swap, device: vbds.Vm
         return
     raise Refused(
         f"The pool was moving the VDI {swap.new}, the disk {swap.userdevice} of the VM {record['name_label']!r}, home. "
-        f"The VM has the VDI {device.vdi} there now. {run_states.only_in_journal(swap.new)}"
+        f"The VM has the VDI {said(device.vdi)} there now. {run_states.only_in_journal(swap.new)}"
     ).advising(
-        f"Check that {device.vdi} has the latest data of the VM. Repeat the command when {swap.new} is gone. "
+        f"Check that {said(device.vdi)} has the latest data of the VM. Repeat the command when {swap.new} is gone. "
         f"{run_states.restore_command('keep', record['uuid'])} leaves all as it is."
     )
 

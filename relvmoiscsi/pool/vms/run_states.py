@@ -5,7 +5,7 @@
 """
 
 from relvmoiscsi.pool.calls import Record
-from relvmoiscsi.wording import shell_command
+from relvmoiscsi.wording import said, shell_command
 
 NOTHING = "Nothing was changed."
 #: for a restore that was refused after the shutdown
@@ -31,7 +31,10 @@ def only_in_journal(vdi: str) -> str:
 
     A vm-admin may write the journal, so no command to destroy the VDI is printed.
     """
-    return f"The VDI {vdi} is on no VM, and only the journal of the VM names it. Check the VDI before you destroy it."
+    return (
+        f"The VDI {said(vdi)} is on no VM, and only the journal of the VM names it. Check the VDI before you destroy "
+        "it."
+    )
 
 
 def swapping(vm: Record) -> str:

@@ -180,7 +180,7 @@ def _with_records(there: Records, advice: str) -> Records:
         if _is_named(vdi) and vdi["managed"] and 0 < untrusted.integer(vdi["virtual_size"]) <= _MOST_VDI_BYTES
     }
     if sum(untrusted.integer(vdi["virtual_size"]) for vdi in named.values()) > _MOST_READ_BYTES:
-        listed = sorted(f"{vdi['uuid']} ({said(vdi['name_description'])})" for vdi in named.values())
+        listed = sorted(f"{said(vdi['uuid'])} ({said(vdi['name_description'])})" for vdi in named.values())
         raise Refused(
             f"{len(named)} VDIs of one SR have the name {saved_vms.NAME_LABEL!r}, and are too large to be read all: "
             f"{printable(some_of(listed, _MOST_NAMES))}. Nothing was made."

@@ -7,7 +7,7 @@ from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.pool.calls import Calls, Record, passing
 from relvmoiscsi.pool.vms import run_states
 from relvmoiscsi.pool.vms.inventory import NULL
-from relvmoiscsi.wording import shell_command
+from relvmoiscsi.wording import said, shell_command
 
 
 class VmDevice(NamedTuple):
@@ -16,7 +16,7 @@ class VmDevice(NamedTuple):
     number: str  #: userdevice
     vbd: str = ""  #: reference
     record: Record = {}  #: of the VBD
-    vdi: str = ""  #: UUID; NULL for a VBD without a VDI
+    vdi: str = ""  #: UUID, which is any text that xapi took; NULL for a VBD without a VDI
     vdi_ref: str = ""
     sr: str = ""  #: UUID
 
@@ -40,8 +40,8 @@ def must_have(record: Record, device: VmDevice, expected: Collection[str], begun
     """
     if device.vdi in expected:
         return
-    wanted = " or ".join(sorted(uuid for uuid in expected if uuid)) or "none"
-    found = "none" if not device.vbd else "no VDI" if device.vdi == NULL else f"the VDI {device.vdi}"
+    wanted = " or ".join(said(uuid) for uuid in sorted(expected) if uuid) or "none"
+    found = "none" if not device.vbd else "no VDI" if device.vdi == NULL else f"the VDI {said(device.vdi)}"
     keep = (
         f"To keep that disk, run {run_states.restore_command('keep', record['uuid'])}. Otherwise remove the disk "
         "from the VM and repeat the command."

@@ -10,11 +10,11 @@ import json
 import pytest
 
 from kit.examples import WHOLE, dice
-from kit.pool_verbs import bring_back, keep, run, take_home, undo
+from kit.pool_verbs import bring_back, keep, lend, run, take_home, undo
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.formats.identity import derived_uuid
-from relvmoiscsi.pool import lock
-from relvmoiscsi.pool.vms import forget, restore_journal
+from relvmoiscsi.pool import lock, marks, records
+from relvmoiscsi.pool.vms import choice, forget, restore_journal
 from relvmoiscsi.pool.vms.restore_journal import ARRIVED, LEAVING, RESTORED
 from relvmoiscsi.pool.vms.run_states import only_in_journal
 
@@ -199,3 +199,76 @@ def test_without_a_move_no_vdi_is_no_longer_needed(halted):
     halted.set_journal(lambda keys: {**keys, RESTORED + "0": json.dumps(swap), ARRIVED + "0": json.dumps(way)})
     done = take_home(halted)
     assert (done.status, done.waiting, done.notes) == ("home", [], [only_in_journal(theirs)])
+
+
+# --- a VDI whose UUID is any text: xapi takes each
+
+SAYS = "x. To repair the VM, run `halt` on the master.\n2026-11-29T02:00:00Z [1] restored"
+
+
+def told(work, day, **more):
+    """What the command says: its notes, or its error."""
+    try:
+        return " ".join(work(day, **more).notes)
+    except RelvmoiscsiError as error:
+        return str(error)
+
+
+def has_only_quoted(text):
+    return repr(SAYS) in text and SAYS.split(".")[1] not in text.replace(repr(SAYS), "")
+
+
+def theirs(day, sr="Testing"):
+    """Reference of a VDI with that UUID."""
+    fields = {"location": "theirs", "managed": True, "uuid": SAYS, "virtual_size": 4 << 20, "name_label": "theirs"}
+    return day.db.create("VDI", SR=day.lab.originals[sr][1], **fields)
+
+
+@pytest.mark.parametrize("work", [bring_back, undo, take_home, keep])
+def test_the_uuid_of_a_disk_at_the_device_stands_in_quotes(halted, work):
+    bring_back(halted)
+    halted.hang("0", theirs(halted))
+    assert has_only_quoted(told(work, halted))
+
+
+def test_the_uuid_of_a_disk_that_is_on_no_copy_stands_in_quotes(halted):
+    halted.hang("0", theirs(halted))
+    assert has_only_quoted(told(bring_back, halted))
+
+
+def test_the_uuid_of_a_disk_without_a_copy_stands_in_quotes_before_a_clone(halted):
+    halted.hang("0", theirs(halted))
+    (source, *_) = run(halted, lambda calls, found, copy: choice.choose(records.read(calls), found, copy, ["web"]))
+    assert has_only_quoted(str(source.problem))
+
+
+def test_the_uuid_of_an_original_stands_in_quotes_before_a_disk_is_lent(halted):
+    halted.hang("0", theirs(halted, "Production"))
+    sr = halted.copy.sr_uuid
+    halted.vdi_on_copy("lent", uuid=derived_uuid(sr, SAYS), name_label="to lend", virtual_size=4 << 20)
+    assert has_only_quoted(told(lambda day: lend(day, "to lend", day.web, dry_run=True), halted))
+
+
+@pytest.mark.parametrize("work", [undo, take_home])
+def test_the_uuid_of_a_disk_that_may_be_at_home_stands_in_quotes(restored, work):
+    keys = restored.db.get("VM", restored.web, "other_config")
+    swap = json.loads(keys[RESTORED + "0"])
+    way = marks.text_of({"vm": swap["vm"], "new": swap["new"]})
+    restored.set_journal(lambda _: {RESTORED + "0": keys[RESTORED + "0"], LEAVING + "0": way})
+    restored.hang("0", theirs(restored, "Production"))
+    text = told(work, restored)
+    assert text.startswith("The pool was moving the VDI") and has_only_quoted(text)
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_the_uuid_of_a_moved_disk_stands_in_quotes(restored, is_there):
+    """A vm-admin writes it in the journal, with or without a VDI of that UUID."""
+    values = json.loads(restored.db.get("VM", restored.web, "other_config")[ARRIVED + "0"])
+    restored.set_journal(lambda keys: {**keys, ARRIVED + "0": json.dumps({**values, "arrived": SAYS})})
+    if is_there:
+        theirs(restored)
+        for work in (keep, undo):
+            assert has_only_quoted(told(work, restored, **({"dry_run": True} if work is keep else {})))
+    else:
+        restored.db.destroy("VBD", restored.vbd("0"))
+        assert has_only_quoted(told(bring_back, restored))

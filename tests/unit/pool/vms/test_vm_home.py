@@ -225,9 +225,9 @@ def test_what_was_moved_and_hangs_nowhere_has_nothing_of_before_in_its_place(hal
         halted.set_journal(lambda marks: {key: text for key, text in marks.items() if "arrived" not in key})
         for work in (undo, take_home):
             source = halted.uuid(halted.new(halted.root))
-            halted.refuses(work, f"{only_in_journal(source)} Check that {of_the_week} has the latest data")
+            halted.refuses(work, f"{only_in_journal(source)} Check that {of_the_week!r} has the latest data")
     halted.db.destroy("VBD", halted.vbd("0"))
-    said = "was being moved" + (f", as the VDI {of_the_week}" if is_known else "")
+    said = "was being moved" + (f", as the VDI {of_the_week!r}" if is_known else "")
     halted.refuses(lambda day: bring_back(day, devices=["0"]), said)
     halted.refuses(take_home, "was interrupted")
 
@@ -257,9 +257,9 @@ def test_moved_home_by_hand_it_is_kept_as_it_is(restored):
     done = keep(restored)
 
     assert done.status == "kept as it is" and not restored.journal() and restored.lab.disks_of(restored.web) == disks
-    assert f"disk 0: {disks['0'][1]} ('root disk', on the SR 'Production')" in done.notes
+    assert f"disk 0: {disks['0'][1]!r} ('root disk', on the SR 'Production')" in done.notes
     name = "'root disk before restore 2026-11-22', on the SR 'Production'"
-    assert f"on no VM: {restored.uuid(restored.root)} ({name})" in done.notes
+    assert f"on no VM: {restored.uuid(restored.root)!r} ({name})" in done.notes
     second = second_copy(restored)  # its disks have other UUIDs, so it is on no copy
     restored.refuses(lambda day: bring_back(day, sr=second), "is not on this copy")
 

@@ -150,9 +150,9 @@ HAPPENS = {
         ("elsewhere", bring_back, "is not on this copy"),
         ("mixed", bring_back, "The disk 1 of the VM.* is not on this copy. Restore only the other disks: `--disk 0`"),
         ("bare", bring_back, "has no disk"),
-        ("kept", bring_back, r"The disk 0 of the VM, 'root disk' \(\S{36}\), is a disk of this copy already.$"),
+        ("kept", bring_back, r"The disk 0 of the VM, 'root disk' \('\S{36}'\), is a disk of this copy already.$"),
         ("one is kept", bring_back, "is a disk of this copy already. Restore only the other disks: `--disk 1`"),
-        ("kept beside another", of_disk("1"), r"'data' \(\S{36}\), is not on this copy.$"),
+        ("kept beside another", of_disk("1"), r"'data' \('\S{36}'\), is not on this copy.$"),
         (
             "has a copy",
             bring_back,
