@@ -32,7 +32,7 @@ BASE = ("errors", "arguments", "deadline", "device", "vpd", "scsi", "scsi_id_tex
 #:     plugin -> plugin_targets, lun, report, engine, known_sr
 #:     plugin_targets -> lun, sr_driver, iscsi
 MAY_IMPORT = {
-    "__main__": ("cli",),
+    "__main__": ("cli", "host"),
     "cli": ("lun", "report", "engine", "formats", "host", "iscsi"),
     "sr_driver": ("lun", "report", "engine", "formats", "host", "iscsi"),
     "plugin": ("plugin_targets", "known_sr", "lun", "report", "engine", "formats", "host"),

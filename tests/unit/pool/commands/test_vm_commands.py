@@ -140,7 +140,7 @@ def refused(office, pool_command):
         (["discard"], "is selected"),
         (["attach", "../x"], "is no SCSIid"),
         (["attach", "--all", "--jobs", "0"], "Give 1 or more LUNs in parallel"),
-        (["attach", "--all", "--map-out", "/nowhere/map"], "/nowhere/map: No such file or directory."),
+        (["attach", "--all", "--map-out", "/nowhere/map"], "/nowhere/map, cannot be made: No such file"),
         (["attach", "--all", "--hba", "--target", "x"], "Remove --target and --chap-user"),
     ],
 )
