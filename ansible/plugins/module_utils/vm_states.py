@@ -48,10 +48,8 @@ def _verify_networks_said(found, sources, wanted):
     try:
         choice.verify_networks_said(found, sources, wanted)
     except UsageError as error:
-        error.advice = error.advice.replace(
-            "--isolated NET, --network OLD=NEW for each network, or --same-networks",
-            "isolated, networks with each network, or same_networks=true",
-        )
+        options = "isolated, networks with each network, or same_networks=true"
+        error.advice = error.advice.replace(choice.NETWORK_OPTIONS, options)
         raise
 
 
@@ -60,7 +58,7 @@ def _sources(module, calls, pool, found, copy):
     params = module.params
     if params["from_snapshot"]:
         saved = save_vms.read(calls, copy, params["trust_records"])
-        return save_vms.choose(found, saved, params["vms"], params["all"])
+        return save_vms.choose(found, copy, saved, params["vms"], params["all"])
     try:
         return choice.choose(pool, found, copy, params["vms"], params["all"])
     except NotFound as error:

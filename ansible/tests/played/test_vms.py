@@ -8,8 +8,9 @@ it does is the same in this process.
 
 import pytest
 
-from relvmoiscsi.pool import lock
+from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.connection import connect
+from relvmoiscsi.pool.vms import inventory, save_vms
 
 MADE = {"sr": "A copy", "all": True, "isolated": "lab"}
 ABSENT = {"sr": "A copy", "vms": ["web"], "state": "absent", "force": True}
@@ -53,6 +54,17 @@ def test_vms_of_a_copy_are_made_started_and_destroyed(day):
     assert [each["changed"] for each in found] == [True, False, True, False, True, False], found
     assert [vm["name_label"] for vm in day.lab.pool.db.records("VM").values()] == ["web", "helper"]
     assert day.lab.disks_of(day.web) == before and not day.lab.pool.db.records("network", name_label="lab")
+
+
+def test_a_vm_is_made_of_the_records_that_were_saved_before_the_snapshot(day):
+    with connect(day.lab.where(ca=str(day.ca))) as calls:
+        pool, found = records.read(calls), inventory.read(calls)
+        save_vms.save(calls, pool, found, records.find_sr(pool, "Production"), "2026-11-22T12:00:00Z")
+    later = day.now("lun", scsi_ids=[day.lab.clone("Production")], leave_others=True, name="A saved copy")
+    assert not later["failed"], later
+    wish = {"sr": "A saved copy", "vms": ["web"], "isolated": "lab", "from_snapshot": True}
+    told = [day.now("vm_clone", is_check, **wish) for is_check in (True, False)]
+    assert [each["vms"][0]["status"] for each in told] == ["would be cloned", "cloned"] and len(copies(day)) == 1, told
 
 
 @pytest.mark.parametrize("is_check", [True, False])
