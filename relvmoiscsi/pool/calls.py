@@ -177,9 +177,9 @@ class Calls:
             except PoolFailure as problem:
                 if problem.code != "HANDLE_INVALID" or not is_own:
                     raise
-                raise PoolGone(
-                    "The toolstack of the master was restarted during the call.", problem.description
-                ).advising("Repeat the command.") from problem
+                raise PoolGone("The toolstack of the master was restarted during the call.").advising(
+                    "Repeat the command."
+                ) from problem
             if record["status"] not in ("pending", "cancelling"):
                 break
             part = max(0.0, min(float(record["progress"]), 0.99))  # xapi writes 1 before it writes that the task failed

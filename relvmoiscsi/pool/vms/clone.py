@@ -266,9 +266,6 @@ class _Clone:
                         f"an import of an earlier run is still active ({task['uuid']}) and may leave a second, "
                         "unfinished copy"
                     )
-            except PoolGone as gone:
-                if gone.code != "HANDLE_INVALID":  # its owner may destroy the task, which has then ended
-                    raise
         if under_way:
             self.found = inventory.read(self.calls)
         return notes
