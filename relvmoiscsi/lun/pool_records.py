@@ -15,7 +15,7 @@ RawISCSISR.py, udevSR.py.
 
 import re
 from itertools import chain
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at
 from relvmoiscsi.scsi_id_text import NamedLuns, is_printed, luns_named, names_lun
@@ -150,7 +150,7 @@ def users_of(scsi_id: str, pool: PoolRecords, look: Look = scsi_id_at, here: str
             state = "hosts are connected to it" if sr.get("PBDs") else "no host is connected to it"
             found.append(User(f"The SR {name_of(sr)} was made on this LUN, and {state}.", sr, ref, {}))
     for vdi in vdis.values():
-        if _names(vdi, scsi_id) or _lun_at(str(vdi.get("location", "")), _GIVEN_AS_THEY_ARE, look) == scsi_id:
+        if _names(vdi, scsi_id) or _has_path(vdi) and look(str(vdi["location"])) == scsi_id:
             sr = pool.srs.get(str(vdi.get("SR")), {})
             sentence = f"This LUN is the VDI {name_of(vdi)} of the SR {name_of(sr)}."
             found.append(User(sentence, sr, str(vdi.get("SR")), vdi))
@@ -164,15 +164,11 @@ def names_in_pbd(scsi_id: str, pbd: Mapping[str, Any], look: Look, here: str) ->
 
 
 def lun_of_path(look: Look, here: str, pbd: Mapping[str, Any], path: str) -> Optional[str]:
-    """Return the SCSIid of the LUN to which a path in a PBD leads; None for a path that this host may not follow."""
-    return _lun_at(path, _DEVICES if here and pbd.get("host") == here else _SAME_EVERYWHERE, look)
-
-
-def _lun_at(path: str, roots: Union[str, Tuple[str, ...]], look: Look) -> Optional[str]:
-    """Return the SCSIid of the LUN to which a path below `roots` leads, and None for any other path.
+    """Return the SCSIid of the LUN to which a path in a PBD leads; None for a path that this host may not follow.
 
     A client may write any path. With a step up (..), the path may lead to a file system that does not answer.
     """
+    roots = _DEVICES if here and pbd.get("host") == here else _SAME_EVERYWHERE
     return look(path) if path.startswith(roots) and ".." not in path.split("/") else None
 
 
