@@ -2,7 +2,7 @@
 """Compare an original and its clone: the LUNs must share no identity and differ in nothing else, byte for byte."""
 
 from bisect import bisect_left, bisect_right
-from typing import Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Iterable, List, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
 from relvmoiscsi.arguments import DEVICE, FUNCTION, Kind, optional, promised, some
 from relvmoiscsi.device import Chunk, Device, Range, overlaid
@@ -17,6 +17,8 @@ from relvmoiscsi.resignature.reading.lun_contents import Lun, verify_lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
 from relvmoiscsi.resignature.recovery import cut_run, earlier_run
 from relvmoiscsi.resignature.writing.copying import Progress
+
+Kept = TypeVar("Kept", Range, Chunk)
 
 _COMPARE_BYTES = 1 << 20
 #: the start of a problem: each LUN was given in the place of the other
@@ -116,11 +118,19 @@ def _within(
     owned = sorted(part for lv in lvs for part in lun.vg.ranges(lv, 0, lun.vg.size_of(lv)))
     ends, spans = [extent.end for extent in owned], []
     for part in joined([*original.data_ranges(), *clone.data_ranges()]) if data is None else data:
-        for extent in owned[bisect_right(ends, part.offset) : bisect_left(ends, part.end) + 1]:
+        for extent in _around(part, owned, ends):
             first, last = max(part.offset, extent.offset), min(part.end, extent.end)
             if first < last:
                 spans.append(Range(first, last - first))
     return spans
+
+
+def _around(part: Range, places: Sequence[Kept], ends: Sequence[int]) -> Sequence[Kept]:
+    """The places that have a byte of `part`, and perhaps one more. `places` are sorted and apart; `ends` are theirs.
+
+    This searches: a LUN may have very many places, and a caller asks for each of many parts.
+    """
+    return places[bisect_right(ends, part.offset) : bisect_left(ends, part.end) + 1]
 
 
 def _left_behind(original: Lun, clone: Lun) -> List[str]:
@@ -177,8 +187,7 @@ def _differing(
             except Truncated:
                 return problems + [f"{clone.name} is smaller than {original.name}."]
             if one != other:
-                first, last = bisect_right(ends, part.offset), bisect_left(ends, part.end)
-                expected = overlaid(one, part.offset, allowed[first : last + 1])
+                expected = overlaid(one, part.offset, _around(part, allowed, ends))
                 wrong = (index for index in range(len(other)) if expected[index] != other[index])
                 if expected != other:
                     problems.append(f"{clone.name} differs from what is expected at byte {part.offset + next(wrong)}.")
