@@ -299,11 +299,13 @@ class AttachCommand(PoolChange):
         alone = [lun for lun in seen if lun.kind not in (*luns.UNSEEN, luns.DAMAGED) and lun not in left]
         skipped = []
         for lun in [*left, *(alone if not (self.scsi_ids or chosen) else [])]:
-            why = f" {_OTHER_POOL}." if lun in left else ""
-            advice = "If it is a clone, give its SCSIid and --unplugged." if lun.kind == luns.UNCONNECTED else ""
-            if lun.kind in (luns.CLONE, luns.ATTACHED) and lun not in left and lun.of_sr not in of:
+            why = advice = ""
+            if lun.kind == luns.UNCONNECTED:
+                advice = "If it is a clone, give its SCSIid and --unplugged."
+            elif lun in left:
+                why = f" {_OTHER_POOL}."
+            elif lun.kind in (luns.CLONE, luns.ATTACHED) and lun.of_sr not in of:
                 why = " You did not select its original."
-            why = "" if advice else why
             reason = Refused(f"{'; '.join(_words(pool, lun)).rstrip('.')}.{why}").advising(advice)
             skipped.append(Attached(lun.scsi_id, attach.PASSED_OVER, of_sr=lun.of_sr, error=reason))
         if not self.request.leave_others:
