@@ -52,6 +52,15 @@ def utc_seconds(text: str) -> int:
     return calendar.timegm(read.timetuple())
 
 
+def time_text(text: str) -> str:
+    """Return the text of a time, as `utc_seconds` reads it; "" for any other text."""
+    try:
+        utc_seconds(text)
+    except ValueError:
+        return ""
+    return text
+
+
 def json_of(
     text: Union[str, bytes],
     most_bytes: int = MOST_BYTES,

@@ -17,7 +17,7 @@ from relvmoiscsi.pool.lock import LockName
 from relvmoiscsi.pool.luns import ATTACHED, RESIGNATURED, UNFINISHED, UNTOUCHED, PoolLun
 from relvmoiscsi.pool.records import CHANGED, ORIGINAL_SR, RUN, SCSI_ID, Pool
 from relvmoiscsi.pool.vdis import Origin
-from relvmoiscsi.wording import shell_command, shown_time
+from relvmoiscsi.wording import change, shell_command, shown_time
 
 #: kinds of steps; _PLANNED has the words of a plan for each
 RESIGNATURE, INTRODUCE, MARK, CREATE_PBD, PLUG = "resignature", "introduce", "mark", "create PBD", "plug"
@@ -150,7 +150,7 @@ def names(pool: Pool, chosen: Sequence[PoolLun], wanted: AttachRequest) -> Dict[
             with_time = {**known[lun.scsi_id], "date": shown_time(lun.changed)}
             wish = "".join(text + with_time.get(field, "") for text, field in parts)
             is_timed = any(field in ("date", "changed") for _, field in parts)
-            wish += "" if is_timed else f" (changed {with_time['date']})"
+            wish += "" if is_timed else f" ({change(lun.changed)})"
         found[lun.scsi_id] = records.unused_name(wish, taken)
     return found
 

@@ -420,11 +420,8 @@ def probe(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
 def _in_use(pool: Pool, ref: str, lun: PoolLun) -> PoolLun:
     sr = pool.srs[ref]
     kind, of_sr = ATTACHED if is_copy(sr) else ORIGINAL, sr["other_config"].get(ORIGINAL_SR, "")
-    changed = lun.changed or (sr["other_config"].get(CHANGED, "") if kind == ATTACHED else "")
-    try:  # a pool-operator may write the mark
-        untrusted.utc_seconds(changed)
-    except ValueError:
-        changed = ""
+    noted = sr["other_config"].get(CHANGED, "") if kind == ATTACHED else ""  # a pool-operator may write the mark
+    changed = untrusted.time_text(lun.changed or noted)
     return lun._replace(kind=kind, sr_uuid=sr["uuid"], of_sr=of_sr, name=sr["name_label"], changed=changed)
 
 

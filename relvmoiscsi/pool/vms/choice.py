@@ -11,7 +11,7 @@ from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vdis import Pair
 from relvmoiscsi.pool.vms import inventory, ova, rescue
 from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inventory
-from relvmoiscsi.wording import quoted, said, shell_command, some_of
+from relvmoiscsi.wording import change, quoted, said, shell_command, some_of
 
 NAME = "{vm} {date}"
 #: what says on which networks the copies of VMs with networks will be
@@ -177,7 +177,7 @@ def names(found: Inventory, copy: Copy, sources: Sequence[VmSource], wanted: Clo
             f"Give a name with {{vm}}, such as {form}."
         )
     for source in sources:
-        date = f"changed {copy.changed}" if copy.changed and copy.is_one_of_several else wanted.date
+        date = change(copy.changed) if copy.changed and copy.is_one_of_several else wanted.date
         known = {"vm": source.name, "date": date, "sr": copy.name}
         wish = "".join(text + known.get(field, "") for text, field in parts)
         if not wish.strip():

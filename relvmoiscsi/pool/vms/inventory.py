@@ -10,12 +10,13 @@ person's copy of the clone, DONE holds the UUID of another VM.
 import re
 from typing import Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
+from relvmoiscsi import untrusted
 from relvmoiscsi.formats import saved_vms
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.pool.records import CHANGED, ORIGINAL_SR, Pool, find
 from relvmoiscsi.pool.vdis import Origin
-from relvmoiscsi.wording import said, shell_command, shown_time
+from relvmoiscsi.wording import said, shell_command
 
 NULL = "OpaqueRef:NULL"
 #: values of VBD.userdevice. Source: xen-api ocaml/xapi-idl/xen/device_number.ml
@@ -135,7 +136,7 @@ class Copy(NamedTuple):
     vdis: Records  #: by reference, those with a UUID
     by_uuid: Dict[str, str]  #: references of the VDIs, by UUID
     origin: Origin
-    changed: str = ""  #: when LVM last changed the SR, as a person reads the time; "" for an unknown time
+    changed: str = ""  #: when LVM last changed the SR, in ISO 8601; "" for an unknown time
     is_one_of_several: bool = False  #: the pool has other copies of the original
 
     def new_of(self, old_uuid: str) -> Optional[Record]:
@@ -220,7 +221,7 @@ def copy_of(pool: Pool, found: Inventory, sr: str) -> Copy:
     by_uuid = {str(vdi["uuid"]): ref for ref, vdi in vdis.items()}
     original = str(record["other_config"][ORIGINAL_SR])
     origin = Origin(record["uuid"], pool.sr_by_uuid(original), found.vdis)
-    changed = shown_time(record["other_config"][CHANGED]) if CHANGED in record["other_config"] else ""
+    changed = untrusted.time_text(record["other_config"].get(CHANGED, ""))  # a pool-operator may write the mark
     several = [each for _, each in pool.copies() if each["other_config"][ORIGINAL_SR] == original]
     return Copy(sr, record["uuid"], record["name_label"], original, vdis, by_uuid, origin, changed, len(several) > 1)
 

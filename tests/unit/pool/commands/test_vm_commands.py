@@ -416,6 +416,11 @@ def test_the_clones_of_one_vm_from_several_copies_tell_of_which_and_conflict(off
     ran = pool_command("clone", second, "web", "--isolated", "other", "--dry-run")
     assert warned not in ran.err
     assert pool_command("clone", first, "web", "--isolated", "night", "--dry-run").err == ""
+    sr = office.pool.db.by_uuid("SR", first)
+    config = {**office.pool.db.get("SR", sr, "other_config"), records.CHANGED: "of an operator"}
+    office.pool.db.set("SR", sr, "other_config", config)
+    ran = pool_command("clone", first, "db", "--isolated", "other", "--dry-run")
+    assert ran.status == 0 and "of an operator" not in ran.out, "no text but a time gets into a name"
 
 
 def test_a_saved_vm_with_a_disk_elsewhere_has_the_same_way_out(office, pool_command, refused):
