@@ -38,8 +38,9 @@ def derived_ids(new_sr: str, old_ids: Iterable[str]) -> Dict[str, str]:
     new_sr = checked_uuid(new_sr)
     found: Dict[str, str] = {}
     for old in old_ids:
-        if is_uuid(old.lower()):
-            found[old.lower()] = derived_uuid(new_sr, old.lower())
+        folded = old.lower()
+        if is_uuid(folded):
+            found[folded] = derived_uuid(new_sr, folded)
             continue
         try:
             plain = _lvm_id(old)

@@ -140,11 +140,7 @@ def unsaid_copy(name: str, copy: LaterCopy) -> Refused:
 
     A target may give the LUN itself a new SCSIid.
     """
-    return (
-        Refused(printable(copy.sentence(name)))
-        .advising(
-            "If it is a copy, add --later-copy. If it is that LUN under a new SCSIid, it "
-            "has its new identities already."
-        )
-        .in_state(NOTHING_WRITTEN)
+    refused = Refused(printable(copy.sentence(name))).in_state(NOTHING_WRITTEN)
+    return refused.advising(
+        "If it is a copy, add --later-copy. If it is that LUN under a new SCSIid, it has its new identities already."
     )

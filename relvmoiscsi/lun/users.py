@@ -163,9 +163,8 @@ def _contradiction(lun: Question, pool: PoolRecords, hosts: Callable[[], Hosts])
         f"The label of the LUN with the SCSIid {lun.scsi_id} says that the LUN was resignatured. But the LUN holds the "
         f"SR {name_of(sr.record)} of this pool, which is not on this LUN. {_pbds_told(lun, sr, hosts())}"
     ).advising(
-        "If this LUN "
-        "is a clone, run `relvmoiscsi resignature --again` for the LUN on a host: the clone gets new identities. If "
-        f"this LUN is the SR, give its PBDs the SCSIid {lun.scsi_id}, and plug them."
+        "If this LUN is a clone, run `relvmoiscsi resignature --again` for the LUN on a host: the clone gets new "
+        f"identities. If this LUN is the SR, give its PBDs the SCSIid {lun.scsi_id}, and plug them."
     )
 
 
