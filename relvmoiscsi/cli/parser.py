@@ -214,7 +214,7 @@ def _add_command(name: str, sub: argparse.ArgumentParser, what: str) -> None:
         raise NotInstalled("The command `relvmoiscsi pool` is not installed here.").advising(
             "Install its package, which is built beside that of "
             f"relvmoiscsi: `yum install ./relvmoiscsi-pool-{__version__}-1.noarch.rpm`. It may run on any other "
-            "machine as well: `pip install '.[pool]'` in a clone of its repository."
+            "machine as well: `pip install .` in a clone of its repository."
         )
 
     module = "relvmoiscsi." + _MODULES[name]

@@ -460,7 +460,7 @@ def introduce(calls: Calls, pool: Pool, row: LunPlan, run: str) -> LunPlan:
     except PoolFailure as failure:
         if failure.code != "SR_UUID_EXISTS":
             raise
-        # XenAPI lost the first answer and repeated the call, if the pool did not have the SR before
+        # the connection lost the first answer, and repeated the call, if the pool did not have the SR before
         is_lost_answer = pool.sr_by_uuid(lun.sr_uuid) is None
         ref = str(calls.call("SR.get_by_uuid", lun.sr_uuid))
         record: Record = calls.call("SR.get_record", ref)

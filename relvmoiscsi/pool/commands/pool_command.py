@@ -18,9 +18,9 @@ from relvmoiscsi.pool.vms import inventory
 from relvmoiscsi.wording import printable
 
 _POOL = """\
-The command works from any machine, by XenAPI alone. This machine needs relvmoiscsi and the module XenAPI:
-`pip install '.[pool]'` in a clone of the repository. In dom0, install the package relvmoiscsi-pool. Every host
-of the pool needs relvmoiscsi. The role pool-operator is sufficient; --hba needs pool-admin.
+The command works from any machine, by XenAPI alone. This machine needs relvmoiscsi: `pip install .` in a clone
+of the repository. In dom0, install the package relvmoiscsi-pool. Every host of the pool needs relvmoiscsi. The
+role pool-operator is sufficient; --hba needs pool-admin.
 
 example:
   relvmoiscsi pool luns --pool https://xs1.example --ca xs1.pem

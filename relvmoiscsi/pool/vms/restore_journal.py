@@ -247,7 +247,7 @@ def _put(vm: LockedVm, record: Record, key: str, text: str) -> None:
     if there != text:
         if there is not None:  # the key came from the VM's original
             vm.call("VM.remove_from_other_config", key)
-        with passing("MAP_DUPLICATE_KEY"):  # XenAPI lost the first answer and repeated the call
+        with passing("MAP_DUPLICATE_KEY"):  # the connection lost the first answer, and repeated the call
             vm.call("VM.add_to_other_config", key, text)
 
 
