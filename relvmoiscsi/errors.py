@@ -3,8 +3,8 @@
 
 A message is one or more full sentences: what and where, what was found and what was expected. What a person does next
 is apart, as the advice: a program that calls the engine has functions and fields in place of commands.
-The state of the disk is a separate sentence. The caller that knows the state adds the sentence (`in_state`), and the
-command prints the sentence last.
+The state of the disk is a separate sentence. The caller that knows the state adds the sentence (`in_state`).
+A person reads what happened, then the state of the disk, then the advice (`__str__`).
 
 Any other exception is a bug: its traceback is printed and the command exits with 70.
 """
@@ -81,7 +81,7 @@ class RelvmoiscsiError(Exception):
         return f"{self.message} {self.advice}".strip()
 
     def __str__(self) -> str:
-        return f"{self.told} {self.disk_state}".strip()
+        return " ".join(filter(None, (self.message, self.disk_state, self.advice)))
 
 
 def in_options(error: RelvmoiscsiError) -> None:
@@ -301,7 +301,7 @@ def error_facts(error: RelvmoiscsiError) -> Dict[str, Any]:
             "class": type(error).__name__,
             "exit_status": error.exit_status,
             "message": error.message,
-            "advice": error.advice,
             "disk_state": error.disk_state,
+            "advice": error.advice,
         },
     }

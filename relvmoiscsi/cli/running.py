@@ -65,8 +65,8 @@ def run_command(arguments: Namespace, look: str, interrupted: str) -> int:
                 "class": "Interrupted",
                 "exit_status": EXIT_INTERRUPTED,
                 "message": message,
-                "advice": "",
                 "disk_state": state,
+                "advice": "",
             }
             facts = {"error": facts, **getattr(stop, "facts", {})}
             print_result(answer_text(arguments.command, facts, indent=2))

@@ -18,6 +18,7 @@ def test_the_first_sentence_stays():
     assert state_after(error, "Nothing was written.") == "Nothing was written."
     assert state_after(error, "Something was.") == "Nothing was written."
     assert str(error) == "No. Nothing was written."
+    assert str(error.advising("Repeat the command.")) == "No. Nothing was written. Repeat the command."
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_a_file_that_cannot_be_written_is_told_while_nothing_has_happened(
         monkeypatch.setattr(os, "open", no_new_file(os.open))
     ran = unwritten(2, name, path, "--yes", "--map-out", path if where == "the LUN" else tmp_path / where)
 
-    assert ran.err.endswith(" Nothing was written.\n") and other.read_bytes() == b"of an original"
+    assert " Nothing was written." in ran.err and other.read_bytes() == b"of an original"
     assert names_in(tmp_path) == sorted([path.name, "link", "directory", "other.img"])
 
 

@@ -289,7 +289,7 @@ def test_a_lun_that_this_machine_sees_as_a_disk_is_not_written_to(command, one_l
     (device / "vendor").write_text("HOSTILE \n")
     (device / "model").write_text("SCRIPTED        \n")
     (device / "vpd_pg83").write_bytes(one_lun.lun(0).page(0x83))
-    refuses(command, one_lun, "as /dev/sdq already. Give the command that device instead")
+    refuses(command, one_lun, "as /dev/sdq already. Nothing was written. Give the command that device instead")
 
 
 def test_a_disk_that_comes_meanwhile_is_told(command, one_lun, monkeypatch):
@@ -729,7 +729,7 @@ def test_a_command_that_was_overtaken_says_so_and_which_run_holds_the_lun(comman
 
     assert ran.status == 10 and one_lun.lun(0).disk == held[0]
     assert f"{where} changed at byte 512 during this run: another run or another host works on the LUN" in ran.err
-    told = f"`relvmoiscsi show {where}` shows the state of {where}. Something else has changed the label since."
+    told = f"Something else has changed the label since. `relvmoiscsi show {where}` shows the state of {where}."
     assert told in ran.err
     assert "successfully" not in ran.out and "new SR" not in ran.out
 

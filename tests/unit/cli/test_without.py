@@ -74,7 +74,8 @@ def test_the_same_command_again_has_nothing_to_do_and_another_vdi_is_refused(ima
     (again,) = re.findall("run `relvmoiscsi (.*?)`", ran.err)
 
     last = command(*shlex.split(again), "--yes")
-    assert last.status == 2 and " would be left. Leave fewer VDIs behind (`--without`)." in last.err
+    assert last.status == 2
+    assert " would be left. Nothing was written. Leave fewer VDIs behind (`--without`)." in last.err
 
 
 @pytest.mark.parametrize("is_finished", [False, True])
@@ -219,7 +220,8 @@ def test_nothing_helps_when_each_vdi_is_spoiled(tmp_path, unwritten):
 
     said = unwritten(5, "resignature", path, "--yes").err
     assert f"No VDI of the clone would be left. {NOTHING_HELPS}" in said and "--without" not in said
-    unwritten(2, "resignature", path, "--yes", *every, says="would be left. Leave fewer VDIs behind (`--without`).")
+    says = "would be left. Nothing was written. Leave fewer VDIs behind (`--without`)."
+    unwritten(2, "resignature", path, "--yes", *every, says=says)
 
 
 def test_a_command_of_lvm_and_the_vdis_to_leave_are_told_in_one_run(tmp_path, unwritten):

@@ -310,14 +310,24 @@ def test_closing_twice_is_closing_once_and_a_failing_close_is_logged_and_hides_n
 @pytest.mark.parametrize(
     "number, user, expected, message",
     [
-        (errno.EROFS, 0, Refused, "/x is read-only. Make it writable first. Nothing was written."),
+        (errno.EROFS, 0, Refused, "/x is read-only. Nothing was written. Make it writable first."),
         (errno.EBUSY, 0, Refused, "/x is in use by a program that could not be found out. Nothing was written."),
         (errno.EIO, 0, Refused, "/x cannot be opened: Input/output error. Nothing was written."),
         (errno.ENXIO, 0, NotFound, "/x is not there: No such device or address."),
         # root is not told to become root
-        (errno.EACCES, 7, Refused, "/x cannot be opened: Permission denied. Run this as root. Nothing was written."),
-        (errno.EACCES, 0, Refused, "/x cannot be opened: Permission denied. Root is refused as well: look at SELinux"),
-        (errno.EPERM, 0, Refused, "/x cannot be opened: Operation not permitted. Root is refused as well: a container"),
+        (errno.EACCES, 7, Refused, "/x cannot be opened: Permission denied. Nothing was written. Run this as root."),
+        (
+            errno.EACCES,
+            0,
+            Refused,
+            "/x cannot be opened: Permission denied. Nothing was written. Root is refused as well: look at SELinux",
+        ),
+        (
+            errno.EPERM,
+            0,
+            Refused,
+            "/x cannot be opened: Operation not permitted. Nothing was written. Root is refused as well: a container",
+        ),
     ],
 )
 def test_each_reason_not_to_open_has_its_sentence(number, user, expected, message, monkeypatch):
