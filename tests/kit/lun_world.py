@@ -110,7 +110,7 @@ class World:
         self.fail = {}  #: {(command, SCSIid): RelvmoiscsiError} that a call ends with
         self._lock = threading.RLock()
         self._pool = None
-        self._known = {}  #: (what, SCSIid): (disk, writes to it until then, what was found)
+        self._known = {}  #: (what, content of a disk): what was found
         self.recipes = {}  #: SCSIid: (volumes, seed) of which its disk was built, where VDIs may be made there
 
     # -- LUNs and pools -----------------------------------------------------------------------------------------------
@@ -126,13 +126,7 @@ class World:
     def clone(self, scsi_id, **options):
         """An array snapshot of a LUN, behind the same target; gives its SCSIid."""
         lun = self.lun(scsi_id)
-        made = self.add(lun.target, lun.iqn, lun.disk.copy(), lun.chap, **options)
-        for what in ("SR", "all"):
-            disk, writes, found = self._known.get((what, scsi_id), (None, 0, None))
-            if disk is lun.disk and writes == disk.writes:
-                disk = self.lun(made).disk
-                self._known[what, made] = disk, disk.writes, found
-        return made
+        return self.add(lun.target, lun.iqn, lun.disk.copy(), lun.chap, **options)
 
     def lun(self, scsi_id):
         return next(lun for lun in self.luns if lun.scsi_id == scsi_id)
@@ -147,12 +141,12 @@ class World:
         return self._read("SR", self.lun(scsi_id), read)
 
     def _read(self, what, lun, read):
-        """What `read` gives of a LUN's disk, which is asked again once the LUN was written."""
-        disk, writes, found = self._known.get((what, lun.scsi_id), (None, 0, None))
-        if disk is not lun.disk or writes != disk.writes:
-            found = read(lun.disk)
-            self._known[what, lun.scsi_id] = lun.disk, lun.disk.writes, found
-        return found
+        """What `read` gives of a LUN's disk, which is asked again once the disk holds something else."""
+        with self._lock:
+            key = what, lun.disk.content()
+            if key not in self._known:
+                self._known[key] = read(lun.disk)
+            return self._known[key]
 
     def state(self, scsi_id):
         return engine.inspect(self.lun(scsi_id).disk).state
@@ -403,12 +397,10 @@ class World:
         return self._probed(lun)
 
     def _probed(self, lun):
-        with self._lock:
-            return self._read("probe", lun, lambda disk: probe.document(disk, lun.scsi_id))
+        return self._read(f"probe of {lun.scsi_id}", lun, lambda disk: probe.document(disk, lun.scsi_id))
 
     def _volumes(self, lun):
-        with self._lock:
-            return self._read("all", lun, read_sr)
+        return self._read("all", lun, read_sr)
 
     def _relvmoiscsi_sr_create(self, members, config):
         db, is_hba = self._pool.db, members["type"] == OWN_HBA_TYPE
