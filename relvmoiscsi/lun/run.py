@@ -32,6 +32,7 @@ from relvmoiscsi import __version__, engine
 from relvmoiscsi.device import Chunk, Device, MemoryDevice, Range
 from relvmoiscsi.engine import (
     RESIGNATURE,
+    RESIGNATURED,
     UNDO,
     UNFINISHED,
     AlreadyDone,
@@ -42,6 +43,7 @@ from relvmoiscsi.engine import (
     ResignatureRequest,
     Result,
     fits,
+    is_of_another_lun,
 )
 from relvmoiscsi.errors import NOTHING_WRITTEN, FormatError, Refused, RelvmoiscsiError, Unfinished, in_state
 from relvmoiscsi.formats import mapfile, naming
@@ -171,15 +173,13 @@ def resignature_of(
         with source.opened(permission, to_write=False) as lun:
             request = request._replace(scsi_id=lun.scsi_id)
             with in_state(NOTHING_WRITTEN):
-                found = engine.find_done(lun.device, lun.scsi_id)
+                found = engine.find_done(lun.device, request)
             if found is not None:
                 _verify_finished(lun, found.sr_uuid)
-                return lun, _finished(lun, request, found)
+                return lun, found
 
     def work(lun: OpenLun) -> Union[CompletedRun, AlreadyDone]:
-        asked = request._replace(scsi_id=lun.scsi_id)
-        done = resignature(lun, asked, entropy, consent, progress)
-        return _finished(lun, asked, done) if isinstance(done, AlreadyDone) else done
+        return resignature(lun, request._replace(scsi_id=lun.scsi_id), entropy, consent, progress)
 
     return _carried_out(source, permission, work)
 
@@ -189,9 +189,7 @@ def plan_of(
 ) -> Tuple[OpenLun, Union[NewRun, AlreadyDone]]:
     """Plan a resignature, as `resignature_of` does the resignature. The pool's objection is a part of the answer."""
     with source.opened_dry(permission) as lun:
-        request = request._replace(scsi_id=lun.scsi_id)
-        planned = plan(lun, request, entropy)
-        return lun, _finished(lun, request, planned) if isinstance(planned, AlreadyDone) else planned
+        return lun, plan(lun, request._replace(scsi_id=lun.scsi_id), entropy)
 
 
 def recover(
@@ -205,9 +203,9 @@ def recover(
     def work(lun: OpenLun) -> Union[CompletedRun, Inspection]:
         with in_state(NOTHING_WRITTEN):
             found = engine.inspect(lun.device)
-            done = engine.find_done(lun.device, lun.scsi_id) if found.problem is None else None
-            if done is not None:
-                _verify_finished(lun, done.sr_uuid)
+            is_done = found.state == RESIGNATURED and not is_of_another_lun(found.commit_record, lun.scsi_id)
+            if found.lun is not None and is_done:
+                _verify_finished(lun, found.lun.sr_uuid)
         try:
             earlier = engine.find_unfinished(lun.device) if found.state == UNFINISHED else None
         except FormatError as problem:
@@ -296,14 +294,6 @@ def _verify_recovery(lun: OpenLun, proposal: Recovery) -> None:
         undo = shell_command("relvmoiscsi undo", lun.name)
         refused.advising(f"The run was interrupted: `{undo}` rolls it back, before a new run.")
         raise
-
-
-def _finished(lun: OpenLun, request: ResignatureRequest, done: AlreadyDone) -> AlreadyDone:
-    """Return what a finished run has left, with the content. Raises Refused where that does not fit the request."""
-    with in_state(NOTHING_WRITTEN):
-        content = engine.inspect(lun.device).lun
-        engine.refuse_other_content(lun.device, content, done, request)
-    return done._replace(content=content)
 
 
 # --- the runs on an open LUN

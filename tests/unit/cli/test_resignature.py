@@ -19,6 +19,7 @@ import pytest
 from kit import shell
 from kit.builder import build_sr, raw, vhd
 from kit.cuts import read_mark
+from kit.damage import DAMAGES
 from kit.shell import OTHER_SCSI_ID, SCSI_ID, SR, content, patched, tree
 from kit.sparse import SparseDisk
 from kit.streams import BytesTerminal, Unwritable
@@ -346,6 +347,21 @@ def test_already_done_without_the_map_once_lvm_has_reclaimed_the_journal(finishe
     assert "vdi_pairs" not in ran.json
     unwritten(4, "undo", finished, "--yes")
     unwritten(2, "resignature", finished, "--yes", "--again", "--map", map_file(tmp_path, ran.out))
+
+
+@pytest.mark.parametrize("first", ["resignature", "show", "check"])
+def test_a_lun_that_was_damaged_after_its_resignature_is_not_done_and_the_message_leads_on(
+    finished, unwritten, command, first
+):
+    disk = SparseDisk.from_file(str(finished))
+    DAMAGES["VHD header"](disk)
+    disk.to_file(str(finished))
+
+    ran = unwritten(0 if first == "show" else 5, first, finished, *(["--yes"] if first == "resignature" else []))
+
+    (again,) = set(re.findall("`relvmoiscsi (resignature .*? --again --without .*?)`", ran.out + ran.err))
+    assert command(*shlex.split(again), *([] if first == "resignature" else ["--yes"])).status == 0
+    assert command("show", finished, "--json").json["state"] == "resignatured"
 
 
 def test_a_uuid_in_capitals_is_the_uuid(image, tmp_path, command):
