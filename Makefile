@@ -64,9 +64,9 @@ acceptance-clean:  ## take away what killed runs of that have left: POOL=<url> S
 docs:  ## the pages of docs/ as HTML, in build/docs; warnings are errors
 	@bash tools/docs.sh
 
-rpm:  ## the package for dom0, in build/rpm
+rpm:  ## the packages for dom0, in build/rpm; KEY=<gpg key> [GNUPGHOME=<directory>] signs them
 	@bash tools/need-packages.sh
-	@bash supp-pack/build-rpm.sh
+	@bash supp-pack/build-rpm.sh $(if $(KEY),--key "$(KEY)")
 
 pack: rpm  ## update ISO for xapi, repository for yum: KEY=<gpg key> [GNUPGHOME=<directory>] signs them
 	@python3 supp-pack/build_pack.py $(if $(KEY),--key "$(KEY)")

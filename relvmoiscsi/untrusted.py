@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Read numbers, times and JSON that anybody may have written: keys of other_config, answers of plugins, bytes of a LUN.
+"""Read numbers, times, JSON and paths that anybody may have written: keys of xapi, answers of plugins, bytes of a LUN.
 
 Python's own readers take more than a program writes, and fail in many ways. `int` takes digits of every script, and
 needs minutes for a long number. `json` fails by the depth of the stack. Here each text is a value, or a ValueError.
@@ -150,6 +150,14 @@ def integer(text: str) -> int:
 def xml_safe(text: str) -> str:
     """Return the text with a question mark for each character that XML forbids."""
     return _NOT_XML.sub("?", text)
+
+
+def is_below(path: str, *directories: str) -> bool:
+    """Does a path stay below one of these directories, whose names end in a slash?
+
+    A step up (..) may lead to a file system that does not answer. So no caller resolves such a path, nor looks at it.
+    """
+    return path.startswith(directories) and ".." not in path.split("/")
 
 
 def _verify_size(text: str, most_values: int, most_inner: int) -> None:

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Build build/rpm/relvmoiscsi-<version>-1.noarch.rpm, and relvmoiscsi-pool beside it:
-# supp-pack/build-rpm.sh [output directory]. It prints the path of the first.
+# supp-pack/build-rpm.sh [--key KEY] [output directory]. It prints the path of the first. With a key of gpg's, it signs
+# both, and puts the public key beside them.
 #
 # The same source gives the same package, byte for byte: times are those of SOURCE_DATE_EPOCH or else of the last commit,
 # and nothing of the machine goes in. Outside of a git repository the newest file tells the time.
@@ -14,6 +15,11 @@ command -v rpmbuild >/dev/null || {
     exit 1
 }
 
+key=
+if [ "${1:-}" = --key ]; then
+    key=$2
+    shift 2
+fi
 output=${1:-build/rpm}
 mkdir -p "$output"
 output=$(realpath "$output")
@@ -62,9 +68,11 @@ HOME=$work rpmbuild -bb --quiet --nodeps \
     exit 1
 }
 
-rpm=$work/RPMS/noarch/$name-1.noarch.rpm
-find "$output" -maxdepth 1 -name 'relvmoiscsi-*.rpm' -delete
-install -m 644 "$rpm" "$work/RPMS/noarch/relvmoiscsi-pool-$version-1.noarch.rpm" "$output"
+built=$work/RPMS/noarch
+rpm=$built/$name-1.noarch.rpm pool=$built/relvmoiscsi-pool-$version-1.noarch.rpm
+[ -z "$key" ] || python3 supp-pack/build_pack.py --key "$key" --sign "$rpm" "$pool" >&2
+find "$output" -maxdepth 1 '(' -name 'relvmoiscsi-*.rpm' -o -name RPM-GPG-KEY-relvmoiscsi ')' -delete
+install -m 644 "$rpm" "$pool" ${key:+"$built/RPM-GPG-KEY-relvmoiscsi"} "$output"
 install -m 644 "$work/SPECS/relvmoiscsi.spec" "$output"
 (cd "$output" && sha256sum relvmoiscsi-*.rpm) >&2  # a person compares these in dom0; stdout is for programs
 echo "$output/${rpm##*/}"

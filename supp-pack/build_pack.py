@@ -281,6 +281,16 @@ def sign_file(path: Path, key: Key) -> None:
     )
 
 
+def sign_packages(rpms: List[Path], key_name: str) -> Key:
+    """Sign these packages, and put the public key beside them: `make rpm` with a key."""
+    need_programs(PROGRAMS_TO_SIGN)
+    key = signing_key(key_name)
+    for rpm in rpms:
+        sign_rpm(rpm, key)
+        (rpm.parent / KEY_FILE).write_bytes(key.armored)
+    return key
+
+
 def build_record_rpms(package: Package, script: str, work: Path, epoch: int) -> List[Path]:
     """Build update-relvmoiscsi and control-relvmoiscsi. A separate HOME excludes the settings of the user."""
     topdir = work / "rpmbuild"
@@ -434,6 +444,9 @@ def main(argv: Optional[List[str]] = None) -> int:
     parser.add_argument("--rpm", type=Path, metavar="FILE", help="default: the one in build/rpm, by `make rpm`")
     parser.add_argument("--key", metavar="KEY", help="sign with this key: a fingerprint, a key id or a user id")
     parser.add_argument(
+        "--sign", type=Path, nargs="+", metavar="RPM", help="sign these packages with --key, and make no pack"
+    )
+    parser.add_argument(
         "--output",
         type=Path,
         metavar="DIRECTORY",
@@ -441,12 +454,18 @@ def main(argv: Optional[List[str]] = None) -> int:
         help="replaced as a whole; default: build/pack",
     )
     arguments = parser.parse_args(argv)
+    if arguments.sign and not arguments.key:
+        parser.error("--sign needs --key")
+    what = "No package was signed" if arguments.sign else "No pack was made"
     try:
+        if arguments.sign:
+            print(f"signed by {sign_packages(arguments.sign, arguments.key).fingerprint}")
+            return 0
         version = version_of_the_source()
         rpm = arguments.rpm or find_rpm(TOP / "build" / "rpm", version)
         result = build(rpm, version, arguments.key, arguments.output)
     except PackError as error:
-        print(f"build_pack.py: {error}\nNo pack was made.", file=sys.stderr)
+        print(f"build_pack.py: {error}\n{what}.", file=sys.stderr)
         return 1
     print(explain(result))
     return 0

@@ -355,31 +355,39 @@ def _header_bytes(header: bytes, length: int) -> bytes:
 
 
 def with_only(mgt: Mgt, uuid: str, vdi_type: str) -> Mgt:
-    """MGT with one record only: the record of the VDI, or a new record, in which the VDI is no snapshot."""
+    """MGT with one record only: the record of the VDI, or a new record, in which the VDI is no snapshot.
+
+    Raises Malformed when the record has no room.
+    """
     found = mgt.live().get(uuid)
     slot = new_record(uuid, "", vdi_type)
     if found is not None:
-        # all changed tags are in the second sector, which ends in blanks
-        slot = mgt.data[found.offset : found.offset + RECORD_BYTES]
-        for name, text in (("is_a_snapshot", "0"), ("snapshot_of", ""), ("vdi_type", vdi_type)):
-            slot = _with_tag(slot, name, text)
-        slot = slot.rstrip(b" ").ljust(RECORD_BYTES)
+        slot = _with_tags(mgt.data, found, is_a_snapshot="0", snapshot_of="", vdi_type=vdi_type)
     end = SR_END + RECORD_BYTES
     data = _header_bytes(mgt.data[:HEADER_BYTES], end) + mgt.data[HEADER_BYTES:SR_END] + slot
     return read_mgt(data, (mgt.data + mgt.spare)[end:])
 
 
-def _with_tag(slot: bytes, name: str, text: str) -> bytes:
-    tag = f"<{name}>{text}</{name}>".encode("ascii")
-    return re.sub(f"<{name}>[^<]*</{name}>".encode("ascii"), tag, slot)
-
-
 def without_pools(mgt: Mgt) -> Mgt:
-    """MGT with the tag `metadata_of_pool` of all VDIs empty. The tag is in the second sector, which ends in blanks."""
+    """MGT with the tag `metadata_of_pool` of all VDIs empty."""
     data = bytearray(mgt.data)
     for record in mgt.live().values():
         if record.metadata_of_pool:
-            slot = bytes(data[record.offset : record.offset + RECORD_BYTES])
-            cleared = _with_tag(slot, "metadata_of_pool", "").rstrip(b" \0").ljust(RECORD_BYTES)
-            data[record.offset : record.offset + RECORD_BYTES] = cleared
+            data[record.offset : record.offset + RECORD_BYTES] = _with_tags(mgt.data, record, metadata_of_pool="")
     return read_mgt(bytes(data), mgt.spare)
+
+
+def _with_tags(data: bytes, record: VdiRecord, **texts: str) -> bytes:
+    """The slot of a record with other texts in these tags. Raises Malformed when the slot has no room.
+
+    SM writes these tags into the second sector, and pads it with blanks. Another writer may have padded it with NULs.
+    """
+    slot = data[record.offset : record.offset + RECORD_BYTES]
+    for name, text in texts.items():
+        tag = f"<{name}>{text}</{name}>".encode("ascii")
+        slot = re.sub(f"<{name}>[^<]*</{name}>".encode("ascii"), tag, slot)
+    slot = slot.rstrip(b" \0").ljust(RECORD_BYTES)
+    if len(slot) > RECORD_BYTES:
+        problem = f"the record of VDI {record.uuid} fills its {RECORD_BYTES} bytes, and has no room for other texts"
+        raise Malformed("MGT record", Place(MGT, record.offset), problem)
+    return slot

@@ -2,6 +2,7 @@
 """Run work on a device in a child process, so that the call can give the work up.
 
 A read of a disk that does not answer ends for no signal. A process with a thread in such a read does not end either.
+Metadata of a stranger may take hours to verify, and no code in between asks for the time.
 
     parent                            child (the same program, forked)
     waits until the deadline          opens the device, reads, plans
@@ -185,6 +186,7 @@ def run_in_child(
     what: str,
     only_reads: bool = False,
     calls: Sequence[Call] = (),
+    patience: float = 0.0,
 ) -> Any:
     """Run `work` in a child process and return its result, a value of JSON. `work` calls its argument before it writes.
 
@@ -194,15 +196,19 @@ def run_in_child(
     no locks of this process. Any other child keeps the locks of LUNs: its hanging write may complete after this process
     has ended. `calls` are the functions that the work passes to `in_call` and `ask_parent`.
 
+    Work that has the same limits for its own waits gets `patience`: so many seconds more, to clean up after a wait and
+    say what it has waited for. After that the work computes, or hangs.
+
     - OutOfTime: the deadline passed before the first write.
     - Refused: after the first write, `work` was silent for BATCH_SECONDS.
     - RelvmoiscsiError: `work` raised a RelvmoiscsiError; message, key and state are the same.
     - RuntimeError: `work` raised another exception, which the child has logged.
     """
     child, begun, locks = _Child(partial(work, _begin), guards_lun=not only_reads), False, ExitStack()
+    limit = deadline.for_cleanup(patience) if patience else deadline
     try:
         while True:
-            line = _line(child.answers, Deadline(BATCH_SECONDS) if begun else deadline)
+            line = _line(child.answers, Deadline(BATCH_SECONDS + patience) if begun else limit)
             answer: Dict[str, Any] = {}
             if line is None:
                 child.kill()

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """How a call of a driver opens a LUN, under the lock of the LUN: over a session of its own, or through disks.
 
-    session_to_...    each disk that this host has of the LUN, then a session: one process
-    disks_to_...      every disk and map of the LUN, in a child process
+    session_to_...    a session to the target
+    disks_to_...      every disk and map of the LUN
 
-The guard of both is CallGuard: the call asks the pool before the LUN is opened, and again under the locks.
+The driver opens the LUN in a child process (host.own_process), because a stranger wrote what is on the LUN: metadata
+may take hours to verify, and a disk may never answer. The call ends the child at its deadline, unless the child has
+begun to write. The guard of a write is CallGuard: the call asks the pool before the LUN is opened, and again under the
+locks.
 
 A call over a session heeds no signal. A killed call leaves nothing on the host, and the next call finishes its run.
 """
@@ -93,36 +96,41 @@ def session_to_read(scsi_id: str, session: OpenSession, deadline: Deadline) -> I
     """Open a LUN over a session for reading, for the block. Raises RelvmoiscsiError."""
     steps = StepDeadline(deadline)
     with session(False, steps) as device:
-        yield _of_session(device, steps, deadline, scsi_id, ReadGuard(scsi_id, THIS_HOST))
+        yield _of_session(device, steps, deadline, scsi_id, ReadGuard(scsi_id, THIS_HOST), lambda: None)
+
+
+@contextmanager
+def exclusive_guard(scsi_id: str, asks: Question, xapi: Xapi, deadline: Deadline) -> Iterator[CallGuard]:
+    """Keep other programs of this host from writing to the LUN, for the block; give the guard of a write by a session.
+
+    LVM commands have separate locks. Raises Refused if a program uses a disk of the LUN.
+    """
+    with ExitStack() as held:
+        with in_state(lambda: state_unopened(deadline)):
+            seen = held.enter_context(exclusive_open(scsi_id, deadline, THIS_HOST))
+        yield CallGuard(asks, xapi, THIS_HOST, DISK_LOCKS if seen else (), deadline)
 
 
 @contextmanager
 def session_to_write(
-    scsi_id: str,
-    session: OpenSession,
-    deadline: Deadline,
-    asks: Question,
-    xapi: Xapi,
-    afterwards: Callable[[int], None],
-) -> Iterator[OpenLun]:
-    """Open a LUN over a session for writing, for the block.
+    scsi_id: str, session: OpenSession, deadline: Deadline, guard: Guard, begin: Callable[[], None]
+) -> Iterator[Tuple[OpenLun, int]]:
+    """Open a LUN over a session for writing, for the block; give the LUN, and the kernel's number of the LUN.
 
-    After a block without an error, `afterwards` is called with the kernel's number of the LUN. Raises RelvmoiscsiError.
-    If the LUN could not be opened, the error says that nothing was written.
+    `begin` asks the parent of this child process before each write. Raises RelvmoiscsiError. If the LUN could not be
+    opened, the error says that nothing was written.
     """
     steps = StepDeadline(deadline)
     with ExitStack() as held:
         with in_state(lambda: state_unopened(deadline)):
-            # Keep other programs of this host from writing to the LUN. LVM commands have separate locks.
-            seen = held.enter_context(exclusive_open(scsi_id, deadline, THIS_HOST))
             device = held.enter_context(session(True, steps))
-        guard = CallGuard(asks, xapi, THIS_HOST, DISK_LOCKS if seen else (), deadline)
-        yield _of_session(device, steps, deadline, scsi_id, guard)
-    afterwards(device.info.kernel_number)
+        yield _of_session(device, steps, deadline, scsi_id, guard, begin), device.info.kernel_number
 
 
-def _of_session(device: LunDevice, steps: StepDeadline, deadline: Deadline, scsi_id: str, guard: Guard) -> OpenLun:
-    gated = GatedDevice(device, SessionGate(steps, deadline))
+def _of_session(
+    device: LunDevice, steps: StepDeadline, deadline: Deadline, scsi_id: str, guard: Guard, begin: Callable[[], None]
+) -> OpenLun:
+    gated = GatedDevice(device, SessionGate(steps, deadline, begin))
     return OpenLun(gated, ISCSI_LUN, scsi_id, guard)
 
 

@@ -2,8 +2,8 @@
 """What each batch of reads and writes passes before it goes to a LUN: the time of the call.
 
     command          each batch has a time limit of its own                                    SessionGate
-    driver, iSCSI    the time of the call until the first write, then a limit for each batch   SessionGate
-    driver, disks    the child asks its parent, who watches the time                           ChildGate
+    driver, iSCSI    the same, and the child asks its parent, who watches the time             SessionGate
+    driver, disks    the child asks its parent                                                 ChildGate
     image, disk      nothing: the kernel answers or fails
 
 Name and size of the LUN, and the commit record of another run, are the transport's to ask (iscsi.LunDevice,
@@ -75,19 +75,22 @@ class StepDeadline(Deadline):
 class SessionGate:
     """The gate of a LUN over a session of this process, whose waits end at `steps`.
 
-    No first write starts after the deadline `call`. After the first write, the work goes on to its end.
+    No first write starts after the deadline `call`. After the first write, the work goes on to its end. In a child
+    process of the driver, `begin` asks the parent (host.own_process) from the first write on.
     """
 
-    def __init__(self, steps: StepDeadline, call: Deadline) -> None:
-        self._steps, self._call, self._has_begun = steps, call, math.isinf(call.seconds)
+    def __init__(self, steps: StepDeadline, call: Deadline, begin: Callable[[], None] = lambda: None) -> None:
+        self._steps, self._call, self._begin, self._has_begun = steps, call, begin, math.isinf(call.seconds)
 
     @contextmanager
     def __call__(self, writes: bool) -> Iterator[None]:
         if self._has_begun:
+            self._begin()
             self._steps.renew()
             yield
         elif writes:
             self._call.check("the first write to the LUN")
+            self._begin()
             self._steps.extend(FIRST_SECONDS)
             yield
             self._has_begun = True

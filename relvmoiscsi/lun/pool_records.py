@@ -17,6 +17,7 @@ import re
 from itertools import chain
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
+from relvmoiscsi import untrusted
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at
 from relvmoiscsi.scsi_id_text import NamedLuns, is_printed, luns_named, names_lun
 from relvmoiscsi.sr_types import OWN_TYPES
@@ -166,10 +167,10 @@ def names_in_pbd(scsi_id: str, pbd: Mapping[str, Any], look: Look, here: str) ->
 def lun_of_path(look: Look, here: str, pbd: Mapping[str, Any], path: str) -> Optional[str]:
     """Return the SCSIid of the LUN to which a path in a PBD leads; None for a path that this host may not follow.
 
-    A client may write any path. With a step up (..), the path may lead to a file system that does not answer.
+    A client may write any path.
     """
     roots = _DEVICES if here and pbd.get("host") == here else _SAME_EVERYWHERE
-    return look(path) if path.startswith(roots) and ".." not in path.split("/") else None
+    return look(path) if untrusted.is_below(path, *roots) else None
 
 
 def ids_named(pool: PoolRecords) -> List[str]:

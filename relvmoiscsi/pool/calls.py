@@ -32,7 +32,7 @@ Records = Dict[str, Record]  #: by reference
 #: the fields that `records` filters by, for each class. In xapi's expressions a field has its database name, which
 #: joins the parts of a name with two underscores. Source: xen-api ocaml/database/db_names.ml
 DATABASE_NAMES = {
-    "task": {"name_label": "name__label"},
+    "task": {"name_label": "name__label", "other_config": "other_config"},
     "VBD": {"VM": "VM", "userdevice": "userdevice"},
     "VDI": {"SR": "SR"},
     "VIF": {"VM": "VM"},

@@ -41,9 +41,9 @@ def modes(package):
     return {path: int(mode) & 0xFFFF for path, mode in pairs}
 
 
-def build_rpm(output, source=TOP, **environment):
+def build_rpm(output, source=TOP, options=(), **environment):
     """Run the build in `source`; gives the path of the package in the directory `output`."""
-    said = succeed(source / "supp-pack" / "build-rpm.sh", output, env={**os.environ, **environment})
+    said = succeed(source / "supp-pack" / "build-rpm.sh", *options, output, env={**os.environ, **environment})
     (package,) = Path(str(output)).glob("relvmoiscsi-[0-9]*.rpm")
     assert said.strip() == str(package)
     return package

@@ -15,7 +15,7 @@ from relvmoiscsi.pool.commands.so_far import SoFar
 from relvmoiscsi.pool.night_log import NightLog
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import inventory
-from relvmoiscsi.wording import printable
+from relvmoiscsi.wording import printable, some_of
 
 _POOL = """\
 The command works from any machine, by XenAPI alone. This machine needs relvmoiscsi: `pip install .` in a clone
@@ -35,6 +35,8 @@ that the client is dead: a live run that loses its lock stops before its next st
 
 example:
   relvmoiscsi pool unlock "Production changed 2026-11-21\""""
+
+_MOST_ASKED = 5  #: locks that the question names
 
 
 def add_pool(make: Maker) -> None:
@@ -117,7 +119,9 @@ class UnlockCommand(PoolChange):
                     f"The lock belongs to {found[0].text()}. A live run stops when it loses the lock. Break the lock?"
                 )
             else:
-                each = "; ".join(f"{one.what}, locked by {one.text()}" for one in found)
+                each = "; ".join(f"{one.what}, locked by {one.text()}" for one in found[:_MOST_ASKED])
+                more = len(found) - _MOST_ASKED
+                each += f" and {more} more (--dry-run names all)" if more > 0 else ""
                 lost = printable(
                     f"These {len(found)} locks would be broken: {each}. A live run stops when it loses its lock. Break "
                     "the locks?"
@@ -142,7 +146,7 @@ class UnlockCommand(PoolChange):
         with suppress(NotFound):
             named.append(lock.name_for(found.vms[inventory.find_vm(found, text)]["uuid"]))
         locked = [what for what in named if what in locks]
-        are_locked = f"These are locked: {', '.join(sorted(locks))}." if locks else "The pool has no lock."
+        are_locked = f"These are locked: {some_of(sorted(locks))}." if locks else "The pool has no lock."
         if not named:
             either = {**pool.srs, **found.named_vms()}
             with in_state(f"{are_locked} Nothing was changed."):

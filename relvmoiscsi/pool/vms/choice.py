@@ -309,15 +309,18 @@ def verify_macs(found: Inventory, name: str, vifs: Records, own: str = "") -> No
 
     `vifs` are those of the copy, as in `Edited`. Snapshots of VMs do not count: a snapshot never runs.
     """
+    taken = {
+        (vif["network"], vif["MAC"].lower())
+        for vif in found.vifs.values()
+        if vif["VM"] != own and not found.vms.get(vif["VM"], {}).get("is_a_snapshot")
+    }
     for new in vifs.values():
-        network = found.networks[new["network"]]["name_label"]
-        for vif in found.vifs.values():
-            is_same = (vif["network"], vif["MAC"].lower()) == (new["network"], new["MAC"].lower())
-            if is_same and vif["VM"] != own and not found.vms.get(vif["VM"], {}).get("is_a_snapshot"):
-                raise Refused(
-                    f"--keep-mac: the MAC {new['MAC']} of {name!r} is on the network {network!r} already, where its "
-                    "copy would be."
-                ).advising("Use --isolated NET, or --network OLD=NEW.")
+        if (new["network"], new["MAC"].lower()) in taken:
+            network = found.networks[new["network"]]["name_label"]
+            raise Refused(
+                f"--keep-mac: the MAC {new['MAC']} of {name!r} is on the network {network!r} already, where its "
+                "copy would be."
+            ).advising("Use --isolated NET, or --network OLD=NEW.")
 
 
 def verify_as_wanted(found: Inventory, source: VmSource, copy: str, wanted: CloneRequest) -> None:

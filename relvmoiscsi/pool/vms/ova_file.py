@@ -8,10 +8,12 @@ unchanged, for files of any xapi release. Source: xen-api ocaml/xapi/{export,imp
 
 import tarfile
 import xml.etree.ElementTree as ET
+from collections import Counter
 from typing import Collection, Dict, Iterable, List, Mapping, Sequence, Union
 
 from relvmoiscsi import untrusted_xml
 from relvmoiscsi.errors import Refused
+from relvmoiscsi.wording import said
 
 _NAME = "ova.xml"
 _BLOCK = 512  #: bytes of a tar block
@@ -74,7 +76,15 @@ def _verify_plain(value: ET.Element, depth: int = 0) -> None:
             raise _not_plain()
         if one.tag == "struct":
             names = [_only(member, "member", "name", "value")[0] for member in one]
-            if any(len(name) for name in names) or len({name.text for name in names}) != len(names):
+            twice = [text for text, count in Counter(name.text or "" for name in names).items() if count > 1]
+            of_lines = [text for text in twice if "\n" in text]
+            if of_lines:  # each reader of XML takes CR for LF, so xapi itself sees one key
+                problem = "The records of the VM have two keys that differ only in the kind of their line ends"
+                raise Refused(f"{problem}: {said(of_lines[0])}.").advising(
+                    "Remove one of these keys, such as a custom field, from the VM. If the records are of `save-vms`, "
+                    "save them again."
+                )
+            if any(len(name) for name in names) or twice:
                 raise _not_plain()
             for member in one:
                 _verify_plain(member[1], depth + 1)

@@ -76,12 +76,14 @@ def export_raw(calls: Calls, vdi: str) -> bytes:
 def under_way(calls: Calls, copy: Copy) -> Dict[str, Records]:
     """Return the unfinished tasks of imports onto a copy, by the UUID of the original VM. Raises PoolFailure.
 
-    A user who may only read can make tasks with this name: such tasks do not count. The answer has them all, 82 MiB for
-    50,000 tasks, so a run asks once, and not for each VM.
+    A user who may only read can make any number of tasks with this name, and with any other key. So the pool compares
+    the key as well: `import_vm` gives a task no other key, and the pool keeps a map as this text. A vm-operator can
+    make such tasks, so a run asks once, and not for each VM. Source: xen-api ocaml/database/string_marshall_helper.ml.
     """
     found: Dict[str, Records] = {}
-    for ref, task in calls.records("task", name_label=_IMPORT + copy.uuid).items():
-        if _APPLIES_TO in task["other_config"] and task["status"] in ("pending", "cancelling"):
+    of_imports = {"name_label": _IMPORT + copy.uuid, "other_config": f"(('{_APPLIES_TO}' '{copy.ref}'))"}
+    for ref, task in calls.records("task", **of_imports).items():
+        if task["status"] in ("pending", "cancelling"):
             found.setdefault(task["name_description"], {})[ref] = task
     return found
 

@@ -186,7 +186,7 @@ def _clone(area: WorkArea, journal: Volume) -> None:
         return
     clone = area.disk(clone_uuid) if clone_uuid else None
     own = [volume.lv.id for volume in (leaf, clone) if volume is not None]
-    if base_uuid in area.records or any(c.lv.id not in own and not c.name.is_old for c in area.children(base)):
+    if base_uuid in area.records or any(each.lv.id not in own for each in area.children(base)):
         # SM adds the base to MGT after it drops the journal: the snapshot has ended, or the text is of an older journal
         if leaf is None:
             raise _refuse(area, journal, f"VDI {uuid} is gone, and its journal speaks of another snapshot")
@@ -269,7 +269,8 @@ def _complete(area: WorkArea, journal: Volume, base: Volume, clone: Optional[Vol
         problem = f"VDI {uuid} has the unknown type {kind[:40]!r} here, which a new record would get"
         raise Unsupported("MGT record", Place(naming.MGT, record.offset), problem).with_way_out(WayOut(vdi=uuid))
     # the records that SM writes: the VDI's label is lost
-    for volume, label in ((clone, ""), (base if any(area.children(base)) else None, BASE_LABEL)):
+    is_parent = any(area.children(base)) or any(area.children(base, is_old=True))
+    for volume, label in ((clone, ""), (base if is_parent else None, BASE_LABEL)):
         if volume is not None:
             uuid_there, vdi_type = str(volume.name.uuid), naming.MGT_TYPES[volume.name.kind]
             area.new_records[uuid_there] = new_record(uuid_there, label, vdi_type, kind, managed=not label)

@@ -24,7 +24,8 @@ class WorkArea:
         # a LUN may have thousands of journals, and each asks for the same: nothing is looked for among all volumes
         self.records = lun.records()
         self._disks: Dict[Optional[str], Set[str]] = {}  #: LV ids by UUID of the VDI
-        self._children: Dict[Tuple[Optional[str], ...], Set[str]] = {}  #: LV ids by kind and UUID of their parent
+        #: LV ids by whether SM still has to delete the volume, and by kind and UUID of its parent
+        self._children: Dict[Tuple[bool, str, Optional[str]], Set[str]] = {}
         for volume in lun.volumes:
             self.put(volume)
         self._place = {volume.lv.id: place for place, volume in enumerate(lun.volumes)}
@@ -50,15 +51,19 @@ class WorkArea:
                 return self._volumes[lv_id]
         return None
 
-    def children(self, volume: Volume) -> Iterator[Volume]:
-        """The volumes whose parent is this VDI, in no order: the caller takes the first, of maybe thousands."""
-        return map(self._volumes.__getitem__, self._children.get((volume.name.kind, volume.name.uuid), ()))
+    def children(self, volume: Volume, is_old: bool = False) -> Iterator[Volume]:
+        """The volumes whose parent is this VDI; with `is_old`, the `OLD_` leaves instead of the others.
+
+        In no order: the caller takes the first, of maybe thousands.
+        """
+        of_parent = is_old, volume.name.kind, volume.name.uuid
+        return map(self._volumes.__getitem__, self._children.get(of_parent, ()))
 
     def drop(self, volume: Volume) -> None:
         gone = self._volumes.pop(volume.lv.id)
         self._disks.get(gone.name.uuid, set()).discard(gone.lv.id)
         if gone.parent is not None:
-            self._children[gone.parent[1:]].discard(gone.lv.id)
+            self._children[(gone.name.is_old, *gone.parent[1:])].discard(gone.lv.id)
 
     def rename(self, volume: Volume, uuid: str) -> Volume:
         """Give a volume the name of a VDI; the kind stays."""
@@ -85,9 +90,9 @@ class WorkArea:
         old = self._volumes.get(volume.lv.id, volume)
         self._disks.get(old.name.uuid, set()).discard(volume.lv.id)
         if old.parent is not None:
-            self._children.get(old.parent[1:], set()).discard(volume.lv.id)
+            self._children.get((old.name.is_old, *old.parent[1:]), set()).discard(volume.lv.id)
         if volume.parent is not None:
-            self._children.setdefault(volume.parent[1:], set()).add(volume.lv.id)
+            self._children.setdefault((volume.name.is_old, *volume.parent[1:]), set()).add(volume.lv.id)
         if volume.name.kind in naming.DISK_KINDS:
             self._disks.setdefault(volume.name.uuid, set()).add(volume.lv.id)
         self._volumes[volume.lv.id] = volume

@@ -2,7 +2,7 @@
 """The device-config of a call: checked, with lvmohba's keys and their meaning, and with further keys.
 
     SCSIid      the LUN
-    device      without SCSIid: a device node of the LUN on this host
+    device      without SCSIid: a device node of the LUN on this host, below /dev
     type        the start of the name of the adapters' driver; "any"
     resign      must be "true": an adapter sees all LUNs that the array maps, originals as well
     lun         a scan looks for this LUN number only; above 255, the number of either addressing method
@@ -14,6 +14,7 @@ All other keys are ignored: xapi and orchestrators add keys of their own.
 import re
 from typing import Mapping
 
+from relvmoiscsi import untrusted
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.sr_driver.transport import CallRequest, scsi_id_in
 
@@ -30,6 +31,9 @@ class HbaConfig(CallRequest):
         """Check a device-config. Raises UsageError: ConfigSCSIid (107) for an invalid SCSIid, else InvalidArg."""
         scsi_id = scsi_id_in(device_config)
         self.device = device_config.get("device", "").strip()  #: "" if the key is missing
+        if self.device and not untrusted.is_below(self.device, "/dev/"):
+            text = f"{self.device!r} is no path below /dev (device-config:device)."
+            raise UsageError(text, "InvalidArg").advising("Give such a path without `..`, or the SCSIid.")
         self.driver = device_config.get("type", "").strip() or ANY_DRIVER
         if not _DRIVER.match(self.driver):
             raise UsageError(

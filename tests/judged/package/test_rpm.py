@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from kit.pack_tools import Keyring
 from kit.rpm_tools import EPOCH, TOP, build_rpm, few_modules, modes, pool_package, query, succeed
 from relvmoiscsi import __version__
 
@@ -117,6 +118,30 @@ def test_every_program_in_it_is_the_repository_s_with_an_interpreter_that_leaves
         assert first == "#!/usr/bin/python3 -ISB", path
         if path.endswith("SR"):
             assert rest == (TOP / "drivers" / os.path.basename(path)).read_text(encoding="utf-8").split("\n")[1:]
+
+
+def test_with_a_key_both_packages_are_signed_and_rpm_verifies_them_by_the_key_beside_them(tmp_path):
+    source, output = few_modules(tmp_path / "source"), tmp_path / "rpm"
+    key_file = output / "RPM-GPG-KEY-relvmoiscsi"
+
+    def checked(*packages):
+        return succeed("rpmkeys", "--dbpath", tmp_path / "db", "--checksig", *packages).splitlines()
+
+    with Keyring() as keyring:
+        keyring.new_key("Updates of our pools")
+        signing = {"options": ("--key", "Updates of our pools"), "GNUPGHOME": str(keyring.home)}
+        package = build_rpm(output, source, **signing)
+        succeed("rpmkeys", "--dbpath", tmp_path / "db", "--import", key_file)
+        of_both = [line.split(": ")[1] for line in checked(package, pool_package(package))]
+        assert of_both == ["digests signatures OK"] * 2
+
+        before = package.read_bytes()
+        with pytest.raises(AssertionError, match="There is no secret key `nobody`"):
+            build_rpm(output, source, **{**signing, "options": ("--key", "nobody")})
+        assert package.read_bytes() == before, "a build that fails leaves what was there"
+
+    package = build_rpm(output, source)
+    assert [line.split(": ")[1] for line in checked(package)] == ["digests OK"] and not key_file.exists()
 
 
 def test_the_same_source_gives_the_same_bytes_whoever_builds_it(packages, tmp_path):

@@ -416,7 +416,9 @@ def _equal_fields(table, expression):
 
 
 def _text(value):
-    """A field's value as the database keeps it."""
+    """A field's value as the database keeps it: a map is an S-expression (xen-api string_marshall_helper.ml)."""
+    if isinstance(value, dict):
+        return "({})".format(" ".join(f"('{key}' '{text}')" for key, text in value.items()))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -354,3 +354,23 @@ def test_a_vdi_without_a_live_record_gets_a_new_one(data, uuid):
 
     assert (record.uuid, record.offset, record.name_label, record.deleted) == (uuid, 2048, "", False)
     assert (record.type, record.vdi_type, record.is_a_snapshot) == ("user", "vhd", False)
+
+
+@pytest.mark.parametrize("padding", [b" ", b"\0"])
+def test_a_record_gets_the_longer_type_of_its_volume_in_place_of_padding(padding):
+    data = in_record(b"<vdi_type>vhd", b"<vdi_type>aio")
+    at = data.index(b"</vdi>", 2048) + len(b"</vdi>")
+    data = data[:at].ljust(3072, padding) + data[3072:]
+
+    after = with_only(read(data, ROOM), DISK, "qcow2")
+
+    assert [(one.uuid, one.vdi_type) for one in after.records] == [(DISK, "qcow2")]
+    assert after.length == len(after.data) == 3072 and not after.unread
+
+
+def test_a_record_without_room_for_the_type_of_its_volume_is_told_as_such():
+    at = DATA.index(b"</vdi>", 2048) + len(b"</vdi>")
+    full = DATA[:at].ljust(3072, b"x") + DATA[3072:]
+
+    with pytest.raises(Malformed, match=f"MGT record at byte 2048 of MGT: the record of VDI {DISK} fills its 1024"):
+        with_only(read(full, ROOM), DISK, "qcow2")

@@ -90,6 +90,24 @@ def test_no_first_write_starts_after_the_deadline_of_the_call():
     assert caught.value.disk_state == NOT_BEGUN and len(disk.waits) == 1
 
 
+def test_a_call_over_a_session_asks_its_parent_before_its_first_write_and_each_batch_after_that():
+    clock, asked = Clock(), []
+    call = Deadline(50, clock, NOT_BEGUN)
+    disk = Timed(clock, StepDeadline(call), seconds=30)
+    device = GatedDevice(disk, SessionGate(disk.steps, call, lambda: asked.append(len(disk.waits))))
+
+    device.read([Range(0, 1)])
+    device.write(ZEROS)
+    device.read([Range(0, 1)])
+    device.write(ZEROS)
+    assert asked == [1, 2, 3], "each time before the batch"
+
+    late = GatedDevice(disk, SessionGate(disk.steps, call, lambda: asked.append("late")))
+    with pytest.raises(OutOfTime):
+        late.write(ZEROS)
+    assert "late" not in asked
+
+
 def test_a_command_has_a_limit_for_each_batch_from_the_first():
     clock = Clock()
     steps = StepDeadline.of_steps(120)

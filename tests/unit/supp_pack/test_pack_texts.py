@@ -105,5 +105,5 @@ def test_make_pack_builds_the_package_first_and_signs_with_the_key_that_is_given
     said = subprocess.check_output(argv)
 
     lines = [line.strip() for line in said.decode().splitlines()]
-    assert any("supp-pack/build-rpm.sh" in line for line in lines[:-1])
+    assert 'bash supp-pack/build-rpm.sh --key "Updates of our pools"' in lines[:-1], "`make rpm` signs as well"
     assert lines[-1] == 'python3 supp-pack/build_pack.py --key "Updates of our pools"'

@@ -63,7 +63,7 @@ def test_an_import_of_a_killed_client_that_ends_late_is_told_and_left(day):
 
 def task_of_operator(day, vm_uuid):
     """A task that only a vm-operator, or a higher role, can make: read-only users may not write this key."""
-    label, marks = f"relvmoiscsi: import of a VM onto the copy {day.copy.sr_uuid}", {"applies_to": "OpaqueRef:x"}
+    label, marks = f"relvmoiscsi: import of a VM onto the copy {day.copy.sr_uuid}", {"applies_to": day.sr}
     return day.db.create("task", name_label=label, name_description=vm_uuid, other_config=marks)
 
 
@@ -132,9 +132,14 @@ def test_no_task_of_a_user_who_may_only_read_is_waited_for(day, monkeypatch):
         task = eve.call("task.create", f"relvmoiscsi: import of a VM onto the copy {day.copy.sr_uuid}", uuid)
         with pytest.raises(PoolFailure, match="may not call task.add_to_other_config"):
             eve.call("task.add_to_other_config", task, "applies_to", "x")
-    waited, wait = [], Calls.wait
+        eve.call("task.add_to_other_config", task, "another key", "x")
+    waited, wait, answers, records = [], Calls.wait, [], Calls.records
     monkeypatch.setattr(Calls, "wait", lambda calls, *words: waited.append(words[0]) or wait(calls, *words))
+    monkeypatch.setattr(
+        Calls, "records", lambda *words, **equal: answers.append(records(*words, **equal)) or answers[-1]
+    )
     done = day.clone_one()
+    assert answers and not any(task in answer for answer in answers), "the pool leaves them out, however many there are"
     assert day.db.get("task", task, "status") == "pending"
     assert done.status == MADE and not done.notes and "the import of an earlier run" not in waited
 

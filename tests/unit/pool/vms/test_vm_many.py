@@ -3,6 +3,9 @@
 
 import uuid
 
+import pytest
+
+from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.vms import choice
 from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, ON_SR, Copy, Inventory
@@ -67,3 +70,17 @@ def test_thousands_of_equal_names_get_a_number_each_at_once():
 
     assert names[:3] == ["web (2)", "web (4)", "web (5)"] and len(set(names)) == 3000
     assert taken.count < 4 * 3000
+
+
+def test_the_macs_of_a_vm_with_thousands_of_cards_are_compared_with_one_reading_of_the_pool():
+    found = pool_with(1)._replace(
+        networks={"net": {"name_label": "office"}},
+        vifs=Read({f"vif {at}": {"VM": "vm 0", "network": "net", "MAC": f"02:{at:010}"} for at in range(3000)}),
+    )
+    new = {f"new {at}": {"network": "net", "MAC": f"06:{at:010}"} for at in range(3000)}
+
+    choice.verify_macs(found, "web", new)
+    with pytest.raises(Refused, match="the MAC 02:0000000007 of 'web' is on the network 'office' already"):
+        choice.verify_macs(found, "web", {**new, "last": {"network": "net", "MAC": "02:0000000007"}})
+
+    assert found.vifs.count <= 2 * 3000

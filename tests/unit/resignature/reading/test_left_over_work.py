@@ -174,9 +174,20 @@ def lines_run(work):
     return count
 
 
-def test_the_work_on_journals_grows_with_their_number_and_not_with_its_square():
-    """A probe looks at the clock when it reads: a hostile LUN must not keep it at work between two reads."""
-    few, many = (engine.inspect(with_snapshots(count)).lun._replace(work=None) for count in (60, 120))
+def with_old_leaves(count):
+    """A LUN with so many journals of one snapshot, and as many leaves of its base that SM still has to delete."""
+    volumes = [vhd("base", in_mgt=False, **SMALL), vhd("orig", "base", **SMALL)]
+    for number in range(count):
+        volumes.append(vhd(f"old{number}", "base", old=True, **SMALL))
+        one = journal("clone", "orig", "{base}_")
+        volumes.append(one._replace(key=f"journal {number}", name=f"clone_{{orig}}_{number}"))
+    return build_sr(volumes, area=Range(4096, (1 << 20) - 4096)).disk
+
+
+@pytest.mark.parametrize("made", [with_snapshots, with_old_leaves])
+def test_the_work_on_journals_grows_with_their_number_and_not_with_its_square(made):
+    """A hostile LUN must not keep a call at work for hours."""
+    few, many = (engine.inspect(made(count)).lun._replace(work=None) for count in (60, 120))
 
     sm_journals.unfinished_work(few)
     lines = [lines_run(lambda lun=lun: sm_journals.unfinished_work(lun)) for lun in (few, many)]

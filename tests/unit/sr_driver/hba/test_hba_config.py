@@ -28,6 +28,7 @@ def test_that_it_is_a_clone_must_be_said_in_so_many_words(text, is_meant):
         ({"targetWWPN": "50:0A:09:81:86:C3:7A:1D," + PORT}, {"wwpns": (PORT,)}),
         ({"targetWWPN": f"0x{PORT}, 500a098286c37a1d,"}, {"wwpns": (PORT, "500a098286c37a1d")}),
         ({"lun": "0"}, {"lun": 0}),
+        ({"device": " /dev/disk/by-id/scsi-.."}, {"device": "/dev/disk/by-id/scsi-.."}),
         ({"lun": " 16385 "}, {"lun": 16385}),
         ({"SCSIid": SCSI_ID, "SRmaster": "false"}, {"scsi_id": SCSI_ID, "is_master": False}),
         ({"SCSIid": "60:" * 15 + "60"}, {"scsi_id": "3" + "60" * 16}),
@@ -46,6 +47,8 @@ def test_what_keys_say(given, expected):
     [
         ("lun", "seven", "InvalidArg"),
         ("targetWWPN", "500a09", "InvalidArg"),
+        # no path that may lead to a file system that does not answer: a look at it would hang the call
+        *[("device", text, "InvalidArg") for text in ("/dev/disk/by-id/../../mnt/x", "/dev/..", "/mnt/x", "dev/sda")],
         *[("type", text, "InvalidArg") for text in ("qla(", "(a+)+$", "qla.*", "a|b", "x" * 65, "--yes x", "qla\n2")],
     ],
 )

@@ -51,10 +51,12 @@ def clock(monkeypatch):
 
 
 @pytest.fixture
-def driver(answer, pool, tmp_path, clock, monkeypatch):
+def driver(answer, pool, tmp_path, clock, monkeypatch, request):
     host = Host(str(tmp_path / "host"))
     for module in (call, iscsi_lun, target_access):
         monkeypatch.setattr(module, "THIS_HOST", host)
+    if request.node.get_closest_marker("processes") is None:  # no child: a test looks at what the work does
+        monkeypatch.setattr(iscsi_lun, "run_in_child", lambda work, *_, **__: work(lambda: None))
     with connected_locally(pool) as session:
         defaults = Xapi.__init__.__defaults__
         monkeypatch.setattr(Xapi.__init__, "__defaults__", (pool.socket_path, *defaults[1:]))

@@ -13,12 +13,13 @@ pytestmark = pytest.mark.processes
 #: own modules of SR.create until the first read
 MODULES = 135
 
-#: ends the process at the first read of the LUN, and tells which modules are loaded
+#: ends the child process at the first read of the LUN, and tells which modules are loaded
 AT_THE_FIRST_READ = """
 import os, sys
 from relvmoiscsi.iscsi.lun_device import LunDevice
+stderr = os.dup(2)
 def tell(*_):
-    os.write(2, " ".join(sys.modules).encode())
+    os.write(stderr, " ".join(sys.modules).encode())
     os._exit(0)
 LunDevice.read = tell
 """
