@@ -21,7 +21,7 @@ from relvmoiscsi.cli.output import (
     tell,
     waiting,
 )
-from relvmoiscsi.errors import NOTHING_WRITTEN, RelvmoiscsiError, UsageError, error_facts, in_state
+from relvmoiscsi.errors import NOTHING_WRITTEN, RelvmoiscsiError, Unfinished, UsageError, error_facts, in_state
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import completed_facts, identification, objection
@@ -100,14 +100,27 @@ class DeviceCommand:
         check = self.shell_command("relvmoiscsi check", self.device)
         return f"compare the clone with its original: add --original, and the device of the original, to `{check}`"
 
-    def step_of_unread(self, found: engine.Inspection) -> str:
+    def step_of_unread(self, found: engine.Inspection, lun: OpenLun) -> str:
         """Return the next step with a LUN of which no content can be used."""
+        if found.state == engine.UNFINISHED:
+            return self.step_of_cut(self.device, found, lun)
         problems = found.defects or [found.problem]
         commands = [command for each in problems if each is not None for command in each.commands]
         if found.readable is not None and found.readable.is_truncated:
             return f"{TAKE_COPY}, on a LUN of the original's size"
-        steps = {engine.EMPTY: _NO_SR, engine.FOREIGN: _NO_SR, engine.UNFINISHED: TAKE_COPY}
+        steps = {engine.EMPTY: _NO_SR, engine.FOREIGN: _NO_SR}
         return commands[0] if commands else steps.get(found.state, CHECK_ORIGINAL)
+
+    def step_of_cut(self, name: str, found: engine.Inspection, lun: OpenLun) -> str:
+        """Return the command that ends the interrupted run on the LUN of this name, which `run.inspected` has found."""
+        problem, no_question = found.problem, self.overrides(lun)
+        if isinstance(problem, Unfinished):
+            return self.shell_command("relvmoiscsi recover", name, not_in_use=no_question)
+        if problem is None or not problem.commands:
+            return TAKE_COPY
+        if found.run is not None and found.run.merged is not None:
+            return self.shell_command("relvmoiscsi resignature", name, vdis="one", not_in_use=no_question)
+        return self.shell_command("relvmoiscsi undo", name, not_in_use=no_question)
 
     def told(self, first: RelvmoiscsiError, facts: Dict[str, Any], text: str, next_step: str) -> Answer:
         """Return all that was found as the result, with the status of the first error."""
@@ -185,9 +198,9 @@ class WriteCommand(DeviceCommand, Asked):
             lines.append(report.map_text(result.lun, result.ids))
         lines.append(f"  {result.writes} writes, {human_size(result.bytes_written)}, {result.flushes} flushes")
         is_new = result.state == engine.RESIGNATURED
-        if not is_new:
+        if result.state == engine.CLEAN:
             lines.append(NOT_BESIDE)
-        elif not again:
+        elif is_new and not again:
             lines += self._attach_lines(lun, result)
         step = again or (
             self.shell_command("relvmoiscsi check", self.device) if is_new else self.next_step(result.state, lun)
@@ -332,6 +345,13 @@ def device_word(word: str) -> str:
 
 
 # --- the answer
+
+
+def unread_text(name: str, found: engine.Inspection) -> str:
+    """Return what is wrong with a LUN of which no content can be used."""
+    if found.defects:
+        return report.defects_text(name, found)
+    return f"{name}: state {found.state}.\n{printable(found.problem.told if found.problem is not None else '')}"
 
 
 def failure_facts(arguments: argparse.Namespace, problem: RelvmoiscsiError) -> Dict[str, Any]:
