@@ -21,7 +21,6 @@ from relvmoiscsi.errors import (
     NotFound,
     Refused,
     RelvmoiscsiError,
-    Unfinished,
     UsageError,
     in_state,
 )
@@ -78,6 +77,7 @@ from relvmoiscsi.resignature.reading.request import OneVdiRequest, ResignatureRe
 from relvmoiscsi.resignature.reading.sm_work import database_pools, databases, without_databases
 from relvmoiscsi.resignature.reading.volumes import saved
 from relvmoiscsi.resignature.recovery import cut_run, earlier_run
+from relvmoiscsi.resignature.recovery.cut_run import verify_recoverable
 from relvmoiscsi.resignature.recovery.earlier_run import LaterCopy
 from relvmoiscsi.resignature.recovery.undo import prepare_undo
 from relvmoiscsi.resignature.writing import apply
@@ -97,8 +97,8 @@ __all__ += [  # for the other packages, which import nothing from `resignature`;
     "EMPTY_UNIT", "FULL_UNIT", "NEW_IMAGE", "Cost", "LaterCopy", "Plan", "Planned", "Progress", "steps",
     "Lun", "Volume", "database_pools", "databases", "notes", "saved",
     "OneVdiOutlook", "fits", "one_vdi",
-    "copy_unseen", "find_done", "find_unfinished", "goes_back", "is_of_another_lun", "new_sr_of",
-    "read_undoable", "refuse_databases", "refuse_left_behind", "vg_names",
+    "copy_unseen", "end_cut", "find_done", "find_unfinished", "goes_back", "is_of_another_lun", "new_sr_of",
+    "read_undoable", "refuse_databases", "refuse_left_behind", "verify_recoverable", "vg_names",
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)
@@ -169,7 +169,7 @@ def prepare(
     """Read the LUN, plan its resignature and check the result of the plan. Nothing is written.
 
     Raises Unfinished where an earlier run was interrupted (`recover` ends the run). Raises NotFound, Refused or
-    FormatError for a LUN that cannot be resignatured, UsageError for an invalid choice.
+    FormatError for a LUN that cannot be resignatured or recovered, UsageError for an invalid choice.
     """
     counting = CountingDevice(device)
     cache = ReadCache(counting)
@@ -183,7 +183,7 @@ def prepare(
         with telling(cache, label, request):
             record = read_commit_record(label, device.name)
         if record is not None and record.phase != DONE:
-            raise sentences.unfinished(device.name, record)
+            raise cut_run.cut(cache, record)
         done = None if request.again else _done_before(cache, label, record, request)
         if done is not None:
             _refuse_other_content(cache, done, request)
@@ -406,10 +406,7 @@ def recover(device: Device, earlier: Optional[EarlierRun] = None, scsi_id: Optio
     """End an interrupted run: roll back before its commit; finish after its commit, with the ids of the run.
 
     Without an interrupted run, nothing is written (`already_done`). A caller that must lock the VG first passes the
-    result of `find_unfinished`.
-
-    Raises Refused for a run that must be finished and was begun on another LUN. Finishing would give this copy the ids
-    of that LUN.
+    result of `find_unfinished`. Raises the errors of `verify_recoverable`, before a write.
     """
     with in_state(NOTHING_WRITTEN):
         scsi_id = None if scsi_id is None else named_scsi_id(scsi_id)
@@ -421,20 +418,26 @@ def recover(device: Device, earlier: Optional[EarlierRun] = None, scsi_id: Optio
                 raise found.problem
         ids, of = (found.run.ids, found.run.scsi_id) if found.run is not None else (None, None)
         return Result(found.state, found.lun, ids, of, already_done=True)
+    return _unless_damaged(*end_cut(device, earlier, scsi_id))
+
+
+def end_cut(
+    device: Device, earlier: EarlierRun, scsi_id: Optional[str] = None, words: Sequence[str] = ()
+) -> Tuple[Result, Inspection]:
+    """Do as `recover`, and return what the LUN holds then. A LUN that is damaged then is no error.
+
+    `words` are the command to resignature the LUN, for the message of a defect.
+    """
     counting, run = CountingDevice(device), earlier.journal.run
+    verify_recoverable(counting, earlier, scsi_id)
     if goes_back(earlier):
         cut_run.roll_back(counting, earlier)
-        found = _inspect_after(device, f"The {KINDS[run.kind]} was rolled back.", run.kind != UNDO and run.unverified)
-        return _result(counting, found.state, found.lun, run._replace(ids=run.ids.reversed()))
-    digest = scsi_id_digest(scsi_id)
-    if any(digest) and any(earlier.commit_record.scsi_id_digest) and digest != earlier.commit_record.scsi_id_digest:
-        undo_first = f"Run `{shell_command('relvmoiscsi undo', device.name)}`, then resignature it."
-        way_out = sentences.on_a_copy(device.name) if run.merged is not None else undo_first
-        problem = f"{device.name} is a copy of a LUN whose resignature was cut (SCSIid {run.scsi_id})."
-        raise Refused(problem).advising(way_out).in_state(NOTHING_WRITTEN)
-    cut_run.finish(counting, earlier)
-    found = _inspect_after(device, f"The {KINDS[run.kind]} was finished.", run.kind == UNDO and run.unverified)
-    return _result(counting, found.state, found.lun, run)
+        done, ids, unverified = "rolled back", run.ids.reversed(), run.unverified if run.kind != UNDO else ()
+    else:
+        cut_run.finish(counting, earlier)
+        done, ids, unverified = "finished", run.ids, run.unverified if run.kind == UNDO else ()
+    found = _inspect_after(device, f"The {KINDS[run.kind]} was {done}.", unverified, words)
+    return _result(counting, found.state, found.lun or found.readable, run._replace(ids=ids)), found
 
 
 def goes_back(earlier: EarlierRun) -> bool:
@@ -442,18 +445,22 @@ def goes_back(earlier: EarlierRun) -> bool:
     return earlier.commit_record.phase == IN_PROGRESS
 
 
-def _inspect_after(device: Device, done: str, unverified: Union[bool, Sequence[str]]) -> Inspection:
-    """Inspect a device after its run was recovered; `done` is the state for an error of this inspection.
+def _inspect_after(device: Device, done: str, unverified: Sequence[str], words: Sequence[str] = ()) -> Inspection:
+    """Inspect a device after its run was ended; `done` is the state for an error, and for a problem of the device.
 
     `unverified` are LVs that the LUN has again: then the LUN may be damaged, as it was before the run.
     """
     with in_state(done):
-        found = inspect(device)
-        if unverified and found.readable is not None:
-            return found._replace(lun=found.readable)
-        if found.lun is None:
-            raise found.problem or Unfinished(f"{device.name} is still unfinished.")
-    return found
+        found = inspect(device, words)
+    if found.problem is not None:
+        found.problem.in_state(done)
+    return found._replace(lun=found.readable) if unverified and found.readable is not None else found
+
+
+def _unless_damaged(result: Result, found: Inspection) -> Result:
+    if found.lun is None and found.problem is not None:
+        raise found.problem
+    return result
 
 
 @promised(device=DEVICE, entropy=ENTROPY)
@@ -501,4 +508,4 @@ def _reverse(device: Device, earlier: EarlierRun, entropy: Entropy, before: str 
     if not made.run.unverified:
         return _result(counting, CLEAN, old, made.run)
     found = _inspect_after(device, f"The {KINDS[UNDO]} was finished.", made.run.unverified)
-    return _result(counting, found.state, found.lun, made.run)
+    return _unless_damaged(_result(counting, found.state, found.lun, made.run), found)

@@ -15,6 +15,7 @@ The step of `resignature` for each state of the LUN:
     the same, and the LUN is a copy of the run's LUN,
     or the run keeps other VDIs than requested                  finish and undo, then a new run
     the same, and the run has dropped VDIs                      finish; then a new run on a copy, or a refusal
+    an interrupted run that `recover` cannot end                the refusal of `recover`
     an interrupted undo                                         Unfinished: a person must say what is wanted. Only the
                                                                 driver recovers the undo, then as above
 
@@ -26,15 +27,16 @@ import logging
 import syslog
 import time
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Callable, Iterator, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
 
 from relvmoiscsi import __version__, engine
 from relvmoiscsi.device import Chunk, Device, MemoryDevice, Range
 from relvmoiscsi.engine import (
+    DONE,
     RESIGNATURE,
     RESIGNATURED,
     UNDO,
-    UNFINISHED,
     AlreadyDone,
     EarlierRun,
     Inspection,
@@ -45,7 +47,7 @@ from relvmoiscsi.engine import (
     fits,
     is_of_another_lun,
 )
-from relvmoiscsi.errors import NOTHING_WRITTEN, FormatError, Refused, RelvmoiscsiError, Unfinished, in_state
+from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, Unfinished, in_state
 from relvmoiscsi.formats import mapfile, naming
 from relvmoiscsi.formats.identity import Entropy, IdMap
 from relvmoiscsi.host.locks import sm_locks
@@ -146,6 +148,7 @@ class CompletedRun(NamedTuple):
     was_cut: bool = False  #: the completed run is an interrupted run that was finished or rolled back now
     stale: Sequence[str] = ()  #: sentences about what this machine still remembers of the LUN; the caller tells them
     planned: Sequence[Chunk] = ()  #: the writes of a dry run: the result is what they would make of the LUN
+    damaged: Optional[Inspection] = None  #: the LUN, where it is damaged when its interrupted run has ended
 
 
 def no_progress(_what: str, _done: int, _total: int) -> None:
@@ -192,27 +195,40 @@ def plan_of(
         return lun, plan(lun, request._replace(scsi_id=lun.scsi_id), entropy)
 
 
-def recover(
-    source: LunSource, permission: Permission, consent: Optional[Consent]
-) -> Tuple[OpenLun, Union[CompletedRun, Inspection]]:
-    """Finish an interrupted run, or roll it back before its commit. Without one that reads, return what was found.
+def inspected(lun: OpenLun, words: Sequence[str] = ()) -> Inspection:
+    """Inspect a LUN. The problem of an interrupted run is Unfinished where `recover` ends it, else as `recover` raises.
 
-    Without `consent`, the run is a dry run.
+    `words` are the command to resignature the LUN.
+    """
+    found = engine.inspect(lun.device, words)
+    earlier = engine.find_unfinished(lun.device) if isinstance(found.problem, Unfinished) else None
+    try:
+        if earlier is not None:
+            _verify_recovery(lun, Recovery(earlier))
+    except Refused as refused:
+        return found._replace(problem=refused)
+    return found
+
+
+def recover(
+    source: LunSource, permission: Permission, consent: Optional[Consent], words: Sequence[str] = ()
+) -> Tuple[OpenLun, Union[CompletedRun, Inspection]]:
+    """Finish an interrupted run, or roll it back before its commit. Without a run to end, return what was found.
+
+    Without `consent`, the run is a dry run. `words` are the command to resignature the LUN.
     """
 
     def work(lun: OpenLun) -> Union[CompletedRun, Inspection]:
         with in_state(NOTHING_WRITTEN):
-            found = engine.inspect(lun.device)
+            found = inspected(lun, words)
             is_done = found.state == RESIGNATURED and not is_of_another_lun(found.commit_record, lun.scsi_id)
             if found.lun is not None and is_done:
                 _verify_finished(lun, found.lun.sr_uuid)
-        try:
-            earlier = engine.find_unfinished(lun.device) if found.state == UNFINISHED else None
-        except FormatError as problem:
-            return found._replace(problem=problem)
+        earlier = engine.find_unfinished(lun.device) if isinstance(found.problem, Unfinished) else None
         if earlier is None:
             return found
-        return _of_earlier(lun, Recovery(earlier), lambda device: engine.recover(device, earlier, lun.scsi_id), consent)
+        end = partial(engine.end_cut, earlier=earlier, scsi_id=lun.scsi_id, words=words)
+        return _of_earlier(lun, Recovery(earlier), end, consent)
 
     return _carried_out(source, permission, work, is_dry=consent is None)
 
@@ -228,8 +244,10 @@ def undo(
     def work(lun: OpenLun) -> CompletedRun:
         earlier = engine.read_undoable(lun.device)
         with in_state(NOTHING_WRITTEN):
+            if earlier.commit_record.phase != DONE:
+                engine.verify_recoverable(lun.device, earlier)
             proposal = Undoing(earlier, engine.inspect(lun.device).lun)
-        return _of_earlier(lun, proposal, lambda device: engine.undo(device, entropy), consent)
+        return _of_earlier(lun, proposal, lambda device: (engine.undo(device, entropy), None), consent)
 
     return _carried_out(source, permission, work, is_dry=consent is None)
 
@@ -237,28 +255,33 @@ def undo(
 def _of_earlier(
     lun: OpenLun,
     proposal: Union[Recovery, Undoing],
-    work: Callable[[Device], Result],
+    work: Callable[[Device], Tuple[Result, Optional[Inspection]]],
     consent: Optional[Consent],
 ) -> CompletedRun:
     """Do the work on an earlier run, or on its LUN in memory where no consent is asked for.
 
-    The pool's objection is a part of the answer of a dry run.
+    The pool's objection is a part of the answer of a dry run. `work` also returns what the LUN holds then; None where a
+    damaged LUN is an error.
     """
-    was_cut = isinstance(proposal, Recovery)
-    if isinstance(proposal, Recovery):
-        _verify_recovery(lun, proposal)
+    was_cut, planned = isinstance(proposal, Recovery), []  # type: bool, Sequence[Chunk]
     if consent is None:
         unwritten = MemoryDevice(lun.device)
         proposal.pool = lun.guard.ask(proposal.replaced, proposal.new_sr)
         try:
-            return CompletedRun(work(unwritten), proposal, was_cut, planned=unwritten.chunks)
+            result, found = work(unwritten)
         except RelvmoiscsiError as error:
             error.disk_state = NOTHING_WRITTEN
             raise
-    _ask(lun, proposal, consent)
-    with lun.guard.held(engine.vg_names(proposal.earlier.journal.run), proposal.replaced):
-        result = work(lun.device)
-    return _recorded(lun, CompletedRun(result, proposal, was_cut))
+        planned = unwritten.chunks
+        if found is not None and found.problem is not None:
+            found.problem.disk_state = NOTHING_WRITTEN
+    else:
+        _ask(lun, proposal, consent)
+        with lun.guard.held(engine.vg_names(proposal.earlier.journal.run), proposal.replaced):
+            result, found = work(lun.device)
+    damaged = found if found is not None and found.lun is None else None
+    outcome = CompletedRun(result, proposal, was_cut, planned=planned, damaged=damaged)
+    return outcome if consent is None else _recorded(lun, outcome)
 
 
 def _carried_out(
@@ -286,13 +309,19 @@ def _verify_finished(lun: OpenLun, sr_uuid: str) -> None:
 
 
 def _verify_recovery(lun: OpenLun, proposal: Recovery) -> None:
-    """Do as `_verify_finished`, before an interrupted run is finished."""
+    """Raise Refused where the interrupted run cannot be ended as proposed; the advice has the command that ends it.
+
+    Before a run is finished, do as `_verify_finished`.
+    """
+    engine.verify_recoverable(lun.device, proposal.earlier, None if proposal.unfit else lun.scsi_id)
     try:
         if proposal.finished_sr:
             _verify_finished(lun, proposal.finished_sr)
     except Refused as refused:
-        undo = shell_command("relvmoiscsi undo", lun.name)
-        refused.advising(f"The run was interrupted: `{undo}` rolls it back, before a new run.")
+        can_undo = proposal.earlier.journal.run.merged is None
+        if can_undo and lun.guard.ask((proposal.finished_sr,)).objection is None:
+            undo = shell_command("relvmoiscsi undo", lun.name)
+            refused.advising(f"The run was interrupted: `{undo}` rolls it back, before a new run.", undo)
         raise
 
 
@@ -349,12 +378,16 @@ def plan(lun: OpenLun, request: ResignatureRequest, entropy: Entropy) -> Union[N
     """
     try:
         prepared = engine.prepare(lun.device, entropy, request)
-    except Unfinished as problem:
-        earlier = engine.find_unfinished(lun.device)
-        if earlier is not None and earlier.commit_record.kind == RESIGNATURE:
-            goes_on = "rolls it back first and starts a new run" if Recovery(earlier, request).why else "finishes it"
-            problem.advising(f"A dry run plans nothing on such a LUN. The same call without --dry-run {goes_on}.")
-        raise
+    except Unfinished:
+        earlier, problem = engine.find_unfinished(lun.device), inspected(lun).problem
+        if earlier is None or problem is None or earlier.commit_record.kind == UNDO:
+            raise
+        is_new = _proposed_recovery(lun, request, earlier).why
+        goes_on = "rolls it back first and starts a new run" if is_new else "finishes it"
+        told = Unfinished(problem.message).advising(problem.advice, *problem.commands).in_state(NOTHING_WRITTEN)
+        raise told.advising(
+            f"A dry run plans nothing on such a LUN. The same call without --dry-run {goes_on}."
+        ) from None
     if isinstance(prepared, AlreadyDone):
         _verify_finished(lun, prepared.sr_uuid)
         return prepared
@@ -366,20 +399,27 @@ def plan(lun: OpenLun, request: ResignatureRequest, entropy: Entropy) -> Union[N
 # --- their steps
 
 
-def _recover_first(
-    lun: OpenLun, entropy: Entropy, consent: Consent, request: ResignatureRequest, earlier: EarlierRun
-) -> Union[CompletedRun, str]:
-    """Recover an interrupted run. Return a CompletedRun, or a sentence about it where a new run must follow."""
-    run, proposal = earlier.journal.run, Recovery(earlier, request)
+def _proposed_recovery(lun: OpenLun, request: ResignatureRequest, earlier: EarlierRun) -> Recovery:
+    """Return how a request for a new run ends an interrupted run first. Raises Refused where it does not."""
+    proposal = Recovery(earlier, request)
     if not (proposal.why or proposal.is_undo):
         instead = (
             f"`{shell_command('relvmoiscsi recover', lun.name)}` finishes the interrupted run, "
             f"`{shell_command('relvmoiscsi undo', lun.name)}` rolls it back."
         )
-        found = mapfile.contradictions(request.chosen or IdMap("", {}, {}), request.sr_uuid, run.ids)
+        chosen, ids = request.chosen or IdMap("", {}, {}), earlier.journal.run.ids
+        found = mapfile.contradictions(chosen, request.sr_uuid, ids)
         if found:  # a script relies on its ids
             raise Refused(f"{lun.name} already has other ids: {found[0]}.").advising(instead).in_state(NOTHING_WRITTEN)
     _verify_recovery(lun, proposal)
+    return proposal
+
+
+def _recover_first(
+    lun: OpenLun, entropy: Entropy, consent: Consent, request: ResignatureRequest, earlier: EarlierRun
+) -> Union[CompletedRun, str]:
+    """Recover an interrupted run. Return a CompletedRun, or a sentence about it where a new run must follow."""
+    run, proposal = earlier.journal.run, _proposed_recovery(lun, request, earlier)
     _ask(lun, proposal, consent)
     with lun.guard.held(engine.vg_names(run), proposal.replaced):
         if proposal.why and not engine.goes_back(earlier):

@@ -179,9 +179,16 @@ def test_no_interrupted_run_is_finished_to_an_sr_that_the_pool_has_on_another_lu
         ran = command("recover", lun, "--yes", "--json")  # refused where the pool has an SR on this LUN: it is in use
         assert "But the LUN holds" not in ran.err and (ran.status == 4 or ran.json["new_sr"] == new)
         return
-    for words in (("resignature", lun, *YES), ("recover", lun, "--yes"), ("recover", lun, "--dry-run")):
-        ran = unwritten(4, *words, says="But the LUN holds the SR " + new)
-        assert f"The run was interrupted: `relvmoiscsi undo {lun}` rolls it back" in ran.err
+    for words in (
+        ("resignature", lun, *YES), ("resignature", lun, "--dry-run"),
+        ("recover", lun, "--yes"), ("recover", lun, "--dry-run"), ("check", lun),
+    ):  # fmt: skip
+        ran = unwritten(4, *words)
+        said, undo = " ".join((ran.err + ran.out).split()), f"`relvmoiscsi undo {lun}` rolls it back"
+        assert "But the LUN holds the SR " + new in said
+        assert (undo in said) is state.is_written, "undo takes that SR off the LUN: the pool is asked"
+        if words[0] != "resignature" and state.is_written:
+            assert ran.out.splitlines()[-1] == f"next: relvmoiscsi undo {lun}"
     words = ["--yes", *["--not-in-use"] * (not state.is_written)]
     assert command("undo", lun, *words).status == 0 and command("resignature", *YES, lun).status == 0
 

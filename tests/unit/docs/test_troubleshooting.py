@@ -91,7 +91,6 @@ COMPLETE = (
     "… is empty: its first … bytes are zero.",
     "… is locked by …: another relvmoiscsi is at work on it.",
     "… is not a name of a volume group, so it cannot be locked.",
-    "… is still unfinished.",
     "… leads to no LUN with a SCSIid (device-config:device).",
     "…: there is no room for the journal: it needs … bytes and a second",
     "…: a part of that VDI is still to be zeroed. …: the clone's own SR",

@@ -296,6 +296,22 @@ def test_a_run_that_another_host_finishes_meanwhile_is_found_done_or_is_an_error
     assert ("AlreadyDone",) in found and ("CompletedRun", *FINISHES) in found
 
 
+@pytest.mark.parametrize(
+    "known, one, kind, says",
+    [
+        (SCSI_ID, None, Unfinished, "Run `relvmoiscsi recover "),
+        (None, None, Unfinished, "Run `relvmoiscsi recover "),
+        (OTHER_SCSI_ID, None, Refused, "Run `relvmoiscsi undo "),
+        (OTHER_SCSI_ID, OneVdiRequest(), Refused, "`relvmoiscsi resignature --vdis one "),
+    ],
+)
+def test_a_look_names_the_one_command_that_ends_an_interrupted_run_on_this_very_lun(known, one, kind, says):
+    disk = cut_before(image("a chain"), SWITCHED, one=one).copy()
+    found = run.inspected(opened(disk, scsi_id=known)).problem
+    (command,) = found.commands
+    assert type(found) is kind and f"{command}`" in found.advice and says in found.advice, found
+
+
 # --- a record of a stranger
 
 

@@ -16,6 +16,7 @@ from relvmoiscsi.errors import DeviceError, NotFound, Refused, Truncated, UsageE
 from relvmoiscsi.host import flock
 from relvmoiscsi.host.disk import exclusive, holders
 from relvmoiscsi.host.disk.block_device import ImageFile, Workers, open_device, same_device
+from relvmoiscsi.host.locks.sm_locks import Busy
 from relvmoiscsi.host.this_host import Host
 
 KIB = 1024
@@ -354,7 +355,7 @@ def test_a_file_without_write_permissions_is_refused_even_to_root(image):
 def test_a_file_is_open_for_writing_once_and_when_refused_it_is_left_unlocked_and_closed(image, monkeypatch, leases):
     if not leases:  # then the open files of all processes are looked at
         monkeypatch.setattr(exclusive, "F_SETLEASE", NO_LEASES)
-    refused = pytest.raises(Refused, match="in use by this very process.* Nothing was written.$")
+    refused = pytest.raises(Busy, match="in use by this very process.* Nothing was written.$")
     with monkeypatch.context() as patch, open(image, "rb"), refused:
         patch.setattr(exclusive, "LEASE_SECONDS", 0)
         open_device(image, writable=True)
@@ -366,9 +367,13 @@ def test_where_leases_are_not_supported_a_lock_keeps_a_second_run_off(image, mon
     monkeypatch.setattr(exclusive, "F_SETLEASE", NO_LEASES)
     monkeypatch.setattr(exclusive, "users_of_file", lambda *_: [])
 
-    locked = pytest.raises(Refused, match="locked by this very process: another relvmoiscsi is at work")
-    with open_device(image, writable=True), locked:
-        open_device(image, writable=True)
+    with open_device(image, writable=True) as device:
+        with pytest.raises(Busy, match="in use by this very process. Use that device, or close it first."):
+            open_device(image, writable=True)
+        monkeypatch.setattr(exclusive.flock, "owner_of", lambda _file: "process 12 (python3)")
+        with pytest.raises(Busy, match=r"locked by process 12 .python3.: another relvmoiscsi is at work on it. Try"):
+            open_device(image, writable=True)
+        assert not device.is_closed
 
 
 NO_LEASES = -1  #: a command of fcntl for which the kernel answers EINVAL, as a file system without leases does

@@ -314,7 +314,7 @@ REFUSED = [
     Row([(3, n) for n in range(1, 8)], (no_journal,), EITHER, "Take the clone again", error=FormatError),
     # links lead nowhere: whether they are new or lead to what is gone, nobody knows
     Row([MARKED], (no_journal,), EITHER, "Take the clone again", EVERYTHING[:1], error=FormatError),
-    Row([CONTENTS], (no_journal,), [again], "", error=Unfinished),
+    Row([CONTENTS], (no_journal,), [again], "Take the clone again", error=FormatError),
     *[Row([CONTENTS], (partial(mark_that_misses, fields),), EITHER, "Take the clone again", error=FormatError)
       for fields in ({"journal_length": 0}, {"journal_offset": 1 << 40}, {"journal_digest": b"x" * 32})],
     *[Row([CONTENTS], (partial(mark, fields),), [*EITHER, again], "", error=FormatError, state=engine.DAMAGED)
