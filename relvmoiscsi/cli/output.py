@@ -243,17 +243,16 @@ class Asked:
 
 
 def must_be_able_to_ask(arguments: "Union[Namespace, Asked]", beside_yes: str = "") -> None:
-    """Raises UsageError where the command needs to ask and has no terminal.
+    """Raises UsageError where the command needs to ask, and asks nobody: with --json, and without a terminal.
 
     `beside_yes` are the options without which --yes is refused.
     """
     if arguments.yes or getattr(arguments, "dry_run", False):
         return
+    problem = "With --json nobody is asked." if arguments.json else "No terminal to confirm on."
     if arguments.json or sys.stdin is None or sys.stderr is None or not sys.stdin.isatty():
         see_plan = ", or --dry-run to see the plan" if hasattr(arguments, "dry_run") else ""
-        raise UsageError("No terminal to confirm on.").advising(
-            f"Use --yes{beside_yes and ' with ' + beside_yes}{see_plan}."
-        )
+        raise UsageError(problem).advising(f"Use --yes{beside_yes and ' with ' + beside_yes}{see_plan}.")
 
 
 def ask(arguments: "Union[Namespace, Asked]", question: str, word: str = "") -> None:
