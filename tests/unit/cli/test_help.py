@@ -132,6 +132,9 @@ def test_what_is_wrong_in_a_file_or_on_the_lun_is_2_without_a_usage(command, ima
     assert ran.status == 2 and says in ran.err and "usage: " not in ran.err
 
 
+DASH = "A name that begins with a dash stands behind `--`."
+
+
 @pytest.mark.parametrize(
     ("words", "usage", "near"),
     [
@@ -140,7 +143,10 @@ def test_what_is_wrong_in_a_file_or_on_the_lun_is_2_without_a_usage(command, ima
         ("attach x", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi pool attach`?"),
         ("luns", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi pool luns`?"),
         ("clone x", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi pool clone`?"),
-        ("resignature -c.img", "relvmoiscsi resignature [-h]", "-c.img is no option; a file of this name is ./-c.img"),
+        ("resignature -c.img", "relvmoiscsi resignature [-h]", "DEVICE. -c.img is no option. " + DASH),
+        ("undo x -c.img", "relvmoiscsi undo [-h]", "unrecognized arguments: -c.img " + DASH),
+        ("pool clone -web --all", "relvmoiscsi pool clone [-h]", "-web is no option. " + DASH),
+        ("undo --vdis one x", "relvmoiscsi undo [-h]", "unrecognized arguments: --vdis\n"),
         ("pool lun", "relvmoiscsi pool [-h]", "Did you mean `relvmoiscsi pool luns`?"),
         ("hlep", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi help`?"),
         ("--yes undo x", "relvmoiscsi [-h]", "Give --yes behind the command: relvmoiscsi COMMAND --yes"),
@@ -149,7 +155,7 @@ def test_what_is_wrong_in_a_file_or_on_the_lun_is_2_without_a_usage(command, ima
         ("pool luns --taget=y", "relvmoiscsi pool luns [-h]", "Did you mean --target?"),
         ("direct ad", "relvmoiscsi direct [-h]", "Did you mean `relvmoiscsi direct add`?"),
         ("undo x --no-such-thing", "relvmoiscsi undo [-h]", ""),
-        ("check x --orignal original.img", "relvmoiscsi check [-h]", "original.img Did you mean --original?"),
+        ("check x --orignal original.img", "relvmoiscsi check [-h]", "arguments: --orignal Did you mean --original?"),
         ("compare a b", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi check CLONE --original ORIGINAL`?"),
         ("diff a b", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi check CLONE --original ORIGINAL`?"),
         ("info x", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi show DEVICE`?"),
@@ -163,7 +169,8 @@ def test_what_is_wrong_in_a_file_or_on_the_lun_is_2_without_a_usage(command, ima
 def test_a_usage_error_has_the_usage_of_its_command_and_what_was_meant(command, words, usage, near):
     ran = command(*words.split())
     assert ran.status == 2 and ran.err.startswith("usage: " + usage) and not ran.out
-    assert near in " ".join(ran.err.split()) and ran.err.count("Did you mean") == near.count("Did you mean")
+    assert near.strip() in " ".join(ran.err.split()) and ran.err.count("Did you mean") == near.count("Did you mean")
+    assert ran.err.endswith(near) or not near.endswith("\n")
     assert ("one DEVICE" in ran.err) == ("one DEVICE" in near)
 
 
@@ -251,6 +258,25 @@ def test_no_parser_takes_half_an_option():
 
     assert len(parsers) > 20
     assert [parser.prog for parser in parsers if parser.allow_abbrev] == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["SR", "-a mail", "-1", "--isolated", "n"],
+        ["--isolated", "n", "SR", "-a mail", "-1"],
+        ["SR", "--isolated=n", "-a mail", "--", "-1"],
+        ["--isolated", "n", "--", "SR", "-a mail", "-1"],
+    ],
+)
+def test_names_that_begin_with_a_dash_keep_their_order_and_need_the_two_dashes_only_where_they_may_be_options(words):
+    given = make_parser(["pool"]).parse_args(separated(["pool", "clone", *words]))
+    assert (given.sr, given.vms, given.isolated) == ("SR", ["-a mail", "-1"], "n")
+
+
+def test_what_stands_behind_the_two_dashes_stays_as_it_is():
+    given = make_parser(["pool"]).parse_args(separated(["pool", "clone", "-vv", "--", "SR", "-vv", "--all"]))
+    assert (given.sr, given.vms, given.verbose, given.all) == ("SR", ["-vv", "--all"], 2, False)
 
 
 @pytest.mark.parametrize("words, level", [(["-v"], 1), (["-vv"], 2), (["-vvv"], 3), (["-v", "-v"], 2)])
