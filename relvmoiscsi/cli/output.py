@@ -78,8 +78,10 @@ class Answer(NamedTuple):
         return "\n".join(lines)
 
 
-Command = Callable[["Namespace"], Answer]
-#: called with the function that runs a command, and the text of its --help after the first line; returns the parser
+#: makes a command of its words: a UsageError is about words that are wrong in form, and the usage is shown. What it
+#: returns runs the command: a UsageError is about what is in a file, on the LUN, in the pool, or at the terminal
+Command = Callable[["Namespace"], Callable[[], Answer]]
+#: called with the function that makes a command, and the text of its --help after the first line; returns the parser
 Maker = Callable[[Command, str], "ArgumentParser"]
 
 

@@ -7,6 +7,7 @@ import os
 from typing import Optional, Union
 
 from relvmoiscsi import report, untrusted
+from relvmoiscsi.cli.map_out import file_name
 from relvmoiscsi.cli.on_lun import FINISHED, WriteCommand, on_lun, say_would_be_refused, writes
 from relvmoiscsi.cli.output import Answer, Bar, Maker, say, tell
 from relvmoiscsi.engine import RESIGNATURED, AlreadyDone, LaterCopy, OneVdiRequest, ResignatureRequest, notes
@@ -37,7 +38,8 @@ def add_resignature(make: Maker) -> None:
     parser.add_argument(
         "--sr-uuid", metavar="UUID", help="UUID of the new SR; never use one UUID for two clones; default: random"
     )
-    parser.add_argument("--map", metavar="FILE", help="take ids from this old-to-new map (JSON, as --json prints it)")
+    what = "take ids from this old-to-new map (JSON, as --json prints it)"
+    parser.add_argument("--map", metavar="FILE", type=file_name, help=what)
     parser.add_argument(
         "--vdis",
         choices=VDIS,

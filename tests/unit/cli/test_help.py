@@ -102,6 +102,12 @@ def test_an_unknown_word_is_status_2_with_the_usage(command, words):
         ("resignature x --vdi 7ee28c74-464e-4cca-9e34-67690e352b90", "resignature"),
         ("resignature x --sr-uuid foo", "resignature"),
         ("show x --chap-file f", "show"),
+        ("show x y --chap-file f", "show"),
+        ("show iscsi://h --initiator-name mine", "show"),
+        ("direct add mail 1", "direct add"),
+        ("direct add sda 36001405993c87c37fa84d02b7fa62c40", "direct add"),
+        ("pool luns --pool root@xs1", "pool luns"),
+        ("pool luns --pool http://xs1 --ca f", "pool luns"),
     ],
 )
 def test_words_that_the_parser_takes_and_the_command_does_not_are_2_with_its_usage(command, words, usage):
@@ -121,7 +127,13 @@ def test_words_that_the_parser_takes_and_the_command_does_not_are_2_with_its_usa
         ("resignature {image} --json", "With --json nobody is asked. Use --yes, or --dry-run to see the plan."),
         ("resignature {image} --yes --vdis one --vdi {base}", "is the parent of other VDIs"),
         ("check {image} --original {image}", "are the same device"),
-        ("direct add mail 1", "is not a SCSIid"),
+        ("pool secrets --remove --pool xs1", "No terminal to confirm on."),
+        ("pool discard x --pool xs1", "No terminal to confirm on."),
+        ("pool luns --pool xs1", "The password is missing."),
+        ("pool luns --pool xs1 --password-file {map}.not", "cannot be read"),
+        ("pool luns --target t --chap-user u --chap-password-file {map}.not", "cannot be read"),
+        ("pool secrets --chap-password-file {map}.not", "cannot be read"),
+        ("pool luns --log {map}/log", "cannot be opened"),
     ],
 )
 def test_what_is_wrong_in_a_file_or_on_the_lun_is_2_without_a_usage(command, image, tmp_path, words, says):
