@@ -154,7 +154,7 @@ class WriteCommand(DeviceCommand, Asked):
         if proposal.pool.is_overridden and proposal.pool.objection is not None:
             warn_of_override(lun.name, proposal.pool.objection)
         if not self.yes:
-            say(f"{quoted(lun.name)} will be changed:")
+            say(f"{lun.name} will be changed:")
             tell("\n".join(identification(lun, proposal).lines()))
 
     def tell_objection(self, source: LunSource, lun: OpenLun, proposal: Proposal) -> None:
