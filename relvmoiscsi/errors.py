@@ -9,6 +9,7 @@ A person reads what happened, then the state of the disk, then the advice (`__st
 Any other exception is a bug: its traceback is printed and the command exits with 70.
 """
 
+import re
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar, Union
 
@@ -166,9 +167,12 @@ class FormatError(RelvmoiscsiError):
 
 
 def shown_bytes(data: bytes) -> str:
-    """Return bytes for a message: quoted where most are printable ASCII, otherwise as hexadecimal digits."""
-    if sum(0x20 <= byte < 0x7F for byte in data) * 4 >= len(data) * 3 > 0:
-        return '"{}"'.format(data.decode("latin-1").encode("unicode_escape").decode("ascii"))
+    """Return bytes for a message: in quotes where all are printable ASCII, otherwise as hexadecimal digits.
+
+    A quote or a backslash is no part of a text: nobody has to know how Python writes it.
+    """
+    if re.match(rb"[ !#-&(-\[\]-~]+\Z", data):
+        return f'"{data.decode("ascii")}"'
     return "the bytes " + " ".join(f"{byte:02x}" for byte in data) if data else "no bytes"
 
 

@@ -6,10 +6,11 @@ The parser's namespace ends in the constructor of a command.
 
 import argparse
 import re
-from typing import Any, Dict, List, Optional, Tuple, Type
+from functools import partial
+from typing import Any, Callable, Dict, List, Optional, Tuple, Type
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.cli.map_out import new_file
+from relvmoiscsi.cli.map_out import file_name, new_file
 from relvmoiscsi.cli.output import (
     EXIT_NOT_PRINTED,
     Answer,
@@ -69,13 +70,18 @@ class DeviceCommand:
             "chap_file": arguments.chap_file,
         }
         self._only_block: bool = arguments.block_device
-        self._words = [getattr(arguments, name, None) for name in ("device", "lun", "original")]
+        devices = getattr(arguments, "devices", [self.device])
+        self._words = [*devices, *(getattr(arguments, name, None) for name in ("lun", "original"))]
 
     def verify(self) -> None:
         """Raise UsageError for login options without a URL, and for a URL where only a block device is taken."""
         if any(word is not None and not is_path(word) for word in self._words):
             if self._only_block:
                 raise UsageError("--block-device needs the path of a block device: a URL is none.")
+            if self.login["initiator_name"] is not None:
+                from relvmoiscsi.lun.url_login import initiator_name  # noqa: PLC0415 - a path needs no initiator
+
+                initiator_name(self.login["initiator_name"])
             return
         for name, value in self.login.items():
             if value is not None:
@@ -172,7 +178,7 @@ class WriteCommand(DeviceCommand, Asked):
         if proposal.pool.is_overridden and proposal.pool.objection is not None:
             warn_of_override(lun.name, proposal.pool.objection)
         if not self.yes:
-            say(f"{quoted(lun.name)} will be changed:")
+            say(f"{lun.name} will be changed:")
             tell("\n".join(identification(lun, proposal).lines()))
 
     def tell_objection(self, source: LunSource, lun: OpenLun, proposal: Proposal) -> None:
@@ -298,23 +304,24 @@ def warn_of_override(name: str, objection: RelvmoiscsiError) -> None:
 
 
 def on_lun(command: Type[DeviceCommand]) -> Command:
-    """Return the function that runs the command of the parsed words, and writes its answer to the file of --map-out."""
+    """Return the function that makes the command of the parsed words, which writes its answer to --map-out as well."""
 
-    def run_it(arguments: argparse.Namespace) -> Answer:
+    def make(arguments: argparse.Namespace) -> Callable[[], Answer]:
         made = command(arguments)
         made.verify()
-        arguments.usage = None  # the words fit together: what is wrong now is in a file, on the LUN or at the terminal
-        with new_file(getattr(arguments, "map_out", None), arguments.command) as finish:
-            found = made.run()
-            if "device" in found.facts:
-                found.facts["device"] = made.device or found.facts["device"]
-            return (
-                found
-                if finish(found.facts, found.done or made.how_to_tell())
-                else found._replace(status=EXIT_NOT_PRINTED)
-            )
+        return partial(run_it, made, arguments)
 
-    return run_it
+    return make
+
+
+def run_it(made: DeviceCommand, arguments: argparse.Namespace) -> Answer:
+    """Run a command of these words, and write its answer to the file of --map-out."""
+    with new_file(getattr(arguments, "map_out", None), arguments.command) as finish:
+        found = made.run()
+        if "device" in found.facts:
+            found.facts["device"] = made.device or found.facts["device"]
+        is_written = finish(found.facts, found.done or made.how_to_tell())
+        return found if is_written else found._replace(status=EXIT_NOT_PRINTED)
 
 
 def writes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -325,9 +332,8 @@ def writes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         "--not-in-use", action="store_true", help="proceed even if xapi reports the LUN in use or does not answer"
     )
     parser.add_argument("--scsi-id", metavar="ID", help="SCSIid of the clone; refuse a device with another SCSIid")
-    parser.add_argument(
-        "--map-out", metavar="FILE", help="write the JSON output, with the old-to-new map, to a new FILE"
-    )
+    what = "write the JSON output, with the old-to-new map, to a new FILE"
+    parser.add_argument("--map-out", metavar="FILE", type=file_name, help=what)
     takes_device(parser).set_defaults(only_reads=False)
     return parser
 
@@ -345,7 +351,7 @@ def takes_device_options(parser: argparse.ArgumentParser) -> argparse.ArgumentPa
     what = "with a URL: initiator name to log in with; default: the name of this machine"
     parser.add_argument("--initiator-name", metavar="IQN", help=what)
     what = "with a URL: file with CHAP users and passwords, one NAME=VALUE per line"
-    parser.add_argument("--chap-file", metavar="FILE", type=file_word, help=what)
+    parser.add_argument("--chap-file", metavar="FILE", type=lambda word: file_word(file_name(word)), help=what)
     what = "refuse an image file and a URL, for callers whose rights must not exceed block devices"
     parser.add_argument("--block-device", action="store_true", help=what)
     return parser
@@ -363,7 +369,7 @@ def device_word(word: str) -> str:
     would break the lines of each message with the name, and for a malformed URL; the message does not repeat the URL.
     """
     if not word.strip():
-        raise argparse.ArgumentTypeError("the name of the device is empty")
+        raise argparse.ArgumentTypeError(f"{word!r} names no device: give a path or a URL")
     if re.search("[\0-\x1f\x7f-\x9f]", word):
         raise argparse.ArgumentTypeError("the name of the device has a control character: give a link to the device")
     try:

@@ -3,7 +3,8 @@
 
 import argparse
 import sys
-from typing import Any, Dict, List, Optional, Tuple
+from functools import partial
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from relvmoiscsi import engine, report
 from relvmoiscsi.cli.on_lun import (
@@ -14,6 +15,7 @@ from relvmoiscsi.cli.on_lun import (
     device_word,
     failure_facts,
     on_lun,
+    run_it,
     takes_device,
     unread_text,
 )
@@ -75,16 +77,22 @@ class _Devices(argparse.Action):
         namespace.devices, namespace.device = values, values[0]
 
 
-def _show(arguments: argparse.Namespace) -> Answer:
-    """Show each device. A device that cannot be read hides no other; the error of an only device propagates."""
+def _show(arguments: argparse.Namespace) -> Callable[[], Answer]:
+    """Make the command that shows each device; the error of an only device propagates."""
+    run_only = on_lun(ShowCommand)(arguments)
     if len(arguments.devices) == 1:
-        return on_lun(ShowCommand)(arguments)
+        return run_only
+    return partial(_show_all, arguments)
+
+
+def _show_all(arguments: argparse.Namespace) -> Answer:
+    """Show each device. A device that cannot be read hides no other."""
     answers: List[Answer] = []
     for device in arguments.devices:
         is_explained = any(CHANGED_MEANS in each.text for each in answers)
         one = argparse.Namespace(**{**vars(arguments), "device": device, "is_explained": is_explained})
         try:
-            answers.append(on_lun(ShowCommand)(one))
+            answers.append(run_it(ShowCommand(one), one))
         except RelvmoiscsiError as error:
             if not arguments.json:
                 say(str(error))

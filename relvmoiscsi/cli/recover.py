@@ -12,7 +12,7 @@ from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import Identification, identification, objection, unwritten_facts
 from relvmoiscsi.lun.opened import NOBODY_NEEDED, LunSource, OpenLun
 from relvmoiscsi.lun.run import Proposal, Recovery, Undoing
-from relvmoiscsi.wording import counted, printable, quoted
+from relvmoiscsi.wording import counted, printable
 
 _RECOVER = """\
 Run the command on any host after a power cut, a lost connection or a killed process. The command rolls back a
@@ -101,7 +101,7 @@ class RecoverCommand(WriteCommand):
         kind, ids = KINDS[proposal.earlier.commit_record.kind], proposal.earlier.journal.run.ids
         what, sr_uuid = ("Roll back", ids.sr) if engine.goes_back(proposal.earlier) else ("Finish", ids.new_sr)
         self.identify(lun, proposal)
-        question = f"{what} the {kind} of {quoted(lun.name)} that was interrupted, to SR {sr_uuid}?"
+        question = f"{what} the {kind} of {lun.name} that was interrupted, to SR {sr_uuid}?"
         self.ask(lun, proposal, printable(question))
 
 
@@ -118,7 +118,7 @@ class UndoCommand(WriteCommand):
     def consent(self, lun: OpenLun, proposal: Proposal) -> None:
         assert isinstance(proposal, Undoing)
         self.identify(lun, proposal)
-        self.ask(lun, proposal, printable(f"Give {quoted(lun.name)} back the identities of SR {proposal.old_sr}?"))
+        self.ask(lun, proposal, printable(f"Give {lun.name} back the identities of SR {proposal.old_sr}?"))
 
 
 def _unwritten(command: WriteCommand, source: LunSource, lun: OpenLun, outcome: run.CompletedRun, what: str) -> Answer:

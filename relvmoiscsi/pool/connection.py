@@ -21,6 +21,7 @@ from relvmoiscsi.errors import RelvmoiscsiError, UsageError
 from relvmoiscsi.host.own_path import NotOwn, read_named
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.host.xapi import rpc
+from relvmoiscsi.host.xapi.api import NO_XAPI
 from relvmoiscsi.host.xapi.rpc import GONE, reason
 from relvmoiscsi.pool.calls import EVENT_SECONDS, Calls, NotConnected, failure
 from relvmoiscsi.wording import repr_without
@@ -115,9 +116,7 @@ def _no_login(where: Where, url: str, error: BaseException) -> NotConnected:
         )
     if isinstance(error, OSError):
         if where.pool == LOCAL and isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
-            return NotConnected("No xapi answers on this machine, which may be no dom0.").advising(
-                "Give --pool, the URL of a host of the pool."
-            )
+            return NotConnected(NO_XAPI).advising("Give --pool, the URL of a host of the pool.")
         return NotConnected(f"No pool answers at {url}: {reason(error)}.").advising("Check --pool and the network.")
     return NotConnected(f"What answers at {url} is no XenAPI: {reason(error)}.").advising("Check --pool.")
 

@@ -7,6 +7,7 @@ for hours, as tasks, over several connections of a session that is renewed.
 This module logs nothing: the arguments of a call contain the session. `rpc` is imported for the first call.
 """
 
+import os
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
@@ -18,7 +19,10 @@ from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 TIMEOUT_SECONDS = 20.0
 _SHORTEST = 0.1  # seconds
+_LOGIN_METHOD = "session.login_with_password"
 _LOGIN = ("root", "", "1.0", "relvmoiscsi")  #: the socket's owner needs no password
+
+NO_XAPI = "No xapi answers on this machine, which may be no dom0."
 
 #: xapi's errors for a host that does not answer the master. xapi takes a host for live until its heartbeat is late
 AWAY = ("HOST_OFFLINE", "HOST_NOT_LIVE", "HOST_STILL_BOOTING", "CANNOT_CONTACT_HOST")
@@ -90,7 +94,8 @@ class Xapi:
             said = ", ".join(refusal.details)
             raise XapiFailure(f"xapi answered {said} to {method}.", refusal.details) from refusal
         except rpc.GONE as error:
-            raise XapiFailure(f"{method} could not be asked of xapi: {rpc.reason(error)}.") from error
+            what = "The login" if method == _LOGIN_METHOD else method
+            raise XapiFailure(f"{what} could not be asked of xapi: {rpc.reason(error)}.") from error
 
 
 @contextmanager
@@ -99,8 +104,10 @@ def local_xapi(socket_path: str = THIS_HOST.xapi_socket, timeout: float = TIMEOU
 
     `timeout` is for each answer, in seconds. Raises XapiFailure.
     """
+    if not os.path.exists(socket_path):
+        raise XapiFailure(NO_XAPI).advising("Run the command in dom0 of a host of the pool.")
     xapi = Xapi("", socket_path, timeout=timeout)
-    xapi._session_ref = str(xapi._request("session.login_with_password", *_LOGIN))
+    xapi._session_ref = str(xapi._request(_LOGIN_METHOD, *_LOGIN))
     try:
         yield xapi
     finally:

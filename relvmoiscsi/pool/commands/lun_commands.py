@@ -6,7 +6,7 @@ import sys
 from contextlib import ExitStack, contextmanager
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
-from relvmoiscsi.cli.map_out import new_file
+from relvmoiscsi.cli.map_out import file_name, new_file
 from relvmoiscsi.cli.output import EXIT_NOT_PRINTED, RED, Answer, Unheard, ask, say, waiting
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError, error_facts
 from relvmoiscsi.host.secret_file import first_line
@@ -24,7 +24,7 @@ from relvmoiscsi.pool.commands.options import (
     flag,
     takes_copies,
 )
-from relvmoiscsi.pool.commands.so_far import DONE, FAILED, NOT_BEGUN, UNDER_WAY, SoFar
+from relvmoiscsi.pool.commands.so_far import DONE, FAILED, NOT_BEGUN, UNDER_WAY
 from relvmoiscsi.pool.luns import LunSearch, PoolLun
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import choice, inventory
@@ -84,7 +84,9 @@ def add_commands(command: CommandMaker) -> None:
         help="name of the new SRs; {sr}, {scsi_id}, and {date} and {changed}, the day and the time of LVM's last "
         "change, are replaced; default: {sr} changed {date}",
     )
-    attaching.add_argument("--map-out", metavar="FILE", help="write old and new UUIDs as JSON to a new FILE")
+    attaching.add_argument(
+        "--map-out", metavar="FILE", type=file_name, help="write old and new UUIDs as JSON to a new FILE"
+    )
     _takes_portal(attaching)
     changes(attaching)
     mapping = command(
@@ -103,7 +105,8 @@ def _takes_portal(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--chap-user", metavar="NAME", help="CHAP user; default: the CHAP user of the SR on that target"
     )
-    parser.add_argument("--chap-password-file", metavar="FILE", help="file with the CHAP password in its first line")
+    what = "file with the CHAP password in its first line"
+    parser.add_argument("--chap-password-file", metavar="FILE", type=file_name, help=what)
     flag(parser, "--clean-secrets", "destroy Secrets with CHAP passwords of killed runs")
     parser.add_argument(
         "--jobs", metavar="N", type=int, default=jobs.MOST, help="number of LUNs in parallel; default: 10"
@@ -115,14 +118,17 @@ def _takes_portal(parser: argparse.ArgumentParser) -> None:
 
 def _search(arguments: argparse.Namespace) -> LunSearch:
     """Return where to look for LUNs, from the options of `luns` and `attach`. Raises UsageError."""
-    file = arguments.chap_password_file
-    if bool(arguments.chap_user) != bool(file):
+    if bool(arguments.chap_user) != bool(arguments.chap_password_file):
         raise UsageError("--chap-user and --chap-password-file need each other.").advising("Give both.")
-    password = first_line(file) if file else ""
     target, iqn, port = arguments.target or "", arguments.iqn or "", arguments.port or ""
-    search = LunSearch(target, iqn, port, arguments.chap_user or "", password, arguments.hba, arguments.jobs)
+    search = LunSearch(target, iqn, port, arguments.chap_user or "", "", arguments.hba, arguments.jobs)
     search.verify()
     return search
+
+
+def _with_password(search: LunSearch, file: Optional[str]) -> LunSearch:
+    """Return the search with the CHAP password of the file. Raises UsageError for what is in the file."""
+    return search._replace(chap_password=first_line(file)) if file else search
 
 
 @contextmanager
@@ -142,12 +148,13 @@ def _seen(
 class LunsCommand(PoolCommand):
     """List and classify the LUNs that the pool sees."""
 
-    def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
-        super().__init__(arguments, so_far)
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        super().__init__(arguments)
         self.search = _search(arguments)
 
     def run(self) -> Answer:
-        with self.opened() as (calls, pool), _seen(self, calls, pool, self.search) as seen:
+        search = _with_password(self.search, self.given.chap_password_file)
+        with self.opened() as (calls, pool), _seen(self, calls, pool, search) as seen:
             return Answer({"pool_luns": [lun.facts(pool) for lun in seen]}, _luns_text(pool, seen))
 
 
@@ -211,8 +218,8 @@ def _selects_clones(name: str) -> str:
 class AttachCommand(PoolChange):
     """Attach clones as SRs on all hosts."""
 
-    def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
-        super().__init__(arguments, so_far)
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        super().__init__(arguments)
         self.search = _search(arguments)
         self.scsi_ids = []
         for text in arguments.scsi_ids:
@@ -233,9 +240,10 @@ class AttachCommand(PoolChange):
         attach_plan.verify_template(self.request.name)
 
     def run(self) -> Answer:
+        search = _with_password(self.search, self.given.chap_password_file)
         with new_file(self.given.map_out, "pool attach --map-out") as write_map, self.opened() as (calls, pool):
             of, is_all = [records.original_uuid(pool, text) for text in self.given.clones_of], self.given.all
-            with _seen(self, calls, pool, self.search, self.dry_run) as seen:
+            with _seen(self, calls, pool, search, self.dry_run) as seen:
                 planned, skipped, nothing = self._plan(calls, pool, seen, of)
                 unseen = attach.unseen(seen, self.scsi_ids, of, is_all)
                 todo = [row.lun.scsi_id for row in planned if row.steps]

@@ -3,8 +3,10 @@
 
 import argparse
 from contextlib import suppress
-from typing import Type
+from functools import partial
+from typing import NoReturn, Type
 
+from relvmoiscsi.cli.map_out import file_name
 from relvmoiscsi.cli.output import EXIT_BUG, EXIT_INTERRUPTED, Answer, Maker, ask, say
 from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError, in_state
 from relvmoiscsi.pool import lock, records
@@ -46,7 +48,7 @@ def add_pool(make: Maker) -> None:
     def command(name: str, kind: Type[PoolCommand], what: str, more: str) -> argparse.ArgumentParser:
         text = what[:1].upper() + what[1:] + ".\n\n" + more
         sub = commands.add_parser(name, description=text, formatter_class=group.formatter_class, help=what)
-        sub.set_defaults(run=lambda arguments: _tells_how_far(kind, arguments), command="pool " + name)
+        sub.set_defaults(run=lambda arguments: partial(_tells_how_far, kind(arguments)), command="pool " + name)
         sub.add_argument(
             "--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object and nothing else"
         )
@@ -58,7 +60,8 @@ def add_pool(make: Maker) -> None:
             help="print only errors, warnings and questions",
         )
         sub.add_argument("-v", "--verbose", action="count", default=argparse.SUPPRESS, help="print more on stderr")
-        sub.add_argument("--log", metavar="FILE", help="append what is done, and how it ends, to FILE")
+        log = "append what is done, and how it ends, to FILE"
+        sub.add_argument("--log", metavar="FILE", type=file_name, help=log)
         takes_connection(sub)
         return sub
 
@@ -75,12 +78,12 @@ def add_pool(make: Maker) -> None:
 _ENDS = "ends with exit status {}"  #: the last line of a command in the log
 
 
-def _tells_how_far(kind: Type[PoolCommand], arguments: argparse.Namespace) -> Answer:
+def _tells_how_far(command: PoolCommand) -> Answer:
     """Run a command that reports its progress to `so_far`, and to --log. Raises Interrupted after Ctrl-C."""
-    log = NightLog(arguments.log, arguments.words, say)
-    so_far = SoFar(log.tell)
+    log = NightLog(command.given.log, command.given.words, say)
+    command.so_far = so_far = SoFar(log.tell)
     try:
-        answer = kind(arguments, so_far).run()
+        answer = command.run()
         log.tell(*answer.for_people(None).split("\n"), _ENDS.format(answer.status))
     except KeyboardInterrupt as stop:
         interrupted = so_far.interrupted(stop)
@@ -97,7 +100,7 @@ def _tells_how_far(kind: Type[PoolCommand], arguments: argparse.Namespace) -> An
     return answer
 
 
-def _no_command(_arguments: argparse.Namespace) -> Answer:
+def _no_command(_arguments: argparse.Namespace) -> NoReturn:
     raise UsageError("The subcommand is missing.").advising(
         "Give a subcommand: `relvmoiscsi pool luns`, `attach`, `map`, `clone`, `restore`, `rescue`, `save-vms`, "
         "`discard`, `unlock` or `secrets`; see --help."

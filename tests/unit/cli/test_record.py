@@ -161,10 +161,3 @@ def test_a_lun_without_a_map_says_so_and_an_unfinished_run_has_its_own_error(req
     original = request.getfixturevalue("original")
     ran = command("map", "--device", original, "--json")
     assert ran.status == 4 and f"{original} is not resignatured and holds no map." in ran.err
-
-
-@pytest.mark.parametrize("word", ["", " "])
-def test_an_empty_name_of_the_file_is_told_as_such(image, unwritten, word):
-    said = unwritten(2, "resignature", image, "--yes", "--map-out", word).err
-
-    assert said.splitlines()[-1].startswith("relvmoiscsi: The FILE of --map-out is empty.")

@@ -465,19 +465,19 @@ def test_a_command_to_copy_has_the_name_of_the_device_as_a_shell_reads_it(finish
 @pytest.mark.parametrize(
     "words, asks",
     [
-        (["undo", "finished"], "Give 'my clone.img' back the identities of SR "),
-        (["recover", "unfinished"], "Roll back the resignature of 'my clone.img' that was interrupted, to SR "),
-        (["resignature", "image"], "Give 'my clone.img' these new identities?"),
+        (["undo", "finished"], "Give my clone.img back the identities of SR "),
+        (["recover", "unfinished"], "Roll back the resignature of my clone.img that was interrupted, to SR "),
+        (["resignature", "image"], "Give my clone.img these new identities?"),
     ],
 )
-def test_a_question_has_the_name_as_a_shell_reads_it(request, command, monkeypatch, type_in, words, asks):
+def test_a_question_has_the_name_as_all_sentences_have_it(request, command, monkeypatch, type_in, words, asks):
     verb, lun = words
     lun = request.getfixturevalue(lun)
     monkeypatch.chdir(lun.parent)
     lun.rename("my clone.img")
     type_in("n\n")
     said = command(verb, "my clone.img").err
-    assert said.startswith("relvmoiscsi: 'my clone.img' will be changed:\n") and asks in said
+    assert said.startswith("relvmoiscsi: my clone.img will be changed:\n") and asks in said
 
 
 @pytest.mark.parametrize("name", ["my clone.img", "-dash", "it's.img", "a;b.img", "--yes", "--sr-uuid=x"])

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """`relvmoiscsi direct`: what is refused and why, what is told, and that nothing was changed where nothing should be."""
 
+import errno
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -14,6 +16,7 @@ from relvmoiscsi.direct import direct_command, links
 from relvmoiscsi.errors import CommandFailed, DeviceError
 from relvmoiscsi.formats.lvm.owner import Owner
 from relvmoiscsi.host.this_host import Host
+from relvmoiscsi.host.xapi import rpc
 
 ADMINISTRATORS = "# mine\n[other]\nkey = value\n"
 INTRODUCER = "opt/xensource/libexec/local-device-change"
@@ -251,6 +254,10 @@ def vdi_on_it(scene):
     scene.pool.db.create("VDI", SR=sr, name_label="lun 3", sm_config={"SCSIid": LUN})
 
 
+def refused(_connection):
+    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
 def holds(owner):
     return lambda scene: scene.content.update(sda=owner)
 
@@ -265,11 +272,17 @@ def holds(owner):
         (holds(DeviceError("/dev/sda", "read", 0, 512, "Input/output error")), 4, "Input/output error"),
         (lambda scene: scene.users.append("the file system at /mnt"), 4, "sda is in use by the file system at /mnt."),
         (lambda scene: scene.has_disk("sdb", "8:16"), 4, "has 2 paths"),
-        (lambda scene: scene.without_xapi(), 6, "could not be asked of xapi"),
+        (
+            lambda scene: scene.without_xapi(),
+            6,
+            "which may be no dom0. Nothing was changed. Run the command in dom0 of",
+        ),
+        (lambda scene: scene.refuses_us(), 6, "The login could not be asked of xapi: Permission denied."),
     ],
 )
 def test_what_another_may_have_is_a_refusal(disk, run, monkeypatch, given, status, reason):
     disk.without_xapi = lambda: monkeypatch.setattr(Host, "xapi_socket", "/nowhere")
+    disk.refuses_us = lambda: monkeypatch.setattr(rpc.UnixConnection, "connect", refused)
     given(disk)
     ran = run("add", "disk", LUN, "--json")
 

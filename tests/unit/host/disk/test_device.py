@@ -206,8 +206,10 @@ def test_a_device_that_has_become_smaller_is_not_written_and_no_flush_succeeds(i
         os.truncate(image, SIZE - 512)
 
         for act in (device.flush, lambda: device.write([Chunk(SIZE - 512, b"y" * 512)])):
-            with pytest.raises(Refused, match=f"had {SIZE} bytes in blocks of 512, and has {SIZE - 512} bytes"):
+            said = f"had {SIZE} bytes in blocks of 512, and has {SIZE - 512} bytes"
+            with pytest.raises(Refused, match=said) as caught:
                 act()
+            assert caught.value.advice == "Restore its size."  # in mid-run too, where a repeated command is wrong
     assert os.path.getsize(image) == SIZE - 512
 
 
@@ -328,6 +330,12 @@ def test_closing_twice_is_closing_once_and_a_failing_close_is_logged_and_hides_n
             0,
             Refused,
             "/x cannot be opened: Operation not permitted. Nothing was written. Root is refused as well: a container",
+        ),
+        (
+            errno.EPERM,
+            7,
+            Refused,
+            "/x cannot be opened: Operation not permitted. Nothing was written. Run this as root.",
         ),
     ],
 )

@@ -194,8 +194,8 @@ def test_the_scsi_id_of_a_copy_is_enough_for_every_command_that_takes_a_copy(lab
     assert pool_command("map", clone).out == pool_command("map", "a copy").out
     assert pool_command("clone", clone, "web", "--yes").status == 0
     assert pool_command("discard", clone, "--with-vms", "--yes").status == 0
-    ran = pool_command("map", lab.originals["Production"][0])
-    assert ran.status == 3 and "`relvmoiscsi pool luns` the LUNs of the copies" in ran.err
+    for lun, words in ((clone, "not attached. `relvmoiscsi pool attach "), (lab.originals["Production"][0], "no copy")):
+        assert pool_command("map", lun).status == 3 and words in pool_command("discard", lun, "--yes").err
 
 
 def test_the_log_has_the_night(lab, world, clone, pool_command, tmp_path, monkeypatch):
