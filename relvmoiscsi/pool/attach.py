@@ -217,7 +217,8 @@ def _verify_attachable(lun: PoolLun, are_clones: bool) -> None:
         ).advising("If the LUN is an unused clone, add --foreign.")
     if lun.kind not in ATTACHABLE:
         kind = FormatError if lun.kind == DAMAGED else Refused
-        raise kind(f"The LUN {lun.scsi_id} is {lun.kind}: the LUN holds no SR to attach. {lun.problem}".strip())
+        state = f"Its state is {lun.kind}: {lun.problem}".rstrip(": ")
+        raise kind(f"The LUN {lun.scsi_id} holds no SR to attach. {state}")
 
 
 def verify_none_left(found: Sequence[PoolLun], chosen: Sequence[PoolLun]) -> None:
