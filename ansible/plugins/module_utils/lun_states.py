@@ -45,7 +45,7 @@ def forward(module, calls, pool):
             attach.verify_none_left(found, chosen)
         rows = _forward_rows(module, calls, pool, chosen, found)
     for lun in attach.unseen(mine, *names):
-        side, told = {"scsi_id": lun.scsi_id}, attach.passed_over(lun, module.check_mode).facts()
+        side, told = {"scsi_id": lun.scsi_id}, attach.not_attachable(lun).facts()
         rows.append({**told, "destroyed_vm_names": [], "changed": False, "before": side, "after": side})
     return ended(rows)
 
