@@ -26,6 +26,7 @@ from relvmoiscsi.pool.commands.options import (
 )
 from relvmoiscsi.pool.commands.so_far import DONE, FAILED, NOT_BEGUN, UNDER_WAY, SoFar
 from relvmoiscsi.pool.luns import LunSearch, PoolLun
+from relvmoiscsi.pool.night_log import ERROR
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import choice, inventory
 from relvmoiscsi.scsi_id_text import typed_scsi_id
@@ -243,7 +244,7 @@ class AttachCommand(PoolChange):
                     told = would if self.dry_run else _attached_answer(pool, [], skipped, is_changed=False)
                     if nothing is None:
                         return told
-                    self.so_far.note(str(nothing))
+                    self.so_far.note(ERROR, str(nothing))
                     say(printable(str(nothing)), RED)
                     return told._replace(facts={**told.facts, **error_facts(nothing)}, status=nothing.exit_status)
                 if todo and not self.yes:

@@ -6,13 +6,13 @@ from contextlib import suppress
 from typing import Type
 
 from relvmoiscsi.cli.output import EXIT_BUG, EXIT_INTERRUPTED, Answer, Maker, ask, say
-from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError, in_state
+from relvmoiscsi.errors import NotFound, Partial, RelvmoiscsiError, UsageError, in_state
 from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.commands import discard_command, lun_commands, secrets_command, vm_commands
 from relvmoiscsi.pool.commands.options import PoolChange, PoolCommand, changes, takes_connection
 from relvmoiscsi.pool.commands.so_far import SoFar
-from relvmoiscsi.pool.night_log import NightLog
+from relvmoiscsi.pool.night_log import ENDS, ERROR, NEXT, RESULT, NightLog, events
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import inventory
 from relvmoiscsi.wording import printable
@@ -56,7 +56,7 @@ def add_pool(make: Maker) -> None:
             help="print only errors, warnings and questions",
         )
         sub.add_argument("-v", "--verbose", action="count", default=argparse.SUPPRESS, help="print more on stderr")
-        sub.add_argument("--log", metavar="FILE", help="append what is done, and how it ends, to FILE")
+        sub.add_argument("--log", metavar="FILE", help="append what is done, and how it ends, to FILE, an event a line")
         takes_connection(sub)
         return sub
 
@@ -70,7 +70,12 @@ def add_pool(make: Maker) -> None:
     secrets_command.add_command(command)
 
 
-_ENDS = "ends with exit status {}"  #: the last line of a command in the log
+#: how a command ends, for its last line in the log; any other exit status is that of an error
+_HOW = {0: "without an error", Partial.exit_status: "in part: some is done and some is not", EXIT_INTERRUPTED: "early"}
+
+
+def _end(status: int) -> str:
+    return f"{_HOW.get(status, 'with an error')}, exit status {status}"
 
 
 def _tells_how_far(kind: Type[PoolCommand], arguments: argparse.Namespace) -> Answer:
@@ -79,16 +84,21 @@ def _tells_how_far(kind: Type[PoolCommand], arguments: argparse.Namespace) -> An
     so_far = SoFar(log.tell)
     try:
         answer = kind(arguments, so_far).run()
-        log.tell(*answer.for_people(None).split("\n"), _ENDS.format(answer.status))
+        log.tell(RESULT, *events(answer.text))
+        log.tell(NEXT, *answer.next_steps)
+        log.tell(ENDS, _end(answer.status))
     except KeyboardInterrupt as stop:
         interrupted = so_far.interrupted(stop)
-        log.tell(f"Interrupted. {interrupted}", _ENDS.format(EXIT_INTERRUPTED))
+        log.tell(ERROR, f"Interrupted. {interrupted}")
+        log.tell(ENDS, _end(EXIT_INTERRUPTED))
         raise interrupted from stop
     except RelvmoiscsiError as error:
-        log.tell(str(error), _ENDS.format(error.exit_status))
+        log.tell(ERROR, str(error))
+        log.tell(ENDS, _end(error.exit_status))
         raise
     except Exception as bug:
-        log.tell(f"This is a bug: {bug!r}", _ENDS.format(EXIT_BUG))
+        log.tell(ERROR, f"This is a bug: {bug!r}")
+        log.tell(ENDS, _end(EXIT_BUG))
         raise
     finally:
         log.close()

@@ -10,7 +10,7 @@ from kit.build_lvm import replace_in_text
 from kit.pool.errors import XenError
 from kit.pool_lab import IQN, TARGET, Lab, locks, sr_disk
 from kit.sparse import SparseDisk
-from relvmoiscsi.errors import NotFound, Refused
+from relvmoiscsi.errors import NotFound
 from relvmoiscsi.pool import attach, lock, records
 from relvmoiscsi.pool.commands import discard_command
 from relvmoiscsi.pool.commands import pool_command as unlocking
@@ -197,53 +197,6 @@ def test_the_scsi_id_of_a_copy_is_enough_for_every_command_that_takes_a_copy(lab
     assert pool_command("discard", clone, "--with-vms", "--yes").status == 0
     ran = pool_command("map", lab.originals["Production"][0])
     assert ran.status == 3 and "`relvmoiscsi pool luns` the LUNs of the copies" in ran.err
-
-
-def test_the_log_has_the_night(lab, world, clone, pool_command, tmp_path, monkeypatch):
-    log = tmp_path / "night.log"
-    assert pool_command("attach", clone, "--yes", "--name", "a copy", "--log", log).status == 0
-    assert pool_command("discard", "none", "--yes", "--log", log).status == 3
-    lines = log.read_text().splitlines()
-    assert all(re.match(r"20..-..-..T..:..:..Z \[[0-9]+\] ", line) for line in lines)
-    told = [line.split("] ", 1)[1] for line in lines]
-    assert told[0] == f"begins: relvmoiscsi pool attach {clone} --yes --name 'a copy' --log {log}"
-    assert f"{clone} resignature started" in told and f"{clone} attach finished" in told, "the words of the screen"
-    assert any(line.startswith(f"{clone}: attached 'a copy'") for line in told)
-    assert told[-1] == "ends with exit status 3" and "There is no SR" in told[-2]
-    for path, said in ((tmp_path / "no" / "log", "cannot be opened"), (tmp_path, "cannot be opened")):
-        before = len(lab.pool.api.calls)
-        ran = pool_command("discard", "a copy", "--yes", "--log", path)
-        assert ran.status == 2 and said in ran.err and len(lab.pool.api.calls) == before
-    (tmp_path / "link").symlink_to(log)
-    assert pool_command("discard", "a copy", "--yes", "--log", tmp_path / "link").status == 2
-
-
-def test_a_log_ends_with_the_exit_status_also_after_ctrl_c_and_a_bug(clone, pool_command, tmp_path, monkeypatch):
-    for problem, status in ((KeyboardInterrupt(), 130), (ZeroDivisionError("a bug"), 70)):
-        log = tmp_path / str(status)
-
-        def stop(*_arguments, problem=problem):
-            raise problem
-
-        monkeypatch.setattr(attach, "carry_out", stop)
-        assert pool_command("attach", clone, "--yes", "--log", log).status == status
-        told = [line.split("] ", 1)[1] for line in log.read_text().splitlines()]
-        assert told[-1] == f"ends with exit status {status}"
-        assert told[-2].startswith(
-            "Interrupted. Not started: " if status == 130 else "This is a bug: ZeroDivisionError"
-        )
-
-
-def test_no_error_forges_a_line_of_the_log(clone, pool_command, tmp_path, monkeypatch):
-    """An error may quote a stranger. A second line of it would be taken for the end of another command."""
-
-    def stop(*_arguments):
-        raise Refused("The key 0\nends with exit status 0 cannot be read.")
-
-    monkeypatch.setattr(attach, "carry_out", stop)
-    assert pool_command("attach", clone, "--yes", "--log", tmp_path / "log").status == 4
-    told = [line.split("] ", 1)[1] for line in (tmp_path / "log").read_text().splitlines()]
-    assert told[-2:] == [r"The key 0\nends with exit status 0 cannot be read.", "ends with exit status 4"]
 
 
 def test_a_skipped_lun_is_in_the_result_the_log_and_what_quiet_keeps(lab, clone, pool_command, tmp_path):
@@ -494,32 +447,6 @@ def test_somebody_is_asked_and_the_question_counts_what_there_is_to_do(lab, clon
     type_in("y\n")
     ran = pool_command("discard", "--all")
     assert ran.status == 0 and "Discard 'Production" in ran.err
-
-
-def test_the_heading_of_a_plan_is_bold_before_the_question_and_plain_in_the_log(
-    clone, pool_command, type_in, monkeypatch, terminal, tmp_path
-):
-    log = tmp_path / "log"
-    for name in ("stdout", "stderr"):
-        monkeypatch.setattr(f"sys.{name}", terminal)
-    type_in("n\n")
-    assert pool_command("attach", clone).status == 4
-    assert terminal.getvalue().startswith("\033[1mPlanned steps:\033[0m\n") and "x1b" not in terminal.getvalue()
-    assert pool_command("attach", clone, "--dry-run", "--log", log).status == 0
-    assert "Planned steps:\n" in log.read_text() and "x1b" not in log.read_text()
-
-
-def test_the_log_has_the_plan_the_question_and_what_was_answered(clone, pool_command, type_in, tmp_path):
-    """The log of a run that asks had no plan: nobody could read later what a person has confirmed."""
-    log = tmp_path / "log"
-    for typed, status, answer in (("n\n", 4, "Not confirmed."), ("y\n", 0, "Confirmed.")):
-        type_in(typed)
-        assert pool_command("attach", clone, "--log", log).status == status
-        told = [line.partition("] ")[2] for line in log.read_text().splitlines()]
-        ours = told[max(number for number, line in enumerate(told) if line.startswith("begins: ")) :]
-        assert ours[1] == "Planned steps:" and ours[2].startswith(f"{clone}: would be resignatured; ")
-        question = ours.index("Attach 1 LUN?")
-        assert ours[question + 1].startswith(answer)
 
 
 @pytest.mark.parametrize("words", [["attach", "--all"], ["discard", "--all"]])
