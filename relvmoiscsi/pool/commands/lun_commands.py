@@ -392,7 +392,8 @@ def _attached_answer(pool: Pool, results: Sequence[Attached], skipped: Sequence[
             lines.append(printable(f"  {result.error}"))
             alerts.append(f"{result.scsi_id or 'a target'}: {result.error}")
         elif result.status in (attach.DONE, attach.PARTIAL):
-            clone = shell_command("relvmoiscsi pool clone --all --isolated night", result.sr_uuid)
+            network = f"night-{result.sr_uuid[:8]}"  # of this copy alone: copies of one VM have the same addresses
+            clone = shell_command("relvmoiscsi pool clone --all", result.sr_uuid, isolated=network)
             is_known = pool.sr_by_uuid(result.of_sr) is not None  # else no VM here has the original of a disk
             steps.append(clone if is_known else shell_command("relvmoiscsi pool map", result.sr_uuid))
             lines += ["  the other hosts can use the copy now"] if result.status == attach.PARTIAL else []

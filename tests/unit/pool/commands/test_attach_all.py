@@ -54,3 +54,19 @@ def test_a_lun_has_the_same_words_in_the_plan_and_in_both_forms_of_the_result(lu
         (status,) = [row["status"] for row in rows if row["scsi_id"] == scsi_id]
         assert status == ("skipped" if "skipped" in why else "failed")
         assert plan[scsi_id] == done[scsi_id] and plan[scsi_id].startswith(why.replace("skipped: ", ""))
+
+
+def test_the_next_step_of_each_copy_works_as_it_is_printed_and_is_the_same_each_time(lab, clone, pool_command, type_in):
+    """All had the network `night`: the clones of one VM were on one network, with the same addresses."""
+    lab.vm("web", lab.vdi("Production", "root disk")[0], networks=[lab.network("office")])
+    lab.vm("db", lab.vdi("Testing", "data")[0], networks=[lab.network("other")])
+    clones = [clone, lab.clone("Production"), lab.clone("Testing")]
+    lab.pool.go_down(lab.pool.hosts[1])
+    first, again = (pool_command("attach", "--all", "--yes").out.partition("\nnext: ")[2] for _ in range(2))
+    assert sorted(first.split()) == sorted(again.split()) and len(first.splitlines()) == len(clones)
+    for line in first.splitlines():
+        type_in("y\n")
+        ran = pool_command(*line.split()[2:])
+        assert ran.status == 0 and "conflict" not in ran.err and ran.out.count("cloned") == 1, ran.err
+    networks = [network for network in lab.pool.db.records("network").values() if network["VIFs"]]
+    assert [len(network["VIFs"]) for network in networks if network["name_label"].startswith("night-")] == [1, 1, 1]

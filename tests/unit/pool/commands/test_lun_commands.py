@@ -43,7 +43,9 @@ def test_a_copy_whose_mark_names_another_lun_than_its_pbds_is_not_discarded(lab,
 def test_the_next_command_has_the_uuid_of_the_copy_whatever_its_name_is(lab, clone, pool_command):
     ran = pool_command("attach", clone, "--yes", "--name=--yes")
     ((_, sr),) = lab.pool.db.records("SR", name_label="--yes").items()
-    assert ran.status == 0 and ran.out.endswith(f"next: relvmoiscsi pool clone --all --isolated night {sr['uuid']}\n")
+    assert ran.status == 0 and ran.out.endswith(
+        f"next: relvmoiscsi pool clone --all --isolated night-{sr['uuid'][:8]} {sr['uuid']}\n"
+    )
     ran = pool_command("clone", "--dry-run", "--all", "--isolated", "lab", "--", "--yes")
     assert "No VM of the pool has a disk whose copy is on '--yes'." in ran.err
 
@@ -282,7 +284,7 @@ def test_a_host_that_is_down_is_named_and_the_copy_is_of_use_meanwhile(lab, clon
     ((_, sr),) = lab.pool.db.records("SR", name_label="a copy").items()
     assert ran.out.splitlines()[-2:] == [
         "  the other hosts can use the copy now",
-        f"next: relvmoiscsi pool clone --all --isolated night {sr['uuid']}",
+        f"next: relvmoiscsi pool clone --all --isolated night-{sr['uuid'][:8]} {sr['uuid']}",
     ]
     assert "attached, 'a copy'\n    not plugged on 'xs2'" in pool_command("luns").out
 

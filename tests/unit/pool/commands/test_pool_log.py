@@ -30,7 +30,7 @@ def test_an_event_is_one_line_however_long_it_is_and_has_no_word_of_the_code(lab
     (copy,) = lab.pool.db.records("SR", name_label="Production changed 2026-11-21").values()
     for line in (
         f"result: {clone}: attached {copy['name_label']!r} ({copy['uuid']}), 4 VDIs",
-        f"next: relvmoiscsi pool clone --all --isolated night {copy['uuid']}",
+        f"next: relvmoiscsi pool clone --all --isolated night-{copy['uuid'][:8]} {copy['uuid']}",
     ):
         assert line in told
     (why,) = [line for line in told if lost in line]
