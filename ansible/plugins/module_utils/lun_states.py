@@ -309,7 +309,9 @@ def _back_row(module, pool, ref, has_work, error, made):
 
 def ended(rows):
     """Return the dict for exit_json, or for fail_json with `failed`, from the rows."""
-    named = client.ended(rows, "luns", "LUNs", lambda row: row["scsi_id"] or row["sr_name_label"] or "a target", _lines)
+    # check mode cannot know the UUID of an SR that a run would make
+    told = [{key: value for key, value in row.items() if (key, value) != ("new_sr", None)} for row in rows]
+    named = client.ended(told, "luns", "LUNs", lambda row: row["scsi_id"] or row["sr_name_label"] or "a target", _lines)
     return {**named, "map": id_map(rows)}
 
 
