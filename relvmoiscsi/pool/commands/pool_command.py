@@ -83,7 +83,9 @@ def _tells_how_far(kind: Type[PoolCommand], arguments: argparse.Namespace) -> An
     log = NightLog(arguments.log, arguments.words, say)
     so_far = SoFar(log.tell)
     try:
-        answer = kind(arguments, so_far).run()
+        command = kind(arguments, so_far)
+        arguments.usage = None  # the words fit together: what is wrong now is in the pool, in a file or at the terminal
+        answer = command.run()
         log.tell(RESULT, *events(answer.text))
         log.tell(NEXT, *answer.next_steps)
         log.tell(ENDS, _end(answer.status))
