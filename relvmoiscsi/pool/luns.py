@@ -98,6 +98,10 @@ class PoolLun(NamedTuple):
         """Was the LUN a clone when a run of this pool began, and is its state unknown now?"""
         return self.kind in UNSEEN and self.is_ours
 
+    def of_target(self) -> str:
+        """Return the sentence on a row without a SCSIid: a target that gave no list of its LUNs."""
+        return f"The LUNs behind {self.portal.named} are unknown: {self.problem}"
+
     def facts(self, pool: Pool) -> Dict[str, Any]:
         sr = pool.sr_by_uuid(self.sr_uuid)
         return {

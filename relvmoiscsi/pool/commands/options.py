@@ -11,7 +11,7 @@ from relvmoiscsi.cli.map_out import file_name
 from relvmoiscsi.cli.output import Answer, Asked, must_be_able_to_ask, say, tell, waiting
 from relvmoiscsi.errors import Partial, RelvmoiscsiError, UsageError
 from relvmoiscsi.host.secret_file import first_line
-from relvmoiscsi.pool import records
+from relvmoiscsi.pool import night_log, records
 from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.commands.so_far import SoFar
 from relvmoiscsi.pool.connection import LOCAL, Where, connect, url_of
@@ -96,17 +96,17 @@ class PoolCommand(Asked):
         raise NotImplementedError
 
     def noted(self, text: str) -> None:
-        self.so_far.note(text)
+        self.so_far.note(night_log.ASKED, text)
 
     def note(self, text: str) -> None:
         """Say what is neither an error, a warning nor a question, and write it to the log."""
-        self.so_far.note(text)
+        self.so_far.note(night_log.NOTE, text)
         if not self.quiet:
             say(printable(text))
 
     def warn(self, text: str) -> None:
         """Say a warning, also with --quiet, and write it to the log."""
-        self.so_far.note(text)
+        self.so_far.note(night_log.WARNING, text)
         say("warning: " + printable(text))
 
     @contextmanager
@@ -139,7 +139,7 @@ class PoolChange(PoolCommand):
 
     def show(self, plan: Answer) -> None:
         """Print the plan before the question, and write the plan to the log. Raises UsageError where stderr fails."""
-        self.so_far.note(*plan.for_people(None).split("\n"))
+        self.so_far.note(night_log.PLAN, *night_log.events(plan.text))
         tell(plan)
 
     @contextmanager

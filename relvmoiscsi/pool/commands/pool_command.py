@@ -8,13 +8,13 @@ from typing import NoReturn, Type
 
 from relvmoiscsi.cli.map_out import file_name
 from relvmoiscsi.cli.output import EXIT_BUG, EXIT_INTERRUPTED, Answer, Maker, ask, say
-from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError, in_state
+from relvmoiscsi.errors import NotFound, Partial, RelvmoiscsiError, UsageError, in_state
 from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.commands import discard_command, lun_commands, secrets_command, vm_commands
 from relvmoiscsi.pool.commands.options import PoolChange, PoolCommand, changes, takes_connection
 from relvmoiscsi.pool.commands.so_far import SoFar
-from relvmoiscsi.pool.night_log import NightLog
+from relvmoiscsi.pool.night_log import ENDS, ERROR, NEXT, RESULT, NightLog, events
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import inventory
 from relvmoiscsi.wording import printable, some_of
@@ -60,7 +60,7 @@ def add_pool(make: Maker) -> None:
             help="print only errors, warnings and questions",
         )
         sub.add_argument("-v", "--verbose", action="count", default=argparse.SUPPRESS, help="print more on stderr")
-        log = "append what is done, and how it ends, to FILE"
+        log = "append what is done, and how it ends, to FILE, an event a line"
         sub.add_argument("--log", metavar="FILE", type=file_name, help=log)
         takes_connection(sub)
         return sub
@@ -75,7 +75,12 @@ def add_pool(make: Maker) -> None:
     secrets_command.add_command(command)
 
 
-_ENDS = "ends with exit status {}"  #: the last line of a command in the log
+#: how a command ends, for its last line in the log; any other exit status is that of an error
+_HOW = {0: "without an error", Partial.exit_status: "in part: some is done and some is not", EXIT_INTERRUPTED: "early"}
+
+
+def _end(status: int) -> str:
+    return f"{_HOW.get(status, 'with an error')}, exit status {status}"
 
 
 def _tells_how_far(command: PoolCommand) -> Answer:
@@ -84,16 +89,21 @@ def _tells_how_far(command: PoolCommand) -> Answer:
     command.so_far = so_far = SoFar(log.tell)
     try:
         answer = command.run()
-        log.tell(*answer.for_people(None).split("\n"), _ENDS.format(answer.status))
+        log.tell(RESULT, *events(answer.text))
+        log.tell(NEXT, *answer.next_steps)
+        log.tell(ENDS, _end(answer.status))
     except KeyboardInterrupt as stop:
         interrupted = so_far.interrupted(stop)
-        log.tell(f"Interrupted. {interrupted}", _ENDS.format(EXIT_INTERRUPTED))
+        log.tell(ERROR, f"Interrupted. {interrupted}")
+        log.tell(ENDS, _end(EXIT_INTERRUPTED))
         raise interrupted from stop
     except RelvmoiscsiError as error:
-        log.tell(str(error), _ENDS.format(error.exit_status))
+        log.tell(ERROR, str(error))
+        log.tell(ENDS, _end(error.exit_status))
         raise
     except Exception as bug:
-        log.tell(f"This is a bug: {bug!r}", _ENDS.format(EXIT_BUG))
+        log.tell(ERROR, f"This is a bug: {bug!r}")
+        log.tell(ENDS, _end(EXIT_BUG))
         raise
     finally:
         log.close()

@@ -344,9 +344,11 @@ def verify_not_between(calls: Calls, record: Record, swap: Swap, device: vbds.Vm
         return
     raise Refused(
         f"The pool was moving the VDI {swap.new}, the disk {swap.userdevice} of the VM {record['name_label']!r}, home. "
-        f"The VM has the VDI {said(device.vdi)} there now. {run_states.only_in_journal(swap.new)}"
+        f"The VM has the VDI {said(device.vdi)} there now. The VDI {swap.new} is on no VM, and only the journal of the "
+        "VM names it."
     ).advising(
-        f"Check that {said(device.vdi)} has the latest data of the VM. Repeat the command when {swap.new} is gone. "
+        f"Check that {said(device.vdi)} has the latest data of the VM, and check {swap.new} before you destroy it. "
+        f"Repeat the command when {swap.new} is gone. "
         f"{run_states.restore_command('keep', record['uuid'])} leaves all as it is."
     )
 

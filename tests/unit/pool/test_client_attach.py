@@ -467,7 +467,7 @@ IN_USE = "in use by the SR 'Production' .*which is an original or was attached b
     [
         (["Production"], [], False, IN_USE),
         (["36001"], [], False, "sees no LUN with the SCSIid 36001"),
-        (["empty"], [], False, "is empty: the LUN holds no SR to attach"),
+        (["empty"], [], False, "holds no SR to attach. Its state is empty: "),
         ([], [], True, "no LUN that can be attached"),
         ([], [], False, "is selected"),
         ([], ["Production"], False, "no clone of the SR"),

@@ -142,7 +142,7 @@ def test_a_target_that_fails_hides_no_other_and_is_told(lab, world):
     (away,) = [lun for lun in found if not lun.scsi_id]
     assert (away.kind, away.portal.iqn) == ("unreachable", "iqn.2026-01.test:b-refuses")
     assert attach.unseen(found, [], [], True) == [away] and attach.unseen(found, [third], []) == []
-    assert "'iqn.2026-01.test:b-refuses' was skipped" in str(attach.passed_over(away).error)
+    assert "'iqn.2026-01.test:b-refuses' are unknown: " in str(attach.not_attachable(away).error)
 
 
 class Listing:

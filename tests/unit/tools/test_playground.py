@@ -82,7 +82,7 @@ relvmoiscsi pool clone copy mail --isolated night --yes --omit-disks; echo statu
     )
     said = shell.stdout.rpartition("`xe help`")[2]
     assert re.findall("^status .*", said, re.MULTILINE) == ["status 2", "status 9", "status 4", "status 0"]
-    assert "360014050000000000000000000000004 was skipped. Its state is damaged" in said
+    assert "360014050000000000000000000000004: failed\n  Its state is damaged" in said
     assert "--omit-disks clones the VM without these disks" in said and "without its disk 1, 'data' (" in said
 
 

@@ -397,7 +397,6 @@ def test_a_vm_with_a_disk_elsewhere_is_cloned_with_the_disks_that_are_on_the_cop
 
 
 def test_the_clones_of_one_vm_from_several_copies_tell_of_which_and_conflict(office, pool_command, refused):
-    """`attach` of three snapshots prints the same `clone` three times, with one network."""
     of = {"2026-11-21T01:30:00Z": None, "2026-11-22T01:30:00Z": None}
     for changed in of:
         (copy,) = office.attach(office.clone("Production"))
