@@ -11,12 +11,14 @@ import datetime
 import json
 import math
 import re
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 MOST_DIGITS = 18  #: fits into 64 bits
 MOST_BYTES = 1 << 20  #: of a text, unless the caller says otherwise
 MOST_VALUES = 50000  #: of one JSON text: a value takes some 100 bytes of memory
 DEEPEST = 16  #: levels of lists and objects of JSON
+
+Pairs = List[Tuple[str, Any]]  #: names and values of an object, in order
 
 _NUMBER = re.compile("[0-9]{1,18}")
 _TIME = re.compile("([0-9]{4})(-?)([0-9]{2})\\2([0-9]{2})T([0-9]{2})(:?)([0-9]{2})\\6([0-9]{2})Z")
@@ -69,25 +71,41 @@ def _float(text: str) -> float:
     return float(text)
 
 
+def _object(pairs: Pairs) -> Dict[str, Any]:
+    found: Dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"it has the name {name[:40]!r} twice")
+        found[name] = value
+    return found
+
+
+def first_of_each(pairs: Pairs) -> Dict[str, Any]:
+    """Return the members of an object, of two with one name the first. For the maps of a program that keeps both."""
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else dict(reversed(pairs))
+
+
 def json_of(
     text: Union[str, bytes],
     most_bytes: int = MOST_BYTES,
     most_values: int = MOST_VALUES,
     most_inner: Optional[int] = None,
     fraction: Callable[[str], float] = _float,
+    members: Callable[[Pairs], Dict[str, Any]] = _object,
 ) -> Any:
     """Return the value of a JSON text; bytes are UTF-8. Raises ValueError, and no other error.
 
     `most_inner` limits the lists and objects among the values: each takes as much memory as ten numbers. Refused are a
     long or deep text, a name that an object has twice, a long number, NaN, and half a surrogate pair. `fraction` reads
-    fractions, NaN and infinities; it raises ValueError.
+    fractions, NaN and infinities, and `members` the members of an object; both raise ValueError.
     """
     if len(text) > most_bytes:
         raise ValueError(f"it has {len(text)} characters, more than {most_bytes}")
     said = text if isinstance(text, str) else text.decode("utf-8")
     _verify_size(said, most_values, most_values if most_inner is None else most_inner)
     found = json.loads(
-        said, parse_int=integer, parse_float=fraction, parse_constant=fraction, object_pairs_hook=_object
+        said, parse_int=integer, parse_float=fraction, parse_constant=fraction, object_pairs_hook=members
     )
     if _HALF.search(said):
         json.dumps(found, ensure_ascii=False).encode("utf-8")  # half a surrogate pair: no terminal and no xapi takes it
@@ -173,12 +191,3 @@ def _verify_size(text: str, most_values: int, most_inner: int) -> None:
         depth += 1 if match.group() in "[{" else -1
         if depth > DEEPEST:
             raise ValueError(f"it is nested more than {DEEPEST} levels deep")
-
-
-def _object(pairs: Iterable[Tuple[str, Any]]) -> Dict[str, Any]:
-    found: Dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
-            raise ValueError(f"it has the name {name[:40]!r} twice")
-        found[name] = value
-    return found

@@ -308,7 +308,7 @@ _SENTENCES: Dict[str, Tuple[str, str]] = {
     "LICENCE_RESTRICTION": ("The licence of this pool does not allow {0} ({1}).", ""),
     "HOST_IS_SLAVE": (
         "The host is not, or no longer, the master of its pool.",
-        "Repeat the command with --pool {1}.",
+        "Repeat the command, or give --pool the name of another host.",
     ),
     **dict.fromkeys(
         AWAY,

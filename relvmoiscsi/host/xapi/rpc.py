@@ -21,10 +21,11 @@ from http import HTTPStatus
 from typing import Any, Callable, List, Mapping, Optional, cast
 
 from relvmoiscsi import untrusted
+from relvmoiscsi.errors import UsageError
 
 PATH = "/jsonrpc"
-#: of one answer: the records of all VDIs of a pool with some 100000 of them
-MOST_ANSWER_BYTES = 256 << 20
+#: of one answer: the records of all VDIs of a pool with some 50000 of them
+MOST_ANSWER_BYTES = 128 << 20
 _MOST_VALUES, _MOST_INNER = 1 << 24, 1 << 22  #: of such an answer; a record of a VDI has 70 and 12
 SLOWEST_BYTES = 256 << 10  #: a second, of a large answer over a slow line
 _PIECE_BYTES = 1 << 16
@@ -163,12 +164,12 @@ class Connection:
         self._open: Optional[http.client.HTTPConnection] = None
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """Return the result of a method. Raises Refusal for an error of xapi, and the errors in GONE."""
+        """Return the result of a method. Raises Refusal for an error of xapi, the errors in GONE, and UsageError."""
         request = json.dumps({"method": method, "params": arguments, "id": 1}, ensure_ascii=False)
         try:
             body = request.encode("utf-8")
         except UnicodeEncodeError as error:
-            raise NoAnswer("an argument of the call is no text in UTF-8") from error
+            raise UsageError(f"A word for {method} is no text in UTF-8.") from error
         if not self._is_sent_once:
             try:
                 return self._exchange(body)
@@ -203,7 +204,10 @@ class Connection:
 def result(text: bytes) -> Any:
     """Return the result in an answer. Raises Refusal, and NoAnswer for any other bytes."""
     try:
-        answer = untrusted.json_of(text, MOST_ANSWER_BYTES, _MOST_VALUES, _MOST_INNER, fraction=float)
+        # xapi keeps a map as a list of pairs, and looks for the first; a client may set two with one key.
+        answer = untrusted.json_of(
+            text, MOST_ANSWER_BYTES, _MOST_VALUES, _MOST_INNER, fraction=float, members=untrusted.first_of_each
+        )
     except ValueError as error:
         raise NoAnswer(f"the answer is no JSON ({error})") from error
     details = answer.get("error") if isinstance(answer, dict) else ""

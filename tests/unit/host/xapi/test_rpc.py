@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.examples import examples
+from relvmoiscsi.errors import UsageError
 from relvmoiscsi.host.xapi import rpc
 from relvmoiscsi.pool.connection import Where
 from relvmoiscsi.pool.connection import _http as connection_of
@@ -27,6 +28,11 @@ DAMAGE = st.sampled_from([" ", "\\u0000", "\\udc00", "\x1b", "[" * 20, "9" * 400
 
 def test_an_answer_is_read():
     assert rpc.result(b'{"result": [NaN, 0.5, "\xc3\xa4"], "error": null, "id": 1}')[1:] == [0.5, "\xe4"]
+
+
+def test_of_two_keys_of_a_map_the_first_counts():
+    """xapi has pairs, and looks for the first. A client may set two with one key: that ends no other client's call."""
+    assert rpc.result(b'{"result": {"a": "1", "b": "2", "a": "3"}, "error": null}') == {"a": "1", "b": "2"}
 
 
 def test_an_error_of_xapi_is_read():
@@ -67,7 +73,7 @@ def test_no_answer_has_many_values(monkeypatch, items, says):
 
 def test_an_argument_that_is_no_text_is_not_sent():
     """Such as a name on the command line that is not UTF-8."""
-    with pytest.raises(rpc.NoAnswer, match="no text in UTF-8"):
+    with pytest.raises(UsageError, match="A word for SR.get_by_name_label is no text in UTF-8"):
         rpc.Connection(lambda: None).call("SR.get_by_name_label", "\udcff")
 
 
