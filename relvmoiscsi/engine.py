@@ -319,8 +319,12 @@ def _done_before(
         or not earlier_run.is_same_lun(device.name, record, request.scsi_id)
     ):
         return None
-    with telling(device, label, request._replace(again=True)):
-        content = survey.read_lun(device, label)
+    try:
+        with telling(device, label, request._replace(again=True)):
+            content = survey.read_lun(device, label)
+    except FormatError as error:
+        error.message += f" {device.name} was resignatured before, and was damaged after that."
+        raise
     return AlreadyDone(content, earlier_run.run_or_none(device, record, label))
 
 

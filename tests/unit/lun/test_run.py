@@ -417,6 +417,8 @@ def test_a_lun_that_was_damaged_after_its_resignature_is_damaged_for_every_calle
         with pytest.raises(FormatError, match=r" Nothing was written\.$") as caught:
             work(disk, caller)
         problem = caught.value
+        after = f" {disk.name} was resignatured before, and was damaged after that."
+        assert problem.message.endswith(after) or what == "LVM label"  # which says what was done
 
     assert isinstance(problem, FormatError) and problem.advice
     assert disk == lun and caller.said == []
