@@ -35,8 +35,7 @@ setup(
     packages=find_packages(include=["relvmoiscsi", "relvmoiscsi.*"]),
     package_data={"relvmoiscsi": ["py.typed", "answers.schema.json"]},  # for type checkers; for readers of --json
     python_requires=">=3.6",
-    # XenAPI: where xapi is asked, in dom0, which has it, and by `relvmoiscsi pool`. tqdm: for bars of that command.
-    extras_require={"pool": ["XenAPI", "tqdm"]},
+    extras_require={"pool": ["tqdm"]},  # for bars of progress of `relvmoiscsi pool`
     entry_points={"console_scripts": ["relvmoiscsi = relvmoiscsi.cli:main"]},
     zip_safe=False,
     classifiers=[

@@ -289,7 +289,9 @@ def main(argv: Optional[Sequence[str]] = None, command: Optional[Command] = None
         tools = Tools(command, array, say)
         return run(where, tools, arguments.sr, arguments.target, arguments.report, arguments.records_only)
     except (RelvmoiscsiError, Failed) as error:
-        say(f"{error} Nothing was done." if isinstance(error, (Refused, UsageError)) else str(error))
+        if isinstance(error, (Refused, UsageError)):
+            error.in_state("Nothing was done.")
+        say(str(error))
         return getattr(error, "exit_status", EXIT_FAILED)
     except KeyboardInterrupt:
         say("Interrupted. `make acceptance-clean` removes the objects that are left, if any.")

@@ -344,7 +344,7 @@ def verify_size(device: Device, size_bytes: int, block_size: int) -> None:
             f"{device.name} had {device.size_bytes} bytes in blocks of {device.block_size}, and has {size_bytes} bytes "
             f"in blocks of {block_size} now.",
             "ISCSIDevice",
-        ).advising("Try again when nobody changes its size.")
+        ).advising("Restore its size.")
 
 
 def cut_out(wanted: Range, starts: Sequence[int], buffers: Sequence[memoryview]) -> bytes:

@@ -21,7 +21,6 @@ from relvmoiscsi.errors import (
     NotFound,
     Refused,
     RelvmoiscsiError,
-    Unfinished,
     UsageError,
     in_state,
 )
@@ -78,6 +77,7 @@ from relvmoiscsi.resignature.reading.request import OneVdiRequest, ResignatureRe
 from relvmoiscsi.resignature.reading.sm_work import database_pools, databases, without_databases
 from relvmoiscsi.resignature.reading.volumes import saved
 from relvmoiscsi.resignature.recovery import cut_run, earlier_run
+from relvmoiscsi.resignature.recovery.cut_run import verify_recoverable
 from relvmoiscsi.resignature.recovery.earlier_run import LaterCopy
 from relvmoiscsi.resignature.recovery.undo import prepare_undo
 from relvmoiscsi.resignature.writing import apply
@@ -96,9 +96,9 @@ __all__ += [  # for the other packages, which import nothing from `resignature`;
     "CommitRecord",
     "EMPTY_UNIT", "FULL_UNIT", "NEW_IMAGE", "Cost", "LaterCopy", "Plan", "Planned", "Progress", "steps",
     "Lun", "Volume", "database_pools", "databases", "notes", "saved",
-    "OneVdiOutlook", "fits", "one_vdi", "refuse_other_content",
-    "copy_unseen", "find_done", "find_unfinished", "goes_back", "is_of_another_lun", "new_sr_of",
-    "read_undoable", "refuse_databases", "refuse_left_behind", "vg_names",
+    "OneVdiOutlook", "fits", "one_vdi",
+    "copy_unseen", "end_cut", "find_done", "find_unfinished", "goes_back", "is_of_another_lun", "new_sr_of",
+    "read_undoable", "refuse_databases", "refuse_left_behind", "verify_recoverable", "vg_names",
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)
@@ -120,11 +120,19 @@ class Result(NamedTuple):
 
 
 class AlreadyDone(NamedTuple):
-    """The LUN holds a finished resignature for this SCSIid. Nothing remains to be done. The LUN may be in use."""
+    """The LUN holds a finished resignature for this SCSIid, and reads whole. Nothing remains to be done.
 
-    sr_uuid: str  #: the SR on the LUN now
+    The LUN may be in use. Each writer of the LUN can write the commit record, and damage the rest later: so nothing is
+    done on a LUN without its `content`.
+    """
+
+    content: Lun  #: verified
     run: Optional[Run]
-    content: Optional[Lun] = None  #: for a caller that has inspected the LUN; None if the content is unreadable
+
+    @property
+    def sr_uuid(self) -> str:
+        """UUID of the SR on the LUN now."""
+        return self.content.sr_uuid
 
     def __repr__(self) -> str:
         return f"AlreadyDone(sr_uuid={self.sr_uuid!r}, run={self.run!r})"
@@ -161,7 +169,7 @@ def prepare(
     """Read the LUN, plan its resignature and check the result of the plan. Nothing is written.
 
     Raises Unfinished where an earlier run was interrupted (`recover` ends the run). Raises NotFound, Refused or
-    FormatError for a LUN that cannot be resignatured, UsageError for an invalid choice.
+    FormatError for a LUN that cannot be resignatured or recovered, UsageError for an invalid choice.
     """
     counting = CountingDevice(device)
     cache = ReadCache(counting)
@@ -174,12 +182,13 @@ def prepare(
             raise
         with telling(cache, label, request):
             record = read_commit_record(label, device.name)
-            if record is not None and record.phase != DONE:
-                raise sentences.unfinished(device.name, record)
-            done = None if request.again else _done_before(cache, label, record, request.scsi_id)
-            if done is not None:
-                refuse_other_content(cache, survey.read_lun(cache, label), done, request)
-                return done
+        if record is not None and record.phase != DONE:
+            raise cut_run.cut(cache, record)
+        done = None if request.again else _done_before(cache, label, record, request)
+        if done is not None:
+            _refuse_other_content(cache, done, request)
+            return done
+        with telling(cache, label, request):
             found = survey.read_contents(cache, label)
             if request.without or request.one is not None and request.one.vdi is not None:
                 request = _with_present_uuids(request, found, earlier_run.run_or_none(cache, record, label))
@@ -214,27 +223,23 @@ def _with_present_uuids(request: ResignatureRequest, lun: Lun, run: Optional[Run
     return request._replace(one=one, without=tuple(named_now(uuid, lun, run) for uuid in request.without))
 
 
-def refuse_other_content(device: Device, lun: Optional[Lun], done: AlreadyDone, request: ResignatureRequest) -> None:
-    """Raises Refused where a resignatured LUN is not what the request asks for, NotFound for a VDI that it never had.
-
-    `lun` is the content of the LUN; None where the content is unreadable.
-    """
-    one, run, chosen = request.one, done.run, request.chosen or IdMap("", {}, {})
+def _refuse_other_content(device: Device, done: AlreadyDone, request: ResignatureRequest) -> None:
+    """Raises Refused where a LUN that is done is not what is asked for, NotFound for a VDI that it never had."""
+    lun, run, one, chosen = done.content, done.run, request.one, request.chosen or IdMap("", {}, {})
     if run is not None:
         ids = run.ids
     else:  # LVM has used the journal's space: a chosen id that is on the LUN is taken as the id of this run
-        there = {*new_ids.old_uuids(lun), *new_ids.old_lvm_ids(lun)} if lun is not None else set()
+        there = {*new_ids.old_uuids(lun), *new_ids.old_lvm_ids(lun)}
         kept = [{old: new for old, new in ids.items() if new in there} for ids in (chosen.uuids, chosen.lvm_ids)]
         ids = IdMap("", {**kept[0], "": done.sr_uuid}, kept[1])
     found = mapfile.contradictions(chosen, request.sr_uuid, ids)
     if found:
         problem = f"{device.name} already has other ids: {found[0]}."
         raise Refused(problem).advising("Use `again` to resignature the LUN once more.")
-    if lun is not None:
-        with naming_who_asks(one):
-            was_one = one is None and run is not None and run.one is not None
-            if not (was_one and run is not None and earlier_run.has_all_volumes(device, lun, run)):
-                vdi_choice.refuse_other_vdis(device.name, lun, run, one)
+    with naming_who_asks(one):
+        was_one = one is None and run is not None and run.one is not None
+        if not (was_one and run is not None and earlier_run.has_all_volumes(device, lun, run)):
+            vdi_choice.refuse_other_vdis(device.name, lun, run, one)
     refuse_databases(device.name, lun, request.clear_databases)
     refuse_left_behind(device.name, lun, run, request.without)
 
@@ -265,18 +270,22 @@ def refuse_left_behind(name: str, lun: Optional[Lun], run: Optional[Run], withou
                 raise no_volume(name, uuid)
 
 
-def find_done(device: Device, scsi_id: Optional[str] = None) -> Optional[AlreadyDone]:
+def find_done(device: Device, request: ResignatureRequest) -> Optional[AlreadyDone]:
     """Return the finished resignature of this LUN, which may be in use; None where `prepare` must look further.
 
-    An unreadable LUN gives None; `prepare` raises the error.
+    A LUN that does not read whole gives None, because a program may be writing to it: `prepare` reads the LUN when
+    nobody does, and raises the error. Raises Refused, NotFound where the LUN is not what the request asks for.
     """
+    cache = ReadCache(device)
     try:
-        label = survey.read_label(device)
-        record = read_commit_record(label, device.name)
-        return _done_before(device, label, record, scsi_id)
+        label = survey.read_label(cache)
+        done = _done_before(cache, label, read_commit_record(label, device.name), request)
     except (FormatError, Refused, NotFound) as problem:
         log.debug("%s: %s", device.name, problem)
         return None
+    if done is not None:
+        _refuse_other_content(cache, done, request)
+    return done
 
 
 def new_sr_of(device: Device, scsi_id: str) -> Optional[str]:
@@ -297,17 +306,22 @@ def new_sr_of(device: Device, scsi_id: str) -> Optional[str]:
 
 
 def _done_before(
-    device: Device, label: Label, record: Optional[CommitRecord], scsi_id: Optional[str]
+    device: Device, label: Label, record: Optional[CommitRecord], request: ResignatureRequest
 ) -> Optional[AlreadyDone]:
-    """Return the finished resignature of the commit record, if made for this LUN. Raises as `is_same_lun` does."""
+    """Return the finished resignature of the commit record, if made for this LUN. No other function says "done".
+
+    Raises as `is_same_lun` does, and FormatError for a LUN that does not read whole.
+    """
     if (
         record is None
         or record.phase != DONE
         or record.kind != RESIGNATURE
-        or not earlier_run.is_same_lun(device.name, record, scsi_id)
+        or not earlier_run.is_same_lun(device.name, record, request.scsi_id)
     ):
         return None
-    return AlreadyDone(survey.read_sr_uuid(device, label), earlier_run.run_or_none(device, record, label))
+    with telling(device, label, request._replace(again=True)):
+        content = survey.read_lun(device, label)
+    return AlreadyDone(content, earlier_run.run_or_none(device, record, label))
 
 
 def vg_names(run: Run) -> Tuple[str, str]:
@@ -392,10 +406,7 @@ def recover(device: Device, earlier: Optional[EarlierRun] = None, scsi_id: Optio
     """End an interrupted run: roll back before its commit; finish after its commit, with the ids of the run.
 
     Without an interrupted run, nothing is written (`already_done`). A caller that must lock the VG first passes the
-    result of `find_unfinished`.
-
-    Raises Refused for a run that must be finished and was begun on another LUN. Finishing would give this copy the ids
-    of that LUN.
+    result of `find_unfinished`. Raises the errors of `verify_recoverable`, before a write.
     """
     with in_state(NOTHING_WRITTEN):
         scsi_id = None if scsi_id is None else named_scsi_id(scsi_id)
@@ -407,20 +418,26 @@ def recover(device: Device, earlier: Optional[EarlierRun] = None, scsi_id: Optio
                 raise found.problem
         ids, of = (found.run.ids, found.run.scsi_id) if found.run is not None else (None, None)
         return Result(found.state, found.lun, ids, of, already_done=True)
+    return _unless_damaged(*end_cut(device, earlier, scsi_id))
+
+
+def end_cut(
+    device: Device, earlier: EarlierRun, scsi_id: Optional[str] = None, words: Sequence[str] = ()
+) -> Tuple[Result, Inspection]:
+    """Do as `recover`, and return what the LUN holds then. A LUN that is damaged then is no error.
+
+    `words` are the command to resignature the LUN, for the message of a defect.
+    """
     counting, run = CountingDevice(device), earlier.journal.run
+    verify_recoverable(counting, earlier, scsi_id)
     if goes_back(earlier):
         cut_run.roll_back(counting, earlier)
-        found = _inspect_after(device, f"The {KINDS[run.kind]} was rolled back.", run.kind != UNDO and run.unverified)
-        return _result(counting, found.state, found.lun, run._replace(ids=run.ids.reversed()))
-    digest = scsi_id_digest(scsi_id)
-    if any(digest) and any(earlier.commit_record.scsi_id_digest) and digest != earlier.commit_record.scsi_id_digest:
-        undo_first = f"Run `{shell_command('relvmoiscsi undo', device.name)}`, then resignature it."
-        way_out = sentences.on_a_copy(device.name) if run.merged is not None else undo_first
-        problem = f"{device.name} is a copy of a LUN whose resignature was cut (SCSIid {run.scsi_id})."
-        raise Refused(problem).advising(way_out).in_state(NOTHING_WRITTEN)
-    cut_run.finish(counting, earlier)
-    found = _inspect_after(device, f"The {KINDS[run.kind]} was finished.", run.kind == UNDO and run.unverified)
-    return _result(counting, found.state, found.lun, run)
+        done, ids, unverified = "rolled back", run.ids.reversed(), run.unverified if run.kind != UNDO else ()
+    else:
+        cut_run.finish(counting, earlier)
+        done, ids, unverified = "finished", run.ids, run.unverified if run.kind == UNDO else ()
+    found = _inspect_after(device, f"The {KINDS[run.kind]} was {done}.", unverified, words)
+    return _result(counting, found.state, found.lun or found.readable, run._replace(ids=ids)), found
 
 
 def goes_back(earlier: EarlierRun) -> bool:
@@ -428,18 +445,22 @@ def goes_back(earlier: EarlierRun) -> bool:
     return earlier.commit_record.phase == IN_PROGRESS
 
 
-def _inspect_after(device: Device, done: str, unverified: Union[bool, Sequence[str]]) -> Inspection:
-    """Inspect a device after its run was recovered; `done` is the state for an error of this inspection.
+def _inspect_after(device: Device, done: str, unverified: Sequence[str], words: Sequence[str] = ()) -> Inspection:
+    """Inspect a device after its run was ended; `done` is the state for an error, and for a problem of the device.
 
     `unverified` are LVs that the LUN has again: then the LUN may be damaged, as it was before the run.
     """
     with in_state(done):
-        found = inspect(device)
-        if unverified and found.readable is not None:
-            return found._replace(lun=found.readable)
-        if found.lun is None:
-            raise found.problem or Unfinished(f"{device.name} is still unfinished.")
-    return found
+        found = inspect(device, words)
+    if found.problem is not None:
+        found.problem.in_state(done)
+    return found._replace(lun=found.readable) if unverified and found.readable is not None else found
+
+
+def _unless_damaged(result: Result, found: Inspection) -> Result:
+    if found.lun is None and found.problem is not None:
+        raise found.problem
+    return result
 
 
 @promised(device=DEVICE, entropy=ENTROPY)
@@ -487,4 +508,4 @@ def _reverse(device: Device, earlier: EarlierRun, entropy: Entropy, before: str 
     if not made.run.unverified:
         return _result(counting, CLEAN, old, made.run)
     found = _inspect_after(device, f"The {KINDS[UNDO]} was finished.", made.run.unverified)
-    return _result(counting, found.state, found.lun, made.run)
+    return _unless_damaged(_result(counting, found.state, found.lun, made.run), found)

@@ -3,12 +3,13 @@
 
 A message is one or more full sentences: what and where, what was found and what was expected. What a person does next
 is apart, as the advice: a program that calls the engine has functions and fields in place of commands.
-The state of the disk is a separate sentence. The caller that knows the state adds the sentence (`in_state`), and the
-command prints the sentence last.
+The state of the disk is a separate sentence. The caller that knows the state adds the sentence (`in_state`).
+A person reads what happened, then the state of the disk, then the advice (`__str__`).
 
 Any other exception is a bug: its traceback is printed and the command exits with 70.
 """
 
+import re
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar, Union
 
@@ -81,7 +82,7 @@ class RelvmoiscsiError(Exception):
         return f"{self.message} {self.advice}".strip()
 
     def __str__(self) -> str:
-        return f"{self.told} {self.disk_state}".strip()
+        return " ".join(filter(None, (self.message, self.disk_state, self.advice)))
 
 
 def in_options(error: RelvmoiscsiError) -> None:
@@ -166,9 +167,12 @@ class FormatError(RelvmoiscsiError):
 
 
 def shown_bytes(data: bytes) -> str:
-    """Return bytes for a message: quoted where most are printable ASCII, otherwise as hexadecimal digits."""
-    if sum(0x20 <= byte < 0x7F for byte in data) * 4 >= len(data) * 3 > 0:
-        return '"{}"'.format(data.decode("latin-1").encode("unicode_escape").decode("ascii"))
+    """Return bytes for a message: in quotes where all are printable ASCII, otherwise as hexadecimal digits.
+
+    A quote or a backslash is no part of a text: nobody has to know how Python writes it.
+    """
+    if re.match(rb"[ !#-&(-\[\]-~]+\Z", data):
+        return f'"{data.decode("ascii")}"'
     return "the bytes " + " ".join(f"{byte:02x}" for byte in data) if data else "no bytes"
 
 
@@ -301,7 +305,7 @@ def error_facts(error: RelvmoiscsiError) -> Dict[str, Any]:
             "class": type(error).__name__,
             "exit_status": error.exit_status,
             "message": error.message,
-            "advice": error.advice,
             "disk_state": error.disk_state,
+            "advice": error.advice,
         },
     }

@@ -42,6 +42,17 @@ def is_printed(text: str) -> bool:
     return is_scsi_id(text) and text[0] in "0123456789abcdefABCDEFS"
 
 
+def certain_scsi_id(text: str) -> str:
+    """Return udev's form of a number that is certainly a SCSIid; "" for a text that may be a name as well."""
+    lower = _in_one_group(text)
+    return next((kind + match.group(1) for kind, form in _TYPED for match in [form.match(lower)] if match), "")
+
+
+def _in_one_group(text: str) -> str:
+    """Return the text in small letters, with the digits between : and - together."""
+    return re.sub(r"(?<=[0-9a-f])[:-](?=[0-9a-f])", "", text.strip().lower())
+
+
 def typed_scsi_id(text: str) -> str:
     """Return udev's form of a SCSIid that a person has copied from an array, a switch or a host. Raises UsageError.
 
@@ -56,12 +67,10 @@ def typed_scsi_id(text: str) -> str:
     Other digits without a prefix may be an EUI, a NAA, or a serial number, so they are refused. scsi_id prints no such
     text: its first character makes the number of digits odd.
     """
-    text = text.strip()
-    lower = re.sub(r"(?<=[0-9a-f])[:-](?=[0-9a-f])", "", text.lower())
-    for kind, form in _TYPED:
-        match = form.match(lower)
-        if match is not None:
-            return kind + match.group(1)
+    certain = certain_scsi_id(text)
+    if certain:
+        return certain
+    text, lower = text.strip(), _in_one_group(text)
     if _OF_ANY_KIND.match(lower):
         raise UsageError(f"{text!r} may be a number of several kinds.", "ConfigSCSIid").advising(_FORMS)
     text = re.sub(r"\Ascsi-(?=.)", "", text, flags=re.IGNORECASE)

@@ -11,7 +11,7 @@ import datetime
 import json
 import math
 import re
-from typing import Any, Dict, Iterable, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
 
 MOST_DIGITS = 18  #: fits into 64 bits
 MOST_BYTES = 1 << 20  #: of a text, unless the caller says otherwise
@@ -22,6 +22,7 @@ _NUMBER = re.compile("[0-9]{1,18}")
 _TIME = re.compile("([0-9]{4})(-?)([0-9]{2})\\2([0-9]{2})T([0-9]{2})(:?)([0-9]{2})\\6([0-9]{2})Z")
 _ESCAPE = re.compile(r"\\.", re.DOTALL)
 _STRING = re.compile('"[^"]*"')
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")  #: in an escape; the other half may follow
 _BRACKET = re.compile(r"[\[\]{}]")
 #: characters that XML 1.0 forbids, even escaped. A single set for all would take 20 times as long to compile
 _NOT_XML = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f]|[\ud800-\udfff]|[\ufffe\uffff]")
@@ -61,23 +62,34 @@ def time_text(text: str) -> str:
     return text
 
 
+def _float(text: str) -> float:
+    """Return a fraction. Raises ValueError for a long text, for a number beyond all floats, and for NaN."""
+    if len(text) > 2 * MOST_DIGITS or not math.isfinite(float(text)):
+        raise ValueError(f"{text[:40]!r} is out of range")
+    return float(text)
+
+
 def json_of(
     text: Union[str, bytes],
     most_bytes: int = MOST_BYTES,
     most_values: int = MOST_VALUES,
     most_inner: Optional[int] = None,
+    fraction: Callable[[str], float] = _float,
 ) -> Any:
     """Return the value of a JSON text; bytes are UTF-8. Raises ValueError, and no other error.
 
     `most_inner` limits the lists and objects among the values: each takes as much memory as ten numbers. Refused are a
-    long or deep text, a name that an object has twice, a long number, NaN, and half a surrogate pair.
+    long or deep text, a name that an object has twice, a long number, NaN, and half a surrogate pair. `fraction` reads
+    fractions, NaN and infinities; it raises ValueError.
     """
     if len(text) > most_bytes:
         raise ValueError(f"it has {len(text)} characters, more than {most_bytes}")
     said = text if isinstance(text, str) else text.decode("utf-8")
     _verify_size(said, most_values, most_values if most_inner is None else most_inner)
-    found = json.loads(said, parse_int=integer, parse_float=_float, parse_constant=_float, object_pairs_hook=_object)
-    if "\\u" in said:
+    found = json.loads(
+        said, parse_int=integer, parse_float=fraction, parse_constant=fraction, object_pairs_hook=_object
+    )
+    if _HALF.search(said):
         json.dumps(found, ensure_ascii=False).encode("utf-8")  # half a surrogate pair: no terminal and no xapi takes it
     else:
         said.encode("utf-8")
@@ -170,10 +182,3 @@ def _object(pairs: Iterable[Tuple[str, Any]]) -> Dict[str, Any]:
             raise ValueError(f"it has the name {name[:40]!r} twice")
         found[name] = value
     return found
-
-
-def _float(text: str) -> float:
-    """Return a fraction. Raises ValueError for a long text, for a number beyond all floats, and for NaN."""
-    if len(text) > 2 * MOST_DIGITS or not math.isfinite(float(text)):
-        raise ValueError(f"{text[:40]!r} is out of range")
-    return float(text)

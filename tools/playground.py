@@ -18,13 +18,14 @@ import threading
 import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Iterator, List, Sequence, Tuple
+from typing import Iterator, Sequence, Tuple
 
 TOP = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(TOP), str(TOP / "tests")]
 
 from kit.build_lvm import replace_in_text  # noqa: E402
 from kit.builder import raw  # noqa: E402
+from kit.damage import DAMAGES  # noqa: E402
 from kit.lun_world import World  # noqa: E402
 from kit.pool_lab import Lab, lab_of_three, sr_disk  # noqa: E402
 
@@ -184,19 +185,28 @@ sys.exit(int(status))
 """
 
 _TEXT_BEGINS = b"creation_time = %d\t"
-_CHANGED: List[int] = [1795219866]  #: when LVM last changed the SR of each snapshot; first that of tests/kit
-COPY = time.strftime("Production changed %Y-%m-%d", time.gmtime(_CHANGED[0]))  #: name of the first copy
+_CHANGED = 1795219866  #: when LVM last changed the SR "Production": that of tests/kit
+COPY = time.strftime("Production changed %Y-%m-%d", time.gmtime(_CHANGED))  #: name of the first copy
 
 
 def snapshot(lab: Lab) -> str:
-    """Map a snapshot of "Production", which LVM has changed just now; return the SCSIid.
-
-    The snapshots differ by a minute or more: the commands show the time of the change in minutes.
-    """
+    """Map a snapshot of "Production", which LVM has changed just now; return the SCSIid."""
     scsi_id = lab.clone("Production")
-    _CHANGED.append(max(int(time.time()), _CHANGED[-1] + 60))
-    replace_in_text(lab.world.lun(scsi_id).disk, _TEXT_BEGINS % _CHANGED[0], _TEXT_BEGINS % _CHANGED[-1])
+    replace_in_text(lab.world.lun(scsi_id).disk, _TEXT_BEGINS % _CHANGED, _TEXT_BEGINS % int(time.time()))
     return scsi_id
+
+
+def _damaged(lab: Lab, scsi_id: str) -> str:
+    """Damage LVM's metadata text on a LUN; return what was done."""
+    DAMAGES["metadata text"](lab.world.lun(scsi_id).disk)
+    pbds = lab.pool.db.records("PBD", currently_attached=True).values()
+    is_in_use = any(pbd["device_config"].get("SCSIid") == scsi_id for pbd in pbds)
+    return f"The text of LVM on the LUN {scsi_id} is damaged." + is_in_use * _IN_USE
+
+
+_IN_USE = """
+Hosts have its SR plugged, and `relvmoiscsi pool luns` reads no LUN that a host
+uses. After `relvmoiscsi pool discard` it reads the LUN."""
 
 
 def obey(lab: Lab, words: Sequence[str]) -> Tuple[int, str]:
@@ -211,8 +221,7 @@ def obey(lab: Lab, words: Sequence[str]) -> Tuple[int, str]:
     if what == "damage" and name in {lun.scsi_id for lun in lab.world.luns} - {
         one for one, _ in lab.originals.values()
     }:
-        replace_in_text(lab.world.lun(name).disk, b"physical_volumes", b"physical_nothing")
-        return 0, f"The text of LVM on the LUN {name} is damaged."
+        return 0, _damaged(lab, name)
     if what == "two-srs" and "Testing" not in lab.originals:
         lab.original("Testing")
         (mail,), disk = lab.pool.db.refs("VM", name_label="mail"), lab.vdi("Testing", "data")[0]
@@ -226,7 +235,7 @@ Give one of these words:
   playground snapshot         map one more clone of "Production"
   playground host-down HOST   take a host down
   playground host-up HOST     bring the host back
-  playground damage SCSIID    damage a clone
+  playground damage SCSIID    damage a clone, also one with new identities
   playground two-srs          give the VM mail a disk on a second SR
 The hosts: {hosts}"""
 

@@ -127,7 +127,7 @@ def _sentence(stdout: Any) -> Optional[str]:
     """
     try:
         error = json.loads(stdout)["error"]
-        return printable(" ".join(filter(None, [error["message"], error["advice"], error["disk_state"]])))
+        return printable(" ".join(filter(None, [error["message"], error["disk_state"], error["advice"]])))
     except (TypeError, ValueError, KeyError):
         return None
 

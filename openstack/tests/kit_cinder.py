@@ -32,8 +32,8 @@ ON_FILES = (
 )
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 EMPTY = (
-    "The volume is empty: its first 65536 bytes are zero. It is another LUN, or the array has not filled the clone "
-    "yet. Nothing was written."
+    "The volume is empty: its first 65536 bytes are zero. Nothing was written. It is another LUN, or the array has not "
+    "filled the clone yet."
 )
 
 

@@ -178,8 +178,8 @@ class LogCase(test.TestCase):
         said = {
             "error": {
                 "message": "The status 'x\n2026-11-28 ERROR forged\u009b2J\u202e' is unknown.",
-                "advice": "",
                 "disk_state": "",
+                "advice": "",
             }
         }
 

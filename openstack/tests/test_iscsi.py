@@ -96,7 +96,7 @@ class IscsiCase(FileCase):
         made, says = self.made_of(self.empty_volume(wanted))
         assert (made.status, says) == ("error", EMPTY)
         error = (
-            '{{"error": {{"message": "127.0.0.1 answers no more.", "advice": "", "disk_state": ""}}}}'  # for str.format
+            '{{"error": {{"message": "127.0.0.1 answers no more.", "disk_state": "", "advice": ""}}}}'  # for str.format
         )
         self.command_ends("resignature", f"echo '{error}'; exit 6")
         _, says = self.made_of(self.golden_volume(wanted))

@@ -11,6 +11,7 @@ directory on the way to the file: that user could direct a command of root to an
 import errno
 import os
 import stat
+from argparse import ArgumentTypeError
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, Callable, Dict, Iterator, Optional
 
@@ -20,6 +21,13 @@ from relvmoiscsi.host.files import open_private, sync_directory
 from relvmoiscsi.host.own_path import NotOwn, NotOwnFile, verify_new
 from relvmoiscsi.json_answer import answer_text
 from relvmoiscsi.wording import printable
+
+
+def file_name(word: str) -> str:
+    """Return the FILE of any option. Raises ArgumentTypeError for an empty name, as of an empty shell variable."""
+    if not word.strip():
+        raise ArgumentTypeError(f"{word!r} names no file")
+    return word
 
 
 @contextmanager
@@ -34,8 +42,6 @@ def new_file(path: Optional[str], command: str) -> Iterator[Callable[[Dict[str, 
         yield lambda facts, look: True
         return
     with in_state(NOTHING_WRITTEN):
-        if not path.strip():
-            raise UsageError("The FILE of --map-out is empty.").advising("Give the name of a new file.")
         file = _MapFile(path, command)
     yield file.finish
 

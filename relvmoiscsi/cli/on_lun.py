@@ -6,10 +6,11 @@ The parser's namespace ends in the constructor of a command.
 
 import argparse
 import re
-from typing import Any, Dict, List, Optional, Tuple, Type, Union
+from functools import partial
+from typing import Any, Callable, Dict, List, Optional, Tuple, Type
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.cli.map_out import new_file
+from relvmoiscsi.cli.map_out import file_name, new_file
 from relvmoiscsi.cli.output import (
     EXIT_NOT_PRINTED,
     Answer,
@@ -21,15 +22,26 @@ from relvmoiscsi.cli.output import (
     tell,
     waiting,
 )
-from relvmoiscsi.errors import NOTHING_WRITTEN, RelvmoiscsiError, UsageError, error_facts, in_state
+from relvmoiscsi.errors import NOTHING_WRITTEN, RelvmoiscsiError, Unfinished, UsageError, error_facts, in_state
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import completed_facts, identification, objection
 from relvmoiscsi.lun.opened import LunSource, OpenLun, Permission, SessionOptions
-from relvmoiscsi.lun.run import Proposal
+from relvmoiscsi.lun.run import Proposal, Recovery, Undoing
 from relvmoiscsi.lun.source import is_path, source_of, verify_word
 from relvmoiscsi.sr_types import HBA_SR, ISCSI_SR
-from relvmoiscsi.wording import change, command_words, human_size, printable, quoted, shell_command, utc_time
+from relvmoiscsi.wording import (
+    ONE,
+    Option,
+    ShellCommand,
+    change,
+    command_words,
+    human_size,
+    printable,
+    quoted,
+    shell_command,
+    utc_time,
+)
 
 HOST = THIS_HOST
 
@@ -58,13 +70,18 @@ class DeviceCommand:
             "chap_file": arguments.chap_file,
         }
         self._only_block: bool = arguments.block_device
-        self._words = [getattr(arguments, name, None) for name in ("device", "lun", "original")]
+        devices = getattr(arguments, "devices", [self.device])
+        self._words = [*devices, *(getattr(arguments, name, None) for name in ("lun", "original"))]
 
     def verify(self) -> None:
         """Raise UsageError for login options without a URL, and for a URL where only a block device is taken."""
         if any(word is not None and not is_path(word) for word in self._words):
             if self._only_block:
                 raise UsageError("--block-device needs the path of a block device: a URL is none.")
+            if self.login["initiator_name"] is not None:
+                from relvmoiscsi.lun.url_login import initiator_name  # noqa: PLC0415 - a path needs no initiator
+
+                initiator_name(self.login["initiator_name"])
             return
         for name, value in self.login.items():
             if value is not None:
@@ -73,14 +90,14 @@ class DeviceCommand:
     def run(self) -> Answer:
         raise NotImplementedError
 
-    def command_words(self, own: str, *names: str, **options: Union[str, bool, None]) -> Tuple[str, ...]:
+    def command_words(self, own: str, *names: str, **options: Option) -> Tuple[str, ...]:
         """Return the words of a command on LUNs, as `wording` does, with the options of the login if one is a URL."""
         names = tuple(map(file_word, names))
         devices = {key: file_word(value) for key, value in options.items() if isinstance(value, str)}
         are_paths = all(map(is_path, [*names, *devices.values()]))
         return command_words(own, *names, **{**options, **devices}, **({} if are_paths else self.login))
 
-    def shell_command(self, own: str, *names: str, **options: Union[str, bool, None]) -> str:
+    def shell_command(self, own: str, *names: str, **options: Option) -> ShellCommand:
         return quoted(*self.command_words(own, *names, **options))
 
     def how_to_tell(self) -> str:
@@ -100,14 +117,27 @@ class DeviceCommand:
         check = self.shell_command("relvmoiscsi check", self.device)
         return f"compare the clone with its original: add --original, and the device of the original, to `{check}`"
 
-    def step_of_unread(self, found: engine.Inspection) -> str:
+    def step_of_unread(self, found: engine.Inspection, lun: OpenLun) -> str:
         """Return the next step with a LUN of which no content can be used."""
+        if found.state == engine.UNFINISHED:
+            return self.step_of_cut(self.device, found, lun)
         problems = found.defects or [found.problem]
         commands = [command for each in problems if each is not None for command in each.commands]
         if found.readable is not None and found.readable.is_truncated:
             return f"{TAKE_COPY}, on a LUN of the original's size"
-        steps = {engine.EMPTY: _NO_SR, engine.FOREIGN: _NO_SR, engine.UNFINISHED: TAKE_COPY}
+        steps = {engine.EMPTY: _NO_SR, engine.FOREIGN: _NO_SR}
         return commands[0] if commands else steps.get(found.state, CHECK_ORIGINAL)
+
+    def step_of_cut(self, name: str, found: engine.Inspection, lun: OpenLun) -> str:
+        """Return the command that ends the interrupted run on the LUN of this name, which `run.inspected` has found."""
+        problem, no_question = found.problem, self.overrides(lun)
+        if isinstance(problem, Unfinished):
+            return self.shell_command("relvmoiscsi recover", name, not_in_use=no_question)
+        if problem is None or not problem.commands:
+            return TAKE_COPY
+        if found.run is not None and found.run.merged is not None:
+            return self.shell_command("relvmoiscsi resignature", name, vdis="one", not_in_use=no_question)
+        return self.shell_command("relvmoiscsi undo", name, not_in_use=no_question)
 
     def told(self, first: RelvmoiscsiError, facts: Dict[str, Any], text: str, next_step: str) -> Answer:
         """Return all that was found as the result, with the status of the first error."""
@@ -148,7 +178,7 @@ class WriteCommand(DeviceCommand, Asked):
         if proposal.pool.is_overridden and proposal.pool.objection is not None:
             warn_of_override(lun.name, proposal.pool.objection)
         if not self.yes:
-            say(f"{quoted(lun.name)} will be changed:")
+            say(f"{lun.name} will be changed:")
             tell("\n".join(identification(lun, proposal).lines()))
 
     def tell_objection(self, source: LunSource, lun: OpenLun, proposal: Proposal) -> None:
@@ -172,11 +202,8 @@ class WriteCommand(DeviceCommand, Asked):
         elif not loss:
             ask(self, question)
 
-    def answer(self, lun: OpenLun, outcome: run.CompletedRun, headline: str, again: str = "") -> Answer:
-        """Return the answer after a write, when the LUN is closed; say what this machine still remembers of the LUN.
-
-        `again` is the command of a run that was rolled back, and the next step; "" for another run.
-        """
+    def answer(self, lun: OpenLun, outcome: run.CompletedRun, headline: str) -> Answer:
+        """Return the answer after a write, when the LUN is closed; say what this machine still remembers of the LUN."""
         result = outcome.result
         for sentence in outcome.stale:
             say(sentence)
@@ -184,16 +211,37 @@ class WriteCommand(DeviceCommand, Asked):
         if result.ids is not None:
             lines.append(report.map_text(result.lun, result.ids))
         lines.append(f"  {result.writes} writes, {human_size(result.bytes_written)}, {result.flushes} flushes")
-        is_new = result.state == engine.RESIGNATURED
-        if not is_new:
-            lines.append(NOT_BESIDE)
-        elif not again:
+        is_back = isinstance(outcome.proposal, Recovery) and engine.goes_back(outcome.proposal.earlier)
+        step = self.step_again(lun, outcome)
+        if result.state != engine.RESIGNATURED:
+            lines += [NOT_BESIDE] if outcome.damaged is None else []
+        elif not is_back:
             lines += self._attach_lines(lun, result)
-        step = again or (
-            self.shell_command("relvmoiscsi check", self.device) if is_new else self.next_step(result.state, lun)
-        )
+            step = self.shell_command("relvmoiscsi check", self.device)
         done = self.done(headline, result.state)
         return Answer(completed_facts(lun, outcome), "\n".join(lines), done=done, next_steps=[step])
+
+    def step_again(self, lun: OpenLun, outcome: run.CompletedRun) -> ShellCommand:
+        """Return the command of the run that was rolled back or undone; of an undo that was finished, the next run.
+
+        It leaves those VDIs behind that the run has left behind because they cannot be read.
+        """
+        no_question, content = self.overrides(lun), outcome.result.lun
+        if not isinstance(outcome.proposal, (Recovery, Undoing)):
+            return self.shell_command("relvmoiscsi resignature", self.device, not_in_use=no_question)
+        earlier = outcome.proposal.earlier
+        if isinstance(outcome.proposal, Recovery) and outcome.proposal.is_undo and engine.goes_back(earlier):
+            return self.shell_command("relvmoiscsi undo", self.device, not_in_use=no_question)
+        kept, unread = earlier.journal.run.one, earlier.journal.run.unverified
+        left = [each.name.uuid for each in content.volumes if each.lv.id in unread] if content is not None else []
+        return self.shell_command(
+            "relvmoiscsi resignature",
+            self.device,
+            not_in_use=no_question,
+            vdis=None if kept is None else ONE,
+            vdi=kept,
+            without=[] if kept is not None else list(dict.fromkeys(filter(None, left))),
+        )
 
     def done(self, headline: str, state: str) -> str:
         """Return what a run did, and the command that prints it again, for a result that cannot be printed."""
@@ -256,23 +304,24 @@ def warn_of_override(name: str, objection: RelvmoiscsiError) -> None:
 
 
 def on_lun(command: Type[DeviceCommand]) -> Command:
-    """Return the function that runs the command of the parsed words, and writes its answer to the file of --map-out."""
+    """Return the function that makes the command of the parsed words, which writes its answer to --map-out as well."""
 
-    def run_it(arguments: argparse.Namespace) -> Answer:
+    def make(arguments: argparse.Namespace) -> Callable[[], Answer]:
         made = command(arguments)
         made.verify()
-        arguments.usage = None  # the words fit together: what is wrong now is in a file, on the LUN or at the terminal
-        with new_file(getattr(arguments, "map_out", None), arguments.command) as finish:
-            found = made.run()
-            if "device" in found.facts:
-                found.facts["device"] = made.device or found.facts["device"]
-            return (
-                found
-                if finish(found.facts, found.done or made.how_to_tell())
-                else found._replace(status=EXIT_NOT_PRINTED)
-            )
+        return partial(run_it, made, arguments)
 
-    return run_it
+    return make
+
+
+def run_it(made: DeviceCommand, arguments: argparse.Namespace) -> Answer:
+    """Run a command of these words, and write its answer to the file of --map-out."""
+    with new_file(getattr(arguments, "map_out", None), arguments.command) as finish:
+        found = made.run()
+        if "device" in found.facts:
+            found.facts["device"] = made.device or found.facts["device"]
+        is_written = finish(found.facts, found.done or made.how_to_tell())
+        return found if is_written else found._replace(status=EXIT_NOT_PRINTED)
 
 
 def writes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -283,9 +332,8 @@ def writes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         "--not-in-use", action="store_true", help="proceed even if xapi reports the LUN in use or does not answer"
     )
     parser.add_argument("--scsi-id", metavar="ID", help="SCSIid of the clone; refuse a device with another SCSIid")
-    parser.add_argument(
-        "--map-out", metavar="FILE", help="write the JSON output, with the old-to-new map, to a new FILE"
-    )
+    what = "write the JSON output, with the old-to-new map, to a new FILE"
+    parser.add_argument("--map-out", metavar="FILE", type=file_name, help=what)
     takes_device(parser).set_defaults(only_reads=False)
     return parser
 
@@ -303,7 +351,7 @@ def takes_device_options(parser: argparse.ArgumentParser) -> argparse.ArgumentPa
     what = "with a URL: initiator name to log in with; default: the name of this machine"
     parser.add_argument("--initiator-name", metavar="IQN", help=what)
     what = "with a URL: file with CHAP users and passwords, one NAME=VALUE per line"
-    parser.add_argument("--chap-file", metavar="FILE", type=file_word, help=what)
+    parser.add_argument("--chap-file", metavar="FILE", type=lambda word: file_word(file_name(word)), help=what)
     what = "refuse an image file and a URL, for callers whose rights must not exceed block devices"
     parser.add_argument("--block-device", action="store_true", help=what)
     return parser
@@ -321,7 +369,7 @@ def device_word(word: str) -> str:
     would break the lines of each message with the name, and for a malformed URL; the message does not repeat the URL.
     """
     if not word.strip():
-        raise argparse.ArgumentTypeError("the name of the device is empty")
+        raise argparse.ArgumentTypeError(f"{word!r} names no device: give a path or a URL")
     if re.search("[\0-\x1f\x7f-\x9f]", word):
         raise argparse.ArgumentTypeError("the name of the device has a control character: give a link to the device")
     try:
@@ -332,6 +380,13 @@ def device_word(word: str) -> str:
 
 
 # --- the answer
+
+
+def unread_text(name: str, found: engine.Inspection) -> str:
+    """Return what is wrong with a LUN of which no content can be used."""
+    if found.defects:
+        return report.defects_text(name, found)
+    return f"{name}: state {found.state}.\n{printable(found.problem.told if found.problem is not None else '')}"
 
 
 def failure_facts(arguments: argparse.Namespace, problem: RelvmoiscsiError) -> Dict[str, Any]:

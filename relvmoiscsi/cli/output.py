@@ -78,8 +78,10 @@ class Answer(NamedTuple):
         return "\n".join(lines)
 
 
-Command = Callable[["Namespace"], Answer]
-#: called with the function that runs a command, and the text of its --help after the first line; returns the parser
+#: makes a command of its words: a UsageError is about words that are wrong in form, and the usage is shown. What it
+#: returns runs the command: a UsageError is about what is in a file, on the LUN, in the pool, or at the terminal
+Command = Callable[["Namespace"], Callable[[], Answer]]
+#: called with the function that makes a command, and the text of its --help after the first line; returns the parser
 Maker = Callable[[Command, str], "ArgumentParser"]
 
 
@@ -243,17 +245,16 @@ class Asked:
 
 
 def must_be_able_to_ask(arguments: "Union[Namespace, Asked]", beside_yes: str = "") -> None:
-    """Raises UsageError where the command needs to ask and has no terminal.
+    """Raises UsageError where the command needs to ask, and asks nobody: with --json, and without a terminal.
 
     `beside_yes` are the options without which --yes is refused.
     """
     if arguments.yes or getattr(arguments, "dry_run", False):
         return
+    problem = "With --json nobody is asked." if arguments.json else "No terminal to confirm on."
     if arguments.json or sys.stdin is None or sys.stderr is None or not sys.stdin.isatty():
         see_plan = ", or --dry-run to see the plan" if hasattr(arguments, "dry_run") else ""
-        raise UsageError("No terminal to confirm on.").advising(
-            f"Use --yes{beside_yes and ' with ' + beside_yes}{see_plan}."
-        )
+        raise UsageError(problem).advising(f"Use --yes{beside_yes and ' with ' + beside_yes}{see_plan}.")
 
 
 def ask(arguments: "Union[Namespace, Asked]", question: str, word: str = "") -> None:

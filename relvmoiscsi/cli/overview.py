@@ -55,7 +55,7 @@ exit status:
   3    not found
   4    refused: unsafe; check --original: it differs; doctor: not ready
   5    unreadable or damaged
-  6    a program failed or is missing, also XenAPI
+  6    a program failed or is missing
   7    the device failed
   8    an unfinished run: recover it
   9    partly done

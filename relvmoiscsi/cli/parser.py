@@ -39,10 +39,18 @@ _MODULES = {
 
 
 def separated(words: Iterable[str]) -> List[str]:
-    """Return the words with -vv as -v -v: before Python 3.8, a parser without abbreviations rejects -vv (bpo-26967)."""
-    return [part for word in words for part in (["-v"] * (len(word) - 1) if re.match("-v{2,}$", word) else [word])]
+    """Return the words with -vv as -v -v: before Python 3.8, a parser without abbreviations rejects -vv (bpo-26967).
+
+    Behind `--`, the word is a name.
+    """
+    given = list(words)
+    end = given.index("--") if "--" in given else len(given)
+    parts = [["-v"] * (len(word) - 1) if re.match("-v{2,}$", word) else [word] for word in given[:end]]
+    return [part for each in parts for part in each] + given[end:]
 
 
+#: how a person gives a name that may be an option, to every command
+_DASH = "A name that begins with a dash stands behind `--`."
 #: options of the commands, which stand behind the name of the command
 _OF_COMMANDS = ("--json", "-q", "--quiet", "-v", "--verbose", "-n", "--dry-run", "-y", "--yes")
 
@@ -72,7 +80,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print the usage of this command and the error, and end."""
         dashed = self._dashed if "required" in message else []
-        message += "".join(f". {word} is no option; a file of this name is ./{word}" for word in dashed[:1])
+        message += "".join(f". {word} is no option. {_DASH}" for word in dashed[:1])
         text = fitted(printable_lines(f"{self.format_usage()}{self.prog}: error: {message}"), sys.stderr)
         Unheard(sys.stderr).write(painted(sys.stderr, text, RED) + "\n")
         sys.exit(UsageError.exit_status)
@@ -105,8 +113,9 @@ class Parser(argparse.ArgumentParser):
                 break
             action = self._option_string_actions.get(word)
             if action is None:
-                self._dashed += [word] if re.match("-[^-]", word) else []
-                (options if word.startswith("-") and word != "-" else others).append(word)
+                is_option = self._parse_optional(word) is not None  # not "-a mail", and not -1
+                self._dashed += [word] if is_option and not word.startswith("--") else []
+                (options if is_option else others).append(word)
                 continue
             options.append(word)
             if action.nargs != 0:
@@ -118,21 +127,24 @@ class Parser(argparse.ArgumentParser):
     def _all_known(self, parsed: Any) -> Any:
         """Return what was parsed, with `usage` of the innermost command: a command for which words are wrong shows it.
 
-        End the command for an unknown word, with the nearest option.
+        End the command for an unknown word, with the nearest option. Where an option is unknown, the error names no
+        other word: another word may be the value of the option, and what argparse took for a name may be as well.
         """
         unknown = parsed[1]
         parsed[0].usage = getattr(parsed[0], "usage", self.format_usage)
         if unknown:
             options = [option for option in self._option_string_actions if option.startswith("--")]
-            dashed = [word.partition("=")[0] for word in unknown if word.startswith("-")]
-            near = [f"Did you mean {name}?" for word in dashed for name in nearest(word, options)]
+            dashed = [word for word in unknown if word.startswith("-")]
+            near = [f"Did you mean {name}?" for word in dashed for name in nearest(word.partition("=")[0], options)]
             if self._subparsers is not None and unknown[0] in _OF_COMMANDS:
                 near = [f"Give {unknown[0]} behind the command: {self.prog} COMMAND {unknown[0]}"]
             elif unknown[0] in options:  # behind `--`
-                near = ["Options stand before `--`; a file whose name begins with a dash is also ./-NAME."]
-            if hasattr(parsed[0], "device") and not dashed:  # else a word may be the value of a misspelt option
+                near = ["Options stand before `--`."]
+            elif unknown[0] in self._dashed and not near:
+                near = [_DASH]
+            if hasattr(parsed[0], "device") and not dashed:
                 near.append("This command takes one DEVICE only.")
-            self.error("\n".join(["unrecognized arguments: " + " ".join(unknown), *near]))
+            self.error("\n".join(["unrecognized arguments: " + " ".join(dashed or unknown), *near]))
         return parsed
 
 
@@ -214,7 +226,7 @@ def _add_command(name: str, sub: argparse.ArgumentParser, what: str) -> None:
         raise NotInstalled("The command `relvmoiscsi pool` is not installed here.").advising(
             "Install its package, which is built beside that of "
             f"relvmoiscsi: `yum install ./relvmoiscsi-pool-{__version__}-1.noarch.rpm`. It may run on any other "
-            "machine as well: `pip install '.[pool]'` in a clone of its repository."
+            "machine as well: `pip install .` in a clone of its repository."
         )
 
     module = "relvmoiscsi." + _MODULES[name]

@@ -3,7 +3,8 @@
 
 import argparse
 import sys
-from typing import Any, Dict, List, Optional, Tuple
+from functools import partial
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from relvmoiscsi import engine, report
 from relvmoiscsi.cli.on_lun import (
@@ -14,7 +15,9 @@ from relvmoiscsi.cli.on_lun import (
     device_word,
     failure_facts,
     on_lun,
+    run_it,
     takes_device,
+    unread_text,
 )
 from relvmoiscsi.cli.output import Answer, Bar, Maker, say, width
 from relvmoiscsi.engine import saved as saved_vms
@@ -29,6 +32,7 @@ from relvmoiscsi.errors import (
     UsageError,
     error_facts,
 )
+from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import Identification
 from relvmoiscsi.lun.opened import LunSource, OpenLun
 from relvmoiscsi.wording import CHANGED_MEANS, counted, human_size, printable
@@ -73,16 +77,22 @@ class _Devices(argparse.Action):
         namespace.devices, namespace.device = values, values[0]
 
 
-def _show(arguments: argparse.Namespace) -> Answer:
-    """Show each device. A device that cannot be read hides no other; the error of an only device propagates."""
+def _show(arguments: argparse.Namespace) -> Callable[[], Answer]:
+    """Make the command that shows each device; the error of an only device propagates."""
+    run_only = on_lun(ShowCommand)(arguments)
     if len(arguments.devices) == 1:
-        return on_lun(ShowCommand)(arguments)
+        return run_only
+    return partial(_show_all, arguments)
+
+
+def _show_all(arguments: argparse.Namespace) -> Answer:
+    """Show each device. A device that cannot be read hides no other."""
     answers: List[Answer] = []
     for device in arguments.devices:
         is_explained = any(CHANGED_MEANS in each.text for each in answers)
         one = argparse.Namespace(**{**vars(arguments), "device": device, "is_explained": is_explained})
         try:
-            answers.append(on_lun(ShowCommand)(one))
+            answers.append(run_it(ShowCommand(one), one))
         except RelvmoiscsiError as error:
             if not arguments.json:
                 say(str(error))
@@ -109,12 +119,12 @@ class ShowCommand(DeviceCommand):
             if found_there is not None:
                 return found_there
         with source.opened_to_read() as lun:
-            found = engine.inspect(lun.device, self.command_words("relvmoiscsi resignature", self.device))
+            found = run.inspected(lun, self.command_words("relvmoiscsi resignature", self.device))
             one = engine.one_vdi(lun.device, found.lun) if found.lun is not None else None
             saved = saved_vms(lun.device, found.lun) if found.lun is not None else None
             pool = lun.guard.ask([found.lun.sr_uuid] if found.lun is not None else [], "")
-            run, record = found.run, found.commit_record
-            cut_sr = run.held_sr(record.phase) if run is not None and record is not None else None
+            earlier, record = found.run, found.commit_record
+            cut_sr = earlier.held_sr(record.phase) if earlier is not None and record is not None else None
             told = Identification(lun, pool, found.lun, cut_sr)
         facts = report.inspection_facts(self.device, found)
         facts["lun"] = told.facts()
@@ -152,18 +162,13 @@ class CheckCommand(DeviceCommand):
     def run(self) -> Answer:
         name, source = self.device, self.source(self.device)
         with source.opened_to_read() as lun:
-            found = engine.inspect(lun.device, self.command_words("relvmoiscsi resignature", self.device))
+            found = run.inspected(lun, self.command_words("relvmoiscsi resignature", self.device))
             facts = report.inspection_facts(name, found)
-            if found.defects:
-                step = self.step_of_unread(found)
+            if found.problem is not None:
+                step = self.step_of_unread(found, lun)
                 if self.original and step == CHECK_ORIGINAL:
                     step = self.shell_command("relvmoiscsi check", self.original)
-                return self.told(found.defects[0], facts, report.defects_text(name, found), step)
-            if found.problem is not None:
-                text = f"{name}: state {found.state}.\n{printable(str(found.problem))}"
-                is_cut = isinstance(found.problem, Unfinished)
-                step = self._after_cut(name, found.problem, lun) if is_cut else self.step_of_unread(found)
-                return self.told(found.problem, facts, text, step)
+                return self.told(found.problem, facts, unread_text(name, found), step)
             if self.original:
                 original = self.source(self.original)
                 if original.is_same(source):
@@ -188,11 +193,6 @@ class CheckCommand(DeviceCommand):
         step = step or self.next_step(found.state, lun, found.run)
         return Answer(facts, "\n".join([text, *notes, *more]), next_steps=[step])
 
-    def _after_cut(self, name: str, problem: RelvmoiscsiError, lun: OpenLun) -> str:
-        """Return the next step with a LUN of this name, on which a run was interrupted."""
-        recover = self.shell_command("relvmoiscsi recover", name, not_in_use=self.overrides(lun))
-        return recover if problem.commands else TAKE_COPY
-
     def _step_of_clean(self, lun: OpenLun, content: Optional[engine.Lun]) -> Tuple[List[str], str]:
         """Return notes on what refuses a resignature of the LUN, as a dry run tells it, and the next step."""
         step = self.shell_command("relvmoiscsi resignature", self.device, not_in_use=self.overrides(lun))
@@ -211,15 +211,7 @@ class CheckCommand(DeviceCommand):
             try:
                 found = engine.compare(original.device, clone.device, () if self.identities_only else None, bar)
             except (FormatError, NotFound, Refused, Unfinished) as problem:  # of the original: the clone is read
-                verdict = f"{self.device}, state {facts['state']}, was not compared: {name} cannot be read as original."
-                is_sr = isinstance(problem, FormatError)
-                step = self.shell_command("relvmoiscsi check", name) if is_sr else _OTHER_ORIGINAL
-                if isinstance(problem, Unfinished):
-                    verdict = (
-                        f"{self.device}, state {facts['state']}, was not compared: {name} holds an unfinished run."
-                    )
-                    step = self._after_cut(name, problem, original)
-                return self.told(problem, facts, f"{verdict}\n  {printable(problem.message)}", step)
+                return self._uncompared(name, original, problem, facts)
         facts.update(report.comparison_facts(facts["device"], name, found))
         if found.problems:
             refused = Refused(found.problems[0]).in_state(NOTHING_WRITTEN)
@@ -261,3 +253,13 @@ class CheckCommand(DeviceCommand):
         text += f"; {_NOT_COMPARED}" if self.identities_only else data
         lost = [f"note: the clone does not hold VDI {uuid} of the original." for uuid in found.left_behind]
         return Answer(facts, "\n".join([text, *lost]), next_steps=[ATTACH_IT])
+
+    def _uncompared(self, name: str, original: OpenLun, problem: RelvmoiscsiError, facts: Dict[str, Any]) -> Answer:
+        """Return the answer about a LUN that cannot be compared, because of a problem of its original of this name."""
+        why, found = f"{name} cannot be read as original", run.inspected(original)
+        step = self.shell_command("relvmoiscsi check", name) if isinstance(problem, FormatError) else _OTHER_ORIGINAL
+        if found.state == engine.UNFINISHED and found.problem is not None:
+            why, problem = f"{name} holds an unfinished run", found.problem
+            step = self.step_of_cut(name, found, original)
+        verdict = f"{self.device}, state {facts['state']}, was not compared: {why}.\n  {printable(problem.message)}"
+        return self.told(problem, facts, verdict, step)

@@ -4,15 +4,15 @@
 import os
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.cli.on_lun import FINISHED, WriteCommand, on_lun, writes
+from relvmoiscsi.cli.on_lun import FINISHED, WriteCommand, on_lun, unread_text, writes
 from relvmoiscsi.cli.output import Answer, Maker
-from relvmoiscsi.engine import DONE, KINDS, UNDO, Inspection, Result
-from relvmoiscsi.errors import NOTHING_WRITTEN
+from relvmoiscsi.engine import DONE, KINDS, Inspection, Result
+from relvmoiscsi.errors import NOTHING_WRITTEN, FormatError, error_facts
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import Identification, identification, objection, unwritten_facts
 from relvmoiscsi.lun.opened import NOBODY_NEEDED, LunSource, OpenLun
 from relvmoiscsi.lun.run import Proposal, Recovery, Undoing
-from relvmoiscsi.wording import counted, printable, quoted
+from relvmoiscsi.wording import counted, printable
 
 _RECOVER = """\
 Run the command on any host after a power cut, a lost connection or a killed process. The command rolls back a
@@ -43,44 +43,57 @@ class RecoverCommand(WriteCommand):
     """Roll back or finish an interrupted run."""
 
     def run(self) -> Answer:
-        source = self.source(self.device)
-        lun, outcome = run.recover(source, self.permission, None if self.dry_run else self.consent)
+        source, consent = self.source(self.device), None if self.dry_run else self.consent
+        words = self.command_words("relvmoiscsi resignature", self.device)
+        lun, outcome = run.recover(source, self.permission, consent, words)
         if isinstance(outcome, Inspection):
-            problem = outcome.problem
-            if problem is not None:
-                what = "no run was interrupted"
-                if outcome.state == engine.UNFINISHED:
-                    what = "a run was interrupted, and its journal cannot be read"
-                elif not outcome.knows_run:
-                    what = "whether a run was interrupted cannot be known: no label of LVM can be read"
-                lines = [
-                    f"{lun.name}: state {outcome.state}; {what}.",
-                    printable(str(problem.in_state(NOTHING_WRITTEN))),
-                ]
-                told = {"state": outcome.state, "device": self.device}
-                return self.told(problem, told, "\n".join(lines), self.step_of_unread(outcome))
-            done = outcome.run
-            ids, of = (done.ids, done.scsi_id) if done is not None else (None, None)
-            facts = report.result_facts(lun.name, Result(outcome.state, outcome.lun, ids, of, already_done=True))
-            facts["lun"] = Identification(lun, NOBODY_NEEDED, outcome.lun).facts()
-            text = f"{lun.name}: no run was interrupted; state {outcome.state}. Nothing was written."
-            return Answer(facts, text, next_steps=[self.next_step(outcome.state, lun, outcome.run)])
+            return self._of_unended(lun, outcome)
         assert isinstance(outcome.proposal, Recovery)
         earlier = outcome.proposal.earlier
         kind = KINDS[earlier.commit_record.kind]
         if self.dry_run:
             way = "rolled back" if engine.goes_back(earlier) else "finished"
-            return _unwritten(self, source, lun, outcome, f"the interrupted {kind} would be {way}")
-        if engine.goes_back(earlier):
+            answer = _unwritten(self, source, lun, outcome, f"the interrupted {kind} would be {way}")
+        elif engine.goes_back(earlier):
             text = f"{lun.name}: the {kind} was interrupted before its commit and has been rolled back."
-            is_undo = earlier.commit_record.kind == UNDO
-            again = self.shell_command(
-                "relvmoiscsi undo" if is_undo else "relvmoiscsi resignature",
-                self.device,
-                not_in_use=self.overrides(lun),
-            )
-            return self.answer(lun, outcome, text, again)
-        return self.answer(lun, outcome, FINISHED.format(lun.name, kind))
+            answer = self.answer(lun, outcome, text)
+        else:
+            answer = self.answer(lun, outcome, FINISHED.format(lun.name, kind))
+        return answer if outcome.damaged is None else self._of_damaged(lun, answer, outcome.damaged)
+
+    def _of_unended(self, lun: OpenLun, found: Inspection) -> Answer:
+        """Return the answer about a LUN without an interrupted run that can be ended. Nothing was written."""
+        problem = found.problem
+        if problem is None:
+            ids, of = (found.run.ids, found.run.scsi_id) if found.run is not None else (None, None)
+            facts = report.result_facts(lun.name, Result(found.state, found.lun, ids, of, already_done=True))
+            facts["lun"] = Identification(lun, NOBODY_NEEDED, found.lun).facts()
+            text = f"{lun.name}: no run was interrupted; state {found.state}. Nothing was written."
+            return Answer(facts, text, next_steps=[self.next_step(found.state, lun, found.run)])
+        what = "no run was interrupted"
+        if found.state == engine.UNFINISHED:
+            is_unread = isinstance(problem, FormatError)
+            what = f"a run was interrupted, and {'its journal cannot be read' if is_unread else 'recover is refused'}"
+        elif not found.knows_run:
+            what = "whether a run was interrupted cannot be known: no label of LVM can be read"
+        lines = [f"{lun.name}: state {found.state}; {what}.", printable(str(problem.in_state(NOTHING_WRITTEN)))]
+        told = {"state": found.state, "device": self.device}
+        return self.told(problem, told, "\n".join(lines), self.step_of_unread(found, lun))
+
+    def _of_damaged(self, lun: OpenLun, answer: Answer, found: Inspection) -> Answer:
+        """Return the answer about a LUN that is damaged when its interrupted run has ended, or would be."""
+        problem = found.problem
+        assert problem is not None
+        facts = {**answer.facts, "defects": report.defect_facts(found.defects, found.readable), **error_facts(problem)}
+        lines = [answer.text, unread_text(lun.name, found), problem.disk_state]
+        steps = answer.next_steps if self.dry_run else [self.step_of_unread(found, lun)]
+        return answer._replace(
+            facts=facts,
+            text="\n".join(lines),
+            status=problem.exit_status,
+            next_steps=steps,
+            alerts=[str(problem)],
+        )
 
     def consent(self, lun: OpenLun, proposal: Proposal) -> None:
         """Ask whether to recover the run, with the SR that the LUN will then hold."""
@@ -88,7 +101,7 @@ class RecoverCommand(WriteCommand):
         kind, ids = KINDS[proposal.earlier.commit_record.kind], proposal.earlier.journal.run.ids
         what, sr_uuid = ("Roll back", ids.sr) if engine.goes_back(proposal.earlier) else ("Finish", ids.new_sr)
         self.identify(lun, proposal)
-        question = f"{what} the {kind} of {quoted(lun.name)} that was interrupted, to SR {sr_uuid}?"
+        question = f"{what} the {kind} of {lun.name} that was interrupted, to SR {sr_uuid}?"
         self.ask(lun, proposal, printable(question))
 
 
@@ -105,7 +118,7 @@ class UndoCommand(WriteCommand):
     def consent(self, lun: OpenLun, proposal: Proposal) -> None:
         assert isinstance(proposal, Undoing)
         self.identify(lun, proposal)
-        self.ask(lun, proposal, printable(f"Give {quoted(lun.name)} back the identities of SR {proposal.old_sr}?"))
+        self.ask(lun, proposal, printable(f"Give {lun.name} back the identities of SR {proposal.old_sr}?"))
 
 
 def _unwritten(command: WriteCommand, source: LunSource, lun: OpenLun, outcome: run.CompletedRun, what: str) -> Answer:

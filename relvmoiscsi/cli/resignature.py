@@ -7,6 +7,7 @@ import os
 from typing import Optional, Union
 
 from relvmoiscsi import report, untrusted
+from relvmoiscsi.cli.map_out import file_name
 from relvmoiscsi.cli.on_lun import FINISHED, WriteCommand, on_lun, say_would_be_refused, writes
 from relvmoiscsi.cli.output import Answer, Bar, Maker, say, tell
 from relvmoiscsi.engine import RESIGNATURED, AlreadyDone, LaterCopy, OneVdiRequest, ResignatureRequest, notes
@@ -17,7 +18,7 @@ from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import dry_run_facts, finished_facts, identification, unsaid_copy
 from relvmoiscsi.lun.opened import OpenLun
 from relvmoiscsi.lun.run import NewRun, Proposal, Recovery
-from relvmoiscsi.wording import ALL, VDIS, printable, quoted
+from relvmoiscsi.wording import ALL, VDIS, printable
 
 _MOST_MAP_BYTES, _MOST_MAP_VALUES = 64 << 20, 1 << 22  #: of --map: more than the map of the largest LUN
 
@@ -37,7 +38,8 @@ def add_resignature(make: Maker) -> None:
     parser.add_argument(
         "--sr-uuid", metavar="UUID", help="UUID of the new SR; never use one UUID for two clones; default: random"
     )
-    parser.add_argument("--map", metavar="FILE", help="take ids from this old-to-new map (JSON, as --json prints it)")
+    what = "take ids from this old-to-new map (JSON, as --json prints it)"
+    parser.add_argument("--map", metavar="FILE", type=file_name, help=what)
     parser.add_argument(
         "--vdis",
         choices=VDIS,
@@ -180,10 +182,10 @@ class ResignatureCommand(WriteCommand):
                 say(report.cost_text(prepared.cost))
             if loss:
                 if self.yes:
-                    say("\n".join([f"{quoted(lun.name)} will be changed:", *loss]))
+                    say("\n".join([f"{lun.name} will be changed:", *loss]))
                 else:
                     tell("\n".join(loss))
-            question = f"Give {quoted(lun.name)} these new identities{as_copy}?"
+            question = f"Give {lun.name} these new identities{as_copy}?"
             self.ask(lun, proposal, question, to_lose)
 
     def _as_later_copy(self, name: str, copy: Optional[LaterCopy]) -> str:

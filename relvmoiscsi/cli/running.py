@@ -5,7 +5,7 @@ import logging
 import sys
 import traceback
 from argparse import Namespace
-from typing import Any, Dict
+from typing import Any, Callable, Dict
 
 from relvmoiscsi.cli.output import (
     EXIT_BUG,
@@ -35,8 +35,11 @@ def run_command(arguments: Namespace, look: str, interrupted: str) -> int:
     logging.basicConfig(level=level, handlers=[handler])
     is_on_lun = hasattr(arguments, "device")
     facts: Dict[str, Any] = {}
+    usage = arguments.usage
     try:
-        answer: Answer = arguments.run(arguments)
+        run: Callable[[], Answer] = arguments.run(arguments)
+        usage = None  # the words are right in form
+        answer = run()
         for alert in answer.alerts if arguments.json or arguments.quiet else ():
             say(printable(alert))
         if arguments.json:
@@ -54,8 +57,8 @@ def run_command(arguments: Namespace, look: str, interrupted: str) -> int:
             facts = failure_facts(arguments, error)
         if arguments.json:
             print_result(answer_text(arguments.command, {**facts, **error_facts(error)}, indent=2))
-        if isinstance(error, UsageError) and arguments.usage and not arguments.json:  # as of a word that nobody knows
-            Unheard(sys.stderr).write(arguments.usage())
+        if isinstance(error, UsageError) and usage and not arguments.json:  # as of a word that nobody knows
+            Unheard(sys.stderr).write(usage())
         say(printable(str(error)), RED)
         return error.exit_status
     except KeyboardInterrupt as stop:
@@ -65,8 +68,8 @@ def run_command(arguments: Namespace, look: str, interrupted: str) -> int:
                 "class": "Interrupted",
                 "exit_status": EXIT_INTERRUPTED,
                 "message": message,
-                "advice": "",
                 "disk_state": state,
+                "advice": "",
             }
             facts = {"error": facts, **getattr(stop, "facts", {})}
             print_result(answer_text(arguments.command, facts, indent=2))

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The command that shows and changes the settings of the SR driver on this host."""
 
-import argparse
+from functools import partial
+from typing import Optional
 
 from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.errors import in_state
@@ -26,22 +27,22 @@ example:
 
 
 def add_settings(make: Maker) -> None:
-    parser = make(_settings, _SETTINGS)
+    parser = make(lambda arguments: partial(_settings, arguments.vdis), _SETTINGS)
     parser.add_argument(
         "--vdis", choices=VDIS, metavar="WHICH", help="one: reduce each LUN to a single VDI; all: keep every VDI"
     )
 
 
-def _settings(arguments: argparse.Namespace) -> Answer:
+def _settings(vdis: Optional[str]) -> Answer:
     is_changed = False
-    if not arguments.vdis:
+    if not vdis:
         text = read_config(HOST.config)
     else:
         with changing(HOST):
             text = read_config(HOST.config)
-            if settings_of(text, settings.SECTION).get("vdis") != arguments.vdis:
+            if settings_of(text, settings.SECTION).get("vdis") != vdis:
                 with in_state(NOT_CHANGED):
-                    text = settings.with_vdis(text, arguments.vdis)
+                    text = settings.with_vdis(text, vdis)
                 settings.settings_in(text, HOST.config)  # an invalid file is not changed
                 replace_config(HOST.config, text)
                 is_changed = True

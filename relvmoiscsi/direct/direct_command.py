@@ -4,9 +4,10 @@
 import argparse
 import os
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List
+from functools import partial
+from typing import Any, Dict, Iterator, List, NoReturn
 
-from relvmoiscsi.cli.output import Answer, Maker, waiting
+from relvmoiscsi.cli.output import Answer, Command, Maker, waiting
 from relvmoiscsi.direct import links as direct
 from relvmoiscsi.direct.direct_config import (
     check_name,
@@ -74,7 +75,7 @@ def add_direct(make: Maker) -> None:
     group = make(_no_command, _DIRECT)
     commands = group.add_subparsers(metavar="COMMAND", title="commands")
 
-    def command(name: str, run: Any, what: str, more: str) -> argparse.ArgumentParser:
+    def command(name: str, run: Command, what: str, more: str) -> argparse.ArgumentParser:
         # --help does not list a command without a help line: the command of the udev rule.
         listed: Dict[str, Any] = {"help": what} if what else {}
         sub = commands.add_parser(
@@ -83,7 +84,7 @@ def add_direct(make: Maker) -> None:
             formatter_class=group.formatter_class,
             **listed,
         )
-        sub.set_defaults(run=run, command="direct " + name, usage=None)  # the parser has checked all of the form
+        sub.set_defaults(run=run, command="direct " + name)
         sub.add_argument(
             "--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object and nothing else"
         )
@@ -99,7 +100,12 @@ def add_direct(make: Maker) -> None:
 
     adding = command(
         "add",
-        lambda arguments: add(arguments.name, arguments.scsi_id, arguments.iscsi),
+        lambda arguments: partial(
+            add,
+            check_name(arguments.name),
+            check_scsi_id(typed_scsi_id(arguments.scsi_id)),
+            arguments.iscsi,
+        ),
         "give a LUN a name and make the LUN a direct LUN",
         _ADD,
     )
@@ -107,20 +113,20 @@ def add_direct(make: Maker) -> None:
     adding.add_argument("scsi_id", metavar="SCSIID", help="SCSIid of the LUN, as `scsi_id -g` or the array prints it")
     adding.add_argument("--iscsi", action="store_true", help="accept a LUN behind iSCSI; you keep its session")
     removing = command(
-        "remove", lambda arguments: remove(arguments.name), "remove a direct LUN from the udev SR", _REMOVE
+        "remove", lambda arguments: partial(remove, arguments.name), "remove a direct LUN from the udev SR", _REMOVE
     )
     removing.add_argument("name", metavar="NAME", help="name of the direct LUN, as `list` prints it")
-    command("list", lambda _arguments: list_luns(), "show the state of each direct LUN", _LIST)
+    command("list", lambda _arguments: list_luns, "show the state of each direct LUN", _LIST)
     asked = command(
         "udev",
-        lambda arguments: answer_udev(arguments.kernel_name),
+        lambda arguments: partial(answer_udev, arguments.kernel_name),
         "",
         "What udev asks: the name of the link that a device gets",
     )
     asked.add_argument("kernel_name")
 
 
-def _no_command(_arguments: argparse.Namespace) -> Answer:
+def _no_command(_arguments: argparse.Namespace) -> NoReturn:
     raise UsageError("The subcommand is missing.").advising(
         "Give a subcommand: `relvmoiscsi direct add`, `remove` or `list`; see --help."
     )
@@ -129,10 +135,8 @@ def _no_command(_arguments: argparse.Namespace) -> Answer:
 # --- add
 
 
-def add(name: str, typed: str, keeps_session: bool) -> Answer:
-    """Make the LUN with the SCSIid, as a person typed it, a direct LUN. `keeps_session` accepts a LUN behind iSCSI."""
-    check_name(name)
-    scsi_id = check_scsi_id(typed_scsi_id(typed))
+def add(name: str, scsi_id: str, keeps_session: bool) -> Answer:
+    """Make the LUN with the SCSIid a direct LUN. `keeps_session` accepts a LUN behind iSCSI."""
     notes: List[str] = []
     with changing(HOST):
         with in_state(NOT_CHANGED), _pool() as pool:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The command that checks whether this host and its pool are ready for SR.create type=relvmoiscsi."""
 
-import argparse
 import os
 from typing import List
 
@@ -31,10 +30,10 @@ example:
 
 
 def add_doctor(make: Maker) -> None:
-    make(_doctor, _DOCTOR)
+    make(lambda _arguments: _doctor, _DOCTOR)
 
 
-def _doctor(_arguments: argparse.Namespace) -> Answer:
+def _doctor() -> Answer:
     with waiting("the hosts of the pool"):
         found = health.examine(HOST._replace(is_superuser=os.geteuid() == 0))
     lines: List[str] = []  # the worst findings last, then the verdict

@@ -88,7 +88,7 @@ def read_pool(here: Host) -> PoolFacts:
 
 def no_pool(failure: Exception) -> Finding:
     sentence = "xapi does not answer questions about the driver and the other hosts: {}.".format(
-        str(failure).rstrip(".")[:400]
+        str(getattr(failure, "message", failure)).rstrip(".")[:400]  # the finding has its own advice
     )
     return unknown("pool", sentence, "Start xapi, then run `relvmoiscsi doctor` again as root.")
 

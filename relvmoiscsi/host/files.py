@@ -13,6 +13,7 @@ from typing import Optional
 from relvmoiscsi.wording import shell_command
 
 _NEW_MODE = 0o644
+_OWNER_MAY = stat.S_IRUSR | stat.S_IWUSR
 
 #: remedies for errors that even root gets
 _FORBIDDEN_TO_ROOT = {
@@ -28,7 +29,11 @@ _REMEDIES = {
 
 
 def remedy(error: OSError, path: str = "") -> str:
-    """Return what a person can do about the error. After EACCES and EPERM, root and the owner of `path` differ."""
+    """Return what a person can do about the error. After EACCES and EPERM, root and the owner of `path` differ.
+
+    The kernel answers EACCES to an owner whom the mode refuses. It answers EPERM for an immutable file, whatever the
+    mode is.
+    """
     number = error.errno or 0
     if number not in _FORBIDDEN_TO_ROOT:
         return _REMEDIES.get(number, "Look at what is in its place.")
@@ -39,11 +44,16 @@ def remedy(error: OSError, path: str = "") -> str:
         of_directory = os.stat(directory)
         if path and of_directory.st_uid == os.geteuid() and not of_directory.st_mode & stat.S_IXUSR:
             return f"The directory is yours: `{shell_command('chmod u+rwx', directory)}` lets you."
-        is_own = path != "" and os.stat(path).st_uid == os.geteuid()
-    except OSError:
-        is_own = False
-    may = shell_command("chmod u+rw", path)
-    return f"The file is yours: `{may}` lets you." if is_own else "Run this as root."
+        status = os.stat(path)
+    except OSError:  # also without a path
+        return "Run this as root."
+    if status.st_uid != os.geteuid():
+        return "Run this as root."
+    if number == errno.EPERM:
+        return "Its mode is not the reason: it may be immutable (`lsattr`)."
+    if status.st_mode & _OWNER_MAY == _OWNER_MAY:
+        return "Its mode lets you: look at SELinux, and at the file server's rules."
+    return f"The file is yours: `{shell_command('chmod u+rw', path)}` lets you."
 
 
 def text_of(path: str) -> str:

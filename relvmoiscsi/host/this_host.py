@@ -13,6 +13,7 @@ from relvmoiscsi.host import terminated
 from relvmoiscsi.host.command import Runner, run
 from relvmoiscsi.host.files import attribute, text_of
 
+THIS_PROCESS = "this very process"  #: among the users of a device, or the owners of a lock
 XAPI_SOCKET = "/var/lib/xcp/xapi"
 #: the directories of udev's rules; a file hides the files of the same name in later directories
 UDEV_RULES = ("/etc/udev/rules.d", "/run/udev/rules.d", "/usr/lib/udev/rules.d", "/lib/udev/rules.d")
@@ -64,7 +65,7 @@ class Host(NamedTuple):
     def named_process(self, number: str) -> str:
         """Return a process as words of a sentence: "process 4711 (qemu-dp)"."""
         if number == str(os.getpid()):
-            return "this very process"
+            return THIS_PROCESS
         command = text_of(self.at("proc", number, "comm")).rstrip("\n")
         return f"process {number} ({command})" if command else f"process {number}"
 

@@ -87,9 +87,10 @@ class Link:
             if self._first_bytes[:1] in _FIRST_OF_A_TARGET:
                 told = f"{self.portal} does not log in as RFC 7143 wants it. {problem.message}"
                 raise Violation(told).advising(problem.advice) from problem
+            answer = self._first_bytes[:32]
+            begin = answer.split(b"\n")[0].rstrip() or answer  # other services begin with a line of text
             raise Violation(
-                f"What listens at {self.portal} does not speak iSCSI: its answer begins with "
-                f"{shown_bytes(self._first_bytes[:32])}."
+                f"What listens at {self.portal} does not speak iSCSI: its answer begins with {shown_bytes(begin)}."
             ).advising(f"Check the port; the usual port of iSCSI is {DEFAULT_PORT}.") from problem
 
     def wait(self, is_done: Callable[[], bool], what: str) -> None:

@@ -67,6 +67,5 @@ A command, the plugin and the SR drivers call this room, and nothing below it th
         rights than the process), a Permission and a consent. With is_asked=True, the consent asks for the SCSIid where
         no pool has answered, as WriteCommand does: CommandGuard relies on it. answer.py has the JSON; the entrance
         tells `stale`. One run at a time in a process: run.recording changes a logger, and host/own_process.py forks.
-        The package needs the standard library alone, and XenAPI where it asks a pool. So an entrance for D-Bus or
-        OpenStack runs the command.
+        The package needs the standard library alone. So an entrance for D-Bus or OpenStack runs the command.
 """

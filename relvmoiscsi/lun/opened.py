@@ -28,8 +28,8 @@ from typing import (
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError, in_state
 from relvmoiscsi.host.locks.lun_lock import lun_lock, user_lock
-from relvmoiscsi.host.locks.sm_locks import Busy
-from relvmoiscsi.host.this_host import Host
+from relvmoiscsi.host.locks.sm_locks import USE_THAT, Busy
+from relvmoiscsi.host.this_host import THIS_PROCESS, Host
 from relvmoiscsi.sr_types import HBA_SR, SrType
 
 Entered = TypeVar("Entered")
@@ -173,9 +173,7 @@ def lun_locked(scsi_id: Optional[str], host: Host, seconds: float, over_network:
     with ExitStack() as held:
         if scsi_id is not None:
             if own in _own_locks:  # a wait could not end: who waits is who has the lock
-                raise Busy(f"This process has opened the LUN {scsi_id} for a write already.").advising(
-                    "Use that device, or close it first."
-                )
+                raise Busy(f"The LUN {scsi_id} is in use by {THIS_PROCESS}.").advising(USE_THAT)
             held.enter_context(lock(scsi_id, host, seconds))
             _own_locks.add(own)
             held.callback(_own_locks.discard, own)

@@ -15,6 +15,7 @@ The step of `resignature` for each state of the LUN:
     the same, and the LUN is a copy of the run's LUN,
     or the run keeps other VDIs than requested                  finish and undo, then a new run
     the same, and the run has dropped VDIs                      finish; then a new run on a copy, or a refusal
+    an interrupted run that `recover` cannot end                the refusal of `recover`
     an interrupted undo                                         Unfinished: a person must say what is wanted. Only the
                                                                 driver recovers the undo, then as above
 
@@ -26,14 +27,16 @@ import logging
 import syslog
 import time
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Callable, Iterator, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
 
 from relvmoiscsi import __version__, engine
 from relvmoiscsi.device import Chunk, Device, MemoryDevice, Range
 from relvmoiscsi.engine import (
+    DONE,
     RESIGNATURE,
+    RESIGNATURED,
     UNDO,
-    UNFINISHED,
     AlreadyDone,
     EarlierRun,
     Inspection,
@@ -42,8 +45,9 @@ from relvmoiscsi.engine import (
     ResignatureRequest,
     Result,
     fits,
+    is_of_another_lun,
 )
-from relvmoiscsi.errors import NOTHING_WRITTEN, FormatError, Refused, RelvmoiscsiError, Unfinished, in_state
+from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, Unfinished, in_state
 from relvmoiscsi.formats import mapfile, naming
 from relvmoiscsi.formats.identity import Entropy, IdMap
 from relvmoiscsi.host.locks import sm_locks
@@ -144,6 +148,7 @@ class CompletedRun(NamedTuple):
     was_cut: bool = False  #: the completed run is an interrupted run that was finished or rolled back now
     stale: Sequence[str] = ()  #: sentences about what this machine still remembers of the LUN; the caller tells them
     planned: Sequence[Chunk] = ()  #: the writes of a dry run: the result is what they would make of the LUN
+    damaged: Optional[Inspection] = None  #: the LUN, where it is damaged when its interrupted run has ended
 
 
 def no_progress(_what: str, _done: int, _total: int) -> None:
@@ -171,15 +176,13 @@ def resignature_of(
         with source.opened(permission, to_write=False) as lun:
             request = request._replace(scsi_id=lun.scsi_id)
             with in_state(NOTHING_WRITTEN):
-                found = engine.find_done(lun.device, lun.scsi_id)
+                found = engine.find_done(lun.device, request)
             if found is not None:
                 _verify_finished(lun, found.sr_uuid)
-                return lun, _finished(lun, request, found)
+                return lun, found
 
     def work(lun: OpenLun) -> Union[CompletedRun, AlreadyDone]:
-        asked = request._replace(scsi_id=lun.scsi_id)
-        done = resignature(lun, asked, entropy, consent, progress)
-        return _finished(lun, asked, done) if isinstance(done, AlreadyDone) else done
+        return resignature(lun, request._replace(scsi_id=lun.scsi_id), entropy, consent, progress)
 
     return _carried_out(source, permission, work)
 
@@ -189,32 +192,43 @@ def plan_of(
 ) -> Tuple[OpenLun, Union[NewRun, AlreadyDone]]:
     """Plan a resignature, as `resignature_of` does the resignature. The pool's objection is a part of the answer."""
     with source.opened_dry(permission) as lun:
-        request = request._replace(scsi_id=lun.scsi_id)
-        planned = plan(lun, request, entropy)
-        return lun, _finished(lun, request, planned) if isinstance(planned, AlreadyDone) else planned
+        return lun, plan(lun, request._replace(scsi_id=lun.scsi_id), entropy)
+
+
+def inspected(lun: OpenLun, words: Sequence[str] = ()) -> Inspection:
+    """Inspect a LUN. The problem of an interrupted run is Unfinished where `recover` ends it, else as `recover` raises.
+
+    `words` are the command to resignature the LUN.
+    """
+    found = engine.inspect(lun.device, words)
+    earlier = engine.find_unfinished(lun.device) if isinstance(found.problem, Unfinished) else None
+    try:
+        if earlier is not None:
+            _verify_recovery(lun, Recovery(earlier))
+    except Refused as refused:
+        return found._replace(problem=refused)
+    return found
 
 
 def recover(
-    source: LunSource, permission: Permission, consent: Optional[Consent]
+    source: LunSource, permission: Permission, consent: Optional[Consent], words: Sequence[str] = ()
 ) -> Tuple[OpenLun, Union[CompletedRun, Inspection]]:
-    """Finish an interrupted run, or roll it back before its commit. Without one that reads, return what was found.
+    """Finish an interrupted run, or roll it back before its commit. Without a run to end, return what was found.
 
-    Without `consent`, the run is a dry run.
+    Without `consent`, the run is a dry run. `words` are the command to resignature the LUN.
     """
 
     def work(lun: OpenLun) -> Union[CompletedRun, Inspection]:
         with in_state(NOTHING_WRITTEN):
-            found = engine.inspect(lun.device)
-            done = engine.find_done(lun.device, lun.scsi_id) if found.problem is None else None
-            if done is not None:
-                _verify_finished(lun, done.sr_uuid)
-        try:
-            earlier = engine.find_unfinished(lun.device) if found.state == UNFINISHED else None
-        except FormatError as problem:
-            return found._replace(problem=problem)
+            found = inspected(lun, words)
+            is_done = found.state == RESIGNATURED and not is_of_another_lun(found.commit_record, lun.scsi_id)
+            if found.lun is not None and is_done:
+                _verify_finished(lun, found.lun.sr_uuid)
+        earlier = engine.find_unfinished(lun.device) if isinstance(found.problem, Unfinished) else None
         if earlier is None:
             return found
-        return _of_earlier(lun, Recovery(earlier), lambda device: engine.recover(device, earlier, lun.scsi_id), consent)
+        end = partial(engine.end_cut, earlier=earlier, scsi_id=lun.scsi_id, words=words)
+        return _of_earlier(lun, Recovery(earlier), end, consent)
 
     return _carried_out(source, permission, work, is_dry=consent is None)
 
@@ -230,8 +244,10 @@ def undo(
     def work(lun: OpenLun) -> CompletedRun:
         earlier = engine.read_undoable(lun.device)
         with in_state(NOTHING_WRITTEN):
+            if earlier.commit_record.phase != DONE:
+                engine.verify_recoverable(lun.device, earlier)
             proposal = Undoing(earlier, engine.inspect(lun.device).lun)
-        return _of_earlier(lun, proposal, lambda device: engine.undo(device, entropy), consent)
+        return _of_earlier(lun, proposal, lambda device: (engine.undo(device, entropy), None), consent)
 
     return _carried_out(source, permission, work, is_dry=consent is None)
 
@@ -239,28 +255,33 @@ def undo(
 def _of_earlier(
     lun: OpenLun,
     proposal: Union[Recovery, Undoing],
-    work: Callable[[Device], Result],
+    work: Callable[[Device], Tuple[Result, Optional[Inspection]]],
     consent: Optional[Consent],
 ) -> CompletedRun:
     """Do the work on an earlier run, or on its LUN in memory where no consent is asked for.
 
-    The pool's objection is a part of the answer of a dry run.
+    The pool's objection is a part of the answer of a dry run. `work` also returns what the LUN holds then; None where a
+    damaged LUN is an error.
     """
-    was_cut = isinstance(proposal, Recovery)
-    if isinstance(proposal, Recovery):
-        _verify_recovery(lun, proposal)
+    was_cut, planned = isinstance(proposal, Recovery), []  # type: bool, Sequence[Chunk]
     if consent is None:
         unwritten = MemoryDevice(lun.device)
         proposal.pool = lun.guard.ask(proposal.replaced, proposal.new_sr)
         try:
-            return CompletedRun(work(unwritten), proposal, was_cut, planned=unwritten.chunks)
+            result, found = work(unwritten)
         except RelvmoiscsiError as error:
             error.disk_state = NOTHING_WRITTEN
             raise
-    _ask(lun, proposal, consent)
-    with lun.guard.held(engine.vg_names(proposal.earlier.journal.run), proposal.replaced):
-        result = work(lun.device)
-    return _recorded(lun, CompletedRun(result, proposal, was_cut))
+        planned = unwritten.chunks
+        if found is not None and found.problem is not None:
+            found.problem.disk_state = NOTHING_WRITTEN
+    else:
+        _ask(lun, proposal, consent)
+        with lun.guard.held(engine.vg_names(proposal.earlier.journal.run), proposal.replaced):
+            result, found = work(lun.device)
+    damaged = found if found is not None and found.lun is None else None
+    outcome = CompletedRun(result, proposal, was_cut, planned=planned, damaged=damaged)
+    return outcome if consent is None else _recorded(lun, outcome)
 
 
 def _carried_out(
@@ -288,22 +309,20 @@ def _verify_finished(lun: OpenLun, sr_uuid: str) -> None:
 
 
 def _verify_recovery(lun: OpenLun, proposal: Recovery) -> None:
-    """Do as `_verify_finished`, before an interrupted run is finished."""
+    """Raise Refused where the interrupted run cannot be ended as proposed; the advice has the command that ends it.
+
+    Before a run is finished, do as `_verify_finished`.
+    """
+    engine.verify_recoverable(lun.device, proposal.earlier, None if proposal.unfit else lun.scsi_id)
     try:
         if proposal.finished_sr:
             _verify_finished(lun, proposal.finished_sr)
     except Refused as refused:
-        undo = shell_command("relvmoiscsi undo", lun.name)
-        refused.advising(f"The run was interrupted: `{undo}` rolls it back, before a new run.")
+        can_undo = proposal.earlier.journal.run.merged is None
+        if can_undo and lun.guard.ask((proposal.finished_sr,)).objection is None:
+            undo = shell_command("relvmoiscsi undo", lun.name)
+            refused.advising(f"The run was interrupted: `{undo}` rolls it back, before a new run.", undo)
         raise
-
-
-def _finished(lun: OpenLun, request: ResignatureRequest, done: AlreadyDone) -> AlreadyDone:
-    """Return what a finished run has left, with the content. Raises Refused where that does not fit the request."""
-    with in_state(NOTHING_WRITTEN):
-        content = engine.inspect(lun.device).lun
-        engine.refuse_other_content(lun.device, content, done, request)
-    return done._replace(content=content)
 
 
 # --- the runs on an open LUN
@@ -359,12 +378,16 @@ def plan(lun: OpenLun, request: ResignatureRequest, entropy: Entropy) -> Union[N
     """
     try:
         prepared = engine.prepare(lun.device, entropy, request)
-    except Unfinished as problem:
-        earlier = engine.find_unfinished(lun.device)
-        if earlier is not None and earlier.commit_record.kind == RESIGNATURE:
-            goes_on = "rolls it back first and starts a new run" if Recovery(earlier, request).why else "finishes it"
-            problem.advising(f"A dry run plans nothing on such a LUN. The same call without --dry-run {goes_on}.")
-        raise
+    except Unfinished:
+        earlier, problem = engine.find_unfinished(lun.device), inspected(lun).problem
+        if earlier is None or problem is None or earlier.commit_record.kind == UNDO:
+            raise
+        is_new = _proposed_recovery(lun, request, earlier).why
+        goes_on = "rolls it back first and starts a new run" if is_new else "finishes it"
+        told = Unfinished(problem.message).advising(problem.advice, *problem.commands).in_state(NOTHING_WRITTEN)
+        raise told.advising(
+            f"A dry run plans nothing on such a LUN. The same call without --dry-run {goes_on}."
+        ) from None
     if isinstance(prepared, AlreadyDone):
         _verify_finished(lun, prepared.sr_uuid)
         return prepared
@@ -376,20 +399,27 @@ def plan(lun: OpenLun, request: ResignatureRequest, entropy: Entropy) -> Union[N
 # --- their steps
 
 
-def _recover_first(
-    lun: OpenLun, entropy: Entropy, consent: Consent, request: ResignatureRequest, earlier: EarlierRun
-) -> Union[CompletedRun, str]:
-    """Recover an interrupted run. Return a CompletedRun, or a sentence about it where a new run must follow."""
-    run, proposal = earlier.journal.run, Recovery(earlier, request)
+def _proposed_recovery(lun: OpenLun, request: ResignatureRequest, earlier: EarlierRun) -> Recovery:
+    """Return how a request for a new run ends an interrupted run first. Raises Refused where it does not."""
+    proposal = Recovery(earlier, request)
     if not (proposal.why or proposal.is_undo):
         instead = (
             f"`{shell_command('relvmoiscsi recover', lun.name)}` finishes the interrupted run, "
             f"`{shell_command('relvmoiscsi undo', lun.name)}` rolls it back."
         )
-        found = mapfile.contradictions(request.chosen or IdMap("", {}, {}), request.sr_uuid, run.ids)
+        chosen, ids = request.chosen or IdMap("", {}, {}), earlier.journal.run.ids
+        found = mapfile.contradictions(chosen, request.sr_uuid, ids)
         if found:  # a script relies on its ids
             raise Refused(f"{lun.name} already has other ids: {found[0]}.").advising(instead).in_state(NOTHING_WRITTEN)
     _verify_recovery(lun, proposal)
+    return proposal
+
+
+def _recover_first(
+    lun: OpenLun, entropy: Entropy, consent: Consent, request: ResignatureRequest, earlier: EarlierRun
+) -> Union[CompletedRun, str]:
+    """Recover an interrupted run. Return a CompletedRun, or a sentence about it where a new run must follow."""
+    run, proposal = earlier.journal.run, _proposed_recovery(lun, request, earlier)
     _ask(lun, proposal, consent)
     with lun.guard.held(engine.vg_names(run), proposal.replaced):
         if proposal.why and not engine.goes_back(earlier):

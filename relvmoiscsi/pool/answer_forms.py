@@ -7,16 +7,15 @@ of the type, and an answer has the records of all clients. Source: xen-api ocaml
 """
 
 import re
-import xmlrpc.client
 from typing import Any, Callable, Dict, Mapping, Sequence
 
-from relvmoiscsi.host.xapi.sdk import is_reference
+from relvmoiscsi.host.xapi.rpc import is_reference
 
 Form = Callable[[Any], bool]
 
 _DEEPEST = 4  #: levels of a record: a field is at most a map of lists
 _WHOLE = re.compile("-?[0-9]{1,19}")
-_LEAVES = (str, bool, int, float, xmlrpc.client.DateTime, type(None))
+_LEAVES = (str, bool, int, float, type(None))
 
 
 def is_text(value: Any) -> bool:
@@ -148,7 +147,7 @@ def verify(method: str, value: Any) -> None:
     elif what == "compute_free_memory":  # asked by acceptance/
         _verify(is_whole(value), "it is no number")
     elif what.startswith("get_"):
-        _verify(is_text(value) or method == "host.get_servertime", "it is no text")
+        _verify(is_text(value), "it is no text")
     else:
         _verify(what in _UNREAD or what.startswith(_UNREAD_PREFIXES), "no form is known for it")
 
@@ -167,7 +166,7 @@ def _verify_record(kind: str, record: Any) -> None:
 
 
 def _is_plain(value: Any, level: int = 1) -> bool:
-    """Does a value have only leaves of XML-RPC, lists and maps, and few levels? Deeper values fill Python's stack."""
+    """Does a value have only leaves of JSON, lists and maps, and few levels? Deeper values fill Python's stack."""
     if isinstance(value, _LEAVES):
         return True
     if level > _DEEPEST or not isinstance(value, (list, dict)):

@@ -54,7 +54,7 @@ DONE, ALREADY, PARTIAL, FAILED = "attached", "already attached", "partial", "fai
 #: status of a LUN that gets new identities only
 NEW_IDS, HAD_IDS = "resignatured", "already resignatured"
 #: status of a LUN that `choose` left out; `error` has the reason, and is no error of the run
-PASSED_OVER = "passed over"
+SKIPPED = "skipped"
 
 RESIGNATURING, INTRODUCING, ATTACHING = "resignature", "introduce", "attach"
 
@@ -67,13 +67,14 @@ class Attached(NamedTuple):
     """Result for one LUN."""
 
     scsi_id: str  #: "" for all LUNs of a target that gave no list
-    status: str  #: DONE, ALREADY, PARTIAL, NEW_IDS, HAD_IDS, PASSED_OVER or FAILED
+    status: str  #: DONE, ALREADY, PARTIAL, NEW_IDS, HAD_IDS, SKIPPED or FAILED
     sr_uuid: str = ""  #: the new SR; `of_sr` is the original SR
     of_sr: str = ""
     name: str = ""
     hosts: Mapping[str, str] = {}
     vdis: Sequence[Pair] = ()
     error: Optional[RelvmoiscsiError] = None
+    is_doubtful: bool = False  #: SKIPPED: another pool may use the LUN, or the LUN may be no clone
 
     def facts(self) -> Dict[str, Any]:
         return {
@@ -184,12 +185,10 @@ def doubtful(
     ]
 
 
-def passed_over(lun: PoolLun, is_plan: bool = False) -> Attached:
-    """Return the result, or its plan, for a damaged LUN, and for a LUN or a target whose probe failed."""
-    what = lun.scsi_id or f"The target {lun.portal.named}".strip()
+def not_attachable(lun: PoolLun) -> Attached:
+    """Return the result for a damaged LUN, and for a LUN or a target whose probe failed."""
     kind = FormatError if lun.kind == DAMAGED else PoolFailure
-    ahead = f"{what} would be skipped. Its state is {lun.kind}: {lun.problem}"
-    error = kind(ahead if is_plan else f"{what} was skipped. Its state is {lun.kind}: {lun.problem}")
+    error = kind(f"Its state is {lun.kind}: {lun.problem}" if lun.scsi_id else lun.of_target())
     return Attached(lun.scsi_id, FAILED, of_sr=lun.of_sr, error=error)
 
 
@@ -217,7 +216,8 @@ def _verify_attachable(lun: PoolLun, are_clones: bool) -> None:
         ).advising("If the LUN is an unused clone, add --foreign.")
     if lun.kind not in ATTACHABLE:
         kind = FormatError if lun.kind == DAMAGED else Refused
-        raise kind(f"The LUN {lun.scsi_id} is {lun.kind}: the LUN holds no SR to attach. {lun.problem}".strip())
+        state = f"Its state is {lun.kind}: {lun.problem}".rstrip(": ")
+        raise kind(f"The LUN {lun.scsi_id} holds no SR to attach. {state}")
 
 
 def verify_none_left(found: Sequence[PoolLun], chosen: Sequence[PoolLun]) -> None:
@@ -460,7 +460,7 @@ def introduce(calls: Calls, pool: Pool, row: LunPlan, run: str) -> LunPlan:
     except PoolFailure as failure:
         if failure.code != "SR_UUID_EXISTS":
             raise
-        # XenAPI lost the first answer and repeated the call, if the pool did not have the SR before
+        # the connection lost the first answer, and repeated the call, if the pool did not have the SR before
         is_lost_answer = pool.sr_by_uuid(lun.sr_uuid) is None
         ref = str(calls.call("SR.get_by_uuid", lun.sr_uuid))
         record: Record = calls.call("SR.get_record", ref)

@@ -16,7 +16,7 @@ from relvmoiscsi import untrusted_xml
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NoConnection, NotFound
 from relvmoiscsi.host.xapi.api import AWAY, XapiFailure
-from relvmoiscsi.host.xapi.sdk import GONE, reason
+from relvmoiscsi.host.xapi.rpc import GONE, Connection, NoAnswer, Refusal, is_reference, reason
 from relvmoiscsi.pool import answer_forms
 from relvmoiscsi.wording import human_time, shell_command
 
@@ -74,8 +74,8 @@ class NotConnected(NoConnection, PoolFailure):
 def passing(*codes: str) -> Iterator[None]:
     """End the block without an error where xapi answers with one of these codes.
 
-    XenAPI repeats a call whose answer was lost. The second call then fails: the object is already destroyed, or the key
-    is already there.
+    A connection repeats a call whose answer was lost. The second call then fails: the object is already destroyed, or
+    the key is already there.
     """
     try:
         yield
@@ -85,42 +85,30 @@ def passing(*codes: str) -> Iterator[None]:
 
 
 class Calls:
-    """A session on the master.
-
-    `proxy` has xapi's methods (XenAPI.Session). `refusal` is the exception class for xapi's errors (XenAPI.Failure).
-    `another` opens one more connection for the session. `http` opens a connection for a GET or PUT.
-    """
-
-    _shared_session = ""  #: the session of another connection that this connection uses
+    """A session on the master at `url`; `http` opens a connection to it, for calls and for a GET or PUT."""
 
     def __init__(
-        self,
-        proxy: Any,
-        refusal: Type[Exception],
-        url: str,
-        another: Callable[[], Any],
-        http: Callable[[], http.client.HTTPConnection],
+        self, url: str, http: Callable[[], http.client.HTTPConnection], user: str, password: str, session: str = ""
     ) -> None:
-        self._proxy, self._refusal, self._another = proxy, refusal, another
         self.url, self.http = url, http
+        self._user, self._password = user, password
+        self.session = self._shared_session = session  #: the reference of the session
+        self._connection = Connection(http)
 
-    @property
-    def session(self) -> str:
-        """The reference of the session."""
-        return str(self._proxy._session)
+    def log_in(self) -> None:
+        """Open a session. Raises Refusal, and the errors in GONE."""
+        made = self._connection.call("session.login_with_password", self._user, self._password, "1.0", "relvmoiscsi")
+        if not is_reference(made):
+            raise NoAnswer("the answer to the login has no session")
+        self.session = made
+
+    def log_out(self) -> None:
+        """End the session. Raises PoolFailure."""
+        self._answered("session.logout", lambda: self._connection.call("session.logout", self.session))
 
     def call(self, method: str, *arguments: Any) -> Any:
         """Call a method, such as "SR.get_all_records", and return xapi's answer. Raises PoolFailure."""
-        try:
-            found = self._proxy.xenapi_request(method, arguments)
-        except self._refusal as error:
-            raise failure(method, getattr(error, "details", [])) from error
-        except GONE as error:
-            closed = PoolGone(f"The pool at {self.url} closed the connection during {method}: {reason(error)}.")
-            raise closed.advising("Repeat the command.") from error
-        except KeyboardInterrupt:
-            self._disconnect()  # the connection still waits for an answer; the clean-up opens a new connection
-            raise
+        found = self._answered(method, lambda: self._in_session(method, arguments))
         try:
             answer_forms.verify(method, found)
         except ValueError as error:
@@ -128,6 +116,26 @@ class Calls:
                 _NO_POOL
             ) from None
         return found
+
+    def _in_session(self, method: str, arguments: Sequence[Any]) -> Any:
+        """Return xapi's answer. If xapi has ended the session, as a restart of the toolstack does, log in again."""
+        try:
+            return self._connection.call(method, self.session, *arguments)
+        except Refusal as refusal:
+            if refusal.details[0] != "SESSION_INVALID":
+                raise
+        self.log_in()
+        return self._connection.call(method, self.session, *arguments)
+
+    def _answered(self, method: str, ask: Callable[[], Any]) -> Any:
+        """Return what `ask` returns. Raises PoolFailure."""
+        try:
+            return ask()
+        except Refusal as refusal:
+            raise failure(method, refusal.details) from refusal
+        except GONE as error:
+            closed = PoolGone(f"The pool at {self.url} closed the connection during {method}: {reason(error)}.")
+            raise closed.advising("Repeat the command.") from error
 
     def records(self, kind: str, **equal: str) -> Records:
         """Return all records of a class, or the records whose fields have these values. Raises PoolFailure."""
@@ -200,25 +208,20 @@ class Calls:
 
     def another(self) -> "Calls":
         """Open one more connection to the same session, for another thread. The caller closes the connection."""
-        other = Calls(self._another(), self._refusal, self.url, self._another, self.http)
-        other._shared_session = str(other._proxy._session)
-        return other
+        return Calls(self.url, self.http, self._user, self._password, self.session)
 
     def close(self) -> None:
         """Close the connection without ending the session.
 
-        If xapi ended the session meanwhile, XenAPI has logged in again. Only this connection uses the new session, so
-        `close` ends the new session.
+        If xapi ended the session meanwhile, this connection has logged in again. Only this connection uses the new
+        session, so `close` ends the new session.
         """
-        if self._shared_session and str(self._proxy._session) != self._shared_session:
+        if self._shared_session and self.session != self._shared_session:
             try:
-                self.call("session.logout")
+                self.log_out()
             except XapiFailure:
                 pass  # the pool stopped answering; xapi ends an unused session
-        self._disconnect()
-
-    def _disconnect(self) -> None:
-        self._proxy("close")()
+        self._connection.close()
 
 
 def expression(kind: str, equal: Mapping[str, str]) -> str:

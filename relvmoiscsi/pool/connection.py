@@ -5,7 +5,7 @@
     http://HOST     not encrypted: for tests, or inside a tunnel
     local           the socket of this dom0, where root needs no password
 
-The module XenAPI is dom0's module, or comes from PyPI (host/xapi/sdk.py).
+`url_of` reads them.
 """
 
 import http.client
@@ -15,13 +15,14 @@ import ssl
 import urllib.parse
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Callable, Iterator, NamedTuple, Optional, Tuple
+from typing import Iterator, NamedTuple, Optional
 
 from relvmoiscsi.errors import RelvmoiscsiError, UsageError
 from relvmoiscsi.host.own_path import NotOwn, read_named
 from relvmoiscsi.host.this_host import THIS_HOST
-from relvmoiscsi.host.xapi import sdk
-from relvmoiscsi.host.xapi.sdk import GONE, reason
+from relvmoiscsi.host.xapi import rpc
+from relvmoiscsi.host.xapi.api import NO_XAPI
+from relvmoiscsi.host.xapi.rpc import GONE, reason
 from relvmoiscsi.pool.calls import EVENT_SECONDS, Calls, NotConnected, failure
 from relvmoiscsi.wording import repr_without
 
@@ -52,46 +53,34 @@ class Where(NamedTuple):
 
 @contextmanager
 def connect(where: Where) -> Iterator[Calls]:
-    """Open a session for the block. Raises PoolFailure, NotInstalled or UsageError."""
-    module, url = sdk.module(), url_of(where)
-    connection = partial(_http, where, _tls(where) if url.startswith("https:") else None)
-    url, proxy = _logged_in(module, where, url, connection)
-
-    def another() -> Any:
-        """Return one more connection for the same session."""
-        other = sdk.session(url, sdk.XapiTransport(partial(connection, url)))
-        for name in ("_session", "last_login_method", "last_login_params"):
-            setattr(other, name, getattr(proxy, name))
-        return other
-
-    calls = Calls(proxy, module.Failure, url, another, partial(connection, url))
+    """Open a session for the block. Raises PoolFailure or UsageError."""
+    url = url_of(where)
+    calls = _logged_in(where, url, _tls(where) if url.startswith("https:") else None)
     try:
         yield calls
     finally:
         try:
-            calls.call("session.logout")
+            calls.log_out()
         except RelvmoiscsiError:
             pass  # the pool stopped answering; xapi ends an unused session
         calls.close()
 
 
-def _logged_in(
-    module: Any, where: Where, url: str, connection: Callable[[str], http.client.HTTPConnection]
-) -> Tuple[str, Any]:
-    """Return (URL of the master, XenAPI.Session). Raises PoolFailure."""
+def _logged_in(where: Where, url: str, tls: Optional[ssl.SSLContext]) -> Calls:
+    """Return a session on the master. Raises PoolFailure."""
     for _ in range(_MOST_MASTERS):
-        proxy = sdk.session(url, sdk.XapiTransport(partial(connection, url)))
+        calls = Calls(url, partial(_http, where, tls, url), where.user, where.password)
         try:
-            proxy.xenapi_request("login_with_password", (where.user, where.password, "1.0", "relvmoiscsi"))
-            return url, proxy
-        except module.Failure as error:
-            proxy("close")()
-            if error.details[0] != "HOST_IS_SLAVE":
-                refused = failure("session.login_with_password", error.details)
-                raise NotConnected(refused.message, refused.description).advising(refused.advice) from error
-            url = _at(url, (*error.details, "")[1])
+            calls.log_in()
+            return calls
+        except rpc.Refusal as refusal:
+            calls.close()
+            if refusal.details[0] != "HOST_IS_SLAVE":
+                refused = failure("session.login_with_password", refusal.details)
+                raise NotConnected(refused.message, refused.description).advising(refused.advice) from refusal
+            url = _at(url, (*refusal.details, "")[1])
         except GONE as error:
-            proxy("close")()
+            calls.close()
             raise _no_login(where, url, error) from error
     raise NotConnected(f"The hosts of the pool disagree about the master; the last answer was {url}.").advising(
         "Repeat the command in a minute."
@@ -102,12 +91,12 @@ def _http(where: Where, tls: Optional[ssl.SSLContext], url: str) -> http.client.
     """Return a new connection to a host of the pool; without `tls`, the connection is not encrypted."""
     address = urllib.parse.urlsplit(url).netloc
     if where.pool == LOCAL:
-        return sdk.UnixConnection(where.socket_path, where.timeout)
+        return rpc.UnixConnection(where.socket_path, where.timeout)
     if tls is None:
         made = http.client.HTTPConnection(address, timeout=where.timeout)
     else:
         made = http.client.HTTPSConnection(address, timeout=where.timeout, context=tls)
-    made.response_class = sdk.BoundedResponse
+    made.response_class = rpc.BoundedResponse
     return made
 
 
@@ -127,9 +116,7 @@ def _no_login(where: Where, url: str, error: BaseException) -> NotConnected:
         )
     if isinstance(error, OSError):
         if where.pool == LOCAL and isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
-            return NotConnected("No xapi answers on this machine, which may be no dom0.").advising(
-                "Give --pool, the URL of a host of the pool."
-            )
+            return NotConnected(NO_XAPI).advising("Give --pool, the URL of a host of the pool.")
         return NotConnected(f"No pool answers at {url}: {reason(error)}.").advising("Check --pool and the network.")
     return NotConnected(f"What answers at {url} is no XenAPI: {reason(error)}.").advising("Check --pool.")
 

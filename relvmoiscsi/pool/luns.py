@@ -2,7 +2,8 @@
 """Classify each LUN that the pool sees. Nothing is written, and no session or device stays on a host.
 
     original        an SR of the pool is on the LUN
-    attached        an SR of the pool is on the LUN, and `attach` has introduced this SR as a copy
+    attached        an SR of the pool is on the LUN, and `attach` has introduced this SR as a copy. Where no host has
+                    plugged the SR, a probe has found it on the LUN
     clone           the LUN holds an SR of the pool, and a live host has that SR attached on another LUN (known_sr.py).
                     `is_ours`: the label says that the array has copied the LUN, or the SR is on no resignatured LUN
     unknown SR      the LUN holds an SR that this pool does not have. Another pool may use the SR, or this pool has
@@ -96,6 +97,10 @@ class PoolLun(NamedTuple):
     def may_be_untouched(self) -> bool:
         """Was the LUN a clone when a run of this pool began, and is its state unknown now?"""
         return self.kind in UNSEEN and self.is_ours
+
+    def of_target(self) -> str:
+        """Return the sentence on a row without a SCSIid: a target that gave no list of its LUNs."""
+        return f"The LUNs behind {self.portal.named} are unknown: {self.problem}"
 
     def facts(self, pool: Pool) -> Dict[str, Any]:
         sr = pool.sr_by_uuid(self.sr_uuid)
@@ -347,27 +352,8 @@ def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
         try:
             page = untrusted.object_of(text, _MOST_PAGE_BYTES)
             for row in page["host_luns"]:
-                size = untrusted.size_of(row.get("size_bytes") or 0)
-                lun = PoolLun(untrusted.text_of(row["scsi_id"]), "", HBA, size)
-                verify_scsi_id(lun.scsi_id)
-                last = _behind(last, lun.scsi_id)
-                texts: Dict[str, Any] = {name: untrusted.text_of(row.get(key) or "") for name, key in _ROW.items()}
-                for name in ("sr_uuid", "of_sr", "new_sr"):
-                    verify_uuid(texts[name])
-                sr = pool.sr_on(lun.scsi_id)
-                if sr is not None and pool.pbds_of(sr):
-                    config = next(iter(pool.pbds_of(sr).values()))[1]["device_config"]
-                    state = untrusted.text_of(row["state"] or UNREACHABLE)
-                    found.append(
-                        _in_use(pool, sr, lun._replace(portal=portal_of(config), state=state, changed=texts["changed"]))
-                    )
-                elif row["state"] is None:
-                    is_begun = pool.is_begun(lun.scsi_id)
-                    found.append(lun._replace(kind=UNREACHABLE, problem=texts["problem"], is_ours=is_begun))
-                else:
-                    databases = tuple(untrusted.texts_of(row.get("metadata_of") or []))
-                    state = _state(untrusted.text_of(row["state"]), bool(row.get("copied")))
-                    found.append(named(pool, lun._replace(kind=state, metadata_of=databases, **texts)))
+                found.append(_of_row(pool, row))
+                last = _behind(last, found[-1].scsi_id)
             if page["next"] is None:
                 return _doubted(found)
             start = _behind(last, untrusted.text_of(page["next"]))
@@ -378,6 +364,25 @@ def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
     raise PoolFailure(
         f"The plugin on the master lists LUNs without end: {_MOST_PAGES} answers were not the last."
     ).advising("Check the master.")
+
+
+def _of_row(pool: Pool, row: Dict[str, Any]) -> PoolLun:
+    """Classify the LUN of a row of the plugin. Raises PoolFailure, and the errors of a row that cannot be read."""
+    lun = PoolLun(untrusted.text_of(row["scsi_id"]), "", HBA, untrusted.size_of(row.get("size_bytes") or 0))
+    verify_scsi_id(lun.scsi_id)
+    texts: Dict[str, Any] = {name: untrusted.text_of(row.get(key) or "") for name, key in _ROW.items()}
+    for name in ("sr_uuid", "of_sr", "new_sr"):
+        verify_uuid(texts[name])
+    state = untrusted.text_of(row["state"] or UNREACHABLE)
+    databases = tuple(untrusted.texts_of(row.get("metadata_of") or []))
+    probed = lun._replace(kind=_state(state, bool(row.get("copied"))), metadata_of=databases, **texts)
+    sr = pool.sr_on(lun.scsi_id)
+    if sr is not None and pool.pbds_of(sr) and not (_is_unplugged(pool, sr) and _has_lost(probed, pool, sr)):
+        config = next(iter(pool.pbds_of(sr).values()))[1]["device_config"]
+        return _in_use(pool, sr, lun._replace(portal=portal_of(config), state=state, changed=probed.changed))
+    if state == UNREACHABLE:
+        return lun._replace(kind=UNREACHABLE, problem=probed.problem, is_ours=pool.is_begun(lun.scsi_id))
+    return named(pool, probed)
 
 
 def _behind(last: str, scsi_id: str) -> str:
@@ -397,18 +402,27 @@ _ROW = {
 def look(calls: Calls, pool: Pool, lun: PoolLun, probed_by: Callable[[Calls, PoolLun], PoolLun]) -> PoolLun:
     """Classify one listed LUN. No probe reads a LUN that an SR of the pool uses. Raises PoolFailure."""
     sr = pool.sr_on(lun.scsi_id)
-    pbds = pool.pbds_of(sr).values() if sr is not None else []
-    if sr is None or not pbds:
+    if sr is None or not pool.pbds_of(sr):
         return named(pool, probed_by(calls, lun))
-    if is_copy(pool.srs[sr]) and not any(pbd["currently_attached"] for _, pbd in pbds):
-        try:  # no host has plugged the copy: the array may have overwritten its LUN since
+    if _is_unplugged(pool, sr):
+        try:
             probed = probed_by(calls, lun)
-            if probed.sr_uuid not in ("", pool.srs[sr]["uuid"]):
+            if _has_lost(probed, pool, sr):
                 return named(pool, probed)
             lun = lun._replace(changed=probed.changed)
         except PoolFailure:
             pass  # the records of the pool say what the LUN is
     return _in_use(pool, sr, lun)
+
+
+def _is_unplugged(pool: Pool, ref: str) -> bool:
+    """Is the SR a copy that no host has plugged? Then no host notices what happens to its LUN."""
+    return is_copy(pool.srs[ref]) and not any(pbd["currently_attached"] for _, pbd in pool.pbds_of(ref).values())
+
+
+def _has_lost(probed: PoolLun, pool: Pool, ref: str) -> bool:
+    """Does the LUN hold the SR no more? The array may have overwritten the LUN, or its metadata may be damaged."""
+    return probed.kind not in (*UNSEEN, UNFINISHED) and probed.sr_uuid != pool.srs[ref]["uuid"]
 
 
 def probe(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:

@@ -21,7 +21,7 @@ def values_of(text: str) -> Dict[str, Any]:
 def add(calls: Calls, kind: str, ref: str, key: str, text: str) -> None:
     """Add a key, and leave an existing key unchanged. Raises PoolFailure.
 
-    XenAPI repeats a call whose answer was lost, so this run may have added the key already.
+    A connection repeats a call whose answer was lost, so this run may have added the key already.
     """
     with passing("MAP_DUPLICATE_KEY"):
         calls.call(kind + ".add_to_other_config", ref, key, text)

@@ -11,7 +11,7 @@ from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.known_sr import KnownSr
 from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.portal import DEFAULT_PORT
-from relvmoiscsi.scsi_id_text import NamedLuns, names_lun
+from relvmoiscsi.scsi_id_text import NamedLuns, certain_scsi_id, names_lun
 from relvmoiscsi.sr_types import HBA_SR, ISCSI_SR, OWN_TYPES, STOCK_TYPES, SrType
 from relvmoiscsi.wording import nearest, said, shell_command, some_of
 
@@ -342,9 +342,21 @@ def find_sr(pool: Pool, text: str) -> str:
 
     Raises NotFound, UsageError.
     """
-    on_lun = [ref for ref, sr in pool.copies() if sr["other_config"].get(SCSI_ID) == text]
+    scsi_id = "" if is_uuid(text.lower()) else certain_scsi_id(text)
+    on_lun = [ref for ref, sr in pool.copies() if sr["other_config"].get(SCSI_ID) == (scsi_id or text)]
     listed = "`xe sr-list params=uuid,name-label` lists the SRs, `relvmoiscsi pool luns` the LUNs of the copies."
-    return find(pool.srs, text, "SR", listed, on_lun)
+    try:
+        return find(pool.srs, text, "SR", listed, on_lun)
+    except NotFound:
+        if not scsi_id:
+            raise
+    there = pool.sr_on(scsi_id)
+    if there is not None:
+        raise NotFound(
+            f"The LUN with the SCSIid {scsi_id} is that of the SR {pool.srs[there]['name_label']!r}, which is no copy."
+        ).advising(f"To use that SR, give {pool.srs[there]['uuid']}.")
+    attach = shell_command("relvmoiscsi pool attach", scsi_id)
+    raise NotFound(f"The LUN with the SCSIid {scsi_id} is not attached.").advising(f"`{attach}` attaches it.", attach)
 
 
 def has_sr(pool: Pool, text: str) -> bool:

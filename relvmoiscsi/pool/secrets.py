@@ -52,7 +52,7 @@ def chap(
     before = set(calls.call("secret.get_all"))
     mark = " ".join([time.strftime(_FORM, time.gmtime()), str(uuid.uuid4()), *_this_process()])
     ref = str(calls.call("secret.create", {"value": password, "other_config": {RUN: mark}}))
-    # XenAPI repeats a call whose answer was lost: then two Secrets have the mark, and one of them goes
+    # a connection repeats a call whose answer was lost: then two Secrets have the mark, and one of them goes
     others = set(calls.call("secret.get_all")) - before - {ref}
     destroy(calls, (other for other in others if _mark(calls, other) == mark))
     try:

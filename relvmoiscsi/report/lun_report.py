@@ -333,7 +333,7 @@ def defects_text(name: str, found: Inspection) -> str:
     number = "1 defect" if len(found.defects) == 1 else f"{len(found.defects)} defects"
     cause = "the copy is truncated, " if found.readable is not None and found.readable.is_truncated else ""
     lines = [f"{name}: {found.state}, {cause}{number}:"]
-    lines += ["  " + printable(str(defect)) for defect in found.defects]
+    lines += ["  " + printable(defect.told) for defect in found.defects]
     return "\n".join(lines + note_lines(notes(found.readable) if found.readable is not None else []))
 
 

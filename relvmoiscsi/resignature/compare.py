@@ -151,7 +151,7 @@ def _another_sr(original: Lun, clone: Lun, record: Optional[CommitRecord], run: 
     """The message for an `original` from which `clone` was not made."""
     made_of = f", which was made of SR {run.ids.sr}" if run is not None and run.ids.new_sr == clone.sr_uuid else ""
     clones, originals = (
-        f'{lun.sr_uuid} "{lun.mgt.name_label}"' if lun.mgt and lun.mgt.name_label else lun.sr_uuid
+        f"{lun.sr_uuid} {lun.mgt.name_label!r}" if lun.mgt and lun.mgt.name_label else lun.sr_uuid
         for lun in (clone, original)
     )
     told = f"{clone.name} holds SR {clones}{made_of}, and {original.name} holds SR {originals}"

@@ -82,15 +82,15 @@ def inspect(device: Device, words: Sequence[str] = ()) -> Inspection:
     except Refused as problem:
         return Inspection(FOREIGN, commit_record=record, problem=problem)
     if problems.found or problems.lun is None:
-        return _damaged(device, problems, words)
+        return _damaged(device, problems, words, is_again=state_of(record) == RESIGNATURED)
     lun = settle(problems.lun)
     return Inspection(state_of(record), lun, record, run, contradictions=contradictions(lun))
 
 
-def _damaged(device: Device, problems: Problems, words: Sequence[str]) -> Inspection:
+def _damaged(device: Device, problems: Problems, words: Sequence[str], is_again: bool = False) -> Inspection:
     first = problems.found[0]
     if isinstance(first, FormatError):
-        tell(first, device.name, problems, ResignatureRequest(words=tuple(words)))
+        tell(first, device.name, problems, ResignatureRequest(again=is_again, words=tuple(words)))
     return Inspection(DAMAGED, None, None, None, first, problems.found, problems.lun)
 
 

@@ -158,7 +158,8 @@ def tell(error: FormatError, device_name: str, problems: Problems, request: Resi
                 advice.append((f"{len(problems.without)} VDIs cannot be read. {_NOTHING_HELPS}", ""))
             else:
                 words = request.words or command_words("relvmoiscsi resignature", device_name)
-                advice += [(_LOOK_FIRST, ""), (without(words, problems.without), "")]
+                again = ("--again",) if request.again and "--again" not in words else ()  # else the LUN is done
+                advice += [(_LOOK_FIRST, ""), (without(words, problems.without, again), "")]
         if any(each.way_out.lvm == ("lvremove",) for each in every):
             advice.insert(0, (_LOOK_FIRST, ""))
         advice = advice or [(_NOTHING_HELPS, "")]

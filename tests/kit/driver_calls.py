@@ -12,7 +12,7 @@ from kit.pool.runner import PATH, request
 EXECUTABLE = Path(__file__).resolve().parents[2] / "drivers" / "ReLVMoISCSISR"
 HBA_EXECUTABLE = EXECUTABLE.with_name("ReLVMoHBASR")
 
-#: a current Python and that of dom0, each with the module XenAPI, as far as this machine has them
+#: a current Python and that of dom0, as far as this machine has them
 _VENVS = EXECUTABLE.parents[1] / ".venv"
 _FOUND = [str(path) for path in (_VENVS / "current/bin/python", _VENVS / "py36/bin/python") if path.exists()]
 INTERPRETERS = _FOUND or [sys.executable]

@@ -22,7 +22,7 @@ from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 from uuid import uuid4
 
-from kit.builder import build_sr, raw
+from kit.builder import build_sr, raw, vhd
 from kit.driver_calls import EXECUTABLE
 from kit.iscsi.lun import address_of
 from kit.outcome import Unguarded, run_on
@@ -57,9 +57,10 @@ FABRIC = ""  #: the target of a LUN that the array maps to adapters
 #: the arguments of each function of the host plugin
 ARGUMENTS = runpy.run_path(str(EXECUTABLE.parent / "plugins" / "relvmoiscsi"))["ARGUMENTS"]
 EXTENT = 4 << 20  #: bytes
+BLOCK = 2 << 20  #: bytes of a VHD for which its table has an entry
 
-#: the storage manager's numbers for a VG that LVM sees twice, and for a LUN that is no disk of the host
-DUPLICATE, SCSI_ID_MISSING = 119, 107
+#: the storage manager's numbers for a VG that LVM sees twice or does not read, and a LUN that is no disk of the host
+DUPLICATE, UNAVAILABLE, SCSI_ID_MISSING = 119, 47, 107
 
 
 class Asking(Unguarded):
@@ -110,7 +111,7 @@ class World:
         self.fail = {}  #: {(command, SCSIid): RelvmoiscsiError} that a call ends with
         self._lock = threading.RLock()
         self._pool = None
-        self._known = {}  #: (what, SCSIid): (disk, writes to it until then, what was found)
+        self._known = {}  #: (what, content of a disk): what was found
         self.recipes = {}  #: SCSIid: (volumes, seed) of which its disk was built, where VDIs may be made there
 
     # -- LUNs and pools -----------------------------------------------------------------------------------------------
@@ -126,13 +127,7 @@ class World:
     def clone(self, scsi_id, **options):
         """An array snapshot of a LUN, behind the same target; gives its SCSIid."""
         lun = self.lun(scsi_id)
-        made = self.add(lun.target, lun.iqn, lun.disk.copy(), lun.chap, **options)
-        for what in ("SR", "all"):
-            disk, writes, found = self._known.get((what, scsi_id), (None, 0, None))
-            if disk is lun.disk and writes == disk.writes:
-                disk = self.lun(made).disk
-                self._known[what, made] = disk, disk.writes, found
-        return made
+        return self.add(lun.target, lun.iqn, lun.disk.copy(), lun.chap, **options)
 
     def lun(self, scsi_id):
         return next(lun for lun in self.luns if lun.scsi_id == scsi_id)
@@ -147,12 +142,12 @@ class World:
         return self._read("SR", self.lun(scsi_id), read)
 
     def _read(self, what, lun, read):
-        """What `read` gives of a LUN's disk, which is asked again once the LUN was written."""
-        disk, writes, found = self._known.get((what, lun.scsi_id), (None, 0, None))
-        if disk is not lun.disk or writes != disk.writes:
-            found = read(lun.disk)
-            self._known[what, lun.scsi_id] = lun.disk, lun.disk.writes, found
-        return found
+        """What `read` gives of a LUN's disk, which is asked again once the disk holds something else."""
+        with self._lock:
+            key = what, lun.disk.content()
+            if key not in self._known:
+                self._known[key] = read(lun.disk)
+            return self._known[key]
 
     def state(self, scsi_id):
         return engine.inspect(self.lun(scsi_id).disk).state
@@ -267,15 +262,20 @@ class World:
         return alone
 
     def _make_vdi(self, sr, record):
-        """A raw volume more: the disk is built anew with it, as its ids follow from their keys."""
+        """A volume more, VHD or raw: the disk is built anew with it, as its ids follow from their keys."""
         scsi_id = self._scsi_id_of(sr)
         volumes, seed = self.recipes[scsi_id]
         key = f"made {sum(volume.key.startswith('made') for volume in volumes) + 1} {record['name_description']}"
-        extents = -(-int(record["virtual_size"]) // EXTENT)
-        volume = raw(key, label=record["name_label"], description=record["name_description"], extents=extents)
+        words = {"label": record["name_label"], "description": record["name_description"]}
+        size = int(record["virtual_size"])
+        if record.get("sm_config", {}).get("vdi_type") == "vhd":
+            volume, more = vhd(key, blocks=0, bat_entries=-(-size // BLOCK), **words), {}
+        else:
+            extents = -(-size // EXTENT)
+            volume = raw(key, extents=extents, **words)
+            more = {"virtual_size": extents * EXTENT, "sm_config": {"vdi_type": "aio"}}
         truth = self._rebuild(scsi_id, [*volumes, volume], seed)
-        size = {"virtual_size": extents * EXTENT, "sm_config": {"vdi_type": "aio"}}
-        return truth.volume(key).uuid, size
+        return truth.volume(key).uuid, more
 
     def _drop_vdi(self, record):
         scsi_id = self._scsi_id_of(record["SR"])
@@ -403,12 +403,12 @@ class World:
         return self._probed(lun)
 
     def _probed(self, lun):
-        with self._lock:
-            return self._read("probe", lun, lambda disk: probe.document(disk, lun.scsi_id))
+        return self._read(f"probe of {lun.scsi_id}", lun, lambda disk: probe.document(disk, lun.scsi_id))
 
     def _volumes(self, lun):
-        with self._lock:
-            return self._read("all", lun, read_sr)
+        if self.sr_uuid(lun.scsi_id) is None:
+            raise _Answer(UNAVAILABLE, "The SR is not available [opterr=LVM reads no SR on the LUN]")
+        return self._read("all", lun, read_sr)
 
     def _relvmoiscsi_sr_create(self, members, config):
         db, is_hba = self._pool.db, members["type"] == OWN_HBA_TYPE
@@ -511,7 +511,7 @@ class World:
             seen = self._on_fabric(host) + [each for each in self.luns if each.target and each.scsi_id in there]
             found = {each.scsi_id: self.sr_uuid(each.scsi_id) for each in seen}
         if found.get(lun.scsi_id) != members["sr_uuid"]:
-            raise _Answer(47, f"The SR is not available [opterr=the LUN has {found.get(lun.scsi_id)}]")
+            raise _Answer(UNAVAILABLE, f"The SR is not available [opterr=the LUN has {found.get(lun.scsi_id)}]")
         twins = [scsi_id for scsi_id, uuid in found.items() if uuid == members["sr_uuid"] and scsi_id != lun.scsi_id]
         if twins:
             raise _Answer(DUPLICATE, f"LVM sees the VG twice [opterr={', '.join(twins)}]")

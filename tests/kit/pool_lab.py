@@ -282,11 +282,12 @@ class Image:
 
     def __init__(self, lab, **more):
         world, pool, db = lab.world, lab.pool, lab.pool.db
+        before = [lun.disk.content() for lun in world.luns]
         for lun in world.luns:
             lun.disk.freeze()
         self._luns = [lun._replace(disk=lun.disk.copy()) for lun in world.luns]
-        current = {lun.scsi_id: (lun.disk, lun.disk.writes) for lun in world.luns}
-        self._known = {key: found for key, (*at, found) in world._known.items() if tuple(at) == current.get(key[1])}
+        frozen = dict(zip(before, (lun.disk.content() for lun in world.luns)))
+        self._known = {(what, frozen[at]): found for (what, at), found in world._known.items() if at in frozen}
         rows = db._rows, db._created, db._touched, db.generation, pool.hosts, pool.master, pool.pool
         self._state = pickle.dumps((rows, world.sessions, world.recipes, lab.originals, more))
 
@@ -298,7 +299,7 @@ class Image:
         db._read = {}
         disks = {lun.scsi_id: lun.disk.copy() for lun in self._luns}
         world.luns = [lun._replace(disk=disks[lun.scsi_id]) for lun in self._luns]
-        world._known = {key: (disks[key[1]], 0, found) for key, found in self._known.items()}
+        world._known = dict(self._known)
         return more
 
 

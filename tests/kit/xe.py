@@ -118,6 +118,65 @@ def _vif_move(api, given):
     api.VIF.move(api.VIF.get_by_uuid(given["uuid"]), api.network.get_by_uuid(given["network-uuid"]))
 
 
+def _vbd_create(api, given):
+    read_only = given.get("mode", "RW").upper() == "RO"
+    record = {
+        "VM": api.VM.get_by_uuid(given["vm-uuid"]),
+        "VDI": api.VDI.get_by_uuid(given["vdi-uuid"]),
+        "userdevice": given["device"],
+        "mode": "RO" if read_only else "RW",
+        "bootable": given.get("bootable") == "true",
+        "type": "Disk",
+        "unpluggable": True,
+        "empty": False,
+        "other_config": {},
+        "qos_algorithm_type": "",
+        "qos_algorithm_params": {},
+    }
+    return api.VBD.get_uuid(api.VBD.create(record)) + "\n"
+
+
+def _pbd_list(api, given):
+    """The real `xe` prints a block of lines for each PBD."""
+    srs, hosts = api.SR.get_all_records(), api.host.get_all_records()
+    rows = [
+        (pbd["uuid"], "attached" if pbd["currently_attached"] else "detached", hosts[pbd["host"]]["name_label"],
+         srs[pbd["SR"]]["name_label"])
+        for pbd in api.PBD.get_all_records().values()
+        if given.get("sr-uuid") in (None, srs[pbd["SR"]]["uuid"])
+    ]  # fmt: skip
+    return "".join("  ".join(row) + "\n" for row in sorted(rows, key=lambda row: row[1:]))
+
+
+def _vdi_list(api, given):
+    srs, vdis = api.SR.get_all_records(), api.VDI.get_all_records().values()
+    there = [vdi for vdi in vdis if given.get("sr-uuid") in (None, srs[vdi["SR"]]["uuid"])]
+    return "".join(f"{vdi['uuid']}  {vdi['name_label']}\n" for vdi in there)
+
+
+def _pool_list(api, given):
+    """With one field at the most, `ha-enabled`."""
+    (pool,) = api.pool.get_all_records().values()
+    if given.get("params", "ha-enabled") != "ha-enabled":
+        raise Untrue(f"The playground has no field {given['params']}.")
+    ha_enabled = f"ha-enabled ( RO)    : {str(pool['ha_enabled']).lower()}\n"
+    return ha_enabled if "params" in given else f"{pool['uuid']}  {pool['name_label']}\n"
+
+
+def _pool_ha_enable(api, given):
+    srs = [api.SR.get_by_uuid(uuid) for uuid in given.get("heartbeat-sr-uuids", "").split(",") if uuid]
+    api.pool.enable_ha(srs, {})
+
+
+def _pool_ha_disable(api, _given):
+    api.pool.disable_ha()
+
+
+def _task_list(api, _given):
+    tasks = api.task.get_all_records().values()
+    return "".join(f"{task['uuid']}  {task['status']}  {task['name_label']}\n" for task in tasks)
+
+
 def _named_list(table):
     def listed(api, given):
         found = getattr(api, table).get_all_records().values()
@@ -129,11 +188,18 @@ def _named_list(table):
 COMMANDS = {
     "host-list": _named_list("host"),
     "network-list": _named_list("network"),
+    "pbd-list": _pbd_list,
+    "pbd-plug": _by_uuid("PBD", "plug"),
+    "pbd-unplug": _by_uuid("PBD", "unplug"),
+    "pool-ha-disable": _pool_ha_disable,
+    "pool-ha-enable": _pool_ha_enable,
+    "pool-list": _pool_list,
     "sr-create": _sr_create,
     "sr-forget": _by_uuid("SR", "forget"),
     "sr-list": _named_list("SR"),
     "sr-probe": _sr_probe,
     "sr-param-set": _sr_param_set,
+    "task-list": _task_list,
     "vm-start": _vm_start,
     "vm-shutdown": _vm_shutdown,
     "vm-destroy": _by_uuid("VM", "destroy"),  # the real `xe` takes the UUID alone here
@@ -141,9 +207,11 @@ COMMANDS = {
     "vm-list": _vm_list,
     "vif-list": _vif_list,
     "vif-move": _vif_move,
+    "vbd-create": _vbd_create,
     "vbd-unplug": _by_uuid("VBD", "unplug"),
     "vbd-destroy": _by_uuid("VBD", "destroy"),
     "vdi-destroy": _by_uuid("VDI", "destroy"),
+    "vdi-list": _vdi_list,
 }
 
 

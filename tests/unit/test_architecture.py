@@ -86,8 +86,8 @@ MAY_IMPORT_WITHIN = {
 #: Where a room, or a room within it, may import from single modules of another one alone: which. A product's command
 #: prints by the output of cli; what the product does knows of no command.
 MAY_REACH = {
-    "pool": {"host": ("host.files", "host.own_path", "host.this_host", "host.xapi.api", "host.xapi.sdk"), "cli": ()},
-    "pool.vms": {"host": ("host.xapi.sdk",), "cli": ()},
+    "pool": {"host": ("host.files", "host.own_path", "host.this_host", "host.xapi.api", "host.xapi.rpc"), "cli": ()},
+    "pool.vms": {"host": ("host.xapi.rpc",), "cli": ()},
     "pool.commands": {"host": ("host.secret_file",), "cli": ("cli.output", "cli.map_out")},
     "direct": {"cli": ()},
     "direct.direct_command": {"cli": ("cli.output",)},

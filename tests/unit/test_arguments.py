@@ -44,7 +44,7 @@ def test_an_argument_of_another_type_is_named(function, name):
 def test_what_is_not_done_yet_and_what_was_done_already_are_no_plan():
     disk = right("device")
     with pytest.raises(UsageError, match="^The argument prepared of resignature is AlreadyDone.*, expected a Prepared"):
-        engine.resignature(disk, engine.AlreadyDone("an SR", None))
+        engine.resignature(disk, engine.AlreadyDone(engine.inspect(disk).lun, None))
     with pytest.raises(UsageError, match="^The argument request of prepare is None, expected a ResignatureRequest"):
         engine.prepare(disk, os.urandom, None)
     with pytest.raises(UsageError, match="^The argument entropy of prepare is b'.*', expected a function, as os"):

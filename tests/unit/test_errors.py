@@ -3,7 +3,7 @@
 
 import pytest
 
-from relvmoiscsi.errors import DeviceError, FormatError, Place, Refused, Truncated, in_state
+from relvmoiscsi.errors import DeviceError, FormatError, Place, Refused, Truncated, in_state, shown_bytes
 
 
 def state_after(error, *arguments):
@@ -18,6 +18,7 @@ def test_the_first_sentence_stays():
     assert state_after(error, "Nothing was written.") == "Nothing was written."
     assert state_after(error, "Something was.") == "Nothing was written."
     assert str(error) == "No. Nothing was written."
+    assert str(error.advising("Repeat the command.")) == "No. Nothing was written. Repeat the command."
 
 
 @pytest.mark.parametrize(
@@ -44,3 +45,20 @@ def test_a_failure_without_bytes_names_no_bytes():
         "/dev/sdx: write of 8 bytes at byte 512"
     )
     assert DeviceError("/dev/sdx", "write", 0, 0, "no answer").message == "/dev/sdx: write failed: no answer."
+
+
+@pytest.mark.parametrize(
+    "data, said",
+    [
+        (b"LVM2 xxx", '"LVM2 xxx"'),
+        (b" LVM2 x[5A%r0N*>", '" LVM2 x[5A%r0N*>"'),
+        (b"QFI\xfb", "the bytes 51 46 49 fb"),
+        (b"K\x18'i", "the bytes 4b 18 27 69"),
+        (b'say "x"', "the bytes 73 61 79 20 22 78 22"),
+        (b"a\\x1b", "the bytes 61 5c 78 31 62"),
+        (b"tap\0", "the bytes 74 61 70 00"),
+        (b"", "no bytes"),
+    ],
+)
+def test_bytes_are_text_in_quotes_only_where_all_are_text(data, said):
+    assert shown_bytes(data) == said

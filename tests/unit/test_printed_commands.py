@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A command in a message can be copied to a shell: its values are quoted, and none of them becomes an option.
 
-A name of a stranger is in quotes, so that no line begins inside it.
+A name that others give (of an SR, a VDI, a VM, a host, a network) is in quotes, so that no line begins inside it. So is
+a word that is no name of what it should name. A path, a URL, a UUID and a SCSIid are bare in a sentence, as the person
+gave them: only a command has them as a shell reads them.
 
 The tables below are the rules; the code is read as a syntax tree and not imported.
 """
@@ -40,7 +42,8 @@ NEEDS_NO_QUOTES = {
     "wording": "the names of options",
 }
 #: Fields of the records of a pool and of a LUN, and of what is made of them, that a stranger has written.
-NAME_FIELDS = ("name", "name_label", "sr_name_label", "vdi_name", "vm_name")
+LABEL_FIELDS = ("name_label", "sr_name_label", "vdi_name", "vm_name")
+NAME_FIELDS = ("name", *LABEL_FIELDS)  #: a `name` is that of a device elsewhere than in `pool` and `report`
 #: Calls whose result is no bare name.
 TAKES_NAMES = ("repr", "said", "shell_command")
 
@@ -65,6 +68,7 @@ class Module:
     mixed_commands: of commands whose own words are no literal
     next_lines: of texts that say what is next
     bare_names: of texts with a name of a stranger that is not in quotes
+    quoted_paths: of sentences with a name as a shell reads it
     takes_away: of commands that destroy or forget an object of the pool
     """
 
@@ -74,7 +78,9 @@ class Module:
         self.riddles = [node.lineno for node in nodes if RIDDLE.search(constant(node))]
         self.mixed_commands = list(mixed_commands(nodes))
         self.next_lines = [node.lineno for node in nodes if re.search(r"\bnext\b.*: *$|\bnext: ", constant(node))]
-        self.bare_names = sorted(set(bare_names(nodes)))
+        fields = NAME_FIELDS if name.startswith(("pool.", "report.")) else LABEL_FIELDS
+        self.bare_names = sorted(set(bare_names(nodes, fields)))
+        self.quoted_paths = list(quoted_paths(nodes))
         made = (node for node in nodes if name_of_call(node) in COMMAND_MAKERS and node.args)
         self.takes_away = [node.lineno for node in made if TAKES_AWAY.match(constant(node.args[0]))]
 
@@ -123,20 +129,34 @@ def takes_away_what_is_not_ours(module):
 
 def prints_a_name_bare(module):
     """A name in a record of a pool or of a LUN is in quotes, as `!r` writes them: no line begins inside the name."""
-    if module.name.startswith(("pool.", "report.")):
-        yield from (f"{module.name}:{line} has a name without quotes in a text" for line in module.bare_names)
+    yield from (f"{module.name}:{line} has a name without quotes in a text" for line in module.bare_names)
 
 
-def bare_names(nodes):
+def quotes_a_path(module):
+    """A path in a sentence is as the person gave it. A command has it as a shell reads it."""
+    yield from (f"{module.name}:{line} has a path in quotes outside of a command" for line in module.quoted_paths)
+
+
+def quoted_paths(nodes):
     for node in nodes:
-        if isinstance(node, ast.FormattedValue) and node.conversion != ord("r") and has_name(node.value):
+        if isinstance(node, ast.JoinedStr):
+            said = ""
+            for part in node.values:
+                if name_of_call(getattr(part, "value", None)) == "quoted" and not in_command(said):
+                    yield node.lineno
+                said += constant(part) or "x"
+
+
+def bare_names(nodes, fields):
+    for node in nodes:
+        if isinstance(node, ast.FormattedValue) and node.conversion != ord("r") and has_name(node.value, fields):
             yield node.value.lineno
         is_list = name_of_call(node) == "join" and constant(node.func.value) != ""
-        if is_list and any(map(has_name, node.args)):
+        if is_list and any(has_name(each, fields) for each in node.args):
             yield node.lineno
 
 
-def has_name(node):
+def has_name(node, fields):
     """Has the expression a field with a name, outside the arguments of TAKES_NAMES?"""
     if isinstance(node, ast.FormattedValue) and node.conversion == ord("r"):
         return False
@@ -144,8 +164,8 @@ def has_name(node):
         return False
     key = getattr(node, "slice", None)
     key = constant(key) or constant(getattr(key, "value", None))  # an ast.Index before Python 3.9
-    is_name = key in NAME_FIELDS or isinstance(node, ast.Attribute) and node.attr in NAME_FIELDS
-    return is_name or any(map(has_name, ast.iter_child_nodes(node)))
+    is_name = key in fields or isinstance(node, ast.Attribute) and node.attr in fields
+    return is_name or any(has_name(each, fields) for each in ast.iter_child_nodes(node))
 
 
 def mixed_commands(nodes):
@@ -249,6 +269,10 @@ def test_a_name_of_a_stranger_is_in_quotes_wherever_a_text_has_it():
     assert of_all(prints_a_name_bare) == []
 
 
+def test_a_path_is_bare_wherever_a_sentence_has_it():
+    assert of_all(quotes_a_path) == []
+
+
 def test_a_command_that_destroys_or_forgets_is_made_once_where_the_object_is_known_to_be_ours_or_unused():
     assert of_all(takes_away_what_is_not_ours) == []
     assert set(MAY_TAKE_AWAY) == {module.name for module in package() if module.takes_away}
@@ -285,6 +309,8 @@ UDEV = "host.disk.udev"
         (prints_a_name_bare, "pool.novelty", "said = f'{vm.name}: restored'"),
         (prints_a_name_bare, "pool.novelty", "said = f'VM {str(record[\"name_label\"])} is running'"),
         (prints_a_name_bare, "pool.novelty", "said = ', '.join(vm.name_label for vm in vms)"),
+        (prints_a_name_bare, "lun.novelty", "said = f'The SR {sr.name_label} is in use.'"),
+        (quotes_a_path, "cli.novelty", "said = f'Give {quoted(lun.name)} these ids?'"),
         (mixes_options_and_names, UDEV, "said = shell_command(f'rm {path}')"),
         (mixes_options_and_names, UDEV, "words = command_words(*words)"),
         (mixes_options_and_names, UDEV, "words = self.shell_command(own, *words)"),

@@ -7,17 +7,14 @@ taken away by the lab, everything else must have been taken away by what was tes
 
 import json
 import os
-import shutil
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-import XenAPI
 
 from kit import examples
 from kit.lab import initiator, xapi
 from kit.lab.bench import cleared
-from kit.lab.command import run
 from kit.lab.guest import INITIATOR, Guest
 from kit.lab.warm import Warm
 from kit.pool import standin
@@ -60,27 +57,6 @@ def guest():
     guest = Guest().setup()
     yield guest
     guest.teardown()
-
-
-@pytest.fixture(scope="module")
-def sdk(guest):
-    with xenapi_there():
-        yield
-
-
-@pytest.fixture
-def xenapi():
-    return xenapi_there
-
-
-@contextmanager
-def xenapi_there():
-    """The Python that the host has now has the module XenAPI, as dom0's has it."""
-    packages = run("/usr/bin/python3", "-c", "import site; print(site.getsitepackages()[0])").out.strip()
-    there = os.path.join(packages, "XenAPI")
-    shutil.copytree(os.path.dirname(XenAPI.__file__), there)
-    yield
-    shutil.rmtree(there)
 
 
 @pytest.fixture(autouse=True)

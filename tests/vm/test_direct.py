@@ -23,7 +23,7 @@ ADMINISTRATORS = b"# ours since 2019\n[other]\nkey = value ; \xe9\n\n"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def installed(guest, sdk):
+def installed(guest):
     """The command and all rules, as the package installs them."""
     packaged = Path(TOP, "supp-pack/relvmoiscsi").read_text()
     assert '"/usr/share/relvmoiscsi"' in packaged

@@ -43,7 +43,7 @@ def files_of_packages():
 
 
 @pytest.fixture
-def installed(host_with_sm, xenapi):
+def installed(host_with_sm):
     """The package is installed where a storage manager is, whose files are there before, and after."""
     for path in map(Path, OTHERS):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ def installed(host_with_sm, xenapi):
     xapi.remove_rules(Path(xapi.RULES).glob("*-relvmoiscsi.rules"))
     (package,) = glob.glob(os.path.join(os.environ["RELVMOISCSI_VM"], "rpm", "relvmoiscsi-[0-9]*.rpm"))
     try:
-        with python36(), xenapi():
+        with python36():
             run(*RPM, "--initdb")
             run(*RPM, "--upgrade", "--nodeps", package)
             yield

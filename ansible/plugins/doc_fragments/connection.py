@@ -44,7 +44,6 @@ options:
 requirements:
   - python >= 3.9
   - relvmoiscsi, on the machine of the module and on the hosts of the pool
-  - XenAPI
 notes:
   - The module uses XenAPI. Run the module with C(delegate_to=localhost) or C(connection=local), not in dom0. The Python of
     dom0 is too old for Ansible.

@@ -120,8 +120,8 @@ def line(text):
 
 
 NOT_INSTALLED = (
-    f"The Python package relvmoiscsi, with XenAPI, is not installed for {sys.executable}. Install it from "
-    "relvmoiscsi's sources (`pip install '.[pool]'`). No package index has it."
+    f"The Python package relvmoiscsi is not installed for {sys.executable}. Install it from "
+    "relvmoiscsi's sources (`pip install .`). No package index has it."
 )
 
 

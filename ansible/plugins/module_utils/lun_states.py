@@ -45,7 +45,7 @@ def forward(module, calls, pool):
             attach.verify_none_left(found, chosen)
         rows = _forward_rows(module, calls, pool, chosen, found)
     for lun in attach.unseen(mine, *names):
-        side, told = {"scsi_id": lun.scsi_id}, attach.passed_over(lun, module.check_mode).facts()
+        side, told = {"scsi_id": lun.scsi_id}, attach.not_attachable(lun).facts()
         rows.append({**told, "destroyed_vm_names": [], "changed": False, "before": side, "after": side})
     return ended(rows)
 
@@ -309,7 +309,9 @@ def _back_row(module, pool, ref, has_work, error, made):
 
 def ended(rows):
     """Return the dict for exit_json, or for fail_json with `failed`, from the rows."""
-    named = client.ended(rows, "luns", "LUNs", lambda row: row["scsi_id"] or row["sr_name_label"] or "a target", _lines)
+    # check mode cannot know the UUID of an SR that a run would make
+    told = [{key: value for key, value in row.items() if (key, value) != ("new_sr", None)} for row in rows]
+    named = client.ended(told, "luns", "LUNs", lambda row: row["scsi_id"] or row["sr_name_label"] or "a target", _lines)
     return {**named, "map": id_map(rows)}
 
 

@@ -130,7 +130,7 @@ EXAMPLES = r"""
 - name: Forget the attached copies
   relvmoiscsi.pool.lun:
     state: forgotten
-    srs: "{{ copies.luns | map(attribute='new_sr') }}"
+    srs: "{{ copies.luns | selectattr('new_sr', 'defined') | map(attribute='new_sr') }}"
     with_vms: true
 """
 
@@ -156,6 +156,7 @@ luns:
       type: str
     new_sr:
       description: UUID of the SR on the LUN.
+      returned: if the pool has the SR; in check mode, a clone has no new SR yet
       type: str
     sr_name_label:
       description: Name of the SR.

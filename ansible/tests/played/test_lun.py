@@ -18,7 +18,7 @@ def copy_of(stage, **more):
 
 def sr_of(found):
     """The UUID of the SR that a task has made of its first LUN."""
-    return found["luns"][0]["new_sr"]
+    return found["luns"][0].get("new_sr")
 
 
 def vms_on(stage, sr, **more):
@@ -66,6 +66,7 @@ def test_check_mode_tells_the_same_and_does_nothing(stage):
     would = stage.tasks({"state": "resignatured", "all": True}, {"all": True}, arguments=("--check", "--diff"))
     for found, state in zip(would, ("resignatured", "attached")):
         assert found["changed"] and {row["status"] for row in found["luns"]} == {f"would be {state}"}
+        assert not any("new_sr" in row for row in found["luns"]), "nobody knows its UUID yet"
     diff = would[1]["diff"]
     assert "kind: clone" in diff["before"] and "kind: attached" in diff["after"]
     assert "xs3: plugged" in diff["after"] and "xs3" not in diff["before"]
@@ -74,6 +75,7 @@ def test_check_mode_tells_the_same_and_does_nothing(stage):
 
     done = stage.now("lun", all=True)
     assert "kind: attached" in done["diff"]["after"] and "xs3: plugged" in done["diff"]["after"]
+    assert [row["new_sr"] for row in done["luns"]] == list(map(stage.world.sr_uuid, (stage.clone, stage.other)))
     before = stage.lab.summary()
     assert not stage.now("lun", True, all=True)["changed"]
     for state in ("detached", "forgotten"):

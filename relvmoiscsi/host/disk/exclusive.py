@@ -18,7 +18,8 @@ from relvmoiscsi.host import flock
 from relvmoiscsi.host.disk.holders import opened_by, users_of_block, users_of_file
 from relvmoiscsi.host.files import attribute, remedy
 from relvmoiscsi.host.flock import POLL_SECONDS
-from relvmoiscsi.host.this_host import THIS_HOST, Host
+from relvmoiscsi.host.locks.sm_locks import USE_THAT, Busy
+from relvmoiscsi.host.this_host import THIS_HOST, THIS_PROCESS, Host
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +97,7 @@ def take_alone(path: str, descriptor: int, seconds: float, host: Host = THIS_HOS
         if not users:
             return
         if time.monotonic() >= deadline:
-            raise Refused(f"{path} is in use by {_listing(users)}.").in_state(NOT_WRITTEN)
+            raise _used(path, users).in_state(NOT_WRITTEN)
         time.sleep(LOOK_SECONDS)
 
 
@@ -126,10 +127,13 @@ def take_image(path: str, descriptor: int) -> None:
         time.sleep(POLL_SECONDS)
     users = [] if is_alone else users_of_file(status, descriptor)
     if users or is_alone is False:
-        raise Refused(f"{path} is in use by {_listing(users)}.").in_state(NOT_WRITTEN)
+        raise _used(path, users).in_state(NOT_WRITTEN)
     if not flock.take(descriptor):
-        problem = f"{path} is locked by {flock.owner_of(descriptor)}: another relvmoiscsi is at work on it."
-        raise Refused(problem).in_state(NOT_WRITTEN)
+        owner = flock.owner_of(descriptor)
+        if owner == THIS_PROCESS:
+            raise _used(path, [owner]).in_state(NOT_WRITTEN)
+        problem = Busy(f"{path} is locked by {owner}: another relvmoiscsi is at work on it.")
+        raise problem.advising("Try again when that has ended.").in_state(NOT_WRITTEN)
 
 
 def in_use(path: str, descriptor: int) -> Optional[Refused]:
@@ -137,7 +141,7 @@ def in_use(path: str, descriptor: int) -> Optional[Refused]:
     status = os.fstat(descriptor)
     is_disk = stat.S_ISBLK(status.st_mode)
     users = users_of_block(status, own_descriptor=descriptor) if is_disk else users_of_file(status, descriptor)
-    return Refused(f"{path} is in use by {_listing(users)}.") if users else None
+    return _used(path, users) if users else None
 
 
 def _cannot_open(path: str, error: OSError, writable: bool) -> RelvmoiscsiError:
@@ -159,7 +163,7 @@ def _cannot_open(path: str, error: OSError, writable: bool) -> RelvmoiscsiError:
     if error.errno == errno.EROFS:
         return read_only(path)
     if error.errno == errno.EBUSY:
-        refused = Refused(f"{path} is in use by {_listing(users_of_block(device) if device else ())}.")
+        refused = _used(path, users_of_block(device) if device else ())
     else:
         refused = Refused(f"{path} cannot be opened: {error.strerror}.")
         if error.errno in (errno.EACCES, errno.EPERM):
@@ -167,5 +171,9 @@ def _cannot_open(path: str, error: OSError, writable: bool) -> RelvmoiscsiError:
     return refused.in_state(NOT_WRITTEN) if writable else refused
 
 
-def _listing(users: Sequence[str]) -> str:
-    return ", ".join(dict.fromkeys(users)) or "a program that could not be found out"
+def _used(path: str, users: Sequence[str]) -> Refused:
+    """Return the refusal of a device or file with these users: Busy where this very process has it open."""
+    listing = ", ".join(dict.fromkeys(users)) or "a program that could not be found out"
+    if THIS_PROCESS not in users:
+        return Refused(f"{path} is in use by {listing}.")
+    return Busy(f"{path} is in use by {listing}.").advising(USE_THAT)

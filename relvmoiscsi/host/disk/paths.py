@@ -84,7 +84,7 @@ class NamedPath(ForwardingDevice):
                 verify_size(self, scsi.live_size(path), self.block_size)
             except Refused as refused:
                 switch = f"/sys/block/{os.path.basename(os.path.realpath(path))}/device/rescan"
-                refused.advising(f"Before that, have the kernel read the size again: `echo 1 > {quoted(switch)}`.")
+                refused.advising(f"The kernel reads the size again after `echo 1 > {quoted(switch)}`.")
                 raise
 
 

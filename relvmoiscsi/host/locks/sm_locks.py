@@ -49,8 +49,11 @@ _MODE_OF_SM = 0o755  #: of SM's directories
 SM_LOCKS = ("var/lock/sm", "run/lock/sm")
 
 
+USE_THAT = "Use that device, or close it first."  #: advice where this very process has opened the LUN
+
+
 class Busy(Refused):
-    """Another process holds a lock, and the lock did not become free in time."""
+    """Another process holds a lock that did not become free in time; or this very process has opened the LUN."""
 
 
 def busy(path: str, holder: str) -> Busy:

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """XenAPI over the Unix socket of this host, with the session that xapi passes to a plugin.
 
-A call is sent once and has a time limit. `pool` has its own client, because its calls differ in everything but the SDK:
-they go to the master of any pool over TLS, for hours, as tasks, over several connections of a session that is renewed.
+A call is sent once and has a time limit. `pool` has its own client: its calls go to the master of any pool over TLS,
+for hours, as tasks, over several connections of a session that is renewed.
 
-This module logs nothing: the arguments of a call contain the session. The SDK is imported for the first call.
+This module logs nothing: the arguments of a call contain the session. `rpc` is imported for the first call.
 """
 
+import os
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
 
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline
@@ -17,8 +19,10 @@ from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 TIMEOUT_SECONDS = 20.0
 _SHORTEST = 0.1  # seconds
-_LOGIN_METHOD = "login_with_password"
+_LOGIN_METHOD = "session.login_with_password"
 _LOGIN = ("root", "", "1.0", "relvmoiscsi")  #: the socket's owner needs no password
+
+NO_XAPI = "No xapi answers on this machine, which may be no dom0."
 
 #: xapi's errors for a host that does not answer the master. xapi takes a host for live until its heartbeat is late
 AWAY = ("HOST_OFFLINE", "HOST_NOT_LIVE", "HOST_STILL_BOOTING", "CANNOT_CONTACT_HOST")
@@ -37,7 +41,7 @@ class XapiFailure(RelvmoiscsiError):
 
 
 class Xapi:
-    """A session that another program opens and closes. Calls raise NotFound without the Python module XenAPI."""
+    """A session that another program opens and closes."""
 
     def __init__(
         self,
@@ -53,7 +57,7 @@ class Xapi:
 
     def call(self, method: str, *arguments: Any) -> Any:
         """Return the Value of xapi's answer to a method such as "PBD.get_all_records". Raises XapiFailure."""
-        return self._request(self._session(), method, arguments)
+        return self._request(method, self._session_ref, *arguments)
 
     def within(self, seconds: float) -> "Xapi":
         """Return the same session with a time limit of `seconds` for each answer."""
@@ -76,48 +80,39 @@ class Xapi:
             failure.sm_key = "InvalidSecret"
             raise
 
-    def _session(self) -> Any:
-        """Return the SDK's session. The SDK knows no login, so it never replaces a session that xapi has ended."""
-        from relvmoiscsi.host.xapi import sdk  # noqa: PLC0415 - its imports are slow, and many commands make no call
+    def _request(self, method: str, *arguments: Any) -> Any:
+        from relvmoiscsi.host.xapi import rpc  # noqa: PLC0415 - its imports are slow, and many commands make no call
 
         headers = {"Subtask-of": self._subtask_of} if self._subtask_of else {}
         # A time limit of 0 would not wait at all; xapi answers in a millisecond.
         seconds = max(_SHORTEST, self._deadline.within(self._timeout))
-        made = sdk.XapiTransport(lambda: sdk.UnixConnection(self._socket_path, seconds), True, headers)
-        session = sdk.session("http://localhost/", made)
-        session._session = self._session_ref
-        return session
-
-    def _request(self, session: Any, method: str, arguments: Sequence[Any]) -> Any:
-        from relvmoiscsi.host.xapi import sdk  # noqa: PLC0415 - `_session` has imported it
-
+        connection = rpc.Connection(partial(rpc.UnixConnection, self._socket_path, seconds), True, headers)
         try:
             with terminated.waiting():
-                return session.xenapi_request(method, tuple(arguments))
-        except sdk.module().Failure as failure:
-            details = [str(detail) for detail in failure.details]
-            raise XapiFailure(f"xapi answered {', '.join(details) or 'nothing'} to {method}.", details) from failure
-        except sdk.GONE as error:
-            raise XapiFailure(f"{method} could not be asked of xapi: {sdk.reason(error)}.") from error
+                return connection.call(method, *arguments)
+        except rpc.Refusal as refusal:
+            said = ", ".join(refusal.details)
+            raise XapiFailure(f"xapi answered {said} to {method}.", refusal.details) from refusal
+        except rpc.GONE as error:
+            what = "The login" if method == _LOGIN_METHOD else method
+            raise XapiFailure(f"{what} could not be asked of xapi: {rpc.reason(error)}.") from error
 
 
 @contextmanager
 def local_xapi(socket_path: str = THIS_HOST.xapi_socket, timeout: float = TIMEOUT_SECONDS) -> Iterator[Xapi]:
     """Open a session of root for a command that xapi has not started, and close it behind the block.
 
-    `timeout` is for each answer, in seconds. Raises XapiFailure, and NotInstalled without the Python module XenAPI.
+    `timeout` is for each answer, in seconds. Raises XapiFailure.
     """
+    if not os.path.exists(socket_path):
+        raise XapiFailure(NO_XAPI).advising("Run the command in dom0 of a host of the pool.")
     xapi = Xapi("", socket_path, timeout=timeout)
-    session = xapi._session()
-    xapi._request(session, _LOGIN_METHOD, _LOGIN)
-    xapi._session_ref = str(session.handle)
+    xapi._session_ref = str(xapi._request(_LOGIN_METHOD, *_LOGIN))
     try:
         yield xapi
     finally:
-        session = xapi._session()
-        session.last_login_method = _LOGIN_METHOD  # the SDK derives the name of the logout call from this
         try:
-            xapi._request(session, "session.logout", ())
+            xapi.call("session.logout")
         except XapiFailure:
             pass  # xapi has ended, or will end the unused session itself
 

@@ -10,7 +10,6 @@ from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool import jobs, lock, records
 from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.commands.options import CommandMaker, PoolChange, changes, exit_status, flag, takes_copies
-from relvmoiscsi.pool.commands.so_far import SoFar
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import discard as made_vms
 from relvmoiscsi.pool.vms import forget
@@ -39,8 +38,8 @@ def add_command(command: CommandMaker) -> None:
 class DiscardCommand(PoolChange):
     """Unplug and forget copies."""
 
-    def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
-        super().__init__(arguments, so_far)
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        super().__init__(arguments)
         if not (arguments.srs or arguments.clones_of or arguments.all):
             raise UsageError("No copy is selected.").advising("Give SRs, --clones-of SR, or --all.")
         if not (arguments.with_vms or arguments.leave_vms):

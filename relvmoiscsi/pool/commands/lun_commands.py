@@ -6,7 +6,7 @@ import sys
 from contextlib import ExitStack, contextmanager
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
-from relvmoiscsi.cli.map_out import new_file
+from relvmoiscsi.cli.map_out import file_name, new_file
 from relvmoiscsi.cli.output import EXIT_NOT_PRINTED, RED, Answer, Unheard, ask, say, waiting
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError, error_facts
 from relvmoiscsi.host.secret_file import first_line
@@ -24,8 +24,9 @@ from relvmoiscsi.pool.commands.options import (
     flag,
     takes_copies,
 )
-from relvmoiscsi.pool.commands.so_far import DONE, FAILED, NOT_BEGUN, UNDER_WAY, SoFar
+from relvmoiscsi.pool.commands.so_far import DONE, FAILED, NOT_BEGUN, UNDER_WAY
 from relvmoiscsi.pool.luns import LunSearch, PoolLun
+from relvmoiscsi.pool.night_log import ERROR
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import choice, inventory
 from relvmoiscsi.scsi_id_text import typed_scsi_id
@@ -84,7 +85,9 @@ def add_commands(command: CommandMaker) -> None:
         help="name of the new SRs; {sr}, {scsi_id}, and {date} and {changed}, the day and the time of LVM's last "
         "change, are replaced; default: {sr} changed {date}",
     )
-    attaching.add_argument("--map-out", metavar="FILE", help="write old and new UUIDs as JSON to a new FILE")
+    attaching.add_argument(
+        "--map-out", metavar="FILE", type=file_name, help="write old and new UUIDs as JSON to a new FILE"
+    )
     _takes_portal(attaching)
     changes(attaching)
     mapping = command(
@@ -103,7 +106,8 @@ def _takes_portal(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--chap-user", metavar="NAME", help="CHAP user; default: the CHAP user of the SR on that target"
     )
-    parser.add_argument("--chap-password-file", metavar="FILE", help="file with the CHAP password in its first line")
+    what = "file with the CHAP password in its first line"
+    parser.add_argument("--chap-password-file", metavar="FILE", type=file_name, help=what)
     flag(parser, "--clean-secrets", "destroy Secrets with CHAP passwords of killed runs")
     parser.add_argument(
         "--jobs", metavar="N", type=int, default=jobs.MOST, help="number of LUNs in parallel; default: 10"
@@ -115,14 +119,17 @@ def _takes_portal(parser: argparse.ArgumentParser) -> None:
 
 def _search(arguments: argparse.Namespace) -> LunSearch:
     """Return where to look for LUNs, from the options of `luns` and `attach`. Raises UsageError."""
-    file = arguments.chap_password_file
-    if bool(arguments.chap_user) != bool(file):
+    if bool(arguments.chap_user) != bool(arguments.chap_password_file):
         raise UsageError("--chap-user and --chap-password-file need each other.").advising("Give both.")
-    password = first_line(file) if file else ""
     target, iqn, port = arguments.target or "", arguments.iqn or "", arguments.port or ""
-    search = LunSearch(target, iqn, port, arguments.chap_user or "", password, arguments.hba, arguments.jobs)
+    search = LunSearch(target, iqn, port, arguments.chap_user or "", "", arguments.hba, arguments.jobs)
     search.verify()
     return search
+
+
+def _with_password(search: LunSearch, file: Optional[str]) -> LunSearch:
+    """Return the search with the CHAP password of the file. Raises UsageError for what is in the file."""
+    return search._replace(chap_password=first_line(file)) if file else search
 
 
 @contextmanager
@@ -142,12 +149,13 @@ def _seen(
 class LunsCommand(PoolCommand):
     """List and classify the LUNs that the pool sees."""
 
-    def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
-        super().__init__(arguments, so_far)
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        super().__init__(arguments)
         self.search = _search(arguments)
 
     def run(self) -> Answer:
-        with self.opened() as (calls, pool), _seen(self, calls, pool, self.search) as seen:
+        search = _with_password(self.search, self.given.chap_password_file)
+        with self.opened() as (calls, pool), _seen(self, calls, pool, search) as seen:
             return Answer({"pool_luns": [lun.facts(pool) for lun in seen]}, _luns_text(pool, seen))
 
 
@@ -164,9 +172,7 @@ def _luns_text(pool: Pool, seen: Sequence[PoolLun]) -> str:
         is_told = lun.changed or lun.kind == luns.ATTACHED
         what, *more = [*_words(pool, lun), *([f"changed {changed}"] if is_told else [])]
         lines += [f"{start}  {what}", *(["    " + "; ".join(more)] if more else [])]
-    lines += [
-        printable(f"The LUNs behind {lun.portal.named} are unknown: {lun.problem}") for lun in seen if not lun.scsi_id
-    ]
+    lines += [printable(lun.of_target()) for lun in seen if not lun.scsi_id]
     return "\n".join([*map(printable, lines), *_changed_line(seen)])
 
 
@@ -211,8 +217,8 @@ def _selects_clones(name: str) -> str:
 class AttachCommand(PoolChange):
     """Attach clones as SRs on all hosts."""
 
-    def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
-        super().__init__(arguments, so_far)
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        super().__init__(arguments)
         self.search = _search(arguments)
         self.scsi_ids = []
         for text in arguments.scsi_ids:
@@ -233,28 +239,28 @@ class AttachCommand(PoolChange):
         attach_plan.verify_template(self.request.name)
 
     def run(self) -> Answer:
+        search = _with_password(self.search, self.given.chap_password_file)
         with new_file(self.given.map_out, "pool attach --map-out") as write_map, self.opened() as (calls, pool):
-            of, is_all = [records.original_uuid(pool, text) for text in self.given.clones_of], self.given.all
-            with _seen(self, calls, pool, self.search, self.dry_run) as seen:
+            of = [records.original_uuid(pool, text) for text in self.given.clones_of]
+            with _seen(self, calls, pool, search, self.dry_run) as seen:
                 planned, skipped, nothing = self._plan(calls, pool, seen, of)
-                unseen = attach.unseen(seen, self.scsi_ids, of, is_all)
+                failed = list(map(attach.not_attachable, attach.unseen(seen, self.scsi_ids, of, self.given.all)))
                 todo = [row.lun.scsi_id for row in planned if row.steps]
                 lock.verify_free(calls, [lock.name_for(each) for each in todo if each in self.scsi_ids])
-                would = _would_attach(planned, [attach.passed_over(lun, is_plan=True) for lun in unseen], skipped)
+                would = _would_attach(planned, failed, skipped)
                 if self.dry_run or nothing is not None:
                     told = would if self.dry_run else _attached_answer(pool, [], skipped, is_changed=False)
                     if nothing is None:
                         return told
-                    self.so_far.note(str(nothing))
+                    self.so_far.note(ERROR, str(nothing))
                     say(printable(str(nothing)), RED)
                     return told._replace(facts={**told.facts, **error_facts(nothing)}, status=nothing.exit_status)
                 if todo and not self.yes:
                     self.show(would)
                     ask(self, f"Attach {counted(len(todo), 'LUN')}?")
                 results = self._carry_out(calls, pool, planned, todo)
-                results_of_all = [*results, *map(attach.passed_over, unseen)]
                 is_changed = self.so_far.count(todo, NOT_BEGUN) < len(todo)  # False: other clients have each LUN
-                answer = _attached_answer(pool, results_of_all, skipped, is_changed)
+                answer = _attached_answer(pool, [*results, *failed], skipped, is_changed)
                 rows = [
                     {
                         "scsi_id": each.scsi_id,
@@ -274,7 +280,7 @@ class AttachCommand(PoolChange):
     ) -> Tuple[List[LunPlan], List[Attached], Optional[RelvmoiscsiError]]:
         """Return the steps of the chosen LUNs, the skipped LUNs, and why no LUN can be attached; print unused names.
 
-        Where no LUN is chosen, each LUN is a skipped LUN, also an original and an empty LUN.
+        With --all and --clones-of, each LUN that is read and not chosen is a skipped LUN, also an original.
         """
         names = {str(sr["name_label"]) for sr in pool.srs.values()}
         for text in self.scsi_ids:
@@ -290,24 +296,18 @@ class AttachCommand(PoolChange):
             if self.scsi_ids:  # the error is about these LUNs
                 raise
             chosen, nothing = [], error
-        left = attach.doubtful(seen, self.scsi_ids, of, self.given.foreign) if of or self.given.all else []
+        is_search = bool(of or self.given.all)  # else the person has named each LUN
+        left = attach.doubtful(seen, self.scsi_ids, of, self.given.foreign) if is_search else []
         found = [lun for lun in [*chosen, *left] if lun.scsi_id not in self.scsi_ids]
         others = lock.refusals(calls, [lock.name_for(lun.scsi_id) for lun in found], lock.PASSED_OVER) if found else {}
         others.update(attach.changed(calls, pool, found))
         chosen += [lun for lun in left if lun.scsi_id in others]  # another client of this pool is at work
-        left, nothing = [lun for lun in left if lun.scsi_id not in others], nothing if not chosen else None
-        alone = [lun for lun in seen if lun.kind not in (*luns.UNSEEN, luns.DAMAGED) and lun not in left]
-        skipped = []
-        for lun in [*left, *(alone if not (self.scsi_ids or chosen) else [])]:
-            why = advice = ""
-            if lun.kind == luns.UNCONNECTED:
-                advice = "If it is a clone, give its SCSIid and --unplugged."
-            elif lun in left:
-                why = f" {_OTHER_POOL}."
-            elif lun.kind in (luns.CLONE, luns.ATTACHED) and lun.of_sr not in of:
-                why = " You did not select its original."
-            reason = Refused(f"{'; '.join(_words(pool, lun)).rstrip('.')}.{why}").advising(advice)
-            skipped.append(Attached(lun.scsi_id, attach.PASSED_OVER, of_sr=lun.of_sr, error=reason))
+        nothing = nothing if not chosen else None
+        skipped = [
+            _skipped(pool, lun, is_doubtful=lun in left)
+            for lun in (seen if is_search else ())
+            if lun not in chosen and lun.kind not in (*luns.UNSEEN, luns.DAMAGED)
+        ]
         if not self.request.leave_others:
             attach.verify_none_left(seen, chosen)
         planned = attach_plan.plan(calls, pool, chosen, self.request, seen, others)
@@ -332,10 +332,25 @@ class AttachCommand(PoolChange):
             return attach.carry_out(calls, pool, planned, self.request, tell)
 
 
-def _would_attach(planned: Sequence[LunPlan], passed_over: Sequence[Attached], skipped: Sequence[Attached]) -> Answer:
-    """Return the plan. The `skipped` LUNs are no errors."""
+def _skipped(pool: Pool, lun: PoolLun, is_doubtful: bool) -> Attached:
+    """Return the result for a LUN that was read and is not chosen, with the reason."""
+    why = advice = ""
+    if lun.kind == luns.UNCONNECTED:
+        advice = "If it is a clone, give its SCSIid and --unplugged."
+    elif is_doubtful:
+        why = f" {_OTHER_POOL}."
+    elif lun.kind == luns.ORIGINAL:
+        why = " The pool uses this LUN as the SR."
+    elif lun.kind in luns.ATTACHABLE:
+        why = " You did not select its original."
+    reason = Refused(f"{'; '.join(_words(pool, lun)).rstrip('.')}.{why}").advising(advice)
+    return Attached(lun.scsi_id, attach.SKIPPED, of_sr=lun.of_sr, error=reason, is_doubtful=is_doubtful)
+
+
+def _would_attach(planned: Sequence[LunPlan], failed: Sequence[Attached], skipped: Sequence[Attached]) -> Answer:
+    """Return the plan. The `skipped` LUNs are no errors, and the doubtful LUNs among them are warnings."""
     lines = [f"{row.lun.scsi_id}: {row.text()}{changed_words(row.lun.changed)}" for row in planned]
-    alerts = [f"{each.scsi_id or 'a target'}: {each.error}" for each in passed_over]
+    alerts = [f"{each.scsi_id or 'a target'}: would fail: {each.error}" for each in failed]
     lines += alerts
     lines += _changed_line([row.lun for row in planned])
     is_any = any(row.steps for row in planned)
@@ -343,16 +358,21 @@ def _would_attach(planned: Sequence[LunPlan], passed_over: Sequence[Attached], s
     rows = [row.facts() for row in planned]
     rows += [
         {"scsi_id": each.scsi_id or None, "steps": [], "changed_at": None, "hosts_down": [], "problem": str(each.error)}
-        for each in (*passed_over, *skipped)
+        for each in (*failed, *skipped)
     ]
     # the exit status that the run would have, as far as the plan tells
-    errors = [row.error for row in planned] + [each.error for each in passed_over]
+    errors = [row.error for row in planned] + [each.error for each in failed]
     status = exit_status(errors, any(row.down for row in planned))
     alerts = [f"{row.lun.scsi_id}: {row.text()}" for row in planned if row.error is not None or row.down] + alerts
-    warnings = [f"{each.scsi_id} would be skipped: {each.error}" for each in skipped]
-    lines, alerts = [*lines, *warnings], [*alerts, *warnings]
+    lines += [f"{each.scsi_id} would be skipped: {each.error}" for each in skipped]
+    alerts += [f"{each.scsi_id} would be skipped: {each.error}" for each in _warned(skipped, is_none=not planned)]
     text = "\n".join([head, *map(printable, lines)])
     return Answer({"changed": is_any, "would_attach": rows}, text, status, alerts=alerts)
+
+
+def _warned(skipped: Sequence[Attached], is_none: bool) -> List[Attached]:
+    """Return the skipped LUNs to name also with --quiet; `is_none`: no LUN can be attached, and each LUN says why."""
+    return [each for each in skipped if each.is_doubtful or is_none]
 
 
 #: the end of the line about a host that has not plugged an SR
@@ -363,7 +383,7 @@ _CORRECTED = "after you correct the cause"
 def _attached_answer(pool: Pool, results: Sequence[Attached], skipped: Sequence[Attached], is_changed: bool) -> Answer:
     """Return the results as facts and text; the exit status, for a single LUN, is the status of its error.
 
-    The `skipped` LUNs are no errors.
+    The `skipped` LUNs are no errors, and the doubtful LUNs among them are warnings.
     """
     lines, steps = [], []
     alerts: List[str] = []
@@ -380,12 +400,13 @@ def _attached_answer(pool: Pool, results: Sequence[Attached], skipped: Sequence[
             lines.append(printable(f"  {result.error}"))
             alerts.append(f"{result.scsi_id or 'a target'}: {result.error}")
         elif result.status in (attach.DONE, attach.PARTIAL):
-            clone = shell_command("relvmoiscsi pool clone --all --isolated night", result.sr_uuid)
+            network = f"night-{result.sr_uuid[:8]}"  # of this copy alone: copies of one VM have the same addresses
+            clone = shell_command("relvmoiscsi pool clone --all", result.sr_uuid, isolated=network)
             is_known = pool.sr_by_uuid(result.of_sr) is not None  # else no VM here has the original of a disk
             steps.append(clone if is_known else shell_command("relvmoiscsi pool map", result.sr_uuid))
             lines += ["  the other hosts can use the copy now"] if result.status == attach.PARTIAL else []
-    warnings = [printable(f"{each.scsi_id} was skipped: {each.error}") for each in skipped]
-    lines, alerts = [*lines, *warnings], [*alerts, *warnings]
+    lines += [printable(f"{each.scsi_id} was skipped: {each.error}") for each in skipped]
+    alerts += [f"{each.scsi_id} was skipped: {each.error}" for each in _warned(skipped, is_none=not results)]
     undone = [result for result in results if result.status not in (attach.DONE, attach.ALREADY)]
     is_partial = any(is_changed or result.error is None for result in undone)
     status = exit_status([result.error for result in results], is_partial)

@@ -7,13 +7,14 @@ import os
 from contextlib import ExitStack, contextmanager
 from typing import Callable, Iterator, Optional, Sequence, Tuple, Type
 
+from relvmoiscsi.cli.map_out import file_name
 from relvmoiscsi.cli.output import Answer, Asked, must_be_able_to_ask, say, tell, waiting
 from relvmoiscsi.errors import Partial, RelvmoiscsiError, UsageError
 from relvmoiscsi.host.secret_file import first_line
-from relvmoiscsi.pool import records
+from relvmoiscsi.pool import night_log, records
 from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.commands.so_far import SoFar
-from relvmoiscsi.pool.connection import LOCAL, Where, connect
+from relvmoiscsi.pool.connection import LOCAL, Where, connect, url_of
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.wording import printable
 
@@ -26,10 +27,9 @@ def takes_connection(parser: argparse.ArgumentParser) -> None:
         "--pool", metavar="URL", help="URL of a pool host, or `local` in dom0; default: XENSERVER_HOST, else local"
     )
     parser.add_argument("--user", metavar="NAME", help="user name; default: XENSERVER_USER, else root")
-    parser.add_argument(
-        "--password-file", metavar="FILE", help="file with the password in its first line; default: XENSERVER_PASSWORD"
-    )
-    parser.add_argument("--ca", metavar="FILE", help="trusted certificates, PEM")
+    what = "file with the password in its first line; default: XENSERVER_PASSWORD"
+    parser.add_argument("--password-file", metavar="FILE", type=file_name, help=what)
+    parser.add_argument("--ca", metavar="FILE", type=file_name, help="trusted certificates, PEM")
     flag(parser, "--insecure", "accept any certificate")
 
 
@@ -85,27 +85,28 @@ def where(arguments: argparse.Namespace) -> Where:
 class PoolCommand(Asked):
     """A command on a pool, with its options: those that name the pool, and the options of all."""
 
-    def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
-        """Raises UsageError."""
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        """Raises UsageError for words that are wrong in form. What is in a file or in the pool is for `run`."""
         self.json, self.quiet = bool(arguments.json), bool(arguments.quiet)
-        self.given, self.so_far = arguments, so_far
-        self._where = where(arguments)
+        self.given, self.so_far = arguments, SoFar()
+        if arguments.pool:
+            url_of(Where(arguments.pool, ca=arguments.ca))
 
     def run(self) -> Answer:
         raise NotImplementedError
 
     def noted(self, text: str) -> None:
-        self.so_far.note(text)
+        self.so_far.note(night_log.ASKED, text)
 
     def note(self, text: str) -> None:
         """Say what is neither an error, a warning nor a question, and write it to the log."""
-        self.so_far.note(text)
+        self.so_far.note(night_log.NOTE, text)
         if not self.quiet:
             say(printable(text))
 
     def warn(self, text: str) -> None:
         """Say a warning, also with --quiet, and write it to the log."""
-        self.so_far.note(text)
+        self.so_far.note(night_log.WARNING, text)
         say("warning: " + printable(text))
 
     @contextmanager
@@ -114,7 +115,7 @@ class PoolCommand(Asked):
         gc.enable()  # other commands end before a collection pays off
         with ExitStack() as stack:
             with waiting("the answer of the pool"):
-                calls = stack.enter_context(connect(self._where))
+                calls = stack.enter_context(connect(where(self.given)))
                 pool = records.read(calls)
             yield calls, pool
 
@@ -124,8 +125,8 @@ class PoolChange(PoolCommand):
 
     beside_yes = ""  #: the options that --yes may need, if the person has given none of them
 
-    def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
-        super().__init__(arguments, so_far)
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        super().__init__(arguments)
         self.yes: bool = arguments.yes
         self.dry_run: bool = arguments.dry_run
 
@@ -138,7 +139,7 @@ class PoolChange(PoolCommand):
 
     def show(self, plan: Answer) -> None:
         """Print the plan before the question, and write the plan to the log. Raises UsageError where stderr fails."""
-        self.so_far.note(*plan.for_people(None).split("\n"))
+        self.so_far.note(night_log.PLAN, *night_log.events(plan.text))
         tell(plan)
 
     @contextmanager

@@ -3,24 +3,26 @@
 
 import argparse
 from contextlib import suppress
-from typing import Type
+from functools import partial
+from typing import NoReturn, Type
 
+from relvmoiscsi.cli.map_out import file_name
 from relvmoiscsi.cli.output import EXIT_BUG, EXIT_INTERRUPTED, Answer, Maker, ask, say
-from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError, in_state
+from relvmoiscsi.errors import NotFound, Partial, RelvmoiscsiError, UsageError, in_state
 from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.commands import discard_command, lun_commands, secrets_command, vm_commands
 from relvmoiscsi.pool.commands.options import PoolChange, PoolCommand, changes, takes_connection
 from relvmoiscsi.pool.commands.so_far import SoFar
-from relvmoiscsi.pool.night_log import NightLog
+from relvmoiscsi.pool.night_log import ENDS, ERROR, NEXT, RESULT, NightLog, events
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import inventory
 from relvmoiscsi.wording import printable, some_of
 
 _POOL = """\
-The command works from any machine, by XenAPI alone. This machine needs relvmoiscsi and the module XenAPI:
-`pip install '.[pool]'` in a clone of the repository. In dom0, install the package relvmoiscsi-pool. Every host
-of the pool needs relvmoiscsi. The role pool-operator is sufficient; --hba needs pool-admin.
+The command works from any machine, by XenAPI alone. This machine needs relvmoiscsi: `pip install .` in a clone
+of the repository. In dom0, install the package relvmoiscsi-pool. Every host of the pool needs relvmoiscsi. The
+role pool-operator is sufficient; --hba needs pool-admin.
 
 example:
   relvmoiscsi pool luns --pool https://xs1.example --ca xs1.pem
@@ -46,7 +48,7 @@ def add_pool(make: Maker) -> None:
     def command(name: str, kind: Type[PoolCommand], what: str, more: str) -> argparse.ArgumentParser:
         text = what[:1].upper() + what[1:] + ".\n\n" + more
         sub = commands.add_parser(name, description=text, formatter_class=group.formatter_class, help=what)
-        sub.set_defaults(run=lambda arguments: _tells_how_far(kind, arguments), command="pool " + name)
+        sub.set_defaults(run=lambda arguments: partial(_tells_how_far, kind(arguments)), command="pool " + name)
         sub.add_argument(
             "--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object and nothing else"
         )
@@ -58,7 +60,8 @@ def add_pool(make: Maker) -> None:
             help="print only errors, warnings and questions",
         )
         sub.add_argument("-v", "--verbose", action="count", default=argparse.SUPPRESS, help="print more on stderr")
-        sub.add_argument("--log", metavar="FILE", help="append what is done, and how it ends, to FILE")
+        log = "append what is done, and how it ends, to FILE, an event a line"
+        sub.add_argument("--log", metavar="FILE", type=file_name, help=log)
         takes_connection(sub)
         return sub
 
@@ -72,32 +75,42 @@ def add_pool(make: Maker) -> None:
     secrets_command.add_command(command)
 
 
-_ENDS = "ends with exit status {}"  #: the last line of a command in the log
+#: how a command ends, for its last line in the log; any other exit status is that of an error
+_HOW = {0: "without an error", Partial.exit_status: "in part: some is done and some is not", EXIT_INTERRUPTED: "early"}
 
 
-def _tells_how_far(kind: Type[PoolCommand], arguments: argparse.Namespace) -> Answer:
+def _end(status: int) -> str:
+    return f"{_HOW.get(status, 'with an error')}, exit status {status}"
+
+
+def _tells_how_far(command: PoolCommand) -> Answer:
     """Run a command that reports its progress to `so_far`, and to --log. Raises Interrupted after Ctrl-C."""
-    log = NightLog(arguments.log, arguments.words, say)
-    so_far = SoFar(log.tell)
+    log = NightLog(command.given.log, command.given.words, say)
+    command.so_far = so_far = SoFar(log.tell)
     try:
-        answer = kind(arguments, so_far).run()
-        log.tell(*answer.for_people(None).split("\n"), _ENDS.format(answer.status))
+        answer = command.run()
+        log.tell(RESULT, *events(answer.text))
+        log.tell(NEXT, *answer.next_steps)
+        log.tell(ENDS, _end(answer.status))
     except KeyboardInterrupt as stop:
         interrupted = so_far.interrupted(stop)
-        log.tell(f"Interrupted. {interrupted}", _ENDS.format(EXIT_INTERRUPTED))
+        log.tell(ERROR, f"Interrupted. {interrupted}")
+        log.tell(ENDS, _end(EXIT_INTERRUPTED))
         raise interrupted from stop
     except RelvmoiscsiError as error:
-        log.tell(str(error), _ENDS.format(error.exit_status))
+        log.tell(ERROR, str(error))
+        log.tell(ENDS, _end(error.exit_status))
         raise
     except Exception as bug:
-        log.tell(f"This is a bug: {bug!r}", _ENDS.format(EXIT_BUG))
+        log.tell(ERROR, f"This is a bug: {bug!r}")
+        log.tell(ENDS, _end(EXIT_BUG))
         raise
     finally:
         log.close()
     return answer
 
 
-def _no_command(_arguments: argparse.Namespace) -> Answer:
+def _no_command(_arguments: argparse.Namespace) -> NoReturn:
     raise UsageError("The subcommand is missing.").advising(
         "Give a subcommand: `relvmoiscsi pool luns`, `attach`, `map`, `clone`, `restore`, `rescue`, `save-vms`, "
         "`discard`, `unlock` or `secrets`; see --help."

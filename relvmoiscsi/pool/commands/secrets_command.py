@@ -5,12 +5,12 @@ import argparse
 import time
 from typing import List
 
+from relvmoiscsi.cli.map_out import file_name
 from relvmoiscsi.cli.output import Answer, ask, must_be_able_to_ask, say
 from relvmoiscsi.host.secret_file import first_line
 from relvmoiscsi.pool import orphans, secrets
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
 from relvmoiscsi.pool.commands.options import CommandMaker, PoolCommand, flag
-from relvmoiscsi.pool.commands.so_far import SoFar
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.wording import counted, printable
 
@@ -33,25 +33,24 @@ def add_command(command: CommandMaker) -> None:
     parser = command("secrets", SecretsCommand, "list or remove unused Secrets with CHAP passwords", _SECRETS)
     flag(parser, "--remove", "destroy the listed Secrets")
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
-    parser.add_argument(
-        "--chap-password-file", metavar="FILE", help="also find this CHAP password, which no SR uses now"
-    )
+    what = "also find this CHAP password, which no SR uses now"
+    parser.add_argument("--chap-password-file", metavar="FILE", type=file_name, help=what)
 
 
 class SecretsCommand(PoolCommand):
     """List or remove unused Secrets with CHAP passwords."""
 
-    def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
-        super().__init__(arguments, so_far)
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        super().__init__(arguments)
         self.yes, self.remove = bool(arguments.yes), bool(arguments.remove)
-        file = arguments.chap_password_file
-        self.passwords: List[str] = [first_line(file)] if file else []
-        if self.remove:
-            must_be_able_to_ask(self)
 
     def run(self) -> Answer:
+        file = self.given.chap_password_file
+        passwords: List[str] = [first_line(file)] if file else []
+        if self.remove:
+            must_be_able_to_ask(self)
         with self.opened() as (calls, pool):
-            found = orphans.find(calls, pool, self.passwords)
+            found = orphans.find(calls, pool, passwords)
             uuids = sorted(found.values())
             if not self.remove or not found:
                 count = f"{len(found)} Secrets hold a CHAP password and are unused; --remove destroys the Secrets."
@@ -62,7 +61,7 @@ class SecretsCommand(PoolCommand):
             ask(self, f"Destroy {counted(len(found), 'Secret')}?")
             say(f"Listing the Secrets again in {orphans.CALL_SECONDS:.0f} seconds: a running call may need a Secret.")
             time.sleep(orphans.CALL_SECONDS)
-            now = orphans.find(calls, pool, self.passwords)
+            now = orphans.find(calls, pool, passwords)
             gone = {ref: uuid for ref, uuid in found.items() if ref in now}
             destroyed = secrets.destroy(calls, gone)
         return Answer({"secrets": sorted(gone.values()), "removed": True}, f"{destroyed} Secrets were destroyed.")

@@ -3,8 +3,9 @@
 
 import threading
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterable, Iterator, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Sequence, Tuple
 
+from relvmoiscsi.pool.night_log import STEP
 from relvmoiscsi.wording import printable
 
 DONE, FAILED, UNDER_WAY, NOT_BEGUN = "done", "failed", "under way", "not begun"
@@ -15,6 +16,8 @@ _HEADS = {
     UNDER_WAY: "Started; the pool may still finish this work",
     NOT_BEGUN: "Not started",
 }
+#: the end of the sentence on a step, for the log
+_STEPS = {DONE: "is done", FAILED: "has failed", UNDER_WAY: "begins"}
 
 
 class Interrupted(KeyboardInterrupt):
@@ -29,7 +32,7 @@ class SoFar:
     """The progress of each LUN, VM or SR of a command. Several threads may report at once."""
 
     def __init__(self, log: Callable[..., None] = lambda *_: None) -> None:
-        self._log = log  #: gets the lines of each report
+        self._log = log  #: gets a word of night_log.py, and the sentences
         self._rows: Dict[str, Tuple[str, str]] = {}
         self._lock = threading.Lock()
         self._is_started, self._is_over = False, False
@@ -61,16 +64,20 @@ class SoFar:
             raise
         self.tell(name, DONE, what)
 
-    def tell(self, name: str, state: str, what: str, shown: str = "") -> None:
-        """Report the state of an object; `what` is the step or the result, `shown` the line on the screen."""
+    def tell(self, name: str, state: str, what: str, shown: Optional[str] = None) -> None:
+        """Report the state of an object; `what` is the step or the result.
+
+        `shown` is the line on the screen, "" for a step that is not shown: the log has the same lines.
+        """
         with self._lock:
             if not self._is_over:
                 self._rows[name] = state, what
-                self._log(shown or f"{name}: {state}" + (f" ({what})" if what else ""))
+                line = f"{name}: {what} {_STEPS[state]}" if shown is None else shown
+                self._log(STEP, *filter(None, [line]))
 
-    def note(self, *lines: str) -> None:
-        """Write these lines to the log."""
-        self._log(*lines)
+    def note(self, word: str, *sentences: str) -> None:
+        """Write these sentences to the log."""
+        self._log(word, *sentences)
 
     def count(self, names: Iterable[str], state: str) -> int:
         """Return how many of these objects have the state."""

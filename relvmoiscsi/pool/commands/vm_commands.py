@@ -13,7 +13,7 @@ from relvmoiscsi.errors import Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import jobs, records
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
 from relvmoiscsi.pool.commands.options import CommandMaker, PoolChange, changes, exit_status, flag
-from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY, SoFar
+from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vdis import Pair
 from relvmoiscsi.pool.vms import choice, clone, forget, inventory, move_home, rescue, restore, save_vms
@@ -145,8 +145,8 @@ def add_commands(command: CommandMaker) -> None:
 class CloneCommand(PoolChange):
     """Make VMs from the disks of a copy."""
 
-    def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
-        super().__init__(arguments, so_far)
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        super().__init__(arguments)
         if arguments.jobs < 1:
             raise UsageError(f"--jobs {arguments.jobs} is too small.").advising("Give 1 or more VMs in parallel.")
         if not (arguments.vms or arguments.all):
@@ -311,8 +311,8 @@ def _cloned(
 class RestoreCommand(PoolChange):
     """Replace disks of VMs with the disks of a copy, or end such a restore."""
 
-    def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
-        super().__init__(arguments, so_far)
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        super().__init__(arguments)
         self.vms: Sequence[str] = arguments.vms
         alone = {end: [vm] for end, vm in (("home", arguments.home), ("keep", arguments.keep)) if vm}
         ends: Dict[str, List[str]] = {"undo": arguments.undo or [], **alone}
@@ -530,8 +530,8 @@ def _start(vm: str) -> str:
 class RescueCommand(PoolChange):
     """Lend a disk of a copy to a VM, or take lent disks back."""
 
-    def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
-        super().__init__(arguments, so_far)
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        super().__init__(arguments)
         done = arguments.done
         if done and arguments.rw or not done and not (arguments.vdi and arguments.vm):
             missing = "" if done else _missing(VDI=arguments.vdi, **{"--vm": arguments.vm})

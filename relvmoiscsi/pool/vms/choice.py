@@ -9,8 +9,9 @@ from relvmoiscsi.pool import jobs, records, vdis
 from relvmoiscsi.pool.calls import Calls, Records, passing
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vdis import Pair
-from relvmoiscsi.pool.vms import inventory, ova, rescue
+from relvmoiscsi.pool.vms import inventory, ova, rescue, restore_journal, run_states
 from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inventory
+from relvmoiscsi.pool.vms.restore_journal import Swap
 from relvmoiscsi.wording import change, quoted, said, shell_command, some_of
 
 NAME = "{vm} {date}"
@@ -77,22 +78,22 @@ def choose(
 ) -> List[VmSource]:
     """Return the VMs with these UUIDs or names, or all VMs with a disk on the copy. Raises NotFound, UsageError.
 
-    A VM that cannot be cloned has the reason as its `problem`.
+    A VM that cannot be cloned has the reason as its `problem`, such as a VM that was restored from another copy.
     """
     if not names and not everything:
         raise UsageError("No VM is selected.").advising("Give VMs, or --all.")
-    refs = [inventory.find_vm(found, name) for name in names]
+    refs, swaps = [inventory.find_vm(found, name) for name in names], _restored(found, copy)
     if everything:
         ours = {ref for ref, _ in found.copies_on(copy.uuid)}
-        refs += [ref for ref in inventory.in_order(found.named_vms()) if ref not in ours and _has_any(found, copy, ref)]
+        there = [ref for ref in inventory.in_order(found.named_vms()) if ref in swaps or _has_any(found, copy, ref)]
+        refs += [ref for ref in there if ref not in ours]
     if not refs:
         raise NotFound(f"No VM of the pool has a disk whose copy is on {copy.name!r}.").advising(
             f"`{shell_command('relvmoiscsi pool map', copy.uuid)}` lists the disks."
         )
-    return [
-        VmSource(vm["uuid"], vm["name_label"], ref, problem=_problem(pool, found, copy, ref, omits_disks))
-        for ref, vm in ((ref, found.vms[ref]) for ref in dict.fromkeys(refs))
-    ]
+    problems = {ref: _problem(pool, found, copy, ref, swaps.get(ref, ()), omits_disks) for ref in refs}
+    named = ((ref, found.vms[ref], problem) for ref, problem in problems.items())
+    return [VmSource(vm["uuid"], vm["name_label"], ref, problem=problem) for ref, vm, problem in named]
 
 
 def of_no_vm(found: Inventory, copy: Copy) -> List[Pair]:
@@ -100,20 +101,38 @@ def of_no_vm(found: Inventory, copy: Copy) -> List[Pair]:
 
     A snapshot of a VM is no VM here. The VDI of saved records and the image of a suspended VM are no disks.
     """
-    by_uuid = found.grouped("vdis", "uuid")
+    by_uuid, swaps = found.grouped("vdis", "uuid"), _restored(found, copy)
+    of_restored = {swap.old for of_vm in swaps.values() for swap in of_vm}
     return [
         pair
         for pair in vdis.pairs(copy.origin, copy.vdis)
-        if pair.is_managed and not pair.is_a_snapshot and not inventory.other_use_of(copy.vdis[copy.by_uuid[pair.new]])
+        if pair.is_managed and not pair.is_a_snapshot and pair.old not in of_restored
+        if not inventory.other_use_of(copy.vdis[copy.by_uuid[pair.new]])
         if not any(found.users_of(ref) for uuid in (pair.old, pair.new) for ref in by_uuid.get(uuid, {}))
     ]
+
+
+def _restored(found: Inventory, copy: Copy) -> Dict[str, List[Swap]]:
+    """Return the disks that `restore` took from other copies, in place of disks that this copy has, by VM (reference).
+
+    A vm-admin may write a journal: an entry counts while the VM has the new disk of the entry.
+    """
+    swaps = {}  # type: Dict[str, List[Swap]]
+    for ref, vm in found.named_vms().items():
+        for swap in restore_journal.read(vm)[0]:
+            disk = found.disks_of(ref).get(swap.userdevice, {"uuid": ""})
+            if swap.sr != copy.uuid and disk["uuid"] == swap.new and copy.new_of(swap.old) is not None:
+                swaps.setdefault(ref, []).append(swap)
+    return swaps
 
 
 def _has_any(found: Inventory, copy: Copy, vm: str) -> bool:
     return any(copy.new_of(vdi["uuid"]) is not None for vdi in found.disks_of(vm).values())
 
 
-def _problem(pool: Pool, found: Inventory, copy: Copy, vm: str, omits_disks: bool) -> Optional[Refused]:
+def _problem(
+    pool: Pool, found: Inventory, copy: Copy, vm: str, swaps: Sequence[Swap], omits_disks: bool
+) -> Optional[Refused]:
     disks, name = found.disks_of(vm), found.vms[vm]["name_label"]
     missing = {device: vdi for device, vdi in sorted(disks.items()) if copy.new_of(vdi["uuid"]) is None}
     copies = {ref: str(sr["uuid"]) for ref, sr in pool.copies()}
@@ -122,10 +141,15 @@ def _problem(pool: Pool, found: Inventory, copy: Copy, vm: str, omits_disks: boo
         for vbd in found.vbds_of(vm).values()
         if rescue.is_lent(found, vbd) and missing.get(vbd["userdevice"], {}).get("SR") in copies
     }
+    restored = {
+        swap.userdevice: missing[swap.userdevice]
+        for swap in swaps
+        if missing.get(swap.userdevice, {}).get("SR") in copies
+    }
     own = {device: vdi for device, vdi in missing.items() if vdi["SR"] == copy.ref}  # as after `restore --keep`
     words = ", ".join(
         f"{device} {vdi['name_label']!r} ({said(vdi['uuid'])})"
-        for device, vdi in sorted((lent or own or missing).items())
+        for device, vdi in sorted((lent or restored or own or missing).items())
     )
     if not disks:
         return Refused(f"The VM {name!r} has no disk.")
@@ -137,6 +161,16 @@ def _problem(pool: Pool, found: Inventory, copy: Copy, vm: str, omits_disks: boo
         back = some_of([f"`{shell_command('relvmoiscsi pool rescue --done', uuid, vm=of_vm)}`" for uuid in uuids])
         return Refused(f"The VM {name!r} has disks that were lent by `rescue`: {words}.").advising(
             f"Take the disks back first: {back}."
+        )
+    if restored:
+        of = pool.srs[next(iter(restored.values()))["SR"]]["name_label"]
+        back = run_states.restore_command("undo", str(found.vms[vm]["uuid"]))
+        return Refused(
+            f"The VM {name!r} was restored from the copy {of!r} and has disks of that copy: {words}. The copy "
+            f"{copy.name!r} has copies of the disks that the VM had before."
+        ).advising(
+            f"To clone the VM, put these earlier disks back first: {back}. If `save-vms` ran before the snapshot, add "
+            "--from-snapshot instead."
         )
     if own:
         return Refused(

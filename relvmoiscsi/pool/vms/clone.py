@@ -363,7 +363,7 @@ class _Clone:
         except RelvmoiscsiError as error:
             destroys = self.found.destroy_command(made[0], self.copy.ref)
             raise Refused(
-                f"The copy {self.name!r} is wrong: {problem}. The copy could not be destroyed: {error}"
+                f"The copy {self.name!r} is wrong: {problem}. The copy could not be destroyed: {error.message}"
             ).advising(f"Do not start the copy. Check the VM{f', then run {destroys}' if destroys else ''}.") from error
         raise Refused(f"The copy of {self.source.name!r} was destroyed: {problem}. No disk was changed.")
 

@@ -15,7 +15,7 @@ After a kill, the next run skips the finished steps.
 from typing import Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.deadline import Deadline
-from relvmoiscsi.errors import Refused
+from relvmoiscsi.errors import Refused, in_state
 from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records, passing
 from relvmoiscsi.pool.hosts import MEMBER_SECONDS
@@ -144,13 +144,9 @@ def forget(calls: Calls, held: lock.Held, pool: Pool, sr: str, known: Optional[C
     """Forget an SR that the caller has locked, and checked: a copy without users. Raises the errors of `detach`."""
     _detach(calls, held, pool, sr, known)
     held.verify(calls)
-    try:
+    plug = f"`{shell_command('relvmoiscsi pool attach', lock.name_of(pool.srs[sr]))}` plugs the SR again."
+    with in_state("The SR is now unplugged on all hosts.", Refused, advice=plug):
         _verify_nobody_new(calls, pool, sr, known)
-    except Refused as error:
-        raise Refused(
-            f"{error} The SR is now unplugged on all hosts; "
-            f"`{shell_command('relvmoiscsi pool attach', lock.name_of(pool.srs[sr]))}` plugs the SR again."
-        ) from error
     with passing("HANDLE_INVALID"):
         calls.call("SR.forget", sr)
 

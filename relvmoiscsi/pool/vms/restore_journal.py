@@ -247,7 +247,7 @@ def _put(vm: LockedVm, record: Record, key: str, text: str) -> None:
     if there != text:
         if there is not None:  # the key came from the VM's original
             vm.call("VM.remove_from_other_config", key)
-        with passing("MAP_DUPLICATE_KEY"):  # XenAPI lost the first answer and repeated the call
+        with passing("MAP_DUPLICATE_KEY"):  # the connection lost the first answer, and repeated the call
             vm.call("VM.add_to_other_config", key, text)
 
 
@@ -344,9 +344,11 @@ def verify_not_between(calls: Calls, record: Record, swap: Swap, device: vbds.Vm
         return
     raise Refused(
         f"The pool was moving the VDI {swap.new}, the disk {swap.userdevice} of the VM {record['name_label']!r}, home. "
-        f"The VM has the VDI {said(device.vdi)} there now. {run_states.only_in_journal(swap.new)}"
+        f"The VM has the VDI {said(device.vdi)} there now. The VDI {swap.new} is on no VM, and only the journal of the "
+        "VM names it."
     ).advising(
-        f"Check that {said(device.vdi)} has the latest data of the VM. Repeat the command when {swap.new} is gone. "
+        f"Check that {said(device.vdi)} has the latest data of the VM, and check {swap.new} before you destroy it. "
+        f"Repeat the command when {swap.new} is gone. "
         f"{run_states.restore_command('keep', record['uuid'])} leaves all as it is."
     )
 

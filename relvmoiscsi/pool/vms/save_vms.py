@@ -68,7 +68,8 @@ def save(
         if isinstance(outcome, RelvmoiscsiError)
     }
     if not good:
-        raise PoolFailure(f"The pool exported no VM records: {next(iter(failed.values()))[1]}")
+        first = next(outcome for outcome in outcomes if isinstance(outcome, RelvmoiscsiError))
+        raise PoolFailure(f"The pool exported no VM records: {first.message}").advising(first.advice)
     earlier = _earlier(calls, pool, sr, key, failed) if failed else {}
     for vm, document, before in earlier.values():  # `_drop_older` destroys the earlier VDI
         good.append((vm, document))

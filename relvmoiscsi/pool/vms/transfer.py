@@ -16,7 +16,7 @@ from typing import Dict, List, Mapping, Optional, Tuple
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.host.xapi.sdk import GONE, reason
+from relvmoiscsi.host.xapi.rpc import GONE, reason
 from relvmoiscsi.pool import marks
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Records, passing
 from relvmoiscsi.pool.vms import ova_file

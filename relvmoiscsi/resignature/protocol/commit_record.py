@@ -51,7 +51,7 @@ COMMIT_RECORD_AT = SECTOR - CommitRecord.SIZE
 _BY_THAT_VERSION = WayOut(sentence="Finish or undo the run with that version.")
 
 
-def is_of_another_lun(record: Optional[CommitRecord], scsi_id: str) -> bool:
+def is_of_another_lun(record: Optional[CommitRecord], scsi_id: Optional[str]) -> bool:
     """Whether the run of `record` was made on a LUN with another SCSIid: then this LUN is a copy of that LUN."""
     return record is not None and any(record.scsi_id_digest) and record.scsi_id_digest != scsi_id_digest(scsi_id)
 

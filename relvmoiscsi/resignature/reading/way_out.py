@@ -32,10 +32,10 @@ _NAME = re.compile(f"{_PART}(?:/{_PART})?")
 _PATH = re.compile("/dev/[A-Za-z0-9/_.:+@#=-]+")
 
 
-def without(words: Sequence[str], more: Sequence[str]) -> str:
-    """A sentence with the command `words`, all its options kept, that also leaves the VDIs `more` behind."""
+def without(words: Sequence[str], more: Sequence[str], flags: Sequence[str] = ()) -> str:
+    """A sentence with the command `words`, all its options kept, that has `flags` and leaves the VDIs `more` behind."""
     before, after = (words, ()) if "--" not in words else (words[: words.index("--")], words[words.index("--") :])
-    options = [word for uuid in more for word in ("--without", uuid)]
+    options = [*flags, *(word for uuid in more for word in ("--without", uuid))]
     these = "this VDI" if len(more) == 1 else f"these {len(more)} VDIs"
     return f"To go on without {these}: `{quoted(*before, *options, *after)}`."
 

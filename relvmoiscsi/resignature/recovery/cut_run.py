@@ -17,7 +17,7 @@ from relvmoiscsi.errors import (
     FormatError,
     Place,
     Refused,
-    Unfinished,
+    RelvmoiscsiError,
     in_state,
 )
 from relvmoiscsi.formats.identity import dashed
@@ -30,17 +30,18 @@ from relvmoiscsi.resignature.protocol.commit_record import (
     KINDS,
     SWITCHED,
     CommitRecord,
+    is_of_another_lun,
     written_by,
 )
 from relvmoiscsi.resignature.protocol.identities import read_written
 from relvmoiscsi.resignature.protocol.journal import EarlierRun
 from relvmoiscsi.resignature.protocol.merged_image import FULL_UNIT, all_the_same
-from relvmoiscsi.resignature.protocol.sentences import TAKE_NEW_CLONE, journal_lost, on_a_copy, since_begun, unfinished
+from relvmoiscsi.resignature.protocol.sentences import TAKE_NEW_CLONE, on_a_copy, since_begun, unfinished
 from relvmoiscsi.resignature.reading.survey import vg_in
 from relvmoiscsi.resignature.recovery.earlier_run import find_unfinished
 from relvmoiscsi.resignature.writing.finalize import finalize
 from relvmoiscsi.resignature.writing.step import flush, read_back, read_back_all, step, write
-from relvmoiscsi.wording import first_of
+from relvmoiscsi.wording import first_of, shell_command
 
 log = logging.getLogger(__name__)
 
@@ -48,12 +49,12 @@ log = logging.getLogger(__name__)
 def finish(device: Device, earlier: EarlierRun) -> None:
     """Take steps 5 and 6 of a run that was cut after its commit. A second call changes nothing.
 
-    Raises Refused for a LUN that contradicts the commit record; Unfinished, Overtaken and DeviceError after a write.
+    The caller has verified the run (`verify_recoverable`). Raises Refused for a LUN that contradicts the commit record
+    since; Unfinished, Overtaken and DeviceError after a write.
     """
     run = earlier.journal.run
     still = f"{device.name} still holds an unfinished {KINDS[run.kind]}."
     with in_state(still, FormatError), since_begun(device.name, run.kind, earlier.label.offset):
-        _verify_fits(device, earlier, NOTHING_WRITTEN)
         earlier = _claimed(device, earlier)
         _verify_fits(device, earlier, f"Only the commit record of {device.name} was written.")
         device.fence.hold_also(_headers(device, [area for move in run.mdas for area in (move.original, move.second)]))
@@ -70,11 +71,11 @@ def roll_back(device: Device, earlier: EarlierRun) -> None:
         t1    host B rolls the run back
         t2    host A's commit arrives: the label lists second areas without headers, so LVM sees no half-written SR
 
-    Raises Refused for a LUN that contradicts the commit record; Unfinished, Overtaken and DeviceError after a write.
+    The caller has verified the run (`verify_recoverable`). Raises Refused for a LUN that contradicts the commit record
+    since; Unfinished, Overtaken and DeviceError after a write.
     """
     run = earlier.journal.run
     with since_begun(device.name, run.kind, earlier.label.offset):
-        _verify_fits(device, earlier, NOTHING_WRITTEN)
         earlier = _claimed(device, earlier)
         _verify_fits(device, earlier, f"Only the commit record of {device.name} was written.")
         headers = _headers(device, [move.original for move in run.mdas])
@@ -133,7 +134,26 @@ def _headers(device: Device, areas: Sequence[Range]) -> List[Chunk]:
     return [Chunk(place.offset, data) for place, data in zip(places, device.read(places))]
 
 
-# --- whether the metadata areas contradict the commit record
+# --- whether `recover` ends the run
+
+
+def verify_recoverable(device: Device, earlier: EarlierRun, scsi_id: Optional[str] = None) -> None:
+    """Raises Refused for a run that `recover` does not end on the LUN of this SCSIid. Nothing was written.
+
+    The metadata areas contradict the commit record, or the run must be finished and was begun on another LUN:
+    finishing would give this copy the ids of that LUN.
+    """
+    with in_state(NOTHING_WRITTEN):
+        _verify_fits(device, earlier, NOTHING_WRITTEN)
+    name, run, record = device.name, earlier.journal.run, earlier.commit_record
+    if record.phase == IN_PROGRESS or not scsi_id or not is_of_another_lun(record, scsi_id):
+        return
+    command = shell_command("relvmoiscsi undo", name)
+    way_out = f"Run `{command}`, then resignature it."
+    if run.merged is not None:
+        way_out, command = on_a_copy(name), shell_command("relvmoiscsi resignature --vdis one", name)
+    problem = f"{name} is a copy of a LUN whose resignature was cut (SCSIid {run.scsi_id})."
+    raise Refused(problem).advising(way_out, command).in_state(NOTHING_WRITTEN)
 
 
 def _verify_fits(device: Device, earlier: EarlierRun, state: str) -> None:
@@ -179,18 +199,18 @@ def _holds(area: Range, vg: Optional[VolumeGroup], wanted: str) -> str:
 # --- the error of a command that does not recover the run
 
 
-def cut(device: Device, record: CommitRecord) -> Unfinished:
-    """The error for the unfinished run of this commit record; the message says how to recover the run, if at all."""
+def cut(device: Device, record: CommitRecord) -> RelvmoiscsiError:
+    """The error for the run of this commit record: Unfinished where `recover` ends the run, else as `recover` raises.
+
+    Whether the run was begun on this LUN, the caller knows.
+    """
     try:
         earlier = find_unfinished(device)
-    except FormatError:
-        earlier = None
-    if earlier is None:
-        return Unfinished(journal_lost(device.name, record)).advising(TAKE_NEW_CLONE)
-    wrong = misfit(device, earlier)
-    if wrong is not None:
-        return Unfinished(wrong).advising(TAKE_NEW_CLONE)
-    found = unfinished(device.name, earlier.commit_record)
-    if earlier.commit_record.phase == SWITCHED and earlier.journal.run.merged is not None:
+        if earlier is not None:
+            verify_recoverable(device, earlier)
+    except (FormatError, Refused) as problem:
+        return problem
+    found = unfinished(device.name, record)
+    if earlier is not None and earlier.commit_record.phase == SWITCHED and earlier.journal.run.merged is not None:
         found.advising(on_a_copy(device.name))
     return found

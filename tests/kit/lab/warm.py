@@ -23,7 +23,7 @@ import sys
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[3]
-MODULES = ("XenAPI", "xml.dom.minidom", "relvmoiscsi.engine")
+MODULES = ("relvmoiscsi.host.xapi.rpc", "xml.dom.minidom", "relvmoiscsi.engine")
 PACKAGES = ["relvmoiscsi." + name for name in ("formats", "host", "iscsi", "resignature", "sr_driver")]
 
 

@@ -268,10 +268,7 @@ class Member:
 
 def answer(api, body, local):
     """The reply to an XML-RPC request (bytes), as XenAPI has it in Python."""
-    return reply(api, *xmlrpc.client.loads(body), local)
-
-
-def reply(api, params, method, local):
+    params, method = xmlrpc.client.loads(body)
     try:
         value = api.call(method, params, local)
         return value if method == LIST_METHODS else {"Status": "Success", "Value": value}

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A server that is no xapi: it reads a request of HTTP, and answers with bytes of the test's choice.
 
-A call of XML-RPC has the name of its method, any other request its first line without query and version: "GET /path".
+A call of JSON-RPC has the name of its method, any other request its first line without query and version: "GET /path".
 """
 
 import copy
+import json
 import socket
 import threading
-import xmlrpc.client
 from contextlib import contextmanager
 
 JUNK = ["", "x", True, 7, 0.5, [], {}, ["x"], {"x": "y"}, [["x"]], "OpaqueRef:NULL", "\u009b2J", "9" * 30, None]
@@ -20,18 +20,17 @@ def http(body, *headers, first="HTTP/1.1 200 OK", length=True):
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
 
 
-def xml(answer):
-    """The answer with this value of XML-RPC."""
-    document = xmlrpc.client.dumps((answer,), methodresponse=True, allow_none=True)
-    return http(document, "Connection: close")  # one connection is served at a time
+def said(document):
+    """The answer that is this value of JSON."""
+    return http(json.dumps(document), "Connection: close")  # one connection is served at a time
 
 
 def success(value):
-    return xml({"Status": "Success", "Value": value})
+    return said({"result": value, "error": None, "id": 1})
 
 
 def refusal(*details):
-    return xml({"Status": "Failure", "ErrorDescription": list(details)})
+    return said({"result": None, "error": list(details), "id": 1})
 
 
 @contextmanager
@@ -123,7 +122,7 @@ class HostileServer:
                 name, _, value = line.partition(b":")
                 size = int(value) if name.lower() == b"content-length" else size
             body = request.read(size)
-            method = xmlrpc.client.loads(body)[1] if kind == "POST" else f"{kind} {target.split('?')[0]}"
+            method = json.loads(body.decode())["method"] if kind == "POST" else f"{kind} {target.split('?')[0]}"
             self.calls.append(method)
             connection.sendall(self._answers(method))
             connection.shutdown(socket.SHUT_WR)

@@ -7,7 +7,6 @@ Source: xen-api ocaml/xapi/api_server.ml, jsoncallback and callback1; mirage/oca
 """
 
 import json
-import xmlrpc.client
 
 from . import wire
 from .errors import XenError
@@ -26,24 +25,10 @@ def response(api, body, local):
     params = request.get("params") or [] if is_second else request["params"]
     reply = {"jsonrpc": "2.0"} if is_second else {"error": None, "result": None}
     try:
-        reply["result"] = _written(api.call(request["method"], params, local))
+        reply["result"] = wire.as_read(api.call(request["method"], params, local))
     except XenError as error:
         code, *parameters = error.description
         of_second = {"code": _ERROR_CODE, "message": code, "data": parameters}
         reply["error"] = of_second if is_second else error.description
-    return json.dumps({**reply, "id": request["id"]}).encode("utf-8")
-
-
-def _written(value):
-    """A value of the database as JSON has it."""
-    if isinstance(value, xmlrpc.client.DateTime):
-        return str(value)
-    if isinstance(value, (bool, float, wire.Int32)) or value is None:
-        return value
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, dict):
-        return {name: _written(inside) for name, inside in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_written(inside) for inside in value]
-    return value
+    document = json.dumps({**reply, "id": request["id"]}, ensure_ascii=False, default=str)  # str: of a time
+    return document.encode("utf-8", "surrogatepass")

@@ -167,6 +167,12 @@ class Storage:
                 self._unit(self._driver_of(sr), "sr_detach", host, sr, db.get("PBD", pbd, "device_config"))
             db.set("PBD", pbd, "currently_attached", False)
 
+    def pool_enable_ha(self, _session, _heartbeat_srs, _configuration):
+        self.database.set("pool", self.database.refs("pool")[0], "ha_enabled", True)
+
+    def pool_disable_ha(self, _session):
+        self.database.set("pool", self.database.refs("pool")[0], "ha_enabled", False)
+
     def _require_ha_can_spare(self, sr, host):
         """Source: xapi_pbd.ml, abort_if_storage_attached_to_protected_vms."""
         db = self.database

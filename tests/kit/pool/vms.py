@@ -322,14 +322,14 @@ class Vms:
     # -- VDI ----------------------------------------------------------------------------------------------------------
 
     def vdi_create(self, _session, record):
-        db = self.database
         self.storage.require_plugged(record["SR"])
-        made = str(uuid.uuid4())
-        fields = _known("VDI", record)
-        if self.make_vdi is not None:
-            made, more = self.make_vdi(record["SR"], record)
-            fields.update(more)
-        return db.create("VDI", made, **{**fields, "location": made, "managed": True})
+        return self._made(record["SR"], record, managed=True)
+
+    def _made(self, sr, record, **fields):
+        """A VDI on an SR, with the words of `record`; gives its reference."""
+        made, more = (str(uuid.uuid4()), {}) if self.make_vdi is None else self.make_vdi(sr, record)
+        row = {**_known("VDI", record), **more, **fields, "SR": sr, "location": made}
+        return self.database.create("VDI", made, **row)
 
     def vdi_destroy(self, _session, vdi):
         record = self.database.record("VDI", vdi)
@@ -354,7 +354,7 @@ class Vms:
             raise XenError("VDI_IN_USE", vdi, operation)
 
     def vdi_pool_migrate(self, _session, vdi, sr, _options):
-        """A new VDI there, on which every VBD is then; the old one goes. No bytes move here."""
+        """A new VDI there, on which every VBD is then; the old one goes. No bytes of the guest move here."""
         db = self.database
         record = db.record("VDI", vdi)
         if not record["VBDs"]:
@@ -367,9 +367,7 @@ class Vms:
             raise XenError("VDI_CBT_ENABLED", vdi)
         self.storage.require_plugged(sr)
         self.storage.require_plugged(record["SR"])
-        row = {name: value for name, value in _known("VDI", record).items() if name not in ("SR", "location")}
-        made = str(uuid.uuid4())
-        new = db.create("VDI", made, SR=sr, location=made, **{**row, "snapshot_of": NULL})
+        new = self._made(sr, record, snapshot_of=NULL)
         for vbd in record["VBDs"]:
             db.set("VBD", vbd, "VDI", new)
         db.destroy("VDI", vdi)

@@ -3,8 +3,11 @@
 
 xapi writes strings bare (`<value>text</value>`), an element without children as `<tag/>`, and no white space. It reads
 strictly: no attributes on the protocol's tags, exactly the elements it expects, text of white space ignored.
+To clients, and in the records of an export, it writes the names of a struct's members as they are: markup in a key of a
+map is markup of the document.
 
-Source: xen-api ocaml/libs/xml-light2/xml.ml, ocaml/libs/http-lib/xMLRPC.ml, ocaml/xapi/sm_exec.ml.
+Source: xen-api ocaml/libs/xml-light2/xml.ml, ocaml/libs/http-lib/xMLRPC.ml, ocaml/xapi/sm_exec.ml;
+mirage/ocaml-rpc src/lib/xmlrpc.ml, add_value.
 """
 
 import re
@@ -65,9 +68,9 @@ def _data(values):
     return f"<data>{inside}</data>" if inside else "<data/>"
 
 
-def structure(members):
+def structure(members, name_as_written=escape):
     """A struct of (name, value), in this order."""
-    inside = "".join([f"<member><name>{escape(name)}</name>{value}</member>" for name, value in members])
+    inside = "".join([f"<member><name>{name_as_written(name)}</name>{value}</member>" for name, value in members])
     return f"<value><struct>{inside}</struct></value>" if inside else "<value><struct/></value>"
 
 
@@ -98,7 +101,7 @@ def from_python(value):
     if isinstance(value, xmlrpc.client.DateTime):
         return f"<value><dateTime.iso8601>{value}</dateTime.iso8601></value>"
     if isinstance(value, dict):
-        return structure((key, from_python(item)) for key, item in value.items())
+        return structure(((key, from_python(item)) for key, item in value.items()), name_as_written=str)
     if isinstance(value, (list, tuple)):
         return array(map(from_python, value))
     assert value is None, value
@@ -112,44 +115,22 @@ def response(answer):
 
 
 class Read(dict):
-    """A record as a client reads it, which nobody else has."""
+    """A record that `as_read` has made, which nobody else has."""
 
 
 def as_read(value):
-    """What a client reads of `from_python(value)`, without printing and parsing."""
+    """What a client reads of a value of the database; times stay what they are."""
     kind = type(value)
-    if kind is str:  # nearly all are
-        return value if value.isprintable() else _text_as_read(value)
-    if kind is Read or kind in (bool, float, Int32, xmlrpc.client.DateTime):
+    if kind in (str, Read, bool, float, Int32, xmlrpc.client.DateTime):
         return value
     if kind is int:
         return str(value)
     if kind is dict:
-        return {as_read(key): as_read(item) for key, item in value.items()}
+        return {key: as_read(item) for key, item in value.items()}
     if kind in (list, tuple):
         return [as_read(item) for item in value]
     assert value is None, value
     return ""
-
-
-def plain(value):
-    """What a server reads of a client's parameters. Raises ValueError where that takes the real XML."""
-    kind = type(value)
-    if kind is bool or kind is str and value.isprintable() or kind is float or kind is int and abs(value) < 1 << 31:
-        return value
-    if kind in (list, tuple):
-        return [plain(item) for item in value]
-    if kind is dict and all(type(key) is str for key in value):
-        return {plain(key): plain(item) for key, item in value.items()}
-    raise ValueError(value)
-
-
-_DROPPED = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f]")
-
-
-def _text_as_read(text):
-    """The control characters go that the writer drops; a reader of XML turns each end of a line into a line feed."""
-    return _DROPPED.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------

@@ -328,8 +328,8 @@ def test_a_wrong_original_is_called_another_sr_with_the_names_of_both(
     built.disk.to_file(str(other))
 
     compared(4, image, (
-        f'The original is another SR: {image} holds SR {uuid} "test SR"{made_of}, and {other} holds SR '
-        f'{built.truth.uuids["sr"]} "test SR". Expected is the LUN that {image} was cloned from.{more}'
+        f"The original is another SR: {image} holds SR {uuid} 'test SR'{made_of}, and {other} holds SR "
+        f"{built.truth.uuids['sr']} 'test SR'. Expected is the LUN that {image} was cloned from.{more}"
     ), other=other)  # fmt: skip
     assert command("check", image, "--original", other, "--json").json["bytes_compared"] == 0
     assert command("check", image, "--original", other).out.splitlines()[-1] == f"next: {OTHER_ORIGINAL}"

@@ -51,7 +51,7 @@ def sr_on(pool, scsi_id=SCSI_ID, type_="lvmoiscsi", name="the original"):
 def test_a_lun_that_an_sr_uses_is_4_and_nothing_is_written(lun, command, unwritten, pool, smlines):
     uuid = sr_on(pool)
     ran = unwritten(4, "resignature", lun, *YES, says=f"The detached SR {uuid} ('the original')")
-    assert "override with --not-in-use. Nothing was written." in ran.err
+    assert ran.err.endswith("override with --not-in-use.\n") and " Nothing was written. If " in ran.err
     note = "note: a run without --dry-run would be refused: The LUN with the SCSIid"
     unwritten(0, "resignature", lun, "--dry-run", "--scsi-id", SCSI_ID, says=note)
 
@@ -74,8 +74,8 @@ def test_a_second_clone_with_the_sr_uuid_of_the_first_is_4_and_nothing_is_writte
     vdi = command("show", lun, "--json").json["vdis"][0]["vdi"]
     file.write_text(json.dumps(command("map", "--sr", uuid, vdi, "--json").json))
 
-    says = f"This pool has an SR {uuid} already. Give another --sr-uuid, or two LUNs share every identity."
-    unwritten(4, "resignature", lun, *YES, by, uuid if by == "--sr-uuid" else file, says=says)
+    says = f"This pool has an SR {uuid} already. Nothing was written. Give another --sr-uuid, or two LUNs share every"
+    unwritten(4, "resignature", lun, *YES, by, uuid if by == "--sr-uuid" else file, says=says + " identity.")
 
 
 def test_without_a_scsi_id_there_is_nothing_to_ask(image, command, mute):
@@ -135,8 +135,8 @@ def test_the_original_under_a_new_scsi_id_is_4_and_nothing_is_written(lun, comma
     if state.is_written:
         assert command("resignature", *YES, lun).status == 0
         return
-    ran = unwritten(4, "resignature", lun, *YES, says="override with --not-in-use. Nothing was written.")
-    assert ORIGINAL in ran.err
+    ran = unwritten(4, "resignature", lun, *YES, says="override with --not-in-use.")
+    assert ORIGINAL in ran.err and ". Nothing was written. If " in ran.err
     unwritten(
         0, "resignature", lun, "--dry-run", "--scsi-id", SCSI_ID, says="note: a run without --dry-run would be refused"
     )
@@ -156,7 +156,7 @@ def test_a_label_that_says_resignatured_is_no_success_where_the_pool_has_its_sr_
         return
     for words in (("resignature", lun, *YES), ("resignature", lun, "--dry-run"), ("recover", lun)):
         ran = unwritten(4, *words, says="says that the LUN was resignatured. But the LUN holds the SR " + ORIGINAL)
-        assert "override with --not-in-use. Nothing was written." in ran.err
+        assert ran.err.endswith("override with --not-in-use.\n") and ". Nothing was written. " in ran.err
     assert command("resignature", *YES, lun, "--not-in-use", "--json").json["already_done"] is True
 
     assert command("resignature", *YES, lun, "--again", *["--not-in-use"] * (not state.is_written)).status == 0
@@ -179,9 +179,16 @@ def test_no_interrupted_run_is_finished_to_an_sr_that_the_pool_has_on_another_lu
         ran = command("recover", lun, "--yes", "--json")  # refused where the pool has an SR on this LUN: it is in use
         assert "But the LUN holds" not in ran.err and (ran.status == 4 or ran.json["new_sr"] == new)
         return
-    for words in (("resignature", lun, *YES), ("recover", lun, "--yes"), ("recover", lun, "--dry-run")):
-        ran = unwritten(4, *words, says="But the LUN holds the SR " + new)
-        assert f"The run was interrupted: `relvmoiscsi undo {lun}` rolls it back" in ran.err
+    for words in (
+        ("resignature", lun, *YES), ("resignature", lun, "--dry-run"),
+        ("recover", lun, "--yes"), ("recover", lun, "--dry-run"), ("check", lun),
+    ):  # fmt: skip
+        ran = unwritten(4, *words)
+        said, undo = " ".join((ran.err + ran.out).split()), f"`relvmoiscsi undo {lun}` rolls it back"
+        assert "But the LUN holds the SR " + new in said
+        assert (undo in said) is state.is_written, "undo takes that SR off the LUN: the pool is asked"
+        if words[0] != "resignature" and state.is_written:
+            assert ran.out.splitlines()[-1] == f"next: relvmoiscsi undo {lun}"
     words = ["--yes", *["--not-in-use"] * (not state.is_written)]
     assert command("undo", lun, *words).status == 0 and command("resignature", *YES, lun).status == 0
 
@@ -333,8 +340,8 @@ def test_where_sm_is_not_its_locks_are_not_made(lun, command, root):
 @pytest.mark.parametrize("name", shell.WRITERS)
 def test_an_image_file_has_no_scsi_id(lun_for, unwritten, name):
     """It was passed over: a person believed that the file had been compared."""
-    says = " has no SCSIid, so the given SCSIid (`--scsi-id`) cannot be compared. Leave the SCSIid out."
-    unwritten(2, name, lun_for(name), *YES, says=says)
+    says = " has no SCSIid, so the given SCSIid (`--scsi-id`) cannot be compared. Nothing was written. Leave the SCSIid"
+    unwritten(2, name, lun_for(name), *YES, says=says + " out.")
 
 
 def test_scsi_id_takes_what_an_array_prints_and_shows_what_udev_prints(lun, command, unwritten):

@@ -147,8 +147,9 @@ def test_what_has_no_scsi_id_is_known_by_nothing(request, nameless, command, unw
     for words in ((), ("--yes",)):
         type_in("y\n")
         unwritten(4, "resignature", nameless, *words, says=says)
-    says = f"{nameless} has no SCSIid, so the given SCSIid (`--scsi-id`) cannot be compared. Leave the SCSIid out."
-    unwritten(2, "resignature", nameless, "--yes", "--not-in-use", "--scsi-id", SCSI_ID, says=says)
+    says = f"{nameless} has no SCSIid, so the given SCSIid (`--scsi-id`) cannot be compared."
+    ran = unwritten(2, "resignature", nameless, "--yes", "--not-in-use", "--scsi-id", SCSI_ID, says=says)
+    assert ran.err.endswith(" Nothing was written. Leave the SCSIid out.\n")
     ran = command("resignature", nameless, "--yes", "--not-in-use")
     assert ran.status == 0 and ran.out.endswith(f"flushes\nnext: relvmoiscsi check {nameless}\n")
 

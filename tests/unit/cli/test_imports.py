@@ -49,7 +49,7 @@ def modules():
 def test_what_udev_asks_is_answered_without_engine_and_images(modules):
     assert "relvmoiscsi.direct.links" in modules["direct"]
     needless = "engine resignature formats.vhd formats.qcow2 formats.mgt cli.reading cli.resignature doctor pool"
-    rooms = tuple("relvmoiscsi." + name for name in (*needless.split(), "host.xapi.sdk"))
+    rooms = tuple("relvmoiscsi." + name for name in (*needless.split(), "host.xapi.rpc"))
     assert [name for name in modules["direct"] if name.startswith(rooms)] == []
 
 
@@ -64,7 +64,7 @@ def test_a_command_on_a_lun_comes_without_the_other_commands(modules, name, own)
 @pytest.mark.parametrize("name", ["direct", "show", "resignature", "settings"])
 def test_a_command_that_asks_no_pool_and_merges_no_chain_comes_without_tls_and_without_merging(modules, name):
     merging = ("relvmoiscsi.resignature.merge.vhd_image", "relvmoiscsi.resignature.merge.qcow2_image")
-    assert not {"ssl", "relvmoiscsi.host.xapi.sdk", *merging} & set(modules[name])
+    assert not {"ssl", "relvmoiscsi.host.xapi.rpc", *merging} & set(modules[name])
 
 
 LIGHT = ("cli", "cli.output", "cli.overview", "errors", "wording")

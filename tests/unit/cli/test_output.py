@@ -389,7 +389,8 @@ def test_what_a_lun_says_reaches_no_terminal_with_control_characters(monkeypatch
             raise ValueError(STRANGE) from problem
 
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
-    assert running.run_command(argparse.Namespace(verbose=0, run=run, json=False), "", "") == output.EXIT_BUG
+    words = argparse.Namespace(verbose=0, run=run, json=False, usage=None)
+    assert running.run_command(words, "", "") == output.EXIT_BUG
     said = capsys.readouterr()
     for text in (said.out, said.err):
         assert "\\x1b[2J\\u202e\\x9b31m" in text

@@ -85,7 +85,7 @@ def test_a_file_that_cannot_be_written_is_told_while_nothing_has_happened(
         monkeypatch.setattr(os, "open", no_new_file(os.open))
     ran = unwritten(2, name, path, "--yes", "--map-out", path if where == "the LUN" else tmp_path / where)
 
-    assert ran.err.endswith(" Nothing was written.\n") and other.read_bytes() == b"of an original"
+    assert " Nothing was written." in ran.err and other.read_bytes() == b"of an original"
     assert names_in(tmp_path) == sorted([path.name, "link", "directory", "other.img"])
 
 
@@ -161,10 +161,3 @@ def test_a_lun_without_a_map_says_so_and_an_unfinished_run_has_its_own_error(req
     original = request.getfixturevalue("original")
     ran = command("map", "--device", original, "--json")
     assert ran.status == 4 and f"{original} is not resignatured and holds no map." in ran.err
-
-
-@pytest.mark.parametrize("word", ["", " "])
-def test_an_empty_name_of_the_file_is_told_as_such(image, unwritten, word):
-    said = unwritten(2, "resignature", image, "--yes", "--map-out", word).err
-
-    assert said.splitlines()[-1].startswith("relvmoiscsi: The FILE of --map-out is empty.")

@@ -160,11 +160,68 @@ def test_recover_says_what_it_took_back_or_finished_and_twice_is_once(request, c
     assert unwritten(0, "recover", path).out == f"{told}next: {after}\n"
 
 
-def test_recover_says_that_it_finished_even_where_something_else_is_damaged(committed, command):
-    flipped(committed, tree().truth.device_ranges("disk", 64, 1)[0].offset)
-    ran = command("recover", committed, "--yes", "--json")
-    assert (ran.status, ran.json["state"]) == (5, "damaged")
-    assert ran.json["error"]["disk_state"] == "The resignature was finished."
+def journal_of(lun):
+    with open_device(str(lun), writable=False) as device:
+        return read_mark(device).journal
+
+
+@pytest.mark.parametrize("lun, done", [("unfinished", "rolled back"), ("committed", "finished")])
+def test_recover_of_a_damaged_lun_ends_the_run_and_then_names_the_defects_and_the_command_that_goes_on(
+    request, lun, done, command, unwritten
+):
+    path, state_now = request.getfixturevalue(lun), f"The resignature was {done}."
+    flipped(path, tree().truth.device_ranges("disk", 64, 1)[0].offset)
+    assert unwritten(8, "check", path).out.splitlines()[-1] == f"next: relvmoiscsi recover {path}"
+
+    dry, planned = unwritten(5, "recover", path, "-n"), unwritten(5, "recover", path, "-n", "--json").json
+    assert dry.out.startswith(f"{path}: dry run. A run would make ") and not dry.err
+    assert dry.out.endswith(f"Nothing was written.\nnext: relvmoiscsi recover {path}\n")
+    assert (planned["state"], planned["writes"]) == ("unfinished", 0) and len(planned["defects"]) == 1
+    before = content(path)[0]
+    ran = command("recover", path, "--yes")
+    before.to_file(str(path))
+    facts = command("recover", path, "--yes", "--json")
+
+    assert ran.status == facts.status == 5 and len(facts.json["defects"]) == 1
+    assert re.match(rf"{path}: the resignature was (interrupted before its commit and has been )?{done}\.\n", ran.out)
+    *_rest, damaged, defect, said, step = ran.out.splitlines()
+    assert (damaged, said) == (f"{path}: damaged, 1 defect:", state_now) and "VHD footer" in defect
+    assert step == "next: run `relvmoiscsi check` on the original"
+    (without,) = [words for words in commands_in(defect) if "--without" in words]
+    assert (facts.json["state"], facts.json["error"]["disk_state"]) == ("damaged", state_now)
+    assert facts.json["writes"] == len(planned["plan"]) and facts.json["new_sr"] == planned["new_sr"]
+    assert "xe sr-introduce" not in ran.out
+    assert command(*without.split()[1:], "--yes", *(["--again"] if done == "finished" else [])).status == 0
+
+
+@pytest.mark.parametrize(
+    "lun, place, status, why",
+    [
+        ("unfinished", lambda run: run.mdas[0].original.offset + 40, 4, "recover is refused"),
+        ("committed", lambda run: run.mdas[0].second.offset + 40, 4, "recover is refused"),
+        ("unfinished", None, 5, "its journal cannot be read"),
+        ("committed", None, 5, "its journal cannot be read"),
+    ],
+)
+def test_a_command_names_recover_only_where_recover_ends_the_run_and_ends_as_recover_elsewhere(
+    request, lun, place, status, why, unwritten, type_in
+):
+    path = request.getfixturevalue(lun)
+    journal_here = journal_of(path)
+    flipped(path, journal_here.offset + 100 if place is None else place(journal_here.run))
+    type_in("")  # nobody is asked
+
+    told = [unwritten(status, "check", path, "--json").json["error"]]
+    for words in (["recover", path, "-n"], ["recover", path], ["recover", path, "--yes"]):
+        ran = unwritten(status, *words)
+        verdict, *_, last = ran.out.splitlines()
+        assert verdict == f"{path}: state unfinished; a run was interrupted, and {why}." and not ran.err
+        assert "relvmoiscsi" not in last
+        told.append(unwritten(status, *words, "--yes", "--json").json["error"])
+    for words in (["resignature", path, "-n"], ["resignature", path, "--yes"], ["undo", path], ["undo", path, "-n"]):
+        told.append(unwritten(status, *words, "--yes", "--json").json["error"])
+    assert len({error["message"] for error in told}) == 1, told
+    assert {error["advice"] for error in told} == {"Take the clone again."}
 
 
 def test_a_copy_of_a_lun_that_was_cut_behind_its_commit_is_not_finished_but_undone(
@@ -176,9 +233,13 @@ def test_a_copy_of_a_lun_that_was_cut_behind_its_commit_is_not_finished_but_undo
         command("resignature", lun, "--yes", "--scsi-id", SCSI_ID)
 
     has_scsi_id(OTHER_SCSI_ID)
-    words = ("recover", lun, "--yes", "--json", "--scsi-id", OTHER_SCSI_ID)
-    ran = unwritten(4, *words, says=f"`relvmoiscsi undo {lun}`")
-    assert ran.json["state"] == "unfinished" and SCSI_ID in ran.err
+    for words in (["recover", lun, "--yes"], ["recover", lun, "-n"], ["check", lun]):
+        ran, facts = unwritten(4, *words), unwritten(4, *words, "--json").json
+        assert ran.out.splitlines()[-1] == f"next: relvmoiscsi undo {lun}" and SCSI_ID in ran.out
+        assert (facts["state"], facts["error"]["class"]) == ("unfinished", "Refused")
+    dry = unwritten(8, "resignature", lun, "-n").err
+    assert f"Run `relvmoiscsi undo {lun}`, then resignature it. A dry run plans nothing on such a LUN. The same" in dry
+    assert "recover" not in dry and "rolls it back first and starts a new run." in dry
     assert command("undo", lun, "--yes", "--not-in-use").status == 0 and state(lun, command) == "clean"
 
 
@@ -255,7 +316,8 @@ def test_a_hostile_journal_is_not_believed_and_not_sent_to_the_terminal(unfinish
     shell.patched(unfinished, mark.label.offset, label)
     type_in("n\n")
 
-    assert "red" not in command("show", unfinished).out
+    shown = command("show", unfinished).out
+    assert "It was to become" not in shown and "'?[31mred?' is no UUID" in shown
     assert command("undo", unfinished).status == 5
     assert state(unfinished, command) == "unfinished"
 
@@ -313,7 +375,7 @@ def test_recover_of_what_cannot_be_used_says_whether_a_run_was_interrupted_and_w
 
     first, *why, last = ran.out.splitlines()
     assert first.startswith(f"{image}: {verdict}") and first.endswith(".") and not ran.err
-    assert " ".join(why).endswith("Nothing was written.") and last.startswith(f"next: {step}")
+    assert "Nothing was written." in " ".join(why) and last.startswith(f"next: {step}")
 
 
 # --- undo
@@ -403,19 +465,19 @@ def test_a_command_to_copy_has_the_name_of_the_device_as_a_shell_reads_it(finish
 @pytest.mark.parametrize(
     "words, asks",
     [
-        (["undo", "finished"], "Give 'my clone.img' back the identities of SR "),
-        (["recover", "unfinished"], "Roll back the resignature of 'my clone.img' that was interrupted, to SR "),
-        (["resignature", "image"], "Give 'my clone.img' these new identities?"),
+        (["undo", "finished"], "Give my clone.img back the identities of SR "),
+        (["recover", "unfinished"], "Roll back the resignature of my clone.img that was interrupted, to SR "),
+        (["resignature", "image"], "Give my clone.img these new identities?"),
     ],
 )
-def test_a_question_has_the_name_as_a_shell_reads_it(request, command, monkeypatch, type_in, words, asks):
+def test_a_question_has_the_name_as_all_sentences_have_it(request, command, monkeypatch, type_in, words, asks):
     verb, lun = words
     lun = request.getfixturevalue(lun)
     monkeypatch.chdir(lun.parent)
     lun.rename("my clone.img")
     type_in("n\n")
     said = command(verb, "my clone.img").err
-    assert said.startswith("relvmoiscsi: 'my clone.img' will be changed:\n") and asks in said
+    assert said.startswith("relvmoiscsi: my clone.img will be changed:\n") and asks in said
 
 
 @pytest.mark.parametrize("name", ["my clone.img", "-dash", "it's.img", "a;b.img", "--yes", "--sr-uuid=x"])

@@ -19,6 +19,7 @@ import pytest
 from kit import shell
 from kit.builder import build_sr, raw, vhd
 from kit.cuts import read_mark
+from kit.damage import DAMAGES
 from kit.shell import OTHER_SCSI_ID, SCSI_ID, SR, content, patched, tree
 from kit.sparse import SparseDisk
 from kit.streams import BytesTerminal, Unwritable
@@ -173,7 +174,7 @@ def test_where_nobody_can_be_asked_yes_must_be_said(lun_for, unwritten, type_in,
     path, see = lun_for(name), ", or --dry-run to see the plan"
     if words:
         type_in("y\n")
-    says = f"Use --yes{see}. Nothing was written.\n"
+    says = f" Nothing was written. Use --yes{see}.\n"
     assert unwritten(2, name, path, *words).err.endswith(says)
     monkeypatch.setattr(sys, "stdin", None)
     unwritten(2, name, path, says=says)
@@ -348,6 +349,21 @@ def test_already_done_without_the_map_once_lvm_has_reclaimed_the_journal(finishe
     unwritten(2, "resignature", finished, "--yes", "--again", "--map", map_file(tmp_path, ran.out))
 
 
+@pytest.mark.parametrize("first", ["resignature", "show", "check"])
+def test_a_lun_that_was_damaged_after_its_resignature_is_not_done_and_the_message_leads_on(
+    finished, unwritten, command, first
+):
+    disk = SparseDisk.from_file(str(finished))
+    DAMAGES["VHD header"](disk)
+    disk.to_file(str(finished))
+
+    ran = unwritten(0 if first == "show" else 5, first, finished, *(["--yes"] if first == "resignature" else []))
+
+    (again,) = set(re.findall("`relvmoiscsi (resignature .*? --again --without .*?)`", ran.out + ran.err))
+    assert command(*shlex.split(again), *([] if first == "resignature" else ["--yes"])).status == 0
+    assert command("show", finished, "--json").json["state"] == "resignatured"
+
+
 def test_a_uuid_in_capitals_is_the_uuid(image, tmp_path, command):
     uuids = tree().truth.uuids
     by_map = {"uuids": {uuids["disk"].upper(): OTHER_UUID.upper()}}
@@ -364,7 +380,7 @@ def test_a_uuid_in_capitals_is_the_uuid(image, tmp_path, command):
 def test_again_takes_no_id_that_the_last_run_has_replaced(finished, tmp_path, command, unwritten):
     """The original, on which these ids are still, would be beside the clone."""
     truth, again = tree().truth, ("resignature", finished, "--yes", "--again")
-    of_original = "is an id of the original: the last resignature of the LUN has replaced it. Choose another one."
+    of_original = "is an id of the original: the last resignature of the LUN has replaced it. Nothing was written."
     unwritten(2, *again, "--sr-uuid", truth.sr_uuid, says=f"The new id {truth.sr_uuid} {of_original}")
     now = command("show", finished, "--json").json["vg"]["id"]
     lvm_ids = map_file(tmp_path, {"lvm_ids": {now: truth.vg_id}})
@@ -400,8 +416,9 @@ def says_of(lun, was=f"LUN {SCSI_ID}"):
 
 def test_a_script_must_say_that_a_lun_under_another_scsi_id_is_a_later_copy(later_copy, command, unwritten):
     """A target that fails over gives the LUN a new SCSIid: it was resignatured once more, with a pool on it."""
-    ran = unwritten(4, "resignature", later_copy, *NAMED, "--json", says=says_of(later_copy) + " If it is a copy, add")
+    ran = unwritten(4, "resignature", later_copy, *NAMED, "--json", says=says_of(later_copy))
     assert (ran.json["state"], ran.json["error"]["disk_state"]) == ("resignatured", "Nothing was written.")
+    assert "later copy. Nothing was written. If it is a copy, add --later-copy. " in ran.err
     ran = unwritten(0, "resignature", later_copy, *NAMED, "--dry-run", "--json", says=says_of(later_copy))
     assert ran.json["later_copy"] == {"run_scsi_id": SCSI_ID, "scsi_id": OTHER_SCSI_ID}
 

@@ -226,11 +226,28 @@ def test_what_is_no_device_is_told(image, command, path, status):
         assert (ran.status, ran.json["state"]) == (status, None) and str(image.parent) in ran.err
 
 
-@pytest.mark.parametrize("argv", [["show", ""], ["recover", " ", "--yes"], ["check", "x", "--original", ""]])
-def test_a_device_without_a_name_is_2(command, argv):
-    """A script whose variable is not set."""
+@pytest.mark.parametrize(
+    "argv, named",
+    [
+        (["show", ""], "DEVICE: '' names no device: give a path or a URL"),
+        (["recover", " ", "--yes"], "DEVICE: ' ' names no device: give a path or a URL"),
+        (["check", "x", "--original", ""], "--original: '' names no device: give a path or a URL"),
+        (["map", "--device", ""], "--device: '' names no device: give a path or a URL"),
+        (["resignature", "x", "--map", ""], "--map: '' names no file"),
+        (["undo", "x", "--map-out", " "], "--map-out: ' ' names no file"),
+        (["show", "x", "--chap-file", ""], "--chap-file: '' names no file"),
+        (["pool", "luns", "--password-file", ""], "--password-file: '' names no file"),
+        (["pool", "luns", "--chap-password-file", ""], "--chap-password-file: '' names no file"),
+        (["pool", "secrets", "--chap-password-file", ""], "--chap-password-file: '' names no file"),
+        (["pool", "luns", "--ca", ""], "--ca: '' names no file"),
+        (["pool", "attach", "--all", "--log", ""], "--log: '' names no file"),
+        (["pool", "attach", "--all", "--map-out", ""], "--map-out: '' names no file"),
+    ],
+)
+def test_an_empty_name_is_2_and_told_as_such(command, argv, named):
+    """A script whose variable is not set. Without this, --password-file would be as if it were not there."""
     ran = command(*argv)
-    assert ran.status == 2 and ": the name of the device is empty\n" in ran.err
+    assert ran.status == 2 and ran.err.endswith(f": error: argument {named}\n")
 
 
 def test_a_url_with_one_slash_is_no_name_of_a_file(command):

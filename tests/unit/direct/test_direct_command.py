@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """`relvmoiscsi direct`: what is refused and why, what is told, and that nothing was changed where nothing should be."""
 
+import errno
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -14,6 +16,7 @@ from relvmoiscsi.direct import direct_command, links
 from relvmoiscsi.errors import CommandFailed, DeviceError
 from relvmoiscsi.formats.lvm.owner import Owner
 from relvmoiscsi.host.this_host import Host
+from relvmoiscsi.host.xapi import rpc
 
 ADMINISTRATORS = "# mine\n[other]\nkey = value\n"
 INTRODUCER = "opt/xensource/libexec/local-device-change"
@@ -157,7 +160,7 @@ def test_that_no_program_keeps_a_session_is_a_note_while_the_lun_is_away_and_a_r
     assert ran.status == (4 if notes else 0)
     if notes:
         assert "sdb is behind the iSCSI session7, and no program keeps that session for a VM" in ran.err
-        assert ran.err.endswith("add --iscsi. Nothing was changed.\n") and scene.programs == []
+        assert ". Nothing was changed. " in ran.err and ran.err.endswith("add --iscsi.\n") and scene.programs == []
     else:
         assert run("add", "disk", LUN).status == 0, "it has the disk already"
 
@@ -226,8 +229,8 @@ def test_with_multipathing_on_a_lun_needs_its_map_and_the_refusal_says_how_to_ma
     """Newer xapi has a field of its own for it. No program runs: the map is the administrator's."""
     disk.pool.db.set("host", disk.pool.master, key, value)
     ran = run("add", "disk", LUN)
-    assert ran.status == 4 and ran.err.endswith("Then repeat the command. Nothing was changed.\n")
-    assert f"Make the map with `multipath -a {LUN}`, then `multipath {LUN}`." in ran.err
+    assert ran.status == 4 and ran.err.endswith("Then repeat the command.\n")
+    assert f" Nothing was changed. Make the map with `multipath -a {LUN}`, then `multipath {LUN}`." in ran.err
     assert disk.config == ADMINISTRATORS and disk.programs == []
 
     disk.has_map(paths=["sda"])
@@ -251,6 +254,10 @@ def vdi_on_it(scene):
     scene.pool.db.create("VDI", SR=sr, name_label="lun 3", sm_config={"SCSIid": LUN})
 
 
+def refused(_connection):
+    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
 def holds(owner):
     return lambda scene: scene.content.update(sda=owner)
 
@@ -265,15 +272,21 @@ def holds(owner):
         (holds(DeviceError("/dev/sda", "read", 0, 512, "Input/output error")), 4, "Input/output error"),
         (lambda scene: scene.users.append("the file system at /mnt"), 4, "sda is in use by the file system at /mnt."),
         (lambda scene: scene.has_disk("sdb", "8:16"), 4, "has 2 paths"),
-        (lambda scene: scene.without_xapi(), 6, "could not be asked of xapi"),
+        (
+            lambda scene: scene.without_xapi(),
+            6,
+            "which may be no dom0. Nothing was changed. Run the command in dom0 of",
+        ),
+        (lambda scene: scene.refuses_us(), 6, "The login could not be asked of xapi: Permission denied."),
     ],
 )
 def test_what_another_may_have_is_a_refusal(disk, run, monkeypatch, given, status, reason):
     disk.without_xapi = lambda: monkeypatch.setattr(Host, "xapi_socket", "/nowhere")
+    disk.refuses_us = lambda: monkeypatch.setattr(rpc.UnixConnection, "connect", refused)
     given(disk)
     ran = run("add", "disk", LUN, "--json")
 
-    assert ran.status == status and reason in ran.err and ran.err.endswith("Nothing was changed.\n")
+    assert ran.status == status and reason in ran.err and " Nothing was changed." in ran.err
     assert (ran.json["error"]["exit_status"], ran.json["error"]["disk_state"]) == (status, "Nothing was changed.")
     assert disk.config == ADMINISTRATORS and disk.programs == []
 
@@ -303,8 +316,7 @@ def test_a_link_that_does_not_come_or_go_is_told_with_the_state(disk, run, is_ad
         assert ran.status == 4 and "still exists: udev did not remove the link" in ran.err
     else:
         assert ran.status == 4 and "did not appear" in ran.err
-        assert "Check that the rules of relvmoiscsi are installed" in ran.err
-        assert ran.err.endswith(f"disk has LUN {LUN} in {disk.host.config}.\n")
+        assert f"disk has LUN {LUN} in {disk.host.config}. Check that the rules of relvmoiscsi are installed" in ran.err
 
 
 # --- remove
@@ -347,7 +359,7 @@ def test_what_is_in_use_or_a_disk_of_a_vm_stays(linked, run, given, reason):
     given(linked)
     ran = run("remove", "disk")
     assert ran.status == 4 and ran.err.startswith(f"relvmoiscsi: {reason}")
-    assert ran.err.endswith("Nothing was changed.\n")
+    assert ". Nothing was changed." in ran.err
     assert linked.config == linked.text and links.leads_to("disk", linked.host) == "sda"
 
 
@@ -368,7 +380,8 @@ def test_a_misspelt_name_removes_nothing_and_leads_to_the_nearest(linked, run):
 
 def test_what_is_not_there_is_not_removed(scene, run):
     ran = run("remove", "di\x1bsk")
-    assert ran.status == 3 and "There is no direct LUN 'di\\x1bsk'. `relvmoiscsi direct list`" in ran.err
+    assert ran.status == 3
+    assert "There is no direct LUN 'di\\x1bsk'. Nothing was changed. `relvmoiscsi direct list`" in ran.err
     assert (scene.config, scene.programs) == (ADMINISTRATORS, [])
 
 

@@ -101,7 +101,7 @@ def test_headers_of_72_and_104_bytes_and_features_that_move_no_path_are_accepted
 @pytest.mark.parametrize(
     "offset, form, value, error, sentence",
     [
-        (0, ">I", 0x514649FA, BadMagic, 'it begins with "QFI'),
+        (0, ">I", 0x514649FA, BadMagic, "it begins with the bytes 51 46 49 fa, expected the bytes 51 46 49 fb"),
         (4, ">I", 1, Unsupported, "its version is 1"),
         (4, ">I", 4, Unsupported, "its version is 4"),
         (32, ">I", 2, Unsupported, "byte 32 of QCOW2-.*: it is encrypted"),

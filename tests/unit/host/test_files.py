@@ -115,6 +115,29 @@ def test_what_to_do_about_a_file_depends_on_what_is_wrong(number, words, monkeyp
     assert words in remedy(OSError(number, os.strerror(number)))
 
 
+@pytest.mark.parametrize(
+    "number, mode, words",
+    [
+        (errno.EACCES, 0o400, "The file is yours: `chmod u+rw {}` lets you."),
+        (errno.EACCES, 0o600, "Its mode lets you: look at SELinux, and at the file server's rules."),
+        (errno.EPERM, 0o400, "Its mode is not the reason: it may be immutable (`lsattr`)."),
+        (errno.EROFS, 0o400, "Mount it for writing."),
+    ],
+)
+def test_an_owner_is_told_to_change_the_mode_only_where_the_mode_is_what_refuses(
+    tmp_path, monkeypatch, number, mode, words
+):
+    """The kernel answers EACCES for a mode, and EPERM for an immutable file."""
+    image = tmp_path / "a.img"
+    image.touch()
+    image.chmod(mode)
+    os.chown(str(image), image.stat().st_uid or 65534, -1)
+    owner = image.stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: owner)
+
+    assert remedy(OSError(number, os.strerror(number)), str(image)) == words.format(image)
+
+
 def test_who_has_closed_his_own_directory_opens_it(tmp_path, monkeypatch):
     closed = tmp_path / "nod"
     closed.mkdir(mode=0o000)

@@ -32,7 +32,7 @@ from relvmoiscsi.host.this_host import Host
 
 pytestmark = pytest.mark.processes
 
-MAYBE_BEGUN = "The same call again finishes it. The LUN may hold an unfinished resignature."
+MAYBE_BEGUN = "The LUN may hold an unfinished resignature. The same call again finishes it."
 
 
 def for_ever():
@@ -423,7 +423,7 @@ def test_a_question_of_the_work_is_answered_by_the_call_and_not_with_the_locks_o
     with pytest.raises(RelvmoiscsiError) as caught:
         run_in_child(work, NO_DEADLINE, "it was done", calls=[both_locks, verify])
 
-    assert str(caught.value) == "nobody is unknown. Say another name. Nothing was read."
+    assert str(caught.value) == "nobody is unknown. Nothing was read. Say another name."
     assert caught.value.sm_key == "SRInUse"
     assert asked == [(os.getpid(), "free", 1), (os.getpid(), "free", ["a list"]), (os.getpid(), "nobody")]
 

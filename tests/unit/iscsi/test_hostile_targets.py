@@ -18,7 +18,7 @@ from kit.iscsi.proxy import Cut, CuttingProxy
 from kit.iscsi.quirks import FAMILIES, QUIRKS, TWO_PORTALS, USER, Quirk, quirk
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import Chunk, Range
-from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, shown_bytes
+from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.iscsi import (
     Credentials,
     Initiator,
@@ -535,13 +535,13 @@ def test_more_data_than_a_command_asks_for_is_told_as_that():
     assert "the target has 512 bytes more than the 4096 of the command, and calls that good" in str(caught.value)
 
 
-BANNERS = [
-    b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
-    b"SSH-2.0-OpenSSH_9.6 and a comment that makes it as long as a header\r\n",
-    b"220 mail.example.test ESMTP, at your service for as long as it takes\r\n",
-    b"\x15\x03\x01\x00\x02\x02\x46".ljust(48, b"\0"),
-    b"RFB 003.008\n".ljust(48),
-]
+BANNERS = {
+    b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n": '"HTTP/1.1 400 Bad Request".',
+    b"SSH-2.0-OpenSSH_9.6 and a comment that makes it as long as a header\r\n": '"SSH-2.0-OpenSSH_9.6 and a commen".',
+    b"220 mail.example.test ESMTP, at your service for as long as it takes\r\n": '"220 mail.example.test ESMTP, at".',
+    b"\x15\x03\x01\x00\x02\x02\x46".ljust(48, b"\0"): "the bytes 15 03 01 00 02 02 46 00 00",
+    b"\nRFB 003.008\n".ljust(48): "the bytes 0a 52 46 42 20",
+}
 
 
 @pytest.mark.parametrize("banner", BANNERS, ids=lambda banner: repr(banner[:4]))
@@ -550,4 +550,4 @@ def test_a_port_of_another_service_is_told_with_what_it_said(banner):
     with HostileTarget(quirks=[other]) as target:
         problem = assert_refused(NotFound, "does not speak iSCSI: its answer begins with", opened, target)
 
-    assert shown_bytes(banner[:32]) in str(problem) and "b'" not in str(problem) and "RFC 7143" not in str(problem)
+    assert f"its answer begins with {BANNERS[banner]}" in str(problem) and "RFC 7143" not in str(problem)

@@ -3,7 +3,7 @@
 means."""
 
 import shlex
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -17,15 +17,18 @@ from kit.cuts import (
     image,
     undo,
 )
+from kit.damage import DAMAGES
 from kit.forged_record import forge_record
 from kit.outcome import Unguarded, opened
 from relvmoiscsi import engine
 from relvmoiscsi.device import ForwardingDevice
 from relvmoiscsi.engine import AlreadyDone, OneVdiRequest, Prepared
-from relvmoiscsi.errors import DeviceError, Refused, RelvmoiscsiError, Unfinished, UsageError
+from relvmoiscsi.errors import DeviceError, FormatError, Refused, RelvmoiscsiError, Unfinished, UsageError
+from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.opened import LunSource
 from relvmoiscsi.lun.run import Recovery
+from relvmoiscsi.sr_driver import probe
 
 NEW_SR = "11111111-2222-4333-8444-555555555555"
 IN_PROGRESS, SWITCHED = 3, 5
@@ -293,6 +296,22 @@ def test_a_run_that_another_host_finishes_meanwhile_is_found_done_or_is_an_error
     assert ("AlreadyDone",) in found and ("CompletedRun", *FINISHES) in found
 
 
+@pytest.mark.parametrize(
+    "known, one, kind, says",
+    [
+        (SCSI_ID, None, Unfinished, "Run `relvmoiscsi recover "),
+        (None, None, Unfinished, "Run `relvmoiscsi recover "),
+        (OTHER_SCSI_ID, None, Refused, "Run `relvmoiscsi undo "),
+        (OTHER_SCSI_ID, OneVdiRequest(), Refused, "`relvmoiscsi resignature --vdis one "),
+    ],
+)
+def test_a_look_names_the_one_command_that_ends_an_interrupted_run_on_this_very_lun(known, one, kind, says):
+    disk = cut_before(image("a chain"), SWITCHED, one=one).copy()
+    found = run.inspected(opened(disk, scsi_id=known)).problem
+    (command,) = found.commands
+    assert type(found) is kind and f"{command}`" in found.advice and says in found.advice, found
+
+
 # --- a record of a stranger
 
 
@@ -307,7 +326,7 @@ class Of(LunSource):
     """A LUN that is open for reading and for a write alike."""
 
     def __init__(self, disk, caller):
-        super().__init__(disk.name, None)
+        super().__init__(disk.name, Host("/nowhere"))
         self._lun = opened(disk, caller, SCSI_ID)
 
     @contextmanager
@@ -315,6 +334,9 @@ class Of(LunSource):
         yield self._lun
 
     opened_dry = opened_to_read
+
+    def _locked(self, scsi_id, seconds):
+        return ExitStack()
 
     def _find_scsi_id(self, permission):
         return SCSI_ID
@@ -324,15 +346,16 @@ class Of(LunSource):
 
 
 def resignature_as_a_driver(disk, caller):
-    resignature(disk, caller)
+    return resignature(disk, caller)
 
 
 def resignature_of_a_command(disk, caller):
-    run.resignature_of(Of(disk, caller), None, engine.ResignatureRequest(), entropy("ids"), caller.consent)
+    asked = engine.ResignatureRequest()
+    return run.resignature_of(Of(disk, caller), None, asked, entropy("ids"), caller.consent)[1]
 
 
 def plan_of_a_command(disk, caller):
-    run.plan_of(Of(disk, caller), None, engine.ResignatureRequest(), entropy("ids"))
+    return run.plan_of(Of(disk, caller), None, engine.ResignatureRequest(), entropy("ids"))[1]
 
 
 @pytest.mark.parametrize("sr_uuid", ["x", sr_of(ONE)[1:], 1])
@@ -370,10 +393,34 @@ def test_a_dry_run_whose_read_fails_says_that_nothing_was_written(lun, work):
 
 
 def recover_dry(disk, caller):
-    run.recover(Of(disk, caller), None, None)
+    return run.recover(Of(disk, caller), None, None)[1]
 
 
 RUNS = [resignature_as_a_driver, resignature_of_a_command, plan_of_a_command, recover_dry]
+
+
+ALL_DONE = done(image("everything"))
+
+
+@pytest.mark.parametrize("work", RUNS)
+@pytest.mark.parametrize("what", DAMAGES)
+def test_a_lun_that_was_damaged_after_its_resignature_is_damaged_for_every_caller(what, work):
+    """A label that says "done" is believed only of a LUN whose other metadata reads."""
+    lun, caller = ALL_DONE.copy(), Caller()
+    assert isinstance(work(lun.copy(), Caller()), (AlreadyDone, engine.Inspection))
+    DAMAGES[what](lun)
+    disk = lun.copy()
+
+    if work is recover_dry:
+        problem = work(disk, caller).problem
+    else:
+        with pytest.raises(FormatError, match=r" Nothing was written\.$") as caught:
+            work(disk, caller)
+        problem = caught.value
+
+    assert isinstance(problem, FormatError) and problem.advice
+    assert disk == lun and caller.said == []
+    assert "<state>damaged</state>" in probe.document(disk, SCSI_ID)
 
 
 @pytest.mark.parametrize("work", RUNS)

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from kit.builder import SMALL_BAT, build_sr, raw, vhd
+from kit.damage import DAMAGES
 from kit.forged_record import forge_record
 from kit.lun_world import FABRIC, Session
 from kit.pool.errors import XenError
@@ -15,7 +16,7 @@ from kit.pool_lab import IQN, TARGET, VOLUMES, sr_disk
 from kit.reader import identities
 from kit.sparse import SparseDisk
 from relvmoiscsi import engine
-from relvmoiscsi.errors import NotFound, Refused, UsageError
+from relvmoiscsi.errors import FormatError, NotFound, Refused, UsageError
 from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool import attach, attach_plan, hosts, luns, records
 from relvmoiscsi.pool.attach import ALREADY, DONE, FAILED, PARTIAL
@@ -65,6 +66,47 @@ def test_a_clone_becomes_an_sr_on_every_host(lab, world):
     starts = [index for index, call in enumerate(lab.pool.api.calls) if call == "Async.PBD.plug"]
     assert "event.from" not in lab.pool.api.calls[starts[1] : starts[2]], "the third host waits for the second one"
     assert lab.attach(clone) == [done._replace(status=ALREADY)]
+
+
+def forgotten(lab, done):
+    lab.discard(done.sr_uuid)
+
+
+def unplugged(lab, done):
+    lab.unplug(lab.sr(done.sr_uuid)[0])
+
+
+@pytest.mark.parametrize("target", [TARGET, FABRIC])
+@pytest.mark.parametrize("left", [forgotten, unplugged])
+@pytest.mark.parametrize("what", sorted(set(DAMAGES) - {"QCOW2 header"}))
+def test_a_lun_that_was_damaged_after_its_resignature_is_damaged_for_luns_and_attach(lab, world, target, left, what):
+    """Also where the pool has the SR still, which no host has plugged."""
+    lab.pool.api.host_plugins.functions["relvmoiscsi"] = world.plugin
+    lab.original("Another", target=target)
+    clone = lab.clone("Another")
+    with connect(lab.where()) as calls:
+
+        def seen():
+            pool = records.read(calls)
+            return pool, luns.find(calls, pool, pool.portals(), 1) if target else luns.find_on_master(calls, pool)
+
+        def attached(pool, found):
+            chosen = attach.choose(found, [clone], [])
+            return attach.attach(calls, pool, chosen, attach.AttachRequest(run="a run"), found=found)[0]
+
+        left(lab, attached(*seen()))
+        pool, before = seen()
+        DAMAGES[what](world.lun(clone).disk)
+        disk, srs = world.lun(clone).disk.copy(), lab.pool.db.refs("SR")
+
+        (lun,) = [lun for lun in seen()[1] if lun.scsi_id == clone]
+        assert (lun.kind, lun.state) == ("damaged", "damaged") and str(FormatError(lun.problem)) == lun.problem != ""
+        with pytest.raises(FormatError, match=f"The LUN {clone} is damaged: "):
+            attached(*seen())
+        failed = attached(pool, before)  # it was damaged while a person was asked
+
+    assert failed.status == FAILED and (left is unplugged or "its probe reports damaged" in str(failed.error))
+    assert world.lun(clone).disk == disk and lab.pool.db.refs("SR") == srs
 
 
 def test_tags_and_other_config_come_along_but_not_what_is_true_of_the_original_alone(lab):
@@ -425,7 +467,7 @@ IN_USE = "in use by the SR 'Production' .*which is an original or was attached b
     [
         (["Production"], [], False, IN_USE),
         (["36001"], [], False, "sees no LUN with the SCSIid 36001"),
-        (["empty"], [], False, "is empty: the LUN holds no SR to attach"),
+        (["empty"], [], False, "holds no SR to attach. Its state is empty: "),
         ([], [], True, "no LUN that can be attached"),
         ([], [], False, "is selected"),
         ([], ["Production"], False, "no clone of the SR"),

@@ -6,8 +6,6 @@ in which order steps are taken, and that one which fails stops no other.
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from contextlib import ExitStack
 from math import inf, nan
@@ -20,9 +18,8 @@ from kit.pool.api import GoneAway, Member
 from kit.pool.errors import XenError
 from kit.pool.server import TcpServer, UnixServer
 from kit.pool.simulator import Pool
-from kit.shell import TOP
 from relvmoiscsi.deadline import Deadline
-from relvmoiscsi.errors import NotFound, NotInstalled, UsageError
+from relvmoiscsi.errors import NotFound, UsageError
 from relvmoiscsi.pool import calls as pool_calls
 from relvmoiscsi.pool import jobs, records
 from relvmoiscsi.pool.calls import PoolFailure, PoolGone, failure, result_text
@@ -213,19 +210,6 @@ def test_how_it_may_not_be_named(text, ca, said):
     assert "hidden" not in str(caught.value)
 
 
-def test_without_the_module_it_says_how_to_get_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "XenAPI", None)
-    with pytest.raises(NotInstalled, match="pip install '.\\[pool\\]'"), connect(Where("xs1", password="x")):
-        pass
-
-
-@pytest.mark.processes
-def test_it_is_found_by_a_command_that_is_started_without_site_packages():
-    program = f"import sys; sys.path.insert(0, {str(TOP)!r})\n"
-    program += "from relvmoiscsi.host.xapi import sdk; print(sdk.module().__name__)"
-    assert subprocess.check_output([sys.executable, "-ISB", "-c", program]) == b"XenAPI\n"
-
-
 # --- calls
 
 
@@ -322,13 +306,13 @@ def test_a_task_that_a_restart_has_ended_is_not_waited_for(lab, monkeypatch):
 
 
 def test_connections_share_a_session_and_each_that_takes_its_place_is_ended_too(lab):
-    """When xapi has ended it, XenAPI logs in anew, each connection for itself."""
+    """When xapi has ended it, each connection logs in anew, for itself."""
     before = lab.pool.db.refs("session")
     with connect(lab.where()) as calls:
         others = [calls.another(), calls.another()]
         assert others[0].call("SR.get_all") == calls.call("SR.get_all")
         assert len(lab.pool.db.refs("session")) == len(before) + 1
-        lab.pool.db.destroy("session", calls._proxy._session)
+        lab.pool.db.destroy("session", calls.session)
         for one in (calls, *others):
             assert one.call("SR.get_all") is not None
         assert len(lab.pool.db.refs("session")) == len(before) + 3

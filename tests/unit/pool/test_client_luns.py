@@ -16,7 +16,7 @@ from kit.pool_lab import IQN, TARGET, Lab, sr_disk
 from kit.sparse import SparseDisk
 from kit.sr_states import INTRODUCED, SAME, STATES, UNKNOWN, name_of
 from relvmoiscsi.engine import IN_PROGRESS
-from relvmoiscsi.errors import NotFound, Refused, UsageError
+from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.pool import attach, luns, records
 from relvmoiscsi.pool.attach import ALREADY, DONE, FAILED
 from relvmoiscsi.pool.calls import PoolFailure
@@ -142,7 +142,7 @@ def test_a_target_that_fails_hides_no_other_and_is_told(lab, world):
     (away,) = [lun for lun in found if not lun.scsi_id]
     assert (away.kind, away.portal.iqn) == ("unreachable", "iqn.2026-01.test:b-refuses")
     assert attach.unseen(found, [], [], True) == [away] and attach.unseen(found, [third], []) == []
-    assert "'iqn.2026-01.test:b-refuses' was skipped" in str(attach.passed_over(away).error)
+    assert "'iqn.2026-01.test:b-refuses' are unknown: " in str(attach.not_attachable(away).error)
 
 
 class Listing:
@@ -419,23 +419,6 @@ def test_an_sr_in_a_probe_has_a_uuid(name):
 def test_another_failure_is_no_list(read):
     with pytest.raises(PoolFailure, match="something else"):
         read(PoolFailure("something else", ["SR_BACKEND_FAILURE_68", "", "x", ""]))
-
-
-def test_an_sr_is_named_by_uuid_or_by_a_name_of_its_own(lab):
-    with connect(lab.where()) as calls:
-        pool = records.read(calls)
-    ref = lab.originals["Production"][1]
-    uuid = pool.srs[ref]["uuid"]
-    assert records.find_sr(pool, "Production") == ref == records.find_sr(pool, uuid.upper())
-    with pytest.raises(NotFound, match="There is no SR 'Prod'. Did you mean 'Production'\\? `xe sr-list "):
-        records.find_sr(pool, "Prod")
-    pool.srs[lab.originals["Testing"][1]]["name_label"] = "Production"
-    with pytest.raises(UsageError, match="2 SRs have the name 'Production'"):
-        records.find_sr(pool, "Production")
-    gone = pool.srs[ref]["name_label"] = "5d0d2b3a-7777-4a4a-9b9b-0123456789ab"
-    with pytest.raises(UsageError, match=f"no SR with the UUID {gone}. To use the SR with this name, give {uuid}"):
-        records.find_sr(pool, gone)
-    assert records.has_sr(pool, gone) and records.has_sr(pool, uuid) and not records.has_sr(pool, "Prod")
 
 
 # --- of another pool

@@ -4,6 +4,7 @@ let alone. Secrets that belong to nothing are found after CloudStack's calls.
 """
 
 import calendar
+import http.client
 import time
 
 import pytest
@@ -110,7 +111,7 @@ def test_killed_at_a_call_of_each_kind_of_attach_no_secret_is_left_and_nothing_i
 
 
 def test_an_answer_to_a_call_of_each_kind_may_be_lost(lab, clone):
-    """The pool has done it, and the connection ends: xmlrpc.client makes the call once more. No second Secret stays."""
+    """The pool has done it, and the connection ends: the client makes the call once more. No second Secret stays."""
     real, seen, lost, untouched, before = lab.pool.api.call, [], None, Image(lab), values(lab)
 
     def lose(method, *words):
@@ -142,18 +143,20 @@ def test_a_secret_that_has_to_stay_is_said(lab, calls):
     assert "could not be destroyed" in text and WORD not in text
 
 
-def test_an_interrupted_call_is_no_reason_to_leave_the_secret(lab):
+def test_an_interrupted_call_is_no_reason_to_leave_the_secret(lab, monkeypatch):
     """Ctrl-C while an answer is awaited."""
     before = lab.pool.db.refs("secret")
 
-    def interrupted(*_, **__):
-        del calls._proxy("transport").single_request  # of this call alone
+    real = http.client.HTTPConnection.getresponse
+
+    def interrupted(connection):
+        http.client.HTTPConnection.getresponse = real  # of this call alone
         raise KeyboardInterrupt()
 
     with pytest.raises(KeyboardInterrupt), connect(lab.where()) as calls, secrets.chap(
         calls, [ProbePortal(TARGET)], *CHAP
     ):
-        calls._proxy("transport").single_request = interrupted
+        monkeypatch.setattr(http.client.HTTPConnection, "getresponse", interrupted)
         calls.call("SR.get_all")
     assert lab.pool.db.refs("secret") == before and lab.pool.api.calls[-1] == "session.logout"
 

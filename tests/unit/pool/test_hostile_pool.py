@@ -6,33 +6,22 @@ nothing of the answer moves the cursor of a terminal.
 import pytest
 
 from kit.examples import dice, seeds
-from kit.pool.hostile import HostileServer, forged_answer, http, refusal, success, xml
+from kit.pool.hostile import HostileServer, forged_answer, http, refusal, said, success
 from relvmoiscsi.errors import NoConnection, Refused
 from relvmoiscsi.pool import answer_forms
 from relvmoiscsi.pool.calls import PoolFailure, PoolGone
 from relvmoiscsi.pool.connection import Where, connect
 from relvmoiscsi.pool.vms import transfer
 
-HEAD = "<methodResponse><params><param><value>"
-TAIL = "</value></param></params></methodResponse>"
-DEEP = HEAD + "<struct><member><name>Status</name><value>Success</value></member><member><name>Value</name><value>"
-DEEP += "<array><data><value>" * 20000 + "</value></data></array>" * 20000 + "</value></member></struct>" + TAIL
+DEEP = '{"error": null, "result": ' + "[" * 20000 + "]" * 20000 + "}"
 CHUNKED = "Transfer-Encoding: chunked"
-
-
-def fault(code, text):
-    members = "".join(
-        f"<member><name>{name}</name><value>{value}</value></member>"
-        for name, value in (("faultCode", code), ("faultString", text))
-    )
-    return http(f"<methodResponse><fault><value><struct>{members}</struct></value></fault></methodResponse>")
 
 
 def chunks(text):
     return http(text, CHUNKED, length=False)
 
 
-NO_HTTP, NO_XAPI, NO_XML = "the answer is no HTTP", "no answer of xapi", "the answer is no XML"
+NO_HTTP, NO_XAPI, NO_JSON = "the answer is no HTTP", "no answer of xapi", "the answer is no JSON"
 #: (bytes that answer the login, what is said)
 LOGINS = {
     # no HTTP
@@ -50,7 +39,7 @@ LOGINS = {
     "a long first line": (b"HTTP/1.1 200 " + b"x" * 100000, "more than"),
     "a long header": (http("", "X: " + "x" * 100000), "more than"),
     "many headers": (http("", *["X: x"] * 200), "more than"),
-    "headers without an end": (b"HTTP/1.1 200 OK\r\nX: x\r\n", NO_XML),
+    "headers without an end": (b"HTTP/1.1 200 OK\r\nX: x\r\n", NO_JSON),
     # HTTP, and no answer to a call
     "an error": (http("", first="HTTP/1.1 500 Broken"), "it answered 500 Broken"),
     "an error that paints": (http("", first="HTTP/1.1 500 \x1b[2J\x9b1m"), r"500 \x1b[2J\x9b1m"),
@@ -58,14 +47,14 @@ LOGINS = {
     "a password is asked for": (http("", "WWW-Authenticate: Basic", first="HTTP/1.1 401 No"), "it answered 401 No"),
     "no content": (http("", first="HTTP/1.1 204 None", length=False), "it answered 204 None"),
     "another protocol": (http("", "Upgrade: x", first="HTTP/1.1 101 Switch", length=False), "it answered 101 Switch"),
-    "empty": (http(""), NO_XML),
+    "empty": (http(""), NO_JSON),
     "compressed": (http("x", "Content-Encoding: gzip"), "is compressed"),
-    "a size of a word": (http("<a/>", "Content-Length: x", length=False), NO_XML),
-    "a negative size": (http("<a/>", "Content-Length: -1", length=False), NO_XML),
-    "a size of a digit that is none": (http("<a/>", "Content-Length: \u00b2", length=False), NO_XML),
-    "a size beyond the end": (http("<a/>", "Content-Length: 9", length=False), NO_XML),
-    "a huge size": (http("<a/>", "Content-Length: " + "9" * 30, length=False), NO_XML),
-    "a size of many digits": (http("<a/>", "Content-Length: " + "9" * 5000, length=False), NO_XML),
+    "a size of a word": (http("<a/>", "Content-Length: x", length=False), NO_JSON),
+    "a negative size": (http("<a/>", "Content-Length: -1", length=False), NO_JSON),
+    "a size of a digit that is none": (http("<a/>", "Content-Length: \u00b2", length=False), NO_JSON),
+    "a size beyond the end": (http("<a/>", "Content-Length: 9", length=False), "incomplete"),
+    "a huge size": (http("<a/>", "Content-Length: " + "9" * 30, length=False), "more than 256 MiB"),
+    "a size of many digits": (http("<a/>", "Content-Length: " + "9" * 5000, length=False), NO_JSON),
     "no size of a chunk": (chunks("\r\n<a/>\r\n0\r\n\r\n"), "incomplete"),
     "a word for the size of a chunk": (chunks("x\r\n<a/>\r\n0\r\n\r\n"), "incomplete"),
     "a negative size of a chunk": (chunks("-1\r\n" + "<a/>" * 999), "incomplete"),
@@ -75,37 +64,31 @@ LOGINS = {
     "a chunk without an end": (chunks("9\r\n<a/>"), "incomplete"),
     "a beginning without an end": (b"HTTP/1.1 100 Continue\r\n\r\n" * 400000, "lines without end"),
     "an end without an end": (chunks("1\r\na\r\n0\r\n" + "X: x\r\n" * 1500000), "lines without end"),
-    # no XML-RPC
-    "a web page": (http("<!DOCTYPE html><html></html>"), "document type"),
-    "half a document": (http(HEAD), NO_XML),
-    "no XML": (http("\x00\xff{}"), NO_XML),
-    "another document": (http("<a/>"), NO_XML),
-    "another encoding": (http("<?xml version='1.0' encoding='utf-7'?><a/>"), NO_XML),
-    "no parameters": (http("<methodResponse><params/></methodResponse>"), "no answer of xapi"),
-    "two parameters": (http(HEAD + "</value></param><param><value>" + TAIL), NO_XAPI),
-    "a call": (http("<methodCall><methodName>x</methodName><params/></methodCall>"), NO_XAPI),
-    "a number of many digits": (http(HEAD + "<int>" + "9" * 5000 + "</int>" + TAIL), "is no XenAPI"),
-    "a number of some digits": (http(HEAD + "<int>" + "9" * 4000 + "</int>" + TAIL), "is out of range"),
-    "a fault": (fault("<int>1</int>", "no \u202e"), r"the fault 1, no \u202e"),
-    "a fault of another form": (http("<methodResponse><fault><value>1</value></fault></methodResponse>"), NO_XML),
-    "a fault without a text": (fault("<array><data/></array>", "<struct/>"), "a fault without a text"),
-    # XML-RPC, and no answer of xapi
-    **{f"a bare {value!r}": (xml(value), NO_XAPI) for value in ("x", 1, None, True, [], ["Status"], {}, {"x": "y"})},
-    "a success without a value": (xml({"Status": "Success"}), NO_XAPI),
-    "a list for the status": (xml({"Status": ["Success"], "Value": "x"}), NO_XAPI),
-    "an error without a description": (xml({"Status": "Failure"}), NO_XAPI),
-    "another status": (xml({"Status": "Maybe", "Value": "x"}), NO_XAPI),
+    # no JSON
+    "a web page": (http("<!DOCTYPE html><html></html>"), NO_JSON),
+    "an answer in XML-RPC": (http("<methodResponse><params/></methodResponse>"), NO_JSON),
+    "half a document": (http('{"result": "OpaqueRef:1", "error'), NO_JSON),
+    "bytes": (http(b"\x00\xff{}"), NO_JSON),
+    "another encoding": (http('{"result": "OpaqueRef:1", "error": null}'.encode("utf-16")), NO_JSON),
+    "two documents": (http("{}{}"), NO_JSON),
+    "a name twice": (http('{"result": "OpaqueRef:1", "result": "OpaqueRef:2", "error": null}'), "'result' twice"),
+    "a number of many digits": (http('{"error": null, "result": ' + "9" * 5000 + "}"), "is out of range"),
+    "a fraction of many digits": (http('{"error": null, "result": 0.' + "9" * 5000 + "}"), "has no session"),
+    "half a character": (http('{"error": null, "result": "\\udc00"}'), NO_JSON),
+    "deep": (http(DEEP), "levels deep"),
+    # JSON, and no answer of xapi
+    **{f"a bare {value!r}": (said(value), NO_XAPI) for value in ("x", 1, None, True, [], ["result"], {}, {"x": "y"})},
+    "an error without a result": (said({"error": None}), NO_XAPI),
     **{
-        f"an error of {details!r}": (xml({"Status": "Failure", "ErrorDescription": details}), NO_XAPI)
-        for details in ("", "HOST_IS_SLAVE", [], {}, {"0": "x"}, 1, None, [1], [["HOST_IS_SLAVE"]], ["x", None])
+        f"an error of {details!r}": (said({"result": "OpaqueRef:1", "error": details}), NO_XAPI)
+        for details in ("", "HOST_IS_SLAVE", [], {}, {"0": "x"}, 1, False, [1], [["HOST_IS_SLAVE"]], ["x", None])
     },
     # answers of xapi that are no session
     **{
         f"a session of {value!r}": (success(value), "the answer to the login has no session")
         for value in ("", "a\r\nX: x", "a;task_id=b", "\u00e9", "x" * 300, 1, None, True, ["OpaqueRef:1"], {"x": "y"})
     },
-    "a deep session": (http(DEEP), "the answer to the login has no session"),
-    "no session": (refusal("SESSION_INVALID", "x"), "SESSION_INVALID when logging in"),
+    "no session": (refusal("SESSION_INVALID", "x"), "SESSION_INVALID, x to session.login"),
     "an empty error": (refusal(""), "xapi answered"),
     "an unknown error": (refusal("X\x9b2J", "\u202e"), r"X\x9b2J, \u202e"),
     # members without a master
@@ -264,3 +247,12 @@ def test_a_pool_has_one_record(count):
     pools = {f"OpaqueRef:{number}": {"master": "OpaqueRef:xs1", "other_config": {}} for number in range(count)}
     with pytest.raises(ValueError, match="has not the one record of the pool"):
         answer_forms.verify("pool.get_all_records", pools)
+
+
+def test_markup_in_a_key_is_a_text(lab):
+    """A vm-operator writes the key. For a client of XML-RPC it would be markup of the answer: another record."""
+    key = "XenCenter.CustomFields.a</name><value/></member><member><name>b&"
+    sr = lab.originals["Production"][1]
+    lab.pool.db.set("SR", sr, "other_config", {key: "x"})
+    with connect(lab.where()) as calls:
+        assert calls.records("SR")[sr]["other_config"] == {key: "x"}

@@ -155,8 +155,8 @@ def test_many_locks_take_a_call_each_and_three_for_all(lab, calls):
 
 
 @pytest.mark.parametrize("name", ["a", "b"])
-def test_a_lock_that_appears_while_several_are_taken_is_seen_whichever_it_is_on(lab, calls, name):
-    lab.before(ADD, lambda: write_open(lab, f"{name}:1", refreshed=lock._Locks(calls).now(), token="t"))
+def test_a_lock_that_appears_while_several_are_taken_is_seen_whichever_it_is_on(lab, calls, other, name):
+    lab.before(ADD, lambda: write_open(lab, f"{name}:1", refreshed=lock._Locks(other).now(), token="t"))
     with pytest.raises(Refused, match=f"has locked {name}: .*of 'eve'"), lock.held(calls, ["a", "b"], "attach"):
         raise AssertionError("two clients are at work")
     assert keys(lab) == []

@@ -98,4 +98,4 @@ def test_the_message_has_no_command_and_the_advice_has_it(case, names_a_command,
     error = told.value
     assert error.message.endswith(".") and not COMMAND.search(error.message)
     assert bool(COMMAND.search(error.advice)) == names_a_command
-    assert str(error).startswith(f"{error.message} {error.advice}".strip())
+    assert str(error) == " ".join(filter(None, [error.message, error.disk_state, error.advice]))

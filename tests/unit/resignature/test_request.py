@@ -96,7 +96,7 @@ def test_a_device_that_was_opened_to_read_is_refused_in_a_sentence(disk, tmp_pat
     disk.to_file(path)
     with open_device(path, writable=False) as device:
         plan = engine.prepare(device, entropy_of("ids"))
-        with pytest.raises(UsageError, match="open for reading only. Open it for writing") as refused:
+        with pytest.raises(UsageError, match="reading only. Nothing was written. Open it for writing") as refused:
             engine.resignature(device, plan)
 
     assert refused.value.disk_state == "Nothing was written."

@@ -83,7 +83,7 @@ def refusal(monkeypatch, xapi, use=None, reads=THE_ORIGINAL, problem=IN_USE):
 def test_a_clone_with_volumes_that_a_failed_plug_has_left_is_refused_with_the_way_out(monkeypatch):
     said = refusal(monkeypatch, Asked(attached=["other"]))
 
-    assert said.startswith(IN_USE) and said.endswith("Nothing was written.")
+    assert said.startswith(f"{IN_USE} Nothing was written. ")
     assert f"Run `vgchange -an VG_XenStorage-{ORIGINAL}` on this host, resignature the clone" in said
 
 

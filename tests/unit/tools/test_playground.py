@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from kit import xe
 from kit.shell import TOP
 
 pytestmark = pytest.mark.processes
@@ -81,8 +82,24 @@ relvmoiscsi pool clone copy mail --isolated night --yes --omit-disks; echo statu
     )
     said = shell.stdout.rpartition("`xe help`")[2]
     assert re.findall("^status .*", said, re.MULTILINE) == ["status 2", "status 9", "status 4", "status 0"]
-    assert "360014050000000000000000000000004 was skipped. Its state is damaged" in said
+    assert "360014050000000000000000000000004: failed\n  Its state is damaged" in said
     assert "--omit-disks clones the VM without these disks" in said and "without its disk 1, 'data' (" in said
+
+
+def test_a_copy_that_is_damaged_is_damaged_for_luns_and_attach_once_no_host_uses_it():
+    lun = "360014050000000000000000000000002"
+    shell = played(
+        typed=f"""relvmoiscsi pool attach {lun} --yes -q
+playground damage {lun}
+relvmoiscsi pool discard {lun} --yes
+relvmoiscsi pool luns
+relvmoiscsi pool attach {lun} --yes; echo status $?
+"""
+    )
+    said = shell.stdout.rpartition("`xe help`")[2]
+    assert "reads no LUN that a host\nuses. After `relvmoiscsi pool discard`" in said
+    assert re.search(rf"^{lun} .* damaged\n    Metadata text at byte ", said, re.MULTILINE)
+    assert "status 5\n" in said and f"The LUN {lun} is damaged: " in shell.stderr
 
 
 def test_a_second_terminal_finds_the_pool_and_the_programs_by_the_lines_that_are_printed():
@@ -121,8 +138,9 @@ def test_words_that_the_playground_does_not_know_end_with_a_status():
     assert [line for line in of_help.splitlines() if len(line) > 80] == [], "the playground fits a terminal"
 
 
-def test_the_snapshots_of_three_days_have_changes_in_their_order():
+def test_a_snapshot_has_the_change_of_its_moment_and_never_a_later_one():
     """All had one time, older than records that were just saved: nobody could play a choice among snapshots."""
+    begin = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
     shell = played(
         typed="""relvmoiscsi pool save-vms Production --yes -q
 playground snapshot
@@ -131,15 +149,64 @@ relvmoiscsi pool luns
 relvmoiscsi pool attach --all --yes --leave-others
 """
     )
+    end = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
     clones = re.findall(r"^\d{30,} .*clone of 'Production'\n    (.*)", shell.stdout, re.MULTILINE)
-    changed = [re.findall(r"changed ([-\d]+ [:\d]+) UTC", told) for told in clones]
-    assert len(clones) == 3 and [len(times) for times in changed] == [1] * 3
-    assert changed == sorted(changed) and len(set(map(tuple, changed))) == 3
+    (first,), *later = [re.findall(r"changed ([-\d]+ [:\d]+) UTC", told) for told in clones]
+    assert first == "2026-11-21 00:11" and len(later) == 2
+    assert all(begin <= time <= end for (time,) in later) and later == sorted(later)
     saved = {told.partition(" (")[2][:16].replace("T", " ") for told in clones[1:]}
-    assert "VMs 'db', 'mail', 'web'" in clones[1] and all(time <= changed[1][0] for time in saved)
+    assert "VMs 'db', 'mail', 'web'" in clones[1] and all(time <= later[0][0] for time in saved)
     names = re.findall("attached '(Production.*?)' ", shell.stdout)
-    whole = [f"Production changed {times[0]} UTC" for times in changed]  # the day alone where no other copy has it
-    assert len(set(names)) == 3 and all(time.startswith(name) for name, time in zip(names, whole))
+    assert len(set(names)) == 3 and all(name.startswith("Production changed 2026-1") for name in names)
+
+
+def test_a_disk_that_was_moved_home_is_in_the_next_snapshot():
+    copy, later = "360014050000000000000000000000002", "360014050000000000000000000000004"
+    shell = played(
+        typed=f"""relvmoiscsi pool attach {copy} --yes -q
+relvmoiscsi pool restore {copy} web --shutdown --yes -q
+relvmoiscsi pool restore --home web --yes -q
+playground snapshot
+relvmoiscsi pool attach {later} --yes -q
+relvmoiscsi pool map {later}
+relvmoiscsi pool clone {later} web --isolated night --yes
+"""
+    )
+    assert shell.returncode == 0, shell.stderr
+    assert "  'root disk' [VM 'web']\n" in shell.stdout and "'web': cloned" in shell.stdout
+
+
+def test_xe_knows_each_command_of_the_pages_that_a_person_follows_in_the_playground():
+    for page in ("night", "administrator"):
+        text = (TOP / f"docs/{page}.rst").read_text(encoding="utf-8")
+        printed = set(re.findall(r"\bxe\s+([a-z]+(?:-[a-z]+)+)", text))
+        assert len(printed) > 2 and printed <= set(xe.COMMANDS), page
+
+
+def test_the_lines_of_xe_in_these_pages_run_as_they_are_printed():
+    shell = played(
+        typed="""named() { sed -n "s/  $1\\$//p" | tail -1; }
+sr=$(xe sr-list | named Production)
+xe pool-list params=ha-enabled
+xe pool-ha-enable heartbeat-sr-uuids=$sr && xe pool-list params=ha-enabled
+xe pool-ha-disable && xe pool-list params=ha-enabled
+xe task-list
+relvmoiscsi pool attach 360014050000000000000000000000002 --yes -q
+copy=$(xe sr-list | named "Production changed 2026-11-21")
+pbd=$(xe pbd-list sr-uuid=$copy | sed -n 's/  attached  xs2 .*//p')
+xe pbd-unplug uuid=$pbd && xe pbd-list sr-uuid=$copy && xe pbd-plug uuid=$pbd && xe pbd-list sr-uuid=$copy
+vdi=$(xe vdi-list sr-uuid=$copy | named data)
+xe vbd-create vm-uuid=$(xe vm-list name-label=helper --minimal) vdi-uuid=$vdi device=0 || echo failed
+xe vbd-create vm-uuid=$vdi
+xe vm-start vm=helper || echo failed
+xe sr-create type=relvmoiscsi name-label=x device-config:target=10.0.0.5
+"""
+    )
+    said = shell.stdout.rpartition("`xe help`")[2]
+    assert re.findall(r"^ha-enabled .*: (\w+)$", said, re.MULTILINE) == ["false", "true", "false"]
+    assert re.findall(r"  (\w+)  xs2  Production changed", said) == ["detached", "attached"] and "failed" not in said
+    assert re.search(r"^[-0-9a-f]{36}$", said, re.MULTILINE), "vbd-create prints the UUID"
+    assert "SR_BACKEND_FAILURE_96" in shell.stderr + said, "the driver lists the targets"
 
 
 def test_a_typo_in_a_call_of_xe_is_told_in_one_line():

@@ -16,6 +16,7 @@ from relvmoiscsi.errors import DeviceError, NotFound, Refused, Truncated, UsageE
 from relvmoiscsi.host import flock
 from relvmoiscsi.host.disk import exclusive, holders
 from relvmoiscsi.host.disk.block_device import ImageFile, Workers, open_device, same_device
+from relvmoiscsi.host.locks.sm_locks import Busy
 from relvmoiscsi.host.this_host import Host
 
 KIB = 1024
@@ -205,8 +206,10 @@ def test_a_device_that_has_become_smaller_is_not_written_and_no_flush_succeeds(i
         os.truncate(image, SIZE - 512)
 
         for act in (device.flush, lambda: device.write([Chunk(SIZE - 512, b"y" * 512)])):
-            with pytest.raises(Refused, match=f"had {SIZE} bytes in blocks of 512, and has {SIZE - 512} bytes"):
+            said = f"had {SIZE} bytes in blocks of 512, and has {SIZE - 512} bytes"
+            with pytest.raises(Refused, match=said) as caught:
                 act()
+            assert caught.value.advice == "Restore its size."  # in mid-run too, where a repeated command is wrong
     assert os.path.getsize(image) == SIZE - 512
 
 
@@ -310,14 +313,30 @@ def test_closing_twice_is_closing_once_and_a_failing_close_is_logged_and_hides_n
 @pytest.mark.parametrize(
     "number, user, expected, message",
     [
-        (errno.EROFS, 0, Refused, "/x is read-only. Make it writable first. Nothing was written."),
+        (errno.EROFS, 0, Refused, "/x is read-only. Nothing was written. Make it writable first."),
         (errno.EBUSY, 0, Refused, "/x is in use by a program that could not be found out. Nothing was written."),
         (errno.EIO, 0, Refused, "/x cannot be opened: Input/output error. Nothing was written."),
         (errno.ENXIO, 0, NotFound, "/x is not there: No such device or address."),
         # root is not told to become root
-        (errno.EACCES, 7, Refused, "/x cannot be opened: Permission denied. Run this as root. Nothing was written."),
-        (errno.EACCES, 0, Refused, "/x cannot be opened: Permission denied. Root is refused as well: look at SELinux"),
-        (errno.EPERM, 0, Refused, "/x cannot be opened: Operation not permitted. Root is refused as well: a container"),
+        (errno.EACCES, 7, Refused, "/x cannot be opened: Permission denied. Nothing was written. Run this as root."),
+        (
+            errno.EACCES,
+            0,
+            Refused,
+            "/x cannot be opened: Permission denied. Nothing was written. Root is refused as well: look at SELinux",
+        ),
+        (
+            errno.EPERM,
+            0,
+            Refused,
+            "/x cannot be opened: Operation not permitted. Nothing was written. Root is refused as well: a container",
+        ),
+        (
+            errno.EPERM,
+            7,
+            Refused,
+            "/x cannot be opened: Operation not permitted. Nothing was written. Run this as root.",
+        ),
     ],
 )
 def test_each_reason_not_to_open_has_its_sentence(number, user, expected, message, monkeypatch):
@@ -344,7 +363,7 @@ def test_a_file_without_write_permissions_is_refused_even_to_root(image):
 def test_a_file_is_open_for_writing_once_and_when_refused_it_is_left_unlocked_and_closed(image, monkeypatch, leases):
     if not leases:  # then the open files of all processes are looked at
         monkeypatch.setattr(exclusive, "F_SETLEASE", NO_LEASES)
-    refused = pytest.raises(Refused, match="in use by this very process.* Nothing was written.$")
+    refused = pytest.raises(Busy, match="in use by this very process.* Nothing was written.$")
     with monkeypatch.context() as patch, open(image, "rb"), refused:
         patch.setattr(exclusive, "LEASE_SECONDS", 0)
         open_device(image, writable=True)
@@ -356,9 +375,13 @@ def test_where_leases_are_not_supported_a_lock_keeps_a_second_run_off(image, mon
     monkeypatch.setattr(exclusive, "F_SETLEASE", NO_LEASES)
     monkeypatch.setattr(exclusive, "users_of_file", lambda *_: [])
 
-    locked = pytest.raises(Refused, match="locked by this very process: another relvmoiscsi is at work")
-    with open_device(image, writable=True), locked:
-        open_device(image, writable=True)
+    with open_device(image, writable=True) as device:
+        with pytest.raises(Busy, match="in use by this very process. Use that device, or close it first."):
+            open_device(image, writable=True)
+        monkeypatch.setattr(exclusive.flock, "owner_of", lambda _file: "process 12 (python3)")
+        with pytest.raises(Busy, match=r"locked by process 12 .python3.: another relvmoiscsi is at work on it. Try"):
+            open_device(image, writable=True)
+        assert not device.is_closed
 
 
 NO_LEASES = -1  #: a command of fcntl for which the kernel answers EINVAL, as a file system without leases does

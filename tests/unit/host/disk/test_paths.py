@@ -161,5 +161,6 @@ def test_a_lun_that_has_become_smaller_is_not_written_and_a_batch_ends_with_the_
     for act in (device.flush, lambda: device.write([Chunk(512, b"y" * 512)])):
         with pytest.raises(Refused, match=words) as caught:
             act()
-        assert "echo 1 > /sys/block/sdb/device/rescan" in caught.value.advice
+        kernel = "The kernel reads the size again after `echo 1 > /sys/block/sdb/device/rescan`."
+        assert caught.value.advice == f"Restore its size. {kernel}"
     assert device.read([Range(512, 512)]) == [b"x" * 512]

@@ -79,5 +79,5 @@ def clone(lab):
 def copy(clone, pool_command):
     """The SR of the clone, with the name "a copy"."""
     ran = pool_command("attach", clone, "--yes", "--name", "a copy")
-    assert ran.status == 0 and "\nnext: relvmoiscsi pool clone --all --isolated night " in ran.out
+    assert ran.status == 0 and "\nnext: relvmoiscsi pool clone --all --isolated night-" in ran.out
     return "a copy"

@@ -397,7 +397,6 @@ def test_a_vm_with_a_disk_elsewhere_is_cloned_with_the_disks_that_are_on_the_cop
 
 
 def test_the_clones_of_one_vm_from_several_copies_tell_of_which_and_conflict(office, pool_command, refused):
-    """`attach` of three snapshots prints the same `clone` three times, with one network."""
     of = {"2026-11-21T01:30:00Z": None, "2026-11-22T01:30:00Z": None}
     for changed in of:
         (copy,) = office.attach(office.clone("Production"))
@@ -619,7 +618,7 @@ def test_of_several_copies_the_users_of_each_are_named_at_once(office, refused, 
     office.vm("one", office.on_copy("data"), state="Running"), office.vm("two", of_other, state="Running")
     ran = refused(4, "have disks on the SR 'copy': 'one'. ", "discard", "--all", way)
     assert ": 'two'. " in ran.err and ran.err.count("Shut them down") == 1
-    assert ran.err.endswith(" Nothing was changed.\n")
+    assert " Nothing was changed." in ran.err
 
 
 @pytest.mark.states("words", few=2)
@@ -634,7 +633,7 @@ def test_a_disk_that_is_lent_keeps_it_and_the_message_has_the_command_that_gives
     before = office.pool.db.records("PBD")
     says = "Disks of the SR 'copy' are lent to VMs: 'helper'."
     ran = refused(4, says, "discard", "copy", *words)
-    assert office.pool.db.records("PBD") == before and ran.err.endswith(" Nothing was changed.\n")
+    assert office.pool.db.records("PBD") == before and " Nothing was changed." in ran.err
 
     (said,) = re.findall(r"`relvmoiscsi (pool rescue .*)`", ran.err)
     assert command(*said.split(), "--yes").status == 0 and len(office.disks_of(helper)) == 1

@@ -9,6 +9,7 @@ import pytest
 from kit.pool import transfer
 from kit.pool.database import NULL
 from kit.pool.errors import XenError
+from kit.pool_verbs import bring_back, run, second_copy, undo
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.vms import choice, ova_file
@@ -143,6 +144,27 @@ def test_a_vm_that_is_not_what_it_should_be_is_destroyed_again(day, what):
     after = day.originals()
     after["network"] = {ref: row for ref, row in after["network"].items() if row["name_label"] != "other"}
     assert after == before and not day.db.refs("VM", name_label=done.name)
+
+
+@pytest.mark.parametrize("devices", [[], ["0"]], ids=["all of its disks", "one disk"])
+def test_a_vm_that_was_restored_from_another_copy_is_named_with_the_command_that_leads_to_a_clone(halted, devices):
+    """With --all it was left out, and its disks were said to be of no VM."""
+    other_sr, all_of_it = second_copy(halted), {"everything": True}
+    other = halted.db.get("SR", other_sr, "uuid")
+    bring_back(halted, devices=devices)
+    before = halted.rows()
+    for names, more in ((["web"], {}), ([], all_of_it)):
+        (done,) = halted.lab.clone_vms(other, *names, **more)
+        text = str(done.error)
+        assert (done.status, done.vm_name) == (FAILED, "web") and halted.rows() == before
+        assert "'web' was restored from the copy 'Production changed 2026-11-21' and has disks of that copy: 0 " in text
+        assert f"`relvmoiscsi pool restore --undo {done.vm}`" in text and ("1 'data'" in text) == (not devices)
+    assert run(halted, lambda _calls, found, copy: choice.of_no_vm(found, copy), other_sr) == []
+    journal = halted.db.get("VM", halted.web, "other_config")
+    undo(halted)
+    halted.set_journal(lambda _marks: journal)  # of a vm-admin: the VM has its own disks
+    (done,) = halted.lab.clone_vms(other, **all_of_it)
+    assert (done.status, done.error) == (MADE, None)
 
 
 # --- what a copy has

@@ -297,7 +297,7 @@ SETTLED = [
 ]
 
 REFUSED = [
-    Row(BEHIND, (), [on_a_copy], f"copy of a LUN whose resignature was cut (SCSIid {SCSI_ID}). Run `relvmoiscsi undo"),
+    Row(BEHIND, (), [on_a_copy], f"resignature was cut (SCSIid {SCSI_ID}). Nothing was written. Run `relvmoiscsi undo"),
     Row([SWITCHED], (partial(second_area, 100),), EITHER, "holds no metadata that reads"),
     # no device tears a sector: docs/protocol.rst, "What an interruption leaves"
     Row([CONTENTS, HEADERS], (partial(at_label, 0, garbage(512, 512)),), EITHER, "the first four sectors hold none",
@@ -314,7 +314,7 @@ REFUSED = [
     Row([(3, n) for n in range(1, 8)], (no_journal,), EITHER, "Take the clone again", error=FormatError),
     # links lead nowhere: whether they are new or lead to what is gone, nobody knows
     Row([MARKED], (no_journal,), EITHER, "Take the clone again", EVERYTHING[:1], error=FormatError),
-    Row([CONTENTS], (no_journal,), [again], "", error=Unfinished),
+    Row([CONTENTS], (no_journal,), [again], "Take the clone again", error=FormatError),
     *[Row([CONTENTS], (partial(mark_that_misses, fields),), EITHER, "Take the clone again", error=FormatError)
       for fields in ({"journal_length": 0}, {"journal_offset": 1 << 40}, {"journal_digest": b"x" * 32})],
     *[Row([CONTENTS], (partial(mark, fields),), [*EITHER, again], "", error=FormatError, state=engine.DAMAGED)
@@ -593,7 +593,7 @@ def test_a_write_that_arrives_while_the_recovery_waits_for_the_lease_is_seen(cut
     before = []
     monkeypatch.setattr(Fence, "OUTLAST_SECONDS", 0.0)
     monkeypatch.setattr(cut_run, "_claimed", late)
-    with pytest.raises(RelvmoiscsiError, match="Take the clone again. Only the commit record of .* was written"):
+    with pytest.raises(RelvmoiscsiError, match="Only the commit record of .* was written. Take the clone again."):
         recover(disk)
     assert disk == before[0]
 

@@ -28,7 +28,7 @@ from kit.cuts import (
 from kit.examples import some
 from kit.sparse import SparseDisk
 from relvmoiscsi import engine
-from relvmoiscsi.errors import NotFound, Refused
+from relvmoiscsi.errors import NotFound, Refused, Unfinished
 
 
 def refused(disk, act, kind=Refused):
@@ -140,7 +140,7 @@ def test_another_scsi_id_makes_it_a_later_clone_that_gets_ids_of_its_own(name):
 def test_again_does_not_start_over_on_an_unfinished_run():
     disk = cut_before(image("one VDI"), 4)
 
-    assert "relvmoiscsi recover" in refused(disk, lambda lun: prepared(lun, again=True), engine.Unfinished)
+    assert "relvmoiscsi recover" in refused(disk, lambda lun: prepared(lun, again=True), Unfinished)
 
 
 @pytest.mark.parametrize("name, turns", [("text wraps", 8), ("everything", 2)])

@@ -232,7 +232,7 @@ def test_a_disk_that_could_not_be_removed_is_named_to_the_caller_and_the_next_ca
         host.hold(problem=Refused("It is no clone.").in_state("Nothing was written."))
 
     way_out = "End that use of the disks. Then repeat the call, which removes the disks."
-    assert str(raised.value) == f"It is no clone. {stays} {way_out} Nothing was written."
+    assert str(raised.value) == f"It is no clone. {stays} Nothing was written. {way_out}"
     assert (host.done[-2:], host.noted_of()) == ([GOES, "unlock"], THERE)
 
     host.done, host.stays = [], {}

@@ -72,7 +72,8 @@ def test_the_round_trips_of_a_call_and_of_one_that_settles_a_call_before(
         del round_trips[:]
         assert driver.create(target).result == SUCCESS
 
-    assert (of_a_call, len(round_trips)) == ((34 + others, 56 + others) if count == 500 else (33 + others, 54 + others))
+    of_both = {50: (33, 55), 500: (34, 58)}.get(count, (33, 56))
+    assert (of_a_call - others, len(round_trips) - others) == of_both
 
 
 def test_smlog_says_for_what_a_call_waits_before_it_waits(driver, clone, smlog, monkeypatch):
@@ -336,10 +337,11 @@ def test_the_original_under_a_new_scsi_id_is_refused_before_the_first_write(driv
             assert found.result == SUCCESS and clone.writes
             return
         target.new_call()
-        says = f"say device-config:clone-of={uuid}, or --unplugged of `relvmoiscsi pool attach`. Nothing was written."
+        says = f"say device-config:clone-of={uuid}, or --unplugged of `relvmoiscsi pool attach`."
         is_same = state.lun == SAME
         assert (found.result.code, clone.writes) == (202, 0)
-        assert is_same or found.result.text.endswith(says + " [SRInUse]")
+        text = found.result.text
+        assert is_same or " Nothing was written. " in text and text.endswith(says + " [SRInUse]")
 
         again = driver.create(target, **{"clone-of": uuid.upper()})
     assert (again.result == SUCCESS) is not is_same
@@ -370,7 +372,7 @@ def test_a_label_that_says_resignatured_is_no_success_where_the_pool_has_its_sr_
     with HostileTarget([clone]) as target:
         found = driver.create(target)
     assert "says that the LUN was resignatured. But the LUN holds the SR" in found.result.text
-    assert "Nothing was written. [SRInUse]" in found.result.text and clone.disk == before
+    assert " Nothing was written. " in found.result.text and clone.disk == before
 
 
 def test_the_pool_is_asked_before_the_first_byte_of_a_copy_as_well(driver, clone, monkeypatch):

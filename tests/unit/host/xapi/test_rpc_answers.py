@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from relvmoiscsi.host.xapi import sdk
+from relvmoiscsi.host.xapi import rpc
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n"
 
@@ -19,13 +19,13 @@ def answered(monkeypatch):
 
     def answered(parts, seconds):
         now = itertools.count(0, seconds)
-        monkeypatch.setattr(sdk, "time", SimpleNamespace(monotonic=lambda: next(now)))
+        monkeypatch.setattr(rpc, "time", SimpleNamespace(monotonic=lambda: next(now)))
         client, server = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # a read gives one part
         with client, server:
             client.settimeout(60)
             for part in parts:
                 server.send(part)
-            with sdk.BoundedResponse(client) as response:
+            with rpc.BoundedResponse(client) as response:
                 response.begin()
                 return response.read()
 
@@ -44,7 +44,7 @@ def test_an_answer_that_drips_ends_at_the_limit(answered):
 def test_no_read_waits_for_longer_than_the_answer_has_left(monkeypatch):
     """A server that sends a byte, and then nothing."""
     now, waits = itertools.count(0, 25), []
-    monkeypatch.setattr(sdk, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    monkeypatch.setattr(rpc, "time", SimpleNamespace(monotonic=lambda: next(now)))
 
     class Connection:
         def gettimeout(self):
@@ -56,12 +56,12 @@ def test_no_read_waits_for_longer_than_the_answer_has_left(monkeypatch):
         def makefile(self, *_, **__):
             return io.BytesIO(HEAD)
 
-    answer = sdk._TimedSocket(Connection())
+    answer = rpc._TimedSocket(Connection())
     assert answer.readinto(bytearray(1)) == 1 and answer.readinto(bytearray(1)) == 1
     assert [round(seconds) for seconds in waits] == [35, 60, 10, 60]
 
 
 def test_a_large_answer_has_the_time_of_a_slow_line(answered, monkeypatch):
-    monkeypatch.setattr(sdk, "SLOWEST_BYTES", 10)
+    monkeypatch.setattr(rpc, "SLOWEST_BYTES", 10)
     parts = [HEAD.replace(b"3", b"100"), *[b"12345"] * 20]
     assert len(answered(parts, 2)) == 100  # 80 seconds and more

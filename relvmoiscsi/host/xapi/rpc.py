@@ -1,36 +1,31 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""XenAPI, the SDK: its Python module, a transport with a time limit for its sessions, and reasons of failed calls.
+"""Calls to xapi as JSON-RPC 1.0, over a connection with a time limit and a size limit; and reasons of failed calls.
 
-In dom0 the module is beside the storage manager's drivers; elsewhere the module comes from PyPI. The SDK has no time
-limit and no certificates. The SDK rejects Unix sockets with an underscore in the path. `Transport` takes any
-connection.
+xapi answers the same calls as XML-RPC, which its SDK uses. There xapi writes the names of a map's members as they are:
+with `</name>` in a key of its other_config, a VM could forge any record for each client that reads XML-RPC. As JSON,
+a key is a text. Members of a pool call their master so. Source: xen-api ocaml/xapi/api_server.ml, helpers.ml;
+mirage/ocaml-rpc src/lib/jsonrpc.ml, src/lib/xmlrpc.ml.
 """
 
 import http.client
-import importlib
 import io
+import json
 import math
 import os
 import re
-import site
 import socket
 import ssl
-import sys
 import time
-import xmlrpc.client
 from functools import partial
-from typing import Any, Callable, Mapping, Optional, cast
-from xml.parsers import expat
+from http import HTTPStatus
+from typing import Any, Callable, List, Mapping, Optional, cast
 
-from relvmoiscsi import untrusted_xml
-from relvmoiscsi.errors import NotInstalled
+from relvmoiscsi import untrusted
 
-#: what a failed connection raises; on Python 3.6 a certificate for another host is no OSError
-GONE = (OSError, ssl.CertificateError, http.client.HTTPException, xmlrpc.client.Error, expat.ExpatError)
-
-
+PATH = "/jsonrpc"
 #: of one answer: the records of all VDIs of a pool with some 100000 of them
 MOST_ANSWER_BYTES = 256 << 20
+_MOST_VALUES, _MOST_INNER = 1 << 24, 1 << 22  #: of such an answer; a record of a VDI has 70 and 12
 SLOWEST_BYTES = 256 << 10  #: a second, of a large answer over a slow line
 _PIECE_BYTES = 1 << 16
 #: of all lines of one answer: status, headers, sizes of chunks, and what follows the last chunk
@@ -125,19 +120,6 @@ class BoundedResponse(http.client.HTTPResponse):
             raise http.client.HTTPException(f"the answer has more than {MOST_ANSWER_BYTES >> 20} MiB")
 
 
-def module() -> Any:
-    """Return the module XenAPI. Raises NotInstalled if Python cannot import it."""
-    if sys.flags.no_site:  # the package starts Python with -S, which is faster but cannot find dom0's XenAPI
-        site.main()
-    try:
-        return importlib.import_module("XenAPI")
-    except ImportError as error:
-        raise NotInstalled(
-            "The Python module XenAPI is not here; dom0 has its own. On this machine install it, with "
-            "`pip install '.[pool]'` in a clone of relvmoiscsi's repository, and give a pool command --pool."
-        ) from error
-
-
 #: such as `OpaqueRef:…`. References of a session and of a task become parts of headers
 _REFERENCE = re.compile("[A-Za-z0-9:._-]{1,255}")
 
@@ -147,77 +129,89 @@ def is_reference(value: Any) -> bool:
     return isinstance(value, str) and _REFERENCE.fullmatch(value) is not None
 
 
-def session(url: str, transport: xmlrpc.client.Transport) -> Any:
-    """Return a session of the SDK without a login. Raises NotInstalled without the module.
+class Refusal(Exception):
+    """xapi's error: the code, and its parameters."""
 
-    The SDK takes any answer to a login for the session, and sends it back with each call.
+    def __init__(self, details: List[str]) -> None:
+        super().__init__(*details)
+        self.details = details
+
+
+class NoAnswer(Exception):
+    """What was answered is no answer of xapi; the text is a clause."""
+
+
+#: what a failed connection raises; on Python 3.6 a certificate for another host is no OSError
+GONE = (OSError, ssl.CertificateError, http.client.HTTPException, NoAnswer)
+
+
+class Connection:
+    """Calls over a connection that `make` opens, for the first call and after each failure.
+
+    A connection that was idle may be closed: xapi closes one that is idle for as long as a resignature may take. Then
+    the call is repeated once, unless `is_sent_once`. xapi may have run the first call, and its answer was lost.
     """
-
-    class VerifiedSession(module().Session):  # type: ignore[misc]
-        def _login(self, method: str, params: Any) -> None:
-            super()._login(method, params)
-            if not is_reference(self.handle):
-                self._session = None
-                raise xmlrpc.client.ResponseError("the answer to the login has no session")
-
-    return VerifiedSession(url, transport=transport)
-
-
-class XapiTransport(xmlrpc.client.Transport):
-    """Calls over connections that `connection` makes and gives a time limit.
-
-    The standard library repeats a call if the answer to the first was lost. With `is_sent_once` the transport sends a
-    call once, over a new connection: xapi closes a connection that is idle for as long as a resignature may take.
-    """
-
-    accept_gzip_encoding = False  # BoundedResponse refuses a compressed answer
 
     def __init__(
         self,
-        connection: Callable[[], http.client.HTTPConnection],
+        make: Callable[[], http.client.HTTPConnection],
         is_sent_once: bool = False,
         headers: Optional[Mapping[str, str]] = None,
     ) -> None:
-        super().__init__()
-        self._make, self._is_sent_once = connection, is_sent_once
-        self._extra_headers = list((headers or {}).items())
+        self._make, self._is_sent_once = make, is_sent_once
+        self._headers = {**(headers or {}), "Content-Type": "application/json", "User-Agent": "relvmoiscsi"}
+        self._open: Optional[http.client.HTTPConnection] = None
 
-    def make_connection(self, host: Any) -> http.client.HTTPConnection:
-        if self._connection[1] is None:
-            self._connection = host, self._make()
-        return cast(http.client.HTTPConnection, self._connection[1])
-
-    def request(self, host: Any, handler: str, request_body: Any, verbose: bool = False) -> Any:
+    def call(self, method: str, *arguments: Any) -> Any:
+        """Return the result of a method. Raises Refusal for an error of xapi, and the errors in GONE."""
+        request = json.dumps({"method": method, "params": arguments, "id": 1}, ensure_ascii=False)
+        try:
+            body = request.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise NoAnswer("an argument of the call is no text in UTF-8") from error
         if not self._is_sent_once:
-            return super().request(host, handler, request_body, verbose)
+            try:
+                return self._exchange(body)
+            except (BrokenPipeError, ConnectionAbortedError, ConnectionResetError):
+                pass
+        return self._exchange(body)
+
+    def close(self) -> None:
+        """Close the connection; the next call opens a new one."""
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+    def _exchange(self, body: bytes) -> Any:
+        """Raises the errors of `call`. A connection that has failed may be in the middle of an answer."""
+        if self._open is None:
+            self._open = self._make()
         try:
-            return self.single_request(host, handler, request_body, verbose)
-        finally:
+            self._open.request("POST", PATH, body, self._headers)
+            with self._open.getresponse() as response:
+                text = response.read()
+                if response.status != HTTPStatus.OK:
+                    raise NoAnswer(f"it answered {response.status} {response.reason}")
+        except BaseException:
             self.close()
-
-    def getparser(self) -> Any:
-        return untrusted_xml.xmlrpc_parser()
-
-    def parse_response(self, response: Any) -> Any:
-        """Return an answer that the SDK can read. Raises the errors in GONE, for any bytes."""
-        try:
-            found = super().parse_response(response)
-        except xmlrpc.client.Fault as fault:
-            if isinstance(fault.faultCode, int) and isinstance(fault.faultString, str):
-                raise
-            raise xmlrpc.client.ResponseError("the answer is a fault without a text") from fault
-        except GONE:
             raise
-        except Exception as error:  # the parser raises errors of many kinds for values that it does not expect
-            raise xmlrpc.client.ResponseError(f"the answer is no XML-RPC ({error or type(error).__name__})") from error
-        answer = found[0] if len(found) == 1 and isinstance(found[0], dict) else {}
-        details = answer.get("ErrorDescription")
-        is_success = answer.get("Status") == "Success" and "Value" in answer
-        is_error = answer.get("Status") == "Failure" and isinstance(details, list) and len(details) > 0
-        # The SDK looks at the values without a check.
-        if not is_success and not (is_error and all(isinstance(detail, str) for detail in details or ())):
-            raise xmlrpc.client.ResponseError("the answer is XML-RPC, and no answer of xapi")
-        return found
+        if self._is_sent_once:
+            self.close()
+        return result(text)
+
+
+def result(text: bytes) -> Any:
+    """Return the result in an answer. Raises Refusal, and NoAnswer for any other bytes."""
+    try:
+        answer = untrusted.json_of(text, MOST_ANSWER_BYTES, _MOST_VALUES, _MOST_INNER, fraction=float)
+    except ValueError as error:
+        raise NoAnswer(f"the answer is no JSON ({error})") from error
+    details = answer.get("error") if isinstance(answer, dict) else ""
+    if details is None and "result" in answer:
+        return answer["result"]
+    if isinstance(details, list) and details and all(isinstance(detail, str) for detail in details):
+        raise Refusal(details)
+    raise NoAnswer("the answer is JSON, and no answer of xapi")
 
 
 class UnixConnection(http.client.HTTPConnection):
@@ -241,16 +235,8 @@ def reason(error: BaseException) -> str:
         return (getattr(error, "verify_message", "") or error.reason or str(error)).rstrip(".")
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    if isinstance(error, xmlrpc.client.ProtocolError):
-        return f"it answered {error.errcode} {error.errmsg}"
-    if isinstance(error, xmlrpc.client.ResponseError):
-        return str(error.args[0]) if error.args else "the answer is no XML-RPC"
-    if isinstance(error, expat.ExpatError):
-        return f"the answer is no XML ({error})"
     if isinstance(error, http.client.IncompleteRead):
         return "the answer is incomplete"
     if isinstance(error, (http.client.BadStatusLine, http.client.UnknownProtocol)) and not isinstance(error, OSError):
         return "the answer is no HTTP"
-    if isinstance(error, xmlrpc.client.Fault):
-        return f"it answered the fault {error.faultCode}, {error.faultString}"
     return str(error) or type(error).__name__
