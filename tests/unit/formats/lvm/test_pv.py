@@ -282,3 +282,12 @@ def test_a_flipped_bit_of_the_text_is_found(bit):
 def test_a_text_that_does_not_end_in_its_only_nul_is_malformed(text):
     with pytest.raises(Malformed, match="it does not end with its first NUL"):
         verify_text(text, RawLocation(build_lvm.raw_locn(512, text)), AT)
+
+
+def test_no_text_is_read_that_is_larger_than_what_lvm_writes_into_an_area_of_sm():
+    area = Range(4096, 11530240)
+    of_lvm, forged = (pv.RawLocation.zero(offset=512, size=size) for size in (5764352, (6 << 20) + 1))
+
+    assert sum(part.length for part in pv.text_ranges(area, of_lvm, Place("/dev/sdc", 4096))) == 5764352
+    with pytest.raises(Unsupported, match=r"it has 6291457 bytes, .*5764352"):
+        pv.text_ranges(area, forged, Place("/dev/sdc", 4096))

@@ -9,6 +9,7 @@ import pytest
 
 from kit.build_lvm import LvText, lv_text
 from kit.builder import build_sr, vhd
+from relvmoiscsi import deadline
 from relvmoiscsi.deadline import NOT_BEGUN, Deadline, OutOfTime
 from relvmoiscsi.device import Range
 from relvmoiscsi.errors import RelvmoiscsiError
@@ -41,17 +42,18 @@ def with_volumes(text, count):
 
 @pytest.fixture(scope="module")
 def hostile():
-    """13 MiB of metadata; a run reads 16 MiB at the most. One look at the LUN takes many seconds."""
-    edit = {"edit_text": lambda text: with_volumes(text, 45000)}
-    return build_sr([vhd("disk")], area=Range(4096, 40 << 20), size_bytes=1 << 40, **edit).disk
+    """Nearly as much metadata as a run reads. One look at the LUN takes seconds; every machine takes more than one."""
+    edit = {"edit_text": lambda text: with_volumes(text, 20000)}
+    return build_sr([vhd("disk")], area=Range(4096, 20 << 20), size_bytes=1 << 40, **edit).disk
 
 
 @pytest.fixture
 def lun(hostile, tmp_path, monkeypatch):
-    """The LUN of a call with a second of time, by a session whose target answers at once."""
+    """The LUN of a call with half a second of time, by a session whose target answers at once."""
     for module in (call, iscsi_lun):
         monkeypatch.setattr(module, "THIS_HOST", Host(str(tmp_path)))
-    monkeypatch.setattr(iscsi_lun, "_PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(iscsi_lun, "_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(deadline, "_LEAST_CLEANUP_SECONDS", 0.1)
 
     @contextmanager
     def session(_scsi_id, _writable, _deadline):
@@ -59,7 +61,7 @@ def lun(hostile, tmp_path, monkeypatch):
         disk.info = SimpleNamespace(kernel_number=7)
         yield disk
 
-    return IscsiLun(SimpleNamespace(config=CONFIG, lun=session), Deadline(1, state=NOT_BEGUN), 0)
+    return IscsiLun(SimpleNamespace(config=CONFIG, lun=session), Deadline(0.5, state=NOT_BEGUN), 0)
 
 
 CALLS = {
@@ -72,7 +74,9 @@ CALLS = {
 
 @pytest.mark.parametrize("command", list(CALLS))
 def test_a_call_ends_in_time_though_its_lun_has_more_metadata_than_it_can_compute(lun, command):
-    with pytest.raises(OutOfTime, match="The 1 seconds of this call were over before the LUN had been read") as caught:
+    with pytest.raises(
+        OutOfTime, match="The 0.5 seconds of this call were over before the LUN had been read"
+    ) as caught:
         CALLS[command](lun)
     assert caught.value.disk_state == NOT_BEGUN
 
