@@ -174,21 +174,27 @@ def with_options(text: str) -> str:
     )
 
 
-def command_words(own: str, *names: str, **options: Union[str, bool, None]) -> Tuple[str, ...]:
+#: the value of an option of a command
+Option = Union[str, bool, None, List[str]]
+
+
+def command_words(own: str, *names: str, **options: Option) -> Tuple[str, ...]:
     """Return the words of a command that a person copies to a shell.
 
     `own` is a literal: the program, and what else no caller chooses. Other words may be chosen by a LUN, a target or
     another user of the pool, and are no options, whatever they are. So `names` come last, behind `--` if one of them
     begins with a dash. `options` have a value each: chap_file="x" is `--chap-file x`; None leaves the option out. True
-    is an option without a value, and False leaves it out.
+    is an option without a value, and False leaves it out. A list is the option once for each value.
     """
     words = own.split()
-    for key, value in options.items():
+    for key, given in options.items():
         option = "--" + key.replace("_", "-")
-        if isinstance(value, bool):
-            words += [option] if value else []
-        elif value is not None:
-            words += [f"{option}={value}"] if value.startswith("-") else [option, value]
+        values: Sequence[Union[str, bool, None]] = given if isinstance(given, list) else (given,)
+        for value in values:
+            if isinstance(value, bool):
+                words += [option] if value else []
+            elif value is not None:
+                words += [f"{option}={value}"] if value.startswith("-") else [option, value]
     end = ["--"] if any(len(name) > 1 and name.startswith("-") for name in names) else []
     return (*words, *end, *names)
 
@@ -197,7 +203,7 @@ class ShellCommand(str):
     """Words that a person copies to a shell: no line may break them."""
 
 
-def shell_command(own: str, *names: str, **options: Union[str, bool, None]) -> ShellCommand:
+def shell_command(own: str, *names: str, **options: Option) -> ShellCommand:
     """Return a command of `command_words` as text. A test finds messages with a command that is made another way."""
     return quoted(*command_words(own, *names, **options))
 

@@ -6,7 +6,7 @@ The parser's namespace ends in the constructor of a command.
 
 import argparse
 import re
-from typing import Any, Dict, List, Optional, Tuple, Type, Union
+from typing import Any, Dict, List, Optional, Tuple, Type
 
 from relvmoiscsi import engine, report
 from relvmoiscsi.cli.map_out import new_file
@@ -26,10 +26,21 @@ from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import completed_facts, identification, objection
 from relvmoiscsi.lun.opened import LunSource, OpenLun, Permission, SessionOptions
-from relvmoiscsi.lun.run import Proposal
+from relvmoiscsi.lun.run import Proposal, Recovery, Undoing
 from relvmoiscsi.lun.source import is_path, source_of, verify_word
 from relvmoiscsi.sr_types import HBA_SR, ISCSI_SR
-from relvmoiscsi.wording import change, command_words, human_size, printable, quoted, shell_command, utc_time
+from relvmoiscsi.wording import (
+    ONE,
+    Option,
+    ShellCommand,
+    change,
+    command_words,
+    human_size,
+    printable,
+    quoted,
+    shell_command,
+    utc_time,
+)
 
 HOST = THIS_HOST
 
@@ -73,14 +84,14 @@ class DeviceCommand:
     def run(self) -> Answer:
         raise NotImplementedError
 
-    def command_words(self, own: str, *names: str, **options: Union[str, bool, None]) -> Tuple[str, ...]:
+    def command_words(self, own: str, *names: str, **options: Option) -> Tuple[str, ...]:
         """Return the words of a command on LUNs, as `wording` does, with the options of the login if one is a URL."""
         names = tuple(map(file_word, names))
         devices = {key: file_word(value) for key, value in options.items() if isinstance(value, str)}
         are_paths = all(map(is_path, [*names, *devices.values()]))
         return command_words(own, *names, **{**options, **devices}, **({} if are_paths else self.login))
 
-    def shell_command(self, own: str, *names: str, **options: Union[str, bool, None]) -> str:
+    def shell_command(self, own: str, *names: str, **options: Option) -> ShellCommand:
         return quoted(*self.command_words(own, *names, **options))
 
     def how_to_tell(self) -> str:
@@ -185,11 +196,8 @@ class WriteCommand(DeviceCommand, Asked):
         elif not loss:
             ask(self, question)
 
-    def answer(self, lun: OpenLun, outcome: run.CompletedRun, headline: str, again: str = "") -> Answer:
-        """Return the answer after a write, when the LUN is closed; say what this machine still remembers of the LUN.
-
-        `again` is the command of a run that was rolled back, and the next step; "" for another run.
-        """
+    def answer(self, lun: OpenLun, outcome: run.CompletedRun, headline: str) -> Answer:
+        """Return the answer after a write, when the LUN is closed; say what this machine still remembers of the LUN."""
         result = outcome.result
         for sentence in outcome.stale:
             say(sentence)
@@ -197,16 +205,37 @@ class WriteCommand(DeviceCommand, Asked):
         if result.ids is not None:
             lines.append(report.map_text(result.lun, result.ids))
         lines.append(f"  {result.writes} writes, {human_size(result.bytes_written)}, {result.flushes} flushes")
-        is_new = result.state == engine.RESIGNATURED
-        if result.state == engine.CLEAN:
-            lines.append(NOT_BESIDE)
-        elif is_new and not again:
+        is_back = isinstance(outcome.proposal, Recovery) and engine.goes_back(outcome.proposal.earlier)
+        step = self.step_again(lun, outcome)
+        if result.state != engine.RESIGNATURED:
+            lines += [NOT_BESIDE] if outcome.damaged is None else []
+        elif not is_back:
             lines += self._attach_lines(lun, result)
-        step = again or (
-            self.shell_command("relvmoiscsi check", self.device) if is_new else self.next_step(result.state, lun)
-        )
+            step = self.shell_command("relvmoiscsi check", self.device)
         done = self.done(headline, result.state)
         return Answer(completed_facts(lun, outcome), "\n".join(lines), done=done, next_steps=[step])
+
+    def step_again(self, lun: OpenLun, outcome: run.CompletedRun) -> ShellCommand:
+        """Return the command of the run that was rolled back or undone; of an undo that was finished, the next run.
+
+        It leaves those VDIs behind that the run has left behind because they cannot be read.
+        """
+        no_question, content = self.overrides(lun), outcome.result.lun
+        if not isinstance(outcome.proposal, (Recovery, Undoing)):
+            return self.shell_command("relvmoiscsi resignature", self.device, not_in_use=no_question)
+        earlier = outcome.proposal.earlier
+        if isinstance(outcome.proposal, Recovery) and outcome.proposal.is_undo and engine.goes_back(earlier):
+            return self.shell_command("relvmoiscsi undo", self.device, not_in_use=no_question)
+        kept, unread = earlier.journal.run.one, earlier.journal.run.unverified
+        left = [each.name.uuid for each in content.volumes if each.lv.id in unread] if content is not None else []
+        return self.shell_command(
+            "relvmoiscsi resignature",
+            self.device,
+            not_in_use=no_question,
+            vdis=None if kept is None else ONE,
+            vdi=kept,
+            without=[] if kept is not None else list(dict.fromkeys(filter(None, left))),
+        )
 
     def done(self, headline: str, state: str) -> str:
         """Return what a run did, and the command that prints it again, for a result that cannot be printed."""

@@ -6,7 +6,7 @@ import os
 from relvmoiscsi import engine, report
 from relvmoiscsi.cli.on_lun import FINISHED, WriteCommand, on_lun, unread_text, writes
 from relvmoiscsi.cli.output import Answer, Maker
-from relvmoiscsi.engine import DONE, KINDS, UNDO, Inspection, Result
+from relvmoiscsi.engine import DONE, KINDS, Inspection, Result
 from relvmoiscsi.errors import NOTHING_WRITTEN, FormatError, error_facts
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import Identification, identification, objection, unwritten_facts
@@ -56,13 +56,7 @@ class RecoverCommand(WriteCommand):
             answer = _unwritten(self, source, lun, outcome, f"the interrupted {kind} would be {way}")
         elif engine.goes_back(earlier):
             text = f"{lun.name}: the {kind} was interrupted before its commit and has been rolled back."
-            is_undo = earlier.commit_record.kind == UNDO
-            again = self.shell_command(
-                "relvmoiscsi undo" if is_undo else "relvmoiscsi resignature",
-                self.device,
-                not_in_use=self.overrides(lun),
-            )
-            answer = self.answer(lun, outcome, text, again)
+            answer = self.answer(lun, outcome, text)
         else:
             answer = self.answer(lun, outcome, FINISHED.format(lun.name, kind))
         return answer if outcome.damaged is None else self._of_damaged(lun, answer, outcome.damaged)

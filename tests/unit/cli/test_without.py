@@ -11,7 +11,7 @@ import pytest
 from kit.builder import AREA_DEFAULT, SMALL_BAT, build_sr, named, qcow2, raw, vhd
 from kit.cuts import BROKEN
 from kit.examples import seeds
-from kit.shell import content, patched
+from kit.shell import content, cut, patched
 from kit.spoiled import LABEL, Spoiled
 
 UUIDS = BROKEN.truth.uuids
@@ -61,9 +61,32 @@ def test_the_rest_is_resignatured_and_undo_brings_the_broken_vdi_back(image, com
     assert [vdi["vdi"] for vdi in shown["vdis"]] == [vdi["new_vdi"] for vdi in done["vdi_pairs"]]
     assert not any("no volume" in note for note in shown["notes"])  # no record in MGT is left
 
+    resignatured = content(image)[0]
     undone = command("undo", image, "--yes", "--json").json
     assert (undone["state"], command("show", image, "--json").json["state"]) == ("damaged", "damaged")
-    assert command("resignature", image, *WITHOUT, "--yes").status == 0
+    resignatured.to_file(str(image))
+    leads_to_its_end(command, command("undo", image, "--yes"))
+
+
+def leads_to_its_end(command, ran):
+    """The next step is a command that works as it stands."""
+    said, _, step = ran.out.rpartition("next: relvmoiscsi ")
+    assert ran.status == 0 and "Until the clone has new identities" in said
+    again = command(*shlex.split(step), "--yes")
+    assert again.status == 0, again.err
+
+
+@pytest.mark.parametrize("words", [["recover", "--yes"], ["undo", "--yes"]])
+@pytest.mark.parametrize("request_of", [WITHOUT, ("--vdis", "one", "--vdi", UUIDS["disk"])])
+def test_a_run_without_a_vdi_that_was_rolled_back_leads_to_the_same_run(image, command, monkeypatch, request_of, words):
+    plan = command("resignature", image, *request_of, "--dry-run", "--json").json["plan"]
+    with monkeypatch.context() as patch:
+        cut(patch, len(plan) - 3)  # before the commit
+        command("resignature", image, *request_of, "--yes")
+    assert command("show", image, "--json").json["state"] == "unfinished"
+    ran = command(words[0], image, *words[1:])
+    leads_to_its_end(command, ran)
+    assert all(option in ran.out for option in request_of[:1])
 
 
 def test_the_same_command_again_has_nothing_to_do_and_another_vdi_is_refused(image, command, unwritten):
