@@ -189,7 +189,7 @@ def command_words(own: str, *names: str, **options: Option) -> Tuple[str, ...]:
     words = own.split()
     for key, given in options.items():
         option = "--" + key.replace("_", "-")
-        values: Sequence[Union[str, bool, None]] = given if isinstance(given, list) else [given]
+        values: Sequence[Union[str, bool, None]] = given if isinstance(given, list) else (given,)
         for value in values:
             if isinstance(value, bool):
                 words += [option] if value else []

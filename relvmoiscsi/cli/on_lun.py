@@ -46,10 +46,11 @@ from relvmoiscsi.wording import (
 HOST = THIS_HOST
 
 FINISHED = "{}: the {} was finished."
-ATTACH_IT = "attach the clone: a host may have it beside its original"
-TAKE_COPY = "take the copy again from the array"
-CHECK_ORIGINAL = "run `relvmoiscsi check` on the original"
-_NO_SR = f"if this is the clone of an SR, {TAKE_COPY}; if not, name the device of the clone"
+ATTACH_IT = "Attach the clone: a host may have it beside its original."
+TAKE_COPY = "Take the copy again from the array."
+CHECK_ORIGINAL = "Run `relvmoiscsi check` on the original."
+NOTE_FIRST = "First do what the note says."
+_NO_SR = "If this is the clone of an SR, take the copy again from the array. If not, name the device of the clone."
 NOT_BESIDE = "Until the clone has new identities, no host may attach the clone beside its original."
 
 
@@ -109,32 +110,38 @@ class DeviceCommand:
         return self.permission.not_in_use or lun.is_nameless
 
     def next_step(self, state: str, lun: OpenLun, run: Optional[engine.Run] = None) -> str:
-        """Return the next step with a LUN in this state, after this run. One VDI cannot be compared."""
+        """Return the next step with a LUN in this state, after this run, as `Answer.leading` takes it.
+
+        One VDI cannot be compared.
+        """
         if state != engine.RESIGNATURED:
             return self.shell_command("relvmoiscsi resignature", self.device, not_in_use=self.overrides(lun))
         if run is not None and run.one is not None:
             return ATTACH_IT
         check = self.shell_command("relvmoiscsi check", self.device)
-        return f"compare the clone with its original: add --original, and the device of the original, to `{check}`"
+        return f"Compare the clone with its original: add --original, and the device of the original, to `{check}`."
 
     def step_of_unread(self, found: engine.Inspection, lun: OpenLun) -> str:
-        """Return the next step with a LUN of which no content can be used."""
+        """Return the next step with a LUN of which no content can be used, as `Answer.leading` takes it."""
         if found.state == engine.UNFINISHED:
             return self.step_of_cut(self.device, found, lun)
         problems = found.defects or [found.problem]
         commands = [command for each in problems if each is not None for command in each.commands]
         if found.readable is not None and found.readable.is_truncated:
-            return f"{TAKE_COPY}, on a LUN of the original's size"
+            return "Take the copy again from the array, on a LUN of the original's size."
         steps = {engine.EMPTY: _NO_SR, engine.FOREIGN: _NO_SR}
-        return commands[0] if commands else steps.get(found.state, CHECK_ORIGINAL)
+        return ShellCommand(commands[0]) if commands else steps.get(found.state, CHECK_ORIGINAL)
 
     def step_of_cut(self, name: str, found: engine.Inspection, lun: OpenLun) -> str:
-        """Return the command that ends the interrupted run on the LUN of this name, which `run.inspected` has found."""
+        """Return the command that ends the interrupted run on the LUN of this name, which `run.inspected` has found.
+
+        "" where no command ends the run: the message of the problem says so.
+        """
         problem, no_question = found.problem, self.overrides(lun)
         if isinstance(problem, Unfinished):
             return self.shell_command("relvmoiscsi recover", name, not_in_use=no_question)
         if problem is None or not problem.commands:
-            return TAKE_COPY
+            return ""
         if found.run is not None and found.run.merged is not None:
             return self.shell_command("relvmoiscsi resignature", name, vdis="one", not_in_use=no_question)
         return self.shell_command("relvmoiscsi undo", name, not_in_use=no_question)
@@ -142,7 +149,7 @@ class DeviceCommand:
     def told(self, first: RelvmoiscsiError, facts: Dict[str, Any], text: str, next_step: str) -> Answer:
         """Return all that was found as the result, with the status of the first error."""
         told = {**facts, **error_facts(first)}
-        return Answer(told, text, first.exit_status, next_steps=[next_step], alerts=[str(first)])
+        return Answer(told, text, first.exit_status, alerts=[str(first)]).leading(next_step)
 
     def source(self, word: str) -> LunSource:
         """Return what an argument DEVICE names. Raises UsageError, NotFound, Refused."""

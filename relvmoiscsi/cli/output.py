@@ -54,17 +54,22 @@ class Answer(NamedTuple):
     """Result and exit status of a command."""
 
     facts: Dict[str, Any]
-    text: str  #: the verdict, then its reasons; `for_people` adds the next step
+    text: str  #: the verdict, then its reasons, and what to do where no command does it
     status: int = 0
     done: str = ""  #: what a run did, and the command that shows it again: said where the result cannot be printed
-    next_steps: Sequence[str] = ()  #: commands or sentences, in the order in which a person takes them
+    next_steps: Sequence[ShellCommand] = ()  #: whole commands, in the order in which a person takes them
     alerts: Sequence[str] = ()  #: of the text, what has failed or must be kept: on stderr where no text is printed
+
+    def leading(self, step: str) -> "Answer":
+        """Return the answer with what a person does next: a command, a sentence (it ends the text), or nothing: ""."""
+        if isinstance(step, ShellCommand):
+            return self._replace(next_steps=[*self.next_steps, step])
+        return self._replace(text=f"{self.text}\n{step}") if step else self
 
     def for_people(self, stream: Any) -> str:
         """Return the lines for this stream (None: a file), with bold headings on a terminal.
 
-        `next:` stands before the next steps: no other text has `next:`. Long lines are broken, but for a next step that
-        is a command.
+        `next:` stands before the next steps: no other text has `next:`. A person pastes them, so no line breaks them.
         """
         columns, lines = width(stream), []
         heads = re.compile(r"[^ ].*:\Z|[A-Z]+  +[A-Z]")
@@ -73,8 +78,7 @@ class Answer(NamedTuple):
             broken = wrapped(line, columns).split("\n")
             lines += [painted(stream, each, BOLD) if is_head else each for each in broken]
         for number, step in enumerate(self.next_steps):
-            line = (" " * len(NEXT) if number else NEXT) + printable(step)
-            lines.append(line if isinstance(step, ShellCommand) else wrapped(line, columns, len(NEXT)))
+            lines.append((" " * len(NEXT) if number else NEXT) + printable(step))
         return "\n".join(lines)
 
 

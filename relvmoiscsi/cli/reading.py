@@ -10,6 +10,7 @@ from relvmoiscsi import engine, report
 from relvmoiscsi.cli.on_lun import (
     ATTACH_IT,
     CHECK_ORIGINAL,
+    NOTE_FIRST,
     TAKE_COPY,
     DeviceCommand,
     device_word,
@@ -142,8 +143,8 @@ class ShowCommand(DeviceCommand):
 
 _FEW = 10  #: findings for people; a copy may differ from its original in every mebibyte
 _NOT_COMPARED = "guest data was not compared."
-_OTHER_ORIGINAL = "repeat the command with the device of the original: --original names another device now"
-_TAKE_AGAIN = "attach neither beside the other; take the copy again from the array, and resignature that copy."
+_OTHER_ORIGINAL = "Repeat the command with the device of the original: --original names another device now."
+_TAKE_AGAIN = "Attach neither beside the other. Take the copy again from the array, and resignature that copy."
 
 
 class CheckCommand(DeviceCommand):
@@ -191,16 +192,16 @@ class CheckCommand(DeviceCommand):
         text = f"{name}: every structure checks; state {found.state}."
         more, step = self._step_of_clean(lun, found.lun) if found.state == engine.CLEAN else ([], "")
         step = step or self.next_step(found.state, lun, found.run)
-        return Answer(facts, "\n".join([text, *notes, *more]), next_steps=[step])
+        return Answer(facts, "\n".join([text, *notes, *more])).leading(step)
 
     def _step_of_clean(self, lun: OpenLun, content: Optional[engine.Lun]) -> Tuple[List[str], str]:
         """Return notes on what refuses a resignature of the LUN, as a dry run tells it, and the next step."""
         step = self.shell_command("relvmoiscsi resignature", self.device, not_in_use=self.overrides(lun))
         pool = lun.guard.ask([content.sr_uuid] if content else [])
         if lun.device.objection is not None:
-            return ["note: " + lun.device.objection.told], f"make {self.device} writable, then `{step}`"
+            return ["note: " + lun.device.objection.told, NOTE_FIRST], step
         if pool.objection is not None:
-            return ["note: " + printable(pool.objection.told)], f"do what the note says, then `{step}`"
+            return ["note: " + printable(pool.objection.told), NOTE_FIRST], step
         return ["note: " + pool.sentence] if lun.is_nameless else [], step
 
     def _compare(
@@ -246,13 +247,13 @@ class CheckCommand(DeviceCommand):
             if len(told) > _FEW:
                 lines.append(f"... and {len(told) - _FEW} more, which --json prints.")
             alerts = [verdict, *told[:1]]
-            return Answer(facts, "\n".join(lines), refused.exit_status, next_steps=[after], alerts=alerts)
+            return Answer(facts, "\n".join(lines), refused.exit_status, alerts=alerts).leading(after)
         compared = human_size(found.bytes_compared)
         data = f", and nothing else differs ({compared} of data compared)."
         text = f"{facts['device']} shares no identity with {name}"
         text += f"; {_NOT_COMPARED}" if self.identities_only else data
         lost = [f"note: the clone does not hold VDI {uuid} of the original." for uuid in found.left_behind]
-        return Answer(facts, "\n".join([text, *lost]), next_steps=[ATTACH_IT])
+        return Answer(facts, "\n".join([text, *lost])).leading(ATTACH_IT)
 
     def _uncompared(self, name: str, original: OpenLun, problem: RelvmoiscsiError, facts: Dict[str, Any]) -> Answer:
         """Return the answer about a LUN that cannot be compared, because of a problem of its original of this name."""

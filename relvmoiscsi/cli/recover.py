@@ -4,7 +4,7 @@
 import os
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.cli.on_lun import FINISHED, WriteCommand, on_lun, unread_text, writes
+from relvmoiscsi.cli.on_lun import FINISHED, NOTE_FIRST, WriteCommand, on_lun, unread_text, writes
 from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.engine import DONE, KINDS, Inspection, Result
 from relvmoiscsi.errors import NOTHING_WRITTEN, FormatError, error_facts
@@ -69,7 +69,7 @@ class RecoverCommand(WriteCommand):
             facts = report.result_facts(lun.name, Result(found.state, found.lun, ids, of, already_done=True))
             facts["lun"] = Identification(lun, NOBODY_NEEDED, found.lun).facts()
             text = f"{lun.name}: no run was interrupted; state {found.state}. Nothing was written."
-            return Answer(facts, text, next_steps=[self.next_step(found.state, lun, found.run)])
+            return Answer(facts, text).leading(self.next_step(found.state, lun, found.run))
         what = "no run was interrupted"
         if found.state == engine.UNFINISHED:
             is_unread = isinstance(problem, FormatError)
@@ -86,14 +86,8 @@ class RecoverCommand(WriteCommand):
         assert problem is not None
         facts = {**answer.facts, "defects": report.defect_facts(found.defects, found.readable), **error_facts(problem)}
         lines = [answer.text, unread_text(lun.name, found), problem.disk_state]
-        steps = answer.next_steps if self.dry_run else [self.step_of_unread(found, lun)]
-        return answer._replace(
-            facts=facts,
-            text="\n".join(lines),
-            status=problem.exit_status,
-            next_steps=steps,
-            alerts=[str(problem)],
-        )
+        told = Answer(facts, "\n".join(lines), problem.exit_status, answer.done, alerts=[str(problem)])
+        return told.leading(answer.next_steps[0] if self.dry_run else self.step_of_unread(found, lun))
 
     def consent(self, lun: OpenLun, proposal: Proposal) -> None:
         """Ask whether to recover the run, with the SR that the LUN will then hold."""
@@ -138,5 +132,5 @@ def _unwritten(command: WriteCommand, source: LunSource, lun: OpenLun, outcome: 
         not_in_use=command.overrides(lun),
     )
     if objection(lun, proposal) is not None and not lun.is_nameless:
-        return Answer(facts, "\n".join(lines), next_steps=[f"do what the note says, then `{step}`"])
+        lines.append(NOTE_FIRST)
     return Answer(facts, "\n".join(lines), next_steps=[step])

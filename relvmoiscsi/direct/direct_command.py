@@ -167,12 +167,12 @@ def add(name: str, scsi_id: str, keeps_session: bool) -> Answer:
         lines = [f"{direct.link_of(name, HOST)} leads to {HOST.node(status.device)} ({size})."]
     else:
         lines = [f"{direct.link_of(name, HOST)} will appear with its LUN. {printable(status.reason)}"]
-    steps: List[str] = []
     if vdi:
-        lines.append(f"The LUN is the VDI {vdi}. A VM gets the disk by a VBD.")
-        steps = ["run `xe vbd-create` with vm-uuid, this vdi-uuid and device=autodetect"]
-        steps.append("run `xe vbd-plug` with the uuid that `xe vbd-create` prints")
-    return Answer(facts, "\n".join(lines + ["note: " + printable(note) for note in notes]), next_steps=steps)
+        lines.append(
+            f"The LUN is the VDI {vdi}. A VM gets the disk by a VBD: run `xe vbd-create` with vm-uuid, this vdi-uuid "
+            "and device=autodetect. Then run `xe vbd-plug` with the uuid that `xe vbd-create` prints."
+        )
+    return Answer(facts, "\n".join(lines + ["note: " + printable(note) for note in notes]))
 
 
 def _checked_device(scsi_id: str, has_multipathing: bool, is_new: bool, notes: List[str]) -> str:
@@ -322,11 +322,11 @@ def remove(name: str) -> Answer:
                 pool.call("VDI.forget", ref)
     except RelvmoiscsiError as error:
         notes.append(f"The VDI of the LUN could not be forgotten: {error.told} Run `xe vdi-forget`.")
+    again = shell_command("relvmoiscsi direct add", name, scsi_id)
     text = f"{name} (LUN {scsi_id}) is no longer a direct LUN."
-    step = "unmap the LUN at the array, or make it a direct LUN again: "
-    step += f"`{shell_command('relvmoiscsi direct add', name, scsi_id)}`."
+    text += f"\nUnmap the LUN at the array, or make it a direct LUN again: `{again}`."
     facts = {"direct_name": name, "scsi_id": scsi_id, "link": link, "notes": notes}
-    return Answer(facts, "\n".join([text] + ["note: " + printable(note) for note in notes]), next_steps=[step])
+    return Answer(facts, "\n".join([text] + ["note: " + printable(note) for note in notes]))
 
 
 def _check_no_vm(name: str, notes: List[str]) -> None:

@@ -109,7 +109,7 @@ class DiscardCommand(PoolChange):
 
 
 _WOULD_DISCARD = "would be discarded"
-_MOST_LEFT = 10  #: VMs with a next step each
+_MOST_LEFT = 10  #: VMs with a sentence each
 _LOSE = "halted VMs that would lose disks on the copy"
 
 
@@ -123,7 +123,7 @@ def _discarded(
 ) -> Answer:
     """Return the results, or a plan; `yes_needs` are the options of which --yes needs one where a VM loses disks."""
     rows: List[Dict[str, Any]] = []
-    lines, steps = [], []
+    lines: List[str] = []
     left: Dict[str, str] = {}  #: what to do with each VM that has lost a disk, by the reference of the VM
     for ref in plan.uses:
         uuid, name = plan.pool.srs[ref]["uuid"], str(plan.pool.srs[ref]["name_label"])
@@ -148,17 +148,14 @@ def _discarded(
                 lines.append(f"  with --yes alone, the run would be refused: add {' or '.join(yes_needs)}")
         if status == "discarded":
             scsi_id = plan.pool.lun_of(ref)
-            find = "find the LUN on the array, and remove it; only a note names it: " + lock.name_of(plan.pool.srs[ref])
-            steps.append(printable(f"remove the LUN {scsi_id} on the array" if scsi_id else find))
+            find = "Find the LUN on the array, and remove it; only a note names it: " + lock.name_of(plan.pool.srs[ref])
+            lines.append(f"  Remove the LUN {scsi_id} on the array." if scsi_id else f"  {find}")
             for vm, vm_name in plan.losers(ref).items():
                 destroy = plan.destroys[vm]
-                left[vm] = printable(f"give the VM {vm_name!r} other disks") + (
-                    f", or destroy it: {destroy}" if destroy else ""
-                )
-    steps += list(left.values())[:_MOST_LEFT]
-    steps += (
-        [f"the same for {counted(len(left) - _MOST_LEFT, 'more VM')}, named above"] if len(left) > _MOST_LEFT else []
-    )
+                left[vm] = f"Give the VM {vm_name!r} other disks" + (f", or destroy it: {destroy}." if destroy else ".")
+    lines += list(left.values())[:_MOST_LEFT]
+    if len(left) > _MOST_LEFT:
+        lines.append(f"Do the same for {counted(len(left) - _MOST_LEFT, 'more VM')}, named above.")
     rows += [_row(uuid, None, "not in the pool") for uuid in gone]
     lines += [f"{uuid}: not in the pool" for uuid in gone]
     text = "\n".join(map(printable, lines)) or "The pool has no copies."
@@ -168,7 +165,7 @@ def _discarded(
     is_partial = bool(failed) and any(destroyed.values())
     of_errors = exit_status([*map(failed.get, plan.uses), *(None for _ in gone)])
     ends_with = Partial.exit_status if is_partial else of_errors
-    return Answer({"discard_results": rows}, text, ends_with, next_steps=steps, alerts=alerts)
+    return Answer({"discard_results": rows}, text, ends_with, alerts=alerts)
 
 
 def _row(

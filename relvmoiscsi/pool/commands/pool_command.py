@@ -145,8 +145,8 @@ class UnlockCommand(PoolChange):
             lines = [printable(f"lock {each.what}: unlocked; it was locked by {each.text()}") for each in broken]
             if not lines:
                 lines = [printable(f"The lock {what} has gone meanwhile. Nothing was changed.")]
-            again = ["repeat the command that was refused"] if broken else []
-            return Answer({"unlocked": [each.facts() for each in broken]}, "\n".join(lines), next_steps=again)
+            again = "Repeat the command that was refused." if broken else ""
+            return Answer({"unlocked": [each.facts() for each in broken]}, "\n".join(lines)).leading(again)
 
     def _locked(self, calls: Calls, pool: Pool) -> lock.LockName:
         """Return the name of the lock on the given copy or VM. Raises NotFound, UsageError."""

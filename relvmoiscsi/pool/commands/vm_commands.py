@@ -23,7 +23,9 @@ from relvmoiscsi.pool.vms.clone import Cloned
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 from relvmoiscsi.pool.vms.rescue import Lent
 from relvmoiscsi.pool.vms.restore import Restored
-from relvmoiscsi.wording import counted, printable, said, shell_command, some_of, time_left
+from relvmoiscsi.wording import ShellCommand, counted, printable, said, shell_command, some_of, time_left
+
+Steps = Sequence[ShellCommand]
 
 _CLONE = """\
 The command makes halted VMs that use the disks of the copy; no data is copied. Say which networks the new VMs
@@ -282,7 +284,7 @@ def _cloned(
     `alone` are the disks that no VM has. A warning has named them.
     """
     lines: List[str] = []
-    steps = []
+    steps: List[ShellCommand] = []
     for each in results:
         of = f" {each.name!r}" + (f" ({each.uuid})" if each.uuid else "") if each.error is None else ""
         verb = "would become" if each.status == clone.WOULD else "became"
@@ -415,7 +417,10 @@ _QUESTIONS = {
 
 
 def _all_restored(
-    results: Sequence[Restored], to_know: Sequence[str] = (), steps: Sequence[str] = (), pool: Optional[Pool] = None
+    results: Sequence[Restored],
+    to_know: Sequence[str] = (),
+    steps: Steps = (),
+    pool: Optional[Pool] = None,
 ) -> Answer:
     """Return the results, or a plan. The plan of --home names the SRs of `pool`."""
     if len(results) == 1:
@@ -438,9 +443,7 @@ _SHUTS_DOWN = "the VM is running: the run would shut the VM down and leave the V
 _WOULD_BE = (restore.WOULD, restore.WOULD_UNDO, restore.WOULD_HOME, restore.WOULD_KEEP)
 
 
-def _restored(
-    result: Restored, to_know: Sequence[str] = (), steps: Sequence[str] = (), pool: Optional[Pool] = None
-) -> Answer:
+def _restored(result: Restored, to_know: Sequence[str] = (), steps: Steps = (), pool: Optional[Pool] = None) -> Answer:
     lines = [f"VM {result.name!r}: {result.status}"]
     for disk in result.disks:
         old, new = disk.old, disk.new
@@ -468,7 +471,7 @@ def _restored(
     return Answer(result.facts(), "\n".join([*map(printable, lines), *to_know]), next_steps=steps)
 
 
-def _next_of(calls: Calls, results: Sequence[Restored]) -> Tuple[List[str], List[str]]:
+def _next_of(calls: Calls, results: Sequence[Restored]) -> Tuple[List[ShellCommand], List[str]]:
     """Return (the next steps after restores, and after their ends, notes on copies that stay).
 
     First come the starts, then each unused copy once.
@@ -476,7 +479,7 @@ def _next_of(calls: Calls, results: Sequence[Restored]) -> Tuple[List[str], List
     The journal of a VM names the copies, and a vm-admin may write the journal. So a step has only a copy of an SR on
     which the VM has a disk now.
     """
-    steps, notes = [], []  # type: List[str], List[str]
+    steps, notes = [], []  # type: List[ShellCommand], List[str]
     unused: Dict[str, List[str]] = {}  #: UUIDs of copies that a VM needs no more, by UUID of the VM
     for each in results:
         if each.status in (restore.DONE, restore.UNDONE) or each.status == restore.KEPT and each.is_halted:
@@ -499,7 +502,7 @@ def _next_of(calls: Calls, results: Sequence[Restored]) -> Tuple[List[str], List
     return steps, notes
 
 
-def _discard(calls: Calls, copy: str) -> Tuple[List[str], List[str]]:
+def _discard(calls: Calls, copy: str) -> Tuple[List[ShellCommand], List[str]]:
     """Return (the discard of a copy (a UUID) that a VM needs no more, or why the copy stays), each a list.
 
     A discard takes the disks of halted VMs, and with --with-vms the VMs: nobody has said that these are not needed.
@@ -520,7 +523,7 @@ def _discard(calls: Calls, copy: str) -> Tuple[List[str], List[str]]:
     return [shell_command("relvmoiscsi pool discard", copy)], []
 
 
-def _start(vm: str) -> str:
+def _start(vm: str) -> ShellCommand:
     return shell_command("xe vm-start", f"uuid={vm}")
 
 
@@ -583,7 +586,7 @@ def _taken(found: Inventory, vbd: str, row: Lent) -> str:
     return f"{row.name!r} from {row.vm_name!r}" + (", which is running" if is_running else "")
 
 
-def _lent(copy: Copy, results: Sequence[Lent], to_know: Sequence[str] = (), steps: Sequence[str] = ()) -> Answer:
+def _lent(copy: Copy, results: Sequence[Lent], to_know: Sequence[str] = (), steps: Steps = ()) -> Answer:
     lines = []
     for each in results:
         at = f", device {each.userdevice}" if each.userdevice else ""
@@ -624,7 +627,8 @@ class SaveVmsCommand(PoolChange):
         lines.append(f"The VM records of {saved.when} are on the VDI {vdi}, without vTPM contents.")
         alerts.append(f"The fingerprint of the records is {saved.fingerprint}: note it for use in another pool.")
         lines.append(alerts[-1])
-        step = "make the snapshot on the array, map its clone, then `relvmoiscsi pool luns`"
+        lines.append("Make the snapshot on the array, and map its clone.")
+        step = shell_command("relvmoiscsi pool luns")
         facts: Dict[str, Any] = {
             "sr": saved.sr_uuid,
             "records_vdi": vdi,

@@ -16,7 +16,7 @@ from relvmoiscsi import engine
 from relvmoiscsi.host.disk.block_device import open_device
 
 UUIDS = tree().truth.uuids
-OTHER_ORIGINAL = "repeat the command with the device of the original: --original names another device now"
+OTHER_ORIGINAL = "Repeat the command with the device of the original: --original names another device now."
 MAY_STILL = " Only a LUN that was resignatured more than once, or with a map of chosen ids, may still be its clone."
 
 
@@ -51,7 +51,7 @@ def test_a_command_that_the_lun_holds_is_no_next_step(tmp_path, command):
 
     ran, facts = command("check", path), command("check", path, "--json")
 
-    assert forged in ran.out and ran.out.splitlines()[-1] == "next: run `relvmoiscsi check` on the original"
+    assert forged in ran.out and ran.out.splitlines()[-1] == "Run `relvmoiscsi check` on the original."
     assert forged not in json.dumps([each["advice"] for each in facts.json["defects"]])
 
 
@@ -66,7 +66,7 @@ def test_a_damaged_lun_is_5_and_every_defect_is_told(image, unwritten):
 
     ran, facts = unwritten(5, "check", image), unwritten(5, "check", image, "--json")
     lines, found = ran.out.splitlines(), facts.json
-    assert lines[0] == f"{image}: damaged, 3 defects:" and lines[-1].startswith("next: ")
+    assert lines[0] == f"{image}: damaged, 3 defects:" and lines[-1] == "Run `relvmoiscsi check` on the original."
     assert sorted(line[2:20] for line in lines[1:4]) == sorted(words[:18] for words in places)
     told = [" ".join(filter(None, [defect["message"], defect["advice"]])) for defect in found["defects"]]
     assert told == [line[2:] for line in lines[1:4]]
@@ -109,10 +109,10 @@ def test_bytes_in_the_place_of_the_label_of_an_intact_sr_are_a_damaged_copy(imag
     step = found.out.splitlines()[-1]
     if status == 5:
         assert f"VG_XenStorage-{UUIDS['sr']} lies behind them" in found.out
-        assert step == "next: run `relvmoiscsi check` on the original"
+        assert step == "Run `relvmoiscsi check` on the original."
     else:
-        again = "if this is the clone of an SR, take the copy again from the array"
-        assert step == f"next: {again}; if not, name the device of the clone"
+        again = "If this is the clone of an SR, take the copy again from the array."
+        assert " ".join(found.out.split()).endswith(f"{again} If not, name the device of the clone.")
 
 
 @pytest.mark.parametrize("words", [("show",), ("check",), ("resignature", "--yes"), ("recover", "--yes")])
@@ -126,7 +126,7 @@ def test_a_look_at_the_original_stands_before_a_command_that_loses_data(image, c
     look = "Check the original first: if it is whole, this copy is incomplete, so take the copy again."
     assert told.count(look) == 1 and told.index(look) < told.index(command_word)
     assert "MGT" not in spoiled or "removes MGT and the labels of the SR and of all its VDIs" in told
-    assert words[0] != "check" or ran.out.splitlines()[-1] == "next: run `relvmoiscsi check` on the original"
+    assert words[0] != "check" or ran.out.splitlines()[-1] == "Run `relvmoiscsi check` on the original."
 
 
 def test_an_unfinished_lun_is_8_and_names_the_command_that_finishes_it(unfinished, unwritten):
@@ -157,7 +157,7 @@ def test_an_mgt_record_that_does_not_read_is_5_and_the_verdict_agrees_with_the_n
     assert first == f"{path}: 1 MGT record cannot be read; every other structure checks; state clean."
     assert kept.startswith("A resignature keeps such a record, and changes nothing but its UUIDs. If the original has")
     assert notes == ["note: " + sentence for sentence in facts.json["notes"]] and "MGT record at byte" in notes[0]
-    assert last == "next: run `relvmoiscsi check` on the original"
+    assert last == "Run `relvmoiscsi check` on the original."
     assert facts.json["error"]["message"] == f"{path}: 1 MGT record cannot be read." in facts.err
 
 
@@ -184,7 +184,7 @@ def findings(lines):
 
 
 #: in place of a next step, where nothing is wrong
-FREE = "next: attach the clone: a host may have it beside its original\n"
+FREE = "Attach the clone: a host may have it beside its original.\n"
 
 
 @pytest.fixture
@@ -198,7 +198,8 @@ def compared(original, unwritten):
         assert status == 0 or re.match(
             r".* is (no finished copy of .*: [0-9]+ findings?|.* copy of .*: both have the same identities)\.", found[0]
         )
-        assert found[-1].startswith("next: ") and (status or found[-1] + "\n" == FREE)
+        assert found[-1].startswith("next: relvmoiscsi ") or found[-1].endswith(".")
+        assert status or found[-1] + "\n" == FREE
         return ran
 
     return run
@@ -241,7 +242,7 @@ def test_a_damaged_copy_that_is_untouched_must_be_taken_again(image, original, u
         "both have the same identities, but they differ at 1 place: the copy is damaged, or one was written since."
     )
     assert "differs from what is expected at byte" in found[1]
-    assert found[2:] == ["next: take the copy again from the array"]
+    assert found[2:] == ["Take the copy again from the array."]
     told = unwritten(4, "check", image, "--original", original, "--identities-only").out.splitlines()
     assert told[0].endswith("both have the same identities; guest data was not compared.")
 
@@ -310,7 +311,7 @@ def test_two_clones_with_the_same_new_ids_are_found(finished, original, compared
     command("resignature", original, "--yes", "--sr-uuid", SR)
     first, last = compared(4, finished).out.splitlines()
     assert first == f"{finished}, state resignatured, is no finished copy of {original}: both have the same identities."
-    assert "take the copy again" in last
+    assert "Take the copy again" in last
     problems = command("check", finished, "--original", original, "--json").json["comparison_problems"]
     assert any(problem.startswith(f"{SR} is on both: ") for problem in problems)
 
@@ -332,7 +333,7 @@ def test_a_wrong_original_is_called_another_sr_with_the_names_of_both(
         f"{built.truth.uuids['sr']} 'test SR'. Expected is the LUN that {image} was cloned from.{more}"
     ), other=other)  # fmt: skip
     assert command("check", image, "--original", other, "--json").json["bytes_compared"] == 0
-    assert command("check", image, "--original", other).out.splitlines()[-1] == f"next: {OTHER_ORIGINAL}"
+    assert command("check", image, "--original", other).out.splitlines()[-1] == OTHER_ORIGINAL
 
 
 def test_a_truncated_copy_is_called_truncated_first_and_is_to_be_taken_again(image, original, command):
@@ -343,7 +344,7 @@ def test_a_truncated_copy_is_called_truncated_first_and_is_to_be_taken_again(ima
         ran = command("check", image, *more)
 
         assert ran.status == 5 and re.match(f"{image}: damaged, the copy is truncated, [0-9]+ defects?:\n", ran.out)
-        assert ran.out.splitlines()[-1] == "next: take the copy again from the array, on a LUN of the original's size"
+        assert ran.out.splitlines()[-1] == "Take the copy again from the array, on a LUN of the original's size."
         assert "check` on the original" not in ran.out
 
 
@@ -351,8 +352,7 @@ def test_a_read_only_file_is_to_be_made_writable_before_a_resignature(image, com
     image.chmod(0o444)
     ran = command("check", image)
     assert ran.status == 0 and f"note: {image} is read-only." in ran.out
-    step = f"next: make {image} writable, then `relvmoiscsi resignature {image}`"
-    assert ran.out.splitlines()[-1] == step
+    assert ran.out.splitlines()[-2:] == ["First do what the note says.", f"next: relvmoiscsi resignature {image}"]
 
 
 def test_exchanged_luns_are_told_with_the_command_that_was_meant(finished, original, compared):
@@ -432,7 +432,7 @@ def test_an_original_that_holds_no_sr_is_named(finished, original, command, kind
         verdict, why, step = said.out.splitlines()
         assert verdict == f"{finished}, state resignatured, was not compared: {original} cannot be read as original."
         assert why == "  " + ran.json["error"]["message"] and not said.err
-        assert step == "next: " + (f"relvmoiscsi check {original}" if kind == "damaged" else OTHER_ORIGINAL)
+        assert step == (f"next: relvmoiscsi check {original}" if kind == "damaged" else OTHER_ORIGINAL)
 
 
 @pytest.mark.parametrize("lun", ["unfinished", "committed"])

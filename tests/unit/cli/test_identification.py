@@ -247,11 +247,11 @@ def test_check_says_what_the_pool_will_say_to_a_resignature(disk, command, pool)
     ran = command("check", disk)
 
     assert ran.status == 0 and "note: The LUN with the SCSIid" in ran.out and "'in use'" in ran.out
-    assert " ".join(ran.out.split()).endswith(f"next: do what the note says, then {step}")
+    assert ran.out.splitlines()[-2:] == ["First do what the note says.", f"next: {step[1:-1]}"]
 
 
 @pytest.mark.parametrize("name", ["recover", "undo"])
-def test_the_next_step_of_a_dry_run_repeats_the_override_and_is_not_printed_alone_where_the_run_is_refused(
+def test_the_next_step_of_a_dry_run_repeats_the_override_and_says_what_comes_first_where_the_run_is_refused(
     disk, command, make, pool, name
 ):
     make(name, disk)
@@ -261,7 +261,6 @@ def test_the_next_step_of_a_dry_run_repeats_the_override_and_is_not_printed_alon
     refused, overridden = command(name, disk, "--dry-run"), command(name, disk, "--dry-run", "--not-in-use")
 
     assert "note: a run without --dry-run would be refused" in refused.err
-    last = f"next: do what the note says, then `relvmoiscsi {name} {disk}`"
-    assert " ".join(refused.out.split()).endswith(last)
+    assert refused.out.splitlines()[-2:] == ["First do what the note says.", f"next: relvmoiscsi {name} {disk}"]
     assert overridden.out.splitlines()[-1] == f"next: relvmoiscsi {name} --not-in-use {disk}"
     assert command(name, "--not-in-use", disk, "--yes").status == 0

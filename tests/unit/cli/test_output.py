@@ -22,7 +22,7 @@ from relvmoiscsi.cli.output import BOLD, Bar, human_time, painted, width, wrappe
 from relvmoiscsi.cli.parser import make_parser
 from relvmoiscsi.cli.reading import CheckCommand
 from relvmoiscsi.report.lun_report import tree
-from relvmoiscsi.wording import command_words, printable
+from relvmoiscsi.wording import command_words, printable, shell_command
 
 GIB = 1 << 30
 NEW = "db0cd78a-53f4-4682-a7b3-6e2f53d22f96"
@@ -63,15 +63,30 @@ def test_each_advised_command_of_a_refused_lun_can_be_copied(monkeypatch, name, 
         steps = [command for each in problems for command in each.commands]
         text = "\n".join(printable(str(each)) for each in problems)
 
-        answer = output.Answer({}, text, next_steps=[*steps, "take the copy again from the array " * 3])
+        answer = output.Answer({}, text, next_steps=steps)
         lines = answer.for_people(sys.stdout).split("\n")
 
         after = next((number for number, line in enumerate(lines) if line.startswith("next: ")), len(lines))
-        shown = re.findall("`([^`]*)`", "\n".join(lines[:after])) + [line[6:] for line in lines[after:]][: len(steps)]
+        shown = re.findall("`([^`]*)`", "\n".join(lines[:after])) + [line[6:] for line in lines[after:]]
         told = re.findall("`([^`]*)`", text) + steps
         assert [shlex.split(each) for each in shown] == [shlex.split(each) for each in told]
         assert not any("/dev/CLONE" in step for step in steps)
-        assert max(map(len, lines[after + len(steps) :])) <= columns
+
+
+COMMAND = shell_command("relvmoiscsi check", "my clone.img")
+
+
+@pytest.mark.parametrize(
+    "step, told",
+    [
+        (COMMAND, ["done.", "next: relvmoiscsi check 'my clone.img'"]),
+        ("Take the copy again.", ["done.", "Take the copy again."]),
+        ("", ["done."]),
+    ],
+)
+def test_next_is_a_whole_command_and_a_sentence_is_a_part_of_the_text(step, told):
+    """Each run of a command in a test is held against it too: `shell.verify`."""
+    assert output.Answer({}, "done.").leading(step).for_people(None).split("\n") == told
 
 
 def test_the_next_step_with_an_image_file_whose_mgt_is_damaged_is_no_command_on_another_device(command, image):
@@ -82,7 +97,7 @@ def test_the_next_step_with_an_image_file_whose_mgt_is_damaged_is_no_command_on_
     ran = command("check", image)
 
     assert ran.status == 5 and "lvremove" in ran.out
-    assert ran.out.splitlines()[-1] == "next: run `relvmoiscsi check` on the original"
+    assert ran.out.splitlines()[-1] == "Run `relvmoiscsi check` on the original."
 
 
 class Utf8Terminal(Terminal):

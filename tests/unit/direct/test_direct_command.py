@@ -133,9 +133,8 @@ def test_a_lun_that_is_there_is_linked_and_introduced(disk, run):
 
 TOLD = """\
 {0} leads to {1} (64 MiB).
-The LUN is the VDI {2}. A VM gets the disk by a VBD.
-next: run `xe vbd-create` with vm-uuid, this vdi-uuid and device=autodetect
-      run `xe vbd-plug` with the uuid that `xe vbd-create` prints
+The LUN is the VDI {2}. A VM gets the disk by a VBD: run `xe vbd-create` with vm-uuid, this vdi-uuid \
+and device=autodetect. Then run `xe vbd-plug` with the uuid that `xe vbd-create` prints.
 """
 
 
@@ -337,8 +336,8 @@ def test_what_was_added_is_removed_without_a_trace(linked, run):
     assert links.leads_to("disk", linked.host) == "" and linked.pool.db.refs("VDI", SR=linked.sr) == []
 
     run("add", "disk", OTHER)  # which is away
-    next_ = f"next: unmap the LUN at the array, or make it a direct LUN again: `relvmoiscsi direct add disk {OTHER}`.\n"
-    assert run("remove", "disk").out == f"disk (LUN {OTHER}) is no longer a direct LUN.\n" + next_
+    after = f"Unmap the LUN at the array, or make it a direct LUN again: `relvmoiscsi direct add disk {OTHER}`.\n"
+    assert run("remove", "disk").out == f"disk (LUN {OTHER}) is no longer a direct LUN.\n" + after
     assert linked.config == ADMINISTRATORS
 
 

@@ -37,7 +37,7 @@ def test_a_copy_whose_mark_names_another_lun_than_its_pbds_is_not_discarded(lab,
 
     db.set("SR", sr, "other_config", {**config, "relvmoiscsi:scsi-id": clone})
     ran = pool_command("discard", copy, "--yes")
-    assert ran.status == 0 and f"next: remove the LUN {clone} on the array" in ran.out and original not in ran.out
+    assert ran.status == 0 and f"  Remove the LUN {clone} on the array.\n" in ran.out and original not in ran.out
 
 
 def test_the_next_command_has_the_uuid_of_the_copy_whatever_its_name_is(lab, clone, pool_command):
@@ -652,7 +652,7 @@ def test_an_untouched_clone_that_is_locked_keeps_the_hosts_from_its_target(lab, 
 def test_the_refusal_of_a_lock_leads_to_its_end_and_to_the_refused_command(pool_command, locked):
     words = "discard", locked.sr_uuid, "--yes"
     (unlock,) = re.findall("`relvmoiscsi pool (unlock [^`]*)`", pool_command(*words).err)
-    assert pool_command(*unlock.split(), "--yes").out.endswith("next: repeat the command that was refused\n")
+    assert pool_command(*unlock.split(), "--yes").out.endswith("\nRepeat the command that was refused.\n")
     assert pool_command(*words).status == 0
 
 
