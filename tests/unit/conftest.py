@@ -42,7 +42,9 @@ def each_answer_is_in_the_schema(monkeypatch):
 
 
 #: texts of others that a message hands on: an answer of the driver or of xapi, and what a host says of a LUN
-HANDED_ON = re.compile(r"type to attach it|Its state is | are unknown: |\A[A-Za-z.]+[.][A-Za-z_]+: |\Axapi answered ")
+HANDED_ON = re.compile(
+    r"type to attach it|Its state is | its probe reports | are unknown: |\A[A-Za-z.]+[.][A-Za-z_]+: |\Axapi answered "
+)
 QUOTED = re.compile(r"""(?<![\w\\])(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")  #: names, as `repr` writes them
 
 
