@@ -5,6 +5,7 @@ import re
 import shlex
 
 UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+BEGIN = re.compile(r"night-[0-9a-f]{8}\b")  #: the name of a network, after the UUID of a copy
 FINGERPRINT = re.compile("fingerprint of the records is [0-9a-f]{16}")
 #: but for the last change of a LUN, which the pages have as the LUNs of the tests do
 DATE = re.compile(r"(?<!changed )20\d\d-\d\d-\d\d(?:T\d\d:\d\d:\d\dZ)?")
@@ -45,5 +46,6 @@ def is_same(line, printed, uuids):
 
 
 def without_ids(line):
+    line = BEGIN.sub("night-BEGIN", line)
     line = FINGERPRINT.sub("fingerprint of the records is DIGITS", line)
     return DATE.sub("DATE", UUID.sub("UUID", line))

@@ -216,7 +216,7 @@ def test_a_command_names_recover_only_where_recover_ends_the_run_and_ends_as_rec
         ran = unwritten(status, *words)
         verdict, message = ran.out.splitlines()
         assert verdict == f"{path}: state unfinished; a run was interrupted, and {why}." and not ran.err
-        assert message.endswith(" Take the clone again. Nothing was written.")
+        assert message.endswith(" Nothing was written. Take the clone again.")
         told.append(unwritten(status, *words, "--yes", "--json").json["error"])
     for words in (["resignature", path, "-n"], ["resignature", path, "--yes"], ["undo", path], ["undo", path, "-n"]):
         told.append(unwritten(status, *words, "--yes", "--json").json["error"])

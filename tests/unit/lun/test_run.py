@@ -414,7 +414,7 @@ def test_a_lun_that_was_damaged_after_its_resignature_is_damaged_for_every_calle
     if work is recover_dry:
         problem = work(disk, caller).problem
     else:
-        with pytest.raises(FormatError, match=r" Nothing was written\.$") as caught:
+        with pytest.raises(FormatError, match=r" Nothing was written\. ") as caught:
             work(disk, caller)
         problem = caught.value
         after = f" {disk.name} was resignatured before, and was damaged after that."
