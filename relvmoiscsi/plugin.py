@@ -271,7 +271,7 @@ def resignature(arguments: Arguments, _deadline: Deadline, host: Host = THIS_HOS
 
     The time limits are those of the command.
     """
-    from relvmoiscsi.lun import answer, run  # noqa: PLC0415 - only this function writes
+    from relvmoiscsi.lun import answer, proposals, run  # noqa: PLC0415 - only this function writes
     from relvmoiscsi.lun.opened import Permission  # noqa: PLC0415
     from relvmoiscsi.lun.source import source_of  # noqa: PLC0415
 
@@ -282,9 +282,9 @@ def resignature(arguments: Arguments, _deadline: Deadline, host: Host = THIS_HOS
     if path is None:
         raise NotFound(f"This host sees no LUN with the SCSIid {scsi_id}.")
 
-    def consent(lun: "OpenLun", proposal: run.Proposal) -> None:
+    def consent(lun: "OpenLun", proposal: proposals.Proposal) -> None:
         """Consent to what the caller can mean: the caller has asked for new identities, and no person is here."""
-        if isinstance(proposal, run.NewRun) and proposal.prepared.later_copy and not asked.is_later_copy:
+        if isinstance(proposal, proposals.NewRun) and proposal.prepared.later_copy and not asked.is_later_copy:
             raise answer.unsaid_copy(lun.name, proposal.prepared.later_copy)
 
     try:
@@ -293,7 +293,7 @@ def resignature(arguments: Arguments, _deadline: Deadline, host: Host = THIS_HOS
             source = source_of(path, host)
         if asked.is_dry_run:
             lun, planned = run.plan_of(source, permission, asked.request, os.urandom)
-            if isinstance(planned, run.NewRun):
+            if isinstance(planned, proposals.NewRun):
                 return fitted(answer.dry_run_facts(lun, planned))
             return fitted(answer.finished_facts(lun, planned))
         lun, done = run.resignature_of(source, permission, asked.request, os.urandom, consent)

@@ -27,7 +27,7 @@ from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import completed_facts, identification, objection
 from relvmoiscsi.lun.opened import LunSource, OpenLun, Permission, SessionOptions
-from relvmoiscsi.lun.run import Proposal, Recovery, Undoing
+from relvmoiscsi.lun.proposals import Proposal, Recovery, Undoing
 from relvmoiscsi.lun.source import is_path, source_of, verify_word
 from relvmoiscsi.sr_types import HBA_SR, ISCSI_SR
 from relvmoiscsi.wording import (

@@ -11,7 +11,7 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, FormatError, error_facts
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import Identification, identification, objection, unwritten_facts
 from relvmoiscsi.lun.opened import NOBODY_NEEDED, LunSource, OpenLun
-from relvmoiscsi.lun.run import Proposal, Recovery, Undoing
+from relvmoiscsi.lun.proposals import Proposal, Recovery, Undoing
 from relvmoiscsi.wording import counted, printable
 
 _RECOVER = """\

@@ -14,10 +14,10 @@ from relvmoiscsi.engine import RESIGNATURED, AlreadyDone, LaterCopy, OneVdiReque
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError, in_state
 from relvmoiscsi.formats import mapfile
 from relvmoiscsi.host.own_path import NotOwn, read_named
-from relvmoiscsi.lun import run
+from relvmoiscsi.lun import proposals, run
 from relvmoiscsi.lun.answer import dry_run_facts, finished_facts, identification, unsaid_copy
 from relvmoiscsi.lun.opened import OpenLun
-from relvmoiscsi.lun.run import NewRun, Proposal, Recovery
+from relvmoiscsi.lun.proposals import NewRun, Proposal, Recovery
 from relvmoiscsi.wording import ALL, VDIS, printable
 
 _MOST_MAP_BYTES, _MOST_MAP_VALUES = 64 << 20, 1 << 22  #: of --map: more than the map of the largest LUN
@@ -67,9 +67,11 @@ def add_resignature(make: Maker) -> None:
 
 
 _WHY = {
-    run.OF_A_COPY: "{} is a copy of a LUN whose resignature was cut (SCSIid {}); this run rolls it back first.",
-    run.OTHER_VDIS: "{} holds an interrupted resignature that keeps other VDIs; this run rolls it back first.",
-    run.BEFORE_COMMIT: "{} holds a resignature that was interrupted before its commit; this run rolls it back first.",
+    proposals.OF_A_COPY: "{} is a copy of a LUN whose resignature was cut (SCSIid {}); this run rolls it back first.",
+    proposals.OTHER_VDIS: "{} holds an interrupted resignature that keeps other VDIs; this run rolls it back first.",
+    proposals.BEFORE_COMMIT: (
+        "{} holds a resignature that was interrupted before its commit; this run rolls it back first."
+    ),
 }
 
 

@@ -8,7 +8,8 @@
     gate.py      what each batch over a session, or in a child that writes, passes first: the time of the call
     guard.py     who may write: the pool's answer, and the locks of a write
     users.py     the rule for the question who uses the LUN; pool_records.py and known_sr.py find the answer
-    run.py       look, recover, plan, consent, carry out, record; answer.py: the result as facts
+    run.py       look, recover, plan, consent, carry out, record; proposals.py: what a caller consents to
+    answer.py    the result of a run as facts
 
 A command, the plugin and the SR drivers call this room, and nothing below it that writes. Where a new thing belongs:
 

@@ -13,7 +13,8 @@ from relvmoiscsi.engine import AlreadyDone, LaterCopy, Lun, Result
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused
 from relvmoiscsi.formats import naming
 from relvmoiscsi.lun.opened import NOBODY_NEEDED, OpenLun, PoolAnswer
-from relvmoiscsi.lun.run import CompletedRun, NewRun, Proposal
+from relvmoiscsi.lun.proposals import NewRun, Proposal
+from relvmoiscsi.lun.run import CompletedRun
 from relvmoiscsi.wording import human_size, printable
 
 _AT_WORK = "The storage manager was working on the SR when the copy was taken, or is working now."

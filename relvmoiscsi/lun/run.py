@@ -34,17 +34,14 @@ from relvmoiscsi import __version__, engine
 from relvmoiscsi.device import Chunk, Device, MemoryDevice, Range
 from relvmoiscsi.engine import (
     DONE,
-    RESIGNATURE,
     RESIGNATURED,
     UNDO,
     AlreadyDone,
     EarlierRun,
     Inspection,
     Lun,
-    Prepared,
     ResignatureRequest,
     Result,
-    fits,
     is_of_another_lun,
 )
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, Unfinished, in_state
@@ -53,87 +50,20 @@ from relvmoiscsi.formats.identity import Entropy, IdMap
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.host.this_host import Host
-from relvmoiscsi.lun.opened import NOBODY_NEEDED, LunSource, OpenLun, Permission, PoolAnswer
+from relvmoiscsi.lun.opened import LunSource, OpenLun, Permission
+from relvmoiscsi.lun.proposals import Consent, NewRun, Proposal, Recovery, Undoing
 from relvmoiscsi.wording import shell_command
 
 #: the map of each run, for a later investigation: the driver's log has it, and a command writes it to SMlog or syslog
 record = logging.getLogger("relvmoiscsi.record")
-
-#: why an interrupted run does not end as the run that is requested
-OF_A_COPY, OTHER_VDIS, BEFORE_COMMIT = "of a copy", "other VDIs", "before its commit"
 
 #: between the two reads of a LUN about which no pool has answered; longer than the lease of a block device (`Fence`)
 LOOK_SECONDS = 2.5
 #: the label, and the header of the first metadata area where LVM puts both: each change of the VG changes the header
 _LABEL_AND_HEADER = Range(0, 8192)
 
-
-# --- what a caller consents to
-
-
-class Proposal:
-    """What a run is about to do to a LUN. A caller consents to it, or raises an error: then nothing was written."""
-
-    pool: PoolAnswer = NOBODY_NEEDED  #: who uses the LUN, as the pool answers
-
-    def __init__(
-        self, sr_uuid: str, content: Optional[Lun] = None, replaced: Sequence[str] = (), new_sr: str = ""
-    ) -> None:
-        self.sr_uuid = sr_uuid  #: the SR on the LUN now
-        self.content = content  #: what the LUN holds; None if that is unreadable
-        self.replaced = tuple(replaced)  #: UUIDs of the SRs that the LUN will no longer hold
-        self.new_sr = new_sr  #: the UUID that a new run gives the SR
-
-
-class NewRun(Proposal):
-    """Give the LUN new identities."""
-
-    def __init__(self, prepared: Prepared) -> None:
-        ids = prepared.plan.run.ids
-        super().__init__(ids.sr, prepared.lun, (ids.sr,), ids.new_sr)
-        self.prepared = prepared
-
-
-class Recovery(Proposal):
-    """Finish an interrupted run, or roll it back."""
-
-    def __init__(self, earlier: EarlierRun, request: Optional[ResignatureRequest] = None) -> None:
-        """`request` is the request for a new run; None for a caller that wants the interrupted run recovered."""
-        run, goes_back = earlier.journal.run, engine.goes_back(earlier)
-        self.earlier, self.is_undo = earlier, earlier.commit_record.kind == UNDO
-        self.unfit = ""  #: why the interrupted run does not end as the run that is requested; "" where it does
-        if request is not None:
-            if not self.is_undo and None not in (run.scsi_id, request.scsi_id) and run.scsi_id != request.scsi_id:
-                self.unfit = OF_A_COPY
-            elif goes_back:
-                self.unfit = BEFORE_COMMIT
-            elif not self.is_undo and not fits(run, request.one):
-                self.unfit = OTHER_VDIS
-        #: why the run is rolled back; "" for a run that is finished. One VDI is not undone after the commit
-        self.why = self.unfit if goes_back or run.merged is None else ""
-        replaced: Tuple[str, ...] = ()  # finishing replaces nothing: the LUN holds the new SR since the commit
-        if self.why and not self.is_undo:  # the new run that follows takes the old SR off the LUN
-            replaced = (run.ids.sr,) if goes_back else (run.ids.sr, run.ids.new_sr)
-        super().__init__(run.held_sr(earlier.commit_record.phase), replaced=replaced)
-        #: the SR that the LUN holds when the run is finished, and no new run follows; "" in other cases
-        self.finished_sr = "" if goes_back or self.is_undo or self.unfit else run.ids.new_sr
-
-
-class Undoing(Proposal):
-    """Give the LUN its old identities back."""
-
-    def __init__(self, earlier: EarlierRun, content: Optional[Lun]) -> None:
-        run = earlier.journal.run
-        held = run.held_sr(earlier.commit_record.phase)
-        self.old_sr = run.ids.sr if earlier.commit_record.kind == RESIGNATURE else run.ids.new_sr
-        super().__init__(held, content, () if held == self.old_sr else (held,))
-        self.earlier = earlier
-
-
 Found = TypeVar("Found")
 
-#: returns if the caller consents, and raises otherwise
-Consent = Callable[[OpenLun, Proposal], None]
 #: what is done ("copied", "read back"), the bytes done, the bytes in all
 Progress = Callable[[str, int, int], None]
 

@@ -8,18 +8,18 @@ from typing import Optional, Tuple
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.engine import AlreadyDone, OneVdiRequest, ResignatureRequest, notes
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.lun import run
+from relvmoiscsi.lun import proposals, run
 from relvmoiscsi.lun.opened import OpenLun
-from relvmoiscsi.lun.run import NewRun, Proposal, Recovery
+from relvmoiscsi.lun.proposals import NewRun, Proposal, Recovery
 from relvmoiscsi.sr_driver.transport import CallRequest
 from relvmoiscsi.wording import first_of, human_size
 
 log = logging.getLogger(__name__)
 
 _WHY = {
-    run.OF_A_COPY: "rolling the run back, because this LUN is a copy of the run's LUN",
-    run.OTHER_VDIS: "rolling the run back, because the run leads to other VDIs",
-    run.BEFORE_COMMIT: "rolling the run back, because the run was cut before its commit",
+    proposals.OF_A_COPY: "rolling the run back, because this LUN is a copy of the run's LUN",
+    proposals.OTHER_VDIS: "rolling the run back, because the run leads to other VDIs",
+    proposals.BEFORE_COMMIT: "rolling the run back, because the run was cut before its commit",
 }
 
 

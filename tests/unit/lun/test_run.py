@@ -25,9 +25,9 @@ from relvmoiscsi.device import ForwardingDevice
 from relvmoiscsi.engine import AlreadyDone, OneVdiRequest, Prepared
 from relvmoiscsi.errors import DeviceError, FormatError, Refused, RelvmoiscsiError, Unfinished, UsageError
 from relvmoiscsi.host.this_host import Host
-from relvmoiscsi.lun import run
+from relvmoiscsi.lun import proposals, run
 from relvmoiscsi.lun.opened import LunSource
-from relvmoiscsi.lun.run import Recovery
+from relvmoiscsi.lun.proposals import Recovery
 from relvmoiscsi.sr_driver import probe
 
 NEW_SR = "11111111-2222-4333-8444-555555555555"
@@ -86,10 +86,10 @@ FINISHES, ROLLS_BACK = ("agrees to finish", "locked", "released"), ("agrees to r
     "lun, known, settles, sr, why",
     [
         (ONE, SCSI_ID, (), None, []),
-        (CUT, SCSI_ID, ROLLS_BACK, ONE, [run.BEFORE_COMMIT]),
-        (CUT, None, ROLLS_BACK, ONE, [run.BEFORE_COMMIT]),
-        (CUT, OTHER_SCSI_ID, ROLLS_BACK, ONE, [run.OF_A_COPY]),
-        (COMMITTED, OTHER_SCSI_ID, ROLLS_BACK, ONE, [run.OF_A_COPY]),
+        (CUT, SCSI_ID, ROLLS_BACK, ONE, [proposals.BEFORE_COMMIT]),
+        (CUT, None, ROLLS_BACK, ONE, [proposals.BEFORE_COMMIT]),
+        (CUT, OTHER_SCSI_ID, ROLLS_BACK, ONE, [proposals.OF_A_COPY]),
+        (COMMITTED, OTHER_SCSI_ID, ROLLS_BACK, ONE, [proposals.OF_A_COPY]),
         (COMMITTED_UNDO, SCSI_ID, FINISHES, ONE, []),
     ],
 )
@@ -147,7 +147,7 @@ def test_under_the_locks_the_pool_hears_of_each_sr_that_a_step_takes_off_the_lun
     ],
 )
 def test_the_pool_hears_of_the_sr_that_an_undo_takes_off_the_lun(lun, replaced):
-    assert run.Undoing(engine.read_undoable(lun), None).replaced == replaced
+    assert proposals.Undoing(engine.read_undoable(lun), None).replaced == replaced
 
 
 @pytest.mark.parametrize("known", [OTHER_SCSI_ID, SCSI_ID])
