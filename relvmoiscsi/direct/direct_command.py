@@ -23,7 +23,7 @@ from relvmoiscsi.host.config_file import NOT_CHANGED, changing, read_config, rep
 from relvmoiscsi.host.disk import multipath, udev
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.this_host import THIS_HOST, Host
-from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_xapi, own_ref
+from relvmoiscsi.host.xapi.api import NoXapi, Xapi, local_xapi, own_ref
 from relvmoiscsi.lun.pool_records import read_pool
 from relvmoiscsi.scsi_id_text import typed_scsi_id
 from relvmoiscsi.wording import human_size, nearest, printable, quoted, shell_command, table
@@ -330,7 +330,10 @@ def remove(name: str) -> Answer:
 
 
 def _check_no_vm(name: str, notes: List[str]) -> None:
-    """Raises Refused when the LUN is a disk of a VM, running or halted. Without xapi, only open devices count."""
+    """Raises Refused when the LUN is a disk of a VM, running or halted. Without xapi, only open devices count.
+
+    Raises XapiFailure where xapi runs and gives no answer: a halted VM may have the LUN.
+    """
     try:
         with _pool() as pool:
             vbds = [vbd for vdi in pool.vdis(direct.link_of(name, HOST)).values() for vbd in vdi.get("VBDs", [])]
@@ -339,7 +342,7 @@ def _check_no_vm(name: str, notes: List[str]) -> None:
                 raise Refused(f"{name} is a disk of the VM {vm.get('uuid')} ({vm.get('name_label')!r}).").advising(
                     "Remove the disk from the VM first: `xe vbd-list` and `xe vbd-destroy`."
                 )
-    except XapiFailure as error:
+    except NoXapi as error:
         notes.append(f"xapi could not be asked whether a VM has the LUN as a disk: {error.told}")
 
 

@@ -41,8 +41,8 @@ LOOK_SECONDS = 3.0  #: limit for reading the owner of a LUN, while udev waits
 LINK_SECONDS = 60.0  #: limit for a link on a busy host; most hosts need a second
 MARK = "RELVMOISCSI_DIRECT"  #: the name of the link; the rule sets this property in udev's database
 
-#: signs that multipath will take a LUN that had a map: multipathd runs, SM has multipath on, or the boot starts it
-_DAEMON_SOCKET = "@/org/kernel/linux/storage/multipathd"
+#: signs that multipath will take a LUN that had a map, beside a multipathd that runs: SM has multipath on, or the boot
+#: starts it
 _MULTIPATH_FLAG = "nonpersistent/multipath_enabled"
 _ENABLED = ("multi-user.target.wants", "sysinit.target.wants")
 
@@ -93,10 +93,9 @@ def is_for_multipath(scsi_id: str, host: Host = THIS_HOST) -> bool:
     """Return whether multipath will take the LUN: the LUN had a map before, and multipathing is on."""
     if not multipath.is_listed(scsi_id, host):
         return False
-    sockets = text_of(host.at("proc/net/unix")).split()
     links = [host.at(f"etc/systemd/system/{target}/multipathd.service") for target in _ENABLED]
     signs = [*links, host.at("run/" + _MULTIPATH_FLAG)]
-    return _DAEMON_SOCKET in sockets or any(os.path.lexists(sign) for sign in signs)
+    return any(os.path.lexists(sign) for sign in signs) or multipath.is_daemon_running(host)
 
 
 def size_bytes(kernel_name: str, host: Host = THIS_HOST) -> int:

@@ -115,7 +115,7 @@ def _no_login(where: Where, url: str, error: BaseException) -> NotConnected:
             "/etc/xensource/xapi-ssl.pem: copy the certificate without the key."
         )
     if isinstance(error, OSError):
-        if where.pool == LOCAL and isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
+        if where.pool == LOCAL and rpc.is_nobody(error):
             return NotConnected(NO_XAPI).advising("Give --pool, the URL of a host of the pool.")
         return NotConnected(f"No pool answers at {url}: {reason(error)}.").advising("Check --pool and the network.")
     return NotConnected(f"What answers at {url} is no XenAPI: {reason(error)}.").advising("Check --pool.")

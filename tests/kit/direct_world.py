@@ -20,7 +20,7 @@ class World:
         self.root = root
         self.content = {}
         self.steps = []
-        for directory in ("sys/block", "dev/mapper", "dev/xapi/block", "etc/multipath", "proc/net", "run"):
+        for directory in ("sys/block", "dev/mapper", "dev/xapi/block", "etc/multipath", "run"):
             (root / directory).mkdir(parents=True)
         self.host = this_host.Host(str(root), wait_for=self.wait_for)
         self.configure(f"[direct]\ndisk = {LUN}\n")
@@ -57,7 +57,13 @@ class World:
         self.put("etc/multipath/wwids", f"# Valid WWIDs:\n/{scsi_id}/\n")
 
     def runs_multipathd(self):
-        self.put("proc/net/unix", "0: 2 0 10000 1 1 9 @/org/kernel/linux/storage/multipathd\n")
+        self.runs("/usr/sbin/multipathd", 0)
+
+    def runs(self, program, user, number="4711"):
+        """A process under the name of multipathd, which each user may give."""
+        self.put(f"proc/{number}/comm", "multipathd\n")
+        self.put(f"proc/{number}/status", f"Name:\tmultipathd\nUid:\t{user}\t0\t0\t0\nGid:\t0\t0\t0\t0\n")
+        (self.root / "proc" / number / "exe").symlink_to(program)
 
     def marks(self, number, name="disk"):
         self.put("run/udev/data/b" + number, f"I:1\nE:RELVMOISCSI_DIRECT={name}\n")

@@ -7,6 +7,7 @@ The kernel's files give the state: /sys/block/dm-*/dm/uuid is "mpath-<SCSIid>", 
 """
 
 import os
+import re
 from glob import escape, glob
 from typing import List, Mapping, Sequence
 
@@ -15,6 +16,8 @@ from relvmoiscsi.host.files import attribute, content_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 WWIDS = "etc/multipath/wwids"  #: the LUNs that were multipathed before, a line "/<SCSIid>/" for each
+
+_DAEMON = re.compile(r"/multipathd( \(deleted\))?\Z")  #: an update deletes the program, which runs on
 
 #: States of a SCSI disk through which no request reaches the LUN. A "blocked" disk may come back.
 _DEAD_STATES = ("offline", "transport-offline", "cancel", "deleted")
@@ -68,6 +71,24 @@ def paths_in(maps: Sequence[str], host: Host = THIS_HOST) -> List[str]:
 def mapper_path(name: str, host: Host = THIS_HOST) -> str:
     """Return the device of a map ("dm-3") by its name, which is the SCSIid, or "mpatha" with user_friendly_names."""
     return host.at("dev/mapper", attribute(host.at("sys/block", name, "dm/name")))
+
+
+def is_daemon_running(host: Host = THIS_HOST) -> bool:
+    """Return whether root runs the program multipathd.
+
+    Each local user can have a socket or a process with the name of multipathd, also a process of root: a set-uid
+    program that was started by a link. The kernel tells the program's own file, and who has started it.
+    """
+    for path in glob(os.path.join(escape(host.at("proc")), "[0-9]*/exe")):
+        try:
+            program = os.readlink(path)
+        except OSError:
+            continue  # the process has ended, or is a thread of the kernel
+        if _DAEMON.search(program):
+            lines = attribute(os.path.dirname(path), "status").splitlines()
+            if ["Uid:", "0", "0", "0", "0"] in [line.split() for line in lines]:
+                return True
+    return False
 
 
 def is_listed(scsi_id: str, host: Host = THIS_HOST) -> bool:

@@ -7,7 +7,6 @@ for hours, as tasks, over several connections of a session that is renewed.
 This module logs nothing: the arguments of a call contain the session. `rpc` is imported for the first call.
 """
 
-import os
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
@@ -38,6 +37,10 @@ class XapiFailure(RelvmoiscsiError):
         super().__init__(message)
         self.description = list(description)
         self.code = self.description[0] if self.description else ""  #: "UUID_INVALID"; "" where xapi gave none
+
+
+class NoXapi(XapiFailure):
+    """No xapi runs on this machine. A xapi that runs and cannot be understood raises XapiFailure."""
 
 
 class Xapi:
@@ -94,6 +97,8 @@ class Xapi:
             said = ", ".join(refusal.details)
             raise XapiFailure(f"xapi answered {said} to {method}.", refusal.details) from refusal
         except rpc.GONE as error:
+            if method == _LOGIN_METHOD and rpc.is_nobody(error):
+                raise NoXapi(NO_XAPI).advising("Run the command in dom0 of a host of the pool.") from error
             what = "The login" if method == _LOGIN_METHOD else method
             raise XapiFailure(f"{what} could not be asked of xapi: {rpc.reason(error)}.") from error
 
@@ -102,10 +107,8 @@ class Xapi:
 def local_xapi(socket_path: str = THIS_HOST.xapi_socket, timeout: float = TIMEOUT_SECONDS) -> Iterator[Xapi]:
     """Open a session of root for a command that xapi has not started, and close it behind the block.
 
-    `timeout` is for each answer, in seconds. Raises XapiFailure.
+    `timeout` is for each answer, in seconds. Raises XapiFailure, and NoXapi.
     """
-    if not os.path.exists(socket_path):
-        raise XapiFailure(NO_XAPI).advising("Run the command in dom0 of a host of the pool.")
     xapi = Xapi("", socket_path, timeout=timeout)
     xapi._session_ref = str(xapi._request(_LOGIN_METHOD, *_LOGIN))
     try:

@@ -233,6 +233,11 @@ class UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
+def is_nobody(error: BaseException) -> bool:
+    """Did a connection to a Unix socket fail because no program listens there?"""
+    return isinstance(error, (FileNotFoundError, ConnectionRefusedError))
+
+
 def reason(error: BaseException) -> str:
     """Return why a connection failed, in words."""
     if isinstance(error, ssl.SSLError):

@@ -123,7 +123,7 @@ class Pool:
     def listen_on_member(self):
         """The URL of a host that is not the master; as on real ones, the port is the same."""
         port = self._servers[0].server_address[1]
-        member = TcpServer(Member("127.0.0.1"), "127.0.0.2", port, tls=self.tls)
+        member = TcpServer(Member("127.0.0.1", self.api), "127.0.0.2", port, tls=self.tls)
         self._servers.append(member)
         return member.url
 

@@ -4,6 +4,7 @@
 import errno
 import os
 import shutil
+import socket
 import tempfile
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import pytest
 
 from kit import builder
 from kit.direct_world import LUN, OTHER, World, in_process
+from kit.pool import jsonrpc
+from kit.pool.api import GoneAway
 from kit.pool.simulator import Pool, sm_directory
 from relvmoiscsi.direct import direct_command, links
 from relvmoiscsi.errors import CommandFailed, DeviceError
@@ -362,8 +365,45 @@ def test_what_is_in_use_or_a_disk_of_a_vm_stays(linked, run, given, reason):
     assert linked.config == linked.text and links.leads_to("disk", linked.host) == "sda"
 
 
-def test_without_xapi_it_is_removed_and_what_is_left_is_told(linked, run, monkeypatch):
-    monkeypatch.setattr(Host, "xapi_socket", "/nowhere")
+def a_socket_that_nobody_reads(scene):
+    path = scene.root / "refused"
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+    return str(path)
+
+
+def answers_no_json(scene, monkeypatch):
+    real = jsonrpc.response
+    monkeypatch.setattr(
+        jsonrpc, "response", lambda api, body, local: real(api, body, local)[: -1 if b"VDI" in body else None]
+    )
+
+
+def goes_away_behind_the_login(scene, _monkeypatch):
+    def away(name, _params):
+        if name.endswith("get_all_records"):
+            raise GoneAway
+
+    scene.pool.api.before = away
+
+
+def refuses_the_login(_scene, monkeypatch):
+    monkeypatch.setattr(rpc.UnixConnection, "connect", refused)
+
+
+@pytest.mark.parametrize("given", [answers_no_json, goes_away_behind_the_login, refuses_the_login])
+def test_a_xapi_that_does_not_say_whether_a_vm_has_the_lun_is_a_failure(linked, run, monkeypatch, given):
+    """The LUN is a disk of a halted VM, and nothing else on this host says so."""
+    a_halted_vm(linked)
+    given(linked, monkeypatch)
+    ran = run("remove", "disk")
+    assert ran.status == 6 and " could not be asked of xapi: " in ran.err and " Nothing was changed." in ran.err
+    assert linked.config == linked.text and links.leads_to("disk", linked.host) == "sda"
+
+
+@pytest.mark.parametrize("path", [lambda _: "/nowhere", a_socket_that_nobody_reads])
+def test_without_xapi_it_is_removed_and_what_is_left_is_told(linked, run, monkeypatch, path):
+    monkeypatch.setattr(Host, "xapi_socket", path(linked))
     ran = run("remove", "disk")
     assert ran.status == 0 and linked.config == ADMINISTRATORS
     assert "note: xapi could not be asked whether a VM has the LUN as a disk" in ran.out

@@ -228,6 +228,24 @@ def test_a_disk_that_multipath_will_take_has_no_link(world, sign):
     assert "has no map yet" in links.status_of(*DISK, world.look, world.host).reason
 
 
+def test_multipathd_runs_although_its_program_was_updated_since(world):
+    was_multipathed(world)
+    world.runs("/usr/sbin/multipathd (deleted)", 0)
+    assert world.link_name("sda") == ""
+
+
+@pytest.mark.parametrize("look_alike", [
+    lambda world: world.put("proc/net/unix", "0: 2 0 10000 1 1 9 @x @/org/kernel/linux/storage/multipathd\n"),
+    lambda world: world.runs("/home/user/multipathd", 1000),
+    lambda world: world.runs("/usr/sbin/multipathd", 1000),  # which then says that only root may run it
+    lambda world: world.runs("/usr/bin/sudo", 0),  # by a link of that name
+])  # fmt: skip
+def test_what_each_user_can_make_is_no_multipathd(world, look_alike):
+    was_multipathed(world)
+    look_alike(world)
+    assert world.link_name("sda") == "disk"
+
+
 @pytest.mark.parametrize("text", ["", "[other]\ndisk = {0}\n", "[direct]\nsda = {0}\n"])
 def test_what_is_not_configured_has_no_link(world, text):
     world.configure(text.format(LUN))

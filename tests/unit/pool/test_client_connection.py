@@ -162,7 +162,7 @@ def test_a_member_with_a_certificate_of_its_own_says_what_is_to_be_believed(worl
     both.write_text("".join(Path(pem).read_text() for pem in pems.values()))
     with world.pool(hosts=("xs1", "xs2"), tls=tls["master"]) as pool:
         port = pool._servers[0].server_address[1]
-        member = serve(TcpServer, Member("127.0.0.1"), "127.0.0.2", port, tls=tls["member"])
+        member = serve(TcpServer, Member("127.0.0.1", pool.api), "127.0.0.2", port, tls=tls["member"])
         where = Where(member.url, pool.api.user, pool.api.password, ca=pems["member"])
         said = f"{where.pool} is a member .* at {pool.url}, .*host name of the master"
         with pytest.raises(PoolFailure, match=said) as caught:
@@ -171,12 +171,22 @@ def test_a_member_with_a_certificate_of_its_own_says_what_is_to_be_believed(worl
         assert names_of_hosts(where._replace(ca=str(both))) == ["xs1", "xs2"]
 
 
-def test_the_socket_of_dom0_needs_no_password_and_that_of_a_member_says_who_the_master_is(lab, tmp_path, serve):
-    """xapi lets root in there, and refuses what follows."""
-    serve(UnixServer, lab.pool.api, tmp_path / "master"), serve(UnixServer, Member("192.0.2.1"), tmp_path / "member")
-    assert names_of_hosts(Where(LOCAL, socket_path=str(tmp_path / "master"))) == ["xs1", "xs2", "xs3"]
+@pytest.mark.parametrize("is_member", [False, True])
+def test_the_socket_of_dom0_needs_no_password_on_the_master_or_a_member(lab, tmp_path, serve, is_member):
+    sessions = lab.pool.db.refs("session")
+    serve(UnixServer, Member("192.0.2.1", lab.pool.api) if is_member else lab.pool.api, tmp_path / "xapi")
+    assert names_of_hosts(Where(LOCAL, socket_path=str(tmp_path / "xapi"))) == ["xs1", "xs2", "xs3"]
+    assert lab.pool.db.refs("session") == sessions
+
+
+def test_a_master_that_is_a_member_since_the_login_is_said(lab):
+    def is_member_now(method, _params):
+        if method != "session.login_with_password":
+            raise XenError("HOST_IS_SLAVE", "192.0.2.1")
+
+    lab.pool.api.before = is_member_now
     with pytest.raises(PoolFailure, match=r"no longer, the master of its pool\. .* --pool the name of another host"):
-        names_of_hosts(Where(LOCAL, socket_path=str(tmp_path / "member")))
+        names_of_hosts(lab.where())
 
 
 @pytest.mark.parametrize(
