@@ -74,6 +74,7 @@ class Attached(NamedTuple):
     hosts: Mapping[str, str] = {}
     vdis: Sequence[Pair] = ()
     error: Optional[RelvmoiscsiError] = None
+    notes: Sequence[str] = ()  #: sentences on what the copy lacks
     is_doubtful: bool = False  #: SKIPPED: another pool may use the LUN, or the LUN may be no clone
 
     def facts(self) -> Dict[str, Any]:
@@ -85,6 +86,7 @@ class Attached(NamedTuple):
             "sr_name_label": self.name,
             "hosts": dict(self.hosts),
             "vdi_pairs": [pair.facts() for pair in self.vdis],
+            "notes": list(self.notes),
             "problem": str(self.error) if self.error is not None else None,
         }
 
@@ -380,12 +382,11 @@ class _LunWork:
                 if row.labels and of_sr != lun.of_sr:  # LVM overwrote the journal on the LUN, which named the original
                     calls.call("SR.remove_from_other_config", sr, ORIGINAL_SR)
                     marks.add(calls, "SR", sr, ORIGINAL_SR, of_sr)
-                if row.labels or row.scans:
-                    vdis.carry_over(calls, origin, copies)
+                notes = vdis.carry_over(calls, origin, copies) if row.labels or row.scans else []
                 status = DONE if row.steps else ALREADY
                 status = status if all(state == hosts.PLUGGED for state in on_hosts.values()) else PARTIAL
                 pairs = vdis.pairs(origin, copies)
-                return Attached(lun.scsi_id, status, lun.sr_uuid, of_sr, row.name, on_hosts, pairs)
+                return Attached(lun.scsi_id, status, lun.sr_uuid, of_sr, row.name, on_hosts, pairs, notes=notes)
         except RelvmoiscsiError as error:
             return Attached(lun.scsi_id, FAILED, lun.sr_uuid, lun.of_sr, error=error)
 

@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Seque
 from relvmoiscsi import untrusted_xml
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NoConnection, NotFound
+from relvmoiscsi.host.xapi import rpc
 from relvmoiscsi.host.xapi.api import AWAY, XapiFailure
 from relvmoiscsi.host.xapi.rpc import GONE, Connection, NoAnswer, Refusal, is_reference, reason
 from relvmoiscsi.pool import answer_forms
@@ -24,6 +25,7 @@ EVENT_SECONDS = 30.0
 #: how long a task may go without progress: xapi itself waits two hours for another operation on the same object, and
 #: fails the task then (xen-api ocaml/xapi/helpers.ml). A task behind a dead host may stay pending for ever
 QUIET_SECONDS = 3 * 3600.0
+_FRAME_BYTES = 1 << 10  #: what a call has beside its arguments: the method, the session, braces
 _NO_POOL = "Check --pool, and the release of xapi there."
 
 Record = Dict[str, Any]
@@ -117,8 +119,20 @@ class Calls:
             ) from None
         return found
 
+    def room(self, *arguments: Any) -> int:
+        """Return how many bytes a call with these arguments may have beside them: below 0, xapi does not read the call.
+
+        Other users of the pool write many long texts in many calls. So a call with several of their texts may be longer
+        than each of the calls that have written the texts.
+        """
+        return rpc.MOST_CALL_BYTES - _FRAME_BYTES - len(rpc.body_of(arguments))
+
     def _in_session(self, method: str, arguments: Sequence[Any]) -> Any:
         """Return xapi's answer. If xapi has ended the session, as a restart of the toolstack does, log in again."""
+        if self.room(*arguments) < 0:
+            raise PoolFailure(f"{method} was not called: its arguments are longer than xapi reads.").advising(
+                "Give the object in the pool shorter texts: names, tags, other_config."
+            )
         try:
             return self._connection.call(method, self.session, *arguments)
         except Refusal as refusal:

@@ -7,13 +7,17 @@ other_config. `Origin` has the rule which VDI is the new VDI of which old VDI.
 """
 
 import uuid
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional
+from itertools import accumulate, chain
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, TypeVar
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.formats.identity import derived_uuid, is_uuid
+from relvmoiscsi.host.xapi import rpc
 from relvmoiscsi.known_sr import vdis_elsewhere
+from relvmoiscsi.pool import marks
 from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.pool.records import OLD_VDI
+from relvmoiscsi.wording import counted
 
 #: prefixes of keys that are not copied. A backup must not take the copy for the original. xapi sets content_id when a
 #: VM detaches the disk, and compares content_id to find equal content. With a copied content_id, a migration of the
@@ -30,6 +34,10 @@ _NOT_COPIED = (
     "xo:copy_of",
     "relvmoiscsi:",
 )
+
+
+Part = TypeVar("Part")
+_NAMES = {"name_label": "VDI.set_name_label", "name_description": "VDI.set_name_description"}
 
 
 class Pair(NamedTuple):
@@ -114,21 +122,55 @@ def is_derived(new: str) -> bool:
     return is_uuid(new) and uuid.UUID(new).version == 5
 
 
-def carry_over(calls: Calls, origin: Origin, copies: Records) -> None:
+def carry_over(calls: Calls, origin: Origin, copies: Records) -> List[str]:
     """Copy the values of each original VDI to its new VDI. A VDI with the mark is left unchanged.
 
-    The mark is written last, so the next run finishes an interrupted run. Raises PoolFailure.
+    Return a sentence about each value that no call has room for. The mark is written last, so the next run finishes an
+    interrupted run. Raises PoolFailure.
     """
-    names = {"name_label": "VDI.set_name_label", "name_description": "VDI.set_name_description"}
+    notes: List[str] = []
     for ref, original in unlabelled(origin, copies).items():
         copy = copies[ref]
-        for field, method in names.items():
-            if original[field] and not copy[field]:  # the name on the LUN dates from the array snapshot, and stays
+        left = _carry_texts(calls, ref, original, copy)
+        if OLD_VDI in copy["other_config"]:
+            calls.call("VDI.remove_from_other_config", ref, OLD_VDI)
+        marks.add(calls, "VDI", ref, OLD_VDI, original["uuid"])
+        notes += [
+            f"The VDI {copy['uuid']} does not get {what} of the original: xapi reads no call so long." for what in left
+        ]
+    return notes
+
+
+def _carry_texts(calls: Calls, ref: str, original: Record, copy: Record) -> List[str]:
+    """Copy the values of one VDI; return what no call has room for. Raises PoolFailure."""
+    left: List[str] = []
+    for field, method in _NAMES.items():
+        if original[field] and not copy[field]:  # the name on the LUN dates from the array snapshot, and stays
+            if calls.room(ref, original[field]) < 0:
+                left.append("the " + field)
+            else:
                 calls.call(method, ref, original[field])
-        if original["tags"] and sorted(original["tags"]) != sorted(copy["tags"]):
-            calls.call("VDI.set_tags", ref, original["tags"])
-        carried = {key: value for key, value in original["other_config"].items() if not key.startswith(_NOT_COPIED)}
-        calls.call("VDI.set_other_config", ref, {**copy["other_config"], **carried, OLD_VDI: original["uuid"]})
+    if original["tags"] and sorted(original["tags"]) != sorted(copy["tags"]):
+        tags = _fitting([[tag] for tag in original["tags"]], calls.room(ref, []))
+        calls.call("VDI.set_tags", ref, [tag for (tag,) in tags])
+        left += _counted(len(original["tags"]) - len(tags), "tag")
+    there: Dict[str, str] = copy["other_config"]
+    carried = {key: value for key, value in original["other_config"].items() if not key.startswith(_NOT_COPIED)}
+    fitting = _fitting([{key: value} for key, value in carried.items()], calls.room(ref, there))
+    if fitting:
+        calls.call("VDI.set_other_config", ref, dict(chain(there.items(), *(each.items() for each in fitting))))
+    return left + _counted(len(carried) - len(fitting), "key", " of other_config")
+
+
+def _fitting(parts: Sequence[Part], room: int) -> List[Part]:
+    """Return the parts of a list or object that fit into `room` bytes, the shortest first: most are kept."""
+    sizes = sorted((len(rpc.body_of(part)), number) for number, part in enumerate(parts))
+    ends = accumulate(size for size, _ in sizes)
+    return [parts[number] for (_, number), end in zip(sizes, ends) if end <= room]
+
+
+def _counted(number: int, noun: str, of: str = "") -> List[str]:
+    return [counted(number, noun) + of] if number else []
 
 
 def unlabelled(origin: Origin, copies: Records) -> Records:

@@ -193,7 +193,9 @@ def _away(hosts):
 
 def _row(lun, status, changed, old, after, told):
     row = {"scsi_id": lun.scsi_id, "old_sr": lun.of_sr or None, "new_sr": old["sr"]}
-    row.update(sr_name_label=old["sr_name_label"], hosts={}, vdi_pairs=[], destroyed_vm_names=[], problem=None)
+    row.update(
+        sr_name_label=old["sr_name_label"], hosts={}, vdi_pairs=[], notes=[], destroyed_vm_names=[], problem=None
+    )
     row.update(told)
     return {**row, "status": status, "changed": changed, "before": old, "after": after}
 
@@ -275,7 +277,7 @@ def _copy_on(pool, scsi_id):
 
 def _gone_row(text):
     row = {"scsi_id": None, "old_sr": None, "new_sr": None, "sr_name_label": text, "hosts": {}, "vdi_pairs": []}
-    row.update(status="already gone", destroyed_vm_names=[], problem=None)
+    row.update(status="already gone", notes=[], destroyed_vm_names=[], problem=None)
     return {**row, "changed": False, "before": None, "after": None}
 
 
@@ -296,6 +298,7 @@ def _back_row(module, pool, ref, has_work, error, made):
         "status": status,
         "hosts": new["hosts"] if new else {},
         "vdi_pairs": [],
+        "notes": [],
         "destroyed_vm_names": old["vms"],
         "changed": has_work and error is None,
         "before": old,

@@ -188,6 +188,10 @@ luns:
         is_managed:
           description: Whether the VDI is no internal part of a chain.
           type: bool
+    notes:
+      description: What the copy lacks, in sentences. Empty in check mode, and with all states but V(attached).
+      type: list
+      elements: str
     destroyed_vm_names:
       description: Names of the VMs that are destroyed with the SR. Empty with the states V(resignatured) and V(attached).
       type: list

@@ -26,6 +26,7 @@ from relvmoiscsi.errors import UsageError
 PATH = "/jsonrpc"
 #: of one answer: the records of all VDIs of a pool with some 50000 of them
 MOST_ANSWER_BYTES = 128 << 20
+MOST_CALL_BYTES = 300 << 10  #: xapi reads no longer body of a call. Source: ocaml/xapi-consts/constants.ml
 _MOST_VALUES, _MOST_INNER = 1 << 24, 1 << 22  #: of such an answer; a record of a VDI has 70 and 12
 SLOWEST_BYTES = 256 << 10  #: a second, of a large answer over a slow line
 _PIECE_BYTES = 1 << 16
@@ -165,11 +166,7 @@ class Connection:
 
     def call(self, method: str, *arguments: Any) -> Any:
         """Return the result of a method. Raises Refusal for an error of xapi, the errors in GONE, and UsageError."""
-        request = json.dumps({"method": method, "params": arguments, "id": 1}, ensure_ascii=False)
-        try:
-            body = request.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise UsageError(f"A word for {method} is no text in UTF-8.") from error
+        body = body_of({"method": method, "params": arguments, "id": 1})
         if not self._is_sent_once:
             try:
                 return self._exchange(body)
@@ -199,6 +196,14 @@ class Connection:
         if self._is_sent_once:
             self.close()
         return result(text)
+
+
+def body_of(value: Any) -> bytes:
+    """Return a call, or a part of one, as it is sent. Raises UsageError."""
+    try:
+        return json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UsageError("A word for a call to xapi is no text in UTF-8.") from error
 
 
 def result(text: bytes) -> Any:

@@ -396,6 +396,7 @@ def _attached_answer(pool: Pool, results: Sequence[Attached], skipped: Sequence[
             line = "host {!r}: {}; repeat the command {}".format(name, state.rstrip("."), again)
             lines.append(printable("  " + line))
             alerts.append(f"{result.scsi_id}: {line}")
+        lines += [printable(f"  note: {note}") for note in result.notes]
         if result.error is not None:
             lines.append(printable(f"  {result.error}"))
             alerts.append(f"{result.scsi_id or 'a target'}: {result.error}")

@@ -14,6 +14,7 @@ from .api import GoneAway, answer
 from .transfer import MOST_HEADER_BYTES
 
 _OVER = (ConnectionError, socket.timeout, ssl.SSLError)
+MOST_CALL_BYTES = 300 << 10  #: xapi reads no longer body. Source: xen-api constants.ml, http_limit_max_rpc_size
 _NEVER = 3600.0  #: seconds. Nobody polls: in the VM that alone would take a tenth of its time. `stop` knocks
 
 
@@ -45,6 +46,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         body = self.rfile.read(length)
         if len(body) < length:
             self.close_connection = True
+            return
+        if length > MOST_CALL_BYTES:
+            self.server.api.mistakes.append(f"a call of {length} bytes")
+            self.close_connection = True
+            self._send(500, b"", {"Content-Length": 0, "Connection": "close"})
             return
         try:
             if self.path == jsonrpc.PATH:

@@ -13,7 +13,7 @@ from relvmoiscsi.pool import attach, attach_plan, hosts, luns, records
 from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.sr_types import OWN_TYPES, STOCK_TYPES
 
-_LABELS = ("name_label", "name_description", "tags", "other_config")
+_LABELS = ("set_name_label", "set_name_description", "set_tags", "set_other_config", "add_to_other_config")
 
 
 class Watch:
@@ -58,7 +58,7 @@ class Watch:
             )
             is_found = is_found or (subject, attach_plan.LABEL, "") in self.found
             return subject, attach_plan.LABEL if is_found else attach_plan.MARK, ""
-        assert name in [f"VDI.set_{field}" for field in _LABELS], name
+        assert name in [f"VDI.{operation}" for operation in _LABELS], name
         return self.db.get("VDI", subject, "SR"), attach_plan.LABEL, ""
 
     def steps(self):

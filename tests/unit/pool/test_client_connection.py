@@ -179,6 +179,16 @@ def test_the_socket_of_dom0_needs_no_password_on_the_master_or_a_member(lab, tmp
     assert lab.pool.db.refs("session") == sessions
 
 
+def test_a_call_that_xapi_would_not_read_is_an_error_of_this_call_alone(lab):
+    """A run that has begun something undoes it: the pool answers still."""
+    with connect(lab.where()) as calls:
+        (sr,) = lab.pool.db.refs("SR")[:1]
+        with pytest.raises(PoolFailure, match=r"SR\.set_name_label was not called: .* shorter texts"):
+            calls.call("SR.set_name_label", sr, "x" * (300 << 10))
+        calls.call("SR.set_name_label", sr, "x" * calls.room(sr, ""))
+        assert "SR.set_name_label" in lab.pool.api.calls
+
+
 def test_a_master_that_is_a_member_since_the_login_is_said(lab):
     def is_member_now(method, _params):
         if method != "session.login_with_password":

@@ -73,7 +73,7 @@ def test_no_answer_has_many_values(monkeypatch, items, says):
 
 def test_an_argument_that_is_no_text_is_not_sent():
     """Such as a name on the command line that is not UTF-8."""
-    with pytest.raises(UsageError, match="A word for SR.get_by_name_label is no text in UTF-8"):
+    with pytest.raises(UsageError, match="A word for a call to xapi is no text in UTF-8"):
         rpc.Connection(lambda: None).call("SR.get_by_name_label", "\udcff")
 
 
