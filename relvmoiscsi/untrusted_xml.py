@@ -33,7 +33,9 @@ def xml_of(document: Union[str, bytes]) -> ET.Element:
 
 def xmlrpc_of(document: str) -> Tuple[Tuple[Any, ...], Optional[str]]:
     """Return the parameters and the method of an XML-RPC call or answer. Raises ValueError, xmlrpc.client.Fault."""
-    parser, unmarshaller = xmlrpc_parser()
+    unmarshaller = _Unmarshaller()
+    parser = xmlrpc.client.ExpatParser(unmarshaller)
+    parser._parser.StartDoctypeDeclHandler = _no_doctype  # type: ignore[attr-defined]
     try:
         parser.feed(document)
         parser.close()
@@ -42,14 +44,6 @@ def xmlrpc_of(document: str) -> Tuple[Tuple[Any, ...], Optional[str]]:
         raise
     except Exception as error:  # the parser raises errors of many kinds for values that it does not expect
         raise ValueError(f"it is no XML-RPC document ({error or type(error).__name__})") from error
-
-
-def xmlrpc_parser() -> Tuple[Any, Any]:
-    """Return (parser, unmarshaller) for one document of XML-RPC. They raise errors of many kinds."""
-    unmarshaller = _Unmarshaller()
-    parser = xmlrpc.client.ExpatParser(unmarshaller)
-    parser._parser.StartDoctypeDeclHandler = _no_doctype  # type: ignore[attr-defined]
-    return parser, unmarshaller
 
 
 def _end_int(unmarshaller: xmlrpc.client.Unmarshaller, text: str) -> None:
@@ -68,4 +62,4 @@ class _Unmarshaller(xmlrpc.client.Unmarshaller):
 
 def _no_doctype(*_: Any) -> NoReturn:
     """Refuse a document type: its entities could fill the memory."""
-    raise xmlrpc.client.ResponseError("the answer has a document type")
+    raise ValueError("it has a document type")
