@@ -23,7 +23,6 @@ from relvmoiscsi.errors import (
     NotFound,
     Refused,
     Truncated,
-    Unfinished,
     Unsupported,
 )
 
@@ -274,7 +273,9 @@ ROWS = {
         label(144, b"\1" * 288 + bytes(16)), "its lists leave no room for a commit record"
     ),
     "commit record of a later version": unsupported(mark(1, 2), "Commit record at byte 928", "another version"),
-    "commit record of a run that was cut": Row(mark(2), Unfinished, ("unfinished resignature",), engine.UNFINISHED),
+    "commit record of a run that was cut": Row(
+        mark(2), BadMagic, ("unfinished resignature whose journal does not read",), engine.UNFINISHED
+    ),
     # metadata areas and their texts
     "text of a terabyte": unsupported(area(48, "<Q", 1 << 40), "Metadata text", "1099511627776 bytes"),
     "text CRC": bad_checksum(in_text(b"seqno = 1"), "Metadata text at byte"),

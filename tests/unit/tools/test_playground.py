@@ -99,7 +99,7 @@ relvmoiscsi pool attach {lun} --yes; echo status $?
     said = shell.stdout.rpartition("`xe help`")[2]
     assert "reads no LUN that a host\nuses. After `relvmoiscsi pool discard`" in said
     assert re.search(rf"^{lun} .* damaged\n    Metadata text at byte ", said, re.MULTILINE)
-    assert "status 5\n" in said and f"The LUN {lun} is damaged: " in shell.stderr
+    assert "status 5\n" in said and f"The LUN {lun} holds no SR to attach. Its state is damaged: " in shell.stderr
 
 
 def test_a_second_terminal_finds_the_pool_and_the_programs_by_the_lines_that_are_printed():

@@ -363,7 +363,9 @@ def test_a_file_without_write_permissions_is_refused_even_to_root(image):
 def test_a_file_is_open_for_writing_once_and_when_refused_it_is_left_unlocked_and_closed(image, monkeypatch, leases):
     if not leases:  # then the open files of all processes are looked at
         monkeypatch.setattr(exclusive, "F_SETLEASE", NO_LEASES)
-    refused = pytest.raises(Busy, match="in use by this very process.* Nothing was written.$")
+    refused = pytest.raises(
+        Busy, match="in use by this very process.* Nothing was written. Use that device, or close it first.$"
+    )
     with monkeypatch.context() as patch, open(image, "rb"), refused:
         patch.setattr(exclusive, "LEASE_SECONDS", 0)
         open_device(image, writable=True)
@@ -376,7 +378,9 @@ def test_where_leases_are_not_supported_a_lock_keeps_a_second_run_off(image, mon
     monkeypatch.setattr(exclusive, "users_of_file", lambda *_: [])
 
     with open_device(image, writable=True) as device:
-        with pytest.raises(Busy, match="in use by this very process. Use that device, or close it first."):
+        with pytest.raises(
+            Busy, match="in use by this very process. Nothing was written. Use that device, or close it first."
+        ):
             open_device(image, writable=True)
         monkeypatch.setattr(exclusive.flock, "owner_of", lambda _file: "process 12 (python3)")
         with pytest.raises(Busy, match=r"locked by process 12 .python3.: another relvmoiscsi is at work on it. Try"):
