@@ -11,7 +11,8 @@ import datetime
 import json
 import math
 import re
-from typing import Any, Callable, Dict, List, Optional, Tuple, Union
+from itertools import accumulate
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 MOST_DIGITS = 18  #: fits into 64 bits
 MOST_BYTES = 1 << 20  #: of a text, unless the caller says otherwise
@@ -168,6 +169,13 @@ def integer(text: str) -> int:
 def xml_safe(text: str) -> str:
     """Return the text with a question mark for each character that XML forbids."""
     return _NOT_XML.sub("?", text)
+
+
+def smallest(sizes: Sequence[int], room: int) -> List[int]:
+    """Return the positions of the values that fit into `room` together, the smallest first: most are kept."""
+    order = sorted(range(len(sizes)), key=lambda at: sizes[at])
+    ends = accumulate(sizes[at] for at in order)
+    return [at for at, end in zip(order, ends) if end <= room]
 
 
 def is_below(path: str, *directories: str) -> bool:

@@ -24,7 +24,8 @@ import hashlib
 import hmac
 import json
 import zlib
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from itertools import accumulate
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import BadChecksum, BadMagic, Malformed, Place, Truncated, Unsupported
@@ -42,7 +43,9 @@ MOST_UNPACKED_BYTES = 256 << 20  #: of all VMs of one call of `documents`
 MOST_SERIAL = 1 << 48
 MOST_NAMES_BYTES = 16 << 10  #: of the names of VMs in an answer about a LUN, as JSON
 _MOST_NAME = 128  #: characters of such a name
-_MOST_VALUES = 200000  #: of the index
+_MOST_VALUES = MOST_INDEX_BYTES // 12  #: of the index: the row of a disk has four in 51 bytes or more
+MOST_NAME = 256  #: characters of a name in the index; a name in the records of the VM is whole
+_FRAME_BYTES = 1 << 10  #: what the index has beside its rows
 
 _WHAT = "Saved VM records"
 _MORE = "…"
@@ -80,6 +83,19 @@ class SavedVm(NamedTuple):
     name_label: str
     power_state: str
     disks: Tuple[SavedDisk, ...]
+
+
+class PackedVm(NamedTuple):
+    """A VM to save."""
+
+    vm: SavedVm
+    body: bytes  #: its ova.xml, compressed
+    unpacked_bytes: int  #: of its ova.xml
+
+    def row(self, offset: int) -> Dict[str, Any]:
+        """The row of the index."""
+        disks = [disk._asdict() for disk in self.vm.disks]
+        return {**self.vm._asdict(), "disks": disks, "offset": offset, "length": len(self.body)}
 
 
 class SavedVms(NamedTuple):
@@ -140,21 +156,38 @@ class SavedVms(NamedTuple):
         return found
 
 
-def pack(sr_uuid: str, when: str, serial: int, vms: Sequence[Tuple[SavedVm, bytes]], key: bytes = b"") -> bytes:
-    """The content of the VDI, without the zeros at the end, sealed by `key`. `vms` are VMs with their ova.xml.
+def packed(vm: SavedVm, document: bytes) -> PackedVm:
+    """A VM to save, with its ova.xml."""
+    return PackedVm(vm, zlib.compress(document), len(document))
 
-    The caller must keep the limits.
+
+def fitting(vms: Sequence[PackedVm]) -> List[PackedVm]:
+    """The VMs that one save has room for, in their order: the largest are left out.
+
+    A tenant gives VMs and disks names, keys and snapshots of any length. The save is for the VMs of all tenants.
     """
-    bodies = [zlib.compress(document) for _, document in vms]
-    rows: List[Dict[str, Any]] = []
-    offset = 0
-    for (vm, _), body in zip(vms, bodies):
-        disks = [disk._asdict() for disk in vm.disks]
-        rows.append({**vm._asdict(), "disks": disks, "offset": offset, "length": len(body)})
-        offset += len(body)
+    rows = {each.vm.uuid: len(json.dumps(each.row(MOST_BYTES))) + len(", ") for each in vms}
+    measures: Sequence[Tuple[int, Callable[[PackedVm], int]]] = (
+        (MOST_INDEX_BYTES - _FRAME_BYTES, lambda each: rows[each.vm.uuid]),
+        (MOST_BYTES - _FRAME_BYTES, lambda each: rows[each.vm.uuid] + len(each.body)),
+        (MOST_UNPACKED_BYTES, lambda each: each.unpacked_bytes),
+    )
+    kept = list(vms)
+    for room, size in measures:
+        kept = [kept[at] for at in sorted(untrusted.smallest(list(map(size, kept)), room))]
+    return kept
+
+
+def pack(sr_uuid: str, when: str, serial: int, vms: Sequence[PackedVm], key: bytes = b"") -> bytes:
+    """The content of the VDI, without the zeros at the end, sealed by `key`.
+
+    The caller must keep the limits; `fitting` does.
+    """
+    starts = [0, *accumulate(len(each.body) for each in vms)]
+    rows = [each.row(offset) for each, offset in zip(vms, starts)]
     facts = {"sr": sr_uuid, "when": when, "serial": serial, "vms": rows}
     index = json.dumps(facts, sort_keys=True).encode("utf-8")
-    content = index + b"".join(bodies)
+    content = index + b"".join(each.body for each in vms)
     digest = hashlib.sha256(content).digest()
     header = SavedHeader(bytes(SavedHeader.SIZE)).replace(
         magic=MAGIC,

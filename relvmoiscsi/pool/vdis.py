@@ -7,7 +7,7 @@ other_config. `Origin` has the rule which VDI is the new VDI of which old VDI.
 """
 
 import uuid
-from itertools import accumulate, chain
+from itertools import chain
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, TypeVar
 
 from relvmoiscsi import untrusted
@@ -164,9 +164,7 @@ def _carry_texts(calls: Calls, ref: str, original: Record, copy: Record) -> List
 
 def _fitting(parts: Sequence[Part], room: int) -> List[Part]:
     """Return the parts of a list or object that fit into `room` bytes, the shortest first: most are kept."""
-    sizes = sorted((len(rpc.body_of(part)), number) for number, part in enumerate(parts))
-    ends = accumulate(size for size, _ in sizes)
-    return [parts[number] for (_, number), end in zip(sizes, ends) if end <= room]
+    return [parts[at] for at in untrusted.smallest([len(rpc.body_of(part)) for part in parts], room)]
 
 
 def _counted(number: int, noun: str, of: str = "") -> List[str]:

@@ -622,7 +622,7 @@ class SaveVmsCommand(PoolChange):
                 saved, vdi, failed = save_vms.save(calls, pool, found, sr, when)
         vms = [vm for vm in saved.vms if vm.uuid not in failed]
         lines = [f"VM {vm.name_label!r}: saved" for vm in vms]
-        alerts = [f"VM {name!r}: failed: {error}" for name, error in failed.values()]
+        alerts = [f"VM {said(name)}: failed: {error}" for name, error in failed.values()]
         lines += alerts
         lines.append(f"The VM records of {saved.when} are on the VDI {vdi}, without vTPM contents.")
         alerts.append(f"The fingerprint of the records is {saved.fingerprint}: note it for use in another pool.")

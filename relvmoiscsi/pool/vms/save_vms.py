@@ -14,14 +14,14 @@ from relvmoiscsi.device import align_up
 from relvmoiscsi.errors import FormatError, NotFound, Refused, RelvmoiscsiError, in_state
 from relvmoiscsi.formats import saved_vms
 from relvmoiscsi.formats.identity import is_uuid
-from relvmoiscsi.formats.saved_vms import SavedDisk, SavedHeader, SavedVm, SavedVms
+from relvmoiscsi.formats.saved_vms import PackedVm, SavedDisk, SavedHeader, SavedVm, SavedVms
 from relvmoiscsi.pool import jobs, marks
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records
 from relvmoiscsi.pool.records import LVM_TYPES, Pool, find, is_copy
 from relvmoiscsi.pool.vms import inventory, ova, ova_file, records_key, run_states, transfer
 from relvmoiscsi.pool.vms.choice import VmSource
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
-from relvmoiscsi.wording import printable, said, shell_command, some_of
+from relvmoiscsi.wording import cut, printable, said, shell_command, some_of
 
 #: key of VDI.other_config: serial and time, separated by a blank. A vm-admin may write it, so it says only which VDIs a
 #: save may destroy. Key of SR.other_config, for which it takes a pool-operator: serial of the last save.
@@ -55,8 +55,8 @@ def save(
 ) -> Tuple[SavedVms, str, Dict[str, Tuple[str, str]]]:
     """Save the records of all VMs on an SR; `when` is the time, as in SavedVms.
 
-    Return (the records, the UUID of their VDI, name and reason by UUID for each VM that the pool did not export). The
-    records of such a VM are those of an earlier save, if there are any. Raises NotFound, PoolFailure, Refused.
+    Return (the records, the UUID of their VDI, name and reason by UUID for each VM that was not saved). The records of
+    such a VM are those of an earlier save, if there are any. Raises NotFound, PoolFailure, Refused.
     """
     refs = vms_on(pool, found, sr)
     key = records_key.find_or_make(calls)
@@ -70,20 +70,16 @@ def save(
     if not good:
         first = next(outcome for outcome in outcomes if isinstance(outcome, RelvmoiscsiError))
         raise PoolFailure(f"The pool exported no VM records: {first.message}").advising(first.advice)
-    earlier = _earlier(calls, pool, sr, key, failed) if failed else {}
-    for vm, document, before in earlier.values():  # `_drop_older` destroys the earlier VDI
-        good.append((vm, document))
-        name, why = failed[vm.uuid]
-        failed[vm.uuid] = name, f"{why} Its records of the save of {before} are kept."
+    good = _fitting(good, failed)
+    earlier = _earlier(calls, pool, sr, key, failed) if failed else {}  # `_drop_older` destroys the earlier VDI
+    for one, before in earlier.values():
+        name, why = failed[one.vm.uuid]
+        failed[one.vm.uuid] = name, f"{why} Its records of the save of {before} are kept."
+    good = _fitting([*good, *(one for one, _ in earlier.values())], failed)
     serial = _serial(calls, sr) + 1
     content = saved_vms.pack(pool.srs[sr]["uuid"], when, serial, good, key)
-    try:  # as every reader will
-        header = saved_vms.read_header(content, saved_vms.NAME_LABEL)
-        saved = saved_vms.unpack(header, content[SavedHeader.SIZE :], saved_vms.NAME_LABEL)
-    except FormatError as error:
-        raise Refused(
-            f"The records of the VMs are too large to be read back ({len(content)} bytes). Nothing was saved."
-        ).advising("Delete snapshots of VMs: their records need most of the space.") from error
+    header = saved_vms.read_header(content, saved_vms.NAME_LABEL)  # as every reader will
+    saved = saved_vms.unpack(header, content[SavedHeader.SIZE :], saved_vms.NAME_LABEL)
     with in_state(run_states.SAVING):
         calls.call("SR.remove_from_other_config", sr, SAVED)
         marks.add(calls, "SR", sr, SAVED, str(serial))
@@ -93,43 +89,58 @@ def save(
     return saved, uuid, failed
 
 
+def _fitting(vms: Sequence[PackedVm], failed: Dict[str, Tuple[str, str]]) -> List[PackedVm]:
+    """Return the VMs that one save has room for, and note each other VM in `failed`. Raises Refused for no VM."""
+    kept = saved_vms.fitting(vms)
+    uuids = {one.vm.uuid for one in kept}
+    for one in [one for one in vms if one.vm.uuid not in uuids]:
+        error = Refused(
+            f"The records of the VM {said(one.vm.name_label)} have {one.unpacked_bytes} bytes, and the records of all "
+            "VMs of the SR are too large for one save: the largest are left out."
+        ).advising("Delete snapshots of the VM, and long texts of the VM and of its disks.")
+        failed[one.vm.uuid] = one.vm.name_label, str(error)
+        if not kept:
+            raise error
+    return kept
+
+
 def _serial(calls: Calls, sr: str) -> int:
     """Return the serial of the last save on an SR; 0 without one. Raises PoolFailure."""
     text = str(calls.call("SR.get_other_config", sr).get(SAVED, ""))
     return min(untrusted.number(text), saved_vms.MOST_SERIAL - 1) if untrusted.is_number(text) else 0
 
 
-def _earlier(
-    calls: Calls, pool: Pool, sr: str, key: bytes, wanted: Collection[str]
-) -> Dict[str, Tuple[SavedVm, bytes, str]]:
+def _earlier(calls: Calls, pool: Pool, sr: str, key: bytes, wanted: Collection[str]) -> Dict[str, Tuple[PackedVm, str]]:
     """Return, for each VM in `wanted`, its records in earlier saves of this pool, and their time.
 
     Raises PoolFailure where a VDI cannot be read, Refused.
     """
-    found: Dict[str, Tuple[SavedVm, bytes, str]] = {}
+    found: Dict[str, Tuple[PackedVm, str]] = {}
     named = _with_records(calls.records("VDI", SR=sr), "Destroy the VDIs that no save has made.")
     saves = [_read(calls, ref, vdi) for ref, vdi in named.items()]
     ours = [one for one in saves if one is not None and one.is_sealed_by(key) and one.sr_uuid == pool.srs[sr]["uuid"]]
     for one in sorted(ours, key=attrgetter("order")):
         for vm in [vm for vm in one.vms if vm.uuid in wanted]:
             try:
-                found[vm.uuid] = vm, one.documents([vm.uuid])[vm.uuid], one.when
+                found[vm.uuid] = saved_vms.packed(vm, one.documents([vm.uuid])[vm.uuid]), one.when
             except FormatError:
                 pass  # an older save may have readable records of the VM
     return found
 
 
-def _records(calls: Calls, found: Inventory, ref: str) -> Tuple[SavedVm, bytes]:
+def _records(calls: Calls, found: Inventory, ref: str) -> PackedVm:
     vm = found.vms[ref]
     disks = sorted(
-        SavedDisk(device, str(vdi["uuid"]), str(vdi["name_label"])) for device, vdi in found.disks_of(ref).items()
+        SavedDisk(device, str(vdi["uuid"]), cut(str(vdi["name_label"]), saved_vms.MOST_NAME))
+        for device, vdi in found.disks_of(ref).items()
     )
     document = ova_file.without_vtpm(transfer.export_vm(calls, ref, snapshots=True))
     if len(document) > saved_vms.MOST_RECORDS_BYTES:
         raise Refused(
             f"The records of the VM {vm['name_label']!r} have {len(document)} bytes, too many to save."
         ).advising("Delete snapshots of the VM.")
-    return SavedVm(vm["uuid"], vm["name_label"], vm["power_state"], tuple(disks)), document
+    name = cut(str(vm["name_label"]), saved_vms.MOST_NAME)
+    return saved_vms.packed(SavedVm(vm["uuid"], name, vm["power_state"], tuple(disks)), document)
 
 
 def _written(calls: Calls, sr: str, mark: str, content: bytes) -> str:

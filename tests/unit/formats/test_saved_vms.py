@@ -16,7 +16,7 @@ WEB = SavedVm("11111111-0000-4000-8000-000000000001", "web", "Running", (SavedDi
 DB = SavedVm("11111111-0000-4000-8000-000000000002", "Datenbank \N{SNOWMAN}", "Halted", ())
 VMS = [(WEB, b"<value>web</value>" * 100), (DB, b"<value>db</value>")]
 WHEN = "2026-11-22T12:00:00Z"
-DATA = saved_vms.pack(SR, WHEN, 7, VMS)
+DATA = saved_vms.pack(SR, WHEN, 7, [saved_vms.packed(*each) for each in VMS])
 
 
 def read(data):

@@ -127,8 +127,10 @@ def answered(volumes, records=None):
 
 
 def saved_names(*names):
-    vms = [(saved_vms.SavedVm(str(uuid.UUID(int=at)), name, "Halted", ()), b"x") for at, name in enumerate(names)]
-    return saved_vms.pack("0a0b0c0d-0000-4000-8000-000000000001", "2026-11-28T00:00:00Z", 1, vms)
+    vms = [saved_vms.SavedVm(str(uuid.UUID(int=at)), name, "Halted", ()) for at, name in enumerate(names)]
+    return saved_vms.pack(
+        "0a0b0c0d-0000-4000-8000-000000000001", "2026-11-28T00:00:00Z", 1, [saved_vms.packed(vm, b"x") for vm in vms]
+    )
 
 
 @pytest.mark.parametrize("names", [["n" * 1100000], ["web"] * 20000, ["\N{SNOWMAN}" * 200] * 100, ["&" * 128] * 500])
