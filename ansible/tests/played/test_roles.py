@@ -242,6 +242,26 @@ def test_a_restart_that_failed_is_made_up_for(dom0):
     assert (fourth.status, told) == (0, ["xe-toolstack-restart"]), fourth.out
 
 
+_TASK = r"""uuid ( RO)          : 7
+    name-label ( RO): never ends\033[0m"""
+
+
+@pytest.mark.parametrize("looks, variables, status", [
+    (1, {}, 0),
+    (99, {}, 2),
+    (99, {"install_retries": 0}, 2),
+    (99, {"install_restart_with_tasks": True}, 0),
+])  # fmt: skip
+def test_a_task_that_never_ends_is_named_and_somebody_decides(dom0, looks, variables, status):
+    """Each user of the pool can make one, also a user who may only read."""
+    xe = f"[ $1 != task-list ] || [ $(grep -c task-list {dom0.log}) -gt {looks} ] || printf '{_TASK}\\n'"
+    dom0.program("xe", xe)
+    played, told = dom0.play(dom0.packages[0], **{"install_retries": 2, "install_delay": 0, **variables})
+    assert played.status == status, played.out
+    assert told[1:] == ([] if status else ["xe-toolstack-restart"])
+    assert ("never ends" in played.out and "install_restart_with_tasks" in played.out) == bool(status)
+
+
 def test_no_toolstack_is_restarted_before_all_hosts_have_the_package(dom0):
     missing = {
         "install_directory": f"{{{{ '/dev/null' if inventory_hostname == 'site2' else '{dom0.directory}/place' }}}}"
