@@ -233,10 +233,3 @@ def pack(document: bytes) -> bytes:
     member.size = len(document)
     padding = -len(document) % _BLOCK
     return member.tobuf(tarfile.USTAR_FORMAT) + document + bytes(padding + 2 * _BLOCK)
-
-
-def without_vtpm(document: bytes) -> bytes:
-    """Return the records without vTPMs, whose contents are secrets. Raises Refused."""
-    ova = Ova(document)
-    ova.drop(ova.of("VTPM"))
-    return ova.document()
