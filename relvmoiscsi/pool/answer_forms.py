@@ -69,7 +69,7 @@ FIELDS: Mapping[str, Mapping[str, Form]] = {
         **_fields(is_text_map, "other_config blocked_operations current_operations"),
     },
     "VBD": {
-        **_fields(is_text, "VM VDI userdevice mode type qos_algorithm_type"),
+        **_fields(is_text, "uuid VM VDI userdevice mode type qos_algorithm_type"),
         **_fields(is_truth, "empty bootable unpluggable currently_attached"),
         **_fields(is_text_map, "other_config qos_algorithm_params"),
     },
@@ -80,7 +80,10 @@ FIELDS: Mapping[str, Mapping[str, Form]] = {
         **_fields(is_texts, "VBDs tags"),
         **_fields(is_text_map, "other_config"),
     },
-    "VIF": _fields(is_text, "VM network device MAC"),
+    "VIF": _fields(is_text, "uuid VM network device MAC"),
+    "VGPU": _fields(is_text, "uuid type GPU_group"),
+    "PVS_proxy": _fields(is_text, "uuid VIF site"),
+    **dict.fromkeys(("VGPU_type", "GPU_group", "VTPM", "PVS_site"), _fields(is_text, "uuid")),
     "network": {
         **_fields(is_text, "uuid name_label"),
         **_fields(is_texts, "PIFs"),
@@ -98,7 +101,7 @@ FIELDS: Mapping[str, Mapping[str, Form]] = {
 #: fields that a release of xapi may lack. With a value, they have this form
 OPTIONAL: Mapping[str, Mapping[str, Form]] = {
     "pool": _fields(is_text, "wlb_url repository_proxy_url"),
-    "VM": _fields(is_text, "domain_type"),
+    "VM": {**_fields(is_text, "domain_type parent"), **_fields(is_texts, "VGPUs VTPMs")},
     "network": _fields(is_truth, "managed"),
 }
 

@@ -3,7 +3,9 @@
 
     inventory        VMs, VBDs, VIFs, networks and VDIs of the pool, each class read once; marks on VMs
     ova_file, ova    the exported records of a VM, and the edit that makes them records of a copy; pure
+    ova_compare      does an export say what the pool's own records say; pure
     transfer         export and import of records
+    checked_export   an export as far as the pool's own records say the same
     choice           which VMs to clone, under which names, on which networks
     clone            clone VMs, and verify each clone disk by disk
     discard          destroy clones of VMs, and forget their SR

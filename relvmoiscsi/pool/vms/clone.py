@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Clone VMs onto an attached copy of their SR: no byte is copied, and no clone has a disk of an original.
 
-    1 export     the current records of the VM, or the records that `save-vms` has saved
+    1 export     the current records of the VM, compared with the pool's own, or the records that `save-vms` has saved
     2 edit       ova.py: replace every disk by its disk on the copy; refuse a VM with a disk elsewhere
     3 dry run    xapi checks whether the import would find all objects
     4 import     the clone starts as a template with marks: nobody can start a template
@@ -24,7 +24,7 @@ from relvmoiscsi.errors import Refused, RelvmoiscsiError, in_state
 from relvmoiscsi.pool import jobs, lock, records
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records, passing
 from relvmoiscsi.pool.records import RUN, Pool
-from relvmoiscsi.pool.vms import choice, inventory, ova, run_states, transfer
+from relvmoiscsi.pool.vms import checked_export, choice, inventory, ova, run_states, transfer
 from relvmoiscsi.pool.vms.choice import CloneRequest, VmSource
 from relvmoiscsi.pool.vms.discard import destroy
 from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inventory
@@ -318,7 +318,9 @@ class _Clone:
     def _edited(self, begun: Sequence[str]) -> ova.Edited:
         """Return the edited records of the clone. Raises PoolFailure, Refused, UsageError."""
         source, copy, wanted = self.source, self.copy, self.wanted
-        document = source.document or transfer.export_vm(self.calls, source.ref, wanted.snapshots)
+        document = source.document or checked_export.export(
+            self.calls, self.pool, self.found, source.ref, wanted.snapshots
+        )
         srs = self.pool.srs.values()
         edit = ova.RecordEdit(
             copy.uuid,

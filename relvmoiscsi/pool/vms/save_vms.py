@@ -18,7 +18,7 @@ from relvmoiscsi.formats.saved_vms import PackedVm, SavedDisk, SavedHeader, Save
 from relvmoiscsi.pool import jobs, marks
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records
 from relvmoiscsi.pool.records import LVM_TYPES, Pool, find, is_copy
-from relvmoiscsi.pool.vms import inventory, ova, ova_file, records_key, run_states, transfer
+from relvmoiscsi.pool.vms import checked_export, inventory, ova, records_key, run_states, transfer
 from relvmoiscsi.pool.vms.choice import VmSource
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 from relvmoiscsi.wording import cut, printable, said, shell_command, some_of
@@ -60,7 +60,7 @@ def save(
     """
     refs = vms_on(pool, found, sr)
     key = records_key.find_or_make(calls)
-    outcomes = jobs.at_once(calls, refs, lambda one, ref: _records(one, found, ref))
+    outcomes = jobs.at_once(calls, refs, lambda one, ref: _records(one, pool, found, ref))
     good = [outcome for outcome in outcomes if not isinstance(outcome, RelvmoiscsiError)]
     failed = {
         str(found.vms[ref]["uuid"]): (str(found.vms[ref]["name_label"]), str(outcome))
@@ -128,13 +128,13 @@ def _earlier(calls: Calls, pool: Pool, sr: str, key: bytes, wanted: Collection[s
     return found
 
 
-def _records(calls: Calls, found: Inventory, ref: str) -> PackedVm:
+def _records(calls: Calls, pool: Pool, found: Inventory, ref: str) -> PackedVm:
     vm = found.vms[ref]
     disks = sorted(
         SavedDisk(device, str(vdi["uuid"]), cut(str(vdi["name_label"]), saved_vms.MOST_NAME))
         for device, vdi in found.disks_of(ref).items()
     )
-    document = ova_file.without_vtpm(transfer.export_vm(calls, ref, snapshots=True))
+    document = checked_export.export(calls, pool, found, ref, snapshots=True, without=["VTPM"])
     if len(document) > saved_vms.MOST_RECORDS_BYTES:
         raise Refused(
             f"The records of the VM {vm['name_label']!r} have {len(document)} bytes, too many to save."

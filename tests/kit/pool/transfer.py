@@ -37,6 +37,11 @@ _ORDER = (
     "host", "SR", "VDI", "VM_guest_metrics", "VM_metrics", "VM", "network", "GPU_group", "VBD", "VIF", "VGPU_type",
     "VGPU", "VTPM",
 )  # fmt: skip
+#: and in which an export writes them: export.ml, make_all
+_WRITTEN = (
+    "host", "VM", "VM_metrics", "VM_guest_metrics", "VBD", "VIF", "network", "VDI", "SR", "VGPU_type", "VGPU",
+    "GPU_group", "VTPM",
+)  # fmt: skip
 
 
 class Transfer:
@@ -250,7 +255,10 @@ def export(db, vm, snapshots=True, excluded=()):
 
     walk(vm, snapshots)
     objects = [
-        _object(db, table, ref, found, numbers, snapshots) for table in _ORDER for (each, ref) in found if each == table
+        _object(db, table, ref, found, numbers, snapshots)
+        for table in _WRITTEN
+        for (each, ref) in found
+        if each == table
     ]
     version = {
         "hostname": "xs1", "date": "2026-11-22", "product_version": "8.4.0", "product_brand": "simulated",
@@ -286,7 +294,19 @@ def _object(db, table, ref, found, numbers, with_snapshots):
     row.update(_LEFT_OUT.get(table, {}))
     if table == "VM" and not with_snapshots:
         row.update(is_a_snapshot=False, snapshot_of=NULL, snapshots=[], parent=NULL)
-    return {"class": table, "id": found[table, ref], "snapshot": row}
+    if table == "VTPM":
+        names = {"VM": "VM", "uuid": "uuid", "is_unique": "is_unique", "is_protected": "is_protected"}
+        row = {_OF_VTPM + outside: row[name] for name, outside in {**names, "contents": "content"}.items()}
+    return {"class": table, "id": found[table, ref], "snapshot": _in_order(table, row)}
+
+
+_OF_VTPM = "vTPM'_"  #: begin of the names of a hand-made record: importexport.ml, vtpm'
+
+
+def _in_order(table, row):
+    """The fields in the order of the datamodel, as the generated functions of xapi write them."""
+    order = {name: at for at, name in enumerate(datamodel.FIELDS.get(table, ()))}
+    return dict(sorted(row.items(), key=lambda pair: order.get(pair[0], len(order))))
 
 
 # -- import -----------------------------------------------------------------------------------------------------------
@@ -294,7 +314,7 @@ def _object(db, table, ref, found, numbers, with_snapshots):
 
 #: classes whose objects are those that have the UUID here; and those that are made, with fields that name others
 _BY_UUID = ("host", "SR")
-_MADE = {"VM_metrics": (), "VM_guest_metrics": (), "VGPU": ("VM", "type", "GPU_group"), "VTPM": ("VM",)}
+_MADE = {"VM_metrics": (), "VM_guest_metrics": (), "VGPU": ("VM", "type", "GPU_group")}
 
 
 class _Import:
@@ -341,6 +361,10 @@ class _Import:
             return self.table[outside]
         except KeyError:
             raise XenError("IMPORT_ERROR_FAILED_TO_FIND_OBJECT", outside) from None
+
+    def _vtpm(self, outside, row):
+        row = {name[len(_OF_VTPM) :]: value for name, value in row.items()}
+        self._create("VTPM", outside, {**row, "contents": row["content"]}, VM=self._lookup(row["VM"]))
 
     def _create(self, table, outside, row, **more):
         if self.dry_run:

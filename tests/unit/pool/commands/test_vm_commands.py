@@ -1081,7 +1081,7 @@ def strangers_records(office):
         "PBD": srs[:1],
         "task": [{"name_label": label, "status": "pending"}],
     }
-    for kind in sorted(set(answer_forms.FIELDS) - OF_THE_POOL):
+    for kind in sorted((set(answer_forms.FIELDS) & set(TABLES)) - OF_THE_POOL):
         for name in answer_forms.FIELDS[kind]:
             for value in WORST.get(TABLES[kind][name].kind, ()):  # a set of references, such as VM.VIFs, nobody writes
                 for fields in like.get(kind, [{}]):

@@ -255,6 +255,16 @@ def test_without_vtpm_and_vgpu_also_where_the_group_is_gone(day, without, is_gro
     assert has == {cls: int(cls not in without) for cls in has}
 
 
+def test_the_vtpm_of_a_snapshot_goes_with_the_snapshot(day):
+    snapshot = day.lab.snapshot(day.web, "later", day.elsewhere())
+    for vm in (day.web, snapshot):
+        day.db.create("VTPM", VM=vm, contents=f"a secret of {vm}")
+    done = day.clone_one(snapshots=True)
+    assert (done.status, list(done.snapshots)) == (MADE, [])
+    (vtpm,) = day.vm(done.uuid)["VTPMs"]
+    assert day.db.get("VTPM", vtpm, "contents") == f"a secret of {day.web}"
+
+
 def test_the_mark_of_a_config_drive_stays(day):
     """xapi takes this key from the VDI that it finds, and gives it what the file says."""
     new = day.new(day.data)

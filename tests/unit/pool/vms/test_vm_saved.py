@@ -24,7 +24,7 @@ from relvmoiscsi.formats.saved_vms import NAME_LABEL
 from relvmoiscsi.pool import luns, records
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import connect
-from relvmoiscsi.pool.vms import choice, clone, inventory, ova_file, records_key, save_vms
+from relvmoiscsi.pool.vms import checked_export, choice, clone, inventory, ova_file, records_key, save_vms
 from relvmoiscsi.pool.vms import transfer as transfer_of_client
 from relvmoiscsi.pool.vms.clone import ALREADY, FAILED, MADE
 from relvmoiscsi.pool.vms.inventory import NULL
@@ -582,7 +582,8 @@ def attacked(office):
     """The tenant's records say that "web" has the disk of "db"."""
     office.original = office.db.get("SR", office.lab.originals["Production"][1], "uuid")
     with connect(office.lab.where()) as calls:
-        document = ova_file.without_vtpm(transfer_of_client.export_vm(calls, office.web, True))
+        read = records.read(calls), inventory.read(calls)
+        document = checked_export.export(calls, *read, office.web, True, without=["VTPM"])
     (own,), (strange,) = ([uuid for _, uuid in office.lab.disks_of(vm).values()] for vm in (office.web, office.other))
     office.forged = document.replace(own.encode(), strange.encode())
     office.strange, office.own = strange, own
