@@ -383,7 +383,10 @@ def test_where_leases_are_not_supported_a_lock_keeps_a_second_run_off(image, mon
         ):
             open_device(image, writable=True)
         monkeypatch.setattr(exclusive.flock, "owner_of", lambda _file: "process 12 (python3)")
-        with pytest.raises(Busy, match=r"locked by process 12 .python3.: another relvmoiscsi is at work on it. Nothing was written. Try"):
+        with pytest.raises(
+            Busy,
+            match=r"locked by process 12 .python3.: another relvmoiscsi is at work on it. Nothing was written. Try",
+        ):
             open_device(image, writable=True)
         assert not device.is_closed
 

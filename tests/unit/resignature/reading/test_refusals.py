@@ -44,7 +44,7 @@ def test_it_is_refused_in_words_that_name_the_thing_and_nothing_is_written(name)
     assert "Nothing was written." in sentence and sentence.endswith(".")
     # what is on the clone is what is wanted, but for a run that nothing ends
     assert ("lone again" in sentence) == (row.state == engine.UNFINISHED)
-    assert len(ways_out_in(sentence)) == 1, sentence
+    assert len(ways_out_in(sentence)) == (row.state != engine.UNFINISHED), sentence
 
     found = engine.inspect(disk)
 
@@ -100,7 +100,9 @@ def test_of_a_lun_with_any_spoiled_disks_the_rest_is_resignatured_by_the_message
     assert disk.same_except(before, free_ring(before))
 
 
-LEFT_BEHIND = [name for name in ROWS if issubclass(ROWS[name].error, FormatError)]
+LEFT_BEHIND = [
+    name for name, row in ROWS.items() if issubclass(row.error, FormatError) and row.state != engine.UNFINISHED
+]
 
 
 def test_where_a_message_tells_to_leave_a_vdi_behind_that_is_enough_and_undo_brings_the_lun_back():
