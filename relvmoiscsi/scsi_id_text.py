@@ -44,8 +44,11 @@ def is_printed(text: str) -> bool:
 
 def certain_scsi_id(text: str) -> str:
     """Return udev's form of a number that is certainly a SCSIid; "" for a text that may be a name as well."""
-    lower = _in_one_group(text)
-    return next((kind + match.group(1) for kind, form in _TYPED for match in [form.match(lower)] if match), "")
+    for kind, form in _TYPED:
+        match = form.match(_in_one_group(text))
+        if match is not None:
+            return kind + match.group(1)
+    return ""
 
 
 def _in_one_group(text: str) -> str:
