@@ -128,7 +128,7 @@ def finished_facts(lun: OpenLun, found: AlreadyDone) -> Dict[str, Any]:
     facts = report.result_facts(lun.name, result)
     if "new_sr" not in facts:
         facts.update(old_sr=None, new_sr=found.sr_uuid)
-    facts["lun"] = Identification(lun, NOBODY_NEEDED, found.content, found.sr_uuid).facts()
+    facts["lun"] = Identification(lun, NOBODY_NEEDED, found.content).facts()
     return facts
 
 
