@@ -186,7 +186,7 @@ def run_in_child(
     what: str,
     only_reads: bool = False,
     calls: Sequence[Call] = (),
-    patience: float = 0.0,
+    grace_seconds: float = 0.0,
 ) -> Any:
     """Run `work` in a child process and return its result, a value of JSON. `work` calls its argument before it writes.
 
@@ -196,8 +196,8 @@ def run_in_child(
     no locks of this process. Any other child keeps the locks of LUNs: its hanging write may complete after this process
     has ended. `calls` are the functions that the work passes to `in_call` and `ask_parent`.
 
-    Work that has the same limits for its own waits gets `patience`: so many seconds more, to clean up after a wait and
-    say what it has waited for. After that the work computes, or hangs.
+    The waits of `work` itself may end at the same deadline. Such work gets `grace_seconds` more, to clean up and to say
+    for what it has waited. A child that lives longer computes, or hangs.
 
     - OutOfTime: the deadline passed before the first write.
     - Refused: after the first write, `work` was silent for BATCH_SECONDS.
@@ -205,10 +205,10 @@ def run_in_child(
     - RuntimeError: `work` raised another exception, which the child has logged.
     """
     child, begun, locks = _Child(partial(work, _begin), guards_lun=not only_reads), False, ExitStack()
-    limit = deadline.for_cleanup(patience) if patience else deadline
+    limit = deadline.for_cleanup(grace_seconds) if grace_seconds else deadline
     try:
         while True:
-            line = _line(child.answers, Deadline(BATCH_SECONDS + patience) if begun else limit)
+            line = _line(child.answers, Deadline(BATCH_SECONDS + grace_seconds) if begun else limit)
             answer: Dict[str, Any] = {}
             if line is None:
                 child.kill()

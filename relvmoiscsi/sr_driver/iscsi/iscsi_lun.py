@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 _WHAT = "the LUN had been read"
 #: The child's waits for the target end at the deadline; then the child logs out, and says which wait that was
-_PATIENCE_SECONDS = CLEANUP_SECONDS + 1
+_GRACE_SECONDS = CLEANUP_SECONDS + 1
 
 
 class IscsiLun(CallLun):
@@ -48,7 +48,7 @@ class IscsiLun(CallLun):
             with session_to_read(self.scsi_id, self._session, self.deadline) as lun:
                 return work(lun)
 
-        found: Found = run_in_child(read, self.deadline, _WHAT, only_reads=True, patience=_PATIENCE_SECONDS)
+        found: Found = run_in_child(read, self.deadline, _WHAT, only_reads=True, grace_seconds=_GRACE_SECONDS)
         return found
 
     def _write(self, work: Callable[[OpenLun], Found], asks: Question, xapi: Xapi) -> Found:
@@ -59,12 +59,12 @@ class IscsiLun(CallLun):
                     return work(lun), number
 
             calls = guard.hold, guard.verify_record
-            found, number = run_in_child(write, self.deadline, _WHAT, calls=calls, patience=_PATIENCE_SECONDS)
+            found: Found
+            found, number = run_in_child(write, self.deadline, _WHAT, calls=calls, grace_seconds=_GRACE_SECONDS)
         with quietly("adding the LUN to a session that this host has"):
             from relvmoiscsi.host.iscsi_sessions import add_lun  # noqa: PLC0415 - only a LUN that was written is added
 
             iqn, deadline = self._access.config.target_iqn, self.deadline.for_cleanup()
             for problem in add_lun(iqn, self.scsi_id, number, deadline, THIS_HOST):
                 log.warning("%s", problem)
-        written: Found = found
-        return written
+        return found

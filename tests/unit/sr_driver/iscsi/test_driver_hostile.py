@@ -52,7 +52,7 @@ def lun(hostile, tmp_path, monkeypatch):
     """The LUN of a call with half a second of time, by a session whose target answers at once."""
     for module in (call, iscsi_lun):
         monkeypatch.setattr(module, "THIS_HOST", Host(str(tmp_path)))
-    monkeypatch.setattr(iscsi_lun, "_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(iscsi_lun, "_GRACE_SECONDS", 0.1)
     monkeypatch.setattr(deadline, "_LEAST_CLEANUP_SECONDS", 0.1)
 
     @contextmanager
