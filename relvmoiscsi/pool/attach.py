@@ -313,7 +313,7 @@ def changed(calls: Calls, pool: Pool, found: Sequence[PoolLun]) -> Dict[lock.Loc
     return {
         lock.name_for(lun.scsi_id): Refused(f"Another client has just attached or discarded the LUN {lun.scsi_id}.")
         .advising("Repeat the command.")
-        .in_state(lock.PASSED_OVER)
+        .in_state(lock.LUN_STAYS)
         for lun in found
         if (attach_plan.sr_of(now, lun), now.sr_on(lun.scsi_id))
         != (attach_plan.sr_of(pool, lun), pool.sr_on(lun.scsi_id))

@@ -52,7 +52,7 @@ REFRESH_SECONDS = 300.0
 _FORM = "%Y-%m-%dT%H:%M:%SZ"
 _RELEASE_TRIES = 4  #: when a call fails, or a person presses Ctrl-C again
 #: the state of a LUN, for a run that goes on with other LUNs
-PASSED_OVER = "This LUN stays as it is."
+LUN_STAYS = "This LUN stays as it is."
 _UNREADABLE = "unknown"  #: value of a field of a lock that a person has changed by hand
 #: what a lock may show as a command to copy; an open key can have any text
 _COMMANDS = (
@@ -285,7 +285,7 @@ class Held:
         for what, lock in taken.items():
             if refused is None:
                 raise _refused(lock)
-            refused[what] = _refused(lock, PASSED_OVER)
+            refused[what] = _refused(lock, LUN_STAYS)
         self._whats = [what for what in self._whats if what not in taken]
 
     def _add_first(self, seen: _Locks, what: LockName, now: str) -> None:
