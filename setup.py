@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Installs the engine and the command; on a LUN they need nothing beyond the standard library. The extra `pool` is for
-the client of whole pools.
-"""
+"""Installs the package and the command, which need nothing beyond the standard library."""
 
 import re
 from pathlib import Path

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Damage to one structure of a LUN, as a bad cable or a program that writes to the wrong LUN leaves it.
 
-Who damages here reads the LUN with the readers of the kit.
+The readers of the kit find the structures.
 """
 
 from kit import build_lvm

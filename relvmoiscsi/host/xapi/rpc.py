@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Calls to xapi as JSON-RPC 1.0, over a connection with a time limit and a size limit; and reasons of failed calls.
 
-xapi answers the same calls as XML-RPC, which its SDK uses. There xapi writes the names of a map's members as they are:
-with `</name>` in a key of its other_config, a VM could forge any record for each client that reads XML-RPC. As JSON,
-a key is a text. Members of a pool call their master so. Source: xen-api ocaml/xapi/api_server.ml, helpers.ml;
-mirage/ocaml-rpc src/lib/jsonrpc.ml, src/lib/xmlrpc.ml.
+xapi answers the same calls as XML-RPC, which its SDK uses. There xapi writes the keys of a map as they are: whoever may
+write a key, such as one of a VM's other_config with `</name>` in it, can forge records for each client that reads
+XML-RPC. In JSON, a key is a text. The hosts of a pool call their master by JSON-RPC as well. Source: xen-api
+ocaml/xapi/api_server.ml, helpers.ml; mirage/ocaml-rpc src/lib/jsonrpc.ml, src/lib/xmlrpc.ml.
 """
 
 import http.client

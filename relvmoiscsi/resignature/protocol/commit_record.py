@@ -52,7 +52,10 @@ _BY_THAT_VERSION = WayOut(sentence="Finish or undo the run with that version.")
 
 
 def is_of_another_lun(record: Optional[CommitRecord], scsi_id: Optional[str]) -> bool:
-    """Whether the run of `record` was made on a LUN with another SCSIid: then this LUN is a copy of that LUN."""
+    """Whether the run of `record` was made on a LUN with another SCSIid: then this LUN is a copy of that LUN.
+
+    A LUN whose SCSIid is not known counts as another LUN than one whose SCSIid the record has.
+    """
     return record is not None and any(record.scsi_id_digest) and record.scsi_id_digest != scsi_id_digest(scsi_id)
 
 
