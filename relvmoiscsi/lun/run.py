@@ -193,7 +193,7 @@ def _of_earlier(
     The pool's objection is a part of the answer of a dry run. `work` also returns what the LUN holds then; None where a
     damaged LUN is an error.
     """
-    was_cut, planned = isinstance(proposal, Recovery), []  # type: bool, Sequence[Chunk]
+    planned: Sequence[Chunk] = ()
     if consent is None:
         unwritten = MemoryDevice(lun.device)
         proposal.pool = lun.guard.ask(proposal.replaced, proposal.new_sr)
@@ -210,6 +210,7 @@ def _of_earlier(
         with lun.guard.held(engine.vg_names(proposal.earlier.journal.run), proposal.replaced):
             result, found = work(lun.device)
     damaged = found if found is not None and found.lun is None else None
+    was_cut = isinstance(proposal, Recovery)
     outcome = CompletedRun(result, proposal, was_cut, planned=planned, damaged=damaged)
     return outcome if consent is None else _recorded(lun, outcome)
 

@@ -117,7 +117,7 @@ def _restored(found: Inventory, copy: Copy) -> Dict[str, List[Swap]]:
 
     A vm-admin may write a journal: an entry counts while the VM has the new disk of the entry.
     """
-    swaps = {}  # type: Dict[str, List[Swap]]
+    swaps: Dict[str, List[Swap]] = {}
     for ref, vm in found.named_vms().items():
         for swap in restore_journal.read(vm)[0]:
             disk = found.disks_of(ref).get(swap.userdevice, {"uuid": ""})
