@@ -120,10 +120,10 @@ class Result(NamedTuple):
 
 
 class AlreadyDone(NamedTuple):
-    """The LUN holds a finished resignature for this SCSIid, and reads whole. Nothing remains to be done.
+    """The LUN holds a finished resignature for this SCSIid, and all its metadata was read. Nothing remains to be done.
 
-    The LUN may be in use. Each writer of the LUN can write the commit record, and damage the rest later: so nothing is
-    done on a LUN without its `content`.
+    The LUN may be in use. The commit record alone proves nothing: whoever writes to the LUN can write the record, or
+    damage the rest later. So no LUN is done without its `content`.
     """
 
     content: Lun  #: verified
@@ -273,8 +273,8 @@ def refuse_left_behind(name: str, lun: Optional[Lun], run: Optional[Run], withou
 def find_done(device: Device, request: ResignatureRequest) -> Optional[AlreadyDone]:
     """Return the finished resignature of this LUN, which may be in use; None where `prepare` must look further.
 
-    A LUN that does not read whole gives None, because a program may be writing to it: `prepare` reads the LUN when
-    nobody does, and raises the error. Raises Refused, NotFound where the LUN is not what the request asks for.
+    A LUN whose metadata cannot be read gives None, because a program may be writing to it: `prepare` reads the LUN when
+    nobody writes, and raises the error. Raises Refused, NotFound where the LUN is not what the request asks for.
     """
     cache = ReadCache(device)
     try:
@@ -310,7 +310,7 @@ def _done_before(
 ) -> Optional[AlreadyDone]:
     """Return the finished resignature of the commit record, if made for this LUN. No other function says "done".
 
-    Raises as `is_same_lun` does, and FormatError for a LUN that does not read whole.
+    Raises as `is_same_lun` does, and FormatError for metadata that cannot be read.
     """
     if (
         record is None
