@@ -96,7 +96,7 @@ def session_to_read(scsi_id: str, session: OpenSession, deadline: Deadline) -> I
     """Open a LUN over a session for reading, for the block. Raises RelvmoiscsiError."""
     steps = StepDeadline(deadline)
     with session(False, steps) as device:
-        yield _of_session(device, steps, deadline, scsi_id, ReadGuard(scsi_id, THIS_HOST), lambda: None)
+        yield _of_session(device, SessionGate(steps, deadline), scsi_id, ReadGuard(scsi_id, THIS_HOST))
 
 
 @contextmanager
@@ -124,14 +124,12 @@ def session_to_write(
     with ExitStack() as held:
         with in_state(lambda: state_unopened(deadline)):
             device = held.enter_context(session(True, steps))
-        yield _of_session(device, steps, deadline, scsi_id, guard, begin), device.info.kernel_number
+        gate = SessionGate(steps, deadline, begin)
+        yield _of_session(device, gate, scsi_id, guard), device.info.kernel_number
 
 
-def _of_session(
-    device: LunDevice, steps: StepDeadline, deadline: Deadline, scsi_id: str, guard: Guard, begin: Callable[[], None]
-) -> OpenLun:
-    gated = GatedDevice(device, SessionGate(steps, deadline, begin))
-    return OpenLun(gated, ISCSI_LUN, scsi_id, guard)
+def _of_session(device: LunDevice, gate: SessionGate, scsi_id: str, guard: Guard) -> OpenLun:
+    return OpenLun(GatedDevice(device, gate), ISCSI_LUN, scsi_id, guard)
 
 
 # --- through disks
