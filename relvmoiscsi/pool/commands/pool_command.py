@@ -79,31 +79,29 @@ def add_pool(make: Maker) -> None:
 _HOW = {0: "without an error", Partial.exit_status: "in part: some is done and some is not", EXIT_INTERRUPTED: "early"}
 
 
-def _end(status: int) -> str:
-    return f"{_HOW.get(status, 'with an error')}, exit status {status}"
-
-
 def _tells_how_far(command: PoolCommand) -> Answer:
     """Run a command that reports its progress to `so_far`, and to --log. Raises Interrupted after Ctrl-C."""
     log = NightLog(command.given.log, command.given.words, say)
     command.so_far = so_far = SoFar(log.tell)
+
+    def end(status: int, *errors: str) -> None:
+        log.tell(ERROR, *errors)
+        log.tell(ENDS, f"{_HOW.get(status, 'with an error')}, exit status {status}")
+
     try:
         answer = command.run()
         log.tell(RESULT, *events(answer.text))
         log.tell(NEXT, *answer.next_steps)
-        log.tell(ENDS, _end(answer.status))
+        end(answer.status)
     except KeyboardInterrupt as stop:
         interrupted = so_far.interrupted(stop)
-        log.tell(ERROR, f"Interrupted. {interrupted}")
-        log.tell(ENDS, _end(EXIT_INTERRUPTED))
+        end(EXIT_INTERRUPTED, f"Interrupted. {interrupted}")
         raise interrupted from stop
     except RelvmoiscsiError as error:
-        log.tell(ERROR, str(error))
-        log.tell(ENDS, _end(error.exit_status))
+        end(error.exit_status, str(error))
         raise
     except Exception as bug:
-        log.tell(ERROR, f"This is a bug: {bug!r}")
-        log.tell(ENDS, _end(EXIT_BUG))
+        end(EXIT_BUG, f"This is a bug: {bug!r}")
         raise
     finally:
         log.close()
