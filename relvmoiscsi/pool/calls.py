@@ -17,7 +17,7 @@ from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NoConnection, NotFound
 from relvmoiscsi.host.xapi import rpc
 from relvmoiscsi.host.xapi.api import AWAY, XapiFailure
-from relvmoiscsi.host.xapi.rpc import GONE, Connection, NoAnswer, Refusal, is_reference, reason
+from relvmoiscsi.host.xapi.rpc import GONE, Connection, Refusal, reason
 from relvmoiscsi.pool import answer_forms
 from relvmoiscsi.wording import human_time, shell_command
 
@@ -99,10 +99,7 @@ class Calls:
 
     def log_in(self) -> None:
         """Open a session. Raises Refusal, and the errors in GONE."""
-        made = self._connection.call("session.login_with_password", self._user, self._password, "1.0", "relvmoiscsi")
-        if not is_reference(made):
-            raise NoAnswer("the answer to the login has no session")
-        self.session = made
+        self.session = self._connection.log_in(self._user, self._password)
 
     def log_out(self) -> None:
         """End the session. Raises PoolFailure."""

@@ -9,17 +9,18 @@ This module logs nothing: the arguments of a call contain the session. `rpc` is 
 
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, Mapping, Optional, Sequence
 
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.host import terminated
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
+if TYPE_CHECKING:
+    from relvmoiscsi.host.xapi.rpc import Connection
+
 TIMEOUT_SECONDS = 20.0
 _SHORTEST = 0.1  # seconds
-_LOGIN_METHOD = "session.login_with_password"
-_LOGIN = ("root", "", "1.0", "relvmoiscsi")  #: the socket's owner needs no password
 
 NO_XAPI = "No xapi answers on this machine, which may be no dom0."
 
@@ -60,7 +61,11 @@ class Xapi:
 
     def call(self, method: str, *arguments: Any) -> Any:
         """Return the Value of xapi's answer to a method such as "PBD.get_all_records". Raises XapiFailure."""
-        return self._request(method, self._session_ref, *arguments)
+        return self._asked(method, lambda xapi: xapi.call(method, self._session_ref, *arguments))
+
+    def log_in(self) -> None:
+        """Open a session of root. The owner of the socket needs no password. Raises XapiFailure, NoXapi."""
+        self._session_ref = self._asked("", lambda xapi: xapi.log_in("root", ""))
 
     def within(self, seconds: float) -> "Xapi":
         """Return the same session with a time limit of `seconds` for each answer."""
@@ -83,7 +88,8 @@ class Xapi:
             failure.sm_key = "InvalidSecret"
             raise
 
-    def _request(self, method: str, *arguments: Any) -> Any:
+    def _asked(self, method: str, ask: Callable[["Connection"], Any]) -> Any:
+        """Return what `ask` returns of a connection to xapi; `method` is what it calls, "" for the login."""
         from relvmoiscsi.host.xapi import rpc  # noqa: PLC0415 - its imports are slow, and many commands make no call
 
         headers = {"Subtask-of": self._subtask_of} if self._subtask_of else {}
@@ -92,15 +98,14 @@ class Xapi:
         connection = rpc.Connection(partial(rpc.UnixConnection, self._socket_path, seconds), True, headers)
         try:
             with terminated.waiting():
-                return connection.call(method, *arguments)
+                return ask(connection)
         except rpc.Refusal as refusal:
             said = ", ".join(refusal.details)
-            raise XapiFailure(f"xapi answered {said} to {method}.", refusal.details) from refusal
+            raise XapiFailure(f"xapi answered {said} to {method or 'the login'}.", refusal.details) from refusal
         except rpc.GONE as error:
-            if method == _LOGIN_METHOD and rpc.is_nobody(error):
+            if not method and rpc.is_nobody(error):
                 raise NoXapi(NO_XAPI).advising("Run the command in dom0 of a host of the pool.") from error
-            what = "The login" if method == _LOGIN_METHOD else method
-            raise XapiFailure(f"{what} could not be asked of xapi: {rpc.reason(error)}.") from error
+            raise XapiFailure(f"{method or 'The login'} could not be asked of xapi: {rpc.reason(error)}.") from error
 
 
 @contextmanager
@@ -110,7 +115,7 @@ def local_xapi(socket_path: str = THIS_HOST.xapi_socket, timeout: float = TIMEOU
     `timeout` is for each answer, in seconds. Raises XapiFailure, and NoXapi.
     """
     xapi = Xapi("", socket_path, timeout=timeout)
-    xapi._session_ref = str(xapi._request(_LOGIN_METHOD, *_LOGIN))
+    xapi.log_in()
     try:
         yield xapi
     finally:

@@ -174,6 +174,13 @@ class Connection:
                 pass
         return self._exchange(body)
 
+    def log_in(self, user: str, password: str) -> str:
+        """Return the reference of a new session. Raises the errors of `call`."""
+        session: str = self.call("session.login_with_password", user, password, "1.0", "relvmoiscsi")
+        if not is_reference(session):
+            raise NoAnswer("the answer to the login has no session")
+        return session
+
     def close(self) -> None:
         """Close the connection; the next call opens a new one."""
         if self._open is not None:

@@ -164,6 +164,15 @@ def test_an_answer_that_is_none_is_an_error_and_the_call_is_not_made_again(canne
     assert SESSION not in str(failure)
 
 
+@pytest.mark.parametrize("session", [b'""', b"1", b'["OpaqueRef:1"]', b'"OpaqueRef:1\\r\\nX: x"'])
+def test_a_login_that_gives_no_session_is_an_error_and_no_call_follows(canned, session):
+    server = canned(http_reply(b'{"result": %s, "error": null, "id": 1}' % session))
+
+    with pytest.raises(XapiFailure, match="the answer to the login has no session"), local_xapi(server.path):
+        pytest.fail("it has no session")
+    assert len(server.requests) == 1
+
+
 # --- what is asked
 
 
