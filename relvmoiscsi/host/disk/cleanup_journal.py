@@ -71,8 +71,10 @@ def note(scsi_id: str, there: Sequence[str], host: Host = THIS_HOST) -> None:
                 if not again:
                     raise
     except NotOwn as error:
-        problem = f"The clean-up journal {path} is not safe: {error}. Let root have that place alone, then try again."
-        raise Refused(problem).in_state("Nothing was written.") from None
+        unsafe = Refused(f"The clean-up journal {path} is not safe: {error}.").advising(
+            "Let root have that place alone, then try again."
+        )
+        raise unsafe.in_state("Nothing was written.") from None
     except OSError as error:
         problem = f"The clean-up journal {path} cannot be written: {error.strerror}."
         raise Refused(problem).in_state("Nothing was written.") from error
