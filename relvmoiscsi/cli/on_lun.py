@@ -219,12 +219,12 @@ class WriteCommand(DeviceCommand, Asked):
             lines.append(report.map_text(result.lun, result.ids))
         lines.append(f"  {result.writes} writes, {human_size(result.bytes_written)}, {result.flushes} flushes")
         is_back = isinstance(outcome.proposal, Recovery) and engine.goes_back(outcome.proposal.earlier)
-        step = self.step_again(lun, outcome)
-        if result.state != engine.RESIGNATURED:
-            lines += [NOT_BESIDE] if outcome.damaged is None else []
-        elif not is_back:
+        if result.state == engine.RESIGNATURED and not is_back:
             lines += self._attach_lines(lun, result)
             step = self.shell_command("relvmoiscsi check", self.device)
+        else:
+            lines += [NOT_BESIDE] if result.state != engine.RESIGNATURED and outcome.damaged is None else []
+            step = self.step_again(lun, outcome)
         done = self.done(headline, result.state)
         return Answer(completed_facts(lun, outcome), "\n".join(lines), done=done, next_steps=[step])
 
@@ -233,10 +233,8 @@ class WriteCommand(DeviceCommand, Asked):
 
         It leaves those VDIs behind that the run has left behind because they cannot be read.
         """
-        no_question, content = self.overrides(lun), outcome.result.lun
-        if not isinstance(outcome.proposal, (Recovery, Undoing)):
-            return self.shell_command("relvmoiscsi resignature", self.device, not_in_use=no_question)
-        earlier = outcome.proposal.earlier
+        assert isinstance(outcome.proposal, (Recovery, Undoing))  # a new run leaves new identities
+        no_question, content, earlier = self.overrides(lun), outcome.result.lun, outcome.proposal.earlier
         if isinstance(outcome.proposal, Recovery) and outcome.proposal.is_undo and engine.goes_back(earlier):
             return self.shell_command("relvmoiscsi undo", self.device, not_in_use=no_question)
         kept, unread = earlier.journal.run.one, earlier.journal.run.unverified
