@@ -132,7 +132,7 @@ class Thing:
         self.cls, self.id = text_of(members["class"]), text_of(members["id"])
         written = members_of(members["snapshot"])
         begin = _VTPM_BEGIN if self.cls == "VTPM" else ""
-        self.fields = {name[name.startswith(begin) and len(begin) :]: each for name, each in written.items()}
+        self.fields = {name[len(begin) :] if name.startswith(begin) else name: each for name, each in written.items()}
         if len(self.fields) != len(written):
             raise _not_plain()
         _verify_names(self.fields)
