@@ -51,7 +51,7 @@ from relvmoiscsi.resignature.planning import new_ids, run_plan
 from relvmoiscsi.resignature.planning.plan_check import check_plan
 from relvmoiscsi.resignature.planning.run_plan import NEW_IMAGE, Plan, Planned
 from relvmoiscsi.resignature.planning.selection import select_vdis
-from relvmoiscsi.resignature.problems import Problems, problems_of, refuse_losing_all, tell, telling
+from relvmoiscsi.resignature.problems import problems_of, refuse_losing_all, tell, telling, unsolved
 from relvmoiscsi.resignature.protocol import sentences, steps
 from relvmoiscsi.resignature.protocol.commit_record import (
     DONE,
@@ -178,7 +178,7 @@ def prepare(
         try:
             label = survey.read_label(cache)
         except FormatError as error:
-            tell(error, device.name, Problems((error,)), request)
+            tell(error, device.name, unsolved(error), request)
             raise
         with telling(cache, label, request):
             record = read_commit_record(label, device.name)
@@ -401,7 +401,7 @@ def find_unfinished(device: Device, untouched: str = NOTHING_WRITTEN) -> Optiona
             return earlier_run.find_unfinished(device)
         except FormatError as error:
             if not error.advice:
-                tell(error, device.name, Problems((error,)), ResignatureRequest())
+                tell(error, device.name, unsolved(error), ResignatureRequest())
             raise
 
 

@@ -75,7 +75,7 @@ def compare(
     missing = _left_behind(contents, after)
     before = settle(contents, missing)
     one, other = before.settled(), after.settled()
-    verify_lun(one)
+    verify_lun(before)
     ids, problems = identity_check.pairing(one, other), identity_check.shared_identities(before, after)
     if problems:
         is_same = identity_check.identities(before).keys() == identity_check.identities(after).keys()

@@ -16,7 +16,7 @@ from relvmoiscsi.errors import (
 from relvmoiscsi.resignature.merge.strategy import Cost
 from relvmoiscsi.resignature.merge.vdi_choice import has_one_row
 from relvmoiscsi.resignature.planning.selection import select_one
-from relvmoiscsi.resignature.problems import Problems, read_problems, tell
+from relvmoiscsi.resignature.problems import Problems, read_problems, tell, unsolved
 from relvmoiscsi.resignature.protocol.commit_record import DONE, RESIGNATURE, CommitRecord, read_commit_record
 from relvmoiscsi.resignature.protocol.run_record import Run
 from relvmoiscsi.resignature.reading import survey
@@ -69,11 +69,11 @@ def inspect(device: Device, words: Sequence[str] = ()) -> Inspection:
     except Refused as problem:
         return Inspection(FOREIGN, problem=problem, knows_run=False)
     except FormatError as problem:
-        return _damaged(device, Problems((problem,)), words)._replace(knows_run=False)
+        return _damaged(device, unsolved(problem), words)._replace(knows_run=False)
     try:
         record = read_commit_record(label, device.name)
     except FormatError as problem:
-        return _damaged(device, Problems((problem,)), words)._replace(knows_run=False)
+        return _damaged(device, unsolved(problem), words)._replace(knows_run=False)
     run = earlier_run.run_or_none(cache, record, label)
     if record is not None and record.phase != DONE:
         return Inspection(UNFINISHED, commit_record=record, run=run, problem=cut_run.cut(cache, record))

@@ -10,7 +10,7 @@ leads to another request. So the message of the first problem has the ways out o
 """
 
 from contextlib import contextmanager
-from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import DeviceError, FormatError, NotFound, Refused, RelvmoiscsiError, UsageError, reading
@@ -41,8 +41,8 @@ class Problems(NamedTuple):
 
     found: Tuple[RelvmoiscsiError, ...]
     lun: Optional[Lun] = None  #: the readable content of the LUN, without `Lun.work`; None when nothing can be read
-    later: Tuple[FormatError, ...] = ()  #: problems of the LUN without the VDIs `without`
     without: Tuple[str, ...] = ()  #: the VDIs to leave behind; the VDIs of the request are not among them
+    left: Tuple[RelvmoiscsiError, ...] = ()  #: the problems of the LUN without these VDIs
 
 
 def read_problems(device: Device, label: Label, request: ResignatureRequest = EVERYTHING) -> Problems:
@@ -54,39 +54,49 @@ def read_problems(device: Device, label: Label, request: ResignatureRequest = EV
     try:
         lun = survey.read_contents(device, label, on_defect=found.append)
     except FormatError as problem:
-        return Problems((*found, problem))
+        return unsolved(*found, problem)
     except (DeviceError, Refused) as problem:
         if not found:
             raise
-        return Problems((*found, problem))
+        return unsolved(*found, problem)
     problems = problems_of(lun, request)
-    return problems._replace(found=(*found, *problems.found))
+    return problems._replace(found=(*found, *problems.found), left=(*found, *problems.left))
 
 
 def problems_of(lun: Lun, request: ResignatureRequest = EVERYTHING) -> Problems:
     """The problems of a LUN as `survey.read_contents` has read it. Raises NotFound for a UUID without a volume."""
-    found = _problems(lun, request.without, request.one)
-    later, named, known = found, list(request.without), leavable(lun).difference(request.without)
-    all_later: Dict[str, FormatError] = {}  #: by message: a round finds most problems of the round before again
+    named, known = list(request.without), leavable(lun).difference(request.without)
+    left = _problems(lun, named, request.one)
+    found = {each.message: each for each in left}  #: a round finds most problems of the round before again
     for _ in range(max(1, min(_MOST_ROUNDS, _MOST_LOOKS // max(1, len(lun.volumes))))):
-        new = list(dict.fromkeys(each.way_out.vdi for each in later if each.way_out.vdi in known))
+        new = list(dict.fromkeys(each.way_out.vdi for each in left if each.way_out.vdi in known))
         if not new:
             break
         named += new
         known.difference_update(new)
-        later = _problems(lun, named, request.one)
-        for each in later:
-            all_later.setdefault(each.message, each)
-    return Problems(tuple(found), lun, tuple(all_later.values()), tuple(named[len(request.without) :]))
+        left = _problems(lun, named, request.one)
+        for each in left:
+            found.setdefault(each.message, each)
+    return Problems(tuple(found.values()), lun, tuple(named[len(request.without) :]), tuple(left))
+
+
+def unsolved(*problems: RelvmoiscsiError) -> Problems:
+    """Problems of a LUN of which no VDI can be left behind."""
+    return Problems(problems, left=problems)
 
 
 def _problems(lun: Lun, without: Sequence[str], one: Optional[OneVdiRequest]) -> List[FormatError]:
+    """The problems of a LUN without some VDIs. Work of SM that goes with a VDI is the only problem: the end of the work
+    decides which volumes must be readable, because SM drops a leaf of a snapshot that was not completed.
+    """
     found: List[FormatError] = []
     rest = leave(lun, without)[0]
     with reading(found.append):
         rest = rest._replace(work=sm_journals.unfinished_work(rest))
+    if any(each.way_out.vdi for each in found):
+        return found
     chain = _chain(rest, one)
-    verify_lun(rest.settled().without(chain.dropped if chain is not None else ()), found.append)
+    verify_lun(rest, found.append, chain.dropped if chain is not None else ())
     return found
 
 
@@ -129,22 +139,17 @@ def tell(error: FormatError, device_name: str, problems: Problems, request: Resi
     `error` stands alone when it is none of the problems that a reader finds.
     """
     if error.message not in [problem.message for problem in problems.found]:
-        problems = Problems((error,), problems.lun)
-    every = [problem for problem in (*problems.found, *problems.later) if isinstance(problem, FormatError)]
-    ways = {problem: told(problem.way_out, device_name) for problem in every}  #: without a sentence where none helps
-    # a VDI that only SM's unfinished work would make has no volume to leave behind yet
-    leavable_vdis = {"", *request.without, *problems.without}
-    hopeless = None
-    for each in reversed(every):
-        vdi = each.way_out.vdi
-        if vdi not in leavable_vdis or not (vdi or ways[each][0]):
-            hopeless = each
+        problems = unsolved(error)._replace(lun=problems.lun)
+    left = [problem for problem in problems.left if isinstance(problem, FormatError)]
+    # without a sentence where nothing helps, and where the VDI to leave behind came up after the last round
+    ways = {problem: told(problem.way_out, device_name) for problem in left}
+    hopeless = next((problem for problem in left if not ways[problem][0]), None)
     if hopeless is not None:
         if hopeless.message != error.message:
             error.message += " " + hopeless.message
         advice = [(_NOTHING_HELPS, "")]
     else:
-        advice = [ways[problem] for problem in every if not problem.way_out.vdi]
+        advice = list(ways.values())
         if problems.lun is not None and problems.without:  # these VDIs cannot be read
             rest, lost, _gone = leave(problems.lun, [*request.without, *problems.without])
             remaining, chain = list(leaves(rest)), _chain(leave(problems.lun, request.without)[0], request.one)
@@ -160,7 +165,7 @@ def tell(error: FormatError, device_name: str, problems: Problems, request: Resi
                 words = request.words or command_words("relvmoiscsi resignature", device_name)
                 again = ("--again",) if request.again and "--again" not in words else ()  # else the LUN is done
                 advice += [(_LOOK_FIRST, ""), (without(words, problems.without, again), "")]
-        if any(each.way_out.lvm == ("lvremove",) for each in every):
+        if any(each.way_out.lvm == ("lvremove",) for each in left):
             advice.insert(0, (_LOOK_FIRST, ""))
         advice = advice or [(_NOTHING_HELPS, "")]
     advice = list(dict.fromkeys(advice))

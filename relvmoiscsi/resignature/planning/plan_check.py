@@ -55,7 +55,7 @@ def check_undo(cache: ReadCache, made: Plan, unverified: Sequence[str]) -> Lun:
     result = _written(cache, made, (steps.FINAL, steps.HEADERS))
     found = survey.read_contents(result, survey.read_label(result))
     rest = settle(found.without([volume for volume in found.volumes if volume.lv.id in unverified]))
-    verify_lun(rest.settled())
+    verify_lun(rest)
     return found._replace(work=rest.work)
 
 

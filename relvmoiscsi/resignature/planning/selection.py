@@ -29,7 +29,7 @@ class Selection(NamedTuple):
 def select_vdis(device: Device, lun: Lun, request: Optional[OneVdiRequest], entropy: Entropy) -> Selection:
     """The VDIs that a request asks for; None asks for all VDIs of `lun`. Raises as `verify_lun` and `select_one`."""
     if request is None:
-        verify_lun(lun.settled())
+        verify_lun(lun)
         return Selection(lun)
     with naming_who_asks(request):
         return select_one(device, lun, request, seed=int.from_bytes(entropy(8), "big"))
@@ -42,7 +42,7 @@ def select_one(device: Device, lun: Lun, request: OneVdiRequest, seed: int = 0) 
     FormatError for an image that cannot be read. Volumes that go need not be readable.
     """
     chain = choose_chain(lun.settled(), request)
-    verify_lun(lun.settled().without(chain.dropped))
+    verify_lun(lun, dropped=chain.dropped)
     leaf, parents = chain.leaf, len(chain.members) - 1
     dropped = len(lun.volumes) - len(lun.settled().volumes) + len(chain.dropped) + parents
     if not parents:

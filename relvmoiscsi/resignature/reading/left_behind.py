@@ -2,7 +2,8 @@
 """Leave VDIs of a LUN behind that a caller names, and settle SM's unfinished work on the rest. Pure.
 
 A person may want the rest of an SR with one volume that cannot be read. A VDI that is left behind goes with its
-changed-block log, its journals, and the VDIs that were made of it. The run drops their volumes from LVM's text, and
+changed-block log, its journals, and the VDIs that were made of it. In a snapshot that has only begun, SM has given the
+volume of a VDI to the base copy: this VDI goes with the base copy. The run drops their volumes from LVM's text, and
 marks their records in MGT as deleted. Nothing is ever left behind without a caller who names it.
 """
 
@@ -42,10 +43,14 @@ def leave(found: Lun, uuids: Sequence[str]) -> Tuple[Lun, Set[str], List[Volume]
     Raises NotFound for a UUID without a volume.
     """
     known = leavable(found)
+    with_volume = {volume.name.uuid for volume in found.volumes if volume.name.kind in naming.DISK_KINDS}
     children: Dict[str, List[Optional[str]]] = {}
     for volume in found.volumes:
         if volume.parent is not None:
             children.setdefault(volume.parent.uuid, []).append(volume.name.uuid)
+        snapshot = sm_journals.snapshot_of(volume.name, volume.content)
+        if snapshot is not None and volume.name.uuid not in with_volume:
+            children.setdefault(snapshot.group("base"), []).append(volume.name.uuid)
     lost, todo = set(), list(uuids)
     while todo:
         uuid = todo.pop()

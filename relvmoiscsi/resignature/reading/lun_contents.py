@@ -11,7 +11,7 @@ Lun
 A defect that SM, LVM and tapdisk tolerate is a note (`resignature.reading.lun_notes`), not an error.
 """
 
-from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
+from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 from relvmoiscsi.device import SECTOR
 from relvmoiscsi.errors import (
@@ -177,8 +177,18 @@ def _unknown(lun: Lun, volume: Volume, known: Set[str]) -> Tuple[str, WayOut]:
     return "", NO_WAY_OUT
 
 
-def verify_lun(lun: Lun, on_defect: OnDefect = raise_defect) -> None:
-    """Raises FormatError when a volume cannot be read, or when parts with identities contradict each other."""
+def verify_lun(found: Lun, on_defect: OnDefect = raise_defect, dropped: Iterable[Volume] = ()) -> None:
+    """Raises FormatError when a volume cannot be read, or when parts with identities contradict each other.
+
+    These are the volumes after SM's unfinished work, without `dropped`. SM's work renames volumes. A way out has the
+    name of a volume as found: relvmoiscsi and LVM look for this name.
+    """
+    lun, as_found = found.settled().without(dropped), {volume.lv.id: volume.name for volume in found.volumes}
+
+    def without(volume: Volume) -> WayOut:
+        name = as_found[volume.lv.id]
+        return WayOut(vdi=str(name.uuid)) if name.kind in naming.DISK_KINDS else lun.without_lv(name.text)
+
     known = {lun.sr_uuid, *(str(one.name.uuid) for one in lun.volumes if one.name.kind in naming.DISK_KINDS)}
     for volume in lun.volumes:
         unknown, way_out = _unknown(lun, volume, known)
@@ -190,11 +200,11 @@ def verify_lun(lun: Lun, on_defect: OnDefect = raise_defect) -> None:
     for volume in lun.volumes:
         if isinstance(volume.content, FormatError):
             is_recorded = lun.mgt is None or volume.name.uuid in records
-            on_defect(_unreadable(volume, volume.content, is_recorded).with_way_out(_without(lun, volume)))
+            on_defect(_unreadable(volume, volume.content, is_recorded).with_way_out(without(volume)))
         if isinstance(volume.content, Vhd) and volume.content.stale_end is not None:
             where = Place(volume.name.text, volume.size - SECTOR)
             problem = Malformed("VHD footer", where, "it is the footer of another VHD, and no journal explains this")
-            on_defect(problem.with_way_out(_without(lun, volume)))
+            on_defect(problem.with_way_out(without(volume)))
     disks = lun.disks()
     names: Dict[str, str] = {}
     for volume in lun.volumes:
@@ -202,7 +212,7 @@ def verify_lun(lun: Lun, on_defect: OnDefect = raise_defect) -> None:
             uuid = str(volume.name.uuid)
             if uuid in names:
                 double = Malformed("Logical volume", Place(volume.name.text, 0), f"{names[uuid]} holds the same VDI")
-                on_defect(double.with_way_out(lun.without_lv(volume.name.text)))
+                on_defect(double.with_way_out(lun.without_lv(as_found[volume.lv.id].text)))
             names[uuid] = volume.name.text
     for volume in lun.volumes:
         if volume.parent is not None:
@@ -216,15 +226,10 @@ def verify_lun(lun: Lun, on_defect: OnDefect = raise_defect) -> None:
             elif not volume.is_made_of(parent):
                 wrong = f"{parent.name.text} is not the VHD that this one was made of"
             if wrong:
-                on_defect(Malformed("Parent", Place(volume.name.text, 0), wrong).with_way_out(_without(lun, volume)))
-    _verify_no_loops(lun, on_defect)
-
-
-def _without(lun: Lun, volume: Volume) -> WayOut:
-    """The way out for a volume whose content is damaged."""
-    if volume.name.kind in naming.DISK_KINDS:
-        return WayOut(vdi=str(volume.name.uuid))
-    return lun.without_lv(volume.name.text)
+                on_defect(Malformed("Parent", Place(volume.name.text, 0), wrong).with_way_out(without(volume)))
+    for volume in _first_of_loops(lun):
+        problem = Malformed("Parent", Place(volume.name.text, 0), "the chain of parents comes back to it")
+        on_defect(problem.with_way_out(without(volume)))
 
 
 def _unreadable(volume: Volume, problem: FormatError, is_recorded: bool) -> FormatError:
@@ -260,7 +265,8 @@ def agreed_parent(volume: Volume, located: Sequence[ParentName], disks: Mapping[
     raise Malformed("Parent", Place(volume.name.text, 0), problem)
 
 
-def _verify_no_loops(lun: Lun, on_defect: OnDefect) -> None:
+def _first_of_loops(lun: Lun) -> Iterator[Volume]:
+    """A volume of each chain of parents that comes back to this volume."""
     disks = lun.disks()
     finished = set()
     for start in disks:
@@ -268,8 +274,7 @@ def _verify_no_loops(lun: Lun, on_defect: OnDefect) -> None:
         uuid = start
         while uuid in disks and uuid not in finished:
             if uuid in path:
-                problem = Malformed("Parent", Place(disks[uuid].name.text, 0), "the chain of parents comes back to it")
-                on_defect(problem.with_way_out(WayOut(vdi=uuid)))
+                yield disks[uuid]
                 break
             path.add(uuid)
             parent = disks[uuid].parent

@@ -91,7 +91,7 @@ def journal_text(block: bytes) -> Optional[str]:
         return None
 
 
-def _snapshot(name: LvName, text: Content) -> Optional[Match[str]]:
+def snapshot_of(name: LvName, text: Content) -> Optional[Match[str]]:
     """The UUIDs in the journal of a snapshot: `base`, which the original volume gets, and `clone`, of a second leaf.
 
     None for any other volume, and for any other text.
@@ -107,7 +107,7 @@ def under_way(volumes: Iterable[Tuple[LvName, Content]]) -> Set[str]:
     found: Set[str] = set()
     coalesced, qcow2s = set(), set()
     for name, content in volumes:
-        snapshot = _snapshot(name, content)
+        snapshot = snapshot_of(name, content)
         if snapshot is not None:
             found.update(filter(None, (name.uuid, *snapshot.groups())))
         if name.journal == naming.LEAF:
@@ -139,10 +139,11 @@ def _refuse(area: WorkArea, journal: Volume, problem: str) -> Unsupported:
     return found.with_way_out(area.lun.without_lv(journal.name.text))
 
 
-def _refuse_data(volume: Volume, problem: str) -> Unsupported:
+def _refuse_data(area: WorkArea, volume: Volume, problem: str) -> Unsupported:
     """The error for work that has begun: without the journal, a scan of SM could drop data of a VM. So the VDI goes."""
+    as_found = next(each.name for each in area.lun.volumes if each.lv.id == volume.lv.id)
     found = Unsupported(f"Logical volume {volume.name.text}", Place(volume.name.text, 0), problem)
-    return found.with_way_out(WayOut(vdi=str(volume.name.uuid)))
+    return found.with_way_out(WayOut(vdi=str(as_found.uuid)))
 
 
 # --- inflate
@@ -168,7 +169,7 @@ def _inflate(area: WorkArea, journal: Volume) -> None:
 
 def _clone(area: WorkArea, journal: Volume) -> None:
     uuid = str(journal.name.uuid)
-    snapshot = _snapshot(journal.name, journal.content)
+    snapshot = snapshot_of(journal.name, journal.content)
     if snapshot is None:
         # SM makes the volume of the journal, then writes the text, then begins work. Once work has begun, the base copy
         # is a visible disk without a record in MGT
@@ -182,7 +183,7 @@ def _clone(area: WorkArea, journal: Volume) -> None:
     if base is None:
         if leaf is None:
             raise _refuse(area, journal, f"neither VDI {uuid} nor its base copy {base_uuid} is there")
-        area.say(f"A snapshot of VDI {uuid} was about to begin: it is dropped.")
+        area.say(f"A snapshot of VDI {uuid} was about to begin, or its base copy is gone: the VDI stays as it is.")
         return
     clone = area.disk(clone_uuid) if clone_uuid else None
     own = [volume.lv.id for volume in (leaf, clone) if volume is not None]
@@ -208,7 +209,7 @@ def _clone(area: WorkArea, journal: Volume) -> None:
         _complete(area, journal, base, clone)  # the VM has written to the leaf since: no leaf may go
     else:
         problem = f"a snapshot of VDI {uuid} was under way, and its volumes hold both data and damage"
-        raise _refuse_data(journal, problem)
+        raise _refuse_data(area, journal, problem)
 
 
 def _is_leaf(area: WorkArea, leaf: Volume, base: Volume) -> bool:
@@ -256,7 +257,7 @@ def _may_go(area: WorkArea, leaf: Volume, base: Volume) -> bool:
     may_be_new = base.empty and parent is not None and leaf.is_made_of(parent) and parent.lv.id in _ancestry(area, base)
     if names_base or may_be_new:
         problem = f"{leaf.name.text} holds blocks, which may be of a deleted disk or of a VM that ran on. {_TAKE_AGAIN}"
-        raise _refuse_data(leaf, problem)
+        raise _refuse_data(area, leaf, problem)
     return True
 
 
@@ -289,7 +290,7 @@ def _leaf(area: WorkArea, journal: Volume) -> None:
         parent_uuid = leaf.parent.uuid
     else:
         problem = f"VDI {uuid} was being coalesced into its parent, and the journal does not read"
-        raise _refuse_data(journal, problem)
+        raise _refuse_data(area, journal, problem)
     parent = area.disk(parent_uuid)
     if parent is None and old is None:
         if leaf is None:
@@ -322,7 +323,7 @@ def _leaf(area: WorkArea, journal: Volume) -> None:
             f"VDI {uuid} was being coalesced into its parent, perhaps while its VM ran, and the LUN does not show "
             f"whether the leaf or the parent has the VM's last writes. {_TAKE_AGAIN}"
         )
-        raise _refuse_data(leaf, problem)
+        raise _refuse_data(area, leaf, problem)
     area.set_hidden(leaf, False)
     area.set_read_only(area.set_hidden(parent, True), True)
     area.say(f"VDI {uuid} was being coalesced into its parent: that is rolled back, SM will do it again.")

@@ -115,7 +115,7 @@ def read_lun(device: Device, label: Label, like: Optional[Lun] = None) -> Lun:
     if like is not None and lun.vg is like.vg:
         return lun
     lun = settle(lun)
-    verify_lun(lun.settled())
+    verify_lun(lun)
     return lun
 
 

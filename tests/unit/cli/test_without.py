@@ -8,10 +8,12 @@ import shlex
 
 import pytest
 
+from kit import golden, reader
 from kit.builder import AREA_DEFAULT, SMALL_BAT, build_sr, named, qcow2, raw, vhd
 from kit.cuts import BROKEN
 from kit.examples import seeds
 from kit.shell import content, cut, patched
+from kit.sm_recovery import recovery
 from kit.spoiled import LABEL, Spoiled
 
 UUIDS = BROKEN.truth.uuids
@@ -284,6 +286,58 @@ def test_a_volume_without_a_vhd_is_named_as_what_it_is_and_left_behind(tmp_path,
 
     assert command("resignature", path, "--yes", "--without", spoiled.truth.uuids["new"]).status == 0
     assert len(command("show", path, "--json").json["vdis"]) == 1
+
+
+# --- what a real storage manager has made, with one volume damaged
+
+
+def damaged(disk, lv_name):
+    """A copy with another byte in the header of this volume."""
+    vg, copy = reader.read_vg(disk), disk.copy()
+    ((at, _length),) = reader.device_ranges(vg, vg.lv(lv_name), 8, 1)
+    copy.poke(at, bytes([copy.peek(at, 1)[0] ^ 0x55]))
+    return copy
+
+
+def places_beside(disk, lv_name):
+    """The volumes whose chain does not need this volume, once the storage manager has ended its work: by their place,
+    whether they are hidden.
+    """
+    after = recovery(disk)
+    vg, places = reader.read_vg(disk), {}
+    for name in after.volumes:
+        chain = [name]
+        while after.parents.get(chain[-1]) in after.volumes:
+            chain.append(after.parents[chain[-1]])
+        if lv_name not in {after.volumes[each].found for each in chain}:
+            places[vg.lv(after.volumes[name].found).segments] = after.volumes[name].hidden
+    return places
+
+
+@pytest.mark.parametrize("name", [*golden.NAMES, *golden.LIVE_NAMES])
+def test_the_printed_command_keeps_every_vdi_that_does_not_need_the_damaged_volume(name, tmp_path, command):
+    """The storage manager may have been at work: then a volume has the name of another VDI than it will have."""
+    disk, path, tried = (golden.load if name in golden.NAMES else golden.load_live)(name).disk, tmp_path / "x.img", 0
+    for lv_name in [lv.name for lv in reader.read_vg(disk).lvs if reader.kind_of(lv.name) == "vhd"]:
+        clone = damaged(disk, lv_name)
+        clone.to_file(str(path))
+        told = command("check", path).out
+        printed = ["relvmoiscsi resignature " + str(path)] if "damaged" not in told else COMMAND.findall(told)
+        expected = places_beside(clone if "damaged" not in told else disk, lv_name)
+        if not printed:
+            assert NOTHING_HELPS in told and all(expected.values()), lv_name
+            continue
+        tried += 1
+        (words,) = map(shlex.split, printed)
+
+        ran = command(*words[1:], "--yes")
+
+        assert ran.status == 0, (lv_name, ran.err)
+        after = reader.read_vg(content(path)[0])
+        kept = {lv.segments for lv in after.lvs if reader.kind_of(lv.name) in ("vhd", "raw", "qcow2")}
+        assert kept == set(expected), lv_name
+        assert command("check", path).status == 0, lv_name
+    assert tried or name == "one"
 
 
 # --- check against the original

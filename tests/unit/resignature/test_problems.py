@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What a writer of the LUN puts there does not decide how often a LUN is verified, or how much is remembered of it."""
 
+import re
 from uuid import NAMESPACE_OID, uuid5
 
 import pytest
 
-from kit.builder import Volume, build_sr, named, raw
+from kit.builder import Volume, build_sr, journal, named, raw
+from kit.live import clone
 from kit.outcome import entropy_of
 from relvmoiscsi import engine
 from relvmoiscsi.errors import FormatError
@@ -62,3 +64,15 @@ def test_the_vdis_of_a_lun_are_compared_once_with_those_left_behind(monkeypatch)
     monkeypatch.setattr(problems, "leavable", lambda lun: Known(leavable(lun)))
     unreadable(30)
     assert 0 < len(compared) <= 3
+
+
+def test_with_work_that_cannot_be_settled_no_leaf_is_named_that_the_storage_manager_drops():
+    """The leaf of the snapshot has no VHD yet: SM drops it, and the VDI is the base again."""
+    built = clone("after_lvcreate", more=(raw("odd"), journal("leaf", "odd", "no UUID"))).built
+    odd, orig = built.truth.uuids["odd"], built.truth.uuids["orig"]
+
+    found = engine.inspect(built.disk)
+
+    assert re.findall("--without ([0-9a-f-]+)", found.problem.advice) == [odd] and len(found.defects) == 1
+    kept = engine.prepare(built.disk, entropy_of(1), engine.ResignatureRequest(without=(odd,))).lun.settled().disks()
+    assert orig in kept and odd not in kept
