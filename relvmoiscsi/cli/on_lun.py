@@ -22,7 +22,15 @@ from relvmoiscsi.cli.output import (
     tell,
     waiting,
 )
-from relvmoiscsi.errors import NOTHING_WRITTEN, RelvmoiscsiError, Unfinished, UsageError, error_facts, in_state
+from relvmoiscsi.errors import (
+    NOTHING_WRITTEN,
+    RelvmoiscsiError,
+    Truncated,
+    Unfinished,
+    UsageError,
+    error_facts,
+    in_state,
+)
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import completed_facts, identification, objection
@@ -128,7 +136,7 @@ class DeviceCommand:
         problems = found.defects or [found.problem]
         commands = [command for each in problems if each is not None for command in each.commands]
         if found.readable is not None and found.readable.is_truncated:
-            return "Take the copy again from the array, on a LUN of the original's size."
+            return engine.TAKE_WHOLE
         steps = {engine.EMPTY: _NO_SR, engine.FOREIGN: _NO_SR}
         return ShellCommand(commands[0]) if commands else steps.get(found.state, CHECK_ORIGINAL)
 
@@ -391,7 +399,8 @@ def unread_text(name: str, found: engine.Inspection) -> str:
     """Return what is wrong with a LUN of which no content can be used."""
     if found.defects:
         return report.defects_text(name, found)
-    return f"{name}: state {found.state}.\n{printable(found.problem.told if found.problem is not None else '')}"
+    cause = ", the copy is truncated" if isinstance(found.problem, Truncated) else ""
+    return f"{name}: state {found.state}{cause}.\n{printable(found.problem.told if found.problem is not None else '')}"
 
 
 def failure_facts(arguments: argparse.Namespace, problem: RelvmoiscsiError) -> Dict[str, Any]:

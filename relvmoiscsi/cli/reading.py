@@ -36,7 +36,7 @@ from relvmoiscsi.errors import (
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import Identification
 from relvmoiscsi.lun.opened import LunSource, OpenLun
-from relvmoiscsi.wording import CHANGED_MEANS, counted, human_size, printable
+from relvmoiscsi.wording import CHANGED_MEANS, ShellCommand, counted, human_size, printable
 
 _SHOW = """\
 The command writes nothing, and the LUN may be in use. In dom0, the command asks xapi who uses the LUN. A URL
@@ -144,6 +144,8 @@ class ShowCommand(DeviceCommand):
 _FEW = 10  #: findings for people; a copy may differ from its original in every mebibyte
 _NOT_COMPARED = "guest data was not compared."
 _OTHER_ORIGINAL = "Repeat the command with the device of the original: --original names another device now."
+_LATER_WRITES = "the copy is not complete, or one of the two was written since the copy was taken."
+_IF_NOT_LATER = "If neither was written, take the copy again from the array. Otherwise compare the identities alone."
 _TAKE_AGAIN = "Attach neither beside the other. Take the copy again from the array, and resignature that copy."
 
 
@@ -215,45 +217,55 @@ class CheckCommand(DeviceCommand):
                 return self._uncompared(name, original, problem, facts)
         facts.update(report.comparison_facts(facts["device"], name, found))
         if found.problems:
-            refused = Refused(found.problems[0]).in_state(NOTHING_WRITTEN)
-            facts.update(error_facts(refused))
-            count, state = counted(len(found.problems), "finding"), facts["state"]
-            verdict, told = f"{self.device}, state {state}, is no finished copy of {name}: {count}.", found.problems
-            if found.same_identities:
-                is_new = state == engine.RESIGNATURED
-                what = "no finished copy" if is_new else "an untouched copy"
-                verdict = f"{self.device}, state {state}, is {what} of {name}: both have the same identities"
-                if found.differing:
-                    count = counted(len(found.differing), "place")
-                    verdict += f", but they differ at {count}: the copy is damaged, or one was written since."
-                else:
-                    verdict += f"; {_NOT_COMPARED}" if self.identities_only else "."
-                told = list(found.differing)
-            more: List[str] = []
-            if found.problems[0].startswith("The original is another SR"):
-                after = _OTHER_ORIGINAL
-            elif found.problems[0].startswith(engine.EXCHANGED):
-                after = self.shell_command("relvmoiscsi check", name, original=self.device)
-            elif found.problems[0] == engine.ONE_VDI:
-                verdict, told = f"{self.device}, state {state}: {engine.ONE_VDI}", []
-                after = self.shell_command("relvmoiscsi check", self.device)
-            elif found.differing:
-                after = TAKE_COPY
-            elif state == engine.RESIGNATURED:
-                after = _TAKE_AGAIN
-            else:
-                more, after = self._step_of_clean(clone, content)
-            lines = [verdict, *map(printable, told[:_FEW]), *more]
-            if len(told) > _FEW:
-                lines.append(f"... and {len(told) - _FEW} more, which --json prints.")
-            alerts = [verdict, *told[:1]]
-            return Answer(facts, "\n".join(lines), refused.exit_status, alerts=alerts).leading(after)
+            return self._of_findings(name, found, clone, content, facts)
         compared = human_size(found.bytes_compared)
         data = f", and nothing else differs ({compared} of data compared)."
         text = f"{facts['device']} shares no identity with {name}"
         text += f"; {_NOT_COMPARED}" if self.identities_only else data
         lost = [f"note: the clone does not hold VDI {uuid} of the original." for uuid in found.left_behind]
         return Answer(facts, "\n".join([text, *lost])).leading(ATTACH_IT)
+
+    def _of_findings(
+        self,
+        name: str,
+        found: engine.Comparison,
+        clone: OpenLun,
+        content: Optional[engine.Lun],
+        facts: Dict[str, Any],
+    ) -> Answer:
+        """Return the answer about a clone that shares an identity with its original of this name, or differs."""
+        state, count = facts["state"], counted(len(found.problems), "finding")
+        verdict, told = f"{self.device}, state {state}, is no finished copy of {name}: {count}.", found.problems
+        alike = f"{self.device} shares no identity with {name}"
+        if found.same_identities:
+            what = "no finished copy" if state == engine.RESIGNATURED else "an untouched copy"
+            alike = f"{self.device}, state {state}, is {what} of {name}: both have the same identities"
+            verdict, told = alike + (f"; {_NOT_COMPARED}" if self.identities_only else "."), []
+        refused, more = Refused(found.problems[0]), []  # type: Refused, List[str]
+        if found.may_be_later_writes:
+            count, told, more = counted(len(found.differing), "place"), list(found.differing), [_IF_NOT_LATER]
+            verdict = f"{alike}, but their data differs at {count}: {_LATER_WRITES}"
+            command = self.shell_command("relvmoiscsi check", self.device, original=name, identities_only=True)
+            refused = Refused(told[0]).advising(f"{_IF_NOT_LATER} Run `{command}`.", command)
+            after: str = command
+        elif found.problems[0].startswith("The original is another SR"):
+            after = _OTHER_ORIGINAL
+        elif found.problems[0].startswith(engine.EXCHANGED):
+            after = self.shell_command("relvmoiscsi check", name, original=self.device)
+        elif found.problems[0] == engine.ONE_VDI:
+            verdict, told = f"{self.device}, state {state}: {engine.ONE_VDI}", []
+            after = self.shell_command("relvmoiscsi check", self.device)
+        elif state == engine.RESIGNATURED:
+            after = _TAKE_AGAIN
+        else:
+            more, after = self._step_of_clean(clone, content)
+        lines = [verdict, *map(printable, told[:_FEW])]
+        if len(told) > _FEW:
+            lines.append(f"... and {len(told) - _FEW} more, which --json prints.")
+        refused.advising("" if isinstance(after, ShellCommand) else after)
+        facts.update(error_facts(refused.in_state(NOTHING_WRITTEN)))
+        text, alerts = "\n".join([*lines, *more]), [verdict, *told[:1]]
+        return Answer(facts, text, refused.exit_status, alerts=alerts).leading(after)
 
     def _uncompared(self, name: str, original: OpenLun, problem: RelvmoiscsiError, facts: Dict[str, Any]) -> Answer:
         """Return the answer about a LUN that cannot be compared, because of a problem of its original of this name."""

@@ -7,7 +7,7 @@ from relvmoiscsi import engine, report
 from relvmoiscsi.cli.on_lun import FINISHED, NOTE_FIRST, WriteCommand, on_lun, unread_text, writes
 from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.engine import DONE, KINDS, Inspection, Result
-from relvmoiscsi.errors import NOTHING_WRITTEN, FormatError, error_facts
+from relvmoiscsi.errors import NOTHING_WRITTEN, FormatError, Truncated, error_facts
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import Identification, identification, objection, unwritten_facts
 from relvmoiscsi.lun.opened import NOBODY_NEEDED, LunSource, OpenLun
@@ -72,8 +72,8 @@ class RecoverCommand(WriteCommand):
             return Answer(facts, text).leading(self.next_step(found.state, lun, found.run))
         what = "no run was interrupted"
         if found.state == engine.UNFINISHED:
-            is_unread = isinstance(problem, FormatError)
-            what = f"a run was interrupted, and {'its journal cannot be read' if is_unread else 'recover is refused'}"
+            why = "its journal cannot be read" if isinstance(problem, FormatError) else "recover is refused"
+            what = f"a run was interrupted, and {'the copy is truncated' if isinstance(problem, Truncated) else why}"
         elif not found.knows_run:
             what = "whether a run was interrupted cannot be known: no label of LVM can be read"
         lines = [f"{lun.name}: state {found.state}; {what}.", printable(str(problem.in_state(NOTHING_WRITTEN)))]

@@ -41,7 +41,15 @@ class Comparison(NamedTuple):
     bytes_compared: int
     left_behind: Tuple[str, ...] = ()  #: UUIDs of VDIs of the original that the clone does not hold
     same_identities: bool = False  #: whether the clone has every identity of the original, and no other
-    differing: Tuple[str, ...] = ()  #: of such a clone: the problems that name a place where its bytes differ
+    differing: Tuple[str, ...] = ()  #: the problems that name a place where the data differs
+
+    @property
+    def may_be_later_writes(self) -> bool:
+        """Whether nothing but data differs: so it does also where one of the LUNs was written since the copy was taken.
+
+        A clone with the same identities may be an untouched copy: that it shares them is no difference.
+        """
+        return bool(self.differing) and (self.same_identities or len(self.problems) == len(self.differing))
 
 
 @promised(
@@ -105,10 +113,11 @@ def compare(
     writes = volume_writes.content_writes(one.vg, changes, fields, cache.read, original.block_size)
     allowed = [Chunk(write.offset, write.new) for write in writes]
     spans = _within([volume.lv for volume in one.volumes], one, original, clone, data)
-    problems += _differing(original, clone, spans, allowed, progress)
+    differing = _differing(original, clone, spans, allowed, progress)
+    problems += differing
     if problems and not is_of_original:
         problems.insert(0, _another_sr(before, after, record, run))
-    return Comparison(problems, sum(span.length for span in spans), tuple(missing))
+    return Comparison(problems, sum(span.length for span in spans), tuple(missing), differing=tuple(differing))
 
 
 def _within(

@@ -39,6 +39,9 @@ from relvmoiscsi.formats.vhd import Vhd
 #: str for the text of an SM journal. None for a journal without such a text, and for other volumes that are not read
 Content = Union[Vhd, Qcow2, CbtLog, FormatError, str, None]
 
+#: what helps against a LUN that is too short
+TAKE_WHOLE = "Take the copy again from the array, on a LUN of the original's size."
+
 
 class Volume(NamedTuple):
     """A logical volume and its content. `texts` are the parent's names outside the header, as stored."""

@@ -9,7 +9,7 @@ from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.cbt import CbtLog
 from relvmoiscsi.formats.vhd import Vhd
 from relvmoiscsi.resignature.reading.contradictions import without_record, without_volume
-from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume
+from relvmoiscsi.resignature.reading.lun_contents import TAKE_WHOLE, Lun, Volume
 
 
 def notes(lun: Lun) -> List[str]:
@@ -24,7 +24,7 @@ def notes(lun: Lun) -> List[str]:
     if lun.is_truncated:
         found.append(
             f"The last extent ends at byte {lun.vg.data_end}, and this disk has {lun.size_bytes} bytes: the copy is "
-            "truncated. Take the copy again from the array, on a LUN of the original's size."
+            f"truncated. {TAKE_WHOLE}"
         )
     elif lun.vg.dev_size > lun.size_bytes:
         found.append(

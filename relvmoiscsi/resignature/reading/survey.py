@@ -17,6 +17,7 @@ from relvmoiscsi.errors import (
     OnDefect,
     Place,
     Refused,
+    Truncated,
     Unsupported,
     WayOut,
     raise_defect,
@@ -29,7 +30,7 @@ from relvmoiscsi.formats.lvm.pv import Label, Mda
 from relvmoiscsi.formats.lvm.vg import VolumeGroup, read_vg
 from relvmoiscsi.formats.naming import LvName
 from relvmoiscsi.resignature.reading.left_behind import settle
-from relvmoiscsi.resignature.reading.lun_contents import Lun, verify_lun
+from relvmoiscsi.resignature.reading.lun_contents import TAKE_WHOLE, Lun, verify_lun
 from relvmoiscsi.resignature.reading.volumes import read_all_volumes
 from relvmoiscsi.wording import shell_command
 
@@ -160,6 +161,19 @@ def read_sr_uuid(device: Device, label: Label) -> str:
     """The SR UUID in the committed metadata; reads no volume. Raises as `read_lun`."""
     text, where, _stale = _committed_text(device, read_mdas(device, label))
     return _sr_uuid(device, read_vg(text, where, device.size_bytes).name)
+
+
+def verify_size(device: Device, label: Label) -> None:
+    """Raises Truncated for a device that ends before the last extent, as far as the committed metadata reads."""
+    try:
+        text, where, _stale = _committed_text(device, read_mdas(device, label))
+        end = read_vg(text, where, device.size_bytes, on_defect=lambda _problem: None).data_end
+    except (FormatError, Refused):
+        return  # nothing says where the last extent ends
+    if end > device.size_bytes:
+        error = Truncated("Physical volume", Place(device.name, 0), end, device.size_bytes)
+        error.message += " The copy is truncated."
+        raise error.advising(TAKE_WHOLE)
 
 
 def read_mdas(device: Device, label: Label, on_defect: OnDefect = raise_defect) -> List[Mda]:

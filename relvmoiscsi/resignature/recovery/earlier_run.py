@@ -49,11 +49,15 @@ def run_or_none(device: Device, record: Optional[CommitRecord], label: Label) ->
 
 
 def find_unfinished(device: Device) -> Optional[EarlierRun]:
-    """The run that was cut; None when no run was cut. Raises as `read_label`, and FormatError for a lost journal."""
+    """The run that was cut; None when no run was cut. Raises as `read_label`, and FormatError for a lost journal.
+
+    Raises Truncated for a LUN that is too short now: its extents, and what the journal would write, are not all there.
+    """
     label = survey.read_label(device)
     record = read_commit_record(label, device.name)
     if record is None or record.phase == DONE:
         return None
+    survey.verify_size(device, label)
     try:
         return EarlierRun(label, record, read_journal(device, record, label))
     except FormatError as error:
@@ -127,7 +131,10 @@ def has_all_volumes(device: Device, lun: Lun, run: Run) -> bool:
 
 
 def finished_run(device: Device) -> EarlierRun:
-    """The resignature that is done. Raises Refused without one, whatever is damaged, and without its journal."""
+    """The resignature that is done. Raises Refused without one, whatever is damaged, and without its journal.
+
+    Raises Truncated as `find_unfinished`.
+    """
     label = survey.read_label(device)
     record = read_commit_record(label, device.name)
     if record is None or record.kind == UNDO:
@@ -135,6 +142,7 @@ def finished_run(device: Device) -> EarlierRun:
         raise Refused(f"{device.name} holds no resignature that could be undone.", "InvalidArg").advising(
             f"`{show}` shows what the LUN holds.", show
         )
+    survey.verify_size(device, label)
     try:
         return EarlierRun(label, record, read_journal(device, record, label))
     except FormatError as error:

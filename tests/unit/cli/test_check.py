@@ -179,8 +179,8 @@ def test_parts_that_contradict_each_other_are_5_each_is_told_and_the_lun_is_no_l
 
 
 def findings(lines):
-    """Of a comparison: a sentence of verdict is before them, and the next step behind."""
-    return lines[1:-1]
+    """Of a comparison: a sentence of verdict is before them, and what to do behind."""
+    return lines[1 : -2 if lines[-2].startswith("If neither") else -1]
 
 
 #: in place of a next step, where nothing is wrong
@@ -196,7 +196,9 @@ def compared(original, unwritten):
         found = ran.out.splitlines()
         assert not lines or findings(found) == list(lines)
         assert status == 0 or re.match(
-            r".* is (no finished copy of .*: [0-9]+ findings?|.* copy of .*: both have the same identities)\.", found[0]
+            r".* is (no finished copy of .*: [0-9]+ findings?|.* copy of .*: both have the same identities)\."
+            f"|.* shares no identity with .*, but their data differs at [0-9]+ places?: {LATER}",
+            found[0],
         )
         assert found[-1].startswith("next: relvmoiscsi ") or found[-1].endswith(".")
         assert status or found[-1] + "\n" == FREE
@@ -229,22 +231,45 @@ def test_help_and_the_page_name_the_status_of_a_finding(image, original, command
     assert "For **check --original**: the LUNs share an identity, or differ." in " ".join(meaning.split())
 
 
-@pytest.mark.parametrize("name", ["MGT", "VHD-" + UUIDS["disk"]])
-def test_a_damaged_copy_that_is_untouched_must_be_taken_again(image, original, unwritten, name):
-    with open_device(image, writable=False) as device:
+LATER = "the copy is not complete, or one of the two was written since the copy was taken."
+
+
+def volume_byte(path, name):
+    """Where a volume has a byte of no structure."""
+    with open_device(path, writable=False) as device:
         vg = engine.inspect(device).lun.vg
     lv = next(lv for lv in vg.lvs if lv.name == name)
-    flipped(image, vg.ranges(lv, vg.size_of(lv) - 4096, 1)[0].offset)  # where no structure is
+    return vg.ranges(lv, vg.size_of(lv) - 4096, 1)[0].offset
 
-    found = unwritten(4, "check", image, "--original", original).out.splitlines()
 
-    assert found[0].endswith(
-        "both have the same identities, but they differ at 1 place: the copy is damaged, or one was written since."
-    )
-    assert "differs from what is expected at byte" in found[1]
-    assert found[2:] == ["Take the copy again from the array."]
-    told = unwritten(4, "check", image, "--original", original, "--identities-only").out.splitlines()
-    assert told[0].endswith("both have the same identities; guest data was not compared.")
+@pytest.mark.parametrize("written", ["image", "original"])
+@pytest.mark.parametrize("lun, name", [("image", "MGT"), ("image", "VHD-" + UUIDS["disk"]), ("finished", "LV-")])
+def test_data_that_differs_may_be_later_writes_and_leads_to_a_comparison_of_the_identities(
+    request, image, original, unwritten, lun, name, written
+):
+    path = request.getfixturevalue(lun)
+    at = guest_byte("data") if name == "LV-" else volume_byte(path, name)
+    flipped(request.getfixturevalue(written), at)
+    alike = f"{path}, state clean, is an untouched copy of {original}: both have the same identities"
+    alike = alike if lun == "image" else f"{path} shares no identity with {original}"
+    take_again = "If neither was written, take the copy again from the array. Otherwise compare the identities alone."
+    step = f"relvmoiscsi check --original {original} --identities-only {path}"
+
+    ran, facts = (unwritten(4, "check", path, "--original", original, *json) for json in ([], ["--json"]))
+
+    assert ran.out.splitlines() == [
+        f"{alike}, but their data differs at 1 place: {LATER}",
+        f"{path} differs from what is expected at byte {at}.",
+        take_again,
+        f"next: {step}",
+    ]
+    assert facts.json["error"]["advice"] == f"{take_again} Run `{step}`."
+    assert facts.json["error"]["message"] == f"{path} differs from what is expected at byte {at}."
+
+    status = 4 if lun == "image" else 0
+    after = unwritten(status, "check", path, "--original", original, "--identities-only").out.splitlines()
+    assert after[0] == f"{alike}; guest data was not compared."
+    assert after[-1] == (f"next: relvmoiscsi resignature {path}" if lun == "image" else FREE.strip())
 
 
 def test_of_many_findings_people_get_ten(image, original, compared, command):
@@ -255,8 +280,8 @@ def test_of_many_findings_people_get_ten(image, original, compared, command):
     for mebibyte in range(12):
         flipped(image, built.truth.device_ranges("data", mebibyte << 20, 1)[0].offset)
 
-    verdict, *told, more, _next = compared(4, image).out.splitlines()
-    assert verdict.endswith(": 12 findings.") and more == "... and 2 more, which --json prints."
+    verdict, *told, more, _again, _next = compared(4, image).out.splitlines()
+    assert verdict.endswith(f" differs at 12 places: {LATER}") and more == "... and 2 more, which --json prints."
     assert told == command("check", image, "--original", original, "--json").json["comparison_problems"][:10]
 
 

@@ -23,6 +23,8 @@ from relvmoiscsi import engine
 from relvmoiscsi.host.disk.block_device import HostDevice, open_device
 from relvmoiscsi.resignature.protocol import commit_record, journal
 
+TAKE_WHOLE = "Take the copy again from the array, on a LUN of the original's size."
+
 
 def writes_of_a_run(image, command):
     """How many writes a resignature makes."""
@@ -222,6 +224,37 @@ def test_a_command_names_recover_only_where_recover_ends_the_run_and_ends_as_rec
         told.append(unwritten(status, *words, "--yes", "--json").json["error"])
     assert len({error["message"] for error in told}) == 1, told
     assert {error["advice"] for error in told} == {"Take the clone again."}
+
+
+@pytest.mark.parametrize("lun", ["unfinished", "committed", "finished"])
+@pytest.mark.parametrize("left", ["not the last write", "all writes"])
+def test_a_lun_that_is_too_short_is_called_truncated_first_and_needs_another_copy(
+    request, lun, left, unwritten, command
+):
+    path = request.getfixturevalue(lun)
+    whole, run = content(path)[0], journal_of(path).run
+    end = max(write.range.end for write in run.writes)
+    size = end - 512 if left == "not the last write" else end
+    assert size < os.path.getsize(path)
+    os.truncate(path, size)
+    last = " ".join(["The copy is truncated.", "Nothing was written.", TAKE_WHOLE])
+
+    writers = ["recover", "resignature", "undo"] if lun != "finished" else ["undo"]
+    errors = [unwritten(5, word, path, "--yes", "--json").json["error"] for word in writers]
+    if lun != "finished":
+        shown, ran, told = command("show", path), unwritten(5, "check", path), unwritten(5, "recover", path, "--yes")
+        assert ran.out.startswith(f"{path}: state unfinished, the copy is truncated.\nPhysical volume at byte 0 of ")
+        assert TAKE_WHOLE in " ".join(shown.out.split()) and "next:" not in shown.out + ran.out + told.out
+        verdict, message = told.out.splitlines()
+        assert verdict == f"{path}: state unfinished; a run was interrupted, and the copy is truncated."
+        assert message.endswith(last)
+        errors.append(unwritten(5, "check", path, "--json").json["error"])
+    for error in errors:
+        assert (error["class"], error["advice"]) == ("Truncated", TAKE_WHOLE)
+        assert error["message"].endswith(f" bytes, only {size} are there. The copy is truncated.")
+
+    whole.to_file(str(path))
+    assert command("recover", path, "--yes").status == 0
 
 
 def test_a_copy_of_a_lun_that_was_cut_behind_its_commit_is_not_finished_but_undone(
