@@ -95,7 +95,7 @@ def test_no_write_begins_after_the_deadline(tmp_path):
         written.write_text("in the work")
         return "done"
 
-    # The clock is looked at when the deadline is made, for each byte of the question, and for the answer.
+    # The clock is looked at when the deadline is made, before and after the question is read, and for the answer.
     with pytest.raises(OutOfTime, match="over before the first write") as caught:
         run_in_child(work, Deadline(50, Clock(0, 0, 0, 51), NOT_BEGUN), "the LUN was read")
 
@@ -107,6 +107,72 @@ def test_what_began_before_the_deadline_goes_on_to_its_end():
     deadline = Deadline(50, Clock(0, 0, 0, 49, 2, 2))
 
     assert run_in_child(lambda begin: begin() or "done", deadline, "the LUN was read") == "done"
+
+
+# --- what an answer costs the call, whatever a LUN has put into it
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """The sizes of what this process reads."""
+    sizes, real = [], os.read
+
+    def read(descriptor, size):
+        data = real(descriptor, size)
+        sizes.append(len(data))
+        return data
+
+    monkeypatch.setattr(os, "read", read)
+    return sizes
+
+
+def test_a_long_answer_is_read_in_blocks(reads):
+    answer = run_in_child(lambda begin: "x" * 200000, NO_DEADLINE, "it was done", only_reads=True)
+
+    assert answer == "x" * 200000
+    assert len(reads) < 1000
+
+
+def test_an_answer_that_is_not_whole_at_the_deadline_is_given_up():
+    """The deadline counts while bytes come, too."""
+    with pytest.raises(OutOfTime):
+        run_in_child(lambda begin: "x" * 1000000, Deadline(50, Clock(0, 0, 60)), "it was done", only_reads=True)
+
+
+def test_an_answer_longer_than_any_of_an_sr_is_refused_by_the_child(reads, monkeypatch):
+    monkeypatch.setattr(child_module, "_MOST_ANSWER_BYTES", 1000, raising=False)
+
+    with pytest.raises(RelvmoiscsiError, match="found 100013 bytes, at most 1000 are read"):
+        run_in_child(lambda begin: "x" * 100000, NO_DEADLINE, "it was done", only_reads=True)
+
+    assert sum(reads) < 1000
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda begin: raises(Refused("x" * 100000).advising("y" * 100000).in_state("z" * 100000)),
+        lambda begin: raises(KeyError("x" * 100000)),
+    ],
+)
+def test_a_long_error_is_cut_before_the_call_reads_it(reads, work):
+    with pytest.raises((RelvmoiscsiError, RuntimeError)):
+        run_in_child(work, NO_DEADLINE, "it was done", only_reads=True)
+
+    assert sum(reads) < 30000
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside others"])
+def test_work_that_gets_no_memory_fails_alone(beside):
+    def work(_begin=None):
+        raise MemoryError
+
+    if beside:
+        outcomes = run_parallel([work, str], NO_DEADLINE, "it was done")
+        assert isinstance(outcomes[0], RelvmoiscsiError) and outcomes[1] == ""
+    else:
+        with pytest.raises(RelvmoiscsiError, match="needs more memory than this host gives it"):
+            run_in_child(work, NO_DEADLINE, "it was done")
 
 
 # --- a child that no signal ends, as one in an open() of a disk that does not answer
