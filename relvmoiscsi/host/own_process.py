@@ -26,6 +26,7 @@ has ended, as after the end of the parent.
 import ctypes
 import json
 import logging
+import math
 import os
 import select
 import signal
@@ -298,38 +299,49 @@ def _as_json(error: RelvmoiscsiError) -> Dict[str, Any]:
     return {"error": [cut(error.message), error.sm_key], **texts}
 
 
-def run_parallel(works: Sequence[Callable[[], Any]], deadline: Deadline, what: str) -> List[Outcome]:
+def run_parallel(
+    works: Sequence[Callable[[], Any]],
+    deadline: Deadline,
+    what: str,
+    at_once: int = _AT_ONCE,
+    seconds: float = math.inf,
+) -> List[Outcome]:
     """Run each work in a child process, all at the same time. Return a result or an error for each, in order.
 
-    Work that missed the deadline is given up; its error is OutOfTime. `what` is the step that did not happen. At most
-    _AT_ONCE children run at a time; none starts after the deadline. The children keep no locks of this process: if this
-    process is killed, its locks are free even if a child hangs.
+    Work that missed the deadline, or took more than `seconds`, is given up; its error is OutOfTime. `what` is the step
+    that did not happen. At most `at_once` children run at a time; none starts after the deadline. The children keep no
+    locks of this process: if this process is killed, its locks are free even if a child hangs.
     """
     outcomes: Dict[int, Outcome] = {}
     waiting = list(range(len(works)))
-    running: Dict[int, Tuple[int, _Child]] = {}  # by the descriptor of the answers, with the index of the work
+    # by the descriptor of the answers: the index of the work, and when the child is given up
+    running: Dict[int, Tuple[int, _Child, Deadline]] = {}
     ended: List[int] = []
     poll = select.poll()
     try:
         while True:
-            while waiting and len(running) < _AT_ONCE and not deadline.has_passed:
+            while waiting and len(running) < at_once and not deadline.has_passed:
                 child = _Child(works[waiting[0]], guards_lun=False)
-                running[child.answers] = waiting.pop(0), child
+                limit = deadline if seconds == math.inf else deadline.part(seconds)
+                running[child.answers] = waiting.pop(0), child, limit
                 poll.register(child.answers, select.POLLIN)
             if not running:
                 break
             with terminated.waiting():
-                ready = poll.poll(min(_LONGEST_POLL, deadline.left * 1000))
+                left = min(limit.left for _number, _child, limit in running.values())
+                ready = {descriptor for descriptor, _ in poll.poll(min(_LONGEST_POLL, left * 1000))}
             if not ready and deadline.has_passed:
                 break
-            for descriptor, _ in ready:
-                number, child = running.pop(descriptor)
+            late = {one for one, (_number, _child, limit) in running.items() if limit.has_passed}
+            for descriptor in ready | late:
+                number, child, limit = running.pop(descriptor)
                 poll.unregister(descriptor)
                 ended.append(child.pid)
                 try:
-                    line = child.lines.next(deadline)
-                    if line is None:  # the child was stopped in the middle of its answer
+                    line = child.lines.next(limit)
+                    if line is None:  # no answer, or the child was stopped in the middle of its answer
                         child.kill()
+                        outcomes[number] = limit.over(what)
                     else:
                         outcomes[number] = _result(line, begun=False, state=deadline.state)
                 except RelvmoiscsiError as error:
@@ -337,7 +349,7 @@ def run_parallel(works: Sequence[Callable[[], Any]], deadline: Deadline, what: s
                 finally:
                     child.close()
     finally:
-        for _number, child in running.values():  # kill all, before any is waited for
+        for _number, child, _limit in running.values():  # kill all, before any is waited for
             child.kill()
             child.close()
             ended.append(child.pid)

@@ -565,23 +565,27 @@ def test_those_that_hang_are_killed_first_and_waited_for_at_the_same_time(stuck,
 
 
 def test_one_that_hangs_is_given_up_and_does_not_hold_up_those_that_begin_later(monkeypatch):
-    monkeypatch.setattr(child_module, "_AT_ONCE", 2)
-
     deadline = Deadline(600, over_after(3, monkeypatch))
-    first, *others = run_parallel([for_ever, str, str, str], deadline, "it was done")
+
+    first, *others = run_parallel([for_ever, str, str, str], deadline, "it was done", at_once=2)
 
     assert isinstance(first, OutOfTime) and "over before it was done" in str(first)
     assert others == [""] * 3
 
 
-def test_none_begins_after_the_deadline(monkeypatch, tmp_path):
-    monkeypatch.setattr(child_module, "_AT_ONCE", 1)
+def test_each_may_have_seconds_of_its_own_and_a_number_at_once():
+    outcomes = run_parallel([for_ever] * 3, NO_DEADLINE, "it was done", at_once=2, seconds=0.1)
+
+    assert [str(one) for one in outcomes] == ["The 0.1 seconds of this call were over before it was done."] * 3
+
+
+def test_none_begins_after_the_deadline(tmp_path):
 
     def begin():
         (tmp_path / "begun").touch()
         return ""
 
-    outcomes = run_parallel([for_ever, begin], Deadline(0.05), "it was done")
+    outcomes = run_parallel([for_ever, begin], Deadline(0.05), "it was done", at_once=1)
 
     assert [type(one) for one in outcomes] == [OutOfTime, OutOfTime]
     assert os.listdir(str(tmp_path)) == []
@@ -607,13 +611,12 @@ def test_a_bug_in_one_leaves_no_other_behind():
     os.close(hear)
 
 
-def test_of_very_many_all_are_done(monkeypatch):
+def test_of_very_many_all_are_done():
     """With as few descriptors as those that are begun at once take. A fork of this process is dear, so few are many."""
-    monkeypatch.setattr(child_module, "_AT_ONCE", 8)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 8 * 3 + 12, hard))
 
     try:
-        assert run_parallel([str] * 40, NO_DEADLINE, "it was done") == [""] * 40
+        assert run_parallel([str] * 40, NO_DEADLINE, "it was done", at_once=8) == [""] * 40
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
