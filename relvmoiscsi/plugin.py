@@ -43,7 +43,7 @@ from typing import (
 )
 
 from relvmoiscsi import engine, report, untrusted
-from relvmoiscsi.deadline import Deadline
+from relvmoiscsi.deadline import Deadline, OutOfTime
 from relvmoiscsi.engine import DONE, IN_PROGRESS, SWITCHED, database_pools, is_of_another_lun
 from relvmoiscsi.errors import NOTHING_WRITTEN, NotFound, Refused, RelvmoiscsiError, UsageError, in_options, in_state
 from relvmoiscsi.formats import mapfile
@@ -52,7 +52,7 @@ from relvmoiscsi.host import iscsi_sessions
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.hba import adapters
 from relvmoiscsi.host.locks.lun_lock import locked_luns
-from relvmoiscsi.host.own_process import run_in_child
+from relvmoiscsi.host.own_process import run_in_child, run_parallel
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.json_answer import answer_text
 from relvmoiscsi.scsi_id_text import is_scsi_id, typed_scsi_id
@@ -138,17 +138,13 @@ def classify(
     ids = [scsi_id for scsi_id in sorted({*shown, *behind}) if scsi_id >= start]
     ahead: Dict[str, Optional[Dict[str, Any]]] = {}  # rows that are read in parallel; None for a LUN that had no time
     if behind:
-        from relvmoiscsi.lun.url_source import each_at_once  # noqa: PLC0415
-
         first = [scsi_id for scsi_id in ids if scsi_id in behind][:MOST_AHEAD]
-        works = [partial(_row_behind, scsi_id, behind[scsi_id], shown.get(scsi_id), page) for scsi_id in first]
-        # All threads have ended at the return: LUNs that the kernel shows are read in forked processes.
-        ahead = dict(zip(first, each_at_once(works)))
+        ahead = _rows_behind({scsi_id: behind[scsi_id] for scsi_id in first}, shown, page)
 
     def made(scsi_id: str) -> Dict[str, Any]:
         row = ahead.get(scsi_id)
         if row is None and scsi_id in behind:
-            row = _row_behind(scsi_id, behind[scsi_id], shown.get(scsi_id), deadline)
+            row = _rows_behind({scsi_id: behind[scsi_id]}, shown, deadline)[scsi_id]
         if row is None and scsi_id not in shown:
             raise deadline.over("the LUN had been read")
         if row is None or row["state"] is None and scsi_id in shown:
@@ -166,18 +162,33 @@ def classify(
     return _page("plugin classify", "host_luns", rows, {"problems": told}, page)
 
 
-def _row_behind(scsi_id: str, lun: "TargetLun", path: Optional[str], deadline: Deadline) -> Optional[Dict[str, Any]]:
-    """Return the row of a LUN behind a target, which this host may show at `path`; None where no time is left."""
-    if deadline.has_passed:
-        return None
-    access, number = lun.access, lun.info.number
-    url = f"iscsi://{access.portals[0]}/{access.config.target_iqn}/{number}"
-    row: Dict[str, Any] = {"scsi_id": scsi_id, "device": path or url}
-    try:
-        with lun.opened(deadline.part(LUN_SECONDS)) as opened:
-            return {**row, **_facts(engine.inspect(opened.device), scsi_id)}
-    except RelvmoiscsiError as error:
-        return {**row, "state": None, "problem": str(error)[:MOST_PROBLEM]}
+def _rows_behind(
+    luns: Mapping[str, "TargetLun"], shown: Mapping[str, str], deadline: Deadline
+) -> Dict[str, Optional[Dict[str, Any]]]:
+    """Return the row of each of these LUNs behind targets; None where no time is left.
+
+    Each LUN is read in a child process: what a stranger wrote may take long to verify, or much memory. `shown` has the
+    path of each LUN that this host shows.
+    """
+    from relvmoiscsi.lun.url_source import LISTED_AT_ONCE  # noqa: PLC0415 - only LUNs behind targets need it
+
+    def inspected(scsi_id: str) -> Dict[str, Any]:
+        with luns[scsi_id].opened(deadline.part(LUN_SECONDS)) as opened:
+            return _facts(engine.inspect(opened.device), scsi_id)
+
+    works = [partial(inspected, scsi_id) for scsi_id in luns]
+    outcomes = run_parallel(works, deadline, "the LUN had been read", LISTED_AT_ONCE, LUN_SECONDS)
+    rows: Dict[str, Optional[Dict[str, Any]]] = {}
+    for (scsi_id, lun), found in zip(luns.items(), outcomes):
+        url = f"iscsi://{lun.access.portals[0]}/{lun.access.config.target_iqn}/{lun.info.number}"
+        row: Dict[str, Any] = {"scsi_id": scsi_id, "device": shown.get(scsi_id, url)}
+        if isinstance(found, OutOfTime) and deadline.has_passed:
+            rows[scsi_id] = None
+        elif isinstance(found, RelvmoiscsiError):
+            rows[scsi_id] = {**row, "state": None, "problem": str(found)[:MOST_PROBLEM]}
+        else:
+            rows[scsi_id] = {**row, **found}
+    return rows
 
 
 def _facts(found: engine.Inspection, scsi_id: str) -> Dict[str, Any]:

@@ -14,6 +14,7 @@ import re
 from typing import Callable, Container, Dict, Iterable, List, Mapping, NamedTuple, Tuple
 
 from relvmoiscsi.errors import Malformed, Place, UsageError
+from relvmoiscsi.wording import said
 
 #: gives n random bytes for n
 Entropy = Callable[[int], bytes]
@@ -90,7 +91,7 @@ def parse_lvm_id(text: str, what: str, where: Place) -> str:
     """The 32 characters of an LVM id, without dashes. Raises Malformed for text that is not an LVM id."""
     plain = text.replace("-", "")
     if not _LVM_ID.match(plain):
-        raise Malformed(what, where, f"{text!r} is not an LVM id")
+        raise Malformed(what, where, f"{said(text)} is not an LVM id")
     return plain
 
 

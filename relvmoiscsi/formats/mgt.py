@@ -33,6 +33,7 @@ from relvmoiscsi.errors import Malformed, Place, Unsupported, shown_bytes
 from relvmoiscsi.formats.identity import UUID_PATTERN, is_uuid
 from relvmoiscsi.formats.naming import MGT
 from relvmoiscsi.formats.ondisk import Change
+from relvmoiscsi.wording import said
 
 # fmt: off
 MAGIC          = b"XSSM"
@@ -192,7 +193,7 @@ def _record(data: bytes, offset: int) -> VdiRecord:
     if snapshot_of.startswith("OpaqueRef:"):
         snapshot_of = ""  # SM ignores references, too
     if snapshot_of and not is_uuid(snapshot_of):
-        raise Malformed("MGT record", where, f"it is a snapshot of {snapshot_of!r}")
+        raise Malformed("MGT record", where, f"it is a snapshot of {said(snapshot_of)}")
     return VdiRecord(
         offset=offset,
         uuid=_uuid("VDI", tags, where),
@@ -214,7 +215,7 @@ def _record(data: bytes, offset: int) -> VdiRecord:
 def _uuid(what: str, tags: Tags, where: Place) -> str:
     text = _text(tags, b"uuid")
     if not is_uuid(text):
-        raise Malformed("MGT record", where, f"its {what} UUID is {text!r}" if text else f"it has no {what} UUID")
+        raise Malformed("MGT record", where, f"its {what} UUID is {said(text)}" if text else f"it has no {what} UUID")
     return text
 
 

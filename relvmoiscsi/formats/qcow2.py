@@ -22,6 +22,7 @@ from relvmoiscsi.device import Range, align_up
 from relvmoiscsi.errors import Malformed, Place, Unsupported
 from relvmoiscsi.formats.naming import ParentName, parse_parent_name, rename_parent
 from relvmoiscsi.formats.ondisk import Change, Record, be32, be64, expect_magic, raw
+from relvmoiscsi.wording import said
 
 # fmt: off
 MAGIC                    = b"QFI\xfb"
@@ -180,7 +181,7 @@ def parent_of(image: Qcow2, path: bytes, volume: str) -> Optional[ParentName]:
         return None
     parent = parse_parent_name(path.decode("latin-1"))
     if parent is None:
-        problem = "{!r} names no volume of an SR".format(path.decode("utf-8", "replace"))
+        problem = said(path.decode("utf-8", "replace")) + " names no volume of an SR"
         raise Unsupported("QCOW2 backing file", Place(volume, image.backing.offset), problem)
     return parent
 

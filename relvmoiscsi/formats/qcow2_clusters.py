@@ -23,6 +23,7 @@ from relvmoiscsi.formats.qcow2 import (
     Qcow2Header,
     incompatible_features,
 )
+from relvmoiscsi.wording import said
 
 ABSENT = 0  #: of `read_entries`: the image does not have the cluster, so reads go to the parent
 ZEROS = 1  #: of `read_entries`: the cluster reads as zeros, also when the parent has data there
@@ -161,7 +162,7 @@ def verify_plain(image: Qcow2, head: bytes, volume: str, parent_format: bytes) -
             raise Unsupported("QCOW2 header extension", where.plus(offset), "it has bitmaps of changed blocks")
         if extension.type == qcow2.EXTENSION_BACKING_FORMAT and data != parent_format:
             named = data.decode("latin-1")
-            raise Malformed("QCOW2 header extension", where.plus(offset), f"it calls its parent a {named!r}")
+            raise Malformed("QCOW2 header extension", where.plus(offset), f"it calls its parent a {said(named)}")
 
 
 def plain_head(head: bytes, cluster_bytes: int, needed: Needs, tables_at: Tuple[int, int], volume: str) -> bytes:

@@ -26,6 +26,7 @@ from relvmoiscsi.device import SECTOR, Range
 from relvmoiscsi.errors import BadChecksum, Malformed, Place, Unsupported
 from relvmoiscsi.formats.naming import PARENT_PREFIX, ParentName, parse_parent_name, rename_parent
 from relvmoiscsi.formats.ondisk import Change, Field, Record, be32, be64, expect_magic, raw, u8
+from relvmoiscsi.wording import said
 
 # fmt: off
 FOOTER_COOKIE   = b"conectix"
@@ -345,7 +346,7 @@ def _decoded(data: bytes, codec: str, what: str, where: Place) -> str:
 def _parent_of(text: str, what: str, where: Place) -> ParentName:
     parent = parse_parent_name(PARENT_PREFIX.sub("", text, 1))
     if parent is None:
-        raise Unsupported(what, where, f"{text!r} names no volume of an SR")
+        raise Unsupported(what, where, f"{said(text)} names no volume of an SR")
     return parent
 
 

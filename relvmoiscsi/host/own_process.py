@@ -26,6 +26,7 @@ has ended, as after the end of the parent.
 import ctypes
 import json
 import logging
+import math
 import os
 import select
 import signal
@@ -36,6 +37,7 @@ from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional
 from relvmoiscsi.deadline import BATCH_SECONDS, NO_DEADLINE, Deadline, OutOfTime
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host import flock, terminated
+from relvmoiscsi.wording import cut
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +45,8 @@ _PR_SET_PDEATHSIG = 1  # Linux uapi: linux/prctl.h
 _REAP_MILLISECONDS = 1000
 _MAY_I_WRITE, _CALL, _UNLOCK = b"?", b"c", b"u"  #: first byte of a child's question; the child's result is JSON
 _LONGEST_POLL = 1 << 30  # milliseconds
+_PIPE_BYTES = 1 << 16  #: that Linux lets wait in a pipe
+_MOST_ANSWER_BYTES = 16 << 20  #: of JSON; the names of the 4094 VDIs of an SR take some 6 MiB
 _MAYBE_BEGUN, _CALL_AGAIN = "The LUN may hold an unfinished resignature.", "The same call again finishes it."
 
 Begin = Callable[[], None]
@@ -55,7 +59,7 @@ Outcome = Union[Any, RelvmoiscsiError]
 
 _AT_ONCE = 64  #: processes; a host may have thousands of disks
 
-_parent: Optional[Tuple[int, int]] = None  # in a child only: the descriptors to write to the parent, and to read from
+_parent: Optional[Tuple[int, "_Lines"]] = None  # in a child only: the descriptor for questions, and the answers
 _given_up: List[int] = []  # children that had not ended when this process gave them up
 
 
@@ -104,7 +108,7 @@ def _ask(question: bytes) -> Dict[str, Any]:
     tell, hear = _parent
     try:
         _tell(tell, question)
-        line = _line(hear, NO_DEADLINE)
+        line = hear.next(NO_DEADLINE)
     except OSError as error:  # the parent has given this child up
         raise _Stop from error
     if not line:
@@ -119,6 +123,35 @@ def _begin() -> None:
         raise _Stop
 
 
+class _Lines:
+    """The lines of a pipe. Bytes behind a line wait for the next call."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor, self._waiting = descriptor, bytearray()
+
+    def next(self, deadline: Deadline) -> Optional[bytes]:
+        """Return the next line, b"" at the end of the pipe; None at the deadline, also in the middle of a line."""
+        poll, searched, is_late = select.poll(), 0, False
+        poll.register(self._descriptor, select.POLLIN)
+        while True:
+            end = self._waiting.find(b"\n", searched)
+            if end >= 0:
+                line = bytes(self._waiting[:end])
+                del self._waiting[: end + 1]
+                return line
+            if is_late:
+                return None
+            searched = len(self._waiting)
+            with terminated.waiting():
+                ready = poll.poll(min(_LONGEST_POLL, deadline.left * 1000))
+            if ready:
+                data = os.read(self._descriptor, _PIPE_BYTES)
+                if not data:
+                    return b""
+                self._waiting += data
+            is_late = deadline.has_passed
+
+
 class _Child:
     """A child process that does a work, seen from its parent."""
 
@@ -129,6 +162,7 @@ class _Child:
         calls `heed_no_longer`.
         """
         self.answers, tell = os.pipe()
+        self.lines = _Lines(self.answers)
         hear, self.orders = os.pipe()
         parent = os.getpid()
         self.pid = os.fork()
@@ -140,7 +174,7 @@ class _Child:
             terminated.heed_no_longer()
             self.close()
             global _parent  # noqa: PLW0603 - of the child, which does nothing but this work
-            _parent = tell, hear
+            _parent = tell, _Lines(hear)
             flock.close_inherited(but_lun=guards_lun)
             nothing = os.open(os.devnull, os.O_RDWR)
             for descriptor in (0, 1, 2):  # the caller's
@@ -148,16 +182,7 @@ class _Child:
             ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if os.getppid() != parent:  # the parent has ended before the call
                 os._exit(0)
-            try:
-                answer = {"value": work()}
-            except RelvmoiscsiError as error:
-                answer = _as_json(error)
-            except _Stop:
-                answer = {}  # the parent does not read the answer
-            except BaseException as error:
-                log.exception("a bug in the work on a device")
-                answer = {"bug": repr(error)}
-            _tell(tell, json.dumps(answer).encode("ascii"))
+            _tell(tell, _answer_of(work))
         finally:
             os._exit(0)  # the parent's finally blocks and exit handlers must not run in the child
 
@@ -208,7 +233,7 @@ def run_in_child(
     limit = deadline.for_cleanup(grace_seconds) if grace_seconds else deadline
     try:
         while True:
-            line = _line(child.answers, Deadline(BATCH_SECONDS + grace_seconds) if begun else limit)
+            line = child.lines.next(Deadline(BATCH_SECONDS + grace_seconds) if begun else limit)
             answer: Dict[str, Any] = {}
             if line is None:
                 child.kill()
@@ -246,42 +271,77 @@ def run_in_child(
         locks.close()
 
 
+def _answer_of(work: Callable[[], Any]) -> bytes:
+    """In a child: do the work and return its answer, a line for the parent."""
+    try:
+        answer = {"value": work()}
+    except RelvmoiscsiError as error:
+        answer = _as_json(error)
+    except _Stop:
+        answer = {}  # the parent does not read the answer
+    except MemoryError:
+        problem = "The work on the LUN needs more memory than this host gives it."
+        answer = _as_json(Refused(problem, "SMGeneral").advising("Check who writes to the LUN: an SR needs less."))
+    except BaseException as error:
+        log.exception("a bug in the work on a device")
+        answer = {"bug": cut(repr(error))}
+    line = json.dumps(answer).encode("ascii")
+    if len(line) > _MOST_ANSWER_BYTES:
+        problem = f"The work on the LUN found {len(line)} bytes, at most {_MOST_ANSWER_BYTES} are read."
+        refused = Refused(problem, "SMGeneral").advising("Check who writes to the LUN: an SR has less.")
+        line = json.dumps(_as_json(refused)).encode("ascii")
+    return line
+
+
 def _as_json(error: RelvmoiscsiError) -> Dict[str, Any]:
-    return {"error": [error.message, error.sm_key], "advice": error.advice, "state": error.disk_state}
+    """Return an error for the other process. A LUN may have chosen words of any length, so each text is cut."""
+    texts = {"advice": cut(error.advice), "state": cut(error.disk_state)}
+    return {"error": [cut(error.message), error.sm_key], **texts}
 
 
-def run_parallel(works: Sequence[Callable[[], Any]], deadline: Deadline, what: str) -> List[Outcome]:
+def run_parallel(
+    works: Sequence[Callable[[], Any]],
+    deadline: Deadline,
+    what: str,
+    at_once: int = _AT_ONCE,
+    seconds: float = math.inf,
+) -> List[Outcome]:
     """Run each work in a child process, all at the same time. Return a result or an error for each, in order.
 
-    Work that missed the deadline is given up; its error is OutOfTime. `what` is the step that did not happen. At most
-    _AT_ONCE children run at a time; none starts after the deadline. The children keep no locks of this process: if this
-    process is killed, its locks are free even if a child hangs.
+    Work that missed the deadline, or took more than `seconds`, is given up; its error is OutOfTime. `what` is the step
+    that did not happen. At most `at_once` children run at a time; none starts after the deadline. The children keep no
+    locks of this process: if this process is killed, its locks are free even if a child hangs.
     """
     outcomes: Dict[int, Outcome] = {}
     waiting = list(range(len(works)))
-    running: Dict[int, Tuple[int, _Child]] = {}  # by the descriptor of the answers, with the index of the work
+    # by the descriptor of the answers: the index of the work, and when the child is given up
+    running: Dict[int, Tuple[int, _Child, Deadline]] = {}
     ended: List[int] = []
     poll = select.poll()
     try:
         while True:
-            while waiting and len(running) < _AT_ONCE and not deadline.has_passed:
+            while waiting and len(running) < at_once and not deadline.has_passed:
                 child = _Child(works[waiting[0]], guards_lun=False)
-                running[child.answers] = waiting.pop(0), child
+                limit = deadline if seconds == math.inf else deadline.part(seconds)
+                running[child.answers] = waiting.pop(0), child, limit
                 poll.register(child.answers, select.POLLIN)
             if not running:
                 break
             with terminated.waiting():
-                ready = poll.poll(min(_LONGEST_POLL, deadline.left * 1000))
+                left = min(limit.left for _number, _child, limit in running.values())
+                ready = {descriptor for descriptor, _ in poll.poll(min(_LONGEST_POLL, left * 1000))}
             if not ready and deadline.has_passed:
                 break
-            for descriptor, _ in ready:
-                number, child = running.pop(descriptor)
+            late = {one for one, (_number, _child, limit) in running.items() if limit.has_passed}
+            for descriptor in ready | late:
+                number, child, limit = running.pop(descriptor)
                 poll.unregister(descriptor)
                 ended.append(child.pid)
                 try:
-                    line = _line(descriptor, deadline)
-                    if line is None:  # the child was stopped in the middle of its answer
+                    line = child.lines.next(limit)
+                    if line is None:  # no answer, or the child was stopped in the middle of its answer
                         child.kill()
+                        outcomes[number] = limit.over(what)
                     else:
                         outcomes[number] = _result(line, begun=False, state=deadline.state)
                 except RelvmoiscsiError as error:
@@ -289,7 +349,7 @@ def run_parallel(works: Sequence[Callable[[], Any]], deadline: Deadline, what: s
                 finally:
                     child.close()
     finally:
-        for _number, child in running.values():  # kill all, before any is waited for
+        for _number, child, _limit in running.values():  # kill all, before any is waited for
             child.kill()
             child.close()
             ended.append(child.pid)
@@ -301,26 +361,6 @@ def _tell(descriptor: int, line: bytes) -> None:
     data = line + b"\n"
     while data:
         data = data[os.write(descriptor, data) :]
-
-
-def _line(descriptor: int, deadline: Deadline) -> Optional[bytes]:
-    """Return the next line, b"" at the end of the pipe; None at the deadline."""
-    line = bytearray()
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    while not line.endswith(b"\n"):
-        with terminated.waiting():
-            ready = poll.poll(min(_LONGEST_POLL, deadline.left * 1000))
-        if not ready and deadline.has_passed:
-            return None
-        if not ready:
-            continue
-        # One byte at a time: bytes behind the line belong to the next call.
-        data = os.read(descriptor, 1)
-        if not data:
-            return b""
-        line += data
-    return bytes(line[:-1])
 
 
 def _result(line: bytes, begun: bool, state: str) -> Any:

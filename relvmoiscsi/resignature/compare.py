@@ -17,6 +17,7 @@ from relvmoiscsi.resignature.reading.lun_contents import Lun, verify_lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
 from relvmoiscsi.resignature.recovery import cut_run, earlier_run
 from relvmoiscsi.resignature.writing.copying import Progress
+from relvmoiscsi.wording import said
 
 Kept = TypeVar("Kept", Range, Chunk)
 
@@ -160,7 +161,7 @@ def _another_sr(original: Lun, clone: Lun, record: Optional[CommitRecord], run: 
     """The message for an `original` from which `clone` was not made."""
     made_of = f", which was made of SR {run.ids.sr}" if run is not None and run.ids.new_sr == clone.sr_uuid else ""
     clones, originals = (
-        f"{lun.sr_uuid} {lun.mgt.name_label!r}" if lun.mgt and lun.mgt.name_label else lun.sr_uuid
+        f"{lun.sr_uuid} {said(lun.mgt.name_label)}" if lun.mgt and lun.mgt.name_label else lun.sr_uuid
         for lun in (clone, original)
     )
     told = f"{clone.name} holds SR {clones}{made_of}, and {original.name} holds SR {originals}"

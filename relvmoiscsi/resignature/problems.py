@@ -13,7 +13,17 @@ from contextlib import contextmanager
 from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import Device
-from relvmoiscsi.errors import DeviceError, FormatError, NotFound, Refused, RelvmoiscsiError, UsageError, reading
+from relvmoiscsi.errors import (
+    DeviceError,
+    FormatError,
+    Malformed,
+    NotFound,
+    Place,
+    Refused,
+    RelvmoiscsiError,
+    UsageError,
+    reading,
+)
 from relvmoiscsi.formats.lvm.pv import Label
 from relvmoiscsi.resignature.merge.vdi_choice import Chain, choose_chain, leaves, uuids_in_words
 from relvmoiscsi.resignature.reading import sm_journals, survey
@@ -29,6 +39,7 @@ _NOTHING_HELPS = "No command mends that on the clone. If the copy may be incompl
 _MOST_ROUNDS, _MOST_LOOKS = 30, 200000
 #: of one message, which a person reads and a shell takes. A writer of the LUN can make very many volumes
 _MOST_LEFT_BEHIND, _MOST_COMMANDS = 1000, 20
+_MOST_DEFECTS = 5000  #: of the metadata; a copy that is cut has one for each volume, of some thousand
 _LOOK_FIRST = "Check the original first: if it is whole, this copy is incomplete, so take the copy again."
 _NO_VDI_REMAINS = "No VDI of the clone would be left."
 
@@ -51,8 +62,14 @@ def read_problems(device: Device, label: Label, request: ResignatureRequest = EV
     A failed read, or a refusal, is a problem among others where another problem was found before.
     """
     found: List[RelvmoiscsiError] = []
+
+    def collect(defect: FormatError) -> None:
+        if len(found) >= _MOST_DEFECTS:
+            raise Malformed("Metadata", Place(device.name, label.offset), f"it has more than {_MOST_DEFECTS} defects")
+        found.append(defect)
+
     try:
-        lun = survey.read_contents(device, label, on_defect=found.append)
+        lun = survey.read_contents(device, label, on_defect=collect)
     except FormatError as problem:
         return unsolved(*found, problem)
     except (DeviceError, Refused) as problem:

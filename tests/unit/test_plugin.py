@@ -6,7 +6,10 @@ import math
 import os
 import shutil
 import tempfile
+import time
 import uuid
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
@@ -167,6 +170,7 @@ def target_of(*disks):
     return HostileTarget(luns, chap=CHAP, ignore=("isid kept",))
 
 
+@pytest.mark.processes
 def test_a_clone_behind_a_target_of_an_sr_is_found_that_no_host_sees(member, caplog):
     caplog.set_level(0)
     this, pool, session_ref = member
@@ -188,6 +192,7 @@ def test_a_clone_behind_a_target_of_an_sr_is_found_that_no_host_sees(member, cap
     assert 1 < most <= 4 and CHAP.secret not in caplog.text + json.dumps(found)
 
 
+@pytest.mark.processes
 def test_a_target_is_asked_as_sm_asks_it(member, monkeypatch):
     """With the initiator name of the PBD, and through the interfaces that are set aside for iSCSI and are there."""
     this, pool, session_ref = member
@@ -205,6 +210,7 @@ def test_a_target_is_asked_as_sm_asks_it(member, monkeypatch):
     assert set(names) == {"iqn.2026-01.test:own"}
 
 
+@pytest.mark.processes
 def test_what_is_on_a_lun_is_read_from_the_target_and_not_from_the_kernel(member, host):
     """The array may have written another clone to it since the kernel has read it."""
     this, pool, session_ref = member
@@ -241,6 +247,55 @@ def test_xapi_that_does_not_answer_is_told_and_the_kernel_asked(host):
     found = answered(plugin.classify, {"session_ref": "OpaqueRef:x"}, host(sdb=SCSI_ID), seen(sdb=ONE))
     assert [row["state"] for row in found["host_luns"]] == ["clean"]
     assert found["problems"][0].startswith("Which targets this host uses is not known: ")
+
+
+class Behind:
+    """A LUN behind a target, which a stranger has written: opening it does what a read of that content does."""
+
+    access = SimpleNamespace(portals=["192.0.2.1:3260"], config=SimpleNamespace(target_iqn=IQN))
+    info = SimpleNamespace(number=0)
+
+    def __init__(self, does):
+        self.does = does
+
+    @contextmanager
+    def opened(self, _deadline):
+        yield SimpleNamespace(device=self.does())
+
+
+def no_memory():
+    raise MemoryError
+
+
+def process():
+    raise Refused(f"Process {os.getpid()}.")
+
+
+@pytest.mark.processes
+def test_each_lun_behind_a_target_is_read_in_a_process_of_its_own_and_fails_alone(host, monkeypatch):
+    luns = {FIRST: Behind(no_memory), SCSI_ID: Behind(lambda: ONE), OTHER: Behind(process), SILENT: Behind(process)}
+    monkeypatch.setattr("relvmoiscsi.plugin_targets.luns_of_srs", lambda *_: (luns, []))
+
+    rows = answered(plugin.classify, {"session_ref": "OpaqueRef:x"}, host(), seen())["host_luns"]
+
+    by_id = {row["scsi_id"]: row for row in rows}
+    assert by_id[SCSI_ID]["state"] == "clean"
+    assert "needs more memory" in by_id[FIRST]["problem"]
+    processes = {by_id[scsi_id]["problem"] for scsi_id in (OTHER, SILENT)}
+    assert len(processes) == 2 and f"Process {os.getpid()}." not in processes
+
+
+@pytest.mark.processes
+def test_a_look_behind_a_target_is_given_up_after_its_seconds_whatever_it_computes(host, monkeypatch):
+    monkeypatch.setattr(plugin, "LUN_SECONDS", 0.1)
+    luns = {FIRST: Behind(lambda: time.sleep(5) or ONE)}
+    monkeypatch.setattr("relvmoiscsi.plugin_targets.luns_of_srs", lambda *_: (luns, []))
+
+    (row,) = answered(plugin.classify, {"session_ref": "OpaqueRef:x"}, host(), seen())["host_luns"]
+
+    assert (
+        row["state"] is None and "The 0.1 seconds of this call were over before the LUN had been read" in row["problem"]
+    )
 
 
 # --- the map, and what is at work

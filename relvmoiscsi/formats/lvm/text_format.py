@@ -20,6 +20,7 @@ from typing import Dict, Iterator, List, NamedTuple, Sequence, Tuple, Union
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import Malformed, Place
+from relvmoiscsi.wording import cut, said, some_of
 
 Value = Union[int, float, str]
 
@@ -28,7 +29,12 @@ MAX_DEPTH = 16  #: sections inside sections; LVM itself writes four levels
 #: writes more bytes for an item (a segment has 7 items in 115 bytes). So a text with more items is not a text of LVM,
 #: and `parse` refuses such a text before its tree fills the memory
 BYTES_FOR_AN_ITEM = 12
+#: the same for sections, which take most of the memory. The shortest section of LVM, a segment, has 107 bytes
+BYTES_FOR_A_SECTION = 80
 _SPARE_ITEMS = 1024
+#: characters of the name of a VG, PV, LV, segment or key: messages repeat a name for each volume, so `parse` refuses a
+#: longer name. Source: LVM2 lib/misc/lvm-string.c, _validate_name
+MAX_NAME_LENGTH = 127
 
 #: parts of the patterns below; no part can match a text in two ways, so the patterns never backtrack far
 _BLANK = r"[ \t\r\n\f\v]*(?:\#[^\n]*(?:\n[ \t\r\n\f\v]*|\Z))*"
@@ -108,13 +114,13 @@ class TextSection:
     def integer(self, key: str, minimum: int = 0) -> int:
         value = self.single(key).values[0]
         if not isinstance(value, int) or value < minimum:
-            raise self._problem(f"{key} is {value!r}, expected an integer of at least {minimum}")
+            raise self._problem(f"{key} is {_quoted(value)}, expected an integer of at least {minimum}")
         return value
 
     def string(self, key: str) -> str:
         value = self.single(key).values[0]
         if not isinstance(value, str):
-            raise self._problem(f"{key} is {value!r}, expected a string")
+            raise self._problem(f"{key} is {_quoted(value)}, expected a string")
         return value
 
     def strings(self, key: str) -> List[str]:
@@ -124,8 +130,17 @@ class TextSection:
         values = self.assignments[key].values
         strings = [value for value in values if isinstance(value, str)]
         if len(strings) != len(values):
-            raise self._problem(f"{key} is a list of {', '.join(map(str, values))}; expected strings")
+            raise self._problem(f"{key} is a list of {shown_values(values)}; expected strings")
         return strings
+
+
+def shown_values(values: Sequence[Value]) -> str:
+    """Some values for a message, each cut."""
+    return some_of([cut(str(value), _SHOWN) for value in values])
+
+
+def _quoted(value: Value) -> str:
+    return said(value) if isinstance(value, str) else str(value)
 
 
 def parse(text: str, where: Place) -> TextSection:
@@ -141,6 +156,7 @@ class _Parser:
         self._at = 0
         self._most = len(text) // BYTES_FOR_AN_ITEM + _SPARE_ITEMS
         self._items_left = self._values_left = self._most
+        self._sections_left = len(text) // BYTES_FOR_A_SECTION + _SPARE_ITEMS
         self._known: Dict[str, Tuple[Value, ...]] = {}  # by the text behind `=`: many LVs have equal values
 
     def fill(self, section: TextSection, depth: int) -> None:
@@ -154,6 +170,9 @@ class _Parser:
                 raise self._too_much()
             self._at = match.end()
             group, key, start = match.lastindex, match.group(1), match.start(1)
+            if key is not None and len(key) > MAX_NAME_LENGTH:
+                problem = f"a name has {len(key)} characters, LVM allows {MAX_NAME_LENGTH}"
+                raise Malformed("LVM metadata text", self._where.plus(start), problem)
             if key in section.assignments or key in section.sections:
                 raise self._problem(("word", str(key), start), "each name only once")
             if group in (_SCALAR_AT, _LIST_AT):
@@ -166,6 +185,9 @@ class _Parser:
                     self._known[text] = values
                 section.assignments[intern(key)] = Assignment(values, group == _LIST_AT, start, value_start, end)
             elif group == _OPENS and depth < MAX_DEPTH:
+                self._sections_left -= 1
+                if self._sections_left < 0:
+                    raise self._too_much()
                 child = section.sections[key] = TextSection(key, start, self._where)
                 self.fill(child, depth + 1)
             elif group == (_CLOSES if depth else _ENDS):
@@ -200,7 +222,7 @@ class _Parser:
         return Malformed("LVM metadata text", self._where.plus(start), f"{found}, expected {expected}")
 
     def _too_much(self) -> Malformed:
-        return Malformed("LVM metadata text", self._where, f"it goes on after {self._most} items")
+        return Malformed("LVM metadata text", self._where, "it has more items than LVM writes in so many bytes")
 
     def _complaint(self, at: int) -> Malformed:
         """The error of the item at the position `at`: its first token that does not fit."""

@@ -12,8 +12,9 @@ from typing import Dict, FrozenSet, Iterable, List, Mapping, NamedTuple, Optiona
 from relvmoiscsi.device import SECTOR, Range
 from relvmoiscsi.errors import Malformed, OnDefect, Place, Truncated, Unsupported, WayOut, raise_defect, reading
 from relvmoiscsi.formats.identity import IdMap, dashed, parse_lvm_id, sightings
-from relvmoiscsi.formats.lvm.text_format import Assignment, TextEdit, TextSection, edited, parse
+from relvmoiscsi.formats.lvm.text_format import Assignment, TextEdit, TextSection, edited, parse, shown_values
 from relvmoiscsi.formats.naming import LV_PREFIXES, MGT
+from relvmoiscsi.wording import some_of
 
 #: section names and status words of the text that hold no identity
 _KNOWN_VG_SECTIONS = {"physical_volumes", "logical_volumes"}
@@ -25,7 +26,8 @@ _LV_STATUS = set(_LV_WORDS)
 #: keys without which LVM refuses a text, as far as this module does not read the keys anyway
 _MANDATORY_IN_VG = ("max_lv", "max_pv")
 MAX_SEQNO = (1 << 32) - 1
-MAX_NAME_LENGTH = 127  #: of a name. Source: LVM2 lib/misc/lvm-string.c, _validate_name
+#: volumes of a group. An SR has at most 4094 VDIs (mgt.MAX_RECORDS), each with a volume, a log and a journal
+MAX_LVS = 3 << 12
 
 #: keys that tie a VG to a cluster or a host; SM never sets them
 _OWNERSHIP = ("system_id", "lock_type", "lock_args")
@@ -164,11 +166,16 @@ def read_vg(text: str, where: Place, device_bytes: int, on_defect: OnDefect = ra
     """
     root = parse(text, where)
     if len(root.sections) != 1:
-        names = ", ".join(sorted(root.sections)) or "none"
+        names = some_of(sorted(root.sections)) or "none"
         raise Malformed("Metadata text", where, f"it has these volume groups: {names}; expected one")
     if root.string("contents") != "Text Format Volume Group" or root.integer("version") != 1:
         raise Unsupported("Metadata text", where, "it is not version 1 of a volume group text")
     vg = next(iter(root.sections.values()))
+    lv_count = len(_lv_sections(vg))
+    if lv_count > MAX_LVS:  # before any of them is a defect
+        raise Unsupported(
+            f"Volume group {vg.name}", vg.where, f"it has {lv_count} volumes, an SR has at most {MAX_LVS}"
+        )
     with reading(on_defect):
         _refuse_unreadable(text, vg, where)
     with reading(on_defect):
@@ -227,7 +234,7 @@ def _refuse_unknown(vg: TextSection) -> None:
                 problem = f"it belongs to another host or to a cluster: it has a {key}"
                 raise Unsupported(what, vg.where, problem).with_way_out(_disowned(vg.name, key, value))
     if "format" in vg.assignments and vg.string("format") != "lvm2":
-        raise Unsupported(what, vg.where, "its format is {}".format(vg.string("format")))
+        raise Unsupported(what, vg.where, "its format is {}".format(shown_values([vg.string("format")])))
     ways_out = {"EXPORTED": WayOut(("vgimport",), (vg.name,)), "CLUSTERED": _disowned(vg.name, "lock_type", "")}
     _status(what, vg, _VG_STATUS, ways_out)
 
@@ -250,7 +257,9 @@ def _status(
         raise Malformed(what, section.where, "it has no status")
     status = frozenset(section.strings("status"))
     for word in sorted(status - known):
-        raise Unsupported(what, section.where, f"its status is {word}").with_way_out(ways_out.get(word, WayOut()))
+        raise Unsupported(what, section.where, f"its status is {shown_values([word])}").with_way_out(
+            ways_out.get(word, WayOut())
+        )
     return status
 
 
@@ -280,9 +289,7 @@ def _lv_sections(vg: TextSection) -> List[TextSection]:
 
 
 def _lv(section: TextSection, pv_name: str, vg_name: str) -> LogicalVolume:
-    what, where = f"Logical volume {section.name[:MAX_NAME_LENGTH]}", section.where
-    if len(section.name) > MAX_NAME_LENGTH:  # each defect, note and answer repeats the name
-        raise Malformed(what, where, f"its name has {len(section.name)} characters, LVM allows {MAX_NAME_LENGTH}")
+    what, where = f"Logical volume {section.name}", section.where
     if "creation_time" in section.assignments and "creation_host" not in section.assignments:
         raise Malformed(what, where, "it has a creation_time and no creation_host")
     lv_id = parse_lvm_id(section.string("id"), f"id of logical volume {section.name}", where)
@@ -300,7 +307,7 @@ def _lv(section: TextSection, pv_name: str, vg_name: str) -> LogicalVolume:
         stripes = child.assignments.get("stripes")
         values = stripes.values if stripes else ()
         if len(values) != 2 or values[0] != pv_name or not isinstance(values[1], int) or values[1] < 0:
-            raise Malformed(what, child.where, f"{child.name} has the stripes {', '.join(map(str, values)) or 'none'}")
+            raise Malformed(what, child.where, f"{child.name} has the stripes {shown_values(values) or 'none'}")
         segments.append(Segment(child.integer("start_extent"), child.integer("extent_count", 1), values[1]))
     segments.sort()
     if section.integer("segment_count") != len(segments) or not segments:

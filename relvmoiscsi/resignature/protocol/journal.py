@@ -42,6 +42,7 @@ from relvmoiscsi.resignature.protocol.run_record import (
     Write,
     verify_run,
 )
+from relvmoiscsi.wording import cut
 
 JOURNAL_MAGIC = b"reLVMjnl"
 VERSION = 1
@@ -54,6 +55,7 @@ MAX_JOURNAL_BYTES = 64 << 20  #: compressed or not; a larger journal is refused
 MOST_FACTS_BYTES = 24 << 20
 MOST_VALUES = 5 << 18
 MOST_INNER = 1 << 17
+MOST_WORD = 1024  #: characters of a text in the facts: an id, or the name of a structure
 
 #: the errors that reading a payload raises when the payload holds no run
 _UNREADABLE = (
@@ -190,7 +192,7 @@ def decode(data: bytes, where: Place, digest: bytes, device_size: int) -> Run:
         run = _run(BytesIO(payload))
         verify_run(run, device_size, where)
     except _UNREADABLE as error:
-        raise Malformed("Journal", where, f"its content does not read: {error}") from error
+        raise Malformed("Journal", where, f"its content does not read: {cut(str(error), MOST_WORD)}") from error
     return run
 
 
@@ -202,32 +204,32 @@ def _run(payload: BytesIO) -> Run:
     run = Run(  # the bytes behind the facts are read in the order in which `encode` writes them
         kind=kinds[facts["kind"]],
         run_id=bytes.fromhex(facts["run_id"]),
-        scsi_id=_text_or_none(facts["scsi_id"]),
-        tool=untrusted.text_of(facts["tool"]),
-        ids=IdMap(untrusted.text_of(facts["sr"]), _texts(facts["uuids"]), _texts(facts["lvm_ids"])),
+        scsi_id=_word_or_none(facts["scsi_id"]),
+        tool=_word(facts["tool"]),
+        ids=IdMap(_word(facts["sr"]), _words(facts["uuids"]), _words(facts["lvm_ids"])),
         label_number=untrusted.size_of(facts["label_number"]),
         old_label=_bytes(payload, SECTOR),
-        new_pv_id=untrusted.text_of(facts["new_pv_id"]),
+        new_pv_id=_word(facts["new_pv_id"]),
         final_label=_bytes(payload, SECTOR if facts["has_final_label"] is True else 0),
         mdas=tuple(_move(item, payload) for item in facts["mdas"]),
         writes=tuple(
-            Write(untrusted.size_of(at), _bytes(payload, length), _bytes(payload, length), untrusted.text_of(what))
+            Write(untrusted.size_of(at), _bytes(payload, length), _bytes(payload, length), _word(what))
             for at, length, what in facts["writes"]
         ),
         fields=tuple(
-            IdField(_ranges(pieces), untrusted.text_of(what), untrusted.text_of(kind), _ranges(around))
+            IdField(_ranges(pieces), _word(what), _word(kind), _ranges(around))
             for pieces, what, kind, around in facts["fields"]
         ),
         block_bytes=untrusted.size_of(facts["block_bytes"]),
-        one=_text_or_none(facts.get("one")),
-        unverified=tuple(untrusted.texts_of(facts.get("unverified", []))),
+        one=_word_or_none(facts.get("one")),
+        unverified=tuple(map(_word, untrusted.texts_of(facts.get("unverified", [])))),
     )
     if "rebuilt" not in facts:
         return run
     new = facts["rebuilt"]
     full, empty = (array("q", accumulate(map(untrusted.whole_of, new[name]))) for name in ("full", "empty"))
     merged = MergedImage(
-        lv_id=untrusted.text_of(new["lv_id"]),
+        lv_id=_word(new["lv_id"]),
         segments=tuple(Segment(*_sizes(item)) for item in new["segments"]),
         full=full,
         empty=empty,
@@ -239,12 +241,19 @@ def _run(payload: BytesIO) -> Run:
     return run._replace(merged=merged)
 
 
-def _text_or_none(value: Any) -> Optional[str]:
-    return None if value is None else untrusted.text_of(value)
+def _word(value: Any) -> str:
+    text = untrusted.text_of(value)
+    if len(text) > MOST_WORD:  # messages, plans and answers repeat it
+        raise ValueError(f"a text has {len(text)} characters")
+    return text
 
 
-def _texts(value: Any) -> Dict[str, str]:
-    return {old: untrusted.text_of(new) for old, new in value.items()}
+def _word_or_none(value: Any) -> Optional[str]:
+    return None if value is None else _word(value)
+
+
+def _words(value: Any) -> Dict[str, str]:
+    return {_word(old): _word(new) for old, new in value.items()}
 
 
 def _sizes(values: Iterable[Any]) -> Iterator[int]:

@@ -14,6 +14,7 @@ from relvmoiscsi.formats.vhd import STRUCTURES
 from relvmoiscsi.formats.vhd_blocks import UNIT
 from relvmoiscsi.resignature.protocol.commit_record import IN_PROGRESS
 from relvmoiscsi.resignature.protocol.merged_image import MergedImage, given_away
+from relvmoiscsi.wording import said
 
 
 class Write(NamedTuple):
@@ -111,11 +112,11 @@ def verify_run(run: Run, device_size: int, where: Place) -> None:
             raise Malformed("Journal", where, problem)
 
     for uuid in [run.ids.sr, *run.ids.uuids, *run.ids.uuids.values(), *filter(None, [run.one])]:
-        require(is_uuid(uuid), f"{uuid!r} is no UUID")
+        require(is_uuid(uuid), f"{said(uuid)} is no UUID")
     require(run.ids.sr in run.ids.uuids, "its map has no new UUID of the SR")
     require(run.one is None or run.one in run.ids.uuids, "its map has no new UUID of the VDI that stays")
     for lvm_id in [run.new_pv_id, *run.ids.lvm_ids, *run.ids.lvm_ids.values(), *run.unverified]:
-        require(is_lvm_id(lvm_id), f"{lvm_id!r} is not an LVM id")
+        require(is_lvm_id(lvm_id), f"{said(lvm_id)} is not an LVM id")
     require(len(run.run_id) == _RUN_ID_BYTES, "the id of its run has another length")
     require(run.block_bytes in _BLOCK_BYTES, f"{run.block_bytes} bytes are no block")
     label = parse_label(run.old_label, run.label_number, where)
@@ -140,22 +141,22 @@ def verify_run(run: Run, device_size: int, where: Place) -> None:
     require(are_apart, "its fields overlap")
     written = joined(write.range for write in run.writes)
     for field in run.fields:
-        require(field.kind in ("", *STRUCTURES), f"it knows a structure {field.kind[:40]!r}")
+        require(field.kind in ("", *STRUCTURES), f"it knows a structure {said(field.kind)}")
         size = STRUCTURES[field.kind].SIZE if field.kind else 0
         is_as_long = sum(part.length for part in field.around) == size and len(field.around) <= size // SECTOR
         require(is_as_long, f"a {field.kind or 'field'} has another length")
-        require(bool(field.pieces), f"its writes do not cover a field: {field.what[:40]!r}")
+        require(bool(field.pieces), f"its writes do not cover a field: {said(field.what)}")
         for piece in field.pieces:
             at = bisect_right(written, Range(piece.offset, sys.maxsize)) - 1
             is_covered = at >= 0 and piece.length > 0 and piece.end <= written[at].end
-            require(is_covered, f"its writes do not cover a field: {field.what[:40]!r}")
+            require(is_covered, f"its writes do not cover a field: {said(field.what)}")
             hulls = field.around or [piece]
             is_inside = any(hull.offset <= piece.offset and piece.end <= hull.end for hull in hulls)
-            require(is_inside, f"a field is outside its {field.kind}: {field.what[:40]!r}")
+            require(is_inside, f"a field is outside its {field.kind}: {said(field.what)}")
     new = run.merged
     if new is None:
         return
-    require(is_lvm_id(new.lv_id), f"{new.lv_id!r} is not an LVM id")
+    require(is_lvm_id(new.lv_id), f"{said(new.lv_id)} is not an LVM id")
     extents = sum(one.extent_count for one in new.segments)
     require(extents <= _MOST_EXTENTS, f"it makes a volume of {extents} extents")
     for at in chain(new.full, new.empty, (unit.offset for unit in new.table)):

@@ -10,6 +10,7 @@ from relvmoiscsi.formats.cbt import CbtLog
 from relvmoiscsi.formats.vhd import Vhd
 from relvmoiscsi.resignature.reading.contradictions import without_record, without_volume
 from relvmoiscsi.resignature.reading.lun_contents import TAKE_WHOLE, Lun, Volume
+from relvmoiscsi.wording import said
 
 
 def notes(lun: Lun) -> List[str]:
@@ -92,7 +93,7 @@ def _mgt_notes(lun: Lun) -> List[str]:
     for uuid, record in lun.records().items():
         if uuid in disks and record.vdi_type != naming.MGT_TYPES[disks[uuid].name.kind]:
             kind = disks[uuid].name.kind
-            found.append(f"MGT calls VDI {uuid} {record.vdi_type!r}, its volume is {kind}.")
+            found.append(f"MGT calls VDI {uuid} {said(record.vdi_type)}, its volume is {kind}.")
         if record.metadata_of_pool and uuid in disks:
             found.append(
                 f"VDI {uuid} is to hold the database of the pool {record.metadata_of_pool}: that pool will write it "

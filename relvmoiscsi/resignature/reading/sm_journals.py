@@ -64,6 +64,7 @@ from relvmoiscsi.formats.qcow2 import Qcow2
 from relvmoiscsi.formats.vhd import Vhd
 from relvmoiscsi.resignature.reading.lun_contents import Content, Lun, Volume, Work
 from relvmoiscsi.resignature.reading.sm_work import WorkArea
+from relvmoiscsi.wording import said
 
 _CLONE = re.compile(f"(?P<base>{UUID_PATTERN})_(?P<clone>{UUID_PATTERN})?")
 _LEAF = re.compile(UUID_PATTERN)
@@ -151,7 +152,7 @@ def _refuse_data(area: WorkArea, volume: Volume, problem: str) -> Unsupported:
 
 def _inflate(area: WorkArea, journal: Volume) -> None:
     if not untrusted.is_number(journal.name.value):
-        raise _refuse(area, journal, f"the size in its name is {journal.name.value!r}")
+        raise _refuse(area, journal, f"the size in its name is {said(journal.name.value)}")
     uuid = str(journal.name.uuid)
     volume = area.disk(uuid)
     if volume is None:
@@ -267,7 +268,7 @@ def _complete(area: WorkArea, journal: Volume, base: Volume, clone: Optional[Vol
     record = area.records.get(uuid)
     kind = record.type if record and record.type else "user"
     if record and kind not in TYPES:
-        problem = f"VDI {uuid} has the unknown type {kind[:40]!r} here, which a new record would get"
+        problem = f"VDI {uuid} has the unknown type {said(kind)} here, which a new record would get"
         raise Unsupported("MGT record", Place(naming.MGT, record.offset), problem).with_way_out(WayOut(vdi=uuid))
     # the records that SM writes: the VDI's label is lost
     is_parent = any(area.children(base)) or any(area.children(base, is_old=True))

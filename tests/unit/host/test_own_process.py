@@ -95,7 +95,7 @@ def test_no_write_begins_after_the_deadline(tmp_path):
         written.write_text("in the work")
         return "done"
 
-    # The clock is looked at when the deadline is made, for each byte of the question, and for the answer.
+    # The clock is looked at when the deadline is made, before and after the question is read, and for the answer.
     with pytest.raises(OutOfTime, match="over before the first write") as caught:
         run_in_child(work, Deadline(50, Clock(0, 0, 0, 51), NOT_BEGUN), "the LUN was read")
 
@@ -107,6 +107,72 @@ def test_what_began_before_the_deadline_goes_on_to_its_end():
     deadline = Deadline(50, Clock(0, 0, 0, 49, 2, 2))
 
     assert run_in_child(lambda begin: begin() or "done", deadline, "the LUN was read") == "done"
+
+
+# --- what an answer costs the call, whatever a LUN has put into it
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """The sizes of what this process reads."""
+    sizes, real = [], os.read
+
+    def read(descriptor, size):
+        data = real(descriptor, size)
+        sizes.append(len(data))
+        return data
+
+    monkeypatch.setattr(os, "read", read)
+    return sizes
+
+
+def test_a_long_answer_is_read_in_blocks(reads):
+    answer = run_in_child(lambda begin: "x" * 200000, NO_DEADLINE, "it was done", only_reads=True)
+
+    assert answer == "x" * 200000
+    assert len(reads) < 1000
+
+
+def test_an_answer_that_is_not_whole_at_the_deadline_is_given_up():
+    """The deadline counts while bytes come, too."""
+    with pytest.raises(OutOfTime):
+        run_in_child(lambda begin: "x" * 1000000, Deadline(50, Clock(0, 0, 60)), "it was done", only_reads=True)
+
+
+def test_an_answer_longer_than_any_of_an_sr_is_refused_by_the_child(reads, monkeypatch):
+    monkeypatch.setattr(child_module, "_MOST_ANSWER_BYTES", 1000, raising=False)
+
+    with pytest.raises(RelvmoiscsiError, match="found 100013 bytes, at most 1000 are read"):
+        run_in_child(lambda begin: "x" * 100000, NO_DEADLINE, "it was done", only_reads=True)
+
+    assert sum(reads) < 1000
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda begin: raises(Refused("x" * 100000).advising("y" * 100000).in_state("z" * 100000)),
+        lambda begin: raises(KeyError("x" * 100000)),
+    ],
+)
+def test_a_long_error_is_cut_before_the_call_reads_it(reads, work):
+    with pytest.raises((RelvmoiscsiError, RuntimeError)):
+        run_in_child(work, NO_DEADLINE, "it was done", only_reads=True)
+
+    assert sum(reads) < 30000
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside others"])
+def test_work_that_gets_no_memory_fails_alone(beside):
+    def work(_begin=None):
+        raise MemoryError
+
+    if beside:
+        outcomes = run_parallel([work, str], NO_DEADLINE, "it was done")
+        assert isinstance(outcomes[0], RelvmoiscsiError) and outcomes[1] == ""
+    else:
+        with pytest.raises(RelvmoiscsiError, match="needs more memory than this host gives it"):
+            run_in_child(work, NO_DEADLINE, "it was done")
 
 
 # --- a child that no signal ends, as one in an open() of a disk that does not answer
@@ -499,23 +565,27 @@ def test_those_that_hang_are_killed_first_and_waited_for_at_the_same_time(stuck,
 
 
 def test_one_that_hangs_is_given_up_and_does_not_hold_up_those_that_begin_later(monkeypatch):
-    monkeypatch.setattr(child_module, "_AT_ONCE", 2)
-
     deadline = Deadline(600, over_after(3, monkeypatch))
-    first, *others = run_parallel([for_ever, str, str, str], deadline, "it was done")
+
+    first, *others = run_parallel([for_ever, str, str, str], deadline, "it was done", at_once=2)
 
     assert isinstance(first, OutOfTime) and "over before it was done" in str(first)
     assert others == [""] * 3
 
 
-def test_none_begins_after_the_deadline(monkeypatch, tmp_path):
-    monkeypatch.setattr(child_module, "_AT_ONCE", 1)
+def test_each_may_have_seconds_of_its_own_and_a_number_at_once():
+    outcomes = run_parallel([for_ever] * 3, NO_DEADLINE, "it was done", at_once=2, seconds=0.1)
+
+    assert [str(one) for one in outcomes] == ["The 0.1 seconds of this call were over before it was done."] * 3
+
+
+def test_none_begins_after_the_deadline(tmp_path):
 
     def begin():
         (tmp_path / "begun").touch()
         return ""
 
-    outcomes = run_parallel([for_ever, begin], Deadline(0.05), "it was done")
+    outcomes = run_parallel([for_ever, begin], Deadline(0.05), "it was done", at_once=1)
 
     assert [type(one) for one in outcomes] == [OutOfTime, OutOfTime]
     assert os.listdir(str(tmp_path)) == []
@@ -541,13 +611,12 @@ def test_a_bug_in_one_leaves_no_other_behind():
     os.close(hear)
 
 
-def test_of_very_many_all_are_done(monkeypatch):
+def test_of_very_many_all_are_done():
     """With as few descriptors as those that are begun at once take. A fork of this process is dear, so few are many."""
-    monkeypatch.setattr(child_module, "_AT_ONCE", 8)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 8 * 3 + 12, hard))
 
     try:
-        assert run_parallel([str] * 40, NO_DEADLINE, "it was done") == [""] * 40
+        assert run_parallel([str] * 40, NO_DEADLINE, "it was done", at_once=8) == [""] * 40
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

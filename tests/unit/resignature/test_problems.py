@@ -52,6 +52,16 @@ def test_a_message_has_no_more_commands_than_a_person_can_run(monkeypatch):
     assert " more step" not in unreadable(4, "LV-x").advice
 
 
+def test_the_defects_of_a_lun_are_counted_up_to_a_limit(monkeypatch):
+    monkeypatch.setattr(problems, "_MOST_DEFECTS", 5, raising=False)
+    built = build_sr([raw("whole"), *(named(f"LV-x{number}") for number in range(9))], mgt=False)
+
+    found = engine.inspect(built.disk)
+
+    assert found.state == "damaged" and len(found.defects) == 6
+    assert "it has more than 5 defects" in found.defects[-1].message
+
+
 def test_the_vdis_of_a_lun_are_compared_once_with_those_left_behind(monkeypatch):
     """A writer of the LUN can make tens of thousands of VDIs that cannot be read: once for each takes minutes."""
     compared = []

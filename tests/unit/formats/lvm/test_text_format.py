@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kit import lvmreader
 from relvmoiscsi.errors import FormatError, Malformed, Place
-from relvmoiscsi.formats.lvm.text_format import BYTES_FOR_AN_ITEM, TextEdit, edited, parse
+from relvmoiscsi.formats.lvm.text_format import BYTES_FOR_A_SECTION, BYTES_FOR_AN_ITEM, TextEdit, edited, parse
 
 WHERE = Place("/dev/sdc", 4608)
 
@@ -168,11 +168,15 @@ def test_a_text_as_large_as_any_that_is_accepted_is_read_whole():
     assert len(parse(few, WHERE).sections) == 2000
     items = sum(few.count(mark) for mark in "={}")  # assignments, and both ends of sections
     assert items < len(few) // BYTES_FOR_AN_ITEM
+    segment = few[few.index("segment1") : few.index("}\n}")] + "}\n"
+    many = "".join(segment.replace("segment1", f"segment{number}", 1) for number in range(1, 9))
+    assert many.count("{") * BYTES_FOR_A_SECTION < len(many), "a volume may have a segment for each extent"
 
 
 MANY_WORDS = {
     "a list without an end": "a = [" + "1," * (1 << 17),
     "ends of sections": "a {" + "b = 1 " * 9 + "} " * (1 << 17),
+    "sections": "".join(f"{number:06x} {{ a = 1 }}{' ' * 25}" for number in range(1 << 13)),
     "assignments": "".join(f"{number:x}=1 " for number in range(1 << 15)),  # of three words each
 }
 

@@ -16,7 +16,7 @@ from kit.examples import examples
 from relvmoiscsi.device import Range
 from relvmoiscsi.errors import FormatError, Place, Truncated
 from relvmoiscsi.formats.identity import IdMap
-from relvmoiscsi.formats.lvm.vg import Segment, read_vg, renamed_text
+from relvmoiscsi.formats.lvm.vg import MAX_LVS, Segment, read_vg, renamed_text
 
 MIB = 1 << 20
 WHERE, SIZE = Place("/dev/sdc", 4608), 11 * MIB + 2557 * 4 * MIB
@@ -195,12 +195,51 @@ def test_a_text_with_a_line_lost_or_doubled_is_read_or_refused(data):
         assert "of /dev/sdc" in str(problem)
 
 
-def test_a_name_that_lvm_does_not_allow_is_refused_and_its_text_not_repeated():
+@pytest.mark.parametrize("name", ["VG_XenStorage-" + SR, "pv0", "MGT", "segment1", "segment_count"])
+def test_a_name_that_lvm_does_not_allow_is_refused_before_anything_repeats_it(name):
+    defects = []
+
+    with pytest.raises(FormatError, match="a name has 100000 characters, LVM allows 127") as caught:
+        read_vg(TEXT.replace(name + " ", "a" * 100000 + " ", 1), WHERE, SIZE, defects.append)
+
+    assert defects == [] and len(str(caught.value)) < 300
+
+
+def test_the_longest_name_that_lvm_allows_is_read():
     assert read_vg(TEXT.replace("MGT {", "a" * 127 + " {"), WHERE, SIZE).lvs[0].name == "a" * 127
 
-    with pytest.raises(FormatError, match="its name has 100000 characters, LVM allows 127") as caught:
-        read_vg(TEXT.replace("MGT {", "a" * 100000 + " {"), WHERE, SIZE)
-    assert len(str(caught.value)) < 500
+
+LONG = "x" * 100000
+QUOTED = {
+    "id of the group": ('id = "rZFKhv', f'id = "{LONG}'),
+    "id of a volume": ('id = "2CfqVV', f'id = "{LONG}'),
+    "status": ('"RESIZEABLE"', f'"{LONG}"'),
+    "format": ('"lvm2"', f'"{LONG}"'),
+    "seqno": ("seqno = 5", f'seqno = "{LONG}"'),
+    "stripes": ('"pv0", 0', f'"{LONG}", 0'),
+    "tags": ('"hidden"', f'7, "{LONG}"'),
+    "groups": ("# Generated", "".join(f"vg{number} {{ a = 1 }}\n" for number in range(1000)) + "# Generated"),
+}
+
+
+@pytest.mark.parametrize("name", QUOTED)
+def test_a_message_quotes_little_of_a_word_whatever_its_length(name):
+    assert TEXT.count(QUOTED[name][0])
+
+    with pytest.raises(FormatError) as caught:
+        read_vg(TEXT.replace(*QUOTED[name]), WHERE, SIZE)
+
+    assert len(str(caught.value)) < 600
+
+
+def test_a_group_of_more_volumes_than_any_sr_has_is_refused_without_a_defect_for_each():
+    many = "".join(f"lv{number} {{{' ' * 90}}}\n" for number in range(MAX_LVS))
+    defects = []
+
+    with pytest.raises(FormatError, match=f"it has {MAX_LVS + 2} volumes, an SR has at most {MAX_LVS}"):
+        read_vg(TEXT.replace("logical_volumes {\n", "logical_volumes {\n" + many), WHERE, SIZE, defects.append)
+
+    assert defects == []
 
 
 # --- new identities

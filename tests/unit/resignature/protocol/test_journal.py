@@ -157,6 +157,42 @@ def test_a_run_that_is_written_is_read_back(run):
     assert len(data) % journal.ALIGNMENT == 0
 
 
+LONG = "x" * 2000
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        RUN._replace(tool=LONG),
+        RUN._replace(scsi_id=LONG),
+        RUN._replace(ids=IdMap(LONG, {ONE: TWO}, {})),
+        RUN._replace(ids=IdMap(ONE, {ONE: LONG}, {})),
+        RUN._replace(ids=IdMap(ONE, {LONG: TWO}, {})),
+        RUN._replace(new_pv_id=LONG),
+        RUN._replace(writes=(Write(0, b"", b"", LONG),)),
+        RUN._replace(one=LONG),
+        RUN._replace(unverified=(LONG,)),
+        RUN._replace(merged=MergedImage(LONG, (), array("q"), array("q"))),
+    ],
+)
+def test_a_word_of_the_facts_has_a_limit_before_anything_repeats_it(run):
+    with pytest.raises(Malformed, match="a text has 2000 characters") as caught:
+        read(encode(run))
+
+    assert len(str(caught.value)) < 300
+
+
+def test_a_kind_of_run_that_nobody_knows_is_not_quoted_at_any_length(monkeypatch):
+    monkeypatch.setitem(journal.KINDS, RUN.kind, "x" * 100000)
+    data = encode(RUN)
+    monkeypatch.undo()
+
+    with pytest.raises(Malformed) as caught:
+        read(data)
+
+    assert len(str(caught.value)) < 1500
+
+
 @given(st.integers(0, 8 * 700), st.integers(0, 4096))
 @settings(max_examples=examples(60))
 def test_a_flipped_bit_of_a_journal_and_a_cut_are_found_or_mean_nothing(bit, length):
