@@ -8,9 +8,9 @@
                     wipes a LUN. No host has the SR yet.
                     All LUNs of a target end steps 1 and 2 before a host plugs the first SR of the target. A host that
                     logs in or scans sees every LUN of the target. While a host sees an untouched clone, the host
-                    cannot plug the original again. If a clone does not get new identities, no host plugs an SR of
-                    the target. A host sees at once all LUNs that an array maps to its adapters: these LUNs count
-                    as one target.
+                    cannot plug the original again. If a clone does not get new identities, or a LUN is damaged, no
+                    host plugs an SR of the target. A host sees at once all LUNs that an array maps to its adapters:
+                    these LUNs count as one target.
     3 plug          Hosts with a session add the LUN to the session (hosts.py). Then the master plugs the SR, then the
                     other hosts do. The next run plugs the SR on a host that is down now.
     4 scan, label   SR.scan creates the VDIs with the names on the LUN. Tags and other_config come from the original.
@@ -191,6 +191,7 @@ def not_attachable(lun: PoolLun) -> Attached:
     """Return the result for a damaged LUN, and for a LUN or a target whose probe failed."""
     kind = FormatError if lun.kind == DAMAGED else PoolFailure
     error = kind(f"Its state is {lun.kind}: {lun.problem}" if lun.scsi_id else lun.of_target())
+    error.advising(luns.UNMAP if lun.kind == DAMAGED else "")
     return Attached(lun.scsi_id, FAILED, of_sr=lun.of_sr, error=error)
 
 
@@ -219,7 +220,9 @@ def _verify_attachable(lun: PoolLun, are_clones: bool) -> None:
     if lun.kind not in ATTACHABLE:
         kind = FormatError if lun.kind == DAMAGED else Refused
         state = f"Its state is {lun.kind}: {lun.problem}".rstrip(": ")
-        raise kind(f"The LUN {lun.scsi_id} holds no SR to attach. {state}")
+        raise kind(f"The LUN {lun.scsi_id} holds no SR to attach. {state}").advising(
+            luns.UNMAP if lun.kind == DAMAGED else ""
+        )
 
 
 def verify_none_left(found: Sequence[PoolLun], chosen: Sequence[PoolLun]) -> None:
@@ -292,6 +295,9 @@ def carry_out(
             notes[key] = notes.get(key, frozenset()) | new
         work, group = _LunWork(held, pool, wanted, tell, refused), attach_plan.seen_together(chosen)
         done = jobs.in_two_steps(calls, planned, work.begin, work.end, lambda row: group(row.lun), wanted.jobs)
+        for row, error in zip(planned, done):
+            if isinstance(error, RelvmoiscsiError) and row.refusal is None and work.keeps_ids(row.lun):
+                error.advising(luns.UNMAP)
         results = [
             each if isinstance(each, Attached) else Attached(lun.scsi_id, FAILED, of_sr=lun.of_sr, error=each)
             for lun, each in zip(chosen, done)
@@ -338,6 +344,10 @@ class _LunWork:
         self._run, self._are_unplugged = wanted.run, wanted.are_unplugged
         self._originals, self._sessions = Originals(pool), hosts.Sessions(pool)
         self._own_ids: Set[str] = set()  #: SCSIids of the LUNs whose new identities a probe has shown
+
+    def keeps_ids(self, lun: PoolLun) -> bool:
+        """Does the LUN have the identities of an SR of this pool, as far as the probes of this run show?"""
+        return lun.is_untouched and lun.scsi_id not in self._own_ids
 
     def begin(self, calls: Calls, row: LunPlan) -> LunPlan:
         """Give the LUN new identities and introduce its SR, as planned; return the plan with what the probe shows."""

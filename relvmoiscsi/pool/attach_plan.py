@@ -14,7 +14,7 @@ from relvmoiscsi.pool import hosts, jobs, records, vdis
 from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.pool.hosts import HostPlan
 from relvmoiscsi.pool.lock import LockName
-from relvmoiscsi.pool.luns import ATTACHED, RESIGNATURED, UNFINISHED, UNTOUCHED, PoolLun
+from relvmoiscsi.pool.luns import ATTACHED, RESIGNATURED, UNFINISHED, UNMAP, UNTOUCHED, PoolLun
 from relvmoiscsi.pool.records import CHANGED, ORIGINAL_SR, RUN, SCSI_ID, Pool
 from relvmoiscsi.pool.vdis import Origin
 from relvmoiscsi.wording import change, shell_command, shown_time
@@ -223,8 +223,9 @@ def with_neighbours(planned: Sequence[LunPlan], found: Sequence[PoolLun]) -> Lis
     """Return the plans with `neighbours`: untouched clones that must be resignatured before a host plugs the SR.
 
     An untouched clone is a clone of an SR of the pool, or of the SR that the host plugs.
-    If a neighbour is refused, `attach` introduces the SR and does not plug it. The same holds for a neighbour whose
-    probe fails after a run began to resignature the neighbour: the master may still work on that clone. Pure.
+    If a neighbour is refused, `attach` introduces the SR and does not plug it. The same holds for a damaged LUN, and
+    for a neighbour whose probe fails after a run began to resignature the neighbour: the master may still work on that
+    clone. Pure.
     """
     group = seen_together([row.lun for row in planned])
     clones = [row.lun for row in planned if row.lun.is_untouched] + [lun for lun in found if lun.may_be_untouched]
@@ -255,7 +256,7 @@ def verify_neighbours(row: LunPlan, own_ids: AbstractSet[str]) -> None:
         raise Refused(
             f"No host can plug the SR on the LUN {row.lun.scsi_id} yet. Clones on the same target may still have the "
             f"identities of their originals: {', '.join(left)}."
-        ).advising("Repeat the command, or add --leave-others.")
+        ).advising(f"Repeat the command, or add --leave-others. {UNMAP}")
 
 
 def sr_of(pool: Pool, lun: PoolLun) -> Optional[str]:

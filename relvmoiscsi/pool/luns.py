@@ -56,6 +56,11 @@ ATTACHABLE = (CLONE, UNKNOWN_SR, RESIGNATURED, UNFINISHED, ATTACHED)
 UNTOUCHED = (CLONE, UNKNOWN_SR, UNFINISHED)
 #: kinds of LUNs whose content no probe has read
 UNSEEN = (UNREACHABLE, BUSY)
+#: what to do about a clone that keeps the identities of its original
+UNMAP = (
+    "Unmap a clone that gets no new identities from all hosts on the array: a host that sees it cannot plug the "
+    "original again."
+)
 #: a resignatured LUN was copied by the array: the copy has the identities of that LUN
 _COPIED = "copied"
 _CLEAN = "clean"  #: the label of the LUN names no resignature
@@ -95,8 +100,12 @@ class PoolLun(NamedTuple):
 
     @property
     def may_be_untouched(self) -> bool:
-        """Was the LUN a clone when a run of this pool began, and is its state unknown now?"""
-        return self.kind in UNSEEN and self.is_ours
+        """May the LUN have the identities of an SR of this pool, though no probe tells?
+
+        The LUN was a clone when a run of this pool began, and its state is unknown now. Or the LUN is damaged: its
+        label may have the PV UUID of an original, and LVM then finds this PV on two devices.
+        """
+        return self.kind in UNSEEN and self.is_ours or self.kind == DAMAGED
 
     def of_target(self) -> str:
         """Return the sentence on a row without a SCSIid: a target that gave no list of its LUNs."""

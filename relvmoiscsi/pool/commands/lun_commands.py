@@ -198,6 +198,7 @@ def _words(pool: Pool, lun: PoolLun) -> List[str]:
         luns.UNFINISHED: ("resignature interrupted", "`attach` finishes the resignature"),
     }
     found = [*texts.get(lun.kind, (lun.kind, lun.problem) if lun.problem else (lun.kind,))]
+    found += [luns.UNMAP] if lun.kind == luns.DAMAGED else []
     sr = pool.sr_by_uuid(lun.sr_uuid) if lun.kind == luns.ATTACHED else None
     away = [host.name for host in hosts.planned(pool, sr) if not host.is_plugged] if sr is not None else []
     found += [f"not plugged on {', '.join(map(repr, away))}"] if away else []
@@ -362,7 +363,7 @@ def _would_attach(planned: Sequence[LunPlan], failed: Sequence[Attached], skippe
     ]
     # the exit status that the run would have, as far as the plan tells
     errors = [row.error for row in planned] + [each.error for each in failed]
-    status = exit_status(errors, any(row.down for row in planned))
+    status = exit_status(errors, any(row.down for row in planned) or is_any and any(errors))
     alerts = [f"{row.lun.scsi_id}: {row.text()}" for row in planned if row.error is not None or row.down] + alerts
     lines += [f"{each.scsi_id} would be skipped: {each.error}" for each in skipped]
     alerts += [f"{each.scsi_id} would be skipped: {each.error}" for each in _warned(skipped, is_none=not planned)]

@@ -5,6 +5,7 @@ plugs one LUN of a target sees every LUN of it.
 
 import pytest
 
+from kit.damage import DAMAGES
 from kit.lun_world import FABRIC
 from kit.pool.api import GoneAway
 from kit.pool.errors import XenError
@@ -63,7 +64,7 @@ def test_no_host_is_made_to_see_a_clone_that_kept_the_identities_of_its_original
     for scsi_id in good:
         assert str(done[scsi_id].error) == (
             f"No host can plug the SR on the LUN {scsi_id} yet. Clones on the same target may still have "
-            f"the identities of their originals: {bad}. Repeat the command, or add --leave-others."
+            f"the identities of their originals: {bad}. Repeat the command, or add --leave-others. {luns.UNMAP}"
         )
         assert lab.sr(done[scsi_id].sr_uuid)[1]["PBDs"] == [] and not is_as(lab, scsi_id)
     before = lab.summary()
@@ -169,6 +170,36 @@ def test_no_host_sees_a_clone_on_which_a_killed_run_may_be_at_work(lab, shown, p
 def test_a_lun_that_cannot_be_looked_at_and_is_no_clone_of_a_run_holds_up_no_other(lab, pair):
     lab.fail(pair[0], "sr_probe")
     assert by_id(lab.attach(pair[1])) == {pair[1]: DONE}
+
+
+@pytest.mark.parametrize("what", sorted(set(DAMAGES) - {"QCOW2 header"}))
+def test_a_damaged_clone_holds_up_the_plugs_as_a_clone_that_fails_does(lab, world, shown, what):
+    """Its label has the PV UUID of the original: no host that sees both can plug the original again."""
+    bad, good = lab.clone("Production"), lab.clone("Testing")
+    DAMAGES[what](world.lun(bad).disk)
+
+    def seen():
+        with connect(lab.where()) as calls:
+            return luns.find(calls, records.read(calls), records.read(calls).portals())
+
+    (lost,) = attach.unseen(seen(), [], [], everything=True)
+    assert lost.scsi_id == bad and str(attach.not_attachable(lost).error).endswith(luns.UNMAP)
+    (held,) = lab.attach(everything=True)
+    assert (held.scsi_id, held.status, shown) == (good, FAILED, []) and bad in str(held.error)
+    assert (
+        str(held.error).endswith(luns.UNMAP)
+        and lab.sr(held.sr_uuid)[1]["PBDs"] == []
+        and not is_as(lab, good, "Testing")
+    )
+    world.luns[:] = [lun for lun in world.luns if lun.scsi_id != bad]
+    assert by_id(lab.attach(everything=True)) == {good: DONE}, "it is unmapped"
+
+
+def test_a_clone_that_fails_alone_is_named_with_what_to_do(lab):
+    bad = lab.clone("Production")
+    lab.fail(bad)
+    (failed,) = lab.attach(bad)
+    assert failed.status == FAILED and str(failed.error).endswith(luns.UNMAP)
 
 
 @pytest.mark.parametrize("is_begun", [True, False])

@@ -6,6 +6,7 @@ import pytest
 from kit.build_lvm import replace_in_text
 from kit.pool_lab import IQN, TARGET, sr_disk
 from kit.sparse import SparseDisk
+from relvmoiscsi.pool.luns import UNMAP
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def luns(lab, clone):
 def test_each_run_says_of_each_lun_that_it_does_not_attach_why(luns, clone, pool_command, words):
     """Once a copy was attached, the originals and the empty LUNs had no line."""
     for night in range(3):
-        would, ran = (pool_command("attach", *words, more) for more in ("--dry-run", "--yes"))
+        would, ran = (pool_command("attach", *words, more, "--leave-others") for more in ("--dry-run", "--yes"))
         for each, verb in ((would, "would be "), (ran, "was ")):
             told = " ".join(each.out.split())
             assert each.status == 9 and all(told.count(scsi_id) >= 1 for scsi_id in luns)
@@ -41,7 +42,7 @@ def test_each_run_says_of_each_lun_that_it_does_not_attach_why(luns, clone, pool
 def test_a_quiet_night_names_the_luns_about_which_a_person_decides_and_no_original(luns, pool_command):
     _production, _testing, foreign, _empty, lost = luns
     for more in ("--yes", "--dry-run"):
-        ran = pool_command("attach", "--all", more, "-q")
+        ran = pool_command("attach", "--all", "--leave-others", more, "-q")
         named = {scsi_id for scsi_id in luns if scsi_id in ran.err}
         assert (ran.status, ran.out, named) == (9, "", {foreign, lost})
 
@@ -70,3 +71,15 @@ def test_the_next_step_of_each_copy_works_as_it_is_printed_and_is_the_same_each_
         assert ran.status == 0 and "conflict" not in ran.err and ran.out.count("cloned") == 1, ran.err
     networks = [network for network in lab.pool.db.records("network").values() if network["VIFs"]]
     assert [len(network["VIFs"]) for network in networks if network["name_label"].startswith("night-")] == [1, 1, 1]
+
+
+def test_luns_and_the_log_say_what_to_do_with_a_damaged_clone(luns, clone, pool_command, tmp_path):
+    *_, lost = luns
+    told = " ".join(pool_command("luns").out.split())
+    assert f"take it again.; {UNMAP} " in told
+    dry, ran = (
+        pool_command("attach", "--all", *more) for more in (["--dry-run"], ["--yes", "--log", tmp_path / "night.log"])
+    )
+    assert (dry.status, ran.status) == (9, 9) and f"{clone}: failed No host can plug" in " ".join(ran.out.split())
+    (line,) = [line for line in (tmp_path / "night.log").read_text().splitlines() if f"result: {lost}: failed" in line]
+    assert line.endswith(UNMAP)

@@ -181,7 +181,7 @@ def test_a_damaged_clone_is_named_and_gives_a_status(lab, world, clone, pool_com
     assert lab.lun(lost).kind == "damaged"
     dry = pool_command("attach", *words, "--dry-run")
     assert dry.status == 9 and f"{lost}: would fail: Its state is damaged: " in " ".join(dry.out.split())
-    ran = pool_command("attach", *words, "--yes", "--json")
+    ran = pool_command("attach", *words, "--yes", "--leave-others", "--json")
     rows = {row["scsi_id"]: row["status"] for row in ran.json["attach_results"]}
     originals = {scsi_id: "skipped" for scsi_id, _ in lab.originals.values()}
     assert (ran.status, rows) == (9, {clone: "attached", lost: "failed", **originals})
