@@ -17,7 +17,7 @@ SOON, NEVER = 30, 10**9  #: calls without an answer; the client makes each call 
 
 @pytest.fixture
 def loses(lab):
-    """`loses(method, count, is_done)`: from this call on, `count` calls have no answer; `is_done`: this call has one."""
+    """`loses(method, count, is_done)`: from this call on, `count` calls have no answer; `is_done`: this one has."""
 
     def at(method, count, is_done=False):
         left, is_lost = [count], []
@@ -66,3 +66,13 @@ def test_a_run_that_cannot_remove_its_lock_says_how_long_it_stays_and_what_remov
     assert refused.status == 4 and "was killed or has lost the pool, break" in refused.err
     (unlock,) = re.findall("`relvmoiscsi pool (unlock .*)`", said)
     assert pool_command(*shlex.split(unlock), "--yes").status == 0 and locks(lab) == []
+
+
+def test_a_discard_that_is_repeated_by_the_scsi_id_is_not_told_to_attach_the_lun(clone, copy, pool_command):
+    """So does a person after a kill behind SR.forget."""
+    assert pool_command("discard", clone, "--yes").status == 0
+    ran = pool_command("discard", clone, "--yes")
+    assert ran.status == 3 and "attach" not in ran.err + ran.out
+    assert ran.err.endswith(
+        f"No SR of this pool is on the LUN with the SCSIid {clone}. Remove the LUN on the array if it was discarded.\n"
+    )
