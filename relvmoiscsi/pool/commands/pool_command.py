@@ -14,7 +14,7 @@ from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.commands import discard_command, lun_commands, secrets_command, vm_commands
 from relvmoiscsi.pool.commands.options import PoolChange, PoolCommand, changes, takes_connection
 from relvmoiscsi.pool.commands.so_far import SoFar
-from relvmoiscsi.pool.night_log import ENDS, ERROR, NEXT, RESULT, NightLog, events
+from relvmoiscsi.pool.night_log import ENDS, ERROR, NEXT, RESULT, WARNING, NightLog, events
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import inventory
 from relvmoiscsi.wording import printable, some_of
@@ -91,6 +91,7 @@ def _tells_how_far(command: PoolCommand) -> Answer:
     try:
         answer = command.run()
         log.tell(RESULT, *events(answer.text))
+        log.tell(WARNING, *answer.alerts)
         log.tell(NEXT, *answer.next_steps)
         end(answer.status)
     except KeyboardInterrupt as stop:
