@@ -188,6 +188,12 @@ def nobody_to_outlast(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
+def a_lost_pool_stays_lost(monkeypatch):
+    """A run gives a pool that does not answer a moment, not the time in which a toolstack restarts."""
+    monkeypatch.setattr("relvmoiscsi.pool.lock.RELEASE_SECONDS", 0.01)
+
+
+@pytest.fixture(autouse=True)
 def wide_terminal(monkeypatch):
     """Sentences of the command stand in one line; unit/cli/test_output.py has what is wrapped."""
     monkeypatch.setenv("COLUMNS", "1000")

@@ -51,6 +51,7 @@ def separated(words: Iterable[str]) -> List[str]:
 
 #: how a person gives a name that may be an option, to every command
 _DASH = "A name that begins with a dash stands behind `--`."
+_DASHED_VALUE = "A value that begins with a dash stands behind `=`: {}=..."
 #: options of the commands, which stand behind the name of the command
 _OF_COMMANDS = ("--json", "-q", "--quiet", "-v", "--verbose", "-n", "--dry-run", "-y", "--yes")
 
@@ -71,6 +72,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, prog: Optional[str] = None, **more: Any) -> None:
         super().__init__(prog, allow_abbrev=False, **more)
         self._dashed: List[str] = []  #: words that begin as an option does, and are none
+        self._lacks_value = ""  #: the option before a word that begins as an option does, and is none
 
     def print_help(self, file: Any = None) -> None:
         """Print the help on stdout. If that fails, end the command as for any other result."""
@@ -81,6 +83,8 @@ class Parser(argparse.ArgumentParser):
         """Print the usage of this command and the error, and end."""
         dashed = self._dashed if "required" in message else []
         message += "".join(f". {word} is no option. {_DASH}" for word in dashed[:1])
+        if self._lacks_value and "expected one argument" in message:
+            message += f". {_DASHED_VALUE.format(self._lacks_value)}"
         text = fitted(printable_lines(f"{self.format_usage()}{self.prog}: error: {message}"), sys.stderr)
         Unheard(sys.stderr).write(painted(sys.stderr, text, RED) + "\n")
         sys.exit(UsageError.exit_status)
@@ -120,6 +124,8 @@ class Parser(argparse.ArgumentParser):
             options.append(word)
             if action.nargs != 0:
                 if action.nargs is not None or not left or left[0].startswith("-"):
+                    is_option = not left or left[0].partition("=")[0] in ("--", *self._option_string_actions)
+                    self._lacks_value = word if word.startswith("--") and not is_option else ""
                     return self._all_known(super().parse_known_args(words, namespace))
                 options.append(left.pop(0))
         return self._all_known(super().parse_known_args([*options, *others], namespace))

@@ -41,6 +41,9 @@ class AttachRequest(NamedTuple):
     are_unplugged: bool = False  #: True: no host has the SRs of the LUNs attached, and the caller vouches for clones
 
 
+WOULD_FAIL = "would fail"  #: status of a LUN that a run will not attach
+
+
 class LunPlan(NamedTuple):
     """The steps that one LUN still needs."""
 
@@ -89,9 +92,17 @@ class LunPlan(NamedTuple):
         """Return the names of the hosts that are down; a later run plugs the SR on these hosts."""
         return [host.name for host in self.hosts if host.is_down] if self.refusal is None else []
 
+    @property
+    def status(self) -> str:
+        """Return the status that the run will have for the LUN, in the words of a plan."""
+        if self.error is not None:
+            return WOULD_FAIL
+        return "would be partial" if self.down else "would be attached" if self.steps else "already attached"
+
     def facts(self) -> Dict[str, Any]:
         return {
             "scsi_id": self.lun.scsi_id,
+            "status": self.status,
             "steps": [{"step": what, "on": on or None} for what, on in self.steps],
             "changed_at": self.lun.changed or None,
             "hosts_down": self.down,

@@ -96,6 +96,9 @@ class Calls:
         self._user, self._password = user, password
         self.session = self._shared_session = session  #: the reference of the session
         self._connection = Connection(http)
+        self.notes: List[
+            str
+        ] = []  #: what a person must know, whatever the result; the connections of a session share it
 
     def log_in(self) -> None:
         """Open a session. Raises Refusal, and the errors in GONE."""
@@ -219,7 +222,9 @@ class Calls:
 
     def another(self) -> "Calls":
         """Open one more connection to the same session, for another thread. The caller closes the connection."""
-        return Calls(self.url, self.http, self._user, self._password, self.session)
+        made = Calls(self.url, self.http, self._user, self._password, self.session)
+        made.notes = self.notes
+        return made
 
     def close(self) -> None:
         """Close the connection without ending the session.

@@ -36,12 +36,13 @@ from contextlib import contextmanager
 from typing import Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, NewType, Optional, Sequence, Tuple
 
 from relvmoiscsi import untrusted
+from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import marks
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, passing
 from relvmoiscsi.pool.records import SCSI_ID
 from relvmoiscsi.scsi_id_text import is_scsi_id
-from relvmoiscsi.wording import printable, quoted, said, shell_command
+from relvmoiscsi.wording import printable, quoted, said, shell_command, some_of
 
 KEY = "relvmoiscsi:lock:"
 OPEN_KEY = "XenCenter.CustomFields." + KEY
@@ -50,7 +51,7 @@ _DENIED = "RBAC_PERMISSION_DENIED"
 STALE_SECONDS = 1800.0
 REFRESH_SECONDS = 300.0
 _FORM = "%Y-%m-%dT%H:%M:%SZ"
-_RELEASE_TRIES = 4  #: when a call fails, or a person presses Ctrl-C again
+RELEASE_SECONDS, _RELEASE_PAUSE = 20.0, 2.0  #: for a pool that does not answer: a toolstack restarts in that time
 #: the state of a LUN, for a run that goes on with other LUNs
 LUN_STAYS = "This LUN stays as it is."
 _UNREADABLE = "unknown"  #: value of a field of a lock that a person has changed by hand
@@ -194,7 +195,7 @@ def held(
 
     Raises Refused where another client owns one of the locks; then this run takes no lock. With `refused`, that dict
     gets the refusal of each such name, and this run takes the locks on the other names. Raises PoolFailure. If the pool
-    does not answer at the end, the locks stay and become stale.
+    does not answer at the end, the locks stay and become stale: `calls.notes` gets a sentence, also after good work.
     """
     mine = Held(calls, list(dict.fromkeys(whats)), doing)
     try:
@@ -307,7 +308,8 @@ class Held:
     def _add(self, calls: Calls, ref: str, what: LockName, number: int, now: str) -> None:
         self._numbers[what] = number
         key = f"{self._begins[0]}{what}:{number}"
-        marks.add(calls, "pool", ref, key, marks.text_of({**self._values, "refreshed": now}))
+        self._values["refreshed"] = now
+        marks.add(calls, "pool", ref, key, marks.text_of(self._values))
 
     def keep_fresh(self) -> None:
         """Refresh the locks until `release`, in a thread."""
@@ -344,27 +346,46 @@ class Held:
     def release(self) -> None:
         """Remove the keys of this run, and stale keys, at most _MOST_STALE. The locks of other clients stay.
 
-        A second Ctrl-C takes effect after the release, because a lock that stays in the pool refuses the next command.
+        A pool that does not answer is asked again: the lock of this run would refuse the repeated command. A second
+        Ctrl-C takes effect after the release, for the same reason.
         """
         self._over.set()
         stop: Optional[KeyboardInterrupt] = None
-        for _ in range(_RELEASE_TRIES):
+        pause, limit = 0.0, Deadline(RELEASE_SECONDS if self._numbers else 0.0)
+        while True:
             try:
-                with self._busy:
-                    seen = _Locks(self._calls)
-                    now = seen.now()
-                    mine = [lock for lock in seen.locks if self._is_mine(lock)]
-                    stale = [lock for lock in seen.locks if not self._is_mine(lock) and lock.is_stale(now)]
-                    for lock in [*mine, *stale[:_MOST_STALE]]:
-                        with passing(_DENIED):
-                            self._calls.call("pool.remove_from_other_config", seen.ref, lock.key)
+                time.sleep(pause)
+                self._remove_keys()
                 break
-            except (PoolFailure, PoolGone):
-                pass  # the caller reports the error that ended the work
+            except (PoolFailure, PoolGone):  # the caller reports the error that ended the work
+                pause = limit.within(_RELEASE_PAUSE)
+                if not pause:
+                    self._calls.notes += [self._stay()] if self._numbers else []
+                    break
             except KeyboardInterrupt as interrupt:
                 stop = interrupt
         if stop is not None:
             raise stop
+
+    def _remove_keys(self) -> None:
+        with self._busy:
+            seen = _Locks(self._calls)
+            now = seen.now()
+            mine = [lock for lock in seen.locks if self._is_mine(lock)]
+            stale = [lock for lock in seen.locks if not self._is_mine(lock) and lock.is_stale(now)]
+            for lock in [*mine, *stale[:_MOST_STALE]]:
+                with passing(_DENIED):
+                    self._calls.call("pool.remove_from_other_config", seen.ref, lock.key)
+
+    def _stay(self) -> str:
+        """Return the sentence on the locks that this run could not remove: `unlock` of a name removes all of them."""
+        whats = list(self._numbers)
+        until = (_seconds(self._values["refreshed"]) or 0.0) + STALE_SECONDS
+        return (
+            f"The pool does not answer, so the lock of this run on {some_of(whats)} may stay until "
+            f"{time.strftime(_FORM, time.gmtime(until))}, unless "
+            f"`{shell_command('relvmoiscsi pool unlock', whats[0])}` removes it."
+        )
 
 
 def to_break(calls: Calls, what: LockName) -> List[Lock]:
@@ -412,7 +433,7 @@ def _refused(lock: Lock, state: str = "Nothing was changed.") -> Refused:
     unlock = shell_command("relvmoiscsi pool unlock", lock.what)
     return Refused(f"Another client has locked {lock.what}: {lock.text()}. {state}").advising(
         "Wait until the other run "
-        f"has ended. If the other run was killed, break its lock: `{unlock}`. "
+        f"has ended. If the other run was killed or has lost the pool, break its lock: `{unlock}`. "
         f"{STALE_SECONDS / 60:.0f} minutes "
         "after its last refresh the lock expires."
     )

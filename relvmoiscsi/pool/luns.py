@@ -81,7 +81,8 @@ class PoolLun(NamedTuple):
     metadata_of: Tuple[str, ...] = ()  #: references of the pools that may write their database to a VDI on the LUN
     is_ours: bool = False  #: the pool's records show that the LUN is a copy of an SR of this pool
     old_vdis: Tuple[str, ...] = ()  #: UUIDs of the original VDIs, while the journal is on the resignatured LUN
-    vms: Tuple[str, ...] = ()  #: names of VMs whose records `save-vms` has saved on the LUN
+    #: names of VMs whose records `save-vms` has saved on the LUN; None where no probe has read the records
+    vms: Optional[Tuple[str, ...]] = None
     vms_saved: str = ""  #: when the records were saved
     changed: str = ""  #: when LVM last changed the SR on the LUN, in ISO 8601, as last read; "" where that is unknown
     number: Optional[int] = None  #: the master's kernel number of the LUN; None where the number is unknown
@@ -126,7 +127,7 @@ class PoolLun(NamedTuple):
             "is_known_copy": self.is_ours or self.kind == ATTACHED,
             "database_of_this_pool": pool.ref in self.metadata_of,
             "changed_at": self.changed or None,
-            "saved_vm_names": list(self.vms),
+            "saved_vm_names": None if self.vms is None else list(self.vms),
             "saved_at": self.vms_saved or None,
             "problem": self.problem or None,
         }
@@ -536,10 +537,11 @@ def reported(lun: PoolLun, document: str) -> PoolLun:
     row = rows[0]
     for name in ("UUID", "old_uuid", "new_uuid"):
         verify_uuid(row.get(name, ""))
+    vms: Optional[Tuple[str, ...]] = None
     try:  # a guest may have written the names: unreadable names hide no LUN
-        vms = untrusted.texts_of(untrusted.json_of(row.get("vms", "[]"), saved_vms.MOST_NAMES_BYTES))
+        vms = tuple(untrusted.texts_of(untrusted.json_of(row.get("vms", "[]"), saved_vms.MOST_NAMES_BYTES)))
     except ValueError:
-        vms = []
+        pass
     return lun._replace(
         kind=_state(row["state"], row.get("copied") == "true"),
         sr_uuid=row.get("UUID", ""),
@@ -550,7 +552,7 @@ def reported(lun: PoolLun, document: str) -> PoolLun:
         one_vdi=row.get("one_vdi", ""),
         metadata_of=tuple(row.get("metadata_of", "").split()),
         old_vdis=tuple(filter(is_uuid, row.get("old_vdis", "").split())),
-        vms=tuple(vms),
+        vms=vms if row["state"] != DAMAGED else None,
         vms_saved=row.get("vms_saved", ""),
         changed=row.get("changed", ""),
     )

@@ -337,10 +337,14 @@ def find(there: Records, text: str, what: str, listed: str, others: Sequence[str
     return refs[0]
 
 
+class NotAttached(NotFound):
+    """No SR of the pool is on the LUN with this SCSIid."""
+
+
 def find_sr(pool: Pool, text: str) -> str:
     """Return the SR with this UUID, the only SR with this name, or the copy on the LUN with this SCSIid.
 
-    Raises NotFound, UsageError.
+    Raises NotFound, NotAttached, UsageError.
     """
     scsi_id = "" if is_uuid(text.lower()) else certain_scsi_id(text)
     on_lun = [ref for ref, sr in pool.copies() if sr["other_config"].get(SCSI_ID) == (scsi_id or text)]
@@ -356,7 +360,9 @@ def find_sr(pool: Pool, text: str) -> str:
             f"The LUN with the SCSIid {scsi_id} is that of the SR {pool.srs[there]['name_label']!r}, which is no copy."
         ).advising(f"To use that SR, give {pool.srs[there]['uuid']}.")
     attach = shell_command("relvmoiscsi pool attach", scsi_id)
-    raise NotFound(f"The LUN with the SCSIid {scsi_id} is not attached.").advising(f"`{attach}` attaches it.", attach)
+    raise NotAttached(f"The LUN with the SCSIid {scsi_id} is not attached.").advising(
+        f"`{attach}` attaches it.", attach
+    )
 
 
 def has_sr(pool: Pool, text: str) -> bool:

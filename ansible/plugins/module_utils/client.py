@@ -89,7 +89,11 @@ def play(module, work):
         if module.params.get("scsi_ids"):
             module.params["scsi_ids"] = [typed_scsi_id(text) for text in module.params["scsi_ids"]]
         with connect(where(module.params)) as calls:
-            result = work(module, calls, records.read(calls))
+            try:
+                result = work(module, calls, records.read(calls))
+            finally:
+                for note in calls.notes:
+                    module.warn(note)
     except RelvmoiscsiError as error:
         module.fail_json(msg=printable(in_words_of(module.params, str(error))))
     for row in result.get("luns", result.get("vms", [])):

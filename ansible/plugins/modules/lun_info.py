@@ -82,7 +82,7 @@ luns:
         - Of an attached copy, as C(attach) or a later read of the LUN found it.
       type: str
     saved_vm_names:
-      description: Names of VMs whose records are on the LUN.
+      description: Names of VMs whose records are on the LUN. Null where the records were not read.
       type: list
       elements: str
     saved_at:

@@ -190,3 +190,11 @@ def test_a_disk_is_lent_and_taken_back(day):
     found += [*day.tasks(LENT, back, module="rescue_disk", anew=True), day.now("rescue_disk", **back)]
     assert [each["changed"] for each in found] == [True, False, True, False]
     assert found[0]["disks"][0]["mode"] == "RO" and not day.lab.disks_of(day.helper)
+
+
+def test_a_lock_that_stays_is_a_warning_of_the_module(day, monkeypatch):
+    monkeypatch.setattr(lock, "RELEASE_SECONDS", 0.01)
+    with day.lab.cut("pool.remove_from_other_config"):
+        lost = day.now("rescue_disk", **LENT)
+    (said,) = map(str, lost["warnings"])
+    assert not lost["failed"] and "the lock of this run on" in said and "`relvmoiscsi pool unlock " in said

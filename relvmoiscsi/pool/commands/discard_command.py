@@ -100,8 +100,13 @@ class DiscardCommand(PoolChange):
         for text in self.given.srs:
             if is_uuid(text.lower()) and pool.sr_by_uuid(text.lower()) is None:
                 gone.append(text.lower())
-            else:
+                continue
+            try:
                 refs.append(records.find_sr(pool, text))
+            except records.NotAttached:  # attaching it again is the opposite of the wish
+                raise records.NotAttached(f"No SR of this pool is on the LUN with the SCSIid {text}.").advising(
+                    "Remove the LUN on the array if it was discarded."
+                ) from None
         for ref, sr in pool.copies():
             if self.given.all or sr["other_config"][records.ORIGINAL_SR] in wanted:
                 refs.append(ref)

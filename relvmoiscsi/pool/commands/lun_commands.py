@@ -358,7 +358,14 @@ def _would_attach(planned: Sequence[LunPlan], failed: Sequence[Attached], skippe
     head = "Planned steps:" if is_any else "Nothing to do:"
     rows = [row.facts() for row in planned]
     rows += [
-        {"scsi_id": each.scsi_id or None, "steps": [], "changed_at": None, "hosts_down": [], "problem": str(each.error)}
+        {
+            "scsi_id": each.scsi_id or None,
+            "status": each.status if each.status == attach.SKIPPED else attach_plan.WOULD_FAIL,
+            "steps": [],
+            "changed_at": None,
+            "hosts_down": [],
+            "problem": str(each.error),
+        }
         for each in (*failed, *skipped)
     ]
     # the exit status that the run would have, as far as the plan tells

@@ -117,7 +117,11 @@ class PoolCommand(Asked):
             with waiting("the answer of the pool"):
                 calls = stack.enter_context(connect(where(self.given)))
                 pool = records.read(calls)
-            yield calls, pool
+            try:
+                yield calls, pool
+            finally:
+                for note in calls.notes:
+                    self.warn(note)
 
 
 class PoolChange(PoolCommand):

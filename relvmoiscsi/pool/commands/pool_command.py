@@ -14,9 +14,10 @@ from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.commands import discard_command, lun_commands, secrets_command, vm_commands
 from relvmoiscsi.pool.commands.options import PoolChange, PoolCommand, changes, takes_connection
 from relvmoiscsi.pool.commands.so_far import SoFar
-from relvmoiscsi.pool.night_log import ENDS, ERROR, NEXT, RESULT, NightLog, events
+from relvmoiscsi.pool.night_log import ENDS, ERROR, NEXT, RESULT, WARNING, NightLog, events
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import inventory
+from relvmoiscsi.scsi_id_text import certain_scsi_id
 from relvmoiscsi.wording import printable, some_of
 
 _POOL = """\
@@ -91,6 +92,7 @@ def _tells_how_far(command: PoolCommand) -> Answer:
     try:
         answer = command.run()
         log.tell(RESULT, *events(answer.text))
+        log.tell(WARNING, *answer.alerts)
         log.tell(NEXT, *answer.next_steps)
         end(answer.status)
     except KeyboardInterrupt as stop:
@@ -152,8 +154,12 @@ class UnlockCommand(PoolChange):
         if text in locks:
             return lock.name_for(text)
         named, found = [], inventory.read(calls)
-        with suppress(NotFound):
+        try:
             named.append(lock.name_of(pool.srs[records.find_sr(pool, text)]))
+        except records.NotAttached:  # a client locks a LUN before the LUN has an SR
+            named.append(lock.name_for(certain_scsi_id(text)))
+        except NotFound:
+            pass
         with suppress(NotFound):
             named.append(lock.name_for(found.vms[inventory.find_vm(found, text)]["uuid"]))
         locked = [what for what in named if what in locks]

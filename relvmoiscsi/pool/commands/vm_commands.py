@@ -202,7 +202,8 @@ class CloneCommand(PoolChange):
             alone = choice.of_no_vm(found, copy) if is_all and not self.given.from_snapshot else []
             if alone:
                 disks = ", ".join(f"{pair.name_label!r} ({pair.new})" for pair in alone)
-                warnings.append(f"{_OF_NO_VM}: {disks}. {_OTHER_WAYS}")
+                ways = _FROM_RECORDS if any(map(save_vms.is_named, copy.vdis.values())) else ""
+                warnings.append(f"{_OF_NO_VM}: {disks}. {ways}`rescue` lends a single disk.")
             plan = _cloned(_of_plan(planned), self._to_know(wanted) if todo else (), alone=alone)
             if todo and not (self.dry_run or self.yes):
                 self.show(plan._replace(text=f"Planned:\n{plan.text}"))
@@ -273,7 +274,7 @@ def _said(source: VmSource) -> str:
 
 
 _OF_NO_VM = "These disks are on the copy, but no VM of the pool has them, and they will not be cloned"
-_OTHER_WAYS = "--from-snapshot clones VMs from saved records. `rescue` lends a single disk."
+_FROM_RECORDS = "--from-snapshot clones VMs from saved records. "
 
 
 def _cloned(
@@ -351,7 +352,7 @@ class RestoreCommand(PoolChange):
             if self.dry_run:
                 return plan
             if not todo:
-                return _all_restored(planned)
+                return _all_restored(planned, steps=_next_of(calls, planned)[0])
             if not self.yes:
                 self.show(plan)
             ask(self, _QUESTIONS[self.end].format(", ".join(repr(row.name) for row in todo)))
@@ -465,7 +466,7 @@ def _restored(result: Restored, to_know: Sequence[str] = (), steps: Steps = (), 
     lines += [f"  no longer needed: `{shell_command('xe vdi-destroy', f'uuid={uuid}')}`" for uuid in result.waiting]
     lines += [f"  {note}" for note in result.notes]
     lines += [f"  {result.error}"] if result.error is not None else []
-    if result.status == restore.DONE:
+    if result.status in (restore.DONE, restore.ALREADY):
         lines.append(f"  later: {shell_command('relvmoiscsi pool restore', home=result.vm)}")
         lines.append(f"  or:    {shell_command('relvmoiscsi pool restore', undo=result.vm)}")
     return Answer(result.facts(), "\n".join([*map(printable, lines), *to_know]), next_steps=steps)
@@ -482,7 +483,7 @@ def _next_of(calls: Calls, results: Sequence[Restored]) -> Tuple[List[ShellComma
     steps, notes = [], []  # type: List[ShellCommand], List[str]
     unused: Dict[str, List[str]] = {}  #: UUIDs of copies that a VM needs no more, by UUID of the VM
     for each in results:
-        if each.status in (restore.DONE, restore.UNDONE) or each.status == restore.KEPT and each.is_halted:
+        if each.status in (restore.DONE, restore.UNDONE) or each.is_halted:
             steps.append(_start(each.vm))
         ended = each.status in (restore.UNDONE, restore.HOME)
         unused[each.vm] = [*(disk.sr for disk in each.disks if ended), *each.unused_copies]

@@ -60,7 +60,16 @@ def find(copy: Copy, text: str) -> str:
     if new is not None:
         return copy.by_uuid[new["uuid"]]
     listed = f"`{shell_command('relvmoiscsi pool map', copy.uuid)}` lists the VDIs of the copy."
-    return records.find({ref: vdi for ref, vdi in copy.vdis.items() if vdi["managed"]}, text, "VDI", listed)
+    try:
+        return records.find({ref: vdi for ref, vdi in copy.vdis.items() if vdi["managed"]}, text, "VDI", listed)
+    except NotFound:
+        uuids = {text.lower(), copy.origin.new_of(text.lower())}
+        hidden = [vdi for vdi in copy.vdis.values() if not vdi["managed"]]
+        if any(vdi["uuid"] in uuids or vdi["name_label"] == text for vdi in hidden):
+            raise NotFound(
+                f"{text!r} is a hidden base copy: it has the common blocks of other VDIs, and no VM can use it."
+            ).advising(f"Give a VDI that is not hidden: {listed}") from None
+        raise
 
 
 # --- lend

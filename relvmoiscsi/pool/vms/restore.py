@@ -54,7 +54,7 @@ class Restored(NamedTuple):
     waiting: Sequence[str] = ()  #: UUIDs of VDIs that no VM needs any more
     notes: Sequence[str] = ()
     shuts_down: bool = False  #: whether the run shuts (or shut) the VM down; the VM stays halted
-    is_halted: bool = False  #: whether the VM is halted after `keep`
+    is_halted: bool = False  #: whether the VM is halted after `keep`, or though it was restored before
     error: Optional[RelvmoiscsiError] = None  #: with FAILED
     unused_copies: Sequence[str] = ()  #: after `keep`: UUIDs of copies that have no disk of the VM any more
 
@@ -154,7 +154,9 @@ def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False
             restore_journal.verify_free(calls, record, disks)
         shuts_down = record["power_state"] == "Running" and not is_done
         notes = _notes(calls, vm, record, disks)
-        return result_of(record, ALREADY if is_over else WOULD, disks, notes=notes, shuts_down=shuts_down)
+        is_halted = is_over and record["power_state"] == "Halted"
+        status = ALREADY if is_over else WOULD
+        return result_of(record, status, disks, notes=notes, shuts_down=shuts_down, is_halted=is_halted)
     sentence = run_states.swapping(record)
     with restore_journal.locked(calls, vm, record, disks, "restore", sentence) as locked:
         if locked.is_after_a_cut:

@@ -179,7 +179,7 @@ def _written(calls: Calls, sr: str, mark: str, content: bytes) -> str:
     return vdi
 
 
-def _is_named(vdi: Record) -> bool:
+def is_named(vdi: Record) -> bool:
     """May the VDI have records? Everybody may give a VDI this name."""
     return bool(vdi["name_label"] == saved_vms.NAME_LABEL)
 
@@ -189,7 +189,7 @@ def _with_records(there: Records, advice: str) -> Records:
     named = {
         ref: vdi
         for ref, vdi in there.items()
-        if _is_named(vdi) and vdi["managed"] and 0 < untrusted.integer(vdi["virtual_size"]) <= _MOST_VDI_BYTES
+        if is_named(vdi) and vdi["managed"] and 0 < untrusted.integer(vdi["virtual_size"]) <= _MOST_VDI_BYTES
     }
     if sum(untrusted.integer(vdi["virtual_size"]) for vdi in named.values()) > _MOST_READ_BYTES:
         listed = sorted(f"{said(vdi['uuid'])} ({said(vdi['name_description'])})" for vdi in named.values())
@@ -213,7 +213,7 @@ def _drop_older(calls: Calls, sr: str, keep: str) -> None:
     that no save can have had goes.
     """
     there = calls.records("VDI", SR=sr).items()
-    ours = {ref: vdi for ref, vdi in there if _is_named(vdi) and SAVED in vdi["other_config"]}
+    ours = {ref: vdi for ref, vdi in there if is_named(vdi) and SAVED in vdi["other_config"]}
     last = _serial(calls, sr)
     if keep not in ours:
         return  # another client has saved at the same time, and destroyed this VDI

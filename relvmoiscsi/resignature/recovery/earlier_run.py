@@ -146,8 +146,10 @@ def finished_run(device: Device) -> EarlierRun:
     try:
         return EarlierRun(label, record, read_journal(device, record, label))
     except FormatError as error:
-        problem = f"{device.name} cannot be undone: LVM has reclaimed the space of the journal."
-        raise Refused(problem).advising(TAKE_AGAIN) from error
+        lost = "LVM has reclaimed the space of the journal"
+        if device.size_bytes < label.device_size:
+            lost = f"it has {device.size_bytes} bytes, and the LUN had {label.device_size}"
+        raise Refused(f"{device.name} cannot be undone: {lost}.").advising(TAKE_AGAIN) from error
 
 
 # --- a run whose journal LVM has overwritten

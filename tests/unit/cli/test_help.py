@@ -145,6 +145,7 @@ def test_what_is_wrong_in_a_file_or_on_the_lun_is_2_without_a_usage(command, ima
 
 
 DASH = "A name that begins with a dash stands behind `--`."
+VALUE = "A value that begins with a dash stands behind `=`: {}=..."
 
 
 @pytest.mark.parametrize(
@@ -159,6 +160,8 @@ DASH = "A name that begins with a dash stands behind `--`."
         ("undo x -c.img", "relvmoiscsi undo [-h]", "unrecognized arguments: -c.img " + DASH),
         ("pool clone -web --all", "relvmoiscsi pool clone [-h]", "-web is no option. " + DASH),
         ("undo --vdis one x", "relvmoiscsi undo [-h]", "unrecognized arguments: --vdis\n"),
+        ("pool rescue x y --vm -helper", "relvmoiscsi pool rescue [-h]", "one argument. " + VALUE.format("--vm")),
+        ("pool rescue x y --vm --yes", "relvmoiscsi pool rescue [-h]", "argument --vm: expected one argument\n"),
         ("pool lun", "relvmoiscsi pool [-h]", "Did you mean `relvmoiscsi pool luns`?"),
         ("hlep", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi help`?"),
         ("--yes undo x", "relvmoiscsi [-h]", "Give --yes behind the command: relvmoiscsi COMMAND --yes"),

@@ -51,10 +51,36 @@ def test_a_lun_has_the_same_words_in_the_plan_and_in_both_forms_of_the_result(lu
     would = pool_command("attach", "--all", "--dry-run", "--json").json["would_attach"]
     rows = pool_command("attach", "--all", "--yes", "--json").json["attach_results"]
     plan, done = ({row["scsi_id"]: row["problem"] for row in each} for each in (would, rows))
+    planned = {row["scsi_id"]: row["status"] for row in would}
     for scsi_id, why in luns.items():
         (status,) = [row["status"] for row in rows if row["scsi_id"] == scsi_id]
         assert status == ("skipped" if "skipped" in why else "failed")
+        assert planned[scsi_id] == ("skipped" if status == "skipped" else "would fail")
         assert plan[scsi_id] == done[scsi_id] and plan[scsi_id].startswith(why.replace("skipped: ", ""))
+
+
+def test_a_plan_has_the_status_that_the_run_will_have(lab, clone, pool_command):
+    def status(*more):
+        (row,) = pool_command("attach", clone, "--dry-run", "--json", *more).json["would_attach"]
+        return row["status"]
+
+    xs2 = lab.pool.hosts[1]
+    assert status() == "would be attached"
+    lab.pool.go_down(xs2)
+    assert status() == "would be partial"
+    assert pool_command("attach", clone, "--yes").status == 9 and status() == "would be partial"
+    lab.pool.come_back(xs2)
+    assert pool_command("attach", clone, "--yes").status == 0 and status() == "already attached"
+
+
+def test_of_a_lun_that_was_not_read_nobody_says_that_it_has_no_records(lab, clone, pool_command):
+    """An attached copy with the records of two VMs had the same [] as a clone without any."""
+
+    def names():
+        return {row["scsi_id"]: row["saved_vm_names"] for row in pool_command("luns", "--json").json["pool_luns"]}
+
+    assert names() == {clone: [], **{scsi_id: None for scsi_id, _ in lab.originals.values()}}
+    assert pool_command("attach", clone, "--yes").status == 0 and names()[clone] is None
 
 
 def test_the_next_step_of_each_copy_works_as_it_is_printed_and_is_the_same_each_time(lab, clone, pool_command, type_in):

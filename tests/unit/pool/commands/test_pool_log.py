@@ -4,6 +4,8 @@
 import re
 
 from kit.build_lvm import replace_in_text
+from kit.pool_lab import IQN, TARGET, sr_disk
+from kit.shell import TOP
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import attach
 
@@ -33,7 +35,8 @@ def test_an_event_is_one_line_however_long_it_is_and_has_no_word_of_the_code(lab
         f"next: relvmoiscsi pool clone --all --isolated night-{copy['uuid'][:8]} {copy['uuid']}",
     ):
         assert line in told
-    (why,) = [line for line in told if lost in line]
+    why, warned = [line for line in told if lost in line]
+    assert warned.startswith(f"warning: {lost}: Its state is damaged: ")
     assert why.startswith(f"result: {lost}: failed; Its state is damaged: ") and "take it again. Unmap a clone" in why
 
     assert pool_command("clone", copy["uuid"], "--all", "--isolated", "night", "--yes", "--log", log).status == 0
@@ -44,6 +47,25 @@ def test_an_event_is_one_line_however_long_it_is_and_has_no_word_of_the_code(lab
     told, name = told_in(log), f"'{copy['name_label']}'"
     assert {f"step: {name} ({copy['uuid']}): discard {how}" for how in ("begins", "is done")} <= set(told)
     assert f"attached, {name}; changed 2026-11-21 00:11 UTC" in " ".join(told)
+
+
+def test_the_search_of_the_page_shows_each_lun_and_vm_that_was_not_done_and_why(lab, clone, pool_command, tmp_path):
+    """A host that was down left "in part, exit status 9", and a LUN of another pool left nothing."""
+    (search,) = re.findall("grep -E '(.*)' night.log", (TOP / "docs/pool.rst").read_text(encoding="utf-8"))
+    foreign, log = lab.world.add(TARGET, IQN, sr_disk("of another pool")), tmp_path / "night.log"
+    lab.pool.go_down(lab.pool.hosts[1])
+    assert pool_command("attach", "--all", "--yes", "--name", "a copy", "--log", log).status == 9
+    lab.vm("web", lab.vdi("Production", "root disk")[0], state="Running")
+    lab.vm("db", lab.vdi("Production", "data")[0], state="Running")
+    assert pool_command("restore", "a copy", "web", "db", "--yes", "--log", log).status == 4
+    shown = [line for line in log.read_text().splitlines() if re.search(search, line)]
+    for what, why in (
+        (clone, "host 'xs2': down; repeat the command when the host is up"),
+        (foreign, "Another pool may use this LUN."),
+        ("VM 'web'", "--shutdown"),
+        ("VM 'db'", "--shutdown"),
+    ):
+        assert len([line for line in shown if f": {what}" in line and why in line]) == 1
 
 
 def test_the_log_has_the_night(lab, world, clone, pool_command, tmp_path, monkeypatch):

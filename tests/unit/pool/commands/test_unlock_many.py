@@ -30,3 +30,10 @@ def test_the_question_names_some_locks_and_a_dry_run_names_all(pool_command, typ
     assert ran.status == 4 and shown == many[:5]
     assert "These 300 locks would be broken: " in ran.err and " and 295 more (--dry-run names all). A live" in ran.err
     assert len(pool_command("unlock", many[0], "--dry-run").out.splitlines()) == 300
+
+
+def test_a_lun_without_an_sr_and_without_a_lock_has_no_lock(clone, pool_command):
+    """The SCSIid of a refusal, once the lock is gone."""
+    for text in (clone, "naa." + clone[1:]):
+        ran = pool_command("unlock", text, "--yes")
+        assert ran.status == 3 and f"There is no lock on '{text}'. The pool has no lock. Nothing was" in ran.err

@@ -450,7 +450,7 @@ def test_the_disks_of_no_vm_are_named_beside_the_clones_of_all_vms(office, pool_
     root = office.pool.db.get("VDI", office.on_copy("root disk"), "uuid")
     for more in (["--dry-run"], ["--yes", "-q"], ["--yes"]):
         ran = pool_command(*words, *more)
-        assert ran.status == 0 and f"they will not be cloned: 'root disk' ({root}). --from-snapshot" in ran.err
+        assert ran.status == 0 and f"they will not be cloned: 'root disk' ({root}). `rescue` lends" in ran.err
     (row,) = pool_command(*words, "--yes", "--json").json["disks_of_no_vm"]
     assert (row["new_vdi"], row["vdi_name"]) == (root, "root disk")
     assert pool_command("clone", "copy", "db", "--isolated", "lab", "--yes", "--json").json["disks_of_no_vm"] == []

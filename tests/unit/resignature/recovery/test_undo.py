@@ -26,7 +26,7 @@ from kit.cuts import (
     with_new_volume,
 )
 from kit.examples import some
-from kit.sparse import SparseDisk
+from kit.sparse import PAGE, SparseDisk
 from relvmoiscsi import engine
 from relvmoiscsi.errors import NotFound, Refused, Unfinished
 
@@ -157,3 +157,14 @@ def test_resignature_and_undo_many_times_wears_nothing_out(name, turns):
 
         assert engine.inspect(disk).state == engine.CLEAN
         assert same_but_for(disk, original, free_ring(original))
+
+
+@pytest.mark.parametrize("missing", [PAGE, 1 << 24])
+def test_an_image_that_is_shorter_than_its_lun_is_said_to_be_short(missing):
+    """LVM was said to have reclaimed the space of the journal, which the copy of the LUN had never had."""
+    disk = done(image("two areas"))
+    end = disk.size_bytes - missing
+    short = SparseDisk(end)
+    short.adopt(0, disk, 0, end)
+    said = refused(short, undo)
+    assert f"it has {end} bytes, and the LUN had {disk.size_bytes}" in said and "reclaimed" not in said

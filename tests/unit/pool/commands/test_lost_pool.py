@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The pool stops answering in the middle of a command: what becomes of the lock of the run, and what the run says."""
+
+import re
+import shlex
+
+import pytest
+
+from kit.pool.api import GoneAway
+from kit.pool_lab import locks
+from relvmoiscsi import untrusted
+from relvmoiscsi.pool import lock
+from relvmoiscsi.pool.connection import connect
+
+SOON, NEVER = 30, 10**9  #: calls without an answer; the client makes each call twice
+
+
+@pytest.fixture
+def loses(lab):
+    """`loses(method, count, is_done)`: from this call on, `count` calls have no answer; `is_done`: this one has."""
+
+    def at(method, count, is_done=False):
+        left, is_lost = [count], []
+
+        def before(name, _params):
+            if (is_lost or (name == method and not is_done)) and left[0]:
+                is_lost.append(name)
+                left[0] -= 1
+                raise GoneAway()
+            if name == method:
+                is_lost.append(name)
+
+        lab.pool.api.before = before
+
+    return at
+
+
+@pytest.mark.parametrize(("method", "is_done", "status"), [("PBD.destroy", False, 6), ("SR.forget", True, 0)])
+def test_a_run_removes_its_lock_once_the_pool_answers_again(
+    lab, copy, pool_command, loses, monkeypatch, method, is_done, status
+):
+    """A toolstack restarts in some seconds. The repeated command was refused for 30 minutes."""
+    monkeypatch.setattr(lock, "_RELEASE_PAUSE", 0.001)
+    monkeypatch.setattr(lock, "RELEASE_SECONDS", 60.0)
+    loses(method, SOON, is_done)
+    ran = pool_command("discard", copy, "--yes")
+    assert ran.status == status and "lock" not in ran.err and locks(lab) == []
+
+
+@pytest.mark.parametrize(("method", "is_done", "status"), [("PBD.destroy", False, 6), ("SR.forget", True, 0)])
+def test_a_run_that_cannot_remove_its_lock_says_how_long_it_stays_and_what_removes_it(
+    lab, clone, copy, pool_command, loses, tmp_path, method, is_done, status
+):
+    """Such a discard ended without a word of the lock, and the next attach was refused."""
+    log = tmp_path / "log"
+    loses(method, NEVER, is_done)
+    ran = pool_command("discard", copy, "--yes", "--log", log)
+    lab.pool.api.before = None
+    (said,) = re.findall(r"warning: (The pool does not answer.*)", ran.err)
+    assert ran.status == status and f"] warning: {said}\n" in log.read_text()
+    (until,) = re.findall(f"the lock of this run on {clone} may stay until (.*Z), unless", said)
+    with connect(lab.where()) as calls:
+        (there,) = lock.read(calls).values()
+    assert untrusted.utc_seconds(until) == untrusted.utc_seconds(there.refreshed) + lock.STALE_SECONDS
+    refused = pool_command("attach", clone, "--yes")
+    assert refused.status == 4 and "was killed or has lost the pool, break" in refused.err
+    (unlock,) = re.findall("`relvmoiscsi pool (unlock .*)`", said)
+    assert pool_command(*shlex.split(unlock), "--yes").status == 0 and locks(lab) == []
+
+
+def test_a_discard_that_is_repeated_by_the_scsi_id_is_not_told_to_attach_the_lun(clone, copy, pool_command):
+    """So does a person after a kill behind SR.forget."""
+    assert pool_command("discard", clone, "--yes").status == 0
+    ran = pool_command("discard", clone, "--yes")
+    assert ran.status == 3 and "attach" not in ran.err + ran.out
+    assert ran.err.endswith(
+        f"No SR of this pool is on the LUN with the SCSIid {clone}. Remove the LUN on the array if it was discarded.\n"
+    )
