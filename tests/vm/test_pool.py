@@ -180,9 +180,7 @@ def test_copies_are_attached_lend_their_disks_and_are_discarded(lab, pool, stand
     digest = luns.digest(array)
 
     attached = say(pool, "attach", "--all", "--target", "127.0.0.1", "--yes", "--name", "copy")["attach_results"]
-    by_name = {
-        row["sr_name_label"]: next(copy for copy in copies if copy.scsi_id == row["scsi_id"]) for row in attached
-    }
+    by_name = {row["sr_name_label"]: copy for row in attached for copy in copies if copy.scsi_id == row["scsi_id"]}
     assert sorted(by_name) == ["copy", "copy (2)"]
     made = say(pool, "clone", "copy", "--all", "--same-networks", "--yes")["clone_results"]
     assert [(vm["old_name"], vm["status"]) for vm in made] == [("db", "cloned"), ("web", "cloned")]
