@@ -378,3 +378,28 @@ def test_the_original_of_another_sr_is_still_another_sr(image, tmp_path, command
     command("resignature", image, *WITHOUT, "--yes")
 
     assert command("check", image, "--original", other).status == 4
+
+
+@pytest.mark.parametrize("name", ["chain", *golden.LIVE_NAMES])
+def test_a_clone_without_any_vdi_is_compared_with_an_original_where_the_storage_manager_was_at_work(
+    name, tmp_path, command
+):
+    disk, image, original = (
+        (golden.load if name == "chain" else golden.load_live)(name).disk,
+        tmp_path / "x",
+        tmp_path / "o",
+    )
+    disk.to_file(str(original))
+    compared = 0
+    for lv_name in [lv.name for lv in reader.read_vg(disk).lvs if reader.kind_of(lv.name) == "vhd"]:
+        disk.to_file(str(image))
+        uuid = lv_name[-36:]
+        if command("resignature", image, "--yes", "--without", uuid).status:
+            continue  # no VDI would be left
+
+        told = command("check", image, "--original", original, "--json")
+
+        assert (told.status, told.json["shares_nothing"]) == (0, True), (lv_name, told.out)
+        assert uuid in told.json["left_behind"] or not set(places_beside(disk, lv_name)), lv_name
+        compared += 1
+    assert compared > 1
