@@ -55,6 +55,9 @@ def test_prompt_dry_run_and_json_list_what_goes(image, command, type_in, unwritt
 def test_the_rest_is_resignatured_and_undo_brings_the_broken_vdi_back(image, command):
     done = command("resignature", image, *WITHOUT, "--yes", "--json").json
 
+    assert {row["uuid_in_name"] for row in done["dropped"]} == GOES
+    rows = [line for line in command("map", "--device", image).out.splitlines() if any(uuid in line for uuid in GOES)]
+    assert len(rows) == len(GOES) and all(row.endswith("  [no VDI]") for row in rows)
     shown = command("show", image, "--json").json
     assert shown["state"] == "resignatured" and [vdi["old_vdi"] for vdi in done["vdi_pairs"]] == [
         UUIDS["base"],
