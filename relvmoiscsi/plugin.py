@@ -356,7 +356,7 @@ class Wanted:
 def fitted(facts: Dict[str, Any]) -> str:
     """Return the facts as JSON, without long lists; `left_out` names each missing list. `map` pages the VDIs."""
     left_out: List[str] = []
-    for name in ("plan", "lv_pairs", "other_uuids", "vdi_pairs", "notes"):
+    for name in ("plan", "lv_pairs", "dropped", "other_uuids", "vdi_pairs", "notes"):
         text = answer_text("plugin resignature", {**facts, "left_out": left_out})
         if len(text) <= MOST_BYTES:
             return text

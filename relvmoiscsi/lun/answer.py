@@ -9,7 +9,7 @@ module computes the identification. Prompts, the dry run and `show` print the sa
 from typing import Any, Dict, List, Optional
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.engine import AlreadyDone, LaterCopy, Lun, Result
+from relvmoiscsi.engine import AlreadyDone, LaterCopy, Lun, Prepared, Result
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused
 from relvmoiscsi.formats import naming
 from relvmoiscsi.lun.opened import NOBODY_NEEDED, OpenLun, PoolAnswer
@@ -89,9 +89,7 @@ def completed_facts(lun: OpenLun, done: CompletedRun) -> Dict[str, Any]:
     """Return the facts of a completed run."""
     facts = report.result_facts(lun.name, done.result)
     facts["lun"] = identification(lun, done.proposal).facts()
-    if isinstance(done.proposal, NewRun) and done.proposal.prepared.later_copy is not None:
-        facts["later_copy"] = _copy_facts(done.proposal.prepared.later_copy)
-    return facts
+    return {**facts, **_prepared_facts(done.proposal.prepared)} if isinstance(done.proposal, NewRun) else facts
 
 
 def unwritten_facts(lun: OpenLun, state: str, done: CompletedRun) -> Dict[str, Any]:
@@ -112,13 +110,9 @@ def dry_run_facts(lun: OpenLun, planned: NewRun) -> Dict[str, Any]:
     facts["plan"] = report.plan_facts(prepared.plan)
     refusal = objection(lun, planned)
     facts["would_be_refused"] = refusal.told if refusal else None
-    if prepared.later_copy is not None:
-        facts["later_copy"] = _copy_facts(prepared.later_copy)
     if prepared.cost is not None:
         facts["cost"] = report.cost_facts(prepared.cost)
-    if report.loses(prepared):
-        facts["dropped"] = report.dropped_facts(content, prepared.defects)
-    return facts
+    return {**facts, **_prepared_facts(prepared)}
 
 
 def finished_facts(lun: OpenLun, found: AlreadyDone) -> Dict[str, Any]:
@@ -129,6 +123,16 @@ def finished_facts(lun: OpenLun, found: AlreadyDone) -> Dict[str, Any]:
     if "new_sr" not in facts:
         facts.update(old_sr=None, new_sr=found.sr_uuid)
     facts["lun"] = Identification(lun, NOBODY_NEEDED, found.content).facts()
+    return facts
+
+
+def _prepared_facts(prepared: Prepared) -> Dict[str, Any]:
+    """Return the facts of a new run that are the same before and after the run."""
+    facts: Dict[str, Any] = {}
+    if prepared.later_copy is not None:
+        facts["later_copy"] = _copy_facts(prepared.later_copy)
+    if report.loses(prepared):
+        facts["dropped"] = report.dropped_facts(prepared.lun, prepared.defects)
     return facts
 
 

@@ -121,7 +121,7 @@ def whole_map_lines(lun: Optional[Lun], ids: IdMap) -> List[str]:
         for vdi in facts["vdi_pairs"]:
             rows.append(("VDI", vdi["old_vdi"], vdi["new_vdi"], repr(vdi["vdi_name"]) if vdi["vdi_name"] else ""))
         rows += [("LV", lv["old_lv_id"], lv["new_lv_id"], lv["new_lv"]) for lv in facts["lv_pairs"]]
-        rows += [("UUID", old, new, "") for old, new in facts["other_uuids"].items()]
+        rows += [("UUID", old, new, "[no VDI]") for old, new in facts["other_uuids"].items()]
     width = max(len(what) for what, *_ in rows)
     return [
         printable(f"  {what:<{width}}  {old}  becomes  {new}" + (f"  {label}" if label else ""))

@@ -2,17 +2,19 @@
 """Compare an original and its clone: the LUNs must share no identity and differ in nothing else, byte for byte."""
 
 from bisect import bisect_left, bisect_right
+from contextlib import suppress
 from typing import Iterable, List, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
 from relvmoiscsi.arguments import DEVICE, FUNCTION, Kind, optional, promised, some
 from relvmoiscsi.device import Chunk, Device, Range, overlaid
-from relvmoiscsi.errors import Truncated, UsageError
+from relvmoiscsi.errors import FormatError, Truncated, UsageError
+from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.lvm.vg import LogicalVolume
 from relvmoiscsi.resignature.planning import identity_check, volume_writes
 from relvmoiscsi.resignature.protocol.commit_record import DONE, CommitRecord, read_commit_record
 from relvmoiscsi.resignature.protocol.run_record import Run, joined
 from relvmoiscsi.resignature.reading import survey
-from relvmoiscsi.resignature.reading.left_behind import leave, settle
+from relvmoiscsi.resignature.reading.left_behind import settle
 from relvmoiscsi.resignature.reading.lun_contents import Lun, verify_lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
 from relvmoiscsi.resignature.recovery import cut_run, earlier_run
@@ -151,10 +153,21 @@ def _left_behind(original: Lun, clone: Lun) -> List[str]:
     places = {volume.lv.segments for volume in clone.volumes}
     if not places <= {volume.lv.segments for volume in original.volumes}:
         return []
-    gone = [uuid for uuid, volume in original.disks().items() if volume.lv.segments not in places]
-    rest = leave(original, gone)[0]
-    is_all = {volume.lv.segments for volume in rest.volumes} == places  # else SM's own work has removed volumes
-    return gone if is_all else []
+    expected = original
+    with suppress(FormatError):  # of the work of a VDI that was left behind
+        expected = settle(original).settled()  # SM's work drops volumes too
+    missing = {volume.lv.id for volume in expected.volumes if volume.lv.segments not in places}
+    names = [volume.name for volume in original.volumes if volume.lv.id in missing]
+    uuids = list(dict.fromkeys(str(name.uuid) for name in names if name.kind in naming.DISK_KINDS))
+    # SM drops the leaf of a snapshot that was not completed, and the base is the VDI again
+    busy = {volume.name.uuid for volume in original.volumes if volume.name.kind == naming.JOURNAL}
+    for gone in ([uuid for uuid in uuids if uuid not in busy], uuids):
+        with suppress(FormatError):
+            rest = settle(original, gone).settled()
+            is_all = {volume.lv.segments for volume in rest.volumes} == places
+            if is_all and len(rest.records()) == len(clone.records()):
+                return gone
+    return []
 
 
 def _another_sr(original: Lun, clone: Lun, record: Optional[CommitRecord], run: Optional[Run]) -> str:

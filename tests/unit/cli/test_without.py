@@ -55,6 +55,9 @@ def test_prompt_dry_run_and_json_list_what_goes(image, command, type_in, unwritt
 def test_the_rest_is_resignatured_and_undo_brings_the_broken_vdi_back(image, command):
     done = command("resignature", image, *WITHOUT, "--yes", "--json").json
 
+    assert {row["uuid_in_name"] for row in done["dropped"]} == GOES
+    rows = [line for line in command("map", "--device", image).out.splitlines() if any(uuid in line for uuid in GOES)]
+    assert len(rows) == len(GOES) and all(row.endswith("  [no VDI]") for row in rows)
     shown = command("show", image, "--json").json
     assert shown["state"] == "resignatured" and [vdi["old_vdi"] for vdi in done["vdi_pairs"]] == [
         UUIDS["base"],
@@ -378,3 +381,28 @@ def test_the_original_of_another_sr_is_still_another_sr(image, tmp_path, command
     command("resignature", image, *WITHOUT, "--yes")
 
     assert command("check", image, "--original", other).status == 4
+
+
+@pytest.mark.parametrize("name", ["chain", *golden.LIVE_NAMES])
+def test_a_clone_without_any_vdi_is_compared_with_an_original_where_the_storage_manager_was_at_work(
+    name, tmp_path, command
+):
+    disk, image, original = (
+        (golden.load if name == "chain" else golden.load_live)(name).disk,
+        tmp_path / "x",
+        tmp_path / "o",
+    )
+    disk.to_file(str(original))
+    compared = 0
+    for lv_name in [lv.name for lv in reader.read_vg(disk).lvs if reader.kind_of(lv.name) == "vhd"]:
+        disk.to_file(str(image))
+        uuid = lv_name[-36:]
+        if command("resignature", image, "--yes", "--without", uuid).status:
+            continue  # no VDI would be left
+
+        told = command("check", image, "--original", original, "--json")
+
+        assert (told.status, told.json["shares_nothing"]) == (0, True), (lv_name, told.out)
+        assert uuid in told.json["left_behind"] or not set(places_beside(disk, lv_name)), lv_name
+        compared += 1
+    assert compared > 1
