@@ -120,7 +120,7 @@ class ShowCommand(DeviceCommand):
             if found_there is not None:
                 return found_there
         with source.opened_to_read() as lun:
-            found = run.inspected(lun, self.command_words("relvmoiscsi resignature", self.device))
+            found = run.looked_at(lun, self.command_words("relvmoiscsi resignature", self.device))
             one = engine.one_vdi(lun.device, found.lun) if found.lun is not None else None
             saved = saved_vms(lun.device, found.lun) if found.lun is not None else None
             pool = lun.guard.ask([found.lun.sr_uuid] if found.lun is not None else [], "")
@@ -165,7 +165,7 @@ class CheckCommand(DeviceCommand):
     def run(self) -> Answer:
         name, source = self.device, self.source(self.device)
         with source.opened_to_read() as lun:
-            found = run.inspected(lun, self.command_words("relvmoiscsi resignature", self.device))
+            found = run.looked_at(lun, self.command_words("relvmoiscsi resignature", self.device))
             facts = report.inspection_facts(name, found)
             if found.problem is not None:
                 step = self.step_of_unread(found, lun)
@@ -269,7 +269,7 @@ class CheckCommand(DeviceCommand):
 
     def _uncompared(self, name: str, original: OpenLun, problem: RelvmoiscsiError, facts: Dict[str, Any]) -> Answer:
         """Return the answer about a LUN that cannot be compared, because of a problem of its original of this name."""
-        why, found = f"{name} cannot be read as original", run.inspected(original)
+        why, found = f"{name} cannot be read as original", run.looked_at(original)
         step = self.shell_command("relvmoiscsi check", name) if isinstance(problem, FormatError) else _OTHER_ORIGINAL
         if found.state == engine.UNFINISHED and found.problem is not None:
             why, problem = f"{name} holds an unfinished run", found.problem

@@ -67,6 +67,9 @@ Found = TypeVar("Found")
 #: what is done ("copied", "read back"), the bytes done, the bytes in all
 Progress = Callable[[str, int, int], None]
 
+#: where a program has the LUN of an unfinished run open
+_LET_IT_END = "A run is at work on it, or was cut: let that program end, then repeat the command."
+
 COPIED, READ_BACK = "copied", "read back"
 
 
@@ -137,6 +140,22 @@ def inspected(lun: OpenLun, words: Sequence[str] = ()) -> Inspection:
             _verify_recovery(lun, Recovery(earlier))
     except Refused as refused:
         return found._replace(problem=refused)
+    return found
+
+
+def looked_at(lun: OpenLun, words: Sequence[str] = ()) -> Inspection:
+    """Do as `inspected` for a command that only reads: nobody has made sure that no run is at work on the LUN.
+
+    The problem of an unfinished run is Refused where this machine knows that `recover` could not write: another program
+    has the device open, or it is read-only.
+    """
+    found = inspected(lun, words)
+    if isinstance(found.problem, Unfinished):
+        lun.device.look_for_users()
+        objection = lun.device.objection
+        if objection is not None:
+            refused = Refused(f"{found.problem.message} {objection.message}").in_state(NOTHING_WRITTEN)
+            return found._replace(problem=refused.advising(objection.advice or _LET_IT_END))
     return found
 
 

@@ -74,11 +74,14 @@ def since_begun(name: str, kind: int, label_offset: int) -> Iterator[None]:
 
 
 def unfinished(name: str, record: CommitRecord) -> Unfinished:
-    """The error of a command that finds an unfinished run and does not recover the run."""
+    """The error of a command that finds an unfinished run and does not recover the run.
+
+    The run was cut, or is at work on this host or another: the LUN does not tell.
+    """
     is_early, recover = record.phase == IN_PROGRESS, shell_command("relvmoiscsi recover", name)
     when, what = ("before", "rolls it back") if is_early else ("after", "finishes it")
     again = f", or `{shell_command('relvmoiscsi undo', name)}` again, which completes it" if record.kind == UNDO else ""
-    return Unfinished(f"{name} holds an unfinished {KINDS[record.kind]}, cut {when} its commit.").advising(
+    return Unfinished(f"{name} holds an unfinished {KINDS[record.kind]}, {when} its commit.").advising(
         f"Run `{recover}`, which {what}{again}.", recover
     )
 

@@ -4,7 +4,9 @@
 import json
 import os
 import re
+import subprocess
 import sys
+from contextlib import ExitStack
 
 import pytest
 
@@ -478,3 +480,28 @@ def test_the_step_after_a_cut_is_the_last_line_and_a_quiet_check_still_says_what
     verdict, why, step = ran.out.splitlines()
     assert (ran.status, verdict, step) == (8, f"{path}: state unfinished.", f"next: relvmoiscsi recover {path}")
     assert (ran.err, quiet.out, quiet.err) == ("", "", f"relvmoiscsi: {why}\n")
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("who", ["writer", "nobody"])
+def test_an_unfinished_lun_that_cannot_be_written_has_no_next_command(unfinished, who, unwritten, command):
+    """A run that is at work looks like one that was cut: only the program that has the LUN open tells."""
+    said, advice = f"{unfinished} is read-only.", "Make it writable first."
+    with ExitStack() as held:
+        if who == "nobody":
+            unfinished.chmod(0o444)
+        else:
+            image = held.enter_context(unfinished.open("r+b"))
+            at_work = held.enter_context(subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=image))
+            image.close()
+            said = f"{unfinished} is in use by process {at_work.pid} (cat)."
+            advice = "A run is at work on it, or was cut: let that program end, then repeat the command."
+
+        ran, facts = unwritten(4, "check", unfinished), unwritten(4, "check", unfinished, "--json").json
+        shown = command("show", unfinished)
+
+    message = f"{unfinished} holds an unfinished resignature, before its commit. {said}"
+    assert ran.out.splitlines() == [f"{unfinished}: state unfinished.", f"{message} {advice}"]
+    assert (facts["state"], facts["error"]["message"], facts["error"]["advice"]) == ("unfinished", message, advice)
+    assert f"{message} Nothing was written. {advice}" in " ".join(shown.out.split())
+    assert all("relvmoiscsi recover" not in each for each in (ran.out, shown.out, facts["problem"]))
