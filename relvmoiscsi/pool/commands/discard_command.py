@@ -54,7 +54,7 @@ class DiscardCommand(PoolChange):
             refs = list(plan.uses)
             lock.verify_free(calls, [lock.name_of(plan.pool.srs[sr]) for sr in plan.uses])
             if self.dry_run:
-                needs = [] if leave_vms else ["--leave-vms"] if with_vms else ["--with-vms", "--leave-vms"]
+                needs = [] if leave_vms else ["--leave-vms"] if with_vms or plan.half else ["--with-vms", "--leave-vms"]
                 would = _discarded(plan, gone, {}, _WOULD_DISCARD, {}, needs)
                 if self.yes and not leave_vms:  # else the run asks
                     try:
@@ -70,7 +70,11 @@ class DiscardCommand(PoolChange):
             if refs:
                 halted = plan.all_losers()
                 lost = f"These halted VMs will lose their disks on the copy: {forget.named(halted)}. " if halted else ""
-                lost += "--with-vms destroys the VMs that `clone` has made. " if halted and not plan.made else ""
+                lost += (
+                    "--with-vms destroys the VMs that `clone` has made. "
+                    if halted and not (plan.made or plan.half)
+                    else ""
+                )
                 made = [vm for of_sr in plan.made.values() for vm in of_sr.values()]
                 vms = sorted(repr(vm["name_label"]) for vm in made if not vm["is_a_snapshot"])
                 snapshots = sorted(repr(vm["name_label"]) for vm in made if vm["is_a_snapshot"])

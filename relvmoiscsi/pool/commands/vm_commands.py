@@ -567,6 +567,9 @@ class RescueCommand(PoolChange):
                 return _lent(copy, results, notes, steps)
             assert vdi is not None and vm is not None
             planned = rescue.lend(calls, pool, found, copy, vdi, vm, rw, dry_run=True)
+            warning = rescue.warning(found, copy, vdi, vm)
+            if warning:
+                self.warn(warning)
             if self.dry_run:
                 return _lent(copy, [planned])
             if planned.status == rescue.WOULD:

@@ -78,7 +78,7 @@ def choose(
 ) -> List[VmSource]:
     """Return the VMs with these UUIDs or names, or all VMs with a disk on the copy. Raises NotFound, UsageError.
 
-    A VM that cannot be cloned has the reason as its `problem`, such as a VM that was restored from another copy.
+    A VM that cannot be cloned has the reason as its `problem`, such as a VM that was restored from a copy.
     """
     if not names and not everything:
         raise UsageError("No VM is selected.").advising("Give VMs, or --all.")
@@ -113,7 +113,7 @@ def of_no_vm(found: Inventory, copy: Copy) -> List[Pair]:
 
 
 def _restored(found: Inventory, copy: Copy) -> Dict[str, List[Swap]]:
-    """Return the disks that `restore` took from other copies, in place of disks that this copy has, by VM (reference).
+    """Return the disks that `restore` took from a copy, in place of disks that this copy has, by VM (reference).
 
     A vm-admin may write a journal: an entry counts while the VM has the new disk of the entry.
     """
@@ -121,7 +121,7 @@ def _restored(found: Inventory, copy: Copy) -> Dict[str, List[Swap]]:
     for ref, vm in found.named_vms().items():
         for swap in restore_journal.read(vm)[0]:
             disk = found.disks_of(ref).get(swap.userdevice, {"uuid": ""})
-            if swap.sr != copy.uuid and disk["uuid"] == swap.new and copy.new_of(swap.old) is not None:
+            if disk["uuid"] == swap.new and copy.new_of(swap.old) is not None:
                 swaps.setdefault(ref, []).append(swap)
     return swaps
 
@@ -133,7 +133,7 @@ def _has_any(found: Inventory, copy: Copy, vm: str) -> bool:
 def _problem(
     pool: Pool, found: Inventory, copy: Copy, vm: str, swaps: Sequence[Swap], omits_disks: bool
 ) -> Optional[Refused]:
-    disks, name = found.disks_of(vm), found.vms[vm]["name_label"]
+    disks, name, uuid = found.disks_of(vm), found.vms[vm]["name_label"], str(found.vms[vm]["uuid"])
     missing = {device: vdi for device, vdi in sorted(disks.items()) if copy.new_of(vdi["uuid"]) is None}
     copies = {ref: str(sr["uuid"]) for ref, sr in pool.copies()}
     lent = {
@@ -144,7 +144,7 @@ def _problem(
     restored = {
         swap.userdevice: missing[swap.userdevice]
         for swap in swaps
-        if missing.get(swap.userdevice, {}).get("SR") in copies
+        if missing.get(swap.userdevice, {}).get("SR") in copies.keys() - {copy.ref}
     }
     own = {device: vdi for device, vdi in missing.items() if vdi["SR"] == copy.ref}  # as after `restore --keep`
     words = ", ".join(
@@ -156,15 +156,14 @@ def _problem(
     if omits_disks and _has_any(found, copy, vm):
         return None
     if lent:
-        uuids = sorted({copies[vdi["SR"]] for vdi in lent.values()})
-        of_vm = str(found.vms[vm]["uuid"])
-        back = some_of([f"`{shell_command('relvmoiscsi pool rescue --done', uuid, vm=of_vm)}`" for uuid in uuids])
+        srs = sorted({copies[vdi["SR"]] for vdi in lent.values()})
+        back = some_of([f"`{shell_command('relvmoiscsi pool rescue --done', sr, vm=uuid)}`" for sr in srs])
         return Refused(f"The VM {name!r} has disks that were lent by `rescue`: {words}.").advising(
             f"Take the disks back first: {back}."
         )
     if restored:
         of = pool.srs[next(iter(restored.values()))["SR"]]["name_label"]
-        back = run_states.restore_command("undo", str(found.vms[vm]["uuid"]))
+        back = run_states.restore_command("undo", uuid)
         return Refused(
             f"The VM {name!r} was restored from the copy {of!r} and has disks of that copy: {words}. The copy "
             f"{copy.name!r} has copies of the disks that the VM had before."
@@ -176,7 +175,11 @@ def _problem(
         return Refused(
             f"The VM {name!r} has disks of the copy {copy.name!r} itself: {words}. A copy of the VM would write to the "
             "same disks."
-        ).advising("Use another copy.")
+        ).advising(
+            f"Use another copy, or put the earlier disks back first: {run_states.restore_command('undo', uuid)}."
+            if swaps
+            else "Use another copy."
+        )
     if missing:
         return Refused(
             f"The VM {name!r} has disks that are not on the copy {copy.name!r}: {words}. A copy of "
@@ -190,8 +193,10 @@ def verify_free(found: Inventory, copy: Copy, disks: Sequence[ova.CloneDisk]) ->
     for disk in disks:
         for user in found.users_of(copy.by_uuid[disk.new]):
             if not inventory.is_made_on(found.vms[user], copy.uuid):
-                name = found.vms[user]["name_label"]
-                raise Refused(f"The copy of the disk {disk.userdevice} is a disk of the VM {name!r} already.")
+                name, way = found.vms[user]["name_label"], rescue.way_back(found, copy, copy.by_uuid[disk.new], user)
+                raise Refused(f"The copy of the disk {disk.userdevice} is a disk of the VM {name!r} already.").advising(
+                    f"First {way}." if way else ""
+                )
 
 
 def names(found: Inventory, copy: Copy, sources: Sequence[VmSource], wanted: CloneRequest) -> Dict[str, str]:

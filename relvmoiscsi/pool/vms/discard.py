@@ -26,6 +26,7 @@ class DiscardPlan(NamedTuple):
     mark: str = ""  #: only VMs with this mark are in `made`
     force: bool = False  #: the VMs in `made` are shut down first, hard
     destroys: Mapping[str, str] = {}  #: the commands to destroy the losers that are copies and nothing more, by VM
+    half: Sequence[str] = ()  #: the unfinished clones, which `with_vms` does not destroy
 
     def losers(self, sr: str) -> Dict[str, str]:
         """Return the halted VMs and snapshots that would lose a disk on this SR: names by reference."""
@@ -74,7 +75,8 @@ def plan(calls: Calls, srs: Sequence[str], with_vms: bool, mark: str = "", force
             ).advising("Move these disks, or destroy these VMs.")
     made = {sr: made_on(found, pool, sr, mark) for sr in there} if with_vms else {}
     destroys = {ref: found.destroy_command(ref, *there) for used in uses.values() for ref in used.halted}
-    return DiscardPlan(pool, uses, made, mark, force, destroys)
+    half = [ref for sr in there for ref in half_made(found, pool, sr, mark)]
+    return DiscardPlan(pool, uses, made, mark, force, destroys, half)
 
 
 def turned_off(found: Inventory, sr_uuids: Collection[str], mark: str) -> Inventory:
@@ -96,11 +98,17 @@ def verify_nobody_left(plan: DiscardPlan) -> None:
         if plan.losers(sr)
     ]
     if left:
-        raise Refused(f"These halted VMs would lose their disks: {'; '.join(left)}. Nothing was changed.").advising(
-            "Give these VMs other disks, or add --leave-vms, which leaves them without these disks."
-            if plan.made
-            else "Add --with-vms, which destroys the VMs that `relvmoiscsi pool clone` has made, or --leave-vms, which "
+        advice = (
+            "Add --with-vms, which destroys the VMs that `relvmoiscsi pool clone` has made, or --leave-vms, which "
             "leaves the VMs without these disks."
+        )
+        if plan.half:  # --with-vms would be refused
+            of_half = {ref: plan.destroys.get(ref, "") for ref in plan.half}
+            advice = f"Add --leave-vms to leave all these VMs without their disks. {_way_out(of_half)}"
+        elif plan.made:
+            advice = "Give these VMs other disks, or add --leave-vms, which leaves them without these disks."
+        raise Refused(f"These halted VMs would lose their disks: {'; '.join(left)}. Nothing was changed.").advising(
+            advice
         )
 
 
@@ -110,12 +118,38 @@ def verify_as_told(told: DiscardPlan, now: DiscardPlan) -> None:
         forget.verify_known(now.pool, sr, now.uses[sr], told.known(sr))
 
 
+def half_made(found: Inventory, pool: Pool, sr: str, mark: str = "") -> Dict[str, str]:
+    """Return the names of the VMs with the marks of a clone on an SR that are no finished clone, by reference. Pure."""
+    there = {
+        ref: str(vm["name_label"])
+        for ref, vm in found.copies_on(str(pool.srs[sr]["uuid"]))
+        if not (vm["is_a_snapshot"] or inventory.is_own(vm)) and records.is_marked(vm, mark)
+        if any(disk["SR"] == sr for disk in found.disks_of(ref).values())
+    }
+    return dict(sorted(there.items(), key=lambda row: row[1]))
+
+
+def _way_out(destroys: Mapping[str, str]) -> str:
+    """Return what a person does with unfinished clones; `destroys` has the command of each, "" for none."""
+    commands = [command for command in destroys.values() if command]
+    moves = " Move the disks of a VM without a command." if len(commands) < len(destroys) else ""
+    destroy = f" Otherwise destroy each VM: {', '.join(commands)}." if commands else ""
+    return f"If a run of `relvmoiscsi pool clone` was interrupted, repeat that run.{destroy}{moves}"
+
+
 def made_on(found: Inventory, pool: Pool, sr: str, mark: str = "") -> Records:
     """Return the VMs with this mark that are destroyed with an SR (a reference), each followed by its snapshots. Pure.
 
-    Raises Refused for a VM that has a disk on another SR, runs, or is protected.
+    Raises Refused for all unfinished clones at once; for a VM that has a disk on another SR, runs, or is protected.
     """
     made: Records = {}
+    half = half_made(found, pool, sr, mark)
+    if half:
+        what = ", ".join(f"{name!r} ({found.vms[ref]['uuid']})" for ref, name in half.items())
+        raise Refused(
+            f"VMs have disks on this copy, and each is not a finished VM of `relvmoiscsi pool clone`: {what}. No VM "
+            "was destroyed."
+        ).advising(_way_out({ref: found.destroy_command(ref, sr) for ref in half}))
     in_order = sorted(
         found.copies_on(str(pool.srs[sr]["uuid"])), key=lambda row: (row[1]["name_label"], row[1]["uuid"])
     )
@@ -125,16 +159,7 @@ def made_on(found: Inventory, pool: Pool, sr: str, mark: str = "") -> Records:
             continue
         name = vm["name_label"]
         if not inventory.is_own(vm):
-            if not homes:
-                continue
-            destroy = found.destroy_command(ref, sr)
-            raise Refused(
-                f"The VM {name!r} ({vm['uuid']}) has disks on this copy but is not a finished VM of "
-                "`relvmoiscsi pool clone`. The VM was not destroyed."
-            ).advising(
-                "If a run of `relvmoiscsi pool clone` was interrupted, repeat that run. Otherwise move the disks"
-                + (f", or destroy the VM: {destroy}." if destroy else ".")
-            )
+            continue
         for each, record in {ref: vm, **_snapshots_of(found.vms, ref)}.items():
             what, way_out = f"The VM {name!r}", "Detach that disk"
             if each != ref:

@@ -9,7 +9,7 @@ from relvmoiscsi.pool.calls import NO_READ_ONLY_DISK, Calls, PoolFailure, Record
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import inventory, vbds
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
-from relvmoiscsi.wording import said, shell_command
+from relvmoiscsi.wording import said, shell_command, some_of
 
 #: key of VBD.other_config: UUIDs of the copy, the VM and the VDI. The UUIDs identify the mark, because xapi copies the
 #: key with a VM.
@@ -131,9 +131,8 @@ def _plan(pool: Pool, found: Inventory, copy: Copy, vdi: str, vm: str, writable:
                 "filesystem IDs would clash."
             ).advising("Use another VM.")
     if there is not None and found.vbds[there]["mode"] != mode:
-        done = shell_command("relvmoiscsi pool rescue --done", copy.uuid, record["uuid"], vm=to["uuid"])
         raise Refused(f"The VM {to['name_label']!r} already has this disk, in another mode.").advising(
-            f"Take the disk back first: `{done}`."
+            f"Take the disk back first: {_done(copy, vdi, to)}."
         )
     is_running = to["power_state"] == "Running"
     is_whole = there is not None and (not is_running or found.vbds[there]["currently_attached"])
@@ -144,14 +143,38 @@ def _plan(pool: Pool, found: Inventory, copy: Copy, vdi: str, vm: str, writable:
 
 def way_to_free(found: Inventory, copy: Copy, vdi: str, vm: str) -> str:
     """Return how a person takes this disk of the copy from a VM, for "Or ...". No way destroys more than a copy."""
-    name, uuid = found.vms[vm]["name_label"], found.vms[vm]["uuid"]
-    if _lent_to(found, vdi, vm):
-        done = shell_command("relvmoiscsi pool rescue --done", copy.uuid, copy.vdis[vdi]["uuid"], vm=uuid)
-        return f"take the disk back: `{done}`"
+    name, back = found.vms[vm]["name_label"], way_back(found, copy, vdi, vm)
+    if back:
+        return back
     destroy = found.destroy_command(vm, copy.ref)
     if destroy:
         return f"shut {name!r} down, and run {destroy}: that leaves its disks"
     return f"shut {name!r} down, and remove the disk from it"
+
+
+def way_back(found: Inventory, copy: Copy, vdi: str, vm: str) -> str:
+    """Return how a person takes this disk of the copy back from a VM that it was lent to; "" for any other VM."""
+    if not _lent_to(found, vdi, vm):
+        return ""
+    return f"take the disk back: {_done(copy, vdi, found.vms[vm])}"
+
+
+def _done(copy: Copy, vdi: str, vm: Record) -> str:
+    done = shell_command("relvmoiscsi pool rescue --done", copy.uuid, copy.vdis[vdi]["uuid"], vm=vm["uuid"])
+    return f"`{done}`"
+
+
+def warning(found: Inventory, copy: Copy, vdi: str, vm: str) -> str:
+    """Return what a person must know before a disk is lent that halted VMs have too; "" for no such VM."""
+    users = [ref for ref in found.users_of(vdi) if ref != vm and not _lent_to(found, vdi, ref)]
+    if not users:
+        return ""
+    names = some_of([repr(found.vms[ref]["name_label"]) for ref in users])
+    to = found.vms[vm]
+    return (
+        f"VMs that are shut down have this disk too: {names}. No such VM can start while {to['name_label']!r} runs "
+        f"with the disk. Take the disk back first: {_done(copy, vdi, to)}."
+    )
 
 
 def _lent_to(found: Inventory, vdi: str, vm: str) -> Optional[str]:

@@ -2,6 +2,7 @@
 """Copies of VMs: never a way to the original's disks, nothing of the original changed."""
 
 import http.client
+import re
 import tarfile
 
 import pytest
@@ -165,6 +166,32 @@ def test_a_vm_that_was_restored_from_another_copy_is_named_with_the_command_that
     halted.set_journal(lambda _marks: journal)  # of a vm-admin: the VM has its own disks
     (done,) = halted.lab.clone_vms(other, **all_of_it)
     assert (done.status, done.error) == (MADE, None)
+
+
+@pytest.mark.parametrize("devices", [[], ["0"]], ids=["all of its disks", "one disk"])
+def test_a_vm_that_was_restored_from_this_copy_is_named_with_all(halted, devices):
+    """It was left out without a word: no disk of it has a copy on this copy."""
+    halted.lab.vm("db", halted.lab.vdi("Production", "before")[0])
+    bring_back(halted, devices=devices)
+    rows = {each.vm_name: each for each in halted.clone(everything=True)}
+    assert {name: each.status for name, each in rows.items()} == {"db": MADE, "web": FAILED}
+    text = str(rows["web"].error)
+    assert "'web' has disks of the copy 'Production changed 2026-11-21' itself: 0 " in text
+    assert f"`relvmoiscsi pool restore --undo {rows['web'].vm}`" in text
+    undo(halted)
+    assert {each.error for each in halted.clone(everything=True)} == {None}
+
+
+def test_where_a_rescue_has_the_disk_clone_names_the_command_that_takes_it_back(day):
+    other = day.lab.vm("other")
+    vdi = day.new(day.data)
+    mark = {"relvmoiscsi:rescue": f"{day.db.get('VM', other, 'uuid')} {day.uuid(vdi)}"}
+    day.db.create("VBD", VM=other, VDI=vdi, userdevice="1", other_config=mark)
+    text = str(day.clone_one().error)
+    (words,) = re.findall(
+        "is a disk of the VM 'other' already. First take the disk back: `relvmoiscsi (pool rescue --done [^`]*)`", text
+    )
+    assert words.split()[-2:] == [day.copy.sr_uuid, day.uuid(vdi)]
 
 
 # --- what a copy has

@@ -162,7 +162,7 @@ HAPPENS = {
         ("running", IN_USE + " 2026-11-22"),
         ("suspended", "is not shut down"),
         ("asleep", IN_USE),
-        ("a clone of the copy", r"The VM 'my experiment' \(.*The VM was not destroyed"),
+        ("a clone of the copy", r"not a finished VM of .* 'my experiment' \(.*No VM was destroyed"),
         ("of dom0", OF_DOM0),
         ("plugged in dom0", OF_DOM0),
         ("restored", "VMs were restored from the SR"),
@@ -173,6 +173,26 @@ HAPPENS = {
 def test_what_keeps_it_keeps_all(day, happens, said):
     HAPPENS[happens](day)
     day.refuses(discard, said)
+
+
+@pytest.mark.parametrize("with_vms", [True, False])
+def test_all_clones_that_an_interrupted_run_has_left_are_named_at_once_with_their_commands(day, with_vms):
+    """One was named a run, and without --with-vms the answer was to add --with-vms, which was refused."""
+    day.lab.vm("aaa", day.root)
+    half = [day.ref_of(done) for done in day.clone("aaa", "web")]
+    for vm in half:
+        config = day.db.get("VM", vm, "other_config")
+        day.db.set("VM", vm, "other_config", {key: text for key, text in config.items() if key != inventory.DONE})
+        day.db.set("VM", vm, "is_a_template", True)
+    with connect(day.lab.where()) as calls, pytest.raises(Refused) as refused:
+        made_vms.verify_nobody_left(made_vms.plan(calls, [day.sr], with_vms))
+    uuids = [day.db.get("VM", vm, "uuid") for vm in half]
+    assert all(f"`xe vm-destroy uuid={uuid}`" in str(refused.value) for uuid in uuids)
+    assert "'aaa 2026-11-22'" in str(refused.value) and "--with-vms" not in str(refused.value)
+    for vm in half:
+        day.lab.pool.api.vms.vm_destroy("", vm)
+    discard(day)
+    assert day.sr not in day.db.refs("SR")
 
 
 def test_an_sr_that_is_no_copy_is_refused(day):
