@@ -87,7 +87,7 @@ class Office:
             found = [
                 save_vms._read(calls, ref, vdi)
                 for ref, vdi in calls.records("VDI", SR=sr).items()
-                if save_vms._is_named(vdi)
+                if save_vms.is_named(vdi)
             ]
         return max((one for one in found if one is not None and one.is_sealed_by(key)), key=lambda one: one.order)
 
