@@ -160,6 +160,7 @@ DASH = "A name that begins with a dash stands behind `--`."
         ("pool clone -web --all", "relvmoiscsi pool clone [-h]", "-web is no option. " + DASH),
         ("undo --vdis one x", "relvmoiscsi undo [-h]", "unrecognized arguments: --vdis\n"),
         ("pool lun", "relvmoiscsi pool [-h]", "Did you mean `relvmoiscsi pool luns`?"),
+        ("verify x", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi check DEVICE`? The commands"),
         ("hlep", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi help`?"),
         ("--yes undo x", "relvmoiscsi [-h]", "Give --yes behind the command: relvmoiscsi COMMAND --yes"),
         ("check -- x --original y", "relvmoiscsi check [-h]", "Options stand before `--`"),
