@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 from relvmoiscsi.wording import quoted, with_options
 
 __all__ = [
-    "NOTHING_WRITTEN", "NO_WAY_OUT", "BadChecksum", "BadMagic", "CommandFailed", "DeviceError", "FormatError",
+    "NOTHING_WRITTEN", "NO_WAY_OUT", "BadChecksum", "BadMagic", "Busy", "CommandFailed", "DeviceError", "FormatError",
     "Malformed", "NoConnection", "NotFound", "NotInstalled", "OnDefect", "Overtaken", "Partial", "Place", "Refused",
     "RelvmoiscsiError", "StructureError", "Truncated", "Unfinished", "Unsupported", "UsageError", "WayOut",
     "error_facts", "in_options", "in_state", "raise_defect", "reading", "shown_bytes",
@@ -134,6 +134,10 @@ class Refused(RelvmoiscsiError):
 
     exit_status = 4
     sm_key = "SRInUse"
+
+
+class Busy(Refused):
+    """Another process holds a lock that did not become free in time; or this very process has opened the LUN."""
 
 
 class WayOut(NamedTuple):

@@ -59,6 +59,7 @@ _OF_COMMANDS = ("--json", "-q", "--quiet", "-v", "--verbose", "-n", "--dry-run",
 #: what a person means by the name of another program's command
 _MEANT = {
     **dict.fromkeys(("compare", "diff"), "check CLONE --original ORIGINAL"),
+    "verify": "check DEVICE",
     **dict.fromkeys(("info", "status", "list"), "show DEVICE"),
 }
 
@@ -96,9 +97,8 @@ class Parser(argparse.ArgumentParser):
             meant = [_MEANT[value]] if value in _MEANT and "show" in names else []
             near = "".join(f" Did you mean `{self.prog} {words}`?" for words in meant)
             near += "".join(f" Did you mean `{self.prog} {name} {value}`?" for name in groups)
-            near += "".join(
-                f" Did you mean `{self.prog} {name}`?" for name in nearest(value, [*names, "help", "version"])
-            )
+            others = [] if meant else nearest(value, [*names, "help", "version"])
+            near += "".join(f" Did you mean `{self.prog} {name}`?" for name in others)
             self.error(f"there is no command {value!r}.{near} The commands: {', '.join(names)}.")
         super()._check_value(action, value)
 

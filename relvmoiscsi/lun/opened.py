@@ -26,9 +26,9 @@ from typing import (
 )
 
 from relvmoiscsi.device import Device
-from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError, in_state
+from relvmoiscsi.errors import NOTHING_WRITTEN, Busy, Refused, RelvmoiscsiError, UsageError, in_state
 from relvmoiscsi.host.locks.lun_lock import lun_lock, user_lock
-from relvmoiscsi.host.locks.sm_locks import USE_THAT, Busy
+from relvmoiscsi.host.locks.sm_locks import USE_THAT
 from relvmoiscsi.host.this_host import THIS_PROCESS, Host
 from relvmoiscsi.sr_types import HBA_SR, SrType
 

@@ -70,8 +70,10 @@ def compare(
     In a clone with the same identities, the bytes of all LVs must be the same there, MGT among them.
     `progress` gets the number of bytes compared so far, and the number of all bytes to compare. Raises FormatError,
     Refused or NotFound for a LUN without an SR, Unfinished for a LUN with an interrupted run, UsageError for a range
-    that is not on both devices.
+    that is not on both devices, and for one device in both places.
     """
+    if original is clone:
+        raise UsageError("The arguments original and clone of compare are the same device.")
     size = min(original.size_bytes, clone.size_bytes)
     for part in data or ():
         if part.end > size:

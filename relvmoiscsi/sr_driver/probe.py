@@ -12,8 +12,7 @@ from relvmoiscsi import engine
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import Device
 from relvmoiscsi.engine import database_pools, is_of_another_lun, saved
-from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, in_state
-from relvmoiscsi.host.locks.sm_locks import Busy
+from relvmoiscsi.errors import NOTHING_WRITTEN, Busy, DeviceError, in_state
 from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.sr_driver.protocol import Call, escaped

@@ -53,7 +53,9 @@ def test_what_is_not_done_yet_and_what_was_done_already_are_no_plan():
         UsageError, match="^The argument data of compare is 5, expected a list of Range in bytes, from 0, or None"
     ):
         engine.compare(disk, disk, 5)
-    assert engine.compare(disk, disk, [Range(0, 512)]).same_identities
+    with pytest.raises(UsageError, match="^The arguments original and clone of compare are the same device"):
+        engine.compare(disk, disk)
+    assert engine.compare(disk, disk.copy(), [Range(0, 512)]).same_identities
 
 
 @pytest.mark.parametrize("wrong", [Range(-512, 512), Range(0, -1), Range(0.0, 512), Range("0", "512"), Range(0, True)])
@@ -62,7 +64,7 @@ def test_a_range_to_compare_is_whole_bytes_from_0(wrong):
     with pytest.raises(
         UsageError, match=r"^The argument data of compare is \[Range.*expected a list of Range in bytes"
     ):
-        engine.compare(disk, disk, [Range(0, 512), wrong])
+        engine.compare(disk, disk.copy(), [Range(0, 512), wrong])
 
 
 @pytest.mark.parametrize("function", FUNCTIONS[:-1], ids=lambda function: function.__name__)
@@ -112,7 +114,7 @@ def test_a_text_that_is_no_name_of_a_file_is_refused(name):
 def test_a_range_to_compare_that_is_not_on_the_devices_is_refused():
     disk = right("device")
     with pytest.raises(UsageError, match=r"which ends behind byte \d+ of the devices"):
-        engine.compare(disk, disk, [Range(disk.size_bytes, 1)])
+        engine.compare(disk, disk.copy(), [Range(disk.size_bytes, 1)])
 
 
 def test_a_call_with_other_arguments_than_the_function_has_is_a_type_error_as_of_any_function():

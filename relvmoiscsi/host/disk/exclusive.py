@@ -13,12 +13,12 @@ import stat
 import time
 from typing import Callable, Optional, Sequence
 
-from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import Busy, NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host import flock
 from relvmoiscsi.host.disk.holders import opened_by, users_of_block, users_of_file
 from relvmoiscsi.host.files import attribute, remedy
 from relvmoiscsi.host.flock import POLL_SECONDS
-from relvmoiscsi.host.locks.sm_locks import USE_THAT, Busy
+from relvmoiscsi.host.locks.sm_locks import USE_THAT
 from relvmoiscsi.host.this_host import THIS_HOST, THIS_PROCESS, Host
 
 log = logging.getLogger(__name__)

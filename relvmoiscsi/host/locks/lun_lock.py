@@ -26,10 +26,10 @@ import time
 from contextlib import contextmanager
 from typing import ContextManager, Dict, Iterator
 
-from relvmoiscsi.errors import Refused, UsageError
+from relvmoiscsi.errors import Busy, Refused, UsageError
 from relvmoiscsi.host import flock
 from relvmoiscsi.host.flock import POLL_SECONDS
-from relvmoiscsi.host.locks.sm_locks import WAIT_SECONDS, Busy, busy
+from relvmoiscsi.host.locks.sm_locks import WAIT_SECONDS, busy
 from relvmoiscsi.host.run_directory import RUN_DIRECTORY, open_lock_file
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.scsi_id_text import is_scsi_id

@@ -27,7 +27,7 @@ import time
 from contextlib import contextmanager
 from typing import Iterator
 
-from relvmoiscsi.errors import CommandFailed, Refused
+from relvmoiscsi.errors import Busy, CommandFailed, Refused
 from relvmoiscsi.host import flock, terminated
 from relvmoiscsi.host.command import Runner
 from relvmoiscsi.host.files import make_directory, remedy
@@ -50,10 +50,6 @@ SM_LOCKS = ("var/lock/sm", "run/lock/sm")
 
 
 USE_THAT = "Use that device, or close it first."  #: advice where this very process has opened the LUN
-
-
-class Busy(Refused):
-    """Another process holds a lock that did not become free in time; or this very process has opened the LUN."""
 
 
 def busy(path: str, holder: str) -> Busy:

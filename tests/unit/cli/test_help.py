@@ -163,6 +163,7 @@ VALUE = "A value that begins with a dash stands behind `=`: {}=..."
         ("pool rescue x y --vm -helper", "relvmoiscsi pool rescue [-h]", "one argument. " + VALUE.format("--vm")),
         ("pool rescue x y --vm --yes", "relvmoiscsi pool rescue [-h]", "argument --vm: expected one argument\n"),
         ("pool lun", "relvmoiscsi pool [-h]", "Did you mean `relvmoiscsi pool luns`?"),
+        ("verify x", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi check DEVICE`? The commands"),
         ("hlep", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi help`?"),
         ("--yes undo x", "relvmoiscsi [-h]", "Give --yes behind the command: relvmoiscsi COMMAND --yes"),
         ("check -- x --original y", "relvmoiscsi check [-h]", "Options stand before `--`"),

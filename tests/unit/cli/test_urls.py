@@ -23,9 +23,8 @@ from relvmoiscsi import engine
 from relvmoiscsi.cli import listing, on_lun, output, resignature
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import Fence
-from relvmoiscsi.errors import Refused, UsageError
+from relvmoiscsi.errors import Busy, Refused, UsageError
 from relvmoiscsi.host.locks.lun_lock import lun_lock, user_lock
-from relvmoiscsi.host.locks.sm_locks import Busy
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.iscsi import link, looking, open_lun, target_sessions
 from relvmoiscsi.lun import named_device, opened, run, url_source

@@ -16,9 +16,8 @@ from kit.sparse import SparseDisk
 from relvmoiscsi import engine
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import CountingDevice, ForwardingDevice
-from relvmoiscsi.errors import DeviceError, FormatError, NotFound
+from relvmoiscsi.errors import Busy, DeviceError, FormatError, NotFound
 from relvmoiscsi.formats import saved_vms
-from relvmoiscsi.host.locks.sm_locks import Busy
 from relvmoiscsi.lun.call import CallLun
 from relvmoiscsi.pool import luns
 from relvmoiscsi.pool.records import ProbePortal

@@ -12,11 +12,10 @@ import threading
 import pytest
 
 from relvmoiscsi.device import Chunk, Range
-from relvmoiscsi.errors import DeviceError, NotFound, Refused, Truncated, UsageError
+from relvmoiscsi.errors import Busy, DeviceError, NotFound, Refused, Truncated, UsageError
 from relvmoiscsi.host import flock
 from relvmoiscsi.host.disk import exclusive, holders
 from relvmoiscsi.host.disk.block_device import ImageFile, Workers, open_device, same_device
-from relvmoiscsi.host.locks.sm_locks import Busy
 from relvmoiscsi.host.this_host import Host
 
 KIB = 1024

@@ -12,10 +12,9 @@ import threading
 import pytest
 
 import relvmoiscsi
-from relvmoiscsi.errors import Refused, UsageError
+from relvmoiscsi.errors import Busy, Refused, UsageError
 from relvmoiscsi.host import run_directory
 from relvmoiscsi.host.locks.lun_lock import is_lun_locked, locked_luns, lun_lock, user_lock
-from relvmoiscsi.host.locks.sm_locks import Busy
 from relvmoiscsi.host.this_host import Host
 
 TOP = os.path.dirname(os.path.dirname(relvmoiscsi.__file__))

@@ -16,7 +16,7 @@ from kit.outcome import resignatured
 from kit.pool.database import Database
 from relvmoiscsi import engine
 from relvmoiscsi.deadline import Deadline
-from relvmoiscsi.errors import NotFound, Refused
+from relvmoiscsi.errors import Busy, NotFound, Refused
 from relvmoiscsi.host.disk import cleanup_journal, paths, scsi_id, udev
 from relvmoiscsi.host.disk.paths import Face
 from relvmoiscsi.host.hba import adapters as hba
@@ -585,7 +585,7 @@ def test_while_sm_is_at_an_lvm_command_or_no_lun_can_be_hidden_the_list_is_of_wh
     @contextmanager
     def taken(timeout):
         assert timeout == missing.BUSY_SECONDS
-        raise sm_locks.Busy("The lock is held by process 12.")
+        raise Busy("The lock is held by process 12.")
         yield []
 
     if is_busy:
