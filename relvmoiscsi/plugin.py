@@ -45,9 +45,9 @@ from typing import (
 from relvmoiscsi import engine, report, untrusted
 from relvmoiscsi.deadline import Deadline, OutOfTime
 from relvmoiscsi.engine import DONE, IN_PROGRESS, SWITCHED, database_pools, is_of_another_lun
-from relvmoiscsi.errors import NOTHING_WRITTEN, NotFound, Refused, RelvmoiscsiError, UsageError, in_options, in_state
+from relvmoiscsi.errors import NOTHING_WRITTEN, NotFound, RelvmoiscsiError, UsageError, in_options, in_state
 from relvmoiscsi.formats import mapfile
-from relvmoiscsi.formats.identity import is_uuid, may_become
+from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.host import iscsi_sessions
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.hba import adapters
@@ -213,7 +213,7 @@ def map_of(arguments: Arguments, deadline: Deadline, host: Host = THIS_HOST, see
     name, its run must have been made for this LUN, and a derived id must be derived from its old id. An old VDI that
     the pool has on another SR than the old SR is in no pair, as in `pool map`.
 
-    Raises UsageError, NotFound, Refused, XapiFailure; DeviceError, OutOfTime for a LUN that does not answer.
+    Raises UsageError, NotFound, XapiFailure; DeviceError, OutOfTime for a LUN that does not answer.
     """
     from relvmoiscsi import known_sr  # noqa: PLC0415 - only this function needs these imports
     from relvmoiscsi.host.xapi.api import Xapi  # noqa: PLC0415
@@ -232,16 +232,10 @@ def map_of(arguments: Arguments, deadline: Deadline, host: Host = THIS_HOST, see
     def told(scsi_id: str, seen: engine.Inspection) -> Dict[str, Any]:
         if seen.lun is None or seen.run is None or seen.lun.sr_uuid != sr_uuid:
             return {}
-        if seen.run.ids.new_sr != sr_uuid or is_of_another_lun(seen.commit_record, scsi_id):
+        if is_of_another_lun(seen.commit_record, scsi_id) or not seen.run.has_derived_ids:
             return {}
         facts = report.map_facts(seen.lun, seen.run.ids)
         pairs = [{key: pair[key] for key in ("old_vdi", "new_vdi", "vdi_name")} for pair in facts["vdi_pairs"]]
-        for pair in pairs:
-            if not may_become(sr_uuid, pair["old_vdi"], pair["new_vdi"]):
-                raise Refused(
-                    f"The journal on the LUN {scsi_id} says that the VDI {pair['old_vdi']} became {pair['new_vdi']}, "
-                    "but that UUID is derived from another one. The journal is not believed."
-                ).advising("`relvmoiscsi map` computes new UUIDs without a LUN.")
         return {"old_sr": facts["old_sr"], "new_sr": facts["new_sr"], "vdi_pairs": pairs}
 
     for scsi_id, path in luns(host).items():

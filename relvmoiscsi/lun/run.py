@@ -27,7 +27,6 @@ import logging
 import syslog
 import time
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Callable, Iterator, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
 
 from relvmoiscsi import __version__, engine
@@ -170,14 +169,19 @@ def recover(
     def work(lun: OpenLun) -> Union[CompletedRun, Inspection]:
         with in_state(NOTHING_WRITTEN):
             found = inspected(lun, words)
-            is_done = found.state == RESIGNATURED and not is_of_another_lun(found.commit_record, lun.scsi_id)
-            if found.lun is not None and is_done:
-                _verify_finished(lun, found.lun.sr_uuid)
+            _verify_done(lun, found)
         earlier = engine.find_unfinished(lun.device) if isinstance(found.problem, Unfinished) else None
         if earlier is None:
             return found
-        end = partial(engine.end_cut, earlier=earlier, scsi_id=lun.scsi_id, words=words)
-        return _of_earlier(lun, Recovery(earlier), end, consent)
+        cut = earlier
+
+        def end(device: Device) -> Tuple[Result, Inspection]:
+            result, found = engine.end_cut(device, cut, lun.scsi_id, words)
+            with _since("" if consent is None else _ended(cut)):
+                _verify_done(lun, found)
+            return result, found
+
+        return _of_earlier(lun, Recovery(cut), end, consent)
 
     return _carried_out(source, permission, work, is_dry=consent is None)
 
@@ -253,9 +257,25 @@ def _carried_out(
 
 
 def _verify_finished(lun: OpenLun, sr_uuid: str) -> None:
-    """Raise Refused where the pool has the SR of a finished run on another LUN: a stranger may have written the run."""
+    """Raise Refused where the pool has the SR of a finished run on another LUN: a stranger may have written the run.
+
+    `sr_uuid` is the SR that was read from the LUN. Whoever says that a resignature is done asks here before.
+    """
     with in_state(NOTHING_WRITTEN):
         lun.guard.verify_finished(sr_uuid)
+
+
+def _verify_done(lun: OpenLun, found: Inspection) -> None:
+    """Do as `_verify_finished` with what an inspection has found, if that is a finished run of this LUN."""
+    is_done = found.state == RESIGNATURED and not is_of_another_lun(found.commit_record, lun.scsi_id)
+    if found.lun is not None and is_done:
+        _verify_finished(lun, found.lun.sr_uuid)
+
+
+def _ended(earlier: EarlierRun) -> str:
+    """Return what has become of an interrupted run that was ended, without a full stop."""
+    what = "undo" if earlier.commit_record.kind == UNDO else "resignature that was cut"
+    return f"The {what} was {'rolled back' if engine.goes_back(earlier) else 'finished'}"
 
 
 def _verify_recovery(lun: OpenLun, proposal: Recovery) -> None:
@@ -291,7 +311,7 @@ def resignature(
     With `recovers_undo`, an interrupted undo is recovered as well. Raises the errors of `engine.prepare`,
     `engine.resignature`, `engine.recover` and `engine.undo`, of the guard and of the caller's functions.
     """
-    recovered = ""
+    recovered, finished = "", None  # type: str, Optional[CompletedRun]
     try:
         prepared = engine.prepare(lun.device, entropy, request)
     except Unfinished:
@@ -299,16 +319,15 @@ def resignature(
         if earlier is not None:  # else another caller has recovered the run
             if earlier.commit_record.kind == UNDO and not recovers_undo:
                 raise  # before anybody is asked: nothing was written, and no answer would change that
-            outcome = _recover_first(lun, entropy, consent, request, earlier)
-            if isinstance(outcome, CompletedRun):
-                return outcome
-            recovered = outcome
+            recovered, finished = _recover_first(lun, entropy, consent, request, earlier)
+            if finished is not None:  # what is wanted is done, if the LUN says so
+                request = request._replace(again=False, scsi_id=earlier.journal.run.scsi_id)
         with _since(recovered):
             prepared = engine.prepare(lun.device, entropy, request)
     with _since(recovered):
         if isinstance(prepared, AlreadyDone):
             _verify_finished(lun, prepared.sr_uuid)
-            return prepared
+            return finished or prepared
         proposal = NewRun(prepared)
         _ask(lun, proposal, consent)
         if prepared.cost is not None:  # the copy is written before the locks, and takes long
@@ -367,8 +386,8 @@ def _proposed_recovery(lun: OpenLun, request: ResignatureRequest, earlier: Earli
 
 def _recover_first(
     lun: OpenLun, entropy: Entropy, consent: Consent, request: ResignatureRequest, earlier: EarlierRun
-) -> Union[CompletedRun, str]:
-    """Recover an interrupted run. Return a CompletedRun, or a sentence about it where a new run must follow."""
+) -> Tuple[str, Optional[CompletedRun]]:
+    """Recover an interrupted run. Return what has become of it; and the run, where it is the run that is requested."""
     run, proposal = earlier.journal.run, _proposed_recovery(lun, request, earlier)
     _ask(lun, proposal, consent)
     with lun.guard.held(engine.vg_names(run), proposal.replaced):
@@ -377,16 +396,9 @@ def _recover_first(
         else:  # a copy may be finished here, because a new run follows
             result = engine.recover(lun.device, earlier, None if proposal.unfit else request.scsi_id)
     outcome = _recorded(lun, CompletedRun(result, proposal, was_cut=True))
-    if proposal.is_undo:
-        return "The undo was rolled back" if engine.goes_back(earlier) else "The undo was finished"
-    if proposal.why:
-        return "The resignature that was cut was rolled back"
-    if proposal.unfit:  # `prepare` checks the VDIs for the new run
-        return "The resignature that was cut was finished"
-    with in_state("The resignature that was cut was finished."):
-        engine.refuse_databases(lun.name, result.lun, request.clear_databases)
-        engine.refuse_left_behind(lun.name, result.lun, run, request.without)
-    return outcome
+    if proposal.why and not proposal.is_undo:
+        return "The resignature that was cut was rolled back", None
+    return _ended(earlier), None if proposal.is_undo or proposal.unfit else outcome
 
 
 def _ask(lun: OpenLun, proposal: Proposal, consent: Consent) -> None:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What each writer of a raw LUN can write, or its array: a commit record without a run."""
+"""What each writer of a raw LUN can write, or its array: a commit record without a run, or with a run of his own."""
 
 from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import Place
+from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.resignature.protocol.commit_record import (
     DONE,
@@ -12,6 +13,11 @@ from relvmoiscsi.resignature.protocol.commit_record import (
     scsi_id_digest,
     with_commit_record,
 )
+from relvmoiscsi.resignature.protocol.journal import Journal, encode
+from relvmoiscsi.resignature.protocol.run_record import MdaMove, Run
+from relvmoiscsi.resignature.reading import survey
+
+NO_SR, UNKNOWN_SR = "0a0b0c0d-0000-4000-8000-0000000000bb", "0a0b0c0d-0000-4000-8000-0000000000aa"
 
 
 def forge_record(disk, scsi_id, phase=DONE):
@@ -23,3 +29,26 @@ def forge_record(disk, scsi_id, phase=DONE):
     )  # fmt: skip
     disk.write([Chunk(label.offset, with_commit_record(label.sector, record))])
     return disk
+
+
+def forge_journal(disk, run, phase):
+    """Give the LUN the journal of this run, in a place of the forger's choice. All else stays."""
+    label, data, at = survey.read_label(disk), encode(run), disk.size_bytes - (1 << 20)
+    sector = with_commit_record(label.sector, Journal(run, at, data).commit_record(phase))
+    disk.write([Chunk(at, data), Chunk(label.offset, sector)])
+    return disk
+
+
+def forge_run(disk, scsi_id, phase, new_sr=UNKNOWN_SR, kind=RESIGNATURE, **more):
+    """Give the LUN a run that makes `new_sr` of an SR that is nowhere. No metadata area moves; all identities stay."""
+    label = survey.read_label(disk)
+    mdas = [
+        MdaMove(one.area, one.area, bytes(one.header), b"", bytes(one.header)) for one in survey.read_mdas(disk, label)
+    ]
+    old_label = with_commit_record(label.sector, None)
+    run = Run(
+        kind=kind, run_id=b"r" * 16, scsi_id=scsi_id, tool="1", ids=IdMap(NO_SR, {NO_SR: new_sr, **more}, {}),
+        label_number=label.number, old_label=old_label, new_pv_id=label.pv_id, mdas=tuple(mdas), writes=(),
+        final_label=b"" if kind == RESIGNATURE else old_label,
+    )  # fmt: skip
+    return forge_journal(disk, run, phase)

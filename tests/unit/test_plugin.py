@@ -16,6 +16,7 @@ import pytest
 from kit import golden, shell
 from kit.builder import SMALL_BAT, build_sr, many_vdis, vhd
 from kit.cuts import SCSI_ID, done
+from kit.forged_record import forge_run
 from kit.iscsi.hostile import HostileTarget
 from kit.iscsi.lun import Lun
 from kit.iscsi.options import Chap
@@ -334,17 +335,10 @@ def test_the_map_of_a_resignatured_lun(copy_on):
         plugin.map_of(asked, TIME, this, seen(sdb=None))
 
 
-def swapped(disk):
-    """The new ids of two disks of a resignatured LUN, exchanged: what its writer may choose."""
-    ids = engine.inspect(disk).run.ids
-    (old, new), (other, its) = [pair for pair in sorted(ids.uuids.items()) if pair[0] != ids.sr][:2]
-    return IdMap("", {**{one: to for one, to in ids.uuids.items() if one != ids.sr}, old: its, other: new}, {})
-
-
 def test_another_lun_that_says_it_holds_the_sr_is_not_asked(copy_on):
     """Its SCSIid sorts before that of the copy, and its run is whole."""
-    forged = CHAIN.copy()
-    run_on(forged, os.urandom, engine.ResignatureRequest(sr_uuid=sr_of(DONE), scsi_id=FIRST, chosen=swapped(DONE)))
+    forged, chosen = CHAIN.copy(), IdMap("", {min(engine.inspect(CHAIN).lun.disks()): str(uuid.uuid4())}, {})
+    run_on(forged, os.urandom, engine.ResignatureRequest(sr_uuid=sr_of(DONE), scsi_id=FIRST, chosen=chosen))
     asked, this = copy_on(SCSI_ID, sda=FIRST, sdb=SCSI_ID)
 
     found = answered(plugin.map_of, asked, this, seen(sda=forged, sdb=DONE))
@@ -354,11 +348,14 @@ def test_another_lun_that_says_it_holds_the_sr_is_not_asked(copy_on):
         plugin.map_of(asked, TIME, this, seen(sda=forged, sdb=ONE))
 
 
-def test_a_journal_that_contradicts_the_derived_ids_is_refused(copy_on):
-    forged = CHAIN.copy()
-    run_on(forged, os.urandom, engine.ResignatureRequest(sr_uuid=sr_of(DONE), scsi_id=SCSI_ID, chosen=swapped(DONE)))
+@pytest.mark.parametrize("of", ["another SR", "a derived id"])
+def test_a_journal_that_contradicts_the_lun_or_the_derived_ids_is_no_map(copy_on, of):
+    new_sr, derived = sr_of(DONE), min(engine.inspect(DONE).lun.disks())
+    forged = forge_run(DONE.copy(), SCSI_ID, engine.DONE, shell.SR if of == "another SR" else new_sr)
+    if of == "a derived id":
+        forged = forge_run(DONE.copy(), SCSI_ID, engine.DONE, new_sr, **{str(uuid.uuid4()): derived})
     asked, this = copy_on(SCSI_ID, sdb=SCSI_ID)
-    with pytest.raises(Refused, match="that UUID is derived from another one. The journal is not believed"):
+    with pytest.raises(NotFound, match="together with a journal of its old ids"):
         plugin.map_of(asked, TIME, this, seen(sdb=forged))
 
 

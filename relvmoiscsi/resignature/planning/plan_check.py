@@ -11,6 +11,7 @@ from relvmoiscsi.resignature.planning.run_plan import Plan
 from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.protocol.commit_record import IN_PROGRESS
 from relvmoiscsi.resignature.protocol.journal import decode
+from relvmoiscsi.resignature.protocol.sentences import TAKE_AGAIN
 from relvmoiscsi.resignature.protocol.steps import Step
 from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.left_behind import settle
@@ -56,6 +57,9 @@ def check_undo(cache: ReadCache, made: Plan, unverified: Sequence[str]) -> Lun:
     found = survey.read_contents(result, survey.read_label(result))
     rest = settle(found.without([volume for volume in found.volumes if volume.lv.id in unverified]))
     verify_lun(rest)
+    if found.sr_uuid != made.run.ids.new_sr:
+        problem = f"An undo would leave the SR {found.sr_uuid}, not the SR {made.run.ids.new_sr} of the journal."
+        raise Refused(problem, sm_key="MetadataError").advising(TAKE_AGAIN)
     return found._replace(work=rest.work)
 
 

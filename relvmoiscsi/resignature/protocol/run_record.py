@@ -8,7 +8,7 @@ from typing import Iterable, List, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.device import SECTOR, Range
 from relvmoiscsi.errors import Malformed, Place
-from relvmoiscsi.formats.identity import IdMap, is_lvm_id, is_uuid
+from relvmoiscsi.formats.identity import IdMap, is_lvm_id, is_uuid, may_become
 from relvmoiscsi.formats.lvm.pv import LABEL_SECTORS, parse_label
 from relvmoiscsi.formats.vhd import STRUCTURES
 from relvmoiscsi.formats.vhd_blocks import UNIT
@@ -87,6 +87,15 @@ class Run(NamedTuple):
     def label_offset(self) -> int:
         """Bytes from the start of the device to the label sector."""
         return self.label_number * SECTOR
+
+    @property
+    def has_derived_ids(self) -> bool:
+        """Whether the map of a resignature can be told: everybody who writes the LUN can write a map of other VDIs.
+
+        A person may choose derived ids of another run (--map). Such a map is told when the run ends, and not later.
+        """
+        pairs = ((old, new) for old, new in self.ids.uuids.items() if old != self.ids.sr)
+        return all(may_become(self.ids.new_sr, old, new) for old, new in pairs)
 
     def held_sr(self, phase: int) -> str:
         """The UUID of the SR that the LUN holds in this phase of the run."""

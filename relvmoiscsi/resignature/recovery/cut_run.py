@@ -11,7 +11,7 @@ LVM, SM or a VM may have written to the LUN since the cut. Their writes stay.
 import logging
 from typing import List, Optional, Sequence
 
-from relvmoiscsi.device import SECTOR, Chunk, Device, Fence, Range
+from relvmoiscsi.device import SECTOR, Chunk, Device, Fence, MemoryDevice, Range
 from relvmoiscsi.errors import (
     NOTHING_WRITTEN,
     FormatError,
@@ -36,10 +36,10 @@ from relvmoiscsi.resignature.protocol.commit_record import (
 from relvmoiscsi.resignature.protocol.identities import read_written
 from relvmoiscsi.resignature.protocol.journal import EarlierRun
 from relvmoiscsi.resignature.protocol.merged_image import FULL_UNIT, all_the_same
-from relvmoiscsi.resignature.protocol.sentences import TAKE_NEW_CLONE, on_a_copy, since_begun, unfinished
-from relvmoiscsi.resignature.reading.survey import vg_in
-from relvmoiscsi.resignature.recovery.earlier_run import find_unfinished
-from relvmoiscsi.resignature.writing.finalize import finalize
+from relvmoiscsi.resignature.protocol.sentences import on_a_copy, since_begun, unfinished
+from relvmoiscsi.resignature.reading.survey import read_label, read_sr_uuid, vg_in
+from relvmoiscsi.resignature.recovery.earlier_run import contradiction, find_unfinished
+from relvmoiscsi.resignature.writing.finalize import finalize, metadata_end
 from relvmoiscsi.resignature.writing.step import flush, read_back, read_back_all, step, write
 from relvmoiscsi.wording import first_of, shell_command
 
@@ -157,13 +157,24 @@ def verify_recoverable(device: Device, earlier: EarlierRun, scsi_id: Optional[st
 
 
 def _verify_fits(device: Device, earlier: EarlierRun, state: str) -> None:
-    found = misfit(device, earlier)
-    if found is not None:
-        raise Refused(found, sm_key="SRUnavailable").advising(TAKE_NEW_CLONE).in_state(state)
+    with in_state(state, FormatError, Refused):
+        found = misfit(device, earlier) or _wrong_end(device, earlier)
+        if found:
+            raise contradiction(device.name, earlier.commit_record, found)
 
 
-def misfit(device: Device, earlier: EarlierRun) -> Optional[str]:
-    """A message about metadata areas that contradict the commit record; None where a cut run, or LVM, left them."""
+def _wrong_end(device: Device, earlier: EarlierRun) -> str:
+    """A clause about the LUN where the run would not end with the SR of its journal; "" for any other run."""
+    if earlier.commit_record.phase == IN_PROGRESS:
+        return ""
+    end, after = metadata_end(device, earlier.label, earlier.journal), MemoryDevice(device)
+    after.write([*end.copies, *end.headers, end.label])
+    wanted, found = earlier.journal.run.ids.new_sr, read_sr_uuid(after, read_label(after))
+    return "" if found == wanted else f"the run would leave the SR {found}, not the SR {wanted} of its journal"
+
+
+def misfit(device: Device, earlier: EarlierRun) -> str:
+    """A clause about metadata areas that contradict the commit record; "" where a cut run, or LVM, left them."""
     run = earlier.journal.run
     headers = _headers(device, [move.original for move in run.mdas])
     for move, (_offset, header) in zip(run.mdas, headers):
@@ -183,12 +194,8 @@ def misfit(device: Device, earlier: EarlierRun) -> Optional[str]:
         elif header != move.old_header and (first is None or first.pv_id != earlier.label.pv_id):
             wrong = _holds(move.original, first, earlier.label.pv_id)
         if wrong:
-            when = "before" if earlier.commit_record.phase == IN_PROGRESS else "behind"
-            return (
-                f"The label of {device.name} says that a {KINDS[run.kind]} was cut {when} its commit, and {wrong}. A "
-                "write of another host may have arrived late. The right content of the LUN is unknown."
-            )
-    return None
+            return wrong
+    return ""
 
 
 def _holds(area: Range, vg: Optional[VolumeGroup], wanted: str) -> str:

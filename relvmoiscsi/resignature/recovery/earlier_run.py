@@ -15,7 +15,9 @@ from relvmoiscsi.resignature.planning import identity_check
 from relvmoiscsi.resignature.protocol.commit_record import (
     DONE,
     IN_PROGRESS,
+    KINDS,
     RESIGNATURE,
+    SWITCHED,
     UNDO,
     CommitRecord,
     is_of_another_lun,
@@ -28,6 +30,7 @@ from relvmoiscsi.resignature.protocol.run_record import MdaMove, Run
 from relvmoiscsi.resignature.protocol.sentences import TAKE_AGAIN, TAKE_NEW_CLONE, journal_lost
 from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.lun_contents import Lun
+from relvmoiscsi.resignature.reading.read_cache import ReadCache
 from relvmoiscsi.resignature.recovery.undo import old_text
 from relvmoiscsi.wording import first_of, shell_command
 
@@ -35,31 +38,61 @@ log = logging.getLogger(__name__)
 
 
 def run_or_none(device: Device, record: Optional[CommitRecord], label: Label) -> Optional[Run]:
-    """The run of a commit record; None without a commit record, and when the journal cannot be read.
+    """The run of a commit record; None without a commit record, and without a journal of the SR on the LUN.
 
     LVM may overwrite the journal of a finished run at any time.
     """
     if record is None:
         return None
     try:
-        return read_journal(device, record, label).run
-    except FormatError as problem:
-        log.debug("%s: the journal is gone: %s", device.name, problem)
+        return _earlier_run(device, label, record).journal.run
+    except (FormatError, Refused) as problem:
+        log.debug("%s: no journal of this LUN: %s", device.name, problem)
         return None
 
 
+def _earlier_run(device: Device, label: Label, record: CommitRecord) -> EarlierRun:
+    """The run of a commit record. Its journal names the SR that the LUN holds; Refused is raised for another SR.
+
+    Everybody who writes the LUN can write label and journal. Raises FormatError for a lost journal, and for metadata of
+    a finished run that does not read. `cut_run.misfit` judges such metadata of an interrupted run.
+    """
+    earlier = EarlierRun(label, record, read_journal(device, record, label))
+    try:
+        found = survey.read_sr_uuid(device, label)
+    except FormatError:
+        if record.phase == DONE:
+            raise
+        return earlier
+    wanted = earlier.journal.run.held_sr(record.phase)
+    if found != wanted:
+        raise contradiction(device.name, record, f"the LUN holds the SR {found}, not the SR {wanted} of its journal")
+    return earlier
+
+
+def contradiction(name: str, record: CommitRecord, found: str) -> Refused:
+    """The error for a LUN that contradicts its commit record; `found` is a clause about the LUN."""
+    when = {IN_PROGRESS: "cut before its commit", SWITCHED: "cut behind its commit", DONE: "finished"}[record.phase]
+    return Refused(
+        f"The label of {name} says that a {KINDS[record.kind]} was {when}, and {found}. A write of another host may "
+        "have arrived late. The right content of the LUN is unknown.",
+        "SRUnavailable",
+    ).advising(TAKE_NEW_CLONE)
+
+
 def find_unfinished(device: Device) -> Optional[EarlierRun]:
-    """The run that was cut; None when no run was cut. Raises as `read_label`, and FormatError for a lost journal.
+    """The run that was cut; None when no run was cut. Raises as `read_label` and `_earlier_run`.
 
     Raises Truncated for a LUN that is too short now: its extents, and what the journal would write, are not all there.
     """
+    device = ReadCache(device)
     label = survey.read_label(device)
     record = read_commit_record(label, device.name)
     if record is None or record.phase == DONE:
         return None
     survey.verify_size(device, label)
     try:
-        return EarlierRun(label, record, read_journal(device, record, label))
+        return _earlier_run(device, label, record)
     except FormatError as error:
         log.info("%s: %s", device.name, error)
         earlier = _forgotten_run(device, label, record)
@@ -144,7 +177,7 @@ def finished_run(device: Device) -> EarlierRun:
         )
     survey.verify_size(device, label)
     try:
-        return EarlierRun(label, record, read_journal(device, record, label))
+        return _earlier_run(device, label, record)
     except FormatError as error:
         lost = "LVM has reclaimed the space of the journal"
         if device.size_bytes < label.device_size:

@@ -8,7 +8,7 @@ of tapdisk since the commit stay. When LVM has given the extents to another volu
 """
 
 import logging
-from typing import List, Optional, Tuple
+from typing import List, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_up
 from relvmoiscsi.errors import Place, Refused
@@ -27,6 +27,7 @@ from relvmoiscsi.resignature.protocol.merged_image import (
 )
 from relvmoiscsi.resignature.reading.survey import vg_in
 from relvmoiscsi.resignature.writing.step import read_back, read_back_all, step
+from relvmoiscsi.wording import shell_command
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +35,7 @@ log = logging.getLogger(__name__)
 def finalize(device: Device, label: Label, journal: Journal) -> None:
     """Take steps 5 and 6 on a device whose label lists the second areas."""
     run = journal.run
-    planned = [move.final_header for move in run.mdas if move.moves]
-    headers, copies = _final_headers(device, label, journal)
+    end = metadata_end(device, label, journal)
     slots: List[Chunk] = []  # writes to the block table, which need the empty bitmaps to be durable
     if run.merged is not None:
         # the volume group under its new identity, from the newest committed text
@@ -43,11 +43,25 @@ def finalize(device: Device, label: Label, journal: Journal) -> None:
         found = [vg for vg in (vg_in(device, area) for area in areas) if vg is not None and vg.pv_id == run.new_pv_id]
         vg = max(found, key=lambda vg: vg.seqno) if found else None
         slots = give_slots(device, run.merged, vg)
-    step(device, steps.HEADERS, [*slots, *copies, *headers])
+    step(device, steps.HEADERS, [*slots, *end.copies, *end.headers])
+    step(device, steps.FINAL, [end.label])
+    read_back(device, [*slots, *end.headers, end.label])
+
+
+class MetadataEnd(NamedTuple):
+    """LVM's metadata at the end of a run: the writes of steps 5 and 6."""
+
+    headers: List[Chunk]
+    copies: List[Chunk]  #: of texts
+    label: Chunk
+
+
+def metadata_end(device: Device, label: Label, journal: Journal) -> MetadataEnd:
+    """The writes to LVM's metadata that end a run on a device whose label lists the second areas. Writes nothing."""
+    planned = [move.final_header for move in journal.run.mdas if move.moves]
+    headers, copies = _final_headers(device, label, journal)
     as_planned = [chunk.data for chunk in headers] == planned and label.sector == journal.label(SWITCHED)
-    sector = journal.label(DONE, None if as_planned else label)
-    step(device, steps.FINAL, [Chunk(label.offset, sector)])
-    read_back(device, [*slots, *headers, Chunk(label.offset, sector)])
+    return MetadataEnd(headers, copies, Chunk(label.offset, journal.label(DONE, None if as_planned else label)))
 
 
 def _final_headers(device: Device, label: Label, journal: Journal) -> Tuple[List[Chunk], List[Chunk]]:
@@ -77,7 +91,10 @@ def _final_headers(device: Device, label: Label, journal: Journal) -> Tuple[List
             room = next(free, None)
             if room is None:
                 problem = "There is no room to bring the metadata text back to its original area."
-                raise Refused(problem, sm_key="SRNoSpace")
+                again = shell_command("relvmoiscsi recover", device.name)
+                raise Refused(problem, sm_key="SRNoSpace").advising(
+                    f"LVM uses the LUN as it is. After LVM's next change of the volume group, `{again}` may find room."
+                )
             at = room.offset
             copies.append(Chunk(at, padded))
         header = pv.mda_header(move.original, at, text, pv.MdaHeader.at(move.old_header))

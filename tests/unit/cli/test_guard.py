@@ -10,9 +10,10 @@ from contextlib import contextmanager
 import pytest
 
 from kit import shell
-from kit.forged_record import forge_record
+from kit.forged_record import UNKNOWN_SR, forge_record, forge_run
 from kit.shell import OTHER_SCSI_ID, SCSI_ID, SR, content
 from kit.sr_states import ATTACHED, OTHER, STATES, UNPLUGGED, State, name_of
+from relvmoiscsi import engine
 from relvmoiscsi.cli import on_lun
 from relvmoiscsi.deadline import NO_DEADLINE
 from relvmoiscsi.errors import Refused
@@ -162,6 +163,35 @@ def test_a_label_that_says_resignatured_is_no_success_where_the_pool_has_its_sr_
     assert command("resignature", *YES, lun, "--again", *["--not-in-use"] * (not state.is_written)).status == 0
     ran = command("resignature", *YES, lun, "--json")
     assert ran.json["already_done"] is True and ran.json["new_sr"] != ORIGINAL
+
+
+@pytest.mark.parametrize("phase", [engine.IN_PROGRESS, engine.SWITCHED])
+@pytest.mark.parametrize("words", [("resignature", *YES), ("recover", "--yes"), ("undo", "--yes")])
+def test_a_run_to_an_sr_that_is_not_on_the_lun_is_4_whatever_the_pool_knows(lun, unwritten, pool, words, phase):
+    """Whoever writes the LUN can write such a journal: the LUN holds all identities of the pool's SR."""
+    with ImageFile(lun, writable=True) as device:
+        forge_run(device, SCSI_ID, phase)
+    State(ATTACHED, OTHER).put(pool.db, pool.hosts, ORIGINAL, SCSI_ID)
+
+    name, *options = words
+    ran = unwritten(4, name, lun, *options)
+    assert f"the LUN holds the SR {ORIGINAL}, not the SR " in " ".join((ran.err + ran.out).split())
+
+
+def test_the_map_of_a_finished_run_is_of_the_sr_on_the_lun(lun, command, pool):
+    """The journal of a stranger names an SR of the pool, and a VDI of another tenant."""
+    with ImageFile(lun, writable=True) as device:
+        mine = next(iter(engine.inspect(device).lun.disks()))
+        forge_run(device, SCSI_ID, engine.DONE, SR, **{UNKNOWN_SR: mine})
+    State(ATTACHED, OTHER).put(pool.db, pool.hosts, SR, SCSI_ID)
+
+    ran = command("resignature", *YES, lun, "--json")
+    assert (ran.json["already_done"], ran.json["old_sr"], ran.json["new_sr"]) == (True, None, ORIGINAL)
+    assert UNKNOWN_SR not in ran.out and SR not in ran.out
+    ran = command("map", "--device", lun)
+    assert ran.status == 3 and "or the journal is not of this LUN" in ran.err
+    shown = command("show", lun, "--json")
+    assert UNKNOWN_SR not in shown.out and SR not in shown.out
 
 
 @pytest.mark.parametrize("state", STATES, ids=name_of)

@@ -695,7 +695,7 @@ def test_the_round_trips_of_a_run_and_of_one_that_settles_a_run_before(
         ran = command("resignature", target.where, *words)
         assert ran.status == 0 and "Another host" not in ran.err
 
-    assert (of_a_run - others, len(round_trips) - others) == {50: (40, 67), 500: (41, 70)}.get(count, (40, 68))
+    assert (of_a_run - others, len(round_trips) - others) == {50: (40, 64), 500: (41, 67)}.get(count, (40, 66))
 
 
 def test_the_round_trips_of_a_run_to_one_vdi(command, round_trips):

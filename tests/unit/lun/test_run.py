@@ -18,12 +18,13 @@ from kit.cuts import (
     undo,
 )
 from kit.damage import DAMAGES
-from kit.forged_record import forge_record
+from kit.forged_record import UNKNOWN_SR, forge_journal, forge_record, forge_run
 from kit.outcome import Unguarded, opened
 from relvmoiscsi import engine
 from relvmoiscsi.device import ForwardingDevice
-from relvmoiscsi.engine import AlreadyDone, OneVdiRequest, Prepared
+from relvmoiscsi.engine import UNDO, AlreadyDone, OneVdiRequest, Prepared
 from relvmoiscsi.errors import DeviceError, FormatError, Refused, RelvmoiscsiError, Unfinished, UsageError
+from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.lun import proposals, run
 from relvmoiscsi.lun.opened import LunSource
@@ -173,7 +174,7 @@ def test_a_run_that_was_finished_with_a_vdi_that_was_to_be_left_behind_is_no_suc
     with pytest.raises(Refused, match="which was to be left behind") as caught:
         resignature(disk, Caller(), without=(uuid,))
 
-    assert caught.value.disk_state == "The resignature that was cut was finished."
+    assert caught.value.disk_state == "The resignature that was cut was finished; nothing else was written."
     assert engine.inspect(disk).state == engine.RESIGNATURED
 
 
@@ -436,6 +437,85 @@ def test_a_finished_run_that_the_pool_contradicts_is_no_success_and_nothing_is_w
 
     assert str(caught.value) == f"The pool has {sr_of(ONE)} on another LUN. Nothing was written."
     assert disk == lun
+
+
+def recover_it(disk, caller):
+    return run.recover(Of(disk, caller), None, caller.consent)[1]
+
+
+def undo_it(disk, caller):
+    return run.undo(Of(disk, caller), None, entropy("ids"), caller.consent)[1]
+
+
+def with_end_at(disk, header):
+    """The committed run of a LUN, with another header for the end of its metadata area."""
+    cut = engine.find_unfinished(disk).journal.run
+    moves = tuple(move._replace(final_header=header(move)) for move in cut.mdas)
+    return forge_journal(disk, cut._replace(mdas=moves), engine.SWITCHED)
+
+
+#: {what a stranger has written: (the LUN, what is said of it)}; the LUN holds, or would hold, the SR of the original
+FORGED = {
+    "committed": (lambda: forge_run(ONE.copy(), SCSI_ID, engine.SWITCHED), "the LUN holds the SR"),
+    "begun": (lambda: forge_run(ONE.copy(), SCSI_ID, engine.IN_PROGRESS), "the LUN holds the SR"),
+    "committed undo": (lambda: forge_run(ONE.copy(), SCSI_ID, engine.SWITCHED, kind=UNDO), "the LUN holds the SR"),
+    "of a copy": (lambda: forge_run(ONE.copy(), OTHER_SCSI_ID, engine.SWITCHED), "the LUN holds the SR"),
+    "another end": (lambda: with_end_at(COMMITTED.copy(), lambda move: move.old_header), "the run would leave the SR"),
+}
+
+
+@pytest.mark.parametrize("work", [*RUNS, recover_it, undo_it])
+@pytest.mark.parametrize("what", FORGED)
+def test_a_run_that_does_not_lead_to_the_sr_of_its_journal_is_not_recovered(what, work):
+    """The pool would be asked about an SR that is not on the LUN."""
+    made, says = FORGED[what]
+    disk = made()
+    before, caller = disk.copy(), Caller()
+    try:
+        found = work(disk, caller).problem  # of a recovery; each other run raises
+    except Refused as refused:
+        found = refused
+
+    assert isinstance(found, Refused) and says in found.message
+    assert disk == before and caller.said == []
+
+
+def test_the_end_of_a_run_is_said_of_the_sr_that_is_read_from_the_lun():
+    """t0: the pool knows no such SR; t1: the run is finished; t2: the pool has that SR on another LUN."""
+    for work in (resignature, recover_it):
+        disk, caller, asked = COMMITTED.copy(), Caller(), []
+
+        def contradict(sr_uuid, asked=asked):
+            asked.append(sr_uuid)
+            if len(asked) == 2:
+                raise Refused("The pool has it now.").in_state("Nothing was written.")
+
+        caller.verify_finished = contradict
+        with pytest.raises(Refused, match="The pool has it now.") as caught:
+            work(disk, caller)
+        assert caught.value.disk_state == "The resignature that was cut was finished; nothing else was written."
+        assert asked == [sr_of(disk)] * 2
+
+
+def test_an_undo_asks_about_no_sr_of_a_journal_that_is_not_on_the_lun():
+    disk = forge_run(ONE.copy(), SCSI_ID, engine.DONE)
+    before = disk.copy()
+    with pytest.raises(Refused, match="the LUN holds the SR " + sr_of(ONE)):
+        undo_it(disk, Caller())
+    assert disk == before
+
+
+@pytest.mark.parametrize("work", RUNS)
+def test_a_journal_that_is_not_of_the_lun_is_no_map_of_the_finished_run(work):
+    """It would name a VDI of another tenant as the old one."""
+    disk = forge_run(ONE.copy(), SCSI_ID, engine.DONE)
+    assert work(disk, Caller()).run is None
+
+    mine = next(iter(engine.inspect(ONE).lun.disks()))
+    of_another = derived_uuid(sr_of(ONE), UNKNOWN_SR)
+    for old, is_told in ((UNKNOWN_SR, True), (mine, False)):
+        disk = forge_run(ONE.copy(), SCSI_ID, engine.DONE, sr_of(ONE), **{old: of_another})
+        assert work(disk, Caller()).run.has_derived_ids is is_told
 
 
 def test_again_gives_such_a_lun_new_identities_and_then_it_is_believed():
