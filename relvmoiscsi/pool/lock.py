@@ -52,6 +52,7 @@ STALE_SECONDS = 1800.0
 REFRESH_SECONDS = 300.0
 _FORM = "%Y-%m-%dT%H:%M:%SZ"
 RELEASE_SECONDS, _RELEASE_PAUSE = 20.0, 2.0  #: for a pool that does not answer: a toolstack restarts in that time
+_RELEASE_TRIES = 4  #: at least, on a slow machine too
 #: the state of a LUN, for a run that goes on with other LUNs
 LUN_STAYS = "This LUN stays as it is."
 _UNREADABLE = "unknown"  #: value of a field of a lock that a person has changed by hand
@@ -351,15 +352,16 @@ class Held:
         """
         self._over.set()
         stop: Optional[KeyboardInterrupt] = None
-        pause, limit = 0.0, Deadline(RELEASE_SECONDS if self._numbers else 0.0)
+        pause, tries, limit = 0.0, _RELEASE_TRIES if self._numbers else 1, Deadline(RELEASE_SECONDS)
         while True:
+            tries -= 1
             try:
                 time.sleep(pause)
                 self._remove_keys()
                 break
             except (PoolFailure, PoolGone):  # the caller reports the error that ended the work
                 pause = limit.within(_RELEASE_PAUSE)
-                if not pause:
+                if tries <= 0 and not (pause and self._numbers):
                     self._calls.notes += [self._stay()] if self._numbers else []
                     break
             except KeyboardInterrupt as interrupt:

@@ -207,7 +207,7 @@ def test_each_sentence_without_an_action_is_on_the_page_or_complete(trees):
     sentences = tuple(sentence.rstrip(ANY) for sentence in LISTED)
 
     made = {text for text in raised(SENTENCES - {"UsageError"}, *trees) if not ACTION.search(text)}
-    assert len(made) > 100 and sorted(text for text in made if not text.startswith((*sentences, *COMPLETE))) == []
+    assert len(made) > 90 and sorted(text for text in made if not text.startswith((*sentences, *COMPLETE))) == []
     assert [beginning for beginning in COMPLETE if not any(text.startswith(beginning) for text in made)] == []
     assert [beginning for beginning in COMPLETE if beginning.startswith(sentences)] == [], "on the page as well"
 

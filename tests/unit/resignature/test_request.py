@@ -168,7 +168,7 @@ def test_no_lun_with_an_interrupted_run_is_compared_in_either_place(disk, when, 
     cut = cut_before(disk, flush % flushes)
 
     for one, other in ((disk, cut), (cut, disk)):
-        with pytest.raises(Unfinished, match=f"cut {when} its commit") as caught:
+        with pytest.raises(Unfinished, match=f"unfinished resignature, {when} its commit") as caught:
             engine.compare(one, other)
         assert str(caught.value) == str(engine.inspect(cut).problem)
 

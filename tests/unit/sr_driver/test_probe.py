@@ -192,7 +192,7 @@ def test_names_that_cannot_be_read_hide_no_lun():
     for names in ("x", "[1]", json.dumps(["n" * 20000]), "[" * 30):
         text = f"<SRlist><SR><state>clean</state><vms>{names}</vms></SR></SRlist>"
         lun = luns.reported(luns.PoolLun("3600a", "", ProbePortal("192.0.2.1", "iqn.x:y", "3260")), text)
-        assert (lun.kind, lun.vms) == ("clean", ())
+        assert (lun.kind, lun.vms) == ("clean", None)
 
 
 def test_the_databases_of_many_pools_are_an_error_and_not_a_part_of_them():

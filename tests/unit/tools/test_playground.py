@@ -74,7 +74,7 @@ def test_a_clone_is_damaged_and_a_vm_gets_a_disk_on_a_second_sr():
         typed="""playground snapshot
 playground damage 360014050000000000000000000000004
 playground damage 360014050000000000000000000000001; echo status $?
-relvmoiscsi pool attach --all --yes --name copy; echo status $?
+relvmoiscsi pool attach --all --yes --name copy --leave-others; echo status $?
 playground two-srs
 relvmoiscsi pool clone copy mail --isolated night --yes; echo status $?
 relvmoiscsi pool clone copy mail --isolated night --yes --omit-disks; echo status $?

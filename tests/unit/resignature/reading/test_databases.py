@@ -113,7 +113,9 @@ def test_a_run_without_it_is_no_answer_to_who_asks_for_it(is_cut):
 
     with pytest.raises(Refused, match="is marked as a database of a pool still") as caught:
         run_on(disk, entropy(1), asks(True))
-    assert caught.value.disk_state == ("The resignature that was cut was finished." if is_cut else NOTHING_WRITTEN)
+    assert caught.value.disk_state == (
+        "The resignature that was cut was finished; nothing else was written." if is_cut else NOTHING_WRITTEN
+    )
     assert isinstance(run_on(disk, entropy(1), asks(False)), AlreadyDone)
     run_on(disk, entropy(1), asks(True, again=True))
     assert isinstance(run_on(disk, entropy(1), asks(True)), AlreadyDone)
