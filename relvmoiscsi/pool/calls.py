@@ -96,9 +96,8 @@ class Calls:
         self._user, self._password = user, password
         self.session = self._shared_session = session  #: the reference of the session
         self._connection = Connection(http)
-        self.notes: List[
-            str
-        ] = []  #: what a person must know, whatever the result; the connections of a session share it
+        #: what a person must know, whatever the result; the connections of a session share it
+        self.notes: List[str] = []
 
     def log_in(self) -> None:
         """Open a session. Raises Refusal, and the errors in GONE."""

@@ -142,9 +142,8 @@ def _refuse(area: WorkArea, journal: Volume, problem: str) -> Unsupported:
 
 def _refuse_data(area: WorkArea, volume: Volume, problem: str) -> Unsupported:
     """The error for work that has begun: without the journal, a scan of SM could drop data of a VM. So the VDI goes."""
-    as_found = next(each.name for each in area.lun.volumes if each.lv.id == volume.lv.id)
     found = Unsupported(f"Logical volume {volume.name.text}", Place(volume.name.text, 0), problem)
-    return found.with_way_out(WayOut(vdi=str(as_found.uuid)))
+    return found.with_way_out(WayOut(vdi=str(area.as_found(volume).name.uuid)))
 
 
 # --- inflate

@@ -41,6 +41,10 @@ class WorkArea:
             not volume.hidden and uuid not in self.records for uuid, volume in lun.disks().items()
         )  #: whether MGT lacks a visible disk
 
+    def as_found(self, volume: Volume) -> Volume:
+        """The volume as it is on the LUN: the work may have renamed it."""
+        return self.lun.volumes[self._place[volume.lv.id]]
+
     def say(self, sentence: str) -> None:
         self.sentences.append(sentence)
 
