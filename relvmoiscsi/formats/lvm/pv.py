@@ -87,8 +87,10 @@ class MdaHeader(Record, size=512):
 # fmt: on
 
 
-#: A header with a larger text is refused. The old and the new text must fit into an area, which SM makes 10 MiB: so LVM
-#: writes 5.5 MiB at the most. 1000 volumes take 0.3 MiB. A forged text costs some 100 times its size in memory
+#: the largest text that LVM writes: the old and the new text must fit into an area, which SM makes 10 MiB
+_MOST_OF_LVM = 5764352
+#: A header with a larger text is refused: a forged text costs some 100 times its size in memory. 1000 volumes take
+#: 0.3 MiB
 MAX_TEXT_BYTES = 6 << 20
 
 _NO_TEXT = bytes(RawLocation.SIZE)
@@ -277,9 +279,8 @@ def text_ranges(area: Range, location: RawLocation, where: Place) -> List[Range]
     """
     ring = area.length - MDA_HEADER_SIZE
     if location.size > MAX_TEXT_BYTES:
-        raise Unsupported(
-            "Metadata text", where, f"it has {location.size} bytes, the text of an SR has 5764352 at most"
-        )
+        problem = f"it has {location.size} bytes, the text of an SR has {_MOST_OF_LVM} at most"
+        raise Unsupported("Metadata text", where, problem)
     if not MDA_HEADER_SIZE <= location.offset < area.length or not 0 < location.size <= ring:
         raise Malformed(
             "Metadata area header",
