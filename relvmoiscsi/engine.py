@@ -98,7 +98,7 @@ __all__ += [  # for the other packages, which import nothing from `resignature`;
     "TAKE_WHOLE", "Lun", "Volume", "database_pools", "databases", "notes", "saved",
     "OneVdiOutlook", "fits", "one_vdi",
     "copy_unseen", "end_cut", "find_done", "find_unfinished", "goes_back", "is_of_another_lun", "new_sr_of",
-    "read_undoable", "refuse_databases", "refuse_left_behind", "verify_recoverable", "vg_names",
+    "read_undoable", "verify_recoverable", "vg_names",
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)
@@ -191,7 +191,9 @@ def prepare(
         with telling(cache, label, request):
             found = survey.read_contents(cache, label)
             if request.without or request.one is not None and request.one.vdi is not None:
-                request = _with_present_uuids(request, found, earlier_run.run_or_none(cache, record, label))
+                request = _with_present_uuids(
+                    request, found, earlier_run.run_or_none(cache, record, label, found.sr_uuid)
+                )
         with telling(cache, label, request):
             defects = problems_of(found).found if request.one is not None or request.without else ()
             refuse_losing_all(found, request)
@@ -200,13 +202,13 @@ def prepare(
             selection = select_vdis(cache, lun, request.one, entropy)
             lun = selection.lun
             is_new = record is not None and record.kind == RESIGNATURE
-            last_run = earlier_run.run_or_none(cache, record, label) if is_new else None
+            last_run = earlier_run.run_or_none(cache, record, label, lun.sr_uuid) if is_new else None
             last_ids = last_run.ids if last_run is not None else None
             ids = new_ids.choose_ids(lun, entropy, request.chosen, request.sr_uuid, last_ids)
             unverified = lun.work.left_behind if lun.work is not None and defects else ()
             made = run_plan.plan_resignature(cache, selection, ids, entropy(16), request.scsi_id, unverified)
             check_plan(cache, lun, made)
-            later_copy = earlier_run.later_copy(cache, label, record, request.scsi_id)
+            later_copy = earlier_run.later_copy(cache, lun, record, request.scsi_id)
         if selection.cost is not None:
             device.verify_copy(selection.cost.data_bytes)
     return Prepared(
@@ -240,26 +242,26 @@ def _refuse_other_content(device: Device, done: AlreadyDone, request: Resignatur
         was_one = one is None and run is not None and run.one is not None
         if not (was_one and run is not None and earlier_run.has_all_volumes(device, lun, run)):
             vdi_choice.refuse_other_vdis(device.name, lun, run, one)
-    refuse_databases(device.name, lun, request.clear_databases)
-    refuse_left_behind(device.name, lun, run, request.without)
+    _refuse_databases(device.name, lun, request.clear_databases)
+    _refuse_left_behind(device.name, lun, run, request.without)
 
 
-def refuse_databases(name: str, lun: Optional[Lun], clear_databases: bool) -> None:
+def _refuse_databases(name: str, lun: Lun, clear_databases: bool) -> None:
     """Raises Refused where a resignatured LUN holds databases of a pool that were to be cleared."""
-    if clear_databases and lun is not None and databases(lun):
+    if clear_databases and databases(lun):
         again = shell_command("relvmoiscsi resignature --again --clear-metadata-vdi", name)
         raise Refused(f"{name} was resignatured before, and a VDI is marked as a database of a pool still.").advising(
             f"To remove the mark, run `{again}` on a host that has the LUN, for SR.create on the pool's master."
         )
 
 
-def refuse_left_behind(name: str, lun: Optional[Lun], run: Optional[Run], without: Sequence[str]) -> None:
+def _refuse_left_behind(name: str, lun: Lun, run: Optional[Run], without: Sequence[str]) -> None:
     """Raises Refused where a resignatured LUN holds a VDI that was to be left behind; `run` is the last run.
 
     Raises NotFound where neither the LUN nor the run has the VDI.
     """
     for uuid in without:
-        if lun is not None and named_now(uuid, lun, run) in lun.settled().disks():
+        if named_now(uuid, lun, run) in lun.settled().disks():
             again = shell_command("relvmoiscsi resignature --again", name, without=uuid)
             problem = f"{name} was resignatured before, with VDI {uuid}, which was to be left behind."
             raise Refused(problem).advising(f"To leave it behind, run `{again}`.")
@@ -325,7 +327,7 @@ def _done_before(
     except FormatError as error:
         error.message += f" {device.name} was resignatured before, and was damaged after that."
         raise
-    return AlreadyDone(content, earlier_run.run_or_none(device, record, label))
+    return AlreadyDone(content, earlier_run.run_or_none(device, record, label, content.sr_uuid))
 
 
 def vg_names(run: Run) -> Tuple[str, str]:

@@ -97,7 +97,7 @@ def compare(
         spans = _within(before.vg.lvs, before, original, clone, data) if is_same else []
         differing = _differing(original, clone, spans, [], progress)
         return Comparison([*problems, *differing], sum(span.length for span in spans), (), is_same, tuple(differing))
-    run = earlier_run.run_or_none(clone_cache, record, label)
+    run = earlier_run.run_or_none(clone_cache, record, label, after.sr_uuid)
     is_one = run is not None and run.one is not None and run.ids.new_sr == after.sr_uuid
     if is_one and not identity_check.has_same_shape(one, other):
         return Comparison([ONE_VDI], 0)

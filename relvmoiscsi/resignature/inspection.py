@@ -74,8 +74,8 @@ def inspect(device: Device, words: Sequence[str] = ()) -> Inspection:
         record = read_commit_record(label, device.name)
     except FormatError as problem:
         return _damaged(device, unsolved(problem), words)._replace(knows_run=False)
-    run = earlier_run.run_or_none(cache, record, label)
     if record is not None and record.phase != DONE:
+        run = earlier_run.run_or_none(cache, record, label)
         return Inspection(UNFINISHED, commit_record=record, run=run, problem=cut_run.cut(cache, record))
     try:
         problems = read_problems(cache, label)
@@ -84,6 +84,7 @@ def inspect(device: Device, words: Sequence[str] = ()) -> Inspection:
     if problems.found or problems.lun is None:
         return _damaged(device, problems, words, is_again=state_of(record) == RESIGNATURED)
     lun = settle(problems.lun)
+    run = earlier_run.run_or_none(cache, record, label, lun.sr_uuid)
     return Inspection(state_of(record), lun, record, run, contradictions=contradictions(lun))
 
 

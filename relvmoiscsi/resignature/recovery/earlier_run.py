@@ -37,29 +37,32 @@ from relvmoiscsi.wording import first_of, shell_command
 log = logging.getLogger(__name__)
 
 
-def run_or_none(device: Device, record: Optional[CommitRecord], label: Label) -> Optional[Run]:
+def run_or_none(device: Device, record: Optional[CommitRecord], label: Label, sr_uuid: str = "") -> Optional[Run]:
     """The run of a commit record; None without a commit record, and without a journal of the SR on the LUN.
 
-    LVM may overwrite the journal of a finished run at any time.
+    `sr_uuid` is that SR; "" for a caller that has not read LVM's text. LVM may overwrite the journal of a finished run
+    at any time.
     """
     if record is None:
         return None
     try:
-        return _earlier_run(device, label, record).journal.run
+        return _earlier_run(device, label, record, sr_uuid).journal.run
     except (FormatError, Refused) as problem:
         log.debug("%s: no journal of this LUN: %s", device.name, problem)
         return None
 
 
-def _earlier_run(device: Device, label: Label, record: CommitRecord) -> EarlierRun:
+def _earlier_run(device: Device, label: Label, record: CommitRecord, sr_uuid: str = "") -> EarlierRun:
     """The run of a commit record. Its journal names the SR that the LUN holds; Refused is raised for another SR.
+
+    `sr_uuid` is the SR that the LUN holds; "" where LVM's text is still to be read.
 
     Everybody who writes the LUN can write label and journal. Raises FormatError for a lost journal, and for metadata of
     a finished run that does not read. `cut_run.misfit` judges such metadata of an interrupted run.
     """
     earlier = EarlierRun(label, record, read_journal(device, record, label))
     try:
-        found = survey.read_sr_uuid(device, label)
+        found = sr_uuid or survey.read_sr_uuid(device, label)
     except FormatError:
         if record.phase == DONE:
             raise
@@ -138,14 +141,12 @@ class LaterCopy(NamedTuple):
         return f"{name} was resignatured as {was}, and is the LUN {self.now} now: it is taken for a later copy."
 
 
-def later_copy(
-    device: Device, label: Label, record: Optional[CommitRecord], scsi_id: Optional[str]
-) -> Optional[LaterCopy]:
-    """The LUN as a later copy; None for a LUN without a finished resignature of another SCSIid."""
+def later_copy(device: Device, lun: Lun, record: Optional[CommitRecord], scsi_id: Optional[str]) -> Optional[LaterCopy]:
+    """The LUN with this content as a later copy; None without a finished resignature of another SCSIid."""
     is_made = record is not None and record.phase == DONE and record.kind == RESIGNATURE
     if not is_made or scsi_id is None or not is_of_another_lun(record, scsi_id):
         return None
-    run = run_or_none(device, record, label)
+    run = run_or_none(device, record, lun.label, lun.sr_uuid)
     return LaterCopy(run.scsi_id if run is not None else None, scsi_id)
 
 
