@@ -18,6 +18,16 @@ MOST_CALL_BYTES = 300 << 10  #: xapi reads no longer body. Source: xen-api const
 _NEVER = 3600.0  #: seconds. Nobody polls: in the VM that alone would take a tenth of its time. `stop` knocks
 
 
+def posted(server, path, body):
+    """(status, bytes, their type) of the answer to a call. Raises GoneAway."""
+    if len(body) > MOST_CALL_BYTES:
+        server.api.mistakes.append(f"a call of {len(body)} bytes")
+        return 500, b"", "text/html"
+    if path == jsonrpc.PATH:
+        return 200, jsonrpc.response(server.api, body, server.local), "application/json"
+    return 200, wire.response(answer(server.api, body, server.local)), "text/xml"
+
+
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     wbufsize = -1  # a short reply leaves in one piece
@@ -47,20 +57,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if len(body) < length:
             self.close_connection = True
             return
-        if length > MOST_CALL_BYTES:
-            self.server.api.mistakes.append(f"a call of {length} bytes")
-            self.close_connection = True
-            self._send(500, b"", {"Content-Length": 0, "Connection": "close"})
-            return
         try:
-            if self.path == jsonrpc.PATH:
-                reply, kind = jsonrpc.response(self.server.api, body, self.server.local), "application/json"
-            else:
-                reply, kind = wire.response(answer(self.server.api, body, self.server.local)), "text/xml"
+            status, reply, kind = posted(self.server, self.path, body)
         except GoneAway:
             self.close_connection = True
             return
-        self._send(200, reply, {"Content-Type": kind, "Content-Length": len(reply)})
+        end = {}
+        if status != 200:
+            self.close_connection, end = True, {"Connection": "close"}
+        self._send(status, reply, {"Content-Type": kind, "Content-Length": len(reply), **end})
 
     def do_GET(self):
         self._transfer(b"")
