@@ -135,57 +135,46 @@ def _problem(
 ) -> Optional[Refused]:
     disks, name, uuid = found.disks_of(vm), found.vms[vm]["name_label"], str(found.vms[vm]["uuid"])
     missing = {device: vdi for device, vdi in sorted(disks.items()) if copy.new_of(vdi["uuid"]) is None}
-    copies = {ref: str(sr["uuid"]) for ref, sr in pool.copies()}
-    lent = {
-        vbd["userdevice"]: missing[vbd["userdevice"]]
-        for vbd in found.vbds_of(vm).values()
-        if rescue.is_lent(found, vbd) and missing.get(vbd["userdevice"], {}).get("SR") in copies
-    }
-    restored = {
-        swap.userdevice: missing[swap.userdevice]
-        for swap in swaps
-        if missing.get(swap.userdevice, {}).get("SR") in copies.keys() - {copy.ref}
-    }
-    own = {device: vdi for device, vdi in missing.items() if vdi["SR"] == copy.ref}  # as after `restore --keep`
-    words = ", ".join(
-        f"{device} {vdi['name_label']!r} ({said(vdi['uuid'])})"
-        for device, vdi in sorted((lent or restored or own or missing).items())
-    )
     if not disks:
         return Refused(f"The VM {name!r} has no disk.")
-    if omits_disks and _has_any(found, copy, vm):
+    if not missing or (omits_disks and len(missing) < len(disks)):
         return None
+
+    def words(devices: Iterable[str]) -> str:
+        shown = ((device, missing[device]) for device in devices)
+        return ", ".join(f"{device} {vdi['name_label']!r} ({said(vdi['uuid'])})" for device, vdi in shown)
+
+    copies = {ref: str(sr["uuid"]) for ref, sr in pool.copies()}
+    of_copies = {device: str(vdi["SR"]) for device, vdi in missing.items() if vdi["SR"] in copies}
+    are_lent = {vbd["userdevice"] for vbd in found.vbds_of(vm).values() if rescue.is_lent(found, vbd)}
+    lent = sorted(are_lent & set(of_copies))
     if lent:
-        srs = sorted({copies[vdi["SR"]] for vdi in lent.values()})
+        srs = sorted({copies[of_copies[device]] for device in lent})
         back = some_of([f"`{shell_command('relvmoiscsi pool rescue --done', sr, vm=uuid)}`" for sr in srs])
-        return Refused(f"The VM {name!r} has disks that were lent by `rescue`: {words}.").advising(
+        return Refused(f"The VM {name!r} has disks that were lent by `rescue`: {words(lent)}.").advising(
             f"Take the disks back first: {back}."
         )
+    back = run_states.restore_command("undo", uuid)
+    own = [device for device, sr in of_copies.items() if sr == copy.ref]  # as after `restore --keep`
+    restored = sorted({swap.userdevice for swap in swaps} & set(of_copies) - set(own))
     if restored:
-        of = pool.srs[next(iter(restored.values()))["SR"]]["name_label"]
-        back = run_states.restore_command("undo", uuid)
         return Refused(
-            f"The VM {name!r} was restored from the copy {of!r} and has disks of that copy: {words}. The copy "
-            f"{copy.name!r} has copies of the disks that the VM had before."
+            f"The VM {name!r} was restored from the copy {pool.srs[of_copies[restored[0]]]['name_label']!r} and has "
+            f"disks of that copy: {words(restored)}. The copy {copy.name!r} has copies of the disks that the VM had "
+            "before."
         ).advising(
             f"To clone the VM, put these earlier disks back first: {back}. If `save-vms` ran before the snapshot, add "
             "--from-snapshot instead."
         )
     if own:
         return Refused(
-            f"The VM {name!r} has disks of the copy {copy.name!r} itself: {words}. A copy of the VM would write to the "
-            "same disks."
-        ).advising(
-            f"Use another copy, or put the earlier disks back first: {run_states.restore_command('undo', uuid)}."
-            if swaps
-            else "Use another copy."
-        )
-    if missing:
-        return Refused(
-            f"The VM {name!r} has disks that are not on the copy {copy.name!r}: {words}. A copy of "
-            "the VM would lack these disks or write to the originals."
-        ).advising("--omit-disks clones the VM without these disks." if len(missing) < len(disks) else "")
-    return None
+            f"The VM {name!r} has disks of the copy {copy.name!r} itself: {words(own)}. A copy of the VM would write "
+            "to the same disks."
+        ).advising(f"Use another copy, or put the earlier disks back first: {back}." if swaps else "Use another copy.")
+    return Refused(
+        f"The VM {name!r} has disks that are not on the copy {copy.name!r}: {words(missing)}. A copy of the VM would "
+        "lack these disks or write to the originals."
+    ).advising("--omit-disks clones the VM without these disks." if len(missing) < len(disks) else "")
 
 
 def verify_free(found: Inventory, copy: Copy, disks: Sequence[ova.CloneDisk]) -> None:
