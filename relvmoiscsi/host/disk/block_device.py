@@ -51,11 +51,10 @@ from relvmoiscsi.device import (
     verify_size,
     verify_writable,
 )
-from relvmoiscsi.errors import DeviceError, NotFound, Refused, UsageError
+from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, NotFound, Refused, UsageError
 from relvmoiscsi.host.disk.exclusive import (
     FLOCK_SECONDS,
     LIST,
-    NOT_WRITTEN,
     in_use,
     open_file,
     read_only,
@@ -228,7 +227,7 @@ class BlockDevice(HostDevice):
                 raise NotFound(f"{path} has a size of 0 bytes: no disk is behind it.", sm_key="ISCSIDevice")
             if self.block_size not in BLOCK_SIZES:
                 problem = f"{path} has logical blocks of {self.block_size} bytes; 512 or 4096 are supported."
-                raise Refused(problem).in_state(NOT_WRITTEN)
+                raise Refused(problem).in_state(NOTHING_WRITTEN)
             self._refuse_read_only(bool(self._query(BLKROGET, "=i")))
             if writable:
                 take_alone(path, self._descriptor, lock_timeout)

@@ -13,7 +13,7 @@ import stat
 import time
 from typing import Callable, Optional, Sequence
 
-from relvmoiscsi.errors import Busy, NotFound, Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import NOTHING_WRITTEN, Busy, NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host import flock
 from relvmoiscsi.host.disk.holders import opened_by, users_of_block, users_of_file
 from relvmoiscsi.host.files import attribute, remedy
@@ -23,7 +23,6 @@ from relvmoiscsi.host.this_host import THIS_HOST, THIS_PROCESS, Host
 
 log = logging.getLogger(__name__)
 
-NOT_WRITTEN = "Nothing was written."
 LIST = "`lsblk` lists this machine's disks."  #: advice where a name is none of a disk
 FLOCK_SECONDS = 10.0  #: wait for a udev worker, which has a shared lock, or for an LVM command
 LEASE_SECONDS = 0.5  #: wait for an indexer or backup agent that has the file open for a moment
@@ -76,7 +75,7 @@ def open_file(path: str, flags: int, writable: bool, is_kind: Optional[Callable[
 
 def read_only(path: str) -> Refused:
     """Return the refusal to write to a read-only device or file."""
-    return Refused(f"{path} is read-only.").advising("Make it writable first.").in_state(NOT_WRITTEN)
+    return Refused(f"{path} is read-only.").advising("Make it writable first.").in_state(NOTHING_WRITTEN)
 
 
 def take_alone(path: str, descriptor: int, seconds: float, host: Host = THIS_HOST) -> None:
@@ -91,13 +90,13 @@ def take_alone(path: str, descriptor: int, seconds: float, host: Host = THIS_HOS
     deadline = time.monotonic() + seconds
     if not flock.take(descriptor, deadline):
         problem = f"{path} is locked by {flock.owner_of(descriptor)}, and was not free within {seconds:g} seconds."
-        raise Refused(problem).advising("Try again when that has ended.").in_state(NOT_WRITTEN)
+        raise Refused(problem).advising("Try again when that has ended.").in_state(NOTHING_WRITTEN)
     while True:
         users = opened_by(os.fstat(descriptor), descriptor, host)
         if not users:
             return
         if time.monotonic() >= deadline:
-            raise _used(path, users).in_state(NOT_WRITTEN)
+            raise _used(path, users).in_state(NOTHING_WRITTEN)
         time.sleep(LOOK_SECONDS)
 
 
@@ -127,13 +126,13 @@ def take_image(path: str, descriptor: int) -> None:
         time.sleep(POLL_SECONDS)
     users = [] if is_alone else users_of_file(status, descriptor)
     if users or is_alone is False:
-        raise _used(path, users).in_state(NOT_WRITTEN)
+        raise _used(path, users).in_state(NOTHING_WRITTEN)
     if not flock.take(descriptor):
         owner = flock.owner_of(descriptor)
         if owner == THIS_PROCESS:
-            raise _used(path, [owner]).in_state(NOT_WRITTEN)
+            raise _used(path, [owner]).in_state(NOTHING_WRITTEN)
         problem = Busy(f"{path} is locked by {owner}: another relvmoiscsi is at work on it.")
-        raise problem.advising("Try again when that has ended.").in_state(NOT_WRITTEN)
+        raise problem.advising("Try again when that has ended.").in_state(NOTHING_WRITTEN)
 
 
 def in_use(path: str, descriptor: int) -> Optional[Refused]:
@@ -168,7 +167,7 @@ def _cannot_open(path: str, error: OSError, writable: bool) -> RelvmoiscsiError:
         refused = Refused(f"{path} cannot be opened: {error.strerror}.")
         if error.errno in (errno.EACCES, errno.EPERM):
             refused.advising(remedy(error, path))
-    return refused.in_state(NOT_WRITTEN) if writable else refused
+    return refused.in_state(NOTHING_WRITTEN) if writable else refused
 
 
 def _used(path: str, users: Sequence[str]) -> Refused:
