@@ -6,7 +6,6 @@ each field has its type. A form is a type of xapi, and no range: a client may se
 of the type, and an answer has the records of all clients. Source: xen-api ocaml/idl/datamodel.ml.
 """
 
-import re
 from typing import Any, Callable, Dict, Mapping, Sequence
 
 from relvmoiscsi.host.xapi.rpc import is_reference
@@ -14,7 +13,6 @@ from relvmoiscsi.host.xapi.rpc import is_reference
 Form = Callable[[Any], bool]
 
 _DEEPEST = 4  #: levels of a record: a field is at most a map of lists
-_WHOLE = re.compile("-?[0-9]{1,19}")
 _LEAVES = (str, bool, int, float, type(None))
 
 
@@ -27,8 +25,8 @@ def is_truth(value: Any) -> bool:
 
 
 def is_whole(value: Any) -> bool:
-    """Is this a whole number? xapi writes numbers of 64 bits as texts; `untrusted.integer` reads them."""
-    return isinstance(value, str) and _WHOLE.fullmatch(value) is not None
+    """Is this a whole number? In JSON, xapi writes integers as numbers, unlike in XML-RPC and in an export."""
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_fraction(value: Any) -> bool:

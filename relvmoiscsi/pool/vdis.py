@@ -111,7 +111,7 @@ def pairs(origin: Origin, copies: Records) -> List[Pair]:
     """Return the map, sorted by name. `copies` are the VDIs of the copy."""
     found = []
     for copy in copies.values():
-        old, size = origin.old_of(copy), untrusted.integer(copy["virtual_size"])
+        old, size = origin.old_of(copy), copy["virtual_size"]
         old_uuid = "" if old is None else str(old["uuid"])
         found.append(Pair(old_uuid, copy["uuid"], copy["name_label"], size, copy["is_a_snapshot"], copy["managed"]))
     return sorted(found, key=lambda pair: (pair.name_label, pair.new))

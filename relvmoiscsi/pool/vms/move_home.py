@@ -6,7 +6,6 @@ xapi copies the disks, while the VM runs or is halted. The old VDIs stay in the 
 
 from typing import Callable
 
-from relvmoiscsi import untrusted
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
 from relvmoiscsi.pool.records import ORIGINAL_SR
@@ -108,7 +107,8 @@ def _verify_movable(calls: Calls, record: Record, swap: Swap, device: vbds.VmDev
             "on no copy of that SR. Nothing was moved."
         ).advising(f"To leave the VM as it is, run {run_states.restore_command('keep', record['uuid'])}.")
     restore_journal.verify_origin(calls, record, swap)
-    return untrusted.integer(vdi["virtual_size"])
+    size: int = vdi["virtual_size"]
+    return size
 
 
 def _move(locked: LockedVm, swap: Swap, progress: Callable[[int, int], None]) -> None:

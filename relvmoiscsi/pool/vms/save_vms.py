@@ -163,7 +163,7 @@ def _written(calls: Calls, sr: str, mark: str, content: bytes) -> str:
     }
     vdi = calls.run("VDI.create", record)
     try:
-        size = untrusted.integer(calls.call("VDI.get_virtual_size", vdi))
+        size: int = calls.call("VDI.get_virtual_size", vdi)
         if not len(content) <= size < len(content) + 2 * _EXTENT:
             raise PoolFailure(
                 f"The pool made a VDI of {size} bytes for the {len(content)} bytes of the records."
@@ -189,9 +189,9 @@ def _with_records(there: Records, advice: str) -> Records:
     named = {
         ref: vdi
         for ref, vdi in there.items()
-        if is_named(vdi) and vdi["managed"] and 0 < untrusted.integer(vdi["virtual_size"]) <= _MOST_VDI_BYTES
+        if is_named(vdi) and vdi["managed"] and 0 < vdi["virtual_size"] <= _MOST_VDI_BYTES
     }
-    if sum(untrusted.integer(vdi["virtual_size"]) for vdi in named.values()) > _MOST_READ_BYTES:
+    if sum(vdi["virtual_size"] for vdi in named.values()) > _MOST_READ_BYTES:
         listed = sorted(f"{said(vdi['uuid'])} ({said(vdi['name_description'])})" for vdi in named.values())
         raise Refused(
             f"{len(named)} VDIs of one SR have the name {saved_vms.NAME_LABEL!r}, and are too large to be read all: "
