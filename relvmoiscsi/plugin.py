@@ -210,8 +210,8 @@ def map_of(arguments: Arguments, deadline: Deadline, host: Host = THIS_HOST, see
     """Return the old ids of the LUN on which the pool has this SR.
 
     Everybody who can write to a LUN can write a journal and a label with this SR. So the LUN must be one that the PBDs
-    name, its run must have been made for this LUN, and a derived id must be derived from its old id. An old VDI that
-    the pool has on another SR than the old SR is in no pair, as in `pool map`.
+    name, and its run must have been made for this LUN. An old VDI that the pool has on another SR than the old SR is in
+    no pair, as in `pool map`.
 
     Raises UsageError, NotFound, XapiFailure; DeviceError, OutOfTime for a LUN that does not answer.
     """
@@ -232,7 +232,7 @@ def map_of(arguments: Arguments, deadline: Deadline, host: Host = THIS_HOST, see
     def told(scsi_id: str, seen: engine.Inspection) -> Dict[str, Any]:
         if seen.lun is None or seen.run is None or seen.lun.sr_uuid != sr_uuid:
             return {}
-        if is_of_another_lun(seen.commit_record, scsi_id) or not seen.run.has_derived_ids:
+        if is_of_another_lun(seen.commit_record, scsi_id):
             return {}
         facts = report.map_facts(seen.lun, seen.run.ids)
         pairs = [{key: pair[key] for key in ("old_vdi", "new_vdi", "vdi_name")} for pair in facts["vdi_pairs"]]

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import uuid
 from contextlib import ExitStack
 
 import pytest
@@ -414,6 +415,9 @@ def test_a_clone_with_one_vdi_cannot_be_compared_and_is_no_other_sr(image, origi
 def test_chosen_ids_are_compared_although_nothing_tells_what_they_were_made_from(image, compared, tmp_path, command):
     found = json.loads(command("resignature", image, "--dry-run", "--json").out)
     found["new_sr"] = SR  # so no other id follows from this one
+    for row in found["vdi_pairs"]:
+        row["new_vdi"] = str(uuid.uuid4())
+    found["other_uuids"] = {old: str(uuid.uuid4()) for old in found["other_uuids"]}
     (tmp_path / "map.json").write_text(json.dumps(found))
     command("resignature", image, "--yes", "--map", tmp_path / "map.json")
     with open_device(str(image), writable=False) as device:
