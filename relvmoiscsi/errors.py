@@ -9,18 +9,22 @@ A person reads what happened, then the state of the disk, then the advice (`__st
 Any other exception is a bug: its traceback is printed and the command exits with 70.
 """
 
+import logging
 import re
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar, Union
 
-from relvmoiscsi.wording import quoted, with_options
+from relvmoiscsi import __version__
+from relvmoiscsi.wording import cut, quoted, with_options
 
 __all__ = [
     "NOTHING_WRITTEN", "NO_WAY_OUT", "BadChecksum", "BadMagic", "Busy", "CommandFailed", "DeviceError", "FormatError",
     "Malformed", "NoConnection", "NotFound", "NotInstalled", "OnDefect", "Overtaken", "Partial", "Place", "Refused",
     "RelvmoiscsiError", "StructureError", "Truncated", "Unfinished", "Unsupported", "UsageError", "WayOut",
-    "error_facts", "in_options", "in_state", "raise_defect", "reading", "shown_bytes",
+    "error_facts", "failing_alone", "in_options", "in_state", "raise_defect", "reading", "shown_bytes",
 ]  # fmt: skip
+
+log = logging.getLogger(__name__)
 
 NOTHING_WRITTEN = "Nothing was written."
 
@@ -110,6 +114,19 @@ def in_state(
             state = sentence if isinstance(sentence, str) else sentence()
             stop.args = (f"{state} {advice}".strip(),)
         raise
+
+
+@contextmanager
+def failing_alone(name: str) -> Iterator[None]:
+    """Make a bug in the block, which looks at one of several LUNs, an error about the LUN of this name; log the bug."""
+    try:
+        yield
+    except (RelvmoiscsiError, MemoryError):
+        raise
+    except Exception as bug:
+        log.exception("a bug in the look at %s", name)
+        told = f"{name} was not read, because of a bug in relvmoiscsi {__version__}: {cut(repr(bug))}."
+        raise RelvmoiscsiError(told) from bug
 
 
 class UsageError(RelvmoiscsiError):

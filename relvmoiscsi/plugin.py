@@ -45,7 +45,15 @@ from typing import (
 from relvmoiscsi import engine, report, untrusted
 from relvmoiscsi.deadline import Deadline, OutOfTime
 from relvmoiscsi.engine import DONE, IN_PROGRESS, SWITCHED, database_pools, is_of_another_lun
-from relvmoiscsi.errors import NOTHING_WRITTEN, NotFound, RelvmoiscsiError, UsageError, in_options, in_state
+from relvmoiscsi.errors import (
+    NOTHING_WRITTEN,
+    NotFound,
+    RelvmoiscsiError,
+    UsageError,
+    failing_alone,
+    in_options,
+    in_state,
+)
 from relvmoiscsi.formats import mapfile
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.host import iscsi_sessions
@@ -93,7 +101,7 @@ def look(path: str, told: Callable[[engine.Inspection], Dict[str, Any]], deadlin
     from relvmoiscsi.lun.disk_source import DiskSource  # noqa: PLC0415 - before the fork, as each LUN has a child
 
     def inspected(_begin: Any) -> Dict[str, Any]:
-        with DiskSource(path, THIS_HOST).opened_to_read() as lun:
+        with failing_alone(path), DiskSource(path, THIS_HOST).opened_to_read() as lun:
             return told(engine.inspect(lun.device))
 
     found: Dict[str, Any] = run_in_child(inspected, deadline.part(LUN_SECONDS), "the LUN had been read")
@@ -173,7 +181,7 @@ def _rows_behind(
     from relvmoiscsi.lun.url_source import LISTED_AT_ONCE  # noqa: PLC0415 - only LUNs behind targets need it
 
     def inspected(scsi_id: str) -> Dict[str, Any]:
-        with luns[scsi_id].opened(deadline.part(LUN_SECONDS)) as opened:
+        with failing_alone(f"The LUN {scsi_id}"), luns[scsi_id].opened(deadline.part(LUN_SECONDS)) as opened:
             return _facts(engine.inspect(opened.device), scsi_id)
 
     works = [partial(inspected, scsi_id) for scsi_id in luns]
