@@ -255,8 +255,8 @@ class CheckCommand(DeviceCommand):
             after = _OTHER_ORIGINAL
         elif found.problems[0].startswith(engine.EXCHANGED):
             after = self.shell_command("relvmoiscsi check", name, original=self.device)
-        elif found.problems[0] == engine.ONE_VDI:
-            verdict, told = f"{self.device}, state {state}: {engine.ONE_VDI}", []
+        elif found.problems[0].startswith((engine.ONE_VDI, engine.CHANGED_SINCE)):
+            verdict, told = f"{self.device}, state {state}: {found.problems[0]}", []
             after = self.shell_command("relvmoiscsi check", self.device)
         elif state == engine.RESIGNATURED:
             after = _TAKE_AGAIN

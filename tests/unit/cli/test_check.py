@@ -431,6 +431,24 @@ def test_chosen_ids_are_compared_although_nothing_tells_what_they_were_made_from
     assert rest == [f"{image} differs from what is expected at byte {guest_byte('data')}."]
 
 
+@pytest.mark.parametrize("where", ["behind", "before"])
+def test_an_original_that_lvm_has_changed_since_is_no_defect_of_the_copy(image, original, command, where):
+    """A VDI or a snapshot was made on the original: the copy is as finished as before, and must not be taken again."""
+    volumes, later = [vhd("disk"), raw("data")], [vhd("later")]
+    build_sr(volumes).disk.to_file(str(image))
+    changed = volumes + later if where == "behind" else later + volumes
+    build_sr(changed, seqno=18).disk.to_file(str(original))
+    assert command("resignature", image, "--yes").status == 0
+
+    ran = command("check", image, "--original", original)
+
+    text = " ".join(ran.out.split())
+    assert ran.status == 4 and f"{image}, state resignatured: LVM has changed the original since the copy was" in text
+    assert "its seqno is 18, and the text that was copied had 17 at most. They share no identity." in text
+    assert "no finished copy" not in text and "ake the copy again" not in text
+    assert text.endswith(f"next: relvmoiscsi check {image}")
+
+
 # --- requests that cannot be meant, and originals that cannot be read
 
 
