@@ -19,8 +19,8 @@ from relvmoiscsi.wording import cut, quoted, with_options
 
 __all__ = [
     "NOTHING_WRITTEN", "NO_WAY_OUT", "BadChecksum", "BadMagic", "Busy", "CommandFailed", "DeviceError", "FormatError",
-    "Malformed", "NoConnection", "NotFound", "NotInstalled", "OnDefect", "Overtaken", "Partial", "Place", "Refused",
-    "RelvmoiscsiError", "StructureError", "Truncated", "Unfinished", "Unsupported", "UsageError", "WayOut",
+    "Malformed", "NoConnection", "NoRoom", "NotFound", "NotInstalled", "OnDefect", "Overtaken", "Partial", "Place",
+    "Refused", "RelvmoiscsiError", "StructureError", "Truncated", "Unfinished", "Unsupported", "UsageError", "WayOut",
     "error_facts", "failing_alone", "in_options", "in_state", "raise_defect", "reading", "shown_bytes",
 ]  # fmt: skip
 
@@ -283,6 +283,14 @@ class DeviceError(RelvmoiscsiError):
         where = f" of {length} bytes at byte {offset}" if length else ""
         super().__init__(f"{device}: {action}{where} failed: {reason}.")
         self.device, self.action, self.offset, self.length, self.errno = device, action, offset, length, errno
+
+
+class NoRoom(DeviceError):
+    """A write found no room: on the file system of an image file, or on an array. It cannot land later."""
+
+    def __init__(self, device: str, action: str, offset: int, length: int, reason: str, errno: Any = None) -> None:
+        super().__init__(device, action, offset, length, reason, errno)
+        self.advising("Make room there: on the file system of the image file, or on the array.")
 
 
 class Unfinished(RelvmoiscsiError):
