@@ -9,18 +9,22 @@ A person reads what happened, then the state of the disk, then the advice (`__st
 Any other exception is a bug: its traceback is printed and the command exits with 70.
 """
 
+import logging
 import re
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar, Union
 
-from relvmoiscsi.wording import quoted, with_options
+from relvmoiscsi import __version__
+from relvmoiscsi.wording import cut, quoted, with_options
 
 __all__ = [
     "NOTHING_WRITTEN", "NO_WAY_OUT", "BadChecksum", "BadMagic", "Busy", "CommandFailed", "DeviceError", "FormatError",
-    "Malformed", "NoConnection", "NotFound", "NotInstalled", "OnDefect", "Overtaken", "Partial", "Place", "Refused",
-    "RelvmoiscsiError", "StructureError", "Truncated", "Unfinished", "Unsupported", "UsageError", "WayOut",
-    "error_facts", "in_options", "in_state", "raise_defect", "reading", "shown_bytes",
+    "Malformed", "NoConnection", "NoRoom", "NotFound", "NotInstalled", "OnDefect", "Overtaken", "Partial", "Place",
+    "Refused", "RelvmoiscsiError", "StructureError", "Truncated", "Unfinished", "Unsupported", "UsageError", "WayOut",
+    "error_facts", "failing_alone", "in_options", "in_state", "raise_defect", "reading", "shown_bytes",
 ]  # fmt: skip
+
+log = logging.getLogger(__name__)
 
 NOTHING_WRITTEN = "Nothing was written."
 
@@ -110,6 +114,19 @@ def in_state(
             state = sentence if isinstance(sentence, str) else sentence()
             stop.args = (f"{state} {advice}".strip(),)
         raise
+
+
+@contextmanager
+def failing_alone(name: str) -> Iterator[None]:
+    """Make a bug in the block, which looks at one of several LUNs, an error about the LUN of this name; log the bug."""
+    try:
+        yield
+    except (RelvmoiscsiError, MemoryError):
+        raise
+    except Exception as bug:
+        log.exception("a bug in the look at %s", name)
+        told = f"{name} was not read, because of a bug in relvmoiscsi {__version__}: {cut(repr(bug))}."
+        raise RelvmoiscsiError(told) from bug
 
 
 class UsageError(RelvmoiscsiError):
@@ -266,6 +283,14 @@ class DeviceError(RelvmoiscsiError):
         where = f" of {length} bytes at byte {offset}" if length else ""
         super().__init__(f"{device}: {action}{where} failed: {reason}.")
         self.device, self.action, self.offset, self.length, self.errno = device, action, offset, length, errno
+
+
+class NoRoom(DeviceError):
+    """A write found no room: on the file system of an image file, or on an array. It cannot land later."""
+
+    def __init__(self, device: str, action: str, offset: int, length: int, reason: str, errno: Any = None) -> None:
+        super().__init__(device, action, offset, length, reason, errno)
+        self.advising("Make room there: on the file system of the image file, or on the array.")
 
 
 class Unfinished(RelvmoiscsiError):

@@ -45,7 +45,15 @@ from typing import (
 from relvmoiscsi import engine, report, untrusted
 from relvmoiscsi.deadline import Deadline, OutOfTime
 from relvmoiscsi.engine import DONE, IN_PROGRESS, SWITCHED, database_pools, is_of_another_lun
-from relvmoiscsi.errors import NOTHING_WRITTEN, NotFound, RelvmoiscsiError, UsageError, in_options, in_state
+from relvmoiscsi.errors import (
+    NOTHING_WRITTEN,
+    NotFound,
+    RelvmoiscsiError,
+    UsageError,
+    failing_alone,
+    in_options,
+    in_state,
+)
 from relvmoiscsi.formats import mapfile
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.host import iscsi_sessions
@@ -93,7 +101,7 @@ def look(path: str, told: Callable[[engine.Inspection], Dict[str, Any]], deadlin
     from relvmoiscsi.lun.disk_source import DiskSource  # noqa: PLC0415 - before the fork, as each LUN has a child
 
     def inspected(_begin: Any) -> Dict[str, Any]:
-        with DiskSource(path, THIS_HOST).opened_to_read() as lun:
+        with failing_alone(path), DiskSource(path, THIS_HOST).opened_to_read() as lun:
             return told(engine.inspect(lun.device))
 
     found: Dict[str, Any] = run_in_child(inspected, deadline.part(LUN_SECONDS), "the LUN had been read")
@@ -173,7 +181,7 @@ def _rows_behind(
     from relvmoiscsi.lun.url_source import LISTED_AT_ONCE  # noqa: PLC0415 - only LUNs behind targets need it
 
     def inspected(scsi_id: str) -> Dict[str, Any]:
-        with luns[scsi_id].opened(deadline.part(LUN_SECONDS)) as opened:
+        with failing_alone(f"The LUN {scsi_id}"), luns[scsi_id].opened(deadline.part(LUN_SECONDS)) as opened:
             return _facts(engine.inspect(opened.device), scsi_id)
 
     works = [partial(inspected, scsi_id) for scsi_id in luns]
@@ -210,8 +218,8 @@ def map_of(arguments: Arguments, deadline: Deadline, host: Host = THIS_HOST, see
     """Return the old ids of the LUN on which the pool has this SR.
 
     Everybody who can write to a LUN can write a journal and a label with this SR. So the LUN must be one that the PBDs
-    name, its run must have been made for this LUN, and a derived id must be derived from its old id. An old VDI that
-    the pool has on another SR than the old SR is in no pair, as in `pool map`.
+    name, and its run must have been made for this LUN. An old VDI that the pool has on another SR than the old SR is in
+    no pair, as in `pool map`.
 
     Raises UsageError, NotFound, XapiFailure; DeviceError, OutOfTime for a LUN that does not answer.
     """
@@ -232,7 +240,7 @@ def map_of(arguments: Arguments, deadline: Deadline, host: Host = THIS_HOST, see
     def told(scsi_id: str, seen: engine.Inspection) -> Dict[str, Any]:
         if seen.lun is None or seen.run is None or seen.lun.sr_uuid != sr_uuid:
             return {}
-        if is_of_another_lun(seen.commit_record, scsi_id) or not seen.run.has_derived_ids:
+        if is_of_another_lun(seen.commit_record, scsi_id):
             return {}
         facts = report.map_facts(seen.lun, seen.run.ids)
         pairs = [{key: pair[key] for key in ("old_vdi", "new_vdi", "vdi_name")} for pair in facts["vdi_pairs"]]

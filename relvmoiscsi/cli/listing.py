@@ -8,7 +8,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 from relvmoiscsi import engine
 from relvmoiscsi.cli.output import Answer, say, width
 from relvmoiscsi.deadline import Deadline
-from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.errors import RelvmoiscsiError, failing_alone
 from relvmoiscsi.iscsi import LunInfo
 from relvmoiscsi.iscsi.faults import Lost, Silent
 from relvmoiscsi.lun.opened import LunSource
@@ -85,7 +85,8 @@ def listed(text: str, named: LunSource) -> Optional[Answer]:
             return Listed(info, problem=info.problem)
         try:
             deadline.check("this LUN was read")
-            with source.lun(info, deadline.part(LIST_SECONDS)).opened_to_read() as opened:
+            named = source.lun(info, deadline.part(LIST_SECONDS))
+            with failing_alone(f"{text}/{info.number}"), named.opened_to_read() as opened:
                 found = engine.inspect(opened.device)
         except RelvmoiscsiError as problem:
             return Listed(info, problem=problem.told)

@@ -75,7 +75,7 @@ class MapCommand(DeviceCommand):
             raise found.problem
         if found.state != engine.RESIGNATURED:
             raise Refused(f"{path} is not resignatured and holds no map.").advising("Give the resignatured clone.")
-        if found.run is None or not found.run.has_derived_ids:
+        if found.run is None:
             gone = f"LVM has overwritten the journal with the map on {path}, or the journal is not of this LUN."
             raise NotFound(gone).advising(
                 "Look for the map in SMlog, in syslog or in "

@@ -29,6 +29,7 @@ from relvmoiscsi.errors import (
     Unfinished,
     UsageError,
     error_facts,
+    failing_alone,
     in_state,
 )
 from relvmoiscsi.host.this_host import THIS_HOST
@@ -409,7 +410,7 @@ def failure_facts(arguments: argparse.Namespace, problem: RelvmoiscsiError) -> D
     try:
         source = command.source(command.device)
         if source.may_open_after(problem):
-            with source.opened_to_read() as lun:
+            with failing_alone(command.device), source.opened_to_read() as lun:
                 state = engine.inspect(lun.device).state
     except RelvmoiscsiError:
         pass

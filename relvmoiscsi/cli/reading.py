@@ -32,6 +32,7 @@ from relvmoiscsi.errors import (
     Unfinished,
     UsageError,
     error_facts,
+    failing_alone,
 )
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import Identification
@@ -93,11 +94,13 @@ def _show_all(arguments: argparse.Namespace) -> Answer:
         is_explained = any(CHANGED_MEANS in each.text for each in answers)
         one = argparse.Namespace(**{**vars(arguments), "device": device, "is_explained": is_explained})
         try:
-            answers.append(run_it(ShowCommand(one), one))
+            with failing_alone(device):
+                answers.append(run_it(ShowCommand(one), one))
         except RelvmoiscsiError as error:
             if not arguments.json:
                 say(str(error))
-            answers.append(Answer({**failure_facts(one, error), **error_facts(error)}, "", error.exit_status))
+            facts = failure_facts(one, error) if arguments.json else {}  # a second look at the device
+            answers.append(Answer({**facts, **error_facts(error)}, "", error.exit_status))
     failed = [answer.status for answer in answers if answer.status]
     status = Partial.exit_status if failed and len(failed) < len(answers) else max(failed, default=0)
     texts = [each.text for each in answers if each.text]
@@ -252,8 +255,8 @@ class CheckCommand(DeviceCommand):
             after = _OTHER_ORIGINAL
         elif found.problems[0].startswith(engine.EXCHANGED):
             after = self.shell_command("relvmoiscsi check", name, original=self.device)
-        elif found.problems[0] == engine.ONE_VDI:
-            verdict, told = f"{self.device}, state {state}: {engine.ONE_VDI}", []
+        elif found.problems[0].startswith((engine.ONE_VDI, engine.CHANGED_SINCE)):
+            verdict, told = f"{self.device}, state {state}: {found.problems[0]}", []
             after = self.shell_command("relvmoiscsi check", self.device)
         elif state == engine.RESIGNATURED:
             after = _TAKE_AGAIN

@@ -65,8 +65,7 @@ class RecoverCommand(WriteCommand):
         """Return the answer about a LUN without an interrupted run that can be ended. Nothing was written."""
         problem = found.problem
         if problem is None:
-            is_told = found.run is not None and found.run.has_derived_ids
-            ids, of = (found.run.ids, found.run.scsi_id) if found.run is not None and is_told else (None, None)
+            ids, of = (found.run.ids, found.run.scsi_id) if found.run is not None else (None, None)
             facts = report.result_facts(lun.name, Result(found.state, found.lun, ids, of, already_done=True))
             facts["lun"] = Identification(lun, NOBODY_NEEDED, found.lun).facts()
             text = f"{lun.name}: no run was interrupted; state {found.state}. Nothing was written."

@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.formats.identity import IdMap, dashed, derived_lvm_id, derived_uuid, is_lvm_id, is_uuid
+from relvmoiscsi.wording import said
 
 _UUID_FORM = "a UUID has 36 characters, not all zeros"
 _LVM_ID_FORM = "an LVM id has 32 letters and digits, in groups of 6-4-4-4-4-4-6 or in one"
@@ -67,8 +68,9 @@ def read_map(facts: Mapping[str, Any], name: str) -> IdMap:
         if others:
             problem = f"{name} has the keys {' and '.join(others)}: the answer of another command or of an earlier"
             raise UsageError(f"{problem} release. A map has vdi_pairs and lv_pairs, or uuids and lvm_ids.")
-        if "json_version" not in facts and set(facts) - set(_KEYS):
-            raise UsageError(f"{name} has a key that no map has. {keys}")
+        unknown = sorted(set(facts) - set(_KEYS))
+        if "json_version" not in facts and unknown:
+            raise UsageError(f"{name} has a key that no map has: {said(unknown[0])}. {keys}")
         uuids = [(facts["old_sr"], facts["new_sr"])] if "old_sr" in facts else []
         uuids += [(vdi["old_vdi"], vdi["new_vdi"]) for vdi in facts.get("vdi_pairs", [])]
         uuids += [*facts.get("other_uuids", {}).items(), *facts.get("uuids", {}).items()]

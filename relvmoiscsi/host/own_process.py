@@ -21,6 +21,9 @@ the work asks xapi (`ask_parent`): a child cannot use the parent's connection. O
 The parent also kills a child whose batch hangs: SM and LVM must not wait for a LUN that may never answer, such as a
 map that queues without paths. The hanging write may land later. So the locks of the LUN stay with that child until it
 has ended, as after the end of the parent.
+
+What a stranger wrote may take much memory, too. So a child has a limit of memory beyond that of its parent. If the
+memory of the host runs out below that limit, the kernel ends the child before any other program.
 """
 
 import ctypes
@@ -28,8 +31,10 @@ import json
 import logging
 import math
 import os
+import resource
 import select
 import signal
+import threading
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Tuple, Union
@@ -37,6 +42,7 @@ from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional
 from relvmoiscsi.deadline import BATCH_SECONDS, NO_DEADLINE, Deadline, OutOfTime
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host import flock, terminated
+from relvmoiscsi.untrusted import number
 from relvmoiscsi.wording import cut
 
 log = logging.getLogger(__name__)
@@ -47,6 +53,10 @@ _MAY_I_WRITE, _CALL, _UNLOCK = b"?", b"c", b"u"  #: first byte of a child's ques
 _LONGEST_POLL = 1 << 30  # milliseconds
 _PIPE_BYTES = 1 << 16  #: that Linux lets wait in a pipe
 _MOST_ANSWER_BYTES = 16 << 20  #: of JSON; the names of the 4094 VDIs of an SR take some 6 MiB
+#: of memory that a child may take beyond its parent: more than the largest SR needs (docs/security.rst)
+MOST_MEMORY_BYTES = 768 << 20
+_STACK_BYTES = 1 << 20  #: of a thread: the kernel counts each stack as a whole, and a disk is read by 31 threads
+_FIRST_TO_END = b"1000"  #: for the kernel when the host's memory runs out. Source: Linux proc(5), oom_score_adj
 _MAYBE_BEGUN, _CALL_AGAIN = "The LUN may hold an unfinished resignature.", "The same call again finishes it."
 
 Begin = Callable[[], None]
@@ -180,6 +190,8 @@ class _Child:
             for descriptor in (0, 1, 2):  # the caller's
                 os.dup2(nothing, descriptor)
             ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            with terminated.quietly("limiting the memory of the work on a LUN"):
+                _limit_memory()
             if os.getppid() != parent:  # the parent has ended before the call
                 os._exit(0)
             _tell(tell, _answer_of(work))
@@ -203,6 +215,18 @@ class _Child:
         """Close the pipes."""
         os.close(self.answers)
         os.close(self.orders)
+
+
+def _limit_memory() -> None:
+    """In a child: take at most MOST_MEMORY_BYTES more, and end before other programs of the host do."""
+    threading.stack_size(_STACK_BYTES)
+    with open("/proc/self/statm", "rb") as statm:  # pages; the sixth number: data and stack
+        present = number(statm.read().decode("ascii").split()[5]) * resource.getpagesize()
+    limits = [limit for limit in resource.getrlimit(resource.RLIMIT_DATA) if limit != resource.RLIM_INFINITY]
+    most = min([present + MOST_MEMORY_BYTES, *limits])
+    resource.setrlimit(resource.RLIMIT_DATA, (most, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+    with open("/proc/self/oom_score_adj", "wb") as adjustment:
+        adjustment.write(_FIRST_TO_END)
 
 
 def run_in_child(
@@ -280,8 +304,7 @@ def _answer_of(work: Callable[[], Any]) -> bytes:
     except _Stop:
         answer = {}  # the parent does not read the answer
     except MemoryError:
-        problem = "The work on the LUN needs more memory than this host gives it."
-        answer = _as_json(Refused(problem, "SMGeneral").advising("Check who writes to the LUN: an SR needs less."))
+        return b'{"memory":null}'  # made without memory: the error still has that of the work
     except BaseException as error:
         log.exception("a bug in the work on a device")
         answer = {"bug": cut(repr(error))}
@@ -375,9 +398,13 @@ def _result(line: bytes, begun: bool, state: str) -> Any:
         )
     if "bug" in answer:
         raise RuntimeError(answer["bug"])
-    problem = "The process that worked on the LUN was ended from outside."
-    again = _CALL_AGAIN if begun else "" if state else "Repeat the call."
-    raise Refused(problem, "SMGeneral").in_state(_MAYBE_BEGUN if begun else state).advising(again)
+    problem, again = "The process that worked on the LUN was ended from outside.", "" if state else "Repeat the call."
+    if "memory" in answer:
+        most = f"{MOST_MEMORY_BYTES >> 20} MiB"
+        problem = f"The work on the LUN needs more memory than this host gives it, which is {most} at most."
+        again = "Check who writes to the LUN: an SR needs less."
+    refused = Refused(problem, "SMGeneral").in_state(_MAYBE_BEGUN if begun else state)
+    raise refused.advising(_CALL_AGAIN if begun else again)
 
 
 def _reap(pids: Sequence[int]) -> None:

@@ -117,7 +117,7 @@ def dry_run_facts(lun: OpenLun, planned: NewRun) -> Dict[str, Any]:
 
 def finished_facts(lun: OpenLun, found: AlreadyDone) -> Dict[str, Any]:
     """Return the facts of a LUN that an earlier run has resignatured."""
-    new_ids = found.run.ids if found.run and found.run.has_derived_ids else None
+    new_ids = found.run.ids if found.run else None
     result = Result(engine.RESIGNATURED, found.content, new_ids, lun.scsi_id, already_done=True)
     facts = report.result_facts(lun.name, result)
     if "new_sr" not in facts:

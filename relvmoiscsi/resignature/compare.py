@@ -28,6 +28,8 @@ _COMPARE_BYTES = 1 << 20
 EXCHANGED = "The LUNs are exchanged"
 #: the problem of a clone without most of the original's volumes
 ONE_VDI = "A clone that was made one VDI cannot be compared with its original."
+#: the start of the problem of an original that is no more what was copied
+CHANGED_SINCE = "LVM has changed the original since the copy was taken"
 _ELSEWHERE = "Their volumes do not lie at the same places."
 
 
@@ -104,6 +106,10 @@ def compare(
     is_of_original = identity_check.is_made_of(one, other, run.ids if run is not None else None)
     if not is_of_original and identity_check.is_made_of(other, one, None):
         return Comparison([f"{EXCHANGED}: {original.name} is a clone of {clone.name}."], 0)
+    if is_of_original and one.vg.seqno >= other.vg.seqno:  # the run has raised that of the copied text by one
+        seqnos = f"its seqno is {one.vg.seqno}, and the text that was copied had {other.vg.seqno - 1} at most"
+        problem = f"{CHANGED_SINCE}: {seqnos}. They share no identity. Whether anything else differs cannot be told."
+        return Comparison([problem], 0)
     if not is_of_original and not identity_check.has_same_shape(one, other):
         return Comparison([_another_sr(before, after, record, run)], 0)
     if ids is None:

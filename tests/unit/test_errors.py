@@ -3,7 +3,17 @@
 
 import pytest
 
-from relvmoiscsi.errors import DeviceError, FormatError, Place, Refused, Truncated, in_state, shown_bytes
+from relvmoiscsi.errors import (
+    DeviceError,
+    FormatError,
+    Place,
+    Refused,
+    RelvmoiscsiError,
+    Truncated,
+    failing_alone,
+    in_state,
+    shown_bytes,
+)
 
 
 def state_after(error, *arguments):
@@ -62,3 +72,18 @@ def test_a_failure_without_bytes_names_no_bytes():
 )
 def test_bytes_are_text_in_quotes_only_where_all_are_text(data, said):
     assert shown_bytes(data) == said
+
+
+def test_a_bug_is_an_error_about_the_lun_that_was_looked_at_and_its_traceback_is_logged(caplog):
+    with pytest.raises(RelvmoiscsiError) as caught, failing_alone("/dev/sdc"):
+        raise KeyError("flowers")
+    assert "/dev/sdc was not read, because of a bug in relvmoiscsi " in str(caught.value)
+    assert "KeyError('flowers'" in str(caught.value) and caught.value.exit_status == 70
+    assert "Traceback" in caplog.text and "/dev/sdc" in caplog.text
+
+
+@pytest.mark.parametrize("error", [Refused("No."), MemoryError(), KeyboardInterrupt()])
+def test_what_is_no_bug_stays_as_it_is(error):
+    with pytest.raises(type(error)) as caught, failing_alone("/dev/sdc"):
+        raise error
+    assert caught.value is error

@@ -37,6 +37,7 @@ from relvmoiscsi.sr_driver.iscsi import target_access
 TIME = Deadline(math.inf)  #: made long before the test that takes it
 FIRST = "360014050000000000000000000000000"
 OTHER, SILENT = "360014050000000000000000000000002", "360014050000000000000000000000003"
+BUGGY = "360014050000000000000000000000004"
 
 
 @pytest.fixture
@@ -104,6 +105,21 @@ def test_every_lun_of_the_host_by_what_is_on_it(host):
     assert (rows[OTHER]["state"], rows[OTHER]["old_sr"]) == ("resignatured", sr_of(CHAIN))
     assert rows[OTHER]["new_sr"] == rows[OTHER]["sr"]
     assert rows[SILENT]["state"] is None and "does not answer" in rows[SILENT]["problem"]
+
+
+@pytest.mark.processes
+def test_a_lun_whose_content_finds_a_bug_hides_no_other(host, tmp_path):
+    """Each is read as a device of the host is, in a process of its own."""
+    path = tmp_path / "lun"
+    ONE.to_file(str(path))
+
+    def see(disk, told, deadline):
+        return plugin.look(str(path), told if disk.endswith("sdb") else lambda _seen: {}["flowers"], deadline)
+
+    buggy, whole = answered(plugin.classify, {}, host(sdb=SCSI_ID, sdc=OTHER), see)["host_luns"]
+
+    assert (buggy["scsi_id"], buggy["state"]) == (OTHER, None) and whole["state"] == "clean"
+    assert f"{path} was not read, because of a bug in relvmoiscsi " in buggy["problem"]
 
 
 def test_those_behind_adapters_alone(host, monkeypatch):
@@ -275,6 +291,7 @@ def process():
 @pytest.mark.processes
 def test_each_lun_behind_a_target_is_read_in_a_process_of_its_own_and_fails_alone(host, monkeypatch):
     luns = {FIRST: Behind(no_memory), SCSI_ID: Behind(lambda: ONE), OTHER: Behind(process), SILENT: Behind(process)}
+    luns[BUGGY] = Behind(lambda: {}["flowers"])
     monkeypatch.setattr("relvmoiscsi.plugin_targets.luns_of_srs", lambda *_: (luns, []))
 
     rows = answered(plugin.classify, {"session_ref": "OpaqueRef:x"}, host(), seen())["host_luns"]
@@ -282,6 +299,8 @@ def test_each_lun_behind_a_target_is_read_in_a_process_of_its_own_and_fails_alon
     by_id = {row["scsi_id"]: row for row in rows}
     assert by_id[SCSI_ID]["state"] == "clean"
     assert "needs more memory" in by_id[FIRST]["problem"]
+    assert f"The LUN {BUGGY} was not read, because of a bug in relvmoiscsi " in by_id[BUGGY]["problem"]
+    assert "KeyError('flowers'" in by_id[BUGGY]["problem"] and by_id[BUGGY]["state"] is None
     processes = {by_id[scsi_id]["problem"] for scsi_id in (OTHER, SILENT)}
     assert len(processes) == 2 and f"Process {os.getpid()}." not in processes
 

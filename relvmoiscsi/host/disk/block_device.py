@@ -51,7 +51,7 @@ from relvmoiscsi.device import (
     verify_size,
     verify_writable,
 )
-from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, NotFound, Refused, UsageError
+from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, NoRoom, NotFound, Refused, UsageError
 from relvmoiscsi.host.disk.exclusive import (
     FLOCK_SECONDS,
     LIST,
@@ -71,6 +71,7 @@ WORKERS = 32  #: concurrent requests, the usual queue depth of an iSCSI session
 
 #: a look is one read, so it may be repeated often
 _LEASE_SECONDS = 2.0
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 Operation = Callable[[], None]
 
@@ -195,8 +196,8 @@ class HostDevice(Device, ContextManager["HostDevice"]):
             done += count
 
     def _failure(self, action: str, offset: int, length: int, error: OSError) -> DeviceError:
-        reason = error.strerror or str(error)
-        return DeviceError(self.name, action, offset, length, reason, error.errno)
+        reason, kind = error.strerror or str(error), NoRoom if error.errno in _NO_ROOM else DeviceError
+        return kind(self.name, action, offset, length, reason, error.errno)
 
 
 def _fence(path: str, status: os.stat_result) -> Fence:

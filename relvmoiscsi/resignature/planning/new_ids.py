@@ -14,6 +14,7 @@ from relvmoiscsi.formats.identity import (
     derived_uuid,
     is_lvm_id,
     is_uuid,
+    may_become,
     uuid_of_version,
 )
 from relvmoiscsi.resignature.reading.lun_contents import Lun
@@ -52,8 +53,9 @@ def choose_ids(
     """New ids for all identities of the LUN: an id of `chosen`, else an id derived from the new SR UUID.
 
     The new SR UUID is the choice for the SR in `chosen`, else `sr_uuid`, else a random UUID. Raises UsageError for a
-    wrong id, for an id that is not on the LUN, for a map that is not one to one, and for a new id that `last_run` has
-    replaced: the original has it.
+    wrong id, for an id that is not on the LUN, for a map that is not one to one, for a UUID that a run derives from
+    another UUID (`verify_run` refuses such a journal), and for a new id that `last_run` has replaced: the original has
+    it.
     """
     wanted_uuids = dict(chosen.uuids) if chosen else {}
     wanted_lvm_ids = dict(chosen.lvm_ids) if chosen else {}
@@ -67,6 +69,10 @@ def choose_ids(
     for uuid in wanted_uuids.values():
         if not is_uuid(uuid):
             raise UsageError(f"{uuid!r} is not a UUID of 36 characters in lower case.")
+    for old, new in wanted_uuids.items():
+        if old != lun.sr_uuid and not may_become(new_sr, old, new):
+            problem = f"The map says that {old} becomes {new}, which is derived from another UUID, or for another SR."
+            raise UsageError(problem).advising(f"Choose a random UUID, or leave {old} out of the map.")
     for lvm_id in wanted_lvm_ids.values():
         if not is_lvm_id(lvm_id):
             raise UsageError(f"{lvm_id!r} is no LVM id: 32 letters and digits, without dashes.")

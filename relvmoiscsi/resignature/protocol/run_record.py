@@ -12,7 +12,7 @@ from relvmoiscsi.formats.identity import IdMap, is_lvm_id, is_uuid, may_become
 from relvmoiscsi.formats.lvm.pv import LABEL_SECTORS, parse_label
 from relvmoiscsi.formats.vhd import STRUCTURES
 from relvmoiscsi.formats.vhd_blocks import UNIT
-from relvmoiscsi.resignature.protocol.commit_record import IN_PROGRESS
+from relvmoiscsi.resignature.protocol.commit_record import IN_PROGRESS, RESIGNATURE
 from relvmoiscsi.resignature.protocol.merged_image import MergedImage, given_away
 from relvmoiscsi.wording import said
 
@@ -88,15 +88,6 @@ class Run(NamedTuple):
         """Bytes from the start of the device to the label sector."""
         return self.label_number * SECTOR
 
-    @property
-    def has_derived_ids(self) -> bool:
-        """Whether the map of a resignature can be told: everybody who writes the LUN can write a map of other VDIs.
-
-        A person may choose derived ids of another run (--map). Such a map is told when the run ends, and not later.
-        """
-        pairs = ((old, new) for old, new in self.ids.uuids.items() if old != self.ids.sr)
-        return all(may_become(self.ids.new_sr, old, new) for old, new in pairs)
-
     def held_sr(self, phase: int) -> str:
         """The UUID of the SR that the LUN holds in this phase of the run."""
         return self.ids.sr if phase == IN_PROGRESS else self.ids.new_sr
@@ -123,6 +114,13 @@ def verify_run(run: Run, device_size: int, where: Place) -> None:
     for uuid in [run.ids.sr, *run.ids.uuids, *run.ids.uuids.values(), *filter(None, [run.one])]:
         require(is_uuid(uuid), f"{said(uuid)} is no UUID")
     require(run.ids.sr in run.ids.uuids, "its map has no new UUID of the SR")
+    is_undo = run.kind != RESIGNATURE
+    original, made = (run.ids.new_sr, run.ids.sr) if is_undo else (run.ids.sr, run.ids.new_sr)
+    pairs = ((before, after) for after, before in run.ids.uuids.items()) if is_undo else run.ids.uuids.items()
+    for before, after in pairs:
+        # else the map of a stranger could name the VDI of another tenant as the one before the resignature
+        may_be = before == original or may_become(made, before, after)
+        require(may_be, f"its map says that {before} became {after}, which is derived from another UUID")
     require(run.one is None or run.one in run.ids.uuids, "its map has no new UUID of the VDI that stays")
     for lvm_id in [run.new_pv_id, *run.ids.lvm_ids, *run.ids.lvm_ids.values(), *run.unverified]:
         require(is_lvm_id(lvm_id), f"{said(lvm_id)} is not an LVM id")

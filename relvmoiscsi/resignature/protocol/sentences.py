@@ -4,7 +4,7 @@
 from contextlib import contextmanager
 from typing import Iterator
 
-from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, Overtaken, Refused, Unfinished, in_state
+from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, NoRoom, Overtaken, Refused, Unfinished, in_state
 from relvmoiscsi.resignature.protocol.commit_record import IN_PROGRESS, KINDS, UNDO, CommitRecord
 from relvmoiscsi.wording import shell_command
 
@@ -28,12 +28,15 @@ def only_free_space(name: str, before: str) -> str:
     return start + "; beyond that only free space of the metadata area was written."
 
 
-def only_unseen(name: str) -> str:
-    """The sentences about a device after a failed write of a new image; the advice is DETACH."""
-    return (
+@contextmanager
+def while_unseen(name: str) -> Iterator[None]:
+    """Add the state of the device to errors of the writes that no reader sees yet, and what to do then."""
+    unseen = (
         f"Every VDI on {name} reads as before: only free extents and metadata space, and sectors of images that "
-        "nobody reads, were written. A write that failed may still land."
+        "nobody reads, were written."
     )
+    with in_state(f"{unseen} A write that failed may still land.", advice=DETACH), in_state(unseen, NoRoom):
+        yield
 
 
 def overtaken(name: str) -> str:

@@ -58,15 +58,17 @@ def _earlier_run(device: Device, label: Label, record: CommitRecord, sr_uuid: st
     `sr_uuid` is the SR that the LUN holds; "" where LVM's text is still to be read.
 
     Everybody who writes the LUN can write label and journal. Raises FormatError for a lost journal, and for metadata of
-    a finished run that does not read. `cut_run.misfit` judges such metadata of an interrupted run.
+    a finished run that does not read. Raises Refused for such metadata of an interrupted run. A cut leaves metadata
+    that read. A roll back would write what the journal of a stranger says, the label included.
     """
     earlier = EarlierRun(label, record, read_journal(device, record, label))
     try:
         found = sr_uuid or survey.read_sr_uuid(device, label)
-    except FormatError:
+    except FormatError as error:
         if record.phase == DONE:
             raise
-        return earlier
+        unread = f"the LUN holds no metadata that reads: {error.message.rstrip('.')}"
+        raise contradiction(device.name, record, unread) from error
     wanted = earlier.journal.run.held_sr(record.phase)
     if found != wanted:
         raise contradiction(device.name, record, f"the LUN holds the SR {found}, not the SR {wanted} of its journal")

@@ -22,14 +22,13 @@ from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.protocol.commit_record import COMMIT_RECORD_AT, DONE, KINDS, CommitRecord, written_by
 from relvmoiscsi.resignature.protocol.identities import changed_chunks
 from relvmoiscsi.resignature.protocol.sentences import (
-    DETACH,
     IF_ONE_VDI,
     nothing_written,
     only_free_space,
-    only_unseen,
     overtaken,
     since_begun,
     unfinished,
+    while_unseen,
 )
 from relvmoiscsi.resignature.writing import copying
 from relvmoiscsi.resignature.writing.copying import Progress
@@ -47,8 +46,7 @@ def write_unseen(device: Device, plan: Plan, progress: Optional[Progress] = None
         device.end_late_writes()
         _compare_with_plan(device, plan)
     device.fence.hold(_deciding(plan))
-    unseen = in_state(only_unseen(device.name), advice=DETACH)
-    with unseen, in_state(overtaken(device.name), Overtaken, advice=IF_ONE_VDI):
+    with while_unseen(device.name), in_state(overtaken(device.name), Overtaken, advice=IF_ONE_VDI):
         return plan._replace(digests=copying.write_unseen(device, plan.unseen, progress))
 
 
@@ -68,14 +66,11 @@ def carry_out(device: Device, plan: Plan, before: str = "", progress: Optional[P
     """
     run, deciding = plan.run, _deciding(plan)
     headers = deciding[1:]
-    detach = DETACH if run.merged else ""
-    untouched = only_unseen(device.name) if run.merged else nothing_written(before)
-    with in_state(untouched, advice=detach):
+    with while_unseen(device.name) if run.merged else in_state(nothing_written(before)):
         device.end_late_writes()
         known_blocks = _compare_with_plan(device, plan)
     device.fence.hold(deciding)
-    written = only_unseen(device.name) if run.merged else only_free_space(device.name, before)
-    with in_state(written, advice=detach):
+    with while_unseen(device.name) if run.merged else in_state(only_free_space(device.name, before)):
         prepared = plan.chunks_of(steps.JOURNAL)
         step(device, steps.JOURNAL, prepared)
         read_back(device, [*prepared, *deciding])

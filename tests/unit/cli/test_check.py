@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import uuid
 from contextlib import ExitStack
 
 import pytest
@@ -414,6 +415,9 @@ def test_a_clone_with_one_vdi_cannot_be_compared_and_is_no_other_sr(image, origi
 def test_chosen_ids_are_compared_although_nothing_tells_what_they_were_made_from(image, compared, tmp_path, command):
     found = json.loads(command("resignature", image, "--dry-run", "--json").out)
     found["new_sr"] = SR  # so no other id follows from this one
+    for row in found["vdi_pairs"]:
+        row["new_vdi"] = str(uuid.uuid4())
+    found["other_uuids"] = {old: str(uuid.uuid4()) for old in found["other_uuids"]}
     (tmp_path / "map.json").write_text(json.dumps(found))
     command("resignature", image, "--yes", "--map", tmp_path / "map.json")
     with open_device(str(image), writable=False) as device:
@@ -425,6 +429,24 @@ def test_chosen_ids_are_compared_although_nothing_tells_what_they_were_made_from
     first, *rest = findings(compared(4, image).out.splitlines())
     assert first.startswith("The original is another SR: ") and first.endswith(MAY_STILL)
     assert rest == [f"{image} differs from what is expected at byte {guest_byte('data')}."]
+
+
+@pytest.mark.parametrize("where", ["behind", "before"])
+def test_an_original_that_lvm_has_changed_since_is_no_defect_of_the_copy(image, original, command, where):
+    """A VDI or a snapshot was made on the original: the copy is as finished as before, and must not be taken again."""
+    volumes, later = [vhd("disk"), raw("data")], [vhd("later")]
+    build_sr(volumes).disk.to_file(str(image))
+    changed = volumes + later if where == "behind" else later + volumes
+    build_sr(changed, seqno=18).disk.to_file(str(original))
+    assert command("resignature", image, "--yes").status == 0
+
+    ran = command("check", image, "--original", original)
+
+    text = " ".join(ran.out.split())
+    assert ran.status == 4 and f"{image}, state resignatured: LVM has changed the original since the copy was" in text
+    assert "its seqno is 18, and the text that was copied had 17 at most. They share no identity." in text
+    assert "no finished copy" not in text and "ake the copy again" not in text
+    assert text.endswith(f"next: relvmoiscsi check {image}")
 
 
 # --- requests that cannot be meant, and originals that cannot be read

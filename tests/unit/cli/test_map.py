@@ -65,20 +65,26 @@ def test_a_map_with_the_keys_of_an_earlier_release_is_not_taken_as_empty(key):
         ({}, "chooses no id"),
         ({"uuids": {}, "vdi_pairs": [], "lvm_ids": {}}, "chooses no id"),
         ({"json_version": 1, "command": "doctor", "state": "clean"}, "chooses no id"),
-        ({"uuid": {SR: NEW_SR}}, "has a key that no map has"),
-        ({"uuids": {SR: NEW_SR}, "lvm_id": {}}, "has a key that no map has"),
-        ({"sr": SR}, "has a key that no map has"),
-        ({"sr_uuid": SR, "new_sr": SR}, "has a key that no map has"),
-        ({SR: NEW_SR}, "has a key that no map has"),
+        ({"uuid": {SR: NEW_SR}}, "has a key that no map has: 'uuid'"),
+        ({"uuids": {SR: NEW_SR}, "lvm_id": {}}, "has a key that no map has: 'lvm_id'"),
+        ({"sr": SR}, "has a key that no map has: 'sr'"),
+        ({"sr_uuid": SR, "new_sr": SR}, "has a key that no map has: 'sr_uuid'"),
+        ({SR: NEW_SR, "x" * 300: NEW_SR}, f"has a key that no map has: '{SR}'"),
     ],
 )
 def test_a_map_that_chooses_nothing_is_2_and_names_the_keys_of_a_map(unwritten, image, tmp_path, facts, says):
-    """Taken as empty, it would give the LUN ids that nobody has chosen. The message has no word of the file."""
+    """Taken as empty, it would give the LUN ids that nobody has chosen. The message has no value of the file."""
     (tmp_path / "map.json").write_text(json.dumps(facts))
 
     ran = unwritten(2, "resignature", image, "--yes", "--map", tmp_path / "map.json", says=f"map.json {says}. The keys")
 
-    assert "old_sr, new_sr, uuids, lvm_ids, vdi_pairs" in ran.err and "lvm_id," not in ran.err and SR not in ran.err
+    assert "old_sr, new_sr, uuids, lvm_ids, vdi_pairs" in ran.err and "lvm_id," not in ran.err and NEW_SR not in ran.err
+
+
+def test_a_key_of_any_length_is_cut_in_the_message():
+    with pytest.raises(UsageError) as caught:
+        read_map({"x" * 5000: SR}, "map.json")
+    assert "'xxx" in str(caught.value) and len(str(caught.value)) < 1000
 
 
 def test_a_map_of_a_new_sr_alone_chooses_it(command, image, tmp_path):

@@ -13,6 +13,7 @@ import re
 import shlex
 import subprocess
 import sys
+import uuid
 
 import pytest
 
@@ -234,14 +235,24 @@ def test_a_second_clone_gets_the_ids_of_the_first(request, original, command, tm
 def test_a_part_of_a_map_is_enough(image, original, command, tmp_path, key):
     first = command("resignature", image, *YES).json
     part = {name: value for name, value in first.items() if name in (key, f"old_{key}", f"new_{key}")}
+    if key == "vdi_pairs":  # those of the first clone are derived from the UUID of its SR
+        part[key] = [{**row, "new_vdi": str(uuid.uuid4())} for row in part[key]]
     second = command("resignature", original, *YES, "--map", map_file(tmp_path, part)).json
 
     new = {
         "lv_pairs": lambda rows: [row["new_lv_id"] for row in rows],
         "vdi_pairs": lambda rows: [row["new_vdi"] for row in rows],
     }
-    assert part and all(new.get(key, str)(second[name]) == new.get(key, str)(first[name]) for name in part)
+    assert part and all(new.get(key, str)(second[name]) == new.get(key, str)(part[name]) for name in part)
     assert (second["new_vg_id"] != first["new_vg_id"]) == (key != "sr"), "from the SR's UUID all the others follow"
+
+
+def test_a_uuid_that_is_derived_for_another_sr_cannot_be_chosen(image, original, command, unwritten, tmp_path):
+    """A journal with such a map would count for nothing: whoever writes the LUN could have written it."""
+    part = {"vdi_pairs": command("resignature", image, *YES).json["vdi_pairs"]}
+    words = ("--map", map_file(tmp_path, part))
+
+    unwritten(2, "resignature", original, *YES, *words, says="derived from another UUID, or for another SR")
 
 
 @pytest.mark.parametrize("kind", ["a result", "of the command map"])

@@ -3,6 +3,7 @@
 
 import itertools
 import re
+import shutil
 
 import pytest
 
@@ -311,6 +312,22 @@ def test_several_devices_are_shown_one_after_another_and_one_that_is_not_there_h
     assert rows[0] == command("show", image, "--json").json and rows[1]["error"]["exit_status"] == 3
     all_fail = command("show", none, none)
     assert command("show", image, image).status == 0 and (all_fail.status, all_fail.out) == (3, "")
+
+
+def test_a_device_whose_content_finds_a_bug_hides_no_other(image, command, tmp_path, monkeypatch):
+    other, real = tmp_path / "other", engine.inspect
+    shutil.copy(str(image), str(other))
+    monkeypatch.setattr(
+        engine, "inspect", lambda device, *more: real(device, *more) if device.name == str(image) else {}["flowers"]
+    )
+
+    ran = command("show", other, image)
+
+    assert ran.status == 9 and ran.out == command("show", image).out
+    assert f"{other} was not read, because of a bug in relvmoiscsi " in ran.err
+    rows = command("show", other, image, "--json").json["devices"]
+    assert [row["state"] for row in rows] == [None, "clean"] and rows[0]["error"]["exit_status"] == 70
+    assert "This is a bug." in command("show", other).err, "of a command on one LUN"
 
 
 def test_several_devices_that_fail_differently_end_with_the_highest_status(command, tmp_path):

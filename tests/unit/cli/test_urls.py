@@ -557,11 +557,11 @@ def test_a_url_without_a_lun_lists_luns_with_their_srs_and_one_that_cannot_be_re
     def open_lun(*where, **more):
         if where[3] == 2:
             raise Refused("It is reserved by another host.")
-        return real(*where, **more)
+        return real(*where, **more) if where[3] != 3 else {}["flowers"]
 
     monkeypatch.setattr(url_source, "open_lun", open_lun)
-    with serving(clone, SparseDisk(1 << 20), clone) as target:
-        first, second, third = command("show", url(target), "--json").json["target_luns"]
+    with serving(clone, SparseDisk(1 << 20), clone, clone) as target:
+        first, second, third, buggy = command("show", url(target), "--json").json["target_luns"]
         text = command("show", url(target))
     assert first == {
         "number": 0,
@@ -579,6 +579,7 @@ def test_a_url_without_a_lun_lists_luns_with_their_srs_and_one_that_cannot_be_re
     }
     assert (second["number"], second["state"], second["sr"]) == (1, "empty", None)
     assert third["state"] is None and text.status == 0 and "LUN 2: It is reserved by another host." in text.out
+    assert f"{url(target)}/3 was not read, because of a bug in relvmoiscsi " in buggy["problem"]
     row = rf"^  0 +{first['scsi_id']} .* 'HOSTILE SCRIPTED' +clean +{shown_time(CHANGED)} +{first['sr']} 'test SR'"
     assert re.search(row, text.out, re.MULTILINE)
     assert text.out.splitlines()[-1] == f"note: changed is {CHANGED_MEANS}."

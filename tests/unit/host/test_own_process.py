@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager
 from glob import glob
 
@@ -74,6 +75,8 @@ REFUSED = Refused("It is in use.", "InvalidDev").in_state("Nothing was written."
         (lambda begin: raises(KeyError("flowers")), RuntimeError, "KeyError.*flowers"),  # a bug is a bug here as well
         (lambda begin: os.kill(os.getpid(), signal.SIGKILL), Refused, "ended from outside. .*wrote nothing to the LUN"),
         (lambda begin: begin() or os.kill(os.getpid(), signal.SIGKILL), Refused, "from outside. .*" + MAYBE_BEGUN),
+        (lambda begin: raises(MemoryError()), Refused, "more memory .*wrote nothing to the LUN.* an SR needs less."),
+        (lambda begin: begin() or raises(MemoryError()), Refused, "more memory .*" + MAYBE_BEGUN),
     ],
 )
 def test_how_work_fails_and_what_state_the_lun_is_in_comes_to_the_call(work, error, message):
@@ -162,17 +165,70 @@ def test_a_long_error_is_cut_before_the_call_reads_it(reads, work):
     assert sum(reads) < 30000
 
 
+# --- what memory a child may take
+
+
+def memory_of_the_work():
+    """What the kernel would say of this process: its limit, and its turn when the memory of the host runs out."""
+    with open("/proc/self/oom_score_adj") as adjustment:
+        return resource.getrlimit(resource.RLIMIT_DATA), int(adjustment.read())
+
+
+@pytest.fixture
+def little(monkeypatch):
+    """A limit that this test takes only once."""
+    monkeypatch.setattr(child_module, "MOST_MEMORY_BYTES", 96 << 20)
+
+
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside others"])
-def test_work_that_gets_no_memory_fails_alone(beside):
+def test_work_that_takes_more_memory_than_the_largest_sr_fails_alone(little, beside):
     def work(_begin=None):
-        raise MemoryError
+        return str(len([bytearray(16 << 20) for _ in range(8)]))
 
     if beside:
         outcomes = run_parallel([work, str], NO_DEADLINE, "it was done")
         assert isinstance(outcomes[0], RelvmoiscsiError) and outcomes[1] == ""
+        assert "needs more memory than this host gives it, which is 96 MiB at most." in outcomes[0].message
     else:
         with pytest.raises(RelvmoiscsiError, match="needs more memory than this host gives it"):
             run_in_child(work, NO_DEADLINE, "it was done")
+
+
+def test_the_limit_counts_from_the_memory_of_the_call_and_not_the_stacks_of_threads_that_read_a_disk(little):
+    """A program that has taken more than the limit can look at a LUN, as a LUN is read: by 31 other threads."""
+    own = bytearray(96 << 20)
+
+    def work(_begin):
+        hear, tell = os.pipe()
+        threads = [threading.Thread(target=os.read, args=(hear, 1)) for _ in range(31)]
+        for thread in threads:
+            thread.start()
+        taken = len(bytearray(48 << 20))
+        os.write(tell, bytes(31))
+        return taken
+
+    assert run_in_child(work, NO_DEADLINE, "it was done") == len(own) // 2
+
+
+def test_the_kernel_ends_a_child_before_any_program_of_the_host():
+    limits, turn = memory_of_the_work()
+
+    (_soft, hard), turn_of_child = run_in_child(lambda begin: memory_of_the_work(), NO_DEADLINE, "it was done")
+
+    assert turn < turn_of_child == 1000
+    assert (limits, turn) == memory_of_the_work() and hard == limits[1]
+
+
+def test_a_lower_limit_of_the_host_stays():
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    lower = 700 << 20
+    resource.setrlimit(resource.RLIMIT_DATA, (lower, hard))
+    try:
+        (found, _hard), _turn = run_in_child(lambda begin: memory_of_the_work(), NO_DEADLINE, "it was done")
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+    assert found <= lower
 
 
 # --- a child that no signal ends, as one in an open() of a disk that does not answer

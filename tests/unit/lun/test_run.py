@@ -18,11 +18,11 @@ from kit.cuts import (
     undo,
 )
 from kit.damage import DAMAGES
-from kit.forged_record import UNKNOWN_SR, forge_journal, forge_record, forge_run
+from kit.forged_record import NO_SR, UNKNOWN_SR, forge_journal, forge_record, forge_run
 from kit.outcome import Unguarded, opened
 from relvmoiscsi import engine
 from relvmoiscsi.device import ForwardingDevice
-from relvmoiscsi.engine import UNDO, AlreadyDone, OneVdiRequest, Prepared
+from relvmoiscsi.engine import RESIGNATURE, UNDO, AlreadyDone, OneVdiRequest, Prepared
 from relvmoiscsi.errors import DeviceError, FormatError, Refused, RelvmoiscsiError, Unfinished, UsageError
 from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.host.this_host import Host
@@ -515,7 +515,25 @@ def test_a_journal_that_is_not_of_the_lun_is_no_map_of_the_finished_run(work):
     of_another = derived_uuid(sr_of(ONE), UNKNOWN_SR)
     for old, is_told in ((UNKNOWN_SR, True), (mine, False)):
         disk = forge_run(ONE.copy(), SCSI_ID, engine.DONE, sr_of(ONE), **{old: of_another})
-        assert work(disk, Caller()).run.has_derived_ids is is_told
+        assert (work(disk, Caller()).run is not None) is is_told
+
+
+@pytest.mark.parametrize("old, is_told", [(UNKNOWN_SR, True), (NEW_SR, False)])
+@pytest.mark.parametrize(
+    "phase, kind", [(engine.SWITCHED, RESIGNATURE), (engine.DONE, RESIGNATURE), (engine.SWITCHED, UNDO)]
+)
+def test_a_map_that_no_run_makes_is_of_no_run(phase, kind, old, is_told):
+    """Else `show`, a probe, SMlog and an answer would name a VDI of another tenant as the one before."""
+    made = sr_of(ONE) if kind == RESIGNATURE else NO_SR
+    pair = (old, derived_uuid(made, UNKNOWN_SR))
+    more = dict([pair if kind == RESIGNATURE else pair[::-1]])
+    disk = forge_run(ONE.copy(), SCSI_ID, phase, sr_of(ONE), kind, **more)
+
+    assert (engine.inspect(disk).run is not None) is is_told
+    if not is_told:
+        with pytest.raises((FormatError, Refused)) as caught:
+            engine.read_undoable(disk)
+        assert "derived from another UUID" in str(caught.value.__cause__ or caught.value)
 
 
 def test_again_gives_such_a_lun_new_identities_and_then_it_is_believed():

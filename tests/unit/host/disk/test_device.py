@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from relvmoiscsi.device import Chunk, Range
-from relvmoiscsi.errors import Busy, DeviceError, NotFound, Refused, Truncated, UsageError
+from relvmoiscsi.errors import Busy, DeviceError, NoRoom, NotFound, Refused, Truncated, UsageError
 from relvmoiscsi.host import flock
 from relvmoiscsi.host.disk import exclusive, holders
 from relvmoiscsi.host.disk.block_device import ImageFile, Workers, open_device, same_device
@@ -60,6 +60,19 @@ class Faulty(ImageFile):
         if offset in self.failing:
             raise OSError(errno.EIO, "Input/output error")
         return super()._transfer_some(action, view[: self.most], offset)
+
+
+@pytest.mark.parametrize("number, kind", [(errno.ENOSPC, NoRoom), (errno.EDQUOT, NoRoom), (errno.EIO, DeviceError)])
+def test_a_file_system_without_room_is_told_from_a_disk_that_fails(image, number, kind):
+    class Full(ImageFile):
+        def _transfer_some(self, action, view, offset):
+            raise OSError(number, os.strerror(number))
+
+    with Full(image, writable=True) as device, pytest.raises(DeviceError) as failed:
+        device.write([Chunk(0, bytes(512))])
+
+    assert type(failed.value) is kind and failed.value.exit_status == 7
+    assert ("on the file system of the image file" in str(failed.value)) == (kind is NoRoom)
 
 
 # --- reading and writing

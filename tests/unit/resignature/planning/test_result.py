@@ -246,7 +246,7 @@ def test_all_ids_follow_from_the_new_uuid_of_the_sr_and_the_old_ids():
     assert reader.essence(second.after) == reader.essence(first.after)
 
 
-TAKEN = {"sr_uuid": NEW_SR}
+TAKEN, DERIVED = {"sr_uuid": NEW_SR}, "derived from another UUID, or for another SR. .* Choose a random UUID"
 REFUSED_CHOICES = [
     (lambda truth: {NEW_SR: NEW_VDI}, "not on the LUN", {}),
     (lambda truth: {truth.sr_uuid: "A" + NEW_SR[1:]}, "lower case", {}),
@@ -254,8 +254,9 @@ REFUSED_CHOICES = [
     (lambda truth: {truth.sr_uuid: truth.sr_uuid}, "already on the LUN", {}),
     (lambda truth: {truth.sr_uuid: truth.uuids["data"]}, "already on the LUN", {}),
     (lambda truth: {truth.sr_uuid: NEW_SR, truth.uuids["data"]: NEW_SR}, "both become", {}),
-    # what another one would become
-    (lambda truth: {truth.uuids["data"]: derived_ids(NEW_SR, [truth.uuids["o"]])[truth.uuids["o"]]}, "both", TAKEN),
+    # what another one would become, and what this one would become on another SR
+    (lambda truth: {truth.uuids["data"]: derived_ids(NEW_SR, [truth.uuids["o"]])[truth.uuids["o"]]}, DERIVED, TAKEN),
+    (lambda truth: derived_ids(NEW_VDI, [truth.uuids["data"]]), DERIVED, TAKEN),
 ]
 
 

@@ -18,17 +18,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.chains.random_chain import random_chain
-from kit.cuts import cut_before, image, label_range, read_mark, recover
+from kit.cuts import SCSI_ID, cut_before, image, label_range, read_mark, recover, undo
 from kit.examples import examples
+from kit.forged_record import forge_journal, forge_run
 from relvmoiscsi import engine
 from relvmoiscsi.device import Fence, Range, align_up
 from relvmoiscsi.engine import OneVdiRequest
-from relvmoiscsi.errors import FormatError, Place, RelvmoiscsiError
+from relvmoiscsi.errors import FormatError, Place, Refused, RelvmoiscsiError
 from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.formats.lvm.vg import Segment
 from relvmoiscsi.resignature.protocol import journal
 from relvmoiscsi.resignature.protocol.commit_record import COMMIT_RECORD_AT, CommitRecord, with_commit_record
-from relvmoiscsi.resignature.protocol.run_record import verify_run
+from relvmoiscsi.resignature.protocol.run_record import IdField, Write, verify_run
 
 pytestmark = pytest.mark.states
 
@@ -348,3 +349,26 @@ def test_a_field_that_ends_behind_its_structure_is_refused():
 
     with pytest.raises(FormatError, match="a field is outside its"):
         verify_run(wrong, disk.size_bytes, Place("the journal", 0))
+
+
+# --- a LUN whose metadata do not read: nothing says whose journal that is
+
+
+@pytest.mark.parametrize("phase", [engine.IN_PROGRESS, engine.SWITCHED])
+@pytest.mark.parametrize("act", [recover, undo])
+def test_a_journal_that_cannot_be_compared_with_the_sr_on_the_lun_writes_nothing(act, phase):
+    """Else a stranger's journal would put his bytes into a guest's data, and his label before them."""
+    disk = forge_run(image("one VDI").copy(), SCSI_ID, phase)
+    cut = read_mark(disk).journal.run
+    at, (area,) = disk.size_bytes - (2 << 20), (move.original for move in cut.mdas)
+    write = Write(at, b"x" * 512, disk.peek(at, 512), "data of a guest")
+    forge_journal(disk, cut._replace(writes=(write,), fields=(IdField((Range(at, 512),), "data"),)), phase)
+    (text_at,) = struct.unpack("<Q", disk.peek(area.offset + 40, 8))
+    disk.poke(area.offset + text_at + 100, bytes(64))
+    before = disk.copy()
+
+    with pytest.raises(Refused, match="the LUN holds no metadata that reads: Metadata text at ") as caught:
+        act(disk)
+
+    assert disk == before and "Nothing was written." in str(caught.value)
+    assert engine.inspect(disk).run is None

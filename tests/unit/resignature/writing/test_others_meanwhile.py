@@ -3,6 +3,7 @@
 LUN back to what it was. Locks are of one host, so nothing keeps them off; what they did is seen, and nothing is lost.
 """
 
+import errno
 import random
 
 import pytest
@@ -22,7 +23,7 @@ from kit.fenced import FencedDisk
 from relvmoiscsi import engine
 from relvmoiscsi.device import ForwardingDevice
 from relvmoiscsi.engine import OneVdiRequest
-from relvmoiscsi.errors import DeviceError, Overtaken, Refused, Unfinished
+from relvmoiscsi.errors import DeviceError, NoRoom, Overtaken, Refused, Unfinished
 from relvmoiscsi.resignature.protocol import sentences, steps
 from relvmoiscsi.resignature.writing import apply
 
@@ -247,8 +248,28 @@ def test_a_copy_that_stops_says_that_only_unseen_places_were_written():
     with pytest.raises(Overtaken) as overtaken:
         engine.copy_unseen(taken, made)
 
-    assert (failed.value.disk_state, failed.value.advice) == (sentences.only_unseen(name), sentences.DETACH)
+    unseen = f"Every VDI on {name} reads as before: only free extents and metadata space"
+    assert failed.value.disk_state.startswith(unseen) and failed.value.advice == sentences.DETACH
+    assert failed.value.disk_state.endswith("were written. A write that failed may still land.")
     assert (overtaken.value.disk_state, overtaken.value.advice) == (sentences.overtaken(name), sentences.IF_ONE_VDI)
+
+
+class Full(ForwardingDevice):
+    """An image file on a file system without room."""
+
+    def write(self, chunks):
+        raise NoRoom(self.name, "write", chunks[0].offset, 512, "No space left on device", errno.ENOSPC)
+
+
+def test_a_copy_that_finds_no_room_says_where_to_make_room_and_detaches_nothing():
+    """Such a write lands nowhere, so nobody has to keep away from the file."""
+    disk = vhds(34, 40)[0].disk.copy()
+
+    with pytest.raises(NoRoom) as failed:
+        engine.copy_unseen(Full(disk), prepared(disk))
+
+    assert failed.value.advice == "Make room there: on the file system of the image file, or on the array."
+    assert failed.value.disk_state.endswith("and sectors of images that nobody reads, were written.")
 
 
 @pytest.mark.parametrize("part", ["journal", "second area", "image"])
