@@ -16,13 +16,14 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 from relvmoiscsi.wording import quoted, with_options
 
 __all__ = [
-    "NOTHING_WRITTEN", "NO_WAY_OUT", "BadChecksum", "BadMagic", "Busy", "CommandFailed", "DeviceError", "FormatError",
-    "Malformed", "NoConnection", "NotFound", "NotInstalled", "OnDefect", "Overtaken", "Partial", "Place", "Refused",
-    "RelvmoiscsiError", "StructureError", "Truncated", "Unfinished", "Unsupported", "UsageError", "WayOut",
-    "error_facts", "in_options", "in_state", "raise_defect", "reading", "shown_bytes",
+    "NOTHING_CHANGED", "NOTHING_WRITTEN", "NO_WAY_OUT", "BadChecksum", "BadMagic", "Busy", "CommandFailed",
+    "DeviceError", "FormatError", "Malformed", "NoConnection", "NotFound", "NotInstalled", "OnDefect", "Overtaken",
+    "Partial", "Place", "Refused", "RelvmoiscsiError", "StructureError", "Truncated", "Unfinished", "Unsupported",
+    "UsageError", "WayOut", "error_facts", "in_options", "in_state", "raise_defect", "reading", "shown_bytes",
 ]  # fmt: skip
 
 NOTHING_WRITTEN = "Nothing was written."
+NOTHING_CHANGED = "Nothing was changed."  #: in the pool
 
 SelfError = TypeVar("SelfError", bound="RelvmoiscsiError")
 SelfFormatError = TypeVar("SelfFormatError", bound="FormatError")

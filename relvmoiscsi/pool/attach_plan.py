@@ -9,7 +9,7 @@ import threading
 from itertools import groupby
 from typing import AbstractSet, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from relvmoiscsi.errors import Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import hosts, jobs, records, vdis
 from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.pool.hosts import HostPlan
@@ -291,10 +291,14 @@ def verify_not_overwritten(pool: Pool, lun: PoolLun) -> None:
     earlier = pool.sr_on(lun.scsi_id)
     if earlier is not None and lun.kind in UNTOUCHED:
         name, old = pool.srs[earlier]["name_label"], pool.srs[earlier]["uuid"]
-        raise Refused(
-            f"The LUN {lun.scsi_id} held the copy {name!r} ({old}) and now holds another SR: the array has "
-            "overwritten the LUN. Nothing was written."
-        ).advising(f"Run `{shell_command('relvmoiscsi pool discard', old)}`, then repeat the command.")
+        raise (
+            Refused(
+                f"The LUN {lun.scsi_id} held the copy {name!r} ({old}) and now holds another SR: the array has "
+                "overwritten the LUN."
+            )
+            .in_state(NOTHING_WRITTEN)
+            .advising(f"Run `{shell_command('relvmoiscsi pool discard', old)}`, then repeat the command.")
+        )
 
 
 def verify_no_database(pool: Pool, scsi_id: str, metadata_of: Sequence[str]) -> None:
@@ -314,10 +318,14 @@ def verify_new(pool: Pool, lun: PoolLun, sr_uuid: str) -> None:
     sr = pool.sr_by_uuid(sr_uuid)
     was_same = lun.kind in UNTOUCHED and lun.kind != UNFINISHED and sr_uuid == lun.sr_uuid
     if was_same or sr is not None and pool.is_on(sr, lun.scsi_id) is False:
-        raise Refused(
-            f"The label of the LUN {lun.scsi_id} says that the LUN was resignatured, but the LUN holds the old SR "
-            f"{sr_uuid}. Nothing was attached."
-        ).advising("Resignature the LUN on a host with --again, then repeat the command.")
+        raise (
+            Refused(
+                f"The label of the LUN {lun.scsi_id} says that the LUN was resignatured, but the LUN holds the old SR "
+                f"{sr_uuid}."
+            )
+            .in_state("Nothing was attached.")
+            .advising("Resignature the LUN on a host with --again, then repeat the command.")
+        )
 
 
 def verify_same(pool: Pool, sr: str, lun: PoolLun, is_begun: bool) -> None:

@@ -151,7 +151,9 @@ def raised(kinds, *trees):
 def advice_in(tree):
     """The advice that a module adds to an error where it makes the error."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
-    return {call.func.value: call.args[0] for call in calls if call.func.attr == "advising"}
+    stated = {call: call.func.value for call in calls if call.func.attr == "in_state"}
+    advising = [call for call in calls if call.func.attr == "advising"]
+    return {stated.get(call.func.value, call.func.value): call.args[0] for call in advising}
 
 
 @functools.lru_cache(maxsize=None)
