@@ -66,7 +66,6 @@ COMPLETE = (
     "The lock service at … does not answer: ….",
     "The lock … cannot be opened: its directory vanishes again and again.",
     "The map … is suspended: the owner of the LUN cannot be read.",
-    "The pool at … closed the connection during …: ….",
     "The records describe … VMs, expected one.",
     "The setting … in section […] of … is …, expected ….",
     "The target's IQN (device-config:targetIQN) is missing or incorrect.",
