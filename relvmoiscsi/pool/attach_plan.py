@@ -141,6 +141,8 @@ _PLANNED = {
 def names(pool: Pool, chosen: Sequence[PoolLun], wanted: AttachRequest) -> Dict[str, str]:
     """Return the name of each new SR, by SCSIid; all names differ. Raises UsageError for a bad template.
 
+    The names of LUNs that are attached together do not depend on the order of `chosen`.
+
     {date} is the day, and {changed} the time, of the last change of the SR by LVM. A name that is taken, or that LUNs
     with several such times would get, has the time in place of the day. A name that is taken again gets a number.
     """
@@ -155,7 +157,7 @@ def names(pool: Pool, chosen: Sequence[PoolLun], wanted: AttachRequest) -> Dict[
         wish = wishes[lun.scsi_id] = "".join(text + of_lun.get(field, "") for text, field in parts)
         times.setdefault(wish, set()).add(lun.changed)
     taken, found = dict.fromkeys(there, 1), {}
-    for lun in chosen:
+    for lun in sorted((lun for lun in chosen if sr_of(pool, lun) is None), key=lambda lun: lun.scsi_id):
         wish = wishes[lun.scsi_id]
         if lun.changed and (wish in there or len(times[wish]) > 1):
             with_time = {**known[lun.scsi_id], "date": shown_time(lun.changed)}
