@@ -289,14 +289,18 @@ def missing_marks(record: Record, lun: PoolLun, run: str) -> Dict[str, str]:
 
 
 def verify_not_overwritten(pool: Pool, lun: PoolLun) -> None:
-    """Raises Refused where the LUN is untouched and the pool still has an SR of an earlier copy on this LUN."""
+    """Raises Refused where the LUN is untouched and the pool still has an SR of an earlier copy on this LUN.
+
+    The driver writes to no LUN that a PBD names, and finishes no interrupted run there.
+    """
     earlier = pool.sr_on(lun.scsi_id)
     if earlier is not None and lun.kind in UNTOUCHED:
         name, old = pool.srs[earlier]["name_label"], pool.srs[earlier]["uuid"]
+        now = "an interrupted resignature" if lun.kind == UNFINISHED else "another SR"
         raise (
             Refused(
-                f"The LUN {lun.scsi_id} held the copy {name!r} ({old}) and now holds another SR: the array has "
-                "overwritten the LUN."
+                f"The LUN {lun.scsi_id} held the copy {name!r} ({old}) and now holds {now}: the array has overwritten "
+                "the LUN."
             )
             .in_state(NOTHING_WRITTEN)
             .advising(f"Run `{shell_command('relvmoiscsi pool discard', old)}`, then repeat the command.")
