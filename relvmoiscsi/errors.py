@@ -18,15 +18,17 @@ from relvmoiscsi import __version__
 from relvmoiscsi.wording import cut, quoted, with_options
 
 __all__ = [
-    "NOTHING_WRITTEN", "NO_WAY_OUT", "BadChecksum", "BadMagic", "Busy", "CommandFailed", "DeviceError", "FormatError",
-    "Malformed", "NoConnection", "NoRoom", "NotFound", "NotInstalled", "OnDefect", "Overtaken", "Partial", "Place",
-    "Refused", "RelvmoiscsiError", "StructureError", "Truncated", "Unfinished", "Unsupported", "UsageError", "WayOut",
-    "error_facts", "failing_alone", "in_options", "in_state", "raise_defect", "reading", "shown_bytes",
+    "NOTHING_CHANGED", "NOTHING_WRITTEN", "NO_WAY_OUT", "BadChecksum", "BadMagic", "Busy", "CommandFailed",
+    "DeviceError", "FormatError", "Malformed", "NoConnection", "NoRoom", "NotFound", "NotInstalled", "OnDefect",
+    "Overtaken", "Partial", "Place", "Refused", "RelvmoiscsiError", "StructureError", "Truncated", "Unfinished",
+    "Unsupported", "UsageError", "WayOut", "error_facts", "failing_alone", "in_options", "in_state", "raise_defect",
+    "reading", "shown_bytes",
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)
 
 NOTHING_WRITTEN = "Nothing was written."
+NOTHING_CHANGED = "Nothing was changed."  #: in the pool
 
 SelfError = TypeVar("SelfError", bound="RelvmoiscsiError")
 SelfFormatError = TypeVar("SelfFormatError", bound="FormatError")

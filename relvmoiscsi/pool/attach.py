@@ -450,10 +450,14 @@ def identified(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
     attach_plan.verify_no_database(pool, lun.scsi_id, now.metadata_of)
     of_sr = now.of_sr or lun.of_sr
     if lun.kind in (CLONE, UNKNOWN_SR) and of_sr != lun.of_sr:
-        raise Refused(
-            f"The LUN {lun.scsi_id} held the SR {lun.of_sr} before this run, and a copy of the SR {of_sr} now: another "
-            "client has written to the LUN. The LUN has new identities and was not attached."
-        ).advising("Check the LUN, then repeat the command.")
+        raise (
+            Refused(
+                f"The LUN {lun.scsi_id} held the SR {lun.of_sr} before this run, and a copy of the SR {of_sr} now: "
+                "another client has written to the LUN."
+            )
+            .in_state("The LUN has new identities and was not attached.")
+            .advising("Check the LUN, then repeat the command.")
+        )
     return lun._replace(kind=RESIGNATURED, sr_uuid=now.sr_uuid, of_sr=of_sr, old_vdis=now.old_vdis)
 
 

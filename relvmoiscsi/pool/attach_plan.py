@@ -9,7 +9,7 @@ import threading
 from itertools import groupby
 from typing import AbstractSet, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from relvmoiscsi.errors import Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import hosts, jobs, records, vdis
 from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.pool.hosts import HostPlan
@@ -141,6 +141,8 @@ _PLANNED = {
 def names(pool: Pool, chosen: Sequence[PoolLun], wanted: AttachRequest) -> Dict[str, str]:
     """Return the name of each new SR, by SCSIid; all names differ. Raises UsageError for a bad template.
 
+    The names of LUNs that are attached together do not depend on the order of `chosen`.
+
     {date} is the day, and {changed} the time, of the last change of the SR by LVM. A name that is taken, or that LUNs
     with several such times would get, has the time in place of the day. A name that is taken again gets a number.
     """
@@ -155,7 +157,7 @@ def names(pool: Pool, chosen: Sequence[PoolLun], wanted: AttachRequest) -> Dict[
         wish = wishes[lun.scsi_id] = "".join(text + of_lun.get(field, "") for text, field in parts)
         times.setdefault(wish, set()).add(lun.changed)
     taken, found = dict.fromkeys(there, 1), {}
-    for lun in chosen:
+    for lun in sorted((lun for lun in chosen if sr_of(pool, lun) is None), key=lambda lun: lun.scsi_id):
         wish = wishes[lun.scsi_id]
         if lun.changed and (wish in there or len(times[wish]) > 1):
             with_time = {**known[lun.scsi_id], "date": shown_time(lun.changed)}
@@ -287,14 +289,22 @@ def missing_marks(record: Record, lun: PoolLun, run: str) -> Dict[str, str]:
 
 
 def verify_not_overwritten(pool: Pool, lun: PoolLun) -> None:
-    """Raises Refused where the LUN is untouched and the pool still has an SR of an earlier copy on this LUN."""
+    """Raises Refused where the LUN is untouched and the pool still has an SR of an earlier copy on this LUN.
+
+    The driver writes to no LUN that a PBD names, and finishes no interrupted run there.
+    """
     earlier = pool.sr_on(lun.scsi_id)
     if earlier is not None and lun.kind in UNTOUCHED:
         name, old = pool.srs[earlier]["name_label"], pool.srs[earlier]["uuid"]
-        raise Refused(
-            f"The LUN {lun.scsi_id} held the copy {name!r} ({old}) and now holds another SR: the array has "
-            "overwritten the LUN. Nothing was written."
-        ).advising(f"Run `{shell_command('relvmoiscsi pool discard', old)}`, then repeat the command.")
+        now = "an interrupted resignature" if lun.kind == UNFINISHED else "another SR"
+        raise (
+            Refused(
+                f"The LUN {lun.scsi_id} held the copy {name!r} ({old}) and now holds {now}: the array has overwritten "
+                "the LUN."
+            )
+            .in_state(NOTHING_WRITTEN)
+            .advising(f"Run `{shell_command('relvmoiscsi pool discard', old)}`, then repeat the command.")
+        )
 
 
 def verify_no_database(pool: Pool, scsi_id: str, metadata_of: Sequence[str]) -> None:
@@ -314,10 +324,14 @@ def verify_new(pool: Pool, lun: PoolLun, sr_uuid: str) -> None:
     sr = pool.sr_by_uuid(sr_uuid)
     was_same = lun.kind in UNTOUCHED and lun.kind != UNFINISHED and sr_uuid == lun.sr_uuid
     if was_same or sr is not None and pool.is_on(sr, lun.scsi_id) is False:
-        raise Refused(
-            f"The label of the LUN {lun.scsi_id} says that the LUN was resignatured, but the LUN holds the old SR "
-            f"{sr_uuid}. Nothing was attached."
-        ).advising("Resignature the LUN on a host with --again, then repeat the command.")
+        raise (
+            Refused(
+                f"The label of the LUN {lun.scsi_id} says that the LUN was resignatured, but the LUN holds the old SR "
+                f"{sr_uuid}."
+            )
+            .in_state("Nothing was attached.")
+            .advising("Resignature the LUN on a host with --again, then repeat the command.")
+        )
 
 
 def verify_same(pool: Pool, sr: str, lun: PoolLun, is_begun: bool) -> None:

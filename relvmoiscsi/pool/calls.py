@@ -8,6 +8,7 @@ because arguments hold secrets.
 
 import http.client
 import re
+import socket
 import xmlrpc.client
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Type
@@ -113,9 +114,7 @@ class Calls:
         try:
             answer_forms.verify(method, found)
         except ValueError as error:
-            raise PoolGone(f"The answer of the pool at {self.url} to {method} cannot be read: {error}.").advising(
-                _NO_POOL
-            ) from None
+            raise self._unread(method, str(error)) from None
         return found
 
     def room(self, *arguments: Any) -> int:
@@ -147,8 +146,17 @@ class Calls:
         except Refusal as refusal:
             raise failure(method, refusal.details) from refusal
         except GONE as error:
-            closed = PoolGone(f"The pool at {self.url} closed the connection during {method}: {reason(error)}.")
-            raise closed.advising("Repeat the command.") from error
+            raise self.gone(method, error) from error
+
+    def gone(self, what: str, error: BaseException) -> PoolGone:
+        """Return the error of a call or transfer that has raised one of GONE: junk, silence, a closed connection."""
+        if rpc.is_junk(error):
+            return self._unread(what, reason(error))
+        did = f"did not answer {what}" if isinstance(error, socket.timeout) else f"closed the connection during {what}"
+        return PoolGone(f"The pool at {self.url} {did}: {reason(error)}.").advising("Repeat the command.")
+
+    def _unread(self, what: str, why: str) -> PoolGone:
+        return PoolGone(f"The answer of the pool at {self.url} to {what} cannot be read: {why}.").advising(_NO_POOL)
 
     def records(self, kind: str, **equal: str) -> Records:
         """Return all records of a class, or the records whose fields have these values. Raises PoolFailure."""

@@ -37,7 +37,7 @@ from typing import Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.deadline import Deadline
-from relvmoiscsi.errors import Refused
+from relvmoiscsi.errors import NOTHING_CHANGED, Refused
 from relvmoiscsi.pool import marks
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, passing
 from relvmoiscsi.pool.records import SCSI_ID
@@ -149,8 +149,10 @@ def name_for(text: str) -> LockName:
     Raises Refused for another text: no client would find that lock.
     """
     if not is_scsi_id(text):  # a UUID has the form of a SCSIid, too
-        raise Refused(f"{text!r} is neither a SCSIid nor a UUID: it cannot be locked. Nothing was changed.").advising(
-            "Give another SR, VM or LUN."
+        raise (
+            Refused(f"{text!r} is neither a SCSIid nor a UUID: it cannot be locked.")
+            .in_state(NOTHING_CHANGED)
+            .advising("Give another SR, VM or LUN.")
         )
     return LockName(text)
 
@@ -181,7 +183,7 @@ def verify_free(calls: Calls, whats: Iterable[LockName]) -> None:
         raise refusal
 
 
-def refusals(calls: Calls, whats: Iterable[LockName], state: str = "Nothing was changed.") -> Dict[LockName, Refused]:
+def refusals(calls: Calls, whats: Iterable[LockName], state: str = NOTHING_CHANGED) -> Dict[LockName, Refused]:
     """Return the refusal of each name that another client has locked, with the sentence `state`. Raises PoolFailure."""
     seen = _Locks(calls)
     now = seen.now()
@@ -431,13 +433,15 @@ def _broken(what: LockName, by: Optional[Lock]) -> Refused:
     )
 
 
-def _refused(lock: Lock, state: str = "Nothing was changed.") -> Refused:
+def _refused(lock: Lock, state: str = NOTHING_CHANGED) -> Refused:
     unlock = shell_command("relvmoiscsi pool unlock", lock.what)
-    return Refused(f"Another client has locked {lock.what}: {lock.text()}. {state}").advising(
-        "Wait until the other run "
-        f"has ended. If the other run was killed or has lost the pool, break its lock: `{unlock}`. "
-        f"{STALE_SECONDS / 60:.0f} minutes "
-        "after its last refresh the lock expires."
+    return (
+        Refused(f"Another client has locked {lock.what}: {lock.text()}.")
+        .in_state(state)
+        .advising(
+            "Wait until the other run has ended. If the other run was killed or has lost the pool, break its lock: "
+            f"`{unlock}`. {STALE_SECONDS / 60:.0f} minutes after its last refresh the lock expires."
+        )
     )
 
 

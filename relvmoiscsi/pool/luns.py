@@ -3,7 +3,7 @@
 
     original        an SR of the pool is on the LUN
     attached        an SR of the pool is on the LUN, and `attach` has introduced this SR as a copy. Where no host has
-                    plugged the SR, a probe has found it on the LUN
+                    plugged the SR, a probe has found it on the LUN, or could not read the LUN
     clone           the LUN holds an SR of the pool, and a live host has that SR attached on another LUN (known_sr.py).
                     `is_ours`: the label says that the array has copied the LUN, or the SR is on no resignatured LUN
     unknown SR      the LUN holds an SR that this pool does not have. Another pool may use the SR, or this pool has
@@ -431,8 +431,11 @@ def _is_unplugged(pool: Pool, ref: str) -> bool:
 
 
 def _has_lost(probed: PoolLun, pool: Pool, ref: str) -> bool:
-    """Does the LUN hold the SR no more? The array may have overwritten the LUN, or its metadata may be damaged."""
-    return probed.kind not in (*UNSEEN, UNFINISHED) and probed.sr_uuid != pool.srs[ref]["uuid"]
+    """Does the LUN hold the SR no more, or no longer whole? The metadata of the LUN may be damaged.
+
+    Or the array may have overwritten the LUN, also with a copy in the middle of a run.
+    """
+    return probed.kind == UNFINISHED or probed.kind not in UNSEEN and probed.sr_uuid != pool.srs[ref]["uuid"]
 
 
 def probe(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:

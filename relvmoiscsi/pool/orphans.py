@@ -50,9 +50,11 @@ def find(calls: Calls, pool: Pool, passwords: Iterable[str] = ()) -> Dict[str, s
     is_hidden = record.get("repository_proxy_url") and "repository_proxy_password" not in record
     what = "Workload Balancing" if record.get("wlb_url") else "a proxy for updates" if is_hidden else ""
     if what:
-        raise Refused(
-            f"The pool uses {what}, and XenAPI does not show which Secret holds that password. Nothing was removed."
-        ).advising("Check `xe secret-list` by hand.")
+        raise (
+            Refused(f"The pool uses {what}, and XenAPI does not show which Secret holds that password.")
+            .in_state("Nothing was removed.")
+            .advising("Check `xe secret-list` by hand.")
+        )
     refs = calls.call("secret.get_all")
     named = _named(calls)
     pairs = {pair for pbd in pool.pbds.values() for pair in pbd["device_config"].items()}

@@ -20,6 +20,7 @@ ADVISED = re.compile(
 #: Source: xen-api ocaml/xapi-cli-server/cli_frontend.ml
 XE = {
     "host-call-plugin": "host-uuid plugin fn",
+    "network-list": "",
     "pbd-create": "host-uuid sr-uuid",
     "pbd-list": "",
     "pbd-plug": "uuid",

@@ -7,6 +7,7 @@ The tables below are the rules; the code is read as a syntax tree and not import
 import ast
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -173,6 +174,16 @@ MAKERS = {"makedirs", "mkdir", "O_CREAT", "mkstemp", "mkdtemp"}
 
 MAY_PRINT = ("__main__", "cli", "report")
 
+#: Sentences of an error on the state of the LUN or pool, which `in_state` adds, and on what a person does next, which
+#: `advising` adds: a person reads what happened, the state, the advice, and a program gets a member for each.
+STATE = re.compile(
+    r"[.:X] (?:(?:Nothing|No \w+) (?:was|were)|(?:The|This) (?:LUN|SR|VDI|VM|disk) was not) (?:\w+ed|made|written)\b"
+)
+ADVICE = re.compile(
+    r"[.:] `?(?:Add|Attach|Check|Delete|Destroy|Detach|Find|Give|Map|Move|Plug|Remove|Repeat|Run|Shut|Start|Take|Use"
+    r"|Wait)\b"
+)
+
 #: modules and rooms at the top of the package
 TOP_NAMES = {path.stem for path in ROOT.iterdir()} | set(MAY_IMPORT)
 
@@ -182,6 +193,7 @@ class Module:
 
     imports: (line number, dotted name) of what is imported, absolute, wherever in the module
     calls: (line number, name) of what is called by its bare name
+    out_of_place: (line number, name of the method to use, text) of what an error says of the state or as an advice
     readers: (line number, name) of Python's readers that it calls
     integers: line numbers of calls of `int`, also by `map`
     used: (line number, dotted name) of what is imported, and of what is named of it
@@ -196,6 +208,7 @@ class Module:
         self.writable_opens = list(writable_opens(nodes))
         self.readers = list(readers(nodes))
         self.integers = list(integers(nodes))
+        self.out_of_place = list(sentences_out_of_place(nodes))
         attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
         self.makers = [(node.lineno, node.attr) for node in attributes if node.attr in MAKERS]
         self.classes = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
@@ -291,6 +304,39 @@ def prints(module):
     for line, name in module.calls:
         if name == "print" and module.unit not in MAY_PRINT:
             yield f"{module.name}:{line} prints"
+
+
+def texts_in(node, constants):
+    """The texts of an expression: each string whole, with X for its fields, also of a constant of the module."""
+    if isinstance(node, ast.JoinedStr):
+        yield "".join("X" if isinstance(part, ast.FormattedValue) else ast.literal_eval(part) for part in node.values)
+    elif type(node).__name__ in ("Constant", "Str"):  # Str up to Python 3.7
+        yield str(ast.literal_eval(node))
+    elif isinstance(node, ast.Name):
+        yield from constants.get(node.id, ())
+    else:
+        for inside in ast.iter_child_nodes(node):
+            yield from texts_in(inside, constants)
+
+
+def sentences_out_of_place(nodes):
+    """Calls that make an object from a text with a state or an advice behind another sentence, or state an advice."""
+    given = [node for node in nodes if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)]
+    constants = {node.targets[0].id: list(texts_in(node.value, {})) for node in given if node.targets[0].id.isupper()}
+    for node in nodes:
+        name = getattr(node.func, "id", getattr(node.func, "attr", "")) if isinstance(node, ast.Call) else ""
+        is_class = name.lstrip("_")[:1].isupper() and not name.isupper()
+        for text in [text for each in node.args for text in texts_in(each, constants)] if name else ():
+            if is_class and STATE.search(text):
+                yield node.lineno, "in_state", text
+            if (is_class or name == "in_state") and ADVICE.search(f". {text}" if name == "in_state" else text):
+                yield node.lineno, "advising", text
+
+
+def mixes(module):
+    """Texts of errors with the state of the LUN or pool, or with an advice."""
+    for line, method, text in module.out_of_place if module.name != "pool.vms.choice" else ():
+        yield f"{module.name}:{line} says {text!r}; use {method}"
 
 
 def readers(nodes):
@@ -490,6 +536,10 @@ def test_what_strangers_write_has_one_reader():
     assert set(MAY_TAKE_INT) == {module.name for module in package() if module.integers}
 
 
+def test_an_error_has_its_state_and_its_advice_apart():
+    assert of_all(mixes) == []
+
+
 def test_files_and_directories_are_made_in_one_module():
     assert of_all(makes) == []
     assert [module.name for module in package() if module.makers] == ["host.files"]
@@ -536,6 +586,11 @@ PV, PLAN, UDEV = "formats.lvm.pv", "resignature.plan", "host.disk.udev"
         (touches_the_world, "engine", "def late():\n    import time"),
         (touches_the_world, PLAN, "with open('/dev/sdc') as device: pass"),
         (prints, PLAN, "print('talk')"),
+        (mixes, PLAN, "raise Refused(f'The LUN {lun} is in use. Nothing was written.')"),
+        (mixes, PLAN, "raise PoolFailure(f'Not done. {state} Nothing was changed.').advising('Wait.')"),
+        (mixes, PLAN, "_SAID = 'It is busy: {}. The VM was not changed.'\nraise Refused(_SAID.format(name))"),
+        (mixes, PLAN, "Refused('The SR is in use. Shut the VM down.')"),
+        (mixes, PLAN, "with in_state(f'Some disks of {name} are swapped. Repeat the command.'): pass"),
         (makes, UDEV, "import os\nos.open(path, os.O_RDWR | os.O_CREAT, 0o600)"),
         (reads, UDEV, "def is_number(text): return text.strip().isdigit()"),
         (reads, UDEV, "import xmlrpc.client\nxmlrpc.client.loads(text)"),

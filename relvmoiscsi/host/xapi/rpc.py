@@ -22,6 +22,7 @@ from typing import Any, Callable, List, Mapping, Optional, cast
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import UsageError
+from relvmoiscsi.wording import said
 
 PATH = "/jsonrpc"
 #: of one answer: the records of all VDIs of a pool with some 50000 of them
@@ -121,6 +122,8 @@ class BoundedResponse(http.client.HTTPResponse):
         if self._read_bytes > MOST_ANSWER_BYTES:
             raise http.client.HTTPException(f"the answer has more than {MOST_ANSWER_BYTES >> 20} MiB")
 
+
+_MOST_SAID = 60  #: characters of an answer in a message
 
 #: such as `OpaqueRef:…`. References of a session and of a task become parts of headers
 _REFERENCE = re.compile("[A-Za-z0-9:._-]{1,255}")
@@ -250,6 +253,12 @@ def is_nobody(error: BaseException) -> bool:
     return isinstance(error, (FileNotFoundError, ConnectionRefusedError))
 
 
+def is_junk(error: BaseException) -> bool:
+    """Did bytes come that are no answer? Else none came, or not all: the connection was closed, or silent."""
+    is_cut = isinstance(error, (OSError, http.client.IncompleteRead))
+    return isinstance(error, (http.client.HTTPException, NoAnswer)) and not is_cut
+
+
 def reason(error: BaseException) -> str:
     """Return why a connection failed, in words."""
     if isinstance(error, ssl.SSLError):
@@ -259,5 +268,5 @@ def reason(error: BaseException) -> str:
     if isinstance(error, http.client.IncompleteRead):
         return "the answer is incomplete"
     if isinstance(error, (http.client.BadStatusLine, http.client.UnknownProtocol)) and not isinstance(error, OSError):
-        return "the answer is no HTTP"
+        return f"the answer is no HTTP, and begins with {said(str(error)[:_MOST_SAID].strip())}"
     return str(error) or type(error).__name__

@@ -188,6 +188,10 @@ def _words(pool: Pool, lun: PoolLun) -> List[str]:
     """Return what a LUN is, then the details."""
     quoted = repr(lun.name) if lun.name else "an SR"
     maybe_original = "no live host has the SR attached on another LUN, so the LUN may be the original"
+    earlier = pool.sr_on(lun.scsi_id)
+    after = (
+        "" if earlier is None else f", after `discard` of the copy that was there, {pool.srs[earlier]['name_label']!r}"
+    )
     texts: Dict[str, Tuple[str, ...]] = {
         luns.ORIGINAL: (f"original, {quoted}",),
         luns.ATTACHED: (f"attached, {quoted}",),
@@ -195,7 +199,7 @@ def _words(pool: Pool, lun: PoolLun) -> List[str]:
         luns.UNKNOWN_SR: (f"{quoted}, unknown to this pool", f"SR {lun.sr_uuid}"),
         luns.UNCONNECTED: (f"{quoted}, unconnected", maybe_original),
         luns.RESIGNATURED: (f"resignatured, of {quoted if lun.of_sr else 'an SR'}", "not attached here"),
-        luns.UNFINISHED: ("resignature interrupted", "`attach` finishes the resignature"),
+        luns.UNFINISHED: ("resignature interrupted", f"`attach` finishes the resignature{after}"),
     }
     found = [*texts.get(lun.kind, (lun.kind, lun.problem) if lun.problem else (lun.kind,))]
     found += [luns.UNMAP] if lun.kind == luns.DAMAGED else []

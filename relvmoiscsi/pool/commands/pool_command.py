@@ -173,5 +173,5 @@ class UnlockCommand(PoolChange):
                 f"Give {' or '.join(locked)}."
             )
         if not locked:
-            raise NotFound(printable(f"There is no lock on {text!r}. {are_locked} Nothing was changed."))
+            raise NotFound(printable(f"There is no lock on {text!r}.")).in_state(f"{are_locked} Nothing was changed.")
         return locked[0]

@@ -5,6 +5,7 @@ import threading
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Sequence, Tuple
 
+from relvmoiscsi.errors import NOTHING_CHANGED
 from relvmoiscsi.pool.night_log import STEP
 from relvmoiscsi.wording import printable
 
@@ -90,7 +91,7 @@ class SoFar:
             {"worked_on": name, "progress": state, "detail": what or None} for name, (state, what) in self._rows.items()
         ]
         if not self._is_started:
-            return Interrupted("Nothing was changed.", {"so_far": rows})
+            return Interrupted(NOTHING_CHANGED, {"so_far": rows})
         sentences = []
         for state, head in _HEADS.items():
             names = [f"{name} ({what})" if what else name for name, (now, what) in self._rows.items() if now == state]

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Container, ContextManager, Dict, List, Optional, Sequence, Tuple, TypeVar
 
 from relvmoiscsi.cli.output import Answer, Bar, ask, is_terminal, say, waiting
-from relvmoiscsi.errors import Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import jobs, records
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
 from relvmoiscsi.pool.commands.options import CommandMaker, PoolChange, changes, exit_status, flag
@@ -157,14 +157,11 @@ class CloneCommand(PoolChange):
             self.beside_yes = choice.NETWORK_OPTIONS
         if arguments.trust_records and not arguments.from_snapshot:
             raise UsageError("--trust-records is about saved records.").advising("Add --from-snapshot.")
-        self.pairs: List[Tuple[str, str]] = []  #: names or UUIDs of an old and a new network
         for text in arguments.network:
-            old, separator, new = text.partition("=")
-            if not separator:
+            if "=" not in text:
                 raise UsageError(f"--network {text!r} is no pair of networks.").advising(
                     "Give OLD=NEW, with names or UUIDs of networks."
                 )
-            self.pairs.append((old, new))
         choice.verify_template(arguments.name)
         #: without the networks, which the pool has
         self.request = choice.CloneRequest(
@@ -240,7 +237,8 @@ class CloneCommand(PoolChange):
 
         Raises NotFound, Refused, UsageError.
         """
-        wanted = self.request._replace(networks=choice.networks(found, sources, self.pairs))
+        pairs = [_pair(found, sources, text) for text in self.given.network]
+        wanted = self.request._replace(networks=choice.networks(found, sources, pairs))
         if self.given.isolated:
             ref, found = choice.isolated_network(calls, found, self.given.isolated, dry_run, copy.uuid)
             wanted = wanted._replace(isolated=ref)
@@ -259,6 +257,27 @@ class CloneCommand(PoolChange):
             is_known = is_terminal(sys.stderr) and made >= self.request.jobs
             left = time_left(made, len(todo) - failed, time.monotonic() - begun) if is_known else ""
             say(line + left)
+
+
+def _pair(found: Inventory, sources: Sequence[VmSource], text: str) -> Tuple[str, str]:
+    """Return an old and a new network of OLD=NEW. Raises NotFound, UsageError for a name with "=" that is not clear."""
+    parts = text.split("=")
+    pairs = [("=".join(parts[:at]), "=".join(parts[at:])) for at in range(1, len(parts))]
+    if len(pairs) == 1:
+        return pairs[0]
+    meant = []
+    for pair in pairs:
+        with suppress(NotFound):
+            choice.networks(found, sources, [pair])
+            meant.append(pair)
+    if not meant:
+        raise NotFound(f"--network {text!r} names no network of the VMs and a network of the pool.").advising(
+            "`xe network-list params=uuid,name-label` lists the networks."
+        )
+    if len(meant) > 1:
+        ways = ", or as ".join(f"{said(old)} to {said(new)}" for old, new in meant)
+        raise UsageError(f"--network {text!r} can be read as {ways}.").advising("Give UUIDs of networks.")
+    return meant[0]
 
 
 Row = TypeVar("Row", Cloned, Restored)

@@ -20,7 +20,7 @@ import uuid
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from relvmoiscsi.deadline import Deadline
-from relvmoiscsi.errors import Refused, RelvmoiscsiError, in_state
+from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.pool import jobs, lock, records
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records, passing
 from relvmoiscsi.pool.records import RUN, Pool
@@ -152,7 +152,7 @@ def _each(
     def one(calls: Calls, source: VmSource) -> Cloned:
         return work(_Clone(calls, pool, found, copy, source, named[source.uuid], wanted, imports))
 
-    with in_state(run_states.CLONES):
+    with run_states.cloning():
         outcomes: List[Union[Cloned, RelvmoiscsiError]] = jobs.at_once(calls, sources, one, wanted.jobs)
     return [
         Cloned(source.uuid, source.name, FAILED, named[source.uuid], error=each)
@@ -308,10 +308,11 @@ class _Clone:
                 of_vm = f"uuid={record['uuid']}", "param-name=other-config", f"param-key={COPY_OF}"
                 unmark = shell_command("xe vm-param-remove", *of_vm)
                 way = f"The VM has a disk of its own. If the VM is no copy, run `{unmark}`, then repeat the command."
-            raise Refused(
-                f"Another run left the copy {record['name_label']!r} ({record['uuid']}) unfinished: "
-                f"{problem}. The VM was not changed."
-            ).advising(way)
+            raise (
+                Refused(f"Another run left the copy {record['name_label']!r} ({record['uuid']}) unfinished: {problem}.")
+                .in_state("The VM was not changed.")
+                .advising(way)
+            )
 
     # --- a copy is made
 
@@ -367,7 +368,7 @@ class _Clone:
             raise Refused(
                 f"The copy {self.name!r} is wrong: {problem}. The copy could not be destroyed: {error.message}"
             ).advising(f"Do not start the copy. Check the VM{f', then run {destroys}' if destroys else ''}.") from error
-        raise Refused(f"The copy of {self.source.name!r} was destroyed: {problem}. No disk was changed.")
+        raise Refused(f"The copy of {self.source.name!r} was destroyed: {problem}.").in_state("No disk was changed.")
 
     # --- is the copy what it should be?
 

@@ -7,7 +7,7 @@ every refusal before `carry_out` destroys a VM. `carry_out` makes the checks of 
 
 from typing import Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
-from relvmoiscsi.errors import Refused, in_state
+from relvmoiscsi.errors import NOTHING_CHANGED, Refused
 from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.calls import Calls, Records, passing
 from relvmoiscsi.pool.records import Pool
@@ -63,16 +63,20 @@ def plan(calls: Calls, srs: Sequence[str], with_vms: bool, mark: str = "", force
         records.verify_on_own_lun(pool, sr)
         forget.verify_hosts_up(pool, sr)
         uses[sr] = forget.uses_of(found.vdis_of(sr), found.vbds, found.vms, str(pool.srs[sr]["uuid"]))
-    with in_state(run_states.NOTHING):
+    with run_states.unchanged():
         forget.verify_unused(pool, uses)
     for sr, used in uses.items() if mark else ():
         ours = {ref for ref, vm in found.vms.items() if records.is_marked(vm, mark)}
         others = {ref: name for ref, name in used.halted.items() if ref not in ours}
         if others:
-            raise Refused(
-                f"VMs that were made without the mark {mark} have disks on the SR {pool.srs[sr]['name_label']!r}: "
-                f"{forget.named(others)}. Nothing was changed."
-            ).advising("Move these disks, or destroy these VMs.")
+            raise (
+                Refused(
+                    f"VMs that were made without the mark {mark} have disks on the SR {pool.srs[sr]['name_label']!r}: "
+                    f"{forget.named(others)}."
+                )
+                .in_state(NOTHING_CHANGED)
+                .advising("Move these disks, or destroy these VMs.")
+            )
     made = {sr: made_on(found, pool, sr, mark) for sr in there} if with_vms else {}
     destroys = {ref: found.destroy_command(ref, *there) for used in uses.values() for ref in used.halted}
     half = [ref for sr in there for ref in half_made(found, pool, sr, mark)]
@@ -107,8 +111,10 @@ def verify_nobody_left(plan: DiscardPlan) -> None:
             advice = f"Add --leave-vms to leave all these VMs without their disks. {_way_out(of_half)}"
         elif plan.made:
             advice = "Give these VMs other disks, or add --leave-vms, which leaves them without these disks."
-        raise Refused(f"These halted VMs would lose their disks: {'; '.join(left)}. Nothing was changed.").advising(
-            advice
+        raise (
+            Refused(f"These halted VMs would lose their disks: {'; '.join(left)}.")
+            .in_state(NOTHING_CHANGED)
+            .advising(advice)
         )
 
 
@@ -146,10 +152,11 @@ def made_on(found: Inventory, pool: Pool, sr: str, mark: str = "") -> Records:
     half = half_made(found, pool, sr, mark)
     if half:
         what = ", ".join(f"{name!r} ({found.vms[ref]['uuid']})" for ref, name in half.items())
-        raise Refused(
-            f"VMs have disks on this copy, and each is not a finished VM of `relvmoiscsi pool clone`: {what}. No VM "
-            "was destroyed."
-        ).advising(_way_out({ref: found.destroy_command(ref, sr) for ref in half}))
+        raise (
+            Refused(f"VMs have disks on this copy, and each is not a finished VM of `relvmoiscsi pool clone`: {what}.")
+            .in_state("No VM was destroyed.")
+            .advising(_way_out({ref: found.destroy_command(ref, sr) for ref in half}))
+        )
     in_order = sorted(
         found.copies_on(str(pool.srs[sr]["uuid"])), key=lambda row: (row[1]["name_label"], row[1]["uuid"])
     )

@@ -126,9 +126,11 @@ def verify_hosts_up(pool: Pool, sr: str) -> None:
     down = [host for host, (_, pbd) in pool.pbds_of(sr).items() if pbd["currently_attached"] and not pool.is_live(host)]
     if down:
         name, hosts = pool.srs[sr]["name_label"], ", ".join(sorted(map(pool.host_name, down)))
-        raise Refused(
-            f"The SR {name!r} is still attached on hosts that are down: {hosts}. Nothing was unplugged."
-        ).advising("Start these hosts, or remove the hosts from the pool, then discard again.")
+        raise (
+            Refused(f"The SR {name!r} is still attached on hosts that are down: {hosts}.")
+            .in_state("Nothing was unplugged.")
+            .advising("Start these hosts, or remove the hosts from the pool, then discard again.")
+        )
 
 
 def verify_known(pool: Pool, sr: str, uses: Uses, known: Optional[Collection[str]]) -> None:

@@ -28,26 +28,26 @@ def home(
     `tell` gets the device of each disk before its move, `progress` its moved bytes and its size. Raises Refused,
     NotFound, PoolFailure. `dry_run`: make the same checks and change nothing.
     """
-    record: Record = calls.call("VM.get_record", vm)
-    restore_journal.must_be_restored(record)
-    swaps = restore_journal.journal_of(record)
-    there = [(swap, vbds.read(calls, vm, swap.userdevice)) for swap in swaps]
-    if restore_journal.is_begun(record) or any(device.vdi in ("", swap.old) for swap, device in there):
-        raise Refused(f"A restore of the VM {record['name_label']!r} was interrupted.").advising(
-            "First repeat the restore or undo the "
-            f"restore. To leave the VM as it is, use {run_states.restore_command('keep', record['uuid'])}."
-        )
-    vbds.must_be_idle(record)
-    for swap, device in there:
-        if not restore_journal.is_home(calls, record, swap, device):
-            restore_journal.verify_not_between(calls, record, swap, device)
-            _verify_movable(calls, record, swap, device)
-    if dry_run:
-        restore_journal.verify_free(calls, record, swaps)
-        ahead = [swap for swap in swaps if vbds.read(calls, vm, swap.userdevice).vdi == swap.new]
-        return result_of(record, WOULD_HOME, ahead)
-    sentence = run_states.moving_home(record)
-    with restore_journal.locked(calls, vm, record, swaps, "restore --home", sentence) as locked:
+    with run_states.unchanged():
+        record: Record = calls.call("VM.get_record", vm)
+        restore_journal.must_be_restored(record)
+        swaps = restore_journal.journal_of(record)
+        there = [(swap, vbds.read(calls, vm, swap.userdevice)) for swap in swaps]
+        if restore_journal.is_begun(record) or any(device.vdi in ("", swap.old) for swap, device in there):
+            raise Refused(f"A restore of the VM {record['name_label']!r} was interrupted.").advising(
+                "First repeat the restore or undo the "
+                f"restore. To leave the VM as it is, use {run_states.restore_command('keep', record['uuid'])}."
+            )
+        vbds.must_be_idle(record)
+        for swap, device in there:
+            if not restore_journal.is_home(calls, record, swap, device):
+                restore_journal.verify_not_between(calls, record, swap, device)
+                _verify_movable(calls, record, swap, device)
+        if dry_run:
+            restore_journal.verify_free(calls, record, swaps)
+            ahead = [swap for swap in swaps if vbds.read(calls, vm, swap.userdevice).vdi == swap.new]
+            return result_of(record, WOULD_HOME, ahead)
+    with restore_journal.locked(calls, vm, record, swaps, "restore --home", run_states.moving_home(record)) as locked:
         swaps, moved = restore_journal.journal_of(locked.read()), []
         for swap in swaps:
             if locked.device(swap).vdi == swap.new:  # otherwise an earlier run has moved the disk
@@ -81,7 +81,7 @@ def _verify_movable(calls: Calls, record: Record, swap: Swap, device: vbds.VmDev
     snapshots = vbds.snapshots_of(calls, record)
     if snapshots:
         raise Refused(
-            f"The VM {name!r} has snapshots: {', '.join(map(repr, snapshots))}. Nothing was moved: the pool would "
+            f"The VM {name!r} has snapshots: {', '.join(map(repr, snapshots))}. The pool would "
             "move the disks of the snapshots too, partly to its default SR."
         ).advising("Delete the snapshots first, or undo the restore.")
     vdi = calls.call("VDI.get_record", device.vdi_ref)
@@ -104,7 +104,7 @@ def _verify_movable(calls: Calls, record: Record, swap: Swap, device: vbds.VmDev
     if calls.call("SR.get_other_config", vdi["SR"]).get(ORIGINAL_SR) != swap.home:  # a vm-admin may write the journal
         raise Refused(
             f"The journal of the VM {name!r} names the SR {swap.home} for the disk {swap.userdevice}, and that disk is "
-            "on no copy of that SR. Nothing was moved."
+            "on no copy of that SR."
         ).advising(f"To leave the VM as it is, run {run_states.restore_command('keep', record['uuid'])}.")
     restore_journal.verify_origin(calls, record, swap)
     size: int = vdi["virtual_size"]
@@ -125,9 +125,10 @@ def _move(locked: LockedVm, swap: Swap, progress: Callable[[int, int], None]) ->
         if now.vbd == device.vbd and now.sr == swap.home and now.vdi not in (NULL, swap.old, swap.new):
             # the VM has the new VDI already; only the destruction of the old VDI failed
             restore_journal.write_arrived(locked, locked.read(), swap, now.vdi)
-        is_licence = failure.code == "LICENCE_RESTRICTION"
-        failure.in_state((run_states.not_movable if is_licence else run_states.moving_home)(record))
-        raise
+        if failure.code != "LICENCE_RESTRICTION":
+            raise
+        with run_states.not_movable(record):
+            raise
     _verify_is_home(locked, swap)
     restore_journal.write_arrived(locked, record, swap, locked.device(swap).vdi)
 
@@ -138,7 +139,7 @@ def _verify_is_home(locked: LockedVm, swap: Swap) -> None:
     if not restore_journal.is_home(locked.calls, record, swap, locked.device(swap)):
         raise PoolFailure(
             f"The disk {swap.userdevice} of the VM {record['name_label']!r} is not on the SR {swap.home}, although "
-            f"the pool reported the move of the VDI {swap.new} as done. The journal stays."
+            f"the pool reported the move of the VDI {swap.new} as done."
         ).advising("Check the disks of the VM before you go on.")
 
 

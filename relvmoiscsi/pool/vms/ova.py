@@ -419,15 +419,18 @@ def verify(document: bytes, edit: RecordEdit) -> None:
         if is_started or is_active or not is_kept or vm.truth("ha_always_run") or vm.truth("is_control_domain"):
             outside.append(vm)
     for thing in outside[:1]:
-        raise Refused(
-            f"The records of the new VM would refer to a disk outside the copy ({thing.cls} {thing.text('uuid')}). "
-            "Nothing was made."
-        ).advising("This is a bug: please report it.")
+        raise (
+            Refused(
+                f"The records of the new VM would refer to a disk outside the copy ({thing.cls} {thing.text('uuid')})."
+            )
+            .in_state("Nothing was made.")
+            .advising("This is a bug: please report it.")
+        )
 
 
 def _forged(problem: str) -> Refused:
     """Return the error for records that no xapi writes."""
     return Refused(
         f"The records of the VM cannot be used: {problem}. xapi writes no such records. Records of `save-vms` were "
-        "changed by another program. Nothing was made."
-    )
+        "changed by another program."
+    ).in_state("Nothing was made.")

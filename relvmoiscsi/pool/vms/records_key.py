@@ -49,9 +49,11 @@ def find_or_make(calls: Calls) -> bytes:
     except PoolFailure as failure:
         if failure.code != _DENIED:
             raise
-        raise Refused(
-            "The role of this user may not read the key that seals the records of VMs. Nothing was saved."
-        ).advising("Use the role pool-operator.") from failure
+        raise (
+            Refused("The role of this user may not read the key that seals the records of VMs.")
+            .in_state("Nothing was saved.")
+            .advising("Use the role pool-operator.")
+        ) from failure
     return found
 
 

@@ -139,26 +139,26 @@ def _settings(vbd: Record) -> Dict[str, Any]:
 
 def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False, dry_run: bool = False) -> Restored:
     """Put the new disks in place. Raises Refused for a VM that is not halted or not as planned; PoolFailure."""
-    records.verify_not_discarded(calls, {swap.sr for swap in swaps})
-    record: Record = calls.call("VM.get_record", vm)
-    begun = [swap for swap in _others(record, swaps) if vbds.read(calls, vm, swap.userdevice).vdi != swap.new]
-    disks = [*swaps, *begun]
-    restore_journal.verify_journal(record, disks)
-    is_done = _is_done(calls, vm, record, disks)
-    if not is_done:
-        _look(calls, vm, record, disks)
-        swap_disks.verify_can_be_halted(record, shutdown)
-    is_over = is_done and not restore_journal.is_begun(record)
-    if is_over or dry_run:
-        if not is_over:
-            restore_journal.verify_free(calls, record, disks)
-        shuts_down = record["power_state"] == "Running" and not is_done
-        notes = _notes(calls, vm, record, disks)
-        is_halted = is_over and record["power_state"] == "Halted"
-        status = ALREADY if is_over else WOULD
-        return result_of(record, status, disks, notes=notes, shuts_down=shuts_down, is_halted=is_halted)
-    sentence = run_states.swapping(record)
-    with restore_journal.locked(calls, vm, record, disks, "restore", sentence) as locked:
+    with run_states.unchanged():
+        records.verify_not_discarded(calls, {swap.sr for swap in swaps})
+        record: Record = calls.call("VM.get_record", vm)
+        begun = [swap for swap in _others(record, swaps) if vbds.read(calls, vm, swap.userdevice).vdi != swap.new]
+        disks = [*swaps, *begun]
+        restore_journal.verify_journal(record, disks)
+        is_done = _is_done(calls, vm, record, disks)
+        if not is_done:
+            _look(calls, vm, record, disks)
+            swap_disks.verify_can_be_halted(record, shutdown)
+        is_over = is_done and not restore_journal.is_begun(record)
+        if is_over or dry_run:
+            if not is_over:
+                restore_journal.verify_free(calls, record, disks)
+            shuts_down = record["power_state"] == "Running" and not is_done
+            notes = _notes(calls, vm, record, disks)
+            is_halted = is_over and record["power_state"] == "Halted"
+            status = ALREADY if is_over else WOULD
+            return result_of(record, status, disks, notes=notes, shuts_down=shuts_down, is_halted=is_halted)
+    with restore_journal.locked(calls, vm, record, disks, "restore", run_states.swapping(record)) as locked:
         if locked.is_after_a_cut:
             disks += _others(locked.read(), disks)
         record = locked.read()
@@ -214,9 +214,9 @@ def _look(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> None:
             )
         vbds.must_have(record, device, (swap.old, swap.new, "") if begun else (swap.old,), begun)
         if not begun and _settings(device.record) != swap.vbd:
-            raise Refused(f"The disk {swap.userdevice} of the VM {name!r} was changed during this run.").advising(
-                "Repeat the command."
-            )
+            raise Refused(
+                f"Another client has changed the disk {swap.userdevice} of the VM {name!r} during this run."
+            ).advising("Repeat the command.")
         vbds.must_be_free(calls, swap.new, device.vbd if device.vdi == swap.new else "")
         sharers = vbds.users_of(calls, swap.old, vm)
         if sharers and calls.call("VDI.get_sharable", vbds.ref_of(calls, swap.old)):  # a disk of a cluster of VMs
@@ -250,16 +250,16 @@ def _notes(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> List
 
 def undo(calls: Calls, vm: str, shutdown: bool = False, dry_run: bool = False) -> Restored:
     """Put the old disks back. Raises Refused, NotFound where an old disk is gone, PoolFailure."""
-    record: Record = calls.call("VM.get_record", vm)
-    is_swapped = _verify_back(calls, vm, record)
-    if is_swapped:
-        swap_disks.verify_can_be_halted(record, shutdown)
-    swaps = restore_journal.journal_of(record)
-    if dry_run:
-        restore_journal.verify_free(calls, record, swaps)
-        return result_of(record, WOULD_UNDO, swaps, shuts_down=is_swapped and record["power_state"] == "Running")
-    sentence = run_states.swapping(record)
-    with restore_journal.locked(calls, vm, record, swaps, "restore --undo", sentence) as locked:
+    with run_states.unchanged():
+        record: Record = calls.call("VM.get_record", vm)
+        is_swapped = _verify_back(calls, vm, record)
+        if is_swapped:
+            swap_disks.verify_can_be_halted(record, shutdown)
+        swaps = restore_journal.journal_of(record)
+        if dry_run:
+            restore_journal.verify_free(calls, record, swaps)
+            return result_of(record, WOULD_UNDO, swaps, shuts_down=is_swapped and record["power_state"] == "Running")
+    with restore_journal.locked(calls, vm, record, swaps, "restore --undo", run_states.swapping(record)) as locked:
         record = locked.read()
         restore_journal.must_be_restored(record)
         swaps, is_swapped = restore_journal.journal_of(record), False
@@ -315,14 +315,15 @@ def _verify_back(calls: Calls, vm: str, record: Record) -> bool:
 
 def keep(calls: Calls, vm: str, dry_run: bool = False) -> Restored:
     """Leave the disks of a VM as they are, and end its journal. Raises Refused without a journal; PoolFailure."""
-    record: Record = calls.call("VM.get_record", vm)
-    restore_journal.must_be_restored(record)
-    vbds.must_be_idle(record)
-    swaps, _ = restore_journal.read(record)  # the readable part of the journal
-    if dry_run:
-        restore_journal.verify_free(calls, record, swaps)
-        return result_of(record, WOULD_KEEP, notes=_what_it_has(calls, vm, record, swaps))
-    with restore_journal.locked(calls, vm, record, swaps, "restore --keep", run_states.KEEPING) as locked:
+    with run_states.unchanged():
+        record: Record = calls.call("VM.get_record", vm)
+        restore_journal.must_be_restored(record)
+        vbds.must_be_idle(record)
+        swaps, _ = restore_journal.read(record)  # the readable part of the journal
+        if dry_run:
+            restore_journal.verify_free(calls, record, swaps)
+            return result_of(record, WOULD_KEEP, notes=_what_it_has(calls, vm, record, swaps))
+    with restore_journal.locked(calls, vm, record, swaps, "restore --keep", run_states.keeping()) as locked:
         record = locked.read()
         swaps, _ = restore_journal.read(record)
         notes = _what_it_has(calls, vm, record, swaps)

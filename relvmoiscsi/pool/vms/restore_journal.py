@@ -11,10 +11,10 @@ command that ends the restore.
 """
 
 from contextlib import contextmanager
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, ContextManager, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
 from relvmoiscsi import untrusted
-from relvmoiscsi.errors import Refused, in_state
+from relvmoiscsi.errors import NOTHING_CHANGED, Refused
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool import lock, marks
 from relvmoiscsi.pool.calls import Calls, Record, passing
@@ -94,13 +94,14 @@ class LockedVm:
 
 
 @contextmanager
-def locked(calls: Calls, vm: str, record: Record, swaps: Iterable[Swap], doing: str, state: str) -> Iterator[LockedVm]:
-    """Lock a VM (its reference) and the copies of these disks for the block.
+def locked(
+    calls: Calls, vm: str, record: Record, swaps: Iterable[Swap], doing: str, state: ContextManager[None]
+) -> Iterator[LockedVm]:
+    """Lock a VM (its reference) and the copies of these disks for the block, which runs in `state`.
 
-    An error or Ctrl-C in the block gets the sentence `state`. Raises Refused where another client has one of the
-    locks; PoolFailure.
+    Raises Refused where another client has one of the locks; PoolFailure.
     """
-    with lock.held(calls, _locks(calls, record, swaps), doing) as mine, in_state(state):
+    with lock.held(calls, _locks(calls, record, swaps), doing) as mine, state:
         yield LockedVm(calls, vm, mine)
 
 
@@ -163,11 +164,15 @@ def verify_readable(vm: Record, swap: Swap) -> None:
     try:
         _swap_of(marks.text_of(swap._asdict()))
     except ValueError as error:
-        raise Refused(
-            f"A restore cannot note the disk {swap.userdevice!r} of the VM {vm['name_label']!r} in its journal: "
-            f"{error}. Nothing was changed."
-        ).advising(
-            "Attach the disk to the VM again, at another device. Or restore the other disks alone, with --disk."
+        raise (
+            Refused(
+                f"A restore cannot note the disk {swap.userdevice!r} of the VM {vm['name_label']!r} in its journal: "
+                f"{error}."
+            )
+            .in_state(NOTHING_CHANGED)
+            .advising(
+                "Attach the disk to the VM again, at another device. Or restore the other disks alone, with --disk."
+            )
         ) from error
 
 
@@ -210,7 +215,7 @@ def verify_journal(vm: Record, swaps: Sequence[Swap]) -> None:
     journal = journal_of(vm)
     there, copies = {swap.userdevice: swap for swap in journal}, {swap.sr for swap in journal}
     if any(there.get(swap.userdevice, swap) != swap or copies - {swap.sr} for swap in swaps):
-        raise Refused(f"The VM {vm['name_label']!r} was restored by another run. Nothing was changed.").advising(
+        raise Refused(f"The VM {vm['name_label']!r} was restored by another run.").advising(
             "Check its disks, then run "
             f"{run_states.restore_command('undo', vm['uuid'])} or {run_states.restore_command('home', vm['uuid'])} "
             "first."
@@ -231,7 +236,7 @@ def verify_origin(calls: Calls, vm: Record, swap: Swap) -> None:
     if known - {swap.home}:
         raise Refused(
             f"The journal of the VM {vm['name_label']!r} is wrong: the VDI {swap.old} is not on the SR {swap.home}, or "
-            f"{swap.sr} is no copy of that SR. Nothing was changed."
+            f"{swap.sr} is no copy of that SR."
         ).advising(f"To leave the VM as it is, run {run_states.restore_command('keep', vm['uuid'])}.")
 
 

@@ -11,7 +11,7 @@ from typing import Collection, Dict, List, Optional, Sequence, Tuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.device import align_up
-from relvmoiscsi.errors import FormatError, NotFound, Refused, RelvmoiscsiError, in_state
+from relvmoiscsi.errors import FormatError, NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.formats import saved_vms
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.formats.saved_vms import PackedVm, SavedDisk, SavedHeader, SavedVm, SavedVms
@@ -80,7 +80,7 @@ def save(
     content = saved_vms.pack(pool.srs[sr]["uuid"], when, serial, good, key)
     header = saved_vms.read_header(content, saved_vms.NAME_LABEL)  # as every reader will
     saved = saved_vms.unpack(header, content[SavedHeader.SIZE :], saved_vms.NAME_LABEL)
-    with in_state(run_states.SAVING):
+    with run_states.saving():
         calls.call("SR.remove_from_other_config", sr, SAVED)
         marks.add(calls, "SR", sr, SAVED, str(serial))
         vdi = _written(calls, sr, f"{serial} {when}", content)
@@ -193,10 +193,14 @@ def _with_records(there: Records, advice: str) -> Records:
     }
     if sum(vdi["virtual_size"] for vdi in named.values()) > _MOST_READ_BYTES:
         listed = sorted(f"{said(vdi['uuid'])} ({said(vdi['name_description'])})" for vdi in named.values())
-        raise Refused(
-            f"{len(named)} VDIs of one SR have the name {saved_vms.NAME_LABEL!r}, and are too large to be read all: "
-            f"{printable(some_of(listed, _MOST_NAMES))}. Nothing was made."
-        ).advising(advice)
+        raise (
+            Refused(
+                f"{len(named)} VDIs of one SR have the name {saved_vms.NAME_LABEL!r}, and are too large to be read "
+                f"all: {printable(some_of(listed, _MOST_NAMES))}."
+            )
+            .in_state("Nothing was made.")
+            .advising(advice)
+        )
     return named
 
 
@@ -257,8 +261,10 @@ def read(calls: Calls, copy: Copy, trusted: str = "") -> Tuple[SavedVms, bool]:
         elif last is None or found.order > last[0].order:
             last = found, is_known
     if last is None and unknown:
-        raise Refused(_UNKNOWN.format(copy.name, "; ".join(sorted(unknown)))).advising(
-            "To trust records, repeat the command with --trust-records and the UUID of their VDI."
+        raise (
+            Refused(_UNKNOWN.format(copy.name, "; ".join(sorted(unknown))))
+            .in_state("Nothing was made.")
+            .advising("To trust records, repeat the command with --trust-records and the UUID of their VDI.")
         )
     if last is None and trusted:
         raise NotFound(f"There are no VM records on the VDI {trusted} of {copy.name!r}.")
@@ -272,7 +278,7 @@ def read(calls: Calls, copy: Copy, trusted: str = "") -> Tuple[SavedVms, bool]:
 
 _UNKNOWN = (
     "The writer of the VM records on {0!r} is unknown: this pool has no key for the records, or the role of this "
-    "user may not read the key. Everybody who can write to the VDI can forge records. Found: {1}. Nothing was made."
+    "user may not read the key. Everybody who can write to the VDI can forge records. Found: {1}."
 )
 _MOST_NAMES = 20  #: of VMs in a message
 
@@ -341,10 +347,13 @@ def _compared(found: Inventory, copy: Copy, saved: SavedVms, sources: Sequence[V
             if why:
                 break
         if why:
-            refusal = Refused(
-                f"The records of the VM {said(source.name)} are of an unknown writer, and are not believed: {why}. "
-                "Nothing was made."
-            ).advising("Single disks of the copy can be lent to a VM: see `relvmoiscsi pool rescue --help`.")
+            refusal = (
+                Refused(
+                    f"The records of the VM {said(source.name)} are of an unknown writer, and are not believed: {why}."
+                )
+                .in_state("Nothing was made.")
+                .advising("Single disks of the copy can be lent to a VM: see `relvmoiscsi pool rescue --help`.")
+            )
             believed.append(source._replace(problem=refusal))
         else:
             believed.append(source)

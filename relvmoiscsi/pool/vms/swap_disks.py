@@ -11,7 +11,7 @@ After an interruption, `hang` makes every VBD again, even a VBD with the right d
 from typing import Callable, List, Mapping, Sequence, Tuple
 
 from relvmoiscsi.deadline import Deadline
-from relvmoiscsi.errors import Refused, RelvmoiscsiError
+from relvmoiscsi.errors import NOTHING_CHANGED, Refused, RelvmoiscsiError
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record
 from relvmoiscsi.pool.vms import restore_journal, run_states, vbds
 from relvmoiscsi.pool.vms.restore_journal import LockedVm, Swap
@@ -57,7 +57,7 @@ def halt(locked: LockedVm, journal: Sequence[Swap], look: Callable[[Record], obj
             is_down = was_running and locked.read()["power_state"] == "Halted"
             restore_journal.allow_start(locked)
             restore_journal.forget(locked, written)
-            error.in_state(run_states.SHUT_DOWN if is_down else run_states.NOTHING)
+            error.in_state(run_states.SHUT_DOWN if is_down else NOTHING_CHANGED)
         raise
 
 

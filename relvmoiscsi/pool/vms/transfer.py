@@ -16,9 +16,9 @@ from typing import Dict, List, Mapping, Optional, Tuple
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.host.xapi.rpc import GONE, reason
+from relvmoiscsi.host.xapi.rpc import GONE
 from relvmoiscsi.pool import marks
-from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Records, passing
+from relvmoiscsi.pool.calls import Calls, PoolFailure, Records, passing
 from relvmoiscsi.pool.vms import ova_file
 from relvmoiscsi.pool.vms.inventory import Copy
 
@@ -152,6 +152,6 @@ def _answered(
                 return status, b"", f"the host {host}" if host else "another host"
             return status, response.read(None if status == http.client.OK else _MOST_PAGE_BYTES), None
     except GONE as error:
-        raise PoolGone(f"The pool at {calls.url} closed the connection during {path}: {reason(error)}.") from error
+        raise calls.gone(path, error) from error
     finally:
         connection.close()

@@ -48,7 +48,7 @@ def must_have(record: Record, device: VmDevice, expected: Collection[str], begun
     )
     raise Refused(
         f"The disk {device.number} of the VM {record['name_label']!r} is not what it was: it has {found}, and "
-        f"not {wanted}. This disk was not changed."
+        f"not {wanted}."
     ).advising(f"{keep if begun else 'Check the VM, then repeat the command.'}")
 
 
@@ -80,7 +80,7 @@ def must_be_idle(record: Record) -> None:
     """Raises Refused for a VM with a running operation of xapi."""
     busy = ", ".join(sorted(set(record["current_operations"].values())))
     if busy:
-        raise Refused(f"The pool is busy with the VM {record['name_label']!r}: {busy}. Nothing was changed.").advising(
+        raise Refused(f"The pool is busy with the VM {record['name_label']!r}: {busy}.").advising(
             "Wait, then repeat the command."
         )
 

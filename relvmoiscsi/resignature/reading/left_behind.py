@@ -7,9 +7,10 @@ volume of a VDI to the base copy: this VDI goes with the base copy. The run drop
 marks their records in MGT as deleted. Nothing is ever left behind without a caller who names it.
 """
 
+from contextlib import suppress
 from typing import Dict, List, Optional, Sequence, Set, Tuple
 
-from relvmoiscsi.errors import NotFound
+from relvmoiscsi.errors import NotFound, Unsupported
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.mgt import without_records
 from relvmoiscsi.resignature.reading import sm_journals
@@ -42,7 +43,6 @@ def leave(found: Lun, uuids: Sequence[str]) -> Tuple[Lun, Set[str], List[Volume]
 
     Raises NotFound for a UUID without a volume.
     """
-    known = leavable(found)
     with_volume = {volume.name.uuid for volume in found.volumes if volume.name.kind in naming.DISK_KINDS}
     children: Dict[str, List[Optional[str]]] = {}
     for volume in found.volumes:
@@ -51,11 +51,11 @@ def leave(found: Lun, uuids: Sequence[str]) -> Tuple[Lun, Set[str], List[Volume]
         snapshot = sm_journals.snapshot_of(volume.name, volume.content)
         if snapshot is not None and volume.name.uuid not in with_volume:
             children.setdefault(snapshot.group("base"), []).append(volume.name.uuid)
+    for uuid in set(uuids).difference(leavable(found)):
+        children.setdefault(uuid, []).append(_as_found(found, uuid))
     lost, todo = set(), list(uuids)
     while todo:
         uuid = todo.pop()
-        if uuid not in known:
-            raise no_volume(found.name, uuid)
         if uuid not in lost:
             lost.add(uuid)
             todo += filter(None, children.get(uuid, ()))
@@ -64,6 +64,20 @@ def leave(found: Lun, uuids: Sequence[str]) -> Tuple[Lun, Set[str], List[Volume]
         return found, lost, gone
     mgt = without_records(found.mgt, lost) if found.mgt is not None else None
     return found.without(gone)._replace(mgt=mgt), lost, gone
+
+
+def _as_found(found: Lun, uuid: str) -> Optional[str]:
+    """The UUID in the name, as found, of the volume that has this UUID after SM's unfinished work, as `show` lists it.
+
+    A leaf-coalesce has given the parent the name of its child. Raises NotFound.
+    """
+    work = None
+    with suppress(Unsupported):  # `show` lists the VDIs as found
+        work = sm_journals.unfinished_work(found)
+    volume = work.lun.disks().get(uuid) if work is not None else None
+    if volume is None:
+        raise no_volume(found.name, uuid)
+    return next(each.name.uuid for each in found.volumes if each.lv.id == volume.lv.id)
 
 
 def no_volume(name: str, uuid: str) -> NotFound:
@@ -75,5 +89,5 @@ def no_volume(name: str, uuid: str) -> NotFound:
 
 
 def leavable(lun: Lun) -> Set[Optional[str]]:
-    """The UUIDs that a caller may leave behind: those of VDIs with a volume on the LUN as found."""
+    """The UUIDs of VDIs with a volume on the LUN as found."""
     return {volume.name.uuid for volume in lun.volumes if volume.name.kind in _OF_A_VDI}

@@ -66,7 +66,6 @@ COMPLETE = (
     "The lock service at … does not answer: ….",
     "The lock … cannot be opened: its directory vanishes again and again.",
     "The map … is suspended: the owner of the LUN cannot be read.",
-    "The pool at … closed the connection during …: ….",
     "The records describe … VMs, expected one.",
     "The setting … in section […] of … is …, expected ….",
     "The target's IQN (device-config:targetIQN) is missing or incorrect.",
@@ -151,7 +150,9 @@ def raised(kinds, *trees):
 def advice_in(tree):
     """The advice that a module adds to an error where it makes the error."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
-    return {call.func.value: call.args[0] for call in calls if call.func.attr == "advising"}
+    stated = {call: call.func.value for call in calls if call.func.attr == "in_state"}
+    advising = [call for call in calls if call.func.attr == "advising"]
+    return {stated.get(call.func.value, call.func.value): call.args[0] for call in advising}
 
 
 @functools.lru_cache(maxsize=None)

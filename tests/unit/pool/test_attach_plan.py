@@ -247,6 +247,23 @@ def test_copies_of_one_sr_have_names_of_their_own_those_of_the_plan(lab):
     ]
 
 
+def test_copies_of_one_time_have_the_same_names_in_whatever_order_they_are_attached_together(lab):
+    """The numbers were given in the order of the words, and also to copies that have a name already."""
+    clones, name = sorted(lab.clone("Production") for _ in range(3)), "Production changed 2026-11-21"
+
+    def named(*scsi_ids):
+        return {scsi_id: on for scsi_id, what, on in holds(lab, *scsi_ids) if what == "introduce"}
+
+    for chosen in (clones[::-1], clones):
+        assert named(*chosen) == dict(zip(clones, [name, f"{name} (2)", f"{name} (3)"]))
+        for _, sr in list(lab.pool.db.records("SR").items()):
+            if records.is_copy(sr):
+                lab.discard(sr["uuid"])
+    assert named(clones[2]) == {clones[2]: name}
+    timed = f"{name} 00:11 UTC"
+    assert named(*clones[::-1]) == dict(zip(clones, [timed, f"{timed} (2)"])), "one has a name"
+
+
 def test_an_sr_of_the_same_uuid_that_is_another_one_is_refused_in_the_plan(lab, copy):
     clone, ref = copy
     lab.detach(lab.pool.db.get("SR", ref, "uuid"))

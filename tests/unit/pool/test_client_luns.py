@@ -5,6 +5,7 @@ no clone until somebody says so; and nothing is left out without a word.
 
 import itertools
 import json
+import uuid
 from types import SimpleNamespace
 
 import pytest
@@ -535,6 +536,28 @@ def test_a_run_that_was_cut_anywhere_is_found_by_its_original(lab, world, step):
     assert world.state(clone) == "unfinished"
     (done,) = lab.attach(clones_of=["Production"])
     assert (done.scsi_id, done.status) == (clone, DONE)
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+@pytest.mark.parametrize("step", range(3, 7))
+def test_an_unplugged_copy_with_an_interrupted_run_is_no_attached_copy(lab, world, name_pool, command, step, is_own):
+    """The array put a copy in the middle of a run onto the LUN. `luns` said that the SR of the copy is attached."""
+    clone = lab.clone("Production")
+    (first,) = lab.attach(clone)
+    lab.unplug(lab.sr(first.sr_uuid)[0])
+    lab.overwrite(clone)
+    lun = world.lun(clone)
+    disk = cut_before(lun.disk, step, scsi_id=clone, sr_uuid=first.sr_uuid if is_own else str(uuid.UUID(int=7)))
+    world.luns[world.luns.index(lun)] = lun._replace(disk=disk)
+    assert (lab.lun(clone).kind, lab.lun(clone).is_untouched) == ("unfinished", True)
+    name_pool(lab.pool)
+    text = " ".join(command("pool", "luns").out.split())
+    assert "resignature interrupted `attach` finishes the resignature, after `discard` of the copy that" in text
+    (failed,) = lab.attach(clone)
+    assert failed.status == FAILED and world.state(clone) == "unfinished"
+    assert "now holds an interrupted resignature: the array has overwritten the LUN. Nothing was" in str(failed.error)
+    lab.discard(first.sr_uuid)
+    assert [each.status for each in lab.attach(clone)] == [DONE]
 
 
 @pytest.mark.parametrize("has_journal", [True, False])

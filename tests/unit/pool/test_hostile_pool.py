@@ -3,13 +3,15 @@
 nothing of the answer moves the cursor of a terminal.
 """
 
+import socket
+
 import pytest
 
 from kit.examples import dice, seeds
 from kit.pool.hostile import HostileServer, forged_answer, http, refusal, said, success
 from relvmoiscsi.errors import NoConnection, Refused
 from relvmoiscsi.pool import answer_forms
-from relvmoiscsi.pool.calls import PoolFailure, PoolGone
+from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
 from relvmoiscsi.pool.connection import Where, connect
 from relvmoiscsi.pool.vms import transfer
 
@@ -129,6 +131,34 @@ def test_no_answer_to_the_login_is_a_bug(ended, name):
         assert says in said and set(server.calls) == {"session.login_with_password"}
 
 
+@pytest.mark.parametrize("name", LOGINS)
+def test_a_closed_connection_is_said_where_the_connection_was_closed_alone(name):
+    """An answer that is junk is said as it came, and so is silence."""
+    data, says = LOGINS[name]
+    answers = {"session.login_with_password": success("OpaqueRef:session"), "session.logout": success("")}
+    with HostileServer(lambda method: answers.get(method, data)) as server, connect(Where(server.url)) as calls:
+        with pytest.raises((PoolFailure, PoolGone)) as failed:
+            calls.call("SR.get_all_records")
+        is_closed = name == "nothing" or says == "incomplete"
+        assert ("closed the connection during SR.get_all_records" in failed.value.message) == is_closed
+        if says in (NO_HTTP, NO_XAPI, NO_JSON):
+            junk = f"The answer of the pool at {server.url} to SR.get_all_records cannot be read: the answer "
+            assert failed.value.message.startswith(junk)
+
+
+def test_what_is_no_http_is_said_as_it_came(ended):
+    with HostileServer(lambda _: b"SSH-2.0-\x1b[2JOpenSSH " + b"x" * 1000 + b"\r\n") as server:
+        assert r"the answer is no HTTP, and begins with 'SSH-2.0-\x1b[2JOpenSSH xx" in ended(server.url)
+
+
+def test_a_pool_that_is_silent_is_said():
+    def silent():
+        raise socket.timeout("timed out")
+
+    with pytest.raises(PoolGone, match="The pool at http://xs1 did not answer SR.get_all_records: timed out"):
+        Calls("http://xs1", silent, "root", "").call("SR.get_all_records")
+
+
 def test_a_master_that_does_not_answer_is_said(ended):
     """A name that no resolver knows, an address that nobody has; the password goes to no third host."""
     with HostileServer(lambda _: refusal("HOST_IS_SLAVE", "nobody.invalid")) as server:
@@ -143,7 +173,7 @@ def test_no_address_that_a_person_types_is_a_bug(command, text):
 
 # --- a transfer by GET or PUT
 
-CLOSED, OTHER = "closed the connection during /", "the host xs2.example"
+CLOSED, OTHER, UNREAD = "closed the connection during /", "the host xs2.example", "_raw_vdi cannot be read: "
 MOVED = "HTTP/1.1 302 Found"
 
 
@@ -154,11 +184,11 @@ def moved(address):
 #: (bytes that answer a transfer, what is said of a GET; of a PUT, "" where the task decides, and has failed)
 TRANSFERS = {
     "nothing": (b"", CLOSED, CLOSED),
-    "a banner of SSH": (b"SSH-2.0-OpenSSH_9.9\r\n", NO_HTTP, NO_HTTP),
-    "no status": (b"HTTP/1.1\r\n\r\n", NO_HTTP, NO_HTTP),
+    "a banner of SSH": (b"SSH-2.0-OpenSSH_9.9\r\n", UNREAD + NO_HTTP, UNREAD + NO_HTTP),
+    "no status": (b"HTTP/1.1\r\n\r\n", UNREAD + NO_HTTP, UNREAD + NO_HTTP),
     "another version": (http("", first="HTTP/9.9 200 OK"), NO_HTTP, NO_HTTP),
-    "a long header": (http("", "X: " + "x" * 100000), "more than", "more than"),
-    "many headers": (http("", *["X: x"] * 200), "more than", "more than"),
+    "a long header": (http("", "X: " + "x" * 100000), UNREAD, UNREAD),
+    "many headers": (http("", *["X: x"] * 200), UNREAD, UNREAD),
     "announced for ever": (b"HTTP/1.1 100 Continue\r\n\r\n" * 400000, "without end", "without end"),
     "compressed": (http("x", "Content-Encoding: gzip"), "is compressed", "is compressed"),
     "a size beyond the end": (http("x", "Content-Length: 9", length=False), "", ""),

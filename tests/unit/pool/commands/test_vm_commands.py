@@ -174,6 +174,27 @@ def test_what_cannot_be_cloned_so_is_refused(office, refused, status, words, say
     refused(status, says, "clone", *words, "--yes")
 
 
+def test_the_name_of_a_network_may_have_the_sign_between_old_and_new(office, refused, pool_command):
+    """A pair that can be read in two ways is refused with both; a UUID has no such sign."""
+    db = office.pool.db
+    net, new = office.network("a=b"), office.network("lab=1")
+    db.set("network", office.net, "name_label", "office=1")
+    refused(3, "'office=2=lab=1' names no network", "clone", "copy", "web", "--network", "office=2=lab=1", "--yes")
+    ran = pool_command("clone", "copy", "web", "--network", "office=1=lab=1", "--yes")
+    assert ran.status == 0 and "network 0: 'office=1' became 'lab=1'" in ran.out
+
+    for vm, network in ((office.web, office.network("a")), (office.db_vm, net)):
+        for vif in db.refs("VIF", VM=vm):
+            db.set("VIF", vif, "network", network)
+    office.network("b=lab=1")
+    says = "can be read as 'a' to 'b=lab=1', or as 'a=b' to 'lab=1'."
+    ran = refused(2, says, "clone", "copy", "db", "web", "--network", "a=b=lab=1", "--yes")
+    assert "Give UUIDs of networks" in ran.err
+    pair = "=".join(db.get("network", ref, "uuid") for ref in (net, new))
+    ran = pool_command("clone", "copy", "db", "--network", pair, "--yes")
+    assert ran.status == 0 and "network 0: 'a=b' became 'lab=1'" in ran.out
+
+
 @pytest.mark.parametrize("words", [["--isolated", "lab", "copy", "web"], ["copy", "--isolated", "lab", "--", "web"]])
 def test_options_stand_anywhere_between_the_words(office, pool_command, words):
     ran = pool_command("clone", "--yes", *words)

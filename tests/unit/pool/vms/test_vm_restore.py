@@ -76,7 +76,7 @@ def test_one_disk_of_two(halted):
 
 
 def test_a_running_vm_is_shut_down_if_somebody_says_so(day):
-    day.refuses(bring_back, "is not halted but running. Add --shutdown")
+    day.refuses(bring_back, "is not halted but running. Nothing was changed. Add --shutdown")
     bring_back(day, shutdown=True)
     assert day.db.get("VM", day.web, "power_state") == "Halted" and day.srs() == {day.sr}
     day.start()
@@ -200,12 +200,12 @@ def test_a_disk_of_a_person_stays_where_it_is(halted, work):
         (
             lambda day: day.db.set("VBD", day.vbd("1"), "mode", "RO"),
             False,
-            "was changed during this run. Repeat the com",
+            "has changed the disk 1 .* Nothing was changed. Repeat the com",
         ),
         (
             lambda day: day.clone("web"),
             False,
-            "is a disk of 'web 2026-11-22' as well. Remove the disk from there first",
+            "is a disk of 'web 2026-11-22' as well. Nothing was changed. Remove the disk from there first",
         ),
     ],
     ids=["at home again", "restored", "another mode", "a clone"],

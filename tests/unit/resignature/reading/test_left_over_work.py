@@ -11,6 +11,7 @@ from kit.chains import flatten
 from kit.cuts import cut_before, done, entropy, resignature, undo
 from kit.live import (
     FINISHED,
+    STATES,
     _live,
     disk,
     listed,
@@ -108,6 +109,20 @@ def test_what_a_vm_may_have_written_over_an_empty_base_is_refused():
     live = _live(volumes, {"orig": ("orig", "grand")}, FINISHED, also=("clone",))
     with pytest.raises(Unsupported, match="may be of a deleted disk or of a VM that ran on"):
         engine.prepare(live.built.disk.copy(), entropy(0))
+
+
+@pytest.mark.parametrize("name", [name for name in STATES if name.startswith("leaf: ")])
+def test_each_vdi_that_show_lists_can_be_left_behind(name):
+    """A leaf-coalesce that is undone has given the parent the name of its child: \"no volume of VDI\", said the run."""
+    disk, outcomes = STATES[name]().built.disk, set()
+    inspected = engine.inspect(disk)
+    assert inspected.problem is None
+    for uuid in inspected.lun.settled().disks():
+        request = engine.ResignatureRequest(without=(uuid,))
+        work = engine.prepare(disk, entropy(1), request).lun.work
+        assert uuid not in work.lun.disks() and f"VDI {uuid} is left behind, as it was asked for." in work.sentences
+        outcomes.add(len(work.lun.disks()))
+    assert len(outcomes) > 1, "a parent goes with its children"
 
 
 def test_mgt_is_not_called_full_where_it_is_not():
