@@ -18,6 +18,10 @@ def test_a_method_without_a_form_is_refused():
         answer_forms.verify(method, "")
 
 
+def test_a_field_that_nobody_reads_has_any_form_that_json_has():
+    answer_forms.verify("host_metrics.get_record", {"live": True, "x": [[[[[{"y": [None, 1.5]}]]]]]})
+
+
 @pytest.mark.parametrize("value", ["x", "", "--1", 7, 7.0, None, "\u0667", " 7", "9" * 30])
 def test_a_whole_number_is_a_text_of_digits(value):
     for number in ("7", str(2**63 - 1), str(-(2**63))):
