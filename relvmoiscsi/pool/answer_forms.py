@@ -12,9 +12,6 @@ from relvmoiscsi.host.xapi.rpc import is_reference
 
 Form = Callable[[Any], bool]
 
-_DEEPEST = 4  #: levels of a record: a field is at most a map of lists
-_LEAVES = (str, bool, int, float, type(None))
-
 
 def is_text(value: Any) -> bool:
     return isinstance(value, str)
@@ -39,7 +36,8 @@ def is_texts(value: Any) -> bool:
 
 
 def is_text_map(value: Any) -> bool:
-    return isinstance(value, dict) and is_texts([*value, *value.values()])
+    """Is this a map of texts? The keys of each map in JSON are texts."""
+    return isinstance(value, dict) and all(map(is_text, value.values()))
 
 
 def _fields(form: Form, names: str) -> Dict[str, Form]:
@@ -159,17 +157,10 @@ def _verify(is_so: bool, otherwise: str) -> None:
 
 
 def _verify_record(kind: str, record: Any) -> None:
-    _verify(isinstance(record, dict) and all(map(_is_plain, record.values())), f"a record of a {kind} is no record")
+    _verify(isinstance(record, dict), f"a record of a {kind} is no record")
     for name, form in FIELDS.get(kind, {}).items():
-        _verify(name in record and form(record[name]), f"a record of a {kind} has no readable field {name}")
+        if name not in record or not form(record[name]):
+            raise ValueError(f"a record of a {kind} has no readable field {name}")
     for name, form in OPTIONAL.get(kind, {}).items():
-        _verify(name not in record or form(record[name]), f"a record of a {kind} has no readable field {name}")
-
-
-def _is_plain(value: Any, level: int = 1) -> bool:
-    """Does a value have only leaves of JSON, lists and maps, and few levels? Deeper values fill Python's stack."""
-    if isinstance(value, _LEAVES):
-        return True
-    if level > _DEEPEST or not isinstance(value, (list, dict)):
-        return False
-    return all(_is_plain(each, level + 1) for each in (value.values() if isinstance(value, dict) else value))
+        if name in record and not form(record[name]):
+            raise ValueError(f"a record of a {kind} has no readable field {name}")

@@ -35,7 +35,7 @@ class CrashDisk(ForwardingDevice):
     """A disk whose power can be cut at every moment of what was done to it.
 
     The disk it is made from stays as it is. `dropped_flush=n` forgets the n-th flush (from 1): the twin of a crash test
-    uses it to show that the test can fail.
+    uses it to show that the test can fail. `joined` is then the number of the group that goes on behind that flush.
     """
 
     def __init__(self, base: SparseDisk, dropped_flush: Optional[int] = None) -> None:
@@ -46,7 +46,7 @@ class CrashDisk(ForwardingDevice):
         self.unit = max(base.block_size, min(base.physical_block_size, 4096))
         self.groups: List[List[Block]] = [[]]
         self.flushes = 0
-        self.dropped_flush = dropped_flush
+        self.dropped_flush, self.joined = dropped_flush, 1
 
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
         return self.current.read(ranges)
@@ -62,13 +62,16 @@ class CrashDisk(ForwardingDevice):
     def flush(self) -> None:
         self.flushes += 1
         self.current.flush()
-        if self.flushes != self.dropped_flush and self.groups[-1]:
+        if self.flushes == self.dropped_flush:
+            self.joined = len(self.groups)
+        elif self.groups[-1]:
             self.groups.append([])
 
     def crash_images(
-        self, limit: int = 2**10, seed: int = 0, samples: int = 64, every: int = 1
+        self, limit: int = 2**10, seed: int = 0, samples: int = 64, every: int = 1, first: int = 1
     ) -> Iterator[Tuple[str, SparseDisk]]:
-        """Every disk that a power cut could leave, as (description, disk); the first is the untouched base.
+        """Every disk that a power cut could leave, as (description, disk); the first is the untouched base. Or those of
+        a cut in group number `first` or a later one.
 
         Groups with at most `limit` subsets are enumerated. For larger ones: every prefix in the order of issue, each
         block missing alone, each block alone and `samples` random subsets; of prefixes and single blocks each
@@ -79,7 +82,7 @@ class CrashDisk(ForwardingDevice):
         for number, group in enumerate(self.groups, 1):
             changes = _changes(solid, group)
             picker = random.Random(f"{seed} {number}")
-            for present in _subsets(len(changes), limit, samples, picker, every):
+            for present in _subsets(len(changes), limit, samples, picker, every) if number >= first else ():
                 image = self._named(_with_blocks(solid, changes, present))
                 yield _describe(number, len(self.groups), changes, present), image
             solid = _with_blocks(solid, group, range(len(group)))

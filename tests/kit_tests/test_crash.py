@@ -69,6 +69,18 @@ def test_a_dropped_flush_joins_two_groups():
     assert "--c" not in states_of(disk)
 
 
+def test_cuts_behind_a_dropped_flush_are_those_from_the_group_that_goes_on():
+    disk = CrashDisk(SparseDisk(SIZE), dropped_flush=2)
+    for number, letter in enumerate((b"a", b"b", b"c")):
+        disk.write([sector(number, letter)])
+        disk.flush()
+
+    (_, base), *cuts = disk.crash_images(first=disk.joined)
+    assert disk.joined == 2 and base == disk.base
+    found = [image.peek(0, 3 * 512)[::512].replace(b"\0", b"-") for _, image in cuts]
+    assert sorted(found) == [b"a-c", b"ab-", b"abc"]
+
+
 def test_a_physical_block_is_old_or_new_as_a_whole():
     base = SparseDisk(SIZE)
     base.physical_block_size = 4096

@@ -225,9 +225,12 @@ def users_of_file(status: os.stat_result, own_descriptor: int, host: Host = THIS
     """Return the loop devices and processes that have the file of `status` open, without `own_descriptor`."""
     own = host.at("proc", str(os.getpid()), "fd", str(own_descriptor))
     loops = [name for name, backing in _loop_devices(host) if _leads_to(backing, status)]
+    # Processes of one namespace and root directory have the same mounts. Another user's process hides its namespace.
+    processes = glob(os.path.join(escape(host.at("proc")), "[0-9]*"))
+    alike = {(_link(process + "/ns/mnt") or process, _link(process + "/root")): process for process in processes}
     # The file system of each mount, as major:minor. `st_dev` is another number on btrfs and overlayfs.
     file_systems: Dict[str, str] = {}
-    for process in glob(os.path.join(escape(host.at("proc")), "[0-9]*")):
+    for process in alike.values():
         mounts = (line.split() for line in attribute(process, "mountinfo").splitlines())
         file_systems.update((words[0], words[2]) for words in mounts if len(words) > 2)
 

@@ -14,6 +14,7 @@ from kit.iscsi.proxy import SILENCE, Cut, CuttingProxy
 from kit.pool import wire
 from kit.pool.client import connected_locally
 from kit.pool.simulator import Pool
+from kit.shell import content
 from relvmoiscsi import engine
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.host.disk.block_device import open_device
@@ -85,12 +86,12 @@ def test_passwords_of_which_one_begins_with_the_other_are_refused_though_the_tar
     mutual = Chap("array", secret)
     chap = {"chapuser": USER.user, "chappassword": USER.secret}
     chap.update({"incoming_chapuser": mutual.user, "incoming_chappassword": mutual.secret})
-    before = calls.image.read_bytes()
+    before = content(calls.image)
     with Tgt(tmp_path, [Export(1, calls.image)], chap=USER, mutual=mutual) as tgt:
         found = calls.answer(tgt, scsi_id="36001405" + "0" * 25, **chap)
 
     assert "begins with it" in found.result.text and USER.secret not in str(found)
-    assert calls.image.read_bytes() == before
+    assert content(calls.image) == before
 
 
 @pytest.mark.states(few=2)

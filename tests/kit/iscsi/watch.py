@@ -12,6 +12,8 @@ Rules are words, so that a test of an initiator that is known to break one may l
     identity   a write, on a new session, before the LUN was asked for its identity and its size
 """
 
+from collections import deque
+
 from . import scsi
 from .negotiation import NAMING, SECURITY
 from .wire import LOGIN, LOGOUT, NO_TAG, NOP_OUT, SNACK, TASK, after
@@ -83,7 +85,8 @@ class SessionWatch:
     def __init__(self, complain, exp_stat_sn):
         self._complain = complain
         self._stat_sn = exp_stat_sn
-        self._advertised = []  #: [(MaxCmdSN, next StatSN then)], each MaxCmdSN where it first was told
+        #: of each MaxCmdSN that no command has come up to: (MaxCmdSN, the next StatSN where it first was told)
+        self._advertised = deque()
         self._due = exp_stat_sn  #: after the last response to a task
         self._known = {}  #: LUN -> what it was asked on this session
         self.logged_out = False
@@ -92,7 +95,6 @@ class SessionWatch:
         """A PDU of the target with these numbers was sent; `finishes`: it ends a task."""
         if not self._advertised or after(max_cmd_sn, self._advertised[-1][0]):
             self._advertised.append((max_cmd_sn, next_stat_sn))
-            del self._advertised[:-600]
         if finishes:
             self._due = next_stat_sn
 
@@ -119,8 +121,9 @@ class SessionWatch:
             self._complain("window", f"{pdu!r} has CmdSN {number:#x}, MaxCmdSN is {max_cmd_sn:#x}")
             return False
         if not pdu.immediate:
-            needed = next((stat for told, stat in self._advertised if not after(number, told)), pdu.words[2])
-            if after(needed, pdu.words[2]):
+            while self._advertised and after(number, self._advertised[0][0]):
+                self._advertised.popleft()
+            if self._advertised and after(self._advertised[0][1], pdu.words[2]):
                 self._complain("statsn", f"{pdu!r} was sent before it could be, with ExpStatSN {pdu.words[2]:#x}")
         return True
 

@@ -25,7 +25,7 @@ from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import lock
 from relvmoiscsi.pool.connection import Where, connect
 
-pytestmark = pytest.mark.states
+pytestmark = [pytest.mark.states, pytest.mark.usefixtures("parsers_that_stay")]
 
 SCRATCH = {made.SCRATCH: "true"}
 

@@ -3,7 +3,6 @@
 
 import pytest
 
-from relvmoiscsi import untrusted
 from relvmoiscsi.pool import answer_forms
 from relvmoiscsi.pool.calls import failure
 
@@ -18,11 +17,14 @@ def test_a_method_without_a_form_is_refused():
         answer_forms.verify(method, "")
 
 
-@pytest.mark.parametrize("value", ["x", "", "--1", 7, 7.0, None, "\u0667", " 7", "9" * 30])
-def test_a_whole_number_is_a_text_of_digits(value):
-    for number in ("7", str(2**63 - 1), str(-(2**63))):
+def test_a_field_that_nobody_reads_has_any_form_that_json_has():
+    answer_forms.verify("host_metrics.get_record", {"live": True, "x": [[[[[{"y": [None, 1.5]}]]]]]})
+
+
+@pytest.mark.parametrize("value", ["7", "", 7.0, True, None])
+def test_a_whole_number_is_a_number_of_json(value):
+    for number in (7, 2**63 - 1, -(2**63)):
         answer_forms.verify("VDI.get_virtual_size", number)
-        assert str(untrusted.integer(number)) == number
     with pytest.raises(ValueError, match="no value of that field"):
         answer_forms.verify("VDI.get_virtual_size", value)
 

@@ -613,6 +613,32 @@ def test_of_another_file_system_no_open_file_is_looked_at(host, image):
     assert holders.users_of_file(os.stat(image), 5, host) == ["process 12 (qemu-dp)"]
 
 
+def test_mounts_are_read_once_of_processes_with_one_namespace_and_root(host, image, monkeypatch):
+    """The text is long, and a host has hundreds of processes. Of another user's process nobody reads the namespace."""
+    us = str(os.getpid())
+    same, other, chrooted = ("mnt:[1]", "/"), ("mnt:[2]", "/"), ("mnt:[1]", "/var/empty")
+    for process, (namespace, root) in ((us, same), ("12", same), ("13", other), ("14", chrooted), ("15", ("", ""))):
+        os.makedirs(host.at("proc", process, "fd"))
+        if namespace:
+            os.makedirs(host.at("proc", process, "ns"))
+            os.symlink(namespace, host.at("proc", process, "ns/mnt"))
+            os.symlink(root, host.at("proc", process, "root"))
+        os.symlink(image, host.at("proc", process, "fd/5"))
+        put(host.at("proc", process, "fdinfo/5"), f"pos:\t0\nflags:\t02100002\nmnt_id:\t{process}\n")
+        put(host.at("proc", process, "mountinfo"), f"{process} 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n")
+    mounts = "".join(f"{process} 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n" for process in (us, "12"))
+    put(host.at("proc", us, "mountinfo"), mounts)
+    put(host.at("proc", "12", "mountinfo"), mounts)
+
+    read, attribute = [], holders.attribute
+    monkeypatch.setattr(holders, "attribute", lambda *path: (read.append(path), attribute(*path))[1])
+
+    named = ["process 12", "process 13", "process 14", "process 15"]
+    assert holders.users_of_file(os.stat(image), 5, host) == named
+    whose = {path[0].split("/")[-1] for path in read if path[-1] == "mountinfo"}
+    assert {"13", "14", "15"} < whose and len(whose & {us, "12"}) == 1
+
+
 # --- the same device; where data is
 
 
