@@ -28,7 +28,7 @@ from relvmoiscsi.formats.lvm.owner import Owner
 from relvmoiscsi.host.config_file import read_config
 from relvmoiscsi.host.disk import hiding, holders, multipath, udev
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at, scsi_id_of_disk
-from relvmoiscsi.host.files import text_of
+from relvmoiscsi.host.files import attribute, lines_of
 from relvmoiscsi.host.own_process import Begin, run_in_child
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.lun import pool_records
@@ -99,7 +99,7 @@ def is_for_multipath(scsi_id: str, host: Host = THIS_HOST) -> bool:
 
 
 def size_bytes(kernel_name: str, host: Host = THIS_HOST) -> int:
-    sectors = text_of(host.at("sys/block", kernel_name, "size")).strip()
+    sectors = attribute(host.at("sys/block", kernel_name, "size"))
     return untrusted.number(sectors) * 512 if untrusted.is_number(sectors) else 0
 
 
@@ -108,7 +108,7 @@ def size_bytes(kernel_name: str, host: Host = THIS_HOST) -> int:
 
 def check_content(kernel_name: str, look: Looker, host: Host = THIS_HOST, seconds: float = LOOK_SECONDS) -> Owner:
     """Return the owner of the device. Raises Refused if no VM may use it, Uncertain if the device does not answer."""
-    if text_of(host.at("sys/block", kernel_name, "dm/suspended")).strip() == "1":
+    if attribute(host.at("sys/block", kernel_name, "dm/suspended")) == "1":
         raise Uncertain(f"The map {kernel_name} is suspended: the owner of the LUN cannot be read.")
     owner = in_time(look, host.node(kernel_name), seconds)
     if owner.is_sr:
@@ -233,8 +233,7 @@ def devices_of(scsi_id: str, host: Host = THIS_HOST) -> List[str]:
 
 def marked(kernel_name: str, host: Host = THIS_HOST) -> str:
     """Return the name of the link that udev last gave the device; "" if none."""
-    number = text_of(host.at("sys/block", kernel_name, "dev")).strip()
-    lines = text_of(host.at("run/udev/data/b" + number)).splitlines()
+    lines = lines_of(udev.entry_of(kernel_name, host))
     return next((line[len("E:" + MARK + "=") :] for line in lines if line.startswith("E:" + MARK + "=")), "")
 
 

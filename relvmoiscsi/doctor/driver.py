@@ -17,6 +17,7 @@ from relvmoiscsi.doctor import host_root
 from relvmoiscsi.doctor.finding import AS_ROOT, Finding, ok, problem, unknown
 from relvmoiscsi.doctor.host_root import why
 from relvmoiscsi.errors import CommandFailed, NotFound
+from relvmoiscsi.host.files import lines_in
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi import conf
 from relvmoiscsi.sr_types import OWN_TYPES, SR_TYPES
@@ -78,7 +79,7 @@ def sm_directory(host: Host) -> str:
     """Return the directory where xapi looks for drivers. Raises NotFound for an unreadable configuration."""
     found = SM_DIR
     for content in conf.conf_files(host)[0].values():
-        for line in content.decode("utf-8", "surrogateescape").splitlines():
+        for line in lines_in(content.decode("utf-8", "surrogateescape")):
             key, is_setting, value = line.partition("#")[0].partition("=")
             if is_setting and key.strip() == "sm-dir":
                 found = value.strip().strip("'\"") or found

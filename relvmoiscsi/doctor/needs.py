@@ -15,6 +15,7 @@ from relvmoiscsi.doctor.finding import AS_ROOT, Finding, ok, problem, unknown, w
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host.config_file import settings_of
 from relvmoiscsi.host.disk import cleanup_journal, hiding
+from relvmoiscsi.host.files import words_in
 from relvmoiscsi.host.settings import KEYS, SECTION, settings_in
 from relvmoiscsi.host.this_host import UDEV_RULES, Host
 from relvmoiscsi.host.xapi import conf
@@ -51,8 +52,8 @@ def xapi_started(host: Host) -> Tuple[Optional[float], Finding]:
     if not numbers:
         return None, problem("xapi", "xapi does not run on this host.", "Start it: `xe-toolstack-restart`.")
     boot = re.search(r"^btime (\d+)$", host_root.text_of(host, "/proc/stat"), re.MULTILINE)
-    ticks = [host_root.text_of(host, f"/proc/{number}/stat").rpartition(")")[2].split() for number in numbers]
-    said = [words[_START_TIME] for words in ticks if len(words) > _START_TIME]
+    ticks = [host_root.text_of(host, f"/proc/{number}/stat").rpartition(")")[2] for number in numbers]
+    said = [words[_START_TIME] for words in map(words_in, ticks) if len(words) > _START_TIME]
     known = [untrusted.number(word) for word in said if untrusted.is_number(word)]
     if boot is None or not known:
         return None, unknown("xapi", "xapi runs; the kernel does not give its start time.", RESTART)

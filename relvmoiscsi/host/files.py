@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Small files: read a file that may be absent; replace a file so that a power cut leaves the old or the new content.
 
+The kernel and udev write a line for each thing, and escape in a name only what separates names in their files: blank,
+tab and line feed. A local user, or a writer of a LUN, chooses such names. Python's own `splitlines` and `split` also
+separate at carriage returns, file separators and a dozen characters of Unicode, and so does a file that is opened as
+text. So these files are read here, as bytes: `lines_of` and `words_in` separate where the writer does.
+
 xapi, cron and people start this product under any umask. Each directory and each file of the product is made here, with
 the mode that the caller names.
 """
@@ -8,11 +13,12 @@ the mode that the caller names.
 import errno
 import os
 import stat
-from typing import Optional
+from typing import List, Optional
 
 from relvmoiscsi.wording import shell_command
 
 _NEW_MODE = 0o644
+_BLANKS = " \t\n"
 _OWNER_MAY = stat.S_IRUSR | stat.S_IWUSR
 
 #: remedies for errors that even root gets
@@ -59,8 +65,7 @@ def remedy(error: OSError, path: str = "") -> str:
 def text_of(path: str) -> str:
     """Return the text of a file, such as a file of sysfs; "" if the file is absent or unreadable."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
+        return (content_of(path) or b"").decode("utf-8", "replace")
     except OSError:
         return ""
 
@@ -70,7 +75,25 @@ def attribute(*path: str) -> str:
 
     `path` has the directories and the name of the file.
     """
-    return text_of(os.path.join(*path)).strip()
+    return text_of(os.path.join(*path)).strip(_BLANKS)
+
+
+def lines_of(*path: str) -> List[str]:
+    """Return the lines of a file that have a text; [] if the file is absent or unreadable. Only LF ends a line.
+
+    `path` has the directories and the name of the file.
+    """
+    return lines_in(text_of(os.path.join(*path)))
+
+
+def lines_in(text: str) -> List[str]:
+    """Return the lines of a text that have a text. Only LF ends a line."""
+    return [line for line in text.split("\n") if line]
+
+
+def words_in(line: str) -> List[str]:
+    """Return the words of a line. Only blanks and tabs separate words."""
+    return [word for word in line.replace("\t", " ").split(" ") if word]
 
 
 def content_of(path: str) -> Optional[bytes]:

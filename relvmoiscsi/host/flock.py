@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from typing import Callable, Dict, Iterator, Union
 
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.host.files import open_private, remedy, text_of
+from relvmoiscsi.host.files import lines_of, open_private, remedy, words_in
 from relvmoiscsi.host.own_path import NotOwn, verify_own_way
 from relvmoiscsi.host.terminated import pause
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -158,7 +158,7 @@ def owner_of(file: Union[str, int], host: Host = THIS_HOST) -> str:
         return "another process"  # the holder has released the lock since
     place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     # 1: FLOCK ADVISORY WRITE 4711 08:01:12345 0 EOF
-    locks = [line.split() for line in text_of(host.at("proc/locks")).splitlines()]
+    locks = map(words_in, lines_of(host.at("proc/locks")))
     owners = [words[4] for words in locks if len(words) >= 6 and words[1] == "FLOCK" and words[5] == place]
     return ", ".join(map(host.named_process, owners)) or "another process"
 

@@ -42,6 +42,7 @@ from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional
 from relvmoiscsi.deadline import BATCH_SECONDS, NO_DEADLINE, Deadline, OutOfTime
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host import flock, terminated
+from relvmoiscsi.host.files import words_in
 from relvmoiscsi.untrusted import number
 from relvmoiscsi.wording import cut
 
@@ -221,7 +222,7 @@ def _limit_memory() -> None:
     """In a child: take at most MOST_MEMORY_BYTES more, and end before other programs of the host do."""
     threading.stack_size(_STACK_BYTES)
     with open("/proc/self/statm", "rb") as statm:  # pages; the sixth number: data and stack
-        present = number(statm.read().decode("ascii").split()[5]) * resource.getpagesize()
+        present = number(words_in(statm.read().decode("ascii"))[5]) * resource.getpagesize()
     limits = [limit for limit in resource.getrlimit(resource.RLIMIT_DATA) if limit != resource.RLIM_INFINITY]
     most = min([present + MOST_MEMORY_BYTES, *limits])
     resource.setrlimit(resource.RLIMIT_DATA, (most, resource.getrlimit(resource.RLIMIT_DATA)[1]))

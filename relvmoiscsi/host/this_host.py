@@ -11,7 +11,7 @@ from typing import Any, Callable, NamedTuple, Optional, TypeVar
 
 from relvmoiscsi.host import terminated
 from relvmoiscsi.host.command import Runner, run
-from relvmoiscsi.host.files import attribute, text_of
+from relvmoiscsi.host.files import attribute, lines_of, text_of
 
 THIS_PROCESS = "this very process"  #: among the users of a device, or the owners of a lock
 XAPI_SOCKET = "/var/lib/xcp/xapi"
@@ -82,8 +82,7 @@ class Host(NamedTuple):
     @property
     def installation_uuid(self) -> str:
         """The UUID of this host in xapi, from the installer's record; "" if the record does not have the UUID."""
-        lines = text_of(self.at("etc/xensource-inventory")).splitlines()
-        pairs = [line.partition("=") for line in lines]
+        pairs = [line.partition("=") for line in lines_of(self.at("etc/xensource-inventory"))]
         values = [value for key, _, value in pairs if key.strip() == "INSTALLATION_UUID"]
         return values[-1].strip().strip("'\"") if values else ""
 

@@ -13,8 +13,8 @@ import re
 from typing import Optional
 
 from relvmoiscsi.errors import UsageError
-from relvmoiscsi.host.files import text_of
-from relvmoiscsi.host.secret_file import lines_of
+from relvmoiscsi.host import secret_file
+from relvmoiscsi.host.files import attribute, lines_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.iscsi import Credentials, Initiator
 from relvmoiscsi.iscsi.names import MAX_NAME_BYTES
@@ -43,7 +43,7 @@ def url_of(word: str, host: Host, session: SessionOptions) -> UrlSource:
 
 def host_uuid(host: Host = THIS_HOST) -> str:
     """Return an id that no other machine has: on a host of xapi, the UUID of the host."""
-    machine = text_of(host.at("etc/machine-id")).strip()
+    machine = attribute(host.at("etc/machine-id"))
     return host.installation_uuid or machine or host.boot_id
 
 
@@ -59,7 +59,7 @@ def initiator_name(given: Optional[str], host: Optional[Host] = None) -> str:
             )
         return given
     host = host or THIS_HOST
-    for line in text_of(host.at(INITIATOR_FILE)).splitlines():
+    for line in lines_of(host.at(INITIATOR_FILE)):
         key, _, value = line.partition("=")
         if key.strip() == "InitiatorName" and _INITIATOR.match(value.strip()):
             return value.strip()
@@ -74,7 +74,7 @@ def credentials(chap_file: Optional[str], user: str) -> Credentials:
     values = {name: os.environ.get(name, "") for name in _NAMES}
     if chap_file is not None:
         values = dict.fromkeys(_NAMES, "")
-        for number, line in enumerate(lines_of(chap_file), 1):
+        for number, line in enumerate(secret_file.lines_of(chap_file), 1):
             if not line.strip() or line.startswith("#"):
                 continue
             name, is_set, value = line.partition("=")

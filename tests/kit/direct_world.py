@@ -59,10 +59,10 @@ class World:
     def runs_multipathd(self):
         self.runs("/usr/sbin/multipathd", 0)
 
-    def runs(self, program, user, number="4711"):
+    def runs(self, program, user, number="4711", name="multipathd"):
         """A process under the name of multipathd, which each user may give."""
-        self.put(f"proc/{number}/comm", "multipathd\n")
-        self.put(f"proc/{number}/status", f"Name:\tmultipathd\nUid:\t{user}\t0\t0\t0\nGid:\t0\t0\t0\t0\n")
+        self.put(f"proc/{number}/comm", name + "\n")
+        self.put(f"proc/{number}/status", f"Name:\t{name}\nUid:\t{user}\t0\t0\t0\nGid:\t0\t0\t0\t0\n")
         (self.root / "proc" / number / "exe").symlink_to(program)
 
     def marks(self, number, name="disk"):

@@ -142,6 +142,17 @@ MAY_TAKE_INT = {
     "wording": "seconds",
 }
 
+#: Where text of the kernel and of udev is read. In it a local user and a writer of a LUN choose names. The kernel and
+#: udev escape few of the characters at which Python's own methods and files of text separate.
+READ_THE_HOST = ("host", "direct", "doctor", "lun", "plugin", "plugin_targets", "sr_driver")
+#: Where else text is separated so, and why no name is in it.
+MAY_SEPARATE = {
+    "doctor.host_root": "an error of a program, for a sentence",
+    "host.secret_file": "a person's own file, of any system",
+    "host.settings": "a line of root's settings",
+    "host.sm_log": "this product's own lines",
+}
+
 #: What opens, locks or writes a LUN: a caller reaches it through `lun` alone, which cannot forget a guard. A room may
 #: use what it defines itself.
 CORRIDOR = (
@@ -196,6 +207,7 @@ class Module:
     out_of_place: (line number, name of the method to use, text) of what an error says of the state or as an advice
     readers: (line number, name) of Python's readers that it calls
     integers: line numbers of calls of `int`, also by `map`
+    separated: line numbers where text is separated at more than blanks, tabs and line feeds
     used: (line number, dotted name) of what is imported, and of what is named of it
     writable_opens: line numbers of opens of a device that may write
     classes: names of its classes
@@ -209,6 +221,7 @@ class Module:
         self.readers = list(readers(nodes))
         self.integers = list(integers(nodes))
         self.out_of_place = list(sentences_out_of_place(nodes))
+        self.separated = list(separated(nodes)) if self.unit in READ_THE_HOST else []
         attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
         self.makers = [(node.lineno, node.attr) for node in attributes if node.attr in MAKERS]
         self.classes = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
@@ -373,6 +386,25 @@ def takes_int(module):
     for line in module.integers:
         if module.name not in MAY_TAKE_INT:
             yield f"{module.name}:{line} calls int; use relvmoiscsi.untrusted"
+
+
+def separated(nodes):
+    """The lines where Python separates lines or words by its own rules, or opens a file as text to read it."""
+    for node in nodes:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr == "splitlines" or (node.func.attr in ("split", "rsplit") and not node.args):
+                yield node.lineno
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "open":
+            modes = [each.value for each in node.args[1:2] if isinstance(each, ast.Constant)]
+            if not set("bwax") & set("".join(modes)):
+                yield node.lineno
+
+
+def separates(module):
+    """Places that take a character of a name for the end of a word or of a line."""
+    for line in module.separated:
+        if module.name not in MAY_SEPARATE:
+            yield f"{module.name}:{line} separates text by itself; use lines_of and words_in of relvmoiscsi.host.files"
 
 
 def past_the_corridor(module):
@@ -540,6 +572,11 @@ def test_an_error_has_its_state_and_its_advice_apart():
     assert of_all(mixes) == []
 
 
+def test_what_the_kernel_and_udev_write_has_one_reader():
+    assert of_all(separates) == []
+    assert set(MAY_SEPARATE) == {module.name for module in package() if module.separated}
+
+
 def test_files_and_directories_are_made_in_one_module():
     assert of_all(makes) == []
     assert [module.name for module in package() if module.makers] == ["host.files"]
@@ -597,6 +634,10 @@ PV, PLAN, UDEV = "formats.lvm.pv", "resignature.plan", "host.disk.udev"
         (takes_int, PLAN, "size = int(facts['size'])"),
         (takes_int, PLAN, "sizes = list(map(int, facts['sizes']))"),
         (takes_int, PLAN, "size = read(facts, form=int)"),
+        (separates, UDEV, "lines = read(path).splitlines()"),
+        (separates, UDEV, "words = line.split()"),
+        (separates, UDEV, "with open(path, encoding='ascii') as lines: pass"),
+        (separates, UDEV, "text = open(path, 'r').read()"),
         (foreign, UDEV, "import pyudev"),
     ],
 )

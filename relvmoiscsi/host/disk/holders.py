@@ -10,7 +10,7 @@ import stat
 from glob import escape, glob
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
-from relvmoiscsi.host.files import attribute, text_of
+from relvmoiscsi.host.files import attribute, lines_of, text_of, words_in
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 #: Programs that open disks only to watch the disks. A watcher loses nothing when a disk is removed.
@@ -48,16 +48,16 @@ class _Devices:
             if namespace and namespace in seen:
                 continue
             seen.add(namespace)
-            for line in attribute(process, "mountinfo").splitlines():
-                words = line.split()  # 36 35 98:0 /mnt1 /mnt2 rw,noatime shared:1 - ext3 /dev/root rw
+            # 36 35 98:0 /mnt1 /mnt2 rw,noatime shared:1 - ext3 /dev/root rw
+            for words in map(words_in, lines_of(process, "mountinfo")):
                 # The mount source is any text: a user mounts a tmpfs with it, in a mount namespace of his own.
                 kind, source = words[words.index("-") + 1 :][:2] if "-" in words[:-2] else ("", "")
                 mounted = nodes.get(source) if kind in _OF_SEVERAL_DEVICES else None
                 mounted = mounted or (self.names.get(words[2]) if len(words) > 4 else None)
                 if mounted is not None:
                     yield mounted, f"the file system mounted at {words[4]}"
-        for line in attribute(self._host.at("proc/swaps")).splitlines()[1:]:  # /dev/sdb1  partition  1048572  0  -2
-            path = line.split()[0] if line.strip() else ""
+        for line in lines_of(self._host.at("proc/swaps"))[1:]:  # /dev/sdb1  partition  1048572  0  -2
+            path = words_in(line)[0]
             if os.path.basename(path) in self.directories:
                 yield os.path.basename(path), f"swap space {path}"
 
@@ -79,9 +79,9 @@ class _Devices:
             if link == own or number not in self.names and number not in paths:
                 continue
             process, flags = link.split(os.sep)[-3], os.O_RDONLY
-            for line in attribute(link.replace("/fd/", "/fdinfo/")).splitlines():
+            for line in lines_of(link.replace("/fd/", "/fdinfo/")):
                 if line.startswith("flags:"):  # flags:	02100002
-                    flags = int(line.split()[1], 8)
+                    flags = int(words_in(line)[1], 8)
             is_writer = flags & os.O_ACCMODE != os.O_RDONLY
             is_open = not flags & os.O_PATH  # a descriptor with O_PATH cannot read
             if is_open and (is_writer or process != us and number in self.names):
@@ -231,13 +231,13 @@ def users_of_file(status: os.stat_result, own_descriptor: int, host: Host = THIS
     # The file system of each mount, as major:minor. `st_dev` is another number on btrfs and overlayfs.
     file_systems: Dict[str, str] = {}
     for process in alike.values():
-        mounts = (line.split() for line in attribute(process, "mountinfo").splitlines())
+        mounts = map(words_in, lines_of(process, "mountinfo"))
         file_systems.update((words[0], words[2]) for words in mounts if len(words) > 2)
 
     def file_system(link: str) -> Optional[str]:
         """Return the file system of an open file, without a stat of the file; None for a mount that no process has."""
-        words = attribute(link.replace("/fd/", "/fdinfo/")).split()  # pos: 0  flags: 02100002  mnt_id: 29
-        return file_systems.get(words[words.index("mnt_id:") + 1]) if "mnt_id:" in words[:-1] else None
+        words = [words_in(line) for line in lines_of(link.replace("/fd/", "/fdinfo/"))]  # mnt_id:	29
+        return next((file_systems.get(line[1]) for line in words if line[0] == "mnt_id:"), None)
 
     here = file_system(own)
     links = (link for link in _open_files("/", host) if link != own and file_system(link) == here)

@@ -15,6 +15,7 @@ from typing import List
 
 from relvmoiscsi.errors import CommandFailed
 from relvmoiscsi.host.command import Runner
+from relvmoiscsi.host.files import content_of, lines_in, words_in
 from relvmoiscsi.wording import shell_command
 
 log = logging.getLogger(__name__)
@@ -44,18 +45,16 @@ def tell_lvm(path: str, runner: Runner, root: str = "/") -> List[str]:
             )
     devices_file = os.path.join(root, DEVICES_FILE)
     try:
-        with open(devices_file, encoding="utf-8", errors="surrogateescape") as lines:
-            # IDTYPE=devname IDNAME=/dev/sdb DEVNAME=/dev/sdb PVID=...; a comment or VERSION line has no IDTYPE
-            words = [line.split() for line in lines if not line.startswith("#")]
-    except FileNotFoundError:
-        return warnings
+        text = (content_of(devices_file) or b"").decode("utf-8", "surrogateescape")
     except OSError as error:
         warnings.append(
             f"{devices_file} cannot be read: {error.strerror}. If it lists {path} with IDTYPE=devname, run "
             "`lvmdevices --deldev` and `lvmdevices --adddev` on it."
         )
         return warnings
-    entries = [dict(word.split("=", 1) for word in line if "=" in word) for line in words]
+    # IDTYPE=devname IDNAME=/dev/sdb DEVNAME=/dev/sdb PVID=...; a comment or VERSION line has no IDTYPE
+    lines = [words_in(line) for line in lines_in(text) if not line.startswith("#")]
+    entries = [dict(word.split("=", 1) for word in line if "=" in word) for line in lines]
     names = [entry.get("IDNAME", "") for entry in entries if entry.get("IDTYPE") == "devname"]
     # /dev/mapper/mpatha and /dev/dm-3 may be the same device
     if os.path.realpath(path) not in [os.path.realpath(name) for name in names if name]:

@@ -12,7 +12,7 @@ from glob import escape, glob
 from typing import List, Mapping, Sequence
 
 from relvmoiscsi.errors import NotFound, Refused
-from relvmoiscsi.host.files import attribute, content_of
+from relvmoiscsi.host.files import attribute, content_of, lines_in, lines_of, words_in
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 WWIDS = "etc/multipath/wwids"  #: the LUNs that were multipathed before, a line "/<SCSIid>/" for each
@@ -85,13 +85,13 @@ def is_daemon_running(host: Host = THIS_HOST) -> bool:
         except OSError:
             continue  # the process has ended, or is a thread of the kernel
         if _DAEMON.search(program):
-            lines = attribute(os.path.dirname(path), "status").splitlines()
-            if ["Uid:", "0", "0", "0", "0"] in [line.split() for line in lines]:
+            lines = lines_of(os.path.dirname(path), "status")  # the name is a line of this file, too
+            if ["Uid:", "0", "0", "0", "0"] in map(words_in, lines):
                 return True
     return False
 
 
 def is_listed(scsi_id: str, host: Host = THIS_HOST) -> bool:
     """Return whether the LUN had a map before: whether it is listed in the wwids file."""
-    lines = (content_of(host.at(WWIDS)) or b"").decode("utf-8", "replace").splitlines()
-    return f"/{scsi_id}/" in [line.strip() for line in lines]
+    lines = lines_in((content_of(host.at(WWIDS)) or b"").decode("utf-8", "replace"))
+    return [f"/{scsi_id}/"] in map(words_in, lines)

@@ -8,7 +8,6 @@ What happens when a disk comes:
     t2  udev has applied its rules        settle returns, as the disk is in udev's database
 """
 
-import errno
 import logging
 import os
 import time
@@ -18,6 +17,7 @@ from typing import Any, Callable, Iterable, List, Sequence, Tuple
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
+from relvmoiscsi.host.files import attribute, content_of, lines_in
 from relvmoiscsi.host.flock import POLL_SECONDS
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
@@ -146,24 +146,20 @@ def make_event(kernel_name: str, host: Host = THIS_HOST, action: str = "change")
 def database(name: str, host: Host = THIS_HOST) -> List[str]:
     """Return the lines of a device in udev's database; [] for a new device. Raises NotFound if a read fails."""
     try:
-        with open(_entry(name, host), encoding="utf-8", errors="replace") as entry:
-            return entry.read().splitlines()
+        return lines_in((content_of(entry_of(name, host)) or b"").decode("utf-8", "replace"))
     except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ENODEV):
-            raise NotFound(f"The entry of {name} in udev's database cannot be read: {error.strerror}.") from error
-        return []
+        raise NotFound(f"The entry of {name} in udev's database cannot be read: {error.strerror}.") from error
 
 
 def _written(name: str, host: Host) -> Tuple[int, int]:
     """Identify the file of the device's database entry. udev writes a new file each time."""
     try:
-        status = os.stat(_entry(name, host))
+        status = os.stat(entry_of(name, host))
     except OSError:
         return 0, 0
     return status.st_ino, status.st_mtime_ns
 
 
-def _entry(name: str, host: Host) -> str:
-    """Return the path of a device's entry in udev's database. Raises OSError if there is no such device."""
-    with open(host.at("sys/block", name, "dev"), encoding="ascii") as number:
-        return host.at("run/udev/data/b" + number.read().strip())
+def entry_of(name: str, host: Host = THIS_HOST) -> str:
+    """Return the path of a device's entry in udev's database; without such a device, a path without a file."""
+    return host.at("run/udev/data/b" + attribute(host.at("sys/block", name, "dev")))

@@ -18,7 +18,7 @@ from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address, unit_serial
-from relvmoiscsi.host.files import attribute, text_of
+from relvmoiscsi.host.files import attribute, lines_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 ANY_DRIVER = "any"
@@ -79,8 +79,8 @@ def adapters(driver: str = ANY_DRIVER, host: Host = THIS_HOST) -> List[Adapter]:
     for path in glob(os.path.join(escape(host.at("sys")), "class/scsi_host/host[0-9]*")):
         drivers = [driver for name, driver in _BY_FILE if os.path.exists(os.path.join(path, name))]
         drivers += [attribute(path, "driver_name"), attribute(path, "proc_name")]
-        lines = text_of(os.path.join(path, "uevent")).splitlines()
-        drivers += [line.partition("=")[2].strip() for line in lines if line.startswith("PHYSDEVDRIVER=")]
+        lines = lines_of(path, "uevent")
+        drivers += [line.partition("=")[2] for line in lines if line.startswith("PHYSDEVDRIVER=")]
         adapter = Adapter(os.path.basename(path), next((one for one in drivers if one not in _NO_NAME), "Unknown"))
         if not _NO_ADAPTERS.match(adapter.driver) and (driver == ANY_DRIVER or adapter.driver.startswith(driver)):
             found.append(adapter)

@@ -22,7 +22,7 @@ from relvmoiscsi.deadline import CLEANUP_SECONDS, Deadline
 from relvmoiscsi.errors import DeviceError, NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.host.disk import cleanup_journal, holders, multipath, paths, udev
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address
-from relvmoiscsi.host.files import text_of
+from relvmoiscsi.host.files import attribute
 from relvmoiscsi.host.hba import adapters as hba
 from relvmoiscsi.host.hba.scan import POLL_SECONDS, scan, take_away
 from relvmoiscsi.host.locks import sm_locks
@@ -273,7 +273,7 @@ class Discovery:
         for disk in there:
             if disk.scsi_id == self.scsi_id:
                 access = THIS_HOST.at("sys/block", disk.name, "device/access_state")
-                state = text_of(access).strip()  # where the kernel knows ALUA's state
+                state = attribute(access)  # where the kernel knows ALUA's state
                 silent.append(f"{disk.name} ({state})" if state else disk.name)
         if silent:
             return NotFound(

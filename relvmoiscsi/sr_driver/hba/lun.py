@@ -24,7 +24,7 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, RelvmoiscsiError, in_state
 from relvmoiscsi.host import terminated
 from relvmoiscsi.host.disk import hiding, multipath, paths, udev
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at
-from relvmoiscsi.host.files import text_of
+from relvmoiscsi.host.files import attribute
 from relvmoiscsi.host.own_process import Begin, run_in_child
 from relvmoiscsi.host.terminated import quietly
 from relvmoiscsi.host.this_host import THIS_HOST
@@ -196,7 +196,7 @@ class HbaLun(CallLun):
             return [THIS_HOST.node(multipath.single_path(self.scsi_id, disks))]
 
         def is_detour(disk: str) -> bool:
-            state = text_of(THIS_HOST.at("sys/block", disk, "device/access_state")).strip()
+            state = attribute(THIS_HOST.at("sys/block", disk, "device/access_state"))
             return state not in ("", "active/optimized")  # "": the array has no such states
 
         alone = sorted((disk for disk in disks if disk not in in_map), key=is_detour)

@@ -18,7 +18,7 @@ from typing import Any, Callable, Iterator, List, Mapping, NamedTuple, Optional,
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NotFound, Refused
-from relvmoiscsi.host.files import text_of
+from relvmoiscsi.host.files import attribute, lines_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.iscsi.lun_device import LunDevice
@@ -136,14 +136,14 @@ def interfaces(host: Host) -> List[str]:
     for path in (
         path for one in DIRECTORIES for path in sorted(glob(os.path.join(escape(host.at(one)), PREFIX + "*")))
     ):
-        pairs = [line.partition("=") for line in text_of(path).splitlines() if not line.startswith("#")]
+        pairs = [line.partition("=") for line in lines_of(path) if not line.startswith("#")]
         values = {name.strip(): value.strip() for name, is_set, value in pairs if is_set}
         hardware = values.get("iface.hwaddress", "")
         if values.get("iface.transport_name", "tcp") != "tcp":
             continue
         if hardware not in _UNSET:
             addresses = sorted(glob(os.path.join(escape(host.at("sys")), "class/net/*/address")))
-            having = [one for one in addresses if text_of(one).strip().lower() == hardware.lower()]
+            having = [one for one in addresses if attribute(one).lower() == hardware.lower()]
             found += [os.path.basename(os.path.dirname(one)) for one in having[:1]]
             continue
         named = (values.get(name, "") for name in ("iface.net_ifacename", "iface.ipaddress"))

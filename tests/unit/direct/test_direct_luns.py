@@ -27,6 +27,7 @@ from relvmoiscsi.errors import DeviceError, NotFound, Refused, UsageError
 from relvmoiscsi.formats.lvm.owner import Owner
 from relvmoiscsi.host import config_file
 from relvmoiscsi.host.config_file import changing, read_config, replace_config
+from relvmoiscsi.host.disk import hiding
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 DISK = ("disk", LUN)
@@ -237,6 +238,7 @@ def test_multipathd_runs_although_its_program_was_updated_since(world):
 @pytest.mark.parametrize("look_alike", [
     lambda world: world.put("proc/net/unix", "0: 2 0 10000 1 1 9 @x @/org/kernel/linux/storage/multipathd\n"),
     lambda world: world.runs("/home/user/multipathd", 1000),
+    lambda world: world.runs("/home/user/multipathd", 1000, name="\x1cUid: 0 0 0 0"),
     lambda world: world.runs("/usr/sbin/multipathd", 1000),  # which then says that only root may run it
     lambda world: world.runs("/usr/bin/sudo", 0),  # by a link of that name
 ])  # fmt: skip
@@ -333,6 +335,17 @@ def test_a_link_is_renewed_by_an_event_of_everything_the_lun_has(world):
 def test_a_device_that_goes_at_that_moment_is_no_failure(world):
     links.udev.make_event("sdx", world.host)
     assert links.marked("sdx", world.host) == ""
+
+
+@pytest.mark.parametrize("end", ["\u2028", "\x85", "\r"])
+def test_the_label_of_a_file_system_marks_no_disk_and_hides_none(world, end):
+    """blkid leaves separators of Unicode in a label, and udev writes the label to the database."""
+    world.has_disk("sda")
+    world.put(
+        "run/udev/data/b8:0", f"I:1\nE:ID_FS_LABEL=x{end}E:RELVMOISCSI_DIRECT=disk{end}E:RELVMOISCSI_HIDDEN=all\n"
+    )
+
+    assert links.marked("sda", world.host) == "" and not hiding.is_hidden("sda", world.host)
 
 
 # --- how it stands

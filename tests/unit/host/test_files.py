@@ -9,25 +9,43 @@ import pytest
 
 from relvmoiscsi.host.files import (
     append,
+    attribute,
     content_of,
+    lines_of,
     make_directory,
     remedy,
     replace,
     sync_directory,
     text_of,
+    words_in,
 )
 
 
 def test_what_is_not_there_has_no_text_and_no_content_and_what_cannot_be_read_is_not_absent(tmp_path):
     (tmp_path / "file").write_bytes(b"a\xffb\r\n")
 
-    assert text_of(str(tmp_path / "file")) == "a\ufffdb\n", "what is no UTF-8 is read all the same"
+    assert text_of(str(tmp_path / "file")) == "a\ufffdb\r\n", "what is no UTF-8 is read all the same"
     assert content_of(str(tmp_path / "file")) == b"a\xffb\r\n"
     for path in (tmp_path / "none", tmp_path / "file" / "below"):
         assert text_of(str(path)) == "" and content_of(str(path)) is None
     with pytest.raises(IsADirectoryError):
         content_of(str(tmp_path))
     assert text_of(str(tmp_path)) == ""
+
+
+#: where Python's own methods separate lines or words, and what the kernel and udev leave in a name as it is
+OF_A_NAME = "\r\x0b\x0c\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2000\u2003\u2028\u2029\u202f\u205f\u3000"
+
+
+def test_only_a_line_feed_ends_a_line_and_only_blanks_and_tabs_separate_words(tmp_path):
+    assert all(len(f"a{each}b".split()) == 2 for each in OF_A_NAME)
+    (tmp_path / "file").write_bytes(f"one\ttwo {OF_A_NAME}three\n\nfour\n{OF_A_NAME}".encode())
+
+    lines = lines_of(str(tmp_path), "file")
+    assert lines == [f"one\ttwo {OF_A_NAME}three", "four", OF_A_NAME]
+    assert words_in(lines[0]) == ["one", "two", f"{OF_A_NAME}three"]
+    (tmp_path / "name").write_bytes(f" {OF_A_NAME} \n".encode())
+    assert attribute(str(tmp_path), "name") == OF_A_NAME and lines_of(str(tmp_path), "none") == []
 
 
 def test_a_file_is_replaced_with_its_mode_and_a_first_one_is_for_all_to_read(tmp_path):

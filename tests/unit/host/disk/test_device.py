@@ -488,6 +488,12 @@ OF_A_USER = "".join(
     for number, kind in enumerate(["tmpfs", "fuse", "fuse.btrfs", "overlay", "ramfs"], 60)
 )
 
+#: a user mounts a tmpfs on directories of these names: the kernel escapes only what it separates by itself
+OF_A_NAME = [
+    f"36 35 0:60 / /mnt/x{end}{word.join(['36', '35', '8:16', '/', '/forged', ''])} rw - tmpfs none rw\n"
+    for end, word in (("\u2028", "\u2003"), ("\x1c", "\xa0"), ("\r", "\x0b"))
+]
+
 
 @pytest.mark.parametrize(
     "files, expected",
@@ -496,6 +502,7 @@ OF_A_USER = "".join(
         (STACKED, ["multipath map /dev/mapper/36001405", "device-mapper volume VG-MGT", "block device md0"]),
         ({"proc/40/mountinfo": MOUNTS}, ["the file system mounted at /srv", "the file system mounted at /pool"]),
         ({"proc/40/mountinfo": OF_A_USER}, []),
+        *(({"proc/40/mountinfo": line}, []) for line in OF_A_NAME),
         ({"proc/swaps": SWAPS + "/dev/sdb1 partition 9 0 -2\n"}, ["swap space /dev/sdb1"]),
         ({"sys/block/loop3/loop/backing_file": "/dev/sdb\n"}, ["loop device /dev/loop3"]),
         ({"sys/block/loop4/loop/backing_file": "/srv/dev/sdb\n"}, []),
@@ -630,8 +637,8 @@ def test_mounts_are_read_once_of_processes_with_one_namespace_and_root(host, ima
     put(host.at("proc", us, "mountinfo"), mounts)
     put(host.at("proc", "12", "mountinfo"), mounts)
 
-    read, attribute = [], holders.attribute
-    monkeypatch.setattr(holders, "attribute", lambda *path: (read.append(path), attribute(*path))[1])
+    read, lines_of = [], holders.lines_of
+    monkeypatch.setattr(holders, "lines_of", lambda *path: (read.append(path), lines_of(*path))[1])
 
     named = ["process 12", "process 13", "process 14", "process 15"]
     assert holders.users_of_file(os.stat(image), 5, host) == named
