@@ -13,7 +13,8 @@ import stat
 import time
 from typing import Callable, Optional, Sequence
 
-from relvmoiscsi.errors import NOTHING_WRITTEN, Busy, NotFound, Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.deadline import NO_DEADLINE, Deadline, OutOfTime
+from relvmoiscsi.errors import NOTHING_WRITTEN, Busy, NotFound, Refused, RelvmoiscsiError, UsageError, in_state
 from relvmoiscsi.host import flock
 from relvmoiscsi.host.disk.holders import opened_by, users_of_block, users_of_file
 from relvmoiscsi.host.files import attribute, remedy
@@ -78,24 +79,28 @@ def read_only(path: str) -> Refused:
     return Refused(f"{path} is read-only.").advising("Make it writable first.").in_state(NOTHING_WRITTEN)
 
 
-def take_alone(path: str, descriptor: int, seconds: float, host: Host = THIS_HOST) -> None:
+def take_alone(
+    path: str, descriptor: int, seconds: float, host: Host = THIS_HOST, deadline: Deadline = NO_DEADLINE
+) -> None:
     """Lock a block device that was opened with O_EXCL against udev, and verify that no other process has it open.
 
     The flock makes udev skip the disk. O_EXCL refuses other exclusive opens only; qemu, dd and loop devices do not open
     exclusively. A reader such as a backup would get a mix of the old and the new identity. A udev worker, or a program
-    that looks at a disk for a moment, such as an LVM command, gets `seconds` in all to end.
+    that looks at a disk for a moment, such as an LVM command, gets `seconds` in all to end. The search for other
+    processes has the deadline of the call.
 
     Raises Refused. Closing the descriptor releases the lock.
     """
-    deadline = time.monotonic() + seconds
-    if not flock.take(descriptor, deadline):
+    end = time.monotonic() + seconds
+    if not flock.take(descriptor, end):
         problem = f"{path} is locked by {flock.owner_of(descriptor)}, and was not free within {seconds:g} seconds."
         raise Refused(problem).advising("Try again when that has ended.").in_state(NOTHING_WRITTEN)
     while True:
-        users = opened_by(os.fstat(descriptor), descriptor, host)
+        with in_state(NOTHING_WRITTEN):
+            users = opened_by(os.fstat(descriptor), descriptor, host, deadline)
         if not users:
             return
-        if time.monotonic() >= deadline:
+        if time.monotonic() >= end:
             raise _used(path, users).in_state(NOTHING_WRITTEN)
         time.sleep(LOOK_SECONDS)
 
@@ -124,7 +129,8 @@ def take_image(path: str, descriptor: int) -> None:
         if is_alone is not False or time.monotonic() >= deadline:
             break
         time.sleep(POLL_SECONDS)
-    users = [] if is_alone else users_of_file(status, descriptor)
+    with in_state(NOTHING_WRITTEN):
+        users = [] if is_alone else users_of_file(status, descriptor)
     if users or is_alone is False:
         raise _used(path, users).in_state(NOTHING_WRITTEN)
     if not flock.take(descriptor):
@@ -139,7 +145,10 @@ def in_use(path: str, descriptor: int) -> Optional[Refused]:
     """Return the refusal of an open for a write that a search for other users gives now; None without users."""
     status = os.fstat(descriptor)
     is_disk = stat.S_ISBLK(status.st_mode)
-    users = users_of_block(status, own_descriptor=descriptor) if is_disk else users_of_file(status, descriptor)
+    try:
+        users = users_of_block(status, own_descriptor=descriptor) if is_disk else users_of_file(status, descriptor)
+    except OutOfTime as refused:
+        return refused
     return _used(path, users) if users else None
 
 
@@ -162,7 +171,10 @@ def _cannot_open(path: str, error: OSError, writable: bool) -> RelvmoiscsiError:
     if error.errno == errno.EROFS:
         return read_only(path)
     if error.errno == errno.EBUSY:
-        refused = _used(path, users_of_block(device) if device else ())
+        try:
+            refused = _used(path, users_of_block(device) if device else ())
+        except OutOfTime:
+            refused = _used(path, ())
     else:
         refused = Refused(f"{path} cannot be opened: {error.strerror}.")
         if error.errno in (errno.EACCES, errno.EPERM):

@@ -2,6 +2,7 @@
 """The users of a device or image file: for messages, for a file without a kernel lease, and before a disk is removed.
 
 A user is a phrase for a sentence: "process 4711 (qemu-dp)". A process that this process may not inspect is left out.
+Each search of the processes ends at its deadline, and at the latest after SEARCH_SECONDS: with OutOfTime.
 """
 
 import errno
@@ -10,6 +11,8 @@ import stat
 from glob import escape, glob
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
+from relvmoiscsi.deadline import NO_DEADLINE, Deadline
+from relvmoiscsi.host.disk.process_search import ProcessSearch
 from relvmoiscsi.host.files import attribute, lines_of, text_of, words_in
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
@@ -23,9 +26,9 @@ _OF_SEVERAL_DEVICES = ("btrfs", "bcachefs")
 class _Devices:
     """The block devices whose users are looked for."""
 
-    def __init__(self, directories: Dict[str, str], host: Host) -> None:
-        """`directories` are those of sysfs, by the name of the device."""
-        self.directories, self._host = directories, host
+    def __init__(self, directories: Dict[str, str], host: Host, deadline: Deadline) -> None:
+        """`directories` are those of sysfs, by the name of the device. One search may last until the deadline."""
+        self.directories, self._host, self._search = directories, host, ProcessSearch(deadline, host)
         #: the names by major:minor; a device without a number has vanished
         self.names = {attribute(directory, "dev"): name for name, directory in directories.items()}
         self.names.pop("", None)
@@ -42,20 +45,13 @@ class _Devices:
                     yield device, f"device-mapper volume {name}" if name else f"block device {os.path.basename(path)}"
         # mounted file systems, in every mount namespace of a process
         nodes = {"/dev/" + name: name for name in self.names.values()}
-        seen = set()
-        for process in sorted(glob(os.path.join(escape(self._host.at("proc")), "[0-9]*"))):
-            namespace = _link(os.path.join(process, "ns/mnt"))
-            if namespace and namespace in seen:
-                continue
-            seen.add(namespace)
-            # 36 35 98:0 /mnt1 /mnt2 rw,noatime shared:1 - ext3 /dev/root rw
-            for words in map(words_in, lines_of(process, "mountinfo")):
-                # The mount source is any text: a user mounts a tmpfs with it, in a mount namespace of his own.
-                kind, source = words[words.index("-") + 1 :][:2] if "-" in words[:-2] else ("", "")
-                mounted = nodes.get(source) if kind in _OF_SEVERAL_DEVICES else None
-                mounted = mounted or (self.names.get(words[2]) if len(words) > 4 else None)
-                if mounted is not None:
-                    yield mounted, f"the file system mounted at {words[4]}"
+        for words in self._search.mounts():  # 36 35 98:0 /mnt1 /mnt2 rw,noatime shared:1 - ext3 /dev/root rw
+            # The mount source is any text: a user mounts a tmpfs with it, in a mount namespace of his own.
+            kind, source = words[words.index("-") + 1 :][:2] if "-" in words[:-2] else ("", "")
+            mounted = nodes.get(source) if kind in _OF_SEVERAL_DEVICES else None
+            mounted = mounted or (self.names.get(words[2]) if len(words) > 4 else None)
+            if mounted is not None:
+                yield mounted, f"the file system mounted at {words[4]}"
         for line in lines_of(self._host.at("proc/swaps"))[1:]:  # /dev/sdb1  partition  1048572  0  -2
             path = words_in(line)[0]
             if os.path.basename(path) in self.directories:
@@ -74,7 +70,7 @@ class _Devices:
                 yield device, loop
         us, found = str(os.getpid()), set()
         own = self._host.at("proc", us, "fd", str(own_descriptor))
-        for link in _open_files("/dev/", self._host):
+        for link in self._search.open_files("/dev/"):
             number = _number(link)
             if link == own or number not in self.names and number not in paths:
                 continue
@@ -91,81 +87,69 @@ class _Devices:
                 yield device, self._host.named_process(str(one))
 
 
-def users_of_block(status: os.stat_result, host: Host = THIS_HOST, own_descriptor: int = -1) -> List[str]:
+def users_of_block(
+    status: os.stat_result, host: Host = THIS_HOST, own_descriptor: int = -1, deadline: Deadline = NO_DEADLINE
+) -> List[str]:
     """Return the users of the block device of `status` and of its partitions, in every mount namespace.
 
     `own_descriptor` is no user.
 
     Users are processes and loop devices with an open descriptor, and claims within the kernel.
     """
-    devices = _devices_at(status, host)
+    devices = _devices_at(status, host, deadline)
     return list(
         dict.fromkeys(use for _name, use in [*devices.claims(" (use that instead)"), *devices.opens(own_descriptor)])
     )
 
 
-def opened_by(status: os.stat_result, own_descriptor: int, host: Host = THIS_HOST) -> List[str]:
+def opened_by(
+    status: os.stat_result, own_descriptor: int, host: Host = THIS_HOST, deadline: Deadline = NO_DEADLINE
+) -> List[str]:
     """Return the processes and loop devices that have the block device of `status`, or a partition, open.
 
     Watchers and `own_descriptor` are left out. Of this process only writers count: the readers of this process know of
     the write. On a path of a multipath map only writers count: a read on a dead path cannot end, and does not use the
     map.
     """
-    devices = _devices_at(status, host)
+    devices = _devices_at(status, host, deadline)
     maps = [each for each in devices.directories.values() if attribute(each, "dm/uuid").startswith("mpath-")]
     paths = [attribute(path) for each in maps for path in glob(os.path.join(escape(each), "slaves/*/dev"))]
     return list(dict.fromkeys(use for _name, use in devices.opens(own_descriptor, paths)))
 
 
-def _devices_at(status: os.stat_result, host: Host) -> _Devices:
+def _devices_at(status: os.stat_result, host: Host, deadline: Deadline) -> _Devices:
     """Return the block device of `status` and its partitions."""
     number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
     directory = os.path.realpath(host.at("sys/dev/block", number))
-    devices = _Devices(_with_parts(directory), host)
+    devices = _Devices(_with_parts(directory), host, deadline)
     devices.names[number] = os.path.basename(directory)
     return devices
 
 
-def users_of_disks(names: Sequence[str], host: Host = THIS_HOST, answering: bool = True) -> List[str]:
+def users_of_disks(
+    names: Sequence[str], host: Host = THIS_HOST, answering: bool = True, deadline: Deadline = NO_DEADLINE
+) -> List[str]:
     """Return the users that would lose data or access if these disks ("sdb") went, in every mount namespace.
 
     Users of partitions count. With `answering`, the caller knows that opening the disks does not hang. Only then does
     the search open the disks. So it finds kernel claims that no file shows: a target's backstore, or a file system in
     a mount namespace out of reach.
     """
-    users = dict.fromkeys(user for found in users_of_each(names, host).values() for user in found)
+    users = dict.fromkeys(user for found in users_of_each(names, host, deadline).values() for user in found)
     if answering and not users:
         return claims_of_disks(names, host)
     return list(users)
 
 
-def users_of_each(names: Sequence[str], host: Host = THIS_HOST) -> Dict[str, List[str]]:
+def users_of_each(
+    names: Sequence[str], host: Host = THIS_HOST, deadline: Deadline = NO_DEADLINE
+) -> Dict[str, List[str]]:
     """Return the users of each disk that has users, with one search for all. No disk is opened (`users_of_disks`)."""
     parts = {disk: _with_parts(host.at("sys/block", disk)) for disk in names}
-    devices = _Devices({name: path for of_disk in parts.values() for name, path in of_disk.items()}, host)
+    devices = _Devices({name: path for of_disk in parts.values() for name, path in of_disk.items()}, host, deadline)
     uses = dict.fromkeys([*devices.claims(), *devices.opens()])
     found = {disk: list(dict.fromkeys(use for name, use in uses if name in parts[disk])) for disk in names}
     return {disk: users for disk, users in found.items() if users}
-
-
-def _open_files(part: str, host: Host) -> Iterator[str]:
-    """Give the paths of all descriptors, /proc/*/fd/*, of files with `part` in their path.
-
-    A caller must not stat each of these files: a stat of a file on a server that does not answer hangs.
-    """
-    for directory in glob(os.path.join(escape(host.at("proc")), "[0-9]*/fd")):
-        # A host of many VMs has tens of thousands of descriptors. So this makes a single call for each descriptor.
-        try:
-            descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError:
-            continue  # the process has ended, or belongs to another user
-        try:
-            names = [name for name in os.listdir(descriptor) if part in _link(name, descriptor)]
-        except OSError:
-            continue  # the process has ended since
-        finally:
-            os.close(descriptor)
-        yield from (os.path.join(directory, name) for name in names)
 
 
 def _loop_devices(host: Host) -> Iterator[Tuple[str, str]]:
@@ -225,22 +209,17 @@ def users_of_file(status: os.stat_result, own_descriptor: int, host: Host = THIS
     """Return the loop devices and processes that have the file of `status` open, without `own_descriptor`."""
     own = host.at("proc", str(os.getpid()), "fd", str(own_descriptor))
     loops = [name for name, backing in _loop_devices(host) if _leads_to(backing, status)]
-    # Processes of one namespace and root directory have the same mounts. Another user's process hides its namespace.
-    processes = glob(os.path.join(escape(host.at("proc")), "[0-9]*"))
-    alike = {(_link(process + "/ns/mnt") or process, _link(process + "/root")): process for process in processes}
+    search = ProcessSearch(NO_DEADLINE, host)
     # The file system of each mount, as major:minor. `st_dev` is another number on btrfs and overlayfs.
-    file_systems: Dict[str, str] = {}
-    for process in alike.values():
-        mounts = map(words_in, lines_of(process, "mountinfo"))
-        file_systems.update((words[0], words[2]) for words in mounts if len(words) > 2)
+    file_systems = {words[0]: words[2] for words in search.mounts() if len(words) > 2}
 
     def file_system(link: str) -> Optional[str]:
         """Return the file system of an open file, without a stat of the file; None for a mount that no process has."""
         words = [words_in(line) for line in lines_of(link.replace("/fd/", "/fdinfo/"))]  # mnt_id:	29
-        return next((file_systems.get(line[1]) for line in words if line[0] == "mnt_id:"), None)
+        return next((file_systems.get(line[1]) for line in words if line[:1] == ["mnt_id:"] and line[1:]), None)
 
     here = file_system(own)
-    links = (link for link in _open_files("/", host) if link != own and file_system(link) == here)
+    links = (link for link in search.open_files("/") if link != own and file_system(link) == here)
     numbers = {link.split(os.sep)[-3] for link in links if _leads_to(link, status)}
     return loops + [host.named_process(number) for number in sorted(numbers, key=int)]
 
@@ -260,10 +239,3 @@ def _number(path: str) -> str:
     except OSError:
         return ""  # the process has closed the descriptor since
     return f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}" if stat.S_ISBLK(status.st_mode) else ""
-
-
-def _link(path: str, directory: Optional[int] = None) -> str:
-    try:
-        return os.readlink(path, dir_fd=directory)
-    except OSError:
-        return ""  # the link is gone, or belongs to another user

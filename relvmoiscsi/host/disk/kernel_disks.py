@@ -53,7 +53,7 @@ def exclusive_open(
         alone = [disk for disk in udev.disks_of(scsi_id, host) if disk not in in_maps and disk != but]
         asked = [disk for disk in alone if _is_running(disk, host)]
         answering = paths.look(asked, deadline.part(paths.ANSWER_SECONDS), host) if asked else {}
-        paths.verify_unused([disk for disk in alone if disk not in answering], host)
+        paths.verify_unused([disk for disk in alone if disk not in answering], deadline, host)
         names = [the_map for the_map in maps if the_map != but]
         for disk, face in answering.items():
             if face.scsi_id == scsi_id:
@@ -66,7 +66,7 @@ def exclusive_open(
             descriptor = exclusive.open_file(node, os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK, writable=True)
             held.callback(os.close, descriptor)
             held.enter_context(flock.inherited(descriptor, guards_lun=True))
-            exclusive.take_alone(node, descriptor, deadline.within(exclusive.FLOCK_SECONDS), host)
+            exclusive.take_alone(node, descriptor, deadline.within(exclusive.FLOCK_SECONDS), host, deadline)
         try:
             yield nodes
         finally:

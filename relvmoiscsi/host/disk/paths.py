@@ -17,7 +17,7 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import Chunk, Device, ForwardingDevice, verify_size
-from relvmoiscsi.errors import DeviceError, Refused, RelvmoiscsiError
+from relvmoiscsi.errors import DeviceError, Refused, RelvmoiscsiError, in_state
 from relvmoiscsi.host.disk import holders, multipath, udev
 from relvmoiscsi.host.disk import scsi_id as scsi
 from relvmoiscsi.host.own_process import run_parallel, still_there
@@ -100,11 +100,13 @@ def look(disks: Sequence[str], deadline: Deadline, host: Host = THIS_HOST) -> Di
     return found
 
 
-def verify_unused(dead: Sequence[str], host: Host = THIS_HOST) -> None:
+def verify_unused(dead: Sequence[str], deadline: Deadline, host: Host = THIS_HOST) -> None:
     """Raise Refused if a program uses the LUN through a dead path. The path may come back, and the program write."""
     given_up = {host.named_process(str(pid)) for pid in still_there()}
     for disk in dead:
-        users = [user for user in holders.users_of_disks([disk], host, answering=False) if user not in given_up]
+        with in_state("Nothing was written."):
+            found = holders.users_of_disks([disk], host, answering=False, deadline=deadline)
+        users = [user for user in found if user not in given_up]
         if users:
             problem = "The LUN is in use on this host, through the disk {} that does not answer: {}."
             raise Refused(problem.format(disk, ", ".join(users))).in_state("Nothing was written.")

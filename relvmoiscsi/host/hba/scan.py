@@ -52,7 +52,7 @@ def take_away(addresses: Iterable[str], deadline: Deadline, host: Host = THIS_HO
     disks = {address: disk_at(address, host) for address in addresses}
     problems: Dict[str, object] = {}
     # One search finds the users of all disks: a search takes a while on a large host.
-    search = partial(holders.users_of_each, [disk for disk in disks.values() if disk], host)
+    search = partial(holders.users_of_each, [disk for disk in disks.values() if disk], host, deadline)
     (users,) = run_parallel([partial(_lasting, search)], deadline, "it was known who uses the disk")
     if isinstance(users, RelvmoiscsiError):
         problems = dict.fromkeys(disks, users)

@@ -141,7 +141,7 @@ class Discovery:
             while True:
                 in_map = multipath.paths_in(udev.maps_of(self.scsi_id))  # multipathd may make a map at any time
                 alone = [disk for disk in disks if disk not in in_map]
-                users = holders.users_of_disks(alone)
+                users = holders.users_of_disks(alone, deadline=self.deadline)
                 if not users:
                     return
                 if time.monotonic() >= until:

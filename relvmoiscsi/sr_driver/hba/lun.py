@@ -191,7 +191,8 @@ class HbaLun(CallLun):
         maps = udev.maps_of(self.scsi_id)
         in_map = multipath.paths_in(maps)
         if to_write:  # an exclusive open of the map detects the users of the map
-            paths.verify_unused([one for one in udev.disks_of(self.scsi_id) if one not in {*disks, *in_map}])
+            dead = [one for one in udev.disks_of(self.scsi_id) if one not in {*disks, *in_map}]
+            paths.verify_unused(dead, self.deadline)
         if not maps and not self.multipathing:
             return [THIS_HOST.node(multipath.single_path(self.scsi_id, disks))]
 

@@ -4,6 +4,7 @@
 import errno
 import fcntl
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import Busy, DeviceError, NoRoom, NotFound, Refused, Truncated, UsageError
 from relvmoiscsi.host import flock
-from relvmoiscsi.host.disk import exclusive, holders
+from relvmoiscsi.host.disk import exclusive, holders, process_search
 from relvmoiscsi.host.disk.block_device import ImageFile, Workers, open_device, same_device
 from relvmoiscsi.host.this_host import Host
 
@@ -418,6 +419,23 @@ def test_who_has_the_file_open_is_named(image, monkeypatch):
         holder.stdin.close()
 
 
+def test_a_search_that_does_not_end_in_time_refuses_and_takes_no_message_away(image, monkeypatch):
+    monkeypatch.setattr(process_search, "SEARCH_SECONDS", 0.0)
+    over = "^The 0 seconds of the search for programs"
+    with open(image, "rb") as file:
+        assert re.search(over, exclusive.in_use(image, file.fileno()).message)
+    monkeypatch.setattr(exclusive, "F_SETLEASE", NO_LEASES)
+    with pytest.raises(Refused, match=over + ".* Nothing was written"):
+        open_device(image, writable=True)
+
+    def busy(*_):
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    monkeypatch.setattr(os, "open", busy)
+    with pytest.raises(Refused, match="is in use by a program that could not be found out"):
+        exclusive.open_file(image, os.O_RDWR, writable=True)
+
+
 # --- who is in the way, as the kernel tells it
 
 
@@ -637,12 +655,12 @@ def test_mounts_are_read_once_of_processes_with_one_namespace_and_root(host, ima
     put(host.at("proc", us, "mountinfo"), mounts)
     put(host.at("proc", "12", "mountinfo"), mounts)
 
-    read, lines_of = [], holders.lines_of
-    monkeypatch.setattr(holders, "lines_of", lambda *path: (read.append(path), lines_of(*path))[1])
+    read, real_open = [], open
+    monkeypatch.setattr(process_search, "open", lambda *how: (read.append(how[0]), real_open(*how))[1], raising=False)
 
     named = ["process 12", "process 13", "process 14", "process 15"]
     assert holders.users_of_file(os.stat(image), 5, host) == named
-    whose = {path[0].split("/")[-1] for path in read if path[-1] == "mountinfo"}
+    whose = {path.split(os.sep)[-2] for path in read}
     assert {"13", "14", "15"} < whose and len(whose & {us, "12"}) == 1
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from kit.clock import Clock, over_after
 from kit.udev_world import LUN, OTHER, UdevWorld, waiting_with
-from relvmoiscsi.deadline import NO_DEADLINE, Deadline
+from relvmoiscsi.deadline import NO_DEADLINE, Deadline, OutOfTime
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host import flock
 from relvmoiscsi.host.disk import exclusive, holders, paths, udev
@@ -189,10 +189,10 @@ def test_the_time_of_the_call_is_over_and_all_is_looked_at(world):
 def test_a_disk_in_use_is_refused_and_the_others_are_free_again(world, monkeypatch):
     world.has_disks("sdb", "sdc")
 
-    def take_alone(path, descriptor, seconds, host, real=exclusive.take_alone):
+    def take_alone(path, *how, real=exclusive.take_alone):
         if path.endswith("sdc"):
             raise Refused(f"{path} is in use by process 1 (tar).").in_state("Nothing was written.")
-        real(path, descriptor, seconds, host)
+        real(path, *how)
 
     monkeypatch.setattr(exclusive, "take_alone", take_alone)
     refused = pytest.raises(Refused, match="sdc is in use by process 1 .tar.. Nothing was written")
@@ -225,11 +225,25 @@ def test_a_path_that_does_not_answer_is_given_up(world, monkeypatch):
 
 def test_who_uses_the_lun_through_a_dead_path_is_refused(world, monkeypatch):
     world.has_disks("sdc", state="blocked")
-    monkeypatch.setattr(holders, "users_of_disks", lambda names, host, answering: [f"the volume MGT on {names[0]}"])
+    monkeypatch.setattr(holders, "users_of_disks", lambda names, *_, **__: [f"the volume MGT on {names[0]}"])
 
     refused = pytest.raises(Refused, match="through the disk sdc that does not answer: the volume MGT on sdc.*Nothing")
     with refused, exclusive_open(LUN, NO_DEADLINE, world.host):
         pytest.fail("it is in use")
+
+
+@pytest.mark.parametrize("dead", [True, False])
+def test_the_search_for_users_ends_with_the_call_also_of_a_path_that_does_not_answer(world, dead):
+    """Each user of the host can have so many descriptors that a search takes minutes."""
+    world.put("proc/40/mountinfo", "36 35 8:1 / / rw - ext4 /dev/sda1 rw\n")
+    if dead:
+        world.has_disks("sdc", state="blocked")
+    else:
+        world.has_map_of("dm-3", "253:3")
+
+    refused = pytest.raises(OutOfTime, match="^The 0 seconds of the search for programs.* are over.*Nothing was writ")
+    with refused, exclusive_open(LUN, Deadline(0), world.host):
+        pytest.fail("nobody knows who uses it")
 
 
 def test_a_disk_that_is_another_lun_by_now_is_left_alone(world, caplog):

@@ -56,7 +56,7 @@ def test_each_adapter_is_told_where_to_look_and_one_that_hangs_or_fails_holds_up
 def test_disks_are_taken_away_after_one_look_at_the_host_for_all(world, monkeypatch):
     looks, users_of_each = [], holders.users_of_each
     monkeypatch.setattr(scan_module, "run_parallel", lambda works, *_: [work() for work in works])
-    monkeypatch.setattr(holders, "users_of_each", lambda disks, host: looks.append(disks) or users_of_each(disks, host))
+    monkeypatch.setattr(holders, "users_of_each", lambda disks, *how: looks.append(disks) or users_of_each(disks, *how))
     world.lun("1:0:0:7", "sdc")
     world.lun("1:0:0:8", "sdd")
     world.lun("3:0:0:7")

@@ -43,7 +43,7 @@ def driver_on(monkeypatch, on_host):
         monkeypatch.setattr(scsi_id, "look_for_luns", mapped.scan)
         monkeypatch.setattr(scsi_id, "remove_lun", mapped.remove)
         monkeypatch.setattr(paths, "look", mapped.look)
-        monkeypatch.setattr(holders, "users_of_each", lambda disks, host: {})
+        monkeypatch.setattr(holders, "users_of_each", lambda disks, *_: {})
         return mapped
 
     return move

@@ -185,7 +185,7 @@ def test_where_it_is_written_nobody_may_use_it_through_a_path_that_does_not_answ
     A dead path in the map is for the map to tell.
     """
     monkeypatch.setattr(paths, "verify_unused", VERIFY_UNUSED)
-    monkeypatch.setattr(holders, "users_of_disks", lambda names, host, answering: [f"the volume MGT on {names[0]}"])
+    monkeypatch.setattr(holders, "users_of_disks", lambda names, *_, **__: [f"the volume MGT on {names[0]}"])
     words = "through the disk sda that does not answer: the volume MGT on sda"
     world.refused(words, to_write=True, multipathing=multipathing)
     assert "single path" not in world.said

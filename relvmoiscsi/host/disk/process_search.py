@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Search the open files and the mounts of all processes of this host, within a deadline.
+
+No process is skipped. A process without any right to a disk may have the disk open: by inheritance, as a qemu that has
+given up its rights, or by a message over a socket. But any user can have millions of descriptors, each a copy of the
+next, and mount namespaces full of long names. So a search that does not end in time is refused, and nothing is written.
+The refusal names the user whose processes took the most time.
+"""
+
+import os
+from glob import escape, glob
+from typing import Dict, Iterable, Iterator, List, Optional, TypeVar
+
+from relvmoiscsi.deadline import Deadline, OutOfTime
+from relvmoiscsi.host.files import words_in
+from relvmoiscsi.host.this_host import Host
+from relvmoiscsi.wording import shell_command
+
+#: for one search. A host of a thousand VMs has some 100,000 descriptors, which take about a second
+SEARCH_SECONDS = 10.0
+
+_AT_ONCE = 256  #: descriptors or mounts between two looks at the clock
+
+Item = TypeVar("Item")
+
+
+class ProcessSearch:
+    """One search, with the time that it has spent on the processes of each user."""
+
+    def __init__(self, deadline: Deadline, host: Host) -> None:
+        """The search ends at the deadline, and after SEARCH_SECONDS."""
+        self._deadline, self._host = deadline.part(SEARCH_SECONDS), host
+        self._left, self._owner = self._deadline.left, os.geteuid()
+        self._spent: Dict[int, float] = {}
+
+    def mounts(self) -> Iterator[List[str]]:
+        """Give the words of each mount, from every mount namespace of a process: 36 35 98:0 /mnt1 /mnt2 rw ...
+
+        Processes of one namespace and root directory have the same mounts. Another user's process hides its namespace.
+        Raises OutOfTime.
+        """
+        seen = set()
+        for process in self._processes():
+            namespace, root = (link_of(os.path.join(process, name)) for name in ("ns/mnt", "root"))
+            if namespace and (namespace, root) in seen:
+                continue
+            seen.add((namespace, root))
+            try:
+                with open(os.path.join(process, "mountinfo"), "rb") as lines:
+                    for line in self._in_time(lines):
+                        yield words_in(line.decode("utf-8", "replace").rstrip("\n"))
+            except OSError:
+                pass  # the process has ended, or belongs to another user
+
+    def open_files(self, part: str) -> Iterator[str]:
+        """Give the paths of all descriptors, /proc/*/fd/*, of files with `part` in their path. Raises OutOfTime.
+
+        A caller must not stat each of these files: a stat of a file on a server that does not answer hangs.
+        """
+        for process in self._processes():
+            directory = os.path.join(process, "fd")
+            # A host of many VMs has tens of thousands of descriptors. So this makes a single call for each descriptor.
+            try:
+                descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except OSError:
+                continue  # the process has ended, or belongs to another user
+            try:
+                with os.scandir(directory) as entries:
+                    for entry in self._in_time(entries):
+                        if part in link_of(entry.name, descriptor):
+                            yield entry.path
+            except OSError:
+                pass  # the process has ended since
+            finally:
+                os.close(descriptor)
+
+    def _processes(self) -> Iterator[str]:
+        """Give the directory of each process."""
+        for process in sorted(glob(os.path.join(escape(self._host.at("proc")), "[0-9]*"))):
+            self._look_at_clock()
+            try:
+                self._owner = os.stat(process).st_uid
+            except OSError:
+                continue  # the process has ended
+            yield process
+
+    def _in_time(self, items: Iterable[Item]) -> Iterator[Item]:
+        for number, item in enumerate(items, 1):
+            yield item
+            if number % _AT_ONCE == 0:
+                self._look_at_clock()
+
+    def _look_at_clock(self) -> None:
+        """Add the time since the last look to that of the present process's user. Raises OutOfTime at the deadline."""
+        before, self._left = self._left, self._deadline.left
+        self._spent[self._owner] = self._spent.get(self._owner, 0.0) + before - self._left
+        if not self._left:
+            user = max(self._spent, key=lambda uid: self._spent[uid])
+            whole, part = (f"{round(each, 1):g}" for each in (self._deadline.seconds, self._spent[user]))
+            raise OutOfTime(
+                f"The {whole} seconds of the search for programs that use the disk or image file are over. The "
+                f"processes of the user {user} took {part} of these seconds."
+            ).advising(f"End the processes that `{shell_command('ps -u', str(user))}` lists, then try again.")
+
+
+def link_of(path: str, directory: Optional[int] = None) -> str:
+    """Return where a link leads; "" if the link is gone, or belongs to another user."""
+    try:
+        return os.readlink(path, dir_fd=directory)
+    except OSError:
+        return ""

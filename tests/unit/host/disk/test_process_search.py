@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A user has as many descriptors and mounts as the host lets him; the search of root ends, and says who it is."""
+
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from relvmoiscsi.deadline import NO_DEADLINE, Deadline, OutOfTime
+from relvmoiscsi.host.disk import holders, process_search
+from relvmoiscsi.host.disk.process_search import ProcessSearch
+from relvmoiscsi.host.this_host import Host
+
+USER = 1001
+MANY = 20 * process_search._AT_ONCE
+#: at a clock that goes on by a second with each look: enough for all processes, and not for all that the user has
+LOOKS = 12
+
+
+@pytest.fixture
+def host(tmp_path, monkeypatch):
+    """Three processes of root's, and one of the user's with a number in the middle."""
+    system, stat = Host(str(tmp_path)), os.stat
+    for number in ("1", "30", "40", "50"):
+        for name in ("fd", "fdinfo", "ns"):
+            os.makedirs(system.at("proc", number, name))
+        os.symlink(f"mnt:[{number}]", system.at("proc", number, "ns/mnt"))
+        mount(system, number, "36 35 8:1 / / rw - ext4 /dev/sda1 rw\n")
+
+    def owned(path, *more, **options):
+        owners = {system.at("proc", number): uid for number, uid in (("1", 0), ("30", 0), ("40", USER), ("50", 0))}
+        return SimpleNamespace(st_uid=owners[path]) if path in owners else stat(path, *more, **options)
+
+    monkeypatch.setattr(os, "stat", owned)
+    return system
+
+
+def mount(system, number, lines):
+    with open(system.at("proc", number, "mountinfo"), "w", encoding="utf-8") as file:
+        file.write(lines)
+
+
+def opens(system, number, count, node):
+    for descriptor in range(count):
+        os.symlink(node, system.at("proc", number, "fd", str(descriptor)))
+
+
+def ticking(seconds=LOOKS):
+    """A deadline that comes after so many looks at its clock."""
+    times = iter(range(10**6))
+    return Deadline(seconds, lambda: float(next(times)))
+
+
+def search(host, deadline):
+    found = ProcessSearch(deadline, host)
+    return lambda: list(found.open_files("/dev/")), lambda: list(found.mounts())
+
+
+def test_a_process_of_any_user_is_looked_at(host):
+    opens(host, "40", 1, "/dev/sdb")
+    opens(host, "50", 2, "/srv/container/dev/sdb")
+    opens(host, "1", 1, "/etc/passwd")
+    mount(host, "40", "36 35 8:16 / /mnt rw - ext4 /dev/sdb rw\n")
+
+    open_files, mounts = search(host, NO_DEADLINE)
+    assert sorted(open_files()) == [host.at("proc", each) for each in ("40/fd/0", "50/fd/0", "50/fd/1")]
+    assert [words[4] for words in mounts()] == ["/", "/", "/mnt", "/"]
+
+
+@pytest.mark.parametrize("kind", ["copies of /dev/null", "copies of a file", "mounts"])
+def test_the_search_of_a_user_who_has_too_much_ends_and_names_the_user(host, kind):
+    if kind == "mounts":
+        mount(host, "40", MANY * f"36 35 0:60 / /{'m' * 99} rw - tmpfs x rw\n")
+    else:
+        opens(host, "40", MANY, "/dev/null" if "null" in kind else "/tmp/file")
+
+    open_files, mounts = search(host, ticking())
+    with pytest.raises(OutOfTime, match=f"^The [0-9]+ seconds .* are over.* user {USER} took [4-9] of these") as late:
+        mounts() if kind == "mounts" else open_files()
+    assert f"`ps -u {USER}`" in late.value.advice
+
+
+def test_without_a_deadline_a_search_has_its_own(host, monkeypatch):
+    monkeypatch.setattr(process_search, "SEARCH_SECONDS", 0.0)
+    for who in (holders.users_of_disks, holders.users_of_each):
+        with pytest.raises(OutOfTime, match="^The 0 seconds of the search"):
+            who(["sdb"], host)
