@@ -108,8 +108,19 @@ class Keyring:
         return {line[1]: line[2:] for line in lines}
 
     def remove(self):
-        subprocess.run(["gpgconf", "--homedir", str(self.home), "--kill", "gpg-agent"], check=False)
+        end_agent(self.home)
         shutil.rmtree(str(self.home), ignore_errors=True)
+
+
+def end_agent(home):
+    """End the gpg-agent of a GNUPGHOME: gpg starts one, and nobody ends it."""
+    subprocess.run(["gpgconf", "--homedir", str(home), "--kill", "gpg-agent"], check=False)
+
+
+def has_agent(directory):
+    """Whether a gpg-agent runs whose GNUPGHOME is below this directory."""
+    argv = ["pgrep", "-f", f"gpg-agent --homedir {re.escape(str(directory))}/"]
+    return subprocess.run(argv, stdout=subprocess.DEVNULL, check=False).returncode == 0
 
 
 def extract(iso, to):
@@ -168,6 +179,8 @@ class Host:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         env = dict(os.environ, LANG="C", HOME="/root")
         done = subprocess.run([*argv, *arguments], check=False, env=env, **pipes)
+        for home in (self.directory / "cache").glob("*/pubring"):
+            end_agent(home)
         return done.returncode, done.stdout.decode()
 
     def must_dnf(self, *arguments):

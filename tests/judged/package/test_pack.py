@@ -22,12 +22,14 @@ from kit.pack_tools import (
     configuration_of_xapi,
     dom0_repository,
     extract,
+    has_agent,
     listing,
     make_pack,
     payload_rpm,
     tree,
 )
 from kit.rpm_tools import query, succeed
+from relvmoiscsi.host.this_host import wait_for
 
 PACKAGES = ("control-relvmoiscsi", "relvmoiscsi", "update-relvmoiscsi")
 KEY_FILE = "RPM-GPG-KEY-relvmoiscsi"
@@ -145,7 +147,8 @@ def test_rpm_of_el7_reads_the_packages_and_verifies_them_once_it_has_the_key(con
 
 @pytest.fixture
 def host(tmp_path, tmp_path_factory):
-    return Host(tmp_path / "host", dom0_repository(tmp_path_factory.mktemp("dom0") / "repository"))
+    yield Host(tmp_path / "host", dom0_repository(tmp_path_factory.mktemp("dom0") / "repository"))
+    assert wait_for(lambda: not has_agent(tmp_path), 60), "a gpg-agent that dnf has started ends with the test"
 
 
 def test_an_update_is_installed_as_xapi_does_it_followed_by_the_next_and_removed(
