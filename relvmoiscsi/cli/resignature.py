@@ -18,7 +18,7 @@ from relvmoiscsi.lun import proposals, run
 from relvmoiscsi.lun.answer import dry_run_facts, finished_facts, identification, unsaid_copy
 from relvmoiscsi.lun.opened import OpenLun
 from relvmoiscsi.lun.proposals import NewRun, Proposal, Recovery
-from relvmoiscsi.wording import ALL, VDIS, printable
+from relvmoiscsi.wording import ALL, VDIS, printable, said
 
 _MOST_MAP_BYTES, _MOST_MAP_VALUES = 64 << 20, 1 << 22  #: of --map: more than the map of the largest LUN
 
@@ -166,7 +166,7 @@ class ResignatureCommand(WriteCommand):
         if isinstance(proposal, Recovery):
             run_cut = proposal.earlier.journal.run
             if proposal.why:
-                say(_WHY[proposal.why].format(lun.name, printable(str(run_cut.scsi_id))))
+                say(_WHY[proposal.why].format(lun.name, said(str(run_cut.scsi_id))))
                 self.ask(lun, proposal, "Roll the interrupted resignature back?")
             else:
                 ends = "This run finishes it with the ids that were chosen then."

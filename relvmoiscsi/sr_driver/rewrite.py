@@ -12,7 +12,7 @@ from relvmoiscsi.lun import proposals, run
 from relvmoiscsi.lun.opened import OpenLun
 from relvmoiscsi.lun.proposals import NewRun, Proposal, Recovery
 from relvmoiscsi.sr_driver.transport import CallRequest
-from relvmoiscsi.wording import first_of, human_size
+from relvmoiscsi.wording import first_of, human_size, said
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,8 @@ def log_step(lun: OpenLun, proposal: Proposal) -> None:
     """Consent to a step: the caller of the driver has asked for new identities."""
     if isinstance(proposal, Recovery):
         what = _WHY[proposal.why] if proposal.why else "finishing the run"
-        log.info("%s holds an unfinished run for SCSIid %s; %s", lun.name, proposal.earlier.journal.run.scsi_id, what)
+        scsi_id = said(str(proposal.earlier.journal.run.scsi_id))
+        log.info("%s holds an unfinished run for SCSIid %s; %s", lun.name, scsi_id, what)
     elif isinstance(proposal, NewRun):
         if proposal.prepared.later_copy is not None:
             log.info("%s", proposal.prepared.later_copy.sentence(lun.name))

@@ -298,4 +298,7 @@ def read_journal(device: Device, record: CommitRecord, label: Label) -> Journal:
         raise Malformed("Commit record", Place(device.name, label.offset), problem)
     data = device.read([found])[0]
     place = Place(device.name, found.offset)
-    return Journal(decode(data, place, record.journal_digest, device.size_bytes), found.offset, data)
+    journal = Journal(decode(data, place, record.journal_digest, device.size_bytes), found.offset, data)
+    if scsi_id_digest(journal.run.scsi_id) != record.scsi_id_digest:
+        raise Malformed("Journal", place, "it has another SCSIid than the commit record in the label")
+    return journal

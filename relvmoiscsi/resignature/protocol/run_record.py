@@ -14,6 +14,7 @@ from relvmoiscsi.formats.vhd import STRUCTURES
 from relvmoiscsi.formats.vhd_blocks import UNIT
 from relvmoiscsi.resignature.protocol.commit_record import IN_PROGRESS, RESIGNATURE
 from relvmoiscsi.resignature.protocol.merged_image import MergedImage, given_away
+from relvmoiscsi.scsi_id_text import is_scsi_id
 from relvmoiscsi.wording import said
 
 
@@ -124,6 +125,8 @@ def verify_run(run: Run, device_size: int, where: Place) -> None:
     require(run.one is None or run.one in run.ids.uuids, "its map has no new UUID of the VDI that stays")
     for lvm_id in [run.new_pv_id, *run.ids.lvm_ids, *run.ids.lvm_ids.values(), *run.unverified]:
         require(is_lvm_id(lvm_id), f"{said(lvm_id)} is not an LVM id")
+    is_named = run.scsi_id is None or is_scsi_id(run.scsi_id.replace("/", "_"))  # a serial number may have slashes
+    require(is_named, f"{said(run.scsi_id or '')} is no SCSIid")
     require(len(run.run_id) == _RUN_ID_BYTES, "the id of its run has another length")
     require(run.block_bytes in _BLOCK_BYTES, f"{run.block_bytes} bytes are no block")
     label = parse_label(run.old_label, run.label_number, where)

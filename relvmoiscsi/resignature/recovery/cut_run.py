@@ -41,7 +41,7 @@ from relvmoiscsi.resignature.reading.survey import read_label, read_sr_uuid, vg_
 from relvmoiscsi.resignature.recovery.earlier_run import contradiction, find_unfinished
 from relvmoiscsi.resignature.writing.finalize import finalize, metadata_end
 from relvmoiscsi.resignature.writing.step import flush, read_back, read_back_all, step, write
-from relvmoiscsi.wording import first_of, shell_command
+from relvmoiscsi.wording import first_of, said, shell_command
 
 log = logging.getLogger(__name__)
 
@@ -152,7 +152,7 @@ def verify_recoverable(device: Device, earlier: EarlierRun, scsi_id: Optional[st
     way_out = f"Run `{command}`, then resignature it."
     if run.merged is not None:
         way_out, command = on_a_copy(name), shell_command("relvmoiscsi resignature --vdis one", name)
-    problem = f"{name} is a copy of a LUN whose resignature was cut (SCSIid {run.scsi_id})."
+    problem = f"{name} is a copy of a LUN whose resignature was cut (SCSIid {said(run.scsi_id or 'unknown')})."
     raise Refused(problem).advising(way_out, command).in_state(NOTHING_WRITTEN)
 
 

@@ -32,7 +32,7 @@ from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.lun_contents import Lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
 from relvmoiscsi.resignature.recovery.undo import old_text
-from relvmoiscsi.wording import first_of, shell_command
+from relvmoiscsi.wording import first_of, said, shell_command
 
 log = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ class LaterCopy(NamedTuple):
     now: str  #: SCSIid of this LUN
 
     def sentence(self, name: str) -> str:
-        was = f"LUN {self.was}" if self.was else "another LUN"
+        was = f"LUN {said(self.was)}" if self.was else "another LUN"
         return f"{name} was resignatured as {was}, and is the LUN {self.now} now: it is taken for a later copy."
 
 

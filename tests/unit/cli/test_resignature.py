@@ -421,7 +421,7 @@ def later_copy(lun, command, has_scsi_id):
 NAMED = ("--yes", "--scsi-id", OTHER_SCSI_ID)
 
 
-def says_of(lun, was=f"LUN {SCSI_ID}"):
+def says_of(lun, was=f"LUN {SCSI_ID!r}"):
     return f"{lun} was resignatured as {was}, and is the LUN {OTHER_SCSI_ID} now: it is taken for a later copy."
 
 
@@ -510,7 +510,7 @@ def test_before_each_of_the_two_there_is_a_question(cut_copy, command, type_in, 
     type_in(typed)
     ran = command("resignature", cut_copy, "--scsi-id", OTHER_SCSI_ID)
 
-    assert f"is a copy of a LUN whose resignature was cut (SCSIid {SCSI_ID}); this run rolls" in ran.err
+    assert f"is a copy of a LUN whose resignature was cut (SCSIid {SCSI_ID!r}); this run rolls" in ran.err
     assert "Roll the interrupted resignature back? [y/N] " in ran.err and ran.err.rstrip().endswith(ending)
     assert command("show", cut_copy, "--json").json["state"] == state
 

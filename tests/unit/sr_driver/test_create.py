@@ -155,7 +155,7 @@ def test_a_later_copy_of_a_resignatured_lun_is_logged_and_gets_new_identities(ca
     caplog.set_level(logging.INFO)
     disk, later = golden.load("one").disk, SCSI_ID[:-4] + "beef"
     first = rewritten(disk, NO_DEADLINE)
-    sentence = f" was resignatured as LUN {SCSI_ID}, and is the LUN {later} now: it is taken for a later copy."
+    sentence = f" was resignatured as LUN {SCSI_ID!r}, and is the LUN {later} now: it is taken for a later copy."
     assert not any("later copy" in line for line in caplog.messages)
 
     second = rewritten(disk, NO_DEADLINE, later)

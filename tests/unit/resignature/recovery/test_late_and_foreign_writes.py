@@ -297,7 +297,7 @@ SETTLED = [
 ]
 
 REFUSED = [
-    Row(BEHIND, (), [on_a_copy], f"resignature was cut (SCSIid {SCSI_ID}). Nothing was written. Run `relvmoiscsi undo"),
+    Row(BEHIND, (), [on_a_copy], f"was cut (SCSIid {SCSI_ID!r}). Nothing was written. Run `relvmoiscsi undo"),
     Row([SWITCHED], (partial(second_area, 100),), EITHER, "holds no metadata that reads"),
     # no device tears a sector: docs/protocol.rst, "What an interruption leaves"
     Row([CONTENTS, HEADERS], (partial(at_label, 0, garbage(512, 512)),), EITHER, "the first four sectors hold none",
