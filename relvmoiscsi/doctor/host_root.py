@@ -9,6 +9,7 @@ from typing import List, Optional
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import CommandFailed
 from relvmoiscsi.host.command import TIMED_OUT
+from relvmoiscsi.host.files import lines_of
 from relvmoiscsi.host.this_host import Host
 
 #: PATH of programs that xapi starts. Source: xen-api ocaml/libs/forkexec
@@ -48,14 +49,18 @@ def run_as_xapi(host: Host, program: str, *arguments: str) -> str:
 
 
 def processes(host: Host, name: str) -> Optional[List[int]]:
-    """Return the PIDs of the processes of this name; None where /proc does not list processes."""
+    """Return the PIDs of root's processes of this name; None where /proc does not list processes.
+
+    Each user can give a process any name. A set-uid program that a user has started has the user's real user id.
+    """
     try:
         numbers = [untrusted.number(entry) for entry in os.listdir(host.at("proc")) if untrusted.is_number(entry)]
     except OSError:
         return None
     if not numbers:
         return None
-    return [number for number in numbers if text_of(host, f"/proc/{number}/comm").rstrip("\n") == name]
+    named = [number for number in numbers if text_of(host, f"/proc/{number}/comm").rstrip("\n") == name]
+    return [number for number in named if "Uid:\t0\t0\t0\t0" in lines_of(host.at("proc", str(number), "status"))]
 
 
 def why(error: CommandFailed) -> str:

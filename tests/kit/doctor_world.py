@@ -105,9 +105,11 @@ class World:
         self.put("/proc/stat", f"cpu 1 2 3\nbtime {int(time.time()) + seconds_from_now}\nprocesses 7\n")
         self.process(number, "xapi")
 
-    def process(self, number, name, ticks=0):
+    def process(self, number, name, ticks=0, user=0):
+        """`user` has started the process, which has root's rights, as those of a set-uid program have."""
         fields = ["S", "1"] + ["0"] * 17 + [str(ticks), "4096"]
         self.put(f"/proc/{number}/comm", name + "\n")
+        self.put(f"/proc/{number}/status", f"Name:\t{name}\nUid:\t{user}\t0\t0\t0\nGid:\t0\t0\t0\t0\n")
         self.put(f"/proc/{number}/stat", "{} ({}) {}\n".format(number, name, " ".join(fields)))
 
     def at(self, path):

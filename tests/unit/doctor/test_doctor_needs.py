@@ -39,10 +39,11 @@ def test_xapi_that_runs_since_the_older_of_its_two_processes(world):
         assert xapi_started(world.host())[0] == started + (0 if number == 101 else seconds)
 
 
-def test_processes_of_similar_names_are_not_xapi(world):
+def test_processes_of_similar_names_and_what_another_user_has_started_are_not_xapi(world):
     world.remove("/proc/100")
     for number, name in enumerate(("xapi-nbd", "xap", "message-switch"), 200):
         world.process(number, name)
+    world.process(300, "xapi", user=1001)
     started, finding = xapi_started(world.host())
     assert started is None and finding.status == "problem" and finding.sentence == "xapi does not run on this host."
 
