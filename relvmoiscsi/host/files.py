@@ -19,6 +19,7 @@ from relvmoiscsi.wording import shell_command
 
 _NEW_MODE = 0o644
 _BLANKS = " \t\n"
+_MOST_BYTES = 1 << 20  #: of a text; each user can have millions of locks, and so lines in /proc/locks
 _OWNER_MAY = stat.S_IRUSR | stat.S_IWUSR
 
 #: remedies for errors that even root gets
@@ -63,9 +64,13 @@ def remedy(error: OSError, path: str = "") -> str:
 
 
 def text_of(path: str) -> str:
-    """Return the text of a file, such as a file of sysfs; "" if the file is absent or unreadable."""
+    """Return the text of a file, such as a file of sysfs; "" if the file is absent or unreadable.
+
+    Of a file with more than 1 MiB, return the start. The kernel refuses a read of 4 MiB from a file of /proc/sys.
+    """
     try:
-        return (content_of(path) or b"").decode("utf-8", "replace")
+        with open(path, "rb") as file:
+            return file.read(_MOST_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""
 

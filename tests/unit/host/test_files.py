@@ -48,6 +48,14 @@ def test_only_a_line_feed_ends_a_line_and_only_blanks_and_tabs_separate_words(tm
     assert attribute(str(tmp_path), "name") == OF_A_NAME and lines_of(str(tmp_path), "none") == []
 
 
+def test_of_a_long_file_the_start_is_read(tmp_path):
+    """A user makes so many lines of /proc/locks that they fill root's memory."""
+    (tmp_path / "file").write_bytes(b"x")
+    os.truncate(str(tmp_path / "file"), 1 << 40)
+    assert text_of(str(tmp_path / "file")) == "x".ljust(1 << 20, "\0")
+    assert text_of("/proc/sys/kernel/random/boot_id") != "", "the kernel has a limit for one read"
+
+
 def test_a_file_is_replaced_with_its_mode_and_a_first_one_is_for_all_to_read(tmp_path):
     path, new = str(tmp_path / "file"), str(tmp_path / "new")
 
