@@ -127,7 +127,7 @@ def test_the_recovery_is_tested_behind_adapters(alone):
 
 
 #: as strict as the real one: what is installed already, or is not there, fails the whole transaction
-RPM = """case $1 in -qa) cat {there}; exit 0 ;; esac
+RPM = """case $1 in -qa) cat {there}; exit 0 ;; -Kv) cat {there}.signature; exit 0 ;; esac
 shift
 for file; do
     [ -e "$file" ] || exit 1
@@ -207,6 +207,18 @@ def test_the_package_is_installed_once_and_another_one_later(dom0):
     assert place != later
     assert {os.path.dirname(place), os.path.dirname(later)} == {str(dom0.place)}
     assert not list(dom0.place.iterdir())
+
+
+def test_with_a_key_only_packages_that_it_has_signed_are_installed(dom0):
+    """rpm -Kv ends with 0 for a package without a signature, too."""
+    signature = dom0.there.with_name(dom0.there.name + ".signature")
+    for answer, is_signed in (("NOKEY", False), ("", False), ("OK", True)):
+        line = f"    Header V4 RSA/SHA256 Signature, key ID 1a2b3c4d: {answer}\n" if answer else ""
+        signature.write_text(line + "    Header SHA1 digest: OK\n    MD5 digest: OK\n")
+        options = {"install_key": "0123456789ABCDEF1A2B3C4D", "install_restart_toolstack": False}
+        played, told = dom0.play(*dom0.packages, **options)
+        assert (played.status == 0, len(told)) == (is_signed, int(is_signed)), played.out
+        assert not list(dom0.place.iterdir())
 
 
 def test_packages_are_in_a_directory_that_only_this_run_has_made(dom0):
