@@ -12,7 +12,7 @@ WORDS = ("plugin", "function", {})
 
 @pytest.fixture
 def pool():
-    return Pool(None, drivers={}, runner=object())
+    return Pool(None, drivers={})
 
 
 def logged_in(pool, role):
