@@ -24,6 +24,7 @@ from relvmoiscsi.pool.calls import Records
 from relvmoiscsi.pool.vms import ova_fields
 from relvmoiscsi.pool.vms.inventory import Inventory
 from relvmoiscsi.pool.vms.ova_file import Ova, members_of, text_of
+from relvmoiscsi.untrusted import xml_safe
 from relvmoiscsi.wording import said
 
 ByClass = Mapping[str, Records]  #: records by class, and by reference
@@ -181,8 +182,8 @@ def _of_record(own: Any) -> Any:
 
 
 def _plain(text: str) -> str:
-    """Return a text as a reader of XML gets it: with one kind of line ends."""
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+    """Return a text as `untrusted_xml` reads it from an export: with one kind of line ends, and `xml_safe`."""
+    return xml_safe(text).replace("\r\n", "\n").replace("\r", "\n")
 
 
 # --- keys that an export cannot have

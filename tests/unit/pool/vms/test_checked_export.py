@@ -175,6 +175,25 @@ def test_a_key_that_is_there_during_an_export_alone_adds_nothing(attack, around,
         assert done.error.advice == "Repeat the command when nobody changes the VM."
 
 
+@pytest.mark.parametrize("table", ["VM", "VDI", "SR", "network"])
+def test_a_character_that_xml_forbids_in_a_custom_field_refuses_nothing(attack, table):
+    """xapi 25.31 and later stores U+FFFF, and writes it into the export."""
+    refs = {"VM": attack.web, "VDI": attack.root, "SR": attack.lab.originals["Production"][1], "network": attack.net}
+    as_operator(attack.lab, f"{table}.add_to_other_config", refs[table], CUSTOM + "a\uffff", "x\uffff")
+    done = attack.clone_one()
+    assert (done.status, done.error) == (MADE, None)
+    saved, _, failed = attack.save()
+    assert ({vm.name_label for vm in saved.vms}, failed) == ({"web", "payroll"}, {})
+
+
+def test_such_a_character_hides_no_key_that_adds_a_disk(attack):
+    attack.key = attack.key.replace(CUSTOM + "a", CUSTOM + "a\uffff")
+    attack.put_key()
+    done = attack.clone_one()
+    assert (done.status, attack.copies()) == (FAILED, [])
+    assert "does not say what the pool's records say" in done.error.message
+
+
 def forged_lock(there):
     """The VIF once more, without its lock: as a second object, or in the place of the real one."""
     return one_of(there, "VIF", locking_mode="unlocked")
