@@ -347,7 +347,7 @@ def _what_it_has(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -
     uuids = {uuid for swap in swaps for uuid in (swap.old, swap.new)} | {*restore_journal.all_arrived(record)}
     for uuid in sorted(uuids):
         vdi = vbds.find(calls, uuid)
-        if vdi is not None and not calls.call("VDI.get_VBDs", vdi):
+        if vdi is not None and not vbds.users_of(calls, uuid):
             lines.append(f"on no VM: {said(uuid)} {_where(calls, vdi)}")
     return lines
 
