@@ -63,6 +63,17 @@ def test_restored_it_has_the_disks_of_the_copy_and_undone_all_is_as_it_was(halte
     halted.refuses(undo, "was not restored from a copy")
 
 
+@pytest.mark.parametrize("char", ["\ufffe", "\uffff"], ids=ascii)
+def test_a_character_that_xapi_stores_and_xml_forbids_hinders_no_restore(halted, char):
+    halted.db.set("VDI", halted.root, "name_label", "root " + char)
+    halted.db.set("VBD", halted.vbd("0"), "other_config", {"owner": "alice" + char})
+    before = seen(halted)
+    assert bring_back(halted).status == "restored" and halted.srs() == {halted.sr}
+    assert halted.names() == ["root ? before restore 2026-11-22", "data before restore 2026-11-22"]
+    assert undo(halted).status == "undone" and seen(halted) == before
+    assert halted.names() == ["root " + char, "data"]
+
+
 def test_one_disk_of_two(halted):
     bring_back(halted, devices=["1"])
     disks = halted.lab.disks_of(halted.web)
