@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ET
 import xmlrpc.client
 from typing import Any, NoReturn, Optional, Tuple, Union
 
-from relvmoiscsi.untrusted import integer
+from relvmoiscsi.untrusted import integer, xml_safe
 
 MOST_TAGS = 1 << 20  #: of a document: two tags take some 200 bytes of memory
 
@@ -19,6 +19,8 @@ def xml_of(document: Union[str, bytes]) -> ET.Element:
 
     Refused is a document with a markup declaration (<!), such as DOCTYPE: entities could fill the memory. The parser
     gets the text that was searched. In UTF-16, which the parser recognizes without being told, `<!` has zeros.
+
+    The text is `xml_safe`: xapi stores some characters that XML forbids, and writes them into documents.
     """
     said = document if isinstance(document, str) else document.decode("utf-8")
     if "<!" in said or "\0" in said:
@@ -26,7 +28,7 @@ def xml_of(document: Union[str, bytes]) -> ET.Element:
     if said.count("<") > MOST_TAGS:
         raise ValueError(f"it has more than {MOST_TAGS} tags")
     try:
-        return ET.fromstring(said.encode("utf-8"), ET.XMLParser(encoding="utf-8"))
+        return ET.fromstring(xml_safe(said).encode("utf-8"), ET.XMLParser(encoding="utf-8"))
     except ET.ParseError as error:
         raise ValueError(str(error)) from error
 

@@ -39,6 +39,7 @@ DATABASE_NAMES = {
     "VBD": {"VM": "VM", "userdevice": "userdevice"},
     "VDI": {"SR": "SR"},
     "VIF": {"VM": "VM"},
+    "VM": {"suspend_VDI": "suspend_VDI"},
 }
 
 

@@ -111,12 +111,18 @@ def test_no_encoding_hides_a_declaration(encoding):
         untrusted_xml.xml_of(ENTITIES.format(encoding))
 
 
-@pytest.mark.parametrize(
-    "document", [b"\xff\xfe", b"", b"<a>", b"<a>\xe4</a>", "<a>\ud800</a>", "<a/>\0", b"<a>&b;</a>"]
-)
+@pytest.mark.parametrize("document", [b"\xff\xfe", b"", b"<a>", b"<a>\xe4</a>", "<a/>\0", b"<a>&b;</a>"])
 def test_what_is_no_xml_is_a_value_error(document):
     with pytest.raises(ValueError):
         untrusted_xml.xml_of(document)
+
+
+@pytest.mark.parametrize("char", ["\x01", "\ud800", "\ufffe", "\uffff"])
+def test_a_character_that_xml_forbids_is_read_as_a_question_mark(char):
+    """xapi stores U+FFFF in a value, and writes it into an export."""
+    assert untrusted_xml.xml_of(f"<a>b{char}c</a>").text == "b?c"
+    with pytest.raises(ValueError):
+        untrusted_xml.xml_of(f"<a><{char}b</a>")
 
 
 def test_an_xml_with_millions_of_elements_is_refused_before_it_takes_memory():

@@ -31,7 +31,7 @@ def export(
     except Refused as error:
         found = inventory.of_vm(calls, vm)
         if tries == 1:
-            raise _with_key(error, ova_compare.of_vm(found, pool.srs, lambda cls: {}, vm, snapshots)) from error
+            raise _with_key(error, _records(calls, pool, found, vm, snapshots)) from error
     return export(calls, pool, found, vm, snapshots, without, tries - 1)
 
 
@@ -55,25 +55,35 @@ def _verify(
         ).advising("Repeat the command when nobody changes the VM.")
 
 
+def _records(calls: Calls, pool: Pool, found: Inventory, vm: str, snapshots: bool) -> ova_compare.ByClass:
+    """Return the records of the objects of an export that have maps: PVS has none, and xapi empties those of a host."""
+
+    def others(cls: str) -> Records:
+        return {} if cls == "PVS_proxy" else calls.records(cls)
+
+    records = ova_compare.of_vm(found, pool.srs, others, vm, snapshots)
+    metrics, of_guests = calls.records("VM_metrics"), calls.records("VM_guest_metrics")
+    vms = records["VM"].values()
+    return {
+        **records,
+        "VM_metrics": {vm["metrics"]: metrics[vm["metrics"]] for vm in vms if vm["metrics"] in metrics},
+        "VM_guest_metrics": {
+            vm["guest_metrics"]: of_guests[vm["guest_metrics"]] for vm in vms if vm["guest_metrics"] in of_guests
+        },
+    }
+
+
 def _with_key(error: Refused, records: ova_compare.ByClass) -> Refused:
     """Return the error, with the first key that makes an export say something else, or nothing."""
-    for key in ova_compare.broken_keys(records):
-        has = f"The {key.cls} {said(key.uuid)} has the key {said(key.text)} in {key.field}"
-        message = f"{error.message} {has}, and xapi writes keys into an export as they are."
-        if len(key.text) > _MOST_KEY:
-            return Refused(message).advising("Remove the key with a client of XenAPI. Then repeat the command.")
-        words = f"uuid={key.uuid}", f"param-name={key.field.replace('_', '-')}", f"param-key={key.text}"
-        if key.cls == "VM":
-            remove = shell_command("xe vm-param-remove", *words)
-        elif key.cls == "VDI":
-            remove = shell_command("xe vdi-param-remove", *words)
-        elif key.cls == "VBD":
-            remove = shell_command("xe vbd-param-remove", *words)
-        elif key.cls == "VIF":
-            remove = shell_command("xe vif-param-remove", *words)
-        elif key.cls == "network":
-            remove = shell_command("xe network-param-remove", *words)
-        else:
-            remove = shell_command("xe sr-param-remove", *words)
-        return Refused(message).advising(f"Remove the key: `{remove}`. Then repeat the command.", remove)
-    return error
+    key = next(ova_compare.broken_keys(records), None)
+    if key is None:
+        return error
+    has = f"The {key.cls} {said(key.uuid)} has the key {said(key.text)} in {key.field}"
+    message = f"{error.message} {has}, and xapi writes keys into an export as they are."
+    if not key.is_of_xe or len(key.text) > _MOST_KEY:
+        call = f"{key.cls}.remove_from_{key.field}"
+        return Refused(message).advising(f"Remove the key with a client of XenAPI, by {call}. Then repeat the command.")
+    name = key.field if key.field == "qos_algorithm_params" else key.field.replace("_", "-")  # as xe calls the map
+    own = f"{key.cls.lower().replace('_', '-')}-param-remove"
+    remove = shell_command("xe", own, f"uuid={key.uuid}", f"param-name={name}", f"param-key={key.text}")
+    return Refused(message).advising(f"Remove the key: `{remove}`. Then repeat the command.", remove)

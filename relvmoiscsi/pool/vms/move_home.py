@@ -61,7 +61,7 @@ def home(
     for uuid in [uuid for swap in swaps for uuid in (swap.old, swap.new)]:
         users = vbds.users_of(calls, uuid)
         if users:
-            notes.append(f"The VDI {uuid} is a disk of {', '.join(users)}: keep the VDI.")
+            notes.append(f"The VDI {uuid} is a disk, or the memory, of {', '.join(users)}: keep the VDI.")
         elif vbds.find(calls, uuid) is not None:
             if uuid in moved:
                 waiting.append(uuid)

@@ -17,13 +17,16 @@ write most of it. Source: xen-api ocaml/xapi/{export,import,importexport}.ml; mi
 """
 
 import math
+import re
 import xml.etree.ElementTree as ET
-from typing import Any, Callable, Collection, Dict, FrozenSet, Iterator, Mapping, NamedTuple, Sequence
+from collections import Counter
+from typing import Any, Callable, Collection, Dict, FrozenSet, Iterator, Mapping, NamedTuple
 
 from relvmoiscsi.pool.calls import Records
 from relvmoiscsi.pool.vms import ova_fields
 from relvmoiscsi.pool.vms.inventory import Inventory
 from relvmoiscsi.pool.vms.ova_file import Ova, members_of, text_of
+from relvmoiscsi.untrusted import xml_safe
 from relvmoiscsi.wording import said
 
 ByClass = Mapping[str, Records]  #: records by class, and by reference
@@ -57,15 +60,15 @@ _REFERENCES: Mapping[str, Collection[str]] = {
 }
 _METRICS = {"VM_metrics": "metrics", "VM_guest_metrics": "guest_metrics"}  #: class: field of the VM
 
-#: maps whose keys xe can remove
-_MAPS: Mapping[str, Sequence[str]] = {
-    "VM": ("other_config", "xenstore_data", "platform", "VCPUs_params", "HVM_boot_params", "blocked_operations"),
-    "VBD": ("other_config",),
-    "VIF": ("other_config",),
-    "VDI": ("other_config",),
-    "SR": ("other_config",),
-    "network": ("other_config",),
-}
+#: maps of which xe can remove a key. Source: xen-api ocaml/xapi-cli-server/records.ml
+_OF_XE: Mapping[str, Collection[str]] = {
+    "VM": (
+        "other_config", "xenstore_data", "platform", "VCPUs_params", "HVM_boot_params", "blocked_operations", "NVRAM",
+    ),
+    "VBD": ("other_config", "qos_algorithm_params"),
+    "VIF": ("other_config", "qos_algorithm_params"),
+    **dict.fromkeys(("VDI", "SR", "network", "VGPU", "GPU_group"), ("other_config",)),
+}  # fmt: skip
 
 
 def _compared(cls: str) -> FrozenSet[str]:
@@ -181,8 +184,8 @@ def _of_record(own: Any) -> Any:
 
 
 def _plain(text: str) -> str:
-    """Return a text as a reader of XML gets it: with one kind of line ends."""
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+    """Return a text as `untrusted_xml` reads it from an export: with one kind of line ends, and `xml_safe`."""
+    return xml_safe(text).replace("\r\n", "\n").replace("\r", "\n")
 
 
 # --- keys that an export cannot have
@@ -196,14 +199,21 @@ class Key(NamedTuple):
     field: str
     text: str
 
+    @property
+    def is_of_xe(self) -> bool:
+        """Can xe remove the key?"""
+        return self.field in _OF_XE.get(self.cls, ())
+
+
+_MARKUP = re.compile("[<&]|]]>")
+
 
 def broken_keys(pool: ByClass) -> Iterator[Key]:
-    """Return the keys that an export cannot have: a reader of XML takes a part of them for markup."""
-    return (
-        Key(cls, str(record["uuid"]), field, key)
-        for cls, fields in _MAPS.items()
-        for record in pool[cls].values()
-        for field in fields
-        for key in record.get(field) or {}
-        if "<" in key or "&" in key or "]]>" in key
-    )
+    """Return the keys that an export cannot have: a reader of XML takes a part of them for markup, or two for one."""
+    for cls, records in pool.items():
+        for record in records.values():
+            for field, keys in record.items():
+                if isinstance(keys, Mapping):
+                    count = Counter(map(_plain, keys))
+                    broken = (key for key in keys if _MARKUP.search(key) or count[_plain(key)] > 1)
+                    yield from (Key(cls, str(record["uuid"]), field, key) for key in broken)

@@ -77,10 +77,10 @@ def _verify_plain(value: ET.Element, depth: int = 0) -> None:
         if one.tag == "struct":
             names = [_only(member, "member", "name", "value")[0] for member in one]
             twice = [text for text, count in Counter(name.text or "" for name in names).items() if count > 1]
-            of_lines = [text for text in twice if "\n" in text]
-            if of_lines:  # each reader of XML takes CR for LF, so xapi itself sees one key
+            alike = [text for text in twice if "\n" in text or "?" in text]
+            if alike:  # each reader of XML takes CR for LF, so xapi itself sees one key; `xml_safe` makes the other
                 problem = "The records of the VM have two keys that differ only in the kind of their line ends"
-                raise Refused(f"{problem}: {said(of_lines[0])}.").advising(
+                raise Refused(f"{problem}, or in a character that XML forbids: {said(alike[0])}.").advising(
                     "Remove one of these keys, such as a custom field, from the VM. If the records are of `save-vms`, "
                     "save them again."
                 )

@@ -23,6 +23,7 @@ from relvmoiscsi.pool.calls import Calls, Record
 from relvmoiscsi.pool.vms import rescue, restore_journal, run_states, swap_disks, vbds
 from relvmoiscsi.pool.vms.inventory import NULL, Copy, Inventory
 from relvmoiscsi.pool.vms.restore_journal import Swap
+from relvmoiscsi.untrusted import xml_safe
 from relvmoiscsi.wording import quoted, said, some_of
 
 #: status of a VM
@@ -125,7 +126,7 @@ def plan(found: Inventory, copy: Copy, vm: str, chosen: Sequence[str], date: str
                 f"The VDI {new['uuid']}, which the disk {device} would become, is a disk of {names} already."
             ).advising(f"Attach another copy. Or {ways}.")
         vbd = next(vbd for vbd in found.vbds_of(vm).values() if vbd["userdevice"] == device)
-        waiting = f"{name_before} before restore {date}".strip()
+        waiting = xml_safe(f"{name_before} before restore {date}".strip())  # SM reads the name from XML
         of_copy = copy.uuid, copy.original
         swap = Swap(record["uuid"], device, old["uuid"], new["uuid"], name_before, waiting, *of_copy, _settings(vbd))
         restore_journal.verify_readable(record, swap)
@@ -347,7 +348,7 @@ def _what_it_has(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -
     uuids = {uuid for swap in swaps for uuid in (swap.old, swap.new)} | {*restore_journal.all_arrived(record)}
     for uuid in sorted(uuids):
         vdi = vbds.find(calls, uuid)
-        if vdi is not None and not calls.call("VDI.get_VBDs", vdi):
+        if vdi is not None and not vbds.users_of(calls, uuid):
             lines.append(f"on no VM: {said(uuid)} {_where(calls, vdi)}")
     return lines
 

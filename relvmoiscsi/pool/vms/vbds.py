@@ -6,7 +6,7 @@ from typing import Collection, Dict, List, NamedTuple, Optional
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.pool.calls import Calls, Record, passing
 from relvmoiscsi.pool.vms import run_states
-from relvmoiscsi.pool.vms.inventory import NULL
+from relvmoiscsi.pool.vms.inventory import NULL, Inventory
 from relvmoiscsi.wording import said, shell_command
 
 
@@ -53,11 +53,12 @@ def must_have(record: Record, device: VmDevice, expected: Collection[str], begun
 
 
 def must_be_free(calls: Calls, vdi: str, but: str = "") -> None:
-    """Raises Refused where a VBD other than `but` has the VDI (a UUID); NotFound."""
-    names = _owners(calls, [vbd for vbd in calls.call("VDI.get_VBDs", ref_of(calls, vdi)) if vbd != but])
+    """Raises Refused where a VM has the VDI (a UUID) in a VBD other than `but`, or as its memory; NotFound."""
+    ref = ref_of(calls, vdi)
+    names = _users(calls, ref, but)
     if names:
-        sr = str(calls.call("SR.get_uuid", calls.call("VDI.get_record", ref_of(calls, vdi))["SR"]))
-        raise Refused(f"The VDI {vdi} is a disk of {', '.join(names.values())} as well.").advising(
+        sr = str(calls.call("SR.get_uuid", calls.call("VDI.get_record", ref)["SR"]))
+        raise Refused(f"The VDI {vdi} is a disk, or the memory, of {', '.join(names.values())} as well.").advising(
             "Remove the disk from there first. For a "
             f"lent disk, use `{shell_command('relvmoiscsi pool rescue --done', sr, vdi)}`."
         )
@@ -66,13 +67,18 @@ def must_be_free(calls: Calls, vdi: str, but: str = "") -> None:
 def users_of(calls: Calls, vdi: str, but: str = "") -> List[str]:
     """Return the names of the VMs that have a VDI (a UUID), without the VM `but` (a reference). [] for no such VDI."""
     ref = find(calls, vdi)
-    found = {} if ref is None else _owners(calls, calls.call("VDI.get_VBDs", ref))
-    return [name for vm, name in found.items() if vm != but]
+    return [name for vm, name in _users(calls, ref).items() if vm != but] if ref is not None else []
 
 
-def _owners(calls: Calls, vbds: Collection[str]) -> Dict[str, str]:
-    """Return the quoted names of the VMs that have these VBDs, by reference, sorted by name."""
-    names = {vm: repr(calls.call("VM.get_name_label", vm)) for vm in {calls.call("VBD.get_VM", vbd) for vbd in vbds}}
+def _users(calls: Calls, vdi: str, but: str = "") -> Dict[str, str]:
+    """Return the quoted names of the users of a VDI (a reference), by reference, sorted by name.
+
+    Who is a user is for `Inventory.users_of` to say, with snapshots. The VBD `but` does not count.
+    """
+    there = {vbd: calls.call("VBD.get_record", vbd) for vbd in calls.call("VDI.get_VBDs", vdi) if vbd != but}
+    vms = {vm: calls.call("VM.get_record", vm) for vm in {vbd["VM"] for vbd in there.values()}}
+    found = Inventory({**calls.records("VM", suspend_VDI=vdi), **vms}, there, {}, {}, {})
+    names = {vm: repr(found.vms[vm]["name_label"]) for vm in found.users_of(vdi, with_snapshots=True)}
     return dict(sorted(names.items(), key=lambda item: item[1]))
 
 

@@ -9,9 +9,10 @@ import threading
 import time
 import traceback
 import xmlrpc.client
+from contextlib import contextmanager
 
 from . import datamodel, wire
-from .database import TABLES, Generic
+from .database import NULL, TABLES, Generic
 from .database import time as moment
 from .datamodel import LOCAL_ROOT, ROLES, Presence
 from .errors import Mistake, XenError
@@ -46,11 +47,11 @@ class Api:
         self.calls = []  #: names of the calls that clients and drivers have made, in order
         self.mistakes = []  #: descriptions of what clients have asked for that no real xapi knows
         self._owners = {}  #: names of users by task
+        self._roles = {}  #: of the sessions of users besides root
         self.vms = Vms(database, storage)
         self.transfer = Transfer(database, self.vms, self._require_role)
         self._generic = Generic(database, storage.is_driver_of)
         self._methods = _answered_by(self, storage, self.vms)
-        self._methods["host.call_plugin"] = self.host_plugins.call
 
     def call(self, method, params, local=False):
         """`local`: it came by the unix socket, where root needs no password."""
@@ -110,19 +111,55 @@ class Api:
         if not local and (expected is None or password != expected):
             raise XenError("SESSION_AUTHENTICATION_FAILED", user, "Authentication failure")
         is_root = local or role == LOCAL_ROOT
-        return self.database.create(
-            "session", this_host=self.storage.master(), is_local_superuser=is_root,
-            originator=originator, auth_user_name=user, rbac_permissions=[] if is_root else [role],
+        session = self.database.create(
+            "session", this_host=self.storage.master(), is_local_superuser=is_root, originator=originator,
+            auth_user_name=user,
+            rbac_permissions=[] if is_root else datamodel.permissions(role, self.database.release),
         )  # fmt: skip
+        if not is_root:
+            self._roles[session] = role
+        return session
 
     def _require_role(self, session, name, needed):
-        """Root on a host may do everything, and so may the sessions of drivers."""
-        held = self.database.get("session", session, "rbac_permissions")
-        if held and (needed not in ROLES or ROLES.index(held[0]) < ROLES.index(needed)):
+        """Root on a host may do everything, and so may the sessions of drivers and of hosts."""
+        held = self._roles.get(session)
+        if held and (needed not in ROLES or ROLES.index(held) < ROLES.index(needed)):
             raise XenError("RBAC_PERMISSION_DENIED", name.lower(), "No permission in user session")
 
     def session_logout(self, session):
         self.database.destroy("session", session)
+
+    @contextmanager
+    def _forwarded(self, session, host):
+        """The session that a call has on a host: the caller's own on the master. Another host gets a session of the
+        pool, for that call alone, which may do everything; its parent is the caller's. Source: message_forwarding.ml,
+        do_op_on and call_slave_with_session; xapi_session.ml, login_no_password_common_create_session.
+        """
+        if host == self.storage.master():
+            yield session
+            return
+        made = self.database.create(
+            "session", this_host=host, pool=True, is_local_superuser=True, originator="xapi", parent=session
+        )
+        try:
+            yield made
+        finally:
+            self.database.destroy("session", made)
+
+    def host_call_plugin(self, session, host, plugin, function, args):
+        with self._forwarded(session, host) as passed:
+            return self.host_plugins.call(passed, host, plugin, function, args)
+
+    def vm_call_host_plugin(self, session, vm, plugin, function, args):
+        """Any plugin of the host of that VM: the master, where a test has named none. Source: xapi_vm.ml and
+        message_forwarding.ml, call_host_plugin.
+        """
+        state = self.database.get("VM", vm, "power_state")
+        if state != "Running":
+            raise XenError("VM_BAD_POWER_STATE", vm, "running", state.lower())
+        host = self.database.get("VM", vm, "resident_on")
+        host = self.storage.master() if host == NULL else host
+        return self.host_call_plugin(session, host, plugin, function, args)
 
     def host_call_extension(self, _session, _host, call):
         """No host has one. Source: xapi_extensions.ml."""

@@ -158,6 +158,13 @@ def names(release):
     return [name for name in made if find(name).life.at(release) is not Presence.NOT_YET]
 
 
+@lru_cache(maxsize=None)
+def permissions(role, release):
+    """The rbac_permissions of a session with this role: the calls that it may make. Source: gen_rbac.ml."""
+    may = ROLES[: ROLES.index(role) + 1]
+    return sorted(name.lower() for name in names(release) if find(name).role in may)
+
+
 def _of_field(prefix, field, table):
     """The call that xapi makes for a field; None where it makes none: for most fields there is no setter, and a hidden
     one has no getter.

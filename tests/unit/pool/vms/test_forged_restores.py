@@ -14,7 +14,7 @@ from kit.pool_verbs import bring_back, keep, lend, run, take_home, undo
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool import lock, marks, records
-from relvmoiscsi.pool.vms import choice, forget, restore_journal
+from relvmoiscsi.pool.vms import choice, forget, move_home, restore_journal
 from relvmoiscsi.pool.vms.restore_journal import ARRIVED, LEAVING, RESTORED
 from relvmoiscsi.pool.vms.run_states import only_in_journal
 
@@ -199,6 +199,38 @@ def test_without_a_move_no_vdi_is_no_longer_needed(halted):
     halted.set_journal(lambda keys: {**keys, RESTORED + "0": json.dumps(swap), ARRIVED + "0": json.dumps(way)})
     done = take_home(halted)
     assert (done.status, done.waiting, done.notes) == ("home", [], [only_in_journal(theirs)])
+
+
+@pytest.fixture
+def memory(day):
+    """The memory of a suspended VM: no VBD has this VDI, and the journal of the VM "evil" calls it the disk 0."""
+    db, copied = day.db, day.copy
+    vdi = day.lab.vdi("Production", "before")[0]
+    db.set("VDI", vdi, "type", "suspend")
+    day.lab.vm("victim", state="Suspended", suspend_VDI=vdi)
+    day.evil = day.lab.vm("evil")
+    swap = {
+        **{"vm": db.get("VM", day.evil, "uuid"), "userdevice": "0", "old": day.uuid(vdi), "old_name": "a"},
+        **{"new": derived_uuid(copied.sr_uuid, day.uuid(vdi)), "waiting_name": "b", "sr": copied.sr_uuid},
+        **{"home": copied.of_sr, "vbd": {"bootable": True, "mode": "RW", "type": "Disk", "unpluggable": True}},
+    }
+    swap["vbd"].update(other_config={}, qos_algorithm_type="", qos_algorithm_params={})
+    db.set("VM", day.evil, "other_config", {RESTORED + "0": json.dumps(swap)})
+    return vdi
+
+
+def test_the_memory_of_a_suspended_vm_is_no_vdi_that_nobody_needs(day, memory):
+    new = day.db.by_uuid("VDI", derived_uuid(day.copy.sr_uuid, day.uuid(memory)))
+    day.db.create("VBD", VM=day.evil, VDI=new, userdevice="0", bootable=True)
+    done = run(day, lambda calls, *_: move_home.home(calls, day.evil))
+    kept = f"The VDI {day.uuid(memory)} is a disk, or the memory, of 'victim': keep the VDI."
+    assert done.status == "home" and day.uuid(memory) not in done.waiting and kept in done.notes
+
+
+def test_no_undo_makes_a_disk_of_the_memory_of_a_suspended_vm(day, memory):
+    with pytest.raises(Refused, match="is a disk, or the memory, of 'victim' as well"):
+        undo(day, day.evil)
+    assert day.lab.disks_of(day.evil) == {} and day.db.get("VDI", memory, "name_label") == "before"
 
 
 # --- a VDI whose UUID is any text: xapi takes each

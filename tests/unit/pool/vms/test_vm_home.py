@@ -74,8 +74,10 @@ def test_a_disk_before_that_somebody_has_is_not_called_no_longer_needed(restored
     restored.db.create("VBD", VM=restored.web, VDI=restored.data, userdevice="7")
     done = take_home(restored)
     assert not done.waiting
-    assert f"The VDI {restored.uuid(restored.root)} is a disk of 'forensics': keep the VDI." in done.notes
-    assert f"The VDI {restored.uuid(restored.data)} is a disk of 'web': keep the VDI." in done.notes
+    assert (
+        f"The VDI {restored.uuid(restored.root)} is a disk, or the memory, of 'forensics': keep the VDI." in done.notes
+    )
+    assert f"The VDI {restored.uuid(restored.data)} is a disk, or the memory, of 'web': keep the VDI." in done.notes
 
 
 def reverted(day):
@@ -131,7 +133,7 @@ HAPPENS = {
         ("reverted after an undo", undo, "--keep"),
         ("reverted after an undo", take_home, "--keep"),
         ("reverted after an undo", bring_back, "--keep"),
-        ("lent", take_home, "is a disk of 'helper' as well.*rescue --done"),
+        ("lent", take_home, "is a disk, or the memory, of 'helper' as well.*rescue --done"),
         ("has a snapshot", take_home, HAS_SNAPSHOTS),
         ("no SR", take_home, "held the old disks, is no longer in the pool.*--keep"),
         ("tracks blocks", take_home, "the disk 1 of the VM 'web'.*changed block tracking"),

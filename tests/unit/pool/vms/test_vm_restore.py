@@ -63,6 +63,17 @@ def test_restored_it_has_the_disks_of_the_copy_and_undone_all_is_as_it_was(halte
     halted.refuses(undo, "was not restored from a copy")
 
 
+@pytest.mark.parametrize("char", ["\ufffe", "\uffff"], ids=ascii)
+def test_a_character_that_xapi_stores_and_xml_forbids_hinders_no_restore(halted, char):
+    halted.db.set("VDI", halted.root, "name_label", "root " + char)
+    halted.db.set("VBD", halted.vbd("0"), "other_config", {"owner": "alice" + char})
+    before = seen(halted)
+    assert bring_back(halted).status == "restored" and halted.srs() == {halted.sr}
+    assert halted.names() == ["root ? before restore 2026-11-22", "data before restore 2026-11-22"]
+    assert undo(halted).status == "undone" and seen(halted) == before
+    assert halted.names() == ["root " + char, "data"]
+
+
 def test_one_disk_of_two(halted):
     bring_back(halted, devices=["1"])
     disks = halted.lab.disks_of(halted.web)
@@ -167,12 +178,12 @@ HAPPENS = {
         ("is a disk by hand", bring_back, "'helper' already. .* Or shut 'helper' down, and remove the disk from it.$"),
         ("a copy", bring_back, "is a copy and already"),
         ("in a cluster", bring_back, "is shared with 'node2': a restore would give only this VM"),
-        ("cut, and lent by hand", bring_back, "is a disk of 'helper' as well"),
+        ("cut, and lent by hand", bring_back, "is a disk, or the memory, of 'helper' as well"),
         ("copied by a person", undo, "was not restored from a copy"),
         ("spoiled", undo, "cannot be read: .* --keep"),
         ("a forged device", undo, "its device is neither a number nor a name such as xvda.* --keep"),
         ("old disk gone", undo, "is no longer in the pool"),
-        ("old disk elsewhere", undo, "is a disk of 'helper' as well"),
+        ("old disk elsewhere", undo, "is a disk, or the memory, of 'helper' as well"),
         ("empty drive", undo, "it has no VDI, and not"),
         ("busy", undo, "The pool is busy with the VM 'web': migrate_send"),
         ("busy", take_home, "The pool is busy with the VM 'web': migrate_send"),
@@ -205,7 +216,7 @@ def test_a_disk_of_a_person_stays_where_it_is(halted, work):
         (
             lambda day: day.clone("web"),
             False,
-            "is a disk of 'web 2026-11-22' as well. Nothing was changed. Remove the disk from there first",
+            "is a disk, or the memory, of 'web 2026-11-22' as well. Nothing was changed. Remove the disk from there",
         ),
     ],
     ids=["at home again", "restored", "another mode", "a clone"],
@@ -255,7 +266,9 @@ def test_started_while_it_was_looked_at_it_is_as_it_was(halted, work, priority):
 
 def test_refused_when_it_was_shut_down_that_is_said(day):
     day.lab.before("Async.VM.clean_shutdown", lambda: day.lab.vm("other", day.new(day.root)))
-    with pytest.raises(RelvmoiscsiError, match="is a disk of 'other' as well.* was shut down for this run"):
+    with pytest.raises(
+        RelvmoiscsiError, match="is a disk, or the memory, of 'other' as well.* was shut down for this run"
+    ):
         bring_back(day, shutdown=True)
     assert not day.journal() and not day.db.get("VM", day.web, "blocked_operations")
 
