@@ -29,6 +29,8 @@ RUN, ORIGINAL_SR, SCSI_ID, CHANGED, OLD_VDI = (
     "relvmoiscsi:changed",
     "relvmoiscsi:old",
 )
+#: key of VDI.other_config: the UUID of the VDI, and the UUIDs that its disk had before, the latest first (vms/lineage)
+WAS = "relvmoiscsi:was"
 
 
 def run_id(mark: str = "") -> str:

@@ -102,11 +102,12 @@ def of_no_vm(found: Inventory, copy: Copy) -> List[Pair]:
     A snapshot of a VM is no VM here. The VDI of saved records and the image of a suspended VM are no disks.
     """
     by_uuid, swaps = found.grouped("vdis", "uuid"), _restored(found, copy)
-    of_restored = {swap.old for of_vm in swaps.values() for swap in of_vm}
+    of_vms = {swap.of for of_vm in swaps.values() for swap in of_vm}
+    of_vms.update(copy.known_as(vdi["uuid"]) for vm in found.named_vms() for vdi in found.disks_of(vm).values())
     return [
         pair
         for pair in vdis.pairs(copy.origin, copy.vdis)
-        if pair.is_managed and not pair.is_a_snapshot and pair.old not in of_restored
+        if pair.is_managed and not pair.is_a_snapshot and pair.old not in of_vms
         if not inventory.other_use_of(copy.vdis[copy.by_uuid[pair.new]])
         if not any(found.users_of(ref) for uuid in (pair.old, pair.new) for ref in by_uuid.get(uuid, {}))
     ]
@@ -121,7 +122,7 @@ def _restored(found: Inventory, copy: Copy) -> Dict[str, List[Swap]]:
     for ref, vm in found.named_vms().items():
         for swap in restore_journal.read(vm)[0]:
             disk = found.disks_of(ref).get(swap.userdevice, {"uuid": ""})
-            if disk["uuid"] == swap.new and copy.new_of(swap.old) is not None:
+            if disk["uuid"] == swap.new and copy.new_of(swap.of) is not None:
                 swaps.setdefault(ref, []).append(swap)
     return swaps
 

@@ -57,6 +57,7 @@ def home(
                 moved += [swap.old, swap.new]
         for swap in swaps:
             _verify_is_home(locked, swap)
+            restore_journal.mark(locked, swap, locked.device(swap))  # an earlier run may have moved the disk
         restore_journal.forget_all(locked)
     waiting, notes = [], []
     for uuid in [uuid for swap in swaps for uuid in (swap.old, swap.new)]:
@@ -124,13 +125,13 @@ def _move(locked: LockedVm, swap: Swap, progress: Callable[[int, int], None]) ->
         now = locked.device(swap)
         if now.vbd == device.vbd and now.sr == swap.home and now.vdi not in (NULL, swap.old, swap.new):
             # the VM has the new VDI already; only the destruction of the old VDI failed
-            restore_journal.write_arrived(locked, locked.read(), swap, now.vdi)
+            restore_journal.write_arrived(locked, swap, now)
         if failure.code != "LICENCE_RESTRICTION":
             raise
         with run_states.not_movable(record):
             raise
     _verify_is_home(locked, swap)
-    restore_journal.write_arrived(locked, record, swap, locked.device(swap).vdi)
+    restore_journal.write_arrived(locked, swap, locked.device(swap))
 
 
 def _verify_is_home(locked: LockedVm, swap: Swap) -> None:

@@ -126,8 +126,9 @@ def plan(found: Inventory, copy: Copy, vm: str, chosen: Sequence[str], date: str
             ).advising(f"Attach another copy. Or {ways}.")
         vbd = next(vbd for vbd in found.vbds_of(vm).values() if vbd["userdevice"] == device)
         waiting = f"{name_before} before restore {date}".strip()
+        uuids = old["uuid"], new["uuid"], copy.known_as(old["uuid"])
         of_copy = copy.uuid, copy.original
-        swap = Swap(record["uuid"], device, old["uuid"], new["uuid"], name_before, waiting, *of_copy, _settings(vbd))
+        swap = Swap(record["uuid"], device, *uuids, name_before, waiting, *of_copy, _settings(vbd))
         restore_journal.verify_readable(record, swap)
         swaps.append(swap)
     return swaps
@@ -268,7 +269,7 @@ def undo(calls: Calls, vm: str, shutdown: bool = False, dry_run: bool = False) -
             device = locked.device(swap)
             is_swapped = is_swapped or device.vdi != swap.old
             if restore_journal.is_home(calls, record, swap, device):
-                restore_journal.write_arrived(locked, record, swap, device.vdi)
+                restore_journal.write_arrived(locked, swap, device)
                 at_home.update([device.vdi] if device.sr == swap.home else [])
         if is_swapped or (locked.is_after_a_cut and record["power_state"] == "Halted"):  # as in `restore`
             swap_disks.halt(locked, swaps, lambda now: _verify_back(calls, vm, now), shutdown)
@@ -328,6 +329,10 @@ def keep(calls: Calls, vm: str, dry_run: bool = False) -> Restored:
         swaps, _ = restore_journal.read(record)
         notes = _what_it_has(calls, vm, record, swaps)
         restore_journal.allow_start(locked)
+        for swap in swaps:
+            device = locked.device(swap)
+            if device.vdi not in ("", NULL, swap.old, swap.new):  # moved by another tool, or reverted to a snapshot
+                restore_journal.mark(locked, swap, device)
         back = {swap.old: swap.old_name for swap in swaps if locked.device(swap).vdi == swap.old}
         notes += swap_disks.rename(calls, back)
         on_copies = {locked.device(swap).sr for swap in swaps}
