@@ -9,7 +9,7 @@ from typing import Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTupl
 from relvmoiscsi.errors import NOTHING_CHANGED, NotFound, Refused, UsageError
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.known_sr import KnownSr
-from relvmoiscsi.pool.calls import Calls, Record, Records
+from relvmoiscsi.pool.calls import Calls, PoolFailure, Record, Records, passing
 from relvmoiscsi.portal import DEFAULT_PORT
 from relvmoiscsi.scsi_id_text import NamedLuns, certain_scsi_id, names_lun
 from relvmoiscsi.sr_types import HBA_SR, ISCSI_SR, OWN_TYPES, STOCK_TYPES, SrType
@@ -280,6 +280,21 @@ def verify_not_discarded(calls: Calls, sr_uuids: Iterable[str]) -> None:
             .in_state(NOTHING_CHANGED)
             .advising("`relvmoiscsi pool luns` lists the copies.")
         )
+
+
+def verify_readable(calls: Calls, sr_uuid: str) -> None:
+    """Raises PoolFailure where the storage manager cannot read a copy, such as on a LUN that is damaged or unmapped.
+
+    The pool's records show an SR as its last scan found it. A vm-admin may not scan, and does not get this check.
+    """
+    try:
+        with passing("RBAC_PERMISSION_DENIED"):
+            calls.run("SR.scan", calls.call("SR.get_by_uuid", sr_uuid))
+    except PoolFailure as failure:
+        failure.message = f"The copy {sr_uuid} cannot be read. {failure.message}"
+        discard = shell_command("relvmoiscsi pool discard", sr_uuid)
+        failure.advising(f"If its LUN is damaged, run `{discard}`, and attach another clone of the snapshot.")
+        raise
 
 
 def verify_on_own_lun(pool: Pool, sr: str) -> None:

@@ -306,7 +306,11 @@ def _cloned(
     lines: List[str] = []
     steps: List[ShellCommand] = []
     for each in results:
-        of = f" {each.name!r}" + (f" ({each.uuid})" if each.uuid else "") if each.error is None else ""
+        of = (
+            f" {each.name!r}" + (f" ({each.uuid})" if each.uuid else "")
+            if each.error is None or each.status == clone.MADE
+            else ""
+        )
         verb = "would become" if each.status == clone.WOULD else "became"
         lines.append(f"VM {each.vm_name!r}: {each.status}{of}")
         lines += [f"  disk {disk.userdevice}: {disk.old} {verb} {disk.new}" for disk in each.disks]
@@ -315,7 +319,8 @@ def _cloned(
         lines += [f"  {note}" for note in each.notes]
         if each.error is not None:
             lines.append(f"  {each.error}")
-        if each.status == clone.MADE or each.status == clone.ALREADY and each.uuid in halted:
+        is_new = each.status == clone.MADE and each.error is None
+        if is_new or each.status == clone.ALREADY and each.uuid in halted:
             steps.append(_start(each.uuid))
     facts = {
         "clone_results": [each.facts() for each in results],

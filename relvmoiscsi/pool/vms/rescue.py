@@ -85,11 +85,15 @@ def lend(
     names, to = lock.names_of(calls, [copy.uuid]), found.vms[vm]
     if dry_run:
         planned = _plan(pool, found, copy, vdi, vm, writable)
-        lock.verify_free(calls, names if planned.status == WOULD else ())
+        if planned.status == WOULD:
+            lock.verify_free(calls, names)
+            records.verify_readable(calls, copy.uuid)
         return planned
     with lock.held(calls, names, "rescue"):
         records.verify_not_discarded(calls, [copy.uuid])
         planned = _plan(pool, found, copy, vdi, vm, writable)
+        if planned.status == WOULD:
+            records.verify_readable(calls, copy.uuid)
         vbd, status = _lent_to(found, vdi, vm), ALREADY
         if vbd is None:
             _verify_still_free(calls, found, vdi)

@@ -139,7 +139,10 @@ def _settings(vbd: Record) -> Dict[str, Any]:
 
 
 def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False, dry_run: bool = False) -> Restored:
-    """Put the new disks in place. Raises Refused for a VM that is not halted or not as planned; PoolFailure."""
+    """Put the new disks in place.
+
+    Raises Refused for a VM that is not halted or not as planned; PoolFailure, also for a copy that cannot be read.
+    """
     with run_states.unchanged():
         records.verify_not_discarded(calls, {swap.sr for swap in swaps})
         record: Record = calls.call("VM.get_record", vm)
@@ -151,9 +154,11 @@ def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False
             _look(calls, vm, record, disks)
             swap_disks.verify_can_be_halted(record, shutdown)
         is_over = is_done and not restore_journal.is_begun(record)
+        if not is_over:
+            restore_journal.verify_free(calls, record, disks)
+            for copy in sorted({swap.sr for swap in disks}):
+                records.verify_readable(calls, copy)
         if is_over or dry_run:
-            if not is_over:
-                restore_journal.verify_free(calls, record, disks)
             shuts_down = record["power_state"] == "Running" and not is_done
             notes = _notes(calls, vm, record, disks)
             is_halted = is_over and record["power_state"] == "Halted"
