@@ -432,11 +432,11 @@ class RestoreCommand(PoolChange):
         return results
 
 
-_TO_KNOW = {"": restore.TO_KNOW, "undo": restore.TO_KNOW_OF_UNDO}
+_TO_KNOW = {"": restore.TO_KNOW, "undo": restore.TO_KNOW_OF_UNDO, "home": restore.TO_KNOW_OF_HOME}
 _QUESTIONS = {
     "": "Restore {}?",
     "undo": "Undo the restore of {}?",
-    "home": "Move the disks of {} to its own SR?",
+    "home": "Move the disks of {} to its own SR, after which --undo is impossible?",
     "keep": "Leave the disks of {} as they are and remove the journal?",
 }
 
@@ -478,6 +478,7 @@ def _restored(result: Restored, to_know: Sequence[str] = (), steps: Steps = (), 
             home = pool.sr_by_uuid(disk.home) if pool is not None else None
             name = f"{pool.srs[home]['name_label']!r} ({disk.home})" if pool is not None and home else disk.home
             lines.append(f"  disk {disk.userdevice}: {new} would be moved to the SR {name}")
+            lines.append(f"  disk before: {old} would stay there, without a VM")
         elif result.status != restore.HOME:
             lines.append(
                 f"  disk {disk.userdevice}: {old} {'would become' if result.status in _WOULD_BE else 'became'} {new}"
@@ -487,7 +488,10 @@ def _restored(result: Restored, to_know: Sequence[str] = (), steps: Steps = (), 
         lines.append(
             f"  {_SHUTS_DOWN if is_ahead else 'the VM was shut down and is halted: start the VM when you are ready'}"
         )
-    lines += [f"  no longer needed: `{shell_command('xe vdi-destroy', f'uuid={uuid}')}`" for uuid in result.waiting]
+    before = {disk.old for disk in result.disks if result.status == restore.HOME}
+    for uuid in result.waiting:
+        what = "disk before" if uuid in before else "no longer needed"
+        lines.append(f"  {what}: `{shell_command('xe vdi-destroy', f'uuid={uuid}')}`")
     lines += [f"  {note}" for note in result.notes]
     lines += [f"  {result.error}"] if result.error is not None else []
     if result.status in (restore.DONE, restore.ALREADY):

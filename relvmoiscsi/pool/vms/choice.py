@@ -182,10 +182,17 @@ def _problem(
             else "Use another copy."
         )
     if missing:
+        reasons = {
+            f" The disk {device} is not there{why}.": way
+            for device, vdi in sorted(missing.items())
+            for why, way in [copy.why_missing(vdi)]
+            if why
+        }
+        omit = ["--omit-disks clones the VM without these disks."] if len(missing) < len(disks) else []
         return Refused(
             f"The VM {name!r} has disks that are not on the copy {copy.name!r}: {words}. A copy of "
-            "the VM would lack these disks or write to the originals."
-        ).advising("--omit-disks clones the VM without these disks." if len(missing) < len(disks) else "")
+            f"the VM would lack these disks or write to the originals.{''.join(reasons)}"
+        ).advising(" ".join([*omit, *dict.fromkeys(reasons.values())]))
     return None
 
 

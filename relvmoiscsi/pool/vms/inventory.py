@@ -157,6 +157,7 @@ class Copy(NamedTuple):
     by_uuid: Dict[str, str]  #: references of the VDIs, by UUID
     origin: Origin
     earlier_uuids: Mapping[str, Sequence[str]] = {}  #: of disks that were moved, by their UUID now
+    original_ref: Optional[str] = None  #: reference of the original SR; None where the pool lacks it
     changed: str = ""  #: when LVM last changed the SR, in ISO 8601; "" for an unknown time
     is_one_of_several: bool = False  #: the pool has other copies of the original
 
@@ -167,6 +168,24 @@ class Copy(NamedTuple):
         """
         known = self.known_as(old_uuid)
         return self.vdis[self.by_uuid[self.origin.new_of(known)]] if known else None
+
+    def why_missing(self, vdi: Record) -> Tuple[str, str]:
+        """Return (why the copy lacks the disk of a VDI, what helps), each "" for an unknown reason.
+
+        The reason is the end of a sentence.
+        """
+        if self.earlier_uuids.get(str(vdi["uuid"])):
+            return (
+                ": it came home from a copy, which lost it",
+                "Attach another clone of the snapshot, which has the disk.",
+            )
+        if vdi["SR"] == self.original_ref:
+            listed = shell_command("relvmoiscsi pool map", self.uuid)
+            return (
+                ": it is newer than the snapshot, or another tool has moved it to its SR",
+                f"`{listed}` lists the disks of the copy, and `rescue` lends a disk to another VM.",
+            )
+        return "", ""
 
     def known_as(self, uuid: str) -> str:
         """Return the UUID that the disk of a VDI had when the LUN was copied; "" where `new_of` has no VDI."""
@@ -270,12 +289,13 @@ def copy_of(pool: Pool, found: Inventory, sr: str) -> Copy:
     vdis = {ref: vdi for ref, vdi in found.vdis_of(sr).items() if is_uuid(vdi["uuid"])}
     by_uuid = {str(vdi["uuid"]): ref for ref, vdi in vdis.items()}
     original = str(record["other_config"][ORIGINAL_SR])
-    origin = Origin(record["uuid"], pool.sr_by_uuid(original), found.vdis)
+    original_ref = pool.sr_by_uuid(original)
+    origin = Origin(record["uuid"], original_ref, found.vdis)
     changed = untrusted.time_text(record["other_config"].get(CHANGED, ""))  # a pool-operator may write the mark
     several = [each for _, each in pool.copies() if each["other_config"][ORIGINAL_SR] == original]
     return Copy(
-        sr, record["uuid"], record["name_label"], original, vdis, by_uuid, origin, found.earlier_uuids(), changed,
-        len(several) > 1,
+        sr, record["uuid"], record["name_label"], original, vdis, by_uuid, origin, found.earlier_uuids(), original_ref,
+        changed, len(several) > 1,
     )  # fmt: skip
 
 

@@ -42,6 +42,11 @@ TO_KNOW = (
 TO_KNOW_OF_UNDO = (
     "All that the VM has written since the restore stays on the copy. `relvmoiscsi pool discard` of the copy loses it.",
 )
+TO_KNOW_OF_HOME = (
+    "Each disk before the restore stays on its SR, with the last state from before the restore. Destroy it when nobody "
+    "needs it. --undo is impossible after --home.",
+    "The copy loses the disks that are moved. Other copies of the SR can restore the VM again.",
+)
 
 
 class Restored(NamedTuple):
@@ -116,7 +121,10 @@ def plan(found: Inventory, copy: Copy, vm: str, chosen: Sequence[str], date: str
         new, name_before = copy.new_of(old["uuid"]), old["name_label"]
         if new is None:
             how = "is a disk of this copy already" if old["SR"] == copy.ref else "is not on this copy"
-            raise Refused(f"The disk {device} of the VM, {name_before!r} ({said(old['uuid'])}), {how}.").advising(only)
+            why, way = copy.why_missing(old)
+            raise Refused(f"The disk {device} of the VM, {name_before!r} ({said(old['uuid'])}), {how}{why}.").advising(
+                f"{only} {way}".strip()
+            )
         users = found.users_of(copy.by_uuid[new["uuid"]])
         if users:
             names = ", ".join(sorted(repr(found.vms[user]["name_label"]) for user in users))
