@@ -261,6 +261,12 @@ def is_copy(sr: Record) -> bool:
     return ORIGINAL_SR in sr["other_config"] and is_uuid(sr["uuid"])
 
 
+def original_of(pool: Pool, copy: str) -> str:
+    """Return the UUID of the SR that an SR (its UUID) is a copy of; "" where the pool does not know."""
+    sr = pool.sr_by_uuid(copy)
+    return "" if sr is None else str(pool.srs[sr]["other_config"].get(ORIGINAL_SR, ""))
+
+
 def verify_copy(pool: Pool, sr: str) -> None:
     """Raises Refused for an SR that `attach` has not introduced."""
     record = pool.srs[sr]
