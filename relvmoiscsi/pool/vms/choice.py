@@ -6,7 +6,7 @@ from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import jobs, records, vdis
-from relvmoiscsi.pool.calls import Calls, Records, passing
+from relvmoiscsi.pool.calls import Calls, Record, Records, passing
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vdis import Pair
 from relvmoiscsi.pool.vms import inventory, ova, rescue, restore_journal, run_states
@@ -383,17 +383,29 @@ def verify_as_wanted(found: Inventory, source: VmSource, copy: str, wanted: Clon
             f"{mark}. The VM was not changed."
         )
     new = {device: network_of(found, wanted, uuid) for device, (uuid, _) in _by_device(found, source).items()}
-    wrong = {
-        vif["network"]
+    wrong = [
+        (vif, to)
         for vif in found.vifs_of(copy).values()
-        if vif["network"] != new.get(vif["device"], wanted.isolated or vif["network"])
-    }
+        for to in [new.get(vif["device"], wanted.isolated or vif["network"])]
+        if vif["network"] != to
+    ]
     if wrong:
-        words = ", ".join(sorted(repr(found.networks[ref]["name_label"]) for ref in wrong))
+        words = ", ".join(sorted({repr(found.networks[vif["network"]]["name_label"]) for vif, _ in wrong}))
         raise Refused(
             f"The VM {vm['name_label']!r} ({vm['uuid']}) is a copy of this VM already, and is on the network {words}. "
             "The VM was not changed."
-        ).advising("Move its VIFs to the wanted network, or destroy the VM, then repeat the command.")
+        ).advising(_way_to_networks(found, wrong, wanted))
+
+
+def _way_to_networks(found: Inventory, wrong: Sequence[Tuple[Record, Optional[str]]], wanted: CloneRequest) -> str:
+    """Return what a person does with a clone whose VIFs are on other networks than these (references)."""
+    used, moves = {vif["network"] for vif in found.vifs.values()}, []
+    for vif, to in wrong:
+        if to in found.networks and (to in used or to != wanted.isolated):  # else this run makes the network
+            of_vif = f"uuid={vif['uuid']}", f"network-uuid={found.networks[to]['uuid']}"
+            moves.append(f"`{shell_command('xe vif-move', *of_vif)}`")
+    way = f"Move its VIFs: {', '.join(moves)}" if moves else "Name the networks that the copy is on"
+    return f"{way}. Or destroy the copy. Then repeat the command."
 
 
 def used_networks(found: Inventory, sources: Sequence[VmSource], wanted: CloneRequest) -> Dict[str, str]:

@@ -7,14 +7,17 @@ the pool: tests/unit/pool/vms.
 
 import json
 import re
+import shlex
 from contextlib import contextmanager
 
 import pytest
 
+from kit.advised import commands_in
 from kit.lun_world import World
 from kit.pool.database import TABLES
 from kit.pool.errors import XenError
 from kit.pool_lab import Image, Lab
+from kit.xe import xe
 from relvmoiscsi import wording
 from relvmoiscsi.cli.output import wrapped
 from relvmoiscsi.errors import Refused
@@ -404,6 +407,13 @@ def test_a_copy_that_is_on_another_network_than_the_words_say_is_refused_without
     )
     ran = refused(4, "is on the network 'night'", "clone", "copy", "web", *words, "--yes")
     assert "warning" not in ran.out
+    moves = [move for move in commands_in(" ".join(ran.out.split())) if "vif-move" in move]
+    if words == ("--isolated", "lab"):  # no VIF can move there
+        assert not moves and "Name the networks that the copy is on. Or destroy the copy." in " ".join(ran.out.split())
+        return
+    for move in moves:
+        assert xe(office.pool, shlex.split(move)[1:])[0] == 0
+    assert moves and "already there" in pool_command("clone", "copy", "web", *words, "--yes").out
 
 
 def test_a_vm_with_a_disk_elsewhere_is_cloned_with_the_disks_that_are_on_the_copy(office, pool_command, refused):
