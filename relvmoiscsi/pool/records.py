@@ -4,7 +4,7 @@
 import os
 import string
 import time
-from typing import Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import NOTHING_CHANGED, NotFound, Refused, UsageError
 from relvmoiscsi.formats.identity import is_uuid
@@ -51,6 +51,11 @@ def is_marked(record: Record, mark: str) -> bool:
 def today() -> str:
     """Return the date for names."""
     return time.strftime("%Y-%m-%d")
+
+
+def now() -> str:
+    """Return the date and the time for names that must differ within a day."""
+    return time.strftime("%Y-%m-%d %H:%M:%S")
 
 
 def parts_of_template(template: str, *fields: str) -> List[Tuple[str, str]]:
@@ -341,12 +346,20 @@ def read(calls: Calls) -> Pool:
 _MOST_UUIDS = 20  #: in a message
 
 
-def find(there: Records, text: str, what: str, listed: str, others: Sequence[str] = ()) -> str:
+def find(
+    there: Records,
+    text: str,
+    what: str,
+    listed: str,
+    others: Sequence[str] = (),
+    details: Callable[[Record], str] = lambda _: "",
+) -> str:
     """Return the reference of the record with this UUID; else with this name; else the only one of `others`.
 
     No text in the form of a UUID is a name: else whoever names a record after the UUID of a gone record would lead a
-    command to the wrong record. `listed` is the advice: the command that lists the records. Raises NotFound, with the
-    nearest name; UsageError for an ambiguous name, and for a name in the form of a UUID.
+    command to the wrong record. `listed` is the advice: the command that lists the records. `details` tells records of
+    one name apart. Raises NotFound, with the nearest name; UsageError for an ambiguous name, and for a name in the form
+    of a UUID.
     """
     refs = [ref for ref, record in there.items() if record["uuid"] == text.lower()]
     same = [ref for ref, record in there.items() if record["name_label"] == text]
@@ -361,7 +374,7 @@ def find(there: Records, text: str, what: str, listed: str, others: Sequence[str
         meant = "".join(f" Did you mean {said(name)}?" for name in near)
         raise NotFound(f"There is no {what} {text!r}.{meant}").advising(listed)
     if len(refs) > 1:
-        uuids = some_of(sorted(str(there[ref]["uuid"]) for ref in refs), _MOST_UUIDS)
+        uuids = some_of(sorted(f"{there[ref]['uuid']}{details(there[ref])}" for ref in refs), _MOST_UUIDS)
         raise UsageError(f"{len(refs)} {what}s have the name {text!r}.").advising(f"Give a UUID: {uuids}.")
     return refs[0]
 

@@ -407,7 +407,7 @@ class RestoreCommand(PoolChange):
                     if not dry_run:
                         stack.enter_context(self.so_far.one(repr(name), self.end or "restore"))
                     if copy is not None:
-                        swaps = restore.plan(found, copy, vm, self.devices, records.today())
+                        swaps = restore.plan(found, copy, vm, self.devices, records.now())
                         result = restore.restore(calls, vm, swaps, self.given.shutdown, dry_run)
                     elif self.end == "undo":
                         result = restore.undo(calls, vm, self.given.shutdown, dry_run)
@@ -575,7 +575,7 @@ class RescueCommand(PoolChange):
         with self.opened() as (calls, pool):
             found = inventory.read(calls)
             copy, rw = choice.find_copy(pool, found, self.given.sr), self.given.rw
-            vdi = rescue.find(copy, self.given.vdi) if self.given.vdi else None
+            vdi = rescue.find(found, copy, self.given.vdi) if self.given.vdi else None
             vm = inventory.find_vm(found, self.given.vm) if self.given.vm else None
             if self.given.done:
                 vbds = rescue.lent(found, copy, vdi, vm)

@@ -299,6 +299,15 @@ def copy_of(pool: Pool, found: Inventory, sr: str) -> Copy:
     )  # fmt: skip
 
 
+def owners_of_disks(found: Inventory, copy: Copy) -> Dict[str, List[str]]:
+    """Return the names of the VMs whose data the disks of the original have, by the UUIDs when the LUN was copied."""
+    owners: Dict[str, Set[str]] = {}
+    for ref, vdi in found.vdis_of(copy.original_ref or "").items():
+        names = {str(found.vms[vm]["name_label"]) for vm in found.owners_of(ref)}
+        owners.setdefault(copy.known_as(str(vdi["uuid"])) or str(vdi["uuid"]), set()).update(names)
+    return {uuid: sorted(names) for uuid, names in owners.items()}
+
+
 def old_vdis(pool: Pool, found: Inventory) -> Dict[str, str]:
     """Return the UUID of the old VDI of each VDI on an attached copy, by UUID."""
     copies = [copy_of(pool, found, sr) for sr, _ in pool.copies()]

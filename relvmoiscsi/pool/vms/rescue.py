@@ -3,13 +3,14 @@
 
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set
 
+from relvmoiscsi import untrusted
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.pool import lock, records, vdis
 from relvmoiscsi.pool.calls import NO_READ_ONLY_DISK, Calls, PoolFailure, Record, passing
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import inventory, lineage, restore_journal, vbds
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
-from relvmoiscsi.wording import said, shell_command, some_of
+from relvmoiscsi.wording import human_size, said, shell_command, some_of
 
 #: key of VBD.other_config: UUIDs of the copy, the VM and the VDI. The UUIDs identify the mark, because xapi copies the
 #: key with a VM.
@@ -54,14 +55,23 @@ class Lent(NamedTuple):
         }
 
 
-def find(copy: Copy, text: str) -> str:
+def find(found: Inventory, copy: Copy, text: str) -> str:
     """Return the VDI of the copy with this UUID or name, or the original VDI's UUID. Raises NotFound, UsageError."""
     new = copy.new_of(text.lower())
     if new is not None:
         return copy.by_uuid[new["uuid"]]
     listed = f"`{shell_command('relvmoiscsi pool map', copy.uuid)}` lists the VDIs of the copy."
+
+    def details(vdi: Record) -> str:
+        old = copy.origin.old_of(vdi)
+        vms = [] if old is None else inventory.owners_of_disks(found, copy).get(old["uuid"], [])
+        kinds = ["a snapshot"] if vdi["is_a_snapshot"] else []
+        what = ", ".join([*kinds, "of " + some_of(list(map(repr, vms))) if vms else "of no VM"])
+        return f" ({what}, {human_size(untrusted.integer(vdi['virtual_size']))})"
+
+    managed = {ref: vdi for ref, vdi in copy.vdis.items() if vdi["managed"]}
     try:
-        return records.find({ref: vdi for ref, vdi in copy.vdis.items() if vdi["managed"]}, text, "VDI", listed)
+        return records.find(managed, text, "VDI", listed, details=details)
     except NotFound:
         uuids = {text.lower(), copy.origin.new_of(text.lower())}
         hidden = [vdi for vdi in copy.vdis.values() if not vdi["managed"]]

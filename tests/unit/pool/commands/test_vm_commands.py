@@ -29,7 +29,6 @@ from relvmoiscsi.pool.vms import choice, clone, rescue, restore, restore_journal
 pytestmark = pytest.mark.states
 CLONE_ALL = ("clone", "copy", "--all", "--isolated", "lab", "--yes")
 RESTORE = ("restore", "copy", "web", "--yes")
-BEFORE = f"root disk before restore {records.today()}"
 
 
 class Office(Lab):
@@ -791,7 +790,9 @@ def test_home_the_plan_and_the_run_name_the_disks_that_are_moved_and_those_befor
     ran = pool_command("restore", "--home", "web", "--dry-run")
     said = f"disk 0: {moved} would be moved to the SR 'Production' ({uuid})"
     assert ran.status == 0 and said in " ".join(ran.out.split()), "a person knows the name"
-    before = restored.pool.db.get("VDI", restored.vdi("Production", BEFORE)[0], "uuid")
+    named = [vdi for vdi in restored.pool.db.records("VDI").values() if " before restore " in vdi["name_label"]]
+    ((name, before),) = [(vdi["name_label"], vdi["uuid"]) for vdi in named]
+    assert re.fullmatch(r"root disk before restore 20..-..-.. ..:..:..", name), "several restores in a night"
     assert f"\n  disk before: {before} would stay there" in ran.out
     assert "--undo is impossible after --home" in " ".join(ran.out.split())
     type_in("n\n")

@@ -5,7 +5,7 @@ import pytest
 
 from kit.pool.errors import XenError
 from kit.pool_verbs import bring_back, discard, keep, lend, run, second_copy, take_back, take_home
-from relvmoiscsi.errors import NotFound, Refused
+from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.vms import inventory, rescue
@@ -46,6 +46,17 @@ def test_it_is_named_by_its_uuid_or_that_of_the_original(day, helper):
     for text, near in (("dta", " Did you mean 'data'[?]"), (day.uuid(day.elsewhere()), "")):
         said = f"There is no VDI '{text}'.{near} `relvmoiscsi pool map {day.copy.sr_uuid}` lists the VDIs"
         day.refuses(lambda day, text=text: lend(day, text, helper), said, NotFound)
+
+
+def test_disks_of_one_name_are_told_apart_by_their_vms(day, helper):
+    """A disk before a restore, the disk that came home, and disks of a template have one name."""
+    mine, other = day.new(day.root), day.new(day.data)
+    for vdi in (mine, other, day.new(day.lab.vdi("Production", "before")[0])):
+        day.db.set("VDI", vdi, "name_label", "mail store")
+    day.db.destroy("VBD", day.vbd("1"))
+    said = rf"{day.uuid(mine)} \(of 'web', .* MiB\)"
+    text = day.refuses(lambda day: lend(day, "mail store", helper), said, UsageError)
+    assert f"{day.uuid(other)} (of no VM, " in text and " (a snapshot, of 'web', " in text
 
 
 def test_to_write_and_to_a_halted_vm(day, helper):
