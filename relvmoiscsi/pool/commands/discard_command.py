@@ -4,7 +4,7 @@
 import argparse
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from relvmoiscsi.cli.output import Answer, ask, waiting
+from relvmoiscsi.cli.output import Answer, ask, say, waiting
 from relvmoiscsi.errors import Partial, Refused, RelvmoiscsiError, UsageError, error_facts
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool import jobs, lock, records
@@ -95,7 +95,9 @@ class DiscardCommand(PoolChange):
 
             def one(calls: Calls, ref: str) -> None:
                 with self.so_far.one(said[ref], "discard"):
+                    self._show(f"SR {said[ref]}: discard begins")
                     made_vms.carry_out(calls, plan, ref, destroyed[ref], uuids)
+                    self._show(f"SR {said[ref]}: discard is done")
 
             with self.so_far.work(list(said.values())), waiting("the pool"):
                 outcomes = jobs.at_once(calls, refs, one, jobs.MOST)
@@ -103,6 +105,11 @@ class DiscardCommand(PoolChange):
                     made_vms.clean_networks(calls, gone)
             failed = {ref: out for ref, out in zip(refs, outcomes) if isinstance(out, RelvmoiscsiError)}
         return _discarded(plan, gone, failed, "discarded", destroyed)
+
+    def _show(self, line: str) -> None:
+        """Show a step. Several threads may call. The log has its own line."""
+        if not (self.json or self.quiet):
+            say(printable(line))
 
     def _copies(self, pool: Pool) -> Tuple[List[str], List[str]]:
         """Return (the selected SRs, the given UUIDs that the pool no longer has). Raises NotFound, UsageError."""
