@@ -4,12 +4,12 @@
 import os
 import string
 import time
-from typing import Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import NOTHING_CHANGED, NotFound, Refused, UsageError
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.known_sr import KnownSr
-from relvmoiscsi.pool.calls import Calls, Record, Records
+from relvmoiscsi.pool.calls import Calls, PoolFailure, Record, Records, passing
 from relvmoiscsi.portal import DEFAULT_PORT
 from relvmoiscsi.scsi_id_text import NamedLuns, certain_scsi_id, names_lun
 from relvmoiscsi.sr_types import HBA_SR, ISCSI_SR, OWN_TYPES, STOCK_TYPES, SrType
@@ -29,6 +29,8 @@ RUN, ORIGINAL_SR, SCSI_ID, CHANGED, OLD_VDI = (
     "relvmoiscsi:changed",
     "relvmoiscsi:old",
 )
+#: key of VDI.other_config: the UUID of the VDI, and the UUIDs that its disk had before, the latest first (vms/lineage)
+WAS = "relvmoiscsi:was"
 
 
 def run_id(mark: str = "") -> str:
@@ -49,6 +51,11 @@ def is_marked(record: Record, mark: str) -> bool:
 def today() -> str:
     """Return the date for names."""
     return time.strftime("%Y-%m-%d")
+
+
+def now() -> str:
+    """Return the date and the time for names that must differ within a day."""
+    return time.strftime("%Y-%m-%d %H:%M:%S")
 
 
 def parts_of_template(template: str, *fields: str) -> List[Tuple[str, str]]:
@@ -259,6 +266,12 @@ def is_copy(sr: Record) -> bool:
     return ORIGINAL_SR in sr["other_config"] and is_uuid(sr["uuid"])
 
 
+def original_of(pool: Pool, copy: str) -> str:
+    """Return the UUID of the SR that an SR (its UUID) is a copy of; "" where the pool does not know."""
+    sr = pool.sr_by_uuid(copy)
+    return "" if sr is None else str(pool.srs[sr]["other_config"].get(ORIGINAL_SR, ""))
+
+
 def verify_copy(pool: Pool, sr: str) -> None:
     """Raises Refused for an SR that `attach` has not introduced."""
     record = pool.srs[sr]
@@ -278,6 +291,21 @@ def verify_not_discarded(calls: Calls, sr_uuids: Iterable[str]) -> None:
             .in_state(NOTHING_CHANGED)
             .advising("`relvmoiscsi pool luns` lists the copies.")
         )
+
+
+def verify_readable(calls: Calls, sr_uuid: str) -> None:
+    """Raises PoolFailure where the storage manager cannot read a copy, such as on a LUN that is damaged or unmapped.
+
+    The pool's records show an SR as its last scan found it. A vm-admin may not scan, and does not get this check.
+    """
+    try:
+        with passing("RBAC_PERMISSION_DENIED"):
+            calls.run("SR.scan", calls.call("SR.get_by_uuid", sr_uuid))
+    except PoolFailure as failure:
+        failure.message = f"The copy {sr_uuid} cannot be read. {failure.message}"
+        discard = shell_command("relvmoiscsi pool discard", sr_uuid)
+        failure.advising(f"If its LUN is damaged, run `{discard}`, and attach another clone of the snapshot.")
+        raise
 
 
 def verify_on_own_lun(pool: Pool, sr: str) -> None:
@@ -318,12 +346,20 @@ def read(calls: Calls) -> Pool:
 _MOST_UUIDS = 20  #: in a message
 
 
-def find(there: Records, text: str, what: str, listed: str, others: Sequence[str] = ()) -> str:
+def find(
+    there: Records,
+    text: str,
+    what: str,
+    listed: str,
+    others: Sequence[str] = (),
+    details: Callable[[Record], str] = lambda _: "",
+) -> str:
     """Return the reference of the record with this UUID; else with this name; else the only one of `others`.
 
     No text in the form of a UUID is a name: else whoever names a record after the UUID of a gone record would lead a
-    command to the wrong record. `listed` is the advice: the command that lists the records. Raises NotFound, with the
-    nearest name; UsageError for an ambiguous name, and for a name in the form of a UUID.
+    command to the wrong record. `listed` is the advice: the command that lists the records. `details` tells records of
+    one name apart. Raises NotFound, with the nearest name; UsageError for an ambiguous name, and for a name in the form
+    of a UUID.
     """
     refs = [ref for ref, record in there.items() if record["uuid"] == text.lower()]
     same = [ref for ref, record in there.items() if record["name_label"] == text]
@@ -338,7 +374,7 @@ def find(there: Records, text: str, what: str, listed: str, others: Sequence[str
         meant = "".join(f" Did you mean {said(name)}?" for name in near)
         raise NotFound(f"There is no {what} {text!r}.{meant}").advising(listed)
     if len(refs) > 1:
-        uuids = some_of(sorted(str(there[ref]["uuid"]) for ref in refs), _MOST_UUIDS)
+        uuids = some_of(sorted(f"{there[ref]['uuid']}{details(there[ref])}" for ref in refs), _MOST_UUIDS)
         raise UsageError(f"{len(refs)} {what}s have the name {text!r}.").advising(f"Give a UUID: {uuids}.")
     return refs[0]
 

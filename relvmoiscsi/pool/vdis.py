@@ -16,7 +16,7 @@ from relvmoiscsi.host.xapi import rpc
 from relvmoiscsi.known_sr import vdis_elsewhere
 from relvmoiscsi.pool import marks
 from relvmoiscsi.pool.calls import Calls, Record, Records
-from relvmoiscsi.pool.records import OLD_VDI
+from relvmoiscsi.pool.records import OLD_VDI, WAS
 from relvmoiscsi.wording import counted
 
 #: prefixes of keys that are not copied. A backup must not take the copy for the original. xapi sets content_id when a
@@ -117,6 +117,15 @@ def pairs(origin: Origin, copies: Records) -> List[Pair]:
     return sorted(found, key=lambda pair: (pair.name_label, pair.new))
 
 
+def marked_old(vdi: Record) -> str:
+    """Return the UUID of the old VDI in the mark of `carry_over`; "" without one. A vm-admin may have written it.
+
+    xapi copies the mark with VDI.copy, VDI.clone and VDI.snapshot of a VDI of a copy.
+    """
+    marked = str(vdi["other_config"].get(OLD_VDI, ""))
+    return marked if is_uuid(marked) else ""
+
+
 def is_derived(new: str) -> bool:
     """Does the UUID come from a resignature? xapi and the storage manager make random UUIDs, of version 4."""
     return is_uuid(new) and uuid.UUID(new).version == 5
@@ -155,7 +164,8 @@ def _carry_texts(calls: Calls, ref: str, original: Record, copy: Record) -> List
         calls.call("VDI.set_tags", ref, [tag for (tag,) in tags])
         left += _counted(len(original["tags"]) - len(tags), "tag")
     there: Dict[str, str] = copy["other_config"]
-    carried = {key: value for key, value in original["other_config"].items() if not key.startswith(_NOT_COPIED)}
+    config = original["other_config"].items()
+    carried = {key: value for key, value in config if key == WAS or not key.startswith(_NOT_COPIED)}
     fitting = _fitting([{key: value} for key, value in carried.items()], calls.room(ref, there))
     if fitting:
         calls.call("VDI.set_other_config", ref, dict(chain(there.items(), *(each.items() for each in fitting))))

@@ -53,6 +53,8 @@ XE = {
     "vdi-list": "",
     "vdi-param-set": "uuid",
     "vdi-pool-migrate": "uuid sr-uuid",
+    "vif-move": "uuid network-uuid",
+    "vm-copy": "uuid new-name-label",
     "vm-destroy": "uuid",
     "vm-list": "",
     "vm-param-get": "uuid param-name",

@@ -39,7 +39,7 @@ def lend(day, text, vm, rw=False, sr=None, **more):
     """`text` names the disk."""
 
     def work(calls, found, copy):
-        return rescue.lend(calls, records.read(calls), found, copy, rescue.find(copy, text), vm, rw, **more)
+        return rescue.lend(calls, records.read(calls), found, copy, rescue.find(found, copy, text), vm, rw, **more)
 
     return run(day, work, sr)
 
@@ -48,7 +48,7 @@ def take_back(day, text=None, vm=None):
     """What became of each disk; the error of one alone is raised."""
 
     def work(calls, found, copy):
-        vdi = rescue.find(copy, text) if text else None
+        vdi = rescue.find(found, copy, text) if text else None
         return rescue.take_back(calls, found, copy, rescue.lent(found, copy, vdi, vm))
 
     rows = run(day, work)

@@ -215,7 +215,8 @@ def backward(module, calls, pool):
 
     def one(calls, ref):
         with_vms = forgets and params["with_vms"]
-        plan = plans[ref] = discard.plan(calls, [ref], with_vms, client.mark_of(params), params["force"])
+        mark, force, last = client.mark_of(params), params["force"], params["last_copies"]
+        plan = plans[ref] = discard.plan(calls, [ref], with_vms, mark, force, last)
         if forgets and not params["leave_vms"]:
             discard.verify_nobody_left(plan)
         if module.check_mode or ref not in plan.pool.srs:

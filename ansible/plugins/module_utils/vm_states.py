@@ -219,7 +219,7 @@ def _restored(module, calls, pool, found, vm):
     params, state, is_check = module.params, module.params["state"], module.check_mode
     if state == "restored":
         copy = choice.find_copy(pool, found, params["sr"])
-        swaps = restore.plan(found, copy, vm, params["disks"], records.today())
+        swaps = restore.plan(found, copy, vm, params["disks"], records.now())
         result = restore.restore(calls, vm, swaps, params["shutdown"], is_check)
         return result, result.status != restore.ALREADY, {swap.userdevice: swap.new for swap in result.disks}
     record = found.vms[vm]
@@ -253,7 +253,7 @@ def lent(module, calls, pool):
     """Lend a disk of a copy to a VM; return the dict for exit_json."""
     params, found = module.params, inventory.read(calls)
     copy = choice.find_copy(pool, found, params["sr"])
-    vdi, vm = rescue.find(copy, params["vdi"]), inventory.find_vm(found, params["vm"])
+    vdi, vm = rescue.find(found, copy, params["vdi"]), inventory.find_vm(found, params["vm"])
     result = rescue.lend(calls, pool, found, copy, vdi, vm, params["writable"], module.check_mode)
     after = _lent_lines([result])
     return {
@@ -284,7 +284,7 @@ def taken_back(module, calls, pool):
 def _lent(found, copy, params):
     """Return the VBDs of the selected lent disks; no VBD where the disk or the VM is gone."""
     try:
-        vdi = rescue.find(copy, params["vdi"]) if params["vdi"] else None
+        vdi = rescue.find(found, copy, params["vdi"]) if params["vdi"] else None
         vm = inventory.find_vm(found, params["vm"]) if params["vm"] else None
         return rescue.lent(found, copy, vdi, vm)
     except NotFound:

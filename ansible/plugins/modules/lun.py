@@ -87,6 +87,12 @@ options:
       - With the state V(forgotten), destroy the VMs that M(relvmoiscsi.pool.vm_clone) has made on the copies.
     type: bool
     default: false
+  last_copies:
+    description:
+      - With O(with_vms), also destroy VMs whose originals the pool no longer has. By default, the module refuses such a
+        copy.
+    type: bool
+    default: false
   leave_vms:
     description:
       - With the state V(forgotten), let halted VMs lose their disks on the copies. By default, the module refuses such
@@ -225,6 +231,7 @@ def main():
         "unplugged": {"type": "bool", "default": False},
         "leave_others": {"type": "bool", "default": False},
         "with_vms": {"type": "bool", "default": False},
+        "last_copies": {"type": "bool", "default": False},
         "leave_vms": {"type": "bool", "default": False},
         "force": {"type": "bool", "default": False},
     }

@@ -4,7 +4,7 @@
 import argparse
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from relvmoiscsi.cli.output import Answer, ask, waiting
+from relvmoiscsi.cli.output import Answer, ask, say, waiting
 from relvmoiscsi.errors import Partial, Refused, RelvmoiscsiError, UsageError, error_facts
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool import jobs, lock, records
@@ -31,6 +31,7 @@ def add_command(command: CommandMaker) -> None:
     discarding.add_argument("srs", metavar="SR", nargs="*", help="a copy, by UUID, name or SCSIid")
     takes_copies(discarding)
     flag(discarding, "--with-vms", "also destroy the VMs that `clone` has made on the copy")
+    flag(discarding, "--last-copies", "with --with-vms: also destroy a VM whose original the pool no longer has")
     flag(discarding, "--leave-vms", "with --yes: let halted VMs lose their disks on the copy")
     changes(discarding)
 
@@ -49,7 +50,7 @@ class DiscardCommand(PoolChange):
         with self.opened() as (calls, pool):
             refs, gone = self._copies(pool)
             with_vms, leave_vms = self.given.with_vms, self.given.leave_vms
-            plan = made_vms.plan(calls, refs, with_vms)
+            plan = made_vms.plan(calls, refs, with_vms, last_copies=self.given.last_copies)
             gone += [str(pool.srs[ref]["uuid"]) for ref in refs if ref not in plan.uses]  # forgotten since `_copies`
             refs = list(plan.uses)
             lock.verify_free(calls, [lock.name_of(plan.pool.srs[sr]) for sr in plan.uses])
@@ -76,19 +77,27 @@ class DiscardCommand(PoolChange):
                     else ""
                 )
                 made = [vm for of_sr in plan.made.values() for vm in of_sr.values()]
-                vms = sorted(repr(vm["name_label"]) for vm in made if not vm["is_a_snapshot"])
+                vms = sorted(
+                    _named(plan, ref)
+                    for of_sr in plan.made.values()
+                    for ref, vm in of_sr.items()
+                    if not vm["is_a_snapshot"]
+                )
                 snapshots = sorted(repr(vm["name_label"]) for vm in made if vm["is_a_snapshot"])
                 names = ", ".join(repr(plan.pool.srs[ref]["name_label"]) for ref in plan.uses)
                 goes = f"{names}, and destroy {counted(len(vms), 'VM')} ({', '.join(vms)})" if vms else names
                 goes += f" with {counted(len(snapshots), 'snapshot')} ({', '.join(snapshots)})" if snapshots else ""
                 ask(self, f"{lost}Discard {goes}?")
-                made_vms.verify_as_told(plan, made_vms.plan(calls, refs, with_vms))
+                now = made_vms.plan(calls, refs, with_vms, last_copies=self.given.last_copies)
+                made_vms.verify_as_told(plan, now)
 
             said = {ref: "{name_label!r} ({uuid})".format(**plan.pool.srs[ref]) for ref in refs}
 
             def one(calls: Calls, ref: str) -> None:
                 with self.so_far.one(said[ref], "discard"):
+                    self._show(f"SR {said[ref]}: discard begins")
                     made_vms.carry_out(calls, plan, ref, destroyed[ref], uuids)
+                    self._show(f"SR {said[ref]}: discard is done")
 
             with self.so_far.work(list(said.values())), waiting("the pool"):
                 outcomes = jobs.at_once(calls, refs, one, jobs.MOST)
@@ -96,6 +105,11 @@ class DiscardCommand(PoolChange):
                     made_vms.clean_networks(calls, gone)
             failed = {ref: out for ref, out in zip(refs, outcomes) if isinstance(out, RelvmoiscsiError)}
         return _discarded(plan, gone, failed, "discarded", destroyed)
+
+    def _show(self, line: str) -> None:
+        """Show a step. Several threads may call. The log has its own line."""
+        if not (self.json or self.quiet):
+            say(printable(line))
 
     def _copies(self, pool: Pool) -> Tuple[List[str], List[str]]:
         """Return (the selected SRs, the given UUIDs that the pool no longer has). Raises NotFound, UsageError."""
@@ -115,6 +129,12 @@ class DiscardCommand(PoolChange):
             if self.given.all or sr["other_config"][records.ORIGINAL_SR] in wanted:
                 refs.append(ref)
         return sorted(dict.fromkeys(refs), key=lambda ref: (str(pool.srs[ref]["name_label"]), ref)), gone
+
+
+def _named(plan: DiscardPlan, vm: str) -> str:
+    """Return the name of a VM that is destroyed, for a person who decides."""
+    name = next(repr(of_sr[vm]["name_label"]) for of_sr in plan.made.values() if vm in of_sr)
+    return f"{name}, whose original is gone" if vm in plan.last else name
 
 
 _WOULD_DISCARD = "would be discarded"
@@ -140,14 +160,16 @@ def _discarded(
         status = "failed" if error else word
         vms: List[str] = []
         snapshots: List[str] = []
+        shown: List[str] = []
         for vm, record in plan.made.get(ref, {}).items():
             if not error or (record["snapshot_of"] if record["is_a_snapshot"] else vm) in destroyed[ref]:
                 (snapshots if record["is_a_snapshot"] else vms).append(record["name_label"])
+                shown += [] if record["is_a_snapshot"] else [_named(plan, vm)]
         others = [] if error else sorted(set(plan.losers(ref).values()))
         rows.append(_row(uuid, name, status, error, vms, snapshots, others, yes_needs if others else ()))
         lines.append(f"SR {name!r} ({uuid}): {status}" + (f": {error}" if error else ""))
         if vms:
-            lines.append(("  destroyed: the VMs " if error else "  with the VMs ") + ", ".join(map(repr, vms)))
+            lines.append(("  destroyed: the VMs " if error else "  with the VMs ") + ", ".join(shown))
         if snapshots:
             lines.append("  with their snapshots " + ", ".join(map(repr, snapshots)))
         if others:

@@ -438,11 +438,7 @@ class PoolMapCommand(PoolCommand):
             found = inventory.read(calls)
             copy = choice.find_copy(pool, found, self.given.sr)
         pairs = vdis.pairs(copy.origin, copy.vdis)
-        originals = found.vdis_of(pool.sr_by_uuid(copy.original) or "")
-        vms = {
-            str(vdi["uuid"]): sorted({str(found.vms[vm]["name_label"]) for vm in found.owners_of(ref)})
-            for ref, vdi in originals.items()
-        }
+        vms = inventory.owners_of_disks(found, copy)
         facts = {
             "old_sr": copy.original or None,
             "new_sr": copy.uuid,

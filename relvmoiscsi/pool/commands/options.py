@@ -68,6 +68,12 @@ def exit_status(errors: Sequence[Optional[RelvmoiscsiError]], is_partial: bool =
     return Partial.exit_status if is_partial or any(errors) else 0
 
 
+def user_and_pool(arguments: argparse.Namespace) -> str:
+    """Return the user and the pool from the options and the environment, for a sentence."""
+    pool = arguments.pool or os.environ.get(_NAMES["host"]) or LOCAL
+    return f"{arguments.user or os.environ.get(_NAMES['user']) or 'root'} of the pool {pool}"
+
+
 def where(arguments: argparse.Namespace) -> Where:
     """Return the address and the credentials from the options and the environment. Raises UsageError."""
     pool = arguments.pool or os.environ.get(_NAMES["host"]) or LOCAL

@@ -12,7 +12,7 @@ from relvmoiscsi.errors import NotFound, Partial, RelvmoiscsiError, UsageError, 
 from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.commands import discard_command, lun_commands, secrets_command, vm_commands
-from relvmoiscsi.pool.commands.options import PoolChange, PoolCommand, changes, takes_connection
+from relvmoiscsi.pool.commands.options import PoolChange, PoolCommand, changes, takes_connection, user_and_pool
 from relvmoiscsi.pool.commands.so_far import SoFar
 from relvmoiscsi.pool.night_log import ENDS, ERROR, NEXT, RESULT, WARNING, NightLog, events
 from relvmoiscsi.pool.records import Pool
@@ -82,7 +82,7 @@ _HOW = {0: "without an error", Partial.exit_status: "in part: some is done and s
 
 def _tells_how_far(command: PoolCommand) -> Answer:
     """Run a command that reports its progress to `so_far`, and to --log. Raises Interrupted after Ctrl-C."""
-    log = NightLog(command.given.log, command.given.words, say)
+    log = NightLog(command.given.log, command.given.words, user_and_pool(command.given), say)
     command.so_far = so_far = SoFar(log.tell)
 
     def end(status: int, *errors: str) -> None:

@@ -306,7 +306,11 @@ def _cloned(
     lines: List[str] = []
     steps: List[ShellCommand] = []
     for each in results:
-        of = f" {each.name!r}" + (f" ({each.uuid})" if each.uuid else "") if each.error is None else ""
+        of = (
+            f" {each.name!r}" + (f" ({each.uuid})" if each.uuid else "")
+            if each.error is None or each.status == clone.MADE
+            else ""
+        )
         verb = "would become" if each.status == clone.WOULD else "became"
         lines.append(f"VM {each.vm_name!r}: {each.status}{of}")
         lines += [f"  disk {disk.userdevice}: {disk.old} {verb} {disk.new}" for disk in each.disks]
@@ -315,7 +319,8 @@ def _cloned(
         lines += [f"  {note}" for note in each.notes]
         if each.error is not None:
             lines.append(f"  {each.error}")
-        if each.status == clone.MADE or each.status == clone.ALREADY and each.uuid in halted:
+        is_new = each.status == clone.MADE and each.error is None
+        if is_new or each.status == clone.ALREADY and each.uuid in halted:
             steps.append(_start(each.uuid))
     facts = {
         "clone_results": [each.facts() for each in results],
@@ -402,7 +407,7 @@ class RestoreCommand(PoolChange):
                     if not dry_run:
                         stack.enter_context(self.so_far.one(repr(name), self.end or "restore"))
                     if copy is not None:
-                        swaps = restore.plan(found, copy, vm, self.devices, records.today())
+                        swaps = restore.plan(found, copy, vm, self.devices, records.now())
                         result = restore.restore(calls, vm, swaps, self.given.shutdown, dry_run)
                     elif self.end == "undo":
                         result = restore.undo(calls, vm, self.given.shutdown, dry_run)
@@ -427,11 +432,11 @@ class RestoreCommand(PoolChange):
         return results
 
 
-_TO_KNOW = {"": restore.TO_KNOW, "undo": restore.TO_KNOW_OF_UNDO}
+_TO_KNOW = {"": restore.TO_KNOW, "undo": restore.TO_KNOW_OF_UNDO, "home": restore.TO_KNOW_OF_HOME}
 _QUESTIONS = {
     "": "Restore {}?",
     "undo": "Undo the restore of {}?",
-    "home": "Move the disks of {} to its own SR?",
+    "home": "Move the disks of {} to its own SR, after which --undo is impossible?",
     "keep": "Leave the disks of {} as they are and remove the journal?",
 }
 
@@ -473,6 +478,7 @@ def _restored(result: Restored, to_know: Sequence[str] = (), steps: Steps = (), 
             home = pool.sr_by_uuid(disk.home) if pool is not None else None
             name = f"{pool.srs[home]['name_label']!r} ({disk.home})" if pool is not None and home else disk.home
             lines.append(f"  disk {disk.userdevice}: {new} would be moved to the SR {name}")
+            lines.append(f"  disk before: {old} would stay there, without a VM")
         elif result.status != restore.HOME:
             lines.append(
                 f"  disk {disk.userdevice}: {old} {'would become' if result.status in _WOULD_BE else 'became'} {new}"
@@ -482,7 +488,10 @@ def _restored(result: Restored, to_know: Sequence[str] = (), steps: Steps = (), 
         lines.append(
             f"  {_SHUTS_DOWN if is_ahead else 'the VM was shut down and is halted: start the VM when you are ready'}"
         )
-    lines += [f"  no longer needed: `{shell_command('xe vdi-destroy', f'uuid={uuid}')}`" for uuid in result.waiting]
+    before = {disk.old for disk in result.disks if result.status == restore.HOME}
+    for uuid in result.waiting:
+        what = "disk before" if uuid in before else "no longer needed"
+        lines.append(f"  {what}: `{shell_command('xe vdi-destroy', f'uuid={uuid}')}`")
     lines += [f"  {note}" for note in result.notes]
     lines += [f"  {result.error}"] if result.error is not None else []
     if result.status in (restore.DONE, restore.ALREADY):
@@ -566,7 +575,7 @@ class RescueCommand(PoolChange):
         with self.opened() as (calls, pool):
             found = inventory.read(calls)
             copy, rw = choice.find_copy(pool, found, self.given.sr), self.given.rw
-            vdi = rescue.find(copy, self.given.vdi) if self.given.vdi else None
+            vdi = rescue.find(found, copy, self.given.vdi) if self.given.vdi else None
             vm = inventory.find_vm(found, self.given.vm) if self.given.vm else None
             if self.given.done:
                 vbds = rescue.lent(found, copy, vdi, vm)

@@ -6,7 +6,7 @@ from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import jobs, records, vdis
-from relvmoiscsi.pool.calls import Calls, Records, passing
+from relvmoiscsi.pool.calls import Calls, Record, Records, passing
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vdis import Pair
 from relvmoiscsi.pool.vms import inventory, ova, rescue, restore_journal, run_states
@@ -102,11 +102,12 @@ def of_no_vm(found: Inventory, copy: Copy) -> List[Pair]:
     A snapshot of a VM is no VM here. The VDI of saved records and the image of a suspended VM are no disks.
     """
     by_uuid, swaps = found.grouped("vdis", "uuid"), _restored(found, copy)
-    of_restored = {swap.old for of_vm in swaps.values() for swap in of_vm}
+    of_vms = {swap.of for of_vm in swaps.values() for swap in of_vm}
+    of_vms.update(copy.known_as(vdi["uuid"]) for vm in found.named_vms() for vdi in found.disks_of(vm).values())
     return [
         pair
         for pair in vdis.pairs(copy.origin, copy.vdis)
-        if pair.is_managed and not pair.is_a_snapshot and pair.old not in of_restored
+        if pair.is_managed and not pair.is_a_snapshot and pair.old not in of_vms
         if not inventory.other_use_of(copy.vdis[copy.by_uuid[pair.new]])
         if not any(found.users_of(ref) for uuid in (pair.old, pair.new) for ref in by_uuid.get(uuid, {}))
     ]
@@ -121,7 +122,7 @@ def _restored(found: Inventory, copy: Copy) -> Dict[str, List[Swap]]:
     for ref, vm in found.named_vms().items():
         for swap in restore_journal.read(vm)[0]:
             disk = found.disks_of(ref).get(swap.userdevice, {"uuid": ""})
-            if disk["uuid"] == swap.new and copy.new_of(swap.old) is not None:
+            if disk["uuid"] == swap.new and copy.new_of(swap.of) is not None:
                 swaps.setdefault(ref, []).append(swap)
     return swaps
 
@@ -171,10 +172,17 @@ def _problem(
             f"The VM {name!r} has disks of the copy {copy.name!r} itself: {words(own)}. A copy of the VM would write "
             "to the same disks."
         ).advising(f"Use another copy, or put the earlier disks back first: {back}." if swaps else "Use another copy.")
+    reasons = {
+        f" The disk {device} is not there{why}.": way
+        for device, vdi in missing.items()
+        for why, way in [copy.why_missing(vdi)]
+        if why
+    }
+    omit = ["--omit-disks clones the VM without these disks."] if len(missing) < len(disks) else []
     return Refused(
         f"The VM {name!r} has disks that are not on the copy {copy.name!r}: {words(missing)}. A copy of the VM would "
-        "lack these disks or write to the originals."
-    ).advising("--omit-disks clones the VM without these disks." if len(missing) < len(disks) else "")
+        f"lack these disks or write to the originals.{''.join(reasons)}"
+    ).advising(" ".join([*omit, *dict.fromkeys(reasons.values())]))
 
 
 def verify_free(found: Inventory, copy: Copy, disks: Sequence[ova.CloneDisk]) -> None:
@@ -364,17 +372,29 @@ def verify_as_wanted(found: Inventory, source: VmSource, copy: str, wanted: Clon
             f"{mark}. The VM was not changed."
         )
     new = {device: network_of(found, wanted, uuid) for device, (uuid, _) in _by_device(found, source).items()}
-    wrong = {
-        vif["network"]
+    wrong = [
+        (vif, to)
         for vif in found.vifs_of(copy).values()
-        if vif["network"] != new.get(vif["device"], wanted.isolated or vif["network"])
-    }
+        for to in [new.get(vif["device"], wanted.isolated or vif["network"])]
+        if vif["network"] != to
+    ]
     if wrong:
-        words = ", ".join(sorted(repr(found.networks[ref]["name_label"]) for ref in wrong))
+        words = ", ".join(sorted({repr(found.networks[vif["network"]]["name_label"]) for vif, _ in wrong}))
         raise Refused(
             f"The VM {vm['name_label']!r} ({vm['uuid']}) is a copy of this VM already, and is on the network {words}. "
             "The VM was not changed."
-        ).advising("Move its VIFs to the wanted network, or destroy the VM, then repeat the command.")
+        ).advising(_way_to_networks(found, wrong, wanted))
+
+
+def _way_to_networks(found: Inventory, wrong: Sequence[Tuple[Record, Optional[str]]], wanted: CloneRequest) -> str:
+    """Return what a person does with a clone whose VIFs are on other networks than these (references)."""
+    used, moves = {vif["network"] for vif in found.vifs.values()}, []
+    for vif, to in wrong:
+        if to in found.networks and (to in used or to != wanted.isolated):  # else this run makes the network
+            of_vif = f"uuid={vif['uuid']}", f"network-uuid={found.networks[to]['uuid']}"
+            moves.append(f"`{shell_command('xe vif-move', *of_vif)}`")
+    way = f"Move its VIFs: {', '.join(moves)}" if moves else "Name the networks that the copy is on"
+    return f"{way}. Or destroy the copy. Then repeat the command."
 
 
 def used_networks(found: Inventory, sources: Sequence[VmSource], wanted: CloneRequest) -> Dict[str, str]:

@@ -93,13 +93,15 @@ def clone(
 ) -> List[Cloned]:  # fmt: skip
     """Clone each VM; return the results in the order of `sources`.
 
-    `tell` gets a source and "" at the start of its VM, and the status at the end.
+    `tell` gets a source and "" at the start of its VM, and the status at the end. A VM that was made has an error where
+    the copy cannot be read afterwards.
 
     Raises UsageError; Refused where another client works on the copy of the SR; PoolFailure where the pool stops
     answering after the last VM. A failed VM gives a result and raises nothing.
     """
     with lock.held(calls, lock.names_of(calls, [copy.uuid]), "clone") as held:
         records.verify_not_discarded(calls, [copy.uuid])
+        records.verify_readable(calls, copy.uuid)
         imports = transfer.under_way(calls, copy)  # before the VMs: an import that has ended since has made its VM
         # Read the pool again: a person may have answered a question since the last read. The run id must be unique, so
         # that `_imported` destroys only VMs of this run.
@@ -119,13 +121,11 @@ def clone(
 
         results = _each(calls, pool, found, copy, sources, wanted, told)
         if any(result.status == MADE for result in results):
-            try:
-                calls.run("SR.scan", copy.ref)  # repairs snapshot_of and parent, which some imports change
+            try:  # the scan also repairs snapshot_of and parent, which some imports change
+                records.verify_readable(calls, copy.uuid)
             except (PoolFailure, PoolGone) as failure:
-                note = f"the final scan of the copy failed: {failure}"
-                results = [
-                    each._replace(notes=[*each.notes, note]) if each.status == MADE else each for each in results
-                ]
+                failure.in_state("The VM was made.")
+                results = [each._replace(error=failure) if each.status == MADE else each for each in results]
         return results
 
 
@@ -134,11 +134,13 @@ def would(
 ) -> List[Cloned]:
     """Return the results that `clone` would give: export and edit the records, and change nothing.
 
-    Raises UsageError. Raises Refused where a VM would be cloned and another client works on the copy.
+    Raises UsageError. Raises Refused where a VM would be cloned and another client works on the copy, and PoolFailure
+    where the copy cannot be read.
     """
     results = _each(calls, pool, found, copy, sources, wanted, lambda one: one.planned())
     if any(result.status == WOULD for result in results):
         lock.verify_free(calls, lock.names_of(calls, [copy.uuid]))
+        records.verify_readable(calls, copy.uuid)
     return results
 
 

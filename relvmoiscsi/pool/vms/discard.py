@@ -9,12 +9,12 @@ from typing import Collection, Dict, List, Mapping, NamedTuple, Optional, Sequen
 
 from relvmoiscsi.errors import NOTHING_CHANGED, Refused
 from relvmoiscsi.pool import lock, records
-from relvmoiscsi.pool.calls import Calls, Records, passing
+from relvmoiscsi.pool.calls import Calls, Record, Records, passing
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import forget, inventory, run_states
 from relvmoiscsi.pool.vms.forget import Uses
 from relvmoiscsi.pool.vms.inventory import COPY_OF, Inventory
-from relvmoiscsi.wording import shell_command
+from relvmoiscsi.wording import shell_command, some_of
 
 
 class DiscardPlan(NamedTuple):
@@ -27,6 +27,8 @@ class DiscardPlan(NamedTuple):
     force: bool = False  #: the VMs in `made` are shut down first, hard
     destroys: Mapping[str, str] = {}  #: the commands to destroy the losers that are copies and nothing more, by VM
     half: Sequence[str] = ()  #: the unfinished clones, which `with_vms` does not destroy
+    #: the VMs in `made` whose originals are gone; only with `last_copies`. The VMs of another pool are there
+    last: Sequence[str] = ()
 
     def losers(self, sr: str) -> Dict[str, str]:
         """Return the halted VMs and snapshots that would lose a disk on this SR: names by reference."""
@@ -48,10 +50,12 @@ class DiscardPlan(NamedTuple):
 _SHUT_DOWN = "Shut the VM down, then repeat the command."
 
 
-def plan(calls: Calls, srs: Sequence[str], with_vms: bool, mark: str = "", force: bool = False) -> DiscardPlan:
+def plan(
+    calls: Calls, srs: Sequence[str], with_vms: bool, mark: str = "", force: bool = False, last_copies: bool = False
+) -> DiscardPlan:
     """Return what `carry_out` would discard with those of these SRs that the pool has.
 
-    Raises PoolFailure; Refused for a refused part.
+    Raises PoolFailure; Refused for a refused part, such as the last copy of a VM without `last_copies`.
     """
     pool, found = records.read(calls), inventory.read(calls)
     there = [sr for sr in srs if sr in pool.srs]
@@ -80,7 +84,34 @@ def plan(calls: Calls, srs: Sequence[str], with_vms: bool, mark: str = "", force
     made = {sr: made_on(found, pool, sr, mark) for sr in there} if with_vms else {}
     destroys = {ref: found.destroy_command(ref, *there) for used in uses.values() for ref in used.halted}
     half = [ref for sr in there for ref in half_made(found, pool, sr, mark)]
-    return DiscardPlan(pool, uses, made, mark, force, destroys, half)
+    of_pool = [made.get(sr, {}) for sr in there if pool.sr_by_uuid(records.original_of(pool, pool.srs[sr]["uuid"]))]
+    last = [ref for of_sr in of_pool for ref, vm in of_sr.items() if _is_last(found, vm, there)]
+    if last and not last_copies:
+        raise _keeping(pool, found, last)
+    return DiscardPlan(pool, uses, made, mark, force, destroys, half, last)
+
+
+def _is_last(found: Inventory, clone: Record, srs: Collection[str]) -> bool:
+    """Has the pool neither the original of a clone, nor a copy of the clone with disks on other SRs than these?"""
+    original = str(clone["other_config"].get(COPY_OF, ""))
+    others = found.grouped("vms", "other_config", COPY_OF).get(original, {})
+    copies = [ref for ref, vm in others.items() if not (vm["is_a_snapshot"] or inventory.is_clone(vm))]
+    moved = [{disk["SR"] for disk in found.disks_of(ref).values()} for ref in copies]
+    is_there = original in found.grouped("vms", "uuid") or any(each and not each & set(srs) for each in moved)
+    return not (clone["is_a_snapshot"] or is_there)
+
+
+def _keeping(pool: Pool, found: Inventory, last: Sequence[str]) -> Refused:
+    """Return the refusal of a discard that would destroy the last copies of VMs."""
+    vms = [found.vms[ref] for ref in last]
+    originals = [records.original_of(pool, vm["other_config"][inventory.ON_SR]) for vm in vms]
+    ways = [run_states.copy_command(vm, original) for vm, original in zip(vms, originals)]
+    names = some_of([f"{vm['name_label']!r} ({vm['uuid']})" for vm in vms])
+    return (
+        Refused(f"The pool no longer has the originals of VMs on the copy: {names} would be destroyed for ever.")
+        .in_state(NOTHING_CHANGED)
+        .advising(f"To keep a VM, copy it to another SR: {some_of(ways)}. To destroy the VMs, add --last-copies.")
+    )
 
 
 def turned_off(found: Inventory, sr_uuids: Collection[str], mark: str) -> Inventory:
@@ -204,7 +235,7 @@ def carry_out(calls: Calls, told: DiscardPlan, sr: str, gone: List[str], network
     run. Raises PoolFailure; Refused, also where another client works on the SR.
     """
     with lock.held(calls, [lock.name_of(told.pool.srs[sr])], "discard") as held:
-        now = plan(calls, [sr], bool(told.made), told.mark, told.force)
+        now = plan(calls, [sr], bool(told.made), told.mark, told.force, bool(told.last))
         if sr not in now.pool.srs:
             return
         verify_as_told(told, now)

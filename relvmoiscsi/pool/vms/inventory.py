@@ -8,14 +8,15 @@ person's copy of the clone, DONE holds the UUID of another VM.
 """
 
 import re
-from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.formats import saved_vms
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool.calls import Calls, Record, Records, passing
-from relvmoiscsi.pool.records import CHANGED, ORIGINAL_SR, Pool, find
+from relvmoiscsi.pool.records import CHANGED, ORIGINAL_SR, WAS, Pool, find
 from relvmoiscsi.pool.vdis import Origin
+from relvmoiscsi.pool.vms import lineage
 from relvmoiscsi.wording import said, shell_command
 
 NULL = "OpaqueRef:NULL"
@@ -96,6 +97,25 @@ class Inventory(_Records):
         behind = {str(self.vms[ref]["snapshot_of"]) if self.vms[ref]["is_a_snapshot"] else ref: ref for ref in users}
         return sorted({vm if vm in self.vms else ref for vm, ref in behind.items()})
 
+    def earlier_uuids(self) -> Dict[str, List[str]]:
+        """Return the UUIDs that disks had before a move, by the UUID that the disk has now. Computed once.
+
+        A VDI that a VM has is the disk of that VM, and of no other.
+        """
+        if "was" not in self.__dict__:
+            there = self.grouped("vdis", "uuid")
+            marked = [
+                vdi for text, rows in self.grouped("vdis", "other_config", WAS).items() if text for vdi in rows.values()
+            ]
+            self.__dict__["was"] = {
+                str(vdi["uuid"]): [
+                    uuid for uuid in lineage.earlier(vdi) if not any(map(self.users_of, there.get(uuid, {})))
+                ]
+                for vdi in marked
+            }
+        found: Dict[str, List[str]] = self.__dict__["was"]
+        return found
+
     def vdis_of(self, sr: str) -> Records:
         return self.grouped("vdis", "SR").get(sr, {})
 
@@ -136,17 +156,44 @@ class Copy(NamedTuple):
     vdis: Records  #: by reference, those with a UUID
     by_uuid: Dict[str, str]  #: references of the VDIs, by UUID
     origin: Origin
+    earlier_uuids: Mapping[str, Sequence[str]] = {}  #: of disks that were moved, by their UUID now
+    original_ref: Optional[str] = None  #: reference of the original SR; None where the pool lacks it
     changed: str = ""  #: when LVM last changed the SR, in ISO 8601; "" for an unknown time
     is_one_of_several: bool = False  #: the pool has other copies of the original
 
     def new_of(self, old_uuid: str) -> Optional[Record]:
-        """Return the new VDI of a VDI of the original.
+        """Return the new VDI of a VDI of the original, or of the VDI that the disk was before it came home.
 
         None for a VDI of another SR than the original, for a missing VDI, and for a hidden parent.
         """
-        ref = self.by_uuid.get(self.origin.new_of(old_uuid))
-        found = self.vdis[ref] if ref is not None else None
-        return found if found is not None and found["managed"] else None
+        known = self.known_as(old_uuid)
+        return self.vdis[self.by_uuid[self.origin.new_of(known)]] if known else None
+
+    def why_missing(self, vdi: Record) -> Tuple[str, str]:
+        """Return (why the copy lacks the disk of a VDI, what helps), each "" for an unknown reason.
+
+        The reason is the end of a sentence.
+        """
+        if self.earlier_uuids.get(str(vdi["uuid"])):
+            return (
+                ": it came home from a copy, which lost it",
+                "Attach another clone of the snapshot, which has the disk.",
+            )
+        if vdi["SR"] == self.original_ref:
+            listed = shell_command("relvmoiscsi pool map", self.uuid)
+            return (
+                ": it is newer than the snapshot, or another tool has moved it to its SR",
+                f"`{listed}` lists the disks of the copy, and `rescue` lends a disk to another VM.",
+            )
+        return "", ""
+
+    def known_as(self, uuid: str) -> str:
+        """Return the UUID that the disk of a VDI had when the LUN was copied; "" where `new_of` has no VDI."""
+        for known in (uuid, *self.earlier_uuids.get(uuid, ())):
+            ref = self.by_uuid.get(self.origin.new_of(known))
+            if ref is not None and self.vdis[ref]["managed"]:
+                return known
+        return ""
 
 
 def is_vm(record: Record) -> bool:
@@ -242,10 +289,23 @@ def copy_of(pool: Pool, found: Inventory, sr: str) -> Copy:
     vdis = {ref: vdi for ref, vdi in found.vdis_of(sr).items() if is_uuid(vdi["uuid"])}
     by_uuid = {str(vdi["uuid"]): ref for ref, vdi in vdis.items()}
     original = str(record["other_config"][ORIGINAL_SR])
-    origin = Origin(record["uuid"], pool.sr_by_uuid(original), found.vdis)
+    original_ref = pool.sr_by_uuid(original)
+    origin = Origin(record["uuid"], original_ref, found.vdis)
     changed = untrusted.time_text(record["other_config"].get(CHANGED, ""))  # a pool-operator may write the mark
     several = [each for _, each in pool.copies() if each["other_config"][ORIGINAL_SR] == original]
-    return Copy(sr, record["uuid"], record["name_label"], original, vdis, by_uuid, origin, changed, len(several) > 1)
+    return Copy(
+        sr, record["uuid"], record["name_label"], original, vdis, by_uuid, origin, found.earlier_uuids(), original_ref,
+        changed, len(several) > 1,
+    )  # fmt: skip
+
+
+def owners_of_disks(found: Inventory, copy: Copy) -> Dict[str, List[str]]:
+    """Return the names of the VMs whose data the disks of the original have, by the UUIDs when the LUN was copied."""
+    owners: Dict[str, Set[str]] = {}
+    for ref, vdi in found.vdis_of(copy.original_ref or "").items():
+        names = {str(found.vms[vm]["name_label"]) for vm in found.owners_of(ref)}
+        owners.setdefault(copy.known_as(str(vdi["uuid"])) or str(vdi["uuid"]), set()).update(names)
+    return {uuid: sorted(names) for uuid, names in owners.items()}
 
 
 def old_vdis(pool: Pool, found: Inventory) -> Dict[str, str]:

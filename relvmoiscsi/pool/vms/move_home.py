@@ -7,9 +7,9 @@ xapi copies the disks, while the VM runs or is halted. The old VDIs stay in the 
 from typing import Callable
 
 from relvmoiscsi.errors import NotFound, Refused
-from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
+from relvmoiscsi.pool.calls import Calls, PoolFailure, Record, passing
 from relvmoiscsi.pool.records import ORIGINAL_SR
-from relvmoiscsi.pool.vms import restore_journal, run_states, vbds
+from relvmoiscsi.pool.vms import inventory, restore_journal, run_states, vbds
 from relvmoiscsi.pool.vms.inventory import NULL
 from relvmoiscsi.pool.vms.restore import HOME, WOULD_HOME, Restored, result_of
 from relvmoiscsi.pool.vms.restore_journal import LockedVm, Swap
@@ -30,6 +30,7 @@ def home(
     """
     with run_states.unchanged():
         record: Record = calls.call("VM.get_record", vm)
+        _verify_no_clone(calls, record)
         restore_journal.must_be_restored(record)
         swaps = restore_journal.journal_of(record)
         there = [(swap, vbds.read(calls, vm, swap.userdevice)) for swap in swaps]
@@ -56,6 +57,7 @@ def home(
                 moved += [swap.old, swap.new]
         for swap in swaps:
             _verify_is_home(locked, swap)
+            restore_journal.mark(locked, swap, locked.device(swap))  # an earlier run may have moved the disk
         restore_journal.forget_all(locked)
     waiting, notes = [], []
     for uuid in [uuid for swap in swaps for uuid in (swap.old, swap.new)]:
@@ -68,6 +70,19 @@ def home(
             else:
                 notes.append(run_states.only_in_journal(uuid))
     return result_of(record, HOME, swaps, waiting, notes)
+
+
+def _verify_no_clone(calls: Calls, record: Record) -> None:
+    """Raises Refused for a VM that `clone` has made: no journal says where its disks would go. PoolFailure."""
+    if not inventory.is_clone(record) or restore_journal.is_restored(record):
+        return
+    original = ""
+    with passing("UUID_INVALID"):
+        copy = calls.call("SR.get_by_uuid", record["other_config"].get(inventory.ON_SR, ""))
+        original = str(calls.call("SR.get_other_config", copy).get(ORIGINAL_SR, ""))
+    raise Refused(
+        f"`clone` has made the VM {record['name_label']!r}: it was not restored, and has no other disks."
+    ).advising(f"To have the VM on another SR, shut it down, and copy it: {run_states.copy_command(record, original)}.")
 
 
 def _verify_movable(calls: Calls, record: Record, swap: Swap, device: vbds.VmDevice) -> int:
@@ -124,13 +139,13 @@ def _move(locked: LockedVm, swap: Swap, progress: Callable[[int, int], None]) ->
         now = locked.device(swap)
         if now.vbd == device.vbd and now.sr == swap.home and now.vdi not in (NULL, swap.old, swap.new):
             # the VM has the new VDI already; only the destruction of the old VDI failed
-            restore_journal.write_arrived(locked, locked.read(), swap, now.vdi)
+            restore_journal.write_arrived(locked, swap, now)
         if failure.code != "LICENCE_RESTRICTION":
             raise
         with run_states.not_movable(record):
             raise
     _verify_is_home(locked, swap)
-    restore_journal.write_arrived(locked, record, swap, locked.device(swap).vdi)
+    restore_journal.write_arrived(locked, swap, locked.device(swap))
 
 
 def _verify_is_home(locked: LockedVm, swap: Swap) -> None:

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Lend a disk of a copy to a VM, read-only unless a person asks for write access; take lent disks back."""
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set
 
+from relvmoiscsi import untrusted
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
-from relvmoiscsi.pool import lock, records
+from relvmoiscsi.pool import lock, records, vdis
 from relvmoiscsi.pool.calls import NO_READ_ONLY_DISK, Calls, PoolFailure, Record, passing
 from relvmoiscsi.pool.records import Pool
-from relvmoiscsi.pool.vms import inventory, vbds
+from relvmoiscsi.pool.vms import inventory, lineage, restore_journal, vbds
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
-from relvmoiscsi.wording import said, shell_command, some_of
+from relvmoiscsi.wording import human_size, said, shell_command, some_of
 
 #: key of VBD.other_config: UUIDs of the copy, the VM and the VDI. The UUIDs identify the mark, because xapi copies the
 #: key with a VM.
@@ -54,14 +55,23 @@ class Lent(NamedTuple):
         }
 
 
-def find(copy: Copy, text: str) -> str:
+def find(found: Inventory, copy: Copy, text: str) -> str:
     """Return the VDI of the copy with this UUID or name, or the original VDI's UUID. Raises NotFound, UsageError."""
     new = copy.new_of(text.lower())
     if new is not None:
         return copy.by_uuid[new["uuid"]]
     listed = f"`{shell_command('relvmoiscsi pool map', copy.uuid)}` lists the VDIs of the copy."
+
+    def details(vdi: Record) -> str:
+        old = copy.origin.old_of(vdi)
+        vms = [] if old is None else inventory.owners_of_disks(found, copy).get(old["uuid"], [])
+        kinds = ["a snapshot"] if vdi["is_a_snapshot"] else []
+        what = ", ".join([*kinds, "of " + some_of(list(map(repr, vms))) if vms else "of no VM"])
+        return f" ({what}, {human_size(untrusted.integer(vdi['virtual_size']))})"
+
+    managed = {ref: vdi for ref, vdi in copy.vdis.items() if vdi["managed"]}
     try:
-        return records.find({ref: vdi for ref, vdi in copy.vdis.items() if vdi["managed"]}, text, "VDI", listed)
+        return records.find(managed, text, "VDI", listed, details=details)
     except NotFound:
         uuids = {text.lower(), copy.origin.new_of(text.lower())}
         hidden = [vdi for vdi in copy.vdis.values() if not vdi["managed"]]
@@ -85,11 +95,15 @@ def lend(
     names, to = lock.names_of(calls, [copy.uuid]), found.vms[vm]
     if dry_run:
         planned = _plan(pool, found, copy, vdi, vm, writable)
-        lock.verify_free(calls, names if planned.status == WOULD else ())
+        if planned.status == WOULD:
+            lock.verify_free(calls, names)
+            records.verify_readable(calls, copy.uuid)
         return planned
     with lock.held(calls, names, "rescue"):
         records.verify_not_discarded(calls, [copy.uuid])
         planned = _plan(pool, found, copy, vdi, vm, writable)
+        if planned.status == WOULD:
+            records.verify_readable(calls, copy.uuid)
         vbd, status = _lent_to(found, vdi, vm), ALREADY
         if vbd is None:
             _verify_still_free(calls, found, vdi)
@@ -118,13 +132,16 @@ def _plan(pool: Pool, found: Inventory, copy: Copy, vdi: str, vm: str, writable:
                 f"The VDI {record['uuid']} is a disk of the VM {name!r}: two VMs must not use one disk."
             ).advising(f"Take another VDI or another copy. Or {way_to_free(found, copy, vdi, user)}.")
     olds = inventory.old_vdis(pool, found)
-    mine = _ancestors(olds, record["uuid"])
+    mine = _family(found, olds, [record["uuid"]])
+    swaps, _ = restore_journal.read(to)
     for ref, vbd in found.vbds_of(vm).items():
         disk = found.vdis.get(vbd["VDI"])
         if ref == there or disk is None:
             continue
         is_original = olds.get(record["uuid"]) == disk["uuid"]
-        if mine & _ancestors(olds, disk["uuid"]):
+        # an interrupted run may have moved the disk home without a mark
+        olds_here = [swap.old for swap in swaps if swap.userdevice == vbd["userdevice"]]
+        if mine & _family(found, olds, [disk["uuid"], *olds_here]):
             what = "the original" if is_original else "this or another copy"
             raise Refused(
                 f"The VM {to['name_label']!r} has {what} of this disk, {said(disk['uuid'])}: LVM and "
@@ -206,13 +223,26 @@ def _verify_still_free(calls: Calls, found: Inventory, vdi: str) -> None:
             raise Refused(f"The VM {now['name_label']!r} has this disk, and is {now['power_state'].lower()} meanwhile.")
 
 
-def _ancestors(olds: Mapping[str, str], uuid: str) -> Set[str]:
-    """Return the UUIDs of a VDI, of its original, and of the original's originals, as far as `olds` names these."""
-    found: Set[str] = set()
-    while uuid and uuid not in found:
-        found.add(uuid)
-        uuid = olds.get(uuid, "")
-    return found
+def _family(found: Inventory, olds: Mapping[str, str], uuids: Iterable[str]) -> Set[str]:
+    """Return the UUIDs of all VDIs that are states of the same disks as these VDIs, as far as the pool knows.
+
+    `olds` has the old VDI of each VDI of a copy. Any other VDI may have a mark of its own, or of the VDI that xapi
+    has copied it from: a forged mark adds a VDI, and hides no VDI.
+    """
+    family: Set[str] = set()
+    left = list(uuids)
+    while left:
+        uuid = left.pop()
+        if uuid in family:
+            continue
+        family.add(uuid)
+        left += [olds[uuid]] if uuid in olds else []
+        for ref, vdi in found.grouped("vdis", "uuid").get(uuid, {}).items():
+            left += lineage.all_of(vdi)
+            left += [] if uuid in olds else filter(None, [vdis.marked_old(vdi)])
+            near = [found.vdis.get(vdi["snapshot_of"]), *found.grouped("vdis", "snapshot_of").get(ref, {}).values()]
+            left += [str(each["uuid"]) for each in near if each is not None]
+    return family
 
 
 # --- take back

@@ -43,6 +43,11 @@ TO_KNOW = (
 TO_KNOW_OF_UNDO = (
     "All that the VM has written since the restore stays on the copy. `relvmoiscsi pool discard` of the copy loses it.",
 )
+TO_KNOW_OF_HOME = (
+    "Each disk before the restore stays on its SR, with the last state from before the restore. Destroy it when nobody "
+    "needs it. --undo is impossible after --home.",
+    "The copy loses the disks that are moved. Other copies of the SR can restore the VM again.",
+)
 
 
 class Restored(NamedTuple):
@@ -117,7 +122,10 @@ def plan(found: Inventory, copy: Copy, vm: str, chosen: Sequence[str], date: str
         new, name_before = copy.new_of(old["uuid"]), old["name_label"]
         if new is None:
             how = "is a disk of this copy already" if old["SR"] == copy.ref else "is not on this copy"
-            raise Refused(f"The disk {device} of the VM, {name_before!r} ({said(old['uuid'])}), {how}.").advising(only)
+            why, way = copy.why_missing(old)
+            raise Refused(f"The disk {device} of the VM, {name_before!r} ({said(old['uuid'])}), {how}{why}.").advising(
+                f"{only} {way}".strip()
+            )
         users = found.users_of(copy.by_uuid[new["uuid"]])
         if users:
             names = ", ".join(sorted(repr(found.vms[user]["name_label"]) for user in users))
@@ -127,8 +135,9 @@ def plan(found: Inventory, copy: Copy, vm: str, chosen: Sequence[str], date: str
             ).advising(f"Attach another copy. Or {ways}.")
         vbd = next(vbd for vbd in found.vbds_of(vm).values() if vbd["userdevice"] == device)
         waiting = xml_safe(f"{name_before} before restore {date}".strip())  # SM reads the name from XML
+        uuids = old["uuid"], new["uuid"], copy.known_as(old["uuid"])
         of_copy = copy.uuid, copy.original
-        swap = Swap(record["uuid"], device, old["uuid"], new["uuid"], name_before, waiting, *of_copy, _settings(vbd))
+        swap = Swap(record["uuid"], device, *uuids, name_before, waiting, *of_copy, _settings(vbd))
         restore_journal.verify_readable(record, swap)
         swaps.append(swap)
     return swaps
@@ -139,7 +148,10 @@ def _settings(vbd: Record) -> Dict[str, Any]:
 
 
 def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False, dry_run: bool = False) -> Restored:
-    """Put the new disks in place. Raises Refused for a VM that is not halted or not as planned; PoolFailure."""
+    """Put the new disks in place.
+
+    Raises Refused for a VM that is not halted or not as planned; PoolFailure, also for a copy that cannot be read.
+    """
     with run_states.unchanged():
         records.verify_not_discarded(calls, {swap.sr for swap in swaps})
         record: Record = calls.call("VM.get_record", vm)
@@ -151,9 +163,11 @@ def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False
             _look(calls, vm, record, disks)
             swap_disks.verify_can_be_halted(record, shutdown)
         is_over = is_done and not restore_journal.is_begun(record)
+        if not is_over:
+            restore_journal.verify_free(calls, record, disks)
+            for copy in sorted({swap.sr for swap in disks}):
+                records.verify_readable(calls, copy)
         if is_over or dry_run:
-            if not is_over:
-                restore_journal.verify_free(calls, record, disks)
             shuts_down = record["power_state"] == "Running" and not is_done
             notes = _notes(calls, vm, record, disks)
             is_halted = is_over and record["power_state"] == "Halted"
@@ -269,7 +283,7 @@ def undo(calls: Calls, vm: str, shutdown: bool = False, dry_run: bool = False) -
             device = locked.device(swap)
             is_swapped = is_swapped or device.vdi != swap.old
             if restore_journal.is_home(calls, record, swap, device):
-                restore_journal.write_arrived(locked, record, swap, device.vdi)
+                restore_journal.write_arrived(locked, swap, device)
                 at_home.update([device.vdi] if device.sr == swap.home else [])
         if is_swapped or (locked.is_after_a_cut and record["power_state"] == "Halted"):  # as in `restore`
             swap_disks.halt(locked, swaps, lambda now: _verify_back(calls, vm, now), shutdown)
@@ -329,6 +343,10 @@ def keep(calls: Calls, vm: str, dry_run: bool = False) -> Restored:
         swaps, _ = restore_journal.read(record)
         notes = _what_it_has(calls, vm, record, swaps)
         restore_journal.allow_start(locked)
+        for swap in swaps:
+            device = locked.device(swap)
+            if device.vdi not in ("", NULL, swap.old, swap.new):  # moved by another tool, or reverted to a snapshot
+                restore_journal.mark(locked, swap, device)
         back = {swap.old: swap.old_name for swap in swaps if locked.device(swap).vdi == swap.old}
         notes += swap_disks.rename(calls, back)
         on_copies = {locked.device(swap).sr for swap in swaps}

@@ -20,7 +20,7 @@ from relvmoiscsi.pool import lock, marks
 from relvmoiscsi.pool.calls import Calls, Record, passing
 from relvmoiscsi.pool.records import ORIGINAL_SR
 from relvmoiscsi.pool.vdis import Origin
-from relvmoiscsi.pool.vms import run_states, vbds
+from relvmoiscsi.pool.vms import lineage, run_states, vbds
 from relvmoiscsi.pool.vms.inventory import DEVICE, NULL
 from relvmoiscsi.wording import said
 
@@ -46,7 +46,7 @@ VBD: Mapping[str, type] = {
 
 
 #: members of an entry. A run locks the copy `sr`, and names the VDIs in commands for a person
-_UUIDS = ("old", "new", "sr", "home")
+_UUIDS = ("old", "new", "of", "sr", "home")
 
 _OPERATIONS = ("start", "start_on", "resume")
 _REASON = "relvmoiscsi has swapped some of the disks of this VM:"
@@ -59,6 +59,7 @@ class Swap(NamedTuple):
     userdevice: str
     old: str  #: UUID of the VDI
     new: str  #: UUID of the VDI
+    of: str  #: UUID of the VDI of which `new` is the copy: `old`, unless the disk came home from another copy before
     old_name: str
     waiting_name: str  #: of the old VDI while no VM has the old VDI
     sr: str  #: UUID of the copy
@@ -154,7 +155,7 @@ def _swap_of(text: str) -> Swap:
     for name in _UUIDS:
         if not is_uuid(texts[name]):
             raise ValueError(f"its member {name!r} is no UUID")
-    if Origin(texts["sr"], None, {}).new_of(texts["old"]) != texts["new"]:
+    if Origin(texts["sr"], None, {}).new_of(texts["of"]) != texts["new"]:
         raise ValueError("its new VDI is no copy of its old VDI")
     return Swap(**texts, vbd=vbd)
 
@@ -229,18 +230,20 @@ def verify_journal(vm: Record, swaps: Sequence[Swap]) -> None:
 def verify_origin(calls: Calls, vm: Record, swap: Swap) -> None:
     """Raises Refused where the pool knows another SR of the old VDI, or another original of the copy, than the journal.
 
-    A vm-admin may write a journal. Raises PoolFailure.
+    An old VDI that came home before has the mark of that. A vm-admin may write a journal. Raises PoolFailure.
     """
     known, old = set(), vbds.find(calls, swap.old)
     if old is not None:
-        known.add(calls.call("SR.get_uuid", calls.call("VDI.get_record", old)["SR"]))
+        vdi = calls.call("VDI.get_record", old)
+        known.add(calls.call("SR.get_uuid", vdi["SR"]))
+        known.update([""] if swap.of not in (swap.old, *lineage.earlier(vdi)) else [])
     with passing("UUID_INVALID"):  # the copy is gone
         marks_of_copy = calls.call("SR.get_other_config", calls.call("SR.get_by_uuid", swap.sr))
         known.update([marks_of_copy[ORIGINAL_SR]] if ORIGINAL_SR in marks_of_copy else [])
     if known - {swap.home}:
         raise Refused(
-            f"The journal of the VM {vm['name_label']!r} is wrong: the VDI {swap.old} is not on the SR {swap.home}, or "
-            f"{swap.sr} is no copy of that SR."
+            f"The journal of the VM {vm['name_label']!r} is wrong: the VDI {swap.old} is not on the SR {swap.home}, "
+            f"was never the VDI {swap.of}, or {swap.sr} is no copy of that SR."
         ).advising(f"To leave the VM as it is, run {run_states.restore_command('keep', vm['uuid'])}.")
 
 
@@ -286,8 +289,18 @@ def write_leaving(vm: LockedVm, record: Record, swap: Swap) -> None:
     vm.call("VM.remove_from_other_config", ARRIVED + swap.userdevice)
 
 
-def write_arrived(vm: LockedVm, record: Record, swap: Swap, uuid: str) -> None:
-    _put(vm, record, ARRIVED + swap.userdevice, _way(record, swap, arrived=uuid))
+def write_arrived(vm: LockedVm, swap: Swap, device: vbds.VmDevice) -> None:
+    """Note the moved VDI of this disk in the VDI itself, which outlives the journal, and in the journal."""
+    mark(vm, swap, device)
+    _put(vm, vm.read(), ARRIVED + swap.userdevice, _way(vm.read(), swap, arrived=device.vdi))
+
+
+def mark(vm: LockedVm, swap: Swap, device: vbds.VmDevice) -> None:
+    """Mark the VDI of a device as the disk of this entry. Raises Refused, PoolFailure."""
+    vm.held.verify(vm.calls)
+    before = vbds.find(vm.calls, swap.old)
+    older = [] if before is None else lineage.earlier(vm.calls.call("VDI.get_record", before))
+    lineage.write(vm.calls, device.vdi_ref, [swap.old, swap.of, *older])
 
 
 def _way(record: Record, swap: Swap, **more: str) -> str:

@@ -19,6 +19,13 @@ def restore_command(end: str, vm: str) -> str:
     return f"`{shell_command('relvmoiscsi pool restore', **{end: vm})}`"
 
 
+def copy_command(vm: Record, sr: str) -> str:
+    """Return the command that copies a halted clone to an SR (its UUID, "" for the SR of the clone)."""
+    to = {"sr-uuid": sr} if sr else {}
+    words = [f"{key}={text}" for key, text in {"uuid": vm["uuid"], **to, "new-name-label": vm["name_label"]}.items()]
+    return f"`{shell_command('xe vm-copy', *words)}`"
+
+
 def only_in_journal(vdi: str) -> str:
     """Return the sentence for a VDI (UUID) without a VM that this run has not taken from the VM.
 

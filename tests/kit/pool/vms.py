@@ -354,7 +354,10 @@ class Vms:
             raise XenError("VDI_IN_USE", vdi, operation)
 
     def vdi_pool_migrate(self, _session, vdi, sr, _options):
-        """A new VDI there, on which every VBD is then; the old one goes. No bytes of the guest move here."""
+        """A new VDI there, on which every VBD is then; the old one goes. No bytes of the guest move here.
+
+        Of other_config, only "config-drive" goes along. Source: xapi_vm_migrate.ml, intra_pool_vdi_remap.
+        """
         db = self.database
         record = db.record("VDI", vdi)
         if not record["VBDs"]:
@@ -367,7 +370,8 @@ class Vms:
             raise XenError("VDI_CBT_ENABLED", vdi)
         self.storage.require_plugged(sr)
         self.storage.require_plugged(record["SR"])
-        new = self._made(sr, record, snapshot_of=NULL)
+        kept = {key: text for key, text in record["other_config"].items() if key == "config-drive"}
+        new = self._made(sr, record, snapshot_of=NULL, other_config=kept)
         for vbd in record["VBDs"]:
             db.set("VBD", vbd, "VDI", new)
         db.destroy("VDI", vdi)

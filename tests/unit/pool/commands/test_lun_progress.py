@@ -84,3 +84,12 @@ def test_a_lost_terminal_stops_no_attach_and_a_failure_between_two_steps_is_told
     ran = pool_command("attach", *clones, "--yes", "--leave-others")
     assert ran.status == 9 and f"{clones[1]}: attached" in ran.out, ran.out
     assert f"relvmoiscsi: {clones[0]} resignature failed\n" in stderr.tried
+
+
+def test_a_discard_shows_its_steps_also_where_nobody_looks(lab, copy, pool_command):
+    """It said nothing, however many copies it took apart."""
+    uuid = next(sr["uuid"] for sr in lab.pool.db.records("SR").values() if sr["name_label"] == copy)
+    ran = pool_command("discard", "--all", "--yes")
+    steps = [f"relvmoiscsi: SR 'a copy' ({uuid}): discard {how}" for how in ("begins", "is done")]
+    assert [line for line in ran.err.splitlines() if "discard" in line] == steps
+    assert pool_command("discard", uuid, "--yes", "--quiet").err == ""

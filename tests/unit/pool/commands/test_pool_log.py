@@ -73,7 +73,8 @@ def test_the_log_has_the_night(lab, world, clone, pool_command, tmp_path, monkey
     assert pool_command("attach", clone, "--yes", "--name", "a copy", "--log", log).status == 0
     assert pool_command("discard", "none", "--yes", "--log", log).status == 3
     told = told_in(log)
-    assert told[0] == f"begins: relvmoiscsi pool attach {clone} --yes --name 'a copy' --log {log}"
+    assert told[0].startswith(f"begins: relvmoiscsi pool attach {clone} --yes --name 'a copy' --log {log} (by ")
+    assert told[0].endswith(f", as root of the pool {lab.pool.url})")
     assert "ends: without an error, exit status 0" in told
     assert told[-1] == "ends: with an error, exit status 3" and told[-2].startswith("error: There is no SR")
     for path, said in ((tmp_path / "no" / "log", "cannot be opened"), (tmp_path, "cannot be opened")):

@@ -7,14 +7,17 @@ the pool: tests/unit/pool/vms.
 
 import json
 import re
+import shlex
 from contextlib import contextmanager
 
 import pytest
 
+from kit.advised import commands_in
 from kit.lun_world import World
 from kit.pool.database import TABLES
 from kit.pool.errors import XenError
 from kit.pool_lab import Image, Lab
+from kit.xe import xe
 from relvmoiscsi import wording
 from relvmoiscsi.cli.output import wrapped
 from relvmoiscsi.errors import Refused
@@ -274,7 +277,9 @@ def test_the_dry_run_promises_what_is_then_done(office, pool_command, monkeypatc
         assert office.state() == before, "no network is made for nothing"
 
 
-_TRUE_AT_ANY_TIME = (*clone.TO_KNOW, *restore.TO_KNOW, *restore.TO_KNOW_OF_UNDO, rescue.TO_KNOW)
+_TRUE_AT_ANY_TIME = (
+    *(*clone.TO_KNOW, *restore.TO_KNOW, *restore.TO_KNOW_OF_UNDO, *restore.TO_KNOW_OF_HOME, rescue.TO_KNOW),
+)
 CLONED = ("clone", "copy", "--all", "--isolated", "lab", "--yes")
 
 
@@ -401,6 +406,13 @@ def test_a_copy_that_is_on_another_network_than_the_words_say_is_refused_without
     )
     ran = refused(4, "is on the network 'night'", "clone", "copy", "web", *words, "--yes")
     assert "warning" not in ran.out
+    moves = [move for move in commands_in(" ".join(ran.out.split())) if "vif-move" in move]
+    if words == ("--isolated", "lab"):  # no VIF can move there
+        assert not moves and "Name the networks that the copy is on. Or destroy the copy." in " ".join(ran.out.split())
+        return
+    for move in moves:
+        assert xe(office.pool, shlex.split(move)[1:])[0] == 0
+    assert moves and "already there" in pool_command("clone", "copy", "web", *words, "--yes").out
 
 
 def test_a_vm_with_a_disk_elsewhere_is_cloned_with_the_disks_that_are_on_the_copy(office, pool_command, refused):
@@ -771,14 +783,28 @@ def test_of_several_vms_one_that_cannot_be_restored_stops_no_other(halted, pool_
     assert rows == {"web": ("already restored", False), "db": ("already restored", False), "mixed": ("failed", True)}
 
 
-def test_home_the_plan_names_the_disks_that_are_moved_and_the_run_those_no_longer_needed(restored, pool_command):
+def test_home_the_plan_and_the_run_name_the_disks_that_are_moved_and_those_before(restored, pool_command, type_in):
+    """The disk before is the last state of the VM on its SR from before the restore."""
     ((_, moved),) = restored.disks_of(restored.web).values()
     uuid = restored.pool.db.get("SR", restored.originals["Production"][1], "uuid")
     ran = pool_command("restore", "--home", "web", "--dry-run")
     said = f"disk 0: {moved} would be moved to the SR 'Production' ({uuid})"
     assert ran.status == 0 and said in " ".join(ran.out.split()), "a person knows the name"
+    named = [vdi for vdi in restored.pool.db.records("VDI").values() if " before restore " in vdi["name_label"]]
+    ((name, before),) = [(vdi["name_label"], vdi["uuid"]) for vdi in named]
+    assert re.fullmatch(r"root disk before restore 20..-..-.. ..:..:..", name), "several restores in a night"
+    assert f"\n  disk before: {before} would stay there" in ran.out
+    assert "--undo is impossible after --home" in " ".join(ran.out.split())
+    type_in("n\n")
+    assert "to its own SR, after which --undo is impossible?" in pool_command("restore", "--home", "web").err
     ran = pool_command("restore", "--home", "web", "--yes")
-    assert ran.status == 0 and "no longer needed: " in ran.out and "disk 0 is being moved" in ran.err
+    assert ran.status == 0 and f"\n  disk before: `xe vdi-destroy uuid={before}`" in ran.out
+    assert "no longer needed" not in ran.out and "disk 0 is being moved" in ran.err
+    why = "came home from a copy, which lost it. No disk of the VM is on this copy. Attach another clone of"
+    assert why in " ".join(pool_command("restore", "copy", "web", "--yes").err.split())
+    assert "came home from a copy, which lost it" in " ".join(
+        pool_command("clone", "copy", "web", "--same-networks", "--yes").out.split()
+    )
     assert pool_command("discard", "copy", "--yes").status == 0
 
 
@@ -859,10 +885,12 @@ def test_no_next_step_takes_the_disks_of_other_vms_with_the_copy(halted, pool_co
 
 
 XE = "xe vdi-destroy uuid=x"
-ADVICE = (f"no longer needed: `{XE}`", f"later: {XE}", f"next: {XE}")
+ADVICE = (f"no longer needed: `{XE}`", f"disk before: `{XE}`", f"later: {XE}", f"next: {XE}")
 
 
-@pytest.mark.parametrize("name", [*("  " + text for text in ADVICE), "\u3164" + ADVICE[2], "a" * 56 + "  " + ADVICE[2]])
+@pytest.mark.parametrize(
+    "name", [*("  " + text for text in ADVICE), "\u3164" + ADVICE[-1], "a" * 56 + "  " + ADVICE[-1]]
+)
 def test_no_line_begins_with_a_name(halted, pool_command, name):
     db, disk = halted.pool.db, halted.on_copy("data")
     uuid, vdi = db.get("VM", halted.web, "uuid"), db.get("VDI", disk, "uuid")

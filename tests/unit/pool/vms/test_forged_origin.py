@@ -151,8 +151,15 @@ def forge_journal(day, **values):
 @pytest.mark.parametrize("work", [bring_back, undo, take_home], ids=["restore", "undo", "home"])
 def test_a_journal_whose_new_vdi_is_no_copy_of_its_old_vdi_is_none(halted, work):
     bring_back(halted)
-    forge_journal(halted, old=halted.uuid(halted.elsewhere()))
+    forge_journal(halted, old=halted.uuid(halted.elsewhere()), of=halted.uuid(halted.elsewhere()))
     halted.refuses(work, "its new VDI is no copy of its old VDI.* --keep", Refused)
+
+
+@pytest.mark.parametrize("work", [undo, take_home], ids=["undo", "home"])
+def test_a_journal_whose_old_vdi_was_never_the_vdi_of_its_copy_is_wrong(halted, work):
+    bring_back(halted)
+    forge_journal(halted, old=halted.uuid(halted.lab.vdi("Production", "before")[0]))
+    halted.refuses(work, "The journal .* is wrong.*was never the VDI.* --keep", Refused)
 
 
 @pytest.mark.parametrize("names_home", [False, True])
@@ -165,7 +172,7 @@ def test_a_journal_gives_a_vm_no_disk_of_another_sr(halted, work, is_empty, name
     old = halted.uuid(halted.elsewhere())
     new = halted.db.by_uuid("VDI", halted.lab.disks_of(halted.web)["0"][1])
     home = {"home": halted.db.get("SR", halted.lab.originals["Testing"][1], "uuid")} if names_home else {}
-    forge_journal(halted, old=old, new=derived_uuid(halted.copy.sr_uuid, old), **home)
+    forge_journal(halted, old=old, of=old, new=derived_uuid(halted.copy.sr_uuid, old), **home)
     halted.db.set("VDI", new, "uuid", derived_uuid(halted.copy.sr_uuid, old))
     if is_empty:
         halted.db.destroy("VBD", halted.vbd("0"))

@@ -192,8 +192,8 @@ def test_without_a_move_no_vdi_is_no_longer_needed(halted):
     vm, theirs = halted.db.get("VM", halted.web, "uuid"), halted.uuid(halted.lab.vdi("Testing", "data")[0])
     has, sr = halted.uuid(halted.root), "11111111-2222-4333-8444-555555555555"
     swap = {
-        **{"vm": vm, "userdevice": "0", "old": theirs, "new": derived_uuid(sr, theirs), "old_name": "x"},
-        **{"waiting_name": "y", "sr": sr, "home": halted.copy.of_sr, "vbd": {}},
+        **{"vm": vm, "userdevice": "0", "old": theirs, "new": derived_uuid(sr, theirs), "of": theirs},
+        **{"old_name": "x", "waiting_name": "y", "sr": sr, "home": halted.copy.of_sr, "vbd": {}},
     }
     way = {"vm": vm, "new": swap["new"], "arrived": has}
     halted.set_journal(lambda keys: {**keys, RESTORED + "0": json.dumps(swap), ARRIVED + "0": json.dumps(way)})

@@ -9,6 +9,7 @@ from kit.pool.errors import XenError
 from kit.pool_fakes import until
 from kit.pool_verbs import bring_back, discard, keep, second_copy, take_home, undo
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
+from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.vms import restore_journal
 from relvmoiscsi.pool.vms.restore_journal import Swap
@@ -177,6 +178,50 @@ def test_what_the_pool_does_not_move_stays_on_the_copy_with_its_journal(restored
     assert is_restored(restored) and restored.srs() == {restored.sr}
 
 
+@pytest.mark.parametrize("ends", [take_home, keep])
+def test_disks_that_came_home_are_restored_and_cloned_from_every_other_copy(halted, ends):
+    """They have new UUIDs, which no copy of an earlier snapshot has."""
+    other, old = second_copy(halted), halted.lab.disks_of(halted.web)
+    bring_back(halted)
+    if ends is keep:
+        for device in "01":
+            halted.hang(device, halted.db.create("VDI", SR=original(halted), managed=True, name_label="moved"))
+    ends(halted)
+    at_home = halted.lab.disks_of(halted.web)
+    for number in (1, 2):
+        done = bring_back(halted, sr=other, date=f"2026-12-0{number}")
+        assert done.status == "restored" and halted.srs() == {other}
+        undo(halted)
+        assert halted.lab.disks_of(halted.web) == at_home
+    uuid = halted.db.get("SR", other, "uuid")
+    (cloned,) = halted.lab.clone_vms(uuid, everything=True)
+    expected = {device: (other, derived_uuid(uuid, vdi)) for device, (_, vdi) in old.items()}
+    assert cloned.status == "cloned" and halted.lab.disks_of(halted.ref_of(cloned)) == expected
+
+
+def test_after_the_second_way_home_a_third_copy_still_has_the_disks(restored):
+    second, third = second_copy(restored), second_copy(restored)
+    take_home(restored)
+    bring_back(restored, sr=second), take_home(restored)
+    assert bring_back(restored, sr=third).status == "restored" and restored.srs() == {third}
+
+
+@pytest.mark.parametrize("has_it", ["the disk before", "a copy by xapi"])
+def test_a_disk_that_came_home_is_the_disk_of_one_vm(restored, has_it):
+    """Two VMs with the same disk of a copy would write to it: no mark gives a VM the disk of another one."""
+    second = second_copy(restored)
+    take_home(restored)
+    if has_it == "the disk before":
+        restored.lab.vm("forensics", restored.root, restored.data)
+        restored.refuses(lambda day: bring_back(day, sr=second), "is not on this copy")
+    else:  # VM.copy takes other_config of the VDIs along
+        config = restored.db.get("VDI", restored.db.get("VBD", restored.vbd("0"), "VDI"), "other_config")
+        copied = restored.db.create("VDI", SR=original(restored), managed=True, other_config=config)
+        vm = restored.lab.vm("copied", copied)
+        restored.refuses(lambda day: bring_back(day, vm, sr=second), "is not on this copy")
+        assert bring_back(restored, sr=second).status == "restored"
+
+
 # --- half the way home
 
 
@@ -263,8 +308,9 @@ def test_moved_home_by_hand_it_is_kept_as_it_is(restored):
     assert f"disk 0: {disks['0'][1]!r} ('root disk', on the SR 'Production')" in done.notes
     name = "'root disk before restore 2026-11-22', on the SR 'Production'"
     assert f"on no VM: {restored.uuid(restored.root)!r} ({name})" in done.notes
-    restored.refuses(lambda day: bring_back(day, sr=earlier), "is not on this copy")
-    assert bring_back(restored, sr=second_copy(restored)).status == "restored"
+    for copy in (earlier, second_copy(restored)):
+        assert bring_back(restored, sr=copy).status == "restored" and restored.srs() == {copy}
+        assert undo(restored).status == "undone" and restored.lab.disks_of(restored.web) == disks
 
 
 def test_what_would_be_kept_is_told_and_nothing_done(restored):

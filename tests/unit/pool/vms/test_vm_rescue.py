@@ -4,8 +4,8 @@
 import pytest
 
 from kit.pool.errors import XenError
-from kit.pool_verbs import bring_back, lend, run, second_copy, take_back
-from relvmoiscsi.errors import NotFound, Refused
+from kit.pool_verbs import bring_back, discard, keep, lend, run, second_copy, take_back, take_home
+from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.vms import inventory, rescue
@@ -46,6 +46,17 @@ def test_it_is_named_by_its_uuid_or_that_of_the_original(day, helper):
     for text, near in (("dta", " Did you mean 'data'[?]"), (day.uuid(day.elsewhere()), "")):
         said = f"There is no VDI '{text}'.{near} `relvmoiscsi pool map {day.copy.sr_uuid}` lists the VDIs"
         day.refuses(lambda day, text=text: lend(day, text, helper), said, NotFound)
+
+
+def test_disks_of_one_name_are_told_apart_by_their_vms(day, helper):
+    """A disk before a restore, the disk that came home, and disks of a template have one name."""
+    mine, other = day.new(day.root), day.new(day.data)
+    for vdi in (mine, other, day.new(day.lab.vdi("Production", "before")[0])):
+        day.db.set("VDI", vdi, "name_label", "mail store")
+    day.db.destroy("VBD", day.vbd("1"))
+    said = rf"{day.uuid(mine)} \(of 'web', .* MiB\)"
+    text = day.refuses(lambda day: lend(day, "mail store", helper), said, UsageError)
+    assert f"{day.uuid(other)} (of no VM, " in text and " (a snapshot, of 'web', " in text
 
 
 def test_to_write_and_to_a_halted_vm(day, helper):
@@ -224,6 +235,79 @@ def test_not_beside_another_copy_of_the_same_disk(day, helper):
     bring_back(day)
     for sr in (day.sr, second):
         day.refuses(lambda day, sr=sr: lend(day, "root disk", day.web, sr=sr), has_it)
+
+
+def home_by_run(day):
+    take_home(day)
+
+
+def home_by_another_tool(day):
+    """ "Migrate VDI" of XenCenter."""
+    for device in "01":
+        vdi, home = day.db.get("VBD", day.vbd(device), "VDI"), day.lab.originals["Production"][1]
+        day.lab.pool.api.vms.vdi_pool_migrate("", vdi, home, {})
+    keep(day)
+
+
+def home_and_cut(day):
+    day.cut(take_home, "VDI.add_to_other_config")
+
+
+def home_and_away(day):
+    """The disks before, and the copy that the disks came from, are gone."""
+    take_home(day)
+    for vdi in (day.root, day.data):
+        day.lab.pool.api.vms.vdi_destroy("", vdi)
+    discard(day)
+
+
+def home_from_a_third(day):
+    """The disks come home twice, and those of the first time are destroyed."""
+    take_home(day)
+    at_home = [day.db.get("VBD", day.vbd(device), "VDI") for device in "01"]
+    bring_back(day, sr=second_copy(day)), take_home(day)
+    for vdi in (day.root, day.data, *at_home):
+        day.lab.pool.api.vms.vdi_destroy("", vdi)
+
+
+@pytest.mark.parametrize("comes", [home_by_run, home_by_another_tool, home_and_cut, home_and_away, home_from_a_third])
+def test_not_to_the_vm_whose_disk_came_home_from_another_copy(halted, comes):
+    """VDI.pool_migrate gives the disk another UUID, and takes no key of other_config along."""
+    second = second_copy(halted)
+    bring_back(halted)
+    comes(halted)
+    halted.refuses(
+        lambda day: lend(day, "root disk", day.web, sr=second, rw=True), "has this or another copy of this disk"
+    )
+    assert lend(halted, "root disk", halted.lab.vm("helper"), sr=second).status == "lent"
+
+
+def test_not_to_the_vm_with_a_later_copy_of_the_disk_that_came_home(halted):
+    """The original no longer has the disk, nor the disk before."""
+    second, old = second_copy(halted), halted.uuid(halted.root)
+    bring_back(halted), take_home(halted)
+    at_home = [halted.db.get("VBD", halted.vbd(device), "VDI") for device in "01"]
+    bring_back(halted, sr=second_copy(halted))
+    for vdi in (halted.root, halted.data, *at_home):
+        halted.lab.pool.api.vms.vdi_destroy("", vdi)
+    halted.refuses(lambda day: lend(day, old, day.web, sr=second), "has this or another copy of this disk")
+
+
+def test_not_to_a_vm_with_a_copy_that_xapi_has_made(halted):
+    """VDI.copy, VDI.clone and VM.copy take other_config along."""
+    second, config = second_copy(halted), halted.db.get("VDI", halted.new(halted.root), "other_config")
+    copied = halted.db.create("VDI", SR=halted.lab.originals["Testing"][1], managed=True, other_config=config)
+    vm = halted.lab.vm("copied", copied)
+    halted.refuses(lambda day: lend(day, "root disk", vm, sr=second), "has this or another copy of this disk")
+
+
+def test_not_to_the_vm_that_was_reverted_to_a_snapshot(halted):
+    """xapi makes the snapshots of the disk those of the disk that takes its place. Source: xapi_vm_snapshot.ml."""
+    reverted = halted.db.create("VDI", SR=halted.lab.originals["Production"][1], managed=True)
+    halted.db.set("VDI", halted.lab.vdi("Production", "before")[0], "snapshot_of", reverted)
+    halted.db.set("VDI", halted.new(halted.lab.vdi("Production", "before")[0]), "snapshot_of", halted.new(halted.root))
+    halted.hang("0", reverted)
+    halted.refuses(lambda day: lend(day, "root disk", day.web), "has this or another copy of this disk")
 
 
 @pytest.mark.parametrize("is_removed", [False, True])

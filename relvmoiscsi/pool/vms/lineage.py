@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The mark of a disk that has changed its UUID: a guest must not get a second copy, and a copy has an earlier UUID.
+
+VDI.pool_migrate gives the disk a VDI with another UUID, and xapi keeps no relation between the two VDIs. So a run marks
+the new VDI before it ends the journal, which is the only other record of the relation.
+
+xapi copies the mark with VDI.copy, VDI.clone and VDI.snapshot, and not with VDI.pool_migrate. Source: xen-api
+ocaml/xapi/xapi_vdi.ml, xapi_vm_migrate.ml (intra_pool_vdi_remap).
+"""
+
+from typing import Iterable, List
+
+from relvmoiscsi.formats.identity import is_uuid
+from relvmoiscsi.pool import marks
+from relvmoiscsi.pool.calls import Calls, Record
+from relvmoiscsi.pool.records import WAS
+
+_MOST = 100  #: UUIDs of a mark: a restore adds one, and the writer may be a stranger
+
+
+def write(calls: Calls, vdi: str, uuids: Iterable[str]) -> None:
+    """Mark a VDI (a reference) as the disk that had these UUIDs before, the latest first. Raises PoolFailure."""
+    record: Record = calls.call("VDI.get_record", vdi)
+    text = " ".join([*dict.fromkeys([str(record["uuid"]), *uuids])][:_MOST])
+    if record["other_config"].get(WAS) != text:
+        calls.call("VDI.remove_from_other_config", vdi, WAS)
+        marks.add(calls, "VDI", vdi, WAS, text)
+
+
+def earlier(vdi: Record) -> List[str]:
+    """Return the UUIDs that the disk of this VDI had before, the latest first.
+
+    [] for a copy of such a VDI, which has the mark with the UUID of that other VDI.
+    """
+    uuids = all_of(vdi)
+    return uuids[1:] if uuids[:1] == [vdi["uuid"]] else []
+
+
+def all_of(vdi: Record) -> List[str]:
+    """Return the UUIDs in the mark of a VDI. A vm-admin may have written it."""
+    return [text for text in str(vdi["other_config"].get(WAS, "")).split()[:_MOST] if is_uuid(text)]

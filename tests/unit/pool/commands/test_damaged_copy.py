@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The LUN of a plugged copy is damaged, and the pool's records show the copy as it was: what uses a disk of the copy
+fails before a change, and what puts an end to its use works.
+"""
+
+import pytest
+
+from kit.damage import DAMAGES
+from kit.pool.errors import XenError
+
+pytestmark = pytest.mark.states
+CANNOT = "cannot be read. SR.scan: "
+
+
+@pytest.fixture
+def web(lab, copy):
+    """A VM that runs from "Production"."""
+    return lab.vm("web", lab.vdi("Production", "root disk")[0], state="Running")
+
+
+@pytest.fixture
+def helper(lab, copy):
+    return lab.vm("helper", lab.vdi("Testing", "data")[0])
+
+
+@pytest.fixture
+def damage(lab, clone):
+    return lambda: DAMAGES["metadata text"](lab.world.lun(clone).disk)
+
+
+def state(lab):
+    return {table: lab.pool.db.records(table) for table in ("VM", "VBD", "VIF", "VDI", "network")}
+
+
+USES = {
+    "clone": ("clone", "a copy", "web", "--isolated", "night"),
+    "restore": ("restore", "a copy", "web", "--shutdown"),
+    "rescue": ("rescue", "a copy", "data", "--vm", "helper"),
+}
+
+
+@pytest.mark.parametrize("more", [("--yes", "--quiet"), ("--dry-run",)], ids=["run", "plan"])
+@pytest.mark.parametrize("use", USES)
+def test_what_uses_a_damaged_copy_fails_and_changes_nothing(lab, web, helper, damage, pool_command, use, more):
+    damage()
+    before = state(lab)
+    ran = pool_command(*USES[use], *more)
+    assert (ran.status, ran.out) == (6, "") and CANNOT in ran.err and state(lab) == before
+    assert "run `relvmoiscsi pool discard" in " ".join(ran.err.split())
+
+
+@pytest.mark.parametrize("use", USES)
+def test_what_is_damaged_after_the_question_is_not_used(lab, web, helper, damage, pool_command, use):
+    calls = []
+
+    def scan(*words):
+        calls.append(words)
+        damage() if len(calls) == 2 else None
+        return real(*words)
+
+    real, before = lab.answer("SR.scan", scan), state(lab)
+    ran = pool_command(*USES[use], "--yes", "--quiet")
+    after = state(lab)
+    after["network"] = before["network"]  # made for the clones, before the copy is locked
+    assert ran.status == 6 and CANNOT in ran.err and after == before
+
+
+def test_a_copy_that_cannot_be_read_after_the_clones_were_made_is_an_error(lab, web, pool_command):
+    """Cron reads the exit status and stderr."""
+    calls = []
+
+    def scan(*words):
+        calls.append(words)
+        if len(calls) == 3:
+            raise XenError("SR_BACKEND_FAILURE_40", "", "The SR scan failed", "")
+        return real(*words)
+
+    real = lab.answer("SR.scan", scan)
+    ran = pool_command(*USES["clone"], "--yes", "--quiet")
+    assert (ran.status, ran.out) == (6, "") and "VM 'web': The copy " in ran.err and CANNOT in ran.err
+    assert "The VM was made." in ran.err
+    assert [vm for vm in lab.pool.db.records("VM").values() if "relvmoiscsi:done" in vm["other_config"]]
+
+
+def test_the_ways_back_and_the_discard_need_no_readable_copy(lab, web, helper, damage, pool_command):
+    for words in (USES["restore"], USES["rescue"], ("clone", "a copy", "helper")):
+        pool_command(*words, "--yes")
+    damage()
+    for words in (("restore", "--undo", "web"), ("rescue", "a copy", "--done"), ("discard", "a copy", "--with-vms")):
+        assert pool_command(*words, "--yes").status == 0

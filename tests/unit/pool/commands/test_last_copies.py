@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The original of a clone was deleted: the clone is the last copy of that VM, and no run destroys it by the way."""
+
+import pytest
+
+from kit.advised import commands_in, problem_of
+
+pytestmark = pytest.mark.states
+ALL = ("discard", "--all", "--with-vms", "--yes")
+
+
+@pytest.fixture
+def gone(lab, copy, pool_command):
+    """The only copy (its reference) of the VM "mail", which is deleted; "web" has a copy as well."""
+    for name, disk in (("mail", "data"), ("web", "root disk")):
+        lab.vm(name, lab.vdi("Production", disk)[0])
+    assert (
+        pool_command("clone", "a copy", "mail", "web", "--isolated", "night", "--name", "{vm} copy", "--yes").status
+        == 0
+    )
+    lab.pool.api.vms.vm_destroy("", lab.pool.db.refs("VM", name_label="mail")[0])
+    (made,) = lab.pool.db.refs("VM", name_label="mail copy")
+    return made
+
+
+def vms(lab):
+    return sorted(vm["name_label"] for vm in lab.pool.db.records("VM").values())
+
+
+def copied(lab, clone):
+    """What VM.copy makes: a VM with the keys of the clone, and a disk on another SR."""
+    vm = lab.pool.db.record("VM", clone)
+    config = lab.pool.db.record("VDI", lab.pool.db.get("VBD", vm["VBDs"][0], "VDI"))["other_config"]
+    disk = lab.pool.db.create("VDI", SR=lab.originals["Production"][1], managed=True, other_config=config)
+    return lab.vm("mail", disk, other_config=vm["other_config"])
+
+
+def test_the_last_copy_of_a_vm_is_destroyed_after_a_word_of_its_own(lab, gone, pool_command):
+    uuid = lab.pool.db.get("VM", gone, "uuid")
+    for words in (ALL, (*ALL, "--dry-run"), ("discard", "a copy", "--with-vms", "--dry-run")):
+        before = vms(lab)
+        ran = pool_command(*words)
+        said = " ".join(ran.err.split())
+        assert ran.status == 4 and vms(lab) == before
+        assert f"originals of VMs on the copy: 'mail copy' ({uuid}) would be destroyed for ever. Nothing was" in said
+        assert "'web copy'" not in said and "add --last-copies" in said
+    plan = pool_command(*ALL, "--last-copies", "--dry-run").out
+    assert "with the VMs 'mail copy', whose original is gone, 'web copy'" in " ".join(plan.split())
+    assert pool_command(*ALL, "--last-copies").status == 0 and vms(lab) == ["web"]
+
+
+def test_the_question_names_the_vm_whose_original_is_gone(lab, gone, pool_command, type_in):
+    type_in("n\n")
+    ran = pool_command("discard", "a copy", "--with-vms", "--last-copies")
+    assert "destroy 2 VMs ('mail copy', whose original is gone, 'web copy')?" in " ".join(ran.err.split())
+
+
+def test_an_original_that_is_deleted_after_the_plan_keeps_its_copy(lab, gone, pool_command):
+    (web,) = lab.pool.db.refs("VM", name_label="web")
+    copied(lab, gone)
+    lab.before("VM.get_all_records", lambda: lab.pool.api.vms.vm_destroy("", web), 2)
+    ran = pool_command(*ALL)
+    assert ran.status == 4 and "'web copy'" in ran.err and "web copy" in vms(lab)
+
+
+def test_the_command_of_the_refusal_makes_the_vm_on_the_sr_of_its_original(lab, gone, pool_command):
+    for words in (ALL, ("restore", "--home", "mail copy", "--yes")):
+        ran = pool_command(*words)
+        (copy,) = [command for command in commands_in(" ".join(ran.err.split())) if "vm-copy" in command]
+        assert ran.status == 4 and not problem_of(copy)
+        assert f"sr-uuid={lab.pool.db.get('SR', lab.originals['Production'][1], 'uuid')}" in copy
+    copied(lab, gone)
+    assert pool_command(*ALL).status == 0 and vms(lab) == ["mail", "web"]
+
+
+def test_the_copy_of_another_pool_is_not_the_last_one(lab, gone, pool_command):
+    """A test of disaster recovery: the pool has neither the original SR nor its VMs."""
+    (web,) = lab.pool.db.refs("VM", name_label="web")
+    lab.pool.api.vms.vm_destroy("", web)
+    lab.forget_original("Production")
+    assert pool_command(*ALL).status == 0 and vms(lab) == []
