@@ -476,17 +476,6 @@ def undo(device: Device, entropy: Entropy) -> Result:
     Raises Refused when the LUN has no run to undo, or when LVM or SM has changed the written data since.
     """
     earlier = read_undoable(device)
-    if earlier.journal.run.merged is not None and not goes_back(earlier):
-        # the old images share extents with the new image: later writes are in both, and freed slots were reused
-        way_out = (
-            f"`{shell_command('relvmoiscsi recover', device.name)}` finishes it. {sentences.on_a_copy(device.name)}"
-        )
-        finish = "" if earlier.commit_record.phase == DONE else way_out
-        problem = (
-            f"{device.name} was reduced to one VDI, which cannot be undone after the commit: the snapshots are gone, "
-            "and the old images share extents with the new image."
-        )
-        raise Refused(problem).advising(finish).in_state(NOTHING_WRITTEN)
     if earlier.commit_record.phase == DONE:
         return _reverse(device, earlier, entropy)
     result, is_undo = recover(device, earlier), earlier.commit_record.kind == UNDO
@@ -502,7 +491,18 @@ def read_undoable(device: Device, untouched: str = NOTHING_WRITTEN) -> EarlierRu
     `untouched` is the sentence on the state of the device.
     """
     with in_state(untouched):
-        return find_unfinished(device, untouched) or earlier_run.finished_run(device)
+        earlier = find_unfinished(device, untouched) or earlier_run.finished_run(device)
+        if earlier.journal.run.merged is None or goes_back(earlier):
+            return earlier
+        # the old images share extents with the new image: later writes are in both, and freed slots were reused
+        finish = sentences.TAKE_AGAIN
+        if earlier.commit_record.phase != DONE:
+            recover_it = shell_command("relvmoiscsi recover", device.name)
+            finish = f"`{recover_it}` finishes it. {sentences.on_a_copy(device.name)}"
+        raise Refused(
+            f"{device.name} was reduced to one VDI, which cannot be undone after the commit: the snapshots are gone, "
+            "and the old images share extents with the new image."
+        ).advising(finish)
 
 
 def _reverse(device: Device, earlier: EarlierRun, entropy: Entropy, before: str = "") -> Result:
