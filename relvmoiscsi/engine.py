@@ -498,7 +498,7 @@ def read_undoable(device: Device, untouched: str = NOTHING_WRITTEN) -> EarlierRu
         finish = sentences.TAKE_AGAIN
         if earlier.commit_record.phase != DONE:
             recover_it = shell_command("relvmoiscsi recover", device.name)
-            finish = f"`{recover_it}` finishes it. {sentences.on_a_copy(device.name)}"
+            finish = f"`{recover_it}` finishes it. {sentences.on_a_copy(device.name, earlier.commit_record)}"
         raise Refused(
             f"{device.name} was reduced to one VDI, which cannot be undone after the commit: the snapshots are gone, "
             "and the old images share extents with the new image."

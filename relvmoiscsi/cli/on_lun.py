@@ -130,6 +130,19 @@ class DeviceCommand:
         check = self.shell_command("relvmoiscsi check", self.device)
         return f"Compare the clone with its original: add --original, and the device of the original, to `{check}`."
 
+    def if_copy(self, lun: OpenLun, run_scsi_id: Optional[str]) -> str:
+        """Return what to do with a resignatured LUN if it is a copy; "" where the SCSIids tell that it is none.
+
+        `run_scsi_id` is the SCSIid of the LUN on which the run was begun.
+        """
+        if None not in (lun.scsi_id, run_scsi_id):
+            return ""
+        again = self.shell_command("relvmoiscsi resignature --again", self.device, not_in_use=self.overrides(lun))
+        return (
+            f"No SCSIid tells whether {self.device} is a copy of the LUN that was resignatured. If it is, "
+            f"`{again}` gives {self.device} identities of its own."
+        )
+
     def step_of_unread(self, found: engine.Inspection, lun: OpenLun) -> str:
         """Return the next step with a LUN of which no content can be used, as `Answer.leading` takes it."""
         if found.state == engine.UNFINISHED:
@@ -229,6 +242,7 @@ class WriteCommand(DeviceCommand, Asked):
         lines.append(f"  {result.writes} writes, {human_size(result.bytes_written)}, {result.flushes} flushes")
         is_back = isinstance(outcome.proposal, Recovery) and engine.goes_back(outcome.proposal.earlier)
         if result.state == engine.RESIGNATURED and not is_back:
+            lines += filter(None, [self.if_copy(lun, result.scsi_id) if outcome.was_cut else ""])
             lines += self._attach_lines(lun, result)
             step = self.shell_command("relvmoiscsi check", self.device)
         else:

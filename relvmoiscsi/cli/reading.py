@@ -149,7 +149,8 @@ _NOT_COMPARED = "guest data was not compared."
 _OTHER_ORIGINAL = "Repeat the command with the device of the original: --original names another device now."
 _LATER_WRITES = "the copy is not complete, or one of the two was written since the copy was taken."
 _IF_NOT_LATER = "If neither was written, take the copy again from the array. Otherwise compare the identities alone."
-_TAKE_AGAIN = "Attach neither beside the other. Take the copy again from the array, and resignature that copy."
+_NEITHER = "Attach neither beside the other."
+_TAKE_AGAIN = f"{_NEITHER} Take the copy again from the array, and resignature that copy."
 
 
 class CheckCommand(DeviceCommand):
@@ -258,6 +259,9 @@ class CheckCommand(DeviceCommand):
         elif found.problems[0].startswith((engine.ONE_VDI, engine.CHANGED_SINCE)):
             verdict, told = f"{self.device}, state {state}: {found.problems[0]}", []
             after = self.shell_command("relvmoiscsi check", self.device)
+        elif state == engine.RESIGNATURED and found.same_identities:
+            again = self.shell_command("relvmoiscsi resignature --again", self.device, not_in_use=self.overrides(clone))
+            after = f"{_NEITHER} If {self.device} is the copy, `{again}` gives {self.device} identities of its own."
         elif state == engine.RESIGNATURED:
             after = _TAKE_AGAIN
         else:
