@@ -339,14 +339,6 @@ def open_device(
     return device
 
 
-def same_device(first: str, second: str) -> bool:
-    """Return whether two paths lead to the same file or the same device. Raises NotFound if a path leads nowhere."""
-    one, other = stat_path(first), stat_path(second)
-    if stat.S_ISBLK(one.st_mode) and stat.S_ISBLK(other.st_mode):
-        return one.st_rdev == other.st_rdev
-    return os.path.samestat(one, other)
-
-
 def _operations(
     transfer: Callable[[memoryview, int], None], extents: Sequence[Range], buffers: Sequence[memoryview]
 ) -> List[Callable[[], None]]:

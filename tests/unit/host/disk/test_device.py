@@ -15,7 +15,7 @@ from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import Busy, DeviceError, NoRoom, NotFound, Refused, Truncated, UsageError
 from relvmoiscsi.host import flock
 from relvmoiscsi.host.disk import exclusive, holders
-from relvmoiscsi.host.disk.block_device import ImageFile, Workers, open_device, same_device
+from relvmoiscsi.host.disk.block_device import ImageFile, Workers, open_device
 from relvmoiscsi.host.this_host import Host
 
 KIB = 1024
@@ -639,21 +639,7 @@ def test_mounts_are_read_once_of_processes_with_one_namespace_and_root(host, ima
     assert {"13", "14", "15"} < whose and len(whose & {us, "12"}) == 1
 
 
-# --- the same device; where data is
-
-
-def test_two_paths_to_one_file_or_two_nodes_of_one_device_are_the_same_device(image, tmp_path, monkeypatch):
-    os.link(image, str(tmp_path / "link"))
-    os.symlink(image, str(tmp_path / "symlink"))
-    (tmp_path / "copy").write_bytes(b"")
-
-    assert [same_device(image, str(tmp_path / one)) for one in ("link", "symlink", "copy")] == [True, True, False]
-    with pytest.raises(NotFound):
-        same_device(image, str(tmp_path / "nothing"))
-
-    nodes = {"/dev/a": block_device(8, 0), "/dev/b": block_device(8, 0), "/dev/c": block_device(8, 16)}
-    monkeypatch.setattr("relvmoiscsi.host.disk.block_device.stat_path", nodes.get)
-    assert [same_device("/dev/a", one) for one in ("/dev/b", "/dev/c")] == [True, False]
+# --- where data is
 
 
 @pytest.mark.parametrize(
