@@ -512,6 +512,6 @@ def _reverse(device: Device, earlier: EarlierRun, entropy: Entropy, before: str 
     counting = CountingDevice(device)
     apply.carry_out(counting, made, before)
     if not made.run.unverified:
-        return _result(counting, CLEAN, old, made.run)
+        return _result(counting, state_of(read_commit_record(old.label, device.name)), old, made.run)
     found = _inspect_after(device, f"The {KINDS[UNDO]} was finished.", made.run.unverified)
     return _unless_damaged(_result(counting, found.state, found.lun, made.run), found)
