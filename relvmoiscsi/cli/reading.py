@@ -176,6 +176,8 @@ class CheckCommand(DeviceCommand):
                 if self.original and step == CHECK_ORIGINAL:
                     step = self.shell_command("relvmoiscsi check", self.original)
                 return self.told(found.problem, facts, unread_text(name, found), step)
+            if found.state == engine.CLEAN:
+                lun.device.look_for_users()
             if self.original:
                 original = self.source(self.original)
                 if original.is_same(source):

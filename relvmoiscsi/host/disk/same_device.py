@@ -25,7 +25,11 @@ def same_device(first: str, second: str, host: Host = THIS_HOST) -> bool:
 
 def backing_file(path: str, host: Host = THIS_HOST) -> str:
     """Return the path of the file behind the loop device at `path`, as the kernel tells it; "" for another device."""
-    return text_of(os.path.join(_directory(stat_path(path), host), "loop/backing_file")).rstrip("\n")
+    try:
+        directory = _directory(os.stat(path), host)
+    except OSError:  # the device has vanished since
+        return ""
+    return text_of(os.path.join(directory, "loop/backing_file")).rstrip("\n")
 
 
 def _directory(status: os.stat_result, host: Host) -> str:

@@ -384,6 +384,13 @@ def test_a_read_only_file_is_to_be_made_writable_before_a_resignature(image, com
     assert ran.out.splitlines()[-2:] == ["First do what the note says.", f"next: relvmoiscsi resignature {image}"]
 
 
+def test_a_program_that_has_the_image_open_is_to_end_before_a_resignature(image, command):
+    with open(str(image), "rb"):
+        ran = command("check", image)
+    assert ran.status == 0 and f"note: {image} is in use by " in ran.out
+    assert ran.out.splitlines()[-2:] == ["First do what the note says.", f"next: relvmoiscsi resignature {image}"]
+
+
 def test_exchanged_luns_are_told_with_the_command_that_was_meant(finished, original, compared):
     ran = compared(4, original, f"The LUNs are exchanged: {finished} is a clone of {original}.", other=finished)
     assert ran.out.splitlines()[-1] == f"next: relvmoiscsi check --original {original} {finished}"

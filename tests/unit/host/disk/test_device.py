@@ -639,6 +639,19 @@ def test_mounts_are_read_once_of_processes_with_one_namespace_and_root(host, ima
     assert {"13", "14", "15"} < whose and len(whose & {us, "12"}) == 1
 
 
+def test_a_loop_device_that_has_the_file_is_named_with_the_command_that_detaches_it(image, monkeypatch):
+    users = ["loop device /dev/loop3", "process 12 (qemu-dp)", "loop device /dev/loop10"]
+    monkeypatch.setattr(exclusive, "users_of_file", lambda _status, _descriptor: users)
+    with open(image, "rb") as file:
+        refused = exclusive.in_use(image, file.fileno())
+
+    assert refused.message == f"{image} is in use by {', '.join(users)}."
+    assert refused.advice == "`losetup --detach /dev/loop3 /dev/loop10` detaches it when nobody uses it."
+    monkeypatch.setattr(exclusive, "users_of_file", lambda _status, _descriptor: users[1:2])
+    with open(image, "rb") as file:
+        assert exclusive.in_use(image, file.fileno()).advice == ""
+
+
 # --- where data is
 
 

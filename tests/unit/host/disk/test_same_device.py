@@ -86,4 +86,4 @@ def test_links_lead_to_their_file_and_a_missing_path_is_an_error(image, tmp_path
 
 def test_the_file_behind_a_loop_device_is_told(host, image):
     assert [backing_file(host.node(name), host) for name in ("loop0", "sda")] == [image, ""]
-    assert backing_file(image, host) == ""
+    assert backing_file(image, host) == backing_file(host.node("vanished"), host) == ""
