@@ -16,6 +16,7 @@ from kit.build_volumes import Record
 from kit.builder import AREA_DEFAULT, build_sr, journal, raw, vhd
 from kit.shell import SR, TOP, flipped, patched, tree
 from relvmoiscsi import engine
+from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.host.disk.block_device import open_device
 
 UUIDS = tree().truth.uuids
@@ -389,6 +390,20 @@ def test_a_program_that_has_the_image_open_is_to_end_before_a_resignature(image,
         ran = command("check", image)
     assert ran.status == 0 and f"note: {image} is in use by " in ran.out
     assert ran.out.splitlines()[-2:] == ["First do what the note says.", f"next: relvmoiscsi resignature {image}"]
+
+
+@pytest.mark.parametrize("spoiled", [bytes(range(1, 256)) * 2, bytes(512)])
+def test_a_damaged_cbt_log_is_not_called_one_that_sm_has_still_to_write(finished, original, command, spoiled):
+    patched(finished, place("cbtlog of disk", 0), spoiled)
+
+    alone, compared = command("check", finished), command("check", finished, "--original", original)
+
+    log = tree().truth.volume("cbtlog of disk").name
+    assert alone.status == 0 and ".cbtlog does not read as a CBT log: SM has not written it yet" in alone.out
+    assert "or it is damaged." in alone.out.replace("\n  ", " ")
+    content = f"The content of {log.replace(UUIDS['disk'], derived_uuid(SR, UUIDS['disk']))} is not what is expected."
+    assert compared.status == 4 and content in compared.out.replace("\n  ", " ")
+    assert not re.search(r"None|True|False|\w\(\w+=", compared.out + compared.err)
 
 
 def test_exchanged_luns_are_told_with_the_command_that_was_meant(finished, original, compared):
