@@ -229,6 +229,8 @@ class CheckCommand(DeviceCommand):
         text = f"{facts['device']} shares no identity with {name}"
         text += f"; {_NOT_COMPARED}" if self.identities_only else data
         lost = [f"note: the clone does not hold VDI {uuid} of the original." for uuid in found.left_behind]
+        if found.lacks_mgt:
+            lost.append("note: the clone does not hold the MGT volume of the original: its VDIs have no labels.")
         return Answer(facts, "\n".join([text, *lost])).leading(ATTACH_IT)
 
     def _of_findings(

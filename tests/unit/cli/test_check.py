@@ -406,6 +406,39 @@ def test_a_damaged_cbt_log_is_not_called_one_that_sm_has_still_to_write(finished
     assert not re.search(r"None|True|False|\w\(\w+=", compared.out + compared.err)
 
 
+@pytest.mark.parametrize("lost", [[], ["more"]])
+def test_a_clone_whose_mgt_was_removed_is_compared_in_everything_else(tmp_path, command, compared, lost):
+    """`lvremove` of MGT is the advice where MGT cannot be read. Then check said to take the copy again."""
+    volumes, image, original = [raw("data"), raw("more")], tmp_path / "c.img", tmp_path / "o.img"
+    whole = build_sr(volumes, mgt_segments=((1, 8),))
+    whole.disk.to_file(str(original))
+    left = [volume for volume in volumes if volume.key not in lost]
+    build_sr(left, size_bytes=whole.disk.size_bytes, mgt=False).disk.to_file(str(image))
+    assert command("resignature", image, "--yes").status == 0
+
+    ran = compared(0, image, other=original)
+
+    found = ran.out.replace("\n  ", " ").splitlines()
+    assert "note: the clone does not hold the MGT volume of the original: its VDIs have no labels." in found
+    for key in lost:
+        assert f"note: the clone does not hold VDI {whole.truth.uuids[key]} of the original." in found
+    data = whole.truth.device_ranges("data", 0, 1)[0].offset
+    flipped(image, data)
+    compared(4, image, f"{image} differs from what is expected at byte {data}.", other=original)
+
+
+def test_volumes_of_the_original_that_the_clone_has_not_are_named(tmp_path, command, compared):
+    volumes, image, original = [raw("data"), raw("more")], tmp_path / "c.img", tmp_path / "o.img"
+    whole = build_sr(volumes)
+    whole.disk.to_file(str(original))
+    elsewhere = [volumes[0], volumes[1]._replace(segments=((1, 5),))]
+    build_sr(elsewhere, size_bytes=whole.disk.size_bytes).disk.to_file(str(image))
+    command("resignature", image, "--yes")
+
+    more = next(volume.name for volume in whole.truth.volumes if volume.key == "more")
+    compared(4, image, f"{image} has no volume where {original} has {more}.", other=original)
+
+
 def test_exchanged_luns_are_told_with_the_command_that_was_meant(finished, original, compared):
     ran = compared(4, original, f"The LUNs are exchanged: {finished} is a clone of {original}.", other=finished)
     assert ran.out.splitlines()[-1] == f"next: relvmoiscsi check --original {original} {finished}"
