@@ -79,6 +79,13 @@ def read_only(path: str) -> Refused:
     return Refused(f"{path} is read-only.").advising("Make it writable first.").in_state(NOTHING_WRITTEN)
 
 
+def forbidden(path: str) -> Refused:
+    """Return the refusal to write to a device or file that this user may only read."""
+    error = OSError(errno.EACCES, os.strerror(errno.EACCES))
+    refused = Refused(f"{path} cannot be written: {error.strerror}.").advising(remedy(error, path))
+    return refused.in_state(NOTHING_WRITTEN)
+
+
 def take_alone(path: str, descriptor: int, seconds: float, host: Host = THIS_HOST) -> None:
     """Lock a block device that was opened with O_EXCL against udev, and verify that no other process has it open.
 

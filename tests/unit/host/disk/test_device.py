@@ -371,6 +371,17 @@ def test_a_file_without_write_permissions_is_refused_even_to_root(image):
         assert one.read([Range(0, 16)]) == other.read([Range(0, 16)]), "readers do not exclude each other"
 
 
+def test_who_may_only_read_a_file_that_its_owner_can_write_is_told_who_may(image, monkeypatch):
+    """`check` said to make the file writable, and the run said to be root."""
+    os.chmod(image, 0o644)
+    another = os.stat(image).st_uid + 1000
+    monkeypatch.setattr(os, "geteuid", lambda: another)
+    monkeypatch.setattr(os, "access", lambda _path, _mode: False)
+
+    with open_device(image, writable=False) as device:
+        assert device.objection.told == f"{image} cannot be written: Permission denied. Run this as root."
+
+
 @pytest.mark.parametrize("leases", [True, False])
 def test_a_file_is_open_for_writing_once_and_when_refused_it_is_left_unlocked_and_closed(image, monkeypatch, leases):
     if not leases:  # then the open files of all processes are looked at
