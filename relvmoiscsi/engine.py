@@ -98,7 +98,7 @@ __all__ += [  # for the other packages, which import nothing from `resignature`;
     "TAKE_WHOLE", "Lun", "Volume", "database_pools", "databases", "notes", "saved",
     "OneVdiOutlook", "fits", "one_vdi",
     "copy_unseen", "end_cut", "find_done", "find_unfinished", "goes_back", "is_of_another_lun", "new_sr_of",
-    "read_undoable", "verify_recoverable", "vg_names",
+    "read_undoable", "verify_recoverable", "verify_undoable", "vg_names",
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)
@@ -503,6 +503,15 @@ def read_undoable(device: Device, untouched: str = NOTHING_WRITTEN) -> EarlierRu
             f"{device.name} was reduced to one VDI, which cannot be undone after the commit: the snapshots are gone, "
             "and the old images share extents with the new image."
         ).advising(finish)
+
+
+def verify_undoable(device: Device, earlier: EarlierRun, entropy: Entropy) -> None:
+    """Raise Refused where `undo` of this run would be refused. Nothing is written."""
+    with in_state(NOTHING_WRITTEN):
+        if earlier.commit_record.phase != DONE:
+            verify_recoverable(device, earlier)
+        else:
+            prepare_undo(device, earlier, entropy)
 
 
 def _reverse(device: Device, earlier: EarlierRun, entropy: Entropy, before: str = "") -> Result:

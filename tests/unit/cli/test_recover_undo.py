@@ -508,10 +508,13 @@ def test_undo_of_a_cut_run_asks_for_the_sr_that_will_be_there(image, command, ty
     assert f"the identities of SR {tree().truth.sr_uuid}? [y/N] " in command("undo", image).err
 
 
-def test_what_changed_since_is_not_lost_by_an_undo(finished, unwritten):
+def test_what_changed_since_is_not_lost_by_an_undo_and_nobody_is_asked_first(finished, unwritten, type_in):
     parents_name = tree().truth.device_ranges("disk", 512 + 64, 1)[0]  # in the header of the VHD
     flipped(finished, parents_name.offset)
     unwritten(4, "undo", finished, "--yes", "--json", says="has changed since the resignature")
+    type_in("y\n")
+    ran = unwritten(4, "undo", finished, says="has changed since the resignature")
+    assert "[y/N]" not in ran.err
 
 
 def test_a_command_to_copy_has_the_name_of_the_device_as_a_shell_reads_it(finished, command):
