@@ -98,7 +98,7 @@ __all__ += [  # for the other packages, which import nothing from `resignature`;
     "TAKE_WHOLE", "Lun", "Volume", "database_pools", "databases", "notes", "saved",
     "OneVdiOutlook", "fits", "one_vdi",
     "copy_unseen", "end_cut", "find_done", "find_unfinished", "goes_back", "is_of_another_lun", "new_sr_of",
-    "read_undoable", "verify_recoverable", "vg_names",
+    "read_undoable", "verify_recoverable", "verify_undoable", "vg_names",
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)
@@ -476,17 +476,6 @@ def undo(device: Device, entropy: Entropy) -> Result:
     Raises Refused when the LUN has no run to undo, or when LVM or SM has changed the written data since.
     """
     earlier = read_undoable(device)
-    if earlier.journal.run.merged is not None and not goes_back(earlier):
-        # the old images share extents with the new image: later writes are in both, and freed slots were reused
-        way_out = (
-            f"`{shell_command('relvmoiscsi recover', device.name)}` finishes it. {sentences.on_a_copy(device.name)}"
-        )
-        finish = "" if earlier.commit_record.phase == DONE else way_out
-        problem = (
-            f"{device.name} was reduced to one VDI, which cannot be undone after the commit: the snapshots are gone, "
-            "and the old images share extents with the new image."
-        )
-        raise Refused(problem).advising(finish).in_state(NOTHING_WRITTEN)
     if earlier.commit_record.phase == DONE:
         return _reverse(device, earlier, entropy)
     result, is_undo = recover(device, earlier), earlier.commit_record.kind == UNDO
@@ -502,7 +491,27 @@ def read_undoable(device: Device, untouched: str = NOTHING_WRITTEN) -> EarlierRu
     `untouched` is the sentence on the state of the device.
     """
     with in_state(untouched):
-        return find_unfinished(device, untouched) or earlier_run.finished_run(device)
+        earlier = find_unfinished(device, untouched) or earlier_run.finished_run(device)
+        if earlier.journal.run.merged is None or goes_back(earlier):
+            return earlier
+        # the old images share extents with the new image: later writes are in both, and freed slots were reused
+        finish = sentences.TAKE_AGAIN
+        if earlier.commit_record.phase != DONE:
+            recover_it = shell_command("relvmoiscsi recover", device.name)
+            finish = f"`{recover_it}` finishes it. {sentences.on_a_copy(device.name, earlier.commit_record)}"
+        raise Refused(
+            f"{device.name} was reduced to one VDI, which cannot be undone after the commit: the snapshots are gone, "
+            "and the old images share extents with the new image."
+        ).advising(finish)
+
+
+def verify_undoable(device: Device, earlier: EarlierRun, entropy: Entropy) -> None:
+    """Raise Refused where `undo` of this run would be refused. Nothing is written."""
+    with in_state(NOTHING_WRITTEN):
+        if earlier.commit_record.phase != DONE:
+            verify_recoverable(device, earlier)
+        else:
+            prepare_undo(device, earlier, entropy)
 
 
 def _reverse(device: Device, earlier: EarlierRun, entropy: Entropy, before: str = "") -> Result:
@@ -512,6 +521,6 @@ def _reverse(device: Device, earlier: EarlierRun, entropy: Entropy, before: str 
     counting = CountingDevice(device)
     apply.carry_out(counting, made, before)
     if not made.run.unverified:
-        return _result(counting, CLEAN, old, made.run)
+        return _result(counting, state_of(read_commit_record(old.label, device.name)), old, made.run)
     found = _inspect_after(device, f"The {KINDS[UNDO]} was finished.", made.run.unverified)
     return _unless_damaged(_result(counting, found.state, found.lun, made.run), found)

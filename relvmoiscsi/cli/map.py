@@ -13,6 +13,7 @@ from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.formats.mapfile import derived_ids
+from relvmoiscsi.wording import counted
 
 _MAP = """\
 With --device, the command prints the whole map of a resignatured LUN from its journal, until LVM overwrites
@@ -82,6 +83,10 @@ class MapCommand(DeviceCommand):
                 "the file of --map-out. `relvmoiscsi map --sr NEW OLD` computes the new id of an old id."
             )
         facts = {"device": path, **report.map_facts(found.lun, found.run.ids)}
-        return Answer(
-            facts, "\n".join([f"{path} was resignatured:", *report.whole_map_lines(found.lun, found.run.ids)])
-        )
+        is_one = found.run.one is not None  # the other VDIs were deleted by the run
+        lines = [f"{path} was resignatured:", *report.whole_map_lines(found.lun, found.run.ids, not is_one)]
+        if is_one and facts["other_uuids"]:
+            lines.append(
+                f"The run has made one VDI: --json also has {counted(len(facts['other_uuids']), 'UUID')} of no VDI."
+            )
+        return Answer(facts, "\n".join(lines))

@@ -24,9 +24,14 @@ from relvmoiscsi.wording import printable
 
 
 def file_name(word: str) -> str:
-    """Return the FILE of any option. Raises ArgumentTypeError for an empty name, as of an empty shell variable."""
+    """Return the FILE of any option. Raises ArgumentTypeError for an empty name, as of an empty shell variable.
+
+    The same for `-`, by which other programs mean stdin or stdout.
+    """
     if not word.strip():
         raise ArgumentTypeError(f"{word!r} names no file")
+    if word == "-":
+        raise ArgumentTypeError("'-' names no file: a file of this name is ./-")
     return word
 
 

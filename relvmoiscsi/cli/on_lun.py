@@ -130,6 +130,19 @@ class DeviceCommand:
         check = self.shell_command("relvmoiscsi check", self.device)
         return f"Compare the clone with its original: add --original, and the device of the original, to `{check}`."
 
+    def if_copy(self, lun: OpenLun, run_scsi_id: Optional[str]) -> str:
+        """Return what to do with a resignatured LUN if it is a copy; "" where the SCSIids tell that it is none.
+
+        `run_scsi_id` is the SCSIid of the LUN on which the run was begun.
+        """
+        if None not in (lun.scsi_id, run_scsi_id):
+            return ""
+        again = self.shell_command("relvmoiscsi resignature --again", self.device, not_in_use=self.overrides(lun))
+        return (
+            f"No SCSIid tells whether {self.device} is a copy of the LUN that was resignatured. If it is, "
+            f"`{again}` gives {self.device} identities of its own."
+        )
+
     def step_of_unread(self, found: engine.Inspection, lun: OpenLun) -> str:
         """Return the next step with a LUN of which no content can be used, as `Answer.leading` takes it."""
         if found.state == engine.UNFINISHED:
@@ -227,12 +240,19 @@ class WriteCommand(DeviceCommand, Asked):
         if result.ids is not None:
             lines.append(report.map_text(result.lun, result.ids))
         lines.append(f"  {result.writes} writes, {human_size(result.bytes_written)}, {result.flushes} flushes")
-        is_back = isinstance(outcome.proposal, Recovery) and engine.goes_back(outcome.proposal.earlier)
-        if result.state == engine.RESIGNATURED and not is_back:
+        proposal, is_finished = outcome.proposal, result.state == engine.RESIGNATURED
+        is_way_back = isinstance(proposal, Undoing) or (
+            isinstance(proposal, Recovery) and (proposal.is_undo or engine.goes_back(proposal.earlier))
+        )
+        if not is_way_back:
+            lines += filter(None, [self.if_copy(lun, result.scsi_id) if outcome.was_cut else ""])
             lines += self._attach_lines(lun, result)
             step = self.shell_command("relvmoiscsi check", self.device)
         else:
-            lines += [NOT_BESIDE] if result.state != engine.RESIGNATURED and outcome.damaged is None else []
+            if is_finished and result.ids is not None:
+                lines.append(f"It is the SR {result.ids.new_sr} again, which an earlier resignature made of the clone.")
+            elif outcome.damaged is None:
+                lines.append(NOT_BESIDE)
             step = self.step_again(lun, outcome)
         done = self.done(headline, result.state)
         return Answer(completed_facts(lun, outcome), "\n".join(lines), done=done, next_steps=[step])
@@ -251,6 +271,7 @@ class WriteCommand(DeviceCommand, Asked):
         return self.shell_command(
             "relvmoiscsi resignature",
             self.device,
+            again=outcome.result.state == engine.RESIGNATURED,
             not_in_use=no_question,
             vdis=None if kept is None else ONE,
             vdi=kept,

@@ -60,6 +60,7 @@ _OF_COMMANDS = ("--json", "-q", "--quiet", "-v", "--verbose", "-n", "--dry-run",
 _MEANT = {
     **dict.fromkeys(("compare", "diff"), "check CLONE --original ORIGINAL"),
     "verify": "check DEVICE",
+    **dict.fromkeys(("revert", "rollback"), "undo DEVICE"),
     **dict.fromkeys(("info", "status", "list"), "show DEVICE"),
 }
 

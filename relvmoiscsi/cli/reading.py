@@ -149,7 +149,8 @@ _NOT_COMPARED = "guest data was not compared."
 _OTHER_ORIGINAL = "Repeat the command with the device of the original: --original names another device now."
 _LATER_WRITES = "the copy is not complete, or one of the two was written since the copy was taken."
 _IF_NOT_LATER = "If neither was written, take the copy again from the array. Otherwise compare the identities alone."
-_TAKE_AGAIN = "Attach neither beside the other. Take the copy again from the array, and resignature that copy."
+_NEITHER = "Attach neither beside the other."
+_TAKE_AGAIN = f"{_NEITHER} Take the copy again from the array, and resignature that copy."
 
 
 class CheckCommand(DeviceCommand):
@@ -175,6 +176,8 @@ class CheckCommand(DeviceCommand):
                 if self.original and step == CHECK_ORIGINAL:
                     step = self.shell_command("relvmoiscsi check", self.original)
                 return self.told(found.problem, facts, unread_text(name, found), step)
+            if found.state == engine.CLEAN:
+                lun.device.look_for_users()
             if self.original:
                 original = self.source(self.original)
                 if original.is_same(source):
@@ -226,6 +229,8 @@ class CheckCommand(DeviceCommand):
         text = f"{facts['device']} shares no identity with {name}"
         text += f"; {_NOT_COMPARED}" if self.identities_only else data
         lost = [f"note: the clone does not hold VDI {uuid} of the original." for uuid in found.left_behind]
+        if found.lacks_mgt:
+            lost.append("note: the clone does not hold the MGT volume of the original: its VDIs have no labels.")
         return Answer(facts, "\n".join([text, *lost])).leading(ATTACH_IT)
 
     def _of_findings(
@@ -258,6 +263,9 @@ class CheckCommand(DeviceCommand):
         elif found.problems[0].startswith((engine.ONE_VDI, engine.CHANGED_SINCE)):
             verdict, told = f"{self.device}, state {state}: {found.problems[0]}", []
             after = self.shell_command("relvmoiscsi check", self.device)
+        elif state == engine.RESIGNATURED and found.same_identities:
+            again = self.shell_command("relvmoiscsi resignature --again", self.device, not_in_use=self.overrides(clone))
+            after = f"{_NEITHER} If {self.device} is the copy, `{again}` gives {self.device} identities of its own."
         elif state == engine.RESIGNATURED:
             after = _TAKE_AGAIN
         else:

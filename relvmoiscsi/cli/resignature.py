@@ -62,7 +62,8 @@ def add_resignature(make: Maker) -> None:
     parser.add_argument(
         "--later-copy",
         action="store_true",
-        help="with --yes: the LUN is a copy of a resignatured LUN, and not that LUN under a new SCSIid",
+        help="with --yes: the LUN is a copy of a resignatured LUN, and not that LUN under a new SCSIid; a copy without "
+        "a SCSIid needs --again",
     )
 
 
@@ -134,8 +135,13 @@ class ResignatureCommand(WriteCommand):
             with Bar() as bar:
                 lun, found = run.resignature_of(source, *asked, self.consent, lambda _, done, total: bar(done, total))
         if isinstance(found, AlreadyDone):
-            said = f"{lun.name} was already resignatured, as SR {found.sr_uuid}. Nothing was written."
-            return Answer(finished_facts(lun, found), said, done=self.done(said, RESIGNATURED))
+            done = f"{lun.name} was already resignatured, as SR {found.sr_uuid}."
+            if self.is_later_copy and lun.scsi_id is None:
+                told = f"{done} It has no SCSIid, by which --later-copy would know a copy."
+                raise Refused(told).advising(self.if_copy(lun, None)).in_state(NOTHING_WRITTEN)
+            said = f"{done} {NOTHING_WRITTEN}"
+            answer = Answer(finished_facts(lun, found), said, done=self.done(said, RESIGNATURED))
+            return answer.leading(self.if_copy(lun, lun.scsi_id))
         if isinstance(found, run.CompletedRun):
             headline = (
                 FINISHED.format(self.device, "resignature") if found.was_cut else f"{self.device} was resignatured."

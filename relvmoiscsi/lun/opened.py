@@ -230,7 +230,7 @@ class LunSource(ABC):
 
     def is_same(self, other: "LunSource") -> bool:
         """Do both name the same device? Raises NotFound for a path without a device."""
-        from relvmoiscsi.host.disk.block_device import same_device  # noqa: PLC0415 - a driver opens no path
+        from relvmoiscsi.host.disk.same_device import same_device  # noqa: PLC0415 - a driver opens no path
 
         return self.is_path and other.is_path and same_device(self.name, other.name)
 

@@ -32,7 +32,6 @@ from typing import Callable, Iterator, NamedTuple, Optional, Sequence, Tuple, Ty
 from relvmoiscsi import __version__, engine
 from relvmoiscsi.device import Chunk, Device, MemoryDevice, Range
 from relvmoiscsi.engine import (
-    DONE,
     RESIGNATURED,
     UNDO,
     AlreadyDone,
@@ -196,9 +195,8 @@ def undo(
 
     def work(lun: OpenLun) -> CompletedRun:
         earlier = engine.read_undoable(lun.device)
+        engine.verify_undoable(lun.device, earlier, entropy)
         with in_state(NOTHING_WRITTEN):
-            if earlier.commit_record.phase != DONE:
-                engine.verify_recoverable(lun.device, earlier)
             proposal = Undoing(earlier, engine.inspect(lun.device).lun)
         return _of_earlier(lun, proposal, lambda device: (engine.undo(device, entropy), None), consent)
 

@@ -109,8 +109,8 @@ def map_text(lun: Optional[Lun], ids: IdMap, is_plan: bool = False) -> str:
     return "\n".join(printable(line) for line in lines)
 
 
-def whole_map_lines(lun: Optional[Lun], ids: IdMap) -> List[str]:
-    """Return the map with every id, LVM's ids as well, for the log."""
+def whole_map_lines(lun: Optional[Lun], ids: IdMap, of_deleted: bool = True) -> List[str]:
+    """Return the map with every id, LVM's ids as well, for the log; with `of_deleted`, also UUIDs that no VDI has."""
     facts = map_facts(lun, ids)
     rows = [("SR", facts["old_sr"], facts["new_sr"], "")]
     if lun is None:
@@ -121,7 +121,8 @@ def whole_map_lines(lun: Optional[Lun], ids: IdMap) -> List[str]:
         for vdi in facts["vdi_pairs"]:
             rows.append(("VDI", vdi["old_vdi"], vdi["new_vdi"], repr(vdi["vdi_name"]) if vdi["vdi_name"] else ""))
         rows += [("LV", lv["old_lv_id"], lv["new_lv_id"], lv["new_lv"]) for lv in facts["lv_pairs"]]
-        rows += [("UUID", old, new, "[no VDI]") for old, new in facts["other_uuids"].items()]
+        others = facts["other_uuids"].items() if of_deleted else ()
+        rows += [("UUID", old, new, "[no VDI]") for old, new in others]
     width = max(len(what) for what, *_ in rows)
     return [
         printable(f"  {what:<{width}}  {old}  becomes  {new}" + (f"  {label}" if label else ""))

@@ -19,7 +19,7 @@ from relvmoiscsi.resignature.reading.lun_contents import Lun, verify_lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
 from relvmoiscsi.resignature.recovery import cut_run, earlier_run
 from relvmoiscsi.resignature.writing.copying import Progress
-from relvmoiscsi.wording import said
+from relvmoiscsi.wording import said, some_of
 
 Kept = TypeVar("Kept", Range, Chunk)
 
@@ -30,7 +30,7 @@ EXCHANGED = "The LUNs are exchanged"
 ONE_VDI = "A clone that was made one VDI cannot be compared with its original."
 #: the start of the problem of an original that is no more what was copied
 CHANGED_SINCE = "LVM has changed the original since the copy was taken"
-_ELSEWHERE = "Their volumes do not lie at the same places."
+_MOST_NAMED = 3  #: volumes that are named of those at other places
 
 
 _RANGE = Kind(
@@ -47,6 +47,7 @@ class Comparison(NamedTuple):
     left_behind: Tuple[str, ...] = ()  #: UUIDs of VDIs of the original that the clone does not hold
     same_identities: bool = False  #: whether the clone has every identity of the original, and no other
     differing: Tuple[str, ...] = ()  #: the problems that name a place where the data differs
+    lacks_mgt: bool = False  #: whether the clone has no MGT volume, and the original has one: the rest was compared
 
     @property
     def may_be_later_writes(self) -> bool:
@@ -87,6 +88,9 @@ def compare(
         if found is not None and found.phase != DONE:
             raise cut_run.cut(each, found)
     contents, after = survey.read_contents(cache, original_label), survey.read_lun(clone_cache, label)
+    lacks_mgt = after.mgt is None and contents.mgt is not None  # an administrator has removed a damaged MGT volume
+    if lacks_mgt:
+        contents = contents.without([contents.volume(naming.MGT)])._replace(mgt=None)
     missing = _left_behind(contents, after)
     before = settle(contents, missing)
     one, other = before.settled(), after.settled()
@@ -95,7 +99,7 @@ def compare(
     if problems:
         is_same = identity_check.identities(before).keys() == identity_check.identities(after).keys()
         if ids is None:
-            return Comparison([*problems, _ELSEWHERE], 0, (), is_same)
+            return Comparison([*problems, _elsewhere(one, other)], 0, (), is_same)
         spans = _within(before.vg.lvs, before, original, clone, data) if is_same else []
         differing = _differing(original, clone, spans, [], progress)
         return Comparison([*problems, *differing], sum(span.length for span in spans), (), is_same, tuple(differing))
@@ -113,7 +117,7 @@ def compare(
     if not is_of_original and not identity_check.has_same_shape(one, other):
         return Comparison([_another_sr(before, after, record, run)], 0)
     if ids is None:
-        return Comparison([_ELSEWHERE], 0)
+        return Comparison([_elsewhere(one, other)], 0)
     problems = identity_check.differences(one, other, ids, max(1, other.vg.seqno - one.vg.seqno))
     if problems and not is_of_original:
         return Comparison([_another_sr(before, after, record, run)], 0)
@@ -128,7 +132,7 @@ def compare(
     problems += differing
     if problems and not is_of_original:
         problems.insert(0, _another_sr(before, after, record, run))
-    return Comparison(problems, sum(span.length for span in spans), tuple(missing), differing=tuple(differing))
+    return Comparison(problems, sum(span.length for span in spans), tuple(missing), False, tuple(differing), lacks_mgt)
 
 
 def _within(
@@ -176,6 +180,13 @@ def _left_behind(original: Lun, clone: Lun) -> List[str]:
             if is_all and len(rest.records()) == len(clone.records()):
                 return gone
     return []
+
+
+def _elsewhere(original: Lun, clone: Lun) -> str:
+    """The message for volumes of `original` where `clone` has no volume. A VDI has another name on the clone."""
+    places = {volume.lv.segments for volume in clone.volumes}
+    names = [volume.name.text for volume in original.volumes if volume.lv.segments not in places]
+    return f"{clone.name} has no volume where {original.name} has {some_of(names, _MOST_NAMED)}."
 
 
 def _another_sr(original: Lun, clone: Lun, record: Optional[CommitRecord], run: Optional[Run]) -> str:

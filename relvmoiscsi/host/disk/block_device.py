@@ -55,6 +55,7 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, NoRoom, NotFound, R
 from relvmoiscsi.host.disk.exclusive import (
     FLOCK_SECONDS,
     LIST,
+    forbidden,
     in_use,
     open_file,
     read_only,
@@ -149,10 +150,13 @@ class HostDevice(Device, ContextManager["HostDevice"]):
 
     def _refuse_read_only(self, is_read_only: bool) -> None:
         """Set the objection of a device that cannot be written, and raise the objection after an open for a write."""
-        if is_read_only or not os.access(f"/proc/self/fd/{self._descriptor}", os.W_OK):
+        may_write = os.access(f"/proc/self/fd/{self._descriptor}", os.W_OK)
+        if is_read_only or not may_write and (os.geteuid() == 0 or os.fstatvfs(self._descriptor).f_flag & os.ST_RDONLY):
             self.objection = read_only(self.name)
-            if self.writable:
-                raise self.objection
+        elif not may_write:
+            self.objection = forbidden(self.name)
+        if self.writable and self.objection is not None:
+            raise self.objection
 
     def look_for_users(self) -> None:
         self.objection = self.objection or in_use(self.name, self._descriptor)
@@ -337,14 +341,6 @@ def open_device(
     how = "for writing" if writable else "for reading"
     log.debug("opened %s %s: %d bytes in blocks of %d", path, how, device.size_bytes, device.block_size)
     return device
-
-
-def same_device(first: str, second: str) -> bool:
-    """Return whether two paths lead to the same file or the same device. Raises NotFound if a path leads nowhere."""
-    one, other = stat_path(first), stat_path(second)
-    if stat.S_ISBLK(one.st_mode) and stat.S_ISBLK(other.st_mode):
-        return one.st_rdev == other.st_rdev
-    return os.path.samestat(one, other)
 
 
 def _operations(

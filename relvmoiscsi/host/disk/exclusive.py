@@ -16,11 +16,12 @@ from typing import Callable, Optional, Sequence
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline, OutOfTime
 from relvmoiscsi.errors import NOTHING_WRITTEN, Busy, NotFound, Refused, RelvmoiscsiError, UsageError, in_state
 from relvmoiscsi.host import flock
-from relvmoiscsi.host.disk.holders import opened_by, users_of_block, users_of_file
+from relvmoiscsi.host.disk.holders import LOOP_DEVICE, opened_by, users_of_block, users_of_file
 from relvmoiscsi.host.files import attribute, remedy
 from relvmoiscsi.host.flock import POLL_SECONDS
 from relvmoiscsi.host.locks.sm_locks import USE_THAT
 from relvmoiscsi.host.this_host import THIS_HOST, THIS_PROCESS, Host
+from relvmoiscsi.wording import shell_command
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +78,13 @@ def open_file(path: str, flags: int, writable: bool, is_kind: Optional[Callable[
 def read_only(path: str) -> Refused:
     """Return the refusal to write to a read-only device or file."""
     return Refused(f"{path} is read-only.").advising("Make it writable first.").in_state(NOTHING_WRITTEN)
+
+
+def forbidden(path: str) -> Refused:
+    """Return the refusal to write to a device or file that this user may only read."""
+    error = OSError(errno.EACCES, os.strerror(errno.EACCES))
+    refused = Refused(f"{path} cannot be written: {error.strerror}.").advising(remedy(error, path))
+    return refused.in_state(NOTHING_WRITTEN)
 
 
 def take_alone(
@@ -186,5 +194,7 @@ def _used(path: str, users: Sequence[str]) -> Refused:
     """Return the refusal of a device or file with these users: Busy where this very process has it open."""
     listing = ", ".join(dict.fromkeys(users)) or "a program that could not be found out"
     if THIS_PROCESS not in users:
-        return Refused(f"{path} is in use by {listing}.")
+        loops = [user[len(LOOP_DEVICE) :] for user in users if user.startswith(LOOP_DEVICE)]
+        detach = f"`{shell_command('losetup --detach', *loops)}` detaches it when nobody uses it." if loops else ""
+        return Refused(f"{path} is in use by {listing}.").advising(detach)
     return Busy(f"{path} is in use by {listing}.").advising(USE_THAT)

@@ -16,6 +16,8 @@ from relvmoiscsi.host.disk.process_search import ProcessSearch
 from relvmoiscsi.host.files import attribute, lines_of, text_of, words_in
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
+LOOP_DEVICE = "loop device "  #: begins the words for a loop device; the path of its node follows
+
 #: Programs that open disks only to watch the disks. A watcher loses nothing when a disk is removed.
 WATCHERS = ("multipathd", "systemd-udevd", "(udev-worker)", "udevd")
 
@@ -155,7 +157,7 @@ def users_of_each(
 def _loop_devices(host: Host) -> Iterator[Tuple[str, str]]:
     """Give each loop device, as words of a sentence, and the path of its backing file."""
     for path in sorted(glob(os.path.join(escape(host.at("sys")), "block/loop*/loop/backing_file"))):
-        yield f"loop device /dev/{path.split(os.sep)[-3]}", text_of(path).rstrip("\n")
+        yield f"{LOOP_DEVICE}/dev/{path.split(os.sep)[-3]}", text_of(path).rstrip("\n")
 
 
 def claims_of_disks(names: Sequence[str], host: Host = THIS_HOST) -> List[str]:

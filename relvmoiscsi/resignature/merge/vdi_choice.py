@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The VDI of a LUN that stays, the images of its chain, and whether the last run made the requested VDIs. Pure."""
 
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.formats import naming
@@ -9,11 +9,12 @@ from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.resignature.protocol.run_record import Run
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume
 from relvmoiscsi.resignature.reading.request import OneVdiRequest
-from relvmoiscsi.wording import shell_command
+from relvmoiscsi.wording import said, shell_command
 
 MAX_LEVELS = 30  #: SM allows no longer chain
 _ALL = "Ask for all VDIs (`vdis=all`)"
 _COALESCE = _ALL + ", and let the clone's own SR coalesce."
+_NAME_ONE = "Name one of these."
 _SHOWN = 4  #: a message lists at most so many VDIs
 
 
@@ -78,14 +79,21 @@ def uuids_in_words(uuids: List[str]) -> List[str]:
     return uuids[:_SHOWN] + ([f"and {len(uuids) - _SHOWN} more"] if len(uuids) > _SHOWN else [])
 
 
+def _vdis_in_words(uuids: Iterable[str], lun: Lun) -> str:
+    """VDIs of the LUN for a message, each with its label."""
+    labels = {uuid: said(record.name_label) for uuid, record in lun.records().items() if record.name_label}
+    return ", ".join(uuids_in_words([f"{uuid} {labels.get(uuid, '')}".rstrip() for uuid in sorted(uuids)])) or "none"
+
+
 def _leaf(lun: Lun, request: OneVdiRequest) -> Volume:
     if request.vdi is not None:
         found = leaves(lun).get(request.vdi)
         if found is None:
-            choice = f"Name one of these: {', '.join(uuids_in_words(sorted(leaves(lun))))}."
+            there = f"These can be kept: {_vdis_in_words(leaves(lun), lun)}."
             if request.vdi in lun.disks():
-                raise UsageError(f"VDI {request.vdi} of {lun.name} is the parent of other VDIs.").advising(choice)
-            raise NotFound(f"{lun.name} has no VDI {request.vdi}.", sm_key="InvalidArg").advising(choice)
+                problem = f"VDI {request.vdi} of {lun.name} is the parent of other VDIs. {there}"
+                raise UsageError(problem).advising(_NAME_ONE)
+            raise NotFound(f"{lun.name} has no VDI {request.vdi}. {there}", sm_key="InvalidArg").advising(_NAME_ONE)
         return found
     records = lun.records()
     live = [disk for uuid, disk in leaves(lun).items() if uuid not in records or not records[uuid].is_a_snapshot]
@@ -95,7 +103,7 @@ def _leaf(lun: Lun, request: OneVdiRequest) -> Volume:
             sm_key="InvalidArg",
         ).advising("Name one (`vdi`), or ask for all VDIs (`vdis=all`).")
     if len(live) > 1:
-        listed = ", ".join(uuids_in_words(sorted(str(volume.name.uuid) for volume in live)))
+        listed = _vdis_in_words((str(volume.name.uuid) for volume in live), lun)
         raise Refused(
             f"{lun.name} has {len(live)} live VDIs, and one is wanted: {listed}.", sm_key="InvalidArg"
         ).advising("Name it (`vdi`), or ask for all VDIs (`vdis=all`).")
@@ -158,10 +166,9 @@ def refuse_other_vdis(name: str, lun: Lun, run: Optional[Run], request: Optional
     disks = settled.disks()
     is_there = named_now(request.vdi, settled, run) in disks
     if not was_one and not is_there:
-        choice = f"Name one of these: {', '.join(uuids_in_words(sorted(disks)))}."
-        raise NotFound(f"{name} was resignatured before, and has no VDI {request.vdi}.", sm_key="InvalidArg").advising(
-            choice
-        )
+        problem = f"{name} was resignatured before, and has no VDI {request.vdi}."
+        there = f"These are there: {_vdis_in_words(disks, settled)}."
+        raise NotFound(f"{problem} {there}", sm_key="InvalidArg").advising(_NAME_ONE)
     if was_one:
         raise Refused(
             f"{name} was made one VDI before, of another VDI than {request.vdi}.",

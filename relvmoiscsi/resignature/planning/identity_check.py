@@ -4,14 +4,15 @@
 The callers are the plan (its result in memory, before the first write), `check --original` (two LUNs), and the tests.
 """
 
-from typing import Container, Dict, List, Optional, Set
+from typing import Container, Dict, List, Optional, Set, Union
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats import mgt as mgt_records
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.cbt import CbtLog
 from relvmoiscsi.formats.identity import IdMap, dashed, derived_lvm_id, derived_uuid, sightings, with_new_ids
-from relvmoiscsi.formats.lvm.vg import LogicalVolume, text_without_tags
+from relvmoiscsi.formats.lvm.vg import text_without_tags
+from relvmoiscsi.formats.naming import ParentName
 from relvmoiscsi.formats.vhd import DynamicHeader, Vhd
 from relvmoiscsi.resignature.reading.lun_contents import Content, Lun, Volume
 
@@ -154,37 +155,39 @@ def differences(before: Lun, after: Lun, ids: IdMap, generations: int = 1) -> Li
     for volume, other in zip(before.volumes, after.volumes):
         found += _volume_differences(volume, other, with_new_ids(volume.name.text, names), ids)
     if before.mgt is None or after.mgt is None:
-        return found + _expect("MGT", after.mgt is None, before.mgt is None)
+        has, wanted = ("no MGT volume" if lun.mgt is None else "an MGT volume" for lun in (after, before))
+        return found + ([f"{after.name} has {has}, expected {wanted}."] if has != wanted else [])
     found += _expect("The SR UUID in MGT", after.mgt.sr_uuid, ids.new_sr)
     found += _expect("MGT's length", after.mgt.length, before.mgt.length)
     found += _expect("The number of MGT records", len(after.mgt.records), len(before.mgt.records))
     for record, twin in zip(before.mgt.records, after.mgt.records):
-        where = f"The MGT record at byte {record.offset}"
-        wanted = ids.uuids[record.uuid], ids.uuids.get(record.snapshot_of, record.snapshot_of)
-        found += _expect(where, (twin.uuid, twin.snapshot_of), wanted)
+        where = f"the MGT record at byte {record.offset}"
+        found += _expect(f"The UUID in {where}", twin.uuid, ids.uuids[record.uuid])
+        snapshot_of = ids.uuids.get(record.snapshot_of, record.snapshot_of)
+        found += _expect(f"snapshot_of in {where}", twin.snapshot_of or "empty", snapshot_of or "empty")
         for name in mgt_records.other_tags(before.mgt, record, after.mgt, twin):
-            found.append(f"{where} has another {name}.")
+            found.append(f"T{where[1:]} has another {name}.")
     links = {at: ids.uuids[uuid] for at, uuid in before.mgt.links.items()}
-    found += _expect("The list of UUIDs in unreadable MGT records", after.mgt.links, links)
-    return found + _expect("The list of unreadable MGT records", after.mgt.unread, before.mgt.unread)
+    found += _alike("The list of UUIDs in unreadable MGT records", after.mgt.links, links)
+    return found + _alike("The list of unreadable MGT records", after.mgt.unread, before.mgt.unread)
 
 
-def _expect(what: str, found: object, expected: object) -> List[str]:
+def _expect(what: str, found: Union[str, int], expected: Union[str, int]) -> List[str]:
     return [] if found == expected else [f"{what} is {found}, expected {expected}."]
 
 
+def _alike(what: str, found: object, expected: object) -> List[str]:
+    """The sentence for values that have no words for a person."""
+    return [] if found == expected else [f"{what} is not what is expected."]
+
+
 def _volume_differences(volume: Volume, other: Volume, name: str, ids: IdMap) -> List[str]:
-    expected = LogicalVolume(
-        name=name,
-        id=ids.lvm_ids[volume.lv.id],
-        status=volume.lv.status,
-        tags=volume.lv.tags,
-        segments=volume.lv.segments,
-    )
-    found = _expect(f"Logical volume {name}", other.lv, expected)
+    expected = volume.lv._replace(name=name, id=ids.lvm_ids[volume.lv.id])
+    others = [field for field in expected._fields if getattr(other.lv, field) != getattr(expected, field)]
+    found = [f"Logical volume {name} has another {', '.join(others)} than expected."] if others else []
     if volume.parent is not None:
         parent = volume.parent._replace(sr=ids.new_sr, uuid=ids.uuids[volume.parent.uuid])
-        found += _expect(f"The parent of {name}", other.parent, parent)
+        found += _expect(f"The parent of {name}", _parent(other.parent), _parent(parent))
     content = volume.content
     if isinstance(content, CbtLog):
         links = {field.name: getattr(content, field.name) for field in (CbtLog.parent, CbtLog.child)}
@@ -192,7 +195,11 @@ def _volume_differences(volume: Volume, other: Volume, name: str, ids: IdMap) ->
     if other.content is content:
         return found
     wanted = _shape(content, volume.disputed)
-    return found + _expect(f"The content of {name}", _shape(other.content, volume.disputed), wanted)
+    return found + _alike(f"The content of {name}", _shape(other.content, volume.disputed), wanted)
+
+
+def _parent(parent: Optional[ParentName]) -> str:
+    return f"the {parent.kind} {parent.uuid} of SR {parent.sr}" if parent is not None else "none"
 
 
 def _shape(content: Content, disputed: bool) -> object:
@@ -214,7 +221,7 @@ def _misread_records(before: Lun, settled: Lun) -> List[str]:
     """A sentence for each new MGT record of `settled` that does not read as it was meant, by its bytes alone."""
     if before.mgt is None or settled.mgt is None:
         return []
-    found = _expect("The list of unreadable MGT records", settled.mgt.unread, before.mgt.unread)
+    found = _alike("The list of unreadable MGT records", settled.mgt.unread, before.mgt.unread)
     old = before.mgt.live()
     for uuid, record in settled.mgt.live().items():
         slot = settled.mgt.data[record.offset : record.offset + mgt_records.RECORD_BYTES]

@@ -89,10 +89,16 @@ def unfinished(name: str, record: CommitRecord) -> Unfinished:
     )
 
 
-def on_a_copy(name: str) -> str:
-    """The advice for a copy of a LUN whose run to one VDI was cut after the commit."""
-    finish = shell_command("relvmoiscsi resignature --vdis one", name)
-    return f"On a copy of that LUN `{finish}` finishes it and gives new identities."
+def on_a_copy(name: str, record: CommitRecord) -> str:
+    """The advice, behind that of `recover`, for a copy of a LUN whose run to one VDI was cut after the commit.
+
+    Only a SCSIid tells a copy from the LUN of the run. Otherwise, the run is finished on the copy too, with its ids.
+    """
+    if any(record.scsi_id_digest):
+        finish = shell_command("relvmoiscsi resignature --vdis one", name)
+        return f"On a copy of that LUN with a SCSIid of its own, `{finish}` finishes it and gives new identities."
+    again = shell_command("relvmoiscsi resignature --again --vdis one", name)
+    return f"The run has recorded no SCSIid that tells a copy: on a copy of that LUN, run `{again}` after that."
 
 
 def journal_lost(name: str, record: CommitRecord) -> str:

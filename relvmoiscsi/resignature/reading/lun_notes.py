@@ -50,12 +50,15 @@ def _volume_notes(volume: Volume, disks: Mapping[str, Volume]) -> List[str]:
         return [f"Journal {name} is carried over: {effect}."]
     if volume.name.kind == naming.OTHER:
         return [f"{name} is not the storage manager's; its content is carried over as it is."]
-    if volume.name.kind == naming.CBT_LOG and not (isinstance(volume.content, CbtLog) and volume.content.size):
-        return [f"The CBT log {name} was not yet initialised; its content stays as it is."]
     if volume.name.is_old:
         return [f"{name} waits to be deleted by SM's garbage collector."]
     if isinstance(volume.content, FormatError):
         return []
+    if volume.name.kind == naming.CBT_LOG and not (isinstance(volume.content, CbtLog) and volume.content.size):
+        return [
+            f"{name} does not read as a CBT log: SM has not written it yet, or it is damaged. Its content stays as it "
+            "is. Disable CBT of that VDI on the clone before a backup relies on it."
+        ]
     found, vhd, parent = [], volume.content, volume.parent
     # a killed footer is no note: each disk of a running VM has a killed footer
     if isinstance(vhd, Vhd) and vhd.end_footer is not None and bytes(vhd.end_footer) != bytes(vhd.footer):

@@ -151,7 +151,7 @@ def verify_recoverable(device: Device, earlier: EarlierRun, scsi_id: Optional[st
     command = shell_command("relvmoiscsi undo", name)
     way_out = f"Run `{command}`, then resignature it."
     if run.merged is not None:
-        way_out, command = on_a_copy(name), shell_command("relvmoiscsi resignature --vdis one", name)
+        way_out, command = on_a_copy(name, record), shell_command("relvmoiscsi resignature --vdis one", name)
     problem = f"{name} is a copy of a LUN whose resignature was cut (SCSIid {said(run.scsi_id or 'unknown')})."
     raise Refused(problem).advising(way_out, command).in_state(NOTHING_WRITTEN)
 
@@ -219,5 +219,5 @@ def cut(device: Device, record: CommitRecord) -> RelvmoiscsiError:
         return problem
     found = unfinished(device.name, record)
     if earlier is not None and earlier.commit_record.phase == SWITCHED and earlier.journal.run.merged is not None:
-        found.advising(on_a_copy(device.name))
+        found.advising(on_a_copy(device.name, record))
     return found

@@ -16,6 +16,7 @@ from kit.build_volumes import Record
 from kit.builder import AREA_DEFAULT, build_sr, journal, raw, vhd
 from kit.shell import SR, TOP, flipped, patched, tree
 from relvmoiscsi import engine
+from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.host.disk.block_device import open_device
 
 UUIDS = tree().truth.uuids
@@ -339,7 +340,8 @@ def test_two_clones_with_the_same_new_ids_are_found(finished, original, compared
     command("resignature", original, "--yes", "--sr-uuid", SR)
     first, last = compared(4, finished).out.splitlines()
     assert first == f"{finished}, state resignatured, is no finished copy of {original}: both have the same identities."
-    assert "Take the copy again" in last
+    assert last.startswith("Attach neither beside the other. ")
+    assert f"If {finished} is the copy, `relvmoiscsi resignature --again {finished}` gives" in last
     problems = command("check", finished, "--original", original, "--json").json["comparison_problems"]
     assert any(problem.startswith(f"{SR} is on both: ") for problem in problems)
 
@@ -381,6 +383,60 @@ def test_a_read_only_file_is_to_be_made_writable_before_a_resignature(image, com
     ran = command("check", image)
     assert ran.status == 0 and f"note: {image} is read-only." in ran.out
     assert ran.out.splitlines()[-2:] == ["First do what the note says.", f"next: relvmoiscsi resignature {image}"]
+
+
+def test_a_program_that_has_the_image_open_is_to_end_before_a_resignature(image, command):
+    with open(str(image), "rb"):
+        ran = command("check", image)
+    assert ran.status == 0 and f"note: {image} is in use by " in ran.out
+    assert ran.out.splitlines()[-2:] == ["First do what the note says.", f"next: relvmoiscsi resignature {image}"]
+
+
+@pytest.mark.parametrize("spoiled", [bytes(range(1, 256)) * 2, bytes(512)])
+def test_a_damaged_cbt_log_is_not_called_one_that_sm_has_still_to_write(finished, original, command, spoiled):
+    patched(finished, place("cbtlog of disk", 0), spoiled)
+
+    alone, compared = command("check", finished), command("check", finished, "--original", original)
+
+    log = tree().truth.volume("cbtlog of disk").name
+    assert alone.status == 0 and ".cbtlog does not read as a CBT log: SM has not written it yet" in alone.out
+    assert "or it is damaged." in alone.out.replace("\n  ", " ")
+    content = f"The content of {log.replace(UUIDS['disk'], derived_uuid(SR, UUIDS['disk']))} is not what is expected."
+    assert compared.status == 4 and content in compared.out.replace("\n  ", " ")
+    assert not re.search(r"None|True|False|\w\(\w+=", compared.out + compared.err)
+
+
+@pytest.mark.parametrize("lost", [[], ["more"]])
+def test_a_clone_whose_mgt_was_removed_is_compared_in_everything_else(tmp_path, command, compared, lost):
+    """`lvremove` of MGT is the advice where MGT cannot be read. Then check said to take the copy again."""
+    volumes, image, original = [raw("data"), raw("more")], tmp_path / "c.img", tmp_path / "o.img"
+    whole = build_sr(volumes, mgt_segments=((1, 8),))
+    whole.disk.to_file(str(original))
+    left = [volume for volume in volumes if volume.key not in lost]
+    build_sr(left, size_bytes=whole.disk.size_bytes, mgt=False).disk.to_file(str(image))
+    assert command("resignature", image, "--yes").status == 0
+
+    ran = compared(0, image, other=original)
+
+    found = ran.out.replace("\n  ", " ").splitlines()
+    assert "note: the clone does not hold the MGT volume of the original: its VDIs have no labels." in found
+    for key in lost:
+        assert f"note: the clone does not hold VDI {whole.truth.uuids[key]} of the original." in found
+    data = whole.truth.device_ranges("data", 0, 1)[0].offset
+    flipped(image, data)
+    compared(4, image, f"{image} differs from what is expected at byte {data}.", other=original)
+
+
+def test_volumes_of_the_original_that_the_clone_has_not_are_named(tmp_path, command, compared):
+    volumes, image, original = [raw("data"), raw("more")], tmp_path / "c.img", tmp_path / "o.img"
+    whole = build_sr(volumes)
+    whole.disk.to_file(str(original))
+    elsewhere = [volumes[0], volumes[1]._replace(segments=((1, 5),))]
+    build_sr(elsewhere, size_bytes=whole.disk.size_bytes).disk.to_file(str(image))
+    command("resignature", image, "--yes")
+
+    more = next(volume.name for volume in whole.truth.volumes if volume.key == "more")
+    compared(4, image, f"{image} has no volume where {original} has {more}.", other=original)
 
 
 def test_exchanged_luns_are_told_with_the_command_that_was_meant(finished, original, compared):

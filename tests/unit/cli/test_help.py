@@ -164,6 +164,7 @@ VALUE = "A value that begins with a dash stands behind `=`: {}=..."
         ("pool rescue x y --vm --yes", "relvmoiscsi pool rescue [-h]", "argument --vm: expected one argument\n"),
         ("pool lun", "relvmoiscsi pool [-h]", "Did you mean `relvmoiscsi pool luns`?"),
         ("verify x", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi check DEVICE`? The commands"),
+        ("revert x", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi undo DEVICE`? The commands"),
         ("hlep", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi help`?"),
         ("--yes undo x", "relvmoiscsi [-h]", "Give --yes behind the command: relvmoiscsi COMMAND --yes"),
         ("check -- x --original y", "relvmoiscsi check [-h]", "Options stand before `--`"),

@@ -118,6 +118,29 @@ def test_one_image_that_only_loses_its_neighbours_can_be_undone(tmp_path, comman
     assert len(command("show", path, "--json").json["vdis"]) == 2
 
 
+def test_undo_of_one_vdi_that_was_made_of_several_images_is_refused_before_anybody_is_asked(
+    image, command, unwritten, type_in
+):
+    """A yes to that question would have done nothing."""
+    command("resignature", image, *ONE, "--yes")
+    type_in("y\n")
+    refused = f"{image} was reduced to one VDI, which cannot be undone after the commit: "
+
+    for words in ([], ["--dry-run"]):
+        ran = unwritten(4, "undo", image, *words, says=refused)
+        assert "[y/N]" not in ran.err and "Nothing was written." in ran.err
+
+
+def test_the_map_of_one_vdi_lists_what_exists_and_its_json_every_uuid(image, command):
+    gone = {vdi["vdi"] for vdi in command("show", image, "--json").json["vdis"]} - {KEPT}
+    command("resignature", image, *ONE, "--yes")
+
+    said, facts = command("map", "--device", image).out, command("map", "--device", image, "--json").json
+
+    assert KEPT in said and not any(uuid in said for uuid in gone) and gone <= set(facts["other_uuids"])
+    assert said.splitlines()[-1] == "The run has made one VDI: --json also has 7 UUIDs of no VDI."
+
+
 UNKNOWN = "7ee28c74-464e-4cca-9e34-67690e352b90"
 
 

@@ -107,6 +107,35 @@ def test_show_says_of_an_unfinished_undo_that_undo_again_completes_it(small, com
     assert command("undo", small, "--yes").status == 0 and state(small, command) == "clean"
 
 
+@pytest.mark.parametrize("end", ["undone", "rolled back", "undo finished"])
+def test_what_takes_a_second_resignature_back_says_which_sr_the_lun_is_again_and_names_again(
+    small, command, monkeypatch, end
+):
+    """It said that no host may attach the clone, and named a command that did nothing."""
+    first = command("resignature", small, "--yes", "--json").json["new_sr"]
+    again = ("resignature", "--again", small, "--yes")
+    with monkeypatch.context() as patch:
+        if end == "rolled back":
+            interposed(patch, 3, lambda real, device, chunks: real(device, chunks[:-1]))
+        assert command(*again).status == (8 if end == "rolled back" else 0)
+    if end == "undo finished":
+        planned = command("undo", small, "--dry-run", "--json").json["plan"]
+        with monkeypatch.context() as patch:
+            shell.cut(patch, len(planned) - 2)
+            assert command("undo", small, "--yes").status == 130
+
+    ran = command("undo" if end == "undone" else "recover", small, "--yes")
+
+    assert ran.out.splitlines()[-2:] == [
+        f"It is the SR {first} again, which an earlier resignature made of the clone.",
+        f"next: relvmoiscsi resignature --again {small}",
+    ]
+    shown = command("show", small, "--json").json
+    assert (shown["state"], shown["sr"]) == ("resignatured", first)
+    assert command(*again).status == 0
+    assert command("undo", small, "--yes", "--json").json["state"] == "resignatured"
+
+
 # --- kill -9
 
 
@@ -479,10 +508,13 @@ def test_undo_of_a_cut_run_asks_for_the_sr_that_will_be_there(image, command, ty
     assert f"the identities of SR {tree().truth.sr_uuid}? [y/N] " in command("undo", image).err
 
 
-def test_what_changed_since_is_not_lost_by_an_undo(finished, unwritten):
+def test_what_changed_since_is_not_lost_by_an_undo_and_nobody_is_asked_first(finished, unwritten, type_in):
     parents_name = tree().truth.device_ranges("disk", 512 + 64, 1)[0]  # in the header of the VHD
     flipped(finished, parents_name.offset)
     unwritten(4, "undo", finished, "--yes", "--json", says="has changed since the resignature")
+    type_in("y\n")
+    ran = unwritten(4, "undo", finished, says="has changed since the resignature")
+    assert "[y/N]" not in ran.err
 
 
 def test_a_command_to_copy_has_the_name_of_the_device_as_a_shell_reads_it(finished, command):

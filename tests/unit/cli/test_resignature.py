@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import uuid
@@ -341,7 +342,9 @@ def test_a_second_run_has_nothing_to_do_and_writes_nothing_to_a_lun_that_may_be_
         text = unwritten(0, "resignature", image, "--yes", *options)
         second = unwritten(0, "resignature", image, *YES, *options).json
     new_sr = first["new_sr"]
-    assert text.out == f"{image} was already resignatured, as SR {new_sr}. Nothing was written.\n"
+    done, *rest = text.out.splitlines()
+    assert done == f"{image} was already resignatured, as SR {new_sr}. Nothing was written."
+    assert rest == ([] if options else [if_copy(image)])
     assert (second["already_done"], second["writes"], second["state"]) == (True, 0, "resignatured")
     assert of(second, (*IDS, "lv_pairs", "run_scsi_id")) == of(first, (*IDS, "lv_pairs", "run_scsi_id"))
     planned = unwritten(0, "resignature", image, "--dry-run", "--json", *options).json
@@ -408,6 +411,40 @@ def test_again_is_a_new_resignature(finished, command, unwritten):
     assert planned["state"] == "resignatured" and planned["plan"]
     assert (second["already_done"], second["old_sr"]) == (False, SR) and second["new_sr"] != SR
     assert command("show", finished, "--json").json["sr"] == second["new_sr"]
+
+
+def if_copy(image):
+    return (
+        f"No SCSIid tells whether {image} is a copy of the LUN that was resignatured. If it is, "
+        f"`relvmoiscsi resignature --again {image}` gives {image} identities of its own."
+    )
+
+
+@pytest.mark.parametrize("fixture", ["finished", "committed"])
+def test_a_copy_of_an_image_whose_run_is_over_or_was_cut_is_told_how_it_gets_identities_of_its_own(
+    request, fixture, command, tmp_path
+):
+    """The run on the copy ended with 0, and the copy had the identities of the image."""
+    first, copy = request.getfixturevalue(fixture), tmp_path / "copy.img"
+    shutil.copyfile(str(first), str(copy))
+    command("recover", first, "--yes")
+
+    said = command("resignature", copy, "--yes")
+
+    assert said.status == 0 and if_copy(copy) in said.out.splitlines()
+    checked = command("check", copy, "--original", first)
+    assert checked.status == 4 and checked.out.splitlines()[-1] == (
+        f"Attach neither beside the other. If {copy} is the copy, `relvmoiscsi resignature --again {copy}` gives "
+        f"{copy} identities of its own."
+    )
+    assert command("resignature", "--again", copy, "--yes").status == 0
+    assert command("show", copy, "--json").json["sr"] not in (SR, tree().truth.sr_uuid)
+
+
+@pytest.mark.parametrize("more", [("--yes",), ("--dry-run",)])
+def test_later_copy_of_an_image_is_refused_with_the_option_that_is_meant(finished, unwritten, more):
+    ran = unwritten(4, "resignature", finished, "--later-copy", *more, says="by which --later-copy would know a copy.")
+    assert f"Nothing was written. {if_copy(finished)}" in ran.err
 
 
 @pytest.fixture

@@ -236,6 +236,7 @@ def test_what_is_no_device_is_told(image, command, path, status):
         (["map", "--device", ""], "--device: '' names no device: give a path or a URL"),
         (["resignature", "x", "--map", ""], "--map: '' names no file"),
         (["undo", "x", "--map-out", " "], "--map-out: ' ' names no file"),
+        (["undo", "x", "--map-out", "-"], "--map-out: '-' names no file: a file of this name is ./-"),
         (["show", "x", "--chap-file", ""], "--chap-file: '' names no file"),
         (["pool", "luns", "--password-file", ""], "--password-file: '' names no file"),
         (["pool", "luns", "--chap-password-file", ""], "--chap-password-file: '' names no file"),

@@ -16,7 +16,7 @@ from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import Busy, DeviceError, NoRoom, NotFound, Refused, Truncated, UsageError
 from relvmoiscsi.host import flock
 from relvmoiscsi.host.disk import exclusive, holders, process_search
-from relvmoiscsi.host.disk.block_device import ImageFile, Workers, open_device, same_device
+from relvmoiscsi.host.disk.block_device import ImageFile, Workers, open_device
 from relvmoiscsi.host.this_host import Host
 
 KIB = 1024
@@ -372,6 +372,17 @@ def test_a_file_without_write_permissions_is_refused_even_to_root(image):
         assert one.read([Range(0, 16)]) == other.read([Range(0, 16)]), "readers do not exclude each other"
 
 
+def test_who_may_only_read_a_file_that_its_owner_can_write_is_told_who_may(image, monkeypatch):
+    """`check` said to make the file writable, and the run said to be root."""
+    os.chmod(image, 0o644)
+    another = os.stat(image).st_uid + 1000
+    monkeypatch.setattr(os, "geteuid", lambda: another)
+    monkeypatch.setattr(os, "access", lambda _path, _mode: False)
+
+    with open_device(image, writable=False) as device:
+        assert device.objection.told == f"{image} cannot be written: Permission denied. Run this as root."
+
+
 @pytest.mark.parametrize("leases", [True, False])
 def test_a_file_is_open_for_writing_once_and_when_refused_it_is_left_unlocked_and_closed(image, monkeypatch, leases):
     if not leases:  # then the open files of all processes are looked at
@@ -664,21 +675,20 @@ def test_mounts_are_read_once_of_processes_with_one_namespace_and_root(host, ima
     assert {"13", "14", "15"} < whose and len(whose & {us, "12"}) == 1
 
 
-# --- the same device; where data is
+def test_a_loop_device_that_has_the_file_is_named_with_the_command_that_detaches_it(image, monkeypatch):
+    users = ["loop device /dev/loop3", "process 12 (qemu-dp)", "loop device /dev/loop10"]
+    monkeypatch.setattr(exclusive, "users_of_file", lambda _status, _descriptor: users)
+    with open(image, "rb") as file:
+        refused = exclusive.in_use(image, file.fileno())
+
+    assert refused.message == f"{image} is in use by {', '.join(users)}."
+    assert refused.advice == "`losetup --detach /dev/loop3 /dev/loop10` detaches it when nobody uses it."
+    monkeypatch.setattr(exclusive, "users_of_file", lambda _status, _descriptor: users[1:2])
+    with open(image, "rb") as file:
+        assert exclusive.in_use(image, file.fileno()).advice == ""
 
 
-def test_two_paths_to_one_file_or_two_nodes_of_one_device_are_the_same_device(image, tmp_path, monkeypatch):
-    os.link(image, str(tmp_path / "link"))
-    os.symlink(image, str(tmp_path / "symlink"))
-    (tmp_path / "copy").write_bytes(b"")
-
-    assert [same_device(image, str(tmp_path / one)) for one in ("link", "symlink", "copy")] == [True, True, False]
-    with pytest.raises(NotFound):
-        same_device(image, str(tmp_path / "nothing"))
-
-    nodes = {"/dev/a": block_device(8, 0), "/dev/b": block_device(8, 0), "/dev/c": block_device(8, 16)}
-    monkeypatch.setattr("relvmoiscsi.host.disk.block_device.stat_path", nodes.get)
-    assert [same_device("/dev/a", one) for one in ("/dev/b", "/dev/c")] == [True, False]
+# --- where data is
 
 
 @pytest.mark.parametrize(

@@ -141,5 +141,17 @@ def test_every_way_out_of_a_copy_cut_behind_its_commit_is_to_resignature_it(chai
         said.append(str(caught.value))
 
     again = shell_command("relvmoiscsi resignature --vdis one", disk.name)
-    assert all(f"On a copy of that LUN `{again}`" in text for text in said)
+    assert all(f"On a copy of that LUN with a SCSIid of its own, `{again}`" in text for text in said)
     assert "undo" not in said[1]
+
+
+def test_of_a_run_without_a_scsi_id_no_copy_is_promised_ids_of_its_own_without_again(chain):
+    """An image file has no SCSIid: the run is finished on the copy too, with the ids that are on the image."""
+    disk = recorded(chain.disk, scsi_id=None, one=ONE).after_group(COMMITTED)
+    with pytest.raises(Refused) as caught:
+        engine.undo(disk, entropy(1))
+
+    again = shell_command("relvmoiscsi resignature --again --vdis one", disk.name)
+    for text in (str(engine.inspect(disk).problem), str(caught.value)):
+        assert text.endswith(f"on a copy of that LUN, run `{again}` after that.")
+        assert f"`{shell_command('relvmoiscsi recover', disk.name)}`" in text

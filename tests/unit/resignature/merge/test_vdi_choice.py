@@ -88,6 +88,7 @@ def test_what_is_chosen_and_what_goes(what):
     assert choose(built_of(*volumes), vdi) == (members.split(), dropped)
 
 
+NAME_ONE = "Name one of these."
 REFUSED = {
     "several live disks": ((*TWO, small("snapshot", snapshot_of="one")), None, "{} has 2 live VDIs, and one is "),
     **{
@@ -97,8 +98,8 @@ REFUSED = {
     "none": ((), None, "has no live VDI"),
     "a snapshot alone": ((small("snapshot", snapshot_of="gone"),), None, "has no live VDI"),
     "a base alone": ((HIDDEN,), None, "has no live VDI"),
-    "a hidden parent that is named": (TREE, "middle", "is the parent of other VDIs. Name one of these: "),
-    "one that is not there": (TREE, MISSING, f"has no VDI {MISSING}. Name one of these: "),
+    "a hidden parent that is named": (TREE, "middle", "is the parent of other VDIs. These can be kept: "),
+    "one that is not there": (TREE, MISSING, f"has no VDI {MISSING}. These can be kept: "),
     "a chain that SM would not make": (
         chain(vdi_choice.MAX_LEVELS + 1), None, " is longer than 30 images. "
         "Ask for all VDIs (`vdis=all`), and let the clone's own SR coalesce."
@@ -122,6 +123,10 @@ def test_what_cannot_be_one_is_refused(what):
         choose(built, vdi)
 
     names = {volume.key: volume.name for volume in built.truth.volumes}
+    if vdi is not None:  # a person knows a VDI by its label
+        kept = ("disk", "newer", "older") if volumes is TREE else ()
+        listed = ", ".join(sorted(f"{built.truth.uuids[key]} '{key}'" for key in kept))
+        assert caught.value.message.endswith(f"These can be kept: {listed}.") and caught.value.advice == NAME_ONE
     assert sentence.format(built.disk.name, **names) in caught.value.told
 
 
@@ -136,7 +141,7 @@ def test_of_several_one_must_be_named_they_are_listed_with_who_asks_and_nothing_
     with pytest.raises(Refused) as caught:
         engine.prepare(built.disk, entropy(0), engine.ResignatureRequest(one=OneVdiRequest(note=note)))
 
-    listed = ", ".join(sorted(built.truth.uuids[key] for key in ("one", "other")))
+    listed = ", ".join(sorted(f"{built.truth.uuids[key]} '{key}'" for key in ("one", "other")))
     assert caught.value.message.endswith(f"wanted: {listed}. {note}")
     assert caught.value.advice == "Name it (`vdi`), or ask for all VDIs (`vdis=all`)."
     assert caught.value.disk_state == "Nothing was written."

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Whether two paths of this machine lead to the same bytes.
+
+    another name        a hard link, a symbolic link, another node of a device
+    a loop device       from the first byte on, its bytes are those of its backing file, which may be a block device
+    a multipath map     its paths
+
+A partition, or another map, has the bytes of its disk at other places, or other bytes, as dm-snapshot has.
+"""
+
+import os
+import stat
+from glob import escape, glob
+from typing import List, Set, Tuple
+
+from relvmoiscsi.host.disk.exclusive import stat_path
+from relvmoiscsi.host.files import attribute, text_of
+from relvmoiscsi.host.this_host import THIS_HOST, Host
+
+
+def same_device(first: str, second: str, host: Host = THIS_HOST) -> bool:
+    """Return whether two paths lead to the same file or the same device. Raises NotFound if a path leads nowhere."""
+    return not _faces(stat_path(first), host).isdisjoint(_faces(stat_path(second), host))
+
+
+def backing_file(path: str, host: Host = THIS_HOST) -> str:
+    """Return the path of the file behind the loop device at `path`, as the kernel tells it; "" for another device."""
+    try:
+        directory = _directory(os.stat(path), host)
+    except OSError:  # the device has vanished since
+        return ""
+    return text_of(os.path.join(directory, "loop/backing_file")).rstrip("\n")
+
+
+def _directory(status: os.stat_result, host: Host) -> str:
+    """Return the directory of sysfs of a block device; for a file, a directory that does not exist."""
+    number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}" if stat.S_ISBLK(status.st_mode) else "none"
+    return os.path.realpath(host.at("sys/dev/block", number))
+
+
+def _faces(status: os.stat_result, host: Host) -> Set[Tuple[int, ...]]:
+    """Return the numbers of a file or device, and of all files and devices that have its bytes behind it."""
+    found: Set[Tuple[int, ...]] = set()
+    todo = [status]
+    while todo:
+        status = todo.pop()
+        is_disk = stat.S_ISBLK(status.st_mode)
+        face = (status.st_rdev,) if is_disk else (status.st_dev, status.st_ino)
+        if face not in found:
+            found.add(face)
+            todo += _behind(_directory(status, host), host)
+    return found
+
+
+def _behind(directory: str, host: Host) -> List[os.stat_result]:
+    """Return the status of what has the same bytes behind the device with this directory of sysfs."""
+    is_map = attribute(directory, "dm/uuid").startswith("mpath-")
+    slaves = glob(os.path.join(escape(directory), "slaves/*")) if is_map else []
+    paths = [host.node(os.path.basename(path)) for path in slaves]
+    if attribute(directory, "loop/offset") == "0":
+        paths.append(text_of(os.path.join(directory, "loop/backing_file")).rstrip("\n"))
+    found = []
+    for path in paths:
+        try:
+            found.append(os.stat(path))
+        except OSError:  # deleted, or in another mount namespace
+            continue
+    return found

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Two paths lead to the same bytes: by another name, through a loop device, through a multipath map."""
+
+import os
+import stat
+
+import pytest
+
+from relvmoiscsi.errors import NotFound
+from relvmoiscsi.host.disk import same_device as module
+from relvmoiscsi.host.disk.same_device import backing_file, same_device
+from relvmoiscsi.host.this_host import Host
+
+#: the block devices of the host: name, major, minor, and what sysfs has of each; IMAGE is the path of a file
+DEVICES = {
+    "sda": (8, 0, {}),
+    "another node of sda": (8, 0, {}),
+    "sdb": (8, 16, {}),
+    "sdb1": (8, 17, {"partition": "1"}),
+    "loop0": (7, 0, {"loop/backing_file": "IMAGE", "loop/offset": "0"}),
+    "loop1": (7, 1, {"loop/backing_file": "IMAGE", "loop/offset": "0"}),
+    "at an offset": (7, 2, {"loop/backing_file": "IMAGE", "loop/offset": "4096"}),
+    "deleted": (7, 3, {"loop/backing_file": "IMAGE (deleted)", "loop/offset": "0"}),
+    "of sdb": (7, 4, {"loop/backing_file": "/dev/sdb", "loop/offset": "0"}),
+    "map": (253, 0, {"dm/uuid": "mpath-36001405aaaa", "slaves/sda/dev": "8:0", "slaves/sdb/dev": "8:16"}),
+    "snapshot": (253, 1, {"dm/uuid": "", "slaves/sda/dev": "8:0", "slaves/sdb/dev": "8:16"}),
+}
+
+
+@pytest.fixture
+def image(tmp_path):
+    path = tmp_path / "c.img"
+    path.write_bytes(b"")
+    return str(path)
+
+
+@pytest.fixture
+def host(image, tmp_path, monkeypatch):
+    """A host with DEVICES, whose nodes are in its /dev."""
+    host, real, nodes = Host(str(tmp_path / "host")), os.stat, {}
+    for name, (major, minor, files) in DEVICES.items():
+        node = tmp_path / "host/dev" / name
+        node.parent.mkdir(parents=True, exist_ok=True)
+        node.write_bytes(b"")
+        status = list(real(str(node)))[:10]
+        status[0] = stat.S_IFBLK | 0o600
+        nodes[str(node)] = os.stat_result(status, {"st_rdev": os.makedev(major, minor)})
+        for path, text in files.items():
+            file = tmp_path / f"host/sys/dev/block/{major}:{minor}" / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text.replace("IMAGE", image).replace("/dev/", host.at("dev") + "/") + "\n")
+    status_of = lambda path, **_how: nodes.get(path) or real(path)  # noqa: E731
+    monkeypatch.setattr(module, "stat_path", status_of)
+    monkeypatch.setattr(module.os, "stat", status_of)
+    return host
+
+
+SAME = [
+    ("sda", "another node of sda"),
+    ("loop0", "IMAGE"),
+    ("loop0", "loop1"),
+    ("of sdb", "sdb"),
+    ("map", "sda"),
+    ("map", "of sdb"),
+]
+OTHERS = [("sda", "sdb"), ("sdb", "sdb1"), ("at an offset", "IMAGE"), ("deleted", "IMAGE"), ("snapshot", "sda")]
+
+
+@pytest.mark.parametrize(
+    "first, second, is_same", [*((*pair, True) for pair in SAME), *((*one, False) for one in OTHERS)]
+)
+def test_what_leads_to_the_same_bytes_is_the_same_device(host, image, first, second, is_same):
+    one, other = (image if name == "IMAGE" else host.node(name) for name in (first, second))
+    assert same_device(one, other, host) == same_device(other, one, host) == is_same
+
+
+def test_links_lead_to_their_file_and_a_missing_path_is_an_error(image, tmp_path):
+    os.link(image, str(tmp_path / "link"))
+    os.symlink(image, str(tmp_path / "symlink"))
+    (tmp_path / "copy").write_bytes(b"")
+
+    assert [same_device(image, str(tmp_path / one)) for one in ("link", "symlink", "copy")] == [True, True, False]
+    with pytest.raises(NotFound):
+        same_device(image, str(tmp_path / "nothing"))
+
+
+def test_the_file_behind_a_loop_device_is_told(host, image):
+    assert [backing_file(host.node(name), host) for name in ("loop0", "sda")] == [image, ""]
+    assert backing_file(image, host) == backing_file(host.node("vanished"), host) == ""
