@@ -292,7 +292,9 @@ def _cloned(
         lines.append(f"VM {each.vm_name!r}: {each.status}{of}")
         lines += [f"  disk {disk.userdevice}: {disk.old} {verb} {disk.new}" for disk in each.disks]
         lines += [f"  network {device}: {old!r} {verb} {new!r}" for device, (old, new) in sorted(each.networks.items())]
-        lines += [f"  with its snapshot {name!r}" for name in each.snapshots]
+        for name, disks in each.snapshots:
+            lines += [f"  with its snapshot {name!r}"]
+            lines += [f"    disk {disk.userdevice}: {disk.old} {verb} {disk.new}" for disk in disks]
         lines += [f"  {note}" for note in each.notes]
         if each.error is not None:
             lines.append(f"  {each.error}")

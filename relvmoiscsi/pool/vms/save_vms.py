@@ -336,7 +336,7 @@ def _compared(found: Inventory, copy: Copy, saved: SavedVms, sources: Sequence[V
                 why = f"the disk {said(vdi)} is a disk of the VM {others[0]!r} in this pool"
             elif any(uses):
                 why = f"the VDI {said(vdi)} is no disk of a VM, but {max(uses)}"
-            elif source.ref and is_own and source.ref not in here:
+            elif source.ref and (is_own or rows) and source.ref not in here:  # the pool may lack an old snapshot
                 why = f"the VM has no disk {said(vdi)} in this pool"
             if why:
                 break

@@ -253,6 +253,13 @@ def test_the_dry_run_promises_what_is_then_done(office, pool_command, monkeypatc
         assert office.state() == before, "no network is made for nothing"
 
 
+def test_a_plan_shows_the_disks_of_the_snapshots(office, pool_command):
+    """VM.revert gives them to the clone."""
+    with_a_snapshot(office, pool_command)
+    planned = pool_command("clone", "copy", "--all", "--same-networks", "--snapshots", "--dry-run").out
+    assert re.search("  with its snapshot '.*'\n    disk 0: [0-9a-f-]{36} would become [0-9a-f-]{36}\n", planned)
+
+
 _TRUE_AT_ANY_TIME = (*clone.TO_KNOW, *restore.TO_KNOW, *restore.TO_KNOW_OF_UNDO, rescue.TO_KNOW)
 CLONED = ("clone", "copy", "--all", "--isolated", "lab", "--yes")
 

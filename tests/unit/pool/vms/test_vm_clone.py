@@ -322,7 +322,12 @@ def test_snapshots_come_along_where_they_are_asked_for(day):
     (copied,) = new["snapshots"]
     assert day.lab.disks_of(copied) == day.expected(first)
     assert day.db.get("VM", copied, "is_a_snapshot") and new["parent"] == copied
-    assert done.snapshots == ["before the update"] and done.notes == ["its snapshot 'since' is not on the copy"]
+    (snapshot,) = done.snapshots
+    assert (snapshot.name, {disk.userdevice: disk.new for disk in snapshot.disks}) == (
+        "before the update",
+        {device: uuid for device, (_, uuid) in day.lab.disks_of(copied).items()},
+    )
+    assert done.notes == ["its snapshot 'since' is not on the copy"]
     assert day.clone_one(snapshots=True).status == ALREADY
 
 

@@ -668,6 +668,31 @@ def test_in_another_pool_one_word_makes_the_vms(attacked):
         attacked.sources("web", trusted=attacked.own)
 
 
+@pytest.mark.parametrize("owner", ["no VM", "this VM", "the pool has it no more"])
+def test_a_snapshot_in_records_of_an_unknown_writer_gets_no_disk_that_the_vm_does_not_have(attacked, owner):
+    """A disk of "db" that "db" has detached: VM.revert would give it to "web"."""
+    strange = on_no_vm(attacked)
+    snapshot = attacked.lab.snapshot(attacked.web, "before", strange)
+    with connect(attacked.lab.where()) as calls:
+        read = records.read(calls), inventory.read(calls)
+        document = checked_export.export(calls, *read, attacked.web, True, without=["VTPM"])
+    if owner != "this VM":
+        attacked.lab.pool.api.vms.vm_destroy("", snapshot)
+    if owner == "the pool has it no more":
+        attacked.db.destroy("VDI", strange)
+    content = records_of(attacked, uuid=attacked.uuids[attacked.web], disks=[attacked.own], document=document)
+    evil = attacked.db.by_uuid("VDI", evil_on_copy(attacked))
+    attacked.lab.pool.api.vms.write_vdi(evil, content + bytes(-len(content) % 4096))
+    sources = attacked.sources("web", trusted=evil_on_copy(attacked))
+    (planned,) = attacked.made_of(sources, clone.would, snapshots=True)
+    if owner == "no VM":
+        assert f"the VM has no disk '{attacked.strange}' in this pool" in str(planned.error)
+        return
+    new = derived_uuid(attacked.copy.sr_uuid, attacked.strange)
+    assert [(each.name, [disk.new for disk in each.disks]) for each in planned.snapshots] == [("before", [new])]
+    assert any(note.startswith(f"{attacked.strange} (disk 0 of 'web' by the records) is ") for note in planned.notes)
+
+
 ANOTHER = "aaaaaaaa-0000-4000-8000-000000000000"  #: UUID of a VM
 
 
