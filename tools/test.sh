@@ -61,6 +61,11 @@ find_python() {
     fi
 }
 
+# Who opens an image or a disk for writing looks at every descriptor of every process, and each VM beside has tens of
+# thousands: a quarter of a second of a processor for each such test. So these tests see no processes but their own, where
+# that can be. What an ended process leaves is a child of this shell, and not of pytest.
+apart=(unshare --pid --fork --kill-child --mount-proc bash -c '"$@"; exit $?' --)
+
 # stage <name> <venv> <pytest argument>...
 stage() {
     local name=$1 venv=$2 began=$SECONDS before processor status=0 python
@@ -70,7 +75,7 @@ stage() {
 
     heading "$name"
     find_python "$name" "$venv" || return 0
-    "$python" -m pytest --junitxml="$reports/$name.xml" -o junit_logging=no "$@" </dev/null || status=$?
+    ${apart[@]+"${apart[@]}"} "$python" -m pytest --junitxml="$reports/$name.xml" -o junit_logging=no "$@" </dev/null || status=$?
     count_processor
     account "$name" "$status" "$reports/$name.xml" "$python" $((SECONDS - began)) $((processor - before))
 }
@@ -79,21 +84,13 @@ stage() {
 # what it prints comes when they have ended. The unit tests of Python 3.6 are one beside those of the newest.
 # A job is a function job_<kind>, which ends as the program that it becomes.
 
-# Who opens a disk for writing looks at every descriptor of every process, and each VM beside has tens of thousands: so
-# judges see no processes but their own, where that can be. `unshare` hears no TERM; what it has begun ends with it.
-job_judges() {
-    local apart=(unshare --pid --fork --kill-child --mount-proc)
-    "${apart[@]}" true 2>/dev/null || apart=()
-    trap 'kill -KILL "$!"; exit 143' TERM
-    job_pytest judges current -m root tests/judged --ignore=tests/judged/package "${sample[@]}" &
-    wait "$!"
-}
+job_judges() { job_apart judges current -m root tests/judged --ignore=tests/judged/package "${sample[@]}"; }
 
 # Beside the judges, of which each sees the loop devices and volume groups of all: these have root directories of their own.
 job_packages() { job_pytest packages current -m root tests/judged/package "${sample[@]}"; }
 
 # One process: to collect the tests takes each more a tenth of all that it does.
-job_unit36() { job_pytest unit36 py36 -m "not root" "${sample[@]}"; }
+job_unit36() { job_apart unit36 py36 -m "not root" "${sample[@]}"; }
 
 job_collection() { job_pytest collection ansible -c ansible/tests/played/pytest.ini ansible/tests/played; }
 
@@ -105,10 +102,18 @@ job_clients() {
     job_pytest clients current tests/clients
 }
 
-# job_pytest <name> <venv> <pytest argument>...: as the words of $apart say, if a caller has set any
+# job_apart <name> <venv> <pytest argument>...: `unshare` hears no TERM; what it has begun ends with it.
+job_apart() {
+    local within=(${apart[@]+"${apart[@]}"})
+    trap 'kill -KILL "$!"; exit 143' TERM
+    job_pytest "$@" &
+    wait "$!"
+}
+
+# job_pytest <name> <venv> <pytest argument>...: as the words of $within say, if a caller has set any
 job_pytest() {
     tools/venv.sh "$2"
-    exec ${apart[@]+"${apart[@]}"} ".venv/$2/bin/python" -m pytest -q --junitxml="$reports/$1.xml" -o junit_logging=no "${@:3}"
+    exec ${within[@]+"${within[@]}"} ".venv/$2/bin/python" -m pytest -q --junitxml="$reports/$1.xml" -o junit_logging=no "${@:3}"
 }
 
 # Cinder's tests are unittest's, and so are those of a driver.
@@ -293,6 +298,7 @@ for name in "$@"; do
 done
 unset PYTHONDONTWRITEBYTECODE # what one process has compiled no other needs to: workers, stages, calls of the driver
 tools/need-packages.sh
+"${apart[@]}" true 2>/dev/null || apart=()
 cores=$(nproc)
 sample=(--sample) vm_limit=3600
 [ "${RELVMOISCSI_WHOLE:-}" != 1 ] || sample=() vm_limit=21600

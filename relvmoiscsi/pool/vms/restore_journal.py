@@ -190,16 +190,18 @@ def journal_of(vm: Record) -> List[Swap]:
 
 
 def is_restored(vm: Record) -> bool:
-    """Does the VM have readable keys of its own, or was a run on the VM interrupted?
+    """Does the VM have keys of its own, or unreadable keys, or was a run on the VM interrupted?
 
-    Keys from the VM's original name that other VM.
+    Keys from the VM's original name that other VM. `discard` refuses the copy in an unreadable key, so such a key can
+    be removed, too.
     """
-    return is_begun(vm) or any(vm["uuid"] in vm["other_config"][key] for key in _keys(vm, *_KEYS))
+    is_own = any(vm["uuid"] in vm["other_config"][key] for key in _keys(vm, *_KEYS))
+    return is_own or is_begun(vm) or bool(read(vm)[1])
 
 
 def must_be_restored(vm: Record) -> None:
-    """Raises Refused for a VM without any restore key, readable or not."""
-    if not (is_restored(vm) or read(vm)[1]):
+    """Raises Refused for a VM that `is_restored` does not know."""
+    if not is_restored(vm):
         raise Refused(
             f"The VM {vm['name_label']!r} was not restored from a copy: there is nothing to undo, move or keep."
         )

@@ -104,7 +104,17 @@ def reads_as_it_may(vm, whole):
     for swap in [*swaps, *whole]:
         assert isinstance(restore_journal.arrived_as(vm, swap), str)
         restore_journal.is_leaving(vm, swap)
-    forget.uses_of({}, {}, {"vm": vm}, whole[0].sr)
+    if forget.uses_of({}, {}, {"vm": vm}, whole[0].sr).restored:
+        assert restore_journal.is_restored(vm), "discard refuses the copy, and nothing ends the restore"
+
+
+@pytest.mark.parametrize("text", ["no journal of {}", '{{"sr": "{}"}}'])
+def test_a_key_that_keeps_discard_from_the_copy_is_one_that_a_command_removes(restored, text):
+    """It names no VM."""
+    sr = restored.copy.sr_uuid
+    restored.set_journal(lambda config: {"relvmoiscsi:restore:0": text.format(sr)})
+    vm = restored.db.record("VM", restored.web)
+    assert forget.uses_of({}, {}, {"vm": vm}, sr).restored and restore_journal.is_restored(vm)
 
 
 def test_any_journal_reads_or_is_refused(restored):
