@@ -48,6 +48,8 @@ VBD: Mapping[str, type] = {
 #: members of an entry. A run locks the copy `sr`, and names the VDIs in commands for a person
 _UUIDS = ("old", "new", "sr", "home")
 
+_MOST_ENTRIES = 256  #: of a VM that are read; xapi has devices for 255 disks
+
 _OPERATIONS = ("start", "start_on", "resume")
 _REASON = "relvmoiscsi has swapped some of the disks of this VM:"
 
@@ -121,8 +123,9 @@ def read(vm: Record) -> Tuple[List[Swap], List[Tuple[str, str]]]:
 
     A clone of a restored VM has the keys of that VM; such keys are left out.
     """
-    found, spoiled = [], []
-    for key in _keys(vm, RESTORED):
+    keys = _keys(vm, RESTORED)
+    found, spoiled = [], [(key, "a VM has no device for so many disks") for key in keys[_MOST_ENTRIES:]]
+    for key in keys[:_MOST_ENTRIES]:
         try:
             found.append(_swap_of(vm["other_config"][key]))
         except ValueError as error:

@@ -711,7 +711,7 @@ def test_the_check_of_many_locks_looks_each_of_them_up(lab, calls):
 
 @pytest.mark.parametrize("field", ["doing", "who", "host"])
 def test_each_text_of_a_lock_is_in_quotes_and_short_in_a_message(field):
-    text = "root. That run is dead. Run `relvmoiscsi pool discard --all --yes`. Before, it was " + "x" * 100000
+    text = "root. That run is dead. Run `relvmoiscsi pool discard --all --yes`. Before, it was " + "x" * 60000
     key = lock.OPEN_KEY + "3600a098038303053743f4a4f4e4b6d41:1"
     (forged,) = lock.locks_in({key: json.dumps({field: text, "token": "x"})})
 
