@@ -109,6 +109,7 @@ def _vif_list(api, given):
     rows = [
         (vif["uuid"], f"device {vif['device']}", networks[vif["network"]]["name_label"], vms[vif["VM"]]["name_label"])
         for vif in api.VIF.get_all_records().values()
+        if given.get("vm-uuid") in (None, vms[vif["VM"]]["uuid"])
         if given.get("vm-name-label") in (None, vms[vif["VM"]]["name_label"])
     ]
     return "".join("  ".join(row) + "\n" for row in sorted(rows, key=lambda row: row[1:]))
