@@ -80,8 +80,8 @@ def add_commands(command: CommandMaker) -> None:
         "--name",
         metavar="TEXT",
         default=choice.NAME,
-        help="name of the new VMs; {vm}, {date} and {sr} are replaced; several VMs need {vm}; default: {vm} {date}. If "
-        "the pool has several copies of the SR, {date} is the time of the SR's last change",
+        help="name of the new VMs; {vm}, {sr}, and {date}, the day of LVM's last change, are replaced; several VMs "
+        "need {vm}; default: {vm} on {sr}",
     )
     nets = cloning.add_mutually_exclusive_group()
     nets.add_argument(
@@ -169,7 +169,6 @@ class CloneCommand(PoolChange):
         #: without the networks, which the pool has
         self.request = choice.CloneRequest(
             arguments.name,
-            records.today(),
             records.run_id(),
             keep_mac=arguments.keep_mac,
             snapshots=arguments.snapshots,

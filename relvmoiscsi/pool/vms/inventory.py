@@ -137,7 +137,6 @@ class Copy(NamedTuple):
     by_uuid: Dict[str, str]  #: references of the VDIs, by UUID
     origin: Origin
     changed: str = ""  #: when LVM last changed the SR, in ISO 8601; "" for an unknown time
-    is_one_of_several: bool = False  #: the pool has other copies of the original
 
     def new_of(self, old_uuid: str) -> Optional[Record]:
         """Return the new VDI of a VDI of the original.
@@ -244,8 +243,7 @@ def copy_of(pool: Pool, found: Inventory, sr: str) -> Copy:
     original = str(record["other_config"][ORIGINAL_SR])
     origin = Origin(record["uuid"], pool.sr_by_uuid(original), found.vdis)
     changed = untrusted.time_text(record["other_config"].get(CHANGED, ""))  # a pool-operator may write the mark
-    several = [each for _, each in pool.copies() if each["other_config"][ORIGINAL_SR] == original]
-    return Copy(sr, record["uuid"], record["name_label"], original, vdis, by_uuid, origin, changed, len(several) > 1)
+    return Copy(sr, record["uuid"], record["name_label"], original, vdis, by_uuid, origin, changed)
 
 
 def old_vdis(pool: Pool, found: Inventory) -> Dict[str, str]:

@@ -156,7 +156,7 @@ HAPPENS = {
         (
             "has a copy",
             bring_back,
-            "already. Attach .*Or shut 'web 2026-11-22' down, and run `xe vm-destroy uuid=\\S{36}`",
+            "already. Attach .*Or shut 'web on Production .*' down, and run `xe vm-destroy uuid=\\S{36}`",
         ),
         (
             "has a strange device",
@@ -205,7 +205,7 @@ def test_a_disk_of_a_person_stays_where_it_is(halted, work):
         (
             lambda day: day.clone("web"),
             False,
-            "is a disk of 'web 2026-11-22' as well. Remove the disk from there first",
+            "is a disk of 'web on Production changed 2026-11-21' as well. Remove the disk from there first",
         ),
     ],
     ids=["at home again", "restored", "another mode", "a clone"],

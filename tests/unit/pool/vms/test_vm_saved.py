@@ -114,7 +114,7 @@ class Office:
         )
 
     def made_of(self, sources, work=clone.clone, **wanted):
-        wish = choice.CloneRequest(**{"date": "then", "run": "r", "jobs": 1, "patience": 0.01, **wanted})
+        wish = choice.CloneRequest(**{"run": "r", "jobs": 1, "patience": 0.01, **wanted})
         return self.with_copy(lambda calls, pool, found, copy: work(calls, pool, found, copy, sources, wish))
 
     def then(self, *names, everything=False, **wanted):
@@ -340,7 +340,7 @@ def test_with_the_records_of_then_and_not_of_now(office):
     (live,) = office.lab.clone_vms(office.copy.sr_uuid, "renamed since")
     assert live.status == FAILED
     done = office.then_one("db")
-    assert done.status == MADE and done.name == "db then" and len(done.disks) == 1
+    assert done.status == MADE and done.name == "db on Production changed 2026-11-21" and len(done.disks) == 1
 
 
 def test_a_network_of_then_that_is_gone_is_asked_for(office):
