@@ -9,9 +9,10 @@
 locks the UUID of the VM, because two clients may restore one VM from two copies. A run writes a guarded key if its role
 may. A vm-admin, who may clone and restore, writes an open key.
 
-Each run respects the keys of both kinds. A run with a guarded key cannot be told by an open key that it has lost its
-lock. So a vm-operator can delay runs, but cannot let a second run begin beside one with a guarded key. Against a
-vm-operator, the lock of a vm-admin is no protection: its token is public, and its keys are writable.
+Each run respects the keys of both kinds. An open key counts against a guarded key only while the guarded key is stale,
+and a run takes only the keys that it has written for its own. So a vm-operator can delay runs, but cannot let a second
+run begin beside one with a guarded key. Against a vm-operator, the lock of a vm-admin is no protection: its token is
+public, and its keys are writable.
 
 xapi adds a key to a map only if the map lacks the key, under the lock of xapi's database. So if two clients add the
 same number, one client gets an error. The highest number holds the lock. A client refreshes its lock with the next
@@ -229,7 +230,9 @@ class Held:
             "doing": doing,
         }
         self._begins = [KEY, OPEN_KEY]  #: the first one counts; a role that may not write it takes the next one
-        self._numbers: Dict[LockName, int] = {}
+        #: the keys that this run has added, and not removed since, of each name: no key of another client is among them
+        self._written: Dict[LockName, List[str]] = {}
+        self._lost: Optional[Refused] = None  #: of a refresh that found a lock broken
         self._busy, self._over = threading.Lock(), threading.Event()
 
     def verify(self, calls: Calls) -> None:
@@ -242,14 +245,16 @@ class Held:
         trusts a reading for a moment, 0.8 s with 800 locks. A step takes longer, and no code looks at a lock during a
         step.
         """
+        if self._lost is not None:
+            raise self._lost
         now = self._clock()
         if now >= self._trusted_until:
             self._verified(calls)
             self._trusted_until = now + len(self._whats) // _MANY * _MANY_SECONDS
 
-    def _verified(self, calls: Calls) -> _Locks:
-        """Check the locks, and return the locks in the pool. Raises as `verify`."""
-        seen, now = _Locks(calls), ""
+    def _verified(self, calls: Calls) -> Tuple[_Locks, List[Lock]]:
+        """Check the locks; return the locks in the pool, and the lock of this run on each name. Raises as `verify`."""
+        seen, now, ours = _Locks(calls), "", []
         for what in self._whats:
             mine = seen.last(what, self._begins[0])
             if mine is None or not self._is_mine(mine):
@@ -260,7 +265,8 @@ class Held:
                 for other in seen.holders(what, now):
                     if other.begin != mine.begin:
                         raise _broken(what, other)
-        return seen
+            ours.append(mine)
+        return seen, ours
 
     def take(self, refused: Optional[Dict[LockName, Refused]] = None) -> None:
         """Take the locks, with one call for each lock. Raises Refused, PoolFailure. `refused` is as for `held`.
@@ -302,15 +308,15 @@ class Held:
         except PoolFailure as failure:
             if failure.code != _DENIED or len(self._begins) == 1:
                 raise
-            del self._begins[0], self._numbers[what]
+            del self._begins[0], self._written[what]
             self._add_first(seen, what, now)
 
     def _is_mine(self, lock: Lock) -> bool:
-        return lock.token == self._values["token"]
+        return lock.token == self._values["token"] and lock.key in self._written.get(lock.what, ())
 
     def _add(self, calls: Calls, ref: str, what: LockName, number: int, now: str) -> None:
-        self._numbers[what] = number
         key = f"{self._begins[0]}{what}:{number}"
+        self._written.setdefault(what, []).append(key)  # before the call, whose answer may be lost
         self._values["refreshed"] = now
         marks.add(calls, "pool", ref, key, marks.text_of(self._values))
 
@@ -331,20 +337,26 @@ class Held:
     def refresh(self, calls: Calls) -> None:
         """Refresh the locks. Raises Refused where another client has broken a lock; PoolFailure."""
         with self._busy:
-            if self._over.is_set():
-                return
-            seen = self._verified(calls)
-            now = seen.now()
-            was_stale = any(lock.is_stale(now) for lock in seen.locks if self._is_mine(lock))
-            for what in self._whats:
-                old = self._numbers[what]
-                self._add(calls, seen.ref, what, old + 1, now)
-                # Another client may have taken the stale lock, with a key of the other kind. Of two keys of one kind,
-                # the number decides.
-                for lock in _Locks(calls).holders(what, now) if was_stale else ():
-                    if lock.begin != self._begins[0]:
-                        raise _broken(what, lock)
-                calls.call("pool.remove_from_other_config", seen.ref, f"{self._begins[0]}{what}:{old}")
+            try:
+                if not self._over.is_set():
+                    self._refreshed(calls)
+            except Refused as refused:
+                self._lost = refused
+                raise
+
+    def _refreshed(self, calls: Calls) -> None:
+        seen, ours = self._verified(calls)
+        now = seen.now()
+        for mine in ours:
+            self._add(calls, seen.ref, mine.what, mine.number + 1, now)
+            # Another client may have taken the stale lock, with a key of the other kind. Of two keys of one kind, the
+            # number decides.
+            for lock in _Locks(calls).holders(mine.what, now) if mine.is_stale(now) else ():
+                if lock.begin != mine.begin:
+                    raise _broken(mine.what, lock)
+            for key in self._written[mine.what][:-1]:
+                calls.call("pool.remove_from_other_config", seen.ref, key)
+            del self._written[mine.what][:-1]
 
     def release(self) -> None:
         """Remove the keys of this run, and stale keys, at most _MOST_STALE. The locks of other clients stay.
@@ -354,7 +366,7 @@ class Held:
         """
         self._over.set()
         stop: Optional[KeyboardInterrupt] = None
-        pause, tries, limit = 0.0, _RELEASE_TRIES if self._numbers else 1, Deadline(RELEASE_SECONDS)
+        pause, tries, limit = 0.0, _RELEASE_TRIES if self._written else 1, Deadline(RELEASE_SECONDS)
         while True:
             tries -= 1
             try:
@@ -363,8 +375,8 @@ class Held:
                 break
             except (PoolFailure, PoolGone):  # the caller reports the error that ended the work
                 pause = limit.within(_RELEASE_PAUSE)
-                if tries <= 0 and not (pause and self._numbers):
-                    self._calls.notes += [self._stay()] if self._numbers else []
+                if tries <= 0 and not (pause and self._written):
+                    self._calls.notes += [self._stay()] if self._written else []
                     break
             except KeyboardInterrupt as interrupt:
                 stop = interrupt
@@ -383,7 +395,7 @@ class Held:
 
     def _stay(self) -> str:
         """Return the sentence on the locks that this run could not remove: `unlock` of a name removes all of them."""
-        whats = list(self._numbers)
+        whats = list(self._written)
         until = (_seconds(self._values["refreshed"]) or 0.0) + STALE_SECONDS
         return (
             f"The pool does not answer, so the lock of this run on {some_of(whats)} may stay until "

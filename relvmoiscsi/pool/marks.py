@@ -7,6 +7,9 @@ from typing import Any, Dict, Mapping
 from relvmoiscsi import untrusted
 from relvmoiscsi.pool.calls import Calls, passing
 
+#: of a record. Others may write 300 KiB in a call, and any number of keys
+_MOST_CHARACTERS, _MOST_VALUES = 1 << 16, 1000
+
 
 def text_of(values: Mapping[str, Any]) -> str:
     """Return a record as the value of a key: equal texts for equal records."""
@@ -14,8 +17,8 @@ def text_of(values: Mapping[str, Any]) -> str:
 
 
 def values_of(text: str) -> Dict[str, Any]:
-    """Return the record in the value of a key. Raises ValueError for another value."""
-    return untrusted.object_of(text)
+    """Return the record in the value of a key. Raises ValueError for another value, and for a large value."""
+    return untrusted.object_of(text, _MOST_CHARACTERS, _MOST_VALUES)
 
 
 def add(calls: Calls, kind: str, ref: str, key: str, text: str) -> None:

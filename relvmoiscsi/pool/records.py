@@ -73,16 +73,17 @@ def parts_of_template(template: str, *fields: str) -> List[Tuple[str, str]]:
     return [(text, field or "") for text, field, _, _ in parts]
 
 
-def unused_name(wish: str, taken: Dict[str, int]) -> str:
+def unused_name(wish: str, taken: Dict[str, int], behind: str = "") -> str:
     """Return the name, with a number where `taken` has the name; `taken` gets the result.
 
-    `taken` has the last number that each name got, 1 at first: a stranger may have named thousands of VMs alike.
+    `behind` follows the number. `taken` has the last number that each name got, 1 at first: a stranger may have named
+    thousands of VMs alike.
     """
-    name, number = wish, taken.get(wish, 1)
+    name, number = wish + behind, taken.get(wish + behind, 1)
     while name in taken:
         number += 1
-        name = f"{wish} ({number})"
-    taken[wish] = number
+        name = f"{wish} ({number}){behind}"
+    taken[wish + behind] = number
     taken.setdefault(name, 1)
     return name
 

@@ -136,7 +136,7 @@ class Lab:
             sources = choice.choose(pool, found, copy, names, everything)
             if isolated:
                 wanted["isolated"], found = choice.isolated_network(calls, found, isolated, sr_uuid=sr_uuid)
-            wish = choice.CloneRequest(**{"date": "2026-11-22", "run": "a run", "jobs": 1, "patience": 0.01, **wanted})
+            wish = choice.CloneRequest(**{"run": "a run", "jobs": 1, "patience": 0.01, **wanted})
             return clone.clone(calls, pool, found, copy, sources, wish)
 
     def before(self, method, work, number=1):

@@ -73,7 +73,6 @@ def _wanted(params, calls, found, sr_uuid, sources, is_dry):
     without = [kind for kind, is_in in (("VTPM", params["vtpm"]), ("VGPU", params["vgpu"])) if not is_in]
     wanted = choice.CloneRequest(
         params["name"],
-        records.today(),
         records.run_id(client.mark_of(params)),
         networks=choice.networks(found, sources, (params["networks"] or {}).items()),
         keep_mac=params["keep_mac"],

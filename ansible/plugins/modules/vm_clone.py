@@ -51,9 +51,10 @@ options:
     default: false
   name:
     description:
-      - Name of the new VMs. C({vm}), C({date}) and C({sr}) are replaced. Several VMs need C({vm}).
+      - Name of the new VMs. C({vm}), C({sr}) and C({date}) are replaced. Several VMs need C({vm}).
+      - C({date}) is the day of the last change of the SR by LVM.
     type: str
-    default: "{vm} {date}"
+    default: "{vm} on {sr}"
   isolated:
     description:
       - Connect all new VMs to this isolated network. The module makes a missing network. A network with a physical interface is
@@ -192,7 +193,7 @@ def main():
         "state": {"type": "str", "choices": ["present", "started", "absent"], "default": "present"},
         "vms": {"type": "list", "elements": "str", "default": []},
         "all": {"type": "bool", "default": False},
-        "name": {"type": "str", "default": "{vm} {date}"},
+        "name": {"type": "str", "default": "{vm} on {sr}"},
         "isolated": {"type": "str"},
         "networks": {"type": "dict"},
         "same_networks": {"type": "bool"},  # a default would exclude the others

@@ -165,6 +165,16 @@ def test_a_restored_vm_is_kept_as_it_is_or_taken_home(day, state, told):
         assert {sr for sr, _ in now.values()} == {sr for sr, _ in before.values()} and now != before
 
 
+def test_a_journal_that_cannot_be_read_is_removed(day):
+    """Until then, the copy cannot be discarded."""
+    uuid = day.lab.pool.db.records("SR", name_label="A copy").popitem()[1]["uuid"]
+    journal = {"relvmoiscsi:restore:0": f"no journal of {uuid}"}
+    day.lab.pool.db.set("VM", day.web, "other_config", journal)
+    assert "were restored from the SR 'A copy'" in str(day.now("lun", state="forgotten", srs=["A copy"]))
+    assert [day.now("vm_restore", vm="web", state="kept")["changed"] for _ in range(2)] == [True, False]
+    assert day.lab.pool.db.get("VM", day.web, "other_config") == {}
+
+
 def test_a_restore_that_was_cut_has_changed_the_vm(day):
     day.refuses("VBD.create")
     cut = day.now("vm_restore", **RESTORED)

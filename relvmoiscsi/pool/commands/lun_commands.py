@@ -439,13 +439,18 @@ class PoolMapCommand(PoolCommand):
             copy = choice.find_copy(pool, found, self.given.sr)
         pairs = vdis.pairs(copy.origin, copy.vdis)
         vms = inventory.owners_of_disks(found, copy)
+        whole, _, unfinished = choice.clones(found, copy)
+        clones = {**whole, **unfinished}
+        made = [(str(clones[ref]["uuid"]), str(clones[ref]["name_label"])) for ref in inventory.in_order(clones)]
         facts = {
             "old_sr": copy.original or None,
             "new_sr": copy.uuid,
             "sr_name_label": copy.name,
+            "clones": [{"new_vm": uuid, "new_name": name} for uuid, name in made],
             "vdi_pairs": [{**pair.facts(), "vm_names": vms.get(pair.old, [])} for pair in pairs],
         }
         lines = [f"{copy.uuid} {copy.name!r}"]
+        lines += [line for uuid, name in made for line in (f"  clone {name!r}", f"    VM {uuid}")]
         for pair in pairs:
             notes = [
                 note for note, shown in (("snapshot", pair.is_a_snapshot), ("hidden", not pair.is_managed)) if shown

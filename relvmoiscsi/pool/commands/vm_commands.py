@@ -80,8 +80,8 @@ def add_commands(command: CommandMaker) -> None:
         "--name",
         metavar="TEXT",
         default=choice.NAME,
-        help="name of the new VMs; {vm}, {date} and {sr} are replaced; several VMs need {vm}; default: {vm} {date}. If "
-        "the pool has several copies of the SR, {date} is the time of the SR's last change",
+        help="name of the new VMs; {vm}, {sr}, and {date}, the day of LVM's last change, are replaced; several VMs "
+        "need {vm}; default: {vm} on {sr}",
     )
     nets = cloning.add_mutually_exclusive_group()
     nets.add_argument(
@@ -166,7 +166,6 @@ class CloneCommand(PoolChange):
         #: without the networks, which the pool has
         self.request = choice.CloneRequest(
             arguments.name,
-            records.today(),
             records.run_id(),
             keep_mac=arguments.keep_mac,
             snapshots=arguments.snapshots,
@@ -315,7 +314,9 @@ def _cloned(
         lines.append(f"VM {each.vm_name!r}: {each.status}{of}")
         lines += [f"  disk {disk.userdevice}: {disk.old} {verb} {disk.new}" for disk in each.disks]
         lines += [f"  network {device}: {old!r} {verb} {new!r}" for device, (old, new) in sorted(each.networks.items())]
-        lines += [f"  with its snapshot {name!r}" for name in each.snapshots]
+        for name, disks in each.snapshots:
+            lines += [f"  with its snapshot {name!r}"]
+            lines += [f"    disk {disk.userdevice}: {disk.old} {verb} {disk.new}" for disk in disks]
         lines += [f"  {note}" for note in each.notes]
         if each.error is not None:
             lines.append(f"  {each.error}")

@@ -12,9 +12,10 @@ from relvmoiscsi.pool.vdis import Pair
 from relvmoiscsi.pool.vms import inventory, ova, rescue, restore_journal, run_states
 from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inventory
 from relvmoiscsi.pool.vms.restore_journal import Swap
-from relvmoiscsi.wording import change, quoted, said, shell_command, some_of
+from relvmoiscsi.wording import quoted, said, shell_command, some_of
 
-NAME = "{vm} {date}"
+#: template of names: whoever sees the VM finds the copy, and so its date, whatever other copies the pool had or gets
+NAME = "{vm} on {sr}"
 #: what says on which networks the copies of VMs with networks will be
 NETWORK_OPTIONS = "--isolated NET, --network OLD=NEW for each network, or --same-networks"
 #: key of network.other_config
@@ -29,7 +30,6 @@ class CloneRequest(NamedTuple):
     """What the caller wants `clone` to make."""
 
     name: str = NAME  #: {vm}, {date}, {sr}
-    date: str = ""
     run: str = ""
     isolated: str = ""  #: reference of the network for every VIF
     networks: Mapping[str, str] = {}  #: reference of the new network, by UUID of the original's network
@@ -199,8 +199,8 @@ def verify_free(found: Inventory, copy: Copy, disks: Sequence[ova.CloneDisk]) ->
 def names(found: Inventory, copy: Copy, sources: Sequence[VmSource], wanted: CloneRequest) -> Dict[str, str]:
     """Return the name of each copy, by UUID of the original; all names differ. Raises UsageError.
 
-    {date} is the time of the SR's last change where the pool has several copies of the original: then the names of the
-    clones of one VM tell the copies apart, as the names of the SRs do.
+    {date} is the day of the last change of the SR by LVM, as in the name of an SR. A name that is taken gets a number
+    behind {vm}: a number at the end would look like the number of a copy of the SR.
     """
     whole, _, unfinished = clones(found, copy)
     there = {vm["other_config"][COPY_OF]: str(vm["name_label"]) for vm in whole.values()}
@@ -212,13 +212,14 @@ def names(found: Inventory, copy: Copy, sources: Sequence[VmSource], wanted: Clo
         raise UsageError(f"--name {wanted.name!r} gives {len(several)} VMs one name. Nothing was changed.").advising(
             f"Give a name with {{vm}}, such as {form}."
         )
+    end = max((at for at, (_, field) in enumerate(parts) if field == "vm"), default=len(parts)) + 1
     for source in sources:
-        date = change(copy.changed) if copy.changed and copy.is_one_of_several else wanted.date
-        known = {"vm": source.name, "date": date, "sr": copy.name}
-        wish = "".join(text + known.get(field, "") for text, field in parts)
-        if not wish.strip():
+        known = {"vm": source.name, "date": copy.changed[:10] or "unknown", "sr": copy.name}
+        texts = [text + known.get(field, "") for text, field in parts]
+        if not "".join(texts).strip():
             raise UsageError(f"--name {wanted.name!r} leaves the copy without a name.")
-        chosen[source.uuid] = there.get(source.uuid) or records.unused_name(wish, taken)
+        wish, behind = "".join(texts[:end]), "".join(texts[end:])
+        chosen[source.uuid] = there.get(source.uuid) or records.unused_name(wish, taken, behind)
         taken.setdefault(chosen[source.uuid], 1)
     return chosen
 

@@ -66,7 +66,7 @@ class Cloned(NamedTuple):
     uuid: str = ""  #: of the copy
     disks: Sequence[ova.CloneDisk] = ()
     networks: Mapping[str, Tuple[str, str]] = {}  #: names of the networks of original and clone, by device
-    snapshots: Sequence[str] = ()
+    snapshots: Sequence[ova.CloneSnapshot] = ()
     notes: Sequence[str] = ()
     error: Optional[RelvmoiscsiError] = None
 
@@ -81,7 +81,7 @@ class Cloned(NamedTuple):
             "networks": {
                 device: {"old_network": old, "new_network": new} for device, (old, new) in self.networks.items()
             },
-            "snapshot_names": list(self.snapshots),
+            "snapshot_names": [snapshot.name for snapshot in self.snapshots],
             "notes": list(self.notes),
             "problem": str(self.error) if self.error is not None else None,
         }
@@ -238,7 +238,7 @@ class _Clone:
         names = {ref: str(network["name_label"]) for ref, network in found.networks.items()}
         networks = {device: (edited.networks[device], names[vif["network"]]) for device, vif in edited.vifs.items()}
         if self.source.document:  # saved records claim these disks: say which VM has each disk in this pool now
-            for disk in edited.disks:
+            for disk in [*edited.disks, *(disk for snapshot in edited.snapshots for disk in snapshot.disks)]:
                 here = found.grouped("vdis", "uuid").get(disk.old, {})
                 owners = " and ".join(repr(found.vms[vm]["name_label"]) for vdi in here for vm in found.owners_of(vdi))
                 whose = f"is a disk of the VM {owners}" if owners else "is a disk of no VM"

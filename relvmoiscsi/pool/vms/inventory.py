@@ -159,7 +159,6 @@ class Copy(NamedTuple):
     earlier_uuids: Mapping[str, Sequence[str]] = {}  #: of disks that were moved, by their UUID now
     original_ref: Optional[str] = None  #: reference of the original SR; None where the pool lacks it
     changed: str = ""  #: when LVM last changed the SR, in ISO 8601; "" for an unknown time
-    is_one_of_several: bool = False  #: the pool has other copies of the original
 
     def new_of(self, old_uuid: str) -> Optional[Record]:
         """Return the new VDI of a VDI of the original, or of the VDI that the disk was before it came home.
@@ -292,10 +291,9 @@ def copy_of(pool: Pool, found: Inventory, sr: str) -> Copy:
     original_ref = pool.sr_by_uuid(original)
     origin = Origin(record["uuid"], original_ref, found.vdis)
     changed = untrusted.time_text(record["other_config"].get(CHANGED, ""))  # a pool-operator may write the mark
-    several = [each for _, each in pool.copies() if each["other_config"][ORIGINAL_SR] == original]
     return Copy(
         sr, record["uuid"], record["name_label"], original, vdis, by_uuid, origin, found.earlier_uuids(), original_ref,
-        changed, len(several) > 1,
+        changed,
     )  # fmt: skip
 
 

@@ -104,6 +104,13 @@ class CloneDisk(NamedTuple):
         return {"userdevice": self.userdevice, "old_vdi": self.old, "new_vdi": self.new}
 
 
+class CloneSnapshot(NamedTuple):
+    """A snapshot of the clone."""
+
+    name: str
+    disks: List[CloneDisk]
+
+
 class Edited(NamedTuple):
     """The edited file, and a summary of its content."""
 
@@ -111,7 +118,7 @@ class Edited(NamedTuple):
     disks: List[CloneDisk]  #: disks of the VM, without its snapshots
     vifs: Records  #: by device: the VIFs of the clone with the MACs of the original, as VIF.create takes them
     networks: Dict[str, str]  #: by device: name of the original's network
-    snapshots: List[str]  #: names of the snapshots in the file
+    snapshots: List[CloneSnapshot]
     notes: List[str]  #: differences between clone and original, for people
 
 
@@ -143,7 +150,7 @@ def edited(document: bytes, edit: RecordEdit) -> Edited:
     if lost:
         notes.append(f"without the values of these fields in the records: {', '.join(sorted(lost))}")
     _keep_snapshots(ova, main, edit, notes)
-    disks = _move_disks(ova, main, edit, notes)
+    disks_of = _move_disks(ova, main, edit, notes)
     vifs, old_networks = _move_vifs(ova, main, edit)
     notes += _make_inactive(ova, main, edit)
     main.set("is_a_template", True)  # xapi starts no template: the clone stays a template until every disk was verified
@@ -153,8 +160,9 @@ def edited(document: bytes, edit: RecordEdit) -> Edited:
     main.set("name_description", f"{main.text('name_description')} {edit.description}".strip())
     for thing, name in _references(ova):  # a reference to a missing object of the file becomes NULL
         thing.set(name, NULL)
-    snapshots = [vm.text("name_label") for vm in ova.of("VM") if vm is not main]
-    result = Edited(ova.document(), disks, vifs, old_networks, snapshots, notes)
+    vms = ova.of("VM")
+    snapshots = [CloneSnapshot(vm.text("name_label"), disks_of.get(vm.id, [])) for vm in vms if vm is not main]
+    result = Edited(ova.document(), disks_of.get(main.id, []), vifs, old_networks, snapshots, notes)
     verify(result.document, edit)
     return result
 
@@ -193,13 +201,17 @@ def _first_kept(parent: str, parents: Dict[str, str]) -> str:
     return parent
 
 
-def _move_disks(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> List[CloneDisk]:
-    """Move every disk to the copy, keep CDs of ISO SRs, and drop VDIs without a VBD, and SRs without a VDI."""
+def _move_disks(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> Dict[str, List[CloneDisk]]:
+    """Move every disk to the copy, keep CDs of ISO SRs, and drop VDIs without a VBD, and SRs without a VDI.
+
+    Return the disks of the VM and of each snapshot, by id.
+    """
     vdis, srs = ova.by_id("VDI"), ova.by_id("SR")
     used: Set[str] = set()
     moved: Dict[str, Record] = {}  #: VDIs on the copy, by id of the VDI in the file
     homes: Set[str] = set()  #: SRs (ids) of the moved VDIs
-    disks, omitted, missing = [], [], []
+    disks_of: Dict[str, List[CloneDisk]] = {}
+    omitted, missing = [], []
     for vbd in ova.of("VBD"):
         vbd.set("currently_attached", False)
         vdi, device = vdis.get(vbd.text("VDI")), vbd.text("userdevice")
@@ -231,13 +243,12 @@ def _move_disks(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> Li
         moved[vdi.id] = new
         used.add(vdi.id)
         homes.add(vdi.text("SR"))
-        if vbd.text("VM") == main.id:
-            disks.append(CloneDisk(device, old, new["uuid"]))
+        disks_of.setdefault(vbd.text("VM"), []).append(CloneDisk(device, old, new["uuid"]))
     if omitted and not edit.omits_disks:
         raise Refused(f"The VM has disks that are not on this copy: {', '.join(missing)}.").advising(
-            "--omit-disks clones the VM without these disks." if disks else ""
+            "--omit-disks clones the VM without these disks." if main.id in disks_of else ""
         )
-    if omitted and not disks:
+    if omitted and main.id not in disks_of:
         raise Refused("No disk of the VM is on this copy.").advising("Select other VMs.")
     ova.drop(omitted)
     ova.drop([vdi for vdi in vdis.values() if vdi.id not in used])
@@ -255,7 +266,7 @@ def _move_disks(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> Li
         sr.set("content_type", _ISO if _is_iso(sr, edit) else _NO_ISO)
     used_srs = {vdi.text("SR") for vdi in ova.of("VDI")}
     ova.drop([sr for sr in srs.values() if sr.id not in used_srs])
-    return sorted(disks)
+    return {vm: sorted(disks) for vm, disks in disks_of.items()}
 
 
 def _is_iso(sr: Optional[Thing], edit: RecordEdit) -> bool:

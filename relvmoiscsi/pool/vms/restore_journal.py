@@ -48,6 +48,8 @@ VBD: Mapping[str, type] = {
 #: members of an entry. A run locks the copy `sr`, and names the VDIs in commands for a person
 _UUIDS = ("old", "new", "of", "sr", "home")
 
+_MOST_ENTRIES = 256  #: of a VM that are read; xapi has devices for 255 disks
+
 _OPERATIONS = ("start", "start_on", "resume")
 _REASON = "relvmoiscsi has swapped some of the disks of this VM:"
 
@@ -123,8 +125,9 @@ def read(vm: Record) -> Tuple[List[Swap], List[Tuple[str, str]]]:
 
     A clone of a restored VM has the keys of that VM; such keys are left out.
     """
-    found, spoiled = [], []
-    for key in _keys(vm, RESTORED):
+    keys = _keys(vm, RESTORED)
+    found, spoiled = [], [(key, "a VM has no device for so many disks") for key in keys[_MOST_ENTRIES:]]
+    for key in keys[:_MOST_ENTRIES]:
         try:
             found.append(_swap_of(vm["other_config"][key]))
         except ValueError as error:
@@ -200,16 +203,18 @@ def journal_of(vm: Record) -> List[Swap]:
 
 
 def is_restored(vm: Record) -> bool:
-    """Does the VM have readable keys of its own, or was a run on the VM interrupted?
+    """Does the VM have keys of its own, or unreadable keys, or was a run on the VM interrupted?
 
-    Keys from the VM's original name that other VM.
+    Keys from the VM's original name that other VM. `discard` refuses the copy in an unreadable key, so such a key can
+    be removed, too.
     """
-    return is_begun(vm) or any(vm["uuid"] in vm["other_config"][key] for key in _keys(vm, *_KEYS))
+    is_own = any(vm["uuid"] in vm["other_config"][key] for key in _keys(vm, *_KEYS))
+    return is_own or is_begun(vm) or bool(read(vm)[1])
 
 
 def must_be_restored(vm: Record) -> None:
-    """Raises Refused for a VM without any restore key, readable or not."""
-    if not (is_restored(vm) or read(vm)[1]):
+    """Raises Refused for a VM that `is_restored` does not know."""
+    if not is_restored(vm):
         raise Refused(
             f"The VM {vm['name_label']!r} was not restored from a copy: there is nothing to undo, move or keep."
         )

@@ -71,7 +71,8 @@ def save(
         first = next(outcome for outcome in outcomes if isinstance(outcome, RelvmoiscsiError))
         raise PoolFailure(f"The pool exported no VM records: {first.message}").advising(first.advice)
     good = _fitting(good, failed)
-    earlier = _earlier(calls, pool, sr, key, failed) if failed else {}  # `_drop_older` destroys the earlier VDI
+    unread: Dict[str, PoolFailure] = {}
+    earlier = _earlier(calls, pool, sr, key, failed, unread) if failed else {}  # `_drop_older` destroys the earlier VDI
     for one, before in earlier.values():
         name, why = failed[one.vm.uuid]
         failed[one.vm.uuid] = name, f"{why} Its records of the save of {before} are kept."
@@ -84,7 +85,7 @@ def save(
         calls.call("SR.remove_from_other_config", sr, SAVED)
         marks.add(calls, "SR", sr, SAVED, str(serial))
         vdi = _written(calls, sr, f"{serial} {when}", content)
-        _drop_older(calls, sr, vdi)
+        _drop_older(calls, sr, vdi, unread)
         uuid = str(calls.call("VDI.get_uuid", vdi))
     return saved, uuid, failed
 
@@ -110,14 +111,17 @@ def _serial(calls: Calls, sr: str) -> int:
     return min(untrusted.number(text), saved_vms.MOST_SERIAL - 1) if untrusted.is_number(text) else 0
 
 
-def _earlier(calls: Calls, pool: Pool, sr: str, key: bytes, wanted: Collection[str]) -> Dict[str, Tuple[PackedVm, str]]:
+def _earlier(
+    calls: Calls, pool: Pool, sr: str, key: bytes, wanted: Collection[str], unread: Dict[str, PoolFailure]
+) -> Dict[str, Tuple[PackedVm, str]]:
     """Return, for each VM in `wanted`, its records in earlier saves of this pool, and their time.
 
-    Raises PoolFailure where a VDI cannot be read, Refused.
+    Raises PoolFailure, Refused. `unread` gets the VDIs that cannot be read, as in `_read`.
     """
     found: Dict[str, Tuple[PackedVm, str]] = {}
     named = _with_records(calls.records("VDI", SR=sr), "Destroy the VDIs that no save has made.")
-    saves = [_read(calls, ref, vdi) for ref, vdi in named.items()]
+    saves = [_read(calls, ref, vdi, unread) for ref, vdi in named.items()]
+    _tell(calls, named, unread)
     ours = [one for one in saves if one is not None and one.is_sealed_by(key) and one.sr_uuid == pool.srs[sr]["uuid"]]
     for one in sorted(ours, key=attrgetter("order")):
         for vm in [vm for vm in one.vms if vm.uuid in wanted]:
@@ -210,8 +214,8 @@ def _order(vdi: Record) -> Tuple[int, str, str]:
     return untrusted.number(serial) if untrusted.is_number(serial) else 0, when, str(vdi["uuid"])
 
 
-def _drop_older(calls: Calls, sr: str, keep: str) -> None:
-    """Destroy the VDIs of earlier saves and of interrupted saves.
+def _drop_older(calls: Calls, sr: str, keep: str, unread: Collection[str] = ()) -> None:
+    """Destroy the VDIs of earlier saves and of interrupted saves, but for the VDIs in `unread` (references).
 
     A newer VDI stays: another client saves at the same time, and destroys the VDI of this save. A VDI with a serial
     that no save can have had goes.
@@ -223,7 +227,7 @@ def _drop_older(calls: Calls, sr: str, keep: str) -> None:
         return  # another client has saved at the same time, and destroyed this VDI
     for ref, vdi in ours.items():
         is_older = _order(vdi) < _order(ours[keep]) or _order(vdi)[0] > last + _MOST_AT_ONCE
-        if is_older and not vdi["VBDs"]:
+        if is_older and not vdi["VBDs"] and ref not in unread:
             _destroy(calls, ref)
 
 
@@ -242,15 +246,17 @@ def read(calls: Calls, copy: Copy, trusted: str = "") -> Tuple[SavedVms, bool]:
 
     With `trusted`, the UUID of a VDI: (the records on that VDI, whether `save_vms` of this pool has written them).
 
-    Raises NotFound; Refused where the writer of all records is unknown, and no VDI is trusted; PoolFailure.
+    Raises NotFound; Refused where the writer of all records is unknown, and no VDI is trusted; PoolFailure where no VDI
+    has records, and one cannot be read.
     """
+    unread: Dict[str, PoolFailure] = {}
     key = records_key.find(calls)
     last: Optional[Tuple[SavedVms, bool]] = None
     unknown = []
     asked = {ref: vdi for ref, vdi in copy.vdis.items() if trusted in ("", vdi["uuid"])}
     advice = "Repeat the command with --trust-records and the UUID of the VDI with the records."
     for ref, vdi in _with_records(asked, advice).items():  # one VDI at a time: a VDI may be large
-        found = _read(calls, ref, vdi)
+        found = _read(calls, ref, vdi, unread)
         if found is None or found.sr_uuid != copy.original:
             continue
         is_known = found.is_sealed_by(key)
@@ -260,6 +266,9 @@ def read(calls: Calls, copy: Copy, trusted: str = "") -> Tuple[SavedVms, bool]:
             unknown.append(printable(f"{of_save}, with {names}"))
         elif last is None or found.order > last[0].order:
             last = found, is_known
+    for failure in unread.values() if last is None and not unknown else ():
+        raise failure
+    _tell(calls, copy.vdis, unread)
     if last is None and unknown:
         raise (
             Refused(_UNKNOWN.format(copy.name, "; ".join(sorted(unknown))))
@@ -283,13 +292,33 @@ _UNKNOWN = (
 _MOST_NAMES = 20  #: of VMs in a message
 
 
-def _read(calls: Calls, ref: str, vdi: Record) -> Optional[SavedVms]:
-    """Read a VDI; None for a VDI without readable records. Raises PoolFailure."""
-    content, name = transfer.export_raw(calls, ref), str(vdi["uuid"])
+def _read(calls: Calls, ref: str, vdi: Record, unread: Dict[str, PoolFailure]) -> Optional[SavedVms]:
+    """Read a VDI; None for a VDI without readable records.
+
+    Everybody may give a VDI the name of records, and let a VM use it: then nobody can read the VDI. Such a VDI gives
+    None too, and `unread` gets the error, by the reference of the VDI.
+    """
+    name = str(vdi["uuid"])
+    try:
+        content = transfer.export_raw(calls, ref)
+    except PoolFailure as failure:
+        detach = "Detach the VDI from its VM, then repeat the command." if failure.code == "VDI_IN_USE" else ""
+        unread[ref] = PoolFailure(
+            f"The VDI {said(name)} has the name of VM records, and cannot be read: {failure.message}",
+            failure.description,
+        ).advising(failure.advice or detach)
+        return None
     try:
         return saved_vms.unpack(saved_vms.read_header(content, name), content[SavedHeader.SIZE :], name)
     except FormatError:
         return None
+
+
+def _tell(calls: Calls, there: Records, unread: Dict[str, PoolFailure]) -> None:
+    if unread:
+        which = some_of(sorted(said(there[ref]["uuid"]) for ref in unread), _MOST_NAMES)
+        first = next(iter(unread.values())).message
+        calls.notes.append(printable(f"Other records may be on VDIs that cannot be read: {which}. {first}"))
 
 
 def choose(
@@ -342,7 +371,7 @@ def _compared(found: Inventory, copy: Copy, saved: SavedVms, sources: Sequence[V
                 why = f"the disk {said(vdi)} is a disk of the VM {others[0]!r} in this pool"
             elif any(uses):
                 why = f"the VDI {said(vdi)} is no disk of a VM, but {max(uses)}"
-            elif source.ref and is_own and source.ref not in here:
+            elif source.ref and (is_own or rows) and source.ref not in here:  # the pool may lack an old snapshot
                 why = f"the VM has no disk {said(vdi)} in this pool"
             if why:
                 break

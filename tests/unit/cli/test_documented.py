@@ -199,7 +199,7 @@ def test_the_python_on_the_page_of_a_pool_attaches_the_clones_and_makes_a_vm(new
     exec(re.sub(r"Where\(.*?\)", here, inspect.cleandoc(block)), {"password": pool["XENSERVER_PASSWORD"]})
 
     assert re.findall("'status'(?:: |, )'(.+?)'", capsys.readouterr().out) == ["attached", "cloned"]
-    assert {"web", "web 2026-11-22"} <= set(names(lab)["VM"]) and "lab" in names(lab)["network"]
+    assert {"web", "web on Production changed 2026-11-21"} <= set(names(lab)["VM"]) and "lab" in names(lab)["network"]
 
 
 def test_the_run_on_the_page_of_vms_prints_what_it_says(new_lab, command):
@@ -275,7 +275,7 @@ def test_the_night_prints_what_the_page_says_and_leaves_nothing(night, command, 
         if argv[0] == "sr-create":
             lab.world.unmapped.clear()  # as the page has it for what follows
         if argv[0] == "vm-start":
-            assert {today(f"{vm} 2000-01-01") for vm in ("web", "db", "mail")} <= set(names(lab)["VM"])
+            assert {f"{vm} on Production changed 2026-11-21" for vm in ("web", "db", "mail")} <= set(names(lab)["VM"])
 
     assert names(lab) == before
     calls = [("clone", 0), *[("vm-start", 0)] * 3, *[("vm-shutdown", 0)] * 3, ("discard", 0)]

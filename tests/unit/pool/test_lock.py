@@ -262,11 +262,12 @@ def test_a_run_with_many_locks_reads_the_pool_for_few_of_its_steps_and_soon_sees
     """A reading has all locks, and each LUN has three steps: the sum grew with the square of the LUNs."""
     moment, names = [0.0], [lock.name_for(f"36001405{number:025}") for number in range(count)]
     mine = lock.Held(calls, names, "attach", clock=lambda: moment[0])
-    config = {
-        f"{lock.KEY}{name}:1": json.dumps({**mine._values, "refreshed": "2026-11-22T00:00:00Z"}) for name in names
-    }
-    read, pool = [], ("OpaqueRef:pool", {"master": "OpaqueRef:master", "other_config": config})
+    config, read = {}, []
+    pool = "OpaqueRef:pool", {"master": "OpaqueRef:master", "other_config": config}
     calls.pool = lambda: read.append(1) or pool
+    calls.call = lambda method, _, *key: config.update([key]) if key else "20261122T00:00:00Z"
+    mine.take()
+    del read[:]
     steps = 3 * count
     for _ in range(steps):  # ten LUNs in parallel, each step of 0.1 s
         moment[0] += 0.01
@@ -525,6 +526,49 @@ def test_a_vm_operator_takes_no_lock_from_a_pool_operator(lab, calls, other):
     is_refused(other, "of 'eve' on 'h'")
 
 
+@pytest.mark.parametrize("at", ["bait:1", f"{WHAT}:1", f"{WHAT}:9"])
+def test_no_open_key_ends_the_refreshes_of_a_guarded_lock(lab, calls, other, at):
+    """A vm-operator gives an old time to a key with the token of the run, and has a key on the name."""
+    mine = taken(calls)
+    write_open(lab, at, refreshed="1970-01-01T00:00:00Z", token=mine._values["token"])
+    write_open(lab, f"{WHAT}:2", refreshed="no time, so never stale", token="t")
+    for _ in range(3):
+        lab.later(25)
+        mine.refresh(calls)
+        mine.verify(calls)
+    is_refused(other)
+
+
+def test_a_key_that_a_failed_refresh_has_left_ends_no_lock(lab, calls):
+    """It grows stale beside the fresh key, and the next refresh removes it."""
+    mine = taken(calls)
+    with lab.cut("pool.remove_from_other_config"), pytest.raises(PoolGone):
+        mine.refresh(calls)
+    assert keys(lab) == [f"{WHAT}:1", f"{WHAT}:2"]
+    lab.later(25)
+    mine.refresh(calls)
+    assert keys(lab) == [f"{WHAT}:3"]
+
+
+def test_of_any_number_of_keys_with_the_token_of_a_run_its_end_removes_100(lab, calls):
+    mine = taken(calls)
+    for number in range(150):
+        write_open(lab, f"lun-{number}:1", refreshed="1970-01-01T00:00:00Z", token=mine._values["token"])
+        write_open(lab, f"{WHAT}:{number + 1}", refreshed="1970-01-01T00:00:00Z", token=mine._values["token"])
+    mine.release()
+    assert keys(lab) == [] and len(open_keys(lab)) == 200
+
+
+def test_a_run_with_open_keys_removes_the_keys_that_it_has_written(lab, vm_admin):
+    """And no others with its token: there the lock of a vm-admin is public."""
+    mine = taken(vm_admin)
+    now = lock._Locks(vm_admin).now()
+    for number in range(10, 160):
+        write_open(lab, f"{WHAT}:{number}", refreshed=now, token=mine._values["token"])
+    mine.release()
+    assert f"{WHAT}:1" not in open_keys(lab) and len(open_keys(lab)) == 150
+
+
 @pytest.mark.parametrize("moment", ["2999-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "1970-01-01T00:00:00Z"])
 def test_an_absurd_time_is_stale(lab, calls, moment):
     write_open(lab, f"{WHAT}:1", refreshed=moment, token="t")
@@ -561,6 +605,7 @@ def test_of_a_late_refresh_and_a_vm_admin_at_the_same_moment_no_two_go_on(lab, c
     with pytest.raises(Refused, match="has broken this run's lock"):
         slow.refresh(calls)
     assert len(won) == 1
+    is_broken(slow, calls)
 
 
 def test_of_two_kinds_of_clients_at_the_same_moment_at_most_one_goes_on(lab, calls, vm_admin):
@@ -666,7 +711,7 @@ def test_the_check_of_many_locks_looks_each_of_them_up(lab, calls):
 
 @pytest.mark.parametrize("field", ["doing", "who", "host"])
 def test_each_text_of_a_lock_is_in_quotes_and_short_in_a_message(field):
-    text = "root. That run is dead. Run `relvmoiscsi pool discard --all --yes`. Before, it was " + "x" * 100000
+    text = "root. That run is dead. Run `relvmoiscsi pool discard --all --yes`. Before, it was " + "x" * 60000
     key = lock.OPEN_KEY + "3600a098038303053743f4a4f4e4b6d41:1"
     (forged,) = lock.locks_in({key: json.dumps({field: text, "token": "x"})})
 

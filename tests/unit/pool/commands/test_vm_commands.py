@@ -277,6 +277,19 @@ def test_the_dry_run_promises_what_is_then_done(office, pool_command, monkeypatc
         assert office.state() == before, "no network is made for nothing"
 
 
+def test_the_map_of_a_copy_names_the_clones_on_it(office, pool_command):
+    pool_command("clone", "copy", "web", "--same-networks", "--yes")
+    ran, (row,) = pool_command("map", "copy"), pool_command("map", "copy", "--json").json["clones"]
+    assert row["new_name"] == "web on copy" and f"\n  clone 'web on copy'\n    VM {row['new_vm']}\n" in ran.out
+
+
+def test_a_plan_shows_the_disks_of_the_snapshots(office, pool_command):
+    """VM.revert gives them to the clone."""
+    with_a_snapshot(office, pool_command)
+    planned = pool_command("clone", "copy", "--all", "--same-networks", "--snapshots", "--dry-run").out
+    assert re.search("  with its snapshot '.*'\n    disk 0: [0-9a-f-]{36} would become [0-9a-f-]{36}\n", planned)
+
+
 _TRUE_AT_ANY_TIME = (
     *(*clone.TO_KNOW, *restore.TO_KNOW, *restore.TO_KNOW_OF_UNDO, *restore.TO_KNOW_OF_HOME, rescue.TO_KNOW),
 )
@@ -430,28 +443,21 @@ def test_a_vm_with_a_disk_elsewhere_is_cloned_with_the_disks_that_are_on_the_cop
 
 
 def test_the_clones_of_one_vm_from_several_copies_tell_of_which_and_conflict(office, pool_command, refused):
-    of = {"2026-11-21T01:30:00Z": None, "2026-11-22T01:30:00Z": None}
-    for changed in of:
-        (copy,) = office.attach(office.clone("Production"))
-        config = office.pool.db.get("SR", office.pool.db.by_uuid("SR", copy.sr_uuid), "other_config")
-        config = {**config, records.CHANGED: changed}
-        office.pool.db.set("SR", office.pool.db.by_uuid("SR", copy.sr_uuid), "other_config", config)
-        of[changed] = copy.sr_uuid
-    first, second = of.values()
-    ran = pool_command("clone", first, "web", "--isolated", "night", "--yes")
-    assert "web changed 2026-11-21 01:30 UTC" in ran.out and "warning" not in ran.err
-    warned = "on the same networks, 'web changed 2026-11-21 01:30 UTC': expect conflicts of addresses."
+    first, second = (office.attach(office.clone("Production"))[0] for _ in range(2))
+    ran = pool_command("clone", first.sr_uuid, "web", "--isolated", "night", "--yes")
+    assert f"'web on {first.name}'" in ran.out and "warning" not in ran.err
+    warned = f"on the same networks, 'web on {first.name}': expect conflicts of addresses."
     for way in ("--dry-run", "--yes"):
-        ran = pool_command("clone", second, "--all", "--isolated", "night", way)
-        assert ran.status == 0 and "'web changed 2026-11-22 01:30 UTC'" in ran.out
-        assert warned in ran.err and "'db changed" not in ran.err
-    ran = pool_command("clone", second, "web", "--isolated", "other", "--dry-run")
+        ran = pool_command("clone", second.sr_uuid, "--all", "--isolated", "night", way)
+        assert ran.status == 0 and f"'web on {second.name}'" in ran.out
+        assert warned in ran.err and "'db on" not in ran.err
+    ran = pool_command("clone", second.sr_uuid, "web", "--isolated", "other", "--dry-run")
     assert warned not in ran.err
-    assert pool_command("clone", first, "web", "--isolated", "night", "--dry-run").err == ""
-    sr = office.pool.db.by_uuid("SR", first)
+    assert pool_command("clone", first.sr_uuid, "web", "--isolated", "night", "--dry-run").err == ""
+    sr = office.pool.db.by_uuid("SR", first.sr_uuid)
     config = {**office.pool.db.get("SR", sr, "other_config"), records.CHANGED: "of an operator"}
     office.pool.db.set("SR", sr, "other_config", config)
-    ran = pool_command("clone", first, "db", "--isolated", "other", "--dry-run")
+    ran = pool_command("clone", first.sr_uuid, "db", "--isolated", "other", "--name", "{vm} {date}", "--dry-run")
     assert ran.status == 0 and "of an operator" not in ran.out, "no text but a time gets into a name"
 
 

@@ -104,7 +104,38 @@ def reads_as_it_may(vm, whole):
     for swap in [*swaps, *whole]:
         assert isinstance(restore_journal.arrived_as(vm, swap), str)
         restore_journal.is_leaving(vm, swap)
-    forget.uses_of({}, {}, {"vm": vm}, whole[0].sr)
+    if forget.uses_of({}, {}, {"vm": vm}, whole[0].sr).restored:
+        assert restore_journal.is_restored(vm), "discard refuses the copy, and nothing ends the restore"
+
+
+def test_of_any_number_of_forged_entries_few_are_parsed(restored, monkeypatch):
+    """A vm-admin may write 290000 of them, and each command reads the journals of all VMs."""
+    parsed, real = [], restore_journal._swap_of
+    monkeypatch.setattr(restore_journal, "_swap_of", lambda text: parsed.append(text) or real(text))
+    restored.set_journal(lambda config: {**config, **{f"{RESTORED}{number}": "{}" for number in range(1000, 4000)}})
+    swaps, spoiled = restore_journal.read(restored.db.record("VM", restored.web))
+    assert len(parsed) == restore_journal._MOST_ENTRIES and len(swaps) + len(spoiled) >= 3000
+
+
+@pytest.mark.parametrize(
+    "vbd", [{"other_config": {"k": "x" * 70000}}, {"other_config": dict.fromkeys(map(str, range(999)), "")}]
+)
+def test_a_disk_with_a_text_that_no_journal_has_room_for_is_not_restored(restored, vbd):
+    """Else no later run could read the entry."""
+    vm = restored.db.record("VM", restored.web)
+    swap = restore_journal.journal_of(vm)[0]
+    restore_journal.verify_readable(vm, swap)
+    with pytest.raises(Refused, match="A restore cannot note the disk .* more than"):
+        restore_journal.verify_readable(vm, swap._replace(vbd={**swap.vbd, **vbd}))
+
+
+@pytest.mark.parametrize("text", ["no journal of {}", '{{"sr": "{}"}}'])
+def test_a_key_that_keeps_discard_from_the_copy_is_one_that_a_command_removes(restored, text):
+    """It names no VM."""
+    sr = restored.copy.sr_uuid
+    restored.set_journal(lambda config: {"relvmoiscsi:restore:0": text.format(sr)})
+    vm = restored.db.record("VM", restored.web)
+    assert forget.uses_of({}, {}, {"vm": vm}, sr).restored and restore_journal.is_restored(vm)
 
 
 def test_any_journal_reads_or_is_refused(restored):

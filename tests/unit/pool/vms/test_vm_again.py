@@ -29,10 +29,10 @@ def test_killed_at_a_call_of_each_kind_it_is_startable_only_if_right_and_the_nex
         for found in day.copies():
             (vm,) = day.db.records("VM", name_label=found[0]).values()
             templates += vm["is_a_template"]  # xapi starts none
-            assert vm["is_a_template"] or found[:3] == ("web 2026-11-22", disks, macs)
+            assert vm["is_a_template"] or found[:3] == ("web on Production changed 2026-11-21", disks, macs)
         done = day.clone_one(**words)
         assert done.error is None and "start" in day.vm(done.uuid)["allowed_operations"]
-        assert day.copies() == [("web 2026-11-22", disks, macs, True)]
+        assert day.copies() == [("web on Production changed 2026-11-21", disks, macs, True)]
         after = day.originals()
         assert all(set(after[table]) == set(before[table]) for table in ("VM", "VBD", "VIF", "VTPM", "VDI"))
     assert templates
@@ -247,7 +247,7 @@ def test_a_vm_elsewhere_with_the_marks_of_a_copy_is_none(day):
     day.lab.vm("web, from a backup", day.elsewhere(), other_config=day.vm(done.uuid)["other_config"])
     day.lab.pool.api.vms.vm_destroy("", day.ref_of(done))
     again = day.clone_one()
-    assert again.status == MADE and again.name == "web 2026-11-22"
+    assert again.status == MADE and again.name == "web on Production changed 2026-11-21"
 
 
 def test_a_copy_that_has_lost_its_disks_is_none_and_is_told(day):

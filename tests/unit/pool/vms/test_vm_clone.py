@@ -13,6 +13,7 @@ from kit.pool.errors import XenError
 from kit.pool_verbs import bring_back, run, second_copy, undo
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.pool.calls import PoolFailure
+from relvmoiscsi.pool.records import CHANGED
 from relvmoiscsi.pool.vms import choice, ova_file
 from relvmoiscsi.pool.vms import transfer as pool_transfer
 from relvmoiscsi.pool.vms.clone import ALREADY, FAILED, MADE
@@ -48,7 +49,7 @@ def test_every_disk_of_the_copy_is_the_new_one_of_the_map(day):
     before = day.originals()
     done = day.clone_one()
 
-    assert (done.status, done.name, done.error) == (MADE, "web 2026-11-22", None)
+    assert (done.status, done.name, done.error) == (MADE, "web on Production changed 2026-11-21", None)
     assert day.lab.disks_of(day.ref_of(done)) == day.expected(day.web) and day.originals() == before
     record = day.vm(done.uuid)
     assert record["other_config"]["relvmoiscsi:clone-of"] == day.db.get("VM", day.web, "uuid")
@@ -322,7 +323,12 @@ def test_snapshots_come_along_where_they_are_asked_for(day):
     (copied,) = new["snapshots"]
     assert day.lab.disks_of(copied) == day.expected(first)
     assert day.db.get("VM", copied, "is_a_snapshot") and new["parent"] == copied
-    assert done.snapshots == ["before the update"] and done.notes == ["its snapshot 'since' is not on the copy"]
+    (snapshot,) = done.snapshots
+    assert (snapshot.name, {disk.userdevice: disk.new for disk in snapshot.disks}) == (
+        "before the update",
+        {device: uuid for device, (_, uuid) in day.lab.disks_of(copied).items()},
+    )
+    assert done.notes == ["its snapshot 'since' is not on the copy"]
     assert day.clone_one(snapshots=True).status == ALREADY
 
 
@@ -412,11 +418,40 @@ def test_all_that_have_a_disk_there_several_at_once(day):
 
 
 def test_names(day):
-    day.lab.vm("web 2026-11-22", day.data)
-    assert day.clone_one().name == "web 2026-11-22 (2)"
+    day.lab.vm("web on Production changed 2026-11-21", day.data)
+    assert day.clone_one().name == "web (2) on Production changed 2026-11-21"
     day.lab.vm("web")
     day.refuses(lambda day: day.clone("web"), "2 VMs have the name 'web'", UsageError)
     day.refuses(lambda day: day.clone("wbe"), "There is no VM 'wbe'. Did you mean 'web'?", NotFound)
+
+
+def test_the_name_of_a_clone_has_the_name_of_its_copy_whatever_is_attached_before_or_later(day):
+    """Three copies of one minute, cloned from last to first: no number of a VM is another number than of its copy."""
+    uuids = [day.copy.sr_uuid]
+    for number in (2, 3):
+        (another,) = day.lab.attach(day.lab.clone("Production"))
+        uuids.append(another.sr_uuid)
+        day.db.set("SR", day.db.by_uuid("SR", another.sr_uuid), "name_label", f"P ({number})")
+    day.db.set("SR", day.sr, "name_label", "P")
+    made = [day.lab.clone_vms(uuid, "web")[0].name for uuid in reversed(uuids)]
+    assert made == ["web on P (3)", "web on P (2)", "web on P"]
+
+
+def test_the_number_of_a_name_that_is_taken_is_behind_the_name_of_the_vm(day):
+    """At the end it would be the number of another copy."""
+    day.db.set("SR", day.sr, "name_label", "P")
+    day.lab.vm("web on P", day.data)
+    (done,) = day.clone("web", name="{vm} on {sr}")
+    day.lab.pool.api.vms.vm_destroy("", day.ref_of(done))
+    (other,) = day.clone("web", name="on {sr}")
+    assert (done.name, other.name) == ("web (2) on P", "on P")
+
+
+@pytest.mark.parametrize(("changed", "name"), [("2026-11-21T00:11:00Z", "web 2026-11-21"), ("", "web unknown")])
+def test_the_date_in_a_name_is_the_day_of_the_last_change_as_in_the_name_of_an_sr(day, changed, name):
+    config = {**day.db.get("SR", day.sr, "other_config"), CHANGED: changed}
+    day.db.set("SR", day.sr, "other_config", config)
+    assert [each.name for each in day.clone("web", name="{vm} {date}")] == [name]
 
 
 def test_a_text_in_the_form_of_a_uuid_is_no_name(day):

@@ -159,7 +159,7 @@ HAPPENS = {
 @pytest.mark.parametrize(
     ("happens", "said"),
     [
-        ("running", IN_USE + " 2026-11-22"),
+        ("running", IN_USE + " on Production changed 2026-11-21"),
         ("suspended", "is not shut down"),
         ("asleep", IN_USE),
         ("a clone of the copy", r"not a finished VM of .* 'my experiment' \(.*No VM was destroyed"),
@@ -188,7 +188,7 @@ def test_all_clones_that_an_interrupted_run_has_left_are_named_at_once_with_thei
         made_vms.verify_nobody_left(made_vms.plan(calls, [day.sr], with_vms))
     uuids = [day.db.get("VM", vm, "uuid") for vm in half]
     assert all(f"`xe vm-destroy uuid={uuid}`" in str(refused.value) for uuid in uuids)
-    assert "'aaa 2026-11-22'" in str(refused.value) and "--with-vms" not in str(refused.value)
+    assert "'aaa on Production changed 2026-11-21'" in str(refused.value) and "--with-vms" not in str(refused.value)
     for vm in half:
         day.lab.pool.api.vms.vm_destroy("", vm)
     discard(day)
@@ -203,7 +203,7 @@ def test_an_sr_that_is_no_copy_is_refused(day):
 def test_a_vm_that_somebody_has_copied_stays(day):
     """xapi copies other_config with the VM, our marks among it: onto another SR, or on the copy, and bare then."""
     mine = fast_clone(day)
-    (web,) = day.db.refs("VM", name_label="web 2026-11-22")
+    (web,) = day.db.refs("VM", name_label="web on Production changed 2026-11-21")
     other = day.lab.vm("a full copy", day.elsewhere(), other_config=day.db.get("VM", web, "other_config"))
     for vbd in day.db.refs("VBD", VM=mine):
         day.db.destroy("VBD", vbd)
@@ -216,7 +216,8 @@ def test_snapshots_that_a_person_has_made_are_named_and_go(day, memory):
     """One with memory is suspended for ever: nobody can shut it down. It does not run."""
     snap = snapshot(day, cloned(day), "before the upgrade", memory)
     (uses,) = uses_of(day)
-    assert not uses.running and sorted(uses.halted.values()) == ["before the upgrade (a snapshot)", "web 2026-11-22"]
+    clone = "web on Production changed 2026-11-21"
+    assert not uses.running and sorted(uses.halted.values()) == ["before the upgrade (a snapshot)", clone]
     named = []
     discard(day, told=lambda plan: named.extend(plan.made[day.sr].values()))
     assert [vm["name_label"] for vm in named if vm["is_a_snapshot"]] == ["before the upgrade"]
@@ -302,7 +303,7 @@ def started(number):
     ("comes", "said", "moment"),
     [
         (restored, "VMs were restored from the SR", "question"),
-        (cloned, "web 2026-11-22", "question"),
+        (cloned, "web on Production changed 2026-11-21", "question"),
         (lent, "since the run began: 'helper'", "question"),
         (lent, "since the run began: 'helper'", "SR.get_all_records"),
         (lent, "since the run began: 'helper'", "Async.PBD.unplug"),

@@ -172,7 +172,7 @@ def test_no_command_destroys_a_vm_with_a_disk_of_its_own_whatever_its_marks_say(
 
 def test_never_two_writers(day, helper):
     new = day.db.by_uuid("VM", day.clone("web")[0].uuid)
-    said = "is a disk of the VM 'web 2026-11-22': two VMs must not"
+    said = "is a disk of the VM 'web on Production changed 2026-11-21': two VMs must not"
     day.refuses(lambda day: lend(day, "root disk", helper, rw=True), said)
     day.refuses(lambda day: lend(day, "root disk", new, rw=True), "two VMs must not")
     assert lend(day, "root disk", helper).mode == "RO"

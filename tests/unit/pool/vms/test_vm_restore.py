@@ -167,7 +167,7 @@ HAPPENS = {
         (
             "has a copy",
             bring_back,
-            "already. Attach .*Or shut 'web 2026-11-22' down, and run `xe vm-destroy uuid=\\S{36}`",
+            "already. Attach .*Or shut 'web on Production .*' down, and run `xe vm-destroy uuid=\\S{36}`",
         ),
         (
             "has a strange device",
@@ -216,7 +216,8 @@ def test_a_disk_of_a_person_stays_where_it_is(halted, work):
         (
             lambda day: day.clone("web"),
             False,
-            "is a disk, or the memory, of 'web 2026-11-22' as well. Nothing was changed. Remove the disk from there",
+            "is a disk, or the memory, of 'web on Production changed 2026-11-21' as well. Nothing was changed. "
+            "Remove the disk from there",
         ),
     ],
     ids=["at home again", "restored", "another mode", "a clone"],

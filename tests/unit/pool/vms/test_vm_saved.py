@@ -31,6 +31,7 @@ from relvmoiscsi.pool.vms.inventory import NULL
 from relvmoiscsi.resignature.reading.volumes import saved as on_disk
 from relvmoiscsi.sr_driver import probe
 
+ANOTHER = "aaaaaaaa-0000-4000-8000-000000000000"  #: UUID of a VM, or of a VDI
 WHEN, LATER, STILL_LATER = (f"2026-11-{day}T12:00:00Z" for day in (22, 23, 24))
 
 
@@ -85,7 +86,7 @@ class Office:
         with connect(self.lab.where()) as calls:
             key, sr = records_key.find(calls), self.lab.originals["Production"][1]
             found = [
-                save_vms._read(calls, ref, vdi)
+                save_vms._read(calls, ref, vdi, {})
                 for ref, vdi in calls.records("VDI", SR=sr).items()
                 if save_vms.is_named(vdi)
             ]
@@ -113,7 +114,7 @@ class Office:
         )
 
     def made_of(self, sources, work=clone.clone, **wanted):
-        wish = choice.CloneRequest(**{"date": "then", "run": "r", "jobs": 1, "patience": 0.01, **wanted})
+        wish = choice.CloneRequest(**{"run": "r", "jobs": 1, "patience": 0.01, **wanted})
         return self.with_copy(lambda calls, pool, found, copy: work(calls, pool, found, copy, sources, wish))
 
     def then(self, *names, everything=False, **wanted):
@@ -339,7 +340,7 @@ def test_with_the_records_of_then_and_not_of_now(office):
     (live,) = office.lab.clone_vms(office.copy.sr_uuid, "renamed since")
     assert live.status == FAILED
     done = office.then_one("db")
-    assert done.status == MADE and done.name == "db then" and len(done.disks) == 1
+    assert done.status == MADE and done.name == "db on Production changed 2026-11-21" and len(done.disks) == 1
 
 
 def test_a_network_of_then_that_is_gone_is_asked_for(office):
@@ -437,7 +438,7 @@ def test_a_redirect_to_no_url_ends_in_a_sentence(attached, monkeypatch, place):
     monkeypatch.setattr(transfer_of_client, "VERDICT_SECONDS", 0.05)
     with pytest.raises(PoolFailure, match="The master does not have the SR of the VDI") as caught:
         attached.sources("web")
-    assert len(str(caught.value)) < 500
+    assert len(str(caught.value)) < 600
 
 
 # --- what somebody has written who is no save-vms
@@ -465,6 +466,62 @@ def test_vdis_with_the_name_of_records_are_not_all_read_and_a_person_names_the_o
     assert "GET /export_raw_vdi" not in attached.lab.pool.api.calls
     (source,) = attached.sources("web", trusted=honest)
     assert source.is_known
+
+
+@pytest.fixture
+def in_use(lab):
+    """A tenant's VM runs with its own disk, which has the name of records, on this SR: xapi gives nobody the bytes."""
+
+    def in_use(sr):
+        vdi = lab.pool.db.create(
+            "VDI", SR=sr, name_label=NAME_LABEL, managed=True, virtual_size=8 << 20, uuid=ANOTHER, location=ANOTHER
+        )
+        lab.vm("tenant", vdi, state="Running")
+
+    return in_use
+
+
+def test_a_vdi_in_use_with_the_name_of_records_stops_no_save(office, busy, in_use):
+    """Where one VM cannot be exported, its records of the save before are looked for on each such VDI."""
+    in_use(office.lab.originals["Production"][1])
+    busy(office.web)
+    _, _, failed = office.save()
+    assert f"Its records of the save of {WHEN} are kept." in failed[office.uuids[office.web]][1]
+    assert office.names() == ["db", "tenant", "web"]
+
+
+def test_a_save_before_that_cannot_be_read_is_not_destroyed_while_its_records_are_needed(office, busy):
+    (first,) = office.vdis()
+    busy(first, "_export_raw", "vdi")
+    busy(office.web)
+    with connect(office.lab.where()) as calls:
+        pool, found = records.read(calls), inventory.read(calls)
+        _, _, failed = save_vms.save(calls, pool, found, records.find_sr(pool, "Production"), LATER)
+        (note,) = calls.notes
+    assert list(failed) == [office.uuids[office.web]] and first in office.vdis()
+    assert f"cannot be read: '{office.db.get('VDI', first, 'uuid')}'. The VDI '" in note
+    assert office.names() == ["db"]
+
+
+def test_a_vdi_in_use_with_the_name_of_records_stops_no_clone_of_saved_records(attached, in_use):
+    in_use(attached.sr)
+    with connect(attached.lab.where()) as calls:
+        pool, found = records.read(calls), inventory.read(calls)
+        saved, is_known = save_vms.read(calls, inventory.copy_of(pool, found, attached.sr))
+        (note,) = calls.notes
+    assert saved.when == WHEN and is_known
+    assert note.startswith(f"Other records may be on VDIs that cannot be read: '{ANOTHER}'. The VDI '{ANOTHER}'")
+
+
+@pytest.mark.parametrize("trusted", ["", ANOTHER])
+def test_where_the_only_vdi_with_the_name_of_records_cannot_be_read_the_error_names_it(attached, in_use, trusted):
+    if not trusted:
+        attached.db.destroy("VDI", of_copy(attached))
+    in_use(attached.sr)
+    with pytest.raises(
+        PoolFailure, match=f"The VDI '{ANOTHER}' has the name .* VDI_IN_USE.* Detach the VDI from its VM"
+    ):
+        attached.sources("web", trusted=trusted)
 
 
 def test_a_save_that_needs_the_saves_before_reads_not_all_vdis_with_their_name(office, busy):
@@ -668,7 +725,29 @@ def test_in_another_pool_one_word_makes_the_vms(attacked):
         attacked.sources("web", trusted=attacked.own)
 
 
-ANOTHER = "aaaaaaaa-0000-4000-8000-000000000000"  #: UUID of a VM
+@pytest.mark.parametrize("owner", ["no VM", "this VM", "the pool has it no more"])
+def test_a_snapshot_in_records_of_an_unknown_writer_gets_no_disk_that_the_vm_does_not_have(attacked, owner):
+    """A disk of "db" that "db" has detached: VM.revert would give it to "web"."""
+    strange = on_no_vm(attacked)
+    snapshot = attacked.lab.snapshot(attacked.web, "before", strange)
+    with connect(attacked.lab.where()) as calls:
+        read = records.read(calls), inventory.read(calls)
+        document = checked_export.export(calls, *read, attacked.web, True, without=["VTPM"])
+    if owner != "this VM":
+        attacked.lab.pool.api.vms.vm_destroy("", snapshot)
+    if owner == "the pool has it no more":
+        attacked.db.destroy("VDI", strange)
+    content = records_of(attacked, uuid=attacked.uuids[attacked.web], disks=[attacked.own], document=document)
+    evil = attacked.db.by_uuid("VDI", evil_on_copy(attacked))
+    attacked.lab.pool.api.vms.write_vdi(evil, content + bytes(-len(content) % 4096))
+    sources = attacked.sources("web", trusted=evil_on_copy(attacked))
+    (planned,) = attacked.made_of(sources, clone.would, snapshots=True)
+    if owner == "no VM":
+        assert f"the VM has no disk '{attacked.strange}' in this pool" in str(planned.error)
+        return
+    new = derived_uuid(attacked.copy.sr_uuid, attacked.strange)
+    assert [(each.name, [disk.new for disk in each.disks]) for each in planned.snapshots] == [("before", [new])]
+    assert any(note.startswith(f"{attacked.strange} (disk 0 of 'web' by the records) is ") for note in planned.notes)
 
 
 def twice(office):
