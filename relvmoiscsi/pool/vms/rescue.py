@@ -3,7 +3,6 @@
 
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set
 
-from relvmoiscsi import untrusted
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.pool import lock, records, vdis
 from relvmoiscsi.pool.calls import NO_READ_ONLY_DISK, Calls, PoolFailure, Record, passing
@@ -67,7 +66,7 @@ def find(found: Inventory, copy: Copy, text: str) -> str:
         vms = [] if old is None else inventory.owners_of_disks(found, copy).get(old["uuid"], [])
         kinds = ["a snapshot"] if vdi["is_a_snapshot"] else []
         what = ", ".join([*kinds, "of " + some_of(list(map(repr, vms))) if vms else "of no VM"])
-        return f" ({what}, {human_size(untrusted.integer(vdi['virtual_size']))})"
+        return f" ({what}, {human_size(vdi['virtual_size'])})"
 
     managed = {ref: vdi for ref, vdi in copy.vdis.items() if vdi["managed"]}
     try:
