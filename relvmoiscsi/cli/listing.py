@@ -85,8 +85,8 @@ def listed(text: str, named: LunSource) -> Optional[Answer]:
             return Listed(info, problem=info.problem)
         try:
             deadline.check("this LUN was read")
-            named = source.lun(info, deadline.part(LIST_SECONDS))
-            with failing_alone(f"{text}/{info.number}"), named.opened_to_read() as opened:
+            one = source.lun(info, deadline.part(LIST_SECONDS))
+            with failing_alone(f"{text}/{info.number}"), one.opened_to_read() as opened:
                 found = engine.inspect(opened.device)
         except RelvmoiscsiError as problem:
             return Listed(info, problem=problem.told)

@@ -135,12 +135,12 @@ class ResignatureCommand(WriteCommand):
             with Bar() as bar:
                 lun, found = run.resignature_of(source, *asked, self.consent, lambda _, done, total: bar(done, total))
         if isinstance(found, AlreadyDone):
-            done = f"{lun.name} was already resignatured, as SR {found.sr_uuid}."
+            headline = f"{lun.name} was already resignatured, as SR {found.sr_uuid}."
             if self.is_later_copy and lun.scsi_id is None:
-                told = f"{done} It has no SCSIid, by which --later-copy would know a copy."
-                raise Refused(told).advising(self.if_copy(lun, None)).in_state(NOTHING_WRITTEN)
-            said = f"{done} {NOTHING_WRITTEN}"
-            answer = Answer(finished_facts(lun, found), said, done=self.done(said, RESIGNATURED))
+                problem = f"{headline} It has no SCSIid, by which --later-copy would know a copy."
+                raise Refused(problem).advising(self.if_copy(lun, None)).in_state(NOTHING_WRITTEN)
+            text = f"{headline} {NOTHING_WRITTEN}"
+            answer = Answer(finished_facts(lun, found), text, done=self.done(text, RESIGNATURED))
             return answer.leading(self.if_copy(lun, lun.scsi_id))
         if isinstance(found, run.CompletedRun):
             headline = (
