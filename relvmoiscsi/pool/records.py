@@ -48,11 +48,6 @@ def is_marked(record: Record, mark: str) -> bool:
     return mark in ("", mark_of(str(record["other_config"].get(RUN, ""))))
 
 
-def today() -> str:
-    """Return the date for names."""
-    return time.strftime("%Y-%m-%d")
-
-
 def now() -> str:
     """Return the date and the time for names that must differ within a day."""
     return time.strftime("%Y-%m-%d %H:%M:%S")
