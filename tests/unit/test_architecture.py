@@ -348,7 +348,7 @@ def sentences_out_of_place(nodes):
 
 def mixes(module):
     """Texts of errors with the state of the LUN or pool, or with an advice."""
-    for line, method, text in module.out_of_place if module.name != "pool.vms.choice" else ():
+    for line, method, text in module.out_of_place:
         yield f"{module.name}:{line} says {text!r}; use {method}"
 
 

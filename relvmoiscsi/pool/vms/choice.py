@@ -4,7 +4,7 @@
 import unicodedata
 from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import NOTHING_CHANGED, NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import jobs, records, vdis
 from relvmoiscsi.pool.calls import Calls, Record, Records, passing
 from relvmoiscsi.pool.records import Pool
@@ -18,6 +18,7 @@ from relvmoiscsi.wording import quoted, said, shell_command, some_of
 NAME = "{vm} on {sr}"
 #: what says on which networks the copies of VMs with networks will be
 NETWORK_OPTIONS = "--isolated NET, --network OLD=NEW for each network, or --same-networks"
+_VM_NOT_CHANGED = "The VM was not changed."
 #: key of network.other_config
 _INTERNAL = "is_host_internal_management_network"
 #: Unicode categories that a name must not contain: control characters, surrogates, unassigned
@@ -66,10 +67,14 @@ def find_copy(pool: Pool, found: Inventory, text: str) -> Copy:
     copy = inventory.copy_of(pool, found, ref)
     if not copy.vdis:
         again = shell_command("relvmoiscsi pool attach", str(pool.srs[ref]["other_config"].get(records.SCSI_ID, "")))
-        raise Refused(
-            f"The pool has no VDI of the copy {copy.name!r} ({copy.uuid}): `attach` was interrupted, or the SR is "
-            "empty. Nothing was changed."
-        ).advising(f"Repeat `{again}`. If its result has 0 VDIs, the SR is empty.")
+        raise (
+            Refused(
+                f"The pool has no VDI of the copy {copy.name!r} ({copy.uuid}): `attach` was interrupted, or the SR is "
+                "empty."
+            )
+            .in_state(NOTHING_CHANGED)
+            .advising(f"Repeat `{again}`. If its result has 0 VDIs, the SR is empty.")
+        )
     return copy
 
 
@@ -209,8 +214,10 @@ def names(found: Inventory, copy: Copy, sources: Sequence[VmSource], wanted: Clo
     several = [source for source in sources if source.problem is None and source.uuid not in there]
     if len(several) > 1 and not any(field == "vm" for _, field in parts):
         form = quoted("--name=" + wanted.name + " {vm}")
-        raise UsageError(f"--name {wanted.name!r} gives {len(several)} VMs one name. Nothing was changed.").advising(
-            f"Give a name with {{vm}}, such as {form}."
+        raise (
+            UsageError(f"--name {wanted.name!r} gives {len(several)} VMs one name.")
+            .in_state(NOTHING_CHANGED)
+            .advising(f"Give a name with {{vm}}, such as {form}.")
         )
     end = max((at for at, (_, field) in enumerate(parts) if field == "vm"), default=len(parts)) + 1
     for source in sources:
@@ -370,8 +377,8 @@ def verify_as_wanted(found: Inventory, source: VmSource, copy: str, wanted: Clon
     if not records.is_marked(vm, mark):
         raise Refused(
             f"The VM {vm['name_label']!r} ({vm['uuid']}) is a copy of this VM already, and was made without the mark "
-            f"{mark}. The VM was not changed."
-        )
+            f"{mark}."
+        ).in_state(_VM_NOT_CHANGED)
     new = {device: network_of(found, wanted, uuid) for device, (uuid, _) in _by_device(found, source).items()}
     wrong = [
         (vif, to)
@@ -381,10 +388,14 @@ def verify_as_wanted(found: Inventory, source: VmSource, copy: str, wanted: Clon
     ]
     if wrong:
         words = ", ".join(sorted({repr(found.networks[vif["network"]]["name_label"]) for vif, _ in wrong}))
-        raise Refused(
-            f"The VM {vm['name_label']!r} ({vm['uuid']}) is a copy of this VM already, and is on the network {words}. "
-            "The VM was not changed."
-        ).advising(_way_to_networks(found, wrong, wanted))
+        raise (
+            Refused(
+                f"The VM {vm['name_label']!r} ({vm['uuid']}) is a copy of this VM already, and is on the network "
+                f"{words}."
+            )
+            .in_state(_VM_NOT_CHANGED)
+            .advising(_way_to_networks(found, wrong, wanted))
+        )
 
 
 def _way_to_networks(found: Inventory, wrong: Sequence[Tuple[Record, Optional[str]]], wanted: CloneRequest) -> str:
@@ -425,7 +436,10 @@ def verify_networks_said(found: Inventory, sources: Sequence[VmSource], wanted: 
     used = used_networks(found, [source for source in sources if source.problem is None], wanted)
     names = sorted(said(name) for uuid, name in used.items() if uuid not in wanted.networks)
     if names:
-        raise UsageError(
-            f"The copies would be on the networks of their originals: {', '.join(names)}. Addresses may conflict. "
-            "Nothing was changed."
-        ).advising(f"Give {NETWORK_OPTIONS}.")
+        raise (
+            UsageError(
+                f"The copies would be on the networks of their originals: {', '.join(names)}. Addresses may conflict."
+            )
+            .in_state(NOTHING_CHANGED)
+            .advising(f"Give {NETWORK_OPTIONS}.")
+        )
