@@ -321,10 +321,11 @@ def resignature(arguments: Arguments, _deadline: Deadline, host: Host = THIS_HOS
 
 
 def _is_true(arguments: Arguments, name: str) -> bool:
-    value = arguments.get(name, "false")
-    if value not in ("true", "false"):
-        raise UsageError(f"The argument {name} is neither true nor false.").advising("Give true or false.")
-    return value == "true"
+    try:
+        return untrusted.truth(arguments.get(name, "false"))
+    except ValueError:
+        problem = UsageError(f"The argument {name} is neither true nor false.")
+        raise problem.advising("Give true or false.") from None
 
 
 class Wanted:

@@ -21,6 +21,7 @@ DEEPEST = 16  #: levels of lists and objects of JSON
 
 Pairs = List[Tuple[str, Any]]  #: names and values of an object, in order
 
+_TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
 _NUMBER = re.compile("[0-9]{1,18}")
 _TIME = re.compile("([0-9]{4})(-?)([0-9]{2})\\2([0-9]{2})T([0-9]{2})(:?)([0-9]{2})\\6([0-9]{2})Z")
 _ESCAPE = re.compile(r"\\.", re.DOTALL)
@@ -28,6 +29,14 @@ _HALF = re.compile(r"\\u[dD][89a-fA-F]")  #: in an escape; the other half may fo
 _NO_BRACKETS = re.compile(r"[^\[\]{}]+")
 #: characters that XML 1.0 forbids, even escaped. A single set for all would take 20 times as long to compile
 _NOT_XML = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f]|[\ud800-\udfff]|[\ufffe\uffff]")
+
+
+def truth(text: str) -> bool:
+    """Return a truth value as programs and people write it. Raises ValueError for any other text."""
+    word = text.strip().lower()
+    if word not in _TRUE + _FALSE:
+        raise ValueError(f"{text[:40]!r} is neither true nor false")
+    return word in _TRUE
 
 
 def is_number(text: str) -> bool:

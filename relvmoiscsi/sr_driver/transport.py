@@ -9,6 +9,7 @@ disks that a scan adds to this host.
 
 from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, NamedTuple
 
+from relvmoiscsi import untrusted
 from relvmoiscsi.errors import RelvmoiscsiError, UsageError
 from relvmoiscsi.scsi_id_text import typed_scsi_id
 from relvmoiscsi.sr_driver.protocol import Call
@@ -38,7 +39,7 @@ class CallRequest:
     def __init__(self, scsi_id: str, device_config: Mapping[str, str]) -> None:
         """Raises UsageError: InvalidArg."""
         self.scsi_id = scsi_id  #: "" if the key is missing
-        self.is_master = device_config.get("SRmaster", "") != "false"
+        self.is_master = truth_in(device_config, "SRmaster", default=True)
         vdis = device_config.get("vdis", "").strip()
         if vdis and vdis not in VDIS:
             raise UsageError(f"{vdis!r} is neither `one` nor `all` (device-config:vdis).", "InvalidArg")
@@ -55,7 +56,16 @@ class CallRequest:
         #: UUID of the SR of which the LUN is a clone, attached or not; "" if the key is missing
         self.clone_of = given["clone-of"]
         #: no VDI keeps the database of a pool
-        self.clear_databases = device_config.get("clear-metadata-vdi", "").strip() == "true"
+        self.clear_databases = truth_in(device_config, "clear-metadata-vdi")
+
+
+def truth_in(device_config: Mapping[str, str], key: str, default: bool = False) -> bool:
+    """Return the truth value of a key; `default` if the key is missing. Raises UsageError (InvalidArg)."""
+    text = device_config.get(key, "").strip()
+    try:
+        return untrusted.truth(text) if text else default
+    except ValueError:
+        raise UsageError(f"{text!r} is neither `true` nor `false` (device-config:{key}).", "InvalidArg") from None
 
 
 def scsi_id_in(device_config: Mapping[str, str]) -> str:

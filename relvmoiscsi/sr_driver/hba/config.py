@@ -4,7 +4,7 @@
     SCSIid      the LUN
     device      without SCSIid: a device node of the LUN on this host, below /dev
     type        the start of the name of the adapters' driver; "any"
-    resign      must be "true": an adapter sees all LUNs that the array maps, originals as well
+    resign      must be true: an adapter sees all LUNs that the array maps, originals as well
     lun         a scan looks for this LUN number only; above 255, the number of either addressing method
     targetWWPN  a scan looks behind these ports of the array only, with commas between; with or without colons
 
@@ -16,7 +16,7 @@ from typing import Mapping
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import UsageError
-from relvmoiscsi.sr_driver.transport import CallRequest, scsi_id_in
+from relvmoiscsi.sr_driver.transport import CallRequest, scsi_id_in, truth_in
 
 ANY_DRIVER = "any"
 _DRIVER = re.compile(r"[0-9A-Za-z_-]{1,64}\Z")  #: lvmohba takes a regular expression, which may run for ever
@@ -40,7 +40,7 @@ class HbaConfig(CallRequest):
                 f"{device_config['type']!r} is no start of a driver's name, such as qla2xxx (device-config:type).",
                 "InvalidArg",
             )
-        self.is_meant = device_config.get("resign", "").strip().lower() == "true"
+        self.is_meant = truth_in(device_config, "resign")
         lun = device_config.get("lun", "").strip()
         if lun and not _LUN.match(lun):
             raise UsageError(f"{device_config['lun']!r} is no LUN number (device-config:lun).", "InvalidArg")

@@ -13,7 +13,7 @@ PORT = "500a098186c37a1d"
 
 
 @pytest.mark.parametrize(
-    "text, is_meant", [("true", True), ("True ", True), ("false", False), ("1", False), ("", False)]
+    "text, is_meant", [("true", True), ("True ", True), ("1", True), ("false", False), ("", False)]
 )
 def test_that_it_is_a_clone_must_be_said_in_so_many_words(text, is_meant):
     assert HbaConfig({"resign": text}).is_meant is is_meant
@@ -46,6 +46,7 @@ def test_what_keys_say(given, expected):
     "key, text, sm_key",
     [
         ("lun", "seven", "InvalidArg"),
+        ("resign", "ture", "InvalidArg"),
         ("targetWWPN", "500a09", "InvalidArg"),
         # no path that may lead to a file system that does not answer: a look at it would hang the call
         *[("device", text, "InvalidArg") for text in ("/dev/disk/by-id/../../mnt/x", "/dev/..", "/mnt/x", "dev/sda")],

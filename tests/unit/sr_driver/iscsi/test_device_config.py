@@ -48,11 +48,12 @@ READ = {
     ],
     ("SCSIid", "scsi_id"): [("", ""), (None, ""), (" ", ""), ("NAA." + "6A" * 16, "3" + "6a" * 16)],
     ("localIQN", "local_iqn"): [(" iqn.1993-08.org.debian:01:x ", "iqn.1993-08.org.debian:01:x"), (" ", None)],
-    ("SRmaster", "is_master"): [("false", False), (None, True)],
+    ("SRmaster", "is_master"): [("false", False), ("False", False), ("true", True), (None, True)],
     ("vdis", "vdis"): [(None, None), ("", None), (" ", None), ("one", "one"), (" all ", "all")],
     ("vdi", "vdi"): [(None, None), (" ", None), (f" {VDI} ", VDI), (VDI.upper(), VDI)],
     ("clear-metadata-vdi", "clear_databases"): [
-        (None, False), ("", False), ("true", True), ("false", False), ("yes", False),
+        (None, False), ("", False), *((text, True) for text in ("true", "True", " yes ", "1")),
+        *((text, False) for text in ("false", "False", "no", "0")),
     ],
 }  # fmt: skip
 
@@ -70,6 +71,8 @@ NONE_OF_THOSE = {
     "targetIQN": ("ConfigTargetIQNMissing", ["clone7", "iqn.", "iqn.a\nb", "iqn.x/../../y", "iqn." + "x" * 220]),
     "SCSIid": ("ConfigSCSIid", ["a b", "../x", "x" * 256, "\u00e9", "1" * 24]),
     "vdis": ("InvalidArg", ["two", "ONE"]),
+    "clear-metadata-vdi": ("InvalidArg", ["ture", "on", "2", "true,"]),
+    "SRmaster": ("InvalidArg", ["perhaps"]),
     "vdi": ("InvalidArg", [VDI[:-1], "root disk"]),
 }
 
