@@ -89,9 +89,9 @@ class DeviceCommand:
             if self._only_block:
                 raise UsageError("--block-device needs the path of a block device: a URL is none.")
             if self.login["initiator_name"] is not None:
-                from relvmoiscsi.lun.url_login import initiator_name  # noqa: PLC0415 - a path needs no initiator
+                from relvmoiscsi.iscsi.names import checked_initiator  # noqa: PLC0415 - a path needs no initiator
 
-                initiator_name(self.login["initiator_name"])
+                checked_initiator(self.login["initiator_name"])
             return
         for name, value in self.login.items():
             if value is not None:

@@ -2,6 +2,7 @@
 """The values that callers pass and receive: portals, initiators, credentials, targets, LUNs."""
 
 import logging
+import re
 from functools import lru_cache
 from typing import NamedTuple, Optional
 
@@ -12,6 +13,7 @@ log = logging.getLogger(__name__)
 
 
 MAX_NAME_BYTES = 223  #: of the name of an initiator or a target (RFC 7143 4.2.7.1)
+_INITIATOR = re.compile(r"(iqn\.[0-9]{4}-[0-9]{2}\.[!-~]{1,211}|eui\.[0-9A-Fa-f]{16}|naa\.([0-9A-Fa-f]{16}){1,2})\Z")
 LEAST_SECRET_BYTES = 12  #: of a CHAP secret (RFC 7143 9.2.1): shorter secrets can be found from one recorded login
 
 
@@ -61,6 +63,22 @@ def _verify_pair(kind: str, user: str, secret: str) -> None:
 def bytes_of(text: str) -> bytes:
     """Return a user or secret as a login sends or hashes the text. The environment may hold bytes that are no UTF-8."""
     return text.encode("utf-8", "surrogateescape")
+
+
+def checked_initiator(text: str) -> str:
+    """Return the name of an initiator, as a caller gives it. Raises UsageError for a malformed name."""
+    if len(bytes_of(text)) > MAX_NAME_BYTES:
+        raise UsageError(f"{text!r} is not an initiator name: it has more than {MAX_NAME_BYTES} bytes.")
+    if not is_initiator(text):
+        raise UsageError(
+            f"{text!r} is not an initiator name, expected iqn.YYYY-MM.DOMAIN, eui. with 16 hex digits, or naa. with "
+            "16 or 32."
+        )
+    return text
+
+
+def is_initiator(text: str) -> bool:
+    return _INITIATOR.match(text) is not None
 
 
 NO_CREDENTIALS = Credentials()

@@ -9,7 +9,6 @@ CHAP secrets      from the environment variables of libiscsi, or from --chap-fil
 
 import hashlib
 import os
-import re
 from typing import Optional
 
 from relvmoiscsi.errors import UsageError
@@ -17,7 +16,7 @@ from relvmoiscsi.host import secret_file
 from relvmoiscsi.host.files import attribute, lines_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.iscsi import Credentials, Initiator
-from relvmoiscsi.iscsi.names import MAX_NAME_BYTES
+from relvmoiscsi.iscsi.names import checked_initiator, is_initiator
 from relvmoiscsi.lun.lun_url import parse_url
 from relvmoiscsi.lun.opened import SessionOptions
 from relvmoiscsi.lun.url_source import UrlSource
@@ -30,7 +29,6 @@ INITIATOR_FILE = "etc/iscsi/initiatorname.iscsi"
 #: Nobody can register this domain (RFC 2606). A naa. name would need no domain, but NetApp's arrays reject naa. names,
 #: and targetcli rejects locally assigned naa. names (naa.3).
 OWN_NAME = "iqn.2026-11.invalid.relvmoiscsi:{}"
-_INITIATOR = re.compile(r"(iqn\.[0-9]{4}-[0-9]{2}\.[!-~]{1,211}|eui\.[0-9A-Fa-f]{16}|naa\.([0-9A-Fa-f]{16}){1,2})\Z")
 
 
 def url_of(word: str, host: Host, session: SessionOptions) -> UrlSource:
@@ -50,18 +48,11 @@ def host_uuid(host: Host = THIS_HOST) -> str:
 def initiator_name(given: Optional[str], host: Optional[Host] = None) -> str:
     """Return the initiator name for the login. Raises UsageError for a malformed name."""
     if given is not None:
-        if len(given.encode("utf-8", "surrogateescape")) > MAX_NAME_BYTES:
-            raise UsageError(f"{given!r} is not an initiator name: it has more than {MAX_NAME_BYTES} bytes.")
-        if not _INITIATOR.match(given):
-            raise UsageError(
-                f"{given!r} is not an initiator name, expected iqn.YYYY-MM.DOMAIN, eui. with 16 hex digits, or naa. "
-                "with 16 or 32."
-            )
-        return given
+        return checked_initiator(given)
     host = host or THIS_HOST
     for line in lines_of(host.at(INITIATOR_FILE)):
         key, _, value = line.partition("=")
-        if key.strip() == "InitiatorName" and _INITIATOR.match(value.strip()):
+        if key.strip() == "InitiatorName" and is_initiator(value.strip()):
             return value.strip()
     return OWN_NAME.format(hashlib.sha256(f"initiator of {host_uuid(host)}".encode()).hexdigest()[:16])
 

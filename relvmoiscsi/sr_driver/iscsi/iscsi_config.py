@@ -71,6 +71,14 @@ class IscsiConfig(CallRequest):
         self.portals = tuple(dict.fromkeys(portals))  #: in the order to try; the portals of `target` come first
         self.chap, self.incoming_chap = _chap(device_config, "chap"), _chap(device_config, "incoming_chap")
         self.local_iqn = device_config.get("localIQN", "").strip() or None
+        if self.local_iqn is not None:
+            from relvmoiscsi.iscsi.names import checked_initiator  # noqa: PLC0415 - few calls have this key
+
+            try:
+                checked_initiator(self.local_iqn)
+            except UsageError as problem:
+                problem.message += " The key is device-config:localIQN."
+                raise
         super().__init__(scsi_id, device_config)
 
 

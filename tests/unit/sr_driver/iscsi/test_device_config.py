@@ -70,6 +70,7 @@ NONE_OF_THOSE = {
     "port": ("ISCSIPort", ["0", "65536", "-1", "3260x", "\u00b2", "\u0663\u0662\u0666\u0660", "9" * 5000, "1_0"]),
     "targetIQN": ("ConfigTargetIQNMissing", ["clone7", "iqn.", "iqn.a\nb", "iqn.x/../../y", "iqn." + "x" * 220]),
     "SCSIid": ("ConfigSCSIid", ["a b", "../x", "x" * 256, "\u00e9", "1" * 24]),
+    "localIQN": ("InvalidArg", ["foo", "iqn.x", "eui.0123", "iqn.2026-01.a b", "iqn.2026-01." + "x" * 212]),
     "vdis": ("InvalidArg", ["two", "ONE"]),
     "clear-metadata-vdi": ("InvalidArg", ["ture", "on", "2", "true,"]),
     "SRmaster": ("InvalidArg", ["perhaps"]),
