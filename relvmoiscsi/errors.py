@@ -19,10 +19,10 @@ from relvmoiscsi.wording import cut, quoted, with_options
 
 __all__ = [
     "NOTHING_CHANGED", "NOTHING_WRITTEN", "NO_WAY_OUT", "BadChecksum", "BadMagic", "Busy", "CommandFailed",
-    "DeviceError", "FormatError", "Malformed", "NoConnection", "NoRoom", "NotFound", "NotInstalled", "OnDefect",
-    "Overtaken", "Partial", "Place", "Refused", "RelvmoiscsiError", "StructureError", "Truncated", "Unfinished",
-    "Unsupported", "UsageError", "WayOut", "error_facts", "failing_alone", "in_options", "in_state", "raise_defect",
-    "reading", "shown_bytes",
+    "DeviceError", "FormatError", "LoginRefused", "Lost", "Malformed", "NoAddress", "NoConnection", "NoRoom",
+    "NotFound", "NotInstalled", "OnDefect", "Overtaken", "Partial", "Place", "Refused", "RelvmoiscsiError",
+    "StructureError", "Truncated", "Unfinished", "Unreachable", "Unsupported", "UsageError", "WayOut", "error_facts",
+    "failing_alone", "in_options", "in_state", "raise_defect", "reading", "shown_bytes",
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)
@@ -156,7 +156,7 @@ class Refused(RelvmoiscsiError):
 
 
 class Busy(Refused):
-    """Another process holds a lock that did not become free in time; or this very process has opened the LUN."""
+    """Another process, or another client of the pool, works on the LUN or the copy; or this very process does."""
 
 
 class WayOut(NamedTuple):
@@ -327,6 +327,32 @@ class NoConnection(RelvmoiscsiError):
 
     exit_status = 11
     sm_key = "ISCSITarget"
+
+
+class NoAddress(NoConnection, NotFound):
+    """The name of a target or a pool is unknown, or the resolver does not answer in time."""
+
+    sm_key = "DNSError"
+
+
+class Lost(NoConnection, NotFound):
+    """The connection has ended. Unfinished commands can be repeated on a new connection."""
+
+    sm_key = "ISCSITarget"
+
+
+class Unreachable(Lost):
+    """No TCP connection to a portal, or to a host of a pool, is possible."""
+
+
+class LoginRefused(NoConnection, Refused):
+    """The target or the pool answers a login with a refusal. `status` is that of a target."""
+
+    sm_key = "ISCSILogin"
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 def error_facts(error: RelvmoiscsiError) -> Dict[str, Any]:

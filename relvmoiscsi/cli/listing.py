@@ -8,9 +8,9 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 from relvmoiscsi import engine
 from relvmoiscsi.cli.output import Answer, say, width
 from relvmoiscsi.deadline import Deadline
-from relvmoiscsi.errors import RelvmoiscsiError, failing_alone
+from relvmoiscsi.errors import Lost, RelvmoiscsiError, failing_alone
 from relvmoiscsi.iscsi import LunInfo
-from relvmoiscsi.iscsi.faults import Lost, Silent
+from relvmoiscsi.iscsi.faults import Silent
 from relvmoiscsi.lun.opened import LunSource
 from relvmoiscsi.lun.url_source import UrlSource, each_at_once
 from relvmoiscsi.wording import CHANGED_MEANS, human_size, printable, shown_time, table, utc_time

@@ -8,7 +8,15 @@ import hashlib
 import hmac
 from typing import Callable, Dict, Generator, Tuple
 
-from relvmoiscsi.iscsi.faults import AUTHENTICATION_FAILED, Closed, LoginRefused, NoCommonAlgorithm, Unproven, Violation
+from relvmoiscsi.errors import LoginRefused
+from relvmoiscsi.iscsi.faults import (
+    AUTHENTICATION_FAILED,
+    Closed,
+    NoCommonAlgorithm,
+    Unproven,
+    Violation,
+    login_refused,
+)
 from relvmoiscsi.iscsi.names import Credentials, bytes_of
 from relvmoiscsi.iscsi.text_keys import NO_ANSWER, SECURITY, Keys, Request, TextAnswer, binary, number
 
@@ -76,7 +84,7 @@ def authenticate(
             remedy = (
                 "Check both CHAP users and secrets on both sides. Leave out the incoming user if the target has none."
             )
-        raise LoginRefused(target, AUTHENTICATION_FAILED, reason, remedy) from refused
+        raise login_refused(target, AUTHENTICATION_FAILED, reason, remedy) from refused
     if not is_mutual:
         return answer
     expected = _response(algorithm, own_identifier, credentials.incoming_secret, own_challenge)

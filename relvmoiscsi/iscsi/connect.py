@@ -9,8 +9,7 @@ import threading
 from typing import Any, Callable, Dict, List, Tuple
 
 from relvmoiscsi.deadline import Deadline
-from relvmoiscsi.errors import NoConnection, NotFound, Refused
-from relvmoiscsi.iscsi.faults import Lost
+from relvmoiscsi.errors import Lost, NoAddress, Refused, Unreachable
 from relvmoiscsi.portal import Portal
 
 CONNECT_SECONDS = 5.0  #: for each address; the same as in SM
@@ -36,16 +35,6 @@ _REASONS = {  #: sentences and what to do
 _OTHER_REASON = ("The portal {portal} takes no TCP connection: {name}.", "")
 
 Lookup = Callable[..., List[Any]]
-
-
-class NoAddress(NoConnection, NotFound):
-    """The name of the target is unknown, or the resolver does not answer in time."""
-
-    sm_key = "DNSError"
-
-
-class Unreachable(Lost):
-    """No TCP connection to the portal is possible."""
 
 
 def resolve(portal: Portal, seconds: float, lookup: Lookup = socket.getaddrinfo) -> List[Tuple[int, Tuple[Any, ...]]]:

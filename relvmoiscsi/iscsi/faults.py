@@ -3,7 +3,7 @@
 
 from typing import Dict, Optional, Tuple
 
-from relvmoiscsi.errors import NoConnection, NotFound, Refused, RelvmoiscsiError
+from relvmoiscsi.errors import LoginRefused, Lost, NoConnection, NotFound, Refused, RelvmoiscsiError
 
 INITIATOR_ERROR = 0x0200
 AUTHENTICATION_FAILED = 0x0201
@@ -39,12 +39,6 @@ _MEANINGS: Dict[int, Tuple[str, str]] = {
 }
 
 
-class Lost(NoConnection, NotFound):
-    """The connection has ended. Unfinished commands can be repeated on a new connection."""
-
-    sm_key = "ISCSITarget"
-
-
 class Silent(Lost):
     """The target answers nothing for so long that this side has given the connection up."""
 
@@ -59,28 +53,26 @@ class Closed(Lost):
     sm_key = "ISCSILogin"
 
 
-class LoginRefused(NoConnection, Refused):
-    """The target answered a login with a status other than success."""
+def login_refused(target: str, status: int, reason: str = "", remedy: Optional[str] = None) -> LoginRefused:
+    """Return the error of a login response with a status other than success.
 
-    sm_key = "ISCSILogin"
+    `reason` and `remedy` are of a caller that knows more than the status says.
+    """
+    known, advice = _MEANINGS.get(status, ("it gives a reason that RFC 7143 does not know", ""))
+    refused = LoginRefused(f"{target} refused the login (status {status:04x}): {reason or known}.", status)
+    return refused.advising(advice if remedy is None else remedy)
 
-    def __init__(self, target: str, status: int, reason: str = "", remedy: Optional[str] = None) -> None:
-        """`reason` and `remedy` are of a caller that knows more than the status says."""
-        known, advice = _MEANINGS.get(status, ("it gives a reason that RFC 7143 does not know", ""))
-        advice = advice if remedy is None else remedy
-        super().__init__(f"{target} refused the login (status {status:04x}): {reason or known}.")
-        self.advising(advice)
-        self.status = status
 
-    @property
-    def is_of_secret(self) -> bool:
-        """Is a user or secret refused? A target may count such logins, and lock the account."""
-        return self.status == AUTHENTICATION_FAILED and not isinstance(self, NoCommonAlgorithm)
+def is_of_secret(failure: RelvmoiscsiError) -> bool:
+    """Has the target refused a user or secret? A target may count such logins, and lock the account."""
+    if not isinstance(failure, LoginRefused) or isinstance(failure, NoCommonAlgorithm):
+        return False
+    return failure.status == AUTHENTICATION_FAILED
 
-    @property
-    def passes(self) -> bool:
-        """Is the status temporary, as of an array that fails over or starts?"""
-        return self.status >> 8 == 3
+
+def is_temporary(failure: RelvmoiscsiError) -> bool:
+    """Is the status of the login temporary, as of an array that fails over or starts?"""
+    return isinstance(failure, LoginRefused) and failure.status >> 8 == 3
 
 
 CHECK_TARGET = "Check the IQN, and whether the array shows the target to this initiator."
@@ -103,8 +95,9 @@ class NoCommonAlgorithm(LoginRefused):
     """The target knows none of the offered CHAP algorithms."""
 
     def __init__(self, target: str) -> None:
-        reason = "it knows none of the CHAP algorithms that were offered"
-        super().__init__(target, AUTHENTICATION_FAILED, reason, "Allow MD5, SHA1 or SHA-256 for CHAP at the target.")
+        same = login_refused(target, AUTHENTICATION_FAILED, "it knows none of the CHAP algorithms that were offered")
+        super().__init__(same.message, same.status)
+        self.advising("Allow MD5, SHA1 or SHA-256 for CHAP at the target.")
 
 
 class Unproven(NoConnection, Refused):

@@ -14,10 +14,10 @@ import time
 from typing import Callable, Optional, Tuple
 
 from relvmoiscsi.deadline import Deadline, OutOfTime
-from relvmoiscsi.errors import shown_bytes
+from relvmoiscsi.errors import Lost, shown_bytes
 from relvmoiscsi.iscsi.chap import Entropy
 from relvmoiscsi.iscsi.crc32c import fastest_crc32c
-from relvmoiscsi.iscsi.faults import Closed, Lost, Silent, Violation
+from relvmoiscsi.iscsi.faults import Closed, Silent, Violation
 from relvmoiscsi.iscsi.login import Handshake, login
 from relvmoiscsi.iscsi.names import Credentials
 from relvmoiscsi.iscsi.pdu import LOGIN_RESPONSE, REJECT, PduHeader, Wire

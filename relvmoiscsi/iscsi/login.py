@@ -11,6 +11,7 @@ converts requests and answers to PDUs. Source: RFC 7143 6, 11.12, 11.13, 13.
 
 from typing import Dict, Generator, NamedTuple, Optional, Tuple
 
+from relvmoiscsi.errors import LoginRefused
 from relvmoiscsi.iscsi import pdu
 from relvmoiscsi.iscsi.chap import Entropy, authenticate
 from relvmoiscsi.iscsi.faults import (
@@ -18,10 +19,10 @@ from relvmoiscsi.iscsi.faults import (
     NOT_FOUND,
     REMOVED,
     Closed,
-    LoginRefused,
     Redirected,
     Unproven,
     Violation,
+    login_refused,
     no_such_target,
 )
 from relvmoiscsi.iscsi.names import Credentials
@@ -111,7 +112,7 @@ def login(
         if credentials.user or refused.status != AUTHENTICATION_FAILED:
             raise
         reason = "this login came without CHAP, and the target wants CHAP"
-        raise LoginRefused(where, refused.status, reason, remedy) from refused
+        raise login_refused(where, refused.status, reason, remedy) from refused
     told = dict(answer.keys)
     method = told.get("AuthMethod", "None")
     if method == "CHAP" and credentials.user:
@@ -119,10 +120,10 @@ def login(
     elif method == "None" and credentials.incoming_user:
         raise Unproven(where, "it skipped CHAP, so it does not know its incoming CHAP user")
     elif method in (*NO_ANSWER, "CHAP"):
-        raise LoginRefused(where, AUTHENTICATION_FAILED, f"it does not take AuthMethod={methods}", remedy)
+        raise login_refused(where, AUTHENTICATION_FAILED, f"it does not take AuthMethod={methods}", remedy)
     elif method != "None":
         reason = f"it wants {method[:40]!r}; CHAP is supported"
-        raise LoginRefused(where, AUTHENTICATION_FAILED, reason, "Set up CHAP at the target.")
+        raise login_refused(where, AUTHENTICATION_FAILED, reason, "Set up CHAP at the target.")
     while not answer.went_on:
         answer = yield Request(SECURITY, True, [])
     # --- the operational stage
@@ -193,7 +194,7 @@ class Handshake:
         if status:
             is_unknown = status in (NOT_FOUND, REMOVED)
             where = self._where
-            self._exchange.throw(no_such_target(where, status) if is_unknown else LoginRefused(where, status))
+            self._exchange.throw(no_such_target(where, status) if is_unknown else login_refused(where, status))
         if header.flags & 0x40:  # the text continues in the next response
             if header.flags & pdu.FINAL or not data:
                 raise Violation("The target sent a part of a text that is empty, or went on in the middle of it.")

@@ -44,9 +44,9 @@ from relvmoiscsi.device import (
     verify_size,
     verify_writable,
 )
-from relvmoiscsi.errors import DeviceError, Overtaken, Refused
+from relvmoiscsi.errors import DeviceError, Lost, Overtaken, Refused
 from relvmoiscsi.iscsi import looking
-from relvmoiscsi.iscsi.faults import Lost, Violation
+from relvmoiscsi.iscsi.faults import Violation
 from relvmoiscsi.iscsi.link import Link
 from relvmoiscsi.iscsi.names import LunInfo
 from relvmoiscsi.iscsi.session import Command, Task

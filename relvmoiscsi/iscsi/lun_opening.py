@@ -6,10 +6,9 @@ from contextlib import contextmanager
 from typing import Callable, Iterator, List, Optional, Sequence, Tuple, TypeVar, Union
 
 from relvmoiscsi.deadline import Deadline
-from relvmoiscsi.errors import NotFound, Refused
+from relvmoiscsi.errors import Lost, NotFound, Refused
 from relvmoiscsi.iscsi import looking
 from relvmoiscsi.iscsi.crc32c import kernel_crc32c
-from relvmoiscsi.iscsi.faults import Lost
 from relvmoiscsi.iscsi.link import Link
 from relvmoiscsi.iscsi.lun_device import LunDevice, no_path, read_only, reserved
 from relvmoiscsi.iscsi.names import NO_CREDENTIALS, Credentials, Initiator, LunInfo

@@ -13,9 +13,10 @@ from collections import deque
 from typing import Deque, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 from relvmoiscsi import scsi
+from relvmoiscsi.errors import Lost
 from relvmoiscsi.iscsi import pdu
 from relvmoiscsi.iscsi.crc32c import Bytes
-from relvmoiscsi.iscsi.faults import Lost, Violation
+from relvmoiscsi.iscsi.faults import Violation
 from relvmoiscsi.iscsi.login import FIRST_CMD_SN, Parameters
 from relvmoiscsi.iscsi.names import LunInfo
 from relvmoiscsi.iscsi.pdu import FINAL, IMMEDIATE, NO_TAG, PduHeader, Wire

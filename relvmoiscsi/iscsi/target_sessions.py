@@ -18,22 +18,22 @@ from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.deadline import Deadline, OutOfTime
 from relvmoiscsi.device import Fence
-from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import LoginRefused, Lost, NotFound, Refused, RelvmoiscsiError, Unreachable, UsageError
 from relvmoiscsi.iscsi import chap
-from relvmoiscsi.iscsi.connect import Unreachable, connect
+from relvmoiscsi.iscsi.connect import connect
 from relvmoiscsi.iscsi.faults import (
     AUTHENTICATION_FAILED,
     CHECK_TARGET,
     INITIATOR_ERROR,
     NOT_ALLOWED,
     Closed,
-    LoginRefused,
-    Lost,
     NoCommonAlgorithm,
     NoSuchTarget,
     Redirected,
     Silent,
     Unproven,
+    is_of_secret,
+    is_temporary,
 )
 from relvmoiscsi.iscsi.link import Link
 from relvmoiscsi.iscsi.names import MAX_NAME_BYTES, NO_CREDENTIALS, Credentials, Initiator
@@ -182,7 +182,7 @@ class TargetSessions:
                     failure.message = (
                         f"{failure.message.rstrip('.')} in each of {attempt} logins. It takes connections."
                     )
-                passes = isinstance(failure, LoginRefused) and failure.passes
+                passes = is_temporary(failure)
                 if attempt == 1 and failure.sm_key == "ISCSILogin" and not self._ends_all(failure):
                     self._verify_offered(portal, deadline, failure, passes)
                 if attempt == (_TRIES if passes else 2 if isinstance(failure, Lost) else 1):
@@ -195,7 +195,7 @@ class TargetSessions:
 
     def _ends_all(self, failure: RelvmoiscsiError) -> bool:
         """Has the target refused the CHAP user or secret? Then no other login may follow, also no discovery."""
-        return bool(self.credentials.user) and isinstance(failure, LoginRefused) and failure.is_of_secret
+        return bool(self.credentials.user) and is_of_secret(failure)
 
     def _verify_offered(self, portal: Portal, deadline: Deadline, refused: RelvmoiscsiError, passes: bool) -> None:
         """Raise NotFound if the portal that refused the login offers other targets, but not this target.
@@ -279,7 +279,7 @@ def discover(portals: Sequence[Portal], initiator: Initiator, credentials: Crede
                 with_chap = portal
                 return _send_targets(portal, initiator, credentials, part)
         except (NotFound, Refused) as failure:
-            if with_chap is portal and isinstance(failure, LoginRefused) and failure.is_of_secret:
+            if with_chap is portal and is_of_secret(failure):
                 raise
             log.info("%s: %s", portal, failure)
             failures.append(failure)

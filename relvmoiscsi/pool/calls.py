@@ -71,7 +71,7 @@ _OF_DRIVER: Dict[str, Type[PoolFailure]] = {
 
 
 class NotConnected(NoConnection, PoolFailure):
-    """No pool answers, its certificate is not trusted, or it refuses the login."""
+    """The certificate of the pool is not trusted, its hosts disagree, or what answers is no pool."""
 
 
 @contextmanager

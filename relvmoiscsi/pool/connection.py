@@ -11,13 +11,14 @@
 import http.client
 import ipaddress
 import re
+import socket
 import ssl
 import urllib.parse
 from contextlib import contextmanager
 from functools import partial
-from typing import Iterator, NamedTuple, Optional
+from typing import Iterator, NamedTuple, Optional, Type
 
-from relvmoiscsi.errors import RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import LoginRefused, Lost, NoAddress, NoConnection, RelvmoiscsiError, Unreachable, UsageError
 from relvmoiscsi.host.own_path import NotOwn, read_named
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.host.xapi import rpc
@@ -30,6 +31,7 @@ __all__ = ["LOCAL", "TIMEOUT_SECONDS", "Where", "connect", "url_of"]
 
 LOCAL = "local"
 TIMEOUT_SECONDS = 2 * EVENT_SECONDS  #: for one answer; every longer call is a task
+_NEVER = ("SESSION_AUTHENTICATION_FAILED", "SESSION_AUTHORIZATION_FAILED")  #: xapi does not take this user or password
 _MOST_MASTERS = 3  #: redirects to follow: the master may change during a login
 _LONGEST_NAME = 253  #: of DNS
 _MOST_CA_BYTES = 16 << 20  #: more than all certificates of a system
@@ -53,7 +55,7 @@ class Where(NamedTuple):
 
 @contextmanager
 def connect(where: Where) -> Iterator[Calls]:
-    """Open a session for the block. Raises PoolFailure or UsageError."""
+    """Open a session for the block. Raises NoConnection or UsageError."""
     url = url_of(where)
     calls = _logged_in(where, url, _tls(where) if url.startswith("https:") else None)
     try:
@@ -67,7 +69,7 @@ def connect(where: Where) -> Iterator[Calls]:
 
 
 def _logged_in(where: Where, url: str, tls: Optional[ssl.SSLContext]) -> Calls:
-    """Return a session on the master. Raises PoolFailure."""
+    """Return a session on the master. Raises NoConnection."""
     for _ in range(_MOST_MASTERS):
         calls = Calls(url, partial(_http, where, tls, url), where.user, where.password)
         try:
@@ -77,6 +79,8 @@ def _logged_in(where: Where, url: str, tls: Optional[ssl.SSLContext]) -> Calls:
             calls.close()
             if refusal.details[0] != "HOST_IS_SLAVE":
                 refused = failure("session.login_with_password", refusal.details)
+                if refusal.details[0] in _NEVER:
+                    raise LoginRefused(refused.message).advising(refused.advice) from refusal
                 raise NotConnected(refused.message, refused.description).advising(refused.advice) from refusal
             url = _at(url, (*refusal.details, "")[1])
         except GONE as error:
@@ -100,7 +104,7 @@ def _http(where: Where, tls: Optional[ssl.SSLContext], url: str) -> http.client.
     return made
 
 
-def _no_login(where: Where, url: str, error: BaseException) -> NotConnected:
+def _no_login(where: Where, url: str, error: BaseException) -> NoConnection:
     if isinstance(error, ssl.CertificateError) or isinstance(error, ssl.SSLError) and "CERTIFICATE" in str(error):
         if url != url_of(where):
             return NotConnected(
@@ -117,7 +121,10 @@ def _no_login(where: Where, url: str, error: BaseException) -> NotConnected:
     if isinstance(error, OSError):
         if where.pool == LOCAL and rpc.is_nobody(error):
             return NotConnected(NO_XAPI).advising("Give --pool, the URL of a host of the pool.")
-        return NotConnected(f"No pool answers at {url}: {reason(error)}.").advising("Check --pool and the network.")
+        kind: Type[NoConnection] = NotConnected if isinstance(error, ssl.SSLError) else Unreachable
+        kind = NoAddress if isinstance(error, socket.gaierror) else kind
+        kind = Lost if isinstance(error, (ConnectionResetError, BrokenPipeError)) else kind
+        return kind(f"No pool answers at {url}: {reason(error)}.").advising("Check --pool and the network.")
     return NotConnected(f"What answers at {url} is no XenAPI: {reason(error)}.").advising("Check --pool.")
 
 

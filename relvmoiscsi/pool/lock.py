@@ -38,7 +38,7 @@ from typing import Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.deadline import Deadline
-from relvmoiscsi.errors import NOTHING_CHANGED, Refused
+from relvmoiscsi.errors import NOTHING_CHANGED, Busy, Refused
 from relvmoiscsi.pool import marks
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, passing
 from relvmoiscsi.pool.records import SCSI_ID
@@ -458,10 +458,10 @@ def _broken(what: LockName, by: Optional[Lock]) -> Refused:
     )
 
 
-def _refused(lock: Lock, state: str = NOTHING_CHANGED) -> Refused:
+def _refused(lock: Lock, state: str = NOTHING_CHANGED) -> Busy:
     unlock = shell_command("relvmoiscsi pool unlock", lock.what)
     return (
-        Refused(f"Another client has locked {lock.what}: {lock.text()}.")
+        Busy(f"Another client has locked {lock.what}: {lock.text()}.")
         .in_state(state)
         .advising(
             "Wait until the other run has ended. If the other run was killed or has lost the pool, break its lock: "

@@ -102,14 +102,14 @@ def take_alone(
     end = time.monotonic() + seconds
     if not flock.take(descriptor, end):
         problem = f"{path} is locked by {flock.owner_of(descriptor)}, and was not free within {seconds:g} seconds."
-        raise Refused(problem).advising("Try again when that has ended.").in_state(NOTHING_WRITTEN)
+        raise Busy(problem).advising("Try again when that has ended.").in_state(NOTHING_WRITTEN)
     while True:
         with in_state(NOTHING_WRITTEN):
             users = opened_by(os.fstat(descriptor), descriptor, host, deadline)
         if not users:
             return
         if time.monotonic() >= end:
-            raise _used(path, users).in_state(NOTHING_WRITTEN)
+            raise _busy(path, users).in_state(NOTHING_WRITTEN)
         time.sleep(LOOK_SECONDS)
 
 
@@ -140,11 +140,11 @@ def take_image(path: str, descriptor: int) -> None:
     with in_state(NOTHING_WRITTEN):
         users = [] if is_alone else users_of_file(status, descriptor)
     if users or is_alone is False:
-        raise _used(path, users).in_state(NOTHING_WRITTEN)
+        raise _busy(path, users).in_state(NOTHING_WRITTEN)
     if not flock.take(descriptor):
         owner = flock.owner_of(descriptor)
         if owner == THIS_PROCESS:
-            raise _used(path, [owner]).in_state(NOTHING_WRITTEN)
+            raise _busy(path, [owner]).in_state(NOTHING_WRITTEN)
         problem = Busy(f"{path} is locked by {owner}: another relvmoiscsi is at work on it.")
         raise problem.advising("Try again when that has ended.").in_state(NOTHING_WRITTEN)
 
@@ -157,7 +157,7 @@ def in_use(path: str, descriptor: int) -> Optional[Refused]:
         users = users_of_block(status, own_descriptor=descriptor) if is_disk else users_of_file(status, descriptor)
     except OutOfTime as refused:
         return refused
-    return _used(path, users) if users else None
+    return (_used if is_disk else _busy)(path, users) if users else None
 
 
 def _cannot_open(path: str, error: OSError, writable: bool) -> RelvmoiscsiError:
@@ -191,10 +191,19 @@ def _cannot_open(path: str, error: OSError, writable: bool) -> RelvmoiscsiError:
 
 
 def _used(path: str, users: Sequence[str]) -> Refused:
-    """Return the refusal of a device or file with these users: Busy where this very process has it open."""
+    """Return the refusal of a block device with these users, of which some may be claims within the kernel."""
+    busy = _busy(path, users)
+    return busy if THIS_PROCESS in users else Refused(busy.message)
+
+
+def _busy(path: str, users: Sequence[str]) -> Busy:
+    """Return the refusal of a device or file that these processes or loop devices have open."""
     listing = ", ".join(dict.fromkeys(users)) or "a program that could not be found out"
-    if THIS_PROCESS not in users:
-        loops = [user[len(LOOP_DEVICE) :] for user in users if user.startswith(LOOP_DEVICE)]
-        detach = f"`{shell_command('losetup --detach', *loops)}` detaches it when nobody uses it." if loops else ""
-        return Refused(f"{path} is in use by {listing}.").advising(detach)
-    return Busy(f"{path} is in use by {listing}.").advising(USE_THAT)
+    loops = [user[len(LOOP_DEVICE) :] for user in users if user.startswith(LOOP_DEVICE)]
+    if THIS_PROCESS in users:
+        advice = USE_THAT
+    elif loops:
+        advice = f"`{shell_command('losetup --detach', *loops)}` detaches it when nobody uses it."
+    else:
+        advice = "Try again when that use has ended."
+    return Busy(f"{path} is in use by {listing}.").advising(advice)

@@ -117,7 +117,7 @@ class PoolCommand(Asked):
 
     @contextmanager
     def opened(self) -> Iterator[Tuple[Calls, Pool]]:
-        """Open a session, and read the pool. Raises PoolFailure."""
+        """Open a session, and read the pool. Raises NoConnection and PoolFailure."""
         gc.enable()  # other commands end before a collection pays off
         with ExitStack() as stack:
             with waiting("the answer of the pool"):

@@ -23,7 +23,7 @@ from kit.iscsi.wire import (
     Pdu,
 )
 from relvmoiscsi.deadline import OutOfTime
-from relvmoiscsi.iscsi.faults import Lost
+from relvmoiscsi.errors import Lost
 from relvmoiscsi.iscsi.login import Parameters
 from relvmoiscsi.iscsi.pdu import PduHeader, Wire
 from relvmoiscsi.iscsi.session import Session

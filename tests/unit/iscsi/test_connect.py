@@ -9,9 +9,9 @@ import threading
 import pytest
 
 from relvmoiscsi.deadline import Deadline
-from relvmoiscsi.errors import NotFound, Refused, UsageError
+from relvmoiscsi.errors import NotFound, Refused, Unreachable, UsageError
 from relvmoiscsi.iscsi import Portal
-from relvmoiscsi.iscsi.connect import Unreachable, connect, resolve
+from relvmoiscsi.iscsi.connect import connect, resolve
 from relvmoiscsi.iscsi.target_sessions import isid_of_reader, isid_of_writer
 
 

@@ -18,7 +18,7 @@ from kit.iscsi.proxy import Cut, CuttingProxy
 from kit.iscsi.quirks import FAMILIES, QUIRKS, TWO_PORTALS, USER, Quirk, quirk
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import Chunk, Range
-from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
+from relvmoiscsi.errors import LoginRefused, NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.iscsi import (
     Credentials,
     Initiator,
@@ -29,7 +29,6 @@ from relvmoiscsi.iscsi import (
     list_luns,
     open_lun,
 )
-from relvmoiscsi.iscsi.faults import LoginRefused
 from relvmoiscsi.portal import parse_address
 
 pytestmark = pytest.mark.usefixtures("clock")

@@ -8,19 +8,10 @@ from memory import pdus_in, put, take
 
 from kit.iscsi.wire import Pdu, pairs_of, text_of
 from kit.shell import TOP
-from relvmoiscsi.errors import NoConnection, Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import LoginRefused, NoConnection, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.iscsi import names
 from relvmoiscsi.iscsi.chap import BEST_FIRST, MD5_ALONE, available
-from relvmoiscsi.iscsi.faults import (
-    NOT_FOUND,
-    REMOVED,
-    Closed,
-    LoginRefused,
-    NoCommonAlgorithm,
-    NoSuchTarget,
-    Unproven,
-    Violation,
-)
+from relvmoiscsi.iscsi.faults import NOT_FOUND, REMOVED, Closed, NoCommonAlgorithm, NoSuchTarget, Unproven, Violation
 from relvmoiscsi.iscsi.login import Handshake, Parameters, login
 from relvmoiscsi.iscsi.names import NO_CREDENTIALS, Credentials
 from relvmoiscsi.iscsi.pdu import Wire
@@ -373,6 +364,6 @@ def test_a_refused_login_is_no_connection_but_for_a_target_that_is_not_there(sta
     assert isinstance(error, NoSuchTarget) == is_gone == (not isinstance(error, (NoConnection, Refused)))
     page = " ".join((TOP / "docs/python.rst").read_text(encoding="utf-8").split())
     assert (
-        "a login that a target refuses is ``NoConnection`` and ``Refused``, an unreachable portal ``NoConnection`` and "
-        "``NotFound``. Where the portal has no target of this name, the error is a ``NotFound`` alone."
+        "a login that a target or a pool refuses is ``NoConnection`` and ``Refused``, an unreachable portal or pool "
+        "``NoConnection`` and ``NotFound``. Where the portal has no target of this name, the error is a ``NotFound`` alone."
     ) in page

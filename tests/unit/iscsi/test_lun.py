@@ -13,10 +13,10 @@ from kit.iscsi import scsi
 from kit.iscsi.lun import Lun as TargetLun
 from relvmoiscsi.deadline import OutOfTime
 from relvmoiscsi.device import Chunk, ForwardingDevice, Range
-from relvmoiscsi.errors import DeviceError, Refused, Truncated, UsageError
+from relvmoiscsi.errors import DeviceError, Lost, Refused, Truncated, UsageError
 from relvmoiscsi.iscsi import looking
 from relvmoiscsi.iscsi import lun_device as lun_module
-from relvmoiscsi.iscsi.faults import Lost, Violation
+from relvmoiscsi.iscsi.faults import Violation
 from relvmoiscsi.iscsi.looking import look
 from relvmoiscsi.iscsi.lun_device import LunDevice
 from relvmoiscsi.iscsi.names import LunInfo

@@ -19,10 +19,10 @@ from kit.pool.errors import XenError
 from kit.pool.server import TcpServer, UnixServer
 from kit.pool.simulator import Pool
 from relvmoiscsi.deadline import Deadline
-from relvmoiscsi.errors import NotFound, UsageError
+from relvmoiscsi.errors import LoginRefused, Lost, NoAddress, NotFound, Unreachable, UsageError
 from relvmoiscsi.pool import calls as pool_calls
 from relvmoiscsi.pool import jobs, records
-from relvmoiscsi.pool.calls import PoolFailure, PoolGone, failure, result_text
+from relvmoiscsi.pool.calls import NotConnected, PoolFailure, PoolGone, failure, result_text
 from relvmoiscsi.pool.connection import LOCAL, Where, connect, url_of
 
 
@@ -88,7 +88,7 @@ def test_after_an_interrupted_call_the_next_call_has_a_new_connection(lab, monke
 
 
 def test_a_wrong_password_is_told(lab):
-    with pytest.raises(PoolFailure, match="does not accept this user and password"):
+    with pytest.raises(LoginRefused, match="does not accept this user and password"):
         names_of_hosts(lab.where()._replace(password="a wrong word"))
 
 
@@ -104,9 +104,11 @@ def test_nobody_is_there_or_no_pool(serve):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    with pytest.raises(PoolFailure, match=f"No pool answers at {url}: Connection refused"):
+    with pytest.raises(Unreachable, match=f"No pool answers at {url}: Connection refused"):
         names_of_hosts(Where(url, password="x"))
-    with pytest.raises(PoolFailure, match="No pool answers|is no XenAPI"):
+    with pytest.raises(NoAddress, match="No pool answers at http://nobody.invalid"):
+        names_of_hosts(Where("http://nobody.invalid", password="x"))
+    with pytest.raises((Lost, NotConnected), match="No pool answers|is no XenAPI"):
         names_of_hosts(Where(serve(TcpServer, Answers(GoneAway())).url, password="x"))
 
 

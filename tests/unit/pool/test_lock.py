@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kit.examples import WHOLE, dice, examples
 from kit.pool.api import GoneAway
 from kit.pool_fakes import until
-from relvmoiscsi.errors import Refused
+from relvmoiscsi.errors import Busy, Refused
 from relvmoiscsi.pool import attach, lock
 from relvmoiscsi.pool.calls import PoolFailure, PoolGone
 from relvmoiscsi.pool.connection import connect
@@ -78,7 +78,7 @@ def gone(_name, _params):
 
 
 def is_refused(calls, said="Another client has locked"):
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(Busy, match=said):
         taken(calls)
 
 
