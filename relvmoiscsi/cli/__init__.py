@@ -51,7 +51,7 @@ def main(argv: "Optional[Sequence[str]]" = None) -> int:
                     return EXIT_USAGE
                 arguments.words = ("relvmoiscsi", *words)
                 look = ""
-                if hasattr(arguments, "device"):
+                if getattr(arguments, "device", None) is not None:
                     from relvmoiscsi.cli.on_lun import DeviceCommand  # noqa: PLC0415 - the parser has imported it
 
                     look = " " + DeviceCommand(arguments).how_to_tell()

@@ -5,7 +5,7 @@ The computation needs no device: each new id is derived from the UUID of the new
 """
 
 import argparse
-from typing import Dict, List, Optional
+from typing import Dict, List
 
 from relvmoiscsi import engine, report
 from relvmoiscsi.cli.on_lun import DeviceCommand, device_word, on_lun, takes_device_options
@@ -31,7 +31,7 @@ example:
 def add_map(make: Maker) -> None:
     parser = make(on_lun(MapCommand), _MAP)
     what = "print the whole map of this resignatured LUN"
-    parser.add_argument("--device", dest="lun", metavar="DEVICE", type=device_word, help=what)
+    parser.add_argument("--device", metavar="DEVICE", type=device_word, help=what)
     takes_device_options(parser)
     parser.add_argument("--sr", metavar="NEW", help="UUID of the new SR")
     parser.add_argument("old", metavar="OLD", nargs="*", help="UUID of a VDI or LVM id on the original")
@@ -42,7 +42,7 @@ class MapCommand(DeviceCommand):
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         super().__init__(arguments)
-        self.lun: Optional[str] = arguments.lun
+        self.is_of_lun = arguments.device is not None
         self.sr: str = arguments.sr or ""
         self.old: List[str] = arguments.old
         self._is_computed = arguments.sr is not None
@@ -50,19 +50,19 @@ class MapCommand(DeviceCommand):
 
     def verify(self) -> None:
         super().verify()
-        if self.lun is not None and (self._is_computed or self.old):
+        if self.is_of_lun and (self._is_computed or self.old):
             raise UsageError("--device prints the whole map.").advising("Remove --sr and the ids.")
-        if self.lun is None and not (self._is_computed and self.old):
+        if not self.is_of_lun and not (self._is_computed and self.old):
             raise UsageError("No map is asked for.").advising(
                 "Give --device DEVICE for the whole map of a LUN, or --sr NEW and at least one old id."
             )
-        if self.lun is None:
+        if not self.is_of_lun:
             self._derived = derived_ids(self.sr, self.old)
 
     def run(self) -> Answer:
         """Return a map. Raises NotFound where a LUN has no map, and the errors of reading a LUN."""
-        path = self.lun
-        if path is None:
+        path = self.device
+        if not self.is_of_lun:
             derived = self._derived
             ids = {
                 "new_sr": self.sr.lower(),

@@ -72,7 +72,7 @@ class DeviceCommand:
     permission = Permission()  #: what the caller has said about the LUN
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        self.device: str = getattr(arguments, "device", "")
+        self.device: str = getattr(arguments, "device", None) or ""
         self.json = bool(arguments.json)
         #: the options of the login, which each command on the same LUN repeats
         self.login: Dict[str, Optional[str]] = {
@@ -81,7 +81,7 @@ class DeviceCommand:
         }
         self._only_block: bool = arguments.block_device
         devices = getattr(arguments, "devices", [self.device])
-        self._words = [*devices, *(getattr(arguments, name, None) for name in ("lun", "original"))]
+        self._words = [*devices, getattr(arguments, "original", None)]
 
     def verify(self) -> None:
         """Raise UsageError for login options without a URL, and for a URL where only a block device is taken."""

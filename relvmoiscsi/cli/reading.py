@@ -249,7 +249,7 @@ class CheckCommand(DeviceCommand):
             what = "no finished copy" if state == engine.RESIGNATURED else "an untouched copy"
             alike = f"{self.device}, state {state}, is {what} of {name}: both have the same identities"
             verdict, told = alike + (f"; {_NOT_COMPARED}" if self.identities_only else "."), []
-        refused, more = Refused(found.problems[0]), []  # type: Refused, List[str]
+        refused, more = Refused(found.problems[0] if told else verdict), []  # type: Refused, List[str]
         if found.may_be_later_writes:
             count, told, more = counted(len(found.differing), "place"), list(found.differing), [_IF_NOT_LATER]
             verdict = f"{alike}, but their data differs at {count}: {_LATER_WRITES}"

@@ -33,7 +33,7 @@ def run_command(arguments: Namespace, look: str, interrupted: str) -> int:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogFormatter("relvmoiscsi: %(message)s"))
     logging.basicConfig(level=level, handlers=[handler])
-    is_on_lun = hasattr(arguments, "device")
+    is_on_lun = getattr(arguments, "device", None) is not None
     facts: Dict[str, Any] = {}
     usage = arguments.usage
     try:

@@ -351,6 +351,7 @@ def comparison_facts(name: str, original: str, found: Comparison) -> Dict[str, A
         "device": name,
         "original": original,
         "shares_nothing": not found.problems,
+        "same_identities": found.same_identities,
         "comparison_problems": found.problems,
         "bytes_compared": found.bytes_compared,
         "left_behind": list(found.left_behind),

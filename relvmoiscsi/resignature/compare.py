@@ -141,7 +141,7 @@ def _within(
     """The parts of `data`, or of all data of both devices, in the extents of these LVs: elsewhere is LVM's metadata."""
     owned = sorted(part for lv in lvs for part in lun.vg.ranges(lv, 0, lun.vg.size_of(lv)))
     ends, spans = [extent.end for extent in owned], []
-    for part in joined([*original.data_ranges(), *clone.data_ranges()]) if data is None else data:
+    for part in joined([*original.data_ranges(), *clone.data_ranges()] if data is None else data):
         for extent in _around(part, owned, ends):
             first, last = max(part.offset, extent.offset), min(part.end, extent.end)
             if first < last:

@@ -218,7 +218,8 @@ def test_a_copy_shares_every_identity_with_its_original(image, original, compare
     lvm_ids = [truth.pv_id, truth.vg_id] + [volume.lv_id for volume in truth.volumes]
     for identity in lvm_ids + [UUIDS[key] for key in ("sr", "base", "disk", "snapshot", "data")]:
         assert f"{identity} is on both: " in "".join(facts["comparison_problems"])
-    assert (facts["shares_nothing"], facts["bytes_compared"] > 0) == (False, True)
+    assert (facts["shares_nothing"], facts["same_identities"], facts["bytes_compared"] > 0) == (False, True, True)
+    assert facts["error"]["message"] == ran.out.partition("\n")[0]
     assert all(line.endswith(".") for line in facts["comparison_problems"])
     assert ran.out == (
         f"{image}, state clean, is an untouched copy of {original}: both have the same identities.\n"

@@ -109,3 +109,14 @@ def test_a_map_in_which_an_id_is_alone_is_2_and_names_the_missing_key(unwritten,
 
     says = f"map.json has an id without '{missing}': a map has each old id beside its new id."
     unwritten(2, "resignature", image, "--map", file, "--yes", says=says)
+
+
+def test_a_map_that_cannot_be_given_says_the_device_and_its_state_as_other_commands_on_a_lun_do(
+    command, image, tmp_path
+):
+    ran = command("map", "--device", image, "--json")
+    assert (ran.status, ran.json["state"], ran.json["device"]) == (4, "clean", str(image))
+    gone = tmp_path / "gone"
+    ran = command("map", "--device", gone, "--json")
+    assert (ran.status, ran.json["state"], ran.json["device"]) == (3, None, str(gone))
+    assert {*ran.json} == {*command("check", gone, "--json").json}

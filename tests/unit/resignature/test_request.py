@@ -217,9 +217,17 @@ def test_each_range_of_data_is_compared_with_the_few_extents_that_it_lies_in(dis
     volumes = sorted(
         part for lv in engine.inspect(disk).lun.vg.lvs for part in engine.inspect(disk).lun.vg.ranges(lv, 0, 4096)
     )
-    data = [LookedAt(start - 512, 1024) for start, _length in volumes] * 50
+    data = [LookedAt(start + at, 32) for start, _length in volumes for at in range(0, 3200, 64)]
 
     found = engine.compare(disk, clone, data)
 
-    assert not found.problems and found.bytes_compared >= 512 * len(data)
-    assert len(volumes) == 10 and LookedAt.count < 8 * len(data)
+    assert not found.problems and found.bytes_compared == 32 * len(data)
+    assert len(volumes) == 10 and LookedAt.count < 12 * len(data)
+
+
+def test_bytes_of_ranges_that_overlap_are_compared_and_counted_once(disk):
+    clone = disk.copy()
+    start = engine.inspect(disk).lun.vg.ranges(engine.inspect(disk).lun.volumes[0].lv, 0, 4096)[0].offset
+
+    data = [Range(start + 512, 1024), Range(start, 1024), Range(start, 512)]
+    assert engine.compare(disk, clone, data).bytes_compared == 1536
