@@ -63,7 +63,7 @@ from relvmoiscsi.host.locks.lun_lock import locked_luns
 from relvmoiscsi.host.own_process import run_in_child, run_parallel
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.json_answer import answer_text
-from relvmoiscsi.scsi_id_text import is_scsi_id, typed_scsi_id
+from relvmoiscsi.scsi_id_text import is_printed, is_scsi_id, typed_scsi_id
 from relvmoiscsi.wording import ALL, VDIS, utc_time
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def classify(
 ) -> str:
     """Return every LUN of this host, sorted by SCSIid. `find` returns the device of each LUN that the host sees."""
     is_hba, start = _is_true(arguments, "hba"), arguments.get("from", "")
-    if start and not is_scsi_id(start):
+    if start and not is_printed(start):
         raise UsageError("The argument from is no SCSIid.").advising("Give `next` of the last page.")
     shown = luns(host) if find is None else find(arguments, host)
     if find is None and is_hba:
@@ -143,6 +143,8 @@ def classify(
         xapi = Xapi(arguments["session_ref"], host.xapi_socket, timeout=XAPI_SECONDS, deadline=page)
         behind, problems = luns_of_srs(xapi, host.installation_uuid, page)
         behind = {scsi_id: lun for scsi_id, lun in behind.items() if is_scsi_id(scsi_id)}
+    if problems and not shown and not behind:
+        raise NotFound(f"No LUN could be looked at. {' '.join(problems)}")
     ids = [scsi_id for scsi_id in sorted({*shown, *behind}) if scsi_id >= start]
     ahead: Dict[str, Optional[Dict[str, Any]]] = {}  # rows that are read in parallel; None for a LUN that had no time
     if behind:

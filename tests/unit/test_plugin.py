@@ -256,7 +256,7 @@ def test_a_target_that_cannot_be_reached_is_named_and_the_kernel_asked(member, h
 def test_the_problems_of_many_targets_fit_on_a_page(host, monkeypatch):
     problems = [f"The LUNs behind {number} are not known: {'x' * 3000}" for number in range(500)]
     monkeypatch.setattr("relvmoiscsi.plugin_targets.luns_of_srs", lambda *_: ({}, problems))
-    text = plugin.classify({"session_ref": "OpaqueRef:x"}, TIME, host())
+    text = plugin.classify({"session_ref": "OpaqueRef:x"}, TIME, host(sdb=SCSI_ID), seen(sdb=ONE))
     assert len(text) < 65536 and json.loads(text)["problems"][-1] == "480 more targets have problems."
 
 
@@ -264,6 +264,12 @@ def test_xapi_that_does_not_answer_is_told_and_the_kernel_asked(host):
     found = answered(plugin.classify, {"session_ref": "OpaqueRef:x"}, host(sdb=SCSI_ID), seen(sdb=ONE))
     assert [row["state"] for row in found["host_luns"]] == ["clean"]
     assert found["problems"][0].startswith("Which targets this host uses is not known: ")
+
+
+def test_a_list_for_which_nothing_could_be_looked_at_is_a_failure(host):
+    with pytest.raises(NotFound, match="^No LUN could be looked at. Which targets this host uses is not known: "):
+        plugin.classify({"session_ref": "OpaqueRef:x"}, TIME, host())
+    assert answered(plugin.classify, {}, host())["host_luns"] == []
 
 
 class Behind:
@@ -477,7 +483,7 @@ def test_a_refusal_is_an_error_in_the_words_of_the_command(image, xapi_less):
     [
         {},
         {"scsi_id": "../x"},
-        {"scsi_id": SCSI_ID, "dry_run": "yes"},
+        {"scsi_id": SCSI_ID, "dry_run": "perhaps"},
         {"scsi_id": SCSI_ID, "vdis": "two"},
         {"scsi_id": SCSI_ID, "sr_uuid": "x"},
     ],

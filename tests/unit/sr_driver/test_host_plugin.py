@@ -118,7 +118,12 @@ def wrong_arguments():
         yield "add_lun", {argument: text for argument, text in valid.items() if argument != missing}
     for argument in ("dry_run", "clear_metadata_vdi", "later_copy", "vdis", "sr_uuid"):
         yield "resignature", {"scsi_id": valid["scsi_id"], argument: "perhaps"}
-    yield from (("classify", {"hba": "perhaps"}), ("classify", {"from": "x y"}), ("map", {"sr": SR, "from": "x"}))
+    yield from (
+        ("classify", {"hba": "perhaps"}),
+        ("classify", {"from": "x"}),
+        ("classify", {"from": "x y"}),
+        ("map", {"sr": SR, "from": "x"}),
+    )
 
 
 @pytest.mark.parametrize("name, arguments", list(wrong_arguments()), ids=str)
