@@ -153,6 +153,8 @@ def refuse_other_vdis(name: str, lun: Lun, run: Optional[Run], request: Optional
     settled = lun.settled()
     was_one = run is not None and run.one is not None  # then all snapshots were made since the run
     if not was_one and not has_one_row(settled):
+        if request.vdi is None:
+            _leaf(settled, request)  # a run again would refuse several live VDIs as well
         again = shell_command("relvmoiscsi resignature --again --vdis one", name, vdi=request.vdi)
         raise Refused(
             f"{name} was resignatured before, with {len(settled.disks())} VDIs, and one is wanted.",

@@ -154,9 +154,15 @@ def test_an_unknown_vdi_of_a_lun_that_was_not_made_one_vdi_is_3(tmp_path, comman
     assert command("show", path, "--json").json["vdis"][0]["vdi"] in ran.err and "was made one VDI" not in ran.err
 
 
-@pytest.mark.parametrize("words", [[], ["--vdi", KEPT]])
-def test_the_command_that_makes_a_finished_lun_one_vdi_has_all_words(image, command, unwritten, words):
+def test_the_command_that_makes_a_finished_lun_one_vdi_has_all_words(image, command, unwritten):
+    """Of several live VDIs, the caller names one first: the command without that name would be refused."""
     command("resignature", image, "--yes")
-    advised = " ".join(["relvmoiscsi resignature --again --vdis one", *words, str(image)])
+    one = ("resignature", image, "--yes", "--vdis", "one")
 
-    unwritten(4, "resignature", image, "--yes", "--vdis", "one", *words, says=f"Resignature it again (`{advised}`)")
+    says = f"{image} has 4 live VDIs, and one is wanted: "
+    new = unwritten(4, *one, says=says).err.partition(says)[2][: len(KEPT)]
+    for vdi in (KEPT, new):
+        advised = f"resignature --again --vdis one --vdi {vdi} {image}"
+        unwritten(4, *one, "--vdi", vdi, says=f"Resignature it again (`relvmoiscsi {advised}`)")
+    assert command(*advised.split(), "--yes").status == 0
+    assert len(command("show", image, "--json").json["vdis"]) == 1
