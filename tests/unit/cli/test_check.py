@@ -574,7 +574,7 @@ def test_an_unfinished_lun_that_cannot_be_written_has_no_next_command(unfinished
             at_work = held.enter_context(subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=image))
             image.close()
             said = f"{unfinished} is in use by process {at_work.pid} (cat)."
-            advice = "A run is at work on it, or was cut: let that program end, then repeat the command."
+            advice = "Try again when that use has ended."
 
         ran, facts = unwritten(4, "check", unfinished), unwritten(4, "check", unfinished, "--json").json
         shown = command("show", unfinished)
