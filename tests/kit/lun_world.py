@@ -49,6 +49,7 @@ from relvmoiscsi.sr_driver.iscsi import ISCSI, unnamed
 from relvmoiscsi.sr_driver.iscsi.iscsi_config import IscsiConfig
 from relvmoiscsi.sr_driver.main import success
 from relvmoiscsi.sr_driver.transport import MissingKey
+from relvmoiscsi.wording import ONE
 
 LVM_TYPE, OWN_TYPE = "lvmoiscsi", "relvmoiscsi"
 LVM_HBA_TYPE, OWN_HBA_TYPE = "lvmohba", "relvmohba"
@@ -194,7 +195,8 @@ class World:
             return __version__
         if function != "classify":
             raise NotFound(f"The simulated pool has no function {function} of the plugin.")
-        names = {lun.scsi_id: "/dev/" + lun.scsi_id for lun in self._on_fabric(host)}
+        there = self._on_fabric(host) if arguments.get("hba") == "true" else self.luns  # of which some are behind iSCSI
+        names = {lun.scsi_id: "/dev/" + lun.scsi_id for lun in there}
         return plugin.FUNCTIONS[function](arguments, NO_DEADLINE, see=see, find=lambda *_: names)
 
     def _resignature_by_plugin(self, arguments):
@@ -412,16 +414,17 @@ class World:
 
     def _relvmoiscsi_sr_create(self, members, config):
         db, is_hba = self._pool.db, members["type"] == OWN_HBA_TYPE
-        lun = self._behind(config, members["type"])
-        if is_hba and not hba_config.HbaConfig(config).is_meant:
+        lun, asked = self._behind(config, members["type"]), (HBA if is_hba else ISCSI).parse_config(config)
+        if not asked.is_meant:
             raise UsageError("The LUN is resignatured with device-config:resign=true alone.", "InvalidArg")
-        clone_of = config.get("clone-of", "")
-        asks = users.Question(lun.scsi_id, own_sr=members["sr_ref"], clone_of=clone_of, look=lambda path: None)
+        one = engine.OneVdiRequest(asked.vdi) if asked.vdis == ONE else None
+        if asked.vdi is not None and one is None:
+            raise UsageError("device-config:vdi names the one VDI that stays.", "InvalidArg")
+        asks = users.Question(lun.scsi_id, own_sr=members["sr_ref"], clone_of=asked.clone_of, look=lambda path: None)
         users.verify_unused(asks, db)
         end = time.monotonic() + self.create_s
         with self._lock:
-            clear = config.get("clear-metadata-vdi") == "true"
-            request = engine.ResignatureRequest(scsi_id=lun.scsi_id, clear_databases=clear)
+            request = engine.ResignatureRequest(scsi_id=lun.scsi_id, one=one, clear_databases=asked.clear_databases)
             run_on(lun.disk, os.urandom, request, guard=Asking(asks, db))
         if self.create_s:  # on a host ten drivers are ten processes, and other calls do not wait for them
             self._probed(lun)

@@ -55,10 +55,34 @@ def _sr_probe(api, given):
     return api.SR.probe(host, _map(given, "device-config:"), given["type"], {})
 
 
+def _sr_introduce(api, given):
+    of_sr = [given["uuid"], given["name-label"], given.get("name-description", ""), given["type"]]
+    api.SR.introduce(*of_sr, given.get("content-type", ""), given.get("shared") == "true", {})
+    return given["uuid"] + "\n"
+
+
+def _pbd_create(api, given):
+    sr, host = api.SR.get_by_uuid(given["sr-uuid"]), api.host.get_by_uuid(given["host-uuid"])
+    record = {"SR": sr, "host": host, "device_config": _map(given, "device-config:"), "other_config": {}}
+    return api.PBD.get_uuid(api.PBD.create(record)) + "\n"
+
+
+def _host_call_plugin(api, given):
+    host = api.host.get_by_uuid(given["host-uuid"])
+    return api.host.call_plugin(host, given["plugin"], given["fn"], _map(given, "args:")) + "\n"
+
+
 def _sr_param_set(api, given):
     sr = api.SR.get_by_uuid(given["uuid"])
-    for key, value in _map(given, "other-config:").items():
-        api.SR.add_to_other_config(sr, key, value)
+    setters = {"name-label": api.SR.set_name_label, "name-description": api.SR.set_name_description}
+    for key, value in given.items():
+        name, _, inner = key.partition(":")
+        if name == "other-config" and inner:
+            api.SR.add_to_other_config(sr, inner, value)
+        elif key in setters:
+            setters[key](sr, value)
+        elif key != "uuid":
+            raise Untrue(f"The playground sets no parameter {key}.")
 
 
 def _vm(api, given):
@@ -187,8 +211,10 @@ def _named_list(table):
 
 
 COMMANDS = {
+    "host-call-plugin": _host_call_plugin,
     "host-list": _named_list("host"),
     "network-list": _named_list("network"),
+    "pbd-create": _pbd_create,
     "pbd-list": _pbd_list,
     "pbd-plug": _by_uuid("PBD", "plug"),
     "pbd-unplug": _by_uuid("PBD", "unplug"),
@@ -196,6 +222,7 @@ COMMANDS = {
     "pool-ha-enable": _pool_ha_enable,
     "pool-list": _pool_list,
     "sr-create": _sr_create,
+    "sr-introduce": _sr_introduce,
     "sr-forget": _by_uuid("SR", "forget"),
     "sr-list": _named_list("SR"),
     "sr-probe": _sr_probe,

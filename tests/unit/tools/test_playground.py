@@ -327,3 +327,33 @@ def test_a_probe_without_a_host_asks_the_master():
 
     assert "Required parameter not found" not in shell.stdout + shell.stderr
     assert "SR_BACKEND_FAILURE" in shell.stdout + shell.stderr
+
+
+def test_an_integrator_calls_the_driver_and_the_plugin_by_xe_as_on_a_host():
+    """docs/driver.rst: one VDI of several, the new name, and the steps behind a success."""
+    shell = played(
+        typed="""named() { sed -n "s/  $1\\$//p" | tail -1; }
+lun="device-config:target=10.0.0.5 device-config:targetIQN=iqn.2026-01.test:array"
+lun="$lun device-config:SCSIid=360014050000000000000000000000002"
+create="xe sr-create type=relvmoiscsi name-label=x $lun"
+$create device-config:vdis=one; $create device-config:vdi=7d2d9e72-1839-4ea5-85bd-6cecf8841738
+$create device-config:clear-metadata-vdi=ture; $create device-config:clear-metadata-vdi=True
+host=$(xe host-list | named xs1)
+xe host-call-plugin host-uuid=$host plugin=relvmoiscsi fn=version
+sr=$(xe host-call-plugin host-uuid=$host plugin=relvmoiscsi fn=classify | sed 's/.*"new_sr": *"\\([^"]*\\)".*/\\1/')
+xe sr-introduce uuid=$sr type=lvmoiscsi name-label=copy shared=true content-type=user
+pbd=$(xe pbd-create sr-uuid=$sr host-uuid=$host $lun)
+xe sr-param-set uuid=$sr name-label='the copy' && xe pbd-plug uuid=$pbd && xe pbd-list sr-uuid=$sr
+xe sr-param-set uuid=$sr colour=red || echo refused
+"""
+    )
+    said = [line for line in shell.stderr.splitlines() if line.startswith("Error code")]
+    codes = [line.rpartition("_")[2] for line in said]
+    assert codes == ["202", "202", "202", "1"], shell.stderr
+    assert "  attached  xs1  the copy\n" in shell.stdout and shell.stdout.endswith("refused\n")
+
+
+def test_a_client_of_https_is_told_that_the_pool_of_the_playground_has_none():
+    shell = played(typed="relvmoiscsi pool luns --pool https://${XENSERVER_HOST#http://} || echo status $?\n")
+    assert "status 11\n" in shell.stdout and "No pool answers at https://" in shell.stderr
+    assert shell.returncode == 0 and "Traceback" not in shell.stderr
