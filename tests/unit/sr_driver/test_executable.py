@@ -2,6 +2,7 @@
 """The executable itself, as xapi runs it: one argument, an environment with nothing but PATH, one document out."""
 
 import os
+import re
 import shutil
 
 import pytest
@@ -34,6 +35,16 @@ def check_driver(driver):
     assert {"incoming_chapuser", "incoming_chappassword", "multihomed", "usediscoverynumber"} <= set(
         driver.configuration
     )
+    assert documented("both types") | documented("iSCSI") <= set(driver.configuration)
+
+
+def documented(part):
+    """The keys of a part of the list in docs/driver.rst."""
+    page = (EXECUTABLE.parents[1] / "docs/driver.rst").read_text(encoding="utf-8")
+    rows = page.partition(f"   * - **{part}**\n")[2].partition("   * - **")[0].partition("\nAny other")[0]
+    keys = {key for row in re.findall(r"^   \* - (.*)", rows, re.MULTILINE) for key in re.findall("``(.*?)``", row)}
+    assert len(keys) > 4
+    return keys
 
 
 @by_each_python
@@ -136,6 +147,7 @@ def test_the_driver_for_adapters_says_of_itself_what_callers_do_not_take_for_isc
     assert "resigning of duplicates" not in driver.name + driver.description  # by which CloudStack detects iSCSI's
     assert set(driver.capabilities) == {"SR_CREATE", "SR_PROBE"}
     assert {"SCSIid", "resign", "device", "type", "allocation", "lun", "targetWWPN"} <= set(driver.configuration)
+    assert documented("both types") | documented("Fibre Channel, SAS") <= set(driver.configuration)
 
 
 def test_the_two_drivers_differ_in_what_they_say_of_themselves_and_in_their_transport():
