@@ -3,9 +3,10 @@
 
 import re
 from contextlib import contextmanager
-from typing import Iterator, Optional
+from pathlib import PurePath
+from typing import Iterator, Optional, Union
 
-from relvmoiscsi.arguments import FLAG, TEXT, optional, promised
+from relvmoiscsi.arguments import FLAG, TEXT, an, optional, promised
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.host.this_host import THIS_HOST
@@ -18,14 +19,14 @@ __all__ = ["open_device"]
 
 @contextmanager
 @promised(
-    name=TEXT,
+    name=an("a text or a pathlib.Path", str, PurePath),
     writable=FLAG,
     initiator_name=optional(TEXT),
     chap_file=optional(TEXT),
     scsi_id=optional(TEXT),
 )
 def open_device(
-    name: str,
+    name: Union[str, PurePath],
     writable: bool,
     initiator_name: Optional[str] = None,
     chap_file: Optional[str] = None,
@@ -36,6 +37,7 @@ def open_device(
     For writing, the block holds the lock of the LUN. The last three are for a URL: who logs in, as the options of the
     command, and the SCSIid that the LUN must have. Raises NotFound, Refused, UsageError, NoConnection, DeviceError.
     """
+    name = str(name)
     if not name or re.search("[\0\ud800-\udc7f\udd00-\udfff]", name):  # udc80 to udcff are bytes of a path
         raise UsageError(f"{name!r} names no device.").advising("Give a path or a URL.")
     if scsi_id is not None:

@@ -71,7 +71,7 @@ def test_a_range_to_compare_is_whole_bytes_from_0(wrong):
 def test_a_device_behind_its_with_is_refused_before_any_request(tmp_path, function):
     path = tmp_path / "clone.img"
     right("device").to_file(str(path))
-    with open_device(str(path), writable=True) as device:
+    with open_device(path, writable=True) as device:
         prepared = engine.prepare(device, os.urandom)
     values = {"device": device, "original": device, "clone": device, "entropy": os.urandom, "prepared": prepared}
     wanted = [values[name] for name, one in inspect.signature(function).parameters.items() if one.default is one.empty]
@@ -130,3 +130,8 @@ def test_a_promised_function_names_the_kind_of_each_argument():
         @promised(first=FLAG)
         def function(first, second):
             """Never called."""
+
+
+def test_a_device_has_a_text_or_a_path_as_its_name():
+    with pytest.raises(UsageError, match="argument name of open_device is b'clone.img', expected a text or a pathlib"):
+        open_device(b"clone.img", writable=False).__enter__()

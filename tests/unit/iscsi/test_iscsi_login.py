@@ -365,5 +365,6 @@ def test_a_refused_login_is_no_connection_but_for_a_target_that_is_not_there(sta
     page = " ".join((TOP / "docs/python.rst").read_text(encoding="utf-8").split())
     assert (
         "a login that a target or a pool refuses is ``NoConnection`` and ``Refused``, an unreachable portal or pool "
-        "``NoConnection`` and ``NotFound``. Where the portal has no target of this name, the error is a ``NotFound`` alone."
+        "``NoConnection`` and ``NotFound``. Where the portal has no target of this name, the error is a ``NotFound`` "
+        "alone."
     ) in page
