@@ -121,9 +121,13 @@ def _no_login(where: Where, url: str, error: BaseException) -> NoConnection:
     if isinstance(error, OSError):
         if where.pool == LOCAL and rpc.is_nobody(error):
             return NotConnected(NO_XAPI).advising("Give --pool, the URL of a host of the pool.")
-        kind: Type[NoConnection] = NotConnected if isinstance(error, ssl.SSLError) else Unreachable
-        kind = NoAddress if isinstance(error, socket.gaierror) else kind
-        kind = Lost if isinstance(error, (ConnectionResetError, BrokenPipeError)) else kind
+        kind: Type[NoConnection] = Unreachable
+        if isinstance(error, ssl.SSLError):
+            kind = NotConnected
+        elif isinstance(error, socket.gaierror):
+            kind = NoAddress
+        elif isinstance(error, (ConnectionResetError, BrokenPipeError)):
+            kind = Lost
         return kind(f"No pool answers at {url}: {reason(error)}.").advising("Check --pool and the network.")
     return NotConnected(f"What answers at {url} is no XenAPI: {reason(error)}.").advising("Check --pool.")
 
