@@ -68,23 +68,21 @@ def exit_status(errors: Sequence[Optional[RelvmoiscsiError]], is_partial: bool =
     return Partial.exit_status if is_partial or any(errors) else 0
 
 
-def user_and_pool(arguments: argparse.Namespace) -> str:
-    """Return the user and the pool from the options and the environment, for a sentence."""
+def user_and_pool(arguments: argparse.Namespace) -> Tuple[str, str]:
+    """Return the user and the pool from the options and the environment."""
     pool = arguments.pool or os.environ.get(_NAMES["host"]) or LOCAL
-    return f"{arguments.user or os.environ.get(_NAMES['user']) or 'root'} of the pool {pool}"
+    user = arguments.user or os.environ.get(_NAMES["user"]) or "root"
+    return user, LOCAL if pool == "localhost" else pool  # localhost: the default of the Ansible modules
 
 
 def where(arguments: argparse.Namespace) -> Where:
     """Return the address and the credentials from the options and the environment. Raises UsageError."""
-    pool = arguments.pool or os.environ.get(_NAMES["host"]) or LOCAL
-    if pool == "localhost":  # the default of the Ansible modules
-        pool = LOCAL
+    user, pool = user_and_pool(arguments)
     password = os.environ.get(_NAMES["password"], "")
     if arguments.password_file:
         password = first_line(arguments.password_file)
     if pool != LOCAL and not password:
         raise UsageError("The password is missing.").advising("Give --password-file, or set XENSERVER_PASSWORD.")
-    user = arguments.user or os.environ.get(_NAMES["user"]) or "root"
     return Where(pool, user, password, arguments.ca, arguments.insecure)
 
 
@@ -92,11 +90,13 @@ class PoolCommand(Asked):
     """A command on a pool, with its options: those that name the pool, and the options of all."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        """Raises UsageError for words that are wrong in form. What is in a file or in the pool is for `run`."""
+        """Raises UsageError for words that are wrong in form. What is in a file or in the pool is for `run`.
+
+        A pool in the environment is verified too, before a log names it: the text may have a password.
+        """
         self.json, self.quiet = bool(arguments.json), bool(arguments.quiet)
         self.given, self.so_far = arguments, SoFar()
-        if arguments.pool:
-            url_of(Where(arguments.pool, ca=arguments.ca))
+        url_of(Where(user_and_pool(arguments)[1], ca=arguments.ca))
 
     def run(self) -> Answer:
         raise NotImplementedError

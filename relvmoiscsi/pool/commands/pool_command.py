@@ -82,7 +82,7 @@ _HOW = {0: "without an error", Partial.exit_status: "in part: some is done and s
 
 def _tells_how_far(command: PoolCommand) -> Answer:
     """Run a command that reports its progress to `so_far`, and to --log. Raises Interrupted after Ctrl-C."""
-    log = NightLog(command.given.log, command.given.words, user_and_pool(command.given), say)
+    log = NightLog(command.given.log, command.given.words, " of the pool ".join(user_and_pool(command.given)), say)
     command.so_far = so_far = SoFar(log.tell)
 
     def end(status: int, *errors: str) -> None:

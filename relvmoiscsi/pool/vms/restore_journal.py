@@ -237,15 +237,15 @@ def verify_origin(calls: Calls, vm: Record, swap: Swap) -> None:
 
     An old VDI that came home before has the mark of that. A vm-admin may write a journal. Raises PoolFailure.
     """
-    known, old = set(), vbds.find(calls, swap.old)
+    known, was_of, old = set(), True, vbds.find(calls, swap.old)
     if old is not None:
         vdi = calls.call("VDI.get_record", old)
         known.add(calls.call("SR.get_uuid", vdi["SR"]))
-        known.update([""] if swap.of not in (swap.old, *lineage.earlier(vdi)) else [])
+        was_of = swap.of in (swap.old, *lineage.earlier(vdi))
     with passing("UUID_INVALID"):  # the copy is gone
         marks_of_copy = calls.call("SR.get_other_config", calls.call("SR.get_by_uuid", swap.sr))
         known.update([marks_of_copy[ORIGINAL_SR]] if ORIGINAL_SR in marks_of_copy else [])
-    if known - {swap.home}:
+    if known - {swap.home} or not was_of:
         raise Refused(
             f"The journal of the VM {vm['name_label']!r} is wrong: the VDI {swap.old} is not on the SR {swap.home}, "
             f"was never the VDI {swap.of}, or {swap.sr} is no copy of that SR."
@@ -297,7 +297,8 @@ def write_leaving(vm: LockedVm, record: Record, swap: Swap) -> None:
 def write_arrived(vm: LockedVm, swap: Swap, device: vbds.VmDevice) -> None:
     """Note the moved VDI of this disk in the VDI itself, which outlives the journal, and in the journal."""
     mark(vm, swap, device)
-    _put(vm, vm.read(), ARRIVED + swap.userdevice, _way(vm.read(), swap, arrived=device.vdi))
+    record = vm.read()
+    _put(vm, record, ARRIVED + swap.userdevice, _way(record, swap, arrived=device.vdi))
 
 
 def mark(vm: LockedVm, swap: Swap, device: vbds.VmDevice) -> None:

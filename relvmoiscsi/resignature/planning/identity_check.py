@@ -161,12 +161,12 @@ def differences(before: Lun, after: Lun, ids: IdMap, generations: int = 1) -> Li
     found += _expect("MGT's length", after.mgt.length, before.mgt.length)
     found += _expect("The number of MGT records", len(after.mgt.records), len(before.mgt.records))
     for record, twin in zip(before.mgt.records, after.mgt.records):
-        where = f"the MGT record at byte {record.offset}"
-        found += _expect(f"The UUID in {where}", twin.uuid, ids.uuids[record.uuid])
+        where = f"MGT record at byte {record.offset}"
+        found += _expect(f"The UUID in the {where}", twin.uuid, ids.uuids[record.uuid])
         snapshot_of = ids.uuids.get(record.snapshot_of, record.snapshot_of)
-        found += _expect(f"snapshot_of in {where}", twin.snapshot_of or "empty", snapshot_of or "empty")
+        found += _expect(f"snapshot_of in the {where}", twin.snapshot_of or "empty", snapshot_of or "empty")
         for name in mgt_records.other_tags(before.mgt, record, after.mgt, twin):
-            found.append(f"T{where[1:]} has another {name}.")
+            found.append(f"The {where} has another {name}.")
     links = {at: ids.uuids[uuid] for at, uuid in before.mgt.links.items()}
     found += _alike("The list of UUIDs in unreadable MGT records", after.mgt.links, links)
     return found + _alike("The list of unreadable MGT records", after.mgt.unread, before.mgt.unread)

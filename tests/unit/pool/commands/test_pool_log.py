@@ -136,3 +136,12 @@ def test_the_log_has_the_plan_the_question_and_what_was_answered(clone, pool_com
         assert ours[1] == "plan: Planned steps:" and ours[2].startswith(f"plan: {clone}: would be resignatured; ")
         question = ours.index("asked: Attach 1 LUN?")
         assert ours[question + 1].startswith(answer)
+
+
+def test_a_password_in_the_address_of_the_environment_comes_into_no_log(pool_command, monkeypatch, tmp_path):
+    """--pool was refused before the log began, and XENSERVER_HOST afterwards: the first line names the pool."""
+    log = tmp_path / "night.log"
+    monkeypatch.setenv("XENSERVER_HOST", "https://root:hidden@xs1")
+    ran = pool_command("luns", "--log", log)
+    assert ran.status == 2 and "contains a user or a password" in ran.err and "hidden" not in ran.err
+    assert not log.exists()

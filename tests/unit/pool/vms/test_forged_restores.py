@@ -243,7 +243,8 @@ def memory(day):
     swap = {
         **{"vm": db.get("VM", day.evil, "uuid"), "userdevice": "0", "old": day.uuid(vdi), "old_name": "a"},
         **{"new": derived_uuid(copied.sr_uuid, day.uuid(vdi)), "waiting_name": "b", "sr": copied.sr_uuid},
-        **{"home": copied.of_sr, "vbd": {"bootable": True, "mode": "RW", "type": "Disk", "unpluggable": True}},
+        **{"of": day.uuid(vdi), "home": copied.of_sr},
+        **{"vbd": {"bootable": True, "mode": "RW", "type": "Disk", "unpluggable": True}},
     }
     swap["vbd"].update(other_config={}, qos_algorithm_type="", qos_algorithm_params={})
     db.set("VM", day.evil, "other_config", {RESTORED + "0": json.dumps(swap)})
