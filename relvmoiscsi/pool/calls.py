@@ -291,7 +291,7 @@ def failure(method: str, details: Sequence[Any]) -> PoolFailure:
             _NO_POOL
         )
     sentence, advice = _SENTENCES.get(code, (None, ""))
-    if code == "RBAC_PERMISSION_DENIED" and not description[-1].startswith("No permission"):
+    if code == "RBAC_PERMISSION_DENIED" and not description[-1].startswith(_DENIALS):
         sentence = None  # an HTTP handler failed, and xapi put the handler's error into these details
     if code == "NO_HOSTS_AVAILABLE" and method.startswith("VM."):
         sentence, advice = _NO_HOST_FOR_VM
@@ -305,6 +305,8 @@ def failure(method: str, details: Sequence[Any]) -> PoolFailure:
     return PoolFailure("xapi answered {} to {}.".format(", ".join([code, *parameters]), method), description)
 
 
+#: how xapi says that a role is missing, of a call and of an HTTP handler. Source: xen-api ocaml/xapi/rbac.ml
+_DENIALS = ("No permission", "no session in context")
 #: the end of a text of relvmoiscsi's driver: the key of its error, for SMlog
 _OWN_KEY = re.compile(r" \[[A-Za-z]+\]\Z")
 #: what to do against a driver error, by its code

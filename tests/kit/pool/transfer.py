@@ -72,8 +72,9 @@ class Transfer:
                 action = f"http/{method.lower()}_{path.strip('/')}"
                 self._require_role(session, action, datamodel.HTTP[method, path])
         except XenError as error:
-            if task:  # its reason is nowhere else
-                self._end(task, error_info=error.description, status="failure")
+            if task:  # its reason is nowhere else. xapi looks for the roles in a task without a session: rbac.ml
+                code, permission, _ = error.description
+                self._end(task, error_info=[code, permission, "no session in context"], status="failure")
             return 403, _page(403, "forbidden", "")
         try:  # of what goes wrong before the handler has taken the task, the task hears nothing, but for an import
             if self.refuse is not None:

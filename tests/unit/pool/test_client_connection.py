@@ -359,6 +359,13 @@ BUSY = ["OTHER_OPERATION_IN_PROGRESS", "SR", "OpaqueRef:1", "vdi_create", "Opaqu
     ("method", "details", "said"),
     [
         ("SR.create", ["RBAC_PERMISSION_DENIED", "sr.create", "No permission"], "may not call SR.create"),
+        # of an HTTP handler, as xapi 25.33.1 has said it
+        (
+            "GET /export_metadata",
+            ["RBAC_PERMISSION_DENIED", "http/get_export_metadata", "no session in context"],
+            "may not call GET /export_metadata",
+        ),
+        ("GET /export_metadata", ["RBAC_PERMISSION_DENIED", "http/get_export_metadata", "End_of_file"], "End_of_file"),
         # xapi has waited for the other operation for two hours (xapi_sr_operations.ml, helpers.ml)
         ("Async.SR.scan", BUSY, "busy with another operation (vdi_create) on the same SR"),
         ("Async.SR.scan", BUSY, "did not run SR.scan"),
