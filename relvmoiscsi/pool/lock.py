@@ -107,16 +107,21 @@ class Lock(NamedTuple):
 
 
 class _Locks:
-    """The locks in the pool, from one call. Raises PoolFailure."""
+    """The locks in the pool, from one call. Raises PoolFailure.
+
+    A vm-operator can write any number of open keys, and a run reads the locks before each step. So of each name and
+    kind, only the key with the highest number is parsed.
+    """
 
     def __init__(self, calls: Calls) -> None:
         self.ref, record = calls.pool()
-        self._calls, self._master, config = calls, str(record["master"]), record["other_config"]
-        self.locks = locks_in(config)
-        self.keys = [key for key in config if key.startswith(_BEGINS)]  #: of all locks, also keys that no client reads
-        self._of_name: Dict[LockName, List[Lock]] = {}  # a run may lock thousands of LUNs, and asks for each of them
-        for lock in in_order(self.locks):
-            self._of_name.setdefault(lock.what, []).append(lock)
+        self._calls, self._master, self._config = calls, str(record["master"]), record["other_config"]
+        #: of all locks, also keys that no client reads
+        self.keys = [key for key in self._config if key.startswith(_BEGINS)]
+        #: the keys by their beginning and name: a run may lock thousands of LUNs, and asks for each of them
+        self._of_name: Dict[str, List[str]] = {}
+        for key in self.keys:
+            self._of_name.setdefault(key.rpartition(":")[0], []).append(key)
 
     def now(self) -> str:
         """Return the time of the master. Raises PoolFailure."""
@@ -126,14 +131,22 @@ class _Locks:
             raise PoolFailure(f"The master does not say what time it is: {said!r}.")
         return time.strftime(_FORM, time.gmtime(seconds))
 
-    def on(self, what: LockName) -> List[Lock]:
-        """Return the locks on `what`: open keys, then guarded keys, each with the highest number last."""
-        return self._of_name.get(what, [])
+    def all(self) -> List[Lock]:
+        """Return the locks with all readable keys."""
+        return locks_in(self._config)
+
+    def on(self, what: LockName) -> Dict[str, str]:
+        """Return the keys of the locks on `what`, with their values."""
+        return {key.text: self._config[key.text] for begin in _BEGINS for key in self._keys(what, begin)}
 
     def last(self, what: LockName, begin: str) -> Optional[Lock]:
         """Return the lock on `what` that counts among the keys with this beginning."""
-        there = [lock for lock in self.on(what) if lock.begin == begin]
-        return there[-1] if there else None
+        there = self._keys(what, begin)
+        last = max(there, key=lambda key: key.number) if there else None
+        return _lock_of(last, self._config[last.text]) if last else None
+
+    def _keys(self, what: LockName, begin: str) -> List["_Key"]:
+        return list(filter(None, map(_key_of, self._of_name.get(begin + what, ()))))
 
     def holders(self, what: LockName, now: str) -> List[Lock]:
         """Return the locks of clients that may be at work on `what`: at most one of each kind."""
@@ -173,7 +186,7 @@ def names_of(calls: Calls, sr_uuids: Iterable[str]) -> List[LockName]:
 
 def read(calls: Calls) -> Dict[LockName, Lock]:
     """Return the lock that counts for each locked name. Raises PoolFailure."""
-    return {lock.what: lock for lock in in_order(_Locks(calls).locks)}
+    return {lock.what: lock for lock in in_order(_Locks(calls).all())}
 
 
 def verify_free(calls: Calls, whats: Iterable[LockName]) -> None:
@@ -257,12 +270,10 @@ class Held:
             mine = seen.last(what, self._begins[0])
             if mine is None or not self._is_mine(mine):
                 raise _broken(what, mine)
-            others = [lock for lock in seen.on(what) if lock.begin != mine.begin and not self._is_mine(lock)]
-            now = now or (seen.now() if others else "")
-            if others and (mine.begin == OPEN_KEY or mine.is_stale(now)):
-                for other in seen.holders(what, now):
-                    if other.begin != mine.begin:
-                        raise _broken(what, other)
+            other = seen.last(what, KEY if mine.begin == OPEN_KEY else OPEN_KEY)
+            now = now or (seen.now() if other else "")
+            if other and not other.is_stale(now) and (mine.begin == OPEN_KEY or mine.is_stale(now)):
+                raise _broken(what, other)
             ours.append(mine)
         return seen, ours
 
@@ -279,14 +290,20 @@ class Held:
         for what in self._whats:
             self._add_first(seen, what, now)
         there = _Locks(self._calls)
-        stale = [lock for what in self._whats for lock in seen.on(what)]
-        known = set(stale)
-        new = [lock for what in self._whats for lock in there.on(what) if lock not in known and not self._is_mine(lock)]
+        stale = {key: text for what in self._whats for key, text in seen.on(what).items()}
+        new = [
+            lock
+            for what in self._whats
+            for key, text in there.on(what).items()
+            if stale.get(key) != text
+            for lock in locks_in({key: text})
+            if not self._is_mine(lock)
+        ]
         self._leave({lock.what: lock for lock in new}, refused)
-        needless = [lock for other in new for lock in there.on(other.what) if self._is_mine(lock)]
-        for lock in [*needless, *stale[:_MOST_STALE]]:
+        needless = [lock.key for other in new for lock in locks_in(there.on(other.what)) if self._is_mine(lock)]
+        for key in [*needless, *list(stale)[:_MOST_STALE]]:
             with passing(_DENIED):  # the key stays: it is stale, and needs another role
-                self._calls.call("pool.remove_from_other_config", seen.ref, lock.key)
+                self._calls.call("pool.remove_from_other_config", seen.ref, key)
 
     def _leave(self, taken: Mapping[LockName, Lock], refused: Optional[Dict[LockName, Refused]]) -> None:
         """Leave these names to the clients with these locks. Raises Refused without `refused`."""
@@ -385,8 +402,9 @@ class Held:
         with self._busy:
             seen = _Locks(self._calls)
             now = seen.now()
-            mine = [lock for lock in seen.locks if self._is_mine(lock)]
-            stale = [lock for lock in seen.locks if not self._is_mine(lock) and lock.is_stale(now)]
+            locks = seen.all()
+            mine = [lock for lock in locks if self._is_mine(lock)]
+            stale = [lock for lock in locks if not self._is_mine(lock) and lock.is_stale(now)]
             for lock in [*mine, *stale[:_MOST_STALE]]:
                 with passing(_DENIED):
                     self._calls.call("pool.remove_from_other_config", seen.ref, lock.key)
@@ -408,9 +426,9 @@ def to_break(calls: Calls, what: LockName) -> List[Lock]:
     At most one lock of each kind for each name. A run writes keys of one kind, so a token counts only among keys of its
     kind: a vm-operator can copy the token of a guarded key, but only into an open key. Raises PoolFailure.
     """
-    seen = _Locks(calls)
-    runs = {(each.begin, each.token) for each in seen.on(what) if each.token != _UNREADABLE}
-    there = [each for each in seen.locks if each.what == what or (each.begin, each.token) in runs]
+    locks = _Locks(calls).all()
+    runs = {(each.begin, each.token) for each in locks if each.what == what and each.token != _UNREADABLE}
+    there = [each for each in locks if each.what == what or (each.begin, each.token) in runs]
     last = {(each.what, each.begin): each for each in in_order(there)}
     return sorted(last.values(), key=lambda each: (each.what != what, each.what, each.begin != KEY))
 
@@ -425,7 +443,7 @@ def unlock(calls: Calls, what: LockName, told: Sequence[Lock]) -> List[Lock]:
     broken: Dict[Tuple[str, str], Lock] = {}
     for _ in range(_MOST_ROUNDS):
         seen = _Locks(calls)
-        there = [each for each in seen.locks if each.what == what or (each.what, each.begin, each.token) in runs]
+        there = [each for each in seen.all() if each.what == what or (each.what, each.begin, each.token) in runs]
         of_runs = {each.key for each in there}
         keys = [key for key in seen.keys if key in of_runs or key.startswith(of_name)]
         if not keys:
@@ -458,21 +476,38 @@ def locks_in(config: Mapping[str, str]) -> List[Lock]:
 
     A process that is no number, and a time that is no time, is _UNREADABLE.
     """
-    locks = []
-    for key in [key for key in config if key.startswith(_BEGINS)]:
-        begin = next(begin for begin in _BEGINS if key.startswith(begin))
-        what, _, number = key[len(begin) :].rpartition(":")
-        if untrusted.is_number(number) and is_scsi_id(what):
-            try:
-                values = marks.values_of(config[key])
-            except ValueError:
-                values = {}  # a person has changed the key by hand: `unlock` removes the key
-            fields = {name: str(values.get(name, _UNREADABLE)) for name in Lock._fields[2:-1]}
-            spoiled = [name for name in ("since", "refreshed") if _seconds(fields[name]) is None]
-            spoiled += [] if untrusted.is_number(fields["process"]) else ["process"]
-            fields.update(dict.fromkeys(spoiled, _UNREADABLE))
-            locks.append(Lock(what=name_for(what), number=untrusted.number(number), begin=begin, **fields))
-    return locks
+    return [_lock_of(key, config[key.text]) for key in filter(None, map(_key_of, config))]
+
+
+class _Key(NamedTuple):
+    """The key of a lock."""
+
+    text: str
+    begin: str
+    what: str
+    number: int
+
+
+def _key_of(text: str) -> Optional[_Key]:
+    """Return the key of a lock; None for a key that no client reads."""
+    for begin in _BEGINS:
+        if text.startswith(begin):
+            what, _, number = text[len(begin) :].rpartition(":")
+            if untrusted.is_number(number) and is_scsi_id(what):
+                return _Key(text, begin, what, untrusted.number(number))
+    return None
+
+
+def _lock_of(key: _Key, text: str) -> Lock:
+    try:
+        values = marks.values_of(text)
+    except ValueError:
+        values = {}  # a person has changed the key by hand: `unlock` removes the key
+    fields = {name: str(values.get(name, _UNREADABLE)) for name in Lock._fields[2:-1]}
+    spoiled = [name for name in ("since", "refreshed") if _seconds(fields[name]) is None]
+    spoiled += [] if untrusted.is_number(fields["process"]) else ["process"]
+    fields.update(dict.fromkeys(spoiled, _UNREADABLE))
+    return Lock(what=name_for(key.what), number=key.number, begin=key.begin, **fields)
 
 
 def _seconds(moment: str) -> Optional[int]:
