@@ -118,9 +118,10 @@ class _Locks:
         self._calls, self._master, self._config = calls, str(record["master"]), record["other_config"]
         #: of all locks, also keys that no client reads
         self.keys = [key for key in self._config if key.startswith(_BEGINS)]
-        self._of_name: Dict[str, List[_Key]] = {}  # a run may lock thousands of LUNs, and asks for each of them
-        for key in sorted(filter(None, map(_key_of, self.keys)), key=lambda key: key.number):
-            self._of_name.setdefault(key.what, []).append(key)
+        #: the keys by their beginning and name: a run may lock thousands of LUNs, and asks for each of them
+        self._of_name: Dict[str, List[str]] = {}
+        for key in self.keys:
+            self._of_name.setdefault(key.rpartition(":")[0], []).append(key)
 
     def now(self) -> str:
         """Return the time of the master. Raises PoolFailure."""
@@ -136,12 +137,16 @@ class _Locks:
 
     def on(self, what: LockName) -> Dict[str, str]:
         """Return the keys of the locks on `what`, with their values."""
-        return {key.text: self._config[key.text] for key in self._of_name.get(what, ())}
+        return {key.text: self._config[key.text] for begin in _BEGINS for key in self._keys(what, begin)}
 
     def last(self, what: LockName, begin: str) -> Optional[Lock]:
         """Return the lock on `what` that counts among the keys with this beginning."""
-        there = [key for key in self._of_name.get(what, ()) if key.begin == begin]
-        return _lock_of(there[-1], self._config[there[-1].text]) if there else None
+        there = self._keys(what, begin)
+        last = max(there, key=lambda key: key.number) if there else None
+        return _lock_of(last, self._config[last.text]) if last else None
+
+    def _keys(self, what: LockName, begin: str) -> List["_Key"]:
+        return list(filter(None, map(_key_of, self._of_name.get(begin + what, ()))))
 
     def holders(self, what: LockName, now: str) -> List[Lock]:
         """Return the locks of clients that may be at work on `what`: at most one of each kind."""
