@@ -395,7 +395,7 @@ def separated(nodes):
             if node.func.attr == "splitlines" or (node.func.attr in ("split", "rsplit") and not node.args):
                 yield node.lineno
         elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "open":
-            modes = [each.value for each in node.args[1:2] if isinstance(each, ast.Constant)]
+            modes = [text for each in node.args[1:2] for text in texts_in(each, {})]
             if not set("bwax") & set("".join(modes)):
                 yield node.lineno
 

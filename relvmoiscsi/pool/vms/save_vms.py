@@ -266,8 +266,8 @@ def read(calls: Calls, copy: Copy, trusted: str = "") -> Tuple[SavedVms, bool]:
             unknown.append(printable(f"{of_save}, with {names}"))
         elif last is None or found.order > last[0].order:
             last = found, is_known
-    for failure in unread.values() if last is None and not unknown else ():
-        raise failure
+    if unread and last is None and not unknown:
+        raise next(iter(unread.values()))
     _tell(calls, copy.vdis, unread)
     if last is None and unknown:
         raise (
@@ -315,6 +315,7 @@ def _read(calls: Calls, ref: str, vdi: Record, unread: Dict[str, PoolFailure]) -
 
 
 def _tell(calls: Calls, there: Records, unread: Dict[str, PoolFailure]) -> None:
+    """Note the VDIs that cannot be read, with the first error. `there` has the VDIs, by reference."""
     if unread:
         which = some_of(sorted(said(there[ref]["uuid"]) for ref in unread), _MOST_NAMES)
         first = next(iter(unread.values())).message
