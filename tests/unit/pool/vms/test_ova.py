@@ -79,9 +79,12 @@ def test_a_field_without_a_rule_goes_and_is_told(document, edit):
     assert note.startswith("without the values of these fields in the records: ") and "VM.new_in_27" in note
 
 
-@pytest.mark.parametrize("ends", [("\n", "\r"), ("\n", "\r\n"), ("?", "\uffff"), ("\ufffe", "\uffff")])
+@pytest.mark.parametrize("ends", [("\n", "\r"), ("\n", "\r\n"), ("?", "\uffff"), ("\ufffe", "\uffff"), (" ", " ")])
 def test_keys_that_read_as_one_are_told_as_such(document, ends):
-    """A vm-operator makes a custom field with any name, and xapi writes the name without escaping it."""
+    """A vm-operator makes a custom field with any name, and xapi writes the name without escaping it.
+
+    A vm-admin sets a map with one key twice, which xapi 25.33.1 keeps and exports so.
+    """
     keys = "".join(
         f"<member><name>XenCenter.CustomFields.cost{end}centre</name><value>7</value></member>" for end in ends
     )
@@ -90,7 +93,7 @@ def test_keys_that_read_as_one_are_told_as_such(document, ends):
     with pytest.raises(Refused, match="two keys that differ only in the kind of their line ends") as caught:
         ova_file.Ova(marked.encode())
 
-    read = "\\n" if "\n" in ends else "?"
+    read = "\\n" if "\n" in ends else " " if ends == (" ", " ") else "?"
     assert (
         f"'XenCenter.CustomFields.cost{read}centre'" in caught.value.message and "Remove one of" in caught.value.advice
     )
