@@ -46,7 +46,13 @@ def stat_path(path: str) -> os.stat_result:
         raise _cannot_open(path, error, writable=False) from error
 
 
-def open_file(path: str, flags: int, writable: bool, is_kind: Optional[Callable[[int], bool]] = None) -> int:
+def open_file(
+    path: str,
+    flags: int,
+    writable: bool,
+    is_kind: Optional[Callable[[int], bool]] = None,
+    deadline: Deadline = NO_DEADLINE,
+) -> int:
     """Open a file, of this kind (a test of its mode) or of any, and return the descriptor.
 
     The kind is checked before the file is opened, because the open of another device may act on that device. The path
@@ -72,7 +78,7 @@ def open_file(path: str, flags: int, writable: bool, is_kind: Optional[Callable[
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise _cannot_open(path, error, writable) from error
+        raise _cannot_open(path, error, writable, deadline) from error
 
 
 def read_only(path: str) -> Refused:
@@ -160,8 +166,8 @@ def in_use(path: str, descriptor: int) -> Optional[Refused]:
     return (_used if is_disk else _busy)(path, users) if users else None
 
 
-def _cannot_open(path: str, error: OSError, writable: bool) -> RelvmoiscsiError:
-    """Return the error for a person in the place of an OSError of open or stat."""
+def _cannot_open(path: str, error: OSError, writable: bool, deadline: Deadline = NO_DEADLINE) -> RelvmoiscsiError:
+    """Return the error for a person in the place of an OSError of open or stat. The search for users has a deadline."""
     if error.errno in _GONE:
         return NotFound(
             f"{path} is not there: {error.strerror}.",
@@ -180,7 +186,7 @@ def _cannot_open(path: str, error: OSError, writable: bool) -> RelvmoiscsiError:
         return read_only(path)
     if error.errno == errno.EBUSY:
         try:
-            refused = _used(path, users_of_block(device) if device else ())
+            refused = _used(path, users_of_block(device, deadline=deadline) if device else ())
         except OutOfTime:
             refused = _used(path, ())
     else:

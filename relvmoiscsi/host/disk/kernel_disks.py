@@ -63,7 +63,8 @@ def exclusive_open(
                 log.warning(problem, disk, scsi_id, face.scsi_id)
         nodes = [host.node(name) for name in names]
         for node in nodes:
-            descriptor = exclusive.open_file(node, os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK, writable=True)
+            flags = os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK
+            descriptor = exclusive.open_file(node, flags, writable=True, deadline=deadline)
             held.callback(os.close, descriptor)
             held.enter_context(flock.inherited(descriptor, guards_lun=True))
             exclusive.take_alone(node, descriptor, deadline.within(exclusive.FLOCK_SECONDS), host, deadline)

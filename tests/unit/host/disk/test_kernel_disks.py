@@ -104,9 +104,9 @@ def test_each_disk_is_held_until_its_page_cache_is_gone_and_then_udev_looks_at_i
     world.has_disks("sdb", "sdc")
     flags = []
 
-    def open_file(path, how, writable, real=exclusive.open_file):
+    def open_file(path, how, writable, deadline, real=exclusive.open_file):
         flags.append(how & (os.O_ACCMODE | os.O_EXCL))
-        return real(path, how, writable)
+        return real(path, how, writable, deadline=deadline)
 
     monkeypatch.setattr(exclusive, "open_file", open_file)
     with pytest.raises(ZeroDivisionError), exclusive_open(LUN, NO_DEADLINE, world.host) as found:
