@@ -355,4 +355,5 @@ def comparison_facts(name: str, original: str, found: Comparison) -> Dict[str, A
         "comparison_problems": found.problems,
         "bytes_compared": found.bytes_compared,
         "left_behind": list(found.left_behind),
+        "lacks_mgt": found.lacks_mgt,
     }

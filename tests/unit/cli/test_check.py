@@ -423,6 +423,8 @@ def test_a_clone_whose_mgt_was_removed_is_compared_in_everything_else(tmp_path, 
     assert "note: the clone does not hold the MGT volume of the original: its VDIs have no labels." in found
     for key in lost:
         assert f"note: the clone does not hold VDI {whole.truth.uuids[key]} of the original." in found
+    facts = command("check", image, "--original", original, "--json").json
+    assert (facts["shares_nothing"], facts["lacks_mgt"], len(facts["left_behind"])) == (True, True, len(lost))
     data = whole.truth.device_ranges("data", 0, 1)[0].offset
     flipped(image, data)
     compared(4, image, f"{image} differs from what is expected at byte {data}.", other=original)
