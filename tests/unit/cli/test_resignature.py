@@ -602,7 +602,7 @@ def test_an_image_that_another_process_has_open_is_4_and_the_process_is_named(fi
             unwritten(4, argv[0], finished, *YES, *argv[1:], says=says)
             if argv[0] != "recover":  # no run was interrupted: there is nothing to refuse
                 dry = unwritten(0, argv[0], finished, "-n", "--json", *argv[1:], says=says)
-                assert dry.json["would_be_refused"] == says + "."
+                assert dry.json["would_be_refused"] == says + ". Try again when that use has ended."
     finally:
         holder.kill()
         holder.wait()

@@ -129,5 +129,5 @@ def test_no_value_ends_in_another_error(values):
     try:
         IscsiConfig(values)
     except UsageError as error:
-        keys = ("ConfigTargetMissing", "ConfigTargetIQNMissing", "ConfigSCSIid", "ISCSIPort")
+        keys = ("ConfigTargetMissing", "ConfigTargetIQNMissing", "ConfigSCSIid", "ISCSIPort", "InvalidArg")
         assert error.sm_key in keys
