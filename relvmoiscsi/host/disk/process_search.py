@@ -44,11 +44,11 @@ class ProcessSearch:
             namespace, root = (link_of(os.path.join(process, name)) for name in ("ns/mnt", "root"))
             if namespace and (namespace, root) in seen:
                 continue
-            seen.add((namespace, root))
             try:
                 with open(os.path.join(process, "mountinfo"), "rb") as lines:
                     for line in self._in_time(lines):
                         yield words_in(line.decode("utf-8", "replace").rstrip("\n"))
+                seen.add((namespace, root))  # not before: the process may have ended without showing its mounts
             except OSError:
                 pass  # the process has ended, or belongs to another user
 

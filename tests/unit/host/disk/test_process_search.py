@@ -80,6 +80,17 @@ def test_the_search_of_a_user_who_has_too_much_ends_and_names_the_user(host, kin
     assert f"`ps -u {USER}`" in late.value.advice
 
 
+def test_the_mounts_of_a_namespace_are_seen_although_its_first_process_ends(host):
+    for number in ("30", "40"):
+        os.unlink(host.at("proc", number, "ns/mnt"))
+        os.symlink("mnt:[77]", host.at("proc", number, "ns/mnt"))
+    mount(host, "40", "36 35 8:16 / /mnt rw - ext4 /dev/sdb rw\n")
+    os.unlink(host.at("proc/30/mountinfo"))  # it has ended since the look at its namespace
+
+    _open_files, mounts = search(host, NO_DEADLINE)
+    assert "/mnt" in [words[4] for words in mounts()]
+
+
 def test_without_a_deadline_a_search_has_its_own(host, monkeypatch):
     monkeypatch.setattr(process_search, "SEARCH_SECONDS", 0.0)
     for who in (holders.users_of_disks, holders.users_of_each):
