@@ -9,10 +9,10 @@ The refusal names the user whose processes took the most time.
 
 import os
 from glob import escape, glob
-from typing import Dict, Iterable, Iterator, List, Optional, TypeVar
+from typing import Dict, Iterable, Iterator, List, Optional, Sequence, TypeVar
 
 from relvmoiscsi.deadline import Deadline, OutOfTime
-from relvmoiscsi.host.files import words_in
+from relvmoiscsi.host.files import lines_of, words_in
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.wording import shell_command
 
@@ -101,6 +101,18 @@ class ProcessSearch:
                 f"The {whole} seconds of the search for programs that use the disk or image file are over. The "
                 f"processes of the user {user} took {part} of these seconds."
             ).advising(f"End the processes that `{shell_command('ps -u', str(user))}` lists, then try again.")
+
+
+def is_roots(process: str, programs: Sequence[str]) -> bool:
+    """Return whether root runs one of these programs as the process with this directory of /proc.
+
+    Each local user can have a process with any name, also a process of root: a set-uid program that was started by a
+    link. The kernel tells the program's own file, and who has started it.
+    """
+    program = os.path.basename(link_of(os.path.join(process, "exe")))
+    if program.partition(" (deleted)")[0] not in programs:  # an update deletes the program, which runs on
+        return False
+    return ["Uid:", "0", "0", "0", "0"] in map(words_in, lines_of(process, "status"))  # the name is a line there, too
 
 
 def link_of(path: str, directory: Optional[int] = None) -> str:
