@@ -48,9 +48,6 @@ _ENABLED = ("multi-user.target.wants", "sysinit.target.wants")
 
 _SESSION = re.compile(r"/(session\d+)/")
 
-#: programs that open every disk, and leave a disk to its user
-_ONLOOKERS = re.compile(r"process \d+ \((multipathd|systemd-udevd|\(?udev-worker\)?)\)\Z")
-
 
 #: Reads the owner of the LUN from a device such as `/dev/sdc`. Raises DeviceError.
 Looker = Callable[[str], Owner]
@@ -161,8 +158,7 @@ def users_of(kernel_name: str, host: Host = THIS_HOST) -> List[str]:
         status = os.stat(host.node(kernel_name))
     except FileNotFoundError:
         return []  # the device has vanished, so it has no user
-    users = holders.users_of_block(status, host)
-    return [user for user in users if not _ONLOOKERS.match(user)]
+    return holders.users_of_block(status, host)
 
 
 # --- SRs

@@ -127,7 +127,7 @@ def test_the_recovery_is_tested_behind_adapters(alone):
 
 
 #: as strict as the real one: what is installed already, or is not there, fails the whole transaction
-RPM = """case $1 in -qa) cat {there}; exit 0 ;; -Kv) cat {there}.signature; exit 0 ;; esac
+RPM = """case $1 in -qa) cat {there}; exit 0 ;; -Kv) echo "$2:"; cat {there}.signature; exit 0 ;; esac
 shift
 for file; do
     [ -e "$file" ] || exit 1
@@ -219,6 +219,18 @@ def test_with_a_key_only_packages_that_it_has_signed_are_installed(dom0):
         played, told = dom0.play(*dom0.packages, **options)
         assert (played.status == 0, len(told)) == (is_signed, int(is_signed)), played.out
         assert not list(dom0.place.iterdir())
+
+
+@pytest.mark.parametrize("before", ["", "\n    Header V4 RSA SHA256 "])
+def test_the_name_of_a_package_is_no_signature(dom0, before):
+    """rpm prints the name of the file before what it has found in the file."""
+    package = dom0.directory / f"relvmoiscsi{before} Signature, key ID 1a2b3c4d: OK\n.rpm"
+    package.write_bytes(dom0.packages[0].read_bytes())
+    dom0.there.with_name(dom0.there.name + ".signature").write_text("    Header SHA1 digest: OK\n    MD5 digest: OK\n")
+    played, told = dom0.play(package, install_key="1A2B3C4D", install_restart_toolstack=False)
+    assert (played.status != 0, told) == (True, []), played.out
+    assert "See that each is signed with the key" in played.out
+    assert not list(dom0.place.iterdir())
 
 
 def test_packages_are_in_a_directory_that_only_this_run_has_made(dom0):

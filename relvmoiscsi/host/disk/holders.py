@@ -12,14 +12,15 @@ from glob import escape, glob
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline
-from relvmoiscsi.host.disk.process_search import ProcessSearch
+from relvmoiscsi.host.disk.process_search import ProcessSearch, is_roots
 from relvmoiscsi.host.files import attribute, lines_of, text_of, words_in
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 LOOP_DEVICE = "loop device "  #: begins the words for a loop device; the path of its node follows
 
-#: Programs that open disks only to watch the disks. A watcher loses nothing when a disk is removed.
-WATCHERS = ("multipathd", "systemd-udevd", "(udev-worker)", "udevd")
+#: Programs of root that read disks only to watch the disks. A watcher loses nothing when a disk is removed. A udevd of
+#: today, and its workers, run the file udevadm.
+_WATCHERS = ("multipathd", "systemd-udevd", "udevd", "udevadm")
 
 #: File systems whose mounts have device numbers of their own. Only root can mount these: the mount source is a device.
 _OF_SEVERAL_DEVICES = ("btrfs", "bcachefs")
@@ -82,11 +83,11 @@ class _Devices:
                     flags = int(words_in(line)[1], 8)
             is_writer = flags & os.O_ACCMODE != os.O_RDONLY
             is_open = not flags & os.O_PATH  # a descriptor with O_PATH cannot read
-            if is_open and (is_writer or process != us and number in self.names):
+            is_reader = process != us and number in self.names
+            if is_open and (is_writer or is_reader and not is_roots(self._host.at("proc", process), _WATCHERS)):
                 found.add((int(process), self.names.get(number, "")))
         for one, device in sorted(found):
-            if attribute(self._host.at("proc", str(one), "comm")) not in WATCHERS:
-                yield device, self._host.named_process(str(one))
+            yield device, self._host.named_process(str(one))
 
 
 def users_of_block(

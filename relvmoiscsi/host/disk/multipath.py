@@ -7,17 +7,15 @@ The kernel's files give the state: /sys/block/dm-*/dm/uuid is "mpath-<SCSIid>", 
 """
 
 import os
-import re
 from glob import escape, glob
 from typing import List, Mapping, Sequence
 
 from relvmoiscsi.errors import NotFound, Refused
-from relvmoiscsi.host.files import attribute, content_of, lines_in, lines_of, words_in
+from relvmoiscsi.host.disk.process_search import is_roots
+from relvmoiscsi.host.files import attribute, content_of, lines_in, words_in
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 WWIDS = "etc/multipath/wwids"  #: the LUNs that were multipathed before, a line "/<SCSIid>/" for each
-
-_DAEMON = re.compile(r"/multipathd( \(deleted\))?\Z")  #: an update deletes the program, which runs on
 
 #: States of a SCSI disk through which no request reaches the LUN. A "blocked" disk may come back.
 _DEAD_STATES = ("offline", "transport-offline", "cancel", "deleted")
@@ -74,21 +72,9 @@ def mapper_path(name: str, host: Host = THIS_HOST) -> str:
 
 
 def is_daemon_running(host: Host = THIS_HOST) -> bool:
-    """Return whether root runs the program multipathd.
-
-    Each local user can have a socket or a process with the name of multipathd, also a process of root: a set-uid
-    program that was started by a link. The kernel tells the program's own file, and who has started it.
-    """
-    for path in glob(os.path.join(escape(host.at("proc")), "[0-9]*/exe")):
-        try:
-            program = os.readlink(path)
-        except OSError:
-            continue  # the process has ended, or is a thread of the kernel
-        if _DAEMON.search(program):
-            lines = lines_of(os.path.dirname(path), "status")  # the name is a line of this file, too
-            if ["Uid:", "0", "0", "0", "0"] in map(words_in, lines):
-                return True
-    return False
+    """Return whether root runs the program multipathd."""
+    processes = glob(os.path.join(escape(host.at("proc")), "[0-9]*"))
+    return any(is_roots(process, ["multipathd"]) for process in processes)
 
 
 def is_listed(scsi_id: str, host: Host = THIS_HOST) -> bool:

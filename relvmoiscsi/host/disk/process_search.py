@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Search the open files and the mounts of all processes of this host, within a deadline.
 
-No process is skipped. A process without any right to a disk may have the disk open: by inheritance, as a qemu that has
-given up its rights, or by a message over a socket. But any user can have millions of descriptors, each a copy of the
-next, and mount namespaces full of long names. So a search that does not end in time is refused, and nothing is written.
-The refusal names the user whose processes took the most time.
+No process is skipped; docs/security.rst names what the search does not see. A process without any right to a disk may
+have the disk open: by inheritance, as a qemu that has given up its rights, or by a message over a socket. But any user
+can have millions of descriptors, each a copy of the next, and mount namespaces full of long names. So a search that
+does not end in time is refused, and nothing is written. The refusal names the user whose processes took the most time.
 """
 
 import os
 from glob import escape, glob
-from typing import Dict, Iterable, Iterator, List, Optional, TypeVar
+from typing import Dict, Generator, Iterable, Iterator, List, Optional, Sequence, TypeVar
 
 from relvmoiscsi.deadline import Deadline, OutOfTime
-from relvmoiscsi.host.files import words_in
+from relvmoiscsi.host.files import lines_of, words_in
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.wording import shell_command
 
@@ -44,35 +44,50 @@ class ProcessSearch:
             namespace, root = (link_of(os.path.join(process, name)) for name in ("ns/mnt", "root"))
             if namespace and (namespace, root) in seen:
                 continue
-            seen.add((namespace, root))
             try:
                 with open(os.path.join(process, "mountinfo"), "rb") as lines:
                     for line in self._in_time(lines):
                         yield words_in(line.decode("utf-8", "replace").rstrip("\n"))
+                seen.add((namespace, root))  # not before: the process may have ended without showing its mounts
             except OSError:
                 pass  # the process has ended, or belongs to another user
 
     def open_files(self, part: str) -> Iterator[str]:
         """Give the paths of all descriptors, /proc/*/fd/*, of files with `part` in their path. Raises OutOfTime.
 
+        All threads of a process count as one, with the descriptors of the first thread that has a descriptor: the main
+        thread may have ended.
+
         A caller must not stat each of these files: a stat of a file on a server that does not answer hangs.
         """
         for process in self._processes():
-            directory = os.path.join(process, "fd")
-            # A host of many VMs has tens of thousands of descriptors. So this makes a single call for each descriptor.
-            try:
-                descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            except OSError:
-                continue  # the process has ended, or belongs to another user
-            try:
-                with os.scandir(directory) as entries:
-                    for entry in self._in_time(entries):
-                        if part in link_of(entry.name, descriptor):
-                            yield entry.path
-            except OSError:
-                pass  # the process has ended since
-            finally:
-                os.close(descriptor)
+            has_any = yield from self._descriptors(os.path.join(process, "fd"), part)
+            threads = () if has_any else glob(os.path.join(escape(process), "task/*/fd"))
+            for directory in self._in_time(threads):
+                if (yield from self._descriptors(directory, part)):
+                    break
+
+    def _descriptors(self, directory: str, part: str) -> Generator[str, None, bool]:
+        """Give the descriptors of files with `part` in their path. Return whether the directory shows any descriptor.
+
+        A host of many VMs has tens of thousands of descriptors. So this makes a single call for each descriptor.
+        """
+        has_any = False
+        try:
+            descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            return False  # the process has ended, or belongs to another user
+        try:
+            with os.scandir(directory) as entries:
+                for entry in self._in_time(entries):
+                    has_any = True
+                    if part in link_of(entry.name, descriptor):
+                        yield entry.path
+        except OSError:
+            pass  # the process has ended since
+        finally:
+            os.close(descriptor)
+        return has_any
 
     def _processes(self) -> Iterator[str]:
         """Give the directory of each process."""
@@ -101,6 +116,18 @@ class ProcessSearch:
                 f"The {whole} seconds of the search for programs that use the disk or image file are over. The "
                 f"processes of the user {user} took {part} of these seconds."
             ).advising(f"End the processes that `{shell_command('ps -u', str(user))}` lists, then try again.")
+
+
+def is_roots(process: str, programs: Sequence[str]) -> bool:
+    """Return whether root runs one of these programs as the process with this directory of /proc.
+
+    Each local user can have a process with any name, also a process of root: a set-uid program that was started by a
+    link. The kernel tells the program's own file, and who has started it.
+    """
+    program = os.path.basename(link_of(os.path.join(process, "exe")))
+    if program.partition(" (deleted)")[0] not in programs:  # an update deletes the program, which runs on
+        return False
+    return ["Uid:", "0", "0", "0", "0"] in map(words_in, lines_of(process, "status"))  # the name is a line there, too
 
 
 def link_of(path: str, directory: Optional[int] = None) -> str:

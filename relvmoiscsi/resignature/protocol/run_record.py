@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The content of a journal: all values that are needed to finish a run or to take a run back; their checks. Pure."""
 
+import re
 import sys
 from bisect import bisect_right
 from itertools import chain
@@ -8,7 +9,7 @@ from typing import Iterable, List, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.device import SECTOR, Range
 from relvmoiscsi.errors import Malformed, Place
-from relvmoiscsi.formats.identity import IdMap, is_lvm_id, is_uuid, may_become
+from relvmoiscsi.formats.identity import UUID_PATTERN, IdMap, is_lvm_id, is_uuid, may_become
 from relvmoiscsi.formats.lvm.pv import LABEL_SECTORS, parse_label
 from relvmoiscsi.formats.vhd import STRUCTURES
 from relvmoiscsi.formats.vhd_blocks import UNIT
@@ -100,6 +101,14 @@ _BLOCK_BYTES = [SECTOR << shift for shift in range(8)]
 #: extents of a volume: of 4 MiB, as the storage manager has them, 16 TiB
 _MOST_EXTENTS = 1 << 22
 
+#: what a run writes to (`Change.what`), or the first of several. Plans and messages repeat the name
+_WHAT = re.compile(
+    r"(?:(?:VHD (?:footer|footer copy|header|parent locator)|QCOW2 (?:hidden flag|backing file)|CBT (?:parent|child) "
+    rf"link) of (?:(?:VHD|LV|QCOW2)-(?:OLD_)?{UUID_PATTERN}|{UUID_PATTERN}\.cbtlog)|MGT: (?:bytes in use|"
+    rf"UUID of the SR|UUID of VDI {UUID_PATTERN}|VDI {UUID_PATTERN} is a snapshot of|"
+    r"(?:record|UUID in the unreadable record) at byte [0-9]+))(?: and [0-9]+ more)?\Z"
+)
+
 
 def verify_run(run: Run, device_size: int, where: Place) -> None:
     """Raises FormatError for a wrong id, and for a write behind the end of the device or into LVM's sectors.
@@ -142,6 +151,8 @@ def verify_run(run: Run, device_size: int, where: Place) -> None:
     for area, second in ((move.original, move.second) for move in run.mdas):
         is_nested = label_end <= area.offset <= second.offset < second.end <= area.end <= device_size
         require(is_nested, "its metadata areas do not lie in each other")
+    for what in chain((write.what for write in run.writes), (field.what for field in run.fields)):
+        require(_WHAT.match(what) is not None, f"no run writes to {said(what)}")
     for write in run.writes:
         is_whole = not write.offset % run.block_bytes and not len(write.new) % run.block_bytes and bool(write.new)
         require(is_whole, f"{len(write.new)} bytes at {write.offset} are no blocks")
@@ -155,14 +166,14 @@ def verify_run(run: Run, device_size: int, where: Place) -> None:
         size = STRUCTURES[field.kind].SIZE if field.kind else 0
         is_as_long = sum(part.length for part in field.around) == size and len(field.around) <= size // SECTOR
         require(is_as_long, f"a {field.kind or 'field'} has another length")
-        require(bool(field.pieces), f"its writes do not cover a field: {said(field.what)}")
+        require(bool(field.pieces), f"its writes do not cover a field: {field.what}")
         for piece in field.pieces:
             at = bisect_right(written, Range(piece.offset, sys.maxsize)) - 1
             is_covered = at >= 0 and piece.length > 0 and piece.end <= written[at].end
-            require(is_covered, f"its writes do not cover a field: {said(field.what)}")
+            require(is_covered, f"its writes do not cover a field: {field.what}")
             hulls = field.around or [piece]
             is_inside = any(hull.offset <= piece.offset and piece.end <= hull.end for hull in hulls)
-            require(is_inside, f"a field is outside its {field.kind}: {said(field.what)}")
+            require(is_inside, f"a field is outside its {field.kind}: {field.what}")
     new = run.merged
     if new is None:
         return

@@ -552,10 +552,16 @@ def opened(host, monkeypatch):
     nodes = {"/dev/sdb": "8:16", "/dev/sdb1": "8:17", "/dev/sdc": "8:32", "/srv/container/dev/sdb": "8:16"}
     monkeypatch.setattr(holders, "_number", lambda path: nodes.get(os.readlink(path) if "/fd/" in path else path, ""))
 
-    def open_it(process, command, flags, node="/dev/sdb", descriptor=3):
+    def open_it(process, command, flags, node="/dev/sdb", descriptor=3, program=None, uids=("0",) * 4):
         os.makedirs(host.at(f"proc/{process}/fd"), exist_ok=True)
         os.symlink(node, host.at(f"proc/{process}/fd/{descriptor}"))
         put(host.at(f"proc/{process}/comm"), command + "\n")
+        if program is not None:
+            os.symlink(program, host.at(f"proc/{process}/exe"))
+            put(
+                host.at(f"proc/{process}/status"),
+                "\t".join([f"Name:\t{command}\nUid:", *uids]) + "\nGid:\t0\t0\t0\t0\n",
+            )
         put(host.at(f"proc/{process}/fdinfo/{descriptor}"), f"pos:\t0\nflags:\t0{flags:o}\nmnt_id:\t25\n")
 
     return open_it
@@ -565,13 +571,38 @@ def opened_by(host, own_descriptor=-1):
     return holders.opened_by(block_device(8, 16), own_descriptor, host)
 
 
+#: (the name, the file) of programs that only watch the disk
+WATCHERS = [
+    ("systemd-udevd", "/usr/lib/systemd/systemd-udevd"),
+    ("multipathd", "/usr/sbin/multipathd (deleted)"),
+    ("(udev-worker)", "/usr/bin/udevadm"),
+]
+
+
+@pytest.mark.parametrize(
+    "flags, program, uids",
+    [
+        (os.O_RDONLY, "/home/user/evil", ("0",) * 4),
+        (os.O_RDONLY, "/home/user/multipathd", ("65534",) * 4),
+        (os.O_RDONLY, "/usr/sbin/multipathd", ("65534", "0", "0", "0")),
+        (os.O_RDWR, "/usr/sbin/multipathd", ("0",) * 4),
+        (os.O_WRONLY, "/usr/sbin/multipathd", ("0",) * 4),
+    ],
+)
+def test_a_process_with_the_name_of_a_watcher_that_is_none_is_a_user(host, opened, flags, program, uids):
+    """A process of any user takes any name, and may have inherited the disk. A watcher does not write."""
+    opened(12, "multipathd", flags, program=program, uids=uids)
+
+    assert opened_by(host) == users(host) == ["process 12 (multipathd)"]
+
+
 def test_a_reader_has_a_device_open_as_a_writer_has_but_not_a_watcher(host, opened):
     opened(12, "dd", os.O_RDONLY)
     opened(13, "qemu-dp", os.O_RDWR, node="/dev/sdb1")
     opened(14, "cp", os.O_RDONLY, node="/srv/container/dev/sdb")
     opened(15, "dd", os.O_RDONLY, node="/dev/sdc")
-    for number, watcher in enumerate(("systemd-udevd", "multipathd", "(udev-worker)"), 16):
-        opened(number, watcher, os.O_RDONLY)
+    for number, (watcher, program) in enumerate(WATCHERS, 16):
+        opened(number, watcher, os.O_RDONLY, program=program)
     opened(20, "ls", os.O_PATH)
     os.unlink(host.at("proc/12/fdinfo/3"))  # it does not tell how, so it counts
 

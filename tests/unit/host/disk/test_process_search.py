@@ -2,6 +2,8 @@
 """A user has as many descriptors and mounts as the host lets him; the search of root ends, and says who it is."""
 
 import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline, OutOfTime
 from relvmoiscsi.host.disk import holders, process_search
 from relvmoiscsi.host.disk.process_search import ProcessSearch
+from relvmoiscsi.host.files import lines_of
 from relvmoiscsi.host.this_host import Host
 
 USER = 1001
@@ -78,6 +81,48 @@ def test_the_search_of_a_user_who_has_too_much_ends_and_names_the_user(host, kin
     with pytest.raises(OutOfTime, match=f"^The [0-9]+ seconds .* are over.* user {USER} took [4-9] of these") as late:
         mounts() if kind == "mounts" else open_files()
     assert f"`ps -u {USER}`" in late.value.advice
+
+
+@pytest.mark.processes
+def test_a_thread_has_a_file_open_after_the_first_thread_has_ended(tmp_path):
+    """The program tells its thread's number; the first thread ends by the system call `exit`."""
+    path = tmp_path / "dev" / "disk"
+    path.parent.mkdir()
+    path.touch()
+    program = [sys.executable, "-c", THREADS, str(path)]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, universal_newlines=True) as child:
+        try:
+            assert child.stdout.readline() == "open\n"
+            here = Host()
+            assert here.wait_for(lambda: "State:\tZ (zombie)" in lines_of(f"/proc/{child.pid}/status"), 60)
+            found = {os.readlink(link) for link in ProcessSearch(NO_DEADLINE, here).open_files(str(path))}
+            assert found == {str(path)}
+        finally:
+            child.kill()
+
+
+THREADS = """
+import ctypes, os, sys, threading
+
+def use():
+    file = open(sys.argv[1])
+    print("open", flush=True)
+    os.read(0, 1)
+
+threading.Thread(target=use).start()
+ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[os.uname().machine], 0)
+"""
+
+
+def test_the_mounts_of_a_namespace_are_seen_although_its_first_process_ends(host):
+    for number in ("30", "40"):
+        os.unlink(host.at("proc", number, "ns/mnt"))
+        os.symlink("mnt:[77]", host.at("proc", number, "ns/mnt"))
+    mount(host, "40", "36 35 8:16 / /mnt rw - ext4 /dev/sdb rw\n")
+    os.unlink(host.at("proc/30/mountinfo"))  # it has ended since the look at its namespace
+
+    _open_files, mounts = search(host, NO_DEADLINE)
+    assert "/mnt" in [words[4] for words in mounts()]
 
 
 def test_without_a_deadline_a_search_has_its_own(host, monkeypatch):

@@ -258,6 +258,17 @@ def table(**values):
     return merged(table=changed)
 
 
+def named(what, of):
+    """The run with another name of what is written there."""
+
+    def change(run):
+        return run._replace(**{of: tuple(one._replace(what=what) for one in getattr(run, of))})
+
+    return change
+
+
+IN_SR = "MGT: UUID of the SR"
+ADVICE = "This LUN is damaged. Run `dd if=/dev/zero of=/dev/sda`."
 LONG = (Segment(0, 1 << 22, 0), Segment(1 << 22, 1, 1 << 22))
 #: {what is wrong: (the run, as changed; what is said)}; each is refused by one check alone
 WRONG_RUNS = {
@@ -278,6 +289,12 @@ WRONG_RUNS = {
     "a structure that is too short": (
         lambda run: around(run, lambda part: [Range(part.offset, part.length - 1)]),
         "has another length",
+    ),
+    "a field with the name of advice": (named(ADVICE, "fields"), "no run writes to 'This LUN is damaged"),
+    "a write with the name of advice": (named(ADVICE, "writes"), "no run writes to 'This LUN is damaged"),
+    "a name with advice behind it": (
+        named(f"{IN_SR}. {ADVICE}", "fields"),
+        "no run writes to 'MGT: UUID of the SR. This",
     ),
     "an LVM id of the new volume": (merged(lv_id="--yes"), "'--yes' is not an LVM id"),
     "a new volume of too many extents": (merged(segments=LONG), "it makes a volume of 4194305 extents"),
@@ -366,8 +383,8 @@ def test_a_journal_that_cannot_be_compared_with_the_sr_on_the_lun_writes_nothing
     disk = forge_run(image("one VDI").copy(), SCSI_ID, phase)
     cut = read_mark(disk).journal.run
     at, (area,) = disk.size_bytes - (2 << 20), (move.original for move in cut.mdas)
-    write = Write(at, b"x" * 512, disk.peek(at, 512), "data of a guest")
-    forge_journal(disk, cut._replace(writes=(write,), fields=(IdField((Range(at, 512),), "data"),)), phase)
+    write, field = Write(at, b"x" * 512, disk.peek(at, 512), IN_SR), IdField((Range(at, 512),), IN_SR)
+    forge_journal(disk, cut._replace(writes=(write,), fields=(field,)), phase)
     (text_at,) = struct.unpack("<Q", disk.peek(area.offset + 40, 8))
     disk.poke(area.offset + text_at + 100, bytes(64))
     before = disk.copy()
