@@ -237,7 +237,7 @@ def test_what_adapters_see_is_one_target(lab, world, shown, at_once):
         *((name, {}, "RELVMOISCSI_FAILURE") for name in ("lun", "doctor", "status", "map", "resignature", "add_lun")),
         ("resignature", {"dry_run": "true"}, "RELVMOISCSI_FAILURE"),
         ("resignature", {"dry_rnu": "true"}, "RELVMOISCSI_FAILURE"),
-        ("classify", {"hba": "yes"}, "RELVMOISCSI_FAILURE"),
+        ("classify", {"hba": "perhaps"}, "RELVMOISCSI_FAILURE"),
     ],
 )
 def test_the_simulated_plugin_fails_as_the_real_one_does_and_writes_nothing(lab, world, function, arguments, code):

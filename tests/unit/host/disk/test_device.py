@@ -716,7 +716,7 @@ def test_a_loop_device_that_has_the_file_is_named_with_the_command_that_detaches
     assert refused.advice == "`losetup --detach /dev/loop3 /dev/loop10` detaches it when nobody uses it."
     monkeypatch.setattr(exclusive, "users_of_file", lambda _status, _descriptor: users[1:2])
     with open(image, "rb") as file:
-        assert exclusive.in_use(image, file.fileno()).advice == ""
+        assert exclusive.in_use(image, file.fileno()).advice == "Try again when that use has ended."
 
 
 # --- where data is
