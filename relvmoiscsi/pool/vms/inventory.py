@@ -8,14 +8,14 @@ person's copy of the clone, DONE holds the UUID of another VM.
 """
 
 import re
-from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Collection, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.formats import saved_vms
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool.calls import Calls, Record, Records, passing
 from relvmoiscsi.pool.records import CHANGED, ORIGINAL_SR, WAS, Pool, find
-from relvmoiscsi.pool.vdis import Origin
+from relvmoiscsi.pool.vdis import Origin, marked_old
 from relvmoiscsi.pool.vms import lineage
 from relvmoiscsi.wording import said, shell_command
 
@@ -25,6 +25,10 @@ DEVICE = re.compile("[0-9]{1,9}|(?:xvd|hd|sd|fd)[a-z]{1,3}[0-9]{0,5}")
 
 #: keys of VM.other_config; a network that a run has made also has DONE and ON_SR
 COPY_OF, ON_SR, DONE = "relvmoiscsi:clone-of", "relvmoiscsi:sr", "relvmoiscsi:done"
+
+#: key of VBD.other_config: UUIDs of the VM and the VDI that `rescue` has lent it. The UUIDs identify the mark, because
+#: xapi copies the key with a VM
+LENT = "relvmoiscsi:rescue"
 
 
 class _Records(NamedTuple):
@@ -94,6 +98,10 @@ class Inventory(_Records):
             users = self.users_of(vdi, with_snapshots=True)
             seen.add(vdi)
             vdi = str(self.vdis[vdi]["snapshot_of"])
+        return self.vms_of(users)
+
+    def vms_of(self, users: Iterable[str]) -> List[str]:
+        """Return VMs and snapshots, with the VM of a snapshot in its place where the pool has the VM."""
         behind = {str(self.vms[ref]["snapshot_of"]) if self.vms[ref]["is_a_snapshot"] else ref: ref for ref in users}
         return sorted({vm if vm in self.vms else ref for vm, ref in behind.items()})
 
@@ -234,6 +242,16 @@ def is_unfinished(vm: Record) -> bool:
     return COPY_OF in vm["other_config"] and DONE not in vm["other_config"] and not vm["is_a_snapshot"]
 
 
+def is_lent(found: Inventory, vbd: Record) -> bool:
+    """Does the VBD have the mark of its own VM and VDI? A snapshot or clone of a VM has the mark of that VM.
+
+    A vm-admin may write a mark of the snapshot itself: no disk was lent to a snapshot.
+    """
+    vm, vdi = found.vms.get(vbd["VM"]), found.vdis.get(vbd["VDI"])
+    marked = vbd["other_config"].get(LENT, "").split()
+    return vm is not None and vdi is not None and is_vm(vm) and bool(marked == [vm["uuid"], vdi["uuid"]])
+
+
 def is_clone(vm: Record) -> bool:
     """Is this a clone that a run has made, finished or not? False for a person's copy of a clone."""
     return is_own(vm) or is_unfinished(vm)
@@ -289,12 +307,16 @@ def copy_of(pool: Pool, found: Inventory, sr: str) -> Copy:
     by_uuid = {str(vdi["uuid"]): ref for ref, vdi in vdis.items()}
     original = str(record["other_config"][ORIGINAL_SR])
     original_ref = pool.sr_by_uuid(original)
-    origin = Origin(record["uuid"], original_ref, found.vdis)
+    origin = _origin(pool, found, sr)
     changed = untrusted.time_text(record["other_config"].get(CHANGED, ""))  # a pool-operator may write the mark
     return Copy(
-        sr, record["uuid"], record["name_label"], original, vdis, by_uuid, origin, found.earlier_uuids(), original_ref,
-        changed,
+        sr, record["uuid"], record["name_label"], original, vdis, by_uuid, origin, found.earlier_uuids(),
+        original_ref, changed,
     )  # fmt: skip
+
+
+def _origin(pool: Pool, found: Inventory, sr: str) -> Origin:
+    return Origin(pool.srs[sr]["uuid"], pool.sr_by_uuid(pool.srs[sr]["other_config"][ORIGINAL_SR]), found.vdis)
 
 
 def owners_of_disks(found: Inventory, copy: Copy) -> Dict[str, List[str]]:
@@ -306,11 +328,94 @@ def owners_of_disks(found: Inventory, copy: Copy) -> Dict[str, List[str]]:
     return {uuid: sorted(names) for uuid, names in owners.items()}
 
 
+# --- states of one disk
+
+
 def old_vdis(pool: Pool, found: Inventory) -> Dict[str, str]:
     """Return the UUID of the old VDI of each VDI on an attached copy, by UUID."""
-    copies = [copy_of(pool, found, sr) for sr, _ in pool.copies()]
-    pairs = [(uuid, copy.origin.old_of(copy.vdis[ref])) for copy in copies for uuid, ref in copy.by_uuid.items()]
-    return {uuid: str(old["uuid"]) for uuid, old in pairs if old is not None}
+    origins = {sr: _origin(pool, found, sr) for sr, _ in pool.copies()}
+    pairs = [(vdi, origin.old_of(vdi)) for sr, origin in origins.items() for vdi in found.vdis_of(sr).values()]
+    return {str(vdi["uuid"]): str(old["uuid"]) for vdi, old in pairs if old is not None and is_uuid(vdi["uuid"])}
+
+
+def family(found: Inventory, olds: Mapping[str, str], uuids: Iterable[str]) -> Set[str]:
+    """Return the UUIDs of all VDIs that these VDIs have their data from, as far as the pool knows.
+
+    `olds` has the old VDI of each VDI of a copy. Any other VDI may have a mark of its own, or of the VDI that xapi
+    has copied it from: a forged mark adds a VDI, and hides no VDI.
+    """
+    known: Set[str] = set()
+    left = list(uuids)
+    while left:
+        uuid = left.pop()
+        if uuid in known:
+            continue
+        known.add(uuid)
+        left += _before(found, olds, uuid)
+        for vdi in found.grouped("vdis", "uuid").get(uuid, {}).values():
+            left += [*lineage.all_of(vdi), *([] if uuid in olds else filter(None, [marked_old(vdi)]))]
+    return known
+
+
+def _before(found: Inventory, olds: Mapping[str, str], uuid: str) -> List[str]:
+    """Return the UUIDs of the VDIs of which this VDI is a later state, and those of its snapshots and their VDI."""
+    before = [olds[uuid]] if uuid in olds else []
+    for ref, vdi in found.grouped("vdis", "uuid").get(uuid, {}).items():
+        before += lineage.earlier(vdi)
+        near = [found.vdis.get(vdi["snapshot_of"]), *found.grouped("vdis", "snapshot_of").get(ref, {}).values()]
+        before += [str(each["uuid"]) for each in near if each is not None]
+    return before
+
+
+def whose(pool: Pool, found: Inventory, uuid: str) -> List[str]:
+    """Return the VMs whose data a VDI has (its UUID, also of a VDI that is gone): its owners.
+
+    Without owners, those of all later states of the disk: a disk that came home, a disk of a copy that a VM has and
+    that was not lent, and the disks that a journal says the VM had. A VDI that a person has copied is no such state. Of
+    the snapshot of a VDI, snapshots of VMs count alone: a backup gives such a VDI to its own VM for a while.
+    """
+    owners = {vm for ref in found.grouped("vdis", "uuid").get(uuid, {}) for vm in found.owners_of(ref)}
+    if owners:
+        return sorted(owners)
+    later, journals = _later(pool, found)
+    seen: Set[str] = set()
+    left = [uuid]
+    while left:
+        each = left.pop()
+        if each in seen:
+            continue
+        seen.add(each)
+        left += later.get(each, [])
+        owners.update(journals.get(each, []))
+        for ref, vdi in found.grouped("vdis", "uuid").get(each, {}).items():
+            users = set(found.users_of(ref, with_snapshots=True))
+            users -= {vbd["VM"] for vbd in found.grouped("vbds", "VDI").get(ref, {}).values() if is_lent(found, vbd)}
+            users -= {vm for vm in users if vdi["is_a_snapshot"] and not found.vms[vm]["is_a_snapshot"]}
+            owners.update(found.vms_of(users))
+    return sorted(owners)
+
+
+def strangers(pool: Pool, found: Inventory, uuid: str, own: Collection[str]) -> List[str]:
+    """Return the names of the VMs of `whose`, but for the VMs `own` (UUIDs) and their clones, sorted."""
+    vms = [found.vms[vm] for vm in whose(pool, found, uuid)]
+    return sorted(str(vm["name_label"]) for vm in vms if not {vm["uuid"], vm["other_config"].get(COPY_OF)} & set(own))
+
+
+def _later(pool: Pool, found: Inventory) -> Tuple[Dict[str, List[str]], Dict[str, List[str]]]:
+    """Return (the later states of each VDI, the VMs whose journal names the VDI), by UUID. Computed once."""
+    if "later" not in found.__dict__:
+        olds = old_vdis(pool, found)
+        later: Dict[str, List[str]] = {}
+        journals: Dict[str, List[str]] = {}
+        for uuid in found.grouped("vdis", "uuid"):
+            for before in _before(found, olds, uuid):
+                later.setdefault(before, []).append(uuid)
+        for ref, vm in found.named_vms().items():
+            for uuid in lineage.in_journal(vm):
+                journals.setdefault(uuid, []).append(ref)
+        found.__dict__["later"] = later, journals
+    known: Tuple[Dict[str, List[str]], Dict[str, List[str]]] = found.__dict__["later"]
+    return known
 
 
 def find_vm(found: Inventory, text: str) -> str:
