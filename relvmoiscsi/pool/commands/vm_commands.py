@@ -181,7 +181,7 @@ class CloneCommand(PoolChange):
             vms, is_all = self.given.vms, self.given.all
             if self.given.from_snapshot:
                 saved = save_vms.read(calls, copy, self.given.trust_records)
-                sources = save_vms.choose(found, copy, saved, vms, is_all)
+                sources = save_vms.choose(pool, found, copy, saved, vms, is_all)
             else:
                 sources = choice.choose(pool, found, copy, vms, is_all, self.request.omits_disks)
             wanted, with_network = self._with_networks(calls, found, copy, sources, dry_run=True)

@@ -152,7 +152,7 @@ def _problem(
 
     copies = {ref: str(sr["uuid"]) for ref, sr in pool.copies()}
     of_copies = {device: str(vdi["SR"]) for device, vdi in missing.items() if vdi["SR"] in copies}
-    are_lent = {vbd["userdevice"] for vbd in found.vbds_of(vm).values() if rescue.is_lent(found, vbd)}
+    are_lent = {vbd["userdevice"] for vbd in found.vbds_of(vm).values() if inventory.is_lent(found, vbd)}
     lent = sorted(are_lent & set(of_copies))
     if lent:
         srs = sorted({copies[of_copies[device]] for device in lent})

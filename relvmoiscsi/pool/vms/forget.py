@@ -21,8 +21,7 @@ from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records
 from relvmoiscsi.pool.hosts import MEMBER_SECONDS
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import restore_journal, run_states
-from relvmoiscsi.pool.vms.inventory import Inventory
-from relvmoiscsi.pool.vms.rescue import is_lent
+from relvmoiscsi.pool.vms.inventory import Inventory, is_lent
 from relvmoiscsi.wording import shell_command, some_of
 
 

@@ -8,14 +8,14 @@ person's copy of the clone, DONE holds the UUID of another VM.
 """
 
 import re
-from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Collection, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.formats import saved_vms
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool.calls import Calls, Record, Records, passing
 from relvmoiscsi.pool.records import CHANGED, ORIGINAL_SR, WAS, Pool, find
-from relvmoiscsi.pool.vdis import Origin
+from relvmoiscsi.pool.vdis import Origin, marked_old
 from relvmoiscsi.pool.vms import lineage
 from relvmoiscsi.wording import said, shell_command
 
@@ -25,6 +25,10 @@ DEVICE = re.compile("[0-9]{1,9}|(?:xvd|hd|sd|fd)[a-z]{1,3}[0-9]{0,5}")
 
 #: keys of VM.other_config; a network that a run has made also has DONE and ON_SR
 COPY_OF, ON_SR, DONE = "relvmoiscsi:clone-of", "relvmoiscsi:sr", "relvmoiscsi:done"
+
+#: key of VBD.other_config: UUIDs of the VM and the VDI that `rescue` has lent it. The UUIDs identify the mark, because
+#: xapi copies the key with a VM
+LENT = "relvmoiscsi:rescue"
 
 
 class _Records(NamedTuple):
@@ -94,27 +98,12 @@ class Inventory(_Records):
             users = self.users_of(vdi, with_snapshots=True)
             seen.add(vdi)
             vdi = str(self.vdis[vdi]["snapshot_of"])
+        return self.vms_of(users)
+
+    def vms_of(self, users: Iterable[str]) -> List[str]:
+        """Return VMs and snapshots, with the VM of a snapshot in its place where the pool has the VM."""
         behind = {str(self.vms[ref]["snapshot_of"]) if self.vms[ref]["is_a_snapshot"] else ref: ref for ref in users}
         return sorted({vm if vm in self.vms else ref for vm, ref in behind.items()})
-
-    def earlier_uuids(self) -> Dict[str, List[str]]:
-        """Return the UUIDs that disks had before a move, by the UUID that the disk has now. Computed once.
-
-        A VDI that a VM has is the disk of that VM, and of no other.
-        """
-        if "was" not in self.__dict__:
-            there = self.grouped("vdis", "uuid")
-            marked = [
-                vdi for text, rows in self.grouped("vdis", "other_config", WAS).items() if text for vdi in rows.values()
-            ]
-            self.__dict__["was"] = {
-                str(vdi["uuid"]): [
-                    uuid for uuid in lineage.earlier(vdi) if not any(map(self.users_of, there.get(uuid, {})))
-                ]
-                for vdi in marked
-            }
-        found: Dict[str, List[str]] = self.__dict__["was"]
-        return found
 
     def vdis_of(self, sr: str) -> Records:
         return self.grouped("vdis", "SR").get(sr, {})
@@ -156,7 +145,7 @@ class Copy(NamedTuple):
     vdis: Records  #: by reference, those with a UUID
     by_uuid: Dict[str, str]  #: references of the VDIs, by UUID
     origin: Origin
-    earlier_uuids: Mapping[str, Sequence[str]] = {}  #: of disks that were moved, by their UUID now
+    earlier_uuids: Mapping[str, Mapping[str, str]] = {}  #: as in `earlier_uuids`
     original_ref: Optional[str] = None  #: reference of the original SR; None where the pool lacks it
     changed: str = ""  #: when LVM last changed the SR, in ISO 8601; "" for an unknown time
 
@@ -173,7 +162,11 @@ class Copy(NamedTuple):
 
         The reason is the end of a sentence.
         """
-        if self.earlier_uuids.get(str(vdi["uuid"])):
+        marked = self.earlier_uuids.get(str(vdi["uuid"]), {})
+        for uuid, why in marked.items():
+            if why and self.origin.new_of(uuid) in self.by_uuid:
+                return f": its mark {WAS} names the VDI {uuid}, {why}", ""
+        if marked:
             return (
                 ": it came home from a copy, which lost it",
                 "Attach another clone of the snapshot, which has the disk.",
@@ -188,9 +181,11 @@ class Copy(NamedTuple):
 
     def known_as(self, uuid: str) -> str:
         """Return the UUID that the disk of a VDI had when the LUN was copied; "" where `new_of` has no VDI."""
-        for known in (uuid, *self.earlier_uuids.get(uuid, ())):
+        for known, why in [(uuid, ""), *self.earlier_uuids.get(uuid, {}).items()]:
             ref = self.by_uuid.get(self.origin.new_of(known))
-            if ref is not None and self.vdis[ref]["managed"]:
+            if ref is None or why or not self.vdis[ref]["managed"]:
+                continue
+            if known == uuid or not other_use_of(self.vdis[ref]):
                 return known
         return ""
 
@@ -232,6 +227,16 @@ def is_own(vm: Record) -> bool:
 def is_unfinished(vm: Record) -> bool:
     """Is this an unfinished clone?"""
     return COPY_OF in vm["other_config"] and DONE not in vm["other_config"] and not vm["is_a_snapshot"]
+
+
+def is_lent(found: Inventory, vbd: Record) -> bool:
+    """Does the VBD have the mark of its own VM and VDI? A snapshot or clone of a VM has the mark of that VM.
+
+    A vm-admin may write a mark of the snapshot itself: no disk was lent to a snapshot.
+    """
+    vm, vdi = found.vms.get(vbd["VM"]), found.vdis.get(vbd["VDI"])
+    marked = vbd["other_config"].get(LENT, "").split()
+    return vm is not None and vdi is not None and is_vm(vm) and bool(marked == [vm["uuid"], vdi["uuid"]])
 
 
 def is_clone(vm: Record) -> bool:
@@ -289,12 +294,16 @@ def copy_of(pool: Pool, found: Inventory, sr: str) -> Copy:
     by_uuid = {str(vdi["uuid"]): ref for ref, vdi in vdis.items()}
     original = str(record["other_config"][ORIGINAL_SR])
     original_ref = pool.sr_by_uuid(original)
-    origin = Origin(record["uuid"], original_ref, found.vdis)
+    origin = _origin(pool, found, sr)
     changed = untrusted.time_text(record["other_config"].get(CHANGED, ""))  # a pool-operator may write the mark
     return Copy(
-        sr, record["uuid"], record["name_label"], original, vdis, by_uuid, origin, found.earlier_uuids(), original_ref,
-        changed,
+        sr, record["uuid"], record["name_label"], original, vdis, by_uuid, origin, earlier_uuids(pool, found),
+        original_ref, changed,
     )  # fmt: skip
+
+
+def _origin(pool: Pool, found: Inventory, sr: str) -> Origin:
+    return Origin(pool.srs[sr]["uuid"], pool.sr_by_uuid(pool.srs[sr]["other_config"][ORIGINAL_SR]), found.vdis)
 
 
 def owners_of_disks(found: Inventory, copy: Copy) -> Dict[str, List[str]]:
@@ -306,11 +315,132 @@ def owners_of_disks(found: Inventory, copy: Copy) -> Dict[str, List[str]]:
     return {uuid: sorted(names) for uuid, names in owners.items()}
 
 
+# --- states of one disk
+
+
 def old_vdis(pool: Pool, found: Inventory) -> Dict[str, str]:
     """Return the UUID of the old VDI of each VDI on an attached copy, by UUID."""
-    copies = [copy_of(pool, found, sr) for sr, _ in pool.copies()]
-    pairs = [(uuid, copy.origin.old_of(copy.vdis[ref])) for copy in copies for uuid, ref in copy.by_uuid.items()]
-    return {uuid: str(old["uuid"]) for uuid, old in pairs if old is not None}
+    origins = {sr: _origin(pool, found, sr) for sr, _ in pool.copies()}
+    pairs = [(vdi, origin.old_of(vdi)) for sr, origin in origins.items() for vdi in found.vdis_of(sr).values()]
+    return {str(vdi["uuid"]): str(old["uuid"]) for vdi, old in pairs if old is not None and is_uuid(vdi["uuid"])}
+
+
+def family(found: Inventory, olds: Mapping[str, str], uuids: Iterable[str]) -> Set[str]:
+    """Return the UUIDs of all VDIs that these VDIs have their data from, as far as the pool knows.
+
+    `olds` has the old VDI of each VDI of a copy. Any other VDI may have a mark of its own, or of the VDI that xapi
+    has copied it from: a forged mark adds a VDI, and hides no VDI.
+    """
+    known: Set[str] = set()
+    left = list(uuids)
+    while left:
+        uuid = left.pop()
+        if uuid in known:
+            continue
+        known.add(uuid)
+        left += _before(found, olds, uuid)
+        for vdi in found.grouped("vdis", "uuid").get(uuid, {}).values():
+            left += [*lineage.all_of(vdi), *([] if uuid in olds else filter(None, [marked_old(vdi)]))]
+    return known
+
+
+def _before(found: Inventory, olds: Mapping[str, str], uuid: str) -> List[str]:
+    """Return the UUIDs of the VDIs of which this VDI is a later state, and those of its snapshots and their VDI."""
+    before = [olds[uuid]] if uuid in olds else []
+    for ref, vdi in found.grouped("vdis", "uuid").get(uuid, {}).items():
+        before += lineage.earlier(vdi)
+        near = [found.vdis.get(vdi["snapshot_of"]), *found.grouped("vdis", "snapshot_of").get(ref, {}).values()]
+        before += [str(each["uuid"]) for each in near if each is not None]
+    return before
+
+
+def whose(pool: Pool, found: Inventory, uuid: str) -> List[str]:
+    """Return the VMs whose data a VDI has (its UUID, also of a VDI that is gone): its owners.
+
+    Without owners, those of all later states of the disk: a disk that came home, a disk of a copy that a VM has and
+    that was not lent, and the disks that a journal says the VM had. A VDI that a person has copied is no such state. Of
+    the snapshot of a VDI, snapshots of VMs count alone: a backup gives such a VDI to its own VM for a while.
+    """
+    owners = {vm for ref in found.grouped("vdis", "uuid").get(uuid, {}) for vm in found.owners_of(ref)}
+    if owners:
+        return sorted(owners)
+    later, journals = _later(pool, found)
+    seen: Set[str] = set()
+    left = [uuid]
+    while left:
+        each = left.pop()
+        if each in seen:
+            continue
+        seen.add(each)
+        left += later.get(each, [])
+        owners.update(journals.get(each, []))
+        for ref, vdi in found.grouped("vdis", "uuid").get(each, {}).items():
+            users = set(found.users_of(ref, with_snapshots=True))
+            users -= {vbd["VM"] for vbd in found.grouped("vbds", "VDI").get(ref, {}).values() if is_lent(found, vbd)}
+            users -= {vm for vm in users if vdi["is_a_snapshot"] and not found.vms[vm]["is_a_snapshot"]}
+            owners.update(found.vms_of(users))
+    return sorted(owners)
+
+
+def strangers(pool: Pool, found: Inventory, uuid: str, own: Collection[str]) -> List[str]:
+    """Return the names of the VMs of `whose`, but for the VMs `own` (UUIDs) and their clones, sorted."""
+    vms = [found.vms[vm] for vm in whose(pool, found, uuid)]
+    return sorted(str(vm["name_label"]) for vm in vms if not {vm["uuid"], vm["other_config"].get(COPY_OF)} & set(own))
+
+
+def _later(pool: Pool, found: Inventory) -> Tuple[Dict[str, List[str]], Dict[str, List[str]]]:
+    """Return (the later states of each VDI, the VMs whose journal names the VDI), by UUID. Computed once."""
+    if "later" not in found.__dict__:
+        olds = old_vdis(pool, found)
+        later: Dict[str, List[str]] = {}
+        journals: Dict[str, List[str]] = {}
+        for uuid in found.grouped("vdis", "uuid"):
+            for before in _before(found, olds, uuid):
+                later.setdefault(before, []).append(uuid)
+        for ref, vm in found.named_vms().items():
+            for uuid in lineage.in_journal(vm):
+                journals.setdefault(uuid, []).append(ref)
+        found.__dict__["later"] = later, journals
+    known: Tuple[Dict[str, List[str]], Dict[str, List[str]]] = found.__dict__["later"]
+    return known
+
+
+def earlier_uuids(pool: Pool, found: Inventory) -> Dict[str, Dict[str, str]]:
+    """Return the UUIDs in the mark of each disk that was moved, by the UUID that the disk has now. Computed once.
+
+    Each UUID has "", or the reason why it does not count, as the end of a sentence: a vm-admin may write the mark.
+    """
+    if "was" not in found.__dict__:
+        marked = [rows for text, rows in found.grouped("vdis", "other_config", WAS).items() if text]
+        claims = {str(vdi["uuid"]): dict.fromkeys(lineage.earlier(vdi)) for rows in marked for vdi in rows.values()}
+        claimed: Dict[str, List[str]] = {}
+        for now, uuid in [(now, uuid) for now, uuids in claims.items() for uuid in uuids]:
+            claimed.setdefault(uuid, []).append(now)
+        was = found.__dict__["was"] = {}
+        for now, uuids in claims.items():
+            own = {str(found.vms[vm]["uuid"]) for vm in whose(pool, found, now)}
+            was[now] = {
+                uuid: _why_not(pool, found, uuid, own)
+                or next((_TWICE + by for by in claimed[uuid] if by not in (now, *uuids) and now not in claims[by]), "")
+                for uuid in uuids
+            }
+    known: Dict[str, Dict[str, str]] = found.__dict__["was"]
+    return known
+
+
+_TWICE = "which is in another mark too, of the VDI "
+
+
+def _why_not(pool: Pool, found: Inventory, uuid: str, own: Collection[str]) -> str:
+    """Return why a disk of the VMs `own` (UUIDs) was not the VDI with this UUID, as in `earlier_uuids`."""
+    there = found.grouped("vdis", "uuid").get(uuid, {})
+    for use in filter(None, map(other_use_of, there.values())):
+        return f"which is no disk of a VM, but {use}"
+    for vm in (vm for ref in there for vm in found.users_of(ref)):
+        return f"which is a disk of the VM {found.vms[vm]['name_label']!r}"
+    for name in strangers(pool, found, uuid, own):
+        return f"which has data of the VM {name!r}"
+    return ""
 
 
 def find_vm(found: Inventory, text: str) -> str:

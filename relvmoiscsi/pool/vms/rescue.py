@@ -1,19 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Lend a disk of a copy to a VM, read-only unless a person asks for write access; take lent disks back."""
 
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
-from relvmoiscsi.pool import lock, records, vdis
+from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.calls import NO_READ_ONLY_DISK, Calls, PoolFailure, Record, passing
 from relvmoiscsi.pool.records import Pool
-from relvmoiscsi.pool.vms import inventory, lineage, restore_journal, vbds
+from relvmoiscsi.pool.vms import inventory, restore_journal, vbds
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 from relvmoiscsi.wording import human_size, said, shell_command, some_of
-
-#: key of VBD.other_config: UUIDs of the copy, the VM and the VDI. The UUIDs identify the mark, because xapi copies the
-#: key with a VM.
-LENT = "relvmoiscsi:rescue"
 
 #: fields of the VBD of a lent disk
 _VBD: Mapping[str, Any] = {
@@ -107,7 +103,7 @@ def lend(
         if vbd is None:
             _verify_still_free(calls, found, vdi)
             mark = f"{to['uuid']} {copy.vdis[vdi]['uuid']}"
-            fields = {"VM": vm, "VDI": vdi, "mode": planned.mode, "other_config": {LENT: mark}}
+            fields = {"VM": vm, "VDI": vdi, "mode": planned.mode, "other_config": {inventory.LENT: mark}}
             vbd, status = str(calls.call("VBD.create", {**_VBD, **fields})), DONE
         if to["power_state"] == "Running" and not calls.call("VBD.get_currently_attached", vbd):
             try:
@@ -131,7 +127,7 @@ def _plan(pool: Pool, found: Inventory, copy: Copy, vdi: str, vm: str, writable:
                 f"The VDI {record['uuid']} is a disk of the VM {name!r}: two VMs must not use one disk."
             ).advising(f"Take another VDI or another copy. Or {way_to_free(found, copy, vdi, user)}.")
     olds = inventory.old_vdis(pool, found)
-    mine = _family(found, olds, [record["uuid"]])
+    mine = inventory.family(found, olds, [record["uuid"]])
     swaps, _ = restore_journal.read(to)
     for ref, vbd in found.vbds_of(vm).items():
         disk = found.vdis.get(vbd["VDI"])
@@ -140,7 +136,7 @@ def _plan(pool: Pool, found: Inventory, copy: Copy, vdi: str, vm: str, writable:
         is_original = olds.get(record["uuid"]) == disk["uuid"]
         # an interrupted run may have moved the disk home without a mark
         olds_here = [swap.old for swap in swaps if swap.userdevice == vbd["userdevice"]]
-        if mine & _family(found, olds, [disk["uuid"], *olds_here]):
+        if mine & inventory.family(found, olds, [disk["uuid"], *olds_here]):
             what = "the original" if is_original else "this or another copy"
             raise Refused(
                 f"The VM {to['name_label']!r} has {what} of this disk, {said(disk['uuid'])}: LVM and "
@@ -195,17 +191,7 @@ def warning(found: Inventory, copy: Copy, vdi: str, vm: str) -> str:
 
 def _lent_to(found: Inventory, vdi: str, vm: str) -> Optional[str]:
     rows = found.vbds_of(vm)
-    return next((ref for ref, vbd in rows.items() if vbd["VDI"] == vdi and is_lent(found, vbd)), None)
-
-
-def is_lent(found: Inventory, vbd: Record) -> bool:
-    """Does the VBD have the mark of its own VM and VDI? A snapshot or clone of a VM has the mark of that VM.
-
-    A vm-admin may write a mark of the snapshot itself: no disk was lent to a snapshot.
-    """
-    vm, vdi = found.vms.get(vbd["VM"]), found.vdis.get(vbd["VDI"])
-    whose = vbd["other_config"].get(LENT, "").split()
-    return vm is not None and vdi is not None and inventory.is_vm(vm) and bool(whose == [vm["uuid"], vdi["uuid"]])
+    return next((ref for ref, vbd in rows.items() if vbd["VDI"] == vdi and inventory.is_lent(found, vbd)), None)
 
 
 def _verify_still_free(calls: Calls, found: Inventory, vdi: str) -> None:
@@ -222,28 +208,6 @@ def _verify_still_free(calls: Calls, found: Inventory, vdi: str) -> None:
             raise Refused(f"The VM {now['name_label']!r} has this disk, and is {now['power_state'].lower()} meanwhile.")
 
 
-def _family(found: Inventory, olds: Mapping[str, str], uuids: Iterable[str]) -> Set[str]:
-    """Return the UUIDs of all VDIs that are states of the same disks as these VDIs, as far as the pool knows.
-
-    `olds` has the old VDI of each VDI of a copy. Any other VDI may have a mark of its own, or of the VDI that xapi
-    has copied it from: a forged mark adds a VDI, and hides no VDI.
-    """
-    family: Set[str] = set()
-    left = list(uuids)
-    while left:
-        uuid = left.pop()
-        if uuid in family:
-            continue
-        family.add(uuid)
-        left += [olds[uuid]] if uuid in olds else []
-        for ref, vdi in found.grouped("vdis", "uuid").get(uuid, {}).items():
-            left += lineage.all_of(vdi)
-            left += [] if uuid in olds else filter(None, [vdis.marked_old(vdi)])
-            near = [found.vdis.get(vdi["snapshot_of"]), *found.grouped("vdis", "snapshot_of").get(ref, {}).values()]
-            left += [str(each["uuid"]) for each in near if each is not None]
-    return family
-
-
 # --- take back
 
 
@@ -252,7 +216,10 @@ def lent(found: Inventory, copy: Copy, vdi: Optional[str] = None, vm: Optional[s
     rows = [
         ref
         for ref, vbd in found.vbds.items()
-        if vbd["VDI"] in copy.vdis and is_lent(found, vbd) and vdi in (None, vbd["VDI"]) and vm in (None, vbd["VM"])
+        if vbd["VDI"] in copy.vdis
+        and inventory.is_lent(found, vbd)
+        and vdi in (None, vbd["VDI"])
+        and vm in (None, vbd["VM"])
     ]
     if not rows:
         raise NotFound(f"No such disk of {copy.name!r} is lent to a VM.")

@@ -26,7 +26,7 @@ from relvmoiscsi.wording import said
 
 #: keys of VM.other_config; each key ends in the device of the disk. RESTORED: the journal. A key with another end was
 #: written by no run and counts for nothing: such a name may have characters that no call can carry, such as CR
-RESTORED = "relvmoiscsi:restore:"
+RESTORED = lineage.RESTORED
 #: a run began to move the VDI of the copy home
 LEAVING = "relvmoiscsi:restore-home:"
 #: UUID of the moved VDI

@@ -323,8 +323,9 @@ def _tell(calls: Calls, there: Records, unread: Dict[str, PoolFailure]) -> None:
 
 
 def choose(
-    found: Inventory, copy: Copy, records: Tuple[SavedVms, bool], names: Sequence[str], everything: bool = False
-) -> List[VmSource]:
+    pool: Pool, found: Inventory, copy: Copy, records: Tuple[SavedVms, bool], names: Sequence[str],
+    everything: bool = False,
+) -> List[VmSource]:  # fmt: skip
     """Return the saved VMs with these UUIDs or names, or all saved VMs, with their saved records.
 
     A VM whose records of an unknown writer claim a disk that is not its own has the reason as its `problem`. Raises
@@ -340,10 +341,10 @@ def choose(
         VmSource(uuid, str(rows[uuid]["name_label"]), here.get(uuid, ""), documents[uuid], is_known)
         for uuid in documents
     ]
-    return sources if is_known else _compared(found, copy, saved, sources)
+    return sources if is_known else _compared(pool, found, copy, saved, sources)
 
 
-def _compared(found: Inventory, copy: Copy, saved: SavedVms, sources: Sequence[VmSource]) -> List[VmSource]:
+def _compared(pool: Pool, found: Inventory, copy: Copy, saved: SavedVms, sources: Sequence[VmSource]) -> List[VmSource]:
     """Return the sources, with a `problem` where the records of an unknown writer contradict themselves or the pool.
 
     Their claims on disks are compared with each other and with the VMs of the pool.
@@ -366,10 +367,13 @@ def _compared(found: Inventory, copy: Copy, saved: SavedVms, sources: Sequence[V
             uses = [inventory.other_use_of(row) for row in (*rows.values(), new) if row is not None]
             is_own, here = vdi in own, {owner for ref in rows for owner in found.owners_of(ref)}
             others = sorted(str(found.vms[ref]["name_label"]) for ref in here - {source.ref})
+            strangers = inventory.strangers(pool, found, vdi, [source.uuid])
             if claims[vdi] > 1 or (claims[vdi] and not is_own):
                 why = f"other records claim the disk {said(vdi)} too"
             elif others:
                 why = f"the disk {said(vdi)} is a disk of the VM {others[0]!r} in this pool"
+            elif not here and strangers:
+                why = f"the disk {said(vdi)} has data of the VM {strangers[0]!r} in this pool"
             elif any(uses):
                 why = f"the VDI {said(vdi)} is no disk of a VM, but {max(uses)}"
             elif source.ref and (is_own or rows) and source.ref not in here:  # the pool may lack an old snapshot

@@ -24,7 +24,7 @@ from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats import saved_vms
 from relvmoiscsi.pool import answer_forms, records
 from relvmoiscsi.pool.commands import discard_command, vm_commands
-from relvmoiscsi.pool.vms import choice, clone, rescue, restore, restore_journal
+from relvmoiscsi.pool.vms import choice, clone, inventory, rescue, restore, restore_journal
 
 pytestmark = pytest.mark.states
 CLONE_ALL = ("clone", "copy", "--all", "--isolated", "lab", "--yes")
@@ -1178,7 +1178,7 @@ def test_a_mark_of_a_loan_on_a_snapshot_with_memory_holds_no_copy(office, pool_c
     (vbd,) = db.refs("VBD", VM=snapshot)
     db.set("VBD", vbd, "currently_attached", True)
     whose = f"{db.get('VM', snapshot, 'uuid')} {db.get('VDI', disk, 'uuid')}"
-    db.set("VBD", vbd, "other_config", {rescue.LENT: whose})
+    db.set("VBD", vbd, "other_config", {inventory.LENT: whose})
     assert pool_command("rescue", "copy", "--done", "--yes").status == 3
     ran = pool_command("discard", "copy", "--yes", "--leave-vms")
     assert ran.status == 0, ran.err

@@ -115,7 +115,7 @@ def test_a_vm_that_is_started_meanwhile_does_not_keep_a_read_only_disk(day, wind
 
 def test_one_that_is_mounted_stays_and_keeps_no_other(day, helper):
     lend(day, "root disk", helper), lend(day, "data", helper)
-    held = [ref for ref, row in day.db.records("VBD", VM=helper).items() if rescue.LENT in row["other_config"]][0]
+    held = [ref for ref, row in day.db.records("VBD", VM=helper).items() if inventory.LENT in row["other_config"]][0]
 
     def unplug(session, vbd):
         if vbd == held:

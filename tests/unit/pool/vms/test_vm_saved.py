@@ -108,8 +108,8 @@ class Office:
 
     def sources(self, *names, everything=False, trusted=""):
         return self.with_copy(
-            lambda calls, _, found, copy: save_vms.choose(
-                found, copy, save_vms.read(calls, copy, trusted), names, everything
+            lambda calls, pool, found, copy: save_vms.choose(
+                pool, found, copy, save_vms.read(calls, copy, trusted), names, everything
             )
         )
 
