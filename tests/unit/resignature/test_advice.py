@@ -61,8 +61,9 @@ def leaving_a_vdi_behind_later(disk, uuids, _monkeypatch):
     prepare(done(disk, scsi_id=SCSI_ID), scsi_id=SCSI_ID, without=(uuids["data"],))
 
 
-def one_vdi_later(disk, _uuids, _monkeypatch):
-    prepare(done(disk, scsi_id=SCSI_ID), scsi_id=SCSI_ID, one=engine.OneVdiRequest())
+def one_vdi_later(disk, uuids, _monkeypatch):
+    result = engine.resignature(disk, prepare(disk, scsi_id=SCSI_ID))
+    prepare(disk, scsi_id=SCSI_ID, one=engine.OneVdiRequest(result.ids.uuids[uuids["disk"]]))
 
 
 def leaving_an_unknown_vdi_behind(disk, _uuids, _monkeypatch):
