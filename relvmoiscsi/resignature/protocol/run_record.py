@@ -5,7 +5,7 @@ import re
 import sys
 from bisect import bisect_right
 from itertools import chain
-from typing import Iterable, List, NamedTuple, Optional, Tuple
+from typing import Callable, Iterable, List, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.device import SECTOR, Range
 from relvmoiscsi.errors import Malformed, Place
@@ -110,6 +110,10 @@ _WHAT = re.compile(
 )
 
 
+#: raises FormatError with the problem, unless the condition holds
+_Require = Callable[[bool, str], None]
+
+
 def verify_run(run: Run, device_size: int, where: Place) -> None:
     """Raises FormatError for a wrong id, and for a write behind the end of the device or into LVM's sectors.
 
@@ -121,6 +125,14 @@ def verify_run(run: Run, device_size: int, where: Place) -> None:
         if not holds:
             raise Malformed("Journal", where, problem)
 
+    _verify_identities(run, require)
+    _verify_places(run, device_size, where, require)
+    _verify_writes(run, require)
+    if run.merged is not None:
+        _verify_merged(run.merged, run.block_bytes, require)
+
+
+def _verify_identities(run: Run, require: _Require) -> None:
     for uuid in [run.ids.sr, *run.ids.uuids, *run.ids.uuids.values(), *filter(None, [run.one])]:
         require(is_uuid(uuid), f"{said(uuid)} is no UUID")
     require(run.ids.sr in run.ids.uuids, "its map has no new UUID of the SR")
@@ -136,6 +148,9 @@ def verify_run(run: Run, device_size: int, where: Place) -> None:
         require(is_lvm_id(lvm_id), f"{said(lvm_id)} is not an LVM id")
     is_named = run.scsi_id is None or is_scsi_id(run.scsi_id.replace("/", "_"))  # a serial number may have slashes
     require(is_named, f"{said(run.scsi_id or '')} is no SCSIid")
+
+
+def _verify_places(run: Run, device_size: int, where: Place, require: _Require) -> None:
     require(len(run.run_id) == _RUN_ID_BYTES, "the id of its run has another length")
     require(run.block_bytes in _BLOCK_BYTES, f"{run.block_bytes} bytes are no block")
     label = parse_label(run.old_label, run.label_number, where)
@@ -151,6 +166,9 @@ def verify_run(run: Run, device_size: int, where: Place) -> None:
     for area, second in ((move.original, move.second) for move in run.mdas):
         is_nested = label_end <= area.offset <= second.offset < second.end <= area.end <= device_size
         require(is_nested, "its metadata areas do not lie in each other")
+
+
+def _verify_writes(run: Run, require: _Require) -> None:
     for what in chain((write.what for write in run.writes), (field.what for field in run.fields)):
         require(_WHAT.match(what) is not None, f"no run writes to {said(what)}")
     for write in run.writes:
@@ -174,20 +192,20 @@ def verify_run(run: Run, device_size: int, where: Place) -> None:
             hulls = field.around or [piece]
             is_inside = any(hull.offset <= piece.offset and piece.end <= hull.end for hull in hulls)
             require(is_inside, f"a field is outside its {field.kind}: {field.what}")
-    new = run.merged
-    if new is None:
-        return
+
+
+def _verify_merged(new: MergedImage, block_bytes: int, require: _Require) -> None:
     require(is_lvm_id(new.lv_id), f"{said(new.lv_id)} is not an LVM id")
     extents = sum(one.extent_count for one in new.segments)
     require(extents <= _MOST_EXTENTS, f"it makes a volume of {extents} extents")
     for at in chain(new.full, new.empty, (unit.offset for unit in new.table)):
-        require(not at % run.block_bytes, f"a unit of the new image begins at {at}")
+        require(not at % block_bytes, f"a unit of the new image begins at {at}")
     for offsets in (new.full, new.empty):
         units = sorted(offsets)
         are_apart = all(after - at >= UNIT for at, after in zip(units, units[1:]))
         require(are_apart, "units of the new image overlap")
     for unit in new.table:
-        is_table = unit.first <= unit.end <= len(unit.old) and not len(unit.old) % run.block_bytes
+        is_table = unit.first <= unit.end <= len(unit.old) and not len(unit.old) % block_bytes
         require(is_table and bool(unit.old), f"the block table at {unit.offset} has another length")
     holes = sum(1 for unit in new.table for _ in given_away(unit))
     require(holes == len(new.empty), "its block table gives away another number of holes")
