@@ -234,20 +234,26 @@ class _Clone:
         return self._result(MADE, record["name_label"], record["uuid"], edited, [*notes, *active])
 
     def _result(self, status: str, name: str, uuid: str, edited: ova.Edited, notes: Sequence[str]) -> Cloned:
-        found, on_owners, by_uuid = self.found, [], self.found.grouped("vdis", "uuid")
+        found, on_disks, by_uuid = self.found, [], self.found.grouped("vdis", "uuid")
         names = {ref: str(network["name_label"]) for ref, network in found.networks.items()}
         networks = {device: (edited.networks[device], names[vif["network"]]) for device, vif in edited.vifs.items()}
         for disk in [*edited.disks, *(disk for snapshot in edited.snapshots for disk in snapshot.disks)]:
+            known = self.copy.known_as(disk.old)
+            if known != disk.old:  # a vm-admin may have written the mark
+                on_disks.append(
+                    f"the disk {disk.userdevice} of {self.source.name!r} ({disk.old}) was {known} when the LUN was "
+                    f"copied, by its mark {records.WAS}"
+                )
             if self.source.document:  # saved records claim these disks: say which VM has each disk in this pool now
                 owners = " and ".join(repr(found.vms[vm]["name_label"]) for vm in whose(self.pool, found, disk.old))
                 has = "is a disk" if any(map(found.owners_of, by_uuid.get(disk.old, {}))) else "has data"
-                on_owners.append(
+                on_disks.append(
                     f"{disk.old} (disk {disk.userdevice} of {self.source.name!r} by the records) "
                     + (f"{has} of the VM {owners} in this pool" if owners else "is a disk of no VM in this pool")
                 )
         return Cloned(
             self.source.uuid, self.source.name, status, name, uuid, edited.disks, networks, edited.snapshots,
-            [*edited.notes, *on_owners, *notes],
+            [*edited.notes, *on_disks, *notes],
         )  # fmt: skip
 
     # --- what earlier runs have left

@@ -8,7 +8,7 @@ person's copy of the clone, DONE holds the UUID of another VM.
 """
 
 import re
-from typing import Collection, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Collection, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.formats import saved_vms
@@ -105,25 +105,6 @@ class Inventory(_Records):
         behind = {str(self.vms[ref]["snapshot_of"]) if self.vms[ref]["is_a_snapshot"] else ref: ref for ref in users}
         return sorted({vm if vm in self.vms else ref for vm, ref in behind.items()})
 
-    def earlier_uuids(self) -> Dict[str, List[str]]:
-        """Return the UUIDs that disks had before a move, by the UUID that the disk has now. Computed once.
-
-        A VDI that a VM has is the disk of that VM, and of no other.
-        """
-        if "was" not in self.__dict__:
-            there = self.grouped("vdis", "uuid")
-            marked = [
-                vdi for text, rows in self.grouped("vdis", "other_config", WAS).items() if text for vdi in rows.values()
-            ]
-            self.__dict__["was"] = {
-                str(vdi["uuid"]): [
-                    uuid for uuid in lineage.earlier(vdi) if not any(map(self.users_of, there.get(uuid, {})))
-                ]
-                for vdi in marked
-            }
-        found: Dict[str, List[str]] = self.__dict__["was"]
-        return found
-
     def vdis_of(self, sr: str) -> Records:
         return self.grouped("vdis", "SR").get(sr, {})
 
@@ -164,7 +145,7 @@ class Copy(NamedTuple):
     vdis: Records  #: by reference, those with a UUID
     by_uuid: Dict[str, str]  #: references of the VDIs, by UUID
     origin: Origin
-    earlier_uuids: Mapping[str, Sequence[str]] = {}  #: of disks that were moved, by their UUID now
+    earlier_uuids: Mapping[str, Mapping[str, str]] = {}  #: as in `earlier_uuids`
     original_ref: Optional[str] = None  #: reference of the original SR; None where the pool lacks it
     changed: str = ""  #: when LVM last changed the SR, in ISO 8601; "" for an unknown time
 
@@ -181,7 +162,11 @@ class Copy(NamedTuple):
 
         The reason is the end of a sentence.
         """
-        if self.earlier_uuids.get(str(vdi["uuid"])):
+        marked = self.earlier_uuids.get(str(vdi["uuid"]), {})
+        for uuid, why in marked.items():
+            if why and self.origin.new_of(uuid) in self.by_uuid:
+                return f": its mark {WAS} names the VDI {uuid}, {why}", ""
+        if marked:
             return (
                 ": it came home from a copy, which lost it",
                 "Attach another clone of the snapshot, which has the disk.",
@@ -196,9 +181,11 @@ class Copy(NamedTuple):
 
     def known_as(self, uuid: str) -> str:
         """Return the UUID that the disk of a VDI had when the LUN was copied; "" where `new_of` has no VDI."""
-        for known in (uuid, *self.earlier_uuids.get(uuid, ())):
+        for known, why in [(uuid, ""), *self.earlier_uuids.get(uuid, {}).items()]:
             ref = self.by_uuid.get(self.origin.new_of(known))
-            if ref is not None and self.vdis[ref]["managed"]:
+            if ref is None or why or not self.vdis[ref]["managed"]:
+                continue
+            if known == uuid or not other_use_of(self.vdis[ref]):
                 return known
         return ""
 
@@ -310,7 +297,7 @@ def copy_of(pool: Pool, found: Inventory, sr: str) -> Copy:
     origin = _origin(pool, found, sr)
     changed = untrusted.time_text(record["other_config"].get(CHANGED, ""))  # a pool-operator may write the mark
     return Copy(
-        sr, record["uuid"], record["name_label"], original, vdis, by_uuid, origin, found.earlier_uuids(),
+        sr, record["uuid"], record["name_label"], original, vdis, by_uuid, origin, earlier_uuids(pool, found),
         original_ref, changed,
     )  # fmt: skip
 
@@ -416,6 +403,44 @@ def _later(pool: Pool, found: Inventory) -> Tuple[Dict[str, List[str]], Dict[str
         found.__dict__["later"] = later, journals
     known: Tuple[Dict[str, List[str]], Dict[str, List[str]]] = found.__dict__["later"]
     return known
+
+
+def earlier_uuids(pool: Pool, found: Inventory) -> Dict[str, Dict[str, str]]:
+    """Return the UUIDs in the mark of each disk that was moved, by the UUID that the disk has now. Computed once.
+
+    Each UUID has "", or the reason why it does not count, as the end of a sentence: a vm-admin may write the mark.
+    """
+    if "was" not in found.__dict__:
+        marked = [rows for text, rows in found.grouped("vdis", "other_config", WAS).items() if text]
+        claims = {str(vdi["uuid"]): dict.fromkeys(lineage.earlier(vdi)) for rows in marked for vdi in rows.values()}
+        claimed: Dict[str, List[str]] = {}
+        for now, uuid in [(now, uuid) for now, uuids in claims.items() for uuid in uuids]:
+            claimed.setdefault(uuid, []).append(now)
+        was = found.__dict__["was"] = {}
+        for now, uuids in claims.items():
+            own = {str(found.vms[vm]["uuid"]) for vm in whose(pool, found, now)}
+            was[now] = {
+                uuid: _why_not(pool, found, uuid, own)
+                or next((_TWICE + by for by in claimed[uuid] if by not in (now, *uuids) and now not in claims[by]), "")
+                for uuid in uuids
+            }
+    known: Dict[str, Dict[str, str]] = found.__dict__["was"]
+    return known
+
+
+_TWICE = "which is in another mark too, of the VDI "
+
+
+def _why_not(pool: Pool, found: Inventory, uuid: str, own: Collection[str]) -> str:
+    """Return why a disk of the VMs `own` (UUIDs) was not the VDI with this UUID, as in `earlier_uuids`."""
+    there = found.grouped("vdis", "uuid").get(uuid, {})
+    for use in filter(None, map(other_use_of, there.values())):
+        return f"which is no disk of a VM, but {use}"
+    for vm in (vm for ref in there for vm in found.users_of(ref)):
+        return f"which is a disk of the VM {found.vms[vm]['name_label']!r}"
+    for name in strangers(pool, found, uuid, own):
+        return f"which has data of the VM {name!r}"
+    return ""
 
 
 def find_vm(found: Inventory, text: str) -> str:

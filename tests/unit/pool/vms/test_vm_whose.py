@@ -5,10 +5,13 @@ import pytest
 
 from kit.pool_verbs import bring_back, keep, lend, run, second_copy, take_home
 from relvmoiscsi.formats import saved_vms
+from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.vms import choice, clone, save_vms, transfer
+from relvmoiscsi.pool.vms.restore_journal import RESTORED
 
 GONE = "aaaaaaaa-0000-4000-8000-000000000000"
+WAS = "relvmoiscsi:was"
 WISH = choice.CloneRequest(run="r", jobs=1, patience=0.01)
 
 
@@ -46,6 +49,11 @@ def kept(day):
 def cut_between_swaps(day):
     """The journal alone says whose the disk is."""
     bring_back(day)
+    day.db.destroy("VBD", day.vbd("1"))
+
+
+def snapshot_alone(day):
+    day.lab.snapshot(day.web, "snap", day.data)
     day.db.destroy("VBD", day.vbd("1"))
 
 
@@ -109,3 +117,108 @@ def test_a_disk_that_was_lent_is_no_disk_of_the_helper(tenants):
     destroy_web(tenants)
     problem, done = from_records(tenants, tenants.other, GONE, data)
     assert (problem, done.status) == ("", clone.MADE)
+
+
+# --- the mark
+
+
+def marked_vm(day, *uuids):
+    """The disk of a new VM "evil", which is newer than the copies, with a mark that names these UUIDs."""
+    sr = day.lab.originals["Production"][1]
+    disk = day.db.create("VDI", SR=sr, name_label="mine", managed=True, virtual_size=8 << 20, location="mine")
+    day.lab.vm("evil", disk)
+    day.db.set("VDI", disk, "other_config", {WAS: " ".join([day.uuid(disk), *uuids])})
+    return disk
+
+
+def cloned(day, name, sr):
+    def work(calls, found, copy):
+        pool = records.read(calls)
+        return clone.clone(calls, pool, found, copy, choice.choose(pool, found, copy, [name]), WISH)
+
+    (done,) = run(day, work, sr)
+    return done
+
+
+@pytest.mark.parametrize("fate", [*FATES, snapshot_alone, clone_alone])
+def test_a_mark_gives_no_vm_an_earlier_state_of_a_disk_of_another_vm(tenants, fate):
+    data = tenants.uuid(tenants.data)
+    fate(tenants)
+    marked_vm(tenants, data)
+    done = cloned(tenants, "evil", tenants.other)
+    assert done.status == clone.FAILED
+    assert f"its mark {WAS} names the VDI {data}, which has data of the VM 'web" in str(done.error)
+
+
+@pytest.mark.parametrize("what", ["metadata", "suspend", "redo_log", "records", "memory of a snapshot"])
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_mark_gives_no_vm_what_is_no_disk(tenants, what, is_gone):
+    db = tenants.db
+    db.destroy("VBD", tenants.vbd("1"))
+    old, new = (
+        tenants.data,
+        db.by_uuid("VDI", derived_uuid(db.get("SR", tenants.other, "uuid"), tenants.uuid(tenants.data))),
+    )
+    field, value = ("name_label", saved_vms.NAME_LABEL) if what == "records" else ("type", what.split()[0])
+    for vdi in (old, new):
+        db.set("VDI", vdi, field, {"memory": "suspend"}.get(value, value))
+    if what.startswith("memory"):
+        db.set("VM", tenants.lab.snapshot(tenants.web, "checkpoint"), "suspend_VDI", old)
+    marked_vm(tenants, tenants.uuid(old))
+    if is_gone:
+        db.destroy("VDI", old)
+    done = cloned(tenants, "evil", tenants.other)
+    assert done.status == clone.FAILED and "has disks that are not on the copy" in str(done.error)
+    assert is_gone or "which is no disk of a VM, but" in str(done.error)
+
+
+def test_a_uuid_in_two_marks_counts_for_no_disk_and_each_message_says_so(tenants):
+    data = tenants.uuid(tenants.data)
+    came_home(tenants)
+    home = tenants.lab.disks_of(tenants.web)["1"][1]
+    for vbd in tenants.db.refs("VBD", VM=tenants.web):
+        tenants.db.destroy("VBD", vbd)
+    marked_vm(tenants, data)
+    done = cloned(tenants, "evil", tenants.other)
+    assert done.status == clone.FAILED
+    assert f"names the VDI {data}, which is in another mark too, of the VDI {home}" in str(done.error)
+
+
+def test_the_plan_names_the_vdi_that_a_disk_was_before(tenants):
+    data = tenants.uuid(tenants.data)
+    came_home(tenants)
+    done = cloned(tenants, "web", tenants.other)
+    home = tenants.lab.disks_of(tenants.web)["1"][1]
+    assert done.status == clone.MADE
+    assert f"the disk 1 of 'web' ({home}) was {data} when the LUN was copied, by its mark {WAS}" in done.notes
+
+
+@pytest.mark.parametrize("before", ["clone", "lent", "snapshot", "vm-clone", "journal of a copy"])
+def test_the_mark_of_a_disk_that_came_home_counts_whoever_else_has_its_data(tenants, before):
+    """A clone from another copy, a VM that has such a disk lent, a snapshot, and what xapi has copied with its keys.
+
+    The tenant has a snapshot of the disk, as a backup does.
+    """
+    db = tenants.db
+    if before == "journal of a copy":
+        bring_back(tenants)
+        tenants.lab.vm("web-dev", other_config=db.get("VM", tenants.web, "other_config"))
+        assert any(key.startswith(RESTORED) for key in db.get("VM", tenants.web, "other_config"))
+        take_home(tenants)
+    else:
+        came_home(tenants)
+    if before == "snapshot":
+        snapshot = db.create("VDI", SR=db.get("VDI", tenants.data, "SR"), managed=True, snapshot_of=tenants.data)
+        tenants.lab.snapshot(tenants.web, "snap", snapshot)
+    third = second_copy(tenants)
+    if before == "clone":
+        assert cloned(tenants, "web", third).status == clone.MADE
+    if before == "lent":
+        lend(tenants, tenants.uuid(tenants.data), tenants.lab.vm("helper"), sr=third)
+    if before == "vm-clone":
+        home = db.by_uuid("VDI", tenants.lab.disks_of(tenants.web)["1"][1])
+        config = db.get("VDI", home, "other_config")
+        copied = db.create("VDI", SR=db.get("VDI", home, "SR"), managed=True, other_config=config)
+        tenants.lab.vm("web-dev", copied)
+    done = cloned(tenants, "web", tenants.other)
+    assert (done.status, done.error) == (clone.MADE, None)
