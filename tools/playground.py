@@ -55,7 +55,7 @@ Try it, and type `exit` at the end:
   relvmoiscsi pool luns
   relvmoiscsi pool attach {clone}
   relvmoiscsi pool clone "{copy}" web --isolated night
-  xe vm-start vm="web {today}"
+  xe vm-start vm="web on {copy}"
 
 `playground snapshot` maps one more clone of "Production", `playground
 host-down xs2` takes a host down, and `playground help` lists the other words.
@@ -74,10 +74,10 @@ TOUR = (
         "A copy of the VM, on a network without a wire.",
         'relvmoiscsi pool clone "{copy}" web --isolated night --yes',
     ),
-    ("It starts beside the original, which runs on.", 'xe vm-start vm="web {today}"'),
+    ("It starts beside the original, which runs on.", 'xe vm-start vm="web on {copy}"'),
     (
         "The copy of the VM is shut down: no copy with a running VM can be discarded.",
-        'xe vm-shutdown vm="web {today}" force=true',
+        'xe vm-shutdown vm="web on {copy}" force=true',
     ),
     ("The copies go together: VM, network, SR.", 'relvmoiscsi pool discard "{copy}" --with-vms --yes'),
     ("The array takes a second snapshot, and maps it.", ""),
@@ -132,14 +132,7 @@ def _furnish(lab: Lab) -> dict:
         lab.vm(name, lab.vdi("Production", disk)[0], networks=[office], state="Running")
     lab.vm("helper", networks=[office])
     later = time.strftime("Production changed %Y-%m-%d", time.gmtime())  # the copy of a snapshot that is taken now
-    return {
-        "original": original,
-        "clone": clone,
-        "foreign": foreign,
-        "copy": COPY,
-        "later": later,
-        "today": time.strftime("%Y-%m-%d"),
-    }
+    return {"original": original, "clone": clone, "foreign": foreign, "copy": COPY, "later": later}
 
 
 def _programs(directory: str) -> str:

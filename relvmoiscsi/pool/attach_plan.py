@@ -14,7 +14,7 @@ from relvmoiscsi.pool import hosts, jobs, records, vdis
 from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.pool.hosts import HostPlan
 from relvmoiscsi.pool.lock import LockName
-from relvmoiscsi.pool.luns import ATTACHED, RESIGNATURED, UNFINISHED, UNMAP, UNTOUCHED, PoolLun
+from relvmoiscsi.pool.luns import ATTACHED, DAMAGED, RESIGNATURED, UNFINISHED, UNMAP, UNTOUCHED, PoolLun
 from relvmoiscsi.pool.records import CHANGED, ORIGINAL_SR, RUN, SCSI_ID, Pool
 from relvmoiscsi.pool.vdis import Origin
 from relvmoiscsi.wording import change, shell_command, shown_time
@@ -56,7 +56,7 @@ class LunPlan(NamedTuple):
     scans: bool = False
     labels: bool = False
     refusal: Optional[RelvmoiscsiError] = None  #: why `attach` can do nothing with the LUN
-    neighbours: Sequence[str] = ()  #: SCSIids of the clones that must have new identities before a host plugs the SR
+    neighbours: Mapping[str, str] = {}  #: clones that must have new identities before a plug: kind by SCSIid
     unplugged: Optional[RelvmoiscsiError] = None  #: why no host will plug the SR: a neighbour is refused
     attaches: bool = True  #: False: the LUN gets new identities, and the pool gets no SR
 
@@ -242,18 +242,19 @@ def with_neighbours(planned: Sequence[LunPlan], found: Sequence[PoolLun]) -> Lis
     """
     group = seen_together([row.lun for row in planned])
     clones = [row.lun for row in planned if row.lun.is_untouched] + [lun for lun in found if lun.may_be_untouched]
-    beside_each = {key: tuple(lun.scsi_id for lun in there) for key, there in groupby(sorted(clones, key=group), group)}
-    new: Dict[Tuple[str, Optional[str]], List[str]] = {}  # LUNs that this run resignatures, by group and SR
+    in_groups = groupby(sorted(clones, key=group), group)
+    beside_each = {key: {lun.scsi_id: lun.kind for lun in there} for key, there in in_groups}
+    new: Dict[Tuple[str, Optional[str]], Dict[str, str]] = {}  # LUNs that this run resignatures, by group and SR
     for row in planned:
         if row.resignatures:
-            new.setdefault((group(row.lun), row.lun.sr_uuid), []).append(row.lun.scsi_id)
+            new.setdefault((group(row.lun), row.lun.sr_uuid), {})[row.lun.scsi_id] = row.lun.kind
     resignatured = {row.lun.scsi_id for row in planned if row.refusal is None}
     rows = list(planned)
     for number, row in enumerate(rows):
         if row.plugs:
-            there = beside_each.get(group(row.lun), ())
-            same = [] if row.resignatures else new.get((group(row.lun), row.lun.sr_uuid), [])
-            beside = row._replace(neighbours=tuple(dict.fromkeys([*there, *same])) if same else there)
+            there = beside_each.get(group(row.lun), {})
+            same = {} if row.resignatures else new.get((group(row.lun), row.lun.sr_uuid), {})
+            beside = row._replace(neighbours={**there, **same} if same else there)
             try:
                 verify_neighbours(beside, resignatured)
             except Refused as unplugged:
@@ -264,12 +265,17 @@ def with_neighbours(planned: Sequence[LunPlan], found: Sequence[PoolLun]) -> Lis
 
 def verify_neighbours(row: LunPlan, own_ids: AbstractSet[str]) -> None:
     """Raises Refused where `own_ids` (SCSIids of LUNs with new identities) lacks a neighbour."""
-    left = [scsi_id for scsi_id in row.neighbours if scsi_id not in own_ids]
+    left = {scsi_id: kind for scsi_id, kind in row.neighbours.items() if scsi_id not in own_ids}
     if left:
+        names = [f"{scsi_id} (damaged)" if kind == DAMAGED else scsi_id for scsi_id, kind in left.items()]
         raise Refused(
             f"No host can plug the SR on the LUN {row.lun.scsi_id} yet. Clones on the same target may still have the "
-            f"identities of their originals: {', '.join(left)}."
-        ).advising(f"Repeat the command, or add --leave-others. {UNMAP}")
+            f"identities of their originals: {', '.join(names)}."
+        ).advising(
+            f"{UNMAP} Then repeat the command, or add --leave-others."
+            if DAMAGED in left.values()  # and no repeated command helps before
+            else f"Repeat the command, or add --leave-others. {UNMAP}"
+        )
 
 
 def sr_of(pool: Pool, lun: PoolLun) -> Optional[str]:

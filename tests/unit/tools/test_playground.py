@@ -41,6 +41,15 @@ def test_the_tour_plays_a_night_and_the_day_after_and_leaves_the_pool_as_it_was(
     assert len(left) == 2, "both clones are LUNs of nobody"
 
 
+def test_the_commands_of_the_greeting_work_as_they_are_printed():
+    printed = re.findall(r"^  ((?:relvmoiscsi|xe) .*)$", played().stdout.partition("Try it, and type")[2], re.MULTILINE)
+
+    typed = "".join(f"{line} && echo worked\n" for line in printed)
+    shell = played(typed=re.sub(r"( pool (?:attach|clone) .*) &&", r"\1 --yes &&", typed))
+
+    assert printed and shell.stdout.splitlines().count("worked") == len(printed), shell.stderr
+
+
 def test_a_failed_last_command_of_the_shell_is_no_failure_of_make():
     recipe = subprocess.check_output(
         ["make", "-n", "--no-print-directory", "playground"], cwd=str(TOP), encoding="utf-8"
@@ -222,7 +231,7 @@ def test_a_typo_in_a_call_of_xe_is_told_in_one_line():
 def test_the_three_vms_of_the_night_are_there_and_a_copy_makes_room_for_a_restore():
     """docs/night.rst, steps 3 to 5, as they are typed."""
     copy = f'"{COPY}"'
-    web = f'"web {time.strftime("%Y-%m-%d")}"'
+    web = f'"web on {COPY}"'
     shell = played(
         typed=f"""relvmoiscsi pool attach 360014050000000000000000000000002 --yes
 relvmoiscsi pool clone {copy} web db mail --isolated night --yes
@@ -250,7 +259,7 @@ relvmoiscsi pool discard {copy} --with-vms --yes
 
 def test_a_copy_moves_to_another_network_as_the_page_says():
     """docs/night.rst, step 4."""
-    copy, web = f'"{COPY}"', f'"web {time.strftime("%Y-%m-%d")}"'
+    copy, web = f'"{COPY}"', f'"web on {COPY}"'
     shell = played(
         typed=f"""relvmoiscsi pool attach 360014050000000000000000000000002 --yes
 relvmoiscsi pool clone {copy} web --isolated night --yes
@@ -290,7 +299,7 @@ def test_each_next_step_runs_as_it_is_printed_and_leads_to_the_end(down):
 leads relvmoiscsi pool attach {lun} --yes
 goes on  # clone
 goes on  # start
-for vm in web db mail; do xe vm-shutdown vm="$vm {time.strftime("%Y-%m-%d")}" force=true; done
+for vm in web db mail; do xe vm-shutdown vm="$vm on {COPY}" force=true; done
 relvmoiscsi pool discard {copy} --with-vms --yes
 relvmoiscsi pool attach {lun} --yes
 leads relvmoiscsi pool restore {copy} web --shutdown --yes
