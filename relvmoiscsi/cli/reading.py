@@ -148,7 +148,8 @@ _FEW = 10  #: findings for people; a copy may differ from its original in every 
 _NOT_COMPARED = "guest data was not compared."
 _OTHER_ORIGINAL = "Repeat the command with the device of the original: --original names another device now."
 _LATER_WRITES = "the copy is not complete, or one of the two was written since the copy was taken."
-_IF_NOT_LATER = "If neither was written, take the copy again from the array. Otherwise compare the identities alone."
+_IF_NOT_LATER = "If neither was written, take the copy again from the array."
+_MAY_BE_INCOMPLETE = "A host may have it beside its original. Whether the copy is complete is not known."
 _NEITHER = "Attach neither beside the other."
 _TAKE_AGAIN = f"{_NEITHER} Take the copy again from the array, and resignature that copy."
 
@@ -231,7 +232,8 @@ class CheckCommand(DeviceCommand):
         lost = [f"note: the clone does not hold VDI {uuid} of the original." for uuid in found.left_behind]
         if found.lacks_mgt:
             lost.append("note: the clone does not hold the MGT volume of the original: its VDIs have no labels.")
-        return Answer(facts, "\n".join([text, *lost])).leading(ATTACH_IT)
+        end = _MAY_BE_INCOMPLETE if self.identities_only else ATTACH_IT
+        return Answer(facts, "\n".join([text, *lost])).leading(end)
 
     def _of_findings(
         self,
@@ -251,11 +253,11 @@ class CheckCommand(DeviceCommand):
             verdict, told = alike + (f"; {_NOT_COMPARED}" if self.identities_only else "."), []
         refused, more = Refused(found.problems[0] if told else verdict), []  # type: Refused, List[str]
         if found.may_be_later_writes:
-            count, told, more = counted(len(found.differing), "place"), list(found.differing), [_IF_NOT_LATER]
+            count, told = counted(len(found.differing), "place"), list(found.differing)
             verdict = f"{alike}, but their data differs at {count}: {_LATER_WRITES}"
             command = self.shell_command("relvmoiscsi check", self.device, original=name, identities_only=True)
-            refused = Refused(told[0]).advising(f"{_IF_NOT_LATER} Run `{command}`.", command)
-            after: str = command
+            refused = Refused(told[0])
+            after: str = f"{_IF_NOT_LATER} If one was written, `{command}` compares the identities alone."
         elif found.problems[0].startswith("The original is another SR"):
             after = _OTHER_ORIGINAL
         elif found.problems[0].startswith(engine.EXCHANGED):

@@ -372,7 +372,7 @@ def test_a_difference_in_the_rest_of_a_clone_without_a_vdi_is_told(image, tmp_pa
 
     ran = command("check", image, "--original", original)
 
-    assert ran.status == 4 and ran.out.splitlines()[1:-2] == [f"{image} differs from what is expected at byte {at}."]
+    assert ran.status == 4 and ran.out.splitlines()[1:-1] == [f"{image} differs from what is expected at byte {at}."]
 
 
 def test_the_original_of_another_sr_is_still_another_sr(image, tmp_path, command):
