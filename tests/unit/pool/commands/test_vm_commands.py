@@ -822,9 +822,13 @@ def test_kept_as_it_is(restored, pool_command, refused, type_in, is_home):
         refused(4, f"run `relvmoiscsi pool restore --keep {uuid}`", "restore", "--home", "web", "--yes")
     ran = refused(0, "VM 'web': would be kept as it is\n  disk 0: ", "restore", "--keep", "web", "--dry-run")
     assert "\n  on no VM: " in ran.out
+    way = f"To keep the restored state, run `relvmoiscsi pool restore --home {uuid}` instead."
+    is_warned = way in " ".join(ran.out.split())
+    assert is_warned is not is_home, "a person in a hurry reads `keep` as `keep the restored state`"
     type_in("n\n")
     says = "Leave the disks of 'web' as they are and remove the journal? [y/N]"
-    assert "  disk 0: " in refused(4, says, "restore", "--keep", "web").err
+    asked = refused(4, says, "restore", "--keep", "web").err
+    assert "  disk 0: " in asked and (way in " ".join(asked.split())) is not is_home
 
     ran = pool_command("restore", "--keep", "web", "--yes")
     discard = f"      relvmoiscsi pool discard {restored.copy.sr_uuid}\n" if is_home else ""
