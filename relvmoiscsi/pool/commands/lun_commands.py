@@ -200,9 +200,9 @@ def _words(pool: Pool, lun: PoolLun) -> List[str]:
         luns.UNCONNECTED: (f"{quoted}, unconnected", maybe_original),
         luns.RESIGNATURED: (f"resignatured, of {quoted if lun.of_sr else 'an SR'}", "not attached here"),
         luns.UNFINISHED: ("resignature interrupted", f"`attach` finishes the resignature{after}"),
+        luns.DAMAGED: (lun.kind, f"{lun.problem} {luns.UNMAP}".lstrip()),
     }
     found = [*texts.get(lun.kind, (lun.kind, lun.problem) if lun.problem else (lun.kind,))]
-    found += [luns.UNMAP] if lun.kind == luns.DAMAGED else []
     sr = pool.sr_by_uuid(lun.sr_uuid) if lun.kind == luns.ATTACHED else None
     away = [host.name for host in hosts.planned(pool, sr) if not host.is_plugged] if sr is not None else []
     found += [f"not plugged on {', '.join(map(repr, away))}"] if away else []

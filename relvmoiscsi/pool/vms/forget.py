@@ -97,8 +97,9 @@ def verify_unused(pool: Pool, uses: Dict[str, Uses]) -> None:
             ]
             whats.append(f"VMs were restored from the SR {name!r}: {named(found.restored)}.")
             ways.append(
-                f"End each restore first, also an interrupted one: {some_of(ends)}. If a VM has other disks now on "
-                "purpose, use --keep in the place of --undo."
+                f"End each restore first, also an interrupted one: {some_of(ends)}. --home keeps the restored state, "
+                "and --undo gives the state up. --keep moves no disk and removes the journal: it is for a VM whose "
+                "restored disks a person has replaced by other disks."
             )
         elif found.lent:
             whats.append(f"Disks of the SR {name!r} are lent to VMs: {named(found.lent)}.")

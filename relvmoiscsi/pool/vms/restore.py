@@ -337,7 +337,14 @@ def keep(calls: Calls, vm: str, dry_run: bool = False) -> Restored:
         swaps, _ = restore_journal.read(record)  # the readable part of the journal
         if dry_run:
             restore_journal.verify_free(calls, record, swaps)
-            return result_of(record, WOULD_KEEP, notes=_what_it_has(calls, vm, record, swaps))
+            notes = _what_it_has(calls, vm, record, swaps)
+            if any(vbds.read(calls, vm, swap.userdevice).vdi == swap.new for swap in swaps):
+                home, undo_it = (run_states.restore_command(end, record["uuid"]) for end in ("home", "undo"))
+                notes.append(
+                    "The VM still has the disks of the copy, and keeps them only as long as the copy. To keep the "
+                    f"restored state, run {home} instead. Without the journal, neither that nor {undo_it} is possible."
+                )
+            return result_of(record, WOULD_KEEP, notes=notes)
     with restore_journal.locked(calls, vm, record, swaps, "restore --keep", run_states.keeping()) as locked:
         record = locked.read()
         swaps, _ = restore_journal.read(record)

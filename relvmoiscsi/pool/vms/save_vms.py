@@ -18,7 +18,7 @@ from relvmoiscsi.formats.saved_vms import PackedVm, SavedDisk, SavedHeader, Save
 from relvmoiscsi.pool import jobs, marks
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records
 from relvmoiscsi.pool.records import LVM_TYPES, Pool, find, is_copy
-from relvmoiscsi.pool.vms import checked_export, inventory, ova, records_key, run_states, transfer
+from relvmoiscsi.pool.vms import checked_export, inventory, ova, records_key, restore_journal, run_states, transfer
 from relvmoiscsi.pool.vms.choice import VmSource
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 from relvmoiscsi.wording import cut, printable, said, shell_command, some_of
@@ -46,8 +46,30 @@ def vms_on(pool: Pool, found: Inventory, sr: str) -> List[str]:
         if any(disk["SR"] == sr for disk in found.disks_of(ref).values())
     ]
     if not refs:
-        raise NotFound(f"No VM has a disk on the SR {record['name_label']!r}.")
+        why = " ".join(each.told for each in away_from(pool, found, sr).values())
+        raise NotFound(f"No VM has a disk on the SR {record['name_label']!r}.").advising(why)
     return refs
+
+
+def away_from(pool: Pool, found: Inventory, sr: str) -> Dict[str, Refused]:
+    """Return why each VM (reference) is left out whose disks of an SR are those of a copy since a `restore`, by name.
+
+    The next copy has the earlier disks of such a VM, and not the disks in its records.
+    """
+    left = {}
+    for ref in inventory.in_order(found.named_vms()):
+        vm, disks = found.vms[ref], found.disks_of(ref)
+        at = {device: disk["uuid"] for device, disk in disks.items()}
+        ours = [swap for swap in restore_journal.read(vm)[0] if swap.home == pool.srs[sr]["uuid"]]
+        copies = {swap.sr for swap in ours if at.get(swap.userdevice) == swap.new}
+        if copies and not any(disk["SR"] == sr for disk in disks.values()):
+            names = [repr(each["name_label"]) for each in pool.srs.values() if each["uuid"] in copies]
+            ends = " or ".join(run_states.restore_command(end, vm["uuid"]) for end in ("home", "undo"))
+            left[ref] = Refused(
+                f"The VM {vm['name_label']!r} was restored from the copy {', '.join(names)}: its disks are there, and "
+                f"not on the SR {pool.srs[sr]['name_label']!r}."
+            ).advising(f"End the restore first: {ends}.")
+    return left
 
 
 def save(
@@ -64,7 +86,7 @@ def save(
     good = [outcome for outcome in outcomes if not isinstance(outcome, RelvmoiscsiError)]
     failed = {
         str(found.vms[ref]["uuid"]): (str(found.vms[ref]["name_label"]), str(outcome))
-        for ref, outcome in zip(refs, outcomes)
+        for ref, outcome in [*zip(refs, outcomes), *away_from(pool, found, sr).items()]
         if isinstance(outcome, RelvmoiscsiError)
     }
     if not good:

@@ -46,7 +46,6 @@ COMPLETE = (
     "LUN … belongs to the SR …. If the SR is not needed, forget the SR",
     "LUN … cannot be reached: ….",
     "No adapter of this host is logged in to a port …; the adapters see the ports ….",
-    "No VM has a disk on the SR ….",
     "No disk of this host has the SCSIid ….",
     "No such disk of … is lent to a VM.",
     "Not confirmed.",

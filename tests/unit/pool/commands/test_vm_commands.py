@@ -822,9 +822,13 @@ def test_kept_as_it_is(restored, pool_command, refused, type_in, is_home):
         refused(4, f"run `relvmoiscsi pool restore --keep {uuid}`", "restore", "--home", "web", "--yes")
     ran = refused(0, "VM 'web': would be kept as it is\n  disk 0: ", "restore", "--keep", "web", "--dry-run")
     assert "\n  on no VM: " in ran.out
+    way = f"To keep the restored state, run `relvmoiscsi pool restore --home {uuid}` instead."
+    is_warned = way in " ".join(ran.out.split())
+    assert is_warned is not is_home, "a person in a hurry reads `keep` as `keep the restored state`"
     type_in("n\n")
     says = "Leave the disks of 'web' as they are and remove the journal? [y/N]"
-    assert "  disk 0: " in refused(4, says, "restore", "--keep", "web").err
+    asked = refused(4, says, "restore", "--keep", "web").err
+    assert "  disk 0: " in asked and (way in " ".join(asked.split())) is not is_home
 
     ran = pool_command("restore", "--keep", "web", "--yes")
     discard = f"      relvmoiscsi pool discard {restored.copy.sr_uuid}\n" if is_home else ""
@@ -1058,7 +1062,8 @@ def test_a_command_on_one_thing_that_is_interrupted_says_what_was_under_way(
     interrupts(restored.pool, (method, 1))
     (row,) = pool_command(*words, "--yes", "--json").json["so_far"]
     assert (row["progress"], row["detail"]) == ("under way", what)
-    assert pool_command(*words, "--yes").status == 0
+    is_in_part = words[0] == "save-vms"  # without the VM "web", which is restored
+    assert pool_command(*words, "--yes").status == (9 if is_in_part else 0)
 
 
 # --- save-vms
@@ -1083,6 +1088,30 @@ def test_records_are_saved_shown_and_made_vms_of(office, pool_command, refused, 
     ran = pool_command("clone", "of then", "--all", "--from-snapshot", "--isolated", "lab", "--yes", "--json")
     assert [(vm["old_name"], vm["status"]) for vm in ran.json["clone_results"]] == [("db", "cloned"), ("web", "cloned")]
     refused(3, "", "clone", "copy", "--all", "--from-snapshot", "--yes")
+
+
+def test_a_restored_vm_is_left_out_by_name_and_its_records_of_an_earlier_save_are_kept(halted, pool_command, refused):
+    """Its disks are on the copy: it was left out without a word, and its earlier records were dropped."""
+    uuid = halted.pool.db.get("VM", halted.web, "uuid")
+    assert pool_command("save-vms", "Production", "--yes").status == 0
+    assert pool_command(*RESTORE).status == 0
+    why = (
+        "The VM 'web' was restored from the copy 'copy': its disks are there, and not on the SR 'Production'. End the "
+        f"restore first: `relvmoiscsi pool restore --home {uuid}` or `relvmoiscsi pool restore --undo {uuid}`."
+    )
+    dry = refused(0, "would be saved: 'db'\n", "save-vms", "Production", "--dry-run")
+    assert f"Left out: {why}" in " ".join(dry.out.split())
+
+    ran = pool_command("save-vms", "Production", "--yes")
+    told = " ".join(ran.out.split())
+    assert ran.status == 9 and "VM 'db': saved" in ran.out and f"VM 'web': failed: {why} Its records of the" in told
+    clone = halted.clone("Production")
+    found = {lun["scsi_id"]: lun for lun in pool_command("luns", "--json").json["pool_luns"]}
+    assert found[clone]["saved_vm_names"] == ["db", "web"]
+
+    assert pool_command("restore", "copy", "db", "--yes").status == 0
+    ran = refused(3, "No VM has a disk on the SR 'Production'.", "save-vms", "Production", "--yes")
+    assert why.partition(" End ")[0] in " ".join(ran.err.split()) and ran.err.count("--home") == 2
 
 
 def test_a_task_that_its_owner_destroys_while_clone_waits_ends_no_clone(office, pool_command, monkeypatch):
@@ -1146,7 +1175,7 @@ def strangers_records(office):
 def test_no_record_of_a_stranger_ends_a_command(restored, pool_command):
     """A form says what type a field has. The value concerns the commands on that record, and no other."""
     restored.helper()
-    assert pool_command("save-vms", "Production", "--yes").status == 0
+    assert pool_command("save-vms", "Production", "--yes").status == 9, "it leaves out web, which is restored"
     image, clone = Image(restored), restored.clone("Production")
     commands = [words.format(clone).split() for words in re.split(r"[|\n]", EACH_COMMAND) if words.strip()]
     alone = [pool_command(*words) for words in commands]
