@@ -187,7 +187,8 @@ def test_recover_says_what_it_took_back_or_finished_and_twice_is_once(request, c
     assert [line.split()[0] for line in lines[2:6]] == ["VDI"] * 4 and lines[6].endswith(" flushes")
     now = "clean" if lun == "unfinished" else "resignatured"
     told = f"{path}: no run was interrupted; state {now}. Nothing was written.\n"
-    after = f"next: relvmoiscsi resignature {path}" if lun == "unfinished" else compare(path)
+    if_clone = "If this is the clone, it needs new identities. If this is the original, do nothing.\n"
+    after = f"{if_clone}next: relvmoiscsi resignature {path}" if lun == "unfinished" else compare(path)
     assert unwritten(0, "recover", path).out == f"{told}{after}\n"
 
 
