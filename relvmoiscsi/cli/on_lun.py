@@ -239,7 +239,7 @@ class WriteCommand(DeviceCommand, Asked):
         for sentence in outcome.stale:
             say(sentence)
         lines = [headline]
-        if result.ids is not None:
+        if result.ids is not None and not outcome.proposal.is_rollback:
             lines.append(report.map_text(result.lun, result.ids))
         lines.append(f"  {result.writes} writes, {human_size(result.bytes_written)}, {result.flushes} flushes")
         proposal, is_finished = outcome.proposal, result.state == engine.RESIGNATURED

@@ -124,7 +124,8 @@ def _unwritten(command: WriteCommand, source: LunSource, lun: OpenLun, outcome: 
     is_cut = proposal.earlier.commit_record.phase != DONE
     lines = [f"{lun.name}: dry run. A run would make {counted(len(outcome.planned), 'write')}: {what}."]
     lines += identification(lun, proposal).lines()
-    lines += [report.map_text(result.lun, result.ids, is_plan=True)] if result.ids is not None else []
+    if result.ids is not None and not proposal.is_rollback:
+        lines.append(report.map_text(result.lun, result.ids, is_plan=True))
     lines.append("Nothing was written.")
     facts = unwritten_facts(lun, engine.UNFINISHED if is_cut else engine.RESIGNATURED, outcome)
     step = command.shell_command(
