@@ -58,6 +58,8 @@ FINISHED = "{}: the {} was finished."
 ATTACH_IT = "Attach the clone: a host may have it beside its original."
 TAKE_COPY = "Take the copy again from the array."
 CHECK_ORIGINAL = "Run `relvmoiscsi check` on the original."
+#: before the command that resignatures a LUN of which nobody has said that it is the clone
+IF_CLONE = "If this is the clone, it needs new identities. If this is the original, do nothing."
 NOTE_FIRST = "First do what the note says."
 _NO_SR = "If this is the clone of an SR, take the copy again from the array. If not, name the device of the clone."
 NOT_BESIDE = "Until the clone has new identities, no host may attach the clone beside its original."
@@ -237,7 +239,7 @@ class WriteCommand(DeviceCommand, Asked):
         for sentence in outcome.stale:
             say(sentence)
         lines = [headline]
-        if result.ids is not None:
+        if result.ids is not None and not outcome.proposal.is_rollback:
             lines.append(report.map_text(result.lun, result.ids))
         lines.append(f"  {result.writes} writes, {human_size(result.bytes_written)}, {result.flushes} flushes")
         proposal, is_finished = outcome.proposal, result.state == engine.RESIGNATURED

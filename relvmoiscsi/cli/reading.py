@@ -10,6 +10,7 @@ from relvmoiscsi import engine, report
 from relvmoiscsi.cli.on_lun import (
     ATTACH_IT,
     CHECK_ORIGINAL,
+    IF_CLONE,
     NOTE_FIRST,
     TAKE_COPY,
     DeviceCommand,
@@ -199,9 +200,10 @@ class CheckCommand(DeviceCommand):
             unread = FormatError(f"{name}: {count} cannot be read.").in_state(NOTHING_WRITTEN)
             return self.told(unread, facts, "\n".join([*lines, *notes]), CHECK_ORIGINAL)
         text = f"{name}: every structure checks; state {found.state}."
-        more, step = self._step_of_clean(lun, found.lun) if found.state == engine.CLEAN else ([], "")
-        step = step or self.next_step(found.state, lun, found.run)
-        return Answer(facts, "\n".join([text, *notes, *more])).leading(step)
+        if found.state != engine.CLEAN:
+            return Answer(facts, "\n".join([text, *notes])).leading(self.next_step(found.state, lun, found.run))
+        more, step = self._step_of_clean(lun, found.lun)
+        return Answer(facts, "\n".join([text, *notes, IF_CLONE, *more])).leading(step)
 
     def _step_of_clean(self, lun: OpenLun, content: Optional[engine.Lun]) -> Tuple[List[str], str]:
         """Return notes on what refuses a resignature of the LUN, as a dry run tells it, and the next step."""

@@ -4,7 +4,7 @@
 import os
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.cli.on_lun import FINISHED, NOTE_FIRST, WriteCommand, on_lun, unread_text, writes
+from relvmoiscsi.cli.on_lun import FINISHED, IF_CLONE, NOTE_FIRST, WriteCommand, on_lun, unread_text, writes
 from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.engine import DONE, KINDS, Inspection, Result
 from relvmoiscsi.errors import NOTHING_WRITTEN, FormatError, Truncated, error_facts
@@ -69,6 +69,7 @@ class RecoverCommand(WriteCommand):
             facts = report.result_facts(lun.name, Result(found.state, found.lun, ids, of, already_done=True))
             facts["lun"] = Identification(lun, NOBODY_NEEDED, found.lun).facts()
             text = f"{lun.name}: no run was interrupted; state {found.state}. Nothing was written."
+            text += f"\n{IF_CLONE}" if found.state == engine.CLEAN else ""
             return Answer(facts, text).leading(self.next_step(found.state, lun, found.run))
         what = "no run was interrupted"
         if found.state == engine.UNFINISHED:
@@ -123,7 +124,8 @@ def _unwritten(command: WriteCommand, source: LunSource, lun: OpenLun, outcome: 
     is_cut = proposal.earlier.commit_record.phase != DONE
     lines = [f"{lun.name}: dry run. A run would make {counted(len(outcome.planned), 'write')}: {what}."]
     lines += identification(lun, proposal).lines()
-    lines += [report.map_text(result.lun, result.ids, is_plan=True)] if result.ids is not None else []
+    if result.ids is not None and not proposal.is_rollback:
+        lines.append(report.map_text(result.lun, result.ids, is_plan=True))
     lines.append("Nothing was written.")
     facts = unwritten_facts(lun, engine.UNFINISHED if is_cut else engine.RESIGNATURED, outcome)
     step = command.shell_command(

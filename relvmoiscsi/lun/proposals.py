@@ -15,6 +15,7 @@ class Proposal:
     """What a run is about to do to a LUN. A caller consents to it, or raises an error: then nothing was written."""
 
     pool: PoolAnswer = NOBODY_NEEDED  #: who uses the LUN, as the pool answers
+    is_rollback = False  #: whether it ends a run that was not committed: the LUN never had the ids of that run
 
     def __init__(
         self, sr_uuid: str, content: Optional[Lun] = None, replaced: Sequence[str] = (), new_sr: str = ""
@@ -40,6 +41,7 @@ class Recovery(Proposal):
     def __init__(self, earlier: EarlierRun, request: Optional[ResignatureRequest] = None) -> None:
         """`request` is the request for a new run; None for a caller that wants the interrupted run recovered."""
         run, goes_back = earlier.journal.run, engine.goes_back(earlier)
+        self.is_rollback = goes_back
         self.earlier, self.is_undo = earlier, earlier.commit_record.kind == UNDO
         self.unfit = ""  #: why the interrupted run does not end as the run that is requested; "" where it does
         if request is not None:
@@ -67,7 +69,7 @@ class Undoing(Proposal):
         held = run.held_sr(earlier.commit_record.phase)
         self.old_sr = run.ids.sr if earlier.commit_record.kind == RESIGNATURE else run.ids.new_sr
         super().__init__(held, content, () if held == self.old_sr else (held,))
-        self.earlier = earlier
+        self.earlier, self.is_rollback = earlier, engine.goes_back(earlier) and held == self.old_sr
 
 
 #: returns if the caller consents, and raises otherwise

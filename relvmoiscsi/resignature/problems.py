@@ -169,7 +169,8 @@ def tell(error: FormatError, device_name: str, problems: Problems, request: Resi
         advice = list(ways.values())
         if problems.lun is not None and problems.without:  # these VDIs cannot be read
             rest, lost, _gone = leave(problems.lun, [*request.without, *problems.without])
-            remaining, chain = list(leaves(rest)), _chain(leave(problems.lun, request.without)[0], request.one)
+            asked, lost_before, _gone = leave(problems.lun, request.without)
+            remaining, chain = list(leaves(rest)), _chain(asked, request.one)
             if not remaining:
                 advice.append((f"{_NO_VDI_REMAINS} {_NOTHING_HELPS}", ""))
             elif chain is not None and chain.leaf.name.uuid in lost:
@@ -181,7 +182,8 @@ def tell(error: FormatError, device_name: str, problems: Problems, request: Resi
             else:
                 words = request.words or command_words("relvmoiscsi resignature", device_name)
                 again = ("--again",) if request.again and "--again" not in words else ()  # else the LUN is done
-                advice += [(_LOOK_FIRST, ""), (without(words, problems.without, again), "")]
+                others = sorted(lost.difference(lost_before, problems.without))
+                advice += [(_LOOK_FIRST, ""), (without(words, problems.without, others, again), "")]
         if any(each.way_out.lvm == ("lvremove",) for each in left):
             advice.insert(0, (_LOOK_FIRST, ""))
         advice = advice or [(_NOTHING_HELPS, "")]

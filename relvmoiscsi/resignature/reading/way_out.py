@@ -21,7 +21,7 @@ from typing import Sequence, Tuple
 
 from relvmoiscsi.errors import WayOut
 from relvmoiscsi.formats.naming import MGT
-from relvmoiscsi.wording import quoted
+from relvmoiscsi.wording import counted, quoted, some_of
 
 #: in place of a device that LVM does not see: an image file, or a LUN in a session of relvmoiscsi
 PLACEHOLDER = "/dev/CLONE"
@@ -31,13 +31,25 @@ _PART = r"(?!\.\.?(?:/|\Z))[A-Za-z0-9_+.][A-Za-z0-9_+.-]*"
 _NAME = re.compile(f"{_PART}(?:/{_PART})?")
 _PATH = re.compile("/dev/[A-Za-z0-9/_.:+@#=-]+")
 
+_MOST_NAMED = 4  #: VDIs that are named of those that go with others
+#: options of a command that asks nobody
+_OF_A_SCRIPT = ("--yes", "-y", "--json")
 
-def without(words: Sequence[str], more: Sequence[str], flags: Sequence[str] = ()) -> str:
-    """A sentence with the command `words`, all its options kept, that has `flags` and leaves the VDIs `more` behind."""
+
+def without(words: Sequence[str], more: Sequence[str], lost: Sequence[str], flags: Sequence[str] = ()) -> str:
+    """Sentences with the command `words` that has `flags` and leaves the VDIs `more` behind, and the VDIs `lost` too.
+
+    The command has the options of `words`, but for those of a script: it deletes data, so a person is asked.
+    """
     before, after = (words, ()) if "--" not in words else (words[: words.index("--")], words[words.index("--") :])
+    before = [re.sub("^-([nqv]*)y+([nqv]*)$", r"-\1\2", word) for word in before if word not in _OF_A_SCRIPT]
     options = [*flags, *(word for uuid in more for word in ("--without", uuid))]
     these = "this VDI" if len(more) == 1 else f"these {len(more)} VDIs"
-    return f"To go on without {these}: `{quoted(*before, *options, *after)}`."
+    go = f"To go on without {these}: `{quoted(*before, *options, *after)}`."
+    if not lost:
+        return go
+    others = f"{counted(len(lost), 'other VDI')}, made of {'it' if len(more) == 1 else 'them'}"
+    return f"{go} The command also deletes {others}: {some_of(lost, _MOST_NAMED)}."
 
 
 def told(way_out: WayOut, device_name: str) -> Tuple[str, str]:

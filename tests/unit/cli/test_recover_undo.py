@@ -178,16 +178,20 @@ def test_recover_says_what_it_took_back_or_finished_and_twice_is_once(request, c
     assert ran.status == 0
     assert not ran.err or "Another host may have begun the run" in ran.err  # the LUN comes from nobody of this host
     if lun == "unfinished":
-        ids = ids[::-1]
         said = "the resignature was interrupted before its commit and has been rolled back."
         assert lines[-1] == f"next: relvmoiscsi resignature {path}"
     else:
         said = "the resignature was finished."
-    assert lines[:2] == [f"{path}: {said}", "  SR   {}  became  {}".format(*ids)]
-    assert [line.split()[0] for line in lines[2:6]] == ["VDI"] * 4 and lines[6].endswith(" flushes")
+    assert lines[0] == f"{path}: {said}"
+    if lun == "committed":  # of the other, the LUN never had the new ids
+        assert lines.pop(1) == "  SR   {}  became  {}".format(*ids)
+        assert [line.split()[0] for line in lines[1:5]] == ["VDI"] * 4
+        del lines[1:5]
+    assert lines[1].endswith(" flushes")
     now = "clean" if lun == "unfinished" else "resignatured"
     told = f"{path}: no run was interrupted; state {now}. Nothing was written.\n"
-    after = f"next: relvmoiscsi resignature {path}" if lun == "unfinished" else compare(path)
+    if_clone = "If this is the clone, it needs new identities. If this is the original, do nothing.\n"
+    after = f"{if_clone}next: relvmoiscsi resignature {path}" if lun == "unfinished" else compare(path)
     assert unwritten(0, "recover", path).out == f"{told}{after}\n"
 
 
@@ -443,6 +447,12 @@ def test_recover_of_what_cannot_be_used_says_whether_a_run_was_interrupted_and_w
 
 
 # --- undo
+
+
+def test_undo_of_a_run_before_its_commit_lists_no_ids_that_the_lun_never_had(unfinished, command):
+    for words in (["--dry-run"], ["--yes"]):
+        ran = command("undo", unfinished, *words)
+        assert ran.status == 0 and "become" not in ran.out and "became" not in ran.out and SR not in ran.out
 
 
 def test_undo_gives_the_old_identities_back(finished, command):

@@ -32,7 +32,16 @@ def image(tmp_path):
 def test_without_it_the_lun_is_refused_and_the_message_has_the_command(image, unwritten):
     ran = unwritten(5, "resignature", image, "--yes", says="To go on without this VDI: ")
 
-    assert f"`relvmoiscsi resignature {image} --yes --without {UUIDS['broken']}`" in ran.err
+    assert f"`relvmoiscsi resignature {image} --without {UUIDS['broken']}`." in ran.err
+    assert f"The command also deletes 1 other VDI, made of it: {UUIDS['child']}." in ran.err
+
+
+@pytest.mark.parametrize("given, kept", [(["-y"], []), (["--json", "--yes"], []), (["-n", "-y"], ["-n"])])
+def test_the_command_that_deletes_vdis_asks_whatever_the_refused_command_was(image, unwritten, given, kept):
+    ran = unwritten(5, "resignature", image, *given)
+
+    said = ran.json["error"]["advice"] if "--json" in given else ran.err
+    assert f"`{' '.join(map(str, ['relvmoiscsi resignature', image, *kept, *WITHOUT]))}`" in said
 
 
 def test_prompt_dry_run_and_json_list_what_goes(image, command, type_in, unwritten):
@@ -211,9 +220,9 @@ def test_what_a_message_prints_leads_to_the_end_in_one_more_run(first, seed, tmp
         (printed,) = told
         words = shlex.split(printed)
         assert words[:3] == ["relvmoiscsi", "resignature", str(path)]
-        given = options if first == "resignature" else []
+        given = options[1:] if first == "resignature" else []
         assert words[3 : 3 + len(given)] == given and set(words[3 + len(given) :: 2]) == {"--without"}
-        ran = command(*words[1:], *([] if first == "resignature" else ["--yes"]))
+        ran = command(*words[1:], "--yes")
         assert ran.status == 0, (printed, ran.err)
     elif ran.status == 5:
         assert NOTHING_HELPS in ran.out + ran.err
@@ -230,9 +239,9 @@ def test_all_that_is_spoiled_is_named_at_once_with_what_was_given(image, tmp_pat
     path = tmp_path / "x.img"
     lun.disk.to_file(str(path))
     uuids = lun.truth.uuids
-    given = ["--without", uuids["b"], "--sr-uuid", "0a0b0c0d-0000-4000-8000-00000000000e", "--yes"]
+    given = ["--without", uuids["b"], "--sr-uuid", "0a0b0c0d-0000-4000-8000-00000000000e"]
 
-    said = unwritten(5, "resignature", path, *given, says="To go on without these 3 VDIs: ").err
+    said = unwritten(5, "resignature", path, *given, "--yes", says="To go on without these 3 VDIs: ").err
 
     more = " ".join(f"--without {uuids[key]}" for key in "acd")
     assert COMMAND.findall(said) == [f"relvmoiscsi resignature {path} {' '.join(given)} {more}"]

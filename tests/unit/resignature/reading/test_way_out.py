@@ -11,7 +11,7 @@ from relvmoiscsi import engine
 from relvmoiscsi.errors import Place, Unsupported, WayOut
 from relvmoiscsi.formats.lvm.text_format import parse
 from relvmoiscsi.formats.lvm.vg import _refuse_unknown
-from relvmoiscsi.resignature.reading.way_out import PLACEHOLDER, told
+from relvmoiscsi.resignature.reading.way_out import PLACEHOLDER, told, without
 
 SYSTEM_ID = 'vg {{ system_id = "{}"\n}}\n'
 
@@ -29,6 +29,14 @@ def test_the_system_id_of_a_host_is_in_the_command():
 def test_a_command_that_removes_data_is_told_and_is_no_next_step():
     sentence, command = told(WayOut(("lvremove",), ("VG_XenStorage-x/MGT",)), "/dev/sdc")
     assert "lvremove --config" in sentence and command == ""
+
+
+def test_a_command_that_leaves_vdis_behind_names_a_few_of_those_that_go_too_and_asks():
+    words = ["relvmoiscsi", "resignature", "-vyn", "-y", "--", "-y"]
+    assert without(words, ["a", "b"], list("cdefgh")) == (
+        "To go on without these 2 VDIs: `relvmoiscsi resignature -vn --without a --without b -- -y`. "
+        "The command also deletes 6 other VDIs, made of them: c, d, e, f and 2 more."
+    )
 
 
 @pytest.mark.parametrize(
