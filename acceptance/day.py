@@ -140,7 +140,7 @@ def _abilities(day: Day) -> str:
     if Ability.VMS not in day.lacks:
         hosts = {host: day.calls.call("host.get_record", host) for host in day.hosts}
         with_hvm = [host for host, record in hosts.items() if any("hvm" in text for text in record["capabilities"])]
-        free = [int(day.calls.call("host.compute_free_memory", host)) for host in with_hvm]
+        free = [day.calls.call("host.compute_free_memory", host) for host in with_hvm]
         if not with_hvm:
             day.lacks[Ability.VMS] = "No host runs HVM VMs."
         elif max(free) < int(made.VM_BYTES):
@@ -192,7 +192,7 @@ def _write(day: Day) -> str:
 
 def _content(day: Day, name: str) -> bytes:
     """Return the content of a disk of the kit: as long as the disk, and different in each run."""
-    size = int(day.calls.call("VDI.get_virtual_size", day.vdis[name]))
+    size: int = day.calls.call("VDI.get_virtual_size", day.vdis[name])
     text = f"{day.run} {name} ".encode()
     return (text * (size // len(text) + 1))[:size]
 
