@@ -35,7 +35,8 @@ POINTER = re.compile(
 #: a page shows how Ansible is called there
 PLAYED = re.compile(r"(?<![\w./<*-])(?:\$PWD/)?(?P<path>[\w-][\w/-]*\.yml|(?<=ansible-playbook -i )[\w/.-]+)")
 EXAMPLES = "ansible/examples"
-MODULE = re.compile(r"`(?P<name>(?:cli|direct|doctor|formats|host|resignature|sr_driver)(?:\.\w+)+)`")
+#: no call of xapi, such as host.call_plugin
+MODULE = re.compile(r"`(?!host\.call_)(?P<name>(?:cli|direct|doctor|formats|host|resignature|sr_driver)(?:\.\w+)+)`")
 OUTSIDE = re.compile(r"\bfacts[/]|\bdesign\.md|\bstyle\.md|\bbrief/|\.\./shared|\b[Ii]ssues? \d+\b")
 #: a line end within a comment or docstring, with what the next line begins with
 LINE_END = re.compile(r"\n[ \t]*(?:#:?|\|)?[ \t]*")
