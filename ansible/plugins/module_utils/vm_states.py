@@ -58,7 +58,7 @@ def _sources(module, calls, pool, found, copy):
     params = module.params
     if params["from_snapshot"]:
         saved = save_vms.read(calls, copy, params["trust_records"])
-        return save_vms.choose(found, copy, saved, params["vms"], params["all"])
+        return save_vms.choose(pool, found, copy, saved, params["vms"], params["all"])
     try:
         return choice.choose(pool, found, copy, params["vms"], params["all"])
     except NotFound as error:
