@@ -188,7 +188,8 @@ def beside(*argv):
 @pytest.mark.parametrize("flags", ["os.O_RDONLY", "os.O_WRONLY"])
 def test_whoever_has_it_open_without_asking_to_be_alone_is_named(loop, flags):
     with beside(sys.executable, "-c", _HOLDER.format(flags), loop) as pid:
-        assert is_refused(loop, rf"in use by process {pid} \(").endswith("Nothing was written.")
+        said = is_refused(loop, rf"in use by process {pid} \(")
+        assert said.endswith("Nothing was written. Try again when that use has ended.")
 
 
 def test_a_program_that_looks_for_a_moment_is_waited_for(loop, monkeypatch):
