@@ -9,7 +9,7 @@ from typing import List, Optional
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import CommandFailed
 from relvmoiscsi.host.command import TIMED_OUT
-from relvmoiscsi.host.files import lines_of
+from relvmoiscsi.host.disk.process_search import is_of_root
 from relvmoiscsi.host.this_host import Host
 
 #: PATH of programs that xapi starts. Source: xen-api ocaml/libs/forkexec
@@ -60,7 +60,7 @@ def processes(host: Host, name: str) -> Optional[List[int]]:
     if not numbers:
         return None
     named = [number for number in numbers if text_of(host, f"/proc/{number}/comm").rstrip("\n") == name]
-    return [number for number in named if "Uid:\t0\t0\t0\t0" in lines_of(host.at("proc", str(number), "status"))]
+    return [number for number in named if is_of_root(host.at("proc", str(number)))]
 
 
 def why(error: CommandFailed) -> str:

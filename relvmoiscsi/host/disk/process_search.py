@@ -127,6 +127,11 @@ def is_roots(process: str, programs: Sequence[str]) -> bool:
     program = os.path.basename(link_of(os.path.join(process, "exe")))
     if program.partition(" (deleted)")[0] not in programs:  # an update deletes the program, which runs on
         return False
+    return is_of_root(process)
+
+
+def is_of_root(process: str) -> bool:
+    """Return whether all user ids of the process with this directory of /proc are root's."""
     return ["Uid:", "0", "0", "0", "0"] in map(words_in, lines_of(process, "status"))  # the name is a line there, too
 
 
