@@ -26,7 +26,6 @@ Source: xen-api ocaml/database/db_cache_impl.ml process_structured_field; ocaml/
 ocaml/idl/datamodel_pool.ml other_config; ocaml/xapi/rbac.ml permission_of_action.
 """
 
-import getpass
 import logging
 import os
 import socket
@@ -41,6 +40,7 @@ from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NOTHING_CHANGED, Busy, Refused
 from relvmoiscsi.pool import marks
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, passing
+from relvmoiscsi.pool.night_log import user_name
 from relvmoiscsi.pool.records import SCSI_ID
 from relvmoiscsi.scsi_id_text import is_scsi_id
 from relvmoiscsi.wording import printable, quoted, said, shell_command, some_of
@@ -231,13 +231,9 @@ class Held:
     ) -> None:
         self._calls, self._whats, self._clock = calls, whats, clock
         self._trusted_until = clock()
-        try:
-            who = getpass.getuser()
-        except (KeyError, OSError, ImportError):  # no user has this uid
-            who = str(os.getuid())
         self._values = {
             "token": str(uuid.uuid4()),
-            "who": who,
+            "who": user_name(),
             "host": socket.gethostname(),
             "process": str(os.getpid()),
             "doing": doing,

@@ -63,7 +63,7 @@ class NightLog:
         for process, command in self._lost(where).items():
             self._append(process, ENDS, _LOST)
             say(f"An earlier command of the log {path} was killed: {printable(command)}")
-        self.tell(BEGINS, f"{' '.join(map(shlex.quote, words))} (by {_user()}{where}{who})")
+        self.tell(BEGINS, f"{' '.join(map(shlex.quote, words))} (by {user_name()}{where}{who})")
 
     def _lost(self, where: str) -> Dict[str, str]:
         """Return the commands on this machine that have begun, have not ended, and do not run, by process id."""
@@ -99,7 +99,7 @@ class NightLog:
             self._file = -1
 
 
-def _user() -> str:
+def user_name() -> str:
     """Return the name of the user of this process, or who has become this user by sudo."""
     try:
         name = pwd.getpwuid(os.getuid()).pw_name
