@@ -28,7 +28,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 NOTHING_WRITTEN = "Nothing was written."
-NOTHING_CHANGED = "Nothing was changed."  #: in the pool
+NOTHING_CHANGED = "Nothing was changed."
 
 SelfError = TypeVar("SelfError", bound="RelvmoiscsiError")
 SelfFormatError = TypeVar("SelfFormatError", bound="FormatError")

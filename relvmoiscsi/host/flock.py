@@ -23,7 +23,7 @@ import time
 from contextlib import contextmanager
 from typing import Callable, Dict, Iterator, Union
 
-from relvmoiscsi.errors import Refused
+from relvmoiscsi.errors import NOTHING_WRITTEN, Refused
 from relvmoiscsi.host.files import lines_of, open_private, remedy, words_in
 from relvmoiscsi.host.own_path import NotOwn, verify_own_way
 from relvmoiscsi.host.terminated import pause
@@ -54,7 +54,7 @@ def open_lock(path: str, flags: int) -> int:
         raise FileNotFoundError(path) from error
     except OSError as error:
         problem = Refused(f"The lock {path} cannot be opened: {error.strerror}.").advising(remedy(error))
-    raise problem.in_state("Nothing was written.")
+    raise problem.in_state(NOTHING_WRITTEN)
 
 
 def take(descriptor: int, deadline: float = 0.0) -> bool:

@@ -18,7 +18,7 @@ import stat
 import time
 from typing import ContextManager
 
-from relvmoiscsi.errors import Refused
+from relvmoiscsi.errors import NOTHING_CHANGED, Refused
 from relvmoiscsi.host import flock
 from relvmoiscsi.host.files import make_directory, open_private, remedy
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -80,7 +80,7 @@ def only_one(name: str, host: Host, seconds: float, what: str) -> ContextManager
         lambda: open_lock_file(name, host),
         time.monotonic() + seconds,
         lambda _path, owner: (
-            Refused(f"{what} {owner}.").advising("Try again when that has ended.").in_state("Nothing was changed.")
+            Refused(f"{what} {owner}.").advising("Try again when that has ended.").in_state(NOTHING_CHANGED)
         ),
         host,
     )

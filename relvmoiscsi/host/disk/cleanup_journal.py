@@ -18,7 +18,7 @@ from glob import escape, glob
 from typing import List, Optional, Sequence, Tuple
 
 from relvmoiscsi import untrusted
-from relvmoiscsi.errors import Refused
+from relvmoiscsi.errors import NOTHING_WRITTEN, Refused
 from relvmoiscsi.host.files import make_directory, open_private, text_of
 from relvmoiscsi.host.locks.lun_lock import is_lun_locked
 from relvmoiscsi.host.own_path import NotOwn, verify_own_way
@@ -74,10 +74,10 @@ def note(scsi_id: str, there: Sequence[str], host: Host = THIS_HOST) -> None:
         unsafe = Refused(f"The clean-up journal {path} is not safe: {error}.").advising(
             "Let root have that place alone, then try again."
         )
-        raise unsafe.in_state("Nothing was written.") from None
+        raise unsafe.in_state(NOTHING_WRITTEN) from None
     except OSError as error:
         problem = f"The clean-up journal {path} cannot be written: {error.strerror}."
-        raise Refused(problem).in_state("Nothing was written.") from error
+        raise Refused(problem).in_state(NOTHING_WRITTEN) from error
 
 
 def forget(scsi_id: str, host: Host = THIS_HOST) -> None:

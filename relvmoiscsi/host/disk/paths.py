@@ -17,7 +17,7 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import Chunk, Device, ForwardingDevice, verify_size
-from relvmoiscsi.errors import DeviceError, Refused, RelvmoiscsiError, in_state
+from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, Refused, RelvmoiscsiError, in_state
 from relvmoiscsi.host.disk import holders, multipath, udev
 from relvmoiscsi.host.disk import scsi_id as scsi
 from relvmoiscsi.host.own_process import run_parallel, still_there
@@ -104,12 +104,12 @@ def verify_unused(dead: Sequence[str], deadline: Deadline, host: Host = THIS_HOS
     """Raise Refused if a program uses the LUN through a dead path. The path may come back, and the program write."""
     given_up = {host.named_process(str(pid)) for pid in still_there()}
     for disk in dead:
-        with in_state("Nothing was written."):
+        with in_state(NOTHING_WRITTEN):
             found = holders.users_of_disks([disk], host, answering=False, deadline=deadline)
         users = [user for user in found if user not in given_up]
         if users:
             problem = "The LUN is in use on this host, through the disk {} that does not answer: {}."
-            raise Refused(problem.format(disk, ", ".join(users))).in_state("Nothing was written.")
+            raise Refused(problem.format(disk, ", ".join(users))).in_state(NOTHING_WRITTEN)
 
 
 def drop_caches(disks: Sequence[str], deadline: Deadline, host: Host = THIS_HOST) -> None:
@@ -142,7 +142,7 @@ def verify_same(scsi_id: str, faces: Dict[str, Face]) -> List[str]:
                     "ISCSIDevice",
                 )
                 .advising("Unmap the wrong LUN, and remove its disk.")
-                .in_state("Nothing was written.")
+                .in_state(NOTHING_WRITTEN)
             )
     return list(faces)
 
@@ -159,7 +159,7 @@ def other_lun(disk: str, was: str, now: str) -> Refused:
         .advising(
             f"Detach what uses that disk, remove it (`echo 1 > {quoted(switch)}`) and have its adapter scanned anew."
         )
-        .in_state("Nothing was written.")
+        .in_state(NOTHING_WRITTEN)
     )
 
 

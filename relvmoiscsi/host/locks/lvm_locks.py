@@ -27,7 +27,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Iterable, Iterator, List, Optional
 
-from relvmoiscsi.errors import NotFound, Refused
+from relvmoiscsi.errors import NOTHING_WRITTEN, NotFound, Refused
 from relvmoiscsi.host import flock
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def lvm_locks(
     for name in groups:  # a name comes from a disk and must not lead out of the lock directory
         if not _VG_NAME.match(name):
             problem = f"{name!r} is not a name of a volume group, so it cannot be locked."
-            raise Refused(problem).in_state("Nothing was written.")
+            raise Refused(problem).in_state(NOTHING_WRITTEN)
     lock_names = [ORPHANS_LOCK] + ["V_" + name for name in groups]
     found = directory or next((path for path in LOCK_DIRECTORIES if os.path.lexists(path)), None)
     deadline = time.monotonic() + timeout
@@ -78,5 +78,5 @@ def _taken(path: str, holders: str) -> Refused:
     return (
         Refused(f"The LVM lock {path} is held by {holders} and did not become free in time.")
         .advising("Let the LVM commands on that volume group end, then try again.")
-        .in_state("Nothing was written.")
+        .in_state(NOTHING_WRITTEN)
     )

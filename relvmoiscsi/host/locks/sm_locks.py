@@ -27,7 +27,7 @@ import time
 from contextlib import contextmanager
 from typing import Iterator
 
-from relvmoiscsi.errors import Busy, CommandFailed, Refused
+from relvmoiscsi.errors import NOTHING_CHANGED, Busy, CommandFailed, Refused
 from relvmoiscsi.host import flock, terminated
 from relvmoiscsi.host.command import Runner
 from relvmoiscsi.host.files import make_directory, remedy
@@ -57,7 +57,7 @@ def busy(path: str, holder: str) -> Busy:
     problem = Busy(f"The lock {path} is held by {holder} and did not become free in time.").advising(
         "Try again when that has ended."
     )
-    return problem.in_state("Nothing was changed.")
+    return problem.in_state(NOTHING_CHANGED)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from typing import Dict, List, NamedTuple, Sequence, Tuple, Union
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.deadline import Deadline
-from relvmoiscsi.errors import Refused, UsageError
+from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError
 from relvmoiscsi.host import terminated
 from relvmoiscsi.host.disk import hiding, holders, udev
 from relvmoiscsi.host.locks.lun_lock import is_lun_locked
@@ -109,12 +109,12 @@ def verify_unused(xapi: Xapi, own_ref: str, scsi_id: str, deadline: Deadline) ->
             "Detach the SR from that host, or move its VMs away and restart that host. Unmap the clone from that host, "
             "then try again."
         )
-        raise error.in_state("Nothing was written.")
+        raise error.in_state(NOTHING_WRITTEN)
     if at_work:
         busy = Refused(f"The host {at_work[0]} is at work on the LUN {scsi_id}.").advising(
             "Try again when that has ended."
         )
-        raise busy.in_state("Nothing was written.")
+        raise busy.in_state(NOTHING_WRITTEN)
 
 
 def _answers(xapi: Xapi, refs: List[str], scsi_id: str, deadline: Deadline) -> Dict[str, Union[Use, str]]:

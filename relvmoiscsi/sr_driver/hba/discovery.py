@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.deadline import CLEANUP_SECONDS, Deadline
-from relvmoiscsi.errors import DeviceError, NotFound, Refused, RelvmoiscsiError
+from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.host.disk import cleanup_journal, holders, multipath, paths, udev
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address
 from relvmoiscsi.host.files import attribute
@@ -147,7 +147,7 @@ class Discovery:
                 if time.monotonic() >= until:
                     problem = "The LUN {} is in use on this host, through {}: {}."
                     text = problem.format(self.scsi_id, ", ".join(alone), ", ".join(users))
-                    raise Refused(text).in_state("Nothing was written.")
+                    raise Refused(text).in_state(NOTHING_WRITTEN)
                 time.sleep(POLL_SECONDS)
 
         run_in_child(check, self.deadline, "it was known who uses the LUN", only_reads=True)
