@@ -16,6 +16,7 @@ try:
         move_home,
         rescue,
         restore,
+        restore_entries,
         restore_journal,
         save_vms,
     )
@@ -237,7 +238,7 @@ def _state(found, vm):
         return vm, {}
     record = found.vms[vm]
     disks = {device: vdi["uuid"] for device, vdi in found.disks_of(vm).items()}
-    journal = {key for key in record["other_config"] if key.startswith(restore_journal.RESTORED)}
+    journal = {key for key in record["other_config"] if key.startswith(restore_entries.RESTORED)}
     return record["name_label"], disks, journal, record["power_state"], record["blocked_operations"]
 
 
