@@ -15,10 +15,10 @@ from typing import Any, ContextManager, Dict, Iterable, Iterator, List, Sequence
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.pool import lock, marks
+from relvmoiscsi.pool import lock, marks, records
 from relvmoiscsi.pool.calls import Calls, Record, passing
-from relvmoiscsi.pool.records import ORIGINAL_SR
-from relvmoiscsi.pool.vms import lineage, run_states, vbds
+from relvmoiscsi.pool.records import ORIGINAL_SR, WAS
+from relvmoiscsi.pool.vms import inventory, lineage, run_states, vbds
 from relvmoiscsi.pool.vms.inventory import NULL
 from relvmoiscsi.pool.vms.restore_entries import ARRIVED, KEYS, LEAVING, RESTORED, Swap, journal_of, keys_of, read
 from relvmoiscsi.wording import said
@@ -114,21 +114,27 @@ def verify_journal(vm: Record, swaps: Sequence[Swap]) -> None:
 def verify_origin(calls: Calls, vm: Record, swap: Swap) -> None:
     """Raises Refused where the pool knows another SR of the old VDI, or another original of the copy, than the journal.
 
-    An old VDI that came home before has the mark of that. A vm-admin may write a journal. Raises PoolFailure.
+    An old VDI that came home before has the mark of that. A vm-admin may write a journal and a mark. Raises
+    PoolFailure.
     """
-    known, was_of, old = set(), True, vbds.find(calls, swap.old)
+    known, wrong, old = set(), "", vbds.find(calls, swap.old)
     if old is not None:
-        vdi = calls.call("VDI.get_record", old)
-        known.add(calls.call("SR.get_uuid", vdi["SR"]))
-        was_of = swap.of in (swap.old, *lineage.earlier(vdi))
+        known.add(calls.call("SR.get_uuid", calls.call("VDI.get_record", old)["SR"]))
     with passing("UUID_INVALID"):  # the copy is gone
         marks_of_copy = calls.call("SR.get_other_config", calls.call("SR.get_by_uuid", swap.sr))
         known.update([marks_of_copy[ORIGINAL_SR]] if ORIGINAL_SR in marks_of_copy else [])
-    if known - {swap.home} or not was_of:
-        raise Refused(
-            f"The journal of the VM {vm['name_label']!r} is wrong: the VDI {swap.old} is not on the SR {swap.home}, "
-            f"was never the VDI {swap.of}, or {swap.sr} is no copy of that SR."
-        ).advising(f"To leave the VM as it is, run {run_states.restore_command('keep', vm['uuid'])}.")
+    if known - {swap.home}:
+        wrong = f"the VDI {swap.old} is not on the SR {swap.home}, or {swap.sr} is no copy of that SR"
+    elif old is not None and swap.of != swap.old:
+        marked = inventory.earlier_uuids(records.read(calls), inventory.read(calls)).get(swap.old, {})
+        if swap.of not in marked:
+            wrong = f"the VDI {swap.old} was never the VDI {swap.of}"
+        elif marked[swap.of]:
+            wrong = f"the mark {WAS} of the VDI {swap.old} names the VDI {swap.of}, {marked[swap.of]}"
+    if wrong:
+        raise Refused(f"The journal of the VM {vm['name_label']!r} is wrong: {wrong}.").advising(
+            f"To leave the VM as it is, run {run_states.restore_command('keep', vm['uuid'])}."
+        )
 
 
 def write(vm: LockedVm, swap: Swap) -> None:
