@@ -296,7 +296,8 @@ def verify_not_discarded(calls: Calls, sr_uuids: Iterable[str]) -> None:
 def verify_readable(calls: Calls, sr_uuid: str) -> None:
     """Raises PoolFailure where the storage manager cannot read a copy, such as on a LUN that is damaged or unmapped.
 
-    The pool's records show an SR as its last scan found it. A vm-admin may not scan, and does not get this check.
+    The pool's records show an SR as its last scan found it, and a scan may change these records: no dry run calls this.
+    A vm-admin may not scan, and does not get this check.
     """
     try:
         with passing("RBAC_PERMISSION_DENIED"):

@@ -36,6 +36,7 @@ def present(module, calls, pool):
         _verify_networks_said(found, sources, wanted)
     results = clone.would(calls, pool, with_network, copy, sources, wanted)
     if not module.check_mode and any(result.status == clone.WOULD for result in results):
+        records.verify_readable(calls, copy.uuid)  # before a network is made for the clones
         wanted, found = _wanted(params, calls, found, copy.uuid, sources, False)
         results = clone.clone(calls, pool, found, copy, sources, wanted)
     rows = [_cloned_row(result) for result in results]

@@ -92,7 +92,6 @@ def lend(
         planned = _plan(pool, found, copy, vdi, vm, writable)
         if planned.status == WOULD:
             lock.verify_free(calls, names)
-            records.verify_readable(calls, copy.uuid)
         return planned
     with lock.held(calls, names, "rescue"):
         records.verify_not_discarded(calls, [copy.uuid])

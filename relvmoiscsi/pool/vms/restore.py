@@ -12,7 +12,8 @@ After an interruption, the next run goes forward (`restore`) or back (`undo`): t
 VBD.destroy. The VM stays halted during the swap. `keep` ends a journal that no longer matches the disks, for example
 after a move by another tool or a revert to a snapshot. move_home ends a journal by a migration.
 
-With `dry_run`, each function makes the same checks, raises the same errors, and changes nothing.
+With `dry_run`, each function makes the same checks, raises the same errors, and changes nothing. So it does not scan
+the copy: a scan changes the records of VDIs.
 """
 
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
@@ -165,14 +166,14 @@ def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False
         is_over = is_done and not restore_journal.is_begun(record)
         if not is_over:
             restore_journal.verify_free(calls, record, disks)
-            for copy in sorted({swap.sr for swap in disks}):
-                records.verify_readable(calls, copy)
         if is_over or dry_run:
             shuts_down = record["power_state"] == "Running" and not is_done
             notes = _notes(calls, vm, record, disks)
             is_halted = is_over and record["power_state"] == "Halted"
             status = ALREADY if is_over else WOULD
             return result_of(record, status, disks, notes=notes, shuts_down=shuts_down, is_halted=is_halted)
+        for copy in sorted({swap.sr for swap in disks}):
+            records.verify_readable(calls, copy)
     with restore_journal.locked(calls, vm, record, disks, "restore", run_states.swapping(record)) as locked:
         if locked.is_after_a_cut:
             disks += _others(locked.read(), disks)
