@@ -12,11 +12,13 @@ import threading
 
 import pytest
 
+from relvmoiscsi.deadline import NO_DEADLINE
 from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import Busy, DeviceError, NoRoom, NotFound, Refused, Truncated, UsageError
-from relvmoiscsi.host import flock
+from relvmoiscsi.host import flock, own_process
 from relvmoiscsi.host.disk import exclusive, holders, process_search
 from relvmoiscsi.host.disk.block_device import ImageFile, Workers, open_device
+from relvmoiscsi.host.own_process import run_in_child
 from relvmoiscsi.host.this_host import Host
 
 KIB = 1024
@@ -308,6 +310,26 @@ def test_a_path_that_leads_elsewhere_after_the_look_opens_nothing_there(image, t
     with pytest.raises(UsageError, match="is no image file"):
         open_device(str(link), writable=False)
     assert opened == [os.O_PATH | os.O_CLOEXEC]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("size", [160, 32])
+def test_the_memory_of_a_batch_counts_for_the_limit_of_a_child(tmp_path, monkeypatch, size):
+    """A byte of each block gives a batch far larger than its result, and a writer of a LUN chooses what is read."""
+    monkeypatch.setattr(own_process, "MOST_MEMORY_BYTES", 96 * MIB)
+    image = tmp_path / "sparse"
+    image.touch()
+    os.truncate(str(image), size * MIB)
+
+    def work(_begin):
+        with open_device(str(image), writable=False) as device:
+            return len(device.read([Range(start, 1) for start in range(0, size * MIB, 4 * KIB)]))
+
+    if size < 96:
+        assert run_in_child(work, NO_DEADLINE, "it was read", only_reads=True) == size * 256
+    else:
+        with pytest.raises(Refused, match="needs more memory than this host gives it, which is 96 MiB at most"):
+            run_in_child(work, NO_DEADLINE, "it was read", only_reads=True)
 
 
 def test_closing_twice_is_closing_once_and_a_failing_close_is_logged_and_hides_nothing(image, caplog):
