@@ -567,6 +567,27 @@ def test_a_locked_lun_is_passed_over_with_its_owner_and_the_others_are_attached(
     assert lab.world.sr_uuid(other) == lab.world.sr_uuid(lab.originals["Testing"][0]) and len(locks(lab)) == 2
 
 
+@pytest.mark.parametrize("words", [["--all"], ["--clones-of", "Production"]])
+def test_a_locked_copy_is_passed_over_with_its_owner_and_the_others_are_discarded(
+    lab, pool_command, locked, words, type_in
+):
+    """The lock that a killed `attach` had left refused `discard --all`, and no copy was discarded."""
+    (free,) = lab.attach(lab.clone("Production"))
+    dry = pool_command("discard", *words, "--dry-run")
+    assert (dry.status, dry.out.count(": would be discarded"), dry.out.count(": would fail: Another")) == (9, 1, 1)
+    type_in("n\n")
+    asked = " ".join(pool_command("discard", *words).err.split())
+    assert f"These copies stay, because other clients have locked them: {locked.name!r}." in asked
+    ran = pool_command("discard", *words, "--yes")
+    for part in (f"({free.sr_uuid}): discarded", f"({locked.sr_uuid}): failed: Another client has locked "):
+        assert part in ran.out
+    assert f"`relvmoiscsi pool unlock {locked.scsi_id}`" in ran.out and "This copy stays as it is." in ran.out
+    assert ran.status == 9 and len(locks(lab)) == 1
+    assert lab.pool.db.refs("SR", uuid=locked.sr_uuid) and not lab.pool.db.refs("SR", uuid=free.sr_uuid)
+    ran = pool_command("discard", *words, "--yes", "--json")
+    assert (ran.status, [row["status"] for row in ran.json["discard_results"]]) == (4, ["failed"])
+
+
 @pytest.mark.parametrize("is_one_free", [False, True])
 def test_a_discard_that_another_client_comes_before_ends_as_a_refused_one(
     lab, clone, copy, pool_command, monkeypatch, is_one_free
