@@ -267,6 +267,21 @@ def test_every_command_promises_the_same_of_quiet(command, monkeypatch):
     assert all(len(line) <= 80 for text in texts for line in text.splitlines())
 
 
+def test_an_sr_that_is_introduced_and_on_no_host_is_no_discarded_copy(lab, clone, copy, pool_command):
+    """Killed between `SR.introduce` and the first plug, `attach` leaves this. The words were those of a discarded copy:
+    "not attached here"."""
+    ref, sr = lab.sr(lab.world.sr_uuid(clone))
+    for pbd in sr["PBDs"]:
+        lab.pool.storage.pbd_unplug("", pbd)
+        lab.pool.db.destroy("PBD", pbd)
+    told = " ".join(pool_command("luns").out.split())
+    what = "resignatured, of 'Production' introduced as 'a copy', which no host has attached; "
+    assert clone in told and what + "`attach` plugs it; changed 2026-" in told
+    lab.pool.db.set("SR", ref, "other_config", {})
+    told = " ".join(pool_command("luns").out.split())
+    assert f"{what}changed 2026-" in told, "not by `attach`"
+
+
 def test_a_copy_that_was_discarded_is_attached_again_by_its_scsi_id(lab, clone, copy, pool_command):
     assert pool_command("discard", copy, "--yes").status == 0
     for words in (["--clones-of", "Production"], ["--all"]):
