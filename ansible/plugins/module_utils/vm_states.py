@@ -223,7 +223,7 @@ def _restored(module, calls, pool, found, vm):
         return result, result.status != restore.ALREADY, {swap.userdevice: swap.new for swap in result.disks}
     record = found.vms[vm]
     if not restore_journal.is_restored(record):
-        return restore.Restored(record["uuid"], record["name_label"], "not restored"), False, {}
+        return restore.Restored(record["uuid"], record["name_label"], restore.NOT_RESTORED), False, {}
     if state == "undone":
         result = restore.undo(calls, vm, params["shutdown"], is_check)
         return result, True, {swap.userdevice: swap.old for swap in result.disks}

@@ -370,7 +370,7 @@ class RestoreCommand(PoolChange):
             copy = None if self.end else choice.find_copy(pool, found, self.given.sr)
             vms = list(dict.fromkeys(inventory.find_vm(found, vm) for vm in self.vms))
             bar = Bar()
-            planned = self._of_each(calls, found, copy, vms, bar, dry_run=True)
+            planned = self._of_each(calls, pool, found, copy, vms, bar, dry_run=True)
             todo = [row for row in planned if row.status in _WOULD_BE]
             to_know = _TO_KNOW.get(self.end, ()) if todo else ()
             plan = _all_restored(_of_plan(planned), to_know, pool=pool)
@@ -385,13 +385,20 @@ class RestoreCommand(PoolChange):
             if self.end == "home":
                 shown = bar
             with self.so_far.work([repr(row.name) for row in todo]), shown:
-                results = self._of_each(calls, found, copy, vms, bar, dry_run=False)
+                results = self._of_each(calls, pool, found, copy, vms, bar, dry_run=False)
             steps, notes = _next_of(calls, results)
         # a plan has said what to know before the question
         return _all_restored(results, [*notes, *(to_know if self.yes else ())], steps)
 
     def _of_each(
-        self, calls: Calls, found: Inventory, copy: Optional[Copy], vms: Sequence[str], bar: Bar, dry_run: bool
+        self,
+        calls: Calls,
+        pool: Pool,
+        found: Inventory,
+        copy: Optional[Copy],
+        vms: Sequence[str],
+        bar: Bar,
+        dry_run: bool,
     ) -> List[Restored]:
         """Restore each VM to the copy; without a copy, end its restore. Return the results.
 
@@ -410,6 +417,9 @@ class RestoreCommand(PoolChange):
                     if copy is not None:
                         swaps = restore.plan(found, copy, vm, self.devices, records.now())
                         result = restore.restore(calls, vm, swaps, self.given.shutdown, dry_run)
+                    elif self.end == "undo" and restore.is_without(found, pool, vm):
+                        notes = ["There is nothing to undo: the VM has neither a journal nor a disk of a copy."]
+                        result = restore.result_of(found.vms[vm], restore.NOT_RESTORED, notes=notes)
                     elif self.end == "undo":
                         result = restore.undo(calls, vm, self.given.shutdown, dry_run)
                     elif self.end == "home":

@@ -20,7 +20,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import Calls, Record
-from relvmoiscsi.pool.vms import rescue, restore_journal, run_states, swap_disks, vbds
+from relvmoiscsi.pool.records import Pool
+from relvmoiscsi.pool.vms import lineage, rescue, restore_journal, run_states, swap_disks, vbds
 from relvmoiscsi.pool.vms.inventory import NULL, Copy, Inventory
 from relvmoiscsi.pool.vms.restore_journal import Swap
 from relvmoiscsi.untrusted import xml_safe
@@ -30,6 +31,7 @@ from relvmoiscsi.wording import quoted, said, some_of
 DONE, ALREADY, WOULD, UNDONE, HOME = "restored", "already restored", "would be restored", "undone", "home"
 WOULD_UNDO, WOULD_HOME = "would be undone", "would be taken home"
 FAILED = "failed"
+NOT_RESTORED = "not restored"
 KEPT, WOULD_KEEP = "kept as it is", "would be kept as it is"
 
 TO_KNOW = (
@@ -261,6 +263,16 @@ def _notes(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> List
 
 
 # --- undo
+
+
+def is_without(found: Inventory, pool: Pool, vm: str) -> bool:
+    """Is there nothing to undo, such as after `undo`: has the VM neither a journal nor a disk of a copy? Pure.
+
+    After `keep` and after --home the VM has the disks of the copy and no journal: such a VM was not undone.
+    """
+    copies = dict(pool.copies())
+    of_copies = [disk for disk in found.disks_of(vm).values() if disk["SR"] in copies or lineage.earlier(disk)]
+    return not (of_copies or restore_journal.is_restored(found.vms[vm]))
 
 
 def undo(calls: Calls, vm: str, shutdown: bool = False, dry_run: bool = False) -> Restored:
