@@ -179,11 +179,16 @@ class CloneCommand(PoolChange):
             found = inventory.read(calls)
             copy = choice.find_copy(pool, found, self.given.sr)
             vms, is_all = self.given.vms, self.given.all
+            has_records = any(map(save_vms.is_named, copy.vdis.values()))
             if self.given.from_snapshot:
                 saved = save_vms.read(calls, copy, self.given.trust_records)
                 sources = save_vms.choose(pool, found, copy, saved, vms, is_all)
             else:
-                sources = choice.choose(pool, found, copy, vms, is_all, self.request.omits_disks)
+                try:
+                    sources = choice.choose(pool, found, copy, vms, is_all, self.request.omits_disks)
+                except NotFound as error:
+                    error.advising(_GONE if has_records else "")
+                    raise
             wanted, with_network = self._with_networks(calls, found, copy, sources, dry_run=True)
             if not self.given.same_networks:
                 choice.verify_networks_said(found, sources, wanted)
@@ -198,7 +203,7 @@ class CloneCommand(PoolChange):
             alone = choice.of_no_vm(found, copy) if is_all and not self.given.from_snapshot else []
             if alone:
                 disks = ", ".join(f"{pair.name_label!r} ({pair.new})" for pair in alone)
-                ways = _FROM_RECORDS if any(map(save_vms.is_named, copy.vdis.values())) else ""
+                ways = _FROM_RECORDS if has_records else ""
                 warnings.append(f"{_OF_NO_VM}: {disks}. {ways}`rescue` lends a single disk.")
             plan = _cloned(_of_plan(planned), self._to_know(wanted) if todo else (), alone=alone)
             if todo and not (self.dry_run or self.yes):
@@ -292,6 +297,7 @@ def _said(source: VmSource) -> str:
 
 
 _OF_NO_VM = "These disks are on the copy, but no VM of the pool has them, and they will not be cloned"
+_GONE = "--from-snapshot clones a VM that the pool no longer has, from the saved records on the copy."
 _FROM_RECORDS = "--from-snapshot clones VMs from saved records. "
 
 

@@ -472,6 +472,17 @@ def test_a_saved_vm_with_a_disk_elsewhere_has_the_same_way_out(office, pool_comm
     assert ran.status == 0 and "without its disk 1, 'data' (" in ran.out
 
 
+def test_of_a_vm_that_was_deleted_clone_names_the_saved_records_where_the_copy_has_them(office, pool_command, refused):
+    assert pool_command("save-vms", "Production", "--yes").status == 0
+    pool_command("attach", office.clone("Production"), "--yes", "--name", "of then")
+    office.pool.api.vms.vm_destroy("", office.db_vm)
+    words = ("--isolated", "lab", "--yes")
+    ran = refused(3, "There is no VM 'db'.", "clone", "of then", "db", *words)
+    assert "--from-snapshot clones a VM that the pool no longer has, from the saved records" in ran.err
+    assert "--from-snapshot" not in refused(3, "There is no VM 'db'.", "clone", "copy", "db", *words).err
+    assert pool_command("clone", "of then", "db", "--from-snapshot", *words).status == 0
+
+
 def test_in_a_terminal_clone_says_the_remaining_time(office, pool_command, monkeypatch):
     monkeypatch.setattr(wording, "ESTIMATE_SECONDS", 0)
     monkeypatch.setattr(vm_commands, "is_terminal", lambda _: True)
