@@ -421,7 +421,7 @@ class RestoreCommand(PoolChange):
                     if not dry_run:
                         stack.enter_context(self.so_far.one(repr(name), self.end or "restore"))
                     if copy is not None:
-                        swaps = restore.plan(found, copy, vm, self.devices, records.now())
+                        swaps = restore.plan(pool, found, copy, vm, self.devices, records.now())
                         result = restore.restore(calls, vm, swaps, self.given.shutdown, dry_run)
                     elif self.end == "undo" and restore.is_without(found, pool, vm):
                         notes = ["There is nothing to undo: the VM has neither a journal nor a disk of a copy."]

@@ -85,7 +85,7 @@ def result_of(record: Record, status: str, *more: Any, **others: Any) -> Restore
 # --- restore
 
 
-def plan(found: Inventory, copy: Copy, vm: str, chosen: Sequence[str], date: str) -> List[Swap]:
+def plan(pool: Pool, found: Inventory, copy: Copy, vm: str, chosen: Sequence[str], date: str) -> List[Swap]:
     """Return the disks to swap: the disks at the chosen devices, or all disks of the VM.
 
     Raises Refused where a disk has no VDI on the copy, or the new VDI is a disk already; NotFound.
@@ -97,7 +97,9 @@ def plan(found: Inventory, copy: Copy, vm: str, chosen: Sequence[str], date: str
     there = {swap.userdevice: swap for swap in restore_journal.journal_of(record)}
     other = [swap.sr for swap in there.values() if swap.sr != copy.uuid]
     if other:
-        raise Refused(f"The VM {name!r} was restored from the copy {other[0]}.").advising(
+        sr = pool.sr_by_uuid(other[0])
+        said_ = said(other[0]) if sr is None else f"{pool.srs[sr]['name_label']!r} ({other[0]})"
+        raise Refused(f"The VM {name!r} was restored from the copy {said_}.").advising(
             "End that restore first: "
             f"{run_states.restore_command('undo', record['uuid'])}, "
             f"{run_states.restore_command('home', record['uuid'])} or, if both fail, "
