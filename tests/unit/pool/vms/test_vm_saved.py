@@ -470,13 +470,14 @@ def test_vdis_with_the_name_of_records_are_not_all_read_and_a_person_names_the_o
 
 @pytest.fixture
 def in_use(lab):
-    """A tenant's VM runs with its own disk, which has the name of records, on this SR: xapi gives nobody the bytes."""
+    """A tenant's VM runs on a member with its own disk, which has the name of records, on this SR."""
 
     def in_use(sr):
         vdi = lab.pool.db.create(
             "VDI", SR=sr, name_label=NAME_LABEL, managed=True, virtual_size=8 << 20, uuid=ANOTHER, location=ANOTHER
         )
-        lab.vm("tenant", vdi, state="Running")
+        member = next(host for host in lab.pool.db.refs("host") if host != lab.pool.master)
+        lab.vm("tenant", vdi, state="Running", resident_on=member)
 
     return in_use
 
@@ -519,7 +520,7 @@ def test_where_the_only_vdi_with_the_name_of_records_cannot_be_read_the_error_na
         attached.db.destroy("VDI", of_copy(attached))
     in_use(attached.sr)
     with pytest.raises(
-        PoolFailure, match=f"The VDI '{ANOTHER}' has the name .* VDI_IN_USE.* Detach the VDI from its VM"
+        PoolFailure, match=f"The VDI '{ANOTHER}' has the name .* not available .* Detach the VDI from its VM"
     ):
         attached.sources("web", trusted=trusted)
 
