@@ -52,6 +52,7 @@ class Transfer:
         self.database, self.vms, self._require_role = database, vms, require_role
         self.imports = []  #: (query, objects) of each import that was begun, dry runs among them
         self.fail_import = None  #: called with the objects when VMs have been made; raises XenError
+        self.host = None  #: whose handlers answer, as they do in the dom0 of a member; None: the master's
         self.refuse = None  #: called with (method, path) before a handler takes its task; what it raises is answered
 
     def answer(self, method, target, headers, body, local):
@@ -103,7 +104,7 @@ class Transfer:
         return query
 
     def _elsewhere(self, query):
-        """The address of the host that has the SR of a VDI plugged; "" where the master has it. Raises XenError.
+        """The address of the host that has the SR of a VDI plugged; "" where this host has it. Raises XenError.
 
         Source: importexport.ml, check_sr_availability, find_host_for_sr and return_302_redirect.
         """
@@ -112,7 +113,7 @@ class Transfer:
         hosts = [host for host in db.refs("host") if sr is None or sr in storage.plugged_on(host)]
         if not hosts:
             raise XenError("NO_HOSTS_AVAILABLE")
-        return "" if storage.master() in hosts else db.get("host", hosts[0], "address")
+        return "" if (self.host or storage.master()) in hosts else db.get("host", hosts[0], "address")
 
     def _worked(self, task, work, method, query, body):
         try:
