@@ -295,6 +295,8 @@ def failure(method: str, details: Sequence[Any]) -> PoolFailure:
         sentence = None  # an HTTP handler failed, and xapi put the handler's error into these details
     if code == "NO_HOSTS_AVAILABLE" and method.startswith("VM."):
         sentence, advice = _NO_HOST_FOR_VM
+    if code == "INTERNAL_ERROR" and method.startswith("VDI.set_name_") and _NO_VDI in description[-1]:
+        sentence, advice = _NAME_NOT_WRITTEN
     if sentence is not None:
         words = [method, *parameters, "", "", ""]
         return PoolFailure(sentence.format(*words), description).advising(advice.format(*words))
@@ -323,6 +325,12 @@ _NO_HOST_FOR_VM = (
     "No running host can run the VM ({0}). A host needs the SRs and networks of the VM, enough free memory, and HVM "
     "for a guest that needs it. xapi does not say which is missing.",
     "A start with on=<host> says it for one host.",
+)
+#: what xapi makes of each error of the driver that writes a name to a LUN. Source: xen-api storage_smapiv1.ml, stat
+_NO_VDI = "Vdi_does_not_exist"
+_NAME_NOT_WRITTEN = (
+    "The driver of the SR did not write the name of a VDI to its LUN ({0}).",
+    "/var/log/SMlog of the master has the reason.",
 )
 #: what xapi's error means, and what to do
 _SENTENCES: Dict[str, Tuple[str, str]] = {

@@ -325,14 +325,14 @@ _MOST_NAMES = 20  #: of VMs in a message
 def _read(calls: Calls, ref: str, vdi: Record, unread: Dict[str, PoolFailure]) -> Optional[SavedVms]:
     """Read a VDI; None for a VDI without readable records.
 
-    Everybody may give a VDI the name of records, and let a VM use it: then nobody can read the VDI. Such a VDI gives
-    None too, and `unread` gets the error, by the reference of the VDI.
+    Everybody may give a VDI the name of records, and let a VM on a member use it: then the master cannot read the VDI.
+    Such a VDI gives None too, and `unread` gets the error, by the reference of the VDI.
     """
     name = str(vdi["uuid"])
     try:
         content = transfer.export_raw(calls, ref)
     except PoolFailure as failure:
-        detach = "Detach the VDI from its VM, then repeat the command." if failure.code == "VDI_IN_USE" else ""
+        detach = "Detach the VDI from its VM, then repeat the command." if vdi["VBDs"] else ""
         unread[ref] = PoolFailure(
             f"The VDI {said(name)} has the name of VM records, and cannot be read: {failure.message}",
             failure.description,

@@ -104,8 +104,9 @@ def _transferred(
         return content, calls.wait(name, task, Deadline(END_SECONDS))
     if other is not None:  # the caller may not trust the certificate of the other host
         _destroy(calls, task)
-        raise PoolFailure(f"The master does not have the SR of the VDI attached; {other} has.").advising(
-            "Plug the SR on the master, then repeat the command."
+        asked = f"the host at {calls.url}"  # the master; the own host where the command runs in dom0
+        raise PoolFailure(f"The SR of the VDI is not attached to {asked}; {other} has it.").advising(
+            f"Plug the SR on {asked}, then repeat the command."
         )
     try:
         calls.wait(name, task, Deadline(VERDICT_SECONDS))

@@ -234,12 +234,21 @@ class Storage:
             return db.create("VDI", vdi_uuid, **fields)
 
     def _vdi_set_name(self, _session, vdi, value, field):
-        """No mere field: the driver of the SR writes the name to the LUN, where a host has the SR."""
+        """No mere field: the driver of the SR writes the name to the LUN, where a host has the SR.
+
+        xapi has the name before the driver is called, and takes each error of the driver for a VDI that is not there.
+        Source: xapi_vdi.ml, set_name_label; storage_smapiv1.ml, stat.
+        """
         db = self.database
         sr = db.get("VDI", vdi, "SR")
         host, config = self._plugged(sr)
+        self.require_live(host)
         db.set("VDI", vdi, field, value)
-        self._unit(self._driver_of(sr), "vdi_update", host, sr, config, vdi=vdi)
+        try:
+            self._unit(self._driver_of(sr), "vdi_update", host, sr, config, vdi=vdi)
+        except XenError as error:
+            location = db.get("VDI", vdi, "location")
+            raise XenError("INTERNAL_ERROR", f"Storage_error ([S(Vdi_does_not_exist);S({location})])") from error
 
     vdi_set_name_label = partialmethod(_vdi_set_name, field="name_label")
     vdi_set_name_description = partialmethod(_vdi_set_name, field="name_description")

@@ -31,6 +31,7 @@ from .vms import _known
 
 MOST_HEADER_BYTES = 1024  #: of a request line and its headers: http.ml, read_http_request_header
 VSN = (2, 21)
+VDI_UNAVAILABLE = 46  #: the driver's code: sm XE_SR_ERRORCODES.xml
 
 #: classes in the order in which an import takes them
 _ORDER = (
@@ -51,6 +52,7 @@ class Transfer:
         self.database, self.vms, self._require_role = database, vms, require_role
         self.imports = []  #: (query, objects) of each import that was begun, dry runs among them
         self.fail_import = None  #: called with the objects when VMs have been made; raises XenError
+        self.host = None  #: whose handlers answer, as they do in the dom0 of a member; None: the master's
         self.refuse = None  #: called with (method, path) before a handler takes its task; what it raises is answered
 
     def answer(self, method, target, headers, body, local):
@@ -76,17 +78,19 @@ class Transfer:
                 code, permission, _ = error.description
                 self._end(task, error_info=[code, permission, "no session in context"], status="failure")
             return 403, _page(403, "forbidden", "")
-        try:  # of what goes wrong before the handler has taken the task, the task hears nothing, but for an import
+        try:  # of what goes wrong before the handler has taken the task, the task hears nothing
             if self.refuse is not None:
                 self.refuse(method, path)
             taken = self._taken(path, query)
+        except XenError as error:
+            return 500, _failed(error)
+        try:
             address = self._elsewhere(taken)
         except XenError as error:
-            if path == "/import_raw_vdi" and task:
+            if path == "/import_raw_vdi" and task:  # but for this
                 self._end(task, error_info=error.description, status="failure")
                 return 400, b""
-            code, *params = error.description
-            return 500, _page(500, "internal server error", f"{code}: [ {'; '.join(params)} ]")
+            return 500, _failed(error)
         if address:
             return 302, f"https://{address}{target}".encode()
         return self._worked(task, work, method, taken, body)
@@ -100,7 +104,7 @@ class Transfer:
         return query
 
     def _elsewhere(self, query):
-        """The address of the host that has the SR of a VDI plugged; "" where the master has it. Raises XenError.
+        """The address of the host that has the SR of a VDI plugged; "" where this host has it. Raises XenError.
 
         Source: importexport.ml, check_sr_availability, find_host_for_sr and return_302_redirect.
         """
@@ -109,7 +113,7 @@ class Transfer:
         hosts = [host for host in db.refs("host") if sr is None or sr in storage.plugged_on(host)]
         if not hosts:
             raise XenError("NO_HOSTS_AVAILABLE")
-        return "" if storage.master() in hosts else db.get("host", hosts[0], "address")
+        return "" if (self.host or storage.master()) in hosts else db.get("host", hosts[0], "address")
 
     def _worked(self, task, work, method, query, body):
         try:
@@ -117,7 +121,9 @@ class Transfer:
         except XenError as error:
             if task:
                 self._end(task, error_info=error.description, status="failure")
-            return (500, b"") if method == "GET" else (200, b"")
+            if work == self._export:
+                return 500, b""
+            return 200, b"HTTP/1.1 500 Internal Error\r\n\r\n" + _failed(error)  # the headers had gone before
         if task:
             self._end(task, result=result, progress=1.0, status="success")
         return 200, reply
@@ -150,23 +156,38 @@ class Transfer:
         return b"", wire.from_python(made)
 
     def _import_raw(self, query, body):
-        """As many bytes as the VDI has; the master plugs it for that."""
+        """From its first byte on; the rest of the VDI stays as it was. The master plugs it for that."""
         vdi = self._plain_vdi(query, "RW")
-        if len(body) != int(self.database.get("VDI", vdi, "virtual_size")):
+        if len(body) > int(self.database.get("VDI", vdi, "virtual_size")):
             raise XenError("VDI_IO_ERROR", "Device I/O errors")
         self.vms.write_vdi(vdi, body)
-        return b"", ""
+        return b"", wire.from_python(vdi)
 
     def _export_raw(self, query, _body):
         return self.vms.read_vdi(self._plain_vdi(query, "RO")), ""
 
     def _plain_vdi(self, query, mode):
-        for vbd in self.database.refs("VBD", VDI=query["vdi"], currently_attached=True):
-            if "RW" in (mode, self.database.get("VBD", vbd, "mode")):
-                raise XenError("VDI_IN_USE", query["vdi"])
+        """The VDI that the master plugs into its own dom0.
+
+        xapi lets dom0 plug a VDI that a VM has. On the host of that VM it is the same device, so its bytes are those of
+        the moment; on another host, the driver refuses.
+        Source: xapi_vbd_helpers.ml valid_operations, storage_smapiv1_wrapper.ml; sm blktap2.py _add_tag.
+        """
+        db, vdi = self.database, query["vdi"]
         if query.get("format", "raw") != "raw":
             raise XenError("INTERNAL_ERROR", "Unknown format " + query["format"])
-        return query["vdi"]
+        for vbd in db.records("VBD", VDI=vdi, currently_attached=True).values():
+            host = db.get("VM", vbd["VM"], "resident_on")
+            if host not in (NULL, self.vms.storage.master()) and "RW" in (mode, vbd["mode"]):
+                why = f"The VDI is not available [opterr=VDI {db.get('VDI', vdi, 'uuid')} not detached cleanly]"
+                raise XenError(f"SR_BACKEND_FAILURE_{VDI_UNAVAILABLE}", "", why, "")
+        return vdi
+
+
+def _failed(error):
+    """The page of an error that no handler has caught."""
+    code, *params = error.description
+    return _page(500, "internal server error", f"{code}: [ {'; '.join(params)} ]")
 
 
 def _page(status, name, more):

@@ -102,6 +102,9 @@ class Office:
         self.db.set("host", self.hosts[0], "enabled", False)
         self.down(self.hosts[1])
 
+    def has_bytes(self):
+        self.vms.read_vdi = lambda _: b"abcd"
+
     def suspended(self):
         self.set(power_state="Suspended", suspend_VDI=self.away())
 
@@ -265,7 +268,10 @@ def raw(how, vdi):
     (None, "GET", export_of, 200, "success"),
     (lambda o: o.set(blocked_operations={"metadata_export": "why"}), "GET", export_of, 500, "OPERATION_BLOCKED"),
     (lambda o: o.set(current_operations={"task": "snapshot"}), "GET", export_of, 500, "OTHER_OPERATION_IN_PROGRESS"),
-    (None, "GET", lambda o: raw("export", o.disk), 500, "VDI_IN_USE"),  # a VM writes it
+    (lambda o: o.has_bytes(), "GET", lambda o: raw("export", o.disk), 200, "success"),  # a VM of this host writes it
+    (lambda o: o.set(resident_on=o.hosts[1]), "GET", lambda o: raw("export", o.disk), 200, "SR_BACKEND_FAILURE_46"),
+    (None, "GET", lambda o: raw("export", "OpaqueRef:gone"), 500, "pending"),
+    (None, "PUT", lambda o: raw("import", "OpaqueRef:gone"), 500, "pending"),
     (None, "GET", lambda o: raw("export", o.vdi(o.hosts[1])), 302, "pending"),  # through a host that has its SR
     (None, "PUT", lambda o: raw("import", o.vdi(o.hosts[1])), 302, "pending"),
     (None, "GET", lambda o: raw("export", o.away()), 500, "pending"),  # only an import ends its task

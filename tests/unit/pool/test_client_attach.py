@@ -676,3 +676,18 @@ def test_an_original_with_the_marks_of_a_copy_on_another_lun_stays_in_the_pool(l
         with pytest.raises(Refused, match="but its PBDs name the LUN " + original):
             work(uuid)
     assert all(lab.pool.db.get("PBD", pbd, "currently_attached") for pbd in lab.sr(uuid)[1]["PBDs"])
+
+
+def test_where_the_driver_writes_no_name_the_error_says_so_and_the_next_run_goes_on(lab, world):
+    """xapi takes each error of that call for a VDI that is not there."""
+    clone = lab.clone("Production")
+    lab.pool.db.set("VDI", lab.vdi("Production", "data")[0], "name_description", "the data of web")
+    world.fail["vdi_update", clone] = FormatError("MGT cannot be written.")
+    (failed,) = lab.attach(clone)
+    assert failed.status == FAILED
+    assert str(failed.error) == (
+        "The driver of the SR did not write the name of a VDI to its LUN (VDI.set_name_description). /var/log/SMlog of "
+        "the master has the reason."
+    )
+    world.fail.clear()
+    assert statuses(lab.attach(clone)) == [DONE]

@@ -210,7 +210,7 @@ TRANSFERS = {
         )
     },
     **{
-        f"a redirect to {what}": (answer, "attached; another host has. ", "attached; another host has. ")
+        f"a redirect to {what}": (answer, "another host has it. ", "another host has it. ")
         for what, answer in (("nowhere", http("", first=MOVED)), ("an empty address", moved("")))
     },
 }  # fmt: skip

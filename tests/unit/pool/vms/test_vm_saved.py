@@ -401,7 +401,7 @@ def no_longer_plugged(office, sr, **host):
         # xapi's handler fails before it takes the task, which then stays pending for ever
         (False, "answered 500 to GET /export_raw_vdi: .*NO_HOSTS_AVAILABLE"),
         # xapi sends the client to a member, and no handler takes the task there
-        (True, r"the host 192\.0\.2\.2 has\. Plug the SR on the master"),
+        (True, r"the host 192\.0\.2\.2 has it\. Plug the SR on the host at http://127\.0\.0\.1:\d+, then"),
     ],
 )
 def test_a_copy_that_no_host_has_or_not_the_master_is_told_without_end(attached, monkeypatch, of_master, said):
@@ -410,6 +410,18 @@ def test_a_copy_that_no_host_has_or_not_the_master_is_told_without_end(attached,
     with pytest.raises(PoolFailure, match=said):
         attached.sources("web")
     assert not attached.db.refs("task")
+
+
+def test_in_the_dom0_of_a_member_without_the_sr_no_host_is_called_the_master(attached, monkeypatch):
+    """Its handlers send the client to a host with the SR, which may be the master."""
+    db, master = attached.db, attached.lab.pool.master
+    member = next(host for host in db.refs("host") if host != master)
+    monkeypatch.setattr(attached.lab.pool.api.transfer, "host", member)
+    monkeypatch.setattr(transfer_of_client, "VERDICT_SECONDS", 0.05)
+    no_longer_plugged(attached, attached.sr, host=member)
+    with pytest.raises(PoolFailure, match=f"the host {db.get('host', master, 'address')} has it") as caught:
+        attached.sources("web")
+    assert "master" not in str(caught.value)
 
 
 PAGES = {
@@ -436,7 +448,7 @@ def test_a_redirect_to_no_url_ends_in_a_sentence(attached, monkeypatch, place):
         attached.lab.pool.api.transfer, "answer", lambda *words: redirect if "raw" in str(words) else real(*words)
     )
     monkeypatch.setattr(transfer_of_client, "VERDICT_SECONDS", 0.05)
-    with pytest.raises(PoolFailure, match="The master does not have the SR of the VDI") as caught:
+    with pytest.raises(PoolFailure, match="The SR of the VDI is not attached") as caught:
         attached.sources("web")
     assert len(str(caught.value)) < 600
 
@@ -470,13 +482,14 @@ def test_vdis_with_the_name_of_records_are_not_all_read_and_a_person_names_the_o
 
 @pytest.fixture
 def in_use(lab):
-    """A tenant's VM runs with its own disk, which has the name of records, on this SR: xapi gives nobody the bytes."""
+    """A tenant's VM runs on a member with its own disk, which has the name of records, on this SR."""
 
     def in_use(sr):
         vdi = lab.pool.db.create(
             "VDI", SR=sr, name_label=NAME_LABEL, managed=True, virtual_size=8 << 20, uuid=ANOTHER, location=ANOTHER
         )
-        lab.vm("tenant", vdi, state="Running")
+        member = next(host for host in lab.pool.db.refs("host") if host != lab.pool.master)
+        lab.vm("tenant", vdi, state="Running", resident_on=member)
 
     return in_use
 
@@ -519,7 +532,7 @@ def test_where_the_only_vdi_with_the_name_of_records_cannot_be_read_the_error_na
         attached.db.destroy("VDI", of_copy(attached))
     in_use(attached.sr)
     with pytest.raises(
-        PoolFailure, match=f"The VDI '{ANOTHER}' has the name .* VDI_IN_USE.* Detach the VDI from its VM"
+        PoolFailure, match=f"The VDI '{ANOTHER}' has the name .* not available .* Detach the VDI from its VM"
     ):
         attached.sources("web", trusted=trusted)
 
