@@ -11,6 +11,7 @@ import io
 import os
 import re
 import signal
+import stat
 import subprocess
 from functools import partial
 from pathlib import Path
@@ -51,6 +52,7 @@ STARTERS = ("system", "fork", "forkpty", "posix_spawn", "posix_spawnp", "execv",
 
 #: opened by the standard library for its own purposes, or not a device at all
 HARMLESS = ("/dev/null", "/dev/shm/")
+NULL_DEVICE = os.makedev(1, 3)
 
 
 # Thousands of tests live to the end: to look at all of them again and again takes a fifteenth of the time.
@@ -209,10 +211,20 @@ def refuse(name, *args, **_):
 
 def without_devices(real_open):
     def guarded_open(file, *args, **kwargs):
-        if not isinstance(file, int):
-            path = os.path.realpath(os.fsdecode(file))
-            if path.startswith("/dev/") and not path.startswith(HARMLESS):
-                pytest.fail(f"a unit test opened {path}; mark it `processes` if it must")
+        if not isinstance(file, int) and is_device(os.fsdecode(file)):
+            pytest.fail(f"a unit test opened {file!r}; mark it `processes` if it must")
         return real_open(file, *args, **kwargs)
 
     return guarded_open
+
+
+def is_device(path):
+    """A path of /dev, or what a link leads to. One question to the kernel: a search opens all of /proc."""
+    if path.startswith("/dev/"):
+        real = os.path.realpath(path)
+        return real.startswith("/dev/") and not real.startswith(HARMLESS)
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISBLK(status.st_mode) or stat.S_ISCHR(status.st_mode) and status.st_rdev != NULL_DEVICE

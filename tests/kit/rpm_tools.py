@@ -49,6 +49,12 @@ def build_rpm(output, source=TOP, options=(), **environment):
     return package
 
 
+def make_release(output, *arguments, **environment):
+    """Make a release in the directory `output`; gives the directory."""
+    succeed("bash", TOP / "tools/release.sh", "--output", output, *arguments, env={**os.environ, **environment})
+    return output
+
+
 def pool_package(package):
     """The path of relvmoiscsi-pool, which is built beside this package."""
     (found,) = package.parent.glob("relvmoiscsi-pool-*.rpm")

@@ -257,7 +257,11 @@ def _drop_older(calls: Calls, sr: str, keep: str, unread: Collection[str] = ()) 
         return  # another client has saved at the same time, and destroyed this VDI
     for ref, vdi in ours.items():
         is_older = _order(vdi) < _order(ours[keep]) or _order(vdi)[0] > last + _MOST_AT_ONCE
-        if is_older and not vdi["VBDs"] and ref not in unread:
+        if is_older and vdi["VBDs"]:
+            look = shell_command("xe vbd-list", f"vdi-uuid={vdi['uuid']}")
+            stays = f"The VDI {vdi['uuid']} of an earlier save was not destroyed: a VM or dom0 has it attached."
+            calls.notes.append(printable(f"{stays} `{look}` shows where."))
+        elif is_older and ref not in unread:
             _destroy(calls, ref)
 
 

@@ -457,7 +457,7 @@ WRONG_USER, WRONG_INCOMING = Credentials("user", "wrong secret 123"), Credential
 @pytest.mark.parametrize(
     "options, given, words",
     [
-        ({"chap": USER}, Credentials(), "came without CHAP, and the target wants CHAP"),
+        ({"chap": USER}, Credentials(), "came without CHAP, and the target wants CHAP.*--chap-file.*--chap-user"),
         ({"chap": USER}, WRONG_USER, "the CHAP user or secret is wrong. Check"),
         ({"chap": USER}, Credentials("user", "wrong secret 123", "target", "x" * 16), "or the target has no incoming"),
         ({"chap": USER, "mutual": Chap("target", "secret of target")}, WRONG_INCOMING,

@@ -313,6 +313,23 @@ def test_a_save_before_that_somebody_uses_stops_no_save(office, busy):
     assert office.on_lun().order == (2, LATER)
 
 
+def test_a_save_before_that_stays_plugged_is_not_destroyed_and_a_person_is_told(office, lab):
+    """xapi ends a transfer as a success where it cannot unplug the VDI from dom0 after it."""
+    (first,) = office.vdis()
+    uuid = office.db.get("VDI", first, "uuid")
+    dom0 = office.db.create("VM", name_label="Control domain on host: xs1", is_control_domain=True)
+    office.db.create("VBD", VM=dom0, VDI=first, userdevice="0", currently_attached=True)
+    with connect(lab.where()) as calls:
+        pool, found = records.read(calls), inventory.read(calls)
+        save_vms.save(calls, pool, found, records.find_sr(pool, "Production"), LATER)
+        (note,) = calls.notes
+    assert first in office.vdis() and office.on_lun().order == (2, LATER)
+    assert note == (
+        f"The VDI {uuid} of an earlier save was not destroyed: a VM or dom0 has it attached. "
+        f"`xe vbd-list vdi-uuid={uuid}` shows where."
+    )
+
+
 # --- VMs of then
 
 
