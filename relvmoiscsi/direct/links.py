@@ -149,15 +149,15 @@ def check_unused(kernel_name: str, host: Host = THIS_HOST) -> None:
     """Raise Refused if a program has the device open, or a device is stacked on it; watchers of disks do not count."""
     users = users_of(kernel_name, host)
     if users:
-        raise Refused("{} is in use by {}.".format(kernel_name, ", ".join(dict.fromkeys(users))))
+        raise Refused(f"{kernel_name} is in use by {', '.join(users)}.").advising(holders.advice_of(users))
 
 
-def users_of(kernel_name: str, host: Host = THIS_HOST) -> List[str]:
-    """Return the programs that have the device open, and the devices stacked on it, in words."""
+def users_of(kernel_name: str, host: Host = THIS_HOST) -> holders.Users:
+    """Return the programs that have the device open, and the devices stacked on it."""
     try:
         status = os.stat(host.node(kernel_name))
     except FileNotFoundError:
-        return []  # the device has vanished, so it has no user
+        return {}  # the device has vanished, so it has no user
     return holders.users_of_block(status, host)
 
 

@@ -128,10 +128,6 @@ class Calls:
 
     def _in_session(self, method: str, arguments: Sequence[Any]) -> Any:
         """Return xapi's answer. If xapi has ended the session, as a restart of the toolstack does, log in again."""
-        if self.room(*arguments) < 0:
-            raise PoolFailure(f"{method} was not called: its arguments are longer than xapi reads.").advising(
-                "Give the object in the pool shorter texts: names, tags, other_config."
-            )
         try:
             return self._connection.call(method, self.session, *arguments)
         except Refusal as refusal:
@@ -146,6 +142,10 @@ class Calls:
             return ask()
         except Refusal as refusal:
             raise failure(method, refusal.details) from refusal
+        except rpc.TooLong as error:
+            raise PoolFailure(f"{method} was not called: {error}.").advising(
+                "Give the object in the pool shorter texts: names, tags, other_config."
+            ) from error
         except GONE as error:
             raise self.gone(method, error) from error
 

@@ -2,6 +2,7 @@
 """Snapshot of the pool's hosts and SRs, each class read once; and relvmoiscsi's marks on SRs."""
 
 import os
+import re
 import string
 import time
 from typing import Callable, Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
@@ -20,6 +21,9 @@ LVM_TYPES = (*STOCK_TYPES, "lvm")  #: clones of these SRs can be resignatured
 #: prefix of keys of pool.other_config. The value lists the SCSIids of the LUNs that a run attaches, until the SRs of
 #: these LUNs have marks.
 AT_WORK = "relvmoiscsi:at-work:"
+
+#: values of VBD.userdevice. Source: xen-api ocaml/xapi-idl/xen/device_number.ml
+DEVICE = re.compile("[0-9]{1,9}|(?:xvd|hd|sd|fd)[a-z]{1,3}[0-9]{0,5}")
 
 #: keys of SR.other_config and of VDI.other_config
 RUN, ORIGINAL_SR, SCSI_ID, CHANGED, OLD_VDI = (
@@ -292,7 +296,8 @@ def verify_not_discarded(calls: Calls, sr_uuids: Iterable[str]) -> None:
 def verify_readable(calls: Calls, sr_uuid: str) -> None:
     """Raises PoolFailure where the storage manager cannot read a copy, such as on a LUN that is damaged or unmapped.
 
-    The pool's records show an SR as its last scan found it. A vm-admin may not scan, and does not get this check.
+    The pool's records show an SR as its last scan found it, and a scan may change these records: no dry run calls this.
+    A vm-admin may not scan, and does not get this check.
     """
     try:
         with passing("RBAC_PERMISSION_DENIED"):

@@ -16,6 +16,7 @@ try:
         move_home,
         rescue,
         restore,
+        restore_entries,
         restore_journal,
         save_vms,
     )
@@ -35,6 +36,7 @@ def present(module, calls, pool):
         _verify_networks_said(found, sources, wanted)
     results = clone.would(calls, pool, with_network, copy, sources, wanted)
     if not module.check_mode and any(result.status == clone.WOULD for result in results):
+        records.verify_readable(calls, copy.uuid)  # before a network is made for the clones
         wanted, found = _wanted(params, calls, found, copy.uuid, sources, False)
         results = clone.clone(calls, pool, found, copy, sources, wanted)
     rows = [_cloned_row(result) for result in results]
@@ -237,7 +239,7 @@ def _state(found, vm):
         return vm, {}
     record = found.vms[vm]
     disks = {device: vdi["uuid"] for device, vdi in found.disks_of(vm).items()}
-    journal = {key for key in record["other_config"] if key.startswith(restore_journal.RESTORED)}
+    journal = {key for key in record["other_config"] if key.startswith(restore_entries.RESTORED)}
     return record["name_label"], disks, journal, record["power_state"], record["blocked_operations"]
 
 

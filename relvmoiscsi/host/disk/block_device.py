@@ -354,17 +354,27 @@ def _operations(
     ]
 
 
+class _CountedMemory(mmap.mmap):
+    """Shared memory that counts for the limit of a child: RLIMIT_DATA itself counts private memory alone."""
+
+    counted: mmap.mmap  #: private memory of the same size. Nobody touches it, so it takes no page
+
+
 def _buffers(extents: Sequence[Range], block_size: int) -> List[memoryview]:
     """Return zeroed memory for each extent. Each buffer starts at a multiple of the block size (open(2), O_DIRECT).
 
     One mapping holds all buffers, because the kernel limits the number of mappings of a process. The mapping is shared:
-    after a fork, the kernel reads into this memory and not into a copy of its pages.
+    after a fork, the kernel reads into this memory and not into a copy of its pages. Raises MemoryError.
     """
     ends = list(accumulate(align_up(extent.length, block_size) for extent in extents))
     if not ends:
         return []
-    whole = memoryview(mmap.mmap(-1, ends[-1]))
-    starts = [0, *ends]
+    try:
+        memory = _CountedMemory(-1, ends[-1])
+        memory.counted = mmap.mmap(-1, ends[-1], mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError from error
+    whole, starts = memoryview(memory), [0, *ends]
     return [whole[start : start + extent.length] for start, extent in zip(starts, extents)]
 
 

@@ -11,12 +11,12 @@ import os
 import signal
 import stat
 import time
-from typing import Callable, Optional, Sequence
+from typing import Callable, Optional
 
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline, OutOfTime
 from relvmoiscsi.errors import NOTHING_WRITTEN, Busy, NotFound, Refused, RelvmoiscsiError, UsageError, in_state
 from relvmoiscsi.host import flock
-from relvmoiscsi.host.disk.holders import LOOP_DEVICE, opened_by, users_of_block, users_of_file
+from relvmoiscsi.host.disk.holders import Users, advice_of, opened_by, users_of_block, users_of_file
 from relvmoiscsi.host.files import attribute, remedy
 from relvmoiscsi.host.flock import POLL_SECONDS
 from relvmoiscsi.host.locks.sm_locks import USE_THAT
@@ -144,13 +144,13 @@ def take_image(path: str, descriptor: int) -> None:
             break
         time.sleep(POLL_SECONDS)
     with in_state(NOTHING_WRITTEN):
-        users = [] if is_alone else users_of_file(status, descriptor)
+        users = {} if is_alone else users_of_file(status, descriptor)
     if users or is_alone is False:
         raise _busy(path, users).in_state(NOTHING_WRITTEN)
     if not flock.take(descriptor):
         owner = flock.owner_of(descriptor)
         if owner == THIS_PROCESS:
-            raise _busy(path, [owner]).in_state(NOTHING_WRITTEN)
+            raise _busy(path, {owner: ""}).in_state(NOTHING_WRITTEN)
         problem = Busy(f"{path} is locked by {owner}: another relvmoiscsi is at work on it.")
         raise problem.advising("Try again when that has ended.").in_state(NOTHING_WRITTEN)
 
@@ -186,9 +186,9 @@ def _cannot_open(path: str, error: OSError, writable: bool, deadline: Deadline =
         return read_only(path)
     if error.errno == errno.EBUSY:
         try:
-            refused = _used(path, users_of_block(device, deadline=deadline) if device else ())
+            refused = _used(path, users_of_block(device, deadline=deadline) if device else {})
         except OutOfTime:
-            refused = _used(path, ())
+            refused = _used(path, {})
     else:
         refused = Refused(f"{path} cannot be opened: {error.strerror}.")
         if error.errno in (errno.EACCES, errno.EPERM):
@@ -196,20 +196,20 @@ def _cannot_open(path: str, error: OSError, writable: bool, deadline: Deadline =
     return refused.in_state(NOTHING_WRITTEN) if writable else refused
 
 
-def _used(path: str, users: Sequence[str]) -> Refused:
+def _used(path: str, users: Users) -> Refused:
     """Return the refusal of a block device with these users, of which some may be claims within the kernel."""
     busy = _busy(path, users)
-    return busy if THIS_PROCESS in users else Refused(busy.message)
-
-
-def _busy(path: str, users: Sequence[str]) -> Busy:
-    """Return the refusal of a device or file that these processes or loop devices have open."""
-    listing = ", ".join(dict.fromkeys(users)) or "a program that could not be found out"
-    loops = [user[len(LOOP_DEVICE) :] for user in users if user.startswith(LOOP_DEVICE)]
     if THIS_PROCESS in users:
-        advice = USE_THAT
-    elif loops:
-        advice = f"`{shell_command('losetup --detach', *loops)}` detaches it when nobody uses it."
-    else:
-        advice = "Try again when that use has ended."
+        return busy
+    unseen = (
+        f"`{shell_command('lsblk', path)}` shows what is stacked on it and where it is mounted, but no mount of a "
+        "container, and no target of this host that exports it."
+    )
+    return Refused(busy.message).advising(busy.advice if users else unseen)
+
+
+def _busy(path: str, users: Users) -> Busy:
+    """Return the refusal of a device or file with these users."""
+    listing = ", ".join(users) or "a program that could not be found out"
+    advice = USE_THAT if THIS_PROCESS in users else advice_of(users) or "Try again when that use has ended."
     return Busy(f"{path} is in use by {listing}.").advising(advice)

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The users of a device or image file: for messages, for a file without a kernel lease, and before a disk is removed.
 
-A user is a phrase for a sentence: "process 4711 (qemu-dp)". A process that this process may not inspect is left out.
+A user is a phrase for a sentence: "process 4711 (qemu-dp)". With a user goes a sentence that says what ends or shows
+the use. That sentence names only devices: a user of the host may choose a mount point, in a mount namespace of his own.
+A process that this process may not inspect is left out.
+
 Each search of the processes ends at its deadline, and at the latest after SEARCH_SECONDS: with OutOfTime.
 """
 
@@ -16,8 +19,9 @@ from relvmoiscsi.host.disk.mounts import Mount, mount_of, status_of_path
 from relvmoiscsi.host.disk.process_search import ProcessSearch, is_roots
 from relvmoiscsi.host.files import attribute, lines_of, text_of, words_in
 from relvmoiscsi.host.this_host import THIS_HOST, Host
+from relvmoiscsi.wording import shell_command
 
-LOOP_DEVICE = "loop device "  #: begins the words for a loop device; the path of its node follows
+Users = Dict[str, str]  #: by user: what a person does against the use; "" for a user that ends by itself
 
 #: Programs of root that read disks only to watch the disks. A watcher loses nothing when a disk is removed. A udevd of
 #: today, and its workers, run the file udevadm.
@@ -37,40 +41,47 @@ class _Devices:
         self.names = {attribute(directory, "dev"): name for name, directory in directories.items()}
         self.names.pop("", None)
 
-    def claims(self, advice: str = "") -> Iterator[Tuple[str, str]]:
-        """Give device name and use for each claim that the kernel shows. A claim makes an exclusive open fail."""
+    def claims(self) -> Iterator[Tuple[str, str, str]]:
+        """Give (device name, user, what a person does) for each claim that the kernel shows.
+
+        A claim makes an exclusive open fail.
+        """
         # devices that the kernel has stacked on this device: device-mapper, md, bcache
         for device, directory in self.directories.items():
             for path in sorted(glob(os.path.join(escape(directory), "holders", "*"))):
                 name = attribute(path, "dm/name")
                 if attribute(path, "dm/uuid").startswith("mpath-"):
-                    yield device, f"multipath map /dev/mapper/{name}{advice}"
+                    yield device, f"multipath map /dev/mapper/{name}", "Use that map instead."
                 else:
-                    yield device, f"device-mapper volume {name}" if name else f"block device {os.path.basename(path)}"
+                    use = f"device-mapper volume {name}" if name else f"block device {os.path.basename(path)}"
+                    yield device, use, f"`{shell_command('lsblk', '/dev/' + device)}` shows what is stacked on it."
         # mounted file systems, in every mount namespace of a process
         nodes = {"/dev/" + name: name for name in self.names.values()}
         for mount in self._search.mounts():
             mounted = nodes.get(mount.source) if mount.kind in _OF_SEVERAL_DEVICES else None
             mounted = mounted or self.names.get(mount.file_system)
             if mounted is not None:
-                yield mounted, f"the file system mounted at {mount.directory}"
+                unmount = shell_command("umount", "/dev/" + mounted)
+                way = f"`{unmount}` unmounts it, unless a container has mounted it."
+                yield mounted, f"the file system mounted at {mount.directory}", way
         for line in lines_of(self._host.at("proc/swaps"))[1:]:  # /dev/sdb1  partition  1048572  0  -2
             path = words_in(line)[0]
             if os.path.basename(path) in self.directories:
-                yield os.path.basename(path), f"swap space {path}"
+                device = os.path.basename(path)
+                yield device, f"swap space {path}", f"`{shell_command('swapoff', '/dev/' + device)}` ends it."
 
-    def opens(self, own_descriptor: int = -1, paths: Sequence[str] = ()) -> Iterator[Tuple[str, str]]:
-        """Give device name and use for each open of a device, without watchers and without `own_descriptor`.
+    def opens(self, own_descriptor: int = -1, paths: Sequence[str] = ()) -> Iterator[Tuple[str, str, str]]:
+        """Give the same for each open of a device, without watchers and without `own_descriptor`.
 
         Of this process only writers count, and of the devices `paths` (major:minor).
         """
-        for loop, backing in _loop_devices(self._host):
+        for loop, way, backing in _loop_devices(self._host):
             device = os.path.basename(backing)
             if os.path.dirname(backing) != "/dev" or device not in self.directories:
                 node = status_of_path(backing, lambda mount: mount.is_local, self._host)
                 device = self.names.get(_number(node), "") if node else ""
             if device:
-                yield device, loop
+                yield device, loop, way
         us, found = str(os.getpid()), set()
         own = self._host.at("proc", us, "fd", str(own_descriptor))
         local = {mount.number for mount in self._search.mounts() if mount.is_local}
@@ -88,12 +99,12 @@ class _Devices:
             if is_open and (is_writer or is_reader and not is_roots(self._host.at("proc", process), _WATCHERS)):
                 found.add((int(process), self.names.get(number, "")))
         for one, device in sorted(found):
-            yield device, self._host.named_process(str(one))
+            yield device, self._host.named_process(str(one)), ""
 
 
 def users_of_block(
     status: os.stat_result, host: Host = THIS_HOST, own_descriptor: int = -1, deadline: Deadline = NO_DEADLINE
-) -> List[str]:
+) -> Users:
     """Return the users of the block device of `status` and of its partitions, in every mount namespace.
 
     `own_descriptor` is no user.
@@ -101,14 +112,12 @@ def users_of_block(
     Users are processes and loop devices with an open descriptor, and claims within the kernel.
     """
     devices = _devices_at(status, host, deadline)
-    return list(
-        dict.fromkeys(use for _name, use in [*devices.claims(" (use that instead)"), *devices.opens(own_descriptor)])
-    )
+    return {use: way for _name, use, way in [*devices.claims(), *devices.opens(own_descriptor)]}
 
 
 def opened_by(
     status: os.stat_result, own_descriptor: int, host: Host = THIS_HOST, deadline: Deadline = NO_DEADLINE
-) -> List[str]:
+) -> Users:
     """Return the processes and loop devices that have the block device of `status`, or a partition, open.
 
     Watchers and `own_descriptor` are left out. Of this process only writers count: the readers of this process know of
@@ -118,7 +127,7 @@ def opened_by(
     devices = _devices_at(status, host, deadline)
     maps = [each for each in devices.directories.values() if attribute(each, "dm/uuid").startswith("mpath-")]
     paths = [attribute(path) for each in maps for path in glob(os.path.join(escape(each), "slaves/*/dev"))]
-    return list(dict.fromkeys(use for _name, use in devices.opens(own_descriptor, paths)))
+    return {use: way for _name, use, way in devices.opens(own_descriptor, paths)}
 
 
 def _devices_at(status: os.stat_result, host: Host, deadline: Deadline) -> _Devices:
@@ -151,15 +160,17 @@ def users_of_each(
     """Return the users of each disk that has users, with one search for all. No disk is opened (`users_of_disks`)."""
     parts = {disk: _with_parts(host.at("sys/block", disk)) for disk in names}
     devices = _Devices({name: path for of_disk in parts.values() for name, path in of_disk.items()}, host, deadline)
-    uses = dict.fromkeys([*devices.claims(), *devices.opens()])
-    found = {disk: list(dict.fromkeys(use for name, use in uses if name in parts[disk])) for disk in names}
+    uses = [*devices.claims(), *devices.opens()]
+    found = {disk: list(dict.fromkeys(use for name, use, _ in uses if name in parts[disk])) for disk in names}
     return {disk: users for disk, users in found.items() if users}
 
 
-def _loop_devices(host: Host) -> Iterator[Tuple[str, str]]:
-    """Give each loop device, as words of a sentence, and the path of its backing file."""
+def _loop_devices(host: Host) -> Iterator[Tuple[str, str, str]]:
+    """Give (loop device as a user, what a person does, path of its backing file) for each loop device."""
     for path in sorted(glob(os.path.join(escape(host.at("sys")), "block/loop*/loop/backing_file"))):
-        yield f"{LOOP_DEVICE}/dev/{path.split(os.sep)[-3]}", text_of(path).rstrip("\n")
+        node = "/dev/" + path.split(os.sep)[-3]
+        way = f"`{shell_command('losetup --detach', node)}` detaches it when nobody uses it."
+        yield f"loop device {node}", way, text_of(path).rstrip("\n")
 
 
 def claims_of_disks(names: Sequence[str], host: Host = THIS_HOST) -> List[str]:
@@ -209,7 +220,7 @@ def stacked(name: str, host: Host = THIS_HOST) -> List[str]:
     return found
 
 
-def users_of_file(status: os.stat_result, own_descriptor: int, host: Host = THIS_HOST) -> List[str]:
+def users_of_file(status: os.stat_result, own_descriptor: int, host: Host = THIS_HOST) -> Users:
     """Return the loop devices and processes that have the file of `status` open, without `own_descriptor`."""
     own = host.at("proc", str(os.getpid()), "fd", str(own_descriptor))
     search = ProcessSearch(NO_DEADLINE, host)
@@ -221,11 +232,16 @@ def users_of_file(status: os.stat_result, own_descriptor: int, host: Host = THIS
     def is_safe(mount: Mount) -> bool:
         return mount.is_local or mount.number in mounts  # this process has a file on the latter open: that one answers
 
-    found = [(name, status_of_path(backing, is_safe, host)) for name, backing in _loop_devices(host)]
-    loops = [name for name, each in found if each is not None and os.path.samestat(each, status)]
+    found = [(name, way, status_of_path(backing, is_safe, host)) for name, way, backing in _loop_devices(host)]
+    loops = {name: way for name, way, each in found if each is not None and os.path.samestat(each, status)}
     links = [link for link, each in search.open_files(mounts) if link != own and os.path.samestat(each, status)]
     numbers = {link.split(os.sep)[-3] for link in links}
-    return loops + [host.named_process(number) for number in sorted(numbers, key=int)]
+    return {**loops, **dict.fromkeys((host.named_process(number) for number in sorted(numbers, key=int)), "")}
+
+
+def advice_of(users: Users) -> str:
+    """Return what a person does against all these users; "" where each use ends by itself."""
+    return " ".join(filter(None, dict.fromkeys(users.values())))
 
 
 def _number(status: os.stat_result) -> str:

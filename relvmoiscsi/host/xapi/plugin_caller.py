@@ -18,9 +18,16 @@ login_no_password_common; rbac.ml, find_first_disallowed_permission; xapi_vm.ml,
 """
 
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.host.xapi.api import Xapi, XapiFailure
+from relvmoiscsi.host.xapi.api import AWAY, Xapi, XapiFailure
 
 PERMISSION = "host.call_plugin"
+
+#: what a caller does whom xapi does not name, by xapi's error; "": xapi did not answer
+_ADVICE = {
+    **dict.fromkeys(("SESSION_INVALID", "HANDLE_INVALID"), "Repeat the call, and stay logged in until it has ended."),
+    **dict.fromkeys(AWAY, "Start the host of the pool that is down, then repeat the call."),
+    "": "Make xapi answer (`xe-toolstack-restart` restarts xapi), then repeat the call.",
+}
 
 
 def verify(xapi: Xapi, session_ref: str) -> None:
@@ -32,7 +39,7 @@ def verify(xapi: Xapi, session_ref: str) -> None:
     except XapiFailure as failure:  # its text may have the reference of a session, which is as good as a password
         why = failure.code or failure.message.rstrip(".")
         raise Refused(f"The plugin did nothing: xapi does not say who has called it ({why}).").advising(
-            "Repeat the call, and stay logged in until it has ended."
+            _ADVICE.get(failure.code, "")
         ) from failure
     if caller["pool"] or not (caller["is_local_superuser"] or PERMISSION in caller["rbac_permissions"]):
         raise Refused(f"The plugin did nothing: the caller may not call {PERMISSION}.").advising(

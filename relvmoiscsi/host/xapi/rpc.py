@@ -146,6 +146,10 @@ class NoAnswer(Exception):
     """What was answered is no answer of xapi; the text is a clause."""
 
 
+class TooLong(NoAnswer):
+    """A call was not sent, because xapi reads no call so long."""
+
+
 #: what a failed connection raises; on Python 3.6 a certificate for another host is no OSError
 GONE = (OSError, ssl.CertificateError, http.client.HTTPException, NoAnswer)
 
@@ -168,8 +172,10 @@ class Connection:
         self._open: Optional[http.client.HTTPConnection] = None
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """Return the result of a method. Raises Refusal for an error of xapi, the errors in GONE, and UsageError."""
+        """Return the result of a method. Raises Refusal for an error of xapi, UsageError, and the errors in GONE."""
         body = body_of({"method": method, "params": arguments, "id": 1})
+        if len(body) > MOST_CALL_BYTES:
+            raise TooLong("the arguments are longer than xapi reads")
         if not self._is_sent_once:
             try:
                 return self._exchange(body)

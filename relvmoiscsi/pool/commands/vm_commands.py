@@ -70,6 +70,9 @@ Each run replaces the records of the last run.
 example:
   relvmoiscsi pool save-vms Production --yes"""
 
+#: of a plan, which is made from the records of the pool
+_SCANS = "The run would scan the copy first, and change nothing if the LUN of the copy cannot be read."
+
 
 def add_commands(command: CommandMaker) -> None:
     cloning = command("clone", CloneCommand, "make VMs from the disks of a copy", _CLONE)
@@ -200,7 +203,7 @@ class CloneCommand(PoolChange):
                 disks = ", ".join(f"{pair.name_label!r} ({pair.new})" for pair in alone)
                 ways = _FROM_RECORDS if any(map(save_vms.is_named, copy.vdis.values())) else ""
                 warnings.append(f"{_OF_NO_VM}: {disks}. {ways}`rescue` lends a single disk.")
-            plan = _cloned(_of_plan(planned), self._to_know(wanted) if todo else (), alone=alone)
+            plan = _cloned(_of_plan(planned), [*self._to_know(wanted), _SCANS] if todo else (), alone=alone)
             if todo and not (self.dry_run or self.yes):
                 self.show(plan._replace(text=f"Planned:\n{plan.text}"))
             for warning in warnings:
@@ -214,6 +217,7 @@ class CloneCommand(PoolChange):
             records.verify_not_discarded(calls, [copy.uuid])  # before a network is made for the clones
             found = inventory.read(calls)  # the pool may have changed during the question
             with self.so_far.work(todo), waiting("the pool"):
+                records.verify_readable(calls, copy.uuid)
                 wanted, found = self._with_networks(calls, found, copy, sources, dry_run=False)
                 results = clone.clone(
                     calls, pool, found, copy, sources, wanted, partial(self._tell, todo, time.monotonic())
@@ -373,7 +377,8 @@ class RestoreCommand(PoolChange):
             planned = self._of_each(calls, found, copy, vms, bar, dry_run=True)
             todo = [row for row in planned if row.status in _WOULD_BE]
             to_know = _TO_KNOW.get(self.end, ()) if todo else ()
-            plan = _all_restored(_of_plan(planned), to_know, pool=pool)
+            is_scanned = any(row.status == restore.WOULD for row in planned)
+            plan = _all_restored(_of_plan(planned), [*to_know, *([_SCANS] if is_scanned else [])], pool=pool)
             if self.dry_run:
                 return plan
             if not todo:
@@ -600,7 +605,7 @@ class RescueCommand(PoolChange):
             if warning:
                 self.warn(warning)
             if self.dry_run:
-                return _lent(copy, [planned])
+                return _lent(copy, [planned], [_SCANS] if planned.status == rescue.WOULD else [])
             if planned.status == rescue.WOULD:
                 ask(self, f"Lend {planned.name!r} to {planned.vm_name!r}, {_MODES[planned.mode]}?")
             with self.work(repr(planned.name), "lend"), waiting("the pool"):

@@ -11,7 +11,8 @@
     discard          destroy clones of VMs, and forget their SR
     forget           forget the SR of a copy; never destroy the SR
     restore          replace a VM's disks by disks of a copy; undo a restore; keep the disks as they are
-    restore_journal  journal of a restore in the VM's record; block the start of the VM
+    restore_entries  read the journal of a restore from a VM's record; pure
+    restore_journal  write the journal of a restore in the VM's record; block the start of the VM
     swap_disks       swap the disks of a VM one by one
     move_home        move restored disks to the SR of the VM's old disks, and end the restore
     rescue           lend a disk of a copy to a VM

@@ -9,9 +9,9 @@ from relvmoiscsi.pool import jobs, records, vdis
 from relvmoiscsi.pool.calls import Calls, Record, Records, passing
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vdis import Pair
-from relvmoiscsi.pool.vms import inventory, ova, rescue, restore_journal, run_states
+from relvmoiscsi.pool.vms import inventory, ova, rescue, restore_entries, run_states
 from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inventory
-from relvmoiscsi.pool.vms.restore_journal import Swap
+from relvmoiscsi.pool.vms.restore_entries import Swap
 from relvmoiscsi.wording import quoted, said, shell_command, some_of
 
 #: template of names: whoever sees the VM finds the copy, and so its date, whatever other copies the pool had or gets
@@ -125,7 +125,7 @@ def _restored(found: Inventory, copy: Copy) -> Dict[str, List[Swap]]:
     """
     swaps: Dict[str, List[Swap]] = {}
     for ref, vm in found.named_vms().items():
-        for swap in restore_journal.read(vm)[0]:
+        for swap in restore_entries.read(vm)[0]:
             disk = found.disks_of(ref).get(swap.userdevice, {"uuid": ""})
             if disk["uuid"] == swap.new and copy.new_of(swap.of) is not None:
                 swaps.setdefault(ref, []).append(swap)

@@ -20,7 +20,7 @@ from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records, passing
 from relvmoiscsi.pool.hosts import MEMBER_SECONDS
 from relvmoiscsi.pool.records import Pool
-from relvmoiscsi.pool.vms import restore_journal, run_states
+from relvmoiscsi.pool.vms import restore_entries, run_states
 from relvmoiscsi.pool.vms.inventory import Inventory, is_lent
 from relvmoiscsi.wording import shell_command, some_of
 
@@ -56,7 +56,7 @@ def uses_of(sr_vdis: Records, vbds: Records, vms: Records, sr_uuid: str = "") ->
         # The journal of the VM names the SR. The VBDs do not, because an interrupted run may have destroyed a VBD. A VM
         # that was restored from another copy may have a lent disk on this SR. An unreadable journal counts if its text
         # contains the UUID of the SR. `restore` ends the journals of these VMs alone: a snapshot copies the journal.
-        swaps, spoiled = restore_journal.read(vm)
+        swaps, spoiled = restore_entries.read(vm)
         texts = [str(vm["other_config"][key]) for key, _ in spoiled]
         if any(swap.sr == sr_uuid for swap in swaps) or bool(sr_uuid) and any(sr_uuid in text for text in texts):
             uses.restored[str(vm["uuid"])] = str(vm["name_label"])

@@ -7,7 +7,6 @@ left by an interrupted run. xapi copies the keys when a person clones the VM, so
 person's copy of the clone, DONE holds the UUID of another VM.
 """
 
-import re
 from typing import Collection, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 from relvmoiscsi import untrusted
@@ -16,12 +15,10 @@ from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool.calls import Calls, Record, Records, passing
 from relvmoiscsi.pool.records import CHANGED, ORIGINAL_SR, WAS, Pool, find
 from relvmoiscsi.pool.vdis import Origin, marked_old
-from relvmoiscsi.pool.vms import lineage
+from relvmoiscsi.pool.vms import lineage, restore_entries
 from relvmoiscsi.wording import said, shell_command
 
 NULL = "OpaqueRef:NULL"
-#: values of VBD.userdevice. Source: xen-api ocaml/xapi-idl/xen/device_number.ml
-DEVICE = re.compile("[0-9]{1,9}|(?:xvd|hd|sd|fd)[a-z]{1,3}[0-9]{0,5}")
 
 #: keys of VM.other_config; a network that a run has made also has DONE and ON_SR
 COPY_OF, ON_SR, DONE = "relvmoiscsi:clone-of", "relvmoiscsi:sr", "relvmoiscsi:done"
@@ -398,7 +395,7 @@ def _later(pool: Pool, found: Inventory) -> Tuple[Dict[str, List[str]], Dict[str
             for before in _before(found, olds, uuid):
                 later.setdefault(before, []).append(uuid)
         for ref, vm in found.named_vms().items():
-            for uuid in lineage.in_journal(vm):
+            for uuid in restore_entries.named_vdis(vm):
                 journals.setdefault(uuid, []).append(ref)
         found.__dict__["later"] = later, journals
     known: Tuple[Dict[str, List[str]], Dict[str, List[str]]] = found.__dict__["later"]

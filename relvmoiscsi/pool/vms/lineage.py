@@ -15,9 +15,6 @@ from relvmoiscsi.pool import marks
 from relvmoiscsi.pool.calls import Calls, Record
 from relvmoiscsi.pool.records import WAS
 
-#: key of VM.other_config, followed by the device of a disk: the journal of a restore (restore_journal.py)
-RESTORED = "relvmoiscsi:restore:"
-
 _MOST = 100  #: UUIDs of a mark: a restore adds one, and the writer may be a stranger
 
 
@@ -31,8 +28,9 @@ def write(calls: Calls, vdi: str, uuids: Iterable[str]) -> None:
 
 
 def earlier(vdi: Record) -> List[str]:
-    """Return the UUIDs that the disk of this VDI had before, the latest first.
+    """Return the UUIDs that the disk of this VDI had before, by its mark, the latest first.
 
+    A vm-admin may have written the mark: inventory.earlier_uuids says which of the UUIDs count.
     [] for a copy of such a VDI, which has the mark with the UUID of that other VDI.
     """
     uuids = all_of(vdi)
@@ -42,20 +40,3 @@ def earlier(vdi: Record) -> List[str]:
 def all_of(vdi: Record) -> List[str]:
     """Return the UUIDs in the mark of a VDI. A vm-admin may have written it."""
     return [text for text in str(vdi["other_config"].get(WAS, "")).split()[:_MOST] if is_uuid(text)]
-
-
-def in_journal(vm: Record) -> List[str]:
-    """Return the UUIDs of the VDIs that a VM had or has at its devices, by its journal of a restore.
-
-    A vm-admin may write a journal. Here an entry only says whose data a VDI has, and does not make anybody its owner:
-    so an entry counts that no command would take.
-    """
-    found: List[str] = []
-    for key, text in vm["other_config"].items():
-        try:
-            values = marks.values_of(text) if key.startswith(RESTORED) else {}
-        except ValueError:
-            continue
-        named = [values.get(name) for name in ("old", "of", "new") if values.get("vm") == vm["uuid"]]
-        found += [uuid for uuid in named if isinstance(uuid, str)]
-    return found

@@ -9,10 +9,11 @@ from typing import Callable
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.pool.calls import Calls, PoolFailure, Record, passing
 from relvmoiscsi.pool.records import ORIGINAL_SR
-from relvmoiscsi.pool.vms import inventory, restore_journal, run_states, vbds
+from relvmoiscsi.pool.vms import inventory, restore_entries, restore_journal, run_states, vbds
 from relvmoiscsi.pool.vms.inventory import NULL
 from relvmoiscsi.pool.vms.restore import HOME, WOULD_HOME, Restored, result_of
-from relvmoiscsi.pool.vms.restore_journal import LockedVm, Swap
+from relvmoiscsi.pool.vms.restore_entries import Swap
+from relvmoiscsi.pool.vms.restore_journal import LockedVm
 from relvmoiscsi.wording import shell_command
 
 
@@ -32,7 +33,7 @@ def home(
         record: Record = calls.call("VM.get_record", vm)
         _verify_no_clone(calls, record)
         restore_journal.must_be_restored(record)
-        swaps = restore_journal.journal_of(record)
+        swaps = restore_entries.journal_of(record)
         there = [(swap, vbds.read(calls, vm, swap.userdevice)) for swap in swaps]
         if restore_journal.is_begun(record) or any(device.vdi in ("", swap.old) for swap, device in there):
             raise Refused(f"A restore of the VM {record['name_label']!r} was interrupted.").advising(
@@ -49,7 +50,7 @@ def home(
             ahead = [swap for swap in swaps if vbds.read(calls, vm, swap.userdevice).vdi == swap.new]
             return result_of(record, WOULD_HOME, ahead)
     with restore_journal.locked(calls, vm, record, swaps, "restore --home", run_states.moving_home(record)) as locked:
-        swaps, moved = restore_journal.journal_of(locked.read()), []
+        swaps, moved = restore_entries.journal_of(locked.read()), []
         for swap in swaps:
             if locked.device(swap).vdi == swap.new:  # otherwise an earlier run has moved the disk
                 tell(swap.userdevice)

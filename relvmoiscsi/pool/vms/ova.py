@@ -15,8 +15,9 @@ from typing import AbstractSet, Any, Callable, Dict, List, Mapping, NamedTuple, 
 from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool.calls import Record, Records
+from relvmoiscsi.pool.records import DEVICE
 from relvmoiscsi.pool.vms import ova_fields
-from relvmoiscsi.pool.vms.inventory import DEVICE, NULL
+from relvmoiscsi.pool.vms.inventory import NULL
 from relvmoiscsi.pool.vms.ova_file import Ova, Thing
 from relvmoiscsi.wording import said
 

@@ -7,7 +7,7 @@ from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.calls import NO_READ_ONLY_DISK, Calls, PoolFailure, Record, passing
 from relvmoiscsi.pool.records import Pool
-from relvmoiscsi.pool.vms import inventory, restore_journal, vbds
+from relvmoiscsi.pool.vms import inventory, restore_entries, vbds
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 from relvmoiscsi.wording import human_size, said, shell_command, some_of
 
@@ -92,7 +92,6 @@ def lend(
         planned = _plan(pool, found, copy, vdi, vm, writable)
         if planned.status == WOULD:
             lock.verify_free(calls, names)
-            records.verify_readable(calls, copy.uuid)
         return planned
     with lock.held(calls, names, "rescue"):
         records.verify_not_discarded(calls, [copy.uuid])
@@ -128,7 +127,7 @@ def _plan(pool: Pool, found: Inventory, copy: Copy, vdi: str, vm: str, writable:
             ).advising(f"Take another VDI or another copy. Or {way_to_free(found, copy, vdi, user)}.")
     olds = inventory.old_vdis(pool, found)
     mine = inventory.family(found, olds, [record["uuid"]])
-    swaps, _ = restore_journal.read(to)
+    swaps, _ = restore_entries.read(to)
     for ref, vbd in found.vbds_of(vm).items():
         disk = found.vdis.get(vbd["VDI"])
         if ref == there or disk is None:

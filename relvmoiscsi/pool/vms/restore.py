@@ -12,7 +12,8 @@ After an interruption, the next run goes forward (`restore`) or back (`undo`): t
 VBD.destroy. The VM stays halted during the swap. `keep` ends a journal that no longer matches the disks, for example
 after a move by another tool or a revert to a snapshot. move_home ends a journal by a migration.
 
-With `dry_run`, each function makes the same checks, raises the same errors, and changes nothing.
+With `dry_run`, each function makes the same checks, raises the same errors, and changes nothing. So it does not scan
+the copy: a scan changes the records of VDIs.
 """
 
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
@@ -20,9 +21,9 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import Calls, Record
-from relvmoiscsi.pool.vms import rescue, restore_journal, run_states, swap_disks, vbds
+from relvmoiscsi.pool.vms import rescue, restore_entries, restore_journal, run_states, swap_disks, vbds
 from relvmoiscsi.pool.vms.inventory import NULL, Copy, Inventory
-from relvmoiscsi.pool.vms.restore_journal import Swap
+from relvmoiscsi.pool.vms.restore_entries import Swap
 from relvmoiscsi.untrusted import xml_safe
 from relvmoiscsi.wording import quoted, said, some_of
 
@@ -92,7 +93,7 @@ def plan(found: Inventory, copy: Copy, vm: str, chosen: Sequence[str], date: str
     name = record["name_label"]
     if vm in dict(found.copies_on(copy.uuid)):
         raise Refused(f"The VM {name!r} is a copy and already has these disks.")
-    there = {swap.userdevice: swap for swap in restore_journal.journal_of(record)}
+    there = {swap.userdevice: swap for swap in restore_entries.journal_of(record)}
     other = [swap.sr for swap in there.values() if swap.sr != copy.uuid]
     if other:
         raise Refused(f"The VM {name!r} was restored from the copy {other[0]}.").advising(
@@ -138,13 +139,13 @@ def plan(found: Inventory, copy: Copy, vm: str, chosen: Sequence[str], date: str
         uuids = old["uuid"], new["uuid"], copy.known_as(old["uuid"])
         of_copy = copy.uuid, copy.original
         swap = Swap(record["uuid"], device, *uuids, name_before, waiting, *of_copy, _settings(vbd))
-        restore_journal.verify_readable(record, swap)
+        restore_entries.verify_readable(record, swap)
         swaps.append(swap)
     return swaps
 
 
 def _settings(vbd: Record) -> Dict[str, Any]:
-    return {field: vbd[field] for field in restore_journal.VBD if field in vbd}
+    return {field: vbd[field] for field in restore_entries.VBD if field in vbd}
 
 
 def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False, dry_run: bool = False) -> Restored:
@@ -165,14 +166,14 @@ def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False
         is_over = is_done and not restore_journal.is_begun(record)
         if not is_over:
             restore_journal.verify_free(calls, record, disks)
-            for copy in sorted({swap.sr for swap in disks}):
-                records.verify_readable(calls, copy)
         if is_over or dry_run:
             shuts_down = record["power_state"] == "Running" and not is_done
             notes = _notes(calls, vm, record, disks)
             is_halted = is_over and record["power_state"] == "Halted"
             status = ALREADY if is_over else WOULD
             return result_of(record, status, disks, notes=notes, shuts_down=shuts_down, is_halted=is_halted)
+        for copy in sorted({swap.sr for swap in disks}):
+            records.verify_readable(calls, copy)
     with restore_journal.locked(calls, vm, record, disks, "restore", run_states.swapping(record)) as locked:
         if locked.is_after_a_cut:
             disks += _others(locked.read(), disks)
@@ -195,11 +196,11 @@ def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False
 def _others(record: Record, swaps: Sequence[Swap]) -> List[Swap]:
     """Return the disks of the journal that are not in `swaps`."""
     devices = {swap.userdevice for swap in swaps}
-    return [swap for swap in restore_journal.journal_of(record) if swap.userdevice not in devices]
+    return [swap for swap in restore_entries.journal_of(record) if swap.userdevice not in devices]
 
 
 def _is_done(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> bool:
-    journal = restore_journal.journal_of(record)
+    journal = restore_entries.journal_of(record)
     return all(swap in journal and vbds.read(calls, vm, swap.userdevice).vdi == swap.new for swap in swaps)
 
 
@@ -207,7 +208,7 @@ def _look(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> None:
     """Raises Refused where a disk matches neither plan nor journal, or the new VDI is a disk already."""
     restore_journal.verify_journal(record, swaps)
     vbds.must_be_idle(record)
-    journal, name = restore_journal.journal_of(record), record["name_label"]
+    journal, name = restore_entries.journal_of(record), record["name_label"]
     for swap in swaps:
         restore_journal.verify_origin(calls, record, swap)
         device, begun = vbds.read(calls, vm, swap.userdevice), swap in journal
@@ -270,14 +271,14 @@ def undo(calls: Calls, vm: str, shutdown: bool = False, dry_run: bool = False) -
         is_swapped = _verify_back(calls, vm, record)
         if is_swapped:
             swap_disks.verify_can_be_halted(record, shutdown)
-        swaps = restore_journal.journal_of(record)
+        swaps = restore_entries.journal_of(record)
         if dry_run:
             restore_journal.verify_free(calls, record, swaps)
             return result_of(record, WOULD_UNDO, swaps, shuts_down=is_swapped and record["power_state"] == "Running")
     with restore_journal.locked(calls, vm, record, swaps, "restore --undo", run_states.swapping(record)) as locked:
         record = locked.read()
         restore_journal.must_be_restored(record)
-        swaps, is_swapped = restore_journal.journal_of(record), False
+        swaps, is_swapped = restore_entries.journal_of(record), False
         at_home = set()  #: UUIDs of VDIs that this run takes from the VM
         for swap in swaps:  # note the VDIs that were moved home, so that a later run can name the VDIs too
             device = locked.device(swap)
@@ -306,7 +307,7 @@ def _verify_back(calls: Calls, vm: str, record: Record) -> bool:
     restore_journal.must_be_restored(record)
     vbds.must_be_idle(record)
     is_swapped = False
-    for swap in restore_journal.journal_of(record):
+    for swap in restore_entries.journal_of(record):
         if vbds.find(calls, swap.old) is None:
             raise NotFound(
                 f"The VDI {swap.old}, which was the disk {swap.userdevice}, is no longer in the pool: --undo is "
@@ -334,7 +335,7 @@ def keep(calls: Calls, vm: str, dry_run: bool = False) -> Restored:
         record: Record = calls.call("VM.get_record", vm)
         restore_journal.must_be_restored(record)
         vbds.must_be_idle(record)
-        swaps, _ = restore_journal.read(record)  # the readable part of the journal
+        swaps, _ = restore_entries.read(record)  # the readable part of the journal
         if dry_run:
             restore_journal.verify_free(calls, record, swaps)
             notes = _what_it_has(calls, vm, record, swaps)
@@ -347,7 +348,7 @@ def keep(calls: Calls, vm: str, dry_run: bool = False) -> Restored:
             return result_of(record, WOULD_KEEP, notes=notes)
     with restore_journal.locked(calls, vm, record, swaps, "restore --keep", run_states.keeping()) as locked:
         record = locked.read()
-        swaps, _ = restore_journal.read(record)
+        swaps, _ = restore_entries.read(record)
         notes = _what_it_has(calls, vm, record, swaps)
         restore_journal.allow_start(locked)
         for swap in swaps:

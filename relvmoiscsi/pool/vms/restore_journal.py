@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Journal of a restore in the VM's record, and the block of the VM's start.
+"""Write the journal of a restore in the VM's record, and the block of the VM's start.
 
 For each disk, VM.other_config has a journal key with the old VDI, the new VDI, and the settings of the VBD. A run
 writes all keys before the first disk is touched, and removes the keys at the end. A second key (LEAVING) notes that a
@@ -11,65 +11,26 @@ command that ends the restore.
 """
 
 from contextlib import contextmanager
-from typing import Any, ContextManager, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, ContextManager, Dict, Iterable, Iterator, List, Sequence
 
 from relvmoiscsi import untrusted
-from relvmoiscsi.errors import NOTHING_CHANGED, Refused
-from relvmoiscsi.formats.identity import is_uuid
-from relvmoiscsi.pool import lock, marks
+from relvmoiscsi.errors import Refused
+from relvmoiscsi.pool import lock, marks, records
 from relvmoiscsi.pool.calls import Calls, Record, passing
-from relvmoiscsi.pool.records import ORIGINAL_SR
-from relvmoiscsi.pool.vdis import Origin
-from relvmoiscsi.pool.vms import lineage, run_states, vbds
-from relvmoiscsi.pool.vms.inventory import DEVICE, NULL
+from relvmoiscsi.pool.records import ORIGINAL_SR, WAS
+from relvmoiscsi.pool.vms import inventory, lineage, run_states, vbds
+from relvmoiscsi.pool.vms.inventory import NULL
+from relvmoiscsi.pool.vms.restore_entries import ARRIVED, KEYS, LEAVING, RESTORED, Swap, journal_of, keys_of, read
 from relvmoiscsi.wording import said
 
-#: keys of VM.other_config; each key ends in the device of the disk. RESTORED: the journal. A key with another end was
-#: written by no run and counts for nothing: such a name may have characters that no call can carry, such as CR
-RESTORED = lineage.RESTORED
-#: a run began to move the VDI of the copy home
-LEAVING = "relvmoiscsi:restore-home:"
-#: UUID of the moved VDI
-ARRIVED = "relvmoiscsi:restore-arrived:"
-_KEYS = (RESTORED, LEAVING, ARRIVED)  #: in the order of removal
 #: key of VM.other_config: UUID of the VM, whose restart priority a run has emptied
 _HA = "relvmoiscsi:restore-ha"
 #: key of the pool's other_config, with the UUID of a VM: the restart priority to restore. A vm-admin may not set a
 #: priority, and may write each key of a VM. So the value is where only a pool-operator writes.
 _PRIORITY = "relvmoiscsi:restore-ha:"
 
-#: fields of a VBD that stay when a disk is swapped, and their types
-VBD: Mapping[str, type] = {
-    "bootable": bool, "mode": str, "type": str, "unpluggable": bool, "other_config": dict, "qos_algorithm_type": str,
-    "qos_algorithm_params": dict,
-}  # fmt: skip
-
-
-#: members of an entry. A run locks the copy `sr`, and names the VDIs in commands for a person
-_UUIDS = ("old", "new", "of", "sr", "home")
-
-_MOST_ENTRIES = 256  #: of a VM that are read; xapi has devices for 255 disks
-
 _OPERATIONS = ("start", "start_on", "resume")
 _REASON = "relvmoiscsi has swapped some of the disks of this VM:"
-
-
-class Swap(NamedTuple):
-    """A disk of a VM before and after a restore: an entry of the journal."""
-
-    vm: str  #: UUID
-    userdevice: str
-    old: str  #: UUID of the VDI
-    new: str  #: UUID of the VDI
-    of: str  #: UUID of the VDI of which `new` is the copy: `old`, unless the disk came home from another copy before
-    old_name: str
-    waiting_name: str  #: of the old VDI while no VM has the old VDI
-    sr: str  #: UUID of the copy
-    home: str  #: UUID of the SR of the old VDI
-    vbd: Dict[str, Any]
-
-    def facts(self) -> Dict[str, str]:
-        return {"userdevice": self.userdevice, "old_vdi": self.old, "new_vdi": self.new}
 
 
 class LockedVm:
@@ -120,95 +81,13 @@ def _locks(calls: Calls, record: Record, swaps: Iterable[Swap]) -> List[lock.Loc
 # --- the journal
 
 
-def read(vm: Record) -> Tuple[List[Swap], List[Tuple[str, str]]]:
-    """Return (the journal, sorted by device; the unreadable keys, with the reasons).
-
-    A clone of a restored VM has the keys of that VM; such keys are left out.
-    """
-    keys = _keys(vm, RESTORED)
-    found, spoiled = [], [(key, "a VM has no device for so many disks") for key in keys[_MOST_ENTRIES:]]
-    for key in keys[:_MOST_ENTRIES]:
-        try:
-            found.append(_swap_of(vm["other_config"][key]))
-        except ValueError as error:
-            spoiled.append((key, str(error)))
-    return [swap for swap in found if swap.vm == vm["uuid"]], spoiled
-
-
-def _keys(vm: Record, *begins: str) -> List[str]:
-    """Return the keys that a run can have written, in the order of `begins`, then by device."""
-    keys = sorted(vm["other_config"])
-    return [key for begin in begins for key in keys if key.startswith(begin) and DEVICE.fullmatch(key[len(begin) :])]
-
-
-def _swap_of(text: str) -> Swap:
-    """Return the entry in the value of a key. Raises ValueError for values that no run has written."""
-    values = marks.values_of(text)
-    vbd = values.get("vbd")
-    if set(values) != set(Swap._fields) or not isinstance(vbd, dict) or not set(vbd) <= set(VBD):
-        raise ValueError("it has other members than a run writes")
-    for name, value in vbd.items():
-        if not isinstance(value, VBD[name]):
-            raise ValueError(f"{name} of the VBD has a value of another type")
-        for each in value.values() if isinstance(value, dict) else ():
-            _sendable(each)
-    texts = {name: _sendable(value) for name, value in values.items() if name != "vbd"}
-    if not DEVICE.fullmatch(texts["userdevice"]):
-        raise ValueError("its device is neither a number nor a name such as xvda")
-    for name in _UUIDS:
-        if not is_uuid(texts[name]):
-            raise ValueError(f"its member {name!r} is no UUID")
-    if Origin(texts["sr"], None, {}).new_of(texts["of"]) != texts["new"]:
-        raise ValueError("its new VDI is no copy of its old VDI")
-    return Swap(**texts, vbd=vbd)
-
-
-def verify_readable(vm: Record, swap: Swap) -> None:
-    """Raises Refused for an entry that no later run could read, such as one of a device 0x0: xapi takes such a name."""
-    try:
-        _swap_of(marks.text_of(swap._asdict()))
-    except ValueError as error:
-        raise (
-            Refused(
-                f"A restore cannot note the disk {swap.userdevice!r} of the VM {vm['name_label']!r} in its journal: "
-                f"{error}."
-            )
-            .in_state(NOTHING_CHANGED)
-            .advising(
-                "Attach the disk to the VM again, at another device. Or restore the other disks alone, with --disk."
-            )
-        ) from error
-
-
-def _sendable(value: Any) -> str:
-    """Return a text. Raises ValueError for another value, and for characters that no pool stores.
-
-    XML has neither U+FFFE nor U+FFFF, and xapi 25.31 and later stores both.
-    """
-    untrusted.text_of(value)
-    kept: str = value.translate({0xFFFE: None, 0xFFFF: None})
-    if untrusted.xml_safe(kept) != kept:
-        raise ValueError("a text has characters that no pool stores")
-    return str(value)
-
-
-def journal_of(vm: Record) -> List[Swap]:
-    """Return the journal, sorted by device. Raises Refused for an unreadable key."""
-    swaps, spoiled = read(vm)
-    for key, why in spoiled:
-        raise Refused(f"{key} of the VM {vm['name_label']!r} cannot be read: {why}.").advising(
-            f"{run_states.restore_command('keep', vm['uuid'])} leaves the VM as it is and removes the journal."
-        )
-    return swaps
-
-
 def is_restored(vm: Record) -> bool:
     """Does the VM have keys of its own, or unreadable keys, or was a run on the VM interrupted?
 
     Keys from the VM's original name that other VM. `discard` refuses the copy in an unreadable key, so such a key can
     be removed, too.
     """
-    is_own = any(vm["uuid"] in vm["other_config"][key] for key in _keys(vm, *_KEYS))
+    is_own = any(vm["uuid"] in vm["other_config"][key] for key in keys_of(vm, *KEYS))
     return is_own or is_begun(vm) or bool(read(vm)[1])
 
 
@@ -235,21 +114,27 @@ def verify_journal(vm: Record, swaps: Sequence[Swap]) -> None:
 def verify_origin(calls: Calls, vm: Record, swap: Swap) -> None:
     """Raises Refused where the pool knows another SR of the old VDI, or another original of the copy, than the journal.
 
-    An old VDI that came home before has the mark of that. A vm-admin may write a journal. Raises PoolFailure.
+    An old VDI that came home before has the mark of that. A vm-admin may write a journal and a mark. Raises
+    PoolFailure.
     """
-    known, was_of, old = set(), True, vbds.find(calls, swap.old)
+    known, wrong, old = set(), "", vbds.find(calls, swap.old)
     if old is not None:
-        vdi = calls.call("VDI.get_record", old)
-        known.add(calls.call("SR.get_uuid", vdi["SR"]))
-        was_of = swap.of in (swap.old, *lineage.earlier(vdi))
+        known.add(calls.call("SR.get_uuid", calls.call("VDI.get_record", old)["SR"]))
     with passing("UUID_INVALID"):  # the copy is gone
         marks_of_copy = calls.call("SR.get_other_config", calls.call("SR.get_by_uuid", swap.sr))
         known.update([marks_of_copy[ORIGINAL_SR]] if ORIGINAL_SR in marks_of_copy else [])
-    if known - {swap.home} or not was_of:
-        raise Refused(
-            f"The journal of the VM {vm['name_label']!r} is wrong: the VDI {swap.old} is not on the SR {swap.home}, "
-            f"was never the VDI {swap.of}, or {swap.sr} is no copy of that SR."
-        ).advising(f"To leave the VM as it is, run {run_states.restore_command('keep', vm['uuid'])}.")
+    if known - {swap.home}:
+        wrong = f"the VDI {swap.old} is not on the SR {swap.home}, or {swap.sr} is no copy of that SR"
+    elif old is not None and swap.of != swap.old:
+        marked = inventory.earlier_uuids(records.read(calls), inventory.read(calls)).get(swap.old, {})
+        if swap.of not in marked:
+            wrong = f"the VDI {swap.old} was never the VDI {swap.of}"
+        elif marked[swap.of]:
+            wrong = f"the mark {WAS} of the VDI {swap.old} names the VDI {swap.of}, {marked[swap.of]}"
+    if wrong:
+        raise Refused(f"The journal of the VM {vm['name_label']!r} is wrong: {wrong}.").advising(
+            f"To leave the VM as it is, run {run_states.restore_command('keep', vm['uuid'])}."
+        )
 
 
 def write(vm: LockedVm, swap: Swap) -> None:
@@ -281,7 +166,7 @@ def forget_all(vm: LockedVm) -> None:
 
     ARRIVED keys go last: after an interruption, the next run still knows the moved VDIs.
     """
-    for key in _keys(vm.read(), *_KEYS):
+    for key in keys_of(vm.read(), *KEYS):
         vm.call("VM.remove_from_other_config", key)
 
 
@@ -326,7 +211,7 @@ def arrived_as(record: Record, swap: Swap) -> str:
 
 def all_arrived(record: Record) -> List[str]:
     """Return the UUIDs of all moved VDIs of this VM, for any state of the journal."""
-    found = [_values(record, key) for key in _keys(record, ARRIVED)]
+    found = [_values(record, key) for key in keys_of(record, ARRIVED)]
     return [values["arrived"] for values in found if values]
 
 

@@ -18,7 +18,15 @@ from relvmoiscsi.formats.saved_vms import PackedVm, SavedDisk, SavedHeader, Save
 from relvmoiscsi.pool import jobs, marks
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records
 from relvmoiscsi.pool.records import LVM_TYPES, Pool, find, is_copy
-from relvmoiscsi.pool.vms import checked_export, inventory, ova, records_key, restore_journal, run_states, transfer
+from relvmoiscsi.pool.vms import (
+    checked_export,
+    inventory,
+    ova,
+    records_key,
+    restore_entries,
+    run_states,
+    transfer,
+)
 from relvmoiscsi.pool.vms.choice import VmSource
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 from relvmoiscsi.wording import cut, printable, said, shell_command, some_of
@@ -60,7 +68,7 @@ def away_from(pool: Pool, found: Inventory, sr: str) -> Dict[str, Refused]:
     for ref in inventory.in_order(found.named_vms()):
         vm, disks = found.vms[ref], found.disks_of(ref)
         at = {device: disk["uuid"] for device, disk in disks.items()}
-        ours = [swap for swap in restore_journal.read(vm)[0] if swap.home == pool.srs[sr]["uuid"]]
+        ours = [swap for swap in restore_entries.read(vm)[0] if swap.home == pool.srs[sr]["uuid"]]
         copies = {swap.sr for swap in ours if at.get(swap.userdevice) == swap.new}
         if copies and not any(disk["SR"] == sr for disk in disks.values()):
             names = [repr(each["name_label"]) for each in pool.srs.values() if each["uuid"] in copies]

@@ -13,8 +13,9 @@ from typing import Callable, List, Mapping, Sequence, Tuple
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NOTHING_CHANGED, Refused, RelvmoiscsiError
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record
-from relvmoiscsi.pool.vms import restore_journal, run_states, vbds
-from relvmoiscsi.pool.vms.restore_journal import LockedVm, Swap
+from relvmoiscsi.pool.vms import restore_entries, restore_journal, run_states, vbds
+from relvmoiscsi.pool.vms.restore_entries import Swap
+from relvmoiscsi.pool.vms.restore_journal import LockedVm
 from relvmoiscsi.wording import shell_command
 
 NAME_SECONDS = 30.0  #: time limit for writing one name to the LUN of an SR
@@ -37,7 +38,7 @@ def halt(locked: LockedVm, journal: Sequence[Swap], look: Callable[[Record], obj
     swaps. The VM may be halted.
     """
     calls, record = locked.calls, locked.read()
-    there, was_running = restore_journal.journal_of(record), False
+    there, was_running = restore_entries.journal_of(record), False
     written = [swap for swap in journal if swap not in there]
     look(record)
     try:
@@ -91,7 +92,7 @@ def hang(locked: LockedVm, swap: Swap, uuid: str, expected: Sequence[str]) -> No
 def verify_all(locked: LockedVm, wanted: Sequence[Tuple[Swap, str]]) -> None:
     """Read the journal and each device again before the VM may start. Raises Refused, PoolFailure."""
     record = locked.read()
-    journal = restore_journal.journal_of(record)
+    journal = restore_entries.journal_of(record)
     for swap, uuid in wanted:
         vbds.must_have(record, locked.device(swap), (uuid,))
         if swap not in journal:

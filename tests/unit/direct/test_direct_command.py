@@ -33,7 +33,7 @@ class Scene(World):
         self.pool = pool
         self.programs = []
         self.fails = set()
-        self.users = []
+        self.users = {}
         self.udev_works = True
         self.host = self.host._replace(runner=self.run, wait_for=self.wait_for)
         self.put("etc/xensource-inventory", "INSTALLATION_UUID='{}'\n".format(pool.db.get("host", pool.master, "uuid")))
@@ -92,7 +92,7 @@ def scene(tmp_path, monkeypatch):
         monkeypatch.setattr(direct_command, "HOST", scene.host)
         monkeypatch.setattr(direct_command, "look", scene.look)
         monkeypatch.setattr(links, "in_time", in_process)
-        monkeypatch.setattr(links, "users_of", lambda device, _site: scene.users if device in ("sda", "dm-0") else [])
+        monkeypatch.setattr(links, "users_of", lambda device, _site: scene.users if device in ("sda", "dm-0") else {})
         yield scene
     shutil.rmtree(str(root))
 
@@ -171,7 +171,7 @@ def test_adding_again_changes_nothing_and_brings_a_lost_link_back(disk, run):
     run("add", "disk", LUN)
     text = disk.config
     (disk.root / "dev/xapi/block/disk").unlink()
-    disk.users = ["process 4711 (tapdisk)"]
+    disk.users = {"process 4711 (tapdisk)": ""}
 
     assert run("add", "disk", LUN, "--json").json["is_linked"]
     assert disk.config == text
@@ -272,7 +272,11 @@ def holds(owner):
         (vdi_on_it, 4, "'lun 3') already"),
         (holds(Owner("VG_XenStorage-1", is_sr=True)), 4, "sda holds an SR (volume group 'VG_XenStorage-1')"),
         (holds(DeviceError("/dev/sda", "read", 0, 512, "Input/output error")), 4, "Input/output error"),
-        (lambda scene: scene.users.append("the file system at /mnt"), 4, "sda is in use by the file system at /mnt."),
+        (
+            lambda scene: scene.users.update({"the file system at /mnt": "Unmount it."}),
+            4,
+            "sda is in use by the file system at /mnt. Nothing was changed. Unmount it.",
+        ),
         (lambda scene: scene.has_disk("sdb", "8:16"), 4, "has 2 paths"),
         (
             lambda scene: scene.without_xapi(),
@@ -345,7 +349,7 @@ def test_what_was_added_is_removed_without_a_trace(linked, run):
 
 
 def a_user(scene):
-    scene.users = ["process 4711 (tapdisk)"]
+    scene.users = {"process 4711 (tapdisk)": ""}
 
 
 def a_halted_vm(scene):

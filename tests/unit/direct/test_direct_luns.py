@@ -305,17 +305,18 @@ def test_what_a_look_says_or_raises_comes_back_in_time():
 # --- who has it: what counts as a user is tested with host.xapi.lun_users
 
 
-USERS = ["process 1 (tapdisk)", "multipath map /dev/mapper/x (use that instead)"]
+USERS = {"process 1 (tapdisk)": "", "multipath map /dev/mapper/x": "Use that map instead."}
 
 
 def test_a_device_in_use_is_refused_with_its_users(world, monkeypatch):
     world.has_disk("sda")
-    monkeypatch.setattr(links.holders, "users_of_block", lambda _status, _system: [])
+    monkeypatch.setattr(links.holders, "users_of_block", lambda _status, _system: {})
     links.check_unused("sda", world.host)
     monkeypatch.setattr(links.holders, "users_of_block", lambda _status, _system: USERS)
-    with pytest.raises(Refused, match="sda is in use by " + re.escape(", ".join(USERS))):
+    with pytest.raises(Refused) as caught:
         links.check_unused("sda", world.host)
-    assert links.users_of("sdx", world.host) == [], "it is gone"
+    assert caught.value.told == f"sda is in use by {', '.join(USERS)}. Use that map instead."
+    assert links.users_of("sdx", world.host) == {}, "it is gone"
 
 
 # --- udev

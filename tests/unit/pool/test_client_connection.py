@@ -20,6 +20,7 @@ from kit.pool.server import TcpServer, UnixServer
 from kit.pool.simulator import Pool
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import LoginRefused, Lost, NoAddress, NotFound, Unreachable, UsageError
+from relvmoiscsi.host.xapi import rpc
 from relvmoiscsi.pool import calls as pool_calls
 from relvmoiscsi.pool import jobs, records
 from relvmoiscsi.pool.calls import NotConnected, PoolFailure, PoolGone, failure, result_text
@@ -189,6 +190,15 @@ def test_a_call_that_xapi_would_not_read_is_an_error_of_this_call_alone(lab):
             calls.call("SR.set_name_label", sr, "x" * (300 << 10))
         calls.call("SR.set_name_label", sr, "x" * calls.room(sr, ""))
         assert "SR.set_name_label" in lab.pool.api.calls
+
+
+def test_a_call_is_encoded_once(lab, monkeypatch):
+    """The arguments may have 300 KiB, and a run makes a call for each of thousands of VDIs."""
+    encoded, real = [], rpc.body_of
+    with connect(lab.where()) as calls:
+        monkeypatch.setattr(rpc, "body_of", lambda value: encoded.append(value) or real(value))
+        calls.call("SR.get_all_records")
+        assert len(encoded) == 1
 
 
 def test_a_master_that_is_a_member_since_the_login_is_said(lab):

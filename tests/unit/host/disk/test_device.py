@@ -12,11 +12,13 @@ import threading
 
 import pytest
 
+from relvmoiscsi.deadline import NO_DEADLINE
 from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import Busy, DeviceError, NoRoom, NotFound, Refused, Truncated, UsageError
-from relvmoiscsi.host import flock
+from relvmoiscsi.host import flock, own_process
 from relvmoiscsi.host.disk import exclusive, holders, mounts, process_search
 from relvmoiscsi.host.disk.block_device import ImageFile, Workers, open_device
+from relvmoiscsi.host.own_process import run_in_child
 from relvmoiscsi.host.this_host import Host
 
 KIB = 1024
@@ -310,6 +312,26 @@ def test_a_path_that_leads_elsewhere_after_the_look_opens_nothing_there(image, t
     assert opened == [os.O_PATH | os.O_CLOEXEC]
 
 
+@pytest.mark.processes
+@pytest.mark.parametrize("size", [160, 32])
+def test_the_memory_of_a_batch_counts_for_the_limit_of_a_child(tmp_path, monkeypatch, size):
+    """A byte of each block gives a batch far larger than its result, and a writer of a LUN chooses what is read."""
+    monkeypatch.setattr(own_process, "MOST_MEMORY_BYTES", 96 * MIB)
+    image = tmp_path / "sparse"
+    image.touch()
+    os.truncate(str(image), size * MIB)
+
+    def work(_begin):
+        with open_device(str(image), writable=False) as device:
+            return len(device.read([Range(start, 1) for start in range(0, size * MIB, 4 * KIB)]))
+
+    if size < 96:
+        assert run_in_child(work, NO_DEADLINE, "it was read", only_reads=True) == size * 256
+    else:
+        with pytest.raises(Refused, match="needs more memory than this host gives it, which is 96 MiB at most"):
+            run_in_child(work, NO_DEADLINE, "it was read", only_reads=True)
+
+
 def test_closing_twice_is_closing_once_and_a_failing_close_is_logged_and_hides_nothing(image, caplog):
     device = open_device(image, writable=False)
     os.close(device._descriptor)
@@ -327,7 +349,12 @@ def test_closing_twice_is_closing_once_and_a_failing_close_is_logged_and_hides_n
     "number, user, expected, message",
     [
         (errno.EROFS, 0, Refused, "/x is read-only. Nothing was written. Make it writable first."),
-        (errno.EBUSY, 0, Refused, "/x is in use by a program that could not be found out. Nothing was written."),
+        (
+            errno.EBUSY,
+            0,
+            Refused,
+            "/x is in use by a program that could not be found out. Nothing was written. `lsblk /x` shows what is ",
+        ),
         (errno.EIO, 0, Refused, "/x cannot be opened: Input/output error. Nothing was written."),
         (errno.ENXIO, 0, NotFound, "/x is not there: No such device or address."),
         # root is not told to become root
@@ -399,7 +426,7 @@ def test_a_file_is_open_for_writing_once_and_when_refused_it_is_left_unlocked_an
 
 def test_where_leases_are_not_supported_a_lock_keeps_a_second_run_off(image, monkeypatch):
     monkeypatch.setattr(exclusive, "F_SETLEASE", NO_LEASES)
-    monkeypatch.setattr(exclusive, "users_of_file", lambda *_: [])
+    monkeypatch.setattr(exclusive, "users_of_file", lambda *_: {})
 
     with open_device(image, writable=True) as device:
         with pytest.raises(
@@ -542,23 +569,55 @@ OF_A_NAME = [
 @pytest.mark.parametrize(
     "files, expected",
     [
-        ({}, []),
-        (STACKED, ["multipath map /dev/mapper/36001405", "device-mapper volume VG-MGT", "block device md0"]),
-        ({"proc/40/mountinfo": MOUNTS}, ["the file system mounted at /srv", "the file system mounted at /pool"]),
-        ({"proc/40/mountinfo": OF_A_USER}, []),
-        *(({"proc/40/mountinfo": line}, []) for line in OF_A_NAME),
-        ({"proc/swaps": SWAPS + "/dev/sdb1 partition 9 0 -2\n"}, ["swap space /dev/sdb1"]),
-        ({"sys/block/loop3/loop/backing_file": "/dev/sdb\n"}, ["loop device /dev/loop3"]),
-        ({"sys/block/loop4/loop/backing_file": "/srv/dev/sdb\n"}, []),
+        ({}, {}),
+        (
+            STACKED,
+            {
+                "multipath map /dev/mapper/36001405": "Use that map instead.",
+                "device-mapper volume VG-MGT": "`lsblk /dev/sdb1` shows what is stacked on it.",
+                "block device md0": "`lsblk /dev/sdb1` shows what is stacked on it.",
+            },
+        ),
+        (
+            {"proc/40/mountinfo": MOUNTS},
+            {
+                "the file system mounted at /srv": "`umount /dev/sdb1` unmounts it, unless a container has mounted it.",
+                "the file system mounted at /pool": "`umount /dev/sdb` unmounts it, unless a container has mounted it.",
+            },
+        ),
+        ({"proc/40/mountinfo": OF_A_USER}, {}),
+        *(({"proc/40/mountinfo": line}, {}) for line in OF_A_NAME),
+        (
+            {"proc/swaps": SWAPS + "/dev/sdb1 partition 9 0 -2\n"},
+            {"swap space /dev/sdb1": "`swapoff /dev/sdb1` ends it."},
+        ),
+        (
+            {"sys/block/loop3/loop/backing_file": "/dev/sdb\n"},
+            {"loop device /dev/loop3": "`losetup --detach /dev/loop3` detaches it when nobody uses it."},
+        ),
+        ({"sys/block/loop4/loop/backing_file": "/srv/dev/sdb\n"}, {}),
     ],
-)  # fmt: skip
+)
 def test_what_uses_a_disk_or_a_partition_of_it(host, tmp_path, files, expected):
     for path, text in files.items():
         put(str(tmp_path / path), text)
 
-    assert users(host) == expected
-    advised = [one + " (use that instead)" if one.startswith("multipath") else one for one in expected]
-    assert holders.users_of_block(block_device(8, 16), host) == advised
+    assert users(host) == list(expected)
+    assert holders.users_of_block(block_device(8, 16), host) == expected
+
+
+def test_a_disk_that_the_kernel_has_in_use_is_refused_with_what_a_person_does(host, tmp_path, monkeypatch):
+    for path, text in {**STACKED, "proc/40/mountinfo": MOUNTS}.items():
+        put(str(tmp_path / path), text)
+    found = holders.users_of_block(block_device(8, 16), host)
+    monkeypatch.setattr(exclusive, "users_of_block", lambda *_, **__: found)
+    refused = exclusive._cannot_open(str(tmp_path), OSError(errno.EBUSY, "busy"), writable=True)
+    assert type(refused) is Refused and refused.message == f"{tmp_path} is in use by {', '.join(found)}."
+    assert refused.advice == (
+        "Use that map instead. `lsblk /dev/sdb1` shows what is stacked on it. "
+        "`umount /dev/sdb1` unmounts it, unless a container has mounted it. "
+        "`umount /dev/sdb` unmounts it, unless a container has mounted it."
+    )
 
 
 @pytest.fixture
@@ -587,7 +646,7 @@ def opened(host, monkeypatch):
 
 
 def opened_by(host, own_descriptor=-1):
-    return holders.opened_by(block_device(8, 16), own_descriptor, host)
+    return list(holders.opened_by(block_device(8, 16), own_descriptor, host))
 
 
 #: (the name, the file) of programs that only watch the disk
@@ -699,7 +758,7 @@ def test_who_has_a_file_open_or_locked_is_named_once(host, image):
     put(host.at("proc/locks"), locks)
 
     named = ["loop device /dev/loop3", "process 7", "process 12 (qemu-dp)"]
-    assert holders.users_of_file(status, 5, host) == named
+    assert list(holders.users_of_file(status, 5, host)) == named
     assert flock.owner_of(image, host) == "process 12 (qemu-dp)"
 
 
@@ -715,7 +774,7 @@ def test_of_another_file_system_no_open_file_is_looked_at(host, image):
     put(host.at("proc", us, "mountinfo"), f"{ours} 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n" + of_server)
     put(host.at("proc/12/mountinfo"), "900031 30 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n" + of_server)
 
-    assert holders.users_of_file(os.stat(image), 5, host) == ["process 12 (qemu-dp)"]
+    assert list(holders.users_of_file(os.stat(image), 5, host)) == ["process 12 (qemu-dp)"]
 
 
 def test_mounts_are_read_once_of_processes_with_one_namespace_and_root(host, image, monkeypatch):
@@ -740,20 +799,20 @@ def test_mounts_are_read_once_of_processes_with_one_namespace_and_root(host, ima
     monkeypatch.setattr(process_search, "open", lambda *how: (read.append(how[0]), real_open(*how))[1], raising=False)
 
     named = ["process 12", "process 13", "process 14", "process 15"]
-    assert holders.users_of_file(os.stat(image), 5, host) == named
+    assert list(holders.users_of_file(os.stat(image), 5, host)) == named
     whose = {path.split(os.sep)[-2] for path in read}
     assert {"13", "14", "15"} < whose and len(whose & {us, "12"}) == 1
 
 
-def test_a_loop_device_that_has_the_file_is_named_with_the_command_that_detaches_it(image, monkeypatch):
-    users = ["loop device /dev/loop3", "process 12 (qemu-dp)", "loop device /dev/loop10"]
+def test_what_has_the_file_is_named_with_what_ends_the_use(image, monkeypatch):
+    users = {"loop device /dev/loop3": "Detach it.", "process 12 (qemu-dp)": "", "loop device /dev/loop10": "Wait."}
     monkeypatch.setattr(exclusive, "users_of_file", lambda _status, _descriptor: users)
     with open(image, "rb") as file:
         refused = exclusive.in_use(image, file.fileno())
 
     assert refused.message == f"{image} is in use by {', '.join(users)}."
-    assert refused.advice == "`losetup --detach /dev/loop3 /dev/loop10` detaches it when nobody uses it."
-    monkeypatch.setattr(exclusive, "users_of_file", lambda _status, _descriptor: users[1:2])
+    assert refused.advice == "Detach it. Wait."
+    monkeypatch.setattr(exclusive, "users_of_file", lambda _status, _descriptor: {"process 12 (qemu-dp)": ""})
     with open(image, "rb") as file:
         assert exclusive.in_use(image, file.fileno()).advice == "Try again when that use has ended."
 

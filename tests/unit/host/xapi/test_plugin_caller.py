@@ -83,6 +83,26 @@ def test_a_caller_who_has_logged_out_is_refused_without_the_reference_of_a_sessi
         assert "OpaqueRef" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("description", "advice"),
+    [
+        (["SESSION_INVALID", "x"], "Repeat the call, and stay logged in until it has ended."),
+        (["HANDLE_INVALID", "session", "x"], "Repeat the call, and stay logged in until it has ended."),
+        (["CANNOT_CONTACT_HOST", "x"], "Start the host of the pool that is down, then repeat the call."),
+        ([], "Make xapi answer (`xe-toolstack-restart` restarts xapi), then repeat the call."),
+        (["INTERNAL_ERROR", "x"], ""),
+    ],
+)
+def test_a_caller_whom_xapi_does_not_name_gets_the_advice_for_the_error_of_xapi(description, advice):
+    class Failing:
+        def call(self, *_):
+            raise XapiFailure("xapi said no.", description)
+
+    with pytest.raises(Refused) as caught:
+        plugin_caller.verify(Failing(), "a session")
+    assert caught.value.advice == advice
+
+
 def test_a_session_of_the_pool_without_a_caller_or_with_another_one_behind_it_is_refused(pool):
     """With reuse-pool-sessions, each call of a user has the session that a host has made for itself."""
     shared = pool.db.create("session", pool=True, is_local_superuser=True)

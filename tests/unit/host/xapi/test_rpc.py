@@ -77,6 +77,18 @@ def test_an_argument_that_is_no_text_is_not_sent():
         rpc.Connection(lambda: None).call("SR.get_by_name_label", "\udcff")
 
 
+def test_a_call_that_xapi_does_not_read_is_not_sent():
+    """xapi takes 300 KiB, with the braces. Source: xen-api constants.ml, http_limit_max_rpc_size."""
+    frame = len(rpc.body_of({"method": "x", "params": [""], "id": 1}))
+    opened = []
+    calls = rpc.Connection(lambda: opened.append(1) or connection_of(Where("x"), None, "http://127.0.0.1:1"))
+    with pytest.raises(rpc.TooLong):
+        calls.call("x", "y" * (rpc.MOST_CALL_BYTES - frame + 1))
+    assert not opened
+    with pytest.raises(OSError, match="refused"):
+        calls.call("x", "y" * (rpc.MOST_CALL_BYTES - frame))
+
+
 # --- how much of an answer is read
 
 

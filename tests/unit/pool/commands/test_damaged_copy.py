@@ -39,18 +39,26 @@ USES = {
 }
 
 
-@pytest.mark.parametrize("more", [("--yes", "--quiet"), ("--dry-run",)], ids=["run", "plan"])
 @pytest.mark.parametrize("use", USES)
-def test_what_uses_a_damaged_copy_fails_and_changes_nothing(lab, web, helper, damage, pool_command, use, more):
+def test_what_uses_a_damaged_copy_fails_and_changes_nothing(lab, web, helper, damage, pool_command, use):
     damage()
     before = state(lab)
-    ran = pool_command(*USES[use], *more)
+    ran = pool_command(*USES[use], "--yes", "--quiet")
     assert (ran.status, ran.out) == (6, "") and CANNOT in ran.err and state(lab) == before
     assert "run `relvmoiscsi pool discard" in " ".join(ran.err.split())
 
 
 @pytest.mark.parametrize("use", USES)
-def test_what_is_damaged_after_the_question_is_not_used(lab, web, helper, damage, pool_command, use):
+def test_a_dry_run_does_not_scan_the_copy_and_says_that_the_run_does(lab, web, helper, pool_command, use):
+    """A scan changes the pool's records of VDIs that are new on the LUN, or gone."""
+    scans, real = [], lab.answer("SR.scan", lambda *words: scans.append(words) or real(*words))
+    before = lab.pool.db.records("SR"), state(lab)
+    ran = pool_command(*USES[use], "--dry-run")
+    assert (ran.status, scans) == (0, []) and (lab.pool.db.records("SR"), state(lab)) == before
+    assert "The run would scan the copy first, and change nothing if" in " ".join(ran.out.split())
+
+
+def test_what_is_damaged_when_the_copy_is_locked_is_not_cloned(lab, web, helper, damage, pool_command):
     calls = []
 
     def scan(*words):
@@ -59,7 +67,7 @@ def test_what_is_damaged_after_the_question_is_not_used(lab, web, helper, damage
         return real(*words)
 
     real, before = lab.answer("SR.scan", scan), state(lab)
-    ran = pool_command(*USES[use], "--yes", "--quiet")
+    ran = pool_command(*USES["clone"], "--yes", "--quiet")
     after = state(lab)
     after["network"] = before["network"]  # made for the clones, before the copy is locked
     assert ran.status == 6 and CANNOT in ran.err and after == before

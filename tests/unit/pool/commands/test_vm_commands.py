@@ -24,7 +24,7 @@ from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats import saved_vms
 from relvmoiscsi.pool import answer_forms, records
 from relvmoiscsi.pool.commands import discard_command, vm_commands
-from relvmoiscsi.pool.vms import choice, clone, inventory, rescue, restore, restore_journal
+from relvmoiscsi.pool.vms import choice, clone, inventory, rescue, restore, restore_entries
 
 pytestmark = pytest.mark.states
 CLONE_ALL = ("clone", "copy", "--all", "--isolated", "lab", "--yes")
@@ -853,7 +853,7 @@ def test_the_next_step_is_no_discard_while_another_vm_needs_the_copy(halted, poo
 def test_no_next_step_discards_a_copy_of_an_sr_that_has_no_disk_of_the_vm(halted, pool_command):
     """Whoever may write the journal, names any copy there; --undo refuses such a journal."""
     (other,) = halted.attach(halted.clone("Testing"))
-    db, key = halted.pool.db, restore_journal.RESTORED + "0"
+    db, key = halted.pool.db, restore_entries.RESTORED + "0"
     assert pool_command("restore", "copy", "web", "--yes").status == 0
     written = json.loads(db.get("VM", halted.web, "other_config")[key])
     assert pool_command("restore", "--undo", "web", "--yes").status == 0
@@ -1191,7 +1191,7 @@ def test_no_record_of_a_stranger_ends_a_command(restored, pool_command):
 def test_a_journal_that_no_restore_can_end_holds_no_copy(office, pool_command, fields):
     """A snapshot copies the journal of its VM, and a vm-admin writes a journal anywhere. `{}`: it has no UUID."""
     vm = office.vm("evil", office.vdi("Testing", "data")[0], **fields)
-    office.pool.db.set("VM", vm, "other_config", {restore_journal.RESTORED + "0": "x " + office.copy.sr_uuid})
+    office.pool.db.set("VM", vm, "other_config", {restore_entries.RESTORED + "0": "x " + office.copy.sr_uuid})
     if not fields:
         ran = pool_command("discard", "copy", "--yes", "--leave-vms")
         assert ran.status == 4 and "restore --keep" in " ".join(ran.err.replace("--home", "--keep").split())

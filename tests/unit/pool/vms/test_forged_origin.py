@@ -162,6 +162,20 @@ def test_a_journal_whose_old_vdi_was_never_the_vdi_of_its_copy_is_wrong(halted, 
     halted.refuses(work, "The journal .* is wrong.*was never the VDI.* --keep", Refused)
 
 
+@pytest.mark.parametrize("work", [undo, take_home], ids=["undo", "home"])
+def test_a_journal_and_a_mark_make_no_disk_of_another_vm_an_earlier_state(halted, work):
+    """A vm-admin writes both. The device has the copy of that disk."""
+    bring_back(halted)
+    theirs = halted.lab.vdi("Production", "before")[0]
+    halted.lab.vm("victim", theirs)
+    old, of = halted.uuid(halted.root), halted.uuid(theirs)
+    halted.db.set("VDI", halted.root, "other_config", {"relvmoiscsi:was": f"{old} {of}"})
+    halted.hang("0", halted.new(theirs))
+    forge_journal(halted, of=of, new=halted.uuid(halted.new(theirs)))
+    named = f"the mark relvmoiscsi:was of the VDI {old} names the VDI {of}, which is a disk of the VM 'victim'"
+    halted.refuses(work, f"The journal .* is wrong.*{named}.* --keep", Refused)
+
+
 @pytest.mark.parametrize("names_home", [False, True])
 @pytest.mark.parametrize(
     ("work", "is_empty"), [(bring_back, True), (undo, True), (take_home, False)], ids=["restore", "undo", "home"]

@@ -14,8 +14,8 @@ from kit.pool_verbs import bring_back, keep, lend, run, take_home, undo
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool import lock, marks, records
-from relvmoiscsi.pool.vms import choice, forget, move_home, restore_journal
-from relvmoiscsi.pool.vms.restore_journal import ARRIVED, LEAVING, RESTORED
+from relvmoiscsi.pool.vms import choice, forget, move_home, restore_entries, restore_journal
+from relvmoiscsi.pool.vms.restore_entries import ARRIVED, LEAVING, RESTORED
 from relvmoiscsi.pool.vms.run_states import only_in_journal
 
 JUNK = [
@@ -50,7 +50,7 @@ def restored(halted):
     """The journal has a readable key of each kind."""
     bring_back(halted)
     vm = halted.db.record("VM", halted.web)
-    (first, _), _ = restore_journal.read(vm)
+    (first, _), _ = restore_entries.read(vm)
     way = {"vm": vm["uuid"], "new": first.new}
     more = {LEAVING + "0": way, ARRIVED + "0": {**way, "arrived": halted.uuid(halted.elsewhere())}}
     halted.set_journal(lambda keys: {**keys, **{key: json.dumps(values) for key, values in more.items()}})
@@ -93,9 +93,9 @@ def sample(keys, count, which=lambda forgery: True):
 
 def reads_as_it_may(vm, whole):
     """Raises what is a bug: an exception that is none of the program's own."""
-    swaps, spoiled = restore_journal.read(vm)
+    swaps, spoiled = restore_entries.read(vm)
     assert all(why for _, why in spoiled)
-    for work in (restore_journal.journal_of, restore_journal.must_be_restored, restore_journal.all_arrived,
+    for work in (restore_entries.journal_of, restore_journal.must_be_restored, restore_journal.all_arrived,
                  lambda vm: restore_journal.verify_journal(vm, whole)):  # fmt: skip
         try:
             work(vm)
@@ -110,11 +110,11 @@ def reads_as_it_may(vm, whole):
 
 def test_of_any_number_of_forged_entries_few_are_parsed(restored, monkeypatch):
     """A vm-admin may write 290000 of them, and each command reads the journals of all VMs."""
-    parsed, real = [], restore_journal._swap_of
-    monkeypatch.setattr(restore_journal, "_swap_of", lambda text: parsed.append(text) or real(text))
+    parsed, real = [], restore_entries._swap_of
+    monkeypatch.setattr(restore_entries, "_swap_of", lambda text: parsed.append(text) or real(text))
     restored.set_journal(lambda config: {**config, **{f"{RESTORED}{number}": "{}" for number in range(1000, 4000)}})
-    swaps, spoiled = restore_journal.read(restored.db.record("VM", restored.web))
-    assert len(parsed) == restore_journal._MOST_ENTRIES and len(swaps) + len(spoiled) >= 3000
+    swaps, spoiled = restore_entries.read(restored.db.record("VM", restored.web))
+    assert len(parsed) == restore_entries._MOST_ENTRIES and len(swaps) + len(spoiled) >= 3000
 
 
 @pytest.mark.parametrize(
@@ -123,10 +123,10 @@ def test_of_any_number_of_forged_entries_few_are_parsed(restored, monkeypatch):
 def test_a_disk_with_a_text_that_no_journal_has_room_for_is_not_restored(restored, vbd):
     """Else no later run could read the entry."""
     vm = restored.db.record("VM", restored.web)
-    swap = restore_journal.journal_of(vm)[0]
-    restore_journal.verify_readable(vm, swap)
+    swap = restore_entries.journal_of(vm)[0]
+    restore_entries.verify_readable(vm, swap)
     with pytest.raises(Refused, match="A restore cannot note the disk .* more than"):
-        restore_journal.verify_readable(vm, swap._replace(vbd={**swap.vbd, **vbd}))
+        restore_entries.verify_readable(vm, swap._replace(vbd={**swap.vbd, **vbd}))
 
 
 @pytest.mark.parametrize("text", ["no journal of {}", '{{"sr": "{}"}}'])
@@ -140,7 +140,7 @@ def test_a_key_that_keeps_discard_from_the_copy_is_one_that_a_command_removes(re
 
 def test_any_journal_reads_or_is_refused(restored):
     vm = restored.db.record("VM", restored.web)
-    whole, _ = restore_journal.read(vm)
+    whole, _ = restore_entries.read(vm)
     for key, text in sample(vm["other_config"], 400):
         reads_as_it_may({**vm, "other_config": {**vm["other_config"], key: text}}, whole)
 

@@ -11,8 +11,8 @@ from kit.pool_verbs import bring_back, discard, keep, second_copy, take_home, un
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool.calls import PoolFailure
-from relvmoiscsi.pool.vms import restore_journal
-from relvmoiscsi.pool.vms.restore_journal import Swap
+from relvmoiscsi.pool.vms import restore_entries
+from relvmoiscsi.pool.vms.restore_entries import Swap
 from relvmoiscsi.pool.vms.run_states import only_in_journal
 
 HAS_SNAPSHOTS = "has snapshots: 'before the update'. The pool would move the disks of the snapshots too"
@@ -369,7 +369,7 @@ RIGHT_BUT_VBD = [json.dumps({**dict.fromkeys(Swap._fields, "x"), "vbd": vbd}) fo
 @pytest.mark.parametrize("text", [*HOSTILE, NUMBERS, RIGHT_BUT_ONE, *RIGHT_BUT_VBD])
 def test_no_key_of_a_vm_ends_a_command_with_a_bug(restored, text):
     """A vm-admin may write any of them."""
-    keys = [begin + end for begin in restore_journal._KEYS for end in ("0", "xvda")]
+    keys = [begin + end for begin in restore_entries.KEYS for end in ("0", "xvda")]
     restored.set_journal(lambda marks: {**marks, **dict.fromkeys(keys, text), "relvmoiscsi:restore-ha": text})
     with pytest.raises(Refused, match="cannot be read: .* --keep"):
         undo(restored)

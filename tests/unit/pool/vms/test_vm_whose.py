@@ -7,8 +7,8 @@ from kit.pool_verbs import bring_back, keep, lend, run, second_copy, take_home
 from relvmoiscsi.formats import saved_vms
 from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool import records
-from relvmoiscsi.pool.vms import choice, clone, save_vms, transfer
-from relvmoiscsi.pool.vms.restore_journal import RESTORED
+from relvmoiscsi.pool.vms import choice, clone, inventory, save_vms, transfer
+from relvmoiscsi.pool.vms.restore_entries import RESTORED
 
 GONE = "aaaaaaaa-0000-4000-8000-000000000000"
 WAS = "relvmoiscsi:was"
@@ -222,3 +222,26 @@ def test_the_mark_of_a_disk_that_came_home_counts_whoever_else_has_its_data(tena
         tenants.lab.vm("web-dev", copied)
     done = cloned(tenants, "web", tenants.other)
     assert (done.status, done.error) == (clone.MADE, None)
+
+
+# --- a journal
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "counts"),
+    [
+        (RESTORED + "0", '{{"vm": "{vm}", "old": "{vdi}"}}', True),
+        (RESTORED + "xvda", "{vdi}", True),
+        (RESTORED + "0", "a{vdi}{vdi}", True),
+        (RESTORED + "x", '{{"vm": "{vm}", "old": "{vdi}"}}', False),
+        (RESTORED, '{{"vm": "{vm}", "old": "{vdi}"}}', False),
+    ],
+    ids=["unreadable", "no object", "letters around", "no device", "no end"],
+)
+def test_an_unreadable_entry_says_whose_a_disk_is_and_a_key_that_no_run_writes_does_not(halted, key, text, counts):
+    bring_back(halted)
+    vdi, vm = halted.uuid(halted.data), halted.db.get("VM", halted.web, "uuid")
+    halted.set_journal(lambda _: {key: text.format(vm=vm, vdi=vdi)})
+    halted.db.destroy("VBD", halted.vbd("1"))
+    owners = run(halted, lambda calls, found, copy: inventory.whose(records.read(calls), found, vdi))
+    assert owners == ([halted.web] if counts else [])

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Read the entries of the journal of a restore from a VM's record. No other code reads an entry. Pure.
+
+A vm-admin may write each key of a VM. So an entry counts only if a run could have written the entry. Of an unreadable
+entry, each UUID in its text counts: `discard` refuses a copy with such a UUID, and the VM has the data of such a VDI.
+"""
+
+import re
+from typing import Any, Dict, List, Mapping, NamedTuple, Set, Tuple
+
+from relvmoiscsi import untrusted
+from relvmoiscsi.errors import NOTHING_CHANGED, Refused
+from relvmoiscsi.formats.identity import UUID_PATTERN, is_uuid
+from relvmoiscsi.pool import marks
+from relvmoiscsi.pool.calls import Record
+from relvmoiscsi.pool.records import DEVICE
+from relvmoiscsi.pool.vdis import Origin
+from relvmoiscsi.pool.vms import run_states
+
+#: keys of VM.other_config; each key ends in the device of the disk. RESTORED: the journal. A key with another end was
+#: written by no run and counts for nothing: such a name may have characters that no call can carry, such as CR
+RESTORED = "relvmoiscsi:restore:"
+#: a run began to move the VDI of the copy home
+LEAVING = "relvmoiscsi:restore-home:"
+#: UUID of the moved VDI
+ARRIVED = "relvmoiscsi:restore-arrived:"
+KEYS = (RESTORED, LEAVING, ARRIVED)  #: in the order of removal
+
+#: fields of a VBD that stay when a disk is swapped, and their types
+VBD: Mapping[str, type] = {
+    "bootable": bool, "mode": str, "type": str, "unpluggable": bool, "other_config": dict, "qos_algorithm_type": str,
+    "qos_algorithm_params": dict,
+}  # fmt: skip
+
+#: members of an entry. A run locks the copy `sr`, and names the VDIs in commands for a person
+_UUIDS = ("old", "new", "of", "sr", "home")
+
+_MOST_ENTRIES = 256  #: of a VM that are read; xapi has devices for 255 disks
+_UUID = re.compile(f"(?=({UUID_PATTERN}))")  #: at each place, also where two overlap
+
+
+class Swap(NamedTuple):
+    """A disk of a VM before and after a restore: an entry of the journal."""
+
+    vm: str  #: UUID
+    userdevice: str
+    old: str  #: UUID of the VDI
+    new: str  #: UUID of the VDI
+    of: str  #: UUID of the VDI of which `new` is the copy: `old`, unless the disk came home from another copy before
+    old_name: str
+    waiting_name: str  #: of the old VDI while no VM has the old VDI
+    sr: str  #: UUID of the copy
+    home: str  #: UUID of the SR of the old VDI
+    vbd: Dict[str, Any]
+
+    def facts(self) -> Dict[str, str]:
+        return {"userdevice": self.userdevice, "old_vdi": self.old, "new_vdi": self.new}
+
+
+def read(vm: Record) -> Tuple[List[Swap], List[Tuple[str, str]]]:
+    """Return (the journal, sorted by device; the unreadable keys, with the reasons).
+
+    A clone of a restored VM has the keys of that VM; such keys are left out.
+    """
+    keys = keys_of(vm, RESTORED)
+    found, spoiled = [], [(key, "a VM has no device for so many disks") for key in keys[_MOST_ENTRIES:]]
+    for key in keys[:_MOST_ENTRIES]:
+        try:
+            found.append(_swap_of(vm["other_config"][key]))
+        except ValueError as error:
+            spoiled.append((key, str(error)))
+    return [swap for swap in found if swap.vm == vm["uuid"]], spoiled
+
+
+def named_vdis(vm: Record) -> Set[str]:
+    """Return the UUIDs of the VDIs that a VM had or has at its devices, by its journal."""
+    swaps, spoiled = read(vm)
+    texts = [vm["other_config"][key] for key, _ in spoiled]
+    return {uuid for swap in swaps for uuid in (swap.old, swap.of, swap.new)}.union(*map(_UUID.findall, texts))
+
+
+def keys_of(vm: Record, *begins: str) -> List[str]:
+    """Return the keys that a run can have written, in the order of `begins`, then by device."""
+    keys = sorted(vm["other_config"])
+    return [key for begin in begins for key in keys if key.startswith(begin) and DEVICE.fullmatch(key[len(begin) :])]
+
+
+def _swap_of(text: str) -> Swap:
+    """Return the entry in the value of a key. Raises ValueError for values that no run has written."""
+    values = marks.values_of(text)
+    vbd = values.get("vbd")
+    if set(values) != set(Swap._fields) or not isinstance(vbd, dict) or not set(vbd) <= set(VBD):
+        raise ValueError("it has other members than a run writes")
+    for name, value in vbd.items():
+        if not isinstance(value, VBD[name]):
+            raise ValueError(f"{name} of the VBD has a value of another type")
+        for each in value.values() if isinstance(value, dict) else ():
+            _sendable(each)
+    texts = {name: _sendable(value) for name, value in values.items() if name != "vbd"}
+    if not DEVICE.fullmatch(texts["userdevice"]):
+        raise ValueError("its device is neither a number nor a name such as xvda")
+    for name in _UUIDS:
+        if not is_uuid(texts[name]):
+            raise ValueError(f"its member {name!r} is no UUID")
+    if Origin(texts["sr"], None, {}).new_of(texts["of"]) != texts["new"]:
+        raise ValueError("its new VDI is no copy of its old VDI")
+    return Swap(**texts, vbd=vbd)
+
+
+def verify_readable(vm: Record, swap: Swap) -> None:
+    """Raises Refused for an entry that no later run could read, such as one of a device 0x0: xapi takes such a name."""
+    try:
+        _swap_of(marks.text_of(swap._asdict()))
+    except ValueError as error:
+        raise (
+            Refused(
+                f"A restore cannot note the disk {swap.userdevice!r} of the VM {vm['name_label']!r} in its journal: "
+                f"{error}."
+            )
+            .in_state(NOTHING_CHANGED)
+            .advising(
+                "Attach the disk to the VM again, at another device. Or restore the other disks alone, with --disk."
+            )
+        ) from error
+
+
+def _sendable(value: Any) -> str:
+    """Return a text. Raises ValueError for another value, and for characters that no pool stores.
+
+    XML has neither U+FFFE nor U+FFFF, and xapi 25.31 and later stores both.
+    """
+    untrusted.text_of(value)
+    kept: str = value.translate({0xFFFE: None, 0xFFFF: None})
+    if untrusted.xml_safe(kept) != kept:
+        raise ValueError("a text has characters that no pool stores")
+    return str(value)
+
+
+def journal_of(vm: Record) -> List[Swap]:
+    """Return the journal, sorted by device. Raises Refused for an unreadable key."""
+    swaps, spoiled = read(vm)
+    for key, why in spoiled:
+        raise Refused(f"{key} of the VM {vm['name_label']!r} cannot be read: {why}.").advising(
+            f"{run_states.restore_command('keep', vm['uuid'])} leaves the VM as it is and removes the journal."
+        )
+    return swaps
