@@ -123,7 +123,8 @@ class UnlockCommand(PoolChange):
     def run(self) -> Answer:
         with self.opened() as (calls, pool):
             what = self._locked(calls, pool)
-            found = lock.to_break(calls, what)
+            locks = lock.to_break(calls, what)
+            found = lock.to_tell(locks, what)
             if self.dry_run:
                 would = [f"lock {each.what}: would be unlocked; it is locked by {each.text()}" for each in found]
                 return Answer({"would_unlock": [each.facts() for each in found]}, "\n".join(map(printable, would)))
@@ -141,7 +142,7 @@ class UnlockCommand(PoolChange):
                 )
             ask(self, lost)
             with self.so_far.work():
-                broken = lock.unlock(calls, what, found)
+                broken = lock.unlock(calls, what, locks)
             lines = [printable(f"lock {each.what}: unlocked; it was locked by {each.text()}") for each in broken]
             if not lines:
                 lines = [printable(f"The lock {what} has gone meanwhile. Nothing was changed.")]
