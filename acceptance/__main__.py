@@ -18,6 +18,7 @@ from relvmoiscsi.cli.output import Unheard
 from relvmoiscsi.errors import Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool.commands import options
 from relvmoiscsi.pool.connection import LOCAL, Where, connect, url_of
+from relvmoiscsi.wording import printable_lines
 
 TOP = Path(__file__).resolve().parent.parent
 EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
@@ -177,8 +178,8 @@ def run(where: Where, tools: Tools, sr: str, target: str, directory: str, record
                 cleaned = _cleaned(where, tools, scratch, state.refs)
     rows += cleaned
     notes = _notes(state, rows)
-    found = report.redacted(report.facts(run_id, scratch.record, hosts, rows, notes), _secrets(where))
-    paths = _written(found, directory, run_id)
+    found = report.facts(run_id, scratch.record, hosts, rows, notes)
+    paths = _written(report.redacted(found, _secrets(where)), directory, run_id)
     for text in [*notes, f"The run has {found['result']}; the report is in {' and '.join(paths)}."]:
         tools.say(text)
     return {"passed": 0, "interrupted": EXIT_INTERRUPTED}.get(found["result"], EXIT_FAILED)
@@ -299,7 +300,7 @@ def main(argv: Optional[Sequence[str]] = None, command: Optional[Command] = None
 
 
 def _say(text: str) -> None:
-    Unheard(sys.stderr).write(text + "\n")
+    Unheard(sys.stderr).write(printable_lines(text) + "\n")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -4,11 +4,11 @@
 The report has no password and no address of the pool: a host is shown by number and release.
 """
 
-import json
 from typing import Any, Dict, Iterable, List, Mapping, Sequence
 
 from acceptance.day import FAILED, INTERRUPTED, PASSED, Row
 from relvmoiscsi import __version__
+from relvmoiscsi.wording import printable
 
 #: keys of host.software_version with the release of a host
 _RELEASE = ("product_brand", "product_version", "platform_version", "xapi", "xapi_build", "sm")
@@ -57,16 +57,18 @@ def _cells(*texts: str) -> List[str]:
 
 def _plain(text: str) -> str:
     """Return the text on one line, with escapes for reStructuredText."""
-    text = " ".join(text.split()).replace("\\", "\\\\")
+    text = printable(" ".join(text.split())).replace("\\", "\\\\")
     for mark in "`*|_":
         text = text.replace(mark, "\\" + mark)
     return text
 
 
-def redacted(report: Mapping[str, Any], secrets: Iterable[str]) -> Dict[str, Any]:
-    """Return the report without the secrets."""
-    text = json.dumps(report)
-    for secret in filter(None, secrets):
-        text = text.replace(json.dumps(secret)[1:-1], "(removed)")
-    found: Dict[str, Any] = json.loads(text)
-    return found
+def redacted(value: Any, secrets: Sequence[str]) -> Any:
+    """Return the value of JSON with no secret in a text. A secret such as "true" or "1" leaves numbers and names."""
+    if isinstance(value, dict):
+        return {name: redacted(each, secrets) for name, each in value.items()}
+    if isinstance(value, list):
+        return [redacted(each, secrets) for each in value]
+    for secret in filter(None, secrets) if isinstance(value, str) else ():
+        value = value.replace(secret, "(removed)")
+    return value

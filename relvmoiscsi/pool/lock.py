@@ -424,29 +424,33 @@ class Held:
 def to_break(calls: Calls, what: LockName) -> List[Lock]:
     """Return the locks that a person breaks with the lock on `what`: those, and all others of the same runs.
 
-    At most one lock of each kind for each name. A run writes keys of one kind, so a token counts only among keys of its
-    kind: a vm-operator can copy the token of a guarded key, but only into an open key. Raises PoolFailure.
+    A run writes keys of one kind, so a token counts only among keys of its kind: a vm-operator can copy the token of a
+    guarded key, but only into an open key. Raises PoolFailure.
     """
     locks = _Locks(calls).all()
     runs = {(each.begin, each.token) for each in locks if each.what == what and each.token != _UNREADABLE}
-    there = [each for each in locks if each.what == what or (each.begin, each.token) in runs]
-    last = {(each.what, each.begin): each for each in in_order(there)}
+    return [each for each in locks if each.what == what or (each.begin, each.token) in runs]
+
+
+def to_tell(locks: Sequence[Lock], what: LockName) -> List[Lock]:
+    """Return what a person is told of the locks of `to_break`: one of each kind for each name, `what` first."""
+    last = {(each.what, each.begin): each for each in in_order(locks)}
     return sorted(last.values(), key=lambda each: (each.what != what, each.what, each.begin != KEY))
 
 
 def unlock(calls: Calls, what: LockName, told: Sequence[Lock]) -> List[Lock]:
-    """Break the lock on `what`, and the locks in `told` (from `to_break`). Return the broken locks. Raises PoolFailure.
+    """Break the locks of the runs in `told` (from `to_break`). Return the broken locks. Raises PoolFailure.
 
-    All keys of `what` go, also a key that no client reads. Of other names, a lock goes only if `told` has its run.
+    A run that takes the lock while a person is asked keeps it. Keys of `what` that no client reads go, too.
     """
     runs = {(each.what, each.begin, each.token) for each in told}
     of_name = tuple(f"{begin}{what}:" for begin in _BEGINS)
     broken: Dict[Tuple[str, str], Lock] = {}
     for _ in range(_MOST_ROUNDS):
         seen = _Locks(calls)
-        there = [each for each in seen.all() if each.what == what or (each.what, each.begin, each.token) in runs]
+        there = [each for each in seen.all() if (each.what, each.begin, each.token) in runs]
         of_runs = {each.key for each in there}
-        keys = [key for key in seen.keys if key in of_runs or key.startswith(of_name)]
+        keys = [key for key in seen.keys if key in of_runs or key.startswith(of_name) and _key_of(key) is None]
         if not keys:
             break
         for key in keys:

@@ -4,6 +4,7 @@
 import getpass
 import json
 import os
+import re
 
 import pytest
 
@@ -267,7 +268,7 @@ def test_a_restart_that_failed_is_made_up_for(dom0):
 
 
 _TASK = r"""uuid ( RO)          : 7
-    name-label ( RO): never ends\033[0m"""
+    name-label ( RO): never ends\033]0;owned\007\302\233\342\200\256"""
 
 
 @pytest.mark.parametrize("looks, variables, status", [
@@ -284,6 +285,7 @@ def test_a_task_that_never_ends_is_named_and_somebody_decides(dom0, looks, varia
     assert played.status == status, played.out
     assert told[1:] == ([] if status else ["xe-toolstack-restart"])
     assert ("never ends" in played.out and "install_restart_with_tasks" in played.out) == bool(status)
+    assert not re.search("owned[^ -~]|\x1b]|[\x07\x9b\u202e]", played.out)
 
 
 def test_no_toolstack_is_restarted_before_all_hosts_have_the_package(dom0):

@@ -12,9 +12,10 @@ import errno
 import os
 import stat
 from glob import escape, glob
-from typing import Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, Sequence, Tuple
 
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline
+from relvmoiscsi.host.disk.mounts import Mount, mount_of, status_of_path
 from relvmoiscsi.host.disk.process_search import ProcessSearch, is_roots
 from relvmoiscsi.host.files import attribute, lines_of, text_of, words_in
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -56,15 +57,13 @@ class _Devices:
                     yield device, use, f"`{shell_command('lsblk', '/dev/' + device)}` shows what is stacked on it."
         # mounted file systems, in every mount namespace of a process
         nodes = {"/dev/" + name: name for name in self.names.values()}
-        for words in self._search.mounts():  # 36 35 98:0 /mnt1 /mnt2 rw,noatime shared:1 - ext3 /dev/root rw
-            # The mount source is any text: a user mounts a tmpfs with it, in a mount namespace of his own.
-            kind, source = words[words.index("-") + 1 :][:2] if "-" in words[:-2] else ("", "")
-            mounted = nodes.get(source) if kind in _OF_SEVERAL_DEVICES else None
-            mounted = mounted or (self.names.get(words[2]) if len(words) > 4 else None)
+        for mount in self._search.mounts():
+            mounted = nodes.get(mount.source) if mount.kind in _OF_SEVERAL_DEVICES else None
+            mounted = mounted or self.names.get(mount.file_system)
             if mounted is not None:
                 unmount = shell_command("umount", "/dev/" + mounted)
                 way = f"`{unmount}` unmounts it, unless a container has mounted it."
-                yield mounted, f"the file system mounted at {words[4]}", way
+                yield mounted, f"the file system mounted at {mount.directory}", way
         for line in lines_of(self._host.at("proc/swaps"))[1:]:  # /dev/sdb1  partition  1048572  0  -2
             path = words_in(line)[0]
             if os.path.basename(path) in self.directories:
@@ -79,13 +78,15 @@ class _Devices:
         for loop, way, backing in _loop_devices(self._host):
             device = os.path.basename(backing)
             if os.path.dirname(backing) != "/dev" or device not in self.directories:
-                device = self.names.get(_number(backing), "") if "/dev/" in backing else ""
+                node = status_of_path(backing, lambda mount: mount.is_local, self._host)
+                device = self.names.get(_number(node), "") if node else ""
             if device:
                 yield device, loop, way
         us, found = str(os.getpid()), set()
         own = self._host.at("proc", us, "fd", str(own_descriptor))
-        for link in self._search.open_files("/dev/"):
-            number = _number(link)
+        local = {mount.number for mount in self._search.mounts() if mount.is_local}
+        for link, status in self._search.open_files(local):
+            number = _number(status)
             if link == own or number not in self.names and number not in paths:
                 continue
             process, flags = link.split(os.sep)[-3], os.O_RDONLY
@@ -222,19 +223,19 @@ def stacked(name: str, host: Host = THIS_HOST) -> List[str]:
 def users_of_file(status: os.stat_result, own_descriptor: int, host: Host = THIS_HOST) -> Users:
     """Return the loop devices and processes that have the file of `status` open, without `own_descriptor`."""
     own = host.at("proc", str(os.getpid()), "fd", str(own_descriptor))
-    loops = {name: way for name, way, backing in _loop_devices(host) if _leads_to(backing, status)}
     search = ProcessSearch(NO_DEADLINE, host)
     # The file system of each mount, as major:minor. `st_dev` is another number on btrfs and overlayfs.
-    file_systems = {words[0]: words[2] for words in search.mounts() if len(words) > 2}
+    file_systems = {mount.number: mount.file_system for mount in search.mounts()}
+    here = mount_of(own)
+    mounts = {here, *(number for number, each in file_systems.items() if each == file_systems.get(here))}
 
-    def file_system(link: str) -> Optional[str]:
-        """Return the file system of an open file, without a stat of the file; None for a mount that no process has."""
-        words = [words_in(line) for line in lines_of(link.replace("/fd/", "/fdinfo/"))]  # mnt_id:	29
-        return next((file_systems.get(line[1]) for line in words if line[:1] == ["mnt_id:"] and line[1:]), None)
+    def is_safe(mount: Mount) -> bool:
+        return mount.is_local or mount.number in mounts  # this process has a file on the latter open: that one answers
 
-    here = file_system(own)
-    links = (link for link in search.open_files("/") if link != own and file_system(link) == here)
-    numbers = {link.split(os.sep)[-3] for link in links if _leads_to(link, status)}
+    found = [(name, way, status_of_path(backing, is_safe, host)) for name, way, backing in _loop_devices(host)]
+    loops = {name: way for name, way, each in found if each is not None and os.path.samestat(each, status)}
+    links = [link for link, each in search.open_files(mounts) if link != own and os.path.samestat(each, status)]
+    numbers = {link.split(os.sep)[-3] for link in links}
     return {**loops, **dict.fromkeys((host.named_process(number) for number in sorted(numbers, key=int)), "")}
 
 
@@ -243,18 +244,6 @@ def advice_of(users: Users) -> str:
     return " ".join(filter(None, dict.fromkeys(users.values())))
 
 
-def _leads_to(path: str, status: os.stat_result) -> bool:
-    """Return whether the path leads to the file; False for a closed descriptor, or a file of another namespace."""
-    try:
-        return os.path.samestat(os.stat(path), status)
-    except OSError:
-        return False
-
-
-def _number(path: str) -> str:
-    """Return the major:minor of the block device at the path; "" if there is no block device."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return ""  # the process has closed the descriptor since
+def _number(status: os.stat_result) -> str:
+    """Return the major:minor of a block device; "" for another file."""
     return f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}" if stat.S_ISBLK(status.st_mode) else ""

@@ -9,9 +9,10 @@ does not end in time is refused, and nothing is written. The refusal names the u
 
 import os
 from glob import escape, glob
-from typing import Dict, Generator, Iterable, Iterator, List, Optional, Sequence, TypeVar
+from typing import Container, Dict, Generator, Iterable, Iterator, Optional, Sequence, Tuple, TypeVar
 
 from relvmoiscsi.deadline import Deadline, OutOfTime
+from relvmoiscsi.host.disk.mounts import Mount, mounts_in, status_of_open
 from relvmoiscsi.host.files import lines_of, words_in
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.wording import shell_command
@@ -22,6 +23,7 @@ SEARCH_SECONDS = 10.0
 _AT_ONCE = 256  #: descriptors or mounts between two looks at the clock
 
 Item = TypeVar("Item")
+OpenFile = Tuple[str, os.stat_result]
 
 
 class ProcessSearch:
@@ -33,8 +35,8 @@ class ProcessSearch:
         self._left, self._owner = self._deadline.left, os.geteuid()
         self._spent: Dict[int, float] = {}
 
-    def mounts(self) -> Iterator[List[str]]:
-        """Give the words of each mount, from every mount namespace of a process: 36 35 98:0 /mnt1 /mnt2 rw ...
+    def mounts(self) -> Iterator[Mount]:
+        """Give each mount, from every mount namespace of a process.
 
         Processes of one namespace and root directory have the same mounts. Another user's process hides its namespace.
         Raises OutOfTime.
@@ -46,31 +48,29 @@ class ProcessSearch:
                 continue
             try:
                 with open(os.path.join(process, "mountinfo"), "rb") as lines:
-                    for line in self._in_time(lines):
-                        yield words_in(line.decode("utf-8", "replace").rstrip("\n"))
+                    yield from mounts_in(self._in_time(lines))
                 seen.add((namespace, root))  # not before: the process may have ended without showing its mounts
             except OSError:
                 pass  # the process has ended, or belongs to another user
 
-    def open_files(self, part: str) -> Iterator[str]:
-        """Give the paths of all descriptors, /proc/*/fd/*, of files with `part` in their path. Raises OutOfTime.
+    def open_files(self, mounts: Container[str]) -> Iterator[OpenFile]:
+        """Give the path of each descriptor, /proc/*/fd/*, and the status of its file, for files on these mounts.
 
-        All threads of a process count as one, with the descriptors of the first thread that has a descriptor: the main
-        thread may have ended.
-
-        A caller must not stat each of these files: a stat of a file on a server that does not answer hangs.
+        `mounts` are numbers of mounts at which a stat cannot hang. All threads of a process count as one, with the
+        descriptors of the first thread that has a descriptor: the main thread may have ended. Raises OutOfTime.
         """
         for process in self._processes():
-            has_any = yield from self._descriptors(os.path.join(process, "fd"), part)
+            has_any = yield from self._descriptors(os.path.join(process, "fd"), mounts)
             threads = () if has_any else glob(os.path.join(escape(process), "task/*/fd"))
             for directory in self._in_time(threads):
-                if (yield from self._descriptors(directory, part)):
+                if (yield from self._descriptors(directory, mounts)):
                     break
 
-    def _descriptors(self, directory: str, part: str) -> Generator[str, None, bool]:
-        """Give the descriptors of files with `part` in their path. Return whether the directory shows any descriptor.
+    def _descriptors(self, directory: str, mounts: Container[str]) -> Generator[OpenFile, None, bool]:
+        """Give the descriptors of files on these mounts. Return whether the directory shows any descriptor.
 
-        A host of many VMs has tens of thousands of descriptors. So this makes a single call for each descriptor.
+        A host of many VMs has tens of thousands of descriptors, most of them of sockets, pipes and events. So this
+        makes a single call for each descriptor without a path. That call fails for a path that is too long.
         """
         has_any = False
         try:
@@ -81,8 +81,10 @@ class ProcessSearch:
             with os.scandir(directory) as entries:
                 for entry in self._in_time(entries):
                     has_any = True
-                    if part in link_of(entry.name, descriptor):
-                        yield entry.path
+                    has_path = link_of(entry.name, descriptor)[:1] in ("", os.sep)
+                    status = status_of_open(entry.path, mounts) if has_path else None
+                    if status is not None:
+                        yield entry.path, status
         except OSError:
             pass  # the process has ended since
         finally:

@@ -123,7 +123,8 @@ class UnlockCommand(PoolChange):
     def run(self) -> Answer:
         with self.opened() as (calls, pool):
             what = self._locked(calls, pool)
-            found = lock.to_break(calls, what)
+            locks = lock.to_break(calls, what)
+            found = lock.to_tell(locks, what)
             if self.dry_run:
                 would = [f"lock {each.what}: would be unlocked; it is locked by {each.text()}" for each in found]
                 return Answer({"would_unlock": [each.facts() for each in found]}, "\n".join(map(printable, would)))
@@ -141,7 +142,7 @@ class UnlockCommand(PoolChange):
                 )
             ask(self, lost)
             with self.so_far.work():
-                broken = lock.unlock(calls, what, found)
+                broken = lock.unlock(calls, what, locks)
             lines = [printable(f"lock {each.what}: unlocked; it was locked by {each.text()}") for each in broken]
             if not lines:
                 lines = [printable(f"The lock {what} has gone meanwhile. Nothing was changed.")]
@@ -149,9 +150,14 @@ class UnlockCommand(PoolChange):
             return Answer({"unlocked": [each.facts() for each in broken]}, "\n".join(lines)).leading(again)
 
     def _locked(self, calls: Calls, pool: Pool) -> lock.LockName:
-        """Return the name of the lock on the given copy or VM. Raises NotFound, UsageError."""
+        """Return the name of the lock on the given copy or VM. Raises NotFound, UsageError.
+
+        Any client can give an open lock the UUID or the name of a copy, whose own lock has the SCSIid as its name. So
+        a lock by the given text counts only if the copy or VM has no lock. A SCSIid means the LUN, whatever has the
+        SCSIid as its name.
+        """
         locks, text = lock.read(calls), self.given.sr
-        if text in locks:
+        if text in locks and certain_scsi_id(text) == text:
             return lock.name_for(text)
         named, found = [], inventory.read(calls)
         try:
@@ -162,9 +168,9 @@ class UnlockCommand(PoolChange):
             pass
         with suppress(NotFound):
             named.append(lock.name_for(found.vms[inventory.find_vm(found, text)]["uuid"]))
-        locked = [what for what in named if what in locks]
+        locked = [what for what in named if what in locks] or [what for what in locks if what == text]
         are_locked = f"These are locked: {some_of(sorted(locks))}." if locks else "The pool has no lock."
-        if not named:
+        if not named and not locked:
             either = {**pool.srs, **found.named_vms()}
             with in_state(f"{are_locked} Nothing was changed."):
                 records.find(either, text, "SR or VM", "")

@@ -15,7 +15,7 @@ import pytest
 
 import relvmoiscsi
 from acceptance import __main__ as kit
-from acceptance import day, made
+from acceptance import day, made, report
 from kit.lun_world import FABRIC, World
 from kit.pool.errors import XenError
 from kit.pool_lab import IQN, TARGET, Image, Lab, only_reads
@@ -627,6 +627,33 @@ def test_a_password_is_in_no_report(pool):
 
 
 # --- the report
+
+
+@pytest.mark.parametrize("password", ["false", "1", "passed", "]", '"', "steps"])
+def test_a_password_of_the_form_of_json_costs_no_report(password):
+    row = day.Row(name="a step", status=day.PASSED, seconds=1.0, expected="all", came=f"he said {password}")
+    found = report.facts("1", {"type": "lvmoiscsi"}, [], [row], [password])
+
+    told = report.redacted(found, [password, ""])
+    assert told["steps"][0]["came"] == "he said (removed)" and told["notes"] == ["(removed)"]
+    assert told["steps"][0]["seconds"] == 1.0 and (told["result"] == "passed" or password == "passed")
+
+
+EVIL = "evil\x1b]0;owned\x07\x9b31m\u202e"
+
+
+def test_names_reach_terminal_and_report_without_control_characters(pool, capsys):
+    """`answer` brings them back from the JSON of the command."""
+    with pytest.raises(made.Failed) as failed:
+        kit.answer(1, json.dumps({"error": {"message": f"The LUN holds {EVIL}."}}), "")
+    row = day.Row(name="a step", status=day.PASSED, seconds=1.0, expected="all", came=str(failed.value))
+    told = [report.page(report.facts("1", {"type": "lvmoiscsi"}, [], [row], [EVIL]))]
+
+    pool.vm(EVIL, pool.vdi("Scratch", "data")[0])
+    kit.main(["--sr", "Scratch", "--snapshot", "exit 1", "--report", str(pool.directory)], command)
+    told.append(capsys.readouterr().err)
+    for text in told:
+        assert "owned" in text and all(char == "\n" or char.isprintable() for char in text)
 
 
 def test_a_report_has_each_step_and_what_it_expects(whole):

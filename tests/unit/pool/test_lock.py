@@ -691,6 +691,19 @@ def test_only_a_lock_that_was_told_goes_with_another(lab, calls, vm_admin):
     assert open_keys(lab) == [f"{WHAT}:0", f"{WHAT}:1"]
 
 
+def test_a_run_that_takes_the_lock_after_the_question_keeps_it(lab, calls, other):
+    """The client of the question was not dead: its run has ended, and the run of another client has begun."""
+    first = taken(calls)
+    write_open(lab, f"{WHAT}:5", refreshed=lock._Locks(calls).now(), token="t")
+    told = lock.to_break(other, WHAT)
+    first.release()
+    lab.pool.db.remove_from("pool", lab.pool.pool, "other_config", f"{lock.OPEN_KEY}{WHAT}:5")
+    second = taken(calls, "clone")
+
+    assert lock.unlock(other, WHAT, told) == []
+    second.verify(calls)
+
+
 def test_of_a_run_with_open_keys_all_go(lab, calls, vm_admin):
     mine = lock.Held(vm_admin, ["a-VM", WHAT], "restore")
     mine.take()

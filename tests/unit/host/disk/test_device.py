@@ -16,7 +16,7 @@ from relvmoiscsi.deadline import NO_DEADLINE
 from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import Busy, DeviceError, NoRoom, NotFound, Refused, Truncated, UsageError
 from relvmoiscsi.host import flock, own_process
-from relvmoiscsi.host.disk import exclusive, holders, process_search
+from relvmoiscsi.host.disk import exclusive, holders, mounts, process_search
 from relvmoiscsi.host.disk.block_device import ImageFile, Workers, open_device
 from relvmoiscsi.host.own_process import run_in_child
 from relvmoiscsi.host.this_host import Host
@@ -491,9 +491,24 @@ def host(tmp_path):
         os.symlink(namespace, system.at(f"proc/{number}/ns/mnt"))
     for name in ("sdb", "sdb1"):
         put(system.at(f"dev/{name}"), "")
+    for process in ("1", "self"):  # all files of this test are on one mount; two other mounts are of servers
+        lines = [f"{mount_here(tmp_path)} 1 8:1 / / rw - ext4 /dev/sda1 rw", *OF_SERVERS]
+        put(system.at(f"proc/{process}/mountinfo"), "\n".join(lines) + "\n")
     os.makedirs(system.at("sys/dev/block"))
     os.symlink("../../block/sdb", system.at("sys/dev/block/8:16"))
     return system
+
+
+OF_SERVERS = ["900001 1 0:50 / /nfs rw - nfs server:/srv rw", "900002 1 0:51 / /fuse rw - fuse.sshfs alice: rw"]
+
+
+def mount_here(directory):
+    """The number of the mount of this directory."""
+    descriptor = os.open(str(directory), os.O_RDONLY)
+    try:
+        return mounts.mount_of(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
 
 
 SWAPS = "Filename\tType\tSize\tUsed\tPriority\n"
@@ -607,13 +622,16 @@ def test_a_disk_that_the_kernel_has_in_use_is_refused_with_what_a_person_does(ho
 
 @pytest.fixture
 def opened(host, monkeypatch):
-    """Gives the function that opens a device for a process: by its number, with these flags."""
-    nodes = {"/dev/sdb": "8:16", "/dev/sdb1": "8:17", "/dev/sdc": "8:32", "/srv/container/dev/sdb": "8:16"}
-    monkeypatch.setattr(holders, "_number", lambda path: nodes.get(os.readlink(path) if "/fd/" in path else path, ""))
+    """Gives the function that opens a device for a process: by its node, with these flags."""
+    real, nodes = os.fstat, {}
+    for node, minor in (("dev/sdb", 16), ("dev/sdb1", 17), ("dev/sdc", 32), ("jail/drive", 16)):
+        put(host.at("nodes", node), "")
+        nodes[os.stat(host.at("nodes", node)).st_ino] = block_device(8, minor)
+    monkeypatch.setattr(os, "fstat", lambda descriptor: nodes.get(real(descriptor).st_ino) or real(descriptor))
 
-    def open_it(process, command, flags, node="/dev/sdb", descriptor=3, program=None, uids=("0",) * 4):
+    def open_it(process, command, flags, node="dev/sdb", descriptor=3, program=None, uids=("0",) * 4, mount=None):
         os.makedirs(host.at(f"proc/{process}/fd"), exist_ok=True)
-        os.symlink(node, host.at(f"proc/{process}/fd/{descriptor}"))
+        os.symlink(host.at("nodes", node), host.at(f"proc/{process}/fd/{descriptor}"))
         put(host.at(f"proc/{process}/comm"), command + "\n")
         if program is not None:
             os.symlink(program, host.at(f"proc/{process}/exe"))
@@ -621,7 +639,8 @@ def opened(host, monkeypatch):
                 host.at(f"proc/{process}/status"),
                 "\t".join([f"Name:\t{command}\nUid:", *uids]) + "\nGid:\t0\t0\t0\t0\n",
             )
-        put(host.at(f"proc/{process}/fdinfo/{descriptor}"), f"pos:\t0\nflags:\t0{flags:o}\nmnt_id:\t25\n")
+        number = mount or mount_here(host.root)
+        put(host.at(f"proc/{process}/fdinfo/{descriptor}"), f"pos:\t0\nflags:\t0{flags:o}\nmnt_id:\t{number}\n")
 
     return open_it
 
@@ -657,15 +676,24 @@ def test_a_process_with_the_name_of_a_watcher_that_is_none_is_a_user(host, opene
 
 def test_a_reader_has_a_device_open_as_a_writer_has_but_not_a_watcher(host, opened):
     opened(12, "dd", os.O_RDONLY)
-    opened(13, "qemu-dp", os.O_RDWR, node="/dev/sdb1")
-    opened(14, "cp", os.O_RDONLY, node="/srv/container/dev/sdb")
-    opened(15, "dd", os.O_RDONLY, node="/dev/sdc")
+    opened(13, "qemu-dp", os.O_RDWR, node="dev/sdb1")
+    opened(14, "cp", os.O_RDONLY, node="jail/drive")
+    opened(15, "dd", os.O_RDONLY, node="dev/sdc")
     for number, (watcher, program) in enumerate(WATCHERS, 16):
         opened(number, watcher, os.O_RDONLY, program=program)
     opened(20, "ls", os.O_PATH)
-    os.unlink(host.at("proc/12/fdinfo/3"))  # it does not tell how, so it counts
 
     assert opened_by(host) == users(host) == ["process 12 (dd)", "process 13 (qemu-dp)", "process 14 (cp)"]
+
+
+def test_no_file_is_looked_at_that_a_server_or_a_user_may_hold_up(host, opened):
+    """A stat of such a file may hang. Its mount may also have gone since, as after `umount --lazy`."""
+    for process, mount in enumerate(("900001", "900002", "900003"), 12):
+        opened(process, "dd", os.O_RDWR, mount=mount)
+    put(host.at("sys/block/loop3/loop/backing_file"), "/nfs/dev/sdb\n")
+    put(host.at("sys/block/loop4/loop/backing_file"), "/fuse/dev/sdb\n")
+
+    assert opened_by(host) == users(host) == []
 
 
 def test_of_this_process_only_another_writer_counts(host, opened):
@@ -678,18 +706,20 @@ def test_of_this_process_only_another_writer_counts(host, opened):
 
 
 def test_a_loop_device_over_a_node_anywhere_has_it_open(host, opened):
-    for number, node in enumerate(("/dev/sdb1", "/srv/container/dev/sdb", "/dev/sdc"), 3):
+    os.symlink(host.at("nodes/dev/sdb"), host.at("nodes/link"))  # since the owner of the directory has put it there
+    nodes = [host.at("nodes", name) for name in ("dev/sdb1", "jail/drive", "dev/sdc", "link")]
+    for number, node in enumerate(["/dev/sdb", *nodes], 2):
         put(host.at(f"sys/block/loop{number}/loop/backing_file"), node + "\n")
 
-    assert opened_by(host) == ["loop device /dev/loop3", "loop device /dev/loop4"]
+    assert opened_by(host) == [f"loop device /dev/loop{number}" for number in (2, 3, 4)]
 
 
 @pytest.mark.parametrize("uuid, users", [("mpath-3600", ["process 12 (dd)"]), ("LVM-x", [])])
 def test_of_a_path_of_a_multipath_map_only_writers_count(host, opened, uuid, users):
     put(host.at("sys/block/sdb/dm/uuid"), uuid + "\n")
     put(host.at("sys/block/sdb/slaves/sdc/dev"), "8:32\n")
-    opened(11, "vgs", os.O_RDONLY, node="/dev/sdc")
-    opened(12, "dd", os.O_WRONLY, node="/dev/sdc")
+    opened(11, "vgs", os.O_RDONLY, node="dev/sdc")
+    opened(12, "dd", os.O_WRONLY, node="dev/sdc")
 
     assert opened_by(host) == users
 
@@ -710,9 +740,17 @@ def test_a_claim_within_the_kernel_is_seen_while_the_disk_answers(host, monkeypa
 def test_who_has_a_file_open_or_locked_is_named_once(host, image):
     for number, path in enumerate((image, "/somewhere/else (deleted)", __file__), 3):
         put(host.at(f"sys/block/loop{number}/loop/backing_file"), path + "\n")
-    for number, descriptor, path in ((12, 3, image), (12, 4, image), (7, 0, image), (7, 1, image + "-gone")):
+    us = os.getpid()
+    for number, descriptor, path in (
+        (12, 3, image),
+        (12, 4, image),
+        (7, 0, image),
+        (7, 1, image + "-gone"),
+        (us, 5, image),
+    ):
         os.makedirs(host.at(f"proc/{number}/fd"), exist_ok=True)
         os.symlink(path, host.at(f"proc/{number}/fd/{descriptor}"))
+        put(host.at(f"proc/{number}/fdinfo/{descriptor}"), f"mnt_id:\t{mount_here(host.root)}\n")
     put(host.at("proc/12/comm"), "qemu-dp\n")
     status = os.stat(image)
     place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
@@ -720,28 +758,29 @@ def test_who_has_a_file_open_or_locked_is_named_once(host, image):
     put(host.at("proc/locks"), locks)
 
     named = ["loop device /dev/loop3", "process 7", "process 12 (qemu-dp)"]
-    assert list(holders.users_of_file(status, -1, host)) == named
+    assert list(holders.users_of_file(status, 5, host)) == named
     assert flock.owner_of(image, host) == "process 12 (qemu-dp)"
 
 
 def test_of_another_file_system_no_open_file_is_looked_at(host, image):
     """A stat of a file on a server that does not answer would hang."""
-    us = str(os.getpid())
-    for process, mount in ((us, "29"), ("12", "31"), ("13", "30"), ("14", "99")):
+    us, ours = str(os.getpid()), mount_here(host.root)
+    for process, mount in ((us, ours), ("12", "900031"), ("13", "900030"), ("14", "900099")):
         for name, content in (("fdinfo/5", f"pos:\t0\nflags:\t02100002\nmnt_id:\t{mount}\n"), ("comm", "qemu-dp\n")):
             put(host.at("proc", process, name), content)
         os.makedirs(host.at("proc", process, "fd"))
         os.symlink(image, host.at("proc", process, "fd/5"))
-    of_server = "30 1 0:50 / /run/sr-mount/nfs rw shared:1 - nfs server:/srv rw\n"
-    put(host.at("proc", us, "mountinfo"), "29 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n" + of_server)
-    put(host.at("proc/12/mountinfo"), "31 30 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n" + of_server)
+    of_server = "900030 1 0:50 / /run/sr-mount/nfs rw shared:1 - nfs server:/srv rw\n"
+    put(host.at("proc", us, "mountinfo"), f"{ours} 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n" + of_server)
+    put(host.at("proc/12/mountinfo"), "900031 30 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n" + of_server)
 
     assert list(holders.users_of_file(os.stat(image), 5, host)) == ["process 12 (qemu-dp)"]
 
 
 def test_mounts_are_read_once_of_processes_with_one_namespace_and_root(host, image, monkeypatch):
     """The text is long, and a host has hundreds of processes. Of another user's process nobody reads the namespace."""
-    us = str(os.getpid())
+    us, ours = str(os.getpid()), mount_here(host.root)
+    numbers = {us: ours, **{number: f"9000{number}" for number in ("12", "13", "14", "15")}}
     same, other, chrooted = ("mnt:[1]", "/"), ("mnt:[2]", "/"), ("mnt:[1]", "/var/empty")
     for process, (namespace, root) in ((us, same), ("12", same), ("13", other), ("14", chrooted), ("15", ("", ""))):
         os.makedirs(host.at("proc", process, "fd"))
@@ -750,11 +789,11 @@ def test_mounts_are_read_once_of_processes_with_one_namespace_and_root(host, ima
             os.symlink(namespace, host.at("proc", process, "ns/mnt"))
             os.symlink(root, host.at("proc", process, "root"))
         os.symlink(image, host.at("proc", process, "fd/5"))
-        put(host.at("proc", process, "fdinfo/5"), f"pos:\t0\nflags:\t02100002\nmnt_id:\t{process}\n")
-        put(host.at("proc", process, "mountinfo"), f"{process} 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n")
-    mounts = "".join(f"{process} 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n" for process in (us, "12"))
-    put(host.at("proc", us, "mountinfo"), mounts)
-    put(host.at("proc", "12", "mountinfo"), mounts)
+        put(host.at("proc", process, "fdinfo/5"), f"pos:\t0\nflags:\t02100002\nmnt_id:\t{numbers[process]}\n")
+        put(host.at("proc", process, "mountinfo"), f"{numbers[process]} 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n")
+    lines = "".join(f"{numbers[process]} 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n" for process in (us, "12"))
+    put(host.at("proc", us, "mountinfo"), lines)
+    put(host.at("proc", "12", "mountinfo"), lines)
 
     read, real_open = [], open
     monkeypatch.setattr(process_search, "open", lambda *how: (read.append(how[0]), real_open(*how))[1], raising=False)

@@ -8,8 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
+import relvmoiscsi
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline, OutOfTime
 from relvmoiscsi.host.disk import holders, process_search
+from relvmoiscsi.host.disk.mounts import mount_of
 from relvmoiscsi.host.disk.process_search import ProcessSearch
 from relvmoiscsi.host.files import lines_of
 from relvmoiscsi.host.this_host import Host
@@ -48,6 +50,11 @@ def opens(system, number, count, node):
         os.symlink(node, system.at("proc", number, "fd", str(descriptor)))
 
 
+def number_of_mount(path):
+    with open(str(path), "rb") as file:
+        return mount_of(f"/proc/self/fd/{file.fileno()}")
+
+
 def ticking(seconds=LOOKS):
     """A deadline that comes after so many looks at its clock."""
     times = iter(range(10**6))
@@ -56,18 +63,26 @@ def ticking(seconds=LOOKS):
 
 def search(host, deadline):
     found = ProcessSearch(deadline, host)
-    return lambda: list(found.open_files("/dev/")), lambda: list(found.mounts())
+    mounts = {number_of_mount(host.at("proc/1/mountinfo"))}
+    return lambda: list(found.open_files(mounts)), lambda: list(found.mounts())
 
 
 def test_a_process_of_any_user_is_looked_at(host):
-    opens(host, "40", 1, "/dev/sdb")
-    opens(host, "50", 2, "/srv/container/dev/sdb")
-    opens(host, "1", 1, "/etc/passwd")
+    node = host.at("node")
+    with open(node, "w"):
+        opens(host, "40", 1, node)
+        opens(host, "50", 2, node)
+    opens(host, "1", 1, "socket:[77]")
+    for link in ("1/0", "40/0", "50/0", "50/1"):
+        with open(host.at("proc", link.replace("/", "/fdinfo/")), "w", encoding="utf-8") as file:
+            file.write(f"pos:\t0\nmnt_id:\t{number_of_mount(node)}\n")
     mount(host, "40", "36 35 8:16 / /mnt rw - ext4 /dev/sdb rw\n")
 
     open_files, mounts = search(host, NO_DEADLINE)
-    assert sorted(open_files()) == [host.at("proc", each) for each in ("40/fd/0", "50/fd/0", "50/fd/1")]
-    assert [words[4] for words in mounts()] == ["/", "/", "/mnt", "/"]
+    found = dict(open_files())
+    assert sorted(found) == [host.at("proc", each) for each in ("40/fd/0", "50/fd/0", "50/fd/1")]
+    assert {status.st_ino for status in found.values()} == {os.stat(node).st_ino}
+    assert [each.directory for each in mounts()] == ["/", "/", "/mnt", "/"]
 
 
 @pytest.mark.parametrize("kind", ["copies of /dev/null", "copies of a file", "mounts"])
@@ -95,10 +110,36 @@ def test_a_thread_has_a_file_open_after_the_first_thread_has_ended(tmp_path):
             assert child.stdout.readline() == "open\n"
             here = Host()
             assert here.wait_for(lambda: "State:\tZ (zombie)" in lines_of(f"/proc/{child.pid}/status"), 60)
-            found = {os.readlink(link) for link in ProcessSearch(NO_DEADLINE, here).open_files(str(path))}
-            assert found == {str(path)}
+            found = ProcessSearch(NO_DEADLINE, here).open_files({number_of_mount(path)})
+            assert path.stat().st_ino in [status.st_ino for _link, status in found]
         finally:
             child.kill()
+
+
+@pytest.mark.processes
+def test_a_file_is_seen_whose_path_is_too_long_for_the_kernel_to_tell(tmp_path):
+    package = os.path.dirname(os.path.dirname(relvmoiscsi.__file__))
+    environment = dict(os.environ, PYTHONPATH=package)
+    said = subprocess.check_output([sys.executable, "-c", DEEP], cwd=str(tmp_path), env=environment)
+    assert said == b"True File name too long\n"
+
+
+DEEP = """
+import os
+from relvmoiscsi.deadline import NO_DEADLINE
+from relvmoiscsi.host.disk.mounts import mount_of
+from relvmoiscsi.host.disk.process_search import ProcessSearch
+from relvmoiscsi.host.this_host import Host
+
+for _depth in range(21):
+    os.mkdir("d" * 200)
+    os.chdir("d" * 200)
+link = f"/proc/{os.getpid()}/fd/{os.open(os.curdir, os.O_RDONLY)}"
+try:
+    os.readlink(link)
+except OSError as error:
+    print(link in dict(ProcessSearch(NO_DEADLINE, Host()).open_files({mount_of(link)})), error.strerror)
+"""
 
 
 THREADS = """
@@ -122,7 +163,7 @@ def test_the_mounts_of_a_namespace_are_seen_although_its_first_process_ends(host
     os.unlink(host.at("proc/30/mountinfo"))  # it has ended since the look at its namespace
 
     _open_files, mounts = search(host, NO_DEADLINE)
-    assert "/mnt" in [words[4] for words in mounts()]
+    assert "/mnt" in [each.directory for each in mounts()]
 
 
 def test_without_a_deadline_a_search_has_its_own(host, monkeypatch):

@@ -709,6 +709,30 @@ def test_the_command_that_breaks_a_lock(lab, pool_command, type_in, locked, name
     assert pool_command("discard", locked.sr_uuid, "--yes").status == 0
 
 
+@pytest.mark.parametrize("named", ["sr_uuid", "name", "scsi_id"])
+def test_a_lock_with_another_name_of_the_copy_hides_no_lock_of_the_copy(lab, pool_command, locked, named):
+    """A client was killed with a guarded lock. A vm-operator writes open locks, and a vm-admin names a VM."""
+    db = lab.pool.db
+    db.set("SR", db.by_uuid("SR", locked.sr_uuid), "name_label", "night")
+    web = lab.vm("web", lab.vdi("Production", "data")[0])
+    text, forged = {
+        "sr_uuid": (locked.sr_uuid, locked.sr_uuid),
+        "name": ("night", "night"),
+        "scsi_id": (locked.scsi_id, db.get("VM", web, "uuid")),
+    }[named]
+    if named == "scsi_id":
+        db.set("VM", web, "name_label", text)
+    with connect(lab.where()) as calls:
+        run = lock.Held(calls, [forged], "restore")
+        run._begins = [lock.OPEN_KEY]
+        run.take()
+
+    (row,) = pool_command("unlock", text, "--yes", "--json").json["unlocked"]
+    assert (row["locked"], locks(lab)) == (locked.scsi_id, [])
+    (row,) = pool_command("unlock", forged, "--yes", "--json").json["unlocked"]
+    assert row["locked"] == forged
+
+
 def test_a_lock_on_a_vm_is_broken_by_the_name_of_the_vm(lab, pool_command):
     db, web = lab.pool.db, lab.vm("web", lab.vdi("Production", "data")[0])
     with connect(lab.where()) as calls:

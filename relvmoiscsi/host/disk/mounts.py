@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Look at files of other programs without a wait for a server, or for a program of a user, that does not answer.
+
+A stat of a file on NFS, CIFS or FUSE waits for an answer, and no deadline ends that wait. The kernel tells the mount of
+an open file without a look at the file. So a caller names the mounts at which a stat cannot hang, and each function
+here returns None for a file on another mount.
+"""
+
+import os
+import re
+from typing import Callable, Container, Iterable, Iterator, NamedTuple, Optional
+
+from relvmoiscsi.host.files import content_of, words_in
+from relvmoiscsi.host.this_host import Host
+
+#: File systems that answer a stat of an open file from memory. An overlay may lie over any other file system.
+_LOCAL = (
+    "devtmpfs",
+    "tmpfs",
+    "ramfs",
+    "rootfs",
+    "ext2",
+    "ext3",
+    "ext4",
+    "xfs",
+    "btrfs",
+    "bcachefs",
+    "f2fs",
+    "squashfs",
+)
+
+_FIRST_LINES = 256  #: bytes of pos, flags and mnt_id, which are the first lines of each fdinfo
+
+
+class Mount(NamedTuple):
+    """A mount, as a line of /proc/PID/mountinfo tells it."""
+
+    number: str  #: the kernel gives it to one mount at a time
+    file_system: str  #: as major:minor
+    directory: str  #: with a blank as \040
+    kind: str
+    source: str  #: any text: a user mounts a tmpfs with it, in a mount namespace of his own
+
+    @property
+    def is_local(self) -> bool:
+        """Return whether a stat of a file of this mount cannot hang."""
+        return self.kind in _LOCAL
+
+    def is_on_way_to(self, path: str) -> bool:
+        """Return whether a walk to the path, without links, enters this mount."""
+        directory = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal.group(1), 8)), self.directory)
+        return f"{path}/".startswith(directory.rstrip("/") + "/")
+
+
+def mounts_in(lines: Iterable[bytes]) -> Iterator[Mount]:
+    """Give the mounts of a mountinfo: 36 35 98:0 /mnt1 /mnt2 rw,noatime shared:1 - ext3 /dev/root rw."""
+    for line in lines:
+        words = words_in(line.decode("utf-8", "replace").rstrip("\n"))
+        if "-" in words[5:-2]:
+            kind, source = words[words.index("-", 5) + 1 :][:2]
+            yield Mount(words[0], words[2], words[4], kind, source)
+
+
+def mount_of(link: str) -> str:
+    """Return the number of the mount of a descriptor, /proc/*/fd/*; "" for a closed descriptor.
+
+    A search calls this for each open file of the host. So the read takes no more bytes than the first lines have.
+    """
+    try:
+        descriptor = os.open(link.replace("/fd/", "/fdinfo/"), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        found = re.search(rb"^mnt_id:\t([0-9]+)$", os.read(descriptor, _FIRST_LINES), re.MULTILINE)
+    except OSError:
+        return ""  # the process has ended since
+    finally:
+        os.close(descriptor)
+    return found.group(1).decode() if found else ""
+
+
+def status_of_open(link: str, mounts: Container[str]) -> Optional[os.stat_result]:
+    """Return the status of the file of a descriptor, /proc/*/fd/*, on a mount with one of these numbers.
+
+    t0: the kernel tells the mount. t1: the process replaces the descriptor by that of a file on a server that does not
+    answer. t2: a stat of the link hangs. So the link is opened as O_PATH, and the kernel tells the mount once more.
+    """
+    if mount_of(link) not in mounts:
+        return None
+    try:
+        pinned = os.open(link, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return None  # the process has closed the descriptor since
+    try:
+        return os.fstat(pinned) if mount_of(f"/proc/self/fd/{pinned}") in mounts else None
+    finally:
+        os.close(pinned)
+
+
+def status_of_path(path: str, is_safe: Callable[[Mount], bool], host: Host) -> Optional[os.stat_result]:
+    """Return the status of the file at a path that the kernel tells, which has no link, by way of safe mounts only.
+
+    The owner of a directory on the way can have put a link there since. So the walk follows none.
+    """
+    lines = (content_of(host.at("proc/self/mountinfo")) or b"").split(b"\n")
+    ways = [is_safe(mount) for mount in mounts_in(lines) if mount.is_on_way_to(path)]
+    if not ways or not all(ways):
+        return None
+    at = os.open(os.sep, os.O_PATH | os.O_CLOEXEC)
+    try:
+        for name in path.split(os.sep)[1:]:
+            above, at = at, os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+            os.close(above)
+        return os.fstat(at)
+    except OSError:
+        return None  # deleted, or in another mount namespace
+    finally:
+        os.close(at)
