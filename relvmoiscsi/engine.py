@@ -27,7 +27,14 @@ from relvmoiscsi.errors import (
 from relvmoiscsi.formats import mapfile, naming
 from relvmoiscsi.formats.identity import Entropy, IdMap, derived_uuid
 from relvmoiscsi.formats.lvm.pv import Label
-from relvmoiscsi.resignature.compare import CHANGED_SINCE, EXCHANGED, ONE_VDI, Comparison, compare
+from relvmoiscsi.resignature.compare import (
+    BOTH_RESIGNATURED,
+    CHANGED_SINCE,
+    EXCHANGED,
+    ONE_VDI,
+    Comparison,
+    compare,
+)
 from relvmoiscsi.resignature.inspection import (
     CAN_BE_ONE,
     CANNOT_BE_ONE,
@@ -93,7 +100,7 @@ PROMISED = tuple(__all__)
 __all__ += [  # for the other packages, which import nothing from `resignature`; may change
     "CAN_BE_ONE", "CANNOT_BE_ONE", "CLEAN", "DAMAGED", "EMPTY", "FOREIGN", "IS_ONE", "RESIGNATURED", "UNFINISHED",
     "EXCHANGED", "ONE_VDI", "DONE", "IN_PROGRESS", "KINDS", "RESIGNATURE", "SWITCHED", "UNDO", "EarlierRun", "Run",
-    "CHANGED_SINCE", "CommitRecord",
+    "BOTH_RESIGNATURED", "CHANGED_SINCE", "CommitRecord",
     "EMPTY_UNIT", "FULL_UNIT", "NEW_IMAGE", "Cost", "LaterCopy", "Plan", "Planned", "Progress", "steps",
     "TAKE_WHOLE", "Lun", "Volume", "database_pools", "databases", "notes", "saved",
     "OneVdiOutlook", "fits", "one_vdi",

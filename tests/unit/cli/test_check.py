@@ -445,9 +445,47 @@ def test_volumes_of_the_original_that_the_clone_has_not_are_named(tmp_path, comm
     compared(4, image, f"{image} has no volume where {original} has {more}.", other=original)
 
 
-def test_exchanged_luns_are_told_with_the_command_that_was_meant(finished, original, compared):
-    ran = compared(4, original, f"The LUNs are exchanged: {finished} is a clone of {original}.", other=finished)
-    assert ran.out.splitlines()[-1] == f"next: relvmoiscsi check --original {original} {finished}"
+def by_mistake(original):
+    """The way back of an original that was resignatured."""
+    undo = f"relvmoiscsi undo {original}"
+    return f"If {original} is the original, it was resignatured by mistake: `{undo}` gives its old identities back."
+
+
+@pytest.mark.parametrize("has_chosen_ids", [False, True])
+def test_an_original_that_was_resignatured_may_be_the_clone_or_a_mistake(
+    image, original, compared, command, tmp_path, has_chosen_ids
+):
+    """No LUN of the two tells which is the original: no reading is the only next step."""
+    chosen = chosen_ids(command, original, tmp_path / "map.json") if has_chosen_ids else []
+    assert command("resignature", original, "--yes", *chosen).status == 0
+
+    ran, facts = compared(4, image), command("check", image, "--original", original, "--json").json
+
+    _verdict, problem, advice = ran.out.splitlines()
+    assert problem == (
+        f"The LUN given as original was resignatured: {original} has identities that were made of those of {image}."
+    )
+    exchanged = f"relvmoiscsi check --original {image} {original}"
+    order = f"If {original} is the clone, the LUNs were given in the wrong order: `{exchanged}` compares them."
+    assert advice == facts["error"]["advice"] == f"{order} {by_mistake(original)}"
+    assert compared(0, original, other=image).out.endswith(FREE)
+    assert command("undo", original, "--yes").status == 0
+    assert compared(4, image).out.endswith(f"next: relvmoiscsi resignature {image}\n")
+
+
+def test_an_original_that_was_resignatured_beside_its_clone_may_be_a_mistake(finished, original, compared, command):
+    new_sr = command("resignature", original, "--yes", "--json").json["new_sr"]
+
+    _verdict, problem, advice = compared(4, finished).out.splitlines()
+
+    assert problem == (
+        f"Both LUNs were resignatured: {finished} became SR {SR}, and {original} became SR {new_sr}. "
+        f"Both were SR {UUIDS['sr']} before."
+    )
+    other = f"If {original} is another clone, repeat the command with the device of the original."
+    assert advice == f"{by_mistake(original)} {other}"
+    assert command("undo", original, "--yes").status == 0
+    compared(0, finished)
 
 
 @pytest.mark.parametrize("journal", [True, False])
@@ -474,14 +512,19 @@ def test_a_clone_with_one_vdi_cannot_be_compared_and_is_no_other_sr(image, origi
         assert "take the copy again" not in ran.out
 
 
-def test_chosen_ids_are_compared_although_nothing_tells_what_they_were_made_from(image, compared, tmp_path, command):
-    found = json.loads(command("resignature", image, "--dry-run", "--json").out)
+def chosen_ids(command, lun, path):
+    """The option with a map of ids of which none follows from another."""
+    found = json.loads(command("resignature", lun, "--dry-run", "--json").out)
     found["new_sr"] = SR  # so no other id follows from this one
     for row in found["vdi_pairs"]:
         row["new_vdi"] = str(uuid.uuid4())
     found["other_uuids"] = {old: str(uuid.uuid4()) for old in found["other_uuids"]}
-    (tmp_path / "map.json").write_text(json.dumps(found))
-    command("resignature", image, "--yes", "--map", tmp_path / "map.json")
+    path.write_text(json.dumps(found))
+    return ["--map", path]
+
+
+def test_chosen_ids_are_compared_although_nothing_tells_what_they_were_made_from(image, compared, tmp_path, command):
+    command("resignature", image, "--yes", *chosen_ids(command, image, tmp_path / "map.json"))
     with open_device(str(image), writable=False) as device:
         journal_at = engine.inspect(device).commit_record.journal_offset
     patched(image, journal_at, bytes(512))
