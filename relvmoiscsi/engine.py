@@ -148,7 +148,7 @@ class AlreadyDone(NamedTuple):
 class Prepared(NamedTuple):
     """A checked plan, and the data behind the plan."""
 
-    state: str  #: of the LUN now: CLEAN, or RESIGNATURED for a second resignature
+    state: str  #: of the LUN now, as `inspect` gives it: DAMAGED with `defects`, RESIGNATURED for a second resignature
     plan: Plan
     lun: Lun  #: as read
     device: str  #: name of the device that the plan is for
@@ -219,8 +219,8 @@ def prepare(
         if selection.cost is not None:
             device.verify_copy(selection.cost.data_bytes)
     return Prepared(
-        state_of(record), made, lun, device.name, counting.reads, counting.read_batches, selection.cost, defects,
-        later_copy=later_copy,
+        DAMAGED if defects else state_of(record), made, lun, device.name, counting.reads, counting.read_batches,
+        selection.cost, defects, later_copy=later_copy,
     )  # fmt: skip
 
 
