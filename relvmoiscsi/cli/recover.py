@@ -133,6 +133,7 @@ def _unwritten(command: WriteCommand, source: LunSource, lun: OpenLun, outcome: 
         command.device,
         not_in_use=command.overrides(lun),
     )
-    if objection(lun, proposal) is not None and not lun.is_nameless:
+    is_met = lun.is_nameless and lun.device.objection is None  # by the option of the next step
+    if objection(lun, proposal) is not None and not is_met:
         lines.append(NOTE_FIRST)
     return Answer(facts, "\n".join(lines), next_steps=[step])

@@ -245,6 +245,22 @@ def test_no_next_step_with_a_lun_without_a_scsi_id_is_refused(nameless, command,
     assert step_of(command("recover", nameless))[:-1] == ["resignature", "--not-in-use"]
 
 
+@pytest.mark.parametrize("name", ["recover", "undo"])
+def test_a_device_that_cannot_be_written_comes_before_the_next_step_also_without_a_scsi_id(
+    nameless, command, make, name
+):
+    make(name, nameless)
+    nameless.chmod(0o444)
+
+    ran = command(name, nameless, "--dry-run")
+
+    assert "a run without --dry-run would be refused:" in ran.err and "is read-only" in ran.err
+    step = f"next: relvmoiscsi {name} --not-in-use {nameless}"
+    assert ran.out.splitlines()[-2:] == ["First do what the note says.", step]
+    nameless.chmod(0o644)
+    assert command(name, nameless, "--not-in-use", "--yes").status == 0
+
+
 def test_check_says_what_the_pool_will_say_to_a_resignature(disk, command, pool):
     step = f"`relvmoiscsi resignature {disk}`"
     assert command("check", disk).out.splitlines()[-1] == f"next: {step[1:-1]}"
