@@ -235,7 +235,7 @@ class CheckCommand(DeviceCommand):
         if found.lacks_mgt:
             lost.append("note: the clone does not hold the MGT volume of the original: its VDIs have no labels.")
         end = _MAY_BE_INCOMPLETE if self.identities_only else ATTACH_IT
-        return Answer(facts, "\n".join([text, *lost])).leading(end)
+        return Answer(facts, "\n".join([text, *lost, *self._of_one_scsi_id(name, original, clone)])).leading(end)
 
     def _of_findings(
         self,
@@ -280,6 +280,7 @@ class CheckCommand(DeviceCommand):
             after = _TAKE_AGAIN
         else:
             more, after = self._step_of_clean(clone, content)
+            more = self._of_one_scsi_id(name, original, clone) or more
         lines = [verdict, *map(printable, told[:_FEW])]
         if len(told) > _FEW:
             lines.append(f"... and {len(told) - _FEW} more, which --json prints.")
@@ -287,6 +288,16 @@ class CheckCommand(DeviceCommand):
         facts.update(error_facts(refused.in_state(NOTHING_WRITTEN)))
         text, alerts = "\n".join([*lines, *more]), [verdict, *told[:1]]
         return Answer(facts, text, refused.exit_status, alerts=alerts).leading(after)
+
+    def _of_one_scsi_id(self, name: str, original: OpenLun, clone: OpenLun) -> List[str]:
+        """Return what comes first where the original of this name has the SCSIid of the clone: [] where it has not.
+
+        Multipath would take the two LUNs for one, and no run writes to such a LUN.
+        """
+        if clone.scsi_id is None or clone.scsi_id != original.scsi_id:
+            return []
+        note = f"note: {self.device} and {name} have one SCSIid, {clone.scsi_id}: these are two paths of one LUN, or "
+        return [printable(note + "the array must give the clone a SCSIid of its own."), NOTE_FIRST]
 
     def _if_mistaken(self, name: str, original: OpenLun) -> str:
         """Return what to do if the original of this name, which was resignatured, is the original indeed."""

@@ -273,6 +273,23 @@ def test_check_says_what_the_pool_will_say_to_a_resignature(disk, command, pool)
     assert ran.out.splitlines()[-2:] == ["First do what the note says.", f"next: {step[1:-1]}"]
 
 
+@pytest.mark.parametrize("is_resignatured", [False, True])
+def test_a_clone_with_the_scsi_id_of_its_original_gets_another_before_all_else(
+    disk, original, command, is_resignatured
+):
+    if is_resignatured:
+        command("resignature", disk, "--yes", "--scsi-id", SCSI_ID)
+
+    ran = command("check", disk, "--original", original)
+
+    note, first, last = ran.out.splitlines()[-3:]
+    assert note.startswith(f"note: {disk} and {original} have one SCSIid, {SCSI_ID}: ") and "of its own." in note
+    step = "Attach the clone: a host may have it beside its original."
+    assert (first, last) == (
+        "First do what the note says.", step if is_resignatured else f"next: relvmoiscsi resignature {disk}"
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("name", ["recover", "undo"])
 def test_the_next_step_of_a_dry_run_repeats_the_override_and_says_what_comes_first_where_the_run_is_refused(
     disk, command, make, pool, name

@@ -608,6 +608,13 @@ def test_luns_with_one_scsi_id_are_told_of_and_not_written_to(command, clone):
         for more in ("--not-in-use",), ("--scsi-id", luns[1].scsi_id):
             ran = command("resignature", url(target, 5), "--yes", *more)
             assert ran.status == 4 and "the SCSIid does not tell the clone from its original" in ran.err
+        checked = command("check", url(target, 5), "--original", url(target, 3))
+        assert checked.out.splitlines()[-3:] == [
+            f"note: {url(target, 5)} and {url(target, 3)} have one SCSIid, {luns[1].scsi_id}: these are two paths of "
+            "one LUN, or the array must give the clone a SCSIid of its own.",
+            "First do what the note says.",
+            f"next: relvmoiscsi resignature {url(target, 5)}",
+        ]
         assert not target.written()
 
 
