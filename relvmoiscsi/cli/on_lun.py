@@ -57,7 +57,7 @@ HOST = THIS_HOST
 FINISHED = "{}: the {} was finished."
 ATTACH_IT = "Attach the clone: a host may have it beside its original."
 TAKE_COPY = "Take the copy again from the array."
-CHECK_ORIGINAL = "Run `relvmoiscsi check` on the original."
+CHECK_ORIGINAL = "Check the original: if it is whole, take the copy again from the array."
 #: before the command that resignatures a LUN of which nobody has said that it is the clone
 IF_CLONE = "If this is the clone, it needs new identities. If this is the original, do nothing."
 NOTE_FIRST = "First do what the note says."

@@ -14,7 +14,7 @@ import pytest
 from kit import refusals
 from kit.build_volumes import Record
 from kit.builder import AREA_DEFAULT, build_sr, journal, raw, vhd
-from kit.shell import SR, TOP, flipped, patched, tree
+from kit.shell import CHECK_ORIGINAL, SR, TOP, flipped, patched, tree
 from relvmoiscsi import engine
 from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.host.disk.block_device import open_device
@@ -57,7 +57,7 @@ def test_a_command_that_the_lun_holds_is_no_next_step(tmp_path, command):
 
     ran, facts = command("check", path), command("check", path, "--json")
 
-    assert forged in ran.out and ran.out.splitlines()[-1] == "Run `relvmoiscsi check` on the original."
+    assert forged in ran.out and ran.out.splitlines()[-1] == CHECK_ORIGINAL
     assert forged not in json.dumps([each["advice"] for each in facts.json["defects"]])
 
 
@@ -72,7 +72,7 @@ def test_a_damaged_lun_is_5_and_every_defect_is_told(image, unwritten):
 
     ran, facts = unwritten(5, "check", image), unwritten(5, "check", image, "--json")
     lines, found = ran.out.splitlines(), facts.json
-    assert lines[0] == f"{image}: damaged, 3 defects:" and lines[-1] == "Run `relvmoiscsi check` on the original."
+    assert lines[0] == f"{image}: damaged, 3 defects:" and lines[-1] == CHECK_ORIGINAL
     assert sorted(line[2:20] for line in lines[1:4]) == sorted(words[:18] for words in places)
     told = [" ".join(filter(None, [defect["message"], defect["advice"]])) for defect in found["defects"]]
     assert told == [line[2:] for line in lines[1:4]]
@@ -115,7 +115,7 @@ def test_bytes_in_the_place_of_the_label_of_an_intact_sr_are_a_damaged_copy(imag
     step = found.out.splitlines()[-1]
     if status == 5:
         assert f"VG_XenStorage-{UUIDS['sr']} lies behind them" in found.out
-        assert step == "Run `relvmoiscsi check` on the original."
+        assert step == CHECK_ORIGINAL
     else:
         again = "If this is the clone of an SR, take the copy again from the array."
         assert " ".join(found.out.split()).endswith(f"{again} If not, name the device of the clone.")
@@ -132,7 +132,7 @@ def test_a_look_at_the_original_stands_before_a_command_that_loses_data(image, c
     look = "Check the original first: if it is whole, this copy is incomplete, so take the copy again."
     assert told.count(look) == 1 and told.index(look) < told.index(command_word)
     assert "MGT" not in spoiled or "removes MGT and the labels of the SR and of all its VDIs" in told
-    assert words[0] != "check" or ran.out.splitlines()[-1] == "Run `relvmoiscsi check` on the original."
+    assert words[0] != "check" or ran.out.splitlines()[-1] == CHECK_ORIGINAL
 
 
 def test_an_unfinished_lun_is_8_and_names_the_command_that_finishes_it(unfinished, unwritten):
@@ -163,7 +163,7 @@ def test_an_mgt_record_that_does_not_read_is_5_and_the_verdict_agrees_with_the_n
     assert first == f"{path}: 1 MGT record cannot be read; every other structure checks; state clean."
     assert kept.startswith("A resignature keeps such a record, and changes nothing but its UUIDs. If the original has")
     assert notes == ["note: " + sentence for sentence in facts.json["notes"]] and "MGT record at byte" in notes[0]
-    assert last == "Run `relvmoiscsi check` on the original."
+    assert last == CHECK_ORIGINAL
     assert facts.json["error"]["message"] == f"{path}: 1 MGT record cannot be read." in facts.err
 
 
@@ -379,7 +379,7 @@ def test_a_truncated_copy_is_called_truncated_first_and_is_to_be_taken_again(ima
 
         assert ran.status == 5 and re.match(f"{image}: damaged, the copy is truncated, [0-9]+ defects?:\n", ran.out)
         assert ran.out.splitlines()[-1] == "Take the copy again from the array, on a LUN of the original's size."
-        assert "check` on the original" not in ran.out
+        assert "Check the original" not in ran.out
 
 
 def test_a_read_only_file_is_to_be_made_writable_before_a_resignature(image, command):

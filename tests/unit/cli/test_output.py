@@ -97,7 +97,7 @@ def test_the_next_step_with_an_image_file_whose_mgt_is_damaged_is_no_command_on_
     ran = command("check", image)
 
     assert ran.status == 5 and "lvremove" in ran.out
-    assert ran.out.splitlines()[-1] == "Run `relvmoiscsi check` on the original."
+    assert ran.out.splitlines()[-1] == shell.CHECK_ORIGINAL
 
 
 class Utf8Terminal(Terminal):
