@@ -406,6 +406,19 @@ def test_a_damaged_label_gives_recover_and_undo_the_same_error(image, unwritten)
     assert recover["error"] == undo["error"] and recover["state"] == undo["state"] == "damaged"
 
 
+@pytest.mark.parametrize("lun, status", [("image", 0), ("finished", 0), ("damaged", 5), ("unfinished", 4)])
+def test_recover_opens_a_lun_for_a_write_only_where_a_run_was_interrupted(request, image, unwritten, lun, status):
+    path = image if lun == "damaged" else request.getfixturevalue(lun)
+    if lun == "damaged":
+        flipped(path, 4096)
+    path.chmod(0o444)
+
+    ran = unwritten(status, "recover", path, "--yes")
+
+    assert ("is read-only" in ran.err) is (lun == "unfinished")
+    assert ("no run was interrupted" in ran.out) is (lun != "unfinished")
+
+
 UNKNOWN = "whether a run was interrupted cannot be known: no label of LVM can be read"
 
 

@@ -576,9 +576,10 @@ def test_a_cut_undo_is_not_finished_by_a_resignature(finished, command, unwritte
 
 
 @pytest.mark.parametrize("argv", [("resignature", "--again"), ("recover",), ("undo",)])
-def test_a_read_only_image_is_4(finished, unwritten, argv):
-    finished.chmod(0o444)
-    unwritten(4, argv[0], finished, *YES, *argv[1:], says="read-only")
+def test_a_read_only_image_is_4(request, unwritten, argv):
+    image = request.getfixturevalue("unfinished" if argv == ("recover",) else "finished")
+    image.chmod(0o444)
+    unwritten(4, argv[0], image, *YES, *argv[1:], says="read-only")
 
 
 @pytest.mark.parametrize("argv", [("resignature", "--again"), ("undo",), ("recover",)])
@@ -597,12 +598,12 @@ def test_an_image_that_another_process_has_open_is_4_and_the_process_is_named(fi
     with open(str(finished), "rb") as image:
         holder = subprocess.Popen(["sleep", "3600"], stdin=image)
     try:
-        for argv in (("resignature", "--again"), ("recover",), ("undo",)):
+        for argv in (("resignature", "--again"), ("undo",)):
             says = f"{finished} is in use by process {holder.pid} (sleep)"
             unwritten(4, argv[0], finished, *YES, *argv[1:], says=says)
-            if argv[0] != "recover":  # no run was interrupted: there is nothing to refuse
-                dry = unwritten(0, argv[0], finished, "-n", "--json", *argv[1:], says=says)
-                assert dry.json["would_be_refused"] == says + ". Try again when that use has ended."
+            dry = unwritten(0, argv[0], finished, "-n", "--json", *argv[1:], says=says)
+            assert dry.json["would_be_refused"] == says + ". Try again when that use has ended."
+        unwritten(0, "recover", finished, *YES)  # no run was interrupted: there is nothing to refuse
     finally:
         holder.kill()
         holder.wait()
