@@ -36,6 +36,7 @@ from relvmoiscsi.wording import (
     human_time,
     printable,
     printable_lines,
+    said,
     time_left,
 )
 
@@ -261,13 +262,19 @@ def must_be_able_to_ask(arguments: "Union[Namespace, Asked]", beside_yes: str = 
         raise UsageError(problem).advising(f"Use --yes{beside_yes and ' with ' + beside_yes}{see_plan}.")
 
 
-def ask(arguments: "Union[Namespace, Asked]", question: str, word: str = "") -> None:
-    """Return only after a yes, or after the person types `word`, if given. Raises Refused."""
+def ask(arguments: "Union[Namespace, Asked]", question: str, scsi_id: str = "") -> None:
+    """Return only after a yes, or after the person types the SCSIid of the LUN, if given. Raises Refused."""
     if not arguments.yes:
         if isinstance(arguments, Asked):
             arguments.noted(question)
-        typed = _typed(question if word else question + " [y/N]")
-        if typed != word if word else typed.lower() not in ("y", "yes"):
+        typed = _typed(question if scsi_id else question + " [y/N]")
+        if scsi_id and typed.lower() not in ("", "n", "no", scsi_id.lower()):
+            raise (
+                Refused(f"Not confirmed: the SCSIid of this LUN is {printable(scsi_id)}, and not {said(typed)}.")
+                .advising("Check at the array which LUN is the clone.")
+                .in_state(NOTHING_WRITTEN)
+            )
+        if typed != scsi_id if scsi_id else typed.lower() not in ("y", "yes"):
             raise Refused("Not confirmed.").in_state(NOTHING_WRITTEN)
         if isinstance(arguments, Asked):
             arguments.noted("Confirmed.")

@@ -165,13 +165,17 @@ def test_what_has_no_scsi_id_is_known_by_nothing(request, nameless, command, unw
 
 
 @pytest.mark.states("typed")
-@pytest.mark.parametrize("typed", ["y\n", SCSI_ID[:-1] + "\n", ""])
+@pytest.mark.parametrize("typed", ["y\n", SCSI_ID[:-1] + "\n", "n\n", ""])
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_person_types_the_scsi_id_and_anything_else_is_no(lun, command, unwritten, make, type_in, name, typed):
     make(name, lun)
     type_in(typed)
     ran = unwritten(4, name, lun)
-    assert ran.err.endswith("Not confirmed. Nothing was written.\n")
+    told = "Not confirmed. Nothing was written."
+    if typed.strip() not in ("", "n"):  # the SCSIid of another LUN is the mix-up for which the question is asked
+        told = f"Not confirmed: the SCSIid of this LUN is {SCSI_ID}, and not '{typed.strip()}'. Nothing was written. "
+        told += "Check at the array which LUN is the clone."
+    assert ran.err.endswith(f"relvmoiscsi: {told}\n")
     assert "? Type the SCSIid of the clone: " in ran.err and "[y/N]" not in ran.err
     lines = ran.err.splitlines()
     at = lines.index(f"relvmoiscsi: {lun} will be changed:")
