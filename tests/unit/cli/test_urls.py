@@ -6,7 +6,8 @@ import os
 import re
 import signal
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -322,6 +323,16 @@ def test_no_user_keeps_root_off(command, one_lun, monkeypatch):
 
 
 # --- who logs in
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_python_program_gives_the_chap_file_as_a_text_or_a_path(clone, machine, monkeypatch, chap_file, kind):
+    monkeypatch.setattr(named_device, "THIS_HOST", Host(str(machine)))
+    with ExitStack() as held:
+        where = url(held.enter_context(serving(clone, chap=ALICE)), 0)
+        device = held.enter_context(named_device.open_device(where, writable=False, chap_file=kind(chap_file)))
+        assert engine.inspect(device).state == "clean"
+
 
 NOBODY = "iscsi://127.0.0.1:1/iqn.a/0"  #: at which nothing listens
 
