@@ -19,10 +19,10 @@ _UNWRITTEN = " Nothing was written." + _AGAIN
 
 
 def main(argv: "Optional[Sequence[str]]" = None) -> int:
-    """Run the command; return its exit status."""
+    """Run the command; return its exit status. Without `argv`, the words are those of this process, which then ends."""
     state = _UNWRITTEN
     try:
-        with _OneCtrlC() as ctrl_c:
+        with _OneCtrlC(is_last=argv is None) as ctrl_c:
             try:
                 words = list(sys.argv[1:] if argv is None else argv)
                 at = 1 if words[:1] in (["pool"], ["direct"]) else 0
@@ -62,7 +62,7 @@ def main(argv: "Optional[Sequence[str]]" = None) -> int:
                     raise KeyboardInterrupt
                 is_unwritten = getattr(arguments, "only_reads", False) or look and getattr(arguments, "dry_run", False)
                 state = _UNWRITTEN if is_unwritten else look or _AGAIN
-                return run_command(arguments, look, state)
+                return run_command(arguments, look, state, ctrl_c.ignore)
             except KeyboardInterrupt:  # outside the handler of `run_command`
                 return _say_early(state)
     except KeyboardInterrupt:  # before the first line, or behind the last line, of the block
@@ -80,12 +80,18 @@ class _OneCtrlC:
     """Treat SIGTERM and SIGHUP as Ctrl-C: from kill, timeout, systemd, a closed terminal, a lost SSH connection.
 
     After the first signal, the block ignores the others. Otherwise a second Ctrl-C would end the clean-up and the
-    message on the state of the LUN. Only the main thread may set signal handlers. A signal that is ignored or has a
-    handler stays unchanged. `_signal` is in the interpreter: nothing is loaded before the first handler is set.
+    message on the state of the LUN. The block also ignores signals after the result is out: the run is done. With
+    `is_last`, the process ends behind the block, and ignores signals until then.
+
+    Only the main thread may set signal handlers. A signal that is ignored or has a handler stays unchanged. `_signal`
+    is in the interpreter: nothing is loaded before the first handler is set.
 
     During the imports, a signal sets `is_pressed` alone, and `main` looks at that. An exception could be raised in a
     callback of the interpreter, which drops each exception: the command would go on.
     """
+
+    def __init__(self, is_last: bool) -> None:
+        self._is_last = is_last
 
     def __enter__(self) -> "_OneCtrlC":
         self.is_deferred, self.is_pressed = True, False
@@ -101,11 +107,14 @@ class _OneCtrlC:
             self._before = []
         return self
 
-    def _stop(self, *_signal: object) -> None:
+    def ignore(self) -> None:
         signals: Any = __import__("_signal")
 
         for number, _before in self._before:
             signals.signal(number, lambda *_: None)  # a child process would inherit SIG_IGN
+
+    def _stop(self, *_signal: object) -> None:
+        self.ignore()
         self.is_pressed = True
         if not self.is_deferred:
             raise KeyboardInterrupt
@@ -113,5 +122,8 @@ class _OneCtrlC:
     def __exit__(self, *_error: object) -> None:
         signals: Any = __import__("_signal")
 
+        if self._is_last:
+            self.ignore()
+            return
         for number, before in self._before:
             signals.signal(number, before)

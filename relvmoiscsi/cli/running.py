@@ -23,11 +23,11 @@ from relvmoiscsi.json_answer import answer_text
 from relvmoiscsi.wording import printable
 
 
-def run_command(arguments: Namespace, look: str, interrupted: str) -> int:
+def run_command(arguments: Namespace, look: str, interrupted: str, printed: Callable[[], None]) -> int:
     """Run the command of the parsed words, print its answer or its error; return the exit status.
 
     `look` is the sentence on how to see the state of the LUN, after a space, or "". `interrupted` is said after Ctrl-C,
-    if that brings no state.
+    if that brings no state. `printed` is called when the result is out: Ctrl-C changes nothing then.
     """
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(arguments.verbose, 2)]
     handler = logging.StreamHandler(sys.stderr)
@@ -47,6 +47,7 @@ def run_command(arguments: Namespace, look: str, interrupted: str) -> int:
         else:
             text = "" if arguments.quiet else answer.for_people(sys.stdout)
             is_printed = not text or print_result(text, answer.done)  # no text is no line
+        printed()
         return answer.status if is_printed else EXIT_NOT_PRINTED
     except RelvmoiscsiError as error:
         if hasattr(arguments, "vdis"):

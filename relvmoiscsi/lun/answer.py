@@ -89,8 +89,11 @@ def objection(lun: OpenLun, proposal: Proposal) -> Optional[Refused]:
 
 
 def completed_facts(lun: OpenLun, done: CompletedRun) -> Dict[str, Any]:
-    """Return the facts of a completed run."""
-    facts = report.result_facts(lun.name, done.result)
+    """Return the facts of a completed run. A rollback has no map: the LUN never had the new ids of its run."""
+    ids, is_back = done.result.ids, done.proposal.is_rollback
+    facts = report.result_facts(lun.name, done.result._replace(ids=None) if is_back else done.result)
+    if is_back and ids is not None:
+        facts.update(old_sr=None, new_sr=ids.new_sr)  # reversed: the SR that the LUN has
     facts["lun"] = identification(lun, done.proposal).facts()
     return {**facts, **_prepared_facts(done.proposal.prepared)} if isinstance(done.proposal, NewRun) else facts
 

@@ -3,7 +3,7 @@
 
     relvmoiscsi:lock:<what>:<number>                            a guarded key: to write it takes the role pool-operator
     XenCenter.CustomFields.relvmoiscsi:lock:<what>:<number>     an open key: to write it takes the role vm-operator
-        owner, machine, command, start time, and time of the last refresh
+        owner, machine, process, command, start time, and time of the last refresh
 
 `what` is the SCSIid of the copy's LUN, because a client locks a clone before the SR of the clone exists. `restore` also
 locks the UUID of the VM, because two clients may restore one VM from two copies. A run writes a guarded key if its role
@@ -40,6 +40,7 @@ from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NOTHING_CHANGED, Busy, Refused
 from relvmoiscsi.pool import marks
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, passing
+from relvmoiscsi.pool.client_process import has_ended, this_process
 from relvmoiscsi.pool.night_log import user_name
 from relvmoiscsi.pool.records import SCSI_ID
 from relvmoiscsi.scsi_id_text import is_scsi_id
@@ -84,6 +85,7 @@ class Lock(NamedTuple):
     doing: str  #: the command
     since: str  #: times of the master, UTC
     refreshed: str
+    process_mark: str  #: of client_process.py, which knows a process of this machine
     begin: str = KEY  #: of the key: KEY or OPEN_KEY
 
     def facts(self) -> Dict[str, str]:
@@ -236,6 +238,7 @@ class Held:
             "who": user_name(),
             "host": socket.gethostname(),
             "process": str(os.getpid()),
+            "process_mark": " ".join(this_process()),
             "doing": doing,
         }
         self._begins = [KEY, OPEN_KEY]  #: the first one counts; a role that may not write it takes the next one
@@ -461,8 +464,12 @@ def _broken(what: LockName, by: Optional[Lock]) -> Refused:
 
 def _refused(lock: Lock, state: str = NOTHING_CHANGED) -> Busy:
     unlock = shell_command("relvmoiscsi pool unlock", lock.what)
+    told = f"Another client has locked {lock.what}: {lock.text()}."
+    if has_ended(lock.process_mark.split(" ")):
+        told += " That process, of this machine, has ended, and has left its lock."
+        return Busy(told).in_state(state).advising(f"Break the lock: `{unlock}`.")
     return (
-        Busy(f"Another client has locked {lock.what}: {lock.text()}.")
+        Busy(told)
         .in_state(state)
         .advising(
             "Wait until the other run has ended. If the other run was killed or has lost the pool, break its lock: "

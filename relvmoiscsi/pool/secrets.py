@@ -10,7 +10,6 @@ password does not, because other Secrets may hold the same password.
 Source: xen-api ocaml/xapi/{xapi_secret,xapi_pbd,xapi_sr}.ml.
 """
 
-import os
 import time
 import uuid
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from typing import Callable, Dict, Iterable, Iterator, List, Mapping
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, passing
+from relvmoiscsi.pool.client_process import has_ended, this_process
 from relvmoiscsi.pool.records import RUN, Pool, ProbePortal
 
 _COPIED, _OURS = "password_secret", "secret"
@@ -26,8 +26,6 @@ _FORM = "%Y%m%dT%H%M%SZ"
 
 #: longest time that a run on another machine may last: this machine cannot see whether the run was killed
 RUN_SECONDS = 24 * 3600
-
-_KERNEL = "/proc/sys/kernel/random/boot_id"
 
 
 def uncopied(config: Mapping[str, str]) -> Dict[str, str]:
@@ -50,7 +48,7 @@ def chap(
         yield list(portals)
         return
     before = set(calls.call("secret.get_all"))
-    mark = " ".join([time.strftime(_FORM, time.gmtime()), str(uuid.uuid4()), *_this_process()])
+    mark = " ".join([time.strftime(_FORM, time.gmtime()), str(uuid.uuid4()), *this_process()])
     ref = str(calls.call("secret.create", {"value": password, "other_config": {RUN: mark}}))
     # a connection repeats a call whose answer was lost: then two Secrets have the mark, and one of them goes
     others = set(calls.call("secret.get_all")) - before - {ref}
@@ -93,10 +91,7 @@ def stale(calls: Calls, pool: Pool, now: float) -> List[str]:
 
 
 def is_over(mark: str, now: float) -> bool:
-    """Is this the mark of a run that has ended? False where the end is unknown.
-
-    The end of a process elsewhere is unknown, and while the PID of the process is in use.
-    """
+    """Is this the mark of a run that has ended? False where the end is unknown."""
     stamp, _, *process = (mark + "  ").split(" ")
     try:
         begun = untrusted.utc_seconds(stamp)
@@ -104,20 +99,4 @@ def is_over(mark: str, now: float) -> bool:
         return False
     if now - begun > RUN_SECONDS:
         return True
-    if len(process[:3]) == 3 and process[:2] == _this_process()[:2]:  # of this kernel and namespace
-        try:
-            os.kill(untrusted.number(process[2]), 0)
-        except ProcessLookupError:
-            return True
-        except (OSError, OverflowError, ValueError):
-            pass  # the PID belongs to a process of another user, or the mark has none
-    return False
-
-
-def _this_process() -> List[str]:
-    """Return the id of this process across machines: kernel boot, PID namespace, PID. [] where /proc has no answer."""
-    try:
-        with open(_KERNEL, encoding="ascii") as file:
-            return [file.read().strip(), os.readlink("/proc/self/ns/pid"), str(os.getpid())]
-    except OSError:
-        return []
+    return has_ended(process[:3])

@@ -20,6 +20,7 @@ ADVISED = re.compile(
 #: Source: xen-api ocaml/xapi-cli-server/cli_frontend.ml
 XE = {
     "host-call-plugin": "host-uuid plugin fn",
+    "host-list": "",
     "network-list": "",
     "pbd-create": "host-uuid sr-uuid",
     "pbd-list": "",
@@ -30,6 +31,7 @@ XE = {
     "sr-create": "name-label type",
     "sr-forget": "uuid",
     "secret-create": "value",
+    "secret-list": "",
     "sr-introduce": "uuid type name-label",
     "sr-list": "",
     "sr-param-add": "uuid param-name",
@@ -48,6 +50,7 @@ XE = {
     "vbd-unplug": "uuid",
     "vdi-copy": "uuid",
     "vdi-destroy": "uuid",
+    "vdi-disable-cbt": "uuid",
     "vdi-forget": "uuid",
     "vdi-introduce": "uuid sr-uuid type location",
     "vdi-list": "",

@@ -247,7 +247,7 @@ ROWS = {
     "GPT": foreign(blank((0, partition_table(0xEE)), (512, b"EFI PART")), "no LVM physical volume", "GPT"),
     "partition table as well": foreign(poked(0, partition_table(0x83)), "partition table beside its LVM label"),
     "ext4": foreign(blank((1080, b"\x53\xef")), "ext2, ext3 or ext4"),
-    "VHD on the bare device": foreign(blank((0, b"conectix")), "a disk image, not an SR"),
+    "VHD on the bare device": foreign(blank((0, b"conectix")), "a disk image (format vpc), not an SR"),
     "unknown bytes": foreign(blank((0, b"whatever")), "no LVM physical volume", "unknown"),
     "LVM1": foreign(poked(0, b"HM"), "LVM1"),
     "PV without VG": foreign(poked(AREA, build_lvm.mda_header(Range(*AREA_DEFAULT), [])), "without a volume group"),

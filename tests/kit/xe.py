@@ -3,7 +3,8 @@
 
     xe(pool, ["vm-start", "vm=web"])      gives (exit status, stdout, stderr)
 
-Only the words that a page uses; another one is a KeyError. Source: xen-api ocaml/xapi-cli-server/cli_operations.ml.
+Only the words that a page or an advice of the product uses; another one is a KeyError.
+Source: xen-api ocaml/xapi-cli-server/cli_operations.ml.
 """
 
 import os
@@ -202,6 +203,39 @@ def _task_list(api, _given):
     return "".join(f"{task['uuid']}  {task['status']}  {task['name_label']}\n" for task in tasks)
 
 
+def _task_cancel(api, given):
+    api.task.cancel(api.task.get_by_uuid(given["uuid"]))
+
+
+def _pool_param_set(api, given):
+    pool = api.pool.get_by_uuid(given["uuid"])
+    for key, value in _map(given, "other-config:").items():
+        api.pool.add_to_other_config(pool, key, value)
+
+
+def _secret_create(api, given):
+    return api.secret.get_uuid(api.secret.create({"value": given["value"], "other_config": {}})) + "\n"
+
+
+def _secret_list(api, _given):
+    return "".join(secret["uuid"] + "\n" for secret in api.secret.get_all_records().values())
+
+
+def _vdi_param_set(api, given):
+    setters = {"name-label": api.VDI.set_name_label, "on-boot": api.VDI.set_on_boot}
+    vdi = api.VDI.get_by_uuid(given["uuid"])
+    for key in set(given) - {"uuid"}:
+        if key not in setters:
+            raise Untrue(f"The playground sets no parameter {key}.")
+        setters[key](vdi, given[key])
+
+
+def _vm_copy(api, given):
+    vm, name = _vm(api, given), given["new-name-label"]
+    sr = api.SR.get_by_uuid(given["sr-uuid"]) if "sr-uuid" in given else "OpaqueRef:NULL"
+    return api.VM.get_uuid(api.VM.copy(vm, name, sr)) + "\n"
+
+
 def _named_list(table):
     def listed(api, given):
         found = getattr(api, table).get_all_records().values()
@@ -221,23 +255,30 @@ COMMANDS = {
     "pool-ha-disable": _pool_ha_disable,
     "pool-ha-enable": _pool_ha_enable,
     "pool-list": _pool_list,
+    "pool-param-set": _pool_param_set,
+    "secret-create": _secret_create,
+    "secret-list": _secret_list,
     "sr-create": _sr_create,
     "sr-introduce": _sr_introduce,
     "sr-forget": _by_uuid("SR", "forget"),
     "sr-list": _named_list("SR"),
     "sr-probe": _sr_probe,
     "sr-param-set": _sr_param_set,
+    "task-cancel": _task_cancel,
     "task-list": _task_list,
     "vm-start": _vm_start,
     "vm-shutdown": _vm_shutdown,
     "vm-destroy": _by_uuid("VM", "destroy"),  # the real `xe` takes the UUID alone here
     "vm-param-remove": _vm_param_remove,
+    "vm-copy": _vm_copy,
     "vm-list": _vm_list,
     "vif-list": _vif_list,
     "vif-move": _vif_move,
     "vbd-create": _vbd_create,
     "vbd-unplug": _by_uuid("VBD", "unplug"),
     "vbd-destroy": _by_uuid("VBD", "destroy"),
+    "vdi-disable-cbt": _by_uuid("VDI", "disable_cbt"),
+    "vdi-param-set": _vdi_param_set,
     "vdi-destroy": _by_uuid("VDI", "destroy"),
     "vdi-list": _vdi_list,
 }

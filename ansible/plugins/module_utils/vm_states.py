@@ -218,12 +218,12 @@ def _restored(module, calls, pool, found, vm):
     params, state, is_check = module.params, module.params["state"], module.check_mode
     if state == "restored":
         copy = choice.find_copy(pool, found, params["sr"])
-        swaps = restore.plan(found, copy, vm, params["disks"], records.now())
+        swaps = restore.plan(pool, found, copy, vm, params["disks"], records.now())
         result = restore.restore(calls, vm, swaps, params["shutdown"], is_check)
         return result, result.status != restore.ALREADY, {swap.userdevice: swap.new for swap in result.disks}
     record = found.vms[vm]
     if not restore_journal.is_restored(record):
-        return restore.Restored(record["uuid"], record["name_label"], "not restored"), False, {}
+        return restore.Restored(record["uuid"], record["name_label"], restore.NOT_RESTORED), False, {}
     if state == "undone":
         result = restore.undo(calls, vm, params["shutdown"], is_check)
         return result, True, {swap.userdevice: swap.old for swap in result.disks}

@@ -270,6 +270,8 @@ _ANY_WRITES = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 class ImageFile(HostDevice):
     """A regular file with the bytes of a disk. Only the chunks are written, so holes stay holes."""
 
+    is_file = True
+
     def __init__(self, path: str, writable: bool, block_size: int = SECTOR) -> None:
         """Open an image file. For writing, raises Refused if another process or loop device has the file open."""
         super().__init__(

@@ -14,7 +14,7 @@ from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import discard as made_vms
 from relvmoiscsi.pool.vms import forget
 from relvmoiscsi.pool.vms.discard import DiscardPlan
-from relvmoiscsi.wording import counted, printable
+from relvmoiscsi.wording import counted, printable, some_of
 
 _DISCARD = """\
 The command unplugs the SR on every host and forgets the SR. The LUN is not changed: remove the LUN on the
@@ -48,15 +48,21 @@ class DiscardCommand(PoolChange):
 
     def run(self) -> Answer:
         with self.opened() as (calls, pool):
-            refs, gone = self._copies(pool)
+            named, found, gone = self._copies(pool)
+            whats = {ref: lock.name_of(pool.srs[ref]) for ref in found}
+            by_name = lock.refusals(calls, whats.values(), "This copy stays as it is.") if found else {}
+            locked: Dict[str, RelvmoiscsiError] = {ref: by_name[what] for ref, what in whats.items() if what in by_name}
+            refs = [ref for ref in (*named, *found) if ref not in locked]
+            refs.sort(key=lambda ref: (str(pool.srs[ref]["name_label"]), ref))
             with_vms, leave_vms = self.given.with_vms, self.given.leave_vms
             plan = made_vms.plan(calls, refs, with_vms, last_copies=self.given.last_copies)
-            gone += [str(pool.srs[ref]["uuid"]) for ref in refs if ref not in plan.uses]  # forgotten since `_copies`
-            refs = list(plan.uses)
-            lock.verify_free(calls, [lock.name_of(plan.pool.srs[sr]) for sr in plan.uses])
+            there = plan.pool.srs
+            gone += [str(pool.srs[ref]["uuid"]) for ref in (*refs, *locked) if ref not in there]  # since `_copies`
+            refs, locked = list(plan.uses), {ref: why for ref, why in locked.items() if ref in there}
+            lock.verify_free(calls, [lock.name_of(plan.pool.srs[sr]) for sr in plan.uses if sr in named])
             if self.dry_run:
                 needs = [] if leave_vms else ["--leave-vms"] if with_vms or plan.half else ["--with-vms", "--leave-vms"]
-                would = _discarded(plan, gone, {}, _WOULD_DISCARD, {}, needs)
+                would = _discarded(plan, gone, locked, _WOULD_DISCARD, {}, needs)
                 if self.yes and not leave_vms:  # else the run asks
                     try:
                         made_vms.verify_nobody_left(plan)
@@ -71,6 +77,9 @@ class DiscardCommand(PoolChange):
             if refs:
                 halted = plan.all_losers()
                 lost = f"These halted VMs will lose their disks on the copy: {forget.named(halted)}. " if halted else ""
+                if locked:
+                    names = some_of([repr(there[ref]["name_label"]) for ref in locked])
+                    lost += f"These copies stay, because other clients have locked them: {names}. "
                 lost += (
                     "--with-vms destroys the VMs that `clone` has made. "
                     if halted and not (plan.made or plan.half)
@@ -104,6 +113,7 @@ class DiscardCommand(PoolChange):
                 if with_vms and gone:
                     made_vms.clean_networks(calls, gone)
             failed = {ref: out for ref, out in zip(refs, outcomes) if isinstance(out, RelvmoiscsiError)}
+            failed.update(locked)
         return _discarded(plan, gone, failed, "discarded", destroyed)
 
     def _show(self, line: str) -> None:
@@ -111,24 +121,27 @@ class DiscardCommand(PoolChange):
         if not (self.json or self.quiet):
             say(printable(line))
 
-    def _copies(self, pool: Pool) -> Tuple[List[str], List[str]]:
-        """Return (the selected SRs, the given UUIDs that the pool no longer has). Raises NotFound, UsageError."""
+    def _copies(self, pool: Pool) -> Tuple[List[str], List[str], List[str]]:
+        """Return the named SRs, the other SRs that --clones-of and --all select, and the UUIDs without an SR.
+
+        Raises NotFound, UsageError.
+        """
         wanted = {records.original_uuid(pool, text) for text in self.given.clones_of}
-        refs, gone = [], []
+        named, gone = [], []
         for text in self.given.srs:
             if is_uuid(text.lower()) and pool.sr_by_uuid(text.lower()) is None:
                 gone.append(text.lower())
                 continue
             try:
-                refs.append(records.find_sr(pool, text))
+                named.append(records.find_sr(pool, text))
             except records.NotAttached:  # attaching it again is the opposite of the wish
                 raise records.NotAttached(f"No SR of this pool is on the LUN with the SCSIid {text}.").advising(
                     "Remove the LUN on the array if it was discarded."
                 ) from None
-        for ref, sr in pool.copies():
-            if self.given.all or sr["other_config"][records.ORIGINAL_SR] in wanted:
-                refs.append(ref)
-        return sorted(dict.fromkeys(refs), key=lambda ref: (str(pool.srs[ref]["name_label"]), ref)), gone
+        copies = [
+            ref for ref, sr in pool.copies() if self.given.all or sr["other_config"][records.ORIGINAL_SR] in wanted
+        ]
+        return list(dict.fromkeys(named)), [ref for ref in copies if ref not in named], gone
 
 
 def _named(plan: DiscardPlan, vm: str) -> str:
@@ -150,14 +163,19 @@ def _discarded(
     destroyed: Dict[str, List[str]],
     yes_needs: Sequence[str] = (),
 ) -> Answer:
-    """Return the results, or a plan; `yes_needs` are the options of which --yes needs one where a VM loses disks."""
+    """Return the results, or a plan. `failed` may have SRs outside the plan.
+
+    `yes_needs` are the options of which --yes needs one where a VM loses disks.
+    """
     rows: List[Dict[str, Any]] = []
     lines: List[str] = []
     left: Dict[str, str] = {}  #: what to do with each VM that has lost a disk, by the reference of the VM
-    for ref in plan.uses:
+    failing = "would fail" if word == _WOULD_DISCARD else "failed"
+    refs = list(dict.fromkeys([*plan.uses, *failed]))
+    for ref in refs:
         uuid, name = plan.pool.srs[ref]["uuid"], str(plan.pool.srs[ref]["name_label"])
         error: Optional[str] = str(failed[ref]) if ref in failed else None
-        status = "failed" if error else word
+        status = failing if error else word
         vms: List[str] = []
         snapshots: List[str] = []
         shown: List[str] = []
@@ -194,7 +212,7 @@ def _discarded(
         f"SR {plan.pool.srs[ref]['name_label']!r} ({plan.pool.srs[ref]['uuid']}): {failed[ref]}" for ref in failed
     ]
     is_partial = bool(failed) and any(destroyed.values())
-    of_errors = exit_status([*map(failed.get, plan.uses), *(None for _ in gone)])
+    of_errors = exit_status([*map(failed.get, refs), *(None for _ in gone)])
     ends_with = Partial.exit_status if is_partial else of_errors
     return Answer({"discard_results": rows}, text, ends_with, alerts=alerts)
 

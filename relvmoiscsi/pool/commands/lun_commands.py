@@ -192,18 +192,24 @@ def _words(pool: Pool, lun: PoolLun) -> List[str]:
     after = (
         "" if earlier is None else f", after `discard` of the copy that was there, {pool.srs[earlier]['name_label']!r}"
     )
+    there = pool.sr_by_uuid(lun.sr_uuid)
+    here = [f"introduced as {pool.srs[there]['name_label']!r}, which no host has attached"] if there is not None else []
+    here += ["`attach` plugs it"] if there is not None and records.is_copy(pool.srs[there]) else []
     texts: Dict[str, Tuple[str, ...]] = {
         luns.ORIGINAL: (f"original, {quoted}",),
         luns.ATTACHED: (f"attached, {quoted}",),
         luns.CLONE: (f"clone of {quoted}",),
         luns.UNKNOWN_SR: (f"{quoted}, unknown to this pool", f"SR {lun.sr_uuid}"),
         luns.UNCONNECTED: (f"{quoted}, unconnected", maybe_original),
-        luns.RESIGNATURED: (f"resignatured, of {quoted if lun.of_sr else 'an SR'}", "not attached here"),
+        luns.RESIGNATURED: (
+            f"resignatured, of {quoted if lun.of_sr else 'an SR'}",
+            *(here or ["not attached here"]),
+        ),
         luns.UNFINISHED: ("resignature interrupted", f"`attach` finishes the resignature{after}"),
         luns.DAMAGED: (lun.kind, f"{lun.problem} {luns.UNMAP}".lstrip()),
     }
     found = [*texts.get(lun.kind, (lun.kind, lun.problem) if lun.problem else (lun.kind,))]
-    sr = pool.sr_by_uuid(lun.sr_uuid) if lun.kind == luns.ATTACHED else None
+    sr = there if lun.kind == luns.ATTACHED else None
     away = [host.name for host in hosts.planned(pool, sr) if not host.is_plugged] if sr is not None else []
     found += [f"not plugged on {', '.join(map(repr, away))}"] if away else []
     found += ["VMs {} ({})".format(", ".join(map(repr, lun.vms)), lun.vms_saved)] if lun.vms else []

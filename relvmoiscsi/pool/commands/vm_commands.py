@@ -179,11 +179,16 @@ class CloneCommand(PoolChange):
             found = inventory.read(calls)
             copy = choice.find_copy(pool, found, self.given.sr)
             vms, is_all = self.given.vms, self.given.all
+            has_records = any(map(save_vms.is_named, copy.vdis.values()))
             if self.given.from_snapshot:
                 saved = save_vms.read(calls, copy, self.given.trust_records)
                 sources = save_vms.choose(pool, found, copy, saved, vms, is_all)
             else:
-                sources = choice.choose(pool, found, copy, vms, is_all, self.request.omits_disks)
+                try:
+                    sources = choice.choose(pool, found, copy, vms, is_all, self.request.omits_disks)
+                except NotFound as error:
+                    error.advising(_GONE if has_records else "")
+                    raise
             wanted, with_network = self._with_networks(calls, found, copy, sources, dry_run=True)
             if not self.given.same_networks:
                 choice.verify_networks_said(found, sources, wanted)
@@ -198,7 +203,7 @@ class CloneCommand(PoolChange):
             alone = choice.of_no_vm(found, copy) if is_all and not self.given.from_snapshot else []
             if alone:
                 disks = ", ".join(f"{pair.name_label!r} ({pair.new})" for pair in alone)
-                ways = _FROM_RECORDS if any(map(save_vms.is_named, copy.vdis.values())) else ""
+                ways = _FROM_RECORDS if has_records else ""
                 warnings.append(f"{_OF_NO_VM}: {disks}. {ways}`rescue` lends a single disk.")
             plan = _cloned(_of_plan(planned), self._to_know(wanted) if todo else (), alone=alone)
             if todo and not (self.dry_run or self.yes):
@@ -292,6 +297,7 @@ def _said(source: VmSource) -> str:
 
 
 _OF_NO_VM = "These disks are on the copy, but no VM of the pool has them, and they will not be cloned"
+_GONE = "--from-snapshot clones a VM that the pool no longer has, from the saved records on the copy."
 _FROM_RECORDS = "--from-snapshot clones VMs from saved records. "
 
 
@@ -370,7 +376,7 @@ class RestoreCommand(PoolChange):
             copy = None if self.end else choice.find_copy(pool, found, self.given.sr)
             vms = list(dict.fromkeys(inventory.find_vm(found, vm) for vm in self.vms))
             bar = Bar()
-            planned = self._of_each(calls, found, copy, vms, bar, dry_run=True)
+            planned = self._of_each(calls, pool, found, copy, vms, bar, dry_run=True)
             todo = [row for row in planned if row.status in _WOULD_BE]
             to_know = _TO_KNOW.get(self.end, ()) if todo else ()
             plan = _all_restored(_of_plan(planned), to_know, pool=pool)
@@ -385,13 +391,20 @@ class RestoreCommand(PoolChange):
             if self.end == "home":
                 shown = bar
             with self.so_far.work([repr(row.name) for row in todo]), shown:
-                results = self._of_each(calls, found, copy, vms, bar, dry_run=False)
+                results = self._of_each(calls, pool, found, copy, vms, bar, dry_run=False)
             steps, notes = _next_of(calls, results)
         # a plan has said what to know before the question
         return _all_restored(results, [*notes, *(to_know if self.yes else ())], steps)
 
     def _of_each(
-        self, calls: Calls, found: Inventory, copy: Optional[Copy], vms: Sequence[str], bar: Bar, dry_run: bool
+        self,
+        calls: Calls,
+        pool: Pool,
+        found: Inventory,
+        copy: Optional[Copy],
+        vms: Sequence[str],
+        bar: Bar,
+        dry_run: bool,
     ) -> List[Restored]:
         """Restore each VM to the copy; without a copy, end its restore. Return the results.
 
@@ -408,8 +421,11 @@ class RestoreCommand(PoolChange):
                     if not dry_run:
                         stack.enter_context(self.so_far.one(repr(name), self.end or "restore"))
                     if copy is not None:
-                        swaps = restore.plan(found, copy, vm, self.devices, records.now())
+                        swaps = restore.plan(pool, found, copy, vm, self.devices, records.now())
                         result = restore.restore(calls, vm, swaps, self.given.shutdown, dry_run)
+                    elif self.end == "undo" and restore.is_without(found, pool, vm):
+                        notes = ["There is nothing to undo: the VM has neither a journal nor a disk of a copy."]
+                        result = restore.result_of(found.vms[vm], restore.NOT_RESTORED, notes=notes)
                     elif self.end == "undo":
                         result = restore.undo(calls, vm, self.given.shutdown, dry_run)
                     elif self.end == "home":

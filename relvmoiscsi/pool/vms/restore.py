@@ -20,7 +20,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import Calls, Record
-from relvmoiscsi.pool.vms import rescue, restore_journal, run_states, swap_disks, vbds
+from relvmoiscsi.pool.records import Pool
+from relvmoiscsi.pool.vms import lineage, rescue, restore_journal, run_states, swap_disks, vbds
 from relvmoiscsi.pool.vms.inventory import NULL, Copy, Inventory
 from relvmoiscsi.pool.vms.restore_journal import Swap
 from relvmoiscsi.untrusted import xml_safe
@@ -30,6 +31,7 @@ from relvmoiscsi.wording import quoted, said, some_of
 DONE, ALREADY, WOULD, UNDONE, HOME = "restored", "already restored", "would be restored", "undone", "home"
 WOULD_UNDO, WOULD_HOME = "would be undone", "would be taken home"
 FAILED = "failed"
+NOT_RESTORED = "not restored"
 KEPT, WOULD_KEEP = "kept as it is", "would be kept as it is"
 
 TO_KNOW = (
@@ -83,7 +85,7 @@ def result_of(record: Record, status: str, *more: Any, **others: Any) -> Restore
 # --- restore
 
 
-def plan(found: Inventory, copy: Copy, vm: str, chosen: Sequence[str], date: str) -> List[Swap]:
+def plan(pool: Pool, found: Inventory, copy: Copy, vm: str, chosen: Sequence[str], date: str) -> List[Swap]:
     """Return the disks to swap: the disks at the chosen devices, or all disks of the VM.
 
     Raises Refused where a disk has no VDI on the copy, or the new VDI is a disk already; NotFound.
@@ -95,7 +97,9 @@ def plan(found: Inventory, copy: Copy, vm: str, chosen: Sequence[str], date: str
     there = {swap.userdevice: swap for swap in restore_journal.journal_of(record)}
     other = [swap.sr for swap in there.values() if swap.sr != copy.uuid]
     if other:
-        raise Refused(f"The VM {name!r} was restored from the copy {other[0]}.").advising(
+        sr = pool.sr_by_uuid(other[0])
+        said_ = said(other[0]) if sr is None else f"{pool.srs[sr]['name_label']!r} ({other[0]})"
+        raise Refused(f"The VM {name!r} was restored from the copy {said_}.").advising(
             "End that restore first: "
             f"{run_states.restore_command('undo', record['uuid'])}, "
             f"{run_states.restore_command('home', record['uuid'])} or, if both fail, "
@@ -261,6 +265,16 @@ def _notes(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> List
 
 
 # --- undo
+
+
+def is_without(found: Inventory, pool: Pool, vm: str) -> bool:
+    """Is there nothing to undo, such as after `undo`: has the VM neither a journal nor a disk of a copy? Pure.
+
+    After `keep` and after --home the VM has the disks of the copy and no journal: such a VM was not undone.
+    """
+    copies = dict(pool.copies())
+    of_copies = [disk for disk in found.disks_of(vm).values() if disk["SR"] in copies or lineage.earlier(disk)]
+    return not (of_copies or restore_journal.is_restored(found.vms[vm]))
 
 
 def undo(calls: Calls, vm: str, shutdown: bool = False, dry_run: bool = False) -> Restored:

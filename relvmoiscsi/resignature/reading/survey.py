@@ -39,6 +39,16 @@ MIN_DEVICE_BYTES = 1 << 20
 MAX_MDAS = 2
 FIRST_MDA = 4096  #: bytes from the start of the device: where `pvcreate` puts the first metadata area
 _UNKNOWN = "its content is unknown"
+#: disk images that are not raw: qemu-img's name of the format, the place of its magic, the magic.
+#: Source: QEMU block/{qcow2,vpc,vhdx,vmdk,vdi,qed}.c
+_IMAGES = (
+    ("qcow2", 0, b"QFI\xfb"),
+    ("vpc", 0, b"conectix"),
+    ("vhdx", 0, b"vhdxfile"),
+    ("vmdk", 0, b"KDMV"),
+    ("vdi", 64, b"\x7f\x10\xda\xbe"),
+    ("qed", 0, b"QED\0"),
+)
 
 
 def read_label(device: Device) -> Label:
@@ -52,11 +62,12 @@ def read_label(device: Device) -> Label:
         raise NotFound(f"{device.name} is empty: it has 0 bytes. The copy has not begun, or it failed.").advising(
             "Take the copy again."
         )
+    start = device.read([Range(0, min(FIRST_READ_BYTES, device.size_bytes))])[0]
     if device.size_bytes < MIN_DEVICE_BYTES:
+        _verify_raw(device, start)
         raise Refused(
             f"{device.name} has {device.size_bytes} bytes: it is too small for a LUN with an SR.", "VolNotFound"
         ).advising("If it is a copy of such a LUN, take the copy again.")
-    start = device.read([Range(0, FIRST_READ_BYTES)])[0]
     if not any(start):
         raise NotFound(f"{device.name} is empty: its first {len(start)} bytes are zero.").advising(
             "It is another LUN, or the array has not filled the clone yet."
@@ -67,6 +78,7 @@ def read_label(device: Device) -> Label:
         ).advising("No command mends that on the clone.")
     label = pv.find_label(start, Place(device.name, 0))
     if label is None:
+        _verify_raw(device, start)
         what, header = _what_else(start), pv.MdaHeader.at(start, FIRST_MDA)
         if what == _UNKNOWN and header.magic == pv.MDA_MAGIC and any(start[: pv.LABEL_SECTORS * SECTOR]):
             vg = vg_in(device, Range(FIRST_MDA, header.size))
@@ -81,6 +93,20 @@ def read_label(device: Device) -> Label:
             f"`{wipefs}` removes it from the clone, and leaves the label.", wipefs
         )
     return label
+
+
+def _verify_raw(device: Device, start: bytes) -> None:
+    """Raises Refused for a disk image of another format. The disk in the image may be a whole LUN."""
+    for image, at, magic in _IMAGES:
+        if start[at : at + len(magic)] == magic:
+            problem = f"{device.name} is no LVM physical volume: it holds a disk image (format {image}), not an SR."
+            if not device.is_file:
+                raise Refused(problem, "VolNotFound").advising("Give the clone of an SR.")
+            convert = shell_command("qemu-img convert -O raw", device.name, device.name + ".raw")
+            raise Refused(problem, "VolNotFound").advising(
+                f"If the image holds the clone of an SR's LUN, convert the image: `{convert}`. Then give the new file.",
+                convert,
+            )
 
 
 def _partition_count(start: bytes) -> int:
@@ -99,8 +125,6 @@ def _what_else(start: bytes) -> str:
         return "it looks like an ext2, ext3 or ext4 file system"
     if start[:4] == b"XFSB":
         return "it looks like an XFS file system"
-    if start[:8] == b"conectix" or start[:4] == b"QFI\xfb":
-        return "it holds a disk image, not an SR"
     return _UNKNOWN
 
 

@@ -219,6 +219,10 @@ class Api:
         self._require_task(session, task)
         self.database.set("task", task, "status", status)
 
+    def task_cancel(self, session, task):
+        """A wish, which no task of this pool looks at: it ends as it would have ended. Source: xapi_task.ml."""
+        self._require_task(session, task)
+
     def _require_task(self, session, task):
         """One's own; those of others take more, and a task that is gone is nobody's. Source: taskHelper.ml."""
         is_own = self._owners.get(task) == self.database.get("session", session, "auth_user_name")

@@ -10,6 +10,7 @@ import hashlib
 import re
 import time
 import uuid
+from functools import partial
 
 from .database import NULL, TABLES
 from .database import time as moment
@@ -26,6 +27,11 @@ _STATES = {
 #: what a template and a snapshot allow. Source: xapi_vm_lifecycle.ml, check_template and check_snapshot
 _OF_TEMPLATE = ("destroy", "migrate_send", "metadata_export")
 _OF_SNAPSHOT = ("destroy", "hard_shutdown", "metadata_export")
+
+#: what VM.copy resets. Source: xapi_vm_clone.ml, copy_vm_record
+_NOT_COPIED = {
+    "ha_always_run": False, "appliance": NULL, "parent": NULL, "suspend_SR": NULL, "start_delay": 0, "order": 0,
+}  # fmt: skip
 
 #: xapi-consts/constants.ml, ha_valid_restart_priorities
 _PRIORITIES = ("restart", "best-effort", "")
@@ -69,6 +75,30 @@ class Vms:
             if db.exists(table, record[name]):
                 db.destroy(table, record[name])
         db.destroy("VM", vm)
+
+    def vm_copy(self, session, vm, name, sr):
+        """A VM with all keys of a halted one, and with VIFs and VDIs of its own, on this SR or each on its own SR.
+
+        As with `vdi_pool_migrate`, no bytes of a guest move. Source: xapi_vm_clone.ml, copy_vm_record and clone.
+        """
+        db = self.database
+        record = db.record("VM", vm)
+        if record["power_state"] != "Halted":
+            raise XenError("VM_BAD_POWER_STATE", vm, "halted", record["power_state"].lower())
+        config = {key: text for key, text in record["other_config"].items() if key != "mac_seed"}
+        fields = {**record, **_NOT_COPIED, "name_label": name, "other_config": config}
+        new = self.vm_create(session, fields)
+        for vbd in map(partial(db.record, "VBD"), record["VBDs"]):
+            vdi = vbd["VDI"]
+            if not vbd["empty"] and vbd["type"] == "Disk":
+                disk = db.record("VDI", vdi)
+                self.storage.require_plugged(disk["SR"])
+                self.storage.require_plugged(disk["SR"] if sr == NULL else sr)
+                vdi = self._made(disk["SR"] if sr == NULL else sr, disk, snapshot_of=NULL, is_a_snapshot=False)
+            self.vbd_create(session, {**vbd, "VM": new, "VDI": vdi})
+        for vif in map(partial(db.record, "VIF"), record["VIFs"]):
+            self.vif_create(session, {**vif, "VM": new, "MAC": ""})
+        return new
 
     def vm_start(self, _session, vm, _paused=False, _force=False):
         db = self.database
@@ -347,6 +377,11 @@ class Vms:
         """Its VBDs lead to nothing from now on."""
         self.require_idle(vdi, "forget")
         self.database.destroy("VDI", vdi)
+
+    def vdi_disable_cbt(self, _session, vdi):
+        """In the database alone: no LUN of the world loses its log."""
+        self.storage.require_plugged(self.database.get("VDI", vdi, "SR"))
+        self.database.set("VDI", vdi, "cbt_enabled", False)
 
     def require_idle(self, vdi, operation):
         """Raises XenError for a VDI that is plugged into a VM. Source: xapi_vdi.ml, check_operation_error."""

@@ -12,6 +12,7 @@ from kit import examples, shell
 from kit.builder import AREA_DEFAULT, SMALL_BAT, build_sr, vhd
 from kit.examples import steps
 from kit.shell import SR, WRITERS, content, pair
+from relvmoiscsi import cli
 from relvmoiscsi.cli import output
 from relvmoiscsi.host.disk.block_device import HostDevice
 
@@ -202,6 +203,48 @@ def test_who_has_a_handler_of_his_own_keeps_it(image, command, monkeypatch):
     finally:
         signal.signal(signal.SIGTERM, before)
     assert set(heard) == {signal.SIGTERM} and len(heard) > 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_when_the_result_is_out_does_not_change_it(image, command, monkeypatch, number):
+    """The exit status was 130, and "Interrupted." was the last word on a run that was done."""
+    real = cli._OneCtrlC.__exit__
+
+    def signalled(*what):
+        os.kill(os.getpid(), number)
+        return real(*what)
+
+    monkeypatch.setattr(cli._OneCtrlC, "__exit__", signalled)
+    ran = command("resignature", image, "--yes")
+    assert (ran.status, ran.err) == (0, "") and ran.out.endswith(f"next: relvmoiscsi check {image}\n")
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("program", ["relvmoiscsi/__main__.py", "supp-pack/relvmoiscsi"])
+def test_a_signal_at_the_very_end_of_a_program_does_not_change_its_status(image, program, number):
+    """The process died by SIGTERM, though its run had succeeded and its result was out."""
+    code = (
+        "import os, runpy, sys\n"
+        "from relvmoiscsi.host import terminated\n"
+        "real = terminated.leave\n"
+        "def leave(status):\n"
+        f"    os.kill(os.getpid(), {int(number)})\n"
+        "    real(status)\n"
+        "terminated.leave = leave\n"
+        f"sys.argv[1:] = ['show', {str(image)!r}]\n"
+        f"runpy.run_path({str(shell.TOP / program)!r}, run_name='__main__')\n"
+    )
+    pipe = subprocess.PIPE
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=shell.environment(),
+        stdout=pipe,
+        stderr=pipe,
+        universal_newlines=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "") and "state    clean" in done.stdout
 
 
 @pytest.mark.processes

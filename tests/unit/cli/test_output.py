@@ -405,7 +405,7 @@ def test_what_a_lun_says_reaches_no_terminal_with_control_characters(monkeypatch
 
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     words = argparse.Namespace(verbose=0, run=run, json=False, usage=None)
-    assert running.run_command(words, "", "") == output.EXIT_BUG
+    assert running.run_command(words, "", "", lambda: None) == output.EXIT_BUG
     said = capsys.readouterr()
     for text in (said.out, said.err):
         assert "\\x1b[2J\\u202e\\x9b31m" in text

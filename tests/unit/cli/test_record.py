@@ -43,8 +43,11 @@ def test_the_whole_map_and_the_version_are_in_the_log_and_in_the_file(lun_for, c
 
     assert f"relvmoiscsi: {path}" in smlines[0] and f"This is relvmoiscsi {__version__}." in smlines[0]
     told = "\n".join(smlines[1:])
-    for old, new in pairs_of(ran.json).items():
-        assert f"{old}  becomes  {new}" in told
+    if name == "recover":  # a rollback: its result has no map, and the log keeps what the run had begun
+        assert "vdi_pairs" not in ran.json and told.count(f"  becomes  {ran.json['new_sr']}") == 1
+    else:
+        for old, new in pairs_of(ran.json).items():
+            assert f"{old}  becomes  {new}" in told
     assert "  'data'" in told
     assert ran.status == 0 and file.read_text() == ran.out
     assert names_in(tmp_path) == sorted([path.name, "map.json"]) and stat.S_IMODE(file.stat().st_mode) == 0o600

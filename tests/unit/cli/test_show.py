@@ -200,6 +200,30 @@ def test_one_bad_header_hides_nothing_else(image, command):
     assert content(image) == before
 
 
+IMAGES = [("qcow2", 0, b"QFI\xfb"), ("vpc", 0, b"conectix"), ("vhdx", 0, b"vhdxfile"), ("vmdk", 0, b"KDMV"),
+          ("vdi", 64, b"\x7f\x10\xda\xbe"), ("qed", 0, b"QED\0")]  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [300 << 10, 2 << 20])
+@pytest.mark.parametrize(("image", "at", "magic"), IMAGES, ids=[image for image, *_ in IMAGES])
+def test_a_disk_image_of_a_whole_lun_leads_to_the_raw_image(tmp_path, command, image, at, magic, size):
+    """Programs for backups make such files. "Give the clone of an SR" led nobody on."""
+    path = tmp_path / "of a LUN"
+    path.write_bytes((bytes(at) + magic).ljust(size, b"\1"))
+    convert = f"`qemu-img convert -O raw '{path}' '{path}.raw'`"
+    shown, json = command("show", path), command("show", path, "--json").json
+    assert shown.status == 0 and convert in shown.out and json["state"] == "foreign"
+    refused = command("resignature", path, "--yes")
+    assert (refused.status, f"(format {image})" in refused.err, convert in refused.err) == (4, True, True)
+
+
+def test_the_magic_of_a_disk_image_before_the_label_of_an_sr_makes_no_disk_image(image, command):
+    """LVM ignores the sector before the label."""
+    with open(str(image), "r+b") as file:
+        file.write(b"QFI\xfb")
+    assert command("show", image).out.splitlines()[1].split() == ["state", "clean"]
+
+
 @pytest.mark.parametrize("size", [0, 511, 1221, 4096, (1 << 20) - 1])
 def test_what_is_too_small_to_be_a_lun_is_told_so(tmp_path, command, size):
     path = tmp_path / "small"

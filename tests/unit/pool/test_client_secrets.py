@@ -15,7 +15,7 @@ from kit.pool.api import GoneAway
 from kit.pool.errors import XenError
 from kit.pool_lab import TARGET, Image, only_reads, sr_disk
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.pool import attach, luns, orphans, records, secrets
+from relvmoiscsi.pool import attach, client_process, luns, orphans, records, secrets
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import Where, connect
 from relvmoiscsi.pool.records import ProbePortal
@@ -183,7 +183,7 @@ def test_the_secrets_of_killed_runs_are_found_by_their_mark_and_no_others(lab, c
 
 def test_a_run_is_over_when_its_process_has_ended(monkeypatch):
     """A process of this machine, by kernel, namespace and id; of other machines only time can tell."""
-    kernel, space, pid = secrets._this_process()
+    kernel, space, pid = client_process.this_process()
     of = "20261122T115959Z 1b671a64 {} {} {}".format
     gone = 2**22 + 1
     assert secrets.is_over(of(kernel, space, gone), NOON)
@@ -192,8 +192,8 @@ def test_a_run_is_over_when_its_process_has_ended(monkeypatch):
     unknown += [of("another", space, gone), of(kernel, "pid:[1]", gone)]
     for mark in [*unknown, "", "nightly", "20261122T115959Z", "20261122T115959Z one"]:
         assert not secrets.is_over(mark, NOON), mark
-    monkeypatch.setattr(secrets, "_KERNEL", "/nowhere")  # then the machine does not tell of processes
-    assert secrets._this_process() == [] and not secrets.is_over("20261122T115959Z one", NOON)
+    monkeypatch.setattr(client_process, "_KERNEL", "/nowhere")  # then the machine does not tell of processes
+    assert client_process.this_process() == [] and not secrets.is_over("20261122T115959Z one", NOON)
     assert secrets.is_over("20261122T115959Z one", NOON + DAY)
 
 

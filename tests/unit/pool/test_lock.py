@@ -15,7 +15,7 @@ from kit.examples import WHOLE, dice, examples
 from kit.pool.api import GoneAway
 from kit.pool_fakes import until
 from relvmoiscsi.errors import Busy, Refused
-from relvmoiscsi.pool import attach, lock
+from relvmoiscsi.pool import attach, client_process, lock
 from relvmoiscsi.pool.calls import PoolFailure, PoolGone
 from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.pool.records import SCSI_ID
@@ -101,6 +101,20 @@ def test_who_has_it_is_told_to_the_other_with_the_command_that_breaks_it(lab, ca
     assert keys(lab) == []
     taken(other).release()
     assert keys(lab) == []
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_the_lock_of_a_process_of_this_machine_that_has_ended_is_told_as_one(lab, calls, other, ended, monkeypatch):
+    """A killed command on this very machine was told to be waited for."""
+    kernel, space, pid = client_process.this_process()
+    process = [kernel, space, str(2**22 + 1) if ended else pid]
+    with monkeypatch.context() as of_killed:
+        of_killed.setattr(lock, "this_process", lambda: process)
+        taken(calls, "attach")
+    with pytest.raises(Busy) as refused:
+        taken(other)
+    assert ("has ended, and has left its lock." in refused.value.message) is ended
+    assert refused.value.advice.startswith("Break the lock: `relvmoiscsi pool unlock" if ended else "Wait until ")
 
 
 def test_what_another_client_says_that_it_does_is_no_command_of_a_shell(lab, calls):

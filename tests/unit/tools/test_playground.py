@@ -10,6 +10,8 @@ import time
 import pytest
 
 from kit import xe
+from kit.advised import XE
+from kit.own_source import own_modules
 from kit.shell import TOP
 
 pytestmark = pytest.mark.processes
@@ -190,6 +192,18 @@ def test_xe_knows_each_command_of_the_pages_that_a_person_follows_in_the_playgro
         text = (TOP / f"docs/{page}.rst").read_text(encoding="utf-8")
         printed = set(re.findall(r"\bxe\s+([a-z]+(?:-[a-z]+)+)", text))
         assert len(printed) > 2 and printed <= set(xe.COMMANDS), page
+
+
+def test_xe_knows_each_command_that_the_product_advises():
+    """But for those of `doctor` and `direct`, which belong to a dom0: no simulated host has one."""
+    advised = {
+        command
+        for name, source in own_modules()
+        if not name.startswith(("doctor.", "direct."))
+        for command in re.findall(r"\bxe ([a-z]+(?:-[a-z]+)+)", source)
+    }
+    assert {"vm-copy", "vdi-disable-cbt", "vm-start"} <= advised
+    assert advised <= set(xe.COMMANDS) and advised <= set(XE)
 
 
 def test_the_lines_of_xe_in_these_pages_run_as_they_are_printed():

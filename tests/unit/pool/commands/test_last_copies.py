@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The original of a clone was deleted: the clone is the last copy of that VM, and no run destroys it by the way."""
 
+import shlex
+
 import pytest
 
 from kit.advised import commands_in, problem_of
+from kit.xe import xe
 
 pytestmark = pytest.mark.states
 ALL = ("discard", "--all", "--with-vms", "--yes")
@@ -69,8 +72,10 @@ def test_the_command_of_the_refusal_makes_the_vm_on_the_sr_of_its_original(lab, 
         (copy,) = [command for command in commands_in(" ".join(ran.err.split())) if "vm-copy" in command]
         assert ran.status == 4 and not problem_of(copy)
         assert f"sr-uuid={lab.pool.db.get('SR', lab.originals['Production'][1], 'uuid')}" in copy
-    copied(lab, gone)
-    assert pool_command(*ALL).status == 0 and vms(lab) == ["mail", "web"]
+    status, made, _err = xe(lab.pool, shlex.split(copy)[1:])
+    ((sr, _disk),) = lab.disks_of(lab.pool.db.by_uuid("VM", made.strip())).values()
+    assert (status, sr) == (0, lab.originals["Production"][1])
+    assert pool_command(*ALL).status == 0 and vms(lab) == ["mail copy", "web"]
 
 
 def test_the_copy_of_another_pool_is_not_the_last_one(lab, gone, pool_command):

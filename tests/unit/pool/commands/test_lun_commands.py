@@ -267,6 +267,21 @@ def test_every_command_promises_the_same_of_quiet(command, monkeypatch):
     assert all(len(line) <= 80 for text in texts for line in text.splitlines())
 
 
+def test_an_sr_that_is_introduced_and_on_no_host_is_no_discarded_copy(lab, clone, copy, pool_command):
+    """Killed between `SR.introduce` and the first plug, `attach` leaves this. The words were those of a discarded copy:
+    "not attached here"."""
+    ref, sr = lab.sr(lab.world.sr_uuid(clone))
+    for pbd in sr["PBDs"]:
+        lab.pool.storage.pbd_unplug("", pbd)
+        lab.pool.db.destroy("PBD", pbd)
+    told = " ".join(pool_command("luns").out.split())
+    what = "resignatured, of 'Production' introduced as 'a copy', which no host has attached; "
+    assert clone in told and what + "`attach` plugs it; changed 2026-" in told
+    lab.pool.db.set("SR", ref, "other_config", {})
+    told = " ".join(pool_command("luns").out.split())
+    assert f"{what}changed 2026-" in told, "not by `attach`"
+
+
 def test_a_copy_that_was_discarded_is_attached_again_by_its_scsi_id(lab, clone, copy, pool_command):
     assert pool_command("discard", copy, "--yes").status == 0
     for words in (["--clones-of", "Production"], ["--all"]):
@@ -565,6 +580,27 @@ def test_a_locked_lun_is_passed_over_with_its_owner_and_the_others_are_attached(
         assert "This LUN stays as it is." in rows[scsi_id]["problem"]
         assert f"`relvmoiscsi pool unlock {scsi_id}`" in rows[scsi_id]["problem"]
     assert lab.world.sr_uuid(other) == lab.world.sr_uuid(lab.originals["Testing"][0]) and len(locks(lab)) == 2
+
+
+@pytest.mark.parametrize("words", [["--all"], ["--clones-of", "Production"]])
+def test_a_locked_copy_is_passed_over_with_its_owner_and_the_others_are_discarded(
+    lab, pool_command, locked, words, type_in
+):
+    """The lock that a killed `attach` had left refused `discard --all`, and no copy was discarded."""
+    (free,) = lab.attach(lab.clone("Production"))
+    dry = pool_command("discard", *words, "--dry-run")
+    assert (dry.status, dry.out.count(": would be discarded"), dry.out.count(": would fail: Another")) == (9, 1, 1)
+    type_in("n\n")
+    asked = " ".join(pool_command("discard", *words).err.split())
+    assert f"These copies stay, because other clients have locked them: {locked.name!r}." in asked
+    ran = pool_command("discard", *words, "--yes")
+    for part in (f"({free.sr_uuid}): discarded", f"({locked.sr_uuid}): failed: Another client has locked "):
+        assert part in ran.out
+    assert f"`relvmoiscsi pool unlock {locked.scsi_id}`" in ran.out and "This copy stays as it is." in ran.out
+    assert ran.status == 9 and len(locks(lab)) == 1
+    assert lab.pool.db.refs("SR", uuid=locked.sr_uuid) and not lab.pool.db.refs("SR", uuid=free.sr_uuid)
+    ran = pool_command("discard", *words, "--yes", "--json")
+    assert (ran.status, [row["status"] for row in ran.json["discard_results"]]) == (4, ["failed"])
 
 
 @pytest.mark.parametrize("is_one_free", [False, True])

@@ -472,6 +472,17 @@ def test_a_saved_vm_with_a_disk_elsewhere_has_the_same_way_out(office, pool_comm
     assert ran.status == 0 and "without its disk 1, 'data' (" in ran.out
 
 
+def test_of_a_vm_that_was_deleted_clone_names_the_saved_records_where_the_copy_has_them(office, pool_command, refused):
+    assert pool_command("save-vms", "Production", "--yes").status == 0
+    pool_command("attach", office.clone("Production"), "--yes", "--name", "of then")
+    office.pool.api.vms.vm_destroy("", office.db_vm)
+    words = ("--isolated", "lab", "--yes")
+    ran = refused(3, "There is no VM 'db'.", "clone", "of then", "db", *words)
+    assert "--from-snapshot clones a VM that the pool no longer has, from the saved records" in ran.err
+    assert "--from-snapshot" not in refused(3, "There is no VM 'db'.", "clone", "copy", "db", *words).err
+    assert pool_command("clone", "of then", "db", "--from-snapshot", *words).status == 0
+
+
 def test_in_a_terminal_clone_says_the_remaining_time(office, pool_command, monkeypatch):
     monkeypatch.setattr(wording, "ESTIMATE_SECONDS", 0)
     monkeypatch.setattr(vm_commands, "is_terminal", lambda _: True)
@@ -735,13 +746,36 @@ def test_what_a_quiet_restore_and_its_end_do_is_not_said(halted, pool_command, e
         assert (ran.status, ran.out, ran.err) == (0, "", "")
 
 
+def test_an_undo_is_repeated_and_one_that_is_done_fails_neither_alone_nor_beside_others(halted, pool_command, refused):
+    """After an interruption, the repeated command failed the VM that it had finished."""
+    assert pool_command("restore", "copy", "web", "db", "--yes").status == 0
+    assert pool_command("restore", "--undo", "db", "--yes").status == 0
+    words = ("restore", "--undo", "db", "web")
+    for how, done in (("--dry-run", "would be undone"), ("--yes", "undone")):
+        ran = pool_command(*words, how)
+        assert ran.status == 0 and f"VM 'web': {done}\n" in ran.out
+        assert "VM 'db': not restored\n  There is nothing to undo: " in ran.out
+    for again in (words, words[:3]):
+        ran = pool_command(*again, "--yes")
+        assert ran.status == 0 and "undone" not in ran.out and "next: " not in ran.out
+    assert pool_command(*words[:3], "--yes", "--json").json["status"] == "not restored"
+
+
+@pytest.mark.parametrize("end", ["--keep", "--home"])
+def test_a_vm_that_has_the_disks_of_a_copy_without_a_journal_was_not_undone(halted, pool_command, refused, end):
+    assert pool_command("restore", "copy", "web", "--yes").status == 0
+    assert pool_command("restore", end, "web", "--yes").status == 0
+    refused(4, "was not restored from a copy", "restore", "--undo", "web", "--yes")
+
+
 @pytest.mark.parametrize("way", ["--yes", "asked"])
-def test_the_restore_of_several_vms_is_undone_and_one_that_was_not_restored_stops_no_other(
+def test_the_restore_of_several_vms_is_undone_and_one_with_a_spoiled_journal_stops_no_other(
     halted, pool_command, refused, type_in, way
 ):
     before = {vm: halted.disks_of(vm) for vm in (halted.web, halted.db_vm)}
     pool_command("restore", "copy", "web", "db", "--yes")
-    halted.helper(state="Halted")
+    spoiled = {restore_journal.RESTORED + "0": "x"}
+    halted.pool.db.set("VM", halted.helper(state="Halted"), "other_config", spoiled)
     words = ("restore", "--undo", "web", "helper", "db")
     dry = refused(9, "VM 'web': would be undone", *words, "--dry-run")
     assert "VM 'db': would be undone" in dry.out and "VM 'helper': would fail" in dry.out

@@ -2,12 +2,15 @@
 """A restored VM comes home by migration; where neither this nor undo can end the restore, it is kept as it is."""
 
 import json
+import shlex
 
 import pytest
 
+from kit.advised import commands_in, problem_of
 from kit.pool.errors import XenError
 from kit.pool_fakes import until
 from kit.pool_verbs import bring_back, discard, keep, second_copy, take_home, undo
+from kit.xe import xe
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool.calls import PoolFailure
@@ -149,6 +152,16 @@ def test_what_is_refused_keeps_disks_and_journal(restored, happens, work, said):
     HAPPENS[happens](restored)
     restored.refuses(work, said, (Refused, NotFound))
     assert is_restored(restored)
+
+
+@pytest.mark.parametrize("happens", ["tracks blocks", "is reset"])
+def test_the_command_of_the_refusal_lets_the_disk_be_moved(restored, happens):
+    HAPPENS[happens](restored)
+    with pytest.raises(Refused) as refused:
+        take_home(restored)
+    (command,) = commands_in(str(refused.value))
+    assert problem_of(command) == "" and xe(restored.lab.pool, shlex.split(command)[1:]) == (0, "", "")
+    assert take_home(restored).status == "home"
 
 
 def test_home_looks_at_what_was_moved(restored):

@@ -225,8 +225,8 @@ def test_a_disk_of_a_person_stays_where_it_is(halted, work):
 def test_yes_to_a_plan_that_is_old_changes_nothing(halted, happens, is_of_second, said):
     sr = second_copy(halted) if is_of_second else halted.sr
     with connect(halted.lab.where()) as calls:
-        found = inventory.read(calls)
-        swaps = restore.plan(found, inventory.copy_of(records.read(calls), found, sr), halted.web, [], "then")
+        pool, found = records.read(calls), inventory.read(calls)
+        swaps = restore.plan(pool, found, inventory.copy_of(pool, found, sr), halted.web, [], "then")
         happens(halted)
         halted.refuses(lambda day: restore.restore(calls, day.web, swaps), said)
 
@@ -393,7 +393,8 @@ def test_half_swapped_it_cannot_be_started(halted, work):
 def test_another_disk_alone_does_not_end_what_was_cut_and_another_copy_is_none(halted):
     second = second_copy(halted)
     halted.cut(bring_back, "VBD.destroy", 2)
-    halted.refuses(lambda day: bring_back(day, sr=second), "was restored from the copy")
+    name = f"'{halted.copy.name}' [(]{halted.copy.sr_uuid}[)]"
+    halted.refuses(lambda day: bring_back(day, sr=second), f"was restored from the copy {name}[.] ")
     bring_back(halted, devices=["0"])
     assert halted.srs() == {halted.sr}
 

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The process of a client, as a mark in the pool names it, and whether that process has ended."""
+
+import os
+from typing import List, Sequence
+
+from relvmoiscsi import untrusted
+
+_KERNEL = "/proc/sys/kernel/random/boot_id"
+
+
+def this_process() -> List[str]:
+    """Return the id of this process across machines: kernel boot, PID namespace, PID. [] where /proc has no answer."""
+    try:
+        with open(_KERNEL, encoding="ascii") as file:
+            return [file.read().strip(), os.readlink("/proc/self/ns/pid"), str(os.getpid())]
+    except OSError:
+        return []
+
+
+def has_ended(process: Sequence[str]) -> bool:
+    """Has the process with this id ended? False where the end is unknown.
+
+    The end of a process elsewhere is unknown, and while the PID of the process is in use.
+    """
+    if len(process) == 3 and process[:2] == this_process()[:2]:  # of this kernel and namespace
+        try:
+            os.kill(untrusted.number(process[2]), 0)
+        except ProcessLookupError:
+            return True
+        except (OSError, OverflowError, ValueError):
+            pass  # the PID belongs to a process of another user, or the mark has none
+    return False
