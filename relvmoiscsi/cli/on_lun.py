@@ -151,7 +151,7 @@ class DeviceCommand:
             return self.step_of_cut(self.device, found, lun)
         problems = found.defects or [found.problem]
         commands = [command for each in problems if each is not None for command in each.commands]
-        if found.readable is not None and found.readable.is_truncated:
+        if found.is_truncated:
             return engine.TAKE_WHOLE
         if found.problem is not None and found.problem.advice == engine.UNPACK:
             return ""

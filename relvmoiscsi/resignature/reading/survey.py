@@ -229,7 +229,10 @@ def read_mdas(device: Device, label: Label, on_defect: OnDefect = raise_defect) 
     areas = []
     for area in label.mdas:
         whole = area.offset % SECTOR == 0 and area.length % SECTOR == 0 and area.length > pv.MDA_HEADER_SIZE
-        if not whole or area.offset < pv.LABEL_SECTORS * SECTOR or area.end > device.size_bytes:
+        if whole and device.size_bytes < area.end <= label.device_size:
+            at = Place(device.name, area.offset)
+            on_defect(Truncated("Metadata area", at, area.length, device.size_bytes - area.offset))
+        elif not whole or area.offset < pv.LABEL_SECTORS * SECTOR or area.end > device.size_bytes:
             problem = f"a metadata area of {area.length} bytes at {area.offset} is not on the device"
             on_defect(Malformed("LVM label", place, problem))
         else:

@@ -13,7 +13,7 @@ import pytest
 
 from kit import refusals
 from kit.build_volumes import Record
-from kit.builder import AREA_DEFAULT, build_sr, journal, raw, vhd
+from kit.builder import AREA_10M, AREA_DEFAULT, build_sr, journal, raw, vhd
 from kit.shell import CHECK_ORIGINAL, SR, TOP, flipped, patched, tree
 from relvmoiscsi import engine
 from relvmoiscsi.formats.identity import derived_uuid
@@ -380,6 +380,18 @@ def test_a_truncated_copy_is_called_truncated_first_and_is_to_be_taken_again(ima
         assert ran.status == 5 and re.match(f"{image}: damaged, the copy is truncated, [0-9]+ defects?:\n", ran.out)
         assert ran.out.splitlines()[-1] == "Take the copy again from the array, on a LUN of the original's size."
         assert "Check the original" not in ran.out
+
+
+@pytest.mark.parametrize("size", [2 << 20, 8 << 20, 12 << 20])
+def test_a_copy_that_ends_in_the_metadata_area_is_truncated_as_one_that_ends_in_the_data(tmp_path, command, size):
+    path = tmp_path / "clone.img"
+    build_sr([raw("data")], area=AREA_10M).disk.to_file(str(path))
+    os.truncate(str(path), size)
+
+    ran = command("check", path)
+
+    assert ran.status == 5 and re.match(f"{path}: damaged, the copy is truncated, [0-9]+ defects?:\n", ran.out)
+    assert ran.out.splitlines()[-1] == "Take the copy again from the array, on a LUN of the original's size."
 
 
 def test_a_read_only_file_is_to_be_made_writable_before_a_resignature(image, command):
