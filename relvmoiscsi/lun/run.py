@@ -152,7 +152,7 @@ def looked_at(lun: OpenLun, words: Sequence[str] = ()) -> Inspection:
         lun.device.look_for_users()
         objection = lun.device.objection
         if objection is not None:
-            refused = Refused(f"{found.problem.message} {objection.message}").in_state(NOTHING_WRITTEN)
+            refused = Refused(f"{found.problem.message} {objection.message}")
             return found._replace(problem=refused.advising(objection.advice or _LET_IT_END))
     return found
 
