@@ -191,10 +191,10 @@ def say(text: str, code: str = "") -> None:
 
 
 class LogFormatter(logging.Formatter):
-    """Messages of the log for a terminal. A message may quote a LUN, a target or a pool, and stays one line."""
+    """Messages of the log on stderr. A message may quote a LUN, a target or a pool: only a terminal breaks its line."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        return printable(super().formatMessage(record))
+        return fitted(printable(super().formatMessage(record)), sys.stderr)
 
     def formatException(self, ei: Any) -> str:
         return printable_lines(super().formatException(ei))

@@ -413,3 +413,16 @@ def test_what_a_lun_says_reaches_no_terminal_with_control_characters(monkeypatch
     assert "was changed\\nrelvmoiscsi: all is well" in said.err
     assert "and a second line" in said.out.splitlines()
     assert sum("Traceback" in line for line in said.err.splitlines()) == 3
+
+
+@pytest.mark.parametrize("is_shown", [True, False])
+def test_a_line_of_the_log_fits_a_terminal_and_is_one_line_elsewhere(terminal, monkeypatch, is_shown):
+    monkeypatch.setattr(sys, "stderr", terminal if is_shown else io.StringIO())
+    monkeypatch.setenv("COLUMNS", "60")
+    said = "Another host may have begun the run on %s: waiting %d seconds for its last write."
+    record = logging.makeLogRecord({"msg": said, "args": ("clone.img", 12)})
+
+    lines = output.LogFormatter("relvmoiscsi: %(message)s").format(record).split("\n")
+
+    assert " ".join(line.strip() for line in lines) == "relvmoiscsi: " + said % ("clone.img", 12)
+    assert (len(lines) == 1, max(map(len, lines)) <= 60) == (not is_shown, is_shown)
