@@ -223,6 +223,11 @@ class WriteCommand(DeviceCommand, Asked):
             with run.recording(source.host):
                 warn_of_override(lun.name, proposal.pool.objection)
 
+    def comes_first(self, lun: OpenLun, proposal: Proposal) -> List[str]:
+        """Return what a dry run says before the next step, where the step would be refused as well."""
+        is_met = lun.is_nameless and lun.device.objection is None  # by the option of the next step
+        return [] if objection(lun, proposal) is None or is_met else [NOTE_FIRST]
+
     def ask(self, lun: OpenLun, proposal: Proposal, question: str, loss: str = "") -> None:
         """Return after a confirmation. Ask for the SCSIid where no pool has answered, otherwise for a yes.
 

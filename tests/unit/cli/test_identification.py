@@ -249,7 +249,7 @@ def test_no_next_step_with_a_lun_without_a_scsi_id_is_refused(nameless, command,
     assert step_of(command("recover", nameless))[:-1] == ["resignature", "--not-in-use"]
 
 
-@pytest.mark.parametrize("name", ["recover", "undo"])
+@pytest.mark.parametrize("name", WRITERS)
 def test_a_device_that_cannot_be_written_comes_before_the_next_step_also_without_a_scsi_id(
     nameless, command, make, name
 ):

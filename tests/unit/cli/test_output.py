@@ -130,7 +130,8 @@ def rows_fit(monkeypatch, capsys):
         whole = shown(words, "1000", True)
         for columns, is_terminal in (("80", True), ("60", True), ("", False)):
             text = shown(words, columns, is_terminal)
-            assert [line for line in text.splitlines() if len(line) > int(columns or 80)] == []
+            lines = [line for line in text.splitlines() if not line.startswith("next: ")]  # no line breaks a command
+            assert [line for line in lines if len(line) > int(columns or 80)] == []
             assert text.split() == whole.split() and table(text) == table(whole)
         return whole
 

@@ -572,6 +572,28 @@ def test_a_cut_undo_is_not_finished_by_a_resignature(finished, command, unwritte
     unwritten(8, "resignature", finished, *YES, says=f"`relvmoiscsi recover {finished}`")
 
 
+# --- the step after a dry run
+
+
+@pytest.mark.parametrize("has_map", [False, True])
+@pytest.mark.parametrize("words", [(), ("--vdis", "one", "--vdi", UUIDS["disk"]), ("--without", UUIDS["snapshot"])])
+def test_the_step_after_a_dry_run_is_the_planned_run(image, command, tmp_path, words, has_map):
+    """With --map-out, its file has the ids of the plan: the run makes the same ids."""
+    path, planned = tmp_path / "map.json", command("resignature", image, "--dry-run", "--json", *words).json
+    ran = command("resignature", image, "--dry-run", *words, *(("--map-out", path) if has_map else ()))
+    mark, *step = shlex.split(ran.out.splitlines()[-1])
+    assert (mark, step[0], step[-1], "--map" in step) == ("next:", "relvmoiscsi", str(image), has_map)
+
+    done = command(*step[1:], "--yes", "--json")
+
+    assert done.status == 0, done.err
+    stay, pairs = ([row["old_vdi"] for row in found["vdi_pairs"]] for found in (planned, done.json))
+    assert stay == pairs
+    if has_map:
+        planned = json.loads(path.read_text())
+        assert [done.json[key] for key in ("new_sr", "vdi_pairs")] == [planned[key] for key in ("new_sr", "vdi_pairs")]
+
+
 # --- images that somebody else has, or that are to stay as they are
 
 
