@@ -103,8 +103,8 @@ def login(
     remedy = "Set up CHAP at the target."
     if not credentials.user:
         remedy = (
-            "Give the CHAP user and secret of this initiator: the command takes them by --chap-file, the SR driver as "
-            "chapuser and chapsecret."
+            "Give the CHAP user and secret of this initiator: the command takes them by --chap-file, a program by "
+            "chap_file, the SR driver as chapuser and chapsecret."
         )
     try:
         answer = yield Request(SECURITY, methods == "None", keys)
