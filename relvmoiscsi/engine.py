@@ -27,7 +27,14 @@ from relvmoiscsi.errors import (
 from relvmoiscsi.formats import mapfile, naming
 from relvmoiscsi.formats.identity import Entropy, IdMap, derived_uuid
 from relvmoiscsi.formats.lvm.pv import Label
-from relvmoiscsi.resignature.compare import CHANGED_SINCE, EXCHANGED, ONE_VDI, Comparison, compare
+from relvmoiscsi.resignature.compare import (
+    BOTH_RESIGNATURED,
+    CHANGED_SINCE,
+    EXCHANGED,
+    ONE_VDI,
+    Comparison,
+    compare,
+)
 from relvmoiscsi.resignature.inspection import (
     CAN_BE_ONE,
     CANNOT_BE_ONE,
@@ -75,6 +82,7 @@ from relvmoiscsi.resignature.reading.lun_notes import notes
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
 from relvmoiscsi.resignature.reading.request import OneVdiRequest, ResignatureRequest, naming_who_asks
 from relvmoiscsi.resignature.reading.sm_work import database_pools, databases, without_databases
+from relvmoiscsi.resignature.reading.survey import UNPACK
 from relvmoiscsi.resignature.reading.volumes import saved
 from relvmoiscsi.resignature.recovery import cut_run, earlier_run
 from relvmoiscsi.resignature.recovery.cut_run import verify_recoverable
@@ -93,9 +101,9 @@ PROMISED = tuple(__all__)
 __all__ += [  # for the other packages, which import nothing from `resignature`; may change
     "CAN_BE_ONE", "CANNOT_BE_ONE", "CLEAN", "DAMAGED", "EMPTY", "FOREIGN", "IS_ONE", "RESIGNATURED", "UNFINISHED",
     "EXCHANGED", "ONE_VDI", "DONE", "IN_PROGRESS", "KINDS", "RESIGNATURE", "SWITCHED", "UNDO", "EarlierRun", "Run",
-    "CHANGED_SINCE", "CommitRecord",
+    "BOTH_RESIGNATURED", "CHANGED_SINCE", "CommitRecord",
     "EMPTY_UNIT", "FULL_UNIT", "NEW_IMAGE", "Cost", "LaterCopy", "Plan", "Planned", "Progress", "steps",
-    "TAKE_WHOLE", "Lun", "Volume", "database_pools", "databases", "notes", "saved",
+    "TAKE_WHOLE", "UNPACK", "Lun", "Volume", "database_pools", "databases", "notes", "saved",
     "OneVdiOutlook", "fits", "one_vdi",
     "copy_unseen", "end_cut", "find_done", "find_unfinished", "goes_back", "is_of_another_lun", "new_sr_of",
     "read_undoable", "verify_recoverable", "verify_undoable", "vg_names",
@@ -141,7 +149,7 @@ class AlreadyDone(NamedTuple):
 class Prepared(NamedTuple):
     """A checked plan, and the data behind the plan."""
 
-    state: str  #: of the LUN now: CLEAN, or RESIGNATURED for a second resignature
+    state: str  #: of the LUN now, as `inspect` gives it: DAMAGED with `defects`, RESIGNATURED for a second resignature
     plan: Plan
     lun: Lun  #: as read
     device: str  #: name of the device that the plan is for
@@ -212,8 +220,8 @@ def prepare(
         if selection.cost is not None:
             device.verify_copy(selection.cost.data_bytes)
     return Prepared(
-        state_of(record), made, lun, device.name, counting.reads, counting.read_batches, selection.cost, defects,
-        later_copy=later_copy,
+        DAMAGED if defects else state_of(record), made, lun, device.name, counting.reads, counting.read_batches,
+        selection.cost, defects, later_copy=later_copy,
     )  # fmt: skip
 
 

@@ -57,7 +57,7 @@ HOST = THIS_HOST
 FINISHED = "{}: the {} was finished."
 ATTACH_IT = "Attach the clone: a host may have it beside its original."
 TAKE_COPY = "Take the copy again from the array."
-CHECK_ORIGINAL = "Run `relvmoiscsi check` on the original."
+CHECK_ORIGINAL = "Check the original: if it is whole, take the copy again from the array."
 #: before the command that resignatures a LUN of which nobody has said that it is the clone
 IF_CLONE = "If this is the clone, it needs new identities. If this is the original, do nothing."
 NOTE_FIRST = "First do what the note says."
@@ -151,8 +151,10 @@ class DeviceCommand:
             return self.step_of_cut(self.device, found, lun)
         problems = found.defects or [found.problem]
         commands = [command for each in problems if each is not None for command in each.commands]
-        if found.readable is not None and found.readable.is_truncated:
+        if found.is_truncated:
             return engine.TAKE_WHOLE
+        if found.problem is not None and found.problem.advice == engine.UNPACK:
+            return ""
         steps = {engine.EMPTY: _NO_SR, engine.FOREIGN: _NO_SR}
         return ShellCommand(commands[0]) if commands else steps.get(found.state, CHECK_ORIGINAL)
 
@@ -220,6 +222,11 @@ class WriteCommand(DeviceCommand, Asked):
         if proposal.pool.objection is not None and proposal.pool.is_overridden:
             with run.recording(source.host):
                 warn_of_override(lun.name, proposal.pool.objection)
+
+    def comes_first(self, lun: OpenLun, proposal: Proposal) -> List[str]:
+        """Return what a dry run says before the next step, where the step would be refused as well."""
+        is_met = lun.is_nameless and lun.device.objection is None  # by the option of the next step
+        return [] if objection(lun, proposal) is None or is_met else [NOTE_FIRST]
 
     def ask(self, lun: OpenLun, proposal: Proposal, question: str, loss: str = "") -> None:
         """Return after a confirmation. Ask for the SCSIid where no pool has answered, otherwise for a yes.

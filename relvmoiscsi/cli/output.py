@@ -36,6 +36,7 @@ from relvmoiscsi.wording import (
     human_time,
     printable,
     printable_lines,
+    said,
     time_left,
 )
 
@@ -190,10 +191,10 @@ def say(text: str, code: str = "") -> None:
 
 
 class LogFormatter(logging.Formatter):
-    """Messages of the log for a terminal. A message may quote a LUN, a target or a pool, and stays one line."""
+    """Messages of the log on stderr. A message may quote a LUN, a target or a pool: only a terminal breaks its line."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        return printable(super().formatMessage(record))
+        return fitted(printable(super().formatMessage(record)), sys.stderr)
 
     def formatException(self, ei: Any) -> str:
         return printable_lines(super().formatException(ei))
@@ -261,13 +262,19 @@ def must_be_able_to_ask(arguments: "Union[Namespace, Asked]", beside_yes: str = 
         raise UsageError(problem).advising(f"Use --yes{beside_yes and ' with ' + beside_yes}{see_plan}.")
 
 
-def ask(arguments: "Union[Namespace, Asked]", question: str, word: str = "") -> None:
-    """Return only after a yes, or after the person types `word`, if given. Raises Refused."""
+def ask(arguments: "Union[Namespace, Asked]", question: str, scsi_id: str = "") -> None:
+    """Return only after a yes, or after the person types the SCSIid of the LUN, if given. Raises Refused."""
     if not arguments.yes:
         if isinstance(arguments, Asked):
             arguments.noted(question)
-        typed = _typed(question if word else question + " [y/N]")
-        if typed != word if word else typed.lower() not in ("y", "yes"):
+        typed = _typed(question if scsi_id else question + " [y/N]")
+        if scsi_id and typed.lower() not in ("", "n", "no", scsi_id.lower()):
+            raise (
+                Refused(f"Not confirmed: the SCSIid of this LUN is {printable(scsi_id)}, and not {said(typed)}.")
+                .advising("Check at the array which LUN is the clone.")
+                .in_state(NOTHING_WRITTEN)
+            )
+        if typed != scsi_id if scsi_id else typed.lower() not in ("y", "yes"):
             raise Refused("Not confirmed.").in_state(NOTHING_WRITTEN)
         if isinstance(arguments, Asked):
             arguments.noted("Confirmed.")

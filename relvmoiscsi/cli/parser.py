@@ -3,6 +3,7 @@
 
 import argparse
 import importlib
+import os
 import re
 import sys
 from typing import Any, Iterable, List, NoReturn, Optional
@@ -21,7 +22,7 @@ from relvmoiscsi.cli.output import (
     wrapped,
 )
 from relvmoiscsi.errors import NotInstalled, UsageError
-from relvmoiscsi.wording import nearest, printable_lines
+from relvmoiscsi.wording import nearest, printable_lines, shell_command
 
 #: the module of each command: imported only for a run of that command
 _MODULES = {
@@ -98,6 +99,8 @@ class Parser(argparse.ArgumentParser):
             meant = [_MEANT[value]] if value in _MEANT and "show" in names else []
             near = "".join(f" Did you mean `{self.prog} {words}`?" for words in meant)
             near += "".join(f" Did you mean `{self.prog} {name} {value}`?" for name in groups)
+            if not meant and "show" in names and ("/" in value or os.path.isfile(value)):
+                near += f" Did you mean `{shell_command('relvmoiscsi show', value)}`?"
             others = [] if meant else nearest(value, [*names, "help", "version"])
             near += "".join(f" Did you mean `{self.prog} {name}`?" for name in others)
             self.error(f"there is no command {value!r}.{near} The commands: {', '.join(names)}.")

@@ -226,7 +226,7 @@ class CheckCommand(DeviceCommand):
                 return self._uncompared(name, original, problem, facts)
         facts.update(report.comparison_facts(facts["device"], name, found))
         if found.problems:
-            return self._of_findings(name, found, clone, content, facts)
+            return self._of_findings(name, original, found, clone, content, facts)
         compared = human_size(found.bytes_compared)
         data = f", and nothing else differs ({compared} of data compared)."
         text = f"{facts['device']} shares no identity with {name}"
@@ -235,11 +235,12 @@ class CheckCommand(DeviceCommand):
         if found.lacks_mgt:
             lost.append("note: the clone does not hold the MGT volume of the original: its VDIs have no labels.")
         end = _MAY_BE_INCOMPLETE if self.identities_only else ATTACH_IT
-        return Answer(facts, "\n".join([text, *lost])).leading(end)
+        return Answer(facts, "\n".join([text, *lost, *self._of_one_scsi_id(name, original, clone)])).leading(end)
 
     def _of_findings(
         self,
         name: str,
+        original: OpenLun,
         found: engine.Comparison,
         clone: OpenLun,
         content: Optional[engine.Lun],
@@ -263,7 +264,12 @@ class CheckCommand(DeviceCommand):
         elif found.problems[0].startswith("The original is another SR"):
             after = _OTHER_ORIGINAL
         elif found.problems[0].startswith(engine.EXCHANGED):
-            after = self.shell_command("relvmoiscsi check", name, original=self.device)
+            exchanged = self.shell_command("relvmoiscsi check", name, original=self.device)
+            order = f"If {name} is the clone, the LUNs were given in the wrong order: `{exchanged}` compares them."
+            after = f"{order} {self._if_mistaken(name, original)}"
+        elif found.problems[0].startswith(engine.BOTH_RESIGNATURED):
+            other = f"If {name} is another clone, repeat the command with the device of the original."
+            after = f"{self._if_mistaken(name, original)} {other}"
         elif found.problems[0].startswith((engine.ONE_VDI, engine.CHANGED_SINCE)):
             verdict, told = f"{self.device}, state {state}: {found.problems[0]}", []
             after = self.shell_command("relvmoiscsi check", self.device)
@@ -274,6 +280,7 @@ class CheckCommand(DeviceCommand):
             after = _TAKE_AGAIN
         else:
             more, after = self._step_of_clean(clone, content)
+            more = self._of_one_scsi_id(name, original, clone) or more
         lines = [verdict, *map(printable, told[:_FEW])]
         if len(told) > _FEW:
             lines.append(f"... and {len(told) - _FEW} more, which --json prints.")
@@ -281,6 +288,21 @@ class CheckCommand(DeviceCommand):
         facts.update(error_facts(refused.in_state(NOTHING_WRITTEN)))
         text, alerts = "\n".join([*lines, *more]), [verdict, *told[:1]]
         return Answer(facts, text, refused.exit_status, alerts=alerts).leading(after)
+
+    def _of_one_scsi_id(self, name: str, original: OpenLun, clone: OpenLun) -> List[str]:
+        """Return what comes first where the original of this name has the SCSIid of the clone: [] where it has not.
+
+        Multipath would take the two LUNs for one, and no run writes to such a LUN.
+        """
+        if clone.scsi_id is None or clone.scsi_id != original.scsi_id:
+            return []
+        note = f"note: {self.device} and {name} have one SCSIid, {clone.scsi_id}: these are two paths of one LUN, or "
+        return [printable(note + "the array must give the clone a SCSIid of its own."), NOTE_FIRST]
+
+    def _if_mistaken(self, name: str, original: OpenLun) -> str:
+        """Return what to do if the original of this name, which was resignatured, is the original indeed."""
+        undo = self.shell_command("relvmoiscsi undo", name, not_in_use=self.overrides(original))
+        return f"If {name} is the original, it was resignatured by mistake: `{undo}` gives its old identities back."
 
     def _uncompared(self, name: str, original: OpenLun, problem: RelvmoiscsiError, facts: Dict[str, Any]) -> Answer:
         """Return the answer about a LUN that cannot be compared, because of a problem of its original of this name."""

@@ -4,12 +4,12 @@
 import os
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.cli.on_lun import FINISHED, IF_CLONE, NOTE_FIRST, WriteCommand, on_lun, unread_text, writes
+from relvmoiscsi.cli.on_lun import FINISHED, IF_CLONE, WriteCommand, on_lun, unread_text, writes
 from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.engine import DONE, KINDS, Inspection, Result
 from relvmoiscsi.errors import NOTHING_WRITTEN, FormatError, Truncated, error_facts
 from relvmoiscsi.lun import run
-from relvmoiscsi.lun.answer import Identification, identification, objection, unwritten_facts
+from relvmoiscsi.lun.answer import Identification, identification, unwritten_facts
 from relvmoiscsi.lun.opened import NOBODY_NEEDED, LunSource, OpenLun
 from relvmoiscsi.lun.proposals import Proposal, Recovery, Undoing
 from relvmoiscsi.wording import counted, printable
@@ -133,6 +133,5 @@ def _unwritten(command: WriteCommand, source: LunSource, lun: OpenLun, outcome: 
         command.device,
         not_in_use=command.overrides(lun),
     )
-    if objection(lun, proposal) is not None and not lun.is_nameless:
-        lines.append(NOTE_FIRST)
+    lines += command.comes_first(lun, proposal)
     return Answer(facts, "\n".join(lines), next_steps=[step])

@@ -18,7 +18,7 @@ from relvmoiscsi.lun import proposals, run
 from relvmoiscsi.lun.answer import dry_run_facts, finished_facts, identification, unsaid_copy
 from relvmoiscsi.lun.opened import OpenLun
 from relvmoiscsi.lun.proposals import NewRun, Proposal, Recovery
-from relvmoiscsi.wording import ALL, VDIS, printable, said
+from relvmoiscsi.wording import ALL, ONE, VDIS, ShellCommand, printable, said
 
 _MOST_MAP_BYTES, _MOST_MAP_VALUES = 64 << 20, 1 << 22  #: of --map: more than the map of the largest LUN
 
@@ -92,6 +92,8 @@ class ResignatureCommand(WriteCommand):
             elif arguments.vdi is not None:
                 raise UsageError("--vdi names the VDI to keep and needs --vdis one.")
             self._map: Optional[str] = arguments.map
+            self._map_out: Optional[str] = arguments.map_out
+            self._sr_uuid = sr_uuid
             #: without the SCSIid, which the open LUN has, and without the ids of --map
             self.request = ResignatureRequest(
                 again=arguments.again,
@@ -164,7 +166,25 @@ class ResignatureCommand(WriteCommand):
             "",
             report.plan_text(prepared.plan),
         ]
-        return Answer(facts, "\n".join(lines + report.note_lines(facts["notes"])))
+        lines += report.note_lines(facts["notes"]) + self.comes_first(lun, found)
+        return Answer(facts, "\n".join(lines)).leading(self._step_of_plan(lun))
+
+    def _step_of_plan(self, lun: OpenLun) -> ShellCommand:
+        """Return the command of the run that was planned: with the ids of the plan, where a file has them."""
+        one = self.request.one
+        return self.shell_command(
+            "relvmoiscsi resignature",
+            self.device,
+            again=self.request.again,
+            clear_metadata_vdi=self.request.clear_databases,
+            map=self._map_out or self._map,
+            not_in_use=self.overrides(lun),
+            scsi_id=self.permission.scsi_id,
+            sr_uuid=None if self._map_out else self._sr_uuid,
+            vdis=None if one is None else ONE,
+            vdi=None if one is None else one.vdi,
+            without=list(self.request.without),
+        )
 
     def consent(self, lun: OpenLun, proposal: Proposal) -> None:
         """Ask before a new run, with its plan, and before an interrupted run is recovered."""

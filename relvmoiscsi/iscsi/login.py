@@ -104,7 +104,8 @@ def login(
     if not credentials.user:
         remedy = (
             "Give the CHAP user and secret of this initiator: commands on a LUN take them by --chap-file, commands on "
-            "a pool by --chap-user and --chap-password-file, the SR driver as chapuser and chapsecret."
+            "a pool by --chap-user and --chap-password-file, a program by chap_file, the SR driver as chapuser and "
+            "chapsecret."
         )
     try:
         answer = yield Request(SECURITY, methods == "None", keys)

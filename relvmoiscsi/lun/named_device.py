@@ -16,20 +16,22 @@ from relvmoiscsi.scsi_id_text import named_scsi_id
 
 __all__ = ["open_device"]
 
+_PATH = an("a text or a pathlib.Path", str, PurePath)
+
 
 @contextmanager
 @promised(
-    name=an("a text or a pathlib.Path", str, PurePath),
+    name=_PATH,
     writable=FLAG,
     initiator_name=optional(TEXT),
-    chap_file=optional(TEXT),
+    chap_file=optional(_PATH),
     scsi_id=optional(TEXT),
 )
 def open_device(
     name: Union[str, PurePath],
     writable: bool,
     initiator_name: Optional[str] = None,
-    chap_file: Optional[str] = None,
+    chap_file: Union[str, PurePath, None] = None,
     scsi_id: Optional[str] = None,
 ) -> Iterator[Device]:
     """Open a block device or an image file by its path, or a LUN by its iscsi:// URL; for writing, exclusively.
@@ -42,7 +44,7 @@ def open_device(
         raise UsageError(f"{name!r} names no device.").advising("Give a path or a URL.")
     if scsi_id is not None:
         scsi_id = named_scsi_id(scsi_id)
-    session = SessionOptions(initiator_name, chap_file, scsi_id)
+    session = SessionOptions(initiator_name, chap_file if chap_file is None else str(chap_file), scsi_id)
     if is_path(name) and session != SessionOptions():
         raise UsageError(f"{name} is no URL: initiator_name, chap_file and scsi_id are for a URL.")
     source = source_of(name, THIS_HOST, session=session)

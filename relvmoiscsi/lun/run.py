@@ -152,7 +152,7 @@ def looked_at(lun: OpenLun, words: Sequence[str] = ()) -> Inspection:
         lun.device.look_for_users()
         objection = lun.device.objection
         if objection is not None:
-            refused = Refused(f"{found.problem.message} {objection.message}").in_state(NOTHING_WRITTEN)
+            refused = Refused(f"{found.problem.message} {objection.message}")
             return found._replace(problem=refused.advising(objection.advice or _LET_IT_END))
     return found
 
@@ -162,7 +162,8 @@ def recover(
 ) -> Tuple[OpenLun, Union[CompletedRun, Inspection]]:
     """Finish an interrupted run, or roll it back before its commit. Without a run to end, return what was found.
 
-    Without `consent`, the run is a dry run. `words` are the command to resignature the LUN.
+    Only a LUN with an interrupted run is opened for a write. Without `consent`, the run is a dry run. `words` are the
+    command to resignature the LUN.
     """
 
     def work(lun: OpenLun) -> Union[CompletedRun, Inspection]:
@@ -182,6 +183,12 @@ def recover(
 
         return _of_earlier(lun, Recovery(cut), end, consent)
 
+    if consent is not None:
+        with source.opened(permission, to_write=False) as lun, in_state(NOTHING_WRITTEN):
+            found = engine.inspect(lun.device, words)
+            if not isinstance(found.problem, Unfinished):
+                _verify_done(lun, found)
+                return lun, found
     return _carried_out(source, permission, work, is_dry=consent is None)
 
 

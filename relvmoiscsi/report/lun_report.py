@@ -331,7 +331,7 @@ def note_lines(sentences: Iterable[str]) -> List[str]:
 def defects_text(name: str, found: Inspection) -> str:
     """Return the text of `check` for a damaged LUN: every defect, then the notes."""
     number = "1 defect" if len(found.defects) == 1 else f"{len(found.defects)} defects"
-    cause = "the copy is truncated, " if found.readable is not None and found.readable.is_truncated else ""
+    cause = "the copy is truncated, " if found.is_truncated else ""
     lines = [f"{name}: {found.state}, {cause}{number}:"]
     lines += ["  " + printable(defect.told) for defect in found.defects]
     return "\n".join(lines + note_lines(notes(found.readable) if found.readable is not None else []))

@@ -11,7 +11,7 @@ from relvmoiscsi.errors import FormatError, Truncated, UsageError
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.lvm.vg import LogicalVolume
 from relvmoiscsi.resignature.planning import identity_check, volume_writes
-from relvmoiscsi.resignature.protocol.commit_record import DONE, CommitRecord, read_commit_record
+from relvmoiscsi.resignature.protocol.commit_record import DONE, RESIGNATURE, CommitRecord, read_commit_record
 from relvmoiscsi.resignature.protocol.run_record import Run, joined
 from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.left_behind import settle
@@ -24,8 +24,10 @@ from relvmoiscsi.wording import said, some_of
 Kept = TypeVar("Kept", Range, Chunk)
 
 _COMPARE_BYTES = 1 << 20
-#: the start of a problem: each LUN was given in the place of the other
-EXCHANGED = "The LUNs are exchanged"
+#: the start of a problem: each LUN was given in the place of the other, or the original was resignatured by mistake
+EXCHANGED = "The LUN given as original was resignatured"
+#: the start of a problem: two clones of one LUN, or its clone and the original, which was resignatured by mistake
+BOTH_RESIGNATURED = "Both LUNs were resignatured"
 #: the problem of a clone without most of the original's volumes
 ONE_VDI = "A clone that was made one VDI cannot be compared with its original."
 #: the start of the problem of an original that is no more what was copied
@@ -83,8 +85,8 @@ def compare(
             raise UsageError(f"The argument data of compare has {part}, which ends behind byte {size} of the devices.")
     cache, clone_cache = ReadCache(original), ReadCache(clone)
     original_label, label = survey.read_label(cache), survey.read_label(clone_cache)
-    record = read_commit_record(label, clone.name)
-    for each, found in ((cache, read_commit_record(original_label, original.name)), (clone_cache, record)):
+    original_record, record = read_commit_record(original_label, original.name), read_commit_record(label, clone.name)
+    for each, found in ((cache, original_record), (clone_cache, record)):
         if found is not None and found.phase != DONE:
             raise cut_run.cut(each, found)
     contents, after = survey.read_contents(cache, original_label), survey.read_lun(clone_cache, label)
@@ -108,8 +110,11 @@ def compare(
     if is_one and not identity_check.has_same_shape(one, other):
         return Comparison([ONE_VDI], 0)
     is_of_original = identity_check.is_made_of(one, other, run.ids if run is not None else None)
-    if not is_of_original and identity_check.is_made_of(other, one, None):
-        return Comparison([f"{EXCHANGED}: {original.name} is a clone of {clone.name}."], 0)
+    if not is_of_original:
+        original_run = earlier_run.run_or_none(cache, original_record, original_label, before.sr_uuid)
+        problem = _of_resignatured_original(one, other, original_run, run)
+        if problem:
+            return Comparison([problem], 0)
     if is_of_original and one.vg.seqno >= other.vg.seqno:  # the run has raised that of the copied text by one
         seqnos = f"its seqno is {one.vg.seqno}, and the text that was copied had {other.vg.seqno - 1} at most"
         problem = f"{CHANGED_SINCE}: {seqnos}. They share no identity. Whether anything else differs cannot be told."
@@ -187,6 +192,20 @@ def _elsewhere(original: Lun, clone: Lun) -> str:
     places = {volume.lv.segments for volume in clone.volumes}
     names = [volume.name.text for volume in original.volumes if volume.lv.segments not in places]
     return f"{clone.name} has no volume where {original.name} has {some_of(names, _MOST_NAMED)}."
+
+
+def _of_resignatured_original(original: Lun, clone: Lun, original_run: Optional[Run], run: Optional[Run]) -> str:
+    """The message for an `original` that was resignatured from the SR that `clone` is, or was made of; "" for no such.
+
+    The runs are the last runs of the LUNs.
+    """
+    ids, clone_ids = (one.ids if one is not None and one.kind == RESIGNATURE else None for one in (original_run, run))
+    if identity_check.is_made_of(clone, original, ids):
+        return f"{EXCHANGED}: {original.name} has identities that were made of those of {clone.name}."
+    if ids is None or clone_ids is None or ids.sr != clone_ids.sr:
+        return ""
+    each = f"{clone.name} became SR {clone.sr_uuid}, and {original.name} became SR {original.sr_uuid}"
+    return f"{BOTH_RESIGNATURED}: {each}. Both were SR {ids.sr} before."
 
 
 def _another_sr(original: Lun, clone: Lun, record: Optional[CommitRecord], run: Optional[Run]) -> str:

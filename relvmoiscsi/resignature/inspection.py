@@ -12,6 +12,7 @@ from relvmoiscsi.errors import (
     NotFound,
     Refused,
     RelvmoiscsiError,
+    Truncated,
 )
 from relvmoiscsi.resignature.merge.strategy import Cost
 from relvmoiscsi.resignature.merge.vdi_choice import has_one_row
@@ -44,6 +45,11 @@ class Inspection(NamedTuple):
     readable: Optional[Lun] = None  #: the readable part of a damaged LUN, for `show`; never plan with this
     contradictions: Tuple[Malformed, ...] = ()  #: of parts of `lun` that read well; a resignature carries them over
     knows_run: bool = True  #: False where no label with a commit record reads: a run may be interrupted
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether the device ends before the last extent of LVM, or before the end of LVM's metadata."""
+        return isinstance(self.problem, Truncated) if self.readable is None else self.readable.is_truncated
 
 
 class OneVdiOutlook(NamedTuple):

@@ -401,7 +401,9 @@ ROWS = {
     ),
     # copies that were cut
     "cut behind the label": foreign(cut(8192), "has 8192 bytes: it is too small for a LUN with an SR"),
-    "cut in the metadata area": malformed(cut(8 << 20, area=AREA_10M), "is not on the device"),
+    "cut in the metadata area": truncated(
+        cut(8 << 20, area=AREA_10M), "Metadata area at byte 4096", "8384512 are there"
+    ),
     "cut in the data": truncated(cut(8 << 20), "Physical volume at byte 0 of built LUN 0", "only 8388608 are there"),
     "without the last sector of the extents": truncated(
         cut(-512 - MIB // 2), "Physical volume at byte 0 of built LUN 0: it needs"

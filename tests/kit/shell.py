@@ -39,6 +39,8 @@ SR = "11111111-2222-4333-8444-555555555555"
 SCSI_ID = "3600a098038303053743f4a4f4e4b6d41"
 OTHER_SCSI_ID = "3600a098038303053743f4a4f4e4b6d42"
 
+#: what a person does about a damaged LUN: no command names the original
+CHECK_ORIGINAL = "Check the original: if it is whole, take the copy again from the array."
 STATES = ("empty", "foreign", "clean", "unfinished", "resignatured", "damaged")
 
 #: commands that write, when all goes well

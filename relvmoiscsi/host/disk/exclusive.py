@@ -169,10 +169,11 @@ def in_use(path: str, descriptor: int) -> Optional[Refused]:
 def _cannot_open(path: str, error: OSError, writable: bool, deadline: Deadline = NO_DEADLINE) -> RelvmoiscsiError:
     """Return the error for a person in the place of an OSError of open or stat. The search for users has a deadline."""
     if error.errno in _GONE:
+        is_image = os.path.splitext(path)[1] != ""  # "clone.img", and not "sdc"
         return NotFound(
             f"{path} is not there: {error.strerror}.",
             sm_key="ISCSIDevice",
-        ).advising(f"Check the name. {LIST}")
+        ).advising("Check the name." if is_image else f"Check the name. {LIST}")
     try:
         device: Optional[os.stat_result] = os.stat(path)
     except OSError:

@@ -49,6 +49,19 @@ _IMAGES = (
     ("vdi", 64, b"\x7f\x10\xda\xbe"),
     ("qed", 0, b"QED\0"),
 )
+#: what a person does with a packed file
+UNPACK = "If it is the packed image of a clone, unpack it, and give the raw image."
+#: packed files: the format, the place of its magic, the magic. Source: file(1), magic/Magdir/{archive,compress}
+_PACKED = (
+    ("gzip", 0, b"\x1f\x8b\x08"),
+    ("xz", 0, b"\xfd7zXZ\0"),
+    ("zstd", 0, b"\x28\xb5\x2f\xfd"),
+    ("lz4", 0, b"\x04\x22\x4d\x18"),
+    ("bzip2", 0, b"BZh"),
+    ("zip", 0, b"PK\x03\x04"),
+    ("7z", 0, b"7z\xbc\xaf\x27\x1c"),
+    ("tar", 257, b"ustar"),
+)
 
 
 def read_label(device: Device) -> Label:
@@ -96,7 +109,7 @@ def read_label(device: Device) -> Label:
 
 
 def _verify_raw(device: Device, start: bytes) -> None:
-    """Raises Refused for a disk image of another format. The disk in the image may be a whole LUN."""
+    """Raises Refused for a disk image of another format, and for a packed file. A whole LUN may be in it."""
     for image, at, magic in _IMAGES:
         if start[at : at + len(magic)] == magic:
             problem = f"{device.name} is no LVM physical volume: it holds a disk image (format {image}), not an SR."
@@ -107,6 +120,11 @@ def _verify_raw(device: Device, start: bytes) -> None:
                 f"If the image holds the clone of an SR's LUN, convert the image: `{convert}`. Then give the new file.",
                 convert,
             )
+    for packed, at, magic in _PACKED:
+        if start[at : at + len(magic)] == magic:
+            raise Refused(
+                f"{device.name} is no LVM physical volume: it is packed (format {packed}).", "VolNotFound"
+            ).advising(UNPACK)
 
 
 def _partition_count(start: bytes) -> int:
@@ -211,7 +229,10 @@ def read_mdas(device: Device, label: Label, on_defect: OnDefect = raise_defect) 
     areas = []
     for area in label.mdas:
         whole = area.offset % SECTOR == 0 and area.length % SECTOR == 0 and area.length > pv.MDA_HEADER_SIZE
-        if not whole or area.offset < pv.LABEL_SECTORS * SECTOR or area.end > device.size_bytes:
+        if whole and device.size_bytes < area.end <= label.device_size:
+            at = Place(device.name, area.offset)
+            on_defect(Truncated("Metadata area", at, area.length, device.size_bytes - area.offset))
+        elif not whole or area.offset < pv.LABEL_SECTORS * SECTOR or area.end > device.size_bytes:
             problem = f"a metadata area of {area.length} bytes at {area.offset} is not on the device"
             on_defect(Malformed("LVM label", place, problem))
         else:

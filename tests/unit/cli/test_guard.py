@@ -394,8 +394,10 @@ def test_an_image_file_needs_no_locks(image, command, root):
 
 
 @pytest.mark.parametrize("name", shell.WRITERS)
-def test_the_original_in_the_place_of_the_clone_is_not_opened_for_a_write(name, lun, unwritten, monkeypatch):
+def test_the_original_in_the_place_of_the_clone_is_not_opened_for_a_write(name, request, unwritten, monkeypatch):
     """t0 the kernel finds the clone, t1 the array maps the original at its number, t2 a person names the clone."""
+    request.getfixturevalue("unfinished" if name == "recover" else "image")
+    lun = request.getfixturevalue("lun")
     monkeypatch.setattr(live_scsi, "live_scsi_id", lambda _path: "3600of_the_original")
     assert NOTHING in unwritten(4, name, lun, *YES, says="3600of_the_original").err
 

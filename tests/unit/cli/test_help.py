@@ -177,6 +177,8 @@ VALUE = "A value that begins with a dash stands behind `=`: {}=..."
         ("diff a b", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi check CLONE --original ORIGINAL`?"),
         ("info x", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi show DEVICE`?"),
         ("status x", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi show DEVICE`?"),
+        ("/dev/sdc", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi show /dev/sdc`? The commands"),
+        ("iscsi://a/b/0", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi show iscsi://a/b/0`? The commands"),
         ("list", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi show DEVICE`? Did you mean `relvmoiscsi direct list`?"),
         ("show iscs://10.0.0.1", "relvmoiscsi show [-h]", "a URL begins with iscsi:// and two slashes"),
         ("check x y", "relvmoiscsi check [-h]", "This command takes one DEVICE only."),

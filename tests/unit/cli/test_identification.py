@@ -165,13 +165,17 @@ def test_what_has_no_scsi_id_is_known_by_nothing(request, nameless, command, unw
 
 
 @pytest.mark.states("typed")
-@pytest.mark.parametrize("typed", ["y\n", SCSI_ID[:-1] + "\n", ""])
+@pytest.mark.parametrize("typed", ["y\n", SCSI_ID[:-1] + "\n", "n\n", ""])
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_person_types_the_scsi_id_and_anything_else_is_no(lun, command, unwritten, make, type_in, name, typed):
     make(name, lun)
     type_in(typed)
     ran = unwritten(4, name, lun)
-    assert ran.err.endswith("Not confirmed. Nothing was written.\n")
+    told = "Not confirmed. Nothing was written."
+    if typed.strip() not in ("", "n"):  # the SCSIid of another LUN is the mix-up for which the question is asked
+        told = f"Not confirmed: the SCSIid of this LUN is {SCSI_ID}, and not '{typed.strip()}'. Nothing was written. "
+        told += "Check at the array which LUN is the clone."
+    assert ran.err.endswith(f"relvmoiscsi: {told}\n")
     assert "? Type the SCSIid of the clone: " in ran.err and "[y/N]" not in ran.err
     lines = ran.err.splitlines()
     at = lines.index(f"relvmoiscsi: {lun} will be changed:")
@@ -245,6 +249,22 @@ def test_no_next_step_with_a_lun_without_a_scsi_id_is_refused(nameless, command,
     assert step_of(command("recover", nameless))[:-1] == ["resignature", "--not-in-use"]
 
 
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_device_that_cannot_be_written_comes_before_the_next_step_also_without_a_scsi_id(
+    nameless, command, make, name
+):
+    make(name, nameless)
+    nameless.chmod(0o444)
+
+    ran = command(name, nameless, "--dry-run")
+
+    assert "a run without --dry-run would be refused:" in ran.err and "is read-only" in ran.err
+    step = f"next: relvmoiscsi {name} --not-in-use {nameless}"
+    assert ran.out.splitlines()[-2:] == ["First do what the note says.", step]
+    nameless.chmod(0o644)
+    assert command(name, nameless, "--not-in-use", "--yes").status == 0
+
+
 def test_check_says_what_the_pool_will_say_to_a_resignature(disk, command, pool):
     step = f"`relvmoiscsi resignature {disk}`"
     assert command("check", disk).out.splitlines()[-1] == f"next: {step[1:-1]}"
@@ -255,6 +275,23 @@ def test_check_says_what_the_pool_will_say_to_a_resignature(disk, command, pool)
 
     assert ran.status == 0 and "note: The LUN with the SCSIid" in ran.out and "'in use'" in ran.out
     assert ran.out.splitlines()[-2:] == ["First do what the note says.", f"next: {step[1:-1]}"]
+
+
+@pytest.mark.parametrize("is_resignatured", [False, True])
+def test_a_clone_with_the_scsi_id_of_its_original_gets_another_before_all_else(
+    disk, original, command, is_resignatured
+):
+    if is_resignatured:
+        command("resignature", disk, "--yes", "--scsi-id", SCSI_ID)
+
+    ran = command("check", disk, "--original", original)
+
+    note, first, last = ran.out.splitlines()[-3:]
+    assert note.startswith(f"note: {disk} and {original} have one SCSIid, {SCSI_ID}: ") and "of its own." in note
+    step = "Attach the clone: a host may have it beside its original."
+    assert (first, last) == (
+        "First do what the note says.", step if is_resignatured else f"next: relvmoiscsi resignature {disk}"
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["recover", "undo"])

@@ -97,7 +97,7 @@ def test_the_next_step_with_an_image_file_whose_mgt_is_damaged_is_no_command_on_
     ran = command("check", image)
 
     assert ran.status == 5 and "lvremove" in ran.out
-    assert ran.out.splitlines()[-1] == "Run `relvmoiscsi check` on the original."
+    assert ran.out.splitlines()[-1] == shell.CHECK_ORIGINAL
 
 
 class Utf8Terminal(Terminal):
@@ -130,7 +130,8 @@ def rows_fit(monkeypatch, capsys):
         whole = shown(words, "1000", True)
         for columns, is_terminal in (("80", True), ("60", True), ("", False)):
             text = shown(words, columns, is_terminal)
-            assert [line for line in text.splitlines() if len(line) > int(columns or 80)] == []
+            lines = [line for line in text.splitlines() if not line.startswith("next: ")]  # no line breaks a command
+            assert [line for line in lines if len(line) > int(columns or 80)] == []
             assert text.split() == whole.split() and table(text) == table(whole)
         return whole
 
@@ -413,3 +414,16 @@ def test_what_a_lun_says_reaches_no_terminal_with_control_characters(monkeypatch
     assert "was changed\\nrelvmoiscsi: all is well" in said.err
     assert "and a second line" in said.out.splitlines()
     assert sum("Traceback" in line for line in said.err.splitlines()) == 3
+
+
+@pytest.mark.parametrize("is_shown", [True, False])
+def test_a_line_of_the_log_fits_a_terminal_and_is_one_line_elsewhere(terminal, monkeypatch, is_shown):
+    monkeypatch.setattr(sys, "stderr", terminal if is_shown else io.StringIO())
+    monkeypatch.setenv("COLUMNS", "60")
+    said = "Another host may have begun the run on %s: waiting %d seconds for its last write."
+    record = logging.makeLogRecord({"msg": said, "args": ("clone.img", 12)})
+
+    lines = output.LogFormatter("relvmoiscsi: %(message)s").format(record).split("\n")
+
+    assert " ".join(line.strip() for line in lines) == "relvmoiscsi: " + said % ("clone.img", 12)
+    assert (len(lines) == 1, max(map(len, lines)) <= 60) == (not is_shown, is_shown)

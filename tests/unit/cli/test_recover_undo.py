@@ -17,7 +17,7 @@ from kit.advised import commands_in
 from kit.builder import build_sr, vhd
 from kit.cuts import read_mark
 from kit.examples import WHOLE
-from kit.shell import OTHER_SCSI_ID, SCSI_ID, SR, TOP, compare, content, flipped, pair, patched, tree
+from kit.shell import CHECK_ORIGINAL, OTHER_SCSI_ID, SCSI_ID, SR, TOP, compare, content, flipped, pair, patched, tree
 from kit.sparse import SparseDisk
 from relvmoiscsi import engine
 from relvmoiscsi.host.disk.block_device import HostDevice, open_device
@@ -237,7 +237,7 @@ def test_recover_of_a_damaged_lun_ends_the_run_and_then_names_the_defects_and_th
     assert re.match(rf"{path}: the resignature was (interrupted before its commit and has been )?{done}\.\n", ran.out)
     *_rest, damaged, defect, said, look = ran.out.splitlines()
     assert (damaged, said) == (f"{path}: damaged, 1 defect:", state_now) and "VHD footer" in defect
-    assert look == "Run `relvmoiscsi check` on the original."
+    assert look == CHECK_ORIGINAL
     (without,) = [words for words in commands_in(defect) if "--without" in words]
     assert (facts.json["state"], facts.json["error"]["disk_state"]) == ("damaged", state_now)
     assert facts.json["writes"] == len(planned["plan"]) and facts.json["new_sr"] == planned["new_sr"]
@@ -422,6 +422,19 @@ def test_a_damaged_label_gives_recover_and_undo_the_same_error(image, unwritten)
     assert recover["error"] == undo["error"] and recover["state"] == undo["state"] == "damaged"
 
 
+@pytest.mark.parametrize("lun, status", [("image", 0), ("finished", 0), ("damaged", 5), ("unfinished", 4)])
+def test_recover_opens_a_lun_for_a_write_only_where_a_run_was_interrupted(request, image, unwritten, lun, status):
+    path = image if lun == "damaged" else request.getfixturevalue(lun)
+    if lun == "damaged":
+        flipped(path, 4096)
+    path.chmod(0o444)
+
+    ran = unwritten(status, "recover", path, "--yes")
+
+    assert ("is read-only" in ran.err) is (lun == "unfinished")
+    assert ("no run was interrupted" in ran.out) is (lun != "unfinished")
+
+
 UNKNOWN = "whether a run was interrupted cannot be known: no label of LVM can be read"
 
 
@@ -433,8 +446,8 @@ UNKNOWN = "whether a run was interrupted cannot be known: no label of LVM can be
         ("zeros", 3, f"state empty; {UNKNOWN}", "If this is the clone of an SR, take the copy again"),
         ("noise", 4, f"state foreign; {UNKNOWN}", "If this is the clone of an SR, take the copy again"),
         ("short", 5, "state damaged; no run was interrupted", "Take the copy again from the array, on a LUN of the"),
-        ("header", 5, "state damaged; no run was interrupted", "Run `relvmoiscsi check` on the original."),
-        ("label", 5, f"state damaged; {UNKNOWN}", "Run `relvmoiscsi check` on the original."),
+        ("header", 5, "state damaged; no run was interrupted", CHECK_ORIGINAL),
+        ("label", 5, f"state damaged; {UNKNOWN}", CHECK_ORIGINAL),
         ("journal", 5, "state unfinished; a run was interrupted, and its journal cannot be read", ""),
     ],
 )  # fmt: skip

@@ -572,13 +572,36 @@ def test_a_cut_undo_is_not_finished_by_a_resignature(finished, command, unwritte
     unwritten(8, "resignature", finished, *YES, says=f"`relvmoiscsi recover {finished}`")
 
 
+# --- the step after a dry run
+
+
+@pytest.mark.parametrize("has_map", [False, True])
+@pytest.mark.parametrize("words", [(), ("--vdis", "one", "--vdi", UUIDS["disk"]), ("--without", UUIDS["snapshot"])])
+def test_the_step_after_a_dry_run_is_the_planned_run(image, command, tmp_path, words, has_map):
+    """With --map-out, its file has the ids of the plan: the run makes the same ids."""
+    path, planned = tmp_path / "map.json", command("resignature", image, "--dry-run", "--json", *words).json
+    ran = command("resignature", image, "--dry-run", *words, *(("--map-out", path) if has_map else ()))
+    mark, *step = shlex.split(ran.out.splitlines()[-1])
+    assert (mark, step[0], step[-1], "--map" in step) == ("next:", "relvmoiscsi", str(image), has_map)
+
+    done = command(*step[1:], "--yes", "--json")
+
+    assert done.status == 0, done.err
+    stay, pairs = ([row["old_vdi"] for row in found["vdi_pairs"]] for found in (planned, done.json))
+    assert stay == pairs
+    if has_map:
+        planned = json.loads(path.read_text())
+        assert [done.json[key] for key in ("new_sr", "vdi_pairs")] == [planned[key] for key in ("new_sr", "vdi_pairs")]
+
+
 # --- images that somebody else has, or that are to stay as they are
 
 
 @pytest.mark.parametrize("argv", [("resignature", "--again"), ("recover",), ("undo",)])
-def test_a_read_only_image_is_4(finished, unwritten, argv):
-    finished.chmod(0o444)
-    unwritten(4, argv[0], finished, *YES, *argv[1:], says="read-only")
+def test_a_read_only_image_is_4(request, unwritten, argv):
+    image = request.getfixturevalue("unfinished" if argv == ("recover",) else "finished")
+    image.chmod(0o444)
+    unwritten(4, argv[0], image, *YES, *argv[1:], says="read-only")
 
 
 @pytest.mark.parametrize("argv", [("resignature", "--again"), ("undo",), ("recover",)])
@@ -597,12 +620,12 @@ def test_an_image_that_another_process_has_open_is_4_and_the_process_is_named(fi
     with open(str(finished), "rb") as image:
         holder = subprocess.Popen(["sleep", "3600"], stdin=image)
     try:
-        for argv in (("resignature", "--again"), ("recover",), ("undo",)):
+        for argv in (("resignature", "--again"), ("undo",)):
             says = f"{finished} is in use by process {holder.pid} (sleep)"
             unwritten(4, argv[0], finished, *YES, *argv[1:], says=says)
-            if argv[0] != "recover":  # no run was interrupted: there is nothing to refuse
-                dry = unwritten(0, argv[0], finished, "-n", "--json", *argv[1:], says=says)
-                assert dry.json["would_be_refused"] == says + ". Try again when that use has ended."
+            dry = unwritten(0, argv[0], finished, "-n", "--json", *argv[1:], says=says)
+            assert dry.json["would_be_refused"] == says + ". Try again when that use has ended."
+        unwritten(0, "recover", finished, *YES)  # no run was interrupted: there is nothing to refuse
     finally:
         holder.kill()
         holder.wait()

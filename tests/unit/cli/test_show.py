@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """`show`: what is on a LUN, in words and as JSON; whatever is on it is an answer, and nothing is ever written."""
 
+import bz2
+import gzip
 import itertools
+import lzma
+import os
 import re
 import shutil
 
@@ -215,6 +219,27 @@ def test_a_disk_image_of_a_whole_lun_leads_to_the_raw_image(tmp_path, command, i
     assert shown.status == 0 and convert in shown.out and json["state"] == "foreign"
     refused = command("resignature", path, "--yes")
     assert (refused.status, f"(format {image})" in refused.err, convert in refused.err) == (4, True, True)
+
+
+@pytest.mark.parametrize("size", [512, 2 << 20])
+@pytest.mark.parametrize("kind", ["gz", "xz", "bz2", "zip", "tar"])
+def test_a_packed_image_is_to_be_unpacked(tmp_path, command, kind, size):
+    raw = tmp_path / "clone.img"
+    raw.write_bytes(os.urandom(size))
+    if kind in ("zip", "tar"):
+        path = shutil.make_archive(str(tmp_path / "clone"), kind, str(tmp_path), "clone.img")
+    else:
+        path = tmp_path / f"clone.img.{kind}"
+        path.write_bytes({"gz": gzip, "xz": lzma, "bz2": bz2}[kind].compress(raw.read_bytes()))
+
+    shown, ran = command("show", path), command("resignature", path, "--yes")
+
+    for told in (shown.out, ran.err):
+        said = " ".join(told.split())
+        assert f"{path} is no LVM physical volume: it is packed (format " in said
+        assert "If it is the packed image of a clone, unpack it, and give the raw image." in said
+    assert (ran.status, command("check", path, "--json").json["state"]) == (4, "foreign")
+    assert command("check", path).out.endswith("give the raw image.\n")
 
 
 def test_the_magic_of_a_disk_image_before_the_label_of_an_sr_makes_no_disk_image(image, command):

@@ -61,6 +61,12 @@ def test_prompt_dry_run_and_json_list_what_goes(image, command, type_in, unwritt
     assert not GOES.intersection(vdi["old_vdi"] for vdi in facts["vdi_pairs"])
 
 
+@pytest.mark.parametrize("words", [WITHOUT, ("--vdis", "one", "--vdi", UUIDS["disk"])], ids=["without", "one VDI"])
+def test_a_dry_run_says_the_state_that_show_says(image, command, unwritten, words):
+    planned = unwritten(0, "resignature", image, *words, "--dry-run", "--json").json
+    assert planned["state"] == command("show", image, "--json").json["state"] == "damaged"
+
+
 def test_the_rest_is_resignatured_and_undo_brings_the_broken_vdi_back(image, command):
     done = command("resignature", image, *WITHOUT, "--yes", "--json").json
 

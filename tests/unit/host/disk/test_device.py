@@ -387,6 +387,16 @@ def test_each_reason_not_to_open_has_its_sentence(number, user, expected, messag
     assert type(error) is expected and str(error).startswith(message)
 
 
+@pytest.mark.parametrize("path, advice", [
+    ("/dev/sdx", "Check the name. `lsblk` lists this machine's disks."),
+    ("sdx", "Check the name. `lsblk` lists this machine's disks."),
+    ("/dev/my dir/clone.img", "Check the name."), ("clone.img", "Check the name."),
+])  # fmt: skip
+def test_the_name_of_an_image_is_not_looked_up_in_the_list_of_disks(path, advice):
+    error = exclusive._cannot_open(path, OSError(errno.ENOENT, os.strerror(errno.ENOENT)), writable=False)
+    assert (type(error), error.advice) == (NotFound, advice)
+
+
 def test_a_file_without_write_permissions_is_refused_even_to_root(image):
     os.chmod(image, stat.S_IRUSR)
 

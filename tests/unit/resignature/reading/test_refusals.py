@@ -271,7 +271,7 @@ def test_each_volume_behind_the_end_of_a_copy_that_was_cut_is_told():
 
     found = engine.inspect(spoiled.cut(last + 512).disk)
 
-    assert found.problem.message.startswith("LVM label at byte ")  # its second metadata area is gone
+    assert found.problem.message.startswith("Metadata area at byte ")  # its second metadata area is gone
     told = {row["lv"] for row in report.defect_facts(found.defects, found.readable)}
     assert {name for name, start in starts.items() if start >= last} <= told
     assert truth.volume("one").name not in told
