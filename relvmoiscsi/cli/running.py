@@ -10,7 +10,6 @@ from typing import Any, Callable, Dict
 from relvmoiscsi.cli.output import (
     EXIT_BUG,
     EXIT_INTERRUPTED,
-    EXIT_NOT_PRINTED,
     RED,
     Answer,
     LogFormatter,
@@ -24,6 +23,14 @@ from relvmoiscsi.wording import printable
 
 
 def run_command(arguments: Namespace, look: str, interrupted: str, printed: Callable[[], None]) -> int:
+    """Run the command as `_run` does, and tell `ended` of the words the exit status, as for the last line of a log."""
+    status = _run(arguments, look, interrupted, printed)
+    if hasattr(arguments, "ended"):
+        arguments.ended(status)
+    return status
+
+
+def _run(arguments: Namespace, look: str, interrupted: str, printed: Callable[[], None]) -> int:
     """Run the command of the parsed words, print its answer or its error; return the exit status.
 
     `look` is the sentence on how to see the state of the LUN, after a space, or "". `interrupted` is said after Ctrl-C,
@@ -40,15 +47,18 @@ def run_command(arguments: Namespace, look: str, interrupted: str, printed: Call
         run: Callable[[], Answer] = arguments.run(arguments)
         usage = None  # the words are right in form
         answer = run()
-        for alert in answer.alerts if arguments.json or arguments.quiet else ():
+        is_without_text = arguments.json or arguments.quiet
+        for alert in answer.alerts if is_without_text else ():
             say(printable(alert))
         if arguments.json:
-            is_printed = print_result(answer_text(arguments.command, answer.facts, indent=2), answer.done)
+            text = answer_text(arguments.command, answer.facts, indent=2)
         else:
             text = "" if arguments.quiet else answer.for_people(sys.stdout)
-            is_printed = not text or print_result(text, answer.done)  # no text is no line
+        status, alerts = answer.status, () if is_without_text else answer.alerts
+        if text:  # no text is no line
+            status = print_result(text, status, answer.done, alerts)
         printed()
-        return answer.status if is_printed else EXIT_NOT_PRINTED
+        return status
     except RelvmoiscsiError as error:
         if hasattr(arguments, "vdis"):
             in_options(error)

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.cli.map_out import file_name, new_file
-from relvmoiscsi.cli.output import EXIT_NOT_PRINTED, RED, Answer, Unheard, ask, say, waiting
+from relvmoiscsi.cli.output import RED, Answer, Unheard, ask, say, unless_lost, waiting
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError, error_facts
 from relvmoiscsi.host.secret_file import first_line
 from relvmoiscsi.pool import attach, attach_plan, hosts, jobs, lock, luns, progress, records, vdis
@@ -284,7 +284,7 @@ class AttachCommand(PoolChange):
                 ]
                 same = [f"`{shell_command('relvmoiscsi pool map', each.sr_uuid)}`" for each in results if each.sr_uuid]
                 is_written = write_map({"attached_srs": rows}, f"The same UUIDs are printed by {some_of(same)}.")
-                return answer if is_written else answer._replace(status=answer.status or EXIT_NOT_PRINTED)
+                return answer if is_written else answer._replace(status=unless_lost(answer.status))
 
     def _plan(
         self, calls: Calls, pool: Pool, seen: Sequence[PoolLun], of: Sequence[str]
