@@ -9,7 +9,7 @@ from typing import Collection, Dict, List, Mapping, NamedTuple, Optional, Sequen
 
 from relvmoiscsi.errors import NOTHING_CHANGED, Refused
 from relvmoiscsi.pool import lock, records
-from relvmoiscsi.pool.calls import Calls, Record, Records, passing
+from relvmoiscsi.pool.calls import Calls, Records, passing
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import forget, inventory, run_states
 from relvmoiscsi.pool.vms.forget import Uses
@@ -27,7 +27,8 @@ class DiscardPlan(NamedTuple):
     force: bool = False  #: the VMs in `made` are shut down first, hard
     destroys: Mapping[str, str] = {}  #: the commands to destroy the losers that are copies and nothing more, by VM
     half: Sequence[str] = ()  #: the unfinished clones, which `with_vms` does not destroy
-    #: the VMs in `made` whose originals are gone; only with `last_copies`. The VMs of another pool are there
+    #: the clones that lose their disks and whose originals are gone, whether they are destroyed or stay; only with
+    #: `last_copies`. The VMs of another pool are there
     last: Sequence[str] = ()
 
     def losers(self, sr: str) -> Dict[str, str]:
@@ -84,33 +85,39 @@ def plan(
     made = {sr: made_on(found, pool, sr, mark) for sr in there} if with_vms else {}
     destroys = {ref: found.destroy_command(ref, *there) for used in uses.values() for ref in used.halted}
     half = [ref for sr in there for ref in half_made(found, pool, sr, mark)]
-    of_pool = [made.get(sr, {}) for sr in there if pool.sr_by_uuid(records.original_of(pool, pool.srs[sr]["uuid"]))]
-    last = [ref for of_sr in of_pool for ref, vm in of_sr.items() if _is_last(found, vm, there)]
+    of_pool = [sr for sr in there if pool.sr_by_uuid(records.original_of(pool, pool.srs[sr]["uuid"]))]
+    clones = dict(row for sr in of_pool for row in found.copies_on(str(pool.srs[sr]["uuid"])))
+    last = [ref for ref in inventory.in_order(clones) if _is_last(found, ref, there)]
     if last and not last_copies:
         raise _keeping(pool, found, last)
     return DiscardPlan(pool, uses, made, mark, force, destroys, half, last)
 
 
-def _is_last(found: Inventory, clone: Record, srs: Collection[str]) -> bool:
-    """Has the pool neither the original of a clone, nor a copy of the clone with disks on other SRs than these?"""
-    original = str(clone["other_config"].get(COPY_OF, ""))
+def _is_last(found: Inventory, clone: str, srs: Collection[str]) -> bool:
+    """Has a clone disks on these SRs, and the pool neither its original, nor a copy of it with disks on others alone?
+
+    What a discard has left of a clone has no disk, and so nothing that could be lost.
+    """
+    if not inventory.is_own(found.vms[clone]) or not any(disk["SR"] in srs for disk in found.disks_of(clone).values()):
+        return False
+    original = str(found.vms[clone]["other_config"][COPY_OF])
     others = found.grouped("vms", "other_config", COPY_OF).get(original, {})
     copies = [ref for ref, vm in others.items() if not (vm["is_a_snapshot"] or inventory.is_clone(vm))]
     moved = [{disk["SR"] for disk in found.disks_of(ref).values()} for ref in copies]
     is_there = original in found.grouped("vms", "uuid") or any(each and not each & set(srs) for each in moved)
-    return not (clone["is_a_snapshot"] or is_there)
+    return not is_there
 
 
 def _keeping(pool: Pool, found: Inventory, last: Sequence[str]) -> Refused:
-    """Return the refusal of a discard that would destroy the last copies of VMs."""
+    """Return the refusal of a discard that would take the last copies of VMs."""
     vms = [found.vms[ref] for ref in last]
     originals = [records.original_of(pool, vm["other_config"][inventory.ON_SR]) for vm in vms]
     ways = [run_states.copy_command(vm, original) for vm, original in zip(vms, originals)]
     names = some_of([f"{vm['name_label']!r} ({vm['uuid']})" for vm in vms])
     return (
-        Refused(f"The pool no longer has the originals of VMs on the copy: {names} would be destroyed for ever.")
+        Refused(f"The pool no longer has the originals of VMs on the copy: {names} would be lost for ever.")
         .in_state(NOTHING_CHANGED)
-        .advising(f"To keep a VM, copy it to another SR: {some_of(ways)}. To destroy the VMs, add --last-copies.")
+        .advising(f"To keep a VM, copy it to another SR: {some_of(ways)}. To lose the VMs, add --last-copies.")
     )
 
 
