@@ -28,7 +28,7 @@ except ImportError:
 def present(module, calls, pool):
     """Clone VMs onto a copy; return the dict for exit_json."""
     params, found = module.params, inventory.read(calls)
-    copy = choice.find_copy(pool, found, params["sr"])
+    copy = choice.copy_to_use(calls, pool, found, params["sr"])
     sources = _sources(module, calls, pool, found, copy)
     wanted, with_network = _wanted(params, calls, found, copy.uuid, sources, True)
     if not params["same_networks"]:
@@ -146,7 +146,7 @@ def absent(module, calls, pool):
     if not (params["vms"] or params["all"]):
         raise UsageError("No VM is named: give vms, or all.")
     found = inventory.read(calls)
-    copy = choice.find_copy(pool, found, params["sr"])
+    copy = choice.copy_to_use(calls, pool, found, params["sr"])
     found = discard.turned_off(found, [copy.uuid], mark) if params["force"] else found
     meant = {ref: vm for ref, vm in found.vms.items() if vm["is_a_snapshot"] or _is_meant(found, vm, params)}
     made = discard.made_on(found._replace(vms=meant), pool, copy.ref, mark)
@@ -217,7 +217,7 @@ def _restored(module, calls, pool, found, vm):
     """
     params, state, is_check = module.params, module.params["state"], module.check_mode
     if state == "restored":
-        copy = choice.find_copy(pool, found, params["sr"])
+        copy = choice.copy_to_use(calls, pool, found, params["sr"])
         swaps = restore.plan(pool, found, copy, vm, params["disks"], records.now())
         result = restore.restore(calls, vm, swaps, params["shutdown"], is_check)
         return result, result.status != restore.ALREADY, {swap.userdevice: swap.new for swap in result.disks}
@@ -251,7 +251,7 @@ def _disk_lines(name, disks):
 def lent(module, calls, pool):
     """Lend a disk of a copy to a VM; return the dict for exit_json."""
     params, found = module.params, inventory.read(calls)
-    copy = choice.find_copy(pool, found, params["sr"])
+    copy = choice.copy_to_use(calls, pool, found, params["sr"])
     vdi, vm = rescue.find(found, copy, params["vdi"]), inventory.find_vm(found, params["vm"])
     result = rescue.lend(calls, pool, found, copy, vdi, vm, params["writable"], module.check_mode)
     after = _lent_lines([result])
@@ -267,7 +267,7 @@ def taken_back(module, calls, pool):
     params, results = module.params, []
     if records.has_sr(pool, params["sr"]):
         found = inventory.read(calls)
-        copy = choice.find_copy(pool, found, params["sr"])
+        copy = choice.copy_to_use(calls, pool, found, params["sr"])
         results = rescue.take_back(calls, found, copy, _lent(found, copy, params), module.check_mode)
     left = [each for each in results if each.error is not None]
     told = {

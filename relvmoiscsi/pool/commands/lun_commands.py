@@ -442,7 +442,7 @@ class PoolMapCommand(PoolCommand):
     def run(self) -> Answer:
         with self.opened() as (calls, pool):
             found = inventory.read(calls)
-            copy = choice.find_copy(pool, found, self.given.sr)
+            copy = choice.find_copy(calls, pool, found, self.given.sr)
         pairs = vdis.pairs(copy.origin, copy.vdis)
         vms = inventory.owners_of_disks(found, copy)
         whole, _, unfinished = choice.clones(found, copy)

@@ -177,7 +177,7 @@ class CloneCommand(PoolChange):
     def run(self) -> Answer:
         with self.opened() as (calls, pool):
             found = inventory.read(calls)
-            copy = choice.find_copy(pool, found, self.given.sr)
+            copy = choice.copy_to_use(calls, pool, found, self.given.sr)
             vms, is_all = self.given.vms, self.given.all
             has_records = any(map(save_vms.is_named, copy.vdis.values()))
             if self.given.from_snapshot:
@@ -373,7 +373,7 @@ class RestoreCommand(PoolChange):
     def run(self) -> Answer:
         with self.opened() as (calls, pool):
             found = inventory.read(calls)
-            copy = None if self.end else choice.find_copy(pool, found, self.given.sr)
+            copy = None if self.end else choice.copy_to_use(calls, pool, found, self.given.sr)
             vms = list(dict.fromkeys(inventory.find_vm(found, vm) for vm in self.vms))
             bar = Bar()
             planned = self._of_each(calls, pool, found, copy, vms, bar, dry_run=True)
@@ -591,7 +591,7 @@ class RescueCommand(PoolChange):
     def run(self) -> Answer:
         with self.opened() as (calls, pool):
             found = inventory.read(calls)
-            copy, rw = choice.find_copy(pool, found, self.given.sr), self.given.rw
+            copy, rw = choice.copy_to_use(calls, pool, found, self.given.sr), self.given.rw
             vdi = rescue.find(found, copy, self.given.vdi) if self.given.vdi else None
             vm = inventory.find_vm(found, self.given.vm) if self.given.vm else None
             if self.given.done:

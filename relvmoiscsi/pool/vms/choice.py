@@ -5,11 +5,11 @@ import unicodedata
 from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import NOTHING_CHANGED, NotFound, Refused, RelvmoiscsiError, UsageError
-from relvmoiscsi.pool import jobs, records, vdis
+from relvmoiscsi.pool import jobs, lock, records, vdis
 from relvmoiscsi.pool.calls import Calls, Record, Records, passing
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vdis import Pair
-from relvmoiscsi.pool.vms import inventory, ova, rescue, restore_journal, run_states
+from relvmoiscsi.pool.vms import discard, inventory, ova, rescue, restore_journal, run_states
 from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inventory
 from relvmoiscsi.pool.vms.restore_journal import Swap
 from relvmoiscsi.wording import quoted, said, shell_command, some_of
@@ -56,16 +56,25 @@ class VmSource(NamedTuple):
 # --- which
 
 
-def find_copy(pool: Pool, found: Inventory, text: str) -> Copy:
+def copy_to_use(calls: Calls, pool: Pool, found: Inventory, text: str) -> Copy:
+    """Return the copy as `find_copy`, for a command that locks it. Raises Busy where another client makes VMs there."""
+    copy = find_copy(calls, pool, found, text)
+    discard.verify_abandoned(calls, pool, found, [copy.ref])
+    return copy
+
+
+def find_copy(calls: Calls, pool: Pool, found: Inventory, text: str) -> Copy:
     """Return the copy with this UUID, name or SCSIid. Raises NotFound, Refused, UsageError.
 
     Refuses a copy without a VDI in the pool: its SR is empty, or `attach` was killed before its scan, or the scan
-    failed. The records of the pool do not tell an empty SR from an SR that was not scanned.
+    failed, or has not begun: then another client has the lock. The records of the pool do not tell an empty SR from an
+    SR that was not scanned.
     """
     ref = records.find_sr(pool, text)
     records.verify_copy(pool, ref)
     copy = inventory.copy_of(pool, found, ref)
     if not copy.vdis:
+        lock.verify_free(calls, [lock.name_of(pool.srs[ref])])
         again = shell_command("relvmoiscsi pool attach", str(pool.srs[ref]["other_config"].get(records.SCSI_ID, "")))
         raise (
             Refused(

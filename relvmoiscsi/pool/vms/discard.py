@@ -7,7 +7,7 @@ every refusal before `carry_out` destroys a VM. `carry_out` makes the checks of 
 
 from typing import Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
-from relvmoiscsi.errors import NOTHING_CHANGED, Refused
+from relvmoiscsi.errors import NOTHING_CHANGED, Busy, Refused
 from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.calls import Calls, Records, passing
 from relvmoiscsi.pool.records import Pool
@@ -59,6 +59,14 @@ def plan(
     Raises PoolFailure; Refused for a refused part, such as the last copy of a VM without `last_copies`.
     """
     pool, found = records.read(calls), inventory.read(calls)
+    verify_abandoned(calls, pool, found, srs)
+    return _planned(pool, found, srs, with_vms, mark, force, last_copies)
+
+
+def _planned(
+    pool: Pool, found: Inventory, srs: Sequence[str], with_vms: bool, mark: str, force: bool, last_copies: bool
+) -> DiscardPlan:
+    """Return the plan of `plan` by these records. Raises Refused."""
     there = [sr for sr in srs if sr in pool.srs]
     if with_vms and force:
         found = turned_off(found, {str(pool.srs[sr]["uuid"]) for sr in there}, mark)
@@ -162,6 +170,28 @@ def verify_as_told(told: DiscardPlan, now: DiscardPlan) -> None:
         forget.verify_known(now.pool, sr, now.uses[sr], told.known(sr))
 
 
+def verify_abandoned(calls: Calls, pool: Pool, found: Inventory, srs: Collection[str]) -> None:
+    """Raises Busy where another client may be making a VM on one of these SRs: nobody may be told to destroy that VM.
+
+        t0  the caller has read the VMs, and an unfinished clone was among them
+        t1  nobody has locked the copy: the run that has made the clone has ended
+        t2  the clone is unfinished still, so that run has left it
+
+    The caller does not hold the locks. Raises PoolFailure.
+    """
+    for sr in [sr for sr in srs if sr in pool.srs]:
+        half = half_made(found, pool, sr)
+        lock.verify_free(calls, [lock.name_of(pool.srs[sr])] if half else [])
+        for vm, name in half.items():
+            with passing("HANDLE_INVALID"):
+                if inventory.is_own(calls.call("VM.get_record", vm)):
+                    raise (
+                        Busy(f"Another client has just made the VM {name!r}.")
+                        .in_state(NOTHING_CHANGED)
+                        .advising("Repeat the command.")
+                    )
+
+
 def half_made(found: Inventory, pool: Pool, sr: str, mark: str = "") -> Dict[str, str]:
     """Return the names of the VMs with the marks of a clone on an SR that are no finished clone, by reference. Pure."""
     there = {
@@ -242,7 +272,8 @@ def carry_out(calls: Calls, told: DiscardPlan, sr: str, gone: List[str], network
     run. Raises PoolFailure; Refused, also where another client works on the SR.
     """
     with lock.held(calls, [lock.name_of(told.pool.srs[sr])], "discard") as held:
-        now = plan(calls, [sr], bool(told.made), told.mark, told.force, bool(told.last))
+        pool, found = records.read(calls), inventory.read(calls)
+        now = _planned(pool, found, [sr], bool(told.made), told.mark, told.force, bool(told.last))
         if sr not in now.pool.srs:
             return
         verify_as_told(told, now)
