@@ -227,7 +227,10 @@ def _restored(module, calls, pool, found, vm):
     if state == "undone":
         result = restore.undo(calls, vm, params["shutdown"], is_check)
         return result, True, {swap.userdevice: swap.old for swap in result.disks}
-    result = restore.keep(calls, vm, is_check) if state == "kept" else move_home.home(calls, vm, dry_run=is_check)
+    if state == "kept":
+        result = restore.keep(calls, vm, params["on_copy"], is_check)
+    else:
+        result = move_home.home(calls, vm, dry_run=is_check)
     return result, True, {swap.userdevice: "a disk on the SR of " + swap.old for swap in result.disks}
 
 

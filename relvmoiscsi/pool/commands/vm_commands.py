@@ -47,7 +47,7 @@ restore:
 the copy.
 
 --keep leaves all disks as they are and removes the journal. Use --keep after you have changed the disks of the
-VM by hand.
+VM by hand. With --yes, a VM that still has a disk of the copy needs --on-copy.
 
 example:
   relvmoiscsi pool restore "Production changed 2026-11-21" web --shutdown
@@ -125,6 +125,7 @@ def add_commands(command: CommandMaker) -> None:
     ways.add_argument("--undo", metavar="VM", nargs="+", help="put the old disks of these VMs back")
     ways.add_argument("--home", metavar="VM", help="move the disks of this VM from the copy to the SR of the old disks")
     ways.add_argument("--keep", metavar="VM", help="leave the disks of this VM as they are and remove the journal")
+    flag(restoring, "--on-copy", "with --keep --yes: leave disks of the VM on the copy")
     changes(restoring)
     rescuing = command("rescue", RescueCommand, "add a disk of a copy to a VM for a while", _RESCUE)
     rescuing.add_argument("sr", metavar="SR", help="the copy, by UUID, name or SCSIid")
@@ -367,6 +368,10 @@ class RestoreCommand(PoolChange):
         self.vms = ends.get(self.end, self.vms)
         if self.end in ("", "undo") and not arguments.shutdown:
             self.beside_yes = "--shutdown if a VM runs"
+        if self.end == "keep" and not arguments.on_copy:
+            self.beside_yes = "--on-copy if the VM still has a disk of the copy"
+        if self.end != "keep" and arguments.on_copy:
+            raise UsageError("--on-copy is about the disks of a VM that --keep leaves.").advising("Add --keep VM.")
         if self.devices and len(self.vms) > 1:
             raise UsageError("--disk names disks of one VM.").advising("Restore the VMs one by one.")
 
@@ -436,7 +441,8 @@ class RestoreCommand(PoolChange):
 
                         result = move_home.home(calls, vm, tell, dry_run, bar)
                     else:
-                        result = restore.keep(calls, vm, dry_run)
+                        may_stay = self.given.on_copy or not self.yes  # a person reads the plan
+                        result = restore.keep(calls, vm, may_stay, dry_run)
                 results.append(result)
             except PoolGone:
                 raise

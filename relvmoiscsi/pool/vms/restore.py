@@ -342,22 +342,31 @@ def _verify_back(calls: Calls, vm: str, record: Record) -> bool:
 # --- keep
 
 
-def keep(calls: Calls, vm: str, dry_run: bool = False) -> Restored:
-    """Leave the disks of a VM as they are, and end its journal. Raises Refused without a journal; PoolFailure."""
+def keep(calls: Calls, vm: str, on_copy: bool, dry_run: bool = False) -> Restored:
+    """Leave the disks of a VM as they are, and end its journal. `on_copy`: a disk may be on the copy still.
+
+    Raises Refused without a journal, and for a disk on the copy unless `on_copy`; PoolFailure.
+    """
     with run_states.unchanged():
         record: Record = calls.call("VM.get_record", vm)
         restore_journal.must_be_restored(record)
         vbds.must_be_idle(record)
         swaps, _ = restore_journal.read(record)  # the readable part of the journal
+        stays, way = "", ""
+        if any(vbds.read(calls, vm, swap.userdevice).sr == swap.sr for swap in swaps):
+            home, undo_it = (run_states.restore_command(end, record["uuid"]) for end in ("home", "undo"))
+            stays = "still has disks of the copy, and keeps them only as long as the copy."
+            way = (
+                f"To keep the restored state, run {home} instead. Without the journal, neither that nor {undo_it} is "
+                "possible."
+            )
+            if not on_copy:
+                raise Refused(f"The VM {record['name_label']!r} {stays}").advising(
+                    f"{way} To remove the journal all the same, add --on-copy."
+                )
         if dry_run:
             restore_journal.verify_free(calls, record, swaps)
-            notes = _what_it_has(calls, vm, record, swaps)
-            if any(vbds.read(calls, vm, swap.userdevice).vdi == swap.new for swap in swaps):
-                home, undo_it = (run_states.restore_command(end, record["uuid"]) for end in ("home", "undo"))
-                notes.append(
-                    "The VM still has the disks of the copy, and keeps them only as long as the copy. To keep the "
-                    f"restored state, run {home} instead. Without the journal, neither that nor {undo_it} is possible."
-                )
+            notes = [*_what_it_has(calls, vm, record, swaps), *([f"The VM {stays} {way}"] if stays else [])]
             return result_of(record, WOULD_KEEP, notes=notes)
     with restore_journal.locked(calls, vm, record, swaps, "restore --keep", run_states.keeping()) as locked:
         record = locked.read()

@@ -131,6 +131,7 @@ def refused(office, pool_command):
         (["restore", "copy", "web", "--undo", "web"], "Give a copy and a VM"),
         (["restore", "--home", "web", "--disk", "0"], "With --undo, --home or --keep, give no copy and no disk"),
         (["restore", "--home", "db", "web"], "--home takes one VM"),
+        (["restore", "copy", "web", "--on-copy"], "Add --keep VM."),
         (["restore", "copy", "web", "--disk", "0,"], "Give devices, for example 0,1. Without --disk, all disks are"),
         (["rescue", "copy", "data"], "Missing: --vm."),
         (["rescue", "copy", "--rw", "--done"], "Give a disk and a VM"),
@@ -305,7 +306,7 @@ CLONED = ("clone", "copy", "--all", "--isolated", "lab", "--yes")
         ((), ("restore", "copy", "web", "--shutdown")),
         ((RESTORE,), ("restore", "--undo", "web")),
         ((RESTORE,), ("restore", "--home", "web")),
-        ((RESTORE,), ("restore", "--keep", "web")),
+        ((RESTORE,), ("restore", "--keep", "web", "--on-copy")),
         ((), ("rescue", "copy", "data", "--vm", "helper")),
         ((("rescue", "copy", "data", "--vm", "helper", "--yes"),), ("rescue", "copy", "--done")),
         ((), ("save-vms", "Production")),
@@ -739,9 +740,9 @@ def test_a_vm_that_is_shut_down_for_it_is_told_of_before_and_after(office, pool_
     assert "is running" not in again.out, "it is halted"
 
 
-@pytest.mark.parametrize("end", ["undo", "home", "keep"])
+@pytest.mark.parametrize("end", [["--undo"], ["--home"], ["--on-copy", "--keep"]])
 def test_what_a_quiet_restore_and_its_end_do_is_not_said(halted, pool_command, end):
-    for words in (RESTORE, ("restore", "--" + end, "web", "--yes")):
+    for words in (RESTORE, ("restore", *end, "web", "--yes")):
         ran = pool_command(*words, "-q")
         assert (ran.status, ran.out, ran.err) == (0, "", "")
 
@@ -764,7 +765,8 @@ def test_an_undo_is_repeated_and_one_that_is_done_fails_neither_alone_nor_beside
 @pytest.mark.parametrize("end", ["--keep", "--home"])
 def test_a_vm_that_has_the_disks_of_a_copy_without_a_journal_was_not_undone(halted, pool_command, refused, end):
     assert pool_command("restore", "copy", "web", "--yes").status == 0
-    assert pool_command("restore", end, "web", "--yes").status == 0
+    more = ["--on-copy"] if end == "--keep" else []
+    assert pool_command("restore", end, "web", "--yes", *more).status == 0
     refused(4, "was not restored from a copy", "restore", "--undo", "web", "--yes")
 
 
@@ -864,7 +866,11 @@ def test_kept_as_it_is(restored, pool_command, refused, type_in, is_home):
     asked = refused(4, says, "restore", "--keep", "web").err
     assert "  disk 0: " in asked and (way in " ".join(asked.split())) is not is_home
 
-    ran = pool_command("restore", "--keep", "web", "--yes")
+    if not is_home:
+        for words in (("--yes",), ("--yes", "--dry-run")):
+            ran = refused(4, way, "restore", "--keep", "web", *words)
+            assert "To remove the journal all the same, add --on-copy." in " ".join(ran.err.split())
+    ran = pool_command("restore", "--keep", "web", "--yes", *([] if is_home else ["--on-copy"]))
     discard = f"      relvmoiscsi pool discard {restored.copy.sr_uuid}\n" if is_home else ""
     assert ran.status == 0 and ran.out.endswith(f"next: xe vm-start uuid={uuid}\n" + discard)
     assert pool_command("restore", "--keep", "web", "--yes").status == 4
@@ -1183,7 +1189,7 @@ EACH_COMMAND = """
     rescue copy data --vm helper --yes|rescue copy --done --yes
     attach {0} --yes --name=second|attach {0} --yes --name=second
     clone second db --from-snapshot --isolated lab --yes|discard second --leave-vms --yes
-    restore copy db --yes|restore --keep db --yes|discard copy --leave-vms --yes|luns
+    restore copy db --yes|restore --keep db --yes --on-copy|discard copy --leave-vms --yes|luns
 """
 
 
