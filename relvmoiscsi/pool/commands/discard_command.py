@@ -12,6 +12,7 @@ from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.commands.options import CommandMaker, PoolChange, changes, exit_status, flag, takes_copies
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import discard as made_vms
+from relvmoiscsi.pool.vms import forget
 from relvmoiscsi.pool.vms.discard import DiscardPlan
 from relvmoiscsi.wording import counted, printable, some_of
 
@@ -60,7 +61,8 @@ class DiscardCommand(PoolChange):
             refs, locked = list(plan.uses), {ref: why for ref, why in locked.items() if ref in there}
             lock.verify_free(calls, [lock.name_of(plan.pool.srs[sr]) for sr in plan.uses if sr in named])
             if self.dry_run:
-                needs = [] if leave_vms else ["--leave-vms"] if with_vms or plan.half else ["--with-vms", "--leave-vms"]
+                is_for_clones = plan.clones_left() and not (with_vms or plan.half)
+                needs = [] if leave_vms else ["--with-vms", "--leave-vms"] if is_for_clones else ["--leave-vms"]
                 would = _discarded(plan, gone, locked, _WOULD_DISCARD, {}, needs)
                 if self.yes and not leave_vms:  # else the run asks
                     try:
@@ -79,11 +81,9 @@ class DiscardCommand(PoolChange):
                 if locked:
                     names = some_of([repr(there[ref]["name_label"]) for ref in locked])
                     lost += f"These copies stay, because other clients have locked them: {names}. "
-                lost += (
-                    "--with-vms destroys the VMs that `clone` has made. "
-                    if halted and not (plan.made or plan.half)
-                    else ""
-                )
+                if plan.clones_left() and not plan.half:
+                    names = forget.named(plan.clones_left())
+                    lost += f"--with-vms destroys the VMs that `clone` has made: {names}. "
                 made = [vm for of_sr in plan.made.values() for vm in of_sr.values()]
                 vms = sorted(
                     _named(plan, ref, str(vm["name_label"]))

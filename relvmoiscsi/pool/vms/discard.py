@@ -40,6 +40,10 @@ class DiscardPlan(NamedTuple):
         """Return the losers of every SR."""
         return {ref: name for sr in self.uses for ref, name in self.losers(sr).items()}
 
+    def clones_left(self) -> Dict[str, str]:
+        """Return the losers that `with_vms` would destroy, or refuse as unfinished: names by reference."""
+        return {ref: name for ref, name in self.all_losers().items() if self.destroys.get(ref)}
+
     def known(self, sr: str) -> List[str]:
         """Return all VMs (references) with a disk on this SR that the plan names."""
         return [*self.uses[sr].halted, *self.made.get(sr, {})]
@@ -155,7 +159,7 @@ def verify_nobody_left(plan: DiscardPlan) -> None:
         if plan.half:  # --with-vms would be refused
             of_half = {ref: plan.destroys.get(ref, "") for ref in plan.half}
             advice = f"Add --leave-vms to leave all these VMs without their disks. {_way_out(of_half)}"
-        elif plan.made:
+        elif not plan.clones_left():
             advice = "Give these VMs other disks, or add --leave-vms, which leaves them without these disks."
         raise (
             Refused(f"These halted VMs would lose their disks: {'; '.join(left)}.")

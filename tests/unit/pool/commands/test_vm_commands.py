@@ -639,6 +639,18 @@ def test_a_vm_with_a_disk_of_its_own_is_not_to_be_destroyed_for_the_disk_that_it
     assert sorted(ran.out.splitlines()[-2:]) == [f"Give the VM {name!r} other disks." for name in ("db too", "payroll")]
 
 
+def test_with_vms_is_offered_for_the_clones_alone(halted, pool_command, refused, type_in):
+    """A production VM that keeps the disks of a copy was listed before "--with-vms destroys the VMs of `clone`"."""
+    assert pool_command("restore", "copy", "db", "--yes").status == 0
+    assert pool_command("restore", "--keep", "db", "--yes", "--on-copy").status == 0
+    assert "--with-vms" not in refused(4, "lose their disks: 'db'", "discard", "copy", "--yes").err
+    assert "add --leave-vms\n" in refused(0, "copy: 'db'", "discard", "copy", "--dry-run").out
+    pool_command("clone", "copy", "web", "--name", "{vm} too", "--same-networks", "--yes")
+    type_in("n\n")
+    told = " ".join(refused(4, "lose their disks on the copy: 'db', 'web too'.", "discard", "copy").err.split())
+    assert "--with-vms destroys the VMs that `clone` has made: 'web too'. Discard 'copy'?" in told
+
+
 def test_after_a_discard_ten_vms_without_disks_have_a_sentence_and_the_others_are_counted(office, pool_command):
     for number in range(12):
         office.vm(f"test {number:02}", office.on_copy("data"))
