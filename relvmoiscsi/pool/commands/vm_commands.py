@@ -428,8 +428,8 @@ class RestoreCommand(PoolChange):
                     if copy is not None:
                         swaps = restore.plan(pool, found, copy, vm, self.devices, records.now())
                         result = restore.restore(calls, vm, swaps, self.given.shutdown, dry_run)
-                    elif self.end == "undo" and restore.is_without(found, pool, vm):
-                        notes = ["There is nothing to undo: the VM has neither a journal nor a disk of a copy."]
+                    elif restore.nothing_to_end(found, pool, vm, self.end):
+                        notes = [restore.nothing_to_end(found, pool, vm, self.end)]
                         result = restore.result_of(found.vms[vm], restore.NOT_RESTORED, notes=notes)
                     elif self.end == "undo":
                         result = restore.undo(calls, vm, self.given.shutdown, dry_run)
@@ -603,6 +603,8 @@ class RescueCommand(PoolChange):
             if self.given.done:
                 vbds = rescue.lent(found, copy, vdi, vm)
                 rows = rescue.take_back(calls, found, copy, vbds, dry_run=True)
+                if not vbds:
+                    return _lent(copy, [], [f"No such disk of {copy.name!r} is lent to a VM: nothing is taken back."])
                 if self.dry_run:
                     return _lent(copy, rows)
                 ask(self, f"Take back {', '.join(_taken(found, vbd, row) for vbd, row in zip(vbds, rows))}?")

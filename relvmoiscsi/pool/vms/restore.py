@@ -264,17 +264,27 @@ def _notes(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> List
     return notes
 
 
-# --- undo
+# --- the ends of a restore
 
 
-def is_without(found: Inventory, pool: Pool, vm: str) -> bool:
-    """Is there nothing to undo, such as after `undo`: has the VM neither a journal nor a disk of a copy? Pure.
+def nothing_to_end(found: Inventory, pool: Pool, vm: str, end: str) -> str:
+    """Return why there is nothing to "undo", to move "home" or to "keep", such as after that end; "" otherwise. Pure.
 
-    After `keep` and after --home the VM has the disks of the copy and no journal: such a VM was not undone.
+    After `keep` the VM has the disks of the copy and no journal: such a VM was neither undone nor moved home. The disks
+    that were moved home are from a copy: such a VM was not undone.
     """
-    copies = dict(pool.copies())
-    of_copies = [disk for disk in found.disks_of(vm).values() if disk["SR"] in copies or lineage.earlier(disk)]
-    return not (of_copies or restore_journal.is_restored(found.vms[vm]))
+    if restore_journal.is_restored(found.vms[vm]):
+        return ""
+    if end == "keep":
+        return "There is no journal to remove: the VM keeps the disks that it has."
+    copies, disks = dict(pool.copies()), found.disks_of(vm).values()
+    if any(disk["SR"] in copies or (end == "undo" and lineage.earlier(disk)) for disk in disks):
+        return ""
+    what = "undo" if end == "undo" else "move"
+    return f"There is nothing to {what}: the VM has neither a journal nor a disk of a copy."
+
+
+# --- undo
 
 
 def undo(calls: Calls, vm: str, shutdown: bool = False, dry_run: bool = False) -> Restored:

@@ -774,6 +774,21 @@ def test_an_undo_is_repeated_and_one_that_is_done_fails_neither_alone_nor_beside
     assert pool_command(*words[:3], "--yes", "--json").json["status"] == "not restored"
 
 
+def test_a_move_home_and_a_taking_back_are_repeated(halted, pool_command, refused):
+    """After an interruption whose message said "Done ... Repeat the command", the repeated command failed."""
+    halted.helper()
+    assert pool_command("restore", "copy", "web", "--yes").status == 0
+    assert pool_command("rescue", "copy", "data", "--vm", "helper", "--yes").status == 0
+    home, back = ("restore", "--home", "web"), ("rescue", "copy", "--done")
+    for words, said in ((home, "There is nothing to move: the VM"), (back, "is lent to a VM: nothing is taken back.")):
+        assert pool_command(*words, "--yes").status == 0
+        for how in ("--yes", "--dry-run"):
+            ran = refused(0, said, *words, how)
+            assert said in ran.out and "next: " not in ran.out
+    assert pool_command(*back, "--yes", "--json").json == {"rescue_results": []}
+    refused(3, "", "rescue", "copy", "a typo", "--done", "--yes")
+
+
 @pytest.mark.parametrize("end", ["--keep", "--home"])
 def test_a_vm_that_has_the_disks_of_a_copy_without_a_journal_was_not_undone(halted, pool_command, refused, end):
     assert pool_command("restore", "copy", "web", "--yes").status == 0
@@ -885,7 +900,7 @@ def test_kept_as_it_is(restored, pool_command, refused, type_in, is_home):
     ran = pool_command("restore", "--keep", "web", "--yes", *([] if is_home else ["--on-copy"]))
     discard = f"      relvmoiscsi pool discard {restored.copy.sr_uuid}\n" if is_home else ""
     assert ran.status == 0 and ran.out.endswith(f"next: xe vm-start uuid={uuid}\n" + discard)
-    assert pool_command("restore", "--keep", "web", "--yes").status == 4
+    refused(0, "'web': not restored\n  There is no journal to remove: ", "restore", "--keep", "web", "--yes")
     assert pool_command("discard", "copy", "--yes").status == (0 if is_home else 4)
 
 
@@ -1260,6 +1275,6 @@ def test_a_mark_of_a_loan_on_a_snapshot_with_memory_holds_no_copy(office, pool_c
     db.set("VBD", vbd, "currently_attached", True)
     whose = f"{db.get('VM', snapshot, 'uuid')} {db.get('VDI', disk, 'uuid')}"
     db.set("VBD", vbd, "other_config", {inventory.LENT: whose})
-    assert pool_command("rescue", "copy", "--done", "--yes").status == 3
+    assert pool_command("rescue", "copy", "--done", "--yes").status == 0
     ran = pool_command("discard", "copy", "--yes", "--leave-vms")
     assert ran.status == 0, ran.err
