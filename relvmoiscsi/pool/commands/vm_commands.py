@@ -513,13 +513,13 @@ def _restored(result: Restored, to_know: Sequence[str] = (), steps: Steps = (), 
         )
     before = {disk.old for disk in result.disks if result.status == restore.HOME}
     for uuid in result.waiting:
-        what = "disk before" if uuid in before else "no longer needed"
+        what = "disk before, once nobody needs it" if uuid in before else "no longer needed"
         lines.append(f"  {what}: `{shell_command('xe vdi-destroy', f'uuid={uuid}')}`")
     lines += [f"  {note}" for note in result.notes]
     lines += [f"  {result.error}"] if result.error is not None else []
     if result.status in (restore.DONE, restore.ALREADY):
         lines.append(f"  later: {shell_command('relvmoiscsi pool restore', home=result.vm)}")
-        lines.append(f"  or:    {shell_command('relvmoiscsi pool restore', undo=result.vm)}")
+        lines.append(f"  or:    {shell_command('relvmoiscsi pool restore', undo=result.vm, shutdown=True)}")
     return Answer(result.facts(), "\n".join([*map(printable, lines), *to_know]), next_steps=steps)
 
 

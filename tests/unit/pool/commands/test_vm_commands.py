@@ -774,6 +774,18 @@ def test_an_undo_is_repeated_and_one_that_is_done_fails_neither_alone_nor_beside
     assert pool_command(*words[:3], "--yes", "--json").json["status"] == "not restored"
 
 
+def test_the_way_back_that_is_printed_works_after_the_start_that_is_printed(halted, pool_command):
+    """--undo was refused then, until --shutdown was added: in the result of a restore, and in a refused discard."""
+    before = halted.disks_of(halted.web)
+    for line in ("  or:    relvmoiscsi pool (.*)", "`relvmoiscsi pool (restore --undo [^`]*)`"):
+        told = pool_command("restore", "copy", "web", "--yes").out
+        told += pool_command("discard", "copy", "--yes").err
+        assert f"next: xe vm-start uuid={halted.pool.db.get('VM', halted.web, 'uuid')}\n" in told
+        halted.pool.db.set("VM", halted.web, "power_state", "Running")
+        (undo,) = re.findall(line, told)
+        assert pool_command(*undo.split(), "--yes").status == 0 and halted.disks_of(halted.web) == before
+
+
 def test_a_move_home_and_a_taking_back_are_repeated(halted, pool_command, refused):
     """After an interruption whose message said "Done ... Repeat the command", the repeated command failed."""
     halted.helper()
@@ -867,7 +879,7 @@ def test_home_the_plan_and_the_run_name_the_disks_that_are_moved_and_those_befor
     type_in("n\n")
     assert "to its own SR, after which --undo is impossible?" in pool_command("restore", "--home", "web").err
     ran = pool_command("restore", "--home", "web", "--yes")
-    assert ran.status == 0 and f"\n  disk before: `xe vdi-destroy uuid={before}`" in ran.out
+    assert ran.status == 0 and f"\n  disk before, once nobody needs it: `xe vdi-destroy uuid={before}`" in ran.out
     assert "no longer needed" not in ran.out and "disk 0 is being moved" in ran.err
     why = "came home from a copy, which lost it. No disk of the VM is on this copy. Attach another clone of"
     assert why in " ".join(pool_command("restore", "copy", "web", "--yes").err.split())
@@ -962,7 +974,7 @@ def test_no_next_step_takes_the_disks_of_other_vms_with_the_copy(halted, pool_co
 
 
 XE = "xe vdi-destroy uuid=x"
-ADVICE = (f"no longer needed: `{XE}`", f"disk before: `{XE}`", f"later: {XE}", f"next: {XE}")
+ADVICE = (f"no longer needed: `{XE}`", f"disk before, once nobody needs it: `{XE}`", f"later: {XE}", f"next: {XE}")
 
 
 @pytest.mark.parametrize(
@@ -1164,7 +1176,8 @@ def test_a_restored_vm_is_left_out_by_name_and_its_records_of_an_earlier_save_ar
     assert pool_command(*RESTORE).status == 0
     why = (
         "The VM 'web' was restored from the copy 'copy': its disks are there, and not on the SR 'Production'. End the "
-        f"restore first: `relvmoiscsi pool restore --home {uuid}` or `relvmoiscsi pool restore --undo {uuid}`."
+        f"restore first: `relvmoiscsi pool restore --home {uuid}` or "
+        f"`relvmoiscsi pool restore --undo {uuid} --shutdown`."
     )
     dry = refused(0, "would be saved: 'db'\n", "save-vms", "Production", "--dry-run")
     assert f"Left out: {why}" in " ".join(dry.out.split())
