@@ -445,6 +445,14 @@ class PoolMapCommand(PoolCommand):
             copy = choice.find_copy(calls, pool, found, self.given.sr)
         pairs = vdis.pairs(copy.origin, copy.vdis)
         vms = inventory.owners_of_disks(found, copy)
+        users = {
+            pair.new: sorted(
+                str(found.vms[vm]["name_label"])
+                for vm in found.users_of(copy.by_uuid[pair.new])
+                if not found.is_copy(vm)  # named above the disks
+            )
+            for pair in pairs
+        }
         whole, _, unfinished = choice.clones(found, copy)
         clones = {**whole, **unfinished}
         made = [(str(clones[ref]["uuid"]), str(clones[ref]["name_label"])) for ref in inventory.in_order(clones)]
@@ -453,7 +461,9 @@ class PoolMapCommand(PoolCommand):
             "new_sr": copy.uuid,
             "sr_name_label": copy.name,
             "clones": [{"new_vm": uuid, "new_name": name} for uuid, name in made],
-            "vdi_pairs": [{**pair.facts(), "vm_names": vms.get(pair.old, [])} for pair in pairs],
+            "vdi_pairs": [
+                {**pair.facts(), "vm_names": vms.get(pair.old, []), "user_vm_names": users[pair.new]} for pair in pairs
+            ],
         }
         lines = [f"{copy.uuid} {copy.name!r}"]
         lines += [line for uuid, name in made for line in (f"  clone {name!r}", f"    VM {uuid}")]
@@ -462,6 +472,7 @@ class PoolMapCommand(PoolCommand):
                 note for note, shown in (("snapshot", pair.is_a_snapshot), ("hidden", not pair.is_managed)) if shown
             ]
             notes += ["VM " + ", ".join(map(repr, vms[pair.old]))] if vms.get(pair.old) else []
+            notes += ["used by the VM " + ", ".join(map(repr, users[pair.new]))] if users[pair.new] else []
             before = pair.old or ("a VDI that is gone from the pool" if vdis.is_derived(pair.new) else "")
             lines.append(f"  {pair.new}  {pair.name_label!r}" + (" [{}]".format("; ".join(notes)) if notes else ""))
             lines.append(f"    was {before}" if before else "    is new")

@@ -284,6 +284,18 @@ def test_the_map_of_a_copy_names_the_clones_on_it(office, pool_command):
     assert row["new_name"] == "web on copy" and f"\n  clone 'web on copy'\n    VM {row['new_vm']}\n" in ran.out
 
 
+def test_the_map_of_a_copy_names_the_vms_that_have_its_disks(halted, pool_command):
+    """A restored VM was nowhere in the map: its disk was one of no VM."""
+    halted.helper()
+    for words in (("restore", "copy", "web"), ("rescue", "copy", "data", "--vm", "helper")):
+        assert pool_command(*words, "--yes").status == 0
+    told = pool_command("map", "copy").out
+    assert re.search(r"'root disk'.* \[used by the VM 'web'\]\n", told), told
+    assert re.search(r"'data' \[VM 'db'; used by the VM 'helper'\]\n", told), told
+    rows = pool_command("map", "copy", "--json").json["vdi_pairs"]
+    assert sorted(name for row in rows for name in row["user_vm_names"]) == ["helper", "web"]
+
+
 def test_a_plan_shows_the_disks_of_the_snapshots(office, pool_command):
     """VM.revert gives them to the clone."""
     with_a_snapshot(office, pool_command)
