@@ -17,7 +17,7 @@ from relvmoiscsi.cli.output import (
     print_result,
     say,
 )
-from relvmoiscsi.errors import RelvmoiscsiError, UsageError, error_facts, in_options
+from relvmoiscsi.errors import RelvmoiscsiError, UsageError, error_facts, in_options, interruption
 from relvmoiscsi.json_answer import answer_text
 from relvmoiscsi.wording import printable
 
@@ -73,18 +73,19 @@ def _run(arguments: Namespace, look: str, interrupted: str, printed: Callable[[]
         say(printable(str(error)), RED)
         return error.exit_status
     except KeyboardInterrupt as stop:
-        message, state = "Interrupted.", str(stop)
+        message, (state, advice) = "Interrupted.", interruption(stop)
         if arguments.json and not is_on_lun:  # the LUN may be the device that does not answer
             facts = {
                 "class": "Interrupted",
                 "exit_status": EXIT_INTERRUPTED,
                 "message": message,
                 "disk_state": state,
-                "advice": "",
+                "advice": advice,
             }
             facts = {"error": facts, **getattr(stop, "facts", {})}
             print_result(answer_text(arguments.command, facts, indent=2))
-        say(message + (" " + printable(state) if state else interrupted))
+        told = " ".join(map(printable, filter(None, (state, advice))))
+        say(f"{message} {told}" if told else message + interrupted)
         return EXIT_INTERRUPTED
     except Exception:  # noqa: BLE001 - a bug: print the traceback, and return EXIT_BUG
         say(traceback.format_exc().rstrip())

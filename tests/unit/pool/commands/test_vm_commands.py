@@ -1112,10 +1112,12 @@ def test_of_several_that_are_taken_back_one_fails(office, pool_command):
 @pytest.mark.processes
 def test_interrupted_in_the_middle_it_says_what_goes_on(halted, pool_command, interrupts):
     says = "its start is blocked. Repeat the command, or run `relvmoiscsi pool restore --undo "
-    for more, said in (([], lambda ran: ran.err), (["--json"], lambda ran: ran.json["error"]["disk_state"])):
+    of_error = lambda ran: " ".join(ran.json["error"][key] for key in ("disk_state", "advice"))  # noqa: E731
+    for more, said in (([], lambda ran: ran.err), (["--json"], of_error)):
         interrupts(halted.pool, ("VBD.create", 1))
         ran = pool_command(*RESTORE, *more)
         assert ran.status == 130 and "Interrupted." in ran.err and says in said(ran)
+    assert ran.json["error"]["advice"].startswith("Repeat the command, or run `")
     assert pool_command(*RESTORE).status == 0
 
 
