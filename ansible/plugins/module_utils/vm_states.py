@@ -39,7 +39,7 @@ def present(module, calls, pool):
         results = clone.clone(calls, pool, found, copy, sources, wanted)
     rows = [_cloned_row(result) for result in results]
     if params["state"] == "started":
-        _start(module, calls, rows, {source.uuid: source for source in sources}, wanted)
+        _start(module, calls, rows, copy.ref, {source.uuid: source for source in sources}, wanted)
     return ended(rows)
 
 
@@ -103,7 +103,7 @@ def _cloned_row(result):
 _TO_RUN = {"Halted": "VM.start", "Suspended": "VM.resume", "Paused": "VM.unpause"}
 
 
-def _start(module, calls, rows, sources, wanted):
+def _start(module, calls, rows, sr, sources, wanted):
     """Start the VMs that do not run. A failed start is the error of the VM's row."""
     found = inventory.read(calls)
     by_uuid = {vm["uuid"]: ref for ref, vm in found.vms.items()}
@@ -117,18 +117,18 @@ def _start(module, calls, rows, sources, wanted):
             continue
         if not module.check_mode:
             source = sources[row["old_vm"]]
-            row["problem"] = _run(calls, found, source, ref, wanted) if ref is not None else "The VM is gone."
+            row["problem"] = _run(calls, found, source, sr, ref, wanted) if ref is not None else "The VM is gone."
         if row["problem"] is None:
             row["changed"] = True
             row["before"] += f"  {state.lower()}\n" if row["before"] else ""
             row["after"] += "  running\n"
 
 
-def _run(calls, found, source, ref, wanted):
+def _run(calls, found, source, sr, ref, wanted):
     """Start, resume or unpause a VM; return the error, None without an error."""
     state = found.vms[ref]["power_state"]
     try:
-        choice.verify_as_wanted(found, source, ref, wanted)  # another client may have moved the VM meanwhile
+        choice.verify_as_wanted(found, source, sr, ref, wanted)  # another client may have moved the VM meanwhile
         calls.run(_TO_RUN[state], ref, *(() if state == "Paused" else (False, False)))
     except RelvmoiscsiError as error:
         return str(error)

@@ -376,22 +376,23 @@ def verify_macs(found: Inventory, name: str, vifs: Records, own: str = "") -> No
             ).advising("Use --isolated NET, or --network OLD=NEW.")
 
 
-def verify_as_wanted(found: Inventory, source: VmSource, copy: str, wanted: CloneRequest) -> None:
-    """Raises Refused for a finished clone (a reference) without the wanted mark, or on another network than wanted.
+def verify_as_wanted(found: Inventory, source: VmSource, sr: str, clone: str, wanted: CloneRequest) -> None:
+    """Raises Refused for a finished clone on an SR without the wanted mark, or on another network than wanted.
 
-    Each VIF must be on the network that a new clone's VIF of the same device would be on. The source has no VIF for a
-    device that a person has added to the clone: such a VIF must be on the isolated network, if one is wanted. Pure.
+    `sr` and `clone` are references. Each VIF must be on the network that a new clone's VIF of the same device would be
+    on. The source has no VIF for a device that a person has added to the clone: such a VIF must be on the isolated
+    network, if one is wanted. Pure.
     """
-    vm, mark = found.vms[copy], records.mark_of(wanted.run)
+    vm, mark = found.vms[clone], records.mark_of(wanted.run)
     if not records.is_marked(vm, mark):
         raise Refused(
-            f"The VM {vm['name_label']!r} ({vm['uuid']}) is a copy of this VM already, and was made without the mark "
+            f"The VM {vm['name_label']!r} ({vm['uuid']}) is a clone of this VM already, and was made without the mark "
             f"{mark}."
         ).in_state(_VM_NOT_CHANGED)
     new = {device: network_of(found, wanted, uuid) for device, (uuid, _) in _by_device(found, source).items()}
     wrong = [
         (vif, to)
-        for vif in found.vifs_of(copy).values()
+        for vif in found.vifs_of(clone).values()
         for to in [new.get(vif["device"], wanted.isolated or vif["network"])]
         if vif["network"] != to
     ]
@@ -399,23 +400,29 @@ def verify_as_wanted(found: Inventory, source: VmSource, copy: str, wanted: Clon
         words = ", ".join(sorted({repr(found.networks[vif["network"]]["name_label"]) for vif, _ in wrong}))
         raise (
             Refused(
-                f"The VM {vm['name_label']!r} ({vm['uuid']}) is a copy of this VM already, and is on the network "
+                f"The VM {vm['name_label']!r} ({vm['uuid']}) is a clone of this VM already, and is on the network "
                 f"{words}."
             )
             .in_state(_VM_NOT_CHANGED)
-            .advising(_way_to_networks(found, wrong, wanted))
+            .advising(_way_to_networks(found, wrong, wanted, found.destroy_command(clone, sr)))
         )
 
 
-def _way_to_networks(found: Inventory, wrong: Sequence[Tuple[Record, Optional[str]]], wanted: CloneRequest) -> str:
-    """Return what a person does with a clone whose VIFs are on other networks than these (references)."""
+def _way_to_networks(
+    found: Inventory, wrong: Sequence[Tuple[Record, Optional[str]]], wanted: CloneRequest, destroy: str
+) -> str:
+    """Return what a person does with a clone whose VIFs are on other networks than these (references).
+
+    `destroy` is its `destroy_command`.
+    """
     used, moves = {vif["network"] for vif in found.vifs.values()}, []
     for vif, to in wrong:
         if to in found.networks and (to in used or to != wanted.isolated):  # else this run makes the network
             of_vif = f"uuid={vif['uuid']}", f"network-uuid={found.networks[to]['uuid']}"
             moves.append(f"`{shell_command('xe vif-move', *of_vif)}`")
-    way = f"Move its VIFs: {', '.join(moves)}" if moves else "Name the networks that the copy is on"
-    return f"{way}. Or destroy the copy. Then repeat the command."
+    way = f"Move its VIFs: {', '.join(moves)}" if moves else "Name the networks that the clone is on"
+    ways = f"{way}. Or, if nobody needs the clone, shut it down and run {destroy}." if destroy else f"{way}."
+    return f"{ways} Then repeat the command."
 
 
 def used_networks(found: Inventory, sources: Sequence[VmSource], wanted: CloneRequest) -> Dict[str, str]:
