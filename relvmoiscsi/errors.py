@@ -22,7 +22,7 @@ __all__ = [
     "DeviceError", "FormatError", "LoginRefused", "Lost", "Malformed", "NoAddress", "NoConnection", "NoRoom",
     "NotFound", "NotInstalled", "OnDefect", "Overtaken", "Partial", "Place", "Refused", "RelvmoiscsiError",
     "StructureError", "Truncated", "Unfinished", "Unreachable", "Unsupported", "UsageError", "WayOut", "error_facts",
-    "failing_alone", "in_options", "in_state", "raise_defect", "reading", "shown_bytes",
+    "failing_alone", "in_options", "in_state", "interruption", "raise_defect", "reading", "shown_bytes",
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ def in_state(
     """Add the state of the disk to errors of these kinds (default: all kinds) from the block, and what to do then.
 
     A state that an inner block has added stays, without this advice. A callable `sentence` is called after the error. A
-    KeyboardInterrupt gets the sentences of a DeviceError as its argument.
+    KeyboardInterrupt gets the sentences of a DeviceError as its arguments: `interruption` reads them.
     """
     try:
         yield
@@ -114,8 +114,14 @@ def in_state(
     except KeyboardInterrupt as stop:
         if not stop.args and (not kinds or DeviceError in kinds):
             state = sentence if isinstance(sentence, str) else sentence()
-            stop.args = (f"{state} {advice}".strip(),)
+            stop.args = (state, advice)
         raise
+
+
+def interruption(stop: KeyboardInterrupt) -> Tuple[str, str]:
+    """Return the state of the disk and the advice that `in_state` has added to Ctrl-C, each "" for none."""
+    state, advice = (*map(str, stop.args), "", "")[:2]
+    return state, advice
 
 
 @contextmanager

@@ -34,12 +34,12 @@ def main(argv: "Optional[Sequence[str]]" = None) -> int:
                     words = [*words[1:], "--help"]
                 if words in ([], ["-h"], ["--help"]):  # the parser takes as long to import as the interpreter to start
                     from relvmoiscsi.cli import overview  # noqa: PLC0415
-                    from relvmoiscsi.cli.output import EXIT_NOT_PRINTED, Answer, print_result  # noqa: PLC0415
+                    from relvmoiscsi.cli.output import Answer, print_result  # noqa: PLC0415
 
                     if ctrl_c.is_pressed:
                         raise KeyboardInterrupt
-                    is_printed = print_result(Answer({}, overview.page()).for_people(sys.stdout))
-                    return (0 if words else EXIT_USAGE) if is_printed else EXIT_NOT_PRINTED
+                    page = Answer({}, overview.page()).for_people(sys.stdout)
+                    return print_result(page, 0 if words else EXIT_USAGE)
                 from relvmoiscsi.cli.parser import make_parser, separated  # noqa: PLC0415
 
                 parser = make_parser([word for word in words if not word.startswith("-")][:1])

@@ -12,7 +12,6 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, Type
 from relvmoiscsi import engine, report
 from relvmoiscsi.cli.map_out import file_name, new_file
 from relvmoiscsi.cli.output import (
-    EXIT_NOT_PRINTED,
     Answer,
     Asked,
     Command,
@@ -20,6 +19,7 @@ from relvmoiscsi.cli.output import (
     must_be_able_to_ask,
     say,
     tell,
+    unless_lost,
     waiting,
 )
 from relvmoiscsi.errors import (
@@ -365,7 +365,7 @@ def run_it(made: DeviceCommand, arguments: argparse.Namespace) -> Answer:
         if "device" in found.facts:
             found.facts["device"] = made.device or found.facts["device"]
         is_written = finish(found.facts, found.done or made.how_to_tell())
-        return found if is_written else found._replace(status=EXIT_NOT_PRINTED)
+        return found if is_written else found._replace(status=unless_lost(found.status))
 
 
 def writes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 EXIT_BUG = 70
-EXIT_NOT_PRINTED = 74  #: the run is complete, and its result was not printed or not written to a file; as in sysexits.h
+EXIT_NOT_PRINTED = 74  #: the run succeeded, and its result was not printed or not written to a file; as in sysexits.h
 EXIT_INTERRUPTED = 130
 NEXT = "next: "
 NARROWEST = 20  #: columns
@@ -200,23 +200,30 @@ class LogFormatter(logging.Formatter):
         return printable_lines(super().formatException(ei))
 
 
-def print_result(text: str, done: str = "") -> bool:
-    """Print a result. Return False when stdout fails: after the end of `| head`, on a full disk, or when closed.
+def print_result(text: str, status: int = 0, done: str = "", alerts: Sequence[str] = ()) -> int:
+    """Print the result of a run that ends with this status; return the exit status of the process.
 
-    A message with `done` says so, but for a pipe without a reader.
+    Stdout fails after the end of `| head`, on a full disk, or when closed. A message with `done` says so, but for a
+    pipe without a reader. Then stderr gets the alerts, and `unless_lost` decides on the exit status.
     """
     try:
         write_text(sys.stdout, text + "\n")
-    except BrokenPipeError:
-        _give_up(sys.stdout)
-        return False
+        if sys.stdout is not None:
+            return status
+        problem = "the standard output is closed"
     except OSError as error:
-        say(f"The result cannot be printed: {error.strerror}. {done}".rstrip(), RED)
+        problem = "" if isinstance(error, BrokenPipeError) else str(error.strerror)
         _give_up(sys.stdout)
-        return False
-    if sys.stdout is None:
-        say(f"The result cannot be printed: the standard output is closed. {done}".rstrip(), RED)
-    return sys.stdout is not None
+    if problem:
+        say(f"The result cannot be printed: {problem}. {done}".rstrip(), RED)
+    for alert in alerts:
+        say(printable(alert))
+    return unless_lost(status)
+
+
+def unless_lost(status: int) -> int:
+    """Return the exit status of a run whose result was lost: a failure keeps its own status, which says more."""
+    return status or EXIT_NOT_PRINTED
 
 
 def _give_up(stream: Any) -> None:

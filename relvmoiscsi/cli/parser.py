@@ -11,7 +11,6 @@ from typing import Any, Iterable, List, NoReturn, Optional
 from relvmoiscsi import __version__
 from relvmoiscsi.cli import overview
 from relvmoiscsi.cli.output import (
-    EXIT_NOT_PRINTED,
     RED,
     Command,
     Unheard,
@@ -79,8 +78,9 @@ class Parser(argparse.ArgumentParser):
 
     def print_help(self, file: Any = None) -> None:
         """Print the help on stdout. If that fails, end the command as for any other result."""
-        if not print_result(wrapped(self.format_help().rstrip("\n"), width(sys.stdout))):
-            sys.exit(EXIT_NOT_PRINTED)
+        status = print_result(wrapped(self.format_help().rstrip("\n"), width(sys.stdout)))
+        if status:
+            sys.exit(status)
 
     def error(self, message: str) -> NoReturn:
         """Print the usage of this command and the error, and end."""
@@ -167,7 +167,7 @@ class _Told(argparse.Action):
             from relvmoiscsi.cli import completion  # noqa: PLC0415 - udev waits
 
             text = completion.script(shell, make_parser(overview.COMMANDS)).rstrip("\n")
-        sys.exit(0 if print_result(text) else EXIT_NOT_PRINTED)
+        sys.exit(print_result(text))
 
 
 class _TopParser(Parser):

@@ -10,7 +10,6 @@ from typing import Any, Callable, Dict
 from relvmoiscsi.cli.output import (
     EXIT_BUG,
     EXIT_INTERRUPTED,
-    EXIT_NOT_PRINTED,
     RED,
     Answer,
     LogFormatter,
@@ -18,12 +17,20 @@ from relvmoiscsi.cli.output import (
     print_result,
     say,
 )
-from relvmoiscsi.errors import RelvmoiscsiError, UsageError, error_facts, in_options
+from relvmoiscsi.errors import RelvmoiscsiError, UsageError, error_facts, in_options, interruption
 from relvmoiscsi.json_answer import answer_text
 from relvmoiscsi.wording import printable
 
 
 def run_command(arguments: Namespace, look: str, interrupted: str, printed: Callable[[], None]) -> int:
+    """Run the command as `_run` does, and tell `ended` of the words the exit status, as for the last line of a log."""
+    status = _run(arguments, look, interrupted, printed)
+    if hasattr(arguments, "ended"):
+        arguments.ended(status)
+    return status
+
+
+def _run(arguments: Namespace, look: str, interrupted: str, printed: Callable[[], None]) -> int:
     """Run the command of the parsed words, print its answer or its error; return the exit status.
 
     `look` is the sentence on how to see the state of the LUN, after a space, or "". `interrupted` is said after Ctrl-C,
@@ -40,15 +47,18 @@ def run_command(arguments: Namespace, look: str, interrupted: str, printed: Call
         run: Callable[[], Answer] = arguments.run(arguments)
         usage = None  # the words are right in form
         answer = run()
-        for alert in answer.alerts if arguments.json or arguments.quiet else ():
+        is_without_text = arguments.json or arguments.quiet
+        for alert in answer.alerts if is_without_text else ():
             say(printable(alert))
         if arguments.json:
-            is_printed = print_result(answer_text(arguments.command, answer.facts, indent=2), answer.done)
+            text = answer_text(arguments.command, answer.facts, indent=2)
         else:
             text = "" if arguments.quiet else answer.for_people(sys.stdout)
-            is_printed = not text or print_result(text, answer.done)  # no text is no line
+        status, alerts = answer.status, () if is_without_text else answer.alerts
+        if text:  # no text is no line
+            status = print_result(text, status, answer.done, alerts)
         printed()
-        return answer.status if is_printed else EXIT_NOT_PRINTED
+        return status
     except RelvmoiscsiError as error:
         if hasattr(arguments, "vdis"):
             in_options(error)
@@ -63,18 +73,19 @@ def run_command(arguments: Namespace, look: str, interrupted: str, printed: Call
         say(printable(str(error)), RED)
         return error.exit_status
     except KeyboardInterrupt as stop:
-        message, state = "Interrupted.", str(stop)
+        message, (state, advice) = "Interrupted.", interruption(stop)
         if arguments.json and not is_on_lun:  # the LUN may be the device that does not answer
             facts = {
                 "class": "Interrupted",
                 "exit_status": EXIT_INTERRUPTED,
                 "message": message,
                 "disk_state": state,
-                "advice": "",
+                "advice": advice,
             }
             facts = {"error": facts, **getattr(stop, "facts", {})}
             print_result(answer_text(arguments.command, facts, indent=2))
-        say(message + (" " + printable(state) if state else interrupted))
+        told = " ".join(map(printable, filter(None, (state, advice))))
+        say(f"{message} {told}" if told else message + interrupted)
         return EXIT_INTERRUPTED
     except Exception:  # noqa: BLE001 - a bug: print the traceback, and return EXIT_BUG
         say(traceback.format_exc().rstrip())

@@ -42,7 +42,7 @@ from relvmoiscsi.engine import (
     Result,
     is_of_another_lun,
 )
-from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, Unfinished, in_state
+from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, Unfinished, in_state, interruption
 from relvmoiscsi.formats import mapfile, naming
 from relvmoiscsi.formats.identity import Entropy, IdMap
 from relvmoiscsi.host.locks import sm_locks
@@ -455,10 +455,11 @@ def _since(before: str, always: bool = True) -> Iterator[None]:
             error.disk_state = f"{before}. {error.disk_state}".strip()
         raise
     except KeyboardInterrupt as stop:
-        if before and str(stop) == NOTHING_WRITTEN:
-            stop.args = (f"{before}; nothing else was written.",)
-        elif before and str(stop) and always:
-            stop.args = (f"{before}. {stop}",)
+        state, advice = interruption(stop)
+        if before and state == NOTHING_WRITTEN:
+            stop.args = (f"{before}; nothing else was written.", advice)
+        elif before and state and always:
+            stop.args = (f"{before}. {state}", advice)
         raise
 
 

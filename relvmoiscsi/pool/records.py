@@ -401,7 +401,7 @@ def find_sr(pool: Pool, text: str) -> str:
     if there is not None:
         raise NotFound(
             f"The LUN with the SCSIid {scsi_id} is that of the SR {pool.srs[there]['name_label']!r}, which is no copy."
-        ).advising(f"To use that SR, give {pool.srs[there]['uuid']}.")
+        ).advising(f"Give a copy. For a command on the original, give its UUID, {pool.srs[there]['uuid']}.")
     attach = shell_command("relvmoiscsi pool attach", scsi_id)
     raise NotAttached(f"The LUN with the SCSIid {scsi_id} is not attached.").advising(
         f"`{attach}` attaches it.", attach

@@ -32,7 +32,7 @@ def take_home(day, **more):
 
 
 def keep(day, vm=None, **more):
-    return run(day, lambda calls, *_: restore.keep(calls, vm or day.web, **more))
+    return run(day, lambda calls, *_: restore.keep(calls, vm or day.web, **{"on_copy": True, **more}))
 
 
 def lend(day, text, vm, rw=False, sr=None, **more):

@@ -215,7 +215,8 @@ def backward(module, calls, pool):
 
     def one(calls, ref):
         with_vms = forgets and params["with_vms"]
-        mark, force, last = client.mark_of(params), params["force"], params["last_copies"]
+        mark, force = client.mark_of(params), params["force"]
+        last = params["last_copies"] or not forgets  # no VM is lost with an SR that can be plugged again
         plan = plans[ref] = discard.plan(calls, [ref], with_vms, mark, force, last)
         if forgets and not params["leave_vms"]:
             discard.verify_nobody_left(plan)

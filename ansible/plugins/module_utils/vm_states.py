@@ -29,7 +29,7 @@ except ImportError:
 def present(module, calls, pool):
     """Clone VMs onto a copy; return the dict for exit_json."""
     params, found = module.params, inventory.read(calls)
-    copy = choice.find_copy(pool, found, params["sr"])
+    copy = choice.copy_to_use(calls, pool, found, params["sr"])
     sources = _sources(module, calls, pool, found, copy)
     wanted, with_network = _wanted(params, calls, found, copy.uuid, sources, True)
     if not params["same_networks"]:
@@ -41,7 +41,7 @@ def present(module, calls, pool):
         results = clone.clone(calls, pool, found, copy, sources, wanted)
     rows = [_cloned_row(result) for result in results]
     if params["state"] == "started":
-        _start(module, calls, rows, {source.uuid: source for source in sources}, wanted)
+        _start(module, calls, rows, copy.ref, {source.uuid: source for source in sources}, wanted)
     return ended(rows)
 
 
@@ -105,7 +105,7 @@ def _cloned_row(result):
 _TO_RUN = {"Halted": "VM.start", "Suspended": "VM.resume", "Paused": "VM.unpause"}
 
 
-def _start(module, calls, rows, sources, wanted):
+def _start(module, calls, rows, sr, sources, wanted):
     """Start the VMs that do not run. A failed start is the error of the VM's row."""
     found = inventory.read(calls)
     by_uuid = {vm["uuid"]: ref for ref, vm in found.vms.items()}
@@ -119,18 +119,18 @@ def _start(module, calls, rows, sources, wanted):
             continue
         if not module.check_mode:
             source = sources[row["old_vm"]]
-            row["problem"] = _run(calls, found, source, ref, wanted) if ref is not None else "The VM is gone."
+            row["problem"] = _run(calls, found, source, sr, ref, wanted) if ref is not None else "The VM is gone."
         if row["problem"] is None:
             row["changed"] = True
             row["before"] += f"  {state.lower()}\n" if row["before"] else ""
             row["after"] += "  running\n"
 
 
-def _run(calls, found, source, ref, wanted):
+def _run(calls, found, source, sr, ref, wanted):
     """Start, resume or unpause a VM; return the error, None without an error."""
     state = found.vms[ref]["power_state"]
     try:
-        choice.verify_as_wanted(found, source, ref, wanted)  # another client may have moved the VM meanwhile
+        choice.verify_as_wanted(found, source, sr, ref, wanted)  # another client may have moved the VM meanwhile
         calls.run(_TO_RUN[state], ref, *(() if state == "Paused" else (False, False)))
     except RelvmoiscsiError as error:
         return str(error)
@@ -148,7 +148,7 @@ def absent(module, calls, pool):
     if not (params["vms"] or params["all"]):
         raise UsageError("No VM is named: give vms, or all.")
     found = inventory.read(calls)
-    copy = choice.find_copy(pool, found, params["sr"])
+    copy = choice.copy_to_use(calls, pool, found, params["sr"])
     found = discard.turned_off(found, [copy.uuid], mark) if params["force"] else found
     meant = {ref: vm for ref, vm in found.vms.items() if vm["is_a_snapshot"] or _is_meant(found, vm, params)}
     made = discard.made_on(found._replace(vms=meant), pool, copy.ref, mark)
@@ -219,7 +219,7 @@ def _restored(module, calls, pool, found, vm):
     """
     params, state, is_check = module.params, module.params["state"], module.check_mode
     if state == "restored":
-        copy = choice.find_copy(pool, found, params["sr"])
+        copy = choice.copy_to_use(calls, pool, found, params["sr"])
         swaps = restore.plan(pool, found, copy, vm, params["disks"], records.now())
         result = restore.restore(calls, vm, swaps, params["shutdown"], is_check)
         return result, result.status != restore.ALREADY, {swap.userdevice: swap.new for swap in result.disks}
@@ -229,7 +229,10 @@ def _restored(module, calls, pool, found, vm):
     if state == "undone":
         result = restore.undo(calls, vm, params["shutdown"], is_check)
         return result, True, {swap.userdevice: swap.old for swap in result.disks}
-    result = restore.keep(calls, vm, is_check) if state == "kept" else move_home.home(calls, vm, dry_run=is_check)
+    if state == "kept":
+        result = restore.keep(calls, vm, params["on_copy"], is_check)
+    else:
+        result = move_home.home(calls, vm, dry_run=is_check)
     return result, True, {swap.userdevice: "a disk on the SR of " + swap.old for swap in result.disks}
 
 
@@ -253,7 +256,7 @@ def _disk_lines(name, disks):
 def lent(module, calls, pool):
     """Lend a disk of a copy to a VM; return the dict for exit_json."""
     params, found = module.params, inventory.read(calls)
-    copy = choice.find_copy(pool, found, params["sr"])
+    copy = choice.copy_to_use(calls, pool, found, params["sr"])
     vdi, vm = rescue.find(found, copy, params["vdi"]), inventory.find_vm(found, params["vm"])
     result = rescue.lend(calls, pool, found, copy, vdi, vm, params["writable"], module.check_mode)
     after = _lent_lines([result])
@@ -269,7 +272,7 @@ def taken_back(module, calls, pool):
     params, results = module.params, []
     if records.has_sr(pool, params["sr"]):
         found = inventory.read(calls)
-        copy = choice.find_copy(pool, found, params["sr"])
+        copy = choice.copy_to_use(calls, pool, found, params["sr"])
         results = rescue.take_back(calls, found, copy, _lent(found, copy, params), module.check_mode)
     left = [each for each in results if each.error is not None]
     told = {

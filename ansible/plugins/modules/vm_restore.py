@@ -52,6 +52,12 @@ options:
       - Shut the VM down first. By default, a running VM is refused.
     type: bool
     default: false
+  on_copy:
+    description:
+      - With the state V(kept), leave disks of the VM on the copy. By default, a VM that still has a disk of the copy is
+        refused.
+    type: bool
+    default: false
 """
 
 EXAMPLES = r"""
@@ -117,6 +123,7 @@ def main():
         "state": {"type": "str", "choices": ["restored", "undone", "home", "kept"], "default": "restored"},
         "disks": {"type": "list", "elements": "str", "default": []},
         "shutdown": {"type": "bool", "default": False},
+        "on_copy": {"type": "bool", "default": False},
     }
     module = AnsibleModule(
         argument_spec={**client.CONNECTION, **spec},

@@ -31,7 +31,7 @@ def add_command(command: CommandMaker) -> None:
     discarding.add_argument("srs", metavar="SR", nargs="*", help="a copy, by UUID, name or SCSIid")
     takes_copies(discarding)
     flag(discarding, "--with-vms", "also destroy the VMs that `clone` has made on the copy")
-    flag(discarding, "--last-copies", "with --with-vms: also destroy a VM whose original the pool no longer has")
+    flag(discarding, "--last-copies", "also let a VM go that `clone` has made and whose original is gone")
     flag(discarding, "--leave-vms", "with --yes: let halted VMs lose their disks on the copy")
     changes(discarding)
 
@@ -61,7 +61,8 @@ class DiscardCommand(PoolChange):
             refs, locked = list(plan.uses), {ref: why for ref, why in locked.items() if ref in there}
             lock.verify_free(calls, [lock.name_of(plan.pool.srs[sr]) for sr in plan.uses if sr in named])
             if self.dry_run:
-                needs = [] if leave_vms else ["--leave-vms"] if with_vms or plan.half else ["--with-vms", "--leave-vms"]
+                is_for_clones = plan.clones_left() and not (with_vms or plan.half)
+                needs = [] if leave_vms else ["--with-vms", "--leave-vms"] if is_for_clones else ["--leave-vms"]
                 would = _discarded(plan, gone, locked, _WOULD_DISCARD, {}, needs)
                 if self.yes and not leave_vms:  # else the run asks
                     try:
@@ -75,19 +76,17 @@ class DiscardCommand(PoolChange):
             destroyed: Dict[str, List[str]] = {ref: [] for ref in refs}
             uuids = [str(plan.pool.srs[ref]["uuid"]) for ref in refs]
             if refs:
-                halted = plan.all_losers()
-                lost = f"These halted VMs will lose their disks on the copy: {forget.named(halted)}. " if halted else ""
+                halted = sorted({_named(plan, ref, name) for ref, name in plan.all_losers().items()})
+                lost = f"These halted VMs will lose their disks on the copy: {', '.join(halted)}. " if halted else ""
                 if locked:
                     names = some_of([repr(there[ref]["name_label"]) for ref in locked])
                     lost += f"These copies stay, because other clients have locked them: {names}. "
-                lost += (
-                    "--with-vms destroys the VMs that `clone` has made. "
-                    if halted and not (plan.made or plan.half)
-                    else ""
-                )
+                if plan.clones_left() and not plan.half:
+                    names = forget.named(plan.clones_left())
+                    lost += f"--with-vms destroys the VMs that `clone` has made: {names}. "
                 made = [vm for of_sr in plan.made.values() for vm in of_sr.values()]
                 vms = sorted(
-                    _named(plan, ref)
+                    _named(plan, ref, str(vm["name_label"]))
                     for of_sr in plan.made.values()
                     for ref, vm in of_sr.items()
                     if not vm["is_a_snapshot"]
@@ -144,10 +143,9 @@ class DiscardCommand(PoolChange):
         return list(dict.fromkeys(named)), [ref for ref in copies if ref not in named], gone
 
 
-def _named(plan: DiscardPlan, vm: str) -> str:
-    """Return the name of a VM that is destroyed, for a person who decides."""
-    name = next(repr(of_sr[vm]["name_label"]) for of_sr in plan.made.values() if vm in of_sr)
-    return f"{name}, whose original is gone" if vm in plan.last else name
+def _named(plan: DiscardPlan, vm: str, name: str) -> str:
+    """Return the name of a VM that is destroyed, or loses its disks, for a person who decides."""
+    return f"{name!r}, whose original is gone" if vm in plan.last else repr(name)
 
 
 _WOULD_DISCARD = "would be discarded"
@@ -182,7 +180,7 @@ def _discarded(
         for vm, record in plan.made.get(ref, {}).items():
             if not error or (record["snapshot_of"] if record["is_a_snapshot"] else vm) in destroyed[ref]:
                 (snapshots if record["is_a_snapshot"] else vms).append(record["name_label"])
-                shown += [] if record["is_a_snapshot"] else [_named(plan, vm)]
+                shown += [] if record["is_a_snapshot"] else [_named(plan, vm, str(record["name_label"]))]
         others = [] if error else sorted(set(plan.losers(ref).values()))
         rows.append(_row(uuid, name, status, error, vms, snapshots, others, yes_needs if others else ()))
         lines.append(f"SR {name!r} ({uuid}): {status}" + (f": {error}" if error else ""))
@@ -192,7 +190,8 @@ def _discarded(
             lines.append("  with their snapshots " + ", ".join(map(repr, snapshots)))
         if others:
             lose = _LOSE if word == _WOULD_DISCARD else "halted VMs that had disks on the copy"
-            lines.append(f"  {lose}: {', '.join(map(repr, others))}")
+            names = sorted({_named(plan, vm, vm_name) for vm, vm_name in plan.losers(ref).items()})
+            lines.append(f"  {lose}: {', '.join(names)}")
             if yes_needs:
                 lines.append(f"  with --yes alone, the run would be refused: add {' or '.join(yes_needs)}")
         if status == "discarded":

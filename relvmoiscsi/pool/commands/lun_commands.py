@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.cli.map_out import file_name, new_file
-from relvmoiscsi.cli.output import EXIT_NOT_PRINTED, RED, Answer, Unheard, ask, say, waiting
+from relvmoiscsi.cli.output import RED, Answer, Unheard, ask, say, unless_lost, waiting
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError, error_facts
 from relvmoiscsi.host.secret_file import first_line
 from relvmoiscsi.pool import attach, attach_plan, hosts, jobs, lock, luns, progress, records, vdis
@@ -284,7 +284,7 @@ class AttachCommand(PoolChange):
                 ]
                 same = [f"`{shell_command('relvmoiscsi pool map', each.sr_uuid)}`" for each in results if each.sr_uuid]
                 is_written = write_map({"attached_srs": rows}, f"The same UUIDs are printed by {some_of(same)}.")
-                return answer if is_written else answer._replace(status=answer.status or EXIT_NOT_PRINTED)
+                return answer if is_written else answer._replace(status=unless_lost(answer.status))
 
     def _plan(
         self, calls: Calls, pool: Pool, seen: Sequence[PoolLun], of: Sequence[str]
@@ -442,9 +442,17 @@ class PoolMapCommand(PoolCommand):
     def run(self) -> Answer:
         with self.opened() as (calls, pool):
             found = inventory.read(calls)
-            copy = choice.find_copy(pool, found, self.given.sr)
+            copy = choice.find_copy(calls, pool, found, self.given.sr)
         pairs = vdis.pairs(copy.origin, copy.vdis)
         vms = inventory.owners_of_disks(found, copy)
+        users = {
+            pair.new: sorted(
+                str(found.vms[vm]["name_label"])
+                for vm in found.users_of(copy.by_uuid[pair.new])
+                if not found.is_copy(vm)  # named above the disks
+            )
+            for pair in pairs
+        }
         whole, _, unfinished = choice.clones(found, copy)
         clones = {**whole, **unfinished}
         made = [(str(clones[ref]["uuid"]), str(clones[ref]["name_label"])) for ref in inventory.in_order(clones)]
@@ -453,7 +461,9 @@ class PoolMapCommand(PoolCommand):
             "new_sr": copy.uuid,
             "sr_name_label": copy.name,
             "clones": [{"new_vm": uuid, "new_name": name} for uuid, name in made],
-            "vdi_pairs": [{**pair.facts(), "vm_names": vms.get(pair.old, [])} for pair in pairs],
+            "vdi_pairs": [
+                {**pair.facts(), "vm_names": vms.get(pair.old, []), "user_vm_names": users[pair.new]} for pair in pairs
+            ],
         }
         lines = [f"{copy.uuid} {copy.name!r}"]
         lines += [line for uuid, name in made for line in (f"  clone {name!r}", f"    VM {uuid}")]
@@ -462,6 +472,7 @@ class PoolMapCommand(PoolCommand):
                 note for note, shown in (("snapshot", pair.is_a_snapshot), ("hidden", not pair.is_managed)) if shown
             ]
             notes += ["VM " + ", ".join(map(repr, vms[pair.old]))] if vms.get(pair.old) else []
+            notes += ["used by the VM " + ", ".join(map(repr, users[pair.new]))] if users[pair.new] else []
             before = pair.old or ("a VDI that is gone from the pool" if vdis.is_derived(pair.new) else "")
             lines.append(f"  {pair.new}  {pair.name_label!r}" + (" [{}]".format("; ".join(notes)) if notes else ""))
             lines.append(f"    was {before}" if before else "    is new")

@@ -7,7 +7,7 @@ from functools import partial
 from typing import NoReturn, Type
 
 from relvmoiscsi.cli.map_out import file_name
-from relvmoiscsi.cli.output import EXIT_BUG, EXIT_INTERRUPTED, Answer, Maker, ask, say
+from relvmoiscsi.cli.output import EXIT_INTERRUPTED, EXIT_NOT_PRINTED, Answer, Maker, ask, say
 from relvmoiscsi.errors import NotFound, Partial, RelvmoiscsiError, UsageError, in_state
 from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.calls import Calls
@@ -77,36 +77,42 @@ def add_pool(make: Maker) -> None:
 
 
 #: how a command ends, for its last line in the log; any other exit status is that of an error
-_HOW = {0: "without an error", Partial.exit_status: "in part: some is done and some is not", EXIT_INTERRUPTED: "early"}
+_HOW = {
+    0: "without an error",
+    Partial.exit_status: "in part: some is done and some is not",
+    EXIT_NOT_PRINTED: "without an error, but its result was lost",
+    EXIT_INTERRUPTED: "early",
+}
 
 
 def _tells_how_far(command: PoolCommand) -> Answer:
-    """Run a command that reports its progress to `so_far`, and to --log. Raises Interrupted after Ctrl-C."""
+    """Run a command that reports its progress to `so_far`, and to --log. Raises Interrupted after Ctrl-C.
+
+    The last line of the log waits for the exit status of the process: the result may be lost on its way.
+    """
     log = NightLog(command.given.log, command.given.words, " of the pool ".join(user_and_pool(command.given)), say)
     command.so_far = so_far = SoFar(log.tell)
 
-    def end(status: int, *errors: str) -> None:
-        log.tell(ERROR, *errors)
+    def end(status: int) -> None:
         log.tell(ENDS, f"{_HOW.get(status, 'with an error')}, exit status {status}")
+        log.close()
 
+    command.given.ended = end
     try:
         answer = command.run()
         log.tell(RESULT, *events(answer.text))
         log.tell(WARNING, *answer.alerts)
         log.tell(NEXT, *answer.next_steps)
-        end(answer.status)
     except KeyboardInterrupt as stop:
         interrupted = so_far.interrupted(stop)
-        end(EXIT_INTERRUPTED, f"Interrupted. {interrupted}")
+        log.tell(ERROR, f"Interrupted. {interrupted}")
         raise interrupted from stop
     except RelvmoiscsiError as error:
-        end(error.exit_status, str(error))
+        log.tell(ERROR, str(error))
         raise
     except Exception as bug:
-        end(EXIT_BUG, f"This is a bug: {bug!r}")
+        log.tell(ERROR, f"This is a bug: {bug!r}")
         raise
-    finally:
-        log.close()
     return answer
 
 

@@ -5,7 +5,7 @@ import threading
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Sequence, Tuple
 
-from relvmoiscsi.errors import NOTHING_CHANGED
+from relvmoiscsi.errors import NOTHING_CHANGED, interruption
 from relvmoiscsi.pool.night_log import STEP
 from relvmoiscsi.wording import printable
 
@@ -22,11 +22,14 @@ _STEPS = {DONE: "is done", FAILED: "has failed", UNDER_WAY: "begins"}
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C has stopped the command; the text and `facts` (for JSON) report the progress."""
+    """Ctrl-C has stopped the command; the state and `facts` (for JSON) report the progress."""
 
-    def __init__(self, text: str, facts: Dict[str, Any]) -> None:
-        super().__init__(text)
+    def __init__(self, state: str, advice: str, facts: Dict[str, Any]) -> None:
+        super().__init__(state, advice)
         self.facts = facts
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, map(str, self.args)))
 
 
 class SoFar:
@@ -86,14 +89,16 @@ class SoFar:
             return sum(self._rows.get(name, ("",))[0] == state for name in names)
 
     def interrupted(self, stop: KeyboardInterrupt) -> Interrupted:
-        """Return the exception that replaces `stop`. The text of `stop`, if any, says how to continue."""
+        """Return the exception that replaces `stop`. The state and advice of `stop` come last."""
         rows = [
             {"worked_on": name, "progress": state, "detail": what or None} for name, (state, what) in self._rows.items()
         ]
         if not self._is_started:
-            return Interrupted(NOTHING_CHANGED, {"so_far": rows})
+            return Interrupted(NOTHING_CHANGED, "", {"so_far": rows})
         sentences = []
         for state, head in _HEADS.items():
             names = [f"{name} ({what})" if what else name for name, (now, what) in self._rows.items() if now == state]
             sentences += [f"{head}: {', '.join(map(printable, names))}."] if names else []
-        return Interrupted(" ".join([*sentences, str(stop) or _AGAIN]), {"so_far": rows})
+        state, advice = interruption(stop)
+        text = " ".join([*sentences, *([state] if state else [])])
+        return Interrupted(text, advice if state else _AGAIN, {"so_far": rows})

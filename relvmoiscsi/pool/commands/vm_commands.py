@@ -47,7 +47,7 @@ restore:
 the copy.
 
 --keep leaves all disks as they are and removes the journal. Use --keep after you have changed the disks of the
-VM by hand.
+VM by hand. With --yes, a VM that still has a disk of the copy needs --on-copy.
 
 example:
   relvmoiscsi pool restore "Production changed 2026-11-21" web --shutdown
@@ -128,6 +128,7 @@ def add_commands(command: CommandMaker) -> None:
     ways.add_argument("--undo", metavar="VM", nargs="+", help="put the old disks of these VMs back")
     ways.add_argument("--home", metavar="VM", help="move the disks of this VM from the copy to the SR of the old disks")
     ways.add_argument("--keep", metavar="VM", help="leave the disks of this VM as they are and remove the journal")
+    flag(restoring, "--on-copy", "with --keep --yes: leave disks of the VM on the copy")
     changes(restoring)
     rescuing = command("rescue", RescueCommand, "add a disk of a copy to a VM for a while", _RESCUE)
     rescuing.add_argument("sr", metavar="SR", help="the copy, by UUID, name or SCSIid")
@@ -180,7 +181,7 @@ class CloneCommand(PoolChange):
     def run(self) -> Answer:
         with self.opened() as (calls, pool):
             found = inventory.read(calls)
-            copy = choice.find_copy(pool, found, self.given.sr)
+            copy = choice.copy_to_use(calls, pool, found, self.given.sr)
             vms, is_all = self.given.vms, self.given.all
             has_records = any(map(save_vms.is_named, copy.vdis.values()))
             if self.given.from_snapshot:
@@ -371,13 +372,17 @@ class RestoreCommand(PoolChange):
         self.vms = ends.get(self.end, self.vms)
         if self.end in ("", "undo") and not arguments.shutdown:
             self.beside_yes = "--shutdown if a VM runs"
+        if self.end == "keep" and not arguments.on_copy:
+            self.beside_yes = "--on-copy if the VM still has a disk of the copy"
+        if self.end != "keep" and arguments.on_copy:
+            raise UsageError("--on-copy is about the disks of a VM that --keep leaves.").advising("Add --keep VM.")
         if self.devices and len(self.vms) > 1:
             raise UsageError("--disk names disks of one VM.").advising("Restore the VMs one by one.")
 
     def run(self) -> Answer:
         with self.opened() as (calls, pool):
             found = inventory.read(calls)
-            copy = None if self.end else choice.find_copy(pool, found, self.given.sr)
+            copy = None if self.end else choice.copy_to_use(calls, pool, found, self.given.sr)
             vms = list(dict.fromkeys(inventory.find_vm(found, vm) for vm in self.vms))
             bar = Bar()
             planned = self._of_each(calls, pool, found, copy, vms, bar, dry_run=True)
@@ -428,8 +433,8 @@ class RestoreCommand(PoolChange):
                     if copy is not None:
                         swaps = restore.plan(pool, found, copy, vm, self.devices, records.now())
                         result = restore.restore(calls, vm, swaps, self.given.shutdown, dry_run)
-                    elif self.end == "undo" and restore.is_without(found, pool, vm):
-                        notes = ["There is nothing to undo: the VM has neither a journal nor a disk of a copy."]
+                    elif restore.nothing_to_end(found, pool, vm, self.end):
+                        notes = [restore.nothing_to_end(found, pool, vm, self.end)]
                         result = restore.result_of(found.vms[vm], restore.NOT_RESTORED, notes=notes)
                     elif self.end == "undo":
                         result = restore.undo(calls, vm, self.given.shutdown, dry_run)
@@ -441,7 +446,8 @@ class RestoreCommand(PoolChange):
 
                         result = move_home.home(calls, vm, tell, dry_run, bar)
                     else:
-                        result = restore.keep(calls, vm, dry_run)
+                        may_stay = self.given.on_copy or not self.yes  # a person reads the plan
+                        result = restore.keep(calls, vm, may_stay, dry_run)
                 results.append(result)
             except PoolGone:
                 raise
@@ -512,13 +518,13 @@ def _restored(result: Restored, to_know: Sequence[str] = (), steps: Steps = (), 
         )
     before = {disk.old for disk in result.disks if result.status == restore.HOME}
     for uuid in result.waiting:
-        what = "disk before" if uuid in before else "no longer needed"
+        what = "disk before, once nobody needs it" if uuid in before else "no longer needed"
         lines.append(f"  {what}: `{shell_command('xe vdi-destroy', f'uuid={uuid}')}`")
     lines += [f"  {note}" for note in result.notes]
     lines += [f"  {result.error}"] if result.error is not None else []
     if result.status in (restore.DONE, restore.ALREADY):
         lines.append(f"  later: {shell_command('relvmoiscsi pool restore', home=result.vm)}")
-        lines.append(f"  or:    {shell_command('relvmoiscsi pool restore', undo=result.vm)}")
+        lines.append(f"  or:    {shell_command('relvmoiscsi pool restore', undo=result.vm, shutdown=True)}")
     return Answer(result.facts(), "\n".join([*map(printable, lines), *to_know]), next_steps=steps)
 
 
@@ -596,12 +602,14 @@ class RescueCommand(PoolChange):
     def run(self) -> Answer:
         with self.opened() as (calls, pool):
             found = inventory.read(calls)
-            copy, rw = choice.find_copy(pool, found, self.given.sr), self.given.rw
+            copy, rw = choice.copy_to_use(calls, pool, found, self.given.sr), self.given.rw
             vdi = rescue.find(found, copy, self.given.vdi) if self.given.vdi else None
             vm = inventory.find_vm(found, self.given.vm) if self.given.vm else None
             if self.given.done:
                 vbds = rescue.lent(found, copy, vdi, vm)
                 rows = rescue.take_back(calls, found, copy, vbds, dry_run=True)
+                if not vbds:
+                    return _lent(copy, [], [f"No such disk of {copy.name!r} is lent to a VM: nothing is taken back."])
                 if self.dry_run:
                     return _lent(copy, rows)
                 ask(self, f"Take back {', '.join(_taken(found, vbd, row) for vbd, row in zip(vbds, rows))}?")

@@ -5,11 +5,11 @@ import unicodedata
 from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import NOTHING_CHANGED, NotFound, Refused, RelvmoiscsiError, UsageError
-from relvmoiscsi.pool import jobs, records, vdis
+from relvmoiscsi.pool import jobs, lock, records, vdis
 from relvmoiscsi.pool.calls import Calls, Record, Records, passing
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vdis import Pair
-from relvmoiscsi.pool.vms import inventory, ova, rescue, restore_entries, run_states
+from relvmoiscsi.pool.vms import discard, inventory, ova, rescue, restore_entries, run_states
 from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inventory
 from relvmoiscsi.pool.vms.restore_entries import Swap
 from relvmoiscsi.wording import quoted, said, shell_command, some_of
@@ -56,16 +56,25 @@ class VmSource(NamedTuple):
 # --- which
 
 
-def find_copy(pool: Pool, found: Inventory, text: str) -> Copy:
+def copy_to_use(calls: Calls, pool: Pool, found: Inventory, text: str) -> Copy:
+    """Return the copy as `find_copy`, for a command that locks it. Raises Busy where another client makes VMs there."""
+    copy = find_copy(calls, pool, found, text)
+    discard.verify_abandoned(calls, pool, found, [copy.ref])
+    return copy
+
+
+def find_copy(calls: Calls, pool: Pool, found: Inventory, text: str) -> Copy:
     """Return the copy with this UUID, name or SCSIid. Raises NotFound, Refused, UsageError.
 
     Refuses a copy without a VDI in the pool: its SR is empty, or `attach` was killed before its scan, or the scan
-    failed. The records of the pool do not tell an empty SR from an SR that was not scanned.
+    failed, or has not begun: then another client has the lock. The records of the pool do not tell an empty SR from an
+    SR that was not scanned.
     """
     ref = records.find_sr(pool, text)
     records.verify_copy(pool, ref)
     copy = inventory.copy_of(pool, found, ref)
     if not copy.vdis:
+        lock.verify_free(calls, [lock.name_of(pool.srs[ref])])
         again = shell_command("relvmoiscsi pool attach", str(pool.srs[ref]["other_config"].get(records.SCSI_ID, "")))
         raise (
             Refused(
@@ -367,22 +376,23 @@ def verify_macs(found: Inventory, name: str, vifs: Records, own: str = "") -> No
             ).advising("Use --isolated NET, or --network OLD=NEW.")
 
 
-def verify_as_wanted(found: Inventory, source: VmSource, copy: str, wanted: CloneRequest) -> None:
-    """Raises Refused for a finished clone (a reference) without the wanted mark, or on another network than wanted.
+def verify_as_wanted(found: Inventory, source: VmSource, sr: str, clone: str, wanted: CloneRequest) -> None:
+    """Raises Refused for a finished clone on an SR without the wanted mark, or on another network than wanted.
 
-    Each VIF must be on the network that a new clone's VIF of the same device would be on. The source has no VIF for a
-    device that a person has added to the clone: such a VIF must be on the isolated network, if one is wanted. Pure.
+    `sr` and `clone` are references. Each VIF must be on the network that a new clone's VIF of the same device would be
+    on. The source has no VIF for a device that a person has added to the clone: such a VIF must be on the isolated
+    network, if one is wanted. Pure.
     """
-    vm, mark = found.vms[copy], records.mark_of(wanted.run)
+    vm, mark = found.vms[clone], records.mark_of(wanted.run)
     if not records.is_marked(vm, mark):
         raise Refused(
-            f"The VM {vm['name_label']!r} ({vm['uuid']}) is a copy of this VM already, and was made without the mark "
+            f"The VM {vm['name_label']!r} ({vm['uuid']}) is a clone of this VM already, and was made without the mark "
             f"{mark}."
         ).in_state(_VM_NOT_CHANGED)
     new = {device: network_of(found, wanted, uuid) for device, (uuid, _) in _by_device(found, source).items()}
     wrong = [
         (vif, to)
-        for vif in found.vifs_of(copy).values()
+        for vif in found.vifs_of(clone).values()
         for to in [new.get(vif["device"], wanted.isolated or vif["network"])]
         if vif["network"] != to
     ]
@@ -390,23 +400,29 @@ def verify_as_wanted(found: Inventory, source: VmSource, copy: str, wanted: Clon
         words = ", ".join(sorted({repr(found.networks[vif["network"]]["name_label"]) for vif, _ in wrong}))
         raise (
             Refused(
-                f"The VM {vm['name_label']!r} ({vm['uuid']}) is a copy of this VM already, and is on the network "
+                f"The VM {vm['name_label']!r} ({vm['uuid']}) is a clone of this VM already, and is on the network "
                 f"{words}."
             )
             .in_state(_VM_NOT_CHANGED)
-            .advising(_way_to_networks(found, wrong, wanted))
+            .advising(_way_to_networks(found, wrong, wanted, found.destroy_command(clone, sr)))
         )
 
 
-def _way_to_networks(found: Inventory, wrong: Sequence[Tuple[Record, Optional[str]]], wanted: CloneRequest) -> str:
-    """Return what a person does with a clone whose VIFs are on other networks than these (references)."""
+def _way_to_networks(
+    found: Inventory, wrong: Sequence[Tuple[Record, Optional[str]]], wanted: CloneRequest, destroy: str
+) -> str:
+    """Return what a person does with a clone whose VIFs are on other networks than these (references).
+
+    `destroy` is its `destroy_command`.
+    """
     used, moves = {vif["network"] for vif in found.vifs.values()}, []
     for vif, to in wrong:
         if to in found.networks and (to in used or to != wanted.isolated):  # else this run makes the network
             of_vif = f"uuid={vif['uuid']}", f"network-uuid={found.networks[to]['uuid']}"
             moves.append(f"`{shell_command('xe vif-move', *of_vif)}`")
-    way = f"Move its VIFs: {', '.join(moves)}" if moves else "Name the networks that the copy is on"
-    return f"{way}. Or destroy the copy. Then repeat the command."
+    way = f"Move its VIFs: {', '.join(moves)}" if moves else "Name the networks that the clone is on"
+    ways = f"{way}. Or, if nobody needs the clone, shut it down and run {destroy}." if destroy else f"{way}."
+    return f"{ways} Then repeat the command."
 
 
 def used_networks(found: Inventory, sources: Sequence[VmSource], wanted: CloneRequest) -> Dict[str, str]:

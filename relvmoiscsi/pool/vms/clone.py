@@ -285,7 +285,7 @@ class _Clone:
         whole, empty, half = (list(clones.items()) for clones in choice.clones(self.found, self.copy, self.source.uuid))
         half.sort(key=lambda row: str(row[1]["uuid"]))
         for ref, vm in whole[:1]:
-            choice.verify_as_wanted(self.found, self.source, ref, self.wanted)
+            choice.verify_as_wanted(self.found, self.source, self.copy.ref, ref, self.wanted)
             notes = [
                 f"an earlier run also left an unfinished copy, {each['name_label']!r} ({each['uuid']}){self._or(other)}"
                 for other, each in half

@@ -7,9 +7,9 @@ every refusal before `carry_out` destroys a VM. `carry_out` makes the checks of 
 
 from typing import Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
-from relvmoiscsi.errors import NOTHING_CHANGED, Refused
+from relvmoiscsi.errors import NOTHING_CHANGED, Busy, Refused
 from relvmoiscsi.pool import lock, records
-from relvmoiscsi.pool.calls import Calls, Record, Records, passing
+from relvmoiscsi.pool.calls import Calls, Records, passing
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import forget, inventory, run_states
 from relvmoiscsi.pool.vms.forget import Uses
@@ -27,7 +27,8 @@ class DiscardPlan(NamedTuple):
     force: bool = False  #: the VMs in `made` are shut down first, hard
     destroys: Mapping[str, str] = {}  #: the commands to destroy the losers that are copies and nothing more, by VM
     half: Sequence[str] = ()  #: the unfinished clones, which `with_vms` does not destroy
-    #: the VMs in `made` whose originals are gone; only with `last_copies`. The VMs of another pool are there
+    #: the clones that lose their disks and whose originals are gone, whether they are destroyed or stay; only with
+    #: `last_copies`. The VMs of another pool are there
     last: Sequence[str] = ()
 
     def losers(self, sr: str) -> Dict[str, str]:
@@ -38,6 +39,10 @@ class DiscardPlan(NamedTuple):
     def all_losers(self) -> Dict[str, str]:
         """Return the losers of every SR."""
         return {ref: name for sr in self.uses for ref, name in self.losers(sr).items()}
+
+    def clones_left(self) -> Dict[str, str]:
+        """Return the losers that `with_vms` would destroy, or refuse as unfinished: names by reference."""
+        return {ref: name for ref, name in self.all_losers().items() if self.destroys.get(ref)}
 
     def known(self, sr: str) -> List[str]:
         """Return all VMs (references) with a disk on this SR that the plan names."""
@@ -58,6 +63,14 @@ def plan(
     Raises PoolFailure; Refused for a refused part, such as the last copy of a VM without `last_copies`.
     """
     pool, found = records.read(calls), inventory.read(calls)
+    verify_abandoned(calls, pool, found, srs)
+    return _planned(pool, found, srs, with_vms, mark, force, last_copies)
+
+
+def _planned(
+    pool: Pool, found: Inventory, srs: Sequence[str], with_vms: bool, mark: str, force: bool, last_copies: bool
+) -> DiscardPlan:
+    """Return the plan of `plan` by these records. Raises Refused."""
     there = [sr for sr in srs if sr in pool.srs]
     if with_vms and force:
         found = turned_off(found, {str(pool.srs[sr]["uuid"]) for sr in there}, mark)
@@ -84,33 +97,39 @@ def plan(
     made = {sr: made_on(found, pool, sr, mark) for sr in there} if with_vms else {}
     destroys = {ref: found.destroy_command(ref, *there) for used in uses.values() for ref in used.halted}
     half = [ref for sr in there for ref in half_made(found, pool, sr, mark)]
-    of_pool = [made.get(sr, {}) for sr in there if pool.sr_by_uuid(records.original_of(pool, pool.srs[sr]["uuid"]))]
-    last = [ref for of_sr in of_pool for ref, vm in of_sr.items() if _is_last(found, vm, there)]
+    of_pool = [sr for sr in there if pool.sr_by_uuid(records.original_of(pool, pool.srs[sr]["uuid"]))]
+    clones = dict(row for sr in of_pool for row in found.copies_on(str(pool.srs[sr]["uuid"])))
+    last = [ref for ref in inventory.in_order(clones) if _is_last(found, ref, there)]
     if last and not last_copies:
         raise _keeping(pool, found, last)
     return DiscardPlan(pool, uses, made, mark, force, destroys, half, last)
 
 
-def _is_last(found: Inventory, clone: Record, srs: Collection[str]) -> bool:
-    """Has the pool neither the original of a clone, nor a copy of the clone with disks on other SRs than these?"""
-    original = str(clone["other_config"].get(COPY_OF, ""))
+def _is_last(found: Inventory, clone: str, srs: Collection[str]) -> bool:
+    """Has a clone disks on these SRs, and the pool neither its original, nor a copy of it with disks on others alone?
+
+    What a discard has left of a clone has no disk, and so nothing that could be lost.
+    """
+    if not inventory.is_own(found.vms[clone]) or not any(disk["SR"] in srs for disk in found.disks_of(clone).values()):
+        return False
+    original = str(found.vms[clone]["other_config"][COPY_OF])
     others = found.grouped("vms", "other_config", COPY_OF).get(original, {})
     copies = [ref for ref, vm in others.items() if not (vm["is_a_snapshot"] or inventory.is_clone(vm))]
     moved = [{disk["SR"] for disk in found.disks_of(ref).values()} for ref in copies]
     is_there = original in found.grouped("vms", "uuid") or any(each and not each & set(srs) for each in moved)
-    return not (clone["is_a_snapshot"] or is_there)
+    return not is_there
 
 
 def _keeping(pool: Pool, found: Inventory, last: Sequence[str]) -> Refused:
-    """Return the refusal of a discard that would destroy the last copies of VMs."""
+    """Return the refusal of a discard that would take the last copies of VMs."""
     vms = [found.vms[ref] for ref in last]
     originals = [records.original_of(pool, vm["other_config"][inventory.ON_SR]) for vm in vms]
     ways = [run_states.copy_command(vm, original) for vm, original in zip(vms, originals)]
     names = some_of([f"{vm['name_label']!r} ({vm['uuid']})" for vm in vms])
     return (
-        Refused(f"The pool no longer has the originals of VMs on the copy: {names} would be destroyed for ever.")
+        Refused(f"The pool no longer has the originals of VMs on the copy: {names} would be lost for ever.")
         .in_state(NOTHING_CHANGED)
-        .advising(f"To keep a VM, copy it to another SR: {some_of(ways)}. To destroy the VMs, add --last-copies.")
+        .advising(f"To keep a VM, copy it to another SR: {some_of(ways)}. To lose the VMs, add --last-copies.")
     )
 
 
@@ -140,7 +159,7 @@ def verify_nobody_left(plan: DiscardPlan) -> None:
         if plan.half:  # --with-vms would be refused
             of_half = {ref: plan.destroys.get(ref, "") for ref in plan.half}
             advice = f"Add --leave-vms to leave all these VMs without their disks. {_way_out(of_half)}"
-        elif plan.made:
+        elif not plan.clones_left():
             advice = "Give these VMs other disks, or add --leave-vms, which leaves them without these disks."
         raise (
             Refused(f"These halted VMs would lose their disks: {'; '.join(left)}.")
@@ -153,6 +172,28 @@ def verify_as_told(told: DiscardPlan, now: DiscardPlan) -> None:
     """Raises Refused where a VM would be destroyed or lose a disk, and the plan in `told` does not name the VM."""
     for sr in now.uses:
         forget.verify_known(now.pool, sr, now.uses[sr], told.known(sr))
+
+
+def verify_abandoned(calls: Calls, pool: Pool, found: Inventory, srs: Collection[str]) -> None:
+    """Raises Busy where another client may be making a VM on one of these SRs: nobody may be told to destroy that VM.
+
+        t0  the caller has read the VMs, and an unfinished clone was among them
+        t1  nobody has locked the copy: the run that has made the clone has ended
+        t2  the clone is unfinished still, so that run has left it
+
+    The caller does not hold the locks. Raises PoolFailure.
+    """
+    for sr in [sr for sr in srs if sr in pool.srs]:
+        half = half_made(found, pool, sr)
+        lock.verify_free(calls, [lock.name_of(pool.srs[sr])] if half else [])
+        for vm, name in half.items():
+            with passing("HANDLE_INVALID"):
+                if inventory.is_own(calls.call("VM.get_record", vm)):
+                    raise (
+                        Busy(f"Another client has just made the VM {name!r}.")
+                        .in_state(NOTHING_CHANGED)
+                        .advising("Repeat the command.")
+                    )
 
 
 def half_made(found: Inventory, pool: Pool, sr: str, mark: str = "") -> Dict[str, str]:
@@ -235,7 +276,8 @@ def carry_out(calls: Calls, told: DiscardPlan, sr: str, gone: List[str], network
     run. Raises PoolFailure; Refused, also where another client works on the SR.
     """
     with lock.held(calls, [lock.name_of(told.pool.srs[sr])], "discard") as held:
-        now = plan(calls, [sr], bool(told.made), told.mark, told.force, bool(told.last))
+        pool, found = records.read(calls), inventory.read(calls)
+        now = _planned(pool, found, [sr], bool(told.made), told.mark, told.force, bool(told.last))
         if sr not in now.pool.srs:
             return
         verify_as_told(told, now)

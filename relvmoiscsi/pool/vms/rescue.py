@@ -211,8 +211,8 @@ def _verify_still_free(calls: Calls, found: Inventory, vdi: str) -> None:
 
 
 def lent(found: Inventory, copy: Copy, vdi: Optional[str] = None, vm: Optional[str] = None) -> List[str]:
-    """Return the VBDs that lend disks of the copy, optionally only of a VDI or a VM. Raises NotFound."""
-    rows = [
+    """Return the VBDs that lend disks of the copy, optionally only of a VDI or a VM."""
+    return [
         ref
         for ref, vbd in found.vbds.items()
         if vbd["VDI"] in copy.vdis
@@ -220,9 +220,6 @@ def lent(found: Inventory, copy: Copy, vdi: Optional[str] = None, vm: Optional[s
         and vdi in (None, vbd["VDI"])
         and vm in (None, vbd["VM"])
     ]
-    if not rows:
-        raise NotFound(f"No such disk of {copy.name!r} is lent to a VM.")
-    return rows
 
 
 def take_back(calls: Calls, found: Inventory, copy: Copy, lent_by: Sequence[str], dry_run: bool = False) -> List[Lent]:

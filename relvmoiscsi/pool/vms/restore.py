@@ -265,17 +265,27 @@ def _notes(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> List
     return notes
 
 
-# --- undo
+# --- the ends of a restore
 
 
-def is_without(found: Inventory, pool: Pool, vm: str) -> bool:
-    """Is there nothing to undo, such as after `undo`: has the VM neither a journal nor a disk of a copy? Pure.
+def nothing_to_end(found: Inventory, pool: Pool, vm: str, end: str) -> str:
+    """Return why there is nothing to "undo", to move "home" or to "keep", such as after that end; "" otherwise. Pure.
 
-    After `keep` and after --home the VM has the disks of the copy and no journal: such a VM was not undone.
+    After `keep` the VM has the disks of the copy and no journal: such a VM was neither undone nor moved home. The disks
+    that were moved home are from a copy: such a VM was not undone.
     """
-    copies = dict(pool.copies())
-    of_copies = [disk for disk in found.disks_of(vm).values() if disk["SR"] in copies or lineage.earlier(disk)]
-    return not (of_copies or restore_journal.is_restored(found.vms[vm]))
+    if restore_journal.is_restored(found.vms[vm]):
+        return ""
+    if end == "keep":
+        return "There is no journal to remove: the VM keeps the disks that it has."
+    copies, disks = dict(pool.copies()), found.disks_of(vm).values()
+    if any(disk["SR"] in copies or (end == "undo" and lineage.earlier(disk)) for disk in disks):
+        return ""
+    what = "undo" if end == "undo" else "move"
+    return f"There is nothing to {what}: the VM has neither a journal nor a disk of a copy."
+
+
+# --- undo
 
 
 def undo(calls: Calls, vm: str, shutdown: bool = False, dry_run: bool = False) -> Restored:
@@ -343,22 +353,31 @@ def _verify_back(calls: Calls, vm: str, record: Record) -> bool:
 # --- keep
 
 
-def keep(calls: Calls, vm: str, dry_run: bool = False) -> Restored:
-    """Leave the disks of a VM as they are, and end its journal. Raises Refused without a journal; PoolFailure."""
+def keep(calls: Calls, vm: str, on_copy: bool, dry_run: bool = False) -> Restored:
+    """Leave the disks of a VM as they are, and end its journal. `on_copy`: a disk may be on the copy still.
+
+    Raises Refused without a journal, and for a disk on the copy unless `on_copy`; PoolFailure.
+    """
     with run_states.unchanged():
         record: Record = calls.call("VM.get_record", vm)
         restore_journal.must_be_restored(record)
         vbds.must_be_idle(record)
         swaps, _ = restore_entries.read(record)  # the readable part of the journal
+        stays, way = "", ""
+        if any(vbds.read(calls, vm, swap.userdevice).sr == swap.sr for swap in swaps):
+            home, undo_it = (run_states.restore_command(end, record["uuid"]) for end in ("home", "undo"))
+            stays = "still has disks of the copy, and keeps them only as long as the copy."
+            way = (
+                f"To keep the restored state, run {home} instead. Without the journal, neither that nor {undo_it} is "
+                "possible."
+            )
+            if not on_copy:
+                raise Refused(f"The VM {record['name_label']!r} {stays}").advising(
+                    f"{way} To remove the journal all the same, add --on-copy."
+                )
         if dry_run:
             restore_journal.verify_free(calls, record, swaps)
-            notes = _what_it_has(calls, vm, record, swaps)
-            if any(vbds.read(calls, vm, swap.userdevice).vdi == swap.new for swap in swaps):
-                home, undo_it = (run_states.restore_command(end, record["uuid"]) for end in ("home", "undo"))
-                notes.append(
-                    "The VM still has the disks of the copy, and keeps them only as long as the copy. To keep the "
-                    f"restored state, run {home} instead. Without the journal, neither that nor {undo_it} is possible."
-                )
+            notes = [*_what_it_has(calls, vm, record, swaps), *([f"The VM {stays} {way}"] if stays else [])]
             return result_of(record, WOULD_KEEP, notes=notes)
     with restore_journal.locked(calls, vm, record, swaps, "restore --keep", run_states.keeping()) as locked:
         record = locked.read()

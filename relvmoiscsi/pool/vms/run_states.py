@@ -16,7 +16,8 @@ SHUT_DOWN = "The VM was shut down for this run; nothing else was changed."
 
 def restore_command(end: str, vm: str) -> str:
     """Return the command that ends a restore of the VM with this UUID: "undo", "home" or "keep"."""
-    return f"`{shell_command('relvmoiscsi pool restore', **{end: vm})}`"
+    shutdown = end == "undo"  # of a VM that runs meanwhile; a halted VM stays so
+    return f"`{shell_command('relvmoiscsi pool restore', **{end: vm}, shutdown=shutdown)}`"
 
 
 def copy_command(vm: Record, sr: str) -> str:

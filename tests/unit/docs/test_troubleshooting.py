@@ -47,7 +47,6 @@ COMPLETE = (
     "LUN … cannot be reached: ….",
     "No adapter of this host is logged in to a port …; the adapters see the ports ….",
     "No disk of this host has the SCSIid ….",
-    "No such disk of … is lent to a VM.",
     "Not confirmed.",
     "The LUN is in use on this host, through the disk … that does not",
     "The SCSIid (device-config:SCSIid) is missing.",

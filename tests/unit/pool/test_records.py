@@ -55,7 +55,9 @@ def test_a_lun_is_named_as_attach_takes_it_and_one_that_is_not_attached_is_no_sr
 def test_the_lun_of_an_sr_that_is_no_copy_is_not_said_to_be_detached(lab, pool):
     scsi_id, ref = lab.originals["Production"]
     uuid = pool().srs[ref]["uuid"]
-    words = f"The LUN with the SCSIid {scsi_id} is that of the SR 'Production', which is no copy. .* give {uuid}."
+    words = (
+        f"The LUN with the SCSIid {scsi_id} is that of the SR 'Production', which is no copy. .* give its UUID, {uuid}."
+    )
     with pytest.raises(NotFound, match=words):
         records.find_sr(pool(), scsi_id)
 

@@ -319,7 +319,7 @@ relvmoiscsi pool attach {lun} --yes
 leads relvmoiscsi pool restore {copy} web --shutdown --yes
 goes on  # start
 leads relvmoiscsi pool restore --home web --yes
-sed -n 's/^  disk before: `\\(.*\\)`/\\1/p' $steps.said > $steps.old
+sed -n 's/^  disk before, once nobody needs it: `\\(.*\\)`/\\1/p' $steps.said > $steps.old
 sh -e $steps.old && echo destroyed $(wc -l < $steps.old)
 goes on  # discard
 relvmoiscsi pool attach {lun} --yes

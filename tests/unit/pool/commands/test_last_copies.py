@@ -45,7 +45,7 @@ def test_the_last_copy_of_a_vm_is_destroyed_after_a_word_of_its_own(lab, gone, p
         ran = pool_command(*words)
         said = " ".join(ran.err.split())
         assert ran.status == 4 and vms(lab) == before
-        assert f"originals of VMs on the copy: 'mail copy' ({uuid}) would be destroyed for ever. Nothing was" in said
+        assert f"originals of VMs on the copy: 'mail copy' ({uuid}) would be lost for ever. Nothing was" in said
         assert "'web copy'" not in said and "add --last-copies" in said
     plan = pool_command(*ALL, "--last-copies", "--dry-run").out
     assert "with the VMs 'mail copy', whose original is gone, 'web copy'" in " ".join(plan.split())
@@ -56,6 +56,28 @@ def test_the_question_names_the_vm_whose_original_is_gone(lab, gone, pool_comman
     type_in("n\n")
     ran = pool_command("discard", "a copy", "--with-vms", "--last-copies")
     assert "destroy 2 VMs ('mail copy', whose original is gone, 'web copy')?" in " ".join(ran.err.split())
+
+
+def test_no_discard_without_the_vms_takes_the_last_copy_either(lab, gone, pool_command, type_in):
+    """A discard that left the VM without its disks passed the guard, and told to remove the LUN on the array."""
+    for words in (("--leave-vms", "--yes"), ("--dry-run",), ()):
+        type_in("y\n")
+        ran = pool_command("discard", "a copy", *words)
+        assert ran.status == 4 and len(lab.disks_of(gone)) == 1
+        told = " ".join(ran.err.split())
+        assert "originals of VMs on the copy: 'mail copy' (" in told and "add --last-copies" in told
+    lab.pool.api.vms.vm_destroy("", lab.pool.db.refs("VM", name_label="web copy")[0])
+    type_in("y\n")
+    ran = pool_command("discard", "a copy", "--last-copies")
+    told = " ".join(ran.err.split())
+    assert ran.status == 0 and "lose their disks on the copy: 'mail copy', whose original is gone. " in told
+
+
+def test_what_a_discard_has_left_of_a_clone_is_no_last_copy(lab, gone, pool_command):
+    """The VM without a disk was refused as a last copy, with the advice to copy it."""
+    (vbd,) = lab.pool.db.refs("VBD", VM=gone)
+    lab.pool.db.destroy("VBD", vbd)
+    assert pool_command(*ALL).status == 0 and vms(lab) == ["web"]
 
 
 def test_an_original_that_is_deleted_after_the_plan_keeps_its_copy(lab, gone, pool_command):

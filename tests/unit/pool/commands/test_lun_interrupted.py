@@ -47,7 +47,8 @@ def test_attach_that_is_interrupted_says_how_far_each_lun_is(lab, pool_command, 
     interrupts(lab.pool, (method, 2))
     ran = pool_command(*words, "--json")
     assert ran.status == 130 and states(ran) == dict(zip(clones, expected))
-    assert "Repeat the command to resume." in ran.json["error"]["disk_state"]
+    assert ran.json["error"]["advice"] == "Repeat the command to resume."
+    assert "Repeat" not in ran.json["error"]["disk_state"]
     if method == "SR.introduce":
         interrupts(lab.pool, ("SR.introduce", 1))
         assert pool_command(*words).err.splitlines()[-1] == (

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The lines of --log: time, process, word, sentence."""
 
+import os
 import re
+
+import pytest
 
 from kit.build_lvm import replace_in_text
 from kit.pool_lab import IQN, TARGET, sr_disk
@@ -98,6 +101,35 @@ def test_a_log_ends_with_the_exit_status_also_after_ctrl_c_and_a_bug(clone, pool
         assert told[-1] == f"ends: {'early' if status == 130 else 'with an error'}, exit status {status}"
         why = "Interrupted. Not started: " if status == 130 else "This is a bug: ZeroDivisionError"
         assert told[-2].startswith(f"error: {why}")
+
+
+def without_room():
+    return open("/dev/full", "w", encoding="utf-8")
+
+
+def without_a_reader():
+    reader, writer = os.pipe()
+    os.close(reader)
+    return os.fdopen(writer, "w", encoding="utf-8")
+
+
+@pytest.mark.processes  # it opens /dev/full
+@pytest.mark.parametrize("stdout, said", [(without_room, "No space left on device"), (without_a_reader, "")])
+def test_a_failure_whose_result_is_lost_keeps_its_status_and_its_reason(
+    lab, clone, pool_command, tmp_path, monkeypatch, stdout, said
+):
+    """A night's `attach` that failed ended with 74, "Done", and the log of the same command named another status."""
+    log, lost = tmp_path / "night.log", lab.clone("Production")
+    replace_in_text(lab.world.lun(lost).disk, b"physical_volumes", b"physical_nothing")
+    with stdout() as failing, monkeypatch.context() as patch:
+        patch.setattr("sys.stdout", failing)
+        ran = pool_command("attach", "--all", "--yes", "--leave-others", "--log", log)
+    assert (ran.status, told_in(log)[-1]) == (9, "ends: in part: some is done and some is not, exit status 9")
+    assert said in ran.err and ran.err.count(f"{lost}: Its state is damaged: ") == 1
+    with stdout() as failing, monkeypatch.context() as patch:
+        patch.setattr("sys.stdout", failing)
+        assert pool_command("luns", "--log", log).status == 74
+    assert told_in(log)[-1] == "ends: without an error, but its result was lost, exit status 74"
 
 
 def test_no_error_forges_a_line_of_the_log(clone, pool_command, tmp_path, monkeypatch):

@@ -131,6 +131,7 @@ def refused(office, pool_command):
         (["restore", "copy", "web", "--undo", "web"], "Give a copy and a VM"),
         (["restore", "--home", "web", "--disk", "0"], "With --undo, --home or --keep, give no copy and no disk"),
         (["restore", "--home", "db", "web"], "--home takes one VM"),
+        (["restore", "copy", "web", "--on-copy"], "Add --keep VM."),
         (["restore", "copy", "web", "--disk", "0,"], "Give devices, for example 0,1. Without --disk, all disks are"),
         (["rescue", "copy", "data"], "Missing: --vm."),
         (["rescue", "copy", "--rw", "--done"], "Give a disk and a VM"),
@@ -283,6 +284,18 @@ def test_the_map_of_a_copy_names_the_clones_on_it(office, pool_command):
     assert row["new_name"] == "web on copy" and f"\n  clone 'web on copy'\n    VM {row['new_vm']}\n" in ran.out
 
 
+def test_the_map_of_a_copy_names_the_vms_that_have_its_disks(halted, pool_command):
+    """A restored VM was nowhere in the map: its disk was one of no VM."""
+    halted.helper()
+    for words in (("restore", "copy", "web"), ("rescue", "copy", "data", "--vm", "helper")):
+        assert pool_command(*words, "--yes").status == 0
+    told = pool_command("map", "copy").out
+    assert re.search(r"'root disk'.* \[used by the VM 'web'\]\n", told), told
+    assert re.search(r"'data' \[VM 'db'; used by the VM 'helper'\]\n", told), told
+    rows = pool_command("map", "copy", "--json").json["vdi_pairs"]
+    assert sorted(name for row in rows for name in row["user_vm_names"]) == ["helper", "web"]
+
+
 def test_a_plan_shows_the_disks_of_the_snapshots(office, pool_command):
     """VM.revert gives them to the clone."""
     with_a_snapshot(office, pool_command)
@@ -305,7 +318,7 @@ CLONED = ("clone", "copy", "--all", "--isolated", "lab", "--yes")
         ((), ("restore", "copy", "web", "--shutdown")),
         ((RESTORE,), ("restore", "--undo", "web")),
         ((RESTORE,), ("restore", "--home", "web")),
-        ((RESTORE,), ("restore", "--keep", "web")),
+        ((RESTORE,), ("restore", "--keep", "web", "--on-copy")),
         ((), ("rescue", "copy", "data", "--vm", "helper")),
         ((("rescue", "copy", "data", "--vm", "helper", "--yes"),), ("rescue", "copy", "--done")),
         ((), ("save-vms", "Production")),
@@ -421,7 +434,11 @@ def test_a_copy_that_is_on_another_network_than_the_words_say_is_refused_without
     assert "warning" not in ran.out
     moves = [move for move in commands_in(" ".join(ran.out.split())) if "vif-move" in move]
     if words == ("--isolated", "lab"):  # no VIF can move there
-        assert not moves and "Name the networks that the copy is on. Or destroy the copy." in " ".join(ran.out.split())
+        told = " ".join(ran.out.split())
+        assert not moves and "Name the networks that the clone is on. Or, if nobody needs the clone, shut it " in told
+        (destroy,) = [command for command in commands_in(told) if "vm-destroy" in command]
+        assert xe(office.pool, shlex.split(destroy)[1:])[0] == 0
+        assert pool_command("clone", "copy", "web", *words, "--yes").status == 0
         return
     for move in moves:
         assert xe(office.pool, shlex.split(move)[1:])[0] == 0
@@ -638,6 +655,18 @@ def test_a_vm_with_a_disk_of_its_own_is_not_to_be_destroyed_for_the_disk_that_it
     assert sorted(ran.out.splitlines()[-2:]) == [f"Give the VM {name!r} other disks." for name in ("db too", "payroll")]
 
 
+def test_with_vms_is_offered_for_the_clones_alone(halted, pool_command, refused, type_in):
+    """A production VM that keeps the disks of a copy was listed before "--with-vms destroys the VMs of `clone`"."""
+    assert pool_command("restore", "copy", "db", "--yes").status == 0
+    assert pool_command("restore", "--keep", "db", "--yes", "--on-copy").status == 0
+    assert "--with-vms" not in refused(4, "lose their disks: 'db'", "discard", "copy", "--yes").err
+    assert "add --leave-vms\n" in refused(0, "copy: 'db'", "discard", "copy", "--dry-run").out
+    pool_command("clone", "copy", "web", "--name", "{vm} too", "--same-networks", "--yes")
+    type_in("n\n")
+    told = " ".join(refused(4, "lose their disks on the copy: 'db', 'web too'.", "discard", "copy").err.split())
+    assert "--with-vms destroys the VMs that `clone` has made: 'web too'. Discard 'copy'?" in told
+
+
 def test_after_a_discard_ten_vms_without_disks_have_a_sentence_and_the_others_are_counted(office, pool_command):
     for number in range(12):
         office.vm(f"test {number:02}", office.on_copy("data"))
@@ -739,9 +768,9 @@ def test_a_vm_that_is_shut_down_for_it_is_told_of_before_and_after(office, pool_
     assert "is running" not in again.out, "it is halted"
 
 
-@pytest.mark.parametrize("end", ["undo", "home", "keep"])
+@pytest.mark.parametrize("end", [["--undo"], ["--home"], ["--on-copy", "--keep"]])
 def test_what_a_quiet_restore_and_its_end_do_is_not_said(halted, pool_command, end):
-    for words in (RESTORE, ("restore", "--" + end, "web", "--yes")):
+    for words in (RESTORE, ("restore", *end, "web", "--yes")):
         ran = pool_command(*words, "-q")
         assert (ran.status, ran.out, ran.err) == (0, "", "")
 
@@ -761,10 +790,38 @@ def test_an_undo_is_repeated_and_one_that_is_done_fails_neither_alone_nor_beside
     assert pool_command(*words[:3], "--yes", "--json").json["status"] == "not restored"
 
 
+def test_the_way_back_that_is_printed_works_after_the_start_that_is_printed(halted, pool_command):
+    """--undo was refused then, until --shutdown was added: in the result of a restore, and in a refused discard."""
+    before = halted.disks_of(halted.web)
+    for line in ("  or:    relvmoiscsi pool (.*)", "`relvmoiscsi pool (restore --undo [^`]*)`"):
+        told = pool_command("restore", "copy", "web", "--yes").out
+        told += pool_command("discard", "copy", "--yes").err
+        assert f"next: xe vm-start uuid={halted.pool.db.get('VM', halted.web, 'uuid')}\n" in told
+        halted.pool.db.set("VM", halted.web, "power_state", "Running")
+        (undo,) = re.findall(line, told)
+        assert pool_command(*undo.split(), "--yes").status == 0 and halted.disks_of(halted.web) == before
+
+
+def test_a_move_home_and_a_taking_back_are_repeated(halted, pool_command, refused):
+    """After an interruption whose message said "Done ... Repeat the command", the repeated command failed."""
+    halted.helper()
+    assert pool_command("restore", "copy", "web", "--yes").status == 0
+    assert pool_command("rescue", "copy", "data", "--vm", "helper", "--yes").status == 0
+    home, back = ("restore", "--home", "web"), ("rescue", "copy", "--done")
+    for words, said in ((home, "There is nothing to move: the VM"), (back, "is lent to a VM: nothing is taken back.")):
+        assert pool_command(*words, "--yes").status == 0
+        for how in ("--yes", "--dry-run"):
+            ran = refused(0, said, *words, how)
+            assert said in ran.out and "next: " not in ran.out
+    assert pool_command(*back, "--yes", "--json").json == {"rescue_results": []}
+    refused(3, "", "rescue", "copy", "a typo", "--done", "--yes")
+
+
 @pytest.mark.parametrize("end", ["--keep", "--home"])
 def test_a_vm_that_has_the_disks_of_a_copy_without_a_journal_was_not_undone(halted, pool_command, refused, end):
     assert pool_command("restore", "copy", "web", "--yes").status == 0
-    assert pool_command("restore", end, "web", "--yes").status == 0
+    more = ["--on-copy"] if end == "--keep" else []
+    assert pool_command("restore", end, "web", "--yes", *more).status == 0
     refused(4, "was not restored from a copy", "restore", "--undo", "web", "--yes")
 
 
@@ -838,7 +895,7 @@ def test_home_the_plan_and_the_run_name_the_disks_that_are_moved_and_those_befor
     type_in("n\n")
     assert "to its own SR, after which --undo is impossible?" in pool_command("restore", "--home", "web").err
     ran = pool_command("restore", "--home", "web", "--yes")
-    assert ran.status == 0 and f"\n  disk before: `xe vdi-destroy uuid={before}`" in ran.out
+    assert ran.status == 0 and f"\n  disk before, once nobody needs it: `xe vdi-destroy uuid={before}`" in ran.out
     assert "no longer needed" not in ran.out and "disk 0 is being moved" in ran.err
     why = "came home from a copy, which lost it. No disk of the VM is on this copy. Attach another clone of"
     assert why in " ".join(pool_command("restore", "copy", "web", "--yes").err.split())
@@ -864,10 +921,14 @@ def test_kept_as_it_is(restored, pool_command, refused, type_in, is_home):
     asked = refused(4, says, "restore", "--keep", "web").err
     assert "  disk 0: " in asked and (way in " ".join(asked.split())) is not is_home
 
-    ran = pool_command("restore", "--keep", "web", "--yes")
+    if not is_home:
+        for words in (("--yes",), ("--yes", "--dry-run")):
+            ran = refused(4, way, "restore", "--keep", "web", *words)
+            assert "To remove the journal all the same, add --on-copy." in " ".join(ran.err.split())
+    ran = pool_command("restore", "--keep", "web", "--yes", *([] if is_home else ["--on-copy"]))
     discard = f"      relvmoiscsi pool discard {restored.copy.sr_uuid}\n" if is_home else ""
     assert ran.status == 0 and ran.out.endswith(f"next: xe vm-start uuid={uuid}\n" + discard)
-    assert pool_command("restore", "--keep", "web", "--yes").status == 4
+    refused(0, "'web': not restored\n  There is no journal to remove: ", "restore", "--keep", "web", "--yes")
     assert pool_command("discard", "copy", "--yes").status == (0 if is_home else 4)
 
 
@@ -929,7 +990,7 @@ def test_no_next_step_takes_the_disks_of_other_vms_with_the_copy(halted, pool_co
 
 
 XE = "xe vdi-destroy uuid=x"
-ADVICE = (f"no longer needed: `{XE}`", f"disk before: `{XE}`", f"later: {XE}", f"next: {XE}")
+ADVICE = (f"no longer needed: `{XE}`", f"disk before, once nobody needs it: `{XE}`", f"later: {XE}", f"next: {XE}")
 
 
 @pytest.mark.parametrize(
@@ -1055,10 +1116,12 @@ def test_of_several_that_are_taken_back_one_fails(office, pool_command):
 @pytest.mark.processes
 def test_interrupted_in_the_middle_it_says_what_goes_on(halted, pool_command, interrupts):
     says = "its start is blocked. Repeat the command, or run `relvmoiscsi pool restore --undo "
-    for more, said in (([], lambda ran: ran.err), (["--json"], lambda ran: ran.json["error"]["disk_state"])):
+    of_error = lambda ran: " ".join(ran.json["error"][key] for key in ("disk_state", "advice"))  # noqa: E731
+    for more, said in (([], lambda ran: ran.err), (["--json"], of_error)):
         interrupts(halted.pool, ("VBD.create", 1))
         ran = pool_command(*RESTORE, *more)
         assert ran.status == 130 and "Interrupted." in ran.err and says in said(ran)
+    assert ran.json["error"]["advice"].startswith("Repeat the command, or run `")
     assert pool_command(*RESTORE).status == 0
 
 
@@ -1131,7 +1194,8 @@ def test_a_restored_vm_is_left_out_by_name_and_its_records_of_an_earlier_save_ar
     assert pool_command(*RESTORE).status == 0
     why = (
         "The VM 'web' was restored from the copy 'copy': its disks are there, and not on the SR 'Production'. End the "
-        f"restore first: `relvmoiscsi pool restore --home {uuid}` or `relvmoiscsi pool restore --undo {uuid}`."
+        f"restore first: `relvmoiscsi pool restore --home {uuid}` or "
+        f"`relvmoiscsi pool restore --undo {uuid} --shutdown`."
     )
     dry = refused(0, "would be saved: 'db'\n", "save-vms", "Production", "--dry-run")
     assert f"Left out: {why}" in " ".join(dry.out.split())
@@ -1183,7 +1247,7 @@ EACH_COMMAND = """
     rescue copy data --vm helper --yes|rescue copy --done --yes
     attach {0} --yes --name=second|attach {0} --yes --name=second
     clone second db --from-snapshot --isolated lab --yes|discard second --leave-vms --yes
-    restore copy db --yes|restore --keep db --yes|discard copy --leave-vms --yes|luns
+    restore copy db --yes|restore --keep db --yes --on-copy|discard copy --leave-vms --yes|luns
 """
 
 
@@ -1242,6 +1306,6 @@ def test_a_mark_of_a_loan_on_a_snapshot_with_memory_holds_no_copy(office, pool_c
     db.set("VBD", vbd, "currently_attached", True)
     whose = f"{db.get('VM', snapshot, 'uuid')} {db.get('VDI', disk, 'uuid')}"
     db.set("VBD", vbd, "other_config", {inventory.LENT: whose})
-    assert pool_command("rescue", "copy", "--done", "--yes").status == 3
+    assert pool_command("rescue", "copy", "--done", "--yes").status == 0
     ran = pool_command("discard", "copy", "--yes", "--leave-vms")
     assert ran.status == 0, ran.err

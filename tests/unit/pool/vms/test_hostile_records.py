@@ -42,7 +42,7 @@ WORK = [
     ("restore", "copy", "web", "--shutdown", "--yes"),
     ("restore", "--undo", "web", "--shutdown", "--yes"),
     ("restore", "--home", "web", "--yes"),
-    ("restore", "--keep", "web", "--yes"),
+    ("restore", "--keep", "web", "--yes", "--on-copy"),
     ("save-vms", "Production", "--yes"),
     ("secrets",),
     ("secrets", "--remove", "--yes"),

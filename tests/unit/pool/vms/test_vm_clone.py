@@ -160,7 +160,8 @@ def test_a_vm_that_was_restored_from_another_copy_is_named_with_the_command_that
         text = str(done.error)
         assert (done.status, done.vm_name) == (FAILED, "web") and halted.rows() == before
         assert "'web' was restored from the copy 'Production changed 2026-11-21' and has disks of that copy: 0 " in text
-        assert f"`relvmoiscsi pool restore --undo {done.vm}`" in text and ("1 'data'" in text) == (not devices)
+        assert f"`relvmoiscsi pool restore --undo {done.vm} --shutdown`" in text
+        assert ("1 'data'" in text) == (not devices)
     assert run(halted, lambda _calls, found, copy: choice.of_no_vm(found, copy), other_sr) == []
     journal = halted.db.get("VM", halted.web, "other_config")
     undo(halted)
@@ -178,7 +179,7 @@ def test_a_vm_that_was_restored_from_this_copy_is_named_with_all(halted, devices
     assert {name: each.status for name, each in rows.items()} == {"db": MADE, "web": FAILED}
     text = str(rows["web"].error)
     assert "'web' has disks of the copy 'Production changed 2026-11-21' itself: 0 " in text
-    assert f"`relvmoiscsi pool restore --undo {rows['web'].vm}`" in text
+    assert f"`relvmoiscsi pool restore --undo {rows['web'].vm} --shutdown`" in text
     undo(halted)
     assert {each.error for each in halted.clone(everything=True)} == {None}
 

@@ -283,7 +283,8 @@ def test_the_printed_way_out_is_for_the_restored_vm_also_if_its_name_is_the_uuid
     uuid = day.db.get("VM", day.web, "uuid")
     with connect(day.lab.where()) as calls, pytest.raises(Refused, match=f"VMs were restored .*: '{other}'") as refused:
         made_vms.plan(calls, [day.sr], with_vms=True)
-    assert f"`relvmoiscsi pool restore --home {uuid}` or `relvmoiscsi pool restore --undo {uuid}`" in str(refused.value)
+    undo = f"`relvmoiscsi pool restore --undo {uuid} --shutdown`"
+    assert f"`relvmoiscsi pool restore --home {uuid}` or {undo}" in str(refused.value)
 
 
 # --- what comes about between the question and the answer

@@ -60,7 +60,6 @@ FIRST = {
 }
 #: what the other one sees before it would lock the copy; "" where it has nothing to do
 SEEN_BEFORE = {
-    ("clone", "discard"): "not a finished VM of `relvmoiscsi pool clone`",
     ("take back", "discard"): "are lent to VMs: 'helper'",
     **{(first, "discard"): "VMs were restored from" for first in ("restore", "undo", "home", "keep")},
     ("home", "restore"): "",
