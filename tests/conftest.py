@@ -212,7 +212,7 @@ def refuse(name, *args, **_):
 def without_devices(real_open):
     def guarded_open(file, *args, **kwargs):
         if not isinstance(file, int) and is_device(os.fsdecode(file)):
-            pytest.fail(f"a unit test opened {file!r}; mark it `processes` if it must")
+            pytest.fail(f"a unit test opened {os.path.realpath(os.fsdecode(file))}; mark it `processes` if it must")
         return real_open(file, *args, **kwargs)
 
     return guarded_open

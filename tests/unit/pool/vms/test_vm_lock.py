@@ -145,7 +145,7 @@ def test_a_copy_is_not_discarded_while_a_cut_restore_names_it(ready, method):
     ready.lab.pool.api.before = None
     ready.refuses(
         discard,
-        "VMs were restored from the SR .*`relvmoiscsi pool restore --home {0}` or `.* --undo {0}`".format(
+        "VMs were restored from the SR .*`relvmoiscsi pool restore --home {0}` or `.* --undo {0} --shutdown`".format(
             ready.db.get("VM", ready.web, "uuid")
         ),
     )
