@@ -295,7 +295,7 @@ def failure(method: str, details: Sequence[Any]) -> PoolFailure:
         sentence = None  # an HTTP handler failed, and xapi put the handler's error into these details
     if code == "NO_HOSTS_AVAILABLE" and method.startswith("VM."):
         sentence, advice = _NO_HOST_FOR_VM
-    if code == "INTERNAL_ERROR" and method.startswith("VDI.set_name_") and _NO_VDI in description[-1]:
+    if code == "INTERNAL_ERROR" and method in _NAMES_A_VDI and _NO_VDI in description[-1]:
         sentence, advice = _NAME_NOT_WRITTEN
     if sentence is not None:
         words = [method, *parameters, "", "", ""]
@@ -327,6 +327,7 @@ _NO_HOST_FOR_VM = (
     "A start with on=<host> says it for one host.",
 )
 #: what xapi makes of each error of the driver that writes a name to a LUN. Source: xen-api storage_smapiv1.ml, stat
+_NAMES_A_VDI = ("VDI.set_name_label", "VDI.set_name_description")
 _NO_VDI = "Vdi_does_not_exist"
 _NAME_NOT_WRITTEN = (
     "The driver of the SR did not write the name of a VDI to its LUN ({0}).",
