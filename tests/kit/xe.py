@@ -162,6 +162,19 @@ def _vbd_create(api, given):
     return api.VBD.get_uuid(api.VBD.create(record)) + "\n"
 
 
+def _vbd_list(api, given):
+    """The real `xe` prints a block of lines for each VBD."""
+    vms, vdis = api.VM.get_all_records(), api.VDI.get_all_records()
+    rows = [
+        (vbd["uuid"], f"device {vbd['userdevice']}", "attached" if vbd["currently_attached"] else "detached",
+         vms[vbd["VM"]]["name_label"])
+        for vbd in api.VBD.get_all_records().values()
+        if given.get("vdi-uuid") in (None, vdis.get(vbd["VDI"], {}).get("uuid"))
+        if given.get("vm-uuid") in (None, vms[vbd["VM"]]["uuid"])
+    ]  # fmt: skip
+    return "".join("  ".join(row) + "\n" for row in sorted(rows, key=lambda row: row[1:]))
+
+
 def _pbd_list(api, given):
     """The real `xe` prints a block of lines for each PBD."""
     srs, hosts = api.SR.get_all_records(), api.host.get_all_records()
@@ -275,6 +288,7 @@ COMMANDS = {
     "vif-list": _vif_list,
     "vif-move": _vif_move,
     "vbd-create": _vbd_create,
+    "vbd-list": _vbd_list,
     "vbd-unplug": _by_uuid("VBD", "unplug"),
     "vbd-destroy": _by_uuid("VBD", "destroy"),
     "vdi-disable-cbt": _by_uuid("VDI", "disable_cbt"),
