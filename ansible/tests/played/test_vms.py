@@ -155,6 +155,9 @@ def test_a_restored_vm_is_kept_as_it_is_or_taken_home(day, state, told):
     before = day.lab.disks_of(day.web)
     day.now("vm_restore", **RESTORED)
     there, wish = day.lab.disks_of(day.web), {"vm": "web", "state": state}
+    if state == "kept":
+        assert "add on_copy" in str(day.now("vm_restore", **wish)) and day.lab.disks_of(day.web) == there
+        wish["on_copy"] = True
     would = day.now("vm_restore", True, **wish)
     assert would["changed"] and would["restore"]["status"] == told and day.lab.disks_of(day.web) == there
     assert [day.now("vm_restore", **wish)["changed"] for _ in range(2)] == [True, False]
