@@ -56,7 +56,7 @@ MAY_TAKE_AWAY = {
     "lun.users": "an SR that no live host has attached",
     "pool.attach_plan": "an SR that no host has attached",
     "pool.vms.inventory": "a clone that a run has made, without a disk of its own",
-    "pool.commands.vm_commands": "a disk that this very run has replaced",
+    "pool.commands.restore_command": "a disk that this very run has replaced",
 }
 
 

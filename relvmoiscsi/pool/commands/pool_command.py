@@ -11,7 +11,15 @@ from relvmoiscsi.cli.output import EXIT_INTERRUPTED, EXIT_NOT_PRINTED, Answer, M
 from relvmoiscsi.errors import NotFound, Partial, RelvmoiscsiError, UsageError, in_state
 from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.calls import Calls
-from relvmoiscsi.pool.commands import discard_command, lun_commands, secrets_command, vm_commands
+from relvmoiscsi.pool.commands import (
+    clone_command,
+    discard_command,
+    lun_commands,
+    rescue_command,
+    restore_command,
+    save_vms_command,
+    secrets_command,
+)
 from relvmoiscsi.pool.commands.options import PoolChange, PoolCommand, changes, takes_connection, user_and_pool
 from relvmoiscsi.pool.commands.so_far import SoFar
 from relvmoiscsi.pool.night_log import ENDS, ERROR, NEXT, RESULT, WARNING, NightLog, events
@@ -72,8 +80,8 @@ def add_pool(make: Maker) -> None:
     what = "the copy or the VM, by UUID or name, or the lock name from the refusal"
     unlocking.add_argument("sr", metavar="SR", help=what)
     changes(unlocking)
-    vm_commands.add_commands(command)
-    secrets_command.add_command(command)
+    for module in (clone_command, restore_command, rescue_command, save_vms_command, secrets_command):
+        module.add_command(command)
 
 
 #: how a command ends, for its last line in the log; any other exit status is that of an error

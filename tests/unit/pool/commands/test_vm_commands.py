@@ -23,7 +23,7 @@ from relvmoiscsi.cli.output import wrapped
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats import saved_vms
 from relvmoiscsi.pool import answer_forms, records
-from relvmoiscsi.pool.commands import discard_command, vm_commands
+from relvmoiscsi.pool.commands import clone_command, discard_command
 from relvmoiscsi.pool.vms import choice, clone, inventory, rescue, restore, restore_entries
 
 pytestmark = pytest.mark.states
@@ -502,7 +502,7 @@ def test_of_a_vm_that_was_deleted_clone_names_the_saved_records_where_the_copy_h
 
 def test_in_a_terminal_clone_says_the_remaining_time(office, pool_command, monkeypatch):
     monkeypatch.setattr(wording, "ESTIMATE_SECONDS", 0)
-    monkeypatch.setattr(vm_commands, "is_terminal", lambda _: True)
+    monkeypatch.setattr(clone_command, "is_terminal", lambda _: True)
     ran = pool_command(*CLONE_ALL, "--jobs", "1")
     ends = [line for line in ran.err.splitlines() if ": cloned" in line]
     assert [bool(re.search(": cloned, .* left$", line)) for line in ends] == [True, False]
@@ -1063,7 +1063,7 @@ def test_a_copy_that_another_client_discards_during_the_question_is_told(halted,
         assert pool_command("discard", "copy", "--yes").status == 0
         asked.before = halted.state()
 
-    monkeypatch.setattr(vm_commands, "ask", asked)
+    monkeypatch.setattr(f"relvmoiscsi.pool.commands.{words[0]}_command.ask", asked)
     if "--shutdown" in words:
         halted.pool.api.vms.vm_start("", halted.web)
     ran = pool_command(*words, "--yes")
