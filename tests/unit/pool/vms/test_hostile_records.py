@@ -17,7 +17,7 @@ from kit.pool_lab import Image, lab_of_three
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.pool import lock, marks, orphans, records
 from relvmoiscsi.pool.connection import connect
-from relvmoiscsi.pool.vms import inventory, save_vms
+from relvmoiscsi.pool.vms import inventory, save_vms, transfer
 from unit.pool.vms.conftest import Day
 
 UUID = "99999999-0000-4000-8000-000000000000"
@@ -83,6 +83,7 @@ def image_of_pool(image_of_day):
 @pytest.fixture
 def pool(lab, image_of_pool, name_pool, monkeypatch):
     monkeypatch.setattr(orphans, "CALL_SECONDS", 0)
+    monkeypatch.setattr(transfer, "VERDICT_SECONDS", 0)  # a handler that refuses ends no task
     name_pool(lab.pool)
     yield Day(lab, **image_of_pool.put(lab))
     lab.pool.api.mistakes.clear()  # a forged reference is one that no real xapi has
