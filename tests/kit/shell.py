@@ -113,6 +113,8 @@ def verify(argv, ran):
         words = shlex.split(" ".join(commands_in(output.NEXT + steps)))
         assert [word for word in words if PLACEHOLDER.fullmatch(word)] == []
     assert ran.status in (*range(12), output.EXIT_BUG, output.EXIT_NOT_PRINTED, output.EXIT_INTERRUPTED)
+    if ran.status and {"--json", "--quiet", "-q"} & set(argv):
+        assert ran.err, "a failure has its reason on stderr where stdout has no text for people"
     if ran.status and argv and argv[0] in WRITERS and is_parsed:
         answer = ran.out.partition(f"\n{output.NEXT}")[0].rstrip("\n")  # of recover; a sentence may stand last
         said = [ran.err.rstrip("\n"), answer, answer.rpartition("\n")[0]]
