@@ -97,6 +97,47 @@ relvmoiscsi pool clone copy mail --isolated night --yes --omit-disks; echo statu
     assert "--omit-disks clones the VM without these disks" in said and "without its disk 1, 'data' (" in said
 
 
+def test_the_night_goes_on_when_a_damaged_clone_is_unmapped():
+    shell = played(
+        typed="""playground snapshot
+playground damage 360014050000000000000000000000004
+relvmoiscsi pool attach 360014050000000000000000000000002 --yes -q; echo status $?
+playground unmap 360014050000000000000000000000004
+relvmoiscsi pool attach 360014050000000000000000000000002 --yes -q; echo status $?
+playground unmap 360014050000000000000000000000002; echo status $?
+relvmoiscsi pool discard 360014050000000000000000000000002 --yes -q
+playground unmap 360014050000000000000000000000002; echo status $?
+playground snapshot
+relvmoiscsi pool luns
+"""
+    )
+    said = shell.stdout.rpartition("`xe help`")[2]
+    assert re.findall("^status .*", said, re.MULTILINE) == ["status 4", "status 0", "status 2", "status 0"], (
+        shell.stderr
+    )
+    assert "plugged. Run this first:\n  relvmoiscsi pool discard 360014050000000000000000000000002\n" in said
+    there = re.findall(r"^(\d{33}) ", said.rpartition("is mapped: ")[2], re.MULTILINE)
+    assert there == [f"36001405000000000000000000000000{number}" for number in (1, 3, 5)]
+
+
+REFUSED = {
+    "damage 360014050000000000000000000000001": "is the original",
+    "unmap 360014050000000000000000000000001": "is the original",
+    "damage 360014050000000000000000000000009": "no LUN 360014050000000000000000000000009: see `relv",
+    "unmap x": "no LUN x: see `relv",
+    "host-down xs1": "xs1 is the pool master",
+    "host-up nobody": "no host 'nobody'. The hosts: xs1, xs2, xs3",
+    "two-srs": "has that disk already",
+}
+
+
+def test_a_word_that_the_playground_cannot_obey_is_2_and_one_sentence():
+    shell = played(typed="playground two-srs\n" + "".join(f"playground {words}; echo status $?\n" for words in REFUSED))
+    lines = shell.stdout.rpartition("`xe help`")[2].splitlines()[-2 * len(REFUSED) :]
+    assert lines[1::2] == ["status 2"] * len(REFUSED)
+    assert [says for said, says in zip(lines[::2], REFUSED.values()) if says not in said or len(said) > 80] == []
+
+
 def test_a_copy_that_is_damaged_is_damaged_for_luns_and_attach_once_no_host_uses_it():
     lun = "360014050000000000000000000000002"
     shell = played(
@@ -144,7 +185,7 @@ def test_words_that_the_playground_does_not_know_end_with_a_status():
     typed = "".join(f"playground {each}; echo status $?\n" for each in words)
     said = played(typed=typed).stdout.rpartition("`xe help`")[2]
     assert re.findall("^status .*", said, re.MULTILINE) == ["status 2"] * 4 + ["status 0"]
-    assert said.count("The hosts: xs1, xs2, xs3\n") == 4
+    assert said.count("The hosts: xs1, xs2, xs3\n") == 3 and said.count("Give one of these words") == 2
     of_help = said.partition("status 0")[0].rpartition("A clone of ")[0]
     assert [line for line in of_help.splitlines() if len(line) > 80] == [], "the playground fits a terminal"
 
