@@ -66,6 +66,7 @@ def test_a_failed_last_command_of_the_shell_is_no_failure_of_make():
 
 def test_a_host_goes_and_comes_back_and_the_array_takes_another_snapshot():
     typed = """playground host-down xs2
+xe host-list params=name-label,host-metrics-live
 relvmoiscsi pool attach 360014050000000000000000000000002 --yes -q || echo status $?
 playground host-up xs2
 relvmoiscsi pool attach 360014050000000000000000000000002 --yes -q && echo attached
@@ -75,7 +76,10 @@ playground host-down nobody
 """
     shell = played(typed=typed)
     said = shell.stdout.rpartition("`xe help`")[2]
-    for told in ("xs2 is down.\nstatus 9\nxs2 is up.\nattached\n", "clone of 'Production'", "The hosts: xs1, xs2, xs3"):
+    live = "name-label: xs1  host-metrics-live: true\n"
+    for told in (live, live.replace("xs1", "xs2").replace("true", "false"), live.replace("xs1", "xs3")):
+        assert told in said
+    for told in ("\nstatus 9\nxs2 is up.\nattached\n", "clone of 'Production'", "The hosts: xs1, xs2, xs3"):
         assert told in said
     assert "360014050000000000000000000000002: host 'xs2': down; repeat the command when the host is up" in shell.stderr
 
