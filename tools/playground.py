@@ -117,7 +117,7 @@ def main() -> int:
         exports += f'\n  export PATH={shlex.quote(directory)}:"$PATH"'
         print(_HERE.format(exports=exports, **words), flush=True)
         stack.enter_context(_obeyed(lab, directory))
-        return subprocess.call([os.environ.get("SHELL") or "sh"], env=environment)
+        return subprocess.call(_shell(directory), env={**environment, "PS1": f"{_PROMPT}$ "})
 
 
 def _furnish(lab: Lab) -> dict:
@@ -143,6 +143,19 @@ def _programs(directory: str) -> str:
         path.write_text(f'#!/bin/sh\n{python} {start} "$@"\n', encoding="utf-8")
         path.chmod(0o755)
     return directory
+
+
+_PROMPT = "(playground) "
+
+
+def _shell(directory: str) -> Sequence[str]:
+    """Return the words that begin the person's shell, with a prompt of its own: bash reads one from a file."""
+    shell = os.environ.get("SHELL") or "sh"
+    if os.path.basename(shell) != "bash":
+        return [shell]
+    rcfile = Path(directory, "bashrc")
+    rcfile.write_text(f'[ ! -f ~/.bashrc ] || . ~/.bashrc\nPS1="{_PROMPT}$PS1"\n', encoding="utf-8")
+    return [shell, "--rcfile", str(rcfile)]
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -388,6 +389,27 @@ def test_the_shell_finds_the_pool_and_its_end_is_the_end_of_the_playground():
     assert shell.returncode == 7
     assert "clone of 'Production'" in shell.stdout
     assert "export XENSERVER_HOST=http://127.0.0.1:" in shell.stdout
+
+
+@pytest.mark.parametrize(("shell", "prompt"), [("bash", "(playground) mine> "), ("sh", "(playground) $ ")])
+def test_the_prompt_says_playground(shell, prompt, tmp_path):
+    (tmp_path / ".bashrc").write_text("PS1='mine> '\n", encoding="utf-8")
+    terminal, end = os.openpty()
+    there = subprocess.Popen(
+        [sys.executable, str(TOP / "tools/playground.py")],
+        stdin=end,
+        stdout=end,
+        stderr=end,
+        env={**os.environ, "SHELL": "/bin/" + shell, "HOME": str(tmp_path)},
+    )
+    os.close(end)
+    os.write(terminal, b"exit 7\n")
+    said = [b"?"]
+    with suppress(OSError):  # Linux says EIO where the other end is closed
+        while said[-1]:
+            said.append(os.read(terminal, 4096))
+    os.close(terminal)
+    assert there.wait(timeout=300) == 7 and prompt.encode() in b"".join(said)
 
 
 def test_a_probe_without_a_host_asks_the_master():
