@@ -273,6 +273,7 @@ class World:
 
     def _make_vdi(self, sr, record):
         """A volume more, VHD or raw: the disk is built anew with it, as its ids follow from their keys."""
+        self._scsi_id_of(record["SR"])  # a copy reads the VDI there
         scsi_id = self._scsi_id_of(sr)
         volumes, seed = self.recipes[scsi_id]
         key = f"made {sum(volume.key.startswith('made') for volume in volumes) + 1} {record['name_description']}"
@@ -307,8 +308,12 @@ class World:
         return built.truth
 
     def _scsi_id_of(self, sr):
+        """The LUN of an SR. Raises XenError, as sm of a VDI there, where LVM reads the SR on no LUN."""
         uuid = self._pool.db.get("SR", sr, "uuid")
-        return next(lun.scsi_id for lun in self.luns if self.sr_uuid(lun.scsi_id) == uuid)
+        for lun in self.luns:
+            if self.sr_uuid(lun.scsi_id) == uuid:
+                return lun.scsi_id
+        raise XenError("SR_BACKEND_FAILURE_46", "", "The VDI is not available [opterr=LVM reads no VG for it]", "")
 
     @staticmethod
     def _lvs(disk):

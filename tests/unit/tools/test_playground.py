@@ -125,6 +125,19 @@ relvmoiscsi pool luns
     assert there == [f"36001405000000000000000000000000{number}" for number in (1, 3, 5)]
 
 
+def test_no_disk_moves_home_from_a_damaged_copy():
+    shell = played(
+        typed=f"""relvmoiscsi pool attach 360014050000000000000000000000002 --yes -q
+relvmoiscsi pool restore "{COPY}" web --shutdown --yes -q
+playground damage 360014050000000000000000000000002
+relvmoiscsi pool restore --home web --yes -q; echo status $?
+relvmoiscsi pool restore --undo web --yes -q; echo status $?
+"""
+    )
+    assert re.findall("^status .*", shell.stdout, re.MULTILINE) == ["status 6", "status 0"], shell.stderr
+    assert "The VDI is not available" in shell.stderr
+
+
 REFUSED = {
     "damage 360014050000000000000000000000001": "is the original",
     "unmap 360014050000000000000000000000001": "is the original",
