@@ -117,7 +117,7 @@ def main() -> int:
         exports += f'\n  export PATH={shlex.quote(directory)}:"$PATH"'
         print(_HERE.format(exports=exports, **words), flush=True)
         stack.enter_context(_obeyed(lab, directory))
-        return subprocess.call([os.environ.get("SHELL") or "sh"], env=environment)
+        return subprocess.call(_shell(directory), env={**environment, "PS1": f"{_PROMPT}$ "})
 
 
 def _furnish(lab: Lab) -> dict:
@@ -143,6 +143,19 @@ def _programs(directory: str) -> str:
         path.write_text(f'#!/bin/sh\n{python} {start} "$@"\n', encoding="utf-8")
         path.chmod(0o755)
     return directory
+
+
+_PROMPT = "(playground) "
+
+
+def _shell(directory: str) -> Sequence[str]:
+    """Return the words that begin the person's shell, with a prompt of its own: bash reads one from a file."""
+    shell = os.environ.get("SHELL") or "sh"
+    if os.path.basename(shell) != "bash":
+        return [shell]
+    rcfile = Path(directory, "bashrc")
+    rcfile.write_text(f'[ ! -f ~/.bashrc ] || . ~/.bashrc\nPS1="{_PROMPT}$PS1"\n', encoding="utf-8")
+    return [shell, "--rcfile", str(rcfile)]
 
 
 @contextmanager
@@ -192,9 +205,12 @@ def snapshot(lab: Lab) -> str:
 def _damaged(lab: Lab, scsi_id: str) -> str:
     """Damage LVM's metadata text on a LUN; return what was done."""
     DAMAGES["metadata text"](lab.world.lun(scsi_id).disk)
+    return f"The text of LVM on the LUN {scsi_id} is damaged." + _is_plugged(lab, scsi_id) * _IN_USE
+
+
+def _is_plugged(lab: Lab, scsi_id: str) -> bool:
     pbds = lab.pool.db.records("PBD", currently_attached=True).values()
-    is_in_use = any(pbd["device_config"].get("SCSIid") == scsi_id for pbd in pbds)
-    return f"The text of LVM on the LUN {scsi_id} is damaged." + is_in_use * _IN_USE
+    return any(pbd["device_config"].get("SCSIid") == scsi_id for pbd in pbds)
 
 
 _IN_USE = """
@@ -208,14 +224,27 @@ def obey(lab: Lab, words: Sequence[str]) -> Tuple[int, str]:
     what, name = (*words, "", "")[:2]
     if what == "snapshot" and len(words) == 1:
         return 0, f'A clone of a snapshot of "Production" is mapped: {snapshot(lab)}'
-    if what in ("host-down", "host-up") and name in hosts:
+    if what in ("host-down", "host-up") and name:
+        if name not in hosts:
+            return 2, f"There is no host {name!r}. The hosts: {', '.join(hosts)}"
+        if what == "host-down" and hosts[name] == lab.pool.master:
+            return 2, f"{name} is the pool master, without which no pool answers. Take another host down."
         (lab.pool.go_down if what == "host-down" else lab.pool.come_back)(hosts[name])
         return 0, f"{name} is {'down' if what == 'host-down' else 'up'}."
-    if what == "damage" and name in {lun.scsi_id for lun in lab.world.luns} - {
-        one for one, _ in lab.originals.values()
-    }:
-        return 0, _damaged(lab, name)
-    if what == "two-srs" and "Testing" not in lab.originals:
+    if what in ("damage", "unmap") and name:
+        if name in [scsi_id for scsi_id, _sr in lab.originals.values()]:
+            return 2, f"The LUN {name} is the original. Give a clone."
+        if name not in [lun.scsi_id for lun in lab.world.luns]:
+            return 2, f"There is no LUN {name}: see `relvmoiscsi pool luns`."
+        if what == "damage":
+            return 0, _damaged(lab, name)
+        if _is_plugged(lab, name):
+            return 2, f"Hosts have its SR plugged. Run this first:\n  relvmoiscsi pool discard {name}"
+        lab.world.unmap(name)
+        return 0, f"The LUN {name} is unmapped from all hosts."
+    if what == "two-srs":
+        if "Testing" in lab.originals:
+            return 2, "The VM mail has that disk already."
         lab.original("Testing")
         (mail,), disk = lab.pool.db.refs("VM", name_label="mail"), lab.vdi("Testing", "data")[0]
         lab.pool.db.create("VBD", VM=mail, VDI=disk, userdevice="1", currently_attached=True)
@@ -229,6 +258,7 @@ Give one of these words:
   playground host-down HOST   take a host down
   playground host-up HOST     bring the host back
   playground damage SCSIID    damage a clone, also one with new identities
+  playground unmap SCSIID     unmap a clone from all hosts
   playground two-srs          give the VM mail a disk on a second SR
 The hosts: {hosts}"""
 

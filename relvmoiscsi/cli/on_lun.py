@@ -409,17 +409,15 @@ def file_word(path: str) -> str:
 def device_word(word: str) -> str:
     """Return the argument as it was given: JSON has this word.
 
-    Raises ArgumentTypeError for an empty word, as of a script whose variable is not set, for a control character, which
-    would break the lines of each message with the name, and for a malformed URL; the message does not repeat the URL.
+    Raises ArgumentTypeError for an empty word, as of a script whose variable is not set, and for a control character,
+    which would break the lines of each message with the name. Raises UsageError for a malformed URL; the message does
+    not repeat the URL.
     """
     if not word.strip():
         raise argparse.ArgumentTypeError(f"{word!r} names no device: give a path or a URL")
     if re.search("[\0-\x1f\x7f-\x9f]", word):
         raise argparse.ArgumentTypeError("the name of the device has a control character: give a link to the device")
-    try:
-        verify_word(word)
-    except UsageError as problem:
-        raise argparse.ArgumentTypeError(problem.told) from None
+    verify_word(word)
     return word
 
 

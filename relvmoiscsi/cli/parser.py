@@ -88,9 +88,19 @@ class Parser(argparse.ArgumentParser):
         message += "".join(f". {word} is no option. {_DASH}" for word in dashed[:1])
         if self._lacks_value and "expected one argument" in message:
             message += f". {_DASHED_VALUE.format(self._lacks_value)}"
-        text = fitted(printable_lines(f"{self.format_usage()}{self.prog}: error: {message}"), sys.stderr)
+        self._end(f"{self.format_usage()}{self.prog}: error: {message}")
+
+    def _end(self, told: str) -> NoReturn:
+        text = fitted(printable_lines(told), sys.stderr)
         Unheard(sys.stderr).write(painted(sys.stderr, text, RED) + "\n")
         sys.exit(UsageError.exit_status)
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        """Return what a word means. End the command for a refused URL, without the usage: the URL is in its place."""
+        try:
+            return super()._get_value(action, arg_string)
+        except UsageError as refused:
+            self._end(f"{self.prog}: error: {argparse.ArgumentError(action, refused.told)}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:

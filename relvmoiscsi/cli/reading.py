@@ -98,14 +98,14 @@ def _show_all(arguments: argparse.Namespace) -> Answer:
             with failing_alone(device):
                 answers.append(run_it(ShowCommand(one), one))
         except RelvmoiscsiError as error:
-            if not arguments.json:
-                say(str(error))
+            say(printable(str(error)))
             facts = failure_facts(one, error) if arguments.json else {}  # a second look at the device
             answers.append(Answer({**facts, **error_facts(error)}, "", error.exit_status))
     failed = [answer.status for answer in answers if answer.status]
     status = Partial.exit_status if failed and len(failed) < len(answers) else max(failed, default=0)
     texts = [each.text for each in answers if each.text]
-    return Answer({"devices": [each.facts for each in answers]}, "\n\n".join(texts), status)
+    alerts = [alert for each in answers for alert in each.alerts]
+    return Answer({"devices": [each.facts for each in answers]}, "\n\n".join(texts), status, alerts=alerts)
 
 
 class ShowCommand(DeviceCommand):

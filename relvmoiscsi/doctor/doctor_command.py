@@ -56,7 +56,8 @@ def _doctor() -> Answer:
         "version": __version__,
         "findings": [finding.facts() for finding in found],
     }
-    return Answer(facts, "\n".join([*lines, "", printable(verdict)]), 0 if first is None else Refused.exit_status)
+    text, is_ready = "\n".join([*lines, "", printable(verdict)]), first is None
+    return Answer(facts, text, 0 if is_ready else Refused.exit_status, alerts=[] if is_ready else [verdict])
 
 
 _COUNTED = (

@@ -104,6 +104,7 @@ class World:
     def __init__(self, create_s=0.0, release=RELEASES[0]):
         self.release = release
         self.luns = []
+        self.gone = []  #: LUNs that `unmap` has taken away: no later LUN has their SCSIids and numbers
         self.create_s = create_s
         self.sessions = {}  #: {(host, IQN): Session}
         self.unmapped = set()  #: (host, SCSIid) of LUNs on the fabric that the array does not show to a host
@@ -119,8 +120,9 @@ class World:
 
     def add(self, target, iqn, disk, chap=(), scsi_id=None):
         """Another LUN; gives its SCSIid."""
-        number = sum(1 for lun in self.luns if lun.iqn == iqn) + 1
-        scsi_id = scsi_id or f"3600140500000000000000{len(self.luns) + 1:011d}"
+        known = [*self.luns, *self.gone]
+        number = sum(1 for lun in known if lun.iqn == iqn) + 1
+        scsi_id = scsi_id or f"3600140500000000000000{len(known) + 1:011d}"
         disk.name = "/dev/" + scsi_id
         self.luns.append(Lun(target, iqn, number, scsi_id, disk, chap))
         return scsi_id
@@ -129,6 +131,12 @@ class World:
         """An array snapshot of a LUN, behind the same target; gives its SCSIid."""
         lun = self.lun(scsi_id)
         return self.add(lun.target, lun.iqn, lun.disk.copy(), lun.chap, **options)
+
+    def unmap(self, scsi_id):
+        """The array shows the LUN to no host any more."""
+        with self._lock:
+            self.gone.append(self.lun(scsi_id))
+            self.luns = [lun for lun in self.luns if lun.scsi_id != scsi_id]
 
     def lun(self, scsi_id):
         return next(lun for lun in self.luns if lun.scsi_id == scsi_id)
@@ -265,6 +273,7 @@ class World:
 
     def _make_vdi(self, sr, record):
         """A volume more, VHD or raw: the disk is built anew with it, as its ids follow from their keys."""
+        self._scsi_id_of(record["SR"])  # a copy reads the VDI there
         scsi_id = self._scsi_id_of(sr)
         volumes, seed = self.recipes[scsi_id]
         key = f"made {sum(volume.key.startswith('made') for volume in volumes) + 1} {record['name_description']}"
@@ -299,8 +308,12 @@ class World:
         return built.truth
 
     def _scsi_id_of(self, sr):
+        """The LUN of an SR. Raises XenError, as sm of a VDI there, where LVM reads the SR on no LUN."""
         uuid = self._pool.db.get("SR", sr, "uuid")
-        return next(lun.scsi_id for lun in self.luns if self.sr_uuid(lun.scsi_id) == uuid)
+        for lun in self.luns:
+            if self.sr_uuid(lun.scsi_id) == uuid:
+                return lun.scsi_id
+        raise XenError("SR_BACKEND_FAILURE_46", "", "The VDI is not available [opterr=LVM reads no VG for it]", "")
 
     @staticmethod
     def _lvs(disk):

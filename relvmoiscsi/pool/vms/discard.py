@@ -60,11 +60,16 @@ def plan(
 ) -> DiscardPlan:
     """Return what `carry_out` would discard with those of these SRs that the pool has.
 
-    Raises PoolFailure; Refused for a refused part, such as the last copy of a VM without `last_copies`.
+    Raises PoolFailure; Refused for a refused part, such as the last copy of a VM without `last_copies`. Where another
+    client works on a refused SR, the refusal is that of the lock: the advice would be to undo the work of that client.
     """
     pool, found = records.read(calls), inventory.read(calls)
     verify_abandoned(calls, pool, found, srs)
-    return _planned(pool, found, srs, with_vms, mark, force, last_copies)
+    try:
+        return _planned(pool, found, srs, with_vms, mark, force, last_copies)
+    except Refused:
+        lock.verify_free(calls, [lock.name_of(pool.srs[sr]) for sr in srs if sr in pool.srs])
+        raise
 
 
 def _planned(

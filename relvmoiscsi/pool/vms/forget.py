@@ -33,6 +33,8 @@ class Uses(NamedTuple):
     restored: Dict[str, str]  #: by UUID: VMs whose journal names this copy; such a VM may have no disk at the moment
     lent: Dict[str, str]  #: VMs with a VDI that `rescue` has lent, running or halted
     control: Dict[str, str]  #: control domains, by their VBDs as `xe` names them: "uuid=..."
+    plugged: List[str]  #: the VBDs of the running VMs, as `xe` names them
+    shutdowns: List[str]  #: for a sentence: the commands that shut the running and the suspended VMs down
 
 
 def uses_of(sr_vdis: Records, vbds: Records, vms: Records, sr_uuid: str = "") -> Uses:
@@ -40,7 +42,7 @@ def uses_of(sr_vdis: Records, vbds: Records, vms: Records, sr_uuid: str = "") ->
 
     A snapshot of a VM never runs: a snapshot with memory is suspended, and its VBDs are attached permanently.
     """
-    uses = Uses({}, {}, {}, {}, {})
+    uses = Uses({}, {}, {}, {}, {}, [], [])
     found = Inventory(vms, vbds, {}, {}, sr_vdis)
     for vbd in vbds.values():
         if vbd["VDI"] in sr_vdis:
@@ -50,6 +52,7 @@ def uses_of(sr_vdis: Records, vbds: Records, vms: Records, sr_uuid: str = "") ->
                 continue
             kind = uses.running if vbd["currently_attached"] and not vm.get("is_a_snapshot") else uses.halted
             kind[ref] = _name_of(ref, vm)
+            uses.plugged.extend([f"uuid={vbd['uuid']}"] if kind is uses.running else [])
             if is_lent(found, vbd):
                 uses.lent[ref] = str(vm["name_label"])
     for vm in found.named_vms().values():
@@ -63,6 +66,13 @@ def uses_of(sr_vdis: Records, vbds: Records, vms: Records, sr_uuid: str = "") ->
     for ref, vm in vms.items():
         if vm.get("suspend_VDI") in sr_vdis:
             (uses.halted if vm.get("is_a_snapshot") else uses.running)[ref] = _name_of(ref, vm)
+    for vm in [vms[ref] for ref in uses.running if ref in vms]:
+        of = f"uuid={vm['uuid']}"
+        if vm["power_state"] == "Suspended":  # xapi refuses the clean shutdown
+            gives_up = shell_command("xe vm-shutdown", of, "force=true")
+            uses.shutdowns.append(f"`{gives_up}`, which gives up the memory of the suspended VM")
+        else:
+            uses.shutdowns.append(f"`{shell_command('xe vm-shutdown', of)}`")
     return uses._replace(halted={ref: name for ref, name in uses.halted.items() if ref not in uses.running})
 
 
@@ -88,6 +98,8 @@ def verify_unused(pool: Pool, uses: Dict[str, Uses]) -> None:
     The user is a running VM, a VM that was restored from the copy, a VM with a lent VDI, or a control domain.
     """
     whats, ways = [], []
+    shutdowns: List[str] = []
+    unplugs: List[str] = []
     for sr, found in uses.items():
         name, uuid = pool.srs[sr]["name_label"], pool.srs[sr]["uuid"]
         if found.restored:
@@ -106,7 +118,8 @@ def verify_unused(pool: Pool, uses: Dict[str, Uses]) -> None:
             ways.append(f"Take the disks back: `{shell_command('relvmoiscsi pool rescue --done', uuid)}`.")
         elif found.running:
             whats.append(f"Running or suspended VMs have disks on the SR {name!r}: {named(found.running)}.")
-            ways.append("Shut them down, or unplug the disks.")
+            shutdowns += found.shutdowns
+            unplugs += [f"`{shell_command('xe vbd-unplug', of)}`" for of in found.plugged]
         elif found.control:
             removes = [
                 f"`{shell_command('xe vbd-unplug', of)}` and then `{shell_command('xe vbd-destroy', of)}`"
@@ -117,6 +130,8 @@ def verify_unused(pool: Pool, uses: Dict[str, Uses]) -> None:
                 "disks."
             )
             ways.append(f"Wait for the backup, or remove each disk: {some_of(removes)}.")
+    ways += [f"Shut each VM down: {some_of(list(dict.fromkeys(shutdowns)))}."] if shutdowns else []
+    ways += [f"Or unplug the disks: {some_of(unplugs)}."] if unplugs else []
     if whats:
         raise Refused(" ".join(whats)).advising(" ".join(dict.fromkeys(ways)))
 

@@ -144,6 +144,29 @@ def test_what_is_wrong_in_a_file_or_on_the_lun_is_2_without_a_usage(command, ima
     assert ran.status == 2 and says in ran.err and "usage: " not in ran.err
 
 
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("show {url}", "show: error: argument DEVICE: "),
+        ("show x {url}", "show: error: argument DEVICE: "),
+        ("resignature --dry-run {url}", "resignature: error: argument DEVICE: "),
+        ("check x --original {url}", "check: error: argument --original: "),
+        ("map --device {url}", "map: error: argument --device: "),
+    ],
+)
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("iscs://10.0.0.1", ": a URL begins with iscsi:// and two slashes; a file of this name begins with ./"),
+        ("iscsi://10.0.0.1:99999/iqn.a/0", "The URL names no portal, expected iscsi://"),
+    ],
+)
+def test_a_url_that_is_refused_is_2_and_one_sentence_without_a_usage(command, words, named, url, says):
+    ran = command(*words.format(url=url).split())
+    assert ran.status == 2 and not ran.out and ran.err.startswith(f"relvmoiscsi {named}") and ran.err.count("\n") == 1
+    assert says in ran.err
+
+
 DASH = "A name that begins with a dash stands behind `--`."
 VALUE = "A value that begins with a dash stands behind `=`: {}=..."
 
@@ -180,7 +203,6 @@ VALUE = "A value that begins with a dash stands behind `=`: {}=..."
         ("/dev/sdc", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi show /dev/sdc`? The commands"),
         ("iscsi://a/b/0", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi show iscsi://a/b/0`? The commands"),
         ("list", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi show DEVICE`? Did you mean `relvmoiscsi direct list`?"),
-        ("show iscs://10.0.0.1", "relvmoiscsi show [-h]", "a URL begins with iscsi:// and two slashes"),
         ("check x y", "relvmoiscsi check [-h]", "This command takes one DEVICE only."),
         ("xyzzy", "relvmoiscsi [-h]", "The commands: show, check,"),
     ],

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """`relvmoiscsi doctor`: what it prints, in which order, and how it ends. What it finds: tests/unit/doctor/."""
 
+import sys
+
 import pytest
 
 from relvmoiscsi import __version__
@@ -60,6 +62,18 @@ def test_the_verdict_and_its_first_reason_are_the_last_line_and_the_worst_comes_
     told = [{names.get(key, key): value for key, value in finding._asdict().items()} for finding in findings]
     assert as_json.json["findings"] == told
     assert as_json.json["version"] == __version__
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("findings", [[WHITELIST, FINE, OLD], [AWAY]])
+def test_the_verdict_of_a_host_that_is_not_ready_is_on_stderr_where_stdout_is_lost(doctor, monkeypatch, findings):
+    verdict = last_line(doctor(*findings))
+    for words in (["--quiet"], ["--json"]):
+        assert doctor(*findings, words=words).err == f"relvmoiscsi: {verdict}\n"
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        ran = doctor(*findings)
+    assert ran.status == 4 and ran.err.splitlines()[-1] == f"relvmoiscsi: {verdict}"
 
 
 def test_names_that_would_take_over_a_terminal_are_escaped(doctor):

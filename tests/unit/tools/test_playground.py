@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -66,6 +67,7 @@ def test_a_failed_last_command_of_the_shell_is_no_failure_of_make():
 
 def test_a_host_goes_and_comes_back_and_the_array_takes_another_snapshot():
     typed = """playground host-down xs2
+xe host-list params=name-label,host-metrics-live
 relvmoiscsi pool attach 360014050000000000000000000000002 --yes -q || echo status $?
 playground host-up xs2
 relvmoiscsi pool attach 360014050000000000000000000000002 --yes -q && echo attached
@@ -75,7 +77,10 @@ playground host-down nobody
 """
     shell = played(typed=typed)
     said = shell.stdout.rpartition("`xe help`")[2]
-    for told in ("xs2 is down.\nstatus 9\nxs2 is up.\nattached\n", "clone of 'Production'", "The hosts: xs1, xs2, xs3"):
+    live = "name-label: xs1  host-metrics-live: true\n"
+    for told in (live, live.replace("xs1", "xs2").replace("true", "false"), live.replace("xs1", "xs3")):
+        assert told in said
+    for told in ("\nstatus 9\nxs2 is up.\nattached\n", "clone of 'Production'", "The hosts: xs1, xs2, xs3"):
         assert told in said
     assert "360014050000000000000000000000002: host 'xs2': down; repeat the command when the host is up" in shell.stderr
 
@@ -95,6 +100,60 @@ relvmoiscsi pool clone copy mail --isolated night --yes --omit-disks; echo statu
     assert re.findall("^status .*", said, re.MULTILINE) == ["status 2", "status 9", "status 4", "status 0"]
     assert "360014050000000000000000000000004: failed\n  Its state is damaged" in said
     assert "--omit-disks clones the VM without these disks" in said and "without its disk 1, 'data' (" in said
+
+
+def test_the_night_goes_on_when_a_damaged_clone_is_unmapped():
+    shell = played(
+        typed="""playground snapshot
+playground damage 360014050000000000000000000000004
+relvmoiscsi pool attach 360014050000000000000000000000002 --yes -q; echo status $?
+playground unmap 360014050000000000000000000000004
+relvmoiscsi pool attach 360014050000000000000000000000002 --yes -q; echo status $?
+playground unmap 360014050000000000000000000000002; echo status $?
+relvmoiscsi pool discard 360014050000000000000000000000002 --yes -q
+playground unmap 360014050000000000000000000000002; echo status $?
+playground snapshot
+relvmoiscsi pool luns
+"""
+    )
+    said = shell.stdout.rpartition("`xe help`")[2]
+    assert re.findall("^status .*", said, re.MULTILINE) == ["status 4", "status 0", "status 2", "status 0"], (
+        shell.stderr
+    )
+    assert "plugged. Run this first:\n  relvmoiscsi pool discard 360014050000000000000000000000002\n" in said
+    there = re.findall(r"^(\d{33}) ", said.rpartition("is mapped: ")[2], re.MULTILINE)
+    assert there == [f"36001405000000000000000000000000{number}" for number in (1, 3, 5)]
+
+
+def test_no_disk_moves_home_from_a_damaged_copy():
+    shell = played(
+        typed=f"""relvmoiscsi pool attach 360014050000000000000000000000002 --yes -q
+relvmoiscsi pool restore "{COPY}" web --shutdown --yes -q
+playground damage 360014050000000000000000000000002
+relvmoiscsi pool restore --home web --yes -q; echo status $?
+relvmoiscsi pool restore --undo web --yes -q; echo status $?
+"""
+    )
+    assert re.findall("^status .*", shell.stdout, re.MULTILINE) == ["status 6", "status 0"], shell.stderr
+    assert "The VDI is not available" in shell.stderr
+
+
+REFUSED = {
+    "damage 360014050000000000000000000000001": "is the original",
+    "unmap 360014050000000000000000000000001": "is the original",
+    "damage 360014050000000000000000000000009": "no LUN 360014050000000000000000000000009: see `relv",
+    "unmap x": "no LUN x: see `relv",
+    "host-down xs1": "xs1 is the pool master",
+    "host-up nobody": "no host 'nobody'. The hosts: xs1, xs2, xs3",
+    "two-srs": "has that disk already",
+}
+
+
+def test_a_word_that_the_playground_cannot_obey_is_2_and_one_sentence():
+    shell = played(typed="playground two-srs\n" + "".join(f"playground {words}; echo status $?\n" for words in REFUSED))
+    lines = shell.stdout.rpartition("`xe help`")[2].splitlines()[-2 * len(REFUSED) :]
+    assert lines[1::2] == ["status 2"] * len(REFUSED)
+    assert [says for said, says in zip(lines[::2], REFUSED.values()) if says not in said or len(said) > 80] == []
 
 
 def test_a_copy_that_is_damaged_is_damaged_for_luns_and_attach_once_no_host_uses_it():
@@ -144,7 +203,7 @@ def test_words_that_the_playground_does_not_know_end_with_a_status():
     typed = "".join(f"playground {each}; echo status $?\n" for each in words)
     said = played(typed=typed).stdout.rpartition("`xe help`")[2]
     assert re.findall("^status .*", said, re.MULTILINE) == ["status 2"] * 4 + ["status 0"]
-    assert said.count("The hosts: xs1, xs2, xs3\n") == 4
+    assert said.count("The hosts: xs1, xs2, xs3\n") == 3 and said.count("Give one of these words") == 2
     of_help = said.partition("status 0")[0].rpartition("A clone of ")[0]
     assert [line for line in of_help.splitlines() if len(line) > 80] == [], "the playground fits a terminal"
 
@@ -343,6 +402,27 @@ def test_the_shell_finds_the_pool_and_its_end_is_the_end_of_the_playground():
     assert shell.returncode == 7
     assert "clone of 'Production'" in shell.stdout
     assert "export XENSERVER_HOST=http://127.0.0.1:" in shell.stdout
+
+
+@pytest.mark.parametrize(("shell", "prompt"), [("bash", "(playground) mine> "), ("sh", "(playground) $ ")])
+def test_the_prompt_says_playground(shell, prompt, tmp_path):
+    (tmp_path / ".bashrc").write_text("PS1='mine> '\n", encoding="utf-8")
+    terminal, end = os.openpty()
+    there = subprocess.Popen(
+        [sys.executable, str(TOP / "tools/playground.py")],
+        stdin=end,
+        stdout=end,
+        stderr=end,
+        env={**os.environ, "SHELL": "/bin/" + shell, "HOME": str(tmp_path)},
+    )
+    os.close(end)
+    os.write(terminal, b"exit 7\n")
+    said = [b"?"]
+    with suppress(OSError):  # Linux says EIO where the other end is closed
+        while said[-1]:
+            said.append(os.read(terminal, 4096))
+    os.close(terminal)
+    assert there.wait(timeout=300) == 7 and prompt.encode() in b"".join(said)
 
 
 def test_a_probe_without_a_host_asks_the_master():

@@ -693,9 +693,10 @@ def test_of_several_copies_none_goes_while_a_vm_would_stay_without_disks(office,
 def test_of_several_copies_the_users_of_each_are_named_at_once(office, refused, way):
     (other,) = office.attach(office.clone("Production"))
     of_other = office.pool.db.refs("VDI", SR=office.pool.db.by_uuid("SR", other.sr_uuid), name_label="data")[0]
-    office.vm("one", office.on_copy("data"), state="Running"), office.vm("two", of_other, state="Running")
+    one, two = office.vm("one", office.on_copy("data"), state="Running"), office.vm("two", of_other, state="Running")
     ran = refused(4, "have disks on the SR 'copy': 'one'. ", "discard", "--all", way)
-    assert ": 'two'. " in ran.err and ran.err.count("Shut them down") == 1
+    assert ": 'two'. " in ran.err and ran.err.count("Shut each VM down: ") == 1
+    assert all(f"`xe vm-shutdown uuid={office.pool.db.get('VM', vm, 'uuid')}`" in ran.err for vm in (one, two))
     assert " Nothing was changed." in ran.err
 
 

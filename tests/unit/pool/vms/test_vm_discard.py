@@ -139,6 +139,23 @@ def restored(day):
     bring_back(day)
 
 
+def test_each_vm_that_runs_has_the_commands_that_end_the_use(day):
+    web = cloned(day)
+    day.start(web)
+    with pytest.raises(Refused) as refused:
+        discard(day)
+    uuid = day.db.get("VM", web, "uuid")
+    unplugs = [f"`xe vbd-unplug uuid={vbd['uuid']}`" for vbd in day.db.records("VBD", VM=web).values()]
+    assert f"Shut each VM down: `xe vm-shutdown uuid={uuid}`. Or unplug" in str(refused.value)
+    assert unplugs and all(unplug in str(refused.value) for unplug in unplugs)
+
+
+def test_a_suspended_vm_is_shut_down_by_force_and_has_no_disk_to_unplug(day):
+    asleep(day)
+    command = f"`xe vm-shutdown uuid={day.db.get('VM', day.web, 'uuid')} force=true`"
+    day.refuses(discard, f"{command}, which gives up the memory of the suspended VM.$")
+
+
 IN_USE = "Running or suspended VMs have disks on the SR 'Production changed 2026-11-21': 'web"
 OF_DOM0 = "Control domains have disks of the SR .*: 'Control domain: xs1'. .*, or remove each disk: `xe vbd-unplug"
 HAPPENS = {
