@@ -151,8 +151,8 @@ class _Locks:
         return list(filter(None, map(_key_of, self._of_name.get(begin + what, ()))))
 
     def holders(self, what: LockName, now: str) -> List[Lock]:
-        """Return the locks of clients that may be at work on `what`: at most one of each kind."""
-        return [lock for lock in map(self.last, (what, what), (OPEN_KEY, KEY)) if lock and not lock.is_stale(now)]
+        """Return the locks of clients that may be at work on `what`: at most one of each kind, first the guarded."""
+        return [lock for lock in map(self.last, (what, what), _BEGINS) if lock and not lock.is_stale(now)]
 
 
 def in_order(locks: Iterable[Lock]) -> List[Lock]:
@@ -203,7 +203,7 @@ def refusals(calls: Calls, whats: Iterable[LockName], state: str = NOTHING_CHANG
     """Return the refusal of each name that another client has locked, with the sentence `state`. Raises PoolFailure."""
     seen = _Locks(calls)
     now = seen.now()
-    return {what: _refused(lock, state) for what in whats for lock in seen.holders(what, now)}
+    return {what: _refused(lock, state) for what in whats for lock in seen.holders(what, now)[:1]}
 
 
 @contextmanager
@@ -300,7 +300,7 @@ class Held:
             for lock in locks_in({key: text})
             if not self._is_mine(lock)
         ]
-        self._leave({lock.what: lock for lock in new}, refused)
+        self._leave({lock.what: lock for lock in in_order(new)}, refused)
         needless = [lock.key for other in new for lock in locks_in(there.on(other.what)) if self._is_mine(lock)]
         for key in [*needless, *list(stale)[:_MOST_STALE]]:
             with passing(_DENIED):  # the key stays: it is stale, and needs another role
@@ -469,7 +469,7 @@ def _broken(what: LockName, by: Optional[Lock]) -> Refused:
 def _refused(lock: Lock, state: str = NOTHING_CHANGED) -> Busy:
     unlock = shell_command("relvmoiscsi pool unlock", lock.what)
     told = f"Another client has locked {lock.what}: {lock.text()}."
-    if has_ended(lock.process_mark.split(" ")):
+    if lock.begin == KEY and has_ended(lock.process_mark.split(" ")):  # a vm-operator writes any mark into an open key
         told += " That process, of this machine, has ended, and has left its lock."
         return Busy(told).in_state(state).advising(f"Break the lock: `{unlock}`.")
     return (

@@ -180,8 +180,9 @@ class UnlockCommand(PoolChange):
             named.append(lock.name_for(certain_scsi_id(text)))
         except NotFound:
             pass
-        with suppress(NotFound):
-            named.append(lock.name_for(found.vms[inventory.find_vm(found, text)]["uuid"]))
+        if pool.sr_by_uuid(text.lower()) is None:  # a vm-admin may give VMs the UUID of a copy as their name
+            with suppress(NotFound):
+                named.append(lock.name_for(found.vms[inventory.find_vm(found, text)]["uuid"]))
         locked = [what for what in named if what in locks] or [what for what in locks if what == text]
         are_locked = f"These are locked: {some_of(sorted(locks))}." if locks else "The pool has no lock."
         if not named and not locked:

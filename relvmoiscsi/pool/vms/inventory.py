@@ -358,48 +358,52 @@ def whose(pool: Pool, found: Inventory, uuid: str) -> List[str]:
     that was not lent, and the disks that a journal says the VM had. A VDI that a person has copied is no such state. Of
     the snapshot of a VDI, snapshots of VMs count alone: a backup gives such a VDI to its own VM for a while.
     """
-    owners = {vm for ref in found.grouped("vdis", "uuid").get(uuid, {}) for vm in found.owners_of(ref)}
-    if owners:
-        return sorted(owners)
-    later, journals = _later(pool, found)
-    seen: Set[str] = set()
-    left = [uuid]
-    while left:
-        each = left.pop()
-        if each in seen:
-            continue
-        seen.add(each)
-        left += later.get(each, [])
-        owners.update(journals.get(each, []))
-        for ref, vdi in found.grouped("vdis", "uuid").get(each, {}).items():
-            users = set(found.users_of(ref, with_snapshots=True))
-            users -= {vbd["VM"] for vbd in found.grouped("vbds", "VDI").get(ref, {}).values() if is_lent(found, vbd)}
-            users -= {vm for vm in users if vdi["is_a_snapshot"] and not found.vms[vm]["is_a_snapshot"]}
-            owners.update(found.vms_of(users))
-    return sorted(owners)
+    bits, owners = _owners(pool, found)
+    return sorted(vm for vm, bit in zip(bits, reversed(f"{owners.get(uuid, 0):b}")) if bit == "1")
 
 
 def strangers(pool: Pool, found: Inventory, uuid: str, own: Collection[str]) -> List[str]:
     """Return the names of the VMs of `whose`, but for the VMs `own` (UUIDs) and their clones, sorted."""
-    vms = [found.vms[vm] for vm in whose(pool, found, uuid)]
-    return sorted(str(vm["name_label"]) for vm in vms if not {vm["uuid"], vm["other_config"].get(COPY_OF)} & set(own))
+    ours = _with_clones(found, own)
+    return sorted(str(found.vms[vm]["name_label"]) for vm in whose(pool, found, uuid) if vm not in ours)
 
 
-def _later(pool: Pool, found: Inventory) -> Tuple[Dict[str, List[str]], Dict[str, List[str]]]:
-    """Return (the later states of each VDI, the VMs whose journal names the VDI), by UUID. Computed once."""
-    if "later" not in found.__dict__:
+def _with_clones(found: Inventory, own: Iterable[str]) -> Set[str]:
+    """Return the references of the VMs with these UUIDs, and of their clones."""
+    groups = found.grouped("vms", "uuid"), found.grouped("vms", "other_config", COPY_OF)
+    return {vm for uuid in own for group in groups for vm in group.get(uuid, {})}
+
+
+def _owners(pool: Pool, found: Inventory) -> Tuple[Dict[str, int], Dict[str, int]]:
+    """Return (the bit of each VM, the VMs of `whose` for each VDI by UUID as a sum of such bits). Computed once.
+
+    The first VM by name has the lowest bit. A vm-admin may write any number of marks, so no code walks the states of a
+    disk again for each mark, nor makes a set of VMs for each VDI.
+    """
+    if "owners" not in found.__dict__:
+        bits = {vm: 1 << at for at, vm in enumerate(in_order(found.vms))}
         olds = old_vdis(pool, found)
-        later: Dict[str, List[str]] = {}
-        journals: Dict[str, List[str]] = {}
-        for uuid in found.grouped("vdis", "uuid"):
-            for before in _before(found, olds, uuid):
-                later.setdefault(before, []).append(uuid)
+        before: Dict[str, List[str]] = {}
+        now: Dict[str, Set[str]] = {}
+        owners: Dict[str, Set[str]] = {}
+        for uuid, rows in found.grouped("vdis", "uuid").items():
+            before[uuid] = _before(found, olds, uuid)
+            owners[uuid] = {vm for ref in rows for vm in found.owners_of(ref)}
+            for ref, vdi in rows.items():
+                users = set(found.users_of(ref, with_snapshots=True))
+                users -= {
+                    vbd["VM"] for vbd in found.grouped("vbds", "VDI").get(ref, {}).values() if is_lent(found, vbd)
+                }
+                users -= {vm for vm in users if vdi["is_a_snapshot"] and not found.vms[vm]["is_a_snapshot"]}
+                now.setdefault(uuid, set()).update(found.vms_of(users))
         for ref, vm in found.named_vms().items():
             for uuid in restore_entries.named_vdis(vm):
-                journals.setdefault(uuid, []).append(ref)
-        found.__dict__["later"] = later, journals
-    known: Tuple[Dict[str, List[str]], Dict[str, List[str]]] = found.__dict__["later"]
-    return known
+                now.setdefault(uuid, set()).add(ref)
+        known = lineage.with_later(before, {uuid: sum(bits[vm] for vm in vms) for uuid, vms in now.items()})
+        known.update({uuid: sum(bits[vm] for vm in vms) for uuid, vms in owners.items() if vms})
+        found.__dict__["owners"] = bits, known
+    both: Tuple[Dict[str, int], Dict[str, int]] = found.__dict__["owners"]
+    return both
 
 
 def earlier_uuids(pool: Pool, found: Inventory) -> Dict[str, Dict[str, str]]:
@@ -413,30 +417,34 @@ def earlier_uuids(pool: Pool, found: Inventory) -> Dict[str, Dict[str, str]]:
         claimed: Dict[str, List[str]] = {}
         for now, uuid in [(now, uuid) for now, uuids in claims.items() for uuid in uuids]:
             claimed.setdefault(uuid, []).append(now)
+        in_use = {uuid: _use_of(found, uuid) for uuid in claimed}
+        bits, owners = _owners(pool, found)
+        names = [str(found.vms[vm]["name_label"]) for vm in bits]
         was = found.__dict__["was"] = {}
         for now, uuids in claims.items():
             own = {str(found.vms[vm]["uuid"]) for vm in whose(pool, found, now)}
-            was[now] = {
-                uuid: _why_not(pool, found, uuid, own)
-                or next((_TWICE + by for by in claimed[uuid] if by not in (now, *uuids) and now not in claims[by]), "")
-                for uuid in uuids
-            }
+            ours = sum(bits[vm] for vm in _with_clones(found, own))
+            was[now] = {}
+            for uuid in uuids:
+                others = owners.get(uuid, 0) & ~ours
+                twice = (by for by in claimed[uuid] if by != now and by not in uuids and now not in claims[by])
+                if in_use[uuid]:
+                    was[now][uuid] = in_use[uuid]
+                elif others:  # the lowest bit is that of the first VM
+                    was[now][uuid] = f"which has data of the VM {names[(others & -others).bit_length() - 1]!r}"
+                else:
+                    was[now][uuid] = next((f"which is in another mark too, of the VDI {by}" for by in twice), "")
     known: Dict[str, Dict[str, str]] = found.__dict__["was"]
     return known
 
 
-_TWICE = "which is in another mark too, of the VDI "
-
-
-def _why_not(pool: Pool, found: Inventory, uuid: str, own: Collection[str]) -> str:
-    """Return why a disk of the VMs `own` (UUIDs) was not the VDI with this UUID, as in `earlier_uuids`."""
+def _use_of(found: Inventory, uuid: str) -> str:
+    """Return for what a VDI is there now, if no moved disk was that VDI, as in `earlier_uuids`; "" without a use."""
     there = found.grouped("vdis", "uuid").get(uuid, {})
     for use in filter(None, map(other_use_of, there.values())):
         return f"which is no disk of a VM, but {use}"
     for vm in (vm for ref in there for vm in found.users_of(ref)):
         return f"which is a disk of the VM {found.vms[vm]['name_label']!r}"
-    for name in strangers(pool, found, uuid, own):
-        return f"which has data of the VM {name!r}"
     return ""
 
 

@@ -8,7 +8,7 @@ xapi copies the mark with VDI.copy, VDI.clone and VDI.snapshot, and not with VDI
 ocaml/xapi/xapi_vdi.ml, xapi_vm_migrate.ml (intra_pool_vdi_remap).
 """
 
-from typing import Iterable, List
+from typing import Dict, Iterable, List, Mapping, Sequence, Set, Tuple
 
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool import marks
@@ -40,3 +40,41 @@ def earlier(vdi: Record) -> List[str]:
 def all_of(vdi: Record) -> List[str]:
     """Return the UUIDs in the mark of a VDI. A vm-admin may have written it."""
     return [text for text in str(vdi["other_config"].get(WAS, "")).split()[:_MOST] if is_uuid(text)]
+
+
+def with_later(before: Mapping[str, Sequence[str]], owners: Mapping[str, int]) -> Dict[str, int]:
+    """Return the owners of each VDI, together with those of all its later states. Pure; each relation is read twice.
+
+    `before` has the VDIs of which each VDI is a later state. `owners` has a number with a bit for each owner. A
+    vm-admin may write the relations, so they may lead in a circle: the VDIs of a circle have the same owners. In the
+    order below, the walk from the first VDI of a circle finds the whole circle, and otherwise only VDIs that are known
+    (the strongly connected components of a graph, by Kosaraju and Sharir).
+    """
+    later: Dict[str, List[str]] = {}
+    for uuid, earlier_states in before.items():
+        for each in earlier_states:
+            later.setdefault(each, []).append(uuid)
+    order: List[str] = []
+    seen: Set[str] = set()
+    walk: List[Tuple[str, bool]] = [(uuid, False) for uuid in (*before, *later, *owners)]
+    while walk:
+        uuid, is_left = walk.pop()
+        if is_left:
+            order.append(uuid)
+        elif uuid not in seen:
+            seen.add(uuid)
+            walk += [(uuid, True), *((each, False) for each in before.get(uuid, ()))]
+    known: Dict[str, int] = {}
+    for first in reversed(order):
+        circle: Set[str] = set()
+        found, left = 0, [first]
+        while left:
+            uuid = left.pop()
+            if uuid in known:
+                found |= known[uuid]
+            elif uuid not in circle:
+                circle.add(uuid)
+                found |= owners.get(uuid, 0)
+                left += later.get(uuid, ())
+        known.update(dict.fromkeys(circle, found))
+    return known

@@ -16,7 +16,7 @@ With `dry_run`, each function makes the same checks, raises the same errors, and
 the copy: a scan changes the records of VDIs.
 """
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.pool import records
@@ -354,35 +354,42 @@ def _verify_back(calls: Calls, vm: str, record: Record) -> bool:
 
 
 def keep(calls: Calls, vm: str, on_copy: bool, dry_run: bool = False) -> Restored:
-    """Leave the disks of a VM as they are, and end its journal. `on_copy`: a disk may be on the copy still.
+    """Leave the disks of a VM as they are, and end its journal. `on_copy`: a disk may be on a copy still.
 
-    Raises Refused without a journal, and for a disk on the copy unless `on_copy`; PoolFailure.
+    Raises Refused without a journal, and for a disk on a copy unless `on_copy`; PoolFailure. The pool says which SR is
+    a copy: a vm-admin may have spoiled the journal.
     """
     with run_states.unchanged():
         record: Record = calls.call("VM.get_record", vm)
         restore_journal.must_be_restored(record)
         vbds.must_be_idle(record)
-        swaps, _ = restore_entries.read(record)  # the readable part of the journal
+        swaps, spoiled = restore_entries.read(record)
+        what_it_has, on_copies = _what_it_has(calls, vm, record, swaps)
         stays, way = "", ""
-        if any(vbds.read(calls, vm, swap.userdevice).sr == swap.sr for swap in swaps):
+        if on_copies:
             home, undo_it = (run_states.restore_command(end, record["uuid"]) for end in ("home", "undo"))
             stays = "still has disks of the copy, and keeps them only as long as the copy."
             way = (
                 f"To keep the restored state, run {home} instead. Without the journal, neither that nor {undo_it} is "
                 "possible."
             )
+            if spoiled:
+                way = (
+                    f"The journal cannot be read, so neither {home} nor {undo_it} is possible. To keep the restored "
+                    "state, move the disks to another SR first, in Xen Orchestra or XenCenter."
+                )
             if not on_copy:
                 raise Refused(f"The VM {record['name_label']!r} {stays}").advising(
                     f"{way} To remove the journal all the same, add --on-copy."
                 )
         if dry_run:
             restore_journal.verify_free(calls, record, swaps)
-            notes = [*_what_it_has(calls, vm, record, swaps), *([f"The VM {stays} {way}"] if stays else [])]
+            notes = [*what_it_has, *([f"The VM {stays} {way}"] if stays else [])]
             return result_of(record, WOULD_KEEP, notes=notes)
     with restore_journal.locked(calls, vm, record, swaps, "restore --keep", run_states.keeping()) as locked:
         record = locked.read()
         swaps, _ = restore_entries.read(record)
-        notes = _what_it_has(calls, vm, record, swaps)
+        notes, on_copies = _what_it_has(calls, vm, record, swaps)
         restore_journal.allow_start(locked)
         for swap in swaps:
             device = locked.device(swap)
@@ -390,26 +397,27 @@ def keep(calls: Calls, vm: str, on_copy: bool, dry_run: bool = False) -> Restore
                 restore_journal.mark(locked, swap, device)
         back = {swap.old: swap.old_name for swap in swaps if locked.device(swap).vdi == swap.old}
         notes += swap_disks.rename(calls, back)
-        on_copies = {locked.device(swap).sr for swap in swaps}
         restore_journal.forget_all(locked)
     unused = sorted({swap.sr for swap in swaps} - on_copies)
     return result_of(record, KEPT, notes=notes, is_halted=record["power_state"] == "Halted", unused_copies=unused)
 
 
-def _what_it_has(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> List[str]:
-    """Return sentences: the VDI at each device, and the VDIs without a VM."""
-    lines = []
-    for swap in swaps:
-        device = vbds.read(calls, vm, swap.userdevice)
+def _what_it_has(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> Tuple[List[str], Set[str]]:
+    """Return (sentences: the VDI at each device, and the VDIs without a VM; the UUIDs of the copies that it needs)."""
+    lines, on_copies = [], set()
+    copies = {sr["uuid"] for sr in calls.records("SR").values() if records.is_copy(sr)}
+    for number in restore_entries.devices_of(record):
+        device = vbds.read(calls, vm, number)
         has = f"{said(device.vdi)} {_where(calls, device.vdi_ref)}" if device.vdi not in ("", NULL) else "none"
-        stays = "; it disappears when that copy is discarded" if device.sr == swap.sr else ""
-        lines.append(f"disk {swap.userdevice}: {has}{stays}")
+        on_copies.update({device.sr} & copies)
+        stays = "; it disappears when that copy is discarded" if device.sr in copies else ""
+        lines.append(f"disk {number}: {has}{stays}")
     uuids = {uuid for swap in swaps for uuid in (swap.old, swap.new)} | {*restore_journal.all_arrived(record)}
     for uuid in sorted(uuids):
         vdi = vbds.find(calls, uuid)
         if vdi is not None and not vbds.users_of(calls, uuid):
             lines.append(f"on no VM: {said(uuid)} {_where(calls, vdi)}")
-    return lines
+    return lines, on_copies
 
 
 def _where(calls: Calls, vdi: str) -> str:

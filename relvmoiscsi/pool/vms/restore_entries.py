@@ -72,6 +72,12 @@ def read(vm: Record) -> Tuple[List[Swap], List[Tuple[str, str]]]:
     return [swap for swap in found if swap.vm == vm["uuid"]], spoiled
 
 
+def devices_of(vm: Record) -> List[str]:
+    """Return the devices of the journal, also those of unreadable entries, as the keys say."""
+    swaps, spoiled = read(vm)
+    return [*dict.fromkeys([*(swap.userdevice for swap in swaps), *(key[len(RESTORED) :] for key, _ in spoiled)])]
+
+
 def named_vdis(vm: Record) -> Set[str]:
     """Return the UUIDs of the VDIs that a VM had or has at its devices, by its journal."""
     swaps, spoiled = read(vm)

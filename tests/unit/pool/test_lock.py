@@ -117,6 +117,24 @@ def test_the_lock_of_a_process_of_this_machine_that_has_ended_is_told_as_one(lab
     assert refused.value.advice.startswith("Break the lock: `relvmoiscsi pool unlock" if ended else "Wait until ")
 
 
+@pytest.mark.parametrize("is_guarded_too", [True, False])
+def test_an_open_lock_is_never_told_as_one_of_a_process_that_has_ended(lab, calls, other, is_guarded_too):
+    """A vm-operator copies what each role reads of a live lock, with the PID of no process."""
+    mine = taken(calls)
+    (text,) = [text for key, text in other.pool()[1]["other_config"].items() if key.startswith(lock.KEY)]
+    kernel, space, _ = client_process.this_process()
+    values = {**json.loads(text), "token": "t", "who": "eve", "process_mark": f"{kernel} {space} {2**22 + 1}"}
+    write_open(lab, f"{WHAT}:1", **values)
+    if not is_guarded_too:
+        mine.release()
+    with pytest.raises(Busy) as refused:
+        taken(other)
+    (refusal,) = lock.refusals(other, [lock.name_for(WHAT)]).values()
+    for each in (refused.value, refusal):
+        assert "has ended" not in each.message and each.advice.startswith("Wait until ")
+        assert ("of 'eve' on" in each.message) is not is_guarded_too
+
+
 def test_what_another_client_says_that_it_does_is_no_command_of_a_shell(lab, calls):
     """A vm-operator may write a lock."""
     write_open(lab, f"{WHAT}:1", doing="restore --undo;reboot $(id)", refreshed=lock._Locks(calls).now(), token="t")

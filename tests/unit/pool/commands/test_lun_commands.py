@@ -733,6 +733,14 @@ def test_a_lock_with_another_name_of_the_copy_hides_no_lock_of_the_copy(lab, poo
     assert row["locked"] == forged
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_vms_with_the_uuid_of_a_copy_as_their_name_hide_no_lock_of_the_copy(lab, pool_command, locked, number):
+    for _ in range(number):
+        lab.vm(locked.sr_uuid, lab.vdi("Production", "data")[0])
+    (row,) = pool_command("unlock", locked.sr_uuid, "--yes", "--json").json["unlocked"]
+    assert (row["locked"], locks(lab)) == (locked.scsi_id, [])
+
+
 def test_a_lock_on_a_vm_is_broken_by_the_name_of_the_vm(lab, pool_command):
     db, web = lab.pool.db, lab.vm("web", lab.vdi("Production", "data")[0])
     with connect(lab.where()) as calls:

@@ -597,7 +597,7 @@ def test_marks_in_a_vm_of_a_person_stop_a_discard_until_the_command_that_is_told
     uuid, (vbd,) = db.get("VM", vm, "uuid"), db.refs("VBD", VM=vm)
     if end == "--keep":
         db.set("VM", vm, "other_config", {"relvmoiscsi:restore:0": "x " + office.copy.sr_uuid})
-        words = ("restore", "--keep", uuid)
+        words = ("restore", "--keep", uuid, "--on-copy")
     else:
         db.set("VBD", vbd, "other_config", {"relvmoiscsi:rescue": f"{uuid} {db.get('VDI', vdi, 'uuid')}"})
         words = ("rescue", "copy", "--done")

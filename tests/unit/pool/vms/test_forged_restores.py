@@ -167,6 +167,23 @@ def test_keep_ends_any_journal(restored):
         assert not restored.journal(), (key, text)
 
 
+@pytest.mark.parametrize("text", ["spoiled", "of another copy"])
+def test_a_disk_on_a_copy_stays_there_only_on_request_whatever_the_journal_says(restored, text):
+    """A person with --yes would lose the way home, and then the disks with the copy."""
+    keys = restored.db.get("VM", restored.web, "other_config")
+    if text == "of another copy":
+        swap, other = json.loads(keys[RESTORED + "0"]), "99999999-0000-4000-8000-000000000000"
+        text = json.dumps({**swap, "sr": other, "new": derived_uuid(other, swap["of"])})
+    restored.set_journal(lambda _: {RESTORED + "0": text})
+    before = restored.rows()
+    with pytest.raises(Refused, match="still has disks of the copy, and keeps them only as long as the copy.*on-copy"):
+        keep(restored, on_copy=False)
+    assert restored.rows() == before
+    done = keep(restored)
+    assert not restored.journal() and restored.copy.sr_uuid not in done.unused_copies
+    assert any(note.startswith("disk 0: ") and "disappears when that copy is discarded" in note for note in done.notes)
+
+
 @pytest.mark.parametrize("member", ["old", "new", "sr", "home"])
 def test_a_member_that_is_no_uuid_is_refused_and_keep_takes_no_lock_of_that_name(restored, member):
     """A run would add the lock and never find it again: each end of the restore would stop, for ever."""

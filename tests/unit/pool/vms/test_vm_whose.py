@@ -224,6 +224,40 @@ def test_the_mark_of_a_disk_that_came_home_counts_whoever_else_has_its_data(tena
     assert (done.status, done.error) == (clone.MADE, None)
 
 
+class NoCopies:
+    """A pool without a copy of an SR."""
+
+    def copies(self):
+        return []
+
+
+@pytest.mark.parametrize("is_circle", [True, False])
+def test_the_work_grows_with_the_number_of_marks_alone(is_circle):
+    """A vm-admin marks N disks, each with the next 20 disks; in a circle, the first disk is next to the last."""
+
+    def looks(number):
+        seen = []
+
+        class Counted(inventory.Inventory):
+            def users_of(self, vdi, with_snapshots=False):
+                seen.append(vdi)
+                return super().users_of(vdi, with_snapshots)
+
+        uuids = [f"{at:08x}-0000-4000-8000-000000000000" for at in range(number)]
+        vdis = {
+            uuid: {
+                "uuid": uuid, "snapshot_of": inventory.NULL, "is_a_snapshot": False, "type": "user", "name_label": "x",
+                "SR": "sr", "other_config": {WAS: " ".join((uuids[at:] + uuids * is_circle)[:21])},
+            }
+            for at, uuid in enumerate(uuids)
+        }  # fmt: skip
+        marked = inventory.earlier_uuids(NoCopies(), Counted({}, {}, {}, {}, vdis))
+        assert len(marked) == number
+        return len(seen)
+
+    assert looks(80) < 3 * looks(40)  # a walk for each mark: 4 times
+
+
 # --- a journal
 
 
