@@ -787,33 +787,6 @@ def test_of_another_file_system_no_open_file_is_looked_at(host, image):
     assert list(holders.users_of_file(os.stat(image), 5, host)) == ["process 12 (qemu-dp)"]
 
 
-def test_mounts_are_read_once_of_processes_with_one_namespace_and_root(host, image, monkeypatch):
-    """The text is long, and a host has hundreds of processes. Of another user's process nobody reads the namespace."""
-    us, ours = str(os.getpid()), mount_here(host.root)
-    numbers = {us: ours, **{number: f"9000{number}" for number in ("12", "13", "14", "15")}}
-    same, other, chrooted = ("mnt:[1]", "/"), ("mnt:[2]", "/"), ("mnt:[1]", "/var/empty")
-    for process, (namespace, root) in ((us, same), ("12", same), ("13", other), ("14", chrooted), ("15", ("", ""))):
-        os.makedirs(host.at("proc", process, "fd"))
-        if namespace:
-            os.makedirs(host.at("proc", process, "ns"))
-            os.symlink(namespace, host.at("proc", process, "ns/mnt"))
-            os.symlink(root, host.at("proc", process, "root"))
-        os.symlink(image, host.at("proc", process, "fd/5"))
-        put(host.at("proc", process, "fdinfo/5"), f"pos:\t0\nflags:\t02100002\nmnt_id:\t{numbers[process]}\n")
-        put(host.at("proc", process, "mountinfo"), f"{numbers[process]} 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n")
-    lines = "".join(f"{numbers[process]} 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n" for process in (us, "12"))
-    put(host.at("proc", us, "mountinfo"), lines)
-    put(host.at("proc", "12", "mountinfo"), lines)
-
-    read, real_open = [], open
-    monkeypatch.setattr(process_search, "open", lambda *how: (read.append(how[0]), real_open(*how))[1], raising=False)
-
-    named = ["process 12", "process 13", "process 14", "process 15"]
-    assert list(holders.users_of_file(os.stat(image), 5, host)) == named
-    whose = {path.split(os.sep)[-2] for path in read}
-    assert {"13", "14", "15"} < whose and len(whose & {us, "12"}) == 1
-
-
 def test_what_has_the_file_is_named_with_what_ends_the_use(image, monkeypatch):
     users = {"loop device /dev/loop3": "Detach it.", "process 12 (qemu-dp)": "", "loop device /dev/loop10": "Wait."}
     monkeypatch.setattr(exclusive, "users_of_file", lambda _status, _descriptor: users)
