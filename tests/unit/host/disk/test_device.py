@@ -724,6 +724,34 @@ def test_a_loop_device_over_a_node_anywhere_has_it_open(host, opened):
     assert opened_by(host) == [f"loop device /dev/loop{number}" for number in (2, 3, 4)]
 
 
+@pytest.mark.parametrize(
+    "size, offset, sizelimit, is_user",
+    [
+        (8192, 0, 0, True),
+        (8190, 1024, 0, True),
+        (8190, 700, 0, True),  # the kernel rounds its size down to sectors
+        (2, 4096, 1024, True),
+        (8192, 512, 4194304, False),
+        (2, 0, 0, False),  # an image file that somebody has deleted
+        (16384, 0, 0, False),
+    ],
+)
+def test_a_loop_device_whose_node_was_removed_may_be_one_of_each_device_that_ends_where_it_ends(
+    host, size, offset, sizelimit, is_user
+):
+    """A file that has the name since tells nothing."""
+    path = host.at("nodes/removed (deleted)")
+    for name, text in (("loop/backing_file", path), ("size", size), ("loop/offset", offset)):
+        put(host.at("sys/block/loop2", name), f"{text}\n")
+    put(host.at("sys/block/loop2/loop/sizelimit"), f"{sizelimit}\n")
+    put(host.at("sys/block/sdb/size"), "8192\n")
+    assert opened_by(host) == (["loop device /dev/loop2"] if is_user else [])
+    put(path, "")
+    assert opened_by(host) == (["loop device /dev/loop2"] if is_user else [])
+    put(host.at("sys/block/sdc/size"), "8192\n")
+    assert list(holders.users_of_each(["sdb", "sdc"], host)) == (["sdb", "sdc"] if is_user else [])
+
+
 @pytest.mark.parametrize("uuid, users", [("mpath-3600", ["process 12 (dd)"]), ("LVM-x", [])])
 def test_of_a_path_of_a_multipath_map_only_writers_count(host, opened, uuid, users):
     put(host.at("sys/block/sdb/dm/uuid"), uuid + "\n")
