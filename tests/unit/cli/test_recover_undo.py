@@ -492,6 +492,10 @@ def test_undo_gives_the_old_identities_back(finished, command):
     assert ran.status == 0 and not ran.err
     said = [f"{finished} has its old identities back.", f"  SR   {SR}  became  {tree().truth.sr_uuid}"]
     assert ran.out.splitlines()[:2] == said
+    assert ran.out.splitlines()[-2:] == [
+        "If this is the clone, it needs new identities. If this is the original, do nothing.",
+        f"next: relvmoiscsi resignature {finished}",
+    ]
 
     before.to_file(str(finished))
     found = command("undo", finished, "--yes", "--json").json
