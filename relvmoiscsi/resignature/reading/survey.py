@@ -89,7 +89,11 @@ def read_label(device: Device) -> Label:
         raise Refused(
             f"{device.name} begins like an LVM1 physical volume, which LVM releases read differently."
         ).advising("No command mends that on the clone.")
-    label = pv.find_label(start, Place(device.name, 0))
+    try:
+        label = pv.find_label(start, Place(device.name, 0))
+    except FormatError:
+        _verify_raw(device, start)  # the header of a tar archive moves the label of the image in it
+        raise
     if label is None:
         _verify_raw(device, start)
         what, header = _what_else(start), pv.MdaHeader.at(start, FIRST_MDA)
