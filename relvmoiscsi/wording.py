@@ -183,12 +183,13 @@ def command_words(own: str, *names: str, **options: Option) -> Tuple[str, ...]:
 
     `own` is a literal: the program, and what else no caller chooses. Other words may be chosen by a LUN, a target or
     another user of the pool, and are no options, whatever they are. So `names` come last, behind `--` if one of them
-    begins with a dash. `options` have a value each: chap_file="x" is `--chap-file x`; None leaves the option out. True
-    is an option without a value, and False leaves it out. A list is the option once for each value.
+    begins with a dash. `options` have a value each: chap_file="x" is `--chap-file x`, and f="x" is `-f x`; None leaves
+    the option out. True is an option without a value, and False leaves it out. A list is the option once for each of
+    its values.
     """
     words = own.split()
     for key, given in options.items():
-        option = "--" + key.replace("_", "-")
+        option = ("--" if len(key) > 1 else "-") + key.replace("_", "-")
         values: Sequence[Union[str, bool, None]] = given if isinstance(given, list) else (given,)
         for value in values:
             if isinstance(value, bool):

@@ -13,7 +13,7 @@ import stat
 import time
 from typing import Callable, Optional
 
-from relvmoiscsi.deadline import NO_DEADLINE, Deadline, OutOfTime
+from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.errors import NOTHING_WRITTEN, Busy, NotFound, Refused, RelvmoiscsiError, UsageError, in_state
 from relvmoiscsi.host import flock
 from relvmoiscsi.host.disk.holders import Users, advice_of, opened_by, users_of_block, users_of_file
@@ -161,7 +161,7 @@ def in_use(path: str, descriptor: int) -> Optional[Refused]:
     is_disk = stat.S_ISBLK(status.st_mode)
     try:
         users = users_of_block(status, own_descriptor=descriptor) if is_disk else users_of_file(status, descriptor)
-    except OutOfTime as refused:
+    except Refused as refused:
         return refused
     return (_used if is_disk else _busy)(path, users) if users else None
 
@@ -188,7 +188,7 @@ def _cannot_open(path: str, error: OSError, writable: bool, deadline: Deadline =
     if error.errno == errno.EBUSY:
         try:
             refused = _used(path, users_of_block(device, deadline=deadline) if device else {})
-        except OutOfTime:
+        except Refused:
             refused = _used(path, {})
     else:
         refused = Refused(f"{path} cannot be opened: {error.strerror}.")

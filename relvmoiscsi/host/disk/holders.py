@@ -15,6 +15,7 @@ from glob import escape, glob
 from typing import Dict, Iterator, List, Sequence, Tuple
 
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline
+from relvmoiscsi.device import SECTOR
 from relvmoiscsi.host.disk.mounts import Mount, mount_of, status_of_path
 from relvmoiscsi.host.disk.process_search import ProcessSearch, is_roots
 from relvmoiscsi.host.files import attribute, lines_of, text_of, words_in
@@ -75,13 +76,17 @@ class _Devices:
 
         Of this process only writers count, and of the devices `paths` (major:minor).
         """
-        for loop, way, backing in _loop_devices(self._host):
+        for loop, way, backing, directory in _loop_devices(self._host):
             device = os.path.basename(backing)
             if os.path.dirname(backing) != "/dev" or device not in self.directories:
                 node = status_of_path(backing, lambda mount: mount.is_local, self._host)
                 device = self.names.get(_number(node), "") if node else ""
             if device:
                 yield device, loop, way
+            elif backing.endswith(" (deleted)"):  # nothing tells which device the node was of
+                for name, whole in self.directories.items():
+                    if _has_end_of(directory, whole):
+                        yield name, loop, way
         us, found = str(os.getpid()), set()
         own = self._host.at("proc", us, "fd", str(own_descriptor))
         local = {mount.number for mount in self._search.mounts() if mount.is_local}
@@ -165,12 +170,23 @@ def users_of_each(
     return {disk: users for disk, users in found.items() if users}
 
 
-def _loop_devices(host: Host) -> Iterator[Tuple[str, str, str]]:
-    """Give (loop device as a user, what a person does, path of its backing file) for each loop device."""
+def _loop_devices(host: Host) -> Iterator[Tuple[str, str, str, str]]:
+    """Give (loop device as a user, what a person does, path of its backing file, its directory of sysfs) for each."""
     for path in sorted(glob(os.path.join(escape(host.at("sys")), "block/loop*/loop/backing_file"))):
         node = "/dev/" + path.split(os.sep)[-3]
         way = f"`{shell_command('losetup --detach', node)}` detaches it when nobody uses it."
-        yield f"loop device {node}", way, text_of(path).rstrip("\n")
+        yield f"loop device {node}", way, text_of(path).rstrip("\n"), os.path.dirname(os.path.dirname(path))
+
+
+def _has_end_of(loop: str, device: str) -> bool:
+    """Return whether a loop device over the device would end where this one ends. Both are directories of sysfs.
+
+    A loop device without a size limit ends in the last sector of its backing file.
+    """
+    offset, limit = (int(attribute(loop, "loop", name) or 0) for name in ("offset", "sizelimit"))
+    size, whole = (SECTOR * int(attribute(each, "size") or 0) for each in (loop, device))
+    left = whole - offset - size
+    return left >= 0 if limit else 0 <= left < SECTOR
 
 
 def claims_of_disks(names: Sequence[str], host: Host = THIS_HOST) -> List[str]:
@@ -232,7 +248,7 @@ def users_of_file(status: os.stat_result, own_descriptor: int, host: Host = THIS
     def is_safe(mount: Mount) -> bool:
         return mount.is_local or mount.number in mounts  # this process has a file on the latter open: that one answers
 
-    found = [(name, way, status_of_path(backing, is_safe, host)) for name, way, backing in _loop_devices(host)]
+    found = [(name, way, status_of_path(backing, is_safe, host)) for name, way, backing, _ in _loop_devices(host)]
     loops = {name: way for name, way, each in found if each is not None and os.path.samestat(each, status)}
     links = [link for link, each in search.open_files(mounts) if link != own and os.path.samestat(each, status)]
     numbers = {link.split(os.sep)[-3] for link in links}

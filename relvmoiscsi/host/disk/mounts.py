@@ -10,6 +10,7 @@ import os
 import re
 from typing import Callable, Container, Iterable, Iterator, NamedTuple, Optional
 
+from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.files import content_of, words_in
 from relvmoiscsi.host.this_host import Host
 
@@ -65,18 +66,24 @@ def mount_of(link: str) -> str:
     """Return the number of the mount of a descriptor, /proc/*/fd/*; "" for a closed descriptor.
 
     A search calls this for each open file of the host. So the read takes no more bytes than the first lines have.
+    Raises Refused on a kernel that does not tell the mount: each search there would find no user of any disk.
     """
     try:
         descriptor = os.open(link.replace("/fd/", "/fdinfo/"), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return ""
     try:
-        found = re.search(rb"^mnt_id:\t([0-9]+)$", os.read(descriptor, _FIRST_LINES), re.MULTILINE)
+        lines = os.read(descriptor, _FIRST_LINES)
     except OSError:
         return ""  # the process has ended since
     finally:
         os.close(descriptor)
-    return found.group(1).decode() if found else ""
+    found = re.search(rb"^mnt_id:\t([0-9]+)$", lines, re.MULTILINE)
+    if found is None:
+        raise Refused("This kernel does not tell the mount of an open file (mnt_id in /proc/self/fdinfo).").advising(
+            "Use a host with Linux 3.15 or later."
+        )
+    return found.group(1).decode()
 
 
 def status_of_open(link: str, mounts: Container[str]) -> Optional[os.stat_result]:

@@ -9,7 +9,7 @@ does not end in time is refused, and nothing is written. The refusal names the u
 
 import os
 from glob import escape, glob
-from typing import Container, Dict, Generator, Iterable, Iterator, Optional, Sequence, Tuple, TypeVar
+from typing import Container, Dict, Generator, Iterable, Iterator, Optional, Sequence, Set, Tuple, TypeVar
 
 from relvmoiscsi.deadline import Deadline, OutOfTime
 from relvmoiscsi.host.disk.mounts import Mount, mounts_in, status_of_open
@@ -36,22 +36,33 @@ class ProcessSearch:
         self._spent: Dict[int, float] = {}
 
     def mounts(self) -> Iterator[Mount]:
-        """Give each mount, from every mount namespace of a process.
+        """Give each mount, from every mount namespace of a process, and from every root directory in a namespace.
 
-        Processes of one namespace and root directory have the same mounts. Another user's process hides its namespace.
-        Raises OutOfTime.
+        The main thread of a process may have ended. Then the other threads show the mounts. Raises OutOfTime.
         """
-        seen = set()
+        seen: Set[int] = set()
         for process in self._processes():
-            namespace, root = (link_of(os.path.join(process, name)) for name in ("ns/mnt", "root"))
-            if namespace and (namespace, root) in seen:
-                continue
-            try:
-                with open(os.path.join(process, "mountinfo"), "rb") as lines:
-                    yield from mounts_in(self._in_time(lines))
-                seen.add((namespace, root))  # not before: the process may have ended without showing its mounts
-            except OSError:
-                pass  # the process has ended, or belongs to another user
+            has_any = yield from self._mounts(process, seen)
+            for thread in () if has_any else self._threads(process):
+                yield from self._mounts(thread, seen)
+
+    def _mounts(self, thread: str, seen: Set[int]) -> Generator[Mount, None, bool]:
+        """Give the mounts of a thread whose lines are not `seen` yet. Return whether the thread shows any mount.
+
+        Most processes show the same lines. The path of a root directory tells no two of them apart: two mounts can lie
+        over each other there. Python hashes bytes with a secret, so no user makes two lines of one hash.
+        """
+        has_any = False
+        try:
+            with open(os.path.join(thread, "mountinfo"), "rb") as lines:
+                for line in self._in_time(lines):
+                    has_any = True
+                    if hash(line) not in seen:
+                        seen.add(hash(line))
+                        yield from mounts_in([line])
+        except OSError:
+            pass  # the thread has ended, or belongs to another user
+        return has_any
 
     def open_files(self, mounts: Container[str]) -> Iterator[OpenFile]:
         """Give the path of each descriptor, /proc/*/fd/*, and the status of its file, for files on these mounts.
@@ -61,9 +72,8 @@ class ProcessSearch:
         """
         for process in self._processes():
             has_any = yield from self._descriptors(os.path.join(process, "fd"), mounts)
-            threads = () if has_any else glob(os.path.join(escape(process), "task/*/fd"))
-            for directory in self._in_time(threads):
-                if (yield from self._descriptors(directory, mounts)):
+            for thread in () if has_any else self._threads(process):
+                if (yield from self._descriptors(os.path.join(thread, "fd"), mounts)):
                     break
 
     def _descriptors(self, directory: str, mounts: Container[str]) -> Generator[OpenFile, None, bool]:
@@ -100,6 +110,10 @@ class ProcessSearch:
             except OSError:
                 continue  # the process has ended
             yield process
+
+    def _threads(self, process: str) -> Iterator[str]:
+        """Give the directory of each thread of a process."""
+        return self._in_time(glob(os.path.join(escape(process), "task/*")))
 
     def _in_time(self, items: Iterable[Item]) -> Iterator[Item]:
         for number, item in enumerate(items, 1):

@@ -29,6 +29,7 @@ from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.formats.lvm.pv import Label, Mda
 from relvmoiscsi.formats.lvm.vg import VolumeGroup, read_vg
 from relvmoiscsi.formats.naming import LvName
+from relvmoiscsi.formats.other_images import image_format, other_file
 from relvmoiscsi.resignature.reading.left_behind import settle
 from relvmoiscsi.resignature.reading.lun_contents import TAKE_WHOLE, Lun, verify_lun
 from relvmoiscsi.resignature.reading.volumes import read_all_volumes
@@ -39,16 +40,6 @@ MIN_DEVICE_BYTES = 1 << 20
 MAX_MDAS = 2
 FIRST_MDA = 4096  #: bytes from the start of the device: where `pvcreate` puts the first metadata area
 _UNKNOWN = "its content is unknown"
-#: disk images that are not raw: qemu-img's name of the format, the place of its magic, the magic.
-#: Source: QEMU block/{qcow2,vpc,vhdx,vmdk,vdi,qed}.c
-_IMAGES = (
-    ("qcow2", 0, b"QFI\xfb"),
-    ("vpc", 0, b"conectix"),
-    ("vhdx", 0, b"vhdxfile"),
-    ("vmdk", 0, b"KDMV"),
-    ("vdi", 64, b"\x7f\x10\xda\xbe"),
-    ("qed", 0, b"QED\0"),
-)
 #: what a person does with a packed file
 UNPACK = "If it is the packed image of a clone, unpack it, and give the raw image."
 #: packed files: the format, the place of its magic, the magic. Source: file(1), magic/Magdir/{archive,compress}
@@ -114,16 +105,22 @@ def read_label(device: Device) -> Label:
 
 def _verify_raw(device: Device, start: bytes) -> None:
     """Raises Refused for a disk image of another format, and for a packed file. A whole LUN may be in it."""
-    for image, at, magic in _IMAGES:
-        if start[at : at + len(magic)] == magic:
-            problem = f"{device.name} is no LVM physical volume: it holds a disk image (format {image}), not an SR."
-            if not device.is_file:
-                raise Refused(problem, "VolNotFound").advising("Give the clone of an SR.")
-            convert = shell_command("qemu-img convert -O raw", device.name, device.name + ".raw")
-            raise Refused(problem, "VolNotFound").advising(
-                f"If the image holds the clone of an SR's LUN, convert the image: `{convert}`. Then give the new file.",
-                convert,
+    image = image_format(start)
+    if image is not None:
+        problem = f"{device.name} is no LVM physical volume: it holds a disk image (format {image}), not an SR."
+        if not device.is_file:
+            raise Refused(problem, "VolNotFound").advising("Give the clone of an SR.")
+        other = other_file(image, start)
+        if other is not None:
+            raise Refused(f"{problem} The image names {other}.", "VolNotFound").advising(
+                "Give a raw image, which the program that made this image can make. A conversion on this host would "
+                "copy any file of this host that the image names."
             )
+        convert = shell_command("qemu-img convert -O raw", device.name, device.name + ".raw", f=image)
+        raise Refused(problem, "VolNotFound").advising(
+            f"If the image holds the clone of an SR's LUN, convert the image: `{convert}`. Then give the new file.",
+            convert,
+        )
     for packed, at, magic in _PACKED:
         if start[at : at + len(magic)] == magic:
             raise Refused(

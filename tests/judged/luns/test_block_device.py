@@ -5,6 +5,7 @@ import contextlib
 import fcntl
 import json
 import os
+import stat
 import subprocess
 import sys
 import time
@@ -168,6 +169,14 @@ def test_a_udev_worker_is_waited_for_and_named_if_it_does_not_end(loop, monkeypa
 def test_a_loop_device_over_it_is_named_and_of_an_image_the_one_in_front_of_it(attach, image, loop):
     is_refused(str(image), f"is in use by loop device {loop}")
     over = attach(loop, "--read-only")
+    is_refused(loop, f"{loop} is in use by loop device {over}")
+
+
+def test_a_loop_device_over_a_node_that_was_removed_is_named(attach, loop, tmp_path):
+    node = tmp_path / "node"
+    os.mknod(str(node), stat.S_IFBLK | 0o600, os.stat(loop).st_rdev)
+    over = attach(node, "--read-only")
+    node.unlink()
     is_refused(loop, f"{loop} is in use by loop device {over}")
 
 

@@ -205,8 +205,8 @@ def test_one_bad_header_hides_nothing_else(image, command):
     assert content(image) == before
 
 
-IMAGES = [("qcow2", 0, b"QFI\xfb"), ("vpc", 0, b"conectix"), ("vhdx", 0, b"vhdxfile"), ("vmdk", 0, b"KDMV"),
-          ("vdi", 64, b"\x7f\x10\xda\xbe"), ("qed", 0, b"QED\0")]  # fmt: skip
+IMAGES = [("qcow2", 0, b"QFI\xfb"), ("vpc", 0, b"conectix"), ("vhdx", 0, b"vhdxfile"),
+          ("vmdk", 0, b"KDMV" + bytes(8) + b"\1"), ("vdi", 64, b"\x7f\x10\xda\xbe"), ("qed", 0, b"QED\0")]  # fmt: skip
 
 
 @pytest.mark.parametrize("size", [300 << 10, 2 << 20])
@@ -214,12 +214,39 @@ IMAGES = [("qcow2", 0, b"QFI\xfb"), ("vpc", 0, b"conectix"), ("vhdx", 0, b"vhdxf
 def test_a_disk_image_of_a_whole_lun_leads_to_the_raw_image(tmp_path, command, image, at, magic, size):
     """Programs for backups make such files. "Give the clone of an SR" led nobody on."""
     path = tmp_path / "of a LUN"
-    path.write_bytes((bytes(at) + magic).ljust(size, b"\1"))
-    convert = f"`qemu-img convert -O raw '{path}' '{path}.raw'`"
+    path.write_bytes((bytes(at) + magic).ljust(size, b"\0"))
+    convert = f"`qemu-img convert -O raw -f {image} '{path}' '{path}.raw'`"
     shown, json = command("show", path), command("show", path, "--json").json
     assert shown.status == 0 and convert in shown.out and json["state"] == "foreign"
     refused = command("resignature", path, "--yes")
     assert (refused.status, f"(format {image})" in refused.err, convert in refused.err) == (4, True, True)
+
+
+@pytest.mark.parametrize(
+    "start, what",
+    [
+        (b"QFI\xfb\0\0\0\2" + bytes(6) + b"\2\0", "a backing file"),
+        ((b"QFI\xfb\0\0\0\3").ljust(79, b"\0") + b"\4", "an external data file"),
+        (b"QED\0".ljust(16, b"\0") + b"\1", "a backing file"),
+        (b"KDMV", "files that hold its data"),
+        ((b"KDMV" + bytes(8) + b"\1").ljust(600, b"\0") + b'parentFileNameHint="/etc/shadow"', "a parent"),
+    ],
+)
+def test_an_image_that_names_another_file_gets_no_command(tmp_path, command, start, what):
+    """qemu-img would copy a file of this host, which the writer of the image chose, into the new image."""
+    path = tmp_path / "clone.img"
+    path.write_bytes(start.ljust(2 << 20, b"\0"))
+    shown, refused = command("show", path), command("resignature", path, "--yes")
+
+    for told in (shown.out, refused.err):
+        assert f"The image names {what}." in " ".join(told.split()) and "qemu-img" not in told
+    assert refused.status == 4
+
+
+@pytest.mark.parametrize("start", [b"QFI\xfb", b"QED\0", b"KDMV"])
+def test_an_image_that_ends_within_its_header_is_refused(tmp_path, command, start):
+    (tmp_path / "clone.img").write_bytes(start)
+    assert command("resignature", tmp_path / "clone.img", "--yes").status == 4
 
 
 @pytest.mark.parametrize("size", [512, 2 << 20])

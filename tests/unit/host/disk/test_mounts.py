@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.disk.mounts import Mount, mount_of, mounts_in, status_of_open, status_of_path
 from relvmoiscsi.host.this_host import Host
 
@@ -43,6 +44,17 @@ def test_a_descriptor_that_leads_to_another_mount_since_is_not_looked_at(tmp_pat
 
     assert status_of_open(str(tmp_path / "fd/3"), {here}) is None
     assert status_of_open(str(tmp_path / "fd/4"), {here}) is None and mount_of(str(tmp_path / "fd/4")) == ""
+
+
+def test_a_kernel_that_does_not_tell_the_mount_of_a_descriptor_is_refused(tmp_path):
+    """A search there would look at no file, and so find each disk unused. Linux has told it since 3.15."""
+    for name in ("fd", "fdinfo"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "fdinfo/3").write_text("pos:\t0\nflags:\t02100002\n")
+    (tmp_path / "fd/3").symlink_to("/proc/version")
+
+    with pytest.raises(Refused, match="does not tell the mount of an open file .*Linux 3.15 or later"):
+        status_of_open(str(tmp_path / "fd/3"), {"21"})
 
 
 @pytest.mark.parametrize(

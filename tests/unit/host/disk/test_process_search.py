@@ -82,7 +82,7 @@ def test_a_process_of_any_user_is_looked_at(host):
     found = dict(open_files())
     assert sorted(found) == [host.at("proc", each) for each in ("40/fd/0", "50/fd/0", "50/fd/1")]
     assert {status.st_ino for status in found.values()} == {os.stat(node).st_ino}
-    assert [each.directory for each in mounts()] == ["/", "/", "/mnt", "/"]
+    assert [each.directory for each in mounts()] == ["/", "/mnt"]
 
 
 @pytest.mark.parametrize("kind", ["copies of /dev/null", "copies of a file", "mounts"])
@@ -99,7 +99,7 @@ def test_the_search_of_a_user_who_has_too_much_ends_and_names_the_user(host, kin
 
 
 @pytest.mark.processes
-def test_a_thread_has_a_file_open_after_the_first_thread_has_ended(tmp_path):
+def test_a_thread_has_a_file_open_and_shows_its_mounts_after_the_first_thread_has_ended(tmp_path):
     """The program tells its thread's number; the first thread ends by the system call `exit`."""
     path = tmp_path / "dev" / "disk"
     path.parent.mkdir()
@@ -112,6 +112,10 @@ def test_a_thread_has_a_file_open_after_the_first_thread_has_ended(tmp_path):
             assert here.wait_for(lambda: "State:\tZ (zombie)" in lines_of(f"/proc/{child.pid}/status"), 60)
             found = ProcessSearch(NO_DEADLINE, here).open_files({number_of_mount(path)})
             assert path.stat().st_ino in [status.st_ino for _link, status in found]
+            (tmp_path / "proc").mkdir()
+            (tmp_path / "proc" / str(child.pid)).symlink_to(f"/proc/{child.pid}")
+            shown = list(ProcessSearch(NO_DEADLINE, Host(str(tmp_path))).mounts())
+            assert number_of_mount(path) in [mount.number for mount in shown]
         finally:
             child.kill()
 
@@ -155,15 +159,26 @@ ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[os.uname().machine], 0)
 """
 
 
-def test_the_mounts_of_a_namespace_are_seen_although_its_first_process_ends(host):
+def test_a_mount_is_given_once_and_all_mounts_of_each_process_are_given(host):
+    """Two processes of one namespace tell "/" as their root, and another mount lies over the root of the one."""
     for number in ("30", "40"):
         os.unlink(host.at("proc", number, "ns/mnt"))
         os.symlink("mnt:[77]", host.at("proc", number, "ns/mnt"))
-    mount(host, "40", "36 35 8:16 / /mnt rw - ext4 /dev/sdb rw\n")
-    os.unlink(host.at("proc/30/mountinfo"))  # it has ended since the look at its namespace
+        os.symlink("/", host.at("proc", number, "root"))
+    mount(host, "40", "60 36 0:70 / / rw - tmpfs x rw\n61 60 8:16 / /mnt rw - ext4 /dev/sdb rw\n")
 
     _open_files, mounts = search(host, NO_DEADLINE)
-    assert "/mnt" in [each.directory for each in mounts()]
+    assert [(each.number, each.directory) for each in mounts()] == [("36", "/"), ("60", "/"), ("61", "/mnt")]
+
+
+def test_the_mounts_of_a_process_are_those_of_its_threads_after_the_first_thread_has_ended(host):
+    os.unlink(host.at("proc/40/mountinfo"))
+    for thread, disk in (("41", "/dev/sdb"), ("42", "/dev/sdc")):
+        os.makedirs(host.at("proc/40/task", thread))
+        mount(host, f"40/task/{thread}", f"{thread} 36 8:16 / /mnt rw - ext4 {disk} rw\n")
+
+    _open_files, mounts = search(host, NO_DEADLINE)
+    assert sorted(each.source for each in mounts()) == ["/dev/sda1", "/dev/sdb", "/dev/sdc"]
 
 
 def test_without_a_deadline_a_search_has_its_own(host, monkeypatch):
