@@ -181,7 +181,9 @@ VALUE = "A value that begins with a dash stands behind `=`: {}=..."
         ("iscsi://a/b/0", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi show iscsi://a/b/0`? The commands"),
         ("list", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi show DEVICE`? Did you mean `relvmoiscsi direct list`?"),
         ("show iscs://10.0.0.1", "relvmoiscsi show [-h]", "a URL begins with iscsi:// and two slashes"),
-        ("check x y", "relvmoiscsi check [-h]", "This command takes one DEVICE only."),
+        ("check x y", "relvmoiscsi check [-h]", "This command takes one DEVICE only. Did you mean --original?"),
+        ("check x y --original z", "relvmoiscsi check [-h]", "This command takes one DEVICE only.\n"),
+        ("undo x y", "relvmoiscsi undo [-h]", "This command takes one DEVICE only.\n"),
         ("xyzzy", "relvmoiscsi [-h]", "The commands: show, check,"),
     ],
 )
