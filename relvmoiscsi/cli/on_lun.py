@@ -62,7 +62,6 @@ CHECK_ORIGINAL = "Check the original: if it is whole, take the copy again from t
 IF_CLONE = "If this is the clone, it needs new identities. If this is the original, do nothing."
 NOTE_FIRST = "First do what the note says."
 _NO_SR = "If this is the clone of an SR, take the copy again from the array. If not, name the device of the clone."
-NOT_BESIDE = "Until the clone has new identities, no host may attach the clone beside its original."
 
 
 # --- the request
@@ -153,7 +152,7 @@ class DeviceCommand:
         commands = [command for each in problems if each is not None for command in each.commands]
         if found.is_truncated:
             return engine.TAKE_WHOLE
-        if found.problem is not None and found.problem.advice == engine.UNPACK:
+        if found.problem is not None and found.problem.advice in (engine.GIVE_PARTITION, engine.UNPACK):
             return ""
         steps = {engine.EMPTY: _NO_SR, engine.FOREIGN: _NO_SR}
         return ShellCommand(commands[0]) if commands else steps.get(found.state, CHECK_ORIGINAL)
@@ -261,7 +260,7 @@ class WriteCommand(DeviceCommand, Asked):
             if is_finished and result.ids is not None:
                 lines.append(f"It is the SR {result.ids.new_sr} again, which an earlier resignature made of the clone.")
             elif outcome.damaged is None:
-                lines.append(NOT_BESIDE)
+                lines.append(IF_CLONE)
             step = self.step_again(lun, outcome)
         done = self.done(headline, result.state)
         return Answer(completed_facts(lun, outcome), "\n".join(lines), done=done, next_steps=[step])

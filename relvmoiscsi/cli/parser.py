@@ -164,6 +164,7 @@ class Parser(argparse.ArgumentParser):
                 near = [_DASH]
             if hasattr(parsed[0], "device") and not dashed:
                 near.append("This command takes one DEVICE only.")
+                near += ["Did you mean --original?"] if getattr(parsed[0], "original", "") is None else []
             self.error("\n".join(["unrecognized arguments: " + " ".join(dashed or unknown), *near]))
         return parsed
 

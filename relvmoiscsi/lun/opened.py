@@ -115,6 +115,10 @@ class Guard(ABC):
 class ImageGuard(Guard):
     """The guard of an image file: no pool knows the file, and LVM does not see it."""
 
+    def __init__(self, verify_name: Callable[[], None]) -> None:
+        """`verify_name` raises an error where the name of the file has led to another file since the open."""
+        self._verify_name = verify_name
+
     def ask(self, replaced: Sequence[str], new_sr: str = "") -> PoolAnswer:
         return PoolAnswer("This is an image file: no pool was asked whether it is in use.")
 
@@ -123,6 +127,8 @@ class ImageGuard(Guard):
 
     @contextmanager
     def held(self, vg_names: Sequence[str], replaced: Sequence[str]) -> Iterator[None]:
+        with in_state(NOTHING_WRITTEN):
+            self._verify_name()
         yield
 
 

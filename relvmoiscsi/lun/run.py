@@ -349,11 +349,14 @@ def plan(lun: OpenLun, request: ResignatureRequest, entropy: Entropy) -> Union[N
     """Plan a resignature, and write nothing. The pool's objection is a part of the answer.
 
     Raises Unfinished for an interrupted run, also where a run would recover it first: nothing can be planned before.
+    Raises Refused instead where this machine knows that no run could write (`looked_at`).
     """
     try:
         prepared = engine.prepare(lun.device, entropy, request)
     except Unfinished:
-        earlier, problem = engine.find_unfinished(lun.device), inspected(lun).problem
+        earlier, problem = engine.find_unfinished(lun.device), looked_at(lun).problem
+        if problem is not None and lun.device.objection is not None:  # another program may be the run itself
+            raise problem.in_state(NOTHING_WRITTEN) from None
         if earlier is None or problem is None or earlier.commit_record.kind == UNDO:
             raise
         is_new = _proposed_recovery(lun, request, earlier).why

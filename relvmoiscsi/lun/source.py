@@ -35,7 +35,7 @@ class ImageSource(LunSource):
     @contextmanager
     def _opened(self, writable: bool) -> Iterator[OpenLun]:
         with open_device(self.name, writable) as device:
-            yield OpenLun(device, IMAGE_FILE, None, ImageGuard())
+            yield OpenLun(device, IMAGE_FILE, None, ImageGuard(device.verify_name))
 
 
 def source_of(

@@ -148,6 +148,12 @@ class HostDevice(Device, ContextManager["HostDevice"]):
             raise self._failure("seek", 0, 0, error) from error
         verify_size(self, size_bytes, self.block_size)
 
+    def verify_name(self) -> None:
+        """Raise Refused where the name leads to another file now, NotFound where the name leads to none."""
+        if not os.path.samestat(stat_path(self.name), os.fstat(self._descriptor)):
+            problem = f"{self.name} is another file now: a program has replaced it since the command began."
+            raise Refused(problem).advising("Repeat the command.")
+
     def _refuse_read_only(self, is_read_only: bool) -> None:
         """Set the objection of a device that cannot be written, and raise the objection after an open for a write."""
         may_write = os.access(f"/proc/self/fd/{self._descriptor}", os.W_OK)

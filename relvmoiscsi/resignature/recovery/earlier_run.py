@@ -6,7 +6,7 @@ from typing import NamedTuple, Optional
 
 from relvmoiscsi import __version__
 from relvmoiscsi.device import Device
-from relvmoiscsi.errors import FormatError, Place, Refused
+from relvmoiscsi.errors import FormatError, Place, Refused, in_state
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm.pv import Label
@@ -169,7 +169,7 @@ def has_all_volumes(device: Device, lun: Lun, run: Run) -> bool:
 def finished_run(device: Device) -> EarlierRun:
     """The resignature that is done. Raises Refused without one, whatever is damaged, and without its journal.
 
-    Raises Truncated as `find_unfinished`.
+    Raises FormatError for metadata that does not read, Truncated as `find_unfinished`.
     """
     label = survey.read_label(device)
     record = read_commit_record(label, device.name)
@@ -179,13 +179,13 @@ def finished_run(device: Device) -> EarlierRun:
             f"`{show}` shows what the LUN holds.", show
         )
     survey.verify_size(device, label)
+    with in_state("", FormatError, advice=TAKE_AGAIN):
+        sr_uuid = survey.read_sr_uuid(device, label)
     try:
-        return _earlier_run(device, label, record)
+        return _earlier_run(device, label, record, sr_uuid)
     except FormatError as error:
-        lost = "LVM has reclaimed the space of the journal"
-        if device.size_bytes < label.device_size:
-            lost = f"it has {device.size_bytes} bytes, and the LUN had {label.device_size}"
-        raise Refused(f"{device.name} cannot be undone: {lost}.").advising(TAKE_AGAIN) from error
+        problem = f"{device.name} cannot be undone: LVM has reclaimed the space of the journal."
+        raise Refused(problem).advising(TAKE_AGAIN) from error
 
 
 # --- a run whose journal LVM has overwritten

@@ -203,7 +203,9 @@ VALUE = "A value that begins with a dash stands behind `=`: {}=..."
         ("/dev/sdc", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi show /dev/sdc`? The commands"),
         ("iscsi://a/b/0", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi show iscsi://a/b/0`? The commands"),
         ("list", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi show DEVICE`? Did you mean `relvmoiscsi direct list`?"),
-        ("check x y", "relvmoiscsi check [-h]", "This command takes one DEVICE only."),
+        ("check x y", "relvmoiscsi check [-h]", "This command takes one DEVICE only. Did you mean --original?"),
+        ("check x y --original z", "relvmoiscsi check [-h]", "This command takes one DEVICE only.\n"),
+        ("undo x y", "relvmoiscsi undo [-h]", "This command takes one DEVICE only.\n"),
         ("xyzzy", "relvmoiscsi [-h]", "The commands: show, check,"),
     ],
 )

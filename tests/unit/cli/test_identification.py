@@ -3,13 +3,17 @@
 
 import os
 import shlex
+import shutil
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from kit import shell
 from kit.live import STATES
 from kit.shell import SCSI_ID, SR, WRITERS, content, patched, tree
+from kit.streams import Terminal
 from relvmoiscsi.lun import answer, disk_source
 from relvmoiscsi.lun import run as run_module
 
@@ -222,6 +226,38 @@ def test_a_lun_that_changes_meanwhile_is_in_use(lun, command, make, monkeypatch,
     told = "Another program or host writes to this device: the LUN is in use."
     assert ran.status == 4 and f"{lun} changed at byte {at} since the first read. {told}" in ran.err
     assert 0.5 < seconds <= 1.0 and content(lun) == then
+
+
+def replaced(path):
+    """As `mv` and `rsync` replace a file: the name leads to a new file, and the old file has no name."""
+    copy = path.parent / "copy.img"
+    shutil.copyfile(str(path), str(copy))
+    copy.rename(path)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize(
+    "change, status, words",
+    [(replaced, 4, "is another file now: a program has replaced it"), (Path.unlink, 3, "is not there: ")],
+)
+def test_an_image_that_loses_its_name_during_the_question_is_not_written(
+    image, command, make, monkeypatch, name, change, status, words
+):
+    """The run wrote to the file without a name, and was told as a success."""
+    make(name, image)
+    before, opened = content(image), image.parent / "the file that was opened.img"
+    os.link(str(image), str(opened))
+
+    class Person(Terminal):
+        def readline(self, *size):
+            change(image)
+            return super().readline(*size)
+
+    monkeypatch.setattr(sys, "stdin", Person("y\n"))
+    ran = command(name, image)
+
+    assert (ran.status, f"{image} {words}" in ran.err, "Nothing was written." in ran.err) == (status, True, True)
+    assert content(opened) == before
 
 
 def test_no_next_step_with_a_lun_without_a_scsi_id_is_refused(nameless, command, make):

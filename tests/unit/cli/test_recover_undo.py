@@ -325,6 +325,26 @@ def test_a_copy_of_a_lun_that_was_cut_behind_its_commit_is_not_finished_but_undo
     assert command("undo", lun, "--yes", "--not-in-use").status == 0 and state(lun, command) == "clean"
 
 
+@pytest.mark.parametrize("kind", ["resignature", "undo"])
+def test_a_dry_run_names_no_recover_while_a_program_has_the_lun_of_the_interrupted_run_open(
+    image, command, monkeypatch, unwritten, kind
+):
+    """The program may be the run itself. `recover` would be refused, and so is this dry run, as the run would be."""
+    if kind == "undo":
+        assert command("resignature", image, "--yes").status == 0
+    with monkeypatch.context() as patch:
+        shell.cut(patch, 5)
+        assert command(kind, image, "--yes").status == 130
+
+    with open(str(image), "r+b"):
+        dry, check = unwritten(4, "resignature", image, "-n").err, unwritten(4, "check", image).out
+
+    for told in (dry, check):
+        said = " ".join(told.split())
+        assert f"{image} holds an unfinished {kind}" in said and f"{image} is in use by " in said
+        assert "relvmoiscsi recover" not in said and "rolls it back" not in said
+
+
 @pytest.mark.parametrize("kind", ["recover", "undo"])
 @pytest.mark.parametrize("lun", ["unfinished", "committed", "finished"])
 def test_a_dry_run_makes_the_writes_of_the_run_in_memory(request, lun, kind, command, unwritten):
@@ -492,6 +512,10 @@ def test_undo_gives_the_old_identities_back(finished, command):
     assert ran.status == 0 and not ran.err
     said = [f"{finished} has its old identities back.", f"  SR   {SR}  became  {tree().truth.sr_uuid}"]
     assert ran.out.splitlines()[:2] == said
+    assert ran.out.splitlines()[-2:] == [
+        "If this is the clone, it needs new identities. If this is the original, do nothing.",
+        f"next: relvmoiscsi resignature {finished}",
+    ]
 
     before.to_file(str(finished))
     found = command("undo", finished, "--yes", "--json").json

@@ -8,6 +8,7 @@ import lzma
 import os
 import re
 import shutil
+import tarfile
 
 import pytest
 
@@ -267,6 +268,20 @@ def test_a_packed_image_is_to_be_unpacked(tmp_path, command, kind, size):
         assert "If it is the packed image of a clone, unpack it, and give the raw image." in said
     assert (ran.status, command("check", path, "--json").json["state"]) == (4, "foreign")
     assert command("check", path).out.endswith("give the raw image.\n")
+
+
+def test_a_tar_archive_of_an_image_is_to_be_unpacked_though_the_label_is_near_its_start(image, command):
+    """The header of the archive has moved the label by one sector, which was called damage of the copy."""
+    path = image.parent / "clone.tar"
+    with tarfile.open(str(path), "w", format=tarfile.GNU_FORMAT) as archive:
+        archive.add(str(image), "clone.img")
+
+    ran = command("check", path)
+
+    said = " ".join(ran.out.split())
+    assert ran.status == 4 and f"{path} is no LVM physical volume: it is packed (format tar)." in said
+    assert said.endswith("unpack it, and give the raw image.")
+    assert command("check", path, "--json").json["state"] == "foreign"
 
 
 def test_the_magic_of_a_disk_image_before_the_label_of_an_sr_makes_no_disk_image(image, command):

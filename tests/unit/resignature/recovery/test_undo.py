@@ -28,7 +28,7 @@ from kit.cuts import (
 from kit.examples import some
 from kit.sparse import PAGE, SparseDisk
 from relvmoiscsi import engine
-from relvmoiscsi.errors import NotFound, Refused, Unfinished
+from relvmoiscsi.errors import FormatError, NotFound, Refused, Truncated, Unfinished
 
 
 def refused(disk, act, kind=Refused):
@@ -166,5 +166,18 @@ def test_an_image_that_is_shorter_than_its_lun_is_said_to_be_short(missing):
     end = disk.size_bytes - missing
     short = SparseDisk(end)
     short.adopt(0, disk, 0, end)
-    said = refused(short, undo)
-    assert f"it has {end} bytes, and the LUN had {disk.size_bytes}" in said and "reclaimed" not in said
+    said = refused(short, undo, Truncated)
+    assert "reclaimed" not in said, said
+
+
+@pytest.mark.parametrize("offset", [4096, 4100])
+def test_an_undo_of_a_lun_whose_metadata_does_not_read_names_the_damage_and_not_the_journal(offset):
+    """LVM was said to have reclaimed the space of the journal, which was there."""
+    disk = done(image("one VDI"))
+    whole = disk.copy()
+    disk.poke(offset, bytes(byte ^ 0xFF for byte in disk.peek(offset, 1)))
+    said = refused(disk, undo, FormatError)
+    assert "Metadata area header at byte 4096 of " in said and "journal" not in said
+    assert said.endswith("If you need the old identities, take the clone again.")
+    disk.poke(offset, whole.peek(offset, 1))
+    assert undo(disk).state == engine.CLEAN
