@@ -12,7 +12,7 @@ from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
 from relvmoiscsi.pool.commands.options import CommandMaker, PoolChange, changes, exit_status, flag
 from relvmoiscsi.pool.commands.vm_steps import SCANS, Steps, named_missing, next_discard, next_start, of_plan
 from relvmoiscsi.pool.records import Pool
-from relvmoiscsi.pool.vms import choice, inventory, move_home, restore
+from relvmoiscsi.pool.vms import choice, inventory, move_home, restore, run_states
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 from relvmoiscsi.pool.vms.restore import Restored
 from relvmoiscsi.wording import ShellCommand, printable, shell_command
@@ -220,8 +220,8 @@ def _restored(result: Restored, to_know: Sequence[str] = (), steps: Steps = (), 
     lines += [f"  {note}" for note in result.notes]
     lines += [f"  {result.error}"] if result.error is not None else []
     if result.status in (restore.DONE, restore.ALREADY):
-        lines.append(f"  later: {shell_command('relvmoiscsi pool restore', home=result.vm)}")
-        lines.append(f"  or:    {shell_command('relvmoiscsi pool restore', undo=result.vm, shutdown=True)}")
+        lines.append(f"  later: {run_states.restore_command('home', result.vm)}")
+        lines.append(f"  or:    {run_states.restore_command('undo', result.vm)}")
     return Answer(result.facts(), "\n".join([*map(printable, lines), *to_know]), next_steps=steps)
 
 
