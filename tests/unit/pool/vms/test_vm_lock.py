@@ -58,12 +58,10 @@ FIRST = {
     "discard": ((), discard, "PBD.destroy"),
     "attach": ((), attach, "Async.PBD.plug"),
 }
-#: what the other one sees before it would lock the copy; "" where it has nothing to do
+#: what the other one sees before it would lock the copy
 SEEN_BEFORE = {
     ("take back", "discard"): "are lent to VMs: 'helper'",
     **{(first, "discard"): "VMs were restored from" for first in ("restore", "undo", "home", "keep")},
-    ("home", "restore"): "",
-    ("keep", "restore"): "",
 }
 OTHERS = {"restore": bring_back, "clone": clone, "lend": lend_it, "discard": discard, "attach": attach}
 
