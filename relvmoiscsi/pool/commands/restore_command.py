@@ -96,6 +96,8 @@ class RestoreCommand(PoolChange):
             if self.dry_run:
                 return plan
             if not todo:
+                if copy is not None and any(row.status == restore.ALREADY for row in planned):
+                    records.verify_readable(calls, copy.uuid)
                 return _all_restored(planned, steps=_next_of(calls, planned)[0])
             if not self.yes:
                 self.show(plan)

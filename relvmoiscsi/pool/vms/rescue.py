@@ -93,8 +93,7 @@ def lend(
     with lock.held(calls, lock.names_of(calls, [copy.uuid]), "rescue"):
         records.verify_not_discarded(calls, [copy.uuid])
         planned = _plan(pool, found, copy, vdi, vm, writable)
-        if planned.status == WOULD:
-            records.verify_readable(calls, copy.uuid)
+        records.verify_readable(calls, copy.uuid)
         vbd, status = _lent_to(found, vdi, vm), ALREADY
         if vbd is None:
             _verify_still_free(calls, found, vdi)
