@@ -83,6 +83,7 @@ class SavedVm(NamedTuple):
     name_label: str
     power_state: str
     disks: Tuple[SavedDisk, ...]
+    saved_at: str = ""  #: UTC, of the save that has made the records; "" for the save that has them
 
 
 class PackedVm(NamedTuple):
@@ -94,8 +95,10 @@ class PackedVm(NamedTuple):
 
     def row(self, offset: int) -> Dict[str, Any]:
         """The row of the index."""
-        disks = [disk._asdict() for disk in self.vm.disks]
-        return {**self.vm._asdict(), "disks": disks, "offset": offset, "length": len(self.body)}
+        row = {**self.vm._asdict(), "disks": [disk._asdict() for disk in self.vm.disks]}
+        if not self.vm.saved_at:
+            del row["saved_at"]
+        return {**row, "offset": offset, "length": len(self.body)}
 
 
 class SavedVms(NamedTuple):
@@ -254,7 +257,10 @@ def read_index(header: SavedHeader, index: bytes, end: bytes, volume: str) -> Sa
                 SavedDisk(text_of(disk["userdevice"]), text_of(disk["vdi"]), text_of(disk["name_label"]))
                 for disk in _list(row["disks"])
             )
-            vm = SavedVm(text_of(row["uuid"]), text_of(row["name_label"]), text_of(row["power_state"]), disks)
+            names = text_of(row["uuid"]), text_of(row["name_label"]), text_of(row["power_state"])
+            vm = SavedVm(*names, disks, text_of(row.get("saved_at", "")))
+            if vm.saved_at:
+                untrusted.utc_seconds(vm.saved_at)
             if not is_uuid(vm.uuid):
                 raise ValueError("the UUID of a VM is none")
             if size_of(row["offset"]) != at or vm.uuid in places:

@@ -185,7 +185,8 @@ def plan(
 ) -> List[LunPlan]:
     """Return the plans for the chosen LUNs, in order; `found` holds all LUNs that the pool sees.
 
-    `locked` refuses the steps on LUNs that other clients have locked, and no step on another LUN.
+    `locked` refuses the LUNs that other clients have locked, also those without a step: the other client may undo what
+    is done there.
 
     Raises UsageError for a bad template of names, PoolFailure.
     """
@@ -221,8 +222,7 @@ def plan(
                 scans=not copies or any(host.creates or host.plugs for host in on),
                 labels=labels,
             )
-        refusal_of_lock = locked.get(LockName(lun.scsi_id)) if row.steps else None
-        planned.append(row if refusal_of_lock is None else row._replace(refusal=refusal_of_lock))
+        planned.append(row._replace(refusal=locked.get(LockName(lun.scsi_id))))
     return planned if wanted.leave_others or not wanted.attaches else with_neighbours(planned, found)
 
 

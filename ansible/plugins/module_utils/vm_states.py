@@ -224,6 +224,7 @@ def _restored(module, calls, pool, found, vm):
         result = restore.restore(calls, vm, swaps, params["shutdown"], is_check)
         return result, result.status != restore.ALREADY, {swap.userdevice: swap.new for swap in result.disks}
     record = found.vms[vm]
+    restore_journal.verify_free(calls, record, [])
     if not restore_journal.is_restored(record):
         return restore.Restored(record["uuid"], record["name_label"], restore.NOT_RESTORED), False, {}
     if state == "undone":

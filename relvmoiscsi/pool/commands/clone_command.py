@@ -148,6 +148,8 @@ class CloneCommand(PoolChange):
                 return plan
             halted = {str(vm["uuid"]) for vm in found.vms.values() if vm["power_state"] == "Halted"}
             if not todo:  # no question for an empty plan
+                if any(each.status == clone.ALREADY for each in planned):
+                    records.verify_readable(calls, copy.uuid)
                 return _cloned(planned, halted=halted, alone=alone)
             ask(self, f"Clone {counted(len(todo), 'VM')}?")
             records.verify_not_discarded(calls, [copy.uuid])  # before a network is made for the clones

@@ -256,8 +256,9 @@ class AttachCommand(PoolChange):
             with _seen(self, calls, pool, search, self.dry_run) as seen:
                 planned, skipped, nothing = self._plan(calls, pool, seen, of)
                 failed = list(map(attach.not_attachable, attach.unseen(seen, self.scsi_ids, of, self.given.all)))
+                named = [row.lun.scsi_id for row in planned if row.lun.scsi_id in self.scsi_ids]
+                lock.verify_free(calls, [lock.name_for(scsi_id) for scsi_id in named])
                 todo = [row.lun.scsi_id for row in planned if row.steps]
-                lock.verify_free(calls, [lock.name_for(each) for each in todo if each in self.scsi_ids])
                 would = _would_attach(planned, failed, skipped)
                 if self.dry_run or nothing is not None:
                     told = would if self.dry_run else _attached_answer(pool, [], skipped, is_changed=False)

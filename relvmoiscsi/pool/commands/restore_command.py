@@ -12,7 +12,7 @@ from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
 from relvmoiscsi.pool.commands.options import CommandMaker, PoolChange, changes, exit_status, flag
 from relvmoiscsi.pool.commands.vm_steps import SCANS, Steps, named_missing, next_discard, next_start, of_plan
 from relvmoiscsi.pool.records import Pool
-from relvmoiscsi.pool.vms import choice, inventory, move_home, restore
+from relvmoiscsi.pool.vms import choice, inventory, move_home, restore, run_states
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 from relvmoiscsi.pool.vms.restore import Restored
 from relvmoiscsi.wording import ShellCommand, printable, shell_command
@@ -96,6 +96,8 @@ class RestoreCommand(PoolChange):
             if self.dry_run:
                 return plan
             if not todo:
+                if copy is not None and any(row.status == restore.ALREADY for row in planned):
+                    records.verify_readable(calls, copy.uuid)
                 return _all_restored(planned, steps=_next_of(calls, planned)[0])
             if not self.yes:
                 self.show(plan)
@@ -133,12 +135,12 @@ class RestoreCommand(PoolChange):
                 with ExitStack() as stack:
                     if not dry_run:
                         stack.enter_context(self.so_far.one(repr(name), self.end or "restore"))
+                    nothing = restore.nothing_to_end(calls, found, pool, vm, self.end) if self.end else ""
                     if copy is not None:
                         swaps = restore.plan(pool, found, copy, vm, self.devices, records.now())
                         result = restore.restore(calls, vm, swaps, self.given.shutdown, dry_run)
-                    elif restore.nothing_to_end(found, pool, vm, self.end):
-                        notes = [restore.nothing_to_end(found, pool, vm, self.end)]
-                        result = restore.result_of(found.vms[vm], restore.NOT_RESTORED, notes=notes)
+                    elif nothing:
+                        result = restore.result_of(found.vms[vm], restore.NOT_RESTORED, notes=[nothing])
                     elif self.end == "undo":
                         result = restore.undo(calls, vm, self.given.shutdown, dry_run)
                     elif self.end == "home":
@@ -220,8 +222,8 @@ def _restored(result: Restored, to_know: Sequence[str] = (), steps: Steps = (), 
     lines += [f"  {note}" for note in result.notes]
     lines += [f"  {result.error}"] if result.error is not None else []
     if result.status in (restore.DONE, restore.ALREADY):
-        lines.append(f"  later: {shell_command('relvmoiscsi pool restore', home=result.vm)}")
-        lines.append(f"  or:    {shell_command('relvmoiscsi pool restore', undo=result.vm, shutdown=True)}")
+        lines.append(f"  later: {run_states.restore_command('home', result.vm)}")
+        lines.append(f"  or:    {run_states.restore_command('undo', result.vm)}")
     return Answer(result.facts(), "\n".join([*map(printable, lines), *to_know]), next_steps=steps)
 
 

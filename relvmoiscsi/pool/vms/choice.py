@@ -57,8 +57,13 @@ class VmSource(NamedTuple):
 
 
 def copy_to_use(calls: Calls, pool: Pool, found: Inventory, text: str) -> Copy:
-    """Return the copy as `find_copy`, for a command that locks it. Raises Busy where another client makes VMs there."""
+    """Return the copy as `find_copy`, for a command that locks it. Raises Busy where another client works on the copy.
+
+    The caller has read `pool` and `found` before, so it tells nobody of work that is done, or of nothing to do, while
+    a run of another client changes that.
+    """
     copy = find_copy(calls, pool, found, text)
+    lock.verify_free(calls, [lock.name_of(pool.srs[copy.ref])])
     discard.verify_abandoned(calls, pool, found, [copy.ref])
     return copy
 

@@ -134,12 +134,9 @@ def would(
 ) -> List[Cloned]:
     """Return the results that `clone` would give: export and edit the records, and change nothing, so do not scan.
 
-    Raises UsageError. Raises Refused where a VM would be cloned and another client works on the copy.
+    Raises UsageError.
     """
-    results = _each(calls, pool, found, copy, sources, wanted, lambda one: one.planned())
-    if any(result.status == WOULD for result in results):
-        lock.verify_free(calls, lock.names_of(calls, [copy.uuid]))
-    return results
+    return _each(calls, pool, found, copy, sources, wanted, lambda one: one.planned())
 
 
 def _each(

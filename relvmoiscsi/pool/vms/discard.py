@@ -128,8 +128,9 @@ def _is_last(found: Inventory, clone: str, srs: Collection[str]) -> bool:
 def _keeping(pool: Pool, found: Inventory, last: Sequence[str]) -> Refused:
     """Return the refusal of a discard that would take the last copies of VMs."""
     vms = [found.vms[ref] for ref in last]
-    originals = [records.original_of(pool, vm["other_config"][inventory.ON_SR]) for vm in vms]
-    ways = [run_states.copy_command(vm, original) for vm, original in zip(vms, originals)]
+    there = {str(sr["uuid"]): str(sr["name_label"]) for sr in pool.srs.values()}
+    on = [str(vm["other_config"][inventory.ON_SR]) for vm in vms]
+    ways = [run_states.copy_command(vm, records.original_of(pool, sr), there[sr]) for vm, sr in zip(vms, on)]
     names = some_of([f"{vm['name_label']!r} ({vm['uuid']})" for vm in vms])
     return (
         Refused(f"The pool no longer has the originals of VMs on the copy: {names} would be lost for ever.")

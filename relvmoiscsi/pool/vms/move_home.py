@@ -77,13 +77,16 @@ def _verify_no_clone(calls: Calls, record: Record) -> None:
     """Raises Refused for a VM that `clone` has made: no journal says where its disks would go. PoolFailure."""
     if not inventory.is_clone(record) or restore_journal.is_restored(record):
         return
-    original = ""
+    original = name = ""
     with passing("UUID_INVALID"):
         copy = calls.call("SR.get_by_uuid", record["other_config"].get(inventory.ON_SR, ""))
         original = str(calls.call("SR.get_other_config", copy).get(ORIGINAL_SR, ""))
+        name = str(calls.call("SR.get_name_label", copy))
     raise Refused(
         f"`clone` has made the VM {record['name_label']!r}: it was not restored, and has no other disks."
-    ).advising(f"To have the VM on another SR, shut it down, and copy it: {run_states.copy_command(record, original)}.")
+    ).advising(
+        f"To have the VM on another SR, shut it down, and copy it: {run_states.copy_command(record, original, name)}."
+    )
 
 
 def _verify_movable(calls: Calls, record: Record, swap: Swap, device: vbds.VmDevice) -> int:

@@ -87,17 +87,13 @@ def lend(
 
     If the plug fails, the VBD is destroyed. Otherwise the VM would get the disk at its next boot.
     """
-    names, to = lock.names_of(calls, [copy.uuid]), found.vms[vm]
     if dry_run:
-        planned = _plan(pool, found, copy, vdi, vm, writable)
-        if planned.status == WOULD:
-            lock.verify_free(calls, names)
-        return planned
-    with lock.held(calls, names, "rescue"):
+        return _plan(pool, found, copy, vdi, vm, writable)
+    to = found.vms[vm]
+    with lock.held(calls, lock.names_of(calls, [copy.uuid]), "rescue"):
         records.verify_not_discarded(calls, [copy.uuid])
         planned = _plan(pool, found, copy, vdi, vm, writable)
-        if planned.status == WOULD:
-            records.verify_readable(calls, copy.uuid)
+        records.verify_readable(calls, copy.uuid)
         vbd, status = _lent_to(found, vdi, vm), ALREADY
         if vbd is None:
             _verify_still_free(calls, found, vdi)

@@ -168,8 +168,7 @@ def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False
             _look(calls, vm, record, disks)
             swap_disks.verify_can_be_halted(record, shutdown)
         is_over = is_done and not restore_journal.is_begun(record)
-        if not is_over:
-            restore_journal.verify_free(calls, record, disks)
+        restore_journal.verify_free(calls, record, disks)
         if is_over or dry_run:
             shuts_down = record["power_state"] == "Running" and not is_done
             notes = _notes(calls, vm, record, disks)
@@ -268,12 +267,15 @@ def _notes(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> List
 # --- the ends of a restore
 
 
-def nothing_to_end(found: Inventory, pool: Pool, vm: str, end: str) -> str:
-    """Return why there is nothing to "undo", to move "home" or to "keep", such as after that end; "" otherwise. Pure.
+def nothing_to_end(calls: Calls, found: Inventory, pool: Pool, vm: str, end: str) -> str:
+    """Return why there is nothing to "undo", to move "home" or to "keep", such as after that end; "" otherwise.
+
+    Raises Refused where another client works on the VM, such as with a restore that has no journal yet; PoolFailure.
 
     After `keep` the VM has the disks of the copy and no journal: such a VM was neither undone nor moved home. The disks
     that were moved home are from a copy: such a VM was not undone.
     """
+    restore_journal.verify_free(calls, found.vms[vm], [])
     if restore_journal.is_restored(found.vms[vm]):
         return ""
     if end == "keep":

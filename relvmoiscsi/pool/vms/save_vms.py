@@ -103,10 +103,10 @@ def save(
     good = _fitting(good, failed)
     unread: Dict[str, PoolFailure] = {}
     earlier = _earlier(calls, pool, sr, key, failed, unread) if failed else {}  # `_drop_older` destroys the earlier VDI
-    for one, before in earlier.values():
+    for one in earlier.values():
         name, why = failed[one.vm.uuid]
-        failed[one.vm.uuid] = name, f"{why} Its records of the save of {before} are kept."
-    good = _fitting([*good, *(one for one, _ in earlier.values())], failed)
+        failed[one.vm.uuid] = name, f"{why} Its records of the save of {one.vm.saved_at} are kept."
+    good = _fitting([*good, *earlier.values()], failed)
     serial = _serial(calls, sr) + 1
     content = saved_vms.pack(pool.srs[sr]["uuid"], when, serial, good, key)
     header = saved_vms.read_header(content, saved_vms.NAME_LABEL)  # as every reader will
@@ -143,12 +143,12 @@ def _serial(calls: Calls, sr: str) -> int:
 
 def _earlier(
     calls: Calls, pool: Pool, sr: str, key: bytes, wanted: Collection[str], unread: Dict[str, PoolFailure]
-) -> Dict[str, Tuple[PackedVm, str]]:
-    """Return, for each VM in `wanted`, its records in earlier saves of this pool, and their time.
+) -> Dict[str, PackedVm]:
+    """Return, for each VM in `wanted`, its records in earlier saves of this pool.
 
     Raises PoolFailure, Refused. `unread` gets the VDIs that cannot be read, as in `_read`.
     """
-    found: Dict[str, Tuple[PackedVm, str]] = {}
+    found: Dict[str, PackedVm] = {}
     named = _with_records(calls.records("VDI", SR=sr), "Destroy the VDIs that no save has made.")
     saves = [_read(calls, ref, vdi, unread) for ref, vdi in named.items()]
     _tell(calls, named, unread)
@@ -156,7 +156,8 @@ def _earlier(
     for one in sorted(ours, key=attrgetter("order")):
         for vm in [vm for vm in one.vms if vm.uuid in wanted]:
             try:
-                found[vm.uuid] = saved_vms.packed(vm, one.documents([vm.uuid])[vm.uuid]), one.when
+                old = vm._replace(saved_at=vm.saved_at or one.when)  # that save may have taken them over, too
+                found[vm.uuid] = saved_vms.packed(old, one.documents([vm.uuid])[vm.uuid])
             except FormatError:
                 pass  # an older save may have readable records of the VM
     return found

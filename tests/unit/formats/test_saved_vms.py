@@ -55,6 +55,12 @@ def test_what_was_written_is_read_with_zeros_behind_it():
     assert found.order == (7, WHEN)
 
 
+def test_records_of_an_earlier_save_have_its_time():
+    data = saved_vms.pack(SR, WHEN, 8, [saved_vms.packed(WEB._replace(saved_at="2026-11-21T12:00:00Z"), b"x")])
+    assert [vm.saved_at for vm in read(data).vms] == ["2026-11-21T12:00:00Z"]
+    assert b"saved_at" not in DATA  # of records of this save
+
+
 def test_the_bytes_are_those_of_the_page():
     assert DATA[:16] == b"relvmoiscsi VMs\0" and DATA[16:20] == b"\1\0\0\0"
     assert int.from_bytes(DATA[20:24], "little") == zlib.crc32(DATA[:20] + bytes(4) + DATA[24:512])
@@ -122,6 +128,7 @@ HOSTILE = {
     "a serial that is none": vms(serial=True),
     "an SR that is no text": vms(sr=["x"]),
     "a sentence behind the time": vms(when=WHEN + ", whose seal is right. Repeat the command"),
+    "a time of older records that is none": vms(row(saved_at="yesterday")),
     "a long time": vms(when="A" * 2000000),
     "a VM that is no UUID": vms(row(uuid="x" * 2000000)),
     "VMs that are no list": {**vms(), "vms": 7},

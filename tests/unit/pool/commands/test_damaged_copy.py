@@ -49,6 +49,16 @@ def test_what_uses_a_damaged_copy_fails_and_changes_nothing(lab, web, helper, da
 
 
 @pytest.mark.parametrize("use", USES)
+def test_what_was_done_before_the_damage_is_not_called_ready(lab, web, helper, damage, pool_command, use):
+    """`clone` said "already there" with the command that starts the clone, and ended with 0."""
+    assert pool_command(*USES[use], "--yes").status == 0
+    damage()
+    before = state(lab)
+    ran = pool_command(*USES[use], "--yes")
+    assert ran.status == 6 and CANNOT in ran.err and "next: " not in ran.out and state(lab) == before
+
+
+@pytest.mark.parametrize("use", USES)
 def test_a_dry_run_does_not_scan_the_copy_and_says_that_the_run_does(lab, web, helper, pool_command, use):
     """A scan changes the pool's records of VDIs that are new on the LUN, or gone."""
     scans, real = [], lab.answer("SR.scan", lambda *words: scans.append(words) or real(*words))

@@ -100,6 +100,15 @@ def test_the_command_of_the_refusal_makes_the_vm_on_the_sr_of_its_original(lab, 
     assert pool_command(*ALL).status == 0 and vms(lab) == ["mail copy", "web"]
 
 
+def test_a_kept_vm_gets_the_name_of_its_original_back(lab, gone, pool_command):
+    """The VM to keep had the name of the copy, and the next question named just that for destruction."""
+    lab.pool.db.set("VM", gone, "name_label", "mail on a copy")  # as `clone` names it without --name
+    for words in (ALL, ("restore", "--home", "mail on a copy", "--yes")):
+        ran = pool_command(*words)
+        (copy,) = [command for command in commands_in(" ".join(ran.err.split())) if "vm-copy" in command]
+        assert copy.endswith(" new-name-label=mail")
+
+
 def test_the_copy_of_another_pool_is_not_the_last_one(lab, gone, pool_command):
     """A test of disaster recovery: the pool has neither the original SR nor its VMs."""
     (web,) = lab.pool.db.refs("VM", name_label="web")

@@ -794,12 +794,12 @@ def test_an_undo_is_repeated_and_one_that_is_done_fails_neither_alone_nor_beside
 def test_the_way_back_that_is_printed_works_after_the_start_that_is_printed(halted, pool_command):
     """--undo was refused then, until --shutdown was added: in the result of a restore, and in a refused discard."""
     before = halted.disks_of(halted.web)
-    for line in ("  or:    relvmoiscsi pool (.*)", "`relvmoiscsi pool (restore --undo [^`]*)`"):
-        told = pool_command("restore", "copy", "web", "--yes").out
-        told += pool_command("discard", "copy", "--yes").err
-        assert f"next: xe vm-start uuid={halted.pool.db.get('VM', halted.web, 'uuid')}\n" in told
+    for told_by in ("result", "refusal"):
+        told = {"result": pool_command("restore", "copy", "web", "--yes").out}
+        told["refusal"] = pool_command("discard", "copy", "--yes").err
+        assert f"next: xe vm-start uuid={halted.pool.db.get('VM', halted.web, 'uuid')}\n" in told["result"]
         halted.pool.db.set("VM", halted.web, "power_state", "Running")
-        (undo,) = re.findall(line, told)
+        (undo,) = re.findall("`relvmoiscsi pool (restore --undo [^`]*)`", told[told_by])
         assert pool_command(*undo.split(), "--yes").status == 0 and halted.disks_of(halted.web) == before
 
 

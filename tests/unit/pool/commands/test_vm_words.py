@@ -26,7 +26,17 @@ def test_a_restore_that_was_done_before_has_the_same_next_step(web, copy, pool_c
     first, again = (pool_command("restore", copy, "web", "--yes").out for _ in range(2))
     assert "already restored" in again and first.partition("\nnext: ")[2] == again.partition("\nnext: ")[2] != ""
     later = [line for line in first.splitlines() if line.startswith(("  later:", "  or:"))]
-    assert later and all(line in again for line in later)
+    assert len(later) == 2 and all(line in again for line in later)
+
+
+@pytest.mark.parametrize("columns", ["80", "60"])
+def test_a_person_pastes_the_ends_of_a_restore_whole(lab, web, copy, pool_command, monkeypatch, columns):
+    """At 80 columns, --shutdown stood in a line of its own: a shell ran the first line without it."""
+    monkeypatch.setenv("COLUMNS", columns)
+    uuid = lab.pool.db.get("VM", web, "uuid")
+    printed = pool_command("restore", copy, "web", "--yes").out.splitlines()
+    for end in (f"--home {uuid}", f"--undo {uuid} --shutdown"):
+        assert [line for line in printed if line.endswith(f"`relvmoiscsi pool restore {end}`")]
 
 
 def test_a_restored_vm_that_runs_is_not_started(lab, web, copy, pool_command):

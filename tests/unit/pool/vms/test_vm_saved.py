@@ -497,6 +497,15 @@ def test_vdis_with_the_name_of_records_are_not_all_read_and_a_person_names_the_o
     assert source.is_known
 
 
+def test_records_that_are_taken_over_again_keep_the_time_of_their_own_save(office, busy):
+    """The message named the save before, and the records were older by any number of saves."""
+    busy(office.web)
+    for when in (LATER, STILL_LATER):
+        saved, _, failed = office.save(when)
+        assert f"Its records of the save of {WHEN} are kept." in failed[office.uuids[office.web]][1]
+        assert {vm.name_label: vm.saved_at for vm in saved.vms} == {"db": "", "web": WHEN}
+
+
 @pytest.fixture
 def in_use(lab):
     """A tenant's VM runs on a member with its own disk, which has the name of records, on this SR."""
