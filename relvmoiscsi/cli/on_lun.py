@@ -152,7 +152,7 @@ class DeviceCommand:
         commands = [command for each in problems if each is not None for command in each.commands]
         if found.is_truncated:
             return engine.TAKE_WHOLE
-        if found.problem is not None and found.problem.advice == engine.UNPACK:
+        if found.problem is not None and found.problem.advice in (engine.GIVE_PARTITION, engine.UNPACK):
             return ""
         steps = {engine.EMPTY: _NO_SR, engine.FOREIGN: _NO_SR}
         return ShellCommand(commands[0]) if commands else steps.get(found.state, CHECK_ORIGINAL)

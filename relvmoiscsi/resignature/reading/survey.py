@@ -42,6 +42,8 @@ FIRST_MDA = 4096  #: bytes from the start of the device: where `pvcreate` puts t
 _UNKNOWN = "its content is unknown"
 #: what a person does with a packed file
 UNPACK = "If it is the packed image of a clone, unpack it, and give the raw image."
+#: what a person does with a disk that has partitions
+GIVE_PARTITION = "If a partition holds the clone of an SR, give the device of that partition."
 #: packed files: the format, the place of its magic, the magic. Source: file(1), magic/Magdir/{archive,compress}
 _PACKED = (
     ("gzip", 0, b"\x1f\x8b\x08"),
@@ -94,7 +96,8 @@ def read_label(device: Device) -> Label:
                 behind = f"the first four sectors hold none, and intact metadata of {vg.name} lies behind them"
                 raise Malformed("LVM label", Place(device.name, 0), behind)
         problem = f"{device.name} is no LVM physical volume: {what}."
-        raise Refused(problem, "VolNotFound").advising("Give the clone of an SR.")
+        advice = GIVE_PARTITION if _partition_count(start) else "Give the clone of an SR."
+        raise Refused(problem, "VolNotFound").advising(advice)
     if label.number != 0 and _partition_count(start):
         wipefs = shell_command("wipefs --all --types dos", device.name)
         raise Refused(f"{device.name} has a partition table beside its LVM label.").advising(

@@ -117,8 +117,12 @@ def test_bytes_in_the_place_of_the_label_of_an_intact_sr_are_a_damaged_copy(imag
         assert f"VG_XenStorage-{UUIDS['sr']} lies behind them" in found.out
         assert step == CHECK_ORIGINAL
     else:
-        again = "If this is the clone of an SR, take the copy again from the array."
-        assert " ".join(found.out.split()).endswith(f"{again} If not, name the device of the clone.")
+        step = (
+            "If this is the clone of an SR, take the copy again from the array. If not, name the device of the clone."
+        )
+        if spoil is other_disk:
+            step = "If a partition holds the clone of an SR, give the device of that partition."
+        assert " ".join(found.out.split()).endswith(step)
 
 
 @pytest.mark.parametrize("words", [("show",), ("check",), ("resignature", "--yes"), ("recover", "--yes")])
