@@ -119,7 +119,9 @@ def _verify_raw(device: Device, start: bytes) -> None:
                 "Give a raw image, which the program that made this image can make. A conversion on this host would "
                 "copy any file of this host that the image names."
             )
-        convert = shell_command("qemu-img convert -O raw", device.name, device.name + ".raw", f=image)
+        # for qemu-img, a colon before the first slash ends the name of a protocol
+        name = f"./{device.name}" if ":" in device.name.partition("/")[0] else device.name
+        convert = shell_command("qemu-img convert -O raw", name, name + ".raw", f=image)
         raise Refused(problem, "VolNotFound").advising(
             f"If the image holds the clone of an SR's LUN, convert the image: `{convert}`. Then give the new file.",
             convert,

@@ -222,6 +222,17 @@ def test_a_disk_image_of_a_whole_lun_leads_to_the_raw_image(tmp_path, command, i
     assert (refused.status, f"(format {image})" in refused.err, convert in refused.err) == (4, True, True)
 
 
+@pytest.mark.parametrize("name", ["a:b.vmdk", "nbd:x/y", "dir/a:b.vmdk"])
+def test_no_name_of_a_disk_image_is_a_protocol_for_qemu(tmp_path, command, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"conectix".ljust(2 << 20, b"\0"))
+    step = command("check", name).out.splitlines()[-1]
+    word = name if name.startswith("dir/") else f"./{name}"
+    assert step == f"next: qemu-img convert -O raw -f vpc {word} {word}.raw"
+
+
 @pytest.mark.parametrize(
     "start, what",
     [
