@@ -24,7 +24,6 @@ from relvmoiscsi.cli.on_lun import (
 from relvmoiscsi.cli.output import Answer, Bar, Maker, say, width
 from relvmoiscsi.engine import saved as saved_vms
 from relvmoiscsi.errors import (
-    NOTHING_WRITTEN,
     FormatError,
     NotFound,
     Partial,
@@ -197,7 +196,7 @@ class CheckCommand(DeviceCommand):
                 "A resignature keeps such a record, and changes nothing but its UUIDs. If the original has the same "
                 "record, the copy is whole. Otherwise take the copy again from the array.",
             ]
-            unread = FormatError(f"{name}: {count} cannot be read.").in_state(NOTHING_WRITTEN)
+            unread = FormatError(f"{name}: {count} cannot be read.")
             return self.told(unread, facts, "\n".join([*lines, *notes]), CHECK_ORIGINAL)
         text = f"{name}: every structure checks; state {found.state}."
         if found.state != engine.CLEAN:
@@ -285,7 +284,7 @@ class CheckCommand(DeviceCommand):
         if len(told) > _FEW:
             lines.append(f"... and {len(told) - _FEW} more, which --json prints.")
         refused.advising("" if isinstance(after, ShellCommand) else after)
-        facts.update(error_facts(refused.in_state(NOTHING_WRITTEN)))
+        facts.update(error_facts(refused))
         text, alerts = "\n".join([*lines, *more]), [verdict, *told[:1]]
         return Answer(facts, text, refused.exit_status, alerts=alerts).leading(after)
 

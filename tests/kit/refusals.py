@@ -417,8 +417,8 @@ COMMANDS = re.compile(
     r"|(?:lv|vg|pv)[a-z]+ --config [^`]*|vgimportclone [^`]*|wipefs [^`]*)`"
 )
 NO_COMMAND = re.compile(
-    "(No command (?:mends|enlarges)|Give the clone of an SR|give the (?:clone of an SR|device of that partition)|has not filled"
-    "|take the copy again|Finish or undo the run with that version|Have the array present)"
+    "(No command (?:mends|enlarges)|Give the clone of an SR|give the (?:clone of an SR|device of that partition)"
+    "|has not filled|take the copy again|Finish or undo the run with that version|Have the array present)"
 )
 
 

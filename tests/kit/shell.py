@@ -108,8 +108,9 @@ def verify(argv, ran):
         assert not wrong, wrong
     _head, is_next, steps = f"\n{ran.out}".partition(f"\n{output.NEXT}")
     if is_next:  # it is the last of the answer, and the only one: one step, or one a line
-        assert all(line.startswith("      ") for line in steps.splitlines()[1:]), ran.out
-        assert all(re.match(" *(relvmoiscsi|xe|[plv][vg][a-z]+) ", line) for line in steps.splitlines()), ran.out
+        lines = steps.splitlines()
+        assert all(line.startswith("      ") for line in lines[1:]), ran.out
+        assert all(re.match(" *(relvmoiscsi|xe|qemu-img|[plv][vg][a-z]+) ", line) for line in lines), ran.out
         words = shlex.split(" ".join(commands_in(output.NEXT + steps)))
         assert [word for word in words if PLACEHOLDER.fullmatch(word)] == []
     assert ran.status in (*range(12), output.EXIT_BUG, output.EXIT_NOT_PRINTED, output.EXIT_INTERRUPTED)

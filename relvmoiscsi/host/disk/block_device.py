@@ -31,7 +31,7 @@ import time
 from abc import abstractmethod
 from collections import deque
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, chain, count
 from types import TracebackType
 from typing import Callable, ContextManager, Deque, Dict, List, Optional, Sequence, Tuple, Type
 
@@ -276,10 +276,10 @@ _ANY_WRITES = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 class ImageFile(HostDevice):
     """A regular file with the bytes of a disk. Only the chunks are written, so holes stay holes."""
 
-    is_file = True
-
     def __init__(self, path: str, writable: bool, block_size: int = SECTOR) -> None:
         """Open an image file. For writing, raises Refused if another process or loop device has the file open."""
+        names = chain([f"{path}.raw"], (f"{path}.{number}.raw" for number in count(1)))
+        self.raw_name = next(name for name in names if not os.path.lexists(name))
         super().__init__(
             path, writable, open_file(path, os.O_RDWR if writable else os.O_RDONLY, writable, stat.S_ISREG)
         )

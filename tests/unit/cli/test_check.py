@@ -169,6 +169,7 @@ def test_an_mgt_record_that_does_not_read_is_5_and_the_verdict_agrees_with_the_n
     assert notes == ["note: " + sentence for sentence in facts.json["notes"]] and "MGT record at byte" in notes[0]
     assert last == CHECK_ORIGINAL
     assert facts.json["error"]["message"] == f"{path}: 1 MGT record cannot be read." in facts.err
+    assert not facts.json["error"]["disk_state"], "the command only reads"
 
 
 def test_parts_that_contradict_each_other_are_5_each_is_told_and_the_lun_is_no_less_clean(tmp_path, unwritten):
@@ -227,6 +228,7 @@ def test_a_copy_shares_every_identity_with_its_original(image, original, compare
         assert f"{identity} is on both: " in "".join(facts["comparison_problems"])
     assert (facts["shares_nothing"], facts["same_identities"], facts["bytes_compared"] > 0) == (False, True, True)
     assert facts["error"]["message"] == ran.out.partition("\n")[0]
+    assert not facts["error"]["disk_state"], "the command only reads"
     assert all(line.endswith(".") for line in facts["comparison_problems"])
     assert ran.out == (
         f"{image}, state clean, is an untouched copy of {original}: both have the same identities.\n"

@@ -222,6 +222,28 @@ def test_a_disk_image_of_a_whole_lun_leads_to_the_raw_image(tmp_path, command, i
     assert (refused.status, f"(format {image})" in refused.err, convert in refused.err) == (4, True, True)
 
 
+def test_the_raw_image_of_a_disk_image_gets_the_name_of_no_file(tmp_path, command):
+    """The command wrote over a raw image that had new identities."""
+    path = tmp_path / "clone.vhd"
+    path.write_bytes(b"conectix".ljust(2 << 20, b"\0"))
+    for name in ("clone.vhd.raw", "clone.vhd.1.raw", "clone.vhd.2.raw"):
+        raw = tmp_path / name
+        told = command("check", path).out
+        assert told.splitlines()[-1] == f"next: qemu-img convert -O raw -f vpc {path} {raw}"
+        raw.symlink_to("nowhere") if name == "clone.vhd.raw" else raw.touch()
+
+
+@pytest.mark.parametrize("name", ["a:b.vmdk", "nbd:x/y", "dir/a:b.vmdk"])
+def test_no_name_of_a_disk_image_is_a_protocol_for_qemu(tmp_path, command, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"conectix".ljust(2 << 20, b"\0"))
+    step = command("check", name).out.splitlines()[-1]
+    word = name if name.startswith("dir/") else f"./{name}"
+    assert step == f"next: qemu-img convert -O raw -f vpc {word} {word}.raw"
+
+
 @pytest.mark.parametrize(
     "start, what",
     [
