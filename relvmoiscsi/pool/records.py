@@ -296,6 +296,8 @@ def verify_not_discarded(calls: Calls, sr_uuids: Iterable[str]) -> None:
 def verify_readable(calls: Calls, sr_uuid: str) -> None:
     """Raises PoolFailure where the storage manager cannot read a copy, such as on a LUN that is damaged or unmapped.
 
+    Raises Refused for a copy that is gone meanwhile.
+
     The pool's records show an SR as its last scan found it, and a scan may change these records: no dry run calls this.
     A vm-admin may not scan, and does not get this check.
     """
@@ -303,6 +305,7 @@ def verify_readable(calls: Calls, sr_uuid: str) -> None:
         with passing("RBAC_PERMISSION_DENIED"):
             calls.run("SR.scan", calls.call("SR.get_by_uuid", sr_uuid))
     except PoolFailure as failure:
+        verify_not_discarded(calls, [sr_uuid])
         failure.message = f"The copy {sr_uuid} cannot be read. {failure.message}"
         discard = shell_command("relvmoiscsi pool discard", sr_uuid)
         failure.advising(f"If its LUN is damaged, run `{discard}`, and attach another clone of the snapshot.")

@@ -121,7 +121,7 @@ class DiscardCommand(PoolChange):
             say(printable(line))
 
     def _copies(self, pool: Pool) -> Tuple[List[str], List[str], List[str]]:
-        """Return the named SRs, the other SRs that --clones-of and --all select, and the UUIDs without an SR.
+        """Return the named SRs, the other SRs that --clones-of and --all select, and the given ids without an SR.
 
         Raises NotFound, UsageError.
         """
@@ -133,10 +133,8 @@ class DiscardCommand(PoolChange):
                 continue
             try:
                 named.append(records.find_sr(pool, text))
-            except records.NotAttached:  # attaching it again is the opposite of the wish
-                raise records.NotAttached(f"No SR of this pool is on the LUN with the SCSIid {text}.").advising(
-                    "Remove the LUN on the array if it was discarded."
-                ) from None
+            except records.NotAttached:  # as after a kill behind SR.forget
+                gone.append(text)
         copies = [
             ref for ref, sr in pool.copies() if self.given.all or sr["other_config"][records.ORIGINAL_SR] in wanted
         ]
@@ -205,7 +203,9 @@ def _discarded(
     if len(left) > _MOST_LEFT:
         lines.append(f"Do the same for {counted(len(left) - _MOST_LEFT, 'more VM')}, named above.")
     rows += [_row(uuid, None, "not in the pool") for uuid in gone]
-    lines += [f"{uuid}: not in the pool" for uuid in gone]
+    for text in gone:
+        lines.append(f"{text}: not in the pool")
+        lines += [] if is_uuid(text) else ["  Remove the LUN on the array if its copy was discarded."]
     text = "\n".join(map(printable, lines)) or "The pool has no copies."
     alerts = [
         f"SR {plan.pool.srs[ref]['name_label']!r} ({plan.pool.srs[ref]['uuid']}): {failed[ref]}" for ref in failed

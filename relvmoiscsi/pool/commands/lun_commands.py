@@ -456,18 +456,20 @@ class PoolMapCommand(PoolCommand):
         }
         whole, _, unfinished = choice.clones(found, copy)
         clones = {**whole, **unfinished}
-        made = [(str(clones[ref]["uuid"]), str(clones[ref]["name_label"])) for ref in inventory.in_order(clones)]
+        in_order = inventory.in_order(clones)
         facts = {
             "old_sr": copy.original or None,
             "new_sr": copy.uuid,
             "sr_name_label": copy.name,
-            "clones": [{"new_vm": uuid, "new_name": name} for uuid, name in made],
+            "clones": [{"new_vm": clones[ref]["uuid"], "new_name": clones[ref]["name_label"]} for ref in in_order],
             "vdi_pairs": [
                 {**pair.facts(), "vm_names": vms.get(pair.old, []), "user_vm_names": users[pair.new]} for pair in pairs
             ],
         }
         lines = [f"{copy.uuid} {copy.name!r}"]
-        lines += [line for uuid, name in made for line in (f"  clone {name!r}", f"    VM {uuid}")]
+        for ref in in_order:
+            kind = "unfinished clone" if ref in unfinished else "clone"
+            lines += [f"  {kind} {clones[ref]['name_label']!r}", f"    VM {clones[ref]['uuid']}"]
         for pair in pairs:
             notes = [
                 note for note, shown in (("snapshot", pair.is_a_snapshot), ("hidden", not pair.is_managed)) if shown

@@ -123,8 +123,8 @@ def clone(
         if any(result.status == MADE for result in results):
             try:  # the scan also repairs snapshot_of and parent, which some imports change
                 records.verify_readable(calls, copy.uuid)
-            except (PoolFailure, PoolGone) as failure:
-                failure.in_state("The VM was made.")
+            except (PoolFailure, PoolGone, Refused) as failure:
+                failure.disk_state = "The VM was made."
                 results = [each._replace(error=failure) if each.status == MADE else each for each in results]
         return results
 

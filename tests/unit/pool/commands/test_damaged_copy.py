@@ -83,6 +83,15 @@ def test_what_is_damaged_when_the_copy_is_locked_is_not_cloned(lab, web, helper,
     assert ran.status == 6 and CANNOT in ran.err and after == before
 
 
+@pytest.mark.parametrize("moment", ["SR.get_by_uuid", "Async.SR.scan"])
+def test_a_copy_that_is_gone_at_the_scan_is_not_to_be_discarded_again(lab, clone, web, pool_command, moment):
+    """The advice was to discard the SR that another client had removed, and the status that of a damaged LUN."""
+    (sr,) = lab.pool.db.refs("SR", name_label="a copy")
+    lab.before(moment, lambda: lab.pool.db.destroy("SR", sr))
+    ran = pool_command(*USES["clone"], "--yes")
+    assert ran.status == 4 and "Another client has discarded the copy" in ran.err and "pool discard" not in ran.err
+
+
 def test_a_copy_that_cannot_be_read_after_the_clones_were_made_is_an_error(lab, web, pool_command):
     """Cron reads the exit status and stderr."""
     calls = []
@@ -98,6 +107,13 @@ def test_a_copy_that_cannot_be_read_after_the_clones_were_made_is_an_error(lab, 
     assert (ran.status, ran.out) == (6, "") and "VM 'web': The copy " in ran.err and CANNOT in ran.err
     assert "The VM was made." in ran.err
     assert [vm for vm in lab.pool.db.records("VM").values() if "relvmoiscsi:done" in vm["other_config"]]
+
+
+def test_a_copy_that_is_gone_after_the_clones_were_made_is_an_error_of_each_clone(lab, web, pool_command):
+    (sr,) = lab.pool.db.refs("SR", name_label="a copy")
+    lab.before("Async.SR.scan", lambda: lab.pool.db.destroy("SR", sr), 3)
+    ran = pool_command(*USES["clone"], "--yes", "--quiet")
+    assert ran.status == 4 and "Another client has discarded the copy" in ran.err and "The VM was made." in ran.err
 
 
 def test_the_ways_back_and_the_discard_need_no_readable_copy(lab, web, helper, damage, pool_command):

@@ -41,6 +41,10 @@ def test_nobody_is_told_to_destroy_a_vm_that_another_client_makes(lab, copy, vm,
     assert f"Another client has locked {name}: `relvmoiscsi pool clone` of " in " ".join(ran.err.split())
 
 
+def test_map_says_which_clone_is_unfinished(copy, vm, pool_command):
+    assert "\n  unfinished clone 'web too'\n" in pool_command("map", copy).out
+
+
 @pytest.mark.parametrize("words", [("map", "a copy"), *WORDS[3:]])
 def test_nobody_is_told_to_repeat_an_attach_that_works_still(lab, copy, pool_command, words):
     lab.vm("web", lab.vdi("Production", "root disk")[0])
