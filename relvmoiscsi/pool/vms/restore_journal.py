@@ -95,8 +95,9 @@ def must_be_restored(vm: Record) -> None:
     """Raises Refused for a VM that `is_restored` does not know."""
     if not is_restored(vm):
         raise Refused(
-            f"The VM {vm['name_label']!r} was not restored from a copy: there is nothing to undo, move or keep."
-        )
+            f"The VM {vm['name_label']!r} was not restored from a copy, or --keep has ended its restore: there is "
+            "nothing to undo, move or keep."
+        ).advising("Find disks from before a restore by 'before restore' in their names.")
 
 
 def verify_journal(vm: Record, swaps: Sequence[Swap]) -> None:

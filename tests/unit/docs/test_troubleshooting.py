@@ -55,7 +55,6 @@ COMPLETE = (
     "The VM … has no disk.",
     "The VM … has this disk, and is … meanwhile.",
     "The VM … is a copy and already has these disks.",
-    "The VM … was not restored from a copy: there is nothing to undo, move",
     "The clean-up journal … cannot be written: ….",
     "The disk … of the VM has no VDI in its records.",
     "The entry of … in udev's database cannot be read: ….",

@@ -823,7 +823,8 @@ def test_a_vm_that_has_the_disks_of_a_copy_without_a_journal_was_not_undone(halt
     assert pool_command("restore", "copy", "web", "--yes").status == 0
     more = ["--on-copy"] if end == "--keep" else []
     assert pool_command("restore", end, "web", "--yes", *more).status == 0
-    refused(4, "was not restored from a copy", "restore", "--undo", "web", "--yes")
+    told = refused(4, "was not restored from a copy", "restore", "--undo", "web", "--yes").err
+    assert "or --keep has ended its restore" in told and "Find disks from before a restore by" in told
 
 
 @pytest.mark.parametrize("way", ["--yes", "asked"])
