@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from kit.lun_world import World
+from kit.office import RESTORE, new_office
 from kit.pool_lab import Image, Lab
 
 
@@ -81,3 +82,44 @@ def copy(clone, pool_command):
     ran = pool_command("attach", clone, "--yes", "--name", "a copy")
     assert ran.status == 0 and "\nnext: relvmoiscsi pool clone --all --isolated night-" in ran.out
     return "a copy"
+
+
+@pytest.fixture(scope="session")
+def image_of_office():
+    with new_office() as made:
+        return Image(made, **made.make())
+
+
+@pytest.fixture
+def office(name_pool, image_of_office):
+    with new_office() as ready:
+        ready.__dict__.update(image_of_office.put(ready))
+        name_pool(ready.pool)
+        yield ready
+
+
+@pytest.fixture
+def halted(office):
+    """The VM "web" does not run."""
+    office.pool.api.vms.vm_hard_shutdown("", office.web)
+    return office
+
+
+@pytest.fixture
+def restored(halted, pool_command):
+    """The VM "web" has the disk of the copy."""
+    assert pool_command(*RESTORE).status == 0
+    return halted
+
+
+@pytest.fixture
+def refused(office, pool_command):
+    """`refused(4, "sentence", *words)`: the command ends so, says so, and the pool is as it was."""
+
+    def run(status, says, *words):
+        before = office.state()
+        ran = pool_command(*words)
+        assert ran.status == status and says in ran.err + ran.out and office.state() == before
+        return ran
+
+    return run

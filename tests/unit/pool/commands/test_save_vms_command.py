@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""`relvmoiscsi pool save-vms`: what it prints, how it ends, whom it asks.
+
+What a run without a question and without a mishap prints, docs/pool-vms.rst shows (test_documented.py). What happens to
+the pool: tests/unit/pool/vms.
+"""
+
+import pytest
+
+from kit.office import RESTORE, made
+
+pytestmark = pytest.mark.states
+
+
+def test_records_are_saved_shown_and_made_vms_of(office, pool_command, refused, command, tmp_path):
+    refused(0, "The records of these VMs would be saved: 'db', 'web'\n", "save-vms", "Production", "--dry-run")
+    saved = pool_command("save-vms", "Production", "--yes")
+    assert saved.status == 0 and saved.out.endswith("map its clone.\nnext: relvmoiscsi pool luns\n")
+    clone = office.clone("Production")
+    found = {lun["scsi_id"]: lun for lun in pool_command("luns", "--json").json["pool_luns"]}
+    assert found[clone]["saved_vm_names"] == ["db", "web"] and found[clone]["saved_at"].startswith("20")
+
+    disk, image = office.world.lun(clone).disk, tmp_path / "clone.img"
+    image.write_bytes(disk.peek(0, disk.size_bytes))
+    shown = command("show", image, "--json").json["saved_vms"]
+    assert [vm["vm_name"] for vm in shown["vms"]] == ["db", "web"] and shown["vms"][1]["power_state"] == "Running"
+    assert "  VMs      'db', 'web'; their records of 20" in command("show", image).out
+
+    office.pool.api.vms.vm_destroy("", office.db_vm)
+    pool_command("attach", clone, "--yes", "--name", "of then")
+    ran = pool_command("clone", "of then", "--all", "--from-snapshot", "--isolated", "lab", "--yes", "--json")
+    assert [(vm["old_name"], vm["status"]) for vm in ran.json["clone_results"]] == [("db", "cloned"), ("web", "cloned")]
+    refused(3, "", "clone", "copy", "--all", "--from-snapshot", "--yes")
+
+
+def test_a_restored_vm_is_left_out_by_name_and_its_records_of_an_earlier_save_are_kept(halted, pool_command, refused):
+    """Its disks are on the copy: it was left out without a word, and its earlier records were dropped."""
+    uuid = halted.pool.db.get("VM", halted.web, "uuid")
+    assert pool_command("save-vms", "Production", "--yes").status == 0
+    assert pool_command(*RESTORE).status == 0
+    why = (
+        "The VM 'web' was restored from the copy 'copy': its disks are there, and not on the SR 'Production'. End the "
+        f"restore first: `relvmoiscsi pool restore --home {uuid}` or "
+        f"`relvmoiscsi pool restore --undo {uuid} --shutdown`."
+    )
+    dry = refused(0, "would be saved: 'db'\n", "save-vms", "Production", "--dry-run")
+    assert f"Left out: {why}" in " ".join(dry.out.split())
+
+    ran = pool_command("save-vms", "Production", "--yes")
+    told = " ".join(ran.out.split())
+    assert ran.status == 9 and "VM 'db': saved" in ran.out and f"VM 'web': failed: {why} Its records of the" in told
+    clone = halted.clone("Production")
+    found = {lun["scsi_id"]: lun for lun in pool_command("luns", "--json").json["pool_luns"]}
+    assert found[clone]["saved_vm_names"] == ["db", "web"]
+
+    assert pool_command("restore", "copy", "db", "--yes").status == 0
+    ran = refused(3, "No VM has a disk on the SR 'Production'.", "save-vms", "Production", "--yes")
+    assert why.partition(" End ")[0] in " ".join(ran.err.split()) and ran.err.count("--home") == 2
+
+
+def test_a_task_that_its_owner_destroys_while_clone_waits_ends_no_clone(office, pool_command, monkeypatch):
+    """A vm-operator can make a task with the name of an import that a killed run has left, and destroy it."""
+    monkeypatch.setattr("relvmoiscsi.pool.calls.EVENT_SECONDS", 0.1)
+    db = office.pool.db
+    label = f"relvmoiscsi: {office.copy.sr_uuid} has a copy of {db.get('VM', office.db_vm, 'uuid')}"
+    task = db.create("task", name_label=label, status="pending", other_config={"applies_to": "x"})
+    office.before("event.from", lambda: db.destroy("task", task), 2)
+    ran = pool_command("clone", "copy", "db", "--isolated", "lab", "--yes")
+    assert not db.exists("task", task) and ran.status == 0 and len(made(office)) == 1, ran.err
