@@ -19,6 +19,10 @@ written two kinds of records that are not XML:
 A VDI whose record cannot be read loses its label and nothing else: SM attaches such an SR. A resignature changes only
 the UUIDs in such a record. When a VDI has several records, the last record counts, for SM and here.
 
+SM reads each record with an XML parser. Whoever writes to a raw LUN can write XML that the pattern here reads
+otherwise, for example a record with a blank in a tag. So MGT is refused where SM can read a record that does not have
+SM's own form, or a record of that form that this module cannot read and that names a pool for its database.
+
 Source: SM drivers/srmetadata.py (LVMMetadataHandler), drivers/metadata.py.
 """
 
@@ -55,6 +59,9 @@ TYPES = (
 
 _TAG = re.compile(rb"<([a-z_]+)>([^<]*)</\1>")
 _END = b"</vdi>"
+_OF_POOL, _NO_POOL = b"metadata_of_pool", b"OpaqueRef:NULL"
+#: the slot of a record as SM writes it: each tag in its plainest form. SM ignores texts between the tags
+_WRITTEN = re.compile(rb"[^<]*<vdi>(?:[^<]*<([a-z_]+)>[^<]*</\1>)*[^<]*</vdi>[^<]*")
 _LINK = re.compile(rb"<(?:uuid|snapshot_of)>\s*(" + UUID_PATTERN.encode("ascii") + rb")(?![0-9a-f])")
 
 
@@ -138,14 +145,21 @@ def read_mgt(data: bytes, spare: bytes = b"") -> Mgt:
     records, damaged, unread = [], [], []
     links: Dict[int, str] = {}
     for offset in range(SR_END, len(data), RECORD_BYTES):
+        slot = data[offset : offset + RECORD_BYTES]
         try:
-            records.append(_record(data, offset))
+            record = _record(data, offset)
+            is_as_read = _WRITTEN.fullmatch(slot) is not None or not _may_read(slot)
         except Malformed:
+            record, is_as_read = None, _is_of_no_pool(slot) or not _may_read(slot)
+        if not is_as_read:
+            raise Unsupported("MGT record", Place(MGT, offset), "it is XML, and not in the form of SM")
+        if record is None:
             unread.append(offset)
             for match in _LINK.finditer(data, offset, offset + RECORD_BYTES):
                 links[match.start(1)] = match.group(1).decode("ascii")
             continue
-        if not data[offset : offset + RECORD_BYTES].replace(b"\0", b"").startswith(b"<vdi>"):
+        records.append(record)
+        if not slot.replace(b"\0", b"").startswith(b"<vdi>"):
             damaged.append(offset)
     sr_uuid = _uuid("SR", sr, Place(MGT, SR_START))
     return Mgt(
@@ -161,6 +175,28 @@ def read_mgt(data: bytes, spare: bytes = b"") -> Mgt:
         unread=unread,
         links=links,
     )
+
+
+def _is_of_no_pool(slot: bytes) -> bool:
+    """Does the slot have SM's form, and no pool whose database the VDI holds? Then all its tags are plain to see."""
+    is_written = _WRITTEN.fullmatch(slot) is not None
+    return is_written and all(text.strip() in (b"", _NO_POOL) for name, text in _TAG.findall(slot) if name == _OF_POOL)
+
+
+def _may_read(slot: bytes) -> bool:
+    """May SM read a record in this slot? SM removes NULs, puts the text into an element, and parses that.
+
+    SM writes no comment, declaration or processing instruction: a text with one is not parsed here, and counts.
+    """
+    from relvmoiscsi.untrusted_xml import xml_of  # noqa: PLC0415 - loads an HTTP client, and hardly any LUN needs it
+
+    text = slot.replace(b"\0", b"")
+    if b"<!" in text or b"<?" in text:
+        return True
+    try:
+        return any(each.tag.rpartition("}")[2] == "vdi" for each in xml_of(b"<m>" + text + b"</m>").iter())
+    except ValueError:
+        return False
 
 
 def _tags(data: bytes, start: int, end: int, where: Place) -> Tags:
@@ -187,7 +223,7 @@ def _at(data: bytes, name: bytes, tags: Tags, start: int) -> int:
 def _record(data: bytes, offset: int) -> VdiRecord:
     end, where = offset + RECORD_BYTES, Place(MGT, offset)
     tags = _tags(data, offset, end, where)
-    if b"deleted" not in tags or data.find(_END, offset, end) < 0:
+    if tags.get(b"deleted") not in (b"0", b"1") or data.find(_END, offset, end) < 0:
         raise Malformed("MGT record", where, "it does not read as a VDI record")
     snapshot_of = _text(tags, b"snapshot_of")
     if snapshot_of.startswith("OpaqueRef:"):
@@ -197,7 +233,7 @@ def _record(data: bytes, offset: int) -> VdiRecord:
     return VdiRecord(
         offset=offset,
         uuid=_uuid("VDI", tags, where),
-        deleted=tags[b"deleted"].strip() != b"0",
+        deleted=tags[b"deleted"] == b"1",
         name_label=_text(tags, b"name_label"),
         name_description=_text(tags, b"name_description"),
         vdi_type=intern(_text(tags, b"vdi_type")),

@@ -2,6 +2,8 @@
 """MGT, as every release since 6.0 wrote it: found tag by tag, changed in place (docs/formats/sm.rst)."""
 
 import re
+from xml.dom import minidom
+from xml.parsers.expat import ExpatError
 
 import pytest
 from hypothesis import given, settings
@@ -196,6 +198,71 @@ def test_a_record_that_does_not_read_keeps_its_bytes_but_for_the_uuids_in_it(old
     assert [(slot_of(at), uuid) for at, uuid in mgt.links.items()] == [(2048, uuid) for uuid in links]
     changed = {change.offset: change.new.decode() for change in changes(mgt, mgt, NEW[SR], NEW)}
     assert [changed[at] for at in mgt.links] == [NEW[uuid] for uuid in links]
+
+
+OF_POOL = b"<metadata_of_pool>OpaqueRef:1a2b</metadata_of_pool>"
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        (OF_POOL, OF_POOL.replace(b"_pool>", b"_pool >")),
+        (OF_POOL, OF_POOL.replace(b"<metadata_of_pool", b"<metadata_of_pool a=''")),
+        (OF_POOL, OF_POOL.replace(b"Op", b"<!-- -->Op")),
+        (OF_POOL, OF_POOL.replace(b"Op", b"<![CDATA[]]>Op")),
+        (OF_POOL, OF_POOL.replace(b"data_", b"data\0_")),
+        (OF_POOL, b"<metadata_of_pool />" + OF_POOL),
+        (OF_POOL, OF_POOL * 2),
+        (b"<deleted>0</deleted>", b"<deleted>1</deleted><deleted>0</deleted>"),
+        (b"<deleted>0</deleted>", b"<deleted>00</deleted>"),
+        (b"<deleted>0</deleted>", b"<deleted>&#48;</deleted>"),
+        (b"<deleted>0</deleted>", b"<deleted></deleted> "),
+        (b"<deleted>0</deleted>", b" " * 20),
+        (b"<vdi>", b"<vdi a=''>"),
+        (b"<vdi>", b"<vdi xmlns='x'>"),
+        (b"<uuid>7d2d", b"<uuid>7D2D"),
+        (b"<snapshot_of></snapshot_of>", b"<snapshot_of>x</snapshot_of>"),
+        (b"</vdi>", b"</vdi><vdi></vdi>"),
+    ],
+)
+def test_a_record_that_sm_reads_and_that_is_not_in_the_form_of_sm_is_unsupported(old, new):
+    """SM reads with an XML parser, for example for which pool a VDI holds the database."""
+    of_pool = in_record(b"<metadata_of_pool></metadata_of_pool>", OF_POOL)
+    with pytest.raises(Unsupported, match="MGT record at byte 2048 of MGT: it is XML, and not in the form of SM"):
+        read(in_record(old, new, of_pool))
+
+
+def as_sm_reads(slot):
+    """{tag: text} of the record in a slot, by the parser of SM; None where the parser finds none."""
+    try:
+        root = minidom.parseString(b"<m>" + slot.replace(b"\0", b"") + b"</m>").documentElement
+    except ExpatError:
+        return None
+    found = [each for each in root.childNodes if each.nodeName == "vdi"]
+    tags = [each for each in found[-1].childNodes if each.nodeType == each.ELEMENT_NODE] if found else []
+    return {tag.nodeName: "".join(child.nodeValue or "" for child in tag.childNodes) for tag in tags} if found else None
+
+
+PARTS = [
+    *(b"<", b">", b"/", b" ", b"\0", b"<a/>", b"<!---->", b"<?x?>", b"&#48;", b"</vdi>", b"<vdi>", b"&", b"<![CDATA["),
+    *(b"]]>", b"<deleted>1</deleted>", b"<deleted >0</deleted>", OF_POOL, OF_POOL.replace(b"_pool>", b"_pool >")),
+]
+
+
+@given(st.integers(0, 800), st.lists(st.sampled_from(PARTS) | st.binary(max_size=3), max_size=3).map(b"".join))
+@settings(max_examples=examples(3000))
+def test_what_sm_reads_in_a_record_is_what_is_read_here(at, noise):
+    slot = (DATA[2048 : 2048 + at] + noise + DATA[2048 + at : 3072])[:1024]
+    try:
+        mgt = read(DATA[:2048] + slot + DATA[3072:])
+    except FormatError:
+        return
+    of_sm = as_sm_reads(slot)
+    if of_sm is not None:
+        of_pool = of_sm.get("metadata_of_pool", "").strip()
+        for record in [record for record in mgt.records if record.offset == 2048]:
+            assert (record.metadata_of_pool, record.deleted) == (of_pool, of_sm["deleted"] == "1")
+        assert mgt.unread == [] or of_pool == ""
 
 
 def test_an_sr_part_without_uuid_is_malformed():
