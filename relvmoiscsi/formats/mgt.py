@@ -30,7 +30,7 @@ import re
 from collections import Counter
 from html import unescape
 from sys import intern
-from typing import Container, Dict, List, Mapping, NamedTuple, Tuple
+from typing import Container, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import Malformed, Place, Unsupported, shown_bytes
@@ -147,12 +147,10 @@ def read_mgt(data: bytes, spare: bytes = b"") -> Mgt:
     for offset in range(SR_END, len(data), RECORD_BYTES):
         slot = data[offset : offset + RECORD_BYTES]
         try:
-            record = _record(data, offset)
-            is_as_read = _WRITTEN.fullmatch(slot) is not None or not _may_read(slot)
+            record: Optional[VdiRecord] = _record(data, offset)
         except Malformed:
-            record, is_as_read = None, _is_of_no_pool(slot) or not _may_read(slot)
-        if not is_as_read:
-            raise Unsupported("MGT record", Place(MGT, offset), "it is XML, and not in the form of SM")
+            record = None
+        _verify_form(slot, Place(MGT, offset), record is not None)
         if record is None:
             unread.append(offset)
             for match in _LINK.finditer(data, offset, offset + RECORD_BYTES):
@@ -177,10 +175,16 @@ def read_mgt(data: bytes, spare: bytes = b"") -> Mgt:
     )
 
 
-def _is_of_no_pool(slot: bytes) -> bool:
-    """Does the slot have SM's form, and no pool whose database the VDI holds? Then all its tags are plain to see."""
-    is_written = _WRITTEN.fullmatch(slot) is not None
-    return is_written and all(text.strip() in (b"", _NO_POOL) for name, text in _TAG.findall(slot) if name == _OF_POOL)
+def _verify_form(slot: bytes, where: Place, is_read: bool) -> None:
+    """Raise Unsupported where SM may read in a slot what this module does not. `is_read`: this module reads a record.
+
+    A slot in the form of SM hides no tag. If this module reads no record there, the VDI must hold no pool's database.
+    """
+    is_plain = _WRITTEN.fullmatch(slot) is not None
+    if is_plain and not is_read:
+        is_plain = all(text.strip() in (b"", _NO_POOL) for name, text in _TAG.findall(slot) if name == _OF_POOL)
+    if not is_plain and _may_read(slot):
+        raise Unsupported("MGT record", where, "it is XML, and not in the form of SM")
 
 
 def _may_read(slot: bytes) -> bool:
