@@ -29,7 +29,7 @@ from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.formats.lvm.pv import Label, Mda
 from relvmoiscsi.formats.lvm.vg import VolumeGroup, read_vg
 from relvmoiscsi.formats.naming import LvName
-from relvmoiscsi.formats.other_images import image_format, other_file
+from relvmoiscsi.formats.other_images import image_format, other_file, packed_format
 from relvmoiscsi.resignature.reading.left_behind import settle
 from relvmoiscsi.resignature.reading.lun_contents import TAKE_WHOLE, Lun, verify_lun
 from relvmoiscsi.resignature.reading.volumes import read_all_volumes
@@ -44,17 +44,6 @@ _UNKNOWN = "its content is unknown"
 UNPACK = "If it is the packed image of a clone, unpack it, and give the raw image."
 #: what a person does with a disk that has partitions
 GIVE_PARTITION = "If a partition holds the clone of an SR, give the device of that partition."
-#: packed files: the format, the place of its magic, the magic. Source: file(1), magic/Magdir/{archive,compress}
-_PACKED = (
-    ("gzip", 0, b"\x1f\x8b\x08"),
-    ("xz", 0, b"\xfd7zXZ\0"),
-    ("zstd", 0, b"\x28\xb5\x2f\xfd"),
-    ("lz4", 0, b"\x04\x22\x4d\x18"),
-    ("bzip2", 0, b"BZh"),
-    ("zip", 0, b"PK\x03\x04"),
-    ("7z", 0, b"7z\xbc\xaf\x27\x1c"),
-    ("tar", 257, b"ustar"),
-)
 
 
 def read_label(device: Device) -> Label:
@@ -126,11 +115,11 @@ def _verify_raw(device: Device, start: bytes) -> None:
             f"If the image holds the clone of an SR's LUN, convert the image: `{convert}`. Then give the new file.",
             convert,
         )
-    for packed, at, magic in _PACKED:
-        if start[at : at + len(magic)] == magic:
-            raise Refused(
-                f"{device.name} is no LVM physical volume: it is packed (format {packed}).", "VolNotFound"
-            ).advising(UNPACK)
+    packed = packed_format(start)
+    if packed is not None:
+        raise Refused(
+            f"{device.name} is no LVM physical volume: it is packed (format {packed}).", "VolNotFound"
+        ).advising(UNPACK)
 
 
 def _partition_count(start: bytes) -> int:
