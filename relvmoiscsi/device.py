@@ -186,7 +186,6 @@ class Device(ABC):
     size_bytes = 0
     block_size = SECTOR  #: logical block size in bytes, 512 or 4096; chunks start and end on its multiples
     physical_block_size = SECTOR  #: bytes that the device writes at once; a 512e disk has 4096, with blocks of 512
-    raw_name = ""  #: of a regular file: the path of no file, for a program that converts the file to a raw image
     is_closed = False  #: whether its caller has closed it: then no function of the engine takes the device
     objection: Optional[Refused] = None  #: why an open for a write would be refused, as an open for reading knows
     _fence: Optional[Fence] = None
@@ -202,6 +201,11 @@ class Device(ABC):
         if self._fence is None:
             self._fence = Fence(self.name)
         return self._fence
+
+    @property
+    def raw_name(self) -> str:
+        """Of a regular file: the path of no file, for a program that converts the file to a raw image. Otherwise ""."""
+        return ""
 
     @abstractmethod
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
@@ -400,8 +404,12 @@ class ForwardingDevice(Device):
 
     def __init__(self, device: Device) -> None:
         self.name, self.size_bytes, self.block_size = device.name, device.size_bytes, device.block_size
-        self.physical_block_size, self.raw_name = device.physical_block_size, device.raw_name
+        self.physical_block_size = device.physical_block_size
         self._device, self._fence, self.objection = device, device.fence, device.objection
+
+    @property
+    def raw_name(self) -> str:
+        return self._device.raw_name
 
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
         return self._device.read(ranges)

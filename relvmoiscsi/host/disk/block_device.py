@@ -278,8 +278,6 @@ class ImageFile(HostDevice):
 
     def __init__(self, path: str, writable: bool, block_size: int = SECTOR) -> None:
         """Open an image file. For writing, raises Refused if another process or loop device has the file open."""
-        names = chain([f"{path}.raw"], (f"{path}.{number}.raw" for number in count(1)))
-        self.raw_name = next(name for name in names if not os.path.lexists(name))
         super().__init__(
             path, writable, open_file(path, os.O_RDWR if writable else os.O_RDONLY, writable, stat.S_ISREG)
         )
@@ -297,6 +295,11 @@ class ImageFile(HostDevice):
         except BaseException:
             self.close()
             raise
+
+    @property
+    def raw_name(self) -> str:
+        names = chain([f"{self.name}.raw"], (f"{self.name}.{number}.raw" for number in count(1)))
+        return next(name for name in names if not os.path.lexists(name))
 
     def data_ranges(self) -> List[Range]:
         found: List[Range] = []

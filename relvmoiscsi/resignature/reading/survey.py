@@ -100,7 +100,8 @@ def _verify_raw(device: Device, start: bytes) -> None:
     image = image_format(start)
     if image is not None:
         problem = f"{device.name} is no LVM physical volume: it holds a disk image (format {image}), not an SR."
-        if not device.raw_name:
+        raw_name = device.raw_name
+        if not raw_name:
             raise Refused(problem, "VolNotFound").advising("Give the clone of an SR.")
         other = other_file(image, start)
         if other is not None:
@@ -110,7 +111,7 @@ def _verify_raw(device: Device, start: bytes) -> None:
             )
         # for qemu-img, a colon before the first slash ends the name of a protocol
         here = "./" if ":" in device.name.partition("/")[0] else ""
-        convert = shell_command("qemu-img convert -O raw", here + device.name, here + device.raw_name, f=image)
+        convert = shell_command("qemu-img convert -O raw", here + device.name, here + raw_name, f=image)
         raise Refused(problem, "VolNotFound").advising(
             f"If the image holds the clone of an SR's LUN, convert the image: `{convert}`. Then give the new file.",
             convert,
