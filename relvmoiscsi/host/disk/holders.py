@@ -12,7 +12,7 @@ import errno
 import os
 import stat
 from glob import escape, glob
-from typing import Dict, Iterator, List, Sequence, Tuple
+from typing import Dict, Iterator, List, Sequence, Set, Tuple
 
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.device import SECTOR
@@ -36,11 +36,22 @@ class _Devices:
     """The block devices whose users are looked for."""
 
     def __init__(self, directories: Dict[str, str], host: Host, deadline: Deadline) -> None:
-        """`directories` are those of sysfs, by the name of the device. One search may last until the deadline."""
+        """`directories` are those of sysfs, by the name of the device. Raises OutOfTime, as each method may."""
         self.directories, self._host, self._search = directories, host, ProcessSearch(deadline, host)
         #: the names by major:minor; a device without a number has vanished
         self.names = {attribute(directory, "dev"): name for name, directory in directories.items()}
         self.names.pop("", None)
+        #: (device name, directory) of the mounted file systems, in every mount namespace of a process
+        self._mounted: List[Tuple[str, str]] = []
+        self._local: Set[str] = set()  #: numbers of the mounts at which a stat cannot hang
+        nodes = {"/dev/" + name: name for name in self.names.values()}
+        for mount in self._search.mounts():
+            mounted = nodes.get(mount.source) if mount.kind in _OF_SEVERAL_DEVICES else None
+            mounted = mounted or self.names.get(mount.file_system)
+            if mounted is not None:
+                self._mounted.append((mounted, mount.directory))
+            if mount.is_local:
+                self._local.add(mount.number)
 
     def claims(self) -> Iterator[Tuple[str, str, str]]:
         """Give (device name, user, what a person does) for each claim that the kernel shows.
@@ -56,15 +67,10 @@ class _Devices:
                 else:
                     use = f"device-mapper volume {name}" if name else f"block device {os.path.basename(path)}"
                     yield device, use, f"`{shell_command('lsblk', '/dev/' + device)}` shows what is stacked on it."
-        # mounted file systems, in every mount namespace of a process
-        nodes = {"/dev/" + name: name for name in self.names.values()}
-        for mount in self._search.mounts():
-            mounted = nodes.get(mount.source) if mount.kind in _OF_SEVERAL_DEVICES else None
-            mounted = mounted or self.names.get(mount.file_system)
-            if mounted is not None:
-                unmount = shell_command("umount", "/dev/" + mounted)
-                way = f"`{unmount}` unmounts it, unless a container has mounted it."
-                yield mounted, f"the file system mounted at {mount.directory}", way
+        for mounted, directory in self._mounted:
+            unmount = shell_command("umount", "/dev/" + mounted)
+            way = f"`{unmount}` unmounts it, unless a container has mounted it."
+            yield mounted, f"the file system mounted at {directory}", way
         for line in lines_of(self._host.at("proc/swaps"))[1:]:  # /dev/sdb1  partition  1048572  0  -2
             path = words_in(line)[0]
             if os.path.basename(path) in self.directories:
@@ -89,8 +95,7 @@ class _Devices:
                         yield name, loop, way
         us, found = str(os.getpid()), set()
         own = self._host.at("proc", us, "fd", str(own_descriptor))
-        local = {mount.number for mount in self._search.mounts() if mount.is_local}
-        for link, status in self._search.open_files(local):
+        for link, status in self._search.open_files(self._local):
             number = _number(status)
             if link == own or number not in self.names and number not in paths:
                 continue
