@@ -26,7 +26,7 @@ PREFIX = "relvmoiscsi acceptance "
 NOTE = AT_WORK + "acceptance-"  #: start of the key of pool.other_config that identifies a run
 NULL = "OpaqueRef:NULL"
 
-_USER = "SUDO_USER"  #: where a lock looks first for who runs a command: `night_log.user_name`
+_USER = "SUDO_USER"  #: where a lock looks first for who runs a command: `client_process.user_name`
 
 VDI_BYTES = 4 << 20
 VM_BYTES = str(256 << 20)

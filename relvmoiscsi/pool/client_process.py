@@ -1,12 +1,22 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The process of a client, as a mark in the pool names it, and whether that process has ended."""
+"""The process of a client: who runs it, how a mark in the pool names it, and whether it has ended."""
 
 import os
+import pwd
 from typing import List, Sequence
 
 from relvmoiscsi import untrusted
 
 _KERNEL = "/proc/sys/kernel/random/boot_id"
+
+
+def user_name() -> str:
+    """Return the name of the user of this process, or who has become this user by sudo."""
+    try:
+        name = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        name = str(os.getuid())
+    return os.environ.get("SUDO_USER") or name
 
 
 def this_process() -> List[str]:

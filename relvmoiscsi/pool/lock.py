@@ -40,8 +40,7 @@ from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NOTHING_CHANGED, Busy, Refused
 from relvmoiscsi.pool import marks
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, passing
-from relvmoiscsi.pool.client_process import has_ended, this_process
-from relvmoiscsi.pool.night_log import user_name
+from relvmoiscsi.pool.client_process import has_ended, this_process, user_name
 from relvmoiscsi.pool.records import SCSI_ID
 from relvmoiscsi.scsi_id_text import is_scsi_id
 from relvmoiscsi.wording import printable, quoted, said, shell_command, some_of

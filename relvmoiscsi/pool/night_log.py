@@ -13,7 +13,6 @@ the open would wait for a reader. So the log is a regular file of the user of th
 """
 
 import os
-import pwd
 import re
 import shlex
 import socket
@@ -23,6 +22,7 @@ from typing import Callable, Dict, List, Optional, Sequence
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import NOTHING_WRITTEN, UsageError
 from relvmoiscsi.host.own_path import NotOwn, open_own
+from relvmoiscsi.pool.client_process import user_name
 from relvmoiscsi.wording import printable
 
 #: the words of the lines
@@ -97,15 +97,6 @@ class NightLog:
         if self._file != -1:
             os.close(self._file)
             self._file = -1
-
-
-def user_name() -> str:
-    """Return the name of the user of this process, or who has become this user by sudo."""
-    try:
-        name = pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        name = str(os.getuid())
-    return os.environ.get("SUDO_USER") or name
 
 
 def _runs(process: int) -> bool:
