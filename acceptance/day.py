@@ -14,7 +14,7 @@ from acceptance import made
 from acceptance.made import Command, Failed, Scratch
 from relvmoiscsi import __version__
 from relvmoiscsi.errors import RelvmoiscsiError
-from relvmoiscsi.pool import attach, attach_plan, luns, records
+from relvmoiscsi.pool import attach, attach_plan, lun_search, luns, records
 from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
 from relvmoiscsi.pool.luns import PoolLun
 from relvmoiscsi.pool.records import ProbePortal, portal_of
@@ -220,7 +220,7 @@ def _clone(day: Day) -> str:
 
 
 def _probe_untouched(day: Day) -> str:
-    lun = luns.probe(day.calls, records.read(day.calls), day.clone)
+    lun = lun_search.probe(day.calls, records.read(day.calls), day.clone)
     expect("the SR on the clone", lun.sr_uuid, day.scratch.uuid)
     return f"state {lun.kind}, SR {lun.sr_uuid}"
 

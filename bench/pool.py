@@ -38,13 +38,13 @@ with world.pool(hosts=("xs1", "xs2")) as pool:
 
 _CLIENT = """
 import json, sys, time
-from relvmoiscsi.pool import attach, luns, records
+from relvmoiscsi.pool import attach, lun_search, records
 from relvmoiscsi.pool.connection import Where, connect
 url, password, jobs = sys.argv[1], sys.argv[2], int(sys.argv[3])
 began = time.monotonic()
 with connect(Where(url, "root", password)) as calls:
     pool = records.read(calls)
-    found = luns.find(calls, pool, pool.portals(), jobs)
+    found = lun_search.find(calls, pool, pool.portals(), jobs)
     chosen = attach.choose(found, [], [], everything=True)
     done = attach.attach(calls, pool, chosen, attach.AttachRequest(run="bench", jobs=jobs))
 seconds = time.monotonic() - began

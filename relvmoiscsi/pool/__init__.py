@@ -5,7 +5,7 @@ An example:
 
     with connect(Where("https://pool.example", "root", password)) as calls:
         pool = records.read(calls)
-        found = luns.find(calls, pool, pool.portals())
+        found = lun_search.find(calls, pool, pool.portals())
         chosen = attach.choose(found, [], [], everything=True)
         wanted = attach.AttachRequest(run="nightly")
         done = attach.attach(calls, pool, chosen, wanted, found=found)
@@ -15,7 +15,9 @@ The modules:
     connection   log in to the master, over TLS; explain why a login fails
     calls        a session: calls, tasks awaited by events, one connection for each thread
     records      a snapshot of the pool's records, each class read once
-    luns         classify each LUN that the pool sees
+    luns         what each LUN is for the pool
+    lun_answers  what the driver and the plugin tell about LUNs
+    lun_search   find the LUNs that the pool sees
     jobs         run several jobs in parallel; a failed job stops no other job
     attach       resignature, introduce, plug, label; every step can be repeated
     attach_plan  the steps that a LUN still needs, as a value: for `attach`, a dry run and a prompt

@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Callable, Container, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set
 
 from relvmoiscsi.errors import FormatError, NotFound, Refused, RelvmoiscsiError, UsageError
-from relvmoiscsi.pool import attach_plan, hosts, jobs, lock, luns, marks, secrets, vdis
+from relvmoiscsi.pool import attach_plan, hosts, jobs, lock, lun_search, luns, marks, secrets, vdis
 from relvmoiscsi.pool.attach_plan import AttachRequest, LunPlan, Originals
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record
 from relvmoiscsi.pool.luns import (
@@ -443,7 +443,7 @@ def identified(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
     Each writer of the raw LUN can write that the LUN was resignatured. So the SR must be another SR than before, and no
     SR of the pool that is on another LUN. A clone must be a copy of the SR that the caller has seen on the LUN.
     """
-    now = luns.probe(calls, pool, lun)
+    now = lun_search.probe(calls, pool, lun)
     if now.kind != RESIGNATURED or not now.sr_uuid:
         raise PoolFailure(f"The LUN was resignatured, but its probe reports {now.kind}. {now.problem}".strip())
     attach_plan.verify_new(pool, lun, now.sr_uuid)

@@ -19,7 +19,8 @@ from relvmoiscsi import untrusted
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.host.xapi.api import AWAY
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
-from relvmoiscsi.pool.luns import SCSI_ID_MISSING, PoolLun
+from relvmoiscsi.pool.lun_answers import SCSI_ID_MISSING
+from relvmoiscsi.pool.luns import PoolLun
 from relvmoiscsi.pool.records import Pool, portal_of
 
 PLUGGED, DOWN = "plugged", "down"

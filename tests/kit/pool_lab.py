@@ -11,7 +11,7 @@ from kit.builder import SMALL_BAT, build_sr, raw, vhd
 from kit.pool.api import GoneAway
 from kit.pool.errors import XenError
 from relvmoiscsi.errors import NotFound
-from relvmoiscsi.pool import attach, lock, luns, records
+from relvmoiscsi.pool import attach, lock, lun_search, records
 from relvmoiscsi.pool.connection import Where, connect
 from relvmoiscsi.pool.vms import choice, clone, forget, inventory
 
@@ -202,7 +202,7 @@ class Lab:
         """What `attach` gives for these LUNs, all looked for behind the targets of the pool."""
         with connect(where or self.where()) as calls:
             pool = records.read(calls)
-            found = luns.find(calls, pool, pool.portals(), jobs_at_once)
+            found = lun_search.find(calls, pool, pool.portals(), jobs_at_once)
             of = [pool.srs[records.find_sr(pool, name)]["uuid"] for name in clones_of]
             found = attach.as_clones(found, scsi_ids, of) if are_unplugged else found
             chosen = attach.choose(found, scsi_ids, of, everything, are_clones)
@@ -215,7 +215,7 @@ class Lab:
         """The LUNs that are found there, or behind all targets of the pool."""
         with connect(self.where()) as calls:
             pool = records.read(calls)
-            return luns.find(calls, pool, portals or pool.portals(), 1)
+            return lun_search.find(calls, pool, portals or pool.portals(), 1)
 
     def lun(self, scsi_id, *portals):
         """What is found to have this SCSIid."""

@@ -11,7 +11,7 @@ from ansible.module_utils.basic import env_fallback
 
 try:
     from relvmoiscsi.errors import RelvmoiscsiError, UsageError
-    from relvmoiscsi.pool import luns, records
+    from relvmoiscsi.pool import lun_search, records
     from relvmoiscsi.pool.connection import Where, connect
     from relvmoiscsi.scsi_id_text import typed_scsi_id
     from relvmoiscsi.wording import printable, printable_lines
@@ -179,12 +179,12 @@ def where(params):
 def source(params):
     """Return the source of LUNs."""
     texts = (params[name] or "" for name in ("target", "iqn", "port", "chap_user", "chap_password"))
-    return luns.LunSearch(*texts, is_hba=params["hba"], at_once=params["jobs"])
+    return lun_search.LunSearch(*texts, is_hba=params["hba"], at_once=params["jobs"])
 
 
 def seen(module, calls, pool):
     """Yield every LUN of the source, for the block."""
-    return luns.seen(calls, pool, source(module.params), module.warn)
+    return lun_search.seen(calls, pool, source(module.params), module.warn)
 
 
 def summary(what, outcomes):

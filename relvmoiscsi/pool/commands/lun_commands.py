@@ -10,7 +10,7 @@ from relvmoiscsi.cli.map_out import file_name, new_file
 from relvmoiscsi.cli.output import RED, Answer, Unheard, ask, say, unless_lost, waiting
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError, error_facts
 from relvmoiscsi.host.secret_file import first_line
-from relvmoiscsi.pool import attach, attach_plan, hosts, jobs, lock, luns, progress, records, vdis
+from relvmoiscsi.pool import attach, attach_plan, hosts, jobs, lock, lun_search, luns, progress, records, vdis
 from relvmoiscsi.pool.attach import Attached
 from relvmoiscsi.pool.attach_plan import AttachRequest, LunPlan
 from relvmoiscsi.pool.calls import Calls
@@ -25,7 +25,8 @@ from relvmoiscsi.pool.commands.options import (
     takes_copies,
 )
 from relvmoiscsi.pool.commands.so_far import DONE, FAILED, NOT_BEGUN, UNDER_WAY
-from relvmoiscsi.pool.luns import LunSearch, PoolLun
+from relvmoiscsi.pool.lun_search import LunSearch
+from relvmoiscsi.pool.luns import PoolLun
 from relvmoiscsi.pool.night_log import ERROR
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import choice, inventory
@@ -139,7 +140,7 @@ def _seen(
     """Yield the LUNs. After the block, remove the Secrets of killed runs, with --clean-secrets."""
     with ExitStack() as stack:
         with waiting("the LUNs of the pool"):
-            seen = stack.enter_context(luns.seen(calls, pool, search, say))
+            seen = stack.enter_context(lun_search.seen(calls, pool, search, say))
         yield seen
     if command.given.clean_secrets:
         with command.so_far.work():

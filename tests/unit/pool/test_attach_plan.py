@@ -9,7 +9,7 @@ import json
 import pytest
 
 from kit.pool_lab import Image, only_reads
-from relvmoiscsi.pool import attach, attach_plan, hosts, luns, records
+from relvmoiscsi.pool import attach, attach_plan, hosts, lun_search, luns, records
 from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.sr_types import OWN_TYPES, STOCK_TYPES
 
@@ -73,7 +73,7 @@ def planned(lab, *scsi_ids, is_run, everything=False):
     """(what is promised, what was done) by one run, which looks first."""
     with connect(lab.where()) as calls:
         pool = records.read(calls)
-        chosen = attach.choose(luns.find(calls, pool, pool.portals()), scsi_ids, [], everything)
+        chosen = attach.choose(lun_search.find(calls, pool, pool.portals()), scsi_ids, [], everything)
         wanted = attach.AttachRequest(run="a later run", jobs=1)
         watch = Watch(lab)
         rows = attach_plan.plan(calls, pool, chosen, wanted)

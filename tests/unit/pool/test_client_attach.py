@@ -18,7 +18,7 @@ from kit.sparse import SparseDisk
 from relvmoiscsi import engine
 from relvmoiscsi.errors import FormatError, NotFound, Refused, UsageError
 from relvmoiscsi.formats.identity import derived_uuid
-from relvmoiscsi.pool import attach, attach_plan, hosts, luns, records
+from relvmoiscsi.pool import attach, attach_plan, hosts, lun_search, luns, records
 from relvmoiscsi.pool.attach import ALREADY, DONE, FAILED, PARTIAL
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import connect
@@ -88,7 +88,9 @@ def test_a_lun_that_was_damaged_after_its_resignature_is_damaged_for_luns_and_at
 
         def seen():
             pool = records.read(calls)
-            return pool, luns.find(calls, pool, pool.portals(), 1) if target else luns.find_on_master(calls, pool)
+            if not target:
+                return pool, lun_search.find_on_master(calls, pool)
+            return pool, lun_search.find(calls, pool, pool.portals(), 1)
 
         def attached(pool, found):
             chosen = attach.choose(found, [clone], [])
@@ -193,7 +195,7 @@ def test_clones_are_resignatured_and_no_more(lab, world):
     def resignature():
         with connect(lab.where()) as calls:
             pool = records.read(calls)
-            chosen = attach.choose(luns.find(calls, pool, pool.portals()), [], [], everything=True)
+            chosen = attach.choose(lun_search.find(calls, pool, pool.portals()), [], [], everything=True)
             return attach.attach(calls, pool, chosen, attach.AttachRequest(run="a run", attaches=False))
 
     lab.fail(clones[0])
@@ -270,7 +272,7 @@ def test_a_host_that_comes_later_has_the_device_config_of_the_others(lab, world)
     world.luns[:] = [lun._replace(target="10.0.0.99") for lun in world.luns]
     with connect(lab.where()) as calls:
         pool = records.read(calls)
-        found = luns.find(calls, pool, [records.ProbePortal("10.0.0.99")], 1)
+        found = lun_search.find(calls, pool, [records.ProbePortal("10.0.0.99")], 1)
         attach.attach(calls, pool, attach.choose(found, [clone], []), attach.AttachRequest())
     assert {pbd["device_config"]["target"] for pbd in lab.pool.db.records("PBD", SR=sr).values()} == {TARGET}
 
@@ -434,7 +436,7 @@ def test_a_lun_that_another_client_has_attached_meanwhile_is_left_and_the_same_a
     clone = lab.clone("Production")
     with connect(lab.where()) as calls:
         pool = records.read(calls)
-        chosen = attach.choose(luns.find(calls, pool, pool.portals(), 1), [clone], [])
+        chosen = attach.choose(lun_search.find(calls, pool, pool.portals(), 1), [clone], [])
         lab.attach(clone)
         before = lab.summary()
         (left,) = attach.attach(calls, pool, chosen, attach.AttachRequest(run="the slower one"))
@@ -532,7 +534,7 @@ def fabric(lab, world):
     def attach_them(*scsi_ids, are_clones=False):
         with connect(lab.where()) as calls:
             pool = records.read(calls)
-            found = luns.find_on_master(calls, pool)
+            found = lun_search.find_on_master(calls, pool)
             chosen = attach.choose(found, scsi_ids, [], not scsi_ids, are_clones)
             attach.verify_none_left(found, chosen)
             return attach.attach(calls, pool, chosen, attach.AttachRequest(run="a run", jobs=2))

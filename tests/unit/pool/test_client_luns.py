@@ -18,7 +18,7 @@ from kit.sparse import SparseDisk
 from kit.sr_states import INTRODUCED, SAME, STATES, UNKNOWN, name_of
 from relvmoiscsi.engine import IN_PROGRESS
 from relvmoiscsi.errors import NotFound, Refused
-from relvmoiscsi.pool import attach, luns, records
+from relvmoiscsi.pool import attach, lun_answers, lun_search, luns, records
 from relvmoiscsi.pool.attach import ALREADY, DONE, FAILED
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import connect
@@ -106,7 +106,7 @@ def test_a_copy_that_was_detached_and_overwritten_is_not_taken_for_that_of_anoth
     clone = lab.clone("Production")
     with connect(lab.where()) as calls:
         pool = records.read(calls)
-        chosen = attach.choose(luns.find(calls, pool, pool.portals(), 1), [clone], [])
+        chosen = attach.choose(lun_search.find(calls, pool, pool.portals(), 1), [clone], [])
         (done,) = lab.attach(clone)
         lab.detach(done.sr_uuid)
         lab.overwrite(clone)
@@ -166,13 +166,13 @@ class Listing:
 
 
 def test_a_portal_with_many_targets_keeps_no_other_waiting(monkeypatch):
-    monkeypatch.setattr(luns, "MOST_IQNS", 3)
-    monkeypatch.setattr(luns, "listed", lambda failure, portal: [PoolLun(portal.iqn, "", portal)])
-    monkeypatch.setattr(luns, "look", lambda _calls, _pool, lun, _probe: lun)
+    monkeypatch.setattr(lun_search, "MOST_IQNS", 3)
+    monkeypatch.setattr(lun_search, "listed", lambda failure, portal: [PoolLun(portal.iqn, "", portal)])
+    monkeypatch.setattr(lun_search, "must_be_read", lambda _pool, _scsi_id: False)
+    monkeypatch.setattr(lun_search, "classified", lambda _pool, lun: lun)
     pool = Listing(50000)
-    pool.is_begun = lambda _scsi_id: False
 
-    found = luns.find(pool, pool, [ProbePortal("192.0.2.9"), ProbePortal("192.0.2.5", "iqn.2000-01.good")], 1)
+    found = lun_search.find(pool, pool, [ProbePortal("192.0.2.9"), ProbePortal("192.0.2.5", "iqn.2000-01.good")], 1)
     names = [f"iqn.2000-01.a:{number}" for number in range(3)]
     assert pool.asked == ["192.0.2.9", names[0], "iqn.2000-01.good", *names[1:]]
     assert [lun.scsi_id for lun in found] == [names[0], "iqn.2000-01.good", *names[1:], ""]
@@ -231,10 +231,10 @@ def pool_of(srs):
 
 
 def test_a_portal_with_many_luns_is_read_up_to_a_limit_and_the_rest_is_named(monkeypatch):
-    monkeypatch.setattr(luns, "MOST_LUNS", 5)
+    monkeypatch.setattr(lun_search, "MOST_LUNS", 5)
     other = ProbePortal("192.0.2.5", "iqn.2000-01.other:9")
 
-    found = luns.find(ManyLuns(4), pool_of({}), [ProbePortal("192.0.2.9"), other], 1)
+    found = lun_search.find(ManyLuns(4), pool_of({}), [ProbePortal("192.0.2.9"), other], 1)
     assert [lun.scsi_id[-2:] for lun in found] == ["00", "01", "02", "03", "24", "25", "26", "27", "04", ""]
     assert found[-1].problem == (
         "192.0.2.9 lists more than 5 LUNs: 3 LUNs of 'iqn.2000-01.a:1' were not read. Give another target with "
@@ -246,7 +246,7 @@ def test_the_records_of_the_pool_are_read_as_often_for_many_luns_as_for_one():
     def reads(count):
         scsi_ids = {f"a {number}": f"36{number:031x}" for number in range(3)}
         Config.reads = 0
-        found = luns.find(ManyLuns(count, 1), pool_of(scsi_ids), [ProbePortal("192.0.2.9")], 1)
+        found = lun_search.find(ManyLuns(count, 1), pool_of(scsi_ids), [ProbePortal("192.0.2.9")], 1)
         assert [lun.kind for lun in found] == ["original"] * min(count, 3) + ["unreachable"] * (count - 3)
         return Config.reads
 
@@ -256,9 +256,9 @@ def test_the_records_of_the_pool_are_read_as_often_for_many_luns_as_for_one():
 def test_a_portal_that_answers_slowly_has_one_budget_and_what_was_not_read_is_named(monkeypatch):
     """Each answer takes a minute: of the targets, of their LUNs, of each LUN."""
     now = [0.0]
-    monkeypatch.setattr(luns, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(luns, "PORTAL_SECONDS", 300.0)
-    monkeypatch.setattr(luns, "listed", lambda failure, portal: [PoolLun(portal.iqn, "", portal)])
+    monkeypatch.setattr(lun_search, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(lun_search, "PORTAL_SECONDS", 300.0)
+    monkeypatch.setattr(lun_search, "listed", lambda failure, portal: [PoolLun(portal.iqn, "", portal)])
 
     def slow(self, *words):
         now[0] += 60 if words[2]["target"] == "192.0.2.9" else 0
@@ -268,14 +268,14 @@ def test_a_portal_that_answers_slowly_has_one_budget_and_what_was_not_read_is_na
         now[0] += 60
         return lun
 
-    monkeypatch.setattr(luns, "probe", probe)
-    monkeypatch.setattr(luns, "named", lambda _pool, lun: lun)
+    monkeypatch.setattr(lun_search, "probe", probe)
+    monkeypatch.setattr(lun_search, "classified", lambda _pool, lun: lun)
     pool = type("Slow", (Listing,), {"run": slow})(400)
-    pool.is_begun, pool.sr_on = (lambda _scsi_id: False), (lambda _scsi_id: None)
+    pool.sr_on = lambda _scsi_id: None
     names = [f"iqn.2000-01.a:{number}" for number in range(400)]
     good = ProbePortal("192.0.2.5", "iqn.2000-01.good")
 
-    found = luns.find(pool, pool, [ProbePortal("192.0.2.9"), good], 1)
+    found = lun_search.find(pool, pool, [ProbePortal("192.0.2.9"), good], 1)
     assert pool.asked == ["192.0.2.9", names[0], good.iqn, *names[1:4]]
     assert {lun.scsi_id: lun.kind for lun in found} == {
         **dict.fromkeys(names[:4], "unreachable"),
@@ -317,9 +317,9 @@ def test_what_is_on_fibre_channel_comes_from_the_masters_plugin(lab, world):
     world.unmapped.add((lab.pool.master, elsewhere))
     with connect(lab.where()) as calls:
         with pytest.raises(PoolFailure, match="has no plugin relvmoiscsi"):
-            luns.find_on_master(calls, records.read(calls))
+            lun_search.find_on_master(calls, records.read(calls))
         lab.pool.api.host_plugins.functions["relvmoiscsi"] = world.plugin
-        found = {lun.scsi_id: lun for lun in luns.find_on_master(calls, records.read(calls))}
+        found = {lun.scsi_id: lun for lun in lun_search.find_on_master(calls, records.read(calls))}
 
     assert set(found) == {original, clone} and behind_target not in found
     assert (found[clone].kind, found[clone].name, found[original].kind) == ("clone", "Fabric", "original")
@@ -349,7 +349,7 @@ def test_an_answer_of_the_plugin_with_another_type_is_said(lab, world, key, valu
     lab.clone("Fabric")
     lab.pool.api.host_plugins.functions["relvmoiscsi"] = plugin
     with connect(lab.where()) as calls, pytest.raises(PoolFailure, match="the master cannot be read: a value is not a"):
-        luns.find_on_master(calls, records.read(calls))
+        lun_search.find_on_master(calls, records.read(calls))
 
 
 @pytest.mark.parametrize("key", ["sr", "old_sr"])
@@ -363,7 +363,7 @@ def test_an_answer_of_the_plugin_with_a_uuid_that_is_none_is_said(lab, world, ke
     lab.original("Fabric", target=FABRIC)
     lab.pool.api.host_plugins.functions["relvmoiscsi"] = plugin
     with connect(lab.where()) as calls, pytest.raises(PoolFailure, match="has the UUID '--yes', which is none"):
-        luns.find_on_master(calls, records.read(calls))
+        lun_search.find_on_master(calls, records.read(calls))
 
 
 #: {how a plugin goes on without end: (SCSIids and `next` of its answer of this number, what is said)}
@@ -388,7 +388,7 @@ def test_a_list_of_the_plugin_ends(lab, name):
     lab.pool.api.tasks_end_at_once = True
     lab.pool.api.host_plugins.functions["relvmoiscsi"] = plugin
     with connect(lab.where()) as calls, pytest.raises(PoolFailure, match=says):
-        luns.find_on_master(calls, records.read(calls))
+        lun_search.find_on_master(calls, records.read(calls))
     assert next(numbers) <= 1000
 
 
@@ -399,24 +399,24 @@ ANY = PoolLun("36001405993c87c37fa84d02b7fa62c40", "", ProbePortal(TARGET, IQN))
 @pytest.mark.parametrize("document", ["<", "<!DOCTYPE x><SRlist/>", "<SRlist/>", "<SRlist><SR/></SRlist>"])
 def test_a_probe_that_cannot_be_read_is_said(document):
     with pytest.raises(PoolFailure):
-        luns.reported(ANY, document)
+        lun_answers.reported(ANY, document)
 
 
 @pytest.mark.parametrize("scsi_id", ["a b", "a/b", "..", "/dev/sda", "x" * 256, "\u0660", "3600\u202e", "3600\u009b2J"])
 def test_a_text_that_is_no_scsi_id_is_in_no_list(scsi_id):
     document = f"<LUNs><LUN><SCSIid>{scsi_id}</SCSIid></LUN></LUNs>"
     with pytest.raises(PoolFailure, match="which is none") as caught:
-        luns.listed(PoolFailure("listed", ["SR_BACKEND_FAILURE_107", "", "", document]), ANY.portal)
+        lun_answers.listed(PoolFailure("listed", ["SR_BACKEND_FAILURE_107", "", "", document]), ANY.portal)
     assert str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize("name", ["UUID", "old_uuid"])
 def test_an_sr_in_a_probe_has_a_uuid(name):
     with pytest.raises(PoolFailure, match="which is none"):
-        luns.reported(ANY, f"<SRlist><SR><state>resignatured</state><{name}>x</{name}></SR></SRlist>")
+        lun_answers.reported(ANY, f"<SRlist><SR><state>resignatured</state><{name}>x</{name}></SR></SRlist>")
 
 
-@pytest.mark.parametrize("read", [luns.listed_iqns, lambda failure: luns.listed(failure, ANY.portal)])
+@pytest.mark.parametrize("read", [lun_answers.listed_iqns, lambda failure: lun_answers.listed(failure, ANY.portal)])
 def test_another_failure_is_no_list(read):
     with pytest.raises(PoolFailure, match="something else"):
         read(PoolFailure("something else", ["SR_BACKEND_FAILURE_68", "", "x", ""]))
@@ -442,7 +442,9 @@ def test_a_copy_that_another_pool_has_attached_is_left_to_it(lab, world):
     with world.pool(hosts=("dr1", "dr2")) as other:
         with connect(Lab(world, other).where()) as calls:
             pool = records.read(calls)
-            chosen = attach.choose(luns.find(calls, pool, [ProbePortal(TARGET, IQN)], 1), [clone], [], are_clones=True)
+            chosen = attach.choose(
+                lun_search.find(calls, pool, [ProbePortal(TARGET, IQN)], 1), [clone], [], are_clones=True
+            )
             assert [each.status for each in attach.attach(calls, pool, chosen, attach.AttachRequest(run="x"))] == [DONE]
         world._pool = lab.pool
         for asked in ({"everything": True}, {"clones_of": ["Production"]}):
@@ -513,7 +515,7 @@ def test_what_is_a_clone_to_the_client_is_written_by_the_driver_and_no_other_kno
     state.put(lab.pool.db, lab.pool.hosts[:2], uuid, scsi_id)
     with connect(lab.where()) as calls:
         lun = PoolLun(scsi_id, "clean", ProbePortal(TARGET, IQN), sr_uuid=uuid)
-        lun = luns.named(records.read(calls), lun)
+        lun = luns.classified(records.read(calls), lun)
 
     expected = {UNKNOWN: "unknown SR", INTRODUCED: "unconnected"}  # the driver's caller knows what it has introduced
     assert lun.kind == expected.get(state.sr, "clone" if state.is_written else "unconnected")
@@ -637,7 +639,11 @@ def test_an_interrupted_run_that_leads_to_the_sr_of_another_lun_is_not_finished_
     lab.pool.api.host_plugins.functions["relvmoiscsi"] = world.plugin
     with connect(lab.where()) as calls:
         pool = records.read(calls)
-        found = luns.find_on_master(calls, pool) if target == FABRIC else luns.find(calls, pool, [ProbePortal(TARGET)])
+        found = (
+            lun_search.find_on_master(calls, pool)
+            if target == FABRIC
+            else lun_search.find(calls, pool, [ProbePortal(TARGET)])
+        )
     by_id = {lun.scsi_id: lun for lun in found}
     assert (by_id[forged].kind, by_id[theirs].sr_uuid) == ("unfinished", of)
     with pytest.raises(Refused, match=f"hold the SR of a LUN that you selected: {theirs}. Another pool may use"):
@@ -707,7 +713,7 @@ def test_behind_adapters_a_lun_with_the_sr_of_a_resignatured_lun_is_no_clone_for
 
     lab.pool.api.host_plugins.functions["relvmoiscsi"] = plugin
     with connect(lab.where()) as calls:
-        found = {lun.scsi_id: lun for lun in luns.find_on_master(calls, records.read(calls))}
+        found = {lun.scsi_id: lun for lun in lun_search.find_on_master(calls, records.read(calls))}
     assert (found[forged].kind, found[theirs].kind, found[theirs].is_ours) == ("original", "clone", False)
 
 

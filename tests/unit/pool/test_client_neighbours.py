@@ -11,7 +11,7 @@ from kit.pool.api import GoneAway
 from kit.pool.errors import XenError
 from kit.reader import identities
 from relvmoiscsi import __version__
-from relvmoiscsi.pool import attach, luns, records
+from relvmoiscsi.pool import attach, lun_search, luns, records
 from relvmoiscsi.pool.attach import ALREADY, DONE, FAILED
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import connect
@@ -180,7 +180,7 @@ def test_a_damaged_clone_holds_up_the_plugs_as_a_clone_that_fails_does(lab, worl
 
     def seen():
         with connect(lab.where()) as calls:
-            return luns.find(calls, records.read(calls), records.read(calls).portals())
+            return lun_search.find(calls, records.read(calls), records.read(calls).portals())
 
     (lost,) = attach.unseen(seen(), [], [], everything=True)
     assert lost.scsi_id == bad and str(attach.not_attachable(lost).error).endswith(luns.UNMAP)
@@ -208,7 +208,7 @@ def test_a_busy_lun_is_one_of_ours_where_a_run_has_begun_with_it(lab, is_begun):
         pool = records.read(calls)
     if is_begun:
         pool.at_work = {"relvmoiscsi:at-work:a run": frozenset(["its id"])}
-    seen = luns.named(pool, PoolLun("its id", "busy", records.ProbePortal("10.0.0.5", "iqn")))
+    seen = luns.classified(pool, PoolLun("its id", "busy", records.ProbePortal("10.0.0.5", "iqn")))
     assert (seen.kind, seen.may_be_untouched, seen.is_untouched) == ("busy", is_begun, False)
 
 
@@ -221,7 +221,7 @@ def test_what_adapters_see_is_one_target(lab, world, shown, at_once):
     def attached():
         with connect(lab.where()) as calls:
             pool = records.read(calls)
-            chosen = attach.choose(luns.find_on_master(calls, pool), [bad, good], [])
+            chosen = attach.choose(lun_search.find_on_master(calls, pool), [bad, good], [])
             return by_id(attach.attach(calls, pool, chosen, attach.AttachRequest(run="a run", jobs=at_once)))
 
     lab.fail(bad)

@@ -15,7 +15,7 @@ from kit.pool.api import GoneAway
 from kit.pool.errors import XenError
 from kit.pool_lab import TARGET, Image, only_reads, sr_disk
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.pool import attach, client_process, luns, orphans, records, secrets
+from relvmoiscsi.pool import attach, client_process, lun_search, orphans, records, secrets
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import Where, connect
 from relvmoiscsi.pool.records import ProbePortal
@@ -55,7 +55,7 @@ def test_one_secret_for_all_calls_which_is_gone_at_the_end_and_the_password_is_i
     lab.pool.api.before = lambda method, params: seen.append((method, repr(params)))
     with connect(lab.where()) as calls, secrets.chap(calls, [ProbePortal(GUARDED)], *CHAP) as portals:
         assert len(lab.pool.db.refs("secret")) == len(before) + 1
-        assert clone in [lun.scsi_id for lun in luns.find(calls, records.read(calls), portals, 1)]
+        assert clone in [lun.scsi_id for lun in lun_search.find(calls, records.read(calls), portals, 1)]
     assert lab.pool.db.refs("secret") == before
     assert [method for method, text in seen if WORD in text] == ["secret.create"]
 
@@ -93,7 +93,7 @@ def attach_all(lab, now):
         secrets.destroy(calls, secrets.stale(calls, records.read(calls), now))
     with connect(lab.where()) as calls, secrets.chap(calls, [ProbePortal(GUARDED)], *CHAP) as portals:
         pool = records.read(calls)
-        found = luns.find(calls, pool, portals, 1)
+        found = lun_search.find(calls, pool, portals, 1)
         chosen = attach.choose(found, [], [], everything=True)
         return attach.attach(calls, pool, chosen, attach.AttachRequest(run="a run"), found=found)
 

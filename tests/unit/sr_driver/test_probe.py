@@ -19,7 +19,7 @@ from relvmoiscsi.device import CountingDevice, ForwardingDevice
 from relvmoiscsi.errors import Busy, DeviceError, FormatError, NotFound
 from relvmoiscsi.formats import saved_vms
 from relvmoiscsi.lun.call import CallLun
-from relvmoiscsi.pool import luns
+from relvmoiscsi.pool import lun_answers, luns
 from relvmoiscsi.pool.records import ProbePortal
 from relvmoiscsi.sr_driver import probe
 from relvmoiscsi.sr_driver.hba import HBA
@@ -138,7 +138,7 @@ def test_names_that_a_guest_has_written_fill_no_answer(names):
         [builder.raw("web", label=saved_vms.NAME_LABEL), builder.vhd("other")], {"web": saved_names(*names)}
     )
 
-    lun = luns.reported(luns.PoolLun("3600a", "", ProbePortal("192.0.2.1", "iqn.x:y", "3260")), text)
+    lun = lun_answers.reported(luns.PoolLun("3600a", "", ProbePortal("192.0.2.1", "iqn.x:y", "3260")), text)
     assert lun.kind == "clean" and lun.vms_saved
     assert lun.vms[-1:] in (("…",), ("n" * 128,), ())
 
@@ -191,7 +191,7 @@ def test_a_few_names_are_all_there():
 def test_names_that_cannot_be_read_hide_no_lun():
     for names in ("x", "[1]", json.dumps(["n" * 20000]), "[" * 30):
         text = f"<SRlist><SR><state>clean</state><vms>{names}</vms></SR></SRlist>"
-        lun = luns.reported(luns.PoolLun("3600a", "", ProbePortal("192.0.2.1", "iqn.x:y", "3260")), text)
+        lun = lun_answers.reported(luns.PoolLun("3600a", "", ProbePortal("192.0.2.1", "iqn.x:y", "3260")), text)
         assert (lun.kind, lun.vms) == ("clean", None)
 
 

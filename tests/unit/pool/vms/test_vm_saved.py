@@ -21,7 +21,7 @@ from relvmoiscsi.errors import FormatError, NotFound, Refused, UsageError
 from relvmoiscsi.formats import saved_vms
 from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.formats.saved_vms import NAME_LABEL
-from relvmoiscsi.pool import luns, records
+from relvmoiscsi.pool import lun_search, records
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.pool.vms import checked_export, choice, clone, inventory, ova_file, records_key, save_vms
@@ -166,7 +166,7 @@ def test_they_are_on_the_bare_clone_and_name_the_vms(office, lab):
     assert found.sr_uuid == office.saved.sr_uuid and found.vms[1].power_state == "Running"
     with connect(lab.where()) as calls:
         pool = records.read(calls)
-        seen = {lun.scsi_id: lun for lun in luns.find(calls, pool, pool.portals(), 1)}
+        seen = {lun.scsi_id: lun for lun in lun_search.find(calls, pool, pool.portals(), 1)}
     assert (seen[office.clone].vms, seen[office.clone].vms_saved) == (("db", "web"), WHEN)
     assert office.on_lun(lab.clone("Testing")) is None
 
