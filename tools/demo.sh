@@ -5,7 +5,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=tools/lib.sh
 . tools/lib.sh
 
-tools/need-packages.sh >&2
+tools/need-packages.sh demo >&2
 work=$(mktemp -d "${TMPDIR:-/tmp}/relvmoiscsi-demo.XXXXXX")
 loops=()
 tgtd_pid=
@@ -139,7 +139,7 @@ if start_target 2>>"$work/tgtd.log"; then
     relvmoiscsi check "$url/2" --original "$url/1"
     stop_target
 else
-    not_run "the run over iSCSI: tgt cannot be started here (tools/need-packages.sh installs it)"
+    not_run "the run over iSCSI: tgt cannot be started here (tools/need-packages.sh demo installs it)"
 fi
 
 heading "Now yours: relvmoiscsi resignature /dev/YOUR_CLONE --dry-run"

@@ -1,19 +1,25 @@
 #!/usr/bin/env bash
-# Install the Debian packages that the tests and checks need and that are missing: tools/need-packages.sh [e2e|clients]
+# Install the Debian packages that are missing for what is named: tools/need-packages.sh [python|demo|e2e|clients]
+# `python` is what makes a venv. Without a name: what the tests and checks need outside the VM.
 # Without root or apt-get: say what is missing and go on; what cannot run then says so itself.
 set -euo pipefail
 
 PATH=$PATH:/usr/sbin:/sbin
 
 # program:package, told apart by program so that other distributions and other Pythons count as well
-NEEDED=(
-    python3:python3
+NEEDED=(python3:python3)
+NEEDED_DEMO=(
     lvm:lvm2
     losetup:mount
+    setpriv:util-linux
+    xz:xz-utils
+    tgtd:tgt
+)
+NEEDED_TESTS=(
+    "${NEEDED_DEMO[@]}"
     wipefs:util-linux
     qemu-img:qemu-utils
     vhdiinfo:libvhdi-utils
-    xz:xz-utils
     shellcheck:shellcheck
     rpmbuild:rpm
     rpmlint:rpmlint
@@ -22,8 +28,6 @@ NEEDED=(
     isoinfo:genisoimage
     gpg:gnupg
     dnf:dnf
-    setpriv:util-linux
-    tgtd:tgt
     istgt:istgt
     iscsi-inq:libiscsi-bin
     tshark:tshark
@@ -62,20 +66,37 @@ exec 9<"$0"
 flock 9
 
 missing=()
-if [ "${1:-}" = e2e ]; then
-    NEEDED+=("${NEEDED_E2E[@]}")
-    # it goes into an initramfs without libraries; Debian's other busybox has some
-    busybox=$(command -v busybox || true)
-    if [ -n "$busybox" ] && ldd "$busybox" >/dev/null 2>&1; then missing+=(busybox-static); fi
-    [ -e /usr/include/dlfcn.h ] || missing+=(libc6-dev)
-    compgen -G "/boot/vmlinuz-*-amd64" >/dev/null || missing+=(linux-image-amd64)
-fi
-[ "${1:-}" != clients ] || NEEDED+=("${NEEDED_CLIENTS[@]}")
-compgen -G "/usr/lib/*/qemu/block-iscsi.so" >/dev/null || missing+=(qemu-block-extra)
+need_venv() { python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv); }
+need_tests() {
+    NEEDED+=("${NEEDED_TESTS[@]}")
+    compgen -G "/usr/lib/*/qemu/block-iscsi.so" >/dev/null || missing+=(qemu-block-extra)
+    need_venv
+}
+case ${1:-tests} in
+    python) need_venv ;;
+    demo) NEEDED+=("${NEEDED_DEMO[@]}") ;;
+    tests) need_tests ;;
+    clients)
+        need_tests
+        NEEDED+=("${NEEDED_CLIENTS[@]}")
+        ;;
+    e2e)
+        need_tests
+        NEEDED+=("${NEEDED_E2E[@]}")
+        # it goes into an initramfs without libraries; Debian's other busybox has some
+        busybox=$(command -v busybox || true)
+        if [ -n "$busybox" ] && ldd "$busybox" >/dev/null 2>&1; then missing+=(busybox-static); fi
+        [ -e /usr/include/dlfcn.h ] || missing+=(libc6-dev)
+        compgen -G "/boot/vmlinuz-*-amd64" >/dev/null || missing+=(linux-image-amd64)
+        ;;
+    *)
+        echo "tools/need-packages.sh: nothing is called $1" >&2
+        exit 2
+        ;;
+esac
 for pair in "${NEEDED[@]}"; do
     command -v "${pair%%:*}" >/dev/null || missing+=("${pair#*:}")
 done
-python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
 [ ${#missing[@]} -gt 0 ] || exit 0
 
 if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then

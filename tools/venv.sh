@@ -64,7 +64,7 @@ mkdir -p .venv
 exec 9>".venv/$name.lock"
 flock 9
 
-if ! python=$(find_python); then
+if ! python=$(find_python) && { tools/need-packages.sh python; ! python=$(find_python); }; then
     rm -rf "$venv"
     status=0
     not_run "$name: no Python with sys.version_info $wanted was found" || status=1
