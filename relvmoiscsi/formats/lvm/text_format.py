@@ -7,10 +7,13 @@ and unknown keys stay.
     node       = identifier "=" value | identifier "{" node* "}"
     value      = scalar | "[" scalar ("," scalar)* "]"
     scalar     = integer | float | "..." with \" and \\ | '...'
-    identifier = anything up to white space or one of # = { }
+    identifier = letters, digits and _ . + -
+
+LVM reads any word as an identifier, and takes a word with `/` for a path: `/id` is `id` for LVM, and `a/b` is `b` in
+the section `a`. LVM writes no such word, so `parse` refuses all but the characters that LVM allows in a name.
 
 A text is a str with one character per byte (latin-1), so positions in a text are byte positions.
-Source: LVM2 libdm/libdm-config.c.
+Source: LVM2 libdm/libdm-config.c _find_or_make_node; lib/misc/lvm-string.c _validate_name.
 """
 
 import re
@@ -39,12 +42,13 @@ MAX_NAME_LENGTH = 127
 #: parts of the patterns below; no part can match a text in two ways, so the patterns never backtrack far
 _BLANK = r"[ \t\r\n\f\v]*(?:\#[^\n]*(?:\n[ \t\r\n\f\v]*|\Z))*"
 _WORD = r"""[^\s\#={}\[\],"']+"""
+_NAME = r"[A-Za-z0-9_.+-]+"
 _STRING = r"""(?:"[^"\\]*(?:\\.[^"\\]*)*"|'[^']*')"""
 _LIST = rf"""\[[^\#={{}}\[\]"']*(?:(?:{_STRING}|\#[^\n]*\n)[^\#={{}}\[\]"']*)*\]"""
 
 #: one item, and the white space and comments in front of it
 _ITEM = re.compile(
-    rf"{_BLANK}(?:({_WORD}){_BLANK}(?:={_BLANK}(?:({_STRING}|{_WORD})|({_LIST}))|(\{{))|(\}})|(\Z))", re.DOTALL
+    rf"{_BLANK}(?:({_NAME}){_BLANK}(?:={_BLANK}(?:({_STRING}|{_WORD})|({_LIST}))|(\{{))|(\}})|(\Z))", re.DOTALL
 )
 _SCALAR_AT, _LIST_AT, _OPENS, _CLOSES, _ENDS = range(2, 7)  #: groups of _ITEM; group 1 is the name
 
@@ -230,6 +234,8 @@ class _Parser:
         token = next(tokens)
         if token[0] != "word":
             return self._problem(token, "a name")
+        if not re.match(_NAME + r"\Z", token[1]):
+            return self._problem(token, "a name with no characters but letters, digits and _ . + -")
         token = next(tokens)
         if token[1] != "=":
             return self._problem(token, f"`=` or a section of at most {MAX_DEPTH} levels")

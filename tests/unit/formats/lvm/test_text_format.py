@@ -142,6 +142,14 @@ def test_a_text_that_lvm_does_not_read_is_malformed_at_its_byte(text):
 # --- hostile texts
 
 
+@pytest.mark.parametrize("name", ["/id", "//id", "id/", "a/b", "a:b", "a@b", "\xe9", "id\x01", "a\\b"])
+@pytest.mark.parametrize("item", ["{} = 1", "{} {{ }}"])
+def test_a_name_that_lvm_would_read_as_another_is_malformed(name, item):
+    """LVM takes `/` for the separator of a path, and the first of two equal names: `/id` would hide `id`."""
+    with pytest.raises(Malformed, match="expected a name with no characters but letters, digits and"):
+        parse(f"id = 2 {item.format(name)}", WHERE)
+
+
 @pytest.mark.parametrize("word", ["\u0661", "1\u0662", "\u00b2", "\u0661.5", "0\u0667"])
 def test_a_digit_of_another_script_is_no_number(word):
     """LVM reads ASCII digits only; and another number is another place on the disk."""
