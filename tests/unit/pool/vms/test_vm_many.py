@@ -5,9 +5,11 @@ import uuid
 
 import pytest
 
-from relvmoiscsi.errors import Refused
+from relvmoiscsi.errors import Refused, UsageError
+from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool import records
-from relvmoiscsi.pool.vms import choice
+from relvmoiscsi.pool.vdis import Origin
+from relvmoiscsi.pool.vms import choice, rescue
 from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, ON_SR, Copy, Inventory
 
 SR = "5f1a3d1c-0000-4000-8000-000000000000"
@@ -55,6 +57,25 @@ def test_the_clones_of_each_original_are_found_with_one_reading_of_the_pool():
         assert found.users_of(f"vdi {at} 0") == [f"vm {at}"]
 
     assert found.vms.count < 4 * 300 and found.vbds.count < 4 * 600 and found.vdis.count < 4 * 600
+
+
+def test_thousands_of_disks_of_one_name_are_told_apart_with_one_reading_of_the_pool():
+    """1600 of them took 39 seconds."""
+    disk = {"name_label": "data", "managed": True, "is_a_snapshot": False, "snapshot_of": "", "virtual_size": 1}
+    olds, news, vdis = [str(uuid.UUID(int=at)) for at in range(300)], {}, Read()
+    for at, old in enumerate(olds):
+        vdis[f"old {at}"] = {**disk, "uuid": old, "SR": "original", "other_config": {}}
+        vdis[f"new {at}"] = {**disk, "uuid": derived_uuid(SR, old), "SR": "the SR", "other_config": {}}
+        news[f"new {at}"] = vdis[f"new {at}"]
+    found = Inventory({}, {}, {}, {}, vdis)
+    by_uuid = {vdi["uuid"]: ref for ref, vdi in news.items()}
+    copy = Copy("the SR", SR, "", "", news, by_uuid, Origin(SR, "original", vdis), original_ref="original")
+    vdis.count = 0
+
+    with pytest.raises(UsageError, match="300 VDIs have the name 'data'.*of no VM.* and 280 more"):
+        rescue.find(found, copy, "data")
+
+    assert vdis.count < 4 * 600
 
 
 def test_an_answer_is_of_the_records_that_the_inventory_has_now():
