@@ -102,27 +102,30 @@ def _planned(
     made = {sr: made_on(found, pool, sr, mark) for sr in there} if with_vms else {}
     destroys = {ref: found.destroy_command(ref, *there) for used in uses.values() for ref in used.halted}
     half = [ref for sr in there for ref in half_made(found, pool, sr, mark)]
-    of_pool = [sr for sr in there if pool.sr_by_uuid(records.original_of(pool, pool.srs[sr]["uuid"]))]
-    clones = dict(row for sr in of_pool for row in found.copies_on(str(pool.srs[sr]["uuid"])))
-    last = [ref for ref in inventory.in_order(clones) if _is_last(found, ref, there)]
+    last = last_copies_on(pool, found, there)
     if last and not last_copies:
         raise _keeping(pool, found, last)
     return DiscardPlan(pool, uses, made, mark, force, destroys, half, last)
 
 
-def _is_last(found: Inventory, clone: str, srs: Collection[str]) -> bool:
-    """Has a clone disks on these SRs, and the pool neither its original, nor a copy of it with disks on others alone?
+def last_copies_on(pool: Pool, found: Inventory, srs: Sequence[str]) -> List[str]:
+    """Return the clones with disks on these SRs where the pool has no more of the VM than these disks, by name.
 
-    What a discard has left of a clone has no disk, and so nothing that could be lost.
+    More is the original, or a copy of it with disks on other SRs alone. What a discard has left of a clone has no disk,
+    and so nothing that could be lost. The VMs of another pool are there. A vm-admin may make any number of clones of
+    one original. Pure.
     """
-    if not inventory.is_own(found.vms[clone]) or not any(disk["SR"] in srs for disk in found.disks_of(clone).values()):
-        return False
-    original = str(found.vms[clone]["other_config"][COPY_OF])
-    others = found.grouped("vms", "other_config", COPY_OF).get(original, {})
-    copies = [ref for ref, vm in others.items() if not (vm["is_a_snapshot"] or inventory.is_clone(vm))]
-    moved = [{disk["SR"] for disk in found.disks_of(ref).values()} for ref in copies]
-    is_there = original in found.grouped("vms", "uuid") or any(each and not each & set(srs) for each in moved)
-    return not is_there
+    of_pool = [sr for sr in srs if pool.sr_by_uuid(records.original_of(pool, pool.srs[sr]["uuid"]))]
+    clones = dict(row for sr in of_pool for row in found.copies_on(str(pool.srs[sr]["uuid"])))
+    on = {ref: {disk["SR"] for disk in found.disks_of(ref).values()} for ref in clones}
+    own = [ref for ref in inventory.in_order(clones) if inventory.is_own(clones[ref]) and not on[ref].isdisjoint(srs)]
+    there, copies = found.grouped("vms", "uuid"), found.grouped("vms", "other_config", COPY_OF)
+    is_gone = {}
+    for original in {str(clones[ref]["other_config"][COPY_OF]) for ref in own}:
+        others = [ref for ref, vm in copies[original].items() if not (vm["is_a_snapshot"] or inventory.is_clone(vm))]
+        moved = [{disk["SR"] for disk in found.disks_of(ref).values()} for ref in others]
+        is_gone[original] = original not in there and not any(each and each.isdisjoint(srs) for each in moved)
+    return [ref for ref in own if is_gone[str(clones[ref]["other_config"][COPY_OF])]]
 
 
 def _keeping(pool: Pool, found: Inventory, last: Sequence[str]) -> Refused:

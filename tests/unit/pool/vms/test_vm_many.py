@@ -8,8 +8,9 @@ import pytest
 from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool import records
+from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.pool.vdis import Origin
-from relvmoiscsi.pool.vms import choice, rescue
+from relvmoiscsi.pool.vms import choice, discard, inventory, rescue
 from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, ON_SR, Copy, Inventory
 
 SR = "5f1a3d1c-0000-4000-8000-000000000000"
@@ -76,6 +77,25 @@ def test_thousands_of_disks_of_one_name_are_told_apart_with_one_reading_of_the_p
         rescue.find(found, copy, "data")
 
     assert vdis.count < 4 * 600
+
+
+def test_the_last_copies_among_thousands_of_clones_are_found_with_one_reading_of_the_pool(lab):
+    """For each clone of an original that is gone, the plan of a discard read all copies of that original."""
+    (copy,) = lab.attach(lab.clone("Production"))
+    sr = lab.pool.db.by_uuid("SR", copy.sr_uuid)
+    for at in range(60):
+        disk = lab.pool.db.create("VDI", SR=sr, managed=True)
+        vm = lab.vm(f"web {at:02}", disk)
+        own = lab.pool.db.get("VM", vm, "uuid") if at < 30 else "of a clone that a person has copied"
+        lab.pool.db.set("VM", vm, "other_config", {COPY_OF: "gone", ON_SR: copy.sr_uuid, DONE: own})
+    with connect(lab.where()) as calls:
+        pool, found = records.read(calls), inventory.read(calls)
+    found = found._replace(vms=Read(found.vms), vdis=Read(found.vdis))
+
+    last = discard.last_copies_on(pool, found, [sr])
+
+    assert [found.vms[ref]["name_label"] for ref in last] == [f"web {at:02}" for at in range(30)]
+    assert found.vms.count + found.vdis.count < 10 * 60
 
 
 def test_an_answer_is_of_the_records_that_the_inventory_has_now():
