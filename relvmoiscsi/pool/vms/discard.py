@@ -248,7 +248,7 @@ def made_on(found: Inventory, pool: Pool, sr: str, mark: str = "") -> Records:
         name = vm["name_label"]
         if not inventory.is_own(vm):
             continue
-        for each, record in {ref: vm, **_snapshots_of(found.vms, ref)}.items():
+        for each, record in {ref: vm, **_snapshots_of(found, ref)}.items():
             what, way_out = f"The VM {name!r}", "Detach that disk"
             if each != ref:
                 what, way_out = f"The snapshot {record['name_label']!r} of the VM {name!r}", "Delete the snapshot"
@@ -269,10 +269,10 @@ def made_on(found: Inventory, pool: Pool, sr: str, mark: str = "") -> Records:
     return made
 
 
-def _snapshots_of(vms: Records, vm: str) -> Records:
+def _snapshots_of(found: Inventory, vm: str) -> Records:
     """Return the snapshots of a VM, sorted by name."""
-    found = [ref for ref, row in vms.items() if row["is_a_snapshot"] and row["snapshot_of"] == vm]
-    return {ref: vms[ref] for ref in sorted(found, key=lambda ref: str(vms[ref]["name_label"]))}
+    rows = [row for row in found.grouped("vms", "snapshot_of").get(vm, {}).items() if row[1]["is_a_snapshot"]]
+    return dict(sorted(rows, key=lambda row: str(row[1]["name_label"])))
 
 
 # --- carry out
@@ -321,25 +321,26 @@ def destroy_made(
                 calls.run("VM.hard_shutdown", ref)
     found = inventory.read(calls)
     meant = {ref: vm for ref, vm in found.vms.items() if (vm["snapshot_of"] if vm["is_a_snapshot"] else ref) in vms}
-    for ref, vm in made_on(found._replace(vms=meant), pool, sr).items():
+    found = found._replace(vms=meant)
+    for ref, vm in made_on(found, pool, sr).items():
         if not vm["is_a_snapshot"]:
-            destroy(calls, meant, ref)
+            destroy(calls, found, ref)
             if gone is not None:
                 gone.append(ref)
 
 
-def destroy(calls: Calls, vms: Records, vm: str) -> None:
+def destroy(calls: Calls, found: Inventory, vm: str) -> None:
     """Destroy a VM with relvmoiscsi's marks, and all its snapshots; the VDIs stay.
 
     Raises Refused, PoolFailure.
     """
-    record = vms.get(vm)
+    record = found.vms.get(vm)
     if record is None or COPY_OF not in record["other_config"]:
         raise Refused(f"The VM {vm} was not made by `relvmoiscsi pool clone`.")
     if record["power_state"] != "Halted":
         raise Refused(f"The VM {record['name_label']!r} is not shut down.").advising(_SHUT_DOWN)
     # a snapshot with memory stays suspended, and VM.destroy accepts the snapshot (xapi_vm_lifecycle.ml)
-    for ref in [*_snapshots_of(vms, vm), vm]:
+    for ref in [*_snapshots_of(found, vm), vm]:
         with passing("HANDLE_INVALID"):
             calls.call("VM.destroy", ref)
 

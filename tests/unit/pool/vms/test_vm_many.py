@@ -35,13 +35,16 @@ class Read(dict):
         return super().__contains__(key)
 
 
+IDLE = {"power_state": "Halted", "blocked_operations": {}, "current_operations": {}, "snapshot_of": ""}
+
+
 def pool_with(count):
     """This many clones, each with two disks on the copy."""
     vms, vbds, vdis = Read(), Read(), Read()
     for at in range(count):
         own = str(uuid.UUID(int=at))
         config = {COPY_OF: f"original {at}", ON_SR: SR, DONE: own}
-        vms[f"vm {at}"] = {"uuid": own, "other_config": config, "is_a_snapshot": False, "name_label": "web"}
+        vms[f"vm {at}"] = {"uuid": own, "other_config": config, "is_a_snapshot": False, "name_label": "web", **IDLE}
         for device in ("0", "1"):
             vdi = f"vdi {at} {device}"
             vdis[vdi] = {"SR": "the SR", "uuid": "", "name_label": ""}
@@ -96,6 +99,15 @@ def test_the_last_copies_among_thousands_of_clones_are_found_with_one_reading_of
 
     assert [found.vms[ref]["name_label"] for ref in last] == [f"web {at:02}" for at in range(30)]
     assert found.vms.count + found.vdis.count < 10 * 60
+
+
+def test_thousands_of_clones_are_destroyed_with_a_copy_by_one_reading_of_the_pool():
+    found = pool_with(300)
+    pool = records.Pool("", "", {}, {}, {"the SR": {"uuid": SR, "other_config": {}}}, {}, {})
+
+    assert len(discard.made_on(found, pool, "the SR")) == 300
+
+    assert found.vms.count < 10 * 300
 
 
 def test_an_answer_is_of_the_records_that_the_inventory_has_now():
