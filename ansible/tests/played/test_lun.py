@@ -269,6 +269,26 @@ def test_halted_vms_stay_without_disks_only_where_that_is_said(day):
     assert sr not in [each["uuid"] for each in day.lab.pool.db.records("SR").values()]
 
 
+def test_the_last_copy_of_a_vm_goes_after_a_word_of_its_own_in_each_state(day):
+    """`detached` and `absent` had no such guard, which `forgotten` had."""
+    sr = sr_of(copy_of(day))
+    vms_on(day, sr, state="present")
+    db = day.lab.pool.db
+    day.lab.pool.api.vms.vm_hard_shutdown("", day.web)
+    day.lab.pool.api.vms.vm_destroy("", day.web)
+    before = day.lab.summary()
+    absent = {"module": "vm_clone", "sr": sr, "all": True, "state": "absent"}
+    tasks = ({"state": "detached", "srs": [sr]}, {"state": "forgotten", "srs": [sr], "with_vms": True}, absent)
+    for task in tasks:
+        ended, _, real = day.both(**task)
+        assert ended == (True, False) and "lost for ever" in real["msg"] and "add last_copies" in real["msg"]
+    assert day.lab.summary() == before
+
+    assert day.now("lun", **tasks[0], last_copies=True)["changed"]
+    copy_of(day)
+    assert day.now(**absent, last_copies=True)["changed"] and len(db.records("VM")) == 1
+
+
 def test_check_mode_promises_what_a_run_then_changes(stage):
     """A copy whose run was cut before its VDIs had their notes; and a host that is down, with nothing left to do."""
     db = stage.lab.pool.db
