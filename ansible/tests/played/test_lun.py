@@ -10,6 +10,8 @@ import pytest
 
 from kit.pool_lab import TARGET
 from relvmoiscsi.errors import UsageError
+from relvmoiscsi.pool import lock
+from relvmoiscsi.pool.connection import connect
 
 
 def copy_of(stage, **more):
@@ -245,6 +247,15 @@ def test_vms_of_others_keep_a_copy_with_my_mark_and_halted_ones_of_mine_do_not_s
 
 
 # --- before and after a change
+
+
+def test_a_lun_that_another_client_has_locked_is_refused_also_without_a_step(stage):
+    """It was "already attached" while another client discarded it, and check mode knew no lock at all."""
+    copy_of(stage)
+    with connect(stage.lab.where(ca=str(stage.ca))) as calls, lock.held(calls, [lock.name_for(stage.clone)], "x"):
+        for task in ({"scsi_ids": [stage.clone], "leave_others": True}, {"all": True}):
+            ended, check, real = stage.both(**task)
+            assert ended[0] and all("Another client has locked" in told["msg"] for told in (check, real)), task
 
 
 def test_nothing_is_turned_off_before_it_is_known_that_all_of_it_may_go(day):
