@@ -88,14 +88,14 @@ def read_label(device: Device) -> Label:
         advice = GIVE_PARTITION if _partition_count(start) else "Give the clone of an SR."
         raise Refused(problem, "VolNotFound").advising(advice)
     if label.number != 0 and _partition_count(start):
-        refused = Refused(f"{device.name} has a partition table beside its LVM label.")
+        problem = f"{device.name} has a partition table beside its LVM label."
         if not device.is_own:
-            raise refused.advising(
+            raise Refused(problem).advising(
                 "Give the clone by a path that only you can change. Then `show` prints the command that removes "
                 "the table, and leaves the label."
             )
         wipefs = shell_command("wipefs --all --types dos", device.name)
-        raise refused.advising(f"`{wipefs}` removes it from the clone, and leaves the label.", wipefs)
+        raise Refused(problem).advising(f"`{wipefs}` removes it from the clone, and leaves the label.", wipefs)
     return label
 
 
