@@ -203,6 +203,13 @@ class Device(ABC):
         return self._fence
 
     @property
+    def is_own(self) -> bool:
+        """Whether `name` is a path that another program may be told: no other user can lead it elsewhere, or make a
+        file beside it.
+        """
+        return False
+
+    @property
     def raw_name(self) -> str:
         """Of a regular file: the path of no file, for a program that converts the file to a raw image. Otherwise ""."""
         return ""
@@ -406,6 +413,10 @@ class ForwardingDevice(Device):
         self.name, self.size_bytes, self.block_size = device.name, device.size_bytes, device.block_size
         self.physical_block_size = device.physical_block_size
         self._device, self._fence, self.objection = device, device.fence, device.objection
+
+    @property
+    def is_own(self) -> bool:
+        return self._device.is_own
 
     @property
     def raw_name(self) -> str:

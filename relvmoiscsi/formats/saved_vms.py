@@ -37,6 +37,7 @@ NAME_LABEL = "VM records (relvmoiscsi)"  #: of the VDI
 MAGIC = b"relvmoiscsi VMs\0"
 VERSION = 1
 MOST_BYTES = 64 << 20  #: of index and all records, compressed
+MOST_VDI_BYTES = 68 << 20  #: of the VDI, which has whole extents: MOST_BYTES, and a header before and behind
 MOST_INDEX_BYTES = 4 << 20
 MOST_RECORDS_BYTES = 16 << 20  #: of one VM, unpacked
 MOST_UNPACKED_BYTES = 256 << 20  #: of all VMs of one call of `documents`

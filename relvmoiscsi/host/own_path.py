@@ -4,6 +4,7 @@
     read_named    reads such a file: --map, --ca, and by secret_file.py the files of passwords
     open_own      opens a file to write: --log
     verify_new    verifies the place of a new file: --map-out
+    is_own        a message names the path in a command of another program, which verifies nothing
 
 A person may let another user run the command as root, with a path as an argument. A directory of that user could be
 replaced by a link, between a check and the use. So each directory on the way is verified, from the root on: what root
@@ -28,6 +29,7 @@ _DESCRIPTOR = re.compile("/dev/(?:stdin|fd/([0-9]{1,4}))|/proc/self/fd/([0-9]{1,
 #: a link to an open file of a process: an open of the link opens the file anew
 _LINK_TO_OPEN_FILE = re.compile("/proc/(?:[^/]+/)+fd/[^/]+")
 _MOST_LINKS = 40  #: as of Linux
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 #: called with the path, the status of the open file, and whether the caller has given a descriptor
 Verify = Callable[[str, os.stat_result, bool], None]
@@ -113,6 +115,16 @@ def open_own(path: str, flags: int) -> int:
     return descriptor
 
 
+def is_own(path: str) -> bool:
+    """Return whether no other user can exchange what is at `path`, write to a file there, or make a file beside it."""
+    try:
+        verify_own_way(os.path.join(path, ""))
+        directory = os.stat(os.path.dirname(path) or os.curdir)
+    except (NotOwn, OSError):
+        return False
+    return not directory.st_mode & _OTHERS_WRITE
+
+
 class NotOwn(Exception):
     """Another user could lead a path to another file. The text is a clause that names the place."""
 
@@ -128,7 +140,8 @@ def _verify(entry: str) -> bool:
         raise NotOwn(f"{entry} belongs to another user")
     if stat.S_ISLNK(status.st_mode):
         return True
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX:
+    is_node = stat.S_ISBLK(status.st_mode)  # who may write to a disk, cannot make its node lead to another disk
+    if status.st_mode & _OTHERS_WRITE and not status.st_mode & stat.S_ISVTX and not is_node:
         what = "directory" if stat.S_ISDIR(status.st_mode) else "file"
         raise NotOwn(f"other users can change the {what} {entry}")
     return False

@@ -285,7 +285,7 @@ def carry_out(
     chosen, todo = [row.lun for row in planned], [row.lun for row in planned if row.steps]
     refused: Dict[lock.LockName, Refused] = {}
     with lock.held(calls, [lock.name_for(lun.scsi_id) for lun in todo], "attach", refused) as held:
-        refused.update(changed(calls, pool, todo))
+        refused.update(attach_plan.changed(calls, pool, todo))
         planned = [row._replace(refusal=refused.get(lock.LockName(row.lun.scsi_id), row.refusal)) for row in planned]
         new = {row.lun.scsi_id for row in planned if not row.sr and row.refusal is None}
         begun, notes, key = {each for each in new if not pool.is_begun(each)}, dict(pool.at_work), AT_WORK + wanted.run
@@ -311,19 +311,6 @@ def carry_out(
         except (PoolFailure, PoolGone):
             pass  # the pool stopped answering; the next run removes the notes
         return results
-
-
-def changed(calls: Calls, pool: Pool, found: Sequence[PoolLun]) -> Dict[lock.LockName, Refused]:
-    """Return the refusal of each LUN that another client has attached or discarded since the pool was read."""
-    now = pool.with_records(calls.records("SR"), calls.records("PBD")) if found else pool
-    return {
-        lock.name_for(lun.scsi_id): Refused(f"Another client has just attached or discarded the LUN {lun.scsi_id}.")
-        .advising("Repeat the command.")
-        .in_state(lock.LUN_STAYS)
-        for lun in found
-        if (attach_plan.sr_of(now, lun), now.sr_on(lun.scsi_id))
-        != (attach_plan.sr_of(pool, lun), pool.sr_on(lun.scsi_id))
-    }
 
 
 class _LunWork:

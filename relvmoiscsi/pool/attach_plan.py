@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import AbstractSet, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError
-from relvmoiscsi.pool import hosts, jobs, records, vdis
+from relvmoiscsi.pool import hosts, jobs, lock, records, vdis
 from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.pool.hosts import HostPlan
 from relvmoiscsi.pool.lock import LockName
@@ -181,16 +181,17 @@ def plan(
     chosen: Sequence[PoolLun],
     wanted: AttachRequest,
     found: Sequence[PoolLun] = (),
-    locked: Mapping[LockName, Refused] = {},
+    refused: Mapping[LockName, Refused] = {},
 ) -> List[LunPlan]:
     """Return the plans for the chosen LUNs, in order; `found` holds all LUNs that the pool sees.
 
-    `locked` refuses the LUNs that other clients have locked, also those without a step: the other client may undo what
-    is done there.
+    A LUN is refused that another client has locked, or has changed since the pool was read, also without a step: the
+    other client may undo what is done there. `refused` has more refusals of chosen LUNs.
 
     Raises UsageError for a bad template of names, PoolFailure.
     """
     originals, named = Originals(pool), names(pool, chosen, wanted) if wanted.attaches else {}
+    refused = {**of_others(calls, pool, chosen), **refused}
     planned = []
     for lun in chosen:
         sr, is_new = sr_of(pool, lun), lun.kind in UNTOUCHED
@@ -222,8 +223,26 @@ def plan(
                 scans=not copies or any(host.creates or host.plugs for host in on),
                 labels=labels,
             )
-        planned.append(row._replace(refusal=locked.get(LockName(lun.scsi_id))))
+        planned.append(row._replace(refusal=refused.get(LockName(lun.scsi_id))))
     return planned if wanted.leave_others or not wanted.attaches else with_neighbours(planned, found)
+
+
+def of_others(calls: Calls, pool: Pool, found: Sequence[PoolLun]) -> Dict[LockName, Refused]:
+    """Return the refusal of each LUN that another client has locked, or has changed. Raises PoolFailure."""
+    locked = lock.refusals(calls, [lock.name_for(lun.scsi_id) for lun in found], lock.LUN_STAYS) if found else {}
+    return {**locked, **changed(calls, pool, found)}
+
+
+def changed(calls: Calls, pool: Pool, found: Sequence[PoolLun]) -> Dict[LockName, Refused]:
+    """Return the refusal of each LUN that another client has attached or discarded since the pool was read."""
+    now = pool.with_records(calls.records("SR"), calls.records("PBD")) if found else pool
+    return {
+        lock.name_for(lun.scsi_id): Refused(f"Another client has just attached or discarded the LUN {lun.scsi_id}.")
+        .advising("Repeat the command.")
+        .in_state(lock.LUN_STAYS)
+        for lun in found
+        if (sr_of(now, lun), now.sr_on(lun.scsi_id)) != (sr_of(pool, lun), pool.sr_on(lun.scsi_id))
+    }
 
 
 def seen_together(chosen: Sequence[PoolLun]) -> Callable[[PoolLun], str]:

@@ -13,7 +13,7 @@ from kit.pool.errors import XenError
 from relvmoiscsi.errors import NotFound
 from relvmoiscsi.pool import attach, lock, lun_search, records
 from relvmoiscsi.pool.connection import Where, connect
-from relvmoiscsi.pool.vms import choice, clone, forget, inventory
+from relvmoiscsi.pool.vms import choice, clone, discard, forget, inventory
 
 TARGET, IQN = "10.0.0.5", "iqn.2026-01.test:array"
 
@@ -225,7 +225,8 @@ class Lab:
     def detach(self, sr_uuid):
         with connect(self.where()) as calls:
             pool = records.read(calls)
-            forget.detach(calls, pool, pool.sr_by_uuid(sr_uuid))
+            sr = pool.sr_by_uuid(sr_uuid)
+            discard.carry_out(calls, discard.plan(calls, [sr], False, last_copies=True, forgets=False), sr, [])
 
     def discard(self, sr_uuid):
         with connect(self.where()) as calls:

@@ -110,7 +110,7 @@ def verify(argv, ran):
     if is_next:  # it is the last of the answer, and the only one: one step, or one a line
         lines = steps.splitlines()
         assert all(line.startswith("      ") for line in lines[1:]), ran.out
-        assert all(re.match(" *(relvmoiscsi|xe|qemu-img|[plv][vg][a-z]+) ", line) for line in lines), ran.out
+        assert all(re.match(" *(relvmoiscsi|xe|qemu-img|wipefs|[plv][vg][a-z]+) ", line) for line in lines), ran.out
         words = shlex.split(" ".join(commands_in(output.NEXT + steps)))
         assert [word for word in words if PLACEHOLDER.fullmatch(word)] == []
     assert ran.status in (*range(12), output.EXIT_BUG, output.EXIT_NOT_PRINTED, output.EXIT_INTERRUPTED)

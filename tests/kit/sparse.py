@@ -74,6 +74,10 @@ class SparseDisk(Device):
 
     # -- the Device interface ---------------------------------------------------------------------------------------
 
+    @property
+    def is_own(self) -> bool:
+        return True  # as a disk in /dev
+
     def data_ranges(self) -> List[Range]:
         starts = (index * PAGE for index in sorted({*self._below, *self._pages}))
         return [Range(start, min(PAGE, self.size_bytes - start)) for start in starts]

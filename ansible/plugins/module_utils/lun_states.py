@@ -12,7 +12,7 @@ from ansible_collections.relvmoiscsi.pool.plugins.module_utils import client
 try:
     from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
     from relvmoiscsi.pool import attach, attach_plan, jobs, luns, records
-    from relvmoiscsi.pool.vms import discard, forget
+    from relvmoiscsi.pool.vms import discard
 except ImportError:
     pass  # client.play says so
 
@@ -214,18 +214,14 @@ def backward(module, calls, pool):
     uuids = [pool.srs[ref]["uuid"] for ref in work]
 
     def one(calls, ref):
-        with_vms = forgets and params["with_vms"]
-        mark, force = client.mark_of(params), params["force"]
-        last = params["last_copies"] or not forgets  # no VM is lost with an SR that can be plugged again
-        plan = plans[ref] = discard.plan(calls, [ref], with_vms, mark, force, last)
+        with_vms, mark = forgets and params["with_vms"], client.mark_of(params)
+        wanted = with_vms, mark, params["force"], params["last_copies"], forgets
+        plan = plans[ref] = discard.plan(calls, [ref], *wanted)
         if forgets and not params["leave_vms"]:
             discard.verify_nobody_left(plan)
         if module.check_mode or ref not in plan.pool.srs:
             return
-        if forgets:
-            discard.carry_out(calls, plan, ref, destroyed[ref], uuids)
-        else:
-            forget.detach(calls, plan.pool, ref, plan.known(ref))
+        discard.carry_out(calls, plan, ref, destroyed[ref], uuids)
 
     outcomes = jobs.at_once(calls, work, one, params["jobs"])
     errors = {ref: each for ref, each in zip(work, outcomes) if isinstance(each, RelvmoiscsiError)}

@@ -89,8 +89,8 @@ options:
     default: false
   last_copies:
     description:
-      - With the state V(forgotten), also let VMs go that M(relvmoiscsi.pool.vm_clone) has made, and whose originals the
-        pool no longer has. By default, the module refuses such a copy.
+      - With the states V(detached) and V(forgotten), also let VMs go that M(relvmoiscsi.pool.vm_clone) has made, and
+        whose originals the pool no longer has. By default, the module refuses such a copy.
     type: bool
     default: false
   leave_vms:

@@ -110,6 +110,11 @@ options:
       - With V(absent), first shut down running, suspended or paused VMs hard.
     type: bool
     default: false
+  last_copies:
+    description:
+      - With V(absent), also destroy VMs whose originals the pool no longer has. By default, the module refuses them.
+    type: bool
+    default: false
   jobs:
     description:
       - Number of VMs in parallel.
@@ -204,6 +209,7 @@ def main():
         "vtpm": {"type": "bool", "default": True},
         "vgpu": {"type": "bool", "default": True},
         "force": {"type": "bool", "default": False},
+        "last_copies": {"type": "bool", "default": False},
         "jobs": {"type": "int", "default": 10},
     }
     module = AnsibleModule(

@@ -10,6 +10,8 @@ import pytest
 
 from kit.pool_lab import TARGET
 from relvmoiscsi.errors import UsageError
+from relvmoiscsi.pool import lock
+from relvmoiscsi.pool.connection import connect
 
 
 def copy_of(stage, **more):
@@ -247,6 +249,15 @@ def test_vms_of_others_keep_a_copy_with_my_mark_and_halted_ones_of_mine_do_not_s
 # --- before and after a change
 
 
+def test_a_lun_that_another_client_has_locked_is_refused_also_without_a_step(stage):
+    """It was "already attached" while another client discarded it, and check mode knew no lock at all."""
+    copy_of(stage)
+    with connect(stage.lab.where(ca=str(stage.ca))) as calls, lock.held(calls, [lock.name_for(stage.clone)], "x"):
+        for task in ({"scsi_ids": [stage.clone], "leave_others": True}, {"all": True}):
+            ended, check, real = stage.both(**task)
+            assert ended[0] and all("Another client has locked" in told["msg"] for told in (check, real)), task
+
+
 def test_nothing_is_turned_off_before_it_is_known_that_all_of_it_may_go(day):
     sr = sr_of(copy_of(day))
     vms_on(day, sr)
@@ -267,6 +278,26 @@ def test_halted_vms_stay_without_disks_only_where_that_is_said(day):
     assert day.now("lun", state="detached", srs=[sr])["changed"], "the pool keeps the SR, and the VMs their disks"
     assert day.now("lun", state="forgotten", srs=[sr], leave_vms=True)["changed"]
     assert sr not in [each["uuid"] for each in day.lab.pool.db.records("SR").values()]
+
+
+def test_the_last_copy_of_a_vm_goes_after_a_word_of_its_own_in_each_state(day):
+    """`detached` and `absent` had no such guard, which `forgotten` had."""
+    sr = sr_of(copy_of(day))
+    vms_on(day, sr, state="present")
+    db = day.lab.pool.db
+    day.lab.pool.api.vms.vm_hard_shutdown("", day.web)
+    day.lab.pool.api.vms.vm_destroy("", day.web)
+    before = day.lab.summary()
+    absent = {"module": "vm_clone", "sr": sr, "all": True, "state": "absent"}
+    tasks = ({"state": "detached", "srs": [sr]}, {"state": "forgotten", "srs": [sr], "with_vms": True}, absent)
+    for task in tasks:
+        ended, _, real = day.both(**task)
+        assert ended == (True, False) and "lost for ever" in real["msg"] and "add last_copies" in real["msg"]
+    assert day.lab.summary() == before
+
+    assert day.now("lun", **tasks[0], last_copies=True)["changed"]
+    copy_of(day)
+    assert day.now(**absent, last_copies=True)["changed"] and len(db.records("VM")) == 1
 
 
 def test_check_mode_promises_what_a_run_then_changes(stage):

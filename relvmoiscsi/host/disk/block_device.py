@@ -63,6 +63,7 @@ from relvmoiscsi.host.disk.exclusive import (
     take_alone,
     take_image,
 )
+from relvmoiscsi.host.own_path import is_own
 from relvmoiscsi.host.this_host import THIS_HOST
 
 log = logging.getLogger(__name__)
@@ -105,6 +106,10 @@ class HostDevice(Device, ContextManager["HostDevice"]):
         traceback: Optional[TracebackType],
     ) -> None:
         self.close()
+
+    @property
+    def is_own(self) -> bool:
+        return is_own(self.name)
 
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
         for wanted in ranges:

@@ -16,7 +16,7 @@ from typing import Dict, Iterator, List, Sequence, Set, Tuple
 
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.device import SECTOR
-from relvmoiscsi.host.disk.mounts import Mount, mount_of, status_of_path
+from relvmoiscsi.host.disk.mounts import mount_of, status_of_path
 from relvmoiscsi.host.disk.process_search import ProcessSearch, is_roots
 from relvmoiscsi.host.files import attribute, lines_of, text_of, words_in
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -85,7 +85,7 @@ class _Devices:
         for loop, way, backing, directory in _loop_devices(self._host):
             device = os.path.basename(backing)
             if os.path.dirname(backing) != "/dev" or device not in self.directories:
-                node = status_of_path(backing, lambda mount: mount.is_local, self._host)
+                node = status_of_path(backing, (), self._host)
                 device = self.names.get(_number(node), "") if node else ""
             if device:
                 yield device, loop, way
@@ -248,12 +248,9 @@ def users_of_file(status: os.stat_result, own_descriptor: int, host: Host = THIS
     # The file system of each mount, as major:minor. `st_dev` is another number on btrfs and overlayfs.
     file_systems = {mount.number: mount.file_system for mount in search.mounts()}
     here = mount_of(own)
+    # this process has a file there open: that file system answers
     mounts = {here, *(number for number, each in file_systems.items() if each == file_systems.get(here))}
-
-    def is_safe(mount: Mount) -> bool:
-        return mount.is_local or mount.number in mounts  # this process has a file on the latter open: that one answers
-
-    found = [(name, way, status_of_path(backing, is_safe, host)) for name, way, backing, _ in _loop_devices(host)]
+    found = [(name, way, status_of_path(backing, mounts, host)) for name, way, backing, _ in _loop_devices(host)]
     loops = {name: way for name, way, each in found if each is not None and os.path.samestat(each, status)}
     links = [link for link, each in search.open_files(mounts) if link != own and os.path.samestat(each, status)]
     numbers = {link.split(os.sep)[-3] for link in links}

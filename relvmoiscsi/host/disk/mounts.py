@@ -8,7 +8,7 @@ here returns None for a file on another mount.
 
 import os
 import re
-from typing import Callable, Container, Iterable, Iterator, NamedTuple, Optional
+from typing import Container, Iterable, Iterator, NamedTuple, Optional
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.files import content_of, words_in
@@ -104,13 +104,14 @@ def status_of_open(link: str, mounts: Container[str]) -> Optional[os.stat_result
         os.close(pinned)
 
 
-def status_of_path(path: str, is_safe: Callable[[Mount], bool], host: Host) -> Optional[os.stat_result]:
-    """Return the status of the file at a path that the kernel tells, which has no link, by way of safe mounts only.
+def status_of_path(path: str, mounts: Container[str], host: Host) -> Optional[os.stat_result]:
+    """Return the status of the file at a path that the kernel tells, which has no link.
 
-    The owner of a directory on the way can have put a link there since. So the walk follows none.
+    The way there enters only mounts with one of these numbers, and mounts at which a stat cannot hang. The owner of a
+    directory on the way can have put a link there since. So the walk follows none.
     """
     lines = (content_of(host.at("proc/self/mountinfo")) or b"").split(b"\n")
-    ways = [is_safe(mount) for mount in mounts_in(lines) if mount.is_on_way_to(path)]
+    ways = [mount.is_local or mount.number in mounts for mount in mounts_in(lines) if mount.is_on_way_to(path)]
     if not ways or not all(ways):
         return None
     at = os.open(os.sep, os.O_PATH | os.O_CLOEXEC)

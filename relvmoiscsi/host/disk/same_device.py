@@ -11,16 +11,20 @@ A partition, or another map, has the bytes of its disk at other places, or other
 import os
 import stat
 from glob import escape, glob
-from typing import List, Set, Tuple
+from typing import Container, List, Set, Tuple
 
 from relvmoiscsi.host.disk.exclusive import stat_path
+from relvmoiscsi.host.disk.mounts import mount_of, status_of_path
 from relvmoiscsi.host.files import attribute, text_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 
 def same_device(first: str, second: str, host: Host = THIS_HOST) -> bool:
     """Return whether two paths lead to the same file or the same device. Raises NotFound if a path leads nowhere."""
-    return not _faces(stat_path(first), host).isdisjoint(_faces(stat_path(second), host))
+    both = {path: stat_path(path) for path in (first, second)}
+    files = [path for path, status in both.items() if not stat.S_ISBLK(status.st_mode)]
+    mounts = set(map(_mount_at, [os.sep, *files]))  # that have just answered; this program is on the first one
+    return not _faces(both[first], mounts, host).isdisjoint(_faces(both[second], mounts, host))
 
 
 def backing_file(path: str, host: Host = THIS_HOST) -> str:
@@ -38,7 +42,19 @@ def _directory(status: os.stat_result, host: Host) -> str:
     return os.path.realpath(host.at("sys/dev/block", number))
 
 
-def _faces(status: os.stat_result, host: Host) -> Set[Tuple[int, ...]]:
+def _mount_at(path: str) -> str:
+    """Return the number of the mount of a file; "" for a file that has gone."""
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        return mount_of(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+
+
+def _faces(status: os.stat_result, mounts: Container[str], host: Host) -> Set[Tuple[int, ...]]:
     """Return the numbers of a file or device, and of all files and devices that have its bytes behind it."""
     found: Set[Tuple[int, ...]] = set()
     todo = [status]
@@ -48,21 +64,18 @@ def _faces(status: os.stat_result, host: Host) -> Set[Tuple[int, ...]]:
         face = (status.st_rdev,) if is_disk else (status.st_dev, status.st_ino)
         if face not in found:
             found.add(face)
-            todo += _behind(_directory(status, host), host)
+            todo += _behind(_directory(status, host), mounts, host)
     return found
 
 
-def _behind(directory: str, host: Host) -> List[os.stat_result]:
-    """Return the status of what has the same bytes behind the device with this directory of sysfs."""
+def _behind(directory: str, mounts: Container[str], host: Host) -> List[os.stat_result]:
+    """Return the status of what has the same bytes behind the device with this directory of sysfs.
+
+    A stat of a loop device's file could wait for a server, for ever. So the file is looked at only on these mounts, and
+    on mounts that answer from memory.
+    """
     is_map = attribute(directory, "dm/uuid").startswith("mpath-")
-    slaves = glob(os.path.join(escape(directory), "slaves/*")) if is_map else []
-    paths = [host.node(os.path.basename(path)) for path in slaves]
+    paths = [host.node(os.path.basename(path)) for path in glob(os.path.join(escape(directory), "slaves/*")) if is_map]
     if attribute(directory, "loop/offset") == "0":
         paths.append(text_of(os.path.join(directory, "loop/backing_file")).rstrip("\n"))
-    found = []
-    for path in paths:
-        try:
-            found.append(os.stat(path))
-        except OSError:  # deleted, or in another mount namespace
-            continue
-    return found
+    return [status for status in (status_of_path(path, mounts, host) for path in paths) if status is not None]

@@ -311,9 +311,7 @@ class AttachCommand(PoolChange):
             chosen, nothing = [], error
         is_search = bool(of or self.given.all)  # else the person has named each LUN
         left = attach.doubtful(seen, self.scsi_ids, of, self.given.foreign) if is_search else []
-        found = [lun for lun in [*chosen, *left] if lun.scsi_id not in self.scsi_ids]
-        others = lock.refusals(calls, [lock.name_for(lun.scsi_id) for lun in found], lock.LUN_STAYS) if found else {}
-        others.update(attach.changed(calls, pool, found))
+        others = attach_plan.of_others(calls, pool, left)
         chosen += [lun for lun in left if lun.scsi_id in others]  # another client of this pool is at work
         nothing = nothing if not chosen else None
         skipped = [

@@ -365,7 +365,7 @@ class _Clone:
                     f"The VM {record['name_label']!r} was not made by this run. The run destroys only its own VMs."
                 )
             if made[0] in self.found.vms:
-                destroy(self.calls, self.found.vms, made[0])
+                destroy(self.calls, self.found, made[0])
         except RelvmoiscsiError as error:
             destroys = self.found.destroy_command(made[0], self.copy.ref)
             raise Refused(

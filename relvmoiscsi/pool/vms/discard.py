@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Destroy the clones of VMs on a copy, then forget the SR of the copy. The VDIs leave the pool with the SR.
 
+Or unplug the SR on all hosts, and keep it. Each way to less of a VM passes `verify_copies_left`.
+
 A VM with the marks of another VM is left unchanged: a person has copied a clone together with its marks. `plan` raises
 every refusal before `carry_out` destroys a VM. `carry_out` makes the checks of `plan` again.
 """
 
-from typing import Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Collection, Container, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import NOTHING_CHANGED, Busy, Refused
 from relvmoiscsi.pool import lock, records
@@ -23,13 +25,12 @@ class DiscardPlan(NamedTuple):
     pool: Pool
     uses: Dict[str, Uses]  #: with `force`, as if the VMs in `made` were halted
     made: Dict[str, Records]  #: the VMs that are destroyed, each followed by its snapshots; {} without `with_vms`
+    forgets: bool = True  #: False: the SR is unplugged, and stays in the pool with its VDIs; the VMs stay too
     mark: str = ""  #: only VMs with this mark are in `made`
     force: bool = False  #: the VMs in `made` are shut down first, hard
     destroys: Mapping[str, str] = {}  #: the commands to destroy the losers that are copies and nothing more, by VM
     half: Sequence[str] = ()  #: the unfinished clones, which `with_vms` does not destroy
-    #: the clones that lose their disks and whose originals are gone, whether they are destroyed or stay; only with
-    #: `last_copies`. The VMs of another pool are there
-    last: Sequence[str] = ()
+    last: Sequence[str] = ()  #: of `verify_copies_left`: whether the clones are destroyed or stay
 
     def losers(self, sr: str) -> Dict[str, str]:
         """Return the halted VMs and snapshots that would lose a disk on this SR: names by reference."""
@@ -56,9 +57,15 @@ _SHUT_DOWN = "Shut the VM down, then repeat the command."
 
 
 def plan(
-    calls: Calls, srs: Sequence[str], with_vms: bool, mark: str = "", force: bool = False, last_copies: bool = False
+    calls: Calls,
+    srs: Sequence[str],
+    with_vms: bool,
+    mark: str = "",
+    force: bool = False,
+    last_copies: bool = False,
+    forgets: bool = True,
 ) -> DiscardPlan:
-    """Return what `carry_out` would discard with those of these SRs that the pool has.
+    """Return what `carry_out` would do with those of these SRs that the pool has. `with_vms` needs `forgets`.
 
     Raises PoolFailure; Refused for a refused part, such as the last copy of a VM without `last_copies`. Where another
     client works on a refused SR, the refusal is that of the lock: the advice would be to undo the work of that client.
@@ -66,7 +73,7 @@ def plan(
     pool, found = records.read(calls), inventory.read(calls)
     verify_abandoned(calls, pool, found, srs)
     try:
-        return _planned(pool, found, srs, with_vms, mark, force, last_copies)
+        return _planned(pool, found, srs, with_vms, mark, force, last_copies)._replace(forgets=forgets)
     except Refused:
         lock.verify_free(calls, [lock.name_of(pool.srs[sr]) for sr in srs if sr in pool.srs])
         raise
@@ -102,40 +109,54 @@ def _planned(
     made = {sr: made_on(found, pool, sr, mark) for sr in there} if with_vms else {}
     destroys = {ref: found.destroy_command(ref, *there) for used in uses.values() for ref in used.halted}
     half = [ref for sr in there for ref in half_made(found, pool, sr, mark)]
-    of_pool = [sr for sr in there if pool.sr_by_uuid(records.original_of(pool, pool.srs[sr]["uuid"]))]
-    clones = dict(row for sr in of_pool for row in found.copies_on(str(pool.srs[sr]["uuid"])))
-    last = [ref for ref in inventory.in_order(clones) if _is_last(found, ref, there)]
+    last = verify_copies_left(pool, found, there, last_copies)
+    return DiscardPlan(pool, uses, made, mark=mark, force=force, destroys=destroys, half=half, last=last)
+
+
+def verify_copies_left(
+    pool: Pool, found: Inventory, srs: Sequence[str], last_copies: bool, of: Optional[Container[str]] = None
+) -> List[str]:
+    """Return the last copies of VMs on these SRs, of the VMs `of` or of all. Raises Refused without `last_copies`."""
+    last = [ref for ref in last_copies_on(pool, found, srs) if of is None or ref in of]
     if last and not last_copies:
         raise _keeping(pool, found, last)
-    return DiscardPlan(pool, uses, made, mark, force, destroys, half, last)
+    return last
 
 
-def _is_last(found: Inventory, clone: str, srs: Collection[str]) -> bool:
-    """Has a clone disks on these SRs, and the pool neither its original, nor a copy of it with disks on others alone?
+def last_copies_on(pool: Pool, found: Inventory, srs: Sequence[str]) -> List[str]:
+    """Return the clones with disks on these SRs where the pool has no more of the VM than these disks, by name.
 
-    What a discard has left of a clone has no disk, and so nothing that could be lost.
+    More is the original, or a copy of it with disks on other SRs alone. What a discard has left of a clone has no disk,
+    and so nothing that could be lost. The VMs of another pool are there. A vm-admin may make any number of clones of
+    one original. Pure.
     """
-    if not inventory.is_own(found.vms[clone]) or not any(disk["SR"] in srs for disk in found.disks_of(clone).values()):
-        return False
-    original = str(found.vms[clone]["other_config"][COPY_OF])
-    others = found.grouped("vms", "other_config", COPY_OF).get(original, {})
-    copies = [ref for ref, vm in others.items() if not (vm["is_a_snapshot"] or inventory.is_clone(vm))]
-    moved = [{disk["SR"] for disk in found.disks_of(ref).values()} for ref in copies]
-    is_there = original in found.grouped("vms", "uuid") or any(each and not each & set(srs) for each in moved)
-    return not is_there
+    of_pool = [sr for sr in srs if pool.sr_by_uuid(records.original_of(pool, pool.srs[sr]["uuid"]))]
+    clones = dict(row for sr in of_pool for row in found.copies_on(str(pool.srs[sr]["uuid"])))
+    on = {ref: {disk["SR"] for disk in found.disks_of(ref).values()} for ref in clones}
+    own = [ref for ref in inventory.in_order(clones) if inventory.is_own(clones[ref]) and not on[ref].isdisjoint(srs)]
+    there, copies = found.grouped("vms", "uuid"), found.grouped("vms", "other_config", COPY_OF)
+    is_gone = {}
+    for original in {str(clones[ref]["other_config"][COPY_OF]) for ref in own}:
+        others = [ref for ref, vm in copies[original].items() if not (vm["is_a_snapshot"] or inventory.is_clone(vm))]
+        moved = [{disk["SR"] for disk in found.disks_of(ref).values()} for ref in others]
+        is_gone[original] = original not in there and not any(each and each.isdisjoint(srs) for each in moved)
+    return [ref for ref in own if is_gone[str(clones[ref]["other_config"][COPY_OF])]]
 
 
 def _keeping(pool: Pool, found: Inventory, last: Sequence[str]) -> Refused:
-    """Return the refusal of a discard that would take the last copies of VMs."""
+    """Return the refusal of a run that would take the last copies of VMs."""
     vms = [found.vms[ref] for ref in last]
     there = {str(sr["uuid"]): str(sr["name_label"]) for sr in pool.srs.values()}
     on = [str(vm["other_config"][inventory.ON_SR]) for vm in vms]
     ways = [run_states.copy_command(vm, records.original_of(pool, sr), there[sr]) for vm, sr in zip(vms, on)]
     names = some_of([f"{vm['name_label']!r} ({vm['uuid']})" for vm in vms])
     return (
-        Refused(f"The pool no longer has the originals of VMs on the copy: {names} would be lost for ever.")
+        Refused(
+            f"The pool no longer has the originals of VMs on the copy: with the LUN of the copy, {names} would be lost "
+            "for ever."
+        )
         .in_state(NOTHING_CHANGED)
-        .advising(f"To keep a VM, copy it to another SR: {some_of(ways)}. To lose the VMs, add --last-copies.")
+        .advising(f"To keep a VM, copy it to another SR: {some_of(ways)}. To give the VMs up, add --last-copies.")
     )
 
 
@@ -245,7 +266,7 @@ def made_on(found: Inventory, pool: Pool, sr: str, mark: str = "") -> Records:
         name = vm["name_label"]
         if not inventory.is_own(vm):
             continue
-        for each, record in {ref: vm, **_snapshots_of(found.vms, ref)}.items():
+        for each, record in {ref: vm, **_snapshots_of(found, ref)}.items():
             what, way_out = f"The VM {name!r}", "Detach that disk"
             if each != ref:
                 what, way_out = f"The snapshot {record['name_label']!r} of the VM {name!r}", "Delete the snapshot"
@@ -266,17 +287,17 @@ def made_on(found: Inventory, pool: Pool, sr: str, mark: str = "") -> Records:
     return made
 
 
-def _snapshots_of(vms: Records, vm: str) -> Records:
+def _snapshots_of(found: Inventory, vm: str) -> Records:
     """Return the snapshots of a VM, sorted by name."""
-    found = [ref for ref, row in vms.items() if row["is_a_snapshot"] and row["snapshot_of"] == vm]
-    return {ref: vms[ref] for ref in sorted(found, key=lambda ref: str(vms[ref]["name_label"]))}
+    rows = [row for row in found.grouped("vms", "snapshot_of").get(vm, {}).items() if row[1]["is_a_snapshot"]]
+    return dict(sorted(rows, key=lambda row: str(row[1]["name_label"])))
 
 
 # --- carry out
 
 
 def carry_out(calls: Calls, told: DiscardPlan, sr: str, gone: List[str], networks_of: Collection[str] = ()) -> None:
-    """Discard one SR of a plan with its clones, if the plan still holds. Do nothing for an SR that is gone.
+    """Discard or unplug one SR of a plan, if the plan still holds. Do nothing for an SR that is gone.
 
     `gone` gets the destroyed VMs (references), also before an error. `networks_of` are the UUIDs of all SRs of this
     run. Raises PoolFailure; Refused, also where another client works on the SR.
@@ -289,9 +310,9 @@ def carry_out(calls: Calls, told: DiscardPlan, sr: str, gone: List[str], network
         verify_as_told(told, now)
         held.verify(calls)
         if told.made:
-            destroy_made(calls, held, now.pool, sr, now.made[sr], gone, told.force)
+            destroy_made(calls, held, now.pool, sr, now.made[sr], gone, told.force, bool(told.last))
             clean_networks(calls, [str(now.pool.srs[sr]["uuid"]), *networks_of])
-        forget.forget(calls, held, now.pool, sr, now.losers(sr))
+        (forget.forget if told.forgets else forget.detach)(calls, held, now.pool, sr, now.losers(sr))
 
 
 def destroy_made(
@@ -302,11 +323,12 @@ def destroy_made(
     made: Records,
     gone: Optional[List[str]] = None,
     force: bool = False,
+    last_copies: bool = False,
 ) -> None:
     """Destroy the VMs of `made_on` with their snapshots, if the VMs are unchanged; with `force`, after a hard shutdown.
 
-    `held` is the lock of the copy: another client may be making VMs. Skip a VM that is gone. Raises PoolFailure,
-    Refused.
+    `held` is the lock of the copy: another client may be making VMs. Skip a VM that is gone. Raises PoolFailure;
+    Refused, also for the last copy of a VM without `last_copies`.
     """
     held.verify(calls)
     vms = [ref for ref, vm in made.items() if not vm["is_a_snapshot"]]
@@ -317,26 +339,28 @@ def destroy_made(
             if calls.call("VM.get_power_state", ref) != "Halted":
                 calls.run("VM.hard_shutdown", ref)
     found = inventory.read(calls)
+    verify_copies_left(pool, found, [sr], last_copies, vms)
     meant = {ref: vm for ref, vm in found.vms.items() if (vm["snapshot_of"] if vm["is_a_snapshot"] else ref) in vms}
-    for ref, vm in made_on(found._replace(vms=meant), pool, sr).items():
+    found = found._replace(vms=meant)
+    for ref, vm in made_on(found, pool, sr).items():
         if not vm["is_a_snapshot"]:
-            destroy(calls, meant, ref)
+            destroy(calls, found, ref)
             if gone is not None:
                 gone.append(ref)
 
 
-def destroy(calls: Calls, vms: Records, vm: str) -> None:
+def destroy(calls: Calls, found: Inventory, vm: str) -> None:
     """Destroy a VM with relvmoiscsi's marks, and all its snapshots; the VDIs stay.
 
     Raises Refused, PoolFailure.
     """
-    record = vms.get(vm)
+    record = found.vms.get(vm)
     if record is None or COPY_OF not in record["other_config"]:
         raise Refused(f"The VM {vm} was not made by `relvmoiscsi pool clone`.")
     if record["power_state"] != "Halted":
         raise Refused(f"The VM {record['name_label']!r} is not shut down.").advising(_SHUT_DOWN)
     # a snapshot with memory stays suspended, and VM.destroy accepts the snapshot (xapi_vm_lifecycle.ml)
-    for ref in [*_snapshots_of(vms, vm), vm]:
+    for ref in [*_snapshots_of(found, vm), vm]:
         with passing("HANDLE_INVALID"):
             calls.call("VM.destroy", ref)
 

@@ -159,7 +159,7 @@ def verify_known(pool: Pool, sr: str, uses: Uses, known: Optional[Collection[str
 
 def forget(calls: Calls, held: lock.Held, pool: Pool, sr: str, known: Optional[Collection[str]]) -> None:
     """Forget an SR that the caller has locked, and checked: a copy without users. Raises the errors of `detach`."""
-    _detach(calls, held, pool, sr, known)
+    detach(calls, held, pool, sr, known)
     held.verify(calls)
     plug = f"`{shell_command('relvmoiscsi pool attach', lock.name_of(pool.srs[sr]))}` plugs the SR again."
     with in_state("The SR is now unplugged on all hosts.", Refused, advice=plug):
@@ -168,20 +168,15 @@ def forget(calls: Calls, held: lock.Held, pool: Pool, sr: str, known: Optional[C
         calls.call("SR.forget", sr)
 
 
-def detach(calls: Calls, pool: Pool, sr: str, known: Optional[Collection[str]] = None) -> None:
+def detach(calls: Calls, held: lock.Held, pool: Pool, sr: str, known: Optional[Collection[str]]) -> None:
     """Unplug one SR on all hosts and destroy its PBDs, which a starting host would plug. The SR and its VDIs stay.
 
-    `known` are the VMs (references) that may have disks on the SR; None: any halted VM. The caller has checked that the
-    SR is a copy without users.
+    `known` are the VMs (references) that may have disks on the SR; None: any halted VM. The caller has locked the SR,
+    and checked that it is a copy without users.
 
     Raises PoolFailure. Raises Refused where a VM has begun to use the SR; then the SR is plugged again. Raises Refused
-    where a host is down, or where another client works on the copy.
+    where a host is down.
     """
-    with lock.held(calls, [lock.name_of(pool.srs[sr])], "discard") as held:
-        _detach(calls, held, pool, sr, known)
-
-
-def _detach(calls: Calls, held: lock.Held, pool: Pool, sr: str, known: Optional[Collection[str]]) -> None:
     records.verify_on_own_lun(pool, sr)
     verify_hosts_up(pool, sr)
     pbds = pool.pbds_of(sr)

@@ -326,7 +326,8 @@ def family(found: Inventory, olds: Mapping[str, str], uuids: Iterable[str]) -> S
     """Return the UUIDs of all VDIs that these VDIs have their data from, as far as the pool knows.
 
     `olds` has the old VDI of each VDI of a copy. Any other VDI may have a mark of its own, or of the VDI that xapi
-    has copied it from: a forged mark adds a VDI, and hides no VDI.
+    has copied it from: a forged mark adds a VDI, and hides no VDI. So each mark counts here, also one that
+    `earlier_uuids` does not count: of two marks that name one VDI, the forged one would take the true one away.
     """
     known: Set[str] = set()
     left = list(uuids)

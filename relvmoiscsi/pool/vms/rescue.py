@@ -56,10 +56,11 @@ def find(found: Inventory, copy: Copy, text: str) -> str:
     if new is not None:
         return copy.by_uuid[new["uuid"]]
     listed = f"`{shell_command('relvmoiscsi pool map', copy.uuid)}` lists the VDIs of the copy."
+    owners = inventory.owners_of_disks(found, copy)
 
     def details(vdi: Record) -> str:
         old = copy.origin.old_of(vdi)
-        vms = [] if old is None else inventory.owners_of_disks(found, copy).get(old["uuid"], [])
+        vms = [] if old is None else owners.get(old["uuid"], [])
         kinds = ["a snapshot"] if vdi["is_a_snapshot"] else []
         what = ", ".join([*kinds, "of " + some_of(list(map(repr, vms))) if vms else "of no VM"])
         return f" ({what}, {human_size(vdi['virtual_size'])})"

@@ -37,8 +37,7 @@ SAVED = "relvmoiscsi:saved-vms"
 
 _MOST_AT_ONCE = 100  #: saves whose serials may be ahead of the key of the SR
 _EXTENT = 4 << 20  #: bytes; the smallest VDI of an LVM SR
-_MOST_VDI_BYTES = align_up(2 * SavedHeader.SIZE + saved_vms.MOST_BYTES, _EXTENT)
-_MOST_READ_BYTES = 4 * _MOST_VDI_BYTES  #: of all VDIs on an SR that may have records
+_MOST_READ_BYTES = 4 * saved_vms.MOST_VDI_BYTES  #: of all VDIs on an SR that may have records
 
 
 def vms_on(pool: Pool, found: Inventory, sr: str) -> List[str]:
@@ -224,7 +223,7 @@ def _with_records(there: Records, advice: str) -> Records:
     named = {
         ref: vdi
         for ref, vdi in there.items()
-        if is_named(vdi) and vdi["managed"] and 0 < vdi["virtual_size"] <= _MOST_VDI_BYTES
+        if is_named(vdi) and vdi["managed"] and 0 < vdi["virtual_size"] <= saved_vms.MOST_VDI_BYTES
     }
     if sum(vdi["virtual_size"] for vdi in named.values()) > _MOST_READ_BYTES:
         listed = sorted(f"{said(vdi['uuid'])} ({said(vdi['name_description'])})" for vdi in named.values())

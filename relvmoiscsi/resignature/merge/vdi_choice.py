@@ -96,10 +96,12 @@ def _leaf(lun: Lun, request: OneVdiRequest) -> Volume:
             raise NotFound(f"{lun.name} has no VDI {request.vdi}. {there}", sm_key="InvalidArg").advising(_NAME_ONE)
         return found
     records = lun.records()
-    live = [disk for uuid, disk in leaves(lun).items() if uuid not in records or not records[uuid].is_a_snapshot]
+    others = {uuid for uuid, record in records.items() if record.is_a_snapshot}.union(lun.saves())
+    live = [disk for uuid, disk in leaves(lun).items() if uuid not in others]
     if not live:
         raise Refused(
-            f"{lun.name} has no live VDI: every disk on it is a snapshot, or kept as a parent only.",
+            f"{lun.name} has no live VDI: every disk on it is a snapshot, is kept as a parent only, or holds the "
+            "records of VMs.",
             sm_key="InvalidArg",
         ).advising("Name one (`vdi`), or ask for all VDIs (`vdis=all`).")
     if len(live) > 1:

@@ -25,7 +25,7 @@ from relvmoiscsi.errors import (
     WayOut,
     raise_defect,
 )
-from relvmoiscsi.formats import naming
+from relvmoiscsi.formats import naming, saved_vms
 from relvmoiscsi.formats.cbt import CbtLog
 from relvmoiscsi.formats.identity import sightings
 from relvmoiscsi.formats.lvm.pv import Label, Mda
@@ -120,6 +120,18 @@ class Lun(NamedTuple):
     def disks(self) -> Dict[str, Volume]:
         """The volumes that hold VDIs, by VDI UUID."""
         return {str(volume.name.uuid): volume for volume in self.volumes if volume.is_disk}
+
+    def saves(self) -> Dict[str, Volume]:
+        """The disks with the form of those on which `relvmoiscsi pool save-vms` saves the records of VMs, by VDI UUID.
+
+        No VM uses such a disk. But everybody may give a disk the label.
+        """
+        named = {uuid for uuid, record in self.records().items() if record.name_label == saved_vms.NAME_LABEL}
+        return {
+            uuid: disk
+            for uuid, disk in self.disks().items()
+            if uuid in named and disk.content is None and disk.size <= saved_vms.MOST_VDI_BYTES
+        }
 
     def without(self, volumes: "Iterable[Volume]") -> "Lun":
         """The LUN without these volumes. Their records in MGT stay."""

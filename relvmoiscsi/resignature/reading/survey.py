@@ -88,10 +88,14 @@ def read_label(device: Device) -> Label:
         advice = GIVE_PARTITION if _partition_count(start) else "Give the clone of an SR."
         raise Refused(problem, "VolNotFound").advising(advice)
     if label.number != 0 and _partition_count(start):
+        problem = f"{device.name} has a partition table beside its LVM label."
+        if not device.is_own:
+            raise Refused(problem).advising(
+                "Give the clone by a path that only you can change. Then `show` prints the command that removes "
+                "the table, and leaves the label."
+            )
         wipefs = shell_command("wipefs --all --types dos", device.name)
-        raise Refused(f"{device.name} has a partition table beside its LVM label.").advising(
-            f"`{wipefs}` removes it from the clone, and leaves the label.", wipefs
-        )
+        raise Refused(problem).advising(f"`{wipefs}` removes it from the clone, and leaves the label.", wipefs)
     return label
 
 
@@ -108,6 +112,12 @@ def _verify_raw(device: Device, start: bytes) -> None:
             raise Refused(f"{problem} The image names {other}.", "VolNotFound").advising(
                 "Give a raw image, which the program that made this image can make. A conversion on this host would "
                 "copy any file of this host that the image names."
+            )
+        if not device.is_own:
+            raise Refused(problem, "VolNotFound").advising(
+                "If the image holds the clone of an SR's LUN, move the image to a directory that only you can change, "
+                "and make it yours. Then `show` prints the command that makes a raw image of it: here, another user "
+                "could exchange a file under that command."
             )
         # for qemu-img, a colon before the first slash ends the name of a protocol
         here = "./" if ":" in device.name.partition("/")[0] else ""
@@ -189,8 +199,9 @@ def _sr_uuid(device: Device, vg_name: str) -> str:
     found = vg_name[len(naming.VG_PREFIX) :]
     if not vg_name.startswith(naming.VG_PREFIX) or not is_uuid(found):
         problem = f"{device.name} holds the volume group {vg_name}, which is no SR's."
+        names = [device.name] if device.is_own else []
         raise Refused(problem, "VolNotFound").advising(
-            f"LVM's own `{shell_command('vgimportclone', device.name)}` gives it new ids."
+            f"LVM's own `{shell_command('vgimportclone', *names)}` gives it new ids."
         )
     return found
 

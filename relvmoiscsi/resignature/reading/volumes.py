@@ -182,12 +182,10 @@ def _read_batch(device: Device, vg: VolumeGroup, readers: Sequence[_VolumeReader
 def saved(device: Device, lun: Lun) -> Optional[SavedVms]:
     """The last save of VM records, without the records; None without such a save. Raises DeviceError.
 
-    A save is on a raw disk with the label NAME_LABEL in MGT. A save that was cut does not count. Everybody may give a
-    disk this label. So no records are read, and indexes of MOST_INDEX_BYTES at most: the shortest, which are the most.
+    A save that was cut does not count. Everybody may make a disk one of `Lun.saves`. So no records are read, and
+    indexes of MOST_INDEX_BYTES at most: the shortest, which are the most.
     """
-    records, headers = lun.records(), []
-    raws = [volume for uuid, volume in lun.disks().items() if volume.content is None and uuid in records]
-    named = [each for each in raws if records[str(each.name.uuid)].name_label == saved_vms.NAME_LABEL]
+    headers, named = [], list(lun.saves().values())
     heads = read_pieces(device, [lun.vg.ranges(volume.lv, 0, SavedHeader.SIZE) for volume in named])
     for volume, head in zip(named, heads):
         try:

@@ -265,6 +265,31 @@ def test_an_image_that_names_another_file_gets_no_command(tmp_path, command, sta
     assert refused.status == 4
 
 
+@pytest.mark.parametrize("whose", ["the directory", "the image", "a directory on the way", "as /tmp"])
+@pytest.mark.parametrize("kind", ["image", "partition table"])
+def test_no_other_program_is_sent_to_a_path_that_another_user_can_lead_elsewhere(image, command, whose, kind):
+    """Another user made root's qemu-img write through a link at the new name, or read a file of the host."""
+    directory = image.parent / "on the way" / "clones"
+    directory.mkdir(parents=True)
+    path = directory / "clone.img"
+    image.rename(path)
+    with path.open("r+b") as file:
+        if kind == "image":
+            file.write(b"conectix".ljust(4096, b"\0"))
+        else:
+            file.seek(446)
+            file.write((b"\0\0\0\0\x83" + bytes(11)).ljust(64, b"\0") + b"\x55\xaa")
+    program = {"image": "qemu-img convert", "partition table": "wipefs"}[kind]
+    assert program in command("check", path).out
+    place = {"the image": path, "a directory on the way": directory.parent}.get(whose, directory)
+    place.chmod(0o666 if place == path else 0o1777 if whose == "as /tmp" else 0o777)
+
+    shown, refused = command("check", path), command("resignature", path, "--yes")
+
+    for told in (shown.out, refused.err):
+        assert program not in told and "only you can change" in " ".join(told.split())
+
+
 @pytest.mark.parametrize("start", [b"QFI\xfb", b"QED\0", b"KDMV"])
 def test_an_image_that_ends_within_its_header_is_refused(tmp_path, command, start):
     (tmp_path / "clone.img").write_bytes(start)

@@ -186,3 +186,8 @@ def test_records_that_cannot_be_unpacked_are_refused(body):
     found = read(forged(vms(row(length=len(body))), body))
     with pytest.raises(Malformed):
         found.documents([found.vms[0].uuid])
+
+
+def test_the_largest_save_with_its_two_headers_fits_into_whole_extents_of_a_vdi():
+    content, extent = saved_vms.MOST_BYTES + 2 * SavedHeader.SIZE, 4 << 20
+    assert content <= saved_vms.MOST_VDI_BYTES < content + extent and saved_vms.MOST_VDI_BYTES % extent == 0

@@ -9,7 +9,7 @@ import json
 import pytest
 
 from kit.pool_lab import Image, only_reads
-from relvmoiscsi.pool import attach, attach_plan, hosts, lun_search, luns, records
+from relvmoiscsi.pool import attach, attach_plan, hosts, lock, lun_search, luns, records
 from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.sr_types import OWN_TYPES, STOCK_TYPES
 
@@ -285,3 +285,14 @@ def test_the_clones_that_hosts_see_together_are_listed_once_for_all_their_plans(
     for row in rows:
         assert list(row.neighbours) == [f"{row.lun.portal.iqn} {number}" for number in range(3)]
     assert len({id(row.neighbours) for row in rows}) == 2
+
+
+@pytest.mark.parametrize("is_attached", [True, False])
+def test_a_plan_refuses_a_lun_that_another_client_has_locked_also_without_a_step(lab, is_attached):
+    """The caller had to ask for the locks: one caller did not, and told of a copy that was being discarded."""
+    scsi_id = lab.clone("Production")
+    if is_attached:
+        lab.attach(scsi_id)
+    with connect(lab.where()) as other, lock.held(other, [lock.name_for(scsi_id)], "discard"):
+        (row,), *_ = planned(lab, scsi_id, is_run=False)
+        assert "Another client has locked" in str(row.refusal) and holds(lab, scsi_id) == []

@@ -7,6 +7,10 @@ import pytest
 
 from kit.advised import commands_in, problem_of
 from kit.xe import xe
+from relvmoiscsi.errors import Refused
+from relvmoiscsi.pool import lock, records
+from relvmoiscsi.pool.connection import connect
+from relvmoiscsi.pool.vms import discard, inventory
 
 pytestmark = pytest.mark.states
 ALL = ("discard", "--all", "--with-vms", "--yes")
@@ -45,7 +49,7 @@ def test_the_last_copy_of_a_vm_is_destroyed_after_a_word_of_its_own(lab, gone, p
         ran = pool_command(*words)
         said = " ".join(ran.err.split())
         assert ran.status == 4 and vms(lab) == before
-        assert f"originals of VMs on the copy: 'mail copy' ({uuid}) would be lost for ever. Nothing was" in said
+        assert f"with the LUN of the copy, 'mail copy' ({uuid}) would be lost for ever. Nothing was" in said
         assert "'web copy'" not in said and "add --last-copies" in said
     plan = pool_command(*ALL, "--last-copies", "--dry-run").out
     assert "with the VMs 'mail copy', whose original is gone, 'web copy'" in " ".join(plan.split())
@@ -65,7 +69,7 @@ def test_no_discard_without_the_vms_takes_the_last_copy_either(lab, gone, pool_c
         ran = pool_command("discard", "a copy", *words)
         assert ran.status == 4 and len(lab.disks_of(gone)) == 1
         told = " ".join(ran.err.split())
-        assert "originals of VMs on the copy: 'mail copy' (" in told and "add --last-copies" in told
+        assert "with the LUN of the copy, 'mail copy' (" in told and "add --last-copies" in told
     lab.pool.api.vms.vm_destroy("", lab.pool.db.refs("VM", name_label="web copy")[0])
     type_in("y\n")
     ran = pool_command("discard", "a copy", "--last-copies")
@@ -86,6 +90,36 @@ def test_an_original_that_is_deleted_after_the_plan_keeps_its_copy(lab, gone, po
     lab.before("VM.get_all_records", lambda: lab.pool.api.vms.vm_destroy("", web), 2)
     ran = pool_command(*ALL)
     assert ran.status == 4 and "'web copy'" in ran.err and "web copy" in vms(lab)
+
+
+def test_an_sr_that_stays_in_the_pool_is_unplugged_by_the_same_rule(lab, gone):
+    """Only a discard had the guard: behind an unplugged SR, nothing holds a person from removing the LUN."""
+    (sr,) = lab.pool.db.refs("SR", name_label="a copy")
+    (web,) = lab.pool.db.refs("VM", name_label="web")
+    with connect(lab.where()) as calls:
+        with pytest.raises(Refused, match="'mail copy' .* would be lost for ever[.]"):
+            discard.plan(calls, [sr], False, forgets=False)
+        lab.pool.api.vms.vm_destroy("", gone)
+        told = discard.plan(calls, [sr], False, forgets=False)
+        lab.pool.api.vms.vm_destroy("", web)
+        with pytest.raises(Refused, match="'web copy'"):
+            discard.carry_out(calls, told, sr, [])
+        assert len(lab.pool.db.get("SR", sr, "PBDs")) == len(lab.pool.hosts)
+        discard.carry_out(calls, discard.plan(calls, [sr], False, last_copies=True, forgets=False), sr, [])
+    assert lab.pool.db.get("SR", sr, "PBDs") == [] and len(lab.pool.db.get("SR", sr, "VDIs")) == 4
+
+
+def test_no_run_destroys_the_last_copy_of_a_vm_that_was_deleted_meanwhile(lab, gone):
+    (sr,) = lab.pool.db.refs("SR", name_label="a copy")
+    with connect(lab.where()) as calls:
+        pool, found = records.read(calls), inventory.read(calls)
+        made = discard.made_on(found, pool, sr)
+        with lock.held(calls, [lock.name_of(pool.srs[sr])], "x") as held:
+            with pytest.raises(Refused, match="'mail copy'"):
+                discard.destroy_made(calls, held, pool, sr, made)
+            assert "mail copy" in vms(lab)
+            discard.destroy_made(calls, held, pool, sr, made, last_copies=True)
+    assert vms(lab) == ["web"]
 
 
 def test_the_command_of_the_refusal_makes_the_vm_on_the_sr_of_its_original(lab, gone, pool_command):

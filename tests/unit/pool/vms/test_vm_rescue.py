@@ -282,6 +282,16 @@ def test_not_to_the_vm_whose_disk_came_home_from_another_copy(halted, comes):
     assert lend(halted, "root disk", halted.lab.vm("helper"), sr=second).status == "lent"
 
 
+def test_no_forged_mark_takes_a_true_mark_from_a_disk_that_came_home(halted):
+    """A UUID in two marks counts for neither where a mark gives a disk, and for both where a mark refuses one."""
+    second = second_copy(halted)
+    bring_back(halted), take_home(halted)
+    forged = halted.elsewhere()
+    uuids = [halted.uuid(vdi) for vdi in (forged, halted.root, halted.data)]
+    halted.db.set("VDI", forged, "other_config", {"relvmoiscsi:was": " ".join(uuids)})
+    halted.refuses(lambda day: lend(day, "root disk", day.web, sr=second), "has this or another copy of this disk")
+
+
 def test_not_to_the_vm_with_a_later_copy_of_the_disk_that_came_home(halted):
     """The original no longer has the disk, nor the disk before."""
     second, old = second_copy(halted), halted.uuid(halted.root)

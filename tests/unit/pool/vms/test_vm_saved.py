@@ -482,7 +482,7 @@ def forged(index):
 def named_as_records(office, sr, count):
     """Someone makes VDIs with the name of saved records, of the largest size that is read."""
     for _ in range(count):
-        office.db.create("VDI", SR=sr, name_label=NAME_LABEL, virtual_size=save_vms._MOST_VDI_BYTES, managed=True)
+        office.db.create("VDI", SR=sr, name_label=NAME_LABEL, virtual_size=saved_vms.MOST_VDI_BYTES, managed=True)
 
 
 def test_vdis_with_the_name_of_records_are_not_all_read_and_a_person_names_the_one(attached):

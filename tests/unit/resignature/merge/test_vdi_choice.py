@@ -7,6 +7,7 @@ from kit.builder import AREA_DEFAULT, SMALL_BAT, build_sr, cbtlog, journal, name
 from kit.cuts import entropy
 from relvmoiscsi import engine
 from relvmoiscsi.errors import NotFound, Refused, UsageError
+from relvmoiscsi.formats import saved_vms
 from relvmoiscsi.resignature.merge import vdi_choice
 from relvmoiscsi.resignature.merge.vdi_choice import choose_chain
 from relvmoiscsi.resignature.reading.request import OneVdiRequest
@@ -32,6 +33,7 @@ def choose(built, vdi=None):
 
 HIDDEN = small("base", hidden=True)
 PAIR = (HIDDEN, small("disk", "base"))
+SAVE = raw("save", label=saved_vms.NAME_LABEL)
 TWO = (small("one"), small("other"))
 TREE = (
     small("root", hidden=True),
@@ -58,6 +60,8 @@ def chain(levels):
 
 CHOSEN = {
     "the live leaf, with its parents": (TREE, None, "disk middle root", {"older", "newer"}),
+    "not the records of VMs": ((*PAIR, SAVE), None, "disk base", {"save"}),
+    "the records of VMs, if named": ((*PAIR, SAVE), "save", "save", {"disk", "base"}),
     "a VHD that stands alone": ((small("disk"),), None, "disk", set()),
     "a disk without a record": (
         (small("disk", in_mgt=False), small("snapshot", snapshot_of="disk")), None, "disk", {"snapshot"}
@@ -95,6 +99,9 @@ REFUSED = {
         "a disk of " + kind: ((small("disk"), small("other", vdi_type=kind)), None, "has 2 live VDIs")
         for kind in ("metadata", "suspend", "redo_log", "ha_statefile")
     },
+    "a VHD with the label of a save": ((*PAIR, small("save", label=saved_vms.NAME_LABEL)), None, "has 2 live VDIs"),
+    "a larger disk than a save": ((*PAIR, SAVE._replace(extents=18)), None, "has 2 live VDIs"),
+    "a save alone": ((SAVE,), None, "has no live VDI"),
     "none": ((), None, "has no live VDI"),
     "a snapshot alone": ((small("snapshot", snapshot_of="gone"),), None, "has no live VDI"),
     "a base alone": ((HIDDEN,), None, "has no live VDI"),
