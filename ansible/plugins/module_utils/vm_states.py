@@ -17,7 +17,6 @@ try:
         rescue,
         restore,
         restore_entries,
-        restore_journal,
         save_vms,
     )
 except ImportError:
@@ -213,28 +212,22 @@ def restored(module, calls, pool):
 
 
 def _restored(module, calls, pool, found, vm):
-    """Return (the result for the VM, whether the VM changes, the new disks by device).
-
-    Without a restore, nothing is undone, moved or kept.
-    """
+    """Return (the result for the VM, whether the VM changes, the new disks by device)."""
     params, state, is_check = module.params, module.params["state"], module.check_mode
     if state == "restored":
         copy = choice.copy_to_use(calls, pool, found, params["sr"])
         swaps = restore.plan(pool, found, copy, vm, params["disks"], records.now())
         result = restore.restore(calls, vm, swaps, params["shutdown"], is_check)
         return result, result.status != restore.ALREADY, {swap.userdevice: swap.new for swap in result.disks}
-    record = found.vms[vm]
-    restore_journal.verify_free(calls, record, [])
-    if not restore_journal.is_restored(record):
-        return restore.Restored(record["uuid"], record["name_label"], restore.NOT_RESTORED), False, {}
     if state == "undone":
         result = restore.undo(calls, vm, params["shutdown"], is_check)
-        return result, True, {swap.userdevice: swap.old for swap in result.disks}
-    if state == "kept":
-        result = restore.keep(calls, vm, params["on_copy"], is_check)
+        becomes = {swap.userdevice: swap.old for swap in result.disks}
+    elif state == "kept":
+        result, becomes = restore.keep(calls, vm, params["on_copy"], is_check), {}
     else:
         result = move_home.home(calls, vm, dry_run=is_check)
-    return result, True, {swap.userdevice: "a disk on the SR of " + swap.old for swap in result.disks}
+        becomes = {swap.userdevice: "a disk on the SR of " + swap.old for swap in result.disks}
+    return result, result.status != restore.NOT_RESTORED, becomes
 
 
 def _state(found, vm):

@@ -135,12 +135,9 @@ class RestoreCommand(PoolChange):
                 with ExitStack() as stack:
                     if not dry_run:
                         stack.enter_context(self.so_far.one(repr(name), self.end or "restore"))
-                    nothing = restore.nothing_to_end(calls, found, pool, vm, self.end) if self.end else ""
                     if copy is not None:
                         swaps = restore.plan(pool, found, copy, vm, self.devices, records.now())
                         result = restore.restore(calls, vm, swaps, self.given.shutdown, dry_run)
-                    elif nothing:
-                        result = restore.result_of(found.vms[vm], restore.NOT_RESTORED, notes=[nothing])
                     elif self.end == "undo":
                         result = restore.undo(calls, vm, self.given.shutdown, dry_run)
                     elif self.end == "home":

@@ -71,7 +71,7 @@ def test_an_undo_is_repeated_and_one_that_is_done_fails_neither_alone_nor_beside
     for how, done in (("--dry-run", "would be undone"), ("--yes", "undone")):
         ran = pool_command(*words, how)
         assert ran.status == 0 and f"VM 'web': {done}\n" in ran.out
-        assert "VM 'db': not restored\n  There is nothing to undo: " in ran.out
+        assert "VM 'db': not restored\n  There is no restore to end: " in ran.out
     for again in (words, words[:3]):
         ran = pool_command(*again, "--yes")
         assert ran.status == 0 and "undone" not in ran.out and "next: " not in ran.out
@@ -96,7 +96,7 @@ def test_a_move_home_and_a_taking_back_are_repeated(halted, pool_command, refuse
     assert pool_command("restore", "copy", "web", "--yes").status == 0
     assert pool_command("rescue", "copy", "data", "--vm", "helper", "--yes").status == 0
     home, back = ("restore", "--home", "web"), ("rescue", "copy", "--done")
-    for words, said in ((home, "There is nothing to move: the VM"), (back, "is lent to a VM: nothing is taken back.")):
+    for words, said in ((home, "There is no restore to end: "), (back, "is lent to a VM: nothing is taken back.")):
         assert pool_command(*words, "--yes").status == 0
         for how in ("--yes", "--dry-run"):
             ran = refused(0, said, *words, how)
@@ -105,13 +105,29 @@ def test_a_move_home_and_a_taking_back_are_repeated(halted, pool_command, refuse
     refused(3, "", "rescue", "copy", "a typo", "--done", "--yes")
 
 
-@pytest.mark.parametrize("end", ["--keep", "--home"])
-def test_a_vm_that_has_the_disks_of_a_copy_without_a_journal_was_not_undone(halted, pool_command, refused, end):
-    assert pool_command("restore", "copy", "web", "--yes").status == 0
-    more = ["--on-copy"] if end == "--keep" else []
-    assert pool_command("restore", end, "web", "--yes", *more).status == 0
-    told = refused(4, "was not restored from a copy", "restore", "--undo", "web", "--yes").err
-    assert "or --keep has ended its restore" in told and "Find disks from before a restore by" in told
+ENDS = ("--undo", "--home", "--keep")
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_restore_that_has_an_end_gets_no_other_and_no_end_fails(restored, pool_command, refused, end):
+    """--undo behind --home failed, and a repeated --home did not."""
+    if end == "--keep":
+        restored.move_home()
+    assert pool_command("restore", end, "web", "--yes").status == 0
+    for other in ENDS:
+        for how in ("--yes", "--dry-run"):
+            ran = refused(0, "VM 'web': not restored\n  There is no restore to end: ", "restore", other, "web", how)
+            assert "next: " not in ran.out
+            assert ("after which --undo is impossible" in " ".join(ran.out.split())) == (end != "--undo")
+
+
+def test_a_vm_with_a_disk_of_a_copy_and_no_journal_was_neither_undone_nor_moved_home(restored, pool_command, refused):
+    """Its disks go with the copy, so a script must not go on."""
+    assert pool_command("restore", "--keep", "web", "--yes", "--on-copy").status == 0
+    for end in ENDS[:2]:
+        told = refused(4, "has disks of a copy (0 on 'copy') and no journal", "restore", end, "web", "--yes").err
+        assert "or --keep has ended its restore" in told and "Find disks from before a restore by" in told
+    refused(0, "There is no restore to end: ", "restore", "--keep", "web", "--yes")
 
 
 @pytest.mark.parametrize("way", ["--yes", "asked"])
@@ -217,7 +233,7 @@ def test_kept_as_it_is(restored, pool_command, refused, type_in, is_home):
     ran = pool_command("restore", "--keep", "web", "--yes", *([] if is_home else ["--on-copy"]))
     discard = f"      relvmoiscsi pool discard {restored.copy.sr_uuid}\n" if is_home else ""
     assert ran.status == 0 and ran.out.endswith(f"next: xe vm-start uuid={uuid}\n" + discard)
-    refused(0, "'web': not restored\n  There is no journal to remove: ", "restore", "--keep", "web", "--yes")
+    refused(0, "'web': not restored\n  There is no restore to end: ", "restore", "--keep", "web", "--yes")
     assert pool_command("discard", "copy", "--yes").status == (0 if is_home else 4)
 
 
