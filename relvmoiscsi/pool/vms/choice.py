@@ -103,7 +103,7 @@ def choose(
         raise UsageError("No VM is selected.").advising("Give VMs, or --all.")
     refs, swaps = [inventory.find_vm(found, name) for name in names], _restored(found, copy)
     if everything:
-        ours = {ref for ref, _ in found.copies_on(copy.uuid)}
+        ours = {ref for ref, vm in found.copies_on(copy.uuid) if inventory.is_clone(vm)}
         there = [ref for ref in inventory.in_order(found.named_vms()) if ref in swaps or _has_any(found, copy, ref)]
         refs += [ref for ref in there if ref not in ours]
     if not refs:

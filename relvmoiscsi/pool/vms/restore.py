@@ -102,8 +102,6 @@ def plan(pool: Pool, found: Inventory, copy: Copy, vm: str, chosen: Sequence[str
     """
     record, disks = found.vms[vm], found.disks_of(vm)
     name = record["name_label"]
-    if vm in dict(found.copies_on(copy.uuid)):
-        raise Refused(f"The VM {name!r} is a copy and already has these disks.")
     there = {swap.userdevice: swap for swap in restore_entries.journal_of(record)}
     other = [swap.sr for swap in there.values() if swap.sr != copy.uuid]
     if other:

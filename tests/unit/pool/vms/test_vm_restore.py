@@ -105,6 +105,11 @@ def its_copy(day):
     day.web = day.lab.vm("a copy", day.elsewhere(), other_config=day.db.get("VM", day.web, "other_config"))
 
 
+def copied_by_xapi(day):
+    """VM.copy of a clone, to the SR of the original: xapi copies the marks of the clone too."""
+    return day.lab.pool.api.vms.vm_copy("", day.ref_of(day.clone_one()), "moved", day.lab.originals["Production"][1])
+
+
 def with_helper(day, vdi):
     day.lab.vm("helper", vdi)
 
@@ -135,6 +140,7 @@ HAPPENS = {
     "kept": lambda day: (bring_back(day), keep(day)),
     "one is kept": lambda day: (bring_back(day, devices=["0"]), keep(day)),
     "kept beside another": lambda day: (bring_back(day), keep(day), day.hang("1", day.elsewhere())),
+    "copied by xapi": web_is(copied_by_xapi),
     "a copy": web_is(lambda day: day.ref_of(day.clone_one())),
     "has a copy": lambda day: day.clone("web"),
     "has a strange device": lambda day: day.db.set("VBD", day.vbd("1"), "userdevice", "0x1"),
@@ -175,7 +181,8 @@ HAPPENS = {
         ),
         ("has a strange device", of_disk("0x1"), "Nothing was changed. .* with --disk"),
         ("is a disk by hand", bring_back, "'helper' already. .* Or shut 'helper' down, and remove the disk from it.$"),
-        ("a copy", bring_back, "is a copy and already"),
+        ("a copy", bring_back, r"The disk 0 of the VM, 'root disk' \('\S{36}'\), is a disk of this copy already.$"),
+        ("copied by xapi", bring_back, "The disk 0 of the VM, .* is not on this copy: it is newer than the snapshot"),
         ("in a cluster", bring_back, "is shared with 'node2': a restore would give only this VM"),
         ("cut, and lent by hand", bring_back, "is a disk, or the memory, of 'helper' as well"),
         ("spoiled", undo, "cannot be read: .* --keep"),
