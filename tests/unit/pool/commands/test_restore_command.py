@@ -274,24 +274,34 @@ def test_a_disk_is_taken_back_from_a_copy_that_a_restored_vm_needs(restored, poo
     assert "next: " not in ran.out
 
 
-@pytest.mark.parametrize("of_person", [False, True])
+@pytest.mark.parametrize("of", ["clone", "a person", "restore --keep"])
 @pytest.mark.parametrize("end", [("restore", "--undo", "web"), ("rescue", "copy", "--done")])
-def test_no_next_step_takes_the_disks_of_other_vms_with_the_copy(halted, pool_command, end, of_person):
-    """With --with-vms or without: only the administrator knows whether a VM on the copy is needed."""
-    if of_person:
+def test_no_next_step_takes_the_disks_of_other_vms_with_the_copy(halted, pool_command, end, of):
+    """Only the administrator knows whether a VM of `clone` is needed. A VM that `clone` has not made is in use: the
+    sentence led to a discard of the disks of a production VM.
+    """
+    if of == "a person":
         halted.vm("experiment", halted.on_copy("data"))
+    elif of == "restore --keep":
+        halted.pool.db.set("VM", halted.db_vm, "name_label", "experiment")
+        assert pool_command("restore", "copy", "experiment", "--yes").status == 0
+        assert pool_command("restore", "--keep", "experiment", "--on-copy", "--yes").status == 0
     else:
         assert pool_command("clone", "copy", "db", "--isolated", "night", "--name", "experiment", "--yes").status == 0
     halted.helper("Halted")
     begin = RESTORE[1:-1] if end[0] == "restore" else ("copy", "root disk", "--vm", "helper")
     assert pool_command(end[0], *begin, "--yes").status == 0
     ran = pool_command(*end, "--yes")
-    assert "\nThe copy 'copy' has disks of other VMs: 'experiment'. After you no longer need these VMs: " in ran.out
     assert "discard" not in ran.out.partition("next: ")[2]
-    (discard,) = re.findall("`relvmoiscsi pool (discard [^`]*)`", ran.out)
-    assert ("--with-vms" in discard) == (not of_person)
-    assert pool_command(*discard.split(), "--leave-vms", "--yes").status == 0
-    assert bool(halted.pool.db.refs("VM", name_label="experiment")) == of_person
+    found = re.findall("`relvmoiscsi pool (discard --with-vms [^`]*)`", ran.out)
+    if of != "clone":
+        said = "\nThe copy 'copy' has disks of VMs that `clone` has not made: 'experiment'. Keep the copy, or move "
+        assert said in ran.out and "no longer need" not in ran.out and not found
+        return
+    assert "\nThe copy 'copy' has VMs of `clone`: 'experiment'. After you no longer need these VMs: " in ran.out
+    (discard,) = found
+    assert pool_command(*discard.split(), "--yes").status == 0
+    assert not halted.pool.db.refs("VM", name_label="experiment")
 
 
 XE = "xe vdi-destroy uuid=x"
