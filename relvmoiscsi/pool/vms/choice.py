@@ -72,14 +72,15 @@ def find_copy(calls: Calls, pool: Pool, found: Inventory, text: str) -> Copy:
     """Return the copy with this UUID, name or SCSIid. Raises NotFound, Refused, UsageError.
 
     Refuses a copy without a VDI in the pool: its SR is empty, or `attach` was killed before its scan, or the scan
-    failed, or has not begun: then another client has the lock. The records of the pool do not tell an empty SR from an
-    SR that was not scanned.
+    failed, or has not begun: then another client has the lock, or another client has discarded the copy. The records of
+    the pool do not tell an empty SR from an SR that was not scanned.
     """
     ref = records.find_sr(pool, text)
     records.verify_copy(pool, ref)
     copy = inventory.copy_of(pool, found, ref)
     if not copy.vdis:
         lock.verify_free(calls, [lock.name_of(pool.srs[ref])])
+        records.verify_not_discarded(calls, [copy.uuid])  # between the readings of `pool` and of `found`
         again = shell_command("relvmoiscsi pool attach", str(pool.srs[ref]["other_config"].get(records.SCSI_ID, "")))
         raise (
             Refused(
