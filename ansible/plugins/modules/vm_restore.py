@@ -111,6 +111,9 @@ restore:
     shuts_down:
       description: Whether the VM is shut down for the result.
       type: bool
+    problem:
+      description: Why the VM is not in the requested state. None where the task succeeds.
+      type: str
 """
 
 from ansible.module_utils.basic import AnsibleModule

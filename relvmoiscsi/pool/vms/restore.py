@@ -85,6 +85,7 @@ class Restored(NamedTuple):
             "no_longer_needed": list(self.waiting),
             "notes": list(self.notes),
             "shuts_down": self.shuts_down,
+            "problem": None if self.error is None else str(self.error),
         }
 
 

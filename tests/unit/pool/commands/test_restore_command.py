@@ -36,7 +36,8 @@ def test_a_vm_that_is_shut_down_for_it_is_told_of_before_and_after(office, pool_
         refused(4, "Add --shutdown", *words, how)
     ahead = "  the VM is running: the run would shut the VM down and leave the VM halted"
     refused(0, ahead, *words, "--shutdown", "--dry-run")
-    assert pool_command(*words, "--shutdown", "--dry-run", "--json").json["shuts_down"] is True
+    (row,) = pool_command(*words, "--shutdown", "--dry-run", "--json").json["restore_results"]
+    assert row["shuts_down"] is True and row["problem"] is None
     type_in("n\n")
     asked = ("Undo the restore of" if "--undo" in words else "Restore") + " 'web'? [y/N]"
     ran = refused(4, asked, *words, "--shutdown")
@@ -75,7 +76,9 @@ def test_an_undo_is_repeated_and_one_that_is_done_fails_neither_alone_nor_beside
     for again in (words, words[:3]):
         ran = pool_command(*again, "--yes")
         assert ran.status == 0 and "undone" not in ran.out and "next: " not in ran.out
-    assert pool_command(*words[:3], "--yes", "--json").json["status"] == "not restored"
+    for one in (words[:3], words):
+        rows = pool_command(*one, "--yes", "--json").json["restore_results"]
+        assert {row["status"] for row in rows} == {"not restored"}, "one form for one VM and for several"
 
 
 def test_the_way_back_that_is_printed_works_after_the_start_that_is_printed(halted, pool_command):
