@@ -9,7 +9,7 @@ from typing import Collection, Dict, List, Mapping, NamedTuple, Optional, Sequen
 
 from relvmoiscsi.errors import NOTHING_CHANGED, Busy, Refused
 from relvmoiscsi.pool import lock, records
-from relvmoiscsi.pool.calls import Calls, Records, passing
+from relvmoiscsi.pool.calls import Calls, Record, Records, passing
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import forget, inventory, run_states
 from relvmoiscsi.pool.vms.forget import Uses
@@ -30,6 +30,7 @@ class DiscardPlan(NamedTuple):
     #: the clones that lose their disks and whose originals are gone, whether they are destroyed or stay; only with
     #: `last_copies`. The VMs of another pool are there
     last: Sequence[str] = ()
+    lost: Mapping[str, Sequence[Record]] = {}  #: the disks without a VM that are lost: those of `inventory.lost_with`
 
     def losers(self, sr: str) -> Dict[str, str]:
         """Return the halted VMs and snapshots that would lose a disk on this SR: names by reference."""
@@ -107,7 +108,8 @@ def _planned(
     last = [ref for ref in inventory.in_order(clones) if _is_last(found, ref, there)]
     if last and not last_copies:
         raise _keeping(pool, found, last)
-    return DiscardPlan(pool, uses, made, mark, force, destroys, half, last)
+    lost = {sr: inventory.lost_with(found, sr) for sr in there}
+    return DiscardPlan(pool, uses, made, mark, force, destroys, half, last, lost)
 
 
 def _is_last(found: Inventory, clone: str, srs: Collection[str]) -> bool:

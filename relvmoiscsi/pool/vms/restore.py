@@ -147,7 +147,7 @@ def plan(pool: Pool, found: Inventory, copy: Copy, vm: str, chosen: Sequence[str
                 f"The VDI {new['uuid']}, which the disk {device} would become, is a disk of {names} already."
             ).advising(f"Attach another copy. Or {ways}.")
         vbd = next(vbd for vbd in found.vbds_of(vm).values() if vbd["userdevice"] == device)
-        waiting = xml_safe(f"{name_before} before restore {date}".strip())  # SM reads the name from XML
+        waiting = xml_safe(f"{name_before}{inventory.BEFORE}{date}".strip())  # SM reads the name from XML
         uuids = old["uuid"], new["uuid"], copy.known_as(old["uuid"])
         of_copy = copy.uuid, copy.original
         swap = Swap(record["uuid"], device, *uuids, name_before, waiting, *of_copy, _settings(vbd))
