@@ -339,7 +339,8 @@ def _undo(day: Day) -> str:
 
 
 def _said(day: Day, *words: str) -> str:
-    return str(day.command(*words, "--yes")["status"])
+    (row,) = day.command(*words, "--yes")["restore_results"]
+    return str(row["status"])
 
 
 def _rescue(day: Day) -> str:

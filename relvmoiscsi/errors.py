@@ -18,7 +18,7 @@ from relvmoiscsi import __version__
 from relvmoiscsi.wording import cut, quoted, with_options
 
 __all__ = [
-    "NOTHING_CHANGED", "NOTHING_WRITTEN", "NO_WAY_OUT", "BadChecksum", "BadMagic", "Busy", "CommandFailed",
+    "AGAIN", "NOTHING_CHANGED", "NOTHING_WRITTEN", "NO_WAY_OUT", "BadChecksum", "BadMagic", "Busy", "CommandFailed",
     "DeviceError", "FormatError", "LoginRefused", "Lost", "Malformed", "NoAddress", "NoConnection", "NoRoom",
     "NotFound", "NotInstalled", "OnDefect", "Overtaken", "Partial", "Place", "Refused", "RelvmoiscsiError",
     "StructureError", "Truncated", "Unfinished", "Unreachable", "Unsupported", "UsageError", "WayOut", "error_facts",
@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 NOTHING_WRITTEN = "Nothing was written."
 NOTHING_CHANGED = "Nothing was changed."
+AGAIN = "Repeat the command."
 
 SelfError = TypeVar("SelfError", bound="RelvmoiscsiError")
 SelfFormatError = TypeVar("SelfFormatError", bound="FormatError")

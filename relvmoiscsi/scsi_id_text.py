@@ -18,6 +18,11 @@ _TYPED = (
     ("2", re.compile(rf"eui\.({_EUI})\Z")),
     ("", re.compile(rf"(?:scsi-|0x)?(3(?:{_NAA})|2(?:{_EUI}))\Z")),
 )
+#: what scsi_id prints of a LUN without a number: `scsi-` before any such text; without it, a vendor of eight characters
+#: and a serial number (1), a vendor, a model of sixteen characters and a serial number (S), or the name of an iSCSI LUN
+_TEXT = re.compile(
+    r"(?i:scsi-)([0-9a-fA-FS][!-.0-~]{0,254})\Z|(1[A-Z][!-.0-~]{8,253}|S[A-Z][!-.0-~]{23,253}|8iqn\.[!-.0-~]{1,250})\Z"
+)
 _OF_ANY_KIND = re.compile(rf"(?:0x)?(?:{_EUI})\Z")
 _SAYS_ITS_KIND = ("naa.", "wwn-0x", "eui.", "0x")
 
@@ -48,7 +53,10 @@ def certain_scsi_id(text: str) -> str:
         match = form.match(_in_one_group(text))
         if match is not None:
             return kind + match.group(1)
-    return ""
+    text = text.strip()
+    is_number = _OF_ANY_KIND.match(_in_one_group(text)) or _in_one_group(text).startswith(_SAYS_ITS_KIND)
+    match = None if is_number else _TEXT.match(text)
+    return "" if match is None else match.group(1) or match.group(2)
 
 
 def _in_one_group(text: str) -> str:

@@ -13,7 +13,7 @@ import os
 import stat
 from argparse import ArgumentTypeError
 from contextlib import contextmanager, suppress
-from typing import Any, BinaryIO, Callable, Dict, Iterator, Optional
+from typing import Any, BinaryIO, Dict, Iterator, Optional
 
 from relvmoiscsi.cli.output import say
 from relvmoiscsi.errors import NOTHING_WRITTEN, UsageError, in_state
@@ -35,53 +35,54 @@ def file_name(word: str) -> str:
     return word
 
 
-@contextmanager
-def new_file(path: Optional[str], command: str) -> Iterator[Callable[[Dict[str, Any], str], bool]]:
-    """Yield a function that writes facts to the file and returns whether the write succeeded.
+class MapFile:
+    """A new file, written under a temporary name in the same directory. Without a path, no method does anything."""
 
-    Without a path, the function does nothing. `command` is the name of the answer in the schema. The second argument
-    of the function is the sentence on where to find the map, for a failed write. Raises UsageError before the block
-    where the file cannot be made, or has content already.
-    """
-    if path is None:
-        yield lambda facts, look: True
-        return
-    with in_state(NOTHING_WRITTEN):
-        file = _MapFile(path, command)
-    yield file.finish
+    def __init__(self, path: Optional[str], command: str) -> None:
+        """Verify the place. `command` is the name of the answer in the schema. Raises UsageError."""
+        self._path, self._command = "" if path is None else os.path.abspath(path), command
+        if path is None:
+            return
+        with in_state(NOTHING_WRITTEN):
+            try:
+                verify_new(self._path)
+                with self._new():
+                    pass
+            except NotOwnFile:
+                foreign = f"{self._path} is a link, or belongs to another user: --map-out replaces no such file."
+                raise UsageError(foreign) from None
+            except NotOwn as problem:  # another user could replace the file
+                unsafe = UsageError(f"{self._path} is no safe place for a map: {problem}.")
+                raise unsafe.advising("Give a directory of your own.") from None
+            except OSError as error:
+                raise UsageError(f"The file of --map-out, {path}, cannot be made: {error.strerror}.") from error
 
-
-class _MapFile:
-    """A new file, written under a temporary name in the same directory."""
-
-    def __init__(self, path: str, command: str) -> None:
-        """Raises UsageError when the file cannot be made, or exists with content."""
-        self._path, self._command = os.path.abspath(path), command
-        try:
-            verify_new(self._path)
-            if not _is_free(self._path):
-                raise UsageError(f"{path} already exists and --map-out replaces no file.").advising(
-                    "Give the name of a new file."
-                )
-            with self._new():
-                pass
-        except NotOwnFile:
-            foreign = f"{self._path} is a link, or belongs to another user: --map-out replaces no such file."
-            raise UsageError(foreign) from None
-        except NotOwn as problem:  # another user could replace the file
-            unsafe = UsageError(f"{self._path} is no safe place for a map: {problem}.")
-            raise unsafe.advising("Give a directory of your own.") from None
-        except OSError as error:
-            raise UsageError(f"The file of --map-out, {path}, cannot be made: {error.strerror}.") from error
+    def must_be_new(self) -> None:
+        """Raises UsageError where the file has content. A run calls this before it changes anything."""
+        if self._path and not _is_free(self._path):
+            raise (
+                UsageError(f"{self._path} already exists and --map-out replaces no file.")
+                .in_state(NOTHING_WRITTEN)
+                .advising("Give the name of a new file.")
+            )
 
     def finish(self, facts: Dict[str, Any], look: str) -> bool:
-        """Write the content and rename the file. Return False, with a sentence on stderr, when a step fails."""
+        """Write the content and rename the file. Return False, with a sentence on stderr, when a step fails.
+
+        A file with this very content stays, as of a run that is repeated when all is done. `look` is the sentence on
+        where to find the map, for a failed write.
+        """
+        if not self._path:
+            return True
+        content = answer_text(self._command, facts, indent=2).encode("ascii") + b"\n"
         try:
             with self._new() as file:
-                file.write(answer_text(self._command, facts, indent=2).encode("ascii") + b"\n")
+                file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
                 if not _is_free(self._path):
+                    if _has(self._path, content):
+                        return True
                     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
                 os.rename(file.name, self._path)
             sync_directory(os.path.dirname(self._path))
@@ -111,3 +112,8 @@ def _is_free(path: str) -> bool:
     except FileNotFoundError:
         return True
     return stat.S_ISREG(status.st_mode) and status.st_size == 0
+
+
+def _has(path: str, content: bytes) -> bool:
+    with open(path, "rb") as file:
+        return file.read(len(content) + 1) == content

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Tuple, Type
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.cli.map_out import file_name, new_file
+from relvmoiscsi.cli.map_out import MapFile, file_name
 from relvmoiscsi.cli.output import (
     Answer,
     Asked,
@@ -359,12 +359,13 @@ def on_lun(command: Type[DeviceCommand]) -> Command:
 
 def run_it(made: DeviceCommand, arguments: argparse.Namespace) -> Answer:
     """Run a command of these words, and write its answer to the file of --map-out."""
-    with new_file(getattr(arguments, "map_out", None), arguments.command) as finish:
-        found = made.run()
-        if "device" in found.facts:
-            found.facts["device"] = made.device or found.facts["device"]
-        is_written = finish(found.facts, found.done or made.how_to_tell())
-        return found if is_written else found._replace(status=unless_lost(found.status))
+    file = MapFile(getattr(arguments, "map_out", None), arguments.command)
+    file.must_be_new()
+    found = made.run()
+    if "device" in found.facts:
+        found.facts["device"] = made.device or found.facts["device"]
+    is_written = file.finish(found.facts, found.done or made.how_to_tell())
+    return found if is_written else found._replace(status=unless_lost(found.status))
 
 
 def writes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

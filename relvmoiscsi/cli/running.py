@@ -17,7 +17,16 @@ from relvmoiscsi.cli.output import (
     print_result,
     say,
 )
-from relvmoiscsi.errors import RelvmoiscsiError, UsageError, error_facts, in_options, interruption
+from relvmoiscsi.errors import (
+    AGAIN,
+    NOTHING_CHANGED,
+    NOTHING_WRITTEN,
+    RelvmoiscsiError,
+    UsageError,
+    error_facts,
+    in_options,
+    interruption,
+)
 from relvmoiscsi.json_answer import answer_text
 from relvmoiscsi.wording import printable
 
@@ -74,6 +83,8 @@ def _run(arguments: Namespace, look: str, interrupted: str, printed: Callable[[]
         return error.exit_status
     except KeyboardInterrupt as stop:
         message, (state, advice) = "Interrupted.", interruption(stop)
+        if state and not advice:  # behind a change, the repeated command may be refused
+            advice = AGAIN if state in (NOTHING_CHANGED, NOTHING_WRITTEN) else look.strip()
         if arguments.json and not is_on_lun:  # the LUN may be the device that does not answer
             facts = {
                 "class": "Interrupted",

@@ -86,6 +86,7 @@ class Lock(NamedTuple):
     refreshed: str
     process_mark: str  #: of client_process.py, which knows a process of this machine
     begin: str = KEY  #: of the key: KEY or OPEN_KEY
+    is_left: bool = False  #: by a process of this machine that has ended; `_look` knows
 
     def facts(self) -> Dict[str, str]:
         names = ("who", "process", "doing", "since", "refreshed")
@@ -200,9 +201,29 @@ def verify_free(calls: Calls, whats: Iterable[LockName]) -> None:
 
 def refusals(calls: Calls, whats: Iterable[LockName], state: str = NOTHING_CHANGED) -> Dict[LockName, Refused]:
     """Return the refusal of each name that another client has locked, with the sentence `state`. Raises PoolFailure."""
-    seen = _Locks(calls)
-    now = seen.now()
-    return {what: _refused(lock, state) for what in whats for lock in seen.holders(what, now)[:1]}
+    return {what: _refused(lock, state) for what, lock in _look(calls, list(whats))[2].items()}
+
+
+def _look(calls: Calls, whats: Sequence[LockName]) -> Tuple[_Locks, str, Dict[LockName, Lock]]:
+    """Return the locks in the pool, the time of the master, and the lock of another client on each of these names.
+
+    A run removes its lock before its process ends. So a lock that is read behind the end of its process was left:
+
+        t0  this client reads the lock of another run
+        t1  the other run removes its lock, and its process ends
+        t2  this client finds that the process has ended, and reads the locks again
+    """
+    ended: List[str] = []  #: tokens of runs whose processes had ended before the reading
+    while True:
+        seen = _Locks(calls)
+        now = seen.now()
+        found = {what: lock for what in whats for lock in seen.holders(what, now)[:1]}
+        # a vm-operator writes any mark into an open key
+        guarded = [lock for lock in found.values() if lock.begin == KEY and lock.token not in ended]
+        new = [lock.token for lock in guarded if has_ended(lock.process_mark.split(" "))]
+        if not new:
+            return seen, now, {what: lock._replace(is_left=lock.token in ended) for what, lock in found.items()}
+        ended += new
 
 
 @contextmanager
@@ -283,10 +304,9 @@ class Held:
         The keys are read before the first add and behind the last add. So a key that another client has added
         meanwhile shows in the second reading, whichever lock it is for.
         """
-        seen = _Locks(self._calls)
-        now = seen.now()
+        seen, now, taken = _look(self._calls, self._whats)
         self._values.setdefault("since", now)
-        self._leave({what: lock for what in self._whats for lock in seen.holders(what, now)[:1]}, refused)
+        self._leave(taken, refused)
         for what in self._whats:
             self._add_first(seen, what, now)
         there = _Locks(self._calls)
@@ -468,7 +488,7 @@ def _broken(what: LockName, by: Optional[Lock]) -> Refused:
 def _refused(lock: Lock, state: str = NOTHING_CHANGED) -> Busy:
     unlock = shell_command("relvmoiscsi pool unlock", lock.what)
     told = f"Another client has locked {lock.what}: {lock.text()}."
-    if lock.begin == KEY and has_ended(lock.process_mark.split(" ")):  # a vm-operator writes any mark into an open key
+    if lock.is_left:
         told += " That process, of this machine, has ended, and has left its lock."
         return Busy(told).in_state(state).advising(f"Break the lock: `{unlock}`.")
     return (
@@ -513,11 +533,11 @@ def _lock_of(key: _Key, text: str) -> Lock:
         values = marks.values_of(text)
     except ValueError:
         values = {}  # a person has changed the key by hand: `unlock` removes the key
-    fields = {name: str(values.get(name, _UNREADABLE)) for name in Lock._fields[2:-1]}
+    fields = {name: str(values.get(name, _UNREADABLE)) for name in Lock._fields[2:-2]}
     spoiled = [name for name in ("since", "refreshed") if _seconds(fields[name]) is None]
     spoiled += [] if untrusted.is_number(fields["process"]) else ["process"]
     fields.update(dict.fromkeys(spoiled, _UNREADABLE))
-    return Lock(what=name_for(key.what), number=key.number, begin=key.begin, **fields)
+    return Lock(what=name_for(key.what), number=key.number, begin=key.begin, is_left=False, **fields)
 
 
 def _seconds(moment: str) -> Optional[int]:

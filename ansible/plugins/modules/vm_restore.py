@@ -37,7 +37,8 @@ options:
       - V(home) moves the disks to the SR of the old disks, also while the VM runs, and removes the journal.
       - V(kept) leaves all disks as they are and removes the journal. Use V(kept) if the disks were changed since, so that
         V(undone) and V(home) fail.
-      - With V(undone), V(home) and V(kept), a VM without a restore is no error.
+      - With V(undone), V(home) and V(kept), a VM without a restore is no error. With V(undone) and V(home), it is an error
+        if the VM has a disk of a copy all the same.
     type: str
     choices: [ restored, undone, home, kept ]
     default: restored
@@ -110,6 +111,9 @@ restore:
     shuts_down:
       description: Whether the VM is shut down for the result.
       type: bool
+    problem:
+      description: Why the VM is not in the requested state. None where the task succeeds.
+      type: str
 """
 
 from ansible.module_utils.basic import AnsibleModule

@@ -150,6 +150,15 @@ def test_a_vm_is_restored_and_that_is_undone_and_check_mode_says_what_would_happ
     assert day.lab.disks_of(day.web) == before
 
 
+def test_a_vm_with_a_disk_of_a_copy_and_no_journal_is_neither_undone_nor_home(day):
+    day.now("vm_restore", **RESTORED)
+    assert day.now("vm_restore", vm="web", state="kept", on_copy=True)["changed"]
+    for state in ("undone", "home"):
+        told = day.now("vm_restore", vm="web", state=state)
+        assert told["failed"] and "has disks of a copy" in told["msg"] and not told["changed"]
+    assert day.now("vm_restore", vm="web", state="kept")["restore"]["status"] == "not restored"
+
+
 @pytest.mark.parametrize("state, told", [("kept", "would be kept as it is"), ("home", "would be taken home")])
 def test_a_restored_vm_is_kept_as_it_is_or_taken_home(day, state, told):
     before = day.lab.disks_of(day.web)

@@ -8,7 +8,7 @@ from relvmoiscsi.cli.output import Answer, ask, say, waiting
 from relvmoiscsi.errors import Partial, Refused, RelvmoiscsiError, UsageError, error_facts
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool import jobs, lock, records
-from relvmoiscsi.pool.calls import Calls
+from relvmoiscsi.pool.calls import Calls, Record
 from relvmoiscsi.pool.commands.options import CommandMaker, PoolChange, changes, exit_status, flag, takes_copies
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import discard as made_vms
@@ -78,6 +78,8 @@ class DiscardCommand(PoolChange):
             if refs:
                 halted = sorted({_named(plan, ref, name) for ref, name in plan.all_losers().items()})
                 lost = f"These halted VMs will lose their disks on the copy: {', '.join(halted)}. " if halted else ""
+                alone = [vdi for vdis in plan.lost.values() for vdi in vdis]
+                lost += f"Disks without a VM that go with the copy: {_disks(alone)}. " if alone else ""
                 if locked:
                     names = some_of([repr(there[ref]["name_label"]) for ref in locked])
                     lost += f"These copies stay, because other clients have locked them: {names}. "
@@ -146,8 +148,12 @@ def _named(plan: DiscardPlan, vm: str, name: str) -> str:
     return f"{name!r}, whose original is gone" if vm in plan.last else repr(name)
 
 
+def _disks(vdis: Sequence[Record]) -> str:
+    return some_of([f"{vdi['name_label']!r} ({vdi['uuid']})" for vdi in vdis], _MOST_LEFT)
+
+
 _WOULD_DISCARD = "would be discarded"
-_MOST_LEFT = 10  #: VMs with a sentence each
+_MOST_LEFT = 10  #: VMs with a sentence each, or disks with a name
 _LOSE = "halted VMs that would lose disks on the copy"
 
 
@@ -180,7 +186,9 @@ def _discarded(
                 (snapshots if record["is_a_snapshot"] else vms).append(record["name_label"])
                 shown += [] if record["is_a_snapshot"] else [_named(plan, vm, str(record["name_label"]))]
         others = [] if error else sorted(set(plan.losers(ref).values()))
-        rows.append(_row(uuid, name, status, error, vms, snapshots, others, yes_needs if others else ()))
+        alone = [] if error else plan.lost[ref]
+        uuids = [str(vdi["uuid"]) for vdi in alone]
+        rows.append(_row(uuid, name, status, error, vms, snapshots, others, yes_needs if others else (), uuids))
         lines.append(f"SR {name!r} ({uuid}): {status}" + (f": {error}" if error else ""))
         if vms:
             lines.append(("  destroyed: the VMs " if error else "  with the VMs ") + ", ".join(shown))
@@ -192,6 +200,8 @@ def _discarded(
             lines.append(f"  {lose}: {', '.join(names)}")
             if yes_needs:
                 lines.append(f"  with --yes alone, the run would be refused: add {' or '.join(yes_needs)}")
+        if alone:
+            lines.append(f"  disks without a VM that only this LUN has: {_disks(alone)}")
         if status == "discarded":
             scsi_id = plan.pool.lun_of(ref)
             find = "Find the LUN on the array, and remove it; only a note names it: " + lock.name_of(plan.pool.srs[ref])
@@ -225,6 +235,7 @@ def _row(
     snapshots: Sequence[str] = (),
     losers: Sequence[str] = (),
     yes_needs: Sequence[str] = (),
+    lost_vdis: Sequence[str] = (),
 ) -> Dict[str, Any]:
     return {
         "sr": uuid,
@@ -235,4 +246,5 @@ def _row(
         "destroyed_snapshot_names": list(snapshots),
         "vms_left_without_disks": list(losers),
         "yes_needs": list(yes_needs),
+        "lost_vdis": list(lost_vdis),
     }

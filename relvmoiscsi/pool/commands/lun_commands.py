@@ -6,7 +6,7 @@ import sys
 from contextlib import ExitStack, contextmanager
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
-from relvmoiscsi.cli.map_out import file_name, new_file
+from relvmoiscsi.cli.map_out import MapFile, file_name
 from relvmoiscsi.cli.output import RED, Answer, Unheard, ask, say, unless_lost, waiting
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError, error_facts
 from relvmoiscsi.host.secret_file import first_line
@@ -252,7 +252,8 @@ class AttachCommand(PoolChange):
 
     def run(self) -> Answer:
         search = _with_password(self.search, self.given.chap_password_file)
-        with new_file(self.given.map_out, "pool attach --map-out") as write_map, self.opened() as (calls, pool):
+        file = MapFile(self.given.map_out, "pool attach --map-out")
+        with self.opened() as (calls, pool):
             of = [records.original_uuid(pool, text) for text in self.given.clones_of]
             with _seen(self, calls, pool, search, self.dry_run) as seen:
                 planned, skipped, nothing = self._plan(calls, pool, seen, of)
@@ -260,6 +261,8 @@ class AttachCommand(PoolChange):
                 named = [row.lun.scsi_id for row in planned if row.lun.scsi_id in self.scsi_ids]
                 lock.verify_free(calls, [lock.name_for(scsi_id) for scsi_id in named])
                 todo = [row.lun.scsi_id for row in planned if row.steps]
+                if todo:  # a run that is repeated when all is done finds its own file
+                    file.must_be_new()
                 would = _would_attach(planned, failed, skipped)
                 if self.dry_run or nothing is not None:
                     told = would if self.dry_run else _attached_answer(pool, [], skipped, is_changed=False)
@@ -285,7 +288,7 @@ class AttachCommand(PoolChange):
                     if each.sr_uuid
                 ]
                 same = [f"`{shell_command('relvmoiscsi pool map', each.sr_uuid)}`" for each in results if each.sr_uuid]
-                is_written = write_map({"attached_srs": rows}, f"The same UUIDs are printed by {some_of(same)}.")
+                is_written = file.finish({"attached_srs": rows}, f"The same UUIDs are printed by {some_of(same)}.")
                 return answer if is_written else answer._replace(status=unless_lost(answer.status))
 
     def _plan(

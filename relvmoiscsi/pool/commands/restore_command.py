@@ -135,12 +135,9 @@ class RestoreCommand(PoolChange):
                 with ExitStack() as stack:
                     if not dry_run:
                         stack.enter_context(self.so_far.one(repr(name), self.end or "restore"))
-                    nothing = restore.nothing_to_end(calls, found, pool, vm, self.end) if self.end else ""
                     if copy is not None:
                         swaps = restore.plan(pool, found, copy, vm, self.devices, records.now())
                         result = restore.restore(calls, vm, swaps, self.given.shutdown, dry_run)
-                    elif nothing:
-                        result = restore.result_of(found.vms[vm], restore.NOT_RESTORED, notes=[nothing])
                     elif self.end == "undo":
                         result = restore.undo(calls, vm, self.given.shutdown, dry_run)
                     elif self.end == "home":
@@ -181,11 +178,8 @@ def _all_restored(
     pool: Optional[Pool] = None,
 ) -> Answer:
     """Return the results, or a plan. The plan of --home names the SRs of `pool`."""
-    if len(results) == 1:
-        return _restored(results[0], to_know, steps, pool)
-    answers = [_restored(result) for result in results]
-    texts = [each.text for each in answers]
-    rows = [{**each.facts(), "problem": None if each.error is None else str(each.error)} for each in results]
+    texts = ["\n".join(map(printable, _lines(result, pool))) for result in results]
+    rows = [each.facts() for each in results]
     status = exit_status([each.error for each in results])
     alerts = [f"VM {each.name!r}: {each.error}" for each in results if each.error is not None]
     return Answer({"restore_results": rows}, "\n".join([*texts, *to_know]), status, next_steps=steps, alerts=alerts)
@@ -195,7 +189,7 @@ _SHUTS_DOWN = "the VM is running: the run would shut the VM down and leave the V
 _WOULD_BE = (restore.WOULD, restore.WOULD_UNDO, restore.WOULD_HOME, restore.WOULD_KEEP)
 
 
-def _restored(result: Restored, to_know: Sequence[str] = (), steps: Steps = (), pool: Optional[Pool] = None) -> Answer:
+def _lines(result: Restored, pool: Optional[Pool]) -> List[str]:
     lines = [f"VM {result.name!r}: {result.status}"]
     for disk in result.disks:
         old, new = disk.old, disk.new
@@ -224,7 +218,7 @@ def _restored(result: Restored, to_know: Sequence[str] = (), steps: Steps = (), 
     if result.status in (restore.DONE, restore.ALREADY):
         lines.append(f"  later: {run_states.restore_command('home', result.vm)}")
         lines.append(f"  or:    {run_states.restore_command('undo', result.vm)}")
-    return Answer(result.facts(), "\n".join([*map(printable, lines), *to_know]), next_steps=steps)
+    return lines
 
 
 def _next_of(calls: Calls, results: Sequence[Restored]) -> Tuple[List[ShellCommand], List[str]]:

@@ -5,12 +5,12 @@ import threading
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Sequence, Tuple
 
-from relvmoiscsi.errors import NOTHING_CHANGED, interruption
+from relvmoiscsi.errors import AGAIN, NOTHING_CHANGED, interruption
 from relvmoiscsi.pool.night_log import STEP
 from relvmoiscsi.wording import printable
 
 DONE, FAILED, UNDER_WAY, NOT_BEGUN = "done", "failed", "under way", "not begun"
-_AGAIN = "Repeat the command to resume."
+_TO_RESUME = "Repeat the command to resume."
 _HEADS = {
     DONE: "Done",
     FAILED: "Failed",
@@ -94,11 +94,11 @@ class SoFar:
             {"worked_on": name, "progress": state, "detail": what or None} for name, (state, what) in self._rows.items()
         ]
         if not self._is_started:
-            return Interrupted(NOTHING_CHANGED, "", {"so_far": rows})
+            return Interrupted(NOTHING_CHANGED, AGAIN, {"so_far": rows})
         sentences = []
         for state, head in _HEADS.items():
             names = [f"{name} ({what})" if what else name for name, (now, what) in self._rows.items() if now == state]
             sentences += [f"{head}: {', '.join(map(printable, names))}."] if names else []
         state, advice = interruption(stop)
         text = " ".join([*sentences, *([state] if state else [])])
-        return Interrupted(text, advice if state else _AGAIN, {"so_far": rows})
+        return Interrupted(text, advice or _TO_RESUME, {"so_far": rows})

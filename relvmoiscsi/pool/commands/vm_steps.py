@@ -35,7 +35,9 @@ def named_missing(**arguments: Any) -> str:
 def next_discard(calls: Calls, copy: str) -> Tuple[List[ShellCommand], List[str]]:
     """Return (the discard of a copy (a UUID) that a VM needs no more, or why the copy stays), each a list.
 
-    A discard takes the disks of halted VMs, and with --with-vms the VMs: nobody has said that these are not needed.
+    A discard takes the disks of halted VMs, and with --with-vms the VMs that `clone` has made: nobody has said that
+    these are not needed. A VM that `clone` has not made is in use, as after `restore --keep`: no sentence leads to a
+    discard of its disks.
     """
     with suppress(PoolFailure, PoolGone):  # the work is done; `discard` makes the same plan
         sr = records.read(calls).sr_by_uuid(copy)
@@ -44,12 +46,17 @@ def next_discard(calls: Calls, copy: str) -> Tuple[List[ShellCommand], List[str]
         except Refused as used:
             return [], [printable(f"The copy cannot be discarded yet. {used.told}")]
         made = {ref: str(vm["name_label"]) for of_sr in plan.made.values() for ref, vm in of_sr.items()}
-        if made or plan.all_losers():
-            later = shell_command("relvmoiscsi pool discard", copy, with_vms=bool(made))
-            users = forget.named({**made, **plan.all_losers()})
+        losers = plan.all_losers()
+        if made or losers:
             name = plan.pool.srs[plan.pool.sr_by_uuid(copy) or ""]["name_label"]
-            said_ = f"The copy {name!r} has disks of other VMs: {users}. After you no longer need these VMs: `{later}`"
-            return [], [printable(said_)]
+            later = shell_command("relvmoiscsi pool discard --with-vms", copy)
+            said_ = f"VMs of `clone`: {forget.named(made)}. After you no longer need these VMs: `{later}`"
+            if losers:
+                said_ = (
+                    f"disks of VMs that `clone` has not made: {forget.named(losers)}. Keep the copy, or move these "
+                    "disks to another SR before you discard the copy."
+                )
+            return [], [printable(f"The copy {name!r} has {said_}")]
     return [shell_command("relvmoiscsi pool discard", copy)], []
 
 

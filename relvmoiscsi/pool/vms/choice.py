@@ -32,6 +32,8 @@ class CloneRequest(NamedTuple):
 
     name: str = NAME  #: {vm}, {date}, {sr}
     run: str = ""
+    isolated_name: str = ""  #: UUID or name of the network for every VIF; `on_networks` finds or makes it
+    pairs: Sequence[Tuple[str, str]] = ()  #: old and new networks, each a UUID or name; `on_networks` finds them
     isolated: str = ""  #: reference of the network for every VIF
     networks: Mapping[str, str] = {}  #: reference of the new network, by UUID of the original's network
     keep_mac: bool = False
@@ -72,14 +74,15 @@ def find_copy(calls: Calls, pool: Pool, found: Inventory, text: str) -> Copy:
     """Return the copy with this UUID, name or SCSIid. Raises NotFound, Refused, UsageError.
 
     Refuses a copy without a VDI in the pool: its SR is empty, or `attach` was killed before its scan, or the scan
-    failed, or has not begun: then another client has the lock. The records of the pool do not tell an empty SR from an
-    SR that was not scanned.
+    failed, or has not begun: then another client has the lock, or another client has discarded the copy. The records of
+    the pool do not tell an empty SR from an SR that was not scanned.
     """
     ref = records.find_sr(pool, text)
     records.verify_copy(pool, ref)
     copy = inventory.copy_of(pool, found, ref)
     if not copy.vdis:
         lock.verify_free(calls, [lock.name_of(pool.srs[ref])])
+        records.verify_not_discarded(calls, [copy.uuid])  # between the readings of `pool` and of `found`
         again = shell_command("relvmoiscsi pool attach", str(pool.srs[ref]["other_config"].get(records.SCSI_ID, "")))
         raise (
             Refused(
@@ -103,7 +106,7 @@ def choose(
         raise UsageError("No VM is selected.").advising("Give VMs, or --all.")
     refs, swaps = [inventory.find_vm(found, name) for name in names], _restored(found, copy)
     if everything:
-        ours = {ref for ref, _ in found.copies_on(copy.uuid)}
+        ours = {ref for ref, vm in found.copies_on(copy.uuid) if inventory.is_clone(vm)}
         there = [ref for ref in inventory.in_order(found.named_vms()) if ref in swaps or _has_any(found, copy, ref)]
         refs += [ref for ref in there if ref not in ours]
     if not refs:
@@ -273,6 +276,21 @@ def clones(found: Inventory, copy: Copy, of: Optional[str] = None) -> Tuple[Reco
 
 
 # --- networks
+
+
+def on_networks(
+    calls: Calls, found: Inventory, copy: Copy, sources: Sequence[VmSource], wanted: CloneRequest, dry_run: bool = False
+) -> Tuple[CloneRequest, Inventory]:
+    """Return the request with the references of the networks that it names, and the inventory with the isolated one.
+
+    A missing isolated network is made, unless `dry_run`. Raises NotFound, Refused, UsageError, PoolFailure.
+    """
+    if wanted.pairs:
+        wanted = wanted._replace(networks=networks(found, sources, wanted.pairs))
+    if wanted.isolated_name:
+        ref, found = isolated_network(calls, found, wanted.isolated_name, dry_run, copy.uuid)
+        wanted = wanted._replace(isolated=ref)
+    return wanted, found
 
 
 def networks(found: Inventory, sources: Sequence[VmSource], pairs: Iterable[Tuple[str, str]]) -> Dict[str, str]:

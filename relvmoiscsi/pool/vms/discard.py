@@ -11,7 +11,7 @@ from typing import Collection, Container, Dict, List, Mapping, NamedTuple, Optio
 
 from relvmoiscsi.errors import NOTHING_CHANGED, Busy, Refused
 from relvmoiscsi.pool import lock, records
-from relvmoiscsi.pool.calls import Calls, Records, passing
+from relvmoiscsi.pool.calls import Calls, Record, Records, passing
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import forget, inventory, run_states
 from relvmoiscsi.pool.vms.forget import Uses
@@ -31,6 +31,7 @@ class DiscardPlan(NamedTuple):
     destroys: Mapping[str, str] = {}  #: the commands to destroy the losers that are copies and nothing more, by VM
     half: Sequence[str] = ()  #: the unfinished clones, which `with_vms` does not destroy
     last: Sequence[str] = ()  #: of `verify_copies_left`: whether the clones are destroyed or stay
+    lost: Mapping[str, Sequence[Record]] = {}  #: the disks without a VM that are lost: those of `inventory.lost_with`
 
     def losers(self, sr: str) -> Dict[str, str]:
         """Return the halted VMs and snapshots that would lose a disk on this SR: names by reference."""
@@ -110,7 +111,8 @@ def _planned(
     destroys = {ref: found.destroy_command(ref, *there) for used in uses.values() for ref in used.halted}
     half = [ref for sr in there for ref in half_made(found, pool, sr, mark)]
     last = verify_copies_left(pool, found, there, last_copies)
-    return DiscardPlan(pool, uses, made, mark=mark, force=force, destroys=destroys, half=half, last=last)
+    lost = {sr: inventory.lost_with(found, sr) for sr in there}
+    return DiscardPlan(pool, uses, made, mark, force, destroys, half, last, lost)
 
 
 def verify_copies_left(

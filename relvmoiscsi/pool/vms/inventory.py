@@ -14,11 +14,13 @@ from relvmoiscsi.formats import saved_vms
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool.calls import Calls, Record, Records, passing
 from relvmoiscsi.pool.records import CHANGED, ORIGINAL_SR, WAS, Pool, find
-from relvmoiscsi.pool.vdis import Origin, marked_old
+from relvmoiscsi.pool.vdis import Origin, is_derived, marked_old
 from relvmoiscsi.pool.vms import lineage, restore_entries
 from relvmoiscsi.wording import said, shell_command
 
 NULL = "OpaqueRef:NULL"
+
+BEFORE = " before restore "  #: in the name of a disk that a restore has replaced, before the time of the restore
 
 #: keys of VM.other_config; a network that a run has made also has DONE and ON_SR
 COPY_OF, ON_SR, DONE = "relvmoiscsi:clone-of", "relvmoiscsi:sr", "relvmoiscsi:done"
@@ -206,6 +208,21 @@ def other_use_of(vdi: Record) -> str:
     if vdi["type"] not in ("user", "system", "ephemeral"):
         return f"of the type {said(vdi['type'])}"
     return "for the records of VMs" if vdi["name_label"] == saved_vms.NAME_LABEL else ""
+
+
+def lost_with(found: Inventory, sr: str) -> List[Record]:
+    """Return the disks without a VM (VDIs) that a copy (a reference) alone has, sorted by name.
+
+    No other LUN has these disks: they were made on the copy, or `restore` has given the VM another disk in their place.
+    A writer of the LUN may choose the name.
+    """
+    alone = [
+        vdi
+        for ref, vdi in found.vdis_of(sr).items()
+        if vdi["managed"] and not vdi["is_a_snapshot"] and not other_use_of(vdi) and not found.owners_of(ref)
+        if not is_derived(vdi["uuid"]) or BEFORE in vdi["name_label"]
+    ]
+    return sorted(alone, key=lambda vdi: (str(vdi["name_label"]), str(vdi["uuid"])))
 
 
 def is_made_on(vm: Record, sr_uuid: str) -> bool:

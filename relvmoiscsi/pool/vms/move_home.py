@@ -7,9 +7,9 @@ xapi copies the disks, while the VM runs or is halted. The old VDIs stay in the 
 from typing import Callable
 
 from relvmoiscsi.errors import NotFound, Refused
-from relvmoiscsi.pool.calls import Calls, PoolFailure, Record, passing
+from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
 from relvmoiscsi.pool.records import ORIGINAL_SR
-from relvmoiscsi.pool.vms import inventory, restore_entries, restore_journal, run_states, vbds
+from relvmoiscsi.pool.vms import restore, restore_entries, restore_journal, run_states, vbds
 from relvmoiscsi.pool.vms.inventory import NULL
 from relvmoiscsi.pool.vms.restore import HOME, WOULD_HOME, Restored, result_of
 from relvmoiscsi.pool.vms.restore_entries import Swap
@@ -31,8 +31,9 @@ def home(
     """
     with run_states.unchanged():
         record: Record = calls.call("VM.get_record", vm)
-        _verify_no_clone(calls, record)
-        restore_journal.must_be_restored(record)
+        over = restore.already_ended(calls, vm, record, "home")
+        if over is not None:
+            return over
         swaps = restore_entries.journal_of(record)
         there = [(swap, vbds.read(calls, vm, swap.userdevice)) for swap in swaps]
         if restore_journal.is_begun(record) or any(device.vdi in ("", swap.old) for swap, device in there):
@@ -50,7 +51,9 @@ def home(
             ahead = [swap for swap in swaps if vbds.read(calls, vm, swap.userdevice).vdi == swap.new]
             return result_of(record, WOULD_HOME, ahead)
     with restore_journal.locked(calls, vm, record, swaps, "restore --home", run_states.moving_home(record)) as locked:
-        swaps, moved = restore_entries.journal_of(locked.read()), []
+        record = locked.read()
+        restore_journal.must_be_restored(record)
+        swaps, moved = restore_entries.journal_of(record), []
         for swap in swaps:
             if locked.device(swap).vdi == swap.new:  # otherwise an earlier run has moved the disk
                 tell(swap.userdevice)
@@ -71,22 +74,6 @@ def home(
             else:
                 notes.append(run_states.only_in_journal(uuid))
     return result_of(record, HOME, swaps, waiting, notes)
-
-
-def _verify_no_clone(calls: Calls, record: Record) -> None:
-    """Raises Refused for a VM that `clone` has made: no journal says where its disks would go. PoolFailure."""
-    if not inventory.is_clone(record) or restore_journal.is_restored(record):
-        return
-    original = name = ""
-    with passing("UUID_INVALID"):
-        copy = calls.call("SR.get_by_uuid", record["other_config"].get(inventory.ON_SR, ""))
-        original = str(calls.call("SR.get_other_config", copy).get(ORIGINAL_SR, ""))
-        name = str(calls.call("SR.get_name_label", copy))
-    raise Refused(
-        f"`clone` has made the VM {record['name_label']!r}: it was not restored, and has no other disks."
-    ).advising(
-        f"To have the VM on another SR, shut it down, and copy it: {run_states.copy_command(record, original, name)}."
-    )
 
 
 def _verify_movable(calls: Calls, record: Record, swap: Swap, device: vbds.VmDevice) -> int:

@@ -16,13 +16,22 @@ With `dry_run`, each function makes the same checks, raises the same errors, and
 the copy: a scan changes the records of VDIs.
 """
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import Calls, Record
 from relvmoiscsi.pool.records import Pool
-from relvmoiscsi.pool.vms import lineage, rescue, restore_entries, restore_journal, run_states, swap_disks, vbds
+from relvmoiscsi.pool.vms import (
+    inventory,
+    lineage,
+    rescue,
+    restore_entries,
+    restore_journal,
+    run_states,
+    swap_disks,
+    vbds,
+)
 from relvmoiscsi.pool.vms.inventory import NULL, Copy, Inventory
 from relvmoiscsi.pool.vms.restore_entries import Swap
 from relvmoiscsi.untrusted import xml_safe
@@ -76,6 +85,7 @@ class Restored(NamedTuple):
             "no_longer_needed": list(self.waiting),
             "notes": list(self.notes),
             "shuts_down": self.shuts_down,
+            "problem": None if self.error is None else str(self.error),
         }
 
 
@@ -93,8 +103,6 @@ def plan(pool: Pool, found: Inventory, copy: Copy, vm: str, chosen: Sequence[str
     """
     record, disks = found.vms[vm], found.disks_of(vm)
     name = record["name_label"]
-    if vm in dict(found.copies_on(copy.uuid)):
-        raise Refused(f"The VM {name!r} is a copy and already has these disks.")
     there = {swap.userdevice: swap for swap in restore_entries.journal_of(record)}
     other = [swap.sr for swap in there.values() if swap.sr != copy.uuid]
     if other:
@@ -139,7 +147,7 @@ def plan(pool: Pool, found: Inventory, copy: Copy, vm: str, chosen: Sequence[str
                 f"The VDI {new['uuid']}, which the disk {device} would become, is a disk of {names} already."
             ).advising(f"Attach another copy. Or {ways}.")
         vbd = next(vbd for vbd in found.vbds_of(vm).values() if vbd["userdevice"] == device)
-        waiting = xml_safe(f"{name_before} before restore {date}".strip())  # SM reads the name from XML
+        waiting = xml_safe(f"{name_before}{inventory.BEFORE}{date}".strip())  # SM reads the name from XML
         uuids = old["uuid"], new["uuid"], copy.known_as(old["uuid"])
         of_copy = copy.uuid, copy.original
         swap = Swap(record["uuid"], device, *uuids, name_before, waiting, *of_copy, _settings(vbd))
@@ -267,24 +275,46 @@ def _notes(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> List
 # --- the ends of a restore
 
 
-def nothing_to_end(calls: Calls, found: Inventory, pool: Pool, vm: str, end: str) -> str:
-    """Return why there is nothing to "undo", to move "home" or to "keep", such as after that end; "" otherwise.
+def already_ended(calls: Calls, vm: str, record: Record, end: str) -> Optional[Restored]:
+    """Return the result of "undo", "home" or "keep" for a VM without a journal: such a VM has no restore to end.
 
-    Raises Refused where another client works on the VM, such as with a restore that has no journal yet; PoolFailure.
+    None for a VM with a journal. `record` is the VM's. After an interruption, a repeated command finds that it was
+    done, and a script may repeat any end.
 
-    After `keep` the VM has the disks of the copy and no journal: such a VM was neither undone nor moved home. The disks
-    that were moved home are from a copy: such a VM was not undone.
+    Raises Refused for "undo" and "home" where the VM has a disk of a copy: after `keep`, or in a VM of `clone`, nobody
+    knows its other disk. Raises Refused where another client works on the VM, such as with a restore that has no
+    journal yet; PoolFailure.
     """
-    restore_journal.verify_free(calls, found.vms[vm], [])
-    if restore_journal.is_restored(found.vms[vm]):
-        return ""
-    if end == "keep":
-        return "There is no journal to remove: the VM keeps the disks that it has."
-    copies, disks = dict(pool.copies()), found.disks_of(vm).values()
-    if any(disk["SR"] in copies or (end == "undo" and lineage.earlier(disk)) for disk in disks):
-        return ""
-    what = "undo" if end == "undo" else "move"
-    return f"There is nothing to {what}: the VM has neither a journal nor a disk of a copy."
+    if restore_journal.is_restored(record):
+        return None
+    restore_journal.verify_free(calls, record, [])
+    has = inventory.of_vm(calls, vm).disks_of(vm)
+    copies = {ref: sr for ref, sr in calls.records("SR").items() if records.is_copy(sr)}
+    on_copies = {device: copies[vdi["SR"]] for device, vdi in sorted(has.items()) if vdi["SR"] in copies}
+    if on_copies and end != "keep":
+        raise _without_other_disks(record, on_copies)
+    note = "There is no restore to end: the VM has no journal, and keeps the disks that it has."
+    if any(map(lineage.earlier, has.values())):
+        note += " Its disks came home from a copy, after which --undo is impossible."
+    return result_of(record, NOT_RESTORED, notes=[note])
+
+
+def _without_other_disks(record: Record, on_copies: Mapping[str, Record]) -> Refused:
+    """Return the refusal to end a restore without a journal. `on_copies` are the SRs of disks on copies, by device."""
+    name, sr = record["name_label"], next(iter(on_copies.values()))
+    if inventory.is_clone(record):
+        copy = run_states.copy_command(record, str(sr["other_config"][records.ORIGINAL_SR]), str(sr["name_label"]))
+        return Refused(f"`clone` has made the VM {name!r}: it was not restored, and has no other disks.").advising(
+            f"To have the VM on another SR, shut it down, and copy it: {copy}."
+        )
+    disks = ", ".join(f"{device} on {copy['name_label']!r}" for device, copy in on_copies.items())
+    return Refused(
+        f"The VM {name!r} has disks of a copy ({disks}) and no journal: it was not restored, or --keep has ended its "
+        "restore."
+    ).advising(
+        "To keep its disks, move them to another SR in Xen Orchestra or XenCenter. Find disks from before a restore by "
+        "'before restore' in their names."
+    )
 
 
 # --- undo
@@ -294,6 +324,9 @@ def undo(calls: Calls, vm: str, shutdown: bool = False, dry_run: bool = False) -
     """Put the old disks back. Raises Refused, NotFound where an old disk is gone, PoolFailure."""
     with run_states.unchanged():
         record: Record = calls.call("VM.get_record", vm)
+        over = already_ended(calls, vm, record, "undo")
+        if over is not None:
+            return over
         is_swapped = _verify_back(calls, vm, record)
         if is_swapped:
             swap_disks.verify_can_be_halted(record, shutdown)
@@ -330,7 +363,6 @@ def undo(calls: Calls, vm: str, shutdown: bool = False, dry_run: bool = False) -
 
 def _verify_back(calls: Calls, vm: str, record: Record) -> bool:
     """Check an undo; return whether a device has another disk than before. Raises Refused, NotFound."""
-    restore_journal.must_be_restored(record)
     vbds.must_be_idle(record)
     is_swapped = False
     for swap in restore_entries.journal_of(record):
@@ -358,12 +390,14 @@ def _verify_back(calls: Calls, vm: str, record: Record) -> bool:
 def keep(calls: Calls, vm: str, on_copy: bool, dry_run: bool = False) -> Restored:
     """Leave the disks of a VM as they are, and end its journal. `on_copy`: a disk may be on a copy still.
 
-    Raises Refused without a journal, and for a disk on a copy unless `on_copy`; PoolFailure. The pool says which SR is
+    Raises Refused for a disk on a copy unless `on_copy`; PoolFailure. The pool says which SR is
     a copy: a vm-admin may have spoiled the journal.
     """
     with run_states.unchanged():
         record: Record = calls.call("VM.get_record", vm)
-        restore_journal.must_be_restored(record)
+        over = already_ended(calls, vm, record, "keep")
+        if over is not None:
+            return over
         vbds.must_be_idle(record)
         swaps, spoiled = restore_entries.read(record)
         what_it_has, on_copies = _what_it_has(calls, vm, record, swaps)
@@ -390,6 +424,7 @@ def keep(calls: Calls, vm: str, on_copy: bool, dry_run: bool = False) -> Restore
             return result_of(record, WOULD_KEEP, notes=notes)
     with restore_journal.locked(calls, vm, record, swaps, "restore --keep", run_states.keeping()) as locked:
         record = locked.read()
+        restore_journal.must_be_restored(record)
         swaps, _ = restore_entries.read(record)
         notes, on_copies = _what_it_has(calls, vm, record, swaps)
         restore_journal.allow_start(locked)

@@ -92,12 +92,11 @@ def is_restored(vm: Record) -> bool:
 
 
 def must_be_restored(vm: Record) -> None:
-    """Raises Refused for a VM that `is_restored` does not know."""
+    """Raises Refused where the restore that this run ends has an end already, since the run read the VM."""
     if not is_restored(vm):
-        raise Refused(
-            f"The VM {vm['name_label']!r} was not restored from a copy, or --keep has ended its restore: there is "
-            "nothing to undo, move or keep."
-        ).advising("Find disks from before a restore by 'before restore' in their names.")
+        raise Refused(f"Another client has just ended the restore of the VM {vm['name_label']!r}.").advising(
+            "Repeat the command."
+        )
 
 
 def verify_journal(vm: Record, swaps: Sequence[Swap]) -> None:

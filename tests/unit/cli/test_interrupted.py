@@ -25,7 +25,8 @@ BEGUN = (
 )
 UNSEEN = "Every VDI on {0} reads as before: "
 OVER = "The {1} was finished."
-LOOK = "`relvmoiscsi show {0}` shows the state {0} is in."
+LOOK = "`relvmoiscsi show {0}` shows the state of {0}."
+AGAIN = " Repeat the command."
 
 
 class Keys:
@@ -101,6 +102,10 @@ def test_what_is_said_is_true_of_the_lun(before, command, monkeypatch, tmp_path,
             break
         assert ran.status == output.EXIT_INTERRUPTED and SAYS in ran.err and not ran.out
         sentence = ran.err.split(SAYS)[1].rstrip("\n")
+        step = AGAIN if sentence.startswith(NOTHING) else " " + LOOK.format(path)
+        has_step = sentence == BEGUN.format(path, kind) or sentence.startswith(UNSEEN.format(path))
+        assert has_step or sentence.endswith((step, step[1:])), sentence
+        sentence = sentence[: -len(step)] if sentence.endswith(step) else sentence
         is_true(command, path, was[0], state, sentence, kind)
         said.add(sentence.replace(str(path), "{0}").replace(kind, "{1}").split("only free extents")[0])
 
@@ -153,7 +158,7 @@ def test_at_the_question_nothing_was_written(lun_for, unwritten, monkeypatch, ty
     type_in("")
     monkeypatch.setattr(output, "_typed", pressed)
     ran = unwritten(output.EXIT_INTERRUPTED, name, lun_for(name))
-    assert ran.err.endswith("relvmoiscsi: Interrupted. Nothing was written.\n")
+    assert ran.err.endswith("relvmoiscsi: Interrupted. Nothing was written. Repeat the command.\n")
 
 
 # --- signals
@@ -174,7 +179,10 @@ def kill_at_a_write(monkeypatch, number, before=lambda: None):
 def test_sigterm_is_a_ctrl_c_while_the_lun_is_open(image, command, monkeypatch):
     kill_at_a_write(monkeypatch, signal.SIGTERM)
     ran = command("resignature", image, "--yes")
-    assert (ran.status, ran.err) == (output.EXIT_INTERRUPTED, SAYS + FREE_SPACE.format(image) + "\n")
+    assert (ran.status, ran.err) == (
+        output.EXIT_INTERRUPTED,
+        f"{SAYS}{FREE_SPACE.format(image)} {LOOK.format(image)}\n",
+    )
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
@@ -190,7 +198,10 @@ def test_who_presses_it_again_and_again_is_told_the_same(image, command, monkeyp
 
     kill_at_a_write(monkeypatch, signal.SIGINT, lambda: monkeypatch.setattr(*where, once_more))
     ran = command("resignature", image, "--yes")
-    assert (ran.status, ran.err) == (output.EXIT_INTERRUPTED, SAYS + FREE_SPACE.format(image) + "\n")
+    assert (ran.status, ran.err) == (
+        output.EXIT_INTERRUPTED,
+        f"{SAYS}{FREE_SPACE.format(image)} {LOOK.format(image)}\n",
+    )
     assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
 
 
@@ -325,7 +336,7 @@ def test_ctrl_c_at_a_question_begins_a_line_of_its_own(image, command, monkeypat
     monkeypatch.setattr(sys.stdin, "readline", pressed)
     ran = command("resignature", image)
     assert ran.status == output.EXIT_INTERRUPTED
-    assert ran.err.endswith("[y/N] \nrelvmoiscsi: Interrupted. Nothing was written.\n")
+    assert ran.err.endswith("[y/N] \nrelvmoiscsi: Interrupted. Nothing was written. Repeat the command.\n")
 
 
 @pytest.mark.processes

@@ -8,7 +8,7 @@ import stat
 import pytest
 
 from relvmoiscsi.cli import resignature
-from relvmoiscsi.cli.map_out import new_file
+from relvmoiscsi.cli.map_out import MapFile
 from relvmoiscsi.cli.parser import make_parser
 from relvmoiscsi.cli.resignature import ResignatureCommand
 from relvmoiscsi.errors import UsageError
@@ -131,8 +131,7 @@ def test_what_is_no_text_is_not_shown(password):
 
 
 def written(path):
-    with new_file(str(path), "pool attach --map-out") as finish:
-        assert finish({"attached_srs": []}, "look")
+    assert MapFile(str(path), "pool attach --map-out").finish({"attached_srs": []}, "look")
 
 
 def test_a_map_is_readable_for_its_owner_alone_also_in_the_place_of_an_empty_file_of_all(tmp_path):

@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from relvmoiscsi.cli.map_out import new_file
+from relvmoiscsi.cli.map_out import MapFile
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.config_file import replace_config
 from relvmoiscsi.host.disk import cleanup_journal, hiding
@@ -80,8 +80,7 @@ def drop_in(host):
 
 
 def new_map(host):
-    with new_file(host.at("map.json"), "pool attach --map-out") as finish:
-        assert finish({"attached_srs": []}, "look")
+    assert MapFile(host.at("map.json"), "pool attach --map-out").finish({"attached_srs": []}, "look")
     return modes(host.root)
 
 

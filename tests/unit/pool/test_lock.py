@@ -117,6 +117,18 @@ def test_the_lock_of_a_process_of_this_machine_that_has_ended_is_told_as_one(lab
     assert refused.value.advice.startswith("Break the lock: `relvmoiscsi pool unlock" if ended else "Wait until ")
 
 
+@pytest.mark.parametrize(
+    "work", [taken, lambda calls: lock.verify_free(calls, [lock.name_for(WHAT)])], ids=["take", "look"]
+)
+def test_a_lock_that_is_released_at_this_very_moment_was_not_left(lab, calls, other, work, monkeypatch):
+    """The process ends behind its release. A person was told to break the lock, which was gone."""
+    with monkeypatch.context() as of_ending:
+        of_ending.setattr(lock, "this_process", lambda: [*client_process.this_process()[:2], str(2**22 + 1)])
+        mine = taken(calls, "attach")
+    lab.before("host.get_servertime", mine.release)
+    work(other)
+
+
 @pytest.mark.parametrize("is_guarded_too", [True, False])
 def test_an_open_lock_is_never_told_as_one_of_a_process_that_has_ended(lab, calls, other, is_guarded_too):
     """A vm-operator copies what each role reads of a live lock, with the PID of no process."""

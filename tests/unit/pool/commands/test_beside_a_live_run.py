@@ -62,3 +62,12 @@ def test_an_end_of_a_restore_is_refused_beside_the_restore(lab, copy, web, pool_
     assert pool_command(*words).status == 0
     ran = beside(uuid, "restore", *words)
     assert ran.status == 4 and f"Another client has locked {uuid}: `relvmoiscsi pool restore` of " in ran.err
+
+
+@pytest.mark.parametrize("name", ["clone", "restore", "rescue", "rescue --done"])
+def test_a_copy_that_goes_while_a_command_reads_the_pool_is_told_as_discarded(lab, copy, web, pool_command, name):
+    """The command had read the SR and not yet its VDIs. It said that `attach` was interrupted."""
+    sr = lab.pool.db.refs("SR", name_label=copy)[0]
+    lab.before("VM.get_all_records", lambda: lab.discard(lab.pool.db.get("SR", sr, "uuid")))
+    ran = pool_command(*ON_COPY[name][1])
+    assert ran.status == 4 and "Another client has discarded the copy" in ran.err and "attach" not in ran.err

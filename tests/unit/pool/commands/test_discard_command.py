@@ -36,6 +36,28 @@ def test_with_its_vms_the_question_and_the_answer_name_them(office, pool_command
     assert not office.pool.db.refs("SR", name_label="copy") and snap not in office.pool.db.refs("VM")
 
 
+def test_disks_without_a_vm_that_only_the_copy_has_are_named_before_and_after(restored, pool_command, type_in):
+    """The last state of a VM from before a restore went without a word: the restore was from a copy of the copy."""
+    db = restored.pool.db
+    sr = db.by_uuid("SR", restored.copy.sr_uuid)
+    keep = ("restore", "--keep", "web", "--on-copy", "--yes")
+    assert pool_command(*keep).status == 0
+    (second,) = restored.attach(restored.world.clone(restored.copy.scsi_id))
+    assert pool_command("restore", second.sr_uuid, "web", "--yes").status == pool_command(*keep).status == 0
+    db.create("VDI", SR=sr, location="x", uuid="11111111-0000-4000-8000-000000000000", name_label="new", managed=True)
+    snapshot = {"location": "y", "name_label": "of a backup", "managed": True, "is_a_snapshot": True}
+    db.create("VDI", SR=sr, uuid="22222222-0000-4000-8000-000000000000", **snapshot)
+    (before,) = [vdi for vdi in db.records("VDI", SR=sr).values() if " before restore " in vdi["name_label"]]
+    named = f"'new' (11111111-0000-4000-8000-000000000000), '{before['name_label']}' ({before['uuid']})"
+    dry = pool_command("discard", "copy", "--dry-run")
+    assert f"disks without a VM that only this LUN has: {named}" in " ".join(dry.out.split())
+    type_in("n\n")
+    asked = pool_command("discard", "copy").err
+    assert f"Disks without a VM that go with the copy: {named}. Discard 'copy'? [y/N]" in " ".join(asked.split())
+    (row,) = pool_command("discard", "copy", "--yes", "--json").json["discard_results"]
+    assert row["lost_vdis"] == ["11111111-0000-4000-8000-000000000000", before["uuid"]]
+
+
 def test_a_discard_that_fails_whole_ends_as_its_error_and_the_advice_has_no_option_that_was_given(
     office, pool_command, refused, monkeypatch
 ):

@@ -68,11 +68,32 @@ def test_a_run_that_cannot_remove_its_lock_says_how_long_it_stays_and_what_remov
     assert pool_command(*shlex.split(unlock), "--yes").status == 0 and locks(lab) == []
 
 
-def test_a_discard_that_is_repeated_by_the_scsi_id_is_not_told_to_attach_the_lun(clone, copy, pool_command):
+#: what scsi_id prints, and the other forms in which `attach` takes the SCSIid
+SCSI_IDS = {
+    "36001405000000000000000000000000a": ["6001405000000000000000000000000A", "naa.6001405000000000000000000000000a"],
+    "1IET_____00010001": ["scsi-1IET_____00010001", "SCSI-1IET_____00010001"],
+    "SQEMU____QEMU_HARDDISK___drive1": ["scsi-SQEMU____QEMU_HARDDISK___drive1"],
+    "8iqn.2001-05.com.equallogic:0-8a0906-vol1": ["scsi-8iqn.2001-05.com.equallogic:0-8a0906-vol1"],
+    "0QEMU": ["scsi-0QEMU"],
+}
+
+
+@pytest.mark.parametrize("scsi_id", SCSI_IDS)
+def test_a_discard_that_is_repeated_by_the_scsi_id_is_not_told_to_attach_the_lun(lab, pool_command, scsi_id):
     """So does a person after a kill behind SR.forget, and a script until the status is 0."""
-    assert pool_command("discard", clone, "--yes").status == 0
-    ran = pool_command("discard", clone, "--yes")
-    assert (ran.status, ran.err) == (0, "") and "attach" not in ran.out
-    assert ran.out == f"{clone}: not in the pool\n  Remove the LUN on the array if its copy was discarded.\n"
-    (row,) = pool_command("discard", clone, "--yes", "--json").json["discard_results"]
-    assert (row["sr"], row["status"]) == (clone, "not in the pool")
+    original = lab.world.lun(lab.originals["Production"][0])
+    lab.world.add(original.target, original.iqn, original.disk.copy(), scsi_id=scsi_id)
+    for form in [*([] if scsi_id == "0QEMU" else [scsi_id]), *SCSI_IDS[scsi_id]]:
+        assert pool_command("attach", form, "--yes").status == 0
+        assert "discarded\n" in pool_command("discard", form, "--yes").out
+        ran = pool_command("discard", form, "--yes")
+        assert (ran.status, ran.err) == (0, "") and "attach" not in ran.out
+        assert ran.out == f"{form}: not in the pool\n  Remove the LUN on the array if its copy was discarded.\n"
+        (row,) = pool_command("discard", form, "--yes", "--json").json["discard_results"]
+        assert (row["sr"], row["status"]) == (form, "not in the pool")
+
+
+@pytest.mark.parametrize("name", ["Snapshot-of-Prod", "1st-copy-of-prod", "a copy", "scsi-lab", "0QEMU"])
+def test_a_name_that_no_copy_has_is_no_discarded_lun(lab, pool_command, name):
+    """A script with a misspelt name must not go on, as if the copy were gone."""
+    assert pool_command("discard", name, "--yes").status == 3

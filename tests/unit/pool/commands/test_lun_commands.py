@@ -443,6 +443,22 @@ def test_a_map_that_cannot_be_written_or_of_an_earlier_run_is_told_before_the_wo
     assert path.read_text() == "of another run"
 
 
+def test_a_repeated_attach_takes_its_own_map_and_replaces_no_other(lab, clone, pool_command, tmp_path):
+    """A person repeats the whole command, or a script does, and was to give another name."""
+    path = tmp_path / "map.json"
+    words = ("attach", clone, "--yes", "--map-out", path)
+    assert pool_command(*words).status == 0
+    there = path.read_text()
+    ran = pool_command(*words)
+    assert ran.status == 0 and "already attached" in ran.out and path.read_text() == there
+    path.write_text("of another run")
+    ran = pool_command(*words)
+    assert ran.status == 74 and "The same UUIDs are printed by `relvmoiscsi pool map " in ran.err
+    assert path.read_text() == "of another run" and list(tmp_path.iterdir()) == [path]
+    refused = pool_command("attach", lab.clone("Testing"), "--dry-run", "--map-out", path)
+    assert refused.status == 2 and "replaces no file. Nothing was written. Give the name of a new file" in refused.err
+
+
 # --- the question
 
 

@@ -25,8 +25,13 @@ def test_an_interrupted_run_gives_json_as_well(lab, pool_command, interrupts):
     interrupts(lab.pool, ("SR.get_all_records", 1))
     ran = pool_command("luns", "--json")
     error = ran.json["error"]
-    assert (ran.status, error["class"], error["message"], error["advice"]) == (130, "Interrupted", "Interrupted.", "")
-    assert (error["disk_state"], ran.json["so_far"]) == ("Nothing was changed.", [])
+    assert (ran.status, error["class"], error["message"], ran.json["so_far"]) == (
+        130,
+        "Interrupted",
+        "Interrupted.",
+        [],
+    )
+    assert (error["disk_state"], error["advice"]) == ("Nothing was changed.", "Repeat the command.")
 
 
 UNDER_WAY, NOT_BEGUN, INTRODUCED = "under way", ("not begun", None), ("under way", "introduce: done")
@@ -167,7 +172,9 @@ def test_at_the_question_nothing_was_changed(lab, copy, pool_command, monkeypatc
         monkeypatch.setattr(module, "ask", stopped)
     type_in("")
     ran = pool_command(*words)
-    assert ran.status == 130 and ran.err.endswith("Interrupted. Nothing was changed.\n") and lab.summary() == before
+    assert (
+        ran.status == 130 and ran.err.endswith("Nothing was changed. Repeat the command.\n") and lab.summary() == before
+    )
 
 
 @pytest.mark.processes

@@ -36,7 +36,8 @@ def test_a_vm_that_is_shut_down_for_it_is_told_of_before_and_after(office, pool_
         refused(4, "Add --shutdown", *words, how)
     ahead = "  the VM is running: the run would shut the VM down and leave the VM halted"
     refused(0, ahead, *words, "--shutdown", "--dry-run")
-    assert pool_command(*words, "--shutdown", "--dry-run", "--json").json["shuts_down"] is True
+    (row,) = pool_command(*words, "--shutdown", "--dry-run", "--json").json["restore_results"]
+    assert row["shuts_down"] is True and row["problem"] is None
     type_in("n\n")
     asked = ("Undo the restore of" if "--undo" in words else "Restore") + " 'web'? [y/N]"
     ran = refused(4, asked, *words, "--shutdown")
@@ -71,11 +72,13 @@ def test_an_undo_is_repeated_and_one_that_is_done_fails_neither_alone_nor_beside
     for how, done in (("--dry-run", "would be undone"), ("--yes", "undone")):
         ran = pool_command(*words, how)
         assert ran.status == 0 and f"VM 'web': {done}\n" in ran.out
-        assert "VM 'db': not restored\n  There is nothing to undo: " in ran.out
+        assert "VM 'db': not restored\n  There is no restore to end: " in ran.out
     for again in (words, words[:3]):
         ran = pool_command(*again, "--yes")
         assert ran.status == 0 and "undone" not in ran.out and "next: " not in ran.out
-    assert pool_command(*words[:3], "--yes", "--json").json["status"] == "not restored"
+    for one in (words[:3], words):
+        rows = pool_command(*one, "--yes", "--json").json["restore_results"]
+        assert {row["status"] for row in rows} == {"not restored"}, "one form for one VM and for several"
 
 
 def test_the_way_back_that_is_printed_works_after_the_start_that_is_printed(halted, pool_command):
@@ -96,7 +99,7 @@ def test_a_move_home_and_a_taking_back_are_repeated(halted, pool_command, refuse
     assert pool_command("restore", "copy", "web", "--yes").status == 0
     assert pool_command("rescue", "copy", "data", "--vm", "helper", "--yes").status == 0
     home, back = ("restore", "--home", "web"), ("rescue", "copy", "--done")
-    for words, said in ((home, "There is nothing to move: the VM"), (back, "is lent to a VM: nothing is taken back.")):
+    for words, said in ((home, "There is no restore to end: "), (back, "is lent to a VM: nothing is taken back.")):
         assert pool_command(*words, "--yes").status == 0
         for how in ("--yes", "--dry-run"):
             ran = refused(0, said, *words, how)
@@ -105,13 +108,29 @@ def test_a_move_home_and_a_taking_back_are_repeated(halted, pool_command, refuse
     refused(3, "", "rescue", "copy", "a typo", "--done", "--yes")
 
 
-@pytest.mark.parametrize("end", ["--keep", "--home"])
-def test_a_vm_that_has_the_disks_of_a_copy_without_a_journal_was_not_undone(halted, pool_command, refused, end):
-    assert pool_command("restore", "copy", "web", "--yes").status == 0
-    more = ["--on-copy"] if end == "--keep" else []
-    assert pool_command("restore", end, "web", "--yes", *more).status == 0
-    told = refused(4, "was not restored from a copy", "restore", "--undo", "web", "--yes").err
-    assert "or --keep has ended its restore" in told and "Find disks from before a restore by" in told
+ENDS = ("--undo", "--home", "--keep")
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_restore_that_has_an_end_gets_no_other_and_no_end_fails(restored, pool_command, refused, end):
+    """--undo behind --home failed, and a repeated --home did not."""
+    if end == "--keep":
+        restored.move_home()
+    assert pool_command("restore", end, "web", "--yes").status == 0
+    for other in ENDS:
+        for how in ("--yes", "--dry-run"):
+            ran = refused(0, "VM 'web': not restored\n  There is no restore to end: ", "restore", other, "web", how)
+            assert "next: " not in ran.out
+            assert ("after which --undo is impossible" in " ".join(ran.out.split())) == (end != "--undo")
+
+
+def test_a_vm_with_a_disk_of_a_copy_and_no_journal_was_neither_undone_nor_moved_home(restored, pool_command, refused):
+    """Its disks go with the copy, so a script must not go on."""
+    assert pool_command("restore", "--keep", "web", "--yes", "--on-copy").status == 0
+    for end in ENDS[:2]:
+        told = refused(4, "has disks of a copy (0 on 'copy') and no journal", "restore", end, "web", "--yes").err
+        assert "or --keep has ended its restore" in told and "Find disks from before a restore by" in told
+    refused(0, "There is no restore to end: ", "restore", "--keep", "web", "--yes")
 
 
 @pytest.mark.parametrize("way", ["--yes", "asked"])
@@ -217,7 +236,7 @@ def test_kept_as_it_is(restored, pool_command, refused, type_in, is_home):
     ran = pool_command("restore", "--keep", "web", "--yes", *([] if is_home else ["--on-copy"]))
     discard = f"      relvmoiscsi pool discard {restored.copy.sr_uuid}\n" if is_home else ""
     assert ran.status == 0 and ran.out.endswith(f"next: xe vm-start uuid={uuid}\n" + discard)
-    refused(0, "'web': not restored\n  There is no journal to remove: ", "restore", "--keep", "web", "--yes")
+    refused(0, "'web': not restored\n  There is no restore to end: ", "restore", "--keep", "web", "--yes")
     assert pool_command("discard", "copy", "--yes").status == (0 if is_home else 4)
 
 
@@ -258,24 +277,34 @@ def test_a_disk_is_taken_back_from_a_copy_that_a_restored_vm_needs(restored, poo
     assert "next: " not in ran.out
 
 
-@pytest.mark.parametrize("of_person", [False, True])
+@pytest.mark.parametrize("of", ["clone", "a person", "restore --keep"])
 @pytest.mark.parametrize("end", [("restore", "--undo", "web"), ("rescue", "copy", "--done")])
-def test_no_next_step_takes_the_disks_of_other_vms_with_the_copy(halted, pool_command, end, of_person):
-    """With --with-vms or without: only the administrator knows whether a VM on the copy is needed."""
-    if of_person:
+def test_no_next_step_takes_the_disks_of_other_vms_with_the_copy(halted, pool_command, end, of):
+    """Only the administrator knows whether a VM of `clone` is needed. A VM that `clone` has not made is in use: the
+    sentence led to a discard of the disks of a production VM.
+    """
+    if of == "a person":
         halted.vm("experiment", halted.on_copy("data"))
+    elif of == "restore --keep":
+        halted.pool.db.set("VM", halted.db_vm, "name_label", "experiment")
+        assert pool_command("restore", "copy", "experiment", "--yes").status == 0
+        assert pool_command("restore", "--keep", "experiment", "--on-copy", "--yes").status == 0
     else:
         assert pool_command("clone", "copy", "db", "--isolated", "night", "--name", "experiment", "--yes").status == 0
     halted.helper("Halted")
     begin = RESTORE[1:-1] if end[0] == "restore" else ("copy", "root disk", "--vm", "helper")
     assert pool_command(end[0], *begin, "--yes").status == 0
     ran = pool_command(*end, "--yes")
-    assert "\nThe copy 'copy' has disks of other VMs: 'experiment'. After you no longer need these VMs: " in ran.out
     assert "discard" not in ran.out.partition("next: ")[2]
-    (discard,) = re.findall("`relvmoiscsi pool (discard [^`]*)`", ran.out)
-    assert ("--with-vms" in discard) == (not of_person)
-    assert pool_command(*discard.split(), "--leave-vms", "--yes").status == 0
-    assert bool(halted.pool.db.refs("VM", name_label="experiment")) == of_person
+    found = re.findall("`relvmoiscsi pool (discard --with-vms [^`]*)`", ran.out)
+    if of != "clone":
+        said = "\nThe copy 'copy' has disks of VMs that `clone` has not made: 'experiment'. Keep the copy, or move "
+        assert said in ran.out and "no longer need" not in ran.out and not found
+        return
+    assert "\nThe copy 'copy' has VMs of `clone`: 'experiment'. After you no longer need these VMs: " in ran.out
+    (discard,) = found
+    assert pool_command(*discard.split(), "--yes").status == 0
+    assert not halted.pool.db.refs("VM", name_label="experiment")
 
 
 XE = "xe vdi-destroy uuid=x"

@@ -184,6 +184,15 @@ def test_a_vm_that_was_restored_from_this_copy_is_named_with_all(halted, devices
     assert {each.error for each in halted.clone(everything=True)} == {None}
 
 
+def test_a_vm_that_xapi_has_copied_from_a_clone_is_a_vm_of_its_own(day):
+    """VM.copy gives it the marks of the clone, and it was left out without a word."""
+    vms = day.lab.pool.api.vms
+    moved = vms.vm_copy("", day.ref_of(day.clone_one()), "moved", day.lab.originals["Production"][1])
+    day.db.create("VBD", VM=moved, VDI=day.data, userdevice="7")
+    rows = {each.vm_name: each for each in day.clone(everything=True)}
+    assert set(rows) == {"web", "moved"} and "has disks that are not on the copy" in str(rows["moved"].error)
+
+
 def test_where_a_rescue_has_the_disk_clone_names_the_command_that_takes_it_back(day):
     other = day.lab.vm("other")
     vdi = day.new(day.data)
