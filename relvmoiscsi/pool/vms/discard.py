@@ -130,7 +130,7 @@ def _keeping(pool: Pool, found: Inventory, last: Sequence[str]) -> Refused:
     vms = [found.vms[ref] for ref in last]
     there = {str(sr["uuid"]): str(sr["name_label"]) for sr in pool.srs.values()}
     on = [str(vm["other_config"][inventory.ON_SR]) for vm in vms]
-    ways = [run_states.copy_command(vm, records.original_of(pool, sr), there[sr]) for vm, sr in zip(vms, on)]
+    ways = [inventory.copy_command(vm, records.original_of(pool, sr), there[sr]) for vm, sr in zip(vms, on)]
     names = some_of([f"{vm['name_label']!r} ({vm['uuid']})" for vm in vms])
     return (
         Refused(f"The pool no longer has the originals of VMs on the copy: {names} would be lost for ever.")

@@ -85,7 +85,7 @@ def _verify_no_clone(calls: Calls, record: Record) -> None:
     raise Refused(
         f"`clone` has made the VM {record['name_label']!r}: it was not restored, and has no other disks."
     ).advising(
-        f"To have the VM on another SR, shut it down, and copy it: {run_states.copy_command(record, original, name)}."
+        f"To have the VM on another SR, shut it down, and copy it: {inventory.copy_command(record, original, name)}."
     )
 
 
