@@ -34,7 +34,7 @@ setup(
     package_data={"relvmoiscsi": ["py.typed", "answers.schema.json"]},  # for type checkers; for readers of --json
     python_requires=">=3.6",
     extras_require={"pool": ["tqdm"]},  # for bars of progress of `relvmoiscsi pool`
-    entry_points={"console_scripts": ["relvmoiscsi = relvmoiscsi.cli:main"]},
+    entry_points={"console_scripts": ["relvmoiscsi = relvmoiscsi.__main__:run"]},
     zip_safe=False,
     classifiers=[
         "Environment :: Console",

@@ -249,7 +249,7 @@ def obey(lab: Lab, words: Sequence[str]) -> Tuple[int, str]:
         (mail,), disk = lab.pool.db.refs("VM", name_label="mail"), lab.vdi("Testing", "data")[0]
         lab.pool.db.create("VBD", VM=mail, VDI=disk, userdevice="1", currently_attached=True)
         return 0, 'The VM mail has a second disk, on the SR "Testing", of which there is no clone.'
-    return 2, _WORDS.format(hosts=", ".join(hosts))
+    return 0 if what in ("help", "-h", "--help") else 2, _WORDS.format(hosts=", ".join(hosts))
 
 
 _WORDS = """\

@@ -84,7 +84,8 @@ class _OneCtrlC:
     `is_last`, the process ends behind the block, and ignores signals until then.
 
     Only the main thread may set signal handlers. A signal that is ignored or has a handler stays unchanged. `_signal`
-    is in the interpreter: nothing is loaded before the first handler is set.
+    is in the interpreter: nothing is loaded before the first handler is set. The program has blocked the three signals
+    (`__main__`) until then.
 
     During the imports, a signal sets `is_pressed` alone, and `main` looks at that. An exception could be raised in a
     callback of the interpreter, which drops each exception: the command would go on.
@@ -105,6 +106,8 @@ class _OneCtrlC:
                 signals.signal(number, self._stop)
         except ValueError:  # not the main thread
             self._before = []
+        if self._is_last:
+            signals.pthread_sigmask(signals.SIG_UNBLOCK, [number for number, _before in usual])
         return self
 
     def ignore(self) -> None:

@@ -275,16 +275,27 @@ def ask(arguments: "Union[Namespace, Asked]", question: str, scsi_id: str = "") 
         if isinstance(arguments, Asked):
             arguments.noted(question)
         typed = _typed(question if scsi_id else question + " [y/N]")
-        if scsi_id and typed.lower() not in ("", "n", "no", scsi_id.lower()):
+        if not _is_confirmed(typed, scsi_id):
+            if not scsi_id or typed.lower() in ("", "n", "no"):
+                raise Refused("Not confirmed.").in_state(NOTHING_WRITTEN)
             raise (
                 Refused(f"Not confirmed: the SCSIid of this LUN is {printable(scsi_id)}, and not {said(typed)}.")
                 .advising("Check at the array which LUN is the clone.")
                 .in_state(NOTHING_WRITTEN)
             )
-        if typed != scsi_id if scsi_id else typed.lower() not in ("y", "yes"):
-            raise Refused("Not confirmed.").in_state(NOTHING_WRITTEN)
         if isinstance(arguments, Asked):
             arguments.noted("Confirmed.")
+
+
+def _is_confirmed(typed: str, scsi_id: str) -> bool:
+    if not scsi_id:
+        return typed.lower() in ("y", "yes")
+    from relvmoiscsi.scsi_id_text import named_scsi_id  # noqa: PLC0415 - few questions need a SCSIid
+
+    try:
+        return named_scsi_id(typed) == scsi_id
+    except UsageError:  # nothing, "no", or a text that may be a number of several kinds
+        return False
 
 
 def tell(what: Union[str, Answer], end: str = "\n") -> None:

@@ -17,7 +17,7 @@ COMMANDS = {
 
 #: the commands of the commands that are groups
 GROUPS = {
-    "pool": ("luns", "attach", "map", "discard", "unlock", "clone", "restore", "rescue", "save-vms", "secrets"),
+    "pool": ("luns", "attach", "map", "clone", "restore", "rescue", "save-vms", "discard", "unlock", "secrets"),
     "direct": ("add", "remove", "list"),
 }
 
@@ -27,11 +27,10 @@ SHELLS = ("bash", "zsh")
 _PAGE = """\
 usage: relvmoiscsi [-h] [--version] [--completion SHELL] COMMAND ...
 
-Give an array clone of a XenServer or XCP-ng SR new
-identities, so that a pool can use the clone beside its
-original. The SR has the type lvmoiscsi, lvmohba or lvm.
-DEVICE is a block device, an image file or
-iscsi://host/iqn/lun; it must be the clone.
+Give an array clone of a XenServer or XCP-ng SR new identities, so that a pool
+can use the clone beside its original. The SR has the type lvmoiscsi, lvmohba or
+lvm. DEVICE is a block device, an image file or iscsi://host/iqn/lun. It must be
+the clone.
 
 options:
   -h, --help          show this help message and exit

@@ -23,9 +23,9 @@ example:
   relvmoiscsi recover /dev/sdc"""
 
 _UNDO = """\
-Use the command until LVM next changes the volume group: a host that attaches the SR makes LVM do so. The
-command also rolls back an interrupted run. It restores every byte, except some KiB of free space in LVM's
-metadata area, where the journals of both runs stay.
+A host that attaches the SR makes LVM change the volume group. The command also rolls back an interrupted run.
+It restores every byte, except some KiB of free space in LVM's metadata area, where the journals of both runs
+stay.
 
 example:
   relvmoiscsi undo /dev/sdc"""

@@ -33,11 +33,16 @@ def has_ended(process: Sequence[str]) -> bool:
 
     The end of a process elsewhere is unknown, and while the PID of the process is in use.
     """
-    if len(process) == 3 and process[:2] == this_process()[:2]:  # of this kernel and namespace
-        try:
-            os.kill(untrusted.number(process[2]), 0)
-        except ProcessLookupError:
-            return True
-        except (OSError, OverflowError, ValueError):
-            pass  # the PID belongs to a process of another user, or the mark has none
-    return False
+    is_of_here = len(process) == 3 and process[:2] == this_process()[:2]  # of this kernel and namespace
+    return is_of_here and untrusted.is_number(process[2]) and not is_in_use(process[2])
+
+
+def is_in_use(pid: str) -> bool:
+    """Has a process of this machine the PID (decimal)?"""
+    try:
+        os.kill(untrusted.number(pid), 0)
+    except (ProcessLookupError, OverflowError):  # no PID is as large as that
+        return False
+    except PermissionError:
+        pass  # of another user
+    return True

@@ -19,10 +19,9 @@ import socket
 import time
 from typing import Callable, Dict, List, Optional, Sequence
 
-from relvmoiscsi import untrusted
 from relvmoiscsi.errors import NOTHING_WRITTEN, UsageError
 from relvmoiscsi.host.own_path import NotOwn, open_own
-from relvmoiscsi.pool.client_process import user_name
+from relvmoiscsi.pool.client_process import is_in_use, user_name
 from relvmoiscsi.wording import printable
 
 #: the words of the lines
@@ -66,7 +65,10 @@ class NightLog:
         self.tell(BEGINS, f"{' '.join(map(shlex.quote, words))} (by {user_name()}{where}{who})")
 
     def _lost(self, where: str) -> Dict[str, str]:
-        """Return the commands on this machine that have begun, have not ended, and do not run, by process id."""
+        """Return the commands on this machine that have begun, have not ended, and do not run, by process id.
+
+        An earlier process with the id of this one does not run.
+        """
         size = os.fstat(self._file).st_size
         text = os.pread(self._file, _MOST_READ, max(0, size - _MOST_READ)).decode("utf-8", "replace")
         begun: Dict[str, str] = {}
@@ -76,7 +78,7 @@ class NightLog:
                 begun.pop(process, None)
             elif where in sentence:
                 begun[process] = sentence
-        return {process: command for process, command in begun.items() if not _runs(untrusted.number(process))}
+        return {pid: command for pid, command in begun.items() if pid == str(os.getpid()) or not is_in_use(pid)}
 
     def tell(self, word: str, *sentences: str) -> None:
         """Append a line for each sentence. A line break in a sentence is escaped: a stranger may have chosen it."""
@@ -97,14 +99,3 @@ class NightLog:
         if self._file != -1:
             os.close(self._file)
             self._file = -1
-
-
-def _runs(process: int) -> bool:
-    """Does the process run? An earlier process with the id of this one does not."""
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        pass  # of another user
-    return process != os.getpid()

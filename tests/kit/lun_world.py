@@ -237,7 +237,9 @@ class World:
             return json.dumps({"problems": []})
 
     def attach_original(self, pool, scsi_id, name):
-        """The SR on a LUN, introduced and plugged on every host, as an administrator has it; gives its reference."""
+        """The SR on a LUN, introduced and plugged on each host that is up, as an administrator has it; gives its
+        reference.
+        """
         storage, lun = pool.storage, self.lun(scsi_id)
         type_ = LVM_TYPE if lun.target else LVM_HBA_TYPE
         sr = storage.sr_introduce("", self.sr_uuid(scsi_id), name, "", type_, "user", True)
@@ -246,8 +248,10 @@ class World:
         if lun.chap:
             config.update(chapuser=lun.chap[0], chappassword=lun.chap[1])
         for host in pool.hosts:
-            self.ask_for_list(host, lun.iqn)  # by the administrator's dialog
-            storage.pbd_plug("", storage.pbd_create("", {"host": host, "SR": sr, "device_config": config}))
+            pbd = storage.pbd_create("", {"host": host, "SR": sr, "device_config": config})
+            if host not in storage.offline:
+                self.ask_for_list(host, lun.iqn)  # by the administrator's dialog
+                storage.pbd_plug("", pbd)
         storage.sr_scan("", sr)
         return sr
 

@@ -314,10 +314,11 @@ COMMANDS = {
 def main(words):
     """The `xe` of `make playground`: it finds the pool by the variables of `relvmoiscsi pool`."""
     if not words or words[0] not in COMMANDS:
-        print("This is the xe of the playground. It knows these commands: ", file=sys.stderr)
-        indented = textwrap.TextWrapper(76, "  ", "  ", break_on_hyphens=False)
-        print(indented.fill(", ".join(sorted(COMMANDS))), file=sys.stderr)
-        return 1
+        is_asked = words[:1] in (["help"], ["--help"])
+        indented = textwrap.TextWrapper(76, "  ", "  ", break_on_hyphens=False).fill(", ".join(sorted(COMMANDS)))
+        told = f"This is the xe of the playground. It knows these commands:\n{indented}"
+        print(told, file=sys.stdout if is_asked else sys.stderr)
+        return 0 if is_asked else 1
     where = {name: os.environ["XENSERVER_" + name] for name in ("HOST", "USER", "PASSWORD")}
     api = SimpleNamespace(user=where["USER"], password=where["PASSWORD"])
     status, out, err = xe(SimpleNamespace(url=where["HOST"], api=api), words)

@@ -39,9 +39,9 @@ def add_command(command: CommandMaker) -> None:
     cloning.add_argument(
         "--name",
         metavar="TEXT",
-        default=choice.NAME,
+        default=inventory.NAME,
         help="name of the new VMs; {vm}, {sr}, and {date}, the day of LVM's last change, are replaced; several VMs "
-        "need {vm}; default: {vm} on {sr}",
+        "need {vm}; default: " + inventory.NAME,
     )
     nets = cloning.add_mutually_exclusive_group()
     nets.add_argument(

@@ -17,10 +17,9 @@ from relvmoiscsi.pool.vms.discard import DiscardPlan
 from relvmoiscsi.wording import counted, printable, some_of
 
 _DISCARD = """\
-The command unplugs the SR on every host and forgets the SR. The LUN is not changed: remove the LUN on the
-array. The command refuses a copy while a running VM, a restored VM or a VM with a lent disk uses the copy. It
-refuses an SR that `attach` has not introduced. The question lists the halted VMs that would lose disks. With
---yes, such a copy needs --with-vms or --leave-vms.
+Remove the LUN on the array afterwards. The command refuses a copy while a running VM, a restored VM or a VM
+with a lent disk uses the copy. It refuses an SR that `attach` has not introduced. The question lists the halted
+VMs that would lose disks. With --yes, such a copy needs --with-vms or --leave-vms.
 
 example:
   relvmoiscsi pool discard "Production changed 2026-11-21" --with-vms"""

@@ -52,10 +52,10 @@ example:
   relvmoiscsi pool luns --target 10.0.0.5"""
 
 _ATTACH = """\
-The command gives all clones behind a target their new identities, then attaches the clones. Each clone becomes
-an SR on every host of the pool. The keys gc=false and indestructible=true of the SR stop coalescing and
-SR.destroy. VDIs get the names, tags and other_config of the original's VDIs. After an interrupted or failed
-run, repeat the command: it skips finished steps.
+The command gives the selected clones new identities, then makes each an SR on every host of the pool. The keys
+gc=false and indestructible=true of the SR stop coalescing and SR.destroy. VDIs get the names, tags and
+other_config of the original's VDIs. After an interrupted or failed run, repeat the command: it skips finished
+steps.
 
 example:
   relvmoiscsi pool attach --clones-of Production --clones-of Testing --yes"""

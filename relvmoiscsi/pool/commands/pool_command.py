@@ -29,9 +29,8 @@ from relvmoiscsi.scsi_id_text import certain_scsi_id
 from relvmoiscsi.wording import printable, some_of
 
 _POOL = """\
-The command works from any machine, by XenAPI alone. This machine needs relvmoiscsi: `pip install .` in a clone
-of the repository. In dom0, install the package relvmoiscsi-pool. Every host of the pool needs relvmoiscsi. The
-role pool-operator is sufficient; --hba needs pool-admin.
+The command works from any machine, by XenAPI alone. Every host of the pool needs relvmoiscsi. The role
+pool-operator is sufficient; --hba needs pool-admin.
 
 example:
   relvmoiscsi pool luns --pool https://xs1.example --ca xs1.pem
@@ -75,13 +74,13 @@ def add_pool(make: Maker) -> None:
         return sub
 
     lun_commands.add_commands(command)
-    discard_command.add_command(command)
+    for module in (clone_command, restore_command, rescue_command, save_vms_command, discard_command):
+        module.add_command(command)
     unlocking = command("unlock", UnlockCommand, "break the lock that a killed client has left on a copy", _UNLOCK)
     what = "the copy or the VM, by UUID or name, or the lock name from the refusal"
     unlocking.add_argument("sr", metavar="SR", help=what)
     changes(unlocking)
-    for module in (clone_command, restore_command, rescue_command, save_vms_command, secrets_command):
-        module.add_command(command)
+    secrets_command.add_command(command)
 
 
 #: how a command ends, for its last line in the log; any other exit status is that of an error

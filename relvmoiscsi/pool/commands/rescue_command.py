@@ -15,8 +15,7 @@ from relvmoiscsi.pool.vms.rescue import Lent
 from relvmoiscsi.wording import printable, shell_command
 
 _RESCUE = """\
-The command adds the disk to the VM. If the VM runs, it plugs the disk in. Without --rw the disk is read-only.
---done takes the disk back.
+If the VM runs, the command plugs the disk in. Without --rw the disk is read-only.
 
 example:
   relvmoiscsi pool rescue "Production changed 2026-11-21" data --vm helper

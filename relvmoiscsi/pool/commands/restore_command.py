@@ -19,16 +19,11 @@ from relvmoiscsi.wording import ShellCommand, printable, shell_command
 
 _RESTORE = """\
 The VM gets the disks of the copy in place of its own disks; no data is copied. The VM must be halted:
---shutdown shuts the VM down. The VM's other_config keeps a journal of the old disks. Three options end a
-restore:
+--shutdown shuts the VM down. The VM's other_config keeps a journal of the old disks.
 
---undo puts the old disks back; later writes of the VM stay on the copy.
-
---home moves the disks from the copy to the SR of the old disks, also while the VM runs. Then `discard` takes
-the copy.
-
---keep leaves all disks as they are and removes the journal. Use --keep after you have changed the disks of the
-VM by hand. With --yes, a VM that still has a disk of the copy needs --on-copy.
+Three options end a restore. After --undo, later writes of the VM stay on the copy. --home also moves the disks
+of a running VM; afterwards `discard` takes the copy. Use --keep after you have changed the disks of the VM by
+hand.
 
 example:
   relvmoiscsi pool restore "Production changed 2026-11-21" web --shutdown
@@ -46,7 +41,7 @@ def add_command(command: CommandMaker) -> None:
     ways.add_argument("--undo", metavar="VM", nargs="+", help="put the old disks of these VMs back")
     ways.add_argument("--home", metavar="VM", help="move the disks of this VM from the copy to the SR of the old disks")
     ways.add_argument("--keep", metavar="VM", help="leave the disks of this VM as they are and remove the journal")
-    flag(restoring, "--on-copy", "with --keep --yes: leave disks of the VM on the copy")
+    flag(restoring, "--on-copy", "with --keep --yes: accept that the VM still has disks of the copy")
     changes(restoring)
 
 

@@ -14,8 +14,6 @@ from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inv
 from relvmoiscsi.pool.vms.restore_entries import Swap
 from relvmoiscsi.wording import quoted, said, shell_command, some_of
 
-#: template of names: whoever sees the VM finds the copy, and so its date, whatever other copies the pool had or gets
-NAME = "{vm} on {sr}"
 #: what says on which networks the copies of VMs with networks will be
 NETWORK_OPTIONS = "--isolated NET, --network OLD=NEW for each network, or --same-networks"
 _VM_NOT_CHANGED = "The VM was not changed."
@@ -30,7 +28,7 @@ PATIENCE_SECONDS = 30.0
 class CloneRequest(NamedTuple):
     """What the caller wants `clone` to make."""
 
-    name: str = NAME  #: {vm}, {date}, {sr}
+    name: str = inventory.NAME  #: {vm}, {date}, {sr}
     run: str = ""
     isolated_name: str = ""  #: UUID or name of the network for every VIF; `on_networks` finds or makes it
     pairs: Sequence[Tuple[str, str]] = ()  #: old and new networks, each a UUID or name; `on_networks` finds them

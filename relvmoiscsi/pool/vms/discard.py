@@ -112,7 +112,7 @@ def _planned(
     half = [ref for sr in there for ref in half_made(found, pool, sr, mark)]
     last = verify_copies_left(pool, found, there, last_copies)
     lost = {sr: inventory.lost_with(found, sr) for sr in there}
-    return DiscardPlan(pool, uses, made, mark, force, destroys, half, last, lost)
+    return DiscardPlan(pool, uses, made, mark=mark, force=force, destroys=destroys, half=half, last=last, lost=lost)
 
 
 def verify_copies_left(
@@ -150,7 +150,7 @@ def _keeping(pool: Pool, found: Inventory, last: Sequence[str]) -> Refused:
     vms = [found.vms[ref] for ref in last]
     there = {str(sr["uuid"]): str(sr["name_label"]) for sr in pool.srs.values()}
     on = [str(vm["other_config"][inventory.ON_SR]) for vm in vms]
-    ways = [run_states.copy_command(vm, records.original_of(pool, sr), there[sr]) for vm, sr in zip(vms, on)]
+    ways = [inventory.copy_command(vm, records.original_of(pool, sr), there[sr]) for vm, sr in zip(vms, on)]
     names = some_of([f"{vm['name_label']!r} ({vm['uuid']})" for vm in vms])
     return (
         Refused(

@@ -29,6 +29,10 @@ COPY_OF, ON_SR, DONE = "relvmoiscsi:clone-of", "relvmoiscsi:sr", "relvmoiscsi:do
 #: xapi copies the key with a VM
 LENT = "relvmoiscsi:rescue"
 
+#: template for the names of clones: whoever sees the VM finds the copy, and so its date, whatever other copies the pool
+#: had or gets
+NAME = "{vm} on {sr}"
+
 
 class _Records(NamedTuple):
     vms: Records
@@ -256,6 +260,18 @@ def is_lent(found: Inventory, vbd: Record) -> bool:
 def is_clone(vm: Record) -> bool:
     """Is this a clone that a run has made, finished or not? False for a person's copy of a clone."""
     return is_own(vm) or is_unfinished(vm)
+
+
+def copy_command(vm: Record, sr: str, copy: str) -> str:
+    """Return the command that copies a halted clone to an SR (its UUID, "" for the SR of the clone).
+
+    `copy` is the name of the copy that the clone is on. The new VM gets the name of the original, where `clone` has
+    made the name of the clone of both names.
+    """
+    to, name, end = {"sr-uuid": sr} if sr else {}, str(vm["name_label"]), NAME.format(vm="", sr=copy)
+    name = name[: -len(end)] if name.endswith(end) else name
+    words = [f"{key}={text}" for key, text in {"uuid": vm["uuid"], **to, "new-name-label": name}.items()]
+    return f"`{shell_command('xe vm-copy', *words)}`"
 
 
 def owners_of(network: Record) -> Set[str]:

@@ -303,7 +303,7 @@ def _without_other_disks(record: Record, on_copies: Mapping[str, Record]) -> Ref
     """Return the refusal to end a restore without a journal. `on_copies` are the SRs of disks on copies, by device."""
     name, sr = record["name_label"], next(iter(on_copies.values()))
     if inventory.is_clone(record):
-        copy = run_states.copy_command(record, str(sr["other_config"][records.ORIGINAL_SR]), str(sr["name_label"]))
+        copy = inventory.copy_command(record, str(sr["other_config"][records.ORIGINAL_SR]), str(sr["name_label"]))
         return Refused(f"`clone` has made the VM {name!r}: it was not restored, and has no other disks.").advising(
             f"To have the VM on another SR, shut it down, and copy it: {copy}."
         )

@@ -20,18 +20,6 @@ def restore_command(end: str, vm: str) -> str:
     return f"`{shell_command('relvmoiscsi pool restore', **{end: vm}, shutdown=shutdown)}`"
 
 
-def copy_command(vm: Record, sr: str, copy: str) -> str:
-    """Return the command that copies a halted clone to an SR (its UUID, "" for the SR of the clone).
-
-    `copy` is the name of the copy that the clone is on. The new VM gets the name of the original, where `clone` has
-    made the name of the clone of both names.
-    """
-    to, name, end = {"sr-uuid": sr} if sr else {}, str(vm["name_label"]), f" on {copy}"
-    name = name[: -len(end)] if name.endswith(end) else name
-    words = [f"{key}={text}" for key, text in {"uuid": vm["uuid"], **to, "new-name-label": name}.items()]
-    return f"`{shell_command('xe vm-copy', *words)}`"
-
-
 def only_in_journal(vdi: str) -> str:
     """Return the sentence for a VDI (UUID) without a VM that this run has not taken from the VM.
 

@@ -190,6 +190,13 @@ def test_a_person_types_the_scsi_id_and_anything_else_is_no(lun, command, unwrit
     assert command(name, lun).status == 0
 
 
+@pytest.mark.parametrize("form", [SCSI_ID.upper(), "naa." + SCSI_ID[1:], SCSI_ID[1:], "scsi-" + SCSI_ID])
+def test_the_question_takes_the_forms_of_a_scsi_id_that_the_option_takes(lun, command, type_in, form):
+    type_in(form + "\n")
+    assert command("resignature", lun).status == 0
+    assert command("undo", lun, "--yes", "--scsi-id", form).status == 0
+
+
 @pytest.mark.parametrize("words", [("--not-in-use",), ("--scsi-id", SCSI_ID)])
 def test_who_has_said_it_before_only_says_yes(disk, command, type_in, words):
     type_in("y\n")

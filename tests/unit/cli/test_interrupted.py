@@ -2,6 +2,7 @@
 """Ctrl-C at every operation of a command that writes: what is said then is true of the LUN."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -256,6 +257,34 @@ def test_a_signal_at_the_very_end_of_a_program_does_not_change_its_status(image,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "") and "state    clean" in done.stdout
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("program", ["relvmoiscsi/__main__.py", "supp-pack/relvmoiscsi"])
+def test_a_signal_before_the_first_import_of_a_program_waits_until_it_is_told(image, program, number):
+    """The process died without a word, or with a traceback."""
+    code = (
+        "import os, runpy, sys\n"
+        "class Slow:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'relvmoiscsi.cli':\n"
+        f"            os.kill(os.getpid(), {int(number)})\n"
+        "sys.meta_path.insert(0, Slow())\n"
+        f"sys.argv[1:] = ['show', {str(image)!r}]\n"
+        f"runpy.run_path({str(shell.TOP / program)!r}, run_name='__main__')\n"
+    )
+    pipe = subprocess.PIPE
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=shell.environment(), stdout=pipe, stderr=pipe, encoding="utf-8", check=False
+    )
+    said = "relvmoiscsi: Interrupted. Nothing was written. Repeat the command.\n"
+    assert (done.returncode, done.stdout, done.stderr) == (output.EXIT_INTERRUPTED, "", said)
+
+
+def test_pip_installs_the_program_that_waits_with_signals():
+    (entry,) = re.findall("console_scripts.*relvmoiscsi = ([a-z_.:]+)", (shell.TOP / "setup.py").read_text())
+    assert entry == "relvmoiscsi.__main__:run"
 
 
 @pytest.mark.processes

@@ -187,6 +187,7 @@ def test_a_run_is_over_when_its_process_has_ended(monkeypatch):
     of = "20261122T115959Z 1b671a64 {} {} {}".format
     gone = 2**22 + 1
     assert secrets.is_over(of(kernel, space, gone), NOON)
+    assert secrets.is_over(of(kernel, space, 10**10), NOON), "no process has so large an id"
     assert secrets.is_over(of("another", space, pid), NOON + DAY)
     unknown = [of(kernel, space, each) for each in (pid, 10**30, "x", "\u00b2", "\u0661")]
     unknown += [of("another", space, gone), of(kernel, "pid:[1]", gone)]

@@ -99,6 +99,16 @@ def test_the_next_command_ends_the_lines_of_a_command_that_was_killed(tmp_path, 
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize("pid", [os.getpid(), 10**10 - 1])
+def test_a_command_with_the_id_of_this_one_or_of_no_process_was_killed(tmp_path, pid):
+    path = tmp_path / "night.log"
+    process = killed(path)
+    path.write_text(path.read_text().replace(f"[{process}]", f"[{pid}]"))
+    opened(path)
+    assert f"[{pid}] ends: without a last line" in path.read_text()
+
+
+@pytest.mark.processes
 def test_a_command_that_runs_or_has_ended_or_ran_on_another_machine_is_not_ended(tmp_path):
     path = tmp_path / "night.log"
     process = killed(path)

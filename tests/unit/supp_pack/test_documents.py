@@ -76,11 +76,9 @@ def test_what_a_script_imports_is_there(script):
         assert hasattr(importlib.import_module(module), name) or importlib.import_module(f"{module}.{name}")
 
 
-def test_the_command_imports_nothing_that_takes_time_before_it_hears_signals():
-    """Until `main` runs, SIGTERM ends the process without a word."""
-    tree = ast.parse((TOP / "supp-pack/relvmoiscsi").read_text(encoding="utf-8"))
-    (call,) = (at for at, node in enumerate(tree.body) if isinstance(node, ast.Assign))
-    before = [each for node in tree.body[:call] for each in ast.walk(node)]
+def test_the_command_blocks_signals_before_it_does_anything_else():
+    """Until then, SIGTERM ends the process without a word."""
+    _docstring, imports, blocks, *_ = ast.parse((TOP / "supp-pack/relvmoiscsi").read_text(encoding="utf-8")).body
 
-    assert [each.module for each in before if isinstance(each, ast.ImportFrom)] == ["relvmoiscsi.cli"]
-    assert [each.names[0].name for each in before if isinstance(each, ast.Import)] == ["sys", "gc"]
+    assert [each.name for each in imports.names] == ["_signal"], "a module of the interpreter itself"
+    assert blocks.value.func.attr == "pthread_sigmask"

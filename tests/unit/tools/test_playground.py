@@ -3,6 +3,7 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 import time
@@ -12,7 +13,9 @@ import pytest
 
 from kit import xe
 from kit.advised import XE
+from kit.lun_world import World
 from kit.own_source import own_modules
+from kit.pool_lab import lab_of_three
 from kit.shell import TOP
 
 pytestmark = pytest.mark.processes
@@ -156,6 +159,28 @@ def test_a_word_that_the_playground_cannot_obey_is_2_and_one_sentence():
     assert [says for said, says in zip(lines[::2], REFUSED.values()) if says not in said or len(said) > 80] == []
 
 
+CLONE, FOREIGN = "360014050000000000000000000000002", "360014050000000000000000000000003"
+VERBS = ("snapshot", "host-down xs2", "host-up xs2", f"damage {CLONE}", f"unmap {CLONE}", f"damage {FOREIGN}",
+         f"unmap {FOREIGN}", "two-srs", "help", "")  # fmt: skip
+
+
+@pytest.mark.parametrize("first", VERBS)
+def test_two_words_of_the_playground_end_in_sentences_in_every_order(first):
+    there = runpy.run_path(str(TOP / "tools/playground.py"))
+    for second in VERBS:
+        with lab_of_three(World()) as lab:
+            there["_furnish"](lab)
+            for verb in (first, second):
+                status, said = there["obey"](lab, verb.split())
+                assert status in (0, 2) and re.match("(xs2 is|[A-Z]).*[.:]", said), (first, second)
+
+
+def test_who_asks_for_help_gets_the_words_with_status_0():
+    shell = played(typed="playground help; echo status $?\nxe help; echo status $?\n")
+    assert shell.stdout.count("status 0\n") == 2 and shell.stderr == ""
+    assert "  playground two-srs " in shell.stdout and "  host-call-plugin, host-list," in shell.stdout
+
+
 def test_a_copy_that_is_damaged_is_damaged_for_luns_and_attach_once_no_host_uses_it():
     lun = "360014050000000000000000000000002"
     shell = played(
@@ -296,7 +321,7 @@ def test_a_typo_in_a_call_of_xe_is_told_in_one_line():
 
     assert "0 VMs have the name hepler, and one is wanted." in shell.stderr
     assert "Required parameter not found: vm" in shell.stderr
-    assert "It knows these commands: " in shell.stderr and "Traceback" not in shell.stderr
+    assert "It knows these commands:\n" in shell.stderr and "Traceback" not in shell.stderr
     said = [*shell.stdout.splitlines(), *shell.stderr.splitlines()]
     assert [line for line in said if len(line) > 80] == [], "the playground fits a terminal"
 

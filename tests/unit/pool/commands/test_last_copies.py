@@ -134,10 +134,13 @@ def test_the_command_of_the_refusal_makes_the_vm_on_the_sr_of_its_original(lab, 
     assert pool_command(*ALL).status == 0 and vms(lab) == ["mail copy", "web"]
 
 
-def test_a_kept_vm_gets_the_name_of_its_original_back(lab, gone, pool_command):
+@pytest.mark.parametrize("template", [inventory.NAME, "{vm} of {sr}"])
+def test_a_kept_vm_gets_the_name_of_its_original_back(lab, gone, pool_command, monkeypatch, template):
     """The VM to keep had the name of the copy, and the next question named just that for destruction."""
-    lab.pool.db.set("VM", gone, "name_label", "mail on a copy")  # as `clone` names it without --name
-    for words in (ALL, ("restore", "--home", "mail on a copy", "--yes")):
+    monkeypatch.setattr(inventory, "NAME", template)
+    name = template.format(vm="mail", sr="a copy")  # as `clone` names it without --name
+    lab.pool.db.set("VM", gone, "name_label", name)
+    for words in (ALL, ("restore", "--home", name, "--yes")):
         ran = pool_command(*words)
         (copy,) = [command for command in commands_in(" ".join(ran.err.split())) if "vm-copy" in command]
         assert copy.endswith(" new-name-label=mail")
