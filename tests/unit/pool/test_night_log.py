@@ -99,7 +99,7 @@ def test_the_next_command_ends_the_lines_of_a_command_that_was_killed(tmp_path, 
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("pid", [os.getpid(), 10**10 - 1])
+@pytest.mark.parametrize("pid", [os.getpid(), 10**10 - 1], ids=["own", "none"])
 def test_a_command_with_the_id_of_this_one_or_of_no_process_was_killed(tmp_path, pid):
     path = tmp_path / "night.log"
     process = killed(path)
