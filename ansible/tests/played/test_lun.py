@@ -253,7 +253,9 @@ def test_a_lun_that_another_client_has_locked_is_refused_also_without_a_step(sta
     """It was "already attached" while another client discarded it, and check mode knew no lock at all."""
     copy_of(stage)
     with connect(stage.lab.where(ca=str(stage.ca))) as calls, lock.held(calls, [lock.name_for(stage.clone)], "x"):
-        for task in ({"scsi_ids": [stage.clone], "leave_others": True}, {"all": True}):
+        named = {"scsi_ids": [stage.clone]}
+        back = [{**named, "state": state} for state in ("detached", "forgotten")]
+        for task in ({**named, "leave_others": True}, {"all": True}, *back):
             ended, check, real = stage.both(**task)
             assert ended[0] and all("Another client has locked" in told["msg"] for told in (check, real)), task
 
