@@ -134,10 +134,8 @@ class Lab:
             pool, found = records.read(calls), inventory.read(calls)
             copy = inventory.copy_of(pool, found, pool.sr_by_uuid(sr_uuid))
             sources = choice.choose(pool, found, copy, names, everything)
-            if isolated:
-                wanted["isolated"], found = choice.isolated_network(calls, found, isolated, sr_uuid=sr_uuid)
-            wish = choice.CloneRequest(**{"run": "a run", "jobs": 1, "patience": 0.01, **wanted})
-            return clone.clone(calls, pool, found, copy, sources, wish)
+            wanted = {"run": "a run", "jobs": 1, "patience": 0.01, "isolated_name": isolated or "", **wanted}
+            return clone.clone(calls, pool, copy, sources, choice.CloneRequest(**wanted))
 
     def before(self, method, work, number=1):
         """Somebody does `work` just before the call of this method that has this number, and never again."""

@@ -30,17 +30,15 @@ def present(module, calls, pool):
     params, found = module.params, inventory.read(calls)
     copy = choice.copy_to_use(calls, pool, found, params["sr"])
     sources = _sources(module, calls, pool, found, copy)
-    wanted, with_network = _wanted(params, calls, found, copy.uuid, sources, True)
+    wanted, with_network = choice.on_networks(calls, found, copy, sources, _wanted(params), dry_run=True)
     if not params["same_networks"]:
         _verify_networks_said(found, sources, wanted)
     results = clone.would(calls, pool, with_network, copy, sources, wanted)
     if not module.check_mode and any(result.status == clone.WOULD for result in results):
-        records.verify_readable(calls, copy.uuid)  # before a network is made for the clones
-        wanted, found = _wanted(params, calls, found, copy.uuid, sources, False)
-        results = clone.clone(calls, pool, found, copy, sources, wanted)
+        results = clone.clone(calls, pool, copy, sources, wanted)
     rows = [_cloned_row(result) for result in results]
     if params["state"] == "started":
-        _start(module, calls, rows, copy.ref, {source.uuid: source for source in sources}, wanted)
+        _start(module, calls, rows, copy, sources, wanted)
     return ended(rows)
 
 
@@ -69,22 +67,19 @@ def _sources(module, calls, pool, found, copy):
         return []
 
 
-def _wanted(params, calls, found, sr_uuid, sources, is_dry):
-    """Return the options for `clone`, and the inventory with the isolated network."""
+def _wanted(params):
+    """Return the request for `clone`."""
     without = [kind for kind, is_in in (("VTPM", params["vtpm"]), ("VGPU", params["vgpu"])) if not is_in]
-    wanted = choice.CloneRequest(
+    return choice.CloneRequest(
         params["name"],
         records.run_id(client.mark_of(params)),
-        networks=choice.networks(found, sources, (params["networks"] or {}).items()),
+        isolated_name=params["isolated"] or "",
+        pairs=list((params["networks"] or {}).items()),
         keep_mac=params["keep_mac"],
         snapshots=params["snapshots"],
         without=without,
         jobs=params["jobs"],
     )
-    if params["isolated"]:
-        ref, found = choice.isolated_network(calls, found, params["isolated"], is_dry, sr_uuid)
-        wanted = wanted._replace(isolated=ref)
-    return wanted, found
 
 
 def _cloned_row(result):
@@ -104,9 +99,10 @@ def _cloned_row(result):
 _TO_RUN = {"Halted": "VM.start", "Suspended": "VM.resume", "Paused": "VM.unpause"}
 
 
-def _start(module, calls, rows, sr, sources, wanted):
+def _start(module, calls, rows, copy, sources, wanted):
     """Start the VMs that do not run. A failed start is the error of the VM's row."""
-    found = inventory.read(calls)
+    wanted, found = choice.on_networks(calls, inventory.read(calls), copy, sources, wanted, dry_run=True)
+    by_source = {source.uuid: source for source in sources}
     by_uuid = {vm["uuid"]: ref for ref, vm in found.vms.items()}
     for row in rows:
         ref = by_uuid.get(row["new_vm"])
@@ -117,8 +113,8 @@ def _start(module, calls, rows, sr, sources, wanted):
             row["before"], row["after"] = (text + "  running\n" for text in (row["before"], row["after"]))
             continue
         if not module.check_mode:
-            source = sources[row["old_vm"]]
-            row["problem"] = _run(calls, found, source, sr, ref, wanted) if ref is not None else "The VM is gone."
+            source = by_source[row["old_vm"]]
+            row["problem"] = _run(calls, found, source, copy.ref, ref, wanted) if ref is not None else "The VM is gone."
         if row["problem"] is None:
             row["changed"] = True
             row["before"] += f"  {state.lower()}\n" if row["before"] else ""

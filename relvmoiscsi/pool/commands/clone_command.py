@@ -11,7 +11,6 @@ from typing import Container, List, Sequence, Tuple
 from relvmoiscsi.cli.output import Answer, ask, is_terminal, say, waiting
 from relvmoiscsi.errors import NotFound, UsageError
 from relvmoiscsi.pool import jobs, records
-from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.commands.options import CommandMaker, PoolChange, changes, exit_status, flag
 from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY
 from relvmoiscsi.pool.commands.vm_steps import SCANS, next_start, of_plan
@@ -19,7 +18,7 @@ from relvmoiscsi.pool.vdis import Pair
 from relvmoiscsi.pool.vms import choice, clone, inventory, save_vms
 from relvmoiscsi.pool.vms.choice import VmSource
 from relvmoiscsi.pool.vms.clone import Cloned
-from relvmoiscsi.pool.vms.inventory import Copy, Inventory
+from relvmoiscsi.pool.vms.inventory import Inventory
 from relvmoiscsi.wording import ShellCommand, counted, printable, said, some_of, time_left
 
 _CLONE = """\
@@ -97,7 +96,7 @@ class CloneCommand(PoolChange):
                     "Give OLD=NEW, with names or UUIDs of networks."
                 )
         choice.verify_template(arguments.name)
-        #: without the networks, which the pool has
+        #: without the pairs of networks, which the pool has
         self.request = choice.CloneRequest(
             arguments.name,
             records.run_id(),
@@ -106,6 +105,7 @@ class CloneCommand(PoolChange):
             without=[cls for cls, is_out in (("VTPM", arguments.no_vtpm), ("VGPU", arguments.no_vgpu)) if is_out],
             omits_disks=arguments.omit_disks,
             jobs=arguments.jobs,
+            isolated_name=arguments.isolated or "",
         )
 
     def run(self) -> Answer:
@@ -123,7 +123,8 @@ class CloneCommand(PoolChange):
                 except NotFound as error:
                     error.advising(_GONE if has_records else "")
                     raise
-            wanted, with_network = self._with_networks(calls, found, copy, sources, dry_run=True)
+            wanted = self.request._replace(pairs=[_pair(found, sources, text) for text in self.given.network])
+            wanted, with_network = choice.on_networks(calls, found, copy, sources, wanted, dry_run=True)
             if not self.given.same_networks:
                 choice.verify_networks_said(found, sources, wanted)
             planned = clone.would(calls, pool, with_network, copy, sources, wanted)
@@ -152,14 +153,9 @@ class CloneCommand(PoolChange):
                     records.verify_readable(calls, copy.uuid)
                 return _cloned(planned, halted=halted, alone=alone)
             ask(self, f"Clone {counted(len(todo), 'VM')}?")
-            records.verify_not_discarded(calls, [copy.uuid])  # before a network is made for the clones
-            found = inventory.read(calls)  # the pool may have changed during the question
             with self.so_far.work(todo), waiting("the pool"):
-                records.verify_readable(calls, copy.uuid)
-                wanted, found = self._with_networks(calls, found, copy, sources, dry_run=False)
-                results = clone.clone(
-                    calls, pool, found, copy, sources, wanted, partial(self._tell, todo, time.monotonic())
-                )
+                tell = partial(self._tell, todo, time.monotonic())
+                results = clone.clone(calls, pool, copy, sources, wanted, tell)
         is_any = any(each.status == clone.MADE for each in results)
         # a plan has said it before the question
         return _cloned(results, clone.TO_KNOW if is_any and self.yes else (), halted, alone)
@@ -170,20 +166,6 @@ class CloneCommand(PoolChange):
         network = f"The network {self.given.isolated or ''!r} "
         network += "would be made: it would have no physical interface." if is_new else "is there already."
         return [*([network] if wanted.isolated else []), *clone.TO_KNOW]
-
-    def _with_networks(
-        self, calls: Calls, found: Inventory, copy: Copy, sources: Sequence[VmSource], dry_run: bool
-    ) -> Tuple[choice.CloneRequest, Inventory]:
-        """Return the request with the networks of the pool, and the inventory with the isolated network.
-
-        Raises NotFound, Refused, UsageError.
-        """
-        pairs = [_pair(found, sources, text) for text in self.given.network]
-        wanted = self.request._replace(networks=choice.networks(found, sources, pairs))
-        if self.given.isolated:
-            ref, found = choice.isolated_network(calls, found, self.given.isolated, dry_run, copy.uuid)
-            wanted = wanted._replace(isolated=ref)
-        return wanted, found
 
     def _tell(self, todo: Sequence[str], begun: float, source: VmSource, status: str) -> None:
         """Print the start ("") or end of a VM, and report to `so_far`. Several threads may call.

@@ -32,6 +32,8 @@ class CloneRequest(NamedTuple):
 
     name: str = NAME  #: {vm}, {date}, {sr}
     run: str = ""
+    isolated_name: str = ""  #: UUID or name of the network for every VIF; `on_networks` finds or makes it
+    pairs: Sequence[Tuple[str, str]] = ()  #: old and new networks, each a UUID or name; `on_networks` finds them
     isolated: str = ""  #: reference of the network for every VIF
     networks: Mapping[str, str] = {}  #: reference of the new network, by UUID of the original's network
     keep_mac: bool = False
@@ -274,6 +276,21 @@ def clones(found: Inventory, copy: Copy, of: Optional[str] = None) -> Tuple[Reco
 
 
 # --- networks
+
+
+def on_networks(
+    calls: Calls, found: Inventory, copy: Copy, sources: Sequence[VmSource], wanted: CloneRequest, dry_run: bool = False
+) -> Tuple[CloneRequest, Inventory]:
+    """Return the request with the references of the networks that it names, and the inventory with the isolated one.
+
+    A missing isolated network is made, unless `dry_run`. Raises NotFound, Refused, UsageError, PoolFailure.
+    """
+    if wanted.pairs:
+        wanted = wanted._replace(networks=networks(found, sources, wanted.pairs))
+    if wanted.isolated_name:
+        ref, found = isolated_network(calls, found, wanted.isolated_name, dry_run, copy.uuid)
+        wanted = wanted._replace(isolated=ref)
+    return wanted, found
 
 
 def networks(found: Inventory, sources: Sequence[VmSource], pairs: Iterable[Tuple[str, str]]) -> Dict[str, str]:

@@ -10,9 +10,10 @@
     6 MACs       set the MACs of the original, with --keep-mac
     7 done       make the template a VM, and set the last mark
 
-The run locks the copy of the SR. An interrupted run leaves a template, or a VM without the last mark. The next run
-verifies and finishes that VM, or leaves the VM unchanged and says what to do. A VM with the last mark gets no second
-clone. A run destroys only VMs that the same run has made. No step starts a VM or changes an original.
+Before the first step, the run locks the copy of the SR, scans it, and makes the isolated network. An interrupted run
+leaves a template, or a VM without the last mark. The next run verifies and finishes that VM, or leaves the VM unchanged
+and says what to do. A VM with the last mark gets no second clone. A run destroys only VMs that the same run has made.
+No step starts a VM or changes an original.
 """
 
 import random
@@ -88,7 +89,7 @@ class Cloned(NamedTuple):
 
 
 def clone(
-    calls: Calls, pool: Pool, found: Inventory, copy: Copy, sources: Sequence[VmSource], wanted: CloneRequest,
+    calls: Calls, pool: Pool, copy: Copy, sources: Sequence[VmSource], wanted: CloneRequest,
     tell: Callable[[VmSource, str], None] = lambda *_: None,
 ) -> List[Cloned]:  # fmt: skip
     """Clone each VM; return the results in the order of `sources`.
@@ -96,8 +97,10 @@ def clone(
     `tell` gets a source and "" at the start of its VM, and the status at the end. A VM that was made has an error where
     the copy cannot be read afterwards.
 
-    Raises UsageError; Refused where another client works on the copy of the SR; PoolFailure where the pool stops
-    answering after the last VM. A failed VM gives a result and raises nothing.
+    A missing isolated network is made, once the copy is locked and can be read.
+
+    Raises NotFound, UsageError; Refused where another client works on the copy of the SR; PoolFailure where the pool
+    stops answering after the last VM. A failed VM gives a result and raises nothing.
     """
     with lock.held(calls, lock.names_of(calls, [copy.uuid]), "clone") as held:
         records.verify_not_discarded(calls, [copy.uuid])
@@ -107,6 +110,7 @@ def clone(
         # that `_imported` destroys only VMs of this run.
         found = inventory.read(calls)
         copy = inventory.copy_of(pool, found, copy.ref)
+        wanted, found = choice.on_networks(calls, found, copy, sources, wanted)
         wanted = wanted._replace(run=f"{wanted.run}-{uuid.uuid4().hex[:12]}")
 
         def told(one: _Clone) -> Cloned:

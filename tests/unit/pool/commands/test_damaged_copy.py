@@ -7,6 +7,9 @@ import pytest
 
 from kit.damage import DAMAGES
 from kit.pool.errors import XenError
+from relvmoiscsi.pool import lock
+from relvmoiscsi.pool.commands import clone_command
+from relvmoiscsi.pool.connection import connect
 
 pytestmark = pytest.mark.states
 CANNOT = "cannot be read. SR.scan: "
@@ -68,19 +71,23 @@ def test_a_dry_run_does_not_scan_the_copy_and_says_that_the_run_does(lab, web, h
     assert "The run would scan the copy first, and change nothing if" in " ".join(ran.out.split())
 
 
-def test_what_is_damaged_when_the_copy_is_locked_is_not_cloned(lab, web, helper, damage, pool_command):
-    calls = []
+def test_a_clone_scans_the_copy_once_before_its_first_change_and_once_after_the_last(lab, web, pool_command):
+    seen = []
+    lab.pool.api.before = lambda method, _params: seen.append(method)
+    assert pool_command(*USES["clone"], "--yes").status == 0
+    changes = [method for method in seen if method in ("Async.SR.scan", "network.create", "VM.set_is_a_template")]
+    assert changes == ["Async.SR.scan", "network.create", "VM.set_is_a_template", "Async.SR.scan"]
 
-    def scan(*words):
-        calls.append(words)
-        damage() if len(calls) == 2 else None
-        return real(*words)
 
-    real, before = lab.answer("SR.scan", scan), state(lab)
-    ran = pool_command(*USES["clone"], "--yes", "--quiet")
-    after = state(lab)
-    after["network"] = before["network"]  # made for the clones, before the copy is locked
-    assert ran.status == 6 and CANNOT in ran.err and after == before
+def test_a_clone_that_another_client_keeps_waiting_leaves_no_network(lab, clone, web, pool_command, monkeypatch):
+    """The network was made before the lock was taken."""
+    before = state(lab)
+    with connect(lab.where()) as calls:
+        other = lock.Held(calls, [lock.name_for(clone)], "restore")
+        monkeypatch.setattr(clone_command, "ask", lambda *_: other.take())
+        ran = pool_command(*USES["clone"], "--yes")
+        other.release()
+    assert ran.status == 4 and f"Another client has locked {clone}" in ran.err and state(lab) == before
 
 
 @pytest.mark.parametrize("moment", ["SR.get_by_uuid", "Async.SR.scan"])
@@ -98,7 +105,7 @@ def test_a_copy_that_cannot_be_read_after_the_clones_were_made_is_an_error(lab, 
 
     def scan(*words):
         calls.append(words)
-        if len(calls) == 3:
+        if len(calls) == 2:
             raise XenError("SR_BACKEND_FAILURE_40", "", "The SR scan failed", "")
         return real(*words)
 
@@ -111,7 +118,7 @@ def test_a_copy_that_cannot_be_read_after_the_clones_were_made_is_an_error(lab, 
 
 def test_a_copy_that_is_gone_after_the_clones_were_made_is_an_error_of_each_clone(lab, web, pool_command):
     (sr,) = lab.pool.db.refs("SR", name_label="a copy")
-    lab.before("Async.SR.scan", lambda: lab.pool.db.destroy("SR", sr), 3)
+    lab.before("Async.SR.scan", lambda: lab.pool.db.destroy("SR", sr), 2)
     ran = pool_command(*USES["clone"], "--yes", "--quiet")
     assert ran.status == 4 and "Another client has discarded the copy" in ran.err and "The VM was made." in ran.err
 

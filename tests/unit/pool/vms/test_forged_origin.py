@@ -86,7 +86,7 @@ def test_saved_records_make_no_vm_of_a_volume_with_the_name_of_a_vdi_of_another_
     def from_records(calls, found, copy):
         document = transfer.export_vm(calls, forged.web, snapshots=False)
         source = choice.VmSource(found.vms[forged.web]["uuid"], "web", "", document, is_known)
-        return clone.clone(calls, records.read(calls), found, copy, [source], choice.CloneRequest(run="a run"))
+        return clone.clone(calls, records.read(calls), copy, [source], choice.CloneRequest(run="a run"))
 
     vms = forged.db.refs("VM")
     (refused,) = run(forged, from_records)

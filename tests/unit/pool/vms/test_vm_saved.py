@@ -115,7 +115,12 @@ class Office:
 
     def made_of(self, sources, work=clone.clone, **wanted):
         wish = choice.CloneRequest(**{"run": "r", "jobs": 1, "patience": 0.01, **wanted})
-        return self.with_copy(lambda calls, pool, found, copy: work(calls, pool, found, copy, sources, wish))
+
+        def made(calls, pool, found, copy):
+            known = (pool, found) if work is clone.would else (pool,)
+            return work(calls, *known, copy, sources, wish)
+
+        return self.with_copy(made)
 
     def then(self, *names, everything=False, **wanted):
         """VMs of the records on the copy: those that would be made, and those that were."""

@@ -80,7 +80,7 @@ def from_records(day, sr, vm, disk):
         content = saved_vms.pack(copy.original, "2026-11-22T12:00:00Z", 9, [packed], b"")
         saved = saved_vms.unpack(saved_vms.read_header(content, "x"), content[saved_vms.SavedHeader.SIZE :], "x")
         sources = save_vms.choose(pool, found, copy, (saved, False), ["mine"])
-        (done,) = clone.clone(calls, pool, found, copy, sources, WISH)
+        (done,) = clone.clone(calls, pool, copy, sources, WISH)
         return str(sources[0].problem or ""), done
 
     return run(day, work, sr)
@@ -134,7 +134,7 @@ def marked_vm(day, *uuids):
 def cloned(day, name, sr):
     def work(calls, found, copy):
         pool = records.read(calls)
-        return clone.clone(calls, pool, found, copy, choice.choose(pool, found, copy, [name]), WISH)
+        return clone.clone(calls, pool, copy, choice.choose(pool, found, copy, [name]), WISH)
 
     (done,) = run(day, work, sr)
     return done
