@@ -31,6 +31,7 @@ class Uses(NamedTuple):
     running: Dict[str, str]  #: VMs with a plugged VDI, or suspended VMs with their memory on the SR
     halted: Dict[str, str]  #: other VMs, and snapshots of VMs, also snapshots with memory; these VMs lose the disk
     restored: Dict[str, str]  #: by UUID: VMs whose journal names this copy; such a VM may have no disk at the moment
+    before: Dict[str, str]  #: by UUID: VMs whose journal names a disk on this SR, from before the restore
     lent: Dict[str, str]  #: VMs with a VDI that `rescue` has lent, running or halted
     control: Dict[str, str]  #: control domains, by their VBDs as `xe` names them: "uuid=..."
     plugged: List[str]  #: the VBDs of the running VMs, as `xe` names them
@@ -42,7 +43,7 @@ def uses_of(sr_vdis: Records, vbds: Records, vms: Records, sr_uuid: str = "") ->
 
     A snapshot of a VM never runs: a snapshot with memory is suspended, and its VBDs are attached permanently.
     """
-    uses = Uses({}, {}, {}, {}, {}, [], [])
+    uses = Uses({}, {}, {}, {}, {}, {}, [], [])
     found = Inventory(vms, vbds, {}, {}, sr_vdis)
     for vbd in vbds.values():
         if vbd["VDI"] in sr_vdis:
@@ -63,6 +64,8 @@ def uses_of(sr_vdis: Records, vbds: Records, vms: Records, sr_uuid: str = "") ->
         texts = [str(vm["other_config"][key]) for key, _ in spoiled]
         if any(swap.sr == sr_uuid for swap in swaps) or bool(sr_uuid) and any(sr_uuid in text for text in texts):
             uses.restored[str(vm["uuid"])] = str(vm["name_label"])
+        elif any(swap.home == sr_uuid for swap in swaps):
+            uses.before[str(vm["uuid"])] = str(vm["name_label"])
     for ref, vm in vms.items():
         if vm.get("suspend_VDI") in sr_vdis:
             (uses.halted if vm.get("is_a_snapshot") else uses.running)[ref] = _name_of(ref, vm)
@@ -102,12 +105,15 @@ def verify_unused(pool: Pool, uses: Dict[str, Uses]) -> None:
     unplugs: List[str] = []
     for sr, found in uses.items():
         name, uuid = pool.srs[sr]["name_label"], pool.srs[sr]["uuid"]
-        if found.restored:
+        if found.restored or found.before:
             ends = [
                 " or ".join(run_states.restore_command(end, vm) for end in ("home", "undo"))
-                for vm in sorted(found.restored)
+                for vm in sorted({**found.restored, **found.before})
             ]
-            whats.append(f"VMs were restored from the SR {name!r}: {named(found.restored)}.")
+            if found.restored:
+                whats.append(f"VMs were restored from the SR {name!r}: {named(found.restored)}.")
+            if found.before:
+                whats.append(f"The SR {name!r} has the disks from before a restore of VMs: {named(found.before)}.")
             ways.append(
                 f"End each restore first, also an interrupted one: {some_of(ends)}. --home keeps the restored state, "
                 "and --undo gives the state up. --keep moves no disk and removes the journal: it is for a VM whose "

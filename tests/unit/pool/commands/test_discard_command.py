@@ -43,7 +43,10 @@ def test_disks_without_a_vm_that_only_the_copy_has_are_named_before_and_after(re
     keep = ("restore", "--keep", "web", "--on-copy", "--yes")
     assert pool_command(*keep).status == 0
     (second,) = restored.attach(restored.world.clone(restored.copy.scsi_id))
-    assert pool_command("restore", second.sr_uuid, "web", "--yes").status == pool_command(*keep).status == 0
+    assert pool_command("restore", second.sr_uuid, "web", "--yes").status == 0
+    refused = pool_command("discard", "copy", "--yes")
+    assert refused.status == 4 and "has the disks from before a restore of VMs: 'web'. " in refused.err
+    assert pool_command(*keep).status == 0
     db.create("VDI", SR=sr, location="x", uuid="11111111-0000-4000-8000-000000000000", name_label="new", managed=True)
     snapshot = {"location": "y", "name_label": "of a backup", "managed": True, "is_a_snapshot": True}
     db.create("VDI", SR=sr, uuid="22222222-0000-4000-8000-000000000000", **snapshot)
