@@ -272,9 +272,11 @@ def test_the_night_prints_what_the_page_says_and_leaves_nothing(night, command, 
         typed = err.replace(PROMPT, PROMPT + "y\n") + out
         assert is_in_order(lines, map(str.rstrip, typed.splitlines()), uuids), (argv, typed)
         assert err.count(PROMPT) == sum(PROMPT in line for line in lines), "each prompt is on the page"
+        for start in re.findall(r"\bxe (vm-start uuid=\S+)", "\n".join(lines)):  # behind `next:`
+            statuses.append(("vm-start", xe(lab.pool, UUID.sub(lambda found: uuids[found.group()], start).split())[0]))
         if argv[0] == "sr-create":
             lab.world.unmapped.clear()  # as the page has it for what follows
-        if argv[0] == "vm-start":
+        if argv[1] == "clone":
             assert {f"{vm} on Production changed 2026-11-21" for vm in ("web", "db", "mail")} <= set(names(lab)["VM"])
 
     assert names(lab) == before
