@@ -138,6 +138,7 @@ def verify_unused(pool: Pool, uses: Dict[str, Uses]) -> None:
             ways.append(f"Wait for the backup, or remove each disk: {some_of(removes)}.")
     ways += [f"Shut each VM down: {some_of(list(dict.fromkeys(shutdowns)))}."] if shutdowns else []
     ways += [f"Or unplug the disks: {some_of(unplugs)}."] if unplugs else []
+    ways += ["To keep a VM in use, move its disks to another SR instead."] if unplugs else []
     if whats:
         raise Refused(" ".join(whats)).advising(" ".join(dict.fromkeys(ways)))
 

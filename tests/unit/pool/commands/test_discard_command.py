@@ -61,6 +61,14 @@ def test_disks_without_a_vm_that_only_the_copy_has_are_named_before_and_after(re
     assert row["lost_vdis"] == ["11111111-0000-4000-8000-000000000000", before["uuid"]]
 
 
+def test_who_is_refused_for_a_running_vm_is_told_how_it_stays_in_use(restored, pool_command):
+    """A VM in production may have its disks on a copy, as after `restore --keep`: the only way was its shutdown."""
+    assert pool_command("restore", "--keep", "web", "--on-copy", "--yes").status == 0
+    restored.pool.api.vms.vm_start("", restored.web)
+    ran = pool_command("discard", "copy", "--yes")
+    assert ran.status == 4 and ran.err.endswith("To keep a VM in use, move its disks to another SR instead.\n")
+
+
 def test_a_discard_that_fails_whole_ends_as_its_error_and_the_advice_has_no_option_that_was_given(
     office, pool_command, refused, monkeypatch
 ):
