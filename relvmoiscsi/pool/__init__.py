@@ -25,6 +25,7 @@ The modules:
     vdis         map old VDIs to new VDIs; copy tags and other_config
     secrets      Secrets with CHAP passwords
     lock         one client at a time works on a copy
+    lock_keys    the locks of clients as keys in other_config of the pool
     marks        relvmoiscsi's records in other_config
     progress     bars in a terminal, lines elsewhere
 """

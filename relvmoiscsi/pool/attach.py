@@ -23,9 +23,10 @@ from contextlib import contextmanager, suppress
 from typing import Any, Callable, Container, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set
 
 from relvmoiscsi.errors import FormatError, NotFound, Refused, RelvmoiscsiError, UsageError
-from relvmoiscsi.pool import attach_plan, hosts, jobs, lock, lun_search, luns, marks, secrets, vdis
+from relvmoiscsi.pool import attach_plan, hosts, jobs, lock, lock_keys, lun_search, luns, marks, secrets, vdis
 from relvmoiscsi.pool.attach_plan import AttachRequest, LunPlan, Originals
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record
+from relvmoiscsi.pool.lock_keys import LockName
 from relvmoiscsi.pool.luns import (
     ATTACHABLE,
     ATTACHED,
@@ -283,10 +284,10 @@ def carry_out(
     note.
     """
     chosen, todo = [row.lun for row in planned], [row.lun for row in planned if row.steps]
-    refused: Dict[lock.LockName, Refused] = {}
-    with lock.held(calls, [lock.name_for(lun.scsi_id) for lun in todo], "attach", refused) as held:
+    refused: Dict[LockName, Refused] = {}
+    with lock.held(calls, [lock_keys.name_for(lun.scsi_id) for lun in todo], "attach", refused) as held:
         refused.update(attach_plan.changed(calls, pool, todo))
-        planned = [row._replace(refusal=refused.get(lock.LockName(row.lun.scsi_id), row.refusal)) for row in planned]
+        planned = [row._replace(refusal=refused.get(LockName(row.lun.scsi_id), row.refusal)) for row in planned]
         new = {row.lun.scsi_id for row in planned if not row.sr and row.refusal is None}
         begun, notes, key = {each for each in new if not pool.is_begun(each)}, dict(pool.at_work), AT_WORK + wanted.run
         if begun:
@@ -325,7 +326,7 @@ class _LunWork:
         pool: Pool,
         wanted: AttachRequest,
         tell: Progress,
-        of_others: Container[lock.LockName] = (),  #: the LUNs that other clients have meanwhile
+        of_others: Container[LockName] = (),  #: the LUNs that other clients have meanwhile
     ) -> None:
         self._held, self._pool, self._tell, self._of_others = held, pool, tell, of_others
         self._run, self._are_unplugged = wanted.run, wanted.are_unplugged

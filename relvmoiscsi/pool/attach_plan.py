@@ -10,10 +10,10 @@ from itertools import groupby
 from typing import AbstractSet, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError
-from relvmoiscsi.pool import hosts, jobs, lock, records, vdis
+from relvmoiscsi.pool import hosts, jobs, lock, lock_keys, records, vdis
 from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.pool.hosts import HostPlan
-from relvmoiscsi.pool.lock import LockName
+from relvmoiscsi.pool.lock_keys import LockName
 from relvmoiscsi.pool.luns import ATTACHED, DAMAGED, RESIGNATURED, UNFINISHED, UNMAP, UNTOUCHED, PoolLun
 from relvmoiscsi.pool.records import CHANGED, ORIGINAL_SR, RUN, SCSI_ID, Pool
 from relvmoiscsi.pool.vdis import Origin
@@ -229,7 +229,7 @@ def plan(
 
 def of_others(calls: Calls, pool: Pool, found: Sequence[PoolLun]) -> Dict[LockName, Refused]:
     """Return the refusal of each LUN that another client has locked, or has changed. Raises PoolFailure."""
-    locked = lock.refusals(calls, [lock.name_for(lun.scsi_id) for lun in found], lock.LUN_STAYS) if found else {}
+    locked = lock.refusals(calls, [lock_keys.name_for(lun.scsi_id) for lun in found], lock.LUN_STAYS) if found else {}
     return {**locked, **changed(calls, pool, found)}
 
 
@@ -237,7 +237,9 @@ def changed(calls: Calls, pool: Pool, found: Sequence[PoolLun]) -> Dict[LockName
     """Return the refusal of each LUN that another client has attached or discarded since the pool was read."""
     now = pool.with_records(calls.records("SR"), calls.records("PBD")) if found else pool
     return {
-        lock.name_for(lun.scsi_id): Refused(f"Another client has just attached or discarded the LUN {lun.scsi_id}.")
+        lock_keys.name_for(lun.scsi_id): Refused(
+            f"Another client has just attached or discarded the LUN {lun.scsi_id}."
+        )
         .advising("Repeat the command.")
         .in_state(lock.LUN_STAYS)
         for lun in found

@@ -1,13 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Let one client at a time work on a copy. The lock is a key in other_config of the pool.
 
-    relvmoiscsi:lock:<what>:<number>                            a guarded key: to write it takes the role pool-operator
-    XenCenter.CustomFields.relvmoiscsi:lock:<what>:<number>     an open key: to write it takes the role vm-operator
-        owner, machine, process, command, start time, and time of the last refresh
-
-`what` is the SCSIid of the copy's LUN, because a client locks a clone before the SR of the clone exists. `restore` also
-locks the UUID of the VM, because two clients may restore one VM from two copies. A run writes a guarded key if its role
-may. A vm-admin, who may clone and restore, writes an open key.
+lock_keys.py has the form of the keys. A run writes a guarded key if its role may. A vm-admin, who may clone and
+restore, writes an open key.
 
 Each run respects the keys of both kinds. An open key counts against a guarded key only while the guarded key is stale,
 and a run takes only the keys that it has written for its own. So a vm-operator can delay runs, but cannot let a second
@@ -22,8 +17,7 @@ the add, a client reads the keys again. If the key of another client has appeare
 A killed client leaves its lock in the pool. The lock is stale STALE_SECONDS after its last refresh; `unlock` breaks a
 lock at once. A time that lies further ahead is no time at which a client refreshed its lock, so that lock is stale too.
 All times come from the master: no code compares the clocks of two clients.
-Source: xen-api ocaml/database/db_cache_impl.ml process_structured_field; ocaml/idl/ocaml_backend/gen_db_actions.ml;
-ocaml/idl/datamodel_pool.ml other_config; ocaml/xapi/rbac.ml permission_of_action.
+Source: xen-api ocaml/database/db_cache_impl.ml process_structured_field; ocaml/idl/ocaml_backend/gen_db_actions.ml.
 """
 
 import logging
@@ -33,79 +27,42 @@ import threading
 import time
 import uuid
 from contextlib import contextmanager
-from typing import Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, NewType, Optional, Sequence, Tuple
+from typing import Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from relvmoiscsi import untrusted
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NOTHING_CHANGED, Busy, Refused
 from relvmoiscsi.pool import marks
-from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, passing
+from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, passing
 from relvmoiscsi.pool.client_process import has_ended, this_process, user_name
-from relvmoiscsi.pool.records import SCSI_ID
-from relvmoiscsi.scsi_id_text import is_scsi_id
-from relvmoiscsi.wording import printable, quoted, said, shell_command, some_of
+from relvmoiscsi.pool.lock_keys import (
+    BEGINS,
+    KEY,
+    OPEN_KEY,
+    STALE_SECONDS,
+    UNREADABLE,
+    Lock,
+    LockKey,
+    LockName,
+    in_order,
+    key_of,
+    lock_of,
+    locks_in,
+    name_of,
+    seconds_of,
+)
+from relvmoiscsi.wording import shell_command, some_of
 
-KEY = "relvmoiscsi:lock:"
-OPEN_KEY = "XenCenter.CustomFields." + KEY
-_BEGINS = (KEY, OPEN_KEY)
 _DENIED = "RBAC_PERMISSION_DENIED"
-STALE_SECONDS = 1800.0
 REFRESH_SECONDS = 300.0
 _FORM = "%Y-%m-%dT%H:%M:%SZ"
 RELEASE_SECONDS, _RELEASE_PAUSE = 20.0, 2.0  #: for a pool that does not answer: a toolstack restarts in that time
 _RELEASE_TRIES = 4  #: at least, on a slow machine too
 #: the state of a LUN, for a run that goes on with other LUNs
 LUN_STAYS = "This LUN stays as it is."
-_UNREADABLE = "unknown"  #: value of a field of a lock that a person has changed by hand
-#: what a lock may show as a command to copy; an open key can have any text
-_COMMANDS = (
-    *("attach", "clone", "discard", "rescue", "rescue --done"),
-    *("restore", "restore --undo", "restore --home", "restore --keep"),
-)
 _MOST_NUMBER = 10**17  #: far more than refreshes can reach; the next number must be one that every client reads
 _MOST_STALE = 100  #: stale keys that a run removes for others: a vm-operator can write any number of open keys
 _MANY, _MANY_SECONDS = 100, 0.1  #: for each _MANY locks of a run, `verify` trusts a reading for so long
 _MOST_ROUNDS = 10  #: of `unlock`, against a client that refreshes its lock at the same moment
-
-
-#: SCSIid of the LUN of a copy, UUID of a copy without a SCSIid, or UUID of a VM; made by `name_for`
-LockName = NewType("LockName", str)
-
-
-class Lock(NamedTuple):
-    """A lock in the pool."""
-
-    what: LockName
-    number: int
-    token: str  #: of the run that owns the lock
-    who: str
-    host: str
-    process: str
-    doing: str  #: the command
-    since: str  #: times of the master, UTC
-    refreshed: str
-    process_mark: str  #: of client_process.py, which knows a process of this machine
-    begin: str = KEY  #: of the key: KEY or OPEN_KEY
-    is_left: bool = False  #: by a process of this machine that has ended; `_look` knows
-
-    def facts(self) -> Dict[str, str]:
-        names = ("who", "process", "doing", "since", "refreshed")
-        return {"locked": self.what, "client_host": self.host, **{name: getattr(self, name) for name in names}}
-
-    @property
-    def key(self) -> str:
-        return f"{self.begin}{self.what}:{self.number}"
-
-    def text(self) -> str:
-        """Return the owner of the lock, as part of a sentence."""
-        by = f"`relvmoiscsi pool {quoted(*self.doing.split())}`" if self.doing in _COMMANDS else said(self.doing)
-        owner = f"{by} of {said(self.who)} on {said(self.host)} (process {self.process})"
-        return printable(f"{owner}, since {self.since}, refreshed at {self.refreshed}")
-
-    def is_stale(self, now: str) -> bool:
-        """Has no client refreshed the lock for STALE_SECONDS? False for a lock that cannot be read."""
-        last, moment = _seconds(self.refreshed), _seconds(now)
-        return last is not None and moment is not None and abs(moment - last) > STALE_SECONDS
 
 
 class _Locks:
@@ -119,7 +76,7 @@ class _Locks:
         self.ref, record = calls.pool()
         self._calls, self._master, self._config = calls, str(record["master"]), record["other_config"]
         #: of all locks, also keys that no client reads
-        self.keys = [key for key in self._config if key.startswith(_BEGINS)]
+        self.keys = [key for key in self._config if key.startswith(BEGINS)]
         #: the keys by their beginning and name: a run may lock thousands of LUNs, and asks for each of them
         self._of_name: Dict[str, List[str]] = {}
         for key in self.keys:
@@ -128,7 +85,7 @@ class _Locks:
     def now(self) -> str:
         """Return the time of the master. Raises PoolFailure."""
         said = str(self._calls.call("host.get_servertime", self._master))
-        seconds = _seconds(said)
+        seconds = seconds_of(said)
         if seconds is None:
             raise PoolFailure(f"The master does not say what time it is: {said!r}.")
         return time.strftime(_FORM, time.gmtime(seconds))
@@ -139,44 +96,20 @@ class _Locks:
 
     def on(self, what: LockName) -> Dict[str, str]:
         """Return the keys of the locks on `what`, with their values."""
-        return {key.text: self._config[key.text] for begin in _BEGINS for key in self._keys(what, begin)}
+        return {key.text: self._config[key.text] for begin in BEGINS for key in self._keys(what, begin)}
 
     def last(self, what: LockName, begin: str) -> Optional[Lock]:
         """Return the lock on `what` that counts among the keys with this beginning."""
         there = self._keys(what, begin)
         last = max(there, key=lambda key: key.number) if there else None
-        return _lock_of(last, self._config[last.text]) if last else None
+        return lock_of(last, self._config[last.text]) if last else None
 
-    def _keys(self, what: LockName, begin: str) -> List["_Key"]:
-        return list(filter(None, map(_key_of, self._of_name.get(begin + what, ()))))
+    def _keys(self, what: LockName, begin: str) -> List["LockKey"]:
+        return list(filter(None, map(key_of, self._of_name.get(begin + what, ()))))
 
     def holders(self, what: LockName, now: str) -> List[Lock]:
         """Return the locks of clients that may be at work on `what`: at most one of each kind, first the guarded."""
-        return [lock for lock in map(self.last, (what, what), _BEGINS) if lock and not lock.is_stale(now)]
-
-
-def in_order(locks: Iterable[Lock]) -> List[Lock]:
-    return sorted(locks, key=lambda lock: (lock.begin == KEY, lock.number))
-
-
-def name_for(text: str) -> LockName:
-    """Return the name of the lock on the LUN with this SCSIid, or on the VM or SR with this UUID.
-
-    Raises Refused for another text: no client would find that lock.
-    """
-    if not is_scsi_id(text):  # a UUID has the form of a SCSIid, too
-        raise (
-            Refused(f"{text!r} is neither a SCSIid nor a UUID: it cannot be locked.")
-            .in_state(NOTHING_CHANGED)
-            .advising("Give another SR, VM or LUN.")
-        )
-    return LockName(text)
-
-
-def name_of(sr: Record) -> LockName:
-    """Return the name of the lock on this copy (the record of its SR)."""
-    scsi_id = str(sr["other_config"].get(SCSI_ID, ""))
-    return name_for(scsi_id if is_scsi_id(scsi_id) else str(sr["uuid"]))
+        return [lock for lock in map(self.last, (what, what), BEGINS) if lock and not lock.is_stale(now)]
 
 
 def names_of(calls: Calls, sr_uuids: Iterable[str]) -> List[LockName]:
@@ -432,7 +365,7 @@ class Held:
     def _stay(self) -> str:
         """Return the sentence on the locks that this run could not remove: `unlock` of a name removes all of them."""
         whats = list(self._written)
-        until = (_seconds(self._values["refreshed"]) or 0.0) + STALE_SECONDS
+        until = (seconds_of(self._values["refreshed"]) or 0.0) + STALE_SECONDS
         return (
             f"The pool does not answer, so the lock of this run on {some_of(whats)} may stay until "
             f"{time.strftime(_FORM, time.gmtime(until))}, unless "
@@ -447,7 +380,7 @@ def to_break(calls: Calls, what: LockName) -> List[Lock]:
     guarded key, but only into an open key. Raises PoolFailure.
     """
     locks = _Locks(calls).all()
-    runs = {(each.begin, each.token) for each in locks if each.what == what and each.token != _UNREADABLE}
+    runs = {(each.begin, each.token) for each in locks if each.what == what and each.token != UNREADABLE}
     return [each for each in locks if each.what == what or (each.begin, each.token) in runs]
 
 
@@ -463,13 +396,13 @@ def unlock(calls: Calls, what: LockName, told: Sequence[Lock]) -> List[Lock]:
     A run that takes the lock while a person is asked keeps it. Keys of `what` that no client reads go, too.
     """
     runs = {(each.what, each.begin, each.token) for each in told}
-    of_name = tuple(f"{begin}{what}:" for begin in _BEGINS)
+    of_name = tuple(f"{begin}{what}:" for begin in BEGINS)
     broken: Dict[Tuple[str, str], Lock] = {}
     for _ in range(_MOST_ROUNDS):
         seen = _Locks(calls)
         there = [each for each in seen.all() if (each.what, each.begin, each.token) in runs]
         of_runs = {each.key for each in there}
-        keys = [key for key in seen.keys if key in of_runs or key.startswith(of_name) and _key_of(key) is None]
+        keys = [key for key in seen.keys if key in of_runs or key.startswith(of_name) and key_of(key) is None]
         if not keys:
             break
         for key in keys:
@@ -499,50 +432,3 @@ def _refused(lock: Lock, state: str = NOTHING_CHANGED) -> Busy:
             f"`{unlock}`. {STALE_SECONDS / 60:.0f} minutes after its last refresh the lock expires."
         )
     )
-
-
-def locks_in(config: Mapping[str, str]) -> List[Lock]:
-    """Return the locks in other_config of the pool, of which a vm-operator may have written the open keys.
-
-    A process that is no number, and a time that is no time, is _UNREADABLE.
-    """
-    return [_lock_of(key, config[key.text]) for key in filter(None, map(_key_of, config))]
-
-
-class _Key(NamedTuple):
-    """The key of a lock."""
-
-    text: str
-    begin: str
-    what: str
-    number: int
-
-
-def _key_of(text: str) -> Optional[_Key]:
-    """Return the key of a lock; None for a key that no client reads."""
-    for begin in _BEGINS:
-        if text.startswith(begin):
-            what, _, number = text[len(begin) :].rpartition(":")
-            if untrusted.is_number(number) and is_scsi_id(what):
-                return _Key(text, begin, what, untrusted.number(number))
-    return None
-
-
-def _lock_of(key: _Key, text: str) -> Lock:
-    try:
-        values = marks.values_of(text)
-    except ValueError:
-        values = {}  # a person has changed the key by hand: `unlock` removes the key
-    fields = {name: str(values.get(name, _UNREADABLE)) for name in Lock._fields[2:-2]}
-    spoiled = [name for name in ("since", "refreshed") if _seconds(fields[name]) is None]
-    spoiled += [] if untrusted.is_number(fields["process"]) else ["process"]
-    fields.update(dict.fromkeys(spoiled, _UNREADABLE))
-    return Lock(what=name_for(key.what), number=key.number, begin=key.begin, is_left=False, **fields)
-
-
-def _seconds(moment: str) -> Optional[int]:
-    """Return the seconds since 1970; None for a text that is no time."""
-    try:
-        return untrusted.utc_seconds(moment)
-    except ValueError:
-        return None

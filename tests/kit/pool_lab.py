@@ -11,7 +11,7 @@ from kit.builder import SMALL_BAT, build_sr, raw, vhd
 from kit.pool.api import GoneAway
 from kit.pool.errors import XenError
 from relvmoiscsi.errors import NotFound
-from relvmoiscsi.pool import attach, lock, lun_search, records
+from relvmoiscsi.pool import attach, lock, lock_keys, lun_search, records
 from relvmoiscsi.pool.connection import Where, connect
 from relvmoiscsi.pool.vms import choice, clone, discard, forget, inventory
 
@@ -48,7 +48,7 @@ VOLUMES = [
 
 def locks(lab):
     """The keys of the locks that clients have in the pool."""
-    return [key for key in lab.pool.db.get("pool", lab.pool.pool, "other_config") if key.startswith(lock.KEY)]
+    return [key for key in lab.pool.db.get("pool", lab.pool.pool, "other_config") if key.startswith(lock_keys.KEY)]
 
 
 class Lab:
@@ -230,7 +230,7 @@ class Lab:
         with connect(self.where()) as calls:
             pool = records.read(calls)
             sr = pool.sr_by_uuid(sr_uuid)
-            with lock.held(calls, [lock.name_of(pool.srs[sr])], "discard") as held:
+            with lock.held(calls, [lock_keys.name_of(pool.srs[sr])], "discard") as held:
                 forget.forget(calls, held, pool, sr, None)
 
     def forget_original(self, name):

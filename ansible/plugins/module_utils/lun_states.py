@@ -11,7 +11,7 @@ from ansible_collections.relvmoiscsi.pool.plugins.module_utils import client
 
 try:
     from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
-    from relvmoiscsi.pool import attach, attach_plan, jobs, lock, luns, records
+    from relvmoiscsi.pool import attach, attach_plan, jobs, lock, lock_keys, luns, records
     from relvmoiscsi.pool.vms import discard
 except ImportError:
     pass  # client.play says so
@@ -222,7 +222,7 @@ def backward(module, calls, pool):
         if ref not in plan.pool.srs:
             return
         if module.check_mode:
-            lock.verify_free(calls, [lock.name_of(plan.pool.srs[ref])])
+            lock.verify_free(calls, [lock_keys.name_of(plan.pool.srs[ref])])
             return
         discard.carry_out(calls, plan, ref, destroyed[ref], uuids)
 

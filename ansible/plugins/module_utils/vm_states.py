@@ -7,7 +7,7 @@ from ansible_collections.relvmoiscsi.pool.plugins.module_utils import client
 
 try:
     from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError
-    from relvmoiscsi.pool import lock, records
+    from relvmoiscsi.pool import lock, lock_keys, records
     from relvmoiscsi.pool.vms import (
         choice,
         clone,
@@ -150,7 +150,7 @@ def absent(module, calls, pool):
     vms = [ref for ref, vm in made.items() if not vm["is_a_snapshot"]]
     discard.verify_copies_left(pool, found, [copy.ref], params["last_copies"], vms)
     rows = [_absent_row(found.vms[ref], module.check_mode) for ref in vms]
-    locked = [lock.name_of(pool.srs[copy.ref])] if vms else []
+    locked = [lock_keys.name_of(pool.srs[copy.ref])] if vms else []
     if module.check_mode:
         lock.verify_free(calls, locked)
         return ended(rows)

@@ -10,7 +10,7 @@ import pytest
 
 from kit.pool_lab import TARGET
 from relvmoiscsi.errors import UsageError
-from relvmoiscsi.pool import lock
+from relvmoiscsi.pool import lock, lock_keys
 from relvmoiscsi.pool.connection import connect
 
 
@@ -252,7 +252,7 @@ def test_vms_of_others_keep_a_copy_with_my_mark_and_halted_ones_of_mine_do_not_s
 def test_a_lun_that_another_client_has_locked_is_refused_also_without_a_step(stage):
     """It was "already attached" while another client discarded it, and check mode knew no lock at all."""
     copy_of(stage)
-    with connect(stage.lab.where(ca=str(stage.ca))) as calls, lock.held(calls, [lock.name_for(stage.clone)], "x"):
+    with connect(stage.lab.where(ca=str(stage.ca))) as calls, lock.held(calls, [lock_keys.name_for(stage.clone)], "x"):
         named = {"scsi_ids": [stage.clone]}
         back = [{**named, "state": state} for state in ("detached", "forgotten")]
         for task in ({**named, "leave_others": True}, {"all": True}, *back):

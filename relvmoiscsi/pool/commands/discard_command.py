@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from relvmoiscsi.cli.output import Answer, ask, say, waiting
 from relvmoiscsi.errors import Partial, Refused, RelvmoiscsiError, UsageError, error_facts
 from relvmoiscsi.formats.identity import is_uuid
-from relvmoiscsi.pool import jobs, lock, records
+from relvmoiscsi.pool import jobs, lock, lock_keys, records
 from relvmoiscsi.pool.calls import Calls, Record
 from relvmoiscsi.pool.commands.options import CommandMaker, PoolChange, changes, exit_status, flag, takes_copies
 from relvmoiscsi.pool.records import Pool
@@ -48,7 +48,7 @@ class DiscardCommand(PoolChange):
     def run(self) -> Answer:
         with self.opened() as (calls, pool):
             named, found, gone = self._copies(pool)
-            whats = {ref: lock.name_of(pool.srs[ref]) for ref in found}
+            whats = {ref: lock_keys.name_of(pool.srs[ref]) for ref in found}
             by_name = lock.refusals(calls, whats.values(), "This copy stays as it is.") if found else {}
             locked: Dict[str, RelvmoiscsiError] = {ref: by_name[what] for ref, what in whats.items() if what in by_name}
             refs = [ref for ref in (*named, *found) if ref not in locked]
@@ -58,7 +58,7 @@ class DiscardCommand(PoolChange):
             there = plan.pool.srs
             gone += [str(pool.srs[ref]["uuid"]) for ref in (*refs, *locked) if ref not in there]  # since `_copies`
             refs, locked = list(plan.uses), {ref: why for ref, why in locked.items() if ref in there}
-            lock.verify_free(calls, [lock.name_of(plan.pool.srs[sr]) for sr in plan.uses if sr in named])
+            lock.verify_free(calls, [lock_keys.name_of(plan.pool.srs[sr]) for sr in plan.uses if sr in named])
             if self.dry_run:
                 is_for_clones = plan.clones_left() and not (with_vms or plan.half)
                 needs = [] if leave_vms else ["--with-vms", "--leave-vms"] if is_for_clones else ["--leave-vms"]
@@ -203,7 +203,8 @@ def _discarded(
             lines.append(f"  disks without a VM that only this LUN has: {_disks(alone)}")
         if status == "discarded":
             scsi_id = plan.pool.lun_of(ref)
-            find = "Find the LUN on the array, and remove it; only a note names it: " + lock.name_of(plan.pool.srs[ref])
+            lun = lock_keys.name_of(plan.pool.srs[ref])
+            find = f"Find the LUN on the array, and remove it; only a note names it: {lun}"
             lines.append(f"  Remove the LUN {scsi_id} on the array." if scsi_id else f"  {find}")
             for vm, vm_name in plan.losers(ref).items():
                 destroy = plan.destroys[vm]

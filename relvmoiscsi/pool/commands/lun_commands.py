@@ -10,7 +10,19 @@ from relvmoiscsi.cli.map_out import MapFile, file_name
 from relvmoiscsi.cli.output import RED, Answer, Unheard, ask, say, unless_lost, waiting
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError, error_facts
 from relvmoiscsi.host.secret_file import first_line
-from relvmoiscsi.pool import attach, attach_plan, hosts, jobs, lock, lun_search, luns, progress, records, vdis
+from relvmoiscsi.pool import (
+    attach,
+    attach_plan,
+    hosts,
+    jobs,
+    lock,
+    lock_keys,
+    lun_search,
+    luns,
+    progress,
+    records,
+    vdis,
+)
 from relvmoiscsi.pool.attach import Attached
 from relvmoiscsi.pool.attach_plan import AttachRequest, LunPlan
 from relvmoiscsi.pool.calls import Calls
@@ -259,7 +271,7 @@ class AttachCommand(PoolChange):
                 planned, skipped, nothing = self._plan(calls, pool, seen, of)
                 failed = list(map(attach.not_attachable, attach.unseen(seen, self.scsi_ids, of, self.given.all)))
                 named = [row.lun.scsi_id for row in planned if row.lun.scsi_id in self.scsi_ids]
-                lock.verify_free(calls, [lock.name_for(scsi_id) for scsi_id in named])
+                lock.verify_free(calls, [lock_keys.name_for(scsi_id) for scsi_id in named])
                 todo = [row.lun.scsi_id for row in planned if row.steps]
                 if todo:  # a run that is repeated when all is done finds its own file
                     file.must_be_new()

@@ -9,7 +9,7 @@ from typing import NoReturn, Type
 from relvmoiscsi.cli.map_out import file_name
 from relvmoiscsi.cli.output import EXIT_INTERRUPTED, EXIT_NOT_PRINTED, Answer, Maker, ask, say
 from relvmoiscsi.errors import NotFound, Partial, RelvmoiscsiError, UsageError, in_state
-from relvmoiscsi.pool import lock, records
+from relvmoiscsi.pool import lock, lock_keys, records
 from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.commands import (
     clone_command,
@@ -162,7 +162,7 @@ class UnlockCommand(PoolChange):
             again = "Repeat the command that was refused." if broken else ""
             return Answer({"unlocked": [each.facts() for each in broken]}, "\n".join(lines)).leading(again)
 
-    def _locked(self, calls: Calls, pool: Pool) -> lock.LockName:
+    def _locked(self, calls: Calls, pool: Pool) -> lock_keys.LockName:
         """Return the name of the lock on the given copy or VM. Raises NotFound, UsageError.
 
         Any client can give an open lock the UUID or the name of a copy, whose own lock has the SCSIid as its name. So
@@ -171,17 +171,17 @@ class UnlockCommand(PoolChange):
         """
         locks, text = lock.read(calls), self.given.sr
         if text in locks and certain_scsi_id(text) == text:
-            return lock.name_for(text)
+            return lock_keys.name_for(text)
         named, found = [], inventory.read(calls)
         try:
-            named.append(lock.name_of(pool.srs[records.find_sr(pool, text)]))
+            named.append(lock_keys.name_of(pool.srs[records.find_sr(pool, text)]))
         except records.NotAttached:  # a client locks a LUN before the LUN has an SR
-            named.append(lock.name_for(certain_scsi_id(text)))
+            named.append(lock_keys.name_for(certain_scsi_id(text)))
         except NotFound:
             pass
         if pool.sr_by_uuid(text.lower()) is None:  # a vm-admin may give VMs the UUID of a copy as their name
             with suppress(NotFound):
-                named.append(lock.name_for(found.vms[inventory.find_vm(found, text)]["uuid"]))
+                named.append(lock_keys.name_for(found.vms[inventory.find_vm(found, text)]["uuid"]))
         locked = [what for what in named if what in locks] or [what for what in locks if what == text]
         are_locked = f"These are locked: {some_of(sorted(locks))}." if locks else "The pool has no lock."
         if not named and not locked:

@@ -5,7 +5,7 @@ import unicodedata
 from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import NOTHING_CHANGED, NotFound, Refused, RelvmoiscsiError, UsageError
-from relvmoiscsi.pool import jobs, lock, records, vdis
+from relvmoiscsi.pool import jobs, lock, lock_keys, records, vdis
 from relvmoiscsi.pool.calls import Calls, Record, Records, passing
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vdis import Pair
@@ -63,7 +63,7 @@ def copy_to_use(calls: Calls, pool: Pool, found: Inventory, text: str) -> Copy:
     a run of another client changes that.
     """
     copy = find_copy(calls, pool, found, text)
-    lock.verify_free(calls, [lock.name_of(pool.srs[copy.ref])])
+    lock.verify_free(calls, [lock_keys.name_of(pool.srs[copy.ref])])
     discard.verify_abandoned(calls, pool, found, [copy.ref])
     return copy
 
@@ -79,7 +79,7 @@ def find_copy(calls: Calls, pool: Pool, found: Inventory, text: str) -> Copy:
     records.verify_copy(pool, ref)
     copy = inventory.copy_of(pool, found, ref)
     if not copy.vdis:
-        lock.verify_free(calls, [lock.name_of(pool.srs[ref])])
+        lock.verify_free(calls, [lock_keys.name_of(pool.srs[ref])])
         records.verify_not_discarded(calls, [copy.uuid])  # between the readings of `pool` and of `found`
         again = shell_command("relvmoiscsi pool attach", str(pool.srs[ref]["other_config"].get(records.SCSI_ID, "")))
         raise (

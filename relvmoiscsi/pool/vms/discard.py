@@ -10,7 +10,7 @@ every refusal before `carry_out` destroys a VM. `carry_out` makes the checks of 
 from typing import Collection, Container, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import NOTHING_CHANGED, Busy, Refused
-from relvmoiscsi.pool import lock, records
+from relvmoiscsi.pool import lock, lock_keys, records
 from relvmoiscsi.pool.calls import Calls, Record, Records, passing
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import forget, inventory, run_states
@@ -76,7 +76,7 @@ def plan(
     try:
         return _planned(pool, found, srs, with_vms, mark, force, last_copies)._replace(forgets=forgets)
     except Refused:
-        lock.verify_free(calls, [lock.name_of(pool.srs[sr]) for sr in srs if sr in pool.srs])
+        lock.verify_free(calls, [lock_keys.name_of(pool.srs[sr]) for sr in srs if sr in pool.srs])
         raise
 
 
@@ -214,7 +214,7 @@ def verify_abandoned(calls: Calls, pool: Pool, found: Inventory, srs: Collection
     """
     for sr in [sr for sr in srs if sr in pool.srs]:
         half = half_made(found, pool, sr)
-        lock.verify_free(calls, [lock.name_of(pool.srs[sr])] if half else [])
+        lock.verify_free(calls, [lock_keys.name_of(pool.srs[sr])] if half else [])
         for vm, name in half.items():
             with passing("HANDLE_INVALID"):
                 if inventory.is_own(calls.call("VM.get_record", vm)):
@@ -304,7 +304,7 @@ def carry_out(calls: Calls, told: DiscardPlan, sr: str, gone: List[str], network
     `gone` gets the destroyed VMs (references), also before an error. `networks_of` are the UUIDs of all SRs of this
     run. Raises PoolFailure; Refused, also where another client works on the SR.
     """
-    with lock.held(calls, [lock.name_of(told.pool.srs[sr])], "discard") as held:
+    with lock.held(calls, [lock_keys.name_of(told.pool.srs[sr])], "discard") as held:
         pool, found = records.read(calls), inventory.read(calls)
         now = _planned(pool, found, [sr], bool(told.made), told.mark, told.force, bool(told.last))
         if sr not in now.pool.srs:

@@ -16,7 +16,7 @@ from typing import Collection, Dict, List, Mapping, NamedTuple, Optional, Sequen
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import Refused, in_state
-from relvmoiscsi.pool import lock, records
+from relvmoiscsi.pool import lock, lock_keys, records
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records, passing
 from relvmoiscsi.pool.hosts import MEMBER_SECONDS
 from relvmoiscsi.pool.records import Pool
@@ -168,7 +168,7 @@ def forget(calls: Calls, held: lock.Held, pool: Pool, sr: str, known: Optional[C
     """Forget an SR that the caller has locked, and checked: a copy without users. Raises the errors of `detach`."""
     detach(calls, held, pool, sr, known)
     held.verify(calls)
-    plug = f"`{shell_command('relvmoiscsi pool attach', lock.name_of(pool.srs[sr]))}` plugs the SR again."
+    plug = f"`{shell_command('relvmoiscsi pool attach', lock_keys.name_of(pool.srs[sr]))}` plugs the SR again."
     with in_state("The SR is now unplugged on all hosts.", Refused, advice=plug):
         _verify_nobody_new(calls, pool, sr, known)
     with passing("HANDLE_INVALID"):

@@ -15,7 +15,7 @@ from typing import Any, ContextManager, Dict, Iterable, Iterator, List, Sequence
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.pool import lock, marks, records
+from relvmoiscsi.pool import lock, lock_keys, marks, records
 from relvmoiscsi.pool.calls import Calls, Record, passing
 from relvmoiscsi.pool.records import ORIGINAL_SR, WAS
 from relvmoiscsi.pool.vms import inventory, lineage, run_states, vbds
@@ -74,8 +74,8 @@ def verify_free(calls: Calls, record: Record, swaps: Iterable[Swap]) -> None:
     lock.verify_free(calls, _locks(calls, record, swaps))
 
 
-def _locks(calls: Calls, record: Record, swaps: Iterable[Swap]) -> List[lock.LockName]:
-    return [*lock.names_of(calls, {swap.sr for swap in swaps}), lock.name_for(record["uuid"])]
+def _locks(calls: Calls, record: Record, swaps: Iterable[Swap]) -> List[lock_keys.LockName]:
+    return [*lock.names_of(calls, {swap.sr for swap in swaps}), lock_keys.name_for(record["uuid"])]
 
 
 # --- the journal

@@ -22,7 +22,7 @@ from kit.pool_lab import IQN, TARGET, Image, Lab, only_reads
 from kit.streams import Terminal, Unwritable
 from relvmoiscsi import cli
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.pool import lock
+from relvmoiscsi.pool import lock, lock_keys
 from relvmoiscsi.pool.connection import Where, connect
 
 pytestmark = [pytest.mark.states, pytest.mark.usefixtures("parsers_that_stay")]
@@ -310,7 +310,7 @@ def test_what_a_person_or_a_run_on_another_sr_has_made_is_no_left_over(pool):
 
 def test_the_lock_of_another_command_of_this_machine_stays(pool):
     """A person's `attach` locks a LUN before the LUN has an SR. A killed command of the kit has left another lock."""
-    person, killed = lock.name_for("36001405aaaa"), lock.name_for("36001405bbbb")
+    person, killed = lock_keys.name_for("36001405aaaa"), lock_keys.name_for("36001405bbbb")
     with connect(pool.where()) as calls:
         scratch = made.scratch_of(calls, "Scratch")
         with made.locks_of(scratch.new_run()):

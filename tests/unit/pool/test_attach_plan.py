@@ -9,7 +9,7 @@ import json
 import pytest
 
 from kit.pool_lab import Image, only_reads
-from relvmoiscsi.pool import attach, attach_plan, hosts, lock, lun_search, luns, records
+from relvmoiscsi.pool import attach, attach_plan, hosts, lock, lock_keys, lun_search, luns, records
 from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.sr_types import OWN_TYPES, STOCK_TYPES
 
@@ -293,6 +293,6 @@ def test_a_plan_refuses_a_lun_that_another_client_has_locked_also_without_a_step
     scsi_id = lab.clone("Production")
     if is_attached:
         lab.attach(scsi_id)
-    with connect(lab.where()) as other, lock.held(other, [lock.name_for(scsi_id)], "discard"):
+    with connect(lab.where()) as other, lock.held(other, [lock_keys.name_for(scsi_id)], "discard"):
         (row,), *_ = planned(lab, scsi_id, is_run=False)
         assert "Another client has locked" in str(row.refusal) and holds(lab, scsi_id) == []

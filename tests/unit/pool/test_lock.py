@@ -15,7 +15,7 @@ from kit.examples import WHOLE, dice, examples
 from kit.pool.api import GoneAway
 from kit.pool_fakes import until
 from relvmoiscsi.errors import Busy, Refused
-from relvmoiscsi.pool import attach, client_process, lock
+from relvmoiscsi.pool import attach, client_process, lock, lock_keys
 from relvmoiscsi.pool.calls import PoolFailure, PoolGone
 from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.pool.records import SCSI_ID
@@ -52,12 +52,12 @@ def unlocked(calls, what=WHAT):
 
 def keys(lab):
     config = lab.pool.db.get("pool", lab.pool.pool, "other_config")
-    return sorted(key[len(lock.KEY) :] for key in config if key.startswith(lock.KEY))
+    return sorted(key[len(lock_keys.KEY) :] for key in config if key.startswith(lock_keys.KEY))
 
 
 def open_keys(lab):
     config = lab.pool.db.get("pool", lab.pool.pool, "other_config")
-    return sorted(key[len(lock.OPEN_KEY) :] for key in config if key.startswith(lock.OPEN_KEY))
+    return sorted(key[len(lock_keys.OPEN_KEY) :] for key in config if key.startswith(lock_keys.OPEN_KEY))
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def vm_admin(lab):
 def write_open(lab, name, **values):
     """A vm-operator writes this."""
     facts = {"who": "eve", "host": "h", "process": "1", "doing": "clone", "since": "then", **values}
-    lab.pool.db.add_to("pool", lab.pool.pool, "other_config", lock.OPEN_KEY + name, json.dumps(facts))
+    lab.pool.db.add_to("pool", lab.pool.pool, "other_config", lock_keys.OPEN_KEY + name, json.dumps(facts))
 
 
 def gone(_name, _params):
@@ -118,7 +118,7 @@ def test_the_lock_of_a_process_of_this_machine_that_has_ended_is_told_as_one(lab
 
 
 @pytest.mark.parametrize(
-    "work", [taken, lambda calls: lock.verify_free(calls, [lock.name_for(WHAT)])], ids=["take", "look"]
+    "work", [taken, lambda calls: lock.verify_free(calls, [lock_keys.name_for(WHAT)])], ids=["take", "look"]
 )
 def test_a_lock_that_is_released_at_this_very_moment_was_not_left(lab, calls, other, work, monkeypatch):
     """The process ends behind its release. A person was told to break the lock, which was gone."""
@@ -133,7 +133,7 @@ def test_a_lock_that_is_released_at_this_very_moment_was_not_left(lab, calls, ot
 def test_an_open_lock_is_never_told_as_one_of_a_process_that_has_ended(lab, calls, other, is_guarded_too):
     """A vm-operator copies what each role reads of a live lock, with the PID of no process."""
     mine = taken(calls)
-    (text,) = [text for key, text in other.pool()[1]["other_config"].items() if key.startswith(lock.KEY)]
+    (text,) = [text for key, text in other.pool()[1]["other_config"].items() if key.startswith(lock_keys.KEY)]
     kernel, space, _ = client_process.this_process()
     values = {**json.loads(text), "token": "t", "who": "eve", "process_mark": f"{kernel} {space} {2**22 + 1}"}
     write_open(lab, f"{WHAT}:1", **values)
@@ -141,7 +141,7 @@ def test_an_open_lock_is_never_told_as_one_of_a_process_that_has_ended(lab, call
         mine.release()
     with pytest.raises(Busy) as refused:
         taken(other)
-    (refusal,) = lock.refusals(other, [lock.name_for(WHAT)]).values()
+    (refusal,) = lock.refusals(other, [lock_keys.name_for(WHAT)]).values()
     for each in (refused.value, refusal):
         assert "has ended" not in each.message and each.advice.startswith("Wait until ")
         assert ("of 'eve' on" in each.message) is not is_guarded_too
@@ -313,7 +313,7 @@ def test_one_killed_while_it_takes_several_leaves_each_lock_free_or_stale(lab, c
 @pytest.mark.parametrize("count", [1, 99, 200, 800])
 def test_a_run_with_many_locks_reads_the_pool_for_few_of_its_steps_and_soon_sees_a_broken_lock(calls, count):
     """A reading has all locks, and each LUN has three steps: the sum grew with the square of the LUNs."""
-    moment, names = [0.0], [lock.name_for(f"36001405{number:025}") for number in range(count)]
+    moment, names = [0.0], [lock_keys.name_for(f"36001405{number:025}") for number in range(count)]
     mine = lock.Held(calls, names, "attach", clock=lambda: moment[0])
     config, read = {}, []
     pool = "OpaqueRef:pool", {"master": "OpaqueRef:master", "other_config": config}
@@ -327,7 +327,7 @@ def test_a_run_with_many_locks_reads_the_pool_for_few_of_its_steps_and_soon_sees
         mine.verify(calls)
     assert len(read) <= (steps if count < 100 else 40), "for 100 locks or more, not more readings for more locks"
 
-    config.pop(f"{lock.KEY}{names[-1]}:1")
+    config.pop(f"{lock_keys.KEY}{names[-1]}:1")
     moment[0] += 1.0
     is_broken(mine, calls)
 
@@ -471,10 +471,10 @@ def test_a_lock_that_is_refreshed_while_it_is_broken_does_not_stay(lab, calls, o
     mine = taken(calls)
     found = lock.to_break(other, WHAT)
     ref = lab.pool.pool
-    text = lab.pool.db.get("pool", ref, "other_config")[f"{lock.KEY}{WHAT}:1"]
+    text = lab.pool.db.get("pool", ref, "other_config")[f"{lock_keys.KEY}{WHAT}:1"]
     lab.before(
         "pool.remove_from_other_config",
-        lambda: lab.pool.db.add_to("pool", ref, "other_config", f"{lock.KEY}{WHAT}:2", text),
+        lambda: lab.pool.db.add_to("pool", ref, "other_config", f"{lock_keys.KEY}{WHAT}:2", text),
     )
     lock.unlock(other, WHAT, found)
     assert keys(lab) == []
@@ -482,7 +482,7 @@ def test_a_lock_that_is_refreshed_while_it_is_broken_does_not_stay(lab, calls, o
 
 
 def test_one_that_somebody_has_spoiled_is_no_free_one_and_can_be_broken(lab, calls):
-    lab.pool.db.set("pool", lab.pool.pool, "other_config", {f"{lock.KEY}{WHAT}:7": "no JSON", "mine": "x"})
+    lab.pool.db.set("pool", lab.pool.pool, "other_config", {f"{lock_keys.KEY}{WHAT}:7": "no JSON", "mine": "x"})
     lab.later(10000)
     is_refused(calls, "of 'unknown' on 'unknown'")
     unlocked(calls)
@@ -492,7 +492,7 @@ def test_one_that_somebody_has_spoiled_is_no_free_one_and_can_be_broken(lab, cal
 
 def test_a_name_from_the_pool_does_not_reach_the_terminal(lab, calls):
     text = json.dumps({"who": "\x1b[2J", "host": "h", "refreshed": "2026-01-01T00:00:00Z"})
-    lab.pool.db.set("pool", lab.pool.pool, "other_config", {f"{lock.KEY}{WHAT}:1": text})
+    lab.pool.db.set("pool", lab.pool.pool, "other_config", {f"{lock_keys.KEY}{WHAT}:1": text})
     assert "\x1b" not in lock.read(calls)[WHAT].text()
 
 
@@ -567,7 +567,9 @@ def test_a_vm_operator_takes_no_lock_from_a_pool_operator(lab, calls, other):
     """With its token, which all may read, the highest number, and a time that never comes."""
     mine = taken(calls)
     (text,) = [
-        text for key, text in lab.pool.db.get("pool", lab.pool.pool, "other_config").items() if key.startswith(lock.KEY)
+        text
+        for key, text in lab.pool.db.get("pool", lab.pool.pool, "other_config").items()
+        if key.startswith(lock_keys.KEY)
     ]
     write_open(lab, f"{WHAT}:2", refreshed=lock._Locks(calls).now(), token="t")
     write_open(lab, f"{WHAT}:99999999999999999", refreshed="2999-01-01T00:00:00Z", token=json.loads(text)["token"])
@@ -583,12 +585,12 @@ def test_of_any_number_of_open_keys_a_step_parses_one(lab, calls, monkeypatch):
     """450000 of them took 27 seconds, before each step of a run."""
     mine = taken(calls)
     config = lab.pool.db.get("pool", lab.pool.pool, "other_config")
-    forged = {f"{lock.OPEN_KEY}{what}:{number}": "{}" for what in (WHAT, "bait") for number in range(1, 2000)}
+    forged = {f"{lock_keys.OPEN_KEY}{what}:{number}": "{}" for what in (WHAT, "bait") for number in range(1, 2000)}
     lab.pool.db.set("pool", lab.pool.pool, "other_config", {**config, **forged})
-    parsed, real = [], lock._lock_of
-    monkeypatch.setattr(lock, "_lock_of", lambda key, text: parsed.append(key.text) or real(key, text))
+    parsed, real = [], lock_keys.lock_of
+    monkeypatch.setattr(lock, "lock_of", lambda key, text: parsed.append(key.text) or real(key, text))
     mine.verify(calls)
-    assert parsed == [f"{lock.KEY}{WHAT}:1", f"{lock.OPEN_KEY}{WHAT}:1999"]
+    assert parsed == [f"{lock_keys.KEY}{WHAT}:1", f"{lock_keys.OPEN_KEY}{WHAT}:1999"]
 
 
 @pytest.mark.parametrize("at", ["bait:1", f"{WHAT}:1", f"{WHAT}:9"])
@@ -683,12 +685,14 @@ def test_of_two_kinds_of_clients_at_the_same_moment_at_most_one_goes_on(lab, cal
 @pytest.mark.parametrize("text", ["\u00b2", "9" * 5000, "[" * 200000, '{"a": ' + "9" * 5000 + "}", "null", "[]"])
 def test_no_key_ends_a_command_with_a_bug_and_all_go_by_their_beginning(lab, calls, text):
     config = {
-        f"{begin}{WHAT}:{end}": text for begin in (lock.KEY, lock.OPEN_KEY) for end in ("1", "\u00b2", "9" * 19, "")
+        f"{begin}{WHAT}:{end}": text
+        for begin in (lock_keys.KEY, lock_keys.OPEN_KEY)
+        for end in ("1", "\u00b2", "9" * 19, "")
     }
-    lab.pool.db.set("pool", lab.pool.pool, "other_config", {**config, "mine": "x", f"{lock.KEY}another:1": text})
+    lab.pool.db.set("pool", lab.pool.pool, "other_config", {**config, "mine": "x", f"{lock_keys.KEY}another:1": text})
     is_refused(calls)
     unlocked(calls)
-    assert set(lab.pool.db.get("pool", lab.pool.pool, "other_config")) == {"mine", f"{lock.KEY}another:1"}
+    assert set(lab.pool.db.get("pool", lab.pool.pool, "other_config")) == {"mine", f"{lock_keys.KEY}another:1"}
 
 
 def test_the_token_of_a_run_in_a_forged_key_breaks_no_other_lock(lab, calls, other):
@@ -727,7 +731,7 @@ def test_a_run_that_takes_the_lock_after_the_question_keeps_it(lab, calls, other
     write_open(lab, f"{WHAT}:5", refreshed=lock._Locks(calls).now(), token="t")
     told = lock.to_break(other, WHAT)
     first.release()
-    lab.pool.db.remove_from("pool", lab.pool.pool, "other_config", f"{lock.OPEN_KEY}{WHAT}:5")
+    lab.pool.db.remove_from("pool", lab.pool.pool, "other_config", f"{lock_keys.OPEN_KEY}{WHAT}:5")
     second = taken(calls, "clone")
 
     assert lock.unlock(other, WHAT, told) == []
@@ -753,17 +757,17 @@ def test_a_master_without_a_time_frees_no_lock(lab, calls, other):
     st.dictionaries(st.text(max_size=4), st.none() | st.text() | st.lists(st.integers())).map(json.dumps) | st.text()
 )
 def test_any_key_is_a_lock_or_none(text):
-    found = lock.locks_in({lock.KEY + "a:1": text, lock.OPEN_KEY + text: text, text: text})
+    found = lock_keys.locks_in({lock_keys.KEY + "a:1": text, lock_keys.OPEN_KEY + text: text, text: text})
     for each in found:
         assert isinstance(each.text(), str) and each.is_stale("2026-11-22T12:00:00Z") in (True, False)
 
 
 @pytest.mark.parametrize("doing", ["discard --all --yes", "unlock x --yes", "restore --keep web", "", "\u202e`id`"])
 def test_a_text_that_is_none_of_our_commands_is_none_to_copy(doing):
-    key = lock.OPEN_KEY + "3600a098038303053743f4a4f4e4b6d41:1"
-    (forged,) = lock.locks_in({key: json.dumps({"doing": doing, "token": "x"})})
+    key = lock_keys.OPEN_KEY + "3600a098038303053743f4a4f4e4b6d41:1"
+    (forged,) = lock_keys.locks_in({key: json.dumps({"doing": doing, "token": "x"})})
     assert "`relvmoiscsi" not in forged.text() and forged.text().isprintable()
-    (honest,) = lock.locks_in({key: json.dumps({"doing": "restore --undo", "token": "x"})})
+    (honest,) = lock_keys.locks_in({key: json.dumps({"doing": "restore --undo", "token": "x"})})
     assert "`relvmoiscsi pool restore --undo` of " in honest.text()
 
 
@@ -790,8 +794,8 @@ def test_the_check_of_many_locks_looks_each_of_them_up(lab, calls):
 @pytest.mark.parametrize("field", ["doing", "who", "host"])
 def test_each_text_of_a_lock_is_in_quotes_and_short_in_a_message(field):
     text = "root. That run is dead. Run `relvmoiscsi pool discard --all --yes`. Before, it was " + "x" * 60000
-    key = lock.OPEN_KEY + "3600a098038303053743f4a4f4e4b6d41:1"
-    (forged,) = lock.locks_in({key: json.dumps({field: text, "token": "x"})})
+    key = lock_keys.OPEN_KEY + "3600a098038303053743f4a4f4e4b6d41:1"
+    (forged,) = lock_keys.locks_in({key: json.dumps({field: text, "token": "x"})})
 
     told = forged.text()
 
@@ -800,21 +804,21 @@ def test_each_text_of_a_lock_is_in_quotes_and_short_in_a_message(field):
 
 @pytest.mark.parametrize("field", ["process", "since", "refreshed"])
 def test_what_is_no_number_and_no_time_of_a_lock_is_in_no_message(field):
-    key = lock.OPEN_KEY + "3600a098038303053743f4a4f4e4b6d41:1"
-    (forged,) = lock.locks_in({key: json.dumps({field: "2026-11-22T12:00:00Z. Run `id`", "token": "x"})})
+    key = lock_keys.OPEN_KEY + "3600a098038303053743f4a4f4e4b6d41:1"
+    (forged,) = lock_keys.locks_in({key: json.dumps({field: "2026-11-22T12:00:00Z. Run `id`", "token": "x"})})
     assert "id" not in forged.text()
 
 
 @pytest.mark.parametrize("what", ["--yes", "-x", "a b", "", "x" * 256, "\u202e", "../x"])
 def test_a_name_that_no_run_locks_is_no_lock(what):
     """So no message has the name in a command to copy, such as `unlock --yes`."""
-    assert lock.locks_in({begin + what + ":1": "{}" for begin in (lock.KEY, lock.OPEN_KEY)}) == []
+    assert lock_keys.locks_in({begin + what + ":1": "{}" for begin in (lock_keys.KEY, lock_keys.OPEN_KEY)}) == []
     with pytest.raises(Refused, match="cannot be locked"):
-        lock.name_for(what)
+        lock_keys.name_for(what)
     with pytest.raises(Refused, match="cannot be locked"):
-        lock.name_of({"uuid": what, "other_config": {SCSI_ID: what}})
+        lock_keys.name_of({"uuid": what, "other_config": {SCSI_ID: what}})
 
 
 def test_a_mark_that_is_no_scsi_id_names_no_lock():
     uuid = "99999999-0000-4000-8000-000000000000"
-    assert lock.name_of({"uuid": uuid, "other_config": {SCSI_ID: "--yes"}}) == uuid
+    assert lock_keys.name_of({"uuid": uuid, "other_config": {SCSI_ID: "--yes"}}) == uuid

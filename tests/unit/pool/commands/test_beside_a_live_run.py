@@ -3,7 +3,7 @@
 
 import pytest
 
-from relvmoiscsi.pool import lock
+from relvmoiscsi.pool import lock, lock_keys
 from relvmoiscsi.pool.connection import connect
 
 #: the command that has done the work before, and the command that finds nothing to do
@@ -27,7 +27,7 @@ def beside(lab, pool_command):
     """Run a command while another client has locked `name`."""
 
     def run(name, doing, *words):
-        with connect(lab.where()) as calls, lock.held(calls, [lock.name_for(name)], doing):
+        with connect(lab.where()) as calls, lock.held(calls, [lock_keys.name_for(name)], doing):
             return pool_command(*words)
 
     return run

@@ -7,7 +7,7 @@ import pytest
 
 from kit.damage import DAMAGES
 from kit.pool.errors import XenError
-from relvmoiscsi.pool import lock
+from relvmoiscsi.pool import lock, lock_keys
 from relvmoiscsi.pool.commands import clone_command
 from relvmoiscsi.pool.connection import connect
 
@@ -83,7 +83,7 @@ def test_a_clone_that_another_client_keeps_waiting_leaves_no_network(lab, clone,
     """The network was made before the lock was taken."""
     before = state(lab)
     with connect(lab.where()) as calls:
-        other = lock.Held(calls, [lock.name_for(clone)], "restore")
+        other = lock.Held(calls, [lock_keys.name_for(clone)], "restore")
         monkeypatch.setattr(clone_command, "ask", lambda *_: other.take())
         ran = pool_command(*USES["clone"], "--yes")
         other.release()

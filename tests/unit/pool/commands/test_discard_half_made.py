@@ -3,7 +3,7 @@
 
 import pytest
 
-from relvmoiscsi.pool import lock, records
+from relvmoiscsi.pool import lock, lock_keys, records
 from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.pool.vms import inventory
 
@@ -34,7 +34,7 @@ WORDS = (
 def test_nobody_is_told_to_destroy_a_vm_that_another_client_makes(lab, copy, vm, pool_command, words):
     """Beside a live `clone`, `discard` and `restore` printed the command that destroys its VM, and no lock."""
     with connect(lab.where()) as calls:
-        name = lock.name_of(records.read(calls).srs[lab.pool.db.refs("SR", name_label="a copy")[0]])
+        name = lock_keys.name_of(records.read(calls).srs[lab.pool.db.refs("SR", name_label="a copy")[0]])
         with lock.held(calls, [name], "clone"):
             ran = pool_command(*words)
     assert ran.status == 4 and "vm-destroy" not in ran.out + ran.err
@@ -51,7 +51,7 @@ def test_nobody_is_told_to_repeat_an_attach_that_works_still(lab, copy, pool_com
     (sr,) = lab.pool.db.refs("SR", name_label="a copy")
     for vdi in lab.pool.db.refs("VDI", SR=sr):
         lab.pool.db.destroy("VDI", vdi)
-    with connect(lab.where()) as calls, lock.held(calls, [lock.name_of(records.read(calls).srs[sr])], "attach"):
+    with connect(lab.where()) as calls, lock.held(calls, [lock_keys.name_of(records.read(calls).srs[sr])], "attach"):
         ran = pool_command(*words)
     assert ran.status == 4 and ": `relvmoiscsi pool attach` of " in " ".join(ran.err.split())
 

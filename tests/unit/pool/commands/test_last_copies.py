@@ -8,7 +8,7 @@ import pytest
 from kit.advised import commands_in, problem_of
 from kit.xe import xe
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.pool import lock, records
+from relvmoiscsi.pool import lock, lock_keys, records
 from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.pool.vms import discard, inventory
 
@@ -114,7 +114,7 @@ def test_no_run_destroys_the_last_copy_of_a_vm_that_was_deleted_meanwhile(lab, g
     with connect(lab.where()) as calls:
         pool, found = records.read(calls), inventory.read(calls)
         made = discard.made_on(found, pool, sr)
-        with lock.held(calls, [lock.name_of(pool.srs[sr])], "x") as held:
+        with lock.held(calls, [lock_keys.name_of(pool.srs[sr])], "x") as held:
             with pytest.raises(Refused, match="'mail copy'"):
                 discard.destroy_made(calls, held, pool, sr, made)
             assert "mail copy" in vms(lab)

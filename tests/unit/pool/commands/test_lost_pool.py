@@ -9,7 +9,7 @@ import pytest
 from kit.pool.api import GoneAway
 from kit.pool_lab import locks
 from relvmoiscsi import untrusted
-from relvmoiscsi.pool import lock
+from relvmoiscsi.pool import lock, lock_keys
 from relvmoiscsi.pool.connection import connect
 
 SOON, NEVER = 30, 10**9  #: calls without an answer; the client makes each call twice
@@ -61,7 +61,7 @@ def test_a_run_that_cannot_remove_its_lock_says_how_long_it_stays_and_what_remov
     (until,) = re.findall(f"the lock of this run on {clone} may stay until (.*Z), unless", said)
     with connect(lab.where()) as calls:
         (there,) = lock.read(calls).values()
-    assert untrusted.utc_seconds(until) == untrusted.utc_seconds(there.refreshed) + lock.STALE_SECONDS
+    assert untrusted.utc_seconds(until) == untrusted.utc_seconds(there.refreshed) + lock_keys.STALE_SECONDS
     refused = pool_command("attach", clone, "--yes")
     assert refused.status == 4 and "was killed or has lost the pool, break" in refused.err
     (unlock,) = re.findall("`relvmoiscsi pool (unlock .*)`", said)

@@ -11,7 +11,7 @@ from kit.pool.errors import XenError
 from kit.pool_lab import IQN, TARGET, Lab, locks, sr_disk
 from kit.sparse import SparseDisk
 from relvmoiscsi.errors import NotFound
-from relvmoiscsi.pool import attach, lock, records
+from relvmoiscsi.pool import attach, lock, lock_keys, records
 from relvmoiscsi.pool.commands import discard_command
 from relvmoiscsi.pool.commands import pool_command as unlocking
 from relvmoiscsi.pool.connection import connect
@@ -740,7 +740,7 @@ def test_a_lock_with_another_name_of_the_copy_hides_no_lock_of_the_copy(lab, poo
         db.set("VM", web, "name_label", text)
     with connect(lab.where()) as calls:
         run = lock.Held(calls, [forged], "restore")
-        run._begins = [lock.OPEN_KEY]
+        run._begins = [lock_keys.OPEN_KEY]
         run.take()
 
     (row,) = pool_command("unlock", text, "--yes", "--json").json["unlocked"]

@@ -3,7 +3,7 @@
 
 import pytest
 
-from relvmoiscsi.pool import lock
+from relvmoiscsi.pool import lock, lock_keys
 from relvmoiscsi.pool.connection import connect
 
 
@@ -13,7 +13,7 @@ def many(lab):
     names = [f"vm-{number:03}" for number in range(300)]
     with connect(lab.where()) as calls:
         run = lock.Held(calls, names, "restore")
-        run._begins = [lock.OPEN_KEY]
+        run._begins = [lock_keys.OPEN_KEY]
         run.take()
     return names
 

@@ -13,7 +13,7 @@ from kit.examples import WHOLE, dice
 from kit.pool_verbs import bring_back, keep, lend, run, take_home, undo
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.formats.identity import derived_uuid
-from relvmoiscsi.pool import lock, marks, records
+from relvmoiscsi.pool import lock_keys, marks, records
 from relvmoiscsi.pool.vms import choice, forget, move_home, restore_entries, restore_journal
 from relvmoiscsi.pool.vms.restore_entries import ARRIVED, LEAVING, RESTORED
 from relvmoiscsi.pool.vms.run_states import only_in_journal
@@ -195,7 +195,7 @@ def test_a_member_that_is_no_uuid_is_refused_and_keep_takes_no_lock_of_that_name
             work(restored)
     keep(restored)
     config = restored.db.get("pool", restored.lab.pool.pool, "other_config")
-    assert not restored.journal() and not [key for key in config if key.startswith(lock.KEY)]
+    assert not restored.journal() and not [key for key in config if key.startswith(lock_keys.KEY)]
 
 
 @pytest.mark.parametrize("end", NO_DEVICES)

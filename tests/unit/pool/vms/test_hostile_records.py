@@ -15,7 +15,7 @@ from kit.pool.database import NULL, TABLES
 from kit.pool.hostile import forged_answer
 from kit.pool_lab import Image, lab_of_three
 from relvmoiscsi.errors import RelvmoiscsiError
-from relvmoiscsi.pool import lock, marks, orphans, records
+from relvmoiscsi.pool import lock_keys, marks, orphans, records
 from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.pool.vms import inventory, save_vms, transfer
 from unit.pool.vms.conftest import Day
@@ -94,7 +94,7 @@ def pool(lab, image_of_pool, name_pool, monkeypatch):
 @pytest.fixture
 def run(pool, command):
     """Run a command, which must end with a sentence and a known status."""
-    key = lock.OPEN_KEY + lock.name_of(pool.db.record("SR", pool.sr)) + ":1"
+    key = lock_keys.OPEN_KEY + lock_keys.name_of(pool.db.record("SR", pool.sr)) + ":1"
 
     def run(told, *words):
         if words[0] == "unlock":

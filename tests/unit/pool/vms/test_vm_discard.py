@@ -7,7 +7,7 @@ import pytest
 
 from kit.pool_verbs import bring_back, discard, lend, second_copy
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.pool import lock, records
+from relvmoiscsi.pool import lock, lock_keys, records
 from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.pool.vms import choice, forget, inventory
 from relvmoiscsi.pool.vms import discard as made_vms
@@ -249,7 +249,7 @@ def test_one_alone_goes_whatever_the_others_are_and_what_became_otherwise_stays(
         pool, found = records.read(calls), inventory.read(calls)
         made = {vm: made_vms.made_on(found._replace(vms={vm: found.vms[vm]}), pool, day.sr) for vm in (aaa, web)}
         with_disk_elsewhere(day, web)
-        with lock.held(calls, [lock.name_of(pool.srs[day.sr])], "discard") as held:
+        with lock.held(calls, [lock_keys.name_of(pool.srs[day.sr])], "discard") as held:
             made_vms.destroy_made(calls, held, pool, day.sr, made[aaa])
             day.refuses(
                 lambda day: made_vms.destroy_made(calls, held, pool, day.sr, made[web]),
