@@ -16,6 +16,7 @@ from acceptance.day import Array, Day, Row, Step
 from acceptance.made import Command, Failed, Scratch
 from relvmoiscsi.cli.output import Unheard
 from relvmoiscsi.errors import Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.host.own_path import NotOwn, make_own_directory, open_own
 from relvmoiscsi.pool.commands import options
 from relvmoiscsi.pool.connection import LOCAL, Where, connect, url_of
 from relvmoiscsi.wording import printable_lines
@@ -164,6 +165,7 @@ def by_command(text: str, wait_seconds: float) -> Array:
 
 def run(where: Where, tools: Tools, sr: str, target: str, directory: str, records_only: bool = False) -> int:
     """Run all steps; return the exit status. Raises RelvmoiscsiError before the first object is made."""
+    _make_place(directory)
     with connect(where) as calls:
         scratch = made.scratch_of(calls, sr)
         made.verify_ready(calls, scratch)
@@ -179,9 +181,10 @@ def run(where: Where, tools: Tools, sr: str, target: str, directory: str, record
     rows += cleaned
     notes = _notes(state, rows)
     found = report.facts(run_id, scratch.record, hosts, rows, notes)
+    for note in notes:
+        tools.say(note)
     paths = _written(report.redacted(found, _secrets(where)), directory, run_id)
-    for text in [*notes, f"The run has {found['result']}; the report is in {' and '.join(paths)}."]:
-        tools.say(text)
+    tools.say(f"The run has {found['result']}; the report is in {' and '.join(paths)}.")
     return {"passed": 0, "interrupted": EXIT_INTERRUPTED}.get(found["result"], EXIT_FAILED)
 
 
@@ -241,14 +244,28 @@ def _secrets(where: Where) -> List[str]:
     return [where.password, url, url.split("://")[1]]
 
 
+def _make_place(directory: str) -> None:
+    """Make the directory of the reports. Raises UsageError where another user could lead a report to another file."""
+    try:
+        make_own_directory(directory, 0o755)
+    except (NotOwn, OSError) as problem:
+        reason = getattr(problem, "strerror", None) or problem
+        unsafe = UsageError(f"{directory} is no place for a report: {reason}.")
+        raise unsafe.advising("Give a directory of your own, REPORT=...") from None
+
+
 def _written(found: Dict[str, Any], directory: str, run_id: str) -> List[str]:
     texts = {".json": json.dumps(found, indent=2) + "\n", ".rst": report.page(found)}
-    os.makedirs(directory, exist_ok=True)
     paths = []
     for ending, text in texts.items():
         paths.append(os.path.join(directory, run_id + ending))
-        with open(paths[-1], "w", encoding="utf-8") as file:
-            file.write(text)
+        try:
+            with open(open_own(paths[-1], os.O_WRONLY | os.O_EXCL), "w", encoding="utf-8") as file:
+                file.write(text)
+        except (NotOwn, OSError) as problem:
+            why = getattr(problem, "strerror", None) or problem
+            unwritten = f"The run has {found['result']}; its report {paths[-1]} cannot be written: {why}."
+            raise Failed(unwritten) from None
     return paths
 
 

@@ -2,8 +2,9 @@
 """Files that an option names: no other user may be able to lead a path to another file.
 
     read_named    reads such a file: --map, --ca, and by secret_file.py the files of passwords
-    open_own      opens a file to write: --log
+    open_own      opens a file to write: --log, the reports of the acceptance kit
     verify_new    verifies the place of a new file: --map-out
+    make_own_directory    makes a directory for such a file
     is_own        a message names the path in a command of another program, which verifies nothing
 
 A person may let another user run the command as root, with a path as an argument. A directory of that user could be
@@ -22,7 +23,7 @@ import re
 import stat
 from typing import Callable, List, Optional
 
-from relvmoiscsi.host.files import open_private
+from relvmoiscsi.host.files import make_directory, open_private
 
 #: what a shell's `<(command)` or `< FILE` opens for a program
 _DESCRIPTOR = re.compile("/dev/(?:stdin|fd/([0-9]{1,4}))|/proc/self/fd/([0-9]{1,4})")
@@ -113,6 +114,20 @@ def open_own(path: str, flags: int) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def make_own_directory(path: str, mode: int) -> None:
+    """Make a directory and those above it, each with this mode. What is there stays as it is. Raises NotOwn, OSError.
+
+    Each directory is verified before the next one is made in it: no other user can have this process make a directory
+    elsewhere.
+    """
+    try:
+        verify_own_way(os.path.join(path, ""))
+    except FileNotFoundError:
+        make_own_directory(os.path.dirname(os.path.abspath(path)), mode)
+        make_directory(path, mode)
+        verify_own_way(os.path.join(path, ""))
 
 
 def is_own(path: str) -> bool:

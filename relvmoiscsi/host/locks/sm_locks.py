@@ -30,8 +30,9 @@ from typing import Iterator
 from relvmoiscsi.errors import NOTHING_CHANGED, Busy, CommandFailed, Refused
 from relvmoiscsi.host import flock, terminated
 from relvmoiscsi.host.command import Runner
-from relvmoiscsi.host.files import make_directory, remedy
+from relvmoiscsi.host.files import remedy
 from relvmoiscsi.host.flock import POLL_SECONDS
+from relvmoiscsi.host.own_path import NotOwn, make_own_directory
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
@@ -132,7 +133,9 @@ def _open(path: str) -> int:
         except FileNotFoundError:
             directory = os.path.dirname(path)
             try:
-                make_directory(directory, _MODE_OF_SM)
+                make_own_directory(directory, _MODE_OF_SM)
+            except NotOwn as error:
+                raise Refused(f"{directory} cannot be made: {error}.") from None
             except OSError as error:
                 raise Refused(f"{directory} cannot be made: {error.strerror}.").advising(remedy(error)) from error
     raise Refused(f"The lock {path} cannot be opened: its directory vanishes again and again.")

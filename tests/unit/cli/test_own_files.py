@@ -13,7 +13,7 @@ from relvmoiscsi.cli.parser import make_parser
 from relvmoiscsi.cli.resignature import ResignatureCommand
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.host import own_path, secret_file
-from relvmoiscsi.host.own_path import NotOwn, read_named, verify_own_way
+from relvmoiscsi.host.own_path import NotOwn, make_own_directory, read_named, verify_own_way
 from relvmoiscsi.host.secret_file import first_line, lines_of
 from relvmoiscsi.lun.url_login import credentials
 from relvmoiscsi.pool import connection as connection_module
@@ -200,6 +200,23 @@ def test_ways_of_root_and_of_this_user_are_taken(tmp_path, monkeypatch):
     (tmp_path / "own").chmod(0o755)
     for path in (tmp_path / "by" / "inner" / "file", "file", os.path.join("inner", "..", "file")):
         verify_own_way(str(path))
+
+
+@pytest.mark.parametrize("kind", WAYS)
+def test_no_directory_is_made_where_another_user_could_lead_elsewhere(tmp_path, monkeypatch, kind):
+    path = a_way(kind, tmp_path, monkeypatch)
+    with pytest.raises(NotOwn, match=WAYS[kind][0]):
+        make_own_directory(os.path.join(path, "more"), 0o755)
+    assert not os.path.lexists(path)
+
+
+def test_a_directory_is_made_with_those_above_it(tmp_path, monkeypatch):
+    make_own_directory(str(tmp_path / "a" / "b"), 0o700)
+    monkeypatch.chdir(tmp_path)
+    make_own_directory("a/b", 0o755)
+    make_own_directory("c/d", 0o755)
+    modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("a", "a/b", "c", "c/d")]
+    assert modes == [0o700, 0o700, 0o755, 0o755]
 
 
 @pytest.mark.parametrize("place", ["map", "by/map"])
