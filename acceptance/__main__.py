@@ -4,6 +4,7 @@
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,12 +20,13 @@ from relvmoiscsi.errors import Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host.own_path import NotOwn, make_own_directory, open_own
 from relvmoiscsi.pool.commands import options
 from relvmoiscsi.pool.connection import LOCAL, Where, connect, url_of
-from relvmoiscsi.wording import printable_lines
+from relvmoiscsi.wording import printable_lines, said
 
 TOP = Path(__file__).resolve().parent.parent
 EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PASSWORD = "XENSERVER_PASSWORD"
+_NO_SHELL_TEXT = re.compile("[0-9A-Za-z][0-9A-Za-z._:=@+-]{0,254}")
 
 _WHAT = """\
 Tries relvmoiscsi on a real pool, step by step, on an SR that may be lost, and writes a report. docs/acceptance.rst
@@ -143,11 +145,17 @@ def ask(say: Callable[[str], None]) -> Array:
 
 
 def by_command(text: str, wait_seconds: float) -> Array:
-    """Return an Array that runs a shell command at the array, then looks at the pool for `wait_seconds`."""
+    """Return an Array that runs a shell command at the array, then looks at the pool for `wait_seconds`.
+
+    A target chooses the SCSIid of a LUN, and the command may give it to a shell of the array. So the command gets no
+    SCSIid with a character that a shell could interpret, however it quotes.
+    """
     ends: Dict[str, float] = {}
     clean = {name: value for name, value in os.environ.items() if name != _PASSWORD}
 
     def array(what: str, scsi_id: str) -> bool:
+        if not _NO_SHELL_TEXT.fullmatch(scsi_id):
+            raise Failed(f"The SCSIid {said(scsi_id)} is given to no command: a shell could interpret it.")
         if what not in ends:
             ended = subprocess.call(text, shell=True, env={**clean, "STEP": what, "SCSIID": scsi_id}, stdout=2)
             if ended:

@@ -119,7 +119,7 @@ def verify_ready(calls: Calls, scratch: Scratch) -> None:
     users = {vbd["VM"] for vbd in calls.records("VBD").values() if vbd["VDI"] in here}
     users |= {ref for ref, vm in vms.items() if vm["suspend_VDI"] in here}
     if users:
-        names = ", ".join(sorted(str(vms[ref]["name_label"]) if ref in vms else ref for ref in users))
+        names = ", ".join(sorted(repr(vms[ref]["name_label"]) if ref in vms else ref for ref in users))
         raise Refused(f"VMs that the kit has not made have disks on the SR {name!r}: {names}.")
     pool = records.read(calls)
     plugged = {host for host, (_, pbd) in pool.pbds_of(scratch.ref).items() if pbd["currently_attached"]}

@@ -262,7 +262,7 @@ def with_a_uuid_that_is_a_path(pool):
 
 UNMARKED = marked(other_config={made.SCRATCH: "yes"})
 COPY = marked(other_config={**SCRATCH, "relvmoiscsi:original-sr": "x"})
-IN_USE = "VMs that the kit has not made have disks on the SR 'Scratch': a person's."
+IN_USE = "VMs that the kit has not made have disks on the SR 'Scratch': \"a person's\"."
 
 
 @pytest.mark.parametrize("given, message", [
@@ -534,6 +534,20 @@ def test_a_person_is_asked_until_the_clone_is_there_perhaps_behind_another_targe
     assert said[0].startswith("Clone the LUN 3600") and said[1].startswith("The pool sees no clone")
     pool.world.luns.pop()
     fails(pool, "clone", "no clone", array=lambda *_: False)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    "scsi_id", ["1ATA;echo>there;", "1$(echo>there)", "1`echo>there`", "-o", "1 x", "1\n", "", "1" * 256]
+)
+def test_no_command_gets_a_scsi_id_that_a_shell_interprets(tmp_path, monkeypatch, scsi_id):
+    """As `ssh array "clone $SCSIID"`, which has the array's shell read the SCSIid."""
+    monkeypatch.chdir(tmp_path)
+    array = kit.by_command('echo >here; sh -c "true $SCSIID"', 60)
+    with pytest.raises(made.Failed, match="is given to no command"):
+        array("clone", scsi_id)
+    assert list(tmp_path.iterdir()) == []
+    assert array("clone", "SVENDOR_M.odel:1-2=3+4@5") and os.listdir(str(tmp_path)) == ["here"]
 
 
 def test_nobody_there_and_no_command_is_a_usage_error(pool, monkeypatch, capsys):
