@@ -4,9 +4,12 @@
 import argparse
 import os
 import stat
+import subprocess
+import sys
 
 import pytest
 
+from kit.own_source import ROOT
 from relvmoiscsi.cli import resignature
 from relvmoiscsi.cli.map_out import MapFile
 from relvmoiscsi.cli.parser import make_parser
@@ -246,6 +249,7 @@ FOREIGN = {
     "owner": (of_another, "belongs to another user"),
     "way": (lambda path: path.parent.chmod(0o777), "other users can change the directory"),
     "mode": (lambda path: path.chmod(0o666), "other users can change the file"),
+    "sticky": (lambda path: path.chmod(0o1666), "other users can change the file"),
     "pipe": (fifo, "is no regular file"),
     "missing": (lambda path: path.unlink(), "No such file"),
 }
@@ -336,8 +340,44 @@ def test_what_the_caller_may_not_read_root_does_not_open_for_him(of_write_only, 
 @pytest.mark.parametrize("option", READERS)
 def test_no_other_name_of_a_descriptor_is_opened_anew(of_write_only, monkeypatch, option, form):
     monkeypatch.setenv("XENSERVER_PASSWORD", "x")
-    with pytest.raises(UsageError, match="is an open file of a process|belongs to another user|cannot be read"):
+    with pytest.raises(UsageError, match="is a link of a process|belongs to another user|cannot be read"):
         READERS[option](form.format(of_write_only, pid=os.getpid()))
+
+
+@pytest.mark.parametrize("of_process", ["self", "thread-self", "{pid}", "{pid}/task/{pid}"])
+@pytest.mark.parametrize("name", ["root", "cwd"])
+def test_no_path_leads_by_the_directories_of_a_process(file, monkeypatch, of_process, name):
+    """A process may have other mounts, so that another user's file is at a path of root there."""
+    monkeypatch.chdir("/")
+    with pytest.raises(NotOwn, match=f"/{name} is a link of a process"):
+        read_named(f"/proc/{of_process.format(pid=os.getpid())}/{name}{file}", 10)
+
+
+#: verifies the path in its own mounts, where another procfs and another directory are at the places
+_ELSEWHERE = """
+import os, sys
+from relvmoiscsi.host.own_path import NotOwn, verify_own_way
+try:
+    verify_own_way(sys.argv[1])
+except NotOwn as error:
+    print(error)
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+def test_what_is_opened_is_what_was_verified_also_where_another_procfs_is(tmp_path):
+    """The kernel leads by `root` of a process to the files of that process, and not by the text of the link."""
+    for name in ("proc", "place"):
+        (tmp_path / name).mkdir()
+    mounts = f"mount -t proc proc {tmp_path}/proc && mount -t tmpfs -o mode=755 tmpfs {tmp_path}/place"
+    path = f"{tmp_path}/proc/{os.getpid()}/root{tmp_path}/place/file"
+    argv = ["unshare", "--mount", "sh", "-c", f'{mounts} || exit 77; exec "$@"', "sh", sys.executable, "-c", _ELSEWHERE]
+    pipe = subprocess.PIPE
+    ran = subprocess.run([*argv, path], cwd=str(ROOT.parent), stdout=pipe, stderr=pipe, check=False)
+    if ran.returncode == 77 or ran.stderr.startswith(b"unshare:"):
+        pytest.skip(f"this container may not mount: {ran.stderr.decode()}")
+    assert f"leads elsewhere than to {tmp_path}/place" in ran.stdout.decode(), ran
 
 
 def test_a_given_descriptor_is_read_from_where_it_is(file):
