@@ -4,6 +4,7 @@
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,14 +17,16 @@ from acceptance.day import Array, Day, Row, Step
 from acceptance.made import Command, Failed, Scratch
 from relvmoiscsi.cli.output import Unheard
 from relvmoiscsi.errors import Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.host.own_path import NotOwn, make_own_directory, open_own
 from relvmoiscsi.pool.commands import options
 from relvmoiscsi.pool.connection import LOCAL, Where, connect, url_of
-from relvmoiscsi.wording import printable_lines
+from relvmoiscsi.wording import printable_lines, said
 
 TOP = Path(__file__).resolve().parent.parent
 EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PASSWORD = "XENSERVER_PASSWORD"
+_NO_SHELL_TEXT = re.compile("[0-9A-Za-z][0-9A-Za-z._:=@+-]{0,254}")
 
 _WHAT = """\
 Tries relvmoiscsi on a real pool, step by step, on an SR that may be lost, and writes a report. docs/acceptance.rst
@@ -142,11 +145,17 @@ def ask(say: Callable[[str], None]) -> Array:
 
 
 def by_command(text: str, wait_seconds: float) -> Array:
-    """Return an Array that runs a shell command at the array, then looks at the pool for `wait_seconds`."""
+    """Return an Array that runs a shell command at the array, then looks at the pool for `wait_seconds`.
+
+    A target chooses the SCSIid of a LUN, and the command may give it to a shell of the array. So the command gets no
+    SCSIid with a character that a shell could interpret, however it quotes.
+    """
     ends: Dict[str, float] = {}
     clean = {name: value for name, value in os.environ.items() if name != _PASSWORD}
 
     def array(what: str, scsi_id: str) -> bool:
+        if not _NO_SHELL_TEXT.fullmatch(scsi_id):
+            raise Failed(f"The SCSIid {said(scsi_id)} is given to no command: a shell could interpret it.")
         if what not in ends:
             ended = subprocess.call(text, shell=True, env={**clean, "STEP": what, "SCSIID": scsi_id}, stdout=2)
             if ended:
@@ -164,6 +173,7 @@ def by_command(text: str, wait_seconds: float) -> Array:
 
 def run(where: Where, tools: Tools, sr: str, target: str, directory: str, records_only: bool = False) -> int:
     """Run all steps; return the exit status. Raises RelvmoiscsiError before the first object is made."""
+    _make_place(directory)
     with connect(where) as calls:
         scratch = made.scratch_of(calls, sr)
         made.verify_ready(calls, scratch)
@@ -179,9 +189,10 @@ def run(where: Where, tools: Tools, sr: str, target: str, directory: str, record
     rows += cleaned
     notes = _notes(state, rows)
     found = report.facts(run_id, scratch.record, hosts, rows, notes)
+    for note in notes:
+        tools.say(note)
     paths = _written(report.redacted(found, _secrets(where)), directory, run_id)
-    for text in [*notes, f"The run has {found['result']}; the report is in {' and '.join(paths)}."]:
-        tools.say(text)
+    tools.say(f"The run has {found['result']}; the report is in {' and '.join(paths)}.")
     return {"passed": 0, "interrupted": EXIT_INTERRUPTED}.get(found["result"], EXIT_FAILED)
 
 
@@ -241,14 +252,28 @@ def _secrets(where: Where) -> List[str]:
     return [where.password, url, url.split("://")[1]]
 
 
+def _make_place(directory: str) -> None:
+    """Make the directory of the reports. Raises UsageError where another user could lead a report to another file."""
+    try:
+        make_own_directory(directory, 0o755)
+    except (NotOwn, OSError) as problem:
+        reason = getattr(problem, "strerror", None) or problem
+        unsafe = UsageError(f"{directory} is no place for a report: {reason}.")
+        raise unsafe.advising("Give a directory of your own, REPORT=...") from None
+
+
 def _written(found: Dict[str, Any], directory: str, run_id: str) -> List[str]:
     texts = {".json": json.dumps(found, indent=2) + "\n", ".rst": report.page(found)}
-    os.makedirs(directory, exist_ok=True)
     paths = []
     for ending, text in texts.items():
         paths.append(os.path.join(directory, run_id + ending))
-        with open(paths[-1], "w", encoding="utf-8") as file:
-            file.write(text)
+        try:
+            with open(open_own(paths[-1], os.O_WRONLY | os.O_EXCL), "w", encoding="utf-8") as file:
+                file.write(text)
+        except (NotOwn, OSError) as problem:
+            why = getattr(problem, "strerror", None) or problem
+            unwritten = f"The run has {found['result']}; its report {paths[-1]} cannot be written: {why}."
+            raise Failed(unwritten) from None
     return paths
 
 

@@ -14,11 +14,13 @@ from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
 
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
+from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.calls import Calls, Record, passing
 from relvmoiscsi.pool.records import AT_WORK, ORIGINAL_SR
 from relvmoiscsi.pool.vms.inventory import COPY_OF
 from relvmoiscsi.sr_types import STOCK_TYPES
+from relvmoiscsi.wording import said, shell_command
 
 SCRATCH = "relvmoiscsi-scratch"  #: key of SR.other_config: a person sets this key on an SR whose content may be lost
 MARK = "relvmoiscsi-acceptance"  #: key of other_config; the value is the UUID of the scratch SR
@@ -88,15 +90,19 @@ def scratch_of(calls: Calls, text: str) -> Scratch:
     ref = records.find_sr(pool, text)
     sr = pool.srs[ref]
     name = sr["name_label"]
+    if not is_uuid(sr["uuid"]):  # `SR.introduce` takes any text, and the id of a run is the name of a file
+        raise Refused(f"The SR {name!r} has the UUID {said(sr['uuid'])}, which is no UUID.").advising(
+            "Make another SR for the kit."
+        )
     if sr["type"] not in STOCK_TYPES:
         raise Refused(f"The SR {name!r} has the type {sr['type']}; the kit needs lvmoiscsi or lvmohba.")
     if records.is_copy(sr):
         copy = Refused(f"The SR {name!r} is a copy that `relvmoiscsi pool attach` has introduced.")
         raise copy.advising("Name an original.")
     if sr["other_config"].get(SCRATCH) != "true":
-        raise Refused(
-            f"The SR {name!r} is not marked as a scratch SR. If everything on its LUN may be lost, mark it: xe "
-            f"sr-param-set uuid={sr['uuid']} other-config:{SCRATCH}=true"
+        mark = shell_command("xe sr-param-set", f"uuid={sr['uuid']}", f"other-config:{SCRATCH}=true")
+        raise Refused(f"The SR {name!r} is not marked as a scratch SR.").advising(
+            f"If everything on its LUN may be lost, mark it: `{mark}`."
         )
     return Scratch(ref, sr)
 
@@ -113,7 +119,7 @@ def verify_ready(calls: Calls, scratch: Scratch) -> None:
     users = {vbd["VM"] for vbd in calls.records("VBD").values() if vbd["VDI"] in here}
     users |= {ref for ref, vm in vms.items() if vm["suspend_VDI"] in here}
     if users:
-        names = ", ".join(sorted(str(vms[ref]["name_label"]) if ref in vms else ref for ref in users))
+        names = ", ".join(sorted(repr(vms[ref]["name_label"]) if ref in vms else ref for ref in users))
         raise Refused(f"VMs that the kit has not made have disks on the SR {name!r}: {names}.")
     pool = records.read(calls)
     plugged = {host for host, (_, pbd) in pool.pbds_of(scratch.ref).items() if pbd["currently_attached"]}

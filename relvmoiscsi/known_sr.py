@@ -25,6 +25,7 @@ Follow = Callable[[Record, str], Optional[str]]
 #: texts of SM and udev that name a LUN in a path, or in the records that SM keeps of an SR
 _NAMES_LUN = re.compile(r"(?:^|[,/])((?:scsi-|wwn-0x|dm-uuid-mpath-|by-scsid/)[^,/\s]+)")
 _KEY = "scsiid"  #: SCSIid (lvmoiscsi, lvmohba), ScsiId (gfs2)
+_MOST_TEXT = 1 << 16  #: characters of a key or value that are read: xapi takes any number, SM writes a few hundred
 
 
 class KnownSr:
@@ -72,9 +73,10 @@ def luns_of_pbd(pbd: Record, follow: Follow = lambda _pbd, _path: None) -> List[
 def _luns_named(config: Mapping[str, Any], look: Callable[[str], Optional[str]]) -> List[str]:
     found: List[str] = []
     for key, value in config.items():
-        for part in [key, *str(value).split(",")]:
+        is_id = key[: len(_KEY) + 1].lower() == _KEY
+        for number, part in enumerate([key[:_MOST_TEXT], *str(value)[:_MOST_TEXT].split(",")]):
             text = part.strip()
-            words = [text] if key.lower() == _KEY and part != key else _NAMES_LUN.findall(text)
+            words = [text] if is_id and number else _NAMES_LUN.findall(text)
             found += [scsi_id for word in words for scsi_id in luns_named(word.replace("by-scsid/", ""))]
             if text.startswith("/dev/") and not words:
                 found.append(look(text) or "")

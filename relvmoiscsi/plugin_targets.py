@@ -55,7 +55,7 @@ def luns_of_srs(xapi: Xapi, host_uuid: str, deadline: Deadline) -> Tuple[Dict[st
         try:
             asked.append(access_of(IscsiConfig(config), host, xapi, lambda _secret: None))
         except RelvmoiscsiError as problem:
-            problems.append(_unknown(config.get("targetIQN", ""), config.get("target", ""), problem))
+            problems.append(_unknown(config.get("targetIQN", ""), said(config.get("target", "")), problem))
     found: Dict[str, TargetLun] = {}
     for luns, reason in each_at_once([partial(_luns, access, deadline) for access in asked]):
         for lun in luns:
@@ -64,7 +64,7 @@ def luns_of_srs(xapi: Xapi, host_uuid: str, deadline: Deadline) -> Tuple[Dict[st
     return found, sorted(problems)
 
 
-def _unknown(iqn: str, address: object, problem: RelvmoiscsiError) -> str:
+def _unknown(iqn: str, address: str, problem: RelvmoiscsiError) -> str:
     return f"The LUNs behind {said(iqn) if iqn else 'the targets'} at {address} are not known: {problem.told}"
 
 
@@ -83,5 +83,5 @@ def _luns(asked: Access, deadline: Deadline) -> Tuple[List[TargetLun], str]:
             luns = access.luns(deadline.part(TARGET_SECONDS))
             found += [TargetLun(access, info) for info in luns if info.scsi_id is not None]
     except RelvmoiscsiError as problem:
-        return found, _unknown(asked.config.target_iqn, asked.portals[0], problem)
+        return found, _unknown(asked.config.target_iqn, str(asked.portals[0]), problem)
     return found, ""

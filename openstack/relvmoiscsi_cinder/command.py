@@ -109,7 +109,7 @@ class _Command:
         try:
             self.run("recover", *_YES)
         except (Told, _BrokeOff) as problem:
-            cinder_log.info(f"The resignature in the source of this volume is left to the next one: {problem}")
+            cinder_log.info(f"The resignature in the source of this volume is left for the next one. {problem}")
 
     def after_all(self) -> Dict[str, Any]:
         """Return the answer of `show` after a resignature without a result; {} if `show` fails too."""

@@ -2,8 +2,9 @@
 """Files that an option names: no other user may be able to lead a path to another file.
 
     read_named    reads such a file: --map, --ca, and by secret_file.py the files of passwords
-    open_own      opens a file to write: --log
+    open_own      opens a file to write: --log, the reports of the acceptance kit
     verify_new    verifies the place of a new file: --map-out
+    make_own_directory    makes a directory for such a file
     is_own        a message names the path in a command of another program, which verifies nothing
 
 A person may let another user run the command as root, with a path as an argument. A directory of that user could be
@@ -22,12 +23,12 @@ import re
 import stat
 from typing import Callable, List, Optional
 
-from relvmoiscsi.host.files import open_private
+from relvmoiscsi.host.files import make_directory, open_private
 
 #: what a shell's `<(command)` or `< FILE` opens for a program
 _DESCRIPTOR = re.compile("/dev/(?:stdin|fd/([0-9]{1,4}))|/proc/self/fd/([0-9]{1,4})")
-#: a link to an open file of a process: an open of the link opens the file anew
-_LINK_TO_OPEN_FILE = re.compile("/proc/(?:[^/]+/)+fd/[^/]+")
+#: a link of a process, such as fd/3, root or cwd: the kernel leads to that file, and not to the path that a read shows
+_LINK_OF_PROCESS = re.compile("/proc/.+/.+")
 _MOST_LINKS = 40  #: as of Linux
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -41,8 +42,9 @@ def verify_own_way(path: str) -> None:
     The last name of the path is not looked at. In a directory with the sticky bit, such as /tmp, other users can make
     files, and cannot replace what root or this user has made.
     """
+    way = os.path.dirname(os.path.join(os.getcwd(), path))
     at, links = os.sep, 0
-    todo: List[str] = os.path.join(os.getcwd(), path).split(os.sep)[-2::-1]  # the next name is the last item
+    todo: List[str] = way.split(os.sep)[::-1]  # the next name is the last item
     _verify(at)
     while todo:
         name = todo.pop()
@@ -53,13 +55,15 @@ def verify_own_way(path: str) -> None:
         if not _verify(entry):
             at = entry
             continue
-        if _LINK_TO_OPEN_FILE.fullmatch(entry):
-            raise NotOwn(f"{entry} is an open file of a process")
         target, links = os.readlink(entry), links + 1
+        if _LINK_OF_PROCESS.fullmatch(entry):
+            raise NotOwn(f"{entry} is a link of a process")
         if links > _MOST_LINKS:
             raise NotOwn(f"{entry} is one of too many links")
         at = os.sep if os.path.isabs(target) else at
         todo += reversed(target.split(os.sep))
+    if not os.path.samestat(os.lstat(at), os.stat(way)):  # a link of a process, where procfs is mounted elsewhere
+        raise NotOwn(f"{way} leads elsewhere than to {at}")
 
 
 def read_named(path: str, most_bytes: int, verify: Optional[Verify] = None) -> bytes:
@@ -115,6 +119,20 @@ def open_own(path: str, flags: int) -> int:
     return descriptor
 
 
+def make_own_directory(path: str, mode: int) -> None:
+    """Make a directory and those above it, each with this mode. What is there stays as it is. Raises NotOwn, OSError.
+
+    Each directory is verified before the next one is made in it: no other user can have this process make a directory
+    elsewhere.
+    """
+    try:
+        verify_own_way(os.path.join(path, ""))
+    except FileNotFoundError:
+        make_own_directory(os.path.dirname(os.path.abspath(path)), mode)
+        make_directory(path, mode)
+        verify_own_way(os.path.join(path, ""))
+
+
 def is_own(path: str) -> bool:
     """Return whether no other user can exchange what is at `path`, write to a file there, or make a file beside it."""
     try:
@@ -141,9 +159,10 @@ def _verify(entry: str) -> bool:
     if stat.S_ISLNK(status.st_mode):
         return True
     is_node = stat.S_ISBLK(status.st_mode)  # who may write to a disk, cannot make its node lead to another disk
-    if status.st_mode & _OTHERS_WRITE and not status.st_mode & stat.S_ISVTX and not is_node:
-        what = "directory" if stat.S_ISDIR(status.st_mode) else "file"
-        raise NotOwn(f"other users can change the {what} {entry}")
+    is_directory = stat.S_ISDIR(status.st_mode)
+    is_sticky = is_directory and status.st_mode & stat.S_ISVTX  # of a file, the bit says nothing
+    if status.st_mode & _OTHERS_WRITE and not is_sticky and not is_node:
+        raise NotOwn(f"other users can change the {'directory' if is_directory else 'file'} {entry}")
     return False
 
 

@@ -35,7 +35,7 @@ from relvmoiscsi.lun.pool_records import (
     read_pool,
     users_of,
 )
-from relvmoiscsi.wording import said, shell_command
+from relvmoiscsi.wording import said, shell_command, some_of
 
 XAPI_SECONDS = 10.0  #: the time limit of a command for one answer of xapi
 
@@ -179,7 +179,7 @@ def _pbds_told(lun: Question, sr: KnownSr, hosts: Hosts) -> str:
     for pbd in sr.pbds:
         luns = known_sr.luns_of_pbd(pbd, _follow(lun))
         state = "attached" if pbd.get("currently_attached") else "detached"
-        where = f"the SCSIid {' and '.join(luns)}" if luns else "no SCSIid"
+        where = f"the SCSIid {some_of(luns)}" if luns else "no SCSIid"
         told.append(f"The PBD of {hosts.called(pbd)} is {state}, with {where}.")
     return " ".join(told) or "The SR has no PBD."
 

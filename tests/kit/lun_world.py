@@ -388,8 +388,8 @@ class World:
             targets = [(Portal(lun.target, 3260), lun.iqn) for lun in there]
             targets = list(dict.fromkeys(targets))
             text = "The target's IQN (device-config:targetIQN) is missing or incorrect."
-            asked = Portal(parsed.target, 3260)
-            raise MissingKey(text, "ConfigTargetIQNMissing", unnamed.target_list(targets, asked))
+            listed = unnamed.target_list(targets, (parsed.target, 3260))
+            raise MissingKey(text, "ConfigTargetIQNMissing", listed)
         if mine[0].chap != self._credentials(parsed.chap):  # LIO refuses a login with CHAP that it does not want, too
             raise NotFound("The target does not accept the login.", "ISCSILogin")
         for lun in mine:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.own_source import PACKAGE, ROOT, nodes_of, own_modules
+from kit.own_source import PACKAGE, ROOT, modules_beside, nodes_of, own_modules
 
 TESTS = Path(__file__).resolve().parent
 
@@ -181,8 +181,9 @@ MAY_PASS = {
     ("direct.direct_command", OPENS): "reads what is on a disk",
 }
 
-#: What makes a file or a directory with a mode that a umask changes: only `host.files` names these.
-MAKERS = {"makedirs", "mkdir", "O_CREAT", "mkstemp", "mkdtemp"}
+#: What makes a file or a directory with a mode that a umask changes: only `host.files` names these. So does `open` with
+#: a path and a mode to write. By a path, another user could lead root to another file: `host.own_path` verifies a path.
+MAKERS = {"makedirs", "mkdir", "O_CREAT", "mkstemp", "mkdtemp", "write_bytes", "touch", "copyfile", "copytree"}
 
 MAY_PRINT = ("__main__", "cli", "report")
 
@@ -225,6 +226,7 @@ class Module:
         self.separated = list(separated(nodes)) if self.unit in READ_THE_HOST else []
         attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
         self.makers = [(node.lineno, node.attr) for node in attributes if node.attr in MAKERS]
+        self.makers += [(node.lineno, "an open to write") for node in nodes if opens_path_to_write(node)]
         self.classes = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
         calls = (node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name))
         self.calls = [(call.lineno, call.func.id) for call in calls]
@@ -242,6 +244,16 @@ class Module:
     def own_imports(self):
         """What is imported from this package: (line number, parts of the name behind the package's)."""
         return [(line, name.split(".")[1:]) for line, name in self.imports if name.split(".")[0] == PACKAGE]
+
+
+def opens_path_to_write(node):
+    """Is this a call of `open` that writes, neither to a given descriptor, nor by an opener, nor at a literal path?"""
+    if not isinstance(node, ast.Call) or "open" not in (getattr(node.func, name, None) for name in ("id", "attr")):
+        return False
+    given = {key.arg: key.value for key in node.keywords}
+    mode = given.get("mode", ([*node.args, None, None])[1])
+    is_path = type(node.args[0]).__name__ not in ("Call", "Constant", "Str") and not {"opener", "closefd"} & set(given)
+    return is_path and type(mode).__name__ in ("Constant", "Str") and bool(set("wax+") & set(ast.literal_eval(mode)))
 
 
 @lru_cache(maxsize=None)
@@ -581,6 +593,7 @@ def test_what_the_kernel_and_udev_write_has_one_reader():
 def test_files_and_directories_are_made_in_one_module():
     assert of_all(makes) == []
     assert [module.name for module in package() if module.makers] == ["host.files"]
+    assert [found for name, source in modules_beside() for found in makes(Module(name, source))] == []
 
 
 def test_a_lun_is_opened_locked_and_written_in_one_room():
@@ -630,6 +643,9 @@ PV, PLAN, UDEV = "formats.lvm.pv", "resignature.plan", "host.disk.udev"
         (mixes, PLAN, "Refused('The SR is in use. Shut the VM down.')"),
         (mixes, PLAN, "with in_state(f'Some disks of {name} are swapped. Repeat the command.'): pass"),
         (makes, UDEV, "import os\nos.open(path, os.O_RDWR | os.O_CREAT, 0o600)"),
+        (makes, UDEV, "with open(path, 'wb') as file: pass"),
+        (makes, UDEV, "import io\nio.open(os.path, mode='r+')"),
+        (makes, UDEV, "path.write_bytes(b'')"),
         (reads, UDEV, "def is_number(text): return text.strip().isdigit()"),
         (reads, UDEV, "import xmlrpc.client\nxmlrpc.client.loads(text)"),
         (takes_int, PLAN, "size = int(facts['size'])"),

@@ -20,7 +20,19 @@ def test_an_address_is_read(text, portal):
 
 
 @pytest.mark.parametrize(
-    "text", ["\x1b[2J", "a\x1bb:3260,1", "a\x7fb", "a\x9b31m", "a\u202eb", "a\x00", "", "a:0", "a:65536", "a b"]
+    "text",
+    [
+        "\u05d0",
+        "\u05d0" * 16000,
+        "x" * 254,
+        "m\u00fcnchen.example",
+        "[fe80::1%" + "x" * 16 + "]",
+        "[san]",
+        "[::1",
+        "a/b",
+        "-:",
+    ]
+    + ["\x1b[2J", "a\x1bb:3260,1", "a\x7fb", "a\x9b31m", "a\u202eb", "a\x00", "", "a:0", "a:65536", "a b"],
 )
 def test_what_is_no_address_is_refused_without_its_control_characters(text):
     with pytest.raises(ValueError, match="is no address of a target") as caught:

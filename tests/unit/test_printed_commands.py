@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import pytest
 
-from kit.own_source import nodes_of, own_modules
+from kit.own_source import modules_beside, nodes_of, own_modules
 
 #: The ways of a word into a command that a message prints, to be copied to a shell.
 COMMAND_MAKERS = ("shell_command", "command_words")
@@ -37,6 +37,7 @@ RIDDLE = re.compile(r"`(?:relvmoiscsi|xe) [^`]*\b[A-Z]{2,}\b[^`]*`|\((?:xe|relvm
 PLACES = re.compile(r"\{[\w.\[\]!:,]*\}|%[-+ #0-9.]*[srdax]")
 #: Where a value between backticks is known to need no quotes.
 NEEDS_NO_QUOTES = {
+    "ansible.plugins.module_utils.client": "the name of an option",
     "cli.parser": "the version of this package, in the name of a file",
     "host.settings": "a constant, of a configuration file",
     "wording": "the names of options",
@@ -87,11 +88,11 @@ class Module:
 
 @lru_cache(maxsize=None)
 def package():
-    return [Module(name, source) for name, source in own_modules()]
+    return [Module(name, source) for name, source in [*own_modules(), *modules_beside()]]
 
 
 def of_all(rule):
-    """What a rule finds in the modules of the package."""
+    """What a rule finds in the modules of the package, and in those beside it."""
     return [found for module in package() for found in rule(module)]
 
 

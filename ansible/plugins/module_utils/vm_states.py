@@ -288,4 +288,4 @@ def _lent(found, copy, params):
 
 
 def _lent_lines(results):
-    return "".join(client.line(f"{each.name} ({each.vdi}): {each.mode}, {each.vm_name}") for each in results)
+    return "".join(client.line(f"{each.name} ({each.vdi}): {each.mode}, {each.vm_name!r}") for each in results)

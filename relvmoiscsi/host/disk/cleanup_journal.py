@@ -19,9 +19,9 @@ from typing import List, Optional, Sequence, Tuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused
-from relvmoiscsi.host.files import make_directory, open_private, text_of
+from relvmoiscsi.host.files import open_private, text_of
 from relvmoiscsi.host.locks.lun_lock import is_lun_locked
-from relvmoiscsi.host.own_path import NotOwn, verify_own_way
+from relvmoiscsi.host.own_path import NotOwn, make_own_directory, verify_own_way
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.scsi_id_text import is_scsi_id
 
@@ -61,8 +61,7 @@ def note(scsi_id: str, there: Sequence[str], host: Host = THIS_HOST) -> None:
     try:
         for again in reversed(range(_TRIES)):
             try:
-                make_directory(os.path.dirname(path), 0o700)
-                verify_own_way(path)
+                make_own_directory(os.path.dirname(path), 0o700)
                 with open(open_private(new, os.O_WRONLY | os.O_TRUNC), "w", encoding="ascii") as file:
                     file.write(content + "\n")
                 os.rename(new, path)

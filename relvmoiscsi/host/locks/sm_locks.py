@@ -21,7 +21,6 @@ import fcntl
 import logging
 import os
 import socket
-import stat
 import struct
 import time
 from contextlib import contextmanager
@@ -30,8 +29,9 @@ from typing import Iterator
 from relvmoiscsi.errors import NOTHING_CHANGED, Busy, CommandFailed, Refused
 from relvmoiscsi.host import flock, terminated
 from relvmoiscsi.host.command import Runner
-from relvmoiscsi.host.files import make_directory, remedy
+from relvmoiscsi.host.files import remedy
 from relvmoiscsi.host.flock import POLL_SECONDS
+from relvmoiscsi.host.own_path import NotOwn, make_own_directory
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
@@ -75,17 +75,10 @@ def lvm_lock(host: Host = THIS_HOST, timeout: float = WAIT_SECONDS) -> Iterator[
 def is_sm_here(host: Host = THIS_HOST) -> bool:
     """Return whether SM has taken locks since this host started. SM takes locks when it attaches its first SR.
 
-    SM runs as root. Where every user may write to /run/lock, a directory of another user is no sign of SM: that user
-    could keep root waiting for a lock in the directory.
+    Whatever is at the place counts, whoever has made it. Where every user may write to /run/lock, a user could make the
+    directory first, and SM would take its locks there. `lvm_lock` refuses such a directory.
     """
-    for name in [*SM_LOCKS, os.path.dirname(FAIRLOCK)]:
-        try:
-            status = os.stat(host.at(name), follow_symlinks=False)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        if stat.S_ISDIR(status.st_mode) and status.st_uid in (0, os.geteuid()):
-            return True
-    return False
+    return any(os.path.lexists(host.at(name)) for name in [*SM_LOCKS, os.path.dirname(FAIRLOCK)])
 
 
 @contextmanager
@@ -132,7 +125,9 @@ def _open(path: str) -> int:
         except FileNotFoundError:
             directory = os.path.dirname(path)
             try:
-                make_directory(directory, _MODE_OF_SM)
+                make_own_directory(directory, _MODE_OF_SM)
+            except NotOwn as error:
+                raise Refused(f"{directory} cannot be made: {error}.") from None
             except OSError as error:
                 raise Refused(f"{directory} cannot be made: {error.strerror}.").advising(remedy(error)) from error
     raise Refused(f"The lock {path} cannot be opened: its directory vanishes again and again.")

@@ -10,12 +10,13 @@ duplicate_passwds.
 """
 
 import re
-from typing import Mapping, NamedTuple, Optional
+from contextlib import suppress
+from typing import List, Mapping, NamedTuple, Optional
 
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.portal import DEFAULT_PORT, Portal
 from relvmoiscsi.sr_driver.transport import CallRequest, scsi_id_in
-from relvmoiscsi.wording import repr_without
+from relvmoiscsi.wording import repr_without, said
 
 ANY_IQN = "*"
 _IQN = re.compile(r"(?:iqn\.|eui\.|naa\.)[!-.0-~]{1,219}\Z")  # printable, no slash: the IQN is a part of paths
@@ -47,7 +48,7 @@ class IscsiConfig(CallRequest):
             raise UsageError("The target (device-config:target) is missing.", "ConfigTargetMissing")
         iqn = device_config.get("targetIQN", "").strip()
         if iqn and iqn != ANY_IQN and not _IQN.match(iqn):
-            raise UsageError(f"{iqn!r} is no IQN (device-config:targetIQN).", "ConfigTargetIQNMissing")
+            raise UsageError(f"{said(iqn)} is no IQN (device-config:targetIQN).", "ConfigTargetIQNMissing")
         self.target_iqn = "" if iqn == ANY_IQN else iqn  #: "" if the key is missing
         scsi_id = scsi_id_in(device_config)
         port = device_config.get("port", "").strip() or str(DEFAULT_PORT)
@@ -56,9 +57,16 @@ class IscsiConfig(CallRequest):
             raise UsageError(f"{given!r} is no port (device-config:port).", "ISCSIPort")
         # an IPv6 address may be in brackets
         addresses = filter(None, (part.strip().strip("[]") for part in self.target.split(",")))
-        portals = [Portal(address, int(port)) for address in addresses]
+        portals: List[Portal] = []
+        for address in addresses:
+            try:
+                portals.append(Portal(address, int(port)))
+            except ValueError:
+                unread = f"{said(address)} is no address of a target (device-config:target)."
+                wrong = UsageError(unread, "ConfigTargetMissing")
+                raise wrong.advising("Give an IP address, or a name in ASCII.") from None
         if not portals:
-            raise UsageError(f"{self.target!r} names no target (device-config:target).", "ConfigTargetMissing")
+            raise UsageError(f"{said(self.target)} names no target (device-config:target).", "ConfigTargetMissing")
         # Portals that SM has found: multihomelist "ip:port,ip:port", multiSession "ip,port,iqn|ip,port,iqn|". An item
         # that is no portal is ignored: `target` alone suffices.
         more = [item.strip().rpartition(":")[::2] for item in device_config.get("multihomelist", "").split(",")]
@@ -67,7 +75,9 @@ class IscsiConfig(CallRequest):
             its_port, _, name = rest.partition(",")
             if name == iqn:
                 more.append((address, its_port))
-        portals += [Portal(one.strip("[]"), int(at)) for one, at in more if one and _is_port(at)]
+        for one, at in more:
+            with suppress(ValueError):
+                portals.append(Portal(one.strip("[]"), int(at) if _is_port(at) else 0))
         self.portals = tuple(dict.fromkeys(portals))  #: in the order to try; the portals of `target` come first
         self.chap, self.incoming_chap = _chap(device_config, "chap"), _chap(device_config, "incoming_chap")
         self.local_iqn = device_config.get("localIQN", "").strip() or None

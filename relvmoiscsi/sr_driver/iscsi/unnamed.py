@@ -32,7 +32,7 @@ def missing_key(access: Access, deadline: Deadline) -> MissingKey:
         if failures and not targets:
             raise failures[0]
         text = "The target's IQN (device-config:targetIQN) is missing or incorrect."
-        asked = Portal(access.config.target, access.config.portals[0].port)
+        asked = access.config.target, access.config.portals[0].port
         return MissingKey(text, "ConfigTargetIQNMissing", target_list(targets, asked))
     luns = lun_list(access.luns(deadline))
     return MissingKey("The SCSIid (device-config:SCSIid) is missing.", "ConfigSCSIid", luns)
@@ -60,12 +60,15 @@ def lun_list(luns: Sequence[LunInfo]) -> str:
     )
 
 
-def target_list(targets: Sequence[Tuple[Portal, str]], asked: Portal) -> str:
-    """Return the XML of error 96. As in SM, the last entry stands for all targets of the portal."""
+def target_list(targets: Sequence[Tuple[Portal, str]], asked: Tuple[str, int]) -> str:
+    """Return the XML of error 96. As in SM, the last entry stands for all targets of the portal.
+
+    `asked` is `target` of the device-config, perhaps with several addresses, and the port.
+    """
     rows = []
-    for index, (portal, iqn) in enumerate([*targets, (asked, ANY_IQN)]):
-        port = [("Port", str(portal.port))] if portal.port != DEFAULT_PORT else []
-        rows.append([("Index", str(index)), ("IPAddress", portal.host), *port, ("TargetIQN", iqn)])
+    for index, ((address, number), iqn) in enumerate([*targets, (asked, ANY_IQN)]):
+        port = [("Port", str(number))] if number != DEFAULT_PORT else []
+        rows.append([("Index", str(index)), ("IPAddress", address), *port, ("TargetIQN", iqn)])
     return _document("iscsi-target-iqns", "TGT", rows)
 
 

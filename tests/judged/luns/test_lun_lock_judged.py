@@ -96,9 +96,20 @@ def test_a_lock_file_of_another_user_is_refused(host):
         refused(host, "Another user can open the lock")
 
 
-def test_a_user_who_makes_the_lock_directories_of_sm_makes_no_root_wait_there(host):
-    assert as_user(os.makedirs, host.at("run/lock/sm"))
-    assert not sm_locks.is_sm_here(host)
+def links(path):
+    os.symlink("/tmp", path)
+
+
+@pytest.mark.parametrize("makes", [os.makedirs, links])
+def test_a_user_who_makes_the_lock_directory_of_sm_first_has_no_run_go_without_the_lock_of_sm(host, makes):
+    """SM would take its locks in that directory."""
+    os.makedirs(host.at("var"))
+    os.symlink("../run/lock", host.at("var/lock"))
+    assert as_user(makes, host.at("run/lock/sm"))
+    assert sm_locks.is_sm_here(host)
+    refusal = pytest.raises(Refused, match="run/lock/sm belongs to another user.*Let root have that place")
+    with refusal, sm_locks.lvm_lock(host):
+        pytest.fail("a lock that this user can replace")
 
 
 def holds(lun, ready, done):

@@ -256,14 +256,19 @@ def left_by_a_run(pool):
     pool.pool.db.create("VDI", SR=pool.scratch, name_label=pool.kits("disk one"))
 
 
+def with_a_uuid_that_is_a_path(pool):
+    pool.pool.db.forge("SR", pool.scratch, "uuid", "../../x-")
+
+
 UNMARKED = marked(other_config={made.SCRATCH: "yes"})
 COPY = marked(other_config={**SCRATCH, "relvmoiscsi:original-sr": "x"})
-IN_USE = "VMs that the kit has not made have disks on the SR 'Scratch': a person's."
+IN_USE = "VMs that the kit has not made have disks on the SR 'Scratch': \"a person's\"."
 
 
 @pytest.mark.parametrize("given, message", [
     (UNMARKED, "is not marked as a scratch SR"),
     (COPY, "Name an original"),
+    (with_a_uuid_that_is_a_path, "has the UUID '../../x-', which is no UUID"),
     (with_a_vm, IN_USE),
     (with_memory_of_a_vm, IN_USE),
     (left_by_a_run, "Run `make acceptance-clean` first"),
@@ -276,6 +281,27 @@ def test_an_sr_that_is_not_given_away_is_refused_and_nothing_is_done(pool, capsy
     said = capsys.readouterr().err
     assert status == 4 and message in said and " Nothing was done." in said
     assert pool.everything() == before and all(map(only_reads, pool.pool.api.calls[calls:]))
+
+
+def test_no_report_goes_where_another_user_could_lead_it_and_nothing_is_done(pool, capsys):
+    place = pool.directory / "reports"
+    place.mkdir()
+    place.chmod(0o777)
+    before = pool.everything()
+    assert kit.main(["--sr", "Scratch", "--snapshot", "exit 1", "--report", str(place / "new")], command) == 2
+    said = capsys.readouterr().err
+    assert "other users can change the directory" in said and " Nothing was done. Give" in said
+    assert pool.everything() == before and list(place.iterdir()) == []
+
+
+@pytest.mark.parametrize("ending", [".json", ".rst"])
+def test_a_report_replaces_no_file(tmp_path, ending):
+    """A link in its place could lead to any file."""
+    (tmp_path / "other").write_text("of root")
+    (tmp_path / f"run{ending}").symlink_to(tmp_path / "other")
+    with pytest.raises(made.Failed, match="The run has passed; its report .* cannot be written: .* is a link"):
+        kit._written(report.facts("run", {"type": "lvmoiscsi"}, [], [], []), str(tmp_path), "run")
+    assert (tmp_path / "other").read_text() == "of root"
 
 
 def test_nothing_is_taken_from_an_sr_that_is_not_marked(pool):
@@ -508,6 +534,20 @@ def test_a_person_is_asked_until_the_clone_is_there_perhaps_behind_another_targe
     assert said[0].startswith("Clone the LUN 3600") and said[1].startswith("The pool sees no clone")
     pool.world.luns.pop()
     fails(pool, "clone", "no clone", array=lambda *_: False)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    "scsi_id", ["1ATA;echo>there;", "1$(echo>there)", "1`echo>there`", "-o", "1 x", "1\n", "", "1" * 256]
+)
+def test_no_command_gets_a_scsi_id_that_a_shell_interprets(tmp_path, monkeypatch, scsi_id):
+    """As `ssh array "clone $SCSIID"`, which has the array's shell read the SCSIid."""
+    monkeypatch.chdir(tmp_path)
+    array = kit.by_command('echo >here; sh -c "true $SCSIID"', 60)
+    with pytest.raises(made.Failed, match="is given to no command"):
+        array("clone", scsi_id)
+    assert list(tmp_path.iterdir()) == []
+    assert array("clone", "SVENDOR_M.odel:1-2=3+4@5") and os.listdir(str(tmp_path)) == ["here"]
 
 
 def test_nobody_there_and_no_command_is_a_usage_error(pool, monkeypatch, capsys):

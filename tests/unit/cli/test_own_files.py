@@ -4,16 +4,19 @@
 import argparse
 import os
 import stat
+import subprocess
+import sys
 
 import pytest
 
+from kit.own_source import ROOT
 from relvmoiscsi.cli import resignature
 from relvmoiscsi.cli.map_out import MapFile
 from relvmoiscsi.cli.parser import make_parser
 from relvmoiscsi.cli.resignature import ResignatureCommand
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.host import own_path, secret_file
-from relvmoiscsi.host.own_path import NotOwn, read_named, verify_own_way
+from relvmoiscsi.host.own_path import NotOwn, make_own_directory, read_named, verify_own_way
 from relvmoiscsi.host.secret_file import first_line, lines_of
 from relvmoiscsi.lun.url_login import credentials
 from relvmoiscsi.pool import connection as connection_module
@@ -202,6 +205,23 @@ def test_ways_of_root_and_of_this_user_are_taken(tmp_path, monkeypatch):
         verify_own_way(str(path))
 
 
+@pytest.mark.parametrize("kind", WAYS)
+def test_no_directory_is_made_where_another_user_could_lead_elsewhere(tmp_path, monkeypatch, kind):
+    path = a_way(kind, tmp_path, monkeypatch)
+    with pytest.raises(NotOwn, match=WAYS[kind][0]):
+        make_own_directory(os.path.join(path, "more"), 0o755)
+    assert not os.path.lexists(path)
+
+
+def test_a_directory_is_made_with_those_above_it(tmp_path, monkeypatch):
+    make_own_directory(str(tmp_path / "a" / "b"), 0o700)
+    monkeypatch.chdir(tmp_path)
+    make_own_directory("a/b", 0o755)
+    make_own_directory("c/d", 0o755)
+    modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("a", "a/b", "c", "c/d")]
+    assert modes == [0o700, 0o700, 0o755, 0o755]
+
+
 @pytest.mark.parametrize("place", ["map", "by/map"])
 def test_a_map_goes_to_no_place_that_leads_elsewhere(tmp_path, place):
     (tmp_path / "by").symlink_to(tmp_path)
@@ -229,6 +249,7 @@ FOREIGN = {
     "owner": (of_another, "belongs to another user"),
     "way": (lambda path: path.parent.chmod(0o777), "other users can change the directory"),
     "mode": (lambda path: path.chmod(0o666), "other users can change the file"),
+    "sticky": (lambda path: path.chmod(0o1666), "other users can change the file"),
     "pipe": (fifo, "is no regular file"),
     "missing": (lambda path: path.unlink(), "No such file"),
 }
@@ -319,8 +340,44 @@ def test_what_the_caller_may_not_read_root_does_not_open_for_him(of_write_only, 
 @pytest.mark.parametrize("option", READERS)
 def test_no_other_name_of_a_descriptor_is_opened_anew(of_write_only, monkeypatch, option, form):
     monkeypatch.setenv("XENSERVER_PASSWORD", "x")
-    with pytest.raises(UsageError, match="is an open file of a process|belongs to another user|cannot be read"):
+    with pytest.raises(UsageError, match="is a link of a process|belongs to another user|cannot be read"):
         READERS[option](form.format(of_write_only, pid=os.getpid()))
+
+
+@pytest.mark.parametrize("of_process", ["self", "thread-self", "{pid}", "{pid}/task/{pid}"])
+@pytest.mark.parametrize("name", ["root", "cwd"])
+def test_no_path_leads_by_the_directories_of_a_process(file, monkeypatch, of_process, name):
+    """A process may have other mounts, so that another user's file is at a path of root there."""
+    monkeypatch.chdir("/")
+    with pytest.raises(NotOwn, match=f"/{name} is a link of a process"):
+        read_named(f"/proc/{of_process.format(pid=os.getpid())}/{name}{file}", 10)
+
+
+#: verifies the path in its own mounts, where another procfs and another directory are at the places
+_ELSEWHERE = """
+import os, sys
+from relvmoiscsi.host.own_path import NotOwn, verify_own_way
+try:
+    verify_own_way(sys.argv[1])
+except NotOwn as error:
+    print(error)
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+def test_what_is_opened_is_what_was_verified_also_where_another_procfs_is(tmp_path):
+    """The kernel leads by `root` of a process to the files of that process, and not by the text of the link."""
+    for name in ("proc", "place"):
+        (tmp_path / name).mkdir()
+    mounts = f"mount -t proc proc {tmp_path}/proc && mount -t tmpfs -o mode=755 tmpfs {tmp_path}/place"
+    path = f"{tmp_path}/proc/{os.getpid()}/root{tmp_path}/place/file"
+    argv = ["unshare", "--mount", "sh", "-c", f'{mounts} || exit 77; exec "$@"', "sh", sys.executable, "-c", _ELSEWHERE]
+    pipe = subprocess.PIPE
+    ran = subprocess.run([*argv, path], cwd=str(ROOT.parent), stdout=pipe, stderr=pipe, check=False)
+    if ran.returncode == 77 or ran.stderr.startswith(b"unshare:"):
+        pytest.skip(f"this container may not mount: {ran.stderr.decode()}")
+    assert f"leads elsewhere than to {tmp_path}/place" in ran.stdout.decode(), ran
 
 
 def test_a_given_descriptor_is_read_from_where_it_is(file):

@@ -66,7 +66,10 @@ def test_what_a_key_says(key, field, value, expected):
 
 
 NONE_OF_THOSE = {
-    "target": ("ConfigTargetMissing", [None, "  ", " , ,", "[]"]),
+    "target": (
+        "ConfigTargetMissing",
+        [None, "  ", " , ,", "[]", "10.0.0.5,a b", "\u05d0" * 16000, "h" * 254, "fe80::1%"],
+    ),
     "port": ("ISCSIPort", ["0", "65536", "-1", "3260x", "\u00b2", "\u0663\u0662\u0666\u0660", "9" * 5000, "1_0"]),
     "targetIQN": ("ConfigTargetIQNMissing", ["clone7", "iqn.", "iqn.a\nb", "iqn.x/../../y", "iqn." + "x" * 220]),
     "SCSIid": ("ConfigSCSIid", ["a b", "../x", "x" * 256, "\u00e9", "1" * 24]),

@@ -29,7 +29,7 @@ def test_targets():
         (Portal("10.0.0.6"), "iqn.a:2"),
     ]
 
-    assert rows(target_list(targets, Portal("array,10.0.0.6", 3260))) == (
+    assert rows(target_list(targets, ("array,10.0.0.6", 3260))) == (
         "iscsi-target-iqns",
         [
             ("TGT", [("Index", "0"), ("IPAddress", "10.0.0.5"), ("TargetIQN", "iqn.a:1")]),
@@ -44,7 +44,7 @@ def listed(*keys):
     """The targets in an answer to SendTargets, as rows of the list."""
     answer = b"".join(key + b"\0" for key in keys)
     found = targets_in(answer, Portal("10.0.0.5"))
-    return found, target_list([(at, iqn) for iqn, portals in found.items() for at in portals], Portal("10.0.0.5"))
+    return found, target_list([(at, iqn) for iqn, portals in found.items() for at in portals], ("10.0.0.5", 3260))
 
 
 @pytest.mark.parametrize(
