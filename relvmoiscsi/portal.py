@@ -15,6 +15,11 @@ _HOST = re.compile(r"[0-9A-Za-z._-]{1,253}|[0-9A-Fa-f:.]{2,45}(?:%[0-9A-Za-z._-]
 _ADDRESS = re.compile(r"(?:\[(?P<six>[^\[\]]*:[^\[\]]*)\]|(?P<name>[^\[\]:]+))(?::(?P<port>[0-9]{1,5}))?")
 
 
+def is_host(text: str) -> bool:
+    """Has the text the form of a name of DNS, or of an IP address without brackets?"""
+    return _HOST.fullmatch(text) is not None
+
+
 class _Portal(NamedTuple):
     host: str  #: name, IPv4 or IPv6 address
     port: int
@@ -27,7 +32,7 @@ class Portal(_Portal):
 
     def __new__(cls, host: str, port: int = DEFAULT_PORT) -> "Portal":
         """Verify both. Raises ValueError."""
-        if _HOST.fullmatch(host) is None or not 0 < port < 65536:
+        if not is_host(host) or not 0 < port < 65536:
             raise ValueError(f"{host[:_MOST_SAID]!r} with port {port} is no address of a target")
         return super().__new__(cls, host, port)
 

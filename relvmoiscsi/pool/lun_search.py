@@ -46,7 +46,7 @@ class PortalTimes:
         key, begin = (portal.target, portal.port), time.monotonic()
         if self.is_over(portal):
             limit = human_time(PORTAL_SECONDS)
-            raise PoolFailure(f"The {limit} for {portal.target} were over before this was read.").advising(
+            raise PoolFailure(f"The {limit} for {portal.place} were over before this was read.").advising(
                 "Give one target: --target, --iqn."
             )
         try:
@@ -144,7 +144,7 @@ def find(calls: Calls, pool: Pool, portals: Iterable[ProbePortal], at_once: int 
                 left_out += lun.scsi_id not in found
             if left_out:
                 problem = (
-                    f"{portal.target} lists more than {MOST_LUNS} LUNs: {counted(left_out, 'LUN')} of "
+                    f"{portal.place} lists more than {MOST_LUNS} LUNs: {counted(left_out, 'LUN')} of "
                     f"{said(portal.iqn)} were not read."
                 )
                 advice = "Give another target with --target and --iqn, or map fewer LUNs to the master."
@@ -198,7 +198,7 @@ def _targets(
     there = {} if has_own else {one.iqn: one for one in known if one.address == portal.address}
     iqns = listed_iqns(_probe_fails(calls, pool, portal))
     if len(iqns) > MOST_IQNS:
-        many = PoolFailure(f"{portal.target} lists {len(iqns)} targets, and the first {MOST_IQNS} were read.").advising(
+        many = PoolFailure(f"{portal.place} lists {len(iqns)} targets, and the first {MOST_IQNS} were read.").advising(
             "Give another target with --target and --iqn."
         )
         failures.append((portal, many))
@@ -212,12 +212,13 @@ def _unasked(portals: Sequence[ProbePortal]) -> List[Tuple[ProbePortal, PoolFail
         iqns.setdefault((portal.target, portal.port), []).append(portal.iqn)
     found = []
     for (target, port), names in iqns.items():
+        asked = ProbePortal(target, port=port)
         problem = (
-            f"{target} answers slowly: its {human_time(PORTAL_SECONDS)} were over before the lists of LUNs of "
+            f"{asked.place} answers slowly: its {human_time(PORTAL_SECONDS)} were over before the lists of LUNs of "
             f"{counted(len(names), 'target')}: {some_of(list(map(said, names)), _MOST_NAMED)}."
         )
         slow = PoolFailure(problem).advising("Give one: --target, --iqn.")
-        found.append((ProbePortal(target, port=port), slow))
+        found.append((asked, slow))
     return found
 
 
@@ -227,7 +228,7 @@ def _probe_fails(calls: Calls, pool: Pool, portal: ProbePortal) -> PoolFailure:
         calls.run("SR.probe", pool.master, portal.config(), portal.sr_type.name, {})
     except PoolFailure as failure:
         return failure
-    return PoolFailure(f"The driver gave no list of LUNs for {portal.target}.")
+    return PoolFailure(f"The driver gave no list of LUNs for {portal.place}.")
 
 
 def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:

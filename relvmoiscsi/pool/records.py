@@ -11,7 +11,7 @@ from relvmoiscsi.errors import NOTHING_CHANGED, NotFound, Refused, UsageError
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.known_sr import KnownSr
 from relvmoiscsi.pool.calls import Calls, PoolFailure, Record, Records, passing
-from relvmoiscsi.portal import DEFAULT_PORT
+from relvmoiscsi.portal import DEFAULT_PORT, is_host
 from relvmoiscsi.scsi_id_text import NamedLuns, certain_scsi_id, names_lun
 from relvmoiscsi.sr_types import HBA_SR, ISCSI_SR, OWN_TYPES, STOCK_TYPES, SrType
 from relvmoiscsi.wording import nearest, said, shell_command, some_of
@@ -94,6 +94,9 @@ _PORTAL_KEYS = (
 )
 
 
+_MOST_PLACE = 300  #: characters of a list of addresses in a sentence
+
+
 class ProbePortal(NamedTuple):
     """Where a probe looks for LUNs: the device-config without the SCSIid."""
 
@@ -116,9 +119,15 @@ class ProbePortal(NamedTuple):
         return self.target, self.port or str(DEFAULT_PORT)
 
     @property
+    def place(self) -> str:
+        """Return the target for a sentence; in quotes, and cut, a text of a PBD that is no list of addresses."""
+        addresses = self.target.split(",") if len(self.target) <= _MOST_PLACE else [""]
+        return self.target if all(is_host(one.strip("[]")) for one in addresses) else said(self.target)
+
+    @property
     def named(self) -> str:
         """Return the target and its IQN for a sentence."""
-        return self.target + (f" {said(self.iqn)}" if self.iqn else "")
+        return self.place + (f" {said(self.iqn)}" if self.iqn else "")
 
     def config(self, scsi_id: str = "") -> Dict[str, str]:
         """Return the device-config of one LUN, or without `scsi_id` of the list of LUNs."""

@@ -127,7 +127,9 @@ def _open(path: str) -> int:
             try:
                 make_own_directory(directory, _MODE_OF_SM)
             except NotOwn as error:
-                raise Refused(f"{directory} cannot be made: {error}.") from None
+                raise Refused(f"{directory} cannot be made: {error}.").advising(
+                    "Let root have that place alone, then try again."
+                ) from None
             except OSError as error:
                 raise Refused(f"{directory} cannot be made: {error.strerror}.").advising(remedy(error)) from error
     raise Refused(f"The lock {path} cannot be opened: its directory vanishes again and again.")

@@ -66,3 +66,14 @@ def test_the_lun_of_an_sr_that_is_no_copy_is_not_said_to_be_detached(lab, pool):
 def test_what_may_be_another_name_is_no_scsi_id(pool, text):
     with pytest.raises(NotFound, match=f"There is no SR '{text}'"):
         records.find_sr(pool(), text)
+
+
+@pytest.mark.parametrize("target", ["10.0.0.5", "san-1.example", "10.0.0.5,[fd00::1],fe80::1%eth0"])
+def test_a_list_of_addresses_is_bare_in_a_sentence(target):
+    assert records.ProbePortal(target, "iqn.a:b").named == f"{target} 'iqn.a:b'"
+
+
+@pytest.mark.parametrize("target", ["10.0.0.5 is fine. next: rm x", "x\n", "\u05d0", ",", "a" * 100000])
+def test_another_text_of_a_pbd_is_in_quotes_and_cut(target):
+    place = records.ProbePortal(target).place
+    assert place[0] == place[-1] == "'" and place.isprintable() and len(place) < 300
