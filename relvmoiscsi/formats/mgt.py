@@ -19,8 +19,8 @@ SM itself has written records that its parser cannot read:
     shifted record  SM 3.0.0 to 3.0.12 counted characters for bytes: a record with non-ASCII text is k bytes too long,
                     its second sector starts k bytes late, and rewriting it blanked the first k bytes of the next record
 
-One such record makes SM read nothing of MGT: SM then shows all VDIs without labels, and creates no VDI. SM still
-attaches the SR. Here the tags of such a record are found by a pattern, and a resignature changes only its UUIDs.
+One such record makes SM read nothing of MGT: SM then shows all VDIs without labels, and may fail to create VDIs. SM
+still attaches the SR. Here a pattern finds the tags of such a record, and a resignature changes only its UUIDs.
 
 Source: SM drivers/srmetadata.py (LVMMetadataHandler), drivers/metadata.py.
 """

@@ -88,12 +88,12 @@ def _mgt_notes(lun: Lun) -> List[str]:
         found.append(f"MGT names the SR {lun.mgt.sr_uuid}, the volume group {lun.sr_uuid}.")
     by_place = {record.offset: f"the MGT record of VDI {record.uuid}" for record in lun.mgt.records}
     for offset in lun.mgt.broken:
-        what = by_place.get(offset, "the labels of the SR in MGT" if offset == SR_START else "the MGT record")
+        what = by_place.get(offset, "the SR part of MGT" if offset == SR_START else "the MGT record")
         found.append(f"The storage manager cannot read {what} at byte {offset}.")
     if lun.mgt.broken:
         found.append(
             "The storage manager needs the whole of MGT. Of this SR, before as after a resignature, it introduces VDIs "
-            "without labels, and creates no VDI."
+            "without labels, and may fail to create VDIs."
         )
     for uuid, record in lun.records().items():
         if uuid in disks and record.vdi_type != naming.MGT_TYPES[disks[uuid].name.kind]:
