@@ -189,14 +189,14 @@ class CheckCommand(DeviceCommand):
             return self.told(found.contradictions[0], facts, text, TAKE_COPY)
         notes = ["note: " + sentence for sentence in facts["notes"]]
         mgt = found.lun.settled().mgt if found.lun is not None else None
-        if mgt is not None and (mgt.unread or mgt.damaged):
-            count = counted(len(mgt.unread) + len(mgt.damaged), "MGT record")
+        if mgt is not None and mgt.broken:
+            count = counted(len(mgt.broken), "MGT record")
             lines = [
-                f"{name}: {count} cannot be read; every other structure checks; state {found.state}.",
+                f"{name}: the storage manager cannot read {count}; every other structure checks; state {found.state}.",
                 "A resignature keeps such a record, and changes nothing but its UUIDs. If the original has the same "
                 "record, the copy is whole. Otherwise take the copy again from the array.",
             ]
-            unread = FormatError(f"{name}: {count} cannot be read.")
+            unread = FormatError(f"{name}: the storage manager cannot read {count}.")
             return self.told(unread, facts, "\n".join([*lines, *notes]), CHECK_ORIGINAL)
         text = f"{name}: every structure checks; state {found.state}."
         if found.state != engine.CLEAN:

@@ -9,40 +9,38 @@ The MGT volume has neither integers nor checksums, only padded text.
     1536     SR: <name_description>
     2048     VDI records of 1024 bytes: <vdi><name_label>..<name_description>.. | all other tags </vdi>
 
-This module finds tags by a pattern, not by an XML parser. SM escapes labels, so `<uuid>` always is a tag. And SM has
-written two kinds of records that are not XML:
+SM reads each record with an XML parser, and whoever writes to a raw LUN can write XML that a pattern reads otherwise.
+So a record counts only in the form in which SM writes records: SM's tags, each once, with nothing between them, and in
+each tag a value that SM writes. MGT with any other record is refused, unless SM's parser cannot read that record.
+
+SM itself has written records that its parser cannot read:
 
     cut label       SM cuts a long label to its room, so a label may end inside an entity (`&am`)
     shifted record  SM 3.0.0 to 3.0.12 counted characters for bytes: a record with non-ASCII text is k bytes too long,
                     its second sector starts k bytes late, and rewriting it blanked the first k bytes of the next record
 
-A VDI whose record cannot be read loses its label and nothing else: SM attaches such an SR. A resignature changes only
-the UUIDs in such a record. When a VDI has several records, the last record counts, for SM and here.
-
-SM reads each record with an XML parser. Whoever writes to a raw LUN can write XML that the pattern here reads
-otherwise, for example a record with a blank in a tag. So MGT is refused where SM can read a record that does not have
-SM's own form, or a record of that form that this module cannot read and that names a pool for its database.
+One such record makes SM read nothing of MGT: SM then shows all VDIs without labels, and may fail to create VDIs. SM
+still attaches the SR. Here a pattern finds the tags of such a record, and a resignature changes only its UUIDs.
 
 Source: SM drivers/srmetadata.py (LVMMetadataHandler), drivers/metadata.py.
 """
 
 import re
-from collections import Counter
 from html import unescape
 from sys import intern
-from typing import Container, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Container, Dict, List, Mapping, Match, NamedTuple, Pattern, Tuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import Malformed, Place, Unsupported, shown_bytes
-from relvmoiscsi.formats.identity import UUID_PATTERN, is_uuid
+from relvmoiscsi.formats.identity import UUID_PATTERN
 from relvmoiscsi.formats.naming import MGT
 from relvmoiscsi.formats.ondisk import Change
-from relvmoiscsi.wording import said
 
 # fmt: off
 MAGIC          = b"XSSM"
 HEADER_FIELDS  = 4             #: magic, length, major, minor; separated by colons
 MAJOR          = 1
+MINOR          = 2             #: the least that SM writes
 HEADER_BYTES   = 512
 SR_START       = 512           #: bytes from the start of the volume
 SR_END         = 2048          #: the VDI records start here
@@ -51,22 +49,41 @@ MAX_RECORDS    = 4094          #: the volume has 4 MiB
 #: tags of an experiment of 2015 (xenvm) that kept its own allocation map
 XENVM_TAGS     = (b"initial_allocation", b"allocation_quantum")
 # fmt: on
-#: the types of a VDI that SM and xapi know. Source: xen-api ocaml/idl/datamodel.ml, vdi_type
-TYPES = (
-    *("system", "user", "ephemeral", "suspend", "crashdump", "ha_statefile", "metadata", "redo_log", "rrd"),
-    *("pvs_cache", "cbt_metadata"),
-)
 
+_LABELS = (b"name_label", b"name_description")
+_UUID = UUID_PATTERN.encode("ascii")
+_XML_HEADER = b'<?xml version="1.0" ?>'
 _TAG = re.compile(rb"<([a-z_]+)>([^<]*)</\1>")
-_END = b"</vdi>"
-_OF_POOL, _NO_POOL = b"metadata_of_pool", b"OpaqueRef:NULL"
-#: the slot of a record as SM writes it: each tag in its plainest form. SM ignores texts between the tags
-_WRITTEN = re.compile(rb"[^<]*<vdi>(?:[^<]*<([a-z_]+)>[^<]*</\1>)*[^<]*</vdi>[^<]*")
-_LINK = re.compile(rb"<(?:uuid|snapshot_of)>\s*(" + UUID_PATTERN.encode("ascii") + rb")(?![0-9a-f])")
+_SR_FORM = re.compile(re.escape(_XML_HEADER) + rb"(?:<([a-z_]+)>[^<]*</\1>[ \0]*)*")
+_VDI_FORM = re.compile(rb"[ \0]*<vdi>(?:<([a-z_]+)>[^<]*</\1>[ \0]*)*</vdi>[ \0]*")
+_LABEL = re.compile(rb"(?:[^<>&\0]|&(?:lt|gt|amp);)*")  #: as SM escapes it
+#: the UUIDs in a record of which no more can be read, whatever is before them in their tag
+_LINK = re.compile(rb"<(?:uuid|snapshot_of)>[^<0-9a-f]*(" + _UUID + rb")(?![0-9a-f])")
 
 
-#: tag names, and the text of each tag as stored
-Tags = Dict[bytes, bytes]
+def _values(**patterns: bytes) -> Dict[bytes, Pattern[bytes]]:
+    return {name.encode("ascii"): re.compile(pattern) for name, pattern in patterns.items()}
+
+
+#: what SM writes into each tag but the labels
+_SR_VALUES = _values(uuid=_UUID, allocation=rb"[a-z]+")
+_VDI_VALUES = _values(
+    uuid=_UUID,
+    is_a_snapshot=rb"[01]",
+    type=rb"[a-z_]{1,35}",
+    vdi_type=rb"[a-z0-9]{1,35}",
+    read_only=rb"[01]",
+    managed=rb"[01]",
+    deleted=rb"[01]",
+    snapshot_of=rb"(?:" + _UUID + rb"|OpaqueRef:[0-9A-Za-z-]+)?",
+    snapshot_time=rb"[0-9TZ:.+-]{0,35}",
+    metadata_of_pool=rb"(?:OpaqueRef:[0-9A-Za-z-]+)?",
+    offset=rb"[0-9]{0,10}",
+)
+_OPTIONAL = {b"snapshot_of", b"snapshot_time", b"metadata_of_pool", b"offset"}  #: SM's scan fails without the others
+
+#: by tag name: the tag in MGT, with its text as group 2
+Tags = Dict[bytes, Match[bytes]]
 
 
 class VdiRecord(NamedTuple):
@@ -99,12 +116,12 @@ class Mgt(NamedTuple):
     name_label: str
     name_description: str
     records: List[VdiRecord]
-    damaged: List[int]  #: offsets of records of which a shifted record has blanked the start
-    unread: List[int]  #: offsets of slots whose record cannot be read
-    links: Dict[int, str]  #: the UUIDs in tags `uuid` and `snapshot_of` of these slots, by their place in the volume
+    broken: List[int]  #: offsets of the parts that SM's parser cannot read: SR_START, and slots
+    unread: List[int]  #: offsets of the slots in `broken` whose record cannot be read here either
+    links: Dict[int, str]  #: the UUIDs in tags `uuid` and `snapshot_of` of `unread`, by their place in the volume
 
     def live(self) -> Dict[str, VdiRecord]:
-        """The last live record of each VDI, by VDI UUID."""
+        """The live record of each VDI, by VDI UUID."""
         return {record.uuid: record for record in self.records if not record.deleted}
 
 
@@ -119,12 +136,14 @@ def read_length(start: bytes, volume_size: int) -> int:
         raise Malformed("MGT header", where, f"it begins with {shown_bytes(header[:4])}")
     if header[4:5] != b":":
         raise Unsupported("MGT header", where, "it has the binary form of releases before 6.0")
-    fields = [field.strip().decode("ascii", "replace") for field in header.replace(b"\0", b"").split(b":")]
-    if len(fields) != HEADER_FIELDS or not all(untrusted.is_number(field) for field in fields[1:]):
+    fields = header.rstrip(b" ").decode("ascii", "replace").split(":")
+    if len(fields) != HEADER_FIELDS or not all(untrusted.is_number(field.rstrip(" ")) for field in fields[1:]):
         raise Malformed("MGT header", where, "it reads " + shown_bytes(header.rstrip(b" \0")[:64]))
-    length, major, _minor = (untrusted.number(field) for field in fields[1:])
-    if major != MAJOR:
-        raise Unsupported("MGT header", where, f"its version is {major}")
+    length, major, minor = (untrusted.number(field.rstrip(" ")) for field in fields[1:])
+    if major != MAJOR or minor < MINOR:  # SM 2 writes MGT of an older version anew
+        raise Unsupported("MGT header", where, f"its version is {major}.{minor}")
+    if header != _header_bytes(header, length):
+        raise Malformed("MGT header", where, "it is not in the form of SM")
     whole = length >= SR_END and (length - SR_END) % RECORD_BYTES == 0
     most = SR_END + MAX_RECORDS * RECORD_BYTES
     if not whole or length > min(volume_size, most):
@@ -137,131 +156,130 @@ def read_mgt(data: bytes, spare: bytes = b"") -> Mgt:
 
     Raises FormatError.
     """
-    sr = _tags(data, SR_START, SR_END, Place(MGT, SR_START))
     for name in XENVM_TAGS:
-        if name in sr:
-            where = Place(MGT, _at(data, name, sr, SR_START))
-            raise Unsupported("MGT", where, "the SR was made by the xenvm experiment")
-    records, damaged, unread = [], [], []
+        at = data.find(b"<" + name + b">", SR_START, SR_END)
+        if at >= 0:
+            raise Unsupported("MGT", Place(MGT, at), "the SR was made by the xenvm experiment")
+    sr, is_broken = _tags(data, SR_START)
+    if not sr:
+        raise Malformed("MGT record", Place(MGT, SR_START), "it does not read as the record of an SR")
+    records, unread = [], []
     links: Dict[int, str] = {}
+    broken = [SR_START] if is_broken else []
+    live: Dict[str, int] = {}
     for offset in range(SR_END, len(data), RECORD_BYTES):
-        slot = data[offset : offset + RECORD_BYTES]
-        try:
-            record: Optional[VdiRecord] = _record(data, offset)
-        except Malformed:
-            record = None
-        _verify_form(slot, Place(MGT, offset), record is not None)
-        if record is None:
+        tags, is_broken = _tags(data, offset)
+        if is_broken:
+            broken.append(offset)
+        if not tags:
             unread.append(offset)
-            for match in _LINK.finditer(data, offset, offset + RECORD_BYTES):
-                links[match.start(1)] = match.group(1).decode("ascii")
             continue
+        record = _record(offset, tags)
         records.append(record)
-        if not slot.replace(b"\0", b"").startswith(b"<vdi>"):
-            damaged.append(offset)
-    sr_uuid = _uuid("SR", sr, Place(MGT, SR_START))
+        if not record.deleted and live.setdefault(record.uuid, offset) != offset:
+            # SM's scan introduces the first, and fails at the second (LOCATION_NOT_UNIQUE)
+            problem = f"it is a second live record of VDI {record.uuid}; the first is at byte {live[record.uuid]}"
+            raise Malformed("MGT record", Place(MGT, offset), problem)
+    if unread:
+        slots = set(unread)
+        for match in _LINK.finditer(data, SR_END):
+            if slot_of(match.start(1)) in slots or slot_of(match.end(1)) in slots:
+                links[match.start(1)] = match.group(1).decode("ascii")
     return Mgt(
         data=data,
         spare=spare,
         length=len(data),
-        sr_uuid=sr_uuid,
-        sr_uuid_at=_at(data, b"uuid", sr, SR_START),
+        sr_uuid=_text(sr, b"uuid"),
+        sr_uuid_at=sr[b"uuid"].start(2),
         name_label=_text(sr, b"name_label"),
         name_description=_text(sr, b"name_description"),
         records=records,
-        damaged=damaged,
+        broken=broken,
         unread=unread,
         links=links,
     )
 
 
-def _verify_form(slot: bytes, where: Place, is_read: bool) -> None:
-    """Raise Unsupported where SM may read in a slot what this module does not. `is_read`: this module reads a record.
+def _tags(data: bytes, start: int) -> Tuple[Tags, bool]:
+    """The tags of the SR part or of a slot, and whether SM's parser cannot read it. No tags: nor can this module.
 
-    A slot in the form of SM hides no tag. If this module reads no record there, the VDI must hold no pool's database.
+    Raises Unsupported for what SM may read and has not written.
     """
-    is_plain = _WRITTEN.fullmatch(slot) is not None
-    if is_plain and not is_read:
-        is_plain = all(text.strip() in (b"", _NO_POOL) for name, text in _TAG.findall(slot) if name == _OF_POOL)
-    if not is_plain and _may_read(slot):
-        raise Unsupported("MGT record", where, "it is XML, and not in the form of SM")
+    end, form, values, root = start + RECORD_BYTES, _VDI_FORM, _VDI_VALUES, "vdi"
+    if start == SR_START:
+        end, form, values, root = SR_END, _SR_FORM, _SR_VALUES, "uuid"
+    found = list(_TAG.finditer(data, start, end))
+    tags = {match.group(1): match for match in found}
+    facts = tags.keys() - _LABELS
+    is_known = (
+        len(tags) == len(found)
+        and values.keys() - _OPTIONAL <= facts <= values.keys()
+        and all(values[name].fullmatch(tags[name].group(2)) for name in facts)
+    )
+    labels = [tags[name].group(2) for name in _LABELS if name in tags]
+    if is_known and len(labels) == len(_LABELS) and all(map(_is_label, labels)) and form.fullmatch(data, start, end):
+        return tags, False
+    # SM leaves out as many bytes of the SR part as the XML header has, whatever they are
+    if _may_read(data[start + len(_XML_HEADER) if start == SR_START else start : end], root):
+        raise Unsupported("MGT record", Place(MGT, start), "it is XML, and not in the form of SM")
+    return tags if is_known else {}, True
 
 
-def _may_read(slot: bytes) -> bool:
-    """May SM read a record in this slot? SM removes NULs, puts the text into an element, and parses that.
+def _is_label(text: bytes) -> bool:
+    """Is this a label as SM writes it, which SM's parser can read?"""
+    try:
+        said = text.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return _LABEL.fullmatch(text) is not None and untrusted.xml_safe(said) == said
+
+
+def _may_read(part: bytes, root: str) -> bool:
+    """May SM read this part, in which it looks for a tag `root`? SM removes NULs, and parses the text in an element.
 
     SM writes no comment, declaration or processing instruction: a text with one is not parsed here, and counts.
     """
     from relvmoiscsi.untrusted_xml import xml_of  # noqa: PLC0415 - loads an HTTP client, and hardly any LUN needs it
 
-    text = slot.replace(b"\0", b"")
+    text = part.replace(b"\0", b"")
     if b"<!" in text or b"<?" in text:
         return True
     try:
-        return any(each.tag.rpartition("}")[2] == "vdi" for each in xml_of(b"<m>" + text + b"</m>").iter())
+        if untrusted.xml_safe(text.decode("utf-8")).encode("utf-8") != text:
+            return False
+        return any(each.tag.rpartition("}")[2] == root for each in xml_of(b"<m>" + text + b"</m>").iter())
     except ValueError:
         return False
 
 
-def _tags(data: bytes, start: int, end: int, where: Place) -> Tags:
-    pairs = _TAG.findall(data, start, end)
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        name = Counter(name for name, _text in pairs).most_common(1)[0][0].decode("ascii")
-        raise Malformed("MGT record", where, f"it has two tags {name}")
-    return found
-
-
-def _at(data: bytes, name: bytes, tags: Tags, start: int) -> int:
-    """The place of a tag's text without its leading blanks, in bytes from the start of the volume; 0 without the tag.
-
-    `tags` were found behind `start`.
-    """
-    if name not in tags:
-        return 0
-    text = tags[name]
-    opening = b"<" + name + b">"
-    return data.index(opening + text + b"</" + name + b">", start) + len(opening) + len(text) - len(text.lstrip())
-
-
-def _record(data: bytes, offset: int) -> VdiRecord:
-    end, where = offset + RECORD_BYTES, Place(MGT, offset)
-    tags = _tags(data, offset, end, where)
-    if tags.get(b"deleted") not in (b"0", b"1") or data.find(_END, offset, end) < 0:
-        raise Malformed("MGT record", where, "it does not read as a VDI record")
+def _record(offset: int, tags: Tags) -> VdiRecord:
     snapshot_of = _text(tags, b"snapshot_of")
     if snapshot_of.startswith("OpaqueRef:"):
         snapshot_of = ""  # SM ignores references, too
-    if snapshot_of and not is_uuid(snapshot_of):
-        raise Malformed("MGT record", where, f"it is a snapshot of {said(snapshot_of)}")
     return VdiRecord(
         offset=offset,
-        uuid=_uuid("VDI", tags, where),
-        deleted=tags[b"deleted"] == b"1",
+        uuid=_text(tags, b"uuid"),
+        deleted=_text(tags, b"deleted") == "1",
         name_label=_text(tags, b"name_label"),
         name_description=_text(tags, b"name_description"),
         vdi_type=intern(_text(tags, b"vdi_type")),
         type=intern(_text(tags, b"type")),
         is_a_snapshot=_text(tags, b"is_a_snapshot") == "1",
-        managed=_text(tags, b"managed") != "0",
+        managed=_text(tags, b"managed") == "1",
         snapshot_of=snapshot_of,
-        uuid_at=_at(data, b"uuid", tags, offset),
-        snapshot_of_at=_at(data, b"snapshot_of", tags, offset),
-        deleted_at=_at(data, b"deleted", tags, offset),
+        uuid_at=tags[b"uuid"].start(2),
+        snapshot_of_at=tags[b"snapshot_of"].start(2) if snapshot_of else 0,
+        deleted_at=tags[b"deleted"].start(2),
         metadata_of_pool=_text(tags, b"metadata_of_pool").replace("OpaqueRef:NULL", ""),
     )
 
 
-def _uuid(what: str, tags: Tags, where: Place) -> str:
-    text = _text(tags, b"uuid")
-    if not is_uuid(text):
-        raise Malformed("MGT record", where, f"its {what} UUID is {said(text)}" if text else f"it has no {what} UUID")
-    return text
-
-
 def _text(tags: Tags, name: bytes) -> str:
-    text = tags[name].strip().decode("utf-8", "replace") if name in tags else ""
-    return unescape(text) if "&" in text else text
+    """The text of a tag as SM's parser reads it; "" without the tag."""
+    text = tags[name].group(2).decode("utf-8", "replace") if name in tags else ""
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return (unescape(text) if "&" in text else text).strip()
 
 
 def other_tags(one: Mgt, record: VdiRecord, other: Mgt, twin: VdiRecord) -> List[str]:
@@ -270,8 +288,8 @@ def other_tags(one: Mgt, record: VdiRecord, other: Mgt, twin: VdiRecord) -> List
         return []
     first, second = (
         {
-            name: text.strip()
-            for name, text in _tags(mgt.data, at, at + RECORD_BYTES, Place(MGT, at)).items()
+            name: text
+            for name, text in _TAG.findall(mgt.data, at, at + RECORD_BYTES)
             if name not in (b"uuid", b"snapshot_of")
         }
         for mgt, at in ((one, record.offset), (other, twin.offset))
@@ -334,8 +352,7 @@ def changes(before: Mgt, after: Mgt, sr_uuid: str, uuids: Mapping[str, str]) -> 
 def new_record(uuid: str, name_label: str, vdi_type: str, kind: str = "user", managed: bool = True) -> bytes:
     """Both sectors of the record of a new VDI, with the tags in the order in which SM 3 writes them.
 
-    `kind` is one of TYPES, because SM escapes labels alone. A VDI that is not managed is a base copy, which is
-    read-only.
+    A VDI that is not managed is a base copy, which is read-only.
     """
     names = f"<vdi><name_label>{name_label}</name_label><name_description></name_description>"
     facts = (
@@ -380,9 +397,8 @@ def without_records(mgt: Mgt, uuids: Container[str]) -> Mgt:
     for record in mgt.records:
         if record.offset in marked:
             data[record.deleted_at : record.deleted_at + 1] = b"1"
-    now = bytes(data)  # of thousands of records, only the marked records are read again
-    records = [_record(now, record.offset) if record.offset in marked else record for record in mgt.records]
-    return mgt._replace(data=now, records=records)
+    records = [record._replace(deleted=True) if record.offset in marked else record for record in mgt.records]
+    return mgt._replace(data=bytes(data), records=records)
 
 
 def _header_bytes(header: bytes, length: int) -> bytes:

@@ -502,9 +502,6 @@ def _all() -> Iterator[Tuple[str, _Maker]]:
 _CARRIED: Dict[str, _Maker] = {
     "slot 1 in use": lambda: _carried(precommitted=True),
     "parent gone": lambda: _carried(disk("orphan", GONE, sectors=(1,)), words=("{orphan}", GONE)),
-    "two MGT records of one VDI": lambda: _carried(
-        words=("{disk}",), extra_records=(disk("disk", label="an older label").record._replace(uuid="disk"),)
-    ),
     "MGT record without its opener": unparsable_record,
     "MGT record that makes no sense": senseless_record,
     "CBT log not initialised": lambda: _poked(
@@ -528,6 +525,9 @@ _REFUSED: Dict[str, _Maker] = {
     ),
     "leaf_ with neither parent nor child": lambda: _refused(
         journal("leaf", "child", "{parent}"), words=("{child}",), also=("child", "parent")
+    ),
+    "two MGT records of one VDI": lambda: _refused(
+        words=("{disk}",), extra_records=(disk("disk", label="an older label").record._replace(uuid="disk"),)
     ),
     "clone_ without a value or a volume": lambda: unwritten_value_of_nothing("clone"),
     "leaf_ without a value or a volume": lambda: unwritten_value_of_nothing("leaf"),

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Notes on a LUN: sentences about defects that are no reason for a refusal, for `show`, the log and the result."""
 
-from collections import Counter
 from typing import List, Mapping
 
 from relvmoiscsi.errors import FormatError
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.cbt import CbtLog
+from relvmoiscsi.formats.mgt import SR_START
 from relvmoiscsi.formats.vhd import Vhd
 from relvmoiscsi.resignature.reading.contradictions import without_record, without_volume
 from relvmoiscsi.resignature.reading.lun_contents import TAKE_WHOLE, Lun, Volume
@@ -86,13 +86,15 @@ def _mgt_notes(lun: Lun) -> List[str]:
         found.append(f"MGT has a record of VDI {record.uuid}, which has no volume: SM will drop it.")
     if lun.mgt.sr_uuid != lun.sr_uuid:
         found.append(f"MGT names the SR {lun.mgt.sr_uuid}, the volume group {lun.sr_uuid}.")
-    for offset in lun.mgt.damaged:
-        found.append(f"The MGT record at byte {offset} is damaged: its label may be lost.")
-    for offset in lun.mgt.unread:
-        found.append(f"The MGT record at byte {offset} does not read: its VDI has no label.")
-    counts = Counter(record.uuid for record in lun.mgt.records if not record.deleted)
-    for uuid in sorted(uuid for uuid, count in counts.items() if count > 1):
-        found.append(f"MGT has several records of VDI {uuid}; the last one counts.")
+    by_place = {record.offset: f"the MGT record of VDI {record.uuid}" for record in lun.mgt.records}
+    for offset in lun.mgt.broken:
+        what = by_place.get(offset, "the SR part of MGT" if offset == SR_START else "the MGT record")
+        found.append(f"The storage manager cannot read {what} at byte {offset}.")
+    if lun.mgt.broken:
+        found.append(
+            "The storage manager needs the whole of MGT. Of this SR, before as after a resignature, it introduces VDIs "
+            "without labels, and may fail to create VDIs."
+        )
     for uuid, record in lun.records().items():
         if uuid in disks and record.vdi_type != naming.MGT_TYPES[disks[uuid].name.kind]:
             kind = disks[uuid].name.kind

@@ -58,7 +58,7 @@ from relvmoiscsi import untrusted
 from relvmoiscsi.errors import FormatError, Place, Unsupported, WayOut
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import UUID_PATTERN
-from relvmoiscsi.formats.mgt import TYPES, new_record
+from relvmoiscsi.formats.mgt import new_record
 from relvmoiscsi.formats.naming import LvName
 from relvmoiscsi.formats.qcow2 import Qcow2
 from relvmoiscsi.formats.vhd import Vhd
@@ -265,10 +265,7 @@ def _complete(area: WorkArea, journal: Volume, base: Volume, clone: Optional[Vol
     uuid = str(journal.name.uuid)
     area.set_read_only(area.set_hidden(base, True), True)
     record = area.records.get(uuid)
-    kind = record.type if record and record.type else "user"
-    if record and kind not in TYPES:
-        problem = f"VDI {uuid} has the unknown type {said(kind)} here, which a new record would get"
-        raise Unsupported("MGT record", Place(naming.MGT, record.offset), problem).with_way_out(WayOut(vdi=uuid))
+    kind = record.type if record else "user"
     # the records that SM writes: the VDI's label is lost
     is_parent = any(area.children(base)) or any(area.children(base, is_old=True))
     for volume, label in ((clone, ""), (base if is_parent else None, BASE_LABEL)):

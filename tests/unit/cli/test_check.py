@@ -152,9 +152,10 @@ def test_what_check_only_warns_of_is_told(tmp_path, command):
     assert ["note: " + sentence for sentence in facts["notes"]] == ran.out.splitlines()[1:-2]
 
 
-@pytest.mark.parametrize("bug", ["unread", "blanked"])
+@pytest.mark.parametrize("bug", ["unread", "blanked", "cut"])
 def test_an_mgt_record_that_does_not_read_is_5_and_the_verdict_agrees_with_the_note(tmp_path, unwritten, bug):
-    labelled = [raw("data", label="é漢字 0"), raw("more", label="é漢字 1")]
+    """One such record makes SM read nothing of MGT. SM itself cuts a long label inside an entity."""
+    labelled = [raw("data", label="é漢字 0"), raw("more", label="x" * 219 + "&" * 50 if bug == "cut" else "é漢字 1")]
     built = build_sr(labelled, area=AREA_DEFAULT, mgt_bug="damaged" if bug == "blanked" else "")
     path = tmp_path / "lun"
     if bug == "unread":
@@ -164,11 +165,14 @@ def test_an_mgt_record_that_does_not_read_is_5_and_the_verdict_agrees_with_the_n
     ran, facts = unwritten(5, "check", path), unwritten(5, "check", path, "--json")
 
     first, kept, *notes, last = ran.out.splitlines()
-    assert first == f"{path}: 1 MGT record cannot be read; every other structure checks; state clean."
+    assert first == f"{path}: the storage manager cannot read 1 MGT record; every other structure checks; state clean."
     assert kept.startswith("A resignature keeps such a record, and changes nothing but its UUIDs. If the original has")
-    assert notes == ["note: " + sentence for sentence in facts.json["notes"]] and "MGT record at byte" in notes[0]
+    assert notes == ["note: " + sentence for sentence in facts.json["notes"]]
+    whose = " of VDI " + built.truth.uuids["more"] if bug != "unread" else ""
+    assert f"note: The storage manager cannot read the MGT record{whose} at byte" in notes[0]
+    assert "it introduces VDIs without labels, and may fail to create VDIs" in notes[1]
     assert last == CHECK_ORIGINAL
-    assert facts.json["error"]["message"] == f"{path}: 1 MGT record cannot be read." in facts.err
+    assert facts.json["error"]["message"] == f"{path}: the storage manager cannot read 1 MGT record." in facts.err
     assert not facts.json["error"]["disk_state"], "the command only reads"
 
 
