@@ -296,7 +296,14 @@ class World:
         scsi_id = self._scsi_id_of(record["SR"])
         volumes, seed = self.recipes[scsi_id]
         truth = build_sr(volumes, seed=seed).truth
-        self._rebuild(scsi_id, [each for each in volumes if truth.volume(each.key).uuid != record["uuid"]], seed)
+        gone = [each.key for each in volumes if truth.volume(each.key).uuid == record["uuid"]]
+        stay = []
+        for volume in volumes:
+            of_mgt = volume.record
+            if of_mgt is not None and of_mgt.snapshot_of in gone:  # sm leaves the UUID there
+                of_mgt = of_mgt._replace(snapshot_of=record["uuid"])
+            stay += [volume._replace(record=of_mgt)] if volume.key not in gone else []
+        self._rebuild(scsi_id, stay, seed)
 
     def _rebuild(self, scsi_id, volumes, seed):
         """What was written to volumes that were made stays."""
