@@ -153,6 +153,8 @@ def _disks(vdis: Sequence[Record]) -> str:
 
 _WOULD_DISCARD = "would be discarded"
 _MOST_LEFT = 10  #: VMs with a sentence each, or disks with a name
+#: of a SCSIid: the pool does not know which LUNs it had copies on, so nobody may be told to remove this one
+_OF_NO_COPY = "The pool has no copy on this LUN: nothing was done. It may be a LUN of another pool."
 _LOSE = "halted VMs that would lose disks on the copy"
 
 
@@ -215,7 +217,7 @@ def _discarded(
     rows += [_row(uuid, None, "not in the pool") for uuid in gone]
     for text in gone:
         lines.append(f"{text}: not in the pool")
-        lines += [] if is_uuid(text) else ["  Remove the LUN on the array if its copy was discarded."]
+        lines += [] if is_uuid(text) else [f"  {_OF_NO_COPY}"]
     text = "\n".join(map(printable, lines)) or "The pool has no copies."
     alerts = [
         f"SR {plan.pool.srs[ref]['name_label']!r} ({plan.pool.srs[ref]['uuid']}): {failed[ref]}" for ref in failed
