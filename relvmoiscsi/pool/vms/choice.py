@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Choose the VMs to clone, and the names, networks, MACs and edited records of their copies."""
 
-import unicodedata
 from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import NOTHING_CHANGED, NotFound, Refused, RelvmoiscsiError, UsageError
@@ -18,8 +17,6 @@ NETWORK_OPTIONS = "--isolated NET, --network OLD=NEW for each network, or --same
 _VM_NOT_CHANGED = "The VM was not changed."
 #: key of network.other_config
 _INTERNAL = "is_host_internal_management_network"
-#: Unicode categories that a name must not contain: control characters, surrogates, unassigned
-_NO_TEXT = ("Cc", "Cs", "Cn")
 #: how long `clone` waits for the import of a killed run
 PATIENCE_SECONDS = 30.0
 
@@ -241,12 +238,7 @@ def names(found: Inventory, copy: Copy, sources: Sequence[VmSource], wanted: Clo
 
 def verify_template(template: str) -> List[Tuple[str, str]]:
     """Return the parts of a template: a text, and the field after the text. Raises UsageError."""
-    parts = records.parts_of_template(template, "vm", "date", "sr")
-    if any(unicodedata.category(character) in _NO_TEXT for character in template):
-        raise UsageError(f"--name {template!r} contains bytes that are not text.")
-    if not template.strip():
-        raise UsageError(f"--name {template!r} leaves the copy without a name.")
-    return parts
+    return records.parts_of_template(template, "vm", "date", "sr")
 
 
 def clones(found: Inventory, copy: Copy, of: Optional[str] = None) -> Tuple[Records, Records, Records]:
@@ -340,6 +332,7 @@ def isolated_network(
     try:
         ref = inventory.find_network(found.networks, text)
     except NotFound:
+        records.verify_name("--isolated", text)
         record = {
             "name_label": text,
             "name_description": "Isolated network for copies of VMs. Made by relvmoiscsi.",

@@ -504,7 +504,7 @@ FIELDS = "may contain only the fields vm, date and sr in braces"
     ("name", "said"),
     [
         *((name, FIELDS) for name in ("{vm} {run}", "{vm:d}", "{vm!r}", "{vm:{date}}", "{vm.name}", "{vm[0]}", "{}")),
-        *((name, "without a name") for name in ("", "  ")),
+        *((name, "is blank") for name in ("", "  ")),
         *((name, "not text") for name in ("a\x01b", "{vm}\n", "a\udc80", "a\ufffe")),
         ("{vm", "cannot be read"),
     ],
@@ -512,6 +512,19 @@ FIELDS = "may contain only the fields vm, date and sr in braces"
 def test_names_that_no_vm_can_have(name, said):
     with pytest.raises(UsageError, match=said):
         choice.verify_template(name)
+
+
+def test_a_network_gets_no_name_that_no_pool_can_send(day):
+    with pytest.raises(UsageError, match="--isolated 'bad.x1be name' contains bytes that are not text"):
+        day.clone_one(isolated="bad\x1be name")
+    assert not day.db.refs("network", name_label="bad\x1be name")
+
+
+def test_a_clone_on_a_copy_with_a_name_that_xml_forbids_gets_another_name(day):
+    """Another client has named the copy: the pool closed the connection during each import."""
+    day.db.set("SR", day.sr, "name_label", "bad\x1be name")
+    done = day.clone_one()
+    assert (done.status, done.name) == (MADE, "web on bad?e name")
 
 
 # --- the wire
