@@ -66,7 +66,7 @@ def shown_time(utc: str) -> str:
     return utc[:16].replace("T", " ") + " UTC"
 
 
-CHANGED_MEANS = "the last change of the SR by LVM, not the time of a snapshot"  #: of the time of `changed_words`
+CHANGED_MEANS = "the last change of the SR by LVM, not the time of a snapshot"  #: of the time of `with_change`
 
 
 def change(utc: str) -> str:
@@ -74,9 +74,11 @@ def change(utc: str) -> str:
     return f"changed {shown_time(utc)}"
 
 
-def changed_words(utc: str) -> str:
-    """Return when LVM last changed an SR, behind a sentence on its LUN; "" for an unknown time."""
-    return printable(f"; {change(utc)}") if utc else ""
+def with_change(text: str, utc: str) -> str:
+    """Return a text on a LUN and when LVM last changed its SR; the text alone for an unknown time."""
+    if not utc:
+        return text
+    return text + printable(f" Its SR {change(utc)}." if text.endswith(".") else f"; {change(utc)}")
 
 
 def counted(number: int, noun: str) -> str:

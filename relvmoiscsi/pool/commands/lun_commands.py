@@ -45,7 +45,6 @@ from relvmoiscsi.pool.vms import choice, inventory
 from relvmoiscsi.scsi_id_text import typed_scsi_id
 from relvmoiscsi.wording import (
     CHANGED_MEANS,
-    changed_words,
     counted,
     human_size,
     printable,
@@ -53,6 +52,7 @@ from relvmoiscsi.wording import (
     shown_time,
     some_of,
     table,
+    with_change,
 )
 
 _LUNS = """\
@@ -375,7 +375,7 @@ def _skipped(pool: Pool, lun: PoolLun, is_doubtful: bool) -> Attached:
 
 def _would_attach(planned: Sequence[LunPlan], failed: Sequence[Attached], skipped: Sequence[Attached]) -> Answer:
     """Return the plan. The `skipped` LUNs are no errors, and the doubtful LUNs among them are warnings."""
-    lines = [f"{row.lun.scsi_id}: {row.text()}{changed_words(row.lun.changed)}" for row in planned]
+    lines = [f"{row.lun.scsi_id}: {with_change(row.text(), row.lun.changed)}" for row in planned]
     alerts = [f"{each.scsi_id or 'a target'}: would fail: {each.error}" for each in failed]
     lines += alerts
     lines += _changed_line([row.lun for row in planned])
@@ -433,7 +433,7 @@ def _attached_answer(pool: Pool, results: Sequence[Attached], skipped: Sequence[
         if result.error is not None:
             lines.append(printable(f"  {result.error}"))
             alerts.append(f"{result.scsi_id or 'a target'}: {result.error}")
-        elif result.status in (attach.DONE, attach.PARTIAL):
+        elif result.status in (attach.DONE, attach.PARTIAL, attach.ALREADY):
             network = f"night-{result.sr_uuid[:8]}"  # of this copy alone: copies of one VM have the same addresses
             clone = shell_command("relvmoiscsi pool clone --all", result.sr_uuid, isolated=network)
             is_known = pool.sr_by_uuid(result.of_sr) is not None  # else no VM here has the original of a disk

@@ -46,6 +46,8 @@ def test_the_next_command_has_the_uuid_of_the_copy_whatever_its_name_is(lab, clo
     assert ran.status == 0 and ran.out.endswith(
         f"next: relvmoiscsi pool clone --all --isolated night-{sr['uuid'][:8]} {sr['uuid']}\n"
     )
+    again = pool_command("attach", clone, "--yes")
+    assert "already attached" in again.out and again.out.splitlines()[-1] == ran.out.splitlines()[-1]
     ran = pool_command("clone", "--dry-run", "--all", "--isolated", "lab", "--", "--yes")
     assert "No VM of the pool has a disk whose copy is on '--yes'." in ran.err
 
