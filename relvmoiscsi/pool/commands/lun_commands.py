@@ -36,7 +36,7 @@ from relvmoiscsi.pool.commands.options import (
     flag,
     takes_copies,
 )
-from relvmoiscsi.pool.commands.so_far import DONE, FAILED, NOT_BEGUN, UNDER_WAY
+from relvmoiscsi.pool.commands.so_far import DONE, FAILED, NOT_BEGUN, PARTLY, UNDER_WAY
 from relvmoiscsi.pool.lun_search import LunSearch
 from relvmoiscsi.pool.luns import PoolLun
 from relvmoiscsi.pool.night_log import ERROR
@@ -350,7 +350,8 @@ class AttachCommand(PoolChange):
 
             def tell(scsi_id: str, step: str, how: str) -> None:
                 is_done = (step, how) == (attach.ATTACHING, attach.OVER)
-                state = DONE if is_done else FAILED if how == attach.ENDED else UNDER_WAY
+                of_step = {attach.BEGUN: UNDER_WAY, attach.OVER: PARTLY, attach.ENDED: FAILED}
+                state = DONE if is_done else of_step[how]
                 what = step + (": done" if how == attach.OVER and not is_done else "")
                 self.so_far.tell(scsi_id, state, what, progress.line_of(scsi_id, step, how))
                 shown(scsi_id, step, how)
