@@ -66,7 +66,7 @@ def shown_time(utc: str) -> str:
     return utc[:16].replace("T", " ") + " UTC"
 
 
-CHANGED_MEANS = "the last change of the SR by LVM, not the time of a snapshot"  #: of the time of `changed_words`
+CHANGED_MEANS = "the last change of the SR by LVM, not the time of a snapshot"  #: of the time of `with_change`
 
 
 def change(utc: str) -> str:
@@ -74,9 +74,11 @@ def change(utc: str) -> str:
     return f"changed {shown_time(utc)}"
 
 
-def changed_words(utc: str) -> str:
-    """Return when LVM last changed an SR, behind a sentence on its LUN; "" for an unknown time."""
-    return printable(f"; {change(utc)}") if utc else ""
+def with_change(text: str, utc: str) -> str:
+    """Return a text on a LUN and when LVM last changed its SR; the text alone for an unknown time."""
+    if not utc:
+        return text
+    return text + printable(f" Its SR {change(utc)}." if text.endswith(".") else f"; {change(utc)}")
 
 
 def counted(number: int, noun: str) -> str:
@@ -85,12 +87,16 @@ def counted(number: int, noun: str) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> List[str]:
-    """Return the known word that is nearest to a misspelt word; [] where none is near. A prefix is near."""
+    """Return the known word that is nearest to a misspelt word; [] where none is near. A prefix is near.
+
+    The dashes of options do not count: all options have them.
+    """
     from difflib import get_close_matches  # noqa: PLC0415 - slow to import, and udev waits
 
     names = list(known)
     begun = [name for name in names if len(word) > 3 and name.startswith(word)]
-    return begun[:1] or get_close_matches(word, names, 1)
+    bare = {name.lstrip("-"): name for name in names}
+    return begun[:1] or [bare[near] for near in get_close_matches(word.lstrip("-"), bare, 1)]
 
 
 def some_of(names: Sequence[str], most: int = 5) -> str:

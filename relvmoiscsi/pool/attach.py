@@ -22,7 +22,7 @@ or SR.create of another type.
 from contextlib import contextmanager, suppress
 from typing import Any, Callable, Container, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set
 
-from relvmoiscsi.errors import FormatError, NotFound, Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import FormatError, NotFound, Refused, RelvmoiscsiError, UsageError, in_state
 from relvmoiscsi.pool import attach_plan, hosts, jobs, lock, lock_keys, lun_search, luns, marks, secrets, vdis
 from relvmoiscsi.pool.attach_plan import AttachRequest, LunPlan, Originals
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record
@@ -367,9 +367,11 @@ class _LunWork:
         lun, sr = row.lun, row.sr
         if not row.attaches:
             return Attached(lun.scsi_id, NEW_IDS if row.resignatures else HAD_IDS, lun.sr_uuid, lun.of_sr)
+        state = f"The LUN {lun.scsi_id} has new identities, and the pool has its SR {row.name!r} ({lun.sr_uuid})."
         try:
             with _told(self._tell, row, ATTACHING):
-                attach_plan.verify_neighbours(row, self._own_ids)
+                with in_state(state, Refused):
+                    attach_plan.verify_neighbours(row, self._own_ids)
                 if row.steps:
                     self._held.verify(calls)
                 on_hosts = hosts.plug_everywhere(calls, self._pool, sr, lun, row.hosts, self._sessions)

@@ -9,7 +9,7 @@ import threading
 from itertools import groupby
 from typing import AbstractSet, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError
 from relvmoiscsi.pool import hosts, jobs, lock, lock_keys, records, vdis
 from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.pool.hosts import HostPlan
@@ -170,8 +170,6 @@ def names(pool: Pool, chosen: Sequence[PoolLun], wanted: AttachRequest) -> Dict[
 
 def verify_template(template: str) -> List[Tuple[str, str]]:
     """Return the parts of a template: a text, and the field after the text. Raises UsageError."""
-    if not template.strip():
-        raise UsageError("--name is empty.").advising("Give the SRs a name.")
     return records.parts_of_template(template, "sr", "date", "changed", "scsi_id")
 
 

@@ -5,6 +5,7 @@ import os
 import re
 import string
 import time
+import unicodedata
 from typing import Callable, Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import NOTHING_CHANGED, NotFound, Refused, UsageError
@@ -14,7 +15,11 @@ from relvmoiscsi.pool.calls import Calls, PoolFailure, Record, Records, passing
 from relvmoiscsi.portal import DEFAULT_PORT, is_host
 from relvmoiscsi.scsi_id_text import NamedLuns, certain_scsi_id, names_lun
 from relvmoiscsi.sr_types import HBA_SR, ISCSI_SR, OWN_TYPES, STOCK_TYPES, SrType
+from relvmoiscsi.untrusted import xml_safe
 from relvmoiscsi.wording import nearest, said, shell_command, some_of
+
+#: Unicode categories that a name must not contain: control characters, surrogates, unassigned
+_NO_TEXT = ("Cc", "Cs", "Cn")
 
 LVM_TYPES = (*STOCK_TYPES, "lvm")  #: clones of these SRs can be resignatured
 
@@ -57,11 +62,20 @@ def now() -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S")
 
 
+def verify_name(option: str, text: str) -> None:
+    """Raises UsageError for a name that no object gets: a blank one, or one that a pool cannot send as XML."""
+    if any(unicodedata.category(character) in _NO_TEXT for character in text):
+        raise UsageError(f"{option} {text!r} contains bytes that are not text.")
+    if not text.strip():
+        raise UsageError(f"{option} {text!r} is blank.").advising("Give a name.")
+
+
 def parts_of_template(template: str, *fields: str) -> List[Tuple[str, str]]:
     """Return the parts of a template for names: a text, and the field after the text ("" for none).
 
-    Raises UsageError for a template with other fields.
+    Raises UsageError for a template with other fields, and as `verify_name`.
     """
+    verify_name("--name", template)
     try:
         parts = list(string.Formatter().parse(template))
     except ValueError as error:
@@ -76,8 +90,9 @@ def unused_name(wish: str, taken: Dict[str, int], behind: str = "") -> str:
     """Return the name, with a number where `taken` has the name; `taken` gets the result.
 
     `behind` follows the number. `taken` has the last number that each name got, 1 at first: a stranger may have named
-    thousands of VMs alike.
+    thousands of VMs alike. A stranger may also have named the SR or VM in the wish, with characters that XML forbids.
     """
+    wish, behind = xml_safe(wish), xml_safe(behind)
     name, number = wish + behind, taken.get(wish + behind, 1)
     while name in taken:
         number += 1

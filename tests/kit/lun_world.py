@@ -115,6 +115,8 @@ class World:
         self._pool = None
         self._known = {}  #: (what, content of a disk): what was found
         self.recipes = {}  #: SCSIid: (volumes, seed) of which its disk was built, where VDIs may be made there
+        #: UUIDs of VDIs that were deleted on LUNs without a recipe: their volumes stay on the disk, and SM has none
+        self.deleted = set()
 
     # -- LUNs and pools -----------------------------------------------------------------------------------------------
 
@@ -294,6 +296,9 @@ class World:
 
     def _drop_vdi(self, record):
         scsi_id = self._scsi_id_of(record["SR"])
+        if scsi_id not in self.recipes:
+            self.deleted.add(record["uuid"])
+            return
         volumes, seed = self.recipes[scsi_id]
         truth = build_sr(volumes, seed=seed).truth
         gone = [each.key for each in volumes if truth.volume(each.key).uuid == record["uuid"]]
@@ -556,7 +561,7 @@ class World:
 
     def _lvmoiscsi_sr_scan(self, members, config):
         lun, db, sr = self._behind(config, members["type"], members["host_ref"]), self._pool.db, members["sr_ref"]
-        found = volumes_of(self._volumes(lun))
+        found = {uuid: each for uuid, each in volumes_of(self._volumes(lun)).items() if uuid not in self.deleted}
         with db.lock:
             rows = {record["uuid"]: ref for ref, record in db.records("VDI", SR=sr).items()}
             for uuid in set(rows) - set(found):

@@ -288,12 +288,12 @@ class Image:
         frozen = dict(zip(before, (lun.disk.content() for lun in world.luns)))
         self._known = {(what, frozen[at]): found for (what, at), found in world._known.items() if at in frozen}
         rows = db._rows, db._created, db._touched, db.generation, pool.hosts, pool.master, pool.pool
-        self._state = pickle.dumps((rows, world.sessions, world.recipes, lab.originals, more))
+        self._state = pickle.dumps((rows, world.sessions, world.recipes, world.deleted, lab.originals, more))
 
     def put(self, lab):
         """Gives `more`."""
         world, pool, db = lab.world, lab.pool, lab.pool.db
-        rows, world.sessions, world.recipes, lab.originals, more = pickle.loads(self._state)
+        rows, world.sessions, world.recipes, world.deleted, lab.originals, more = pickle.loads(self._state)
         db._rows, db._created, db._touched, db.generation, pool.hosts, pool.master, pool.pool = rows
         db._read = {}
         disks = {lun.scsi_id: lun.disk.copy() for lun in self._luns}

@@ -66,7 +66,7 @@ def discard(day, uuid=None, told=lambda plan: None):
             plan = made_vms.plan(calls, [ref], with_vms=True)
             told(plan)
             made_vms.carry_out(calls, plan, ref, [])
-        made_vms.clean_networks(calls, [uuid])
+        made_vms.clean_networks(calls)
     return [row["name_label"] for ref, row in networks.items() if not day.db.exists("network", ref)]
 
 

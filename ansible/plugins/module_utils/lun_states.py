@@ -211,7 +211,6 @@ def backward(module, calls, pool):
         records.verify_copy(pool, ref)
     work = [ref for ref in refs if forgets or pool.pbds_of(ref)]
     plans, destroyed = {}, {ref: [] for ref in work}
-    uuids = [pool.srs[ref]["uuid"] for ref in work]
 
     def one(calls, ref):
         with_vms, mark = forgets and params["with_vms"], client.mark_of(params)
@@ -224,7 +223,7 @@ def backward(module, calls, pool):
         if module.check_mode:
             lock.verify_free(calls, [lock_keys.name_of(plan.pool.srs[ref])])
             return
-        discard.carry_out(calls, plan, ref, destroyed[ref], uuids)
+        discard.carry_out(calls, plan, ref, destroyed[ref])
 
     outcomes = jobs.at_once(calls, work, one, params["jobs"])
     errors = {ref: each for ref, each in zip(work, outcomes) if isinstance(each, RelvmoiscsiError)}

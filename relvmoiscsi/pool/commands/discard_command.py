@@ -73,7 +73,6 @@ class DiscardCommand(PoolChange):
             if self.yes and not leave_vms:
                 made_vms.verify_nobody_left(plan)
             destroyed: Dict[str, List[str]] = {ref: [] for ref in refs}
-            uuids = [str(plan.pool.srs[ref]["uuid"]) for ref in refs]
             if refs:
                 halted = sorted({_named(plan, ref, name) for ref, name in plan.all_losers().items()})
                 lost = f"These halted VMs will lose their disks on the copy: {', '.join(halted)}. " if halted else ""
@@ -105,13 +104,13 @@ class DiscardCommand(PoolChange):
             def one(calls: Calls, ref: str) -> None:
                 with self.so_far.one(said[ref], "discard"):
                     self._show(f"SR {said[ref]}: discard begins")
-                    made_vms.carry_out(calls, plan, ref, destroyed[ref], uuids)
+                    made_vms.carry_out(calls, plan, ref, destroyed[ref])
                     self._show(f"SR {said[ref]}: discard is done")
 
             with self.so_far.work(list(said.values())), waiting("the pool"):
                 outcomes = jobs.at_once(calls, refs, one, jobs.MOST)
-                if with_vms and gone:
-                    made_vms.clean_networks(calls, gone)
+                if gone:  # a run may have been killed behind SR.forget
+                    made_vms.clean_networks(calls)
             failed = {ref: out for ref, out in zip(refs, outcomes) if isinstance(out, RelvmoiscsiError)}
             failed.update(locked)
         return _discarded(plan, gone, failed, "discarded", destroyed)
@@ -153,6 +152,8 @@ def _disks(vdis: Sequence[Record]) -> str:
 
 _WOULD_DISCARD = "would be discarded"
 _MOST_LEFT = 10  #: VMs with a sentence each, or disks with a name
+#: of a SCSIid: the pool does not know which LUNs it had copies on, so nobody may be told to remove this one
+_OF_NO_COPY = "The pool has no copy on this LUN: nothing was done. It may be a LUN of another pool."
 _LOSE = "halted VMs that would lose disks on the copy"
 
 
@@ -215,7 +216,7 @@ def _discarded(
     rows += [_row(uuid, None, "not in the pool") for uuid in gone]
     for text in gone:
         lines.append(f"{text}: not in the pool")
-        lines += [] if is_uuid(text) else ["  Remove the LUN on the array if its copy was discarded."]
+        lines += [] if is_uuid(text) else [f"  {_OF_NO_COPY}"]
     text = "\n".join(map(printable, lines)) or "The pool has no copies."
     alerts = [
         f"SR {plan.pool.srs[ref]['name_label']!r} ({plan.pool.srs[ref]['uuid']}): {failed[ref]}" for ref in failed

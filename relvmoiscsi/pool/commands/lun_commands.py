@@ -36,7 +36,7 @@ from relvmoiscsi.pool.commands.options import (
     flag,
     takes_copies,
 )
-from relvmoiscsi.pool.commands.so_far import DONE, FAILED, NOT_BEGUN, UNDER_WAY
+from relvmoiscsi.pool.commands.so_far import DONE, FAILED, NOT_BEGUN, PARTLY, UNDER_WAY
 from relvmoiscsi.pool.lun_search import LunSearch
 from relvmoiscsi.pool.luns import PoolLun
 from relvmoiscsi.pool.night_log import ERROR
@@ -45,7 +45,6 @@ from relvmoiscsi.pool.vms import choice, inventory
 from relvmoiscsi.scsi_id_text import typed_scsi_id
 from relvmoiscsi.wording import (
     CHANGED_MEANS,
-    changed_words,
     counted,
     human_size,
     printable,
@@ -53,6 +52,7 @@ from relvmoiscsi.wording import (
     shown_time,
     some_of,
     table,
+    with_change,
 )
 
 _LUNS = """\
@@ -350,7 +350,8 @@ class AttachCommand(PoolChange):
 
             def tell(scsi_id: str, step: str, how: str) -> None:
                 is_done = (step, how) == (attach.ATTACHING, attach.OVER)
-                state = DONE if is_done else FAILED if how == attach.ENDED else UNDER_WAY
+                of_step = {attach.BEGUN: UNDER_WAY, attach.OVER: PARTLY, attach.ENDED: FAILED}
+                state = DONE if is_done else of_step[how]
                 what = step + (": done" if how == attach.OVER and not is_done else "")
                 self.so_far.tell(scsi_id, state, what, progress.line_of(scsi_id, step, how))
                 shown(scsi_id, step, how)
@@ -375,7 +376,7 @@ def _skipped(pool: Pool, lun: PoolLun, is_doubtful: bool) -> Attached:
 
 def _would_attach(planned: Sequence[LunPlan], failed: Sequence[Attached], skipped: Sequence[Attached]) -> Answer:
     """Return the plan. The `skipped` LUNs are no errors, and the doubtful LUNs among them are warnings."""
-    lines = [f"{row.lun.scsi_id}: {row.text()}{changed_words(row.lun.changed)}" for row in planned]
+    lines = [f"{row.lun.scsi_id}: {with_change(row.text(), row.lun.changed)}" for row in planned]
     alerts = [f"{each.scsi_id or 'a target'}: would fail: {each.error}" for each in failed]
     lines += alerts
     lines += _changed_line([row.lun for row in planned])
@@ -433,7 +434,7 @@ def _attached_answer(pool: Pool, results: Sequence[Attached], skipped: Sequence[
         if result.error is not None:
             lines.append(printable(f"  {result.error}"))
             alerts.append(f"{result.scsi_id or 'a target'}: {result.error}")
-        elif result.status in (attach.DONE, attach.PARTIAL):
+        elif result.status in (attach.DONE, attach.PARTIAL, attach.ALREADY):
             network = f"night-{result.sr_uuid[:8]}"  # of this copy alone: copies of one VM have the same addresses
             clone = shell_command("relvmoiscsi pool clone --all", result.sr_uuid, isolated=network)
             is_known = pool.sr_by_uuid(result.of_sr) is not None  # else no VM here has the original of a disk

@@ -10,10 +10,12 @@ from relvmoiscsi.pool.night_log import STEP
 from relvmoiscsi.wording import printable
 
 DONE, FAILED, UNDER_WAY, NOT_BEGUN = "done", "failed", "under way", "not begun"
+PARTLY = "partly done"  #: between two steps: the pool works on nothing of it
 _TO_RESUME = "Repeat the command to resume."
 _HEADS = {
     DONE: "Done",
     FAILED: "Failed",
+    PARTLY: "Done in part",
     UNDER_WAY: "Started; the pool may still finish this work",
     NOT_BEGUN: "Not started",
 }

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Choose the VMs to clone, and the names, networks, MACs and edited records of their copies."""
 
-import unicodedata
 from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import NOTHING_CHANGED, NotFound, Refused, RelvmoiscsiError, UsageError
@@ -9,9 +8,8 @@ from relvmoiscsi.pool import jobs, lock, lock_keys, records, vdis
 from relvmoiscsi.pool.calls import Calls, Record, Records, passing
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vdis import Pair
-from relvmoiscsi.pool.vms import discard, inventory, ova, rescue, restore_entries, run_states
+from relvmoiscsi.pool.vms import discard, inventory, ova, rescue, restore_journal, run_states
 from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inventory
-from relvmoiscsi.pool.vms.restore_entries import Swap
 from relvmoiscsi.wording import quoted, said, shell_command, some_of
 
 #: what says on which networks the copies of VMs with networks will be
@@ -19,8 +17,6 @@ NETWORK_OPTIONS = "--isolated NET, --network OLD=NEW for each network, or --same
 _VM_NOT_CHANGED = "The VM was not changed."
 #: key of network.other_config
 _INTERNAL = "is_host_internal_management_network"
-#: Unicode categories that a name must not contain: control characters, surrogates, unassigned
-_NO_TEXT = ("Cc", "Cs", "Cn")
 #: how long `clone` waits for the import of a killed run
 PATIENCE_SECONDS = 30.0
 
@@ -102,7 +98,7 @@ def choose(
     """
     if not names and not everything:
         raise UsageError("No VM is selected.").advising("Give VMs, or --all.")
-    refs, swaps = [inventory.find_vm(found, name) for name in names], _restored(found, copy)
+    refs, swaps = [inventory.find_vm(found, name) for name in names], _restored(pool, found, copy)
     if everything:
         ours = {ref for ref, vm in found.copies_on(copy.uuid) if inventory.is_clone(vm)}
         there = [ref for ref in inventory.in_order(found.named_vms()) if ref in swaps or _has_any(found, copy, ref)]
@@ -111,18 +107,18 @@ def choose(
         raise NotFound(f"No VM of the pool has a disk whose copy is on {copy.name!r}.").advising(
             f"`{shell_command('relvmoiscsi pool map', copy.uuid)}` lists the disks."
         )
-    problems = {ref: _problem(pool, found, copy, ref, swaps.get(ref, ()), omits_disks) for ref in refs}
+    problems = {ref: _problem(pool, found, copy, ref, swaps.get(ref, {}), omits_disks) for ref in refs}
     named = ((ref, found.vms[ref], problem) for ref, problem in problems.items())
     return [VmSource(vm["uuid"], vm["name_label"], ref, problem=problem) for ref, vm, problem in named]
 
 
-def of_no_vm(found: Inventory, copy: Copy) -> List[Pair]:
+def of_no_vm(pool: Pool, found: Inventory, copy: Copy) -> List[Pair]:
     """Return the disks of the copy that no VM of the pool has, and whose originals no VM has: `choose` finds no VM.
 
     A snapshot of a VM is no VM here. The VDI of saved records and the image of a suspended VM are no disks.
     """
-    by_uuid, swaps = found.grouped("vdis", "uuid"), _restored(found, copy)
-    of_vms = {swap.of for of_vm in swaps.values() for swap in of_vm}
+    by_uuid, swaps = found.grouped("vdis", "uuid"), _restored(pool, found, copy)
+    of_vms = {old for disks in swaps.values() for old in disks.values()}
     of_vms.update(copy.known_as(vdi["uuid"]) for vm in found.named_vms() for vdi in found.disks_of(vm).values())
     return [
         pair
@@ -133,18 +129,11 @@ def of_no_vm(found: Inventory, copy: Copy) -> List[Pair]:
     ]
 
 
-def _restored(found: Inventory, copy: Copy) -> Dict[str, List[Swap]]:
-    """Return the disks that `restore` took from a copy, in place of disks that this copy has, by VM (reference).
-
-    A vm-admin may write a journal: an entry counts while the VM has the new disk of the entry.
-    """
-    swaps: Dict[str, List[Swap]] = {}
-    for ref, vm in found.named_vms().items():
-        for swap in restore_entries.read(vm)[0]:
-            disk = found.disks_of(ref).get(swap.userdevice, {"uuid": ""})
-            if disk["uuid"] == swap.new and copy.new_of(swap.of) is not None:
-                swaps.setdefault(ref, []).append(swap)
-    return swaps
+def _restored(pool: Pool, found: Inventory, copy: Copy) -> Dict[str, Dict[str, str]]:
+    """Return the disks of `inventory.on_copies` in the place of disks that this copy has."""
+    there = inventory.on_copies(pool, found, copy.original).items()
+    ours = {ref: {at: old for at, old in disks.items() if copy.new_of(old) is not None} for ref, disks in there}
+    return {ref: disks for ref, disks in ours.items() if disks}
 
 
 def _has_any(found: Inventory, copy: Copy, vm: str) -> bool:
@@ -152,7 +141,7 @@ def _has_any(found: Inventory, copy: Copy, vm: str) -> bool:
 
 
 def _problem(
-    pool: Pool, found: Inventory, copy: Copy, vm: str, swaps: Sequence[Swap], omits_disks: bool
+    pool: Pool, found: Inventory, copy: Copy, vm: str, swaps: Mapping[str, str], omits_disks: bool
 ) -> Optional[Refused]:
     disks, name, uuid = found.disks_of(vm), found.vms[vm]["name_label"], str(found.vms[vm]["uuid"])
     missing = {device: vdi for device, vdi in sorted(disks.items()) if copy.new_of(vdi["uuid"]) is None}
@@ -177,21 +166,22 @@ def _problem(
         )
     back = run_states.restore_command("undo", uuid)
     own = [device for device, sr in of_copies.items() if sr == copy.ref]  # as after `restore --keep`
-    restored = sorted({swap.userdevice for swap in swaps} & set(of_copies) - set(own))
+    restored = sorted(set(swaps) & set(of_copies) - set(own))
+    earlier = f"put the earlier disks back first: {back}" if restore_journal.is_restored(found.vms[vm]) else ""
     if restored:
         return Refused(
             f"The VM {name!r} was restored from the copy {pool.srs[of_copies[restored[0]]]['name_label']!r} and has "
             f"disks of that copy: {words(restored)}. The copy {copy.name!r} has copies of the disks that the VM had "
             "before."
         ).advising(
-            f"To clone the VM, put these earlier disks back first: {back}. If `save-vms` ran before the snapshot, add "
-            "--from-snapshot instead."
+            (f"To clone the VM, {earlier}. " if earlier else "")
+            + f"If `save-vms` ran before the snapshot, add --from-snapshot{' instead' if earlier else ''}."
         )
     if own:
         return Refused(
             f"The VM {name!r} has disks of the copy {copy.name!r} itself: {words(own)}. A copy of the VM would write "
             "to the same disks."
-        ).advising(f"Use another copy, or put the earlier disks back first: {back}." if swaps else "Use another copy.")
+        ).advising(f"Use another copy, or {earlier}." if swaps and earlier else "Use another copy.")
     reasons = {
         f" The disk {device} is not there{why}.": way
         for device, vdi in missing.items()
@@ -248,12 +238,7 @@ def names(found: Inventory, copy: Copy, sources: Sequence[VmSource], wanted: Clo
 
 def verify_template(template: str) -> List[Tuple[str, str]]:
     """Return the parts of a template: a text, and the field after the text. Raises UsageError."""
-    parts = records.parts_of_template(template, "vm", "date", "sr")
-    if any(unicodedata.category(character) in _NO_TEXT for character in template):
-        raise UsageError(f"--name {template!r} contains bytes that are not text.")
-    if not template.strip():
-        raise UsageError(f"--name {template!r} leaves the copy without a name.")
-    return parts
+    return records.parts_of_template(template, "vm", "date", "sr")
 
 
 def clones(found: Inventory, copy: Copy, of: Optional[str] = None) -> Tuple[Records, Records, Records]:
@@ -347,6 +332,7 @@ def isolated_network(
     try:
         ref = inventory.find_network(found.networks, text)
     except NotFound:
+        records.verify_name("--isolated", text)
         record = {
             "name_label": text,
             "name_description": "Isolated network for copies of VMs. Made by relvmoiscsi.",

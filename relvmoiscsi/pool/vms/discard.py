@@ -298,11 +298,11 @@ def _snapshots_of(found: Inventory, vm: str) -> Records:
 # --- carry out
 
 
-def carry_out(calls: Calls, told: DiscardPlan, sr: str, gone: List[str], networks_of: Collection[str] = ()) -> None:
+def carry_out(calls: Calls, told: DiscardPlan, sr: str, gone: List[str]) -> None:
     """Discard or unplug one SR of a plan, if the plan still holds. Do nothing for an SR that is gone.
 
-    `gone` gets the destroyed VMs (references), also before an error. `networks_of` are the UUIDs of all SRs of this
-    run. Raises PoolFailure; Refused, also where another client works on the SR.
+    `gone` gets the destroyed VMs (references), also before an error. Raises PoolFailure; Refused, also where another
+    client works on the SR.
     """
     with lock.held(calls, [lock_keys.name_of(told.pool.srs[sr])], "discard") as held:
         pool, found = records.read(calls), inventory.read(calls)
@@ -313,8 +313,8 @@ def carry_out(calls: Calls, told: DiscardPlan, sr: str, gone: List[str], network
         held.verify(calls)
         if told.made:
             destroy_made(calls, held, now.pool, sr, now.made[sr], gone, told.force, bool(told.last))
-            clean_networks(calls, [str(now.pool.srs[sr]["uuid"]), *networks_of])
         (forget.forget if told.forgets else forget.detach)(calls, held, now.pool, sr, now.losers(sr))
+        clean_networks(calls)
 
 
 def destroy_made(
@@ -367,19 +367,19 @@ def destroy(calls: Calls, found: Inventory, vm: str) -> None:
             calls.call("VM.destroy", ref)
 
 
-def clean_networks(calls: Calls, sr_uuids: Collection[str]) -> None:
-    """Destroy the networks that `clone` has made for copies on these SRs, without VIFs and without another owner.
+def clean_networks(calls: Calls, but: Collection[str] = ()) -> None:
+    """Destroy the networks that `clone` has made for copies that are gone, or for the SRs `but` (UUIDs), without VIFs.
 
     A network also stays if `clone` has used the network for copies on another SR of the pool. xapi would destroy the
     VIFs of halted VMs together with a network. Raises PoolFailure.
     """
-    others = None
+    left = None
     for ref, network in calls.records("network").items():
         owners = inventory.owners_of(network)
-        if not owners & set(sr_uuids) or network["PIFs"]:
+        if not owners or network["PIFs"]:
             continue
-        if others is None:
-            others = {str(sr["uuid"]) for sr in calls.records("SR").values()} - set(sr_uuids)
+        if left is None:
+            left = {str(sr["uuid"]) for sr in calls.records("SR").values()} - set(but)
         with passing("NETWORK_CONTAINS_VIF", "HANDLE_INVALID"):
-            if not owners & others and not calls.call("network.get_VIFs", ref):
+            if not owners & left and not calls.call("network.get_VIFs", ref):
                 calls.call("network.destroy", ref)

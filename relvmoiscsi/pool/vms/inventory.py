@@ -396,6 +396,30 @@ def whose(pool: Pool, found: Inventory, uuid: str) -> List[str]:
     return sorted(vm for vm, bit in zip(bits, reversed(f"{owners.get(uuid, 0):b}")) if bit == "1")
 
 
+def on_copies(pool: Pool, found: Inventory, original: str) -> Dict[str, Dict[str, str]]:
+    """Return the disks that a restore has put in the place of disks of an SR (a UUID), by VM (a reference), by name.
+
+    By device: the UUID that the disk had on the SR. `restore --keep` ends a journal, so a disk of a copy counts by
+    itself too, if its data is the VM's (`whose`). A vm-admin may write a journal: an entry counts while the VM has the
+    new disk of the entry. No other code says which VM has its disks on a copy.
+    """
+    copies = {ref for ref, sr in pool.copies() if sr["other_config"][ORIGINAL_SR] == original}
+    olds = old_vdis(pool, found)
+    there: Dict[str, Dict[str, str]] = {}
+    vms_of: Dict[str, Collection[str]] = {}
+    for ref in [ref for ref in in_order(found.named_vms()) if not found.is_copy(ref)]:
+        journal = {swap.new: swap.of for swap in restore_entries.read(found.vms[ref])[0]}
+        for device, disk in found.disks_of(ref).items():
+            old = journal.get(disk["uuid"]) or olds.get(disk["uuid"])
+            if disk["SR"] not in copies or old is None:
+                continue
+            if old not in vms_of:
+                vms_of[old] = frozenset(whose(pool, found, old))
+            if disk["uuid"] in journal or ref in vms_of[old]:
+                there.setdefault(ref, {})[device] = old
+    return there
+
+
 def strangers(pool: Pool, found: Inventory, uuid: str, own: Collection[str]) -> List[str]:
     """Return the names of the VMs of `whose`, but for the VMs `own` (UUIDs) and their clones, sorted."""
     ours = _with_clones(found, own)

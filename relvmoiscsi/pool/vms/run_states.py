@@ -66,7 +66,7 @@ def swapping(vm: Record) -> ContextManager[None]:
 
 def moving_home(vm: Record) -> ContextManager[None]:
     return in_state(
-        f"The VM {vm['name_label']!r} has some disks on its own SR and the others on the copy, and can be used.",
+        f"The VM {vm['name_label']!r} can be used: each restored disk is on the copy still, or on its own SR already.",
         advice=f"Repeat the command, or run {restore_command('undo', vm['uuid'])}.",
     )
 

@@ -23,7 +23,7 @@ from relvmoiscsi.pool.vms import (
     inventory,
     ova,
     records_key,
-    restore_entries,
+    restore_journal,
     run_states,
     transfer,
 )
@@ -64,18 +64,17 @@ def away_from(pool: Pool, found: Inventory, sr: str) -> Dict[str, Refused]:
     The next copy has the earlier disks of such a VM, and not the disks in its records.
     """
     left = {}
-    for ref in inventory.in_order(found.named_vms()):
+    for ref, devices in inventory.on_copies(pool, found, str(pool.srs[sr]["uuid"])).items():
         vm, disks = found.vms[ref], found.disks_of(ref)
-        at = {device: disk["uuid"] for device, disk in disks.items()}
-        ours = [swap for swap in restore_entries.read(vm)[0] if swap.home == pool.srs[sr]["uuid"]]
-        copies = {swap.sr for swap in ours if at.get(swap.userdevice) == swap.new}
-        if copies and not any(disk["SR"] == sr for disk in disks.values()):
-            names = [repr(each["name_label"]) for each in pool.srs.values() if each["uuid"] in copies]
-            ends = " or ".join(run_states.restore_command(end, vm["uuid"]) for end in ("home", "undo"))
-            left[ref] = Refused(
-                f"The VM {vm['name_label']!r} was restored from the copy {', '.join(names)}: its disks are there, and "
-                f"not on the SR {pool.srs[sr]['name_label']!r}."
-            ).advising(f"End the restore first: {ends}.")
+        if any(disk["SR"] == sr for disk in disks.values()):
+            continue
+        copies = sorted({repr(pool.srs[disks[device]["SR"]]["name_label"]) for device in devices})
+        ends = " or ".join(run_states.restore_command(end, vm["uuid"]) for end in ("home", "undo"))
+        way = "No journal is left of the restore: move the disks to that SR in Xen Orchestra or XenCenter."
+        left[ref] = Refused(
+            f"The VM {vm['name_label']!r} was restored from the copy {', '.join(copies)}: its disks are there, and "
+            f"not on the SR {pool.srs[sr]['name_label']!r}."
+        ).advising(f"End the restore first: {ends}." if restore_journal.is_restored(vm) else way)
     return left
 
 

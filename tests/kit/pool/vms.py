@@ -389,7 +389,7 @@ class Vms:
             raise XenError("VDI_IN_USE", vdi, operation)
 
     def vdi_pool_migrate(self, _session, vdi, sr, _options):
-        """A new VDI there, on which every VBD is then; the old one goes. No bytes of the guest move here.
+        """A new VDI there, on which every VBD is then; the old one goes from its LUN too. No bytes of a guest move.
 
         Of other_config, only "config-drive" goes along. Source: xapi_vm_migrate.ml, intra_pool_vdi_remap.
         """
@@ -409,6 +409,8 @@ class Vms:
         new = self._made(sr, record, snapshot_of=NULL, other_config=kept)
         for vbd in record["VBDs"]:
             db.set("VBD", vbd, "VDI", new)
+        if self.drop_vdi is not None:
+            self.drop_vdi(record)
         db.destroy("VDI", vdi)
         return new
 

@@ -195,6 +195,7 @@ VALUE = "A value that begins with a dash stands behind `=`: {}=..."
         ("pool luns --taget=y", "relvmoiscsi pool luns [-h]", "Did you mean --target?"),
         ("direct ad", "relvmoiscsi direct [-h]", "Did you mean `relvmoiscsi direct add`?"),
         ("undo x --no-such-thing", "relvmoiscsi undo [-h]", ""),
+        ("pool attach --nix", "relvmoiscsi pool attach [-h]", "error: unrecognized arguments: --nix\n"),
         ("check x --orignal original.img", "relvmoiscsi check [-h]", "arguments: --orignal Did you mean --original?"),
         ("compare a b", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi check CLONE --original ORIGINAL`?"),
         ("diff a b", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi check CLONE --original ORIGINAL`?"),

@@ -93,7 +93,7 @@ def holds(lab, *scsi_ids, everything=False):
     for row, result in zip(rows, results):
         assert (result.status == attach.ALREADY) == (not row.steps and not row.down and row.error is None)
         assert (result.status == attach.FAILED) == (row.error is not None)
-        assert str(result.error) == str(row.error)
+        assert getattr(result.error, "told", None) == getattr(row.error, "told", None), "but for the state"
         assert (result.status == attach.PARTIAL) == bool(row.down)
     return done
 

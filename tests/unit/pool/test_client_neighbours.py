@@ -52,6 +52,13 @@ def is_as(lab, scsi_id, name="Production"):
     return identities(lab.world.lun(scsi_id).disk) == identities(lab.world.lun(lab.originals[name][0]).disk)
 
 
+def introduced(lab, result):
+    """What a run says of the LUN that it has resignatured, and of its SR, which no host may plug."""
+    sr_uuid = result.sr_uuid
+    name = lab.sr(sr_uuid)[1]["name_label"]
+    return f"The LUN {result.scsi_id} has new identities, and the pool has its SR {name!r} ({sr_uuid})."
+
+
 @pytest.mark.parametrize(("place", "at_once"), [(0, 3), (1, 1), (2, 3)])
 def test_no_host_is_made_to_see_a_clone_that_kept_the_identities_of_its_original(lab, world, shown, place, at_once):
     clones = [lab.clone("Production") for _ in range(3)]
@@ -64,7 +71,8 @@ def test_no_host_is_made_to_see_a_clone_that_kept_the_identities_of_its_original
     for scsi_id in good:
         assert str(done[scsi_id].error) == (
             f"No host can plug the SR on the LUN {scsi_id} yet. Clones on the same target may still have "
-            f"the identities of their originals: {bad}. Repeat the command, or add --leave-others. {luns.UNMAP}"
+            f"the identities of their originals: {bad}. {introduced(lab, done[scsi_id])} Repeat the command, or add "
+            f"--leave-others. {luns.UNMAP}"
         )
         assert lab.sr(done[scsi_id].sr_uuid)[1]["PBDs"] == [] and not is_as(lab, scsi_id)
     before = lab.summary()
@@ -188,7 +196,8 @@ def test_a_damaged_clone_holds_up_the_plugs_as_a_clone_that_fails_does(lab, worl
         (held,) = lab.attach(*[] if wanted else [good], **wanted)
         assert (held.scsi_id, held.status, shown) == (good, FAILED, [])
         assert str(held.error).endswith(
-            f"originals: {bad} (damaged). {luns.UNMAP} Then repeat the command, or add --leave-others."
+            f"originals: {bad} (damaged). {introduced(lab, held)} {luns.UNMAP} Then repeat the command, or add "
+            "--leave-others."
         ), "no repeated command mends it"
         assert lab.sr(held.sr_uuid)[1]["PBDs"] == [] and not is_as(lab, good, "Testing")
     world.luns[:] = [lun for lun in world.luns if lun.scsi_id != bad]

@@ -107,5 +107,7 @@ def test_luns_and_the_log_say_what_to_do_with_a_damaged_clone(luns, clone, pool_
         pool_command("attach", "--all", *more) for more in (["--dry-run"], ["--yes", "--log", tmp_path / "night.log"])
     )
     assert (dry.status, ran.status) == (9, 9) and f"{clone}: failed No host can plug" in " ".join(ran.out.split())
+    planned = " ".join(dry.out.split())
+    assert "--leave-others. Its SR changed 2026-" in planned and ".;" not in planned
     (line,) = [line for line in (tmp_path / "night.log").read_text().splitlines() if f"result: {lost}: failed" in line]
     assert line.endswith(UNMAP)

@@ -246,3 +246,25 @@ def test_what_is_gone_is_told_where_the_sr_stays(office, pool_command):
     ran = pool_command("discard", "copy", "--with-vms", "--yes")
     assert ran.status == 9 and "  destroyed: the VMs 'gone'" in ran.out and made(office) == []
     assert re.search(r": failed: .*The VDI is not available", ran.out)
+
+
+def test_a_network_of_clones_that_a_person_has_destroyed_goes_with_their_copy(office, pool_command):
+    """Without --with-vms it stayed, and no later discard found it: its SR was gone."""
+    pool_command("clone", "copy", "web", "--isolated", "gone", "--yes")
+    db = office.pool.db
+    (clone,) = made(office)
+    uuid = db.get("VM", clone, "uuid")
+    office.pool.api.vms.vm_destroy("", clone)
+    stays = db.create("network", name_label="of a person", other_config={})
+    assert pool_command("discard", "copy", "--yes").status == 0
+    assert not db.refs("VM", uuid=uuid) and not db.refs("network", name_label="gone") and db.exists("network", stays)
+
+
+def test_a_network_that_an_earlier_discard_has_left_goes_with_the_next(office, pool_command):
+    """A VIF held it, or a kill behind SR.forget."""
+    pool_command("clone", "copy", "db", "--isolated", "left", "--yes")
+    assert pool_command("discard", "copy", "--leave-vms", "--yes").status == 0
+    assert office.pool.db.refs("network", name_label="left")
+    office.pool.api.vms.vm_destroy("", made(office)[0])
+    assert pool_command("discard", "12345678-1234-4234-8234-123456789abc", "--yes").status == 0
+    assert not office.pool.db.refs("network", name_label="left")

@@ -88,9 +88,16 @@ def test_a_discard_that_is_repeated_by_the_scsi_id_is_not_told_to_attach_the_lun
         assert "discarded\n" in pool_command("discard", form, "--yes").out
         ran = pool_command("discard", form, "--yes")
         assert (ran.status, ran.err) == (0, "") and "attach" not in ran.out
-        assert ran.out == f"{form}: not in the pool\n  Remove the LUN on the array if its copy was discarded.\n"
+        assert ran.out.startswith(f"{form}: not in the pool\n  The pool has no copy on this LUN: nothing was done.")
         (row,) = pool_command("discard", form, "--yes", "--json").json["discard_results"]
         assert (row["sr"], row["status"]) == (form, "not in the pool")
+
+
+def test_nobody_is_told_to_remove_a_lun_of_which_the_pool_knows_nothing(lab, pool_command):
+    """It may be another pool's, and a script or a person would have destroyed it."""
+    ran = pool_command("discard", "36001405000000000000000000000000f", "--yes")
+    assert ran.status == 0 and "Remove" not in ran.out
+    assert "nothing was done. It may be a LUN of another pool." in " ".join(ran.out.split())
 
 
 @pytest.mark.parametrize("name", ["Snapshot-of-Prod", "1st-copy-of-prod", "a copy", "scsi-lab", "0QEMU"])

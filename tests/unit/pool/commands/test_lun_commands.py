@@ -46,6 +46,8 @@ def test_the_next_command_has_the_uuid_of_the_copy_whatever_its_name_is(lab, clo
     assert ran.status == 0 and ran.out.endswith(
         f"next: relvmoiscsi pool clone --all --isolated night-{sr['uuid'][:8]} {sr['uuid']}\n"
     )
+    again = pool_command("attach", clone, "--yes")
+    assert "already attached" in again.out and again.out.splitlines()[-1] == ran.out.splitlines()[-1]
     ran = pool_command("clone", "--dry-run", "--all", "--isolated", "lab", "--", "--yes")
     assert "No VM of the pool has a disk whose copy is on '--yes'." in ran.err
 
@@ -500,7 +502,8 @@ def test_where_nobody_can_be_asked_it_says_so(clone, pool_command, words):
         (["luns", "--chap-user", "alice"], "need each other"),
         (["luns", "--chap-user", "alice", "--chap-password-file", "chap"], "--chap-user needs --target"),
         (["luns", "--target", TARGET, "--port", "65536"], "--port '65536' is not a port"),
-        (["attach", "--all", "--yes", "--name", ""], "--name is empty"),
+        (["attach", "--all", "--yes", "--name", ""], "--name '' is blank"),
+        (["attach", "--all", "--yes", "--name", "bad\x1be name"], "contains bytes that are not text"),
         (["luns", "--hba", "--iqn", IQN], "--iqn and --port need --target"),
         (["attach", "--all", "--yes", "--port", "3260"], "--iqn and --port need --target"),
     ],

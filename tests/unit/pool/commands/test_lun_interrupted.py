@@ -34,7 +34,7 @@ def test_an_interrupted_run_gives_json_as_well(lab, pool_command, interrupts):
     assert (error["disk_state"], error["advice"]) == ("Nothing was changed.", "Repeat the command.")
 
 
-UNDER_WAY, NOT_BEGUN, INTRODUCED = "under way", ("not begun", None), ("under way", "introduce: done")
+UNDER_WAY, NOT_BEGUN, INTRODUCED = "under way", ("not begun", None), ("partly done", "introduce: done")
 
 
 @pytest.mark.processes
@@ -57,8 +57,8 @@ def test_attach_that_is_interrupted_says_how_far_each_lun_is(lab, pool_command, 
     if method == "SR.introduce":
         interrupts(lab.pool, ("SR.introduce", 1))
         assert pool_command(*words).err.splitlines()[-1] == (
-            f"relvmoiscsi: Interrupted. Started; the pool may still finish this work: {clones[0]} (introduce: done), "
-            f"{clones[1]} (introduce). Not started: {clones[2]}. Repeat the command to resume."
+            f"relvmoiscsi: Interrupted. Done in part: {clones[0]} (introduce: done). Started; the pool may still "
+            f"finish this work: {clones[1]} (introduce). Not started: {clones[2]}. Repeat the command to resume."
         )
     assert pool_command(*words).status == 0
 

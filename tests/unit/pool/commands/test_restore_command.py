@@ -330,3 +330,13 @@ def test_no_line_begins_with_a_name(halted, pool_command, name):
         shown += wrapped(ran.out + ran.err, 80).splitlines()
     assert len([line for line in shown if re.search(": `?xe vd", line)]) >= 9
     assert [line for line in shown if line.lstrip(" \u3164").startswith(ADVICE)] == []
+
+
+def test_the_copy_lacks_a_disk_that_came_home_also_after_a_scan(halted, pool_command, refused):
+    """The storage manager deletes the volume: a scan in the kit brought the VDI back, and then clone took it."""
+    assert pool_command(*RESTORE).status == 0
+    assert pool_command("restore", "--home", "web", "--yes").status == 0
+    halted.pool.storage.sr_scan("", halted.pool.db.by_uuid("SR", halted.copy.sr_uuid))
+    ran = pool_command("clone", "copy", "web", "--isolated", "lab", "--dry-run")
+    assert ran.status == 4 and "it came home from a copy, which lost it" in " ".join(ran.out.split())
+    assert pool_command("clone", "copy", "db", "--isolated", "lab", "--yes").status == 0

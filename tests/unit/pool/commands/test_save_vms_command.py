@@ -7,7 +7,7 @@ the pool: tests/unit/pool/vms.
 
 import pytest
 
-from kit.office import RESTORE, made
+from kit.office import CLONE_ALL, RESTORE, made
 
 pytestmark = pytest.mark.states
 
@@ -56,6 +56,29 @@ def test_a_restored_vm_is_left_out_by_name_and_its_records_of_an_earlier_save_ar
     assert pool_command("restore", "copy", "db", "--yes").status == 0
     ran = refused(3, "No VM has a disk on the SR 'Production'.", "save-vms", "Production", "--yes")
     assert why.partition(" End ")[0] in " ".join(ran.err.split()) and ran.err.count("--home") == 2
+
+
+def test_a_vm_whose_restore_was_kept_on_the_copy_is_left_out_by_name_too(halted, pool_command):
+    """The journal alone said so: without it, the VM was left out silently and its earlier records were destroyed."""
+    assert pool_command("save-vms", "Production", "--yes").status == 0
+    assert pool_command(*RESTORE).status == 0
+    assert pool_command("restore", "--keep", "web", "--on-copy", "--yes").status == 0
+    ran = pool_command("save-vms", "Production", "--yes")
+    told = " ".join(ran.out.split())
+    assert ran.status == 9 and "VM 'db': saved" in ran.out and "VM 'web': failed: The VM 'web' was restored" in told
+    assert "No journal is left of the restore: move the disks to that SR" in told and "are kept." in told
+    clone = halted.clone("Production")
+    found = {lun["scsi_id"]: lun for lun in pool_command("luns", "--json").json["pool_luns"]}
+    assert found[clone]["saved_vm_names"] == ["db", "web"]
+
+
+def test_a_vm_that_looks_at_a_disk_of_a_copy_is_no_vm_of_the_sr(halted, pool_command):
+    """A person may give a disk of the copy to any VM: its data is that of the disk's own VM, which is on the SR."""
+    halted.pool.db.create("VBD", VM=halted.helper(), VDI=halted.on_copy("data"), userdevice="7")
+    ran = pool_command("save-vms", "Production", "--yes")
+    assert ran.status == 0 and "helper" not in ran.out
+    rows = pool_command(*CLONE_ALL, "--dry-run", "--json").json["clone_results"]
+    assert {row["old_name"] for row in rows} == {"web", "db"}
 
 
 def test_a_task_that_its_owner_destroys_while_clone_waits_ends_no_clone(office, pool_command, monkeypatch):

@@ -10,10 +10,10 @@ import pytest
 from kit.pool import transfer
 from kit.pool.database import NULL
 from kit.pool.errors import XenError
-from kit.pool_verbs import bring_back, run, second_copy, undo
+from kit.pool_verbs import bring_back, keep, run, second_copy, undo
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.pool.calls import PoolFailure
-from relvmoiscsi.pool.records import CHANGED
+from relvmoiscsi.pool.records import CHANGED, read
 from relvmoiscsi.pool.vms import choice, ova_file
 from relvmoiscsi.pool.vms import transfer as pool_transfer
 from relvmoiscsi.pool.vms.clone import ALREADY, FAILED, MADE
@@ -162,7 +162,7 @@ def test_a_vm_that_was_restored_from_another_copy_is_named_with_the_command_that
         assert "'web' was restored from the copy 'Production changed 2026-11-21' and has disks of that copy: 0 " in text
         assert f"`relvmoiscsi pool restore --undo {done.vm} --shutdown`" in text
         assert ("1 'data'" in text) == (not devices)
-    assert run(halted, lambda _calls, found, copy: choice.of_no_vm(found, copy), other_sr) == []
+    assert run(halted, lambda calls, found, copy: choice.of_no_vm(read(calls), found, copy), other_sr) == []
     journal = halted.db.get("VM", halted.web, "other_config")
     undo(halted)
     halted.set_journal(lambda _marks: journal)  # of a vm-admin: the VM has its own disks
@@ -182,6 +182,21 @@ def test_a_vm_that_was_restored_from_this_copy_is_named_with_all(halted, devices
     assert f"`relvmoiscsi pool restore --undo {rows['web'].vm} --shutdown`" in text
     undo(halted)
     assert {each.error for each in halted.clone(everything=True)} == {None}
+
+
+def test_a_vm_that_keeps_its_restored_disks_on_a_copy_is_named_with_all(halted):
+    """It has no journal any more, and was left out without a word."""
+    other = halted.db.get("SR", second_copy(halted), "uuid")
+    bring_back(halted)
+    keep(halted)
+    for sr, said in (
+        (halted.copy.sr_uuid, "'web' has disks of the copy 'Production changed 2026-11-21' itself: 0 "),
+        (other, "'web' was restored from the copy 'Production changed 2026-11-21' and has disks of that copy: 0 "),
+    ):
+        rows = {each.vm_name: each for each in halted.lab.clone_vms(sr, everything=True)}
+        text = str(rows["web"].error)
+        assert said in text and "--undo" not in text and rows["web"].status == FAILED
+    assert "add --from-snapshot." in text
 
 
 def test_a_vm_that_xapi_has_copied_from_a_clone_is_a_vm_of_its_own(day):
@@ -489,7 +504,7 @@ FIELDS = "may contain only the fields vm, date and sr in braces"
     ("name", "said"),
     [
         *((name, FIELDS) for name in ("{vm} {run}", "{vm:d}", "{vm!r}", "{vm:{date}}", "{vm.name}", "{vm[0]}", "{}")),
-        *((name, "without a name") for name in ("", "  ")),
+        *((name, "is blank") for name in ("", "  ")),
         *((name, "not text") for name in ("a\x01b", "{vm}\n", "a\udc80", "a\ufffe")),
         ("{vm", "cannot be read"),
     ],
@@ -497,6 +512,19 @@ FIELDS = "may contain only the fields vm, date and sr in braces"
 def test_names_that_no_vm_can_have(name, said):
     with pytest.raises(UsageError, match=said):
         choice.verify_template(name)
+
+
+def test_a_network_gets_no_name_that_no_pool_can_send(day):
+    with pytest.raises(UsageError, match="--isolated 'bad.x1be name' contains bytes that are not text"):
+        day.clone_one(isolated="bad\x1be name")
+    assert not day.db.refs("network", name_label="bad\x1be name")
+
+
+def test_a_clone_on_a_copy_with_a_name_that_xml_forbids_gets_another_name(day):
+    """Another client has named the copy: the pool closed the connection during each import."""
+    day.db.set("SR", day.sr, "name_label", "bad\x1be name")
+    done = day.clone_one()
+    assert (done.status, done.name) == (MADE, "web on bad?e name")
 
 
 # --- the wire

@@ -168,7 +168,7 @@ def test_home_looks_at_what_was_moved(restored):
     """xapi takes the VM of the first VBD, and points only that one's to the new VDI."""
     mine = restored.vbd("0")
     real = restored.lab.answer("VDI.pool_migrate", lambda *words: (real(*words), restored.db.destroy("VBD", mine)))
-    with pytest.raises(PoolFailure, match="not on the SR .* as done. The VM .* has some disks on its own SR"):
+    with pytest.raises(PoolFailure, match="not on the SR .* as done. The VM .* each restored disk is on the copy"):
         take_home(restored)
     assert is_restored(restored)
 
