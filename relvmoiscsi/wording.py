@@ -209,6 +209,11 @@ def shell_command(own: str, *names: str, **options: Option) -> ShellCommand:
     return quoted(*command_words(own, *names, **options))
 
 
+def if_clone(command: ShellCommand) -> str:
+    """Return the sentences with a command that resignatures a LUN of which nobody has said that it is the clone."""
+    return f"If this is the clone, `{command}` gives it new identities. If this is the original, do nothing."
+
+
 def _escaped(char: str) -> str:
     """Return a character for $'...'. No word of a command can have a NUL, so a NUL is the text of its escape."""
     errors = "surrogateescape" if "\udc80" <= char <= "\udcff" else "surrogatepass"
