@@ -223,8 +223,8 @@ class WriteCommand(DeviceCommand, Asked):
         if proposal.pool.is_overridden and proposal.pool.objection is not None:
             warn_of_override(lun.name, proposal.pool.objection)
         if not self.yes:
-            say(f"{lun.name} will be changed:")
-            tell("\n".join(identification(lun, proposal).lines()))
+            head = f"relvmoiscsi: {lun.name} will be changed:"
+            tell("\n".join([head, *identification(lun, proposal).lines()]))
 
     def tell_objection(self, source: LunSource, lun: OpenLun, proposal: Proposal) -> None:
         """Say in a dry run why the run would be refused, or what --not-in-use overrides."""
