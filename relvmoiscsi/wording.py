@@ -20,6 +20,8 @@ _MOST_SAID = 200  #: characters of `said`
 _UNSEEN = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
+#: a byte that is no text, as `repr` writes it: behind an even number of backslashes
+_BYTE_IN_REPR = re.compile(r"(?<!\\)((?:\\\\)*)\\udc([89a-f][0-9a-f])")
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -146,8 +148,10 @@ def is_seen(text: str) -> bool:
 def printable(text: str) -> str:
     """Return text from a disk in a form that is safe to print, with escapes for characters that nobody sees.
 
-    A byte of a path that is no text has the form that `quoted` gives it.
+    A byte of a path that is no text has the form that `quoted` gives it, also where `repr` has escaped the byte.
     """
+    if "\\udc" in text:
+        text = _BYTE_IN_REPR.sub(r"\1\\x\2", text)
     if is_seen(text):
         return text
     escapes = {char: char.encode("unicode_escape").decode("ascii") for char in text if not is_seen(char)}
@@ -215,6 +219,11 @@ def shell_command(own: str, *names: str, **options: Option) -> ShellCommand:
     return quoted(*command_words(own, *names, **options))
 
 
+def if_clone(command: ShellCommand) -> str:
+    """Return the sentences with a command that resignatures a LUN of which nobody has said that it is the clone."""
+    return f"If this is the clone, `{command}` gives it new identities. If this is the original, do nothing."
+
+
 def _escaped(char: str) -> str:
     """Return a character for $'...'. No word of a command can have a NUL, so a NUL is the text of its escape."""
     errors = "surrogateescape" if "\udc80" <= char <= "\udcff" else "surrogatepass"
@@ -229,7 +238,7 @@ def quoted(*words: str) -> ShellCommand:
     """
     shown = []
     for word in words:
-        if not is_seen(word) or "`" in word:
+        if not is_seen(word) or "`" in word or "\\udc" in word:  # the last for `printable`
             chars = [char if is_seen(char) and char not in "\\'`" else _escaped(char) for char in word]
             shown.append("$'" + "".join(chars) + "'")
             continue

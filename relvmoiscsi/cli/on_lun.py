@@ -46,6 +46,7 @@ from relvmoiscsi.wording import (
     change,
     command_words,
     human_size,
+    if_clone,
     printable,
     quoted,
     shell_command,
@@ -58,8 +59,6 @@ FINISHED = "{}: the {} was finished."
 ATTACH_IT = "Attach the clone: a host may have it beside its original."
 TAKE_COPY = "Take the copy again from the array."
 CHECK_ORIGINAL = "Check the original: if it is whole, take the copy again from the array."
-#: before the command that resignatures a LUN of which nobody has said that it is the clone
-IF_CLONE = "If this is the clone, it needs new identities. If this is the original, do nothing."
 NOTE_FIRST = "First do what the note says."
 _NO_SR = "If this is the clone of an SR, take the copy again from the array. If not, name the device of the clone."
 
@@ -74,6 +73,7 @@ class DeviceCommand:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.device: str = getattr(arguments, "device", None) or ""
+        self.clone = ""  #: the device of which a person has said that it is the clone
         self.json = bool(arguments.json)
         #: the options of the login, which each command on the same LUN repeats
         self.login: Dict[str, Optional[str]] = {
@@ -110,6 +110,19 @@ class DeviceCommand:
 
     def shell_command(self, own: str, *names: str, **options: Option) -> ShellCommand:
         return quoted(*self.command_words(own, *names, **options))
+
+    def pasteable(self, found: Answer) -> Answer:
+        """Return the answer without a next step that resignatures a LUN, unless a person has said that it is the clone.
+
+        A person pastes the next step. Pasted for the original, it would give the original new identities. So the answer
+        has this step in words, as its last sentence.
+        """
+        clone, told = quoted(file_word(self.clone)), found._replace(next_steps=())
+        for step in found.next_steps:
+            is_named = bool(self.clone) and f" {clone} " in f"{step} "
+            is_safe = is_named or not step.startswith("relvmoiscsi resignature ")
+            told = told.leading(step if is_safe else if_clone(step))
+        return told
 
     def how_to_tell(self) -> str:
         """Return the sentence on how to see the state of the LUN."""
@@ -210,8 +223,8 @@ class WriteCommand(DeviceCommand, Asked):
         if proposal.pool.is_overridden and proposal.pool.objection is not None:
             warn_of_override(lun.name, proposal.pool.objection)
         if not self.yes:
-            say(f"{lun.name} will be changed:")
-            tell("\n".join(identification(lun, proposal).lines()))
+            head = f"relvmoiscsi: {lun.name} will be changed:"
+            tell("\n".join([head, *identification(lun, proposal).lines()]))
 
     def tell_objection(self, source: LunSource, lun: OpenLun, proposal: Proposal) -> None:
         """Say in a dry run why the run would be refused, or what --not-in-use overrides."""
@@ -259,8 +272,6 @@ class WriteCommand(DeviceCommand, Asked):
         else:
             if is_finished and result.ids is not None:
                 lines.append(f"It is the SR {result.ids.new_sr} again, which an earlier resignature made of the clone.")
-            elif outcome.damaged is None:
-                lines.append(IF_CLONE)
             step = self.step_again(lun, outcome)
         done = self.done(headline, result.state)
         return Answer(completed_facts(lun, outcome), "\n".join(lines), done=done, next_steps=[step])
@@ -361,7 +372,7 @@ def run_it(made: DeviceCommand, arguments: argparse.Namespace) -> Answer:
     """Run a command of these words, and write its answer to the file of --map-out."""
     file = MapFile(getattr(arguments, "map_out", None), arguments.command)
     file.must_be_new()
-    found = made.run()
+    found = made.pasteable(made.run())
     if "device" in found.facts:
         found.facts["device"] = made.device or found.facts["device"]
     is_written = file.finish(found.facts, found.done or made.how_to_tell())

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Output and questions of the command: results go to stdout; messages, questions and bars go to stderr.
 
+If stderr is no terminal, the terminal where a person types the answer has the question.
+
 Results for people fit the terminal, and 80 columns where no terminal is; COLUMNS of the environment overrides both.
 Messages fit a terminal too; elsewhere, as in a log, each is one line. A terminal shows errors in red and headings bold,
 unless NO_COLOR is set. A failed write to stderr never stops the work.
@@ -299,12 +301,31 @@ def _is_confirmed(typed: str, scsi_id: str) -> bool:
 
 
 def tell(what: Union[str, Answer], end: str = "\n") -> None:
-    """Print the text or the plan that a person must read before the question. Raises UsageError where stderr fails."""
-    text = what.for_people(sys.stderr) if isinstance(what, Answer) else fitted(printable_lines(what), sys.stderr)
-    try:
-        write_text(sys.stderr, text + end)
-    except OSError as error:
-        raise UsageError(f"The question cannot be shown: {error.strerror}.").advising("Use --yes.") from error
+    """Print the text or the plan that a person must read before the question. Raises UsageError where that fails."""
+    with _beside_answer() as stream:
+        text = what.for_people(stream) if isinstance(what, Answer) else fitted(printable_lines(what), stream)
+        try:
+            write_text(stream, text + end)
+        except OSError as error:
+            raise UsageError(f"The question cannot be shown: {error.strerror}.").advising("Use --yes.") from error
+
+
+@contextmanager
+def _beside_answer() -> Iterator[Any]:
+    """Return where a person reads a question: stderr; if that is no terminal, the terminal where the answer is typed.
+
+    `2>log` would hide the question, and the command would wait for an answer without a word.
+    """
+    terminal = None
+    if not is_terminal(sys.stderr):
+        with suppress(OSError, ValueError):  # stdin is no file, or nobody finds its terminal
+            path = os.ttyname(sys.stdin.fileno())
+            terminal = os.fdopen(os.open(path, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC), "w")
+    if terminal is None:
+        yield sys.stderr
+        return
+    with terminal:
+        yield terminal
 
 
 def _typed(question: str) -> str:
@@ -320,7 +341,8 @@ def _typed(question: str) -> str:
         raise UsageError(f"The answer cannot be read: {error.strerror}.").advising("Use --yes.") from error
     finally:
         if not line.endswith("\n"):  # Ctrl-C or Ctrl-D: the message begins its own line
-            Unheard(sys.stderr).write("\n")
+            with _beside_answer() as stream:
+                Unheard(stream).write("\n")
     return line.strip()
 
 

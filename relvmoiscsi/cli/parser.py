@@ -52,9 +52,6 @@ def separated(words: Iterable[str]) -> List[str]:
 #: how a person gives a name that may be an option, to every command
 _DASH = "A name that begins with a dash stands behind `--`."
 _DASHED_VALUE = "A value that begins with a dash stands behind `=`: {}=..."
-#: options of the commands, which stand behind the name of the command
-_OF_COMMANDS = ("--json", "-q", "--quiet", "-v", "--verbose", "-n", "--dry-run", "-y", "--yes")
-
 
 #: what a person means by the name of another program's command
 _MEANT = {
@@ -63,6 +60,18 @@ _MEANT = {
     **dict.fromkeys(("revert", "rollback"), "undo DEVICE"),
     **dict.fromkeys(("info", "status", "list"), "show DEVICE"),
 }
+
+
+def _may_be_name(word: str) -> bool:
+    """May a person mean a word with one dash as a name? A single letter is an option of another command."""
+    return len(word) > 2
+
+
+def _nearest_option(word: str, options: Iterable[str]) -> List[str]:
+    """Return the option that a person means by a word; [] where none is near. The dashes make no two options near."""
+    name = word.partition("=")[0]
+    known = {option.lstrip("-"): option for option in options if option == name or option.startswith("--")}
+    return [known[each] for each in nearest(name.lstrip("-"), known)]
 
 
 class Parser(argparse.ArgumentParser):
@@ -85,7 +94,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print the usage of this command and the error, and end."""
         dashed = self._dashed if "required" in message else []
-        message += "".join(f". {word} is no option. {_DASH}" for word in dashed[:1])
+        message += "".join(f". {word} is no option." for word in dashed[:1])
+        message += "".join(f" {_DASH}" for word in dashed[:1] if _may_be_name(word))
         if self._lacks_value and "expected one argument" in message:
             message += f". {_DASHED_VALUE.format(self._lacks_value)}"
         self._end(f"{self.format_usage()}{self.prog}: error: {message}")
@@ -120,6 +130,7 @@ class Parser(argparse.ArgumentParser):
         """Give argparse the options and their values first. If an option lacks its value, argparse reports that."""
         if args is None or self._subparsers is not None:
             return self._all_known(super().parse_known_args(args, namespace))
+        self._dashed, self._lacks_value = [], ""
         words = list(args)
         options: List[str] = []
         others: List[str] = []
@@ -153,14 +164,17 @@ class Parser(argparse.ArgumentParser):
         unknown = parsed[1]
         parsed[0].usage = getattr(parsed[0], "usage", self.format_usage)
         if unknown:
-            options = [option for option in self._option_string_actions if option.startswith("--")]
+            command = parsed[0].usage.__self__  # the innermost: of a group, the unknown words stand before the command
+            options = command._option_string_actions
             dashed = [word for word in unknown if word.startswith("-")]
-            near = [f"Did you mean {name}?" for word in dashed for name in nearest(word.partition("=")[0], options)]
-            if self._subparsers is not None and unknown[0] in _OF_COMMANDS:
-                near = [f"Give {unknown[0]} behind the command: {self.prog} COMMAND {unknown[0]}"]
-            elif unknown[0] in options:  # behind `--`
+            meant = [name for word in dashed for name in _nearest_option(word, options)]
+            near = [
+                f"Did you mean {name}?" if command is self else f"Did you mean `{command.prog} {name}`?"
+                for name in meant
+            ]
+            if command is self and unknown[0] in options:  # behind `--`
                 near = ["Options stand before `--`."]
-            elif unknown[0] in self._dashed and not near:
+            elif unknown[0] in self._dashed and _may_be_name(unknown[0]) and not near:
                 near = [_DASH]
             if hasattr(parsed[0], "device") and not dashed:
                 near.append("This command takes one DEVICE only.")

@@ -10,7 +10,6 @@ from relvmoiscsi import engine, report
 from relvmoiscsi.cli.on_lun import (
     ATTACH_IT,
     CHECK_ORIGINAL,
-    IF_CLONE,
     NOTE_FIRST,
     TAKE_COPY,
     DeviceCommand,
@@ -160,6 +159,7 @@ class CheckCommand(DeviceCommand):
     def __init__(self, arguments: argparse.Namespace) -> None:
         super().__init__(arguments)
         self.original: Optional[str] = arguments.original
+        self.clone = self.device if self.original else ""
         self.identities_only: bool = arguments.identities_only
 
     def verify(self) -> None:
@@ -202,7 +202,7 @@ class CheckCommand(DeviceCommand):
         if found.state != engine.CLEAN:
             return Answer(facts, "\n".join([text, *notes])).leading(self.next_step(found.state, lun, found.run))
         more, step = self._step_of_clean(lun, found.lun)
-        return Answer(facts, "\n".join([text, *notes, IF_CLONE, *more])).leading(step)
+        return Answer(facts, "\n".join([text, *notes, *more])).leading(step)
 
     def _step_of_clean(self, lun: OpenLun, content: Optional[engine.Lun]) -> Tuple[List[str], str]:
         """Return notes on what refuses a resignature of the LUN, as a dry run tells it, and the next step."""

@@ -4,7 +4,7 @@
 import os
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.cli.on_lun import FINISHED, IF_CLONE, WriteCommand, on_lun, unread_text, writes
+from relvmoiscsi.cli.on_lun import FINISHED, WriteCommand, on_lun, unread_text, writes
 from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.engine import DONE, KINDS, Inspection, Result
 from relvmoiscsi.errors import NOTHING_WRITTEN, FormatError, Truncated, error_facts
@@ -69,7 +69,6 @@ class RecoverCommand(WriteCommand):
             facts = report.result_facts(lun.name, Result(found.state, found.lun, ids, of, already_done=True))
             facts["lun"] = Identification(lun, NOBODY_NEEDED, found.lun).facts()
             text = f"{lun.name}: no run was interrupted; state {found.state}. Nothing was written."
-            text += f"\n{IF_CLONE}" if found.state == engine.CLEAN else ""
             return Answer(facts, text).leading(self.next_step(found.state, lun, found.run))
         what = "no run was interrupted"
         if found.state == engine.UNFINISHED:

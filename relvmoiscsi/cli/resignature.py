@@ -82,6 +82,7 @@ class ResignatureCommand(WriteCommand):
     def __init__(self, arguments: argparse.Namespace) -> None:
         """Raises UsageError."""
         super().__init__(arguments)
+        self.clone = self.device
         self.is_later_copy: bool = arguments.again or arguments.later_copy
         with in_state(NOTHING_WRITTEN):
             sr_uuid = None if arguments.sr_uuid is None else mapfile.checked_uuid(arguments.sr_uuid)

@@ -16,9 +16,10 @@ from typing import List
 
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.host.own_path import NotOwn, read_named
-from relvmoiscsi.wording import shell_command
 
 _MOST_BYTES = 65536  #: of a file: four users and passwords have some hundred
+#: no command on the file: the caller may have named any file by mistake
+_OWN_FILE = "Put the password into a file of your own with mode 0600, and name that file."
 
 
 def lines_of(path: str) -> List[str]:
@@ -58,7 +59,6 @@ def _verify(path: str, status: os.stat_result, is_given: bool) -> None:
     if status.st_nlink != 1:
         raise UsageError(f"{path} has another name too: it may be any file of yours.").advising("Give a separate file.")
     if status.st_uid != os.geteuid():
-        raise UsageError(f"{path} holds passwords and belongs to another user.").advising("Give a file of your own.")
+        raise UsageError(f"{path} belongs to another user.").advising(_OWN_FILE)
     if status.st_mode & 0o077:
-        close = shell_command("chmod 600", path)
-        raise UsageError(f"{path} holds passwords and is accessible to other users.").advising(f"Run `{close}`.")
+        raise UsageError(f"{path} is accessible to other users.").advising(_OWN_FILE)

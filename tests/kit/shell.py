@@ -169,6 +169,11 @@ def run(*argv, **options):
     return ran
 
 
+def if_clone(command):
+    """The last sentence about a LUN of which nobody has said that it is the clone: `next:` resignatures no original."""
+    return f"If this is the clone, `{command}` gives it new identities. If this is the original, do nothing."
+
+
 def compare(lun):
     """The next step after a check of a resignatured LUN: nobody but the person knows where the original is."""
     check = f"relvmoiscsi check {lun}"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from relvmoiscsi.cli.on_lun import file_word
 from relvmoiscsi.errors import CommandFailed
-from relvmoiscsi.wording import printable, quoted, shell_command, some_of, table
+from relvmoiscsi.wording import printable, quoted, said, shell_command, some_of, table
 
 HOSTILE = (
     "1x$(touch${IFS}pwned)",
@@ -75,7 +75,8 @@ def test_any_value_of_an_option_is_its_value_and_no_other_option(value):
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    "word", ["n\nl.img", "it's\t", "\\\x1b[2J", "\udcff.img", "\u202egpj.exe", "a=\n", "\ud800", "`id`", "a\u3164"]
+    "word",
+    ["n\nl.img", "it's\t", "\\\x1b[2J", "\udcff.img", "\u202egpj.exe", "a=\n", "\ud800", "`id`", "a\u3164", "\\udcff"],
 )
 def test_a_word_that_is_not_printable_is_the_same_word_for_bash(word):
     word_or_bytes = word.encode("utf-8", "surrogatepass" if word == "\ud800" else "surrogateescape")
@@ -87,6 +88,14 @@ def test_a_character_that_nobody_sees_is_printed_as_an_escape():
 
     assert [printable(char) for char in unseen] == [char.encode("unicode_escape").decode() for char in unseen]
     assert printable("Ä é 語 e\u0301 \u05d0 🖥") == "Ä é 語 e\u0301 \u05d0 🖥" and printable("a\u3164b") == r"a\u3164b"
+
+
+def test_a_byte_that_is_no_text_has_one_form_in_a_sentence_and_in_quotes():
+    """`repr` has a form of its own, which only a reader of Python knows."""
+    word, literal = "sh\udcc3\udcb6w", "sh\\udcc3"
+    assert printable(word) == r"sh\xc3\xb6w" and printable(repr(word)) == printable(said(word)) == r"'sh\xc3\xb6w'"
+    assert printable(repr(literal)) == repr(literal), "the letters of an escape are letters"
+    assert printable(quoted(literal)) == quoted(literal), "a command stays the same command"
 
 
 @pytest.mark.parametrize("path", ["-dash", "--yes", "-", "-rf", "--"])

@@ -86,6 +86,8 @@ class CloneCommand(PoolChange):
             raise UsageError(f"--jobs {arguments.jobs} is too small.").advising("Give 1 or more VMs in parallel.")
         if not (arguments.vms or arguments.all):
             raise UsageError("No VM is selected.").advising("Give VMs, or --all.")
+        if arguments.vms and arguments.all:
+            raise UsageError("--all selects every VM, and VMs are named beside it.").advising("Give VMs, or --all.")
         if not (arguments.isolated or arguments.network or arguments.same_networks):
             self.beside_yes = choice.NETWORK_OPTIONS
         if arguments.trust_records and not arguments.from_snapshot:

@@ -42,6 +42,10 @@ class DiscardCommand(PoolChange):
         super().__init__(arguments)
         if not (arguments.srs or arguments.clones_of or arguments.all):
             raise UsageError("No copy is selected.").advising("Give SRs, --clones-of SR, or --all.")
+        if arguments.all and (arguments.srs or arguments.clones_of):
+            raise UsageError("--all selects every copy, and copies are named beside it.").advising(
+                "Give SRs, --clones-of SR, or --all."
+            )
         if not (arguments.with_vms or arguments.leave_vms):
             self.beside_yes = "--with-vms or --leave-vms where VMs have disks on the copy"
 

@@ -4,6 +4,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import uuid
@@ -14,12 +15,13 @@ import pytest
 from kit import refusals
 from kit.build_volumes import Record
 from kit.builder import AREA_10M, AREA_DEFAULT, build_sr, journal, raw, vhd
-from kit.shell import CHECK_ORIGINAL, SR, TOP, flipped, patched, tree
+from kit.shell import CHECK_ORIGINAL, SR, TOP, flipped, if_clone, patched, tree
 from relvmoiscsi import engine
 from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.host.disk.block_device import open_device
 
 UUIDS = tree().truth.uuids
+FIRST = "First do what the note says."
 OTHER_ORIGINAL = "Repeat the command with the device of the original: --original names another device now."
 MAY_STILL = " Only a LUN that was resignatured more than once, or with a map of chosen ids, may still be its clone."
 
@@ -43,11 +45,22 @@ def test_a_sound_lun_is_0_and_says_its_state(image, command):
     ran, facts = command("check", image), command("check", image, "--json")
     assert (ran.status, facts.status, ran.out) == (
         0, 0, f"{image}: every structure checks; state clean.\n"
-        "If this is the clone, it needs new identities. If this is the original, do nothing.\n"
-        f"next: relvmoiscsi resignature {image}\n",
+        f"{if_clone(f'relvmoiscsi resignature {image}')}\n",
     )  # fmt: skip
     shown = command("show", image, "--json").json
     assert {**facts.json, "one_vdi": shown["one_vdi"], "saved_vms": None, "lun": shown["lun"]} == shown
+
+
+def test_pasted_next_steps_never_resignature_the_original(image, original, command):
+    """From a damaged clone, they led to the original, and from there to its resignature."""
+    patched(image, 512, b"XXXXXXXX")
+    words, steps = ["check", str(image), "--original", str(original)], []
+    while words:
+        last = command(*words).out.splitlines()[-1]
+        words = shlex.split(last)[2:] if last.startswith("next: ") else []
+        steps.append(words)
+    assert steps == [["check", str(original)], []]
+    assert last == if_clone(f"relvmoiscsi resignature {original}")
 
 
 def test_a_command_that_the_lun_holds_is_no_next_step(tmp_path, command):
@@ -149,7 +162,7 @@ def test_what_check_only_warns_of_is_told(tmp_path, command):
     ran, facts = command("check", tmp_path / "lun"), command("check", tmp_path / "lun", "--json").json
 
     assert ran.status == 0 and "Journal zero_" in facts["notes"][0]
-    assert ["note: " + sentence for sentence in facts["notes"]] == ran.out.splitlines()[1:-2]
+    assert ["note: " + sentence for sentence in facts["notes"]] == ran.out.splitlines()[1:-1]
 
 
 @pytest.mark.parametrize("bug", ["unread", "blanked", "cut"])
@@ -408,14 +421,14 @@ def test_a_read_only_file_is_to_be_made_writable_before_a_resignature(image, com
     image.chmod(0o444)
     ran = command("check", image)
     assert ran.status == 0 and f"note: {image} is read-only." in ran.out
-    assert ran.out.splitlines()[-2:] == ["First do what the note says.", f"next: relvmoiscsi resignature {image}"]
+    assert ran.out.splitlines()[-2:] == [FIRST, if_clone(f"relvmoiscsi resignature {image}")]
 
 
 def test_a_program_that_has_the_image_open_is_to_end_before_a_resignature(image, command):
     with open(str(image), "rb"):
         ran = command("check", image)
     assert ran.status == 0 and f"note: {image} is in use by " in ran.out
-    assert ran.out.splitlines()[-2:] == ["First do what the note says.", f"next: relvmoiscsi resignature {image}"]
+    assert ran.out.splitlines()[-2:] == [FIRST, if_clone(f"relvmoiscsi resignature {image}")]
 
 
 @pytest.mark.parametrize("spoiled", [bytes(range(1, 256)) * 2, bytes(512)])

@@ -2,6 +2,7 @@
 """What tells a clone from its original, in every prompt and object; and a LUN of which no pool has said anything."""
 
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -12,7 +13,7 @@ import pytest
 
 from kit import shell
 from kit.live import STATES
-from kit.shell import SCSI_ID, SR, WRITERS, content, patched, tree
+from kit.shell import SCSI_ID, SR, WRITERS, content, if_clone, patched, tree
 from kit.streams import Terminal
 from relvmoiscsi.lun import answer, disk_source
 from relvmoiscsi.lun import run as run_module
@@ -271,9 +272,10 @@ def test_no_next_step_with_a_lun_without_a_scsi_id_is_refused(nameless, command,
     """Each step is carried out as it is printed. --yes stands for the person, who has no SCSIid to type."""
 
     def step_of(ran):
-        mark, *words = shlex.split(ran.out.splitlines()[-1])
-        assert (mark, words[-1]) == ("next:", str(nameless)), ran.out
-        return words[1:]
+        last = ran.out.splitlines()[-1]
+        name, *words = shlex.split(re.findall("(?:^next: |clone, `)relvmoiscsi ([^`]*)", last)[0])
+        assert words[-1] == str(nameless) and last.startswith("next: ") == (name != "resignature"), ran.out
+        return [name, *words]
 
     def follow(*words):
         step = step_of(command(*words, nameless))
@@ -309,15 +311,15 @@ def test_a_device_that_cannot_be_written_comes_before_the_next_step_also_without
 
 
 def test_check_says_what_the_pool_will_say_to_a_resignature(disk, command, pool):
-    step = f"`relvmoiscsi resignature {disk}`"
-    assert command("check", disk).out.splitlines()[-1] == f"next: {step[1:-1]}"
+    step = if_clone(f"relvmoiscsi resignature {disk}")
+    assert command("check", disk).out.splitlines()[-1] == step
     sr = pool.db.create("SR", name_label="in use", type="lvmoiscsi")
     pool.db.create("PBD", SR=sr, host=pool.hosts[1], device_config={"SCSIid": SCSI_ID})
 
     ran = command("check", disk)
 
     assert ran.status == 0 and "note: The LUN with the SCSIid" in ran.out and "'in use'" in ran.out
-    assert ran.out.splitlines()[-2:] == ["First do what the note says.", f"next: {step[1:-1]}"]
+    assert ran.out.splitlines()[-2:] == ["First do what the note says.", step]
 
 
 @pytest.mark.parametrize("is_resignatured", [False, True])

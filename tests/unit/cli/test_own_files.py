@@ -114,9 +114,9 @@ def owned_by(user, real, *paths):
 @pytest.mark.parametrize(
     "happens, says",
     [
-        (is_readable, "Run `chmod 600"),
+        (is_readable, "Put the password into a file of your own with mode 0600"),
         (is_a_link, "cannot be read"),
-        (is_foreign, "holds passwords and belongs to another user"),
+        (is_foreign, "belongs to another user"),
     ],
 )
 def test_what_is_no_file_of_this_user_alone_is_not_read(password, monkeypatch, happens, says):

@@ -17,7 +17,20 @@ from kit.advised import commands_in
 from kit.builder import build_sr, vhd
 from kit.cuts import read_mark
 from kit.examples import WHOLE
-from kit.shell import CHECK_ORIGINAL, OTHER_SCSI_ID, SCSI_ID, SR, TOP, compare, content, flipped, pair, patched, tree
+from kit.shell import (
+    CHECK_ORIGINAL,
+    OTHER_SCSI_ID,
+    SCSI_ID,
+    SR,
+    TOP,
+    compare,
+    content,
+    flipped,
+    if_clone,
+    pair,
+    patched,
+    tree,
+)
 from kit.sparse import SparseDisk
 from relvmoiscsi import engine
 from relvmoiscsi.host.disk.block_device import HostDevice, open_device
@@ -128,7 +141,7 @@ def test_what_takes_a_second_resignature_back_says_which_sr_the_lun_is_again_and
 
     assert ran.out.splitlines()[-2:] == [
         f"It is the SR {first} again, which an earlier resignature made of the clone.",
-        f"next: relvmoiscsi resignature --again {small}",
+        if_clone(f"relvmoiscsi resignature --again {small}"),
     ]
     shown = command("show", small, "--json").json
     assert (shown["state"], shown["sr"]) == ("resignatured", first)
@@ -195,7 +208,7 @@ def test_recover_says_what_it_took_back_or_finished_and_twice_is_once(request, c
     assert not ran.err or "Another host may have begun the run" in ran.err  # the LUN comes from nobody of this host
     if lun == "unfinished":
         said = "the resignature was interrupted before its commit and has been rolled back."
-        assert lines[-1] == f"next: relvmoiscsi resignature {path}"
+        assert lines[-1] == if_clone(f"relvmoiscsi resignature {path}")
     else:
         said = "the resignature was finished."
     assert lines[0] == f"{path}: {said}"
@@ -206,8 +219,7 @@ def test_recover_says_what_it_took_back_or_finished_and_twice_is_once(request, c
     assert lines[1].endswith(" flushes")
     now = "clean" if lun == "unfinished" else "resignatured"
     told = f"{path}: no run was interrupted; state {now}. Nothing was written.\n"
-    if_clone = "If this is the clone, it needs new identities. If this is the original, do nothing.\n"
-    after = f"{if_clone}next: relvmoiscsi resignature {path}" if lun == "unfinished" else compare(path)
+    after = if_clone(f"relvmoiscsi resignature {path}") if lun == "unfinished" else compare(path)
     assert unwritten(0, "recover", path).out == f"{told}{after}\n"
 
 
@@ -512,10 +524,7 @@ def test_undo_gives_the_old_identities_back(finished, command):
     assert ran.status == 0 and not ran.err
     said = [f"{finished} has its old identities back.", f"  SR   {SR}  became  {tree().truth.sr_uuid}"]
     assert ran.out.splitlines()[:2] == said
-    assert ran.out.splitlines()[-2:] == [
-        "If this is the clone, it needs new identities. If this is the original, do nothing.",
-        f"next: relvmoiscsi resignature {finished}",
-    ]
+    assert ran.out.splitlines()[-1] == if_clone(f"relvmoiscsi resignature {finished}")
 
     before.to_file(str(finished))
     found = command("undo", finished, "--yes", "--json").json
@@ -584,9 +593,9 @@ def test_a_command_to_copy_has_the_name_of_the_device_as_a_shell_reads_it(finish
     path = finished.parent / "my clone's.img"
     finished.rename(path)
 
-    next_line = command("undo", path, "--yes").out.splitlines()[-1]
+    next_line = command("undo", path, "--dry-run").out.splitlines()[-1]
 
-    assert shlex.split(next_line)[1:] == ["relvmoiscsi", "resignature", str(path)]
+    assert shlex.split(next_line)[1:] == ["relvmoiscsi", "undo", str(path)]
     missing = "0a0b0c0d-0000-4000-8000-000000000001"
     said = command("resignature", path, "--yes", "--without", missing).err
     assert f"`relvmoiscsi show {shlex.quote(str(path))}` lists the VDIs." in said

@@ -371,7 +371,9 @@ def test_chap_comes_from_a_file_that_its_owner_alone_may_read(command, clone, ch
         assert command("show", url(target, 0), "--chap-file", chap_file).status == 0
         chap_file.chmod(0o640)
         ran = command("show", url(target, 0), "--chap-file", chap_file)
-    assert ran.status == 2 and f"Run `chmod 600 {chap_file}`" in ran.err
+    assert ran.status == 2 and f"{chap_file} is accessible to other users." in ran.err
+    assert "Put the password into a file of your own with mode 0600, and name that file." in ran.err
+    assert "`" not in ran.err, "a file that was named by mistake must not be changed"
 
 
 @pytest.mark.parametrize(
