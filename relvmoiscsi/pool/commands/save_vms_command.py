@@ -5,7 +5,7 @@ import time
 from typing import Any, Dict
 
 from relvmoiscsi.cli.output import Answer, ask, waiting
-from relvmoiscsi.pool import records
+from relvmoiscsi.pool import lock, lock_keys, records
 from relvmoiscsi.pool.commands.options import CommandMaker, PoolChange, changes, exit_status
 from relvmoiscsi.pool.vms import inventory, save_vms
 from relvmoiscsi.wording import printable, said, shell_command
@@ -35,6 +35,7 @@ class SaveVmsCommand(PoolChange):
             found = inventory.read(calls)
             sr = records.find_sr(pool, self.given.sr)
             refs = save_vms.vms_on(pool, found, sr)
+            lock.verify_free(calls, [lock_keys.name_of(pool.srs[sr])])
             names = ", ".join(repr(found.vms[ref]["name_label"]) for ref in refs)
             if self.dry_run:
                 would = [{"vm": found.vms[ref]["uuid"], "vm_name": found.vms[ref]["name_label"]} for ref in refs]

@@ -15,7 +15,7 @@ from relvmoiscsi.errors import FormatError, NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.formats import saved_vms
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.formats.saved_vms import PackedVm, SavedDisk, SavedHeader, SavedVm, SavedVms
-from relvmoiscsi.pool import jobs, marks
+from relvmoiscsi.pool import jobs, lock, lock_keys, marks
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records
 from relvmoiscsi.pool.records import LVM_TYPES, Pool, find, is_copy
 from relvmoiscsi.pool.vms import (
@@ -84,38 +84,41 @@ def save(
     """Save the records of all VMs on an SR; `when` is the time, as in SavedVms.
 
     Return (the records, the UUID of their VDI, name and reason by UUID for each VM that was not saved). The records of
-    such a VM are those of an earlier save, if there are any. Raises NotFound, PoolFailure, Refused.
+    such a VM are those of an earlier save, if there are any. The SR is locked meanwhile: each save destroys the VDI of
+    the save before. Raises NotFound, PoolFailure; Refused, also where another client saves.
     """
-    refs = vms_on(pool, found, sr)
-    key = records_key.find_or_make(calls)
-    outcomes = jobs.at_once(calls, refs, lambda one, ref: _records(one, pool, found, ref))
-    good = [outcome for outcome in outcomes if not isinstance(outcome, RelvmoiscsiError)]
-    failed = {
-        str(found.vms[ref]["uuid"]): (str(found.vms[ref]["name_label"]), str(outcome))
-        for ref, outcome in [*zip(refs, outcomes), *away_from(pool, found, sr).items()]
-        if isinstance(outcome, RelvmoiscsiError)
-    }
-    if not good:
-        first = next(outcome for outcome in outcomes if isinstance(outcome, RelvmoiscsiError))
-        raise PoolFailure(f"The pool exported no VM records: {first.message}").advising(first.advice)
-    good = _fitting(good, failed)
-    unread: Dict[str, PoolFailure] = {}
-    earlier = _earlier(calls, pool, sr, key, failed, unread) if failed else {}  # `_drop_older` destroys the earlier VDI
-    for one in earlier.values():
-        name, why = failed[one.vm.uuid]
-        failed[one.vm.uuid] = name, f"{why} Its records of the save of {one.vm.saved_at} are kept."
-    good = _fitting([*good, *earlier.values()], failed)
-    serial = _serial(calls, sr) + 1
-    content = saved_vms.pack(pool.srs[sr]["uuid"], when, serial, good, key)
-    header = saved_vms.read_header(content, saved_vms.NAME_LABEL)  # as every reader will
-    saved = saved_vms.unpack(header, content[SavedHeader.SIZE :], saved_vms.NAME_LABEL)
-    with run_states.saving():
-        calls.call("SR.remove_from_other_config", sr, SAVED)
-        marks.add(calls, "SR", sr, SAVED, str(serial))
-        vdi = _written(calls, sr, f"{serial} {when}", content)
-        _drop_older(calls, sr, vdi, unread)
-        uuid = str(calls.call("VDI.get_uuid", vdi))
-    return saved, uuid, failed
+    with lock.held(calls, [lock_keys.name_of(pool.srs[sr])], "save-vms"):
+        refs = vms_on(pool, found, sr)
+        key = records_key.find_or_make(calls)
+        outcomes = jobs.at_once(calls, refs, lambda one, ref: _records(one, pool, found, ref))
+        good = [outcome for outcome in outcomes if not isinstance(outcome, RelvmoiscsiError)]
+        failed = {
+            str(found.vms[ref]["uuid"]): (str(found.vms[ref]["name_label"]), str(outcome))
+            for ref, outcome in [*zip(refs, outcomes), *away_from(pool, found, sr).items()]
+            if isinstance(outcome, RelvmoiscsiError)
+        }
+        if not good:
+            first = next(outcome for outcome in outcomes if isinstance(outcome, RelvmoiscsiError))
+            raise PoolFailure(f"The pool exported no VM records: {first.message}").advising(first.advice)
+        good = _fitting(good, failed)
+        unread: Dict[str, PoolFailure] = {}
+        # `_drop_older` destroys the earlier VDI
+        earlier = _earlier(calls, pool, sr, key, failed, unread) if failed else {}
+        for one in earlier.values():
+            name, why = failed[one.vm.uuid]
+            failed[one.vm.uuid] = name, f"{why} Its records of the save of {one.vm.saved_at} are kept."
+        good = _fitting([*good, *earlier.values()], failed)
+        serial = _serial(calls, sr) + 1
+        content = saved_vms.pack(pool.srs[sr]["uuid"], when, serial, good, key)
+        header = saved_vms.read_header(content, saved_vms.NAME_LABEL)  # as every reader will
+        saved = saved_vms.unpack(header, content[SavedHeader.SIZE :], saved_vms.NAME_LABEL)
+        with run_states.saving():
+            calls.call("SR.remove_from_other_config", sr, SAVED)
+            marks.add(calls, "SR", sr, SAVED, str(serial))
+            vdi = _written(calls, sr, f"{serial} {when}", content)
+            _drop_older(calls, sr, vdi, unread)
+            uuid = str(calls.call("VDI.get_uuid", vdi))
+        return saved, uuid, failed
 
 
 def _fitting(vms: Sequence[PackedVm], failed: Dict[str, Tuple[str, str]]) -> List[PackedVm]:

@@ -17,7 +17,7 @@ from kit.pool import transfer
 from kit.pool.errors import XenError
 from kit.pool_lab import Image, lab_of_three
 from relvmoiscsi import engine
-from relvmoiscsi.errors import FormatError, NotFound, Refused, UsageError
+from relvmoiscsi.errors import Busy, FormatError, NotFound, Refused, UsageError
 from relvmoiscsi.formats import saved_vms
 from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.formats.saved_vms import NAME_LABEL
@@ -190,6 +190,7 @@ def test_killed_at_a_call_of_each_kind_there_is_always_one_that_reads(office, la
     for _ in deaths(office.save):
         found = office.on_lun(lab.originals["Production"][0])
         assert found is not None and len(found.vms) == 2
+        lab.later()
         office.save(STILL_LATER)
         assert len(office.vdis()) == 1
 
@@ -276,6 +277,21 @@ def test_a_save_whose_sr_leaves_every_host_ends_at_once(office, lab):
 
 
 # --- two saves, and whose clock
+
+
+def test_a_save_during_another_is_refused(office, lab):
+    """Both ended well, and the first named a VDI that the second had destroyed."""
+    refused = []
+
+    def again():
+        with pytest.raises(Busy, match="Another client has locked .* 'save-vms' of "):
+            office.save(STILL_LATER)
+        refused.append(True)
+
+    lab.before("Async.VDI.create", again)
+    _, vdi, _ = office.save()
+    assert refused and [lab.pool.db.get("VDI", ref, "uuid") for ref in office.vdis()] == [vdi]
+    office.save(STILL_LATER)
 
 
 @pytest.mark.parametrize("second", [2, 1])
