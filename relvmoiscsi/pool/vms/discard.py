@@ -11,7 +11,7 @@ from typing import Collection, Container, Dict, List, Mapping, NamedTuple, Optio
 
 from relvmoiscsi.errors import NOTHING_CHANGED, Busy, Refused
 from relvmoiscsi.pool import lock, lock_keys, records
-from relvmoiscsi.pool.calls import Calls, Record, Records, passing
+from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records, passing
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import forget, inventory, run_states
 from relvmoiscsi.pool.vms.forget import Uses
@@ -371,15 +371,19 @@ def clean_networks(calls: Calls, but: Collection[str] = ()) -> None:
     """Destroy the networks that `clone` has made for copies that are gone, or for the SRs `but` (UUIDs), without VIFs.
 
     A network also stays if `clone` has used the network for copies on another SR of the pool. xapi would destroy the
-    VIFs of halted VMs together with a network. Raises PoolFailure.
+    VIFs of halted VMs together with a network. `calls.notes` gets a sentence where the pool fails: the copy is gone.
     """
     left = None
-    for ref, network in calls.records("network").items():
-        owners = inventory.owners_of(network)
-        if not owners or network["PIFs"]:
-            continue
-        if left is None:
-            left = {str(sr["uuid"]) for sr in calls.records("SR").values()} - set(but)
-        with passing("NETWORK_CONTAINS_VIF", "HANDLE_INVALID"):
-            if not owners & left and not calls.call("network.get_VIFs", ref):
-                calls.call("network.destroy", ref)
+    try:
+        for ref, network in calls.records("network").items():
+            owners = inventory.owners_of(network)
+            if not owners or network["PIFs"]:
+                continue
+            if left is None:
+                left = {str(sr["uuid"]) for sr in calls.records("SR").values()} - set(but)
+            with passing("NETWORK_CONTAINS_VIF", "HANDLE_INVALID"):
+                if not owners & left and not calls.call("network.get_VIFs", ref):
+                    calls.call("network.destroy", ref)
+    except (PoolFailure, PoolGone) as failure:
+        note = "Networks that `clone` has made may stay in the pool without a VM; the next `discard` removes them"
+        calls.notes += [] if any(each.startswith(note) for each in calls.notes) else [f"{note}. {failure}"]
