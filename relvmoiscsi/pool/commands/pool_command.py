@@ -121,7 +121,7 @@ def _tells_how_far(command: PoolCommand) -> Answer:
     except Exception as bug:
         log.tell(ERROR, f"This is a bug: {bug!r}")
         raise
-    return answer
+    return answer._replace(done=answer.done or " ".join(so_far.sentences()))
 
 
 def _no_command(_arguments: argparse.Namespace) -> NoReturn:

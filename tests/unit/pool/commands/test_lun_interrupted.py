@@ -3,6 +3,7 @@
 
 import re
 import signal
+import sys
 import threading
 
 import pytest
@@ -226,3 +227,14 @@ def test_attach_that_is_interrupted_while_it_is_made_says_that_nothing_was_begun
     ran = pool_command("attach", "--all", "--yes")
     assert ran.status == 130
     assert re.fullmatch("relvmoiscsi: Interrupted. Nothing was (written|changed). Repeat the command.\n", ran.err)
+
+
+@pytest.mark.processes
+def test_a_result_that_cannot_be_printed_does_not_hide_what_was_attached(lab, pool_command, monkeypatch):
+    clone = lab.clone("Production")
+    with open("/dev/full", "w", encoding="utf-8") as full, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", full)
+        ran = pool_command("attach", clone, "--yes")
+    assert ran.status == 74
+    told = f"relvmoiscsi: The result cannot be printed: No space left on device. Done: {clone} (attach)."
+    assert ran.err.splitlines()[-1] == told
