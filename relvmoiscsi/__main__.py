@@ -15,7 +15,10 @@ def run() -> None:
     gc.disable()
     from relvmoiscsi.cli import main  # noqa: PLC0415
 
-    status = main()
+    try:
+        status = main()
+    except SystemExit as end:  # of the parser: the help is printed, or the words are wrong
+        status = int(end.code or 0)
     from relvmoiscsi.host.terminated import leave  # noqa: PLC0415
 
     leave(status)

@@ -10,6 +10,7 @@ pool and its LUNs are gone. The tour types the commands of a night by itself.
 import argparse
 import os
 import shlex
+import signal
 import socketserver
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from kit.builder import raw  # noqa: E402
 from kit.damage import DAMAGES  # noqa: E402
 from kit.lun_world import World  # noqa: E402
 from kit.pool_lab import Lab, lab_of_three, sr_disk  # noqa: E402
+from relvmoiscsi.cli.output import EXIT_INTERRUPTED, EXIT_NOT_PRINTED  # noqa: E402
 
 _THERE = """\
 A simulated pool, in this process only. Nothing here touches a real host.
@@ -57,8 +59,9 @@ Try it, and type `exit` at the end:
   relvmoiscsi pool clone "{copy}" web --isolated night
   xe vm-start vm="web on {copy}"
 
-`playground snapshot` maps one more clone of "Production", `playground
-host-down xs2` takes a host down, and `playground help` lists the other words.
+`playground snapshot` maps one more clone of "Production",
+`playground host-down xs2` takes a host down, and `playground help` lists the
+other words.
 
 `relvmoiscsi doctor` and `relvmoiscsi direct` belong to a dom0, and no
 simulated host has one. `xe help` lists what this `xe` knows.
@@ -104,6 +107,28 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="A simulated pool to try `relvmoiscsi pool` on.")
     parser.add_argument("--tour", action="store_true", help="type the commands of a night, and end")
     arguments = parser.parse_args()
+    for number in _ENDS:
+        signal.signal(number, _end)
+    try:
+        return _opened(arguments.tour)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:  # the reader of the tour has gone, as `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_NOT_PRINTED
+
+
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  #: Ctrl-C, kill, a closed terminal
+
+
+def _end(*_signal: object) -> None:
+    """End the playground by its clean-up, which a second signal does not stop."""
+    for number in _ENDS:
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def _opened(is_tour: bool) -> int:
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="relvmoiscsi-playground-"))
         lab = stack.enter_context(lab_of_three(World()))
@@ -111,7 +136,7 @@ def main() -> int:
         environment = {**os.environ, **lab.pool.environment}
         environment["PATH"] = f"{_programs(directory)}:{os.environ['PATH']}"
         print(_THERE.format(**words), flush=True)
-        if arguments.tour:
+        if is_tour:
             return _play(lab, words, environment)
         exports = "\n".join(f"  export {name}={shlex.quote(text)}" for name, text in lab.pool.environment.items())
         exports += f'\n  export PATH={shlex.quote(directory)}:"$PATH"'
@@ -273,6 +298,8 @@ def _play(lab: Lab, words: dict, environment: dict) -> int:
         command = line.format(**words)
         print(f"$ {command}", flush=True)
         status = subprocess.call(["sh", "-c", command], env=environment, stdin=subprocess.DEVNULL)
+        if status == EXIT_NOT_PRINTED:
+            raise BrokenPipeError
         if status:
             print(f"This ended with the status {status}, expected 0.", file=sys.stderr)
             return status

@@ -83,6 +83,8 @@ def _run(arguments: Namespace, look: str, interrupted: str, printed: Callable[[]
         return error.exit_status
     except KeyboardInterrupt as stop:
         message, (state, advice) = "Interrupted.", interruption(stop)
+        if not state and usage is not None:  # the command was not made yet
+            state = NOTHING_WRITTEN
         if state and not advice:  # behind a change, the repeated command may be refused
             advice = AGAIN if state in (NOTHING_CHANGED, NOTHING_WRITTEN) else look.strip()
         if arguments.json and not is_on_lun:  # the LUN may be the device that does not answer

@@ -8,7 +8,7 @@ from typing import NoReturn, Type
 
 from relvmoiscsi.cli.map_out import file_name
 from relvmoiscsi.cli.output import EXIT_INTERRUPTED, EXIT_NOT_PRINTED, Answer, Maker, ask, say
-from relvmoiscsi.errors import NotFound, Partial, RelvmoiscsiError, UsageError, in_state
+from relvmoiscsi.errors import NOTHING_CHANGED, NotFound, Partial, RelvmoiscsiError, UsageError, in_state
 from relvmoiscsi.pool import lock, lock_keys, records
 from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.commands import (
@@ -97,7 +97,8 @@ def _tells_how_far(command: PoolCommand) -> Answer:
 
     The last line of the log waits for the exit status of the process: the result may be lost on its way.
     """
-    log = NightLog(command.given.log, command.given.words, " of the pool ".join(user_and_pool(command.given)), say)
+    with in_state(NOTHING_CHANGED):
+        log = NightLog(command.given.log, command.given.words, " of the pool ".join(user_and_pool(command.given)), say)
     command.so_far = so_far = SoFar(log.tell)
 
     def end(status: int) -> None:
@@ -120,7 +121,7 @@ def _tells_how_far(command: PoolCommand) -> Answer:
     except Exception as bug:
         log.tell(ERROR, f"This is a bug: {bug!r}")
         raise
-    return answer
+    return answer._replace(done=answer.done or " ".join(so_far.sentences()))
 
 
 def _no_command(_arguments: argparse.Namespace) -> NoReturn:

@@ -3,7 +3,7 @@
 
 import threading
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import AGAIN, NOTHING_CHANGED, interruption
 from relvmoiscsi.pool.night_log import STEP
@@ -90,6 +90,14 @@ class SoFar:
         with self._lock:
             return sum(self._rows.get(name, ("",))[0] == state for name in names)
 
+    def sentences(self) -> List[str]:
+        """Return the progress: a sentence for each state that an object has."""
+        found = []
+        for state, head in _HEADS.items():
+            names = [f"{name} ({what})" if what else name for name, (now, what) in self._rows.items() if now == state]
+            found += [f"{head}: {', '.join(map(printable, names))}."] if names else []
+        return found
+
     def interrupted(self, stop: KeyboardInterrupt) -> Interrupted:
         """Return the exception that replaces `stop`. The state and advice of `stop` come last."""
         rows = [
@@ -97,10 +105,7 @@ class SoFar:
         ]
         if not self._is_started:
             return Interrupted(NOTHING_CHANGED, AGAIN, {"so_far": rows})
-        sentences = []
-        for state, head in _HEADS.items():
-            names = [f"{name} ({what})" if what else name for name, (now, what) in self._rows.items() if now == state]
-            sentences += [f"{head}: {', '.join(map(printable, names))}."] if names else []
+        sentences = self.sentences()
         state, advice = interruption(stop)
         text = " ".join([*sentences, *([state] if state else [])])
         return Interrupted(text, advice or _TO_RESUME, {"so_far": rows})

@@ -4,8 +4,10 @@
 import os
 import re
 import runpy
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import suppress
 
@@ -45,6 +47,49 @@ def test_the_tour_plays_a_night_and_the_day_after_and_leaves_the_pool_as_it_was(
         assert told in tour.stdout
     left = re.findall(r"^\d{4,}.*\n    not attached here\b", tour.stdout.rpartition("$ ")[2], re.MULTILINE)
     assert len(left) == 2, "both clones are LUNs of nobody"
+
+
+@pytest.fixture
+def short_path():
+    """A directory with a path that leaves room for the name of a socket: Linux takes 107 bytes."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as path:
+        yield path
+
+
+@pytest.mark.parametrize(
+    ("options", "end", "status"),
+    [
+        (["--tour"], None, 74),
+        (["--tour"], signal.SIGINT, 130),
+        (["--tour"], signal.SIGHUP, 130),
+        ([], signal.SIGHUP, 130),
+    ],
+)
+def test_an_early_end_is_no_traceback_and_leaves_no_directory(short_path, options, end, status):
+    """Ctrl-C, `| head -3`, a closed terminal."""
+    there = subprocess.Popen(
+        [sys.executable, str(TOP / "tools/playground.py"), *options],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "SHELL": "/bin/sh", "TMPDIR": short_path},
+        start_new_session=True,
+    )
+    for _line in range(3):
+        there.stdout.readline()
+    if end is None:
+        there.stdout.close()
+    else:
+        os.killpg(there.pid, end)  # a terminal signals the commands of the tour as well
+    with there.stderr as told:
+        said = told.read()
+    there.stdin.close()
+    assert (there.wait(timeout=300), os.listdir(short_path)) == (status, []) and b"Traceback" not in said, said
+    there.stdout.close()
+
+
+def test_no_line_of_the_greeting_breaks_a_command():
+    assert [line for line in played().stdout.splitlines() if line.count("`") % 2] == []
 
 
 def test_the_commands_of_the_greeting_work_as_they_are_printed():

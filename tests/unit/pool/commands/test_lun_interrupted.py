@@ -3,6 +3,7 @@
 
 import re
 import signal
+import sys
 import threading
 
 import pytest
@@ -13,6 +14,7 @@ from kit.pool_lab import IQN, TARGET, locks
 from relvmoiscsi.pool import calls as pool_calls
 from relvmoiscsi.pool import hosts, jobs
 from relvmoiscsi.pool.commands import discard_command, lun_commands
+from relvmoiscsi.pool.commands import pool_command as pool_command_module
 from relvmoiscsi.pool.vms import forget
 
 
@@ -212,3 +214,27 @@ def test_a_copy_of_an_empty_sr_is_not_said_to_be_attached_by_half(lab, pool_comm
     assert ran.status == 4 and "`attach` was interrupted, or the SR is empty" in ran.err
     (again,) = re.findall("Repeat `relvmoiscsi pool ([^`]*)`. If its result has 0 VDIs, the SR is empty", ran.err)
     assert ", 0 VDIs" in pool_command(*again.split(), "--yes").out
+
+
+@pytest.mark.parametrize("place", [(lun_commands.AttachCommand, "__init__"), (pool_command_module, "NightLog")])
+def test_attach_that_is_interrupted_while_it_is_made_says_that_nothing_was_begun(pool_command, monkeypatch, place):
+    """It said only to repeat the command."""
+
+    def pressed(*_words):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(*place, pressed)
+    ran = pool_command("attach", "--all", "--yes")
+    assert ran.status == 130
+    assert re.fullmatch("relvmoiscsi: Interrupted. Nothing was (written|changed). Repeat the command.\n", ran.err)
+
+
+@pytest.mark.processes
+def test_a_result_that_cannot_be_printed_does_not_hide_what_was_attached(lab, pool_command, monkeypatch):
+    clone = lab.clone("Production")
+    with open("/dev/full", "w", encoding="utf-8") as full, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", full)
+        ran = pool_command("attach", clone, "--yes")
+    assert ran.status == 74
+    told = f"relvmoiscsi: The result cannot be printed: No space left on device. Done: {clone} (attach)."
+    assert ran.err.splitlines()[-1] == told
