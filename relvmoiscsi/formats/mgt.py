@@ -4,7 +4,7 @@
 The MGT volume has neither integers nor checksums, only padded text.
 
     0        header: XSSM:<length>:<major>:<minor>, padded with spaces
-    512      SR: <uuid> and <allocation>
+    512      SR: <uuid> and <allocation>; from SM 1.12 to 1.15 also <initial_allocation> and <allocation_quantum>, empty
     1024     SR: <name_label>
     1536     SR: <name_description>
     2048     VDI records of 1024 bytes: <vdi><name_label>..<name_description>.. | all other tags </vdi>
@@ -46,15 +46,20 @@ SR_START       = 512           #: bytes from the start of the volume
 SR_END         = 2048          #: the VDI records start here
 RECORD_BYTES   = 1024
 MAX_RECORDS    = 4094          #: the volume has 4 MiB
-#: tags of an experiment of 2015 (xenvm) that kept its own allocation map
-XENVM_TAGS     = (b"initial_allocation", b"allocation_quantum")
 # fmt: on
 
 _LABELS = (b"name_label", b"name_description")
 _UUID = UUID_PATTERN.encode("ascii")
 _XML_HEADER = b'<?xml version="1.0" ?>'
 _TAG = re.compile(rb"<([a-z_]+)>([^<]*)</\1>")
-_SR_FORM = re.compile(re.escape(_XML_HEADER) + rb"(?:<([a-z_]+)>[^<]*</\1>[ \0]*)*")
+_SR_FORM = re.compile(
+    re.escape(_XML_HEADER)
+    + rb"<uuid>[^<]*</uuid><allocation>[^<]*</allocation>"
+    + rb"(?:<initial_allocation></initial_allocation><allocation_quantum></allocation_quantum>)?[ \0]*"
+    + rb"(?:<(name_[a-z]+)>[^<]*</\1>[ \0]*)*"
+)
+#: an experiment of 2015 (xenvm) that kept its own allocation map. SM 1.12 to 1.15 wrote both tags empty into other SRs
+_XENVM = re.compile(rb"<(?:initial_allocation|allocation_quantum)>[^<]")
 _VDI_FORM = re.compile(rb"[ \0]*<vdi>(?:<([a-z_]+)>[^<]*</\1>[ \0]*)*</vdi>[ \0]*")
 _LABEL = re.compile(rb"(?:[^<>&\0]|&(?:lt|gt|amp);)*")  #: as SM escapes it
 #: the UUIDs in a record of which no more can be read, whatever is before them in their tag
@@ -66,7 +71,7 @@ def _values(**patterns: bytes) -> Dict[bytes, Pattern[bytes]]:
 
 
 #: what SM writes into each tag but the labels
-_SR_VALUES = _values(uuid=_UUID, allocation=rb"[a-z]+")
+_SR_VALUES = _values(uuid=_UUID, allocation=rb"[a-z]+", initial_allocation=rb"", allocation_quantum=rb"")
 _VDI_VALUES = _values(
     uuid=_UUID,
     is_a_snapshot=rb"[01]",
@@ -80,7 +85,11 @@ _VDI_VALUES = _values(
     metadata_of_pool=rb"(?:OpaqueRef:[0-9A-Za-z-]+)?",
     offset=rb"[0-9]{0,10}",
 )
-_OPTIONAL = {b"snapshot_of", b"snapshot_time", b"metadata_of_pool", b"offset"}  #: SM's scan fails without the others
+#: SM's scan fails without the others
+_OPTIONAL = {
+    *(b"initial_allocation", b"allocation_quantum"),
+    *(b"snapshot_of", b"snapshot_time", b"metadata_of_pool", b"offset"),
+}
 
 #: by tag name: the tag in MGT, with its text as group 2
 Tags = Dict[bytes, Match[bytes]]
@@ -156,10 +165,9 @@ def read_mgt(data: bytes, spare: bytes = b"") -> Mgt:
 
     Raises FormatError.
     """
-    for name in XENVM_TAGS:
-        at = data.find(b"<" + name + b">", SR_START, SR_END)
-        if at >= 0:
-            raise Unsupported("MGT", Place(MGT, at), "the SR was made by the xenvm experiment")
+    xenvm = _XENVM.search(data, SR_START, SR_END)
+    if xenvm:
+        raise Unsupported("MGT", Place(MGT, xenvm.start()), "the SR was made by the xenvm experiment")
     sr, is_broken = _tags(data, SR_START)
     if not sr:
         raise Malformed("MGT record", Place(MGT, SR_START), "it does not read as the record of an SR")

@@ -53,6 +53,9 @@ SECTORS = [
     FIELDS % (SNAPSHOT.encode(), 1, DISK.encode(), b"<offset>3072</offset>"),
 ]
 DATA = b"".join(sector.ljust(512) for sector in SECTORS)
+EMPTY_TAGS = b"<initial_allocation></initial_allocation><allocation_quantum></allocation_quantum>"
+#: as SM 1.12.0 to 1.15.1 wrote the sector of each new SR (XenServer 7.0)
+DATA_OF_7_0 = DATA.replace(b"</allocation>" + b" " * len(EMPTY_TAGS), b"</allocation>" + EMPTY_TAGS)
 
 
 def built(*records, bug=""):
@@ -98,6 +101,14 @@ def test_what_sm_wrote_is_read():
     assert (second.uuid, second.is_a_snapshot, second.snapshot_of) == (SNAPSHOT, True, DISK)
     assert mgt.live() == {DISK: first, SNAPSHOT: second}
     assert (mgt.broken, mgt.unread) == ([], [])
+
+
+def test_empty_tags_of_an_allocation_that_sm_1_12_to_1_15_wrote_are_read_and_keep_their_bytes():
+    mgt = read(DATA_OF_7_0)
+
+    assert (mgt.sr_uuid, mgt.name_label, len(mgt.records), mgt.broken) == (SR, "golden chain", 2, [])
+    assert EMPTY_TAGS in renamed(DATA_OF_7_0)[:1024]
+    assert renamed(DATA_OF_7_0).replace(EMPTY_TAGS, b" " * len(EMPTY_TAGS)) == renamed(DATA)
 
 
 @pytest.mark.parametrize(
@@ -279,6 +290,12 @@ def test_a_record_that_sm_reads_and_that_is_not_in_the_form_of_sm_is_unsupported
         (b"<allocation>", b"x<allocation>"),
         (b"</name_label>", b"</name_label><name_label >other</name_label>"),
         (b'<?xml version="1.0" ?>', b'<?xml version="1.1" ?>'),
+        (b"</allocation>", b"</allocation>" + EMPTY_TAGS[:41]),
+        (b"</allocation>", b"</allocation>" + EMPTY_TAGS[41:]),
+        (b"</allocation>", b"</allocation>" + EMPTY_TAGS[41:] + EMPTY_TAGS[:41]),
+        (b"</allocation>", b"</allocation> " + EMPTY_TAGS),
+        (b"<name_label>", EMPTY_TAGS + b"<name_label>"),
+        (b"</allocation>", b"</allocation>" + EMPTY_TAGS * 2),
     ],
 )
 def test_an_sr_part_that_sm_reads_and_that_is_not_in_the_form_of_sm_is_unsupported(old, new):
@@ -324,17 +341,22 @@ PARTS = [
     *(b"]]>", b"<deleted>1</deleted>", b"<deleted >0</deleted>", OF_POOL, OF_POOL.replace(b"_pool>", b"_pool >")),
     *(b"\xc2\xa0", b"\x01", b"\r\n", b"\t", b"&#160;", b"&#x37;", b"&amp;", b"&am", b"0", b"1", b"x", b"\xef\xbf\xbf"),
     *(b"<uuid>" + DISK.encode() + b"</uuid>", b"<uuid >" + SNAPSHOT.encode() + b"</uuid>", b"<type >user</type>"),
-    *(b"<name_label >x</name_label>", b"<managed>0</managed>", b"<offset>2048</offset>", b"<snapshot_of>"),
+    *(EMPTY_TAGS, b"<name_label >x</name_label>", b"<managed>0</managed>", b"<offset>2048</offset>", b"<snapshot_of>"),
 ]
 EDGES = sorted({at for tag in re.finditer(rb"<[^>]*>", DATA) for at in tag.span()})
 NOISE = st.lists(st.sampled_from(PARTS) | st.binary(max_size=3), max_size=3).map(b"".join)
 CHANGED_PLACES = st.lists(st.tuples(st.sampled_from(EDGES) | st.integers(512, 4095), NOISE), max_size=2)
 
 
-@given(CHANGED_PLACES, st.sampled_from([b"", b"<managed>", b"<is_a_snapshot>", b"<deleted>"]), st.booleans())
+@given(
+    CHANGED_PLACES,
+    st.sampled_from([b"", b"<managed>", b"<is_a_snapshot>", b"<deleted>"]),
+    st.booleans(),
+    st.sampled_from([DATA, DATA_OF_7_0]),
+)
 @settings(max_examples=examples(3000))
-def test_what_sm_reads_is_what_is_read_here_before_and_after_a_resignature(places, flag, of_one_vdi):
-    data = DATA.replace(b"<uuid>" + SNAPSHOT.encode(), b"<uuid>" + DISK.encode()) if of_one_vdi else DATA
+def test_what_sm_reads_is_what_is_read_here_before_and_after_a_resignature(places, flag, of_one_vdi, data):
+    data = data.replace(b"<uuid>" + SNAPSHOT.encode(), b"<uuid>" + DISK.encode()) if of_one_vdi else data
     data = data.replace(flag + b"0", flag + b"1") if flag else data
     for at, noise in places:
         start = max(start for start in (512, 1024, 1536, 2048, 3072) if start <= at)
