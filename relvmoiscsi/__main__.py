@@ -15,7 +15,10 @@ def run() -> None:
     gc.disable()
     from relvmoiscsi.cli import main  # noqa: PLC0415
 
-    status = main()
+    try:
+        status = main()
+    except SystemExit as end:  # of the parser: the help is printed, or the words are wrong
+        status = end.code if isinstance(end.code, int) else 0
     from relvmoiscsi.host.terminated import leave  # noqa: PLC0415
 
     leave(status)

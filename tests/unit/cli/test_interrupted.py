@@ -234,7 +234,8 @@ def test_a_signal_when_the_result_is_out_does_not_change_it(image, command, monk
 @pytest.mark.processes
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 @pytest.mark.parametrize("program", ["relvmoiscsi/__main__.py", "supp-pack/relvmoiscsi"])
-def test_a_signal_at_the_very_end_of_a_program_does_not_change_its_status(image, program, number):
+@pytest.mark.parametrize(("word", "shown"), [("", "state    clean"), ("--help", "usage: relvmoiscsi show")])
+def test_a_signal_at_the_very_end_of_a_program_does_not_change_its_status(image, program, number, word, shown):
     """The process died by SIGTERM, though its run had succeeded and its result was out."""
     code = (
         "import os, runpy, sys\n"
@@ -242,9 +243,10 @@ def test_a_signal_at_the_very_end_of_a_program_does_not_change_its_status(image,
         "real = terminated.leave\n"
         "def leave(status):\n"
         f"    os.kill(os.getpid(), {int(number)})\n"
+        "    os.write(2, b'the end')\n"
         "    real(status)\n"
         "terminated.leave = leave\n"
-        f"sys.argv[1:] = ['show', {str(image)!r}]\n"
+        f"sys.argv[1:] = ['show', {word or str(image)!r}]\n"
         f"runpy.run_path({str(shell.TOP / program)!r}, run_name='__main__')\n"
     )
     pipe = subprocess.PIPE
@@ -256,7 +258,7 @@ def test_a_signal_at_the_very_end_of_a_program_does_not_change_its_status(image,
         universal_newlines=True,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, "") and "state    clean" in done.stdout
+    assert (done.returncode, done.stderr) == (0, "the end") and shown in done.stdout
 
 
 @pytest.mark.processes
