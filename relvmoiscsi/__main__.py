@@ -18,7 +18,7 @@ def run() -> None:
     try:
         status = main()
     except SystemExit as end:  # of the parser: the help is printed, or the words are wrong
-        status = int(end.code or 0)
+        status = end.code if isinstance(end.code, int) else 0
     from relvmoiscsi.host.terminated import leave  # noqa: PLC0415
 
     leave(status)
