@@ -97,6 +97,8 @@ def test_a_text_is_read_as_an_independent_reader_does_and_all_in_it_knows_where_
         ('""', ""),
         (r'"a\"b\\c"', 'a"b\\c'),
         (r"'a\"b'", r"a\"b"),
+        (r'"hid\den"', r"hid\den"),
+        (r'"\hidden\\\n"', r"\hidden\\n"),
         ('"# { ["', "# { ["),
         ('"a\nb"', "a\nb"),
     ],
