@@ -60,6 +60,9 @@ _KINDS = ("", "mark", "word", "string", "end")  #: kinds of the groups of _TOKEN
 _FLOAT = re.compile(r"[+-]?([0-9]+\.[0-9]*|\.[0-9]+)\Z")
 _ESCAPED = re.compile(r"""\\(["\\])""")
 _INTEGER = re.compile(r"[+-]?(?:0[0-7]{0,22}|[1-9][0-9]{0,18})\Z")
+#: LVM of 32 bits before 2.02.169 wrote such times. Source: LVM2 libdm/libdm-config.c _type
+_TOO_LARGE_TIME = re.compile(r"[1-9][0-9]{18,}\Z")
+_TIME_INSTEAD = "1527120000"  #: as LVM reads them
 _SHOWN = 64  #: characters of a token that a message quotes
 
 
@@ -185,6 +188,8 @@ class _Parser:
             if group in (_SCALAR_AT, _LIST_AT):
                 value_start, end = match.span(group)
                 text = match.group(group)
+                if key == "creation_time" and _TOO_LARGE_TIME.match(text) and _number(text) is None:
+                    text = _TIME_INSTEAD
                 values = self._known.get(text)
                 if values is None:
                     is_list = group == _LIST_AT
