@@ -32,25 +32,36 @@ class CbtLog(Record, size=48):
     # fmt: off
     parent     = _link(0)      #: an older snapshot
     child      = _link(16)     #: a newer VDI
-    consistent = le32(32)      #: 0: changes may have been missed, SM drops the log
+    consistent = le32(32)      #: 0: changes may have been missed, SM drops the log. SM writes 0 or 1, and reads all
     padding    = le32(36)
     size       = le64(40)      #: bytes of the virtual disk; 0: the log is not initialised
     # fmt: on
 
+    @property
+    def is_written(self) -> bool:
+        """Whether this is a log, so that each link of it is one.
 
-def read_cbt_log(head: bytes, volume: str) -> Optional[CbtLog]:
-    """Read the start of a log from the start of a volume; None when SM has not written the log yet.
+        SM makes the volume before the log. Until SM writes the log, the volume holds old bytes of the LUN.
+        """
+        return self.consistent in (0, 1)
 
-    SM makes the volume before the log. Until SM writes the log, the volume holds old bytes of the LUN.
-    """
-    log = CbtLog.at(head, 0, Place(volume, 0))
-    return log if log.consistent in (0, 1) else None
+
+def read_cbt_log(head: bytes, volume: str) -> CbtLog:
+    """Read the start of a log from the start of a volume."""
+    return CbtLog.at(head, 0, Place(volume, 0))
+
+
+def renamed(log: CbtLog, uuids: Mapping[str, str]) -> CbtLog:
+    """The log under new UUIDs. A link that is not in `uuids` stays, so that old bytes of the LUN stay."""
+    links = {field.name: getattr(log, field.name) for field in (CbtLog.parent, CbtLog.child)}
+    return log.replace(**{name: uuids.get(uuid, uuid) for name, uuid in links.items()})
 
 
 def changes(log: CbtLog, uuids: Mapping[str, str], volume: str) -> List[Change]:
-    """The bytes of a log that change under new UUIDs; a link of zeros stays."""
+    """The bytes of a log that change under new UUIDs."""
+    after = renamed(log, uuids)
     return [
-        Change(field.offset, field.stored(log), field.encode(uuids[uuid]), f"CBT {field.name} link of {volume}")
-        for field, uuid in ((CbtLog.parent, log.parent), (CbtLog.child, log.child))
-        if uuid is not None
+        Change(field.offset, field.stored(log), field.stored(after), f"CBT {field.name} link of {volume}")
+        for field in (CbtLog.parent, CbtLog.child)
+        if field.stored(log) != field.stored(after)
     ]

@@ -42,8 +42,8 @@ EXTENSION_BACKING_FORMAT = 0xE2792ACA
 EXTENSION_BITMAPS        = 0x23852875
 EXTENSION_DATA_FILE      = 0x44415441
 EXTENSION_ENCRYPTION     = 0x0537BE77
-EXTENSION_HIDDEN         = 0x76617465  #: "vate": made by SM; the first byte of the data is 1 for a hidden image
-
+EXTENSION_HIDDEN         = 0x76617465  #: "vate": made by SM; the first byte of the data is not 0 for a hidden image
+HIDDEN_LENGTH            = 8           #: bytes of the data of SM's extension
 
 ENTRY_USED_ONCE          = 1 << 63
 ENTRY_COMPRESSED         = 1 << 62
@@ -100,9 +100,13 @@ class Qcow2(NamedTuple):
     """A verified header. `backing` is the range of the backing file's path in the volume; None without a parent."""
 
     header: Qcow2Header
-    hidden: bool
+    hidden_flag: bytes  #: the byte of SM's hidden flag; b"\0" without the flag
     hidden_at: Optional[int]  #: bytes from the start of the volume to SM's hidden flag; None without the flag
     backing: Optional[Range]
+
+    @property
+    def hidden(self) -> bool:
+        return self.hidden_flag != b"\0"
 
     @property
     def virtual_size(self) -> int:
@@ -116,7 +120,7 @@ class Qcow2(NamedTuple):
         """The image with this hidden flag. Raises Unsupported when the header has no extension for the flag."""
         if hidden and self.hidden_at is None:
             raise Unsupported("QCOW2 header", Place(volume, 0), "it has no extension for the hidden flag")
-        return self._replace(hidden=hidden)
+        return self._replace(hidden_flag=b"\1" if hidden else b"\0")
 
 
 def read_qcow2(head: bytes, volume: str, volume_size: int) -> Qcow2:
@@ -156,16 +160,20 @@ def read_qcow2(head: bytes, volume: str, volume_size: int) -> Qcow2:
             raise Unsupported("QCOW2 header extension", where.plus(offset), problem)
         if offset + Extension.SIZE + extension.length > end:
             raise Malformed("QCOW2 header extension", where.plus(offset), f"it has {extension.length} bytes")
-        if extension.type == EXTENSION_HIDDEN and extension.length > 0 and offset + Extension.SIZE < len(head):
+        if extension.type == EXTENSION_HIDDEN:
+            if hidden_at is not None or extension.length != HIDDEN_LENGTH:
+                problem = "it is a second one of SM" if hidden_at else f"it is SM's, and has {extension.length} bytes"
+                raise Unsupported("QCOW2 header extension", where.plus(offset), problem)
             hidden_at = offset + Extension.SIZE
-    hidden = hidden_at is not None and head[hidden_at] == 1
-    return Qcow2(header, hidden, hidden_at, backing)
+    flag = head[hidden_at : hidden_at + 1] if hidden_at else b"\0"
+    return Qcow2(header, flag, hidden_at, backing)
 
 
 def extensions(head: bytes, at: int, end: int, volume: str) -> Iterator[Tuple[int, Extension]]:
-    """The header extensions from byte `at` on, in front of the end mark or of byte `end`, and their places.
+    """The header extensions from byte `at` on, in front of the end mark, and their places.
 
-    Raises Truncated when `head` ends before the extensions do.
+    Raises Truncated when `head` ends before the extensions do. Raises Malformed when no end mark is in front of byte
+    `end`: there QEMU ends, and SM reads on.
     """
     while at + Extension.SIZE <= end:
         extension = Extension.at(head, at, Place(volume, at))
@@ -173,6 +181,7 @@ def extensions(head: bytes, at: int, end: int, volume: str) -> Iterator[Tuple[in
             return
         yield at, extension
         at += Extension.SIZE + align_up(extension.length, EXTENSION_ALIGNMENT)
+    raise Malformed("QCOW2 header extension", Place(volume, at), "no end mark is behind the extensions")
 
 
 def parent_of(image: Qcow2, path: bytes, volume: str) -> Optional[ParentName]:
@@ -194,9 +203,9 @@ def changes(
     The `path` names `parent`, and then has new UUIDs. `before` is the image as found, `after` the image after the work.
     """
     found = []
-    if before.hidden != after.hidden and before.hidden_at is not None:
-        old, new = bytes([before.hidden]), bytes([after.hidden])
-        found.append(Change(before.hidden_at, old, new, "QCOW2 hidden flag of " + volume))
+    if before.hidden_flag != after.hidden_flag and before.hidden_at is not None:
+        flag = before.hidden_flag, after.hidden_flag
+        found.append(Change(before.hidden_at, *flag, "QCOW2 hidden flag of " + volume))
     if after.backing is not None and parent is not None:
         new = rename_parent(path.decode("latin-1"), parent, uuids).encode("latin-1")
         found.append(Change(after.backing.offset, path, new, "QCOW2 backing file of " + volume))

@@ -9,11 +9,14 @@ and unknown keys stay.
     scalar     = integer | float | "..." with \" and \\ | '...'
     identifier = letters, digits and _ . + -
 
+Any other backslash in a string is a character of the string.
+
 LVM reads any word as an identifier, and takes a word with `/` for a path: `/id` is `id` for LVM, and `a/b` is `b` in
 the section `a`. LVM writes no such word, so `parse` refuses all but the characters that LVM allows in a name.
 
 A text is a str with one character per byte (latin-1), so positions in a text are byte positions.
-Source: LVM2 libdm/libdm-config.c _find_or_make_node; lib/misc/lvm-string.c _validate_name.
+Source: LVM2 libdm/libdm-config.c _find_or_make_node; lib/misc/lvm-string.c _validate_name;
+libdm/libdm-string.c _unquote_one_character.
 """
 
 import re
@@ -55,8 +58,11 @@ _SCALAR_AT, _LIST_AT, _OPENS, _CLOSES, _ENDS = range(2, 7)  #: groups of _ITEM; 
 _TOKEN = re.compile(rf"{_BLANK}(?:([={{}}\[\],])|({_WORD})|({_STRING})|(\Z))", re.DOTALL)
 _KINDS = ("", "mark", "word", "string", "end")  #: kinds of the groups of _TOKEN
 _FLOAT = re.compile(r"[+-]?([0-9]+\.[0-9]*|\.[0-9]+)\Z")
-_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_ESCAPED = re.compile(r"""\\(["\\])""")
 _INTEGER = re.compile(r"[+-]?(?:0[0-7]{0,22}|[1-9][0-9]{0,18})\Z")
+#: LVM of 32 bits before 2.02.169 wrote such times. Source: LVM2 libdm/libdm-config.c _type
+_TOO_LARGE_TIME = re.compile(r"[1-9][0-9]{18,}\Z")
+_TIME_INSTEAD = "1527120000"  #: as LVM reads them
 _SHOWN = 64  #: characters of a token that a message quotes
 
 
@@ -182,6 +188,8 @@ class _Parser:
             if group in (_SCALAR_AT, _LIST_AT):
                 value_start, end = match.span(group)
                 text = match.group(group)
+                if key == "creation_time" and _TOO_LARGE_TIME.match(text) and _number(text) is None:
+                    text = _TIME_INSTEAD
                 values = self._known.get(text)
                 if values is None:
                     is_list = group == _LIST_AT

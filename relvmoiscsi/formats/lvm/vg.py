@@ -434,5 +434,5 @@ def _blanks_before(text: str, position: int) -> int:
 
 
 def _listed(words: Sequence[str]) -> str:
-    """A list in LVM's form; the words must not need escapes."""
-    return "[{}]".format(", ".join(f'"{word}"' for word in words))
+    """A list of strings in LVM's form."""
+    return "[{}]".format(", ".join('"{}"'.format(re.sub(r'(["\\])', r"\\\1", word)) for word in words))

@@ -7,8 +7,8 @@ The callers are the plan (its result in memory, before the first write), `check 
 from typing import Container, Dict, List, Optional, Set, Union
 
 from relvmoiscsi.errors import Refused
+from relvmoiscsi.formats import cbt, naming
 from relvmoiscsi.formats import mgt as mgt_records
-from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.cbt import CbtLog
 from relvmoiscsi.formats.identity import IdMap, dashed, derived_lvm_id, derived_uuid, sightings, with_new_ids
 from relvmoiscsi.formats.lvm.vg import text_without_tags
@@ -190,8 +190,7 @@ def _volume_differences(volume: Volume, other: Volume, name: str, ids: IdMap) ->
         found += _expect(f"The parent of {name}", _parent(other.parent), _parent(parent))
     content = volume.content
     if isinstance(content, CbtLog):
-        links = {field.name: getattr(content, field.name) for field in (CbtLog.parent, CbtLog.child)}
-        content = content.replace(**{name: ids.uuids[uuid] for name, uuid in links.items() if uuid is not None})
+        content = cbt.renamed(content, ids.uuids)
     if other.content is content:
         return found
     wanted = _shape(content, volume.disputed)

@@ -57,9 +57,9 @@ class Volume(NamedTuple):
 
     @property
     def uuids(self) -> List[str]:
-        """The UUIDs of SRs and VDIs in the name, as the parent, and in the links of a changed-block log."""
+        """The UUIDs of SRs and VDIs in the name, as the parent, and in the links of a written changed-block log."""
         found = [*self.name.uuids, self.parent.uuid if self.parent else None]
-        if isinstance(self.content, CbtLog):
+        if isinstance(self.content, CbtLog) and self.content.is_written:
             found += [self.content.parent, self.content.child]
         return [uuid for uuid in found if uuid]
 

@@ -54,10 +54,11 @@ def _volume_notes(volume: Volume, disks: Mapping[str, Volume]) -> List[str]:
         return [f"{name} waits to be deleted by SM's garbage collector."]
     if isinstance(volume.content, FormatError):
         return []
-    if volume.name.kind == naming.CBT_LOG and not (isinstance(volume.content, CbtLog) and volume.content.size):
+    log = volume.content
+    if volume.name.kind == naming.CBT_LOG and not (isinstance(log, CbtLog) and log.is_written and log.size):
         return [
-            f"{name} does not read as a CBT log: SM has not written it yet, or it is damaged. Its content stays as it "
-            "is. Disable CBT of that VDI on the clone before a backup relies on it."
+            f"{name} does not read as a CBT log: SM has not written it yet, or it is damaged. A run changes only its "
+            "links to VDIs of this LUN. Disable CBT of that VDI on the clone before a backup relies on it."
         ]
     found, vhd, parent = [], volume.content, volume.parent
     # a killed footer is no note: each disk of a running VM has a killed footer

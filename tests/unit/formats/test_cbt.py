@@ -48,5 +48,11 @@ def test_every_link_is_mapped_and_nothing_else_changes(links, consistent, rest):
 
 
 @pytest.mark.parametrize("flag", [2, 0x01000000])
-def test_a_flag_that_is_none_makes_it_no_log_yet(flag):
-    assert read_cbt_log(bytes(CbtLog.zero(consistent=flag)), NAME) is None
+def test_of_what_may_be_no_log_yet_only_links_that_are_known_change(flag):
+    """SM reads any flag but 0 as consistent."""
+    log = read_cbt_log(bytes(CbtLog.zero(parent=OLDER, child=NAME[:36], consistent=flag)), NAME)
+
+    (change,) = changes(log, {OLDER: NEW}, NAME)
+
+    assert not log.is_written
+    assert (change.offset, change.old, change.new) == (0, HEAD[:16], bytes.fromhex(NEW.replace("-", "")))

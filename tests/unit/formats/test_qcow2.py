@@ -84,10 +84,18 @@ def test_an_image_without_a_backing_file_has_no_parent():
     assert changes(image, image, b"", None, NEW, NAME) == []
 
 
-@pytest.mark.parametrize("flag, hidden", [(None, False), (0, False), (1, True)])
+@pytest.mark.parametrize("flag, hidden", [(None, False), (0, False), (1, True), (2, True), (255, True)])
 @pytest.mark.parametrize("backing", ["", PATH.decode()])
 def test_the_hidden_flag_is_in_sms_own_extension(flag, hidden, backing):
     assert read_qcow2(made(backing, flag), NAME, SIZE).hidden == hidden
+
+
+def test_the_flag_that_sm_reads_as_hidden_changes_from_the_byte_that_is_there():
+    image = read_qcow2(made("", 2), NAME, SIZE)
+
+    (change,) = changes(image, image.with_hidden(False, NAME), b"", None, NEW, NAME)
+
+    assert (change.offset, change.old, change.new) == (image.hidden_at, b"\2", b"\0")
 
 
 @pytest.mark.parametrize("fields", [((4, ">I", 2), (72, ">Q", 0)), ((100, ">I", 104),), ((72, ">Q", 0b11001),)])
@@ -124,6 +132,28 @@ def test_headers_of_72_and_104_bytes_and_features_that_move_no_path_are_accepted
 def test_a_header_that_is_none_of_sms_is_refused(offset, form, value, error, sentence):
     with pytest.raises(error, match=sentence):
         read((offset, form, value))
+
+
+VATE = b"vate\0\0\0\x08" + bytes(8)
+
+
+@pytest.mark.parametrize(
+    "parts, error, sentence",
+    [  # SM reads the first byte behind the first of them, whatever its length
+        (VATE + VATE[:8] + b"\1" + bytes(7), Unsupported, "byte 128 of .*: it is a second one of SM"),
+        (VATE[:8] + b"\1" + bytes(7) + VATE, Unsupported, "byte 128 of .*: it is a second one of SM"),
+        (b"vate" + bytes(4) + b"\1\0\0\0\0\0\0\0", Unsupported, "byte 112 of .*: it is SM's, and has 0 bytes"),
+        (b"vate\0\0\0\1\1" + bytes(7), Unsupported, "byte 112 of .*: it is SM's, and has 1 bytes"),
+        (b"vate\0\0\0\x10\1" + bytes(15), Unsupported, "byte 112 of .*: it is SM's, and has 16 bytes"),
+        (b"abcd\0\0\1\x88" + bytes(392), Malformed, "byte 512 of .*: no end mark is behind the extensions"),
+        (b"abcd\0\0\1\x8f" + bytes(400), Malformed, "byte 520 of .*: no end mark is behind the extensions"),
+    ],
+)
+def test_extensions_that_sm_and_qemu_would_read_apart_are_refused(parts, error, sentence):
+    head = bytearray(patched((8, ">Q", 519))[:112] + parts).ljust(HEAD_BYTES, b"\0")
+
+    with pytest.raises(error, match=sentence):
+        read_qcow2(bytes(head), NAME, SIZE)
 
 
 @pytest.mark.parametrize("path", [b"", b"base.qcow2", b"/tmp" + PATH, PATH + b"\0", b"\xff" * 98, PATH.upper()])
@@ -163,15 +193,6 @@ def test_any_bytes_in_the_header_are_read_or_refused(offset, data):
 def test_the_size_of_a_volume_is_what_qemu_img_measures(size, required, full):
     assert clusters.full_size(size, 65536) == full
     assert clusters.formula_size(size) == size + required
-
-
-def test_the_path_of_the_parent_ends_the_extensions_also_without_an_end_mark():
-    head = patched((8, ">Q", 0x208))[:0x208] + PATH.ljust(HEAD_BYTES - 0x208, b"\0")
-
-    clusters.verify_plain(read_qcow2(head, NAME, SIZE), head, NAME, b"qcow2")
-
-    plain = clusters.plain_head(head, 65536, clusters.Needs(1, 1, 1, 1), (196608, 65536), NAME)
-    assert read_qcow2(plain, NAME, SIZE).backing is None and b"VG_XenStorage" not in plain
 
 
 def test_a_header_without_a_parent_keeps_the_storage_managers_extension():

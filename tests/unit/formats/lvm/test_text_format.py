@@ -97,6 +97,8 @@ def test_a_text_is_read_as_an_independent_reader_does_and_all_in_it_knows_where_
         ('""', ""),
         (r'"a\"b\\c"', 'a"b\\c'),
         (r"'a\"b'", r"a\"b"),
+        (r'"hid\den"', r"hid\den"),
+        (r'"\hidden\\\n"', r"\hidden\\n"),
         ('"# { ["', "# { ["),
         ('"a\nb"', "a\nb"),
     ],
@@ -108,7 +110,24 @@ def test_scalars_are_read_as_lvm_does(text, value):
     assert (found.value_start, found.end) == (6, 6 + len(text))
 
 
+@pytest.mark.parametrize(
+    "text, value",
+    [
+        ("9223372036854775807", (1 << 63) - 1),
+        ("9223372036854775808", 1527120000),
+        ("18446744073709551615", 1527120000),
+        ("9" * 100, 1527120000),
+    ],
+)
+def test_a_time_that_lvm_of_32_bits_wrote_too_large_is_read_as_lvm_does_and_keeps_its_place(text, value):
+    found = parse(f"creation_time = {text}\nid = 1", WHERE).single("creation_time")
+
+    assert (found.values, found.value_start, found.end) == ((value,), 16, 16 + len(text))
+
+
 BROKEN = {
+    "creation_time = 9223372036854775807x": "'9223372036854775807x', expected a value",
+    "seqno = 9223372036854775808": "'9223372036854775808', expected a value",
     "a": "its end, expected `=` or a section",
     "a =": "its end, expected a value",
     "a = b": "'b', expected a value",

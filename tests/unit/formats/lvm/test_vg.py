@@ -375,7 +375,7 @@ def test_the_status_of_a_volume_is_written_as_lvm_writes_it(words):
     assert "status = [{}]".format(", ".join(f'"{word}"' for word in words)) in text
 
 
-@pytest.mark.parametrize("tags", [(), ("hidden",), ("hidden", "journaler")])
+@pytest.mark.parametrize("tags", [(), ("hidden",), ("hidden", "journaler"), ('a"b', "hid\\den", "\\"), ("\\\\",)])
 def test_the_tags_of_a_volume_come_go_and_change(tags):
     after = read_vg(renamed(TEXT, lambda lv: lv._replace(tags=tags)), WHERE, SIZE)
 

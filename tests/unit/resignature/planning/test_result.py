@@ -38,6 +38,7 @@ def _links():
         cbtlog("data", parent=GONE),
         cbtlog("of gone", child=NEWER),
         cbtlog("third", parent="data", child="of gone"),
+        cbtlog("4", parent="data", child="third", consistent=2),
     ]
     snapshots = [raw("of gone", snapshot_of=GONE), raw("third", snapshot_of="data"), raw("4", snapshot_of=OF_THE_POOL)]
     return build_sr([raw("data"), *snapshots, *logs])
@@ -136,8 +137,9 @@ def test_links_and_deleted_slots_follow_their_vdi_even_when_that_is_gone():
     links = {record.name_label: record.snapshot_of for record in records}
     assert links == {"data": "", "of gone": new[GONE], "third": uuids["data"], "4": OF_THE_POOL}
     logs = {log.name[:36]: (log.parent, log.child) for log in outcome.sr_after.cbts}
-    data, of_gone = uuids["data"], uuids["of gone"]
-    assert logs == {data: (new[GONE], ""), of_gone: ("", new[NEWER]), uuids["third"]: (data, of_gone)}
+    data, of_gone, third = uuids["data"], uuids["of gone"], uuids["third"]
+    expected = {data: (new[GONE], ""), of_gone: ("", new[NEWER]), third: (data, of_gone), uuids["4"]: (data, third)}
+    assert logs == expected
 
     disk = build_sr([raw("data")], extra_records=(Record(GONE, "gone", deleted=True),)).disk
     outcome = resignatured(disk)
