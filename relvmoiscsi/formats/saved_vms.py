@@ -160,6 +160,11 @@ class SavedVms(NamedTuple):
         return found
 
 
+def may_be(name_label: str, size_bytes: int) -> bool:
+    """May a VDI with this name and virtual size have records? Everybody may give a VDI the name."""
+    return name_label == NAME_LABEL and 0 < size_bytes <= MOST_VDI_BYTES
+
+
 def packed(vm: SavedVm, document: bytes) -> PackedVm:
     """A VM to save, with its ova.xml."""
     return PackedVm(vm, zlib.compress(document), len(document))

@@ -12,7 +12,8 @@ public, and its keys are writable.
 xapi adds a key to a map only if the map lacks the key, under the lock of xapi's database. So if two clients add the
 same number, one client gets an error. The highest number holds the lock. A client refreshes its lock with the next
 number. Another client breaks a stale lock with the next number as well, so only one of the two clients succeeds. After
-the add, a client reads the keys again. If the key of another client has appeared, the client withdraws.
+the add, a client reads the keys again. If the key of another client has appeared, the client withdraws. A key that is
+stale then does not count, unless the client's own key is stale too.
 
 A killed client leaves its lock in the pool. The lock is stale STALE_SECONDS after its last refresh; `unlock` breaks a
 lock at once. A time that lies further ahead is no time at which a client refreshed its lock, so that lock is stale too.
@@ -244,14 +245,17 @@ class Held:
             self._add_first(seen, what, now)
         there = _Locks(self._calls)
         stale = {key: text for what in self._whats for key, text in seen.on(what).items()}
-        new = [
+        added = [
             lock
             for what in self._whats
             for key, text in there.on(what).items()
             if stale.get(key) != text
             for lock in locks_in({key: text})
-            if not self._is_mine(lock)
         ]
+        new = [lock for lock in added if not self._is_mine(lock)]
+        now = there.now() if new else now
+        if not any(lock.is_stale(now) for lock in added if self._is_mine(lock)):  # else this client was the slow one
+            new = [lock for lock in new if not lock.is_stale(now)]
         self._leave({lock.what: lock for lock in in_order(new)}, refused)
         needless = [lock.key for other in new for lock in locks_in(there.on(other.what)) if self._is_mine(lock)]
         for key in [*needless, *list(stale)[:_MOST_STALE]]:

@@ -10,7 +10,7 @@ person's copy of the clone, DONE holds the UUID of another VM.
 from typing import Collection, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 from relvmoiscsi import untrusted
-from relvmoiscsi.formats import saved_vms
+from relvmoiscsi.formats import naming, saved_vms
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool.calls import Calls, Record, Records, passing
 from relvmoiscsi.pool.records import CHANGED, ORIGINAL_SR, WAS, Pool, find
@@ -28,6 +28,9 @@ COPY_OF, ON_SR, DONE = "relvmoiscsi:clone-of", "relvmoiscsi:sr", "relvmoiscsi:do
 #: key of VBD.other_config: UUIDs of the VM and the VDI that `rescue` has lent it. The UUIDs identify the mark, because
 #: xapi copies the key with a VM
 LENT = "relvmoiscsi:rescue"
+
+#: `vdi_type` in sm_config of a VDI that the driver of an SR on LVM keeps as a raw volume
+RAW = naming.MGT_TYPES[naming.RAW]
 
 #: template for the names of clones: whoever sees the VM finds the copy, and so its date, whatever other copies the pool
 #: had or gets
@@ -207,11 +210,12 @@ def other_use_of(vdi: Record) -> str:
     """Return for what a VDI is there that can be no disk of a VM, in words; "" for a VDI that can.
 
     The pool itself and relvmoiscsi have VDIs of their own, and memory is no disk. xapi's templates make disks of type
-    "system".
+    "system". Everybody may give a disk the name of records, so the name alone hides no disk.
     """
     if vdi["type"] not in ("user", "system", "ephemeral"):
         return f"of the type {said(vdi['type'])}"
-    return "for the records of VMs" if vdi["name_label"] == saved_vms.NAME_LABEL else ""
+    is_raw = vdi["sm_config"].get("vdi_type", RAW) == RAW
+    return "for the records of VMs" if is_raw and saved_vms.may_be(vdi["name_label"], vdi["virtual_size"]) else ""
 
 
 def lost_with(found: Inventory, sr: str) -> List[Record]:

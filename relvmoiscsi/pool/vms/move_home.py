@@ -112,7 +112,7 @@ def _verify_movable(calls: Calls, record: Record, swap: Swap, device: vbds.VmDev
             f"The journal of the VM {name!r} names the SR {swap.home} for the disk {swap.userdevice}, and that disk is "
             "on no copy of that SR."
         ).advising(f"To leave the VM as it is, run {run_states.restore_command('keep', record['uuid'])}.")
-    restore_journal.verify_origin(calls, record, swap)
+    restore_journal.verify_origin(calls, record, swap, device)
     size: int = vdi["virtual_size"]
     return size
 

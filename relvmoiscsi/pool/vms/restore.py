@@ -221,8 +221,8 @@ def _look(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> None:
     vbds.must_be_idle(record)
     journal, name = restore_entries.journal_of(record), record["name_label"]
     for swap in swaps:
-        restore_journal.verify_origin(calls, record, swap)
         device, begun = vbds.read(calls, vm, swap.userdevice), swap in journal
+        restore_journal.verify_origin(calls, record, swap, device)
         # a disk whose move home has begun has the newest data
         arrived = restore_journal.arrived_as(record, swap)
         if device.vdi == "" and (arrived or restore_journal.is_leaving(record, swap)):
@@ -374,8 +374,8 @@ def _verify_back(calls: Calls, vm: str, record: Record) -> bool:
                 f"Run {run_states.restore_command('home', record['uuid'])} to move the copy's disks, or "
                 f"{run_states.restore_command('keep', record['uuid'])} to leave all as it is."
             )
-        restore_journal.verify_origin(calls, record, swap)
         device = vbds.read(calls, vm, swap.userdevice)
+        restore_journal.verify_origin(calls, record, swap, device)
         if not restore_journal.is_home(calls, record, swap, device):
             restore_journal.verify_not_between(calls, record, swap, device)
             vbds.must_have(record, device, (swap.old, swap.new, ""))

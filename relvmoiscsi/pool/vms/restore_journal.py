@@ -11,7 +11,7 @@ command that ends the restore.
 """
 
 from contextlib import contextmanager
-from typing import Any, ContextManager, Dict, Iterable, Iterator, List, Sequence
+from typing import Any, ContextManager, Dict, Iterable, Iterator, List, Sequence, Tuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import Refused
@@ -21,7 +21,7 @@ from relvmoiscsi.pool.records import ORIGINAL_SR, WAS
 from relvmoiscsi.pool.vms import inventory, lineage, run_states, vbds
 from relvmoiscsi.pool.vms.inventory import NULL
 from relvmoiscsi.pool.vms.restore_entries import ARRIVED, KEYS, LEAVING, RESTORED, Swap, journal_of, keys_of, read
-from relvmoiscsi.wording import said
+from relvmoiscsi.wording import said, some_of
 
 #: key of VM.other_config: UUID of the VM, whose restart priority a run has emptied
 _HA = "relvmoiscsi:restore-ha"
@@ -111,11 +111,12 @@ def verify_journal(vm: Record, swaps: Sequence[Swap]) -> None:
         )
 
 
-def verify_origin(calls: Calls, vm: Record, swap: Swap) -> None:
-    """Raises Refused where the pool knows another SR of the old VDI, or another original of the copy, than the journal.
+def verify_origin(calls: Calls, vm: Record, swap: Swap, device: vbds.VmDevice) -> None:
+    """Raises Refused where the disk is not the VM's: each disk that a restore or an undo gives to a VM passes here.
 
-    An old VDI that came home before has the mark of that. A vm-admin may write a journal and a mark. Raises
-    PoolFailure.
+    The pool knows another SR of the old VDI, or another original of the copy, than the entry. Or the VM does not have
+    the disk at its device now, and the disk has data of another VM. A vm-admin may write an entry and a mark. An old
+    VDI that came home before has the mark of that. Raises PoolFailure.
     """
     known, wrong, old = set(), "", vbds.find(calls, swap.old)
     if old is not None:
@@ -126,7 +127,7 @@ def verify_origin(calls: Calls, vm: Record, swap: Swap) -> None:
     if known - {swap.home}:
         wrong = f"the VDI {swap.old} is not on the SR {swap.home}, or {swap.sr} is no copy of that SR"
     elif old is not None and swap.of != swap.old:
-        marked = inventory.earlier_uuids(records.read(calls), inventory.read(calls)).get(swap.old, {})
+        marked = inventory.earlier_uuids(*_whole_pool(calls)).get(swap.old, {})
         if swap.of not in marked:
             wrong = f"the VDI {swap.old} was never the VDI {swap.of}"
         elif marked[swap.of]:
@@ -135,6 +136,22 @@ def verify_origin(calls: Calls, vm: Record, swap: Swap) -> None:
         raise Refused(f"The journal of the VM {vm['name_label']!r} is wrong: {wrong}.").advising(
             f"To leave the VM as it is, run {run_states.restore_command('keep', vm['uuid'])}."
         )
+    at_device = {swap.old: (swap.old, swap.of), swap.new: (swap.of,)}.get(device.vdi, ())
+    for uuid in sorted({swap.old, swap.of}.difference(at_device)):
+        others = inventory.strangers(*_whole_pool(calls), uuid, [vm["uuid"]])
+        if others:
+            names = some_of(list(map(repr, others)))
+            raise Refused(
+                f"The journal of the VM {vm['name_label']!r} names the VDI {uuid} for the disk {swap.userdevice}, but "
+                f"that VDI has data of {names}, and the VM does not have that disk now."
+            ).advising(
+                f"If the VM was restored, take all copies of that disk from {names}, and repeat the command. To leave "
+                f"the VM as it is, run {run_states.restore_command('keep', vm['uuid'])}."
+            )
+
+
+def _whole_pool(calls: Calls) -> Tuple[records.Pool, inventory.Inventory]:
+    return records.read(calls), inventory.read(calls)
 
 
 def write(vm: LockedVm, swap: Swap) -> None:

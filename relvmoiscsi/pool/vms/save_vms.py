@@ -216,17 +216,13 @@ def _written(calls: Calls, sr: str, mark: str, content: bytes) -> str:
 
 
 def is_named(vdi: Record) -> bool:
-    """May the VDI have records? Everybody may give a VDI this name."""
-    return bool(vdi["name_label"] == saved_vms.NAME_LABEL)
+    """May the VDI have records, by name and size?"""
+    return saved_vms.may_be(vdi["name_label"], vdi["virtual_size"])
 
 
 def _with_records(there: Records, advice: str) -> Records:
-    """Return the VDIs that may have records, and are not too large. Raises Refused where too many have the name."""
-    named = {
-        ref: vdi
-        for ref, vdi in there.items()
-        if is_named(vdi) and vdi["managed"] and 0 < vdi["virtual_size"] <= saved_vms.MOST_VDI_BYTES
-    }
+    """Return the VDIs that may have records. Raises Refused where too many have the name."""
+    named = {ref: vdi for ref, vdi in there.items() if is_named(vdi) and vdi["managed"]}
     if sum(vdi["virtual_size"] for vdi in named.values()) > _MOST_READ_BYTES:
         listed = sorted(f"{said(vdi['uuid'])} ({said(vdi['name_description'])})" for vdi in named.values())
         raise (

@@ -126,11 +126,11 @@ class Lun(NamedTuple):
 
         No VM uses such a disk. But everybody may give a disk the label.
         """
-        named = {uuid for uuid, record in self.records().items() if record.name_label == saved_vms.NAME_LABEL}
+        names = {uuid: record.name_label for uuid, record in self.records().items()}
         return {
             uuid: disk
             for uuid, disk in self.disks().items()
-            if uuid in named and disk.content is None and disk.size <= saved_vms.MOST_VDI_BYTES
+            if disk.content is None and saved_vms.may_be(names.get(uuid, ""), disk.size)
         }
 
     def without(self, volumes: "Iterable[Volume]") -> "Lun":

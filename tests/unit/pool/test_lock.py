@@ -643,6 +643,30 @@ def test_an_absurd_time_is_stale(lab, calls, moment):
     assert open_keys(lab) == []
 
 
+@pytest.mark.parametrize("moment", ["2999-01-01T00:00:00Z", "1970-01-01T00:00:00Z"])
+def test_an_absurd_time_between_the_two_readings_of_a_run_is_stale_too(lab, calls, other, moment):
+    lab.before(ADD, lambda: write_open(lab, f"{WHAT}:1", refreshed=moment, token="t"))
+    mine = taken(calls)
+    mine.verify(calls)
+    is_refused(other)
+    mine.release()
+    assert keys(lab) == open_keys(lab) == []
+
+
+@pytest.mark.parametrize("is_other_slow", [False, True])
+def test_a_client_that_takes_30_minutes_to_add_its_key_withdraws_for_any_key(lab, calls, other, is_other_slow):
+    """Its key is stale from the start. Of two such clients with keys of two kinds, none would find its lock broken."""
+    then = lock._Locks(other).now()
+
+    def meanwhile():
+        lab.later()
+        now = then if is_other_slow else lock._Locks(other).now()
+        write_open(lab, f"{WHAT}:1", refreshed=now, token="t")
+
+    lab.before(ADD, meanwhile)
+    is_refused(calls)
+
+
 def test_the_largest_number_keeps_nobody_from_seeing_the_next_one(lab, vm_admin, calls):
     """A number that no client reads would be a lock that nobody sees."""
     write_open(lab, f"{WHAT}:{10**18 - 1}", refreshed="2999-01-01T00:00:00Z", token="t")

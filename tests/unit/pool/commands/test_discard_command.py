@@ -11,6 +11,7 @@ import pytest
 
 from kit.office import CLONE_ALL, fail, made
 from relvmoiscsi.errors import Refused
+from relvmoiscsi.formats.saved_vms import MOST_VDI_BYTES, NAME_LABEL
 from relvmoiscsi.pool.commands import discard_command
 
 pytestmark = pytest.mark.states
@@ -59,6 +60,19 @@ def test_disks_without_a_vm_that_only_the_copy_has_are_named_before_and_after(re
     assert f"Disks without a VM that go with the copy: {named}. Discard 'copy'? [y/N]" in " ".join(asked.split())
     (row,) = pool_command("discard", "copy", "--yes", "--json").json["discard_results"]
     assert row["lost_vdis"] == ["11111111-0000-4000-8000-000000000000", before["uuid"]]
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "kind", "is_named"),
+    [(MOST_VDI_BYTES, "aio", False), (MOST_VDI_BYTES + 1, "aio", True), (1 << 40, "aio", True), (8 << 20, "vhd", True)],
+)
+def test_the_name_of_records_hides_no_disk_that_cannot_have_records(office, pool_command, size_bytes, kind, is_named):
+    """A disk of 1 TiB with that name went without a word."""
+    sr, uuid = office.pool.db.by_uuid("SR", office.copy.sr_uuid), "11111111-0000-4000-8000-000000000000"
+    fields = {"name_label": NAME_LABEL, "virtual_size": size_bytes, "sm_config": {"vdi_type": kind}, "managed": True}
+    office.pool.db.create("VDI", SR=sr, location="x", uuid=uuid, **fields)
+    ran = pool_command("discard", "copy", "--dry-run")
+    assert ran.status == 0 and (uuid in ran.out) == is_named
 
 
 def test_who_is_refused_for_a_running_vm_is_told_how_it_stays_in_use(restored, pool_command):

@@ -278,7 +278,7 @@ def test_the_memory_of_a_suspended_vm_is_no_vdi_that_nobody_needs(day, memory):
 
 
 def test_no_undo_makes_a_disk_of_the_memory_of_a_suspended_vm(day, memory):
-    with pytest.raises(Refused, match="is a disk, or the memory, of 'victim' as well"):
+    with pytest.raises(Refused, match="has data of 'victim'"):
         undo(day, day.evil)
     assert day.lab.disks_of(day.evil) == {} and day.db.get("VDI", memory, "name_label") == "before"
 

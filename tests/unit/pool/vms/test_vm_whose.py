@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Whose data a VDI has: of a VM whose disk the VDI was before, and not of whoever says so in records or in a mark."""
 
+import json
+
 import pytest
 
-from kit.pool_verbs import bring_back, keep, lend, run, second_copy, take_home
+from kit.pool_verbs import bring_back, keep, lend, run, second_copy, take_home, undo
 from relvmoiscsi.formats import saved_vms
 from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool import records
@@ -247,7 +249,7 @@ def test_the_work_grows_with_the_number_of_marks_alone(is_circle):
         vdis = {
             uuid: {
                 "uuid": uuid, "snapshot_of": inventory.NULL, "is_a_snapshot": False, "type": "user", "name_label": "x",
-                "SR": "sr", "other_config": {WAS: " ".join((uuids[at:] + uuids * is_circle)[:21])},
+                "SR": "sr", "sm_config": {}, "virtual_size": 1, "other_config": {WAS: " ".join((uuids[at:] + uuids * is_circle)[:21])},
             }
             for at, uuid in enumerate(uuids)
         }  # fmt: skip
@@ -279,3 +281,35 @@ def test_an_unreadable_entry_says_whose_a_disk_is_and_a_key_that_no_run_writes_d
     halted.db.destroy("VBD", halted.vbd("1"))
     owners = run(halted, lambda calls, found, copy: inventory.whose(records.read(calls), found, vdi))
     assert owners == ([halted.web] if counts else [])
+
+
+# --- the journal
+
+
+def untouched(day):
+    """It is a disk of "web"."""
+
+
+@pytest.mark.parametrize("fate", [untouched, restored, kept, cut_between_swaps])
+@pytest.mark.parametrize("work", [(), ("0",), ("5",), undo], ids=["all", "another disk", "that disk", "undo"])
+def test_a_journal_gives_no_vm_a_disk_of_another_vm(tenants, fate, work):
+    """With a true journal, a restore of one disk finishes what an earlier run has begun with the others."""
+    data = tenants.uuid(tenants.data)
+    fate(tenants)
+    vm, sr = tenants.db.get("VM", tenants.tenant, "uuid"), tenants.db.get("SR", tenants.other, "uuid")
+    entry = {
+        **{"vm": vm, "userdevice": "5", "old": data, "of": data, "new": derived_uuid(sr, data), "sr": sr},
+        **{"old_name": "x", "waiting_name": "y", "home": tenants.copy.of_sr},
+        "vbd": {"bootable": False, "mode": "RW", "type": "Disk", "unpluggable": True, "other_config": {}},
+    }
+    tenants.db.set("VM", tenants.tenant, "other_config", {RESTORED + "5": json.dumps(entry)})
+    said = f"names the VDI {data} for the disk 5, but that VDI has data of 'web', .* restore --keep {vm}"
+    if work == undo:
+        tenants.refuses(lambda day: undo(day, day.tenant), said)
+    else:
+        for is_dry in (True, False):
+            tenants.refuses(
+                lambda day, is_dry=is_dry: bring_back(day, day.tenant, work, sr=day.other, dry_run=is_dry), said
+            )
+    keep(tenants, tenants.tenant)
+    assert [*tenants.lab.disks_of(tenants.tenant)] == ["0"]
