@@ -3,6 +3,7 @@
 
 A target, and anybody who may write a device-config, chooses the text of an address. Python 3.6 needs hours to encode a
 long name in another script, and no deadline ends that. So no portal has a host of any other form than of DNS and IP.
+A pattern looks only at a text of bounded length.
 """
 
 import re
@@ -12,7 +13,9 @@ DEFAULT_PORT = 3260
 _MOST_SAID = 60  #: characters of a text that is no address
 #: a name of DNS has at most 253 characters; an IPv6 address may name an interface
 _HOST = re.compile(r"[0-9A-Za-z._-]{1,253}|[0-9A-Fa-f:.]{2,45}(?:%[0-9A-Za-z._-]{1,15})?")
-_ADDRESS = re.compile(r"(?:\[(?P<six>[^\[\]]*:[^\[\]]*)\]|(?P<name>[^\[\]:]+))(?::(?P<port>[0-9]{1,5}))?")
+#: no part can match a text in two ways
+_ADDRESS = re.compile(r"(?:\[(?P<six>[^\[\]:]*:[^\[\]]*)\]|(?P<name>[^\[\]:]+))(?::(?P<port>[0-9]{1,5}))?")
+_MOST_ADDRESS = 300  #: characters of the longest name, a port and a group of portals
 
 
 def is_host(text: str) -> bool:
@@ -42,7 +45,7 @@ class Portal(_Portal):
 
 def parse_address(text: str) -> Portal:
     """Parse a TargetAddress: "10.0.0.1:3260,1", "[fd00::1]", "san.example". Raises ValueError."""
-    match = _ADDRESS.fullmatch(text.partition(",")[0].strip())
+    match = _ADDRESS.fullmatch(text.partition(",")[0].strip()) if len(text) <= _MOST_ADDRESS else None
     if match is None:
         raise ValueError(f"{text[:_MOST_SAID]!r} is no address of a target")
     return Portal(match.group("six") or match.group("name"), int(match.group("port") or DEFAULT_PORT))

@@ -172,7 +172,9 @@ class TargetSessions:
 
     def _log_in_retrying(self, portal: Portal, deadline: Deadline) -> Link:
         """Return a session to a target that may fail over. Raises NotFound (ISCSIDiscovery) for an unknown target."""
-        for attempt in range(1, _TRIES + 1):
+        attempt = 0
+        while True:
+            attempt += 1
             try:
                 return self._log_in(portal, deadline)
             except Unreachable:
@@ -185,13 +187,11 @@ class TargetSessions:
                 passes = is_temporary(failure)
                 if attempt == 1 and failure.sm_key == "ISCSILogin" and not self._ends_all(failure):
                     self._verify_offered(portal, deadline, failure, passes)
-                if attempt == (_TRIES if passes else 2 if isinstance(failure, Lost) else 1):
-                    raise
-                if deadline.left < _TRY_SECONDS:
+                most = _TRIES if passes else 2 if isinstance(failure, Lost) else 1  # this failure alone decides
+                if attempt >= most or deadline.left < _TRY_SECONDS:
                     raise
                 log.info("%s", failure)
             time.sleep(deadline.within(_TRY_SECONDS))
-        raise AssertionError("the last attempt returns or raises")
 
     def _ends_all(self, failure: RelvmoiscsiError) -> bool:
         """Has the target refused the CHAP user or secret? Then no other login may follow, also no discovery."""
@@ -200,10 +200,11 @@ class TargetSessions:
     def _verify_offered(self, portal: Portal, deadline: Deadline, refused: RelvmoiscsiError, passes: bool) -> None:
         """Raise NotFound if the portal that refused the login offers other targets, but not this target.
 
-        For a target that does not exist, LIO answers "not in service", a temporary status (`passes`), every time.
+        For a target that does not exist, LIO answers "not in service", a temporary status (`passes`), every time. The
+        discovery has no CHAP: a portal that refuses the secret there would get the secret again with the next login.
         """
         try:
-            offered = discover([portal], self.initiator, self.credentials, deadline)
+            offered = discover([portal], self.initiator, NO_CREDENTIALS, deadline)
         except (NotFound, Refused) as problem:
             log.info("which targets %s has is not known: %s", portal, problem)
             return

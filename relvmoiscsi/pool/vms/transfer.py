@@ -149,7 +149,7 @@ def _answered(
             if method == "PUT" and status == http.client.OK:
                 return status, b"", None  # sent before the import; the connection ends with the import
             if status == http.client.FOUND and "vdi" in query:
-                host = _HOST_OF_URL.sub(r"\1", response.getheader("Location", ""))[:_MOST_SAID]
+                host = _HOST_OF_URL.sub(r"\1", response.getheader("Location", "")[:_MOST_SAID])
                 return status, b"", f"the host {host}" if host else "another host"
             return status, response.read(None if status == http.client.OK else _MOST_PAGE_BYTES), None
     except GONE as error:

@@ -488,6 +488,17 @@ def test_a_refused_secret_is_sent_once_whatever_else_could_be_tried():
         assert target.count("login refused") == 1 + 2  # without CHAP, then with it
 
 
+@pytest.mark.parametrize(
+    "first, discovery_chap, refused",
+    [("brief_0301", False, 1), ("brief_0301", True, 2), ("redirect_nowhere", False, 1), ("redirect_nowhere", True, 1)],
+)
+def test_a_refused_secret_is_sent_once_after_a_login_that_failed_otherwise(first, discovery_chap, refused):
+    """The look for the target among those of the portal is without CHAP. With two refusals, that is the other one."""
+    with HostileTarget(quirks=[quirk(first, times=1)], chap=USER, discovery_chap=discovery_chap) as target:
+        assert_refused(LoginRefused, "the CHAP user or secret is wrong", opened, target, credentials=WRONG_USER)
+        assert target.count("login refused", 0x0201) == refused
+
+
 @pytest.mark.parametrize("status, more", [("0203", ()), ("0301", ()), ("0203", ["discovery_closes"])])
 def test_a_wrong_iqn_is_one_mistake_whatever_status_a_target_has_for_it(status, more):
     """Without a list of its targets, a target that fails over cannot be told from a wrong IQN after 0301 alone."""

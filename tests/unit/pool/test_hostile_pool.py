@@ -4,6 +4,7 @@ nothing of the answer moves the cursor of a terminal.
 """
 
 import socket
+import time
 
 import pytest
 
@@ -241,6 +242,15 @@ def test_no_answer_to_a_transfer_is_a_bug(monkeypatch, name):
             with pytest.raises((PoolFailure, PoolGone)) as failed:
                 transfer.import_raw(calls, "OpaqueRef:vdi", b"x")
             assert of_put in str(failed.value) and len(str(failed.value)) < 1000
+
+
+def test_a_redirect_of_many_letters_is_read_at_once():
+    """A header may have 64 KiB, and lines that go on; a pattern that begins at each letter takes minutes."""
+    with transfers(moved("a" * 60000), "failure") as server, connect(Where(server.url)) as calls:
+        began = time.process_time()
+        with pytest.raises(PoolFailure, match="; the host aaa"):
+            transfer.export_raw(calls, "OpaqueRef:vdi")
+        assert time.process_time() - began < 1
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b"\xff" * 512, b"ova.xml" + bytes(1000)], ids=repr)
