@@ -19,10 +19,15 @@ from kit.pool.client import connected, xe_error
 
 def xe(pool, words):
     """Run `xe` with these words."""
-    command, given = words[0], Given(word.partition("=")[::2] for word in words[1:])
+    command, is_minimal = words[0], "--minimal" in words
+    given = Given(word.partition("=")[::2] for word in words[1:] if word != "--minimal")
     with connected(pool) as session:
         try:
-            return 0, COMMANDS[command](session.xenapi, given) or "", ""
+            unknown = next((word for word in words[1:] if word != "--minimal" and word.partition("=")[1] == ""), None)
+            if unknown is not None:
+                raise Untrue(f"The playground's xe has no option {unknown}. It takes NAME=VALUE, and --minimal.")
+            done = COMMANDS[command](session.xenapi, given)
+            return 0, _listed(done, given, is_minimal) if isinstance(done, list) else done or "", ""
         except XenAPI.Failure as failure:
             return 1, "", xe_error(failure)
         except Untrue as problem:
@@ -36,8 +41,32 @@ class Untrue(Exception):
 class Given(dict):
     """The words NAME=VALUE."""
 
+    def __init__(self, words):
+        super().__init__(words)
+        self.read = set()  #: names for which a command has asked with `get`
+
     def __missing__(self, key):
         raise Untrue(f"Required parameter not found: {key}")
+
+    def get(self, key, default=None):
+        self.read.add(key)
+        return super().get(key, default)
+
+
+def _listed(rows, given, is_minimal):
+    """What a list prints of its rows, (first field, line). Raises Untrue for a filter that the list does not have.
+
+    Source: xen-api ocaml/xapi-cli-server/cli_printer.ml, make_printer: --minimal gives the first field of each record.
+    """
+    for name in given:
+        if name not in given.read:
+            raise Untrue(f"This list of the playground has no filter {name}.")
+    return ",".join(first for first, _ in rows) + "\n" if is_minimal else "".join(f"{line}\n" for _, line in rows)
+
+
+def _columns(rows):
+    """Rows of a list, sorted by all columns but the first, the UUID."""
+    return [(row[0], "  ".join(row)) for row in sorted(rows, key=lambda row: row[1:])]
 
 
 def _map(given, prefix):
@@ -123,9 +152,7 @@ def _vm_list(api, given):
     wanted = given.get("name-label")
     found = [vm for vm in api.VM.get_all_records().values() if not vm["is_a_template"] and not vm["is_control_domain"]]
     found = [vm for vm in found if not vm["is_a_snapshot"] and wanted in (None, vm["name_label"])]
-    if "--minimal" in given:
-        return ",".join(vm["uuid"] for vm in found) + "\n"
-    return "".join(f"{vm['uuid']}  {vm['power_state'].lower():8}  {vm['name_label']}\n" for vm in found)
+    return [(vm["uuid"], f"{vm['uuid']}  {vm['power_state'].lower():8}  {vm['name_label']}") for vm in found]
 
 
 def _vif_list(api, given):
@@ -137,7 +164,7 @@ def _vif_list(api, given):
         if given.get("vm-uuid") in (None, vms[vif["VM"]]["uuid"])
         if given.get("vm-name-label") in (None, vms[vif["VM"]]["name_label"])
     ]
-    return "".join("  ".join(row) + "\n" for row in sorted(rows, key=lambda row: row[1:]))
+    return _columns(rows)
 
 
 def _vif_move(api, given):
@@ -172,7 +199,7 @@ def _vbd_list(api, given):
         if given.get("vdi-uuid") in (None, vdis.get(vbd["VDI"], {}).get("uuid"))
         if given.get("vm-uuid") in (None, vms[vbd["VM"]]["uuid"])
     ]  # fmt: skip
-    return "".join("  ".join(row) + "\n" for row in sorted(rows, key=lambda row: row[1:]))
+    return _columns(rows)
 
 
 def _pbd_list(api, given):
@@ -184,13 +211,14 @@ def _pbd_list(api, given):
         for pbd in api.PBD.get_all_records().values()
         if given.get("sr-uuid") in (None, srs[pbd["SR"]]["uuid"])
     ]  # fmt: skip
-    return "".join("  ".join(row) + "\n" for row in sorted(rows, key=lambda row: row[1:]))
+    return _columns(rows)
 
 
 def _vdi_list(api, given):
-    srs, vdis = api.SR.get_all_records(), api.VDI.get_all_records().values()
-    there = [vdi for vdi in vdis if given.get("sr-uuid") in (None, srs[vdi["SR"]]["uuid"])]
-    return "".join(f"{vdi['uuid']}  {vdi['name_label']}\n" for vdi in there)
+    srs, vdis, wanted = api.SR.get_all_records(), api.VDI.get_all_records().values(), given.get("sr-uuid")
+    return [
+        (vdi["uuid"], f"{vdi['uuid']}  {vdi['name_label']}") for vdi in vdis if wanted in (None, srs[vdi["SR"]]["uuid"])
+    ]
 
 
 def _pool_list(api, given):
@@ -198,8 +226,10 @@ def _pool_list(api, given):
     (pool,) = api.pool.get_all_records().values()
     if given.get("params", "ha-enabled") != "ha-enabled":
         raise Untrue(f"The playground has no field {given['params']}.")
-    ha_enabled = f"ha-enabled ( RO)    : {str(pool['ha_enabled']).lower()}\n"
-    return ha_enabled if "params" in given else f"{pool['uuid']}  {pool['name_label']}\n"
+    is_enabled = str(pool["ha_enabled"]).lower()
+    if "params" in given:
+        return [(is_enabled, f"ha-enabled ( RO)    : {is_enabled}")]
+    return [(pool["uuid"], f"{pool['uuid']}  {pool['name_label']}")]
 
 
 def _pool_ha_enable(api, given):
@@ -213,7 +243,7 @@ def _pool_ha_disable(api, _given):
 
 def _task_list(api, _given):
     tasks = api.task.get_all_records().values()
-    return "".join(f"{task['uuid']}  {task['status']}  {task['name_label']}\n" for task in tasks)
+    return [(task["uuid"], f"{task['uuid']}  {task['status']}  {task['name_label']}") for task in tasks]
 
 
 def _task_cancel(api, given):
@@ -231,7 +261,7 @@ def _secret_create(api, given):
 
 
 def _secret_list(api, _given):
-    return "".join(secret["uuid"] + "\n" for secret in api.secret.get_all_records().values())
+    return [(secret["uuid"], secret["uuid"]) for secret in api.secret.get_all_records().values()]
 
 
 def _vdi_param_set(api, given):
@@ -251,23 +281,24 @@ def _vm_copy(api, given):
 
 def _named_list(table):
     def listed(api, given):
-        found = getattr(api, table).get_all_records().values()
-        return "".join(f"{record['uuid']}  {record['name_label']}\n" for record in found)
+        found, wanted = getattr(api, table).get_all_records().values(), given.get("name-label")
+        found = [record for record in found if wanted in (None, record["name_label"])]
+        return [(record["uuid"], f"{record['uuid']}  {record['name_label']}") for record in found]
 
     return listed
 
 
 def _host_list(api, given):
     """The real `xe` prints a block of lines for each host; "live" is of its metrics."""
-    if "params" not in given:
+    if given.get("params") is None:
         return _named_list("host")(api, given)
-    metrics, lines, wanted = api.host_metrics.get_all_records(), [], given["params"].split(",")
+    metrics, rows, wanted = api.host_metrics.get_all_records(), [], given["params"].split(",")
     for host in api.host.get_all_records().values():
         fields = {"name-label": host["name_label"], "host-metrics-live": str(metrics[host["metrics"]]["live"]).lower()}
         if not set(wanted) <= set(fields):
             raise Untrue(f"The playground has no other field than {', '.join(fields)}.")
-        lines.append("  ".join(f"{name}: {fields[name]}" for name in wanted))
-    return "\n".join(sorted(lines)) + "\n"
+        rows.append((fields[wanted[0]], "  ".join(f"{name}: {fields[name]}" for name in wanted)))
+    return sorted(rows)
 
 
 COMMANDS = {
