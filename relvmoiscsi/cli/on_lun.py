@@ -308,15 +308,15 @@ class WriteCommand(DeviceCommand, Asked):
         """Return the commands that attach the new SR on all hosts after a check, with its values.
 
         The commands are those of docs/driver.rst. Only a LUN with a SCSIid has them: no host attaches another device.
+        Each host lists the LUNs first: with a session and without multipathing, SM finds no LUN that was mapped later.
         """
         if lun.scsi_id is None or result.ids is None or result.lun is None:
             return []
-        lines = ["After the check, on the pool master:"]
+        lines = ["After the check, on the pool master (sr-probe lists the LUNs as SR_BACKEND_FAILURE_107):"]
         config = dict(lun.pbd_config)
         if "chapuser" in config:
             config["chappassword_secret"] = "SECRET"
             lines.append("  SECRET is the UUID that `xe secret-create value=PASSWORD` prints")
-        config["SCSIid"] = lun.scsi_id
         if lun.sr_type == HBA_SR:
             lines.append(
                 f"  for a LUN behind iSCSI, use type={ISCSI_SR.stock} and add device-config:target and targetIQN"
@@ -326,15 +326,17 @@ class WriteCommand(DeviceCommand, Asked):
         sr, name = result.ids.new_sr, f"{label} {of_day}"
         of_type = f"type={lun.sr_type.stock}"
         introduce = [f"uuid={sr}", of_type, f"name-label={name}", "shared=true", "content-type=user"]
-        words = [f"device-config:{key}={value}" for key, value in config.items()]
-        create = shell_command("xe pbd-create", f"sr-uuid={sr}", *words)
+        target = [f"device-config:{key}={value}" for key, value in config.items()]
+        probe = shell_command("xe sr-probe", of_type, *target)
+        create = shell_command("xe pbd-create", f"sr-uuid={sr}", *target, f"device-config:SCSIid={lun.scsi_id}")
         protect = [f"uuid={sr}", "other-config:gc=false", "other-config:indestructible=true"]
+        each_host = "for host in $(xe host-list --minimal | tr , ' '); do"
         return [
             *lines,
             f"  {shell_command('xe sr-introduce', *introduce)}",
             f"  {shell_command('xe sr-param-set', *protect)}",
-            "  for host in $(xe host-list --minimal | tr , ' '); do "
-            f"xe pbd-plug uuid=$({create} host-uuid=$host); done",
+            f"  {each_host} {probe} host-uuid=$host; done",
+            f"  {each_host} xe pbd-plug uuid=$({create} host-uuid=$host); done",
         ]
 
     def _is_unknown(self, lun: OpenLun, proposal: Proposal) -> bool:

@@ -526,6 +526,43 @@ xe sr-param-set uuid=$sr colour=red || echo refused
     assert "  attached  xs1  the copy\n" in shell.stdout and shell.stdout.endswith("refused\n")
 
 
+def test_the_recipe_of_the_page_attaches_a_resignatured_lun_on_each_host():
+    """docs/driver.rst: xs2 and xs3 have sessions in which they do not see the LUN yet."""
+    lun = "360014050000000000000000000000002"
+    page = (TOP / "docs/driver.rst").read_text(encoding="utf-8")
+    recipe = re.search(r"\n    xe sr-introduce .*?\n\n", page, re.DOTALL).group()
+    target = "device-config:target=10.0.0.5 device-config:targetIQN=iqn.2026-01.test:array"
+    for word, value in {"<new SR>": "$sr", "TARGET": target, "<SCSIid>": lun, "<name>": "copy"}.items():
+        recipe = recipe.replace(word, value)
+    shell = played(
+        typed=f"""xe sr-create type=relvmoiscsi name-label=x {target} device-config:SCSIid={lun}
+host=$(xe host-list name-label=xs1 --minimal)
+sr=$(xe host-call-plugin host-uuid=$host plugin=relvmoiscsi fn=classify | sed 's/.*"new_sr": *"\\([^"]*\\)".*/\\1/')
+{recipe}
+xe pbd-list sr-uuid=$sr
+"""
+    )
+    assert re.findall("  (attached|detached)  (xs.)  copy\n", shell.stdout) == [
+        ("attached", "xs1"),
+        ("attached", "xs2"),
+        ("attached", "xs3"),
+    ], shell.stderr
+
+
+def test_xe_prints_the_first_field_alone_and_refuses_an_option_that_it_does_not_have():
+    shell = played(
+        typed="""xe host-list --minimal; xe host-list params=name-label --minimal; xe pool-list --minimal
+xe host-list --frob; echo status $?
+xe pbd-list frob=1; echo status $?
+"""
+    )
+    said = shell.stdout.rpartition("`xe help`")[2]
+    uuid = "[0-9a-f-]{36}"
+    assert re.search(f"^{uuid},{uuid},{uuid}\nxs1,xs2,xs3\n{uuid}\n", said, re.MULTILINE), said
+    assert said.endswith("status 1\nstatus 1\n")
+    assert "no option --frob" in shell.stderr and "no filter frob" in shell.stderr
+
+
 def test_a_client_of_https_is_told_that_the_pool_of_the_playground_has_none():
     shell = played(typed="relvmoiscsi pool luns --pool https://${XENSERVER_HOST#http://} || echo status $?\n")
     assert "status 11\n" in shell.stdout and "No pool answers at https://" in shell.stderr
