@@ -226,15 +226,14 @@ class WriteCommand(DeviceCommand, Asked):
             head = f"relvmoiscsi: {lun.name} will be changed:"
             tell("\n".join([head, *identification(lun, proposal).lines()]))
 
-    def tell_objection(self, source: LunSource, lun: OpenLun, proposal: Proposal) -> None:
-        """Say in a dry run why the run would be refused, or what --not-in-use overrides."""
+    def tell_objection(self, source: LunSource, lun: OpenLun, proposal: Proposal) -> int:
+        """Say in a dry run why the run would be refused, or what --not-in-use overrides; return the run's status."""
         refusal = objection(lun, proposal)
-        if refusal is not None:
-            say_would_be_refused(refusal)
         if proposal.pool.objection is not None and proposal.pool.is_overridden:
             with run.recording(source.host):
                 warn_of_override(lun.name, proposal.pool.objection)
 
+        return say_would_be_refused(refusal) if refusal is not None else 0
     def comes_first(self, lun: OpenLun, proposal: Proposal) -> List[str]:
         """Return what a dry run says before the next step, where the step would be refused as well."""
         is_met = lun.is_nameless and lun.device.objection is None  # by the option of the next step
@@ -345,8 +344,11 @@ class WriteCommand(DeviceCommand, Asked):
         return lun.is_lun and proposal.pool.is_missing and not is_said
 
 
-def say_would_be_refused(refusal: RelvmoiscsiError) -> None:
-    say("note: a run without --dry-run would be refused: " + printable(refusal.told))
+def say_would_be_refused(refusal: RelvmoiscsiError) -> int:
+    """Say in a dry run why the run would be refused. Return the status of the run, which the dry run has as well."""
+    told = printable(str(refusal.in_state(NOTHING_WRITTEN)))
+    say(f"note: a run without --dry-run would be refused: {told}")
+    return refusal.exit_status
 
 
 def warn_of_override(name: str, objection: RelvmoiscsiError) -> None:

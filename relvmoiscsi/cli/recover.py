@@ -86,7 +86,8 @@ class RecoverCommand(WriteCommand):
         assert problem is not None
         facts = {**answer.facts, "defects": report.defect_facts(found.defects, found.readable), **error_facts(problem)}
         lines = [answer.text, unread_text(lun.name, found), problem.disk_state]
-        told = Answer(facts, "\n".join(lines), problem.exit_status, answer.done, alerts=[str(problem)])
+        status = answer.status or problem.exit_status
+        told = Answer(facts, "\n".join(lines), status, answer.done, alerts=[str(problem)])
         return told.leading(answer.next_steps[0] if self.dry_run else self.step_of_unread(found, lun))
 
     def consent(self, lun: OpenLun, proposal: Proposal) -> None:
@@ -119,7 +120,7 @@ def _unwritten(command: WriteCommand, source: LunSource, lun: OpenLun, outcome: 
     """Return the answer of a dry run: the same run in memory, and the command that carries it out."""
     proposal, result = outcome.proposal, outcome.result
     assert isinstance(proposal, (Recovery, Undoing))
-    command.tell_objection(source, lun, proposal)
+    status = command.tell_objection(source, lun, proposal)
     is_cut = proposal.earlier.commit_record.phase != DONE
     lines = [f"{lun.name}: dry run. A run would make {counted(len(outcome.planned), 'write')}: {what}."]
     lines += identification(lun, proposal).lines()
@@ -133,4 +134,4 @@ def _unwritten(command: WriteCommand, source: LunSource, lun: OpenLun, outcome: 
         not_in_use=command.overrides(lun),
     )
     lines += command.comes_first(lun, proposal)
-    return Answer(facts, "\n".join(lines), next_steps=[step])
+    return Answer(facts, "\n".join(lines), status, next_steps=[step])

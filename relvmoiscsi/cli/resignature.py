@@ -152,11 +152,11 @@ class ResignatureCommand(WriteCommand):
             return self.answer(lun, found, headline)
         # The answer to a dry run is the plan, with what would refuse the run.
         prepared = found.prepared
-        self.tell_objection(source, lun, found)
+        status = self.tell_objection(source, lun, found)
         try:
             self._as_later_copy(lun.name, prepared.later_copy)
         except Refused as refusal:
-            say_would_be_refused(refusal)
+            status = say_would_be_refused(refusal)
         facts = dry_run_facts(lun, found)
         lines = [f"{lun.name}: dry run. These writes are planned; nothing was written."]
         lines += identification(lun, found).lines()
@@ -168,7 +168,7 @@ class ResignatureCommand(WriteCommand):
             report.plan_text(prepared.plan),
         ]
         lines += report.note_lines(facts["notes"]) + self.comes_first(lun, found)
-        return Answer(facts, "\n".join(lines)).leading(self._step_of_plan(lun))
+        return Answer(facts, "\n".join(lines), status).leading(self._step_of_plan(lun))
 
     def _step_of_plan(self, lun: OpenLun) -> ShellCommand:
         """Return the command of the run that was planned: with the ids of the plan, where a file has them."""

@@ -61,7 +61,8 @@ def test_a_dry_run_prints_ids_and_writes_and_writes_nothing(image, command, unwr
 def test_a_dry_run_needs_no_right_to_write_and_nobody_to_stay_away(image, command):
     image.chmod(0o444)
     with open(str(image), "rb"):
-        assert command("resignature", image, "--dry-run").status == 0
+        ran = command("resignature", image, "--dry-run", "--json")
+    assert ran.status == 4 and ran.json["plan"], "the status of the run, and its plan"
 
 
 def test_a_dry_run_can_be_carried_out_later_with_the_same_ids(image, original, command, tmp_path):
@@ -468,7 +469,7 @@ def test_a_script_must_say_that_a_lun_under_another_scsi_id_is_a_later_copy(late
     ran = unwritten(4, "resignature", later_copy, *NAMED, "--json", says=says_of(later_copy))
     assert (ran.json["state"], ran.json["error"]["disk_state"]) == ("resignatured", "Nothing was written.")
     assert "later copy. Nothing was written. If it is a copy, add --later-copy. " in ran.err
-    ran = unwritten(0, "resignature", later_copy, *NAMED, "--dry-run", "--json", says=says_of(later_copy))
+    ran = unwritten(4, "resignature", later_copy, *NAMED, "--dry-run", "--json", says=says_of(later_copy))
     assert ran.json["later_copy"] == {"run_scsi_id": SCSI_ID, "scsi_id": OTHER_SCSI_ID}
 
 
@@ -487,7 +488,7 @@ def test_a_later_copy_whose_journal_lvm_has_reclaimed_is_one_of_another_lun(late
     patched(later_copy, at, bytes(512))
 
     ran = unwritten(
-        0, "resignature", later_copy, *NAMED, "--dry-run", "--json", says=says_of(later_copy, "another LUN")
+        4, "resignature", later_copy, *NAMED, "--dry-run", "--json", says=says_of(later_copy, "another LUN")
     )
     assert ran.json["later_copy"] == {"run_scsi_id": None, "scsi_id": OTHER_SCSI_ID}
 
@@ -611,7 +612,7 @@ def test_a_dry_run_says_that_the_image_is_read_only(request, command, argv):
     for mode, is_told in ((0o644, False), (0o444, True)):
         image.chmod(mode)
         ran = command(argv[0], image, *argv[1:], "--dry-run", "--json")
-        assert ran.status == 0 and bool(ran.json["would_be_refused"]) is is_told
+        assert (ran.status, bool(ran.json["would_be_refused"])) == (4 if is_told else 0, is_told)
         assert ("would be refused: " in ran.err and "is read-only" in ran.err) is is_told
 
 
@@ -624,7 +625,7 @@ def test_an_image_that_another_process_has_open_is_4_and_the_process_is_named(fi
         for argv in (("resignature", "--again"), ("undo",)):
             says = f"{finished} is in use by process {holder.pid} (sleep)"
             unwritten(4, argv[0], finished, *YES, *argv[1:], says=says)
-            dry = unwritten(0, argv[0], finished, "-n", "--json", *argv[1:], says=says)
+            dry = unwritten(4, argv[0], finished, "-n", "--json", *argv[1:], says=says)
             assert dry.json["would_be_refused"] == says + ". Try again when that use has ended."
         unwritten(0, "recover", finished, *YES)  # no run was interrupted: there is nothing to refuse
     finally:

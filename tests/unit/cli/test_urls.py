@@ -244,7 +244,7 @@ def test_a_lun_that_is_mapped_read_only_is_refused_and_the_dry_run_says_so(comma
     one_lun.lun(0).read_only = True
     refuses(command, one_lun, "is read-only: the array maps the LUN read-only")
     ran = command("resignature", one_lun.where, "--dry-run", "--json")
-    assert ran.status == 0 and "would be refused: " in ran.err
+    assert ran.status == 4 and "would be refused: " in ran.err
     assert "the array maps the LUN read-only" in ran.json["would_be_refused"]
 
 
