@@ -82,7 +82,7 @@ from relvmoiscsi.resignature.reading.lun_notes import notes
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
 from relvmoiscsi.resignature.reading.request import OneVdiRequest, ResignatureRequest, naming_who_asks
 from relvmoiscsi.resignature.reading.sm_work import database_pools, databases, without_databases
-from relvmoiscsi.resignature.reading.survey import GIVE_PARTITION, UNPACK
+from relvmoiscsi.resignature.reading.survey import GIVE_CLONE
 from relvmoiscsi.resignature.reading.volumes import saved
 from relvmoiscsi.resignature.recovery import cut_run, earlier_run
 from relvmoiscsi.resignature.recovery.cut_run import verify_recoverable
@@ -103,7 +103,7 @@ __all__ += [  # for the other packages, which import nothing from `resignature`;
     "EXCHANGED", "ONE_VDI", "DONE", "IN_PROGRESS", "KINDS", "RESIGNATURE", "SWITCHED", "UNDO", "EarlierRun", "Run",
     "BOTH_RESIGNATURED", "CHANGED_SINCE", "CommitRecord",
     "EMPTY_UNIT", "FULL_UNIT", "NEW_IMAGE", "Cost", "LaterCopy", "Plan", "Planned", "Progress", "steps",
-    "GIVE_PARTITION", "TAKE_WHOLE", "UNPACK", "Lun", "Volume", "database_pools", "databases", "notes", "saved",
+    "GIVE_CLONE", "TAKE_WHOLE", "Lun", "Volume", "database_pools", "databases", "notes", "saved",
     "OneVdiOutlook", "fits", "one_vdi",
     "copy_unseen", "end_cut", "find_done", "find_unfinished", "goes_back", "is_of_another_lun", "new_sr_of",
     "read_undoable", "verify_recoverable", "verify_undoable", "vg_names",

@@ -165,10 +165,11 @@ class DeviceCommand:
         commands = [command for each in problems if each is not None for command in each.commands]
         if found.is_truncated:
             return engine.TAKE_WHOLE
-        if found.problem is not None and found.problem.advice in (engine.GIVE_PARTITION, engine.UNPACK):
-            return ""
-        steps = {engine.EMPTY: _NO_SR, engine.FOREIGN: _NO_SR}
-        return ShellCommand(commands[0]) if commands else steps.get(found.state, CHECK_ORIGINAL)
+        if found.state == engine.FOREIGN and found.problem is not None and not commands:
+            return _NO_SR if found.problem.advice == engine.GIVE_CLONE else ""  # another advice is the step
+        if commands:
+            return ShellCommand(commands[0])
+        return _NO_SR if found.state == engine.EMPTY else CHECK_ORIGINAL
 
     def step_of_cut(self, name: str, found: engine.Inspection, lun: OpenLun) -> str:
         """Return the command that ends the interrupted run on the LUN of this name, which `run.inspected` has found.
@@ -232,8 +233,8 @@ class WriteCommand(DeviceCommand, Asked):
         if proposal.pool.objection is not None and proposal.pool.is_overridden:
             with run.recording(source.host):
                 warn_of_override(lun.name, proposal.pool.objection)
-
         return say_would_be_refused(refusal) if refusal is not None else 0
+
     def comes_first(self, lun: OpenLun, proposal: Proposal) -> List[str]:
         """Return what a dry run says before the next step, where the step would be refused as well."""
         is_met = lun.is_nameless and lun.device.objection is None  # by the option of the next step

@@ -40,10 +40,8 @@ MIN_DEVICE_BYTES = 1 << 20
 MAX_MDAS = 2
 FIRST_MDA = 4096  #: bytes from the start of the device: where `pvcreate` puts the first metadata area
 _UNKNOWN = "its content is unknown"
-#: what a person does with a packed file
-UNPACK = "If it is the packed image of a clone, unpack it, and give the raw image."
-#: what a person does with a disk that has partitions
-GIVE_PARTITION = "If a partition holds the clone of an SR, give the device of that partition."
+#: where the content of a device does not tell what a person does with the device
+GIVE_CLONE = "Give the clone of an SR."
 
 
 def read_label(device: Device) -> Label:
@@ -85,8 +83,8 @@ def read_label(device: Device) -> Label:
                 behind = f"the first four sectors hold none, and intact metadata of {vg.name} lies behind them"
                 raise Malformed("LVM label", Place(device.name, 0), behind)
         problem = f"{device.name} is no LVM physical volume: {what}."
-        advice = GIVE_PARTITION if _partition_count(start) else "Give the clone of an SR."
-        raise Refused(problem, "VolNotFound").advising(advice)
+        in_partition = "If a partition holds the clone of an SR, give the device of that partition."
+        raise Refused(problem, "VolNotFound").advising(in_partition if _partition_count(start) else GIVE_CLONE)
     if label.number != 0 and _partition_count(start):
         problem = f"{device.name} has a partition table beside its LVM label."
         if not device.is_own:
@@ -106,7 +104,7 @@ def _verify_raw(device: Device, start: bytes) -> None:
         problem = f"{device.name} is no LVM physical volume: it holds a disk image (format {image}), not an SR."
         raw_name = device.raw_name
         if not raw_name:
-            raise Refused(problem, "VolNotFound").advising("Give the clone of an SR.")
+            raise Refused(problem, "VolNotFound").advising(GIVE_CLONE)
         other = other_file(image, start)
         if other is not None:
             raise Refused(f"{problem} The image names {other}.", "VolNotFound").advising(
@@ -130,7 +128,7 @@ def _verify_raw(device: Device, start: bytes) -> None:
     if packed is not None:
         raise Refused(
             f"{device.name} is no LVM physical volume: it is packed (format {packed}).", "VolNotFound"
-        ).advising(UNPACK)
+        ).advising("If it is the packed image of a clone, unpack it, and give the raw image.")
 
 
 def _partition_count(start: bytes) -> int:

@@ -263,6 +263,8 @@ def test_an_image_that_names_another_file_gets_no_command(tmp_path, command, sta
     for told in (shown.out, refused.err):
         assert f"The image names {what}." in " ".join(told.split()) and "qemu-img" not in told
     assert refused.status == 4
+    checked = " ".join(command("check", path).out.split())
+    assert "Give a raw image" in checked and "take the copy again" not in checked
 
 
 @pytest.mark.parametrize("whose", ["the directory", "the image", "a directory on the way", "as /tmp"])
