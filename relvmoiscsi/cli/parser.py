@@ -106,11 +106,11 @@ class Parser(argparse.ArgumentParser):
         sys.exit(UsageError.exit_status)
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
-        """Return what a word means. End the command for a refused URL, without the usage: the URL is in its place."""
+        """Return what a word means. End the command for a word that is wrong in form, as a refused URL."""
         try:
             return super()._get_value(action, arg_string)
         except UsageError as refused:
-            self._end(f"{self.prog}: error: {argparse.ArgumentError(action, refused.told)}")
+            self.error(str(argparse.ArgumentError(action, refused.told)))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:

@@ -36,7 +36,10 @@ example:
 def add_resignature(make: Maker) -> None:
     parser = writes(make(on_lun(ResignatureCommand), _RESIGNATURE))
     parser.add_argument(
-        "--sr-uuid", metavar="UUID", help="UUID of the new SR; never use one UUID for two clones; default: random"
+        "--sr-uuid",
+        metavar="UUID",
+        type=mapfile.checked_uuid,
+        help="UUID of the new SR; never use one UUID for two clones; default: random",
     )
     what = "take ids from this old-to-new map (JSON, as --json prints it)"
     parser.add_argument("--map", metavar="FILE", type=file_name, help=what)
@@ -48,11 +51,15 @@ def add_resignature(make: Maker) -> None:
         help="one: reduce the LUN to a single VDI without snapshots; all (default): keep every VDI",
     )
     parser.add_argument(
-        "--vdi", metavar="UUID", help="with --vdis one: the VDI to keep, if the LUN has several live VDIs"
+        "--vdi",
+        metavar="UUID",
+        type=mapfile.checked_uuid,
+        help="with --vdis one: the VDI to keep, if the LUN has several live VDIs",
     )
     parser.add_argument(
         "--without",
         metavar="UUID",
+        type=mapfile.checked_uuid,
         action="append",
         default=[],
         help="leave this VDI of the clone behind, and VDIs made of it; repeatable; for a VDI that cannot be read",
@@ -85,23 +92,18 @@ class ResignatureCommand(WriteCommand):
         self.clone = self.device
         self.is_later_copy: bool = arguments.again or arguments.later_copy
         with in_state(NOTHING_WRITTEN):
-            sr_uuid = None if arguments.sr_uuid is None else mapfile.checked_uuid(arguments.sr_uuid)
-            one = None
-            if arguments.vdis != ALL:
-                vdi = arguments.vdi
-                one = OneVdiRequest(vdi if vdi is None else mapfile.checked_uuid(vdi))
-            elif arguments.vdi is not None:
+            if arguments.vdi is not None and arguments.vdis == ALL:
                 raise UsageError("--vdi names the VDI to keep and needs --vdis one.")
             self._map: Optional[str] = arguments.map
             self._map_out: Optional[str] = arguments.map_out
-            self._sr_uuid = sr_uuid
+            self._sr_uuid: Optional[str] = arguments.sr_uuid
             #: without the SCSIid, which the open LUN has, and without the ids of --map
             self.request = ResignatureRequest(
                 again=arguments.again,
-                sr_uuid=sr_uuid,
-                one=one,
+                sr_uuid=arguments.sr_uuid,
+                one=None if arguments.vdis == ALL else OneVdiRequest(arguments.vdi),
                 clear_databases=arguments.clear_metadata_vdi,
-                without=tuple(map(mapfile.checked_uuid, arguments.without)),
+                without=tuple(arguments.without),
                 words=arguments.words,
             )
 

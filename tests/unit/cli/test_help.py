@@ -100,7 +100,6 @@ def test_an_unknown_word_is_status_2_with_the_usage(command, words):
         ("pool clone x", "pool clone"),
         ("pool restore", "pool restore"),
         ("resignature x --vdi 7ee28c74-464e-4cca-9e34-67690e352b90", "resignature"),
-        ("resignature x --sr-uuid foo", "resignature"),
         ("show x --chap-file f", "show"),
         ("show x y --chap-file f", "show"),
         ("show iscsi://h --initiator-name mine", "show"),
@@ -161,10 +160,17 @@ def test_what_is_wrong_in_a_file_or_on_the_lun_is_2_without_a_usage(command, ima
         ("iscsi://10.0.0.1:99999/iqn.a/0", "The URL names no portal, expected iscsi://"),
     ],
 )
-def test_a_url_that_is_refused_is_2_and_one_sentence_without_a_usage(command, words, named, url, says):
+def test_a_url_that_is_refused_is_2_with_the_usage_of_the_command(command, words, named, url, says):
     ran = command(*words.format(url=url).split())
-    assert ran.status == 2 and not ran.out and ran.err.startswith(f"relvmoiscsi {named}") and ran.err.count("\n") == 1
-    assert says in ran.err
+    assert ran.status == 2 and not ran.out and ran.err.startswith(f"usage: relvmoiscsi {words.split()[0]} ")
+    assert ran.err.splitlines()[-1].startswith(f"relvmoiscsi {named}") and says in ran.err
+
+
+@pytest.mark.parametrize("option", ["--sr-uuid", "--vdi", "--without"])
+def test_a_word_that_is_no_uuid_is_2_and_the_option_is_named(command, option):
+    ran = command("resignature", "x", option, "foo")
+    assert ran.status == 2 and ran.err.startswith("usage: relvmoiscsi resignature ")
+    assert ran.err.endswith(f"error: argument {option}: 'foo' is not a UUID of 36 characters.\n")
 
 
 DASH = "A name that begins with a dash stands behind `--`."

@@ -217,8 +217,10 @@ def map_file(tmp_path, facts):
         (tree().truth.uuids["disk"], "already on the LUN"),
     ],
 )
-def test_an_sr_uuid_that_is_none_or_on_the_lun_already_is_2(image, unwritten, uuid, says):
-    unwritten(2, "resignature", image, *YES, "--sr-uuid=" + uuid, says=says)
+def test_an_sr_uuid_that_is_none_or_on_the_lun_already_is_2(image, command, uuid, says):
+    before = image.read_bytes()
+    ran = command("resignature", image, "--yes", "--sr-uuid=" + uuid)
+    assert ran.status == 2 and says in ran.err and image.read_bytes() == before
 
 
 @pytest.mark.parametrize("by", ["resignature", "recover"])
