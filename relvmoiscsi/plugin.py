@@ -67,7 +67,8 @@ from relvmoiscsi.scsi_id_text import is_printed, is_scsi_id, typed_scsi_id
 from relvmoiscsi.wording import ALL, VDIS, utc_time
 
 if TYPE_CHECKING:
-    from relvmoiscsi.lun.opened import OpenLun
+    from relvmoiscsi.host.xapi.api import Xapi
+    from relvmoiscsi.lun.opened import LunSource, OpenLun
     from relvmoiscsi.plugin_targets import TargetLun
 
 log = logging.getLogger(__name__)
@@ -216,8 +217,17 @@ def _facts(found: engine.Inspection, scsi_id: str) -> Dict[str, Any]:
     }
 
 
-def map_of(arguments: Arguments, deadline: Deadline, host: Host = THIS_HOST, see: Look = look) -> str:
+def map_of(
+    arguments: Arguments,
+    deadline: Deadline,
+    host: Host = THIS_HOST,
+    see: Look = look,
+    find: Optional[Find] = None,
+    pool: "Optional[Xapi]" = None,
+) -> str:
     """Return the old ids of the LUN on which the pool has this SR.
+
+    `find` as for `classify`; `pool` answers in the place of this host's xapi.
 
     Everybody who can write to a LUN can write a journal and a label with this SR. So the LUN must be one that the PBDs
     name, and its run must have been made for this LUN. An old VDI that the pool has on another SR than the old SR is in
@@ -234,7 +244,7 @@ def map_of(arguments: Arguments, deadline: Deadline, host: Host = THIS_HOST, see
     start = arguments.get("from", "")
     if start and not is_uuid(start):
         raise UsageError("The argument from is no UUID.").advising("Give `next` of the last page.")
-    xapi = Xapi(arguments.get("session_ref", ""), host.xapi_socket, timeout=XAPI_SECONDS, deadline=deadline)
+    xapi = pool or Xapi(arguments.get("session_ref", ""), host.xapi_socket, timeout=XAPI_SECONDS, deadline=deadline)
     srs = xapi.records("SR")
     known = known_sr.find_sr(sr_uuid, srs, xapi.records("PBD"))
     named = [scsi_id for pbd in known.pbds for scsi_id in known_sr.luns_of_pbd(pbd)] if known is not None else []
@@ -248,7 +258,7 @@ def map_of(arguments: Arguments, deadline: Deadline, host: Host = THIS_HOST, see
         pairs = [{key: pair[key] for key in ("old_vdi", "new_vdi", "vdi_name")} for pair in facts["vdi_pairs"]]
         return {"old_sr": facts["old_sr"], "new_sr": facts["new_sr"], "vdi_pairs": pairs}
 
-    for scsi_id, path in luns(host).items():
+    for scsi_id, path in (luns(host) if find is None else find(arguments, host)).items():
         found = see(path, partial(told, scsi_id), deadline) if scsi_id in named else {}
         if found:
             original = next((ref for ref, sr in srs.items() if sr["uuid"] == found["old_sr"]), None)
@@ -281,10 +291,16 @@ def status(_arguments: Arguments, deadline: Deadline, host: Host = THIS_HOST, se
     return answer_text("plugin status", {"runs": rows})
 
 
-def resignature(arguments: Arguments, _deadline: Deadline, host: Host = THIS_HOST) -> str:
+def resignature(
+    arguments: Arguments,
+    _deadline: Deadline,
+    host: Host = THIS_HOST,
+    find: Optional[Find] = None,
+    source_at: "Optional[Callable[[str, Host], LunSource]]" = None,
+) -> str:
     """Resignature a LUN of this host as `relvmoiscsi resignature --yes` does, or plan that. Raises RelvmoiscsiError.
 
-    The time limits are those of the command.
+    The time limits are those of the command. `find` as for `classify`; `source_at` opens what `find` returns.
     """
     from relvmoiscsi.lun import answer, proposals, run  # noqa: PLC0415 - only this function writes
     from relvmoiscsi.lun.opened import Permission  # noqa: PLC0415
@@ -293,7 +309,7 @@ def resignature(arguments: Arguments, _deadline: Deadline, host: Host = THIS_HOS
     if not arguments.get("scsi_id"):
         raise UsageError("The argument scsi_id is no SCSIid.").advising("Give the SCSIid of a LUN of this host.")
     scsi_id = typed_scsi_id(arguments["scsi_id"])
-    path = luns(host).get(scsi_id)
+    path = (luns(host) if find is None else find(arguments, host)).get(scsi_id)
     if path is None:
         raise NotFound(f"This host sees no LUN with the SCSIid {scsi_id}.")
 
@@ -305,7 +321,7 @@ def resignature(arguments: Arguments, _deadline: Deadline, host: Host = THIS_HOS
     try:
         asked, permission = Wanted(path, arguments), Permission(is_asked=False)
         with in_state(NOTHING_WRITTEN):
-            source = source_of(path, host)
+            source = (source_at or source_of)(path, host)
         if asked.is_dry_run:
             lun, planned = run.plan_of(source, permission, asked.request, os.urandom)
             if isinstance(planned, proposals.NewRun):

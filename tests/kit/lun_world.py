@@ -25,7 +25,7 @@ from uuid import uuid4
 from kit.builder import build_sr, raw, vhd
 from kit.driver_calls import EXECUTABLE
 from kit.iscsi.lun import address_of
-from kit.outcome import Unguarded, run_on
+from kit.outcome import Unguarded, opened, run_on
 from kit.pool import plugins, wire
 from kit.pool.database import NULL
 from kit.pool.datamodel import RELEASES
@@ -38,9 +38,12 @@ from relvmoiscsi import __version__, engine, plugin
 from relvmoiscsi.deadline import NO_DEADLINE
 from relvmoiscsi.device import Chunk
 from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError
+from relvmoiscsi.host.xapi import other_hosts
 from relvmoiscsi.iscsi import LunInfo, Portal
+from relvmoiscsi.json_answer import answer_text
 from relvmoiscsi.lun import users
-from relvmoiscsi.report import result_facts
+from relvmoiscsi.lun.opened import LunSource
+from relvmoiscsi.scsi_id_text import is_scsi_id
 from relvmoiscsi.sr_driver import probe
 from relvmoiscsi.sr_driver.codes import fault_of, unmistakable
 from relvmoiscsi.sr_driver.hba import HBA
@@ -76,6 +79,27 @@ class Asking(Unguarded):
 
     def verify_finished(self, sr_uuid):
         users.verify_unused(self._asks._replace(replaced=[sr_uuid], is_finished=True), self._db)
+
+
+class WorldSource(LunSource):
+    """A LUN for the host plugin, which opens no device here. Nobody uses it."""
+
+    def __init__(self, lun, host):
+        super().__init__(lun.disk.name, host)
+        self._lun = lun
+
+    @contextmanager
+    def opened_to_read(self, permission=None):
+        yield opened(self._lun.disk, scsi_id=self._lun.scsi_id)
+
+    def _find_scsi_id(self, permission):
+        return self._lun.scsi_id
+
+    def _opened_alone(self, scsi_id, permission):
+        return self.opened_to_read(permission)
+
+    def _locked(self, scsi_id, seconds):
+        return ExitStack()
 
 
 class Lun(NamedTuple):
@@ -197,31 +221,30 @@ class World:
         def see(path, told, _deadline):
             return json.loads(json.dumps(told(engine.inspect(self.lun(os.path.basename(path)).disk))))
 
+        def source_at(path, host):
+            return WorldSource(self.lun(os.path.basename(path)), host)
+
         if function == "add_lun":
             return self._add_lun(host, arguments)
-        if function == "resignature":
-            return self._resignature_by_plugin(arguments)
         if function == "version":
             return __version__
-        if function != "classify":
-            raise NotFound(f"The simulated pool has no function {function} of the plugin.")
+        if function == "doctor":
+            raise NotFound("`doctor` examines a dom0, and no simulated host has one.")
+        if function == "status":  # a run here ends within its call
+            return answer_text("plugin status", {"runs": []})
+        if function == "lun":
+            if not is_scsi_id(arguments.get("scsi_id", "")):
+                raise UsageError("The argument scsi_id is no SCSIid.").advising("Give the SCSIid of a LUN.")
+            return other_hosts.to_json(other_hosts.Use((), (), False))
         there = self._on_fabric(host) if arguments.get("hba") == "true" else self.luns  # of which some are behind iSCSI
         names = {lun.scsi_id: "/dev/" + lun.scsi_id for lun in there}
-        return plugin.FUNCTIONS[function](arguments, NO_DEADLINE, see=see, find=lambda *_: names)
-
-    def _resignature_by_plugin(self, arguments):
-        """As the command on the host prints it. Every host sees every LUN here."""
-        scsi_id = arguments.get("scsi_id", "")
-        if scsi_id not in [lun.scsi_id for lun in self.luns]:
-            raise NotFound(f"This host sees no LUN with the SCSIid {scsi_id}.")
-        asked = plugin.Wanted("", arguments)
-        if asked.is_dry_run:
-            raise NotFound("The simulated pool plans no resignature.")
-        wanted = asked.request._replace(scsi_id=scsi_id)
-        with self._lock:
-            disk = self.lun(arguments["scsi_id"]).disk
-            done = run_on(disk, os.urandom, wanted)
-        return json.dumps(result_facts(disk.name, done.result))
+        beside = {
+            "classify": {"see": see},
+            "map": {"see": see, "pool": self._pool.db if self._pool else None},
+            "resignature": {"source_at": source_at},
+        }
+        with self._lock if function == "resignature" else ExitStack():
+            return plugin.FUNCTIONS[function](arguments, NO_DEADLINE, find=lambda *_: names, **beside[function])
 
     def _add_lun(self, host, arguments):
         """The host's session shows the LUN that has this number behind its target, if it is the one that is meant."""
@@ -232,11 +255,11 @@ class World:
             session = self.sessions.get((host, iqn))
             there = [lun.scsi_id for lun in self.luns if (lun.iqn, lun.number) == (iqn, number)]
             if session is None:
-                return json.dumps({"problems": []})
+                return answer_text("plugin add_lun", {"problems": []})
             if there != [arguments["scsi_id"]]:
-                return json.dumps({"problems": [f"The LUN {number} is another one."]})
+                return answer_text("plugin add_lun", {"problems": [f"The LUN {number} is another one."]})
             session.luns.update(there)
-            return json.dumps({"problems": []})
+            return answer_text("plugin add_lun", {"problems": []})
 
     def attach_original(self, pool, scsi_id, name):
         """The SR on a LUN, introduced and plugged on each host that is up, as an administrator has it; gives its

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """`make playground`: a pool to try the commands on, and a tour that types them."""
 
+import json
 import os
 import re
 import runpy
@@ -524,6 +525,40 @@ xe sr-param-set uuid=$sr colour=red || echo refused
     codes = [line.rpartition("_")[2] for line in said]
     assert codes == ["202", "202", "202", "1"], shell.stderr
     assert "  attached  xs1  the copy\n" in shell.stdout and shell.stdout.endswith("refused\n")
+
+
+def test_the_plugin_of_the_playground_answers_as_that_of_a_host():
+    """docs/scripting.rst: a client that is written on the playground reads the answers of a host."""
+    answers_kit = pytest.importorskip("kit.answers", reason="the validator needs a current Python")
+    lun = "360014050000000000000000000000002"
+    calls = [
+        f"resignature args:scsi_id={lun} args:dry_run=true",
+        f"resignature args:scsi_id={lun}",
+        f"resignature args:scsi_id={lun}",
+        "classify",
+        "map args:sr=$sr",
+        "status",
+        f"lun args:scsi_id={lun}",
+        "resignature",
+        "lun",
+        "doctor",
+    ]
+    call = "xe host-call-plugin host-uuid=$(xe host-list name-label=xs1 --minimal) plugin=relvmoiscsi fn="
+    shell = played(
+        typed=f"""{call}{calls[0]}
+answer=$({call}{calls[1]}); echo "$answer"; sr=$(echo "$answer" | sed 's/.*"new_sr": *"\\([^"]*\\)".*/\\1/')
+xe sr-introduce uuid=$sr type=lvmoiscsi name-label=copy
+xe pbd-create sr-uuid=$sr host-uuid=$(xe host-list name-label=xs1 --minimal) device-config:SCSIid={lun}
+"""
+        + "".join(f"{call}{words}\n" for words in calls[2:])
+    )
+    answers = [json.loads(line) for line in shell.stdout.splitlines() if line.startswith("{")]
+    assert [answer["command"].split()[1] for answer in answers] == [words.split()[0] for words in calls[:7]], (
+        shell.stderr
+    )
+    assert [problem for problem in map(answers_kit.problem_of, answers) if problem] == []
+    assert answers[0]["plan"] and answers[2]["already_done"] and len(answers[4]["vdi_pairs"]) > 1
+    assert shell.stderr.count("The argument scsi_id is no SCSIid.") == 2 and "no simulated host has one" in shell.stderr
 
 
 def test_the_recipe_of_the_page_attaches_a_resignatured_lun_on_each_host():
