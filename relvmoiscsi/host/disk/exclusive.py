@@ -122,8 +122,15 @@ def take_alone(
 def take_image(path: str, descriptor: int) -> None:
     """Lock an image file against a second run, and verify that no other process or loop device has the file open.
 
+    The lock comes first: of two runs that begin together, one is refused at once, and closes the file for the other.
     Raises Refused.
     """
+    if not flock.take(descriptor):
+        owner = flock.owner_of(descriptor)
+        if owner == THIS_PROCESS:
+            raise _busy(path, {owner: ""}).in_state(NOTHING_WRITTEN)
+        problem = Busy(f"{path} is locked by {owner}: another relvmoiscsi is at work on it.")
+        raise problem.advising("Try again when that has ended.").in_state(NOTHING_WRITTEN)
     status = os.fstat(descriptor)
     deadline = time.monotonic() + LEASE_SECONDS
     is_alone: Optional[bool] = None  # None: this file system has no leases
@@ -147,12 +154,6 @@ def take_image(path: str, descriptor: int) -> None:
         users = {} if is_alone else users_of_file(status, descriptor)
     if users or is_alone is False:
         raise _busy(path, users).in_state(NOTHING_WRITTEN)
-    if not flock.take(descriptor):
-        owner = flock.owner_of(descriptor)
-        if owner == THIS_PROCESS:
-            raise _busy(path, {owner: ""}).in_state(NOTHING_WRITTEN)
-        problem = Busy(f"{path} is locked by {owner}: another relvmoiscsi is at work on it.")
-        raise problem.advising("Try again when that has ended.").in_state(NOTHING_WRITTEN)
 
 
 def in_use(path: str, descriptor: int) -> Optional[Refused]:

@@ -452,6 +452,24 @@ def test_where_leases_are_not_supported_a_lock_keeps_a_second_run_off(image, mon
         assert not device.is_closed
 
 
+def test_of_two_runs_that_begin_together_the_second_gives_way_before_it_looks_for_users(image, monkeypatch):
+    """Both have the file open. Each waited for the other to close the file, and both were refused."""
+    late, looks, real = os.open(image, os.O_RDWR), [], fcntl.fcntl
+
+    def noted(descriptor, command, *words):
+        if command == exclusive.F_SETLEASE:
+            looks.append(descriptor)
+            if looks == [descriptor]:  # the first looks: the second begins
+                with pytest.raises(Busy, match="Nothing was written"):
+                    exclusive.take_image(image, late)
+                os.close(late)
+        return real(descriptor, command, *words)
+
+    monkeypatch.setattr(exclusive.fcntl, "fcntl", noted)
+    with open_device(image, writable=True):
+        assert late not in looks
+
+
 NO_LEASES = -1  #: a command of fcntl for which the kernel answers EINVAL, as a file system without leases does
 
 
