@@ -22,6 +22,9 @@ _VG_STATUS = {"RESIZEABLE", "READ", "WRITE"}
 _PV_STATUS = {"ALLOCATABLE"}
 _LV_WORDS = ("READ", "WRITE", "VISIBLE")  #: in the order in which LVM writes them
 _LV_STATUS = set(_LV_WORDS)
+#: LVM writes no other tag, and reads any. SM would take `a,hidden` for two tags. Source: LVM2 lib/misc/lvm-string.c
+#: validate_tag; SM lvmcache.py, refresh
+_TAG = re.compile(r"[A-Za-z0-9._+/=!:&#-]+\Z")
 
 #: keys without which LVM refuses a text, as far as this module does not read the keys anyway
 _MANDATORY_IN_VG = ("max_lv", "max_pv")
@@ -319,7 +322,11 @@ def _lv(section: TextSection, pv_name: str, vg_name: str) -> LogicalVolume:
         expected += segment.extent_count
     ways_out = {"FIXED_MINOR": WayOut(("lvchange", "-Mn"), (f"{vg_name}/{section.name}",))}
     status = _status(what, section, _LV_STATUS, ways_out)
-    return LogicalVolume(section.name, lv_id, status, tuple(section.strings("tags")), tuple(segments))
+    tags = section.strings("tags")
+    if not all(map(_TAG.match, tags)):
+        wrong = [tag for tag in tags if not _TAG.match(tag)]
+        raise Unsupported(what, where, f"LVM does not allow its tags: {shown_values(wrong)}")
+    return LogicalVolume(section.name, lv_id, status, tuple(tags), tuple(segments))
 
 
 def _verify_volumes(vg: VolumeGroup, where: Place, on_defect: OnDefect) -> None:
@@ -434,5 +441,5 @@ def _blanks_before(text: str, position: int) -> int:
 
 
 def _listed(words: Sequence[str]) -> str:
-    """A list of strings in LVM's form."""
-    return "[{}]".format(", ".join('"{}"'.format(re.sub(r'(["\\])', r"\\\1", word)) for word in words))
+    """A list in LVM's form; the words need no escapes."""
+    return "[{}]".format(", ".join(f'"{word}"' for word in words))

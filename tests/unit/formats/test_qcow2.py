@@ -116,6 +116,8 @@ def test_headers_of_72_and_104_bytes_and_features_that_move_no_path_are_accepted
         (20, ">I", 8, Malformed, "byte 20 of QCOW2-.*: its cluster size is out of range"),
         (20, ">I", 22, Malformed, "its cluster size is out of range"),
         (72, ">Q", 1 << 2, Unsupported, r"the incompatible features 0x4 \(an external data file\)"),
+        (72, ">Q", 1 << 5, Unsupported, "the incompatible features 0x20"),
+        (72, ">Q", 1 << 63, Unsupported, "the incompatible features 0x8000000000000000"),
         (72, ">Q", 1 << 1, Malformed, "marked as corrupt"),
         (100, ">I", 96, Malformed, "its length is 96"),
         (100, ">I", 113, Malformed, "its length is 113"),
