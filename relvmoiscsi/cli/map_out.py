@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Dict, Iterator, Optional
 from relvmoiscsi.cli.output import say
 from relvmoiscsi.errors import NOTHING_WRITTEN, UsageError, in_state
 from relvmoiscsi.host.files import open_private, sync_directory
-from relvmoiscsi.host.own_path import NotOwn, NotOwnFile, verify_new
+from relvmoiscsi.host.own_path import NotOwn, NotOwnFile, read_named, verify_new
 from relvmoiscsi.json_answer import answer_text
 from relvmoiscsi.wording import printable
 
@@ -81,13 +81,14 @@ class MapFile:
                 file.flush()
                 os.fsync(file.fileno())
                 if not _is_free(self._path):
-                    if _has(self._path, content):
+                    if read_named(self._path, len(content)) == content:
                         return True
                     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
                 os.rename(file.name, self._path)
             sync_directory(os.path.dirname(self._path))
-        except OSError as error:
-            lost = f"The run is complete, but the map cannot be written to {self._path}: {error.strerror}. {look}"
+        except (NotOwn, OSError) as problem:
+            reason = getattr(problem, "strerror", None) or problem
+            lost = f"The run is complete, but the map cannot be written to {self._path}: {reason}. {look}"
             say(printable(lost))
             return False
         return True
@@ -108,12 +109,7 @@ class MapFile:
 def _is_free(path: str) -> bool:
     """Is the name free for the file? True without a file, and for an empty file as mktemp makes it."""
     try:
-        status = os.stat(path)
+        status = os.lstat(path)
     except FileNotFoundError:
         return True
     return stat.S_ISREG(status.st_mode) and status.st_size == 0
-
-
-def _has(path: str, content: bytes) -> bool:
-    with open(path, "rb") as file:
-        return file.read(len(content) + 1) == content

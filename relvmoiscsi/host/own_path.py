@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Files that an option names: no other user may be able to lead a path to another file.
 
-    read_named    reads such a file: --map, --ca, and by secret_file.py the files of passwords
+    read_named    reads such a file: --map, --ca, what is at --map-out, and by secret_file.py the files of passwords
     open_own      opens a file to write: --log, the reports of the acceptance kit
     verify_new    verifies the place of a new file: --map-out
     make_own_directory    makes a directory for such a file

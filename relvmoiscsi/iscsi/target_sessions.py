@@ -103,7 +103,7 @@ class TargetSessions:
                 failures.append(Lost(f"{portal} did not take the login within {seconds:.1f} seconds."))
                 log.info("%s: %s", portal, over.message)
             except (NotFound, Refused) as failure:
-                if self._ends_all(failure):
+                if ends_all(failure, self.credentials):
                     raise
                 log.info("%s: %s", portal, failure)
                 failures.append(failure)
@@ -185,17 +185,13 @@ class TargetSessions:
                         f"{failure.message.rstrip('.')} in each of {attempt} logins. It takes connections."
                     )
                 passes = is_temporary(failure)
-                if attempt == 1 and failure.sm_key == "ISCSILogin" and not self._ends_all(failure):
+                if attempt == 1 and failure.sm_key == "ISCSILogin" and not ends_all(failure, self.credentials):
                     self._verify_offered(portal, deadline, failure, passes)
                 most = _TRIES if passes else 2 if isinstance(failure, Lost) else 1  # this failure alone decides
                 if attempt >= most or deadline.left < _TRY_SECONDS:
                     raise
                 log.info("%s", failure)
             time.sleep(deadline.within(_TRY_SECONDS))
-
-    def _ends_all(self, failure: RelvmoiscsiError) -> bool:
-        """Has the target refused the CHAP user or secret? Then no other login may follow, also no discovery."""
-        return bool(self.credentials.user) and is_of_secret(failure)
 
     def _verify_offered(self, portal: Portal, deadline: Deadline, refused: RelvmoiscsiError, passes: bool) -> None:
         """Raise NotFound if the portal that refused the login offers other targets, but not this target.
@@ -254,6 +250,11 @@ class TargetSessions:
         ).advising("Check the portals of the array.")
 
 
+def ends_all(failure: RelvmoiscsiError, credentials: Credentials) -> bool:
+    """Has a target refused the CHAP user or secret? Then no other login may follow, also at no other portal."""
+    return bool(credentials.user) and is_of_secret(failure)
+
+
 def in_turn(portals: Sequence[Portal], deadline: Deadline) -> Iterator[Tuple[Portal, float]]:
     """Give each portal with a time limit that leaves enough time for the other portals and for the work."""
     for number, portal in enumerate(portals):
@@ -267,7 +268,6 @@ def discover(portals: Sequence[Portal], initiator: Initiator, credentials: Crede
     Raises NotFound (DNSError, ISCSITarget), Refused (ISCSILogin), OutOfTime.
     """
     failures: List[RelvmoiscsiError] = []
-    with_chap: Optional[Portal] = None
     for portal, seconds in in_turn(portals, deadline):
         part = deadline.part(seconds)
         try:
@@ -277,10 +277,9 @@ def discover(portals: Sequence[Portal], initiator: Initiator, credentials: Crede
                 if not credentials.user:
                     raise
                 log.info("%s; now with CHAP", refused)
-                with_chap = portal
                 return _send_targets(portal, initiator, credentials, part)
         except (NotFound, Refused) as failure:
-            if with_chap is portal and is_of_secret(failure):
+            if ends_all(failure, credentials):
                 raise
             log.info("%s: %s", portal, failure)
             failures.append(failure)

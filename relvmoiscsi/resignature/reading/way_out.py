@@ -11,7 +11,8 @@ LVM's commands meet a clone beside its original: both have the same ids. `lvm_wo
     checks=0                  LVM knows no setting of another release
 
 A writer of the LUN chooses its names. A name that LVM would not give could be an option, and is in no command. A path
-with a character that could end the filter is in no command either.
+with a character that could end the filter is in no command either. Nor is a path in a place such as /dev/shm: each user
+can make files there, and exchange them before a person runs the command.
 
 Tried with LVM 2.02.180 and 2.03.16. Source: LVM2 conf/example.conf.in, lib/config/config_settings.h.
 """
@@ -29,7 +30,9 @@ PLACEHOLDER = "/dev/CLONE"
 #: a volume group, or a volume of a group: what LVM accepts as a name, which begins with no dash
 _PART = r"(?!\.\.?(?:/|\Z))[A-Za-z0-9_+.][A-Za-z0-9_+.-]*"
 _NAME = re.compile(f"{_PART}(?:/{_PART})?")
-_PATH = re.compile("/dev/[A-Za-z0-9/_.:+@#=-]+")
+_ENTRY = r"(?!\.)[A-Za-z0-9_.:+@#=-]+"
+#: a block device where only root makes names: the kernel's name, a map, a link of udev or SM
+_PATH = re.compile(rf"/dev/(?!std)(?:mapper/|disk/by-[a-z]+/(?:{_ENTRY}/)?)?{_ENTRY}")
 
 _MOST_NAMED = 4  #: VDIs that are named of those that go with others
 #: options of a command that asks nobody

@@ -10,7 +10,7 @@ from typing import Dict, Iterable, List, Sequence, Tuple
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.iscsi.names import LunInfo
-from relvmoiscsi.iscsi.target_sessions import in_turn
+from relvmoiscsi.iscsi.target_sessions import ends_all, in_turn
 from relvmoiscsi.portal import DEFAULT_PORT, Portal
 from relvmoiscsi.sr_driver.iscsi.iscsi_config import ANY_IQN
 from relvmoiscsi.sr_driver.iscsi.target_access import Access
@@ -28,6 +28,8 @@ def missing_key(access: Access, deadline: Deadline) -> MissingKey:
                 offered = access.discovered(deadline.part(seconds), [portal])
                 targets += [(at, iqn) for iqn, portals in offered.items() for at in portals]
             except RelvmoiscsiError as failure:
+                if ends_all(failure, access.credentials):
+                    raise
                 failures.append(failure)
         if failures and not targets:
             raise failures[0]

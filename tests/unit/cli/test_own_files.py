@@ -3,6 +3,7 @@
 
 import argparse
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -146,6 +147,28 @@ def test_a_map_is_readable_for_its_owner_alone_also_in_the_place_of_an_empty_fil
     path.chmod(0o666)
     written(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    "appears, says",
+    [
+        (os.mkfifo, "map is no regular file"),
+        (os.mkdir, "map is no regular file"),
+        (lambda path: os.symlink(path + " of another", path), "No such file"),
+        (lambda path: os.symlink("/dev/zero", path), "is no regular file|can change"),
+    ],
+    ids=["pipe", "directory", "link to nothing", "link to a device"],
+)
+def test_what_appears_at_the_name_of_a_map_during_a_run_is_not_waited_for(tmp_path, capsys, appears, says):
+    """In /tmp, each user can make it. The run has changed the LUN by then, so a person waits for the result."""
+    path = str(tmp_path / "map")
+    file = MapFile(path, "pool attach --map-out")
+    file.must_be_new()
+    appears(path)
+
+    assert not file.finish({"attached_srs": []}, "Look there.")
+    assert re.search(f"cannot be written to {path}: .*({says}).*Look there.", capsys.readouterr().err)
+    assert os.listdir(str(tmp_path)) == ["map"]
 
 
 WAYS = {

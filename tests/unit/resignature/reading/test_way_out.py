@@ -75,13 +75,22 @@ def test_a_name_that_lvm_does_not_give_is_in_no_command(name):
     [
         ("/dev/sdc", "/dev/sdc"),
         ("/dev/disk/by-id/scsi-3600", "/dev/disk/by-id/scsi-3600"),
+        ("/dev/disk/by-scsid/3600/mapper", "/dev/disk/by-scsid/3600/mapper"),
         ("/dev/mapper/1x.+y", "/dev/mapper/1x[.][+]y"),
         *(
             (disk, PLACEHOLDER)
             for disk in ("/dev/mapper/1x.*", "/dev/mapper/1|a|", '/dev/mapper/1"', "/dev/x\\", "/root/image")
         ),
+        *(
+            (place, PLACEHOLDER)
+            for place in (
+                "/dev/shm/user/x", "/dev/shm/x", "/dev/mqueue/x", "/dev/fd/3", "/dev/stdin", "/dev/../home/user/x",
+                "/dev/disk/../shm/x", "/dev/disk/by-id/../../shm/x", "/dev/disk/by-id/x/../../shm/x", "/dev//shm/x",
+                "/dev/mapper/../shm", "/dev/mapper/../shm/x",
+            )
+        ),
     ],
-)
+)  # fmt: skip
 def test_the_filter_lets_the_clone_through_and_no_other_disk(disk, pattern):
     words = shlex.split(told(WayOut(("vgimport",), ("vg",)), disk)[0].split("`")[1])
     assert words[0] == "vgimport" and words[-1] == "vg"

@@ -9,6 +9,8 @@ import pytest
 
 from kit.build_lvm import LvText, lv_text
 from kit.builder import build_sr, vhd
+from kit.iscsi.hostile import HostileTarget
+from kit.iscsi.options import Chap
 from relvmoiscsi import deadline
 from relvmoiscsi.deadline import NOT_BEGUN, Deadline, OutOfTime
 from relvmoiscsi.device import Range
@@ -92,3 +94,12 @@ def test_an_error_of_the_target_at_the_deadline_is_the_answer_and_not_the_time_a
     with pytest.raises(RelvmoiscsiError, match=r"The portal did not answer\.") as caught:
         lun.read(work)
     assert caught.value.sm_key == "ISCSITarget"
+
+
+def test_a_secret_that_one_portal_refuses_goes_to_no_other_portal_of_a_list_of_targets(driver, clone):
+    with HostileTarget([clone], chap=Chap("alice", "sesamesesame")) as target:
+        found = driver.probe(
+            target, target="127.0.0.1,localhost", targetIQN="", chapuser="alice", chappassword="not this one"
+        )
+        assert "the CHAP user or secret is wrong" in str(found.result)
+        assert target.count("login refused", 0x0201) == 2  # without CHAP, then with it
