@@ -15,7 +15,7 @@ from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import forget, inventory, run_states
 from relvmoiscsi.pool.vms.forget import Uses
-from relvmoiscsi.pool.vms.inventory import COPY_OF, Inventory
+from relvmoiscsi.pool.vms.inventory import COPY_OF, Inventory, whose
 from relvmoiscsi.wording import shell_command, some_of
 
 
@@ -126,23 +126,28 @@ def verify_copies_left(
 
 
 def last_copies_on(pool: Pool, found: Inventory, srs: Sequence[str]) -> List[str]:
-    """Return the clones with disks on these SRs where the pool has no more of the VM than these disks, by name.
+    """Return the clones with disks on these SRs whose original is gone, by name. Pure.
 
-    More is the original, or a copy of it with disks on other SRs alone. What a discard has left of a clone has no disk,
-    and so nothing that could be lost. The VMs of another pool are there. A vm-admin may make any number of clones of
-    one original. Pure.
+    A vm-admin may write the keys of any VM, and xapi does not say what VM.copy has copied. So no other copy of a VM
+    counts. A VM counts as the original only if it does not go with these SRs, and has a disk of the original, or a
+    later state, if the pool has such a disk. What a discard has left of a clone has no disk, and so nothing that could
+    be lost. The VMs of another pool are there.
     """
     of_pool = [sr for sr in srs if pool.sr_by_uuid(records.original_of(pool, pool.srs[sr]["uuid"]))]
     clones = dict(row for sr in of_pool for row in found.copies_on(str(pool.srs[sr]["uuid"])))
-    on = {ref: {disk["SR"] for disk in found.disks_of(ref).values()} for ref in clones}
-    own = [ref for ref in inventory.in_order(clones) if inventory.is_own(clones[ref]) and not on[ref].isdisjoint(srs)]
-    there, copies = found.grouped("vms", "uuid"), found.grouped("vms", "other_config", COPY_OF)
-    is_gone = {}
-    for original in {str(clones[ref]["other_config"][COPY_OF]) for ref in own}:
-        others = [ref for ref, vm in copies[original].items() if not (vm["is_a_snapshot"] or inventory.is_clone(vm))]
-        moved = [{disk["SR"] for disk in found.disks_of(ref).values()} for ref in others]
-        is_gone[original] = original not in there and not any(each and each.isdisjoint(srs) for each in moved)
-    return [ref for ref in own if is_gone[str(clones[ref]["other_config"][COPY_OF])]]
+    olds, by_uuid = inventory.old_vdis(pool, found), found.grouped("vdis", "uuid")
+    own = {}
+    for ref in [ref for ref in inventory.in_order(clones) if inventory.is_own(clones[ref])]:
+        there = [disk for disk in found.disks_of(ref).values() if disk["SR"] in srs]
+        if there:
+            own[ref] = [old for old in (olds.get(disk["uuid"], "") for disk in there) if old in by_uuid]
+    originals = {str(vm["uuid"]): ref for ref, vm in found.named_vms().items() if ref not in own}
+    last = []
+    for ref, before in own.items():
+        original = originals.get(clones[ref]["other_config"][COPY_OF])
+        if original is None or (before and not any(original in whose(pool, found, old) for old in before)):
+            last.append(ref)
+    return last
 
 
 def _keeping(pool: Pool, found: Inventory, last: Sequence[str]) -> Refused:
@@ -158,7 +163,9 @@ def _keeping(pool: Pool, found: Inventory, last: Sequence[str]) -> Refused:
             "for ever."
         )
         .in_state(NOTHING_CHANGED)
-        .advising(f"To keep a VM, copy it to another SR: {some_of(ways)}. To give the VMs up, add --last-copies.")
+        .advising(
+            f"To keep a VM, copy it to another SR: {some_of(ways)}. Then, or to give the VMs up, add --last-copies."
+        )
     )
 
 

@@ -34,14 +34,6 @@ def vms(lab):
     return sorted(vm["name_label"] for vm in lab.pool.db.records("VM").values())
 
 
-def copied(lab, clone):
-    """What VM.copy makes: a VM with the keys of the clone, and a disk on another SR."""
-    vm = lab.pool.db.record("VM", clone)
-    config = lab.pool.db.record("VDI", lab.pool.db.get("VBD", vm["VBDs"][0], "VDI"))["other_config"]
-    disk = lab.pool.db.create("VDI", SR=lab.originals["Production"][1], managed=True, other_config=config)
-    return lab.vm("mail", disk, other_config=vm["other_config"])
-
-
 def test_the_last_copy_of_a_vm_is_destroyed_after_a_word_of_its_own(lab, gone, pool_command):
     uuid = lab.pool.db.get("VM", gone, "uuid")
     for words in (ALL, (*ALL, "--dry-run"), ("discard", "a copy", "--with-vms", "--dry-run")):
@@ -54,6 +46,48 @@ def test_the_last_copy_of_a_vm_is_destroyed_after_a_word_of_its_own(lab, gone, p
     plan = pool_command(*ALL, "--last-copies", "--dry-run").out
     assert "with the VMs 'mail copy', whose original is gone, 'web copy'" in " ".join(plan.split())
     assert pool_command(*ALL, "--last-copies").status == 0 and vms(lab) == ["web"]
+
+
+def forged(lab, vm, **keys):
+    """A vm-admin writes these marks."""
+    config = {**lab.pool.db.get("VM", vm, "other_config"), **{f"relvmoiscsi:{key}": keys[key] for key in keys}}
+    lab.pool.db.set("VM", vm, "other_config", config)
+
+
+@pytest.mark.parametrize("done", ["x", None])
+def test_no_key_makes_another_vm_a_copy_of_the_vm_that_is_gone(lab, gone, pool_command, done):
+    (web,) = lab.pool.db.refs("VM", name_label="web")
+    original = lab.pool.db.get("VM", gone, "other_config")["relvmoiscsi:clone-of"]
+    forged(lab, web, **{"clone-of": original, "done": done or lab.pool.db.get("VM", web, "uuid")})
+    ran = pool_command(*ALL)
+    assert ran.status == 4 and "'mail copy'" in ran.err and "mail copy" in vms(lab)
+
+
+@pytest.mark.parametrize("name", ["web", "mail copy", "web copy", "another", "a template"])
+def test_no_key_makes_another_vm_the_original(lab, gone, pool_command, name):
+    """It has no disk of that VM, or goes with the copy, or is no VM."""
+    lab.vm("another", lab.vdi("Production", "before")[0])
+    lab.vm("a template", is_a_template=True)
+    (vm,) = lab.pool.db.refs("VM", name_label=name)
+    forged(lab, gone, **{"clone-of": lab.pool.db.get("VM", vm, "uuid")})
+    ran = pool_command(*ALL)
+    assert ran.status == 4 and "'mail copy'" in ran.err and "mail copy" in vms(lab)
+
+
+@pytest.mark.parametrize("fate", ["moved", "moved by another tool", "restored"])
+def test_an_original_counts_that_has_other_disks_since(lab, gone, pool_command, fate):
+    lab.pool.api.vms.vm_destroy("", gone)
+    (web,) = lab.pool.db.refs("VM", name_label="web")
+    (vbd,) = lab.pool.db.refs("VBD", VM=web)
+    if fate != "moved by another tool":
+        (second,) = lab.attach(lab.clone("Production"))
+        assert pool_command("restore", second.sr_uuid, "web", "--yes").status == 0
+        if fate == "moved":
+            assert pool_command("restore", "--home", "web", "--yes").status == 0
+    else:
+        disk, to = lab.pool.db.get("VBD", vbd, "VDI"), lab.originals["Testing"][1]
+        lab.pool.api.vms.vdi_pool_migrate("", disk, to, {})
+    assert pool_command("discard", "a copy", "--with-vms", "--yes").status == 0 and vms(lab) == ["web"]
 
 
 def test_the_question_names_the_vm_whose_original_is_gone(lab, gone, pool_command, type_in):
@@ -86,7 +120,7 @@ def test_what_a_discard_has_left_of_a_clone_is_no_last_copy(lab, gone, pool_comm
 
 def test_an_original_that_is_deleted_after_the_plan_keeps_its_copy(lab, gone, pool_command):
     (web,) = lab.pool.db.refs("VM", name_label="web")
-    copied(lab, gone)
+    lab.pool.api.vms.vm_destroy("", gone)
     lab.before("VM.get_all_records", lambda: lab.pool.api.vms.vm_destroy("", web), 2)
     ran = pool_command(*ALL)
     assert ran.status == 4 and "'web copy'" in ran.err and "web copy" in vms(lab)
@@ -131,7 +165,8 @@ def test_the_command_of_the_refusal_makes_the_vm_on_the_sr_of_its_original(lab, 
     status, made, _err = xe(lab.pool, shlex.split(copy)[1:])
     ((sr, _disk),) = lab.disks_of(lab.pool.db.by_uuid("VM", made.strip())).values()
     assert (status, sr) == (0, lab.originals["Production"][1])
-    assert pool_command(*ALL).status == 0 and vms(lab) == ["mail copy", "web"]
+    assert pool_command(*ALL).status == 4, "nothing but keys says that the VM was copied"
+    assert pool_command(*ALL, "--last-copies").status == 0 and vms(lab) == ["mail copy", "web"]
 
 
 @pytest.mark.parametrize("template", [inventory.NAME, "{vm} of {sr}"])

@@ -249,7 +249,8 @@ def test_the_work_grows_with_the_number_of_marks_alone(is_circle):
         vdis = {
             uuid: {
                 "uuid": uuid, "snapshot_of": inventory.NULL, "is_a_snapshot": False, "type": "user", "name_label": "x",
-                "SR": "sr", "sm_config": {}, "virtual_size": 1, "other_config": {WAS: " ".join((uuids[at:] + uuids * is_circle)[:21])},
+                "SR": "sr", "sm_config": {}, "virtual_size": 1,
+                "other_config": {WAS: " ".join((uuids[at:] + uuids * is_circle)[:21])},
             }
             for at, uuid in enumerate(uuids)
         }  # fmt: skip
