@@ -143,12 +143,7 @@ def find(calls: Calls, pool: Pool, portals: Iterable[ProbePortal], at_once: int 
                     taken[portal.target] += 1
                 left_out += lun.scsi_id not in found
             if left_out:
-                problem = (
-                    f"{portal.place} lists more than {MOST_LUNS} LUNs: {counted(left_out, 'LUN')} of "
-                    f"{said(portal.iqn)} were not read."
-                )
-                advice = "Give another target with --target and --iqn, or map fewer LUNs to the master."
-                failures.append((portal, PoolFailure(problem).advising(advice)))
+                failures.append((portal, _left_out(portal, left_out)))
         except PoolFailure as failure:
             failures.append((portal, failure))
     failures += _unasked(unasked)
@@ -203,6 +198,14 @@ def _targets(
         )
         failures.append((portal, many))
     return [portal._replace(iqn=iqn).with_chap_of(there.get(iqn, portal)) for iqn in iqns[:MOST_IQNS]]
+
+
+def _left_out(portal: ProbePortal, count: int) -> PoolFailure:
+    """Return the failure of a target of which this many LUNs were not read."""
+    luns = counted(count, "LUN")
+    problem = f"{portal.place} lists more than {MOST_LUNS} LUNs: {luns} of {said(portal.iqn)} were not read."
+    advice = "Give another target with --target and --iqn, or map fewer LUNs to the master."
+    return PoolFailure(problem).advising(advice)
 
 
 def _unasked(portals: Sequence[ProbePortal]) -> List[Tuple[ProbePortal, PoolFailure]]:

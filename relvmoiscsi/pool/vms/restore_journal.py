@@ -142,8 +142,8 @@ def verify_origin(calls: Calls, vm: Record, swap: Swap, device: vbds.VmDevice) -
         if others:
             names = some_of(list(map(repr, others)))
             raise Refused(
-                f"The journal of the VM {vm['name_label']!r} names the VDI {uuid} for the disk {swap.userdevice}, but "
-                f"that VDI has data of {names}, and the VM does not have that disk now."
+                f"The journal of the VM {vm['name_label']!r} names the VDI {uuid} for the disk {swap.userdevice}. "
+                f"That VDI has data of {names}, and the VM does not have the disk now."
             ).advising(
                 f"If the VM was restored, take all copies of that disk from {names}, and repeat the command. To leave "
                 f"the VM as it is, run {run_states.restore_command('keep', vm['uuid'])}."

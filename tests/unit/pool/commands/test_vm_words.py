@@ -18,7 +18,7 @@ def test_saved_records_are_named_only_where_the_copy_may_have_some(lab, web, cop
     ran = pool_command(*words)
     assert said in ran.err and "`rescue` lends a single disk." in ran.err and "--from-snapshot" not in ran.err
     (sr,) = lab.pool.db.refs("SR", name_label=copy)
-    lab.pool.db.create("VDI", SR=sr, name_label=saved_vms.NAME_LABEL, managed=True)
+    lab.pool.db.create("VDI", SR=sr, name_label=saved_vms.NAME_LABEL, managed=True, virtual_size="8388608")
     assert "--from-snapshot clones VMs from saved records." in pool_command(*words).err
 
 
