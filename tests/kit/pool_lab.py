@@ -224,7 +224,9 @@ class Lab:
         with connect(self.where()) as calls:
             pool = records.read(calls)
             sr = pool.sr_by_uuid(sr_uuid)
-            discard.carry_out(calls, discard.plan(calls, [sr], False, last_copies=True, forgets=False), sr, [])
+            plan = discard.plan(calls, [sr], False, last_copies=True, forgets=False)
+            with discard.carrying_out(calls, plan) as carry_out:
+                carry_out(calls, sr, [])
 
     def discard(self, sr_uuid):
         with connect(self.where()) as calls:

@@ -65,7 +65,8 @@ def discard(day, uuid=None, told=lambda plan: None):
         if ref is not None:
             plan = made_vms.plan(calls, [ref], with_vms=True)
             told(plan)
-            made_vms.carry_out(calls, plan, ref, [])
+            with made_vms.carrying_out(calls, plan) as carry_out:
+                carry_out(calls, ref, [])
         made_vms.clean_networks(calls)
     return [row["name_label"] for ref, row in networks.items() if not day.db.exists("network", ref)]
 

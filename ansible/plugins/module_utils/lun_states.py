@@ -223,7 +223,8 @@ def backward(module, calls, pool):
         if module.check_mode:
             lock.verify_free(calls, [lock_keys.name_of(plan.pool.srs[ref])])
             return
-        discard.carry_out(calls, plan, ref, destroyed[ref])
+        with discard.carrying_out(calls, plan) as carry_out:
+            carry_out(calls, ref, destroyed[ref])
 
     outcomes = jobs.at_once(calls, work, one, params["jobs"])
     errors = {ref: each for ref, each in zip(work, outcomes) if isinstance(each, RelvmoiscsiError)}

@@ -108,11 +108,12 @@ class DiscardCommand(PoolChange):
             def one(calls: Calls, ref: str) -> None:
                 with self.so_far.one(said[ref], "discard"):
                     self._show(f"SR {said[ref]}: discard begins")
-                    made_vms.carry_out(calls, plan, ref, destroyed[ref])
+                    carry_out(calls, ref, destroyed[ref])
                     self._show(f"SR {said[ref]}: discard is done")
 
             with self.so_far.work(list(said.values())), waiting("the pool"):
-                outcomes = jobs.at_once(calls, refs, one, jobs.MOST)
+                with made_vms.carrying_out(calls, plan) as carry_out:
+                    outcomes = jobs.at_once(calls, refs, one, jobs.MOST)
                 if gone:  # a run may have been killed behind SR.forget
                     made_vms.clean_networks(calls)
             failed = {ref: out for ref, out in zip(refs, outcomes) if isinstance(out, RelvmoiscsiError)}

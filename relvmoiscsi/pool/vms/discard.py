@@ -4,10 +4,11 @@
 Or unplug the SR on all hosts, and keep it. Each way to less of a VM passes `verify_copies_left`.
 
 A VM with the marks of another VM is left unchanged: a person has copied a clone together with its marks. `plan` raises
-every refusal before `carry_out` destroys a VM. `carry_out` makes the checks of `plan` again.
+every refusal before `carrying_out` destroys a VM. `carrying_out` makes the checks of `plan` again.
 """
 
-from typing import Collection, Container, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from contextlib import contextmanager
+from typing import Callable, Collection, Container, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import NOTHING_CHANGED, Busy, Refused
 from relvmoiscsi.pool import lock, lock_keys, records
@@ -66,7 +67,7 @@ def plan(
     last_copies: bool = False,
     forgets: bool = True,
 ) -> DiscardPlan:
-    """Return what `carry_out` would do with those of these SRs that the pool has. `with_vms` needs `forgets`.
+    """Return what `carrying_out` would do with those of these SRs that the pool has. `with_vms` needs `forgets`.
 
     Raises PoolFailure; Refused for a refused part, such as the last copy of a VM without `last_copies`. Where another
     client works on a refused SR, the refusal is that of the lock: the advice would be to undo the work of that client.
@@ -305,13 +306,20 @@ def _snapshots_of(found: Inventory, vm: str) -> Records:
 # --- carry out
 
 
-def carry_out(calls: Calls, told: DiscardPlan, sr: str, gone: List[str]) -> None:
-    """Discard or unplug one SR of a plan, if the plan still holds. Do nothing for an SR that is gone.
+@contextmanager
+def carrying_out(calls: Calls, told: DiscardPlan) -> Iterator[Callable[[Calls, str, List[str]], None]]:
+    """Lock the SRs of a plan, and yield a function that discards or unplugs one of them, if the plan still holds.
 
-    `gone` gets the destroyed VMs (references), also before an error. Raises PoolFailure; Refused, also where another
-    client works on the SR.
+    The function does nothing for an SR that is gone. Its list gets the destroyed VMs (references), also before an
+    error. It raises PoolFailure; Refused, also where another client works on the SR. Threads may call it. This thread
+    has the locks, because after Ctrl-C nobody waits for the others. Raises PoolFailure.
     """
-    with lock.held(calls, [lock_keys.name_of(told.pool.srs[sr])], "discard") as held:
+    names = {sr: lock_keys.name_of(told.pool.srs[sr]) for sr in told.uses}
+    refused: Dict[lock_keys.LockName, Refused] = {}
+
+    def carry_out(calls: Calls, sr: str, gone: List[str]) -> None:
+        if names[sr] in refused:
+            raise refused[names[sr]]
         pool, found = records.read(calls), inventory.read(calls)
         now = _planned(pool, found, [sr], bool(told.made), told.mark, told.force, bool(told.last))
         if sr not in now.pool.srs:
@@ -322,6 +330,9 @@ def carry_out(calls: Calls, told: DiscardPlan, sr: str, gone: List[str]) -> None
             destroy_made(calls, held, now.pool, sr, now.made[sr], gone, told.force, bool(told.last))
         (forget.forget if told.forgets else forget.detach)(calls, held, now.pool, sr, now.losers(sr))
         clean_networks(calls)
+
+    with lock.held(calls, names.values(), "discard", refused) as held:
+        yield carry_out
 
 
 def destroy_made(

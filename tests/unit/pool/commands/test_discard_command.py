@@ -6,6 +6,7 @@ the pool: tests/unit/pool/vms.
 """
 
 import re
+from contextlib import contextmanager
 
 import pytest
 
@@ -96,7 +97,11 @@ def test_a_discard_that_fails_whole_ends_as_its_error_and_the_advice_has_no_opti
     def other_client(*_):
         raise Refused("Another client has locked the copy.")
 
-    monkeypatch.setattr(discard_command.made_vms, "carry_out", other_client)
+    @contextmanager
+    def carrying_out(*_):
+        yield other_client
+
+    monkeypatch.setattr(discard_command.made_vms, "carrying_out", carrying_out)
     refused(4, "failed: Another client", "discard", "copy", "--leave-vms", "--yes")
     assert made(office) == before
 

@@ -136,10 +136,12 @@ def test_an_sr_that_stays_in_the_pool_is_unplugged_by_the_same_rule(lab, gone):
         lab.pool.api.vms.vm_destroy("", gone)
         told = discard.plan(calls, [sr], False, forgets=False)
         lab.pool.api.vms.vm_destroy("", web)
-        with pytest.raises(Refused, match="'web copy'"):
-            discard.carry_out(calls, told, sr, [])
+        with pytest.raises(Refused, match="'web copy'"), discard.carrying_out(calls, told) as carry_out:
+            carry_out(calls, sr, [])
         assert len(lab.pool.db.get("SR", sr, "PBDs")) == len(lab.pool.hosts)
-        discard.carry_out(calls, discard.plan(calls, [sr], False, last_copies=True, forgets=False), sr, [])
+        told = discard.plan(calls, [sr], False, last_copies=True, forgets=False)
+        with discard.carrying_out(calls, told) as carry_out:
+            carry_out(calls, sr, [])
     assert lab.pool.db.get("SR", sr, "PBDs") == [] and len(lab.pool.db.get("SR", sr, "VDIs")) == 4
 
 

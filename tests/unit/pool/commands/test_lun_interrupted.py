@@ -65,6 +65,17 @@ def test_attach_that_is_interrupted_says_how_far_each_lun_is(lab, pool_command, 
     assert pool_command(*words).status == 0
 
 
+@pytest.mark.processes
+def test_a_discard_of_two_copies_that_is_interrupted_leaves_no_lock(lab, pool_command, interrupts):
+    """The threads had the locks, and nobody waits for a thread: the repeated command was refused."""
+    for name in ("Production", "Testing"):
+        assert pool_command("attach", lab.clone(name), "--yes").status == 0
+    interrupts(lab.pool, ("PBD.destroy", 1), number=signal.SIGTERM)
+    ran = pool_command("discard", "--all", "--yes")
+    assert ran.status == 130 and "Repeat the command to resume." in ran.err and locks(lab) == []
+    assert pool_command("discard", "--all", "--yes").status == 0
+
+
 WORK = ("SR.introduce", 1)
 RELEASE = ("host.get_servertime", 3)  #: by the lock, at the beginning twice
 
