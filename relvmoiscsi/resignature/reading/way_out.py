@@ -12,7 +12,7 @@ LVM's commands meet a clone beside its original: both have the same ids. `lvm_wo
 
 A writer of the LUN chooses its names. A name that LVM would not give could be an option, and is in no command. A path
 with a character that could end the filter is in no command either. Nor is a path in a place such as /dev/shm: each user
-can make files there, and exchange them before a person runs the command.
+can make files there, and exchange them before a person runs the command. Nor is a name from the content of a disk.
 
 Tried with LVM 2.02.180 and 2.03.16. Source: LVM2 conf/example.conf.in, lib/config/config_settings.h.
 """
@@ -31,8 +31,12 @@ PLACEHOLDER = "/dev/CLONE"
 _PART = r"(?!\.\.?(?:/|\Z))[A-Za-z0-9_+.][A-Za-z0-9_+.-]*"
 _NAME = re.compile(f"{_PART}(?:/{_PART})?")
 _ENTRY = r"(?!\.)[A-Za-z0-9_.:+@#=-]+"
-#: a block device where only root makes names: the kernel's name, a map, a link of udev or SM
-_PATH = re.compile(rf"/dev/(?!std)(?:mapper/|disk/by-[a-z]+/(?:{_ENTRY}/)?)?{_ENTRY}")
+#: a name of one block device, where only root makes names: the kernel gives it, or a SCSIid. A link of udev by a label
+#: or by the id of a physical volume may lead to the original: original and clone have the same ones
+_PATH = re.compile(
+    rf"/dev/(?:(?!std){_ENTRY}|mapper/(?=[0-9S]){_ENTRY}|disk/(?:by-path/{_ENTRY}|by-scsid/{_ENTRY}/{_ENTRY}"
+    rf"|by-id/(?:scsi|wwn|dm-uuid-mpath)-{_ENTRY}))"
+)
 
 _MOST_NAMED = 4  #: VDIs that are named of those that go with others
 #: options of a command that asks nobody

@@ -77,6 +77,9 @@ def test_a_name_that_lvm_does_not_give_is_in_no_command(name):
         ("/dev/disk/by-id/scsi-3600", "/dev/disk/by-id/scsi-3600"),
         ("/dev/disk/by-scsid/3600/mapper", "/dev/disk/by-scsid/3600/mapper"),
         ("/dev/mapper/1x.+y", "/dev/mapper/1x[.][+]y"),
+        ("/dev/disk/by-id/wwn-0x6001", "/dev/disk/by-id/wwn-0x6001"),
+        ("/dev/disk/by-id/dm-uuid-mpath-3600", "/dev/disk/by-id/dm-uuid-mpath-3600"),
+        ("/dev/disk/by-path/ip-10.0.0.6:3260-lun-1", "/dev/disk/by-path/ip-10[.]0[.]0[.]6:3260-lun-1"),
         *(
             (disk, PLACEHOLDER)
             for disk in ("/dev/mapper/1x.*", "/dev/mapper/1|a|", '/dev/mapper/1"', "/dev/x\\", "/root/image")
@@ -87,6 +90,14 @@ def test_a_name_that_lvm_does_not_give_is_in_no_command(name):
                 "/dev/shm/user/x", "/dev/shm/x", "/dev/mqueue/x", "/dev/fd/3", "/dev/stdin", "/dev/../home/user/x",
                 "/dev/disk/../shm/x", "/dev/disk/by-id/../../shm/x", "/dev/disk/by-id/x/../../shm/x", "/dev//shm/x",
                 "/dev/mapper/../shm", "/dev/mapper/../shm/x",
+            )
+        ),
+        *(
+            (name_in_the_content, PLACEHOLDER)  # the original has the same
+            for name_in_the_content in (
+                "/dev/disk/by-id/lvm-pv-uuid-0dUHqe", "/dev/disk/by-id/dm-name-vg-lv", "/dev/disk/by-label/prod",
+                "/dev/disk/by-uuid/x", "/dev/disk/by-partuuid/x", "/dev/disk/by-partlabel/x", "/dev/mapper/vg-lv",
+                "/dev/disk/by-path/pci-part/by-label/x",
             )
         ),
     ],
