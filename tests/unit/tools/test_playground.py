@@ -589,6 +589,7 @@ def test_xe_prints_the_first_field_alone_and_refuses_an_option_that_it_does_not_
         typed="""xe host-list --minimal; xe host-list params=name-label --minimal; xe pool-list --minimal
 xe host-list --frob; echo status $?
 xe pbd-list frob=1; echo status $?
+for list in vm sr network; do xe $list-list params=uuid,name-label >/dev/null || echo failed; done
 """
     )
     said = shell.stdout.rpartition("`xe help`")[2]
