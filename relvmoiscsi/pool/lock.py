@@ -244,12 +244,13 @@ class Held:
         for what in self._whats:
             self._add_first(seen, what, now)
         there = _Locks(self._calls)
-        stale = {key: text for what in self._whats for key, text in seen.on(what).items()}
+        before = {key: text for what in self._whats for key, text in seen.on(what).items()}
+        stale = [lock.key for lock in locks_in(before) if lock.is_stale(now)]
         added = [
             lock
             for what in self._whats
             for key, text in there.on(what).items()
-            if stale.get(key) != text
+            if before.get(key) != text
             for lock in locks_in({key: text})
         ]
         new = [lock for lock in added if not self._is_mine(lock)]
@@ -258,7 +259,7 @@ class Held:
             new = [lock for lock in new if not lock.is_stale(now)]
         self._leave({lock.what: lock for lock in in_order(new)}, refused)
         needless = [lock.key for other in new for lock in locks_in(there.on(other.what)) if self._is_mine(lock)]
-        for key in [*needless, *list(stale)[:_MOST_STALE]]:
+        for key in [*needless, *stale[:_MOST_STALE]]:
             with passing(_DENIED):  # the key stays: it is stale, and needs another role
                 self._calls.call("pool.remove_from_other_config", seen.ref, key)
 

@@ -131,8 +131,8 @@ def last_copies_on(pool: Pool, found: Inventory, srs: Sequence[str]) -> List[str
 
     A vm-admin may write the keys of any VM, and xapi does not say what VM.copy has copied. So no other copy of a VM
     counts. A VM counts as the original only if it does not go with these SRs, and has a disk of the original, or a
-    later state, if the pool has such a disk. What a discard has left of a clone has no disk, and so nothing that could
-    be lost. The VMs of another pool are there.
+    later state, if the pool has such a disk. A journal gives a VM no disk. What a discard has left of a clone has no
+    disk, and so nothing that could be lost. The VMs of another pool are there.
     """
     of_pool = [sr for sr in srs if pool.sr_by_uuid(records.original_of(pool, pool.srs[sr]["uuid"]))]
     clones = dict(row for sr in of_pool for row in found.copies_on(str(pool.srs[sr]["uuid"])))
@@ -146,7 +146,8 @@ def last_copies_on(pool: Pool, found: Inventory, srs: Sequence[str]) -> List[str
     last = []
     for ref, before in own.items():
         original = originals.get(clones[ref]["other_config"][COPY_OF])
-        if original is None or (before and not any(original in whose(pool, found, old) for old in before)):
+        users = {vm for old in before for vm in whose(pool, found, old, by_journals=False)}
+        if original is None or (before and original not in users):
             last.append(ref)
     return last
 

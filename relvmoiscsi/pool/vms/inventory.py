@@ -389,14 +389,16 @@ def _before(found: Inventory, olds: Mapping[str, str], uuid: str) -> List[str]:
     return before
 
 
-def whose(pool: Pool, found: Inventory, uuid: str) -> List[str]:
+def whose(pool: Pool, found: Inventory, uuid: str, by_journals: bool = True) -> List[str]:
     """Return the VMs whose data a VDI has (its UUID, also of a VDI that is gone): its owners.
 
     Without owners, those of all later states of the disk: a disk that came home, a disk of a copy that a VM has and
     that was not lent, and the disks that a journal says the VM had. A VDI that a person has copied is no such state. Of
     the snapshot of a VDI, snapshots of VMs count alone: a backup gives such a VDI to its own VM for a while.
+
+    A vm-admin may write a journal. Without `by_journals`, a VM counts only by the disks that it has now.
     """
-    bits, owners = _owners(pool, found)
+    bits, owners = _owners(pool, found, by_journals)
     return sorted(vm for vm, bit in zip(bits, reversed(f"{owners.get(uuid, 0):b}")) if bit == "1")
 
 
@@ -436,13 +438,14 @@ def _with_clones(found: Inventory, own: Iterable[str]) -> Set[str]:
     return {vm for uuid in own for group in groups for vm in group.get(uuid, {})}
 
 
-def _owners(pool: Pool, found: Inventory) -> Tuple[Dict[str, int], Dict[str, int]]:
+def _owners(pool: Pool, found: Inventory, by_journals: bool = True) -> Tuple[Dict[str, int], Dict[str, int]]:
     """Return (the bit of each VM, the VMs of `whose` for each VDI by UUID as a sum of such bits). Computed once.
 
     The first VM by name has the lowest bit. A vm-admin may write any number of marks, so no code walks the states of a
     disk again for each mark, nor makes a set of VMs for each VDI.
     """
-    if "owners" not in found.__dict__:
+    name = "owners" if by_journals else "owners now"
+    if name not in found.__dict__:
         bits = {vm: 1 << at for at, vm in enumerate(in_order(found.vms))}
         olds = old_vdis(pool, found)
         before: Dict[str, List[str]] = {}
@@ -458,13 +461,13 @@ def _owners(pool: Pool, found: Inventory) -> Tuple[Dict[str, int], Dict[str, int
                 }
                 users -= {vm for vm in users if vdi["is_a_snapshot"] and not found.vms[vm]["is_a_snapshot"]}
                 now.setdefault(uuid, set()).update(found.vms_of(users))
-        for ref, vm in found.named_vms().items():
+        for ref, vm in found.named_vms().items() if by_journals else ():
             for uuid in restore_entries.named_vdis(vm):
                 now.setdefault(uuid, set()).add(ref)
         known = lineage.with_later(before, {uuid: sum(bits[vm] for vm in vms) for uuid, vms in now.items()})
         known.update({uuid: sum(bits[vm] for vm in vms) for uuid, vms in owners.items() if vms})
-        found.__dict__["owners"] = bits, known
-    both: Tuple[Dict[str, int], Dict[str, int]] = found.__dict__["owners"]
+        found.__dict__[name] = bits, known
+    both: Tuple[Dict[str, int], Dict[str, int]] = found.__dict__[name]
     return both
 
 

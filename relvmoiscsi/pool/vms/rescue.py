@@ -91,7 +91,7 @@ def lend(
     if dry_run:
         return _plan(pool, found, copy, vdi, vm, writable)
     to = found.vms[vm]
-    with lock.held(calls, lock.names_of(calls, [copy.uuid]), "rescue"):
+    with lock.held(calls, lock.names_of(calls, [copy.uuid]), "rescue") as held:
         records.verify_not_discarded(calls, [copy.uuid])
         planned = _plan(pool, found, copy, vdi, vm, writable)
         records.verify_readable(calls, copy.uuid)
@@ -99,6 +99,7 @@ def lend(
         if vbd is None:
             _verify_still_free(calls, found, vdi)
             mark = f"{to['uuid']} {copy.vdis[vdi]['uuid']}"
+            held.verify(calls)
             fields = {"VM": vm, "VDI": vdi, "mode": planned.mode, "other_config": {inventory.LENT: mark}}
             vbd, status = str(calls.call("VBD.create", {**_VBD, **fields})), DONE
         if to["power_state"] == "Running" and not calls.call("VBD.get_currently_attached", vbd):
@@ -229,9 +230,11 @@ def take_back(calls: Calls, found: Inventory, copy: Copy, lent_by: Sequence[str]
         try:
             if not dry_run:
                 names = lock.names_of(calls, [copy.uuid])
-                with lock.held(calls, names, "rescue --done"), passing("HANDLE_INVALID"):
+                with lock.held(calls, names, "rescue --done") as held, passing("HANDLE_INVALID"):
                     if calls.call("VBD.get_currently_attached", vbd):
+                        held.verify(calls)
                         calls.run("VBD.unplug", vbd)
+                    held.verify(calls)
                     calls.call("VBD.destroy", vbd)
                 told = told._replace(status=BACK)
         except RelvmoiscsiError as error:

@@ -87,7 +87,7 @@ def save(
     such a VM are those of an earlier save, if there are any. The SR is locked meanwhile: each save destroys the VDI of
     the save before. Raises NotFound, PoolFailure; Refused, also where another client saves.
     """
-    with lock.held(calls, [lock_keys.name_of(pool.srs[sr])], "save-vms"):
+    with lock.held(calls, [lock_keys.name_of(pool.srs[sr])], "save-vms") as held:
         refs = vms_on(pool, found, sr)
         key = records_key.find_or_make(calls)
         outcomes = jobs.at_once(calls, refs, lambda one, ref: _records(one, pool, found, ref))
@@ -112,10 +112,12 @@ def save(
         content = saved_vms.pack(pool.srs[sr]["uuid"], when, serial, good, key)
         header = saved_vms.read_header(content, saved_vms.NAME_LABEL)  # as every reader will
         saved = saved_vms.unpack(header, content[SavedHeader.SIZE :], saved_vms.NAME_LABEL)
+        held.verify(calls)
         with run_states.saving():
             calls.call("SR.remove_from_other_config", sr, SAVED)
             marks.add(calls, "SR", sr, SAVED, str(serial))
             vdi = _written(calls, sr, f"{serial} {when}", content)
+            held.verify(calls)
             _drop_older(calls, sr, vdi, unread)
             uuid = str(calls.call("VDI.get_uuid", vdi))
         return saved, uuid, failed

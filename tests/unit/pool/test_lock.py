@@ -643,6 +643,14 @@ def test_an_absurd_time_is_stale(lab, calls, moment):
     assert open_keys(lab) == []
 
 
+def test_a_run_that_begins_removes_no_fresh_key_of_another_run_beside_a_stale_one(lab, calls, vm_admin):
+    mine = taken(vm_admin)
+    write_open(lab, f"{WHAT}:7", refreshed="2999-01-01T00:00:00Z", token="t")
+    taken(calls)
+    assert open_keys(lab) == [f"{WHAT}:1"]
+    is_broken(mine, vm_admin)
+
+
 @pytest.mark.parametrize("moment", ["2999-01-01T00:00:00Z", "1970-01-01T00:00:00Z"])
 def test_an_absurd_time_between_the_two_readings_of_a_run_is_stale_too(lab, calls, other, moment):
     lab.before(ADD, lambda: write_open(lab, f"{WHAT}:1", refreshed=moment, token="t"))

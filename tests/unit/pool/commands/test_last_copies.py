@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The original of a clone was deleted: the clone is the last copy of that VM, and no run destroys it by the way."""
 
+import json
 import shlex
+import uuid
 
 import pytest
 
@@ -10,7 +12,9 @@ from kit.xe import xe
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import lock, lock_keys, records
 from relvmoiscsi.pool.connection import connect
+from relvmoiscsi.pool.vdis import Origin
 from relvmoiscsi.pool.vms import discard, inventory
+from relvmoiscsi.pool.vms.restore_entries import Swap
 
 pytestmark = pytest.mark.states
 ALL = ("discard", "--all", "--with-vms", "--yes")
@@ -35,13 +39,13 @@ def vms(lab):
 
 
 def test_the_last_copy_of_a_vm_is_destroyed_after_a_word_of_its_own(lab, gone, pool_command):
-    uuid = lab.pool.db.get("VM", gone, "uuid")
+    uuid_of = lab.pool.db.get("VM", gone, "uuid")
     for words in (ALL, (*ALL, "--dry-run"), ("discard", "a copy", "--with-vms", "--dry-run")):
         before = vms(lab)
         ran = pool_command(*words)
         said = " ".join(ran.err.split())
         assert ran.status == 4 and vms(lab) == before
-        assert f"with the LUN of the copy, 'mail copy' ({uuid}) would be lost for ever. Nothing was" in said
+        assert f"with the LUN of the copy, 'mail copy' ({uuid_of}) would be lost for ever. Nothing was" in said
         assert "'web copy'" not in said and "add --last-copies" in said
     plan = pool_command(*ALL, "--last-copies", "--dry-run").out
     assert "with the VMs 'mail copy', whose original is gone, 'web copy'" in " ".join(plan.split())
@@ -72,6 +76,24 @@ def test_no_key_makes_another_vm_the_original(lab, gone, pool_command, name):
     forged(lab, gone, **{"clone-of": lab.pool.db.get("VM", vm, "uuid")})
     ran = pool_command(*ALL)
     assert ran.status == 4 and "'mail copy'" in ran.err and "mail copy" in vms(lab)
+
+
+def test_no_journal_gives_the_original_a_disk_that_it_has_lost(lab, copy, pool_command):
+    """A vm-admin writes an entry of a restore into the original, which has lost its disk: the clone was destroyed."""
+    disk, _ = lab.vdi("Production", "root disk")
+    web, old = lab.vm("web", disk), lab.pool.db.get("VDI", disk, "uuid")
+    assert pool_command("clone", "a copy", "web", "--isolated", "night", "--name", "{vm} copy", "--yes").status == 0
+    (vbd,) = lab.pool.db.refs("VBD", VM=web)
+    lab.pool.db.destroy("VBD", vbd)
+    sr = str(uuid.uuid4())
+    home = lab.pool.db.get("SR", lab.originals["Production"][1], "uuid")
+    new = Origin(sr, None, {}).new_of(old)
+    swap = Swap(lab.pool.db.get("VM", web, "uuid"), "0", old, new, old, "x", "x", sr, home, {})
+    forged(lab, web, **{"restore:0": json.dumps(swap._asdict())})
+    with connect(lab.where()) as calls:
+        assert web in inventory.whose(records.read(calls), inventory.read(calls), old), "the entry can be read"
+    ran = pool_command(*ALL)
+    assert ran.status == 4 and "'web copy'" in ran.err and vms(lab) == ["web", "web copy"]
 
 
 @pytest.mark.parametrize("fate", ["moved", "moved by another tool", "restored"])

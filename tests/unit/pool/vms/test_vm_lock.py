@@ -123,6 +123,28 @@ def test_a_slow_run_whose_lock_was_broken_stops_and_does_no_harm_to_the_next(rea
     assert bring_back(ready).status == "restored"
 
 
+@pytest.mark.parametrize(("work", "method"), [("lend", "VDI.get_VBDs"), ("take back", "VBD.get_currently_attached")])
+def test_a_rescue_whose_lock_was_broken_changes_no_drive(ready, work, method):
+    before, run, _ = FIRST[work]
+    for each in before:
+        each(ready)
+    there = ready.rows()["VBD"]
+    ready.lab.before(method, lambda: unlock(ready))
+    with pytest.raises(Refused, match="Another client has broken this run's lock"):
+        run(ready)
+    assert ready.rows()["VBD"] == there
+
+
+def test_a_rescue_whose_lock_was_broken_during_the_unplug_destroys_no_drive(ready):
+    ready.db.set("VM", ready.helper, "power_state", "Running")
+    lend_it(ready)
+    (vbd,) = ready.db.refs("VBD", VM=ready.helper)
+    ready.lab.before("Async.VBD.unplug", lambda: unlock(ready))
+    with pytest.raises(Refused, match="Another client has broken this run's lock"):
+        take_back(ready)
+    assert ready.db.refs("VBD", VM=ready.helper) == [vbd]
+
+
 # --- a copy that a VM's journal names is not discarded
 
 

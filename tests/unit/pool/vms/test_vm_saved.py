@@ -16,6 +16,7 @@ from kit.lun_world import World
 from kit.pool import transfer
 from kit.pool.errors import XenError
 from kit.pool_lab import Image, lab_of_three
+from kit.pool_verbs import unlock
 from relvmoiscsi import engine
 from relvmoiscsi.errors import Busy, FormatError, NotFound, Refused, UsageError
 from relvmoiscsi.formats import saved_vms
@@ -292,6 +293,15 @@ def test_a_save_during_another_is_refused(office, lab):
     _, vdi, _ = office.save()
     assert refused and [lab.pool.db.get("VDI", ref, "uuid") for ref in office.vdis()] == [vdi]
     office.save(STILL_LATER)
+
+
+@pytest.mark.parametrize(("method", "made"), [("SR.get_other_config", 0), ("Async.VDI.create", 1)])
+def test_a_save_whose_lock_was_broken_destroys_no_earlier_one(office, lab, method, made):
+    (first,) = office.vdis()
+    lab.before(method, lambda: unlock(office))
+    with pytest.raises(Refused, match="Another client has broken this run's lock"):
+        office.save()
+    assert first in office.vdis() and len(office.vdis()) == 1 + made
 
 
 @pytest.mark.parametrize("second", [2, 1])

@@ -304,7 +304,7 @@ def test_a_journal_gives_no_vm_a_disk_of_another_vm(tenants, fate, work):
         "vbd": {"bootable": False, "mode": "RW", "type": "Disk", "unpluggable": True, "other_config": {}},
     }
     tenants.db.set("VM", tenants.tenant, "other_config", {RESTORED + "5": json.dumps(entry)})
-    said = f"names the VDI {data} for the disk 5. That VDI has data of 'web', .* restore --keep {vm}"
+    said = f"names the VDI {data} for the disk 5[.] That VDI has data of 'web', .* restore --keep {vm}"
     if work == undo:
         tenants.refuses(lambda day: undo(day, day.tenant), said)
     else:
