@@ -26,15 +26,21 @@ from relvmoiscsi.iscsi import Portal, list_luns
 ROUNDS = 7
 MODULES, SECONDS = 100, 0.1
 
-#: ends the process at the first read of the LUN, and tells what that took
+#: ends the process at the first read of the LUN, and tells what that took. The driver reads in a child, whose stderr is
+#: not that of the call; the time of its parent counts as well
 _UNTIL_THE_FIRST_READ = """
 import gc, os, sys, time
 gc.disable()
 sys.path.insert(0, {top!r})
 from relvmoiscsi.iscsi.lun_device import LunDevice
+said, began = os.dup(2), os.getpid()
 def tell(*_):
     own = sum(name.partition(".")[0] == "relvmoiscsi" for name in sys.modules)
-    os.write(2, "until the first read: {{}} {{}}".format(own, time.process_time()).encode())
+    seconds = time.process_time()
+    if os.getpid() != began:
+        with open("/proc/{{}}/schedstat".format(began)) as file:
+            seconds += int(file.read().split()[0]) / 1e9
+    os.write(said, "until the first read: {{}} {{}}".format(own, seconds).encode())
     os._exit(0)
 LunDevice.read = tell
 """
