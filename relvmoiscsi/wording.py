@@ -89,16 +89,12 @@ def counted(number: int, noun: str) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> List[str]:
-    """Return the known word that is nearest to a misspelt word; [] where none is near. A prefix is near.
-
-    The dashes of options do not count: all options have them.
-    """
+    """Return the known word that is nearest to a misspelt word; [] where none is near. A prefix is near."""
     from difflib import get_close_matches  # noqa: PLC0415 - slow to import, and udev waits
 
     names = list(known)
     begun = [name for name in names if len(word) > 3 and name.startswith(word)]
-    bare = {name.lstrip("-"): name for name in names}
-    return begun[:1] or [bare[near] for near in get_close_matches(word.lstrip("-"), bare, 1)]
+    return begun[:1] or get_close_matches(word, names, 1)
 
 
 def some_of(names: Sequence[str], most: int = 5) -> str:

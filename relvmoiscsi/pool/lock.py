@@ -105,7 +105,7 @@ class _Locks:
         last = max(there, key=lambda key: key.number) if there else None
         return lock_of(last, self._config[last.text]) if last else None
 
-    def _keys(self, what: LockName, begin: str) -> List["LockKey"]:
+    def _keys(self, what: LockName, begin: str) -> List[LockKey]:
         return list(filter(None, map(key_of, self._of_name.get(begin + what, ()))))
 
     def holders(self, what: LockName, now: str) -> List[Lock]:
