@@ -16,9 +16,9 @@ from typing import Dict, Iterator, List, Sequence, Set, Tuple
 
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.device import SECTOR
-from relvmoiscsi.host.disk.mounts import mount_of, status_of_path
 from relvmoiscsi.host.disk.process_search import ProcessSearch, is_roots
 from relvmoiscsi.host.files import attribute, lines_of, text_of, words_in
+from relvmoiscsi.host.mounts import mount_of, status_of_path
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.wording import shell_command
 

@@ -12,8 +12,8 @@ from glob import escape, glob
 from typing import Container, Dict, Generator, Iterable, Iterator, Optional, Sequence, Set, Tuple, TypeVar
 
 from relvmoiscsi.deadline import Deadline, OutOfTime
-from relvmoiscsi.host.disk.mounts import Mount, mounts_in, status_of_open
 from relvmoiscsi.host.files import lines_of, words_in
+from relvmoiscsi.host.mounts import Mount, mounts_in, status_of_open
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.wording import shell_command
 

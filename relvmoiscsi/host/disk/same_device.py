@@ -14,8 +14,8 @@ from glob import escape, glob
 from typing import Container, List, Set, Tuple
 
 from relvmoiscsi.host.disk.exclusive import stat_path
-from relvmoiscsi.host.disk.mounts import mount_of, status_of_path
 from relvmoiscsi.host.files import attribute, text_of
+from relvmoiscsi.host.mounts import mount_of, status_of_path
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 

@@ -15,8 +15,8 @@ import pytest
 from relvmoiscsi.deadline import NO_DEADLINE
 from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import Busy, DeviceError, NoRoom, NotFound, Refused, Truncated, UsageError
-from relvmoiscsi.host import flock, own_process
-from relvmoiscsi.host.disk import exclusive, holders, mounts, process_search
+from relvmoiscsi.host import flock, mounts, own_process
+from relvmoiscsi.host.disk import exclusive, holders, process_search
 from relvmoiscsi.host.disk.block_device import ImageFile, Workers, open_device
 from relvmoiscsi.host.own_process import run_in_child
 from relvmoiscsi.host.this_host import Host

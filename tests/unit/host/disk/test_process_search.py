@@ -11,9 +11,9 @@ import pytest
 import relvmoiscsi
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline, OutOfTime
 from relvmoiscsi.host.disk import holders, process_search
-from relvmoiscsi.host.disk.mounts import mount_of
 from relvmoiscsi.host.disk.process_search import ProcessSearch
 from relvmoiscsi.host.files import lines_of
+from relvmoiscsi.host.mounts import mount_of
 from relvmoiscsi.host.this_host import Host
 
 USER = 1001
@@ -131,7 +131,7 @@ def test_a_file_is_seen_whose_path_is_too_long_for_the_kernel_to_tell(tmp_path):
 DEEP = """
 import os
 from relvmoiscsi.deadline import NO_DEADLINE
-from relvmoiscsi.host.disk.mounts import mount_of
+from relvmoiscsi.host.mounts import mount_of
 from relvmoiscsi.host.disk.process_search import ProcessSearch
 from relvmoiscsi.host.this_host import Host
 

@@ -6,7 +6,8 @@ import os
 import pytest
 
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.host.disk.mounts import Mount, mount_of, mounts_in, status_of_open, status_of_path
+from relvmoiscsi.host import mounts as mounts_module
+from relvmoiscsi.host.mounts import Mount, mount_of, mount_with, mounts_in, status_of_open, status_of_path
 from relvmoiscsi.host.this_host import Host
 
 ROOT = b"20 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n"
@@ -15,19 +16,21 @@ ROOT = b"20 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n"
 def test_a_line_of_the_kernel_is_a_mount_and_a_source_or_directory_of_a_user_is_only_text():
     lines = [
         ROOT,
-        b"21 20 0:60 / /x\\040-\\040ext4 rw - fuse.sshfs - rw\n",
+        b"21 20 0:60 / /x\\040-\\040ext4 rw - fuse.sshfs - rw,user_id=1000\n",
         b"22 20 0:61 / /y rw shared:2 master:1 -\n",
         b"",
     ]
 
     first, second = mounts_in(lines)
-    assert first == Mount("20", "8:1", "/", "ext4", "/dev/sda1") and first.is_local
-    assert second == Mount("21", "0:60", "/x\\040-\\040ext4", "fuse.sshfs", "-") and not second.is_local
+    assert first == Mount("20", "8:1", "/", "ext4", "/dev/sda1", "rw") and first.is_local
+    assert (
+        second == Mount("21", "0:60", "/x\\040-\\040ext4", "fuse.sshfs", "-", "rw,user_id=1000") and not second.is_local
+    )
 
 
 @pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "fuse", "fuseblk", "fuse.ext4", "overlay", "autofs", "gfs2"])
 def test_what_may_wait_for_a_server_or_a_program_is_not_local(kind):
-    assert not Mount("21", "0:60", "/x", kind, "/dev/sda1").is_local
+    assert not Mount("21", "0:60", "/x", kind, "/dev/sda1", "rw").is_local
 
 
 def test_a_descriptor_that_leads_to_another_mount_since_is_not_looked_at(tmp_path):
@@ -58,23 +61,62 @@ def test_a_kernel_that_does_not_tell_the_mount_of_a_descriptor_is_refused(tmp_pa
 
 
 @pytest.mark.parametrize(
-    "mounts, is_seen",
+    ("kind", "options", "is_foreign"),
     [
-        (ROOT, True),
-        (b"", False),
-        (ROOT + b"21 20 0:60 / DIR\\040x/dev rw - nfs a:/b rw\n", False),
-        (ROOT + b"21 20 0:60 / DIR\\040x rw - nfs a:/b rw\n22 21 0:61 / DIR\\040x/dev rw - tmpfs x rw\n", False),
-        (ROOT + b"21 20 0:60 / DIR\\040x/de rw - nfs a:/b rw\n", True),
+        ("fuse", "rw,user_id=4712,group_id=4712,allow_other", True),
+        ("fuseblk", "ro,user_id=4712", True),
+        ("fuse.sshfs", "rw,user_id=4712,group_id=0", True),
+        ("fuse.user_id=0", "rw,user_id=4712", True),
+        ("fuse", "rw,user_id=0,user_id=4712", True),
+        ("fuse", "rw", True),
+        ("fuse", "rw,user_id=0,group_id=4712", False),
+        ("fuse", f"rw,user_id={os.geteuid()}", False),
+        ("fusectl", "rw", False),
+        ("ext4", "rw,user_id=4712", False),
     ],
 )
-def test_a_path_is_walked_only_through_mounts_that_answer(tmp_path, mounts, is_seen):
+def test_the_kernel_tells_whose_program_answers_for_a_mount(kind, options, is_foreign):
+    assert Mount("21", "0:60", "/x", kind, "user_id=0", options).is_of_another_user == is_foreign
+
+
+NFS, TMPFS = "nfs a:/b", "tmpfs x"
+
+
+@pytest.mark.parametrize(
+    "listed, is_seen",
+    [
+        ({"dev": TMPFS}, True),
+        ({"a x": TMPFS, "dev": TMPFS}, True),
+        ({"dev": NFS}, False),
+        ({"a x": NFS, "dev": TMPFS}, False),
+        ({"dev": None}, False),  # unmounted since, or in another mount namespace
+    ],
+)
+def test_a_path_is_walked_only_through_mounts_that_answer(tmp_path, monkeypatch, listed, is_seen):
+    """The mount of each directory is asked for while the directory is open: another one has another number."""
     host, node = Host(str(tmp_path / "host")), tmp_path / "a x" / "dev" / "node"
+    numbers = {name: str(number) for number, name in enumerate(listed, 21)}
+
+    def mount_at(link):
+        inside = [number for name, number in numbers.items() if f"/{name}/" in os.readlink(link) + "/"]
+        return inside[-1] if inside else "20"
+
+    monkeypatch.setattr(mounts_module, "mount_of", mount_at)
+    lines = [f"{numbers[name]} 20 0:60 / /any rw - {what} rw\n" for name, what in listed.items() if what]
     for path in (tmp_path / "host/proc/self/mountinfo", node):
         path.parent.mkdir(parents=True)
-        path.write_bytes(mounts.replace(b"DIR", os.fsencode(str(tmp_path / "a"))))
+        path.write_bytes(ROOT + "".join(lines).encode())
 
     status = status_of_path(str(node), (), host)
     assert (status is not None and status.st_ino == node.stat().st_ino) == is_seen
+    seen_by_number = status_of_path(str(node), set(numbers.values()), host)
+    assert seen_by_number is not None, "the caller says that these mounts answer"
+
+
+def test_this_process_is_on_a_mount_that_the_kernel_lists():
+    with open("/proc/version") as file:
+        number = mount_of(f"/proc/self/fd/{file.fileno()}")
+    assert mount_with(number).kind == "proc" and mount_with("") is None
 
 
 @pytest.mark.parametrize("link", ["dev", "dev/node", "dev/node (deleted)"])
