@@ -8,7 +8,7 @@ here returns None for a file on another mount.
 
 import os
 import re
-from typing import Container, Iterable, Iterator, NamedTuple, Optional
+from typing import Callable, Container, Iterable, Iterator, NamedTuple, Optional
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.files import content_of, words_in
@@ -57,6 +57,10 @@ class Mount(NamedTuple):
         return self.kind.partition(".")[0] in _FUSE and (not users or not {"0", str(os.geteuid())}.issuperset(users))
 
 
+#: called with a mount that a process shows
+Wanted = Callable[[Mount], bool]
+
+
 def mounts_in(lines: Iterable[bytes]) -> Iterator[Mount]:
     """Give the mounts of a mountinfo: 36 35 98:0 /mnt1 /mnt2 rw,noatime shared:1 - ext3 /dev/root rw."""
     for line in lines:
@@ -99,11 +103,14 @@ def mount_of(link: str) -> str:
     return found.group(1).decode()
 
 
-def status_of_open(link: str, mounts: Container[str]) -> Optional[os.stat_result]:
+def status_of_open(
+    link: str, mounts: Container[str], is_still: Optional[Callable[[str, int], bool]] = None
+) -> Optional[os.stat_result]:
     """Return the status of the file of a descriptor, /proc/*/fd/*, on a mount with one of these numbers.
 
     t0: the kernel tells the mount. t1: the process replaces the descriptor by that of a file on a server that does not
     answer. t2: a stat of the link hangs. So the link is opened as O_PATH, and the kernel tells the mount once more.
+    `is_still` gets the number and this descriptor, and says whether the number is that of the same mount as before.
     """
     if mount_of(link) not in mounts:
         return None
@@ -112,17 +119,19 @@ def status_of_open(link: str, mounts: Container[str]) -> Optional[os.stat_result
     except OSError:
         return None  # the process has closed the descriptor since
     try:
-        return os.fstat(pinned) if mount_of(f"/proc/self/fd/{pinned}") in mounts else None
+        number = mount_of(f"/proc/self/fd/{pinned}")
+        is_there = number in mounts and (is_still is None or is_still(number, pinned))
+        return os.fstat(pinned) if is_there else None
     finally:
         os.close(pinned)
 
 
-def status_of_path(path: str, mounts: Container[str], host: Host) -> Optional[os.stat_result]:
+def status_of_path(path: str, host: Host, is_wanted: Optional[Wanted] = None) -> Optional[os.stat_result]:
     """Return the status of the file at a path that the kernel tells, which has no link.
 
-    The way there enters only mounts with one of these numbers, and mounts at which a stat cannot hang. The owner of a
-    directory on the way can have put a link or a mount there since. So the walk follows no link, and looks at the mount
-    of each directory that it has open.
+    The way there enters only wanted mounts, and mounts at which a stat cannot hang. The owner of a directory on the way
+    can have put a link or a mount there since. So the walk follows no link, and looks at the mount of each directory
+    that it has open.
     """
     at, last = os.open(os.sep, os.O_PATH | os.O_CLOEXEC), ""
     try:
@@ -130,9 +139,9 @@ def status_of_path(path: str, mounts: Container[str], host: Host) -> Optional[os
             above, at = at, os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
             number = mount_of(f"/proc/self/fd/{at}")  # before `above` is closed
             os.close(above)
-            if number != last and number not in mounts:
+            if number != last:
                 mount = mount_with(number, host)
-                if mount is None or not mount.is_local:
+                if mount is None or not (mount.is_local or is_wanted is not None and is_wanted(mount)):
                     return None
             last = number
         return os.fstat(at)

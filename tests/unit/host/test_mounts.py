@@ -49,6 +49,22 @@ def test_a_descriptor_that_leads_to_another_mount_since_is_not_looked_at(tmp_pat
     assert status_of_open(str(tmp_path / "fd/4"), {here}) is None and mount_of(str(tmp_path / "fd/4")) == ""
 
 
+def test_a_number_that_another_mount_has_since_is_not_looked_at(tmp_path, monkeypatch):
+    """The caller is asked while the file is open: the kernel gives the number of an unmounted one to the next mount."""
+    told, asked = [], []
+
+    def is_still(number, pinned):
+        told.append((number, os.readlink(f"/proc/self/fd/{pinned}")))
+        return False
+
+    with open(str(tmp_path / "file"), "wb") as file:
+        link = f"/proc/self/fd/{file.fileno()}"
+        monkeypatch.setattr(os, "fstat", asked.append)
+        status = status_of_open(link, {mount_of(link)}, is_still)
+        monkeypatch.undo()
+        assert (status, asked, told) == (None, [], [(mount_of(link), file.name)])
+
+
 def test_a_kernel_that_does_not_tell_the_mount_of_a_descriptor_is_refused(tmp_path):
     """A search there would look at no file, and so find each disk unused. Linux has told it since 3.15."""
     for name in ("fd", "fdinfo"):
@@ -107,10 +123,10 @@ def test_a_path_is_walked_only_through_mounts_that_answer(tmp_path, monkeypatch,
         path.parent.mkdir(parents=True)
         path.write_bytes(ROOT + "".join(lines).encode())
 
-    status = status_of_path(str(node), (), host)
+    status = status_of_path(str(node), host)
     assert (status is not None and status.st_ino == node.stat().st_ino) == is_seen
-    seen_by_number = status_of_path(str(node), set(numbers.values()), host)
-    assert seen_by_number is not None, "the caller says that these mounts answer"
+    seen_if_wanted = status_of_path(str(node), host, lambda mount: mount.number in numbers.values())
+    assert (seen_if_wanted is not None) == (None not in listed.values()), "the caller says that these mounts answer"
 
 
 def test_this_process_is_on_a_mount_that_the_kernel_lists():
@@ -130,5 +146,5 @@ def test_a_link_on_the_way_is_not_followed(tmp_path, link):
     (tmp_path / link).symlink_to(there if link == "dev" else there / "node")
     path = tmp_path / ("dev/node" if link == "dev" else link)
 
-    status = status_of_path(str(path), (), host)
+    status = status_of_path(str(path), host)
     assert status is None or status.st_ino != (there / "node").stat().st_ino
