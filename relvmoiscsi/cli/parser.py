@@ -195,8 +195,12 @@ class Parser(argparse.ArgumentParser):
 class _Told(argparse.Action):
     """Prints the version, or the script by which a shell completes the words of the command, and ends."""
 
-    def __call__(self, _parser: argparse.ArgumentParser, _space: Any, shell: Any, _option: Any = None) -> NoReturn:
+    def __call__(self, parser: argparse.ArgumentParser, _space: Any, shell: Any, _option: Any = None) -> NoReturn:
         text = "relvmoiscsi " + __version__
+        if getattr(parser, "is_json", False):
+            from relvmoiscsi.json_answer import answer_text  # noqa: PLC0415 - udev waits
+
+            text = answer_text("version", {"version": __version__}, indent=2)
         if shell:
             from relvmoiscsi.cli import completion  # noqa: PLC0415 - udev waits
 
@@ -206,6 +210,10 @@ class _Told(argparse.Action):
 
 class _TopParser(Parser):
     """Prints the overview, which is equal on every Python."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self.is_json = "--json" in (args or ())  #: for --version, which ends before the words behind it are parsed
+        return super().parse_known_args(args, namespace)
 
     def format_help(self) -> str:
         return overview.page() + "\n"

@@ -2,6 +2,7 @@
 """What the command says about itself."""
 
 import argparse
+import json
 import re
 import sys
 
@@ -343,3 +344,11 @@ def test_what_stands_behind_the_two_dashes_stays_as_it_is():
 @pytest.mark.parametrize("words, level", [(["-v"], 1), (["-vv"], 2), (["-vvv"], 3), (["-v", "-v"], 2)])
 def test_several_v_may_be_one_word(words, level):
     assert make_parser().parse_args(separated(["show", *words, "x"])).verbose == level
+
+
+@pytest.mark.parametrize("words", ["version --json", "--version --json", "help version --json"])
+def test_the_version_is_json_for_a_script(command, words):
+    ran = command(*words.split())
+
+    assert (ran.status, ran.err, ran.json) == (0, "", {"version": __version__})
+    assert json.loads(ran.out)["command"] == "version"
