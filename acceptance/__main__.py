@@ -17,7 +17,7 @@ from acceptance.day import Array, Day, Row, Step
 from acceptance.made import Command, Failed, Scratch
 from relvmoiscsi.cli.output import Unheard
 from relvmoiscsi.errors import Refused, RelvmoiscsiError, UsageError
-from relvmoiscsi.host.own_path import NotOwn, make_own_directory, open_own
+from relvmoiscsi.host.own_path import NotOwn, open_own, own_way
 from relvmoiscsi.pool.commands import options
 from relvmoiscsi.pool.connection import LOCAL, Where, connect, url_of
 from relvmoiscsi.wording import printable_lines, said
@@ -255,7 +255,8 @@ def _secrets(where: Where) -> List[str]:
 def _make_place(directory: str) -> None:
     """Make the directory of the reports. Raises UsageError where another user could lead a report to another file."""
     try:
-        make_own_directory(directory, 0o755)
+        with own_way(directory, make=0o755):
+            pass
     except (NotOwn, OSError) as problem:
         reason = getattr(problem, "strerror", None) or problem
         unsafe = UsageError(f"{directory} is no place for a report: {reason}.")

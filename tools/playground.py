@@ -185,8 +185,10 @@ def _shell(directory: str) -> Sequence[str]:
 
 @contextmanager
 def _obeyed(lab: Lab, directory: str) -> Iterator[None]:
-    """Make the program `playground` of the shell. Its words come here by a socket, for as long as the block runs."""
-    path = str(Path(directory, "socket"))
+    """Make the program `playground` of the shell. Its words come here by a socket, for as long as the block runs.
+
+    Linux takes 107 bytes as the path of a socket, and TMPDIR may be longer: so both sides name it by a short path.
+    """
 
     class Words(socketserver.StreamRequestHandler):
         def handle(self) -> None:
@@ -194,9 +196,14 @@ def _obeyed(lab: Lab, directory: str) -> Iterator[None]:
             self.wfile.write(f"{status}\n{said}".encode())
 
     program = Path(directory, "playground")
-    program.write_text(_PROGRAM.format(python=sys.executable, path=path), encoding="utf-8")
+    program.write_text(_PROGRAM.format(python=sys.executable, directory=directory), encoding="utf-8")
     program.chmod(0o755)
-    with socketserver.UnixStreamServer(path, Words) as server:
+    opened = os.open(directory, os.O_PATH | os.O_DIRECTORY)
+    try:
+        server = socketserver.UnixStreamServer(f"/proc/self/fd/{opened}/socket", Words)
+    finally:
+        os.close(opened)
+    with server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
             yield
@@ -206,9 +213,10 @@ def _obeyed(lab: Lab, directory: str) -> Iterator[None]:
 
 _PROGRAM = """\
 #!{python}
-import socket, sys
+import os, socket, sys
+os.chdir({directory!r})
 with socket.socket(socket.AF_UNIX) as line:
-    line.connect({path!r})
+    line.connect("socket")
     line.sendall((" ".join(sys.argv[1:]) + "\\n").encode())
     status, _, said = line.makefile().read().partition("\\n")
 print(said)

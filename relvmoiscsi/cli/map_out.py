@@ -13,12 +13,12 @@ import os
 import stat
 from argparse import ArgumentTypeError
 from contextlib import contextmanager, suppress
-from typing import Any, BinaryIO, Dict, Iterator, Optional
+from typing import Any, BinaryIO, Dict, Iterator, Optional, Tuple
 
 from relvmoiscsi.cli.output import say
 from relvmoiscsi.errors import NOTHING_WRITTEN, UsageError, in_state
-from relvmoiscsi.host.files import open_private, sync_directory
-from relvmoiscsi.host.own_path import NotOwn, NotOwnFile, read_named, verify_new
+from relvmoiscsi.host.files import sync_directory
+from relvmoiscsi.host.own_path import NotOwn, NotOwnFile, OwnPlace, own_place
 from relvmoiscsi.json_answer import answer_text
 from relvmoiscsi.wording import printable
 
@@ -41,13 +41,27 @@ class MapFile:
     def __init__(self, path: Optional[str], command: str) -> None:
         """Verify the place. `command` is the name of the answer in the schema. Raises UsageError."""
         self._path, self._command = "" if path is None else os.path.abspath(path), command
-        if path is None:
+        if path is not None:
+            with self._verified() as place, _new(place):
+                pass
+
+    def must_be_new(self) -> None:
+        """Raises UsageError where the file has content. A run calls this before it changes anything."""
+        if not self._path:
             return
+        with self._verified() as place:
+            if not _is_free(place):
+                exists = UsageError(f"{self._path} already exists and --map-out replaces no file.")
+                raise exists.advising("Give the name of a new file.")
+
+    @contextmanager
+    def _verified(self) -> Iterator[OwnPlace]:
+        """Give the place of a new file. Raises UsageError, also for what the block raises."""
         with in_state(NOTHING_WRITTEN):
             try:
-                verify_new(self._path)
-                with self._new():
-                    pass
+                with own_place(self._path) as place:
+                    place.verify_new()
+                    yield place
             except NotOwnFile:
                 foreign = f"{self._path} is a link, or belongs to another user: --map-out replaces no such file."
                 raise UsageError(foreign) from None
@@ -55,16 +69,8 @@ class MapFile:
                 unsafe = UsageError(f"{self._path} is no safe place for a map: {problem}.")
                 raise unsafe.advising("Give a directory of your own.") from None
             except OSError as error:
-                raise UsageError(f"The file of --map-out, {path}, cannot be made: {error.strerror}.") from error
-
-    def must_be_new(self) -> None:
-        """Raises UsageError where the file has content. A run calls this before it changes anything."""
-        if self._path and not _is_free(self._path):
-            raise (
-                UsageError(f"{self._path} already exists and --map-out replaces no file.")
-                .in_state(NOTHING_WRITTEN)
-                .advising("Give the name of a new file.")
-            )
+                made = f"The file of --map-out, {self._path}, cannot be made: {error.strerror}."
+                raise UsageError(made) from error
 
     def finish(self, facts: Dict[str, Any], look: str) -> bool:
         """Write the content and rename the file. Return False, with a sentence on stderr, when a step fails.
@@ -76,16 +82,16 @@ class MapFile:
             return True
         content = answer_text(self._command, facts, indent=2).encode("ascii") + b"\n"
         try:
-            with self._new() as file:
+            with own_place(self._path) as place, _new(place) as (new, file):
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-                if not _is_free(self._path):
-                    if read_named(self._path, len(content)) == content:
+                if not _is_free(place):
+                    if place.read(len(content)) == content:
                         return True
                     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-                os.rename(file.name, self._path)
-            sync_directory(os.path.dirname(self._path))
+                new.rename(place.name)
+                sync_directory(place.directory.link)
         except (NotOwn, OSError) as problem:
             reason = getattr(problem, "strerror", None) or problem
             lost = f"The run is complete, but the map cannot be written to {self._path}: {reason}. {look}"
@@ -93,23 +99,23 @@ class MapFile:
             return False
         return True
 
-    @contextmanager
-    def _new(self) -> Iterator[BinaryIO]:
-        """Make a file that is removed after the block, unless the file was renamed."""
-        directory, name = os.path.split(self._path)
-        path = os.path.join(directory, f".{name}.{os.urandom(6).hex()}")
-        try:
-            with open(path, "wb", opener=lambda where, _flags: open_private(where, os.O_WRONLY | os.O_EXCL)) as file:
-                yield file
-        finally:
-            with suppress(FileNotFoundError):
-                os.unlink(path)
+
+@contextmanager
+def _new(place: OwnPlace) -> Iterator[Tuple[OwnPlace, BinaryIO]]:
+    """Make a file beside the place. The file is removed after the block, unless it was renamed."""
+    new = place._replace(name=f".{place.name}.{os.urandom(6).hex()}")
+    try:
+        with open(new.make(os.O_WRONLY), "wb") as file:
+            yield new, file
+    finally:
+        with suppress(FileNotFoundError):
+            new.unlink()
 
 
-def _is_free(path: str) -> bool:
+def _is_free(place: OwnPlace) -> bool:
     """Is the name free for the file? True without a file, and for an empty file as mktemp makes it."""
     try:
-        status = os.lstat(path)
+        with place.entry() as entry:
+            return stat.S_ISREG(entry.status.st_mode) and entry.status.st_size == 0
     except FileNotFoundError:
         return True
-    return stat.S_ISREG(status.st_mode) and status.st_size == 0

@@ -53,13 +53,26 @@ def separated(words: Iterable[str]) -> List[str]:
 _DASH = "A name that begins with a dash stands behind `--`."
 _DASHED_VALUE = "A value that begins with a dash stands behind `=`: {}=..."
 
-#: what a person means by the name of another program's command
+#: what a person means by the name of another program's command, by the program and the word
 _MEANT = {
-    **dict.fromkeys(("compare", "diff"), "check CLONE --original ORIGINAL"),
-    "verify": "check DEVICE",
-    **dict.fromkeys(("revert", "rollback"), "undo DEVICE"),
-    **dict.fromkeys(("info", "status", "list"), "show DEVICE"),
+    "relvmoiscsi": {
+        **dict.fromkeys(("compare", "diff"), "check CLONE --original ORIGINAL"),
+        "verify": "check DEVICE",
+        **dict.fromkeys(("revert", "rollback"), "undo DEVICE"),
+        **dict.fromkeys(("info", "status", "list"), "show DEVICE"),
+    },
+    "relvmoiscsi pool": {"list": "luns"},
 }
+
+
+def _meant(prog: str, word: str, names: Iterable[str]) -> List[str]:
+    """Return the commands that a person means by a word behind `prog`; [] where no word is near."""
+    known = {name: [name] for name in (*names, "help", *(["version"] if prog == "relvmoiscsi" else []))}
+    others = [(other, words) for other, words in _MEANT.get(prog, {}).items()]
+    others += [(each, f"{name} {each}") for name, group in overview.GROUPS.items() if name in known for each in group]
+    for other, words in others:
+        known.setdefault(other, []).append(words)
+    return [words for each in ([word] if word in known else nearest(word, known)) for words in known[each]]
 
 
 def _may_be_name(word: str) -> bool:
@@ -115,15 +128,11 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
             names = [listed.dest for listed in action._choices_actions]
-            groups = [name for name, commands in overview.GROUPS.items() if name in names and value in commands]
-            meant = [_MEANT[value]] if value in _MEANT and "show" in names else []
-            near = "".join(f" Did you mean `{self.prog} {words}`?" for words in meant)
-            near += "".join(f" Did you mean `{self.prog} {name} {value}`?" for name in groups)
-            if not meant and "show" in names and ("/" in value or os.path.isfile(value)):
-                near += f" Did you mean `{shell_command('relvmoiscsi show', value)}`?"
-            others = [] if meant else nearest(value, [*names, "help", "version"])
-            near += "".join(f" Did you mean `{self.prog} {name}`?" for name in others)
-            self.error(f"there is no command {value!r}.{near} The commands: {', '.join(names)}.")
+            near = [f"{self.prog} {words}" for words in _meant(self.prog, value, names)]
+            if "show" in names and ("/" in value or os.path.isfile(value)):
+                near.append(shell_command("relvmoiscsi show", value))
+            told = "".join(f" Did you mean `{words}`?" for words in near)
+            self.error(f"there is no command {value!r}.{told} The commands: {', '.join(names)}.")
         super()._check_value(action, value)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -186,8 +195,12 @@ class Parser(argparse.ArgumentParser):
 class _Told(argparse.Action):
     """Prints the version, or the script by which a shell completes the words of the command, and ends."""
 
-    def __call__(self, _parser: argparse.ArgumentParser, _space: Any, shell: Any, _option: Any = None) -> NoReturn:
+    def __call__(self, parser: argparse.ArgumentParser, _space: Any, shell: Any, _option: Any = None) -> NoReturn:
         text = "relvmoiscsi " + __version__
+        if getattr(parser, "is_json", False):
+            from relvmoiscsi.json_answer import answer_text  # noqa: PLC0415 - udev waits
+
+            text = answer_text("version", {"version": __version__}, indent=2)
         if shell:
             from relvmoiscsi.cli import completion  # noqa: PLC0415 - udev waits
 
@@ -197,6 +210,10 @@ class _Told(argparse.Action):
 
 class _TopParser(Parser):
     """Prints the overview, which is equal on every Python."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self.is_json = "--json" in (args or ())  #: for --version, which ends before the words behind it are parsed
+        return super().parse_known_args(args, namespace)
 
     def format_help(self) -> str:
         return overview.page() + "\n"

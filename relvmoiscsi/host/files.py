@@ -135,12 +135,14 @@ def replace(path: str, content: bytes, new: str) -> None:
         raise
 
 
-def open_private(path: str, flags: int) -> int:
+def open_private(path: str, flags: int, directory: Optional[int] = None) -> int:
     """Open a file, and return the descriptor. A file that is not there is made with mode 0600. Raises OSError.
+
+    A relative path begins in the open `directory`.
 
     The mode of a file that is there stays, but for the rights of its owner, which a umask may have taken away.
     """
-    descriptor = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    descriptor = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=directory)
     status = os.fstat(descriptor)
     if status.st_uid == os.geteuid() and status.st_mode & 0o600 != 0o600:
         os.fchmod(descriptor, stat.S_IMODE(status.st_mode) | 0o600)
@@ -155,12 +157,16 @@ def make_directory(path: str, mode: int) -> None:
     if not os.path.lexists(above):
         make_directory(above, mode)
     try:
-        os.mkdir(path, mode & 0o700)
+        new_directory(path, mode)
     except FileExistsError:
         if not os.path.isdir(path):
             raise
-    else:
-        os.chmod(path, mode)
+
+
+def new_directory(path: str, mode: int, directory: Optional[int] = None) -> None:
+    """Make a directory with this mode. A relative path begins in the open `directory`. Raises OSError."""
+    os.mkdir(path, mode & 0o700, dir_fd=directory)
+    os.chmod(path, mode, dir_fd=directory)
 
 
 def append(descriptor: int, line: bytes) -> None:

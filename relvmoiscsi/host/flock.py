@@ -24,8 +24,8 @@ from contextlib import contextmanager
 from typing import Callable, Dict, Iterator, Union
 
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused
-from relvmoiscsi.host.files import lines_of, open_private, remedy, words_in
-from relvmoiscsi.host.own_path import NotOwn, verify_own_way
+from relvmoiscsi.host.files import lines_of, remedy, words_in
+from relvmoiscsi.host.own_path import NotOwn, own_place
 from relvmoiscsi.host.terminated import pause
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
@@ -44,8 +44,8 @@ def open_lock(path: str, flags: int) -> int:
     Raises Refused then, and for a failed open. Raises FileNotFoundError if there is no such directory.
     """
     try:
-        verify_own_way(path)
-        return open_private(path, flags)
+        with own_place(path) as place:
+            return place.open(flags, _verify_lock)
     except NotOwn as error:
         problem = Refused(f"The lock {path} is not safe: {error}.").advising(
             "Let root have that place alone, then try again."
@@ -55,6 +55,12 @@ def open_lock(path: str, flags: int) -> int:
     except OSError as error:
         problem = Refused(f"The lock {path} cannot be opened: {error.strerror}.").advising(remedy(error))
     raise problem.in_state(NOTHING_WRITTEN)
+
+
+def _verify_lock(path: str, status: os.stat_result) -> None:
+    """Raise NotOwn for a file that is not of root or of this user. Its mode is that of SM or LVM."""
+    if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, os.geteuid()):
+        raise NotOwn(f"{path} is no regular file, or belongs to another user")
 
 
 def take(descriptor: int, deadline: float = 0.0) -> bool:

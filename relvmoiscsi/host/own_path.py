@@ -1,15 +1,22 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Files that an option names: no other user may be able to lead a path to another file.
+"""Files that an option names: no other user may be able to lead a path to another file, or to hold up this process.
 
-    read_named    reads such a file: --map, --ca, what is at --map-out, and by secret_file.py the files of passwords
+    own_way       pins what is at a path: --map and --ca, a directory. With a mode, it makes the directories
+    own_place     pins the directory of a file, which a caller reads, makes, opens or replaces there by its name
+    read_named    reads a file of an option
     open_own      opens a file to write: --log, the reports of the acceptance kit
-    verify_new    verifies the place of a new file: --map-out
-    make_own_directory    makes a directory for such a file
     is_own        a message names the path in a command of another program, which verifies nothing
 
 A person may let another user run the command as root, with a path as an argument. A directory of that user could be
 replaced by a link, between a check and the use. So each directory on the way is verified, from the root on: what root
-or this user has, and nobody else can change, stays as it was verified.
+or this user has, and nobody else can change, stays as it was verified. No caller walks a path a second time:
+
+    /  ->  open(name, O_PATH | O_NOFOLLOW) in the directory before  ->  its mount  ->  fstat  ->  the next name
+
+A user can mount FUSE at a name of his own in /tmp, and a program that answers nothing then holds up each question. An
+open with O_PATH asks the mounted file system nothing. So the kernel tells the mount of what is open, before any
+question. A mount that cannot be found is refused as well: another user may have unmounted it, but not ended it. The
+mount of the root directory is not looked at: this program is on it, and in a chroot the kernel does not list it.
 
 A directory that its group may write is refused for each group, also for the group of root: where a directory has an
 ACL, the bits of the group are the most that any user or group named in the ACL can have.
@@ -18,129 +25,189 @@ A path such as /dev/stdin names a descriptor that the caller has opened. The des
 path would open the file behind it anew, with the rights of this process.
 """
 
+import errno
 import os
 import re
 import stat
-from typing import Callable, List, Optional
+from contextlib import ExitStack, contextmanager
+from typing import Callable, Iterator, List, NamedTuple, Optional
 
-from relvmoiscsi.host.files import make_directory, open_private
+from relvmoiscsi.errors import Refused
+from relvmoiscsi.host.files import new_directory, open_private
+from relvmoiscsi.host.mounts import mount_of, mount_with
 
 #: what a shell's `<(command)` or `< FILE` opens for a program
 _DESCRIPTOR = re.compile("/dev/(?:stdin|fd/([0-9]{1,4}))|/proc/self/fd/([0-9]{1,4})")
-#: a link of a process, such as fd/3, root or cwd: the kernel leads to that file, and not to the path that a read shows
-_LINK_OF_PROCESS = re.compile("/proc/.+/.+")
 _MOST_LINKS = 40  #: as of Linux
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
-#: called with the path, the status of the open file, and whether the caller has given a descriptor
+#: called with the path, the status of the file, and whether the caller has given a descriptor
 Verify = Callable[[str, os.stat_result, bool], None]
 
 
-def verify_own_way(path: str) -> None:
-    """Raise NotOwn if another user could replace a directory or a link on the way to `path`. Raises OSError.
+class Pinned(NamedTuple):
+    """An entry that is open with O_PATH: the same file, whatever another user mounts or makes at its name since."""
 
-    The last name of the path is not looked at. In a directory with the sticky bit, such as /tmp, other users can make
-    files, and cannot replace what root or this user has made.
+    path: str  #: without links
+    descriptor: int
+    mount: str  #: its number
+    kind: str  #: of the file system; "" on the mount of the root directory
+    status: os.stat_result
+
+    @property
+    def link(self) -> str:
+        """A path that leads to this file alone."""
+        return f"/proc/self/fd/{self.descriptor}"
+
+
+class OwnPlace(NamedTuple):
+    """A verified directory and a name in it, which may lead to any file or to none."""
+
+    directory: Pinned
+    name: str
+    path: str  #: as the caller gave it
+
+    @contextmanager
+    def entry(self) -> Iterator[Pinned]:
+        """Pin what is there, also a link. Owner and mode are not verified yet. Raises NotOwn, OSError."""
+        with ExitStack() as opened:
+            yield _pin(opened, self.name, self.directory)
+
+    def verify_new(self) -> None:
+        """Raise NotOwnFile for a link, and for a file that another user has made. Raises NotOwn, OSError."""
+        try:
+            with self.entry() as entry:
+                _verify_owner(self.path, entry.status)
+        except FileNotFoundError:
+            pass
+
+    def read(self, most_bytes: int, verify: Optional[Verify] = None) -> bytes:
+        """Return the first bytes of the file, as `read_named`; a link is refused. Raises NotOwn, OSError."""
+        with self.entry() as entry:
+            return _content(self.path, entry, most_bytes, verify or _verify_trusted)
+
+    def make(self, flags: int) -> int:
+        """Make the file with mode 0600, and return the descriptor. Raises OSError."""
+        return open_private(self.name, flags | os.O_EXCL, self.directory.descriptor)
+
+    def open(self, flags: int, verify: Callable[[str, os.stat_result], None]) -> int:
+        """Make the file with mode 0600, or open the file that `verify` takes; return the descriptor.
+
+        With O_EXCL, no file is opened that is there. Raises OSError, NotOwn, and the errors of `verify`.
+        """
+        while True:
+            try:
+                return self.make(flags)
+            except FileExistsError:
+                if flags & os.O_EXCL:
+                    raise
+            try:
+                with self.entry() as entry:
+                    verify(self.path, entry.status)
+                    return os.open(entry.link, flags | os.O_CLOEXEC)
+            except FileNotFoundError:
+                pass  # its owner has removed it since
+
+    def rename(self, name: str) -> None:
+        """Give the file the new name in the same directory. Raises OSError."""
+        directory = self.directory.descriptor
+        os.rename(self.name, name, src_dir_fd=directory, dst_dir_fd=directory)
+
+    def unlink(self) -> None:
+        """Remove the name. Raises OSError."""
+        os.unlink(self.name, dir_fd=self.directory.descriptor)
+
+
+@contextmanager
+def own_way(path: str, make: Optional[int] = None) -> Iterator[Pinned]:
+    """Pin what is at the path while the block runs. Raises NotOwn if another user could replace a part of the way.
+
+    Links of root and of this user are followed. Directories that are absent are made with the mode `make`. In a
+    directory with the sticky bit, such as /tmp, other users can make files, and cannot replace what root or this user
+    has made.
+
+    Raises OSError, and Refused where the kernel tells no mounts.
     """
-    way = os.path.dirname(os.path.join(os.getcwd(), path))
-    at, links = os.sep, 0
-    todo: List[str] = way.split(os.sep)[::-1]  # the next name is the last item
-    _verify(at)
-    while todo:
-        name = todo.pop()
-        if name in ("", os.curdir, os.pardir):
-            at = os.path.dirname(at) if name == os.pardir else at
-            continue
-        entry = os.path.join(at, name)
-        if not _verify(entry):
-            at = entry
-            continue
-        target, links = os.readlink(entry), links + 1
-        if _LINK_OF_PROCESS.fullmatch(entry):
-            raise NotOwn(f"{entry} is a link of a process")
-        if links > _MOST_LINKS:
-            raise NotOwn(f"{entry} is one of too many links")
-        at = os.sep if os.path.isabs(target) else at
-        todo += reversed(target.split(os.sep))
-    if not os.path.samestat(os.lstat(at), os.stat(way)):  # a link of a process, where procfs is mounted elsewhere
-        raise NotOwn(f"{way} leads elsewhere than to {at}")
+    with ExitStack() as opened:
+        way, links = [_pin(opened, os.sep)], 0
+        todo: List[str] = os.path.join(os.getcwd(), path).split(os.sep)[::-1]  # the next name is the last item
+        _verify_kept(os.sep, way[0].status)
+        while todo:
+            name = todo.pop()
+            if name in ("", os.curdir, os.pardir):
+                if not stat.S_ISDIR(way[-1].status.st_mode):
+                    raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+                del way[max(1, len(way) - (name == os.pardir)) :]
+                continue
+            try:
+                entry = _pin(opened, name, way[-1])
+            except FileNotFoundError:
+                if make is None:
+                    raise
+                entry = _made(opened, name, way[-1], make)
+            _verify_kept(entry.path, entry.status)
+            if not stat.S_ISLNK(entry.status.st_mode):
+                way.append(entry)
+                continue
+            links += 1
+            if entry.kind == "proc":  # such as fd/3 or root: the kernel leads to that file, and not by the text
+                raise NotOwn(f"{entry.path} is a link of a process")
+            if links > _MOST_LINKS:
+                raise NotOwn(f"{entry.path} is one of too many links")
+            target = os.readlink("", dir_fd=entry.descriptor)
+            del way[1 if os.path.isabs(target) else len(way) :]
+            todo += reversed(target.split(os.sep))
+        yield way[-1]
+
+
+@contextmanager
+def own_place(path: str) -> Iterator[OwnPlace]:
+    """Pin the directory of a path while the block runs, as `own_way`. What is at the last name is not looked at."""
+    directory, name = os.path.split(path)
+    with own_way(directory) as pinned:
+        yield OwnPlace(pinned, name or os.curdir, path)
 
 
 def read_named(path: str, most_bytes: int, verify: Optional[Verify] = None) -> bytes:
     """Return the first bytes of a file that an option names: `most_bytes`, and one more of a longer file.
 
-    `verify` raises for a file that is not to be read; then a link as the last name is refused. Without `verify`, the
-    file is a regular file that only root and this user can change. Links of root and of this user are followed then:
-    the trusted certificates of a system are behind such a link. A descriptor of the caller is read as it is.
+    `verify` raises for a file that is not to be read, also for a link as the last name. Without `verify`, the file is a
+    regular file that only root and this user can change. Links of root and of this user are followed then: the trusted
+    certificates of a system are behind such a link. A descriptor of the caller is read as it is.
 
-    Raises NotOwn, OSError, and the errors of `verify`.
+    Raises NotOwn, OSError, Refused, and the errors of `verify`.
     """
     given = _DESCRIPTOR.fullmatch(path)
     if given is not None:
         descriptor = os.dup(int(given.group(1) or given.group(2) or 0))
-    else:
-        verify_own_way(os.path.join(path, "") if verify is None else path)
-        follows = 0 if verify is None else os.O_NOFOLLOW
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | follows)
-    try:
-        (verify or _verify_trusted)(path, os.fstat(descriptor), given is not None)
-        parts = [os.read(descriptor, most_bytes + 1)]
-        while parts[-1] and sum(map(len, parts)) <= most_bytes:
-            parts.append(os.read(descriptor, most_bytes + 1 - sum(map(len, parts))))
-        return b"".join(parts)
-    finally:
-        os.close(descriptor)
-
-
-def verify_new(path: str) -> None:
-    """Raise NotOwn for a link, and for a file that another user has made or could replace. Raises OSError."""
-    verify_own_way(path)
-    if os.path.lexists(path):
-        status = os.lstat(path)
-        if stat.S_ISLNK(status.st_mode) or status.st_uid != os.geteuid():
-            raise NotOwnFile(f"{path} is a link, or belongs to another user")
+        try:
+            (verify or _verify_trusted)(path, os.fstat(descriptor), True)
+            return _read(descriptor, most_bytes)
+        finally:
+            os.close(descriptor)
+    if verify is None:
+        with own_way(path) as entry:
+            return _content(path, entry, most_bytes, _verify_trusted)
+    with own_place(path) as place:
+        return place.read(most_bytes, verify)
 
 
 def open_own(path: str, flags: int) -> int:
     """Open a regular file that is this user's alone, or make it with mode 0600; return the descriptor.
 
-    Raises NotOwn for another file, also for one that appears at the path meanwhile. Raises OSError.
+    Raises NotOwn for another file. Raises OSError, Refused.
     """
-    verify_new(path)
-    descriptor = open_private(path, flags | os.O_NONBLOCK)  # no wait for the reader of a pipe
-    try:
-        status = os.fstat(descriptor)
-        _verify_trusted(path, status, False)
-        if status.st_uid != os.geteuid() or status.st_nlink != 1:
-            raise NotOwn(f"{path} belongs to another user, or has another name too")
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def make_own_directory(path: str, mode: int) -> None:
-    """Make a directory and those above it, each with this mode. What is there stays as it is. Raises NotOwn, OSError.
-
-    Each directory is verified before the next one is made in it: no other user can have this process make a directory
-    elsewhere.
-    """
-    try:
-        verify_own_way(os.path.join(path, ""))
-    except FileNotFoundError:
-        make_own_directory(os.path.dirname(os.path.abspath(path)), mode)
-        make_directory(path, mode)
-        verify_own_way(os.path.join(path, ""))
+    with own_place(path) as place:
+        return place.open(flags, verify_alone)
 
 
 def is_own(path: str) -> bool:
     """Return whether no other user can exchange what is at `path`, write to a file there, or make a file beside it."""
     try:
-        verify_own_way(os.path.join(path, ""))
-        directory = os.stat(os.path.dirname(path) or os.curdir)
+        with own_way(path), own_way(os.path.dirname(path)) as directory:
+            return not directory.status.st_mode & _OTHERS_WRITE
     except (NotOwn, OSError):
         return False
-    return not directory.st_mode & _OTHERS_WRITE
 
 
 class NotOwn(Exception):
@@ -151,22 +218,81 @@ class NotOwnFile(NotOwn):
     """The place is safe, and the file there is not this user's."""
 
 
-def _verify(entry: str) -> bool:
-    """Return whether the entry is a link. Raises NotOwn, OSError."""
-    status = os.lstat(entry)
+def _pin(opened: ExitStack, name: str, above: Optional[Pinned] = None) -> Pinned:
+    """Open an entry of a directory until `opened` ends, and look at its mount before its status.
+
+    While `above` is open, the kernel gives the number of its mount to no other mount.
+    """
+    path = name if above is None else os.path.join(above.path, name)
+    flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(name, flags, dir_fd=None if above is None else above.descriptor)
+    opened.callback(os.close, descriptor)
+    number, kind = mount_of(f"/proc/self/fd/{descriptor}"), "" if above is None else above.kind
+    if not number:
+        problem = "/proc is not mounted here, so nothing tells whose file systems are on the way to a file."
+        raise Refused(problem).advising("Run this where /proc is mounted, also in a chroot or a container.")
+    if above is not None and number != above.mount:
+        mount = mount_with(number)
+        if mount is None:
+            raise NotOwn(f"the file system at {path} was unmounted, or lies outside of this chroot")
+        if mount.is_of_another_user:
+            raise NotOwn(f"the file system at {path}, of type {mount.kind}, is mounted by another user")
+        kind = mount.kind
+    return Pinned(path, descriptor, number, kind, os.fstat(descriptor))
+
+
+def _made(opened: ExitStack, name: str, above: Pinned, mode: int) -> Pinned:
+    """Make a directory, and pin it. A directory that another process has made meanwhile stays as it is."""
+    try:
+        new_directory(name, mode, above.descriptor)
+    except FileExistsError:
+        pass
+    return _pin(opened, name, above)
+
+
+def _verify_kept(path: str, status: os.stat_result) -> None:
+    """Raise NotOwn for an entry that a user other than root and this one can change."""
     if status.st_uid not in (0, os.geteuid()):
-        raise NotOwn(f"{entry} belongs to another user")
-    if stat.S_ISLNK(status.st_mode):
-        return True
+        raise NotOwn(f"{path} belongs to another user")
     is_node = stat.S_ISBLK(status.st_mode)  # who may write to a disk, cannot make its node lead to another disk
     is_directory = stat.S_ISDIR(status.st_mode)
     is_sticky = is_directory and status.st_mode & stat.S_ISVTX  # of a file, the bit says nothing
-    if status.st_mode & _OTHERS_WRITE and not is_sticky and not is_node:
-        raise NotOwn(f"other users can change the {'directory' if is_directory else 'file'} {entry}")
-    return False
+    if status.st_mode & _OTHERS_WRITE and not is_sticky and not is_node and not stat.S_ISLNK(status.st_mode):
+        raise NotOwn(f"other users can change the {'directory' if is_directory else 'file'} {path}")
+
+
+def _verify_owner(path: str, status: os.stat_result) -> None:
+    if stat.S_ISLNK(status.st_mode) or status.st_uid != os.geteuid():
+        raise NotOwnFile(f"{path} is a link, or belongs to another user")
 
 
 def _verify_trusted(path: str, status: os.stat_result, is_given: bool) -> None:
-    """Raise NotOwn unless the file is regular; `verify_own_way` has verified its owner and mode."""
-    if not is_given and not stat.S_ISREG(status.st_mode):
-        raise NotOwn(f"{path} is no regular file")
+    """Raise NotOwn unless the file is a regular file that only root and this user can change."""
+    if not is_given:
+        _verify_kept(path, status)
+        if not stat.S_ISREG(status.st_mode):
+            raise NotOwn(f"{path} is no regular file")
+
+
+def verify_alone(path: str, status: os.stat_result) -> None:
+    """Raise NotOwn unless the file is a regular file of this user alone, with one name."""
+    _verify_owner(path, status)
+    _verify_trusted(path, status, False)
+    if status.st_nlink != 1:
+        raise NotOwn(f"{path} has another name too")
+
+
+def _content(path: str, entry: Pinned, most_bytes: int, verify: Verify) -> bytes:
+    verify(path, entry.status, False)
+    descriptor = os.open(entry.link, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        return _read(descriptor, most_bytes)
+    finally:
+        os.close(descriptor)
+
+
+def _read(descriptor: int, most_bytes: int) -> bytes:
+    parts = [os.read(descriptor, most_bytes + 1)]
+    while parts[-1] and sum(map(len, parts)) <= most_bytes:
+        parts.append(os.read(descriptor, most_bytes + 1 - sum(map(len, parts))))
+    return b"".join(parts)

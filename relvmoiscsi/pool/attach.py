@@ -71,7 +71,7 @@ class Attached(NamedTuple):
     status: str  #: DONE, ALREADY, PARTIAL, NEW_IDS, HAD_IDS, SKIPPED or FAILED
     sr_uuid: str = ""  #: the new SR; `of_sr` is the original SR
     of_sr: str = ""
-    name: str = ""
+    name: str = ""  #: of the SR: of the new SR as soon as the pool has it, else of the SR on the LUN; "" for none
     hosts: Mapping[str, str] = {}
     vdis: Sequence[Pair] = ()
     error: Optional[RelvmoiscsiError] = None
@@ -84,7 +84,7 @@ class Attached(NamedTuple):
             "status": self.status,
             "old_sr": self.of_sr or None,
             "new_sr": self.sr_uuid or None,
-            "sr_name_label": self.name,
+            "sr_name_label": self.name or None,
             "hosts": dict(self.hosts),
             "vdi_pairs": [pair.facts() for pair in self.vdis],
             "notes": list(self.notes),
@@ -193,7 +193,7 @@ def not_attachable(lun: PoolLun) -> Attached:
     kind = FormatError if lun.kind == DAMAGED else PoolFailure
     error = kind(f"Its state is {lun.kind}: {lun.problem}" if lun.scsi_id else lun.of_target())
     error.advising(luns.UNMAP if lun.kind == DAMAGED else "")
-    return Attached(lun.scsi_id, FAILED, of_sr=lun.of_sr, error=error)
+    return Attached(lun.scsi_id, FAILED, of_sr=lun.of_sr, name=lun.name, error=error)
 
 
 def _verify_attachable(lun: PoolLun, are_clones: bool) -> None:
@@ -300,7 +300,9 @@ def carry_out(
             if isinstance(error, RelvmoiscsiError) and row.refusal is None and work.keeps_ids(row.lun):
                 error.advising(luns.UNMAP)
         results = [
-            each if isinstance(each, Attached) else Attached(lun.scsi_id, FAILED, of_sr=lun.of_sr, error=each)
+            each
+            if isinstance(each, Attached)
+            else Attached(lun.scsi_id, FAILED, of_sr=lun.of_sr, name=lun.name, error=each)
             for lun, each in zip(chosen, done)
         ]
         # a note goes when all its LUNs have marked SRs; the next run removes the other notes
@@ -366,7 +368,7 @@ class _LunWork:
         """Plug the SR on the hosts, scan and label the VDIs, as planned."""
         lun, sr = row.lun, row.sr
         if not row.attaches:
-            return Attached(lun.scsi_id, NEW_IDS if row.resignatures else HAD_IDS, lun.sr_uuid, lun.of_sr)
+            return Attached(lun.scsi_id, NEW_IDS if row.resignatures else HAD_IDS, lun.sr_uuid, lun.of_sr, lun.name)
         state = f"The LUN {lun.scsi_id} has new identities, and the pool has its SR {row.name!r} ({lun.sr_uuid})."
         try:
             with _told(self._tell, row, ATTACHING):
@@ -388,7 +390,7 @@ class _LunWork:
                 pairs = vdis.pairs(origin, copies)
                 return Attached(lun.scsi_id, status, lun.sr_uuid, of_sr, row.name, on_hosts, pairs, notes=notes)
         except RelvmoiscsiError as error:
-            return Attached(lun.scsi_id, FAILED, lun.sr_uuid, lun.of_sr, error=error)
+            return Attached(lun.scsi_id, FAILED, lun.sr_uuid, lun.of_sr, row.name, error=error)
 
 
 @contextmanager

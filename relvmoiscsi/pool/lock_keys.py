@@ -27,7 +27,7 @@ STALE_SECONDS = 1800.0
 UNREADABLE = "unknown"  #: value of a field of a lock that a person has changed by hand
 #: what a lock may show as a command to copy; an open key can have any text
 _COMMANDS = (
-    *("attach", "clone", "discard", "rescue", "rescue --done"),
+    *("attach", "clone", "discard", "rescue", "rescue --done", "save-vms"),
     *("restore", "restore --undo", "restore --home", "restore --keep"),
 )
 

@@ -121,7 +121,9 @@ def verify(argv, ran):
         said = [ran.err.rstrip("\n"), answer, answer.rpartition("\n")[0]]
         assert any(map(DISK_STATE.search, said)), ran.err
     if "--json" in argv and ran.status not in (output.EXIT_BUG, output.EXIT_INTERRUPTED):
-        verify_object(ran, on_device=argv[0] not in ("direct", "doctor", "map", "settings", "pool"))
+        verify_object(
+            ran, on_device=not {*argv} & {"direct", "doctor", "map", "settings", "pool", "version", "--version"}
+        )
 
 
 def verify_object(ran, on_device):

@@ -125,7 +125,6 @@ MAY_TAKE_INT = {
     "formats.vhd": "a truth value",
     "host.disk.block_device": "the kernel's answer to an ioctl",
     "host.disk.holders": "the kernel's /proc",
-    "host.disk.mounts": "a pattern allows three digits",
     "host.disk.udev": "is_number has looked",
     "host.hba.adapters": "the kernel's sysfs",
     "host.own_path": "a pattern allows few digits",

@@ -53,6 +53,7 @@ from relvmoiscsi.device import (
 )
 from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, NoRoom, NotFound, Refused, UsageError
 from relvmoiscsi.host.disk.exclusive import (
+    ANY_WRITES,
     FLOCK_SECONDS,
     LIST,
     forbidden,
@@ -275,7 +276,6 @@ class BlockDevice(HostDevice):
 
 
 _SMALLEST_IMAGE = 1 << 20  #: bytes of a disk that can hold an SR
-_ANY_WRITES = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
 class ImageFile(HostDevice):
@@ -294,7 +294,7 @@ class ImageFile(HostDevice):
             size = status.st_size
             self.size_bytes = align_down(size, SECTOR) if size >= _SMALLEST_IMAGE else size
             # root may write to a file without any write permission, but the owner forbids it
-            self._refuse_read_only(not status.st_mode & _ANY_WRITES)
+            self._refuse_read_only(not status.st_mode & ANY_WRITES)
             if writable:
                 take_image(path, self._descriptor)
         except BaseException:

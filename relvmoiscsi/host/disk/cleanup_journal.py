@@ -14,20 +14,19 @@ Files and directories are root's alone (0600, 0700).
 import json
 import logging
 import os
-from glob import escape, glob
 from typing import List, Optional, Sequence, Tuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused
-from relvmoiscsi.host.files import open_private, text_of
 from relvmoiscsi.host.locks.lun_lock import is_lun_locked
-from relvmoiscsi.host.own_path import NotOwn, make_own_directory, verify_own_way
+from relvmoiscsi.host.own_path import NotOwn, OwnPlace, own_place, own_way, read_named, verify_alone
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.scsi_id_text import is_scsi_id
 
 log = logging.getLogger(__name__)
 
 DIRECTORY = "var/lib/relvmoiscsi/cleanup"
+_MOST_BYTES = 1 << 20  #: of an entry: a host has thousands of disks
 _TRIES = 100  # for each failed try, another process removed the directory in the same microseconds
 
 
@@ -37,13 +36,11 @@ def read(scsi_id: str, host: Host = THIS_HOST) -> Optional[Tuple[str, ...]]:
     Only an entry of this boot counts. Log an unreadable entry, and ignore the entry.
     """
     path = host.at(DIRECTORY, scsi_id)
-    text = text_of(path)
-    if not text:
-        return None
     try:
-        verify_own_way(path)
-        facts = untrusted.object_of(text)
+        facts = untrusted.object_of(read_named(path, _MOST_BYTES))
         boot, there = untrusted.text_of(facts.get("boot")), tuple(untrusted.texts_of(facts.get("there")))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     except ValueError:
         log.warning("The clean-up journal %s cannot be read and is ignored.", path)
         return None
@@ -61,10 +58,11 @@ def note(scsi_id: str, there: Sequence[str], host: Host = THIS_HOST) -> None:
     try:
         for again in reversed(range(_TRIES)):
             try:
-                make_own_directory(os.path.dirname(path), 0o700)
-                with open(open_private(new, os.O_WRONLY | os.O_TRUNC), "w", encoding="ascii") as file:
-                    file.write(content + "\n")
-                os.rename(new, path)
+                with own_way(os.path.dirname(path), make=0o700) as directory:
+                    place = OwnPlace(directory, os.path.basename(new), new)
+                    with open(place.open(os.O_WRONLY | os.O_TRUNC, verify_alone), "w", encoding="ascii") as file:
+                        file.write(content + "\n")
+                    place.rename(scsi_id)
                 return
             except (FileNotFoundError, FileExistsError):  # a call that ends has just removed the empty directory
                 if not again:
@@ -83,11 +81,15 @@ def forget(scsi_id: str, host: Host = THIS_HOST) -> None:
     """Remove the LUN's entry if there is one. Log a failure."""
     path = host.at(DIRECTORY, scsi_id)
     try:
-        for name in [path, *glob(escape(path) + ".*.new")]:
-            if os.path.lexists(name):
-                os.unlink(name)
-    except OSError as error:
-        log.warning("The clean-up journal %s could not be removed: %s.", path, error.strerror)
+        with own_place(path) as place:
+            for name in os.listdir(place.directory.link):
+                if name == scsi_id or name.startswith(f"{scsi_id}.") and name.endswith(".new"):
+                    place._replace(name=name).unlink()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except (NotOwn, OSError) as error:
+        reason = getattr(error, "strerror", None) or error
+        log.warning("The clean-up journal %s could not be removed: %s.", path, reason)
         return
     for directory in (os.path.dirname(path), os.path.dirname(os.path.dirname(path))):
         try:

@@ -34,6 +34,7 @@ LOOK_SECONDS = 0.2  #: between two searches for users of a device; each search r
 F_SETSIG = getattr(fcntl, "F_SETSIG", 10)
 F_SETLEASE = getattr(fcntl, "F_SETLEASE", 1024)
 
+ANY_WRITES = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 _LAST_STANDARD = 2  #: stderr
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ENXIO, errno.ENODEV, errno.ENOMEDIUM)
 
@@ -182,7 +183,8 @@ def _cannot_open(path: str, error: OSError, writable: bool, deadline: Deadline =
     if device is not None and writable:
         # The kernel answers EACCES to a writable open of a block device that it has read-only.
         number = f"{os.major(device.st_rdev)}:{os.minor(device.st_rdev)}"
-        if attribute(f"/sys/dev/block/{number}/ro") == "1":
+        is_without_writers = stat.S_ISREG(device.st_mode) and not device.st_mode & ANY_WRITES  # refused to root too
+        if is_without_writers or attribute(f"/sys/dev/block/{number}/ro") == "1":
             return read_only(path)
     if error.errno == errno.EROFS:
         return read_only(path)

@@ -16,9 +16,9 @@ from typing import Dict, Iterator, List, Sequence, Set, Tuple
 
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.device import SECTOR
-from relvmoiscsi.host.disk.mounts import mount_of, status_of_path
 from relvmoiscsi.host.disk.process_search import ProcessSearch, is_roots
 from relvmoiscsi.host.files import attribute, lines_of, text_of, words_in
+from relvmoiscsi.host.mounts import Mount, mount_of, status_of_path
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.wording import shell_command
 
@@ -85,7 +85,7 @@ class _Devices:
         for loop, way, backing, directory in _loop_devices(self._host):
             device = os.path.basename(backing)
             if os.path.dirname(backing) != "/dev" or device not in self.directories:
-                node = status_of_path(backing, (), self._host)
+                node = status_of_path(backing, self._host)
                 device = self.names.get(_number(node), "") if node else ""
             if device:
                 yield device, loop, way
@@ -95,7 +95,7 @@ class _Devices:
                         yield name, loop, way
         us, found = str(os.getpid()), set()
         own = self._host.at("proc", us, "fd", str(own_descriptor))
-        for link, status in self._search.open_files(self._local):
+        for link, status in self._search.open_files(self._local, lambda mount: mount.is_local):
             number = _number(status)
             if link == own or number not in self.names and number not in paths:
                 continue
@@ -250,9 +250,14 @@ def users_of_file(status: os.stat_result, own_descriptor: int, host: Host = THIS
     here = mount_of(own)
     # this process has a file there open: that file system answers
     mounts = {here, *(number for number, each in file_systems.items() if each == file_systems.get(here))}
-    found = [(name, way, status_of_path(backing, mounts, host)) for name, way, backing, _ in _loop_devices(host)]
+
+    def is_wanted(mount: Mount) -> bool:
+        return mount.number == here or mount.file_system == file_systems.get(here)
+
+    found = [(name, way, status_of_path(backing, host, is_wanted)) for name, way, backing, _ in _loop_devices(host)]
     loops = {name: way for name, way, each in found if each is not None and os.path.samestat(each, status)}
-    links = [link for link, each in search.open_files(mounts) if link != own and os.path.samestat(each, status)]
+    opened = search.open_files(mounts, is_wanted if here in file_systems else None)
+    links = [link for link, each in opened if link != own and os.path.samestat(each, status)]
     numbers = {link.split(os.sep)[-3] for link in links}
     return {**loops, **dict.fromkeys((host.named_process(number) for number in sorted(numbers, key=int)), "")}
 

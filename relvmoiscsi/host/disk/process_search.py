@@ -8,12 +8,14 @@ does not end in time is refused, and nothing is written. The refusal names the u
 """
 
 import os
+from functools import partial
 from glob import escape, glob
+from itertools import chain
 from typing import Container, Dict, Generator, Iterable, Iterator, Optional, Sequence, Set, Tuple, TypeVar
 
 from relvmoiscsi.deadline import Deadline, OutOfTime
-from relvmoiscsi.host.disk.mounts import Mount, mounts_in, status_of_open
 from relvmoiscsi.host.files import lines_of, words_in
+from relvmoiscsi.host.mounts import Mount, Wanted, mounts_in, status_of_open
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.wording import shell_command
 
@@ -21,6 +23,7 @@ from relvmoiscsi.wording import shell_command
 SEARCH_SECONDS = 10.0
 
 _AT_ONCE = 256  #: descriptors or mounts between two looks at the clock
+_MOST_KEPT = 256  #: mounts that a search keeps at a time; a process may often have 1024 descriptors
 
 Item = TypeVar("Item")
 OpenFile = Tuple[str, os.stat_result]
@@ -34,6 +37,8 @@ class ProcessSearch:
         self._deadline, self._host = deadline.part(SEARCH_SECONDS), host
         self._left, self._owner = self._deadline.left, os.geteuid()
         self._spent: Dict[int, float] = {}
+        self._process = ""  #: whose files are looked at
+        self._kept: Dict[str, int] = {}  #: a descriptor on each mount that was found to be wanted, by number
 
     def mounts(self) -> Iterator[Mount]:
         """Give each mount, from every mount namespace of a process, and from every root directory in a namespace.
@@ -64,25 +69,60 @@ class ProcessSearch:
             pass  # the thread has ended, or belongs to another user
         return has_any
 
-    def open_files(self, mounts: Container[str]) -> Iterator[OpenFile]:
+    def open_files(self, mounts: Container[str], is_wanted: Optional[Wanted] = None) -> Iterator[OpenFile]:
         """Give the path of each descriptor, /proc/*/fd/*, and the status of its file, for files on these mounts.
 
-        `mounts` are numbers of mounts at which a stat cannot hang. All threads of a process count as one, with the
-        descriptors of the first thread that has a descriptor: the main thread may have ended. Raises OutOfTime.
+        `mounts` are numbers of wanted mounts, at which a stat cannot hang. Without `is_wanted`, the caller has a file
+        open on each. All threads of a process count as one, with the descriptors of the first thread that has a
+        descriptor: the main thread may have ended. Raises OutOfTime.
         """
-        for process in self._processes():
-            has_any = yield from self._descriptors(os.path.join(process, "fd"), mounts)
-            for thread in () if has_any else self._threads(process):
-                if (yield from self._descriptors(os.path.join(thread, "fd"), mounts)):
-                    break
+        try:
+            for process in self._processes():
+                self._process = process
+                has_any = yield from self._descriptors(os.path.join(process, "fd"), mounts, is_wanted)
+                for thread in () if has_any else self._threads(process):
+                    if (yield from self._descriptors(os.path.join(thread, "fd"), mounts, is_wanted)):
+                        break
+        finally:
+            self._release()
 
-    def _descriptors(self, directory: str, mounts: Container[str]) -> Generator[OpenFile, None, bool]:
+    def _is_still(self, is_wanted: Wanted, number: str, pinned: int) -> bool:
+        """Return whether the number is still that of a wanted mount. `pinned` is open on the mount with this number.
+
+        t0: `mounts` gives a mount. t1: a user unmounts it, and mounts FUSE, which gets the same number. t2: a stat of a
+        file there waits for the program of the user. So the mount is looked for again while the file is open. Then a
+        descriptor keeps the number from any other mount.
+        """
+        if number in self._kept:
+            return True
+        owner = self._owner
+        again = chain(self._mounts(self._process, set()), self.mounts())
+        mount = next((each for each in again if each.number == number), None)
+        self._owner = owner
+        if mount is None or not is_wanted(mount):
+            return False
+        if len(self._kept) >= _MOST_KEPT:
+            self._release()
+        try:
+            self._kept[number] = os.dup(pinned)
+        except OSError:
+            pass  # too many descriptors: the next file there is looked for again
+        return True
+
+    def _release(self) -> None:
+        while self._kept:
+            os.close(self._kept.popitem()[1])
+
+    def _descriptors(
+        self, directory: str, mounts: Container[str], is_wanted: Optional[Wanted]
+    ) -> Generator[OpenFile, None, bool]:
         """Give the descriptors of files on these mounts. Return whether the directory shows any descriptor.
 
         A host of many VMs has tens of thousands of descriptors, most of them of sockets, pipes and events. So this
         makes a single call for each descriptor without a path. That call fails for a path that is too long.
         """
         has_any = False
+        is_still = None if is_wanted is None else partial(self._is_still, is_wanted)
         try:
             descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:
@@ -92,7 +132,7 @@ class ProcessSearch:
                 for entry in self._in_time(entries):
                     has_any = True
                     has_path = link_of(entry.name, descriptor)[:1] in ("", os.sep)
-                    status = status_of_open(entry.path, mounts) if has_path else None
+                    status = status_of_open(entry.path, mounts, is_still) if has_path else None
                     if status is not None:
                         yield entry.path, status
         except OSError:

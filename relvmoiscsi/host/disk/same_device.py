@@ -14,8 +14,8 @@ from glob import escape, glob
 from typing import Container, List, Set, Tuple
 
 from relvmoiscsi.host.disk.exclusive import stat_path
-from relvmoiscsi.host.disk.mounts import mount_of, status_of_path
 from relvmoiscsi.host.files import attribute, text_of
+from relvmoiscsi.host.mounts import mount_of, status_of_path
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 
@@ -78,4 +78,5 @@ def _behind(directory: str, mounts: Container[str], host: Host) -> List[os.stat_
     paths = [host.node(os.path.basename(path)) for path in glob(os.path.join(escape(directory), "slaves/*")) if is_map]
     if attribute(directory, "loop/offset") == "0":
         paths.append(text_of(os.path.join(directory, "loop/backing_file")).rstrip("\n"))
-    return [status for status in (status_of_path(path, mounts, host) for path in paths) if status is not None]
+    found = (status_of_path(path, host, lambda mount: mount.number in mounts) for path in paths)
+    return [status for status in found if status is not None]

@@ -31,7 +31,7 @@ from relvmoiscsi.host import flock, terminated
 from relvmoiscsi.host.command import Runner
 from relvmoiscsi.host.files import remedy
 from relvmoiscsi.host.flock import POLL_SECONDS
-from relvmoiscsi.host.own_path import NotOwn, make_own_directory
+from relvmoiscsi.host.own_path import NotOwn, own_way
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
@@ -125,7 +125,8 @@ def _open(path: str) -> int:
         except FileNotFoundError:
             directory = os.path.dirname(path)
             try:
-                make_own_directory(directory, _MODE_OF_SM)
+                with own_way(directory, make=_MODE_OF_SM):
+                    pass
             except NotOwn as error:
                 raise Refused(f"{directory} cannot be made: {error}.").advising(
                     "Let root have that place alone, then try again."

@@ -371,7 +371,7 @@ def _skipped(pool: Pool, lun: PoolLun, is_doubtful: bool) -> Attached:
     elif lun.kind in luns.ATTACHABLE:
         why = " You did not select its original."
     reason = Refused(f"{'; '.join(_words(pool, lun)).rstrip('.')}.{why}").advising(advice)
-    return Attached(lun.scsi_id, attach.SKIPPED, of_sr=lun.of_sr, error=reason, is_doubtful=is_doubtful)
+    return Attached(lun.scsi_id, attach.SKIPPED, of_sr=lun.of_sr, name=lun.name, error=reason, is_doubtful=is_doubtful)
 
 
 def _would_attach(planned: Sequence[LunPlan], failed: Sequence[Attached], skipped: Sequence[Attached]) -> Answer:
@@ -422,7 +422,7 @@ def _attached_answer(pool: Pool, results: Sequence[Attached], skipped: Sequence[
     lines, steps = [], []
     alerts: List[str] = []
     for result in results:
-        of = f" {result.name!r} ({result.sr_uuid}), {counted(len(result.vdis), 'VDI')}" if result.name else ""
+        of = f" {result.name!r} ({result.sr_uuid}), {counted(len(result.vdis), 'VDI')}" if result.hosts else ""
         lines.append(printable(f"{result.scsi_id or 'a target'}: {result.status}{of}"))
         away = {name: state for name, state in result.hosts.items() if state != hosts.PLUGGED}
         for name, state in away.items():

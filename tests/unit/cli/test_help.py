@@ -2,6 +2,7 @@
 """What the command says about itself."""
 
 import argparse
+import json
 import re
 import sys
 
@@ -185,6 +186,9 @@ VALUE = "A value that begins with a dash stands behind `=`: {}=..."
         ("attach x", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi pool attach`?"),
         ("luns", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi pool luns`?"),
         ("clone x", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi pool clone`?"),
+        ("lnus", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi pool luns`?"),
+        ("statsu x", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi show DEVICE`?"),
+        ("pool lsit", "relvmoiscsi pool [-h]", "Did you mean `relvmoiscsi pool luns`?"),
         ("resignature -c.img", "relvmoiscsi resignature [-h]", "DEVICE. -c.img is no option. " + DASH),
         ("undo x -c.img", "relvmoiscsi undo [-h]", "unrecognized arguments: -c.img " + DASH),
         ("pool clone -web --all", "relvmoiscsi pool clone [-h]", "-web is no option. " + DASH),
@@ -340,3 +344,11 @@ def test_what_stands_behind_the_two_dashes_stays_as_it_is():
 @pytest.mark.parametrize("words, level", [(["-v"], 1), (["-vv"], 2), (["-vvv"], 3), (["-v", "-v"], 2)])
 def test_several_v_may_be_one_word(words, level):
     assert make_parser().parse_args(separated(["show", *words, "x"])).verbose == level
+
+
+@pytest.mark.parametrize("words", ["version --json", "--version --json", "help version --json"])
+def test_the_version_is_json_for_a_script(command, words):
+    ran = command(*words.split())
+
+    assert (ran.status, ran.err, ran.json) == (0, "", {"version": __version__})
+    assert json.loads(ran.out)["command"] == "version"

@@ -12,6 +12,7 @@ import pytest
 
 from kit import shell
 from kit.shell import SR, flipped, start, tree
+from relvmoiscsi import json_answer
 
 pytestmark = pytest.mark.processes
 
@@ -125,3 +126,17 @@ def test_a_run_that_was_not_done_already_has_its_map(image, command):
     for key in ("new_sr", "vdi_pairs", "lv_pairs", "notes"):
         without = {name: value for name, value in answer.items() if name != key}
         assert answers.problem_of(without) and not answers.problem_of({**without, "already_done": True})
+
+
+def test_a_byte_that_is_no_text_has_the_form_of_messages_and_other_texts_stay():
+    given = '\udcff \ud800 \\udcff \\\\ \U0001f600 \udce9\n"'
+
+    found = json.loads(json_answer.answer_text("version", {"version": given}))["version"]
+
+    assert found == '\\xff \ufffd \\udcff \\\\ \U0001f600 \\xe9\n"' and found.encode("utf-8")
+
+
+def test_the_device_of_an_answer_is_valid_text(command):
+    ran = command("show", "/no\udcffsuch.img", "--json")
+
+    assert ran.json["device"] == r"/no\xffsuch.img" and ran.json["device"] in ran.json["error"]["message"]

@@ -17,7 +17,8 @@ from relvmoiscsi.cli.parser import make_parser
 from relvmoiscsi.cli.resignature import ResignatureCommand
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.host import own_path, secret_file
-from relvmoiscsi.host.own_path import NotOwn, make_own_directory, read_named, verify_own_way
+from relvmoiscsi.host.mounts import mounts_in
+from relvmoiscsi.host.own_path import NotOwn, own_place, own_way, read_named
 from relvmoiscsi.host.secret_file import first_line, lines_of
 from relvmoiscsi.lun.url_login import credentials
 from relvmoiscsi.pool import connection as connection_module
@@ -102,12 +103,12 @@ def is_foreign(path, patch):
     patch.setattr(os, "fstat", owned_by(4712, os.fstat))
 
 
-def owned_by(user, real, *paths):
-    """Return the call, whose answer for these paths (none: for all) names the owner."""
+def owned_by(user, real):
+    """Return the call, whose answer names the owner."""
 
     def answer(name, **more):
         status = real(name, **more)
-        return status if paths and name not in paths else os.stat_result((*status[:4], user, *status[5:]))
+        return os.stat_result((*status[:4], user, *status[5:]))
 
     return answer
 
@@ -116,7 +117,7 @@ def owned_by(user, real, *paths):
     "happens, says",
     [
         (is_readable, "Put the password into a file of your own with mode 0600"),
-        (is_a_link, "cannot be read"),
+        (is_a_link, "is no regular file"),
         (is_foreign, "belongs to another user"),
     ],
 )
@@ -154,8 +155,8 @@ def test_a_map_is_readable_for_its_owner_alone_also_in_the_place_of_an_empty_fil
     [
         (os.mkfifo, "map is no regular file"),
         (os.mkdir, "map is no regular file"),
-        (lambda path: os.symlink(path + " of another", path), "No such file"),
-        (lambda path: os.symlink("/dev/zero", path), "is no regular file|can change"),
+        (lambda path: os.symlink(path + " of another", path), "map is no regular file"),
+        (lambda path: os.symlink("/dev/zero", path), "map is no regular file"),
     ],
     ids=["pipe", "directory", "link to nothing", "link to a device"],
 )
@@ -169,6 +170,11 @@ def test_what_appears_at_the_name_of_a_map_during_a_run_is_not_waited_for(tmp_pa
     assert not file.finish({"attached_srs": []}, "Look there.")
     assert re.search(f"cannot be written to {path}: .*({says}).*Look there.", capsys.readouterr().err)
     assert os.listdir(str(tmp_path)) == ["map"]
+
+
+def directory_of(path):
+    with own_place(path) as place:
+        return place.directory.path
 
 
 WAYS = {
@@ -200,7 +206,8 @@ def a_way(kind, top, patch):
         upper.chmod(0o777)
     foreign = {"of another": upper, "link of another": top / "by"}.get(kind)
     if foreign:
-        patch.setattr(os, "lstat", owned_by(4712, os.lstat, str(foreign)))
+        inode, real = os.lstat(str(foreign)).st_ino, os.fstat
+        patch.setattr(os, "fstat", lambda each: (owned_by(4712, real) if real(each).st_ino == inode else real)(each))
     return str(top / (WAYS[kind][1] or "upper/inner/file"))
 
 
@@ -209,7 +216,7 @@ def test_a_way_on_which_another_user_could_replace_a_directory_is_refused(tmp_pa
     path = a_way(kind, tmp_path, monkeypatch)
 
     with pytest.raises(NotOwn, match=WAYS[kind][0]):
-        verify_own_way(path)
+        directory_of(path)
     with pytest.raises(UsageError, match="no safe place for a map"):
         written(
             os.path.join(os.path.dirname(path), "map") if kind != "back from a link" else tmp_path / "upper" / "map"
@@ -225,22 +232,27 @@ def test_ways_of_root_and_of_this_user_are_taken(tmp_path, monkeypatch):
     tmp_path.chmod(0o1777)  # as /tmp
     (tmp_path / "own").chmod(0o755)
     for path in (tmp_path / "by" / "inner" / "file", "file", os.path.join("inner", "..", "file")):
-        verify_own_way(str(path))
+        directory_of(str(path))
 
 
 @pytest.mark.parametrize("kind", WAYS)
 def test_no_directory_is_made_where_another_user_could_lead_elsewhere(tmp_path, monkeypatch, kind):
     path = a_way(kind, tmp_path, monkeypatch)
     with pytest.raises(NotOwn, match=WAYS[kind][0]):
-        make_own_directory(os.path.join(path, "more"), 0o755)
+        made(os.path.join(path, "more"), 0o755)
     assert not os.path.lexists(path)
 
 
+def made(path, mode):
+    with own_way(path, make=mode) as directory:
+        assert os.path.samestat(directory.status, os.stat(path))
+
+
 def test_a_directory_is_made_with_those_above_it(tmp_path, monkeypatch):
-    make_own_directory(str(tmp_path / "a" / "b"), 0o700)
+    made(str(tmp_path / "a" / "b"), 0o700)
     monkeypatch.chdir(tmp_path)
-    make_own_directory("a/b", 0o755)
-    make_own_directory("c/d", 0o755)
+    made("a/b", 0o755)
+    made("c/d", 0o755)
     modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("a", "a/b", "c", "c/d")]
     assert modes == [0o700, 0o700, 0o755, 0o755]
 
@@ -363,7 +375,7 @@ def test_what_the_caller_may_not_read_root_does_not_open_for_him(of_write_only, 
 @pytest.mark.parametrize("option", READERS)
 def test_no_other_name_of_a_descriptor_is_opened_anew(of_write_only, monkeypatch, option, form):
     monkeypatch.setenv("XENSERVER_PASSWORD", "x")
-    with pytest.raises(UsageError, match="is a link of a process|belongs to another user|cannot be read"):
+    with pytest.raises(UsageError, match="link of a process|belongs to another user|cannot be read|no regular file"):
         READERS[option](form.format(of_write_only, pid=os.getpid()))
 
 
@@ -372,35 +384,178 @@ def test_no_other_name_of_a_descriptor_is_opened_anew(of_write_only, monkeypatch
 def test_no_path_leads_by_the_directories_of_a_process(file, monkeypatch, of_process, name):
     """A process may have other mounts, so that another user's file is at a path of root there."""
     monkeypatch.chdir("/")
-    with pytest.raises(NotOwn, match=f"/{name} is a link of a process"):
+    with pytest.raises(NotOwn, match="is a link of a process"):
         read_named(f"/proc/{of_process.format(pid=os.getpid())}/{name}{file}", 10)
 
 
-#: verifies the path in its own mounts, where another procfs and another directory are at the places
-_ELSEWHERE = """
-import os, sys
-from relvmoiscsi.host.own_path import NotOwn, verify_own_way
-try:
-    verify_own_way(sys.argv[1])
-except NotOwn as error:
-    print(error)
+#: runs in its own mounts. `tried` prints what a call answers
+_OWN_MOUNTS = """
+import ctypes, os, sys
+from relvmoiscsi.cli.map_out import MapFile
+from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.host import flock, secret_file
+from relvmoiscsi.host.own_path import NotOwn, is_own, open_own, own_way, read_named
+
+os.chdir(sys.argv[1])
+libc = ctypes.CDLL(None, use_errno=True)
+
+def mount(kind, target, data=""):
+    if libc.mount(b"x", os.fsencode(target), kind.encode(), 0, data.encode()):
+        print("skip:", os.strerror(ctypes.get_errno()))
+        sys.exit()
+
+def mount_fuse(target, user):
+    # a program that answers nothing; the kernel keeps the mount while the program has the device open
+    try:
+        device = os.open("/dev/fuse", os.O_RDWR)
+    except OSError as error:
+        print("skip:", error)
+        sys.exit()
+    kind = "40000" if os.path.isdir(target) else "100000"
+    mount("fuse", target, f"fd={device},rootmode={kind},user_id={user},group_id={user},allow_other")
+
+def tried(call, *arguments):
+    try:
+        print("answer:", call(*arguments))
+    except (NotOwn, OSError, RelvmoiscsiError) as error:
+        print("error:", error)
 """
+
+
+def in_own_mounts(directory, script):
+    """Return what the script prints. Skip the test where the machine does not let root mount."""
+    argv = ["unshare", "--mount", sys.executable, "-c", _OWN_MOUNTS + script, str(directory)]
+    pipe = subprocess.PIPE
+    # a question to FUSE has no end
+    ran = subprocess.run(argv, cwd=str(ROOT.parent), stdout=pipe, stderr=subprocess.STDOUT, timeout=30, check=False)
+    out = ran.stdout.decode()
+    if "skip:" in out or out.startswith("unshare:"):
+        pytest.skip(f"this machine does not mount: {out}")
+    assert ran.returncode == 0, out
+    return [line for line in out.split("\n") if line]
 
 
 @pytest.mark.processes
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
-def test_what_is_opened_is_what_was_verified_also_where_another_procfs_is(tmp_path):
+def test_another_procfs_leads_by_no_link_of_a_process_to_a_file(tmp_path):
     """The kernel leads by `root` of a process to the files of that process, and not by the text of the link."""
-    for name in ("proc", "place"):
+    (tmp_path / "proc").mkdir()
+    script = f"""
+mount("proc", "proc")
+tried(read_named, "proc/{os.getpid()}/root{tmp_path}/file", 1)
+"""
+    (line,) = in_own_mounts(tmp_path, script)
+    assert line == f"error: {tmp_path}/proc/{os.getpid()}/root is a link of a process"
+
+
+#: each use of a path: (what a call does at `at`, on which FUSE is mounted as the file or as a directory on the way)
+USES = {
+    "map": "tried(read_named, at, 9)",
+    "password": "tried(secret_file.lines_of, at)",
+    "log": "tried(open_own, at, os.O_WRONLY | os.O_APPEND)",
+    "report": "tried(open_own, at, os.O_WRONLY | os.O_EXCL)",
+    "map-out": "tried(MapFile, at, 'run')",
+    "lock": "tried(flock.open_lock, at, os.O_RDWR)",
+    "directory": "tried(own_way(at, make=0o755).__enter__)",
+    "advice": "tried(is_own, at)",
+}
+IS_REFUSED = "mounted by another user|answer: False"
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+@pytest.mark.parametrize("place", ["there", "there/file"])
+def test_a_mount_of_another_user_holds_up_no_use_of_a_path(tmp_path, place):
+    """A user may mount FUSE in /tmp at a name of his own. Each question to its program waits for the program."""
+    tmp_path.chmod(0o1777)
+    if place == "there":
+        (tmp_path / "there").touch()
+    else:
+        (tmp_path / "there").mkdir()
+    uses = "\n".join(USES.values())
+    lines = in_own_mounts(tmp_path, f'at = os.path.abspath("{place}")\nmount_fuse("there", 4712)\n{uses}\n')
+
+    assert len(lines) == len(USES)
+    for use, line in zip(USES, lines):
+        expected = "File exists" if (use, place) == ("report", "there") else IS_REFUSED
+        assert re.search(expected, line), (use, line)
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+def test_a_mount_of_another_user_at_the_name_of_a_map_does_not_hold_up_the_end_of_a_run(tmp_path):
+    script = """
+file = MapFile("map", "pool attach --map-out")
+open("map", "w").close()
+mount_fuse("map", 4712)
+tried(file.must_be_new)
+tried(file.finish, {"attached_srs": []}, "Look there.")
+tried(sorted, os.listdir("."))
+"""
+    before, said, answer, left = in_own_mounts(tmp_path, script)
+    assert "map, of type fuse, is mounted by another user" in before and "Nothing was written" in before
+    assert re.search("The run is complete, .*: the file system at .*/map, of type fuse, is mounted by another", said)
+    assert (answer, left) == ("answer: False", "answer: ['map']")
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+def test_a_process_without_proc_is_told_so_and_a_chroot_with_proc_serves(tmp_path):
+    for name in ("proc", "there"):
         (tmp_path / name).mkdir()
-    mounts = f"mount -t proc proc {tmp_path}/proc && mount -t tmpfs -o mode=755 tmpfs {tmp_path}/place"
-    path = f"{tmp_path}/proc/{os.getpid()}/root{tmp_path}/place/file"
-    argv = ["unshare", "--mount", "sh", "-c", f'{mounts} || exit 77; exec "$@"', "sh", sys.executable, "-c", _ELSEWHERE]
-    pipe = subprocess.PIPE
-    ran = subprocess.run([*argv, path], cwd=str(ROOT.parent), stdout=pipe, stderr=pipe, check=False)
-    if ran.returncode == 77 or ran.stderr.startswith(b"unshare:"):
-        pytest.skip(f"this container may not mount: {ran.stderr.decode()}")
-    assert f"leads elsewhere than to {tmp_path}/place" in ran.stdout.decode(), ran
+        (tmp_path / name / "file").write_text("{}")
+    script = """
+mount("tmpfs", "/proc")
+tried(read_named, "there/file", 9)
+os.chroot(".")
+mount("proc", "/proc")
+tried(read_named, "/there/file", 9)
+mount("tmpfs", "/there", "mode=755")
+open("/there/file", "w").close()
+tried(read_named, "/there/file", 9)
+"""
+    without, in_chroot, on_mount = in_own_mounts(tmp_path, script)
+    assert without.startswith("error: /proc is not mounted here") and "where /proc is mounted" in without
+    assert (in_chroot, on_mount) == ("answer: b'{}'", "answer: b''")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (None, "the file system at /proc was unmounted"),
+        ("9 1 0:9 / /proc rw - fuse.sshfs a: rw,user_id=4712,group_id=0", "of type fuse.sshfs, is mounted by another"),
+        ("9 1 0:9 / /proc rw - fuse.sshfs a: rw,user_id=0,group_id=0", None),
+    ],
+)
+def test_a_mount_that_nothing_lists_or_of_another_user_is_refused_before_its_status(monkeypatch, line, says):
+    mount = None if line is None else next(mounts_in([line.encode()]))
+    monkeypatch.setattr(own_path, "mount_with", lambda number: mount)
+    if says is None:
+        with own_way("/proc") as there:
+            assert there.kind == "fuse.sshfs"
+        return
+    asked = []
+
+    def fstat(descriptor, real=os.fstat):
+        asked.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        return real(descriptor)
+
+    monkeypatch.setattr(os, "fstat", fstat)
+    with pytest.raises(NotOwn, match=says), own_way("/proc"):
+        pytest.fail("taken")
+    assert asked == ["/"]
+
+
+def test_what_another_user_puts_at_the_place_meanwhile_is_not_used(tmp_path):
+    """The directory on the way was renamed since, and another one is at its name."""
+    (tmp_path / "way").mkdir()
+    with own_place(str(tmp_path / "way" / "file")) as place:
+        (tmp_path / "way").rename(tmp_path / "old")
+        (tmp_path / "way").mkdir()
+        os.close(place.make(os.O_WRONLY))
+        place.rename("new")
+        place._replace(name="gone").verify_new()
+    assert os.listdir(str(tmp_path / "old")) == ["new"] and os.listdir(str(tmp_path / "way")) == []
 
 
 def test_a_given_descriptor_is_read_from_where_it_is(file):
@@ -418,10 +573,15 @@ def test_a_file_without_an_end_is_not_read_into_memory(file, monkeypatch, option
     file.chmod(0o600)
     file.write_text("x" * 10000)
     reads = []
-    monkeypatch.setattr(own_path.os, "read", lambda fd, size, real=os.read: reads.append(size) or real(fd, size))
+
+    def read(descriptor, size, real=os.read):
+        reads.extend([size] * (os.readlink(f"/proc/self/fd/{descriptor}") == str(file)))
+        return real(descriptor, size)
+
+    monkeypatch.setattr(own_path.os, "read", read)
     with pytest.raises(UsageError, match="more than 20|not valid JSON"):
         READERS[option](str(file))
-    assert max(reads) <= 21
+    assert 1 <= max(reads) <= 21
 
 
 @pytest.mark.parametrize(

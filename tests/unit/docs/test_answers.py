@@ -32,7 +32,11 @@ def test_it_is_a_schema_and_each_answer_is_in_it():
 
 
 def test_every_command_and_every_function_of_the_plugin_has_an_answer():
-    commands = {name for name, _ in parsers(make_parser()) if name} | {"direct udev", "pool attach --map-out"}
+    commands = {name for name, _ in parsers(make_parser()) if name} | {
+        "direct udev",
+        "pool attach --map-out",
+        "version",
+    }
     functions = {"plugin " + name for name in (*plugin.FUNCTIONS, "doctor", "lun")}
     assert set(ANSWERS) == commands | functions
 

@@ -794,6 +794,12 @@ def test_any_key_is_a_lock_or_none(text):
         assert isinstance(each.text(), str) and each.is_stale("2026-11-22T12:00:00Z") in (True, False)
 
 
+def test_a_lock_of_save_vms_names_the_command():
+    (left,) = lock_keys.locks_in({f"{lock_keys.KEY}{WHAT}:1": json.dumps({"doing": "save-vms", "token": "x"})})
+
+    assert left.text().startswith("`relvmoiscsi pool save-vms` of ")
+
+
 @pytest.mark.parametrize("doing", ["discard --all --yes", "unlock x --yes", "restore --keep web", "", "\u202e`id`"])
 def test_a_text_that_is_none_of_our_commands_is_none_to_copy(doing):
     key = lock_keys.OPEN_KEY + "3600a098038303053743f4a4f4e4b6d41:1"

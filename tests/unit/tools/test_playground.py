@@ -8,7 +8,6 @@ import runpy
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import suppress
 
@@ -25,7 +24,7 @@ pytestmark = pytest.mark.processes
 COPY = "Production changed 2026-11-21"  #: the first copy of the pool of the playground
 
 
-def played(*options, typed=""):
+def played(*options, typed="", **environment):
     return subprocess.run(
         [sys.executable, str(TOP / "tools/playground.py"), *options],
         input=typed,
@@ -33,7 +32,7 @@ def played(*options, typed=""):
         stderr=subprocess.PIPE,
         encoding="utf-8",
         timeout=300,
-        env={**os.environ, "SHELL": "/bin/sh", "COLUMNS": "1000"},
+        env={**os.environ, "SHELL": "/bin/sh", "COLUMNS": "1000", **environment},
         check=False,
     )
 
@@ -50,13 +49,6 @@ def test_the_tour_plays_a_night_and_the_day_after_and_leaves_the_pool_as_it_was(
     assert len(left) == 2, "both clones are LUNs of nobody"
 
 
-@pytest.fixture
-def short_path():
-    """A directory with a path that leaves room for the name of a socket: Linux takes 107 bytes."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as path:
-        yield path
-
-
 @pytest.mark.parametrize(
     ("options", "end", "status"),
     [
@@ -66,14 +58,16 @@ def short_path():
         ([], signal.SIGHUP, 130),
     ],
 )
-def test_an_early_end_is_no_traceback_and_leaves_no_directory(short_path, options, end, status):
+def test_an_early_end_is_no_traceback_and_leaves_no_directory(tmp_path, options, end, status):
     """Ctrl-C, `| head -3`, a closed terminal."""
+    long_path = tmp_path / ("long" * 30)  # Linux takes 107 bytes as the path of a socket
+    long_path.mkdir()
     there = subprocess.Popen(
         [sys.executable, str(TOP / "tools/playground.py"), *options],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, "SHELL": "/bin/sh", "TMPDIR": short_path},
+        env={**os.environ, "SHELL": "/bin/sh", "TMPDIR": str(long_path)},
         start_new_session=True,
     )
     for _line in range(3):
@@ -85,8 +79,17 @@ def test_an_early_end_is_no_traceback_and_leaves_no_directory(short_path, option
     with there.stderr as told:
         said = told.read()
     there.stdin.close()
-    assert (there.wait(timeout=300), os.listdir(short_path)) == (status, []) and b"Traceback" not in said, said
+    assert (there.wait(timeout=300), os.listdir(long_path)) == (status, []) and b"Traceback" not in said, said
     there.stdout.close()
+
+
+def test_a_long_path_of_temporary_files_is_no_obstacle(tmp_path):
+    long_path = tmp_path / ("long" * 30)  # Linux takes 107 bytes as the path of a socket
+    long_path.mkdir()
+
+    shell = played(typed="playground snapshot\n", TMPDIR=str(long_path))
+
+    assert shell.returncode == 0 and "360014050000000000000000000000004" in shell.stdout, shell.stderr
 
 
 def test_no_line_of_the_greeting_breaks_a_command():

@@ -15,8 +15,8 @@ import pytest
 from relvmoiscsi.deadline import NO_DEADLINE
 from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import Busy, DeviceError, NoRoom, NotFound, Refused, Truncated, UsageError
-from relvmoiscsi.host import flock, own_process
-from relvmoiscsi.host.disk import exclusive, holders, mounts, process_search
+from relvmoiscsi.host import flock, mounts, own_process
+from relvmoiscsi.host.disk import exclusive, holders, process_search
 from relvmoiscsi.host.disk.block_device import ImageFile, Workers, open_device
 from relvmoiscsi.host.own_process import run_in_child
 from relvmoiscsi.host.this_host import Host
@@ -385,6 +385,19 @@ def test_each_reason_not_to_open_has_its_sentence(number, user, expected, messag
     error = exclusive._cannot_open("/x", OSError(number, os.strerror(number)), writable=True)
 
     assert type(error) is expected and str(error).startswith(message)
+
+
+def test_a_file_that_nobody_may_write_has_one_next_step_for_every_user_and_command(image, monkeypatch):
+    """`check` said to make the file writable, and the run said to be root, who is refused as well."""
+    os.chmod(image, 0o444)
+    another = os.stat(image).st_uid + 1000
+    monkeypatch.setattr(os, "geteuid", lambda: another)
+
+    to_write = exclusive._cannot_open(image, OSError(errno.EACCES, os.strerror(errno.EACCES)), writable=True)
+
+    with open_device(image, writable=False) as device:
+        assert (device.objection.told, device.objection.advice) == (to_write.told, to_write.advice)
+    assert to_write.advice == "Make it writable first."
 
 
 @pytest.mark.parametrize("path, advice", [

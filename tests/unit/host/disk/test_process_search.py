@@ -11,9 +11,9 @@ import pytest
 import relvmoiscsi
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline, OutOfTime
 from relvmoiscsi.host.disk import holders, process_search
-from relvmoiscsi.host.disk.mounts import mount_of
 from relvmoiscsi.host.disk.process_search import ProcessSearch
 from relvmoiscsi.host.files import lines_of
+from relvmoiscsi.host.mounts import mount_of
 from relvmoiscsi.host.this_host import Host
 
 USER = 1001
@@ -85,6 +85,83 @@ def test_a_process_of_any_user_is_looked_at(host):
     assert [each.directory for each in mounts()] == ["/", "/mnt"]
 
 
+@pytest.mark.parametrize(
+    "shown, is_seen",
+    [
+        ({"40": "rw - ext4 /dev/sdb rw"}, True),
+        ({"30": "rw - ext4 /dev/sdb rw"}, True),  # of another mount namespace: the file was sent over a socket
+        ({"40": "rw - fuse x rw,user_id=1001"}, False),
+        ({}, False),
+    ],
+)
+def test_the_number_of_a_mount_is_looked_up_again_while_a_file_there_is_open(host, monkeypatch, shown, is_seen):
+    """The kernel gives the number of an unmounted file system to the next mount, also to one of FUSE."""
+    node = host.at("node")
+    with open(node, "w"):
+        opens(host, "40", 2, node)
+    number = number_of_mount(node)
+    for link in ("40/fdinfo/0", "40/fdinfo/1"):
+        with open(host.at("proc", link), "w", encoding="utf-8") as file:
+            file.write(f"pos:\t0\nmnt_id:\t{number}\n")
+    for process, what in shown.items():
+        mount(host, process, f"{number} 35 8:16 / /mnt {what}\n")
+
+    before, kept = len(os.listdir("/proc/self/fd")), set()
+    found = ProcessSearch(NO_DEADLINE, host)
+    for _link, _status in found.open_files({number}, lambda each: each.is_local):
+        kept.add(tuple(found._kept))
+    assert kept == ({(number,)} if is_seen else set())
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+#: a local mount has gone since the search looked at the mounts, and FUSE has its number; the program answers nothing
+REUSED = """
+import ctypes, os, sys
+from relvmoiscsi.deadline import NO_DEADLINE
+from relvmoiscsi.host.disk.process_search import ProcessSearch
+from relvmoiscsi.host.this_host import Host
+
+libc = ctypes.CDLL(None)
+
+def number(descriptor):
+    with open(f"/proc/self/fdinfo/{descriptor}") as lines:
+        return next(line.split()[1] for line in lines if line.startswith("mnt_id"))
+
+if libc.mount(b"x", b"there", b"tmpfs", 0, b""):
+    sys.exit("skip: no mount")
+search = ProcessSearch(NO_DEADLINE, Host())
+local = {mount.number for mount in search.mounts() if mount.is_local}
+before = os.open("there", os.O_PATH)
+reused = number(before)
+os.close(before)
+libc.umount(b"there")
+try:
+    device = os.open("/dev/fuse", os.O_RDWR)
+except OSError as error:
+    sys.exit(f"skip: {error}")
+if libc.mount(b"x", b"there", b"fuse", 0, b"fd=%d,rootmode=40000,user_id=4712,group_id=0,allow_other" % device):
+    sys.exit("skip: no mount of FUSE")
+there = os.open("there", os.O_PATH)
+if number(there) != reused or reused not in local:
+    sys.exit("skip: another program has the number")
+found = dict(search.open_files(local, lambda mount: mount.is_local))
+print(f"/proc/{os.getpid()}/fd/{there}" in found, len(found) > 0)
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+def test_a_mount_of_fuse_with_the_number_of_a_local_one_does_not_hold_up_the_search(tmp_path):
+    (tmp_path / "there").mkdir()
+    environment = dict(os.environ, PYTHONPATH=os.path.dirname(os.path.dirname(relvmoiscsi.__file__)))
+    argv = ["unshare", "--mount", sys.executable, "-c", REUSED]
+    pipe = subprocess.PIPE
+    ran = subprocess.run(argv, cwd=str(tmp_path), env=environment, stdout=pipe, stderr=pipe, timeout=60, check=False)
+    if b"skip:" in ran.stderr or ran.stderr.startswith(b"unshare:"):
+        pytest.skip(ran.stderr.decode())
+    assert ran.stdout == b"False True\n", ran
+
+
 @pytest.mark.parametrize("kind", ["copies of /dev/null", "copies of a file", "mounts"])
 def test_the_search_of_a_user_who_has_too_much_ends_and_names_the_user(host, kind):
     if kind == "mounts":
@@ -131,7 +208,7 @@ def test_a_file_is_seen_whose_path_is_too_long_for_the_kernel_to_tell(tmp_path):
 DEEP = """
 import os
 from relvmoiscsi.deadline import NO_DEADLINE
-from relvmoiscsi.host.disk.mounts import mount_of
+from relvmoiscsi.host.mounts import mount_of
 from relvmoiscsi.host.disk.process_search import ProcessSearch
 from relvmoiscsi.host.this_host import Host
 

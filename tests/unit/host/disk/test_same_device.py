@@ -7,8 +7,8 @@ import stat
 import pytest
 
 from relvmoiscsi.errors import NotFound
+from relvmoiscsi.host import mounts
 from relvmoiscsi.host.disk import same_device as module
-from relvmoiscsi.host.disk.mounts import mount_of
 from relvmoiscsi.host.disk.same_device import backing_file, same_device
 from relvmoiscsi.host.this_host import Host
 
@@ -50,7 +50,8 @@ def host(image, tmp_path, monkeypatch):
             file = tmp_path / f"host/sys/dev/block/{major}:{minor}" / path
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text.replace("IMAGE", image).replace("/dev/", host.at("dev") + "/") + "\n")
-    mounted(host, image, "ext4")
+    with open(image) as file:
+        mounted(host, image, "ext4", mounts.mount_of(f"/proc/self/fd/{file.fileno()}"))
     status_of = lambda path, *_where, **_how: nodes.get(path) or real(path)  # noqa: E731
     by_way = module.status_of_path
     monkeypatch.setattr(module, "stat_path", status_of)
@@ -59,13 +60,16 @@ def host(image, tmp_path, monkeypatch):
     return host
 
 
-def mounted(host, path, kind, number="2"):
+def mounted(host, path, kind, number):
     """The directory of a file is a mount of its own, of this kind."""
-    lines = ["1 0 8:1 / / rw - ext4 disk rw", f"{number} 1 0:52 / {os.path.dirname(path)} rw - {kind} it rw"]
+    root = os.open(os.sep, os.O_PATH)
+    above = mounts.mount_of(f"/proc/self/fd/{root}")
+    os.close(root)
+    lines = [f"{above} 0 8:1 / / rw - ext4 disk rw", f"{number} 1 0:52 / {os.path.dirname(path)} rw - {kind} it rw"]
     info = host.at("proc/self/mountinfo")
     os.makedirs(os.path.dirname(info), exist_ok=True)
     with open(info, "w") as file:
-        file.write("\n".join([*lines, ""]))
+        file.write("\n".join([*lines[number == above :], ""]))
 
 
 SAME = [
@@ -87,14 +91,15 @@ def test_what_leads_to_the_same_bytes_is_the_same_device(host, image, first, sec
     assert same_device(one, other, host) == same_device(other, one, host) == is_same
 
 
-def test_the_file_behind_a_loop_device_is_looked_at_only_where_a_stat_cannot_hang(host, image):
+def test_the_file_behind_a_loop_device_is_looked_at_only_where_a_stat_cannot_hang(host, image, monkeypatch):
     """The server of a FUSE mount belongs to any user, and need not answer: root's command waited for ever."""
+    at = os.path.dirname(image)
+    real = mounts.mount_of
+    for each in (mounts, module):
+        monkeypatch.setattr(each, "mount_of", lambda link: "7" if os.readlink(link).startswith(at) else real(link))
     mounted(host, image, "fuse.sshfs", "7")
     loops = [host.node(name) for name in ("loop0", "loop1")]
     assert not same_device(*loops, host)
-
-    with open(image) as file:
-        mounted(host, image, "fuse.sshfs", mount_of(f"/proc/self/fd/{file.fileno()}"))
     assert same_device(loops[0], image, host)  # a stat of the image has just been answered
 
 

@@ -141,7 +141,7 @@ def test_a_name_that_no_volume_group_can_have_is_refused_before_any_lock_is_take
 def test_a_link_in_the_place_of_a_lock_file_is_not_followed_and_a_directory_is_not_made(directory, tmp_path):
     os.symlink(str(tmp_path / "victim"), os.path.join(directory, "V_" + OLD))
 
-    with pytest.raises(Refused, match="cannot be opened"), lvm_locks([OLD], directory):
+    with pytest.raises(Refused, match="is no regular file"), lvm_locks([OLD], directory):
         pytest.fail("locked")
     assert not (tmp_path / "victim").exists()
     with pytest.raises(NotFound, match="does not exist"), lvm_locks([OLD], str(tmp_path / "nothing")):

@@ -103,12 +103,25 @@ def fails(error):
     return operation
 
 
+def without_directory(times, removed=None):
+    """SM has removed the directory of a new file, so many times."""
+    real, removed = os.open, [] if removed is None else removed
+
+    def open_after_sm(path, flags, *arguments, **more):
+        if flags & os.O_CREAT and len(removed) < times:
+            removed.append(path)
+            raise FileNotFoundError(2, "No such file or directory")
+        return real(path, flags, *arguments, **more)
+
+    return open_after_sm
+
+
 @pytest.mark.parametrize(
     "happens, words",
     [
-        (lambda root, _: os.makedirs(in_root(root, LVM)), "cannot be opened: Is a directory"),
+        (lambda root, _: os.makedirs(in_root(root, LVM)), "is no regular file"),
         (lambda root, _: open(in_root(root, "var"), "w").close(), "cannot be made: Not a directory"),
-        (lambda _, patch: patch.setattr(os, "open", fails(FileNotFoundError(2, "No such file"))), "again and again"),
+        (lambda _, patch: patch.setattr(os, "open", without_directory(100)), "again and again"),
         (lambda _, patch: patch.setattr(fcntl, "fcntl", fails(OSError(22, "Invalid argument"))),
          "cannot be locked: Invalid argument"),
     ],
@@ -121,15 +134,8 @@ def test_what_cannot_be_locked_is_refused(root, monkeypatch, happens, words):
 
 
 def test_a_directory_that_sm_removes_in_between_is_made_again(root, monkeypatch):
-    real, removed = os.open, []
-
-    def open_after_sm(path, *arguments):
-        if len(removed) < 3:
-            removed.append(path)
-            raise FileNotFoundError(2, "No such file or directory")
-        return real(path, *arguments)
-
-    monkeypatch.setattr(os, "open", open_after_sm)
+    removed = []
+    monkeypatch.setattr(os, "open", without_directory(3, removed))
     with lvm_lock(Host(root)):
         assert len(removed) == 3
 

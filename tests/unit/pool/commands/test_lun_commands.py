@@ -153,6 +153,8 @@ def test_one_of_several_that_fails_is_9_and_a_single_one_its_own_status(lab, wor
         bad, good, *_originals = ran.json["attach_results"]
         assert (ran.status, bad["status"], good["status"]) == (9, "failed", status)
         assert "did not appear" in bad["problem"] and error in (good["problem"] or "")
+        names = [row["sr_name_label"] for row in (bad, good)]
+        assert names[0] == "Production" and names[1].startswith("Testing changed ")
 
 
 def test_what_could_not_be_looked_at_is_9_and_told(lab, world, clone, pool_command):
@@ -173,6 +175,8 @@ def test_what_could_not_be_looked_at_is_9_and_told(lab, world, clone, pool_comma
     assert ran.status == 9 and rows.pop(clone) == ("attached", None) and set(rows) == {bad, None, *originals}
     assert "did not appear" in rows[bad][1] and "iqn.2026-01.test:refuses" in rows[None][1]
     told, why = pool_command("luns", "--target", TARGET).out, rows[None][1]
+    named = {row["scsi_id"]: row["sr_name_label"] for row in ran.json["attach_results"]}
+    assert named[None] is None and {named[scsi_id] for scsi_id in originals} == {"Production", "Testing"}
     assert all(f"The LUNs behind {TARGET} 'iqn.2026-01.test:refuses' are unknown: " in each for each in (why, told))
 
 

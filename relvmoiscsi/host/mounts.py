@@ -8,11 +8,11 @@ here returns None for a file on another mount.
 
 import os
 import re
-from typing import Container, Iterable, Iterator, NamedTuple, Optional
+from typing import Callable, Container, Iterable, Iterator, NamedTuple, Optional
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.files import content_of, words_in
-from relvmoiscsi.host.this_host import Host
+from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 #: File systems that answer a stat of an open file from memory. An overlay may lie over any other file system.
 _LOCAL = (
@@ -30,6 +30,8 @@ _LOCAL = (
     "squashfs",
 )
 
+_FUSE = ("fuse", "fuseblk")  #: also as fuse.sshfs
+
 _FIRST_LINES = 256  #: bytes of pos, flags and mnt_id, which are the first lines of each fdinfo
 
 
@@ -41,16 +43,22 @@ class Mount(NamedTuple):
     directory: str  #: with a blank as \040
     kind: str
     source: str  #: any text: a user mounts a tmpfs with it, in a mount namespace of his own
+    options: str  #: of the file system, such as rw,user_id=1000
 
     @property
     def is_local(self) -> bool:
         """Return whether a stat of a file of this mount cannot hang."""
         return self.kind in _LOCAL
 
-    def is_on_way_to(self, path: str) -> bool:
-        """Return whether a walk to the path, without links, enters this mount."""
-        directory = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal.group(1), 8)), self.directory)
-        return f"{path}/".startswith(directory.rstrip("/") + "/")
+    @property
+    def is_of_another_user(self) -> bool:
+        """Return whether a program of a user other than root and this one answers for the files (FUSE)."""
+        users = re.findall("(?:^|,)user_id=([0-9]+)(?=,|$)", self.options)
+        return self.kind.partition(".")[0] in _FUSE and (not users or not {"0", str(os.geteuid())}.issuperset(users))
+
+
+#: called with a mount that a process shows
+Wanted = Callable[[Mount], bool]
 
 
 def mounts_in(lines: Iterable[bytes]) -> Iterator[Mount]:
@@ -58,8 +66,17 @@ def mounts_in(lines: Iterable[bytes]) -> Iterator[Mount]:
     for line in lines:
         words = words_in(line.decode("utf-8", "replace").rstrip("\n"))
         if "-" in words[5:-2]:
-            kind, source = words[words.index("-", 5) + 1 :][:2]
-            yield Mount(words[0], words[2], words[4], kind, source)
+            kind, source, *options = words[words.index("-", 5) + 1 :]
+            yield Mount(words[0], words[2], words[4], kind, source, "".join(options[:1]))
+
+
+def mount_with(number: str, host: Host = THIS_HOST) -> Optional[Mount]:
+    """Return the mount with this number in the mount namespace of this process.
+
+    The caller has a file of the mount open since before: then the kernel gives the number to no other mount meanwhile.
+    """
+    lines = (content_of(host.at("proc/self/mountinfo")) or b"").split(b"\n")
+    return next((mount for mount in mounts_in(lines) if mount.number == number), None)
 
 
 def mount_of(link: str) -> str:
@@ -86,11 +103,14 @@ def mount_of(link: str) -> str:
     return found.group(1).decode()
 
 
-def status_of_open(link: str, mounts: Container[str]) -> Optional[os.stat_result]:
+def status_of_open(
+    link: str, mounts: Container[str], is_still: Optional[Callable[[str, int], bool]] = None
+) -> Optional[os.stat_result]:
     """Return the status of the file of a descriptor, /proc/*/fd/*, on a mount with one of these numbers.
 
     t0: the kernel tells the mount. t1: the process replaces the descriptor by that of a file on a server that does not
     answer. t2: a stat of the link hangs. So the link is opened as O_PATH, and the kernel tells the mount once more.
+    `is_still` gets the number and this descriptor, and says whether the number is that of the same mount as before.
     """
     if mount_of(link) not in mounts:
         return None
@@ -99,26 +119,31 @@ def status_of_open(link: str, mounts: Container[str]) -> Optional[os.stat_result
     except OSError:
         return None  # the process has closed the descriptor since
     try:
-        return os.fstat(pinned) if mount_of(f"/proc/self/fd/{pinned}") in mounts else None
+        number = mount_of(f"/proc/self/fd/{pinned}")
+        is_there = number in mounts and (is_still is None or is_still(number, pinned))
+        return os.fstat(pinned) if is_there else None
     finally:
         os.close(pinned)
 
 
-def status_of_path(path: str, mounts: Container[str], host: Host) -> Optional[os.stat_result]:
+def status_of_path(path: str, host: Host, is_wanted: Optional[Wanted] = None) -> Optional[os.stat_result]:
     """Return the status of the file at a path that the kernel tells, which has no link.
 
-    The way there enters only mounts with one of these numbers, and mounts at which a stat cannot hang. The owner of a
-    directory on the way can have put a link there since. So the walk follows none.
+    The way there enters only wanted mounts, and mounts at which a stat cannot hang. The owner of a directory on the way
+    can have put a link or a mount there since. So the walk follows no link, and looks at the mount of each directory
+    that it has open.
     """
-    lines = (content_of(host.at("proc/self/mountinfo")) or b"").split(b"\n")
-    ways = [mount.is_local or mount.number in mounts for mount in mounts_in(lines) if mount.is_on_way_to(path)]
-    if not ways or not all(ways):
-        return None
-    at = os.open(os.sep, os.O_PATH | os.O_CLOEXEC)
+    at, last = os.open(os.sep, os.O_PATH | os.O_CLOEXEC), ""
     try:
         for name in path.split(os.sep)[1:]:
             above, at = at, os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+            number = mount_of(f"/proc/self/fd/{at}")  # before `above` is closed
             os.close(above)
+            if number != last:
+                mount = mount_with(number, host)
+                if mount is None or not (mount.is_local or is_wanted is not None and is_wanted(mount)):
+                    return None
+            last = number
         return os.fstat(at)
     except OSError:
         return None  # deleted, or in another mount namespace
