@@ -112,7 +112,7 @@ heading "4. They share nothing, and nothing else changed"
 relvmoiscsi check clone.img --original original.img
 lvm_sees_both
 
-heading "5. The power goes: before the commit, recover rolls the run back; after the commit, recover finishes it"
+heading "5. The power goes: recover rolls back before the commit, else finishes"
 for writes in 9 23; do
     copy original.img second.img
     printf '\n$ python3 tools/cut_power.py second.img %d     # kill -9 after so many writes\n' "$writes"
@@ -128,7 +128,7 @@ heading "6. And back again"
 relvmoiscsi undo second.img --yes
 relvmoiscsi show second.img | sed -n 1,4p
 
-heading "7. The same over iSCSI, as an ordinary user: no disk of the clone on this machine, no open-iscsi, no root"
+heading "7. The same over iSCSI, as an ordinary user, with no disk of the clone here"
 copy original.img third.img
 if start_target 2>>"$work/tgtd.log"; then
     become_user

@@ -79,7 +79,7 @@ TOUR = (
     ),
     ("It starts beside the original, which runs on.", 'xe vm-start vm="web on {copy}"'),
     (
-        "The copy of the VM is shut down: no copy with a running VM can be discarded.",
+        "The copy of the VM is shut down: `discard` refuses a running VM.",
         'xe vm-shutdown vm="web on {copy}" force=true',
     ),
     ("The copies go together: VM, network, SR.", 'relvmoiscsi pool discard "{copy}" --with-vms --yes'),
@@ -97,7 +97,7 @@ TOUR = (
     ("The disk is given back.", 'relvmoiscsi pool rescue "{later}" --done --yes'),
     ("The second copy goes, too.", 'relvmoiscsi pool discard "{later}" --yes'),
     (
-        "The pool is as it was, but for web, which is halted. The LUNs of the two snapshots are still mapped.",
+        "As before, but web is halted, and both snapshots are still mapped.",
         "relvmoiscsi pool luns",
     ),
 )

@@ -5,6 +5,7 @@
     own_place     pins the directory of a file, which a caller reads, makes, opens or replaces there by its name
     read_named    reads a file of an option
     open_own      opens a file to write: --log, the reports of the acceptance kit
+    is_there      a lock of another program is needed where the program has made its directory
     is_own        a message names the path in a command of another program, which verifies nothing
 
 A person may let another user run the command as root, with a path as an argument. A directory of that user could be
@@ -207,6 +208,20 @@ def is_own(path: str) -> bool:
         with own_way(path), own_way(os.path.dirname(path)) as directory:
             return not directory.status.st_mode & _OTHERS_WRITE
     except (NotOwn, OSError):
+        return False
+
+
+def is_there(path: str) -> bool:
+    """Return whether anything is at the path, also a link.
+
+    True where another user can lead the path elsewhere, or has mounted something: `own_place` then says so at the open.
+    """
+    try:
+        with own_place(path) as place, place.entry():
+            return True
+    except NotOwn:
+        return True
+    except OSError:
         return False
 
 

@@ -29,6 +29,7 @@ from typing import Iterable, Iterator, List, Optional
 
 from relvmoiscsi.errors import NOTHING_WRITTEN, NotFound, Refused
 from relvmoiscsi.host import flock
+from relvmoiscsi.host.own_path import is_there
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ def lvm_locks(
             problem = f"{name!r} is not a name of a volume group, so it cannot be locked."
             raise Refused(problem).in_state(NOTHING_WRITTEN)
     lock_names = [ORPHANS_LOCK] + ["V_" + name for name in groups]
-    found = directory or next((path for path in LOCK_DIRECTORIES if os.path.lexists(path)), None)
+    found = directory or next((path for path in LOCK_DIRECTORIES if is_there(path)), None)
     deadline = time.monotonic() + timeout
     with ExitStack() as held:
         descriptors: List[int] = []

@@ -31,7 +31,7 @@ from relvmoiscsi.host import flock, terminated
 from relvmoiscsi.host.command import Runner
 from relvmoiscsi.host.files import remedy
 from relvmoiscsi.host.flock import POLL_SECONDS
-from relvmoiscsi.host.own_path import NotOwn, own_way
+from relvmoiscsi.host.own_path import NotOwn, is_there, own_way
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ def is_sm_here(host: Host = THIS_HOST) -> bool:
     Whatever is at the place counts, whoever has made it. Where every user may write to /run/lock, a user could make the
     directory first, and SM would take its locks there. `lvm_lock` refuses such a directory.
     """
-    return any(os.path.lexists(host.at(name)) for name in [*SM_LOCKS, os.path.dirname(FAIRLOCK)])
+    return any(is_there(host.at(name)) for name in [*SM_LOCKS, os.path.dirname(FAIRLOCK)])
 
 
 @contextmanager

@@ -394,6 +394,7 @@ import ctypes, os, sys
 from relvmoiscsi.cli.map_out import MapFile
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.host import flock, secret_file
+from relvmoiscsi.host.locks import lvm_locks, sm_locks
 from relvmoiscsi.host.own_path import NotOwn, is_own, open_own, own_way, read_named
 
 os.chdir(sys.argv[1])
@@ -456,10 +457,13 @@ USES = {
     "report": "tried(open_own, at, os.O_WRONLY | os.O_EXCL)",
     "map-out": "tried(MapFile, at, 'run')",
     "lock": "tried(flock.open_lock, at, os.O_RDWR)",
+    "lock of lvm": "lvm_locks.LOCK_DIRECTORIES = (at,); tried(lvm_locks.lvm_locks(['vg']).__enter__)",
+    "use of sm": "sm_locks.SM_LOCKS = (at,); tried(sm_locks.is_sm_here)",
     "directory": "tried(own_way(at, make=0o755).__enter__)",
     "advice": "tried(is_own, at)",
 }
-IS_REFUSED = "mounted by another user|answer: False"
+IS_REFUSED = "mounted by another user"
+ANSWERS = {"advice": "answer: False", "use of sm": "answer: True"}
 
 
 @pytest.mark.processes
@@ -477,7 +481,7 @@ def test_a_mount_of_another_user_holds_up_no_use_of_a_path(tmp_path, place):
 
     assert len(lines) == len(USES)
     for use, line in zip(USES, lines):
-        expected = "File exists" if (use, place) == ("report", "there") else IS_REFUSED
+        expected = "File exists" if (use, place) == ("report", "there") else ANSWERS.get(use, IS_REFUSED)
         assert re.search(expected, line), (use, line)
 
 
