@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, Dict, Iterator, Optional, Tuple
 
 from relvmoiscsi.cli.output import say
-from relvmoiscsi.errors import NOTHING_WRITTEN, UsageError, in_state
+from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError, in_state
 from relvmoiscsi.host.files import sync_directory
 from relvmoiscsi.host.own_path import NotOwn, NotOwnFile, OwnPlace, own_place
 from relvmoiscsi.json_answer import answer_text
@@ -92,7 +92,7 @@ class MapFile:
                     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
                 new.rename(place.name)
                 sync_directory(place.directory.link)
-        except (NotOwn, OSError) as problem:
+        except (NotOwn, OSError, Refused) as problem:
             reason = getattr(problem, "strerror", None) or problem
             lost = f"The run is complete, but the map cannot be written to {self._path}: {reason}. {look}"
             say(printable(lost))

@@ -177,6 +177,13 @@ def directory_of(path):
         return place.directory.path
 
 
+def test_the_run_is_complete_also_where_nothing_tells_the_mounts_at_its_end(tmp_path, monkeypatch, capsys):
+    file = MapFile(str(tmp_path / "map"), "pool attach --map-out")
+    monkeypatch.setattr(own_path, "mount_of", lambda link: "")
+    assert not file.finish({"attached_srs": []}, "Look there.")
+    assert "The run is complete, but the map cannot be written" in capsys.readouterr().err
+
+
 WAYS = {
     "of all": ("other users can change the directory .*/upper$", None),
     "of a group": ("other users can change the directory .*/upper$", None),
