@@ -207,7 +207,7 @@ def is_own(path: str) -> bool:
     try:
         with own_way(path), own_way(os.path.dirname(path)) as directory:
             return not directory.status.st_mode & _OTHERS_WRITE
-    except (NotOwn, OSError):
+    except (NotOwn, OSError, Refused):  # a message asks
         return False
 
 
