@@ -686,7 +686,6 @@ def everything(**options: Any) -> BuiltSr:
             journal("coalesce", "disk"),
             journal("relink", "snapshot"),
             journal("zero", "data", "4194304"),
-            trim(extents=2),
         ],
         extra_records=(Record("0a0b0c0d-0000-4000-8000-000000000002", "dummy vdi for space check", deleted=True),),
         **options,

@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Tu
 
 from . import builder
 from .build_volumes import MGT_CAPACITY, MIB, Record, noise, uuids_by_key
-from .builder import AREA_DEFAULT, SMALL_BAT, BuiltSr, Volume, build_sr, cbtlog, journal, jvhd, named, raw, vhd
+from .builder import AREA_DEFAULT, SMALL_BAT, BuiltSr, Volume, build_sr, cbtlog, journal, jvhd, named, raw, trim, vhd
 from .chains import Flat, digest_of_sectors
 
 SIZE = 16 * MIB
@@ -497,6 +497,7 @@ def _all() -> Iterator[Tuple[str, _Maker]]:
     yield "leaf: child hidden at its end alone", partial(leaf, "both_renamed", child_end="hidden")
     yield "leaf, clone and inflate", leaf_and_clone
     yield "leaf: value not written", partial(unwritten_value, "leaf")
+    yield "trim", partial(_live, [disk("disk"), trim(extents=2)], {"disk": ("disk",)}, FINISHED, ("_trim_lv",))
 
 
 _CARRIED: Dict[str, _Maker] = {

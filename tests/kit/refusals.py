@@ -303,6 +303,13 @@ ROWS = {
     "foreign system_id": unsupported(text(MAX_LV, MAX_LV + '\nsystem_id = "a"'), "another host", "system_id"),
     "lock_type": unsupported(text(MAX_LV, MAX_LV + '\nlock_type = "sanlock"'), "cluster", "lock_type"),
     "lock_args": unsupported(text(MAX_LV, MAX_LV + '\nlock_args = "1.0.0:x"'), "cluster", "lock_args"),
+    "pr": unsupported(
+        text(MAX_LV, 'pr = [ "require", "autostart" ]\n' + MAX_LV),
+        "persistent reservation",
+        "it has a pr",
+        "vgchange --config",
+        "--setpersist n",
+    ),
     "another format": unsupported(text('format = "lvm2"', 'format = "lvm1"'), "its format is lvm1"),
     "unknown section": unsupported(text("logical_volumes {", "new {\n}\nlogical_volumes {"), "it has a section new"),
     "raw volume renamed OLD_": unsupported(lun(named("LV-OLD_" + GONE)), "LV-OLD_" + GONE),

@@ -67,6 +67,7 @@ def recovery(disk: SparseDisk) -> Recovery:
     for kind, act in (("inflate", _inflate), ("jvhd", _jvhd), ("clone", _clone), ("leaf", _leaf)):
         for journal in _journals(sr, kind):
             act(state, journal)
+    state.done += [f"{name} removed" for name in sr.others if name == sr.uuid + "_trim_lv"]  # trim_util.py, do_trim
     state.must_scan()
     parents = {name: state.vhd(name).parent[1] for name in state.volumes if kind_of(name) == "vhd"}
     return Recovery(

@@ -32,8 +32,12 @@ MAX_SEQNO = (1 << 32) - 1
 #: volumes of a group. An SR has at most 4094 VDIs (mgt.MAX_RECORDS), each with a volume, a log and a journal
 MAX_LVS = 3 << 12
 
-#: keys that tie a VG to a cluster or a host; SM never sets them
-_OWNERSHIP = ("system_id", "lock_type", "lock_args")
+#: keys that tie a VG to a cluster or a host, and what each says of the VG; SM never sets them. `pr` (LVM 2.03.34 and
+#: later) asks for a persistent reservation: by `require`, LVM activates and writes nothing without the reservation
+_OWNERSHIP = {
+    **dict.fromkeys(("system_id", "lock_type", "lock_args"), "it belongs to another host or to a cluster"),
+    "pr": "LVM asks for a persistent reservation of its disk",
+}
 #: what LVM leaves of a system ID. Source: LVM2 man/lvmsystemid.7
 _SYSTEM_ID = re.compile(r"[A-Za-z0-9_+.-]{1,127}")
 
@@ -231,11 +235,11 @@ def _refuse_unknown(vg: TextSection) -> None:
     what = f"Volume group {vg.name}"
     for name in sorted(set(vg.sections) - _KNOWN_VG_SECTIONS):
         raise Unsupported(what, vg.sections[name].where, f"it has a section {name}")
-    for key in _OWNERSHIP:
+    for key, problem in _OWNERSHIP.items():
         for value in vg.assignments[key].values if key in vg.assignments else ():
             if value != "" and (key, value) != ("lock_type", "none"):
-                problem = f"it belongs to another host or to a cluster: it has a {key}"
-                raise Unsupported(what, vg.where, problem).with_way_out(_disowned(vg.name, key, value))
+                found = Unsupported(what, vg.where, f"{problem}: it has a {key}")
+                raise found.with_way_out(_disowned(vg.name, key, value))
     if "format" in vg.assignments and vg.string("format") != "lvm2":
         raise Unsupported(what, vg.where, "its format is {}".format(shown_values([vg.string("format")])))
     ways_out = {"EXPORTED": WayOut(("vgimport",), (vg.name,)), "CLUSTERED": _disowned(vg.name, "lock_type", "")}
@@ -243,12 +247,14 @@ def _refuse_unknown(vg: TextSection) -> None:
 
 
 def _disowned(vg_name: str, key: str, value: object) -> WayOut:
-    """The way out for a VG that belongs to another host, or to a cluster."""
+    """The way out for a VG with a key of _OWNERSHIP."""
     if key == "system_id":
         if not _SYSTEM_ID.fullmatch(str(value)):  # it could end its string, and set all of LVM's configuration
             return WayOut()
         config = f'global {{ system_id_source="lvmlocal" }} local {{ system_id="{value}" }}'
         return WayOut(("vgchange", "--systemid", ""), (vg_name,), config)
+    if key == "pr":
+        return WayOut(("vgchange", "--setpersist", "n"), (vg_name,))
     return WayOut(("vgchange", "--lock-type", "none", "--lock-opt", "force"), (vg_name,))
 
 

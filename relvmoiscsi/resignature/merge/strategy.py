@@ -97,15 +97,17 @@ def _without(pes: Iterable[range], taken: Iterable[range]) -> Iterator[range]:
 def room_on(lun: Lun, images: Chain, unused: Sequence[range], seed: int) -> Room:
     """The extents that are free on the LUN, and the extents that become free with the commit.
 
-    The new volume replaces the volumes of the chain `images`; the run removes other volumes. `unused` are extents of
-    the chain that no image uses: they follow the free extents in `Room.writable`, in this order. `seed` is a large
-    random number, which chooses the first of the free extents:
+    The volume of SM's trim holds no data: its extents are free. The new volume replaces the volumes of the chain
+    `images`; the run removes other volumes. `unused` are extents of the chain that no image uses: they follow the free
+    extents in `Room.writable`, in this order. `seed` is a large random number, which chooses the first of the free
+    extents:
 
         t0    an earlier run with another seed fails; one of its writes is still on the way
         t1    this run writes a new image
         t2    the late write arrives, and most likely hits no extent of this run
     """
-    free = list(_without([range(lun.vg.pe_count)], (one.pes for lv in lun.vg.lvs for one in lv.segments)))
+    taken = (one.pes for volume in lun.volumes if not lun.is_trim(volume) for one in volume.lv.segments)
+    free = list(_without([range(lun.vg.pe_count)], taken))
     before: List[range] = []  # the free extents before the first one, and behind it
     behind: List[range] = []
     start = seed % max(1, sum(map(len, free)))

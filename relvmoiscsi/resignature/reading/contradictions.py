@@ -9,6 +9,10 @@ record last, `VDI.delete` and a forgotten VDI lose the record first, the garbage
 never makes both of a VDI that was there before. A record that was overwritten late leaves both: a record of one kind
 without a volume, and a volume of that kind without a record.
 
+Of hidden volumes, SM leaves both too, each of another VDI: the garbage collector has failed to forget one base copy,
+and a snapshot was cut before the record of the next base copy. So only managed records and visible volumes count. A
+hidden volume loses nothing with its record: SM introduces the volume again.
+
 A late write may also leave zeros in the place of records, or an older number of bytes in use. SM pads each sector with
 spaces. SM writes a record before the number of bytes in use, so a cut of SM leaves zeros in the last slot alone. SM
 adds and removes one record at a time, so an SR with several VDIs has records.
@@ -47,14 +51,14 @@ def contradictions(lun: Lun) -> Tuple[Malformed, ...]:
     if not after.records() and len(lost) > 1:
         found.append(Malformed("MGT", Place(naming.MGT, 0), f"it has no record of any of the {len(lost)} VDIs"))
     # the records without a volume and the volumes without a record, of the kinds of which both are there
-    records: Dict[Tuple[str, bool], List[VdiRecord]] = {}
+    records: Dict[str, List[VdiRecord]] = {}
     for record in without_volume(after):
-        if record.name_label != _TRIAL_LABEL:
-            records.setdefault((record.vdi_type, record.managed), []).append(record)
-    volumes: Dict[Tuple[str, bool], List[Volume]] = {}
+        if record.managed and record.name_label != _TRIAL_LABEL:
+            records.setdefault(record.vdi_type, []).append(record)
+    volumes: Dict[str, List[Volume]] = {}
     for volume in lost:
-        if not isinstance(volume.content, FormatError):
-            volumes.setdefault((naming.MGT_TYPES[volume.name.kind], not volume.hidden), []).append(volume)
+        if not volume.hidden and not isinstance(volume.content, FormatError):
+            volumes.setdefault(naming.MGT_TYPES[volume.name.kind], []).append(volume)
     for kind in sorted(set(records) & set(volumes)):
         for record in records[kind]:
             where = Place(naming.MGT, record.offset)

@@ -142,6 +142,10 @@ class Lun(NamedTuple):
         """The live MGT records, by VDI UUID."""
         return self.mgt.live() if self.mgt else {}
 
+    def is_trim(self, volume: Volume) -> bool:
+        """Whether SM's trim of this SR has made the volume: of all free extents, and without data."""
+        return volume.name.kind == naming.TRIM and volume.name.uuid == self.sr_uuid
+
     def volume(self, name: str) -> Volume:
         return next(volume for volume in self.volumes if volume.name.text == name)
 
@@ -180,7 +184,7 @@ def _unknown(lun: Lun, volume: Volume, known: Set[str]) -> Tuple[str, WayOut]:
         if name.journal in naming.FINISHED_JOURNALS and naming.JOURNAL_TAG not in tags:
             problem = "it has the name of a journal and not its tag; the storage manager would not see it"
             return problem, lun.without_lv(name.text)
-    if name.kind == naming.TRIM and name.uuid != lun.sr_uuid:
+    if name.kind == naming.TRIM and not lun.is_trim(volume):
         return f"it belongs to another SR, {name.uuid}", lun.without_lv(name.text)
     if name.kind == naming.OTHER:
         for tag in (naming.JOURNAL_TAG, naming.CBT_TAG, naming.RESIZE_TAG):

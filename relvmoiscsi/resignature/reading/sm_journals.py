@@ -14,6 +14,7 @@ the work, by SM's rules and in SM's order.
     leaf_<VDI>_1            text: <parent>; of a VHD, QCOW2 see below
         parent, or OLD_<VDI>, there                                    roll back: both get their names, parent hidden
         neither                                                        complete: drop the journal
+    <SR>_trim_lv            no journal: all free space, being trimmed  drop the volume
 
 A leaf that holds blocks is never dropped: the journal may be older than the VM's last writes to the leaf.
 
@@ -47,8 +48,8 @@ the copy. A VM that is paused until the end, under an older SM, leaves the same 
 
 Sources: SM drivers/LVHDSR.py (_undoAllJournals, _handleInterruptedCloneOp), drivers/cleanup.py
 (_handleInterruptedCoalesceLeaf, _doCoalesceLeaf), drivers/lvhdutil.py (inflate), drivers/journaler.py,
-drivers/on_slave.py (commit_tapdisk), drivers/qcow2util.py (snapshot); QEMU block/mirror.c, block/qcow2.c
-(qcow2_co_create).
+drivers/on_slave.py (commit_tapdisk), drivers/qcow2util.py (snapshot), drivers/trim_util.py (do_trim); QEMU
+block/mirror.c, block/qcow2.c (qcow2_co_create).
 """
 
 import re
@@ -119,13 +120,20 @@ def under_way(volumes: Iterable[Tuple[LvName, Content]]) -> Set[str]:
 
 
 def unfinished_work(lun: Lun) -> Optional[Work]:
-    """SM's unfinished work on a LUN, settled; None when the LUN has no journal of such work.
+    """SM's unfinished work on a LUN, settled; None when the LUN has no such work.
 
     Raises Unsupported, naming the journal, for work that cannot be settled safely.
     """
     area = WorkArea(lun)
-    if not area.journals:
+    trims = [volume for volume in lun.volumes if lun.is_trim(volume)]
+    if not area.journals and not trims:
         return None
+    for trim in trims:
+        area.drop(trim)
+        area.say(
+            f"The storage manager was trimming free space. {trim.name.text} is dropped: it holds no data, and the next "
+            "trim would remove it."
+        )
     for kind, settle in ((naming.INFLATE, _inflate), (naming.CLONE, _clone), (naming.LEAF, _leaf)):
         for journal in area.journals:
             if journal.name.journal == kind:

@@ -20,9 +20,9 @@ def volume(runs):
     return SimpleNamespace(lv=lv)
 
 
-def room(pe_count, chain, others, unused=(), seed=0):
-    lvs = tuple(volume.lv for volume in (*chain, *others))
-    lun = SimpleNamespace(vg=SimpleNamespace(pe_count=pe_count, lvs=lvs))
+def room(pe_count, chain, others, unused=(), seed=0, trims=()):
+    volumes = (*chain, *others, *trims)
+    lun = SimpleNamespace(vg=SimpleNamespace(pe_count=pe_count), volumes=volumes, is_trim=trims.__contains__)
     return room_on(lun, SimpleNamespace(members=chain[:1], dropped=chain[1:]), unused, seed)
 
 
@@ -30,19 +30,20 @@ def listed(runs):
     return [pe for run in runs for pe in run]
 
 
-#: of each extent: of no volume, of another volume, of the image, unused in the image, of a volume that goes
-FREE, OTHER, IMAGE, UNUSED, DROPPED = range(5)
+#: of each extent: of no volume, of another volume, of the image, unused in the image, of a volume that goes, of a trim
+FREE, OTHER, IMAGE, UNUSED, DROPPED, TRIM = range(6)
 
 
 @settings(max_examples=examples(200))
-@given(st.lists(st.integers(FREE, DROPPED), max_size=24), st.integers(0, 1 << 64), st.data())
+@given(st.lists(st.integers(FREE, TRIM), max_size=24), st.integers(0, 1 << 64), st.data())
 def test_it_is_each_free_extent_once_and_each_extent_that_becomes_free(uses, seed, data):
-    of = {use: [range(pe, pe + 1) for pe, its in enumerate(uses) if its == use] for use in range(5)}
+    of = {use: [range(pe, pe + 1) for pe, its in enumerate(uses) if its == use] for use in range(6)}
     image = [range(pe, pe + 1) for pe, use in enumerate(uses) if use in (IMAGE, UNUSED)]
 
-    found = room(len(uses), [volume(image), volume(of[DROPPED])], [volume(of[OTHER])], of[UNUSED], seed)
+    chain, others, trims = [volume(image), volume(of[DROPPED])], [volume(of[OTHER])], [volume(of[TRIM])]
+    found = room(len(uses), chain, others, of[UNUSED], seed, trims)
 
-    free = listed(of[FREE])
+    free = [pe for pe, use in enumerate(uses) if use in (FREE, TRIM)]
     at = seed % len(free) if free else 0
     assert listed(found.writable) == free[at:] + free[:at] + listed(of[UNUSED])
     assert found.free_extents == len(free) + len(of[UNUSED])

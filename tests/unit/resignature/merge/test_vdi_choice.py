@@ -3,7 +3,7 @@
 
 import pytest
 
-from kit.builder import AREA_DEFAULT, SMALL_BAT, build_sr, cbtlog, journal, named, qcow2, raw, trim, vhd
+from kit.builder import AREA_DEFAULT, SMALL_BAT, build_sr, cbtlog, journal, named, qcow2, raw, vhd
 from kit.cuts import entropy
 from relvmoiscsi import engine
 from relvmoiscsi.errors import NotFound, Refused, UsageError
@@ -47,7 +47,6 @@ LEFTOVERS = (
     cbtlog("disk"),
     small("old", old=True),
     journal("zero", "elsewhere", "1"),
-    trim(extents=1),
     named("hb-cloud"),
 )
 
@@ -69,7 +68,7 @@ CHOSEN = {
     "a disk that is named": (TWO, "other", "other", {"one"}),
     "a snapshot that is named": (TREE, "older", "older root", {"middle", "disk", "newer"}),
     "not logs, journals and leftovers": (
-        (small("disk"), *LEFTOVERS), None, "disk", {"cbtlog of disk", "old", "zero of elsewhere", "trim"}
+        (small("disk"), *LEFTOVERS), None, "disk", {"cbtlog of disk", "old", "zero of elsewhere"}
     ),
     "what a pending coalesce leads to": (
         (*PAIR, journal("coalesce", "base", "1"), journal("relink", "disk")), None, "disk base",

@@ -28,7 +28,6 @@ from kit.builder import (
     journal,
     qcow2,
     raw,
-    trim,
     vhd,
 )
 from kit.examples import examples
@@ -106,7 +105,7 @@ def _logs_and_journals(draw, keys):
     for kind, value in draw(st.lists(st.sampled_from([("coalesce", "1"), ("relink", "1"), ("zero", "4194304")]))):
         if kind not in [one.key.split()[0] for one in found]:
             found.append(journal(kind, draw(st.sampled_from(keys)), value))
-    return found + draw(st.sampled_from([[], [], [trim()]]))
+    return found
 
 
 @st.composite
@@ -174,7 +173,6 @@ def _victims():
         qcow2("qdisk", "qbase", vate=0),
         cbtlog("disk", parent=GONE),
         journal("coalesce", "disk"),
-        trim(),
     ]
     records = (Record("0a0b0c0d-0000-4000-8000-000000000002", "dummy", deleted=True),)
     options = {"extent_size": MIB, "extra_records": records, "size_bytes": 64 * MIB}

@@ -123,7 +123,6 @@ def test_the_old_uuid_of_the_sr_stands_nowhere_but_where_nobody_reads():
     new, old, sr = outcome.ids.new_sr, outcome.ids.sr, outcome.sr_after
 
     assert (sr.uuid, sr.mgt.sr_uuid) == (new, new)
-    assert f"{new}_trim_lv" in sr.others
     assert {item.target[0] for one in sr.vhds for item in one.locators} == {"VG_XenStorage-" + new}
     rings, allowed = list(reader.read_label(outcome.after).mdas), list(reader.layout_of(outcome.before).allowed)
     assert reader.sightings(outcome.after, [old], rings) == reader.sightings(outcome.before, [old], allowed)

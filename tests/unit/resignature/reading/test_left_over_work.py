@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from kit.builder import AREA_DEFAULT, build_sr, journal, vhd
+from kit.builder import AREA_DEFAULT, build_sr, journal, named, trim, vhd
 from kit.chains import flatten
 from kit.cuts import cut_before, done, entropy, resignature, undo
 from kit.live import (
@@ -19,7 +19,7 @@ from kit.live import (
 )
 from relvmoiscsi import engine
 from relvmoiscsi.device import ForwardingDevice, Range
-from relvmoiscsi.errors import Unsupported
+from relvmoiscsi.errors import Refused, Unsupported
 from relvmoiscsi.formats import mgt
 from relvmoiscsi.resignature import problems
 from relvmoiscsi.resignature.reading import sm_journals, survey
@@ -217,10 +217,10 @@ def test_many_journals_that_cannot_be_settled_do_not_have_all_records_read_again
 
     assert engine.inspect(disk).state == engine.DAMAGED
     assert len(read) < 6 * len(volumes)
-    for looks, named in ((30 * 141, 30), (300, 2), (0, 1)):  # of 141 volumes in each round
+    for looks, count in ((30 * 141, 30), (300, 2), (0, 1)):  # of 141 volumes in each round
         monkeypatch.setattr(problems, "_MOST_LOOKS", looks)
         cache = ReadCache(disk)
-        assert len(problems.read_problems(cache, survey.read_label(cache)).without) == named
+        assert len(problems.read_problems(cache, survey.read_label(cache)).without) == count
 
 
 class Asked(ForwardingDevice):
@@ -233,6 +233,47 @@ class Asked(ForwardingDevice):
     def read(self, ranges):
         self.at_once.append(sum(part.length for part in ranges))
         return super().read(ranges)
+
+
+# --- a trim
+
+
+def trimmed(volume):
+    """A disk with a snapshot, and no free extent but those of `volume`."""
+    volumes = [disk("base", sectors=DATA, hidden=True), disk("leaf", "base", sectors=LATER), volume]
+    return build_sr(volumes, area=AREA_DEFAULT, free_extents=0)
+
+
+def unused_extents(disk):
+    vg = engine.inspect(disk).lun.vg
+    return vg.pe_count - sum(lv.extent_count for lv in vg.lvs)
+
+
+@pytest.mark.parametrize("one", [None, engine.OneVdiRequest()])
+def test_free_space_that_sm_was_trimming_is_free_after_a_run(one):
+    before = trimmed(trim(extents=8)).disk
+    after = before.copy()
+    planned = engine.prepare(after, entropy(0), engine.ResignatureRequest(one=one))
+    (name,) = (volume.name.text for volume in planned.lun.volumes if volume.name.text.endswith("_trim_lv"))
+
+    engine.resignature(after, planned)
+
+    words = f"The storage manager was trimming free space. {name} is dropped: it holds no data, and"
+    for lun in (planned.lun, engine.inspect(before).lun):
+        assert sum(note.startswith(words) for note in engine.notes(lun)) == 1
+    assert unused_extents(before) == 0 and unused_extents(after) >= 8
+    if one is None:
+        assert engine.compare(before, after).problems == []
+        undo(after)
+        assert unused_extents(after) == 0 and engine.inspect(after).lun.volume(name)
+
+
+def test_a_volume_that_is_not_of_a_trim_of_this_sr_is_no_free_space():
+    request = engine.ResignatureRequest(one=engine.OneVdiRequest())
+    disk = trimmed(named("0a0b0c0d-0000-4000-8000-000000000002_trim_lv", extents=8)).disk
+
+    with pytest.raises(Refused, match="needs 2 free extents of 4 MiB before its commit, 0 are free"):
+        engine.prepare(disk, entropy(0), request)
 
 
 @pytest.mark.parametrize("cut_at", [5, 6])
