@@ -240,7 +240,7 @@ def clean(calls: Calls, command: Command, scratch: Scratch) -> List[str]:
     left, problems = find(calls, scratch), []  # type: Tuple[Left, List[str]]
     for what, one in lock.read(calls).items():
         if scratch.names({"name_label": one.who}):
-            lock.unlock(calls, what, lock.to_break(calls, what))
+            lock.unlock(calls, lock.to_break(calls, what))
     ways: List[Tuple[str, Dict[str, Record], Callable[[str, Record], object]]] = [
         ("VM", left.vms, lambda ref, vm: _take_vm(calls, ref, vm)),
         ("SR", left.srs, lambda ref, sr: _take_sr(calls, command, ref, sr)),

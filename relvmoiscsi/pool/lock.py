@@ -76,11 +76,9 @@ class _Locks:
     def __init__(self, calls: Calls) -> None:
         self.ref, record = calls.pool()
         self._calls, self._master, self._config = calls, str(record["master"]), record["other_config"]
-        #: of all locks, also keys that no client reads
-        self.keys = [key for key in self._config if key.startswith(BEGINS)]
         #: the keys by their beginning and name: a run may lock thousands of LUNs, and asks for each of them
         self._of_name: Dict[str, List[str]] = {}
-        for key in self.keys:
+        for key in filter(lambda key: key.startswith(BEGINS), self._config):
             self._of_name.setdefault(key.rpartition(":")[0], []).append(key)
 
     def now(self) -> str:
@@ -395,23 +393,20 @@ def to_tell(locks: Sequence[Lock], what: LockName) -> List[Lock]:
     return sorted(last.values(), key=lambda each: (each.what != what, each.what, each.begin != KEY))
 
 
-def unlock(calls: Calls, what: LockName, told: Sequence[Lock]) -> List[Lock]:
+def unlock(calls: Calls, told: Sequence[Lock]) -> List[Lock]:
     """Break the locks of the runs in `told` (from `to_break`). Return the broken locks. Raises PoolFailure.
 
-    A run that takes the lock while a person is asked keeps it. Keys of `what` that no client reads go, too.
+    A run that takes the lock while a person is asked keeps it.
     """
     runs = {(each.what, each.begin, each.token) for each in told}
-    of_name = tuple(f"{begin}{what}:" for begin in BEGINS)
     broken: Dict[Tuple[str, str], Lock] = {}
     for _ in range(_MOST_ROUNDS):
         seen = _Locks(calls)
         there = [each for each in seen.all() if (each.what, each.begin, each.token) in runs]
-        of_runs = {each.key for each in there}
-        keys = [key for key in seen.keys if key in of_runs or key.startswith(of_name) and key_of(key) is None]
-        if not keys:
+        if not there:
             break
-        for key in keys:
-            calls.call("pool.remove_from_other_config", seen.ref, key)
+        for each in there:
+            calls.call("pool.remove_from_other_config", seen.ref, each.key)
         broken.update({(each.what, each.begin): each for each in in_order(there)})
     return [broken[each] for each in sorted(broken)]
 

@@ -10,6 +10,7 @@ locks the UUID of the VM, because two clients may restore one VM from two copies
 Source: xen-api ocaml/idl/datamodel_pool.ml other_config; ocaml/xapi/rbac.ml permission_of_action.
 """
 
+import re
 from typing import Dict, Iterable, List, Mapping, NamedTuple, NewType, Optional
 
 from relvmoiscsi import untrusted
@@ -24,6 +25,8 @@ KEY = "relvmoiscsi:lock:"
 OPEN_KEY = "XenCenter.CustomFields." + KEY
 BEGINS = (KEY, OPEN_KEY)
 STALE_SECONDS = 1800.0
+_NUMBER = re.compile(r"[1-9][0-9]{0,17}\Z")  #: as a run writes it
+_MOST_BEHIND = 300  #: characters of a key behind its beginning
 UNREADABLE = "unknown"  #: value of a field of a lock that a person has changed by hand
 #: what a lock may show as a command to copy; an open key can have any text
 _COMMANDS = (
@@ -114,12 +117,15 @@ class LockKey(NamedTuple):
 
 
 def key_of(text: str) -> Optional[LockKey]:
-    """Return the key of a lock; None for a key that no client reads."""
-    for begin in BEGINS:
-        if text.startswith(begin):
-            what, _, number = text[len(begin) :].rpartition(":")
-            if untrusted.is_number(number) and is_scsi_id(what):
-                return LockKey(text, begin, what, untrusted.number(number))
+    """Return the key of a lock; None for a key that no run writes.
+
+    No command reads or removes such a key. Each key of a lock is short and ASCII, so xapi takes the call that removes
+    it. A vm-operator writes others: as JSON, 200 KB of quotation marks are more than xapi reads in a call.
+    """
+    begin = next(filter(text.startswith, BEGINS), "")
+    what, _, number = text[len(begin) : len(begin) + _MOST_BEHIND].rpartition(":")
+    if begin and len(text) <= len(begin) + _MOST_BEHIND and _NUMBER.match(number) and is_scsi_id(what):
+        return LockKey(text, begin, what, untrusted.number(number))
     return None
 
 

@@ -45,6 +45,7 @@ XE = {
     "task-list": "",
     "vbd-create": "vm-uuid vdi-uuid device",
     "vbd-destroy": "uuid",
+    "vbd-eject": "uuid",
     "vbd-list": "",
     "vbd-plug": "uuid",
     "vbd-unplug": "uuid",

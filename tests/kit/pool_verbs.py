@@ -79,7 +79,7 @@ def locks(day):
 def unlock(day):
     with connect(day.lab.where()) as calls:
         for what in lock.read(calls):
-            lock.unlock(calls, what, lock.to_break(calls, what))
+            lock.unlock(calls, lock.to_break(calls, what))
 
 
 def second_copy(day, name="Production"):

@@ -333,6 +333,7 @@ COMMANDS = {
     "vif-move": _vif_move,
     "vbd-create": _vbd_create,
     "vbd-list": _vbd_list,
+    "vbd-eject": _by_uuid("VBD", "eject"),
     "vbd-unplug": _by_uuid("VBD", "unplug"),
     "vbd-destroy": _by_uuid("VBD", "destroy"),
     "vdi-disable-cbt": _by_uuid("VDI", "disable_cbt"),

@@ -79,7 +79,11 @@ class DiscardCommand(PoolChange):
             destroyed: Dict[str, List[str]] = {ref: [] for ref in refs}
             if refs:
                 halted = sorted({_named(plan, ref, name) for ref, name in plan.all_losers().items()})
-                lost = f"These halted VMs will lose their disks on the copy: {', '.join(halted)}. " if halted else ""
+                lost = (
+                    f"These halted VMs will lose their disks on the copy: {', '.join(halted)}.{plan.eject_advice()} "
+                    if halted
+                    else ""
+                )
                 alone = [vdi for vdis in plan.lost.values() for vdi in vdis]
                 lost += f"Disks without a VM that go with the copy: {_disks(alone)}. " if alone else ""
                 if locked:
@@ -213,6 +217,8 @@ def _discarded(
             find = f"Find the LUN on the array, and remove it; only a note names it: {lun}"
             lines.append(f"  Remove the LUN {scsi_id} on the array." if scsi_id else f"  {find}")
             for vm, vm_name in plan.losers(ref).items():
+                if vm in plan.uses[ref].ejects:  # xapi empties the CD drive itself
+                    continue
                 destroy = plan.destroys[vm]
                 left[vm] = f"Give the VM {vm_name!r} other disks" + (f", or destroy it: {destroy}." if destroy else ".")
     lines += list(left.values())[:_MOST_LEFT]

@@ -156,7 +156,7 @@ class UnlockCommand(PoolChange):
                 )
             ask(self, lost)
             with self.so_far.work():
-                broken = lock.unlock(calls, what, locks)
+                broken = lock.unlock(calls, locks)
             lines = [printable(f"lock {each.what}: unlocked; it was locked by {each.text()}") for each in broken]
             if not lines:
                 lines = [printable(f"The lock {what} has gone meanwhile. Nothing was changed.")]

@@ -54,7 +54,7 @@ def next_discard(calls: Calls, copy: str) -> Tuple[List[ShellCommand], List[str]
             if losers:
                 said_ = (
                     f"disks of VMs that `clone` has not made: {forget.named(losers)}. Keep the copy, or move these "
-                    "disks to another SR before you discard the copy."
+                    "disks to another SR before you discard the copy." + plan.eject_advice()
                 )
             return [], [printable(f"The copy {name!r} has {said_}")]
     return [shell_command("relvmoiscsi pool discard", copy)], []

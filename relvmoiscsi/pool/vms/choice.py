@@ -125,7 +125,7 @@ def of_no_vm(pool: Pool, found: Inventory, copy: Copy) -> List[Pair]:
         for pair in vdis.pairs(copy.origin, copy.vdis)
         if pair.is_managed and not pair.is_a_snapshot and pair.old not in of_vms
         if not inventory.other_use_of(copy.vdis[copy.by_uuid[pair.new]])
-        if not any(found.users_of(ref) for uuid in (pair.old, pair.new) for ref in by_uuid.get(uuid, {}))
+        if not any(found.vms_with_disk(ref) for uuid in (pair.old, pair.new) for ref in by_uuid.get(uuid, {}))
     ]
 
 
@@ -198,7 +198,7 @@ def _problem(
 def verify_free(found: Inventory, copy: Copy, disks: Sequence[ova.CloneDisk]) -> None:
     """Raises Refused where a VM that is no clone has one of these disks. Clones may share disks with each other."""
     for disk in disks:
-        for user in found.users_of(copy.by_uuid[disk.new]):
+        for user in found.vms_with_disk(copy.by_uuid[disk.new]):
             if not inventory.is_made_on(found.vms[user], copy.uuid):
                 name, way = found.vms[user]["name_label"], rescue.way_back(found, copy, copy.by_uuid[disk.new], user)
                 raise Refused(f"The copy of the disk {disk.userdevice} is a disk of the VM {name!r} already.").advising(

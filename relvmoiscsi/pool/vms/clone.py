@@ -410,9 +410,10 @@ class _Clone:
         for disk in edited.disks:  # clones share the disks that their originals share
             for ref in calls.call("VDI.get_VBDs", copy.by_uuid[disk.new]):
                 with passing("HANDLE_INVALID"):  # the VBD was destroyed since VDI.get_VBDs
-                    user = str(calls.call("VBD.get_VM", ref))
+                    drive: Record = calls.call("VBD.get_record", ref)
+                    user = str(drive["VM"])
                     other: Record = calls.call("VM.get_record", user)
                     is_copy = other["other_config"].get(ON_SR) == copy.uuid and inventory.is_clone(other)
-                    if user != vm and not other["is_a_snapshot"] and not is_copy:
+                    if drive["type"] == "Disk" and user != vm and not other["is_a_snapshot"] and not is_copy:
                         return f"its disk {disk.userdevice} is a disk of the VM {other['name_label']!r} meanwhile"
         return ""

@@ -14,6 +14,7 @@ from relvmoiscsi.errors import NOTHING_CHANGED, Busy, Refused
 from relvmoiscsi.pool import lock, lock_keys, records
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records, passing
 from relvmoiscsi.pool.records import Pool
+from relvmoiscsi.pool.vdis import is_derived
 from relvmoiscsi.pool.vms import forget, inventory, run_states
 from relvmoiscsi.pool.vms.forget import Uses
 from relvmoiscsi.pool.vms.inventory import COPY_OF, Inventory, whose
@@ -46,6 +47,10 @@ class DiscardPlan(NamedTuple):
     def clones_left(self) -> Dict[str, str]:
         """Return the losers that `with_vms` would destroy, or refuse as unfinished: names by reference."""
         return {ref: name for ref, name in self.all_losers().items() if self.destroys.get(ref)}
+
+    def eject_advice(self) -> str:
+        """Return how a person empties the CD drives that have disks of these SRs, for a sentence; "" without any."""
+        return forget.eject_advice(self.uses.values(), self.all_losers())
 
     def known(self, sr: str) -> List[str]:
         """Return all VMs (references) with a disk on this SR that the plan names."""
@@ -130,26 +135,36 @@ def last_copies_on(pool: Pool, found: Inventory, srs: Sequence[str]) -> List[str
     """Return the clones with disks on these SRs whose original is gone, by name. Pure.
 
     A vm-admin may write the keys of any VM, and xapi does not say what VM.copy has copied. So no other copy of a VM
-    counts. A VM counts as the original only if it does not go with these SRs, and has a disk of the original, or a
-    later state, if the pool has such a disk. A journal gives a VM no disk. What a discard has left of a clone has no
-    disk, and so nothing that could be lost. The VMs of another pool are there.
+    counts. A VM counts as the original only if it does not go with these SRs, and each disk of the clone is still its
+    own (`_has_still`). What a discard has left of a clone has no disk, and so nothing that could be lost. The VMs of
+    another pool are there.
     """
     of_pool = [sr for sr in srs if pool.sr_by_uuid(records.original_of(pool, pool.srs[sr]["uuid"]))]
     clones = dict(row for sr in of_pool for row in found.copies_on(str(pool.srs[sr]["uuid"])))
-    olds, by_uuid = inventory.old_vdis(pool, found), found.grouped("vdis", "uuid")
     own = {}
     for ref in [ref for ref in inventory.in_order(clones) if inventory.is_own(clones[ref])]:
-        there = [disk for disk in found.disks_of(ref).values() if disk["SR"] in srs]
+        there = {device: disk for device, disk in found.disks_of(ref).items() if disk["SR"] in srs}
         if there:
-            own[ref] = [old for old in (olds.get(disk["uuid"], "") for disk in there) if old in by_uuid]
+            own[ref] = there
     originals = {str(vm["uuid"]): ref for ref, vm in found.named_vms().items() if ref not in own}
-    last = []
-    for ref, before in own.items():
-        original = originals.get(clones[ref]["other_config"][COPY_OF])
-        users = {vm for old in before for vm in whose(pool, found, old, by_journals=False)}
-        if original is None or (before and original not in users):
-            last.append(ref)
-    return last
+    by_clone = {ref: originals.get(clones[ref]["other_config"][COPY_OF]) for ref in own}
+    return [ref for ref, vm in by_clone.items() if vm is None or not _has_still(pool, found, vm, own[ref])]
+
+
+def _has_still(pool: Pool, found: Inventory, original: str, disks: Mapping[str, Record]) -> bool:
+    """Has the VM each disk that these disks of its clone, by device, are copies of, or a later state of the disk? Pure.
+
+    A journal gives the VM no disk. Where the pool no longer has the VDI, another tool may have moved the disk: then the
+    VM has a disk at the device of the clone, and that disk is the original of no other disk of the clone.
+    """
+    olds, there = inventory.old_vdis(pool, found), found.grouped("vdis", "uuid")
+    before = {device: olds.get(disk["uuid"], "") for device, disk in disks.items()}
+    moved = {device for device, disk in found.disks_of(original).items() if disk["uuid"] not in before.values()}
+    return all(
+        original in whose(pool, found, old, by_journals=False)
+        or (old not in there and (device in moved or not is_derived(disks[device]["uuid"])))
+        for device, old in before.items()
+    )
 
 
 def _keeping(pool: Pool, found: Inventory, last: Sequence[str]) -> Refused:
@@ -199,6 +214,7 @@ def verify_nobody_left(plan: DiscardPlan) -> None:
             advice = f"Add --leave-vms to leave all these VMs without their disks. {_way_out(of_half)}"
         elif not plan.clones_left():
             advice = "Give these VMs other disks, or add --leave-vms, which leaves them without these disks."
+        advice += plan.eject_advice()
         raise (
             Refused(f"These halted VMs would lose their disks: {'; '.join(left)}.")
             .in_state(NOTHING_CHANGED)

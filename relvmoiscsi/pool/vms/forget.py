@@ -12,7 +12,7 @@ running VM is refused. The uses of the SR are read again after a question to the
 After a kill, the next run skips the finished steps.
 """
 
-from typing import Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Collection, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import Refused, in_state
@@ -21,7 +21,7 @@ from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records
 from relvmoiscsi.pool.hosts import MEMBER_SECONDS
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import restore_entries, run_states
-from relvmoiscsi.pool.vms.inventory import Inventory, is_lent
+from relvmoiscsi.pool.vms.inventory import Inventory, eject_command, is_lent
 from relvmoiscsi.wording import shell_command, some_of
 
 
@@ -36,6 +36,13 @@ class Uses(NamedTuple):
     control: Dict[str, str]  #: control domains, by their VBDs as `xe` names them: "uuid=..."
     plugged: List[str]  #: the VBDs of the running VMs, as `xe` names them
     shutdowns: List[str]  #: for a sentence: the commands that shut the running and the suspended VMs down
+    ejects: Dict[str, List[str]]  #: for a sentence: the commands that empty CD drives, by VM; a vm-operator fills them
+
+
+def eject_advice(uses: Iterable[Uses], vms: Collection[str]) -> str:
+    """Return how a person empties the CD drives of these VMs (references), for a sentence; "" without such drives."""
+    ejects = [command for used in uses for ref in vms for command in used.ejects.get(ref, ())]
+    return f" Empty each CD drive: {some_of(ejects)}." if ejects else ""
 
 
 def uses_of(sr_vdis: Records, vbds: Records, vms: Records, sr_uuid: str = "") -> Uses:
@@ -43,7 +50,7 @@ def uses_of(sr_vdis: Records, vbds: Records, vms: Records, sr_uuid: str = "") ->
 
     A snapshot of a VM never runs: a snapshot with memory is suspended, and its VBDs are attached permanently.
     """
-    uses = Uses({}, {}, {}, {}, {}, {}, [], [])
+    uses = Uses({}, {}, {}, {}, {}, {}, [], [], {})
     found = Inventory(vms, vbds, {}, {}, sr_vdis)
     for vbd in vbds.values():
         if vbd["VDI"] in sr_vdis:
@@ -52,6 +59,10 @@ def uses_of(sr_vdis: Records, vbds: Records, vms: Records, sr_uuid: str = "") ->
                 uses.control[f"uuid={vbd['uuid']}"] = str(vm["name_label"])
                 continue
             kind = uses.running if vbd["currently_attached"] and not vm.get("is_a_snapshot") else uses.halted
+            if vbd["type"] == "CD":
+                kind.setdefault(ref, f"{_name_of(ref, vm)} (a CD drive)")
+                uses.ejects.setdefault(ref, []).append(eject_command(vbd))
+                continue
             kind[ref] = _name_of(ref, vm)
             uses.plugged.extend([f"uuid={vbd['uuid']}"] if kind is uses.running else [])
             if is_lent(found, vbd):
@@ -103,6 +114,7 @@ def verify_unused(pool: Pool, uses: Dict[str, Uses]) -> None:
     whats, ways = [], []
     shutdowns: List[str] = []
     unplugs: List[str] = []
+    ejects: List[str] = []
     for sr, found in uses.items():
         name, uuid = pool.srs[sr]["name_label"], pool.srs[sr]["uuid"]
         if found.restored or found.before:
@@ -126,6 +138,7 @@ def verify_unused(pool: Pool, uses: Dict[str, Uses]) -> None:
             whats.append(f"Running or suspended VMs have disks on the SR {name!r}: {named(found.running)}.")
             shutdowns += found.shutdowns
             unplugs += [f"`{shell_command('xe vbd-unplug', of)}`" for of in found.plugged]
+            ejects += [command for ref in found.running for command in found.ejects.get(ref, ())]
         elif found.control:
             removes = [
                 f"`{shell_command('xe vbd-unplug', of)}` and then `{shell_command('xe vbd-destroy', of)}`"
@@ -138,6 +151,7 @@ def verify_unused(pool: Pool, uses: Dict[str, Uses]) -> None:
             ways.append(f"Wait for the backup, or remove each disk: {some_of(removes)}.")
     ways += [f"Shut each VM down: {some_of(list(dict.fromkeys(shutdowns)))}."] if shutdowns else []
     ways += [f"Or unplug the disks: {some_of(unplugs)}."] if unplugs else []
+    ways += [f"Or empty each CD drive, which no suspended VM allows: {some_of(ejects)}."] if ejects else []
     ways += ["To keep a VM in use, move its disks to another SR instead."] if unplugs else []
     if whats:
         raise Refused(" ".join(whats)).advising(" ".join(dict.fromkeys(ways)))
@@ -161,7 +175,7 @@ def verify_known(pool: Pool, sr: str, uses: Uses, known: Optional[Collection[str
     if new:
         raise Refused(
             f"VMs got disks on the SR {pool.srs[sr]['name_label']!r} since the run began: {named(new)}."
-        ).advising("Check these VMs, then repeat the command.")
+        ).advising(f"Check these VMs, then repeat the command.{eject_advice([uses], new)}")
 
 
 def forget(calls: Calls, held: lock.Held, pool: Pool, sr: str, known: Optional[Collection[str]]) -> None:

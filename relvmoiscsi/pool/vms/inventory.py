@@ -83,17 +83,32 @@ class Inventory(_Records):
             if vbd["type"] == "Disk" and not vbd["empty"] and vbd["VDI"] in self.vdis
         }
 
-    def users_of(self, vdi: str, with_snapshots: bool = False) -> List[str]:
-        """Return the VMs that have this VDI in a drive of any type, or their memory on the VDI.
+    def users_of(self, vdi: str) -> List[str]:
+        """Return the VMs that use this VDI: in a drive of any type, or as memory. Without snapshots, which never run.
 
-        A vm-admin may write the type of a drive. Without snapshots of VMs, which never run, unless a caller wants them.
+        Whose data the VDI has is another question: a vm-operator may put any VDI into an empty CD drive.
         """
-        refs = {vbd["VM"] for vbd in self.grouped("vbds", "VDI").get(vdi, {}).values()}
+        drives = self.grouped("vbds", "VDI").get(vdi, {}).values()
+        refs = {*(vbd["VM"] for vbd in drives), *self.grouped("vms", "suspend_VDI").get(vdi, {})}
+        return sorted(ref for ref in refs if ref in self.vms and not self.vms[ref]["is_a_snapshot"])
+
+    def vms_with_disk(self, vdi: str, with_snapshots: bool = False) -> List[str]:
+        """Return the VMs of which this VDI is a disk, or the memory. A CD makes nobody the owner of its data.
+
+        To change the type of a drive takes the role vm-admin.
+        """
+        drives = self.grouped("vbds", "VDI").get(vdi, {}).values()
+        refs = {vbd["VM"] for vbd in drives if vbd["type"] == "Disk"}
         refs.update(self.grouped("vms", "suspend_VDI").get(vdi, {}))
         return sorted(ref for ref in refs if ref in self.vms and (with_snapshots or not self.vms[ref]["is_a_snapshot"]))
 
+    def eject_commands(self, vdi: str, vm: str) -> List[str]:
+        """Return the commands that take this VDI out of the CD drives of a VM; [] where it is a disk of the VM."""
+        drives = [vbd for vbd in self.vbds_of(vm).values() if vbd["VDI"] == vdi]
+        return [eject_command(vbd) for vbd in drives] if all(vbd["type"] == "CD" for vbd in drives) else []
+
     def owners_of(self, vdi: str) -> List[str]:
-        """Return the VMs whose data a VDI has: its users, or else the owners of the VDI that it is a snapshot of.
+        """Return the VMs whose data a VDI has: whose disk it is, or else the owners of the VDI it is a snapshot of.
 
         What a snapshot of a VM has belongs to the VM, and to the snapshot where the pool no longer has the VM. No other
         function answers the question whose data a VDI has.
@@ -101,7 +116,7 @@ class Inventory(_Records):
         users: List[str] = []
         seen: Set[str] = set()
         while vdi in self.vdis and vdi not in seen and not users:
-            users = self.users_of(vdi, with_snapshots=True)
+            users = self.vms_with_disk(vdi, with_snapshots=True)
             seen.add(vdi)
             vdi = str(self.vdis[vdi]["snapshot_of"])
         return self.vms_of(users)
@@ -259,6 +274,12 @@ def is_lent(found: Inventory, vbd: Record) -> bool:
     vm, vdi = found.vms.get(vbd["VM"]), found.vdis.get(vbd["VDI"])
     marked = vbd["other_config"].get(LENT, "").split()
     return vm is not None and vdi is not None and is_vm(vm) and bool(marked == [vm["uuid"], vdi["uuid"]])
+
+
+def eject_command(vbd: Record) -> str:
+    """Return the command that empties a CD drive, for a sentence."""
+    uuid = f"uuid={vbd['uuid']}"
+    return f"`{shell_command('xe vbd-eject', uuid)}`"
 
 
 def is_clone(vm: Record) -> bool:
@@ -455,7 +476,7 @@ def _owners(pool: Pool, found: Inventory, by_journals: bool = True) -> Tuple[Dic
             before[uuid] = _before(found, olds, uuid)
             owners[uuid] = {vm for ref in rows for vm in found.owners_of(ref)}
             for ref, vdi in rows.items():
-                users = set(found.users_of(ref, with_snapshots=True))
+                users = set(found.vms_with_disk(ref, with_snapshots=True))
                 users -= {
                     vbd["VM"] for vbd in found.grouped("vbds", "VDI").get(ref, {}).values() if is_lent(found, vbd)
                 }
@@ -508,7 +529,7 @@ def _use_of(found: Inventory, uuid: str) -> str:
     there = found.grouped("vdis", "uuid").get(uuid, {})
     for use in filter(None, map(other_use_of, there.values())):
         return f"which is no disk of a VM, but {use}"
-    for vm in (vm for ref in there for vm in found.users_of(ref)):
+    for vm in (vm for ref in there for vm in found.vms_with_disk(ref)):
         return f"which is a disk of the VM {found.vms[vm]['name_label']!r}"
     return ""
 

@@ -84,6 +84,7 @@ def _verify_movable(calls: Calls, record: Record, swap: Swap, device: vbds.VmDev
     name = record["name_label"]
     vbds.must_have(record, device, (swap.new,))
     vbds.must_be_free(calls, swap.new, device.vbd)
+    vbds.must_be_in_no_cd_drive(calls, device.vdi_ref)
     snapshots = vbds.snapshots_of(calls, record)
     if snapshots:
         raise Refused(

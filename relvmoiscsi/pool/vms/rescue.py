@@ -155,6 +155,9 @@ def way_to_free(found: Inventory, copy: Copy, vdi: str, vm: str) -> str:
     name, back = found.vms[vm]["name_label"], way_back(found, copy, vdi, vm)
     if back:
         return back
+    ejects = found.eject_commands(vdi, vm)
+    if ejects:
+        return f"eject it from the CD drive of {name!r}: {some_of(ejects)}"
     destroy = found.destroy_command(vm, copy.ref)
     if destroy:
         return f"shut {name!r} down, and run {destroy}: that leaves its disks"

@@ -139,7 +139,7 @@ def plan(pool: Pool, found: Inventory, copy: Copy, vm: str, chosen: Sequence[str
             raise Refused(f"The disk {device} of the VM, {name_before!r} ({said(old['uuid'])}), {how}{why}.").advising(
                 f"{only} {way}".strip()
             )
-        users = found.users_of(copy.by_uuid[new["uuid"]])
+        users = found.vms_with_disk(copy.by_uuid[new["uuid"]])
         if users:
             names = ", ".join(sorted(repr(found.vms[user]["name_label"]) for user in users))
             ways = some_of([rescue.way_to_free(found, copy, copy.by_uuid[new["uuid"]], user) for user in users])

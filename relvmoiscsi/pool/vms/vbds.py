@@ -6,8 +6,8 @@ from typing import Collection, Dict, List, NamedTuple, Optional
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.pool.calls import Calls, Record, passing
 from relvmoiscsi.pool.vms import run_states
-from relvmoiscsi.pool.vms.inventory import NULL, Inventory
-from relvmoiscsi.wording import said, shell_command
+from relvmoiscsi.pool.vms.inventory import NULL, Inventory, eject_command
+from relvmoiscsi.wording import said, shell_command, some_of
 
 
 class VmDevice(NamedTuple):
@@ -53,7 +53,7 @@ def must_have(record: Record, device: VmDevice, expected: Collection[str], begun
 
 
 def must_be_free(calls: Calls, vdi: str, but: str = "") -> None:
-    """Raises Refused where a VM has the VDI (a UUID) in a VBD other than `but`, or as its memory; NotFound."""
+    """Raises Refused where the VDI (a UUID) is a disk of a VM at a VBD other than `but`, or its memory; NotFound."""
     ref = ref_of(calls, vdi)
     names = _users(calls, ref, but)
     if names:
@@ -64,21 +64,35 @@ def must_be_free(calls: Calls, vdi: str, but: str = "") -> None:
         )
 
 
+def must_be_in_no_cd_drive(calls: Calls, vdi: str) -> None:
+    """Raises Refused where a CD drive has the VDI (a reference), which xapi is to move for the VM of its disk.
+
+    xapi moves the VDI for the VM of any one of its drives. Source: xen-api message_forwarding.ml, VDI.pool_migrate.
+    """
+    there = [calls.call("VBD.get_record", vbd) for vbd in calls.call("VDI.get_VBDs", vdi)]
+    ejects = [eject_command(vbd) for vbd in there if vbd["type"] == "CD"]
+    if ejects:
+        raise Refused(
+            f"The VDI {calls.call('VDI.get_uuid', vdi)} is in a CD drive too, and xapi may move it for the VM of that "
+            "drive."
+        ).advising(f"Run {some_of(ejects)}, then repeat the command.")
+
+
 def users_of(calls: Calls, vdi: str, but: str = "") -> List[str]:
-    """Return the names of the VMs that have a VDI (a UUID), without the VM `but` (a reference). [] for no such VDI."""
+    """Return the names of the VMs with a VDI (a UUID) as a disk, without the VM `but` (a reference). [] without VDI."""
     ref = find(calls, vdi)
     return [name for vm, name in _users(calls, ref).items() if vm != but] if ref is not None else []
 
 
 def _users(calls: Calls, vdi: str, but: str = "") -> Dict[str, str]:
-    """Return the quoted names of the users of a VDI (a reference), by reference, sorted by name.
+    """Return the quoted names of the VMs with a VDI (a reference) as a disk, by reference, sorted by name.
 
-    Who is a user is for `Inventory.users_of` to say, with snapshots. The VBD `but` does not count.
+    `Inventory.vms_with_disk` says which these are, with snapshots. The VBD `but` does not count.
     """
     there = {vbd: calls.call("VBD.get_record", vbd) for vbd in calls.call("VDI.get_VBDs", vdi) if vbd != but}
     vms = {vm: calls.call("VM.get_record", vm) for vm in {vbd["VM"] for vbd in there.values()}}
     found = Inventory({**calls.records("VM", suspend_VDI=vdi), **vms}, there, {}, {}, {})
-    names = {vm: repr(found.vms[vm]["name_label"]) for vm in found.users_of(vdi, with_snapshots=True)}
+    names = {vm: repr(found.vms[vm]["name_label"]) for vm in found.vms_with_disk(vdi, with_snapshots=True)}
     return dict(sorted(names.items(), key=lambda item: item[1]))
 
 

@@ -283,6 +283,18 @@ class Vms:
         if vm["domain_type"] == "hvm" and not self._has_pv_drivers(vbd["VM"]):
             raise XenError("VM_MISSING_PV_DRIVERS", vbd["VM"])
 
+    def vbd_eject(self, _session, vbd):
+        """Source: xapi_vbd.ml, assert_ok_to_eject."""
+        record = self.database.record("VBD", vbd)
+        if record["type"] != "CD":
+            raise XenError("VBD_NOT_REMOVABLE_MEDIA", vbd)
+        if record["empty"]:
+            raise XenError("VBD_IS_EMPTY", vbd)
+        if self.database.get("VM", record["VM"], "power_state") == "Suspended":
+            raise XenError("VM_BAD_POWER_STATE", record["VM"], "halted, running", "suspended")
+        for field, value in (("VDI", NULL), ("empty", True), ("currently_attached", False)):
+            self.database.set("VBD", vbd, field, value)
+
     def vbd_unplug(self, _session, vbd):
         record = self.database.record("VBD", vbd)
         self._require_running(record["VM"])

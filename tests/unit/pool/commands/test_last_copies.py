@@ -211,3 +211,24 @@ def test_the_copy_of_another_pool_is_not_the_last_one(lab, gone, pool_command):
     lab.pool.api.vms.vm_destroy("", web)
     lab.forget_original("Production")
     assert pool_command(*ALL).status == 0 and vms(lab) == []
+
+
+@pytest.mark.parametrize("fate", ["detached", "in a CD drive", "a disk", "in the place of the root disk", "moved"])
+def test_no_disk_of_the_original_stands_for_another_disk(lab, copy, pool_command, fate):
+    """The root disk of "mail" is destroyed: the clone has the only copy of it, whatever became of the other disk."""
+    db = lab.pool.db
+    root, data = (lab.vdi("Production", name)[0] for name in ("root disk", "data"))
+    mail = lab.vm("mail", root, data)
+    assert pool_command("clone", "a copy", "mail", "--isolated", "night", "--name", "{vm} copy", "--yes").status == 0
+    if fate == "moved":
+        lab.pool.api.vms.vdi_pool_migrate("", root, lab.originals["Testing"][1], {})
+        assert pool_command(*ALL).status == 0 and vms(lab) == ["mail"]
+        return
+    for vbd in db.refs("VBD", VM=mail):
+        db.destroy("VBD", vbd)
+    db.destroy("VDI", root)
+    if fate != "detached":
+        kind, device = ("CD", "3") if fate == "in a CD drive" else ("Disk", "1" if fate == "a disk" else "0")
+        db.create("VBD", VM=mail, VDI=data, userdevice=device, type=kind, empty=False)
+    ran = pool_command(*ALL)
+    assert ran.status == 4 and "'mail copy'" in ran.err and vms(lab) == ["mail", "mail copy"]

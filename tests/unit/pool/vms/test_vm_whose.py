@@ -241,9 +241,9 @@ def test_the_work_grows_with_the_number_of_marks_alone(is_circle):
         seen = []
 
         class Counted(inventory.Inventory):
-            def users_of(self, vdi, with_snapshots=False):
+            def vms_with_disk(self, vdi, with_snapshots=False):
                 seen.append(vdi)
-                return super().users_of(vdi, with_snapshots)
+                return super().vms_with_disk(vdi, with_snapshots)
 
         uuids = [f"{at:08x}-0000-4000-8000-000000000000" for at in range(number)]
         vdis = {
@@ -314,3 +314,25 @@ def test_a_journal_gives_no_vm_a_disk_of_another_vm(tenants, fate, work):
             )
     keep(tenants, tenants.tenant)
     assert [*tenants.lab.disks_of(tenants.tenant)] == ["0"]
+
+
+# --- a CD
+
+
+@pytest.mark.parametrize("fate", [restored, kept, came_home])
+def test_a_cd_gives_no_vm_the_data_of_another_vm(tenants, fate):
+    """VBD.insert takes the role vm-operator, and any VDI."""
+    data = tenants.uuid(tenants.data)
+    fate(tenants)
+    tenants.db.create("VBD", VM=tenants.tenant, VDI=tenants.data, userdevice="3", type="CD", mode="RO", empty=False)
+    owners = run(tenants, lambda calls, found, copy: inventory.whose(records.read(calls), found, data), tenants.other)
+    assert owners == [tenants.web]
+    problem, done = from_records(tenants, tenants.other, tenants.db.get("VM", tenants.tenant, "uuid"), data)
+    assert "of the VM 'web" in problem and done.status == clone.FAILED
+
+
+def test_a_cd_takes_no_disk_that_came_home_from_its_vm(tenants):
+    came_home(tenants)
+    tenants.db.create("VBD", VM=tenants.tenant, VDI=tenants.data, userdevice="3", type="CD", mode="RO", empty=False)
+    done = cloned(tenants, "web", tenants.other)
+    assert (done.status, done.error) == (clone.MADE, None)

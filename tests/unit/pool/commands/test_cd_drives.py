@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A vm-operator puts any VDI into an empty CD drive (VBD.insert): what that blocks, and the command that ends it."""
+
+import json
+import shlex
+
+import pytest
+
+from kit.advised import commands_in
+from kit.office import RESTORE
+from kit.xe import xe
+
+pytestmark = pytest.mark.states
+CLONE = ("clone", "copy", "web", "--isolated", "n", "--yes")
+
+
+def insert(lab, vm, vdi, **fields):
+    lab.pool.db.create("VBD", VM=vm, VDI=vdi, userdevice="3", type="CD", mode="RO", empty=False, **fields)
+
+
+def disk_of(lab, name):
+    """A disk of the copy with this name."""
+    (sr,) = lab.pool.db.refs("SR", name_label=name)
+    return next(ref for ref, vdi in lab.pool.db.records("VDI", SR=sr).items() if vdi["managed"])
+
+
+def eject(lab, text):
+    """Run each printed `xe vbd-eject`."""
+    commands = [line for line in commands_in(" ".join(text.split())) if line.startswith("xe vbd-eject")]
+    assert commands, text
+    for line in commands:
+        assert xe(lab.pool, shlex.split(line)[1:])[0] == 0
+
+
+@pytest.mark.parametrize("whose", ["another VM", "the VM itself"])
+@pytest.mark.parametrize("words", [RESTORE, CLONE], ids=["restore", "clone"])
+def test_a_cd_drive_with_the_disk_of_the_copy_blocks_nothing(halted, pool_command, words, whose):
+    (sr,) = halted.pool.db.refs("SR", name_label="copy")
+    vm = halted.vm("tenant") if whose == "another VM" else halted.web
+    for vdi in [ref for ref, vdi in halted.pool.db.records("VDI", SR=sr).items() if vdi["managed"]]:
+        insert(halted, vm, vdi)
+    ran = pool_command(*words)
+    assert ran.status == 0, ran.err + ran.out
+
+
+def inserted_after_restore(day, where):
+    swap = json.loads(day.pool.db.get("VM", day.web, "other_config")["relvmoiscsi:restore:0"])
+    insert(day, day.vm("tenant"), day.pool.db.by_uuid("VDI", swap[where]))
+
+
+@pytest.mark.parametrize("where", ["old", "new"])
+@pytest.mark.parametrize("end", [["--undo"], ["--home"], ["--on-copy", "--keep"]], ids=["undo", "home", "keep"])
+def test_a_cd_drive_blocks_no_end_of_a_restore_but_a_move_by_xapi(restored, pool_command, end, where):
+    """xapi moves a VDI for the VM of any one of its drives: for a CD drive, it would take the wrong VM."""
+    inserted_after_restore(restored, where)
+    ran = pool_command("restore", *end, "web", "--yes")
+    if (end, where) == (["--home"], "new"):
+        assert ran.status == 4 and "xapi may move it for the VM of that drive" in " ".join(ran.err.split())
+        eject(restored, ran.err)
+        ran = pool_command("restore", *end, "web", "--yes")
+    assert ran.status == 0, ran.err
+
+
+@pytest.mark.parametrize("state", ["Running", "Halted"])
+@pytest.mark.parametrize("words", [("--with-vms", "--yes"), ("--yes",)])
+def test_a_discard_that_a_cd_drive_blocks_prints_the_command_that_ends_it(lab, copy, pool_command, state, words):
+    insert(lab, lab.vm("tenant", state=state), disk_of(lab, "a copy"), currently_attached=state == "Running")
+    ran = pool_command("discard", "a copy", *words)
+    assert ran.status == 4 and "'tenant (a CD drive)'" in ran.err
+    eject(lab, ran.err)
+    assert pool_command("discard", "a copy", *words).status == 0
+
+
+def test_the_question_of_a_discard_names_a_cd_drive_and_its_command(lab, copy, pool_command, type_in):
+    insert(lab, lab.vm("tenant"), disk_of(lab, "a copy"))
+    type_in("y\n")
+    ran = pool_command("discard", "a copy")
+    assert ran.status == 0 and "'tenant (a CD drive)'. Empty each CD drive: `xe vbd-eject" in " ".join(ran.err.split())
+    assert "Give the VM" not in ran.out
+
+
+def test_a_cd_that_comes_during_a_discard_is_named_with_the_command(lab, copy, pool_command):
+    vdi, vm = disk_of(lab, "a copy"), lab.vm("tenant")
+    lab.before("PBD.destroy", lambda: insert(lab, vm, vdi))
+    ran = pool_command("discard", "a copy", "--yes")
+    assert ran.status == 4 and "got disks on the SR" in ran.out
+    eject(lab, ran.out)
+    assert pool_command("discard", "a copy", "--yes").status == 0
+
+
+def test_a_cd_drive_hides_no_disk_that_goes_with_the_copy(lab, copy, pool_command):
+    (sr,) = lab.pool.db.refs("SR", name_label="a copy")
+    vdi = lab.pool.db.create(
+        "VDI", SR=sr, location="new", managed=True, name_label="precious", virtual_size=8 << 20, type="user"
+    )
+    insert(lab, lab.vm("tenant"), vdi)
+    assert "'precious'" in pool_command("discard", "a copy", "--leave-vms", "--dry-run").out
+
+
+def test_a_disk_in_a_running_cd_drive_is_lent_after_the_printed_command(lab, copy, pool_command):
+    vdi, helper = disk_of(lab, "a copy"), lab.vm("helper")
+    insert(lab, lab.vm("tenant", state="Running"), vdi, currently_attached=True)
+    words = ("rescue", "a copy", lab.pool.db.get("VDI", vdi, "uuid"), "--vm", "helper", "--rw", "--yes")
+    ran = pool_command(*words)
+    assert ran.status == 4 and "eject it from the CD drive of 'tenant'" in " ".join(ran.err.split())
+    eject(lab, ran.err)
+    assert pool_command(*words).status == 0 and len(lab.pool.db.refs("VBD", VM=helper)) == 1
