@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from urllib.parse import urlsplit
 
 from acceptance import day, made, report
 from acceptance.day import Array, Day, Row, Step
@@ -191,7 +192,7 @@ def run(where: Where, tools: Tools, sr: str, target: str, directory: str, record
     found = report.facts(run_id, scratch.record, hosts, rows, notes)
     for note in notes:
         tools.say(note)
-    paths = _written(report.redacted(found, _secrets(where)), directory, run_id)
+    paths = _written(report.redacted(found, _secrets(where, hosts)), directory, run_id)
     tools.say(f"The run has {found['result']}; the report is in {' and '.join(paths)}.")
     return {"passed": 0, "interrupted": EXIT_INTERRUPTED}.get(found["result"], EXIT_FAILED)
 
@@ -244,12 +245,13 @@ def _about_the_clone(state: Day, done: Set[str]) -> List[str]:
     return []
 
 
-def _secrets(where: Where) -> List[str]:
-    """Return the texts that no report may contain: the password, and the address of the pool."""
-    if where.pool == LOCAL:
-        return [where.password]
-    url = url_of(where)
-    return [where.password, url, url.split("://")[1]]
+def _secrets(where: Where, hosts: Sequence[Dict[str, Any]]) -> List[str]:
+    """Return the texts that no report may contain: the password, and the addresses of the pool."""
+    addresses = [str(host["address"]) for host in hosts]  # of these, a member names the master
+    if where.pool != LOCAL:
+        parts = urlsplit(url_of(where))
+        addresses += [parts.geturl(), parts.netloc, parts.hostname or ""]
+    return [where.password, *addresses]
 
 
 def _make_place(directory: str) -> None:

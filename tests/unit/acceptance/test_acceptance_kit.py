@@ -663,7 +663,20 @@ def test_ctrl_c_outside_of_a_run_is_130(monkeypatch, capsys):
 
 @pytest.mark.parametrize("pool", ["local", "https://pool.example"])
 def test_a_password_is_in_no_report(pool):
-    assert "the password" in kit._secrets(kit.Where(pool, "root", "the password"))
+    assert "the password" in kit._secrets(kit.Where(pool, "root", "the password"), [])
+
+
+@pytest.mark.parametrize("pool", ["https://XS2.example:8443", "xs2.example", "local"])
+def test_an_address_of_the_pool_is_in_no_report(pool):
+    """A member names the master, and a message on a certificate names the host without its port."""
+    messages = [
+        "No pool answers at https://10.9.8.7:8443: Connection refused.",
+        "The certificate of https://XS2.example:8443 is not valid for 'XS2.example', nor for 'xs2.example'.",
+    ]
+    secrets = kit._secrets(kit.Where(pool, "root", ""), [{"address": "10.9.8.7"}, {"address": "10.9.8.77"}])
+    master, certificate = report.redacted(messages, secrets)
+    assert "10.9.8.7" not in master and report.redacted("10.9.8.77", secrets) == "(removed)"
+    assert "xs2" not in certificate.lower() or pool == "local"
 
 
 # --- the report
