@@ -19,6 +19,7 @@ from acceptance.made import Command, Failed, Scratch
 from relvmoiscsi.cli.output import Unheard
 from relvmoiscsi.errors import Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host.own_path import NotOwn, open_own, own_way
+from relvmoiscsi.lun import url_login
 from relvmoiscsi.pool.commands import options
 from relvmoiscsi.pool.connection import LOCAL, Where, connect, url_of
 from relvmoiscsi.wording import printable_lines, said
@@ -26,7 +27,7 @@ from relvmoiscsi.wording import printable_lines, said
 TOP = Path(__file__).resolve().parent.parent
 EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_PASSWORD = "XENSERVER_PASSWORD"
+_SECRETS = ("XENSERVER_PASSWORD", url_login.SECRET, url_login.TARGET_SECRET)  #: of relvmoiscsi, in the environment
 _NO_SHELL_TEXT = re.compile("[0-9A-Za-z][0-9A-Za-z._:=@+-]{0,254}")
 
 _WHAT = """\
@@ -152,7 +153,7 @@ def by_command(text: str, wait_seconds: float) -> Array:
     SCSIid with a character that a shell could interpret, however it quotes.
     """
     ends: Dict[str, float] = {}
-    clean = {name: value for name, value in os.environ.items() if name != _PASSWORD}
+    clean = {name: value for name, value in os.environ.items() if name not in _SECRETS}
 
     def array(what: str, scsi_id: str) -> bool:
         if not _NO_SHELL_TEXT.fullmatch(scsi_id):

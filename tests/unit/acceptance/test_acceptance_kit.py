@@ -550,6 +550,17 @@ def test_no_command_gets_a_scsi_id_that_a_shell_interprets(tmp_path, monkeypatch
     assert array("clone", "SVENDOR_M.odel:1-2=3+4@5") and os.listdir(str(tmp_path)) == ["here"]
 
 
+@pytest.mark.processes
+def test_the_command_at_the_array_gets_no_secret_of_ours(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("XENSERVER_PASSWORD", "LIBISCSI_CHAP_PASSWORD", "LIBISCSI_CHAP_TARGET_PASSWORD"):
+        monkeypatch.setenv(name, "the secret")
+    monkeypatch.setenv("ARRAY", "of the person")
+    assert kit.by_command("env >here", 60)("clone", "1")
+    told = (tmp_path / "here").read_text(encoding="utf-8")
+    assert "the secret" not in told and "ARRAY=of the person\n" in told
+
+
 def test_nobody_there_and_no_command_is_a_usage_error(pool, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", io.StringIO())
     assert kit.main(["--sr", "Scratch"], command) == 2 and "SNAPSHOT=" in capsys.readouterr().err
