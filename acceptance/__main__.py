@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from urllib.parse import urlsplit
 
 from acceptance import day, made, report
 from acceptance.day import Array, Day, Row, Step
@@ -18,6 +19,7 @@ from acceptance.made import Command, Failed, Scratch
 from relvmoiscsi.cli.output import Unheard
 from relvmoiscsi.errors import Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host.own_path import NotOwn, open_own, own_way
+from relvmoiscsi.lun import url_login
 from relvmoiscsi.pool.commands import options
 from relvmoiscsi.pool.connection import LOCAL, Where, connect, url_of
 from relvmoiscsi.wording import printable_lines, said
@@ -25,7 +27,7 @@ from relvmoiscsi.wording import printable_lines, said
 TOP = Path(__file__).resolve().parent.parent
 EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_PASSWORD = "XENSERVER_PASSWORD"
+_SECRETS = ("XENSERVER_PASSWORD", url_login.SECRET, url_login.TARGET_SECRET)  #: of relvmoiscsi, in the environment
 _NO_SHELL_TEXT = re.compile("[0-9A-Za-z][0-9A-Za-z._:=@+-]{0,254}")
 
 _WHAT = """\
@@ -151,7 +153,7 @@ def by_command(text: str, wait_seconds: float) -> Array:
     SCSIid with a character that a shell could interpret, however it quotes.
     """
     ends: Dict[str, float] = {}
-    clean = {name: value for name, value in os.environ.items() if name != _PASSWORD}
+    clean = {name: value for name, value in os.environ.items() if name not in _SECRETS}
 
     def array(what: str, scsi_id: str) -> bool:
         if not _NO_SHELL_TEXT.fullmatch(scsi_id):
@@ -191,7 +193,7 @@ def run(where: Where, tools: Tools, sr: str, target: str, directory: str, record
     found = report.facts(run_id, scratch.record, hosts, rows, notes)
     for note in notes:
         tools.say(note)
-    paths = _written(report.redacted(found, _secrets(where)), directory, run_id)
+    paths = _written(report.redacted(found, _secrets(where, hosts)), directory, run_id)
     tools.say(f"The run has {found['result']}; the report is in {' and '.join(paths)}.")
     return {"passed": 0, "interrupted": EXIT_INTERRUPTED}.get(found["result"], EXIT_FAILED)
 
@@ -244,12 +246,13 @@ def _about_the_clone(state: Day, done: Set[str]) -> List[str]:
     return []
 
 
-def _secrets(where: Where) -> List[str]:
-    """Return the texts that no report may contain: the password, and the address of the pool."""
-    if where.pool == LOCAL:
-        return [where.password]
-    url = url_of(where)
-    return [where.password, url, url.split("://")[1]]
+def _secrets(where: Where, hosts: Sequence[Dict[str, Any]]) -> List[str]:
+    """Return the texts that no report may contain: the password, and the addresses of the pool."""
+    addresses = [str(host["address"]) for host in hosts]  # of these, a member names the master
+    if where.pool != LOCAL:
+        parts = urlsplit(url_of(where))
+        addresses += [parts.geturl(), parts.netloc, parts.hostname or ""]
+    return [where.password, *addresses]
 
 
 def _make_place(directory: str) -> None:

@@ -4,6 +4,7 @@
 The report has no password and no address of the pool: a host is shown by number and release.
 """
 
+import re
 from typing import Any, Dict, Iterable, List, Mapping, Sequence
 
 from acceptance.day import FAILED, INTERRUPTED, PASSED, Row
@@ -69,6 +70,5 @@ def redacted(value: Any, secrets: Sequence[str]) -> Any:
         return {name: redacted(each, secrets) for name, each in value.items()}
     if isinstance(value, list):
         return [redacted(each, secrets) for each in value]
-    for secret in filter(None, secrets) if isinstance(value, str) else ():
-        value = value.replace(secret, "(removed)")
-    return value
+    found = "|".join(map(re.escape, sorted(filter(None, secrets), key=len, reverse=True)))  # a URL before its host
+    return re.sub(found, "(removed)", value, flags=re.IGNORECASE) if found and isinstance(value, str) else value

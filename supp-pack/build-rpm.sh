@@ -7,6 +7,8 @@
 # and nothing of the machine goes in. Outside of a git repository the newest file tells the time.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=tools/lib.sh
+. tools/lib.sh
 export LC_ALL=C TZ=UTC
 umask 022
 
@@ -23,6 +25,7 @@ fi
 output=${1:-build/rpm}
 mkdir -p "$output"
 output=$(realpath "$output")
+own_tmpdir
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 

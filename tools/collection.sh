@@ -5,6 +5,8 @@
 #   tools/collection.sh sanity    what is in the tarball before ansible-test sanity and units, without containers
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=tools/lib.sh
+. tools/lib.sh
 
 built=build/collection
 
@@ -19,6 +21,7 @@ build() {
 sanity() {
     local home=$PWD/build/ansible-test elsewhere place bin=$PWD/.venv/ansible/bin pip
     build
+    own_tmpdir
     elsewhere=$(mktemp -d)
     # shellcheck disable=SC2064 # this very directory
     trap "rm -rf '$elsewhere'" EXIT

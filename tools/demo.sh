@@ -6,7 +6,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . tools/lib.sh
 
 tools/need-packages.sh demo >&2
-work=$(mktemp -d "${TMPDIR:-/tmp}/relvmoiscsi-demo.XXXXXX")
+own_tmpdir
+work=$(mktemp -d -t relvmoiscsi-demo.XXXXXX)
 loops=()
 tgtd_pid=
 detach() {
@@ -19,10 +20,10 @@ trap 'stop_target; detach; rm -rf "$work"' EXIT
 # The command as anyone would type it, in the directory of the demo.
 as_user=()
 python=python3
-project=$PWD
+start=(-I -X utf8 "$PWD/tools/run.py" relvmoiscsi)
 relvmoiscsi() {
     printf '\n$ relvmoiscsi %s\n' "$*"
-    (cd "$work" && PYTHONPATH=$project PYTHONIOENCODING=utf-8 exec "${as_user[@]}" "$python" -m relvmoiscsi "$@" 2>&1)
+    (cd "$work" && exec "${as_user[@]}" "$python" "${start[@]}" "$@" 2>&1)
 }
 
 # An iSCSI target on loopback with both images, tgt of the distribution: an ordinary process, and no kernel in it.
@@ -58,7 +59,7 @@ become_user() {
     local candidate nobody=(setpriv --reuid 65534 --regid 65534 --clear-groups)
     [ "$(id -u)" -eq 0 ] || return 0
     for candidate in python3 /usr/bin/python3; do
-        if PYTHONPATH=$PWD "${nobody[@]}" $candidate -m relvmoiscsi --version >/dev/null 2>&1; then
+        if "${nobody[@]}" $candidate "${start[@]}" --version >/dev/null 2>&1; then
             python=$candidate as_user=("${nobody[@]}")
             echo "The user nobody runs what follows."
             return

@@ -17,3 +17,9 @@ not_run() {
         return 1
     fi
 }
+
+# From here on, temporary files go where no other user can replace them.
+own_tmpdir() {
+    TMPDIR=$(python3 -I tools/tmpdir.py)
+    export TMPDIR
+}

@@ -108,6 +108,7 @@ if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
 fi
 
 export DEBIAN_FRONTEND=noninteractive
+unset TMPDIR # it may be that of another user, who could replace the file
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 

@@ -11,15 +11,11 @@ import argparse
 import os
 import shlex
 import signal
-import socketserver
 import subprocess
 import sys
-import tempfile
-import threading
 import time
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Iterator, Sequence, Tuple
+from typing import Sequence, Tuple
 
 TOP = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(TOP), str(TOP / "tests")]
@@ -30,6 +26,8 @@ from kit.damage import DAMAGES  # noqa: E402
 from kit.lun_world import World  # noqa: E402
 from kit.pool_lab import Lab, lab_of_three, sr_disk  # noqa: E402
 from relvmoiscsi.cli.output import EXIT_INTERRUPTED, EXIT_NOT_PRINTED  # noqa: E402
+
+PROGRAMS = TOP / "tools/in_playground"  #: a second terminal keeps it in its PATH, also when the playground has ended
 
 _THERE = """\
 A simulated pool, in this process only. Nothing here touches a real host.
@@ -129,25 +127,24 @@ def _end(*_signal: object) -> None:
 
 
 def _opened(is_tour: bool) -> int:
-    with ExitStack() as stack:
-        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="relvmoiscsi-playground-"))
-        lab = stack.enter_context(lab_of_three(World()))
+    with lab_of_three(World()) as lab:
         words = _furnish(lab)
-        environment = {**os.environ, **lab.pool.environment}
-        environment["PATH"] = f"{_programs(directory)}:{os.environ['PATH']}"
+        here = {**lab.pool.environment, "PLAYGROUND_PYTHON": sys.executable}
+        environment = {**os.environ, **here, "PATH": f"{PROGRAMS}:{os.environ['PATH']}"}
         print(_THERE.format(**words), flush=True)
         if is_tour:
             return _play(lab, words, environment)
-        exports = "\n".join(f"  export {name}={shlex.quote(text)}" for name, text in lab.pool.environment.items())
-        exports += f'\n  export PATH={shlex.quote(directory)}:"$PATH"'
+        exports = "\n".join(f"  export {name}={shlex.quote(text)}" for name, text in here.items())
+        exports += f'\n  export PATH={shlex.quote(str(PROGRAMS))}:"$PATH"'
         print(_HERE.format(exports=exports, **words), flush=True)
-        stack.enter_context(_obeyed(lab, directory))
-        return subprocess.call(_shell(directory), env={**environment, "PS1": f"{_PROMPT}$ "})
+        return subprocess.call(_shell(), env={**environment, "PS1": "(playground) $ "})
 
 
 def _furnish(lab: Lab) -> dict:
     """Put into the pool what the playground says that there is. Return the words of its texts."""
-    lab.pool.api.host_plugins.functions["relvmoiscsi"] = lab.world.plugin
+    plugins = lab.pool.api.host_plugins.functions
+    plugins["relvmoiscsi"] = lab.world.plugin
+    plugins["playground"] = lambda _host, _function, given: "{}\n{}".format(*obey(lab, given["words"].split()))
     original = lab.original("Production", volumes=[raw("mail", label="mail store", extents=1)])
     clone = lab.clone("Production")
     target = lab.world.lun(original)
@@ -160,68 +157,11 @@ def _furnish(lab: Lab) -> dict:
     return {"original": original, "clone": clone, "foreign": foreign, "copy": COPY, "later": later}
 
 
-def _programs(directory: str) -> str:
-    """Make the programs `relvmoiscsi` and `xe` of the playground; return their directory."""
-    for name, start in (("relvmoiscsi", "-m relvmoiscsi"), ("xe", "-m kit.xe")):
-        path = Path(directory, name)
-        python = f"PYTHONPATH={shlex.quote(f'{TOP}:{TOP}/tests')} exec {shlex.quote(sys.executable)}"
-        path.write_text(f'#!/bin/sh\n{python} {start} "$@"\n', encoding="utf-8")
-        path.chmod(0o755)
-    return directory
-
-
-_PROMPT = "(playground) "
-
-
-def _shell(directory: str) -> Sequence[str]:
+def _shell() -> Sequence[str]:
     """Return the words that begin the person's shell, with a prompt of its own: bash reads one from a file."""
     shell = os.environ.get("SHELL") or "sh"
-    if os.path.basename(shell) != "bash":
-        return [shell]
-    rcfile = Path(directory, "bashrc")
-    rcfile.write_text(f'[ ! -f ~/.bashrc ] || . ~/.bashrc\nPS1="{_PROMPT}$PS1"\n', encoding="utf-8")
-    return [shell, "--rcfile", str(rcfile)]
+    return [shell, "--rcfile", str(PROGRAMS / "bashrc")] if os.path.basename(shell) == "bash" else [shell]
 
-
-@contextmanager
-def _obeyed(lab: Lab, directory: str) -> Iterator[None]:
-    """Make the program `playground` of the shell. Its words come here by a socket, for as long as the block runs.
-
-    Linux takes 107 bytes as the path of a socket, and TMPDIR may be longer: so both sides name it by a short path.
-    """
-
-    class Words(socketserver.StreamRequestHandler):
-        def handle(self) -> None:
-            status, said = obey(lab, self.rfile.readline().decode().split())
-            self.wfile.write(f"{status}\n{said}".encode())
-
-    program = Path(directory, "playground")
-    program.write_text(_PROGRAM.format(python=sys.executable, directory=directory), encoding="utf-8")
-    program.chmod(0o755)
-    opened = os.open(directory, os.O_PATH | os.O_DIRECTORY)
-    try:
-        server = socketserver.UnixStreamServer(f"/proc/self/fd/{opened}/socket", Words)
-    finally:
-        os.close(opened)
-    with server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield
-        finally:
-            server.shutdown()
-
-
-_PROGRAM = """\
-#!{python}
-import os, socket, sys
-os.chdir({directory!r})
-with socket.socket(socket.AF_UNIX) as line:
-    line.connect("socket")
-    line.sendall((" ".join(sys.argv[1:]) + "\\n").encode())
-    status, _, said = line.makefile().read().partition("\\n")
-print(said)
-sys.exit(int(status))
-"""
 
 _TEXT_BEGINS = b"creation_time = %d\t"
 _CHANGED = 1795219866  #: when LVM last changed the SR "Production": that of tests/kit

@@ -19,6 +19,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=tools/lib.sh
 . tools/lib.sh
 
+own_tmpdir
 reports=$(mktemp -d)
 conductor='' # process of `conduct`, while it runs
 # shellcheck disable=SC2317 # called by the trap

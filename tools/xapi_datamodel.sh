@@ -8,7 +8,11 @@
 # It needs Debian's ocaml-nox and ocaml-findlib. What the columns are: tests/data/xapi/HOW.rst.
 
 set -euo pipefail
-checkout=$1
+checkout=$(realpath "$1")
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=tools/lib.sh
+. tools/lib.sh
+own_tmpdir
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"

@@ -42,6 +42,8 @@ def parse_call(text: str) -> Call:
     config = members.get("device_config", {})
     if not isinstance(config, dict):
         raise UsageError("device_config is no struct.", "BadRequest")
+    if any(isinstance(value, (dict, list)) for value in config.values()):  # nested deeper than `str` can go
+        raise UsageError("device_config holds a struct or an array.", "BadRequest")
     return Call(
         command=_string(members, "command") or method,
         device_config={str(key): str(value) for key, value in config.items()},

@@ -343,17 +343,21 @@ COMMANDS = {
 }
 
 
+def named_pool():
+    """The pool that the variables of `relvmoiscsi pool` name."""
+    where = {name: os.environ["XENSERVER_" + name] for name in ("HOST", "USER", "PASSWORD")}
+    return SimpleNamespace(url=where["HOST"], api=SimpleNamespace(user=where["USER"], password=where["PASSWORD"]))
+
+
 def main(words):
-    """The `xe` of `make playground`: it finds the pool by the variables of `relvmoiscsi pool`."""
+    """The `xe` of `make playground`."""
     if not words or words[0] not in COMMANDS:
         is_asked = words[:1] in (["help"], ["--help"])
         indented = textwrap.TextWrapper(76, "  ", "  ", break_on_hyphens=False).fill(", ".join(sorted(COMMANDS)))
         told = f"This is the xe of the playground. It knows these commands:\n{indented}"
         print(told, file=sys.stdout if is_asked else sys.stderr)
         return 0 if is_asked else 1
-    where = {name: os.environ["XENSERVER_" + name] for name in ("HOST", "USER", "PASSWORD")}
-    api = SimpleNamespace(user=where["USER"], password=where["PASSWORD"])
-    status, out, err = xe(SimpleNamespace(url=where["HOST"], api=api), words)
+    status, out, err = xe(named_pool(), words)
     sys.stdout.write(out)
     sys.stderr.write(err)
     return status

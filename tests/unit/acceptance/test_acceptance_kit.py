@@ -550,6 +550,17 @@ def test_no_command_gets_a_scsi_id_that_a_shell_interprets(tmp_path, monkeypatch
     assert array("clone", "SVENDOR_M.odel:1-2=3+4@5") and os.listdir(str(tmp_path)) == ["here"]
 
 
+@pytest.mark.processes
+def test_the_command_at_the_array_gets_no_secret_of_ours(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("XENSERVER_PASSWORD", "LIBISCSI_CHAP_PASSWORD", "LIBISCSI_CHAP_TARGET_PASSWORD"):
+        monkeypatch.setenv(name, "the secret")
+    monkeypatch.setenv("ARRAY", "of the person")
+    assert kit.by_command("env >here", 60)("clone", "1")
+    told = (tmp_path / "here").read_text(encoding="utf-8")
+    assert "the secret" not in told and "ARRAY=of the person\n" in told
+
+
 def test_nobody_there_and_no_command_is_a_usage_error(pool, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", io.StringIO())
     assert kit.main(["--sr", "Scratch"], command) == 2 and "SNAPSHOT=" in capsys.readouterr().err
@@ -663,7 +674,20 @@ def test_ctrl_c_outside_of_a_run_is_130(monkeypatch, capsys):
 
 @pytest.mark.parametrize("pool", ["local", "https://pool.example"])
 def test_a_password_is_in_no_report(pool):
-    assert "the password" in kit._secrets(kit.Where(pool, "root", "the password"))
+    assert "the password" in kit._secrets(kit.Where(pool, "root", "the password"), [])
+
+
+@pytest.mark.parametrize("pool", ["https://XS2.example:8443", "xs2.example", "local"])
+def test_an_address_of_the_pool_is_in_no_report(pool):
+    """A member names the master, and a message on a certificate names the host without its port."""
+    messages = [
+        "No pool answers at https://10.9.8.7:8443: Connection refused.",
+        "The certificate of https://XS2.example:8443 is not valid for 'XS2.example', nor for 'xs2.example'.",
+    ]
+    secrets = kit._secrets(kit.Where(pool, "root", ""), [{"address": "10.9.8.7"}, {"address": "10.9.8.77"}])
+    master, certificate = report.redacted(messages, secrets)
+    assert "10.9.8.7" not in master and report.redacted("10.9.8.77", secrets) == "(removed)"
+    assert "xs2" not in certificate.lower() or pool == "local"
 
 
 # --- the report

@@ -32,6 +32,9 @@ def read(response):
     return wire.method_response(wire.parse(response.encode("utf-8")))
 
 
+NESTED = "<array><data><value>" * 20000 + "</value></data></array>" * 20000  #: deeper than Python calls itself
+
+
 # --- the call
 
 
@@ -72,7 +75,8 @@ def test_white_space_and_typed_values_are_read_too_and_the_method_name_stands_in
             *("<array><data/></array>", "<novelty>1</novelty>", "<struct><member><name>a</name></member></struct>"),
             *("<struct><member><value>a</value></member></struct>", member("device_config", "text"), "&undefined;"),
             member("device_config", "<array><data/></array>"),
-            "<array><data><value>" * 5000 + "</value></data></array>" * 5000,
+            member("device_config", member("port", NESTED)),
+            NESTED,
         )
     ]
     + [

@@ -58,16 +58,14 @@ def test_the_tour_plays_a_night_and_the_day_after_and_leaves_the_pool_as_it_was(
         ([], signal.SIGHUP, 130),
     ],
 )
-def test_an_early_end_is_no_traceback_and_leaves_no_directory(tmp_path, options, end, status):
+def test_an_early_end_is_no_traceback_and_leaves_no_file(tmp_path, options, end, status):
     """Ctrl-C, `| head -3`, a closed terminal."""
-    long_path = tmp_path / ("long" * 30)  # Linux takes 107 bytes as the path of a socket
-    long_path.mkdir()
     there = subprocess.Popen(
         [sys.executable, str(TOP / "tools/playground.py"), *options],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, "SHELL": "/bin/sh", "TMPDIR": str(long_path)},
+        env={**os.environ, "SHELL": "/bin/sh", "TMPDIR": str(tmp_path)},
         start_new_session=True,
     )
     for _line in range(3):
@@ -79,17 +77,24 @@ def test_an_early_end_is_no_traceback_and_leaves_no_directory(tmp_path, options,
     with there.stderr as told:
         said = told.read()
     there.stdin.close()
-    assert (there.wait(timeout=300), os.listdir(long_path)) == (status, []) and b"Traceback" not in said, said
+    assert (there.wait(timeout=300), os.listdir(tmp_path)) == (status, []) and b"Traceback" not in said, said
     there.stdout.close()
 
 
-def test_a_long_path_of_temporary_files_is_no_obstacle(tmp_path):
-    long_path = tmp_path / ("long" * 30)  # Linux takes 107 bytes as the path of a socket
-    long_path.mkdir()
+def test_no_module_of_the_working_directory_runs(tmp_path):
+    """In a directory such as /tmp, another user can make one."""
+    (tmp_path / "argparse.py").write_text("print('of another user')\n", encoding="utf-8")
 
-    shell = played(typed="playground snapshot\n", TMPDIR=str(long_path))
+    shell = played(typed=f"cd {tmp_path}; relvmoiscsi pool luns && xe vm-list && playground help && echo all\n",
+                   PYTHONPATH="")  # fmt: skip
 
-    assert shell.returncode == 0 and "360014050000000000000000000000004" in shell.stdout, shell.stderr
+    assert shell.stdout.endswith("\nall\n") and "of another user" not in shell.stdout + shell.stderr
+
+
+def test_the_printed_path_names_no_directory_that_another_user_can_make_when_the_playground_has_ended():
+    (path,) = re.findall(r'^  export PATH=(.*):"\$PATH"$', played().stdout, re.MULTILINE)
+
+    assert path == str(TOP / "tools/in_playground") and os.path.isdir(path)
 
 
 def test_no_line_of_the_greeting_breaks_a_command():
