@@ -79,12 +79,17 @@ def in_order(locks: Iterable[Lock]) -> List[Lock]:
     return sorted(locks, key=lambda lock: (lock.begin == KEY, lock.number))
 
 
+def _is_name(text: str) -> bool:
+    """May this be the name of a lock? None has a backtick: in a message, the name would look like a command."""
+    return is_scsi_id(text) and "`" not in text  # a UUID has the form of a SCSIid, too
+
+
 def name_for(text: str) -> LockName:
     """Return the name of the lock on the LUN with this SCSIid, or on the VM or SR with this UUID.
 
     Raises Refused for another text: no client would find that lock.
     """
-    if not is_scsi_id(text):  # a UUID has the form of a SCSIid, too
+    if not _is_name(text):
         raise (
             Refused(f"{text!r} is neither a SCSIid nor a UUID: it cannot be locked.")
             .in_state(NOTHING_CHANGED)
@@ -96,7 +101,7 @@ def name_for(text: str) -> LockName:
 def name_of(sr: Record) -> LockName:
     """Return the name of the lock on this copy (the record of its SR)."""
     scsi_id = str(sr["other_config"].get(SCSI_ID, ""))
-    return name_for(scsi_id if is_scsi_id(scsi_id) else str(sr["uuid"]))
+    return name_for(scsi_id if _is_name(scsi_id) else str(sr["uuid"]))
 
 
 def locks_in(config: Mapping[str, str]) -> List[Lock]:
@@ -124,7 +129,7 @@ def key_of(text: str) -> Optional[LockKey]:
     """
     begin = next(filter(text.startswith, BEGINS), "")
     what, _, number = text[len(begin) : len(begin) + _MOST_BEHIND].rpartition(":")
-    if begin and len(text) <= len(begin) + _MOST_BEHIND and _NUMBER.match(number) and is_scsi_id(what):
+    if begin and len(text) <= len(begin) + _MOST_BEHIND and _NUMBER.match(number) and _is_name(what):
         return LockKey(text, begin, what, untrusted.number(number))
     return None
 

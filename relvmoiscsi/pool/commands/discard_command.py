@@ -14,7 +14,7 @@ from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import discard as made_vms
 from relvmoiscsi.pool.vms import forget
 from relvmoiscsi.pool.vms.discard import DiscardPlan
-from relvmoiscsi.wording import counted, printable, some_of
+from relvmoiscsi.wording import counted, printable, said, some_of
 
 _DISCARD = """\
 Remove the LUN on the array afterwards. The command refuses a copy while a running VM, a restored VM or a VM
@@ -87,7 +87,7 @@ class DiscardCommand(PoolChange):
                 alone = [vdi for vdis in plan.lost.values() for vdi in vdis]
                 lost += f"Disks without a VM that go with the copy: {_disks(alone)}. " if alone else ""
                 if locked:
-                    names = some_of([repr(there[ref]["name_label"]) for ref in locked])
+                    names = some_of([said(there[ref]["name_label"]) for ref in locked])
                     lost += f"These copies stay, because other clients have locked them: {names}. "
                 if plan.clones_left() and not plan.half:
                     names = forget.named(plan.clones_left())
@@ -99,23 +99,23 @@ class DiscardCommand(PoolChange):
                     for ref, vm in of_sr.items()
                     if not vm["is_a_snapshot"]
                 )
-                snapshots = sorted(repr(vm["name_label"]) for vm in made if vm["is_a_snapshot"])
-                names = ", ".join(repr(plan.pool.srs[ref]["name_label"]) for ref in plan.uses)
+                snapshots = sorted(said(vm["name_label"]) for vm in made if vm["is_a_snapshot"])
+                names = ", ".join(said(plan.pool.srs[ref]["name_label"]) for ref in plan.uses)
                 goes = f"{names}, and destroy {counted(len(vms), 'VM')} ({', '.join(vms)})" if vms else names
                 goes += f" with {counted(len(snapshots), 'snapshot')} ({', '.join(snapshots)})" if snapshots else ""
                 ask(self, f"{lost}Discard {goes}?")
                 now = made_vms.plan(calls, refs, with_vms, last_copies=self.given.last_copies)
                 made_vms.verify_as_told(plan, now)
 
-            said = {ref: "{name_label!r} ({uuid})".format(**plan.pool.srs[ref]) for ref in refs}
+            shown = {ref: "{name_label!r} ({uuid})".format(**plan.pool.srs[ref]) for ref in refs}
 
             def one(calls: Calls, ref: str) -> None:
-                with self.so_far.one(said[ref], "discard"):
-                    self._show(f"SR {said[ref]}: discard begins")
+                with self.so_far.one(shown[ref], "discard"):
+                    self._show(f"SR {shown[ref]}: discard begins")
                     carry_out(calls, ref, destroyed[ref])
-                    self._show(f"SR {said[ref]}: discard is done")
+                    self._show(f"SR {shown[ref]}: discard is done")
 
-            with self.so_far.work(list(said.values())), waiting("the pool"):
+            with self.so_far.work(list(shown.values())), waiting("the pool"):
                 with made_vms.carrying_out(calls, plan) as carry_out:
                     outcomes = jobs.at_once(calls, refs, one, jobs.MOST)
                 if gone:  # a run may have been killed behind SR.forget
@@ -152,11 +152,11 @@ class DiscardCommand(PoolChange):
 
 def _named(plan: DiscardPlan, vm: str, name: str) -> str:
     """Return the name of a VM that is destroyed, or loses its disks, for a person who decides."""
-    return f"{name!r}, whose original is gone" if vm in plan.last else repr(name)
+    return f"{said(name)}, whose original is gone" if vm in plan.last else said(name)
 
 
 def _disks(vdis: Sequence[Record]) -> str:
-    return some_of([f"{vdi['name_label']!r} ({vdi['uuid']})" for vdi in vdis], _MOST_LEFT)
+    return some_of([f"{said(vdi['name_label'])} ({vdi['uuid']})" for vdi in vdis], _MOST_LEFT)
 
 
 _WOULD_DISCARD = "would be discarded"
@@ -202,7 +202,7 @@ def _discarded(
         if vms:
             lines.append(("  destroyed: the VMs " if error else "  with the VMs ") + ", ".join(shown))
         if snapshots:
-            lines.append("  with their snapshots " + ", ".join(map(repr, snapshots)))
+            lines.append("  with their snapshots " + ", ".join(map(said, snapshots)))
         if others:
             lose = _LOSE if word == _WOULD_DISCARD else "halted VMs that had disks on the copy"
             names = sorted({_named(plan, vm, vm_name) for vm, vm_name in plan.losers(ref).items()})

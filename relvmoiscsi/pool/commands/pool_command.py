@@ -2,13 +2,13 @@
 """The group of pool commands, and `unlock`."""
 
 import argparse
-from contextlib import suppress
 from functools import partial
-from typing import NoReturn, Type
+from typing import List, NoReturn, Type
 
 from relvmoiscsi.cli.map_out import file_name
 from relvmoiscsi.cli.output import EXIT_INTERRUPTED, EXIT_NOT_PRINTED, Answer, Maker, ask, say
 from relvmoiscsi.errors import NOTHING_CHANGED, NotFound, Partial, RelvmoiscsiError, UsageError, in_state
+from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool import lock, lock_keys, records
 from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.commands import (
@@ -26,7 +26,7 @@ from relvmoiscsi.pool.night_log import ENDS, ERROR, NEXT, RESULT, WARNING, Night
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import inventory
 from relvmoiscsi.scsi_id_text import certain_scsi_id
-from relvmoiscsi.wording import printable, some_of
+from relvmoiscsi.wording import printable, said, some_of
 
 _POOL = """\
 The command works from any machine, by XenAPI alone. Every host of the pool needs relvmoiscsi. The role
@@ -164,35 +164,38 @@ class UnlockCommand(PoolChange):
             return Answer({"unlocked": [each.facts() for each in broken]}, "\n".join(lines)).leading(again)
 
     def _locked(self, calls: Calls, pool: Pool) -> lock_keys.LockName:
-        """Return the name of the lock on the given copy or VM. Raises NotFound, UsageError.
+        """Return the name of the lock on the given copy, LUN or VM. Raises NotFound, UsageError.
 
-        Any client can give an open lock the UUID or the name of a copy, whose own lock has the SCSIid as its name. So
-        a lock by the given text counts only if the copy or VM has no lock. A SCSIid means the LUN, whatever has the
-        SCSIid as its name.
+        A UUID or a SCSIid means that object, whatever has the word as its name: a vm-admin gives VMs any name. The name
+        of a guarded lock is such an id. Any other word means the locked SRs and VMs with this name. An open lock whose
+        own name is the word comes last, because a vm-operator gives it any name.
         """
-        locks, text = lock.read(calls), self.given.sr
-        if text in locks and certain_scsi_id(text) == text:
-            return lock_keys.name_for(text)
-        named, found = [], inventory.read(calls)
-        try:
-            named.append(lock_keys.name_of(pool.srs[records.find_sr(pool, text)]))
-        except records.NotAttached:  # a client locks a LUN before the LUN has an SR
-            named.append(lock_keys.name_for(certain_scsi_id(text)))
-        except NotFound:
-            pass
-        if pool.sr_by_uuid(text.lower()) is None:  # a vm-admin may give VMs the UUID of a copy as their name
-            with suppress(NotFound):
-                named.append(lock_keys.name_for(found.vms[inventory.find_vm(found, text)]["uuid"]))
-        locked = [what for what in named if what in locks] or [what for what in locks if what == text]
+        locks, text, uuid = lock.read(calls), self.given.sr, self.given.sr.lower()
+        vms = inventory.read(calls).named_vms()
+
+        def named(field: str, value: str) -> List[lock_keys.LockName]:
+            srs = [lock_keys.name_of(sr) for sr in pool.srs.values() if sr[field] == value]
+            return [*srs, *(lock_keys.name_for(vm["uuid"]) for vm in vms.values() if vm[field] == value)]
+
+        scsi_id = certain_scsi_id(text)
+        is_of_lun = any(sr["other_config"].get(records.SCSI_ID) == text for _, sr in pool.copies())
+        if is_uuid(uuid):
+            found = named("uuid", uuid)[:1]
+        elif scsi_id or is_of_lun or (text in locks and locks[lock_keys.LockName(text)].begin == lock_keys.KEY):
+            found = [lock_keys.name_for(scsi_id or text)]
+        else:
+            found = list(dict.fromkeys(named("name_label", text)))
+        locked = [what for what in found if what in locks] or [what for what in locks if what in (text, uuid)]
         are_locked = f"These are locked: {some_of(sorted(locks))}." if locks else "The pool has no lock."
-        if not named and not locked:
-            either = {**pool.srs, **found.named_vms()}
+        if not found and not locked:
             with in_state(f"{are_locked} Nothing was changed."):
-                records.find(either, text, "SR or VM", "")
+                records.find({**pool.srs, **vms}, text, "SR or VM", "")
         if len(locked) > 1:
-            raise UsageError(printable(f"A copy and a VM with the name {text!r} are both locked.")).advising(
-                f"Give {' or '.join(locked)}."
+            raise UsageError(printable(f"{len(locked)} SRs and VMs with the name {said(text)} are locked.")).advising(
+                f"Give one of the ids: {some_of(locked)}."
             )
         if not locked:
-            raise NotFound(printable(f"There is no lock on {text!r}.")).in_state(f"{are_locked} Nothing was changed.")
+            raise NotFound(printable(f"There is no lock on {said(text)}.")).in_state(
+                f"{are_locked} Nothing was changed."
+            )
         return locked[0]

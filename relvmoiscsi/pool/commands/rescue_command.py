@@ -12,7 +12,7 @@ from relvmoiscsi.pool.commands.vm_steps import SCANS, Steps, named_missing, next
 from relvmoiscsi.pool.vms import choice, inventory, rescue
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 from relvmoiscsi.pool.vms.rescue import Lent
-from relvmoiscsi.wording import printable, shell_command
+from relvmoiscsi.wording import printable, said, shell_command
 
 _RESCUE = """\
 If the VM runs, the command plugs the disk in. Without --rw the disk is read-only.
@@ -78,7 +78,7 @@ class RescueCommand(PoolChange):
             if self.dry_run:
                 return _lent(copy, [planned], [SCANS] if planned.status == rescue.WOULD else [])
             if planned.status == rescue.WOULD:
-                ask(self, f"Lend {planned.name!r} to {planned.vm_name!r}, {_MODES[planned.mode]}?")
+                ask(self, f"Lend {said(planned.name)} to {said(planned.vm_name)}, {_MODES[planned.mode]}?")
             with self.work(repr(planned.name), "lend"), waiting("the pool"):
                 result = rescue.lend(calls, pool, found, copy, vdi, vm, rw)
         to = found.vms[vm]
@@ -92,7 +92,7 @@ _MODES = {"RO": "read-only", "RW": "with write access"}
 def _taken(found: Inventory, vbd: str, row: Lent) -> str:
     """Return which disk is taken back from which VM, and whether that VM runs, as part of a question."""
     is_running = found.vms[found.vbds[vbd]["VM"]]["power_state"] == "Running"
-    return f"{row.name!r} from {row.vm_name!r}" + (", which is running" if is_running else "")
+    return f"{said(row.name)} from {said(row.vm_name)}" + (", which is running" if is_running else "")
 
 
 def _lent(copy: Copy, results: Sequence[Lent], to_know: Sequence[str] = (), steps: Steps = ()) -> Answer:

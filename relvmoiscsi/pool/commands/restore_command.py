@@ -15,7 +15,7 @@ from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import choice, inventory, move_home, restore, run_states
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 from relvmoiscsi.pool.vms.restore import Restored
-from relvmoiscsi.wording import ShellCommand, printable, shell_command
+from relvmoiscsi.wording import ShellCommand, printable, said, shell_command
 
 _RESTORE = """\
 The VM gets the disks of the copy in place of its own disks; no data is copied. The VM must be halted:
@@ -96,7 +96,7 @@ class RestoreCommand(PoolChange):
                 return _all_restored(planned, steps=_next_of(calls, planned)[0])
             if not self.yes:
                 self.show(plan)
-            ask(self, _QUESTIONS[self.end].format(", ".join(repr(row.name) for row in todo)))
+            ask(self, _QUESTIONS[self.end].format(", ".join(said(row.name) for row in todo)))
             shown: ContextManager[Any] = waiting("the pool")
             if self.end == "home":
                 shown = bar

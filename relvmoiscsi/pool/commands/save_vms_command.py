@@ -36,7 +36,7 @@ class SaveVmsCommand(PoolChange):
             sr = records.find_sr(pool, self.given.sr)
             refs = save_vms.vms_on(pool, found, sr)
             lock.verify_free(calls, [lock_keys.name_of(pool.srs[sr])])
-            names = ", ".join(repr(found.vms[ref]["name_label"]) for ref in refs)
+            names = ", ".join(said(found.vms[ref]["name_label"]) for ref in refs)
             if self.dry_run:
                 would = [{"vm": found.vms[ref]["uuid"], "vm_name": found.vms[ref]["name_label"]} for ref in refs]
                 lines = [f"The records of these VMs would be saved: {names}"]

@@ -50,12 +50,6 @@ TAGS = ("relvmoiscsi", "xo:no-bak=relvmoiscsi clone")  #: of a clone
 
 _MOST_IMPORTS = 10  #: of earlier runs that a run looks at, for each VM
 
-#: fields of a VIF that VIF.create takes
-_VIF = (
-    "device", "network", "VM", "MTU", "other_config", "qos_algorithm_type", "qos_algorithm_params", "locking_mode",
-    "ipv4_allowed", "ipv6_allowed",
-)  # fmt: skip
-
 
 class Cloned(NamedTuple):
     """Result for one VM."""
@@ -211,15 +205,13 @@ class _Clone:
             transfer.import_vm(calls, edited.document, self.copy, self.source.uuid, dry_run=True)
             vm, record = self._imported(edited)
         if self.wanted.keep_mac:
-            missing = dict(edited.vifs)  # a run cut after VIF.destroy leaves no VIF
-            for ref in record["VIFs"]:  # xapi cannot change the MAC of a VIF: make a new VIF
-                vif = calls.call("VIF.get_record", ref)
-                mac = missing.pop(vif["device"])["MAC"]
-                if vif["MAC"].lower() != mac.lower():
-                    calls.call("VIF.destroy", ref)
-                    calls.call("VIF.create", {**{name: vif[name] for name in _VIF if name in vif}, "MAC": mac})
-            for vif in missing.values():
-                calls.call("VIF.create", {**vif, "VM": vm})
+            vifs = {vif["device"]: (ref, vif) for ref, vif in calls.records("VIF", VM=vm).items()}
+            for device, wanted in edited.vifs.items():  # a run cut after VIF.destroy leaves no VIF
+                ref, vif = vifs.get(device, ("", {"MAC": ""}))
+                if vif["MAC"].lower() != wanted["MAC"].lower():  # xapi cannot change a MAC: make a new VIF
+                    if ref:
+                        calls.call("VIF.destroy", ref)
+                    calls.call("VIF.create", {**wanted, "VM": vm})
         # The snapshots get the last mark before the VM: VM.revert to a snapshot without the mark would remove the mark
         # from the VM.
         for ref in [*record["snapshots"], vm]:
@@ -351,6 +343,12 @@ class _Clone:
         if wanted.keep_mac:
             now = self.found._replace(vifs=self.calls.records("VIF"))
             choice.verify_macs(now, source.name, edited.vifs, begun[0] if begun else "")
+            long = [device for device, vif in edited.vifs.items() if self.calls.room({**vif, "VM": NULL}) < 0]
+            if long:
+                raise Refused(
+                    f"The VIF {long[0]} of the VM {source.name!r} has texts that are too long for one call of xapi, so "
+                    "the copy cannot get its MAC."
+                ).advising("Leave --keep-mac out, or give the VIF shorter texts.")
         return edited
 
     def _imported(self, edited: ova.Edited) -> Tuple[str, Record]:

@@ -18,7 +18,7 @@ from relvmoiscsi.pool.vdis import is_derived
 from relvmoiscsi.pool.vms import forget, inventory, run_states
 from relvmoiscsi.pool.vms.forget import Uses
 from relvmoiscsi.pool.vms.inventory import COPY_OF, Inventory, whose
-from relvmoiscsi.wording import shell_command, some_of
+from relvmoiscsi.wording import said, shell_command, some_of
 
 
 class DiscardPlan(NamedTuple):
@@ -223,9 +223,15 @@ def verify_nobody_left(plan: DiscardPlan) -> None:
 
 
 def verify_as_told(told: DiscardPlan, now: DiscardPlan) -> None:
-    """Raises Refused where a VM would be destroyed or lose a disk, and the plan in `told` does not name the VM."""
+    """Raises Refused where the plan in `told` does not name a VM that is destroyed or loses a disk, or a lost disk."""
     for sr in now.uses:
         forget.verify_known(now.pool, sr, now.uses[sr], told.known(sr))
+        known = {vdi["uuid"] for vdi in told.lost[sr]}
+        new = [f"{said(vdi['name_label'])} ({said(vdi['uuid'])})" for vdi in now.lost[sr] if vdi["uuid"] not in known]
+        if new:
+            raise Refused(
+                f"The SR {now.pool.srs[sr]['name_label']!r} got disks without a VM since the run began: {some_of(new)}."
+            ).advising("Check these disks, then repeat the command.")
 
 
 def verify_abandoned(calls: Calls, pool: Pool, found: Inventory, srs: Collection[str]) -> None:

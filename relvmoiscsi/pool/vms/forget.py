@@ -22,7 +22,7 @@ from relvmoiscsi.pool.hosts import MEMBER_SECONDS
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import restore_entries, run_states
 from relvmoiscsi.pool.vms.inventory import Inventory, eject_command, is_lent
-from relvmoiscsi.wording import shell_command, some_of
+from relvmoiscsi.wording import said, shell_command, some_of
 
 
 class Uses(NamedTuple):
@@ -96,7 +96,7 @@ def _name_of(ref: str, vm: Record) -> str:
 
 def named(found: Mapping[str, str]) -> str:
     """Return the names for a sentence, without duplicates."""
-    return ", ".join(map(repr, sorted(set(found.values()))))
+    return ", ".join(map(said, sorted(set(found.values()))))
 
 
 def read_uses(calls: Calls, srs: Sequence[str]) -> Dict[str, Uses]:

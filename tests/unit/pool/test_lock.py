@@ -856,7 +856,7 @@ def test_what_is_no_number_and_no_time_of_a_lock_is_in_no_message(field):
     assert "id" not in forged.text()
 
 
-@pytest.mark.parametrize("what", ["--yes", "-x", "a b", "", "x" * 256, "\u202e", "../x"])
+@pytest.mark.parametrize("what", ["--yes", "-x", "a b", "", "x" * 256, "\u202e", "../x", "`reboot`"])
 def test_a_name_that_no_run_locks_is_no_lock(what):
     """So no message has the name in a command to copy, such as `unlock --yes`."""
     assert lock_keys.locks_in({begin + what + ":1": "{}" for begin in (lock_keys.KEY, lock_keys.OPEN_KEY)}) == []

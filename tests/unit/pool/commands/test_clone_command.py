@@ -332,3 +332,16 @@ def test_the_disks_of_no_vm_are_named_beside_the_clones_of_all_vms(office, pool_
     assert pool_command("clone", "copy", "db", "--isolated", "lab", "--yes", "--json").json["disks_of_no_vm"] == []
     office.pool.db.set("VDI", office.on_copy("root disk"), "type", "suspend")  # memory of a VM of another pool
     assert pool_command(*words, "--dry-run", "--json").json["disks_of_no_vm"] == []
+
+
+def test_a_vif_that_xapi_would_not_make_again_is_not_destroyed(halted, pool_command):
+    """--keep-mac destroys the VIF of the copy and makes another. Its texts were written in several calls."""
+    db = halted.pool.db
+    words = ("clone", "copy", "web", "--isolated", "n", "--keep-mac", "--yes")
+    (vif,) = db.refs("VIF", VM=halted.web)
+    db.set("VIF", vif, "qos_algorithm_params", {f"k{number}": '"' * 100000 for number in range(2)})
+    before = db.refs("VIF"), db.refs("VM")
+    for more in (["--dry-run"], []):
+        ran = pool_command(*words, *more)
+        assert ran.status == 4 and "the copy cannot get its MAC" in " ".join((ran.out + ran.err).split())
+        assert (db.refs("VIF"), db.refs("VM")) == before

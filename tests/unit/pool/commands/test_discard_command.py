@@ -287,3 +287,27 @@ def test_a_network_that_an_earlier_discard_has_left_goes_with_the_next(office, p
     office.pool.api.vms.vm_destroy("", made(office)[0])
     assert pool_command("discard", "12345678-1234-4234-8234-123456789abc", "--yes").status == 0
     assert not office.pool.db.refs("network", name_label="left")
+
+
+def test_a_disk_that_is_made_on_the_copy_during_the_question_is_named(lab, copy, pool_command, type_in):
+    (sr,) = lab.pool.db.refs("SR", name_label="a copy")
+
+    def work():
+        more = {"managed": True, "name_label": "precious", "virtual_size": 8 << 20, "type": "user"}
+        lab.pool.db.create("VDI", SR=sr, location="new", **more)
+
+    type_in("y\n")
+    lab.before("pool.add_to_other_config", work)
+    ran = pool_command("discard", "a copy")
+    assert ran.status == 4 and "got disks without a VM since the run began: 'precious' (" in ran.out
+    assert lab.pool.db.refs("SR", name_label="a copy") == [sr]
+
+
+def test_a_long_name_hides_nothing_in_the_question(lab, copy, pool_command, type_in):
+    (sr,) = lab.pool.db.refs("SR", name_label="a copy")
+    vdi = next(ref for ref, vdi in lab.pool.db.records("VDI", SR=sr).items() if vdi["managed"])
+    for name in ("A" * 250000, "zvictim"):
+        lab.vm(name, vdi)
+    type_in("n\n")
+    ran = pool_command("discard", "a copy")
+    assert "'zvictim'" in ran.err and len(ran.err) < 2000

@@ -769,8 +769,6 @@ def test_a_lock_on_a_vm_is_broken_by_the_name_of_the_vm(lab, pool_command):
     with connect(lab.where()) as calls:
         lock.Held(calls, [db.get("VM", web, "uuid")], "restore").take()
     twin = lab.vm("web", lab.vdi("Testing", "data")[0])
-    ran = pool_command("unlock", "web", "--yes")
-    assert ran.status == 2 and "2 VMs have the name 'web'. Give a UUID" in ran.err and len(locks(lab)) == 1
     db.set("VM", twin, "name_label", "twin")
     ran = pool_command("unlock", "twin", "--yes")
     assert ran.status == 3 and "There is no lock on 'twin'. These are locked: " in ran.err
@@ -788,7 +786,7 @@ def test_a_name_of_a_locked_copy_and_of_a_locked_vm_breaks_no_lock(lab, pool_com
     with connect(lab.where()) as calls:
         lock.Held(calls, [lab.pool.db.get("VM", web, "uuid")], "restore").take()
     ran = pool_command("unlock", locked.name, "--yes")
-    assert ran.status == 2 and f"Give {locked.scsi_id} or " in ran.err and len(locks(lab)) == 2
+    assert ran.status == 2 and f"ids: {locked.scsi_id}, " in ran.err and len(locks(lab)) == 2
 
 
 def test_each_lock_that_would_go_is_named_before_anybody_is_asked(lab, pool_command, type_in, locked):
