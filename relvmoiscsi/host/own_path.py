@@ -30,7 +30,7 @@ import errno
 import os
 import re
 import stat
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Callable, Iterator, List, NamedTuple, Optional
 
 from relvmoiscsi.errors import Refused
@@ -131,7 +131,9 @@ def own_way(path: str, make: Optional[int] = None) -> Iterator[Pinned]:
     """
     with ExitStack() as opened:
         way, links = [_pin(opened, os.sep)], 0
-        todo: List[str] = os.path.join(os.getcwd(), path).split(os.sep)[::-1]  # the next name is the last item
+        # The working directory may be gone, or on a mount that does not answer: an absolute path does not need it.
+        path = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
+        todo: List[str] = path.split(os.sep)[::-1]  # the next name is the last item
         _verify_kept(os.sep, way[0].status)
         while todo:
             name = todo.pop()
@@ -215,14 +217,15 @@ def is_there(path: str) -> bool:
     """Return whether anything is at the path, also a link.
 
     True where another user can lead the path elsewhere, or has mounted something: `own_place` then says so at the open.
+    True for each other error too: a caller takes no lock where nothing is.
     """
     try:
         with own_place(path) as place, place.entry():
             return True
-    except NotOwn:
-        return True
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
+    except (NotOwn, OSError):
+        return True
 
 
 class NotOwn(Exception):
@@ -233,13 +236,14 @@ class NotOwnFile(NotOwn):
     """The place is safe, and the file there is not this user's."""
 
 
-def _pin(opened: ExitStack, name: str, above: Optional[Pinned] = None) -> Pinned:
+def _pin(opened: ExitStack, name: str, above: Optional[Pinned] = None, as_directory: int = 0) -> Pinned:
     """Open an entry of a directory until `opened` ends, and look at its mount before its status.
 
-    While `above` is open, the kernel gives the number of its mount to no other mount.
+    While `above` is open, the kernel gives the number of its mount to no other mount. `as_directory` is O_DIRECTORY for
+    an entry of autofs: only for a directory, and not for O_PATH alone, root's automounter mounts what belongs there.
     """
     path = name if above is None else os.path.join(above.path, name)
-    flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+    flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC | as_directory
     descriptor = os.open(name, flags, dir_fd=None if above is None else above.descriptor)
     opened.callback(os.close, descriptor)
     number, kind = mount_of(f"/proc/self/fd/{descriptor}"), "" if above is None else above.kind
@@ -253,6 +257,9 @@ def _pin(opened: ExitStack, name: str, above: Optional[Pinned] = None) -> Pinned
         if mount.is_of_another_user:
             raise NotOwn(f"the file system at {path}, of type {mount.kind}, is mounted by another user")
         kind = mount.kind
+    if kind == "autofs" and not as_directory:
+        with suppress(NotADirectoryError):  # a link
+            return _pin(opened, name, above, os.O_DIRECTORY)
     return Pinned(path, descriptor, number, kind, os.fstat(descriptor))
 
 

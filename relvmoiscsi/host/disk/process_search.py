@@ -39,32 +39,37 @@ class ProcessSearch:
         self._spent: Dict[int, float] = {}
         self._process = ""  #: whose files are looked at
         self._kept: Dict[str, int] = {}  #: a descriptor on each mount that was found to be wanted, by number
+        self._shown: Dict[str, str] = {}  #: the directory of a thread that has shown the mount, by number
+        self._charged: Optional[int] = None  #: the user whose descriptor a look at other processes is for
 
-    def mounts(self) -> Iterator[Mount]:
+    def mounts(self, number: str = "") -> Iterator[Mount]:
         """Give each mount, from every mount namespace of a process, and from every root directory in a namespace.
 
-        The main thread of a process may have ended. Then the other threads show the mounts. Raises OutOfTime.
+        The main thread of a process may have ended. Then the other threads show the mounts. With a number, give only
+        the mount with this number. Raises OutOfTime.
         """
         seen: Set[int] = set()
         for process in self._processes():
-            has_any = yield from self._mounts(process, seen)
+            has_any = yield from self._mounts(process, seen, number)
             for thread in () if has_any else self._threads(process):
-                yield from self._mounts(thread, seen)
+                yield from self._mounts(thread, seen, number)
 
-    def _mounts(self, thread: str, seen: Set[int]) -> Generator[Mount, None, bool]:
+    def _mounts(self, thread: str, seen: Set[int], number: str = "") -> Generator[Mount, None, bool]:
         """Give the mounts of a thread whose lines are not `seen` yet. Return whether the thread shows any mount.
 
         Most processes show the same lines. The path of a root directory tells no two of them apart: two mounts can lie
         over each other there. Python hashes bytes with a secret, so no user makes two lines of one hash.
         """
-        has_any = False
+        has_any, begin = False, f"{number} ".encode() if number else b""
         try:
             with open(os.path.join(thread, "mountinfo"), "rb") as lines:
                 for line in self._in_time(lines):
                     has_any = True
-                    if hash(line) not in seen:
+                    if line.startswith(begin) and hash(line) not in seen:
                         seen.add(hash(line))
-                        yield from mounts_in([line])
+                        for mount in mounts_in([line]):
+                            self._shown[mount.number] = thread
+                            yield mount
         except OSError:
             pass  # the thread has ended, or belongs to another user
         return has_any
@@ -92,13 +97,19 @@ class ProcessSearch:
         t0: `mounts` gives a mount. t1: a user unmounts it, and mounts FUSE, which gets the same number. t2: a stat of a
         file there waits for the program of the user. So the mount is looked for again while the file is open. Then a
         descriptor keeps the number from any other mount.
+
+        The thread that has shown the mount is asked first. If it has ended, the user of the descriptor is charged with
+        the look at all processes: a user can have descriptors on thousands of mounts that no process shows any more.
         """
         if number in self._kept:
             return True
-        owner = self._owner
-        again = chain(self._mounts(self._process, set()), self.mounts())
-        mount = next((each for each in again if each.number == number), None)
-        self._owner = owner
+        near = (self._shown.get(number, self._process), self._process)
+        self._charged = self._owner
+        try:
+            again = chain(*(self._mounts(thread, set(), number) for thread in near), self.mounts(number))
+            mount = next(again, None)
+        finally:
+            self._owner, self._charged = self._charged, None
         if mount is None or not is_wanted(mount):
             return False
         if len(self._kept) >= _MOST_KEPT:
@@ -164,7 +175,8 @@ class ProcessSearch:
     def _look_at_clock(self) -> None:
         """Add the time since the last look to that of the present process's user. Raises OutOfTime at the deadline."""
         before, self._left = self._left, self._deadline.left
-        self._spent[self._owner] = self._spent.get(self._owner, 0.0) + before - self._left
+        owner = self._owner if self._charged is None else self._charged
+        self._spent[owner] = self._spent.get(owner, 0.0) + before - self._left
         if not self._left:
             user = max(self._spent, key=lambda uid: self._spent[uid])
             whole, part = (f"{round(each, 1):g}" for each in (self._deadline.seconds, self._spent[user]))

@@ -610,3 +610,25 @@ def test_an_error_shows_nothing_of_the_file_of_map(file, image, unwritten, conte
     ran = unwritten(2, "resignature", image, "--yes", "--map", file)
     assert says in " ".join(ran.err.split())
     assert "secret" not in ran.out + ran.err
+
+
+@pytest.mark.processes
+def test_a_working_directory_that_was_removed_is_no_reason_to_find_nothing(tmp_path):
+    """The locks of LVM and SM were not taken there, because their directories seemed absent."""
+    (tmp_path / "gone").mkdir()
+    (tmp_path / "file").write_text("content")
+    program = (
+        "import os, sys\n"
+        "from relvmoiscsi.host.own_path import is_there, read_named\n"
+        "os.rmdir(os.getcwd())\n"
+        "print(is_there(sys.argv[1]), is_there(sys.argv[1] + ' not'), is_there('relative'), read_named(sys.argv[1], 9))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "file")],
+        cwd=str(tmp_path / "gone"),
+        env={**os.environ, "PYTHONPATH": str(ROOT.parent)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    assert ran.stdout == b"True False False b'content'\n", ran

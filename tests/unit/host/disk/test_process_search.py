@@ -175,6 +175,28 @@ def test_the_search_of_a_user_who_has_too_much_ends_and_names_the_user(host, kin
     assert f"`ps -u {USER}`" in late.value.advice
 
 
+def test_a_user_with_descriptors_on_many_mounts_costs_a_look_at_one_process_for_each(host):
+    """Each look went through all processes, and the search was refused with the name of root."""
+    node = host.at("node")
+    with open(node, "w"):
+        opens(host, "40", 1, node)
+    number = number_of_mount(node)
+    with open(host.at("proc/40/fdinfo/0"), "w", encoding="utf-8") as file:
+        file.write(f"pos:\t0\nmnt_id:\t{number}\n")
+    mount(host, "50", f"{number} 35 8:16 / /mnt rw - ext4 /dev/sdb rw\n")
+    found = ProcessSearch(NO_DEADLINE, host)
+    list(found.mounts())
+
+    mount(host, "30", MANY * f"36 35 0:60 / /{'m' * 99} rw - tmpfs x rw\n")
+    found._deadline = ticking()  # which the lines of process 30 would take
+    assert [link for link, _status in found.open_files({number}, lambda each: each.is_local)]
+
+    mount(host, "50", "")  # unmounted since: now the user of process 40 is charged with the look at all
+    found._deadline = ticking()
+    with pytest.raises(OutOfTime, match=f" user {USER} took (?:[4-9]|1[0-2]) of these"):
+        list(found.open_files({number}, lambda each: each.is_local))
+
+
 @pytest.mark.processes
 def test_a_thread_has_a_file_open_and_shows_its_mounts_after_the_first_thread_has_ended(tmp_path):
     """The program tells its thread's number; the first thread ends by the system call `exit`."""
