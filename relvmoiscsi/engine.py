@@ -77,7 +77,7 @@ from relvmoiscsi.resignature.protocol.merged_image import EMPTY_UNIT, FULL_UNIT
 from relvmoiscsi.resignature.protocol.run_record import Run
 from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.left_behind import no_volume, settle
-from relvmoiscsi.resignature.reading.lun_contents import TAKE_WHOLE, Lun, Volume
+from relvmoiscsi.resignature.reading.lun_contents import CHECK_ORIGINAL, TAKE_WHOLE, Lun, Volume
 from relvmoiscsi.resignature.reading.lun_notes import notes
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
 from relvmoiscsi.resignature.reading.request import OneVdiRequest, ResignatureRequest, naming_who_asks
@@ -103,7 +103,7 @@ __all__ += [  # for the other packages, which import nothing from `resignature`;
     "EXCHANGED", "ONE_VDI", "DONE", "IN_PROGRESS", "KINDS", "RESIGNATURE", "SWITCHED", "UNDO", "EarlierRun", "Run",
     "BOTH_RESIGNATURED", "CHANGED_SINCE", "CommitRecord",
     "EMPTY_UNIT", "FULL_UNIT", "NEW_IMAGE", "Cost", "LaterCopy", "Plan", "Planned", "Progress", "steps",
-    "GIVE_CLONE", "TAKE_WHOLE", "Lun", "Volume", "database_pools", "databases", "notes", "saved",
+    "CHECK_ORIGINAL", "GIVE_CLONE", "TAKE_WHOLE", "Lun", "Volume", "database_pools", "databases", "notes", "saved",
     "OneVdiOutlook", "fits", "one_vdi",
     "copy_unseen", "end_cut", "find_done", "find_unfinished", "goes_back", "is_of_another_lun", "new_sr_of",
     "read_undoable", "verify_recoverable", "verify_undoable", "vg_names",

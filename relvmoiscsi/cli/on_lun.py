@@ -58,7 +58,6 @@ HOST = THIS_HOST
 FINISHED = "{}: the {} was finished."
 ATTACH_IT = "Attach the clone: a host may have it beside its original."
 TAKE_COPY = "Take the copy again from the array."
-CHECK_ORIGINAL = "Check the original: if it is whole, take the copy again from the array."
 NOTE_FIRST = "First do what the note says."
 _NO_SR = "If this is the clone of an SR, take the copy again from the array. If not, name the device of the clone."
 
@@ -169,7 +168,7 @@ class DeviceCommand:
             return _NO_SR if found.problem.advice == engine.GIVE_CLONE else ""  # another advice is the step
         if commands:
             return ShellCommand(commands[0])
-        return _NO_SR if found.state == engine.EMPTY else CHECK_ORIGINAL
+        return _NO_SR if found.state == engine.EMPTY else engine.CHECK_ORIGINAL
 
     def step_of_cut(self, name: str, found: engine.Inspection, lun: OpenLun) -> str:
         """Return the command that ends the interrupted run on the LUN of this name, which `run.inspected` has found.

@@ -9,7 +9,6 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 from relvmoiscsi import engine, report
 from relvmoiscsi.cli.on_lun import (
     ATTACH_IT,
-    CHECK_ORIGINAL,
     NOTE_FIRST,
     TAKE_COPY,
     DeviceCommand,
@@ -173,10 +172,12 @@ class CheckCommand(DeviceCommand):
             found = run.looked_at(lun, self.command_words("relvmoiscsi resignature", self.device))
             facts = report.inspection_facts(name, found)
             if found.problem is not None:
-                step = self.step_of_unread(found, lun)
-                if self.original and step == CHECK_ORIGINAL:
+                text, step = unread_text(name, found), self.step_of_unread(found, lun)
+                if step in (engine.CHECK_ORIGINAL, engine.TAKE_WHOLE):  # what an advice says as well
+                    text = text.replace(" " + engine.CHECK_ORIGINAL, "")
+                if self.original and step == engine.CHECK_ORIGINAL:
                     step = self.shell_command("relvmoiscsi check", self.original)
-                return self.told(found.problem, facts, unread_text(name, found), step)
+                return self.told(found.problem, facts, text, step)
             if found.state == engine.CLEAN:
                 lun.device.look_for_users()
             if self.original:
@@ -197,7 +198,7 @@ class CheckCommand(DeviceCommand):
                 "record, the copy is whole. Otherwise take the copy again from the array.",
             ]
             unread = FormatError(f"{name}: the storage manager cannot read {count}.")
-            return self.told(unread, facts, "\n".join([*lines, *notes]), CHECK_ORIGINAL)
+            return self.told(unread, facts, "\n".join([*lines, *notes]), engine.CHECK_ORIGINAL)
         text = f"{name}: every structure checks; state {found.state}."
         if found.state != engine.CLEAN:
             return Answer(facts, "\n".join([text, *notes])).leading(self.next_step(found.state, lun, found.run))

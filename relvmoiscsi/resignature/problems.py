@@ -28,12 +28,12 @@ from relvmoiscsi.formats.lvm.pv import Label
 from relvmoiscsi.resignature.merge.vdi_choice import Chain, choose_chain, leaves, uuids_in_words
 from relvmoiscsi.resignature.reading import sm_journals, survey
 from relvmoiscsi.resignature.reading.left_behind import leavable, leave
-from relvmoiscsi.resignature.reading.lun_contents import Lun, verify_lun
+from relvmoiscsi.resignature.reading.lun_contents import CHECK_ORIGINAL, Lun, verify_lun
 from relvmoiscsi.resignature.reading.request import OneVdiRequest, ResignatureRequest
 from relvmoiscsi.resignature.reading.way_out import told, without
 from relvmoiscsi.wording import command_words, counted
 
-_NOTHING_HELPS = "No command mends that on the clone. If the copy may be incomplete, take it again."
+_NOTHING_HELPS = f"No command mends that on the clone. {CHECK_ORIGINAL}"
 #: A round finds one journal of SM that cannot be settled, and all VDIs that cannot be read. SM leaves few journals. A
 #: round looks at all volumes, so that a LUN with very many volumes gets fewer rounds.
 _MOST_ROUNDS, _MOST_LOOKS = 30, 200000

@@ -143,6 +143,8 @@ printf '{{"findings": [{{"check_name": "restart", "check_status": "%s", "host": 
 [ $status = ok ] || exit 4
 """
 
+XE = 'case "$*" in "pool-list params=master --minimal") echo a-master ;; esac\n'
+
 
 class Dom0:
     """Programs in the place of dom0's, which write down how they were called."""
@@ -157,7 +159,7 @@ class Dom0:
         self.program("rpm", RPM.format(there=self.there))
         self.program("relvmoiscsi", DOCTOR.format(restarted=self.restarted))
         self.program("xe-toolstack-restart", f"touch {self.restarted}")
-        self.program("xe", "")
+        self.program("xe", XE)
         self.packages = [directory / f"{name}-0.1.0-1.noarch.rpm" for name in ("relvmoiscsi", "relvmoiscsi-pool")]
         for package in self.packages:
             package.write_bytes(b"\xed\xab\xee\xdb")
@@ -261,7 +263,7 @@ def test_a_restart_that_failed_is_made_up_for(dom0):
     dom0.program("xe", "case $1 in pool-list) echo true ;; esac")  # HA
     third, told = dom0.play(dom0.packages[0])
     assert third.status != 0 and told == [] and "HA is on" in third.out
-    dom0.program("xe", "")
+    dom0.program("xe", XE)
     dom0.program("xe-toolstack-restart", f"touch {dom0.restarted}")
     fourth, told = dom0.play(dom0.packages[0])
     assert (fourth.status, told) == (0, ["xe-toolstack-restart"]), fourth.out
@@ -280,7 +282,7 @@ _TASK = r"""uuid ( RO)          : 7
 def test_a_task_that_never_ends_is_named_and_somebody_decides(dom0, looks, variables, status):
     """Each user of the pool can make one, also a user who may only read."""
     xe = f"[ $1 != task-list ] || [ $(grep -c task-list {dom0.log}) -gt {looks} ] || printf '{_TASK}\\n'"
-    dom0.program("xe", xe)
+    dom0.program("xe", XE + xe)
     played, told = dom0.play(dom0.packages[0], **{"install_retries": 2, "install_delay": 0, **variables})
     assert played.status == status, played.out
     assert told[1:] == ([] if status else ["xe-toolstack-restart"])
@@ -295,3 +297,13 @@ def test_no_toolstack_is_restarted_before_all_hosts_have_the_package(dom0):
     played, told = dom0.play(dom0.packages[0], hosts=("site1", "site2"), **missing)
     assert played.status != 0 and "has not come as far on site2" in played.out, played.out
     assert [line.split()[0] for line in told] == ["rpm"]
+
+
+@pytest.mark.parametrize("answer", ["mkdir {} 2>/dev/null && echo a-master", "exit 1", ":"])
+def test_no_toolstack_is_restarted_where_a_host_does_not_know_the_master(dom0, answer):
+    """Both hosts have one `xe` here: no call gets an answer, or the first one alone."""
+    dom0.program("rpm", "")
+    dom0.program("xe", f'case "$*" in *params=master*) {answer.format(dom0.directory / "asked")} ;; esac')
+    played, told = dom0.play(dom0.packages[0], hosts=("site1", "site2"))
+    assert played.status != 0 and "Ask which host is the master" in played.out, played.out
+    assert "xe-toolstack-restart" not in told

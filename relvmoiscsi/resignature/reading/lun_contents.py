@@ -39,6 +39,8 @@ from relvmoiscsi.formats.vhd import Vhd
 #: str for the text of an SM journal. None for a journal without such a text, and for other volumes that are not read
 Content = Union[Vhd, Qcow2, CbtLog, FormatError, str, None]
 
+#: what helps against a damaged LUN
+CHECK_ORIGINAL = "Check the original: if it is whole, take the copy again from the array."
 #: what helps against a LUN that is too short
 TAKE_WHOLE = "Take the copy again from the array, on a LUN of the original's size."
 

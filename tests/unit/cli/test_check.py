@@ -138,6 +138,15 @@ def test_bytes_in_the_place_of_the_label_of_an_intact_sr_are_a_damaged_copy(imag
         assert " ".join(found.out.split()).endswith(step)
 
 
+def test_what_helps_against_damage_that_no_command_mends_is_said_once(image, command):
+    patched(image, 512, b"XXXXXXXX")
+
+    for words in (["check"], ["show"], ["resignature", "--yes"]):
+        ran = command(words[0], image, *words[1:])
+        said = " ".join((ran.out + ran.err).split())
+        assert said.count("No command mends that on the clone.") == said.count("take") == 1 and CHECK_ORIGINAL in said
+
+
 @pytest.mark.parametrize("words", [("show",), ("check",), ("resignature", "--yes"), ("recover", "--yes")])
 @pytest.mark.parametrize("spoiled, command_word", [("MGT", "lvremove"), ("disk", "--without")])
 def test_a_look_at_the_original_stands_before_a_command_that_loses_data(image, command, words, spoiled, command_word):
