@@ -309,7 +309,7 @@ def _without_other_disks(record: Record, on_copies: Mapping[str, Record]) -> Ref
     if inventory.is_clone(record):
         copy = inventory.copy_command(record, str(sr["other_config"][records.ORIGINAL_SR]), str(sr["name_label"]))
         return Refused(f"`clone` has made the VM {name!r}: it was not restored, and has no other disks.").advising(
-            f"To have the VM on another SR, shut it down, and copy it: {copy}."
+            f"To have the VM on another SR, shut it down, and copy it: {copy}. {inventory.AFTER_COPY}"
         )
     disks = ", ".join(f"{device} on {copy['name_label']!r}" for device, copy in on_copies.items())
     return Refused(

@@ -190,6 +190,8 @@ def test_the_command_of_the_refusal_makes_the_vm_on_the_sr_of_its_original(lab, 
         ran = pool_command(*words)
         (copy,) = [command for command in commands_in(" ".join(ran.err.split())) if "vm-copy" in command]
         assert ran.status == 4 and not problem_of(copy)
+        later = "stays on the network of the clone, and its tag xo:no-bak keeps it out of backups. Move its VIFs ("
+        assert later in " ".join(ran.err.split()), "a kept VM had neither a network nor backups"
         assert f"sr-uuid={lab.pool.db.get('SR', lab.originals['Production'][1], 'uuid')}" in copy
     status, made, _err = xe(lab.pool, shlex.split(copy)[1:])
     ((sr, _disk),) = lab.disks_of(lab.pool.db.by_uuid("VM", made.strip())).values()
