@@ -91,6 +91,13 @@ class PoolLun(NamedTuple):
         """Return the sentence on a row without a SCSIid: a target that gave no list of its LUNs."""
         return f"The LUNs behind {self.portal.named} are unknown: {self.problem}"
 
+    def not_plugged(self, pool: Pool) -> List[str]:
+        """Return the names of the hosts on which an attached copy is not plugged, the master first; [] for others."""
+        sr = pool.sr_by_uuid(self.sr_uuid) if self.kind == ATTACHED else None
+        pbds = pool.pbds_of(sr) if sr is not None else {}
+        there = {host for host, (_, pbd) in pbds.items() if pbd["currently_attached"]}
+        return [] if sr is None else [pool.host_name(host) for host in pool.hosts_in_order() if host not in there]
+
     def facts(self, pool: Pool) -> Dict[str, Any]:
         sr = pool.sr_by_uuid(self.sr_uuid)
         return {
@@ -104,6 +111,7 @@ class PoolLun(NamedTuple):
             "sr_name_label": self.name if sr is None else pool.srs[sr]["name_label"],
             "one_vdi_state": self.one_vdi or None,
             "is_known_copy": self.is_ours or self.kind == ATTACHED,
+            "hosts_not_plugged": self.not_plugged(pool),
             "database_of_this_pool": pool.ref in self.metadata_of,
             "changed_at": self.changed or None,
             "saved_vm_names": None if self.vms is None else list(self.vms),

@@ -73,6 +73,10 @@ luns:
     is_known_copy:
       description: Whether the LUN is certainly a copy of an SR of this pool.
       type: bool
+    hosts_not_plugged:
+      description: Names of the hosts on which an attached copy is not plugged.
+      type: list
+      elements: str
     database_of_this_pool:
       description: Whether this pool may write its database to a VDI on the LUN.
       type: bool

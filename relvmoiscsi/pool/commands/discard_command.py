@@ -187,26 +187,31 @@ def _discarded(
         uuid, name = plan.pool.srs[ref]["uuid"], str(plan.pool.srs[ref]["name_label"])
         error: Optional[str] = str(failed[ref]) if ref in failed else None
         status = failing if error else word
-        vms: List[str] = []
         snapshots: List[str] = []
-        shown: List[str] = []
+        losers = {} if error else plan.losers(ref)
+        made: Dict[str, str] = {}  #: names of the destroyed VMs, by reference
         for vm, record in plan.made.get(ref, {}).items():
             if not error or (record["snapshot_of"] if record["is_a_snapshot"] else vm) in destroyed[ref]:
-                (snapshots if record["is_a_snapshot"] else vms).append(record["name_label"])
-                shown += [] if record["is_a_snapshot"] else [_named(plan, vm, str(record["name_label"]))]
-        others = [] if error else sorted(set(plan.losers(ref).values()))
+                if record["is_a_snapshot"]:
+                    snapshots.append(record["name_label"])
+                else:
+                    made[vm] = str(record["name_label"])
+        others = sorted(set(losers.values()))
         alone = [] if error else plan.lost[ref]
         uuids = [str(vdi["uuid"]) for vdi in alone]
-        rows.append(_row(uuid, name, status, error, vms, snapshots, others, yes_needs if others else (), uuids))
+        needs = yes_needs if others else ()
+        last = sorted(vm_name for vm, vm_name in {**made, **losers}.items() if vm in plan.last)
+        rows.append(_row(uuid, name, status, error, [*made.values()], snapshots, others, needs, uuids, last))
         lines.append(f"SR {name!r} ({uuid}): {status}" + (f": {error}" if error else ""))
-        if vms:
-            lines.append(("  destroyed: the VMs " if error else "  with the VMs ") + ", ".join(shown))
+        if made:
+            names = ", ".join(_named(plan, vm, vm_name) for vm, vm_name in made.items())
+            lines.append(("  destroyed: the VMs " if error else "  with the VMs ") + names)
         if snapshots:
             lines.append("  with their snapshots " + ", ".join(map(said, snapshots)))
         if others:
             lose = _LOSE if word == _WOULD_DISCARD else "halted VMs that had disks on the copy"
-            names = sorted({_named(plan, vm, vm_name) for vm, vm_name in plan.losers(ref).items()})
-            lines.append(f"  {lose}: {', '.join(names)}")
+            names = ", ".join(sorted({_named(plan, vm, vm_name) for vm, vm_name in losers.items()}))
+            lines.append(f"  {lose}: {names}")
             if yes_needs:
                 lines.append(f"  with --yes alone, the run would be refused: add {' or '.join(yes_needs)}")
         if alone:
@@ -248,6 +253,7 @@ def _row(
     losers: Sequence[str] = (),
     yes_needs: Sequence[str] = (),
     lost_vdis: Sequence[str] = (),
+    last_copies: Sequence[str] = (),
 ) -> Dict[str, Any]:
     return {
         "sr": uuid,
@@ -259,4 +265,5 @@ def _row(
         "vms_left_without_disks": list(losers),
         "yes_needs": list(yes_needs),
         "lost_vdis": list(lost_vdis),
+        "last_copy_vm_names": list(last_copies),
     }

@@ -222,8 +222,7 @@ def _words(pool: Pool, lun: PoolLun) -> List[str]:
         luns.DAMAGED: (lun.kind, f"{lun.problem} {luns.UNMAP}".lstrip()),
     }
     found = [*texts.get(lun.kind, (lun.kind, lun.problem) if lun.problem else (lun.kind,))]
-    sr = there if lun.kind == luns.ATTACHED else None
-    away = [host.name for host in hosts.planned(pool, sr) if not host.is_plugged] if sr is not None else []
+    away = lun.not_plugged(pool)
     found += [f"not plugged on {', '.join(map(repr, away))}"] if away else []
     found += ["VMs {} ({})".format(", ".join(map(repr, lun.vms)), lun.vms_saved)] if lun.vms else []
     return found + (["holds a database of this pool"] if pool.ref in lun.metadata_of else [])

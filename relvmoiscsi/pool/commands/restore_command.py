@@ -180,7 +180,6 @@ def _all_restored(
     return Answer({"restore_results": rows}, "\n".join([*texts, *to_know]), status, next_steps=steps, alerts=alerts)
 
 
-_SHUTS_DOWN = "the VM is running: the run would shut the VM down and leave the VM halted"
 _WOULD_BE = (restore.WOULD, restore.WOULD_UNDO, restore.WOULD_HOME, restore.WOULD_KEEP)
 
 
@@ -199,11 +198,11 @@ def _lines(result: Restored, pool: Optional[Pool]) -> List[str]:
             lines.append(
                 f"  disk {disk.userdevice}: {old} {'would become' if result.status in _WOULD_BE else 'became'} {new}"
             )
-    if result.shuts_down:
-        is_ahead = result.status in _WOULD_BE
-        lines.append(
-            f"  {_SHUTS_DOWN if is_ahead else 'the VM was shut down and is halted: start the VM when you are ready'}"
-        )
+    if result.shuts_down and result.status in _WOULD_BE:
+        lines.append("  the VM is running: the run would shut the VM down and leave the VM halted")
+    if result.waits_for_start:
+        was = "was shut down and " if result.shuts_down else ""
+        lines.append(f"  the VM {was}is halted: start the VM when you are ready")
     before = {disk.old for disk in result.disks if result.status == restore.HOME}
     for uuid in result.waiting:
         what = "disk before, once nobody needs it" if uuid in before else "no longer needed"
@@ -227,7 +226,7 @@ def _next_of(calls: Calls, results: Sequence[Restored]) -> Tuple[List[ShellComma
     steps, notes = [], []  # type: List[ShellCommand], List[str]
     unused: Dict[str, List[str]] = {}  #: UUIDs of copies that a VM needs no more, by UUID of the VM
     for each in results:
-        if each.status in (restore.DONE, restore.UNDONE) or each.is_halted:
+        if each.waits_for_start:
             steps.append(next_start(each.vm))
         ended = each.status in (restore.UNDONE, restore.HOME)
         unused[each.vm] = [*(disk.sr for disk in each.disks if ended), *each.unused_copies]

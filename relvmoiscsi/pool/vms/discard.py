@@ -181,7 +181,8 @@ def _keeping(pool: Pool, found: Inventory, last: Sequence[str]) -> Refused:
         )
         .in_state(NOTHING_CHANGED)
         .advising(
-            f"To keep a VM, copy it to another SR: {some_of(ways)}. Then, or to give the VMs up, add --last-copies."
+            f"To keep a VM, copy it to another SR: {some_of(ways)}. {inventory.AFTER_COPY} "
+            "Then, or to give the VMs up, add --last-copies."
         )
     )
 

@@ -287,6 +287,13 @@ def is_clone(vm: Record) -> bool:
     return is_own(vm) or is_unfinished(vm)
 
 
+#: on what `copy_command` makes; the keys of the clone mean nothing there, as DONE has the UUID of the clone
+AFTER_COPY = (
+    "The new VM stays on the network of the clone, and its tag xo:no-bak keeps it out of backups. "
+    "Move its VIFs (`xe vif-move`), and remove its tags (`xe vm-param-remove`)."
+)
+
+
 def copy_command(vm: Record, sr: str, copy: str) -> str:
     """Return the command that copies a halted clone to an SR (its UUID, "" for the SR of the clone).
 

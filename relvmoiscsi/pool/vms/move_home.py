@@ -62,6 +62,7 @@ def home(
         for swap in swaps:
             _verify_is_home(locked, swap)
             restore_journal.mark(locked, swap, locked.device(swap))  # an earlier run may have moved the disk
+        record = locked.read()  # a move may take hours
         restore_journal.forget_all(locked)
     waiting, notes = [], []
     for uuid in [uuid for swap in swaps for uuid in (swap.old, swap.new)]:

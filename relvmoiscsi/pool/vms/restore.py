@@ -72,9 +72,14 @@ class Restored(NamedTuple):
     waiting: Sequence[str] = ()  #: UUIDs of VDIs that no VM needs any more
     notes: Sequence[str] = ()
     shuts_down: bool = False  #: whether the run shuts (or shut) the VM down; the VM stays halted
-    is_halted: bool = False  #: whether the VM is halted after `keep`, or though it was restored before
+    was_halted: bool = False  #: whether the VM was halted when the run last read its record
     error: Optional[RelvmoiscsiError] = None  #: with FAILED
     unused_copies: Sequence[str] = ()  #: after `keep`: UUIDs of copies that have no disk of the VM any more
+
+    @property
+    def waits_for_start(self) -> bool:
+        """Is the VM halted after a restore, or after the end of one? Then only a person starts it."""
+        return self.status in (DONE, ALREADY, UNDONE, HOME, KEPT) and (self.shuts_down or self.was_halted)
 
     def facts(self) -> Dict[str, Any]:
         return {
@@ -90,7 +95,8 @@ class Restored(NamedTuple):
 
 
 def result_of(record: Record, status: str, *more: Any, **others: Any) -> Restored:
-    return Restored(record["uuid"], record["name_label"], status, *more, **others)
+    result = Restored(record["uuid"], record["name_label"], status, *more, **others)
+    return result._replace(was_halted=record["power_state"] == "Halted")
 
 
 # --- restore
@@ -180,9 +186,7 @@ def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False
         if is_over or dry_run:
             shuts_down = record["power_state"] == "Running" and not is_done
             notes = _notes(calls, vm, record, disks)
-            is_halted = is_over and record["power_state"] == "Halted"
-            status = ALREADY if is_over else WOULD
-            return result_of(record, status, disks, notes=notes, shuts_down=shuts_down, is_halted=is_halted)
+            return result_of(record, ALREADY if is_over else WOULD, disks, notes=notes, shuts_down=shuts_down)
         for copy in sorted({swap.sr for swap in disks}):
             records.verify_readable(calls, copy)
     with restore_journal.locked(calls, vm, record, disks, "restore", run_states.swapping(record)) as locked:
@@ -305,7 +309,7 @@ def _without_other_disks(record: Record, on_copies: Mapping[str, Record]) -> Ref
     if inventory.is_clone(record):
         copy = inventory.copy_command(record, str(sr["other_config"][records.ORIGINAL_SR]), str(sr["name_label"]))
         return Refused(f"`clone` has made the VM {name!r}: it was not restored, and has no other disks.").advising(
-            f"To have the VM on another SR, shut it down, and copy it: {copy}."
+            f"To have the VM on another SR, shut it down, and copy it: {copy}. {inventory.AFTER_COPY}"
         )
     disks = ", ".join(f"{device} on {copy['name_label']!r}" for device, copy in on_copies.items())
     return Refused(
@@ -436,7 +440,7 @@ def keep(calls: Calls, vm: str, on_copy: bool, dry_run: bool = False) -> Restore
         notes += swap_disks.rename(calls, back)
         restore_journal.forget_all(locked)
     unused = sorted({swap.sr for swap in swaps} - on_copies)
-    return result_of(record, KEPT, notes=notes, is_halted=record["power_state"] == "Halted", unused_copies=unused)
+    return result_of(record, KEPT, notes=notes, unused_copies=unused)
 
 
 def _what_it_has(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> Tuple[List[str], Set[str]]:

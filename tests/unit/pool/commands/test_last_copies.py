@@ -49,7 +49,10 @@ def test_the_last_copy_of_a_vm_is_destroyed_after_a_word_of_its_own(lab, gone, p
         assert "'web copy'" not in said and "add --last-copies" in said
     plan = pool_command(*ALL, "--last-copies", "--dry-run").out
     assert "with the VMs 'mail copy', whose original is gone, 'web copy'" in " ".join(plan.split())
-    assert pool_command(*ALL, "--last-copies").status == 0 and vms(lab) == ["web"]
+    for words in (("--dry-run",), ()):
+        (row,) = pool_command(*ALL, "--last-copies", *words, "--json").json["discard_results"]
+        assert row["last_copy_vm_names"] == ["mail copy"], "the text says it, and a program reads no text"
+    assert vms(lab) == ["web"]
 
 
 def forged(lab, vm, **keys):
@@ -127,6 +130,8 @@ def test_no_discard_without_the_vms_takes_the_last_copy_either(lab, gone, pool_c
         told = " ".join(ran.err.split())
         assert "with the LUN of the copy, 'mail copy' (" in told and "add --last-copies" in told
     lab.pool.api.vms.vm_destroy("", lab.pool.db.refs("VM", name_label="web copy")[0])
+    (row,) = pool_command("discard", "a copy", "--last-copies", "--dry-run", "--json").json["discard_results"]
+    assert row["last_copy_vm_names"] == row["vms_left_without_disks"] == ["mail copy"]
     type_in("y\n")
     ran = pool_command("discard", "a copy", "--last-copies")
     told = " ".join(ran.err.split())
@@ -185,6 +190,8 @@ def test_the_command_of_the_refusal_makes_the_vm_on_the_sr_of_its_original(lab, 
         ran = pool_command(*words)
         (copy,) = [command for command in commands_in(" ".join(ran.err.split())) if "vm-copy" in command]
         assert ran.status == 4 and not problem_of(copy)
+        later = "stays on the network of the clone, and its tag xo:no-bak keeps it out of backups. Move its VIFs ("
+        assert later in " ".join(ran.err.split()), "a kept VM had neither a network nor backups"
         assert f"sr-uuid={lab.pool.db.get('SR', lab.originals['Production'][1], 'uuid')}" in copy
     status, made, _err = xe(lab.pool, shlex.split(copy)[1:])
     ((sr, _disk),) = lab.disks_of(lab.pool.db.by_uuid("VM", made.strip())).values()

@@ -308,6 +308,8 @@ def test_a_host_that_is_down_is_named_and_the_copy_is_of_use_meanwhile(lab, clon
         f"next: relvmoiscsi pool clone --all --isolated night-{sr['uuid'][:8]} {sr['uuid']}",
     ]
     assert "attached, 'a copy'\n    not plugged on 'xs2'" in pool_command("luns").out
+    rows = {row["scsi_id"]: row["hosts_not_plugged"] for row in pool_command("luns", "--json").json["pool_luns"]}
+    assert rows.pop(clone) == ["xs2"] and len(rows) == 2 and not any(rows.values()), "the originals"
 
 
 def test_an_address_without_a_target_is_told_with_a_remedy(lab, pool_command):

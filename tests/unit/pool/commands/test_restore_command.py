@@ -112,6 +112,20 @@ ENDS = ("--undo", "--home", "--keep")
 
 
 @pytest.mark.parametrize("end", ENDS)
+def test_a_vm_that_a_restore_or_its_end_leaves_halted_is_said_to_be_halted(office, pool_command, end):
+    """After `restore --home`, the VM stayed halted, and no line told of it."""
+    uuid = office.pool.db.get("VM", office.web, "uuid")
+    told, start = "the VM is halted: start the VM when you are ready", f"next: xe vm-start uuid={uuid}\n"
+    ran = pool_command(*RESTORE, "--shutdown")
+    assert told.replace("is", "was shut down and is", 1) in ran.out and start in ran.out
+    assert pool_command(*RESTORE, "--dry-run").out.count(told) == 1
+    words = ("restore", end, "web", "--yes", *(["--on-copy"] if end == "--keep" else []))
+    assert told not in pool_command(*words, "--dry-run").out
+    ran = pool_command(*words)
+    assert ran.status == 0 and told in ran.out and start in ran.out
+
+
+@pytest.mark.parametrize("end", ENDS)
 def test_a_restore_that_has_an_end_gets_no_other_and_no_end_fails(restored, pool_command, refused, end):
     """--undo behind --home failed, and a repeated --home did not."""
     if end == "--keep":
@@ -246,7 +260,7 @@ def test_the_next_step_is_no_discard_while_another_vm_needs_the_copy(halted, poo
     ran = pool_command("restore", "--home", "web", "--yes")
     said = " ".join(ran.out.split())
     assert "The copy cannot be discarded yet. VMs were restored from the SR 'copy': 'db'. End " in said
-    assert "Nothing was changed" not in said and "next: " not in said
+    assert "Nothing was changed" not in said and "next: relvmoiscsi" not in said and ran.out.count("xe vm-start") == 1
     (undo,) = re.findall("`relvmoiscsi pool (restore --undo [^`]*)`", ran.out)
     ran = pool_command(*undo.split(), "--yes")
     (discard,) = re.findall("      relvmoiscsi pool (discard .*)", ran.out)
