@@ -72,11 +72,11 @@ class MapFile:
                 made = f"The file of --map-out, {self._path}, cannot be made: {error.strerror}."
                 raise UsageError(made) from error
 
-    def finish(self, facts: Dict[str, Any], look: str) -> bool:
+    def finish(self, facts: Dict[str, Any], look: str, is_plan: bool = False) -> bool:
         """Write the content and rename the file. Return False, with a sentence on stderr, when a step fails.
 
         A file with this very content stays, as of a run that is repeated when all is done. `look` is the sentence on
-        where to find the map, for a failed write.
+        where to find the map of a run, for a failed write. No other place has the plan of a dry run.
         """
         if not self._path:
             return True
@@ -94,8 +94,9 @@ class MapFile:
                 sync_directory(place.directory.link)
         except (NotOwn, OSError, Refused) as problem:
             reason = getattr(problem, "strerror", None) or problem
-            lost = f"The run is complete, but the map cannot be written to {self._path}: {reason}. {look}"
-            say(printable(lost))
+            done = "The plan is not saved:" if is_plan else "The run is complete, but"
+            look = f"{NOTHING_WRITTEN} Repeat the command with another FILE." if is_plan else look
+            say(printable(f"{done} the map cannot be written to {self._path}: {reason}. {look}"))
             return False
         return True
 

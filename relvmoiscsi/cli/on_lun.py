@@ -379,8 +379,11 @@ def run_it(made: DeviceCommand, arguments: argparse.Namespace) -> Answer:
     found = made.pasteable(made.run())
     if "device" in found.facts:
         found.facts["device"] = made.device or found.facts["device"]
-    is_written = file.finish(found.facts, found.done or made.how_to_tell())
-    return found if is_written else found._replace(status=unless_lost(found.status))
+    is_plan: bool = getattr(arguments, "dry_run", False)
+    if file.finish(found.facts, found.done or made.how_to_tell(), is_plan):
+        return found
+    # a dry run's next step names the file
+    return found._replace(status=unless_lost(found.status), next_steps=() if is_plan else found.next_steps)
 
 
 def writes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

@@ -83,6 +83,9 @@ _WHY = {
 }
 
 
+_OTHER_IDS = "A run makes other new ids, unless --map-out saves these."
+
+
 class ResignatureCommand(WriteCommand):
     """Give a LUN new identities."""
 
@@ -166,6 +169,7 @@ class ResignatureCommand(WriteCommand):
         lines += report.loss_of(prepared)[0]
         lines += [
             report.map_text(prepared.lun, prepared.plan.run.ids, is_plan=True),
+            *([] if self.request.sr_uuid or self._map_out else [_OTHER_IDS]),
             "",
             report.plan_text(prepared.plan),
         ]

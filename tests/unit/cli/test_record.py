@@ -136,6 +136,21 @@ def test_a_file_that_cannot_be_written_in_the_end_is_74_and_the_run_is_whole(
     assert not file.exists() or file.read_text() == "of another run"
 
 
+def test_a_plan_that_cannot_be_written_is_no_complete_run_and_no_step_names_its_file(
+    image, command, file, tmp_path, monkeypatch
+):
+    def fsync(_descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    ran = command("resignature", image, "--dry-run", "--map-out", file)
+
+    told = f"The plan is not saved: the map cannot be written to {file}: No space left on device. Nothing was written."
+    assert (ran.status, file.exists()) == (74, False)
+    assert f"{told} Repeat the command with another FILE." in ran.err and "complete" not in ran.err
+    assert ran.out.startswith(f"{image}: dry run.") and "next:" not in ran.out
+
+
 # --- the LUN
 
 

@@ -578,15 +578,22 @@ def test_a_cut_undo_is_not_finished_by_a_resignature(finished, command, unwritte
 
 # --- the step after a dry run
 
+OTHER_IDS = "A run makes other new ids, unless --map-out saves these.\n"
+
+
+def test_the_ids_of_a_chosen_sr_are_those_of_the_run(image, command):
+    assert OTHER_IDS not in command("resignature", image, "--dry-run", "--sr-uuid", OTHER_UUID).out
+
 
 @pytest.mark.parametrize("has_map", [False, True])
 @pytest.mark.parametrize("words", [(), ("--vdis", "one", "--vdi", UUIDS["disk"]), ("--without", UUIDS["snapshot"])])
 def test_the_step_after_a_dry_run_is_the_planned_run(image, command, tmp_path, words, has_map):
-    """With --map-out, its file has the ids of the plan: the run makes the same ids."""
+    """With --map-out, its file has the ids of the plan: the run makes the same ids. Without it, that is said."""
     path, planned = tmp_path / "map.json", command("resignature", image, "--dry-run", "--json", *words).json
     ran = command("resignature", image, "--dry-run", *words, *(("--map-out", path) if has_map else ()))
     mark, *step = shlex.split(ran.out.splitlines()[-1])
     assert (mark, step[0], step[-1], "--map" in step) == ("next:", "relvmoiscsi", str(image), has_map)
+    assert (OTHER_IDS in ran.out) is not has_map
 
     done = command(*step[1:], "--yes", "--json")
 

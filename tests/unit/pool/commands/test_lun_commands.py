@@ -9,6 +9,7 @@ import pytest
 from kit.build_lvm import replace_in_text
 from kit.pool.errors import XenError
 from kit.pool_lab import IQN, TARGET, Lab, locks, sr_disk
+from kit.shell import TOP
 from kit.sparse import SparseDisk
 from relvmoiscsi.errors import NotFound
 from relvmoiscsi.pool import attach, lock, lock_keys, records
@@ -69,9 +70,13 @@ def test_one_command_to_have_all_and_one_to_be_rid_of_them(lab, clone, pool_comm
     originals = {scsi_id: "skipped" for scsi_id, _ in lab.originals.values()}
     statuses = {row["scsi_id"]: row["status"] for row in ran.json["attach_results"]}
     assert statuses == {**dict.fromkeys(clones, "attached"), **originals}
-    assert [(row["scsi_id"], len(row["vdi_pairs"])) for row in json.loads(file.read_text())["attached_srs"]] == [
+    written = json.loads(file.read_text())
+    assert [(row["scsi_id"], len(row["vdi_pairs"])) for row in written["attached_srs"]] == [
         (each, 4) for each in clones
     ]
+    told = " ".join((TOP / "docs/scripting.rst").read_text(encoding="utf-8").split())
+    (in_place,) = re.findall(r"FILE of\*\* ``pool attach`` has ``(\w+)`` in place of ``(\w+)`` and ``(\w+)``", told)
+    assert (set(written), set(ran.json)) == ({"command", "json_version", in_place[0]}, {*in_place[1:]})
     assert lab.summary() != before
     ran = pool_command("discard", "--clones-of", "Production", "Testing copy", "--yes")
     assert ran.status == 0 and ran.out.count("discarded") == 2 and (lab.summary(), locks(lab)) == (before, [])
