@@ -425,7 +425,8 @@ COMMANDS = re.compile(
 )
 NO_COMMAND = re.compile(
     "(No command (?:mends|enlarges)|Give the clone of an SR|give the (?:clone of an SR|device of that partition)"
-    "|has not filled|(?<!if it is whole, )take the copy again|Finish or undo the run with that version|Have the array present)"
+    "|has not filled|(?<!if it is whole, )take the copy again|Finish or undo the run with that version"
+    "|Have the array present)"
 )
 
 
