@@ -51,7 +51,8 @@ from relvmoiscsi.pool.lock_keys import (
     name_of,
     seconds_of,
 )
-from relvmoiscsi.wording import shell_command, some_of
+from relvmoiscsi.pool.records import SCSI_ID
+from relvmoiscsi.wording import said, shell_command, some_of
 
 _DENIED = "RBAC_PERMISSION_DENIED"
 REFRESH_SECONDS = 300.0
@@ -133,7 +134,7 @@ def verify_free(calls: Calls, whats: Iterable[LockName]) -> None:
 
 def refusals(calls: Calls, whats: Iterable[LockName], state: str = NOTHING_CHANGED) -> Dict[LockName, Refused]:
     """Return the refusal of each name that another client has locked, with the sentence `state`. Raises PoolFailure."""
-    return {what: _refused(lock, state) for what, lock in _look(calls, list(whats))[2].items()}
+    return _refused(calls, _look(calls, list(whats))[2], state)
 
 
 def _look(calls: Calls, whats: Sequence[LockName]) -> Tuple[_Locks, str, Dict[LockName, Lock]]:
@@ -263,17 +264,17 @@ class Held:
 
     def _leave(self, taken: Mapping[LockName, Lock], refused: Optional[Dict[LockName, Refused]]) -> None:
         """Leave these names to the clients with these locks. Raises Refused without `refused`."""
-        for what, lock in taken.items():
-            if refused is None:
-                raise _refused(lock)
-            refused[what] = _refused(lock, LUN_STAYS)
+        if refused is not None:
+            refused.update(_refused(self._calls, taken, LUN_STAYS))
+        elif taken:
+            raise next(iter(_refused(self._calls, taken).values()))
         self._whats = [what for what in self._whats if what not in taken]
 
     def _add_first(self, seen: _Locks, what: LockName, now: str) -> None:
         """Add a guarded key, or an open key where the role of this session may not write the other. Raises Refused."""
         last = seen.last(what, self._begins[0])
         if last is not None and last.number >= _MOST_NUMBER:
-            raise _refused(last)
+            raise _refused(self._calls, {what: last})[what]
         try:
             self._add(self._calls, seen.ref, what, last.number + 1 if last is not None else 1, now)
         except PoolFailure as failure:
@@ -418,17 +419,25 @@ def _broken(what: LockName, by: Optional[Lock]) -> Refused:
     )
 
 
-def _refused(lock: Lock, state: str = NOTHING_CHANGED) -> Busy:
-    unlock = shell_command("relvmoiscsi pool unlock", lock.what)
-    told = f"Another client has locked {lock.what}: {lock.text()}."
-    if lock.is_left:
-        told += " That process, of this machine, has ended, and has left its lock."
-        return Busy(told).in_state(state).advising(f"Break the lock: `{unlock}`.")
-    return (
-        Busy(told)
-        .in_state(state)
-        .advising(
-            "Wait until the other run has ended. If the other run was killed or has lost the pool, break its lock: "
-            f"`{unlock}`. {STALE_SECONDS / 60:.0f} minutes after its last refresh the lock expires."
+def _refused(calls: Calls, locks: Mapping[LockName, Lock], state: str = NOTHING_CHANGED) -> Dict[LockName, Refused]:
+    """Return the refusal of each of these names, with the name of the SR or VM. Raises PoolFailure."""
+    labels: Dict[str, str] = {}  #: sentences, by the name of the lock; a clone that was not introduced has none
+    for table in ("VM", "SR") if locks else ():
+        for record in calls.records(table).values():
+            of_lun = str(record["other_config"].get(SCSI_ID)) if table == "SR" else ""
+            label = f" The lock is on the {table} {said(record['name_label'])}."
+            labels.update(dict.fromkeys((record["uuid"], of_lun), label))
+    found: Dict[LockName, Refused] = {}
+    for what, lock in locks.items():
+        unlock = shell_command("relvmoiscsi pool unlock", what)
+        told = f"Another client has locked {what}: {lock.text()}."
+        advice = (
+            "Wait until the other run has ended, then repeat the command. If the other run was killed or has lost the "
+            f"pool, first break its lock: `{unlock}`. {STALE_SECONDS / 60:.0f} minutes after its last refresh the lock "
+            "expires."
         )
-    )
+        if lock.is_left:
+            told += " That process, of this machine, has ended, and has left its lock."
+            advice = f"Break the lock: `{unlock}`. Then repeat the command."
+        found[what] = Busy(told + labels.get(what, "")).in_state(state).advising(advice)
+    return found

@@ -115,6 +115,18 @@ def test_the_lock_of_a_process_of_this_machine_that_has_ended_is_told_as_one(lab
         taken(other)
     assert ("has ended, and has left its lock." in refused.value.message) is ended
     assert refused.value.advice.startswith("Break the lock: `relvmoiscsi pool unlock" if ended else "Wait until ")
+    assert refused.value.advice.count("hen repeat the command") == 1
+
+
+@pytest.mark.parametrize("what", ["SR", "VM"])
+def test_the_other_is_told_the_name_of_what_is_locked(lab, calls, other, what):
+    """A person has given a name, and found only an id in the refusal."""
+    ref = lab.originals["Production"][1] if what == "SR" else lab.vm("web")
+    uuid, name = (lab.pool.db.get(what, ref, field) for field in ("uuid", "name_label"))
+    names = [lock_keys.name_for(uuid)]
+    with lock.held(calls, names, "restore"), pytest.raises(Busy) as refused:
+        lock.verify_free(other, names)
+    assert refused.value.message.endswith(f" The lock is on the {what} '{name}'.")
 
 
 @pytest.mark.parametrize(
