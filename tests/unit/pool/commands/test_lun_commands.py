@@ -228,7 +228,7 @@ def test_where_no_lun_can_be_attached_the_result_names_each_lun_with_the_reason(
     empty = lab.world.add(TARGET, IQN, SparseDisk(1 << 24))
     assert pool_command("discard", copy, "--yes").status == 0
     why = {
-        clone: "not attached here. Another pool may use this LUN.",
+        clone: "not attached here. Another pool may use this LUN. If it is an unused clone, give its SCSIid.",
         foreign: "unknown to this pool; SR",
         empty: "empty; ",
         lab.originals["Production"][0]: "original, 'Production'.",
@@ -256,7 +256,8 @@ def test_the_skipped_luns_are_in_the_answer_of_a_script_and_are_no_failure(lab, 
     plan = pool_command("attach", "--all", "--dry-run", "--json")
     would = {row["scsi_id"]: row for row in plan.json["would_attach"]}
     assert (plan.status, bool(would[clone]["steps"]), would[foreign]["steps"]) == (0, True, [])
-    assert would[foreign]["problem"].endswith(" Another pool may use this LUN.")
+    take = "If it is an unused clone, give its SCSIid and --foreign."
+    assert would[foreign]["problem"].endswith(f" Another pool may use this LUN. {take}")
     ran = pool_command("attach", "--all", "--yes", "--json")
     rows = {row["scsi_id"]: row for row in ran.json["attach_results"]}
     assert (ran.status, rows[clone]["status"], rows[foreign]["status"]) == (0, "attached", "skipped")
