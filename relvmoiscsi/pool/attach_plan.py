@@ -122,7 +122,7 @@ class LunPlan(NamedTuple):
         if self.unplugged is not None:
             return "; ".join([*found, str(self.unplugged)])
         if not self.steps:
-            found = ["already attached" + (" on all hosts that are up" if self.down else ": nothing to do"), *found]
+            found = ["already attached" + (" on all hosts that are up" if self.down else ""), *found]
         return "; ".join(found)
 
 

@@ -420,16 +420,17 @@ def _broken(what: LockName, by: Optional[Lock]) -> Refused:
 
 
 def _refused(calls: Calls, locks: Mapping[LockName, Lock], state: str = NOTHING_CHANGED) -> Dict[LockName, Refused]:
-    """Return the refusal of each of these names, with the name label of the SR or VM. Raises PoolFailure."""
-    labels: Dict[str, str] = {}  #: by the name of the lock; a clone that was not introduced has no label
+    """Return the refusal of each of these names, with the name of the SR or VM. Raises PoolFailure."""
+    labels: Dict[str, str] = {}  #: sentences, by the name of the lock; a clone that was not introduced has none
     for table in ("VM", "SR") if locks else ():
         for record in calls.records(table).values():
             of_lun = str(record["other_config"].get(SCSI_ID)) if table == "SR" else ""
-            labels.update(dict.fromkeys((record["uuid"], of_lun), f" (the {table} {said(record['name_label'])})"))
+            label = f" The lock is on the {table} {said(record['name_label'])}."
+            labels.update(dict.fromkeys((record["uuid"], of_lun), label))
     found: Dict[LockName, Refused] = {}
     for what, lock in locks.items():
         unlock = shell_command("relvmoiscsi pool unlock", what)
-        told = f"Another client has locked {what}{labels.get(what, '')}: {lock.text()}."
+        told = f"Another client has locked {what}: {lock.text()}."
         advice = (
             "Wait until the other run has ended, then repeat the command. If the other run was killed or has lost the "
             f"pool, first break its lock: `{unlock}`. {STALE_SECONDS / 60:.0f} minutes after its last refresh the lock "
@@ -438,5 +439,5 @@ def _refused(calls: Calls, locks: Mapping[LockName, Lock], state: str = NOTHING_
         if lock.is_left:
             told += " That process, of this machine, has ended, and has left its lock."
             advice = f"Break the lock: `{unlock}`. Then repeat the command."
-        found[what] = Busy(told).in_state(state).advising(advice)
+        found[what] = Busy(told + labels.get(what, "")).in_state(state).advising(advice)
     return found

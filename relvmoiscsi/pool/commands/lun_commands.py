@@ -230,8 +230,6 @@ def _words(pool: Pool, lun: PoolLun) -> List[str]:
 
 # --- attach
 
-_OTHER_POOL = "Another pool may use this LUN"
-
 
 def _selects_clones(name: str) -> str:
     return f"`{shell_command('relvmoiscsi pool attach', clones_of=name)}` selects its clones."
@@ -364,7 +362,9 @@ def _skipped(pool: Pool, lun: PoolLun, is_doubtful: bool) -> Attached:
     if lun.kind == luns.UNCONNECTED:
         advice = "If it is a clone, give its SCSIid and --unplugged."
     elif is_doubtful:
-        why = f" {_OTHER_POOL}."
+        why = " Another pool may use this LUN."
+        is_resignatured = lun.kind in (luns.RESIGNATURED, luns.UNFINISHED)
+        advice = f"If it is an unused clone, give its SCSIid{'' if is_resignatured else ' and --foreign'}."
     elif lun.kind == luns.ORIGINAL:
         why = " The pool uses this LUN as the SR."
     elif lun.kind in luns.ATTACHABLE:

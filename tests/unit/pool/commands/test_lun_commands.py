@@ -97,7 +97,7 @@ def test_what_would_be_done_is_told_and_not_done(lab, clone, pool_command):
 
     pool_command("attach", clone, "--yes", "--name", "{sr} copy")
     ran = pool_command("attach", clone, "--dry-run")
-    told = f"Nothing to do:\n{clone}: already attached: nothing to do; changed 2026-11-21 00:11 UTC\n`changed` is "
+    told = f"Nothing to do:\n{clone}: already attached; changed 2026-11-21 00:11 UTC\n`changed` is "
     assert ran.out.startswith(told)
     assert (
         pool_command("discard", "Production copy", "--dry-run", "--json").json["discard_results"][0]["status"]
@@ -228,7 +228,7 @@ def test_where_no_lun_can_be_attached_the_result_names_each_lun_with_the_reason(
     empty = lab.world.add(TARGET, IQN, SparseDisk(1 << 24))
     assert pool_command("discard", copy, "--yes").status == 0
     why = {
-        clone: "not attached here. Another pool may use this LUN.",
+        clone: "not attached here. Another pool may use this LUN. If it is an unused clone, give its SCSIid.",
         foreign: "unknown to this pool; SR",
         empty: "empty; ",
         lab.originals["Production"][0]: "original, 'Production'.",
@@ -256,7 +256,8 @@ def test_the_skipped_luns_are_in_the_answer_of_a_script_and_are_no_failure(lab, 
     plan = pool_command("attach", "--all", "--dry-run", "--json")
     would = {row["scsi_id"]: row for row in plan.json["would_attach"]}
     assert (plan.status, bool(would[clone]["steps"]), would[foreign]["steps"]) == (0, True, [])
-    assert would[foreign]["problem"].endswith(" Another pool may use this LUN.")
+    take = "If it is an unused clone, give its SCSIid and --foreign."
+    assert would[foreign]["problem"].endswith(f" Another pool may use this LUN. {take}")
     ran = pool_command("attach", "--all", "--yes", "--json")
     rows = {row["scsi_id"]: row for row in ran.json["attach_results"]}
     assert (ran.status, rows[clone]["status"], rows[foreign]["status"]) == (0, "attached", "skipped")
@@ -486,7 +487,7 @@ def test_somebody_is_asked_and_the_question_counts_what_there_is_to_do(lab, clon
     type_in("y\n")
     ran = pool_command("attach", "--all")
     assert ran.status == 0 and "Attach 1 LUN? [y/N]" in ran.err
-    assert f"{clone}: already attached: nothing to do" in ran.err
+    assert f"{clone}: already attached; " in ran.err
     type_in("")
     ran = pool_command("attach", "--all")
     assert ran.status == 0 and not ran.err and ran.out.count(": already attached ") == 2, "nobody is asked for nothing"

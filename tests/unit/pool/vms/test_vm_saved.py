@@ -285,7 +285,7 @@ def test_a_save_during_another_is_refused(office, lab):
     refused = []
 
     def again():
-        with pytest.raises(Busy, match="Another client has locked .* 'save-vms' of "):
+        with pytest.raises(Busy, match="Another client has locked .* .relvmoiscsi pool save-vms. of "):
             office.save(STILL_LATER)
         refused.append(True)
 
