@@ -82,25 +82,44 @@ def mount_with(number: str, host: Host = THIS_HOST) -> Optional[Mount]:
 def mount_of(link: str) -> str:
     """Return the number of the mount of a descriptor, /proc/*/fd/*; "" for a closed descriptor.
 
-    A search calls this for each open file of the host. So the read takes no more bytes than the first lines have.
     Raises Refused on a kernel that does not tell the mount: each search there would find no user of any disk.
+    """
+    return _mount_in(_lines_of(link))
+
+
+def _lines_of(link: str) -> bytes:
+    """Return the first lines of a descriptor's fdinfo; b"" for a closed descriptor.
+
+    A search reads them for each open file of the host. So the read takes no more bytes than these lines have.
     """
     try:
         descriptor = os.open(link.replace("/fd/", "/fdinfo/"), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return ""
+        return b""
     try:
-        lines = os.read(descriptor, _FIRST_LINES)
+        return os.read(descriptor, _FIRST_LINES)
     except OSError:
-        return ""  # the process has ended since
+        return b""  # the process has ended since
     finally:
         os.close(descriptor)
+
+
+def _mount_in(lines: bytes) -> str:
+    """Return the number of the mount in the lines of a fdinfo, as `mount_of`."""
+    if not lines:
+        return ""
     found = re.search(rb"^mnt_id:\t([0-9]+)$", lines, re.MULTILINE)
     if found is None:
         raise Refused("This kernel does not tell the mount of an open file (mnt_id in /proc/self/fdinfo).").advising(
             "Use a host with Linux 3.15 or later."
         )
     return found.group(1).decode()
+
+
+def _has_o_path(lines: bytes) -> bool:
+    """Return whether the lines of a fdinfo are of a descriptor that was opened with O_PATH."""
+    flags = re.search(rb"^flags:\t([0-7]{1,12})$", lines, re.MULTILINE)
+    return flags is not None and bool(int(flags.group(1), 8) & os.O_PATH)
 
 
 def status_of_open(
@@ -111,8 +130,11 @@ def status_of_open(
     t0: the kernel tells the mount. t1: the process replaces the descriptor by that of a file on a server that does not
     answer. t2: a stat of the link hangs. So the link is opened as O_PATH, and the kernel tells the mount once more.
     `is_still` gets the number and this descriptor, and says whether the number is that of the same mount as before.
+
+    None for a descriptor with O_PATH, which reads and writes nothing: such are those of this search and of others.
     """
-    if mount_of(link) not in mounts:
+    lines = _lines_of(link)
+    if _mount_in(lines) not in mounts or _has_o_path(lines):
         return None
     try:
         pinned = os.open(link, os.O_PATH | os.O_CLOEXEC)

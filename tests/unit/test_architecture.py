@@ -127,6 +127,7 @@ MAY_TAKE_INT = {
     "host.disk.holders": "the kernel's /proc",
     "host.disk.udev": "is_number has looked",
     "host.hba.adapters": "the kernel's sysfs",
+    "host.mounts": "a pattern allows twelve digits",
     "host.own_path": "a pattern allows few digits",
     "host.settings": "a pattern allows nine digits",
     "iscsi.connect": "seconds",

@@ -167,8 +167,8 @@ class UnlockCommand(PoolChange):
         """Return the name of the lock on the given copy, LUN or VM. Raises NotFound, UsageError.
 
         A UUID or a SCSIid means that object, whatever has the word as its name: a vm-admin gives VMs any name. The name
-        of a guarded lock is such an id. Any other word means the locked SRs and VMs with this name. An open lock whose
-        own name is the word comes last, because a vm-operator gives it any name.
+        of a guarded lock is such an id. A word that is no id, or a SCSIid without a lock, means the locked SRs and VMs
+        with this name. An open lock whose own name is the word comes last: a vm-operator gives it any name.
         """
         locks, text, uuid = lock.read(calls), self.given.sr, self.given.sr.lower()
         vms = inventory.read(calls).named_vms()
@@ -179,12 +179,12 @@ class UnlockCommand(PoolChange):
 
         scsi_id = certain_scsi_id(text)
         is_of_lun = any(sr["other_config"].get(records.SCSI_ID) == text for _, sr in pool.copies())
-        if is_uuid(uuid):
-            found = named("uuid", uuid)[:1]
-        elif scsi_id or is_of_lun or (text in locks and locks[lock_keys.LockName(text)].begin == lock_keys.KEY):
+        is_guarded = text in locks and locks[lock_keys.LockName(text)].begin == lock_keys.KEY
+        found = named("uuid", uuid)[:1] if is_uuid(uuid) else []
+        if not is_uuid(uuid) and (scsi_id or is_of_lun or is_guarded):
             found = [lock_keys.name_for(scsi_id or text)]
-        else:
-            found = list(dict.fromkeys(named("name_label", text)))
+        if not is_uuid(uuid) and not any(what in locks for what in found):
+            found = list(dict.fromkeys([*found, *named("name_label", text)]))  # SAP-PRODUCTION-DATABASE-01
         locked = [what for what in found if what in locks] or [what for what in locks if what in (text, uuid)]
         are_locked = f"These are locked: {some_of(sorted(locks))}." if locks else "The pool has no lock."
         if not found and not locked:

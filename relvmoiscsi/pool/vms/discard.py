@@ -135,9 +135,8 @@ def last_copies_on(pool: Pool, found: Inventory, srs: Sequence[str]) -> List[str
     """Return the clones with disks on these SRs whose original is gone, by name. Pure.
 
     A vm-admin may write the keys of any VM, and xapi does not say what VM.copy has copied. So no other copy of a VM
-    counts. A VM counts as the original only if it does not go with these SRs, and each disk of the clone is still its
-    own (`_has_still`). What a discard has left of a clone has no disk, and so nothing that could be lost. The VMs of
-    another pool are there.
+    counts. A VM counts as the original only if it does not go with these SRs, and its disks are left (`_is_left`). What
+    a discard has left of a clone has no disk, and so nothing that could be lost. The VMs of another pool are there.
     """
     of_pool = [sr for sr in srs if pool.sr_by_uuid(records.original_of(pool, pool.srs[sr]["uuid"]))]
     clones = dict(row for sr in of_pool for row in found.copies_on(str(pool.srs[sr]["uuid"])))
@@ -148,23 +147,28 @@ def last_copies_on(pool: Pool, found: Inventory, srs: Sequence[str]) -> List[str
             own[ref] = there
     originals = {str(vm["uuid"]): ref for ref, vm in found.named_vms().items() if ref not in own}
     by_clone = {ref: originals.get(clones[ref]["other_config"][COPY_OF]) for ref in own}
-    return [ref for ref, vm in by_clone.items() if vm is None or not _has_still(pool, found, vm, own[ref])]
+    stay = {str(vdi["uuid"]) for vdi in found.vdis.values() if vdi["SR"] not in srs}
+    return [ref for ref, vm in by_clone.items() if vm is None or not _is_left(pool, found, vm, own[ref], stay)]
 
 
-def _has_still(pool: Pool, found: Inventory, original: str, disks: Mapping[str, Record]) -> bool:
-    """Has the VM each disk that these disks of its clone, by device, are copies of, or a later state of the disk? Pure.
+def _is_left(pool: Pool, found: Inventory, vm: str, disks: Mapping[str, Record], stay: Container[str]) -> bool:
+    """Is each disk still there that these disks of a clone, by device, are copies of, and one of them the VM's? Pure.
 
-    A journal gives the VM no disk. Where the pool no longer has the VDI, another tool may have moved the disk: then the
-    VM has a disk at the device of the clone, and that disk is the original of no other disk of the clone.
+    `stay` are the UUIDs of the VDIs that stay. A disk that was taken from the VM is there still. So is a later state
+    of a disk, which the VM has; a journal gives it none. Where the pool no longer has the VDI, another tool may have
+    moved the disk: then the VM has a disk at the device of the clone, and that disk is the original of no other disk
+    of the clone.
     """
-    olds, there = inventory.old_vdis(pool, found), found.grouped("vdis", "uuid")
+    olds = inventory.old_vdis(pool, found)
     before = {device: olds.get(disk["uuid"], "") for device, disk in disks.items()}
-    moved = {device for device, disk in found.disks_of(original).items() if disk["uuid"] not in before.values()}
-    return all(
-        original in whose(pool, found, old, by_journals=False)
-        or (old not in there and (device in moved or not is_derived(disks[device]["uuid"])))
+    moved = {device for device, disk in found.disks_of(vm).items() if disk["uuid"] not in before.values()}
+    own = {
+        device
         for device, old in before.items()
-    )
+        if vm in whose(pool, found, old, by_journals=False)
+        or (old not in stay and (device in moved or not is_derived(disks[device]["uuid"])))
+    }
+    return bool(own) and all(device in own or old in stay for device, old in before.items())
 
 
 def _keeping(pool: Pool, found: Inventory, last: Sequence[str]) -> Refused:
@@ -176,8 +180,8 @@ def _keeping(pool: Pool, found: Inventory, last: Sequence[str]) -> Refused:
     names = some_of([f"{vm['name_label']!r} ({vm['uuid']})" for vm in vms])
     return (
         Refused(
-            f"The pool no longer has the originals of VMs on the copy: with the LUN of the copy, {names} would be lost "
-            "for ever."
+            f"The pool no longer has the originals of VMs on the copy, or of their disks: with the LUN of the copy, "
+            f"{names} would be lost for ever."
         )
         .in_state(NOTHING_CHANGED)
         .advising(

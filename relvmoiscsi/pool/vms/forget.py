@@ -36,7 +36,9 @@ class Uses(NamedTuple):
     control: Dict[str, str]  #: control domains, by their VBDs as `xe` names them: "uuid=..."
     plugged: List[str]  #: the VBDs of the running VMs, as `xe` names them
     shutdowns: List[str]  #: for a sentence: the commands that shut the running and the suspended VMs down
-    ejects: Dict[str, List[str]]  #: for a sentence: the commands that empty CD drives, by VM; a vm-operator fills them
+    ejects: Dict[
+        str, List[str]
+    ]  #: for a sentence: the commands that empty the CD drives of VMs without a disk there, by VM
 
 
 def eject_advice(uses: Iterable[Uses], vms: Collection[str]) -> str:
@@ -52,6 +54,7 @@ def uses_of(sr_vdis: Records, vbds: Records, vms: Records, sr_uuid: str = "") ->
     """
     uses = Uses({}, {}, {}, {}, {}, {}, [], [], {})
     found = Inventory(vms, vbds, {}, {}, sr_vdis)
+    with_disks = {vbd["VM"] for vbd in vbds.values() if vbd["VDI"] in sr_vdis and vbd["type"] != "CD"}
     for vbd in vbds.values():
         if vbd["VDI"] in sr_vdis:
             ref, vm = vbd["VM"], vms.get(vbd["VM"], {})
@@ -61,7 +64,8 @@ def uses_of(sr_vdis: Records, vbds: Records, vms: Records, sr_uuid: str = "") ->
             kind = uses.running if vbd["currently_attached"] and not vm.get("is_a_snapshot") else uses.halted
             if vbd["type"] == "CD":
                 kind.setdefault(ref, f"{_name_of(ref, vm)} (a CD drive)")
-                uses.ejects.setdefault(ref, []).append(eject_command(vbd))
+                if ref not in with_disks:
+                    uses.ejects.setdefault(ref, []).append(eject_command(vbd))
                 continue
             kind[ref] = _name_of(ref, vm)
             uses.plugged.extend([f"uuid={vbd['uuid']}"] if kind is uses.running else [])

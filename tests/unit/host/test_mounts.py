@@ -148,3 +148,15 @@ def test_a_link_on_the_way_is_not_followed(tmp_path, link):
 
     status = status_of_path(str(path), host)
     assert status is None or status.st_ino != (there / "node").stat().st_ino
+
+
+@pytest.mark.parametrize("flags, is_user", [(os.O_RDONLY, True), (os.O_PATH, False)])
+def test_a_descriptor_that_reads_and_writes_nothing_is_no_use_of_a_file(tmp_path, flags, is_user):
+    """A search holds such descriptors on mounts, and found its own: the image was "in use by this very process"."""
+    (tmp_path / "file").write_text("")
+    descriptor = os.open(str(tmp_path / "file"), flags)
+    try:
+        link = f"/proc/self/fd/{descriptor}"
+        assert (status_of_open(link, {mount_of(link)}) is not None) == is_user
+    finally:
+        os.close(descriptor)

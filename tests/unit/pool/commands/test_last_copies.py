@@ -239,3 +239,22 @@ def test_no_disk_of_the_original_stands_for_another_disk(lab, copy, pool_command
         db.create("VBD", VM=mail, VDI=data, userdevice=device, type=kind, empty=False)
     ran = pool_command(*ALL)
     assert ran.status == 4 and "'mail copy'" in ran.err and vms(lab) == ["mail", "mail copy"]
+
+
+@pytest.mark.parametrize(("fate", "is_last"), [("detached", False), ("given to another", False), ("destroyed", True)])
+def test_a_disk_that_was_taken_from_the_original_is_lost_only_if_the_pool_no_longer_has_it(
+    lab, copy, pool_command, fate, is_last
+):
+    """The original exists, and the refusal said that it was gone."""
+    root, data = (lab.vdi("Production", name)[0] for name in ("root disk", "data"))
+    web = lab.vm("web", root)
+    vbd = lab.pool.db.create("VBD", VM=web, VDI=data, userdevice="1", type="Disk", mode="RW", empty=False)
+    assert pool_command("clone", "a copy", "web", "--isolated", "night", "--name", "{vm} copy", "--yes").status == 0
+    lab.pool.db.destroy("VBD", vbd)
+    if fate == "given to another":
+        lab.vm("another", data)
+    elif fate == "destroyed":
+        lab.pool.db.destroy("VDI", data)
+    ran = pool_command(*ALL)
+    assert ran.status == (4 if is_last else 0)
+    assert ("or of their disks: with the LUN of the copy, 'web copy'" in " ".join(ran.err.split())) == is_last
