@@ -330,7 +330,8 @@ def verify_readable(calls: Calls, sr_uuid: str) -> None:
             calls.run("SR.scan", calls.call("SR.get_by_uuid", sr_uuid))
     except PoolFailure as failure:
         verify_not_discarded(calls, [sr_uuid])
-        failure.message = f"The copy {sr_uuid} cannot be read. {failure.message}"
+        name = calls.call("SR.get_name_label", calls.call("SR.get_by_uuid", sr_uuid))
+        failure.message = f"The copy {name!r} ({sr_uuid}) cannot be read. {failure.message}"
         discard = shell_command("relvmoiscsi pool discard", sr_uuid)
         failure.advising(f"If its LUN is damaged, run `{discard}`, and attach another clone of the snapshot.")
         raise

@@ -116,6 +116,8 @@ def _tells_how_far(command: PoolCommand) -> Answer:
         log.tell(ERROR, f"Interrupted. {interrupted}")
         raise interrupted from stop
     except RelvmoiscsiError as error:
+        if isinstance(command, PoolChange) and not so_far.is_started:
+            error.in_state(NOTHING_CHANGED)
         log.tell(ERROR, str(error))
         raise
     except Exception as bug:

@@ -41,7 +41,8 @@ class SoFar:
         self._log = log  #: gets a word of night_log.py, and the sentences
         self._rows: Dict[str, Tuple[str, str]] = {}
         self._lock = threading.Lock()
-        self._is_started, self._is_over = False, False
+        self.is_started = False  #: may the command have changed anything?
+        self._is_over = False
 
     @contextmanager
     def work(self, names: Sequence[str] = ()) -> Iterator[None]:
@@ -49,7 +50,7 @@ class SoFar:
 
         After Ctrl-C, later reports are ignored: the session ends, and the calls of other threads fail.
         """
-        self._is_started = True
+        self.is_started = True
         for name in names:
             self._rows.setdefault(name, (NOT_BEGUN, ""))
         try:
@@ -103,7 +104,7 @@ class SoFar:
         rows = [
             {"worked_on": name, "progress": state, "detail": what or None} for name, (state, what) in self._rows.items()
         ]
-        if not self._is_started:
+        if not self.is_started:
             return Interrupted(NOTHING_CHANGED, AGAIN, {"so_far": rows})
         sentences = self.sentences()
         state, advice = interruption(stop)

@@ -97,8 +97,9 @@ def clone(
     stops answering after the last VM. A failed VM gives a result and raises nothing.
     """
     with lock.held(calls, lock.names_of(calls, [copy.uuid]), "clone") as held:
-        records.verify_not_discarded(calls, [copy.uuid])
-        records.verify_readable(calls, copy.uuid)
+        with run_states.unchanged():
+            records.verify_not_discarded(calls, [copy.uuid])
+            records.verify_readable(calls, copy.uuid)
         imports = transfer.under_way(calls, copy)  # before the VMs: an import that has ended since has made its VM
         # Read the pool again: a person may have answered a question since the last read. The run id must be unique, so
         # that `_imported` destroys only VMs of this run.

@@ -7,7 +7,7 @@ from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.calls import NO_READ_ONLY_DISK, Calls, PoolFailure, Record, passing
 from relvmoiscsi.pool.records import Pool
-from relvmoiscsi.pool.vms import inventory, restore_entries, vbds
+from relvmoiscsi.pool.vms import inventory, restore_entries, run_states, vbds
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 from relvmoiscsi.wording import human_size, said, shell_command, some_of
 
@@ -92,9 +92,10 @@ def lend(
         return _plan(pool, found, copy, vdi, vm, writable)
     to = found.vms[vm]
     with lock.held(calls, lock.names_of(calls, [copy.uuid]), "rescue") as held:
-        records.verify_not_discarded(calls, [copy.uuid])
-        planned = _plan(pool, found, copy, vdi, vm, writable)
-        records.verify_readable(calls, copy.uuid)
+        with run_states.unchanged():
+            records.verify_not_discarded(calls, [copy.uuid])
+            planned = _plan(pool, found, copy, vdi, vm, writable)
+            records.verify_readable(calls, copy.uuid)
         vbd, status = _lent_to(found, vdi, vm), ALREADY
         if vbd is None:
             _verify_still_free(calls, found, vdi)

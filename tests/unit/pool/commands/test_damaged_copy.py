@@ -48,7 +48,8 @@ def test_what_uses_a_damaged_copy_fails_and_changes_nothing(lab, web, helper, da
     before = state(lab)
     ran = pool_command(*USES[use], "--yes", "--quiet")
     assert (ran.status, ran.out) == (6, "") and CANNOT in ran.err and state(lab) == before
-    assert "run `relvmoiscsi pool discard" in " ".join(ran.err.split())
+    told = " ".join(ran.err.split())
+    assert "The copy 'a copy' (" in told and "Nothing was changed. " in told and "run `relvmoiscsi pool discard" in told
 
 
 @pytest.mark.parametrize("use", USES)

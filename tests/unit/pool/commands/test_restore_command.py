@@ -219,7 +219,7 @@ def test_home_the_plan_and_the_run_name_the_disks_that_are_moved_and_those_befor
     ran = pool_command("restore", "--home", "web", "--yes")
     assert ran.status == 0 and f"\n  disk before, once nobody needs it: `xe vdi-destroy uuid={before}`" in ran.out
     assert "no longer needed" not in ran.out and "disk 0 is being moved" in ran.err
-    why = "came home from a copy, which lost it. No disk of the VM is on this copy. Attach another clone of"
+    why = "a copy, which lost it. Nothing was changed. No disk of the VM is on this copy. Attach another clone of"
     assert why in " ".join(pool_command("restore", "copy", "web", "--yes").err.split())
     assert "came home from a copy, which lost it" in " ".join(
         pool_command("clone", "copy", "web", "--same-networks", "--yes").out.split()

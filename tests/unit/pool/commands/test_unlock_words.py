@@ -47,6 +47,7 @@ def test_a_name_means_the_one_that_is_locked(lab, copy, pool_command):
     take(lab, uuid, is_open=True)
     ran = pool_command("unlock", "a copy", "--yes")
     said = " ".join(ran.err.split())
-    assert ran.status == 2 and f"2 SRs and VMs with the name 'a copy' are locked. Give one of the ids: {own}, " in said
+    told = f"2 SRs and VMs with the name 'a copy' are locked. Nothing was changed. Give one of the ids: {own}, "
+    assert ran.status == 2 and told in said
     for each in (own, uuid):
         assert f"lock {each}: unlocked" in pool_command("unlock", each, "--yes").out

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Which errors of `relvmoiscsi pool` show the usage of the command: those of words that do not fit together."""
+"""Errors of `relvmoiscsi pool` before the first change: which show the usage, and that each says what was changed."""
 
 import pytest
+
+from kit.pool_lab import IQN, TARGET, sr_disk
 
 
 @pytest.fixture
@@ -42,3 +44,20 @@ def test_where_the_words_fit_and_the_pool_does_not_no_usage_is_shown(two, pool_c
 def test_words_that_do_not_fit_together_show_the_usage(lab, pool_command, words):
     ran = pool_command(*words)
     assert ran.status == 2 and ran.err.startswith(f"usage: relvmoiscsi pool {words[0]} [-h]")
+
+
+def test_what_is_refused_before_the_first_change_says_that_nothing_was_changed(lab, copy, pool_command):
+    """Only some refusals said so, and a script reads `disk_state`."""
+    lab.vm("web", lab.vdi("Production", "root disk")[0], networks=[lab.network("office")])
+    lab.vm("owner", lab.vdi("Production", "data")[0])
+    foreign = lab.world.add(TARGET, IQN, sr_disk("theirs"))
+    assert pool_command("clone", "a copy", "web", "--isolated", "night", "--yes").status == 0
+    for words, said in (
+        (["restore", "a copy", "web"], "is a disk of 'web on a copy' already."),
+        (["rescue", "a copy", "data", "--vm", "owner"], "IDs would clash."),
+        (["clone", "a copy", "owner", "--isolated", "office"], "it is not isolated."),
+        (["attach", foreign], "add --foreign"),
+    ):
+        for how in ("--yes", "--dry-run"):
+            error = pool_command(*words, how, "--json").json["error"]
+            assert said in error["message"] + error["advice"] and error["disk_state"] == "Nothing was changed."

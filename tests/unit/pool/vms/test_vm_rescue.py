@@ -10,7 +10,7 @@ from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.vms import inventory, rescue
 
-MAY_NOT = "A running HVM VM cannot get a read-only disk. Shut the VM down"
+MAY_NOT = "A running HVM VM cannot get a read-only disk. .*Shut the VM down"
 
 
 @pytest.fixture
