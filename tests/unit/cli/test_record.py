@@ -164,7 +164,7 @@ def test_the_whole_map_of_a_lun_is_told_without_any_old_id(finished, command):
 
     assert ran.status == 0
     for old, new in pairs_of(facts).items():
-        assert f"{old}  becomes  {new}" in ran.out
+        assert f"{old}  became  {new}" in ran.out
     assert pairs_of(found) == pairs_of(facts) and found["device"] == str(finished)
 
 
