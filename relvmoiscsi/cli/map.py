@@ -84,7 +84,8 @@ class MapCommand(DeviceCommand):
             )
         facts = {"device": path, **report.map_facts(found.lun, found.run.ids)}
         is_one = found.run.one is not None  # the other VDIs were deleted by the run
-        lines = [f"{path} was resignatured:", *report.whole_map_lines(found.lun, found.run.ids, not is_one)]
+        rows = report.whole_map_lines(found.lun, found.run.ids, not is_one, "became")
+        lines = [f"{path} was resignatured:", *rows]
         if is_one and facts["other_uuids"]:
             lines.append(
                 f"The run has made one VDI: --json also has {counted(len(facts['other_uuids']), 'UUID')} of no VDI."

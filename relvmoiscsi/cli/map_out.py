@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Dict, Iterator, Optional, Tuple
 
 from relvmoiscsi.cli.output import say
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError, in_state
-from relvmoiscsi.host.files import sync_directory
+from relvmoiscsi.host.files import remedy, sync_directory
 from relvmoiscsi.host.own_path import NotOwn, NotOwnFile, OwnPlace, own_place
 from relvmoiscsi.json_answer import answer_text
 from relvmoiscsi.wording import printable
@@ -64,13 +64,15 @@ class MapFile:
                     yield place
             except NotOwnFile:
                 foreign = f"{self._path} is a link, or belongs to another user: --map-out replaces no such file."
-                raise UsageError(foreign) from None
+                raise UsageError(foreign).advising("Give the name of a new file.") from None
             except NotOwn as problem:  # another user could replace the file
                 unsafe = UsageError(f"{self._path} is no safe place for a map: {problem}.")
                 raise unsafe.advising("Give a directory of your own.") from None
             except OSError as error:
                 made = f"The file of --map-out, {self._path}, cannot be made: {error.strerror}."
-                raise UsageError(made) from error
+                is_missing = isinstance(error, FileNotFoundError)
+                way = "Make its directory first." if is_missing else remedy(error, self._path)
+                raise UsageError(made).advising(way) from error
 
     def finish(self, facts: Dict[str, Any], look: str, is_plan: bool = False) -> bool:
         """Write the content and rename the file. Return False, with a sentence on stderr, when a step fails.

@@ -183,7 +183,8 @@ class CheckCommand(DeviceCommand):
             if self.original:
                 original = self.source(self.original)
                 if original.is_same(source):
-                    raise UsageError(f"{self.original} and {name} are the same device.")
+                    same = UsageError(f"{self.original} and {name} are the same device.")
+                    raise same.advising("Give --original the device of the original.")
                 return self._compare(self.original, original, lun, found.lun, facts)
         if found.contradictions:
             text = report.contradictions_text(name, found)

@@ -109,8 +109,11 @@ def map_text(lun: Optional[Lun], ids: IdMap, is_plan: bool = False) -> str:
     return "\n".join(printable(line) for line in lines)
 
 
-def whole_map_lines(lun: Optional[Lun], ids: IdMap, of_deleted: bool = True) -> List[str]:
-    """Return the map with every id, LVM's ids as well, for the log; with `of_deleted`, also UUIDs that no VDI has."""
+def whole_map_lines(lun: Optional[Lun], ids: IdMap, of_deleted: bool = True, verb: str = "becomes") -> List[str]:
+    """Return the map with every id, LVM's ids as well; with `of_deleted`, also UUIDs that no VDI has.
+
+    `verb` is for the log, which also has the map of a run that was rolled back.
+    """
     facts = map_facts(lun, ids)
     rows = [("SR", facts["old_sr"], facts["new_sr"], "")]
     if lun is None:
@@ -125,7 +128,7 @@ def whole_map_lines(lun: Optional[Lun], ids: IdMap, of_deleted: bool = True) -> 
         rows += [("UUID", old, new, "[no VDI]") for old, new in others]
     width = max(len(what) for what, *_ in rows)
     return [
-        printable(f"  {what:<{width}}  {old}  becomes  {new}" + (f"  {label}" if label else ""))
+        printable(f"  {what:<{width}}  {old}  {verb}  {new}" + (f"  {label}" if label else ""))
         for what, old, new, label in rows
     ]
 

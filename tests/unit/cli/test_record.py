@@ -12,6 +12,7 @@ from kit.shell import WRITERS
 from relvmoiscsi import __version__
 from relvmoiscsi.host import sm_log
 from relvmoiscsi.host.disk.block_device import open_device
+from relvmoiscsi.host.files import remedy
 
 
 def pairs_of(facts):
@@ -89,6 +90,9 @@ def test_a_file_that_cannot_be_written_is_told_while_nothing_has_happened(
     ran = unwritten(2, name, path, "--yes", "--map-out", path if where == "the LUN" else tmp_path / where)
 
     assert " Nothing was written." in ran.err and other.read_bytes() == b"of an original"
+    no_right = remedy(PermissionError(13, ""), str(tmp_path / where))
+    advice = {"missing/map": "Make its directory first.", "no right": no_right}
+    assert f" Nothing was written. {advice.get(where, '')}" in ran.err
     assert names_in(tmp_path) == sorted([path.name, "link", "directory", "other.img"])
 
 
@@ -160,7 +164,7 @@ def test_the_whole_map_of_a_lun_is_told_without_any_old_id(finished, command):
 
     assert ran.status == 0
     for old, new in pairs_of(facts).items():
-        assert f"{old}  becomes  {new}" in ran.out
+        assert f"{old}  became  {new}" in ran.out
     assert pairs_of(found) == pairs_of(facts) and found["device"] == str(finished)
 
 
