@@ -104,6 +104,8 @@ class OwnPlace(NamedTuple):
                     raise
             try:
                 with self.entry() as entry:
+                    if stat.S_ISDIR(entry.status.st_mode):
+                        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), self.path)
                     verify(self.path, entry.status)
                     return os.open(entry.link, flags | os.O_CLOEXEC)
             except FileNotFoundError:

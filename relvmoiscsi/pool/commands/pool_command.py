@@ -169,8 +169,9 @@ class UnlockCommand(PoolChange):
         """Return the name of the lock on the given copy, LUN or VM. Raises NotFound, UsageError.
 
         A UUID or a SCSIid means that object, whatever has the word as its name: a vm-admin gives VMs any name. The name
-        of a guarded lock is such an id. A word that is no id, or a SCSIid without a lock, means the locked SRs and VMs
-        with this name. An open lock whose own name is the word comes last: a vm-operator gives it any name.
+        of a guarded lock is such an id. Any other word means the locked SRs and VMs with this name. So does a word with
+        the form of a SCSIid that is neither locked nor the SCSIid of a copy. An open lock whose own name is the word
+        comes last, because a vm-operator gives it any name.
         """
         locks, text, uuid = lock.read(calls), self.given.sr, self.given.sr.lower()
         vms = inventory.read(calls).named_vms()
@@ -182,14 +183,15 @@ class UnlockCommand(PoolChange):
         scsi_id = certain_scsi_id(text)
         is_of_lun = any(sr["other_config"].get(records.SCSI_ID) == text for _, sr in pool.copies())
         is_guarded = text in locks and locks[lock_keys.LockName(text)].begin == lock_keys.KEY
-        found = named("uuid", uuid)[:1] if is_uuid(uuid) else []
-        if not is_uuid(uuid) and (scsi_id or is_of_lun or is_guarded):
+        if is_uuid(uuid):
+            found = named("uuid", uuid)[:1]
+        elif is_of_lun or is_guarded or scsi_id in locks:
             found = [lock_keys.name_for(scsi_id or text)]
-        if not is_uuid(uuid) and not any(what in locks for what in found):
-            found = list(dict.fromkeys([*found, *named("name_label", text)]))  # SAP-PRODUCTION-DATABASE-01
+        else:  # SAP-PRODUCTION-DATABASE-01 has the form of a SCSIid
+            found = list(dict.fromkeys(named("name_label", text)))
         locked = [what for what in found if what in locks] or [what for what in locks if what in (text, uuid)]
         are_locked = f"These are locked: {some_of(sorted(locks))}." if locks else "The pool has no lock."
-        if not found and not locked:
+        if not found and not locked and not scsi_id:
             with in_state(f"{are_locked} Nothing was changed."):
                 records.find({**pool.srs, **vms}, text, "SR or VM", "")
         if len(locked) > 1:

@@ -63,7 +63,8 @@ class SecretsCommand(PoolCommand):
             time.sleep(orphans.CALL_SECONDS)
             now = orphans.find(calls, pool, passwords)
             gone = {ref: uuid for ref, uuid in found.items() if ref in now}
-            destroyed = secrets.destroy(calls, gone)
+            with self.so_far.work():
+                destroyed = secrets.destroy(calls, gone)
         return Answer({"secrets": sorted(gone.values()), "removed": True}, f"{destroyed} Secrets were destroyed.")
 
 

@@ -102,7 +102,7 @@ def test_the_next_step_of_each_copy_works_as_it_is_printed_and_is_the_same_each_
 def test_luns_and_the_log_say_what_to_do_with_a_damaged_clone(luns, clone, pool_command, tmp_path):
     *_, lost = luns
     told = " ".join(pool_command("luns").out.split())
-    assert f"take it again. {UNMAP} " in told and ".;" not in told
+    assert f"from the array. {UNMAP} " in told and ".;" not in told
     dry, ran = (
         pool_command("attach", "--all", *more) for more in (["--dry-run"], ["--yes", "--log", tmp_path / "night.log"])
     )

@@ -63,7 +63,7 @@ def test_a_run_that_cannot_remove_its_lock_says_how_long_it_stays_and_what_remov
         (there,) = lock.read(calls).values()
     assert untrusted.utc_seconds(until) == untrusted.utc_seconds(there.refreshed) + lock_keys.STALE_SECONDS
     refused = pool_command("attach", clone, "--yes")
-    assert refused.status == 4 and "was killed or has lost the pool, break" in refused.err
+    assert refused.status == 4 and "was killed or has lost the pool, first break" in refused.err
     (unlock,) = re.findall("`relvmoiscsi pool (unlock .*)`", said)
     assert pool_command(*shlex.split(unlock), "--yes").status == 0 and locks(lab) == []
 

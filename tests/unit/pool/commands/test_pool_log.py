@@ -40,7 +40,7 @@ def test_an_event_is_one_line_however_long_it_is_and_has_no_word_of_the_code(lab
         assert line in told
     why, warned = [line for line in told if lost in line]
     assert warned.startswith(f"warning: {lost}: Its state is damaged: ")
-    assert why.startswith(f"result: {lost}: failed; Its state is damaged: ") and "take it again. Unmap a clone" in why
+    assert why.startswith(f"result: {lost}: failed; Its state is damaged: ") and "from the array. Unmap a clone" in why
 
     assert pool_command("clone", copy["uuid"], "--all", "--isolated", "night", "--yes", "--log", log).status == 0
     (vm,) = [line for line in told_in(log) if line.startswith("result: VM 'web': cloned ")]

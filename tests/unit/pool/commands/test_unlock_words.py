@@ -51,3 +51,9 @@ def test_a_name_means_the_one_that_is_locked(lab, copy, pool_command):
     assert ran.status == 2 and told in said
     for each in (own, uuid):
         assert f"lock {each}: unlocked" in pool_command("unlock", each, "--yes").out
+
+
+@pytest.mark.parametrize("name", ["SAP-PRODUCTION-DATABASE-01", "1A-mailserver"])
+def test_a_name_with_the_form_of_a_scsi_id_is_a_name(lab, pool_command, name):
+    take(lab, lab.pool.db.get("VM", lab.vm(name), "uuid"))
+    assert pool_command("unlock", name, "--yes").status == 0
