@@ -70,12 +70,14 @@ def must_be_in_no_cd_drive(calls: Calls, vdi: str) -> None:
     xapi moves the VDI for the VM of any one of its drives. Source: xen-api message_forwarding.ml, VDI.pool_migrate.
     """
     there = [calls.call("VBD.get_record", vbd) for vbd in calls.call("VDI.get_VBDs", vdi)]
-    ejects = [eject_command(vbd) for vbd in there if vbd["type"] == "CD"]
-    if ejects:
+    drives = [vbd for vbd in there if vbd["type"] == "CD"]
+    if drives:
+        names = some_of(sorted({repr(calls.call("VM.get_name_label", vbd["VM"])) for vbd in drives}))
+        ejects = some_of([eject_command(vbd) for vbd in drives])
         raise Refused(
-            f"The VDI {calls.call('VDI.get_uuid', vdi)} is in a CD drive too, and xapi may move it for the VM of that "
-            "drive."
-        ).advising(f"Run {some_of(ejects)}, then repeat the command.")
+            f"The VDI {calls.call('VDI.get_uuid', vdi)} is in a CD drive of {names} too, and xapi may move it for the "
+            "VM of that drive."
+        ).advising(f"Resume a suspended VM first. Then run {ejects}, and repeat the command.")
 
 
 def users_of(calls: Calls, vdi: str, but: str = "") -> List[str]:

@@ -55,7 +55,8 @@ def test_a_cd_drive_blocks_no_end_of_a_restore_but_a_move_by_xapi(restored, pool
     inserted_after_restore(restored, where)
     ran = pool_command("restore", *end, "web", "--yes")
     if (end, where) == (["--home"], "new"):
-        assert ran.status == 4 and "xapi may move it for the VM of that drive" in " ".join(ran.err.split())
+        told = "in a CD drive of 'tenant' too, and xapi may move it for the VM of that drive"
+        assert ran.status == 4 and told in " ".join(ran.err.split())
         eject(restored, ran.err)
         ran = pool_command("restore", *end, "web", "--yes")
     assert ran.status == 0, ran.err
