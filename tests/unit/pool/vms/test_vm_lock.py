@@ -156,7 +156,7 @@ def test_a_copy_is_not_discarded_while_a_cut_restore_names_it(ready, method):
     with pytest.raises(PoolGone):
         bring_back(ready)
     ready.lab.pool.api.before = None
-    ready.refuses(discard, f"Another client has locked {ready.copy.scsi_id} .*: `relvmoiscsi pool restore` of .* `relv")
+    ready.refuses(discard, f"Another client has locked {ready.copy.scsi_id}: `relvmoiscsi pool restore` of .* `relv")
     ready.lab.later()
     web = ready.db.get("VM", ready.web, "uuid")
     ways = f"`relvmoiscsi pool restore --home {web}` or `.* --undo {web} --shutdown`"
