@@ -23,8 +23,6 @@ from relvmoiscsi.pool.vms.inventory import NULL
 from relvmoiscsi.pool.vms.restore_entries import ARRIVED, KEYS, LEAVING, RESTORED, Swap, journal_of, keys_of, read
 from relvmoiscsi.wording import said, some_of
 
-#: key of VM.other_config: UUID of the VM, whose restart priority a run has emptied
-_HA = "relvmoiscsi:restore-ha"
 #: key of the pool's other_config, with the UUID of a VM: the restart priority to restore. A vm-admin may not set a
 #: priority, and may write each key of a VM. So the value is where only a pool-operator writes.
 _PRIORITY = "relvmoiscsi:restore-ha:"
@@ -287,10 +285,13 @@ def verify_not_between(calls: Calls, record: Record, swap: Swap, device: vbds.Vm
 
 
 def block_start(vm: LockedVm, record: Record) -> None:
-    """Block the start of the VM. Blocks of other clients stay unchanged. Raises Refused, PoolFailure."""
+    """Block the start of the VM. Blocks of other clients stay unchanged. Raises Refused, PoolFailure.
+
+    The start is blocked from before the priority is emptied until after it is set again: so `is_begun` tells a run that
+    was interrupted meanwhile.
+    """
     uuid, priority = record["uuid"], str(record["ha_restart_priority"])
     if priority:  # needs more rights than the other calls, so these calls are the first
-        _put(vm, record, _HA, uuid)
         ref, pool = vm.calls.pool()
         config, key = pool["other_config"], _PRIORITY + uuid
         if config.get(key) != priority:
@@ -298,27 +299,29 @@ def block_start(vm: LockedVm, record: Record) -> None:
             if key in config:  # of a restore whose VM was deleted
                 vm.calls.call("pool.remove_from_other_config", ref, key)
             marks.add(vm.calls, "pool", ref, key, priority)
-        vm.call("VM.set_ha_restart_priority", "")
     for operation in _OPERATIONS:
         if operation not in record["blocked_operations"]:
             text = f"{_REASON} {run_states.restore_command('undo', uuid)}, or the same restore again, ends it."
             with passing("MAP_DUPLICATE_KEY"):
                 vm.call("VM.add_to_blocked_operations", operation, text)
+    if priority:
+        vm.call("VM.set_ha_restart_priority", "")
 
 
 def allow_start(vm: LockedVm) -> None:
-    """Undo `block_start`; do nothing without a block. Raises Refused, PoolFailure."""
+    """Undo `block_start`; do nothing without a block or a key. Raises Refused, PoolFailure.
+
+    A vm-admin may remove the block. The key of the pool alone tells of a priority.
+    """
     record = vm.read()
+    ref, pool = vm.calls.pool()
+    config, key = pool["other_config"], _PRIORITY + record["uuid"]
+    if key in config and not record["ha_restart_priority"]:
+        vm.call("VM.set_ha_restart_priority", config[key])
+    if key in config:
+        vm.calls.call("pool.remove_from_other_config", ref, key)
     for operation in _blocked(record):
         vm.call("VM.remove_from_blocked_operations", operation)
-    if record["other_config"].get(_HA, "").startswith(record["uuid"]):
-        ref, pool = vm.calls.pool()
-        config, key = pool["other_config"], _PRIORITY + record["uuid"]
-        if key in config and not record["ha_restart_priority"]:
-            vm.call("VM.set_ha_restart_priority", config[key])
-        vm.call("VM.remove_from_other_config", _HA)
-        if key in config:
-            vm.calls.call("pool.remove_from_other_config", ref, key)
 
 
 def _blocked(record: Record) -> List[str]:
@@ -333,4 +336,4 @@ def is_start_blocked(record: Record) -> bool:
 
 def is_begun(record: Record) -> bool:
     """Has a run begun to swap disks of this VM, and not ended?"""
-    return bool(_blocked(record)) or record["other_config"].get(_HA, "").startswith(record["uuid"])
+    return bool(_blocked(record))

@@ -425,16 +425,34 @@ def test_ha_does_not_start_it_and_has_it_again_afterwards(halted, finish):
     assert halted.web not in halted.lab.pool.api.vms.that_ha_would_start()
     finish(halted)
     assert halted.web in halted.lab.pool.api.vms.that_ha_would_start()
-    assert "relvmoiscsi:restore-ha" not in halted.journal()
     assert not [key for key in halted.db.get("pool", halted.lab.pool.pool, "other_config") if "restore-ha" in key]
 
 
 @pytest.mark.parametrize("finish", [bring_back, undo], ids=["restore", "undo"])
-def test_a_vm_admin_gets_no_restart_priority_by_a_key_of_the_vm(halted, finish):
+def test_a_vm_admin_neither_gives_nor_takes_a_restart_priority_by_a_key_of_the_vm(halted, finish):
     """VM.set_ha_restart_priority takes a pool-operator, who is asked to restore the VM or to undo that."""
+    key = "relvmoiscsi:restore-ha"
     bring_back(halted)
     uuid = halted.db.get("VM", halted.web, "uuid")
-    halted.set_journal(lambda marks: {**marks, "relvmoiscsi:restore-ha": f"{uuid} restart"})
+    halted.set_journal(lambda marks: {**marks, key: f"{uuid} restart"})
     finish(halted)
     assert halted.db.get("VM", halted.web, "ha_restart_priority") == ""
-    assert "relvmoiscsi:restore-ha" not in halted.journal()
+    undo(halted)
+    halted.db.set("VM", halted.web, "ha_restart_priority", "restart")
+    halted.cut(bring_back, "VBD.destroy", 2)
+    halted.set_journal(lambda marks: {name: text for name, text in marks.items() if name != key})
+    halted.db.set("VM", halted.web, "blocked_operations", {})
+    finish(halted)
+    assert halted.db.get("VM", halted.web, "ha_restart_priority") == "restart"
+
+
+@pytest.mark.parametrize("finish", [bring_back, undo], ids=["restore", "undo"])
+def test_a_run_that_was_cut_at_any_call_leaves_a_restart_priority_that_the_next_run_sets(halted, finish):
+    for method in ("VM.add_to_blocked_operations", "VM.set_ha_restart_priority", "VBD.destroy"):
+        halted.db.set("VM", halted.web, "ha_restart_priority", "restart")
+        halted.cut(bring_back, method, 1)
+        finish(halted)
+        assert halted.db.get("VM", halted.web, "ha_restart_priority") == "restart", method
+        if finish is bring_back:
+            undo(halted)
+    assert not [key for key in halted.db.get("pool", halted.lab.pool.pool, "other_config") if "restore-ha" in key]
