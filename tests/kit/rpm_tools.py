@@ -12,7 +12,7 @@ from relvmoiscsi import __version__
 TOP = Path(__file__).resolve().parent.parent.parent
 
 #: what the package is built from
-SOURCES = ("relvmoiscsi", "drivers", "udev", "supp-pack", "docs", "COPYING", "README.rst", "CHANGES.rst")
+SOURCES = ("relvmoiscsi", "drivers", "udev", "supp-pack", "tools", "docs", "COPYING", "README.rst", "CHANGES.rst")
 
 STOCK = "ext nfs iscsi lvmoiscsi dummy file hba rawhba udev iso lvm lvmohba lvmofcoe shm smb"
 CONF, CONF_D = "/etc/xapi.conf", "/etc/xapi.conf.d/"

@@ -119,7 +119,7 @@ def without_directory(times, removed=None):
 @pytest.mark.parametrize(
     "happens, words",
     [
-        (lambda root, _: os.makedirs(in_root(root, LVM)), "is no regular file"),
+        (lambda root, _: os.makedirs(in_root(root, LVM)), "Is a directory"),
         (lambda root, _: open(in_root(root, "var"), "w").close(), "cannot be made: Not a directory"),
         (lambda _, patch: patch.setattr(os, "open", without_directory(100)), "again and again"),
         (lambda _, patch: patch.setattr(fcntl, "fcntl", fails(OSError(22, "Invalid argument"))),
