@@ -18,8 +18,12 @@ not_run() {
     fi
 }
 
-# From here on, temporary files go where no other user can replace them.
+# From here on, temporary files go where no other user can replace them. A bare Debian has no Python yet: then to /tmp.
 own_tmpdir() {
+    if ! command -v python3 >/dev/null; then
+        unset TMPDIR
+        return
+    fi
     TMPDIR=$(python3 -I tools/tmpdir.py)
     export TMPDIR
 }

@@ -30,6 +30,16 @@ def test_a_directory_where_another_user_can_replace_files_is_not_the_one_of_temp
     assert printed == (f"{tmp_path}\n" if is_taken else "/tmp\n")
 
 
+@pytest.mark.processes
+def test_without_python_temporary_files_go_to_tmp(tmp_path):
+    """`make test` verifies the directory before it installs what a bare Debian lacks."""
+    program = "set -eu; . tools/lib.sh; own_tmpdir; echo ${TMPDIR:-unset}"
+    printed = subprocess.check_output(
+        ["/bin/bash", "-c", program], cwd=str(TOP), env={"PATH": str(tmp_path), "TMPDIR": "/nowhere"}, encoding="utf-8"
+    )
+    assert printed == "unset\n"
+
+
 def test_each_script_that_makes_temporary_files_verifies_their_directory_before():
     making = {name: text for name, text in SCRIPTS.items() if "$(mktemp" in text}
     assert "demo.sh" in making and "build-rpm.sh" in making
