@@ -104,9 +104,8 @@ class _Devices:
                 if line.startswith("flags:"):  # flags:	02100002
                     flags = int(words_in(line)[1], 8)
             is_writer = flags & os.O_ACCMODE != os.O_RDONLY
-            is_open = not flags & os.O_PATH  # a descriptor with O_PATH cannot read
             is_reader = process != us and number in self.names
-            if is_open and (is_writer or is_reader and not is_roots(self._host.at("proc", process), _WATCHERS)):
+            if is_writer or is_reader and not is_roots(self._host.at("proc", process), _WATCHERS):
                 found.add((int(process), self.names.get(number, "")))
         for one, device in sorted(found):
             yield device, self._host.named_process(str(one)), ""

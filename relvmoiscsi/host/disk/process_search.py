@@ -37,7 +37,6 @@ class ProcessSearch:
         self._deadline, self._host = deadline.part(SEARCH_SECONDS), host
         self._left, self._owner = self._deadline.left, os.geteuid()
         self._spent: Dict[int, float] = {}
-        self._process = ""  #: whose files are looked at
         self._kept: Dict[str, int] = {}  #: a descriptor on each mount that was found to be wanted, by number
         self._shown: Dict[str, str] = {}  #: the directory of a thread that has shown the mount, by number
         self._charged: Optional[int] = None  #: the user whose descriptor a look at other processes is for
@@ -83,7 +82,6 @@ class ProcessSearch:
         """
         try:
             for process in self._processes():
-                self._process = process
                 has_any = yield from self._descriptors(os.path.join(process, "fd"), mounts, is_wanted)
                 for thread in () if has_any else self._threads(process):
                     if (yield from self._descriptors(os.path.join(thread, "fd"), mounts, is_wanted)):
@@ -103,11 +101,10 @@ class ProcessSearch:
         """
         if number in self._kept:
             return True
-        near = (self._shown.get(number, self._process), self._process)
+        near = self._mounts(self._shown[number], set(), number) if number in self._shown else ()
         self._charged = self._owner
         try:
-            again = chain(*(self._mounts(thread, set(), number) for thread in near), self.mounts(number))
-            mount = next(again, None)
+            mount = next(chain(near, self.mounts(number)), None)
         finally:
             self._owner, self._charged = self._charged, None
         if mount is None or not is_wanted(mount):
