@@ -148,18 +148,25 @@ def last_copies_on(pool: Pool, found: Inventory, srs: Sequence[str]) -> List[str
     originals = {str(vm["uuid"]): ref for ref, vm in found.named_vms().items() if ref not in own}
     by_clone = {ref: originals.get(clones[ref]["other_config"][COPY_OF]) for ref in own}
     stay = {str(vdi["uuid"]) for vdi in found.vdis.values() if vdi["SR"] not in srs}
-    return [ref for ref, vm in by_clone.items() if vm is None or not _is_left(pool, found, vm, own[ref], stay)]
+    olds = inventory.old_vdis(pool, found)
+    return [ref for ref, vm in by_clone.items() if vm is None or not _is_left(pool, found, vm, own[ref], olds, stay)]
 
 
-def _is_left(pool: Pool, found: Inventory, vm: str, disks: Mapping[str, Record], stay: Container[str]) -> bool:
+def _is_left(
+    pool: Pool,
+    found: Inventory,
+    vm: str,
+    disks: Mapping[str, Record],
+    olds: Mapping[str, str],
+    stay: Container[str],
+) -> bool:
     """Is each disk still there that these disks of a clone, by device, are copies of, and one of them the VM's? Pure.
 
-    `stay` are the UUIDs of the VDIs that stay. A disk that was taken from the VM is there still. So is a later state
-    of a disk, which the VM has; a journal gives it none. Where the pool no longer has the VDI, another tool may have
-    moved the disk: then the VM has a disk at the device of the clone, and that disk is the original of no other disk
-    of the clone.
+    `olds` are those of `inventory.old_vdis`, `stay` the UUIDs of the VDIs that stay. A disk that was taken from the VM
+    is there still. So is a later state of a disk, which the VM has; a journal gives it none. Where the pool no longer
+    has the VDI, another tool may have moved the disk: then the VM has a disk at the device of the clone, and that disk
+    is the original of no other disk of the clone.
     """
-    olds = inventory.old_vdis(pool, found)
     before = {device: olds.get(disk["uuid"], "") for device, disk in disks.items()}
     moved = {device for device, disk in found.disks_of(vm).items() if disk["uuid"] not in before.values()}
     own = {

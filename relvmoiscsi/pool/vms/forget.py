@@ -36,9 +36,8 @@ class Uses(NamedTuple):
     control: Dict[str, str]  #: control domains, by their VBDs as `xe` names them: "uuid=..."
     plugged: List[str]  #: the VBDs of the running VMs, as `xe` names them
     shutdowns: List[str]  #: for a sentence: the commands that shut the running and the suspended VMs down
-    ejects: Dict[
-        str, List[str]
-    ]  #: for a sentence: the commands that empty the CD drives of VMs without a disk there, by VM
+    #: for a sentence: the commands that empty the CD drives of VMs without a disk there, by VM
+    ejects: Dict[str, List[str]]
 
 
 def eject_advice(uses: Iterable[Uses], vms: Collection[str]) -> str:
