@@ -20,7 +20,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.pool import records
-from relvmoiscsi.pool.calls import Calls, Record
+from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import (
     inventory,
@@ -404,7 +404,7 @@ def keep(calls: Calls, vm: str, on_copy: bool, dry_run: bool = False) -> Restore
             return over
         vbds.must_be_idle(record)
         swaps, spoiled = restore_entries.read(record)
-        what_it_has, on_copies = _what_it_has(calls, vm, record, swaps)
+        what_it_has, on_copies = _what_it_has(inventory.read(calls), calls.records("SR"), vm, record, swaps)
         stays, way = "", ""
         if on_copies:
             home, undo_it = (run_states.restore_command(end, record["uuid"]) for end in ("home", "undo"))
@@ -430,37 +430,41 @@ def keep(calls: Calls, vm: str, on_copy: bool, dry_run: bool = False) -> Restore
         record = locked.read()
         restore_journal.must_be_restored(record)
         swaps, _ = restore_entries.read(record)
-        notes, on_copies = _what_it_has(calls, vm, record, swaps)
+        found, srs = inventory.read(calls), calls.records("SR")
+        notes, on_copies = _what_it_has(found, srs, vm, record, swaps)
         restore_journal.allow_start(locked)
-        for swap in swaps:
-            device = locked.device(swap)
+        devices = [(swap, vbds.device_in(found, srs, vm, swap.userdevice)) for swap in swaps]
+        for swap, device in devices:
             if device.vdi not in ("", NULL, swap.old, swap.new):  # moved by another tool, or reverted to a snapshot
                 restore_journal.mark(locked, swap, device)
-        back = {swap.old: swap.old_name for swap in swaps if locked.device(swap).vdi == swap.old}
-        notes += swap_disks.rename(calls, back)
+        notes += swap_disks.rename(calls, {swap.old: swap.old_name for swap, has in devices if has.vdi == swap.old})
         restore_journal.forget_all(locked)
     unused = sorted({swap.sr for swap in swaps} - on_copies)
     return result_of(record, KEPT, notes=notes, unused_copies=unused)
 
 
-def _what_it_has(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> Tuple[List[str], Set[str]]:
-    """Return (sentences: the VDI at each device, and the VDIs without a VM; the UUIDs of the copies that it needs)."""
+def _what_it_has(
+    found: Inventory, srs: Records, vm: str, record: Record, swaps: Sequence[Swap]
+) -> Tuple[List[str], Set[str]]:
+    """Return (sentences: the VDI at each device, and the VDIs without a VM; the UUIDs of the copies that it needs).
+
+    Pure: a vm-admin may write any number of keys, and no key costs a call.
+    """
     lines, on_copies = [], set()
-    copies = {sr["uuid"] for sr in calls.records("SR").values() if records.is_copy(sr)}
+    copies = {sr["uuid"] for sr in srs.values() if records.is_copy(sr)}
+
+    def named(vdi: str) -> str:
+        name, sr = found.vdis[vdi]["name_label"], srs.get(found.vdis[vdi]["SR"], {})
+        return f"{said(found.vdis[vdi]['uuid'])} ({name!r}, on the SR {sr.get('name_label')!r})"
+
     for number in restore_entries.devices_of(record):
-        device = vbds.read(calls, vm, number)
-        has = f"{said(device.vdi)} {_where(calls, device.vdi_ref)}" if device.vdi not in ("", NULL) else "none"
+        device = vbds.device_in(found, srs, vm, number)
         on_copies.update({device.sr} & copies)
         stays = "; it disappears when that copy is discarded" if device.sr in copies else ""
-        lines.append(f"disk {number}: {has}{stays}")
+        lines.append(f"disk {number}: {named(device.vdi_ref) if device.vdi_ref in found.vdis else 'none'}{stays}")
     uuids = {uuid for swap in swaps for uuid in (swap.old, swap.new)} | {*restore_journal.all_arrived(record)}
     for uuid in sorted(uuids):
-        vdi = vbds.find(calls, uuid)
-        if vdi is not None and not vbds.users_of(calls, uuid):
-            lines.append(f"on no VM: {said(uuid)} {_where(calls, vdi)}")
+        for vdi in found.grouped("vdis", "uuid").get(uuid, {}):
+            if not found.vms_with_disk(vdi, with_snapshots=True):
+                lines.append(f"on no VM: {named(vdi)}")
     return lines, on_copies
-
-
-def _where(calls: Calls, vdi: str) -> str:
-    record = calls.call("VDI.get_record", vdi)
-    return f"({record['name_label']!r}, on the SR {calls.call('SR.get_name_label', record['SR'])!r})"

@@ -35,7 +35,7 @@ VBD: Mapping[str, type] = {
 #: members of an entry. A run locks the copy `sr`, and names the VDIs in commands for a person
 _UUIDS = ("old", "new", "of", "sr", "home")
 
-_MOST_ENTRIES = 256  #: of a VM that are read; xapi has devices for 255 disks
+MOST = 256  #: keys of each kind of a VM that count; xapi has devices for 255 disks
 _UUID = re.compile(f"(?=({UUID_PATTERN}))")  #: at each place, also where two overlap
 
 
@@ -62,9 +62,9 @@ def read(vm: Record) -> Tuple[List[Swap], List[Tuple[str, str]]]:
 
     A clone of a restored VM has the keys of that VM; such keys are left out.
     """
-    keys = keys_of(vm, RESTORED)
-    found, spoiled = [], [(key, "a VM has no device for so many disks") for key in keys[_MOST_ENTRIES:]]
-    for key in keys[:_MOST_ENTRIES]:
+    found = []
+    spoiled = [(key, "a VM has no device for so many disks") for begin in KEYS for key in keys_of(vm, begin)[MOST:]]
+    for key in keys_of(vm, RESTORED)[:MOST]:
         try:
             found.append(_swap_of(vm["other_config"][key]))
         except ValueError as error:
@@ -73,9 +73,10 @@ def read(vm: Record) -> Tuple[List[Swap], List[Tuple[str, str]]]:
 
 
 def devices_of(vm: Record) -> List[str]:
-    """Return the devices of the journal, also those of unreadable entries, as the keys say."""
+    """Return the devices of the journal, also those of unreadable entries, as the keys say; at most MOST."""
     swaps, spoiled = read(vm)
-    return [*dict.fromkeys([*(swap.userdevice for swap in swaps), *(key[len(RESTORED) :] for key, _ in spoiled)])]
+    names = (key[len(RESTORED) :] for key, _ in spoiled if key.startswith(RESTORED))
+    return [*dict.fromkeys([*(swap.userdevice for swap in swaps), *names])][:MOST]
 
 
 def named_vdis(vm: Record) -> Set[str]:

@@ -20,7 +20,7 @@ from relvmoiscsi.pool.calls import Calls, Record, passing
 from relvmoiscsi.pool.records import ORIGINAL_SR, WAS
 from relvmoiscsi.pool.vms import inventory, lineage, run_states, vbds
 from relvmoiscsi.pool.vms.inventory import NULL
-from relvmoiscsi.pool.vms.restore_entries import ARRIVED, KEYS, LEAVING, RESTORED, Swap, journal_of, keys_of, read
+from relvmoiscsi.pool.vms.restore_entries import ARRIVED, KEYS, LEAVING, MOST, RESTORED, Swap, journal_of, keys_of, read
 from relvmoiscsi.wording import said, some_of
 
 #: key of the pool's other_config, with the UUID of a VM: the restart priority to restore. A vm-admin may not set a
@@ -225,8 +225,8 @@ def arrived_as(record: Record, swap: Swap) -> str:
 
 
 def all_arrived(record: Record) -> List[str]:
-    """Return the UUIDs of all moved VDIs of this VM, for any state of the journal."""
-    found = [_values(record, key) for key in keys_of(record, ARRIVED)]
+    """Return the UUIDs of all moved VDIs of this VM, for any state of the journal; at most MOST."""
+    found = [_values(record, key) for key in keys_of(record, ARRIVED)[:MOST]]
     return [values["arrived"] for values in found if values]
 
 

@@ -4,7 +4,7 @@
 from typing import Collection, Dict, List, NamedTuple, Optional
 
 from relvmoiscsi.errors import NotFound, Refused
-from relvmoiscsi.pool.calls import Calls, Record, passing
+from relvmoiscsi.pool.calls import Calls, Record, Records, passing
 from relvmoiscsi.pool.vms import run_states
 from relvmoiscsi.pool.vms.inventory import NULL, Inventory, eject_command
 from relvmoiscsi.wording import said, shell_command, some_of
@@ -30,6 +30,17 @@ def read(calls: Calls, vm: str, number: str) -> VmDevice:
                 vdi = calls.call("VDI.get_record", ref)
                 return VmDevice(number, vbd, record, str(vdi["uuid"]), ref, str(calls.call("SR.get_uuid", vdi["SR"])))
         return VmDevice(number, vbd, record, NULL, NULL)
+    return VmDevice(number)
+
+
+def device_in(found: Inventory, srs: Records, vm: str, number: str) -> VmDevice:
+    """Return the device `number` of a VM by these records. Pure."""
+    for ref, vbd in found.vbds_of(vm).items():
+        if vbd["userdevice"] == number:
+            vdi = found.vdis.get(vbd["VDI"], {})
+            if vdi.get("SR") not in srs:
+                return VmDevice(number, ref, vbd, NULL, NULL)
+            return VmDevice(number, ref, vbd, str(vdi["uuid"]), vbd["VDI"], str(srs[vdi["SR"]]["uuid"]))
     return VmDevice(number)
 
 

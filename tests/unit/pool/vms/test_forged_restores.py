@@ -114,7 +114,33 @@ def test_of_any_number_of_forged_entries_few_are_parsed(restored, monkeypatch):
     monkeypatch.setattr(restore_entries, "_swap_of", lambda text: parsed.append(text) or real(text))
     restored.set_journal(lambda config: {**config, **{f"{RESTORED}{number}": "{}" for number in range(1000, 4000)}})
     swaps, spoiled = restore_entries.read(restored.db.record("VM", restored.web))
-    assert len(parsed) == restore_entries._MOST_ENTRIES and len(swaps) + len(spoiled) >= 3000
+    assert len(parsed) == restore_entries.MOST and len(swaps) + len(spoiled) >= 3000
+
+
+def test_keep_asks_the_pool_for_no_key_of_any_number(restored):
+    """A vm-admin writes thousands of them, and `keep` is the command that removes them."""
+    asked = []
+    for kind in (RESTORED, LEAVING, ARRIVED):
+        way = json.dumps({"vm": restored.db.get("VM", restored.web, "uuid"), "new": "x", "arrived": "y"})
+        restored.set_journal(lambda keys, kind=kind: {**keys, **{f"{kind}{n}": way for n in range(1000, 1400)}})
+    restored.lab.pool.api.before = lambda method, _params: asked.append(method)
+    told = keep(restored, dry_run=True)
+    assert len(asked) < 40 and len(told.notes) < restore_entries.MOST + 10
+    for work in (undo, take_home):
+        with pytest.raises(Refused, match="cannot be read: a VM has no device for so many disks. .*--keep"):
+            work(restored)
+    asked.clear()
+    keep(restored)
+    removals = asked.count("VM.remove_from_other_config")
+    assert removals > 1200 and not restored.journal()
+    assert len(asked) < 2 * removals + 60, "the lock is looked at before each removal, and nothing else is asked"
+
+
+@pytest.mark.parametrize("begin", [LEAVING, ARRIVED])
+def test_more_keys_of_any_kind_than_a_vm_has_devices_are_no_journal(restored, begin):
+    restored.set_journal(lambda keys: {**keys, **{f"{begin}{n}": "x" for n in range(1000, 1300)}})
+    with pytest.raises(Refused, match=f"{begin}1.* cannot be read: a VM has no device for so many disks"):
+        undo(restored)
 
 
 @pytest.mark.parametrize(
