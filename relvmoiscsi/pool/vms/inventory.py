@@ -20,8 +20,6 @@ from relvmoiscsi.wording import said, shell_command
 
 NULL = "OpaqueRef:NULL"
 
-BEFORE = " before restore "  #: in the name of a disk that a restore has replaced, before the time of the restore
-
 #: keys of VM.other_config; a network that a run has made also has DONE and ON_SR
 COPY_OF, ON_SR, DONE = "relvmoiscsi:clone-of", "relvmoiscsi:sr", "relvmoiscsi:done"
 
@@ -243,7 +241,7 @@ def lost_with(found: Inventory, sr: str) -> List[Record]:
         vdi
         for ref, vdi in found.vdis_of(sr).items()
         if vdi["managed"] and not vdi["is_a_snapshot"] and not other_use_of(vdi) and not found.owners_of(ref)
-        if not is_derived(vdi["uuid"]) or BEFORE in vdi["name_label"]
+        if not is_derived(vdi["uuid"]) or restore_entries.BEFORE in vdi["name_label"]
     ]
     return sorted(alone, key=lambda vdi: (str(vdi["name_label"]), str(vdi["uuid"])))
 

@@ -34,7 +34,6 @@ from relvmoiscsi.pool.vms import (
 )
 from relvmoiscsi.pool.vms.inventory import NULL, Copy, Inventory
 from relvmoiscsi.pool.vms.restore_entries import Swap
-from relvmoiscsi.untrusted import xml_safe
 from relvmoiscsi.wording import quoted, said, some_of
 
 #: status of a VM
@@ -138,13 +137,13 @@ def plan(pool: Pool, found: Inventory, copy: Copy, vm: str, chosen: Sequence[str
             swaps.append(there[device])
             continue
         old = disks[device]
-        new, name_before = copy.new_of(old["uuid"]), old["name_label"]
+        new = copy.new_of(old["uuid"])
         if new is None:
             how = "is a disk of this copy already" if old["SR"] == copy.ref else "is not on this copy"
             why, way = copy.why_missing(old)
-            raise Refused(f"The disk {device} of the VM, {name_before!r} ({said(old['uuid'])}), {how}{why}.").advising(
-                f"{only} {way}".strip()
-            )
+            raise Refused(
+                f"The disk {device} of the VM, {old['name_label']!r} ({said(old['uuid'])}), {how}{why}."
+            ).advising(f"{only} {way}".strip())
         users = found.vms_with_disk(copy.by_uuid[new["uuid"]])
         if users:
             names = ", ".join(sorted(repr(found.vms[user]["name_label"]) for user in users))
@@ -153,10 +152,8 @@ def plan(pool: Pool, found: Inventory, copy: Copy, vm: str, chosen: Sequence[str
                 f"The VDI {new['uuid']}, which the disk {device} would become, is a disk of {names} already."
             ).advising(f"Attach another copy. Or {ways}.")
         vbd = next(vbd for vbd in found.vbds_of(vm).values() if vbd["userdevice"] == device)
-        waiting = xml_safe(f"{name_before}{inventory.BEFORE}{date}".strip())  # SM reads the name from XML
         uuids = old["uuid"], new["uuid"], copy.known_as(old["uuid"])
-        of_copy = copy.uuid, copy.original
-        swap = Swap(record["uuid"], device, *uuids, name_before, waiting, *of_copy, _settings(vbd))
+        swap = Swap(record["uuid"], device, *uuids, date, copy.uuid, copy.original, _settings(vbd))
         restore_entries.verify_readable(record, swap)
         swaps.append(swap)
     return swaps
@@ -202,8 +199,8 @@ def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False
         swap_disks.verify_all(locked, [(swap, swap.new) for swap in disks])
         restore_journal.allow_start(locked)
         notes = _notes(calls, vm, record, disks)
-        waiting = {swap.old: swap.waiting_name for swap in disks if not vbds.users_of(calls, swap.old, vm)}
-        notes += swap_disks.rename(calls, waiting)
+        waiting = [swap for swap in disks if not vbds.users_of(calls, swap.old, vm)]
+        notes += swap_disks.rename(calls, waiting, Swap.waiting_name)
         shuts_down = record["power_state"] == "Running" and not is_done
         return result_of(record, DONE, disks, notes=notes, shuts_down=shuts_down)
 
@@ -358,7 +355,7 @@ def undo(calls: Calls, vm: str, shutdown: bool = False, dry_run: bool = False) -
         moved = restore_journal.all_arrived(locked.read())
         left = [uuid for uuid in moved if vbds.find(calls, uuid) is not None and not vbds.users_of(calls, uuid)]
         restore_journal.allow_start(locked)
-        notes = swap_disks.rename(calls, {swap.old: swap.old_name for swap in swaps})
+        notes = swap_disks.rename(calls, swaps, Swap.own_name)
         notes = [*notes, *(run_states.only_in_journal(uuid) for uuid in left if uuid not in at_home)]
         restore_journal.forget_all(locked)
         is_halted = is_swapped and record["power_state"] == "Running"
@@ -437,7 +434,8 @@ def keep(calls: Calls, vm: str, on_copy: bool, dry_run: bool = False) -> Restore
         for swap, device in devices:
             if device.vdi not in ("", NULL, swap.old, swap.new):  # moved by another tool, or reverted to a snapshot
                 restore_journal.mark(locked, swap, device)
-        notes += swap_disks.rename(calls, {swap.old: swap.old_name for swap, has in devices if has.vdi == swap.old})
+        back = [swap for swap, device in devices if device.vdi == swap.old]
+        notes += swap_disks.rename(calls, back, Swap.own_name)
         restore_journal.forget_all(locked)
     unused = sorted({swap.sr for swap in swaps} - on_copies)
     return result_of(record, KEPT, notes=notes, unused_copies=unused)

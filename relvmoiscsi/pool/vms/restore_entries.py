@@ -26,6 +26,8 @@ LEAVING = "relvmoiscsi:restore-home:"
 ARRIVED = "relvmoiscsi:restore-arrived:"
 KEYS = (RESTORED, LEAVING, ARRIVED)  #: in the order of removal
 
+BEFORE = " before restore "  #: in the name of a disk that a restore has replaced, before the date of the restore
+
 #: fields of a VBD that stay when a disk is swapped, and their types
 VBD: Mapping[str, type] = {
     "bootable": bool, "mode": str, "type": str, "unpluggable": bool, "other_config": dict, "qos_algorithm_type": str,
@@ -47,14 +49,22 @@ class Swap(NamedTuple):
     old: str  #: UUID of the VDI
     new: str  #: UUID of the VDI
     of: str  #: UUID of the VDI of which `new` is the copy: `old`, unless the disk came home from another copy before
-    old_name: str
-    waiting_name: str  #: of the old VDI while no VM has the old VDI
+    date: str  #: of the restore, in the name of the old VDI while no VM has the old VDI
     sr: str  #: UUID of the copy
     home: str  #: UUID of the SR of the old VDI
     vbd: Dict[str, Any]
 
     def facts(self) -> Dict[str, str]:
         return {"userdevice": self.userdevice, "old_vdi": self.old, "new_vdi": self.new}
+
+    def waiting_name(self, name: str) -> str:
+        """Return the name of the old VDI while no VM has it. SM reads the name from XML."""
+        return name if name.endswith(BEFORE + self.date) else untrusted.xml_safe(name + BEFORE + self.date)
+
+    def own_name(self, name: str) -> str:
+        """Return the name of the old VDI for its VM: a name that a person has given it meanwhile stays."""
+        end = BEFORE + self.date
+        return name[: -len(end)] if name.endswith(end) else name
 
 
 def read(vm: Record) -> Tuple[List[Swap], List[Tuple[str, str]]]:

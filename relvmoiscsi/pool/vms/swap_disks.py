@@ -8,7 +8,7 @@ After an interruption, `hang` makes every VBD again, even a VBD with the right d
     t2  xapi executes the old call: VBD.destroy names a VBD that is gone, VBD.create finds the device in use; both fail
 """
 
-from typing import Callable, List, Mapping, Sequence, Tuple
+from typing import Callable, Iterable, List, Sequence, Tuple
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NOTHING_CHANGED, Refused, RelvmoiscsiError
@@ -99,21 +99,26 @@ def verify_all(locked: LockedVm, wanted: Sequence[Tuple[Swap, str]]) -> None:
             raise Refused(f"The journal of the VM {record['name_label']!r} has lost the disk {swap.userdevice}.")
 
 
-def rename(calls: Calls, names: Mapping[str, str]) -> List[str]:
-    """Rename VDIs (by UUID); return a sentence for each VDI that keeps its name. Raises PoolGone.
+def rename(calls: Calls, swaps: Iterable[Swap], name_of: Callable[[Swap, str], str]) -> List[str]:
+    """Rename the old VDIs; return a sentence for each VDI that keeps its name. Raises PoolGone.
 
-    The driver of the SR writes the name to the LUN. The SR may be detached, so each name has NAME_SECONDS.
+    `name_of` makes the new name of the present one. The driver of the SR writes the name to the LUN. The SR may be
+    detached, so each name has NAME_SECONDS.
     """
     notes = []
-    for uuid, text in names.items():
-        vdi = vbds.find(calls, uuid)
-        if vdi is None or calls.call("VDI.get_name_label", vdi) == text:
+    for swap in swaps:
+        vdi = vbds.find(calls, swap.old)
+        if vdi is None:
+            continue
+        name = calls.call("VDI.get_name_label", vdi)
+        text = name_of(swap, name)
+        if text == name:
             continue
         try:
             calls.wait("VDI.set_name_label", calls.start("VDI.set_name_label", vdi, text), Deadline(NAME_SECONDS))
         except PoolFailure as failure:
             notes.append(
-                f"The VDI {uuid} keeps its name: {failure} Rename the VDI after its SR is attached: "
-                f"`{shell_command('xe vdi-param-set', f'uuid={uuid}', f'name-label={text}')}`."
+                f"The VDI {swap.old} keeps its name: {failure} Rename the VDI after its SR is attached: "
+                f"`{shell_command('xe vdi-param-set', f'uuid={swap.old}', f'name-label={text}')}`."
             )
     return notes

@@ -268,7 +268,7 @@ def test_without_a_move_no_vdi_is_no_longer_needed(halted):
     has, sr = halted.uuid(halted.root), "11111111-2222-4333-8444-555555555555"
     swap = {
         **{"vm": vm, "userdevice": "0", "old": theirs, "new": derived_uuid(sr, theirs), "of": theirs},
-        **{"old_name": "x", "waiting_name": "y", "sr": sr, "home": halted.copy.of_sr, "vbd": {}},
+        **{"date": "x", "sr": sr, "home": halted.copy.of_sr, "vbd": {}},
     }
     way = {"vm": vm, "new": swap["new"], "arrived": has}
     halted.set_journal(lambda keys: {**keys, RESTORED + "0": json.dumps(swap), ARRIVED + "0": json.dumps(way)})
@@ -285,8 +285,8 @@ def memory(day):
     day.lab.vm("victim", state="Suspended", suspend_VDI=vdi)
     day.evil = day.lab.vm("evil")
     swap = {
-        **{"vm": db.get("VM", day.evil, "uuid"), "userdevice": "0", "old": day.uuid(vdi), "old_name": "a"},
-        **{"new": derived_uuid(copied.sr_uuid, day.uuid(vdi)), "waiting_name": "b", "sr": copied.sr_uuid},
+        **{"vm": db.get("VM", day.evil, "uuid"), "userdevice": "0", "old": day.uuid(vdi), "date": "a"},
+        **{"new": derived_uuid(copied.sr_uuid, day.uuid(vdi)), "sr": copied.sr_uuid},
         **{"of": day.uuid(vdi), "home": copied.of_sr},
         **{"vbd": {"bootable": True, "mode": "RW", "type": "Disk", "unpluggable": True}},
     }

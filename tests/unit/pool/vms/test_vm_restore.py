@@ -71,7 +71,22 @@ def test_a_character_that_xapi_stores_and_xml_forbids_hinders_no_restore(halted,
     assert bring_back(halted).status == "restored" and halted.srs() == {halted.sr}
     assert halted.names() == ["root ? before restore 2026-11-22", "data before restore 2026-11-22"]
     assert undo(halted).status == "undone" and seen(halted) == before
-    assert halted.names() == ["root " + char, "data"]
+    assert halted.names() == ["root ?", "data"]
+
+
+def test_a_name_of_any_length_hinders_no_restore(halted):
+    """The journal has room for 65536 characters, and needs none of the name."""
+    name = "x" * 70000
+    halted.db.set("VDI", halted.root, "name_label", name)
+    assert bring_back(halted).status == "restored" and halted.srs() == {halted.sr}
+    assert halted.names()[0] == name + " before restore 2026-11-22"
+    assert undo(halted).status == "undone" and halted.names() == [name, "data"]
+
+
+def test_a_name_that_a_person_gives_an_old_disk_stays(halted):
+    bring_back(halted)
+    halted.db.set("VDI", halted.root, "name_label", "of Monday")
+    assert undo(halted).notes == [] and halted.names() == ["of Monday", "data"]
 
 
 def test_one_disk_of_two(halted):
@@ -301,12 +316,13 @@ def test_without_the_sr_of_the_original_all_is_done_but_the_names(halted, back, 
     command = f"xe vdi-param-set uuid={halted.uuid(halted.root)} name-label='root disk before restore 2026-11-22'"
     assert f"`{command}`" in done.notes[0]
 
-    for vdi in (halted.root, halted.data):  # an earlier restore has named them when the SR was there
-        halted.db.set("VDI", vdi, "name_label", "waits")
+    waiting = [f"{name} before restore 2026-11-22" for name in halted.names()]
+    for vdi, name in zip((halted.root, halted.data), waiting):  # a person has named them when the SR was there
+        halted.db.set("VDI", vdi, "name_label", name)
     if back is keep:
         halted.db.set("VBD", halted.vbd("0"), "VDI", halted.root)
     ended = back(halted)
-    assert ended.status == status and not halted.journal() and halted.names() == ["waits", "waits"]
+    assert ended.status == status and not halted.journal() and halted.names() == waiting
     assert any(f"{halted.uuid(halted.root)} keeps its name" in note for note in ended.notes)
     assert not halted.db.get("VM", halted.web, "blocked_operations")
 

@@ -300,7 +300,7 @@ def test_a_journal_gives_no_vm_a_disk_of_another_vm(tenants, fate, work):
     vm, sr = tenants.db.get("VM", tenants.tenant, "uuid"), tenants.db.get("SR", tenants.other, "uuid")
     entry = {
         **{"vm": vm, "userdevice": "5", "old": data, "of": data, "new": derived_uuid(sr, data), "sr": sr},
-        **{"old_name": "x", "waiting_name": "y", "home": tenants.copy.of_sr},
+        **{"date": "x", "home": tenants.copy.of_sr},
         "vbd": {"bootable": False, "mode": "RW", "type": "Disk", "unpluggable": True, "other_config": {}},
     }
     tenants.db.set("VM", tenants.tenant, "other_config", {RESTORED + "5": json.dumps(entry)})
