@@ -403,7 +403,8 @@ class _Clone:
             wanted = {device: network for device, network in wanted.items() if device in networks}
         if networks != wanted:
             return "the copy is on the wrong networks"
-        left = ova.dangling([*vms.values(), *vbds.values(), *vifs.values()])
+        of_class = {"VM": vms, "VBD": vbds, "VIF": vifs}
+        left = [name for cls, made in of_class.items() for name in ova.dangling(cls, made.values())]
         if left:
             return "the copy has invalid references: {}".format(", ".join(left))
         for disk in edited.disks:  # clones share the disks that their originals share

@@ -10,7 +10,7 @@ Source: xen-api ocaml/xapi/{export,import}.ml.
 """
 
 import re
-from typing import AbstractSet, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import AbstractSet, Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.formats.identity import is_uuid
@@ -390,13 +390,13 @@ def disks_of(document: bytes) -> Tuple[str, List[str], List[str]]:
 # --- the check
 
 
-def dangling(records: Sequence[Dict[str, Any]]) -> List[str]:
-    """Return the fields of pool records that still hold a reference of an export file, such as "Ref:5"."""
-    return sorted(
-        name
-        for name in {name for record in records for name in record}
-        if not name.startswith("name_") and any(_IN_FILE.match(str(record.get(name))) for record in records)
-    )
+def dangling(cls: str, records: Iterable[Record]) -> List[str]:
+    """Return the fields of pool records of a class that still hold a reference of an export file, such as "Ref:5".
+
+    Only references of REFERENCES can: a vm-admin may write such a text into others, such as VBD.qos_algorithm_type.
+    """
+    found = {name for record in records for name in REFERENCES[cls] if _IN_FILE.match(str(record.get(name)))}
+    return sorted(f"{cls}.{name}" for name in found)
 
 
 def verify(document: bytes, edit: RecordEdit) -> None:

@@ -497,6 +497,16 @@ def test_a_name_may_have_braces_or_look_like_a_reference(day, template, name):
     assert done.status == MADE and done.name == day.vm(done.uuid)["name_label"] == name
 
 
+def test_a_text_of_a_vm_admin_may_look_like_a_reference(day):
+    """Each clone was destroyed: only a reference that an export writes can lead into the file."""
+    for vbd in day.db.refs("VBD", VM=day.web):
+        day.db.set("VBD", vbd, "qos_algorithm_type", "Ref:5")
+    day.db.set("VIF", day.db.refs("VIF", VM=day.web)[0], "qos_algorithm_type", "Ref:5")
+    done = day.clone_one()
+    (vbd, *_) = day.db.records("VBD", VM=day.ref_of(done)).values()
+    assert done.status == MADE and vbd["qos_algorithm_type"] == "Ref:5"
+
+
 FIELDS = "may contain only the fields vm, date and sr in braces"
 
 
