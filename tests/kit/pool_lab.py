@@ -233,7 +233,7 @@ class Lab:
             pool = records.read(calls)
             sr = pool.sr_by_uuid(sr_uuid)
             with lock.held(calls, [lock_keys.name_of(pool.srs[sr])], "discard") as held:
-                forget.forget(calls, held, pool, sr, None)
+                forget.forget(calls, held, pool, sr, forget.read_uses(calls, [sr])[sr])
 
     def forget_original(self, name):
         self.unplug(self.originals[name][1])

@@ -84,7 +84,7 @@ class DiscardCommand(PoolChange):
                     if halted
                     else ""
                 )
-                alone = [vdi for vdis in plan.lost.values() for vdi in vdis]
+                alone = [vdi for used in plan.uses.values() for vdi in used.lost]
                 lost += f"Disks without a VM that go with the copy: {_disks(alone)}. " if alone else ""
                 if locked:
                     names = some_of([said(there[ref]["name_label"]) for ref in locked])
@@ -197,7 +197,7 @@ def _discarded(
                 else:
                     made[vm] = str(record["name_label"])
         others = sorted(set(losers.values()))
-        alone = [] if error else plan.lost[ref]
+        alone = [] if error else plan.uses[ref].lost
         uuids = [str(vdi["uuid"]) for vdi in alone]
         needs = yes_needs if others else ()
         last = sorted(vm_name for vm, vm_name in {**made, **losers}.items() if vm in plan.last)

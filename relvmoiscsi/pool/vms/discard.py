@@ -18,7 +18,7 @@ from relvmoiscsi.pool.vdis import is_derived
 from relvmoiscsi.pool.vms import forget, inventory, run_states
 from relvmoiscsi.pool.vms.forget import Uses
 from relvmoiscsi.pool.vms.inventory import COPY_OF, Inventory, whose
-from relvmoiscsi.wording import said, shell_command, some_of
+from relvmoiscsi.wording import shell_command, some_of
 
 
 class DiscardPlan(NamedTuple):
@@ -33,7 +33,6 @@ class DiscardPlan(NamedTuple):
     destroys: Mapping[str, str] = {}  #: the commands to destroy the losers that are copies and nothing more, by VM
     half: Sequence[str] = ()  #: the unfinished clones, which `with_vms` does not destroy
     last: Sequence[str] = ()  #: of `verify_copies_left`: whether the clones are destroyed or stay
-    lost: Mapping[str, Sequence[Record]] = {}  #: the disks without a VM that are lost: those of `inventory.lost_with`
 
     def losers(self, sr: str) -> Dict[str, str]:
         """Return the halted VMs and snapshots that would lose a disk on this SR: names by reference."""
@@ -52,9 +51,10 @@ class DiscardPlan(NamedTuple):
         """Return how a person empties the CD drives that have disks of these SRs, for a sentence; "" without any."""
         return forget.eject_advice(self.uses.values(), self.all_losers())
 
-    def known(self, sr: str) -> List[str]:
-        """Return all VMs (references) with a disk on this SR that the plan names."""
-        return [*self.uses[sr].halted, *self.made.get(sr, {})]
+    def told(self, sr: str) -> Uses:
+        """Return the uses of this SR that the plan names, with the VMs that are destroyed."""
+        made = {ref: str(vm["name_label"]) for ref, vm in self.made.get(sr, {}).items()}
+        return self.uses[sr]._replace(halted={**made, **self.uses[sr].halted})
 
 
 # --- plan
@@ -98,7 +98,7 @@ def _planned(
         records.verify_copy(pool, sr)
         records.verify_on_own_lun(pool, sr)
         forget.verify_hosts_up(pool, sr)
-        uses[sr] = forget.uses_of(found.vdis_of(sr), found.vbds, found.vms, str(pool.srs[sr]["uuid"]))
+        uses[sr] = forget.uses_of(found, sr, str(pool.srs[sr]["uuid"]))
     with run_states.unchanged():
         forget.verify_unused(pool, uses)
     for sr, used in uses.items() if mark else ():
@@ -117,8 +117,7 @@ def _planned(
     destroys = {ref: found.destroy_command(ref, *there) for used in uses.values() for ref in used.halted}
     half = [ref for sr in there for ref in half_made(found, pool, sr, mark)]
     last = verify_copies_left(pool, found, there, last_copies)
-    lost = {sr: inventory.lost_with(found, sr) for sr in there}
-    return DiscardPlan(pool, uses, made, mark=mark, force=force, destroys=destroys, half=half, last=last, lost=lost)
+    return DiscardPlan(pool, uses, made, mark=mark, force=force, destroys=destroys, half=half, last=last)
 
 
 def verify_copies_left(
@@ -237,13 +236,7 @@ def verify_nobody_left(plan: DiscardPlan) -> None:
 def verify_as_told(told: DiscardPlan, now: DiscardPlan) -> None:
     """Raises Refused where the plan in `told` does not name a VM that is destroyed or loses a disk, or a lost disk."""
     for sr in now.uses:
-        forget.verify_known(now.pool, sr, now.uses[sr], told.known(sr))
-        known = {vdi["uuid"] for vdi in told.lost[sr]}
-        new = [f"{said(vdi['name_label'])} ({said(vdi['uuid'])})" for vdi in now.lost[sr] if vdi["uuid"] not in known]
-        if new:
-            raise Refused(
-                f"The SR {now.pool.srs[sr]['name_label']!r} got disks without a VM since the run began: {some_of(new)}."
-            ).advising("Check these disks, then repeat the command.")
+        forget.verify_known(now.pool, sr, now.uses[sr], told.told(sr))
 
 
 def verify_abandoned(calls: Calls, pool: Pool, found: Inventory, srs: Collection[str]) -> None:
@@ -363,7 +356,7 @@ def carrying_out(calls: Calls, told: DiscardPlan) -> Iterator[Callable[[Calls, s
         held.verify(calls)
         if told.made:
             destroy_made(calls, held, now.pool, sr, now.made[sr], gone, told.force, bool(told.last))
-        (forget.forget if told.forgets else forget.detach)(calls, held, now.pool, sr, now.losers(sr))
+        (forget.forget if told.forgets else forget.detach)(calls, held, now.pool, sr, now.uses[sr])
         clean_networks(calls)
 
     with lock.held(calls, names.values(), "discard", refused) as held:

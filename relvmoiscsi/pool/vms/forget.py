@@ -4,24 +4,27 @@
 No code calls SR.destroy, which wipes a LUN. Only SRs that `attach` has introduced are forgotten. An SR with a disk of a
 running VM is refused. The uses of the SR are read again after a question to the person, and again after the unplug:
 
-    t0  the run reads which VMs have disks on the SR
-    t1  a halted VM gets a disk on the SR
+    t0  the run reads which VMs have disks on the SR, and which disks have no VM
+    t1  a halted VM gets a disk on the SR, or somebody makes a disk there
     t2  the unplug succeeds, because a halted VM does not block an unplug
-    t3  the run reads the VMs again, finds the new VM, and plugs the SR again
+    t3  the run reads the uses again, finds what is new, and plugs the SR again
+
+Nobody makes a disk on an SR without a plugged PBD, and a VDI.create that has begun refuses the unplug. So no disk comes
+behind t3. Source: xen-api ocaml/xapi/xapi_sr_operations.ml, message_forwarding.ml.
 
 After a kill, the next run skips the finished steps.
 """
 
-from typing import Collection, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
+from typing import AbstractSet, Collection, Dict, Iterable, List, Mapping, NamedTuple, Sequence
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import Refused, in_state
 from relvmoiscsi.pool import lock, lock_keys, records
-from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records, passing
+from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, passing
 from relvmoiscsi.pool.hosts import MEMBER_SECONDS
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import restore_entries, run_states
-from relvmoiscsi.pool.vms.inventory import Inventory, eject_command, is_lent
+from relvmoiscsi.pool.vms.inventory import Inventory, eject_command, is_lent, lost_with
 from relvmoiscsi.wording import said, shell_command, some_of
 
 
@@ -38,6 +41,8 @@ class Uses(NamedTuple):
     shutdowns: List[str]  #: for a sentence: the commands that shut the running and the suspended VMs down
     #: for a sentence: the commands that empty the CD drives of VMs without a disk there, by VM
     ejects: Dict[str, List[str]]
+    lost: List[Record]  #: the disks without a VM that are lost with the SR: those of `inventory.lost_with`
+    vdis: AbstractSet[str]  #: the UUIDs of all VDIs of the SR
 
 
 def eject_advice(uses: Iterable[Uses], vms: Collection[str]) -> str:
@@ -46,13 +51,14 @@ def eject_advice(uses: Iterable[Uses], vms: Collection[str]) -> str:
     return f" Empty each CD drive: {some_of(ejects)}." if ejects else ""
 
 
-def uses_of(sr_vdis: Records, vbds: Records, vms: Records, sr_uuid: str = "") -> Uses:
-    """Return the uses of an SR with these VDIs. Pure.
+def uses_of(found: Inventory, sr: str, sr_uuid: str = "") -> Uses:
+    """Return the uses of an SR (a reference). Pure.
 
     A snapshot of a VM never runs: a snapshot with memory is suspended, and its VBDs are attached permanently.
     """
-    uses = Uses({}, {}, {}, {}, {}, {}, [], [], {})
-    found = Inventory(vms, vbds, {}, {}, sr_vdis)
+    vms, vbds, sr_vdis = found.vms, found.vbds, found.vdis_of(sr)
+    uuids = {str(vdi["uuid"]) for vdi in sr_vdis.values()}
+    uses = Uses({}, {}, {}, {}, {}, {}, [], [], {}, lost_with(found, sr), uuids)
     with_disks = {vbd["VM"] for vbd in vbds.values() if vbd["VDI"] in sr_vdis and vbd["type"] != "CD"}
     for vbd in vbds.values():
         if vbd["VDI"] in sr_vdis:
@@ -106,7 +112,9 @@ def read_uses(calls: Calls, srs: Sequence[str]) -> Dict[str, Uses]:
     """Return the uses of each SR. Raises PoolFailure."""
     vbds, vms = calls.records("VBD"), calls.records("VM")
     uuids = {ref: str(record["uuid"]) for ref, record in calls.records("SR").items()}
-    return {sr: uses_of(calls.records("VDI", SR=sr), vbds, vms, uuids.get(sr, "")) for sr in srs}
+    vdis = {ref: vdi for sr in srs for ref, vdi in calls.records("VDI", SR=sr).items()}
+    found = Inventory(vms, vbds, {}, {}, vdis)
+    return {sr: uses_of(found, sr, uuids.get(sr, "")) for sr in srs}
 
 
 def verify_unused(pool: Pool, uses: Dict[str, Uses]) -> None:
@@ -172,33 +180,39 @@ def verify_hosts_up(pool: Pool, sr: str) -> None:
         )
 
 
-def verify_known(pool: Pool, sr: str, uses: Uses, known: Optional[Collection[str]]) -> None:
-    """Raises Refused where a VM outside `known` has a disk on the SR. None: every halted VM is known."""
-    new = {ref: name for ref, name in uses.halted.items() if known is not None and ref not in known}
+def verify_known(pool: Pool, sr: str, uses: Uses, told: Uses) -> None:
+    """Raises Refused where a VM has a disk on the SR, or a disk has no VM, that a person was not told of in `told`."""
+    name = pool.srs[sr]["name_label"]
+    new = {ref: vm for ref, vm in uses.halted.items() if ref not in told.halted}
     if new:
-        raise Refused(
-            f"VMs got disks on the SR {pool.srs[sr]['name_label']!r} since the run began: {named(new)}."
-        ).advising(f"Check these VMs, then repeat the command.{eject_advice([uses], new)}")
+        raise Refused(f"VMs got disks on the SR {name!r} since the run began: {named(new)}.").advising(
+            f"Check these VMs, then repeat the command.{eject_advice([uses], new)}"
+        )
+    lost = [vdi for vdi in uses.lost if vdi["uuid"] not in told.vdis]
+    if lost:
+        disks = some_of([f"{said(vdi['name_label'])} ({said(vdi['uuid'])})" for vdi in lost])
+        raise Refused(f"The SR {name!r} got disks without a VM since the run began: {disks}.").advising(
+            "Check these disks, then repeat the command."
+        )
 
 
-def forget(calls: Calls, held: lock.Held, pool: Pool, sr: str, known: Optional[Collection[str]]) -> None:
+def forget(calls: Calls, held: lock.Held, pool: Pool, sr: str, told: Uses) -> None:
     """Forget an SR that the caller has locked, and checked: a copy without users. Raises the errors of `detach`."""
-    detach(calls, held, pool, sr, known)
+    detach(calls, held, pool, sr, told)
     held.verify(calls)
     plug = f"`{shell_command('relvmoiscsi pool attach', lock_keys.name_of(pool.srs[sr]))}` plugs the SR again."
     with in_state("The SR is now unplugged on all hosts.", Refused, advice=plug):
-        _verify_nobody_new(calls, pool, sr, known)
+        _verify_nothing_new(calls, pool, sr, told)
     with passing("HANDLE_INVALID"):
         calls.call("SR.forget", sr)
 
 
-def detach(calls: Calls, held: lock.Held, pool: Pool, sr: str, known: Optional[Collection[str]]) -> None:
+def detach(calls: Calls, held: lock.Held, pool: Pool, sr: str, told: Uses) -> None:
     """Unplug one SR on all hosts and destroy its PBDs, which a starting host would plug. The SR and its VDIs stay.
 
-    `known` are the VMs (references) that may have disks on the SR; None: any halted VM. The caller has locked the SR,
-    and checked that it is a copy without users.
+    `told` are the uses that a person knows. The caller has locked the SR, and checked that it is a copy without users.
 
-    Raises PoolFailure. Raises Refused where a VM has begun to use the SR; then the SR is plugged again. Raises Refused
+    Raises PoolFailure. Raises Refused where the SR has got other uses; then the SR is plugged again. Raises Refused
     where a host is down.
     """
     records.verify_on_own_lun(pool, sr)
@@ -216,7 +230,7 @@ def detach(calls: Calls, held: lock.Held, pool: Pool, sr: str, known: Optional[C
             verify_unused(pool, read_uses(calls, [sr]))
         raise
     try:
-        _verify_nobody_new(calls, pool, sr, known)  # a halted VM does not block the unplug
+        _verify_nothing_new(calls, pool, sr, told)
     except Refused:
         _plug_again(calls, again)
         raise
@@ -226,11 +240,11 @@ def detach(calls: Calls, held: lock.Held, pool: Pool, sr: str, known: Optional[C
             calls.call("PBD.destroy", pbds[host][0])
 
 
-def _verify_nobody_new(calls: Calls, pool: Pool, sr: str, known: Optional[Collection[str]]) -> None:
-    """Raises Refused where a VM has begun to use the SR since the last read, PoolFailure."""
+def _verify_nothing_new(calls: Calls, pool: Pool, sr: str, told: Uses) -> None:
+    """Raises Refused where the SR has got other uses since the last read, PoolFailure."""
     uses = read_uses(calls, [sr])
     verify_unused(pool, uses)
-    verify_known(pool, sr, uses[sr], known)
+    verify_known(pool, sr, uses[sr], told)
 
 
 def _unplug(calls: Calls, pbds: Sequence[str]) -> None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from kit.office import CLONE_ALL, fail, made
+from kit.pool.errors import XenError
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats.saved_vms import MOST_VDI_BYTES, NAME_LABEL
 from relvmoiscsi.pool.commands import discard_command
@@ -289,18 +290,34 @@ def test_a_network_that_an_earlier_discard_has_left_goes_with_the_next(office, p
     assert not office.pool.db.refs("network", name_label="left")
 
 
-def test_a_disk_that_is_made_on_the_copy_during_the_question_is_named(lab, copy, pool_command, type_in):
+@pytest.mark.parametrize("moment", ["pool.add_to_other_config", "Async.PBD.unplug"])
+def test_a_disk_that_is_made_on_the_copy_during_a_discard_is_named_and_kept(lab, copy, pool_command, type_in, moment):
+    """During the question, and as late as the pool makes one: on an SR without a plugged PBD it makes none."""
     (sr,) = lab.pool.db.refs("SR", name_label="a copy")
 
-    def work():
+    def create():
+        lab.pool.storage.require_plugged(sr)
         more = {"managed": True, "name_label": "precious", "virtual_size": 8 << 20, "type": "user"}
         lab.pool.db.create("VDI", SR=sr, location="new", **more)
 
     type_in("y\n")
-    lab.before("pool.add_to_other_config", work)
+    lab.before(moment, create)
     ran = pool_command("discard", "a copy")
     assert ran.status == 4 and "got disks without a VM since the run began: 'precious' (" in ran.out
     assert lab.pool.db.refs("SR", name_label="a copy") == [sr]
+    assert all(pbd["currently_attached"] for pbd in lab.pool.db.records("PBD", SR=sr).values())
+    lab.unplug(sr)
+    with pytest.raises(XenError, match="SR_HAS_NO_PBDS"):
+        create()
+
+
+def test_the_disk_of_a_clone_that_is_no_copy_goes_with_the_clone(office, pool_command):
+    """After its VM is destroyed, it has no VM: that is told by the name of the VM."""
+    pool_command("clone", "copy", "web", "--name", "gone", "--same-networks", "--yes")
+    sr = office.pool.db.by_uuid("SR", office.copy.sr_uuid)
+    vdi = office.pool.db.create("VDI", SR=sr, location="new", managed=True, name_label="new", type="user")
+    office.pool.db.create("VBD", VM=made(office)[0], VDI=vdi, userdevice="9", type="Disk")
+    assert pool_command("discard", "copy", "--with-vms", "--yes").status == 0 and made(office) == []
 
 
 def test_a_long_name_hides_nothing_in_the_question(lab, copy, pool_command, type_in):

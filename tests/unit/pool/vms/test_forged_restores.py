@@ -15,6 +15,7 @@ from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool import lock_keys, marks, records
 from relvmoiscsi.pool.vms import choice, forget, move_home, restore_entries, restore_journal
+from relvmoiscsi.pool.vms.inventory import Inventory
 from relvmoiscsi.pool.vms.restore_entries import ARRIVED, LEAVING, RESTORED
 from relvmoiscsi.pool.vms.run_states import only_in_journal
 
@@ -91,6 +92,10 @@ def sample(keys, count, which=lambda forgery: True):
     return every if WHOLE else dice("journals of a restore").sample(every, count)
 
 
+def uses_of(vm, sr_uuid):
+    return forget.uses_of(Inventory({"vm": vm}, {}, {}, {}, {}), "the SR", sr_uuid)
+
+
 def reads_as_it_may(vm, whole):
     """Raises what is a bug: an exception that is none of the program's own."""
     swaps, spoiled = restore_entries.read(vm)
@@ -104,7 +109,7 @@ def reads_as_it_may(vm, whole):
     for swap in [*swaps, *whole]:
         assert isinstance(restore_journal.arrived_as(vm, swap), str)
         restore_journal.is_leaving(vm, swap)
-    if forget.uses_of({}, {}, {"vm": vm}, whole[0].sr).restored:
+    if uses_of(vm, whole[0].sr).restored:
         assert restore_journal.is_restored(vm), "discard refuses the copy, and nothing ends the restore"
 
 
@@ -119,10 +124,9 @@ def test_of_any_number_of_forged_entries_few_are_parsed(restored, monkeypatch):
 
 def test_keep_asks_the_pool_for_no_key_of_any_number(restored):
     """A vm-admin writes thousands of them, and `keep` is the command that removes them."""
-    asked = []
-    for kind in (RESTORED, LEAVING, ARRIVED):
-        way = json.dumps({"vm": restored.db.get("VM", restored.web, "uuid"), "new": "x", "arrived": "y"})
-        restored.set_journal(lambda keys, kind=kind: {**keys, **{f"{kind}{n}": way for n in range(1000, 1400)}})
+    asked, way = [], json.dumps({"vm": restored.db.get("VM", restored.web, "uuid"), "new": "x", "arrived": "y"})
+    forged = {f"{kind}{number}": way for kind in (RESTORED, LEAVING, ARRIVED) for number in range(1000, 1400)}
+    restored.set_journal(lambda keys: {**keys, **forged})
     restored.lab.pool.api.before = lambda method, _params: asked.append(method)
     told = keep(restored, dry_run=True)
     assert len(asked) < 40 and len(told.notes) < restore_entries.MOST + 10
@@ -161,7 +165,7 @@ def test_a_key_that_keeps_discard_from_the_copy_is_one_that_a_command_removes(re
     sr = restored.copy.sr_uuid
     restored.set_journal(lambda config: {"relvmoiscsi:restore:0": text.format(sr)})
     vm = restored.db.record("VM", restored.web)
-    assert forget.uses_of({}, {}, {"vm": vm}, sr).restored and restore_journal.is_restored(vm)
+    assert uses_of(vm, sr).restored and restore_journal.is_restored(vm)
 
 
 def test_any_journal_reads_or_is_refused(restored):
