@@ -181,9 +181,12 @@ def verify_hosts_up(pool: Pool, sr: str) -> None:
 
 
 def verify_known(pool: Pool, sr: str, uses: Uses, told: Uses) -> None:
-    """Raises Refused where a VM has a disk on the SR, or a disk has no VM, that a person was not told of in `told`."""
-    name = pool.srs[sr]["name_label"]
-    new = {ref: vm for ref, vm in uses.halted.items() if ref not in told.halted}
+    """Raises Refused where a VM has a disk on the SR, or a disk has no VM, that a person was not told of in `told`.
+
+    Of a VM with a CD drive alone, a person was told that it loses no disk.
+    """
+    name, only_cd = pool.srs[sr]["name_label"], told.ejects.keys() - uses.ejects.keys()
+    new = {ref: vm for ref, vm in uses.halted.items() if ref not in told.halted or ref in only_cd}
     if new:
         raise Refused(f"VMs got disks on the SR {name!r} since the run began: {named(new)}.").advising(
             f"Check these VMs, then repeat the command.{eject_advice([uses], new)}"

@@ -89,6 +89,16 @@ def test_a_cd_that_comes_during_a_discard_is_named_with_the_command(lab, copy, p
     assert pool_command("discard", "a copy", "--yes").status == 0
 
 
+@pytest.mark.parametrize("moment", ["pool.add_to_other_config", "Async.PBD.unplug", "PBD.destroy"])
+def test_a_vm_that_was_told_of_for_its_cd_drive_loses_no_disk(lab, copy, pool_command, moment):
+    vdi, vm, db = disk_of(lab, "a copy"), lab.vm("tenant"), lab.pool.db
+    insert(lab, vm, vdi)
+    lab.before(moment, lambda: db.create("VBD", VM=vm, VDI=vdi, userdevice="0", type="Disk", bootable=True))
+    ran = pool_command("discard", "a copy", "--yes", "--leave-vms")
+    assert ran.status == 4 and "got disks on the SR 'a copy' since the run began: 'tenant'. " in ran.out
+    assert db.refs("SR", name_label="a copy")
+
+
 def test_a_cd_drive_hides_no_disk_that_goes_with_the_copy(lab, copy, pool_command):
     (sr,) = lab.pool.db.refs("SR", name_label="a copy")
     vdi = lab.pool.db.create(
