@@ -148,7 +148,8 @@ def absent(module, calls, pool):
     meant = {ref: vm for ref, vm in found.vms.items() if vm["is_a_snapshot"] or _is_meant(found, vm, params)}
     made = discard.made_on(found._replace(vms=meant), pool, copy.ref, mark)
     vms = [ref for ref, vm in made.items() if not vm["is_a_snapshot"]]
-    discard.verify_copies_left(pool, found, [copy.ref], params["last_copies"], vms)
+    may_go = None if params["last_copies"] else ()
+    last = discard.verify_copies_left(pool, found, [copy.ref], may_go, vms)
     rows = [_absent_row(found.vms[ref], module.check_mode) for ref in vms]
     locked = [lock_keys.name_of(pool.srs[copy.ref])] if vms else []
     if module.check_mode:
@@ -157,7 +158,7 @@ def absent(module, calls, pool):
     with lock.held(calls, locked, "vm_clone: absent") as held:
         for ref, row in zip(vms, rows):
             try:
-                words = {"force": params["force"], "last_copies": params["last_copies"]}
+                words = {"force": params["force"], "may_go": last}
                 discard.destroy_made(calls, held, pool, copy.ref, {ref: made[ref]}, **words)
             except RelvmoiscsiError as error:
                 row.update(status=clone.FAILED, problem=str(error), changed=False, after=row["before"])

@@ -80,14 +80,21 @@ def plan(
     pool, found = records.read(calls), inventory.read(calls)
     verify_abandoned(calls, pool, found, srs)
     try:
-        return _planned(pool, found, srs, with_vms, mark, force, last_copies)._replace(forgets=forgets)
+        may_go = None if last_copies else ()
+        return _planned(pool, found, srs, with_vms, mark, force, may_go)._replace(forgets=forgets)
     except Refused:
         lock.verify_free(calls, [lock_keys.name_of(pool.srs[sr]) for sr in srs if sr in pool.srs])
         raise
 
 
 def _planned(
-    pool: Pool, found: Inventory, srs: Sequence[str], with_vms: bool, mark: str, force: bool, last_copies: bool
+    pool: Pool,
+    found: Inventory,
+    srs: Sequence[str],
+    with_vms: bool,
+    mark: str,
+    force: bool,
+    may_go: Optional[Container[str]],
 ) -> DiscardPlan:
     """Return the plan of `plan` by these records. Raises Refused."""
     there = [sr for sr in srs if sr in pool.srs]
@@ -116,17 +123,25 @@ def _planned(
     made = {sr: made_on(found, pool, sr, mark) for sr in there} if with_vms else {}
     destroys = {ref: found.destroy_command(ref, *there) for used in uses.values() for ref in used.halted}
     half = [ref for sr in there for ref in half_made(found, pool, sr, mark)]
-    last = verify_copies_left(pool, found, there, last_copies)
+    last = verify_copies_left(pool, found, there, may_go)
     return DiscardPlan(pool, uses, made, mark=mark, force=force, destroys=destroys, half=half, last=last)
 
 
 def verify_copies_left(
-    pool: Pool, found: Inventory, srs: Sequence[str], last_copies: bool, of: Optional[Container[str]] = None
+    pool: Pool,
+    found: Inventory,
+    srs: Sequence[str],
+    may_go: Optional[Container[str]] = (),
+    of: Optional[Container[str]] = None,
 ) -> List[str]:
-    """Return the last copies of VMs on these SRs, of the VMs `of` or of all. Raises Refused without `last_copies`."""
+    """Return the last copies of VMs on these SRs, of the VMs `of` or of all.
+
+    Raises Refused for a last copy that may not go; `may_go` has the last copies that a person gives up, None all.
+    """
     last = [ref for ref in last_copies_on(pool, found, srs) if of is None or ref in of]
-    if last and not last_copies:
-        raise _keeping(pool, found, last)
+    kept = [ref for ref in last if may_go is not None and ref not in may_go]
+    if kept:
+        raise _keeping(pool, found, kept)
     return last
 
 
@@ -349,13 +364,13 @@ def carrying_out(calls: Calls, told: DiscardPlan) -> Iterator[Callable[[Calls, s
         if names[sr] in refused:
             raise refused[names[sr]]
         pool, found = records.read(calls), inventory.read(calls)
-        now = _planned(pool, found, [sr], bool(told.made), told.mark, told.force, bool(told.last))
+        now = _planned(pool, found, [sr], bool(told.made), told.mark, told.force, told.last)
         if sr not in now.pool.srs:
             return
         verify_as_told(told, now)
         held.verify(calls)
         if told.made:
-            destroy_made(calls, held, now.pool, sr, now.made[sr], gone, told.force, bool(told.last))
+            destroy_made(calls, held, now.pool, sr, now.made[sr], gone, told.force, told.last)
         (forget.forget if told.forgets else forget.detach)(calls, held, now.pool, sr, now.uses[sr])
         clean_networks(calls)
 
@@ -371,12 +386,12 @@ def destroy_made(
     made: Records,
     gone: Optional[List[str]] = None,
     force: bool = False,
-    last_copies: bool = False,
+    may_go: Container[str] = (),
 ) -> None:
     """Destroy the VMs of `made_on` with their snapshots, if the VMs are unchanged; with `force`, after a hard shutdown.
 
     `held` is the lock of the copy: another client may be making VMs. Skip a VM that is gone. Raises PoolFailure;
-    Refused, also for the last copy of a VM without `last_copies`.
+    Refused, also for the last copy of a VM that is not in `may_go`.
     """
     held.verify(calls)
     vms = [ref for ref, vm in made.items() if not vm["is_a_snapshot"]]
@@ -387,7 +402,7 @@ def destroy_made(
             if calls.call("VM.get_power_state", ref) != "Halted":
                 calls.run("VM.hard_shutdown", ref)
     found = inventory.read(calls)
-    verify_copies_left(pool, found, [sr], last_copies, vms)
+    verify_copies_left(pool, found, [sr], may_go, vms)
     meant = {ref: vm for ref, vm in found.vms.items() if (vm["snapshot_of"] if vm["is_a_snapshot"] else ref) in vms}
     found = found._replace(vms=meant)
     for ref, vm in made_on(found, pool, sr).items():

@@ -172,6 +172,19 @@ def test_an_sr_that_stays_in_the_pool_is_unplugged_by_the_same_rule(lab, gone):
     assert lab.pool.db.get("SR", sr, "PBDs") == [] and len(lab.pool.db.get("SR", sr, "VDIs")) == 4
 
 
+@pytest.mark.parametrize("reading", [1, 2])
+def test_who_gives_one_last_copy_up_gives_up_no_other(lab, gone, reading):
+    """The copy of "mail" is a last copy, and was told so. The original of another clone is deleted meanwhile."""
+    (sr,) = lab.pool.db.refs("SR", name_label="a copy")
+    (web,) = lab.pool.db.refs("VM", name_label="web")
+    with connect(lab.where()) as calls:
+        told = discard.plan(calls, [sr], True, last_copies=True)
+        lab.before("VM.get_all_records", lambda: lab.pool.api.vms.vm_destroy("", web), reading)
+        with pytest.raises(Refused, match="'web copy' .* lost"), discard.carrying_out(calls, told) as carry_out:
+            carry_out(calls, sr, [])
+    assert {"mail copy", "web copy"} <= set(vms(lab))
+
+
 def test_no_run_destroys_the_last_copy_of_a_vm_that_was_deleted_meanwhile(lab, gone):
     (sr,) = lab.pool.db.refs("SR", name_label="a copy")
     with connect(lab.where()) as calls:
@@ -181,7 +194,7 @@ def test_no_run_destroys_the_last_copy_of_a_vm_that_was_deleted_meanwhile(lab, g
             with pytest.raises(Refused, match="'mail copy'"):
                 discard.destroy_made(calls, held, pool, sr, made)
             assert "mail copy" in vms(lab)
-            discard.destroy_made(calls, held, pool, sr, made, last_copies=True)
+            discard.destroy_made(calls, held, pool, sr, made, may_go=made)
     assert vms(lab) == ["web"]
 
 
