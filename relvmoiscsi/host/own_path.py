@@ -302,7 +302,7 @@ def verify_alone(path: str, status: os.stat_result) -> None:
     """Raise NotOwn unless the file is a regular file of this user alone, with one name."""
     _verify_owner(path, status)
     _verify_trusted(path, status, False)
-    if status.st_nlink != 1:
+    if status.st_nlink > 1:  # 0: its owner has removed it since
         raise NotOwn(f"{path} has another name too")
 
 

@@ -400,7 +400,7 @@ _OWN_MOUNTS = """
 import ctypes, os, sys
 from relvmoiscsi.cli.map_out import MapFile
 from relvmoiscsi.errors import RelvmoiscsiError
-from relvmoiscsi.host import flock, secret_file
+from relvmoiscsi.host import flock, run_directory, secret_file
 from relvmoiscsi.host.locks import lvm_locks, sm_locks
 from relvmoiscsi.host.own_path import NotOwn, is_own, open_own, own_way, read_named
 
@@ -465,6 +465,7 @@ USES = {
     "map-out": "tried(MapFile, at, 'run')",
     "lock": "tried(flock.open_lock, at, os.O_RDWR)",
     "lock of lvm": "lvm_locks.LOCK_DIRECTORIES = (at,); tried(lvm_locks.lvm_locks(['vg']).__enter__)",
+    "lock of a lun": "run_directory.RUN_DIRECTORY = at; tried(run_directory.open_lock_file, 'lun')",
     "use of sm": "sm_locks.SM_LOCKS = (at,); tried(sm_locks.is_sm_here)",
     "directory": "tried(own_way(at, make=0o755).__enter__)",
     "advice": "tried(is_own, at)",
