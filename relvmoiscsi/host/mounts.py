@@ -153,10 +153,11 @@ def status_of_path(path: str, host: Host, is_wanted: Optional[Wanted] = None) ->
 
     The way there enters only wanted mounts, and mounts at which a stat cannot hang. The owner of a directory on the way
     can have put a link or a mount there since. So the walk follows no link, and looks at the mount of each directory
-    that it has open.
+    that it has open. This program is on the mount of the root directory, and in a chroot the kernel does not list it.
     """
-    at, last = os.open(os.sep, os.O_PATH | os.O_CLOEXEC), ""
+    at = os.open(os.sep, os.O_PATH | os.O_CLOEXEC)
     try:
+        last = mount_of(f"/proc/self/fd/{at}")
         for name in path.split(os.sep)[1:]:
             above, at = at, os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
             number = mount_of(f"/proc/self/fd/{at}")  # before `above` is closed

@@ -129,6 +129,18 @@ def test_a_path_is_walked_only_through_mounts_that_answer(tmp_path, monkeypatch,
     assert (seen_if_wanted is not None) == (None not in listed.values()), "the caller says that these mounts answer"
 
 
+def test_in_a_chroot_the_mount_of_the_root_directory_is_not_listed_and_answers(tmp_path, monkeypatch):
+    """The image there was not found behind its loop device, and so was in use by nobody."""
+    host, image = Host(str(tmp_path)), tmp_path / "image"
+    for path in (tmp_path / "proc/self/mountinfo", image):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+    monkeypatch.setattr(mounts_module, "mount_of", lambda link: "20")
+
+    status = status_of_path(str(image), host)
+    assert status is not None and status.st_ino == image.stat().st_ino
+
+
 def test_this_process_is_on_a_mount_that_the_kernel_lists():
     with open("/proc/version") as file:
         number = mount_of(f"/proc/self/fd/{file.fileno()}")
