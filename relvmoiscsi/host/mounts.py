@@ -11,7 +11,7 @@ import re
 from typing import Callable, Container, Iterable, Iterator, NamedTuple, Optional
 
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.host.files import content_of, words_in
+from relvmoiscsi.host.files import words_in
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 #: File systems that answer a stat of an open file from memory. An overlay may lie over any other file system.
@@ -74,9 +74,12 @@ def mount_with(number: str, host: Host = THIS_HOST) -> Optional[Mount]:
     """Return the mount with this number in the mount namespace of this process.
 
     The caller has a file of the mount open since before: then the kernel gives the number to no other mount meanwhile.
+    A host can have tens of thousands of mounts, most of them younger than those of the system: the kernel lists the
+    others no further than the mount. Raises OSError.
     """
-    lines = (content_of(host.at("proc/self/mountinfo")) or b"").split(b"\n")
-    return next((mount for mount in mounts_in(lines) if mount.number == number), None)
+    begin = f"{number} ".encode()
+    with open(host.at("proc/self/mountinfo"), "rb") as lines:
+        return next(mounts_in(line for line in lines if line.startswith(begin)), None)
 
 
 def mount_of(link: str) -> str:
