@@ -32,6 +32,9 @@ _LOCAL = (
 
 _FUSE = ("fuse", "fuseblk")  #: also as fuse.sshfs
 
+#: for a file of a process that has ended or closed the file, or that belongs to another user
+_GONE = (FileNotFoundError, NotADirectoryError, ProcessLookupError, PermissionError)
+
 _FIRST_LINES = 256  #: bytes of pos, flags and mnt_id, which are the first lines of each fdinfo
 
 
@@ -85,7 +88,8 @@ def mount_with(number: str, host: Host = THIS_HOST) -> Optional[Mount]:
 def mount_of(link: str) -> str:
     """Return the number of the mount of a descriptor, /proc/*/fd/*; "" for a closed descriptor.
 
-    Raises Refused on a kernel that does not tell the mount: each search there would find no user of any disk.
+    Raises OSError where this process can open no more files. Raises Refused on a kernel that does not tell the mount:
+    each search there would find no user of any disk.
     """
     return _mount_in(_lines_of(link))
 
@@ -97,7 +101,7 @@ def _lines_of(link: str) -> bytes:
     """
     try:
         descriptor = os.open(link.replace("/fd/", "/fdinfo/"), os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+    except _GONE:
         return b""
     try:
         return os.read(descriptor, _FIRST_LINES)

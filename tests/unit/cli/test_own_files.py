@@ -2,6 +2,7 @@
 """Files that an option names: passwords are read from this user's own files, maps are written to this user's own."""
 
 import argparse
+import errno
 import os
 import re
 import stat
@@ -529,6 +530,17 @@ tried(read_named, "/there/file", 9)
     without, in_chroot, on_mount = in_own_mounts(tmp_path, script)
     assert without.startswith("error: /proc is not mounted here") and "where /proc is mounted" in without
     assert (in_chroot, on_mount) == ("answer: b'{}'", "answer: b''")
+
+
+def test_too_many_open_files_are_told_as_such_and_not_as_a_missing_proc(file, monkeypatch):
+    def full(path, *args, real=os.open, **more):
+        if "/fdinfo/" in str(path):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real(path, *args, **more)
+
+    monkeypatch.setattr(os, "open", full)
+    with pytest.raises(OSError, match="Too many open files"):
+        read_named(str(file), 9)
 
 
 @pytest.mark.parametrize(
