@@ -243,6 +243,29 @@ def test_ways_of_root_and_of_this_user_are_taken(tmp_path, monkeypatch):
         directory_of(str(path))
 
 
+@pytest.mark.parametrize(
+    ("map_of_users", "says"),
+    [
+        (
+            ["         0       1000          1"],
+            r"belongs to root or another user: this user namespace .*the user 65534$",
+        ),
+        (["0 1000 1", "1 100000 65536"], "belongs to another user$"),
+        (["0 0 4294967295"], "belongs to another user$"),
+        ([], "belongs to another user$"),  # a kernel without user namespaces
+    ],
+)
+def test_a_user_namespace_without_root_is_told_and_nobody_there_is_taken_for_root(
+    tmp_path, monkeypatch, map_of_users, says
+):
+    """After `unshare --map-root-user`, the kernel shows root and each other user as 65534."""
+    (tmp_path / "map").mkdir()
+    monkeypatch.setattr(own_path, "lines_of", {"/proc/self/uid_map": map_of_users}.get)
+    monkeypatch.setattr(os, "fstat", owned_by(65534, os.fstat))
+    with pytest.raises(NotOwn, match="^/ " + says):
+        directory_of(str(tmp_path / "map"))
+
+
 @pytest.mark.parametrize("kind", WAYS)
 def test_no_directory_is_made_where_another_user_could_lead_elsewhere(tmp_path, monkeypatch, kind):
     path = a_way(kind, tmp_path, monkeypatch)
