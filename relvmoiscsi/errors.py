@@ -62,7 +62,7 @@ class RelvmoiscsiError(Exception):
     def __init__(self, message: str, sm_key: Optional[str] = None) -> None:
         super().__init__(message)
         self.message = message
-        self.advice = ""
+        self.advices: List[str] = []  #: one sentence or more each, as `advising` has got them
         self.commands: List[str] = []  #: of the advice, as a shell reads them: nobody looks for commands in a text
         self.disk_state = ""
         if sm_key is not None:
@@ -79,22 +79,32 @@ class RelvmoiscsiError(Exception):
         `command` is the command in the sentences that can be the next step. No sentence has words that a LUN chooses,
         but for names in a command, quoted.
         """
-        self.advice = f"{self.advice} {sentences}".strip()
+        self.advices += [sentences] if sentences else []
         self.commands += [command] if command else []
         return self
 
     @property
+    def advice(self) -> str:
+        """What a person does next; "" where nothing is known."""
+        return " ".join(self.advices)
+
+    @property
     def told(self) -> str:
         """The message and the advice, without the state of the disk."""
-        return f"{self.message} {self.advice}".strip()
+        return self.told_before("")
+
+    def told_before(self, step: str, state: str = "") -> str:
+        """The same for a caller that says the next step itself: where the step ends the advice, without the step."""
+        advices = self.advices[:-1] if self.advices[-1:] == [step] else self.advices
+        return " ".join(filter(None, (self.message, state, *advices)))
 
     def __str__(self) -> str:
-        return " ".join(filter(None, (self.message, self.disk_state, self.advice)))
+        return self.told_before("", self.disk_state)
 
 
 def in_options(error: RelvmoiscsiError) -> None:
     """Name the fields of a request in an error of the engine as the options of the command."""
-    error.message, error.advice = with_options(error.message), with_options(error.advice)
+    error.message, error.advices = with_options(error.message), [with_options(each) for each in error.advices]
 
 
 @contextmanager

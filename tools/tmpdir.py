@@ -15,7 +15,7 @@ from relvmoiscsi.host.own_path import NotOwn, own_way
 
 
 def main() -> int:
-    for path in (os.environ.get("TMPDIR") or "/tmp", "/tmp"):
+    for path in dict.fromkeys((os.environ.get("TMPDIR") or "/tmp", "/tmp")):
         try:
             with own_way(path) as directory:
                 print(directory.path)

@@ -442,12 +442,14 @@ def device_word(word: str) -> str:
 # --- the answer
 
 
-def unread_text(name: str, found: engine.Inspection) -> str:
-    """Return what is wrong with a LUN of which no content can be used."""
+def unread_text(name: str, found: engine.Inspection, step: str) -> str:
+    """Return what is wrong with a LUN of which no content can be used, without the next step, which the caller says."""
+    step = engine.CHECK_ORIGINAL if step == engine.TAKE_WHOLE else step  # says as much
     if found.defects:
-        return report.defects_text(name, found)
+        return report.defects_text(name, found, step)
     cause = ", the copy is truncated" if isinstance(found.problem, Truncated) else ""
-    return f"{name}: state {found.state}{cause}.\n{printable(found.problem.told if found.problem is not None else '')}"
+    told = found.problem.told_before(step) if found.problem is not None else ""
+    return f"{name}: state {found.state}{cause}.\n{printable(told)}"
 
 
 def failure_facts(arguments: argparse.Namespace, problem: RelvmoiscsiError) -> Dict[str, Any]:

@@ -172,9 +172,8 @@ class CheckCommand(DeviceCommand):
             found = run.looked_at(lun, self.command_words("relvmoiscsi resignature", self.device))
             facts = report.inspection_facts(name, found)
             if found.problem is not None:
-                text, step = unread_text(name, found), self.step_of_unread(found, lun)
-                if step in (engine.CHECK_ORIGINAL, engine.TAKE_WHOLE):  # what an advice says as well
-                    text = text.replace(" " + engine.CHECK_ORIGINAL, "")
+                step = self.step_of_unread(found, lun)
+                text = unread_text(name, found, step)
                 if self.original and step == engine.CHECK_ORIGINAL:
                     step = self.shell_command("relvmoiscsi check", self.original)
                 return self.told(found.problem, facts, text, step)

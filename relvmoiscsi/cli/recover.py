@@ -76,19 +76,20 @@ class RecoverCommand(WriteCommand):
             what = f"a run was interrupted, and {'the copy is truncated' if isinstance(problem, Truncated) else why}"
         elif not found.knows_run:
             what = "whether a run was interrupted cannot be known: no label of LVM can be read"
-        lines = [f"{lun.name}: state {found.state}; {what}.", printable(str(problem.in_state(NOTHING_WRITTEN)))]
-        told = {"state": found.state, "device": self.device}
-        return self.told(problem, told, "\n".join(lines), self.step_of_unread(found, lun))
+        step, state = self.step_of_unread(found, lun), problem.in_state(NOTHING_WRITTEN).disk_state
+        lines = [f"{lun.name}: state {found.state}; {what}.", printable(problem.told_before(step, state))]
+        return self.told(problem, {"state": found.state, "device": self.device}, "\n".join(lines), step)
 
     def _of_damaged(self, lun: OpenLun, answer: Answer, found: Inspection) -> Answer:
         """Return the answer about a LUN that is damaged when its interrupted run has ended, or would be."""
         problem = found.problem
         assert problem is not None
         facts = {**answer.facts, "defects": report.defect_facts(found.defects, found.readable), **error_facts(problem)}
-        lines = [answer.text, unread_text(lun.name, found), problem.disk_state]
+        step = answer.next_steps[0] if self.dry_run else self.step_of_unread(found, lun)
+        lines = [answer.text, unread_text(lun.name, found, step), problem.disk_state]
         status = answer.status or problem.exit_status
         told = Answer(facts, "\n".join(lines), status, answer.done, alerts=[str(problem)])
-        return told.leading(answer.next_steps[0] if self.dry_run else self.step_of_unread(found, lun))
+        return told.leading(step)
 
     def consent(self, lun: OpenLun, proposal: Proposal) -> None:
         """Ask whether to recover the run, with the SR that the LUN will then hold."""

@@ -49,7 +49,9 @@ def remedy(error: OSError, path: str = "") -> str:
     directory = os.path.dirname(os.path.abspath(path))
     try:
         of_directory = os.stat(directory)
-        if path and of_directory.st_uid == os.geteuid() and not of_directory.st_mode & stat.S_IXUSR:
+        is_new = not os.path.lexists(path)  # also in a directory that lets nobody look
+        refuses = stat.S_IXUSR | stat.S_IWUSR if is_new else stat.S_IXUSR
+        if path and of_directory.st_uid == os.geteuid() and of_directory.st_mode & refuses != refuses:
             return f"The directory is yours: `{shell_command('chmod u+rwx', directory)}` lets you."
         status = os.stat(path)
     except OSError:  # also without a path

@@ -23,9 +23,9 @@ import time
 from contextlib import contextmanager
 from typing import Callable, Dict, Iterator, Union
 
-from relvmoiscsi.errors import NOTHING_WRITTEN, Refused
+from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, in_state
 from relvmoiscsi.host.files import lines_of, remedy, words_in
-from relvmoiscsi.host.own_path import NotOwn, own_place
+from relvmoiscsi.host.own_path import NotOwn, own_place, own_way
 from relvmoiscsi.host.terminated import pause
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
@@ -37,30 +37,47 @@ POLL_SECONDS = 0.05
 inherited_lock_fds: Dict[int, bool] = {}
 
 
-def open_lock(path: str, flags: int) -> int:
-    """Open a lock file of SM or LVM, and return the descriptor. A file that is not there is made with mode 0600.
+def verify_of_root(path: str, status: os.stat_result) -> None:
+    """Raise NotOwn for a file that is not of root or of this user. Its mode is that of SM or LVM."""
+    if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, os.geteuid()):
+        raise NotOwn(f"{path} is no regular file, or belongs to another user")
+
+
+def open_lock(path: str, flags: int, verify: Callable[[str, os.stat_result], None] = verify_of_root) -> int:
+    """Open a lock file that `verify` takes, and return the descriptor. A missing file is made, with mode 0600.
 
     In a place such as /run/lock, each user could make the directory first, and lead this process to another lock file.
     Raises Refused then, and for a failed open. Raises FileNotFoundError if there is no such directory.
     """
+    with in_state(NOTHING_WRITTEN), _refusing(f"The lock {path}", "opened"):
+        try:
+            with own_place(path) as place:
+                return place.open(flags, verify)
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+    raise FileNotFoundError(path)
+
+
+def make_directory(path: str, mode: int) -> None:
+    """Make a directory of lock files and those above it, each with this mode. What is there stays as it is.
+
+    Raises Refused where another user could put another directory in its place.
+    """
+    # the separator at the end: for a file in the place of the directory, an error
+    with _refusing(f"The directory {path}", "made"), own_way(os.path.join(path, ""), make=mode):
+        pass
+
+
+@contextmanager
+def _refusing(what: str, verb: str) -> Iterator[None]:
+    """Raise Refused in the place of NotOwn and OSError."""
     try:
-        with own_place(path) as place:
-            return place.open(flags, _verify_lock)
+        yield
     except NotOwn as error:
-        problem = Refused(f"The lock {path} is not safe: {error}.").advising(
-            "Let root have that place alone, then try again."
-        )
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise FileNotFoundError(path) from error
+        unsafe = Refused(f"{what} is not safe: {error}.").advising("Let root have that place alone, then try again.")
+        raise unsafe from None
     except OSError as error:
-        problem = Refused(f"The lock {path} cannot be opened: {error.strerror}.").advising(remedy(error))
-    raise problem.in_state(NOTHING_WRITTEN)
-
-
-def _verify_lock(path: str, status: os.stat_result) -> None:
-    """Raise NotOwn for a file that is not of root or of this user. Its mode is that of SM or LVM."""
-    if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, os.geteuid()):
-        raise NotOwn(f"{path} is no regular file, or belongs to another user")
+        raise Refused(f"{what} cannot be {verb}: {error.strerror}.").advising(remedy(error)) from error
 
 
 def take(descriptor: int, deadline: float = 0.0) -> bool:

@@ -11,7 +11,7 @@ import re
 from typing import Callable, Container, Iterable, Iterator, NamedTuple, Optional
 
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.host.files import content_of, words_in
+from relvmoiscsi.host.files import words_in
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 #: File systems that answer a stat of an open file from memory. An overlay may lie over any other file system.
@@ -31,6 +31,9 @@ _LOCAL = (
 )
 
 _FUSE = ("fuse", "fuseblk")  #: also as fuse.sshfs
+
+#: for a file of a process that has ended or closed the file, or that belongs to another user
+_GONE = (FileNotFoundError, NotADirectoryError, ProcessLookupError, PermissionError)
 
 _FIRST_LINES = 256  #: bytes of pos, flags and mnt_id, which are the first lines of each fdinfo
 
@@ -74,15 +77,19 @@ def mount_with(number: str, host: Host = THIS_HOST) -> Optional[Mount]:
     """Return the mount with this number in the mount namespace of this process.
 
     The caller has a file of the mount open since before: then the kernel gives the number to no other mount meanwhile.
+    A host can have tens of thousands of mounts, most of them younger than those of the system: the kernel lists the
+    others no further than the mount. Raises OSError.
     """
-    lines = (content_of(host.at("proc/self/mountinfo")) or b"").split(b"\n")
-    return next((mount for mount in mounts_in(lines) if mount.number == number), None)
+    begin = f"{number} ".encode()
+    with open(host.at("proc/self/mountinfo"), "rb") as lines:
+        return next(mounts_in(line for line in lines if line.startswith(begin)), None)
 
 
 def mount_of(link: str) -> str:
     """Return the number of the mount of a descriptor, /proc/*/fd/*; "" for a closed descriptor.
 
-    Raises Refused on a kernel that does not tell the mount: each search there would find no user of any disk.
+    Raises OSError where this process can open no more files. Raises Refused on a kernel that does not tell the mount:
+    each search there would find no user of any disk.
     """
     return _mount_in(_lines_of(link))
 
@@ -94,7 +101,7 @@ def _lines_of(link: str) -> bytes:
     """
     try:
         descriptor = os.open(link.replace("/fd/", "/fdinfo/"), os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+    except _GONE:
         return b""
     try:
         return os.read(descriptor, _FIRST_LINES)
@@ -153,10 +160,11 @@ def status_of_path(path: str, host: Host, is_wanted: Optional[Wanted] = None) ->
 
     The way there enters only wanted mounts, and mounts at which a stat cannot hang. The owner of a directory on the way
     can have put a link or a mount there since. So the walk follows no link, and looks at the mount of each directory
-    that it has open.
+    that it has open. This program is on the mount of the root directory, and in a chroot the kernel does not list it.
     """
-    at, last = os.open(os.sep, os.O_PATH | os.O_CLOEXEC), ""
+    at = os.open(os.sep, os.O_PATH | os.O_CLOEXEC)
     try:
+        last = mount_of(f"/proc/self/fd/{at}")
         for name in path.split(os.sep)[1:]:
             above, at = at, os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
             number = mount_of(f"/proc/self/fd/{at}")  # before `above` is closed

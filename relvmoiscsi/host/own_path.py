@@ -34,7 +34,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Callable, Iterator, List, NamedTuple, Optional
 
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.host.files import new_directory, open_private
+from relvmoiscsi.host.files import lines_of, new_directory, open_private, words_in
 from relvmoiscsi.host.mounts import mount_of, mount_with
 
 #: what a shell's `<(command)` or `< FILE` opens for a program
@@ -277,12 +277,24 @@ def _made(opened: ExitStack, name: str, above: Pinned, mode: int) -> Pinned:
 def _verify_kept(path: str, status: os.stat_result) -> None:
     """Raise NotOwn for an entry that a user other than root and this one can change."""
     if status.st_uid not in (0, os.geteuid()):
-        raise NotOwn(f"{path} belongs to another user")
+        raise NotOwn(f"{path} belongs to {_other(status.st_uid)}")
     is_node = stat.S_ISBLK(status.st_mode)  # who may write to a disk, cannot make its node lead to another disk
     is_directory = stat.S_ISDIR(status.st_mode)
     is_sticky = is_directory and status.st_mode & stat.S_ISVTX  # of a file, the bit says nothing
     if status.st_mode & _OTHERS_WRITE and not is_sticky and not is_node and not stat.S_ISLNK(status.st_mode):
         raise NotOwn(f"other users can change the {'directory' if is_directory else 'file'} {path}")
+
+
+def _other(user: int) -> str:
+    """Return a user who is not root and not this one, as words of a clause.
+
+    In a user namespace, such as that of `unshare --map-root-user`, root may have no number. The kernel then shows root
+    and other users as one user, so what this user has is not taken for root's.
+    """
+    mapped = [tuple(map(int, words_in(line))) for line in lines_of("/proc/self/uid_map")]  # first, outside, count
+    if not mapped or any(first <= user < first + count for first, _outside, count in mapped):
+        return "another user"
+    return f"root or another user: this user namespace (/proc/self/uid_map) shows both as the user {user}"
 
 
 def _verify_owner(path: str, status: os.stat_result) -> None:
@@ -302,7 +314,7 @@ def verify_alone(path: str, status: os.stat_result) -> None:
     """Raise NotOwn unless the file is a regular file of this user alone, with one name."""
     _verify_owner(path, status)
     _verify_trusted(path, status, False)
-    if status.st_nlink != 1:
+    if status.st_nlink > 1:  # 0: its owner has removed it since
         raise NotOwn(f"{path} has another name too")
 
 

@@ -328,12 +328,12 @@ def note_lines(sentences: Iterable[str]) -> List[str]:
     return ["", *found] if found else []
 
 
-def defects_text(name: str, found: Inspection) -> str:
-    """Return the text of `check` for a damaged LUN: every defect, then the notes."""
+def defects_text(name: str, found: Inspection, step: str) -> str:
+    """Return the text of `check` for a damaged LUN: every defect, then the notes. The caller says the next step."""
     number = "1 defect" if len(found.defects) == 1 else f"{len(found.defects)} defects"
     cause = "the copy is truncated, " if found.is_truncated else ""
     lines = [f"{name}: {found.state}, {cause}{number}:"]
-    lines += ["  " + printable(defect.told) for defect in found.defects]
+    lines += ["  " + printable(defect.told_before(step)) for defect in found.defects]
     return "\n".join(lines + note_lines(notes(found.readable) if found.readable is not None else []))
 
 

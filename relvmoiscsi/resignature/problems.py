@@ -33,14 +33,13 @@ from relvmoiscsi.resignature.reading.request import OneVdiRequest, ResignatureRe
 from relvmoiscsi.resignature.reading.way_out import told, without
 from relvmoiscsi.wording import command_words, counted
 
-_NOTHING_HELPS = f"No command mends that on the clone. {CHECK_ORIGINAL}"
+_NOTHING_HELPS = "No command mends that on the clone."
 #: A round finds one journal of SM that cannot be settled, and all VDIs that cannot be read. SM leaves few journals. A
 #: round looks at all volumes, so that a LUN with very many volumes gets fewer rounds.
 _MOST_ROUNDS, _MOST_LOOKS = 30, 200000
 #: of one message, which a person reads and a shell takes. A writer of the LUN can make very many volumes
 _MOST_LEFT_BEHIND, _MOST_COMMANDS = 1000, 20
 _MOST_DEFECTS = 5000  #: of the metadata; a copy that is cut has one for each volume, of some thousand
-_LOOK_FIRST = "Check the original first: if it is whole, this copy is incomplete, so take the copy again."
 _NO_VDI_REMAINS = "No VDI of the clone would be left."
 
 
@@ -164,7 +163,7 @@ def tell(error: FormatError, device_name: str, problems: Problems, request: Resi
     if hopeless is not None:
         if hopeless.message != error.message:
             error.message += " " + hopeless.message
-        advice = [(_NOTHING_HELPS, "")]
+        advice = [(_NOTHING_HELPS, ""), (CHECK_ORIGINAL, "")]
     else:
         advice = list(ways.values())
         if problems.lun is not None and problems.without:  # these VDIs cannot be read
@@ -172,21 +171,22 @@ def tell(error: FormatError, device_name: str, problems: Problems, request: Resi
             asked, lost_before, _gone = leave(problems.lun, request.without)
             remaining, chain = list(leaves(rest)), _chain(asked, request.one)
             if not remaining:
-                advice.append((f"{_NO_VDI_REMAINS} {_NOTHING_HELPS}", ""))
+                advice += [(f"{_NO_VDI_REMAINS} {_NOTHING_HELPS}", ""), (CHECK_ORIGINAL, "")]
             elif chain is not None and chain.leaf.name.uuid in lost:
                 named = ", ".join(uuids_in_words(remaining))
                 kept = f"VDI {chain.leaf.name.uuid} is the VDI to keep."
-                advice.append((f"{kept} {_NOTHING_HELPS} These VDIs can be kept: {named}.", ""))
+                advice += [(f"{kept} {_NOTHING_HELPS} These VDIs can be kept: {named}.", ""), (CHECK_ORIGINAL, "")]
             elif len(problems.without) > _MOST_LEFT_BEHIND:
-                advice.append((f"{len(problems.without)} VDIs cannot be read. {_NOTHING_HELPS}", ""))
+                unread = f"{len(problems.without)} VDIs cannot be read. {_NOTHING_HELPS}"
+                advice += [(unread, ""), (CHECK_ORIGINAL, "")]
             else:
                 words = request.words or command_words("relvmoiscsi resignature", device_name)
                 again = ("--again",) if request.again and "--again" not in words else ()  # else the LUN is done
                 others = sorted(lost.difference(lost_before, problems.without))
-                advice += [(_LOOK_FIRST, ""), (without(words, problems.without, others, again), "")]
+                advice += [(CHECK_ORIGINAL, ""), (without(words, problems.without, others, again), "")]
         if any(each.way_out.lvm == ("lvremove",) for each in left):
-            advice.insert(0, (_LOOK_FIRST, ""))
-        advice = advice or [(_NOTHING_HELPS, "")]
+            advice.insert(0, (CHECK_ORIGINAL, ""))  # first: the command loses data
+        advice = advice or [(_NOTHING_HELPS, ""), (CHECK_ORIGINAL, "")]
     advice = list(dict.fromkeys(advice))
     more = len(advice) - _MOST_COMMANDS
     for sentences, command in advice[:_MOST_COMMANDS]:

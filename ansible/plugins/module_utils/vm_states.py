@@ -48,7 +48,7 @@ def _verify_networks_said(found, sources, wanted):
         choice.verify_networks_said(found, sources, wanted)
     except UsageError as error:
         options = "isolated, networks with each network, or same_networks=true"
-        error.advice = error.advice.replace(choice.NETWORK_OPTIONS, options)
+        error.advices = [each.replace(choice.NETWORK_OPTIONS, options) for each in error.advices]
         raise
 
 

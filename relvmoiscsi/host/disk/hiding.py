@@ -32,7 +32,7 @@ from relvmoiscsi.host import flock, terminated
 from relvmoiscsi.host.disk import udev
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.files import append, open_private, remedy
-from relvmoiscsi.host.run_directory import RUN_DIRECTORY, only_one, run_directory
+from relvmoiscsi.host.run_directory import RUN_DIRECTORY, make_run_directory, only_one
 from relvmoiscsi.host.this_host import THIS_HOST, UDEV_RULES, Host
 from relvmoiscsi.scsi_id_text import in_udev
 
@@ -205,7 +205,7 @@ def _switch_on(what: str, names: Sequence[str], host: Host, known: Iterable[str]
     path = os.path.join(run_dir, "switch-" + os.urandom(8).hex())
     try:
         with in_state(NOTHING_WRITTEN), _only_one(host), ExitStack() as undo:
-            run_directory(host, "hide")
+            make_run_directory(host, "hide")
             undo.callback(_remove_if_empty, directory)
             _clear_stale(directory)
             for name in names:

@@ -10,10 +10,11 @@ A partition, or another map, has the bytes of its disk at other places, or other
 
 import os
 import stat
+from contextlib import ExitStack
 from glob import escape, glob
 from typing import Container, List, Set, Tuple
 
-from relvmoiscsi.host.disk.exclusive import stat_path
+from relvmoiscsi.host.disk.exclusive import open_file
 from relvmoiscsi.host.files import attribute, text_of
 from relvmoiscsi.host.mounts import mount_of, status_of_path
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -21,10 +22,11 @@ from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 def same_device(first: str, second: str, host: Host = THIS_HOST) -> bool:
     """Return whether two paths lead to the same file or the same device. Raises NotFound if a path leads nowhere."""
-    both = {path: stat_path(path) for path in (first, second)}
-    files = [path for path, status in both.items() if not stat.S_ISBLK(status.st_mode)]
-    mounts = set(map(_mount_at, [os.sep, *files]))  # that have just answered; this program is on the first one
-    return not _faces(both[first], mounts, host).isdisjoint(_faces(both[second], mounts, host))
+    with ExitStack() as opened:
+        mounts: Set[str] = set()  # that have just answered
+        both = [_pinned(path, opened, mounts) for path in (first, second)]
+        one, other = (_faces(status, mounts, host) for status in both)
+    return not one.isdisjoint(other)
 
 
 def backing_file(path: str, host: Host = THIS_HOST) -> str:
@@ -42,16 +44,17 @@ def _directory(status: os.stat_result, host: Host) -> str:
     return os.path.realpath(host.at("sys/dev/block", number))
 
 
-def _mount_at(path: str) -> str:
-    """Return the number of the mount of a file; "" for a file that has gone."""
-    try:
-        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    except OSError:
-        return ""
-    try:
-        return mount_of(f"/proc/self/fd/{descriptor}")
-    finally:
-        os.close(descriptor)
+def _pinned(path: str, opened: ExitStack, mounts: Set[str]) -> os.stat_result:
+    """Return the status of a path. Add the number of its mount to `mounts`, unless it is that of a device node.
+
+    The path is open until `opened` ends: the kernel gives the number to no other mount meanwhile.
+    """
+    descriptor = open_file(path, os.O_PATH, writable=False)
+    opened.callback(os.close, descriptor)
+    status = os.fstat(descriptor)
+    if not stat.S_ISBLK(status.st_mode):
+        mounts.add(mount_of(f"/proc/self/fd/{descriptor}"))
+    return status
 
 
 def _faces(status: os.stat_result, mounts: Container[str], host: Host) -> Set[Tuple[int, ...]]:

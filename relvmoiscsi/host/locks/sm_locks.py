@@ -29,9 +29,8 @@ from typing import Iterator
 from relvmoiscsi.errors import NOTHING_CHANGED, Busy, CommandFailed, Refused
 from relvmoiscsi.host import flock, terminated
 from relvmoiscsi.host.command import Runner
-from relvmoiscsi.host.files import remedy
 from relvmoiscsi.host.flock import POLL_SECONDS
-from relvmoiscsi.host.own_path import NotOwn, is_there, own_way
+from relvmoiscsi.host.own_path import is_there
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
@@ -123,16 +122,7 @@ def _open(path: str) -> int:
         try:
             return flock.open_lock(path, os.O_RDWR)
         except FileNotFoundError:
-            directory = os.path.dirname(path)
-            try:
-                with own_way(directory, make=_MODE_OF_SM):
-                    pass
-            except NotOwn as error:
-                raise Refused(f"{directory} cannot be made: {error}.").advising(
-                    "Let root have that place alone, then try again."
-                ) from None
-            except OSError as error:
-                raise Refused(f"{directory} cannot be made: {error.strerror}.").advising(remedy(error)) from error
+            flock.make_directory(os.path.dirname(path), _MODE_OF_SM)
     raise Refused(f"The lock {path} cannot be opened: its directory vanishes again and again.")
 
 

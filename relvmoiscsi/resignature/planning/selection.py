@@ -54,6 +54,9 @@ def select_one(device: Device, lun: Lun, request: OneVdiRequest, seed: int = 0) 
         strategy, extents = _cheapest(device, lun, chain, request.most_bytes, seed)
     except FormatError as error:
         raise error.with_way_out(WayOut(sentence=_KEEP_ALL)) from None
+    except Refused as refused:
+        refused.advising("" if refused.advice else _KEEP_ALL)
+        raise
     segments = segments_of(range(pe, pe + 1) for pe in extents)
     lv = leaf.lv._replace(status=leaf.lv.status | {"WRITE"}, segments=segments)
     merged = leaf._replace(  # as a survey will read the volume

@@ -2,6 +2,7 @@
 """Files that an option names: passwords are read from this user's own files, maps are written to this user's own."""
 
 import argparse
+import errno
 import os
 import re
 import stat
@@ -242,6 +243,29 @@ def test_ways_of_root_and_of_this_user_are_taken(tmp_path, monkeypatch):
         directory_of(str(path))
 
 
+@pytest.mark.parametrize(
+    ("map_of_users", "says"),
+    [
+        (
+            ["         0       1000          1"],
+            r"belongs to root or another user: this user namespace .*the user 65534$",
+        ),
+        (["0 1000 1", "1 100000 65536"], "belongs to another user$"),
+        (["0 0 4294967295"], "belongs to another user$"),
+        ([], "belongs to another user$"),  # a kernel without user namespaces
+    ],
+)
+def test_a_user_namespace_without_root_is_told_and_nobody_there_is_taken_for_root(
+    tmp_path, monkeypatch, map_of_users, says
+):
+    """After `unshare --map-root-user`, the kernel shows root and each other user as 65534."""
+    (tmp_path / "map").mkdir()
+    monkeypatch.setattr(own_path, "lines_of", {"/proc/self/uid_map": map_of_users}.get)
+    monkeypatch.setattr(os, "fstat", owned_by(65534, os.fstat))
+    with pytest.raises(NotOwn, match="^/ " + says):
+        directory_of(str(tmp_path / "map"))
+
+
 @pytest.mark.parametrize("kind", WAYS)
 def test_no_directory_is_made_where_another_user_could_lead_elsewhere(tmp_path, monkeypatch, kind):
     path = a_way(kind, tmp_path, monkeypatch)
@@ -400,7 +424,7 @@ _OWN_MOUNTS = """
 import ctypes, os, sys
 from relvmoiscsi.cli.map_out import MapFile
 from relvmoiscsi.errors import RelvmoiscsiError
-from relvmoiscsi.host import flock, secret_file
+from relvmoiscsi.host import flock, run_directory, secret_file
 from relvmoiscsi.host.locks import lvm_locks, sm_locks
 from relvmoiscsi.host.own_path import NotOwn, is_own, open_own, own_way, read_named
 
@@ -465,6 +489,7 @@ USES = {
     "map-out": "tried(MapFile, at, 'run')",
     "lock": "tried(flock.open_lock, at, os.O_RDWR)",
     "lock of lvm": "lvm_locks.LOCK_DIRECTORIES = (at,); tried(lvm_locks.lvm_locks(['vg']).__enter__)",
+    "lock of a lun": "run_directory.RUN_DIRECTORY = at; tried(run_directory.open_lock_file, 'lun')",
     "use of sm": "sm_locks.SM_LOCKS = (at,); tried(sm_locks.is_sm_here)",
     "directory": "tried(own_way(at, make=0o755).__enter__)",
     "advice": "tried(is_own, at)",
@@ -528,6 +553,17 @@ tried(read_named, "/there/file", 9)
     without, in_chroot, on_mount = in_own_mounts(tmp_path, script)
     assert without.startswith("error: /proc is not mounted here") and "where /proc is mounted" in without
     assert (in_chroot, on_mount) == ("answer: b'{}'", "answer: b''")
+
+
+def test_too_many_open_files_are_told_as_such_and_not_as_a_missing_proc(file, monkeypatch):
+    def full(path, *args, real=os.open, **more):
+        if "/fdinfo/" in str(path):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real(path, *args, **more)
+
+    monkeypatch.setattr(os, "open", full)
+    with pytest.raises(OSError, match="Too many open files"):
+        read_named(str(file), 9)
 
 
 @pytest.mark.parametrize(

@@ -164,9 +164,10 @@ def test_an_owner_is_told_to_change_the_mode_only_where_the_mode_is_what_refuses
     assert remedy(OSError(number, os.strerror(number)), str(image)) == words.format(image)
 
 
-def test_who_has_closed_his_own_directory_opens_it(tmp_path, monkeypatch):
+@pytest.mark.parametrize("mode", [0o000, 0o500, 0o600], ids=oct)
+def test_who_has_closed_his_own_directory_opens_it(tmp_path, monkeypatch, mode):
     closed = tmp_path / "nod"
-    closed.mkdir(mode=0o000)
+    closed.mkdir(mode=mode)
     owner = closed.stat().st_uid
     os.chown(str(closed), owner or 65534, -1)
     monkeypatch.setattr(os, "geteuid", lambda: owner or 65534)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A file of another program is looked at only on mounts at which no server and no user can hold up the answer."""
 
+import io
 import os
 
 import pytest
@@ -129,10 +130,41 @@ def test_a_path_is_walked_only_through_mounts_that_answer(tmp_path, monkeypatch,
     assert (seen_if_wanted is not None) == (None not in listed.values()), "the caller says that these mounts answer"
 
 
+def test_in_a_chroot_the_mount_of_the_root_directory_is_not_listed_and_answers(tmp_path, monkeypatch):
+    """The image there was not found behind its loop device, and so was in use by nobody."""
+    host, image = Host(str(tmp_path)), tmp_path / "image"
+    for path in (tmp_path / "proc/self/mountinfo", image):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+    monkeypatch.setattr(mounts_module, "mount_of", lambda link: "20")
+
+    status = status_of_path(str(image), host)
+    assert status is not None and status.st_ino == image.stat().st_ino
+
+
 def test_this_process_is_on_a_mount_that_the_kernel_lists():
     with open("/proc/version") as file:
         number = mount_of(f"/proc/self/fd/{file.fileno()}")
     assert mount_with(number).kind == "proc" and mount_with("") is None
+
+
+def test_of_many_mounts_no_more_is_read_than_up_to_the_wanted_one(monkeypatch):
+    """10,000 mounts, most of them younger than those of the system, cost 144 ms for each file of an option."""
+    many, listed, parsed = b"1 0 0:9 / /many rw - tmpfs x rw\n", [], []
+
+    class Info(io.BytesIO):
+        def __next__(self):
+            listed.append(super().__next__())
+            return listed[-1]
+
+    def words_in(line, real=mounts_module.words_in):
+        parsed.append(line)
+        return real(line)
+
+    monkeypatch.setattr(mounts_module, "open", lambda *_: Info(many * 9 + ROOT + many * 9999), raising=False)
+    monkeypatch.setattr(mounts_module, "words_in", words_in)
+    assert mount_with("20").source == "/dev/sda1"
+    assert (len(listed), len(parsed)) == (10, 1)
 
 
 @pytest.mark.parametrize("link", ["dev", "dev/node", "dev/node (deleted)"])

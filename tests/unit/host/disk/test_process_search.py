@@ -2,6 +2,7 @@
 """A user has as many descriptors and mounts as the host lets him; the search of root ends, and says who it is."""
 
 import os
+import resource
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import pytest
 
 import relvmoiscsi
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline, OutOfTime
+from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.disk import holders, process_search
 from relvmoiscsi.host.disk.process_search import ProcessSearch
 from relvmoiscsi.host.files import lines_of
@@ -195,6 +197,20 @@ def test_a_user_with_descriptors_on_many_mounts_costs_a_look_at_one_process_for_
     found._deadline = ticking()
     with pytest.raises(OutOfTime, match=f" user {USER} took (?:[4-9]|1[0-2]) of these"):
         list(found.open_files({number}, lambda each: each.is_local))
+
+
+@pytest.mark.parametrize("left", [0, 10, process_search._MOST_OPEN - 1])
+def test_a_search_that_can_open_too_few_files_is_refused_and_finds_not_just_fewer_users(host, left):
+    """The limit comes from the caller's shell, also by sudo: the search took each process for one that has ended."""
+    opens(host, "40", 1, "/tmp/file")
+    with open(os.devnull) as file:
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (file.fileno() + left, limits[1]))
+        try:
+            with pytest.raises(Refused, match="cannot open files: Too many open files.*`ulimit -n 1024`"):
+                ProcessSearch(NO_DEADLINE, host)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 @pytest.mark.processes

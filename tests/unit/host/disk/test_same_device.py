@@ -3,6 +3,7 @@
 
 import os
 import stat
+from glob import glob
 
 import pytest
 
@@ -54,7 +55,9 @@ def host(image, tmp_path, monkeypatch):
         mounted(host, image, "ext4", mounts.mount_of(f"/proc/self/fd/{file.fileno()}"))
     status_of = lambda path, *_where, **_how: nodes.get(path) or real(path)  # noqa: E731
     by_way = module.status_of_path
-    monkeypatch.setattr(module, "stat_path", status_of)
+    of_open = os.fstat
+    opened = lambda descriptor: nodes.get(os.readlink(f"/proc/self/fd/{descriptor}")) or of_open(descriptor)  # noqa: E731
+    monkeypatch.setattr(module.os, "fstat", opened)
     monkeypatch.setattr(module.os, "stat", status_of)
     monkeypatch.setattr(module, "status_of_path", lambda path, *where: nodes.get(path) or by_way(path, *where))
     return host
@@ -101,6 +104,19 @@ def test_the_file_behind_a_loop_device_is_looked_at_only_where_a_stat_cannot_han
     loops = [host.node(name) for name in ("loop0", "loop1")]
     assert not same_device(*loops, host)
     assert same_device(loops[0], image, host)  # a stat of the image has just been answered
+
+
+def test_a_mount_that_has_just_answered_keeps_its_number_meanwhile(host, image, monkeypatch):
+    """t0: the number is asked for. t1: a user mounts FUSE, which gets the number. t2: a stat of the file hangs."""
+    by_way, kept = module.status_of_path, []
+
+    def status_of(path, *where):
+        kept.append(image in map(os.path.realpath, glob("/proc/self/fd/*")))
+        return by_way(path, *where)
+
+    monkeypatch.setattr(module, "status_of_path", status_of)
+    assert same_device(host.node("loop0"), image, host)
+    assert kept == [True]
 
 
 def test_links_lead_to_their_file_and_a_missing_path_is_an_error(image, tmp_path):

@@ -83,7 +83,7 @@ def test_the_holder_is_named_and_a_killed_holder_holds_nothing(host):
 def test_two_holders_are_told_as_a_list(tmp_path):
     """The udev rules take a shared flock, and so may two of their programs at the same time."""
     host = Host(str(tmp_path))
-    run_directory.run_directory(host, "locks")
+    run_directory.make_run_directory(host, "locks")
     path = tmp_path / LOCKS / LUN
     path.touch(0o600)
     status = path.stat()
@@ -123,7 +123,7 @@ def test_processes_that_race_are_never_two_holders_though_each_removes_the_file(
 
 
 def test_who_waited_locks_the_file_that_is_there_now(host):
-    run_directory.run_directory(host, "locks")
+    run_directory.make_run_directory(host, "locks")
     path = os.path.join(host.at(LOCKS), LUN)
     with open(path, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as stale:
         fcntl.flock(stale, fcntl.LOCK_EX)
@@ -176,9 +176,8 @@ def test_what_is_no_scsi_id_is_refused(host, scsi_id):
 # --- what cannot be trusted
 
 
-def is_a_link(host):
-    os.makedirs(host.at("mine"), 0o700)
-    os.symlink(host.at("mine"), host.at("run/relvmoiscsi"))
+def is_a_file(host):
+    open(host.at("run/relvmoiscsi"), "w").close()
 
 
 def is_writable(host):
@@ -191,12 +190,12 @@ def has_a_parent_of_all(host):
 
 
 def has_a_lock_that_is_a_link(host):
-    run_directory.run_directory(host, "locks")
+    run_directory.make_run_directory(host, "locks")
     os.symlink(host.at("run/other"), os.path.join(host.at(LOCKS), LUN))
 
 
 def has_a_lock_that_others_can_open(host):
-    run_directory.run_directory(host, "locks")
+    run_directory.make_run_directory(host, "locks")
     path = os.path.join(host.at(LOCKS), LUN)
     open(path, "w").close()
     os.chmod(path, 0o644)
@@ -205,11 +204,11 @@ def has_a_lock_that_others_can_open(host):
 @pytest.mark.parametrize(
     "happens, words",
     [
-        (is_a_link, "directory .*run/relvmoiscsi cannot be used"),
-        (is_writable, "Another user has made the directory .*run/relvmoiscsi, or can change it"),
-        (has_a_parent_of_all, "Other users can rename what is in .*/run"),
-        (has_a_lock_that_is_a_link, f"lock .*{LUN} cannot be opened"),
-        (has_a_lock_that_others_can_open, f"Another user can open the lock .*{LUN}"),
+        (is_a_file, "The directory .*run/relvmoiscsi cannot be made: Not a directory"),
+        (is_writable, "The directory .* is not safe: other users can change the directory .*/run/relvmoiscsi"),
+        (has_a_parent_of_all, "The directory .* is not safe: other users can change the directory .*/run"),
+        (has_a_lock_that_is_a_link, f"lock .*{LUN} is not safe: .* is a link"),
+        (has_a_lock_that_others_can_open, f"lock .*{LUN} is not safe: other users can open the file"),
     ],
 )
 def test_what_another_user_could_hold_or_replace_is_not_locked(host, happens, words):
@@ -218,13 +217,6 @@ def test_what_another_user_could_hold_or_replace_is_not_locked(host, happens, wo
     with pytest.raises(Refused, match=words), lun_lock(LUN, host, timeout=0):
         pytest.fail("locked")
     assert not os.path.exists(host.at("run/other"))
-
-
-def test_a_directory_that_others_could_only_read_is_closed_to_them(host):
-    os.makedirs(host.at("run/relvmoiscsi"))
-    os.chmod(host.at("run/relvmoiscsi"), 0o755)
-    assert is_free(host)
-    assert os.stat(host.at("run/relvmoiscsi")).st_mode & 0o777 == 0o700
 
 
 def test_where_all_may_make_files_and_only_owners_rename_them_the_lock_is_safe(host):

@@ -420,6 +420,26 @@ def test_a_vhd_that_tapdisk_has_not_made_is_refused_by_name_and_place(change, sa
     assert lun.disk == before
 
 
+def of_large_blocks(lun, _chain):
+    lun.disk.block_size = lun.disk.physical_block_size = 4096
+
+
+def of_another_program(lun, chain):
+    footer_of(28, b"qemu")(Vhd(lun.volume(chain.members[1])))
+
+
+@pytest.mark.parametrize(
+    "change, says", [(of_large_blocks, "has blocks of 4096 bytes"), (of_another_program, "was made by")]
+)
+def test_a_chain_that_no_strategy_merges_is_refused_with_the_way_to_keep_all_vdis(change, says):
+    chain = random_chain(5, **VHD, depth=2, free=40, odd=False)
+    lun = Lun.read(chain.disk.copy())
+    change(lun, chain)
+
+    with pytest.raises(Refused, match=f"{says}.*With all its VDIs .`vdis=all`. the clone can be resignatured"):
+        planned(lun.disk)
+
+
 def test_a_parent_of_another_format_than_the_image_says_is_refused():
     disk, name, _ = spoiled(112 + 8, "5s", b"raw\0\0", member=0)
 
