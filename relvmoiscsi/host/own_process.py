@@ -186,16 +186,7 @@ class _Child:
             self.close()
             global _parent  # noqa: PLW0603 - of the child, which does nothing but this work
             _parent = tell, _Lines(hear)
-            flock.close_inherited(but_lun=guards_lun)
-            nothing = os.open(os.devnull, os.O_RDWR)
-            for descriptor in (0, 1, 2):  # the caller's
-                os.dup2(nothing, descriptor)
-            ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            with terminated.quietly("limiting the memory of the work on a LUN"):
-                _limit_memory()
-            if os.getppid() != parent:  # the parent has ended before the call
-                os._exit(0)
-            _tell(tell, _answer_of(work))
+            _tell(tell, _answer_of(partial(_work_of, parent, guards_lun, work)))
         finally:
             os._exit(0)  # the parent's finally blocks and exit handlers must not run in the child
 
@@ -216,6 +207,20 @@ class _Child:
         """Close the pipes."""
         os.close(self.answers)
         os.close(self.orders)
+
+
+def _work_of(parent: int, guards_lun: bool, work: Callable[[], Any]) -> Any:
+    """In a child: let go of all that is the parent's but the locks of LUNs, then do the work and return its result."""
+    flock.close_inherited(but_lun=guards_lun)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):  # the caller's
+        os.dup2(nothing, descriptor)
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    with terminated.quietly("limiting the memory of the work on a LUN"):
+        _limit_memory()
+    if os.getppid() != parent:  # the parent has ended before the call
+        os._exit(0)
+    return work()
 
 
 def _limit_memory() -> None:

@@ -86,6 +86,13 @@ def test_how_work_fails_and_what_state_the_lun_is_in_comes_to_the_call(work, err
         assert (caught.value.sm_key, caught.value.disk_state) == ("InvalidDev", "Nothing was written.")
 
 
+def test_a_child_that_fails_before_its_work_says_why(monkeypatch):
+    """Such a child was told as one that was ended from outside."""
+    monkeypatch.setitem(child_module.flock.inherited_lock_fds, 1 << 20, False)  # not open
+    with pytest.raises(RuntimeError, match="Bad file descriptor"):
+        run_in_child(lambda begin: "", NO_DEADLINE, "it was done")
+
+
 def test_no_write_begins_after_the_deadline(tmp_path):
     written = tmp_path / "written"
 
