@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Text forms of sizes, numbers, tables, commands, unprintable text; the values of an option. Pure, quick to import."""
 
+import codecs
 import datetime
 import re
 import shlex
@@ -224,6 +225,23 @@ def _escaped(char: str) -> str:
     """Return a character for $'...'. No word of a command can have a NUL, so a NUL is the text of its escape."""
     errors = "surrogateescape" if "\udc80" <= char <= "\udcff" else "surrogatepass"
     return "".join(f"\\x{byte:02x}" for byte in (char if char != "\0" else "\\x00").encode("utf-8", errors))
+
+
+def _escape_unknown(error: UnicodeError) -> Tuple[str, int]:
+    """Return the escapes of the characters that an encoding does not have, and the place behind them."""
+    assert isinstance(error, UnicodeEncodeError)
+    return "".join(map(_escaped, error.object[error.start : error.end])), error.end
+
+
+codecs.register_error("relvmoiscsi", _escape_unknown)
+
+
+def in_encoding(text: str, encoding: str) -> str:
+    """Return text for a stream: each character that its encoding does not have in the form that `quoted` gives a byte.
+
+    A path of the command line has that form already, where its bytes are no text in the locale.
+    """
+    return text.encode(encoding, "relvmoiscsi").decode(encoding)
 
 
 def quoted(*words: str) -> ShellCommand:

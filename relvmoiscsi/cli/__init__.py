@@ -34,11 +34,11 @@ def main(argv: "Optional[Sequence[str]]" = None) -> int:
                     words = [*words[1:], "--help"]
                 if words in ([], ["-h"], ["--help"]):  # the parser takes as long to import as the interpreter to start
                     from relvmoiscsi.cli import overview  # noqa: PLC0415
-                    from relvmoiscsi.cli.output import Answer, print_result  # noqa: PLC0415
+                    from relvmoiscsi.cli.output import Answer, print_result, width  # noqa: PLC0415
 
                     if ctrl_c.is_pressed:
                         raise KeyboardInterrupt
-                    page = Answer({}, overview.page()).for_people(sys.stdout)
+                    page = Answer({}, overview.page(width(sys.stdout))).for_people(sys.stdout)
                     return print_result(page, 0 if words else EXIT_USAGE)
                 from relvmoiscsi.cli.parser import make_parser, separated  # noqa: PLC0415
 

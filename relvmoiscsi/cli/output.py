@@ -36,6 +36,7 @@ from relvmoiscsi.wording import (
     ShellCommand,
     human_size,
     human_time,
+    in_encoding,
     printable,
     printable_lines,
     said,
@@ -240,8 +241,7 @@ def write_text(stream: Any, text: str) -> None:
     """Write text, with escapes for characters outside the stream's encoding. Skip a missing stream, as in a daemon."""
     if stream is None:
         return
-    encoding = getattr(stream, "encoding", None) or "ascii"
-    stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    stream.write(in_encoding(text, getattr(stream, "encoding", None) or "ascii"))
     stream.flush()
 
 

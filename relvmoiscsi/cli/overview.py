@@ -24,13 +24,15 @@ GROUPS = {
 #: the shells of --completion
 SHELLS = ("bash", "zsh")
 
+_ABOUT = (
+    "Give an array clone of a XenServer or XCP-ng SR new identities, so that a pool can use the clone beside its "
+    "original. The SR has the type lvmoiscsi, lvmohba or lvm. DEVICE is a block device, an image file or "
+    "iscsi://host/iqn/lun. It must be the clone."
+)
 _PAGE = """\
 usage: relvmoiscsi [-h] [--version] [--completion SHELL] COMMAND ...
 
-Give an array clone of a XenServer or XCP-ng SR new identities, so that a pool
-can use the clone beside its original. The SR has the type lvmoiscsi, lvmohba or
-lvm. DEVICE is a block device, an image file or iscsi://host/iqn/lun. It must be
-the clone.
+{about}
 
 options:
   -h, --help          show this help message and exit
@@ -39,7 +41,7 @@ options:
 
 commands:
   COMMAND
-{}
+{commands}
 
 `relvmoiscsi COMMAND --help` describes a command.
 
@@ -65,6 +67,11 @@ exit status:
   130  interrupted"""
 
 
-def page() -> str:
-    """Return the text of `relvmoiscsi --help`, without the final newline."""
-    return _PAGE.format("\n".join(f"    {name:<11}  {what}" for name, what in COMMANDS.items()))
+def page(columns: int) -> str:
+    """Return the text of `relvmoiscsi --help`, without the final newline. Its first paragraph fits the columns."""
+    about = ""
+    for word in _ABOUT.split():
+        is_full = len(about.rpartition("\n")[2]) + len(word) >= min(columns, 80)
+        about += ("\n" if is_full else " " if about else "") + word
+    commands = "\n".join(f"    {name:<11}  {what}" for name, what in COMMANDS.items())
+    return _PAGE.format(about=about, commands=commands)

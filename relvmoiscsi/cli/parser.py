@@ -216,7 +216,7 @@ class _TopParser(Parser):
         return super().parse_known_args(args, namespace)
 
     def format_help(self) -> str:
-        return overview.page() + "\n"
+        return overview.page(width(sys.stdout)) + "\n"
 
 
 class _Help(argparse.HelpFormatter):

@@ -46,7 +46,7 @@ def _run(arguments: Namespace, look: str, interrupted: str, printed: Callable[[]
     if that brings no state. `printed` is called when the result is out: Ctrl-C changes nothing then.
     """
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(arguments.verbose, 2)]
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(Unheard(sys.stderr))
     handler.setFormatter(LogFormatter("relvmoiscsi: %(message)s"))
     logging.basicConfig(level=level, handlers=[handler])
     is_on_lun = getattr(arguments, "device", None) is not None

@@ -33,6 +33,17 @@ def test_help_fits_60_and_80_columns(command, monkeypatch, name):
         assert [line for line in wide if columns == 80 or not line.startswith(("  relvmoiscsi ", "  xe "))] == []
 
 
+@pytest.mark.parametrize("columns", [40, 60, 79, 80])
+def test_the_overview_is_wrapped_once(command, monkeypatch, columns):
+    """Its lines of 80 columns were wrapped again, so that each second line had a word or two."""
+    whole = command("--help").out.split("\n\n")[1]
+    monkeypatch.setenv("COLUMNS", str(columns))
+    about = command("--help").out.split("\n\n")[1]
+    lines = about.split("\n")
+    assert about.split() == whole.split()
+    assert all(len(line) <= columns < len(f"{line} {below.split()[0]}") for line, below in zip(lines, lines[1:]))
+
+
 @pytest.mark.parametrize("name", [*COMMANDS, "direct add", "direct remove", "direct list"])
 def test_help_of_each_command_has_an_example_of_it(command, name):
     ran = command(*name.split(), "--help")
