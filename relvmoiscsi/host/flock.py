@@ -58,6 +58,23 @@ def open_lock(path: str, flags: int, verify: Callable[[str, os.stat_result], Non
     raise FileNotFoundError(path)
 
 
+def open_or_make_lock(
+    path: str, make: Callable[[], None], verify: Callable[[str, os.stat_result], None] = verify_of_root
+) -> int:
+    """Open a lock file for reading and writing, as `open_lock`. Where its directory is missing, `make` makes it.
+
+    Another program may remove an empty directory at any time, as SM does. Raises Refused if it does so again and again.
+    """
+    for _ in range(10):
+        try:
+            return open_lock(path, os.O_RDWR, verify)
+        except FileNotFoundError:
+            make()
+    raise Refused(f"The lock {path} cannot be opened: its directory vanishes again and again.").in_state(
+        NOTHING_WRITTEN
+    )
+
+
 def make_directory(path: str, mode: int) -> None:
     """Make a directory of lock files and those above it, each with this mode. What is there stays as it is.
 

@@ -41,8 +41,8 @@ def open_lock_file(name: str, host: Host = THIS_HOST, directory: str = "") -> in
 
     Raises Refused for a link, and for a file that another user can open.
     """
-    make_run_directory(host, directory)
-    return flock.open_lock(os.path.join(host.at(RUN_DIRECTORY), directory, name), os.O_RDWR, _verify_closed)
+    path = os.path.join(host.at(RUN_DIRECTORY), directory, name)
+    return flock.open_or_make_lock(path, lambda: make_run_directory(host, directory), _verify_closed)
 
 
 def _verify_closed(path: str, status: os.stat_result) -> None:

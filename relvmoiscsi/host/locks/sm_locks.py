@@ -113,17 +113,12 @@ def _sm_lock(path: str, deadline: float) -> Iterator[None]:
 
 
 def _open(path: str) -> int:
-    """Open the lock file; repeat if SM removes the new directory of the file.
+    """Open the lock file. Make its directory if SM has removed it.
 
     A shared lock of another user on a file that he may read would hold up SM and this process. SM makes its files
     readable for all users, so that only a directory of root alone could keep them away. What is made here is not.
     """
-    for _ in range(10):
-        try:
-            return flock.open_lock(path, os.O_RDWR)
-        except FileNotFoundError:
-            flock.make_directory(os.path.dirname(path), _MODE_OF_SM)
-    raise Refused(f"The lock {path} cannot be opened: its directory vanishes again and again.")
+    return flock.open_or_make_lock(path, lambda: flock.make_directory(os.path.dirname(path), _MODE_OF_SM))
 
 
 @contextmanager

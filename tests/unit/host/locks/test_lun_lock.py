@@ -4,6 +4,7 @@
 import fcntl
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -205,8 +206,8 @@ def has_a_lock_that_others_can_open(host):
     "happens, words",
     [
         (is_a_file, "The directory .*run/relvmoiscsi cannot be made: Not a directory"),
-        (is_writable, "The directory .* is not safe: other users can change the directory .*/run/relvmoiscsi"),
-        (has_a_parent_of_all, "The directory .* is not safe: other users can change the directory .*/run"),
+        (is_writable, "The lock .* is not safe: other users can change the directory .*/run/relvmoiscsi"),
+        (has_a_parent_of_all, "The lock .* is not safe: other users can change the directory .*/run"),
         (has_a_lock_that_is_a_link, f"lock .*{LUN} is not safe: .* is a link"),
         (has_a_lock_that_others_can_open, f"lock .*{LUN} is not safe: other users can open the file"),
     ],
@@ -244,3 +245,22 @@ def test_the_lock_of_ordinary_users_is_had_once_and_ends_with_the_process():
 
     with user_lock(NAMED, timeout=0):
         pass
+
+
+@pytest.mark.parametrize("times", [1, 99])
+def test_a_directory_that_is_removed_again_is_made_again_or_the_lock_is_refused(host, monkeypatch, times):
+    made = []
+
+    def make(*args, really=run_directory.make_run_directory):
+        really(*args)
+        made.append(args)
+        if len(made) <= times:
+            shutil.rmtree(host.at("run/relvmoiscsi"))
+
+    monkeypatch.setattr(run_directory, "make_run_directory", make)
+    if times > 10:
+        with pytest.raises(Refused, match="its directory vanishes again and again"), lun_lock(LUN, host, timeout=0):
+            pytest.fail("locked")
+    else:
+        with lun_lock(LUN, host, timeout=0):
+            assert is_lun_locked(LUN, host)
