@@ -8,7 +8,7 @@ import time
 import unicodedata
 from typing import Callable, Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from relvmoiscsi.errors import NOTHING_CHANGED, NotFound, Refused, UsageError
+from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.known_sr import KnownSr
 from relvmoiscsi.pool.calls import Calls, PoolFailure, Record, Records, passing
@@ -310,10 +310,8 @@ def verify_not_discarded(calls: Calls, sr_uuids: Iterable[str]) -> None:
     there = {sr["uuid"] for sr in calls.records("SR").values()}
     gone = sorted(set(sr_uuids) - there)
     if gone:
-        raise (
-            Refused(f"Another client has discarded the copy {', '.join(gone)}.")
-            .in_state(NOTHING_CHANGED)
-            .advising("`relvmoiscsi pool luns` lists the copies.")
+        raise Refused(f"Another client has discarded the copy {', '.join(gone)}.").advising(
+            "`relvmoiscsi pool luns` lists the copies."
         )
 
 
@@ -346,14 +344,10 @@ def verify_on_own_lun(pool: Pool, sr: str) -> None:
         uuid, luns = record["uuid"], ", ".join(sorted(named))
         of_mark = f"the LUN {marked}" if marked else "no LUN"
         correct = shell_command("xe sr-param-set", f"uuid={uuid}", f"other-config:{SCSI_ID}={min(named)}")
-        raise (
-            Refused(
-                f"The SR {record['name_label']!r} ({uuid}) is marked as a copy on {of_mark}, but its PBDs name the LUN "
-                f"{luns}. The SR may be an original."
-            )
-            .in_state(NOTHING_CHANGED)
-            .advising(f"If the SR is a copy, correct the mark: `{correct}`.")
-        )
+        raise Refused(
+            f"The SR {record['name_label']!r} ({uuid}) is marked as a copy on {of_mark}, but its PBDs name the LUN "
+            f"{luns}. The SR may be an original."
+        ).advising(f"If the SR is a copy, correct the mark: `{correct}`.")
 
 
 def read(calls: Calls) -> Pool:

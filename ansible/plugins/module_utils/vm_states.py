@@ -6,7 +6,7 @@ from __future__ import annotations
 from ansible_collections.relvmoiscsi.pool.plugins.module_utils import client
 
 try:
-    from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError
+    from relvmoiscsi.errors import NOTHING_CHANGED, NotFound, RelvmoiscsiError, UsageError
     from relvmoiscsi.pool import lock, lock_keys, records
     from relvmoiscsi.pool.vms import (
         choice,
@@ -48,7 +48,7 @@ def _verify_networks_said(found, sources, wanted):
         choice.verify_networks_said(found, sources, wanted)
     except UsageError as error:
         options = "isolated, networks with each network, or same_networks=true"
-        error.advice = error.advice.replace(choice.NETWORK_OPTIONS, options)
+        error.in_state(NOTHING_CHANGED).advice = error.advice.replace(choice.NETWORK_OPTIONS, options)
         raise
 
 
