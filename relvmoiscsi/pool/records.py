@@ -167,6 +167,25 @@ def portal_of(config: Mapping[str, str]) -> ProbePortal:
     return ProbePortal(*(config.get(key, "") for key in _PORTAL_KEYS))
 
 
+class HostPlan(NamedTuple):
+    """The steps that an SR still needs on one host; hosts.py takes them."""
+
+    host: str  #: reference
+    name: str
+    pbd: str = ""  #: reference of the PBD; "" where `attach` creates the PBD
+    is_plugged: bool = False
+    is_down: bool = False  #: the host is down and has not plugged the SR; a later run plugs the SR
+
+    @property
+    def creates(self) -> bool:
+        """Does the host need a PBD? xapi creates a PBD for a host that is down as well."""
+        return not self.pbd
+
+    @property
+    def plugs(self) -> bool:
+        return not (self.is_plugged or self.is_down)
+
+
 class Pool:
     """A snapshot of the pool. Keys are references.
 
@@ -216,6 +235,17 @@ class Pool:
     def pbds_of(self, sr: str) -> Dict[str, Tuple[str, Record]]:
         """Return (reference, record) of the PBDs of an SR, by host."""
         return {pbd["host"]: (ref, pbd) for ref, pbd in self._pbds_of.get(sr, ())}
+
+    def host_plans(self, sr: Optional[str]) -> List[HostPlan]:
+        """Return the plan of an SR for each host, the master first; None is an SR that the pool does not have yet."""
+        pbds = self.pbds_of(sr) if sr is not None else {}
+        found = []
+        for host in self.hosts_in_order():
+            ref, pbd = pbds.get(host, ("", {}))
+            is_plugged = bool(pbd.get("currently_attached"))
+            is_down = not (is_plugged or self.is_live(host) or host == self.master)
+            found.append(HostPlan(host, self.host_name(host), ref, is_plugged, is_down))
+        return found
 
     def sr_by_uuid(self, uuid: str) -> Optional[str]:
         return self._by_uuid.get(uuid)
