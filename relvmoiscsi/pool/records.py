@@ -340,9 +340,13 @@ def verify_not_discarded(calls: Calls, sr_uuids: Iterable[str]) -> None:
     there = {sr["uuid"] for sr in calls.records("SR").values()}
     gone = sorted(set(sr_uuids) - there)
     if gone:
-        raise Refused(f"Another client has discarded the copy {', '.join(gone)}.").advising(
-            "`relvmoiscsi pool luns` lists the copies."
-        )
+        raise _discarded(*gone)
+
+
+def _discarded(*sr_uuids: str) -> Refused:
+    return Refused(f"Another client has discarded the copy {', '.join(sr_uuids)}.").advising(
+        "`relvmoiscsi pool luns` lists the copies."
+    )
 
 
 def verify_readable(calls: Calls, sr_uuid: str) -> None:
@@ -354,15 +358,20 @@ def verify_readable(calls: Calls, sr_uuid: str) -> None:
     A vm-admin may not scan, and does not get this check.
     """
     try:
-        with passing("RBAC_PERMISSION_DENIED"):
-            calls.run("SR.scan", calls.call("SR.get_by_uuid", sr_uuid))
+        ref = calls.call("SR.get_by_uuid", sr_uuid)
+        name = calls.call("SR.get_name_label", ref)  # behind the scan, its failure would hide that of the scan
+        try:
+            with passing("RBAC_PERMISSION_DENIED"):
+                calls.run("SR.scan", ref)
+        except PoolFailure as failure:
+            failure.message = f"The copy {name!r} ({sr_uuid}) cannot be read. {failure.message}"
+            discard = shell_command("relvmoiscsi pool discard", sr_uuid)
+            failure.advising(f"If its LUN is damaged, run `{discard}`, and attach another clone of the snapshot.")
+            raise
     except PoolFailure as failure:
-        verify_not_discarded(calls, [sr_uuid])
-        name = calls.call("SR.get_name_label", calls.call("SR.get_by_uuid", sr_uuid))
-        failure.message = f"The copy {name!r} ({sr_uuid}) cannot be read. {failure.message}"
-        discard = shell_command("relvmoiscsi pool discard", sr_uuid)
-        failure.advising(f"If its LUN is damaged, run `{discard}`, and attach another clone of the snapshot.")
-        raise
+        if failure.description[:2] not in (["UUID_INVALID", "SR"], ["HANDLE_INVALID", "SR"]):
+            raise
+        raise _discarded(sr_uuid) from failure
 
 
 def verify_on_own_lun(pool: Pool, sr: str) -> None:
