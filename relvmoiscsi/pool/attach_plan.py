@@ -10,12 +10,11 @@ from itertools import groupby
 from typing import AbstractSet, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError
-from relvmoiscsi.pool import hosts, jobs, lock, lock_keys, records, vdis
+from relvmoiscsi.pool import jobs, lock, lock_keys, records, vdis
 from relvmoiscsi.pool.calls import Calls, Record, Records
-from relvmoiscsi.pool.hosts import HostPlan
 from relvmoiscsi.pool.lock_keys import LockName
 from relvmoiscsi.pool.luns import ATTACHED, DAMAGED, RESIGNATURED, UNFINISHED, UNMAP, UNTOUCHED, PoolLun
-from relvmoiscsi.pool.records import CHANGED, ORIGINAL_SR, RUN, SCSI_ID, Pool
+from relvmoiscsi.pool.records import CHANGED, ORIGINAL_SR, RUN, SCSI_ID, HostPlan, Pool
 from relvmoiscsi.pool.vdis import Origin
 from relvmoiscsi.wording import change, shell_command, shown_time
 
@@ -206,10 +205,10 @@ def plan(
         if not wanted.attaches:
             row = row._replace(resignatures=is_new)
         elif sr is None:
-            on, marks = hosts.planned(pool, None), marks_of(lun, wanted.run)
+            on, marks = pool.host_plans(None), marks_of(lun, wanted.run)
             row = row._replace(resignatures=is_new, marks=marks, hosts=on, scans=True, labels=True)
         else:
-            record, on, copies = pool.srs[sr], hosts.planned(pool, sr), calls.records("VDI", SR=sr)
+            record, on, copies = pool.srs[sr], pool.host_plans(sr), calls.records("VDI", SR=sr)
             labels = not copies
             if copies:
                 of_sr, origin = originals.of_copy(calls, lun, copies)

@@ -13,7 +13,7 @@ Source: sm BaseISCSI.py attach and detach, iscsilib.py refresh_luns, LVHDoISCSIS
 
 import threading
 from contextlib import suppress
-from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.deadline import Deadline
@@ -21,41 +21,11 @@ from relvmoiscsi.host.xapi.api import AWAY
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
 from relvmoiscsi.pool.lun_answers import SCSI_ID_MISSING
 from relvmoiscsi.pool.luns import PoolLun
-from relvmoiscsi.pool.records import Pool, portal_of
+from relvmoiscsi.pool.records import HostPlan, Pool, portal_of
 
 PLUGGED, DOWN = "plugged", "down"
 PLUGIN, ADD_LUN = "relvmoiscsi", "add_lun"
 MEMBER_SECONDS = 600.0  #: time limit for parallel tasks on members; a plug or unplug on a dead path may hang
-
-
-class HostPlan(NamedTuple):
-    """The steps that an SR still needs on one host."""
-
-    host: str  #: reference
-    name: str
-    pbd: str = ""  #: reference of the PBD; "" where `plug_everywhere` creates the PBD
-    is_plugged: bool = False
-    is_down: bool = False  #: the host is down and has not plugged the SR; a later run plugs the SR
-
-    @property
-    def creates(self) -> bool:
-        """Does the host need a PBD? xapi creates a PBD for a host that is down as well."""
-        return not self.pbd
-
-    @property
-    def plugs(self) -> bool:
-        return not (self.is_plugged or self.is_down)
-
-
-def planned(pool: Pool, sr: Optional[str]) -> List[HostPlan]:
-    """Return the plan of an SR for each host, the master first; None is an SR that the pool does not have yet. Pure."""
-    pbds = pool.pbds_of(sr) if sr is not None else {}
-    found = []
-    for host in pool.hosts_in_order():
-        ref, is_plugged = (pbds[host][0], bool(pbds[host][1]["currently_attached"])) if host in pbds else ("", False)
-        is_down = not (is_plugged or pool.is_live(host) or host == pool.master)
-        found.append(HostPlan(host, pool.host_name(host), ref, is_plugged, is_down))
-    return found
 
 
 class Sessions:

@@ -32,6 +32,7 @@ from typing import Callable, Dict, Iterable, Iterator, List, Mapping, Optional, 
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NOTHING_CHANGED, Busy, Refused
+from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool import marks
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, passing
 from relvmoiscsi.pool.client_process import has_ended, this_process, user_name
@@ -421,12 +422,14 @@ def _broken(what: LockName, by: Optional[Lock]) -> Refused:
 
 def _refused(calls: Calls, locks: Mapping[LockName, Lock], state: str = NOTHING_CHANGED) -> Dict[LockName, Refused]:
     """Return the refusal of each of these names, with the name of the SR or VM. Raises PoolFailure."""
-    labels: Dict[str, str] = {}  #: sentences, by the name of the lock; a clone that was not introduced has none
-    for table in ("VM", "SR") if locks else ():
-        for record in calls.records(table).values():
-            of_lun = str(record["other_config"].get(SCSI_ID)) if table == "SR" else ""
-            label = f" The lock is on the {table} {said(record['name_label'])}."
-            labels.update(dict.fromkeys((record["uuid"], of_lun), label))
+    labels: Dict[str, str] = {}  #: objects, by the name of the lock; a clone that was not introduced has none
+    for record in calls.records("SR").values() if locks else ():
+        of_lun = str(record["other_config"].get(SCSI_ID))
+        labels.update(dict.fromkeys((record["uuid"], of_lun), f"SR {said(record['name_label'])}"))
+    for what in [what for what in locks if is_uuid(what) and what not in labels]:  # a pool may have thousands of VMs
+        with passing("UUID_INVALID", "HANDLE_INVALID"):
+            name = calls.call("VM.get_name_label", calls.call("VM.get_by_uuid", what))
+            labels[what] = f"VM {said(name)}"
     found: Dict[LockName, Refused] = {}
     for what, lock in locks.items():
         unlock = shell_command("relvmoiscsi pool unlock", what)
@@ -439,5 +442,6 @@ def _refused(calls: Calls, locks: Mapping[LockName, Lock], state: str = NOTHING_
         if lock.is_left:
             told += " That process, of this machine, has ended, and has left its lock."
             advice = f"Break the lock: `{unlock}`. Then repeat the command."
-        found[what] = Busy(told + labels.get(what, "")).in_state(state).advising(advice)
+        told += f" The lock is on the {labels[what]}." if what in labels else ""
+        found[what] = Busy(told).in_state(state).advising(advice)
     return found

@@ -14,7 +14,7 @@ import re
 from typing import Dict, Iterable, List, Mapping, NamedTuple, NewType, Optional
 
 from relvmoiscsi import untrusted
-from relvmoiscsi.errors import NOTHING_CHANGED, Refused
+from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import marks
 from relvmoiscsi.pool.calls import Record
 from relvmoiscsi.pool.records import SCSI_ID
@@ -90,10 +90,8 @@ def name_for(text: str) -> LockName:
     Raises Refused for another text: no client would find that lock.
     """
     if not _is_name(text):
-        raise (
-            Refused(f"{text!r} is neither a SCSIid nor a UUID: it cannot be locked.")
-            .in_state(NOTHING_CHANGED)
-            .advising("Give another SR, VM or LUN.")
+        raise Refused(f"{text!r} is neither a SCSIid nor a UUID: it cannot be locked.").advising(
+            "Give another SR, VM or LUN."
         )
     return LockName(text)
 

@@ -94,9 +94,7 @@ class PoolLun(NamedTuple):
     def not_plugged(self, pool: Pool) -> List[str]:
         """Return the names of the hosts on which an attached copy is not plugged, the master first; [] for others."""
         sr = pool.sr_by_uuid(self.sr_uuid) if self.kind == ATTACHED else None
-        pbds = pool.pbds_of(sr) if sr is not None else {}
-        there = {host for host, (_, pbd) in pbds.items() if pbd["currently_attached"]}
-        return [] if sr is None else [pool.host_name(host) for host in pool.hosts_in_order() if host not in there]
+        return [] if sr is None else [each.name for each in pool.host_plans(sr) if not each.is_plugged]
 
     def facts(self, pool: Pool) -> Dict[str, Any]:
         sr = pool.sr_by_uuid(self.sr_uuid)

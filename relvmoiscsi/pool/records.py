@@ -8,7 +8,7 @@ import time
 import unicodedata
 from typing import Callable, Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from relvmoiscsi.errors import NOTHING_CHANGED, NotFound, Refused, UsageError
+from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.known_sr import KnownSr
 from relvmoiscsi.pool.calls import Calls, PoolFailure, Record, Records, passing
@@ -167,6 +167,25 @@ def portal_of(config: Mapping[str, str]) -> ProbePortal:
     return ProbePortal(*(config.get(key, "") for key in _PORTAL_KEYS))
 
 
+class HostPlan(NamedTuple):
+    """The steps that an SR still needs on one host; hosts.py takes them."""
+
+    host: str  #: reference
+    name: str
+    pbd: str = ""  #: reference of the PBD; "" where `attach` creates the PBD
+    is_plugged: bool = False
+    is_down: bool = False  #: the host is down and has not plugged the SR; a later run plugs the SR
+
+    @property
+    def creates(self) -> bool:
+        """Does the host need a PBD? xapi creates a PBD for a host that is down as well."""
+        return not self.pbd
+
+    @property
+    def plugs(self) -> bool:
+        return not (self.is_plugged or self.is_down)
+
+
 class Pool:
     """A snapshot of the pool. Keys are references.
 
@@ -216,6 +235,17 @@ class Pool:
     def pbds_of(self, sr: str) -> Dict[str, Tuple[str, Record]]:
         """Return (reference, record) of the PBDs of an SR, by host."""
         return {pbd["host"]: (ref, pbd) for ref, pbd in self._pbds_of.get(sr, ())}
+
+    def host_plans(self, sr: Optional[str]) -> List[HostPlan]:
+        """Return the plan of an SR for each host, the master first; None is an SR that the pool does not have yet."""
+        pbds = self.pbds_of(sr) if sr is not None else {}
+        found = []
+        for host in self.hosts_in_order():
+            ref, pbd = pbds.get(host, ("", {}))
+            is_plugged = bool(pbd.get("currently_attached"))
+            is_down = not (is_plugged or self.is_live(host) or host == self.master)
+            found.append(HostPlan(host, self.host_name(host), ref, is_plugged, is_down))
+        return found
 
     def sr_by_uuid(self, uuid: str) -> Optional[str]:
         return self._by_uuid.get(uuid)
@@ -310,11 +340,13 @@ def verify_not_discarded(calls: Calls, sr_uuids: Iterable[str]) -> None:
     there = {sr["uuid"] for sr in calls.records("SR").values()}
     gone = sorted(set(sr_uuids) - there)
     if gone:
-        raise (
-            Refused(f"Another client has discarded the copy {', '.join(gone)}.")
-            .in_state(NOTHING_CHANGED)
-            .advising("`relvmoiscsi pool luns` lists the copies.")
-        )
+        raise _discarded(*gone)
+
+
+def _discarded(*sr_uuids: str) -> Refused:
+    return Refused(f"Another client has discarded the copy {', '.join(sr_uuids)}.").advising(
+        "`relvmoiscsi pool luns` lists the copies."
+    )
 
 
 def verify_readable(calls: Calls, sr_uuid: str) -> None:
@@ -326,15 +358,20 @@ def verify_readable(calls: Calls, sr_uuid: str) -> None:
     A vm-admin may not scan, and does not get this check.
     """
     try:
-        with passing("RBAC_PERMISSION_DENIED"):
-            calls.run("SR.scan", calls.call("SR.get_by_uuid", sr_uuid))
+        ref = calls.call("SR.get_by_uuid", sr_uuid)
+        name = calls.call("SR.get_name_label", ref)  # behind the scan, its failure would hide that of the scan
+        try:
+            with passing("RBAC_PERMISSION_DENIED"):
+                calls.run("SR.scan", ref)
+        except PoolFailure as failure:
+            failure.message = f"The copy {name!r} ({sr_uuid}) cannot be read. {failure.message}"
+            discard = shell_command("relvmoiscsi pool discard", sr_uuid)
+            failure.advising(f"If its LUN is damaged, run `{discard}`, and attach another clone of the snapshot.")
+            raise
     except PoolFailure as failure:
-        verify_not_discarded(calls, [sr_uuid])
-        name = calls.call("SR.get_name_label", calls.call("SR.get_by_uuid", sr_uuid))
-        failure.message = f"The copy {name!r} ({sr_uuid}) cannot be read. {failure.message}"
-        discard = shell_command("relvmoiscsi pool discard", sr_uuid)
-        failure.advising(f"If its LUN is damaged, run `{discard}`, and attach another clone of the snapshot.")
-        raise
+        if failure.description[:2] not in (["UUID_INVALID", "SR"], ["HANDLE_INVALID", "SR"]):
+            raise
+        raise _discarded(sr_uuid) from failure
 
 
 def verify_on_own_lun(pool: Pool, sr: str) -> None:
@@ -346,14 +383,10 @@ def verify_on_own_lun(pool: Pool, sr: str) -> None:
         uuid, luns = record["uuid"], ", ".join(sorted(named))
         of_mark = f"the LUN {marked}" if marked else "no LUN"
         correct = shell_command("xe sr-param-set", f"uuid={uuid}", f"other-config:{SCSI_ID}={min(named)}")
-        raise (
-            Refused(
-                f"The SR {record['name_label']!r} ({uuid}) is marked as a copy on {of_mark}, but its PBDs name the LUN "
-                f"{luns}. The SR may be an original."
-            )
-            .in_state(NOTHING_CHANGED)
-            .advising(f"If the SR is a copy, correct the mark: `{correct}`.")
-        )
+        raise Refused(
+            f"The SR {record['name_label']!r} ({uuid}) is marked as a copy on {of_mark}, but its PBDs name the LUN "
+            f"{luns}. The SR may be an original."
+        ).advising(f"If the SR is a copy, correct the mark: `{correct}`.")
 
 
 def read(calls: Calls) -> Pool:

@@ -131,12 +131,8 @@ def _side(pool, lun, ref):
 
 def on_hosts(pool, ref):
     """Return the state of an SR on each host, from its PBDs."""
-    pbds = pool.pbds_of(ref)
-    states = {}
-    for host in pool.hosts_in_order():
-        plugged = host in pbds and pbds[host][1]["currently_attached"]
-        states[pool.host_name(host)] = "plugged" if plugged else "unplugged" if host in pbds else ABSENT
-    return states
+    plans = pool.host_plans(ref)
+    return {each.name: "plugged" if each.is_plugged else "unplugged" if each.pbd else ABSENT for each in plans}
 
 
 def _before(pool, lun):

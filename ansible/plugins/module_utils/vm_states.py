@@ -6,7 +6,7 @@ from __future__ import annotations
 from ansible_collections.relvmoiscsi.pool.plugins.module_utils import client
 
 try:
-    from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError
+    from relvmoiscsi.errors import NOTHING_CHANGED, NotFound, RelvmoiscsiError, UsageError
     from relvmoiscsi.pool import lock, lock_keys, records
     from relvmoiscsi.pool.vms import (
         choice,
@@ -48,6 +48,7 @@ def _verify_networks_said(found, sources, wanted):
         choice.verify_networks_said(found, sources, wanted)
     except UsageError as error:
         options = "isolated, networks with each network, or same_networks=true"
+        error.in_state(NOTHING_CHANGED)
         error.advices = [each.replace(choice.NETWORK_OPTIONS, options) for each in error.advices]
         raise
 

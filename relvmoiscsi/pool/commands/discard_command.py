@@ -12,7 +12,7 @@ from relvmoiscsi.pool.calls import Calls, Record
 from relvmoiscsi.pool.commands.options import CommandMaker, PoolChange, changes, exit_status, flag, takes_copies
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import discard as made_vms
-from relvmoiscsi.pool.vms import forget
+from relvmoiscsi.pool.vms import forget, run_states
 from relvmoiscsi.pool.vms.discard import DiscardPlan
 from relvmoiscsi.wording import counted, printable, said, some_of
 
@@ -69,7 +69,8 @@ class DiscardCommand(PoolChange):
                 would = _discarded(plan, gone, locked, _WOULD_DISCARD, {}, needs)
                 if self.yes and not leave_vms:  # else the run asks
                     try:
-                        made_vms.verify_nobody_left(plan)
+                        with run_states.unchanged():
+                            made_vms.verify_nobody_left(plan)
                     except Refused as refusal:
                         facts = {**would.facts, **error_facts(refusal)}
                         return would._replace(facts=facts, status=refusal.exit_status, alerts=would.text.split("\n"))

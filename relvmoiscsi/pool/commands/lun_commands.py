@@ -41,7 +41,7 @@ from relvmoiscsi.pool.lun_search import LunSearch
 from relvmoiscsi.pool.luns import PoolLun
 from relvmoiscsi.pool.night_log import ERROR
 from relvmoiscsi.pool.records import Pool
-from relvmoiscsi.pool.vms import choice, inventory
+from relvmoiscsi.pool.vms import choice, inventory, run_states
 from relvmoiscsi.scsi_id_text import typed_scsi_id
 from relvmoiscsi.wording import (
     CHANGED_MEANS,
@@ -316,7 +316,8 @@ class AttachCommand(PoolChange):
             seen = attach.as_clones(seen, self.scsi_ids, of)
         nothing: Optional[RelvmoiscsiError] = None
         try:
-            chosen = attach.choose(seen, self.scsi_ids, of, self.given.all, self.given.foreign)
+            with run_states.unchanged():
+                chosen = attach.choose(seen, self.scsi_ids, of, self.given.all, self.given.foreign)
         except (NotFound, Refused) as error:
             if self.scsi_ids:  # the error is about these LUNs
                 raise

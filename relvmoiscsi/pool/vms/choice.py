@@ -3,7 +3,7 @@
 
 from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from relvmoiscsi.errors import NOTHING_CHANGED, NotFound, Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import jobs, lock, lock_keys, records, vdis
 from relvmoiscsi.pool.calls import Calls, Record, Records, passing
 from relvmoiscsi.pool.records import Pool
@@ -78,14 +78,10 @@ def find_copy(calls: Calls, pool: Pool, found: Inventory, text: str) -> Copy:
         lock.verify_free(calls, [lock_keys.name_of(pool.srs[ref])])
         records.verify_not_discarded(calls, [copy.uuid])  # between the readings of `pool` and of `found`
         again = shell_command("relvmoiscsi pool attach", str(pool.srs[ref]["other_config"].get(records.SCSI_ID, "")))
-        raise (
-            Refused(
-                f"The pool has no VDI of the copy {copy.name!r} ({copy.uuid}): `attach` was interrupted, or the SR is "
-                "empty."
-            )
-            .in_state(NOTHING_CHANGED)
-            .advising(f"Repeat `{again}`. If its result has 0 VDIs, the SR is empty.")
-        )
+        name = f"{copy.name!r} ({copy.uuid})"
+        raise Refused(
+            f"The pool has no VDI of the copy {name}: `attach` was interrupted, or the SR is empty."
+        ).advising(f"Repeat `{again}`. If its result has 0 VDIs, the SR is empty.")
     return copy
 
 
@@ -219,10 +215,8 @@ def names(found: Inventory, copy: Copy, sources: Sequence[VmSource], wanted: Clo
     several = [source for source in sources if source.problem is None and source.uuid not in there]
     if len(several) > 1 and not any(field == "vm" for _, field in parts):
         form = quoted("--name=" + wanted.name + " {vm}")
-        raise (
-            UsageError(f"--name {wanted.name!r} gives {len(several)} VMs one name.")
-            .in_state(NOTHING_CHANGED)
-            .advising(f"Give a name with {{vm}}, such as {form}.")
+        raise UsageError(f"--name {wanted.name!r} gives {len(several)} VMs one name.").advising(
+            f"Give a name with {{vm}}, such as {form}."
         )
     end = max((at for at, (_, field) in enumerate(parts) if field == "vm"), default=len(parts)) + 1
     for source in sources:
@@ -459,10 +453,6 @@ def verify_networks_said(found: Inventory, sources: Sequence[VmSource], wanted: 
     used = used_networks(found, [source for source in sources if source.problem is None], wanted)
     names = sorted(said(name) for uuid, name in used.items() if uuid not in wanted.networks)
     if names:
-        raise (
-            UsageError(
-                f"The copies would be on the networks of their originals: {', '.join(names)}. Addresses may conflict."
-            )
-            .in_state(NOTHING_CHANGED)
-            .advising(f"Give {NETWORK_OPTIONS}.")
-        )
+        raise UsageError(
+            f"The copies would be on the networks of their originals: {', '.join(names)}. Addresses may conflict."
+        ).advising(f"Give {NETWORK_OPTIONS}.")

@@ -10,7 +10,7 @@ every refusal before `carrying_out` destroys a VM. `carrying_out` makes the chec
 from contextlib import contextmanager
 from typing import Callable, Collection, Container, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
-from relvmoiscsi.errors import NOTHING_CHANGED, Busy, Refused
+from relvmoiscsi.errors import Busy, Refused
 from relvmoiscsi.pool import lock, lock_keys, records
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records, passing
 from relvmoiscsi.pool.records import Pool
@@ -106,20 +106,15 @@ def _planned(
         records.verify_on_own_lun(pool, sr)
         forget.verify_hosts_up(pool, sr)
         uses[sr] = forget.uses_of(found, sr, str(pool.srs[sr]["uuid"]))
-    with run_states.unchanged():
-        forget.verify_unused(pool, uses)
+    forget.verify_unused(pool, uses)
     for sr, used in uses.items() if mark else ():
         ours = {ref for ref, vm in found.vms.items() if records.is_marked(vm, mark)}
         others = {ref: name for ref, name in used.halted.items() if ref not in ours}
         if others:
-            raise (
-                Refused(
-                    f"VMs that were made without the mark {mark} have disks on the SR {pool.srs[sr]['name_label']!r}: "
-                    f"{forget.named(others)}."
-                )
-                .in_state(NOTHING_CHANGED)
-                .advising("Move these disks, or destroy these VMs.")
-            )
+            raise Refused(
+                f"VMs that were made without the mark {mark} have disks on the SR {pool.srs[sr]['name_label']!r}: "
+                f"{forget.named(others)}."
+            ).advising("Move these disks, or destroy these VMs.")
     made = {sr: made_on(found, pool, sr, mark) for sr in there} if with_vms else {}
     destroys = {ref: found.destroy_command(ref, *there) for used in uses.values() for ref in used.halted}
     half = [ref for sr in there for ref in half_made(found, pool, sr, mark)]
@@ -199,16 +194,12 @@ def _keeping(pool: Pool, found: Inventory, last: Sequence[str]) -> Refused:
     on = [str(vm["other_config"][inventory.ON_SR]) for vm in vms]
     ways = [inventory.copy_command(vm, records.original_of(pool, sr), there[sr]) for vm, sr in zip(vms, on)]
     names = some_of([f"{vm['name_label']!r} ({vm['uuid']})" for vm in vms])
-    return (
-        Refused(
-            f"The pool no longer has the originals of VMs on the copy, or of their disks: with the LUN of the copy, "
-            f"{names} would be lost for ever."
-        )
-        .in_state(NOTHING_CHANGED)
-        .advising(
-            f"To keep a VM, copy it to another SR: {some_of(ways)}. {inventory.AFTER_COPY} "
-            "Then, or to give the VMs up, add --last-copies."
-        )
+    return Refused(
+        f"The pool no longer has the originals of VMs on the copy, or of their disks: with the LUN of the copy, "
+        f"{names} would be lost for ever."
+    ).advising(
+        f"To keep a VM, copy it to another SR: {some_of(ways)}. {inventory.AFTER_COPY} "
+        "Then, or to give the VMs up, add --last-copies."
     )
 
 
@@ -241,11 +232,7 @@ def verify_nobody_left(plan: DiscardPlan) -> None:
         elif not plan.clones_left():
             advice = "Give these VMs other disks, or add --leave-vms, which leaves them without these disks."
         advice += plan.eject_advice()
-        raise (
-            Refused(f"These halted VMs would lose their disks: {'; '.join(left)}.")
-            .in_state(NOTHING_CHANGED)
-            .advising(advice)
-        )
+        raise Refused(f"These halted VMs would lose their disks: {'; '.join(left)}.").advising(advice)
 
 
 def verify_as_told(told: DiscardPlan, now: DiscardPlan) -> None:
@@ -269,11 +256,7 @@ def verify_abandoned(calls: Calls, pool: Pool, found: Inventory, srs: Collection
         for vm, name in half.items():
             with passing("HANDLE_INVALID"):
                 if inventory.is_own(calls.call("VM.get_record", vm)):
-                    raise (
-                        Busy(f"Another client has just made the VM {name!r}.")
-                        .in_state(NOTHING_CHANGED)
-                        .advising("Repeat the command.")
-                    )
+                    raise Busy(f"Another client has just made the VM {name!r}.").advising("Repeat the command.")
 
 
 def half_made(found: Inventory, pool: Pool, sr: str, mark: str = "") -> Dict[str, str]:
@@ -363,11 +346,12 @@ def carrying_out(calls: Calls, told: DiscardPlan) -> Iterator[Callable[[Calls, s
     def carry_out(calls: Calls, sr: str, gone: List[str]) -> None:
         if names[sr] in refused:
             raise refused[names[sr]]
-        pool, found = records.read(calls), inventory.read(calls)
-        now = _planned(pool, found, [sr], bool(told.made), told.mark, told.force, told.last)
-        if sr not in now.pool.srs:
-            return
-        verify_as_told(told, now)
+        with run_states.unchanged():
+            pool, found = records.read(calls), inventory.read(calls)
+            now = _planned(pool, found, [sr], bool(told.made), told.mark, told.force, told.last)
+            if sr not in now.pool.srs:
+                return
+            verify_as_told(told, now)
         held.verify(calls)
         if told.made:
             destroy_made(calls, held, now.pool, sr, now.made[sr], gone, told.force, told.last)

@@ -9,7 +9,7 @@ import re
 from typing import Any, Dict, List, Mapping, NamedTuple, Set, Tuple
 
 from relvmoiscsi import untrusted
-from relvmoiscsi.errors import NOTHING_CHANGED, Refused
+from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats.identity import UUID_PATTERN, is_uuid
 from relvmoiscsi.pool import marks
 from relvmoiscsi.pool.calls import Record
@@ -129,15 +129,9 @@ def verify_readable(vm: Record, swap: Swap) -> None:
     try:
         _swap_of(marks.text_of(swap._asdict()))
     except ValueError as error:
-        raise (
-            Refused(
-                f"A restore cannot note the disk {swap.userdevice!r} of the VM {vm['name_label']!r} in its journal: "
-                f"{error}."
-            )
-            .in_state(NOTHING_CHANGED)
-            .advising(
-                "Attach the disk to the VM again, at another device. Or restore the other disks alone, with --disk."
-            )
+        disk = f"the disk {swap.userdevice!r} of the VM {vm['name_label']!r}"
+        raise Refused(f"A restore cannot note {disk} in its journal: {error}.").advising(
+            "Attach the disk to the VM again, at another device. Or restore the other disks alone, with --disk."
         ) from error
 
 

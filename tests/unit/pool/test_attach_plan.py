@@ -9,7 +9,7 @@ import json
 import pytest
 
 from kit.pool_lab import Image, only_reads
-from relvmoiscsi.pool import attach, attach_plan, hosts, lock, lock_keys, lun_search, luns, records
+from relvmoiscsi.pool import attach, attach_plan, lock, lock_keys, lun_search, luns, records
 from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.sr_types import OWN_TYPES, STOCK_TYPES
 
@@ -226,7 +226,7 @@ def test_of_one_that_the_array_has_overwritten_and_one_beside_it(lab, copy):
 
 def test_a_plan_says_each_step_behind_would_be():
     lun = luns.PoolLun("a LUN", luns.CLONE, records.ProbePortal("192.0.2.9", "iqn.a"), is_ours=True)
-    host = hosts.HostPlan("h", "xs1")
+    host = records.HostPlan("h", "xs1")
     row = attach_plan.LunPlan(lun, "copy", resignatures=True, hosts=(host,), scans=True, labels=True)
     marked = attach_plan.LunPlan(lun, "copy", sr="an SR", marks={"a key": "a text"})
     every = {what for each in (row, marked) for what, _ in each.steps}
@@ -275,7 +275,7 @@ def test_an_sr_of_the_same_uuid_that_is_another_one_is_refused_in_the_plan(lab, 
 
 def test_the_clones_that_hosts_see_together_are_listed_once_for_all_their_plans():
     """A target may list thousands of clones."""
-    host = (hosts.HostPlan("h", "xs1"),)
+    host = (records.HostPlan("h", "xs1"),)
     found = [
         luns.PoolLun(f"{iqn} {number}", luns.CLONE, records.ProbePortal("192.0.2.9", iqn), is_ours=True)
         for number in range(3)

@@ -125,7 +125,9 @@ def test_the_other_is_told_the_name_of_what_is_locked(lab, calls, other, what):
     uuid, name = (lab.pool.db.get(what, ref, field) for field in ("uuid", "name_label"))
     names = [lock_keys.name_for(uuid)]
     with lock.held(calls, names, "restore"), pytest.raises(Busy) as refused:
+        lab.pool.api.calls.clear()
         lock.verify_free(other, names)
+    assert "VM.get_all_records" not in lab.pool.api.calls
     assert refused.value.message.endswith(f" The lock is on the {what} '{name}'.")
 
 

@@ -91,7 +91,22 @@ def test_a_clone_that_another_client_keeps_waiting_leaves_no_network(lab, clone,
     assert ran.status == 4 and f"Another client has locked {clone}" in ran.err and state(lab) == before
 
 
-@pytest.mark.parametrize("moment", ["SR.get_by_uuid", "Async.SR.scan"])
+def test_why_a_copy_cannot_be_read_is_told_where_each_later_question_fails(lab, web, damage, pool_command):
+    """Another error hid it: that of the question for the name of the copy."""
+    damage()
+    seen = []
+
+    def before(method, _params):
+        seen.append(method)
+        if "Async.SR.scan" in seen and method.startswith("SR."):
+            raise XenError("INTERNAL_ERROR", "later")
+
+    lab.pool.api.before = before
+    ran = pool_command(*USES["clone"], "--yes")
+    assert ran.status == 6 and "The copy 'a copy' (" in ran.err and CANNOT in ran.err and "later" not in ran.err
+
+
+@pytest.mark.parametrize("moment", ["SR.get_by_uuid", "SR.get_name_label", "Async.SR.scan"])
 def test_a_copy_that_is_gone_at_the_scan_is_not_to_be_discarded_again(lab, clone, web, pool_command, moment):
     """The advice was to discard the SR that another client had removed, and the status that of a damaged LUN."""
     (sr,) = lab.pool.db.refs("SR", name_label="a copy")

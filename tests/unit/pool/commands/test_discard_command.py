@@ -304,6 +304,7 @@ def test_a_disk_that_is_made_on_the_copy_during_a_discard_is_named_and_kept(lab,
     lab.before(moment, create)
     ran = pool_command("discard", "a copy")
     assert ran.status == 4 and "got disks without a VM since the run began: 'precious' (" in ran.out
+    assert ("Nothing was changed." in ran.out) == (moment == "pool.add_to_other_config")
     assert lab.pool.db.refs("SR", name_label="a copy") == [sr]
     assert all(pbd["currently_attached"] for pbd in lab.pool.db.records("PBD", SR=sr).values())
     lab.unplug(sr)

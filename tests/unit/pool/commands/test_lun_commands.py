@@ -237,6 +237,7 @@ def test_where_no_lun_can_be_attached_the_result_names_each_lun_with_the_reason(
     ran = pool_command("attach", "--all", *more, "--json")
     rows = {row["scsi_id"]: row for row in ran.json["would_attach" if "--dry-run" in more else "attach_results"]}
     assert (ran.status, ran.json["changed"], ran.json["error"]["class"]) == (3, False, "NotFound")
+    assert ran.json["error"]["disk_state"] == "Nothing was changed."
     assert clone in ran.json["error"]["advice"] and set(why) < set(rows) and len(rows) == 5
     assert {row.get("status", "skipped") for row in rows.values()} == {"skipped"}
     ran = pool_command("attach", "--all", *more)

@@ -194,7 +194,7 @@ HAPPENS = {
             bring_back,
             "cannot note the disk '0x1' of .* neither a number nor a name such as xvda",
         ),
-        ("has a strange device", of_disk("0x1"), "Nothing was changed. .* with --disk"),
+        ("has a strange device", of_disk("0x1"), "cannot note the disk .* with --disk"),
         ("is a disk by hand", bring_back, "'helper' already. .* Or shut 'helper' down, and remove the disk from it.$"),
         ("a copy", bring_back, r"The disk 0 of the VM, 'root disk' \('\S{36}'\), is a disk of this copy already.$"),
         ("copied by xapi", bring_back, "The disk 0 of the VM, .* is not on this copy: it is newer than the snapshot"),
