@@ -14,8 +14,9 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Sequence, Tuple
+from typing import Iterator, Sequence, Tuple
 
 TOP = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(TOP), str(TOP / "tests")]
@@ -127,9 +128,7 @@ def _end(*_signal: object) -> None:
 
 
 def _opened(is_tour: bool) -> int:
-    with lab_of_three(World()) as lab:
-        words = _furnish(lab)
-        here = {**lab.pool.environment, "PLAYGROUND_PYTHON": sys.executable}
+    with furnished() as (lab, words, here):
         environment = {**os.environ, **here, "PATH": f"{PROGRAMS}:{os.environ['PATH']}"}
         print(_THERE.format(**words), flush=True)
         if is_tour:
@@ -138,6 +137,14 @@ def _opened(is_tour: bool) -> int:
         exports += f'\n  export PATH={shlex.quote(str(PROGRAMS))}:"$PATH"'
         print(_HERE.format(exports=exports, **words), flush=True)
         return subprocess.call(_shell(), env={**environment, "PS1": "(playground) $ "})
+
+
+@contextmanager
+def furnished() -> Iterator[Tuple[Lab, dict, dict]]:
+    """Make the pool. Give (the pool, the words of the texts, the environment in which the programs find the pool)."""
+    with lab_of_three(World()) as lab:
+        words = _furnish(lab)
+        yield lab, words, {**lab.pool.environment, "PLAYGROUND_PYTHON": sys.executable}
 
 
 def _furnish(lab: Lab) -> dict:

@@ -130,6 +130,7 @@ def test_what_was_cut_is_not_finished_on_a_lun_in_use(lun, command, unwritten, p
 ORIGINAL = shell.tree().truth.sr_uuid
 
 
+@pytest.mark.states("state", few=4)
 @pytest.mark.parametrize("state", STATES, ids=name_of)
 def test_the_original_under_a_new_scsi_id_is_4_and_nothing_is_written(lun, command, unwritten, pool, state):
     state.put(pool.db, pool.hosts, ORIGINAL, SCSI_ID)
@@ -144,6 +145,7 @@ def test_the_original_under_a_new_scsi_id_is_4_and_nothing_is_written(lun, comma
     assert command("resignature", *YES, lun, "--not-in-use").status == 0
 
 
+@pytest.mark.states("state", few=4)
 @pytest.mark.parametrize("state", STATES, ids=name_of)
 def test_a_label_that_says_resignatured_is_no_success_where_the_pool_has_its_sr_on_another_lun(
     lun, command, unwritten, pool, state
@@ -194,6 +196,7 @@ def test_the_map_of_a_finished_run_is_of_the_sr_on_the_lun(lun, command, pool):
     assert UNKNOWN_SR not in shown.out and SR not in shown.out
 
 
+@pytest.mark.states("state", few=4)
 @pytest.mark.parametrize("state", STATES, ids=name_of)
 def test_no_interrupted_run_is_finished_to_an_sr_that_the_pool_has_on_another_lun(
     lun, command, unwritten, pool, monkeypatch, state

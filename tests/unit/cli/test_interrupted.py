@@ -231,6 +231,7 @@ def test_a_signal_when_the_result_is_out_does_not_change_it(image, command, monk
     assert (ran.status, ran.err) == (0, "") and ran.out.endswith(f"next: relvmoiscsi check {image}\n")
 
 
+@pytest.mark.states("number", few=1)
 @pytest.mark.processes
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 @pytest.mark.parametrize("program", ["relvmoiscsi/__main__.py", "supp-pack/relvmoiscsi"])
@@ -261,6 +262,7 @@ def test_a_signal_at_the_very_end_of_a_program_does_not_change_its_status(image,
     assert (done.returncode, done.stderr) == (0, "the end") and shown in done.stdout
 
 
+@pytest.mark.states("number", few=1)
 @pytest.mark.processes
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 @pytest.mark.parametrize("program", ["relvmoiscsi/__main__.py", "supp-pack/relvmoiscsi"])
@@ -289,6 +291,7 @@ def test_pip_installs_the_program_that_waits_with_signals():
     assert entry == "relvmoiscsi.__main__:run"
 
 
+@pytest.mark.states("number", few=1)
 @pytest.mark.processes
 @pytest.mark.parametrize("words", [["show", "/nowhere"], ["pool", "luns"], ["--help"], ["--version"], ["help", "pool"]])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
@@ -326,6 +329,7 @@ def test_a_signal_during_the_imports_is_told(words, number, is_dropped):
     assert (done.returncode, done.stdout, done.stderr) == (output.EXIT_INTERRUPTED, b"", said)
 
 
+@pytest.mark.states("words", few=2)
 @pytest.mark.processes
 @pytest.mark.parametrize(
     "words", [["show", "--help"], ["--help"], ["--version"], ["pool", "--help"], ["pool", "luns", "-h"]]

@@ -50,6 +50,7 @@ def test_a_long_line_goes_on_below_where_its_sentence_begins(text, lines):
     assert wrapped(text, 22).split("\n") == lines
 
 
+@pytest.mark.states("columns", few=1)
 @pytest.mark.parametrize("columns", [60, 80])
 @pytest.mark.parametrize("name", refusals.ROWS)
 def test_each_advised_command_of_a_refused_lun_can_be_copied(monkeypatch, name, columns):
@@ -144,6 +145,7 @@ def in_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.states("name", few=2)
 @pytest.mark.parametrize("name", [*golden.NAMES, *golden.LIVE_NAMES])
 def test_the_rows_of_each_golden_lun_fit_the_terminal_and_80_columns_elsewhere(rows_fit, in_directory, name):
     load = golden.load if name in golden.NAMES else golden.load_live

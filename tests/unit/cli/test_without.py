@@ -332,6 +332,7 @@ def places_beside(disk, lv_name):
     return places
 
 
+@pytest.mark.states("name", few=2)
 @pytest.mark.parametrize("name", [*golden.NAMES, *golden.LIVE_NAMES])
 def test_the_printed_command_keeps_every_vdi_that_does_not_need_the_damaged_volume(name, tmp_path, command):
     """The storage manager may have been at work: then a volume has the name of another VDI than it will have."""
@@ -398,6 +399,7 @@ def test_the_original_of_another_sr_is_still_another_sr(image, tmp_path, command
     assert command("check", image, "--original", other).status == 4
 
 
+@pytest.mark.states("name", few=2)
 @pytest.mark.parametrize("name", ["chain", *golden.LIVE_NAMES])
 def test_a_clone_without_any_vdi_is_compared_with_an_original_where_the_storage_manager_was_at_work(
     name, tmp_path, command

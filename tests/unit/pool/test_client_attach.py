@@ -76,6 +76,7 @@ def unplugged(lab, done):
     lab.unplug(lab.sr(done.sr_uuid)[0])
 
 
+@pytest.mark.states("what", few=2)
 @pytest.mark.parametrize("target", [TARGET, FABRIC])
 @pytest.mark.parametrize("left", [forgotten, unplugged])
 @pytest.mark.parametrize("what", sorted(set(DAMAGES) - {"QCOW2 header"}))

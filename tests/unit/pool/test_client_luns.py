@@ -540,6 +540,7 @@ def test_a_run_that_was_cut_anywhere_is_found_by_its_original(lab, world, step):
     assert (done.scsi_id, done.status) == (clone, DONE)
 
 
+@pytest.mark.states("step", few=1)
 @pytest.mark.parametrize("is_own", [True, False])
 @pytest.mark.parametrize("step", range(3, 7))
 def test_an_unplugged_copy_with_an_interrupted_run_is_no_attached_copy(lab, world, name_pool, command, step, is_own):

@@ -124,6 +124,7 @@ def ended(command):
     return ended
 
 
+@pytest.mark.states("name")
 @pytest.mark.parametrize("name", LOGINS)
 def test_no_answer_to_the_login_is_a_bug(ended, name):
     data, says = LOGINS[name]
@@ -132,6 +133,7 @@ def test_no_answer_to_the_login_is_a_bug(ended, name):
         assert says in said and set(server.calls) == {"session.login_with_password"}
 
 
+@pytest.mark.states("name")
 @pytest.mark.parametrize("name", LOGINS)
 def test_a_closed_connection_is_said_where_the_connection_was_closed_alone(name):
     """An answer that is junk is said as it came, and so is silence."""
@@ -230,6 +232,7 @@ def transfers(answer, status):
     return HostileServer(lambda method: answers.get(method, answer))
 
 
+@pytest.mark.states("name")
 @pytest.mark.parametrize("name", TRANSFERS)
 def test_no_answer_to_a_transfer_is_a_bug(monkeypatch, name):
     monkeypatch.setattr(transfer, "VERDICT_SECONDS", 0)

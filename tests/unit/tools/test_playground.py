@@ -24,7 +24,11 @@ pytestmark = pytest.mark.processes
 COPY = "Production changed 2026-11-21"  #: the first copy of the pool of the playground
 
 
-def played(*options, typed="", **environment):
+PLAYGROUND = runpy.run_path(str(TOP / "tools/playground.py"))
+
+
+def started(*options, typed=""):
+    """The program, and what is typed in its shell."""
     return subprocess.run(
         [sys.executable, str(TOP / "tools/playground.py"), *options],
         input=typed,
@@ -32,13 +36,34 @@ def played(*options, typed="", **environment):
         stderr=subprocess.PIPE,
         encoding="utf-8",
         timeout=300,
-        env={**os.environ, "SHELL": "/bin/sh", "COLUMNS": "1000", **environment},
+        env={**os.environ, "SHELL": "/bin/sh"},
         check=False,
     )
 
 
+@pytest.fixture(scope="module")
+def greeting():
+    return started().stdout
+
+
+def played(typed, **environment):
+    """A shell of the playground, whose pool is in this process, which has everything imported; without the greeting."""
+    with PLAYGROUND["furnished"]() as (_lab, _words, here):
+        path = f"{PLAYGROUND['PROGRAMS']}:{os.environ['PATH']}"
+        return subprocess.run(
+            ["sh"],
+            input=typed,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            timeout=300,
+            env={**os.environ, **here, "PATH": path, **environment},
+            check=False,
+        )
+
+
 def test_the_tour_plays_a_night_and_the_day_after_and_leaves_the_pool_as_it_was():
-    tour = played("--tour")
+    tour = started("--tour")
 
     assert tour.returncode == 0, tour.stderr
     commands = [line.split()[2:4] for line in tour.stdout.splitlines() if line.startswith("$ relvmoiscsi")]
@@ -85,27 +110,29 @@ def test_no_module_of_the_working_directory_runs(tmp_path):
     """In a directory such as /tmp, another user can make one."""
     (tmp_path / "argparse.py").write_text("print('of another user')\n", encoding="utf-8")
 
-    shell = played(typed=f"cd {tmp_path}; relvmoiscsi pool luns && xe vm-list && playground help && echo all\n",
-                   PYTHONPATH="")  # fmt: skip
+    words = "relvmoiscsi pool luns && xe vm-list && playground help && echo all"
+
+    shell = played(f"cd {tmp_path}; {words}\n", PYTHONPATH="")
 
     assert shell.stdout.endswith("\nall\n") and "of another user" not in shell.stdout + shell.stderr
 
 
-def test_the_printed_path_names_no_directory_that_another_user_can_make_when_the_playground_has_ended():
-    (path,) = re.findall(r'^  export PATH=(.*):"\$PATH"$', played().stdout, re.MULTILINE)
+def test_the_printed_path_names_no_directory_that_another_user_can_make_when_the_playground_has_ended(greeting):
+    (path,) = re.findall(r'^  export PATH=(.*):"\$PATH"$', greeting, re.MULTILINE)
 
     assert path == str(TOP / "tools/in_playground") and os.path.isdir(path)
 
 
-def test_no_line_of_the_greeting_breaks_a_command():
-    assert [line for line in played().stdout.splitlines() if line.count("`") % 2] == []
+def test_the_greeting_fits_a_terminal_and_none_of_its_lines_breaks_a_command(greeting):
+    assert [line for line in greeting.splitlines() if line.count("`") % 2 or len(line) > 80] == []
+    assert "doctor` and `relvmoiscsi direct` belong to a dom0" in greeting
 
 
-def test_the_commands_of_the_greeting_work_as_they_are_printed():
-    printed = re.findall(r"^  ((?:relvmoiscsi|xe) .*)$", played().stdout.partition("Try it, and type")[2], re.MULTILINE)
+def test_the_commands_of_the_greeting_work_as_they_are_printed(greeting):
+    printed = re.findall(r"^  ((?:relvmoiscsi|xe) .*)$", greeting.partition("Try it, and type")[2], re.MULTILINE)
 
     typed = "".join(f"{line} && echo worked\n" for line in printed)
-    shell = played(typed=re.sub(r"( pool (?:attach|clone) .*) &&", r"\1 --yes &&", typed))
+    shell = played(re.sub(r"( pool (?:attach|clone) .*) &&", r"\1 --yes &&", typed))
 
     assert printed and shell.stdout.splitlines().count("worked") == len(printed), shell.stderr
 
@@ -132,8 +159,8 @@ playground snapshot
 relvmoiscsi pool luns
 playground host-down nobody
 """
-    shell = played(typed=typed)
-    said = shell.stdout.rpartition("`xe help`")[2]
+    shell = played(typed)
+    said = shell.stdout
     live = "name-label: xs1  host-metrics-live: true\n"
     for told in (live, live.replace("xs1", "xs2").replace("true", "false"), live.replace("xs1", "xs3")):
         assert told in said
@@ -144,7 +171,7 @@ playground host-down nobody
 
 def test_a_clone_is_damaged_and_a_vm_gets_a_disk_on_a_second_sr():
     shell = played(
-        typed="""playground snapshot
+        """playground snapshot
 playground damage 360014050000000000000000000000004
 playground damage 360014050000000000000000000000001; echo status $?
 relvmoiscsi pool attach --all --yes --name copy --leave-others; echo status $?
@@ -153,7 +180,7 @@ relvmoiscsi pool clone copy mail --isolated night --yes; echo status $?
 relvmoiscsi pool clone copy mail --isolated night --yes --omit-disks; echo status $?
 """
     )
-    said = shell.stdout.rpartition("`xe help`")[2]
+    said = shell.stdout
     assert re.findall("^status .*", said, re.MULTILINE) == ["status 2", "status 9", "status 4", "status 0"]
     assert "360014050000000000000000000000004: failed\n  Its state is damaged" in said
     assert "--omit-disks clones the VM without these disks" in said and "without its disk 1, 'data' (" in said
@@ -161,7 +188,7 @@ relvmoiscsi pool clone copy mail --isolated night --yes --omit-disks; echo statu
 
 def test_the_night_goes_on_when_a_damaged_clone_is_unmapped():
     shell = played(
-        typed="""playground snapshot
+        """playground snapshot
 playground damage 360014050000000000000000000000004
 relvmoiscsi pool attach 360014050000000000000000000000002 --yes -q; echo status $?
 playground unmap 360014050000000000000000000000004
@@ -173,7 +200,7 @@ playground snapshot
 relvmoiscsi pool luns
 """
     )
-    said = shell.stdout.rpartition("`xe help`")[2]
+    said = shell.stdout
     assert re.findall("^status .*", said, re.MULTILINE) == ["status 4", "status 0", "status 2", "status 0"], (
         shell.stderr
     )
@@ -184,7 +211,7 @@ relvmoiscsi pool luns
 
 def test_no_disk_moves_home_from_a_damaged_copy():
     shell = played(
-        typed=f"""relvmoiscsi pool attach 360014050000000000000000000000002 --yes -q
+        f"""relvmoiscsi pool attach 360014050000000000000000000000002 --yes -q
 relvmoiscsi pool restore "{COPY}" web --shutdown --yes -q
 playground damage 360014050000000000000000000000002
 relvmoiscsi pool restore --home web --yes -q; echo status $?
@@ -207,8 +234,8 @@ REFUSED = {
 
 
 def test_a_word_that_the_playground_cannot_obey_is_2_and_one_sentence():
-    shell = played(typed="playground two-srs\n" + "".join(f"playground {words}; echo status $?\n" for words in REFUSED))
-    lines = shell.stdout.rpartition("`xe help`")[2].splitlines()[-2 * len(REFUSED) :]
+    shell = played("playground two-srs\n" + "".join(f"playground {words}; echo status $?\n" for words in REFUSED))
+    lines = shell.stdout.splitlines()[-2 * len(REFUSED) :]
     assert lines[1::2] == ["status 2"] * len(REFUSED)
     assert [says for said, says in zip(lines[::2], REFUSED.values()) if says not in said or len(said) > 80] == []
 
@@ -220,17 +247,16 @@ VERBS = ("snapshot", "host-down xs2", "host-up xs2", f"damage {CLONE}", f"unmap 
 
 @pytest.mark.parametrize("first", VERBS)
 def test_two_words_of_the_playground_end_in_sentences_in_every_order(first):
-    there = runpy.run_path(str(TOP / "tools/playground.py"))
     for second in VERBS:
         with lab_of_three(World()) as lab:
-            there["_furnish"](lab)
+            PLAYGROUND["_furnish"](lab)
             for verb in (first, second):
-                status, said = there["obey"](lab, verb.split())
+                status, said = PLAYGROUND["obey"](lab, verb.split())
                 assert status in (0, 2) and re.match("(xs2 is|[A-Z]).*[.:]", said), (first, second)
 
 
 def test_who_asks_for_help_gets_the_words_with_status_0():
-    shell = played(typed="playground help; echo status $?\nxe help; echo status $?\n")
+    shell = played("playground help; echo status $?\nxe help; echo status $?\n")
     assert shell.stdout.count("status 0\n") == 2 and shell.stderr == ""
     assert "  playground two-srs " in shell.stdout and "  host-call-plugin, host-list," in shell.stdout
 
@@ -238,14 +264,14 @@ def test_who_asks_for_help_gets_the_words_with_status_0():
 def test_a_copy_that_is_damaged_is_damaged_for_luns_and_attach_once_no_host_uses_it():
     lun = "360014050000000000000000000000002"
     shell = played(
-        typed=f"""relvmoiscsi pool attach {lun} --yes -q
+        f"""relvmoiscsi pool attach {lun} --yes -q
 playground damage {lun}
 relvmoiscsi pool discard {lun} --yes
 relvmoiscsi pool luns
 relvmoiscsi pool attach {lun} --yes; echo status $?
 """
     )
-    said = shell.stdout.rpartition("`xe help`")[2]
+    said = shell.stdout
     assert "reads no LUN that a host\nuses. After `relvmoiscsi pool discard`" in said
     assert re.search(rf"^{lun} .* damaged\n    Metadata text at byte ", said, re.MULTILINE)
     assert "status 5\n" in said and f"The LUN {lun} holds no SR to attach. Its state is damaged: " in shell.stderr
@@ -280,7 +306,7 @@ def test_a_second_terminal_finds_the_pool_and_the_programs_by_the_lines_that_are
 def test_words_that_the_playground_does_not_know_end_with_a_status():
     words = ("host-down xs9", "snapshott", "", "damage nothing", "snapshot")
     typed = "".join(f"playground {each}; echo status $?\n" for each in words)
-    said = played(typed=typed).stdout.rpartition("`xe help`")[2]
+    said = played(typed).stdout
     assert re.findall("^status .*", said, re.MULTILINE) == ["status 2"] * 4 + ["status 0"]
     assert said.count("The hosts: xs1, xs2, xs3\n") == 3 and said.count("Give one of these words") == 2
     of_help = said.partition("status 0")[0].rpartition("A clone of ")[0]
@@ -291,7 +317,7 @@ def test_a_snapshot_has_the_change_of_its_moment_and_never_a_later_one():
     """All had one time, older than records that were just saved: nobody could play a choice among snapshots."""
     begin = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
     shell = played(
-        typed="""relvmoiscsi pool save-vms Production --yes -q
+        """relvmoiscsi pool save-vms Production --yes -q
 playground snapshot
 playground snapshot
 relvmoiscsi pool luns
@@ -312,7 +338,7 @@ relvmoiscsi pool attach --all --yes --leave-others
 def test_a_disk_that_was_moved_home_is_in_the_next_snapshot():
     copy, later = "360014050000000000000000000000002", "360014050000000000000000000000004"
     shell = played(
-        typed=f"""relvmoiscsi pool attach {copy} --yes -q
+        f"""relvmoiscsi pool attach {copy} --yes -q
 relvmoiscsi pool restore {copy} web --shutdown --yes -q
 relvmoiscsi pool restore --home web --yes -q
 playground snapshot
@@ -346,7 +372,7 @@ def test_xe_knows_each_command_that_the_product_advises():
 
 def test_the_lines_of_xe_in_these_pages_run_as_they_are_printed():
     shell = played(
-        typed="""named() { sed -n "s/  $1\\$//p" | tail -1; }
+        """named() { sed -n "s/  $1\\$//p" | tail -1; }
 sr=$(xe sr-list | named Production)
 xe pool-list params=ha-enabled
 xe pool-ha-enable heartbeat-sr-uuids=$sr && xe pool-list params=ha-enabled
@@ -363,7 +389,7 @@ xe vm-start vm=helper || echo failed
 xe sr-create type=relvmoiscsi name-label=x device-config:target=10.0.0.5
 """
     )
-    said = shell.stdout.rpartition("`xe help`")[2]
+    said = shell.stdout
     assert re.findall(r"^ha-enabled .*: (\w+)$", said, re.MULTILINE) == ["false", "true", "false"]
     assert re.findall(r"  (\w+)  xs2  Production changed", said) == ["detached", "attached"] and "failed" not in said
     assert re.search(r"^[-0-9a-f]{36}$", said, re.MULTILINE), "vbd-create prints the UUID"
@@ -371,7 +397,7 @@ xe sr-create type=relvmoiscsi name-label=x device-config:target=10.0.0.5
 
 
 def test_a_typo_in_a_call_of_xe_is_told_in_one_line():
-    shell = played(typed="xe vm-start vm=hepler\nxe vm-start\nxe vm-strat vm=helper\n")
+    shell = played("xe vm-start vm=hepler\nxe vm-start\nxe vm-strat vm=helper\n")
 
     assert "0 VMs have the name hepler, and one is wanted." in shell.stderr
     assert "Required parameter not found: vm" in shell.stderr
@@ -385,7 +411,7 @@ def test_the_three_vms_of_the_night_are_there_and_a_copy_makes_room_for_a_restor
     copy = f'"{COPY}"'
     web = f'"web on {COPY}"'
     shell = played(
-        typed=f"""relvmoiscsi pool attach 360014050000000000000000000000002 --yes
+        f"""relvmoiscsi pool attach 360014050000000000000000000000002 --yes
 relvmoiscsi pool clone {copy} web db mail --isolated night --yes
 relvmoiscsi pool restore {copy} web --shutdown --yes || echo refused
 xe vm-destroy uuid=$(xe vm-list name-label={web} --minimal)
@@ -413,7 +439,7 @@ def test_a_copy_moves_to_another_network_as_the_page_says():
     """docs/night.rst, step 4."""
     copy, web = f'"{COPY}"', f'"web on {COPY}"'
     shell = played(
-        typed=f"""relvmoiscsi pool attach 360014050000000000000000000000002 --yes
+        f"""relvmoiscsi pool attach 360014050000000000000000000000002 --yes
 relvmoiscsi pool clone {copy} web --isolated night --yes
 xe vif-list vm-name-label={web}
 vif=$(xe vif-list vm-name-label={web} | cut -d' ' -f1)
@@ -425,7 +451,7 @@ xe sr-list
 
     assert shell.returncode == 0, shell.stderr
     assert re.findall(r"^[0-9a-f-]{36}  device 0  (\w+)  web ", shell.stdout, re.MULTILINE) == ["night", "office"]
-    assert "  Production\n" in shell.stdout and "doctor` and `relvmoiscsi direct` belong to a dom0" in shell.stdout
+    assert "  Production\n" in shell.stdout
 
 
 #: `leads WORDS` runs the words, which print next steps at their end; `goes on` runs each of these steps as it is
@@ -447,7 +473,7 @@ goes() {
 def test_each_next_step_runs_as_it_is_printed_and_leads_to_the_end(down):
     lun, copy = "360014050000000000000000000000002", f'"{COPY}"'
     shell = played(
-        typed=f"""{FOLLOW}{down}
+        f"""{FOLLOW}{down}
 leads relvmoiscsi pool attach {lun} --yes
 goes on  # clone
 goes on  # start
@@ -476,7 +502,7 @@ rm -f $steps*
 
 
 def test_the_shell_finds_the_pool_and_its_end_is_the_end_of_the_playground():
-    shell = played(typed="relvmoiscsi pool luns\nxe vm-start vm=helper\nexit 7\n")
+    shell = started(typed="relvmoiscsi pool luns\nxe vm-start vm=helper\nexit 7\n")
 
     assert shell.returncode == 7
     assert "clone of 'Production'" in shell.stdout
@@ -505,7 +531,7 @@ def test_the_prompt_says_playground(shell, prompt, tmp_path):
 
 
 def test_a_probe_without_a_host_asks_the_master():
-    shell = played(typed="xe sr-probe type=relvmoiscsi device-config:target=nobody.invalid\nexit 7\n")
+    shell = played("xe sr-probe type=relvmoiscsi device-config:target=nobody.invalid\nexit 7\n")
 
     assert "Required parameter not found" not in shell.stdout + shell.stderr
     assert "SR_BACKEND_FAILURE" in shell.stdout + shell.stderr
@@ -514,7 +540,7 @@ def test_a_probe_without_a_host_asks_the_master():
 def test_an_integrator_calls_the_driver_and_the_plugin_by_xe_as_on_a_host():
     """docs/driver.rst: one VDI of several, the new name, and the steps behind a success."""
     shell = played(
-        typed="""named() { sed -n "s/  $1\\$//p" | tail -1; }
+        """named() { sed -n "s/  $1\\$//p" | tail -1; }
 lun="device-config:target=10.0.0.5 device-config:targetIQN=iqn.2026-01.test:array"
 lun="$lun device-config:SCSIid=360014050000000000000000000000002"
 create="xe sr-create type=relvmoiscsi name-label=x $lun"
@@ -553,7 +579,7 @@ def test_the_plugin_of_the_playground_answers_as_that_of_a_host():
     ]
     call = "xe host-call-plugin host-uuid=$(xe host-list name-label=xs1 --minimal) plugin=relvmoiscsi fn="
     shell = played(
-        typed=f"""{call}{calls[0]}
+        f"""{call}{calls[0]}
 answer=$({call}{calls[1]}); echo "$answer"; sr=$(echo "$answer" | sed 's/.*"new_sr": *"\\([^"]*\\)".*/\\1/')
 xe sr-introduce uuid=$sr type=lvmoiscsi name-label=copy
 xe pbd-create sr-uuid=$sr host-uuid=$(xe host-list name-label=xs1 --minimal) device-config:SCSIid={lun}
@@ -578,7 +604,7 @@ def test_the_recipe_of_the_page_attaches_a_resignatured_lun_on_each_host():
     for word, value in {"<new SR>": "$sr", "TARGET": target, "<SCSIid>": lun, "<name>": "copy"}.items():
         recipe = recipe.replace(word, value)
     shell = played(
-        typed=f"""xe sr-create type=relvmoiscsi name-label=x {target} device-config:SCSIid={lun}
+        f"""xe sr-create type=relvmoiscsi name-label=x {target} device-config:SCSIid={lun}
 host=$(xe host-list name-label=xs1 --minimal)
 sr=$(xe host-call-plugin host-uuid=$host plugin=relvmoiscsi fn=classify | sed 's/.*"new_sr": *"\\([^"]*\\)".*/\\1/')
 {recipe}
@@ -594,13 +620,13 @@ xe pbd-list sr-uuid=$sr
 
 def test_xe_prints_the_first_field_alone_and_refuses_an_option_that_it_does_not_have():
     shell = played(
-        typed="""xe host-list --minimal; xe host-list params=name-label --minimal; xe pool-list --minimal
+        """xe host-list --minimal; xe host-list params=name-label --minimal; xe pool-list --minimal
 xe host-list --frob; echo status $?
 xe pbd-list frob=1; echo status $?
 for list in vm sr network; do xe $list-list params=uuid,name-label >/dev/null || echo failed; done
 """
     )
-    said = shell.stdout.rpartition("`xe help`")[2]
+    said = shell.stdout
     uuid = "[0-9a-f-]{36}"
     assert re.search(f"^{uuid},{uuid},{uuid}\nxs1,xs2,xs3\n{uuid}\n", said, re.MULTILINE), said
     assert said.endswith("status 1\nstatus 1\n")
@@ -608,6 +634,6 @@ for list in vm sr network; do xe $list-list params=uuid,name-label >/dev/null ||
 
 
 def test_a_client_of_https_is_told_that_the_pool_of_the_playground_has_none():
-    shell = played(typed="relvmoiscsi pool luns --pool https://${XENSERVER_HOST#http://} || echo status $?\n")
+    shell = played("relvmoiscsi pool luns --pool https://${XENSERVER_HOST#http://} || echo status $?\n")
     assert "status 11\n" in shell.stdout and "No pool answers at https://" in shell.stderr
     assert shell.returncode == 0 and "Traceback" not in shell.stderr

@@ -62,7 +62,7 @@ def resignature(device, seed="a", one=None):
 
 
 def chain():
-    return random_chain(34, free=40, thick=True, odd=False, bat_entries=4096, blocks=5, depth=3).disk
+    return random_chain(34, free=40, thick=True, odd=False, bat_entries=4096, blocks=5, depth=3, stale=False).disk
 
 
 #: what is on the LUN, and what both hosts are asked for

@@ -190,6 +190,7 @@ def test_at_the_question_nothing_was_changed(lab, copy, pool_command, monkeypatc
     )
 
 
+@pytest.mark.states("method", few=1)
 @pytest.mark.processes
 @pytest.mark.parametrize("method", ["PBD.create", "Async.PBD.plug", "Async.SR.scan"])
 @pytest.mark.parametrize(

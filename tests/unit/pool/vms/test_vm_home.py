@@ -380,6 +380,7 @@ VBDS = [{"bootable": 10**12}, {"new": "x"}, {"other_config": {"a": 10**12}}, {"q
 RIGHT_BUT_VBD = [json.dumps({**dict.fromkeys(Swap._fields, "x"), "vbd": vbd}) for vbd in VBDS]
 
 
+@pytest.mark.states("text", few=4)
 @pytest.mark.parametrize("text", [*HOSTILE, NUMBERS, RIGHT_BUT_ONE, *RIGHT_BUT_VBD])
 def test_no_key_of_a_vm_ends_a_command_with_a_bug(restored, text):
     """A vm-admin may write any of them."""

@@ -895,6 +895,7 @@ def test_what_belongs_to_a_vm_of_the_pool_in_any_way_is_no_disk_of_another(attac
     assert "is a disk of the VM 'db' in this pool" in str(claim_of_another(attacked).problem)
 
 
+@pytest.mark.states("kind", few=2)
 @pytest.mark.parametrize(
     "kind", ["suspend", "metadata", "ha_statefile", "redo_log", "rrd", "cbt_metadata", "crashdump"]
 )

@@ -291,6 +291,7 @@ def untouched(day):
     """It is a disk of "web"."""
 
 
+@pytest.mark.states("fate", few=1)
 @pytest.mark.parametrize("fate", [untouched, restored, kept, cut_between_swaps])
 @pytest.mark.parametrize("work", [(), ("0",), ("5",), undo], ids=["all", "another disk", "that disk", "undo"])
 def test_a_journal_gives_no_vm_a_disk_of_another_vm(tenants, fate, work):

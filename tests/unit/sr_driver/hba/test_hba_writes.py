@@ -116,6 +116,7 @@ def test_an_sr_that_is_attached_while_the_call_waits_is_refused(world):
     assert (world.content() == world.before, world.held) == (True, [])
 
 
+@pytest.mark.states("state", few=4)
 @pytest.mark.parametrize("state", STATES, ids=name_of)
 def test_the_original_under_a_new_scsi_id_is_refused_though_it_is_meant(world, state):
     """The child process has read the LUN; the call asks the pool under its locks."""
@@ -136,6 +137,7 @@ def test_the_original_under_a_new_scsi_id_is_refused_though_it_is_meant(world, s
         assert world.state() == "resignatured"
 
 
+@pytest.mark.states("state", few=4)
 @pytest.mark.parametrize("state", [state for state in STATES if state.lun != SAME], ids=name_of)
 def test_a_label_that_says_resignatured_is_no_success_where_the_pool_has_its_sr_elsewhere(world, state):
     """The child process has read the LUN; its parent asks the pool."""

@@ -336,6 +336,7 @@ def test_a_lun_that_the_pool_uses_is_refused_before_anybody_logs_in(driver, clon
     assert found.result.code == 202 and "in use in this pool" in found.result.text
 
 
+@pytest.mark.states("state", few=4)
 @pytest.mark.parametrize("state", STATES, ids=name_of)
 def test_the_original_under_a_new_scsi_id_is_refused_before_the_first_write(driver, clone, state):
     """Its PBD holds the SCSIid of before. The UUID of the SR is on the LUN, so the pool is asked after the read."""
