@@ -260,6 +260,9 @@ ROWS = {
     "label CRC": bad_checksum(poked(LABEL + 100, b"\7"), "LVM label at byte 512 of"),
     "no metadata area": unsupported(label(104, bytes(16)), "it lists 0 metadata areas"),
     "three metadata areas": unsupported(label(104, areas(4096, 2 << 20, 3 << 20)), "it lists 3 metadata areas"),
+    "area list that LVM ends earlier": malformed(
+        label(104, areas(4096, 0, 8192)), "LVM label at byte 632", "the offset 0 and 1044480 bytes: LVM ends a list there"
+    ),
     "area beyond the device": malformed(
         label(104, "<Q", 1 << 50), "label at byte 616", "1044480 bytes at 1125899906842624 is not on the device"
     ),

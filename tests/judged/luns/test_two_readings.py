@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Real programs read LUNs that a stranger has forged, and relvmoiscsi refuses what it would read otherwise."""
+
+import struct
+
+import pytest
+
+from kit import build_lvm, builder
+from kit.build_volumes import MIB
+from kit.builder import build_sr, raw
+from kit.judges import dice
+from kit.lvmreader import read_mda
+from kit.spoiled import LABEL, Spoiled
+from relvmoiscsi import engine
+from relvmoiscsi.device import Range
+from relvmoiscsi.errors import FormatError, Malformed
+
+
+def refused(disk, error, words):
+    """Nothing plans a run on the disk, and `check` says why."""
+    with pytest.raises(error, match=words):
+        engine.prepare(disk, dice("new ids"))
+    assert isinstance(engine.inspect(disk).problem, FormatError)
+
+
+def test_lvm_ends_a_list_of_areas_at_the_offset_0_whatever_the_size(lvm, loops):
+    forged = Spoiled(build_sr([raw("data")], free_extents=40))
+    truth, disk = forged.truth, forged.disk
+    text = read_mda(disk, truth.areas[0]).text.replace(b"seqno = ", b"seqno = 7")
+    other = Range(truth.pe_start + (truth.pe_count - 20) * truth.extent_size, MIB)
+    build_lvm.put_text(disk, other, 512, text)
+    forged.poke(other.offset, build_lvm.mda_header(other, [build_lvm.raw_locn(512, text)]))
+    theirs = struct.pack("<8QIIQQ8x", truth.pe_start, 0, 0, 1, *other, 0, 1, 2, 1, 0, 1)
+    hidden = struct.pack("<6QII16x", 0, 0, *truth.areas[0], 0, 0, 2, 1)  # behind entries that are not all zeros
+    forged.poke(LABEL + 72, theirs + hidden).sealed_label()
+
+    (seen,) = lvm.over(loops(disk).path).seen()
+
+    assert seen.vg[2] == f"7{truth.seqno}", "the text of the area behind the entry (0, 1)"
+    refused(disk, Malformed, "LVM label at byte 600 .* has the offset 0 and 1 bytes: LVM ends a list there")
