@@ -261,7 +261,9 @@ ROWS = {
     "no metadata area": unsupported(label(104, bytes(16)), "it lists 0 metadata areas"),
     "three metadata areas": unsupported(label(104, areas(4096, 2 << 20, 3 << 20)), "it lists 3 metadata areas"),
     "area list that LVM ends earlier": malformed(
-        label(104, areas(4096, 0, 8192)), "LVM label at byte 632", "the offset 0 and 1044480 bytes: LVM ends a list there"
+        label(104, areas(4096, 0, 8192)),
+        "LVM label at byte 632",
+        "the offset 0 and 1044480 bytes: LVM ends a",
     ),
     "area beyond the device": malformed(
         label(104, "<Q", 1 << 50), "label at byte 616", "1044480 bytes at 1125899906842624 is not on the device"
@@ -333,7 +335,19 @@ ROWS = {
     "LV with the id of the VG": malformed(text(DATA.lv_id, ONE.vg_id, count=-1), "it has the id of the volume group"),
     "no LVM id": other(text('id = "', 'id = "?'), "id of volume group", "is not an LVM id"),
     "seqno at its end": malformed(text("seqno = 17", "seqno = 4294967295"), "its seqno is 4294967295"),
-    "negative seqno": malformed(text("seqno = 17", "seqno = -1"), "seqno is -1, expected an integer of at least 0"),
+    **{
+        f"{key} over 32 bits": malformed(
+            text(f"{key} = {number}", f"{key} = {(1 << 32) + number}"), f"{key} is {(1 << 32) + number}, expected"
+        )
+        for key, number in (("extent_size", 8192), ("extent_count", 1), ("start_extent", 0), ("stripe_count", 1))
+    },
+    "stripe over 32 bits": malformed(text('"pv0", 0', f'"pv0", {1 << 32}'), "has the stripes pv0, 4294967296"),
+    "limit that is a text": malformed(text(MAX_LV, 'max_lv = "0"'), "max_lv is '0', expected an integer"),
+    "time that is a text": malformed(
+        text("creation_time = 17", 'creation_time = "17" #'), "creation_time is '17', expected an integer"
+    ),
+    "stripes without a comma": malformed(text('"pv0", 0', '"pv0" 0'), "'0', expected `,` or `]`"),
+    "negative seqno": malformed(text("seqno = 17", "seqno = -1"), "seqno is -1, expected an integer from 0 to"),
     "extents of no size": malformed(text("extent_size = 8192", "extent_size = 0"), "extent_size is 0"),
     "no section of PVs": malformed(
         edited(lambda text: text[: text.index("physical_volumes")] + text[text.index("logical_volumes") :]),

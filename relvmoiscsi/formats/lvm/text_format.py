@@ -11,6 +11,9 @@ and unknown keys stay.
 
 Any other backslash in a string is a character of the string.
 
+LVM also reads a list with a comma at its end, or without commas between strings. LVM writes no such list: `parse`
+refuses it.
+
 LVM reads any word as an identifier, and takes a word with `/` for a path: `/id` is `id` for LVM, and `a/b` is `b` in
 the section `a`. LVM writes no such word, so `parse` refuses all but the characters that LVM allows in a name.
 
@@ -41,6 +44,19 @@ _SPARE_ITEMS = 1024
 #: characters of the name of a VG, PV, LV, segment or key: messages repeat a name for each volume, so `parse` refuses a
 #: longer name. Source: LVM2 lib/misc/lvm-string.c, _validate_name
 MAX_NAME_LENGTH = 127
+
+#: the numbers that LVM reads, by key, and the values that LVM stores whole. Of a larger number, LVM keeps the low 32
+#: bits; a negative number becomes a large one. Source: LVM2 libdm/libdm-config.c, dm_config_get_uint32;
+#: lib/format_text/import_vsn1.c; lib/striped/striped.c
+UINT32 = range(1 << 32)
+_UINT64 = range(1 << 63)  #: LVM reads numbers of 63 bits and a sign
+NUMBERS = {
+    **dict.fromkeys(("version", "seqno", "max_lv", "max_pv", "metadata_copies", "pe_count"), UINT32),
+    **dict.fromkeys(("segment_count", "start_extent", "stripe_count", "reshape_count", "data_copies"), UINT32),
+    **dict.fromkeys(("extent_size", "extent_count"), UINT32[1:]),
+    "read_ahead": range(-1, 1 << 32),  # -1: none
+    **dict.fromkeys(("dev_size", "pe_start", "ba_start", "ba_size", "creation_time"), _UINT64),
+}
 
 #: parts of the patterns below; no part can match a text in two ways, so the patterns never backtrack far
 _BLANK = r"[ \t\r\n\f\v]*(?:\#[^\n]*(?:\n[ \t\r\n\f\v]*|\Z))*"
@@ -84,6 +100,7 @@ class TextSection:
     """`name { ... }`: assignments and sections by key, in the order of the text.
 
     The lookups raise Malformed, with the place of the section, for a missing key and for a value of another type.
+    `parse` looks each key of NUMBERS up, so no number that LVM would read otherwise is in a tree.
     """
 
     __slots__ = ("_text_at", "assignments", "end", "name", "name_start", "sections")
@@ -121,10 +138,11 @@ class TextSection:
             raise self._problem(f"{key} is a list, expected one value")
         return found
 
-    def integer(self, key: str, minimum: int = 0) -> int:
-        value = self.single(key).values[0]
-        if not isinstance(value, int) or value < minimum:
-            raise self._problem(f"{key} is {_quoted(value)}, expected an integer of at least {minimum}")
+    def integer(self, key: str) -> int:
+        """The value of a key of NUMBERS."""
+        value, allowed = self.single(key).values[0], NUMBERS[key]
+        if not isinstance(value, int) or value not in allowed:
+            raise self._problem(f"{key} is {_quoted(value)}, expected an integer from {allowed[0]} to {allowed[-1]}")
         return value
 
     def string(self, key: str) -> str:
@@ -196,6 +214,8 @@ class _Parser:
                     values = self._listed(text, value_start) if is_list else (self._value(text, value_start),)
                     self._known[text] = values
                 section.assignments[intern(key)] = Assignment(values, group == _LIST_AT, start, value_start, end)
+                if key in NUMBERS:
+                    section.integer(key)
             elif group == _OPENS and depth < MAX_DEPTH:
                 self._sections_left -= 1
                 if self._sections_left < 0:
@@ -217,14 +237,18 @@ class _Parser:
         return number
 
     def _listed(self, text: str, start: int) -> Tuple[Value, ...]:
-        values = []
+        values: List[Value] = []
+        is_behind_value = False
         for kind, part, at in _tokens(text, 1, self._where):
-            if part == "]":
+            if part == "]" and (is_behind_value or not values):
                 break
-            if kind != "mark":
+            if is_behind_value != (kind == "mark"):
+                raise self._problem((kind, part, start + at), "`,` or `]`" if is_behind_value else "a value")
+            if not is_behind_value:
                 values.append(self._value(part, start + at))
                 if len(values) > self._values_left:
                     raise self._too_much()
+            is_behind_value = not is_behind_value
         self._values_left -= len(values)
         return tuple(values)
 

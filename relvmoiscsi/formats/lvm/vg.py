@@ -12,7 +12,7 @@ from typing import Dict, FrozenSet, Iterable, List, Mapping, NamedTuple, Optiona
 from relvmoiscsi.device import SECTOR, Range
 from relvmoiscsi.errors import Malformed, OnDefect, Place, Truncated, Unsupported, WayOut, raise_defect, reading
 from relvmoiscsi.formats.identity import IdMap, dashed, parse_lvm_id, sightings
-from relvmoiscsi.formats.lvm.text_format import Assignment, TextEdit, TextSection, edited, parse, shown_values
+from relvmoiscsi.formats.lvm.text_format import UINT32, Assignment, TextEdit, TextSection, edited, parse, shown_values
 from relvmoiscsi.formats.naming import LV_PREFIXES, MGT
 from relvmoiscsi.wording import some_of
 
@@ -188,7 +188,7 @@ def read_vg(text: str, where: Place, device_bytes: int, on_defect: OnDefect = ra
     with reading(on_defect):
         _refuse_unknown(vg)
     pv = _only_pv(vg)
-    extent_size = vg.integer("extent_size", 1) * SECTOR
+    extent_size = vg.integer("extent_size") * SECTOR
     lvs = []
     for section in _lv_sections(vg):
         with reading(on_defect):
@@ -315,9 +315,9 @@ def _lv(section: TextSection, pv_name: str, vg_name: str) -> LogicalVolume:
             raise Unsupported(what, child.where, f"{child.name} is not linear").with_way_out(way_out)
         stripes = child.assignments.get("stripes")
         values = stripes.values if stripes else ()
-        if len(values) != 2 or values[0] != pv_name or not isinstance(values[1], int) or values[1] < 0:
+        if len(values) != 2 or values[0] != pv_name or not isinstance(values[1], int) or values[1] not in UINT32:
             raise Malformed(what, child.where, f"{child.name} has the stripes {shown_values(values) or 'none'}")
-        segments.append(Segment(child.integer("start_extent"), child.integer("extent_count", 1), values[1]))
+        segments.append(Segment(child.integer("start_extent"), child.integer("extent_count"), values[1]))
     segments.sort()
     if section.integer("segment_count") != len(segments) or not segments:
         raise Malformed(what, where, f"it has {len(segments)} segments, and its segment_count is another number")

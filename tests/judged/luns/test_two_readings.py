@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from kit import build_lvm, builder
+from kit import build_lvm
 from kit.build_volumes import MIB
 from kit.builder import build_sr, raw
 from kit.judges import dice
@@ -38,3 +38,45 @@ def test_lvm_ends_a_list_of_areas_at_the_offset_0_whatever_the_size(lvm, loops):
 
     assert seen.vg[2] == f"7{truth.seqno}", "the text of the area behind the entry (0, 1)"
     refused(disk, Malformed, "LVM label at byte 600 .* has the offset 0 and 1 bytes: LVM ends a list there")
+
+
+WIDE, FREE = 1 << 32, 8
+#: numbers of a text, another number of which LVM reads the same
+TRUNCATED = {
+    "extent_size": ("extent_size = 8192", f"extent_size = {WIDE + 8192}"),
+    "pe_count": ("pe_count = 10\n", f"pe_count = {WIDE + 10}\n"),
+    "extent_count": ("extent_count = 1", f"extent_count = {WIDE + 1}"),
+    "start_extent": ("start_extent = 0", f"start_extent = {WIDE}"),
+    "stripe_count": ("stripe_count = 1", f"stripe_count = {WIDE + 1}"),
+    "stripes": ('"pv0", 0', f'"pv0", {WIDE}'),
+    "negative": ("extent_count = 1", f"extent_count = {1 - WIDE}"),
+}
+
+
+@pytest.mark.parametrize("name", TRUNCATED)
+def test_lvm_keeps_32_bits_of_a_number(name, lvm, loops):
+    whole = build_sr([raw("data")], free_extents=FREE)
+    old, new = TRUNCATED[name]
+    disk = build_sr([raw("data")], free_extents=FREE, edit_text=lambda text: text.replace(old, new)).disk
+    lun, wide = loops(whole.disk), loops(disk)
+
+    seen = [lvm.over(each.path).seen() for each in (lun, wide)]
+
+    assert whole.disk != disk
+    assert repr(seen[1]).replace(wide.path, lun.path) == repr(seen[0])
+    refused(disk, Malformed, "expected an integer from|has the stripes")
+
+
+UNREAD = {
+    "limit": ("max_lv = 0", 'max_lv = "0"'),
+    "time": ("creation_time = 17", 'creation_time = "17" #'),
+    "list": ('"pv0", 0', '"pv0" 0'),
+}
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_lvm_does_not_read_a_number_or_a_list_of_another_form(name, lvm, loops):
+    disk = build_sr([raw("data")], edit_text=lambda text: text.replace(*UNREAD[name])).disk
+
+    assert "MGT" not in lvm.over(loops(disk).path).attempt("lvs").stdout
+    refused(disk, Malformed, "expected")

@@ -115,9 +115,21 @@ def test_two_labels_and_damaged_ones_are_refused(sectors, error, sentence):
         (72, "440s", b"\1" * 440, Truncated, "AreaEntry"),  # lists that never end
         (144, "368s", b"\1" * 368, Truncated, "AreaEntry|ExtensionHeader"),
         # LVM ends a list at the offset 0, whatever the size: its next list begins behind such an entry
-        (96, "<Q", 1, Malformed, "LVM label at byte 600 of /dev/sdc: an entry of its area lists has the offset 0 and 1"),
-        (128, "<Q", 1 << 63, Malformed, "LVM label at byte 632 of /dev/sdc: an entry of its area lists has the offset 0"),
-        (152, "<Q", 4096, Malformed, "LVM label at byte 656 of /dev/sdc: an entry of its area lists has the offset 0"),
+        (
+            96,
+            "<Q",
+            1,
+            Malformed,
+            "LVM label at byte 600 of .* area lists has the offset 0 and 1 ",
+        ),
+        (
+            128,
+            "<Q",
+            1 << 63,
+            Malformed,
+            "LVM label at byte 632 of .* area lists has the offset 0",
+        ),
+        (152, "<Q", 4096, Malformed, "LVM label at byte 656 of .* area lists has the offset 0"),
     ],
 )
 def test_a_sealed_label_that_is_none_is_refused(offset, form, value, error, sentence):
