@@ -396,7 +396,7 @@ ROWS = {
     "parent in another SR": malformed(renamed_parent("sr", OTHER_SR), "a volume of another SR, " + OTHER_SR),
     "locator of four gigabytes": malformed(child(1096, ">I", 0xFFFFFFFF), "its text has 4294967295 bytes"),
     # QCOW2 images
-    "QCOW2 over a VHD": malformed(qcow2_over_vhd, "it is a vhd, and its child is a qcow2"),
+    "QCOW2 over a VHD": unsupported(qcow2_over_vhd, "QEMU opens its parent as 'qcow2'; the name says vhd"),
     "backing file in another SR": malformed(backing(SR, OTHER_SR.encode()), "a volume of another SR, " + OTHER_SR),
     "backing file of four gigabytes": malformed(qcow2_at(16, ">I", 0xFFFFFFFF), "path has 4294967295 bytes"),
     "QCOW2 magic": bad_magic(qcow2_at(0, ">I", 7), "QCOW2 header at byte 0 of QCOW2-"),

@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Real programs read LUNs that a stranger has forged, and relvmoiscsi refuses what it would read otherwise."""
 
+import json
 import struct
 
 import pytest
 
 from kit import build_lvm
-from kit.build_volumes import MIB
+from kit.build_volumes import MIB, Qcow2Spec, qcow2_content, qcow2_head
 from kit.builder import build_sr, raw
-from kit.judges import dice
+from kit.judges import dice, run
 from kit.lvmreader import read_mda
 from kit.spoiled import LABEL, Spoiled
 from relvmoiscsi import engine
 from relvmoiscsi.device import Range
-from relvmoiscsi.errors import FormatError, Malformed
+from relvmoiscsi.errors import FormatError, Malformed, Unsupported
+from relvmoiscsi.formats import qcow2
 
 
 def refused(disk, error, words):
@@ -80,3 +82,50 @@ def test_lvm_does_not_read_a_number_or_a_list_of_another_form(name, lvm, loops):
 
     assert "MGT" not in lvm.over(loops(disk).path).attempt("lvs").stdout
     refused(disk, Malformed, "expected")
+
+
+def image(path, spec, pieces=()):
+    """A file with the head of an image, or with all of it."""
+    with open(str(path), "wb") as file:
+        for offset, data in pieces or qcow2_content(MIB, spec).pieces:
+            file.seek(offset)
+            file.write(data)
+        file.truncate(4 * MIB)
+    return str(path)
+
+
+FORMAT = struct.pack(">I", 0xE2792ACA)
+
+
+@pytest.mark.parametrize(
+    "named, opened",
+    [("raw", ["qcow2", "raw"]), ("qcow2", ["qcow2"] * 3), ("twice", ["qcow2"] * 3), ("", ["qcow2"] * 3)],
+)
+def test_qemu_opens_a_raw_parent_as_the_header_says_or_as_it_looks(named, opened, tmp_path):
+    """A raw parent whose data begins like an image leads QEMU to any file of the host."""
+    last = image(tmp_path / "secret", Qcow2Spec(MIB, "", "", None, "secret"))
+    parent = image(tmp_path / "parent", Qcow2Spec(MIB, last, "qcow2", None, "parent"))
+
+    def head_over(path):
+        head = bytearray(b"".join(qcow2_head(Qcow2Spec(MIB, path, named if named == "qcow2" else "raw", None, "x"))))
+        if not named:
+            head = head.replace(FORMAT, b"none")
+        if named == "twice":
+            at = head.index(struct.pack(">I", 0x6803F857))  # the feature table, of 144 bytes
+            head[at : at + 152] = FORMAT + struct.pack(">I5s3x", 5, b"qcow2") + b"none" + struct.pack(">I128x", 128)
+        return bytes(head)
+
+    leaf = str(tmp_path / "leaf")
+    rest = [piece for piece in qcow2_content(MIB, Qcow2Spec(MIB, "", "", None, "x")).pieces if piece[0]]
+    image(leaf, None, [(0, head_over(parent)), *rest])
+
+    chain = json.loads(run("qemu-img", "info", "--backing-chain", "--output", "json", leaf))
+
+    assert [each["format"] for each in chain] == opened
+    path = "/dev/VG_XenStorage-0a0b0c0d-0000-4000-8000-000000000001/LV-0a0b0c0d-0000-4000-8000-000000000002"
+    head = head_over(path).ljust(qcow2.HEAD_BYTES, b"\0")
+    if named == "raw":
+        assert qcow2.parent_of(qcow2.read_qcow2(head, "QCOW2-x", MIB), path.encode(), "QCOW2-x").kind == "raw"
+    else:
+        with pytest.raises(Unsupported, match="QEMU|a second one"):
+            qcow2.parent_of(qcow2.read_qcow2(head, "QCOW2-x", MIB), path.encode(), "QCOW2-x")
