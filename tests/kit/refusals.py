@@ -163,6 +163,13 @@ def end_footer_of_another():
     return spoiled.poke(("disk", spoiled.truth.volume("disk").size - 512), footer)
 
 
+def parent_without_uuid():
+    """A child with the UUID of its parent, which is zeros: so tapdisk takes the parent for a raw one."""
+    spoiled = pair().poke(("base", 68), bytes(16)).poke(("disk", 512 + 40), bytes(16))
+    spoiled.poke(("base", spoiled.truth.volume("base").size - 512 + 68), bytes(16))
+    return spoiled.sealed_vhd("base").sealed_vhd("disk")
+
+
 def loop_of_two():
     return spoiled_sr(vhd("one", "two"), vhd("two", "one"), raw("rest"))
 
@@ -393,6 +400,7 @@ ROWS = {
     "loop of two": malformed(loop_of_two, "the chain of parents comes back to it"),
     "its own parent": malformed(lun(vhd("one", "one"), raw("rest")), "the chain of parents comes back to it"),
     "another VHD than its parent": malformed(child(552, b"\7" * 16), "is not the VHD that this one was made of"),
+    "parent that tapdisk opens as raw": malformed(parent_without_uuid, "is not the VHD that this one was made of"),
     "parent in another SR": malformed(renamed_parent("sr", OTHER_SR), "a volume of another SR, " + OTHER_SR),
     "locator of four gigabytes": malformed(child(1096, ">I", 0xFFFFFFFF), "its text has 4294967295 bytes"),
     # QCOW2 images
