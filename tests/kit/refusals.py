@@ -298,13 +298,24 @@ ROWS = {
     "several PVs": unsupported(text(LAST_PV, '}\npv1 {\nid = "x"\n' + LAST_PV), "on 2 physical volumes", "vgreduce"),
     "no PV": unsupported(edited(without_pv), "it lies on 0 physical volumes"),
     "PV MISSING": unsupported(
-        text("flags = []\ndev", 'flags = ["MISSING"]\ndev'), "Physical volume pv0", "is marked MISSING"
+        text("flags = []\ndev", 'flags = ["MISSING"]\ndev'), "Physical volume pv0", "its flag is MISSING"
     ),
     "PV EXPORTED": unsupported(text('["ALLOCATABLE"]', '["ALLOCATABLE", "EXPORTED"]'), "its status is EXPORTED"),
     **{
         f"VG {status}": unsupported(text(STATUS, f'["{status}", "RESIZEABLE"'), f"its status is {status}")
         for status in ("EXPORTED", "CLUSTERED", "SHARED", "PVMOVE")
     },
+    # LVM reads the words of a status behind CACHE_VOL, and no group in which a linear volume has ERROR_WHEN_FULL
+    **{
+        f"flag of a volume, {word}": unsupported(
+            text("flags = []\ncreation", f'flags = ["CACHE_VOL", "{word}"]\ncreation'), "its flag is CACHE_VOL"
+        )
+        for word in ("LOCKED", "PVMOVE")
+    },
+    "ERROR_WHEN_FULL": unsupported(
+        text("flags = []\ncreation", 'flags = ["ERROR_WHEN_FULL"]\ncreation'), "its flag is ERROR_WHEN_FULL"
+    ),
+    "flag of the group": unsupported(text("flags = []", 'flags = ["NEW"]'), "Volume group VG_", "its flag is NEW"),
     "LV LOCKED": unsupported(text('"VISIBLE"]', '"VISIBLE", "LOCKED"]'), "Logical volume MGT", "its status is LOCKED"),
     "LV with a fixed minor": unsupported(
         text('"VISIBLE"]', '"FIXED_MINOR", "VISIBLE"]\nmajor = 253\nminor = 77'),

@@ -22,6 +22,9 @@ _VG_STATUS = {"RESIZEABLE", "READ", "WRITE"}
 _PV_STATUS = {"ALLOCATABLE"}
 _LV_WORDS = ("READ", "WRITE", "VISIBLE")  #: in the order in which LVM writes them
 _LV_STATUS = set(_LV_WORDS)
+#: words of `flags` of a VG or an LV that change no reading. LVM ignores unknown words. But behind CACHE_VOL, LVM takes
+#: the words of a status from `flags`, too. Source: LVM2 lib/format_text/flags.c, read_flags
+_FLAGS = {"NOAUTOACTIVATE", "ACTIVATION_SKIP"}
 #: LVM writes no other tag, and reads any. SM would take `a,hidden` for two tags. Source: LVM2 lib/misc/lvm-string.c
 #: validate_tag; SM lvmcache.py, refresh
 _TAG = re.compile(r"[A-Za-z0-9._+/=!:&#-]+\Z")
@@ -261,14 +264,15 @@ def _disowned(vg_name: str, key: str, value: object) -> WayOut:
 def _status(
     what: str, section: TextSection, known: Set[str], ways_out: Mapping[str, WayOut] = _NO_WAYS_OUT
 ) -> FrozenSet[str]:
-    """The words of a status. Raises FormatError for a word that is not `known`."""
+    """The words of a status. Raises FormatError for a word that is not `known`, or a flag that is not in _FLAGS."""
     if "status" not in section.assignments:
         raise Malformed(what, section.where, "it has no status")
     status = frozenset(section.strings("status"))
-    for word in sorted(status - known):
-        raise Unsupported(what, section.where, f"its status is {shown_values([word])}").with_way_out(
-            ways_out.get(word, WayOut())
-        )
+    unknown = [("status", word) for word in sorted(status - known)]
+    unknown += [("flag", word) for word in section.strings("flags") if word not in _FLAGS]
+    for kind, word in unknown:
+        problem = f"its {kind} is {shown_values([word])}"
+        raise Unsupported(what, section.where, problem).with_way_out(ways_out.get(word, WayOut()))
     return status
 
 
@@ -283,11 +287,10 @@ def _only_pv(vg: TextSection) -> TextSection:
         error = Unsupported(f"Volume group {vg.name}", vg.where, problem)
         raise error.with_way_out(WayOut(sentence=advice if pvs else ""))
     what = f"Physical volume {pvs[0].name} of volume group {vg.name}"
-    is_exported = "EXPORTED" in vg.strings("status")  # LVM marks VG and PV, and one command takes both marks away
-    _status(what, pvs[0], _PV_STATUS, {"EXPORTED": WayOut(("vgimport",), (vg.name,))} if is_exported else _NO_WAYS_OUT)
-    if "MISSING" in pvs[0].strings("flags"):
-        restored = WayOut(("vgextend", "--restoremissing"), (vg.name, vg.where.container))
-        raise Unsupported(what, pvs[0].where, "it is marked MISSING").with_way_out(restored)
+    ways_out = {"MISSING": WayOut(("vgextend", "--restoremissing"), (vg.name, vg.where.container))}
+    if "EXPORTED" in vg.strings("status"):  # LVM marks VG and PV, and one command takes both marks away
+        ways_out["EXPORTED"] = WayOut(("vgimport",), (vg.name,))
+    _status(what, pvs[0], _PV_STATUS, ways_out)
     return pvs[0]
 
 

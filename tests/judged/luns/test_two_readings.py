@@ -73,15 +73,26 @@ UNREAD = {
     "limit": ("max_lv = 0", 'max_lv = "0"'),
     "time": ("creation_time = 17", 'creation_time = "17" #'),
     "list": ('"pv0", 0', '"pv0" 0'),
+    "flag": ("flags = []\ncreation", 'flags = ["ERROR_WHEN_FULL"]\ncreation'),
 }
 
 
 @pytest.mark.parametrize("name", UNREAD)
-def test_lvm_does_not_read_a_number_or_a_list_of_another_form(name, lvm, loops):
+def test_lvm_does_not_read_a_number_a_list_or_a_flag_of_another_form(name, lvm, loops):
     disk = build_sr([raw("data")], edit_text=lambda text: text.replace(*UNREAD[name])).disk
 
     assert "MGT" not in lvm.over(loops(disk).path).attempt("lvs").stdout
-    refused(disk, Malformed, "expected")
+    refused(disk, FormatError, "expected|its flag is ERROR_WHEN_FULL")
+
+
+def test_lvm_reads_a_status_in_the_flags_behind_cache_vol(lvm, loops):
+    old, new = "flags = []\ncreation", 'flags = ["CACHE_VOL", "LOCKED", "PVMOVE"]\ncreation'
+    disk = build_sr([raw("data")], edit_text=lambda text: text.replace(old, new, 1)).disk
+
+    attributes = lvm.over(loops(disk).path)("lvs", "--noheadings", "-o", "lv_attr", "-S", "lv_name=MGT")
+
+    assert attributes.strip().startswith("p"), "the volume counts as one that pvmove makes"
+    refused(disk, Unsupported, "Logical volume MGT .* its flag is CACHE_VOL")
 
 
 def image(path, spec, pieces=()):
