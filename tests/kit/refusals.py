@@ -364,6 +364,25 @@ ROWS = {
     "time that is a text": malformed(
         text("creation_time = 17", 'creation_time = "17" #'), "creation_time is '17', expected an integer"
     ),
+    "VG without a space behind its name": malformed(
+        edited(lambda committed: committed.replace(" {", "#\n{", 1)), "it begins with 'VG_XenStorage-"
+    ),
+    **{
+        f"tags of {name}": malformed(text(before, before + "\ntags = [5]"), "tags is a list of 5; expected strings")
+        for name, before in (
+            ("the group", MAX_LV),
+            ("the PV", 'device = "/dev/sdb"'),
+            ("a segment", "extent_count = 1"),
+        )
+    },
+    "host that is a number": malformed(text('creation_host = "xen', "creation_host = 5 #"), "creation_host is 5"),
+    "no time": malformed(text("creation_time", "xcreation_time"), "it has a creation_host and no creation_time"),
+    **{
+        f"half of a bootloader area, {half}": malformed(
+            text('device = "/dev/sdb"', 'device = "/dev/sdb"\n' + half), "Physical volume pv0", "it has half of a"
+        )
+        for half in ("ba_start = 5", "ba_size = 5", "ba_start = 0 ba_size = 5")
+    },
     "stripes without a comma": malformed(text('"pv0", 0', '"pv0" 0'), "'0', expected `,` or `]`"),
     "negative seqno": malformed(text("seqno = 17", "seqno = -1"), "seqno is -1, expected an integer from 0 to"),
     "extents of no size": malformed(text("extent_size = 8192", "extent_size = 0"), "extent_size is 0"),

@@ -6,13 +6,13 @@ and unknown keys stay.
 
     node       = identifier "=" value | identifier "{" node* "}"
     value      = scalar | "[" scalar ("," scalar)* "]"
-    scalar     = integer | float | "..." with \" and \\ | '...'
+    scalar     = integer | "..." with \" and \\ | '...'
     identifier = letters, digits and _ . + -
 
 Any other backslash in a string is a character of the string.
 
-LVM also reads a list with a comma at its end, or without commas between strings. LVM writes no such list: `parse`
-refuses it.
+LVM also reads a list with a comma at its end, or without commas between strings, and numbers such as 1.5. LVM writes
+none of these: `parse` refuses them.
 
 LVM reads any word as an identifier, and takes a word with `/` for a path: `/id` is `id` for LVM, and `a/b` is `b` in
 the section `a`. LVM writes no such word, so `parse` refuses all but the characters that LVM allows in a name.
@@ -25,13 +25,13 @@ libdm/libdm-string.c _unquote_one_character.
 import re
 from itertools import islice
 from sys import intern
-from typing import Dict, Iterator, List, NamedTuple, Sequence, Tuple, Union
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import Malformed, Place
 from relvmoiscsi.wording import cut, said, some_of
 
-Value = Union[int, float, str]
+Value = Union[int, str]
 
 MAX_DEPTH = 16  #: sections inside sections; LVM itself writes four levels
 #: a text of n bytes may have n / BYTES_FOR_AN_ITEM items: assignments, ends of sections, and values of lists. LVM
@@ -73,7 +73,6 @@ _SCALAR_AT, _LIST_AT, _OPENS, _CLOSES, _ENDS = range(2, 7)  #: groups of _ITEM; 
 
 _TOKEN = re.compile(rf"{_BLANK}(?:([={{}}\[\],])|({_WORD})|({_STRING})|(\Z))", re.DOTALL)
 _KINDS = ("", "mark", "word", "string", "end")  #: kinds of the groups of _TOKEN
-_FLOAT = re.compile(r"[+-]?([0-9]+\.[0-9]*|\.[0-9]+)\Z")
 _ESCAPED = re.compile(r"""\\(["\\])""")
 _INTEGER = re.compile(r"[+-]?(?:0[0-7]{0,22}|[1-9][0-9]{0,18})\Z")
 #: LVM of 32 bits before 2.02.169 wrote such times. Source: LVM2 libdm/libdm-config.c _type
@@ -100,7 +99,8 @@ class TextSection:
     """`name { ... }`: assignments and sections by key, in the order of the text.
 
     The lookups raise Malformed, with the place of the section, for a missing key and for a value of another type.
-    `parse` looks each key of NUMBERS up, so no number that LVM would read otherwise is in a tree.
+    `parse` looks up each key of NUMBERS, and each key with which LVM refuses a value of another type: `tags`,
+    `creation_host`. So a tree has no such value that LVM would read otherwise.
     """
 
     __slots__ = ("_text_at", "assignments", "end", "name", "name_start", "sections")
@@ -216,6 +216,10 @@ class _Parser:
                 section.assignments[intern(key)] = Assignment(values, group == _LIST_AT, start, value_start, end)
                 if key in NUMBERS:
                     section.integer(key)
+                elif key == "tags":
+                    section.strings(key)
+                elif key == "creation_host":
+                    section.string(key)
             elif group == _OPENS and depth < MAX_DEPTH:
                 self._sections_left -= 1
                 if self._sections_left < 0:
@@ -291,14 +295,14 @@ def _tokens(text: str, position: int, where: Place) -> Iterator[Token]:
         yield _KINDS[group], match.group(group), match.start(group)
 
 
-def _number(word: str) -> Union[int, float, None]:
-    """The number in a word, as LVM reads numbers: a leading zero means octal. None for other words and over 64 bits."""
+def _number(word: str) -> Optional[int]:
+    """The integer in a word, as LVM reads it: a leading zero means octal. None for other words and over 64 bits."""
     if untrusted.is_number(word) and word[0] != "0":
         return int(word)
     if _INTEGER.match(word):
         number = int(word, 8 if word.lstrip("+-")[0] == "0" else 10)
         return number if -(1 << 63) <= number < 1 << 63 else None
-    return float(word) if _FLOAT.match(word) else None
+    return None
 
 
 class TextEdit(NamedTuple):

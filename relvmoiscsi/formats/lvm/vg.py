@@ -222,7 +222,7 @@ def read_vg(text: str, where: Place, device_bytes: int, on_defect: OnDefect = ra
 def _refuse_unreadable(text: str, vg: TextSection, where: Place) -> None:
     """Raises Malformed for a text that LVM does not read."""
     what = f"Volume group {vg.name}"
-    if vg.name_start != 0:
+    if not text.startswith(vg.name + " {"):
         raise Malformed("Metadata text", where, f"it begins with {text[:16]!r}, not with its volume group")
     for key in _MANDATORY_IN_VG:
         if key not in vg.assignments:
@@ -291,6 +291,9 @@ def _only_pv(vg: TextSection) -> TextSection:
     if "EXPORTED" in vg.strings("status"):  # LVM marks VG and PV, and one command takes both marks away
         ways_out["EXPORTED"] = WayOut(("vgimport",), (vg.name,))
     _status(what, pvs[0], _PV_STATUS, ways_out)
+    bootloader = [pvs[0].integer(key) for key in ("ba_start", "ba_size") if key in pvs[0].assignments]
+    if len(bootloader) == 1 or len(set(map(bool, bootloader))) == 2:
+        raise Malformed(what, pvs[0].where, "it has half of a bootloader area")
     return pvs[0]
 
 
@@ -302,8 +305,9 @@ def _lv_sections(vg: TextSection) -> List[TextSection]:
 
 def _lv(section: TextSection, pv_name: str, vg_name: str) -> LogicalVolume:
     what, where = f"Logical volume {section.name}", section.where
-    if "creation_time" in section.assignments and "creation_host" not in section.assignments:
-        raise Malformed(what, where, "it has a creation_time and no creation_host")
+    for one, other in (("creation_time", "creation_host"), ("creation_host", "creation_time")):
+        if one in section.assignments and other not in section.assignments:
+            raise Malformed(what, where, f"it has a {one} and no {other}")
     lv_id = parse_lvm_id(section.string("id"), f"id of logical volume {section.name}", where)
     segments = []
     for child in section.sections.values():
