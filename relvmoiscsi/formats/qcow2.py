@@ -16,11 +16,11 @@ The image has no UUID. An image with a parent holds the parent's path, /dev/VG_X
 Source: QEMU docs/interop/qcow2.rst.
 """
 
-from typing import Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 from relvmoiscsi.device import Range, align_up
 from relvmoiscsi.errors import Malformed, Place, Unsupported
-from relvmoiscsi.formats.naming import ParentName, parse_parent_name, rename_parent
+from relvmoiscsi.formats.naming import QCOW2, RAW, ParentName, parse_parent_name, rename_parent
 from relvmoiscsi.formats.ondisk import Change, Record, be32, be64, expect_magic, raw
 from relvmoiscsi.wording import said
 
@@ -44,6 +44,9 @@ EXTENSION_DATA_FILE      = 0x44415441
 EXTENSION_ENCRYPTION     = 0x0537BE77
 EXTENSION_HIDDEN         = 0x76617465  #: "vate": made by SM; the first byte of the data is not 0 for a hidden image
 HIDDEN_LENGTH            = 8           #: bytes of the data of SM's extension
+
+#: QEMU's name of the format of a parent, by the kind of the parent
+BACKING_FORMATS          = {RAW: b"raw", QCOW2: b"qcow2"}
 
 ENTRY_USED_ONCE          = 1 << 63
 ENTRY_COMPRESSED         = 1 << 62
@@ -97,12 +100,16 @@ UNUSED_ENTRY = bytes(8)
 
 
 class Qcow2(NamedTuple):
-    """A verified header. `backing` is the range of the backing file's path in the volume; None without a parent."""
+    """A verified header. `backing` is the range of the backing file's path in the volume; None without a parent.
+
+    `backing_format` is the format in which QEMU opens the parent; empty for a format that QEMU finds out.
+    """
 
     header: Qcow2Header
     hidden_flag: bytes  #: the byte of SM's hidden flag; b"\0" without the flag
     hidden_at: Optional[int]  #: bytes from the start of the volume to SM's hidden flag; None without the flag
     backing: Optional[Range]
+    backing_format: bytes
 
     @property
     def hidden(self) -> bool:
@@ -134,7 +141,7 @@ def read_qcow2(head: bytes, volume: str, volume_size: int) -> Qcow2:
         raise Unsupported("QCOW2 header", where.plus(Qcow2Header.crypt_method.offset), "it is encrypted")
     if not 9 <= header.cluster_bits <= 21:
         raise Malformed("QCOW2 header", where.plus(Qcow2Header.cluster_bits.offset), "its cluster size is out of range")
-    extensions_at, backing, hidden_at = VERSION_2_HEADER_LENGTH, None, None
+    extensions_at, backing, backing_format, hidden_at = VERSION_2_HEADER_LENGTH, None, b"", None
     if header.version == 3:
         at = where.plus(Qcow2Header.SIZE)
         more = HeaderV3.at(head, Qcow2Header.SIZE, at)
@@ -154,19 +161,27 @@ def read_qcow2(head: bytes, volume: str, volume_size: int) -> Qcow2:
             problem = f"its backing file path has {backing.length} bytes at {backing.offset}"
             raise Malformed("QCOW2 header", where.plus(Qcow2Header.backing_file_offset.offset), problem)
     end = backing.offset if backing else 1 << header.cluster_bits
+    seen: Set[int] = set()
     for offset, extension in extensions(head, extensions_at, end, volume):
+        if extension.type in seen:  # QEMU takes the last one, and SM the first
+            problem = f"it is a second one of type 0x{extension.type:08x}"
+            raise Unsupported("QCOW2 header extension", where.plus(offset), problem)
+        seen.add(extension.type)
         if extension.type in (EXTENSION_DATA_FILE, EXTENSION_ENCRYPTION):
             problem = f"its type is 0x{extension.type:08x}"
             raise Unsupported("QCOW2 header extension", where.plus(offset), problem)
         if offset + Extension.SIZE + extension.length > end:
             raise Malformed("QCOW2 header extension", where.plus(offset), f"it has {extension.length} bytes")
+        data_at = offset + Extension.SIZE
         if extension.type == EXTENSION_HIDDEN:
-            if hidden_at is not None or extension.length != HIDDEN_LENGTH:
-                problem = "it is a second one of SM" if hidden_at else f"it is SM's, and has {extension.length} bytes"
+            if extension.length != HIDDEN_LENGTH:
+                problem = f"it is SM's, and has {extension.length} bytes"
                 raise Unsupported("QCOW2 header extension", where.plus(offset), problem)
-            hidden_at = offset + Extension.SIZE
+            hidden_at = data_at
+        if extension.type == EXTENSION_BACKING_FORMAT:
+            backing_format = head[data_at : data_at + extension.length]
     flag = head[hidden_at : hidden_at + 1] if hidden_at else b"\0"
-    return Qcow2(header, flag, hidden_at, backing)
+    return Qcow2(header, flag, hidden_at, backing, backing_format)
 
 
 def extensions(head: bytes, at: int, end: int, volume: str) -> Iterator[Tuple[int, Extension]]:
@@ -185,13 +200,24 @@ def extensions(head: bytes, at: int, end: int, volume: str) -> Iterator[Tuple[in
 
 
 def parent_of(image: Qcow2, path: bytes, volume: str) -> Optional[ParentName]:
-    """The parent that the backing file's path names. Raises Unsupported when the path names no volume of an SR."""
+    """The parent that the backing file's path names.
+
+    Raises Unsupported when the path names no volume of an SR, or when QEMU may open the parent in another format than
+    the path says. QEMU would then follow a path in the data of a raw parent. SM always writes the format.
+    """
     if image.backing is None:
         return None
-    parent = parse_parent_name(path.decode("latin-1"))
+    parent, where = parse_parent_name(path.decode("latin-1")), Place(volume, image.backing.offset)
     if parent is None:
         problem = said(path.decode("utf-8", "replace")) + " names no volume of an SR"
-        raise Unsupported("QCOW2 backing file", Place(volume, image.backing.offset), problem)
+        raise Unsupported("QCOW2 backing file", where, problem)
+    if not image.backing_format:
+        problem = "QEMU finds the format of its parent out by the parent's content"
+        raise Unsupported("QCOW2 backing file", where, problem)
+    if image.backing_format != BACKING_FORMATS.get(parent.kind):
+        named = said(image.backing_format.decode("latin-1"))
+        problem = f"QEMU opens its parent as {named}; the name says {parent.kind}"
+        raise Unsupported("QCOW2 backing file", where, problem)
     return parent
 
 

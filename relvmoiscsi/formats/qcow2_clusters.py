@@ -23,7 +23,6 @@ from relvmoiscsi.formats.qcow2 import (
     Qcow2Header,
     incompatible_features,
 )
-from relvmoiscsi.wording import said
 
 ABSENT = 0  #: of `read_entries`: the image does not have the cluster, so reads go to the parent
 ZEROS = 1  #: of `read_entries`: the cluster reads as zeros, also when the parent has data there
@@ -128,12 +127,8 @@ def formula_size(virtual_size: int) -> int:
 # --- headers
 
 
-def verify_plain(image: Qcow2, head: bytes, volume: str, parent_format: bytes) -> None:
-    """Raises FormatError for an image that relvmoiscsi cannot merge. `head` is the first HEAD_BYTES of the volume.
-
-    `parent_format` is the format of the parent, as the extension for the backing format must have it; empty without a
-    parent.
-    """
+def verify_plain(image: Qcow2, head: bytes, volume: str) -> None:
+    """Raises FormatError for an image that relvmoiscsi cannot merge. `head` is the first HEAD_BYTES of the volume."""
     where = Place(volume, 0)
     header = image.header
     if header.version != 3:
@@ -160,9 +155,6 @@ def verify_plain(image: Qcow2, head: bytes, volume: str, parent_format: bytes) -
             raise Truncated("QCOW2 header extension", where.plus(offset), extension.length, len(data))
         if extension.type == qcow2.EXTENSION_BITMAPS:
             raise Unsupported("QCOW2 header extension", where.plus(offset), "it has bitmaps of changed blocks")
-        if extension.type == qcow2.EXTENSION_BACKING_FORMAT and data != parent_format:
-            named = data.decode("latin-1")
-            raise Malformed("QCOW2 header extension", where.plus(offset), f"it calls its parent a {said(named)}")
 
 
 def plain_head(head: bytes, cluster_bytes: int, needed: Needs, tables_at: Tuple[int, int], volume: str) -> bytes:

@@ -48,8 +48,11 @@ LOCATOR_CODECS  = {LOCATOR_MACX: "utf-8", LOCATOR_W2KU: "utf-16-le", LOCATOR_W2R
 NAME_CODEC      = "utf-16-be"      #: of DynamicHeader.parent_name
 BATMAP_COOKIE   = b"tdbatmap"
 BATMAP_VERSIONS = (0x00010001, 0x00010002)   #: the checksum of version 1.1 adds signed bytes
-#: creators that do not update the checksum when they change the hidden byte (libvhd before 1.2)
+#: versions of CREATOR that do not update the checksum when they set the hidden byte (libvhd before 1.2)
 OLD_CREATORS    = (0x00000001, 0x00010001)
+CREATOR         = b"tap"
+NO_OFFSET       = (1 << 64) - 1    #: DynamicHeader.data_offset
+MAX_BLOCK_BYTES = 2 << 20          #: tapdisk reads no larger blocks
 
 
 class SealedRecord(Record, size=0):
@@ -109,7 +112,7 @@ class LocatorEntry(Record, size=24):
     """The place of another spelling of the parent's name."""
 
     code        = be32(0)
-    data_space  = be32(4)      #: room for the text, in bytes; a value below 512 is in sectors
+    data_space  = be32(4)      #: room for the text, in bytes of whole sectors; a value below 512 is in sectors
     data_length = be32(8)      #: bytes of text
     reserved    = be32(12)
     data_offset = be64(16)     #: bytes from the start of the volume
@@ -178,7 +181,7 @@ class Vhd(NamedTuple):
 
     def block_table(self) -> Range:
         """The range, in the volume, of the block table's entries that the virtual disk uses."""
-        blocks = -(-self.virtual_size // self.header.block_size) if self.header.block_size else 0
+        blocks = -(-self.virtual_size // self.header.block_size)
         return Range(self.header.table_offset, 4 * min(blocks, self.header.max_bat_entries))
 
     def with_hidden(self, hidden: bool) -> "Vhd":
@@ -220,6 +223,12 @@ def read_vhd(
     _verify("VHD header", header, header_place)
     if header.reserved1 or header.reserved2.strip(b"\0"):
         raise Unsupported("VHD header", header_place, "its reserved bytes are in use")
+    if header.data_offset != NO_OFFSET:
+        problem = f"tapdisk does not read it: its data_offset is 0x{header.data_offset:x}"
+        raise Malformed("VHD header", header_place.plus(DynamicHeader.data_offset.offset), problem)
+    if not 0 < header.block_size <= MAX_BLOCK_BYTES or header.block_size & (header.block_size - 1):
+        problem = f"tapdisk does not read it: its blocks have {header.block_size} bytes"
+        raise Malformed("VHD header", header_place.plus(DynamicHeader.block_size.offset), problem)
     if header.max_bat_entries > _MOST_BLOCKS:
         problem = f"its block table has {header.max_bat_entries} entries, and the largest VHD needs {_MOST_BLOCKS}"
         raise Unsupported("VHD header", header_place, problem)
@@ -283,8 +292,9 @@ def is_whole(record: SealedRecord) -> bool:
         return False
     if record.checksum == sealed(record).checksum:
         return True
-    is_old = isinstance(record, Footer) and record.creator_version in OLD_CREATORS
-    return is_old and record.checksum == sealed(record.replace(hidden=0)).checksum
+    if not isinstance(record, Footer) or not record.hidden or not record.creator_app.startswith(CREATOR):
+        return False
+    return record.creator_version in OLD_CREATORS and record.checksum == sealed(record.replace(hidden=0)).checksum
 
 
 def sealed(record: Sealed) -> Sealed:
@@ -331,9 +341,11 @@ def _locators(header: DynamicHeader, volume: str, volume_size: int) -> Tuple[Loc
 
 
 def locator_space(entry: LocatorEntry) -> int:
-    """The bytes of room for the text of a locator."""
+    """The bytes of room for the text of a locator. Source: blktap include/libvhd.h, vhd_parent_locator_size."""
     space = entry.data_space
-    return space * SECTOR if space < SECTOR else space
+    if space < SECTOR:
+        return space * SECTOR
+    return 0 if space % SECTOR else space
 
 
 def _decoded(data: bytes, codec: str, what: str, where: Place) -> str:

@@ -163,6 +163,13 @@ def end_footer_of_another():
     return spoiled.poke(("disk", spoiled.truth.volume("disk").size - 512), footer)
 
 
+def parent_without_uuid():
+    """A child with the UUID of its parent, which is zeros: so tapdisk takes the parent for a raw one."""
+    spoiled = pair().poke(("base", 68), bytes(16)).poke(("disk", 512 + 40), bytes(16))
+    spoiled.poke(("base", spoiled.truth.volume("base").size - 512 + 68), bytes(16))
+    return spoiled.sealed_vhd("base").sealed_vhd("disk")
+
+
 def loop_of_two():
     return spoiled_sr(vhd("one", "two"), vhd("two", "one"), raw("rest"))
 
@@ -260,6 +267,11 @@ ROWS = {
     "label CRC": bad_checksum(poked(LABEL + 100, b"\7"), "LVM label at byte 512 of"),
     "no metadata area": unsupported(label(104, bytes(16)), "it lists 0 metadata areas"),
     "three metadata areas": unsupported(label(104, areas(4096, 2 << 20, 3 << 20)), "it lists 3 metadata areas"),
+    "area list that LVM ends earlier": malformed(
+        label(104, areas(4096, 0, 8192)),
+        "LVM label at byte 632",
+        "the offset 0 and 1044480 bytes: LVM ends a",
+    ),
     "area beyond the device": malformed(
         label(104, "<Q", 1 << 50), "label at byte 616", "1044480 bytes at 1125899906842624 is not on the device"
     ),
@@ -286,13 +298,24 @@ ROWS = {
     "several PVs": unsupported(text(LAST_PV, '}\npv1 {\nid = "x"\n' + LAST_PV), "on 2 physical volumes", "vgreduce"),
     "no PV": unsupported(edited(without_pv), "it lies on 0 physical volumes"),
     "PV MISSING": unsupported(
-        text("flags = []\ndev", 'flags = ["MISSING"]\ndev'), "Physical volume pv0", "is marked MISSING"
+        text("flags = []\ndev", 'flags = ["MISSING"]\ndev'), "Physical volume pv0", "its flag is MISSING"
     ),
     "PV EXPORTED": unsupported(text('["ALLOCATABLE"]', '["ALLOCATABLE", "EXPORTED"]'), "its status is EXPORTED"),
     **{
         f"VG {status}": unsupported(text(STATUS, f'["{status}", "RESIZEABLE"'), f"its status is {status}")
         for status in ("EXPORTED", "CLUSTERED", "SHARED", "PVMOVE")
     },
+    # LVM reads the words of a status behind CACHE_VOL, and no group in which a linear volume has ERROR_WHEN_FULL
+    **{
+        f"flag of a volume, {word}": unsupported(
+            text("flags = []\ncreation", f'flags = ["CACHE_VOL", "{word}"]\ncreation'), "its flag is CACHE_VOL"
+        )
+        for word in ("LOCKED", "PVMOVE")
+    },
+    "ERROR_WHEN_FULL": unsupported(
+        text("flags = []\ncreation", 'flags = ["ERROR_WHEN_FULL"]\ncreation'), "its flag is ERROR_WHEN_FULL"
+    ),
+    "flag of the group": unsupported(text("flags = []", 'flags = ["NEW"]'), "Volume group VG_", "its flag is NEW"),
     "LV LOCKED": unsupported(text('"VISIBLE"]', '"VISIBLE", "LOCKED"]'), "Logical volume MGT", "its status is LOCKED"),
     "LV with a fixed minor": unsupported(
         text('"VISIBLE"]', '"FIXED_MINOR", "VISIBLE"]\nmajor = 253\nminor = 77'),
@@ -330,7 +353,38 @@ ROWS = {
     "LV with the id of the VG": malformed(text(DATA.lv_id, ONE.vg_id, count=-1), "it has the id of the volume group"),
     "no LVM id": other(text('id = "', 'id = "?'), "id of volume group", "is not an LVM id"),
     "seqno at its end": malformed(text("seqno = 17", "seqno = 4294967295"), "its seqno is 4294967295"),
-    "negative seqno": malformed(text("seqno = 17", "seqno = -1"), "seqno is -1, expected an integer of at least 0"),
+    **{
+        f"{key} over 32 bits": malformed(
+            text(f"{key} = {number}", f"{key} = {(1 << 32) + number}"), f"{key} is {(1 << 32) + number}, expected"
+        )
+        for key, number in (("extent_size", 8192), ("extent_count", 1), ("start_extent", 0), ("stripe_count", 1))
+    },
+    "stripe over 32 bits": malformed(text('"pv0", 0', f'"pv0", {1 << 32}'), "has the stripes pv0, 4294967296"),
+    "limit that is a text": malformed(text(MAX_LV, 'max_lv = "0"'), "max_lv is '0', expected an integer"),
+    "time that is a text": malformed(
+        text("creation_time = 17", 'creation_time = "17" #'), "creation_time is '17', expected an integer"
+    ),
+    "VG without a space behind its name": malformed(
+        edited(lambda committed: committed.replace(" {", "#\n{", 1)), "it begins with 'VG_XenStorage-"
+    ),
+    **{
+        f"tags of {name}": malformed(text(before, before + "\ntags = [5]"), "tags is a list of 5; expected strings")
+        for name, before in (
+            ("the group", MAX_LV),
+            ("the PV", 'device = "/dev/sdb"'),
+            ("a segment", "extent_count = 1"),
+        )
+    },
+    "host that is a number": malformed(text('creation_host = "xen', "creation_host = 5 #"), "creation_host is 5"),
+    "no time": malformed(text("creation_time", "xcreation_time"), "it has a creation_host and no creation_time"),
+    **{
+        f"half of a bootloader area, {half}": malformed(
+            text('device = "/dev/sdb"', 'device = "/dev/sdb"\n' + half), "Physical volume pv0", "it has half of a"
+        )
+        for half in ("ba_start = 5", "ba_size = 5", "ba_start = 0 ba_size = 5")
+    },
+    "stripes without a comma": malformed(text('"pv0", 0', '"pv0" 0'), "'0', expected `,` or `]`"),
+    "negative seqno": malformed(text("seqno = 17", "seqno = -1"), "seqno is -1, expected an integer from 0 to"),
     "extents of no size": malformed(text("extent_size = 8192", "extent_size = 0"), "extent_size is 0"),
     "no section of PVs": malformed(
         edited(lambda text: text[: text.index("physical_volumes")] + text[text.index("logical_volumes") :]),
@@ -376,10 +430,11 @@ ROWS = {
     "loop of two": malformed(loop_of_two, "the chain of parents comes back to it"),
     "its own parent": malformed(lun(vhd("one", "one"), raw("rest")), "the chain of parents comes back to it"),
     "another VHD than its parent": malformed(child(552, b"\7" * 16), "is not the VHD that this one was made of"),
+    "parent that tapdisk opens as raw": malformed(parent_without_uuid, "is not the VHD that this one was made of"),
     "parent in another SR": malformed(renamed_parent("sr", OTHER_SR), "a volume of another SR, " + OTHER_SR),
     "locator of four gigabytes": malformed(child(1096, ">I", 0xFFFFFFFF), "its text has 4294967295 bytes"),
     # QCOW2 images
-    "QCOW2 over a VHD": malformed(qcow2_over_vhd, "it is a vhd, and its child is a qcow2"),
+    "QCOW2 over a VHD": unsupported(qcow2_over_vhd, "QEMU opens its parent as 'qcow2'; the name says vhd"),
     "backing file in another SR": malformed(backing(SR, OTHER_SR.encode()), "a volume of another SR, " + OTHER_SR),
     "backing file of four gigabytes": malformed(qcow2_at(16, ">I", 0xFFFFFFFF), "path has 4294967295 bytes"),
     "QCOW2 magic": bad_magic(qcow2_at(0, ">I", 7), "QCOW2 header at byte 0 of QCOW2-"),

@@ -11,7 +11,7 @@ place of LVM's first metadata area also when there is no label.
 from typing import NamedTuple, Set
 
 from relvmoiscsi.device import SECTOR, Device, Range
-from relvmoiscsi.errors import FormatError, Place
+from relvmoiscsi.errors import FormatError, Place, Unsupported
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.formats.lvm.pv import MdaHeader, RawLocation
@@ -40,7 +40,10 @@ def read_owner(device: Device) -> Owner:
     try:
         label = pv.find_label(start, Place(device.name, 0))
         if label is not None:
-            is_pv, listed = True, [area.offset for area in label.mdas[:MAX_AREAS]]
+            if len(label.mdas) > MAX_AREAS:  # LVM reads the text of each
+                where = Place(device.name, label.offset + label.mdas_at)
+                raise Unsupported("LVM label", where, f"it lists {len(label.mdas)} metadata areas")
+            is_pv, listed = True, [area.offset for area in label.mdas]
     except FormatError as error:
         problem = error.message
     areas = sorted({USUAL_AREA, *listed})

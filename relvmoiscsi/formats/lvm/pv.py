@@ -51,7 +51,10 @@ class PvHeader(Record, size=40):
 
 
 class AreaEntry(Record, size=16):
-    """One entry of the area lists; an all-zero entry ends a list."""
+    """One entry of the area lists; an all-zero entry ends a list.
+
+    LVM ends a list at the offset 0, whatever the size. Source: LVM2 lib/format_text/text_label.c, _text_read.
+    """
 
     offset = le64(0)       #: bytes from the start of the device
     size   = le64(8)       #: bytes; for a data area 0 means "to the end of the device"
@@ -207,12 +210,15 @@ def parse_label(sector: bytes, number: int, where: Place) -> Label:
 
 
 def _area_list(sector: bytes, at: int, where: Place) -> Tuple[Tuple[Range, ...], int]:
-    """The areas of the list that starts at byte `at` of the sector, and the end of the list."""
+    """The areas of the list that starts at byte `at` of the sector, and the end of the list. Raises FormatError."""
     areas: List[Range] = []
     while True:
         entry = AreaEntry.at(sector, at, where.plus(at))
         at += AreaEntry.SIZE
-        if bytes(entry) == bytes(AreaEntry.SIZE):
+        if entry.offset == 0:
+            if entry.size:
+                problem = f"an entry of its area lists has the offset 0 and {entry.size} bytes: LVM ends a list there"
+                raise Malformed("LVM label", where.plus(at - AreaEntry.SIZE), problem)
             return tuple(areas), at
         areas.append(Range(entry.offset, entry.size))
 

@@ -6,10 +6,13 @@ and unknown keys stay.
 
     node       = identifier "=" value | identifier "{" node* "}"
     value      = scalar | "[" scalar ("," scalar)* "]"
-    scalar     = integer | float | "..." with \" and \\ | '...'
+    scalar     = integer | "..." with \" and \\ | '...'
     identifier = letters, digits and _ . + -
 
 Any other backslash in a string is a character of the string.
+
+LVM also reads a list with a comma at its end, or without commas between strings, and numbers such as 1.5. LVM writes
+none of these: `parse` refuses them.
 
 LVM reads any word as an identifier, and takes a word with `/` for a path: `/id` is `id` for LVM, and `a/b` is `b` in
 the section `a`. LVM writes no such word, so `parse` refuses all but the characters that LVM allows in a name.
@@ -22,13 +25,13 @@ libdm/libdm-string.c _unquote_one_character.
 import re
 from itertools import islice
 from sys import intern
-from typing import Dict, Iterator, List, NamedTuple, Sequence, Tuple, Union
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import Malformed, Place
 from relvmoiscsi.wording import cut, said, some_of
 
-Value = Union[int, float, str]
+Value = Union[int, str]
 
 MAX_DEPTH = 16  #: sections inside sections; LVM itself writes four levels
 #: a text of n bytes may have n / BYTES_FOR_AN_ITEM items: assignments, ends of sections, and values of lists. LVM
@@ -41,6 +44,19 @@ _SPARE_ITEMS = 1024
 #: characters of the name of a VG, PV, LV, segment or key: messages repeat a name for each volume, so `parse` refuses a
 #: longer name. Source: LVM2 lib/misc/lvm-string.c, _validate_name
 MAX_NAME_LENGTH = 127
+
+#: the numbers that LVM reads, by key, and the values that LVM stores whole. Of a larger number, LVM keeps the low 32
+#: bits; a negative number becomes a large one. Source: LVM2 libdm/libdm-config.c, dm_config_get_uint32;
+#: lib/format_text/import_vsn1.c; lib/striped/striped.c
+UINT32 = range(1 << 32)
+_UINT64 = range(1 << 63)  #: LVM reads numbers of 63 bits and a sign
+NUMBERS = {
+    **dict.fromkeys(("version", "seqno", "max_lv", "max_pv", "metadata_copies", "pe_count"), UINT32),
+    **dict.fromkeys(("segment_count", "start_extent", "stripe_count", "reshape_count", "data_copies"), UINT32),
+    **dict.fromkeys(("extent_size", "extent_count"), UINT32[1:]),
+    "read_ahead": range(-1, 1 << 32),  # -1: none
+    **dict.fromkeys(("dev_size", "pe_start", "ba_start", "ba_size", "creation_time"), _UINT64),
+}
 
 #: parts of the patterns below; no part can match a text in two ways, so the patterns never backtrack far
 _BLANK = r"[ \t\r\n\f\v]*(?:\#[^\n]*(?:\n[ \t\r\n\f\v]*|\Z))*"
@@ -57,7 +73,6 @@ _SCALAR_AT, _LIST_AT, _OPENS, _CLOSES, _ENDS = range(2, 7)  #: groups of _ITEM; 
 
 _TOKEN = re.compile(rf"{_BLANK}(?:([={{}}\[\],])|({_WORD})|({_STRING})|(\Z))", re.DOTALL)
 _KINDS = ("", "mark", "word", "string", "end")  #: kinds of the groups of _TOKEN
-_FLOAT = re.compile(r"[+-]?([0-9]+\.[0-9]*|\.[0-9]+)\Z")
 _ESCAPED = re.compile(r"""\\(["\\])""")
 _INTEGER = re.compile(r"[+-]?(?:0[0-7]{0,22}|[1-9][0-9]{0,18})\Z")
 #: LVM of 32 bits before 2.02.169 wrote such times. Source: LVM2 libdm/libdm-config.c _type
@@ -84,6 +99,8 @@ class TextSection:
     """`name { ... }`: assignments and sections by key, in the order of the text.
 
     The lookups raise Malformed, with the place of the section, for a missing key and for a value of another type.
+    `parse` looks up each key of NUMBERS, and each key with which LVM refuses a value of another type: `tags`,
+    `creation_host`. So a tree has no such value that LVM would read otherwise.
     """
 
     __slots__ = ("_text_at", "assignments", "end", "name", "name_start", "sections")
@@ -121,10 +138,11 @@ class TextSection:
             raise self._problem(f"{key} is a list, expected one value")
         return found
 
-    def integer(self, key: str, minimum: int = 0) -> int:
-        value = self.single(key).values[0]
-        if not isinstance(value, int) or value < minimum:
-            raise self._problem(f"{key} is {_quoted(value)}, expected an integer of at least {minimum}")
+    def integer(self, key: str) -> int:
+        """The value of a key of NUMBERS."""
+        value, allowed = self.single(key).values[0], NUMBERS[key]
+        if not isinstance(value, int) or value not in allowed:
+            raise self._problem(f"{key} is {_quoted(value)}, expected an integer from {allowed[0]} to {allowed[-1]}")
         return value
 
     def string(self, key: str) -> str:
@@ -196,6 +214,12 @@ class _Parser:
                     values = self._listed(text, value_start) if is_list else (self._value(text, value_start),)
                     self._known[text] = values
                 section.assignments[intern(key)] = Assignment(values, group == _LIST_AT, start, value_start, end)
+                if key in NUMBERS:
+                    section.integer(key)
+                elif key == "tags":
+                    section.strings(key)
+                elif key == "creation_host":
+                    section.string(key)
             elif group == _OPENS and depth < MAX_DEPTH:
                 self._sections_left -= 1
                 if self._sections_left < 0:
@@ -217,14 +241,18 @@ class _Parser:
         return number
 
     def _listed(self, text: str, start: int) -> Tuple[Value, ...]:
-        values = []
+        values: List[Value] = []
+        is_behind_value = False
         for kind, part, at in _tokens(text, 1, self._where):
-            if part == "]":
+            if part == "]" and (is_behind_value or not values):
                 break
-            if kind != "mark":
+            if is_behind_value != (kind == "mark"):
+                raise self._problem((kind, part, start + at), "`,` or `]`" if is_behind_value else "a value")
+            if not is_behind_value:
                 values.append(self._value(part, start + at))
                 if len(values) > self._values_left:
                     raise self._too_much()
+            is_behind_value = not is_behind_value
         self._values_left -= len(values)
         return tuple(values)
 
@@ -267,14 +295,14 @@ def _tokens(text: str, position: int, where: Place) -> Iterator[Token]:
         yield _KINDS[group], match.group(group), match.start(group)
 
 
-def _number(word: str) -> Union[int, float, None]:
-    """The number in a word, as LVM reads numbers: a leading zero means octal. None for other words and over 64 bits."""
+def _number(word: str) -> Optional[int]:
+    """The integer in a word, as LVM reads it: a leading zero means octal. None for other words and over 64 bits."""
     if untrusted.is_number(word) and word[0] != "0":
         return int(word)
     if _INTEGER.match(word):
         number = int(word, 8 if word.lstrip("+-")[0] == "0" else 10)
         return number if -(1 << 63) <= number < 1 << 63 else None
-    return float(word) if _FLOAT.match(word) else None
+    return None
 
 
 class TextEdit(NamedTuple):

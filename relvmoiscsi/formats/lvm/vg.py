@@ -12,7 +12,7 @@ from typing import Dict, FrozenSet, Iterable, List, Mapping, NamedTuple, Optiona
 from relvmoiscsi.device import SECTOR, Range
 from relvmoiscsi.errors import Malformed, OnDefect, Place, Truncated, Unsupported, WayOut, raise_defect, reading
 from relvmoiscsi.formats.identity import IdMap, dashed, parse_lvm_id, sightings
-from relvmoiscsi.formats.lvm.text_format import Assignment, TextEdit, TextSection, edited, parse, shown_values
+from relvmoiscsi.formats.lvm.text_format import UINT32, Assignment, TextEdit, TextSection, edited, parse, shown_values
 from relvmoiscsi.formats.naming import LV_PREFIXES, MGT
 from relvmoiscsi.wording import some_of
 
@@ -22,6 +22,9 @@ _VG_STATUS = {"RESIZEABLE", "READ", "WRITE"}
 _PV_STATUS = {"ALLOCATABLE"}
 _LV_WORDS = ("READ", "WRITE", "VISIBLE")  #: in the order in which LVM writes them
 _LV_STATUS = set(_LV_WORDS)
+#: words of `flags` of a VG or an LV that change no reading. LVM ignores unknown words. But behind CACHE_VOL, LVM takes
+#: the words of a status from `flags`, too. Source: LVM2 lib/format_text/flags.c, read_flags
+_FLAGS = {"NOAUTOACTIVATE", "ACTIVATION_SKIP"}
 #: LVM writes no other tag, and reads any. SM would take `a,hidden` for two tags. Source: LVM2 lib/misc/lvm-string.c
 #: validate_tag; SM lvmcache.py, refresh
 _TAG = re.compile(r"[A-Za-z0-9._+/=!:&#-]+\Z")
@@ -188,7 +191,7 @@ def read_vg(text: str, where: Place, device_bytes: int, on_defect: OnDefect = ra
     with reading(on_defect):
         _refuse_unknown(vg)
     pv = _only_pv(vg)
-    extent_size = vg.integer("extent_size", 1) * SECTOR
+    extent_size = vg.integer("extent_size") * SECTOR
     lvs = []
     for section in _lv_sections(vg):
         with reading(on_defect):
@@ -219,7 +222,7 @@ def read_vg(text: str, where: Place, device_bytes: int, on_defect: OnDefect = ra
 def _refuse_unreadable(text: str, vg: TextSection, where: Place) -> None:
     """Raises Malformed for a text that LVM does not read."""
     what = f"Volume group {vg.name}"
-    if vg.name_start != 0:
+    if not text.startswith(vg.name + " {"):
         raise Malformed("Metadata text", where, f"it begins with {text[:16]!r}, not with its volume group")
     for key in _MANDATORY_IN_VG:
         if key not in vg.assignments:
@@ -261,14 +264,15 @@ def _disowned(vg_name: str, key: str, value: object) -> WayOut:
 def _status(
     what: str, section: TextSection, known: Set[str], ways_out: Mapping[str, WayOut] = _NO_WAYS_OUT
 ) -> FrozenSet[str]:
-    """The words of a status. Raises FormatError for a word that is not `known`."""
+    """The words of a status. Raises FormatError for a word that is not `known`, or a flag that is not in _FLAGS."""
     if "status" not in section.assignments:
         raise Malformed(what, section.where, "it has no status")
     status = frozenset(section.strings("status"))
-    for word in sorted(status - known):
-        raise Unsupported(what, section.where, f"its status is {shown_values([word])}").with_way_out(
-            ways_out.get(word, WayOut())
-        )
+    unknown = [("status", word) for word in sorted(status - known)]
+    unknown += [("flag", word) for word in section.strings("flags") if word not in _FLAGS]
+    for kind, word in unknown:
+        problem = f"its {kind} is {shown_values([word])}"
+        raise Unsupported(what, section.where, problem).with_way_out(ways_out.get(word, WayOut()))
     return status
 
 
@@ -283,11 +287,13 @@ def _only_pv(vg: TextSection) -> TextSection:
         error = Unsupported(f"Volume group {vg.name}", vg.where, problem)
         raise error.with_way_out(WayOut(sentence=advice if pvs else ""))
     what = f"Physical volume {pvs[0].name} of volume group {vg.name}"
-    is_exported = "EXPORTED" in vg.strings("status")  # LVM marks VG and PV, and one command takes both marks away
-    _status(what, pvs[0], _PV_STATUS, {"EXPORTED": WayOut(("vgimport",), (vg.name,))} if is_exported else _NO_WAYS_OUT)
-    if "MISSING" in pvs[0].strings("flags"):
-        restored = WayOut(("vgextend", "--restoremissing"), (vg.name, vg.where.container))
-        raise Unsupported(what, pvs[0].where, "it is marked MISSING").with_way_out(restored)
+    ways_out = {"MISSING": WayOut(("vgextend", "--restoremissing"), (vg.name, vg.where.container))}
+    if "EXPORTED" in vg.strings("status"):  # LVM marks VG and PV, and one command takes both marks away
+        ways_out["EXPORTED"] = WayOut(("vgimport",), (vg.name,))
+    _status(what, pvs[0], _PV_STATUS, ways_out)
+    bootloader = [pvs[0].integer(key) for key in ("ba_start", "ba_size") if key in pvs[0].assignments]
+    if len(bootloader) == 1 or len(set(map(bool, bootloader))) == 2:
+        raise Malformed(what, pvs[0].where, "it has half of a bootloader area")
     return pvs[0]
 
 
@@ -299,8 +305,9 @@ def _lv_sections(vg: TextSection) -> List[TextSection]:
 
 def _lv(section: TextSection, pv_name: str, vg_name: str) -> LogicalVolume:
     what, where = f"Logical volume {section.name}", section.where
-    if "creation_time" in section.assignments and "creation_host" not in section.assignments:
-        raise Malformed(what, where, "it has a creation_time and no creation_host")
+    for one, other in (("creation_time", "creation_host"), ("creation_host", "creation_time")):
+        if one in section.assignments and other not in section.assignments:
+            raise Malformed(what, where, f"it has a {one} and no {other}")
     lv_id = parse_lvm_id(section.string("id"), f"id of logical volume {section.name}", where)
     segments = []
     for child in section.sections.values():
@@ -315,9 +322,9 @@ def _lv(section: TextSection, pv_name: str, vg_name: str) -> LogicalVolume:
             raise Unsupported(what, child.where, f"{child.name} is not linear").with_way_out(way_out)
         stripes = child.assignments.get("stripes")
         values = stripes.values if stripes else ()
-        if len(values) != 2 or values[0] != pv_name or not isinstance(values[1], int) or values[1] < 0:
+        if len(values) != 2 or values[0] != pv_name or not isinstance(values[1], int) or values[1] not in UINT32:
             raise Malformed(what, child.where, f"{child.name} has the stripes {shown_values(values) or 'none'}")
-        segments.append(Segment(child.integer("start_extent"), child.integer("extent_count", 1), values[1]))
+        segments.append(Segment(child.integer("start_extent"), child.integer("extent_count"), values[1]))
     segments.sort()
     if section.integer("segment_count") != len(segments) or not segments:
         raise Malformed(what, where, f"it has {len(segments)} segments, and its segment_count is another number")

@@ -233,16 +233,15 @@ def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume], mem
     if isinstance(leaf.content, Qcow2):
         memory.take(_BYTES_AT_LEAST)
         memory.take(_BYTES_FOR_NEW_CLUSTER * (vg.size_of(leaf.lv) >> leaf.content.header.cluster_bits))
-    for volume, parent in zip(volumes, [*volumes[1:], None]):
+    for volume in volumes:
         name = volume.name.text
         memory.take(_BYTES_FOR_EXTENT * (vg.size_of(volume.lv) // vg.extent_size))
         if volume.virtual_size % SECTOR:
             raise Malformed("QCOW2 header", Place(name, 0), f"its disk has {volume.virtual_size} bytes")
         member = Qcow2Member(device, vg, volume.lv, name, volume.virtual_size)
         if isinstance(volume.content, Qcow2):
-            kind = b"" if parent is None else b"qcow2" if isinstance(parent.content, Qcow2) else b"raw"
             (head,) = read_pieces(device, [vg.ranges(volume.lv, 0, HEAD_BYTES)])
-            clusters.verify_plain(volume.content, head, name, kind)
+            clusters.verify_plain(volume.content, head, name)
             member.read(volume.content.header, head, memory)
         found.append(member)
     return tuple(found)

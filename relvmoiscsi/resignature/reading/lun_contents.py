@@ -80,12 +80,15 @@ class Volume(NamedTuple):
     def is_made_of(self, parent: "Volume") -> bool:
         """Whether the volume was made of `parent`: a VHD holds the footer UUID of its parent, zeros for a raw parent.
 
-        A QCOW2 has no such UUID: always true.
+        tapdisk opens any parent as a raw one if the VHD holds zeros. A QCOW2 has no such UUID: always true.
+        Source: blktap include/libvhd.h, vhd_parent_raw.
         """
         if not isinstance(self.content, Vhd):
             return True
-        footer_uuid = parent.content.footer.uuid if isinstance(parent.content, Vhd) else bytes(16)
-        return self.content.header.parent_uuid == footer_uuid
+        parent_uuid = self.content.header.parent_uuid
+        if not isinstance(parent.content, Vhd):
+            return not any(parent_uuid)
+        return any(parent_uuid) and parent_uuid == parent.content.footer.uuid
 
     @property
     def virtual_size(self) -> int:

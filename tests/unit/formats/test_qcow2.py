@@ -43,7 +43,7 @@ HEAD = bytes(HEAD)
 def patched(*fields):
     head = bytearray(HEAD)
     for offset, form, value in fields:
-        struct.pack_into(form, head, offset, value)
+        struct.pack_into(form, head, offset, *(value if isinstance(value, tuple) else (value,)))
     return bytes(head)
 
 
@@ -70,7 +70,8 @@ def test_an_image_that_qemu_img_made_is_read_and_its_path_changes_in_place():
     assert (image.virtual_size, image.hidden) == (64 << 20, False)
     assert image.backing == Range(0x210, 98)
     assert parent_of(image, PATH, NAME) == ParentName(SR, QCOW2, VDI)
-    assert parent_of(image, PATH.replace(b"QCOW2-", b"LV-"), NAME).kind == RAW
+    over_raw = read((116, ">I3s5x", (3, b"raw")))
+    assert parent_of(over_raw, PATH.replace(b"QCOW2-", b"LV-"), NAME).kind == RAW
     assert (change.offset, change.old, len(change.new)) == (0x210, PATH, 98)
     assert parent_of(image, change.new, NAME) == ParentName(NEW[SR], QCOW2, NEW[VDI])
     assert change.what == "QCOW2 backing file of " + NAME
@@ -142,8 +143,10 @@ VATE = b"vate\0\0\0\x08" + bytes(8)
 @pytest.mark.parametrize(
     "parts, error, sentence",
     [  # SM reads the first byte behind the first of them, whatever its length
-        (VATE + VATE[:8] + b"\1" + bytes(7), Unsupported, "byte 128 of .*: it is a second one of SM"),
-        (VATE[:8] + b"\1" + bytes(7) + VATE, Unsupported, "byte 128 of .*: it is a second one of SM"),
+        (VATE + VATE[:8] + b"\1" + bytes(7), Unsupported, "byte 128 of .*: it is a second one of type 0x76617465"),
+        (VATE[:8] + b"\1" + bytes(7) + VATE, Unsupported, "byte 128 of .*: it is a second one of type 0x76617465"),
+        # QEMU takes the last of them
+        (2 * b"\xe2\x79\x2a\xca\0\0\0\3raw\0\0\0\0\0", Unsupported, "it is a second one of type 0xe2792aca"),
         (b"vate" + bytes(4) + b"\1\0\0\0\0\0\0\0", Unsupported, "byte 112 of .*: it is SM's, and has 0 bytes"),
         (b"vate\0\0\0\1\1" + bytes(7), Unsupported, "byte 112 of .*: it is SM's, and has 1 bytes"),
         (b"vate\0\0\0\x10\1" + bytes(15), Unsupported, "byte 112 of .*: it is SM's, and has 16 bytes"),
@@ -162,6 +165,26 @@ def test_extensions_that_sm_and_qemu_would_read_apart_are_refused(parts, error, 
 def test_a_path_that_names_no_volume_of_an_sr_is_refused(path):
     with pytest.raises(Unsupported, match="QCOW2 backing file at byte 528 of QCOW2-.* names no volume of an SR"):
         parent_of(read(), path, NAME)
+
+
+@pytest.mark.parametrize(
+    "extension, kind, says",
+    [
+        (b"\0\0\0\5qcow2\0\0\0", b"LV-", "QEMU opens its parent as 'qcow2'; the name says raw"),
+        (b"\0\0\0\3raw\0\0\0\0\0", b"QCOW2-", "QEMU opens its parent as 'raw'; the name says qcow2"),
+        (b"\0\0\0\4raw\0\0\0\0\0", b"LV-", "QEMU opens its parent as .*; the name says raw"),
+        (b"\0\0\0\4vpc\0\0\0\0\0", b"LV-", "QEMU opens its parent as .*; the name says raw"),
+        (b"\0\0\0\0", b"LV-", "QEMU finds the format of its parent out by the parent's content"),
+        (b"", b"LV-", "QEMU finds the format of its parent out by the parent's content"),
+        (b"", b"QCOW2-", "QEMU finds the format of its parent out by the parent's content"),
+    ],
+)
+def test_a_parent_that_qemu_opens_in_another_format_is_refused(extension, kind, says):
+    extension = extension and b"\xe2\x79\x2a\xca" + extension
+    head = HEAD[:112] + extension + bytes(HEAD_BYTES - 112 - len(extension))
+
+    with pytest.raises(Unsupported, match=f"QCOW2 backing file at byte 528 of {NAME}: {says}"):
+        parent_of(read_qcow2(head, NAME, SIZE), PATH.replace(b"QCOW2-", kind), NAME)
 
 
 def test_an_image_that_ends_early_is_truncated():
@@ -210,4 +233,4 @@ def test_a_header_without_a_parent_keeps_the_storage_managers_extension():
     assert (after.header.size, after.header.cluster_bits) == (64 << 20, 15)
     assert (after.header.l1_size, after.header.l1_table_offset) == (1, 98304)
     assert (after.header.refcount_table_offset, after.header.refcount_clusters) == (32768, 1)
-    clusters.verify_plain(after, plain, "QCOW2-x", b"")
+    clusters.verify_plain(after, plain, "QCOW2-x")

@@ -117,6 +117,10 @@ def test_hidden_is_a_byte_of_the_footer_which_old_creators_did_not_count():
     for creator in (0x00000001, 0x00010001):
         old = footer((32, ">I", creator))
         assert read(old[:85] + b"\1" + old[86:]).hidden
+    # libvhd looks for "tap", too: from the end of the volume it would go to the copy
+    other = footer((32, ">I", 0x00010001), (28, "4s", b"qemu"), (48, ">Q", 1 << 30))
+    assert read(last=other).end_footer is not None
+    assert read(last=other[:85] + b"\1" + other[86:]).end_footer is None
     with pytest.raises(BadChecksum, match="VHD footer copy at byte 0 of VHD-"):
         read(FOOTER[:85] + b"\1" + FOOTER[86:])
 
@@ -227,6 +231,11 @@ ELSEWHERE = "runs into something else"
         ((0, "8s", b"cxsparsE"), BadMagic, "VHD header at byte 512"),
         ((24, ">I", 0), Unsupported, "its version is 0x00000000"),
         ((60, ">I", 1), Unsupported, "its reserved bytes are in use"),
+        ((8, ">Q", 1024), Malformed, "VHD header at byte 520 .*: tapdisk does not read it: its data_offset is 0x400"),
+        ((32, ">I", 0), Malformed, "VHD header at byte 544 .*: tapdisk does not read it: its blocks have 0 bytes"),
+        ((32, ">I", 3 << 19), Malformed, "its blocks have 1572864 bytes"),
+        ((32, ">I", 1 << 22), Malformed, "its blocks have 4194304 bytes"),
+        ((580, ">I", 513), Malformed, "its text has 110 bytes, the room for the text has 0"),  # of no whole sectors
         ((16, ">Q", 512), Malformed, "its block table ends at"),
         ((28, ">I", (1 << 21)), Malformed, "its block table ends at 8390144 of 8388608"),
         ((28, ">I", (1 << 21) + 1), Unsupported, "has 2097153 entries, and the largest VHD needs 2097152"),

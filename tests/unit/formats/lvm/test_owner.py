@@ -68,9 +68,18 @@ def test_an_sr_whose_label_or_rename_was_cut_is_an_sr(name):
     assert owner(BROKEN_SRS[name]).is_sr
 
 
+def with_areas(data, *entries):
+    """`data` with these entries (offset, size) in the label's list of metadata areas, and behind it."""
+    entries = b"".join(bytes(pv.AreaEntry.zero(offset=at, size=size)) for at, size in entries)
+    sector = pv.sealed_label(patched(data[512:1024], 104, entries + bytes(408 - len(entries))))
+    return patched(data, 512, sector)
+
+
 OUTSIDE = (1, (2 << 20) - USUAL_AREA, 2**64 - 1)
 PROBLEMS = {
     "torn label": (patched(GUESTS, 512 + 33, b"\xff"), "checksum"),
+    "an area that ends the list for LVM": (with_areas(GUESTS, (4096, 1 << 20), (0, 1), (8192, 4096)), "offset 0"),
+    "more areas than are read": (with_areas(GUESTS, *[(4096, 1 << 20)] * 5), "lists 5 metadata areas"),
     "no magic": (patched(GUESTS, USUAL_AREA + 4, bytes(16)), "metadata area at byte 4096"),
     "no text": (patched(GUESTS, TEXT_AT, bytes(300)), "metadata text"),
     **{

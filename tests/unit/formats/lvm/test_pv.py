@@ -114,6 +114,22 @@ def test_two_labels_and_damaged_ones_are_refused(sectors, error, sentence):
         (136, "<I", 3, Unsupported, "LVM label at byte 648 of /dev/sdc: its extension has version 3"),
         (72, "440s", b"\1" * 440, Truncated, "AreaEntry"),  # lists that never end
         (144, "368s", b"\1" * 368, Truncated, "AreaEntry|ExtensionHeader"),
+        # LVM ends a list at the offset 0, whatever the size: its next list begins behind such an entry
+        (
+            96,
+            "<Q",
+            1,
+            Malformed,
+            "LVM label at byte 600 of .* area lists has the offset 0 and 1 ",
+        ),
+        (
+            128,
+            "<Q",
+            1 << 63,
+            Malformed,
+            "LVM label at byte 632 of .* area lists has the offset 0",
+        ),
+        (152, "<Q", 4096, Malformed, "LVM label at byte 656 of .* area lists has the offset 0"),
     ],
 )
 def test_a_sealed_label_that_is_none_is_refused(offset, form, value, error, sentence):

@@ -92,7 +92,6 @@ def test_a_text_is_read_as_an_independent_reader_does_and_all_in_it_knows_where_
         ("+7", 7),
         ("017", 15),
         ("0", 0),
-        ("1.5", 1.5),
         ("9223372036854775807", (1 << 63) - 1),
         ('""', ""),
         (r'"a\"b\\c"', 'a"b\\c'),
@@ -133,6 +132,11 @@ BROKEN = {
     "a = b": "'b', expected a value",
     "a = [": "its end, expected a value",
     "a = [[1]]": "'[', expected a value",
+    "a = [1 2]": "'2', expected `,` or `]`",  # LVM takes the 2 for a name
+    'a = ["x" "y"]': "'\"y\"', expected `,` or `]`",
+    "a = [1,, 2]": "',', expected a value",
+    "a = [, 1]": "',', expected a value",
+    "a = [1,]": "']', expected a value",
     "a {": "its end, expected a name",
     "}": "'}', expected a name",
     '"a" = 1': "'\"a\"', expected a name",
@@ -141,6 +145,8 @@ BROKEN = {
     "a = 1 a = 2": "'a', expected each name only once",
     "a = 1 a { }": "'a', expected each name only once",
     "a = 9223372036854775808": "'9223372036854775808', expected a value",
+    "a = 1.5": "'1.5', expected a value",  # LVM reads it, and writes none
+    "a = .5": "'.5', expected a value",
     "a = 1_000": "'1_000', expected a value",
     "a = 08": "'08', expected a value",
     "a = 0x1F": "'0x1F', expected a value",  # LVM 2.03.16: unexpected token
@@ -156,6 +162,31 @@ def test_a_text_that_lvm_does_not_read_is_malformed_at_its_byte(text):
 
     assert BROKEN[text] in str(caught.value)
     assert len(str(caught.value)) < 300
+
+
+#: numbers by LVM's name, with the last that LVM reads whole
+LAST = {
+    **dict.fromkeys(("seqno", "extent_size", "max_lv", "max_pv", "metadata_copies", "pe_count"), (1 << 32) - 1),
+    **dict.fromkeys(("segment_count", "start_extent", "extent_count", "stripe_count", "version"), (1 << 32) - 1),
+    **dict.fromkeys(("read_ahead", "reshape_count", "data_copies"), (1 << 32) - 1),
+    **dict.fromkeys(("dev_size", "pe_start", "ba_start", "ba_size", "creation_time"), (1 << 63) - 1),
+}
+FIRST = {"extent_size": 1, "extent_count": 1, "read_ahead": -1}
+
+
+@pytest.mark.parametrize("key", LAST)
+def test_a_number_that_lvm_keeps_a_part_of_is_malformed_in_any_section(key):
+    """LVM stores a number in 32 or 64 bits without a look at the rest, and a negative one as a large one."""
+    first, last = FIRST.get(key, 0), LAST[key]
+    for value in (first, last):
+        assert parse(f"vg {{ {key} = {value} }}", WHERE).section("vg").integer(key) == value
+
+    wrong = [str(first - 1), '"7"', "1.5", "[7]", "[]"]
+    if key != "creation_time":  # the time above is read as LVM reads it
+        wrong.append(str(last + 1))
+    for value in wrong:
+        with pytest.raises(Malformed, match="at byte 46[0-9][0-9] of /dev/sdc"):
+            parse(f"vg {{ {key} = {value} }}", WHERE)
 
 
 # --- hostile texts

@@ -216,6 +216,13 @@ def test_a_tag_that_lvm_does_not_allow_is_unsupported(tag):
         read_vg(TEXT.replace('"hidden"', f'"{tag}"'), WHERE, SIZE)
 
 
+@pytest.mark.parametrize("flag", ["NOAUTOACTIVATE", "ACTIVATION_SKIP"])
+def test_flags_that_say_when_lvm_activates_stay(flag):
+    text = TEXT.replace("flags = []\ncreation", f'flags = ["{flag}"]\ncreation')
+
+    assert text != TEXT and read_vg(text, WHERE, SIZE).lvs == read_vg(TEXT, WHERE, SIZE).lvs
+
+
 LONG = "x" * 100000
 QUOTED = {
     "id of the group": ('id = "rZFKhv', f'id = "{LONG}'),
