@@ -26,5 +26,12 @@ def modules_beside():
 
 
 def nodes_of(source):
-    """All nodes of the syntax tree of a module."""
-    return list(ast.walk(ast.parse(source)))
+    """All nodes of the syntax tree of a module, as `ast.walk` gives them, without the contexts of names."""
+    found = [ast.parse(source)]
+    for node in found:  # which grows meanwhile
+        for name in node._fields:
+            value = getattr(node, name, None)
+            for each in value if isinstance(value, list) else (value,):
+                if isinstance(each, ast.AST) and not isinstance(each, ast.expr_context):
+                    found.append(each)
+    return found

@@ -233,8 +233,8 @@ def names_of_commands(nodes):
     found = set()
     for function in nodes:
         if isinstance(function, ast.FunctionDef):
-            values = {}
-            for node in ast.walk(function):
+            values, inside = {}, list(ast.walk(function))
+            for node in inside:
                 if isinstance(node, ast.Assign):
                     target, value = node.targets[0], node.value
                     both = [target, value]
@@ -242,15 +242,17 @@ def names_of_commands(nodes):
                     pairs = zip(target.elts, value.elts) if are_tuples else [both]
                     for one, given in pairs:
                         values.setdefault(getattr(one, "id", None), []).append(is_quoted(given))
-            inner = (node for node in ast.walk(function) if isinstance(node, ast.Name))
-            found |= {id(node) for node in inner if node.id in values and all(values[node.id])}
+            names = {name for name, are_quoted in values.items() if all(are_quoted)}
+            found |= {id(node) for node in inside if names and isinstance(node, ast.Name) and node.id in names}
     return found
+
+
+_LITERALS = {"Constant": "value", "Str": "s"}
 
 
 def constant(node):
     """The text of a literal, which is an ast.Str before Python 3.8; "" for any other node."""
-    name = {"Constant": "value", "Str": "s"}.get(type(node).__name__)
-    found = getattr(node, name) if name else ""
+    found = getattr(node, _LITERALS.get(type(node).__name__, ""), "")
     return found if isinstance(found, str) else ""
 
 

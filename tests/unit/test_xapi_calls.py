@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.own_source import nodes_of
 from kit.pool import datamodel
 from relvmoiscsi.pool.calls import DATABASE_NAMES
 
@@ -48,7 +49,7 @@ def literal(node):
 
 def made_by(text):
     """The calls in a program: by name in a string, by `records`, by `add`, as attributes of a proxy; and HTTP paths."""
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes_of(text):
         word = literal(node)
         if word is not None:
             match = NAME.match(word)
@@ -69,7 +70,7 @@ def made_by(text):
 
 def built_by(text):
     """Beginnings of names that a program puts together: nobody sees there what is called."""
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes_of(text):
         parts = node.values if isinstance(node, ast.JoinedStr) else [node.left] if isinstance(node, ast.BinOp) else []
         for part in parts[:1]:
             found = re.match(r"([A-Za-z_]+)\.\w*\Z", literal(part) or "")

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from kit.own_source import nodes_of
 from kit.rpm_tools import TOP
 
 pytestmark = pytest.mark.skipif(
@@ -30,7 +31,7 @@ def prose(page):
 
 def messages(source):
     """What errors and help= are given in a module; what is known only when it runs is one word."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(source):
         if isinstance(node, ast.Call):
             name = getattr(node.func, "id", getattr(node.func, "attr", ""))
             yield from map(text_of, node.args if name[:1].isupper() else ())

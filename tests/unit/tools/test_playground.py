@@ -74,6 +74,7 @@ def test_the_tour_plays_a_night_and_the_day_after_and_leaves_the_pool_as_it_was(
     assert len(left) == 2, "both clones are LUNs of nobody"
 
 
+@pytest.mark.states("options", "end", "status", few=2)
 @pytest.mark.parametrize(
     ("options", "end", "status"),
     [
@@ -469,6 +470,7 @@ goes() {
 """
 
 
+@pytest.mark.states("down", few=1)
 @pytest.mark.parametrize("down", ["", "playground host-down xs3"])
 def test_each_next_step_runs_as_it_is_printed_and_leads_to_the_end(down):
     lun, copy = "360014050000000000000000000000002", f'"{COPY}"'

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The commands of `relvmoiscsi pool` in this process, Ctrl-C at a call of the pool, and a pool for commands on LUNs."""
 
+import io
 import signal
 import threading
+from contextlib import redirect_stdout
 
 import pytest
 
 from kit.lun_world import World
 from kit.office import RESTORE, new_office
 from kit.pool_lab import Image, Lab
+from relvmoiscsi import cli
 
 
 @pytest.fixture
@@ -62,25 +65,40 @@ def image_of_originals():
         return Image(made)
 
 
-@pytest.fixture
-def lab(world, name_pool, image_of_originals):
-    with world.pool(hosts=("xs1", "xs2")) as pool:
+@pytest.fixture(scope="session")
+def image_of_copy(image_of_originals):
+    """With a clone that is attached as an SR with the name "a copy"."""
+    world, said = World(), io.StringIO()
+    with world.pool(hosts=("xs1", "xs2")) as pool, pytest.MonkeyPatch.context() as patch, redirect_stdout(said):
         made = Lab(world, pool)
         image_of_originals.put(made)
+        for key, value in pool.environment.items():
+            patch.setenv(key, value)
+        clone = made.clone("Production")
+        assert cli.main(["pool", "attach", clone, "--yes", "--name", "a copy"]) == 0
+        assert "\nnext: relvmoiscsi pool clone --all --isolated night-" in said.getvalue()
+        return Image(made, copied=clone)
+
+
+@pytest.fixture
+def lab(world, name_pool, request):
+    """With the copy, if the test has one: to attach a clone takes longer than most tests."""
+    image = request.getfixturevalue("image_of_copy" if "copy" in request.fixturenames else "image_of_originals")
+    with world.pool(hosts=("xs1", "xs2")) as pool:
+        made = Lab(world, pool)
+        made.__dict__.update(image.put(made))
         name_pool(pool)
         yield made
 
 
 @pytest.fixture
 def clone(lab):
-    return lab.clone("Production")
+    return getattr(lab, "copied", None) or lab.clone("Production")
 
 
 @pytest.fixture
-def copy(clone, pool_command):
+def copy(lab):
     """The SR of the clone, with the name "a copy"."""
-    ran = pool_command("attach", clone, "--yes", "--name", "a copy")
-    assert ran.status == 0 and "\nnext: relvmoiscsi pool clone --all --isolated night-" in ran.out
     return "a copy"
 
 

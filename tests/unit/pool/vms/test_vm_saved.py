@@ -704,8 +704,7 @@ def forge(office, content, sr=None, mark=""):
     return made
 
 
-@pytest.fixture
-def attacked(office):
+def attack(office):
     """The tenant's records say that "web" has the disk of "db"."""
     office.original = office.db.get("SR", office.lab.originals["Production"][1], "uuid")
     with connect(office.lab.where()) as calls:
@@ -718,7 +717,20 @@ def attacked(office):
         office, records_of(office, uuid=office.uuids[office.web], disks=[strange], document=office.forged)
     )
     office.clone = office.lab.clone("Production")
-    return office.attach()
+    office.attach()
+
+
+@pytest.fixture(scope="session")
+def image_of_attack(images):
+    with lab_of_three(World()) as lab:
+        office = Office(lab, **images[0].put(lab))
+        attack(office)
+        return Image(lab, **office.made())
+
+
+@pytest.fixture
+def attacked(lab, image_of_attack):
+    return Office(lab, **image_of_attack.put(lab))
 
 
 def evil_on_copy(office):

@@ -23,7 +23,7 @@ def states(draw):
     return drawn(lambda options: draw(st.sampled_from(options)))
 
 
-@settings(max_examples=examples(1000), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(500), deadline=None, suppress_health_check=list(HealthCheck))
 @given(states())
 def test_what_check_calls_good_is_resignatured_and_what_is_refused_is_named_by_check(state):
     note(repr(state))
