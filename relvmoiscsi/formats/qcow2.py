@@ -212,6 +212,8 @@ def parent_of(image: Qcow2, path: bytes, volume: str) -> Optional[ParentName]:
         problem = said(path.decode("utf-8", "replace")) + " names no volume of an SR"
         raise Unsupported("QCOW2 backing file", where, problem)
     if not image.backing_format:
+        if parent.kind == QCOW2:  # no other format begins with the bytes of a QCOW2
+            return parent
         problem = "QEMU finds the format of its parent out by the parent's content"
         raise Unsupported("QCOW2 backing file", where, problem)
     if image.backing_format != BACKING_FORMATS.get(parent.kind):

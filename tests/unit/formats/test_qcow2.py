@@ -176,7 +176,6 @@ def test_a_path_that_names_no_volume_of_an_sr_is_refused(path):
         (b"\0\0\0\4vpc\0\0\0\0\0", b"LV-", "QEMU opens its parent as .*; the name says raw"),
         (b"\0\0\0\0", b"LV-", "QEMU finds the format of its parent out by the parent's content"),
         (b"", b"LV-", "QEMU finds the format of its parent out by the parent's content"),
-        (b"", b"QCOW2-", "QEMU finds the format of its parent out by the parent's content"),
     ],
 )
 def test_a_parent_that_qemu_opens_in_another_format_is_refused(extension, kind, says):
@@ -185,6 +184,10 @@ def test_a_parent_that_qemu_opens_in_another_format_is_refused(extension, kind, 
 
     with pytest.raises(Unsupported, match=f"QCOW2 backing file at byte 528 of {NAME}: {says}"):
         parent_of(read_qcow2(head, NAME, SIZE), PATH.replace(b"QCOW2-", kind), NAME)
+
+
+def test_qemu_takes_a_qcow2_parent_for_a_qcow2_without_being_told():
+    assert parent_of(read_qcow2(HEAD[:112] + bytes(HEAD_BYTES - 112), NAME, SIZE), PATH, NAME).kind == "qcow2"
 
 
 def test_an_image_that_ends_early_is_truncated():
