@@ -120,6 +120,15 @@ def test_headers_of_72_and_104_bytes_and_features_that_move_no_path_are_accepted
         (72, ">Q", 1 << 5, Unsupported, "the incompatible features 0x20"),
         (72, ">Q", 1 << 63, Unsupported, "the incompatible features 0x8000000000000000"),
         (72, ">Q", 1 << 1, Malformed, "marked as corrupt"),
+        # QEMU takes a file with these four bytes there for a VDI, if nothing names its format
+        (
+            64,
+            ">I",
+            0x7F10DABE,
+            Malformed,
+            "byte 64 of QCOW2-.*: its snapshots begin at 9156058552022859776, the",
+        ),
+        (64, ">Q", SIZE + 1, Malformed, "byte 64 of QCOW2-.*: its snapshots begin at 8388609, the volume has 8388608"),
         (100, ">I", 96, Malformed, "its length is 96"),
         (100, ">I", 113, Malformed, "its length is 113"),
         (100, ">I", 0xFFFFFFF8, Malformed, "its backing file path has 98 bytes at 528"),
