@@ -141,9 +141,6 @@ def read_qcow2(head: bytes, volume: str, volume_size: int) -> Qcow2:
         raise Unsupported("QCOW2 header", where.plus(Qcow2Header.crypt_method.offset), "it is encrypted")
     if not 9 <= header.cluster_bits <= 21:
         raise Malformed("QCOW2 header", where.plus(Qcow2Header.cluster_bits.offset), "its cluster size is out of range")
-    if header.snapshots_offset > volume_size:  # four bytes there make QEMU take a parent without a format for a VDI
-        problem = f"its snapshots begin at {header.snapshots_offset}, the volume has {volume_size} bytes"
-        raise Malformed("QCOW2 header", where.plus(Qcow2Header.snapshots_offset.offset), problem)
     extensions_at, backing, backing_format, hidden_at = VERSION_2_HEADER_LENGTH, None, b"", None
     if header.version == 3:
         at = where.plus(Qcow2Header.SIZE)
@@ -215,8 +212,6 @@ def parent_of(image: Qcow2, path: bytes, volume: str) -> Optional[ParentName]:
         problem = said(path.decode("utf-8", "replace")) + " names no volume of an SR"
         raise Unsupported("QCOW2 backing file", where, problem)
     if not image.backing_format:
-        if parent.kind == QCOW2:  # `read_qcow2` takes nothing that QEMU takes for another format
-            return parent
         problem = "QEMU finds the format of its parent out by the parent's content"
         raise Unsupported("QCOW2 backing file", where, problem)
     if image.backing_format != BACKING_FORMATS.get(parent.kind):

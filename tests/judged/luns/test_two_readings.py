@@ -9,7 +9,7 @@ import pytest
 from kit import build_lvm
 from kit.build_volumes import MIB, Qcow2Spec, qcow2_content, qcow2_head
 from kit.builder import build_sr, raw
-from kit.judges import attempt, dice, run
+from kit.judges import dice, run
 from kit.lvmreader import read_mda
 from kit.spoiled import LABEL, Spoiled
 from relvmoiscsi import engine
@@ -147,17 +147,3 @@ def test_qemu_opens_a_raw_parent_as_the_header_says_or_as_it_looks(named, opened
     else:
         with pytest.raises(Unsupported, match="QEMU|a second one"):
             qcow2.parent_of(qcow2.read_qcow2(head, "QCOW2-x", MIB), path.encode(), "QCOW2-x")
-
-
-def test_qemu_takes_a_qcow2_with_a_signature_of_vdi_for_a_vdi(tmp_path):
-    content = qcow2_content(MIB, Qcow2Spec(MIB, "", "", None, "x")).pieces
-    head = bytearray(content[0][1].ljust(qcow2.HEAD_BYTES, b"\0"))
-    head[64:68] = b"\x7f\x10\xda\xbe"
-    parent = image(tmp_path / "parent", None, [(0, bytes(head)), *content[1:]])
-
-    answer = attempt("qemu-img", "info", parent)
-
-    assert answer.status != 0 and "VDI" in answer.stderr[0], "the probe of VDI looks at these bytes alone"
-    assert "file format: qcow2" in run("qemu-img", "info", "-f", "qcow2", parent)
-    with pytest.raises(Malformed, match="its snapshots begin at"):
-        qcow2.read_qcow2(bytes(head), "QCOW2-x", MIB)
