@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A VM in use, and an attached copy of the SR that has its disks."""
 
+from functools import lru_cache
+
 import pytest
 
 from kit.lun_world import World
@@ -152,3 +154,24 @@ def halted(day):
     """ "web" is halted."""
     day.shut_down()
     return day
+
+
+@pytest.fixture(scope="session")
+def images_after(image_of_day):
+    """What `day_after` has made once."""
+
+    @lru_cache(maxsize=None)
+    def image_after(work):
+        with lab_of_three(World()) as lab:
+            day = Day(lab, **image_of_day.put(lab))
+            day.shut_down()
+            work(day)
+            return Image(lab, **{name: value for name, value in vars(day).items() if name not in ("lab", "db")})
+
+    return image_after
+
+
+@pytest.fixture
+def day_after(lab, images_after):
+    """`day_after(work)`: the day, when "web" was halted and `work` has been done, which takes the day."""
+    return lambda work: Day(lab, **images_after(work).put(lab))

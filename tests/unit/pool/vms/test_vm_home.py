@@ -22,9 +22,8 @@ HAS_SNAPSHOTS = "has snapshots: 'before the update'. The pool would move the dis
 
 
 @pytest.fixture
-def restored(halted):
-    bring_back(halted)
-    return halted
+def restored(day_after):
+    return day_after(bring_back)
 
 
 def original(day):

@@ -88,12 +88,15 @@ def from_records(day, sr, vm, disk):
     return run(day, work, sr)
 
 
+def with_a_tenant(day):
+    """A second copy, and a VM of a tenant with a disk of its own."""
+    day.other = second_copy(day)
+    day.tenant = day.lab.vm("tenant", day.lab.vdi("Production", "before")[0])
+
+
 @pytest.fixture
-def tenants(halted):
-    """The day, with a second copy, and a VM of a tenant with a disk of its own."""
-    halted.other = second_copy(halted)
-    halted.tenant = halted.lab.vm("tenant", halted.lab.vdi("Production", "before")[0])
-    return halted
+def tenants(day_after):
+    return day_after(with_a_tenant)
 
 
 @pytest.mark.parametrize("fate", [*FATES, clone_alone])
