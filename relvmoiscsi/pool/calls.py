@@ -20,7 +20,7 @@ from relvmoiscsi.host.xapi import rpc
 from relvmoiscsi.host.xapi.api import AWAY, XapiFailure
 from relvmoiscsi.host.xapi.rpc import GONE, Connection, Refusal, reason
 from relvmoiscsi.pool import answer_forms
-from relvmoiscsi.wording import human_time, shell_command
+from relvmoiscsi.wording import cut, human_time, shell_command
 
 EVENT_SECONDS = 30.0
 #: how long a task may go without progress: xapi itself waits two hours for another operation on the same object, and
@@ -286,10 +286,10 @@ def failure(method: str, details: Sequence[Any]) -> PoolFailure:
     method = method.replace("Async.", "", 1)
     description: List[str] = [str(detail) for detail in details]
     code, parameters = (description or [""])[0], [text for text in description[1:] if text]
+    words = list(map(rpc.word, parameters))
     if not answer_forms.has_parameters(description):  # nobody takes it for the error of that code
-        return PoolFailure(f"xapi answered {code} to {method}, without the parameters of that error.").advising(
-            _NO_POOL
-        )
+        missing = f"xapi answered {rpc.word(code)} to {method}, without the parameters of that error."
+        return PoolFailure(missing).advising(_NO_POOL)
     sentence, advice = _SENTENCES.get(code, (None, ""))
     if code == "RBAC_PERMISSION_DENIED" and not description[-1].startswith(_DENIALS):
         sentence = None  # an HTTP handler failed, and xapi put the handler's error into these details
@@ -298,13 +298,13 @@ def failure(method: str, details: Sequence[Any]) -> PoolFailure:
     if code == "INTERNAL_ERROR" and method in _NAMES_A_VDI and _NO_VDI in description[-1]:
         sentence, advice = _NAME_NOT_WRITTEN
     if sentence is not None:
-        words = [method, *parameters, "", "", ""]
-        return PoolFailure(sentence.format(*words), description).advising(advice.format(*words))
+        known = [method, *words, "", "", ""]
+        return PoolFailure(sentence.format(*known), description).advising(advice.format(*known))
     if code.startswith("SR_BACKEND_FAILURE") and parameters:
-        said = _OWN_KEY.sub("", parameters[0])
+        said = cut(_OWN_KEY.sub("", parameters[0]))  # sentences, of relvmoiscsi's driver or of SM
         kind = _OF_DRIVER.get(code, PoolFailure)
         return kind(f"{method}: {said.rstrip('.')}.", description).advising(_REMEDIES.get(code, ""))
-    return PoolFailure("xapi answered {} to {}.".format(", ".join([code, *parameters]), method), description)
+    return PoolFailure(f"xapi answered {', '.join([rpc.word(code), *words])} to {method}.", description)
 
 
 #: how xapi says that a role is missing, of a call and of an HTTP handler. Source: xen-api ocaml/xapi/rbac.ml
@@ -355,6 +355,10 @@ _SENTENCES: Dict[str, Tuple[str, str]] = {
     "OTHER_OPERATION_IN_PROGRESS": (
         "The pool is busy with another operation ({3}) on the same {1}, so the pool did not run {0}.",
         "`xe task-list` shows the running operations. Repeat the command when they have ended.",
+    ),
+    "OPERATION_BLOCKED": (
+        "A user of the pool has just blocked {0} for a VM.",
+        "Repeat the command, which names the VM and the way to remove the block.",
     ),
     "SESSION_AUTHENTICATION_FAILED": ("The pool does not accept this user and password.", ""),
     "SESSION_AUTHORIZATION_FAILED": ("The pool gives this user no role.", ""),

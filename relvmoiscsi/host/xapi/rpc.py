@@ -134,6 +134,15 @@ def is_reference(value: Any) -> bool:
     return isinstance(value, str) and _REFERENCE.fullmatch(value) is not None
 
 
+#: a name in an error of xapi: of a class, a field, an operation, an object. Any other text may be a stranger's
+_NAME = re.compile("[A-Za-z0-9/:._-]{1,80}")
+
+
+def word(parameter: str) -> str:
+    """Return the code or a parameter of an error of xapi, for a sentence: in quotes and cut, unless it is a name."""
+    return parameter if _NAME.fullmatch(parameter) else said(parameter)
+
+
 class Refusal(Exception):
     """xapi's error: the code, and its parameters."""
 
