@@ -15,10 +15,10 @@ from relvmoiscsi.pool import lock, lock_keys, records
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records, passing
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vdis import is_derived
-from relvmoiscsi.pool.vms import forget, inventory, run_states
+from relvmoiscsi.pool.vms import forget, inventory, run_states, vbds
 from relvmoiscsi.pool.vms.forget import Uses
 from relvmoiscsi.pool.vms.inventory import COPY_OF, Inventory, whose
-from relvmoiscsi.wording import shell_command, some_of
+from relvmoiscsi.wording import some_of
 
 
 class DiscardPlan(NamedTuple):
@@ -204,14 +204,18 @@ def _keeping(pool: Pool, found: Inventory, last: Sequence[str]) -> Refused:
 
 
 def turned_off(found: Inventory, sr_uuids: Collection[str], mark: str) -> Inventory:
-    """Return the inventory as if the clones on these SRs with this mark were halted. Pure."""
+    """Return the inventory as if the clones on these SRs with this mark were halted. Pure.
+
+    A clone whose shutdown a user has blocked stays as it is: the run is refused before its first change.
+    """
     off = {
         ref: {**vm, "power_state": "Halted", "suspend_VDI": inventory.NULL}
         for ref, vm in found.vms.items()
         if vm["other_config"].get(inventory.ON_SR) in sr_uuids and inventory.is_own(vm) and records.is_marked(vm, mark)
+        if "hard_shutdown" not in vm["blocked_operations"]
     }
-    vbds = {ref: {**vbd, "currently_attached": False} if vbd["VM"] in off else vbd for ref, vbd in found.vbds.items()}
-    return found._replace(vms={**found.vms, **off}, vbds=vbds)
+    drives = {ref: {**vbd, "currently_attached": False} if vbd["VM"] in off else vbd for ref, vbd in found.vbds.items()}
+    return found._replace(vms={**found.vms, **off}, vbds=drives)
 
 
 def verify_nobody_left(plan: DiscardPlan) -> None:
@@ -310,12 +314,7 @@ def made_on(found: Inventory, pool: Pool, sr: str, mark: str = "") -> Records:
                 raise Refused(f"{what} has a disk that is not on this copy.").advising(f"{way_out}.")
             if each == ref and vm["power_state"] != "Halted":
                 raise Refused(f"The VM {name!r} is not shut down.").advising(_SHUT_DOWN)
-            if "destroy" in record["blocked_operations"]:
-                of_vm = f"uuid={record['uuid']}", "param-name=blocked-operations", "param-key=destroy"
-                remove = shell_command("xe vm-param-remove", *of_vm)
-                raise Refused(f"{what} is protected from deletion.").advising(
-                    f"Remove the protection with `{remove}`, or keep the copy."
-                )
+            vbds.must_be_allowed(record, "destroy")
             if record["current_operations"]:
                 busy = ", ".join(sorted(set(map(str, record["current_operations"].values()))))
                 raise Refused(f"{what} is busy: {busy}.").advising("Repeat the command when the VM is idle.")

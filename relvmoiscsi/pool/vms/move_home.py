@@ -83,6 +83,7 @@ def _verify_movable(calls: Calls, record: Record, swap: Swap, device: vbds.VmDev
     Raises Refused where xapi would not move this disk, or would move other disks too; NotFound, PoolFailure.
     """
     name = record["name_label"]
+    vbds.must_be_allowed(record, "migrate_send")
     vbds.must_have(record, device, (swap.new,))
     vbds.must_be_free(calls, swap.new, device.vbd)
     vbds.must_be_in_no_cd_drive(calls, device.vdi_ref)

@@ -89,7 +89,9 @@ def with_disk_elsewhere(day, vm):
 
 
 SPOILED = {
-    "is protected from deletion": lambda day, vm: day.db.set("VM", vm, "blocked_operations", {"destroy": "protected"}),
+    "A user has blocked the operation destroy of": lambda day, vm: day.db.set(
+        "VM", vm, "blocked_operations", {"destroy": "protected"}
+    ),
     "is busy: clone": lambda day, vm: day.db.set("VM", vm, "current_operations", {"a task": "clone"}),
     "has a disk that is not on this copy": with_disk_elsewhere,
 }
@@ -103,6 +105,15 @@ def test_one_of_several_is_refused_before_anything_goes(day, said, of_snapshot):
     snap = snapshot(day, web)
     SPOILED[said](day, snap if of_snapshot else web)
     day.refuses(discard, said)
+
+
+def test_a_vm_whose_shutdown_is_blocked_is_refused_before_anything_goes(day):
+    day.lab.vm("aaa", day.root)
+    web = cloned(day, "aaa", "web")
+    day.start(web)
+    day.db.set("VM", web, "blocked_operations", {"hard_shutdown": "mine"})
+    with connect(day.lab.where()) as calls:
+        day.refuses(lambda _: made_vms.plan(calls, [day.sr], with_vms=True, force=True), "Running or suspended VMs")
 
 
 def fast_clone(day):
