@@ -172,6 +172,11 @@ class Calls:
         ((ref, record),) = self.records("pool").items()
         return ref, record
 
+    def may_call(self, method: str) -> bool:
+        """May the user of this session call a method, such as "VM.start"? Raises PoolFailure."""
+        session = self.call("session.get_record", self.session)
+        return bool(session["is_local_superuser"]) or method.lower() in session["rbac_permissions"]
+
     def run(self, method: str, *arguments: Any) -> str:
         """Run a slow call as a task and return the text of the result. Raises PoolFailure."""
         return self.wait(method, self.start(method, *arguments))

@@ -178,7 +178,9 @@ def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False
         if not is_done:
             _look(calls, vm, record, disks)
             swap_disks.verify_can_be_halted(record, shutdown)
-        is_over = is_done and not restore_journal.is_begun(record)
+        is_over = is_done and not restore_journal.is_begun(calls, record)
+        if not is_over:
+            restore_journal.verify_may_end(calls, record, swaps=not is_done)
         restore_journal.verify_free(calls, record, disks)
         if is_over or dry_run:
             shuts_down = record["power_state"] == "Running" and not is_done
@@ -286,7 +288,7 @@ def already_ended(calls: Calls, vm: str, record: Record, end: str) -> Optional[R
     knows its other disk. Raises Refused where another client works on the VM, such as with a restore that has no
     journal yet; PoolFailure.
     """
-    if restore_journal.is_restored(record):
+    if restore_journal.has_an_end(calls, record):
         return None
     restore_journal.verify_free(calls, record, [])
     has = inventory.of_vm(calls, vm).disks_of(vm)
@@ -329,6 +331,7 @@ def undo(calls: Calls, vm: str, shutdown: bool = False, dry_run: bool = False) -
         if over is not None:
             return over
         is_swapped = _verify_back(calls, vm, record)
+        restore_journal.verify_may_end(calls, record, is_swapped)
         if is_swapped:
             swap_disks.verify_can_be_halted(record, shutdown)
         swaps = restore_entries.journal_of(record)
@@ -337,7 +340,7 @@ def undo(calls: Calls, vm: str, shutdown: bool = False, dry_run: bool = False) -
             return result_of(record, WOULD_UNDO, swaps, shuts_down=is_swapped and record["power_state"] == "Running")
     with restore_journal.locked(calls, vm, record, swaps, "restore --undo", run_states.swapping(record)) as locked:
         record = locked.read()
-        restore_journal.must_be_restored(record)
+        restore_journal.must_have_an_end(calls, record)
         swaps, is_swapped = restore_entries.journal_of(record), False
         at_home = set()  #: UUIDs of VDIs that this run takes from the VM
         for swap in swaps:  # note the VDIs that were moved home, so that a later run can name the VDIs too
@@ -400,6 +403,7 @@ def keep(calls: Calls, vm: str, on_copy: bool, dry_run: bool = False) -> Restore
         if over is not None:
             return over
         vbds.must_be_idle(record)
+        restore_journal.verify_may_end(calls, record, swaps=False)
         swaps, spoiled = restore_entries.read(record)
         what_it_has, on_copies = _what_it_has(inventory.read(calls), calls.records("SR"), vm, record, swaps)
         stays, way = "", ""
@@ -425,7 +429,7 @@ def keep(calls: Calls, vm: str, on_copy: bool, dry_run: bool = False) -> Restore
             return result_of(record, WOULD_KEEP, notes=notes)
     with restore_journal.locked(calls, vm, record, swaps, "restore --keep", run_states.keeping()) as locked:
         record = locked.read()
-        restore_journal.must_be_restored(record)
+        restore_journal.must_have_an_end(calls, record)
         swaps, _ = restore_entries.read(record)
         found, srs = inventory.read(calls), calls.records("SR")
         notes, on_copies = _what_it_has(found, srs, vm, record, swaps)

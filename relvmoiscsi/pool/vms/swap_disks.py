@@ -56,7 +56,7 @@ def halt(locked: LockedVm, journal: Sequence[Swap], look: Callable[[Record], obj
     except PoolGone:
         raise
     except RelvmoiscsiError as error:
-        if not restore_journal.is_begun(record):
+        if not locked.is_after_a_cut:
             is_down = was_running and locked.read()["power_state"] == "Halted"
             restore_journal.allow_start(locked)
             restore_journal.forget(locked, written)
