@@ -110,14 +110,21 @@ class Inventory(_Records):
 
         What a snapshot of a VM has belongs to the VM, and to the snapshot where the pool no longer has the VM. No other
         function answers the question whose data a VDI has.
+
+        A vm-admin can make a chain of thousands of snapshots (VDI.pool_introduce): the walk along a chain stops at a
+        VDI that is known from another walk.
         """
-        users: List[str] = []
-        seen: Set[str] = set()
-        while vdi in self.vdis and vdi not in seen and not users:
-            users = self.vms_with_disk(vdi, with_snapshots=True)
-            seen.add(vdi)
+        known: Dict[str, List[str]] = self.__dict__.setdefault("owners of", {})
+        way: List[str] = []
+        owners: List[str] = []
+        while vdi in self.vdis and vdi not in known and not owners:
+            known[vdi] = []  # for a chain that leads in a circle
+            way.append(vdi)
+            owners = self.vms_of(self.vms_with_disk(vdi, with_snapshots=True))
             vdi = str(self.vdis[vdi]["snapshot_of"])
-        return self.vms_of(users)
+        owners = owners or known.get(vdi, [])
+        known.update(dict.fromkeys(way, owners))
+        return owners
 
     def vms_of(self, users: Iterable[str]) -> List[str]:
         """Return VMs and snapshots, with the VM of a snapshot in its place where the pool has the VM."""

@@ -262,7 +262,11 @@ def test_yes_to_a_plan_that_is_old_changes_nothing(halted, happens, is_of_second
     [
         ("vm-operator", "", "may not call VM.add_to_other_config"),
         # VM.set_ha_restart_priority takes pool-operator, and so does the key that keeps the priority
-        ("vm-power-admin", "restart", "The role of this user may not set the priority. Nothing was changed. Use the role"),
+        (
+            "vm-power-admin",
+            "restart",
+            "The role of this user may not set the priority. Nothing was changed. Use the role",
+        ),
         ("vm-power-admin", "", ""),
     ],
 )
