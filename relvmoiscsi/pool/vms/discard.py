@@ -111,10 +111,11 @@ def _planned(
         ours = {ref for ref, vm in found.vms.items() if records.is_marked(vm, mark)}
         others = {ref: name for ref, name in used.halted.items() if ref not in ours}
         if others:
+            way = "" if others.keys() <= used.ejects.keys() else "Move these disks, or destroy these VMs."
             raise Refused(
                 f"VMs that were made without the mark {mark} have disks on the SR {pool.srs[sr]['name_label']!r}: "
                 f"{forget.named(others)}."
-            ).advising("Move these disks, or destroy these VMs.")
+            ).advising(f"{way}{forget.eject_advice([used], others)}".strip())
     made = {sr: made_on(found, pool, sr, mark) for sr in there} if with_vms else {}
     destroys = {ref: found.destroy_command(ref, *there) for used in uses.values() for ref in used.halted}
     half = [ref for sr in there for ref in half_made(found, pool, sr, mark)]
