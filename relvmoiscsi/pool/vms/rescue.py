@@ -137,9 +137,14 @@ def _plan(pool: Pool, found: Inventory, copy: Copy, vdi: str, vm: str, writable:
     if clash:
         uuid = found.vdis[clash[0]["VDI"]]["uuid"]
         what = "the original" if olds.get(record["uuid"]) == uuid else "this or another copy"
+        ejects = [inventory.eject_command(vbd) for vbd in clash if vbd["type"] == "CD"]
         raise Refused(
             f"The VM {to['name_label']!r} has {what} of this disk, {said(uuid)}: LVM and filesystem IDs would clash."
-        ).advising("Use another VM.")
+        ).advising(
+            f"Use another VM. Or empty the CD drive: {some_of(ejects)}."
+            if len(ejects) == len(clash)
+            else "Use another VM."
+        )
     if there is not None and found.vbds[there]["mode"] != mode:
         raise Refused(f"The VM {to['name_label']!r} already has this disk, in another mode.").advising(
             f"Take the disk back first: {_done(copy, vdi, to)}."

@@ -75,6 +75,18 @@ def test_a_discard_that_a_cd_drive_blocks_prints_the_command_that_ends_it(lab, c
     assert pool_command("discard", "a copy", *words).status == 0
 
 
+@pytest.mark.parametrize("name", ["Production", "a copy"])
+def test_a_rescue_refuses_a_vm_with_the_original_in_its_cd_drive_and_prints_the_command(lab, copy, pool_command, name):
+    helper, lent = lab.vm("helper"), disk_of(lab, "a copy")
+    label = lab.pool.db.get("VDI", lent, "name_label")
+    insert(lab, helper, lab.vdi("Production", label)[0] if name == "Production" else lent)
+    words = ("rescue", "a copy", lab.pool.db.get("VDI", lent, "uuid"), "--vm", "helper", "--yes")
+    ran = pool_command(*words)
+    assert ran.status == 4
+    eject(lab, ran.err)
+    assert pool_command(*words).status == 0
+
+
 @pytest.mark.parametrize("with_disk", [False, True])
 def test_a_discard_with_a_mark_prints_the_command_that_ends_it(lab, copy, with_disk):
     """As Ansible's `lun` calls it. A VM with a disk there has another way."""
