@@ -152,7 +152,7 @@ def last_copies_on(pool: Pool, found: Inventory, srs: Sequence[str]) -> List[str
     clones = dict(row for sr in of_pool for row in found.copies_on(str(pool.srs[sr]["uuid"])))
     own = {}
     for ref in [ref for ref in inventory.in_order(clones) if inventory.is_own(clones[ref])]:
-        there = {device: disk for device, disk in found.disks_of(ref).items() if disk["SR"] in srs}
+        there = {device: disk for device, disk in _written_by(found, ref).items() if disk["SR"] in srs}
         if there:
             own[ref] = there
     originals = {str(vm["uuid"]): ref for ref, vm in found.named_vms().items() if ref not in own}
@@ -160,6 +160,16 @@ def last_copies_on(pool: Pool, found: Inventory, srs: Sequence[str]) -> List[str
     stay = {str(vdi["uuid"]) for vdi in found.vdis.values() if vdi["SR"] not in srs}
     olds = inventory.old_vdis(pool, found)
     return [ref for ref, vm in by_clone.items() if vm is None or not _is_left(pool, found, vm, own[ref], olds, stay)]
+
+
+def _written_by(found: Inventory, vm: str) -> Dict[str, Record]:
+    """Return the VDI records of the drives of a VM that are not for reading alone, by userdevice; and its disks. Pure.
+
+    `clone` has made each disk of a clone as a disk. A vm-admin may change the type of a drive to CD since, and xapi
+    makes CD drives for reading alone. Source: xen-api ocaml/xapi/xapi_vbd.ml, create.
+    """
+    drives = [vbd for vbd in found.vbds_of(vm).values() if vbd["mode"] != "RO" and vbd["VDI"] in found.vdis]
+    return {**{str(vbd["userdevice"]): found.vdis[vbd["VDI"]] for vbd in drives}, **found.disks_of(vm)}
 
 
 def _is_left(
