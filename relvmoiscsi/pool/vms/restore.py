@@ -21,7 +21,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import Calls, Record, Records
-from relvmoiscsi.pool.records import Pool
+from relvmoiscsi.pool.records import Pool, shown_device
 from relvmoiscsi.pool.vms import (
     inventory,
     lineage,
@@ -122,8 +122,8 @@ def plan(pool: Pool, found: Inventory, copy: Copy, vm: str, chosen: Sequence[str
     wanted = list(dict.fromkeys(chosen)) or sorted({*disks, *there})
     strange = sorted(set(wanted) - {*disks, *there})
     if strange:
-        raise NotFound(f"The VM {name!r} has no disk {', '.join(strange)}.").advising(
-            f"Give disks that it has: {','.join(sorted(disks)) or 'none'}."
+        raise NotFound(f"The VM {name!r} has no disk {some_of(list(map(shown_device, strange)))}.").advising(
+            f"Give disks that it has: {','.join(map(shown_device, sorted(disks))) or 'none'}."
         )
     if not wanted:
         raise Refused(f"The VM {name!r} has no disk.")
@@ -142,14 +142,15 @@ def plan(pool: Pool, found: Inventory, copy: Copy, vm: str, chosen: Sequence[str
             how = "is a disk of this copy already" if old["SR"] == copy.ref else "is not on this copy"
             why, way = copy.why_missing(old)
             raise Refused(
-                f"The disk {device} of the VM, {old['name_label']!r} ({said(old['uuid'])}), {how}{why}."
+                f"The disk {shown_device(device)} of the VM, {old['name_label']!r} ({said(old['uuid'])}), {how}{why}."
             ).advising(f"{only} {way}".strip())
         users = found.vms_with_disk(copy.by_uuid[new["uuid"]])
         if users:
             names = ", ".join(sorted(repr(found.vms[user]["name_label"]) for user in users))
             ways = some_of([rescue.way_to_free(found, copy, copy.by_uuid[new["uuid"]], user) for user in users])
             raise Refused(
-                f"The VDI {new['uuid']}, which the disk {device} would become, is a disk of {names} already."
+                f"The VDI {new['uuid']}, which the disk {shown_device(device)} would become, is a disk of {names} "
+                "already."
             ).advising(f"Attach another copy. Or {ways}.")
         vbd = next(vbd for vbd in found.vbds_of(vm).values() if vbd["userdevice"] == device)
         uuids = old["uuid"], new["uuid"], copy.known_as(old["uuid"])
@@ -310,7 +311,7 @@ def _without_other_disks(record: Record, on_copies: Mapping[str, Record]) -> Ref
         return Refused(f"`clone` has made the VM {name!r}: it was not restored, and has no other disks.").advising(
             f"To have the VM on another SR, shut it down, and copy it: {copy}. {inventory.AFTER_COPY}"
         )
-    disks = ", ".join(f"{device} on {copy['name_label']!r}" for device, copy in on_copies.items())
+    disks = some_of([f"{shown_device(device)} on {copy['name_label']!r}" for device, copy in on_copies.items()])
     return Refused(
         f"The VM {name!r} has disks of a copy ({disks}) and no journal: it was not restored, or --keep has ended its "
         "restore."
