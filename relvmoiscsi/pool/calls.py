@@ -28,6 +28,11 @@ EVENT_SECONDS = 30.0
 QUIET_SECONDS = 3 * 3600.0
 _FRAME_BYTES = 1 << 10  #: what a call has beside its arguments: the method, the session, braces
 _NO_POOL = "Check --pool, and the release of xapi there."
+#: against records that a user has filled
+_SHORTER = (
+    "Give these objects in the pool shorter or fewer texts: tags, names, other_config. `xe-toolstack-restart` on the "
+    "master removes all tasks."
+)
 
 Record = Dict[str, Any]
 Records = Dict[str, Record]  #: by reference
@@ -152,12 +157,12 @@ class Calls:
     def gone(self, what: str, error: BaseException) -> PoolGone:
         """Return the error of a call or transfer that has raised one of GONE: junk, silence, a closed connection."""
         if rpc.is_junk(error):
-            return self._unread(what, reason(error))
+            return self._unread(what, reason(error), _SHORTER if isinstance(error, rpc.TooLarge) else _NO_POOL)
         did = f"did not answer {what}" if isinstance(error, socket.timeout) else f"closed the connection during {what}"
         return PoolGone(f"The pool at {self.url} {did}: {reason(error)}.").advising("Repeat the command.")
 
-    def _unread(self, what: str, why: str) -> PoolGone:
-        return PoolGone(f"The answer of the pool at {self.url} to {what} cannot be read: {why}.").advising(_NO_POOL)
+    def _unread(self, what: str, why: str, advice: str = _NO_POOL) -> PoolGone:
+        return PoolGone(f"The answer of the pool at {self.url} to {what} cannot be read: {why}.").advising(advice)
 
     def records(self, kind: str, **equal: str) -> Records:
         """Return all records of a class, or the records whose fields have these values. Raises PoolFailure."""
