@@ -3,9 +3,12 @@
 destroyed.
 """
 
+import shlex
+
 import pytest
 
 from kit.pool_verbs import bring_back, discard, lend, second_copy
+from kit.xe import xe
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import lock, lock_keys, records
 from relvmoiscsi.pool.connection import connect
@@ -165,6 +168,16 @@ def test_a_suspended_vm_is_shut_down_by_force_and_has_no_disk_to_unplug(day):
     asleep(day)
     command = f"`xe vm-shutdown uuid={day.db.get('VM', day.web, 'uuid')} force=true`"
     day.refuses(discard, f"{command}, which gives up the memory of the suspended VM.$")
+
+
+def test_a_paused_vm_is_shut_down_by_force_as_no_other_command_ends_the_use(day):
+    web = cloned(day)
+    day.start(web)
+    day.db.set("VM", web, "power_state", "Paused")
+    command = f"xe vm-shutdown uuid={day.db.get('VM', web, 'uuid')} force=true"
+    day.refuses(discard, f"Shut each VM down: `{command}`, which gives up the memory of the paused VM.$")
+    assert xe(day.lab.pool, shlex.split(command)[1:])[0] == 0
+    discard(day)
 
 
 IN_USE = "Running or suspended VMs have disks on the SR 'Production changed 2026-11-21': 'web"
