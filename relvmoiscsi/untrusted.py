@@ -31,6 +31,10 @@ _NO_BRACKETS = re.compile(r"[^\[\]{}]+")
 _NOT_XML = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f]|[\ud800-\udfff]|[\ufffe\uffff]")
 
 
+class OverLimit(ValueError):
+    """A text is longer, or has more values, than its reader takes. Each part may be valid."""
+
+
 def truth(text: str) -> bool:
     """Return a truth value as programs and people write it. Raises ValueError for any other text."""
     word = text.strip().lower()
@@ -110,7 +114,7 @@ def json_of(
     fractions, NaN and infinities, and `members` the members of an object; both raise ValueError.
     """
     if len(text) > most_bytes:
-        raise ValueError(f"it has {len(text)} characters, more than {most_bytes}")
+        raise OverLimit(f"it has {len(text)} characters, more than {most_bytes}")
     said = text if isinstance(text, str) else text.decode("utf-8")
     _verify_size(said, most_values, most_values if most_inner is None else most_inner)
     found = json.loads(
@@ -199,9 +203,9 @@ def _verify_size(text: str, most_values: int, most_inner: int) -> None:
     bare = "".join((_ESCAPE.sub("", text) if "\\" in text else text).split('"')[::2])  # without the texts in quotes
     inner = sum(map(bare.count, "[{"))
     if bare.count(",") + inner >= most_values:
-        raise ValueError(f"it has more than {most_values} values")
+        raise OverLimit(f"it has more than {most_values} values")
     if inner > most_inner:
-        raise ValueError(f"it has more than {most_inner} lists and objects")
+        raise OverLimit(f"it has more than {most_inner} lists and objects")
     depth = 0
     for bracket in _NO_BRACKETS.sub("", bare):
         depth += 1 if bracket in "[{" else -1

@@ -85,6 +85,7 @@ FIELDS: Mapping[str, Mapping[str, Form]] = {
         **_fields(is_texts, "PIFs"),
         **_fields(is_text_map, "other_config"),
     },
+    "session": {**_fields(is_truth, "is_local_superuser"), **_fields(is_texts, "rbac_permissions")},
     "secret": {**_fields(is_text, "uuid value"), **_fields(is_text_map, "other_config")},
     "task": {
         **_fields(is_text, "uuid status result"),

@@ -20,7 +20,7 @@ from relvmoiscsi.host.xapi import rpc
 from relvmoiscsi.host.xapi.api import AWAY, XapiFailure
 from relvmoiscsi.host.xapi.rpc import GONE, Connection, Refusal, reason
 from relvmoiscsi.pool import answer_forms
-from relvmoiscsi.wording import human_time, shell_command
+from relvmoiscsi.wording import cut, human_time, shell_command
 
 EVENT_SECONDS = 30.0
 #: how long a task may go without progress: xapi itself waits two hours for another operation on the same object, and
@@ -28,6 +28,11 @@ EVENT_SECONDS = 30.0
 QUIET_SECONDS = 3 * 3600.0
 _FRAME_BYTES = 1 << 10  #: what a call has beside its arguments: the method, the session, braces
 _NO_POOL = "Check --pool, and the release of xapi there."
+#: against records that a user has filled
+_SHORTER = (
+    "Give these objects in the pool shorter or fewer texts: tags, names, other_config. `xe-toolstack-restart` on the "
+    "master removes all tasks."
+)
 
 Record = Dict[str, Any]
 Records = Dict[str, Record]  #: by reference
@@ -152,12 +157,12 @@ class Calls:
     def gone(self, what: str, error: BaseException) -> PoolGone:
         """Return the error of a call or transfer that has raised one of GONE: junk, silence, a closed connection."""
         if rpc.is_junk(error):
-            return self._unread(what, reason(error))
+            return self._unread(what, reason(error), _SHORTER if isinstance(error, rpc.TooLarge) else _NO_POOL)
         did = f"did not answer {what}" if isinstance(error, socket.timeout) else f"closed the connection during {what}"
         return PoolGone(f"The pool at {self.url} {did}: {reason(error)}.").advising("Repeat the command.")
 
-    def _unread(self, what: str, why: str) -> PoolGone:
-        return PoolGone(f"The answer of the pool at {self.url} to {what} cannot be read: {why}.").advising(_NO_POOL)
+    def _unread(self, what: str, why: str, advice: str = _NO_POOL) -> PoolGone:
+        return PoolGone(f"The answer of the pool at {self.url} to {what} cannot be read: {why}.").advising(advice)
 
     def records(self, kind: str, **equal: str) -> Records:
         """Return all records of a class, or the records whose fields have these values. Raises PoolFailure."""
@@ -171,6 +176,11 @@ class Calls:
         """Return the pool: its reference and record. Raises PoolFailure."""
         ((ref, record),) = self.records("pool").items()
         return ref, record
+
+    def may_call(self, method: str) -> bool:
+        """May the user of this session call a method, such as "VM.start"? Raises PoolFailure."""
+        session = self.call("session.get_record", self.session)
+        return bool(session["is_local_superuser"]) or method.lower() in session["rbac_permissions"]
 
     def run(self, method: str, *arguments: Any) -> str:
         """Run a slow call as a task and return the text of the result. Raises PoolFailure."""
@@ -286,10 +296,10 @@ def failure(method: str, details: Sequence[Any]) -> PoolFailure:
     method = method.replace("Async.", "", 1)
     description: List[str] = [str(detail) for detail in details]
     code, parameters = (description or [""])[0], [text for text in description[1:] if text]
+    words = list(map(rpc.word, parameters))
     if not answer_forms.has_parameters(description):  # nobody takes it for the error of that code
-        return PoolFailure(f"xapi answered {code} to {method}, without the parameters of that error.").advising(
-            _NO_POOL
-        )
+        missing = f"xapi answered {rpc.word(code)} to {method}, without the parameters of that error."
+        return PoolFailure(missing).advising(_NO_POOL)
     sentence, advice = _SENTENCES.get(code, (None, ""))
     if code == "RBAC_PERMISSION_DENIED" and not description[-1].startswith(_DENIALS):
         sentence = None  # an HTTP handler failed, and xapi put the handler's error into these details
@@ -298,13 +308,13 @@ def failure(method: str, details: Sequence[Any]) -> PoolFailure:
     if code == "INTERNAL_ERROR" and method in _NAMES_A_VDI and _NO_VDI in description[-1]:
         sentence, advice = _NAME_NOT_WRITTEN
     if sentence is not None:
-        words = [method, *parameters, "", "", ""]
-        return PoolFailure(sentence.format(*words), description).advising(advice.format(*words))
+        known = [method, *words, "", "", ""]
+        return PoolFailure(sentence.format(*known), description).advising(advice.format(*known))
     if code.startswith("SR_BACKEND_FAILURE") and parameters:
-        said = _OWN_KEY.sub("", parameters[0])
+        said = cut(_OWN_KEY.sub("", parameters[0]))  # sentences, of relvmoiscsi's driver or of SM
         kind = _OF_DRIVER.get(code, PoolFailure)
         return kind(f"{method}: {said.rstrip('.')}.", description).advising(_REMEDIES.get(code, ""))
-    return PoolFailure("xapi answered {} to {}.".format(", ".join([code, *parameters]), method), description)
+    return PoolFailure(f"xapi answered {', '.join([rpc.word(code), *words])} to {method}.", description)
 
 
 #: how xapi says that a role is missing, of a call and of an HTTP handler. Source: xen-api ocaml/xapi/rbac.ml
@@ -355,6 +365,10 @@ _SENTENCES: Dict[str, Tuple[str, str]] = {
     "OTHER_OPERATION_IN_PROGRESS": (
         "The pool is busy with another operation ({3}) on the same {1}, so the pool did not run {0}.",
         "`xe task-list` shows the running operations. Repeat the command when they have ended.",
+    ),
+    "OPERATION_BLOCKED": (
+        "A user of the pool has just blocked {0} for a VM.",
+        "Repeat the command, which names the VM and the way to remove the block.",
     ),
     "SESSION_AUTHENTICATION_FAILED": ("The pool does not accept this user and password.", ""),
     "SESSION_AUTHORIZATION_FAILED": ("The pool gives this user no role.", ""),

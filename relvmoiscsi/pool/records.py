@@ -29,6 +29,7 @@ AT_WORK = "relvmoiscsi:at-work:"
 
 #: values of VBD.userdevice. Source: xen-api ocaml/xapi-idl/xen/device_number.ml
 DEVICE = re.compile("[0-9]{1,9}|(?:xvd|hd|sd|fd)[a-z]{1,3}[0-9]{0,5}")
+NO_DEVICE = "neither a number nor a name such as xvda"
 
 #: keys of SR.other_config and of VDI.other_config
 RUN, ORIGINAL_SR, SCSI_ID, CHANGED, OLD_VDI = (
@@ -40,6 +41,11 @@ RUN, ORIGINAL_SR, SCSI_ID, CHANGED, OLD_VDI = (
 )
 #: key of VDI.other_config: the UUID of the VDI, and the UUIDs that its disk had before, the latest first (vms/lineage)
 WAS = "relvmoiscsi:was"
+
+
+def shown_device(text: str) -> str:
+    """Return a device of a VM for a sentence: in quotes and cut, where a vm-admin has written another text."""
+    return text if DEVICE.fullmatch(text) else said(text)
 
 
 def run_id(mark: str = "") -> str:

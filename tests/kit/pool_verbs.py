@@ -23,16 +23,16 @@ def bring_back(day, vm=None, devices=(), date="2026-11-22", sr=None, where=None,
     return run(day, work, sr, where)
 
 
-def undo(day, vm=None, **more):
-    return run(day, lambda calls, *_: restore.undo(calls, vm or day.web, **more))
+def undo(day, vm=None, where=None, **more):
+    return run(day, lambda calls, *_: restore.undo(calls, vm or day.web, **more), where=where)
 
 
 def take_home(day, **more):
     return run(day, lambda calls, *_: move_home.home(calls, day.web, **more))
 
 
-def keep(day, vm=None, **more):
-    return run(day, lambda calls, *_: restore.keep(calls, vm or day.web, **{"on_copy": True, **more}))
+def keep(day, vm=None, where=None, **more):
+    return run(day, lambda calls, *_: restore.keep(calls, vm or day.web, **{"on_copy": True, **more}), where=where)
 
 
 def lend(day, text, vm, rw=False, sr=None, **more):

@@ -100,7 +100,7 @@ class Xapi:
             with terminated.waiting():
                 return ask(connection)
         except rpc.Refusal as refusal:
-            said = ", ".join(refusal.details)
+            said = ", ".join(map(rpc.word, refusal.details))
             raise XapiFailure(f"xapi answered {said} to {method or 'the login'}.", refusal.details) from refusal
         except rpc.GONE as error:
             if not method and rpc.is_nobody(error):

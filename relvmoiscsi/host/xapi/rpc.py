@@ -101,7 +101,7 @@ class BoundedResponse(http.client.HTTPResponse):
             raise http.client.HTTPException("the answer is compressed")
 
     def read(self, amt: Optional[int] = None) -> bytes:
-        """Read as HTTPResponse does. Raises HTTPException for an answer that is too large."""
+        """Read as HTTPResponse does. Raises TooLarge."""
         if amt is None and self.length is None:  # a server may end such an answer where it likes, or never
             return b"".join(iter(partial(self.read, _PIECE_BYTES), b""))
         self._read_bytes += self.length or 0 if amt is None else 0
@@ -120,7 +120,7 @@ class BoundedResponse(http.client.HTTPResponse):
 
     def _verify(self) -> None:
         if self._read_bytes > MOST_ANSWER_BYTES:
-            raise http.client.HTTPException(f"the answer has more than {MOST_ANSWER_BYTES >> 20} MiB")
+            raise TooLarge(f"the answer has more than {MOST_ANSWER_BYTES >> 20} MiB")
 
 
 _MOST_SAID = 60  #: characters of an answer in a message
@@ -134,6 +134,15 @@ def is_reference(value: Any) -> bool:
     return isinstance(value, str) and _REFERENCE.fullmatch(value) is not None
 
 
+#: a name in an error of xapi: of a class, a field, an operation, an object. Any other text may be a stranger's
+_NAME = re.compile("[A-Za-z0-9/:._-]{1,80}")
+
+
+def word(parameter: str) -> str:
+    """Return the code or a parameter of an error of xapi, for a sentence: in quotes and cut, unless it is a name."""
+    return parameter if _NAME.fullmatch(parameter) else said(parameter)
+
+
 class Refusal(Exception):
     """xapi's error: the code, and its parameters."""
 
@@ -144,6 +153,10 @@ class Refusal(Exception):
 
 class NoAnswer(Exception):
     """What was answered is no answer of xapi; the text is a clause."""
+
+
+class TooLarge(NoAnswer):
+    """An answer was not read to its end, or not taken apart. It may be xapi's: users of a pool fill its records."""
 
 
 class TooLong(NoAnswer):
@@ -229,6 +242,8 @@ def result(text: bytes) -> Any:
         answer = untrusted.json_of(
             text, MOST_ANSWER_BYTES, _MOST_VALUES, _MOST_INNER, fraction=float, members=untrusted.first_of_each
         )
+    except untrusted.OverLimit as error:
+        raise TooLarge(f"the answer is too large: {error}") from error
     except ValueError as error:
         raise NoAnswer(f"the answer is no JSON ({error})") from error
     details = answer.get("error") if isinstance(answer, dict) else ""

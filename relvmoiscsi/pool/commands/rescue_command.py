@@ -6,6 +6,7 @@ from typing import List, Sequence
 
 from relvmoiscsi.cli.output import Answer, ask, waiting
 from relvmoiscsi.errors import UsageError
+from relvmoiscsi.pool import records
 from relvmoiscsi.pool.commands.options import CommandMaker, PoolChange, changes, exit_status, flag
 from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY
 from relvmoiscsi.pool.commands.vm_steps import SCANS, Steps, named_missing, next_discard, next_start
@@ -98,7 +99,7 @@ def _taken(found: Inventory, vbd: str, row: Lent) -> str:
 def _lent(copy: Copy, results: Sequence[Lent], to_know: Sequence[str] = (), steps: Steps = ()) -> Answer:
     lines = []
     for each in results:
-        at = f", device {each.userdevice}" if each.userdevice else ""
+        at = f", device {records.shown_device(each.userdevice)}" if each.userdevice else ""
         at = f", {_MODES[each.mode]}" if each.status == rescue.WOULD else at
         lines.append(printable(f"disk {each.name!r} ({each.vdi}): {each.status}, VM {each.vm_name!r}{at}"))
         lines += [printable(f"  {each.error}")] if each.error is not None else []

@@ -40,7 +40,7 @@ class SaveVmsCommand(PoolChange):
             if self.dry_run:
                 would = [{"vm": found.vms[ref]["uuid"], "vm_name": found.vms[ref]["name_label"]} for ref in refs]
                 lines = [f"The records of these VMs would be saved: {names}"]
-                lines += [f"Left out: {each.told}" for each in save_vms.away_from(pool, found, sr).values()]
+                lines += [f"Left out: {each.told}" for each in save_vms.left_out(pool, found, sr).values()]
                 return Answer({"would_save": would}, "\n".join(map(printable, lines)))
             ask(self, f"Save the records of {names}?")
             with self.work(repr(pool.srs[sr]["name_label"]), "save the records"), waiting("the pool"):

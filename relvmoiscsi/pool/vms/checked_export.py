@@ -6,11 +6,12 @@ from typing import Sequence
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool.calls import Calls, Records
 from relvmoiscsi.pool.records import Pool
-from relvmoiscsi.pool.vms import inventory, ova_compare, transfer
+from relvmoiscsi.pool.vms import inventory, ova_compare, transfer, vbds
 from relvmoiscsi.pool.vms.inventory import Inventory
 from relvmoiscsi.pool.vms.ova_file import Ova
 from relvmoiscsi.wording import said, shell_command
 
+EXPORT = "metadata_export"  #: the operation of xapi
 _MOST_KEY = 16384  #: characters of a key in a command
 
 
@@ -22,6 +23,7 @@ def export(
     A VM, and a key, may change between the two readings. So a difference counts after `tries` exports. Raises
     PoolFailure, Refused.
     """
+    vbds.must_be_allowed(found.vms[vm], EXPORT)
     document = transfer.export_vm(calls, vm, snapshots)
     try:
         ova = Ova(document)

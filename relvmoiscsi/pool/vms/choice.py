@@ -148,7 +148,9 @@ def _problem(
 
     def words(devices: Iterable[str]) -> str:
         shown = ((device, missing[device]) for device in devices)
-        return ", ".join(f"{device} {vdi['name_label']!r} ({said(vdi['uuid'])})" for device, vdi in shown)
+        return ", ".join(
+            f"{records.shown_device(device)} {vdi['name_label']!r} ({said(vdi['uuid'])})" for device, vdi in shown
+        )
 
     copies = {ref: str(sr["uuid"]) for ref, sr in pool.copies()}
     of_copies = {device: str(vdi["SR"]) for device, vdi in missing.items() if vdi["SR"] in copies}
@@ -179,7 +181,7 @@ def _problem(
             "to the same disks."
         ).advising(f"Use another copy, or {earlier}." if swaps and earlier else "Use another copy.")
     reasons = {
-        f" The disk {device} is not there{why}.": way
+        f" The disk {records.shown_device(device)} is not there{why}.": way
         for device, vdi in missing.items()
         for why, way in [copy.why_missing(vdi)]
         if why

@@ -15,10 +15,10 @@ from relvmoiscsi.pool import lock, lock_keys, records
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records, passing
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vdis import is_derived
-from relvmoiscsi.pool.vms import forget, inventory, run_states
+from relvmoiscsi.pool.vms import forget, inventory, run_states, vbds
 from relvmoiscsi.pool.vms.forget import Uses
 from relvmoiscsi.pool.vms.inventory import COPY_OF, Inventory, whose
-from relvmoiscsi.wording import shell_command, some_of
+from relvmoiscsi.wording import some_of
 
 
 class DiscardPlan(NamedTuple):
@@ -111,10 +111,11 @@ def _planned(
         ours = {ref for ref, vm in found.vms.items() if records.is_marked(vm, mark)}
         others = {ref: name for ref, name in used.halted.items() if ref not in ours}
         if others:
+            way = "" if others.keys() <= used.ejects.keys() else "Move these disks, or destroy these VMs."
             raise Refused(
                 f"VMs that were made without the mark {mark} have disks on the SR {pool.srs[sr]['name_label']!r}: "
                 f"{forget.named(others)}."
-            ).advising("Move these disks, or destroy these VMs.")
+            ).advising(f"{way}{forget.eject_advice([used], others)}".strip())
     made = {sr: made_on(found, pool, sr, mark) for sr in there} if with_vms else {}
     destroys = {ref: found.destroy_command(ref, *there) for used in uses.values() for ref in used.halted}
     half = [ref for sr in there for ref in half_made(found, pool, sr, mark)]
@@ -151,7 +152,7 @@ def last_copies_on(pool: Pool, found: Inventory, srs: Sequence[str]) -> List[str
     clones = dict(row for sr in of_pool for row in found.copies_on(str(pool.srs[sr]["uuid"])))
     own = {}
     for ref in [ref for ref in inventory.in_order(clones) if inventory.is_own(clones[ref])]:
-        there = {device: disk for device, disk in found.disks_of(ref).items() if disk["SR"] in srs}
+        there = {device: disk for device, disk in _written_by(found, ref).items() if disk["SR"] in srs}
         if there:
             own[ref] = there
     originals = {str(vm["uuid"]): ref for ref, vm in found.named_vms().items() if ref not in own}
@@ -159,6 +160,16 @@ def last_copies_on(pool: Pool, found: Inventory, srs: Sequence[str]) -> List[str
     stay = {str(vdi["uuid"]) for vdi in found.vdis.values() if vdi["SR"] not in srs}
     olds = inventory.old_vdis(pool, found)
     return [ref for ref, vm in by_clone.items() if vm is None or not _is_left(pool, found, vm, own[ref], olds, stay)]
+
+
+def _written_by(found: Inventory, vm: str) -> Dict[str, Record]:
+    """Return the VDI records of the drives of a VM that are not for reading alone, by userdevice; and its disks. Pure.
+
+    `clone` has made each disk of a clone as a disk. A vm-admin may change the type of a drive to CD since, and xapi
+    makes CD drives for reading alone. Source: xen-api ocaml/xapi/xapi_vbd.ml, create.
+    """
+    drives = [vbd for vbd in found.vbds_of(vm).values() if vbd["mode"] != "RO" and vbd["VDI"] in found.vdis]
+    return {**{str(vbd["userdevice"]): found.vdis[vbd["VDI"]] for vbd in drives}, **found.disks_of(vm)}
 
 
 def _is_left(
@@ -204,14 +215,18 @@ def _keeping(pool: Pool, found: Inventory, last: Sequence[str]) -> Refused:
 
 
 def turned_off(found: Inventory, sr_uuids: Collection[str], mark: str) -> Inventory:
-    """Return the inventory as if the clones on these SRs with this mark were halted. Pure."""
+    """Return the inventory as if the clones on these SRs with this mark were halted. Pure.
+
+    A clone whose shutdown a user has blocked stays as it is: the run is refused before its first change.
+    """
     off = {
         ref: {**vm, "power_state": "Halted", "suspend_VDI": inventory.NULL}
         for ref, vm in found.vms.items()
         if vm["other_config"].get(inventory.ON_SR) in sr_uuids and inventory.is_own(vm) and records.is_marked(vm, mark)
+        if "hard_shutdown" not in vm["blocked_operations"]
     }
-    vbds = {ref: {**vbd, "currently_attached": False} if vbd["VM"] in off else vbd for ref, vbd in found.vbds.items()}
-    return found._replace(vms={**found.vms, **off}, vbds=vbds)
+    drives = {ref: {**vbd, "currently_attached": False} if vbd["VM"] in off else vbd for ref, vbd in found.vbds.items()}
+    return found._replace(vms={**found.vms, **off}, vbds=drives)
 
 
 def verify_nobody_left(plan: DiscardPlan) -> None:
@@ -310,12 +325,7 @@ def made_on(found: Inventory, pool: Pool, sr: str, mark: str = "") -> Records:
                 raise Refused(f"{what} has a disk that is not on this copy.").advising(f"{way_out}.")
             if each == ref and vm["power_state"] != "Halted":
                 raise Refused(f"The VM {name!r} is not shut down.").advising(_SHUT_DOWN)
-            if "destroy" in record["blocked_operations"]:
-                of_vm = f"uuid={record['uuid']}", "param-name=blocked-operations", "param-key=destroy"
-                remove = shell_command("xe vm-param-remove", *of_vm)
-                raise Refused(f"{what} is protected from deletion.").advising(
-                    f"Remove the protection with `{remove}`, or keep the copy."
-                )
+            vbds.must_be_allowed(record, "destroy")
             if record["current_operations"]:
                 busy = ", ".join(sorted(set(map(str, record["current_operations"].values()))))
                 raise Refused(f"{what} is busy: {busy}.").advising("Repeat the command when the VM is idle.")

@@ -37,7 +37,7 @@ class Uses(NamedTuple):
     before: Dict[str, str]  #: by UUID: VMs whose journal names a disk on this SR, from before the restore
     lent: Dict[str, str]  #: VMs with a VDI that `rescue` has lent, running or halted
     control: Dict[str, str]  #: control domains, by their VBDs as `xe` names them: "uuid=..."
-    plugged: List[str]  #: the VBDs of the running VMs, as `xe` names them
+    plugged: List[str]  #: the VBDs of the running VMs that xapi unplugs, as `xe` names them
     shutdowns: List[str]  #: for a sentence: the commands that shut the running and the suspended VMs down
     #: for a sentence: the commands that empty the CD drives of VMs without a disk there, by VM
     ejects: Dict[str, List[str]]
@@ -73,7 +73,8 @@ def uses_of(found: Inventory, sr: str, sr_uuid: str = "") -> Uses:
                     uses.ejects.setdefault(ref, []).append(eject_command(vbd))
                 continue
             kind[ref] = _name_of(ref, vm)
-            uses.plugged.extend([f"uuid={vbd['uuid']}"] if kind is uses.running else [])
+            can_unplug = kind is uses.running and vm.get("power_state") != "Paused"
+            uses.plugged.extend([f"uuid={vbd['uuid']}"] if can_unplug else [])
             if is_lent(found, vbd):
                 uses.lent[ref] = str(vm["name_label"])
     for vm in found.named_vms().values():
@@ -90,10 +91,10 @@ def uses_of(found: Inventory, sr: str, sr_uuid: str = "") -> Uses:
         if vm.get("suspend_VDI") in sr_vdis:
             (uses.halted if vm.get("is_a_snapshot") else uses.running)[ref] = _name_of(ref, vm)
     for vm in [vms[ref] for ref in uses.running if ref in vms]:
-        of = f"uuid={vm['uuid']}"
-        if vm["power_state"] == "Suspended":  # xapi refuses the clean shutdown
+        of, state = f"uuid={vm['uuid']}", str(vm["power_state"])
+        if state in ("Suspended", "Paused"):  # xapi refuses the clean shutdown
             gives_up = shell_command("xe vm-shutdown", of, "force=true")
-            uses.shutdowns.append(f"`{gives_up}`, which gives up the memory of the suspended VM")
+            uses.shutdowns.append(f"`{gives_up}`, which gives up the memory of the {state.lower()} VM")
         else:
             uses.shutdowns.append(f"`{shell_command('xe vm-shutdown', of)}`")
     return uses._replace(halted={ref: name for ref, name in uses.halted.items() if ref not in uses.running})

@@ -110,14 +110,21 @@ class Inventory(_Records):
 
         What a snapshot of a VM has belongs to the VM, and to the snapshot where the pool no longer has the VM. No other
         function answers the question whose data a VDI has.
+
+        A vm-admin can make a chain of thousands of snapshots (VDI.pool_introduce): the walk along a chain stops at a
+        VDI that is known from another walk.
         """
-        users: List[str] = []
-        seen: Set[str] = set()
-        while vdi in self.vdis and vdi not in seen and not users:
-            users = self.vms_with_disk(vdi, with_snapshots=True)
-            seen.add(vdi)
+        known: Dict[str, List[str]] = self.__dict__.setdefault("owners of", {})
+        way: List[str] = []
+        owners: List[str] = []
+        while vdi in self.vdis and vdi not in known and not owners:
+            known[vdi] = []  # for a chain that leads in a circle
+            way.append(vdi)
+            owners = self.vms_of(self.vms_with_disk(vdi, with_snapshots=True))
             vdi = str(self.vdis[vdi]["snapshot_of"])
-        return self.vms_of(users)
+        owners = owners or known.get(vdi, [])
+        known.update(dict.fromkeys(way, owners))
+        return owners
 
     def vms_of(self, users: Iterable[str]) -> List[str]:
         """Return VMs and snapshots, with the VM of a snapshot in its place where the pool has the VM."""
@@ -385,24 +392,26 @@ def old_vdis(pool: Pool, found: Inventory) -> Dict[str, str]:
     return {str(vdi["uuid"]): str(old["uuid"]) for vdi, old in pairs if old is not None and is_uuid(vdi["uuid"])}
 
 
-def family(found: Inventory, olds: Mapping[str, str], uuids: Iterable[str]) -> Set[str]:
-    """Return the UUIDs of all VDIs that these VDIs have their data from, as far as the pool knows.
+def kin(found: Inventory, olds: Mapping[str, str], uuid: str) -> Set[str]:
+    """Return the UUIDs of all VDIs that have data from where this VDI has data too, as far as the pool knows.
 
     `olds` has the old VDI of each VDI of a copy. Any other VDI may have a mark of its own, or of the VDI that xapi
     has copied it from: a forged mark adds a VDI, and hides no VDI. So each mark counts here, also one that
-    `earlier_uuids` does not count: of two marks that name one VDI, the forged one would take the true one away.
+    `earlier_uuids` does not count: of two marks that name one VDI, the forged one would take the true one away. A
+    vm-admin may write any number of marks, so each mark is read twice, for any number of VDIs that are looked for.
     """
-    known: Set[str] = set()
-    left = list(uuids)
-    while left:
-        uuid = left.pop()
-        if uuid in known:
-            continue
-        known.add(uuid)
-        left += _before(found, olds, uuid)
-        for vdi in found.grouped("vdis", "uuid").get(uuid, {}).values():
-            left += [*lineage.all_of(vdi), *([] if uuid in olds else filter(None, [marked_old(vdi)]))]
-    return known
+    rows = found.grouped("vdis", "uuid")
+
+    def sources(of: str) -> List[str]:
+        marks = [text for vdi in rows.get(of, {}).values() for text in lineage.all_of(vdi)]
+        old = [] if of in olds else [marked_old(vdi) for vdi in rows.get(of, {}).values()]
+        return [*_before(found, olds, of), *marks, *filter(None, old)]
+
+    later: Dict[str, List[str]] = {}
+    for each in rows:
+        for source in sources(each):
+            later.setdefault(source, []).append(each)
+    return lineage.closure(lineage.closure([uuid], sources), lambda of: later.get(of, ()))
 
 
 def _before(found: Inventory, olds: Mapping[str, str], uuid: str) -> List[str]:

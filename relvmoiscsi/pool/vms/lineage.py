@@ -8,7 +8,7 @@ xapi copies the mark with VDI.copy, VDI.clone and VDI.snapshot, and not with VDI
 ocaml/xapi/xapi_vdi.ml, xapi_vm_migrate.ml (intra_pool_vdi_remap).
 """
 
-from typing import Dict, Iterable, List, Mapping, Sequence, Set, Tuple
+from typing import Callable, Dict, Iterable, List, Mapping, Sequence, Set, Tuple
 
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool import marks
@@ -40,6 +40,18 @@ def earlier(vdi: Record) -> List[str]:
 def all_of(vdi: Record) -> List[str]:
     """Return the UUIDs in the mark of a VDI. A vm-admin may have written it."""
     return [text for text in str(vdi["other_config"].get(WAS, "")).split()[:_MOST] if is_uuid(text)]
+
+
+def closure(first: Iterable[str], nexts: Callable[[str], Iterable[str]]) -> Set[str]:
+    """Return these UUIDs, and all that `nexts` leads to. Pure."""
+    known: Set[str] = set()
+    left = list(first)
+    while left:
+        uuid = left.pop()
+        if uuid not in known:
+            known.add(uuid)
+            left += nexts(uuid)
+    return known
 
 
 def with_later(before: Mapping[str, Sequence[str]], owners: Mapping[str, int]) -> Dict[str, int]:

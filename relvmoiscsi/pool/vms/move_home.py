@@ -36,7 +36,7 @@ def home(
             return over
         swaps = restore_entries.journal_of(record)
         there = [(swap, vbds.read(calls, vm, swap.userdevice)) for swap in swaps]
-        if restore_journal.is_begun(record) or any(device.vdi in ("", swap.old) for swap, device in there):
+        if restore_journal.is_begun(calls, record) or any(device.vdi in ("", swap.old) for swap, device in there):
             raise Refused(f"A restore of the VM {record['name_label']!r} was interrupted.").advising(
                 "First repeat the restore or undo the "
                 f"restore. To leave the VM as it is, use {run_states.restore_command('keep', record['uuid'])}."
@@ -52,7 +52,7 @@ def home(
             return result_of(record, WOULD_HOME, ahead)
     with restore_journal.locked(calls, vm, record, swaps, "restore --home", run_states.moving_home(record)) as locked:
         record = locked.read()
-        restore_journal.must_be_restored(record)
+        restore_journal.must_have_an_end(calls, record)
         swaps, moved = restore_entries.journal_of(record), []
         for swap in swaps:
             if locked.device(swap).vdi == swap.new:  # otherwise an earlier run has moved the disk
@@ -83,6 +83,7 @@ def _verify_movable(calls: Calls, record: Record, swap: Swap, device: vbds.VmDev
     Raises Refused where xapi would not move this disk, or would move other disks too; NotFound, PoolFailure.
     """
     name = record["name_label"]
+    vbds.must_be_allowed(record, "migrate_send")
     vbds.must_have(record, device, (swap.new,))
     vbds.must_be_free(calls, swap.new, device.vbd)
     vbds.must_be_in_no_cd_drive(calls, device.vdi_ref)

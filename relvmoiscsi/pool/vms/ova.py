@@ -15,7 +15,7 @@ from typing import AbstractSet, Any, Callable, Dict, Iterable, List, Mapping, Na
 from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool.calls import Record, Records
-from relvmoiscsi.pool.records import DEVICE
+from relvmoiscsi.pool.records import DEVICE, NO_DEVICE
 from relvmoiscsi.pool.vms import ova_fields
 from relvmoiscsi.pool.vms.inventory import NULL
 from relvmoiscsi.pool.vms.ova_file import Ova, Thing
@@ -217,7 +217,11 @@ def _move_disks(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> Di
         vbd.set("currently_attached", False)
         vdi, device = vdis.get(vbd.text("VDI")), vbd.text("userdevice")
         if DEVICE.fullmatch(device) is None:
-            raise _forged(f"a disk has the device {said(device)}")
+            raise (
+                Refused(f"A disk of the VM has the device {said(device)}, which is {NO_DEVICE}.")
+                .in_state("Nothing was made.")
+                .advising("Attach the disk to the VM again, at another device.")
+            )
         home = srs.get(vdi.text("SR")) if vdi is not None else None
         if not _is_disk(vbd):
             if vdi is not None and _is_iso(home, edit):

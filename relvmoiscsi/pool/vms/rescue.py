@@ -125,21 +125,26 @@ def _plan(pool: Pool, found: Inventory, copy: Copy, vdi: str, vm: str, writable:
                 f"The VDI {record['uuid']} is a disk of the VM {name!r}: two VMs must not use one disk."
             ).advising(f"Take another VDI or another copy. Or {way_to_free(found, copy, vdi, user)}.")
     olds = inventory.old_vdis(pool, found)
-    mine = inventory.family(found, olds, [record["uuid"]])
-    swaps, _ = restore_entries.read(to)
-    for ref, vbd in found.vbds_of(vm).items():
-        disk = found.vdis.get(vbd["VDI"])
-        if ref == there or disk is None:
-            continue
-        is_original = olds.get(record["uuid"]) == disk["uuid"]
-        # an interrupted run may have moved the disk home without a mark
-        olds_here = [swap.old for swap in swaps if swap.userdevice == vbd["userdevice"]]
-        if mine & inventory.family(found, olds, [disk["uuid"], *olds_here]):
-            what = "the original" if is_original else "this or another copy"
-            raise Refused(
-                f"The VM {to['name_label']!r} has {what} of this disk, {said(disk['uuid'])}: LVM and "
-                "filesystem IDs would clash."
-            ).advising("Use another VM.")
+    kin = inventory.kin(found, olds, record["uuid"])
+    # an interrupted run may have moved a disk home without a mark
+    moved = {swap.userdevice for swap in restore_entries.read(to)[0] if swap.old in kin}
+    clash = [
+        vbd
+        for ref, vbd in found.vbds_of(vm).items()
+        if ref != there and vbd["VDI"] in found.vdis
+        if found.vdis[vbd["VDI"]]["uuid"] in kin or vbd["userdevice"] in moved
+    ]
+    if clash:
+        uuid = found.vdis[clash[0]["VDI"]]["uuid"]
+        what = "the original" if olds.get(record["uuid"]) == uuid else "this or another copy"
+        ejects = [inventory.eject_command(vbd) for vbd in clash if vbd["type"] == "CD"]
+        raise Refused(
+            f"The VM {to['name_label']!r} has {what} of this disk, {said(uuid)}: LVM and filesystem IDs would clash."
+        ).advising(
+            f"Use another VM. Or empty the CD drive: {some_of(ejects)}."
+            if len(ejects) == len(clash)
+            else "Use another VM."
+        )
     if there is not None and found.vbds[there]["mode"] != mode:
         raise Refused(f"The VM {to['name_label']!r} already has this disk, in another mode.").advising(
             f"Take the disk back first: {_done(copy, vdi, to)}."

@@ -21,7 +21,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import Calls, Record, Records
-from relvmoiscsi.pool.records import Pool
+from relvmoiscsi.pool.records import Pool, shown_device
 from relvmoiscsi.pool.vms import (
     inventory,
     lineage,
@@ -122,8 +122,8 @@ def plan(pool: Pool, found: Inventory, copy: Copy, vm: str, chosen: Sequence[str
     wanted = list(dict.fromkeys(chosen)) or sorted({*disks, *there})
     strange = sorted(set(wanted) - {*disks, *there})
     if strange:
-        raise NotFound(f"The VM {name!r} has no disk {', '.join(strange)}.").advising(
-            f"Give disks that it has: {','.join(sorted(disks)) or 'none'}."
+        raise NotFound(f"The VM {name!r} has no disk {some_of(list(map(shown_device, strange)))}.").advising(
+            f"Give disks that it has: {','.join(map(shown_device, sorted(disks))) or 'none'}."
         )
     if not wanted:
         raise Refused(f"The VM {name!r} has no disk.")
@@ -142,14 +142,15 @@ def plan(pool: Pool, found: Inventory, copy: Copy, vm: str, chosen: Sequence[str
             how = "is a disk of this copy already" if old["SR"] == copy.ref else "is not on this copy"
             why, way = copy.why_missing(old)
             raise Refused(
-                f"The disk {device} of the VM, {old['name_label']!r} ({said(old['uuid'])}), {how}{why}."
+                f"The disk {shown_device(device)} of the VM, {old['name_label']!r} ({said(old['uuid'])}), {how}{why}."
             ).advising(f"{only} {way}".strip())
         users = found.vms_with_disk(copy.by_uuid[new["uuid"]])
         if users:
             names = ", ".join(sorted(repr(found.vms[user]["name_label"]) for user in users))
             ways = some_of([rescue.way_to_free(found, copy, copy.by_uuid[new["uuid"]], user) for user in users])
             raise Refused(
-                f"The VDI {new['uuid']}, which the disk {device} would become, is a disk of {names} already."
+                f"The VDI {new['uuid']}, which the disk {shown_device(device)} would become, is a disk of {names} "
+                "already."
             ).advising(f"Attach another copy. Or {ways}.")
         vbd = next(vbd for vbd in found.vbds_of(vm).values() if vbd["userdevice"] == device)
         uuids = old["uuid"], new["uuid"], copy.known_as(old["uuid"])
@@ -178,7 +179,9 @@ def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False
         if not is_done:
             _look(calls, vm, record, disks)
             swap_disks.verify_can_be_halted(record, shutdown)
-        is_over = is_done and not restore_journal.is_begun(record)
+        is_over = is_done and not restore_journal.is_begun(calls, record)
+        if not is_over:
+            restore_journal.verify_may_end(calls, record, swaps=not is_done)
         restore_journal.verify_free(calls, record, disks)
         if is_over or dry_run:
             shuts_down = record["power_state"] == "Running" and not is_done
@@ -286,7 +289,7 @@ def already_ended(calls: Calls, vm: str, record: Record, end: str) -> Optional[R
     knows its other disk. Raises Refused where another client works on the VM, such as with a restore that has no
     journal yet; PoolFailure.
     """
-    if restore_journal.is_restored(record):
+    if restore_journal.has_an_end(calls, record):
         return None
     restore_journal.verify_free(calls, record, [])
     has = inventory.of_vm(calls, vm).disks_of(vm)
@@ -308,7 +311,7 @@ def _without_other_disks(record: Record, on_copies: Mapping[str, Record]) -> Ref
         return Refused(f"`clone` has made the VM {name!r}: it was not restored, and has no other disks.").advising(
             f"To have the VM on another SR, shut it down, and copy it: {copy}. {inventory.AFTER_COPY}"
         )
-    disks = ", ".join(f"{device} on {copy['name_label']!r}" for device, copy in on_copies.items())
+    disks = some_of([f"{shown_device(device)} on {copy['name_label']!r}" for device, copy in on_copies.items()])
     return Refused(
         f"The VM {name!r} has disks of a copy ({disks}) and no journal: it was not restored, or --keep has ended its "
         "restore."
@@ -329,6 +332,7 @@ def undo(calls: Calls, vm: str, shutdown: bool = False, dry_run: bool = False) -
         if over is not None:
             return over
         is_swapped = _verify_back(calls, vm, record)
+        restore_journal.verify_may_end(calls, record, is_swapped)
         if is_swapped:
             swap_disks.verify_can_be_halted(record, shutdown)
         swaps = restore_entries.journal_of(record)
@@ -337,7 +341,7 @@ def undo(calls: Calls, vm: str, shutdown: bool = False, dry_run: bool = False) -
             return result_of(record, WOULD_UNDO, swaps, shuts_down=is_swapped and record["power_state"] == "Running")
     with restore_journal.locked(calls, vm, record, swaps, "restore --undo", run_states.swapping(record)) as locked:
         record = locked.read()
-        restore_journal.must_be_restored(record)
+        restore_journal.must_have_an_end(calls, record)
         swaps, is_swapped = restore_entries.journal_of(record), False
         at_home = set()  #: UUIDs of VDIs that this run takes from the VM
         for swap in swaps:  # note the VDIs that were moved home, so that a later run can name the VDIs too
@@ -400,6 +404,7 @@ def keep(calls: Calls, vm: str, on_copy: bool, dry_run: bool = False) -> Restore
         if over is not None:
             return over
         vbds.must_be_idle(record)
+        restore_journal.verify_may_end(calls, record, swaps=False)
         swaps, spoiled = restore_entries.read(record)
         what_it_has, on_copies = _what_it_has(inventory.read(calls), calls.records("SR"), vm, record, swaps)
         stays, way = "", ""
@@ -425,7 +430,7 @@ def keep(calls: Calls, vm: str, on_copy: bool, dry_run: bool = False) -> Restore
             return result_of(record, WOULD_KEEP, notes=notes)
     with restore_journal.locked(calls, vm, record, swaps, "restore --keep", run_states.keeping()) as locked:
         record = locked.read()
-        restore_journal.must_be_restored(record)
+        restore_journal.must_have_an_end(calls, record)
         swaps, _ = restore_entries.read(record)
         found, srs = inventory.read(calls), calls.records("SR")
         notes, on_copies = _what_it_has(found, srs, vm, record, swaps)

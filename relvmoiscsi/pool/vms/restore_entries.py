@@ -13,9 +13,10 @@ from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats.identity import UUID_PATTERN, is_uuid
 from relvmoiscsi.pool import marks
 from relvmoiscsi.pool.calls import Record
-from relvmoiscsi.pool.records import DEVICE
+from relvmoiscsi.pool.records import DEVICE, NO_DEVICE
 from relvmoiscsi.pool.vdis import Origin
 from relvmoiscsi.pool.vms import run_states
+from relvmoiscsi.wording import said
 
 #: keys of VM.other_config; each key ends in the device of the disk. RESTORED: the journal. A key with another end was
 #: written by no run and counts for nothing: such a name may have characters that no call can carry, such as CR
@@ -115,7 +116,7 @@ def _swap_of(text: str) -> Swap:
             _sendable(each)
     texts = {name: _sendable(value) for name, value in values.items() if name != "vbd"}
     if not DEVICE.fullmatch(texts["userdevice"]):
-        raise ValueError("its device is neither a number nor a name such as xvda")
+        raise ValueError(f"its device is {NO_DEVICE}")
     for name in _UUIDS:
         if not is_uuid(texts[name]):
             raise ValueError(f"its member {name!r} is no UUID")
@@ -129,7 +130,7 @@ def verify_readable(vm: Record, swap: Swap) -> None:
     try:
         _swap_of(marks.text_of(swap._asdict()))
     except ValueError as error:
-        disk = f"the disk {swap.userdevice!r} of the VM {vm['name_label']!r}"
+        disk = f"the disk {said(swap.userdevice)} of the VM {vm['name_label']!r}"
         raise Refused(f"A restore cannot note {disk} in its journal: {error}.").advising(
             "Attach the disk to the VM again, at another device. Or restore the other disks alone, with --disk."
         ) from error

@@ -37,7 +37,7 @@ class LockedVm:
     def __init__(self, calls: Calls, vm: str, held: lock.Held) -> None:
         self.calls, self.vm, self.held = calls, vm, held
         #: an earlier run was interrupted during its swaps, and a call of that run may still work
-        self.is_after_a_cut = is_begun(calls.call("VM.get_record", vm))
+        self.is_after_a_cut = is_begun(calls, calls.call("VM.get_record", vm))
 
     def read(self) -> Record:
         """Return the VM's record. Raises Refused where another client has broken the lock; PoolFailure."""
@@ -80,18 +80,23 @@ def _locks(calls: Calls, record: Record, swaps: Iterable[Swap]) -> List[lock_key
 
 
 def is_restored(vm: Record) -> bool:
-    """Does the VM have keys of its own, or unreadable keys, or was a run on the VM interrupted?
+    """Does the VM have keys of its own, or unreadable keys, or a block of its start?
 
     Keys from the VM's original name that other VM. `discard` refuses the copy in an unreadable key, so such a key can
     be removed, too.
     """
     is_own = any(vm["uuid"] in vm["other_config"][key] for key in keys_of(vm, *KEYS))
-    return is_own or is_begun(vm) or bool(read(vm)[1])
+    return is_own or bool(_blocked(vm)) or bool(read(vm)[1])
 
 
-def must_be_restored(vm: Record) -> None:
+def has_an_end(calls: Calls, vm: Record) -> bool:
+    """Has a restore of the VM something to end: what `is_restored` says, or a restart priority to set again?"""
+    return is_restored(vm) or is_begun(calls, vm)
+
+
+def must_have_an_end(calls: Calls, vm: Record) -> None:
     """Raises Refused where the restore that this run ends has an end already, since the run read the VM."""
-    if not is_restored(vm):
+    if not has_an_end(calls, vm):
         raise Refused(f"Another client has just ended the restore of the VM {vm['name_label']!r}.").advising(
             "Repeat the command."
         )
@@ -287,8 +292,8 @@ def verify_not_between(calls: Calls, record: Record, swap: Swap, device: vbds.Vm
 def block_start(vm: LockedVm, record: Record) -> None:
     """Block the start of the VM. Blocks of other clients stay unchanged. Raises Refused, PoolFailure.
 
-    The start is blocked from before the priority is emptied until after it is set again: so `is_begun` tells a run that
-    was interrupted meanwhile.
+    The block, or the key of the pool, is there from before the priority is emptied until after it is set again. So
+    `is_begun` tells a run that was interrupted meanwhile.
     """
     uuid, priority = record["uuid"], str(record["ha_restart_priority"])
     if priority:  # needs more rights than the other calls, so these calls are the first
@@ -334,6 +339,26 @@ def is_start_blocked(record: Record) -> bool:
     return all(operation in record["blocked_operations"] for operation in _OPERATIONS)
 
 
-def is_begun(record: Record) -> bool:
-    """Has a run begun to swap disks of this VM, and not ended?"""
-    return bool(_blocked(record))
+def is_begun(calls: Calls, record: Record) -> bool:
+    """Has a run begun to swap disks of this VM, and not ended? A vm-admin may remove the block, and not the key."""
+    return bool(_blocked(record)) or _has_priority(calls, record)
+
+
+def _has_priority(calls: Calls, record: Record) -> bool:
+    """Does the pool have a restart priority that is to be set again?"""
+    return _PRIORITY + record["uuid"] in calls.pool()[1]["other_config"]
+
+
+def verify_may_end(calls: Calls, record: Record, swaps: bool) -> None:
+    """Raises Refused where the role of this user may not do what a run does to the restart priority of the VM.
+
+    A run that `swaps` disks empties the priority, and each run sets the priority that an interrupted run has left.
+    """
+    is_left = _has_priority(calls, record)
+    if not (is_left or (swaps and record["ha_restart_priority"])) or calls.may_call("VM.set_ha_restart_priority"):
+        return
+    name = record["name_label"]
+    what = f"HA restarts the VM {name!r}, and the start must be impossible during the swap."
+    if is_left:
+        what = f"An interrupted restore has left the VM {name!r} without its restart priority of HA."
+    raise Refused(f"{what} The role of this user may not set the priority.").advising("Use the role pool-operator.")

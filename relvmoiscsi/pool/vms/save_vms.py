@@ -26,6 +26,7 @@ from relvmoiscsi.pool.vms import (
     restore_journal,
     run_states,
     transfer,
+    vbds,
 )
 from relvmoiscsi.pool.vms.choice import VmSource
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
@@ -41,29 +42,44 @@ _MOST_READ_BYTES = 4 * saved_vms.MOST_VDI_BYTES  #: of all VDIs on an SR that ma
 
 
 def vms_on(pool: Pool, found: Inventory, sr: str) -> List[str]:
-    """Return the VMs with a disk on an SR, by name. Raises Refused for an SR that needs no records, NotFound."""
+    """Return the VMs that can be saved, by name, of those with a disk on an SR.
+
+    Raises Refused for an SR that needs no records, NotFound.
+    """
     record = pool.srs[sr]
     if is_copy(record):
         raise Refused(f"The SR {record['name_label']!r} is a copy.").advising("Give the original SR.")
     if record["type"] not in LVM_TYPES or not is_uuid(record["uuid"]):  # the names of its volumes have the UUID
         raise Refused(f"The SR {record['name_label']!r} is not an LVM SR: its clones cannot be resignatured.")
-    refs = [
+    there, left = _with_disks(found, sr), left_out(pool, found, sr)
+    refs = [ref for ref in there if ref not in left]
+    if not refs:
+        which = "No VM that can be saved" if there else "No VM"
+        why = " ".join(each.told for each in left.values())
+        raise NotFound(f"{which} has a disk on the SR {record['name_label']!r}.").advising(why)
+    return refs
+
+
+def _with_disks(found: Inventory, sr: str) -> List[str]:
+    return [
         ref
         for ref in inventory.in_order(found.named_vms())
         if any(disk["SR"] == sr for disk in found.disks_of(ref).values())
     ]
-    if not refs:
-        why = " ".join(each.told for each in away_from(pool, found, sr).values())
-        raise NotFound(f"No VM has a disk on the SR {record['name_label']!r}.").advising(why)
-    return refs
 
 
-def away_from(pool: Pool, found: Inventory, sr: str) -> Dict[str, Refused]:
-    """Return why each VM (reference) is left out whose disks of an SR are those of a copy since a `restore`, by name.
+def left_out(pool: Pool, found: Inventory, sr: str) -> Dict[str, Refused]:
+    """Return why each VM (reference) of an SR is left out: first the VMs whose export is blocked, each kind by name.
 
-    The next copy has the earlier disks of such a VM, and not the disks in its records.
+    Then the VMs whose disks of the SR are those of a copy since a `restore`. The next copy has the earlier disks of
+    such a VM, and not the disks in its records.
     """
     left = {}
+    for ref in _with_disks(found, sr):
+        try:
+            vbds.must_be_allowed(found.vms[ref], checked_export.EXPORT)
+        except Refused as blocked:
+            left[ref] = blocked
     for ref, devices in inventory.on_copies(pool, found, str(pool.srs[sr]["uuid"])).items():
         vm, disks = found.vms[ref], found.disks_of(ref)
         if any(disk["SR"] == sr for disk in disks.values()):
@@ -94,7 +110,7 @@ def save(
         good = [outcome for outcome in outcomes if not isinstance(outcome, RelvmoiscsiError)]
         failed = {
             str(found.vms[ref]["uuid"]): (str(found.vms[ref]["name_label"]), str(outcome))
-            for ref, outcome in [*zip(refs, outcomes), *away_from(pool, found, sr).items()]
+            for ref, outcome in [*zip(refs, outcomes), *left_out(pool, found, sr).items()]
             if isinstance(outcome, RelvmoiscsiError)
         }
         if not good:

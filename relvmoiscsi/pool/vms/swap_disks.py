@@ -22,13 +22,15 @@ NAME_SECONDS = 30.0  #: time limit for writing one name to the LUN of an SR
 
 
 def verify_can_be_halted(record: Record, shutdown: bool) -> None:
-    """Raises Refused for a VM that runs without `shutdown`, or is suspended or paused."""
+    """Raises Refused for a VM that runs without `shutdown`, is suspended or paused, or whose shutdown is blocked."""
     state = record["power_state"]
     if state != "Halted" and (state != "Running" or not shutdown):
         more, advice = ("", "Add --shutdown.")
         if state != "Running":
             more, advice = (" Its memory would not match its disks.", "Shut the VM down.")
         raise Refused(f"The VM {record['name_label']!r} is not halted but {state.lower()}.{more}").advising(advice)
+    if state == "Running":
+        vbds.must_be_allowed(record, "clean_shutdown")
 
 
 def halt(locked: LockedVm, journal: Sequence[Swap], look: Callable[[Record], object], shutdown: bool) -> None:
@@ -54,7 +56,7 @@ def halt(locked: LockedVm, journal: Sequence[Swap], look: Callable[[Record], obj
     except PoolGone:
         raise
     except RelvmoiscsiError as error:
-        if not restore_journal.is_begun(record):
+        if not locked.is_after_a_cut:
             is_down = was_running and locked.read()["power_state"] == "Halted"
             restore_journal.allow_start(locked)
             restore_journal.forget(locked, written)

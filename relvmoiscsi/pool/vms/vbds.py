@@ -118,6 +118,22 @@ def must_be_idle(record: Record) -> None:
         )
 
 
+def must_be_allowed(record: Record, operation: str) -> None:
+    """Raises Refused where blocked_operations of a VM or a snapshot have this operation of xapi.
+
+    Without this check, xapi refuses the operation later, in the middle of a run. A vm-admin chooses the text.
+    """
+    if operation in record["blocked_operations"]:
+        kind, reason = "snapshot" if record["is_a_snapshot"] else "VM", said(record["blocked_operations"][operation])
+        of_vm = f"uuid={record['uuid']}", "param-name=blocked-operations", f"param-key={operation}"
+        raise Refused(
+            f"A user has blocked the operation {operation} of the {kind} {record['name_label']!r}: {reason}."
+        ).advising(
+            "Ask that user. A vm-admin removes the block: "
+            f"`{shell_command('xe vm-param-remove', *of_vm)}`. Then repeat the command."
+        )
+
+
 def ref_of(calls: Calls, vdi: str) -> str:
     """Return the reference of a VDI. Raises NotFound."""
     ref = find(calls, vdi)

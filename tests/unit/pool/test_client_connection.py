@@ -388,10 +388,19 @@ BUSY = ["OTHER_OPERATION_IN_PROGRESS", "SR", "OpaqueRef:1", "vdi_create", "Opaqu
         ("Async.VM.resume", ["NO_HOSTS_AVAILABLE"], "enough free memory, and HVM for a guest that needs it."),
         ("PUT /import_raw_vdi", ["NO_HOSTS_AVAILABLE"], "has all SRs attached that PUT /import_raw_vdi needs."),
         ("Async.VDI.create", ["SR_BACKEND_FAILURE_1", "errno=2"], "VDI.create: errno=2."),
+        # a stranger may have chosen a parameter
+        ("VM.start", ["VM_BAD", "Ref:1", "`a b`\n"], r"xapi answered VM_BAD, Ref:1, '`a b`\n' to VM.start."),
+        ("VM.start", ["HANDLE_INVALID", "a\x1b", "OpaqueRef:1"], r"The 'a\x1b' that VM.start needs"),
+        ("VM.start", ["OPERATION_BLOCKED", "OpaqueRef:1", "`a b`"], "has just blocked VM.start for a VM."),
     ],
 )
 def test_what_xapi_answers_is_said_in_a_sentence(method, details, said):
     assert said in str(failure(method, details))
+
+
+@pytest.mark.parametrize("code", ["A_CODE", "HANDLE_INVALID", "OPERATION_BLOCKED", "SR_BACKEND_FAILURE_1", "A" * 9999])
+def test_an_error_of_xapi_is_cut_whatever_its_parameters_are(code):
+    assert len(str(failure("VM.start", [code, "a b" * 100000, "a b" * 100000]))) < 9000
 
 
 # --- several jobs at once

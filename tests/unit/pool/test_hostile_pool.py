@@ -92,7 +92,7 @@ LOGINS = {
     },
     "no session": (refusal("SESSION_INVALID", "x"), "SESSION_INVALID, x to session.login"),
     "an empty error": (refusal(""), "xapi answered"),
-    "an unknown error": (refusal("X\x9b2J", "\u202e"), r"X\x9b2J, \u202e"),
+    "an unknown error": (refusal("X\x9b2J", "\u202e"), r"'X\x9b2J', '\u202e'"),
     # members without a master
     "a member without a master": (refusal("HOST_IS_SLAVE"), "'' for the address of the master"),
     **{

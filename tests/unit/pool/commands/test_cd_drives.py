@@ -9,6 +9,9 @@ import pytest
 from kit.advised import commands_in
 from kit.office import RESTORE
 from kit.xe import xe
+from relvmoiscsi.errors import Refused
+from relvmoiscsi.pool.connection import connect
+from relvmoiscsi.pool.vms import discard
 
 pytestmark = pytest.mark.states
 CLONE = ("clone", "copy", "web", "--isolated", "n", "--yes")
@@ -70,6 +73,35 @@ def test_a_discard_that_a_cd_drive_blocks_prints_the_command_that_ends_it(lab, c
     assert ran.status == 4 and "'tenant (a CD drive)'" in ran.err
     eject(lab, ran.err)
     assert pool_command("discard", "a copy", *words).status == 0
+
+
+@pytest.mark.parametrize("name", ["Production", "a copy"])
+def test_a_rescue_refuses_a_vm_with_the_original_in_its_cd_drive_and_prints_the_command(lab, copy, pool_command, name):
+    helper, lent = lab.vm("helper"), disk_of(lab, "a copy")
+    label = lab.pool.db.get("VDI", lent, "name_label")
+    insert(lab, helper, lab.vdi("Production", label)[0] if name == "Production" else lent)
+    words = ("rescue", "a copy", lab.pool.db.get("VDI", lent, "uuid"), "--vm", "helper", "--yes")
+    ran = pool_command(*words)
+    assert ran.status == 4
+    eject(lab, ran.err)
+    assert pool_command(*words).status == 0
+
+
+@pytest.mark.parametrize("with_disk", [False, True])
+def test_a_discard_with_a_mark_prints_the_command_that_ends_it(lab, copy, with_disk):
+    """As Ansible's `lun` calls it. A VM with a disk there has another way."""
+    insert(lab, lab.vm("tenant"), disk_of(lab, "a copy"))
+    if with_disk:
+        lab.vm("other", disk_of(lab, "a copy"))
+    srs = lab.pool.db.refs("SR", name_label="a copy")
+    with connect(lab.where()) as calls:
+        with pytest.raises(Refused, match="made without the mark nightly") as refused:
+            discard.plan(calls, srs, with_vms=True, mark="nightly")
+        assert ("Move these disks, or destroy these VMs. " in str(refused.value)) == with_disk
+        eject(lab, str(refused.value))
+        for vm in lab.pool.db.refs("VM", name_label="other"):
+            lab.pool.api.vms.vm_destroy("", vm)
+        assert discard.plan(calls, srs, with_vms=True, mark="nightly").uses
 
 
 def test_the_question_of_a_discard_names_a_cd_drive_and_its_command(lab, copy, pool_command, type_in):

@@ -55,6 +55,18 @@ def test_the_last_copy_of_a_vm_is_destroyed_after_a_word_of_its_own(lab, gone, p
     assert vms(lab) == ["web"]
 
 
+def test_a_clone_whose_disks_were_made_cd_drives_is_the_last_copy_still(lab, gone, pool_command):
+    """A vm-admin changes the type (VBD.set_type), and not the mode. What is in a CD drive that xapi made is no disk."""
+    for vbd in lab.pool.db.refs("VBD", VM=gone):
+        lab.pool.db.set("VBD", vbd, "type", "CD")
+    before = lab.pool.db.get("VM", gone, "uuid")
+    ran = pool_command(*ALL)
+    assert ran.status == 4 and f"'mail copy' ({before})" in ran.err and "mail copy" in vms(lab)
+    for vbd in lab.pool.db.refs("VBD", VM=gone):
+        lab.pool.db.set("VBD", vbd, "mode", "RO")
+    assert pool_command(*ALL).status == 0
+
+
 def forged(lab, vm, **keys):
     """A vm-admin writes these marks."""
     config = {**lab.pool.db.get("VM", vm, "other_config"), **{f"relvmoiscsi:{key}": keys[key] for key in keys}}

@@ -100,7 +100,7 @@ def reads_as_it_may(vm, whole):
     """Raises what is a bug: an exception that is none of the program's own."""
     swaps, spoiled = restore_entries.read(vm)
     assert all(why for _, why in spoiled)
-    for work in (restore_entries.journal_of, restore_journal.must_be_restored, restore_journal.all_arrived,
+    for work in (restore_entries.journal_of, restore_journal.is_restored, restore_journal.all_arrived,
                  lambda vm: restore_journal.verify_journal(vm, whole)):  # fmt: skip
         try:
             work(vm)

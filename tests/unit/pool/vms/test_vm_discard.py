@@ -3,9 +3,12 @@
 destroyed.
 """
 
+import shlex
+
 import pytest
 
 from kit.pool_verbs import bring_back, discard, lend, second_copy
+from kit.xe import xe
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import lock, lock_keys, records
 from relvmoiscsi.pool.connection import connect
@@ -89,7 +92,9 @@ def with_disk_elsewhere(day, vm):
 
 
 SPOILED = {
-    "is protected from deletion": lambda day, vm: day.db.set("VM", vm, "blocked_operations", {"destroy": "protected"}),
+    "A user has blocked the operation destroy of": lambda day, vm: day.db.set(
+        "VM", vm, "blocked_operations", {"destroy": "protected"}
+    ),
     "is busy: clone": lambda day, vm: day.db.set("VM", vm, "current_operations", {"a task": "clone"}),
     "has a disk that is not on this copy": with_disk_elsewhere,
 }
@@ -103,6 +108,15 @@ def test_one_of_several_is_refused_before_anything_goes(day, said, of_snapshot):
     snap = snapshot(day, web)
     SPOILED[said](day, snap if of_snapshot else web)
     day.refuses(discard, said)
+
+
+def test_a_vm_whose_shutdown_is_blocked_is_refused_before_anything_goes(day):
+    day.lab.vm("aaa", day.root)
+    web = cloned(day, "aaa", "web")
+    day.start(web)
+    day.db.set("VM", web, "blocked_operations", {"hard_shutdown": "mine"})
+    with connect(day.lab.where()) as calls:
+        day.refuses(lambda _: made_vms.plan(calls, [day.sr], with_vms=True, force=True), "Running or suspended VMs")
 
 
 def fast_clone(day):
@@ -154,6 +168,16 @@ def test_a_suspended_vm_is_shut_down_by_force_and_has_no_disk_to_unplug(day):
     asleep(day)
     command = f"`xe vm-shutdown uuid={day.db.get('VM', day.web, 'uuid')} force=true`"
     day.refuses(discard, f"{command}, which gives up the memory of the suspended VM.$")
+
+
+def test_a_paused_vm_is_shut_down_by_force_as_no_other_command_ends_the_use(day):
+    web = cloned(day)
+    day.start(web)
+    day.db.set("VM", web, "power_state", "Paused")
+    command = f"xe vm-shutdown uuid={day.db.get('VM', web, 'uuid')} force=true"
+    day.refuses(discard, f"Shut each VM down: `{command}`, which gives up the memory of the paused VM.$")
+    assert xe(day.lab.pool, shlex.split(command)[1:])[0] == 0
+    discard(day)
 
 
 IN_USE = "Running or suspended VMs have disks on the SR 'Production changed 2026-11-21': 'web"

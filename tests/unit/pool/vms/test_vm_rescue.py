@@ -38,6 +38,27 @@ def test_a_running_vm_sees_it_at_once_read_only(day, helper):
     assert take_back(day) == []
 
 
+def test_the_disks_of_the_vm_are_compared_with_one_walk_over_the_marks(day, helper):
+    """A vm-admin marks any number of VDIs, each with other such VDIs, and a VM may have 250 of them."""
+    uuids, walks = [f"{at:08x}-0000-4000-8000-000000000000" for at in range(30)], []
+    for at, uuid in enumerate(uuids):
+        marks = {records.WAS: " ".join([uuid, *(uuids[at:] + uuids)[1:10]])}
+        vdi = day.db.create("VDI", uuid, SR=day.db.get("VDI", day.elsewhere(), "SR"), location=uuid, other_config=marks)
+        day.db.create("VBD", VM=helper, VDI=vdi, userdevice=str(10 + at))
+
+    class Counted(inventory.Inventory):
+        def grouped(self, kind, *path):
+            walks.extend([1] if path == ("snapshot_of",) else [])
+            return super().grouped(kind, *path)
+
+    def lent(calls, found, copy):
+        pool, vdi = records.read(calls), rescue.find(found, copy, "root disk")
+        walks.clear()
+        return rescue.lend(calls, pool, Counted(*found), copy, vdi, helper, False, dry_run=True)
+
+    assert run(day, lent).status == "would be lent" and len(walks) < 5 * len(day.db.refs("VDI"))
+
+
 def test_it_is_named_by_its_uuid_or_that_of_the_original(day, helper):
     old, new = day.uuid(day.root), day.uuid(day.new(day.root))
     before = day.rows()

@@ -262,7 +262,11 @@ def test_yes_to_a_plan_that_is_old_changes_nothing(halted, happens, is_of_second
     [
         ("vm-operator", "", "may not call VM.add_to_other_config"),
         # VM.set_ha_restart_priority takes pool-operator, and so does the key that keeps the priority
-        ("vm-power-admin", "restart", "may not call pool.add_to_other_config.*Nothing was changed"),
+        (
+            "vm-power-admin",
+            "restart",
+            "The role of this user may not set the priority. Nothing was changed. Use the role",
+        ),
         ("vm-power-admin", "", ""),
     ],
 )
@@ -271,7 +275,9 @@ def test_who_may_not_write_the_journal_or_change_ha_shuts_nothing_down(day, role
     day.lab.pool.api.users["eve"] = ("pw", role)
     where = Where(day.lab.pool.url, "eve", "pw")
     if said:
-        day.refuses(lambda day: bring_back(day, where=where, shutdown=True), said, PoolFailure)
+        for dry_run in [True, False] if priority else [False]:
+            more = {"where": where, "shutdown": True, "dry_run": dry_run}
+            day.refuses(lambda day, more=more: bring_back(day, **more), said, RelvmoiscsiError)
     else:
         assert bring_back(day, where=where, shutdown=True).status == "restored"
 
@@ -458,6 +464,35 @@ def test_a_vm_admin_neither_gives_nor_takes_a_restart_priority_by_a_key_of_the_v
     halted.cut(bring_back, "VBD.destroy", 2)
     halted.set_journal(lambda marks: {name: text for name, text in marks.items() if name != key})
     halted.db.set("VM", halted.web, "blocked_operations", {})
+    finish(halted)
+    assert halted.db.get("VM", halted.web, "ha_restart_priority") == "restart"
+
+
+def left_without_its_priority(day):
+    """A run was cut before its end, and a vm-admin has removed the block of the start."""
+    day.db.set("VM", day.web, "ha_restart_priority", "restart")
+    day.cut(bring_back, "VM.set_ha_restart_priority", 2)
+    day.db.set("VM", day.web, "blocked_operations", {})
+
+
+@pytest.mark.parametrize("finish", [bring_back, undo, keep], ids=["restore", "undo", "keep"])
+def test_a_restore_is_over_only_when_the_vm_has_its_restart_priority_again(halted, finish):
+    left_without_its_priority(halted)
+    halted.refuses(take_home, "A restore of the VM 'web' was interrupted")
+    halted.lab.pool.api.users["eve"] = ("pw", "vm-admin")
+    eve = Where(halted.lab.pool.url, "eve", "pw")
+    halted.lab.later()
+    halted.refuses(lambda day: finish(day, where=eve), "without its restart priority of HA.*Use the role pool-operator")
+    finish(halted)
+    assert halted.db.get("VM", halted.web, "ha_restart_priority") == "restart"
+    assert not [key for key in halted.db.get("pool", halted.lab.pool.pool, "other_config") if "restore-ha" in key]
+
+
+@pytest.mark.parametrize("finish", [undo, keep], ids=["undo", "keep"])
+def test_a_vm_without_a_journal_gets_a_restart_priority_that_was_left(halted, finish):
+    left_without_its_priority(halted)
+    halted.set_journal(lambda _: {})
+    halted.lab.later()
     finish(halted)
     assert halted.db.get("VM", halted.web, "ha_restart_priority") == "restart"
 

@@ -264,6 +264,26 @@ def test_the_work_grows_with_the_number_of_marks_alone(is_circle):
     assert looks(80) < 3 * looks(40)  # a walk for each mark: 4 times
 
 
+@pytest.mark.parametrize("end", [inventory.NULL, "0", "a disk of a VM"], ids=["no disk", "a circle", "a disk"])
+def test_a_chain_of_snapshots_is_walked_once(end):
+    """A vm-admin makes a chain of any length (VDI.pool_introduce). Each VDI has the data of the disk at its end."""
+    seen = []
+
+    class Counted(inventory.Inventory):
+        def vms_with_disk(self, vdi, with_snapshots=False):
+            seen.append(vdi)
+            return super().vms_with_disk(vdi, with_snapshots)
+
+    links = [*map(str, range(50))]
+    vdis = {link: {"snapshot_of": after} for link, after in zip(links, [*links[1:], end])}
+    vdis["a disk of a VM"] = {"snapshot_of": inventory.NULL}
+    vbds = {"vbd": {"VM": "vm", "VDI": "a disk of a VM", "type": "Disk"}}
+    found = Counted({"vm": {"is_a_snapshot": False, "suspend_VDI": ""}}, vbds, {}, {}, vdis)
+    for order in links, links[::-1]:
+        assert [found.owners_of(link) for link in order] == [["vm"] if "VM" in end else []] * 50
+    assert len(seen) <= len(vdis)
+
+
 # --- a journal
 
 
