@@ -2,7 +2,6 @@
 """The commands on direct LUNs: add, remove, list; and the command of the udev rule."""
 
 import argparse
-import os
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Dict, Iterator, List, NoReturn
@@ -45,7 +44,8 @@ example:
   relvmoiscsi direct remove database-log"""
 
 _ADD = """\
-The LUN may appear later. To repeat the command is harmless.
+The LUN must be there: the command reads it, and refuses an SR. Later events do not read the LUN, because its
+content is then the guest's. To repeat the command is harmless, also while a guest has the LUN.
 
 relvmoiscsi keeps no iSCSI session for a VM. SM logs out when it detaches its last SR on the target, even
 under a running VM. After a restart of the host, no program logs in. The command therefore refuses a LUN
@@ -53,10 +53,6 @@ behind iSCSI, unless --iscsi confirms that you keep the session and log in at bo
 
 example:
   relvmoiscsi direct add database-log 36001405993c87c37fa84d02b7fa62c40"""
-
-_WITHOUT_SESSION = (
-    "If the LUN comes by iSCSI, no program keeps its session for a VM; see `relvmoiscsi direct add --help`."
-)
 
 _REMOVE = """\
 The command refuses while a VM has the LUN as a disk. It does not change the data on the LUN.
@@ -66,6 +62,8 @@ example:
 
 _LIST = """\
 The command shows the device, the size and the link of each direct LUN, or why there is no link.
+
+It names a LUN of an SR of the pool, and a filter that LVM lacks.
 
 example:
   relvmoiscsi direct list"""
@@ -146,20 +144,19 @@ def add(name: str, scsi_id: str, keeps_session: bool) -> Answer:
             direct.check_no_user(scsi_id, read_pool(pool), direct.link_of(name, HOST), HOST)
             if is_new and not keeps_session:
                 direct.check_transport(udev.disks_of(scsi_id, HOST), HOST)
-            device = _checked_device(scsi_id, pool.has_multipathing(), is_new, notes)
+            device = _checked_device(scsi_id, pool.has_multipathing(), is_new)
         if is_new:
             replace_config(HOST.config, new_text)
     is_linked = False
     if device:
         with waiting("the link that udev makes", direct.LINK_SECONDS):
             is_linked = direct.renew_link(name, scsi_id, device, HOST)
-    status = direct.status_of(name, scsi_id, look, HOST)
+    status = direct.status_of(name, scsi_id, HOST)
     if device and not (is_linked and status.is_linked):
         reason = status.problem or Refused("udev was too slow.")
         late = Refused(f"{direct.link_of(name, HOST)} did not appear: {reason.message}")
         raise late.advising(reason.advice).in_state(f"{name} has LUN {scsi_id} in {HOST.config}.")
-    if not device and is_new and not keeps_session:
-        notes.append(_WITHOUT_SESSION)
+    notes += _lvm_problems()
     vdi = _vdi(name, notes) if device else ""
     facts = {**_facts(name, scsi_id, status), "vdi": vdi or None, "notes": notes}
     if status.is_linked:
@@ -175,36 +172,34 @@ def add(name: str, scsi_id: str, keeps_session: bool) -> Answer:
     return Answer(facts, "\n".join(lines + ["note: " + printable(note) for note in notes]))
 
 
-def _checked_device(scsi_id: str, has_multipathing: bool, is_new: bool, notes: List[str]) -> str:
-    """Return the device of a LUN that a VM may get, after the checks; "" for a LUN that this host does not see."""
+def _checked_device(scsi_id: str, has_multipathing: bool, is_new: bool) -> str:
+    """Return the device of a LUN that a VM may get, after the checks; "" for a known LUN that this host does not see.
+
+    A VM may already use a LUN that is not new. The content of that LUN is the VM's and decides nothing.
+    """
     disks = udev.disks_of(scsi_id, HOST)
     has_map = bool(udev.maps_of(scsi_id, HOST))
     if not disks and not has_map:
-        return ""
+        if not is_new:
+            return ""
+        raise NotFound(f"No disk of this host has the SCSIid {scsi_id}.").advising(
+            "Map the LUN to this host, scan for it, and repeat the command: a new direct LUN is read first."
+        )
     if has_multipathing and not has_map:
         for disk in disks:  # a VM that writes through a path must not get a map beside the path
-            _check_device(disk, True, notes)
+            direct.check_unused(disk, HOST)
+            if is_new:
+                direct.check_content(disk, look, HOST)
         raise Refused(f"Multipathing of this host is on, and LUN {scsi_id} has no multipath map.").advising(
             "Make the map with "
             f"`{shell_command('multipath -a', scsi_id)}`, then `{shell_command('multipath', scsi_id)}`. If multipathd "
             "does not run, start multipathd first. Then repeat the command."
         )
     device = direct.device_of(scsi_id, HOST)
-    _check_device(device, is_new, notes)
-    return device
-
-
-def _check_device(device: str, is_new: bool, notes: List[str]) -> None:
-    if is_new:  # a VM may already use a LUN that is not new
+    if is_new:
         direct.check_unused(device, HOST)
-    owner = direct.check_content(device, look, HOST)
-    if owner.vg_name:
-        note = "It holds the volume group {}, which LVM commands of this host also see; {}."
-        note = note.format(
-            ascii(owner.vg_name), "the page on direct LUNs, docs/direct-luns.rst beside README.rst, has a filter"
-        )
-        if note not in notes:
-            notes.append(note)
+        direct.check_content(device, look, HOST)
+    return device
 
 
 def look(path: str) -> Owner:
@@ -346,22 +341,47 @@ def _check_no_vm(name: str, notes: List[str]) -> None:
         notes.append(f"xapi could not be asked whether a VM has the LUN as a disk: {error.told}")
 
 
+def _lvm_problems() -> List[str]:
+    files = direct.lvm_without_filter(HOST)
+    if not files:
+        return []
+    return [
+        "LVM of this host acts on what a guest writes to a direct LUN, such as the name of an SR's volume group. "
+        f"{' and '.join(files)} must have the filter of docs/direct-luns.rst, which is beside README.rst."
+    ]
+
+
 # --- list
 
 
 def list_luns() -> Answer:
-    """Return the state of each direct LUN."""
+    """Return the state of each direct LUN. The pool, and not the content of the LUN, says whether an SR has the LUN."""
     luns, problems = read_section(read_config(HOST.config))
+    problems = [f"{HOST.config}: {problem}" for problem in problems] + (_lvm_problems() if luns else [])
+    records = None
+    try:
+        if luns:
+            with _pool() as pool:
+                records = read_pool(pool)
+    except RelvmoiscsiError as error:
+        problems.append(f"xapi could not be asked whether an SR has one of the LUNs: {error.told}")
     facts = []
     rows = [["NAME", "SCSIID", "DEVICE", "SIZE", "LINK"]]
     for name, scsi_id in luns.items():
-        status = direct.status_of(name, scsi_id, look, HOST)
+        status = direct.status_of(name, scsi_id, HOST)
+        if records is not None:
+            try:
+                direct.check_no_user(scsi_id, records, direct.link_of(name, HOST), HOST)
+            except Refused as problem:
+                status = status._replace(problem=problem)
         facts.append(_facts(name, scsi_id, status))
         size = human_size(status.size_bytes) if status.device else "-"
-        link = "linked" if status.is_linked else "not linked: " + printable(status.reason)
+        link = "linked" if status.is_linked else "not linked"
+        if status.reason:
+            link += ": " + printable(status.reason)
         rows.append([name, scsi_id, status.device or "-", size, link])
     lines = table(rows) if luns else ["This host has no direct LUNs."]
-    lines += [f"{HOST.config}: {printable(problem)}" for problem in problems]
+    lines += map(printable, problems)
     return Answer({"direct_luns": facts, "problems": problems}, "\n".join(lines))
 
 
@@ -381,6 +401,10 @@ def _facts(name: str, scsi_id: str, status: Status) -> Dict[str, Any]:
 
 
 def answer_udev(kernel_name: str) -> Answer:
-    """Answer the udev rule. The rule asks at each event of a configured LUN, and udev waits for the answer."""
-    name = direct.link_name(kernel_name, os.environ.get(direct.MARK, ""), look, HOST)
-    return Answer({"link_name": name}, name)
+    """Answer the udev rule. The rule asks at each event of a configured LUN, and udev waits for the answer.
+
+    The answer is the name of the link, NO_LINK for a device of a direct LUN without a link, or nothing.
+    """
+    name = direct.link_name(kernel_name, HOST)
+    text = "" if name is None else name or direct.NO_LINK
+    return Answer({"link_name": name or ""}, text)

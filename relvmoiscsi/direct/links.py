@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Direct LUNs: the device that a LUN's link leads to, the reasons for no link, and events that make udev set the link.
 
+The configuration alone decides which LUN is direct: the administrator names each SCSIid. A guest writes any bytes to
+its LUN, so only the command that adds a LUN reads it, once, before a guest has it (`check_content`).
+
 The link is /dev/xapi/block/<name>, which the host's udev SR takes for a VDI. The link's path is the location of the
 VDI, so the LUN stays the same VDI under every kernel name of its disk. The rule in udev/ makes the link. The rule calls
 `link_name` at each event of a disk that the configuration names:
@@ -9,15 +12,14 @@ VDI, so the LUN stays the same VDI under every kernel name of its disk. The rule
     one disk, no map             the link leads to the disk, unless multipath will take the disk
     several disks, no map        no link: writes to one disk bypass the caches and queues of the other disks
     hidden by the driver         no link (the rule does not call `link_name`)
-    an SR, or unreadable LVM     no link, clone or not
 
-If the state is unknown at that moment (paths are down, the LUN does not answer), the link stays as it is: a VM may be
-using the link.
+Each disk and map of a direct LUN, linked or not, is kept from the programs of this host that act on content.
 """
 
 import logging
 import os
 import re
+from glob import escape, glob
 from typing import Callable, Iterable, List, NamedTuple, Optional
 
 from relvmoiscsi import untrusted
@@ -37,14 +39,20 @@ from relvmoiscsi.wording import shell_command
 log = logging.getLogger(__name__)
 
 LINKS = "xapi/block"  #: below /dev; sm's udev SR reads this directory
-LOOK_SECONDS = 3.0  #: limit for reading the owner of a LUN, while udev waits
+LOOK_SECONDS = 3.0  #: limit for reading the owner of a LUN
 LINK_SECONDS = 60.0  #: limit for a link on a busy host; most hosts need a second
-MARK = "RELVMOISCSI_DIRECT"  #: the name of the link; the rule sets this property in udev's database
+MARK = "RELVMOISCSI_DIRECT"  #: the rule sets this property in udev's database: the name of the link, or NO_LINK
+NO_LINK = "-"  #: the answer to the rule for a device of a direct LUN that has no link; no LUN has this name
 
 #: signs that multipath will take a LUN that had a map, beside a multipathd that runs: SM has multipath on, or the boot
 #: starts it
 _MULTIPATH_FLAG = "nonpersistent/multipath_enabled"
 _ENABLED = ("multi-user.target.wants", "sysinit.target.wants")
+
+#: the word of the filter that keeps LVM from direct LUNs and from their partitions; the rule makes links of this name
+LVM_WORD = "/relvmoiscsi-direct-"
+#: LVM reads lvmlocal.conf from one directory only; SM chooses the second for commands that write
+_LVM_DIRECTORIES = ("etc/lvm", "etc/lvm/master")
 
 _SESSION = re.compile(r"/(session\d+)/")
 
@@ -56,10 +64,6 @@ Looker = Callable[[str], Owner]
 def link_of(name: str, host: Host = THIS_HOST) -> str:
     """Return the path of a direct LUN's link, which is the location of the VDI."""
     return host.at("dev", LINKS, name)
-
-
-class Uncertain(Refused):
-    """The state is unknown at this moment, so the link must not change."""
 
 
 # --- the device of a LUN
@@ -103,10 +107,10 @@ def size_bytes(kernel_name: str, host: Host = THIS_HOST) -> int:
 # --- the content of a LUN
 
 
-def check_content(kernel_name: str, look: Looker, host: Host = THIS_HOST, seconds: float = LOOK_SECONDS) -> Owner:
-    """Return the owner of the device. Raises Refused if no VM may use it, Uncertain if the device does not answer."""
+def check_content(kernel_name: str, look: Looker, host: Host = THIS_HOST, seconds: float = LOOK_SECONDS) -> None:
+    """Raise Refused if the device holds an SR, or may hold one, or does not answer. No guest has the device yet."""
     if attribute(host.at("sys/block", kernel_name, "dm/suspended")) == "1":
-        raise Uncertain(f"The map {kernel_name} is suspended: the owner of the LUN cannot be read.")
+        raise Refused(f"The map {kernel_name} is suspended: the owner of the LUN cannot be read.")
     owner = in_time(look, host.node(kernel_name), seconds)
     if owner.is_sr:
         raise Refused(f"{kernel_name} holds an SR (volume group {ascii(owner.vg_name)}), or a clone of one.").advising(
@@ -114,11 +118,10 @@ def check_content(kernel_name: str, look: Looker, host: Host = THIS_HOST, second
         )
     if owner.problem:
         raise Refused(f"{kernel_name} holds damaged LVM structures and may belong to an SR: {owner.problem}")
-    return owner
 
 
 def in_time(look: Looker, path: str, seconds: float) -> Owner:
-    """Return the result of `look` within `seconds`. Raises Uncertain otherwise."""
+    """Return the result of `look` within `seconds`. Raises Refused otherwise."""
 
     def told(_begin: Begin) -> Owner:
         return look(path)
@@ -126,9 +129,9 @@ def in_time(look: Looker, path: str, seconds: float) -> Owner:
     try:
         return Owner(*run_in_child(told, Deadline(seconds), "the LUN had been read", only_reads=True))
     except OutOfTime as over:
-        raise Uncertain(f"{path} did not answer within {seconds:g} seconds.") from over
+        raise Refused(f"{path} did not answer within {seconds:g} seconds.") from over
     except RelvmoiscsiError as error:
-        raise Uncertain(f"{path} cannot be read: {error.message}").advising(error.advice) from error
+        raise Refused(f"{path} cannot be read: {error.message}").advising(error.advice) from error
 
 
 def check_transport(disks: Iterable[str], host: Host = THIS_HOST) -> None:
@@ -161,6 +164,20 @@ def users_of(kernel_name: str, host: Host = THIS_HOST) -> holders.Users:
     return holders.users_of_block(status, host)
 
 
+def lvm_without_filter(host: Host = THIS_HOST) -> List[str]:
+    """Return the files lvmlocal.conf of this host that do not keep LVM from direct LUNs."""
+    return [
+        host.at(directory, "lvmlocal.conf")
+        for directory in _LVM_DIRECTORIES
+        if os.path.isdir(host.at(directory))
+        and not any(
+            LVM_WORD in line.partition("#")[0]
+            for name in ("lvm.conf", "lvmlocal.conf")
+            for line in lines_of(host.at(directory, name))
+        )
+    ]
+
+
 # --- SRs
 
 
@@ -189,18 +206,17 @@ def check_no_user(scsi_id: str, pool: pool_records.PoolRecords, link: str = "", 
 # --- udev
 
 
-def link_name(kernel_name: str, previous: str, look: Looker, host: Host = THIS_HOST) -> str:
-    """Return the name of the link that udev shall give this device now; "" for no link. The udev rule calls this.
+def link_name(kernel_name: str, host: Host = THIS_HOST) -> Optional[str]:
+    """Return the name of the link that udev shall give this device now; "" for a device of a direct LUN without a link.
 
-    `previous` is the device's present link name. If the links of other devices of the LUN must change, make an event
-    for each of these devices.
+    None if the LUN is not direct. The udev rule calls this. If the links of other devices of the LUN must change, make
+    an event for each of these devices.
     """
     scsi_id = scsi_id_of_disk(kernel_name, host)
     luns, _problems = read_section(read_config(host.config))
-    names = [name for name, one in luns.items() if one == scsi_id]
-    if scsi_id is None or not names:
-        return ""
-    name = names[0]
+    name = next((name for name, one in luns.items() if one == scsi_id), None)
+    if scsi_id is None or name is None:
+        return None
     try:
         device = device_of(scsi_id, host)
     except RelvmoiscsiError as reason:
@@ -209,17 +225,7 @@ def link_name(kernel_name: str, previous: str, look: Looker, host: Host = THIS_H
     for other in devices_of(scsi_id, host):
         if other not in (kernel_name, device) and marked(other, host):
             udev.make_event(other, host)
-    if device != kernel_name:
-        return ""
-    try:
-        check_content(kernel_name, look, host)
-    except Uncertain as reason:
-        log.info("%s: %s stays as it is: %s", name, kernel_name, reason)
-        return name if previous == name else ""
-    except Refused as reason:
-        log.warning("%s: no link for %s: %s", name, kernel_name, reason)
-        return ""
-    return name
+    return name if device == kernel_name else ""
 
 
 def devices_of(scsi_id: str, host: Host = THIS_HOST) -> List[str]:
@@ -229,8 +235,9 @@ def devices_of(scsi_id: str, host: Host = THIS_HOST) -> List[str]:
 
 def marked(kernel_name: str, host: Host = THIS_HOST) -> str:
     """Return the name of the link that udev last gave the device; "" if none."""
-    lines = lines_of(udev.entry_of(kernel_name, host))
-    return next((line[len("E:" + MARK + "=") :] for line in lines if line.startswith("E:" + MARK + "=")), "")
+    start = f"E:{MARK}="
+    marks = [line[len(start) :] for line in lines_of(udev.entry_of(kernel_name, host)) if line.startswith(start)]
+    return next((mark for mark in marks if mark != NO_LINK), "")
 
 
 def leads_to(name: str, host: Host = THIS_HOST) -> str:
@@ -240,10 +247,15 @@ def leads_to(name: str, host: Host = THIS_HOST) -> str:
 
 
 def renew_link(name: str, scsi_id: str, device: str, host: Host = THIS_HOST) -> bool:
-    """Have udev make the link of a LUN, or remove the link, where `device` is "". Return whether udev has done so."""
+    """Have udev make the link of a LUN, or remove the link, where `device` is "". Return whether udev has done so.
+
+    The partitions that a guest has written have their events after their disk's, and follow it.
+    """
     for other in dict.fromkeys([*devices_of(scsi_id, host), leads_to(name, host)]):
         if other:
             udev.make_event(other, host)
+            for partition in glob(os.path.join(escape(host.at("sys/block", other)), other + "*")):
+                udev.make_event(os.path.join(other, os.path.basename(partition)), host)
     return bool(host.wait_for(lambda: leads_to(name, host) == device, LINK_SECONDS))
 
 
@@ -253,15 +265,15 @@ class Status(NamedTuple):
     device: str = ""  #: "dm-3"
     size_bytes: int = 0
     is_linked: bool = False
-    problem: Optional[RelvmoiscsiError] = None  #: why the link is missing
+    problem: Optional[RelvmoiscsiError] = None  #: why the link is missing, or no VM may use the LUN
 
     @property
     def reason(self) -> str:
-        """Why the link is missing, and what to do; "" for a link."""
+        """The problem, and what to do; "" for none."""
         return self.problem.told if self.problem is not None else ""
 
 
-def status_of(name: str, scsi_id: str, look: Looker, host: Host = THIS_HOST) -> Status:
+def status_of(name: str, scsi_id: str, host: Host = THIS_HOST) -> Status:
     """Return the state of a direct LUN, with the reason if there is no link."""
     try:
         device = device_of(scsi_id, host)
@@ -275,10 +287,6 @@ def status_of(name: str, scsi_id: str, look: Looker, host: Host = THIS_HOST) -> 
         return found._replace(problem=Refused(f"{link_of(name, host)} leads to {leads}."))
     if hiding.is_hidden(device, host):
         return found._replace(problem=Refused("relvmoiscsi is giving the LUN new identities."))
-    try:
-        check_content(device, look, host)
-    except Refused as problem:
-        return found._replace(problem=problem)
     return found._replace(
         problem=Refused(f"udev has made no link for {device}.").advising(
             "Check that the rules of relvmoiscsi are installed, then repeat "

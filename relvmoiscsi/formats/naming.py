@@ -2,6 +2,8 @@
 """The names that SM gives to volume groups and logical volumes, and the spellings of these names in disk images.
 
     VG_XenStorage-<SR uuid>              the volume group of an SR
+    XSLocalEXT-<SR uuid>                 the volume group of an SR with a file system; also XSLocalXFS- and
+                                         XSLocalLargeBlock- (XCP-ng)
     MGT                                  SM's own metadata
     VHD-<VDI uuid>  LV-<VDI uuid>        a VHD, a raw VDI, a QCOW2 (XCP-ng); `VHD-OLD_` and `QCOW2-OLD_`
     QCOW2-<VDI uuid>                     name a leaf that SM still has to delete after a coalesce
@@ -13,7 +15,7 @@ SM gives no other name. A volume with another name belongs to CloudStack (heartb
 administrator may put a name of SM into such a name (`old_VHD-<VDI uuid>`): its UUID is an identity of the LUN, also
 after SM has deleted the VDI. Any other UUID in such a name may be of a host, and changes only when the LUN has it too.
 
-Sources: SM drivers/lvhdutil.py, journaler.py, cleanup.py, trim_util.py, constants.py.
+Sources: SM drivers/lvhdutil.py, journaler.py, cleanup.py, trim_util.py, constants.py; XCP-ng drivers/LargeBlockSR.py.
 """
 
 import re
@@ -24,6 +26,7 @@ from relvmoiscsi.errors import Place, Unsupported
 from relvmoiscsi.formats.identity import UUID_PATTERN
 
 VG_PREFIX = "VG_XenStorage-"
+FILE_SR_VG_PREFIX = "XSLocal"
 MGT = "MGT"
 VHD = "vhd"
 RAW = "raw"

@@ -4,8 +4,7 @@
 import os
 
 from relvmoiscsi.direct import links as direct
-from relvmoiscsi.direct.links import Uncertain
-from relvmoiscsi.errors import DeviceError
+from relvmoiscsi.errors import DeviceError, Refused
 from relvmoiscsi.formats.lvm.owner import Owner
 from relvmoiscsi.host import this_host
 
@@ -97,12 +96,12 @@ class World:
                 return value
             self.steps.pop(0)()
 
-    def link_name(self, device, previous=""):
-        return direct.link_name(device, previous, self.look, self.host)
+    def link_name(self, device):
+        return direct.link_name(device, self.host)
 
 
 def in_process(look, path, _seconds):
     try:
         return look(path)
     except DeviceError as error:
-        raise Uncertain(str(error)) from error
+        raise Refused(str(error)) from error

@@ -74,6 +74,11 @@ def link():
     return os.path.realpath(str(path)) if path.is_symlink() else None
 
 
+def names_for_lvm():
+    """The devices that LVM's filter knows, by the links of the rule."""
+    return sorted(path.name.split("-direct-")[1] for path in Path("/dev/disk/by-id").glob("relvmoiscsi-direct-*"))
+
+
 def trigger(*devices, action="change"):
     for device in devices:
         run("udevadm", "trigger", "--settle", "--action=" + action, "--sysname-match=" + os.path.basename(device))
@@ -104,6 +109,9 @@ class Watch:
 def test_a_link_comes_with_its_lun_and_stays_at_every_event_until_it_is_removed(lab):
     lun = lab.lun(luns.blank("direct.img"), breakable=True)
     target = lab.target(lun)
+    away = direct("add", "disk", lun.scsi_id, "--iscsi")
+    assert away.status == 3 and CONFIG.read_bytes() == ADMINISTRATORS, "a new LUN is read"
+    by_hand(lun)
     assert not is_linked_by(direct("add", "disk", lun.scsi_id, "--iscsi", "--json"))
 
     initiator.login(target.iqn, target.portal)
@@ -122,7 +130,7 @@ def test_a_link_comes_with_its_lun_and_stays_at_every_event_until_it_is_removed(
 
     # Asked as the rule asks, as the rules of others would hang themselves: a LUN that hangs keeps its link.
     lun.freeze()
-    kept = direct("udev", os.path.basename(disk), env={"RELVMOISCSI_DIRECT": "disk"}).out
+    kept = direct("udev", os.path.basename(disk)).out
     lun.heal()
     assert kept == "disk\n"
 
@@ -138,7 +146,7 @@ def test_a_link_comes_with_its_lun_and_stays_at_every_event_until_it_is_removed(
     assert CONFIG.read_bytes() == text and link() is not None
     assert direct("remove", "disk").status == 0
     assert link() is None and not LINKS.exists()
-    assert CONFIG.read_bytes() == ADMINISTRATORS
+    assert CONFIG.read_bytes() == ADMINISTRATORS + b"[direct]\n"
 
 
 def test_of_two_paths_there_is_no_link_and_of_their_map_there_is(lab, pool):
@@ -148,7 +156,7 @@ def test_of_two_paths_there_is_no_link_and_of_their_map_there_is(lab, pool):
     initiator.login(target.iqn, target.portals[0])
     assert is_linked_by(direct(*add)) and link() is not None
     initiator.login(target.iqn, target.portals[1])
-    assert link() is None
+    assert link() is None and names_for_lvm() == sorted(map(os.path.basename, initiator.devices_of(lun.scsi_id)))
     assert "has 2 paths" in problem()
     direct("remove", "disk")
     refused = direct(*add)
@@ -169,7 +177,7 @@ def test_of_two_paths_there_is_no_link_and_of_their_map_there_is(lab, pool):
     assert {name[:3] for name in seen} == {"dm-"}
 
 
-def test_an_sr_is_refused_and_never_linked(lab):
+def test_an_sr_is_refused_and_takes_no_link_from_a_lun_of_the_list(lab):
     lun = lab.lun(lab.image("chain"))
     target = lab.target(lun)
     initiator.login(target.iqn, target.portal)
@@ -178,11 +186,11 @@ def test_an_sr_is_refused_and_never_linked(lab):
 
     assert refused.status == 4 and "holds an SR (volume group 'VG_XenStorage-" in refused.err
     assert CONFIG.read_bytes() == ADMINISTRATORS
-    by_hand(lun)
-    with Watch() as seen:
-        trigger(*initiator.devices_of(lun.scsi_id))
-    assert (seen, link()) == (set(), None)
-    assert "holds an SR" in problem()
+    by_hand(lun)  # as if a guest had written the SR to its LUN
+    disk = initiator.device_of(lun.scsi_id)
+    trigger(disk)
+    assert link() == disk and problem() is None
+    assert names_for_lvm() == [os.path.basename(disk)]
 
 
 def test_lvm_of_the_guest_is_left_alone_though_events_activate(lab):

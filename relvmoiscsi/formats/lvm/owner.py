@@ -61,7 +61,7 @@ def read_owner(device: Device) -> Owner:
     for text in device.read([Range(at, _NAME_BYTES) for at in readable]):
         name, brace, _rest = text.partition(b" {")
         names.append(name.decode("latin-1") if brace else "")
-    of_sr = [name for name in names if name.startswith(naming.VG_PREFIX)]
+    of_sr = [name for name in names if name.startswith((naming.VG_PREFIX, naming.FILE_SR_VG_PREFIX))]
     if of_sr:
         return Owner(of_sr[0], is_sr=True, is_pv=is_pv)
     problems = [

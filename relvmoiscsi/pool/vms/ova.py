@@ -188,7 +188,8 @@ def _keep_snapshots(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -
 
 
 def _is_disk(vbd: Thing) -> bool:
-    return vbd.text("type") == "Disk" and not vbd.truth("empty")
+    """Is the VBD a disk for xapi, which reads the word in any case?"""
+    return vbd.text("type").lower() == "disk" and not vbd.truth("empty")
 
 
 def _first_kept(parent: str, parents: Dict[str, str]) -> str:

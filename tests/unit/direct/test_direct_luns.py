@@ -13,6 +13,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from kit import builder
 from kit.direct_world import LUN, OTHER, World, in_process
 from relvmoiscsi.direct import direct_config, links
 from relvmoiscsi.direct.direct_config import (
@@ -22,7 +23,7 @@ from relvmoiscsi.direct.direct_config import (
     with_entry,
     without_entry,
 )
-from relvmoiscsi.direct.links import Status, Uncertain
+from relvmoiscsi.direct.links import Status
 from relvmoiscsi.errors import DeviceError, NotFound, Refused, UsageError
 from relvmoiscsi.formats.lvm.owner import Owner
 from relvmoiscsi.host import config_file
@@ -198,16 +199,16 @@ def was_multipathed(world, scsi_id=LUN):
 
 
 @pytest.mark.parametrize("arrange, expected", [
-    (lambda world: two_disks(world, OTHER), {"sda": "disk", "sdb": ""}),
+    (lambda world: two_disks(world, OTHER), {"sda": "disk", "sdb": None}),
     (two_disks, {"sda": "", "sdb": ""}),
     (a_map, {"dm-0": "disk", "sda": "", "sdb": ""}),
     (was_multipathed, {"sda": "disk"}),
-    (lambda world: world.put("sys/block/dm-7/dm/uuid", "LVM-abc\n"), {"dm-7": "", "gone": ""}),
+    (lambda world: world.put("sys/block/dm-7/dm/uuid", "LVM-abc\n"), {"dm-7": None, "gone": None}),
     (lambda world: world.has_disk("sda", state="transport-offline"), {"sda": "disk"}),  # it may come back
 ])  # fmt: skip
 def test_a_link_leads_to_the_one_device_of_a_lun(world, arrange, expected):
     arrange(world)
-    assert {name: world.link_name(name, "disk") for name in expected} == expected
+    assert {name: world.link_name(name) for name in expected} == expected
 
 
 @pytest.mark.parametrize("arrange, device, link", [(two_disks, "sdb", ""), (a_map, "dm-0", "disk")])
@@ -215,6 +216,13 @@ def test_a_second_disk_or_a_map_takes_the_link_from_the_first_disk(world, arrang
     arrange(world)
     world.marks("8:0")
     assert world.link_name(device) == link and world.events() == ["sda"]
+
+
+def test_two_disks_without_a_link_make_no_events_of_each_other(world):
+    two_disks(world)
+    world.marks("8:0", links.NO_LINK)
+    world.marks("8:16", links.NO_LINK)
+    assert world.link_name("sda") == world.link_name("sdb") == "" and world.events() == []
 
 
 @pytest.mark.parametrize("sign", [
@@ -226,7 +234,7 @@ def test_a_disk_that_multipath_will_take_has_no_link(world, sign):
     was_multipathed(world)
     world.put(sign) if sign else world.runs_multipathd()
     assert world.link_name("sda") == ""
-    assert "has no map yet" in links.status_of(*DISK, world.look, world.host).reason
+    assert "has no map yet" in links.status_of(*DISK, world.host).reason
 
 
 def test_multipathd_runs_although_its_program_was_updated_since(world):
@@ -249,41 +257,46 @@ def test_what_each_user_can_make_is_no_multipathd(world, look_alike):
 
 
 @pytest.mark.parametrize("text", ["", "[other]\ndisk = {0}\n", "[direct]\nsda = {0}\n"])
-def test_what_is_not_configured_has_no_link(world, text):
+def test_what_is_not_configured_is_not_direct(world, text):
     world.configure(text.format(LUN))
     world.has_disk("sda")
-    assert world.link_name("sda", "disk") == ""
+    assert world.link_name("sda") is None
 
 
 # --- what is on it
 
 
+UNREADABLE = DeviceError("/dev/sda", "read", 0, 4608, "Input/output error")
+
+
 @pytest.mark.parametrize("owner, sentence", [
     (Owner("VG_XenStorage-1", is_sr=True), r"sda holds an SR \(volume group 'VG_XenStorage-1'\), or a clone of one"),
     (Owner(problem="LVM label at byte 512: bad."), "may belong to an SR: LVM label at byte 512"),
+    (UNREADABLE, "Input/output error"),
 ])  # fmt: skip
-def test_an_sr_or_what_may_be_one_has_no_link_whatever_there_was(world, owner, sentence):
+def test_a_new_lun_that_holds_an_sr_or_may_hold_one_is_refused(world, owner, sentence):
     world.has_disk("sda")
     world.content["sda"] = owner
-    assert world.link_name("sda") == world.link_name("sda", "disk") == ""
-    assert re.search(sentence, links.status_of(*DISK, world.look, world.host).reason)
+    with pytest.raises(Refused, match=sentence):
+        links.check_content("sda", world.look, world.host)
 
 
-UNREADABLE = DeviceError("/dev/sda", "read", 0, 4608, "Input/output error")
-NOT_READ = AssertionError("it would hang")
+def test_a_suspended_map_is_refused_and_not_read(world):
+    world.has_map(suspended="1")
+    world.content["dm-0"] = AssertionError("it would hang")
+    with pytest.raises(Refused, match="is suspended"):
+        links.check_content("dm-0", world.look, world.host)
 
 
-@pytest.mark.parametrize("name, content, previous, kept", [
-    ("sda", Owner("guest"), "", "disk"),  # LVM of a guest is no reason against a link
-    ("sda", UNREADABLE, "disk", "disk"),
-    ("sda", UNREADABLE, "", ""),
-    ("dm-0", NOT_READ, "disk", "disk"),  # suspended
-    ("dm-0", NOT_READ, "", ""),
-])  # fmt: skip
-def test_a_lun_that_does_not_answer_keeps_what_it_has(world, name, content, previous, kept):
-    world.has_disk(name) if name == "sda" else world.has_map(suspended="1")
-    world.content[name] = content
-    assert world.link_name(name, previous) == kept
+@pytest.mark.parametrize("arrange, device", [(World.has_disk, "sda"), (World.has_map, "dm-0")])
+def test_what_a_guest_writes_takes_no_link_and_is_not_even_read(world, monkeypatch, arrange, device):
+    """A guest that names a volume group as an SR's would lose its link, and LVM's filter would not know the LUN."""
+    arrange(world, device)
+    node = world.root / "dev" / device
+    node.unlink()
+    builder.one_vhd().disk.to_file(str(node))
+    monkeypatch.setattr(links, "in_time", lambda *_: pytest.fail("the content was read"))
+    assert world.link_name(device) == "disk"
 
 
 @pytest.mark.processes
@@ -298,7 +311,7 @@ def test_what_a_look_says_or_raises_comes_back_in_time():
         (unreadable, 20, "/dev/sda cannot be read: .*Input/output error"),
         (lambda _path: os.kill(os.getpid(), 9), 20, "cannot be read: .* ended from outside"),
     ):
-        with pytest.raises(Uncertain, match=sentence):
+        with pytest.raises(Refused, match=sentence):
             links.in_time(look, "/dev/sda", seconds)
 
 
@@ -326,8 +339,10 @@ def test_a_link_is_renewed_by_an_event_of_everything_the_lun_has(world):
     a_map(world)
     world.has_disk("sdc", "8:32", OTHER)
     world.steps = [lambda: world.links("sda"), lambda: world.links("dm-0")]
+    world.put("sys/block/sda/sda1/uevent")
     assert links.renew_link(*DISK, "dm-0", world.host)
     assert world.events() == ["dm-0", "sda", "sdb"]
+    assert (world.root / "sys/block/sda/sda1/uevent").read_text() == "change", "a partition follows its disk"
 
 
 def test_a_device_that_goes_at_that_moment_is_no_failure(world):
@@ -349,9 +364,9 @@ def test_the_label_of_a_file_system_marks_no_disk_and_hides_none(world, end):
 # --- how it stands
 
 
-def test_a_linked_lun_is_linked_and_not_read_and_any_other_has_a_reason(world):
+def test_a_linked_lun_is_linked_and_any_other_has_a_reason(world):
     def status():
-        return links.status_of(*DISK, world.look, world.host)
+        return links.status_of(*DISK, world.host)
 
     assert "No disk of this host has the SCSIid" in status().reason
     world.has_disk("sda")
@@ -361,7 +376,6 @@ def test_a_linked_lun_is_linked_and_not_read_and_any_other_has_a_reason(world):
     world.links("sdz")
     assert "disk leads to sdz." in status().reason
     world.links("sda")
-    world.content["sda"] = NOT_READ
     assert status() == Status("sda", 64 << 20, is_linked=True)
     two_disks(world)
     assert "has 2 paths" in status().reason

@@ -28,7 +28,7 @@ MODULES = sorted((TOP / "relvmoiscsi").rglob("*.py"))
 
 ANY = "…"
 #: errors whose message is their first argument
-SENTENCES = {"UsageError", "NotFound", "Refused", "Uncertain", "Unfinished", "MissingKey", "Busy", "OutOfTime"}
+SENTENCES = {"UsageError", "NotFound", "Refused", "Unfinished", "MissingKey", "Busy", "OutOfTime"}
 SENTENCES |= {"PoolFailure", "PoolGone"}
 #: what tells a person what to do: a verb in the imperative, a command, or a sentence that is known only at run time
 VERBS = """

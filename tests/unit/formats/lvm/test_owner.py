@@ -55,6 +55,13 @@ def test_whose_a_device_is(name):
     assert owner(data) == expected
 
 
+@pytest.mark.parametrize("prefix", [b"XSLocalEXT-", b"XSLocalXFS-", b"XSLocalLargeBlock-"])
+def test_the_group_of_a_local_sr_with_a_file_system_is_an_sr_s(prefix):
+    name = (prefix + 36 * b"a")[: len(SR_NAME)].ljust(len(SR_NAME), b"a")  # so that nothing else moves
+    found = owner(START.replace(SR_NAME + b" {", name + b" {"))
+    assert found.is_sr and found.vg_name == name.decode("ascii")
+
+
 BROKEN_SRS = {
     "without its label's sector": patched(START, 512, bytes(512)),
     "without all before the metadata": patched(START, 0, bytes(4096)),
@@ -118,4 +125,4 @@ def test_whatever_a_guest_writes_there_is_an_answer(data):
 
     found = owner(start[: 512 * data.draw(st.integers(1, 128))])
 
-    assert found.is_sr == found.vg_name.startswith("VG_XenStorage-")
+    assert found.is_sr == found.vg_name.startswith(("VG_XenStorage-", "XSLocal"))

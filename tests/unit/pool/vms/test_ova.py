@@ -382,6 +382,14 @@ def test_the_second_look_finds_what_a_stranger_may_not_set(document, edit, spoil
         ova.verify(forged(good, **spoil), edit)
 
 
+@pytest.mark.parametrize("text", ["disk", "DISK"])
+def test_a_disk_is_one_in_any_case_of_its_type_as_xapi_reads_it(document, edit, text):
+    """Source: ocaml-rpc ppx/ppx_deriving_rpc.ml; a variant is compared in lower case."""
+    written = document.replace(b"<value>Disk</value>", f"<value>{text}</value>".encode())
+    assert written != document and ova.disks_of(written) == ova.disks_of(document)
+    assert ova.edited(written, edit).disks == ova.edited(document, edit).disks
+
+
 # --- what the pool says of an SR, and not the record
 
 
