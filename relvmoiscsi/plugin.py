@@ -44,6 +44,7 @@ from typing import (
 
 from relvmoiscsi import engine, report, untrusted
 from relvmoiscsi.deadline import Deadline, OutOfTime
+from relvmoiscsi.direct.direct_config import read_section
 from relvmoiscsi.engine import DONE, IN_PROGRESS, SWITCHED, database_pools, is_of_another_lun
 from relvmoiscsi.errors import (
     NOTHING_WRITTEN,
@@ -57,6 +58,7 @@ from relvmoiscsi.errors import (
 from relvmoiscsi.formats import mapfile
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.host import iscsi_sessions
+from relvmoiscsi.host.config_file import read_config
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.hba import adapters
 from relvmoiscsi.host.locks.lun_lock import locked_luns
@@ -126,7 +128,10 @@ def luns(host: Host = THIS_HOST) -> Dict[str, str]:
 def classify(
     arguments: Arguments, deadline: Deadline, host: Host = THIS_HOST, see: Look = look, find: Optional[Find] = None
 ) -> str:
-    """Return every LUN of this host, sorted by SCSIid. `find` returns the device of each LUN that the host sees."""
+    """Return every LUN of this host, sorted by SCSIid. `find` returns the device of each LUN that the host sees.
+
+    A direct LUN of this host is left out unread: a guest writes any content to it, also the SR of an original.
+    """
     is_hba, start = _is_true(arguments, "hba"), arguments.get("from", "")
     if start and not is_printed(start):
         raise UsageError("The argument from is no SCSIid.").advising("Give `next` of the last page.")
@@ -146,7 +151,8 @@ def classify(
         behind = {scsi_id: lun for scsi_id, lun in behind.items() if is_scsi_id(scsi_id)}
     if problems and not shown and not behind:
         raise NotFound(f"No LUN could be looked at. {' '.join(problems)}")
-    ids = [scsi_id for scsi_id in sorted({*shown, *behind}) if scsi_id >= start]
+    of_guests = read_section(read_config(host.config))[0].values()
+    ids = [scsi_id for scsi_id in sorted({*shown, *behind}.difference(of_guests)) if scsi_id >= start]
     ahead: Dict[str, Optional[Dict[str, Any]]] = {}  # rows that are read in parallel; None for a LUN that had no time
     if behind:
         first = [scsi_id for scsi_id in ids if scsi_id in behind][:MOST_AHEAD]

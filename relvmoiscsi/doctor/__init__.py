@@ -16,6 +16,7 @@ from typing import List
 from relvmoiscsi.doctor.driver import examine_drivers, examine_whitelist
 from relvmoiscsi.doctor.finding import OK, Finding, problem, unknown
 from relvmoiscsi.doctor.needs import (
+    examine_direct,
     examine_restart,
     examine_room,
     examine_rules,
@@ -48,7 +49,7 @@ def examine(host: Host, asks_xapi: bool = True) -> List[Finding]:
     drivers, info, path = examine_drivers(host)
     started, runs = xapi_started(host)
     found += [*drivers, examine_whitelist(host), runs, examine_restart(host, started, path)]
-    found += [examine_rules(host), examine_room(host)]
+    found += [examine_rules(host), *examine_direct(host), examine_room(host)]
     stale = examine_stale_resources(host)
     if stale.status != OK:  # a call that starts or ends during the first look seems killed
         time.sleep(AGAIN_SECONDS)

@@ -10,10 +10,12 @@ import time
 from typing import List, Optional, Tuple
 
 from relvmoiscsi import untrusted
+from relvmoiscsi.direct.direct_config import read_section
+from relvmoiscsi.direct.links import lvm_without_filter
 from relvmoiscsi.doctor import host_root
 from relvmoiscsi.doctor.finding import AS_ROOT, Finding, ok, problem, unknown, warning
 from relvmoiscsi.errors import NotFound, Refused
-from relvmoiscsi.host.config_file import settings_of
+from relvmoiscsi.host.config_file import read_config, settings_of
 from relvmoiscsi.host.disk import cleanup_journal, hiding
 from relvmoiscsi.host.files import words_in
 from relvmoiscsi.host.settings import KEYS, SECTION, settings_in
@@ -116,6 +118,21 @@ def examine_rules(host: Host) -> Finding:
             sentence = f"The udev rules {name} are not installed, or an empty file replaces them."
             return problem("udev-rules", sentence, "Remove that empty file and reinstall relvmoiscsi.")
     return ok("udev-rules", "The udev rules, which hide a LUN while it changes and link direct LUNs, are there.")
+
+
+def examine_direct(host: Host) -> List[Finding]:
+    """Does LVM ignore what guests write to the direct LUNs of this host? No finding without direct LUNs."""
+    try:
+        if not read_section(read_config(host.config))[0]:
+            return []
+    except Refused as error:
+        return [unknown("direct-luns", f"The list of direct LUNs cannot be read: {error.message}", AS_ROOT)]
+    files = lvm_without_filter(host)
+    if not files:
+        return [ok("direct-luns", "LVM ignores the direct LUNs.")]
+    sentence = "A guest can block an SR of this host by the name of a volume group on its direct LUN."
+    advice = f"Write the filter of docs/direct-luns.rst into {' and '.join(files)}."
+    return [warning("direct-luns", sentence, advice)]
 
 
 def examine_room(host: Host) -> Finding:

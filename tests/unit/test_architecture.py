@@ -30,13 +30,13 @@ BASE = ("errors", "arguments", "deadline", "device", "vpd", "scsi", "scsi_id_tex
 #:     cli, sr_driver -> lun -> report -> engine -> resignature -> formats -> device, errors
 #:     cli, sr_driver -> lun -> host, iscsi -> device, errors
 #:     pool, direct, doctor -> formats, host; their commands -> the output of cli
-#:     plugin -> plugin_targets, lun, report, engine, known_sr
+#:     plugin -> plugin_targets, direct, lun, report, engine, known_sr
 #:     plugin_targets -> lun, sr_driver, iscsi
 MAY_IMPORT = {
     "__main__": ("cli", "host"),
     "cli": ("lun", "report", "engine", "formats", "host", "iscsi"),
     "sr_driver": ("lun", "report", "engine", "formats", "host", "iscsi"),
-    "plugin": ("plugin_targets", "known_sr", "lun", "report", "engine", "formats", "host"),
+    "plugin": ("plugin_targets", "direct", "known_sr", "lun", "report", "engine", "formats", "host"),
     "plugin_targets": ("lun", "sr_driver", "host", "iscsi"),
     "lun": ("known_sr", "report", "engine", "formats", "host", "iscsi"),
     "direct": ("cli", "lun", "formats", "host"),

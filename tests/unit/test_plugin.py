@@ -132,6 +132,13 @@ def test_those_behind_adapters_alone(host, monkeypatch):
     assert len(answered(plugin.classify, {}, this, see)["host_luns"]) == 2
 
 
+def test_a_direct_lun_is_neither_listed_nor_read_for_a_guest_writes_what_it_holds(host):
+    """With the SR of an original on it, it would be a clone of the pool, and `pool attach` would ask about it."""
+    this = host(sdb=SCSI_ID, sdc=OTHER)
+    put(this.root, "etc/relvmoiscsi.conf", f"[direct]\ndisk = {OTHER}\n")
+    assert [row["scsi_id"] for row in answered(plugin.classify, {}, this, seen(sdb=ONE))["host_luns"]] == [SCSI_ID]
+
+
 def test_what_does_not_fit_and_what_takes_too_long_is_on_the_next_page(host, monkeypatch):
     """A LUN that does not answer takes its seconds, and whoever has called gives up a call that takes minutes."""
     ids = {f"sd{number}": f"3600140500000000000000{number:011d}" for number in range(300)}

@@ -14,6 +14,7 @@ from relvmoiscsi.doctor.needs import (
     KEEPS_ALL,
     MAKES_ONE,
     OUR_RULES,
+    examine_direct,
     examine_restart,
     examine_room,
     examine_rules,
@@ -126,6 +127,24 @@ def test_rules_that_are_not_in_force_are_a_problem(world, name, broken):
 def test_rules_that_cannot_be_read_are_unknown(world):
     with unreadable(world.at("/etc/udev/rules.d/" + OUR_RULES[0])):
         assert examine_rules(world.host()).status == "unknown"
+
+
+def test_lvm_that_acts_on_what_guests_write_is_a_warning(world):
+    world.put("/etc/lvm/lvm.conf", "")
+    assert examine_direct(world.host()) == [], "the host has no direct LUN"
+    world.put("/etc/relvmoiscsi.conf", f"[direct]\ndisk = {SCSI_ID}\n")
+    (finding,) = examine_direct(world.host())
+    assert finding.status == "warning" and world.at("/etc/lvm/lvmlocal.conf") in finding.advice
+    world.put("/etc/lvm/lvmlocal.conf", 'devices { global_filter = [ "r|/relvmoiscsi-direct-|" ] }\n')
+    (finding,) = examine_direct(world.host())
+    assert finding.status == "ok"
+
+
+def test_a_list_of_direct_luns_that_cannot_be_read_is_unknown(world):
+    world.put("/etc/relvmoiscsi.conf", "[direct]\n")
+    with unreadable(world.at("/etc/relvmoiscsi.conf")):
+        (finding,) = examine_direct(world.host())
+    assert finding.status == "unknown"
 
 
 @pytest.mark.parametrize("changes, said", [
