@@ -69,6 +69,7 @@ from relvmoiscsi.resignature.protocol.commit_record import (
     UNDO,
     CommitRecord,
     is_of_another_lun,
+    proves,
     read_commit_record,
     scsi_id_digest,
 )
@@ -131,7 +132,7 @@ class AlreadyDone(NamedTuple):
     """The LUN holds a finished resignature for this SCSIid, and all its metadata was read. Nothing remains to be done.
 
     The LUN may be in use. The commit record alone proves nothing: whoever writes to the LUN can write the record, or
-    damage the rest later. So no LUN is done without its `content`.
+    damage the rest later. So no LUN is done without its `content`, whose PV and VG prove the record.
     """
 
     content: Lun  #: verified
@@ -209,8 +210,8 @@ def prepare(
             lun = without_databases(lun) if request.clear_databases else lun
             selection = select_vdis(cache, lun, request.one, entropy)
             lun = selection.lun
-            is_new = record is not None and record.kind == RESIGNATURE
-            last_run = earlier_run.run_or_none(cache, record, label, lun.sr_uuid) if is_new else None
+            state = state_of(record, lun)
+            last_run = earlier_run.run_or_none(cache, record, label, lun.sr_uuid) if state == RESIGNATURED else None
             last_ids = last_run.ids if last_run is not None else None
             ids = new_ids.choose_ids(lun, entropy, request.chosen, request.sr_uuid, last_ids)
             unverified = lun.work.left_behind if lun.work is not None and defects else ()
@@ -220,7 +221,7 @@ def prepare(
         if selection.cost is not None:
             device.verify_copy(selection.cost.data_bytes)
     return Prepared(
-        DAMAGED if defects else state_of(record), made, lun, device.name, counting.reads, counting.read_batches,
+        DAMAGED if defects else state, made, lun, device.name, counting.reads, counting.read_batches,
         selection.cost, defects, later_copy=later_copy,
     )  # fmt: skip
 
@@ -301,8 +302,8 @@ def find_done(device: Device, request: ResignatureRequest) -> Optional[AlreadyDo
 def new_sr_of(device: Device, scsi_id: str) -> Optional[str]:
     """Return the UUID of the SR that stock tools see after a resignature for this SCSIid, finished or not.
 
-    None for a LUN without such a resignature. Each writer of the LUN can write the commit record, so the caller asks
-    the pool whether the SR is on another LUN. Raises DeviceError.
+    None for a LUN without such a resignature. The array may have copied a resignatured LUN, so the caller asks the pool
+    whether the SR is on another LUN. Raises DeviceError.
     """
     try:
         label = survey.read_label(device)
@@ -310,7 +311,8 @@ def new_sr_of(device: Device, scsi_id: str) -> Optional[str]:
         is_after = record is not None and record.kind == RESIGNATURE and record.phase != IN_PROGRESS
         if not is_after or record is None or record.scsi_id_digest != scsi_id_digest(scsi_id):
             return None
-        return survey.read_sr_uuid(device, label)
+        sr_uuid, vg = survey.read_sr(device, label)
+        return sr_uuid if proves(record, sr_uuid, label.pv_id, vg.id) else None
     except (FormatError, Refused, NotFound):
         return None
 
@@ -320,14 +322,10 @@ def _done_before(
 ) -> Optional[AlreadyDone]:
     """Return the finished resignature of the commit record, if made for this LUN. No other function says "done".
 
-    Raises as `is_same_lun` does, and FormatError for metadata that cannot be read.
+    Raises as `verify_same_lun` does, and FormatError for metadata that cannot be read.
     """
-    if (
-        record is None
-        or record.phase != DONE
-        or record.kind != RESIGNATURE
-        or not earlier_run.is_same_lun(device.name, record, request.scsi_id)
-    ):
+    is_copy = request.scsi_id is not None and is_of_another_lun(record, request.scsi_id)
+    if record is None or record.phase != DONE or record.kind != RESIGNATURE or is_copy:
         return None
     try:
         with telling(device, label, request._replace(again=True)):
@@ -335,6 +333,10 @@ def _done_before(
     except FormatError as error:
         error.message += f" {device.name} was resignatured before, and was damaged after that."
         raise
+    if not earlier_run.has_new_ids(record, content):
+        log.info("%s: the label says that the LUN was resignatured, and PV and VG have other ids", device.name)
+        return None
+    earlier_run.verify_same_lun(device.name, record, request.scsi_id)
     return AlreadyDone(content, earlier_run.run_or_none(device, record, label, content.sr_uuid))
 
 
@@ -529,6 +531,6 @@ def _reverse(device: Device, earlier: EarlierRun, entropy: Entropy, before: str 
     counting = CountingDevice(device)
     apply.carry_out(counting, made, before)
     if not made.run.unverified:
-        return _result(counting, state_of(read_commit_record(old.label, device.name)), old, made.run)
+        return _result(counting, state_of(read_commit_record(old.label, device.name), old), old, made.run)
     found = _inspect_after(device, f"The {KINDS[UNDO]} was finished.", made.run.unverified)
     return _unless_damaged(_result(counting, found.state, found.lun, made.run), found)

@@ -18,7 +18,7 @@ from relvmoiscsi.wording import counted
 _MAP = """\
 With --device, the command prints the whole map of a resignatured LUN from its journal, until LVM overwrites
 that space. With --sr, the command computes each new id from the UUID of the new SR and the old id. The result
-is wrong for ids that `resignature --map` has chosen. OLD is the UUID of a VDI, or the id of a PV, VG or LV,
+is wrong for UUIDs that `resignature --map` has chosen. OLD is the UUID of a VDI, or the id of a PV, VG or LV,
 with or without dashes. OLD is not the UUID of the old SR, which became NEW. `resignature --map` accepts the
 output of --json.
 

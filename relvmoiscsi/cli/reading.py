@@ -189,6 +189,10 @@ class CheckCommand(DeviceCommand):
             text = report.contradictions_text(name, found)
             return self.told(found.contradictions[0], facts, text, TAKE_COPY)
         notes = ["note: " + sentence for sentence in facts["notes"]]
+        if found.unproven is not None:
+            more, step = self._step_of_clean(lun, found.lun)
+            text = f"{name}: every structure checks; state {found.state}."
+            return self.told(found.unproven, facts, "\n".join([text, *notes, *more]), step)
         mgt = found.lun.settled().mgt if found.lun is not None else None
         if mgt is not None and mgt.broken:
             count = counted(len(mgt.broken), "MGT record")

@@ -139,8 +139,9 @@ def objection(lun: Question, pool: PoolRecords, hosts: Callable[[], Hosts]) -> O
 def sr_elsewhere(lun: Question, pool: PoolRecords) -> Optional[KnownSr]:
     """Return the SR of a finished run that the pool has, and not on this LUN; None where the run is to be believed.
 
-    Each writer of the raw LUN can write a commit record, without any new identity. So the record counts if the pool has
-    no such SR, has just introduced the SR, or has the SR on this LUN. Then no PBD of the SR names another LUN alone.
+    The array can copy a resignatured LUN, and each writer of the copy can write its SCSIid into the commit record. So
+    the record counts if the pool has no such SR, has just introduced the SR, or has the SR on this LUN. Then no PBD of
+    the SR names another LUN alone.
     """
     for sr_uuid in lun.replaced if lun.scsi_id is not None else ():
         assert lun.scsi_id is not None

@@ -48,9 +48,14 @@ def inspection_facts(name: str, found: Inspection) -> Dict[str, Any]:
     if found.lun is not None:
         facts.update(lun_facts(found.lun))
         facts["contradictions"] = defect_facts(found.contradictions, found.lun)
+        facts["notes"] += _unproven(found)
     elif found.readable is not None:
         facts.update(lun_facts(found.readable, found.defects))
     return facts
+
+
+def _unproven(found: Inspection) -> List[str]:
+    return [found.unproven.message] if found.unproven is not None else []
 
 
 def defect_facts(defects: Iterable[RelvmoiscsiError], lun: Optional[Lun]) -> List[Dict[str, Any]]:
@@ -265,7 +270,7 @@ def _lun_lines(name: str, found: Inspection, lun: Lun, more: Sequence[str], expl
     others = [volume.lv.name for volume in lun.volumes if not volume.is_disk]
     if others:
         lines += ["", "Other volumes: {}".format(", ".join(others))]
-    return lines + note_lines(facts["notes"])
+    return lines + note_lines(facts["notes"] + _unproven(found))
 
 
 _MOST_DRAWN = 30  #: levels; SM makes no longer chains, and each level makes each line below it longer

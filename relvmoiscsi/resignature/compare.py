@@ -216,11 +216,7 @@ def _another_sr(original: Lun, clone: Lun, record: Optional[CommitRecord], run: 
         for lun in (clone, original)
     )
     told = f"{clone.name} holds SR {clones}{made_of}, and {original.name} holds SR {originals}"
-    unless = (
-        ""
-        if record is None
-        else " Only a LUN that was resignatured more than once, or with a map of chosen ids, may still be its clone."
-    )
+    unless = "" if record is None else " Only a LUN that was resignatured more than once may still be its clone."
     return f"The original is another SR: {told}. Expected is the LUN that {clone.name} was cloned from.{unless}"
 
 

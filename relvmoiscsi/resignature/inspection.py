@@ -44,6 +44,8 @@ class Inspection(NamedTuple):
     defects: Tuple[RelvmoiscsiError, ...] = ()  #: all defects of a damaged LUN, `problem` first
     readable: Optional[Lun] = None  #: the readable part of a damaged LUN, for `show`; never plan with this
     contradictions: Tuple[Malformed, ...] = ()  #: of parts of `lun` that read well; a resignature carries them over
+    #: why a LUN is clean, of which the label says that it was resignatured
+    unproven: Optional[Refused] = None
     knows_run: bool = True  #: False where no label with a commit record reads: a run may be interrupted
 
     @property
@@ -88,10 +90,20 @@ def inspect(device: Device, words: Sequence[str] = ()) -> Inspection:
     except Refused as problem:
         return Inspection(FOREIGN, commit_record=record, problem=problem)
     if problems.found or problems.lun is None:
-        return _damaged(device, problems, words, is_again=state_of(record) == RESIGNATURED)
+        is_again = problems.lun is not None and state_of(record, problems.lun) == RESIGNATURED
+        return _damaged(device, problems, words, is_again)
     lun = settle(problems.lun)
-    run = earlier_run.run_or_none(cache, record, label, lun.sr_uuid)
-    return Inspection(state_of(record), lun, record, run, contradictions=contradictions(lun))
+    state = state_of(record, lun)
+    found = Inspection(state, lun, contradictions=contradictions(lun))
+    if record is not None and record.kind == RESIGNATURE and state == CLEAN:
+        return found._replace(unproven=_unproven(device.name))
+    return found._replace(commit_record=record, run=earlier_run.run_or_none(cache, record, label, lun.sr_uuid))
+
+
+def _unproven(name: str) -> Refused:
+    return Refused(
+        f"The label says that {name} was resignatured. But the ids of its PV and VG are not those of a resignature."
+    )
 
 
 def _damaged(device: Device, problems: Problems, words: Sequence[str], is_again: bool = False) -> Inspection:
@@ -114,6 +126,6 @@ def one_vdi(device: Device, lun: Lun) -> OneVdiOutlook:
     return OneVdiOutlook(IS_ONE) if has_one_row(lun.settled()) else OneVdiOutlook(CAN_BE_ONE, cost)
 
 
-def state_of(record: Optional[CommitRecord]) -> str:
-    """The state of a LUN without an unfinished run."""
-    return RESIGNATURED if record is not None and record.kind == RESIGNATURE else CLEAN
+def state_of(record: Optional[CommitRecord], lun: Lun) -> str:
+    """The state of a LUN with this content, and without an unfinished run."""
+    return RESIGNATURED if earlier_run.has_new_ids(record, lun) else CLEAN

@@ -10,24 +10,46 @@ from relvmoiscsi.resignature.protocol.commit_record import (
     RECORD_MAGIC,
     RESIGNATURE,
     CommitRecord,
+    read_commit_record,
     scsi_id_digest,
     with_commit_record,
 )
 from relvmoiscsi.resignature.protocol.journal import Journal, encode
-from relvmoiscsi.resignature.protocol.run_record import MdaMove, Run
+from relvmoiscsi.resignature.protocol.run_record import MdaMove, PvAndVg, Run
 from relvmoiscsi.resignature.reading import survey
 
 NO_SR, UNKNOWN_SR = "0a0b0c0d-0000-4000-8000-0000000000bb", "0a0b0c0d-0000-4000-8000-0000000000aa"
 
 
-def forge_record(disk, scsi_id, phase=DONE):
-    """Make the label say that the LUN was resignatured for this SCSIid. All identities stay, and no journal comes."""
+def forge_record(disk, scsi_id, phase=DONE, replaced=None):
+    """Make the label say that the LUN was resignatured for this SCSIid. All identities stay, and no journal comes.
+
+    A label that proves a resignature for another LUN goes on to prove it. `replaced` are the ids of such a label.
+    """
     label = pv.find_label(disk.read([Range(0, pv.LABEL_SECTORS * 512)])[0], Place(disk.name, 0))
+    replaced = replaced or replaced_ids(disk)
     record = CommitRecord.zero(
         magic=RECORD_MAGIC, version=1, phase=phase, kind=RESIGNATURE, journal_length=4096, run_id=b"r" * 16,
         journal_offset=8192, scsi_id_digest=scsi_id_digest(scsi_id), journal_digest=b"x" * 32,
+        replaced_pv_id=replaced.pv_id.encode("ascii"), replaced_vg_id=replaced.vg_id.encode("ascii"),
     )  # fmt: skip
     disk.write([Chunk(label.offset, with_commit_record(label.sector, record))])
+    return disk
+
+
+def replaced_ids(disk):
+    """The ids in the record of a LUN; without a record, the ids of the LUN, which prove nothing."""
+    label = survey.read_label(disk)
+    record = read_commit_record(label, disk.name)
+    if record is None:
+        return PvAndVg(label.pv_id, survey.read_sr(disk, label)[1].id)
+    return PvAndVg(record.replaced_pv_id.decode("ascii"), record.replaced_vg_id.decode("ascii"))
+
+
+def without_record(disk):
+    """Erase the record, as LVM does when LVM writes the label anew."""
+    label = survey.read_label(disk)
+    disk.write([Chunk(label.offset, with_commit_record(label.sector, None))])
     return disk
 
 
@@ -48,7 +70,7 @@ def forge_run(disk, scsi_id, phase, new_sr=UNKNOWN_SR, kind=RESIGNATURE, **more)
     old_label = with_commit_record(label.sector, None)
     run = Run(
         kind=kind, run_id=b"r" * 16, scsi_id=scsi_id, tool="1", ids=IdMap(NO_SR, {NO_SR: new_sr, **more}, {}),
-        label_number=label.number, old_label=old_label, new_pv_id=label.pv_id, mdas=tuple(mdas), writes=(),
-        final_label=b"" if kind == RESIGNATURE else old_label,
+        replaced=replaced_ids(disk), label_number=label.number, old_label=old_label, new_pv_id=label.pv_id,
+        mdas=tuple(mdas), writes=(), final_label=b"" if kind == RESIGNATURE else old_label,
     )  # fmt: skip
     return forge_journal(disk, run, phase)

@@ -94,7 +94,7 @@ def area(offset, data, *values):
 
 def mark(phase, version=1):
     tail = struct.pack("<8sBBBBI", b"reLVMtag", version, phase, 1, 0, 4096) + noise(16, "run id")
-    return label(416, tail + struct.pack("<Q", 8192) + bytes(24) + noise(32, "digest"))
+    return label(352, tail + struct.pack("<Q", 8192) + bytes(24) + noise(32, "digest"))
 
 
 def edited(edit, *volumes):
@@ -280,11 +280,11 @@ ROWS = {
     "one metadata area twice": malformed(label(104, areas(4096, 4096)), "metadata areas at 4096 and 4096 overlap"),
     "label of another PV": malformed(label(32, b"x" * 32), "byte 512", "not the one in the metadata text"),
     "no PV id": other(label(32, bytes(32)), "is not an LVM id"),
-    "tail in use": unsupported(lun(raw("data"), label_tail=b"somebody"), "byte 928", "in use by something else"),
+    "tail in use": unsupported(lun(raw("data"), label_tail=b"somebody"), "byte 864", "in use by something else"),
     "lists in the place of the commit record": unsupported(
         label(144, b"\1" * 288 + bytes(16)), "its lists leave no room for a commit record"
     ),
-    "commit record of a later version": unsupported(mark(1, 2), "Commit record at byte 928", "another version"),
+    "commit record of a later version": unsupported(mark(1, 2), "Commit record at byte 864", "another version"),
     "commit record of a run that was cut": Row(
         mark(2), BadMagic, ("unfinished resignature whose journal does not read",), engine.UNFINISHED
     ),

@@ -77,7 +77,7 @@ def is_made_of(original: Lun, clone: Lun, last_run: Optional[IdMap]) -> bool:
     """Whether ids of `clone` are ids that a run derives from the ids of `original` (`formats.identity`).
 
     `last_run` is the map of the clone's last run, from its journal. With `last_run` this finds the original of a clone
-    that was resignatured twice. False for a clone whose ids were all chosen with a map.
+    that was resignatured twice.
     """
     uuids, lvm_ids = set(clone.disks()), _lvm_ids(clone)
     if _some_follow(original, clone.sr_uuid, uuids, lvm_ids):

@@ -54,8 +54,8 @@ def choose_ids(
 
     The new SR UUID is the choice for the SR in `chosen`, else `sr_uuid`, else a random UUID. Raises UsageError for a
     wrong id, for an id that is not on the LUN, for a map that is not one to one, for a UUID that a run derives from
-    another UUID (`verify_run` refuses such a journal), and for a new id that `last_run` has replaced: the original has
-    it.
+    another UUID (`verify_run` refuses such a journal), for an LVM id that is not derived, and for a new UUID that
+    `last_run` has replaced: the original has it.
     """
     wanted_uuids = dict(chosen.uuids) if chosen else {}
     wanted_lvm_ids = dict(chosen.lvm_ids) if chosen else {}
@@ -76,12 +76,15 @@ def choose_ids(
     for lvm_id in wanted_lvm_ids.values():
         if not is_lvm_id(lvm_id):
             raise UsageError(f"{lvm_id!r} is no LVM id: 32 letters and digits, without dashes.")
+    for old, new in wanted_lvm_ids.items():
+        if new != derived_lvm_id(new_sr, old):  # nothing would prove later that the id is new
+            problem = f"The map says that {old} becomes {new}. An LVM id is derived from the new SR and the old id."
+            raise UsageError(problem).advising(f"Leave {old} out of the map.")
     uuids = _chosen(old_uuids(lun), wanted_uuids, lambda old: derived_uuid(new_sr, old), "UUID")
     lvm_ids = _chosen(old_lvm_ids(lun), wanted_lvm_ids, lambda old: derived_lvm_id(new_sr, old), "LVM id")
     check_one_to_one(uuids, "UUID", [volume.name.text for volume in lun.volumes])
     check_one_to_one(lvm_ids, "LVM id")
-    of_original = {*last_run.uuids, *last_run.lvm_ids} if last_run is not None else set()
-    for new in sorted(of_original.intersection([*uuids.values(), *lvm_ids.values()])):
+    for new in sorted(set(last_run.uuids).intersection(uuids.values()) if last_run is not None else ()):
         problem = f"The new id {new} is an id of the original: the last resignature of the LUN has replaced it."
         raise UsageError(problem).advising("Choose another one.")
     return IdMap(lun.sr_uuid, uuids, lvm_ids)

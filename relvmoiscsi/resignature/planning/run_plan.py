@@ -21,7 +21,7 @@ from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.protocol.commit_record import DONE, IN_PROGRESS, RESIGNATURE, SWITCHED
 from relvmoiscsi.resignature.protocol.journal import DENSE, FAST, Journal, encode
 from relvmoiscsi.resignature.protocol.merged_image import EMPTY_UNIT, FULL_UNIT, Unseen, all_the_same
-from relvmoiscsi.resignature.protocol.run_record import MdaMove, Run
+from relvmoiscsi.resignature.protocol.run_record import MdaMove, PvAndVg, Run
 from relvmoiscsi.resignature.protocol.steps import Step
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
 
@@ -136,6 +136,7 @@ def plan_resignature(
         scsi_id=scsi_id,
         tool=__version__,
         ids=ids,
+        replaced=PvAndVg(lun.label.pv_id, lun.vg.id),
         label_number=lun.label.number,
         old_label=lun.label.sector,
         new_pv_id=ids.lvm_ids[lun.label.pv_id],

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The commit record of a run: the last bytes of the label sector, which LVM leaves alone.
 
-    label sector   0        416               512
+    label sector   0        352               512
                    | LVM's  | CommitRecord    |       phase, address and digest of the journal, under LVM's checksum
 
 LVM keeps the record when LVM updates the VG, and erases the record when LVM changes the identity of the PV. A run moves
 the record through the phases IN_PROGRESS, SWITCHED and DONE; docs/protocol.rst says what the LUN holds in each phase. A
 label has no record before the first run, and after an undo.
+
+Everybody who writes the LUN can write a record. So the record has the ids that the resignature has replaced: they prove
+that PV and VG have new ids (`proves`).
 """
 
 import hashlib
@@ -14,6 +17,7 @@ from typing import Optional
 
 from relvmoiscsi.device import SECTOR
 from relvmoiscsi.errors import Place, Unsupported, WayOut
+from relvmoiscsi.formats.identity import derived_lvm_id
 from relvmoiscsi.formats.lvm.pv import Label, sealed_label
 from relvmoiscsi.formats.ondisk import Record, le32, le64, raw, u8
 
@@ -28,8 +32,8 @@ KINDS = {RESIGNATURE: "resignature", UNDO: "undo"}
 # fmt: off
 
 
-class CommitRecord(Record, size=96):
-    """The last 96 bytes of the label sector."""
+class CommitRecord(Record, size=160):
+    """The last 160 bytes of the label sector."""
 
     magic          = raw(0, 8)
     version        = u8(8)
@@ -43,12 +47,23 @@ class CommitRecord(Record, size=96):
     writer         = raw(56, 4)   #: of the run: `Fence.writer`; zeros: nobody knows
     claim          = le32(60)     #: of the host that recovers the run: `Fence.claim`; 0: no host does
     journal_digest = raw(64, 32)  #: SHA-256 of the JournalHeader, which has the digest of the payload
+    replaced_pv_id = raw(96, 32)  #: before the resignature that this run makes, or that this run takes back
+    replaced_vg_id = raw(128, 32) #: the same; both ids without dashes
 
 
 # fmt: on
 
 COMMIT_RECORD_AT = SECTOR - CommitRecord.SIZE
 _BY_THAT_VERSION = WayOut(sentence="Finish or undo the run with that version.")
+
+
+def proves(record: CommitRecord, sr_uuid: str, pv_id: str, vg_id: str) -> bool:
+    """Whether PV and VG have the ids that a resignature has given them: derived for this SR, from the replaced ids.
+
+    The ids of another LUN never prove a resignature: nobody finds a replaced id from which a given id is derived.
+    """
+    replaced = (replaced.decode("latin-1") for replaced in (record.replaced_pv_id, record.replaced_vg_id))
+    return [derived_lvm_id(sr_uuid, old) for old in replaced] == [pv_id, vg_id]
 
 
 def is_of_another_lun(record: Optional[CommitRecord], scsi_id: Optional[str]) -> bool:

@@ -38,6 +38,7 @@ from relvmoiscsi.resignature.protocol.merged_image import MergedImage, TableUnit
 from relvmoiscsi.resignature.protocol.run_record import (
     IdField,
     MdaMove,
+    PvAndVg,
     Run,
     Write,
     verify_run,
@@ -97,6 +98,8 @@ class Journal(NamedTuple):
             journal_offset=self.offset,
             scsi_id_digest=scsi_id_digest(self.run.scsi_id),
             journal_digest=hashlib.sha256(self.data[: JournalHeader.SIZE]).digest(),
+            replaced_pv_id=self.run.replaced.pv_id.encode("ascii"),
+            replaced_vg_id=self.run.replaced.vg_id.encode("ascii"),
         )
 
     def label(self, phase: int, found: Optional[Label] = None) -> bytes:
@@ -127,6 +130,7 @@ def encode(run: Run, level: int = FAST) -> bytes:
         "sr": run.ids.sr,
         "uuids": run.ids.uuids,
         "lvm_ids": run.ids.lvm_ids,
+        "replaced": run.replaced,
         "label_number": run.label_number,
         "new_pv_id": run.new_pv_id,
         "has_final_label": bool(run.final_label),
@@ -207,6 +211,7 @@ def _run(payload: BytesIO) -> Run:
         scsi_id=_word_or_none(facts["scsi_id"]),
         tool=_word(facts["tool"]),
         ids=IdMap(_word(facts["sr"]), _words(facts["uuids"]), _words(facts["lvm_ids"])),
+        replaced=PvAndVg(*map(_word, facts["replaced"])),
         label_number=untrusted.size_of(facts["label_number"]),
         old_label=_bytes(payload, SECTOR),
         new_pv_id=_word(facts["new_pv_id"]),

@@ -62,6 +62,13 @@ class MdaMove(NamedTuple):
         return self.second != self.original
 
 
+class PvAndVg(NamedTuple):
+    """Ids of a PV and of its VG, without dashes."""
+
+    pv_id: str
+    vg_id: str
+
+
 class Run(NamedTuple):
     """All values that are needed to finish a run or to roll the run back, on any host."""
 
@@ -70,6 +77,7 @@ class Run(NamedTuple):
     scsi_id: Optional[str]
     tool: str  #: version of relvmoiscsi that made the run
     ids: IdMap
+    replaced: PvAndVg  #: before the resignature: an UNDO gives these ids back
     label_number: int  #: sector of the label
     old_label: bytes  #: 512 bytes, before
     new_pv_id: str
@@ -144,7 +152,7 @@ def _verify_identities(run: Run, require: _Require) -> None:
         may_be = before == original or may_become(made, before, after)
         require(may_be, f"its map says that {before} became {after}, which is derived from another UUID")
     require(run.one is None or run.one in run.ids.uuids, "its map has no new UUID of the VDI that stays")
-    for lvm_id in [run.new_pv_id, *run.ids.lvm_ids, *run.ids.lvm_ids.values(), *run.unverified]:
+    for lvm_id in [run.new_pv_id, *run.replaced, *run.ids.lvm_ids, *run.ids.lvm_ids.values(), *run.unverified]:
         require(is_lvm_id(lvm_id), f"{said(lvm_id)} is not an LVM id")
     is_named = run.scsi_id is None or is_scsi_id(run.scsi_id.replace("/", "_"))  # a serial number may have slashes
     require(is_named, f"{said(run.scsi_id or '')} is no SCSIid")

@@ -206,8 +206,14 @@ def _sr_uuid(device: Device, vg_name: str) -> str:
 
 def read_sr_uuid(device: Device, label: Label) -> str:
     """The SR UUID in the committed metadata; reads no volume. Raises as `read_lun`."""
+    return read_sr(device, label)[0]
+
+
+def read_sr(device: Device, label: Label) -> Tuple[str, VolumeGroup]:
+    """The SR UUID in the committed metadata, and its volume group; reads no volume. Raises as `read_lun`."""
     text, where, _stale = _committed_text(device, read_mdas(device, label))
-    return _sr_uuid(device, read_vg(text, where, device.size_bytes).name)
+    vg = read_vg(text, where, device.size_bytes)
+    return _sr_uuid(device, vg.name), vg
 
 
 def verify_size(device: Device, label: Label) -> None:

@@ -21,12 +21,13 @@ from relvmoiscsi.resignature.protocol.commit_record import (
     UNDO,
     CommitRecord,
     is_of_another_lun,
+    proves,
     read_commit_record,
     scsi_id_digest,
     with_commit_record,
 )
 from relvmoiscsi.resignature.protocol.journal import EarlierRun, Journal, read_journal
-from relvmoiscsi.resignature.protocol.run_record import MdaMove, Run
+from relvmoiscsi.resignature.protocol.run_record import MdaMove, PvAndVg, Run
 from relvmoiscsi.resignature.protocol.sentences import TAKE_AGAIN, TAKE_NEW_CLONE, journal_lost
 from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.lun_contents import Lun
@@ -111,25 +112,26 @@ def find_unfinished(device: Device) -> Optional[EarlierRun]:
 # --- a run that is done
 
 
-def is_same_lun(name: str, record: CommitRecord, scsi_id: Optional[str]) -> bool:
-    """Whether a finished resignature was made on this LUN; False for a copy that was taken after the resignature.
+def has_new_ids(record: Optional[CommitRecord], lun: Lun) -> bool:
+    """Whether the LUN with this content was resignatured: the commit record says so, and PV and VG prove it."""
+    is_made = record is not None and record.phase == DONE and record.kind == RESIGNATURE
+    return record is not None and is_made and proves(record, lun.sr_uuid, lun.label.pv_id, lun.vg.id)
 
-    Raises Refused when the SCSIid of this LUN, or of the LUN of the run, is not known.
-    """
+
+def verify_same_lun(name: str, record: CommitRecord, scsi_id: Optional[str]) -> None:
+    """Raises Refused when the SCSIid of this LUN, or of the LUN of the run, is not known: one may be a copy."""
     digest = scsi_id_digest(scsi_id)
     if digest == record.scsi_id_digest:
-        return True
+        return
     again = shell_command("relvmoiscsi resignature --again", name)  # SR.create then finds it done
     if not any(digest):
         raise Refused(f"{name} was resignatured before, and the SCSIid of this LUN is not known.").advising(
             f"If the LUN is a later copy, run `{again}`. If not, it has its new identities already."
         )
-    if not any(record.scsi_id_digest):
-        raise Refused(f"{name} was resignatured before, and the SCSIid it was made for was not recorded.").advising(
-            f"If the LUN is a later copy, run `{again}` on a host that has the LUN, for "
-            "SR.create on the pool's master. If not, it has its new identities already."
-        )
-    return False
+    raise Refused(f"{name} was resignatured before, and the SCSIid it was made for was not recorded.").advising(
+        f"If the LUN is a later copy, run `{again}` on a host that has the LUN, for "
+        "SR.create on the pool's master. If not, it has its new identities already."
+    )
 
 
 class LaterCopy(NamedTuple):
@@ -145,8 +147,7 @@ class LaterCopy(NamedTuple):
 
 def later_copy(device: Device, lun: Lun, record: Optional[CommitRecord], scsi_id: Optional[str]) -> Optional[LaterCopy]:
     """The LUN with this content as a later copy; None without a finished resignature of another SCSIid."""
-    is_made = record is not None and record.phase == DONE and record.kind == RESIGNATURE
-    if not is_made or scsi_id is None or not is_of_another_lun(record, scsi_id):
+    if scsi_id is None or not is_of_another_lun(record, scsi_id) or not has_new_ids(record, lun):
         return None
     run = run_or_none(device, record, lun.label, lun.sr_uuid)
     return LaterCopy(run.scsi_id if run is not None else None, scsi_id)
@@ -215,6 +216,7 @@ def _forgotten_run(device: Device, label: Label, record: CommitRecord) -> Option
         scsi_id=None,
         tool=__version__,
         ids=IdMap(lun.sr_uuid, {lun.sr_uuid: lun.sr_uuid}, {}),
+        replaced=PvAndVg(lun.label.pv_id, lun.vg.id),
         label_number=lun.label.number,
         old_label=with_commit_record(lun.label.sector, done),
         new_pv_id=lun.label.pv_id,

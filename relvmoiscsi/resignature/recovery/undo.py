@@ -47,6 +47,7 @@ def prepare_undo(device: Device, earlier: EarlierRun, entropy: Entropy) -> Tuple
         scsi_id=run.scsi_id,
         tool=__version__,
         ids=run.ids.reversed(),
+        replaced=run.replaced,
         label_number=earlier.label.number,
         old_label=earlier.label.sector,
         new_pv_id=before.pv_id,

@@ -150,21 +150,39 @@ def test_the_original_under_a_new_scsi_id_is_4_and_nothing_is_written(lun, comma
 def test_a_label_that_says_resignatured_is_no_success_where_the_pool_has_its_sr_on_another_lun(
     lun, command, unwritten, pool, state
 ):
+    """The array has copied a resignatured LUN, and a stranger has written the SCSIid of the copy into its label."""
+    assert command("resignature", *YES, lun, "--sr-uuid", SR, "--not-in-use").status == 0
     with ImageFile(lun, writable=True) as device:
         forge_record(device, SCSI_ID)
-    state.put(pool.db, pool.hosts, ORIGINAL, SCSI_ID)
+    state.put(pool.db, pool.hosts, SR, SCSI_ID)
     if state.is_believed:
         assert command("resignature", *YES, lun, "--json").json["already_done"] is True
         assert command("recover", lun, "--json").json["already_done"] is True
         return
     for words in (("resignature", lun, *YES), ("resignature", lun, "--dry-run"), ("recover", lun)):
-        ran = unwritten(4, *words, says="says that the LUN was resignatured. But the LUN holds the SR " + ORIGINAL)
+        ran = unwritten(4, *words, says="says that the LUN was resignatured. But the LUN holds the SR " + SR)
         assert ran.err.endswith("override with --not-in-use.\n") and ". Nothing was written. " in ran.err
     assert command("resignature", *YES, lun, "--not-in-use", "--json").json["already_done"] is True
 
     assert command("resignature", *YES, lun, "--again", *["--not-in-use"] * (not state.is_written)).status == 0
     ran = command("resignature", *YES, lun, "--json")
-    assert ran.json["already_done"] is True and ran.json["new_sr"] != ORIGINAL
+    assert ran.json["already_done"] is True and ran.json["new_sr"] not in (ORIGINAL, SR)
+
+
+def test_a_label_that_says_resignatured_is_not_believed_of_the_identities_of_an_original(lun, command, unwritten):
+    """A writer of the clone has written the record, and has changed no other identity."""
+    with ImageFile(lun, writable=True) as device:
+        forge_record(device, SCSI_ID)
+    is_forged = f"The label says that {lun} was resignatured. But the ids of its PV and VG are not those of a"
+    ran = unwritten(4, "check", lun)
+    assert is_forged in " ".join(ran.out.split()) and "state clean" in ran.out
+    assert f"`relvmoiscsi resignature {lun}` gives it new identities" in " ".join(ran.out.split())
+    assert command("show", lun, "--json").json["state"] == "clean"
+    assert is_forged in " ".join(command("show", lun).out.split())
+
+    ran = command("resignature", *YES, lun, "--json")
+    assert (ran.json["already_done"], ran.json["old_sr"]) == (False, ORIGINAL)
+    assert command("check", lun).status == 0
 
 
 @pytest.mark.parametrize("phase", [engine.IN_PROGRESS, engine.SWITCHED])
@@ -182,13 +200,14 @@ def test_a_run_to_an_sr_that_is_not_on_the_lun_is_4_whatever_the_pool_knows(lun,
 
 def test_the_map_of_a_finished_run_is_of_the_sr_on_the_lun(lun, command, pool):
     """The journal of a stranger names an SR of the pool, and a VDI of another tenant."""
+    new_sr = command("resignature", *YES, lun, "--json").json["new_sr"]
     with ImageFile(lun, writable=True) as device:
         mine = next(iter(engine.inspect(device).lun.disks()))
         forge_run(device, SCSI_ID, engine.DONE, SR, **{UNKNOWN_SR: mine})
     State(ATTACHED, OTHER).put(pool.db, pool.hosts, SR, SCSI_ID)
 
     ran = command("resignature", *YES, lun, "--json")
-    assert (ran.json["already_done"], ran.json["old_sr"], ran.json["new_sr"]) == (True, None, ORIGINAL)
+    assert (ran.json["already_done"], ran.json["old_sr"], ran.json["new_sr"]) == (True, None, new_sr)
     assert UNKNOWN_SR not in ran.out and SR not in ran.out
     ran = command("map", "--device", lun)
     assert ran.status == 3 and "or the journal is not of this LUN" in ran.err

@@ -78,7 +78,7 @@ def test_a_dry_run_can_be_carried_out_later_with_the_same_ids(image, original, c
     assert all(
         part.offset == 512 or journal["device_offset"] <= part.offset < journal["device_offset"] + 65536 for part in own
     )
-    assert by_hand.peek(512, 416)[20:] == by_run.peek(512, 416)[20:]
+    assert by_hand.peek(512, 352)[20:] == by_run.peek(512, 352)[20:]
 
 
 # --- the result
@@ -236,7 +236,7 @@ def test_a_second_clone_gets_the_ids_of_the_first(request, original, command, tm
     assert shown[0] == shown[1]
 
 
-@pytest.mark.parametrize("key", ["sr", "pv_id", "vdi_pairs", "lv_pairs"])
+@pytest.mark.parametrize("key", ["sr", "vdi_pairs"])
 def test_a_part_of_a_map_is_enough(image, original, command, tmp_path, key):
     first = command("resignature", image, *YES).json
     part = {name: value for name, value in first.items() if name in (key, f"old_{key}", f"new_{key}")}
@@ -245,7 +245,6 @@ def test_a_part_of_a_map_is_enough(image, original, command, tmp_path, key):
     second = command("resignature", original, *YES, "--map", map_file(tmp_path, part)).json
 
     new = {
-        "lv_pairs": lambda rows: [row["new_lv_id"] for row in rows],
         "vdi_pairs": lambda rows: [row["new_vdi"] for row in rows],
     }
     assert part and all(new.get(key, str)(second[name]) == new.get(key, str)(part[name]) for name in part)
@@ -288,6 +287,7 @@ BAD_MAPS = {
     "a UUID for an LVM id": {"old_vg_id": TRUTH.vg_id, "new_vg_id": SR},
     "two choices for one UUID": {"uuids": {UUIDS["sr"]: SR}, "old_sr": UUIDS["sr"], "new_sr": OTHER},
     "one LVM id twice": {"lvm_ids": {TRUTH.vg_id: LVM_ID, TRUTH.pv_id: LVM_ID}},
+    "an LVM id that is not derived": {"old_sr": UUIDS["sr"], "new_sr": SR, "lvm_ids": {TRUTH.vg_id: LVM_ID}},
     "two UUIDs exchanged": {"uuids": {UUIDS["disk"]: UUIDS["data"], UUIDS["data"]: UUIDS["disk"]}},
 }
 
@@ -395,14 +395,11 @@ def test_a_uuid_in_capitals_is_the_uuid(image, tmp_path, command):
     assert derived["new_sr"] == SR and derived["uuids"] == {uuids["base"]: made[uuids["base"]]}
 
 
-def test_again_takes_no_id_that_the_last_run_has_replaced(finished, tmp_path, command, unwritten):
+def test_again_takes_no_id_that_the_last_run_has_replaced(finished, command, unwritten):
     """The original, on which these ids are still, would be beside the clone."""
     truth, again = tree().truth, ("resignature", finished, "--yes", "--again")
     of_original = "is an id of the original: the last resignature of the LUN has replaced it. Nothing was written."
     unwritten(2, *again, "--sr-uuid", truth.sr_uuid, says=f"The new id {truth.sr_uuid} {of_original}")
-    now = command("show", finished, "--json").json["vg"]["id"]
-    lvm_ids = map_file(tmp_path, {"lvm_ids": {now: truth.vg_id}})
-    unwritten(2, *again, "--map", lvm_ids, says=of_original)
 
     assert command("undo", finished, "--yes").status == 0  # a later run may take the ids that an undo has removed
     assert command("resignature", finished, "--yes", "--sr-uuid", SR).status == 0

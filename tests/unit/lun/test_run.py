@@ -428,14 +428,14 @@ def test_a_lun_that_was_damaged_after_its_resignature_is_damaged_for_every_calle
 
 @pytest.mark.parametrize("work", RUNS)
 def test_a_finished_run_that_the_pool_contradicts_is_no_success_and_nothing_is_written(work):
-    lun = forge_record(ONE.copy(), SCSI_ID)
+    lun = DONE.copy()
     disk = lun.copy()
     work(disk, Caller())
 
     with pytest.raises(Refused) as caught:
         work(disk, Contradicting())
 
-    assert str(caught.value) == f"The pool has {sr_of(ONE)} on another LUN. Nothing was written."
+    assert str(caught.value) == f"The pool has {sr_of(DONE)} on another LUN. Nothing was written."
     assert disk == lun
 
 
@@ -508,13 +508,13 @@ def test_an_undo_asks_about_no_sr_of_a_journal_that_is_not_on_the_lun():
 @pytest.mark.parametrize("work", RUNS)
 def test_a_journal_that_is_not_of_the_lun_is_no_map_of_the_finished_run(work):
     """It would name a VDI of another tenant as the old one."""
-    disk = forge_run(ONE.copy(), SCSI_ID, engine.DONE)
+    disk = forge_run(DONE.copy(), SCSI_ID, engine.DONE)
     assert work(disk, Caller()).run is None
 
-    mine = next(iter(engine.inspect(ONE).lun.disks()))
-    of_another = derived_uuid(sr_of(ONE), UNKNOWN_SR)
+    mine = next(iter(engine.inspect(DONE).lun.disks()))
+    of_another = derived_uuid(sr_of(DONE), UNKNOWN_SR)
     for old, is_told in ((UNKNOWN_SR, True), (mine, False)):
-        disk = forge_run(ONE.copy(), SCSI_ID, engine.DONE, sr_of(ONE), **{old: of_another})
+        disk = forge_run(DONE.copy(), SCSI_ID, engine.DONE, sr_of(DONE), **{old: of_another})
         assert (work(disk, Caller()).run is not None) is is_told
 
 
@@ -524,10 +524,10 @@ def test_a_journal_that_is_not_of_the_lun_is_no_map_of_the_finished_run(work):
 )
 def test_a_map_that_no_run_makes_is_of_no_run(phase, kind, old, is_told):
     """Else `show`, a probe, SMlog and an answer would name a VDI of another tenant as the one before."""
-    made = sr_of(ONE) if kind == RESIGNATURE else NO_SR
+    made = sr_of(DONE) if kind == RESIGNATURE else NO_SR
     pair = (old, derived_uuid(made, UNKNOWN_SR))
     more = dict([pair if kind == RESIGNATURE else pair[::-1]])
-    disk = forge_run(ONE.copy(), SCSI_ID, phase, sr_of(ONE), kind, **more)
+    disk = forge_run(DONE.copy(), SCSI_ID, phase, sr_of(DONE), kind, **more)
 
     assert (engine.inspect(disk).run is not None) is is_told
     if not is_told:
@@ -537,12 +537,13 @@ def test_a_map_that_no_run_makes_is_of_no_run(phase, kind, old, is_told):
 
 
 def test_again_gives_such_a_lun_new_identities_and_then_it_is_believed():
-    disk = forge_record(ONE.copy(), SCSI_ID)
+    disk = forge_record(DONE.copy(), SCSI_ID)
     outcome = resignature(disk, Contradicting(), again=True)
-    assert outcome.result.ids.sr == sr_of(ONE) and sr_of(disk) == outcome.result.ids.new_sr
+    assert outcome.result.ids.sr == sr_of(DONE) and sr_of(disk) == outcome.result.ids.new_sr
     assert resignature(disk, Caller()).sr_uuid == outcome.result.ids.new_sr
 
 
 @pytest.mark.parametrize("phase", [engine.DONE, engine.SWITCHED])
-def test_the_new_sr_of_a_forged_record_is_the_old_one(phase):
-    assert engine.new_sr_of(forge_record(ONE.copy(), SCSI_ID, phase), SCSI_ID) == sr_of(ONE)
+def test_a_forged_record_tells_no_new_sr_of_a_lun_with_the_identities_of_an_original(phase):
+    assert engine.new_sr_of(forge_record(ONE.copy(), SCSI_ID, phase), SCSI_ID) is None
+    assert engine.new_sr_of(forge_record(DONE.copy(), SCSI_ID, phase), SCSI_ID) == sr_of(DONE)

@@ -578,33 +578,36 @@ def test_an_sr_whose_name_no_call_to_the_pool_can_carry_gets_another_name(lab, w
 # --- a record that each writer of the raw LUN can write
 
 
-@pytest.mark.parametrize("is_believed_by_the_driver", [False, True], ids=["new driver", "driver of an older release"])
-def test_an_untouched_clone_that_says_resignatured_is_not_attached_and_its_original_gets_no_mark(
-    lab, world, is_believed_by_the_driver
-):
+def test_an_untouched_clone_that_says_resignatured_gets_new_identities_and_its_original_gets_no_mark(lab, world):
     clone, (original, ref) = lab.clone("Production"), lab.originals["Production"]
     forge_record(world.lun(clone).disk, clone)
-    before, bytes_before = lab.pool.db.record("SR", ref), world.lun(clone).disk.copy()
-    if is_believed_by_the_driver:
-        lab.refuse("SR.create", "SR_BACKEND_FAILURE_1", "", "The SR has been successfully resigned", "")
+    before, old_sr = lab.pool.db.record("SR", ref), world.sr_uuid(clone)
 
     (done,) = lab.attach(clone)
 
-    assert done.status == FAILED and "--again" in str(done.error), done
+    assert done.status == DONE and done.sr_uuid == world.sr_uuid(clone) != old_sr
+    assert lab.pool.db.record("SR", ref) == before and lab.lun(original).kind == luns.ORIGINAL
+
+
+def test_an_untouched_clone_that_the_driver_says_was_resignatured_is_not_attached(lab, world):
+    clone, (original, ref) = lab.clone("Production"), lab.originals["Production"]
+    forge_record(world.lun(clone).disk, clone)
+    before, bytes_before = lab.pool.db.record("SR", ref), world.lun(clone).disk.copy()
+    lab.refuse("SR.create", "SR_BACKEND_FAILURE_1", "", "The SR has been successfully resigned", "")
+
+    (done,) = lab.attach(clone)
+
+    assert done.status == FAILED and "its probe reports clean" in str(done.error), done
     assert lab.pool.db.record("SR", ref) == before and world.lun(clone).disk == bytes_before
     assert lab.lun(original).kind == luns.ORIGINAL
-
-    engine.resignature(world.lun(clone).disk, engine.prepare(
-        world.lun(clone).disk, os.urandom, engine.ResignatureRequest(scsi_id=clone, again=True)
-    ))  # fmt: skip
-    assert statuses(lab.attach(clone)) == [DONE]
 
 
 def test_an_original_that_was_introduced_alone_gets_no_mark_for_a_clone_that_says_resignatured(lab, world):
     """Disaster recovery: the SR is introduced first, its PBD comes after."""
-    clone, original = lab.clone("Production"), lab.originals["Production"][0]
-    forge_record(world.lun(clone).disk, clone)
-    uuid = world.sr_uuid(original)
+    clone = lab.clone("Production")
+    disk = world.lun(clone).disk
+    uuid = engine.resignature(disk, engine.prepare(disk, os.urandom, engine.ResignatureRequest("another"))).ids.new_sr
+    forge_record(disk, clone)
     lab.forget_original("Production")
     sr = lab.pool.storage.sr_introduce("", uuid, "Recovered", "", "lvmoiscsi", "user", True)
 

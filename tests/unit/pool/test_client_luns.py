@@ -10,8 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from kit import cuts
+from kit.builder import SMALL_BAT, build_sr, vhd
 from kit.cuts import cut_before, read_mark
-from kit.forged_record import forge_record
+from kit.forged_record import forge_record, replaced_ids, without_record
 from kit.lun_world import FABRIC, World
 from kit.pool_lab import IQN, TARGET, Lab, sr_disk
 from kit.sparse import SparseDisk
@@ -612,12 +614,26 @@ def test_no_host_plugs_a_copy_beside_a_clone_of_that_copy_whose_resignature_fail
     assert not any(pbd["currently_attached"] for pbd in lab.pool.db.records("PBD", SR=lab.sr(copy.sr_uuid)[0]).values())
 
 
+def test_a_forged_label_on_the_identities_of_an_original_is_no_resignature(lab, world):
+    """A writer of a raw clone has renamed the SR, and has written the commit record."""
+    volumes = [vhd("base", hidden=True, bat_entries=SMALL_BAT), vhd("disk", "base", bat_entries=SMALL_BAT)]
+    world.add(TARGET, IQN, build_sr(volumes, seed="of another pool").disk)
+    forged = world.add(TARGET, IQN, build_sr(volumes, seed="of another pool", sr_uuid=str(uuid.uuid4())).disk)
+    forge_record(world.lun(forged).disk, forged)
+    found = lab.lun(forged)
+    assert (found.kind, found.is_ours) == ("unknown SR", False)
+    with pytest.raises(Refused, match="which this pool does not know"):
+        lab.attach(forged)
+    assert [each.status for each in lab.attach(forged, are_clones=True)] == [DONE]
+    assert lab.lun(forged).kind == "attached" and world.sr_uuid(forged) != found.sr_uuid
+
+
 @pytest.mark.parametrize("iqn", [IQN, "iqn.2026-01.test:theirs"])
 def test_a_forged_label_makes_no_lun_a_clone(lab, world, iqn):
     """Another pool uses the SR that is also on the LUN with the forged label."""
-    original, clone = sr_disk("of another pool"), lab.clone("Production")
+    (original, replaced), clone = another_pools(), lab.clone("Production")
     theirs, forged = world.add(TARGET, iqn, original), world.add(TARGET, IQN, original.copy())
-    forge_record(world.lun(forged).disk, forged)
+    forge_record(world.lun(forged).disk, forged, replaced=replaced)
     of, found = world.sr_uuid(theirs), {lun.scsi_id: lun for lun in lab.look(ProbePortal(TARGET))}
     assert found[forged].kind == "resignatured" and found[forged].sr_uuid == of
     assert (found[theirs].kind, found[theirs].is_ours) == ("unknown SR", False)
@@ -655,13 +671,13 @@ def test_an_interrupted_run_that_leads_to_the_sr_of_another_lun_is_not_finished_
 @pytest.mark.parametrize("label", ["none", "their own", "of another LUN"])
 def test_of_an_attached_copy_only_a_lun_with_the_copied_label_is_a_clone_for_certain(lab, world, label):
     """The label of the attached LUN may be forged, and its SR be that of another pool."""
-    original = sr_disk("of another pool")
+    original, replaced = another_pools()
     forged = world.add(TARGET, IQN, original.copy())
-    forge_record(world.lun(forged).disk, forged)
+    forge_record(world.lun(forged).disk, forged, replaced=replaced)
     assert [each.status for each in lab.attach(forged)] == [DONE]
     theirs = world.add(TARGET, "iqn.2026-01.test:theirs", original)
     if label != "none":
-        forge_record(world.lun(theirs).disk, theirs if label == "their own" else forged)
+        forge_record(world.lun(theirs).disk, theirs if label == "their own" else forged, replaced=replaced)
     (found,) = [lun for lun in lab.look(ProbePortal(TARGET)) if lun.scsi_id == theirs]
     assert (found.kind, found.is_ours, found.is_untouched) == ("clone", label == "of another LUN", True)
     chosen = attach.choose([found, lab.lun(forged)], [], [], everything=True)
@@ -678,9 +694,9 @@ def test_of_a_resignatured_lun_that_was_introduced_by_hand_only_a_copied_label_i
     lab, world, label
 ):
     """CloudStack, Xen Orchestra and the printed commands attach a copy without the marks of `attach`."""
-    forged, theirs = introduced_by_hand(lab, world)
+    forged, theirs, replaced = introduced_by_hand(lab, world)
     if label != "none":
-        forge_record(world.lun(theirs).disk, theirs if label == "their own" else forged)
+        forge_record(world.lun(theirs).disk, theirs if label == "their own" else forged, replaced=replaced)
     found = lab.look(ProbePortal(TARGET))
     (lun,) = [lun for lun in found if lun.scsi_id == theirs]
     assert (lun.kind, lun.is_ours) == ("clone", label == "of another LUN")
@@ -701,7 +717,7 @@ def test_beside_a_lun_that_cannot_be_read_no_lun_with_its_sr_is_a_clone_for_cert
 
 @pytest.mark.parametrize("label", ["its own", "of another LUN", "unreadable"])
 def test_behind_adapters_a_lun_with_the_sr_of_a_resignatured_lun_is_no_clone_for_certain(lab, world, label):
-    forged, theirs = introduced_by_hand(lab, world, target=FABRIC)
+    forged, theirs, _replaced = introduced_by_hand(lab, world, target=FABRIC)
     if label == "of another LUN":
         forge_record(world.lun(forged).disk, theirs)
 
@@ -720,11 +736,18 @@ def test_behind_adapters_a_lun_with_the_sr_of_a_resignatured_lun_is_no_clone_for
 
 def introduced_by_hand(lab, world, target=TARGET):
     """Return a LUN with a forged label that the pool has attached without `attach`, and the true LUN of its SR."""
-    original = sr_disk("of another pool")
+    original, replaced = another_pools()
     forged = world.add(target, IQN, original.copy())
-    forge_record(world.lun(forged).disk, forged)
+    forge_record(world.lun(forged).disk, forged, replaced=replaced)
     world.attach_original(lab.pool, forged, "a copy by hand")
-    return forged, world.add(target, "iqn.2026-01.test:theirs", original)
+    return forged, world.add(target, "iqn.2026-01.test:theirs", original), replaced
+
+
+def another_pools():
+    """A resignatured SR of another pool, whose label LVM has written anew; and the ids that the run replaced."""
+    disk = cuts.done(sr_disk("of another pool"))
+    replaced = replaced_ids(disk)
+    return without_record(disk), replaced
 
 
 # --- the note of what has been begun

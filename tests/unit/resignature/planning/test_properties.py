@@ -230,8 +230,8 @@ def _fields(most, *kinds):
 LABEL_FIELDS = _fields(
     4,
     ("<Q", [8, 64, 72, 80, 88, 96, 104, 112, 120, 128, 136, 144, 152, 160, 168, 400, 408]),
-    ("<I", [20, 136, 140, 416]),
-    ("8s", [0, 24, 416]),
+    ("<I", [20, 136, 140, 352]),
+    ("8s", [0, 24, 352]),
     ("32s", [32]),
 )
 AREA_FIELDS = _fields(3, ("<Q", [24, 32, 40, 48, 64, 72, 88]), ("<I", [20, 56, 60, 80]))
@@ -387,7 +387,7 @@ def spoil_tail(draw, victim):
         "<8sBBBBI", b"reLVMtag", 1, draw(st.integers(0, 4)), draw(st.integers(0, 3)), 0, draw(NUMBERS) & 0xFFFFFFFF
     )
     tail += noise(16, "run id") + struct.pack("<Q", draw(NUMBERS)) + bytes(24) + noise(32, "digest")
-    victim.poke(LABEL + 416, tail).sealed_label()
+    victim.poke(LABEL + 352, tail).sealed_label()
 
 
 def spoil_size(draw, victim):

@@ -18,7 +18,7 @@ from kit.lvmreader import dashed
 from kit.outcome import areas_of, assert_same_sr_under_new_ids, entropy_of, names_of, resignatured
 from relvmoiscsi import engine
 from relvmoiscsi.errors import Refused, UsageError
-from relvmoiscsi.formats.identity import IdMap
+from relvmoiscsi.formats.identity import IdMap, derived_lvm_id
 from relvmoiscsi.formats.mapfile import derived_ids
 
 NEW_SR = "11111111-2222-4333-8444-555555555555"
@@ -194,9 +194,10 @@ def prepared_with(built, uuids, lvm_ids=(), **more):
     return engine.prepare(built.disk, entropy_of("ids"), engine.ResignatureRequest(chosen=chosen, **more))
 
 
-def test_chosen_uuids_and_lvm_ids_are_used_and_the_rest_is_derived():
+def test_chosen_uuids_are_used_and_the_rest_is_derived():
     built = build_sr([raw("data"), raw("other")])
-    pv_id, new_pv_id, uuids = built.truth.pv_id.replace("-", ""), "A" * 32, built.truth.uuids
+    pv_id, uuids = built.truth.pv_id.replace("-", ""), built.truth.uuids
+    new_pv_id = derived_lvm_id(NEW_SR, pv_id)
     chosen = IdMap(built.truth.sr_uuid, {built.truth.sr_uuid: NEW_SR, uuids["data"]: NEW_VDI}, {pv_id: new_pv_id})
 
     outcome = resignatured(built.disk, chosen=chosen)

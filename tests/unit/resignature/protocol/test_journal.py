@@ -43,7 +43,7 @@ from relvmoiscsi.resignature.protocol.journal import (
     read_journal,
 )
 from relvmoiscsi.resignature.protocol.merged_image import MergedImage
-from relvmoiscsi.resignature.protocol.run_record import MdaMove, Run, Write, verify_run
+from relvmoiscsi.resignature.protocol.run_record import MdaMove, PvAndVg, Run, Write, verify_run
 
 WHERE = Place("/dev/sdc", 65536)
 SIZE = 1 << 30
@@ -67,6 +67,7 @@ RUN = Run(
     scsi_id="3600140500000001",
     tool="1.0",
     ids=IdMap(ONE, {ONE: TWO}, {"a" * 32: "b" * 32}),
+    replaced=PvAndVg("a" * 32, "c" * 32),
     label_number=1,
     old_label=label_sector(),
     new_pv_id="b" * 32,
@@ -284,7 +285,7 @@ def test_a_run_whose_areas_do_not_lie_in_each_other_is_malformed(original, secon
 
 @pytest.mark.parametrize("phase", [IN_PROGRESS, SWITCHED, DONE])
 @pytest.mark.parametrize("ext_version", [0, 1, 2])
-def test_a_mark_takes_the_last_96_bytes_of_the_label_and_is_read_back(phase, ext_version):
+def test_a_mark_takes_the_last_160_bytes_of_the_label_and_is_read_back(phase, ext_version):
     mark = Journal(RUN, 65536, DATA).commit_record(phase)
     before = label_sector(ext_version)
 
@@ -296,7 +297,7 @@ def test_a_mark_takes_the_last_96_bytes_of_the_label_and_is_read_back(phase, ext
     disk.poke(65536, DATA)
     assert read_journal(disk, mark, parsed(sector)) == Journal(RUN, 65536, DATA)
     changed = {at for at in range(512) if sector[at] != before[at]}
-    assert COMMIT_RECORD_AT == 416 and changed <= set(range(416, 512)) | set(range(16, 20))
+    assert COMMIT_RECORD_AT == 352 and changed <= set(range(352, 512)) | set(range(16, 20))
     assert with_commit_record(sector, None) == before
     assert read_commit_record(parsed(before), "/dev/sdc") is None
 

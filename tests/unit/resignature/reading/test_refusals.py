@@ -299,8 +299,8 @@ def test_a_chain_that_comes_back_to_itself_is_drawn_all_the_same():
 
 def test_a_journal_far_larger_than_it_should_be_is_not_read_whole():
     spoiled = spoiled_sr(vhd("disk"), size_bytes=1 << 30)
-    tail = struct.pack("<8sBBBBI", b"reLVMtag", 1, 3, 1, 0, 0xFFFFF000) + bytes(80)
-    spoiled.poke(LABEL + 416, tail).sealed_label().disk.reset_counters()
+    tail = struct.pack("<8sBBBBI", b"reLVMtag", 1, 2, 1, 0, 0xFFFFF000) + bytes(80)
+    spoiled.poke(LABEL + 352, tail).sealed_label().disk.reset_counters()
 
     engine.inspect(spoiled.disk)
 

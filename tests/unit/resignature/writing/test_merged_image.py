@@ -32,7 +32,7 @@ from relvmoiscsi.resignature.protocol.merged_image import (
     merged_table,
     not_given_yet,
 )
-from relvmoiscsi.resignature.protocol.run_record import Run
+from relvmoiscsi.resignature.protocol.run_record import PvAndVg, Run
 from relvmoiscsi.resignature.writing import finalize
 
 MIB = 1 << 20
@@ -67,6 +67,7 @@ MERGED = MergedImage(
 def in_journal(merged):
     return encode(
         Run(kind=RESIGNATURE, run_id=b"0123456789abcdef", scsi_id=None, tool="1.0", ids=IdMap(ONE, {ONE: TWO}, {}),
+            replaced=PvAndVg("a" * 32, "a" * 32),
             label_number=1, old_label=bytes(512), new_pv_id="b" * 32, final_label=b"", mdas=(), writes=(),
             merged=merged)
     )  # fmt: skip

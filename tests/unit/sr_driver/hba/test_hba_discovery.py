@@ -214,8 +214,9 @@ def test_what_a_killed_call_has_brought_goes_but_with_new_identities_of_its_own_
 @pytest.mark.parametrize("phase", [engine.SWITCHED, engine.DONE])
 def test_a_clone_goes_though_its_label_says_resignatured_where_the_pool_has_its_sr_elsewhere(host, phase):
     """A host that sees the clone could not plug the original again."""
-    clone = forge_record(golden.load("one").disk.copy(), CLONE, phase)
-    sr = {"uuid": engine.inspect(golden.load("one").disk).lun.sr_uuid, "type": "lvmohba"}
+    clone = resignatured(golden.load("one").disk, scsi_id=OTHER).after
+    sr = {"uuid": engine.inspect(clone).lun.sr_uuid, "type": "lvmohba"}
+    forge_record(clone, CLONE, phase)
     pbd = {"SR": "sr", "device_config": {"SCSIid": OTHER}, "currently_attached": True}
     host.was_killed(clone)
     host.pool = pool_records.PoolRecords({"pbd": pbd}, {"sr": sr}, {})

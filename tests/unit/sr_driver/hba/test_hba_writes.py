@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kit import golden
+from kit import cuts, golden
 from kit.clock import Clock
 from kit.driver_calls import SCSI_ID
 from kit.forged_record import forge_record
@@ -141,12 +141,12 @@ def test_the_original_under_a_new_scsi_id_is_refused_though_it_is_meant(world, s
 @pytest.mark.parametrize("state", [state for state in STATES if state.lun != SAME], ids=name_of)
 def test_a_label_that_says_resignatured_is_no_success_where_the_pool_has_its_sr_elsewhere(world, state):
     """The child process has read the LUN; its parent asks the pool."""
-    uuid, db = engine.inspect(golden.load("one").disk).lun.sr_uuid, Database()
+    with open_device(world.path, writable=True) as device:
+        uuid, db = cuts.resignature(device, scsi_id="another").ids.new_sr, Database()
+        forge_record(device, SCSI_ID)
     hosts = [db.create("host", metrics=db.create("host_metrics", live=True)) for _ in range(2)]
     state.put(db, hosts, uuid, SCSI_ID)
     world.pools, world.hosts = [read_pool(db)], Hosts(db)
-    with open_device(world.path, writable=True) as device:
-        forge_record(device, SCSI_ID)
     before = world.content()
 
     if state.is_believed:

@@ -8,11 +8,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from kit import golden
+from kit import cuts, golden
 from kit.builder import build_sr, many_vdis, raw, vhd
 from kit.driver_calls import SUCCESS_TEXT
 from kit.examples import WHOLE
-from kit.forged_record import UNKNOWN_SR, forge_record, forge_run
+from kit.forged_record import NO_SR, UNKNOWN_SR, forge_record, forge_run
 from kit.iscsi import acts, scsi
 from kit.iscsi.hostile import HostileTarget
 from kit.iscsi.lun import Lun
@@ -33,6 +33,7 @@ from relvmoiscsi.iscsi.target_sessions import TargetSessions
 from relvmoiscsi.lun import call as call_module
 from relvmoiscsi.lun import guard, users
 from relvmoiscsi.lun.gate import GatedDevice
+from relvmoiscsi.resignature.planning import identity_check
 
 USER, TARGET = Chap("alice", "sesamesesame"), Chap("array", "emasesemases")
 SUCCESS = wire.Fault(1, SUCCESS_TEXT)
@@ -377,6 +378,8 @@ def test_a_finished_lun_whose_new_sr_is_not_plugged_yet_is_answered_as_before(dr
 
 @pytest.mark.parametrize("state", [State(UNPLUGGED, OTHER), State(ATTACHED, OTHER)], ids=name_of)
 def test_a_label_that_says_resignatured_is_no_success_where_the_pool_has_its_sr_on_another_lun(driver, clone, state):
+    """The array has copied a resignatured LUN, and a stranger has written the SCSIid of the copy into its label."""
+    cuts.resignature(clone.disk, scsi_id="another")
     forge_record(clone.disk, clone.scsi_id)
     before = clone.disk.copy()
     state.put(driver.pool.db, driver.pool.hosts, engine.inspect(clone.disk).lun.sr_uuid, "")
@@ -384,6 +387,25 @@ def test_a_label_that_says_resignatured_is_no_success_where_the_pool_has_its_sr_
         found = driver.create(target)
     assert "says that the LUN was resignatured. But the LUN holds the SR" in found.result.text
     assert " Nothing was written. " in found.result.text and clone.disk == before
+
+
+def test_a_forged_label_on_the_identities_of_an_original_is_no_success_without_new_identities(driver):
+    """A writer of the raw clone renames the SR alone, and writes the commit record."""
+    original, clone = sr_with(UNKNOWN_SR), Lun(7, disk=sr_with(NO_SR).disk)
+    forge_record(clone.disk, clone.scsi_id)
+    State(ATTACHED, OTHER).put(driver.pool.db, driver.pool.hosts, original.truth.sr_uuid, "")
+    with HostileTarget([clone]) as target:
+        assert driver.create(target).result == SUCCESS
+        writes = clone.writes
+        target.new_call()
+        assert driver.create(target).result == SUCCESS
+    assert clone.writes == writes > 0
+    assert identity_check.shared_identities(*(engine.inspect(disk).lun for disk in (original.disk, clone.disk))) == []
+
+
+def sr_with(sr_uuid):
+    """An SR whose ids are all equal for any UUID of the SR."""
+    return build_sr([vhd("base", hidden=True), vhd("disk", "base"), raw("data")], seed=5, sr_uuid=sr_uuid)
 
 
 def test_the_pool_is_asked_before_the_first_byte_of_a_copy_as_well(driver, clone, monkeypatch):
