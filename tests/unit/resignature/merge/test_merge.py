@@ -395,6 +395,29 @@ def block_at(place):
     return change
 
 
+def batmap_at(offset):
+    """The batmap in another place, with the checksum of the bytes there."""
+
+    def change(vhd):
+        data = vhd.volume.read(offset, 512)
+        head = vhd.batmap_header[:8] + struct.pack(">Q", offset) + vhd.batmap_header[16:24]
+        vhd.volume.write(vhd.batmap_header_at, head + struct.pack(">I", ~sum(data) & 0xFFFFFFFF))
+
+    return change
+
+
+def tables_at(offset):
+    """The block table and the batmap's header behind blocks; the batmap stays in front."""
+
+    def change(vhd):
+        length = vhd.batmap_header_at + 512 - vhd.table_at
+        vhd.volume.write(offset, vhd.volume.read(vhd.table_at, length))
+        header = vhd.volume.read(512, 1024)
+        vhd.volume.write(512, with_sum(header[:16] + struct.pack(">Q", offset) + header[24:], 36))
+
+    return change
+
+
 @pytest.mark.parametrize(
     "change, says",
     [
@@ -403,6 +426,11 @@ def block_at(place):
         (header_of(28, 1), "VHD header at byte 0 of {}: its block table is too small for its virtual disk"),
         (block_at(lambda _vhd, _first: 3), "VHD block at byte 1536 of {}: it does not lie between"),
         (block_at(lambda vhd, _first: vhd.volume.size // 512 - 4096), "of {}: it does not lie between"),
+        (block_at(lambda vhd, _first: vhd.volume.size // 512 - 4097), "of {}: it does not lie between"),
+        (batmap_at(1536), "VHD block table at byte 1536 of {}: it overlaps the batmap, which ends at 2048"),
+        (batmap_at(1 << 40), "VHD batmap at byte 1099511627776 of {}: it ends at 1099511628288 of"),
+        (tables_at(8 << 20), "of {}: it does not lie between the headers and the last sector"),
+        (tables_at((16 << 20) - 512), "VHD header at byte 0 of {}: its headers end at 16793600, and those of the"),
         (block_at(lambda _vhd, first: first + 4096), "of {}: it overlaps another block"),
     ],
 )
@@ -418,6 +446,17 @@ def test_a_vhd_that_tapdisk_has_not_made_is_refused_by_name_and_place(change, sa
 
     assert says.format(vhd.volume.name) in str(raised.value) and "Nothing was written" in str(raised.value)
     assert lun.disk == before
+
+
+@pytest.mark.parametrize("change", [tables_at(12 << 20), batmap_at(1536)])
+def test_a_leaf_with_live_tables_where_its_blocks_should_be_is_refused(change):
+    """Its extents behind its last block would count as free, and the run would write to them before the commit."""
+    chain = random_chain(6, **VHD, depth=2, free=40, odd=False)
+    lun = Lun.read(chain.disk.copy())
+    change(Vhd(lun.volume(chain.members[0])))
+
+    with pytest.raises(FormatError, match="does not lie between|it overlaps"):
+        planned(lun.disk)
 
 
 def of_large_blocks(lun, _chain):
