@@ -21,7 +21,7 @@ from itertools import compress
 from typing import FrozenSet, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, align_up, in_pieces, read_pieces
-from relvmoiscsi.errors import Malformed, Place, Refused, shown_bytes
+from relvmoiscsi.errors import BadChecksum, Malformed, Place, Refused, shown_bytes
 from relvmoiscsi.formats import vhd
 from relvmoiscsi.formats import vhd_blocks as blocks
 from relvmoiscsi.formats.lvm.vg import VolumeGroup
@@ -35,7 +35,6 @@ from relvmoiscsi.resignature.reading.read_cache import uncached
 _BATCH = 2048  #: bitmaps in a batch of reads
 #: memory as measured: for a block of the disk in each image, and for a bitmap
 _BYTES_FOR_BLOCK, _BYTES_FOR_BITMAP = 16, 200
-CREATOR = b"tap\0"  #: `creator_app` of images that blktap's tools make; these images have a batmap
 #: the headers of the largest VHD have half of this: the writer of a LUN claims their end
 _MOST_HEADER_BYTES = 16 << 20
 
@@ -79,9 +78,9 @@ class VhdMember:
         self.bitmaps = Bitmaps()  #: of the blocks that the image has and that the batmap does not mark as full
         #: blocks in whose padding another block ends; no program of SM makes such blocks
         self.crowded: FrozenSet[int] = frozenset()
-        if content.footer.creator_app != CREATOR:
-            app = shown_bytes(content.footer.creator_app)
-            raise Refused(f"{self.name} was made by {app}, not by the storage manager.")
+        if not vhd.may_have_batmap(self.footer):
+            app, version = shown_bytes(self.footer.creator_app.rstrip(b"\0")), self.footer.creator_version
+            raise Refused(f"{self.name} was made by {app}, version 0x{version:08x}, not by the storage manager.")
         if self.header.block_size != blocks.BLOCK_BYTES:
             raise Refused(f"{self.name} has blocks of {self.header.block_size} bytes, not of 2 MiB.")
         if blocks.block_count(self.virtual_size) > self.header.max_bat_entries:
@@ -154,7 +153,12 @@ def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume]) -> 
         pieces.append(vg.ranges(member.lv, member.batmap_header.batmap_offset, length))
     for member, batmap in zip(members, read_pieces(device, pieces)):
         where = Place(member.name, member.batmap_header.batmap_offset)
-        member.full = blocks.verify_batmap(member.batmap_header, batmap, member.virtual_size, where)
+        try:
+            member.full = blocks.verify_batmap(member.batmap_header, batmap, member.virtual_size, where)
+        except BadChecksum:
+            if member is members[0]:
+                raise
+            member.full = Batmap(b"")  # tapdisk opens a parent without its batmap, and reads all bitmaps
         member.verify_blocks()
     memory.take(_BYTES_FOR_BITMAP * sum(sum(1 for _ in member.partial()) for member in members))
     wanted = [(member, block) for member in members for block in member.partial()]
