@@ -22,8 +22,8 @@ volume counts, here and for libvhd. Source: blktap drivers/block-vhd.c (vhd_kill
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar
 from zlib import adler32
 
-from relvmoiscsi.device import SECTOR, Range
-from relvmoiscsi.errors import BadChecksum, Malformed, Place, Unsupported
+from relvmoiscsi.device import SECTOR, Range, align_up
+from relvmoiscsi.errors import BadChecksum, FormatError, Malformed, Place, Unsupported
 from relvmoiscsi.formats.naming import PARENT_PREFIX, ParentName, parse_parent_name, rename_parent
 from relvmoiscsi.formats.ondisk import Change, Field, Record, be32, be64, expect_magic, raw, u8
 from relvmoiscsi.wording import said
@@ -50,7 +50,7 @@ BATMAP_COOKIE   = b"tdbatmap"
 BATMAP_VERSIONS = (0x00010001, 0x00010002)   #: the checksum of version 1.1 adds signed bytes
 #: versions of CREATOR that do not update the checksum when they set the hidden byte (libvhd before 1.2)
 OLD_CREATORS    = (0x00000001, 0x00010001)
-CREATOR         = b"tap"
+CREATOR         = b"tap"           #: start of `creator_app` of an image that blktap's tools have made
 NO_OFFSET       = (1 << 64) - 1    #: DynamicHeader.data_offset
 MAX_BLOCK_BYTES = 2 << 20          #: tapdisk reads no larger blocks
 
@@ -175,9 +175,14 @@ class Vhd(NamedTuple):
         return bool(self.footer.hidden)
 
     @property
+    def read_footer(self) -> Footer:
+        """The footer that libvhd and tapdisk read."""
+        return self.end_footer or self.footer
+
+    @property
     def virtual_size(self) -> int:
         """The size in bytes that tapdisk reads."""
-        return (self.end_footer or self.footer).current_size
+        return self.read_footer.current_size
 
     def block_table(self) -> Range:
         """The range, in the volume, of the block table's entries that the virtual disk uses."""
@@ -232,19 +237,18 @@ def read_vhd(
     if header.max_bat_entries > _MOST_BLOCKS:
         problem = f"its block table has {header.max_bat_entries} entries, and the largest VHD needs {_MOST_BLOCKS}"
         raise Unsupported("VHD header", header_place, problem)
-    table_end = header.table_offset + 4 * header.max_bat_entries
-    if header.table_offset < HEAD_BYTES or table_end > volume_size:
-        raise Malformed("VHD header", header_place, f"its block table ends at {table_end} of {volume_size}")
     if footer.type == TYPE_DYNAMIC:
         for field in (DynamicHeader.parent_uuid, DynamicHeader.parent_name, DynamicHeader.locators):
             if getattr(header, field.name).strip(b"\0"):
                 problem = f"it has a {field.name}, and the footer says that there is no parent"
                 raise Malformed("VHD header", header_place.plus(field.offset), problem)
+        verify_parts(header, volume, volume_size)
         return Vhd(footer, end_footer, stale_end, killed, header, (), None)
     if like is not None and all(field.stored(header) == field.stored(like.header) for field in _FIELDS_OF_LOCATORS):
         locators = like.locators
     else:
-        locators = _locators(header, volume, volume_size)
+        locators = _locators(header, volume)
+        verify_parts(header, volume, volume_size)
     what, where = "VHD parent name", header_place.plus(DynamicHeader.parent_name.offset)
     parent = _parent_of(_decoded(header.parent_name, NAME_CODEC, what, where).split("\0", 1)[0], what, where)
     return Vhd(footer, end_footer, stale_end, killed, header, locators, parent)
@@ -319,10 +323,8 @@ def used_locators(header: DynamicHeader) -> Iterator[Tuple[int, LocatorEntry]]:
             yield at, LocatorEntry.at(entries, at)
 
 
-def _locators(header: DynamicHeader, volume: str, volume_size: int) -> Tuple[LocatorEntry, ...]:
+def _locators(header: DynamicHeader, volume: str) -> Tuple[LocatorEntry, ...]:
     found: List[LocatorEntry] = []
-    table = (header.table_offset, header.table_offset + 4 * header.max_bat_entries)
-    taken = [(0, HEAD_BYTES), table, (volume_size - Footer.SIZE, volume_size)]
     for at, entry in used_locators(header):
         what = f"VHD parent locator {at // LocatorEntry.SIZE}"
         where = Place(volume, HEADER_OFFSET + DynamicHeader.locators.offset + at)
@@ -331,11 +333,6 @@ def _locators(header: DynamicHeader, volume: str, volume_size: int) -> Tuple[Loc
         space, length = locator_space(entry), entry.data_length
         if not 0 < length <= space or length > 4096:
             raise Malformed(what, where, f"its text has {length} bytes, the room for the text has {space}")
-        span = (entry.data_offset, entry.data_offset + length)
-        if span[1] > volume_size or any(span[0] < end and start < span[1] for start, end in taken):
-            problem = "its text in bytes {} to {} runs into something else".format(*span)
-            raise Malformed(what, where, problem)
-        taken.append(span)
         found.append(entry)
     return tuple(found)
 
@@ -346,6 +343,91 @@ def locator_space(entry: LocatorEntry) -> int:
     if space < SECTOR:
         return space * SECTOR
     return 0 if space % SECTOR else space
+
+
+# --- the parts of an image beside its blocks
+
+
+class Part(NamedTuple):
+    """A part of an image, and its place in the volume."""
+
+    range: Range
+    name: str
+
+
+def batmap_header_at(header: DynamicHeader) -> int:
+    """The bytes from the start of the volume to the batmap header of an image with this header.
+
+    Source: libvhd, vhd_batmap_header_offset.
+    """
+    return header.table_offset + align_up(4 * header.max_bat_entries, SECTOR)
+
+
+def may_have_batmap(footer: Footer) -> bool:
+    """Whether libvhd looks for a batmap in an image with this footer. Source: libvhd, vhd_has_batmap."""
+    return footer.creator_app.startswith(CREATOR) and footer.creator_version > OLD_CREATORS[0]
+
+
+def read_batmap_header(data: bytes, where: Place) -> BatmapHeader:
+    """The header of a batmap. Raises FormatError where libvhd finds no batmap."""
+    header = BatmapHeader.at(data, 0, where)
+    expect_magic("VHD batmap", where, header.cookie, BATMAP_COOKIE)
+    if header.version > BATMAP_VERSIONS[-1]:
+        raise Unsupported("VHD batmap", where, f"its version is 0x{header.version:08x}")
+    return header
+
+
+def header_parts(header: DynamicHeader, batmap: Optional[BatmapHeader] = None) -> List[Part]:
+    """The parts of an image with this header, without its blocks and without the footer in the last sector.
+
+    `batmap` is None for an image without a batmap. Source: libvhd, vhd_end_of_headers.
+    """
+    table_end = batmap_header_at(header)
+    found = [
+        Part(Range(0, Footer.SIZE), "footer copy"),
+        Part(Range(HEADER_OFFSET, DynamicHeader.SIZE), "header"),
+        Part(Range(header.table_offset, table_end - header.table_offset), "block table"),
+    ]
+    if batmap is not None:
+        found.append(Part(Range(table_end, BatmapHeader.SIZE), "batmap header"))
+        found.append(Part(Range(batmap.batmap_offset, batmap.batmap_sectors * SECTOR), "batmap"))
+    for at, entry in used_locators(header):
+        name = f"parent locator {at // LocatorEntry.SIZE}"
+        found.append(Part(Range(entry.data_offset, locator_space(entry)), name))
+    return found
+
+
+def verify_parts(header: DynamicHeader, volume: str, volume_size: int, batmap: Optional[BatmapHeader] = None) -> None:
+    """Raises Malformed unless the parts of an image, the last sector included, lie apart and in the volume.
+
+    A program that writes the volume chooses the places, and each checksum is correct. A write to one part would
+    destroy another part.
+    """
+    end = Part(Range(volume_size - Footer.SIZE, Footer.SIZE), "footer")
+    before: Optional[Part] = None
+    for part in sorted([*header_parts(header, batmap), end]):
+        what, where = f"VHD {part.name}", Place(volume, part.range.offset)
+        if part.range.end > volume_size:
+            raise Malformed(what, where, f"it ends at {part.range.end} of {volume_size}")
+        if before is not None and part.range.offset < before.range.end:
+            raise Malformed(what, where, f"it overlaps the {before.name}, which ends at {before.range.end}")
+        before = part
+
+
+def verify_batmap_place(image: Vhd, sector: bytes, volume: str, volume_size: int) -> None:
+    """Raises Malformed unless the batmap lies apart from the other parts. `sector` is behind the block table.
+
+    Without a readable batmap header the image has no batmap for libvhd, and no error here.
+    """
+    where = Place(volume, batmap_header_at(image.header))
+    try:
+        batmap = read_batmap_header(sector, where)
+    except FormatError:
+        return
+    verify_parts(image.header, volume, volume_size, batmap)
+
+
+# --- the parent's name
 
 
 def _decoded(data: bytes, codec: str, what: str, where: Place) -> str:

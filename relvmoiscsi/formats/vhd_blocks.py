@@ -11,16 +11,15 @@ large integer. When the bit of a sector is clear, the sector reads as in the par
 the batmap marks a block as full, programs do not read the block's bitmap.
 
 Sources: blktap drivers/block-vhd.c (reserve_new_block, schedule_redundant_bm_write), vhd/lib/libvhd.c
-(vhd_end_of_headers, vhd_batmap_header_offset, vhd_checksum_batmap); SM drivers/lvhdutil.py (calcSizeVHDLV).
+(vhd_end_of_data, vhd_checksum_batmap); SM drivers/lvhdutil.py (calcSizeVHDLV).
 """
 
 from typing import List, Optional
 
 from relvmoiscsi.device import SECTOR, Range, align_up
-from relvmoiscsi.errors import BadChecksum, Malformed, Place, Unsupported
+from relvmoiscsi.errors import BadChecksum, Malformed, Place
 from relvmoiscsi.formats import vhd
-from relvmoiscsi.formats.ondisk import expect_magic
-from relvmoiscsi.formats.vhd import BatmapHeader, DynamicHeader, byte_sum, locator_space
+from relvmoiscsi.formats.vhd import BatmapHeader, DynamicHeader, byte_sum
 
 UNIT = 4096  #: bytes
 SLOT_UNITS = 513
@@ -40,24 +39,16 @@ def block_table(header: DynamicHeader) -> Range:
     return Range(header.table_offset, ENTRY_BYTES * header.max_bat_entries)
 
 
-def batmap_header_at(header: DynamicHeader) -> int:
-    """The bytes from the start of the volume to the batmap header of an image with this header."""
-    return align_up(block_table(header).end, SECTOR)
-
-
 def first_slot_unit(header: DynamicHeader, batmap: BatmapHeader) -> int:
     """The unit of slot 0 in an image without parent locators."""
-    end = max(batmap_header_at(header) + BatmapHeader.SIZE, batmap.batmap_offset + batmap.batmap_sectors * SECTOR)
+    end = max(vhd.batmap_header_at(header) + BatmapHeader.SIZE, batmap.batmap_offset + batmap.batmap_sectors * SECTOR)
     sector = align_up(end, SECTOR) // SECTOR  # of the first bitmap that may lie behind the headers
     return (sector + (_PADDING_SECTORS - sector) % 8) // 8
 
 
 def end_of_headers(header: DynamicHeader, batmap: BatmapHeader) -> int:
-    """The end of the headers of an image, locator texts included, in bytes. Source: libvhd, vhd_end_of_headers."""
-    end = batmap.batmap_offset + batmap.batmap_sectors * SECTOR
-    for _at, entry in vhd.used_locators(header):
-        end = max(end, entry.data_offset + locator_space(entry))
-    return end
+    """The end of the headers of an image, locator texts included, in bytes. Blocks lie behind this end."""
+    return max(part.range.end for part in vhd.header_parts(header, batmap))
 
 
 def entry_of(unit: int) -> int:
@@ -106,15 +97,6 @@ def runs(bits: int) -> List[Range]:
 
 
 # --- the batmap
-
-
-def read_batmap_header(data: bytes, where: Place) -> BatmapHeader:
-    """The header of a batmap. Raises FormatError, also for an image without a batmap."""
-    header = BatmapHeader.at(data, 0, where)
-    expect_magic("VHD batmap", where, header.cookie, vhd.BATMAP_COOKIE)
-    if header.version not in vhd.BATMAP_VERSIONS:
-        raise Unsupported("VHD batmap", where, f"its version is 0x{header.version:08x}")
-    return header
 
 
 class Batmap:

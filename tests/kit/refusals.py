@@ -432,6 +432,13 @@ ROWS = {
     "another VHD than its parent": malformed(child(552, b"\7" * 16), "is not the VHD that this one was made of"),
     "parent that tapdisk opens as raw": malformed(parent_without_uuid, "is not the VHD that this one was made of"),
     "parent in another SR": malformed(renamed_parent("sr", OTHER_SR), "a volume of another SR, " + OTHER_SR),
+    "batmap over the block table": malformed(
+        child(2056, ">Q", 1536), "VHD block table at byte 1536 of VHD-", "it overlaps the batmap, which ends at 2048"
+    ),
+    "locator in the batmap": malformed(
+        child(1152, ">Q", 2560), "VHD parent locator 2 at byte 2560 of VHD-", "it overlaps the batmap, which ends at"
+    ),
+    "batmap behind the volume": malformed(child(2056, ">Q", 1 << 40), "VHD batmap at byte 1099511627776", "ends at"),
     "locator of four gigabytes": malformed(child(1096, ">I", 0xFFFFFFFF), "its text has 4294967295 bytes"),
     # QCOW2 images
     "QCOW2 over a VHD": unsupported(qcow2_over_vhd, "QEMU opens its parent as 'qcow2'; the name says vhd"),

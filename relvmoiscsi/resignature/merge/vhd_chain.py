@@ -21,11 +21,12 @@ from itertools import compress
 from typing import FrozenSet, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, align_up, in_pieces, read_pieces
-from relvmoiscsi.errors import Malformed, Place, Refused, shown_bytes
+from relvmoiscsi.errors import BadChecksum, Malformed, Place, Refused, shown_bytes
+from relvmoiscsi.formats import vhd
 from relvmoiscsi.formats import vhd_blocks as blocks
 from relvmoiscsi.formats.lvm.vg import VolumeGroup
 from relvmoiscsi.formats.ondisk import big_endian
-from relvmoiscsi.formats.vhd import HEAD_BYTES, BatmapHeader, Vhd
+from relvmoiscsi.formats.vhd import HEAD_BYTES, BatmapHeader, Footer, Vhd
 from relvmoiscsi.formats.vhd_blocks import BLOCK_SECTORS, FULL, UNIT, UNUSED, Batmap
 from relvmoiscsi.resignature.merge.compact import Memory
 from relvmoiscsi.resignature.reading.lun_contents import Volume
@@ -34,7 +35,8 @@ from relvmoiscsi.resignature.reading.read_cache import uncached
 _BATCH = 2048  #: bitmaps in a batch of reads
 #: memory as measured: for a block of the disk in each image, and for a bitmap
 _BYTES_FOR_BLOCK, _BYTES_FOR_BITMAP = 16, 200
-CREATOR = b"tap\0"  #: `creator_app` of images that blktap's tools make; these images have a batmap
+#: the headers of the largest VHD have half of this: the writer of a LUN claims their end
+_MOST_HEADER_BYTES = 16 << 20
 
 
 class Bitmaps:
@@ -71,14 +73,14 @@ class VhdMember:
         assert isinstance(content, Vhd)  # `vdi_choice` refuses all other contents
         self.name, self.lv, self.volume_bytes = volume.name.text, volume.lv, volume.size
         self.virtual_size = content.virtual_size  #: bytes
-        self.footer, self.header = content.end_footer or content.footer, content.header
+        self.footer, self.header = content.read_footer, content.header
         self.block_table = content.block_table()
         self.bitmaps = Bitmaps()  #: of the blocks that the image has and that the batmap does not mark as full
         #: blocks in whose padding another block ends; no program of SM makes such blocks
         self.crowded: FrozenSet[int] = frozenset()
-        if content.footer.creator_app != CREATOR:
-            app = shown_bytes(content.footer.creator_app)
-            raise Refused(f"{self.name} was made by {app}, not by the storage manager.")
+        if not vhd.may_have_batmap(self.footer):
+            app, version = shown_bytes(self.footer.creator_app.rstrip(b"\0")), self.footer.creator_version
+            raise Refused(f"{self.name} was made by {app}, version 0x{version:08x}, not by the storage manager.")
         if self.header.block_size != blocks.BLOCK_BYTES:
             raise Refused(f"{self.name} has blocks of {self.header.block_size} bytes, not of 2 MiB.")
         if blocks.block_count(self.virtual_size) > self.header.max_bat_entries:
@@ -87,14 +89,17 @@ class VhdMember:
 
     def verify_blocks(self) -> None:
         """Find the crowded blocks. Raises Malformed for a block that does not lie apart from all other parts."""
-        first = blocks.end_of_headers(self.header, self.batmap_header)
+        first, last_sector = blocks.end_of_headers(self.header, self.batmap_header), self.volume_bytes - Footer.SIZE
+        if first > _MOST_HEADER_BYTES:
+            problem = f"its headers end at {first}, and those of the largest VHD end before {_MOST_HEADER_BYTES}"
+            raise Malformed("VHD header", Place(self.name, 0), problem)
         taken = sorted(entry for entry in self.entries if entry != UNUSED)
         crowded = set()  # entries in whose padding another block ends
         for entry, following in zip(taken, taken[1:] + [self.volume_bytes // SECTOR]):
             where = Place(self.name, blocks.bitmap_at(entry) if entry else 0)
             end = blocks.data_at(entry) + blocks.BLOCK_BYTES
-            if blocks.bitmap_at(entry) < first or end > self.volume_bytes:
-                raise Malformed("VHD block", where, "it does not lie between the headers and the end of the volume")
+            if blocks.bitmap_at(entry) < first or end > last_sector:
+                raise Malformed("VHD block", where, "it does not lie between the headers and the last sector")
             if entry + 1 + blocks.BLOCK_SECTORS > following:
                 raise Malformed("VHD block", where, "it overlaps another block")
             if end > align_down(blocks.bitmap_at(following), UNIT):
@@ -135,21 +140,25 @@ def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume]) -> 
     pieces: List[List[Range]] = []
     for member in members:
         pieces.append(vg.ranges(member.lv, *member.block_table))
-        pieces.append(vg.ranges(member.lv, blocks.batmap_header_at(member.header), BatmapHeader.SIZE))
+        pieces.append(vg.ranges(member.lv, vhd.batmap_header_at(member.header), BatmapHeader.SIZE))
     read = iter(read_pieces(device, pieces))
     for member in members:
-        where = Place(member.name, blocks.batmap_header_at(member.header))
-        member.entries, member.batmap_header = (
-            big_endian("I", next(read)),
-            blocks.read_batmap_header(next(read), where),
-        )
+        where = Place(member.name, vhd.batmap_header_at(member.header))
+        member.entries = big_endian("I", next(read))
+        member.batmap_header = vhd.read_batmap_header(next(read), where)
+        vhd.verify_parts(member.header, member.name, member.volume_bytes, member.batmap_header)
     pieces = []
     for member in members:
         length = min(member.batmap_header.batmap_sectors * SECTOR, blocks.checked_bytes(member.virtual_size))
         pieces.append(vg.ranges(member.lv, member.batmap_header.batmap_offset, length))
     for member, batmap in zip(members, read_pieces(device, pieces)):
         where = Place(member.name, member.batmap_header.batmap_offset)
-        member.full = blocks.verify_batmap(member.batmap_header, batmap, member.virtual_size, where)
+        try:
+            member.full = blocks.verify_batmap(member.batmap_header, batmap, member.virtual_size, where)
+        except BadChecksum:
+            if member is members[0]:
+                raise
+            member.full = Batmap(b"")  # tapdisk opens a parent without its batmap, and reads all bitmaps
         member.verify_blocks()
     memory.take(_BYTES_FOR_BITMAP * sum(sum(1 for _ in member.partial()) for member in members))
     wanted = [(member, block) for member in members for block in member.partial()]

@@ -132,7 +132,7 @@ class _NewImage(VolumeRanges):
         made = self.layout
         primary, leaf = self.members[made.primary], self.members[0]
         place, own = blocks.block_table(primary.header), primary.batmap_header
-        batmap_header_at = blocks.batmap_header_at(primary.header)
+        batmap_header_at = vhd.batmap_header_at(primary.header)
         entries = array("I", [UNUSED]) * primary.header.max_bat_entries
         for block, slot in enumerate(made.slots):
             if slot != NO_SLOT:

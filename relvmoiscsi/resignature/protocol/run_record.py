@@ -10,7 +10,8 @@ from typing import Callable, Iterable, List, NamedTuple, Optional, Tuple
 from relvmoiscsi.device import SECTOR, Range
 from relvmoiscsi.errors import Malformed, Place
 from relvmoiscsi.formats.identity import UUID_PATTERN, IdMap, is_lvm_id, is_uuid, may_become
-from relvmoiscsi.formats.lvm.pv import LABEL_SECTORS, parse_label
+from relvmoiscsi.formats.lvm.pv import LABEL_SECTORS, MDA_HEADER_SIZE, parse_label
+from relvmoiscsi.formats.lvm.ring import ALIGNMENT
 from relvmoiscsi.formats.vhd import STRUCTURES
 from relvmoiscsi.formats.vhd_blocks import UNIT
 from relvmoiscsi.resignature.protocol.commit_record import IN_PROGRESS, RESIGNATURE
@@ -171,9 +172,14 @@ def _verify_places(run: Run, device_size: int, where: Place, require: _Require) 
         is_lvms = any(part.offset < other.end and other.offset < part.end for other in reserved)
         is_inside = part.offset >= 0 and part.end <= device_size
         require(is_inside and not is_lvms, f"it would write {part.length} bytes at {part.offset}")
-    for area, second in ((move.original, move.second) for move in run.mdas):
-        is_nested = label_end <= area.offset <= second.offset < second.end <= area.end <= device_size
+    for move in run.mdas:
+        area, second = move.original, move.second
+        # zeros over the header of the second area must not meet the header of the original, or bytes behind the area
+        first = area.offset + (MDA_HEADER_SIZE if move.moves else 0)
+        is_nested = label_end <= area.offset and first <= second.offset < second.end <= area.end <= device_size
         require(is_nested, "its metadata areas do not lie in each other")
+        is_whole = not move.moves or not second.offset % ALIGNMENT and not second.length % ALIGNMENT
+        require(is_whole, f"no second metadata area has {second.length} bytes at {second.offset}")
 
 
 def _verify_writes(run: Run, require: _Require) -> None:

@@ -45,6 +45,7 @@ def read_all_volumes(
     under_way = sm_journals.under_way((reader.name, reader.content) for reader in readers)
     space, later = _MOST_TABLE_BYTES, []
     for reader in readers:
+        reader.ask_for_batmap_header(reader.name.uuid in under_way)
         if reader.name.uuid in under_way and isinstance(reader.content, (vhd.Vhd, qcow2.Qcow2)):
             table = reader.content.block_table()
             if table.end > reader.size:  # a header of a deleted disk, or half of a new one
@@ -145,6 +146,17 @@ class _VolumeReader:
             self.content = problem
         self._asked = len(self.wanted)
 
+    def ask_for_batmap_header(self, is_under_way: bool) -> None:
+        """Ask for the batmap header of a VHD in which a run may write: texts of locators, footers of unfinished work.
+
+        The run writes in no other VHD, so that a VHD without a parent costs no read.
+        """
+        if not isinstance(self.content, vhd.Vhd) or not (self.content.locators or is_under_way):
+            return
+        if vhd.may_have_batmap(self.content.read_footer):
+            self.wanted.append(Range(vhd.batmap_header_at(self.content.header), vhd.BatmapHeader.SIZE))
+            self._asked += 1
+
     def take_table(self) -> None:
         """Take the block table out of `parts`, if it is there: it shows whether the image has a block."""
         if len(self.parts) > self._asked:
@@ -162,7 +174,10 @@ class _VolumeReader:
                 spare = data[length : length + _NEW_MGT_RECORDS * RECORD_BYTES]
                 self.mgt = read_mgt(data[:length], spare)
             elif isinstance(self.content, vhd.Vhd):
-                parent = self.content.parent
+                parent, count = self.content.parent, len(self.content.locators)
+                texts, batmap_headers = texts[:count], texts[count:]
+                for sector in batmap_headers:  # one, or none where the run does not write in the VHD
+                    vhd.verify_batmap_place(self.content, sector, self.name.text, self.size)
             elif isinstance(self.content, qcow2.Qcow2) and texts:
                 parent = qcow2.parent_of(self.content, texts[0], self.name.text)
         except FormatError as problem:

@@ -17,6 +17,7 @@ from volumes import blocks_of, by_qemu, info, take_out, vhdiinfo
 from kit import reader
 from kit.chains import flatten
 from kit.chains.judge import check
+from kit.chains.libvhd import Vhd
 from kit.chains.lun import Lun
 from kit.chains.qcow2 import Image
 from kit.chains.qcow2 import flatten as flatten_qcow2
@@ -90,6 +91,23 @@ def test_lvm_libvhdi_and_qemu_accept_the_result_and_lvm_goes_on_with_it(make, se
     assert own.seen()[0].lvs == seen.lvs
     own.remove(vg.name, name)
     assert own.seen()[0].lv_names == {"MGT"} and own("vgck") == ""
+
+
+@pytest.mark.parametrize("seed", [2, 6])
+def test_qemu_reads_the_same_where_the_batmap_of_a_parent_is_wrong(seed, tmp_path):
+    """qemu-img knows no batmap. All bits are set, and the checksum is of other bits."""
+    chain = random_chain(seed, **PLAIN)
+    lun = Lun.read(chain.disk.copy())
+    parent = Vhd(lun.volume(chain.members[1]))
+    parent.volume.write(parent.batmap_at, b"\xff" * 512)
+
+    become_one(lun.disk)
+
+    (volume,) = engine.inspect(lun.disk).lun.disks().values()
+    (tmp_path / "image").write_bytes(Lun.read(lun.disk).volume(volume.name.text).read(0, volume.size))
+    flat = chain.flats[chain.leaf]
+    assert vhdiinfo(tmp_path / "image")["Disk type"] == "Dynamic"
+    assert blocks_of(by_qemu(tmp_path / "image")) == flat.blocks
 
 
 # -- QCOW2 in files: room for what a guest may write ------------------------------------------------------------------

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from kit.examples import examples
 from relvmoiscsi.errors import BadChecksum, BadMagic, FormatError, Malformed, Truncated, Unsupported
 from relvmoiscsi.formats.naming import RAW, VHD, ParentName
-from relvmoiscsi.formats.vhd import HEAD_BYTES, changes, located_parents, read_vhd, used_locators
+from relvmoiscsi.formats.vhd import (
+    HEAD_BYTES,
+    changes,
+    located_parents,
+    may_have_batmap,
+    read_vhd,
+    used_locators,
+    verify_batmap_place,
+)
 
 NAME = "VHD-46ff1617-8121-4480-8d12-99227603d317"
 SIZE = 8 << 20
@@ -222,9 +230,6 @@ def test_a_footer_disabled_by_a_resize_is_unsupported_at_the_end_too():
         read(last=POISONED)
 
 
-ELSEWHERE = "runs into something else"
-
-
 @pytest.mark.parametrize(
     "field, error, sentence",
     [
@@ -236,8 +241,8 @@ ELSEWHERE = "runs into something else"
         ((32, ">I", 3 << 19), Malformed, "its blocks have 1572864 bytes"),
         ((32, ">I", 1 << 22), Malformed, "its blocks have 4194304 bytes"),
         ((580, ">I", 513), Malformed, "its text has 110 bytes, the room for the text has 0"),  # of no whole sectors
-        ((16, ">Q", 512), Malformed, "its block table ends at"),
-        ((28, ">I", (1 << 21)), Malformed, "its block table ends at 8390144 of 8388608"),
+        ((16, ">Q", 512), Malformed, "VHD block table at byte 512 .*: it overlaps the header, which ends at 1536"),
+        ((28, ">I", (1 << 21)), Malformed, "VHD block table at byte 1536 .*: it ends at 8390144 of 8388608"),
         ((28, ">I", (1 << 21) + 1), Unsupported, "has 2097153 entries, and the largest VHD needs 2097152"),
         ((28, ">I", 0xFFFFFFFF), Unsupported, "has 4294967295 entries"),
         ((64, "512s", b""), Unsupported, "VHD parent name at byte 576 of VHD-.*: '' names no volume of an SR"),
@@ -245,16 +250,98 @@ ELSEWHERE = "runs into something else"
         ((576, ">I", 0x57693272), Unsupported, "VHD parent locator 0 at byte 1088 of VHD-"),
         ((584, ">I", 513), Malformed, "its text has 513 bytes, the room for the text has 512"),
         ((580, ">Q", 0x0000FFFF0000FFFF), Malformed, "its text has 65535 bytes"),
-        ((592, ">Q", SIZE - 600), Malformed, "its text in bytes 8388008 to 8388118 " + ELSEWHERE),
-        ((592, ">Q", 1535), Malformed, ELSEWHERE),
-        ((SECOND_LOCATOR_AT + 16, ">Q", 4327424), Malformed, "VHD parent locator 1 .* " + ELSEWHERE),
+        ((592, ">Q", SIZE - 1023), Malformed, "VHD footer at .* overlaps the parent locator 0, which ends at 8388097"),
+        ((592, ">Q", 1 << 60), Malformed, "VHD parent locator 0 at byte 1152921504606846976 .* of 8388608"),
+        ((592, ">Q", 1535), Malformed, "VHD parent locator 0 at byte 1535 .*: it overlaps the header"),
+        ((SECOND_LOCATOR_AT + 16, ">Q", 4327424), Malformed, "VHD parent locator 1 .* overlaps the parent locator 0"),
     ],
 )
 def test_a_header_that_is_none_of_sms_is_refused(field, error, sentence):
-    size = SIZE - 512 if field[2] == SIZE - 600 else SIZE  # its text ends in the sector of that volume's footer
-
     with pytest.raises(error, match=sentence):
-        read(FOOTER, header(field), size=size)
+        read(FOOTER, header(field))
+
+
+# --- the places of the parts: one part over another would be lost with the first write
+
+
+BATMAP_HEADER_AT = 1536 + (4 << 20)
+
+
+def batmap_sector(offset=BATMAP_HEADER_AT + 512, sectors=256, cookie=b"tdbatmap", version=0x00010002):
+    return struct.pack(">8sQIII", cookie, offset, sectors, version, 0).ljust(512, b"\0")
+
+
+def test_a_block_table_in_the_last_sector_is_refused():
+    """libvhd writes whole sectors of it."""
+    first, second = DYNAMIC
+    read(first, patched(second, 36, (28, ">I", (SIZE - 2048) // 4)))
+
+    with pytest.raises(Malformed, match="VHD footer at byte 8388096 .*: it overlaps the block table, which ends at"):
+        read(first, patched(second, 36, (28, ">I", (SIZE - 2048) // 4 + 1)))
+
+
+def place_of_batmap(second=HEADER, size=SIZE, **fields):
+    verify_batmap_place(read(second=second, size=size), batmap_sector(**fields), NAME, size)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"offset": 4328960},  # behind the locators
+        {"sectors": 1},
+        {"cookie": b"conectix", "offset": 0},  # tapdisk opens a parent without a batmap
+        {"version": 0x00010003, "offset": 0},
+    ],
+)
+def test_a_batmap_may_lie_wherever_nothing_else_is_or_be_none(fields):
+    place_of_batmap(**fields)
+
+
+@pytest.mark.parametrize(
+    "fields, sentence",
+    [
+        ({"offset": 0}, "VHD batmap at byte 0 of VHD-.*: it overlaps the footer copy, which ends at 512"),
+        ({"offset": 512, "sectors": 1}, "VHD header at byte 512 .*: it overlaps the batmap, which ends at 1024"),
+        ({"offset": 1536}, "VHD block table at byte 1536 .*: it overlaps the batmap, which ends at 132608"),
+        ({"offset": 65536}, "VHD batmap at byte 65536 .*: it overlaps the block table, which ends at 4195840"),
+        ({"offset": BATMAP_HEADER_AT}, "VHD batmap header .*: it overlaps the batmap|VHD batmap .* the batmap header"),
+        ({"sectors": 257}, "VHD parent locator 0 at byte 4327424 .*: it overlaps the batmap, which ends at 4327936"),
+        ({"offset": SIZE - 1024, "sectors": 2}, "VHD footer at byte 8388096 .*: it overlaps the batmap"),
+        ({"offset": (1 << 64) - 512}, "VHD batmap at byte 18446744073709551104 .*: it ends at 18446744073709682176"),
+        ({"sectors": 0xFFFFFFFF}, "VHD batmap at byte 4196352 .* of 8388608"),
+    ],
+)
+def test_a_batmap_over_another_part_is_refused_by_name_and_place(fields, sentence):
+    with pytest.raises(Malformed, match=sentence):
+        place_of_batmap(**fields)
+
+
+@pytest.mark.parametrize("offset", [BATMAP_HEADER_AT, BATMAP_HEADER_AT + 100, BATMAP_HEADER_AT + 131072])
+def test_a_locator_in_the_batmap_is_refused(offset):
+    """The new text would break the batmap's checksum, and tapdisk would not open the disk."""
+    second = header((SECOND_LOCATOR_AT + 16, ">Q", offset))
+    read(second=second)
+
+    with pytest.raises(Malformed, match="it overlaps the batmap|it overlaps the parent locator 1"):
+        place_of_batmap(second)
+
+
+def test_the_room_of_a_locator_belongs_to_it():
+    """libvhd writes the whole room."""
+    with pytest.raises(Malformed, match="VHD parent locator 1 .*: it overlaps the parent locator 0"):
+        read(second=header((580, ">I", 2)))
+
+
+@pytest.mark.parametrize(
+    "creator, version, is_looked_for",
+    [(b"tap\0", 0x00010001, True), (b"tap ", 0x00010003, True), (b"tap\0", 1, False), (b"qemu", 0x00010003, False)],
+)
+def test_libvhd_looks_for_a_batmap_by_the_creator_of_the_footer_that_it_reads(creator, version, is_looked_for):
+    other = footer((28, "4s", creator), (32, ">I", version))
+
+    assert may_have_batmap(read(other, last=KILLED).read_footer) == is_looked_for
+    assert may_have_batmap(read(FOOTER, last=other).read_footer) == is_looked_for
 
 
 @pytest.mark.parametrize("offset, name", [(40, "parent_uuid"), (64, "parent_name"), (SECOND_LOCATOR_AT, "locators")])

@@ -31,7 +31,7 @@ def test_the_headers_of_an_image_that_sm_made_end_at_sector_8452_and_its_first_e
     first = blocks.first_slot_unit(HEADER, batmap_header())
 
     assert blocks.block_table(HEADER) == Range(TABLE, 4 << 20)
-    assert blocks.batmap_header_at(HEADER) == BATMAP - 512
+    assert vhd.batmap_header_at(HEADER) == BATMAP - 512
     assert blocks.end_of_headers(HEADER, batmap_header()) == 8452 * 512
     assert first == 1056
     assert blocks.entry_of(first) == 8455
@@ -127,4 +127,4 @@ def test_a_batmap_that_is_too_short_for_the_disk_is_malformed():
 @pytest.mark.parametrize("field, error", [({"cookie": b"conectix"}, BadMagic), ({"version": 0x00010003}, Unsupported)])
 def test_a_header_that_is_none_is_refused(field, error):
     with pytest.raises(error, match="VHD batmap at byte 0 of VHD-1"):
-        blocks.read_batmap_header(bytes(batmap_header(**field)), WHERE)
+        vhd.read_batmap_header(bytes(batmap_header(**field)), WHERE)

@@ -366,11 +366,11 @@ def test_what_is_refused_by_name_and_place(offset, form, value, sentence):
     assert offset not in (72, 60) or engine.prepare(disk, entropy(0)).cost is None
 
 
-def footer_of(at, data):
-    """Other bytes in both footers."""
+def footer_of(at, data, copy=True, end=True):
+    """Other bytes in both footers, or in one."""
 
     def change(vhd):
-        for place in (0, vhd.volume.size - 512):
+        for place in copy * [0] + end * [vhd.volume.size - 512]:
             footer = vhd.volume.read(place, 512)
             vhd.volume.write(place, with_sum(footer[:at] + data + footer[at + len(data) :], 64))
 
@@ -395,14 +395,44 @@ def block_at(place):
     return change
 
 
+def batmap_at(offset):
+    """The batmap in another place, with the checksum of the bytes there."""
+
+    def change(vhd):
+        data = vhd.volume.read(offset, 512)
+        head = vhd.batmap_header[:8] + struct.pack(">Q", offset) + vhd.batmap_header[16:24]
+        vhd.volume.write(vhd.batmap_header_at, head + struct.pack(">I", ~sum(data) & 0xFFFFFFFF))
+
+    return change
+
+
+def tables_at(offset):
+    """The block table and the batmap's header behind blocks; the batmap stays in front."""
+
+    def change(vhd):
+        length = vhd.batmap_header_at + 512 - vhd.table_at
+        vhd.volume.write(offset, vhd.volume.read(vhd.table_at, length))
+        header = vhd.volume.read(512, 1024)
+        vhd.volume.write(512, with_sum(header[:16] + struct.pack(">Q", offset) + header[24:], 36))
+
+    return change
+
+
 @pytest.mark.parametrize(
     "change, says",
     [
-        (footer_of(28, b"qemu"), '{} was made by "qemu", not by the storage manager'),
+        (footer_of(28, b"qemu"), '{} was made by "qemu", version 0x00010003, not by the storage manager'),
+        (footer_of(28, b"qemu", copy=False), '{} was made by "qemu", version 0x00010003, not by the storage manager'),
+        (footer_of(32, b"\0\0\0\1"), '{} was made by "tap", version 0x00000001, not by the storage manager'),
         (header_of(32, 1 << 20), "{} has blocks of 1048576 bytes, not of 2 MiB"),
         (header_of(28, 1), "VHD header at byte 0 of {}: its block table is too small for its virtual disk"),
         (block_at(lambda _vhd, _first: 3), "VHD block at byte 1536 of {}: it does not lie between"),
         (block_at(lambda vhd, _first: vhd.volume.size // 512 - 4096), "of {}: it does not lie between"),
+        (block_at(lambda vhd, _first: vhd.volume.size // 512 - 4097), "of {}: it does not lie between"),
+        (batmap_at(1536), "VHD block table at byte 1536 of {}: it overlaps the batmap, which ends at 2048"),
+        (batmap_at(1 << 40), "VHD batmap at byte 1099511627776 of {}: it ends at 1099511628288 of"),
+        (tables_at(8 << 20), "of {}: it does not lie between the headers and the last sector"),
+        (tables_at((16 << 20) - 512), "VHD header at byte 0 of {}: its headers end at 16793600, and those of the"),
         (block_at(lambda _vhd, first: first + 4096), "of {}: it overlaps another block"),
     ],
 )
@@ -418,6 +448,50 @@ def test_a_vhd_that_tapdisk_has_not_made_is_refused_by_name_and_place(change, sa
 
     assert says.format(vhd.volume.name) in str(raised.value) and "Nothing was written" in str(raised.value)
     assert lun.disk == before
+
+
+@pytest.mark.parametrize("change", [tables_at(12 << 20), batmap_at(1536)])
+def test_a_leaf_with_live_tables_where_its_blocks_should_be_is_refused(change):
+    """Its extents behind its last block would count as free, and the run would write to them before the commit."""
+    chain = random_chain(6, **VHD, depth=2, free=40, odd=False)
+    lun = Lun.read(chain.disk.copy())
+    change(Vhd(lun.volume(chain.members[0])))
+
+    with pytest.raises(FormatError, match="does not lie between|it overlaps"):
+        planned(lun.disk)
+
+
+def spoil_batmap(vhd):
+    """All bits set, and the checksum of other bits: a merge by the storage manager that was cut."""
+    vhd.volume.write(vhd.batmap_at, b"\xff" * 512)
+
+
+def test_a_parent_with_a_wrong_batmap_is_read_by_its_bitmaps_as_by_tapdisk():
+    """tapdisk needs the batmap only of the image that it writes."""
+    chain = random_chain(5, **VHD, depth=2, free=40, odd=False)
+    lun = Lun.read(chain.disk.copy())
+    parent, leaf = (Vhd(lun.volume(name)) for name in (chain.members[1], chain.members[0]))
+    assert any(not parent.is_full(block) for block in parent.bat), "chance has changed"
+    spoil_batmap(parent)
+
+    disk = lun.disk.copy()
+    engine.resignature(disk, planned(disk))
+
+    assert flatten_vhd(disk, new_volume(disk)) == chain.flats[chain.leaf]
+    spoil_batmap(leaf)
+    with pytest.raises(FormatError, match="VHD batmap at byte .*: its checksum is"):
+        planned(lun.disk)
+
+
+def test_the_footer_at_the_end_says_who_made_an_image():
+    """libvhd reads the copy only where the end has no footer."""
+    chain = random_chain(5, **VHD, depth=2, free=40, odd=False)
+    lun = Lun.read(chain.disk.copy())
+    footer_of(28, b"qemu", end=False)(Vhd(lun.volume(chain.members[1])))
+
+    engine.resignature(lun.disk, planned(lun.disk))
+
+    assert flatten_vhd(lun.disk, new_volume(lun.disk)) == chain.flats[chain.leaf]
 
 
 def of_large_blocks(lun, _chain):

@@ -61,7 +61,7 @@ class World:
         size = (unit + 513 * len(present)) * 4096 + SECTOR
         segments = self.take(-(-size // EXTENT_BYTES) + 3)
         lv = LogicalVolume(name, name, frozenset(), (), segments)
-        footer = Footer.zero(creator_app=b"tap\0", current_size=block_count * BLOCK)
+        footer = Footer.zero(creator_app=b"tap\0", creator_version=0x10003, current_size=block_count * BLOCK)
         content = Vhd(footer, footer, None, False, header, (), None)
         found = VhdMember(Volume(lv, LvName(name, "vhd"), lv.extent_count * EXTENT_BYTES, content, None, ()))
         found.batmap_header, found.entries, found.full = batmap, table, full

@@ -268,6 +268,8 @@ def test_a_run_that_would_write_outside_the_contents_is_malformed(offset):
     [
         (AREA, Range(2048, 65536)),
         (AREA, Range(1044480, 65536)),
+        (AREA, Range(AREA.offset, AREA.length - 4096)),  # a rollback would put zeros over the only header
+        (AREA, Range(AREA.offset + 256, 65536)),
         (Range(512, 1044480), Range(8192, 65536)),
         (Range(4096, SIZE), Range(8192, 65536)),
     ],
@@ -277,6 +279,15 @@ def test_a_run_whose_areas_do_not_lie_in_each_other_is_malformed(original, secon
     run = RUN._replace(mdas=(move,), old_label=label_sector(areas=[original]), writes=())
 
     with pytest.raises(Malformed, match="its metadata areas do not lie in each other"):
+        verify_run(run, SIZE, WHERE)
+
+
+@pytest.mark.parametrize("second", [Range(8192 + 512, 65536), Range(AREA.end - 512, 512), Range(8192, 65536 + 256)])
+def test_a_run_with_a_second_area_that_is_not_in_whole_pages_is_malformed(second):
+    """A rollback writes a sector to its start."""
+    run = RUN._replace(mdas=(RUN.mdas[0]._replace(second=second), *RUN.mdas[1:]), writes=())
+
+    with pytest.raises(Malformed, match=f"no second metadata area has {second.length} bytes at {second.offset}"):
         verify_run(run, SIZE, WHERE)
 
 
