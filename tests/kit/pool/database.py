@@ -308,6 +308,8 @@ class Database:
             self.touch(table, ref)
 
     def add_to(self, table, ref, name, key, value):
+        if not key:
+            raise XenError("INTERNAL_ERROR", "Db_exn.Empty_key_in_map")
         with self.lock:
             mapping = self.get(table, ref, name)
             if key in mapping:
@@ -410,7 +412,7 @@ def _equal_fields(table, expression):
         if match is None:
             raise Mistake("INTERNAL_ERROR", f"Db_filter.Expression_error({expression})")
         if match.group(1) not in names:
-            raise Mistake("INTERNAL_ERROR", f"Db_exn.DBCache_NotFound(missing field, {table}, {match.group(1)})")
+            raise Mistake("INTERNAL_ERROR", "missing field", match.group(1), "")
         wanted[names[match.group(1)]] = match.group(2)
     return wanted
 

@@ -242,23 +242,36 @@ class Vms:
     # -- VBD ----------------------------------------------------------------------------------------------------------
 
     def vbd_create(self, _session, record):
+        """Checked in the order of xapi_vbd.ml, create."""
         db = self.database
-        vm, vdi = record["VM"], record.get("VDI", NULL)
+        vm, vdi, empty = record["VM"], record.get("VDI", NULL), record.get("empty", False)
+        kind, mode, device = record.get("type", "Disk"), record["mode"], record["userdevice"]
         db.get("VM", vm, "uuid")
-        if record["mode"] == "RW" and db.get("VDI", vdi, "read_only"):
+        if not empty:
+            db.get("VDI", vdi, "type")
+        if kind == "CD" and mode != "RO":
+            raise XenError("VBD_CDS_MUST_BE_READONLY")
+        if kind != "CD" and empty:
+            raise XenError("VBD_NOT_REMOVABLE_MEDIA", "in constructor")
+        if mode == "RW" and db.get("VDI", vdi, "read_only"):
             raise XenError("VDI_READONLY", vdi)
-        taken = {_place(db.get("VBD", ref, "userdevice")) for ref in db.refs("VBD", VM=vm)}
-        device = record["userdevice"]
+        for task, busy in db.get("VM", vm, "current_operations").items():
+            if busy in ("migrate_send", "pool_migrate"):
+                raise XenError("OTHER_OPERATION_IN_PROGRESS", "VM", vm, busy, task)
+        taken = set().union(*(_places(db.get("VBD", ref, "userdevice")) for ref in db.refs("VBD", VM=vm)))
         if device == "autodetect":
-            device = next(str(number) for number in range(256) if number not in taken | {3})
-        if _place(device) in taken:
+            device = next(number for number in map(str, range(256)) if number != "3" and not taken & _places(number))
+        if not _places(device):
+            raise XenError("INVALID_DEVICE", device)
+        if taken & _places(device):
             raise XenError("DEVICE_ALREADY_EXISTS", device)
         return db.create("VBD", **{**_known("VBD", record), "userdevice": device, "currently_attached": False})
 
     def vbd_destroy(self, _session, vbd):
         record = self.database.record("VBD", vbd)
         if record["currently_attached"]:
-            raise XenError("OPERATION_NOT_ALLOWED", f"VBD '{record['uuid']}' still attached to a VM")
+            vm = self.database.get("VM", record["VM"], "uuid")
+            raise XenError("OPERATION_NOT_ALLOWED", f"VBD '{record['uuid']}' still attached to '{vm}'")
         self.database.destroy("VBD", vbd)
 
     def vbd_plug(self, _session, vbd):
@@ -283,17 +296,33 @@ class Vms:
         if vm["domain_type"] == "hvm" and not self._has_pv_drivers(vbd["VM"]):
             raise XenError("VM_MISSING_PV_DRIVERS", vbd["VM"])
 
+    def vbd_insert(self, _session, vbd, vdi):
+        """Source: xapi_vbd.ml, assert_ok_to_insert."""
+        record = self._cd_drive(vbd, is_empty=True)
+        if not self.database.get("VDI", vdi, "managed"):
+            raise XenError("VDI_NOT_MANAGED", vdi)
+        is_running = self.database.get("VM", record["VM"], "power_state") == "Running"
+        if is_running:
+            self.storage.require_attached(self.database.get("VDI", vdi, "SR"))
+        for field, value in (("VDI", vdi), ("empty", False), ("currently_attached", is_running)):
+            self.database.set("VBD", vbd, field, value)
+
     def vbd_eject(self, _session, vbd):
         """Source: xapi_vbd.ml, assert_ok_to_eject."""
+        self._cd_drive(vbd, is_empty=False)
+        for field, value in (("VDI", NULL), ("empty", True), ("currently_attached", False)):
+            self.database.set("VBD", vbd, field, value)
+
+    def _cd_drive(self, vbd, is_empty):
+        """The record of a CD drive of a VM that is not suspended."""
         record = self.database.record("VBD", vbd)
         if record["type"] != "CD":
             raise XenError("VBD_NOT_REMOVABLE_MEDIA", vbd)
-        if record["empty"]:
-            raise XenError("VBD_IS_EMPTY", vbd)
+        if record["empty"] != is_empty:
+            raise XenError("VBD_NOT_EMPTY" if is_empty else "VBD_IS_EMPTY", vbd)
         if self.database.get("VM", record["VM"], "power_state") == "Suspended":
             raise XenError("VM_BAD_POWER_STATE", record["VM"], "halted, running", "suspended")
-        for field, value in (("VDI", NULL), ("empty", True), ("currently_attached", False)):
-            self.database.set("VBD", vbd, field, value)
+        return record
 
     def vbd_unplug(self, _session, vbd):
         record = self.database.record("VBD", vbd)
@@ -322,16 +351,20 @@ class Vms:
     # -- VIF and network ----------------------------------------------------------------------------------------------
 
     def vif_create(self, _session, record):
-        """Without a MAC it is made from the VM's seed and the device."""
+        """Without a MAC it is made from the VM's seed and the device. Source: xapi_vif_helpers.ml, create."""
         db = self.database
         db.get("network", record["network"], "uuid")
-        seed = db.get("VM", record["VM"], "other_config").get("mac_seed")
-        if db.refs("VIF", VM=record["VM"], device=record["device"]):
-            raise XenError("DEVICE_ALREADY_EXISTS", record["device"])
-        row = {**_known("VIF", record), "currently_attached": False, "MAC_autogenerated": not record.get("MAC")}
-        if not row.get("MAC"):
-            row["MAC"] = mac(seed, record["device"])
-        return db.create("VIF", **row)
+        seed, device = db.get("VM", record["VM"], "other_config").get("mac_seed"), record["device"]
+        if not re.fullmatch("[0-9]+", device):
+            raise XenError("INVALID_DEVICE", device)
+        is_made = seed is not None and not record.get("MAC")
+        address = mac(seed, device) if is_made else record.get("MAC", "")
+        if not re.fullmatch("[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}", address):
+            raise XenError("MAC_INVALID", address)
+        if int(device) in [int(db.get("VIF", ref, "device")) for ref in db.refs("VIF", VM=record["VM"])]:
+            raise XenError("DEVICE_ALREADY_EXISTS", device)
+        row = {"MAC": address, "MAC_autogenerated": is_made, "currently_attached": False}
+        return db.create("VIF", **{**_known("VIF", record), **row})
 
     def vif_destroy(self, _session, vif):
         record = self.database.record("VIF", vif)
@@ -400,10 +433,12 @@ class Vms:
         if self.database.refs("VBD", VDI=vdi, currently_attached=True):
             raise XenError("VDI_IN_USE", vdi, operation)
 
-    def vdi_pool_migrate(self, _session, vdi, sr, _options):
-        """A new VDI there, on which every VBD is then; the old one goes from its LUN too. No bytes of a guest move.
+    def vdi_pool_migrate(self, session, vdi, sr, _options):
+        """A new VDI there, on which the VBDs of one VM and its snapshots are then; the old one goes from its LUN too.
 
-        Of other_config, only "config-drive" goes along. Source: xapi_vm_migrate.ml, intra_pool_vdi_remap.
+        No bytes of a guest move. The VM is that of the first VBD. VBDs of other VMs go with the old VDI, which stays
+        where such a VBD is plugged. Of other_config, only "config-drive" goes along. Source: xapi_vm_migrate.ml,
+        migrate_send' and intra_pool_vdi_remap.
         """
         db = self.database
         record = db.record("VDI", vdi)
@@ -419,11 +454,10 @@ class Vms:
         self.storage.require_plugged(record["SR"])
         kept = {key: text for key, text in record["other_config"].items() if key == "config-drive"}
         new = self._made(sr, record, snapshot_of=NULL, other_config=kept)
-        for vbd in record["VBDs"]:
+        moved = {vm, *db.get("VM", vm, "snapshots")}
+        for vbd in [each for each in record["VBDs"] if db.get("VBD", each, "VM") in moved]:
             db.set("VBD", vbd, "VDI", new)
-        if self.drop_vdi is not None:
-            self.drop_vdi(record)
-        db.destroy("VDI", vdi)
+        self.vdi_destroy(session, vdi)
         return new
 
 
@@ -433,15 +467,22 @@ def mac(seed, device):
     return ":".join(["02"] + [digest[number : number + 2] for number in range(0, 10, 2)])
 
 
-def _place(device):
-    """The number of a disk that a name of a device stands for: "1", "xvdb", "hdb" and "sdb" are one place.
+def _places(device):
+    """The places of a disk that a name of a device may stand for: "1" is that of "xvdb" and that of "hdb".
 
-    None for a name that xapi does not know. Source: xapi_vm_helpers.ml, possible_VBD_devices_of_string.
+    None of a name that is no device. Source: xapi_vm_helpers.ml, possible_VBD_devices_of_string; device_number.ml.
     """
-    named = re.match("(?:xvd|hd|sd)([a-p])$", device)
+    named = re.fullmatch("(xvd|hd|sd|fd)([a-z]+)([0-9]*)", device)
     if named:
-        return ord(named.group(1)) - ord("a")
-    return int(device) if device.isdigit() else None
+        bus, letters, partition = named.groups()
+        return {(bus, letters, int(partition or 0))}
+    if not re.fullmatch("[0-9]+", device):
+        return set()
+    letters, number = "", int(device) + 1
+    while number:
+        number, letter = divmod(number - 1, 26)
+        letters = chr(ord("a") + letter) + letters
+    return {("xvd", letters, 0), ("hd" if int(device) < 4 else "xvd", letters, 0)}
 
 
 def _known(table, record):

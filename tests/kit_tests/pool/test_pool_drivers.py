@@ -108,7 +108,7 @@ def test_the_end_of_the_pool_is_the_end_of_its_drivers(start, connect):
 
 
 @pytest.mark.parametrize("expression, mistake", [
-    ('field "name_label" = "x"', "missing field, task, name_label"), ("field name = x", "Expression_error")
+    ('field "name_label" = "x"', "missing field', 'name_label'"), ("field name = x", "Expression_error")
 ])  # fmt: skip
 def test_a_call_that_no_real_xapi_knows_fails_the_test_at_its_end(start, connect, expression, mistake):
     pool = start()

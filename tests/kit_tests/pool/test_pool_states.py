@@ -7,7 +7,7 @@ import pytest
 
 from kit.pool import transfer
 from kit.pool.api import Api
-from kit.pool.database import Database
+from kit.pool.database import NULL, Database
 from kit.pool.errors import XenError
 from kit.pool.storage import Storage
 
@@ -112,6 +112,9 @@ class Office:
         self.db.set("pool", self.pool, "ha_enabled", True)
         self.do("VM.set_ha_restart_priority", self.web, "restart")
 
+    def ejected(self):
+        self.do("VBD.eject", self.cd)
+
     def wired(self):
         self.halt().db.create("PIF", network=self.net)
 
@@ -130,9 +133,9 @@ def office():
     return Office()
 
 
-def error(call, *arguments):
+def error(call, *arguments, **more):
     with pytest.raises(XenError) as caught:
-        call(*arguments)
+        call(*arguments, **more)
     return caught.value.description
 
 
@@ -153,7 +156,12 @@ REFUSED = [
     # a VBD is made at a place that is free under any name, and of a VDI that is a disk
     (None, lambda o: o.new_vbd(userdevice="0"), "DEVICE_ALREADY_EXISTS 0"),
     (None, lambda o: o.new_vbd(userdevice="xvda"), "DEVICE_ALREADY_EXISTS xvda"),
+    (None, lambda o: o.new_vbd(userdevice="zzz"), "INVALID_DEVICE zzz"),
     (None, lambda o: o.new_vbd(VDI=o.vdi(read_only=True)), "VDI_READONLY"),
+    (None, lambda o: o.new_vbd(type="CD"), "VBD_CDS_MUST_BE_READONLY"),
+    (None, lambda o: o.new_vbd(VDI=NULL), "HANDLE_INVALID VDI"),
+    (None, lambda o: o.new_vbd(VDI=NULL, empty=True), "VBD_NOT_REMOVABLE_MEDIA"),
+    (lambda o: o.set(**MIGRATES), Office.new_vbd, "OTHER_OPERATION_IN_PROGRESS"),
     # and is plugged where its SR is, by one writer, into a VM that runs and has drivers; and out where that allows it
     (None, lambda o: o.plug(VDI=o.vdi(managed=False)), "VDI_NOT_MANAGED"),
     (None, lambda o: o.plug(VDI=o.vdi(), later={"read_only": True}), "VDI_READONLY"),
@@ -163,6 +171,12 @@ REFUSED = [
     (Office.halt, lambda o: o.plug(), "VM_BAD_POWER_STATE"),
     (lambda o: o.set(power_state="Paused"), lambda o: o.do("VBD.unplug", o.vbd), "VM_BAD_POWER_STATE"),
     (None, lambda o: o.do("VBD.destroy", o.vbd), "OPERATION_NOT_ALLOWED"),
+    # a CD is put into an empty drive
+    (None, lambda o: o.do("VBD.insert", o.cd, o.iso), "VBD_NOT_EMPTY"),
+    (None, lambda o: o.do("VBD.insert", o.vbd, o.iso), "VBD_NOT_REMOVABLE_MEDIA"),
+    (Office.ejected, lambda o: o.do("VBD.insert", o.cd, o.vdi(managed=False)), "VDI_NOT_MANAGED"),
+    (Office.ejected, lambda o: o.do("VBD.insert", o.cd, o.away()), "INTERNAL_ERROR"),
+    (lambda o: o.ejected() or o.suspended(), lambda o: o.do("VBD.insert", o.cd, o.iso), "VM_BAD_POWER_STATE"),
     # a VDI in use stays where it is
     (None, lambda o: o.do("VDI.forget", o.disk), "VDI_IN_USE"),
     (None, lambda o: o.do("VDI.destroy", o.disk), "VDI_IN_USE"),
@@ -177,6 +191,11 @@ REFUSED = [
     (Office.halt, lambda o: o.do("VDI.pool_migrate", o.disk, o.new_sr(), {}), "NO_HOSTS_AVAILABLE"),
     # a VIF has a number and a MAC; it and its network stay while a VM has them
     (None, lambda o: o.new_vif(device="0"), "DEVICE_ALREADY_EXISTS"),
+    (None, lambda o: o.new_vif(device="a"), "INVALID_DEVICE a"),
+    (None, lambda o: o.new_vif(device="1", MAC="zz"), "MAC_INVALID zz"),
+    (lambda o: o.set(other_config={}), lambda o: o.new_vif(device="1"), "MAC_INVALID"),
+    # no map has an empty key
+    (None, lambda o: o.as_root("VM.add_to_other_config", o.web, "", "1"), "INTERNAL_ERROR Db_exn.Empty_key_in_map"),
     (None, lambda o: o.do("VIF.destroy", o.vif), "OPERATION_NOT_ALLOWED"),
     (None, lambda o: o.do("network.destroy", o.net), "NETWORK_CONTAINS_VIF"),
     (Office.wired, lambda o: o.do("network.destroy", o.net), "NETWORK_CONTAINS_PIF"),
@@ -216,6 +235,41 @@ def test_what_is_not_refused(office, given, call):
     if given:
         given(office)
     call(office)
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_a_cd_that_is_put_into_a_drive_is_attached_where_the_vm_runs(office, is_running):
+    office.do("VBD.eject", office.cd)
+    if not is_running:
+        office.halt()
+    office.do("VBD.insert", office.cd, office.iso)
+    drive = office.db.record("VBD", office.cd)
+    assert (drive["VDI"], drive["empty"], drive["currently_attached"]) == (office.iso, False, is_running)
+
+
+def test_a_disk_of_another_name_is_at_another_place(office):
+    """Of a number, xapi does not know which of two buses is meant. Of a name it knows."""
+    for device in ("1", "sdb", "xvdc", "hdc", "28"):
+        office.new_vbd(userdevice=device)
+    for device in ("hdb", "xvdb", "2", "xvdac"):
+        assert error(office.new_vbd, userdevice=device)[0] == "DEVICE_ALREADY_EXISTS"
+    taken = office.db.get("VBD", office.new_vbd(userdevice="autodetect"), "userdevice")
+    assert taken == "4"
+
+
+@pytest.mark.parametrize("is_plugged", [True, False])
+def test_a_move_takes_along_the_drives_of_one_vm_and_of_its_snapshots(office, is_plugged):
+    db, disk = office.db, office.vdi()
+    mine = office.new_vbd(VDI=disk)
+    earlier = db.create("VBD", VM=db.create("VM", is_a_snapshot=True, snapshot_of=office.web), VDI=disk)
+    other = db.create("VBD", VM=office.other_vm(), VDI=disk, mode="RO", currently_attached=is_plugged)
+    if is_plugged:
+        assert error(office.do, "VDI.pool_migrate", disk, office.sr, {})[0] == "VDI_IN_USE"
+        assert db.get("VBD", other, "VDI") == disk
+    else:
+        office.do("VDI.pool_migrate", disk, office.sr, {})
+        assert not db.exists("VBD", other)
+    assert db.get("VBD", mine, "VDI") == db.get("VBD", earlier, "VDI") != disk
 
 
 def test_a_vm_that_ha_restarts_is_protected_while_it_runs(office):
