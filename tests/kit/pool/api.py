@@ -42,7 +42,6 @@ class Api:
         self.latency_s = 0.0
         self.before = None
         self.clock = time.time  #: of the hosts
-        self.free_memory_bytes = 8 << 30  #: of each host
         self.host_plugins = HostPlugins(storage.require_live)
         self.calls = []  #: names of the calls that clients and drivers have made, in order
         self.mistakes = []  #: descriptions of what clients have asked for that no real xapi knows
@@ -167,7 +166,7 @@ class Api:
 
     def host_compute_free_memory(self, _session, host):
         self.storage.require_live(host)
-        return self.free_memory_bytes
+        return self.vms.free_memory_bytes
 
     def host_get_servertime(self, _session, host):
         self.storage.require_live(host)

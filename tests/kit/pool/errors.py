@@ -15,3 +15,7 @@ class Mistake(XenError):
 
     `Pool.stop` raises it once more, so that no test passes by it.
     """
+
+
+class Silent(Exception):
+    """No answer comes before the client gives up."""

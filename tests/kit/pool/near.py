@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A client in the process of the simulated xapi reaches it without a network. It knows no time limit.
+"""A client in the process of the simulated xapi reaches it without a network. It waits for nothing: where no answer
+comes, its time is over at once.
 
 A request   only the socket is another one: what http.client writes and reads is HTTP as it goes over TCP, and the same
             handler answers it
@@ -109,7 +110,10 @@ class _Answer(io.RawIOBase):
 
     def readinto(self, buffer):
         if self._reply is None:
-            self._reply = io.BytesIO(_Exchange(self._request, self._server).reply)
+            exchange = _Exchange(self._request, self._server)
+            if exchange.is_silent:
+                raise socket.timeout("timed out")
+            self._reply = io.BytesIO(exchange.reply)
         return self._reply.readinto(buffer)
 
 
@@ -117,10 +121,13 @@ class _Exchange(Handler):
     """One request and its `reply`, b"" where the connection ends without one."""
 
     def __init__(self, request, server):
-        self.server, self.client_address = server, ("127.0.0.1", 0)
+        self.server, self.client_address, self.is_silent = server, ("127.0.0.1", 0), False
         self.rfile, self.wfile = io.BytesIO(request), io.BytesIO()
         try:
             self.handle_one_request()
         except Exception:  # noqa: BLE001 - as socketserver does
             server.handle_error(self, self.client_address)
         self.reply = self.wfile.getvalue()
+
+    def wait_for_the_end(self):
+        self.is_silent = True

@@ -11,6 +11,7 @@ import threading
 
 from . import jsonrpc, wire
 from .api import GoneAway, answer
+from .errors import Silent
 from .transfer import MOST_HEADER_BYTES
 
 _OVER = (ConnectionError, socket.timeout, ssl.SSLError)
@@ -89,10 +90,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
             status, reply = self.server.api.transferred(self.command, self.path, self.headers, body, self.server.local)
         except GoneAway:
             return
+        except Silent:
+            self.wait_for_the_end()
+            return
         headers = {"Location": reply.decode()} if status == 302 else {}
         if self.command == "GET":
             headers["Content-Length"] = len(reply)
         self._send(status, reply, {**headers, "Connection": "close"})
+
+    def wait_for_the_end(self):
+        """The client says nothing more, and ends the connection."""
+        self.rfile.read(1)
 
     def _send(self, status, body, headers):
         self.send_response_only(status)

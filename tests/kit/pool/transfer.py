@@ -26,7 +26,7 @@ import xmlrpc.client
 
 from . import datamodel, wire
 from .database import NULL
-from .errors import XenError
+from .errors import Silent, XenError
 from .vms import _known
 
 MOST_HEADER_BYTES = 1024  #: of a request line and its headers: http.ml, read_http_request_header
@@ -52,6 +52,9 @@ class Transfer:
         self.database, self.vms, self._require_role = database, vms, require_role
         self.imports = []  #: (query, objects) of each import that was begun, dry runs among them
         self.fail_import = None  #: called with the objects when VMs have been made; raises XenError
+        self.waits = (
+            True  #: while a VM is busy, for two minutes: no client has heard of it by then. False: they are over
+        )
         self.host = None  #: whose handlers answer, as they do in the dom0 of a member; None: the master's
         self.refuse = None  #: called with (method, path) before a handler takes its task; what it raises is answered
 
@@ -136,7 +139,12 @@ class Transfer:
 
     def _export(self, query, _body):
         vm = query["ref"] if "ref" in query else self.database.by_uuid("VM", query["uuid"])
-        self.vms.verify_allowed(vm, "metadata_export")
+        try:
+            self.vms.verify_allowed(vm, "metadata_export")
+        except XenError as error:
+            if error.description[0] == "OTHER_OPERATION_IN_PROGRESS" and self.waits:
+                raise Silent from error
+            raise
         excluded = set(query.get("excluded_device_types", "").split(","))
         document = export(self.database, vm, query.get("export_snapshots", "true") == "true", excluded)
         return tar(document), ""

@@ -49,6 +49,7 @@ class Vms:
         self.write_vdi = None  #: write_vdi(vdi reference, bytes)
         self.read_vdi = None  #: read_vdi(vdi reference): bytes
         self.drop_vdi = None  #: drop_vdi(vdi record)
+        self.free_memory_bytes = 8 << 30  #: of each host
         self.refuses_shutdown = set()  #: VMs whose guests do not answer
 
     # -- VM -----------------------------------------------------------------------------------------------------------
@@ -218,7 +219,7 @@ class Vms:
         if record["power_state"] not in states:
             wanted = ", ".join(state.lower() for state in states)
             raise XenError("VM_BAD_POWER_STATE", vm, wanted, record["power_state"].lower())
-        if record["current_operations"]:
+        if record["current_operations"] and not _is_beside(operation, list(record["current_operations"].values())):
             ((task, busy), *_) = record["current_operations"].items()
             raise XenError("OTHER_OPERATION_IN_PROGRESS", "VM", vm, busy, task)
         if record["is_a_snapshot"] and operation not in _OF_SNAPSHOT:
@@ -227,15 +228,20 @@ class Vms:
             raise XenError("VM_IS_TEMPLATE", vm, operation)
 
     def _require_host(self, vm, *more):
-        """A VM runs where every SR of its disks and memory is plugged. Source: xapi_vm_placement.ml, select_host."""
+        """A VM runs where every SR of its disks and memory is plugged, and where it has room.
+
+        Source: xapi_vm_placement.ml, select_host; xapi_vm_helpers.ml, assert_can_boot_here. Simpler: all memory of a
+        VM counts, and none of those that run.
+        """
         db = self.database
         record = db.record("VM", vm)
         disks = [db.get("VBD", ref, "VDI") for ref in record["VBDs"] if not db.get("VBD", ref, "empty")]
         memory = [record["suspend_VDI"]] if record["suspend_VDI"] != NULL else []
         wanted = {db.get("VDI", vdi, "SR") for vdi in disks + memory} | set(more)
+        has_room = record["memory_static_max"] <= self.free_memory_bytes
         for host in db.refs("host", enabled=True):
             is_live = db.get("host_metrics", db.get("host", host, "metrics"), "live")
-            if is_live and wanted <= self.storage.plugged_on(host):
+            if is_live and has_room and wanted <= self.storage.plugged_on(host):
                 return
         raise XenError("NO_HOSTS_AVAILABLE")
 
@@ -459,6 +465,13 @@ class Vms:
             db.set("VBD", vbd, "VDI", new)
         self.vdi_destroy(session, vdi)
         return new
+
+
+def _is_beside(operation, current):
+    """Whether an operation may begin beside those. Source: xapi_vm_lifecycle.ml, is_allowed_concurrently."""
+    if operation == "hard_shutdown":
+        return operation not in current
+    return operation in ("metadata_export", "clean_shutdown") and current == ["migrate_send"]
 
 
 def mac(seed, device):

@@ -6,6 +6,7 @@ drivers are scripts of these tests.
 import http.client
 import json
 import os
+import socket
 import xmlrpc.client
 from xml.parsers import expat
 
@@ -117,6 +118,17 @@ def test_a_call_that_no_real_xapi_knows_fails_the_test_at_its_end(start, connect
     with pytest.raises(AssertionError, match=mistake):
         pool.stop()
     pool.api.mistakes.clear()
+
+
+def test_while_a_vm_is_busy_its_export_is_not_answered(start):
+    pool = start()
+    vm = pool.db.create("VM", current_operations={"task": "snapshot"})
+    session = pool.api.call("session.login_with_password", (pool.api.user, pool.api.password))
+    connection = http.client.HTTPConnection(pool.url[len("http://") :], timeout=0.05)
+    connection.request("GET", f"/export_metadata?ref={vm}", headers={"Cookie": f"session_id={session}"})
+    with pytest.raises(socket.timeout):
+        connection.getresponse()
+    connection.close()
 
 
 def test_a_mistake_of_the_simulator_fails_the_test_at_its_end(start):

@@ -102,6 +102,10 @@ class Office:
         self.db.set("host", self.hosts[0], "enabled", False)
         self.down(self.hosts[1])
 
+    def without_room(self):
+        self.halt()
+        self.vms.free_memory_bytes = 1 << 20
+
     def has_bytes(self):
         self.vms.read_vdi = lambda _: b"abcd"
 
@@ -111,6 +115,10 @@ class Office:
     def protected(self):
         self.db.set("pool", self.pool, "ha_enabled", True)
         self.do("VM.set_ha_restart_priority", self.web, "restart")
+
+    def busy_for_long(self):
+        self.set(current_operations={"task": "snapshot"})
+        self.transfer.waits = False
 
     def ejected(self):
         self.do("VBD.eject", self.cd)
@@ -146,6 +154,8 @@ REFUSED = [
     # a VM starts where one host, enabled and live, has every SR of its disks and memory
     (lambda o: o.halt(*map(o.vdi, o.hosts)), lambda o: o.do("VM.start", o.web), "NO_HOSTS_AVAILABLE"),
     (Office.no_host_is_up, lambda o: o.do("VM.start", o.web), "NO_HOSTS_AVAILABLE"),
+    (Office.without_room, lambda o: o.do("VM.start", o.web), "NO_HOSTS_AVAILABLE"),
+    (Office.without_room, lambda o: o.do("VDI.pool_migrate", o.disk, o.sr, {}), "NO_HOSTS_AVAILABLE"),
     (Office.suspended, lambda o: o.do("VM.resume", o.web), "NO_HOSTS_AVAILABLE"),
     (None, lambda o: o.do("VM.start", o.web), "VM_BAD_POWER_STATE"),
     (lambda o: o.set(is_a_snapshot=True), lambda o: o.do("VM.clean_shutdown", o.web), "VM_IS_SNAPSHOT"),
@@ -228,6 +238,8 @@ def test_what_is_refused(office, given, call, wanted):
     (lambda o: o.halt(o.vdi(o.hosts[0]), o.vdi(*o.hosts)), lambda o: o.do("VM.start", o.web)),
     (lambda o: o.db.set("VDI", o.disk, "sharable", True), Office.plug),
     (lambda o: o.set(power_state="Suspended"), lambda o: o.plug(VM=o.other_vm())),  # who sleeps is no user
+    (lambda o: o.set(**MIGRATES), lambda o: o.do("VM.clean_shutdown", o.web)),
+    (lambda o: o.set(current_operations={"task": "snapshot"}), lambda o: o.do("VM.hard_shutdown", o.web)),
     (Office.halt, lambda o: [o.do("VIF.destroy", o.vif), o.do("VDI.forget", o.disk), o.do("VDI.destroy", o.vdi())]),
     (None, lambda o: o.as_root("host.get_servertime", o.hosts[0])),
 ])  # fmt: skip
@@ -321,7 +333,7 @@ def raw(how, vdi):
 @pytest.mark.parametrize("given, method, target, status, heard", [
     (None, "GET", export_of, 200, "success"),
     (lambda o: o.set(blocked_operations={"metadata_export": "why"}), "GET", export_of, 500, "OPERATION_BLOCKED"),
-    (lambda o: o.set(current_operations={"task": "snapshot"}), "GET", export_of, 500, "OTHER_OPERATION_IN_PROGRESS"),
+    (Office.busy_for_long, "GET", export_of, 500, "OTHER_OPERATION_IN_PROGRESS"),
     (lambda o: o.has_bytes(), "GET", lambda o: raw("export", o.disk), 200, "success"),  # a VM of this host writes it
     (lambda o: o.set(resident_on=o.hosts[1]), "GET", lambda o: raw("export", o.disk), 200, "SR_BACKEND_FAILURE_46"),
     (None, "GET", lambda o: raw("export", "OpaqueRef:gone"), 500, "pending"),

@@ -448,7 +448,7 @@ def without_hvm(pool):
 
 
 def without_memory(pool):
-    pool.pool.api.free_memory_bytes = (256 << 20) - 1
+    pool.pool.api.vms.free_memory_bytes = (256 << 20) - 1
 
 
 STARTS = ["start", "start restored"]
