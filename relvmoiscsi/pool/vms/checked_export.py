@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Export the records of a VM, as far as the pool's own records say the same: `ova_compare`."""
 
+import time
 from typing import Sequence
 
+from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.pool.calls import Calls, Records
+from relvmoiscsi.pool.calls import Calls, PoolGone, Record, Records
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import inventory, ova_compare, transfer, vbds
 from relvmoiscsi.pool.vms.inventory import Inventory
@@ -12,6 +14,10 @@ from relvmoiscsi.pool.vms.ova_file import Ova
 from relvmoiscsi.wording import said, shell_command
 
 EXPORT = "metadata_export"  #: the operation of xapi
+#: how long to wait for other operations of xapi on the VM, such as the snapshot of a backup. xapi itself waits two
+#: minutes in silence; xen-api ocaml/xapi/export.ml, lock_vm
+BUSY_SECONDS = 60.0
+LOOK_SECONDS = 2.0  #: from one look at such a VM to the next
 _MOST_KEY = 16384  #: characters of a key in a command
 
 
@@ -24,7 +30,12 @@ def export(
     PoolFailure, Refused.
     """
     vbds.must_be_allowed(found.vms[vm], EXPORT)
-    document = transfer.export_vm(calls, vm, snapshots)
+    _wait_until_idle(calls, vm, found.vms[vm])
+    try:
+        document = transfer.export_vm(calls, vm, snapshots)
+    except PoolGone:  # as where another operation began since
+        _must_be_idle(calls.call("VM.get_record", vm))
+        raise
     try:
         ova = Ova(document)
         ova.drop([thing for thing in ova.things if thing.cls in without])
@@ -35,6 +46,28 @@ def export(
         if tries == 1:
             raise _with_key(error, _records(calls, pool, found, vm, snapshots)) from error
     return export(calls, pool, found, vm, snapshots, without, tries - 1)
+
+
+def _wait_until_idle(calls: Calls, vm: str, record: Record) -> None:
+    """Wait until xapi would export a VM with this record. Raises Refused after BUSY_SECONDS, PoolFailure."""
+    limit = Deadline(BUSY_SECONDS)
+    while True:
+        try:
+            return _must_be_idle(record)
+        except Refused:
+            if limit.has_passed:
+                raise
+        time.sleep(limit.within(LOOK_SECONDS))
+        record = calls.call("VM.get_record", vm)
+
+
+def _must_be_idle(record: Record) -> None:
+    """Raises Refused for a VM with an operation of xapi beside which xapi exports no VM.
+
+    Source: xen-api ocaml/xapi/xapi_vm_lifecycle.ml, is_allowed_concurrently.
+    """
+    if list(record["current_operations"].values()) != ["migrate_send"]:
+        vbds.must_be_idle(record)
 
 
 def _verify(

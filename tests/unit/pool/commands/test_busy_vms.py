@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A VM with another operation of xapi under way: xapi exports no record of it, and says so after two minutes."""
+
+import pytest
+
+from relvmoiscsi.pool.vms import checked_export
+
+pytestmark = pytest.mark.states
+CLONE = ("clone", "copy", "web", "--isolated", "lab", "--yes")
+SAYS = "The pool is busy with the VM 'web': snapshot. "
+
+
+def work(office, *operations):
+    """These operations are under way on the VM "web"."""
+    office.pool.db.set("VM", office.web, "current_operations", {f"task {each}": each for each in operations})
+
+
+@pytest.fixture(autouse=True)
+def attentive(monkeypatch):
+    monkeypatch.setattr(checked_export, "LOOK_SECONDS", 0.0)
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(checked_export, "BUSY_SECONDS", 0.05)
+
+
+@pytest.mark.parametrize("words", [CLONE, ("save-vms", "Production", "--yes")], ids=["clone", "save-vms"])
+def test_the_operation_that_does_not_end_is_named(office, pool_command, impatient, words):
+    work(office, "snapshot")
+    ran = pool_command(*words)
+    told = " ".join((ran.err + ran.out).split())
+    assert ran.status in (4, 9) and SAYS in told and "Wait, then repeat the command." in told
+
+
+@pytest.mark.parametrize("words", [CLONE, ("save-vms", "Production", "--yes")], ids=["clone", "save-vms"])
+def test_an_operation_that_ends_is_waited_for(office, pool_command, words):
+    work(office, "snapshot")
+    looks = []
+
+    def before(method, params):
+        if method == "VM.get_record" and params[1] == office.web:
+            looks.append(method)
+            if len(looks) == 2:
+                work(office)
+
+    office.pool.api.before = before
+    assert pool_command(*words).status == 0
+
+
+def test_an_operation_that_begins_since_is_named_where_xapi_does_not_answer(office, pool_command):
+    def before(method, _params):
+        if method == "GET /export_metadata":
+            work(office, "snapshot")
+
+    office.pool.api.before = before
+    ran = pool_command(*CLONE)
+    told = " ".join((ran.err + ran.out).split())
+    assert ran.status in (4, 9) and SAYS in told and "did not answer" not in told
+
+
+def test_a_pool_that_does_not_answer_for_no_reason_is_told_as_that(office, pool_command):
+    def before(method, _params):
+        if method == "GET /export_metadata":
+            work(office, "snapshot")
+        elif method == "VM.get_record":
+            work(office)
+
+    office.pool.api.before = before
+    ran = pool_command(*CLONE)
+    assert ran.status in (6, 9) and "did not answer /export_metadata" in " ".join((ran.err + ran.out).split())
+
+
+def test_a_vm_that_migrates_is_cloned(office, pool_command, impatient):
+    work(office, "migrate_send")
+    assert pool_command(*CLONE).status == 0
