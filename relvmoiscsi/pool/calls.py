@@ -305,6 +305,8 @@ def failure(method: str, details: Sequence[Any]) -> PoolFailure:
         sentence = None  # an HTTP handler failed, and xapi put the handler's error into these details
     if code == "NO_HOSTS_AVAILABLE" and method.startswith("VM."):
         sentence, advice = _NO_HOST_FOR_VM
+    if code == "NO_HOSTS_AVAILABLE" and method == "VDI.pool_migrate":
+        sentence, advice = _NO_HOST_FOR_MOVE
     if code == "INTERNAL_ERROR" and method in _NAMES_A_VDI and _NO_VDI in description[-1]:
         sentence, advice = _NAME_NOT_WRITTEN
     if sentence is not None:
@@ -335,6 +337,14 @@ _NO_HOST_FOR_VM = (
     "No running host can run the VM ({0}). A host needs the SRs and networks of the VM, enough free memory, and HVM "
     "for a guest that needs it. xapi does not say which is missing.",
     "A start with on=<host> says it for one host.",
+)
+#: xapi moves a disk on the host of its VM; it looks for a host that could start a halted VM, and has the target SR.
+#: Source: xen-api message_forwarding.ml, VDI.pool_migrate
+_NO_HOST_FOR_MOVE = (
+    "xapi found no running host for {0}. A host needs both SRs of the move. For a halted VM, a host also needs all "
+    "that a start of the VM needs: its SRs and networks, enough free memory, and HVM. xapi does not say which is "
+    "missing.",
+    "A start of the VM with on=<host> says what that host lacks.",
 )
 #: what xapi makes of each error of the driver that writes a name to a LUN. Source: xen-api storage_smapiv1.ml, stat
 _NAMES_A_VDI = ("VDI.set_name_label", "VDI.set_name_description")

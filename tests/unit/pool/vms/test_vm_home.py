@@ -50,6 +50,14 @@ def test_home_the_disks_are_on_the_sr_of_those_before_and_the_moved_bytes_are_to
     assert [size for part, size in moved if part == size] == sizes and all(0 <= part <= size for part, size in moved)
 
 
+def test_home_of_a_halted_vm_for_which_no_host_has_memory_says_what_xapi_looks_for(restored):
+    restored.lab.pool.api.vms.free_memory_bytes = 1 << 20
+    with pytest.raises(PoolFailure, match="xapi found no running host for VDI.pool_migrate. .* enough free memory"):
+        take_home(restored)
+    restored.lab.pool.api.vms.free_memory_bytes = 8 << 30
+    assert take_home(restored).status == "home"
+
+
 def test_home_when_the_disks_before_were_destroyed(restored):
     for vdi in (restored.root, restored.data):
         restored.lab.pool.api.vms.vdi_destroy("", vdi)
