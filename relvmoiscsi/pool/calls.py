@@ -182,6 +182,11 @@ class Calls:
         session = self.call("session.get_record", self.session)
         return bool(session["is_local_superuser"]) or method.lower() in session["rbac_permissions"]
 
+    def verify_may_call(self, method: str) -> None:
+        """Raises the PoolFailure of xapi to a user who may not call a method, without a call of the method."""
+        if not self.may_call(method):
+            raise failure(method, ["RBAC_PERMISSION_DENIED", method.lower(), "No permission in user session"])
+
     def run(self, method: str, *arguments: Any) -> str:
         """Run a slow call as a task and return the text of the result. Raises PoolFailure."""
         return self.wait(method, self.start(method, *arguments))

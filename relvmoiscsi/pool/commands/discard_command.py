@@ -59,6 +59,8 @@ class DiscardCommand(PoolChange):
             refs.sort(key=lambda ref: (str(pool.srs[ref]["name_label"]), ref))
             with_vms, leave_vms = self.given.with_vms, self.given.leave_vms
             plan = made_vms.plan(calls, refs, with_vms, last_copies=self.given.last_copies)
+            if plan.uses:
+                made_vms.verify_role(calls)
             there = plan.pool.srs
             gone += [str(pool.srs[ref]["uuid"]) for ref in (*refs, *locked) if ref not in there]  # since `_copies`
             refs, locked = list(plan.uses), {ref: why for ref, why in locked.items() if ref in there}

@@ -342,14 +342,21 @@ def _snapshots_of(found: Inventory, vm: str) -> Records:
 # --- carry out
 
 
+def verify_role(calls: Calls) -> None:
+    """Raises PoolFailure where the role of this user may not unplug an SR. To destroy VMs takes a lower role."""
+    with run_states.unchanged():
+        calls.verify_may_call("PBD.unplug")
+
+
 @contextmanager
 def carrying_out(calls: Calls, told: DiscardPlan) -> Iterator[Callable[[Calls, str, List[str]], None]]:
     """Lock the SRs of a plan, and yield a function that discards or unplugs one of them, if the plan still holds.
 
     The function does nothing for an SR that is gone. Its list gets the destroyed VMs (references), also before an
     error. It raises PoolFailure; Refused, also where another client works on the SR. Threads may call it. This thread
-    has the locks, because after Ctrl-C nobody waits for the others. Raises PoolFailure.
+    has the locks, because after Ctrl-C nobody waits for the others. Raises PoolFailure, also for a lower role.
     """
+    verify_role(calls)
     names = {sr: lock_keys.name_of(told.pool.srs[sr]) for sr in told.uses}
     refused: Dict[lock_keys.LockName, Refused] = {}
 

@@ -55,6 +55,19 @@ def test_the_last_copy_of_a_vm_is_destroyed_after_a_word_of_its_own(lab, gone, p
     assert vms(lab) == ["web"]
 
 
+@pytest.mark.parametrize("how", ["--yes", "--dry-run"])
+def test_who_may_not_unplug_the_copy_destroys_no_vm_before(lab, gone, pool_command, monkeypatch, how):
+    """VM.destroy takes a lower role."""
+    lab.pool.api.users["eve"] = ("pw", "vm-power-admin")
+    monkeypatch.setenv("XENSERVER_USER", "eve")
+    monkeypatch.setenv("XENSERVER_PASSWORD", "pw")
+    there = vms(lab)
+    ran = pool_command("discard", "--all", "--with-vms", "--last-copies", how)
+    told = " ".join((ran.out + ran.err).split())
+    assert ran.status == 6 and "may not call PBD.unplug. Nothing was changed. Use the role pool-operator" in told
+    assert vms(lab) == there
+
+
 def test_a_clone_whose_disks_were_made_cd_drives_is_the_last_copy_still(lab, gone, pool_command):
     """A vm-admin changes the type (VBD.set_type), and not the mode. What is in a CD drive that xapi made is no disk."""
     for vbd in lab.pool.db.refs("VBD", VM=gone):
