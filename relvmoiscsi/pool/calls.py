@@ -308,6 +308,8 @@ def failure(method: str, details: Sequence[Any]) -> PoolFailure:
     sentence, advice = _SENTENCES.get(code, (None, ""))
     if code == "RBAC_PERMISSION_DENIED" and not description[-1].startswith(_DENIALS):
         sentence = None  # an HTTP handler failed, and xapi put the handler's error into these details
+    if code == "RBAC_PERMISSION_DENIED" and _OF_VM_ADMIN.fullmatch(method):
+        advice = "Use the role vm-admin or a higher role."
     if code == "NO_HOSTS_AVAILABLE" and method.startswith("VM."):
         sentence, advice = _NO_HOST_FOR_VM
     if code == "NO_HOSTS_AVAILABLE" and method == "VDI.pool_migrate":
@@ -326,6 +328,10 @@ def failure(method: str, details: Sequence[Any]) -> PoolFailure:
 
 #: how xapi says that a role is missing, of a call and of an HTTP handler. Source: xen-api ocaml/xapi/rbac.ml
 _DENIALS = ("No permission", "no session in context")
+#: the calls for which the role vm-admin suffices. Source: xen-api ocaml/idl/datamodel.ml
+_OF_VM_ADMIN = re.compile(
+    r"(GET|PUT) /.*|(VBD|VIF)\..*|VM\.(?!set_ha_restart_priority$).*|VDI\.(?!pool_migrate$).*|network\.(create|destroy)"
+)
 #: the end of a text of relvmoiscsi's driver: the key of its error, for SMlog
 _OWN_KEY = re.compile(r" \[[A-Za-z]+\]\Z")
 #: what to do against a driver error, by its code

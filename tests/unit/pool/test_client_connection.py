@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from kit.certificates import self_signed
+from kit.pool import datamodel
 from kit.pool.api import GoneAway, Member
 from kit.pool.errors import XenError
 from kit.pool.server import TcpServer, UnixServer
@@ -500,3 +501,14 @@ def test_no_value_adds_conditions_to_a_search(value):
     others = {"VM": "OpaqueRef:1", "userdevice": "1\\' or true"}
     wanted = 'field "VM" = "OpaqueRef:1" and field "userdevice" = "1\\\' or true"'
     assert pool_calls.expression("VBD", others) == wanted
+
+
+def test_the_advice_to_a_lower_role_names_the_role_of_the_call():
+    rows = [line.split("\t") for line in (datamodel.DATA / "calls.tsv").read_text(encoding="utf-8").splitlines()]
+    roles = {row[0]: row[1] for row in rows[2:] if row[1] != "read-only" and not row[0].startswith("/")}
+    assert "vm-admin" in roles.values()
+    for method, role in roles.items():
+        told = str(failure(method, ["RBAC_PERMISSION_DENIED", method.lower(), "No permission in user session"]))
+        is_of_vm_admin = role in ("vm-operator", "vm-admin")
+        assert ("Use the role vm-admin or a higher role." in told) == is_of_vm_admin, method
+        assert ("Use the role pool-operator; --hba needs pool-admin." in told) != is_of_vm_admin, method
