@@ -360,5 +360,5 @@ def verify_may_end(calls: Calls, record: Record, swaps: bool) -> None:
     name = record["name_label"]
     what = f"HA restarts the VM {name!r}, and the start must be impossible during the swap."
     if is_left:
-        what = f"An interrupted restore has left the VM {name!r} without its restart priority of HA."
+        what = f"An interrupted restore has left the HA restart priority of the VM {name!r} in a key of the pool."
     raise Refused(f"{what} The role of this user may not set the priority.").advising("Use the role pool-operator.")

@@ -260,7 +260,7 @@ def test_yes_to_a_plan_that_is_old_changes_nothing(halted, happens, is_of_second
 @pytest.mark.parametrize(
     ("role", "priority", "said"),
     [
-        ("vm-operator", "", "may not call VM.add_to_other_config"),
+        ("vm-operator", "", "may not call VM.add_to_other_config. .* Use the role vm-admin or a higher role."),
         # VM.set_ha_restart_priority takes pool-operator, and so does the key that keeps the priority
         (
             "vm-power-admin",
@@ -482,7 +482,22 @@ def test_a_restore_is_over_only_when_the_vm_has_its_restart_priority_again(halte
     halted.lab.pool.api.users["eve"] = ("pw", "vm-admin")
     eve = Where(halted.lab.pool.url, "eve", "pw")
     halted.lab.later()
-    halted.refuses(lambda day: finish(day, where=eve), "without its restart priority of HA.*Use the role pool-operator")
+    halted.refuses(lambda day: finish(day, where=eve), "in a key of the pool.*Use the role pool-operator")
+    finish(halted)
+    assert halted.db.get("VM", halted.web, "ha_restart_priority") == "restart"
+    assert not [key for key in halted.db.get("pool", halted.lab.pool.pool, "other_config") if "restore-ha" in key]
+
+
+@pytest.mark.parametrize("finish", [bring_back, undo, keep], ids=["restore", "undo", "keep"])
+def test_a_run_that_was_cut_before_its_block_has_left_the_vm_as_it_was(halted, finish):
+    """A vm-admin is told of the key, and neither that disks may be swapped nor that the start is blocked."""
+    halted.db.set("VM", halted.web, "ha_restart_priority", "restart")
+    halted.cut(bring_back, "VM.add_to_blocked_operations")
+    halted.lab.pool.api.users["eve"] = ("pw", "vm-admin")
+    eve = Where(halted.lab.pool.url, "eve", "pw")
+    halted.lab.later()
+    told = halted.refuses(lambda day: finish(day, where=eve), "Nothing was changed. Use the role pool-operator")
+    assert "swapped" not in told and "blocked" not in told and "without its" not in told
     finish(halted)
     assert halted.db.get("VM", halted.web, "ha_restart_priority") == "restart"
     assert not [key for key in halted.db.get("pool", halted.lab.pool.pool, "other_config") if "restore-ha" in key]
