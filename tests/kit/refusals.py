@@ -110,6 +110,20 @@ def without_pv(committed):
     return committed[: committed.index("pv0 {")] + "}\n\n" + committed[committed.index("logical_volumes") :]
 
 
+def owned(keys):
+    """A group of another host as LVM writes it: with WRITE_LOCKED, also in each volume, in the place of WRITE."""
+
+    def edit(committed):
+        head, pv, rest = committed.partition("physical_volumes {")
+        pvs, lvs, rest = rest.partition("logical_volumes {")
+        head, rest = (
+            part.replace(', "WRITE"', "").replace("flags = []", 'flags = ["WRITE_LOCKED"]') for part in (head, rest)
+        )
+        return head.replace(MAX_LV, f"{MAX_LV}\n{keys}") + pv + pvs + lvs + rest
+
+    return edited(edit)
+
+
 def in_text(data):
     def made():
         spoiled = one_raw()
@@ -323,8 +337,10 @@ ROWS = {
         "lvchange --config",
         "-Mn",
     ),
-    "foreign system_id": unsupported(text(MAX_LV, MAX_LV + '\nsystem_id = "a"'), "another host", "system_id"),
-    "lock_type": unsupported(text(MAX_LV, MAX_LV + '\nlock_type = "sanlock"'), "cluster", "lock_type"),
+    "foreign system_id": unsupported(owned('system_id = "a"'), "another host", "system_id", "--systemid ''"),
+    "lock_type": unsupported(
+        owned('lock_type = "sanlock"\nlock_args = "1.0.0:x"'), "cluster", "lock_type", "--lock-type none"
+    ),
     "lock_args": unsupported(text(MAX_LV, MAX_LV + '\nlock_args = "1.0.0:x"'), "cluster", "lock_args"),
     "pr": unsupported(
         text(MAX_LV, 'pr = [ "require", "autostart" ]\n' + MAX_LV),

@@ -24,7 +24,8 @@ _LV_WORDS = ("READ", "WRITE", "VISIBLE")  #: in the order in which LVM writes th
 _LV_STATUS = set(_LV_WORDS)
 #: words of `flags` of a VG or an LV that change no reading. LVM ignores unknown words. But behind CACHE_VOL, LVM takes
 #: the words of a status from `flags`, too. Source: LVM2 lib/format_text/flags.c, read_flags
-_FLAGS = {"NOAUTOACTIVATE", "ACTIVATION_SKIP"}
+#: LVM writes WRITE_LOCKED in place of the status WRITE, and only beside the keys of _OWNERSHIP, which are refused
+_FLAGS = {"NOAUTOACTIVATE", "ACTIVATION_SKIP", "WRITE_LOCKED"}
 #: LVM writes no other tag, and reads any. SM would take `a,hidden` for two tags. Source: LVM2 lib/misc/lvm-string.c
 #: validate_tag; SM lvmcache.py, refresh
 _TAG = re.compile(r"[A-Za-z0-9._+/=!:&#-]+\Z")
