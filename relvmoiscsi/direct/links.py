@@ -55,6 +55,8 @@ LVM_WORD = "/relvmoiscsi-direct-"
 _LVM_DIRECTORIES = ("etc/lvm", "etc/lvm/master")
 
 _SESSION = re.compile(r"/(session\d+)/")
+#: UUID of the map that kpartx makes of a partition of a multipath map, with the SCSIid
+_PARTITION = re.compile("part[0-9]+-mpath-(.+)")
 
 
 #: Reads the owner of the LUN from a device such as `/dev/sdc`. Raises DeviceError.
@@ -212,7 +214,8 @@ def link_name(kernel_name: str, host: Host = THIS_HOST) -> Optional[str]:
     None if the LUN is not direct. The udev rule calls this. If the links of other devices of the LUN must change, make
     an event for each of these devices.
     """
-    scsi_id = scsi_id_of_disk(kernel_name, host)
+    of_partition = _PARTITION.fullmatch(attribute(host.at("sys/block", kernel_name, "dm/uuid")))
+    scsi_id = of_partition.group(1) if of_partition else scsi_id_of_disk(kernel_name, host)
     luns, _problems = read_section(read_config(host.config))
     name = next((name for name, one in luns.items() if one == scsi_id), None)
     if scsi_id is None or name is None:

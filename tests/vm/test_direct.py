@@ -3,8 +3,10 @@
 
 import json
 import os
+import struct
 import subprocess
 import threading
+from glob import glob
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,11 @@ from kit.pool.simulator import XAPI_SOCKET, Pool, sm_directory
 COMMAND = Path("/usr/sbin/relvmoiscsi")
 INVENTORY = Path("/etc/xensource-inventory")
 LINKS = Path("/dev/xapi/block")
+
+#: one partition of LVM, of 32 MiB
+PARTITION_TABLE = (
+    bytes(446) + struct.pack("<B3sB3sII", 0, b"\0\2\0", 0x8E, b"\0\0\0", 2048, 65536) + bytes(48) + b"\x55\xaa"
+)
 
 ADMINISTRATORS = b"# ours since 2019\n[other]\nkey = value ; \xe9\n\n"
 
@@ -77,6 +84,10 @@ def link():
 def names_for_lvm():
     """The devices that LVM's filter knows, by the links of the rule."""
     return sorted(path.name.split("-direct-")[1] for path in Path("/dev/disk/by-id").glob("relvmoiscsi-direct-*"))
+
+
+def is_of_partition(uuid):
+    return Path(uuid).read_text().startswith("part")
 
 
 def trigger(*devices, action="change"):
@@ -170,6 +181,13 @@ def test_of_two_paths_there_is_no_link_and_of_their_map_there_is(lab, pool):
             run("dmsetup", "message", lun.scsi_id, "0", "fail_path", first)
             trigger(the_map, first)
             assert link() == the_map
+        with open(the_map, "r+b") as disk:  # as the guest
+            disk.write(PARTITION_TABLE)
+        run("kpartx", "-an", the_map)  # as the rule of multipath does on dom0, at each event
+        settle()
+        (part,) = [Path(path).parent.parent.name for path in glob("/sys/block/dm-*/dm/uuid") if is_of_partition(path)]
+        assert part in names_for_lvm()
+        run("kpartx", "-d", the_map)
         assert direct("remove", "disk").status == 0
         assert link() is None
         run("multipath", "-f", lun.scsi_id)

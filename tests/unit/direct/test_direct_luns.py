@@ -198,10 +198,17 @@ def was_multipathed(world, scsi_id=LUN):
     world.lists(scsi_id)
 
 
+def a_map_of_a_partition(world):
+    a_map(world)
+    world.put("sys/block/dm-7/dm/uuid", f"part12-mpath-{LUN}\n")
+    world.put("sys/block/dm-8/dm/uuid", f"part1-mpath-{OTHER}\n")
+
+
 @pytest.mark.parametrize("arrange, expected", [
     (lambda world: two_disks(world, OTHER), {"sda": "disk", "sdb": None}),
     (two_disks, {"sda": "", "sdb": ""}),
     (a_map, {"dm-0": "disk", "sda": "", "sdb": ""}),
+    (a_map_of_a_partition, {"dm-0": "disk", "dm-7": "", "dm-8": None}),
     (was_multipathed, {"sda": "disk"}),
     (lambda world: world.put("sys/block/dm-7/dm/uuid", "LVM-abc\n"), {"dm-7": None, "gone": None}),
     (lambda world: world.has_disk("sda", state="transport-offline"), {"sda": "disk"}),  # it may come back
@@ -419,9 +426,10 @@ def test_the_uuid_of_a_map_is_one_word_of_the_rules(tmp_path, uuid):
     for name, here in names.items():
         program = program.replace(name, here)
 
-    def is_direct(text):
-        said.write_text(f"mpath-{text}\n")
+    def is_direct(text, kind="mpath-"):
+        said.write_text(f"{kind}{text}\n")
         return not subprocess.call(["/bin/sh", "-c", program], cwd=str(tmp_path), stdin=subprocess.DEVNULL)
 
     assert is_direct(LUN) and not is_direct(OTHER)
+    assert is_direct(LUN, "part1-mpath-") and not is_direct(OTHER, "part1-mpath-")
     assert not is_direct(uuid)
