@@ -388,8 +388,8 @@ _SENTENCES: Dict[str, Tuple[str, str]] = {
         "`xe task-list` shows the running operations. Repeat the command when they have ended.",
     ),
     "OPERATION_BLOCKED": (
-        "A user of the pool has just blocked {0} for a VM.",
-        "Repeat the command, which names the VM and the way to remove the block.",
+        "A user of the pool has blocked {0} for a VM.",
+        "`xe vm-list params=uuid,name-label,blocked-operations` shows each block, and a vm-admin removes it.",
     ),
     "SESSION_AUTHENTICATION_FAILED": ("The pool does not accept this user and password.", ""),
     "SESSION_AUTHORIZATION_FAILED": ("The pool gives this user no role.", ""),

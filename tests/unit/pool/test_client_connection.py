@@ -392,7 +392,7 @@ BUSY = ["OTHER_OPERATION_IN_PROGRESS", "SR", "OpaqueRef:1", "vdi_create", "Opaqu
         # a stranger may have chosen a parameter
         ("VM.start", ["VM_BAD", "Ref:1", "`a b`\n"], r"xapi answered VM_BAD, Ref:1, '`a b`\n' to VM.start."),
         ("VM.start", ["HANDLE_INVALID", "a\x1b", "OpaqueRef:1"], r"The 'a\x1b' that VM.start needs"),
-        ("VM.start", ["OPERATION_BLOCKED", "OpaqueRef:1", "`a b`"], "has just blocked VM.start for a VM."),
+        ("VM.start", ["OPERATION_BLOCKED", "OpaqueRef:1", "`a b`"], "has blocked VM.start for a VM."),
     ],
 )
 def test_what_xapi_answers_is_said_in_a_sentence(method, details, said):

@@ -81,4 +81,4 @@ def test_a_block_that_comes_during_a_run_has_its_sentence(office, pool_command, 
     office.pool.api.before = before
     ran = pool_command(*(RESTORE + ("--shutdown",) if operation == "clean_shutdown" else CLONE))
     told = " ".join((ran.err + ran.out).split())
-    assert ran.status in (6, 9) and "A user of the pool has just blocked" in told and "To go on" not in told
+    assert ran.status in (6, 9) and "A user of the pool has blocked" in told and "To go on" not in told
