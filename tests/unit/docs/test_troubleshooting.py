@@ -38,7 +38,7 @@ Load Log Look Make Map Move Name Omit Open Plug Put Remove Rename Repeat Replace
 Restore Revert Run Save Select Set Shut Start Stop Take Try Turn Undo Unmap Unplug Update Use Wait Write run
 add give repeat use take check please
 """
-ACTION = re.compile(r"(?:^|[.:;,`)] |\bor |\band |, then |, first )(?:" + "|".join(VERBS.split()) + r")\b|[.…] …$|`")
+ACTION = re.compile(r"(?:^|[.…:;,`)] |\bor |\band |, then |, first )(?:" + "|".join(VERBS.split()) + r")\b|[.…] …$|`")
 #: begins messages without an action that are all there is to say
 COMPLETE = (
     "A resignature runs on the pool's master.",
