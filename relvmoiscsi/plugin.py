@@ -44,7 +44,7 @@ from typing import (
 
 from relvmoiscsi import engine, report, untrusted
 from relvmoiscsi.deadline import Deadline, OutOfTime
-from relvmoiscsi.direct.direct_config import read_section
+from relvmoiscsi.direct.direct_config import luns_of
 from relvmoiscsi.engine import DONE, IN_PROGRESS, SWITCHED, database_pools, is_of_another_lun
 from relvmoiscsi.errors import (
     NOTHING_WRITTEN,
@@ -58,7 +58,6 @@ from relvmoiscsi.errors import (
 from relvmoiscsi.formats import mapfile
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.host import iscsi_sessions
-from relvmoiscsi.host.config_file import read_config
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.hba import adapters
 from relvmoiscsi.host.locks.lun_lock import locked_luns
@@ -151,7 +150,7 @@ def classify(
         behind = {scsi_id: lun for scsi_id, lun in behind.items() if is_scsi_id(scsi_id)}
     if problems and not shown and not behind:
         raise NotFound(f"No LUN could be looked at. {' '.join(problems)}")
-    of_guests = read_section(read_config(host.config))[0].values()
+    of_guests = luns_of(host).values()
     ids = [scsi_id for scsi_id in sorted({*shown, *behind}.difference(of_guests)) if scsi_id >= start]
     ahead: Dict[str, Optional[Dict[str, Any]]] = {}  # rows that are read in parallel; None for a LUN that had no time
     if behind:

@@ -12,7 +12,8 @@ from itertools import takewhile
 from typing import Dict, List, Mapping, Optional, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused, UsageError
-from relvmoiscsi.host.config_file import KEY_VALUE, header, lines_of_section, said, with_line
+from relvmoiscsi.host.config_file import KEY_VALUE, header, lines_of_section, read_config, said, with_line
+from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.scsi_id_text import typed_scsi_id
 from relvmoiscsi.wording import shell_command
 
@@ -49,6 +50,11 @@ def check_scsi_id(scsi_id: str) -> str:
 
 
 # --- reading
+
+
+def luns_of(host: Host) -> Dict[str, str]:
+    """Return the SCSIids of the direct LUNs of a host, by name. Raises Refused."""
+    return read_section(read_config(host.config))[0]
 
 
 def read_section(text: str) -> Tuple[Dict[str, str], List[str]]:

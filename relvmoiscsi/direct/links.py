@@ -24,10 +24,9 @@ from typing import Callable, Iterable, List, NamedTuple, Optional
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.deadline import Deadline, OutOfTime
-from relvmoiscsi.direct.direct_config import read_section
+from relvmoiscsi.direct.direct_config import luns_of
 from relvmoiscsi.errors import DeviceError, NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.formats.lvm.owner import Owner
-from relvmoiscsi.host.config_file import read_config
 from relvmoiscsi.host.disk import hiding, holders, multipath, udev
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at, scsi_id_of_disk
 from relvmoiscsi.host.files import attribute, lines_of
@@ -216,8 +215,7 @@ def link_name(kernel_name: str, host: Host = THIS_HOST) -> Optional[str]:
     """
     of_partition = _PARTITION.fullmatch(attribute(host.at("sys/block", kernel_name, "dm/uuid")))
     scsi_id = of_partition.group(1) if of_partition else scsi_id_of_disk(kernel_name, host)
-    luns, _problems = read_section(read_config(host.config))
-    name = next((name for name, one in luns.items() if one == scsi_id), None)
+    name = next((name for name, one in luns_of(host).items() if one == scsi_id), None)
     if scsi_id is None or name is None:
         return None
     try:

@@ -10,12 +10,12 @@ import time
 from typing import List, Optional, Tuple
 
 from relvmoiscsi import untrusted
-from relvmoiscsi.direct.direct_config import read_section
+from relvmoiscsi.direct.direct_config import luns_of
 from relvmoiscsi.direct.links import lvm_without_filter
 from relvmoiscsi.doctor import host_root
 from relvmoiscsi.doctor.finding import AS_ROOT, Finding, ok, problem, unknown, warning
 from relvmoiscsi.errors import NotFound, Refused
-from relvmoiscsi.host.config_file import read_config, settings_of
+from relvmoiscsi.host.config_file import settings_of
 from relvmoiscsi.host.disk import cleanup_journal, hiding
 from relvmoiscsi.host.files import words_in
 from relvmoiscsi.host.settings import KEYS, SECTION, settings_in
@@ -123,7 +123,7 @@ def examine_rules(host: Host) -> Finding:
 def examine_direct(host: Host) -> List[Finding]:
     """Does LVM ignore what guests write to the direct LUNs of this host? No finding without direct LUNs."""
     try:
-        if not read_section(read_config(host.config))[0]:
+        if not luns_of(host):
             return []
     except Refused as error:
         return [unknown("direct-luns", f"The list of direct LUNs cannot be read: {error.message}", AS_ROOT)]
