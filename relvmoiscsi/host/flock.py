@@ -37,13 +37,13 @@ POLL_SECONDS = 0.05
 inherited_lock_fds: Dict[int, bool] = {}
 
 
-def verify_of_root(path: str, status: os.stat_result) -> None:
+def _verify_of_root(path: str, status: os.stat_result) -> None:
     """Raise NotOwn for a file that is not of root or of this user. Its mode is that of SM or LVM."""
     if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, os.geteuid()):
         raise NotOwn(f"{path} is no regular file, or belongs to another user")
 
 
-def open_lock(path: str, flags: int, verify: Callable[[str, os.stat_result], None] = verify_of_root) -> int:
+def open_lock(path: str, flags: int, verify: Callable[[str, os.stat_result], None] = _verify_of_root) -> int:
     """Open a lock file that `verify` takes, and return the descriptor. A missing file is made, with mode 0600.
 
     In a place such as /run/lock, each user could make the directory first, and lead this process to another lock file.
@@ -59,7 +59,7 @@ def open_lock(path: str, flags: int, verify: Callable[[str, os.stat_result], Non
 
 
 def open_or_make_lock(
-    path: str, make: Callable[[], None], verify: Callable[[str, os.stat_result], None] = verify_of_root
+    path: str, make: Callable[[], None], verify: Callable[[str, os.stat_result], None] = _verify_of_root
 ) -> int:
     """Open a lock file for reading and writing, as `open_lock`. Where its directory is missing, `make` makes it.
 

@@ -114,8 +114,9 @@ def find_unfinished(device: Device) -> Optional[EarlierRun]:
 
 def has_new_ids(record: Optional[CommitRecord], lun: Lun) -> bool:
     """Whether the LUN with this content was resignatured: the commit record says so, and PV and VG prove it."""
-    is_made = record is not None and record.phase == DONE and record.kind == RESIGNATURE
-    return record is not None and is_made and proves(record, lun.sr_uuid, lun.label.pv_id, lun.vg.id)
+    if record is None or record.phase != DONE or record.kind != RESIGNATURE:
+        return False
+    return proves(record, lun.sr_uuid, lun.label.pv_id, lun.vg.id)
 
 
 def verify_same_lun(name: str, record: CommitRecord, scsi_id: Optional[str]) -> None:
