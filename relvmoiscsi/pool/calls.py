@@ -41,10 +41,9 @@ Records = Dict[str, Record]  #: by reference
 #: joins the parts of a name with two underscores. Source: xen-api ocaml/database/db_names.ml
 DATABASE_NAMES = {
     "task": {"name_label": "name__label", "other_config": "other_config"},
-    "VBD": {"VM": "VM", "userdevice": "userdevice"},
+    "VBD": {"VM": "VM"},
     "VDI": {"SR": "SR"},
     "VIF": {"VM": "VM"},
-    "VM": {"suspend_VDI": "suspend_VDI"},
 }
 
 

@@ -140,6 +140,19 @@ def test_keep_asks_the_pool_for_no_key_of_any_number(restored):
     assert len(asked) < 2 * removals + 60, "the lock is looked at before each removal, and nothing else is asked"
 
 
+@pytest.mark.parametrize("work", [bring_back, *COMMANDS])
+def test_one_reading_of_the_pool_serves_all_entries(halted, work):
+    """A vm-admin writes entries of 250 devices, each of which a run could have written."""
+    bring_back(halted)
+    swap = json.loads(halted.db.get("VM", halted.web, "other_config")[RESTORED + "0"])
+    forged = {f"{RESTORED}{number}": json.dumps({**swap, "userdevice": str(number)}) for number in range(1000, 1250)}
+    halted.set_journal(lambda keys: {**keys, **forged})
+    asked = []
+    halted.lab.pool.api.before = lambda method, _params: asked.append(method)
+    told(work, halted, dry_run=True)
+    assert asked.count("VBD.get_all_records") <= 2 and len(asked) < 60
+
+
 @pytest.mark.parametrize("begin", [LEAVING, ARRIVED])
 def test_more_keys_of_any_kind_than_a_vm_has_devices_are_no_journal(restored, begin):
     restored.set_journal(lambda keys: {**keys, **{f"{begin}{n}": "x" for n in range(1000, 1300)}})
