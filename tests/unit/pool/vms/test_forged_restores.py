@@ -137,7 +137,7 @@ def test_keep_asks_the_pool_for_no_key_of_any_number(restored):
     keep(restored)
     removals = asked.count("VM.remove_from_other_config")
     assert removals > 1200 and not restored.journal()
-    assert len(asked) < 2 * removals + 60, "the lock is looked at before each removal, and nothing else is asked"
+    assert len(asked) < 1.1 * removals + 60, "the lock is looked at before some removals, and nothing else is asked"
 
 
 @pytest.mark.parametrize("work", [bring_back, *COMMANDS])
