@@ -101,6 +101,7 @@ class Calls:
         self.url, self.http = url, http
         self._user, self._password = user, password
         self.session = self._shared_session = session  #: the reference of the session
+        self._sessions: Records = {}  #: those whose permissions are known
         self._connection = Connection(http)
         #: what a person must know, whatever the result; the connections of a session share it
         self.notes: List[str] = []
@@ -177,8 +178,13 @@ class Calls:
         return ref, record
 
     def may_call(self, method: str) -> bool:
-        """May the user of this session call a method, such as "VM.start"? Raises PoolFailure."""
-        session = self.call("session.get_record", self.session)
+        """May the user of this session call a method, such as "VM.start"? Raises PoolFailure.
+
+        The pool is asked once: xapi writes the permissions of a session at its login.
+        """
+        if self.session not in self._sessions:
+            self._sessions[self.session] = self.call("session.get_record", self.session)
+        session = self._sessions[self.session]
         return bool(session["is_local_superuser"]) or method.lower() in session["rbac_permissions"]
 
     def verify_may_call(self, method: str) -> None:

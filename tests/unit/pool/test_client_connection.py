@@ -338,6 +338,17 @@ def test_a_task_that_a_restart_has_ended_is_not_waited_for(lab, monkeypatch):
             calls.wait("SR.scan", task)
 
 
+def test_the_pool_is_asked_once_what_a_session_may(lab):
+    """A restore asks at each of its steps. The user of a new session may have got another role."""
+    with connect(lab.where()) as calls:
+        lab.pool.api.calls.clear()
+        assert calls.may_call("VM.start") and calls.may_call("PBD.unplug")
+        assert lab.pool.api.calls == ["session.get_record"]
+        lab.pool.db.destroy("session", calls.session)
+        assert calls.call("SR.get_all") is not None
+        assert calls.may_call("VM.start") and lab.pool.api.calls.count("session.get_record") == 2
+
+
 def test_connections_share_a_session_and_each_that_takes_its_place_is_ended_too(lab):
     """When xapi has ended it, each connection logs in anew, for itself."""
     before = lab.pool.db.refs("session")
