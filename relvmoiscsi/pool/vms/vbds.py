@@ -145,10 +145,16 @@ def must_be_allowed(record: Record, operation: str) -> None:
     """
     if operation in record["blocked_operations"]:
         kind, reason = "snapshot" if record["is_a_snapshot"] else "VM", said(record["blocked_operations"][operation])
-        of_vm = f"uuid={record['uuid']}", "param-name=blocked-operations", f"param-key={operation}"
         raise Refused(
             f"A user has blocked the operation {operation} of the {kind} {record['name_label']!r}: {reason}."
         ).advising(
-            "Ask that user. A vm-admin removes the block: "
-            f"`{shell_command('xe vm-param-remove', *of_vm)}`. Then repeat the command."
+            f"Ask that user. A vm-admin removes the block: {unblock_command(record, operation)}. Then repeat the "
+            "command."
         )
+
+
+def unblock_command(record: Record, operation: str) -> str:
+    """Return the command that removes the block of an operation of a VM, for a sentence; "" without a block."""
+    of_vm = f"uuid={record['uuid']}", "param-name=blocked-operations", f"param-key={operation}"
+    is_blocked = operation in record["blocked_operations"]
+    return f"`{shell_command('xe vm-param-remove', *of_vm)}`" if is_blocked else ""
