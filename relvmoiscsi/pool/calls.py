@@ -328,7 +328,7 @@ def failure(method: str, details: Sequence[Any]) -> PoolFailure:
         said = cut(_OWN_KEY.sub("", parameters[0]))  # sentences, of relvmoiscsi's driver or of SM
         kind = _OF_DRIVER.get(code, PoolFailure)
         return kind(f"{method}: {said.rstrip('.')}.", description).advising(_REMEDIES.get(code, ""))
-    return PoolFailure(f"xapi answered {', '.join([rpc.word(code), *words])} to {method}.", description)
+    return PoolFailure(rpc.sentence(method, [code, *parameters]), description)
 
 
 #: how xapi says that a role is missing, of a call and of an HTTP handler. Source: xen-api ocaml/xapi/rbac.ml

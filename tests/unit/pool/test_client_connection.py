@@ -410,6 +410,28 @@ def test_what_xapi_answers_is_said_in_a_sentence(method, details, said):
     assert said in str(failure(method, details))
 
 
+PLUGIN = ["RELVMOISCSI_FAILURE", "map", "A sentence of the plugin. " * 20 + "Its advice."]
+
+
+def test_the_sentence_of_our_host_plugin_stays_whole():
+    """It was quoted, and cut after 200 characters, so its advice was lost."""
+    assert str(failure("Async.host.call_plugin", PLUGIN)) == f"host.call_plugin: {PLUGIN[-1]}"
+
+
+@pytest.mark.parametrize(
+    ("method", "details"),
+    [
+        ("VM.start", PLUGIN),
+        ("VM.call_host_plugin", PLUGIN),
+        ("host.call_plugin", ["XENAPI_PLUGIN_FAILURE", *PLUGIN[1:]]),
+        ("host.call_plugin", [*PLUGIN, "more"]),
+    ],
+)
+def test_no_other_answer_stands_for_a_sentence_of_our_host_plugin(method, details):
+    said = str(failure(method, details))
+    assert said.startswith("xapi answered ") and "advice" not in said and len(said) < 500
+
+
 @pytest.mark.parametrize("code", ["A_CODE", "HANDLE_INVALID", "OPERATION_BLOCKED", "SR_BACKEND_FAILURE_1", "A" * 9999])
 def test_an_error_of_xapi_is_cut_whatever_its_parameters_are(code):
     assert len(str(failure("VM.start", [code, "a b" * 100000, "a b" * 100000]))) < 9000
@@ -508,10 +530,10 @@ def test_who_is_interrupted_waits_for_nobody(monkeypatch):
 def test_no_value_adds_conditions_to_a_search(value):
     """In xapi's expressions a quotation mark ends a value, and nothing escapes one."""
     with pytest.raises(PoolFailure, match="has a quotation mark"):
-        pool_calls.expression("VBD", {"VM": "OpaqueRef:1", "userdevice": value})
-    others = {"VM": "OpaqueRef:1", "userdevice": "1\\' or true"}
-    wanted = 'field "VM" = "OpaqueRef:1" and field "userdevice" = "1\\\' or true"'
-    assert pool_calls.expression("VBD", others) == wanted
+        pool_calls.expression("task", {"other_config": "()", "name_label": value})
+    others = {"other_config": "()", "name_label": "1\\' or true"}
+    wanted = 'field "other_config" = "()" and field "name__label" = "1\\\' or true"'
+    assert pool_calls.expression("task", others) == wanted
 
 
 def test_the_advice_to_a_lower_role_names_the_role_of_the_call():
