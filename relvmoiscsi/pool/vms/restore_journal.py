@@ -16,7 +16,7 @@ from typing import Any, ContextManager, Dict, Iterable, Iterator, List, Sequence
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import lock, lock_keys, marks, records
-from relvmoiscsi.pool.calls import Calls, Record, passing
+from relvmoiscsi.pool.calls import Calls, Record, passing, role_advice
 from relvmoiscsi.pool.records import WAS
 from relvmoiscsi.pool.vms import inventory, lineage, run_states, vbds
 from relvmoiscsi.pool.vms.inventory import NULL
@@ -365,4 +365,6 @@ def verify_may_end(calls: Calls, now: VmNow, swaps: bool) -> None:
     what = f"HA restarts the VM {name!r}, and the start must be impossible during the swap."
     if is_left:
         what = f"An interrupted restore has left the HA restart priority of the VM {name!r} in a key of the pool."
-    raise Refused(f"{what} The role of this user may not set the priority.").advising("Use the role pool-operator.")
+    raise Refused(f"{what} The role of this user may not set the priority.").advising(
+        role_advice("VM.set_ha_restart_priority")
+    )
