@@ -184,11 +184,12 @@ def _is_left(
 
     `olds` are those of `inventory.old_vdis`, `stay` the UUIDs of the VDIs that stay. A disk that was taken from the VM
     is there still. So is a later state of a disk, which the VM has; a journal gives it none. Where the pool no longer
-    has the VDI, another tool may have moved the disk: then the VM has a disk at the device of the clone, and that disk
-    is the original of no other disk of the clone.
+    has the VDI, another tool may have moved the disk: then the VM has a disk at the device of the clone, and the LUN
+    has no copy of that disk. A vm-admin chooses the VM, by a key of the clone, and not what is on the LUN.
     """
     before = {device: olds.get(disk["uuid"], "") for device, disk in disks.items()}
-    moved = {device for device, disk in found.disks_of(vm).items() if disk["uuid"] not in before.values()}
+    on_lun = {olds.get(vdi["uuid"]) for disk in disks.values() for vdi in found.vdis_of(disk["SR"]).values()}
+    moved = {device for device, disk in found.disks_of(vm).items() if disk["uuid"] not in on_lun}
     own = {
         device
         for device, old in before.items()
