@@ -7,7 +7,7 @@ from typing import Any, Dict
 from relvmoiscsi.cli.output import Answer, ask, waiting
 from relvmoiscsi.pool import lock, lock_keys, records
 from relvmoiscsi.pool.commands.options import CommandMaker, PoolChange, changes, exit_status
-from relvmoiscsi.pool.vms import checked_export, inventory, save_vms
+from relvmoiscsi.pool.vms import checked_export, inventory, run_states, save_vms
 from relvmoiscsi.wording import printable, said, shell_command
 
 _SAVE = """\
@@ -36,6 +36,8 @@ class SaveVmsCommand(PoolChange):
             sr = records.find_sr(pool, self.given.sr)
             refs = save_vms.vms_on(pool, found, sr)
             lock.verify_free(calls, [lock_keys.name_of(pool.srs[sr])])
+            with run_states.unchanged():
+                calls.verify_may_call("SR.add_to_other_config")
             names = ", ".join(said(found.vms[ref]["name_label"]) for ref in refs)
             if self.dry_run:
                 would = [{"vm": found.vms[ref]["uuid"], "vm_name": found.vms[ref]["name_label"]} for ref in refs]

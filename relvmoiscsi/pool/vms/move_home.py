@@ -47,6 +47,7 @@ def home(
             if not restore_journal.is_home(now, swap):
                 restore_journal.verify_not_between(now, swap)
                 _verify_movable(now, swap)
+                calls.verify_may_call("VDI.pool_migrate")
         if dry_run:
             restore_journal.verify_free(calls, record, swaps)
             return result_of(record, WOULD_HOME, [swap for swap, vdi in at_device if vdi == swap.new])

@@ -354,10 +354,11 @@ def _has_priority(now: VmNow) -> bool:
 
 
 def verify_may_end(calls: Calls, now: VmNow, swaps: bool) -> None:
-    """Raises Refused where the role of this user may not do what a run does to the restart priority of the VM.
+    """Raises PoolFailure, or Refused, where the role of this user may not do what a run does to the VM.
 
-    A run that `swaps` disks empties the priority, and each run sets the priority that an interrupted run has left.
+    A run that `swaps` disks empties the restart priority, and each run sets the one that an interrupted run has left.
     """
+    calls.verify_may_call("VBD.create" if swaps else "VM.remove_from_other_config")
     record, is_left = now.record, _has_priority(now)
     if not (is_left or (swaps and record["ha_restart_priority"])) or calls.may_call("VM.set_ha_restart_priority"):
         return
