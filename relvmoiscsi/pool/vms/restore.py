@@ -374,6 +374,7 @@ def undo(calls: Calls, vm: str, shutdown: bool = False, dry_run: bool = False) -
 def _verify_back(now: VmNow) -> bool:
     """Check an undo; return whether a device has another disk than before. Raises Refused, NotFound."""
     record, is_swapped = now.record, False
+    restore_journal.verify_journal(record, [])
     vbds.must_be_idle(record)
     for swap in restore_entries.journal_of(record):
         if now.find(swap.old) is None:

@@ -109,7 +109,10 @@ def must_have_an_end(now: VmNow) -> None:
 
 
 def verify_journal(vm: Record, swaps: Sequence[Swap]) -> None:
-    """Raises Refused where the journal belongs to another restore."""
+    """Raises Refused where the journal belongs to another restore, or two disks would become one.
+
+    A vm-admin may write an entry of a second device: a run would stop at that device, after the first one was swapped.
+    """
     journal = journal_of(vm)
     there, copies = {swap.userdevice: swap for swap in journal}, {swap.sr for swap in journal}
     if any(there.get(swap.userdevice, swap) != swap or copies - {swap.sr} for swap in swaps):
@@ -118,6 +121,18 @@ def verify_journal(vm: Record, swaps: Sequence[Swap]) -> None:
             f"{run_states.restore_command('undo', vm['uuid'])} or {run_states.restore_command('home', vm['uuid'])} "
             "first."
         )
+    first: Dict[str, str] = {}  #: devices by the UUIDs of VDIs
+    for swap in {**there, **{swap.userdevice: swap for swap in swaps}}.values():
+        same = first.setdefault(swap.old, swap.userdevice)
+        if same != swap.userdevice:
+            raise Refused(
+                f"Two disks of the VM {vm['name_label']!r} are one VDI in its restore, {swap.old}: {same} and "
+                f"{swap.userdevice}."
+            ).advising(
+                f"{run_states.restore_command('keep', vm['uuid'])} leaves the VM as it is, and removes its journal."
+                if journal
+                else "Remove the disk from one of these devices."
+            )
 
 
 def verify_origin(now: VmNow, swap: Swap) -> None:
