@@ -97,8 +97,8 @@ def _cloned_row(result):
     }
 
 
-#: the operation of xapi that makes a VM run, by its power state
-_TO_RUN = {"Halted": "start", "Suspended": "resume", "Paused": "unpause"}
+#: the call that makes a VM run, by its power state; behind the dot is the operation, which a user may block
+_TO_RUN = {"Halted": "VM.start", "Suspended": "VM.resume", "Paused": "VM.unpause"}
 
 
 def _start(module, calls, rows, copy, sources, wanted):
@@ -130,9 +130,9 @@ def _run(calls, found, source, sr, ref, wanted, is_check):
     state = found.vms[ref]["power_state"]
     try:
         choice.verify_as_wanted(found, source, sr, ref, wanted)  # another client may have moved the VM meanwhile
-        vbds.must_be_allowed(found.vms[ref], _TO_RUN[state])
+        vbds.must_be_allowed(found.vms[ref], _TO_RUN[state].partition(".")[2])
         if not is_check:
-            calls.run("VM." + _TO_RUN[state], ref, *(() if state == "Paused" else (False, False)))
+            calls.run(_TO_RUN[state], ref, *(() if state == "Paused" else (False, False)))
     except RelvmoiscsiError as error:
         return str(error)
     return None
