@@ -41,10 +41,9 @@ Records = Dict[str, Record]  #: by reference
 #: joins the parts of a name with two underscores. Source: xen-api ocaml/database/db_names.ml
 DATABASE_NAMES = {
     "task": {"name_label": "name__label", "other_config": "other_config"},
-    "VBD": {"VM": "VM", "userdevice": "userdevice"},
+    "VBD": {"VM": "VM"},
     "VDI": {"SR": "SR"},
     "VIF": {"VM": "VM"},
-    "VM": {"suspend_VDI": "suspend_VDI"},
 }
 
 
@@ -102,6 +101,7 @@ class Calls:
         self.url, self.http = url, http
         self._user, self._password = user, password
         self.session = self._shared_session = session  #: the reference of the session
+        self._sessions: Records = {}  #: those whose permissions are known
         self._connection = Connection(http)
         #: what a person must know, whatever the result; the connections of a session share it
         self.notes: List[str] = []
@@ -178,8 +178,13 @@ class Calls:
         return ref, record
 
     def may_call(self, method: str) -> bool:
-        """May the user of this session call a method, such as "VM.start"? Raises PoolFailure."""
-        session = self.call("session.get_record", self.session)
+        """May the user of this session call a method, such as "VM.start"? Raises PoolFailure.
+
+        The pool is asked once: xapi writes the permissions of a session at its login.
+        """
+        if self.session not in self._sessions:
+            self._sessions[self.session] = self.call("session.get_record", self.session)
+        session = self._sessions[self.session]
         return bool(session["is_local_superuser"]) or method.lower() in session["rbac_permissions"]
 
     def verify_may_call(self, method: str) -> None:
@@ -296,6 +301,12 @@ def endless(method: str, task_uuid: str, seconds: float, is_quiet: bool) -> Pool
     ).advising(f"Look at the task: `{look}`. If no host works on it, end it: `{end}`. Then repeat the command.")
 
 
+def role_advice(method: str) -> str:
+    """Return the advice to a user whose role may not call a method. It names the least role that may."""
+    role = next((role for role, calls in _LEAST_ROLES.items() if calls.fullmatch(method)), "pool-operator")
+    return f"Use the role {role}{'' if role == 'pool-admin' else ' or a higher role'}."
+
+
 def failure(method: str, details: Sequence[Any]) -> PoolFailure:
     """Return xapi's error as a sentence."""
     method = method.replace("Async.", "", 1)
@@ -308,8 +319,8 @@ def failure(method: str, details: Sequence[Any]) -> PoolFailure:
     sentence, advice = _SENTENCES.get(code, (None, ""))
     if code == "RBAC_PERMISSION_DENIED" and not description[-1].startswith(_DENIALS):
         sentence = None  # an HTTP handler failed, and xapi put the handler's error into these details
-    if code == "RBAC_PERMISSION_DENIED" and _OF_VM_ADMIN.fullmatch(method):
-        advice = "Use the role vm-admin or a higher role."
+    if code == "RBAC_PERMISSION_DENIED":
+        advice = role_advice(method)
     if code == "NO_HOSTS_AVAILABLE" and method.startswith("VM."):
         sentence, advice = _NO_HOST_FOR_VM
     if code == "NO_HOSTS_AVAILABLE" and method == "VDI.pool_migrate":
@@ -323,15 +334,20 @@ def failure(method: str, details: Sequence[Any]) -> PoolFailure:
         said = cut(_OWN_KEY.sub("", parameters[0]))  # sentences, of relvmoiscsi's driver or of SM
         kind = _OF_DRIVER.get(code, PoolFailure)
         return kind(f"{method}: {said.rstrip('.')}.", description).advising(_REMEDIES.get(code, ""))
-    return PoolFailure(f"xapi answered {', '.join([rpc.word(code), *words])} to {method}.", description)
+    return PoolFailure(rpc.sentence(method, [code, *parameters]), description)
 
 
 #: how xapi says that a role is missing, of a call and of an HTTP handler. Source: xen-api ocaml/xapi/rbac.ml
 _DENIALS = ("No permission", "no session in context")
-#: the calls for which the role vm-admin suffices. Source: xen-api ocaml/idl/datamodel.ml
-_OF_VM_ADMIN = re.compile(
-    r"(GET|PUT) /.*|(VBD|VIF)\..*|VM\.(?!set_ha_restart_priority$).*|VDI\.(?!pool_migrate$).*|network\.(create|destroy)"
-)
+#: the least role of each other call that a command makes, but for pool-operator; a command of VMs makes several calls,
+#: for which vm-admin suffices. Source: xen-api ocaml/idl/datamodel.ml
+_LEAST_ROLES = {
+    "pool-admin": re.compile(r"host\.call_(plugin|extension)"),
+    "vm-power-admin": re.compile(r"SR\.scan|VDI\.pool_migrate"),
+    "vm-admin": re.compile(
+        r"(GET|PUT) /.*|(VBD|VIF|VDI)\..*|VM\.(?!set_ha_restart_priority$).*|network\.(create|destroy)"
+    ),
+}
 #: the end of a text of relvmoiscsi's driver: the key of its error, for SMlog
 _OWN_KEY = re.compile(r" \[[A-Za-z]+\]\Z")
 #: what to do against a driver error, by its code
@@ -366,10 +382,7 @@ _NAME_NOT_WRITTEN = (
 )
 #: what xapi's error means, and what to do
 _SENTENCES: Dict[str, Tuple[str, str]] = {
-    "RBAC_PERMISSION_DENIED": (
-        "The user of this session may not call {0}.",
-        "Use the role pool-operator; --hba needs pool-admin.",
-    ),
+    "RBAC_PERMISSION_DENIED": ("The user of this session may not call {0}.", ""),
     "HANDLE_INVALID": ("The {1} that {0} needs is no longer in the pool: another client has removed it.", ""),
     "LICENCE_RESTRICTION": ("The licence of this pool does not allow {0} ({1}).", ""),
     "HOST_IS_SLAVE": (

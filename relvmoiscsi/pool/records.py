@@ -6,7 +6,7 @@ import re
 import string
 import time
 import unicodedata
-from typing import Callable, Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.formats.identity import is_uuid
@@ -206,11 +206,14 @@ class Pool:
         live: Dict[str, bool],
         srs: Records,
         pbds: Records,
-        at_work: Mapping[str, FrozenSet[str]],
+        other_config: Mapping[str, str],
     ) -> None:
-        """`live` is by host. `at_work` are SCSIids by key: LUNs that runs have begun and not introduced."""
+        """`live` is by host, `other_config` that of the pool."""
         self.ref, self.master, self.hosts, self.live = ref, master, hosts, live
-        self.srs, self.pbds, self.at_work = srs, pbds, at_work
+        self.srs, self.pbds, self.other_config = srs, pbds, other_config
+        begun = {key: text for key, text in other_config.items() if key.startswith(AT_WORK)}
+        #: SCSIids by key: LUNs that runs have begun and not introduced
+        self.at_work = {key: frozenset(text.split()) for key, text in begun.items()}
         self._by_uuid = {str(sr["uuid"]): ref for ref, sr in reversed(list(srs.items()))}  # the first SR counts
         self._pbds_of: Dict[str, List[Tuple[str, Record]]] = {}
         for pbd_ref, pbd in pbds.items():
@@ -220,7 +223,7 @@ class Pool:
 
     def with_records(self, srs: Records, pbds: Records) -> "Pool":
         """Return the same pool with newer records of these two classes."""
-        return Pool(self.ref, self.master, self.hosts, self.live, srs, pbds, self.at_work)
+        return Pool(self.ref, self.master, self.hosts, self.live, srs, pbds, self.other_config)
 
     def hosts_in_order(self) -> List[str]:
         """Return the hosts: the master first, then the members by name."""
@@ -407,7 +410,7 @@ def read(calls: Calls) -> Pool:
         live={host: bool(metrics.get(record["metrics"], {}).get("live", True)) for host, record in hosts.items()},
         srs=calls.records("SR"),
         pbds=calls.records("PBD"),
-        at_work={key: frozenset(text.split()) for key, text in pool["other_config"].items() if key.startswith(AT_WORK)},
+        other_config=pool["other_config"],
     )
 
 

@@ -18,6 +18,7 @@ try:
         restore,
         restore_entries,
         save_vms,
+        vbds,
     )
 except ImportError:
     pass  # client.play says so
@@ -96,7 +97,7 @@ def _cloned_row(result):
     }
 
 
-#: the call that makes a VM run, by its power state
+#: the call that makes a VM run, by its power state; behind the dot is the operation, which a user may block
 _TO_RUN = {"Halted": "VM.start", "Suspended": "VM.resume", "Paused": "VM.unpause"}
 
 
@@ -113,21 +114,25 @@ def _start(module, calls, rows, copy, sources, wanted):
         if state == "Running":
             row["before"], row["after"] = (text + "  running\n" for text in (row["before"], row["after"]))
             continue
-        if not module.check_mode:
+        if ref is not None:
             source = by_source[row["old_vm"]]
-            row["problem"] = _run(calls, found, source, copy.ref, ref, wanted) if ref is not None else "The VM is gone."
+            row["problem"] = _run(calls, found, source, copy.ref, ref, wanted, module.check_mode)
+        elif not module.check_mode:
+            row["problem"] = "The VM is gone."
         if row["problem"] is None:
             row["changed"] = True
             row["before"] += f"  {state.lower()}\n" if row["before"] else ""
             row["after"] += "  running\n"
 
 
-def _run(calls, found, source, sr, ref, wanted):
+def _run(calls, found, source, sr, ref, wanted, is_check):
     """Start, resume or unpause a VM; return the error, None without an error."""
     state = found.vms[ref]["power_state"]
     try:
         choice.verify_as_wanted(found, source, sr, ref, wanted)  # another client may have moved the VM meanwhile
-        calls.run(_TO_RUN[state], ref, *(() if state == "Paused" else (False, False)))
+        vbds.must_be_allowed(found.vms[ref], _TO_RUN[state].partition(".")[2])
+        if not is_check:
+            calls.run(_TO_RUN[state], ref, *(() if state == "Paused" else (False, False)))
     except RelvmoiscsiError as error:
         return str(error)
     return None
@@ -145,9 +150,8 @@ def absent(module, calls, pool):
         raise UsageError("No VM is named: give vms, or all.")
     found = inventory.read(calls)
     copy = choice.copy_to_use(calls, pool, found, params["sr"])
-    found = discard.turned_off(found, [copy.uuid], mark) if params["force"] else found
     meant = {ref: vm for ref, vm in found.vms.items() if vm["is_a_snapshot"] or _is_meant(found, vm, params)}
-    made = discard.made_on(found._replace(vms=meant), pool, copy.ref, mark)
+    made = discard.made_on(found._replace(vms=meant), pool, copy.ref, mark, params["force"])
     vms = [ref for ref, vm in made.items() if not vm["is_a_snapshot"]]
     may_go = None if params["last_copies"] else ()
     last = discard.verify_copies_left(pool, found, [copy.ref], may_go, vms)

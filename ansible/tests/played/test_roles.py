@@ -168,6 +168,13 @@ class Dom0:
         (self.programs / name).write_text(f'#!/bin/sh\necho {name} "$@" >>{self.log}\n{text}\n')
         (self.programs / name).chmod(0o755)
 
+    def known(self, host):
+        """The variables by which the programs, those of all hosts here, have the name of their host in HOST."""
+        sudo = self.directory / f"sudo-{host}"
+        sudo.write_text(f'#!/bin/sh\nfor last; do :; done\nHOST={host} exec /bin/sh -c "$last"\n')
+        sudo.chmod(0o755)
+        return {"ansible_become": True, "ansible_become_user": "nobody", "ansible_become_exe": str(sudo)}
+
     def play(self, *packages, hosts=("site1",), arguments=(), **variables):
         """What came of the role, and the programs that it has called beside those that ask."""
         wish = {"install_packages": list(map(str, packages)), "install_directory": str(self.place)}
@@ -175,7 +182,9 @@ class Dom0:
         path, inventory = self.directory / "install.json", self.directory / "hosts.json"
         play = {"hosts": "pools", "connection": "local", "gather_facts": False, "roles": [role]}
         path.write_text(json.dumps([play]))
-        inventory.write_text(json.dumps({"pools": {"hosts": dict.fromkeys(hosts, {})}}))
+        inventory.write_text(
+            json.dumps({"pools": {"hosts": hosts if isinstance(hosts, dict) else dict.fromkeys(hosts, {})}})
+        )
         self.log.write_text("")
         played = self.stage.play(path, "-i", inventory, *arguments, PATH=f"{self.programs}:{PATH}")
         told = [line for line in self.log.read_text().splitlines() if line.startswith(("rpm -U", "xe-toolstack"))]
@@ -297,6 +306,25 @@ def test_no_toolstack_is_restarted_before_all_hosts_have_the_package(dom0):
     played, told = dom0.play(dom0.packages[0], hosts=("site1", "site2"), **missing)
     assert played.status != 0 and "has not come as far on site2" in played.out, played.out
     assert [line.split()[0] for line in told] == ["rpm"]
+
+
+@pytest.mark.parametrize(
+    ("failing", "restarted"),
+    [("site2 xe pool-list", ["site3"]), ("site1 xe task-list", ["site3"]), ("site1 restart", ["site1", "site3"])],
+)
+def test_a_host_that_fails_keeps_its_pool_from_a_restart_and_no_other_pool(dom0, failing, restarted):
+    """All hosts of the play ended without a word, also those of other pools."""
+    fails = f'[ "$HOST ${{0##*/}} $1" != "{failing}" ] || exit 1\n'
+    dom0.program("xe", fails + XE)
+    dom0.program("grep", '[ "$HOST" != site2 ]')  # the others are masters
+    fails = f'[ "$HOST restart" != "{failing}" ]'
+    dom0.program("xe-toolstack-restart", f'echo "xe-toolstack of $HOST" >>{dom0.log}\n{fails}')
+    pool = {"install_pool": "{{ ['site3'] if inventory_hostname == 'site3' else ['site1', 'site2'] }}"}
+    played, told = dom0.play(hosts={host: dom0.known(host) for host in ("site1", "site2", "site3")}, **pool)
+    assert played.status != 0
+    assert sorted(line.split()[-1] for line in told if " of " in line) == restarted, played.out
+    name = failing.split()[0]
+    assert f"Not restarted: this run has failed on {name}. " in " ".join(played.out.split()), played.out
 
 
 @pytest.mark.parametrize("answer", ["mkdir {} 2>/dev/null && echo a-master", "exit 1", ":"])

@@ -120,6 +120,24 @@ def test_started_is_running(day, state):
     assert day.now("vm_clone", **ABSENT)["changed"] and not copies(day)
 
 
+@pytest.mark.parametrize(
+    ("wish", "state", "operation"),
+    [
+        ({**ABSENT}, "Running", "hard_shutdown"),
+        ({**MADE, "state": "started"}, "Halted", "start"),
+        ({**MADE, "state": "started"}, "Suspended", "resume"),
+    ],
+)
+def test_an_operation_that_a_user_has_blocked_is_named_also_in_check_mode(day, wish, state, operation):
+    day.now("vm_clone", **MADE)
+    ((ref, vm),) = copies(day).items()
+    day.lab.pool.db.set("VM", ref, "power_state", state)
+    day.lab.pool.db.set("VM", ref, "blocked_operations", {operation: "mine"})
+    ended, check, real = day.both("vm_clone", **wish)
+    said = f"A user has blocked the operation {operation} of the VM {vm['name_label']!r}: 'mine'."
+    assert ended == (True, False) and all(said in told["msg"] for told in (check, real)), (check, real)
+
+
 def test_an_sr_of_no_vm_has_no_copies(day):
     for ref in list(day.lab.pool.db.records("VBD")):
         day.lab.pool.db.destroy("VBD", ref)

@@ -100,8 +100,7 @@ class Xapi:
             with terminated.waiting():
                 return ask(connection)
         except rpc.Refusal as refusal:
-            said = ", ".join(map(rpc.word, refusal.details))
-            raise XapiFailure(f"xapi answered {said} to {method or 'the login'}.", refusal.details) from refusal
+            raise XapiFailure(rpc.sentence(method or "the login", refusal.details), refusal.details) from refusal
         except rpc.GONE as error:
             if not method and rpc.is_nobody(error):
                 raise NoXapi(NO_XAPI).advising("Run the command in dom0 of a host of the pool.") from error

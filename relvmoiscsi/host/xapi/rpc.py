@@ -18,11 +18,11 @@ import ssl
 import time
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Callable, List, Mapping, Optional, cast
+from typing import Any, Callable, List, Mapping, Optional, Sequence, cast
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import UsageError
-from relvmoiscsi.wording import said
+from relvmoiscsi.wording import cut, said
 
 PATH = "/jsonrpc"
 #: of one answer: the records of all VDIs of a pool with some 50000 of them
@@ -141,6 +141,21 @@ _NAME = re.compile("[A-Za-z0-9/:._-]{1,80}")
 def word(parameter: str) -> str:
     """Return the code or a parameter of an error of xapi, for a sentence: in quotes and cut, unless it is a name."""
     return parameter if _NAME.fullmatch(parameter) else said(parameter)
+
+
+#: how many parts an error of relvmoiscsi's own host plugin has: this code, the function, a sentence
+_OF_PLUGIN, _PARTS = "RELVMOISCSI_FAILURE", 3
+
+
+def sentence(method: str, details: Sequence[str]) -> str:
+    """Return an error of xapi to a method as a sentence: the code and the parameters as words.
+
+    The host plugin of relvmoiscsi answers a sentence, in which it has quoted and cut the words of strangers. Only root
+    of a host writes a plugin, and only host.call_plugin has an answer of one.
+    """
+    if method == "host.call_plugin" and details[0] == _OF_PLUGIN and len(details) == _PARTS:
+        return f"{method}: {cut(details[-1]).rstrip('.')}."
+    return f"xapi answered {', '.join(map(word, details))} to {method}."
 
 
 class Refusal(Exception):

@@ -7,7 +7,7 @@ from typing import Any, Dict
 from relvmoiscsi.cli.output import Answer, ask, waiting
 from relvmoiscsi.pool import lock, lock_keys, records
 from relvmoiscsi.pool.commands.options import CommandMaker, PoolChange, changes, exit_status
-from relvmoiscsi.pool.vms import inventory, save_vms
+from relvmoiscsi.pool.vms import checked_export, inventory, run_states, save_vms
 from relvmoiscsi.wording import printable, said, shell_command
 
 _SAVE = """\
@@ -36,12 +36,15 @@ class SaveVmsCommand(PoolChange):
             sr = records.find_sr(pool, self.given.sr)
             refs = save_vms.vms_on(pool, found, sr)
             lock.verify_free(calls, [lock_keys.name_of(pool.srs[sr])])
+            with run_states.unchanged():
+                calls.verify_may_call("SR.add_to_other_config")
             names = ", ".join(said(found.vms[ref]["name_label"]) for ref in refs)
             if self.dry_run:
                 would = [{"vm": found.vms[ref]["uuid"], "vm_name": found.vms[ref]["name_label"]} for ref in refs]
-                lines = [f"The records of these VMs would be saved: {names}"]
-                lines += [f"Left out: {each.told}" for each in save_vms.left_out(pool, found, sr).values()]
-                return Answer({"would_save": would}, "\n".join(map(printable, lines)))
+                notes = [f"Left out: {each.told}" for each in save_vms.left_out(pool, found, sr).values()]
+                notes += filter(None, (checked_export.wait_for(found.vms[ref]) for ref in refs))
+                text = "\n".join(map(printable, [f"The records of these VMs would be saved: {names}", *notes]))
+                return Answer({"would_save": would, "notes": notes}, text)
             ask(self, f"Save the records of {names}?")
             with self.work(repr(pool.srs[sr]["name_label"]), "save the records"), waiting("the pool"):
                 when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

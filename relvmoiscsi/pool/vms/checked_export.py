@@ -11,7 +11,7 @@ from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import inventory, ova_compare, transfer, vbds
 from relvmoiscsi.pool.vms.inventory import Inventory
 from relvmoiscsi.pool.vms.ova_file import Ova
-from relvmoiscsi.wording import said, shell_command
+from relvmoiscsi.wording import human_time, said, shell_command
 
 EXPORT = "metadata_export"  #: the operation of xapi
 #: how long to wait for other operations of xapi on the VM, such as the snapshot of a backup. xapi itself waits two
@@ -46,6 +46,15 @@ def export(
         if tries == 1:
             raise _with_key(error, _records(calls, pool, found, vm, snapshots)) from error
     return export(calls, pool, found, vm, snapshots, without, tries - 1)
+
+
+def wait_for(record: Record) -> str:
+    """Return the sentence of a plan on the wait for a busy VM; "" for a VM that xapi would export now."""
+    try:
+        _must_be_idle(record)
+    except Refused as busy:
+        return f"{busy.message} The run waits {human_time(BUSY_SECONDS)} at most, and leaves out a VM that stays busy."
+    return ""
 
 
 def _wait_until_idle(calls: Calls, vm: str, record: Record) -> None:

@@ -98,14 +98,14 @@ def _planned(
 ) -> DiscardPlan:
     """Return the plan of `plan` by these records. Raises Refused."""
     there = [sr for sr in srs if sr in pool.srs]
-    if with_vms and force:
-        found = turned_off(found, {str(pool.srs[sr]["uuid"]) for sr in there}, mark)
+    is_off = with_vms and force
+    after = _turned_off(found, {str(pool.srs[sr]["uuid"]) for sr in there}, mark) if is_off else found
     uses = {}
     for sr in there:
         records.verify_copy(pool, sr)
         records.verify_on_own_lun(pool, sr)
         forget.verify_hosts_up(pool, sr)
-        uses[sr] = forget.uses_of(found, sr, str(pool.srs[sr]["uuid"]))
+        uses[sr] = forget.uses_of(after, sr, str(pool.srs[sr]["uuid"]))
     forget.verify_unused(pool, uses)
     for sr, used in uses.items() if mark else ():
         ours = {ref for ref, vm in found.vms.items() if records.is_marked(vm, mark)}
@@ -116,7 +116,7 @@ def _planned(
                 f"VMs that were made without the mark {mark} have disks on the SR {pool.srs[sr]['name_label']!r}: "
                 f"{forget.named(others)}."
             ).advising(f"{way}{forget.eject_advice([used], others)}".strip())
-    made = {sr: made_on(found, pool, sr, mark) for sr in there} if with_vms else {}
+    made = {sr: made_on(found, pool, sr, mark, force) for sr in there} if with_vms else {}
     destroys = {ref: found.destroy_command(ref, *there) for used in uses.values() for ref in used.halted}
     half = [ref for sr in there for ref in half_made(found, pool, sr, mark)]
     last = verify_copies_left(pool, found, there, may_go)
@@ -184,11 +184,12 @@ def _is_left(
 
     `olds` are those of `inventory.old_vdis`, `stay` the UUIDs of the VDIs that stay. A disk that was taken from the VM
     is there still. So is a later state of a disk, which the VM has; a journal gives it none. Where the pool no longer
-    has the VDI, another tool may have moved the disk: then the VM has a disk at the device of the clone, and that disk
-    is the original of no other disk of the clone.
+    has the VDI, another tool may have moved the disk: then the VM has a disk at the device of the clone, and the LUN
+    has no copy of that disk. A vm-admin chooses the VM, by a key of the clone, and not what is on the LUN.
     """
     before = {device: olds.get(disk["uuid"], "") for device, disk in disks.items()}
-    moved = {device for device, disk in found.disks_of(vm).items() if disk["uuid"] not in before.values()}
+    on_lun = {olds.get(vdi["uuid"]) for disk in disks.values() for vdi in found.vdis_of(disk["SR"]).values()}
+    moved = {device for device, disk in found.disks_of(vm).items() if disk["uuid"] not in on_lun}
     own = {
         device
         for device, old in before.items()
@@ -214,16 +215,12 @@ def _keeping(pool: Pool, found: Inventory, last: Sequence[str]) -> Refused:
     )
 
 
-def turned_off(found: Inventory, sr_uuids: Collection[str], mark: str) -> Inventory:
-    """Return the inventory as if the clones on these SRs with this mark were halted. Pure.
-
-    A clone whose shutdown a user has blocked stays as it is: the run is refused before its first change.
-    """
+def _turned_off(found: Inventory, sr_uuids: Collection[str], mark: str) -> Inventory:
+    """Return the inventory as if the clones on these SRs with this mark were halted. Pure."""
     off = {
         ref: {**vm, "power_state": "Halted", "suspend_VDI": inventory.NULL}
         for ref, vm in found.vms.items()
         if vm["other_config"].get(inventory.ON_SR) in sr_uuids and inventory.is_own(vm) and records.is_marked(vm, mark)
-        if "hard_shutdown" not in vm["blocked_operations"]
     }
     drives = {ref: {**vbd, "currently_attached": False} if vbd["VM"] in off else vbd for ref, vbd in found.vbds.items()}
     return found._replace(vms={**found.vms, **off}, vbds=drives)
@@ -293,10 +290,11 @@ def _way_out(destroys: Mapping[str, str]) -> str:
     return f"If a run of `relvmoiscsi pool clone` was interrupted, repeat that run.{destroy}{moves}"
 
 
-def made_on(found: Inventory, pool: Pool, sr: str, mark: str = "") -> Records:
+def made_on(found: Inventory, pool: Pool, sr: str, mark: str = "", force: bool = False) -> Records:
     """Return the VMs with this mark that are destroyed with an SR (a reference), each followed by its snapshots. Pure.
 
-    Raises Refused for all unfinished clones at once; for a VM that has a disk on another SR, runs, or is protected.
+    Raises Refused for all unfinished clones at once; for a VM that has a disk on another SR, is busy, or has an
+    operation of the run blocked; without `force`, also for a VM that runs.
     """
     made: Records = {}
     half = half_made(found, pool, sr, mark)
@@ -324,7 +322,9 @@ def made_on(found: Inventory, pool: Pool, sr: str, mark: str = "") -> Records:
             if any(disk["SR"] != sr for disk in found.disks_of(each).values()):
                 raise Refused(f"{what} has a disk that is not on this copy.").advising(f"{way_out}.")
             if each == ref and vm["power_state"] != "Halted":
-                raise Refused(f"The VM {name!r} is not shut down.").advising(_SHUT_DOWN)
+                if not force:
+                    raise Refused(f"The VM {name!r} is not shut down.").advising(_SHUT_DOWN)
+                vbds.must_be_allowed(vm, "hard_shutdown")
             vbds.must_be_allowed(record, "destroy")
             if record["current_operations"]:
                 busy = ", ".join(sorted(set(map(str, record["current_operations"].values()))))

@@ -25,6 +25,7 @@ from relvmoiscsi.pool.hosts import MEMBER_SECONDS
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import restore_entries, run_states
 from relvmoiscsi.pool.vms.inventory import Inventory, eject_command, is_lent, lost_with
+from relvmoiscsi.pool.vms.vbds import unblock_command
 from relvmoiscsi.wording import said, shell_command, some_of
 
 
@@ -92,11 +93,14 @@ def uses_of(found: Inventory, sr: str, sr_uuid: str = "") -> Uses:
             (uses.halted if vm.get("is_a_snapshot") else uses.running)[ref] = _name_of(ref, vm)
     for vm in [vms[ref] for ref in uses.running if ref in vms]:
         of, state = f"uuid={vm['uuid']}", str(vm["power_state"])
-        if state in ("Suspended", "Paused"):  # xapi refuses the clean shutdown
+        is_asleep = state in ("Suspended", "Paused")  # xapi refuses the clean shutdown
+        unblock = unblock_command(vm, "hard_shutdown" if is_asleep else "clean_shutdown")
+        first = f"{unblock}, the block of a user, and then " if unblock else ""
+        if is_asleep:
             gives_up = shell_command("xe vm-shutdown", of, "force=true")
-            uses.shutdowns.append(f"`{gives_up}`, which gives up the memory of the {state.lower()} VM")
+            uses.shutdowns.append(f"{first}`{gives_up}`, which gives up the memory of the {state.lower()} VM")
         else:
-            uses.shutdowns.append(f"`{shell_command('xe vm-shutdown', of)}`")
+            uses.shutdowns.append(f"{first}`{shell_command('xe vm-shutdown', of)}`")
     return uses._replace(halted={ref: name for ref, name in uses.halted.items() if ref not in uses.running})
 
 

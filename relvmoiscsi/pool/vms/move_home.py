@@ -7,13 +7,14 @@ xapi copies the disks, while the VM runs or is halted. The old VDIs stay in the 
 from typing import Callable
 
 from relvmoiscsi.errors import NotFound, Refused
-from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
-from relvmoiscsi.pool.records import ORIGINAL_SR
+from relvmoiscsi.pool import records
+from relvmoiscsi.pool.calls import Calls, PoolFailure
 from relvmoiscsi.pool.vms import restore, restore_entries, restore_journal, run_states, vbds
 from relvmoiscsi.pool.vms.inventory import NULL
 from relvmoiscsi.pool.vms.restore import HOME, WOULD_HOME, Restored, result_of
 from relvmoiscsi.pool.vms.restore_entries import Swap
 from relvmoiscsi.pool.vms.restore_journal import LockedVm
+from relvmoiscsi.pool.vms.vbds import VmNow
 from relvmoiscsi.wording import shell_command
 
 
@@ -30,70 +31,70 @@ def home(
     NotFound, PoolFailure. `dry_run`: make the same checks and change nothing.
     """
     with run_states.unchanged():
-        record: Record = calls.call("VM.get_record", vm)
-        over = restore.already_ended(calls, vm, record, "home")
+        now = vbds.read(calls, vm)
+        over, record = restore.already_ended(calls, now, "home"), now.record
         if over is not None:
             return over
         swaps = restore_entries.journal_of(record)
-        there = [(swap, vbds.read(calls, vm, swap.userdevice)) for swap in swaps]
-        if restore_journal.is_begun(calls, record) or any(device.vdi in ("", swap.old) for swap, device in there):
+        at_device = [(swap, now.device(swap.userdevice).vdi) for swap in swaps]
+        if restore_journal.is_begun(now) or any(vdi in ("", swap.old) for swap, vdi in at_device):
             raise Refused(f"A restore of the VM {record['name_label']!r} was interrupted.").advising(
                 "First repeat the restore or undo the "
                 f"restore. To leave the VM as it is, use {run_states.restore_command('keep', record['uuid'])}."
             )
         vbds.must_be_idle(record)
-        for swap, device in there:
-            if not restore_journal.is_home(calls, record, swap, device):
-                restore_journal.verify_not_between(calls, record, swap, device)
-                _verify_movable(calls, record, swap, device)
+        for swap in swaps:
+            if not restore_journal.is_home(now, swap):
+                restore_journal.verify_not_between(now, swap)
+                _verify_movable(now, swap)
+                calls.verify_may_call("VDI.pool_migrate")
         if dry_run:
             restore_journal.verify_free(calls, record, swaps)
-            ahead = [swap for swap in swaps if vbds.read(calls, vm, swap.userdevice).vdi == swap.new]
-            return result_of(record, WOULD_HOME, ahead)
+            return result_of(record, WOULD_HOME, [swap for swap, vdi in at_device if vdi == swap.new])
     with restore_journal.locked(calls, vm, record, swaps, "restore --home", run_states.moving_home(record)) as locked:
-        record = locked.read()
-        restore_journal.must_have_an_end(calls, record)
-        swaps, moved = restore_entries.journal_of(record), []
+        restore_journal.must_have_an_end(locked.first)
+        swaps, moved = restore_entries.journal_of(locked.first.record), []
         for swap in swaps:
-            if locked.device(swap).vdi == swap.new:  # otherwise an earlier run has moved the disk
+            if locked.now().device(swap.userdevice).vdi == swap.new:  # otherwise an earlier run has moved the disk
                 tell(swap.userdevice)
                 _move(locked, swap, progress)
                 moved += [swap.old, swap.new]
+        now = locked.now()  # a move may take hours
         for swap in swaps:
-            _verify_is_home(locked, swap)
-            restore_journal.mark(locked, swap, locked.device(swap))  # an earlier run may have moved the disk
-        record = locked.read()  # a move may take hours
+            _verify_is_home(now, swap)
+            restore_journal.mark(locked, now, swap)  # an earlier run may have moved the disk
         restore_journal.forget_all(locked)
     waiting, notes = [], []
     for uuid in [uuid for swap in swaps for uuid in (swap.old, swap.new)]:
-        users = vbds.users_of(calls, uuid)
+        users = now.users_of(uuid)
         if users:
             notes.append(f"The VDI {uuid} is a disk, or the memory, of {', '.join(users)}: keep the VDI.")
-        elif vbds.find(calls, uuid) is not None:
+        elif now.find(uuid) is not None:
             if uuid in moved:
                 waiting.append(uuid)
             else:
                 notes.append(run_states.only_in_journal(uuid))
-    return result_of(record, HOME, swaps, waiting, notes)
+    return result_of(now.record, HOME, swaps, waiting, notes)
 
 
-def _verify_movable(calls: Calls, record: Record, swap: Swap, device: vbds.VmDevice) -> int:
+def _verify_movable(now: VmNow, swap: Swap) -> int:
     """Return the size of the disk, in bytes.
 
     Raises Refused where xapi would not move this disk, or would move other disks too; NotFound, PoolFailure.
     """
+    record, device = now.record, now.device(swap.userdevice)
     name = record["name_label"]
     vbds.must_be_allowed(record, "migrate_send")
     vbds.must_have(record, device, (swap.new,))
-    vbds.must_be_free(calls, swap.new, device.vbd)
-    vbds.must_be_in_no_cd_drive(calls, device.vdi_ref)
-    snapshots = vbds.snapshots_of(calls, record)
+    now.must_be_free(swap.new, device.vbd)
+    now.must_be_in_no_cd_drive(device.vdi_ref)
+    snapshots = now.snapshots()
     if snapshots:
         raise Refused(
             f"The VM {name!r} has snapshots: {', '.join(map(repr, snapshots))}. The pool would "
             "move the disks of the snapshots too, partly to its default SR."
         ).advising("Delete the snapshots first, or undo the restore.")
-    vdi = calls.call("VDI.get_record", device.vdi_ref)
+    vdi = now.found.vdis[device.vdi_ref]
     if vdi["cbt_enabled"]:
         raise Refused(
             f"The VDI {swap.new}, the disk {swap.userdevice} of the VM {name!r}, has changed block tracking on, "
@@ -109,57 +110,57 @@ def _verify_movable(calls: Calls, record: Record, swap: Swap, device: vbds.VmDev
         ).advising(
             f"Run `{shell_command('xe vdi-param-set on-boot=persist', f'uuid={swap.new}')}`, then repeat the command."
         )
-    _sr(calls, swap)
-    if calls.call("SR.get_other_config", vdi["SR"]).get(ORIGINAL_SR) != swap.home:  # a vm-admin may write the journal
+    _sr(now, swap)
+    if records.original_of(now.pool, device.sr) != swap.home:  # a vm-admin may write the journal
         raise Refused(
             f"The journal of the VM {name!r} names the SR {swap.home} for the disk {swap.userdevice}, and that disk is "
             "on no copy of that SR."
         ).advising(f"To leave the VM as it is, run {run_states.restore_command('keep', record['uuid'])}.")
-    restore_journal.verify_origin(calls, record, swap, device)
+    restore_journal.verify_origin(now, swap)
     size: int = vdi["virtual_size"]
     return size
 
 
 def _move(locked: LockedVm, swap: Swap, progress: Callable[[int, int], None]) -> None:
     """Move one disk. Raises Refused, NotFound, PoolFailure."""
-    calls, record, device = locked.calls, locked.read(), locked.device(swap)
+    calls, now = locked.calls, locked.now()
+    record, device = now.record, now.device(swap.userdevice)
     vbds.must_be_idle(record)
-    size = _verify_movable(calls, record, swap, device)
+    size = _verify_movable(now, swap)
     restore_journal.write_leaving(locked, record, swap)
     try:
-        task = calls.start("VDI.pool_migrate", device.vdi_ref, _sr(calls, swap), {})
+        task = calls.start("VDI.pool_migrate", device.vdi_ref, _sr(now, swap), {})
         calls.wait("VDI.pool_migrate", task, progress=lambda part: progress(int(part * size), size))
     except PoolFailure as failure:
-        now = locked.device(swap)
-        if now.vbd == device.vbd and now.sr == swap.home and now.vdi not in (NULL, swap.old, swap.new):
+        now = locked.now()
+        its = now.device(swap.userdevice)
+        if its.vbd == device.vbd and its.sr == swap.home and its.vdi not in (NULL, swap.old, swap.new):
             # the VM has the new VDI already; only the destruction of the old VDI failed
-            restore_journal.write_arrived(locked, swap, now)
+            restore_journal.write_arrived(locked, now, swap)
         if failure.code != "LICENCE_RESTRICTION":
             raise
         with run_states.not_movable(record):
             raise
-    _verify_is_home(locked, swap)
-    restore_journal.write_arrived(locked, swap, locked.device(swap))
+    now = locked.now()
+    _verify_is_home(now, swap)
+    restore_journal.write_arrived(locked, now, swap)
 
 
-def _verify_is_home(locked: LockedVm, swap: Swap) -> None:
-    """Raises Refused, PoolFailure where the disk is not on the SR of the old disk."""
-    record = locked.read()
-    if not restore_journal.is_home(locked.calls, record, swap, locked.device(swap)):
+def _verify_is_home(now: VmNow, swap: Swap) -> None:
+    """Raises PoolFailure where the disk is not on the SR of the old disk."""
+    if not restore_journal.is_home(now, swap):
         raise PoolFailure(
-            f"The disk {swap.userdevice} of the VM {record['name_label']!r} is not on the SR {swap.home}, although "
+            f"The disk {swap.userdevice} of the VM {now.record['name_label']!r} is not on the SR {swap.home}, although "
             f"the pool reported the move of the VDI {swap.new} as done."
         ).advising("Check the disks of the VM before you go on.")
 
 
-def _sr(calls: Calls, swap: Swap) -> str:
+def _sr(now: VmNow, swap: Swap) -> str:
     """Return the SR of the old disk; the old disk may be gone. Raises NotFound."""
-    try:
-        return str(calls.call("SR.get_by_uuid", swap.home))
-    except PoolFailure as failure:
-        if failure.code != "UUID_INVALID":
-            raise
+    sr = now.pool.sr_by_uuid(swap.home)
+    if sr is None:
         raise NotFound(f"The SR {swap.home}, which held the old disks, is no longer in the pool.").advising(
             "Introduce the SR again. Or "
             f"run {run_states.restore_command('keep', swap.vm)}: the VM then stays on the copy."
-        ) from failure
+        )
+    return sr

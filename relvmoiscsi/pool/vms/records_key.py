@@ -11,7 +11,7 @@ from typing import Any, Dict
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import marks
-from relvmoiscsi.pool.calls import Calls, PoolFailure, passing
+from relvmoiscsi.pool.calls import Calls, PoolFailure, passing, role_advice
 
 #: key of pool.other_config: UUID of the Secret; key of the Secret's other_config, so that no clean-up takes it
 NAME = "relvmoiscsi:records-key"
@@ -52,7 +52,7 @@ def find_or_make(calls: Calls) -> bytes:
         raise (
             Refused("The role of this user may not read the key that seals the records of VMs.")
             .in_state("Nothing was saved.")
-            .advising("Use the role pool-operator.")
+            .advising(role_advice("secret.create"))
         ) from failure
     return found
 

@@ -118,12 +118,13 @@ def _plan(pool: Pool, found: Inventory, copy: Copy, vdi: str, vm: str, writable:
     """Return what `lend` would do. Raises Refused."""
     record, to, mode = copy.vdis[vdi], found.vms[vm], "RW" if writable else "RO"
     there = _lent_to(found, vdi, vm)
-    for user in found.users_of(vdi):  # with one writer, the other VM would read changing data
-        if not (user == vm and there) and (writable or found.vms[user]["power_state"] != "Halted"):
+    for user in [user for user in found.users_of(vdi) if not (user == vm and there)]:
+        if writable or found.vms[user]["power_state"] != "Halted":  # the other VM would read changing data
             name = found.vms[user]["name_label"]
             raise Refused(
                 f"The VDI {record['uuid']} is a disk of the VM {name!r}: two VMs must not use one disk."
             ).advising(f"Take another VDI or another copy. Or {way_to_free(found, copy, vdi, user)}.")
+        vbds.must_be_idle(found.vms[user])
     olds = inventory.old_vdis(pool, found)
     kin = inventory.kin(found, olds, record["uuid"])
     # an interrupted run may have moved a disk home without a mark

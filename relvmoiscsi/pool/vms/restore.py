@@ -20,7 +20,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.pool import records
-from relvmoiscsi.pool.calls import Calls, Record, Records
+from relvmoiscsi.pool.calls import Calls, Record
 from relvmoiscsi.pool.records import Pool, shown_device
 from relvmoiscsi.pool.vms import (
     inventory,
@@ -34,6 +34,7 @@ from relvmoiscsi.pool.vms import (
 )
 from relvmoiscsi.pool.vms.inventory import NULL, Copy, Inventory
 from relvmoiscsi.pool.vms.restore_entries import Swap
+from relvmoiscsi.pool.vms.vbds import VmNow
 from relvmoiscsi.wording import quoted, said, some_of
 
 #: status of a VM
@@ -171,39 +172,41 @@ def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False
     """
     with run_states.unchanged():
         records.verify_not_discarded(calls, {swap.sr for swap in swaps})
-        record: Record = calls.call("VM.get_record", vm)
-        begun = [swap for swap in _others(record, swaps) if vbds.read(calls, vm, swap.userdevice).vdi != swap.new]
+        now = vbds.read(calls, vm)
+        record = now.record
+        begun = [swap for swap in _others(record, swaps) if now.device(swap.userdevice).vdi != swap.new]
         disks = [*swaps, *begun]
         restore_journal.verify_journal(record, disks)
-        is_done = _is_done(calls, vm, record, disks)
+        is_done = _is_done(now, disks)
         if not is_done:
-            _look(calls, vm, record, disks)
+            _look(now, disks)
             swap_disks.verify_can_be_halted(record, shutdown)
-        is_over = is_done and not restore_journal.is_begun(calls, record)
+        is_over = is_done and not restore_journal.is_begun(now)
         if not is_over:
-            restore_journal.verify_may_end(calls, record, swaps=not is_done)
+            restore_journal.verify_may_end(calls, now, swaps=not is_done)
         restore_journal.verify_free(calls, record, disks)
         if is_over or dry_run:
             shuts_down = record["power_state"] == "Running" and not is_done
-            notes = _notes(calls, vm, record, disks)
+            notes = _notes(now, disks)
             return result_of(record, ALREADY if is_over else WOULD, disks, notes=notes, shuts_down=shuts_down)
         for copy in sorted({swap.sr for swap in disks}):
             records.verify_readable(calls, copy)
     with restore_journal.locked(calls, vm, record, disks, "restore", run_states.swapping(record)) as locked:
+        record = locked.first.record
         if locked.is_after_a_cut:
-            disks += _others(locked.read(), disks)
-        record = locked.read()
-        is_done = _is_done(calls, vm, record, disks)
+            disks += _others(record, disks)
+        is_done = _is_done(locked.first, disks)
         # a call of the interrupted run may still work on a VBD of the halted VM: make the VBDs again
         if not is_done or (locked.is_after_a_cut and record["power_state"] == "Halted"):
-            swap_disks.halt(locked, disks, lambda now: _look(calls, vm, now, disks), shutdown)
+            swap_disks.halt(locked, disks, lambda now: _look(now, disks), shutdown)
             for swap in disks:
                 swap_disks.hang(locked, swap, swap.new, (swap.old, swap.new, ""))
-        swap_disks.verify_all(locked, [(swap, swap.new) for swap in disks])
+        now = locked.now()
+        swap_disks.verify_all(now, [(swap, swap.new) for swap in disks])
         restore_journal.allow_start(locked)
-        notes = _notes(calls, vm, record, disks)
-        waiting = [swap for swap in disks if not vbds.users_of(calls, swap.old, vm)]
-        notes += swap_disks.rename(calls, waiting, Swap.waiting_name)
+        notes = _notes(now, disks)
+        waiting = [swap for swap in disks if not now.others_with(swap.old)]
+        notes += swap_disks.rename(calls, now, waiting, Swap.waiting_name)
         shuts_down = record["power_state"] == "Running" and not is_done
         return result_of(record, DONE, disks, notes=notes, shuts_down=shuts_down)
 
@@ -214,19 +217,20 @@ def _others(record: Record, swaps: Sequence[Swap]) -> List[Swap]:
     return [swap for swap in restore_entries.journal_of(record) if swap.userdevice not in devices]
 
 
-def _is_done(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> bool:
-    journal = restore_entries.journal_of(record)
-    return all(swap in journal and vbds.read(calls, vm, swap.userdevice).vdi == swap.new for swap in swaps)
+def _is_done(now: VmNow, swaps: Sequence[Swap]) -> bool:
+    journal = restore_entries.journal_of(now.record)
+    return all(swap in journal and now.device(swap.userdevice).vdi == swap.new for swap in swaps)
 
 
-def _look(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> None:
+def _look(now: VmNow, swaps: Sequence[Swap]) -> None:
     """Raises Refused where a disk matches neither plan nor journal, or the new VDI is a disk already."""
+    record = now.record
     restore_journal.verify_journal(record, swaps)
     vbds.must_be_idle(record)
     journal, name = restore_entries.journal_of(record), record["name_label"]
     for swap in swaps:
-        device, begun = vbds.read(calls, vm, swap.userdevice), swap in journal
-        restore_journal.verify_origin(calls, record, swap, device)
+        device, begun = now.device(swap.userdevice), swap in journal
+        restore_journal.verify_origin(now, swap)
         # a disk whose move home has begun has the newest data
         arrived = restore_journal.arrived_as(record, swap)
         if device.vdi == "" and (arrived or restore_journal.is_leaving(record, swap)):
@@ -237,7 +241,7 @@ def _look(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> None:
                 "Find the VDI with the latest data and attach it to the VM. Then "
                 f"{run_states.restore_command('keep', record['uuid'])} ends this."
             )
-        if restore_journal.is_home(calls, record, swap, device):
+        if restore_journal.is_home(now, swap):
             raise Refused(f"The disks of the VM {name!r} are being moved to its own SR.").advising(
                 "Finish with "
                 f"{run_states.restore_command('home', record['uuid'])}, or put the old disks back with "
@@ -248,26 +252,26 @@ def _look(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> None:
             raise Refused(
                 f"Another client has changed the disk {swap.userdevice} of the VM {name!r} during this run."
             ).advising("Repeat the command.")
-        vbds.must_be_free(calls, swap.new, device.vbd if device.vdi == swap.new else "")
-        sharers = vbds.users_of(calls, swap.old, vm)
-        if sharers and calls.call("VDI.get_sharable", vbds.ref_of(calls, swap.old)):  # a disk of a cluster of VMs
+        now.must_be_free(swap.new, device.vbd if device.vdi == swap.new else "")
+        old, sharers = now.find(swap.old), now.others_with(swap.old)
+        if old is not None and sharers and now.found.vdis[old]["sharable"]:  # a disk of a cluster of VMs
             raise Refused(
                 f"The disk {swap.userdevice}, {swap.old}, is shared with {', '.join(sharers)}: a restore would give "
                 "only this VM the disk of the copy."
             ).advising("Name the other disks alone with --disk, or remove this disk from the other VMs.")
 
 
-def _notes(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> List[str]:
-    """Return notes that a person needs before the swap. Raises PoolFailure."""
+def _notes(now: VmNow, swaps: Sequence[Swap]) -> List[str]:
+    """Return notes that a person needs before the swap."""
     notes = []
-    names = vbds.snapshots_of(calls, record)
+    names = now.snapshots()
     if names:
         notes.append(
             f"It has snapshots ({', '.join(map(repr, names))}): a revert to a snapshot silently undoes the restore and "
             "removes the journal. --home is refused until the snapshots are deleted."
         )
     for swap in swaps:
-        users = vbds.users_of(calls, swap.old, vm)
+        users = now.others_with(swap.old)
         if users:
             notes.append(
                 f"The disk {swap.userdevice} before, {swap.old}, is also one of {', '.join(users)}, and keeps "
@@ -279,21 +283,21 @@ def _notes(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> List
 # --- the ends of a restore
 
 
-def already_ended(calls: Calls, vm: str, record: Record, end: str) -> Optional[Restored]:
+def already_ended(calls: Calls, now: VmNow, end: str) -> Optional[Restored]:
     """Return the result of "undo", "home" or "keep" for a VM without a journal: such a VM has no restore to end.
 
-    None for a VM with a journal. `record` is the VM's. After an interruption, a repeated command finds that it was
+    None for a VM with a journal. After an interruption, a repeated command finds that it was
     done, and a script may repeat any end.
 
     Raises Refused for "undo" and "home" where the VM has a disk of a copy: after `keep`, or in a VM of `clone`, nobody
     knows its other disk. Raises Refused where another client works on the VM, such as with a restore that has no
     journal yet; PoolFailure.
     """
-    if restore_journal.has_an_end(calls, record):
+    if restore_journal.has_an_end(now):
         return None
+    record = now.record
     restore_journal.verify_free(calls, record, [])
-    has = inventory.of_vm(calls, vm).disks_of(vm)
-    copies = {ref: sr for ref, sr in calls.records("SR").items() if records.is_copy(sr)}
+    has, copies = now.found.disks_of(now.vm), dict(now.pool.copies())
     on_copies = {device: copies[vdi["SR"]] for device, vdi in sorted(has.items()) if vdi["SR"] in copies}
     if on_copies and end != "keep":
         raise _without_other_disks(record, on_copies)
@@ -327,12 +331,12 @@ def _without_other_disks(record: Record, on_copies: Mapping[str, Record]) -> Ref
 def undo(calls: Calls, vm: str, shutdown: bool = False, dry_run: bool = False) -> Restored:
     """Put the old disks back. Raises Refused, NotFound where an old disk is gone, PoolFailure."""
     with run_states.unchanged():
-        record: Record = calls.call("VM.get_record", vm)
-        over = already_ended(calls, vm, record, "undo")
+        now = vbds.read(calls, vm)
+        over, record = already_ended(calls, now, "undo"), now.record
         if over is not None:
             return over
-        is_swapped = _verify_back(calls, vm, record)
-        restore_journal.verify_may_end(calls, record, is_swapped)
+        is_swapped = _verify_back(now)
+        restore_journal.verify_may_end(calls, now, is_swapped)
         if is_swapped:
             swap_disks.verify_can_be_halted(record, shutdown)
         swaps = restore_entries.journal_of(record)
@@ -340,38 +344,40 @@ def undo(calls: Calls, vm: str, shutdown: bool = False, dry_run: bool = False) -
             restore_journal.verify_free(calls, record, swaps)
             return result_of(record, WOULD_UNDO, swaps, shuts_down=is_swapped and record["power_state"] == "Running")
     with restore_journal.locked(calls, vm, record, swaps, "restore --undo", run_states.swapping(record)) as locked:
-        record = locked.read()
-        restore_journal.must_have_an_end(calls, record)
+        now, record = locked.first, locked.first.record
+        restore_journal.must_have_an_end(now)
         swaps, is_swapped = restore_entries.journal_of(record), False
         at_home = set()  #: UUIDs of VDIs that this run takes from the VM
         for swap in swaps:  # note the VDIs that were moved home, so that a later run can name the VDIs too
-            device = locked.device(swap)
+            device = now.device(swap.userdevice)
             is_swapped = is_swapped or device.vdi != swap.old
-            if restore_journal.is_home(calls, record, swap, device):
-                restore_journal.write_arrived(locked, swap, device)
+            if restore_journal.is_home(now, swap):
+                restore_journal.write_arrived(locked, now, swap)
                 at_home.update([device.vdi] if device.sr == swap.home else [])
         if is_swapped or (locked.is_after_a_cut and record["power_state"] == "Halted"):  # as in `restore`
-            swap_disks.halt(locked, swaps, lambda now: _verify_back(calls, vm, now), shutdown)
+            swap_disks.halt(locked, swaps, _verify_back, shutdown)
             moved = restore_journal.all_arrived(locked.read())
             for swap in swaps:
                 swap_disks.hang(locked, swap, swap.old, (swap.old, swap.new, "", *moved))
-        swap_disks.verify_all(locked, [(swap, swap.old) for swap in swaps])
-        moved = restore_journal.all_arrived(locked.read())
-        left = [uuid for uuid in moved if vbds.find(calls, uuid) is not None and not vbds.users_of(calls, uuid)]
+        now = locked.now()
+        swap_disks.verify_all(now, [(swap, swap.old) for swap in swaps])
+        moved = restore_journal.all_arrived(now.record)
+        left = [uuid for uuid in moved if now.find(uuid) is not None and not now.users_of(uuid)]
         restore_journal.allow_start(locked)
-        notes = swap_disks.rename(calls, swaps, Swap.own_name)
+        notes = swap_disks.rename(calls, now, swaps, Swap.own_name)
         notes = [*notes, *(run_states.only_in_journal(uuid) for uuid in left if uuid not in at_home)]
         restore_journal.forget_all(locked)
         is_halted = is_swapped and record["power_state"] == "Running"
         return result_of(record, UNDONE, swaps, [uuid for uuid in left if uuid in at_home], notes, is_halted)
 
 
-def _verify_back(calls: Calls, vm: str, record: Record) -> bool:
+def _verify_back(now: VmNow) -> bool:
     """Check an undo; return whether a device has another disk than before. Raises Refused, NotFound."""
+    record, is_swapped = now.record, False
+    restore_journal.verify_journal(record, [])
     vbds.must_be_idle(record)
-    is_swapped = False
     for swap in restore_entries.journal_of(record):
-        if vbds.find(calls, swap.old) is None:
+        if now.find(swap.old) is None:
             raise NotFound(
                 f"The VDI {swap.old}, which was the disk {swap.userdevice}, is no longer in the pool: --undo is "
                 "impossible."
@@ -379,12 +385,12 @@ def _verify_back(calls: Calls, vm: str, record: Record) -> bool:
                 f"Run {run_states.restore_command('home', record['uuid'])} to move the copy's disks, or "
                 f"{run_states.restore_command('keep', record['uuid'])} to leave all as it is."
             )
-        device = vbds.read(calls, vm, swap.userdevice)
-        restore_journal.verify_origin(calls, record, swap, device)
-        if not restore_journal.is_home(calls, record, swap, device):
-            restore_journal.verify_not_between(calls, record, swap, device)
+        device = now.device(swap.userdevice)
+        restore_journal.verify_origin(now, swap)
+        if not restore_journal.is_home(now, swap):
+            restore_journal.verify_not_between(now, swap)
             vbds.must_have(record, device, (swap.old, swap.new, ""))
-        vbds.must_be_free(calls, swap.old, device.vbd if device.vdi == swap.old else "")
+        now.must_be_free(swap.old, device.vbd if device.vdi == swap.old else "")
         is_swapped = is_swapped or device.vdi != swap.old
     return is_swapped
 
@@ -399,14 +405,14 @@ def keep(calls: Calls, vm: str, on_copy: bool, dry_run: bool = False) -> Restore
     a copy: a vm-admin may have spoiled the journal.
     """
     with run_states.unchanged():
-        record: Record = calls.call("VM.get_record", vm)
-        over = already_ended(calls, vm, record, "keep")
+        now = vbds.read(calls, vm)
+        over, record = already_ended(calls, now, "keep"), now.record
         if over is not None:
             return over
         vbds.must_be_idle(record)
-        restore_journal.verify_may_end(calls, record, swaps=False)
+        restore_journal.verify_may_end(calls, now, swaps=False)
         swaps, spoiled = restore_entries.read(record)
-        what_it_has, on_copies = _what_it_has(inventory.read(calls), calls.records("SR"), vm, record, swaps)
+        what_it_has, on_copies = _what_it_has(now, swaps)
         stays, way = "", ""
         if on_copies:
             home, undo_it = (run_states.restore_command(end, record["uuid"]) for end in ("home", "undo"))
@@ -429,43 +435,37 @@ def keep(calls: Calls, vm: str, on_copy: bool, dry_run: bool = False) -> Restore
             notes = [*what_it_has, *([f"The VM {stays} {way}"] if stays else [])]
             return result_of(record, WOULD_KEEP, notes=notes)
     with restore_journal.locked(calls, vm, record, swaps, "restore --keep", run_states.keeping()) as locked:
-        record = locked.read()
-        restore_journal.must_have_an_end(calls, record)
+        now, record = locked.first, locked.first.record
+        restore_journal.must_have_an_end(now)
         swaps, _ = restore_entries.read(record)
-        found, srs = inventory.read(calls), calls.records("SR")
-        notes, on_copies = _what_it_has(found, srs, vm, record, swaps)
+        notes, on_copies = _what_it_has(now, swaps)
         restore_journal.allow_start(locked)
-        devices = [(swap, vbds.device_in(found, srs, vm, swap.userdevice)) for swap in swaps]
-        for swap, device in devices:
-            if device.vdi not in ("", NULL, swap.old, swap.new):  # moved by another tool, or reverted to a snapshot
-                restore_journal.mark(locked, swap, device)
-        back = [swap for swap, device in devices if device.vdi == swap.old]
-        notes += swap_disks.rename(calls, back, Swap.own_name)
+        at_device = [(swap, now.device(swap.userdevice).vdi) for swap in swaps]
+        for swap, vdi in at_device:
+            if vdi not in ("", NULL, swap.old, swap.new):  # moved by another tool, or reverted to a snapshot
+                restore_journal.mark(locked, now, swap)
+        back = [swap for swap, vdi in at_device if vdi == swap.old]
+        notes += swap_disks.rename(calls, now, back, Swap.own_name)
         restore_journal.forget_all(locked)
     unused = sorted({swap.sr for swap in swaps} - on_copies)
     return result_of(record, KEPT, notes=notes, unused_copies=unused)
 
 
-def _what_it_has(
-    found: Inventory, srs: Records, vm: str, record: Record, swaps: Sequence[Swap]
-) -> Tuple[List[str], Set[str]]:
-    """Return (sentences: the VDI at each device, and the VDIs without a VM; the UUIDs of the copies that it needs).
-
-    Pure: a vm-admin may write any number of keys, and no key costs a call.
-    """
-    lines, on_copies = [], set()
-    copies = {sr["uuid"] for sr in srs.values() if records.is_copy(sr)}
+def _what_it_has(now: VmNow, swaps: Sequence[Swap]) -> Tuple[List[str], Set[str]]:
+    """Return (sentences: the VDI at each device, and the VDIs without a VM; the UUIDs of the copies that it needs)."""
+    lines, on_copies, found = [], set(), now.found
+    copies = {sr["uuid"] for _, sr in now.pool.copies()}
 
     def named(vdi: str) -> str:
-        name, sr = found.vdis[vdi]["name_label"], srs.get(found.vdis[vdi]["SR"], {})
+        name, sr = found.vdis[vdi]["name_label"], now.pool.srs.get(found.vdis[vdi]["SR"], {})
         return f"{said(found.vdis[vdi]['uuid'])} ({name!r}, on the SR {sr.get('name_label')!r})"
 
-    for number in restore_entries.devices_of(record):
-        device = vbds.device_in(found, srs, vm, number)
+    for number in restore_entries.devices_of(now.record):
+        device = now.device(number)
         on_copies.update({device.sr} & copies)
         stays = "; it disappears when that copy is discarded" if device.sr in copies else ""
         lines.append(f"disk {number}: {named(device.vdi_ref) if device.vdi_ref in found.vdis else 'none'}{stays}")
-    uuids = {uuid for swap in swaps for uuid in (swap.old, swap.new)} | {*restore_journal.all_arrived(record)}
+    uuids = {uuid for swap in swaps for uuid in (swap.old, swap.new)} | {*restore_journal.all_arrived(now.record)}
     for uuid in sorted(uuids):
         for vdi in found.grouped("vdis", "uuid").get(uuid, {}):
             if not found.vms_with_disk(vdi, with_snapshots=True):

@@ -11,21 +11,25 @@ command that ends the restore.
 """
 
 from contextlib import contextmanager
-from typing import Any, ContextManager, Dict, Iterable, Iterator, List, Sequence, Tuple
+from typing import Any, ContextManager, Dict, Iterable, Iterator, List, Sequence
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import lock, lock_keys, marks, records
-from relvmoiscsi.pool.calls import Calls, Record, passing
-from relvmoiscsi.pool.records import ORIGINAL_SR, WAS
+from relvmoiscsi.pool.calls import Calls, Record, passing, role_advice
+from relvmoiscsi.pool.records import WAS
 from relvmoiscsi.pool.vms import inventory, lineage, run_states, vbds
 from relvmoiscsi.pool.vms.inventory import NULL
 from relvmoiscsi.pool.vms.restore_entries import ARRIVED, KEYS, LEAVING, MOST, RESTORED, Swap, journal_of, keys_of, read
+from relvmoiscsi.pool.vms.vbds import VmNow
 from relvmoiscsi.wording import said, some_of
 
 #: key of the pool's other_config, with the UUID of a VM: the restart priority to restore. A vm-admin may not set a
 #: priority, and may write each key of a VM. So the value is where only a pool-operator writes.
 _PRIORITY = "relvmoiscsi:restore-ha:"
+
+#: keys that a run removes from one look at its lock to the next: a vm-admin may write any number
+_AT_ONCE = 30
 
 _OPERATIONS = ("start", "start_on", "resume")
 _REASON = "relvmoiscsi has swapped some of the disks of this VM:"
@@ -36,8 +40,9 @@ class LockedVm:
 
     def __init__(self, calls: Calls, vm: str, held: lock.Held) -> None:
         self.calls, self.vm, self.held = calls, vm, held
+        self.first = vbds.read(calls, vm)  #: the VM as the lock has found it
         #: an earlier run was interrupted during its swaps, and a call of that run may still work
-        self.is_after_a_cut = is_begun(calls, calls.call("VM.get_record", vm))
+        self.is_after_a_cut = is_begun(self.first)
 
     def read(self) -> Record:
         """Return the VM's record. Raises Refused where another client has broken the lock; PoolFailure."""
@@ -50,9 +55,10 @@ class LockedVm:
         self.held.verify(self.calls)
         self.calls.call(method, self.vm, *arguments)
 
-    def device(self, swap: Swap) -> vbds.VmDevice:
-        """Return the device of this disk as the VM has it now."""
-        return vbds.read(self.calls, self.vm, swap.userdevice)
+    def now(self) -> VmNow:
+        """Return the VM and the pool around it as they are now. Raises the errors of `read`."""
+        self.held.verify(self.calls)
+        return vbds.read(self.calls, self.vm)
 
 
 @contextmanager
@@ -89,21 +95,24 @@ def is_restored(vm: Record) -> bool:
     return is_own or bool(_blocked(vm)) or bool(read(vm)[1])
 
 
-def has_an_end(calls: Calls, vm: Record) -> bool:
+def has_an_end(now: VmNow) -> bool:
     """Has a restore of the VM something to end: what `is_restored` says, or a restart priority to set again?"""
-    return is_restored(vm) or is_begun(calls, vm)
+    return is_restored(now.record) or is_begun(now)
 
 
-def must_have_an_end(calls: Calls, vm: Record) -> None:
+def must_have_an_end(now: VmNow) -> None:
     """Raises Refused where the restore that this run ends has an end already, since the run read the VM."""
-    if not has_an_end(calls, vm):
-        raise Refused(f"Another client has just ended the restore of the VM {vm['name_label']!r}.").advising(
+    if not has_an_end(now):
+        raise Refused(f"Another client has just ended the restore of the VM {now.record['name_label']!r}.").advising(
             "Repeat the command."
         )
 
 
 def verify_journal(vm: Record, swaps: Sequence[Swap]) -> None:
-    """Raises Refused where the journal belongs to another restore."""
+    """Raises Refused where the journal belongs to another restore, or two disks would become one.
+
+    A vm-admin may write an entry of a second device: a run would stop at that device, after the first one was swapped.
+    """
     journal = journal_of(vm)
     there, copies = {swap.userdevice: swap for swap in journal}, {swap.sr for swap in journal}
     if any(there.get(swap.userdevice, swap) != swap or copies - {swap.sr} for swap in swaps):
@@ -112,25 +121,35 @@ def verify_journal(vm: Record, swaps: Sequence[Swap]) -> None:
             f"{run_states.restore_command('undo', vm['uuid'])} or {run_states.restore_command('home', vm['uuid'])} "
             "first."
         )
+    first: Dict[str, str] = {}  #: devices by the UUIDs of VDIs
+    for swap in {**there, **{swap.userdevice: swap for swap in swaps}}.values():
+        same = first.setdefault(swap.old, swap.userdevice)
+        if same != swap.userdevice:
+            raise Refused(
+                f"Two disks of the VM {vm['name_label']!r} are one VDI in its restore, {swap.old}: {same} and "
+                f"{swap.userdevice}."
+            ).advising(
+                f"{run_states.restore_command('keep', vm['uuid'])} leaves the VM as it is, and removes its journal."
+                if journal
+                else "Remove the disk from one of these devices."
+            )
 
 
-def verify_origin(calls: Calls, vm: Record, swap: Swap, device: vbds.VmDevice) -> None:
+def verify_origin(now: VmNow, swap: Swap) -> None:
     """Raises Refused where the disk is not the VM's: each disk that a restore or an undo gives to a VM passes here.
 
     The pool knows another SR of the old VDI, or another original of the copy, than the entry. Or the VM does not have
     the disk at its device now, and the disk has data of another VM. A vm-admin may write an entry and a mark. An old
-    VDI that came home before has the mark of that. Raises PoolFailure.
+    VDI that came home before has the mark of that.
     """
-    known, wrong, old = set(), "", vbds.find(calls, swap.old)
-    if old is not None:
-        known.add(calls.call("SR.get_uuid", calls.call("VDI.get_record", old)["SR"]))
-    with passing("UUID_INVALID"):  # the copy is gone
-        marks_of_copy = calls.call("SR.get_other_config", calls.call("SR.get_by_uuid", swap.sr))
-        known.update([marks_of_copy[ORIGINAL_SR]] if ORIGINAL_SR in marks_of_copy else [])
+    vm, pool, found = now.record, now.pool, now.found
+    wrong, old = "", now.find(swap.old)
+    known = {records.original_of(pool, swap.sr)} - {""}  # {} where the copy is gone
+    known.update([] if old is None else [now.sr_of(old)])
     if known - {swap.home}:
         wrong = f"the VDI {swap.old} is not on the SR {swap.home}, or {swap.sr} is no copy of that SR"
     elif old is not None and swap.of != swap.old:
-        marked = inventory.earlier_uuids(*_whole_pool(calls)).get(swap.old, {})
+        marked = inventory.earlier_uuids(pool, found).get(swap.old, {})
         if swap.of not in marked:
             wrong = f"the VDI {swap.old} was never the VDI {swap.of}"
         elif marked[swap.of]:
@@ -139,9 +158,9 @@ def verify_origin(calls: Calls, vm: Record, swap: Swap, device: vbds.VmDevice) -
         raise Refused(f"The journal of the VM {vm['name_label']!r} is wrong: {wrong}.").advising(
             f"To leave the VM as it is, run {run_states.restore_command('keep', vm['uuid'])}."
         )
-    at_device = {swap.old: (swap.old, swap.of), swap.new: (swap.of,)}.get(device.vdi, ())
+    at_device = {swap.old: (swap.old, swap.of), swap.new: (swap.of,)}.get(now.device(swap.userdevice).vdi, ())
     for uuid in sorted({swap.old, swap.of}.difference(at_device)):
-        others = inventory.strangers(*_whole_pool(calls), uuid, [vm["uuid"]])
+        others = inventory.strangers(pool, found, uuid, [vm["uuid"]])
         if others:
             names = some_of(list(map(repr, others)))
             raise Refused(
@@ -151,10 +170,6 @@ def verify_origin(calls: Calls, vm: Record, swap: Swap, device: vbds.VmDevice) -
                 f"If the VM was restored, take all copies of that disk from {names}, and repeat the command. To leave "
                 f"the VM as it is, run {run_states.restore_command('keep', vm['uuid'])}."
             )
-
-
-def _whole_pool(calls: Calls) -> Tuple[records.Pool, inventory.Inventory]:
-    return records.read(calls), inventory.read(calls)
 
 
 def write(vm: LockedVm, swap: Swap) -> None:
@@ -186,8 +201,10 @@ def forget_all(vm: LockedVm) -> None:
 
     ARRIVED keys go last: after an interruption, the next run still knows the moved VDIs.
     """
-    for key in keys_of(vm.read(), *KEYS):
-        vm.call("VM.remove_from_other_config", key)
+    for number, key in enumerate(keys_of(vm.read(), *KEYS)):
+        if number % _AT_ONCE == 0:
+            vm.held.verify(vm.calls)
+        vm.calls.call("VM.remove_from_other_config", vm.vm, key)
 
 
 # --- on the way home
@@ -199,19 +216,19 @@ def write_leaving(vm: LockedVm, record: Record, swap: Swap) -> None:
     vm.call("VM.remove_from_other_config", ARRIVED + swap.userdevice)
 
 
-def write_arrived(vm: LockedVm, swap: Swap, device: vbds.VmDevice) -> None:
+def write_arrived(vm: LockedVm, now: VmNow, swap: Swap) -> None:
     """Note the moved VDI of this disk in the VDI itself, which outlives the journal, and in the journal."""
-    mark(vm, swap, device)
+    mark(vm, now, swap)
     record = vm.read()
-    _put(vm, record, ARRIVED + swap.userdevice, _way(record, swap, arrived=device.vdi))
+    _put(vm, record, ARRIVED + swap.userdevice, _way(record, swap, arrived=now.device(swap.userdevice).vdi))
 
 
-def mark(vm: LockedVm, swap: Swap, device: vbds.VmDevice) -> None:
-    """Mark the VDI of a device as the disk of this entry. Raises Refused, PoolFailure."""
+def mark(vm: LockedVm, now: VmNow, swap: Swap) -> None:
+    """Mark the VDI at the device of this entry as the disk of the entry. Raises Refused, PoolFailure."""
     vm.held.verify(vm.calls)
-    before = vbds.find(vm.calls, swap.old)
-    older = [] if before is None else lineage.earlier(vm.calls.call("VDI.get_record", before))
-    lineage.write(vm.calls, device.vdi_ref, [swap.old, swap.of, *older])
+    before = now.find(swap.old)
+    older = [] if before is None else lineage.earlier(now.found.vdis[before])
+    lineage.write(vm.calls, now.device(swap.userdevice).vdi_ref, [swap.old, swap.of, *older])
 
 
 def _way(record: Record, swap: Swap, **more: str) -> str:
@@ -245,8 +262,8 @@ def _values(record: Record, key: str) -> Dict[str, Any]:
     return values if is_of_vm and untrusted.text_of(values["arrived"]) == values["arrived"] else {}
 
 
-def is_home(calls: Calls, record: Record, swap: Swap, device: vbds.VmDevice) -> bool:
-    """Does the device have the VDI to which a run has moved the disk of the copy?
+def is_home(now: VmNow, swap: Swap) -> bool:
+    """Does the device of the swap have the VDI to which a run has moved the disk of the copy?
 
     The moved VDI has a new UUID. The journal names this UUID, unless the run was interrupted right after the move. Then
     three conditions must hold:
@@ -255,25 +272,27 @@ def is_home(calls: Calls, record: Record, swap: Swap, device: vbds.VmDevice) -> 
     - the device has another VDI, on the SR of the old disk
     - the VDI on the copy is gone
     """
-    arrived = arrived_as(record, swap)
+    arrived = arrived_as(now.record, swap)
     if arrived:
-        return device.vdi == arrived
-    return _may_be_home(record, swap, device) and vbds.find(calls, swap.new) is None
+        return now.device(swap.userdevice).vdi == arrived
+    return _may_be_home(now, swap) and now.find(swap.new) is None
 
 
-def _may_be_home(record: Record, swap: Swap, device: vbds.VmDevice) -> bool:
+def _may_be_home(now: VmNow, swap: Swap) -> bool:
+    device = now.device(swap.userdevice)
     is_other = device.vdi not in ("", NULL, swap.old, swap.new)
-    return is_leaving(record, swap) and is_other and device.sr == swap.home
+    return is_leaving(now.record, swap) and is_other and device.sr == swap.home
 
 
-def verify_not_between(calls: Calls, record: Record, swap: Swap, device: vbds.VmDevice) -> None:
+def verify_not_between(now: VmNow, swap: Swap) -> None:
     """Raises Refused where the disk may have been moved although its source still exists.
 
     xapi points the VM to the new VDI, then destroys the source, and answers with an error if the destruction fails.
     Source: xen-api ocaml/xapi/xapi_vm_migrate.ml.
     """
+    record, device = now.record, now.device(swap.userdevice)
     is_known = arrived_as(record, swap) not in ("", device.vdi)
-    if not _may_be_home(record, swap, device) or is_known or vbds.users_of(calls, swap.new):
+    if not _may_be_home(now, swap) or is_known or now.users_of(swap.new):
         return
     raise Refused(
         f"The pool was moving the VDI {swap.new}, the disk {swap.userdevice} of the VM {record['name_label']!r}, home. "
@@ -339,26 +358,29 @@ def is_start_blocked(record: Record) -> bool:
     return all(operation in record["blocked_operations"] for operation in _OPERATIONS)
 
 
-def is_begun(calls: Calls, record: Record) -> bool:
+def is_begun(now: VmNow) -> bool:
     """Has a run begun to swap disks of this VM, and not ended? A vm-admin may remove the block, and not the key."""
-    return bool(_blocked(record)) or _has_priority(calls, record)
+    return bool(_blocked(now.record)) or _has_priority(now)
 
 
-def _has_priority(calls: Calls, record: Record) -> bool:
+def _has_priority(now: VmNow) -> bool:
     """Does the pool have a restart priority that is to be set again?"""
-    return _PRIORITY + record["uuid"] in calls.pool()[1]["other_config"]
+    return _PRIORITY + now.record["uuid"] in now.pool.other_config
 
 
-def verify_may_end(calls: Calls, record: Record, swaps: bool) -> None:
-    """Raises Refused where the role of this user may not do what a run does to the restart priority of the VM.
+def verify_may_end(calls: Calls, now: VmNow, swaps: bool) -> None:
+    """Raises PoolFailure, or Refused, where the role of this user may not do what a run does to the VM.
 
-    A run that `swaps` disks empties the priority, and each run sets the priority that an interrupted run has left.
+    A run that `swaps` disks empties the restart priority, and each run sets the one that an interrupted run has left.
     """
-    is_left = _has_priority(calls, record)
+    calls.verify_may_call("VBD.create" if swaps else "VM.remove_from_other_config")
+    record, is_left = now.record, _has_priority(now)
     if not (is_left or (swaps and record["ha_restart_priority"])) or calls.may_call("VM.set_ha_restart_priority"):
         return
     name = record["name_label"]
     what = f"HA restarts the VM {name!r}, and the start must be impossible during the swap."
     if is_left:
         what = f"An interrupted restore has left the HA restart priority of the VM {name!r} in a key of the pool."
-    raise Refused(f"{what} The role of this user may not set the priority.").advising("Use the role pool-operator.")
+    raise Refused(f"{what} The role of this user may not set the priority.").advising(
+        role_advice("VM.set_ha_restart_priority")
+    )

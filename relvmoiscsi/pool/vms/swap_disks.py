@@ -16,6 +16,7 @@ from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record
 from relvmoiscsi.pool.vms import restore_entries, restore_journal, run_states, vbds
 from relvmoiscsi.pool.vms.restore_entries import Swap
 from relvmoiscsi.pool.vms.restore_journal import LockedVm
+from relvmoiscsi.pool.vms.vbds import VmNow
 from relvmoiscsi.wording import shell_command
 
 NAME_SECONDS = 30.0  #: time limit for writing one name to the LUN of an SR
@@ -33,25 +34,25 @@ def verify_can_be_halted(record: Record, shutdown: bool) -> None:
         vbds.must_be_allowed(record, "clean_shutdown")
 
 
-def halt(locked: LockedVm, journal: Sequence[Swap], look: Callable[[Record], object], shutdown: bool) -> None:
-    """Write the journal, block the start of the VM, shut the VM down, and call `look` with its record before and after.
+def halt(locked: LockedVm, journal: Sequence[Swap], look: Callable[[VmNow], object], shutdown: bool) -> None:
+    """Write the journal, block the start of the VM, shut the VM down, and call `look` before and after.
 
     Raises Refused, PoolFailure. After an error, the journal and the block are removed, unless an earlier run began the
     swaps. The VM may be halted.
     """
-    calls, record = locked.calls, locked.read()
-    there, was_running = restore_entries.journal_of(record), False
+    calls, now = locked.calls, locked.now()
+    there, was_running = restore_entries.journal_of(now.record), False
     written = [swap for swap in journal if swap not in there]
-    look(record)
+    look(now)
     try:
         for swap in written:
             restore_journal.write(locked, swap)
-        restore_journal.block_start(locked, record)
+        restore_journal.block_start(locked, now.record)
         was_running = shutdown and locked.read()["power_state"] == "Running"
         if was_running:
             calls.run("VM.clean_shutdown", locked.vm)
-        now = locked.read()
-        verify_can_be_halted(now, False)
+        now = locked.now()
+        verify_can_be_halted(now.record, False)
         look(now)
     except PoolGone:
         raise
@@ -69,7 +70,8 @@ def hang(locked: LockedVm, swap: Swap, uuid: str, expected: Sequence[str]) -> No
 
     Raises Refused where the VM is not in the expected state, NotFound, PoolFailure.
     """
-    calls, record, device = locked.calls, locked.read(), locked.device(swap)
+    calls, now = locked.calls, locked.now()
+    record, device = now.record, now.device(swap.userdevice)
     vbds.must_have(record, device, expected)
     if device.vdi == uuid and not locked.is_after_a_cut:
         return
@@ -77,11 +79,11 @@ def hang(locked: LockedVm, swap: Swap, uuid: str, expected: Sequence[str]) -> No
         raise Refused(f"Another client has unblocked the start of the VM {record['name_label']!r} during this run.")
     verify_can_be_halted(record, False)
     vbds.must_be_idle(record)
-    vbds.must_be_free(calls, uuid, device.vbd if device.vdi == uuid else "")
+    now.must_be_free(uuid, device.vbd if device.vdi == uuid else "")
     try:
         if device.vbd:
             calls.call("VBD.destroy", device.vbd)
-        fields = {"VM": locked.vm, "VDI": vbds.ref_of(calls, uuid), "userdevice": swap.userdevice, "empty": False}
+        fields = {"VM": locked.vm, "VDI": now.find(uuid), "userdevice": swap.userdevice, "empty": False}
         calls.call("VBD.create", {**swap.vbd, **fields})
     except PoolFailure as failure:
         if failure.code not in ("HANDLE_INVALID", "DEVICE_ALREADY_EXISTS"):
@@ -91,17 +93,17 @@ def hang(locked: LockedVm, swap: Swap, uuid: str, expected: Sequence[str]) -> No
         ) from failure
 
 
-def verify_all(locked: LockedVm, wanted: Sequence[Tuple[Swap, str]]) -> None:
-    """Read the journal and each device again before the VM may start. Raises Refused, PoolFailure."""
-    record = locked.read()
+def verify_all(now: VmNow, wanted: Sequence[Tuple[Swap, str]]) -> None:
+    """Check the journal and each device once more before the VM may start. Raises Refused."""
+    record = now.record
     journal = restore_entries.journal_of(record)
     for swap, uuid in wanted:
-        vbds.must_have(record, locked.device(swap), (uuid,))
+        vbds.must_have(record, now.device(swap.userdevice), (uuid,))
         if swap not in journal:
             raise Refused(f"The journal of the VM {record['name_label']!r} has lost the disk {swap.userdevice}.")
 
 
-def rename(calls: Calls, swaps: Iterable[Swap], name_of: Callable[[Swap, str], str]) -> List[str]:
+def rename(calls: Calls, now: VmNow, swaps: Iterable[Swap], name_of: Callable[[Swap, str], str]) -> List[str]:
     """Rename the old VDIs; return a sentence for each VDI that keeps its name. Raises PoolGone.
 
     `name_of` makes the new name of the present one. The driver of the SR writes the name to the LUN. The SR may be
@@ -109,10 +111,10 @@ def rename(calls: Calls, swaps: Iterable[Swap], name_of: Callable[[Swap, str], s
     """
     notes = []
     for swap in swaps:
-        vdi = vbds.find(calls, swap.old)
+        vdi = now.find(swap.old)
         if vdi is None:
             continue
-        name = calls.call("VDI.get_name_label", vdi)
+        name = str(now.found.vdis[vdi]["name_label"])
         text = name_of(swap, name)
         if text == name:
             continue

@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Read the disk at a device of a VM, and the users of a VDI. Read again before each step: other clients change VMs."""
+"""Read a VM with the pool around it: the disk at each device, and the users of a VDI.
+
+Read again before each step: other clients change VMs. One reading serves all disks of the VM, because a vm-admin may
+write the keys of 256 disks.
+"""
 
 from typing import Collection, Dict, List, NamedTuple, Optional
 
 from relvmoiscsi.errors import NotFound, Refused
-from relvmoiscsi.pool.calls import Calls, Record, Records, passing
-from relvmoiscsi.pool.vms import run_states
+from relvmoiscsi.pool import records
+from relvmoiscsi.pool.calls import Calls, Record
+from relvmoiscsi.pool.records import Pool
+from relvmoiscsi.pool.vms import inventory, run_states
 from relvmoiscsi.pool.vms.inventory import NULL, Inventory, eject_command
 from relvmoiscsi.wording import said, shell_command, some_of
 
@@ -21,27 +27,87 @@ class VmDevice(NamedTuple):
     sr: str = ""  #: UUID
 
 
-def read(calls: Calls, vm: str, number: str) -> VmDevice:
-    """Return the device `number` of a VM. Raises PoolFailure."""
-    for vbd, record in calls.records("VBD", VM=vm, userdevice=number).items():
-        ref = record["VDI"]
-        if ref != NULL:
-            with passing("HANDLE_INVALID"):  # the SR of the VDI was forgotten since VBD.get_all_records
-                vdi = calls.call("VDI.get_record", ref)
-                return VmDevice(number, vbd, record, str(vdi["uuid"]), ref, str(calls.call("SR.get_uuid", vdi["SR"])))
-        return VmDevice(number, vbd, record, NULL, NULL)
-    return VmDevice(number)
+class VmNow(NamedTuple):
+    """A VM and the pool around it, as `read` found them. No method asks the pool."""
+
+    vm: str  #: reference
+    record: Record
+    pool: Pool
+    found: Inventory
+
+    def device(self, number: str) -> VmDevice:
+        """Return the device with this number."""
+        for ref, vbd in self.found.vbds_of(self.vm).items():
+            if vbd["userdevice"] == number:
+                vdi = self.found.vdis.get(vbd["VDI"], {})
+                if vdi.get("SR") not in self.pool.srs:
+                    return VmDevice(number, ref, vbd, NULL, NULL)
+                return VmDevice(number, ref, vbd, str(vdi["uuid"]), vbd["VDI"], self.sr_of(vbd["VDI"]))
+        return VmDevice(number)
+
+    def find(self, vdi: str) -> Optional[str]:
+        """Return the reference of a VDI; None for a UUID that the pool does not have."""
+        return next(iter(self.found.grouped("vdis", "uuid").get(vdi, {})), None)
+
+    def sr_of(self, vdi: str) -> str:
+        """Return the UUID of the SR of a VDI (a reference); "" for an SR that was forgotten."""
+        return str(self.pool.srs.get(self.found.vdis[vdi]["SR"], {}).get("uuid", ""))
+
+    def users_of(self, vdi: str) -> List[str]:
+        """Return the quoted names of the VMs with a VDI (a UUID) as a disk, sorted. [] without VDI."""
+        return list(self._users(self.find(vdi), "").values())
+
+    def others_with(self, vdi: str) -> List[str]:
+        """Return the names of `users_of`, without this VM."""
+        return [name for vm, name in self._users(self.find(vdi), "").items() if vm != self.vm]
+
+    def must_be_free(self, vdi: str, but: str = "") -> None:
+        """Raises NotFound; Refused where the VDI (a UUID) is a disk of a VM at another VBD than `but`, or memory."""
+        ref = self.find(vdi)
+        if ref is None:
+            raise NotFound(f"The VDI {vdi} is no longer in the pool.")
+        names = self._users(ref, but)
+        if names:
+            raise Refused(f"The VDI {vdi} is a disk, or the memory, of {', '.join(names.values())} as well.").advising(
+                "Remove the disk from there first. For a "
+                f"lent disk, use `{shell_command('relvmoiscsi pool rescue --done', self.sr_of(ref), vdi)}`."
+            )
+
+    def must_be_in_no_cd_drive(self, vdi: str) -> None:
+        """Raises Refused where a CD drive has the VDI (a reference), which xapi is to move for the VM of its disk.
+
+        xapi moves the VDI for the VM of any one of its drives. Source: xen-api message_forwarding.ml, VDI.pool_migrate.
+        """
+        drives = [vbd for vbd in self.found.grouped("vbds", "VDI").get(vdi, {}).values() if vbd["type"] == "CD"]
+        if drives:
+            vms = self.found.vms
+            names = some_of(sorted({repr(vms[vbd["VM"]]["name_label"]) for vbd in drives if vbd["VM"] in vms}))
+            ejects = some_of([eject_command(vbd) for vbd in drives])
+            raise Refused(
+                f"The VDI {self.found.vdis[vdi]['uuid']} is in a CD drive of {names} too, and xapi may move it for the "
+                "VM of that drive."
+            ).advising(f"Resume a suspended VM first. Then run {ejects}, and repeat the command.")
+
+    def snapshots(self) -> List[str]:
+        """Return the names of the snapshots of the VM."""
+        vms = self.found.vms
+        return sorted(str(vms[ref]["name_label"]) for ref in self.record["snapshots"] if ref in vms)
+
+    def _users(self, vdi: Optional[str], but: str) -> Dict[str, str]:
+        """Return the quoted names of the VMs with a VDI (a reference) as a disk, by reference, sorted by name.
+
+        `Inventory.vms_with_disk` says which these are, with snapshots. The VBD `but` does not count.
+        """
+        vms = [] if vdi is None else self.found.vms_with_disk(vdi, with_snapshots=True, but=but)
+        names = {vm: repr(self.found.vms[vm]["name_label"]) for vm in vms}
+        return dict(sorted(names.items(), key=lambda item: item[1]))
 
 
-def device_in(found: Inventory, srs: Records, vm: str, number: str) -> VmDevice:
-    """Return the device `number` of a VM by these records. Pure."""
-    for ref, vbd in found.vbds_of(vm).items():
-        if vbd["userdevice"] == number:
-            vdi = found.vdis.get(vbd["VDI"], {})
-            if vdi.get("SR") not in srs:
-                return VmDevice(number, ref, vbd, NULL, NULL)
-            return VmDevice(number, ref, vbd, str(vdi["uuid"]), vbd["VDI"], str(srs[vdi["SR"]]["uuid"]))
-    return VmDevice(number)
+def read(calls: Calls, vm: str) -> VmNow:
+    """Read a VM (a reference), and the pool around it. Raises PoolFailure."""
+    pool, found = records.read(calls), inventory.read(calls)
+    record = found.vms[vm] if vm in found.vms else calls.call("VM.get_record", vm)
+    return VmNow(vm, record, pool, found)
 
 
 def must_have(record: Record, device: VmDevice, expected: Collection[str], begun: bool = True) -> None:
@@ -63,52 +129,6 @@ def must_have(record: Record, device: VmDevice, expected: Collection[str], begun
     ).advising(f"{keep if begun else 'Check the VM, then repeat the command.'}")
 
 
-def must_be_free(calls: Calls, vdi: str, but: str = "") -> None:
-    """Raises Refused where the VDI (a UUID) is a disk of a VM at a VBD other than `but`, or its memory; NotFound."""
-    ref = ref_of(calls, vdi)
-    names = _users(calls, ref, but)
-    if names:
-        sr = str(calls.call("SR.get_uuid", calls.call("VDI.get_record", ref)["SR"]))
-        raise Refused(f"The VDI {vdi} is a disk, or the memory, of {', '.join(names.values())} as well.").advising(
-            "Remove the disk from there first. For a "
-            f"lent disk, use `{shell_command('relvmoiscsi pool rescue --done', sr, vdi)}`."
-        )
-
-
-def must_be_in_no_cd_drive(calls: Calls, vdi: str) -> None:
-    """Raises Refused where a CD drive has the VDI (a reference), which xapi is to move for the VM of its disk.
-
-    xapi moves the VDI for the VM of any one of its drives. Source: xen-api message_forwarding.ml, VDI.pool_migrate.
-    """
-    there = [calls.call("VBD.get_record", vbd) for vbd in calls.call("VDI.get_VBDs", vdi)]
-    drives = [vbd for vbd in there if vbd["type"] == "CD"]
-    if drives:
-        names = some_of(sorted({repr(calls.call("VM.get_name_label", vbd["VM"])) for vbd in drives}))
-        ejects = some_of([eject_command(vbd) for vbd in drives])
-        raise Refused(
-            f"The VDI {calls.call('VDI.get_uuid', vdi)} is in a CD drive of {names} too, and xapi may move it for the "
-            "VM of that drive."
-        ).advising(f"Resume a suspended VM first. Then run {ejects}, and repeat the command.")
-
-
-def users_of(calls: Calls, vdi: str, but: str = "") -> List[str]:
-    """Return the names of the VMs with a VDI (a UUID) as a disk, without the VM `but` (a reference). [] without VDI."""
-    ref = find(calls, vdi)
-    return [name for vm, name in _users(calls, ref).items() if vm != but] if ref is not None else []
-
-
-def _users(calls: Calls, vdi: str, but: str = "") -> Dict[str, str]:
-    """Return the quoted names of the VMs with a VDI (a reference) as a disk, by reference, sorted by name.
-
-    `Inventory.vms_with_disk` says which these are, with snapshots. The VBD `but` does not count.
-    """
-    there = {vbd: calls.call("VBD.get_record", vbd) for vbd in calls.call("VDI.get_VBDs", vdi) if vbd != but}
-    vms = {vm: calls.call("VM.get_record", vm) for vm in {vbd["VM"] for vbd in there.values()}}
-    found = Inventory({**calls.records("VM", suspend_VDI=vdi), **vms}, there, {}, {}, {})
-    names = {vm: repr(found.vms[vm]["name_label"]) for vm in found.vms_with_disk(vdi, with_snapshots=True)}
-    return dict(sorted(names.items(), key=lambda item: item[1]))
-
-
 def must_be_idle(record: Record) -> None:
     """Raises Refused for a VM with a running operation of xapi."""
     busy = ", ".join(sorted(set(record["current_operations"].values())))
@@ -125,30 +145,16 @@ def must_be_allowed(record: Record, operation: str) -> None:
     """
     if operation in record["blocked_operations"]:
         kind, reason = "snapshot" if record["is_a_snapshot"] else "VM", said(record["blocked_operations"][operation])
-        of_vm = f"uuid={record['uuid']}", "param-name=blocked-operations", f"param-key={operation}"
         raise Refused(
             f"A user has blocked the operation {operation} of the {kind} {record['name_label']!r}: {reason}."
         ).advising(
-            "Ask that user. A vm-admin removes the block: "
-            f"`{shell_command('xe vm-param-remove', *of_vm)}`. Then repeat the command."
+            f"Ask that user. A vm-admin removes the block: {unblock_command(record, operation)}. Then repeat the "
+            "command."
         )
 
 
-def ref_of(calls: Calls, vdi: str) -> str:
-    """Return the reference of a VDI. Raises NotFound."""
-    ref = find(calls, vdi)
-    if ref is None:
-        raise NotFound(f"The VDI {vdi} is no longer in the pool.")
-    return ref
-
-
-def find(calls: Calls, vdi: str) -> Optional[str]:
-    """Return the reference of a VDI; None for a UUID that the pool does not have."""
-    with passing("UUID_INVALID"):
-        return str(calls.call("VDI.get_by_uuid", vdi))
-    return None
-
-
-def snapshots_of(calls: Calls, record: Record) -> List[str]:
-    """Return the names of the snapshots of a VM."""
-    return sorted(str(calls.call("VM.get_name_label", ref)) for ref in record["snapshots"])
+def unblock_command(record: Record, operation: str) -> str:
+    """Return the command that removes the block of an operation of a VM, for a sentence; "" without a block."""
+    of_vm = f"uuid={record['uuid']}", "param-name=blocked-operations", f"param-key={operation}"
+    is_blocked = operation in record["blocked_operations"]
+    return f"`{shell_command('xe vm-param-remove', *of_vm)}`" if is_blocked else ""

@@ -33,6 +33,23 @@ def test_the_operation_that_does_not_end_is_named(office, pool_command, impatien
     assert ran.status in (4, 9) and SAYS in told and "Wait, then repeat the command." in told
 
 
+def test_a_plan_of_save_vms_says_for_what_the_run_waits(office, pool_command):
+    work(office, "snapshot")
+    says = SAYS + "The run waits 1 min at most, and leaves out a VM that stays busy."
+    dry = ("save-vms", "Production", "--dry-run")
+    assert says in " ".join(pool_command(*dry).out.split()) and pool_command(*dry, "--json").json["notes"] == [says]
+    work(office, "migrate_send")
+    assert pool_command(*dry, "--json").json["notes"] == []
+
+
+@pytest.mark.parametrize("how", ["--dry-run", "--yes"])
+def test_a_disk_of_a_busy_vm_is_not_lent_and_the_plan_says_so(office, pool_command, refused, how):
+    assert pool_command("clone", "copy", "web", "--isolated", "lab", "--name", "the clone", "--yes").status == 0
+    (clone,) = office.pool.db.refs("VM", name_label="the clone")
+    office.pool.db.set("VM", clone, "current_operations", {"task x": "start"})
+    refused(4, "The pool is busy with the VM 'the clone': start.", "rescue", "copy", "root disk", "--vm", "db", how)
+
+
 @pytest.mark.parametrize("words", [CLONE, ("save-vms", "Production", "--yes")], ids=["clone", "save-vms"])
 def test_an_operation_that_ends_is_waited_for(office, pool_command, words):
     work(office, "snapshot")

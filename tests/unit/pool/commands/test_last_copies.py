@@ -106,6 +106,16 @@ def test_no_key_makes_another_vm_the_original(lab, gone, pool_command, name):
     assert ran.status == 4 and "'mail copy'" in ran.err and "mail copy" in vms(lab)
 
 
+def test_no_vm_whose_disk_was_beside_the_lost_one_is_its_original(lab, gone, pool_command):
+    """The pool lacks the disk of "mail", which another tool may have moved. The LUN has a copy of the disk of "web"."""
+    disk, _ = lab.vdi("Production", "data")
+    lab.pool.db.destroy("VDI", disk)
+    (web,) = lab.pool.db.refs("VM", name_label="web")
+    forged(lab, gone, **{"clone-of": lab.pool.db.get("VM", web, "uuid")})
+    ran = pool_command(*ALL)
+    assert ran.status == 4 and "'mail copy'" in ran.err and "mail copy" in vms(lab)
+
+
 def test_no_journal_gives_the_original_a_disk_that_it_has_lost(lab, copy, pool_command):
     """A vm-admin writes an entry of a restore into the original, which has lost its disk: the clone was destroyed."""
     disk, _ = lab.vdi("Production", "root disk")

@@ -90,3 +90,25 @@ def test_a_task_that_its_owner_destroys_while_clone_waits_ends_no_clone(office, 
     office.before("event.from", lambda: db.destroy("task", task), 2)
     ran = pool_command("clone", "copy", "db", "--isolated", "lab", "--yes")
     assert not db.exists("task", task) and ran.status == 0 and len(made(office)) == 1, ran.err
+
+
+@pytest.mark.parametrize("how", ["--dry-run", "--yes"])
+@pytest.mark.parametrize(
+    ("words", "role", "call", "least"),
+    [
+        (("save-vms", "Production"), "vm-admin", "SR.add_to_other_config", "pool-operator"),
+        (("restore", "--home", "web"), "vm-admin", "VDI.pool_migrate", "vm-power-admin"),
+        (("restore", "--keep", "web", "--on-copy"), "vm-operator", "VM.remove_from_other_config", "vm-admin"),
+        (("restore", "--undo", "web"), "vm-operator", "VBD.create", "vm-admin"),
+    ],
+    ids=["save-vms", "home", "keep", "undo"],
+)
+def test_a_role_that_does_not_suffice_is_told_before_the_first_change(
+    restored, refused, monkeypatch, words, role, call, least, how
+):
+    """--home wrote its keys before the move was refused, and no plan said anything."""
+    restored.pool.api.users["eve"] = ("pw", role)
+    monkeypatch.setenv("XENSERVER_USER", "eve")
+    monkeypatch.setenv("XENSERVER_PASSWORD", "pw")
+    ran = refused(6, f"The user of this session may not call {call}. Nothing was changed.", *words, how)
+    assert f"Use the role {least} or a higher role." in " ".join((ran.out + ran.err).split())

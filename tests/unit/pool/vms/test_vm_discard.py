@@ -114,9 +114,19 @@ def test_a_vm_whose_shutdown_is_blocked_is_refused_before_anything_goes(day):
     day.lab.vm("aaa", day.root)
     web = cloned(day, "aaa", "web")
     day.start(web)
-    day.db.set("VM", web, "blocked_operations", {"hard_shutdown": "mine"})
+    day.db.set("VM", web, "blocked_operations", {"hard_shutdown": "mine", "clean_shutdown": "mine"})
+    uuid = day.db.get("VM", web, "uuid")
     with connect(day.lab.where()) as calls:
-        day.refuses(lambda _: made_vms.plan(calls, [day.sr], with_vms=True, force=True), "Running or suspended VMs")
+
+        def planned(force):
+            return lambda _: made_vms.plan(calls, [day.sr], with_vms=True, force=force)
+
+        said = "A user has blocked the operation hard_shutdown of the VM 'web .*': 'mine'.*param-key=hard_shutdown"
+        day.refuses(planned(True), said)
+        said = f"down: `.*param-key=clean_shutdown`, the block of a user, and then `xe vm-shutdown.*{uuid}`"
+        day.refuses(planned(False), said)
+        day.db.set("VM", web, "power_state", "Halted")
+        assert [*planned(True)(day).made[day.sr]].count(web) == 1, "no run shuts a halted VM down"
 
 
 def fast_clone(day):

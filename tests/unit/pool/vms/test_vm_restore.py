@@ -260,7 +260,7 @@ def test_yes_to_a_plan_that_is_old_changes_nothing(halted, happens, is_of_second
 @pytest.mark.parametrize(
     ("role", "priority", "said"),
     [
-        ("vm-operator", "", "may not call VM.add_to_other_config. .* Use the role vm-admin or a higher role."),
+        ("vm-operator", "", "may not call VBD.create. .* Use the role vm-admin or a higher role."),
         # VM.set_ha_restart_priority takes pool-operator, and so does the key that keeps the priority
         (
             "vm-power-admin",
@@ -275,7 +275,7 @@ def test_who_may_not_write_the_journal_or_change_ha_shuts_nothing_down(day, role
     day.lab.pool.api.users["eve"] = ("pw", role)
     where = Where(day.lab.pool.url, "eve", "pw")
     if said:
-        for dry_run in [True, False] if priority else [False]:
+        for dry_run in (True, False):
             more = {"where": where, "shutdown": True, "dry_run": dry_run}
             day.refuses(lambda day, more=more: bring_back(day, **more), said, RelvmoiscsiError)
     else:
