@@ -151,20 +151,6 @@ def open_private(path: str, flags: int, directory: Optional[int] = None) -> int:
     return descriptor
 
 
-def make_directory(path: str, mode: int) -> None:
-    """Make a directory and those above it, each with this mode. What is there stays as it is. Raises OSError."""
-    if os.path.isdir(path):
-        return
-    above = os.path.dirname(path) or os.curdir
-    if not os.path.lexists(above):
-        make_directory(above, mode)
-    try:
-        new_directory(path, mode)
-    except FileExistsError:
-        if not os.path.isdir(path):
-            raise
-
-
 def new_directory(path: str, mode: int, directory: Optional[int] = None) -> None:
     """Make a directory with this mode. A relative path begins in the open `directory`. Raises OSError."""
     os.mkdir(path, mode & 0o700, dir_fd=directory)

@@ -5,6 +5,7 @@ import argparse
 import errno
 import os
 import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -286,6 +287,27 @@ def test_a_directory_is_made_with_those_above_it(tmp_path, monkeypatch):
     made("c/d", 0o755)
     modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("a", "a/b", "c", "c/d")]
     assert modes == [0o700, 0o700, 0o755, 0o755]
+
+
+@pytest.mark.parametrize("times", [9, 10])
+def test_a_directory_that_another_process_removes_at_once_is_made_again(tmp_path, monkeypatch, times):
+    """A run that ends removes the directories that are empty: those of the journal, and SM those of its locks."""
+    made_names = []
+
+    def make(name, mode, directory, really=own_path.new_directory):
+        really(name, mode, directory)
+        if name == "b":
+            made_names.append(name)
+            if len(made_names) <= times:
+                shutil.rmtree(tmp_path / "a")
+
+    monkeypatch.setattr(own_path, "new_directory", make)
+    if times < 10:
+        made(str(tmp_path / "a" / "b"), 0o700)
+    else:
+        with pytest.raises(FileNotFoundError):
+            made(str(tmp_path / "a" / "b"), 0o700)
+    assert len(made_names) == 10
 
 
 @pytest.mark.parametrize("place", ["map", "by/map"])
