@@ -17,7 +17,7 @@ from typing import Dict, Iterator, List, Sequence, Set, Tuple
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.device import SECTOR
 from relvmoiscsi.host.disk.process_search import ProcessSearch, is_roots
-from relvmoiscsi.host.files import attribute, lines_of, text_of, words_in
+from relvmoiscsi.host.files import attribute, lines_of, refuse_if_short, text_of, words_in
 from relvmoiscsi.host.mounts import Mount, mount_of, status_of_path
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.wording import shell_command
@@ -200,6 +200,7 @@ def claims_of_disks(names: Sequence[str], host: Host = THIS_HOST) -> List[str]:
         try:  # the exclusive open is read-only, so that udev takes no notice
             os.close(os.open(host.node(name), os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK | os.O_CLOEXEC))
         except OSError as error:
+            refuse_if_short(error)
             if error.errno == errno.EBUSY:
                 found.append(f"something in the kernel that has claimed {name}")
     return found

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.files import (
     append,
     attribute,
@@ -78,6 +79,17 @@ def test_what_fails_leaves_the_old_file_alone(tmp_path, monkeypatch, step):
         replace(str(tmp_path / "file"), b"new\n", str(tmp_path / "new"))
 
     assert os.listdir(str(tmp_path)) == ["file"] and (tmp_path / "file").read_text() == "old\n"
+
+
+def test_a_file_that_cannot_be_opened_for_want_of_descriptors_is_not_absent(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("text")
+
+    def full(path, _mode):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+
+    monkeypatch.setattr("builtins.open", full)
+    with pytest.raises(Refused, match="This process cannot open enough files: Too many open files"):
+        text_of(str(tmp_path / "file"))
 
 
 def test_a_file_that_somebody_else_has_made_is_not_taken(tmp_path):
