@@ -25,7 +25,7 @@ from typing import Callable, Dict, Iterator, Union
 
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, in_state
 from relvmoiscsi.host.files import lines_of, words_in
-from relvmoiscsi.host.own_path import NotOwnFile, own_place, refusing
+from relvmoiscsi.host.own_path import NotOwnFile, is_this_user, own_place, refusing
 from relvmoiscsi.host.terminated import pause
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
@@ -39,7 +39,7 @@ inherited_lock_fds: Dict[int, bool] = {}
 
 def _verify_of_root(path: str, status: os.stat_result) -> None:
     """Raise NotOwnFile for a file that is not of root or of this user. Its mode is that of SM or LVM."""
-    if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, os.geteuid()):
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != 0 and not is_this_user(status.st_uid):
         raise NotOwnFile(f"{path} is no regular file, or belongs to another user")
 
 

@@ -34,13 +34,15 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Callable, Iterator, List, NamedTuple, Optional
 
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.host.files import lines_of, new_directory, open_private, remedy, words_in
+from relvmoiscsi.host.files import attribute, content_of, lines_in, new_directory, open_private, remedy, words_in
 from relvmoiscsi.host.mounts import mount_of, mount_with
 
 #: what a shell's `<(command)` or `< FILE` opens for a program
 _DESCRIPTOR = re.compile("/dev/(?:stdin|fd/([0-9]{1,4}))|/proc/self/fd/([0-9]{1,4})")
 _MOST_LINKS = 40  #: as of Linux
 _MOST_WALKS = 10  #: of one call that makes directories
+_OVERFLOW_USER = "65534"  #: of a Linux whose /proc/sys does not tell
+_ALL_USERS = (1 << 32) - 1
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 #: called with the path, the status of the file, and whether the caller has given a descriptor
@@ -314,7 +316,7 @@ def _made(opened: ExitStack, name: str, above: Pinned, mode: int) -> Pinned:
 
 def _verify_kept(path: str, status: os.stat_result) -> None:
     """Raise NotOwn for an entry that a user other than root and this one can change."""
-    if status.st_uid not in (0, os.geteuid()):
+    if status.st_uid != 0 and not is_this_user(status.st_uid):
         raise NotOwn(f"{path} belongs to {_other(status.st_uid)}")
     is_node = stat.S_ISBLK(status.st_mode)  # who may write to a disk, cannot make its node lead to another disk
     is_directory = stat.S_ISDIR(status.st_mode)
@@ -324,19 +326,31 @@ def _verify_kept(path: str, status: os.stat_result) -> None:
 
 
 def _other(user: int) -> str:
-    """Return a user who is not root and not this one, as words of a clause.
-
-    In a user namespace, such as that of `unshare --map-root-user`, root may have no number. The kernel then shows root
-    and other users as one user, so what this user has is not taken for root's.
-    """
-    mapped = [tuple(map(int, words_in(line))) for line in lines_of("/proc/self/uid_map")]  # first, outside, count
-    if not mapped or any(first <= user < first + count for first, _outside, count in mapped):
+    """Return a user who is not root and not this one, as words of a clause."""
+    if not _is_several(user):
         return "another user"
     return f"root or another user: this user namespace (/proc/self/uid_map) shows both as the user {user}"
 
 
+def _is_several(user: int) -> bool:
+    """Return whether this may be any user of the host who has no number in the user namespace of this process.
+
+    The kernel shows all of them as one. After `unshare --map-root-user`, root is one of them. After `unshare --user`
+    alone, this process itself is one of them, so that each file would be its own.
+    """
+    text = content_of("/proc/self/uid_map")  # first, outside, count
+    if text is None or str(user) != (attribute("/proc/sys/kernel/overflowuid") or _OVERFLOW_USER):
+        return False
+    return sum(int(words_in(line)[2]) for line in lines_in(text.decode("ascii"))) < _ALL_USERS
+
+
+def is_this_user(user: int) -> bool:
+    """Return whether the owner of a file is the user of this process, and surely no other."""
+    return user == os.geteuid() and not _is_several(user)
+
+
 def _verify_owner(path: str, status: os.stat_result) -> None:
-    if stat.S_ISLNK(status.st_mode) or status.st_uid != os.geteuid():
+    if stat.S_ISLNK(status.st_mode) or not is_this_user(status.st_uid):
         raise NotOwnFile(f"{path} is a link, or belongs to another user")
 
 
